@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -16,16 +14,16 @@ from typing import Any
 import rclpy
 from composition_interfaces.srv import ListNodes, LoadNode, UnloadNode
 from nodes import container_components
-from nodes.programs import BIN, environment
+from nodes.programs import TIMEOUT_S, Program
+from nodes.ros_kit import until
 from nodes.service_clients import answer_of
 from rclpy.parameter import Parameter
 from rclpy.qos import QoSProfile
-from warm_start import Started
+from std_msgs.msg import String
 
 from zc_perception.nodes.process import ExecutorThread
 
 TEST_FOLDER = Path(__file__).resolve().parent.parent
-TIMEOUT_S = 60.0
 ZOO = 'zoo'
 _MODULE = container_components.__name__
 _ENTRY_POINTS = {
@@ -54,16 +52,8 @@ def install(folder: Path) -> Path:
     return folder
 
 
-def until(condition: Callable[[], object], what: str, timeout_s: float = TIMEOUT_S) -> None:
-    """Wait for *condition*, of a graph or a process that no event tells of."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f'{what}: not within {timeout_s:g} s'
-        time.sleep(0.01)
-
-
-class Container:
-    """A running ``component_container``; its output is collected.
+class Container(Program):
+    """A running ``component_container``.
 
     :param folder: where :func:`install` has put the components' metadata.
     :param cold: start the console script, as a user does, instead of forking an interpreter that has its modules.
@@ -76,55 +66,21 @@ class Container:
         path = os.pathsep.join([str(folder), str(TEST_FOLDER), os.environ.get('PYTHONPATH', '')])
         sockets = folder / 'sockets'
         sockets.mkdir(mode=0o700, exist_ok=True)
-        command = [str(BIN / program)] if cold else [sys.executable, '-c', code]
-        self.process = (subprocess.Popen if cold else Started)(
-            [*command, *args],
-            env={**environment(domain), 'PYTHONPATH': path, 'ZC_RUNTIME_DIR': str(sockets)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
+        variables = {'PYTHONPATH': path, 'ZC_RUNTIME_DIR': str(sockets)}
+        super().__init__(program if cold else [sys.executable, '-c', code], *args, domain=domain, cold=cold, variables=variables)
         self.pid = self.process.pid
-        self._lines: list[str] = []
-        self._changed = threading.Condition()
-        self._ended = False
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
+        self.start()
         if wait:
             self.wait_for(']: ready')
 
-    def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            with self._changed:
-                self._lines.append(line)
-                self._changed.notify_all()
-        with self._changed:
-            self._ended = True
-            self._changed.notify_all()
-
-    @property
-    def output(self) -> str:
-        """Everything printed so far."""
-        with self._changed:
-            return ''.join(self._lines)
-
     def wait_for(self, text: str, count: int = 1) -> None:
         """Until *text* was printed *count* times."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._ended or ''.join(self._lines).count(text) >= count, TIMEOUT_S)
+        until(lambda: self.output.count(text) >= count or not self._reader.is_alive(), lambda: f'{text!r} was not printed:\n{self.output}')
         assert self.output.count(text) >= count, f'{text!r} was not printed:\n{self.output}'
 
-    def end(self, number: int = signal.SIGINT, timeout_s: float = TIMEOUT_S) -> int:
-        """Send a signal; the exit code.
-
-        :raises subprocess.TimeoutExpired: it is still there.
-        """
-        self.process.send_signal(number)
-        code = self.process.wait(timeout_s)
-        self._reader.join(5)
-        return code
+    def end(self, number: int = signal.SIGINT) -> int:
+        """Send a signal; the exit code."""
+        return self.interrupt(number=number)
 
     def descriptors(self) -> int:
         """How many it has open."""
@@ -141,17 +97,6 @@ class Container:
     def resident_bytes(self) -> int:
         """Its memory."""
         return int(Path(f'/proc/{self.pid}/statm').read_text().split()[1]) * os.sysconf('SC_PAGESIZE')
-
-    def __enter__(self) -> Container:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.wait(TIMEOUT_S)
-        self._reader.join(5)
-        if self.process.stdout is not None:
-            self.process.stdout.close()
 
 
 class Call:
@@ -254,6 +199,13 @@ class Client:
             return answer_of(client, request, _done_within, TIMEOUT_S)
         finally:
             self.node.destroy_client(client)
+
+    def hears(self, topic: str = '/ticking/ticks') -> None:
+        """Somebody publishes there, hence is spun."""
+        heard = threading.Event()
+        subscription = self.node.create_subscription(String, topic, lambda message: heard.set(), 1)
+        assert heard.wait(TIMEOUT_S), f'nothing on {topic}'
+        self.node.destroy_subscription(subscription)
 
     def close(self) -> None:
         """Leave the graph."""

@@ -11,9 +11,7 @@ from typing import Any
 
 import rclpy
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
-from rclpy.executors import SingleThreadedExecutor
-from rclpy.node import Node
-from rclpy.parameter import Parameter
+from nodes.ros_kit import Onlooker, overrides, ros, spun
 
 from zc_perception.camera.clock import StampClock
 from zc_perception.camera.synthetic import SyntheticCamera
@@ -29,7 +27,6 @@ from zc_perception.npu.accelerator import Capabilities, ImportHandle
 from zc_perception.npu.cpu import CpuAccelerator, CpuJob
 from zc_perception.npu.manifest import ModelManifest
 
-WAIT_S = 60.0
 SHOWN_S = 2.0
 """A fault must be shown within so long on a machine that keeps up."""
 SIZE = (64, 128)
@@ -179,13 +176,13 @@ class Stalls:
         self._thread.join()
 
 
-class Reader(Node):
-    """Another program: the last status of each name, and everything in the order in which it came."""
+class Reader(Onlooker):
+    """Another program: the last status of each name."""
 
-    def __init__(self, context: rclpy.Context) -> None:
-        super().__init__('diagnostics_reader', context=context)
+    def __init__(self, domain: int) -> None:
+        super().__init__(domain, 'diagnostics_reader')
         self.last: dict[str, DiagnosticStatus] = {}
-        self.create_subscription(DiagnosticArray, '/diagnostics', self._on_array, 100)
+        self.node.create_subscription(DiagnosticArray, '/diagnostics', self._on_array, 100)
 
     def _on_array(self, message: DiagnosticArray) -> None:
         for status in message.status:
@@ -198,38 +195,32 @@ class Reader(Node):
     def text(self, name: str) -> str:
         return str(self.last[name].message) if name in self.last else ''
 
+    def messages(self) -> dict[str, str]:
+        """All that it knows."""
+        return {name: status.message for name, status in self.last.items()}
+
+    def comes_to(self, name: str, level: int, *words: str) -> None:
+        """Until that part has the level, with all the words."""
+        self.until(
+            lambda: self.level(name) == level and all(word in self.text(name) for word in words),
+            lambda: f'{name} at {level} with {words}: {self.messages()}',
+        )
+
 
 class Fleet:
     """Capture and inference, running and well, and what is wrong with them."""
 
-    def __init__(self, domain: int, capture: dict[str, Any], inference: dict[str, Any]) -> None:
+    def __init__(self, context: rclpy.Context, reader: Reader, capture: dict[str, Any], inference: dict[str, Any]) -> None:
         self.camera, self.accelerator = CameraFaults(), AcceleratorFaults()
-        self.context, self._reader_context = rclpy.Context(), rclpy.Context()
-        for each in (self.context, self._reader_context):
-            rclpy.init(context=each, domain_id=domain)
-        self.reader = Reader(self._reader_context)
-        self._reader_executor = SingleThreadedExecutor(context=self._reader_context)
-        self._reader_executor.add_node(self.reader)
+        self.context, self.reader = context, reader
         self.stalls = Stalls()
         self.group: NodeGroup | None = None
-
-        def overrides(values: dict[str, Any]) -> list[Parameter]:
-            return [Parameter(name, value=value) for name, value in values.items()]
-
-        self.capture = CaptureNode(camera_factory=self.camera, context=self.context, parameter_overrides=overrides(capture))
+        self.capture = CaptureNode(camera_factory=self.camera, context=context, parameter_overrides=overrides(capture))
         values = {'model': 'hog', 'timeout': 20.0, **inference}
-        self.inference = InferenceNode(
-            accelerator_factory=self.accelerator, context=self.context, parameter_overrides=overrides(values)
-        )
-
-    def spin(self, seconds: float = 0.02) -> None:
-        self._reader_executor.spin_once(timeout_sec=seconds)
+        self.inference = InferenceNode(accelerator_factory=self.accelerator, context=context, parameter_overrides=overrides(values))
 
     def until(self, condition: Callable[[], bool], what: str) -> None:
-        end = time.monotonic() + WAIT_S
-        while not condition():
-            assert time.monotonic() < end, f'{what}: { ({name: status.message for name, status in self.reader.last.items()}) }'
-            self.spin()
+        self.reader.until(condition, lambda: f'{what}: {self.reader.messages()}')
 
     def well(self, name: str) -> None:
         """Until that part is OK."""
@@ -241,37 +232,24 @@ class Fleet:
         The time that threads of this process were kept from running does not count.
         """
         began, stalled, waited = time.monotonic(), self.stalls.total_s, _waited_s()
-        self.until(
-            lambda: self.reader.level(name) == level and all(word in self.reader.text(name) for word in words),
-            f'{name} at {level} with {words}',
-        )
+        self.reader.comes_to(name, level, *words)
         took = time.monotonic() - began
         kept_s = 3 * (self.stalls.total_s - stalled) + max(0.0, _waited_s() - waited)
         assert took <= SHOWN_S + kept_s, f'{name}: shown after {took:.2f} s, {kept_s:.2f} s of it for a busy machine'
         return took
 
-    def close(self) -> None:
-        self.stalls.close()
-        self._reader_executor.shutdown()
-        self.reader.destroy_node()
-        for each in (self.context, self._reader_context):
-            each.try_shutdown()
-
 
 @contextmanager
 def fleet(domain: int, *, capture: dict[str, Any] | None = None, inference: dict[str, Any] | None = None) -> Iterator[Fleet]:
     """Running nodes whose diagnostics are all well."""
-    made = Fleet(domain, capture or {}, inference or {})
-    failed = threading.Event()
-    try:
-        with NodeGroup(made.context, (made.capture, made.inference), failed.set) as group:
-            group.start()
-            made.group = group
-            for part in ('capture: camera', 'capture: pool', 'capture: link', 'inference: accelerator', 'inference: detections'):
-                made.well(part)
-            made.until(lambda: made.inference.processed > 15, 'detections')
-            yield made
-            assert group.failure is None, group.failure
-    finally:
-        made.accelerator.waiting.set()
-        made.close()
+    with ros(domain) as context, Reader(domain) as reader:
+        made = Fleet(context, reader, capture or {}, inference or {})
+        try:
+            with spun(context, made.capture, made.inference) as made.group:
+                for part in ('capture: camera', 'capture: pool', 'capture: link', 'inference: accelerator', 'inference: detections'):
+                    made.well(part)
+                made.until(lambda: made.inference.processed > 15, 'detections')
+                yield made
+        finally:
+            made.accelerator.waiting.set()
+            made.stalls.close()

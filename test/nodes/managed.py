@@ -14,15 +14,12 @@ from typing import Any
 import rclpy
 from lifecycle_msgs.msg import Transition, TransitionEvent
 from lifecycle_msgs.srv import ChangeState, GetAvailableStates, GetAvailableTransitions, GetState
+from nodes.ros_kit import WAIT_S, Onlooker, overrides, until
 from nodes.service_clients import wait_until_known
-from rclpy.executors import SingleThreadedExecutor
-from rclpy.node import Node
-from rclpy.parameter import Parameter
 
 from zc_perception.nodes.perception_node import PerceptionNode
 from zc_perception.nodes.process import ExecutorThread
 
-WAIT_S = 60.0
 CONFIGURE, ACTIVATE, DEACTIVATE, CLEANUP = (
     Transition.TRANSITION_CONFIGURE, Transition.TRANSITION_ACTIVATE, Transition.TRANSITION_DEACTIVATE, Transition.TRANSITION_CLEANUP
 )  # fmt: skip
@@ -37,18 +34,14 @@ class Managed:
         self.nodes: list[PerceptionNode] = []
         self.failures: list[str] = []
         self._spinner = ExecutorThread(self.context, lambda: self.failures.append('the executor ended'))
-        self._manager_context = rclpy.Context()
-        rclpy.init(context=self._manager_context, domain_id=domain)
-        self.manager = Node('manager', context=self._manager_context)
-        self._manager_executor = SingleThreadedExecutor(context=self._manager_context)
-        self._manager_executor.add_node(self.manager)
+        self._onlooker = Onlooker(domain, 'manager')
+        self.manager = self._onlooker.node
         self._clients: dict[tuple[str, str], Any] = {}
         self._spinner.start()
 
     def make(self, kind: Any, values: Mapping[str, Any] | None = None, **options: Any) -> Any:
         """A node, not started."""
-        overrides = [Parameter(name, value=value) for name, value in (values or {}).items()]
-        node = kind(context=self.context, parameter_overrides=overrides, **options)
+        node = kind(context=self.context, parameter_overrides=overrides(values or {}), **options)
         self.nodes.append(node)
         self._spinner.executor.add_node(node)
         return node
@@ -68,8 +61,7 @@ class Managed:
             if self.nodes:  # else it is another process's
                 wait_until_known(client, self.manager, self.nodes[-1], WAIT_S)
         future = client.call_async(request)
-        self._manager_executor.spin_until_future_complete(future, timeout_sec=WAIT_S)
-        assert future.done(), f'{service}: no answer within {WAIT_S:g} s'
+        assert self._onlooker.done_within(future, WAIT_S), f'{service}: no answer within {WAIT_S:g} s'
         return future.result()
 
     def change(self, node: PerceptionNode, transition: int, label: str = '') -> bool:
@@ -105,11 +97,12 @@ class Managed:
 
     def eventually(self, condition: Callable[[], Any], what: str = '') -> None:
         """Spin the manager until it is so."""
-        deadline = time.monotonic() + WAIT_S
-        while not condition():
+
+        def spin() -> None:
             assert not self.failures, self.failure
-            assert time.monotonic() < deadline, what or [status for node in self.nodes for status in node.collect_diagnostics()]
-            self._manager_executor.spin_once(timeout_sec=0.005)
+            self._onlooker.executor.spin_once(timeout_sec=0.005)
+
+        until(condition, what or (lambda: [status for node in self.nodes for status in node.collect_diagnostics()]), pause=spin)
 
     @property
     def failure(self) -> str | None:
@@ -118,15 +111,13 @@ class Managed:
 
     def close(self) -> None:
         """Everything ends."""
-        self._manager_executor.shutdown()
-        self.manager.destroy_node()
+        self._onlooker.close()
         self._spinner.stop()
         for node in self.nodes:
             node.stop()
         for node in self.nodes:
             node.destroy_node()
-        for context in (self.context, self._manager_context):
-            context.try_shutdown()
+        self.context.try_shutdown()
 
 
 @contextmanager

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-import rclpy
-from rclpy.executors import SingleThreadedExecutor
-from rclpy.parameter import Parameter
+from nodes.ros_kit import Onlooker, overrides, ros, spun
 from sensor_msgs.msg import CompressedImage, Image
 from vision_msgs.msg import Detection2DArray
 
@@ -20,18 +16,13 @@ from zc_perception.frame import Header
 from zc_perception.nodes.capture import CaptureNode
 from zc_perception.nodes.messages import DetectionsWriter
 from zc_perception.nodes.overlay import OverlayNode
-from zc_perception.nodes.process import NodeGroup
 
 
-class Viewer:
+class Viewer(Onlooker):
     """Another program: publishes detections as it likes, and looks at what the overlay makes of them."""
 
     def __init__(self, domain: int) -> None:
-        self.context = rclpy.Context()
-        rclpy.init(context=self.context, domain_id=domain)
-        self.node = rclpy.create_node('viewer', context=self.context)
-        self.executor = SingleThreadedExecutor(context=self.context)
-        self.executor.add_node(self.node)
+        super().__init__(domain, 'viewer')
         self.pictures: list[Image] = []
         self.jpegs: list[CompressedImage] = []
         self.detections = self.node.create_publisher(Detection2DArray, 'detections', 10)
@@ -41,40 +32,18 @@ class Viewer:
             return self.node.create_subscription(Image, 'detections/image', self.pictures.append, 10)
         return self.node.create_subscription(CompressedImage, 'detections/image/compressed', self.jpegs.append, 10)
 
-    def until(self, condition: Callable[[], bool], what: str, seconds: float = 60.0) -> None:
-        end = time.monotonic() + seconds
-        while not condition():
-            assert time.monotonic() < end, what
-            self.executor.spin_once(timeout_sec=0.02)
-
-    def close(self) -> None:
-        self.executor.shutdown()
-        self.node.destroy_node()
-        self.context.try_shutdown()
-
 
 @contextmanager
 def camera_and_overlay(domain: int, **overlay: Any) -> Iterator[tuple[CaptureNode, OverlayNode, Viewer, list[int]]]:
     """A camera whose frames say their number in their stamp, an overlay, and a viewer; no model."""
-    context = rclpy.Context()
-    rclpy.init(context=context, domain_id=domain)
-    viewer = Viewer(domain)
     stamps: list[int] = []
-    try:
-        capture = CaptureNode(
-            context=context, parameter_overrides=[Parameter('framerate', value=30.0), Parameter('pattern', value='counter')]
-        )
+    with ros(domain) as context, Viewer(domain) as viewer:
+        capture = CaptureNode(context=context, parameter_overrides=overrides({'framerate': 30.0, 'pattern': 'counter'}))
         publish = capture.publisher.publish
         capture.publisher.publish = lambda frame: (publish(frame), stamps.append(frame.header.stamp_ns))[0]  # type: ignore[method-assign]
-        node = OverlayNode(context=context, parameter_overrides=[Parameter(name, value=value) for name, value in overlay.items()])
-        failed = threading.Event()
-        with NodeGroup(context, (capture, node), failed.set) as group:
-            group.start()
+        node = OverlayNode(context=context, parameter_overrides=overrides(overlay))
+        with spun(context, capture, node):
             yield capture, node, viewer, stamps
-            assert group.failure is None
-    finally:
-        viewer.close()
-        context.try_shutdown()
 
 
 def detect(viewer: Viewer, stamp_ns: int, *boxes: tuple[float, float, float, float]) -> None:

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +28,17 @@ def environment(domain: int) -> dict[str, str]:
 class Program:
     """A running console script; its output is collected by a thread, so that it never blocks on a full pipe.
 
+    :param name: of the script, or a whole command.
     :param cold: start an interpreter, as a user does, instead of forking one that has its modules; see ``warm_start.py``.
+    :param variables: of its environment, besides ours.
     """
 
-    def __init__(self, name: str, *args: str, domain: int, cold: bool = False) -> None:
+    def __init__(
+        self, name: str | Sequence[str], *args: str, domain: int, cold: bool = False, variables: Mapping[str, str] | None = None
+    ) -> None:
         self.process = (subprocess.Popen if cold else Started)(
-            [str(BIN / name), *args],
-            env=environment(domain),
+            [*([str(BIN / name)] if isinstance(name, str) else name), *args],
+            env={**environment(domain), **(variables or {})},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -67,17 +71,17 @@ class Program:
         """Everything printed so far."""
         return ''.join(self.lines)
 
-    def interrupt(self, timeout_s: float = TIMEOUT_S) -> int:
-        """SIGINT; the exit code.
+    def interrupt(self, timeout_s: float = TIMEOUT_S, number: int = signal.SIGINT) -> int:
+        """Send a signal; the exit code.
 
         :raises subprocess.TimeoutExpired: it is still there after *timeout_s*.
         """
-        self.process.send_signal(signal.SIGINT)
+        self.process.send_signal(number)
         code = self.process.wait(timeout_s)
-        self._reader.join(5)
+        self._reader.join(30)
         return code
 
-    def __enter__(self) -> Program:
+    def __enter__(self) -> Any:
         return self
 
     def __exit__(self, *exception: object) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 from nodes.managed import status
+from nodes.ros_kit import alone
 from nodes.test_capture import CONTROLS, PluggedCamera, running
 from nodes.test_capture import Plug as Socket
 from rclpy.parameter import Parameter
@@ -17,9 +17,9 @@ from rclpy.parameter import Parameter
 from zc_perception.camera.controls import ControlInfo
 from zc_perception.errors import CameraError, CameraLostError, ConfigError
 from zc_perception.nodes.capture import CaptureNode
-from zc_perception.nodes.process import ros_context
 from zc_perception.observe.diagnostics import Level
 
+pytestmark = pytest.mark.usefixtures('ros_home')
 FOCUS = {
     'focus_absolute': ControlInfo('focus_absolute', 'integer', 0, 250, 1, 0, 10),
     'focus_automatic': ControlInfo('focus_automatic', 'boolean', 0, 1, 1, 1, 1),
@@ -61,11 +61,6 @@ class Plug(Socket):
 
     def value(self, name: str) -> int | None:
         return self.controls[name].value
-
-
-@pytest.fixture(autouse=True)
-def ros_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv('ROS_HOME', str(tmp_path))
 
 
 def setting(**values: Any) -> list[Parameter]:
@@ -202,15 +197,11 @@ def test_a_control_that_the_camera_lacks_is_a_warning_with_those_that_it_has(fre
 
 
 def test_so_it_is_with_a_camera_that_has_none(free_domain: int) -> None:
-    with ros_context([]) as context:
-        node = CaptureNode(context=context, parameter_overrides=setting(brightness=4))
-        try:
-            node.start()
-            found = status(node, 'controls')
-            assert node.state == 'active' and found.level is Level.WARN
-            assert found.message == "synthetic scene, seed 0 has no control 'brightness'; it has none"
-        finally:
-            node.destroy_node()
+    with alone(free_domain, CaptureNode, {'controls.brightness': 4}) as node:
+        node.start()
+        found = status(node, 'controls')
+        assert node.state == 'active' and found.level is Level.WARN
+        assert found.message == "synthetic scene, seed 0 has no control 'brightness'; it has none"
 
 
 def test_a_value_out_of_range_ends_the_start(free_domain: int) -> None:

@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import rclpy
+from nodes.managed import Managed, managed, status
 from nodes.programs import Program, parameters
-from nodes.service_clients import wait_until_known
+from nodes.ros_kit import WAIT_S, alone, until
 from rcl_interfaces.srv import DescribeParameters
-from rclpy.node import Node
 from rclpy.parameter import Parameter
 from sensor_msgs.msg import CameraInfo
 from sensor_msgs.srv import SetCameraInfo
@@ -31,10 +30,9 @@ from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.nodes.capture import CaptureNode
 from zc_perception.nodes.inference import InferenceNode
-from zc_perception.nodes.process import NodeGroup
 from zc_perception.observe.diagnostics import Level, Status
 
-WAIT_S = 60.0
+pytestmark = pytest.mark.usefixtures('ros_home')
 CONTROLS = {
     'brightness': ControlInfo('brightness', 'integer', 0, 255, 5, 128, 128, title='Brightness'),
     'horizontal_flip': ControlInfo('horizontal_flip', 'boolean', 0, 1, 1, 0, 0),
@@ -96,75 +94,43 @@ class PluggedCamera(SyntheticCamera):
 
 
 class Bench:
-    """A capture node on a plug, spun, and another node that asks it."""
+    """A capture node on a plug, spun, and another program that asks it.
 
-    def __init__(self, domain: int, plug: Plug, *more: Callable[[rclpy.Context], Any], **values: Any) -> None:
-        self.plug = plug
-        self.context = rclpy.Context()
-        rclpy.init(context=self.context, domain_id=domain)
-        options = [Parameter(name.replace('__', '.'), value=value) for name, value in values.items()]
-        self.node = CaptureNode(camera_factory=plug, context=self.context, parameter_overrides=options)
-        self.others = [make(self.context) for make in more]
-        self.user = Node('user', context=self.context)
-        self.failed = threading.Event()
-        self.group = NodeGroup(self.context, (self.node, *self.others), self.failed.set)
+    :param more: other nodes, as kinds and their parameters.
+    """
+
+    def __init__(self, run: Managed, plug: Plug, *more: tuple[Any, dict[str, Any]], **values: Any) -> None:
+        self.node = run.make(CaptureNode, {name.replace('__', '.'): value for name, value in values.items()}, camera_factory=plug)
+        self.others = [run.make(*each) for each in more]
+        self.user, self.call, self.eventually = run.manager, run.call, run.eventually
 
     def status(self, part: str) -> Status:
-        return next(status for status in self.node.collect_diagnostics() if status.part == part)
-
-    def eventually(self, condition: Callable[[], Any]) -> None:
-        deadline = time.monotonic() + WAIT_S
-        while not condition():
-            assert self.group.failure is None, self.group.failure
-            assert time.monotonic() < deadline, self.node.collect_diagnostics()
-            time.sleep(0.005)
-
-    def call(self, kind: Any, name: str, request: Any) -> Any:
-        client = self.user.create_client(kind, name)
-        wait_until_known(client, self.user, self.node, WAIT_S)
-        future = client.call_async(request)
-        done = threading.Event()
-        future.add_done_callback(lambda _: done.set())
-        assert done.wait(WAIT_S)
-        return future.result()
+        found: Status = status(self.node, part)
+        return found
 
 
 @contextmanager
-def running(domain: int, plug: Plug, *more: Callable[[rclpy.Context], Any], **values: Any) -> Iterator[Bench]:
-    bench = Bench(domain, plug, *more, **values)
-    try:
-        with bench.group as group:
-            group.add_node(bench.user)
-            for node in (*bench.others, bench.node):
-                node.configure_now()
-            group.start()
-            yield bench
-            assert group.failure is None
-    finally:
-        bench.user.destroy_node()
-        bench.context.try_shutdown()
+def running(domain: int, plug: Plug, *more: tuple[Any, dict[str, Any]], **values: Any) -> Iterator[Bench]:
+    with managed(domain) as run:
+        bench = Bench(run, plug, *more, **values)
+        for node in (*bench.others, bench.node):
+            node.start()
+        yield bench
 
 
-@pytest.fixture(autouse=True)
-def ros_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv('ROS_HOME', str(tmp_path))
-    return tmp_path
-
-
-def hog(context: rclpy.Context) -> InferenceNode:
-    return InferenceNode(context=context, parameter_overrides=[Parameter('model', value='hog'), Parameter('timeout', value=20.0)])
+HOG = InferenceNode, {'model': 'hog', 'timeout': 20.0}
 
 
 def test_an_unplugged_camera_is_an_error_until_it_is_back_and_detections_go_on(free_domain: int) -> None:
     plug = Plug()
-    with running(free_domain, plug, hog) as bench:
+    with running(free_domain, plug, HOG) as bench:
         inference = bench.others[0]
         bench.eventually(lambda: inference.processed >= 3)
         first = bench.node.camera
         plug.pull()
         bench.eventually(lambda: bench.status('camera').level is Level.ERROR)
-        status = bench.status('camera')
-        assert 'unplugged: ENODEV' in status.message or 'plug it in' in status.message
+        found = bench.status('camera')
+        assert 'unplugged: ENODEV' in found.message or 'plug it in' in found.message
         bench.eventually(lambda: bench.status('camera').values['attempts'] >= 1)
         before = inference.processed
         plug.present = True
@@ -172,14 +138,14 @@ def test_an_unplugged_camera_is_an_error_until_it_is_back_and_detections_go_on(f
         assert bench.node.camera is not first and first.pool_statistics() is not None
         bench.eventually(lambda: bench.status('camera').level is Level.OK)
         processed = inference.processed
-        status = bench.status('camera')
-        assert status.values['openings'] == 2 and status.values['times_lost'] == 1
-        assert status.values['captured'] >= processed, 'counted over both openings'
+        found = bench.status('camera')
+        assert found.values['openings'] == 2 and found.values['times_lost'] == 1
+        assert found.values['captured'] >= processed, 'counted over both openings'
 
 
 def test_a_format_change_reconfigures_pool_links_and_imports(free_domain: int) -> None:
     plug = Plug((128, 96), (192, 128))
-    with running(free_domain, plug, hog) as bench:
+    with running(free_domain, plug, HOG) as bench:
         inference = bench.others[0]
         sizes = []
         inference.observers.append(lambda entry, found: sizes.append((entry.frame.data.width, entry.frame.data.height)))
@@ -226,7 +192,7 @@ def test_another_camera_in_its_place_is_not_taken_for_it(free_domain: int) -> No
 def test_a_camera_that_is_not_there_at_the_start_comes_later(free_domain: int) -> None:
     plug = Plug()
     plug.present = False
-    with running(free_domain, plug, hog) as bench:
+    with running(free_domain, plug, HOG) as bench:
         assert bench.status('camera').level is Level.ERROR
         with pytest.raises(CameraLostError, match=r'no camera is open: .*plug it in'):
             _ = bench.node.camera
@@ -249,7 +215,7 @@ def test_a_camera_that_fails_in_the_first_negotiation_is_waited_for(
 
     monkeypatch.setattr(PluggedCamera, 'allocate', failing)
     plug = Plug()
-    with running(free_domain, plug, hog) as bench:
+    with running(free_domain, plug, HOG) as bench:
         bench.eventually(lambda: bench.others[0].processed >= 1)
         assert len(plug.opened) == 2 and bench.status('negotiation').level is Level.OK
 
@@ -325,8 +291,8 @@ def test_a_calibration_of_another_size_is_named_and_not_published(free_domain: i
         bench.user.create_subscription(CameraInfo, 'camera_info', infos.append, 5)
         done = bench.call(SetCameraInfo, 'set_camera_info', SetCameraInfo.Request(camera_info=calibrated(640, 480)))
         assert done.success
-        status = bench.status('calibration')
-        assert status.level is Level.WARN and '640x480' in status.message and '128x96' in status.message
+        found = bench.status('calibration')
+        assert found.level is Level.WARN and '640x480' in found.message and '128x96' in found.message
         count = len(infos)
         bench.eventually(lambda: len(infos) > count + 2)
         assert not infos[-1].k.any()
@@ -339,6 +305,23 @@ def test_what_is_no_calibration_is_refused_by_the_service(free_domain: int) -> N
         done = bench.call(SetCameraInfo, 'set_camera_info', SetCameraInfo.Request(camera_info=bad))
         assert not done.success and done.status_message
         assert bench.status('calibration').values['calibrated'] is False
+
+
+@pytest.mark.parametrize('package', ['no_such_package', 'my pkg', 'p\u00e4ckchen', 'a.b'])
+def test_a_package_that_is_not_or_can_not_be_is_named(package: str, free_domain: int) -> None:
+    url = f'package://{package}/camera.yaml'
+    values = {'shared_memory': False, 'camera_info_url': url}
+    with pytest.raises(ConfigError, match=f"there is no ROS package '{package}'"), alone(free_domain, CaptureNode, values):
+        pass
+
+
+def test_a_file_that_is_named_and_not_there_is_a_warning_and_the_usual_one_is_not(run: Managed) -> None:
+    values = {'shared_memory': False, 'width': 128, 'height': 128, 'heap': 'memfd'}
+    usual = status(run.make(CaptureNode, values), 'calibration')
+    assert usual.level is Level.OK and "there is no '" in usual.message
+    named = status(run.make(CaptureNode, {**values, 'camera_info_url': 'file:///nowhere/x.yaml'}), 'calibration')
+    assert named.level is Level.WARN and "there is no '/nowhere/x.yaml'" in named.message
+    assert named.advice == "run camera_calibration, or set 'camera_info_url'"
 
 
 def test_controls_are_parameters_with_the_driver_s_ranges(free_domain: int) -> None:
@@ -382,22 +365,17 @@ def _threads() -> int:
 
 @pytest.mark.parametrize(('kind', 'values'), [(CaptureNode, {'video': '/no/such', 'camera': 'replay'}), (InferenceNode, {'model': 'rood'})])
 def test_a_node_that_cannot_be_made_leaves_no_participant(kind: Any, values: dict[str, Any], free_domain: int) -> None:
+    kept: list[Any] = []
+
     def attempt() -> None:
-        context = rclpy.Context()
-        rclpy.init(context=context, domain_id=free_domain)
-        with pytest.raises(ConfigError) as refused:
-            kind(context=context, parameter_overrides=[Parameter(name, value=value) for name, value in values.items()])
+        with pytest.raises(ConfigError) as refused, alone(free_domain, kind, values):
+            pass
         # What a test keeps of the error must not be what ends the node.
         kept.append(refused)
-        context.try_shutdown()
 
-    kept: list[Any] = []
     attempt()
     before = _threads()
     for _ in range(3):
         attempt()
     # A thread that was joined is listed until the kernel is through with it.
-    deadline = time.monotonic() + 60.0
-    while _threads() > before:
-        assert time.monotonic() < deadline, f'{_threads()} threads, before: {before}'
-        time.sleep(0.005)
+    until(lambda: _threads() <= before, lambda: f'{_threads()} threads, before: {before}')

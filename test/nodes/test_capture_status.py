@@ -8,7 +8,7 @@ from typing import Any, cast
 from unittest.mock import Mock, create_autospec
 
 import pytest
-import rclpy
+from nodes.ros_kit import alone
 
 from zc_perception.camera import argus, libcamera
 from zc_perception.camera.camera import Camera, CameraStatistics
@@ -149,26 +149,19 @@ class TalkingCamera(SyntheticCamera):
 
 def test_what_a_camera_has_to_say_is_said_once_and_also_when_it_comes_later(free_domain: int, monkeypatch: pytest.MonkeyPatch) -> None:
     camera = TalkingCamera(64, 64, 30.0, 'lens', seed=1, heap=SealedMemfd(), now_ns=time.time_ns, ledger=CopyLedger())
-    context = rclpy.Context()
-    rclpy.init(context=context, domain_id=free_domain)
     logger = Mock()
     monkeypatch.setattr(CaptureNode, 'get_logger', lambda node: logger)
-    node = CaptureNode(camera_factory=lambda identity: camera, context=context)
 
     def said() -> list[str]:
         return [call.args[0] for call in logger.warning.call_args_list if 'not calibrated' not in call.args[0]]
 
-    try:
+    with alone(free_domain, CaptureNode, camera_factory=lambda identity: camera) as node:
         node.configure_now()
         assert said() == ['the recording has no end']
         camera.said = (*camera.said, 'ran out of buffers 3 times')
         for _ in range(2):
             node.collect_diagnostics()
         assert said() == list(camera.said)
-    finally:
-        node.stop()
-        node.destroy_node()
-        context.try_shutdown()
 
 
 @pytest.mark.parametrize(

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
 import pytest
 from composition_interfaces.srv import LoadNode
-from nodes.container_kit import TIMEOUT_S, Client, Container, client, install, until
+from nodes.container_kit import Client, Container, client, install, until
 from rcl_interfaces.msg import Parameter as ParameterMessage
 from rcl_interfaces.msg import ParameterValue
 from rcl_interfaces.srv import GetParameters, ListParameters
 from rclpy.node import NodeNameNonExistentError
-from std_msgs.msg import String
 
 KNOWN_EXTRAS = (
     'forward_global_arguments', 'enable_rosout', 'use_intra_process_comms', 'enable_topic_statistics', 'start_parameter_services',
@@ -93,14 +91,6 @@ def refused(zoo: Client, case: Case) -> str:
     return str(answer.error_message)
 
 
-def hears(zoo: Client, topic: str) -> None:
-    """Somebody publishes there, hence is spun."""
-    heard = threading.Event()
-    subscription = zoo.node.create_subscription(String, topic, lambda message: heard.set(), 1)
-    assert heard.wait(TIMEOUT_S), f'nothing on {topic}'
-    zoo.node.destroy_subscription(subscription)
-
-
 @pytest.mark.parametrize('case', EXACT)
 def test_it_refuses_in_the_words_that_clients_know(case: str, zoo: Client) -> None:
     assert refused(zoo, EXACT[case]) == EXACT[case][-1]
@@ -135,7 +125,7 @@ def test_what_can_not_be_spun_is_ended_and_its_name_is_free(zoo: Client, contain
     until(lambda: 'tried' not in zoo.node.get_node_names(), 'the other one out of the graph')
     again = zoo.loaded('Ticking', node_name='tried')
     assert list(zoo.list().items()) == [(unique_id, '/later'), (again, '/tried')]
-    hears(zoo, '/tried/ticks')
+    zoo.hears('/tried/ticks')
 
 
 def test_of_equal_nodes_there_can_be_one(zoo: Client, container: Container) -> None:
@@ -146,7 +136,7 @@ def test_of_equal_nodes_there_can_be_one(zoo: Client, container: Container) -> N
     text = 'it is equal to a component that is loaded; leave out its __eq__'
     assert answer.error_message == f"The container can't spin it: {text}"
     assert zoo.list() == {unique_id: '/one'}
-    hears(zoo, '/one/ticks')
+    zoo.hears('/one/ticks')
     assert zoo.unload(unique_id).success
     assert zoo.unload(zoo.loaded('AllEqual', node_name='two')).success
 
@@ -196,7 +186,7 @@ def test_a_second_one_of_the_same_name_is_loaded_and_each_ends_by_its_id(zoo: Cl
     assert zoo.list() == {first: '/ticking', second: '/ticking'}
     assert zoo.unload(first).success
     assert zoo.list() == {second: '/ticking'}
-    hears(zoo, '/ticking/ticks')
+    zoo.hears('/ticking/ticks')
 
 
 def test_an_unknown_extra_argument_is_passed_over_with_a_warning(zoo: Client, container: Container) -> None:
@@ -274,7 +264,7 @@ def test_what_a_constructor_prints_is_shown_at_once(zoo: Client, container: Cont
 
 def test_a_loaded_component_is_spun(zoo: Client) -> None:
     zoo.loaded('Ticking', node_namespace='/zoo')
-    hears(zoo, '/zoo/ticking/ticks')
+    zoo.hears('/zoo/ticking/ticks')
 
 
 def test_a_constructor_may_spin_for_a_while(zoo: Client) -> None:

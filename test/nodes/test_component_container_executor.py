@@ -3,21 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 
 import pytest
 import rclpy
 from rclpy.task import Task
 
 from zc_perception.nodes.container.executor import _MAX_KINDS, AGAIN_AFTER_S, Complaints, ContainerExecutor
-
-
-@pytest.fixture
-def context(free_domain: int) -> Iterator[rclpy.Context]:
-    context = rclpy.Context()
-    rclpy.init(context=context, domain_id=free_domain)
-    yield context
-    context.try_shutdown()
 
 
 def test_work_that_was_found_for_a_node_that_has_left_since_is_dropped(context: rclpy.Context) -> None:

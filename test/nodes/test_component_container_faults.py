@@ -27,14 +27,6 @@ class Plain(Node):
 
 
 @pytest.fixture
-def context(free_domain: int) -> Iterator[rclpy.Context]:
-    context = rclpy.Context()
-    rclpy.init(context=context, domain_id=free_domain)
-    yield context
-    context.try_shutdown()
-
-
-@pytest.fixture
 def container(context: rclpy.Context, monkeypatch: pytest.MonkeyPatch) -> Iterator[ComponentManager]:
     """Its services are called as functions; every plugin is :class:`Plain`."""
     monkeypatch.setattr(manager, 'load_class', lambda package, plugin: Plain)

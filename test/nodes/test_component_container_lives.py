@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,7 +10,6 @@ from typing import Any
 
 import pytest
 from nodes.container_kit import TIMEOUT_S, Client, Container, client, install, until
-from std_msgs.msg import String
 
 CYCLES = 50
 ENDS_S = 30.0
@@ -33,14 +31,6 @@ def start(free_domain: int, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     yield begin
     for context in reversed(running):
         context.__exit__(None, None, None)
-
-
-def ticks(zoo: Client, topic: str = '/ticking/ticks') -> None:
-    """Wait for a tick."""
-    heard = threading.Event()
-    subscription = zoo.node.create_subscription(String, topic, lambda message: heard.set(), 1)
-    assert heard.wait(TIMEOUT_S), f'nothing on {topic}'
-    zoo.node.destroy_subscription(subscription)
 
 
 def ended_in_time(container: Container, number: int = signal.SIGINT) -> None:
@@ -71,7 +61,7 @@ def test_a_slow_constructor_keeps_neither_list_nor_unload_waiting_and_loads_wait
 def test_a_constructor_that_spins_for_ever_keeps_neither_list_nor_the_end_waiting(start: Start) -> None:
     container, zoo = start()
     zoo.begin_load('SpinsForEver')
-    ticks(zoo)
+    zoo.hears()
     assert zoo.list() == {}
     ended_in_time(container)
 
@@ -84,8 +74,8 @@ def test_what_callbacks_raise_is_said_and_the_others_go_on(program: str, start: 
     container.wait_for("a callback of '/fragile' has raised; the container goes on.")
     container.wait_for('RuntimeError: a tick has failed')
     container.wait_for("a callback of '/leaver' has raised; the container goes on. To end a component, unload it.")
-    ticks(zoo)
-    ticks(zoo)
+    zoo.hears()
+    zoo.hears()
     assert container.output.count("callback of '/fragile' has raised") == 1, 'the same again is not said each time'
     assert [zoo.unload(unique_id).success for unique_id in ids] == [True, True]
     ended_in_time(container)
@@ -96,11 +86,11 @@ def test_a_hanging_callback_holds_up_others_of_its_thread_only(start: Start) -> 
     hanging = zoo.loaded('HangsInCallback', node_name='hanging')
     container.wait_for('a callback hangs')
     zoo.loaded('Ticking')
-    ticks(zoo)
+    zoo.hears()
     assert zoo.unload(hanging).success
     left = "'/hanging': a callback still runs after 1 s; the node is destroyed under it, its thread stays busy until the callback returns"
     container.wait_for(left)
-    ticks(zoo)
+    zoo.hears()
     ended_in_time(container)
     assert 'ends without waiting for: ' in container.output
 
@@ -133,7 +123,7 @@ def test_what_callbacks_raise_may_be_no_text(start: Start) -> None:
     zoo.loaded('OddInCallback', node_name='odd')
     container.wait_for("a callback of '/odd' has raised; the container goes on.")
     zoo.loaded('Ticking')
-    ticks(zoo)
+    zoo.hears()
     ended_in_time(container)
 
 
@@ -158,7 +148,7 @@ def test_a_component_that_won_t_end_is_taken_down_and_reported(start: Start) -> 
         container.wait_for(text)
     until(lambda: 'ticking' not in zoo.node.get_node_names(), 'out of the graph')
     zoo.loaded('Ticking')
-    ticks(zoo)
+    zoo.hears()
     ended_in_time(container)
 
 
@@ -167,10 +157,10 @@ def test_a_component_that_destroys_itself_can_be_unloaded(start: Start) -> None:
     unique_id = zoo.loaded('EndsItself', node_name='gone')
     until(lambda: 'gone' not in zoo.node.get_node_names(), 'out of the graph')
     zoo.loaded('Ticking')
-    ticks(zoo)
+    zoo.hears()
     assert zoo.list()[unique_id] == '/gone'
     assert zoo.unload(unique_id).success
-    ticks(zoo)
+    zoo.hears()
     ended_in_time(container)
     assert 'Traceback' not in container.output
 
@@ -193,7 +183,7 @@ def test_two_containers_in_one_graph(start: Start) -> None:
     assert (id_one, id_two) == (1, 1), 'each counts for itself'
     assert (zoo_one.list(), zoo_two.list()) == ({1: '/quiet'}, {1: '/ticking'})
     ended_in_time(one)
-    ticks(zoo_two)
+    zoo_two.hears()
     ended_in_time(two)
 
 
@@ -270,6 +260,7 @@ def test_a_signal_ends_it_with_components_and_a_load_under_way(number: int, star
 def test_a_wrong_argument_ends_it_with_one_line(arguments: list[str], text: str, free_domain: int, tmp_path: Path) -> None:
     with Container(tmp_path, free_domain, *arguments, wait=False) as container:
         assert container.process.wait(TIMEOUT_S) == 2
+        container._reader.join(30.0)
     lines = container.output.splitlines()
     assert len(lines) == 1, lines
     assert lines[0].startswith('component_container: error: ')

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import gc
 import threading
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from descriptors import open_descriptors
-from nodes.managed import ACTIVATE, CLEANUP, CONFIGURE, DEACTIVATE, Managed, managed, status
+from nodes.managed import ACTIVATE, CLEANUP, CONFIGURE, DEACTIVATE, Managed, status
 
 from zc_perception.errors import AcceleratorError, ConfigError, ZcError
 from zc_perception.link.endpoints import IN_PROCESS, executor_turns
@@ -23,20 +22,10 @@ from zc_perception.nodes import components
 from zc_perception.nodes.perception_node import process_ledger
 from zc_perception.observe.diagnostics import Level
 
+pytestmark = pytest.mark.usefixtures('ros_home')
 SMALL = {'width': 128, 'height': 128, 'framerate': 60.0, 'heap': 'memfd'}
 HOG = {'model': 'hog', 'timeout': 20.0}
 KINDS = {'capture': (components.CaptureNode, SMALL), 'inference': (components.InferenceNode, HOG), 'overlay': (components.OverlayNode, {})}
-
-
-@pytest.fixture(autouse=True)
-def ros_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv('ROS_HOME', str(tmp_path))
-
-
-@pytest.fixture
-def run(free_domain: int) -> Iterator[Managed]:
-    with managed(free_domain) as opened:
-        yield opened
 
 
 def load(run: Managed, *names: str) -> list[Any]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import rclpy
 import yaml
-from rclpy.parameter import Parameter
+from nodes.ros_kit import overrides
 
 import zc_perception
 from zc_perception.nodes.perception import PerceptionGraph
@@ -41,24 +41,16 @@ def parts_in_the_source() -> set[str]:
 
 
 @pytest.mark.parametrize('namespace', ['', 'front', 'fleet/truck_7/front'])
-def test_what_the_nodes_say_has_one_place_each(free_domain: int, tmp_path: Path, namespace: str) -> None:
-    context = rclpy.Context()
-    rclpy.init(context=context, domain_id=free_domain)
-    graph = PerceptionGraph(context, {'inference': {'model': 'hog'}}, namespace)
-    path = Parameter('path', value=str(tmp_path / 'x.zcr'))
-    nodes = [*graph.nodes, RecorderNode(context=context, parameter_overrides=[path])]
-    try:
-        for node in nodes:
-            statuses = node.collect_diagnostics()
-            assert statuses
-            for status in statuses:
-                name = f'{namespace}/{node.get_name()}: {status.part}'.lstrip('/')
-                assert len(places(name)) == 1, f'{name}: {places(name)}'
-    finally:
-        for node in nodes:
-            node.stop()
-            node.destroy_node()
-        context.try_shutdown()
+def test_what_the_nodes_say_has_one_place_each(context: rclpy.Context, tmp_path: Path, namespace: str) -> None:
+    nodes = [*PerceptionGraph(context, {'inference': {'model': 'hog'}}, namespace).nodes]
+    nodes.append(RecorderNode(context=context, parameter_overrides=overrides({'path': str(tmp_path / 'x.zcr')})))
+    for node in nodes:
+        statuses = node.collect_diagnostics()
+        assert statuses
+        for status in statuses:
+            name = f'{namespace}/{node.get_name()}: {status.part}'.lstrip('/')
+            assert len(places(name)) == 1, f'{name}: {places(name)}'
+        node.destroy_node()
 
 
 def test_every_part_that_may_appear_has_a_place() -> None:

@@ -8,6 +8,7 @@ import pytest
 from nodes.fault_kit import SIZE, Fleet, fleet
 from nodes.service_clients import wait_until_known
 from rclpy.parameter import Parameter
+from rclpy.qos import QoSProfile
 from sensor_msgs.msg import CameraInfo, Image
 from sensor_msgs.srv import SetCameraInfo
 
@@ -43,18 +44,17 @@ def test_a_camera_that_is_unplugged(free_domain: int) -> None:
         run.well('inference: detections')
 
 
-def test_a_camera_that_is_silent(free_domain: int) -> None:
+@pytest.mark.parametrize(
+    ('mode', 'words'),
+    [
+        ('silent', ('no frame comes', 'which consumer holds its buffers')),
+        ('bad', ('no good frame', 'look at its cable, power and bandwidth')),
+    ],
+)
+def test_a_camera_that_is_silent_or_has_bad_frames(mode: str, words: tuple[str, str], free_domain: int) -> None:
     with fleet(free_domain) as run:
-        run.camera.mode = 'silent'
-        run.shows('capture: camera', ERROR, 'no frame comes', 'which consumer holds its buffers')
-        run.camera.mode = ''
-        run.well('capture: camera')
-
-
-def test_a_camera_with_bad_frames(free_domain: int) -> None:
-    with fleet(free_domain) as run:
-        run.camera.mode = 'bad'
-        run.shows('capture: camera', ERROR, 'no good frame', 'look at its cable, power and bandwidth')
+        run.camera.mode = mode
+        run.shows('capture: camera', ERROR, *words)
         run.camera.mode = ''
         run.well('capture: camera')
 
@@ -68,9 +68,8 @@ def test_a_consumer_that_releases_nothing_is_named(free_domain: int) -> None:
             if hoarding:
                 kept.append(frame.share())
 
-        subscription = AdaptedSubscription(
-            run.capture, frame_adapter('rgb8', run.capture.ledger, holder='x'), 'image_raw', run_qos(), callback=keep, holder='slow_tracker'
-        )
+        adapter = frame_adapter('rgb8', run.capture.ledger, holder='x')
+        subscription = AdaptedSubscription(run.capture, adapter, 'image_raw', QoSProfile(depth=1), callback=keep, holder='slow_tracker')
         subscription.update_rung()
         run.shows('capture: link', WARN, 'slow_tracker gets no more frames, because it holds all 1 that it may', 'has to release frames')
         run.well('capture: pool')
@@ -82,33 +81,19 @@ def test_a_consumer_that_releases_nothing_is_named(free_domain: int) -> None:
         subscription.destroy()
 
 
-def run_qos() -> object:
-    from rclpy.qos import QoSProfile
-
-    return QoSProfile(depth=1)
-
-
-def test_a_plain_publisher_on_the_topic_costs_copies(free_domain: int) -> None:
-    with fleet(free_domain) as run:
-        plain = run.reader.create_publisher(Image, 'image_raw', 1)
-        run.shows('inference: link', WARN, 'ros_message: 1 plain publisher(s)', 'each frame is copied')
-        run.reader.destroy_publisher(plain)
+@pytest.mark.parametrize(
+    ('copy_free', 'level', 'words'),
+    [
+        ('preferred', WARN, ('ros_message: 1 plain publisher(s)', 'each frame is copied')),
+        ('required', ERROR, ('refused: copy_free is required, but 1 plain publisher(s)', "set 'copy_free' to 'preferred'")),
+    ],
+)
+def test_a_plain_publisher_on_the_topic_costs_copies(copy_free: str, level: int, words: tuple[str, str], free_domain: int) -> None:
+    with fleet(free_domain, inference={'copy_free': copy_free}) as run:
+        plain = run.reader.node.create_publisher(Image, 'image_raw', 1)
+        run.shows('inference: link', level, *words)
+        run.reader.node.destroy_publisher(plain)
         run.well('inference: link')
-
-
-def test_a_copy_where_none_is_allowed(free_domain: int) -> None:
-    with fleet(free_domain, inference={'copy_free': 'required'}) as run:
-        plain = run.reader.create_publisher(Image, 'image_raw', 1)
-        run.shows('inference: link', ERROR, 'refused: copy_free is required, but 1 plain publisher(s)', "set 'copy_free' to 'preferred'")
-        run.reader.destroy_publisher(plain)
-        run.well('inference: link')
-
-
-def comes_to(run: Fleet, name: str, level: int, *words: str) -> None:
-    """A part that needs so many frames to be sure that it is no matter of seconds."""
-    run.until(
-        lambda: run.reader.level(name) == level and all(word in run.reader.text(name) for word in words), f'{name} at {level} with {words}'
-    )
 
 
 def test_an_accelerator_that_is_lost(free_domain: int) -> None:
@@ -123,9 +108,12 @@ def test_an_accelerator_that_is_lost(free_domain: int) -> None:
 def test_an_accelerator_that_is_too_late(free_domain: int) -> None:
     with fleet(free_domain, inference={'timeout': 0.1}) as run:
         run.accelerator.job_s = 0.4
-        comes_to(run, 'inference: accelerator', ERROR, 'every frame is lost, ', 'no result within 0.1 s', "raise parameter 'timeout'")
+        run.reader.comes_to('inference: accelerator', ERROR, 'every frame is lost, ', 'no result within 0.1 s', "raise parameter 'timeout'")
+        run.until(lambda: 'see part accelerator' in run.reader.text('inference: detections'), 'frames without results')
+        assert 'frames per second give results' in run.reader.text('inference: detections'), 'it is not called slow'
         run.accelerator.job_s = 0.0
         run.well('inference: accelerator')
+        run.well('inference: detections')
 
 
 def test_a_model_that_is_too_slow_for_the_camera(free_domain: int) -> None:
@@ -164,12 +152,13 @@ def test_who_asks_for_few_frames_a_second_gets_them_and_is_not_called_slow(free_
 def test_an_accelerator_that_refuses_frames_is_not_called_slow(free_domain: int, refused: int) -> None:
     with fleet(free_domain) as run:
         run.accelerator.refused = refused
+        comes_to = run.reader.comes_to
         level, gives = (ERROR, 'only 0.0 of ') if refused == 10 else (WARN, 'only ')
-        comes_to(run, 'inference: detections', level, gives, 'frames per second give results', ' fail', 'see part accelerator')
+        comes_to('inference: detections', level, gives, 'frames per second give results', ' fail', 'see part accelerator')
         lost = 'every frame is lost, ' if refused == 10 else 'lost lately, last: '
-        comes_to(run, 'inference: accelerator', level, lost, 'the buffer was refused: EINVAL', 'the error says what the device refused')
+        comes_to('inference: accelerator', level, lost, 'the buffer was refused: EINVAL', 'the error says what the device refused')
         if refused == 10:
-            comes_to(run, 'inference: link', ERROR, 'in_process: the accelerator takes none of the frames: the buffer was refused: EINVAL')
+            comes_to('inference: link', ERROR, 'in_process: the accelerator takes none of the frames: the buffer was refused: EINVAL')
         assert 'too slow' not in run.reader.text('inference: detections')
         run.accelerator.refused = 0
         run.well('inference: link')
@@ -180,9 +169,9 @@ def test_an_accelerator_that_refuses_frames_is_not_called_slow(free_domain: int,
 def test_jobs_that_fail_are_not_called_slow_and_a_slow_model_still_is(free_domain: int) -> None:
     with fleet(free_domain) as run:
         run.accelerator.failing = True
-        comes_to(run, 'inference: detections', ERROR, 'only 0.0 of ', 'frames per second give results', 'see part accelerator')
+        run.reader.comes_to('inference: detections', ERROR, 'only 0.0 of ', 'frames per second give results', 'see part accelerator')
         assert 'too slow' not in run.reader.text('inference: detections')
-        comes_to(run, 'inference: accelerator', ERROR, 'every frame is lost, ', 'EIO')
+        run.reader.comes_to('inference: accelerator', ERROR, 'every frame is lost, ', 'EIO')
         run.accelerator.failing = False
         run.well('inference: detections')
         # Few refused ones don't explain what is missing.
@@ -192,15 +181,6 @@ def test_jobs_that_fail_are_not_called_slow_and_a_slow_model_still_is(free_domai
         del run.reader.last['inference: detections']
         run.shows('inference: detections', WARN, 'the model is too slow: only')
         run.accelerator.refused, run.accelerator.job_s = 0, 0.0
-        run.well('inference: detections')
-
-
-def test_jobs_that_are_too_late_are_not_called_slow(free_domain: int) -> None:
-    with fleet(free_domain, inference={'timeout': 0.1}) as run:
-        run.accelerator.job_s = 0.4
-        run.until(lambda: 'see part accelerator' in run.reader.text('inference: detections'), 'frames without results')
-        assert 'frames per second give results' in run.reader.text('inference: detections')
-        run.accelerator.job_s = 0.0
         run.well('inference: detections')
 
 
@@ -215,8 +195,8 @@ def test_a_clock_that_is_set(free_domain: int, step_ns: int) -> None:
 
 
 def _calibrate(run: Fleet, width: int, height: int) -> None:
-    client = run.reader.create_client(SetCameraInfo, '/set_camera_info')
-    wait_until_known(client, run.reader, run.capture)
+    client = run.reader.node.create_client(SetCameraInfo, '/set_camera_info')
+    wait_until_known(client, run.reader.node, run.capture)
     info = CameraInfo(width=width, height=height, distortion_model='plumb_bob', d=[0.0] * 5)
     info.k = [100.0, 0.0, width / 2, 0.0, 100.0, height / 2, 0.0, 0.0, 1.0]
     info.r = [1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0]
@@ -224,7 +204,7 @@ def _calibrate(run: Fleet, width: int, height: int) -> None:
     future = client.call_async(SetCameraInfo.Request(camera_info=info))
     run.until(future.done, 'an answer')
     assert future.result().success, future.result().status_message
-    run.reader.destroy_client(client)
+    run.reader.node.destroy_client(client)
 
 
 def test_a_calibration_of_another_size(free_domain: int, tmp_path: Path) -> None:

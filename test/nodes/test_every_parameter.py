@@ -31,7 +31,7 @@ from zc_perception.nodes.inference import InferenceNode
 from zc_perception.nodes.overlay import OverlayNode
 from zc_perception.nodes.params.spec import ParameterSpec
 from zc_perception.nodes.recorder import RecorderNode
-from zc_perception.nodes.stereo_side import StereoRig
+from zc_perception.nodes.stereo_side import StereoRig, StereoSide
 
 KINDS: dict[str, Any] = {'capture': CaptureNode, 'inference': InferenceNode, 'overlay': OverlayNode, 'recorder': RecorderNode}
 BASE: dict[str, dict[str, Any]] = {
@@ -137,7 +137,7 @@ ENTRIES: dict[tuple[str, str], Static] = {
     ('capture', 'camera_name'): Static('front', lambda seen: status(seen.node, 'calibration').values['camera_name'] == 'front'),
     ('capture', 'camera_info_url'): Static('file:///x/y.yaml', lambda seen: status(seen.node, 'calibration').values['file'] == '/x/y.yaml'),
     ('capture', 'stereo_tolerance'): Static(
-        0.0125, lambda seen: STEREO.sides.rule.tolerance_ns == 12_500_000, options=lambda: {'stereo': STEREO.side(Side.LEFT)}
+        0.0125, lambda seen: STEREO.sides.rule.tolerance_ns == 12_500_000, options=lambda: {'stereo': StereoSide(STEREO, Side.LEFT)}
     ),
     ('capture', 'start_delay'): Static(1.5, lambda seen: seen.node.supervisor._wait_s == 1.5),
     ('capture', 'slots'): Static(5, lambda seen: len(seen.node.camera.slots) == 5),

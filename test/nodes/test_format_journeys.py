@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-import threading
-import time
 from pathlib import Path
 from typing import Any
 
 import cv2
 import numpy as np
 import pytest
-import rclpy
 from nodes.format_kit import PERIOD, START, Boxes, check_same_boxes, record_road
 from nodes.programs import PlainSubscriber, Program, parameters
+from nodes.ros_kit import ros, spun, until
 from numpy.typing import NDArray
 
 from zc_perception.camera.recording import SUFFIX
 from zc_perception.camera.scene import RoadScene
 from zc_perception.detection.detections import Detections
 from zc_perception.nodes.perception import PerceptionGraph
-from zc_perception.nodes.process import NodeGroup
 from zc_perception.pixel.fourcc import fourcc_code
 
 WIDTH, HEIGHT, FRAMES = 640, 360, 10
@@ -31,9 +28,7 @@ def in_one_process(domain: int, path: Path) -> tuple[Boxes, set[str], set[int]]:
     """What is found in each frame, the ledger's reasons, and the frames' fourccs."""
     found: dict[int, Detections] = {}
     fourccs: set[int] = set()
-    context = rclpy.Context()
-    rclpy.init(context=context, domain_id=domain)
-    try:
+    with ros(domain) as context:
         overrides = {
             'capture': {'camera': 'replay', 'video': str(path), 'keep_all': True, 'stamps': 'recorded'},
             'inference': {'keep_all': True, 'threads': 1, 'timeout': 20.0},
@@ -46,18 +41,9 @@ def in_one_process(domain: int, path: Path) -> tuple[Boxes, set[str], set[int]]:
             found[data.header.stamp_ns] = detections
 
         graph.inference.observers.append(observe)
-        failed = threading.Event()
-        with NodeGroup(context, graph.nodes, failed.set) as group:
-            group.start()
-            end = time.monotonic() + 120
-            while len(found) < FRAMES and time.monotonic() < end and not failed.is_set():
-                time.sleep(0.02)
-                if (camera := graph.capture.camera) is not None and camera.ended:  # what isn't here soon never comes
-                    end = min(end, time.monotonic() + 30)
-            assert group.failure is None
+        with spun(context, *graph.nodes):
+            until(lambda: len(found) >= FRAMES, lambda: f'{len(found)} frames', 120.0)
             reasons = set(graph.ledger.entries())
-    finally:
-        context.try_shutdown()
     assert sorted(found) == [START + number * PERIOD for number in range(FRAMES)]
     return [(found[stamp].boxes, found[stamp].classes) for stamp in sorted(found)], reasons, fourccs
 

@@ -74,13 +74,10 @@ class ServedTopic:
 
 
 @pytest.fixture
-def served(free_domain: int) -> Iterator[ServedTopic]:
-    context = rclpy.Context()
-    rclpy.init(context=context, domain_id=free_domain)
+def served(context: rclpy.Context) -> Iterator[ServedTopic]:
     topic = ServedTopic(context)
     yield topic
     topic.close()
-    context.try_shutdown()
 
 
 @pytest.mark.parametrize(

@@ -14,12 +14,13 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
-import rclpy
 from long_form import LONG
+from nodes.managed import status
 from nodes.programs import PERCEPTION_READY, PlainSubscriber, Program, parameters
-from rclpy.parameter import Parameter
+from nodes.ros_kit import alone, ros, spun, until
 from sensor_msgs.msg import Image
 
+from zc_perception.detection.detections import box_iou
 from zc_perception.errors import AcceleratorError, ConfigError, NegotiationError
 from zc_perception.frame import FrameData
 from zc_perception.link.endpoints import IN_PROCESS
@@ -33,7 +34,6 @@ from zc_perception.negotiation.settings import BufferSettings
 from zc_perception.negotiation.stand_in import parse_stand_in
 from zc_perception.nodes.capture import CaptureNode
 from zc_perception.nodes.perception import Overrides, PerceptionGraph
-from zc_perception.nodes.process import NodeGroup
 from zc_perception.observe.diagnostics import Level, Status
 
 VIDEO = Path(__file__).parents[2] / 'build' / 'fixtures' / 'vtest.avi'
@@ -41,18 +41,11 @@ VIDEO = Path(__file__).parents[2] / 'build' / 'fixtures' / 'vtest.avi'
 
 @contextmanager
 def running(domain: int, overrides: Overrides) -> Iterator[PerceptionGraph]:
-    context = rclpy.Context()
-    rclpy.init(context=context, domain_id=domain)
-    try:
+    with ros(domain) as context:
         inference = {'timeout': 20.0, **overrides.get('inference', {})}
         graph = PerceptionGraph(context, {**overrides, 'inference': inference})
-        failed = threading.Event()
-        with NodeGroup(context, graph.nodes, failed.set) as group:
-            group.start()
+        with spun(context, *graph.nodes):
             yield graph
-            assert group.failure is None
-    finally:
-        context.try_shutdown()
 
 
 def test_inference_gets_the_cameras_own_framedata(free_domain: int) -> None:
@@ -67,15 +60,13 @@ def test_inference_gets_the_cameras_own_framedata(free_domain: int) -> None:
 
         graph.capture.publisher.publish = spy
         graph.inference.observers.append(lambda entry, found: seen.append(entry.frame.data))
-        end = time.monotonic() + 60
-        while len(seen) < 20 and time.monotonic() < end:
-            time.sleep(0.05)
+        until(lambda: len(seen) >= 20, 'detections')
         inodes = {slot.buffers[0].identity for slot in graph.capture.camera._pool.slots}
         link = graph.inference.subscription.statistics()
         entries = graph.ledger.entries()
     own = {id(data) for data in published}
     spied = [data for data in seen if published and data.sequence >= published[0].sequence]
-    assert len(seen) >= 20 and len(spied) >= 10 and all(id(data) in own for data in spied)
+    assert len(spied) >= 10 and all(id(data) in own for data in spied)
     assert {data.buffers[0].identity for data in seen} <= inodes
     assert link.rung == IN_PROCESS and link.conversions == 0
     assert set(entries) == {'draw', 'tensor'}, 'nobody else touched pixels'
@@ -101,10 +92,7 @@ def test_descriptors_threads_and_slots_are_flat_over_thousands_of_frames(free_do
     with running(free_domain, overrides) as graph:
 
         def wait_for(frames: int) -> None:
-            end = time.monotonic() + 150
-            while graph.capture.camera.statistics().captured < frames and time.monotonic() < end:
-                time.sleep(0.02)
-            assert graph.capture.camera.statistics().captured >= frames
+            until(lambda: graph.capture.camera.statistics().captured >= frames, f'{frames} frames', 150.0)
 
         wait_for(300)
         before = _threads_and_descriptors()
@@ -115,25 +103,20 @@ def test_descriptors_threads_and_slots_are_flat_over_thousands_of_frames(free_do
             samples.append((_threads_and_descriptors(at_most=before), pool.slots, pool.abandoned, pool.retired))
         processed, failed = graph.inference.processed, graph.inference.failed
         graph.capture.camera.stop()
-        end = time.monotonic() + 60
-        while graph.capture.camera.pool_statistics().states != {SlotState.FREE: 8} and time.monotonic() < end:
-            time.sleep(0.01)
+        until(lambda: graph.capture.camera.pool_statistics().states == {SlotState.FREE: 8}, 'all slots are free')
         final = graph.capture.camera.pool_statistics()
     assert max(threads for (threads, _), *_ in samples) <= before[0], (before, samples)
     assert max(descriptors for (_, descriptors), *_ in samples) <= before[1], (before, samples)
     assert {tuple(rest) for _, *rest in samples} == {(8, 0, 0)}
     assert processed > frames // 10 and failed == 0
-    assert final.states == {SlotState.FREE: 8} and final.holders == {}
+    assert final.holders == {}
 
 
 def test_starting_and_stopping_leaves_nothing_behind(free_domain: int) -> None:
     counts = []
     for _ in range(4):
         with running(free_domain, {'capture': {'width': 128, 'height': 128}, 'inference': {'model': 'hog'}}) as graph:
-            end = time.monotonic() + 60
-            while graph.inference.processed < 3 and time.monotonic() < end:
-                time.sleep(0.01)
-            assert graph.inference.processed >= 3
+            until(lambda graph=graph: graph.inference.processed >= 3, 'detections')
         counts.append(_threads_and_descriptors())
     assert counts[1] == counts[2] == counts[3], 'the first start loads libraries that stay'
 
@@ -157,38 +140,29 @@ def test_a_heap_that_a_stand_in_cannot_use_is_the_end_with_its_reason(free_domai
 
 
 def negotiation_status(capture: CaptureNode) -> Status:
-    status = next(status for status in capture.collect_diagnostics() if status.part == 'negotiation')
-    dict(status.values)  # made now, not when they are looked at
-    return status
+    found: Status = status(capture, 'negotiation')
+    dict(found.values)  # made now, not when they are looked at
+    return found
 
 
 def frames_come(node: CaptureNode) -> None:
     """Of a node that is configured."""
     node.start()
-    deadline = time.monotonic() + 60
-    while not node.camera.statistics().captured and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert node.camera.statistics().captured
+    until(lambda: node.camera.statistics().captured, 'frames')
 
 
 @contextmanager
 def capturing(domain: int, *consumers: Consumer, **parameters: object) -> Iterator[CaptureNode]:
     """A capture node alone, not configured, and consumers that are there already."""
-    context = rclpy.Context()
-    rclpy.init(context=context, domain_id=domain)
-    values = {'width': 128, 'height': 128, **parameters}
-    node = CaptureNode(context=context, parameter_overrides=[Parameter(name, value=value) for name, value in values.items()])
-    key = bus_key(node, '/image_raw', Image)
-    for consumer in consumers:
-        MEETING.add_consumer(key, consumer)
-    try:
-        yield node
-    finally:
+    with alone(domain, CaptureNode, {'width': 128, 'height': 128, **parameters}) as node:
+        key = bus_key(node, '/image_raw', Image)
         for consumer in consumers:
-            MEETING.remove_consumer(key, consumer)
-        node.stop()
-        node.destroy_node()
-        context.try_shutdown()
+            MEETING.add_consumer(key, consumer)
+        try:
+            yield node
+        finally:
+            for consumer in consumers:
+                MEETING.remove_consumer(key, consumer)
 
 
 def test_camera_accelerator_and_stand_ins_agree_and_diagnostics_say_on_what(free_domain: int) -> None:
@@ -248,20 +222,9 @@ def test_a_camera_that_fails_in_an_unforeseen_way_is_an_error_not_the_end_of_a_f
             raise RuntimeError('the lens fell off')
 
         graph.capture.camera.capture = fail
-        end = time.monotonic() + 60
-        while not graph.capture.finished and time.monotonic() < end:
-            time.sleep(0.01)
-        status = graph.capture.collect_diagnostics()[0]
-    assert status.level.value == 'error' and 'RuntimeError: the lens fell off' in status.message
-
-
-def _iou(a: list[float], b: list[float]) -> float:
-    width = min(a[2], b[2]) - max(a[0], b[0])
-    height = min(a[3], b[3]) - max(a[1], b[1])
-    if width <= 0 or height <= 0:
-        return 0.0
-    area = width * height
-    return area / ((a[2] - a[0]) * (a[3] - a[1]) + (b[2] - b[0]) * (b[3] - b[1]) - area)
+        until(lambda: graph.capture.finished, 'its end')
+        found = status(graph.capture, 'camera')
+    assert found.level is Level.ERROR and 'RuntimeError: the lens fell off' in found.message
 
 
 def test_published_hog_boxes_equal_those_of_the_detector_on_the_same_luma(free_domain: int, tmp_path: Path) -> None:
@@ -295,7 +258,7 @@ def test_published_hog_boxes_equal_those_of_the_detector_on_the_same_luma(free_d
         expected = [[x, y, x + w, y + h] for x, y, w, h in np.asarray(hog.detectMultiScale(luma, winStride=(8, 8), scale=1.05)[0]).tolist()]
         boxes = [[x - w / 2, y - h / 2, x + w / 2, y + h / 2] for x, y, w, h, *_ in published['boxes']]
         assert len(boxes) == len(expected)
-        for box in expected:
-            assert max(_iou(box, other) for other in boxes) >= 0.95
+        overlaps = box_iou(np.array(expected, np.float64).reshape(-1, 4), np.array(boxes, np.float64).reshape(-1, 4))
+        assert not expected or overlaps.max(axis=1).min() >= 0.95
         total += len(boxes)
     assert total > frames, 'people were really found'

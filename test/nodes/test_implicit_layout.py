@@ -6,8 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,10 +13,11 @@ from typing import Any
 
 import pytest
 import rclpy
+from nodes.managed import status
 from nodes.programs import environment
+from nodes.ros_kit import WAIT_S, overrides, ros, spun, until
 from nodes.tiled_camera import NVIDIA_BLOCK, TiledCamera, content
 from rclpy.node import Node
-from rclpy.parameter import Parameter
 from rclpy.qos import DurabilityPolicy, QoSProfile
 from sensor_msgs.msg import CompressedImage, Image
 from std_msgs.msg import String
@@ -28,36 +27,26 @@ from zc_perception.errors import NegotiationError
 from zc_perception.memory.dmabuf import CpuAccess
 from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.nodes.capture import CaptureNode
-from zc_perception.nodes.process import NodeGroup
 from zc_perception.observe.diagnostics import Level, Status
 from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.modifier import INVALID, LINEAR
 
-WAIT_S = 60.0
 HERE = Path(__file__).parent
 
 
 class Bench:
     """A capture node with a tiled camera, and a node of somebody else, both spun."""
 
-    def __init__(self, domain: int, camera: TiledCamera, **values: Any) -> None:
-        self.context = rclpy.Context()
-        rclpy.init(context=self.context, domain_id=domain)
-        options = [Parameter(name, value=value) for name, value in values.items()]
-        self.capture = CaptureNode(camera_factory=lambda identity: camera, context=self.context, parameter_overrides=options)
-        self.user = Node('user', context=self.context)
-        self.group = NodeGroup(self.context, (self.capture,), threading.Event().set)
+    def __init__(self, context: rclpy.Context, camera: TiledCamera, values: dict[str, Any]) -> None:
+        self.capture = CaptureNode(camera_factory=lambda identity: camera, context=context, parameter_overrides=overrides(values))
+        self.user = Node('user', context=context)
 
     def status(self, part: str) -> Status:
-        return next(status for status in self.capture.collect_diagnostics() if status.part == part)
-
-    def until(self, condition: Callable[[], Any]) -> Any:
-        deadline = time.monotonic() + WAIT_S
-        while not (found := condition()):
-            assert self.group.failure is None, self.group.failure
-            assert time.monotonic() < deadline, self.capture.collect_diagnostics()
-            time.sleep(0.01)
+        found: Status = status(self.capture, part)
         return found
+
+    def until(self, condition: Callable[[], Any]) -> None:
+        until(condition, self.capture.collect_diagnostics)
 
     def captured(self) -> int:
         return int(self.status('camera').values['captured'])  # type: ignore[call-overload]
@@ -65,18 +54,15 @@ class Bench:
 
 @contextmanager
 def running(domain: int, camera: TiledCamera, **values: Any) -> Iterator[Bench]:
-    bench = Bench(domain, camera, **values)
-    try:
-        with bench.group as group:
-            group.add_node(bench.user)
-            bench.capture.configure_now()
-            group.start()
-            bench.until(lambda: bench.captured() > 3)
-            yield bench
-            assert group.failure is None
-    finally:
-        bench.user.destroy_node()
-        bench.context.try_shutdown()
+    with ros(domain) as context:
+        bench = Bench(context, camera, values)
+        try:
+            with spun(context, bench.capture) as group:
+                group.add_node(bench.user)
+                bench.until(lambda: bench.captured() > 3)
+                yield bench
+        finally:
+            bench.user.destroy_node()
 
 
 @pytest.fixture(autouse=True)
@@ -104,13 +90,13 @@ def test_plain_readers_hear_why_they_get_no_picture_and_the_camera_goes_on(free_
         bench.until(lambda: bench.status('link').values['readers_without_picture'] == 2)
         before = bench.captured()
         bench.until(lambda: bench.captured() > before + 20)
-        status = bench.status('link')
-        assert status.level is Level.WARN
-        assert status.message == (
+        found = bench.status('link')
+        assert found.level is Level.WARN
+        assert found.message == (
             '2 plain reader(s) of image_raw get no picture: NV12 with modifier INVALID has no rows that a CPU could read'
         )
-        assert "'viewer: NV12'" in status.advice
-        assert (status.values['conversions'], status.values['conversion_errors']) == (0, 0) and not messages
+        assert "'viewer: NV12'" in found.advice
+        assert (found.values['conversions'], found.values['conversion_errors']) == (0, 0) and not messages
 
 
 class Viewer:
@@ -164,14 +150,14 @@ def test_consumers_that_need_linear_images_are_refused_by_name_at_both_ends(free
         near = FrameSubscription(bench.user, 'image_raw', frames.append, constraints=needs)
         far = Viewer(LINEAR, 1, free_domain)
         bench.until(lambda: near.statistics().rung == 'ros_message')
-        status = bench.status('negotiation')
-        assert status.level is Level.WARN and 'near refused: format NV12 INVALID is not one of its formats (NV12 LINEAR)' in status.message
-        assert 'format NV12 INVALID is not one of its formats (NV12 LINEAR)' in near.statistics().reason
+        refused = bench.status('negotiation')
+        why = 'format NV12 INVALID is not one of its formats (NV12 LINEAR)'
+        assert refused.level is Level.WARN and f'near refused: {why}' in refused.message and why in near.statistics().reason
         bench.until(lambda: 'viewer' in bench.status('link').message and 'NV12 INVALID' in bench.status('link').message)
         before = bench.captured()
         bench.until(lambda: bench.captured() > before + 20)
         found, log = far.result(ask=True)
-        assert found['good'] == 0 and 'format NV12 INVALID is not one of its formats (NV12 LINEAR)' in found['reason']
+        assert found['good'] == 0 and why in found['reason']
         assert 'NV12 INVALID' in log
         said = capfd.readouterr().err
         assert 'near refused: format NV12 INVALID' in said and 'viewer' in said
@@ -189,10 +175,8 @@ def test_a_stand_in_for_a_reader_makes_a_camera_that_can_give_linear_images(free
 
 
 def test_a_stand_in_for_a_reader_ends_the_start_of_a_camera_that_can_not(free_domain: int) -> None:
-    bench = Bench(free_domain, TiledCamera(), participants=['viewer: NV12; cpu=read'])
-    try:
-        with pytest.raises(NegotiationError, match=r'tiled camera: NV12 INVALID; viewer: NV12 LINEAR'), bench.group:
-            bench.capture.configure_now()
-    finally:
-        bench.user.destroy_node()
-        bench.context.try_shutdown()
+    with (
+        pytest.raises(NegotiationError, match=r'tiled camera: NV12 INVALID; viewer: NV12 LINEAR'),
+        running(free_domain, TiledCamera(), participants=['viewer: NV12; cpu=read']),
+    ):
+        raise AssertionError('never reached')

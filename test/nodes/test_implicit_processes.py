@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
 from camera.gstreamer_process import DOUBLES, build_plugin, gstreamer
 from nodes.programs import PlainSubscriber, Program, parameters
+from nodes.ros_kit import until
 
 SENSOR = 'nvarguscamerasrc double-layout=1 ! video/x-raw(memory:NVMM),width=320,height=240,framerate=30/1'
-WAIT_S = 60.0
 
 
 @pytest.fixture(scope='module')
@@ -47,10 +46,7 @@ def capture(domain: int, machine: dict[str, str]) -> Program:
 
 
 def until_said(program: Program, *words: str) -> None:
-    end = time.monotonic() + WAIT_S
-    while not all(word in program.output for word in words):
-        assert program.process.poll() is None and time.monotonic() < end, f'{words} not in:\n{program.output}'
-        time.sleep(0.05)
+    until(lambda: all(word in program.output for word in words), lambda: f'{words} in:\n{program.output}')
 
 
 def test_without_a_vic_it_runs_and_consumers_that_need_linear_images_are_refused_by_name(jetson: dict[str, str], free_domain: int) -> None:

@@ -15,6 +15,8 @@ from typing import Any
 import pytest
 import rclpy
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
+from nodes.managed import status
+from nodes.ros_kit import alone, overrides, ros, spun, until
 from rcl_interfaces.msg import Log
 from rclpy.node import Node
 from rclpy.parameter import Parameter
@@ -35,8 +37,6 @@ from zc_perception.npu.cpu import CpuAccelerator
 from zc_perception.npu.manifest import ModelManifest
 from zc_perception.npu.metis_card import HostTree, choose_card
 from zc_perception.pixel.colorimetry import BT601_LIMITED
-
-WAIT_S = 60.0
 
 
 class Devices:
@@ -93,10 +93,9 @@ class Reader(Node):
         self.detections += 1
 
     def _on_diagnostics(self, message: DiagnosticArray) -> None:
-        for status in message.status:
-            if status.name == 'inference: accelerator':
-                level = status.level if isinstance(status.level, int) else status.level[0]
-                self.statuses.append((level, status.message, {value.key: value.value for value in status.values}))
+        for each in message.status:
+            if each.name == 'inference: accelerator':
+                self.statuses.append((number(each.level), each.message, {value.key: value.value for value in each.values}))
 
     def _on_log(self, message: Log) -> None:
         if message.name == 'inference':
@@ -120,31 +119,24 @@ class Running:
             self.node.subscription.queue.put(frame)
 
     def eventually(self, condition: Callable[[], bool], what: str) -> None:
-        deadline = time.monotonic() + WAIT_S
-        while not condition():
+        def feed() -> None:
             assert self._group.failure is None, self._group.failure
-            assert time.monotonic() < deadline, f'{what} within {WAIT_S:g} s'
             self._feed()
             time.sleep(0.01)
+
+        until(condition, what, pause=feed)
 
 
 @contextmanager
 def running(domain: int, pool: BufferPool, devices: Devices, **parameters: Any) -> Iterator[Running]:
-    context = rclpy.Context()
-    rclpy.init(context=context, domain_id=domain)
-    try:
-        options = [Parameter(name, value=value) for name, value in {'model': 'hog', 'timeout': 20.0, **parameters}.items()]
-        failed = threading.Event()
+    with ros(domain) as context:
+        options = overrides({'model': 'hog', 'timeout': 20.0, **parameters})
         node = InferenceNode(accelerator_factory=devices, context=context, parameter_overrides=options)
         reader = Reader(context)
-        with NodeGroup(context, (node,), failed.set) as group:
+        with spun(context, node) as group:
             group.add_node(reader)
-            group.start()
             yield Running(node, reader, group, pool)
-            assert group.failure is None
         reader.destroy_node()
-    finally:
-        context.try_shutdown()
 
 
 @pytest.fixture
@@ -230,19 +222,10 @@ def test_notices_are_said_once_and_shown_always(free_domain: int, pool: BufferPo
 def test_double_buffering_needs_more_frames_in_flight_and_says_so(free_domain: int, monkeypatch: pytest.MonkeyPatch) -> None:
     capabilities = Capabilities('axruntime', 'metis-0:1:0', copy_free=False, max_in_flight=3)
     monkeypatch.setattr(_Losable, 'capabilities', lambda self: capabilities)
-    context = rclpy.Context()
-    rclpy.init(context=context, domain_id=free_domain)
-    try:
-        for in_flight, said in ((1, True), (3, False)):
-            values = {'model': 'hog', 'double_buffer': True, 'in_flight': in_flight}
-            options = [Parameter(name, value=value) for name, value in values.items()]
-            node = InferenceNode(context=context, accelerator_factory=Devices(), parameter_overrides=options)
-            (status,) = [status for status in node.collect_diagnostics() if status.part == 'accelerator']
-            assert ('set in_flight to 3' in status.values['notices']) is said
-            node.stop()
-            node.destroy_node()
-    finally:
-        context.try_shutdown()
+    for in_flight, said in ((1, True), (3, False)):
+        values = {'model': 'hog', 'double_buffer': True, 'in_flight': in_flight}
+        with alone(free_domain, InferenceNode, values, accelerator_factory=Devices()) as node:
+            assert ('set in_flight to 3' in status(node, 'accelerator').values['notices']) is said
 
 
 def test_the_node_ends_while_its_device_is_lost(free_domain: int, pool: BufferPool) -> None:
@@ -269,14 +252,9 @@ def test_the_node_ends_while_its_device_is_lost(free_domain: int, pool: BufferPo
     ],
 )
 def test_wrong_parameters_are_one_sentence(free_domain: int, parameters: dict[str, Any], message: str) -> None:
-    context = rclpy.Context()
-    rclpy.init(context=context, domain_id=free_domain)
-    try:
-        with pytest.raises(ConfigError) as refused:
-            InferenceNode(context=context, parameter_overrides=[Parameter(name, value=value) for name, value in parameters.items()])
-        assert message in str(refused.value) and '\n' not in str(refused.value)
-    finally:
-        context.try_shutdown()
+    with pytest.raises(ConfigError) as refused, alone(free_domain, InferenceNode, parameters):
+        pass
+    assert message in str(refused.value) and '\n' not in str(refused.value)
 
 
 @pytest.mark.parametrize('from_file', [True, False])
@@ -285,16 +263,11 @@ def test_what_yaml_takes_for_booleans_and_numbers_reaches_the_accelerator(free_d
     file = tmp_path / 'parameters.yaml'
     file.write_text('/**:\n  ros__parameters:\n' + ''.join(f'    {line}\n' for line in lines), encoding='utf-8')
     single = [part for line in lines for part in ('-p', line.replace(': ', ':='))]
-    context = rclpy.Context()
-    rclpy.init(args=['--ros-args', *(['--params-file', str(file)] if from_file else single)], context=context, domain_id=free_domain)
-    try:
+    with ros(free_domain, *(['--params-file', str(file)] if from_file else single)) as context:
         node = InferenceNode(context=context, accelerator_factory=Devices())
         options = accelerator_options(node.parameters)
         assert (options.output_dmabuf, options.device, node.score_threshold) == ('false', '0', 0.0)
-        node.stop()
         node.destroy_node()
-    finally:
-        context.try_shutdown()
 
 
 def test_a_driver_without_our_ioctls_is_one_line_and_the_next_is_taken(free_domain: int, tmp_path: Any) -> None:
@@ -304,22 +277,14 @@ def test_a_driver_without_our_ioctls_is_one_line_and_the_next_is_taken(free_doma
         '  - {engine: axl, outputs: [{name: boxes, dtype: float32, shape: [8, 6]}]}\n  - {engine: opencv_hog}\n',
         encoding='utf-8',
     )
-    context = rclpy.Context()
-    rclpy.init(context=context, domain_id=free_domain)
-    try:
-        options = {'model': str(tmp_path), 'accelerator_device': '/dev/null'}
-        node = InferenceNode(context=context, parameter_overrides=[Parameter(name, value=value) for name, value in options.items()])
+    with alone(free_domain, InferenceNode, {'model': str(tmp_path), 'accelerator_device': '/dev/null'}) as node:
         said: list[str] = []
-        node.get_logger = lambda: _Lines(said)  # type: ignore[method-assign]
+        node.get_logger = lambda: _Lines(said)
         node.start()
         assert node.accelerator.capabilities().name == 'cpu' and node.manifest.engine == 'opencv_hog'
         lines = [line for line in said if 'ENOTTY' in line]
         assert len(lines) == 1 and '\n' not in lines[0]
         assert '/dev/null has no import and submit ioctls (ENOTTY)' in lines[0] and 'accelerator: axruntime' in lines[0]
-        node.stop()
-        node.destroy_node()
-    finally:
-        context.try_shutdown()
 
 
 class _Lines:
@@ -333,12 +298,8 @@ def test_a_machine_without_a_card_is_told_where_it_runs_and_nothing_of_cards(
 ) -> None:
     """The reasons are at debug level and in diagnostics; a card that is there and of no use is said, see the test above."""
     monkeypatch.setattr(axl_accelerator, 'choose_card', lambda wanted, tree: choose_card(wanted, HostTree(tmp_path, tmp_path)))
-    context = rclpy.Context()
-    rclpy.init(context=context, domain_id=free_domain)
-    try:
-        for wanted, quiet in (('', True), ('01:00.0', False)):
-            options = {'model': 'hog', 'accelerator_device': wanted}
-            node = InferenceNode(context=context, parameter_overrides=[Parameter(name, value=value) for name, value in options.items()])
+    for wanted, quiet in (('', True), ('01:00.0', False)):
+        with alone(free_domain, InferenceNode, {'model': 'hog', 'accelerator_device': wanted}) as node:
             said: list[str] = []
             debug: list[str] = []
             monkeypatch.setattr(node, 'get_logger', partial(_Lines, said, debug))
@@ -347,12 +308,7 @@ def test_a_machine_without_a_card_is_told_where_it_runs_and_nothing_of_cards(
             reasons = [line for line in (debug if quiet else said) if "doesn't fit" in line]
             assert len(reasons) == 2 and 'no Metis card' in reasons[0] and 'engine: axruntime' in reasons[1]
             assert any('card' in line for line in said) is not quiet
-            (status,) = [status for status in node.collect_diagnostics() if status.part == 'accelerator']
-            assert status.values['why_no_better'] == '; '.join(reasons)
-            node.stop()
-            node.destroy_node()
-    finally:
-        context.try_shutdown()
+            assert status(node, 'accelerator').values['why_no_better'] == '; '.join(reasons)
 
 
 def test_a_factory_whose_accelerator_refuses_the_model_leaves_nothing_open(free_domain: int) -> None:
@@ -363,11 +319,11 @@ def test_a_factory_whose_accelerator_refuses_the_model_leaves_nothing_open(free_
             raise ConfigError('not this model')
 
     made: list[Refusing] = []
-    context = rclpy.Context()
-    rclpy.init(context=context, domain_id=free_domain)
-    try:
-        with pytest.raises(ConfigError, match='not this model'):
-            InferenceNode(context=context, accelerator_factory=lambda: made.append(Refusing(devices)) or made[-1])  # type: ignore[func-returns-value]
-        assert made[0].closed
-    finally:
-        context.try_shutdown()
+
+    def make() -> Refusing:
+        made.append(Refusing(devices))
+        return made[-1]
+
+    with pytest.raises(ConfigError, match='not this model'), alone(free_domain, InferenceNode, accelerator_factory=make):
+        pass
+    assert made[0].closed

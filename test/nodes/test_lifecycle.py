@@ -6,13 +6,13 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from pathlib import Path
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 from lifecycle_msgs.msg import Transition
 from lifecycle_msgs.srv import ChangeState, GetState
-from nodes.managed import ACTIVATE, CLEANUP, CONFIGURE, DEACTIVATE, Managed, given_back, held, managed, settle, status, threads_named
+from nodes.managed import ACTIVATE, CLEANUP, CONFIGURE, DEACTIVATE, Managed, given_back, held, settle, status, threads_named
 from nodes.programs import Program, parameters
 from rcl_interfaces.msg import Parameter as ParameterMessage
 from rcl_interfaces.msg import ParameterType, ParameterValue
@@ -31,20 +31,10 @@ from zc_perception.nodes.perception import PerceptionGraph
 from zc_perception.npu.cpu import CpuAccelerator
 from zc_perception.observe.diagnostics import Level
 
+pytestmark = pytest.mark.usefixtures('ros_home')
 SMALL = {'width': 128, 'height': 128, 'framerate': 60.0, 'heap': 'memfd'}
 WAITING = {**SMALL, 'autostart': False}
 HOG = {'model': 'hog', 'timeout': 20.0}
-
-
-@pytest.fixture(autouse=True)
-def ros_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv('ROS_HOME', str(tmp_path))
-
-
-@pytest.fixture
-def run(free_domain: int) -> Iterator[Managed]:
-    with managed(free_domain) as opened:
-        yield opened
 
 
 def frames(node: Any) -> int:
@@ -285,68 +275,65 @@ def test_a_start_that_cannot_be_is_an_exception_for_the_program(run: Managed) ->
         run.make(CaptureNode, {**SMALL, 'frame_id': 'x' * 1000})
 
 
-def test_a_graph_without_autostart_is_made_and_waits(free_domain: int) -> None:
-    with managed(free_domain) as run:
-        graph = PerceptionGraph(run.context, {'capture': WAITING, 'inference': {**HOG, 'autostart': False}})
-        run.nodes += graph.nodes
-        for node in graph.nodes:
-            run._spinner.executor.add_node(node)
-            node.start()
-        assert [node.state for node in graph.nodes] == ['unconfigured', 'unconfigured', 'active']
-        # The camera first, then the consumer: it joins.
-        for node in graph.nodes[:2]:
-            assert run.change(node, CONFIGURE) and run.change(node, ACTIVATE)
-        run.eventually(lambda: graph.inference.processed >= 3)
-        assert status(graph.capture, 'negotiation').values['participant cpu accelerator'] == 'accepted'
+def test_a_graph_without_autostart_is_made_and_waits(run: Managed) -> None:
+    graph = PerceptionGraph(run.context, {'capture': WAITING, 'inference': {**HOG, 'autostart': False}})
+    run.nodes += graph.nodes
+    for node in graph.nodes:
+        run._spinner.executor.add_node(node)
+        node.start()
+    assert [node.state for node in graph.nodes] == ['unconfigured', 'unconfigured', 'active']
+    # The camera first, then the consumer: it joins.
+    for node in graph.nodes[:2]:
+        assert run.change(node, CONFIGURE) and run.change(node, ACTIVATE)
+    run.eventually(lambda: graph.inference.processed >= 3)
+    assert status(graph.capture, 'negotiation').values['participant cpu accelerator'] == 'accepted'
 
 
-def test_another_process_s_consumer_loses_the_camera_and_finds_it_again(free_domain: int) -> None:
+@contextmanager
+def consumer_elsewhere(run: Managed, domain: int) -> Iterator[tuple[Any, Program, list[int]]]:
+    """A camera, an inference node of another process that gets its memory, and a list that fills with its detections."""
+    capture = run.make(CaptureNode, SMALL)
+    capture.start()
+    seen: list[int] = []
+    run.manager.create_subscription(Detection2DArray, 'detections', lambda message: seen.append(message.header.stamp.nanosec), 10)
     required = parameters(copy_free='required', model='hog', timeout=20.0)
-    with managed(free_domain) as run:
-        capture = run.make(CaptureNode, SMALL)
-        capture.start()
-        seen: list[int] = []
-        run.manager.create_subscription(Detection2DArray, 'detections', lambda message: seen.append(message.header.stamp.nanosec), 10)
-        with Program('inference_node', *required, domain=free_domain).start('link is shared_memory') as program:
-            for steps in ([], [DEACTIVATE, ACTIVATE], [DEACTIVATE, CLEANUP, CONFIGURE, ACTIVATE]):
-                for step in steps:
-                    assert run.change(capture, step)
-                count = len(seen)
-                run.eventually(lambda count=count: len(seen) >= count + 3, f'detections after {steps}\n{program.output}')
-            assert run.change(capture, DEACTIVATE)
-            run.eventually(lambda: not [h for h, n in capture._server.server._pool.statistics().holders.items() if n], 'leases came back')
-            assert 'ros_message' not in program.output and program.interrupt() == 0
+    with Program('inference_node', *required, domain=domain).start('link is shared_memory') as program:
+        yield capture, program, seen
+        assert 'ros_message' not in program.output and program.interrupt() == 0
 
 
-def test_another_process_s_consumer_is_granted_more_frames_when_it_asks_for_more(free_domain: int) -> None:
-    required = parameters(copy_free='required', model='hog', timeout=20.0)
-    with managed(free_domain) as run:
-        capture = run.make(CaptureNode, SMALL)
-        capture.start()
-        seen: list[int] = []
-        run.manager.create_subscription(Detection2DArray, 'detections', lambda message: seen.append(message.header.stamp.nanosec), 10)
-        with Program('inference_node', *required, domain=free_domain).start('link is shared_memory') as program:
-
-            def windows() -> list[int]:
-                return [consumer.window for consumer in capture._server.server.statistics().consumers]
-
-            run.eventually(lambda: len(seen) >= 2 and windows())
-            before = windows()
-            value = ParameterValue(type=ParameterType.PARAMETER_INTEGER, integer_value=3)
-            request = SetParameters.Request(parameters=[ParameterMessage(name='in_flight', value=value)])
-            assert run.call(SetParameters, '/inference/set_parameters', request).results[0].successful
-            run.eventually(lambda: windows() == [before[0] + 2], f'{before} {windows()}')
+def test_another_process_s_consumer_loses_the_camera_and_finds_it_again(run: Managed, free_domain: int) -> None:
+    with consumer_elsewhere(run, free_domain) as (capture, program, seen):
+        for steps in ([], [DEACTIVATE, ACTIVATE], [DEACTIVATE, CLEANUP, CONFIGURE, ACTIVATE]):
+            for step in steps:
+                assert run.change(capture, step)
             count = len(seen)
-            run.eventually(lambda: len(seen) >= count + 5)
-            assert capture.camera.pool_statistics().abandoned == 0 and program.interrupt() == 0
+            run.eventually(lambda count=count: len(seen) >= count + 3, f'detections after {steps}\n{program.output}')
+        assert run.change(capture, DEACTIVATE)
+        run.eventually(lambda: not [h for h, n in capture._server.server._pool.statistics().holders.items() if n], 'leases came back')
 
 
-def test_a_program_without_autostart_waits_for_a_manager(free_domain: int) -> None:
+def test_another_process_s_consumer_is_granted_more_frames_when_it_asks_for_more(run: Managed, free_domain: int) -> None:
+    with consumer_elsewhere(run, free_domain) as (capture, _, seen):
+
+        def windows() -> list[int]:
+            return [consumer.window for consumer in capture._server.server.statistics().consumers]
+
+        run.eventually(lambda: len(seen) >= 2 and windows())
+        before = windows()
+        value = ParameterValue(type=ParameterType.PARAMETER_INTEGER, integer_value=3)
+        request = SetParameters.Request(parameters=[ParameterMessage(name='in_flight', value=value)])
+        assert run.call(SetParameters, '/inference/set_parameters', request).results[0].successful
+        run.eventually(lambda: windows() == [before[0] + 2], f'{before} {windows()}')
+        count = len(seen)
+        run.eventually(lambda: len(seen) >= count + 5)
+        assert capture.camera.pool_statistics().abandoned == 0
+
+
+def test_a_program_without_autostart_waits_for_a_manager(run: Managed, free_domain: int) -> None:
     args = parameters(autostart=False, width=128, height=128)
-    with (
-        Program('capture_node', *args, domain=free_domain).start('ready: it waits for ros2 lifecycle set /capture configure') as program,
-        managed(free_domain) as run,
-    ):
+    waits = 'ready: it waits for ros2 lifecycle set /capture configure'
+    with Program('capture_node', *args, domain=free_domain).start(waits) as program:
         for step, state in ((CONFIGURE, 'inactive'), (ACTIVATE, 'active'), (DEACTIVATE, 'inactive'), (CLEANUP, 'unconfigured')):
             request = ChangeState.Request(transition=Transition(id=step))
             assert run.call(ChangeState, '/capture/change_state', request).success

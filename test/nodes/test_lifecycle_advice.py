@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import pytest
-from nodes.managed import Managed, managed, status
+from nodes.managed import Managed, status
 from rclpy.parameter import Parameter
 from std_srvs.srv import Trigger
 
 from zc_perception.nodes.capture import CaptureNode
 from zc_perception.observe.diagnostics import Level
 
+pytestmark = pytest.mark.usefixtures('ros_home')
 SMALL = {'width': 128, 'height': 128, 'framerate': 60.0, 'heap': 'memfd'}
-
-
-@pytest.fixture
-def run(free_domain: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Managed]:
-    monkeypatch.setenv('ROS_HOME', str(tmp_path))
-    with managed(free_domain) as opened:
-        yield opened
 
 
 def refusal(node: Any) -> str:

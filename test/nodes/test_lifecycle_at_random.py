@@ -17,14 +17,10 @@ from zc_perception.nodes.inference import InferenceNode
 from zc_perception.nodes.overlay import OverlayNode
 from zc_perception.nodes.recorder import RecorderNode
 
+pytestmark = pytest.mark.usefixtures('ros_home')
 SMALL = {'width': 128, 'height': 128, 'framerate': 60.0, 'heap': 'memfd'}
 HOG = {'model': 'hog', 'timeout': 20.0}
 TRANSITIONS = 200 if LONG else 40
-
-
-@pytest.fixture(autouse=True)
-def ros_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv('ROS_HOME', str(tmp_path))
 
 
 def test_the_last_frame_has_gone_before_deactivate_answers(free_domain: int) -> None:

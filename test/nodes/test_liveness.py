@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -11,7 +10,7 @@ from typing import Any
 
 import pytest
 import rclpy
-from rclpy.parameter import Parameter
+from nodes.ros_kit import overrides, spun, until
 
 from zc_perception.camera.camera import CameraStatistics
 from zc_perception.camera.supervisor import CameraCondition, CameraState
@@ -19,7 +18,6 @@ from zc_perception.errors import CameraLostError
 from zc_perception.nodes.capture import CaptureNode
 from zc_perception.nodes.liveness import PATIENCE_S, Liveness, camera_given_up, camera_progress
 from zc_perception.nodes.perception import PerceptionGraph
-from zc_perception.nodes.process import NodeGroup
 
 
 @dataclass
@@ -142,74 +140,55 @@ def test_a_camera_s_progress_counts_while_its_silence_would_say_something(
     assert camera_given_up(supervisor) == ('a reason' if state is CameraState.FAILED else '')
 
 
-def until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60.0
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+def test_real_nodes_say_how_far_they_are(context: rclpy.Context) -> None:
+    graph = PerceptionGraph(context, {'capture': {'width': 128, 'height': 96}, 'inference': {'timeout': 4.0, 'threads': 1}})
+    assert graph.capture.progress() is None, 'nothing flows yet'
+    with spun(context, *graph.nodes) as group:
+        until(lambda: (graph.capture.progress() or 0) > 5)
+        until(lambda: graph.inference.processed > 5)
+        until(lambda: graph.inference.progress() is not None)
+        assert graph.inference.patience_s == PATIENCE_S + 8.0
+        assert graph.overlay.progress() is None and not any(node.given_up() for node in graph.nodes)
+
+        now = [0.0]
+        hold, held = threading.Event(), threading.Event()
+        liveness = Liveness(lambda: graph.nodes, {'the executor': group.soon}, lambda: now[0])
+        assert liveness.worry() == ''
+        group.soon(lambda: (held.set(), hold.wait(60.0)))
+        assert held.wait(60.0)
+        now[0] += 1.0
+        liveness.worry()
+        now[0] += 1.0
+        liveness.worry()
+        now[0] += PATIENCE_S + 1.0
+        assert 'the executor has run nothing for ' in liveness.worry()
+        hold.set()
 
 
-def test_real_nodes_say_how_far_they_are(free_domain: int) -> None:
-    context = rclpy.Context()
-    rclpy.init(context=context, domain_id=free_domain)
-    try:
-        graph = PerceptionGraph(context, {'capture': {'width': 128, 'height': 96}, 'inference': {'timeout': 4.0, 'threads': 1}})
-        with NodeGroup(context, graph.nodes, lambda: None) as group:
-            assert graph.capture.progress() is None, 'nothing flows yet'
-            group.start()
-            until(lambda: (graph.capture.progress() or 0) > 5)
-            until(lambda: graph.inference.processed > 5)
-            until(lambda: graph.inference.progress() is not None)
-            assert graph.inference.patience_s == PATIENCE_S + 8.0
-            assert graph.overlay.progress() is None and not any(node.given_up() for node in graph.nodes)
+def test_a_camera_that_hangs_is_a_worry_and_one_that_is_lost_is_not(context: rclpy.Context) -> None:
+    node = CaptureNode(context=context, parameter_overrides=overrides({'width': 128, 'height': 96}))
+    with spun(context, node):
+        hangs, go_on = threading.Event(), threading.Event()
+        read = node.camera.capture
 
-            now = [0.0]
-            hold, held = threading.Event(), threading.Event()
-            liveness = Liveness(lambda: graph.nodes, {'the executor': group.soon}, lambda: now[0])
-            assert liveness.worry() == ''
-            group.soon(lambda: (held.set(), hold.wait(60.0)))
-            assert held.wait(60.0)
-            now[0] += 1.0
-            liveness.worry()
-            now[0] += 1.0
-            liveness.worry()
-            now[0] += PATIENCE_S + 1.0
-            assert 'the executor has run nothing for ' in liveness.worry()
-            hold.set()
-    finally:
-        context.try_shutdown()
+        def hang() -> object:
+            hangs.set()
+            go_on.wait(60.0)
+            return read()
 
+        node.camera.capture = hang  # type: ignore[method-assign, assignment]
+        assert hangs.wait(60.0)
+        now = [0.0]
+        liveness = Liveness(lambda: [node], {}, lambda: now[0])
+        assert liveness.worry() == ''
+        now[0] += PATIENCE_S + 1.0
+        assert liveness.worry() == f'/capture has made no progress for {PATIENCE_S + 1:.0f} s'
 
-def test_a_camera_that_hangs_is_a_worry_and_one_that_is_lost_is_not(free_domain: int) -> None:
-    context = rclpy.Context()
-    rclpy.init(context=context, domain_id=free_domain)
-    try:
-        node = CaptureNode(context=context, parameter_overrides=[Parameter('width', value=128), Parameter('height', value=96)])
-        with NodeGroup(context, [node], lambda: None) as group:
-            group.start()
-            hangs, go_on = threading.Event(), threading.Event()
-            read = node.camera.capture
+        def unplugged(*_: object) -> Any:
+            raise CameraLostError('it was unplugged')
 
-            def hang() -> object:
-                hangs.set()
-                go_on.wait(60.0)
-                return read()
-
-            node.camera.capture = hang  # type: ignore[method-assign, assignment]
-            assert hangs.wait(60.0)
-            now = [0.0]
-            liveness = Liveness(lambda: [node], {}, lambda: now[0])
-            assert liveness.worry() == ''
-            now[0] += PATIENCE_S + 1.0
-            assert liveness.worry() == f'/capture has made no progress for {PATIENCE_S + 1:.0f} s'
-
-            def unplugged(*_: object) -> Any:
-                raise CameraLostError('it was unplugged')
-
-            node.camera.capture = unplugged  # type: ignore[method-assign]
-            node.supervisor._open_camera = unplugged
-            go_on.set()
-            until(lambda: node.progress() is None)
-            assert liveness.worry() == ''
-    finally:
-        context.try_shutdown()
+        node.camera.capture = unplugged  # type: ignore[method-assign]
+        node.supervisor._open_camera = unplugged
+        go_on.set()
+        until(lambda: node.progress() is None)
+        assert liveness.worry() == ''

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 import rclpy
 from nodes.overlay_kit import Viewer, camera_and_overlay, detect, stamp_in
+from nodes.ros_kit import spun
 from pixel.format_samples import ALL, GREY, WORDS, YUV, noise, published_rgb, rgb_planes, yuv_planes
-from rclpy.executors import SingleThreadedExecutor
 from rclpy.parameter import Parameter
 from rclpy.qos import DurabilityPolicy, QoSProfile
 from sensor_msgs.msg import CompressedImage, Image
@@ -28,7 +28,6 @@ from zc_perception.nodes.messages import DetectionsWriter
 from zc_perception.nodes.overlay import OverlayNode
 from zc_perception.nodes.overlay_picture import MOST_BOXES, LabelledBox, Painter, PictureHistory, class_colour
 from zc_perception.nodes.perception import PerceptionGraph
-from zc_perception.nodes.process import NodeGroup
 from zc_perception.observe.diagnostics import Level
 from zc_perception.pixel.colorimetry import Colorimetry, Matrix, Range
 from zc_perception.pixel.conversion import ToPicture
@@ -170,50 +169,28 @@ def draws() -> bool:
     return any(thread.name == 'overlay overlay' for thread in threading.enumerate())
 
 
-def test_pictures_are_drawn_only_while_subscribed_and_carry_the_frames_header(free_domain: int) -> None:
-    context, viewer_context = rclpy.Context(), rclpy.Context()
-    rclpy.init(context=context, domain_id=free_domain)
-    rclpy.init(context=viewer_context, domain_id=free_domain)
-    viewer = rclpy.create_node('viewer', context=viewer_context)
-    executor = SingleThreadedExecutor(context=viewer_context)
-    executor.add_node(viewer)
-    pictures: list[Image] = []
-    failed = threading.Event()
+def test_pictures_are_drawn_only_while_subscribed_and_carry_the_frames_header(context: rclpy.Context, free_domain: int) -> None:
     stamps: dict[int, int] = {}
-
-    def spin_until(condition: Callable[[], bool], seconds: float = 60.0) -> bool:
-        end = time.monotonic() + seconds
-        while not condition() and time.monotonic() < end:
-            executor.spin_once(timeout_sec=0.05)
-        return condition()
-
     graph = PerceptionGraph(context, {'capture': {'framerate': 15.0, 'seed': 4}, 'inference': {'timeout': 20.0}})
     graph.inference.observers.append(lambda entry, found: stamps.update({entry.frame.header.stamp_ns: len(found)}))
-    with NodeGroup(context, graph.nodes, failed.set) as group:
-        group.start()
-        assert spin_until(lambda: graph.inference.processed > 5)
+    with spun(context, *graph.nodes), Viewer(free_domain) as viewer:
+        viewer.until(lambda: graph.inference.processed > 5, 'detections')
         assert graph.overlay.drawn == 0 and graph.ledger.count('overlay') == 0
 
-        subscription = viewer.create_subscription(Image, 'detections/image', pictures.append, 1)
-        assert spin_until(lambda: len(pictures) >= 5)
-        viewer.destroy_subscription(subscription)
-        assert spin_until(lambda: graph.overlay.collect_diagnostics()[0].message.startswith('idle'))
-        assert spin_until(lambda: not draws())
+        subscription = viewer.look('raw')
+        viewer.until(lambda: len(viewer.pictures) >= 5, 'pictures')
+        viewer.node.destroy_subscription(subscription)
+        viewer.until(lambda: graph.overlay.collect_diagnostics()[0].message.startswith('idle'), 'rest')
+        viewer.until(lambda: not draws(), 'the end of the thread')
         drawn = graph.overlay.drawn
-        spin_until(lambda: False, 1.0)
+        time.sleep(1.0)
         assert graph.overlay.drawn == drawn
-    assert not failed.is_set()
-    for picture in pictures:
+    for picture in viewer.pictures:
         assert (picture.encoding, picture.width, picture.height, picture.step) == ('bgr8', 640, 360, 1920)
-        assert picture.header.stamp.sec * 1_000_000_000 + picture.header.stamp.nanosec in stamps
-        assert picture.header.frame_id == 'camera_optical_frame'
+        assert stamp_in(picture) in stamps and picture.header.frame_id == 'camera_optical_frame'
     # Boxes are drawn in pure class colours, which the noisy scene hardly has.
-    pixels = np.frombuffer(pictures[-1].data, np.uint8).reshape(-1, 3)
+    pixels = np.frombuffer(viewer.pictures[-1].data, np.uint8).reshape(-1, 3)
     assert (pixels == (60, 220, 60)).all(axis=1).sum() + (pixels == (40, 160, 255)).all(axis=1).sum() > 20
-    executor.shutdown()
-    viewer.destroy_node()
-    for opened in (context, viewer_context):
-        opened.try_shutdown()
 
 
 def test_the_rate_is_in_the_picture_as_soon_as_it_is_known_and_not_before(free_domain: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -348,30 +325,19 @@ def test_who_takes_longer_for_a_frame_than_the_camera_draws_all_the_same(free_do
         viewer.until(drawn, 'pictures')
 
 
-def test_many_cameras_have_pictures_of_their_own(free_domain: int) -> None:
+def test_many_cameras_have_pictures_of_their_own(context: rclpy.Context, free_domain: int) -> None:
     """Namespaces: each overlay draws its own camera's frames with its own camera's boxes."""
-    context = rclpy.Context()
-    rclpy.init(context=context, domain_id=free_domain)
-    viewer = Viewer(free_domain)
     seen: dict[str, list[Image]] = {'left': [], 'right': []}
-    for side, pictures in seen.items():
-        viewer.node.create_subscription(Image, f'/{side}/detections/image', pictures.append, 5)
     sizes = {'left': (320, 192), 'right': (256, 160)}
-    try:
-        nodes = []
-        for side, (width, height) in sizes.items():
-            graph = PerceptionGraph(context, {'capture': {'width': width, 'height': height, 'framerate': 10.0}}, side)
-            nodes += graph.nodes
-        failed = threading.Event()
-        with NodeGroup(context, nodes, failed.set) as group:
-            group.start()
-            viewer.until(lambda: all(len(pictures) >= 2 for pictures in seen.values()), 'pictures of both')
-            assert group.failure is None
+    nodes = []
+    for side, (width, height) in sizes.items():
+        nodes += PerceptionGraph(context, {'capture': {'width': width, 'height': height, 'framerate': 10.0}}, side).nodes
+    with spun(context, *nodes), Viewer(free_domain) as viewer:
         for side, pictures in seen.items():
-            assert {(picture.width, picture.height) for picture in pictures} == {sizes[side]}
-    finally:
-        viewer.close()
-        context.try_shutdown()
+            viewer.node.create_subscription(Image, f'/{side}/detections/image', pictures.append, 5)
+        viewer.until(lambda: all(len(pictures) >= 2 for pictures in seen.values()), 'pictures of both')
+    for side, pictures in seen.items():
+        assert {(picture.width, picture.height) for picture in pictures} == {sizes[side]}
 
 
 def test_names_come_from_the_labels_however_late_the_overlay_is(free_domain: int) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import rclpy
+from nodes.ros_kit import overrides, ros
 from rclpy.node import Node
 from rclpy.parameter import Parameter
 from rclpy.qos import HistoryPolicy, QoSProfile
@@ -31,30 +33,50 @@ SPECS = (
 )
 
 
+Make = Callable[..., Node]
+
+
 @pytest.fixture
-def context(free_domain: int) -> Iterator[rclpy.Context]:
-    opened = rclpy.Context()
-    rclpy.init(context=opened, domain_id=free_domain)
-    yield opened
-    opened.try_shutdown()
+def make(context: rclpy.Context) -> Iterator[Make]:
+    """Makes nodes with these start-up parameters; they are destroyed at the end."""
+    nodes: list[Node] = []
+
+    def made(**values: Any) -> Node:
+        nodes.append(Node('tested', context=context, parameter_overrides=overrides(values)))
+        return nodes[-1]
+
+    yield made
+    for node in nodes:
+        node.destroy_node()
 
 
-def _node(context: rclpy.Context, **overrides: Any) -> Node:
-    return Node('tested', context=context, parameter_overrides=[Parameter(k, value=v) for k, v in overrides.items()])
+@contextmanager
+def started_with(domain: int, *arguments: str) -> Iterator[Node]:
+    """A node of a program with these ROS arguments."""
+    with ros(domain, *arguments) as opened:
+        node = Node('tested', context=opened)
+        yield node
+        node.destroy_node()
 
 
-def test_defaults_overrides_and_integers_for_numbers(context: rclpy.Context) -> None:
-    node = _node(context, rate=25, mode='slow')
+def parameter_file(folder: Path, line: str) -> str:
+    """One with that parameter for the node."""
+    file = folder / 'parameters.yaml'
+    file.write_text(f'/**/tested:\n  ros__parameters:\n    {line}\n', encoding='utf-8')
+    return str(file)
+
+
+def test_defaults_overrides_and_integers_for_numbers(make: Make) -> None:
+    node = make(rate=25, mode='slow')
     parameters = NodeParameters(node, SPECS)
     assert dict(parameters) == {'rate': 25.0, 'count': 3, 'mode': 'slow', 'active': True, 'names': [],
                                 'share': -1.0, 'way': 'auto', 'device': '', 'title': '', 'side': 0}  # fmt: skip
     assert type(parameters['rate']) is float
     assert node.get_parameter('rate').value == 25.0
-    node.destroy_node()
 
 
 @pytest.mark.parametrize(
-    ('overrides', 'message'),
+    ('values', 'message'),
     [
         ({'rate': 'much'}, "node 'tested': parameter 'rate' is 'much'; it must be a number from 0 to 100 (Hz)"),
         ({'rate': float('inf')}, "parameter 'rate' is inf; it must be a number"),
@@ -76,37 +98,29 @@ def test_defaults_overrides_and_integers_for_numbers(context: rclpy.Context) -> 
         ({'names': [1, 2]}, "parameter 'names' is [1, 2]; it must be a list of strings"),
     ],
 )
-def test_wrong_start_values_are_one_sentence(overrides: dict[str, Any], message: str, context: rclpy.Context) -> None:
-    node = _node(context, **overrides)
+def test_wrong_start_values_are_one_sentence(values: dict[str, Any], message: str, make: Make) -> None:
+    node = make(**values)
     with pytest.raises(ConfigError) as refused:
         NodeParameters(node, SPECS)
     assert message in str(refused.value)
-    node.destroy_node()
 
 
-def test_wrong_start_values_and_mistyped_names_are_said_together(context: rclpy.Context) -> None:
-    node = _node(context, count=9, mode='fats', raet=1.0, score_threshold=0.5, of_another_package=1)
+def test_wrong_start_values_and_mistyped_names_are_said_together(make: Make) -> None:
+    node = make(count=9, mode='fats', raet=1.0, score_threshold=0.5, of_another_package=1)
     with pytest.raises(ConfigError) as refused:
         NodeParameters(node, SPECS)
     assert str(refused.value) == (
         "node 'tested': parameter 'count' is 9; it must be an integer from 1 to 8; "
         "parameter 'mode' is 'fats'; it must be one of fast, slow; did you mean 'fast'?; parameter 'raet' is unknown; did you mean 'rate'?"
     )
-    node.destroy_node()
 
 
 @pytest.mark.parametrize(('text', 'value'), [('[]', []), ("['']", []), ("['a b', 'c']", ['a b', 'c']), ("['', 'c']", ['c'])])
 def test_lists_of_strings_come_from_files_empty_ones_too(text: str, value: list[str], free_domain: int, tmp_path: Path) -> None:
-    file = tmp_path / 'parameters.yaml'
-    file.write_text(f'/**/tested:\n  ros__parameters:\n    names: {text}\n', encoding='utf-8')
-    opened = rclpy.Context()
-    rclpy.init(args=['--ros-args', '--params-file', str(file)], context=opened, domain_id=free_domain)
-    node = Node('tested', context=opened)
-    assert NodeParameters(node, SPECS)['names'] == value
-    shown = node.get_parameter('names')
-    assert shown.type_ is Parameter.Type.STRING_ARRAY and shown.value == (value or ['']), 'never an array of bytes'
-    node.destroy_node()
-    opened.try_shutdown()
+    with started_with(free_domain, '--params-file', parameter_file(tmp_path, f'names: {text}')) as node:
+        assert NodeParameters(node, SPECS)['names'] == value
+        shown = node.get_parameter('names')
+        assert shown.type_ is Parameter.Type.STRING_ARRAY and shown.value == (value or ['']), 'never an array of bytes'
 
 
 @pytest.mark.parametrize('from_file', [True, False])
@@ -127,21 +141,15 @@ def test_lists_of_strings_come_from_files_empty_ones_too(text: str, value: list[
 def test_a_string_is_what_stands_there_without_quotes_too(
     name: str, text: str, value: str, from_file: bool, free_domain: int, tmp_path: Path
 ) -> None:
-    file = tmp_path / 'parameters.yaml'
-    file.write_text(f'/**/tested:\n  ros__parameters:\n    {name}: {text}\n', encoding='utf-8')
-    opened = rclpy.Context()
-    arguments = ['--params-file', str(file)] if from_file else ['-p', f'{name}:={text}']
-    rclpy.init(args=['--ros-args', *arguments], context=opened, domain_id=free_domain)
-    node = Node('tested', context=opened)
-    assert NodeParameters(node, SPECS)[name] == value
-    shown = node.get_parameter(name)
-    assert shown.type_ is Parameter.Type.STRING and shown.value == value
-    node.destroy_node()
-    opened.try_shutdown()
+    arguments = ['--params-file', parameter_file(tmp_path, f'{name}: {text}')] if from_file else ['-p', f'{name}:={text}']
+    with started_with(free_domain, *arguments) as node:
+        assert NodeParameters(node, SPECS)[name] == value
+        shown = node.get_parameter(name)
+        assert shown.type_ is Parameter.Type.STRING and shown.value == value
 
 
-def test_one_number_besides_the_range_may_be_set_and_none_between(context: rclpy.Context) -> None:
-    node = _node(context, share=0.5)
+def test_one_number_besides_the_range_may_be_set_and_none_between(make: Make) -> None:
+    node = make(share=0.5)
     parameters = NodeParameters(node, SPECS)
     assert node.set_parameters([Parameter('share', value=-1.0)])[0].successful and parameters['share'] == -1.0
     refused = node.set_parameters([Parameter('share', value=-0.5)])[0]
@@ -149,11 +157,10 @@ def test_one_number_besides_the_range_may_be_set_and_none_between(context: rclpy
     described = node.describe_parameter('share')
     assert (described.floating_point_range[0].from_value, described.floating_point_range[0].to_value) == (-1.0, 1.0)
     assert described.additional_constraints == 'a number from 0 to 1, or -1'
-    node.destroy_node()
 
 
-def test_changes_go_through_the_same_check_and_reach_the_owner(context: rclpy.Context) -> None:
-    node, changes = _node(context), []
+def test_changes_go_through_the_same_check_and_reach_the_owner(make: Make) -> None:
+    node, changes = make(), []
     parameters = NodeParameters(node, SPECS, lambda name, value: changes.append((name, value)))
     assert node.set_parameters([Parameter('rate', value=50.0)])[0].successful
     assert parameters['rate'] == 50.0 and changes == [('rate', 50.0)]
@@ -163,51 +170,41 @@ def test_changes_go_through_the_same_check_and_reach_the_owner(context: rclpy.Co
     assert not node.set_parameters([Parameter('rate', value=500.0)])[0].successful
     assert not node.set_parameters([Parameter('count', value=4)])[0].successful, 'read-only'
     assert parameters['count'] == 3
-    node.destroy_node()
 
 
-def test_descriptors_tell_ros2_param_describe_everything(context: rclpy.Context) -> None:
-    node = _node(context)
+def test_descriptors_tell_ros2_param_describe_everything(make: Make) -> None:
+    node = make()
     NodeParameters(node, SPECS)
     rate, count, mode = (node.describe_parameter(n) for n in ('rate', 'count', 'mode'))
     assert rate.description == 'A rate. [Hz]' and rate.floating_point_range[0].to_value == 100.0 and not rate.read_only
     assert count.read_only and count.integer_range[0].from_value == 1
     assert mode.additional_constraints == 'one of: fast, slow'
-    node.destroy_node()
 
 
-def test_unknown_keys_are_refused_unless_a_neighbour_has_them(context: rclpy.Context) -> None:
-    node = _node(context, raet=1.0, elsewhere=2, use_sim_time=False)
+def test_unknown_keys_are_refused_unless_a_neighbour_has_them(make: Make) -> None:
+    node = make(raet=1.0, elsewhere=2, use_sim_time=False)
     parameters = NodeParameters(node, SPECS)
     assert sorted(parameters.unclaimed()) == ['elsewhere', 'raet']
     with pytest.raises(ConfigError, match=r"parameter 'raet' is unknown; did you mean 'rate'\?$"):
         parameters.refuse_unknown(['elsewhere', 'raett'])  # another node's is nearer, but this node's is meant
-    node.destroy_node()
-    node = _node(context, elsewhere=2)
+    node = make(elsewhere=2)
     NodeParameters(node, SPECS).refuse_unknown(['elsewhere'])
-    node.destroy_node()
 
 
 def test_integers_in_a_list_of_strings_are_what_yaml_makes_of_numbers(free_domain: int, tmp_path: Path) -> None:
     specs = (ParameterSpec('cpus', [], 'CPUs.', whole_numbers=True, dynamic=True),)
     for text, value in (('[2, 3]', ['2', '3']), ('["2-3"]', ['2-3']), ('[]', [])):
-        file = tmp_path / 'parameters.yaml'
-        file.write_text(f'/**/tested:\n  ros__parameters:\n    cpus: {text}\n', encoding='utf-8')
-        opened = rclpy.Context()
-        rclpy.init(args=['--ros-args', '--params-file', str(file)], context=opened, domain_id=free_domain)
-        node = Node('tested', context=opened)
-        parameters = NodeParameters(node, specs)
-        assert parameters['cpus'] == value
-        assert node.set_parameters(parameters.converted([Parameter('cpus', value=[4, 5])]))[0].successful
-        assert parameters['cpus'] == node.get_parameter('cpus').value == ['4', '5']
-        node.destroy_node()
-        opened.try_shutdown()
+        with started_with(free_domain, '--params-file', parameter_file(tmp_path, f'cpus: {text}')) as node:
+            parameters = NodeParameters(node, specs)
+            assert parameters['cpus'] == value
+            assert node.set_parameters(parameters.converted([Parameter('cpus', value=[4, 5])]))[0].successful
+            assert parameters['cpus'] == node.get_parameter('cpus').value == ['4', '5']
 
 
-def test_parameters_that_are_not_dynamic_may_be_set_when_the_owner_says_so(context: rclpy.Context) -> None:
+def test_parameters_that_are_not_dynamic_may_be_set_when_the_owner_says_so(make: Make) -> None:
     specs = (*SPECS, ParameterSpec('once', 1, 'Only a start takes it.', '', 0, 9, fixed=True))
     reasons = ['the node is busy']
-    node, changes = _node(context), []
+    node, changes = make(), []
     parameters = NodeParameters(node, specs, lambda name, value: changes.append((name, value)), changeable=lambda: ''.join(reasons))
     refused = node.set_parameters([Parameter('count', value=4)])[0]
     assert not refused.successful and refused.reason == "parameter 'count' can't change now, the node is busy" and parameters['count'] == 3
@@ -218,25 +215,23 @@ def test_parameters_that_are_not_dynamic_may_be_set_when_the_owner_says_so(conte
     count, once = node.describe_parameter('count'), node.describe_parameter('once')
     assert not count.read_only and count.description.endswith('Set it while the node is unconfigured.')
     assert once.read_only and 'unconfigured' not in once.description
-    node.destroy_node()
 
 
-def test_all_reasons_against_a_set_are_told_the_owner_s_too(context: rclpy.Context) -> None:
+def test_all_reasons_against_a_set_are_told_the_owner_s_too(make: Make) -> None:
     def check(name: str, value: Any) -> None:
         if name == 'title' and value == 'bad':
             raise ConfigError('no such title')
 
-    node = _node(context)
+    node = make()
     parameters = NodeParameters(node, SPECS, check=check, changeable=lambda: '')
     values = [Parameter('rate', value=500.0), Parameter('title', value='bad'), Parameter('mode', value='fats'), Parameter('count', value=2)]
     reasons = parameters.reasons_against(values)
     assert len(reasons) == 3 and 'no such title' in reasons and "did you mean 'fast'" in reasons[2]
     assert parameters.reasons_against(values[3:]) == []
-    node.destroy_node()
 
 
-def test_keys_for_nodes_of_any_name_are_a_warning(context: rclpy.Context) -> None:
-    node = _node(context, raet=1.0, cuont=2)
+def test_keys_for_nodes_of_any_name_are_a_warning(make: Make) -> None:
+    node = make(raet=1.0, cuont=2)
     parameters = NodeParameters(node, SPECS)
     with pytest.raises(ConfigError, match=r"tested': parameter 'cuont' is unknown; did you mean 'count'\?$"):
         parameters.refuse_unknown(tolerated=['raet'])
@@ -244,11 +239,10 @@ def test_keys_for_nodes_of_any_name_are_a_warning(context: rclpy.Context) -> Non
         parameters.refuse_unknown()
     (first, second) = parameters.refuse_unknown(tolerated=['raet', 'cuont'])
     assert "'raet' is unknown; did you mean 'rate'?" in first and 'cuont' in second
-    node.destroy_node()
 
 
-def test_qos_overrides_for_topics_that_no_endpoint_has_are_unknown_once_all_are_there(context: rclpy.Context) -> None:
-    node = _node(context, **{'qos_overrides./image.publisher.depth': 3, 'qos_overrides./imgae.publisher.depth': 3})
+def test_qos_overrides_for_topics_that_no_endpoint_has_are_unknown_once_all_are_there(make: Make) -> None:
+    node = make(**{'qos_overrides./image.publisher.depth': 3, 'qos_overrides./imgae.publisher.depth': 3})
     parameters = NodeParameters(node, SPECS)
     assert parameters.unclaimed() == []
     qos = publisher_qos(node, 'image', QoSProfile(depth=1))
@@ -259,7 +253,6 @@ def test_qos_overrides_for_topics_that_no_endpoint_has_are_unknown_once_all_are_
     parameters.endpoints_declared = True
     (sentence,) = parameters.unknown()
     assert "did you mean 'qos_overrides./image.publisher.depth'?" in sentence
-    node.destroy_node()
 
 
 @pytest.mark.parametrize(
@@ -275,8 +268,8 @@ def test_a_number_beyond_all_floats_is_out_of_range() -> None:
         ParameterSpec('rate', 30.0, 'A rate.', 'Hz', 0.0, 100.0).convert(10**400)
 
 
-def test_what_is_declared_is_never_taken_away(context: rclpy.Context) -> None:
-    node = _node(context)
+def test_what_is_declared_is_never_taken_away(make: Make) -> None:
+    node = make()
     specs = (*SPECS, ParameterSpec('cpus', [], 'CPUs.', whole_numbers=True, dynamic=True))
     parameters = NodeParameters(node, specs, changeable=lambda: '')
     for spec in specs:
@@ -285,10 +278,9 @@ def test_what_is_declared_is_never_taken_away(context: rclpy.Context) -> None:
             f"parameter '{spec.name}' can't be removed; set it to its default, {spec.default!r}, instead"
         ]
         assert not node.set_parameters([removed])[0].successful and node.has_parameter(spec.name)
-    node.destroy_node()
 
 
-def test_a_mistake_of_the_check_is_a_reason_and_one_of_the_owner_is_taken_back(context: rclpy.Context) -> None:
+def test_a_mistake_of_the_check_is_a_reason_and_one_of_the_owner_is_taken_back(make: Make) -> None:
     told: list[tuple[str, Any]] = []
 
     def check(name: str, value: Any) -> None:
@@ -300,7 +292,7 @@ def test_a_mistake_of_the_check_is_a_reason_and_one_of_the_owner_is_taken_back(c
         if name == 'mode' and value == 'slow':
             raise RuntimeError('no way')
 
-    node = _node(context)
+    node = make()
     parameters = NodeParameters(node, SPECS, changed, check=check, changeable=lambda: '')
     (reason,) = parameters.reasons_against([Parameter('title', value='x'), Parameter('rate', value=1.0)])
     assert "parameter 'title' can't be checked: ValueError: odd" in reason
@@ -308,7 +300,6 @@ def test_a_mistake_of_the_check_is_a_reason_and_one_of_the_owner_is_taken_back(c
     assert not done.successful and done.reason == "parameter 'mode' can't be put in force: RuntimeError: no way; nothing was changed"
     assert (parameters['rate'], parameters['mode'], parameters['active']) == (30.0, 'fast', True)
     assert told == [('rate', 1.0), ('mode', 'slow'), ('mode', 'fast'), ('rate', 30.0)]
-    node.destroy_node()
 
 
 def test_what_other_packages_offer_is_asked_for_only_when_no_choice_of_ours_is_meant() -> None:

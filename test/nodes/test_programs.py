@@ -24,21 +24,13 @@ WRONG = {
     'unknown key': (['capture__widht=640'], "'widht' is unknown; did you mean 'width'?"),
     'key of no node here': (['inference__model_path=x'], "'model_path' is unknown"),
     'wrong type': (['capture__width=wide'], "'width' is 'wide'; it must be an integer from 0 to 8192 (px)"),
-    'wrong type, number for text': (['capture__frame_id=5'], "'frame_id' is 5; it must be a string"),
     'out of range': (['capture__framerate=-1.0'], "'framerate' is -1.0; it must be a number from 0 to 1000 (Hz)"),
-    'out of range, inference': (['inference__score_threshold=1.5'], "'score_threshold' is 1.5; it must be a number from 0 to 1, or -1"),
     'not a number': (['capture__framerate=.nan'], "'framerate' is nan"),
     'odd width': (['capture__width=321'], '321'),
-    'a digit that is none, for a class': (['inference__classes=["²"]'], "'classes' has '²', which the model doesn't know"),
     'a digit that is none, for a CPU': (
         ['capture__cpu_affinity=["²"]'],
         "node 'capture': parameter 'cpu_affinity' has '²'; it must be CPUs",
     ),
-    'a group that no kernel has': (
-        ['capture__shared_memory_group="99999999999999999999"'],
-        "parameter 'shared_memory_group': there is no group '99999999999999999999'; see /etc/group",
-    ),
-    'a user that is none': (['overlay__shared_memory_users=["²"]'], "parameter 'shared_memory_users': there is no user '²'"),
     'unknown choice': (
         ['capture__camera=synthetik'],
         "'camera' is 'synthetik'; it must be one of synthetic, replay, v4l2, gstreamer, argus, libcamera; did you mean 'synthetic'?",
@@ -50,11 +42,8 @@ WRONG = {
         ['inference__model=rood'],
         "model 'rood' is not known; use one of hog, road or the path of a model.yaml; did you mean 'road'?",
     ),
-    'unknown accelerator': (['inference__accelerator=gpu'], "'accelerator' is 'gpu'; it must be one of"),
     'unknown heap': (['capture__heap=dma_heep'], "heap 'dma_heep' is not known"),
-    'heap that this machine lacks': (['capture__heap=dma_heap/nowhere'], "heap 'dma_heap/nowhere' can't be opened"),
     'no card': (['inference__accelerator=axl'], 'no Metis card: there is no /dev/metis-*'),
-    'keep_all of a camera without end': (['capture__keep_all=true'], 'never ends'),
 }
 
 

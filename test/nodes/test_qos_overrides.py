@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from nodes.managed import Managed, managed
+from nodes.managed import Managed
 from rclpy.parameter import Parameter
 from rclpy.qos import DurabilityPolicy, QoSProfile, ReliabilityPolicy
 from sensor_msgs.msg import CompressedImage
@@ -18,12 +17,6 @@ from zc_perception.nodes.params.ros_arguments import refuse_unknown_parameters
 SMALL = {'width': 128, 'height': 128, 'heap': 'memfd', 'framerate': 30.0}
 RAW, COMPRESSED = 'qos_overrides./image_raw.publisher', 'qos_overrides./image_raw/compressed.publisher'
 TOPIC = '/image_raw/compressed'
-
-
-@pytest.fixture
-def run(free_domain: int) -> Iterator[Managed]:
-    with managed(free_domain) as opened:
-        yield opened
 
 
 def offered(node: CaptureNode) -> Any:

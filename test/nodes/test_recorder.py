@@ -3,38 +3,24 @@
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from nodes.programs import BIN, Program, environment, parameters
-from warm_start import Started
+from nodes.programs import Program, parameters
 
 from zc_perception.camera.recording import RecordingReader
 from zc_perception.camera.scene import RoadScene
 
-# By its module, so that it runs from a checkout that was installed before there was such a script.
-RECORD = [
-    sys.executable,
-    '-c',
-    'import sys; from zc_perception.nodes.main import zc_record; sys.argv[0] = "zc_record"; sys.exit(zc_record())',
-]
+
+def record(domain: int, *, cold: bool = False, **values: object) -> Program:
+    return Program('zc_record', *parameters(**values), domain=domain, cold=cold)
 
 
-@contextmanager
-def record(domain: int, *, cold: bool = False, **values: object) -> Iterator[subprocess.Popen[str]]:
-    """:param cold: as a user starts it."""
-    args = [str(BIN / 'zc_record'), *parameters(**values)] if cold else [*RECORD, *parameters(**values)]
-    begin = subprocess.Popen if cold else Started
-    with begin(args, env=environment(domain), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
+def ended(recorder: Program) -> tuple[int, str]:
+    """Its exit code, and all that it has said."""
+    code = recorder.process.wait(60)
+    recorder._reader.join(30)
+    return code, recorder.output
 
 
 def test_frames_of_another_process_are_recorded_bit_by_bit(tmp_path: Path, free_domain: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,10 +30,10 @@ def test_frames_of_another_process_are_recorded_bit_by_bit(tmp_path: Path, free_
     camera = parameters(width=320, height=240, framerate=30.0, seed=7, heap='memfd')
     with (
         Program('capture_node', *camera, domain=free_domain).start('[capture]: ready'),
-        record(free_domain, cold=True, path=path, max_frames=20, copy_free='required') as recorder,
+        record(free_domain, cold=True, path=path, max_frames=20, copy_free='required').start() as recorder,
     ):
-        output, _ = recorder.communicate(timeout=60)
-    assert recorder.returncode == 0, output
+        code, output = ended(recorder)
+    assert code == 0, output
     assert f'20 frames in {path}, 0 left out because the disk was too slow, 0 refused' in output
     scene = RoadScene(320, 240, 7)
     with RecordingReader(path) as reader:
@@ -60,26 +46,11 @@ def test_frames_of_another_process_are_recorded_bit_by_bit(tmp_path: Path, free_
             assert (planes[0] == luma).all() and (planes[1] == chroma).all()
 
 
-def test_a_signal_ends_it_with_what_there_is(tmp_path: Path, free_domain: int) -> None:
-    with record(free_domain, path=tmp_path / 'a.zcr') as recorder:
-        assert recorder.stdout is not None
-        for line in recorder.stdout:
-            if '[recorder]: ready' in line:
-                break
-        recorder.send_signal(signal.SIGINT)
-        output, _ = recorder.communicate(timeout=60)
-    assert recorder.returncode == 0 and '0 frames in no file' in output
-
-
-def test_a_signal_ends_one_that_nobody_has_configured(tmp_path: Path, free_domain: int) -> None:
-    with record(free_domain, path=tmp_path / 'a.zcr', autostart=False) as recorder:
-        assert recorder.stdout is not None
-        for line in recorder.stdout:
-            if '[recorder]: ready' in line:
-                break
-        recorder.send_signal(signal.SIGINT)
-        output, _ = recorder.communicate(timeout=60)
-    assert recorder.returncode == 0 and 'Traceback' not in output, output
+@pytest.mark.parametrize(('values', 'said'), [({}, '0 frames in no file'), ({'autostart': False}, '')])
+def test_a_signal_ends_it_with_what_there_is(values: dict[str, bool], said: str, tmp_path: Path, free_domain: int) -> None:
+    with record(free_domain, path=tmp_path / 'a.zcr', **values).start('[recorder]: ready') as recorder:
+        assert recorder.interrupt() == 0
+    assert said in recorder.output and 'Traceback' not in recorder.output, recorder.output
 
 
 def test_a_signal_ends_it_although_the_disk_is_stuck(tmp_path: Path, free_domain: int) -> None:
@@ -89,16 +60,11 @@ def test_a_signal_ends_it_although_the_disk_is_stuck(tmp_path: Path, free_domain
     camera = parameters(width=640, height=480, framerate=30.0, heap='memfd')
     with (
         Program('capture_node', *camera, domain=free_domain).start('[capture]: ready'),
-        record(free_domain, path=path, overwrite=True, buffer=1) as recorder,
+        record(free_domain, path=path, overwrite=True, buffer=1).start('the disk is too slow') as recorder,
     ):
-        assert recorder.stdout is not None
-        for line in recorder.stdout:
-            if 'the disk is too slow' in line:  # it has frames by now
-                break
-        recorder.send_signal(signal.SIGINT)
-        output, _ = recorder.communicate(timeout=60)
-    assert recorder.returncode == 1 and 'Traceback' not in output, output
-    assert f"'{path}': its disk has taken nothing for 1 s; " in output and 'frames could not be written' in output
+        assert recorder.interrupt() == 1, recorder.output  # it had frames by then
+    assert f"'{path}': its disk has taken nothing for 1 s; " in recorder.output and 'frames could not be written' in recorder.output
+    assert 'Traceback' not in recorder.output
 
 
 @pytest.mark.parametrize(
@@ -114,6 +80,6 @@ def test_a_signal_ends_it_although_the_disk_is_stuck(tmp_path: Path, free_domain
 def test_wrong_parameters_end_with_one_clear_line(values: dict[str, str], message: str, tmp_path: Path, free_domain: int) -> None:
     values = {name: str(value).replace('{tmp}', str(tmp_path)) for name, value in values.items()}
     (tmp_path / 'file').touch()
-    with record(free_domain, **values) as recorder:
-        output, _ = recorder.communicate(timeout=60)
-    assert recorder.returncode == 2 and message in output and 'Traceback' not in output, output
+    with record(free_domain, **values).start() as recorder:
+        code, output = ended(recorder)
+    assert code == 2 and message in output and 'Traceback' not in output, output

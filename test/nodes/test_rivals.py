@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import signal
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 import rclpy
+from nodes.managed import status
 from nodes.programs import Program, parameters
-from rclpy.parameter import Parameter
+from nodes.ros_kit import overrides, spun, until
 
 from zc_perception.link.endpoints.discovery import UNPROVED_S, Rivals
 from zc_perception.nodes.capture import CaptureNode
-from zc_perception.nodes.process import NodeGroup
 from zc_perception.observe.diagnostics import Level, Status
 
 # Fast DDS keeps a killed publisher in the graph for 20 s.
@@ -21,27 +20,15 @@ SOON_S = 18.0
 
 
 @pytest.fixture
-def capture(free_domain: int) -> Iterator[CaptureNode]:
-    context = rclpy.Context()
-    rclpy.init(context=context, domain_id=free_domain)
-    node = CaptureNode(context=context, parameter_overrides=[Parameter('framerate', value=5.0)])
-    with NodeGroup(context, (node,), lambda: None) as group:
-        group.start()
+def capture(context: rclpy.Context) -> Iterator[CaptureNode]:
+    node = CaptureNode(context=context, parameter_overrides=overrides({'framerate': 5.0}))
+    with spun(context, node):
         yield node
-        assert group.failure is None
-    context.try_shutdown()
 
 
 def link(node: CaptureNode) -> Status:
-    (found,) = (status for status in node.collect_diagnostics() if status.part == 'link')
+    found: Status = status(node, 'link')
     return found
-
-
-def until(condition: Callable[[], bool], what: str, seconds: float = 60.0) -> None:
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, what
-        time.sleep(0.1)
 
 
 def start(domain: int, *arguments: str) -> Program:
@@ -52,11 +39,11 @@ def test_another_camera_on_the_topic_is_warned_of_at_both_ends_until_it_is_gone(
     assert link(capture).level is Level.OK
     with start(free_domain, *parameters(framerate='5.0'), '-r', '__node:=second') as other:
         until(lambda: "'/image_raw' has another publisher (/second)" in link(capture).message, 'a warning of the second camera')
-        status = link(capture)
-        assert status.level is Level.WARN and 'ROS_DOMAIN_ID' in status.advice
+        warned = link(capture)
+        assert warned.level is Level.WARN and 'ROS_DOMAIN_ID' in warned.advice
         until(lambda: "'/image_raw' has another publisher (/capture)" in other.output, 'a line of the second camera')
         assert other.output.count('has another publisher (/capture)') == 1, 'once, not at each look'
-        assert not [name for name in status.values if name.startswith('protocol_error')], 'to be asked whether it listens is no fault'
+        assert not [name for name in warned.values if name.startswith('protocol_error')], 'to be asked whether it listens is no fault'
         other.process.send_signal(signal.SIGKILL)
         other.process.wait(60)
         until(lambda: link(capture).level is Level.OK, 'the end of the warning', SOON_S)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,8 +14,9 @@ import numpy as np
 import pytest
 import rclpy
 from nodes.fault_kit import SIZE, CameraFaults
+from nodes.ros_kit import WAIT_S, Onlooker, overrides, ros, spun
 from nodes.service_clients import wait_until_known
-from rclpy.executors import SingleThreadedExecutor
+from rcl_interfaces.srv import GetParameters
 from rclpy.parameter import Parameter
 from rclpy.qos import QoSProfile
 from std_srvs.srv import Trigger
@@ -27,64 +27,38 @@ from zc_perception.camera.snapshot import Snapshot
 from zc_perception.errors import ConfigError
 from zc_perception.nodes import snapshot
 from zc_perception.nodes.capture import CaptureNode
-from zc_perception.nodes.process import NodeGroup
-
-WAIT_S = 60.0
 
 
-class Caller:
+class Caller(Onlooker):
     """Another program; each call on a client of its own, so that several wait at the same time."""
 
     def __init__(self, domain: int, camera: CameraFaults, node: CaptureNode) -> None:
+        super().__init__(domain)
         self.camera, self.capture = camera, node
-        self._context = rclpy.Context()
-        rclpy.init(context=self._context, domain_id=domain)
-        self.node = rclpy.create_node('caller', context=self._context)
-        self._executor = SingleThreadedExecutor(context=self._context)
-        self._executor.add_node(self.node)
 
     def call(self) -> Any:
         client = self.node.create_client(Trigger, '/capture/snapshot')
         wait_until_known(client, self.node, self.capture)
         return client.call_async(Trigger.Request())
 
-    def until(self, condition: Callable[[], bool], what: str) -> None:
-        end = time.monotonic() + WAIT_S
-        while not condition():
-            assert time.monotonic() < end, what
-            self._executor.spin_once(timeout_sec=0.02)
-
     def answer(self) -> Trigger.Response:
         future = self.call()
         self.until(future.done, 'an answer')
         return future.result()
 
-    def close(self) -> None:
-        self._executor.shutdown()
-        self.node.destroy_node()
-        self._context.try_shutdown()
-
 
 @contextmanager
 def capturing(domain: int, **parameters: Any) -> Iterator[Caller]:
-    context = rclpy.Context()
-    rclpy.init(context=context, domain_id=domain)
     camera = CameraFaults()
-    caller: Caller | None = None
-    try:
-        overrides = [Parameter(name, value=value) for name, value in parameters.items()]
-        node = CaptureNode(camera_factory=camera, context=context, parameter_overrides=overrides)
-        failed = threading.Event()
-        with NodeGroup(context, (node,), failed.set) as group:
-            group.start()
-            caller = Caller(domain, camera, node)
+    with ros(domain) as context:
+        node = CaptureNode(camera_factory=camera, context=context, parameter_overrides=overrides(parameters))
+        with spun(context, node), Caller(domain, camera, node) as caller:
             yield caller
-            assert group.failure is None, group.failure
-        assert not [thread for thread in threading.enumerate() if thread.name.startswith('snapshot')], 'its thread has ended'
-    finally:
-        if caller is not None:
-            caller.close()
-        context.try_shutdown()
+    assert not has_a_thread(), 'it has ended'
+
+
+def has_a_thread() -> bool:
+    return any(thread.name.startswith('snapshot') for thread in threading.enumerate())
 
 
 @pytest.fixture(autouse=True)
@@ -96,7 +70,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_picture_and_bytes_that_replay_plays(free_domain: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr('nodes.fault_kit.FRAMERATE', 20.0)
     with capturing(free_domain, snapshot_folder=str(tmp_path / 'shots')) as run:
-        assert not [thread for thread in threading.enumerate() if thread.name.startswith('snapshot')], 'nobody has asked for one yet'
+        assert not has_a_thread(), 'nobody has asked for one yet'
         answers = [run.answer() for _ in range(2)]
         assert [answer.success for answer in answers] == [True, True], answers
         for answer in answers:
@@ -174,9 +148,9 @@ def test_a_slow_disk_keeps_neither_the_camera_nor_the_executor_nor_later_callers
         captured = run.capture.camera.statistics().captured
         run.until(lambda: run.capture.camera.statistics().captured > captured + 10, 'the camera goes on')
         assert not any('snapshot' in holder for holder in run.capture.camera.pool.statistics().holders), 'no slot waits for the disk'
-        client = run.node.create_client(_get_parameters(), '/capture/get_parameters')
+        client = run.node.create_client(GetParameters, '/capture/get_parameters')
         wait_until_known(client, run.node, run.capture)
-        asked = client.call_async(_get_parameters().Request(names=['slots']))
+        asked = client.call_async(GetParameters.Request(names=['slots']))
         run.until(asked.done, 'the executor goes on')
         waiting = [run.call() for _ in range(4)]
         run.until(lambda: run.capture._snapshots._requests.qsize() == 4, 'four wait')
@@ -190,12 +164,6 @@ def test_a_slow_disk_keeps_neither_the_camera_nor_the_executor_nor_later_callers
     assert len(list(tmp_path.iterdir())) == 15
 
 
-def _get_parameters() -> Any:
-    from rcl_interfaces.srv import GetParameters
-
-    return GetParameters
-
-
 def test_the_node_ends_while_a_snapshot_waits(free_domain: int, tmp_path: Path) -> None:
     with capturing(free_domain, snapshot_folder=str(tmp_path)) as run:
         assert run.answer().success
@@ -203,7 +171,7 @@ def test_the_node_ends_while_a_snapshot_waits(free_domain: int, tmp_path: Path) 
         assert run.camera.silent.wait(WAIT_S), 'the last frame is out'
         run.call()
         run.until(lambda: run.capture._snapshots._wanted, 'it waits for a frame')
-    assert os.listdir(tmp_path) and not [thread for thread in threading.enumerate() if thread.name.startswith('snapshot')]
+    assert os.listdir(tmp_path)
 
 
 CALLERS = 100
@@ -279,7 +247,7 @@ def test_a_node_that_is_not_active_refuses_at_once_and_those_who_wait_too(
 def test_a_node_that_was_never_active_refuses_without_a_thread(free_domain: int, tmp_path: Path) -> None:
     with capturing(free_domain, snapshot_folder=str(tmp_path), autostart=False) as run:
         assert run.answer().message == 'no snapshot: the node is unconfigured, and no frames flow; ros2 lifecycle set /capture configure'
-        assert not [thread for thread in threading.enumerate() if thread.name.startswith('snapshot')]
+        assert not has_a_thread()
 
 
 NOT_A_FOLDER = {
@@ -318,19 +286,16 @@ def test_a_folder_that_nobody_means_is_refused_while_it_runs(free_domain: int, t
 
 @pytest.mark.usefixtures('variables')
 @pytest.mark.parametrize('named', NOT_A_FOLDER)
-def test_a_folder_that_nobody_means_is_refused_at_the_start_and_the_camera_left_alone(named: str, free_domain: int, tmp_path: Path) -> None:
+def test_a_folder_that_nobody_means_is_refused_at_the_start_and_the_camera_left_alone(
+    named: str, context: rclpy.Context, tmp_path: Path
+) -> None:
     opened: list[str] = []
 
     def open_camera(identity: str) -> Any:
         opened.append(identity)
         raise AssertionError('opened')
 
-    context = rclpy.Context()
-    rclpy.init(context=context, domain_id=free_domain)
-    try:
-        with pytest.raises(ConfigError) as refused:
-            CaptureNode(camera_factory=open_camera, context=context, parameter_overrides=[Parameter('snapshot_folder', value=named)])
-        assert str(refused.value) == f"node 'capture': parameter 'snapshot_folder' is '{named}'; {NOT_A_FOLDER[named]}"
-        assert not opened and not list(tmp_path.iterdir())
-    finally:
-        context.try_shutdown()
+    with pytest.raises(ConfigError) as refused:
+        CaptureNode(camera_factory=open_camera, context=context, parameter_overrides=overrides({'snapshot_folder': named}))
+    assert str(refused.value) == f"node 'capture': parameter 'snapshot_folder' is '{named}'; {NOT_A_FOLDER[named]}"
+    assert not opened and not list(tmp_path.iterdir())

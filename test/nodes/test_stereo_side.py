@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-import rclpy
 import warm_start
 from diagnostic_msgs.msg import DiagnosticArray
 from nodes.programs import BIN, Program, environment
-from rclpy.executors import SingleThreadedExecutor
+from nodes.ros_kit import Onlooker
 from sensor_msgs.msg import CameraInfo, Image
 
 from zc_perception.camera.stereo import PairMatcher, Side, StereoSides, StereoStatistics
@@ -32,13 +30,11 @@ def _yaml(folder: Path, **sections: str) -> str:
     return str(file)
 
 
-class Listener:
+class Listener(Onlooker):
     """A plain node of another process's point of view: pictures' and camera_info's stamps by side, and diagnostics."""
 
     def __init__(self, domain: int, prefix: str = '') -> None:
-        self.context = rclpy.Context()
-        rclpy.init(context=self.context, domain_id=domain)
-        self.node = rclpy.create_node('listener', context=self.context)
+        super().__init__(domain)
         self.stamps: dict[str, set[int]] = {}
         self.frame_ids: dict[str, set[str]] = {}
         self.status: dict[str, Any] = {}
@@ -46,8 +42,6 @@ class Listener:
             for topic, kind in (('image_raw', Image), ('camera_info', CameraInfo)):
                 self.node.create_subscription(kind, f'{prefix}/{side}/{topic}', self._keep(f'{side}/{topic}'), 50)
         self.node.create_subscription(DiagnosticArray, '/diagnostics', self._on_diagnostics, 50)
-        self.executor = SingleThreadedExecutor(context=self.context)
-        self.executor.add_node(self.node)
 
     def _keep(self, name: str) -> Callable[[Any], None]:
         stamps, frame_ids = self.stamps.setdefault(name, set()), self.frame_ids.setdefault(name, set())
@@ -62,19 +56,8 @@ class Listener:
         for status in message.status:
             self.status[status.name] = (status.message, {value.key: value.value for value in status.values})
 
-    def until(self, condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + WAIT_S
-        while not condition():
-            assert time.monotonic() < deadline, (self.status, {name: len(stamps) for name, stamps in self.stamps.items()})
-            self.executor.spin_once(timeout_sec=0.1)
-
-    def __enter__(self) -> Listener:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.executor.shutdown()
-        self.node.destroy_node()
-        self.context.try_shutdown()
+    def heard(self) -> str:
+        return f'{self.status}, { ({name: len(stamps) for name, stamps in self.stamps.items()}) }'
 
 
 @pytest.mark.parametrize('prefix', ['', '/truck'])
@@ -92,7 +75,9 @@ def test_two_cameras_give_pairs_in_two_namespaces(prefix: str, tmp_path: Path, f
                     len(listener.stamps['left/camera_info'] & listener.stamps['right/camera_info']) >= 30
                     and len(listener.stamps['left/image_raw'] & listener.stamps['right/image_raw']) >= 5
                     and all(name in listener.status and int(listener.status[name][1]['pairs']) > 0 for name in names)
-                )
+                ),
+                listener.heard,
+                WAIT_S,
             )
         left, right = listener.stamps['left/camera_info'], listener.stamps['right/camera_info']
         first, last = max(min(left), min(right)), min(max(left), max(right))
@@ -112,8 +97,9 @@ def test_a_side_whose_partner_is_not_there_says_so(tmp_path: Path, free_domain: 
         '[left.capture]: ready'
     ) as program:
         with Listener(free_domain) as listener:
-            listener.until(lambda: int(listener.status.get('left/capture: stereo', ('', {'unmatched_left': 0}))[1]['unmatched_left']) > 5)
-        message, values = listener.status['left/capture: stereo']
+            name = 'left/capture: stereo'
+            listener.until(lambda: name in listener.status and int(listener.status[name][1]['unmatched_left']) > 5, listener.heard, WAIT_S)
+        message, values = listener.status[name]
         assert 'the right camera is not open' in message and values['pairs'] == '0'
         assert not listener.stamps['left/camera_info']
         assert program.interrupt() == 0, program.output
@@ -169,7 +155,7 @@ class CountedSides:
 def test_diagnostics_tell_why_there_are_no_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr('zc_perception.nodes.stereo_side.StereoSides', CountedSides)
     rig = StereoRig()
-    side = rig.side(Side.LEFT)
+    side = StereoSide(rig, Side.LEFT)
     side.begin('left', BOTH)
     sides: Any = rig.sides
     ms = 1_000_000

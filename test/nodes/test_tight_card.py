@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import time
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import rclpy
-from nodes.fault_kit import WAIT_S, Reader
+from nodes.fault_kit import Reader
+from nodes.ros_kit import overrides, spun
 from npu.card_kit import counting_accelerator
-from rclpy.executors import SingleThreadedExecutor
-from rclpy.parameter import Parameter
 from rclpy.qos import QoSProfile
 
 from zc_perception.frame import Frame
@@ -20,7 +18,6 @@ from zc_perception.link.image_conversion import frame_adapter
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.memory.pool import BufferPool
 from zc_perception.nodes.inference import InferenceNode
-from zc_perception.nodes.process import NodeGroup
 
 MODEL = Path(__file__).parents[1] / 'rig' / 'models' / 'virtual_metis.yaml'
 ERROR = 2
@@ -31,34 +28,24 @@ def test_frames_that_the_driver_takes_none_of_are_an_error_of_link_accelerator_a
     free_domain: int, make_pool: Callable[..., BufferPool], make_frame: Callable[..., Frame], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pool = make_pool(100, 48, slots=4)
-    context = rclpy.Context()
-    rclpy.init(context=context, domain_id=free_domain)
-    reader = Reader(context)
-    executor = SingleThreadedExecutor(context=context)
-    executor.add_node(reader)
-    publisher = AdaptedPublisher(reader, frame_adapter('nv12', CopyLedger(), holder='plain'), 'image_raw', QoSProfile(depth=1))
-    node = InferenceNode(
-        accelerator_factory=lambda: counting_accelerator(monkeypatch, level=1)[0],
-        context=context,
-        parameter_overrides=[Parameter('model', value=str(MODEL))],
-    )
-    wanted = {'inference: link', 'inference: accelerator', 'inference: detections'}
-    try:
-        with NodeGroup(context, (node,), lambda: None) as group:
-            group.start()
-            end, sequence = time.monotonic() + WAIT_S, 0
-            while {name for name in wanted if reader.level(name) == ERROR} != wanted:
-                assert time.monotonic() < end, {name: (reader.level(name), reader.text(name)) for name in wanted}
-                sequence += 1
-                with make_frame(pool, sequence=sequence) as frame:
-                    publisher.publish(frame)
-                executor.spin_once(timeout_sec=0.02)
+    wanted, sequences = {'inference: link', 'inference: accelerator', 'inference: detections'}, itertools.count(1)
+    with Reader(free_domain) as reader:
+        publisher = AdaptedPublisher(reader.node, frame_adapter('nv12', CopyLedger(), holder='plain'), 'image_raw', QoSProfile(depth=1))
+        node = InferenceNode(
+            accelerator_factory=lambda: counting_accelerator(monkeypatch, level=1)[0],
+            context=reader.context,
+            parameter_overrides=overrides({'model': str(MODEL)}),
+        )
+
+        def all_are_wrong() -> bool:
+            with make_frame(pool, sequence=next(sequences)) as frame:
+                publisher.publish(frame)
+            return all(reader.level(name) == ERROR for name in wanted)
+
+        with spun(reader.context, node):
+            reader.until(all_are_wrong, reader.messages)
             assert reader.text('inference: link').startswith(f'in_process: the accelerator takes none of the frames: {SAID}')
             assert SAID in reader.text('inference: accelerator') and 'every frame is lost' in reader.text('inference: accelerator')
             assert "choose a width that is a multiple of the camera's stride alignment" in reader.text('inference: accelerator')
             assert 'only 0.0 of ' in reader.text('inference: detections') and node.processed == 0
-    finally:
         publisher.destroy()
-        executor.shutdown()
-        reader.destroy_node()
-        context.try_shutdown()

@@ -2,37 +2,27 @@
 
 from __future__ import annotations
 
-import threading
-import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import rclpy
-from rclpy.executors import SingleThreadedExecutor
-from rclpy.node import Node
+from nodes.ros_kit import Onlooker, spun, until
 from rclpy.qos import DurabilityPolicy, QoSProfile
 from sensor_msgs.msg import CameraInfo, Image
 from vision_msgs.msg import Detection2DArray, LabelInfo
 
 from zc_perception.camera.stereo import Side
 from zc_perception.nodes.perception import PerceptionGraph
-from zc_perception.nodes.process import NodeGroup
-from zc_perception.nodes.stereo_side import StereoRig
+from zc_perception.nodes.stereo_side import StereoRig, StereoSide
 
-WAIT_S = 60.0
 LATCHED = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 
 
-class Listener:
+class Listener(Onlooker):
     """Another program that knows nothing of this package: the headers of all topics of each camera."""
 
     def __init__(self, domain: int, cameras: list[str]) -> None:
-        self._context = rclpy.Context()
-        rclpy.init(context=self._context, domain_id=domain)
-        self._node: Node = rclpy.create_node('listener', context=self._context)
-        self._executor = SingleThreadedExecutor(context=self._context)
-        self._executor.add_node(self._node)
+        super().__init__(domain)
         self.headers: dict[tuple[str, str], list[tuple[int, str]]] = {}
         self.inner: list[tuple[int, str]] = []
         self.sizes: dict[str, set[tuple[int, int]]] = {}
@@ -50,23 +40,15 @@ class Listener:
             else:
                 self.sizes.setdefault(camera, set()).add((message.width, message.height))
 
-        self._node.create_subscription(kind, f'/{camera}/{topic}', on_message, 50)
+        self.node.create_subscription(kind, f'/{camera}/{topic}', on_message, 50)
 
     def labels(self, camera: str) -> list[LabelInfo]:
         found: list[LabelInfo] = []
-        self._node.create_subscription(LabelInfo, f'/{camera}/label_info', found.append, LATCHED)
+        self.node.create_subscription(LabelInfo, f'/{camera}/label_info', found.append, LATCHED)
         return found
 
-    def until(self, condition: Callable[[], bool], what: str) -> None:
-        end = time.monotonic() + WAIT_S
-        while not condition():
-            assert time.monotonic() < end, f'{what}: { {key: len(seen) for key, seen in self.headers.items()} }'
-            self._executor.spin_once(timeout_sec=0.05)
-
-    def close(self) -> None:
-        self._executor.shutdown()
-        self._node.destroy_node()
-        self._context.try_shutdown()
+    def heard(self) -> dict[tuple[str, str], int]:
+        return {key: len(seen) for key, seen in self.headers.items()}
 
 
 def _header(message: Any) -> tuple[int, str]:
@@ -74,65 +56,51 @@ def _header(message: Any) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize('stereo', [False, True])
-def test_image_info_and_detections_of_a_frame_have_one_header_in_each_camera(free_domain: int, stereo: bool) -> None:
+def test_image_info_and_detections_of_a_frame_have_one_header_in_each_camera(
+    context: rclpy.Context, free_domain: int, stereo: bool
+) -> None:
     cameras = ['left', 'right']
-    context = rclpy.Context()
-    rclpy.init(context=context, domain_id=free_domain)
-    listener: Listener | None = None
     published: dict[str, set[tuple[int, str]]] = {camera: set() for camera in cameras}
     captured: dict[str, list[int]] = {camera: [] for camera in cameras}
-    try:
-        rig = StereoRig()
-        graphs = {}
-        for number, camera in enumerate(cameras):
-            values = {
-                'framerate': 10.0,
-                'width': 320,
-                'height': 192 - 32 * number,
-                'frame_id': f'{camera}_optical',
-                'stereo_tolerance': 0.05,
-            }
-            side = rig.side(Side(camera)) if stereo else None
-            graphs[camera] = PerceptionGraph(context, {'capture': values, 'inference': {'timeout': 20.0}}, camera, stereo=side)
-            graphs[camera].capture._snapshots.offer = lambda frame, camera=camera: captured[camera].append(frame.header.stamp_ns)
-            graphs[camera].inference.observers.append(
-                lambda entry, found, camera=camera: published[camera].add((entry.frame.header.stamp_ns, entry.frame.header.frame_id))
-            )
-        nodes = [node for graph in graphs.values() for node in graph.nodes]
-        failed = threading.Event()
-        with NodeGroup(context, sorted(nodes, key=lambda node: node.get_name() != 'capture'), failed.set) as group:
-            group.start()
-            # Late: everything runs already.
-            for camera, graph in graphs.items():
-                end = time.monotonic() + WAIT_S
-                while graph.inference.processed < 3:
-                    assert time.monotonic() < end, camera
-                    time.sleep(0.02)
-            listener = Listener(free_domain, cameras)
+    rig, graphs = StereoRig(), {}
+    for number, camera in enumerate(cameras):
+        values = {
+            'framerate': 10.0,
+            'width': 320,
+            'height': 192 - 32 * number,
+            'frame_id': f'{camera}_optical',
+            'stereo_tolerance': 0.05,
+        }
+        side = StereoSide(rig, Side(camera)) if stereo else None
+        graphs[camera] = PerceptionGraph(context, {'capture': values, 'inference': {'timeout': 20.0}}, camera, stereo=side)
+        graphs[camera].capture._snapshots.offer = lambda frame, camera=camera: captured[camera].append(frame.header.stamp_ns)
+        graphs[camera].inference.observers.append(
+            lambda entry, found, camera=camera: published[camera].add((entry.frame.header.stamp_ns, entry.frame.header.frame_id))
+        )
+    nodes = [node for graph in graphs.values() for node in graph.nodes]
+    with spun(context, *sorted(nodes, key=lambda node: node.get_name() != 'capture')):
+        # Late: everything runs already.
+        until(lambda: all(graph.inference.processed >= 3 for graph in graphs.values()), 'detections')
+        with Listener(free_domain, cameras) as listener:
             labels = {camera: listener.labels(camera) for camera in cameras}
-            listener.until(lambda: all(len(seen) >= 10 for seen in listener.headers.values()), 'ten of each')
+            listener.until(lambda: all(len(seen) >= 10 for seen in listener.headers.values()), listener.heard)
             listener.until(lambda: all(labels.values()), 'labels, which were published long ago')
-            assert group.failure is None, group.failure
-        for camera in cameras:
-            images, infos, detections = (listener.headers[camera, topic] for topic in ('image_raw', 'camera_info', 'detections'))
-            assert {frame_id for seen in (images, infos, detections) for _, frame_id in seen} == {f'{camera}_optical'}
-            for seen in (images, infos, detections):
-                assert seen == sorted(set(seen)), 'each once, in order'
-            assert set(detections) <= published[camera], "an array's header is its frame's, whole"
-            # Exact-time synchronisation finds partners: what came while all three were listened to.
-            common = set(images) & set(infos) & set(detections)
-            assert len(common) >= 5
-            first, last = max(images[0], infos[0]), min(images[-1], infos[-1])
-            assert {stamp for stamp in images if first <= stamp <= last} <= set(infos), 'no picture without its camera_info'
-            assert {c.class_name for c in labels[camera][0].class_map} >= {'car', 'pedestrian'}
-        assert listener.inner == [], "each detection has its array's header"
-        assert listener.sizes == {'left': {(320, 192)}, 'right': {(320, 160)}}, 'nothing of the other camera'
-        if stereo:
-            left, right = (captured[camera] for camera in cameras)
-            # The newest ones may have been on their way when everything ended.
-            apart = [min(abs(stamp - other) for other in right) for stamp in left[:-2]]
-            assert len(apart) >= 10 and max(apart) <= 50_000_000, 'every frame has its counterpart'
-    finally:
-        if listener is not None:
-            listener.close()
-        context.try_shutdown()
+    for camera in cameras:
+        images, infos, detections = (listener.headers[camera, topic] for topic in ('image_raw', 'camera_info', 'detections'))
+        assert {frame_id for seen in (images, infos, detections) for _, frame_id in seen} == {f'{camera}_optical'}
+        for seen in (images, infos, detections):
+            assert seen == sorted(set(seen)), 'each once, in order'
+        assert set(detections) <= published[camera], "an array's header is its frame's, whole"
+        # Exact-time synchronisation finds partners: what came while all three were listened to.
+        common = set(images) & set(infos) & set(detections)
+        assert len(common) >= 5
+        first, last = max(images[0], infos[0]), min(images[-1], infos[-1])
+        assert {stamp for stamp in images if first <= stamp <= last} <= set(infos), 'no picture without its camera_info'
+        assert {c.class_name for c in labels[camera][0].class_map} >= {'car', 'pedestrian'}
+    assert listener.inner == [], "each detection has its array's header"
+    assert listener.sizes == {'left': {(320, 192)}, 'right': {(320, 160)}}, 'nothing of the other camera'
+    if stereo:
+        left, right = (captured[camera] for camera in cameras)
+        # The newest ones may have been on their way when everything ended.
+        apart = [min(abs(stamp - other) for other in right) for stamp in left[:-2]]
+        assert len(apart) >= 10 and max(apart) <= 50_000_000, 'every frame has its counterpart'

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import pytest
 from diagnostic_msgs.msg import DiagnosticArray
 from nodes.programs import PERCEPTION_READY, PlainSubscriber, Program, parameters
+from nodes.ros_kit import Onlooker
 from nodes.service_clients import answer_of
+from rcl_interfaces.msg import Parameter, ParameterType, ParameterValue
+from rcl_interfaces.srv import SetParameters
+from rclpy.task import Future
+from std_srvs.srv import SetBool
+from vision_msgs.msg import Detection2DArray
 
 from zc_perception.camera.scene import RoadScene
 
@@ -46,14 +51,6 @@ def _diagnostics(domain: int, part: str, *programs: Program) -> dict[str, str]:
 
 def _heard(domain: int, part: str, seconds: float) -> tuple[dict[str, str], str]:
     """By a fresh reader: the status, and which other ones and which publishers there were."""
-    import rclpy
-    from rclpy.executors import SingleThreadedExecutor
-
-    context = rclpy.Context()
-    rclpy.init(context=context, domain_id=domain)
-    node = rclpy.create_node('diagnostics_reader', context=context)
-    executor = SingleThreadedExecutor(context=context)
-    executor.add_node(node)
     found: dict[str, str] = {}
     names: set[str] = set()
 
@@ -63,14 +60,11 @@ def _heard(domain: int, part: str, seconds: float) -> tuple[dict[str, str], str]
             if status.name == part:
                 found.update({v.key: v.value for v in status.values}, message=status.message)
 
-    node.create_subscription(DiagnosticArray, '/diagnostics', on_array, 10)
-    end = time.monotonic() + seconds
-    while not found and time.monotonic() < end:
-        executor.spin_once(timeout_sec=0.2)
-    publishers = [f'{info.node_namespace}{info.node_name}' for info in node.get_publishers_info_by_topic('/diagnostics')]
-    executor.shutdown()
-    node.destroy_node()
-    context.try_shutdown()
+    with Onlooker(domain) as reader:
+        reader.node.create_subscription(DiagnosticArray, '/diagnostics', on_array, 10)
+        with suppress(AssertionError):
+            reader.until(lambda: found, timeout_s=seconds)
+        publishers = [f'{info.node_namespace}{info.node_name}' for info in reader.node.get_publishers_info_by_topic('/diagnostics')]
     return found, f'statuses {sorted(names)} of publishers {sorted(publishers)}'
 
 
@@ -173,63 +167,35 @@ def test_a_copy_is_an_error_where_copy_free_is_required(free_domain: int) -> Non
         assert _diagnostics(free_domain, 'capture: link')['image_readers'] == '0'
         assert inference.interrupt() == 0
         assert capture.interrupt() == 0
-        assert inference.interrupt() == 0
-        assert capture.interrupt() == 0
 
 
 def test_enable_service_and_threshold_change_at_run_time(graph: Program, free_domain: int) -> None:
-    import rclpy
-    from rcl_interfaces.msg import Parameter, ParameterType, ParameterValue
-    from rcl_interfaces.srv import SetParameters
-    from rclpy.executors import SingleThreadedExecutor
-    from std_srvs.srv import SetBool
-    from vision_msgs.msg import Detection2DArray
+    with Onlooker(free_domain) as user:
+        arrays: list[Detection2DArray] = []
+        user.node.create_subscription(Detection2DArray, 'detections', arrays.append, 10)
+        enable = user.node.create_client(SetBool, '/inference/enable')
+        change = user.node.create_client(SetParameters, '/inference/set_parameters')
+        assert enable.wait_for_service(60) and change.wait_for_service(60)
 
-    context = rclpy.Context()
-    rclpy.init(context=context, domain_id=free_domain)
-    node = rclpy.create_node('client', context=context)
-    executor = SingleThreadedExecutor(context=context)
-    executor.add_node(node)
-    arrays: list[Detection2DArray] = []
-    node.create_subscription(Detection2DArray, 'detections', arrays.append, 10)
-    enable = node.create_client(SetBool, '/inference/enable')
-    change = node.create_client(SetParameters, '/inference/set_parameters')
-    assert enable.wait_for_service(60) and change.wait_for_service(60)
+        def call(client: Any, request: Any) -> Any:
+            return answer_of(client, request, user.done_within)
 
-    def done_within(future: Any, seconds: float) -> bool:
-        executor.spin_until_future_complete(future, timeout_sec=seconds)
-        return bool(future.done())
-
-    def call(client: Any, request: Any) -> Any:
-        return answer_of(client, request, done_within)
-
-    def a_silent_second() -> None:
-        """There comes one without arrays."""
-        deadline = time.monotonic() + 60
-        while True:
+        def a_silent_second() -> bool:
             arrays.clear()
-            end = time.monotonic() + 1.0
-            while time.monotonic() < end:
-                executor.spin_once(timeout_sec=0.1)
-            if not arrays:
-                return
-            assert time.monotonic() < deadline, 'detections go on'
+            user.done_within(Future(), 1.0)
+            return not arrays
 
-    def eventually(condition: Callable[[], bool], what: str) -> None:
-        """It becomes true of the arrays from now on."""
-        arrays.clear()
-        deadline = time.monotonic() + 60
-        while not condition():
-            executor.spin_once(timeout_sec=0.1)
-            assert time.monotonic() < deadline, what
+        def eventually(condition: Callable[[], bool], what: str) -> None:
+            """It becomes true of the arrays from now on."""
+            arrays.clear()
+            user.until(condition, what)
 
-    def set_threshold(value: float):
-        parameter = Parameter(name='score_threshold', value=ParameterValue(type=ParameterType.PARAMETER_DOUBLE, double_value=value))
-        return call(change, SetParameters.Request(parameters=[parameter])).results[0]
+        def set_threshold(value: float) -> Any:
+            parameter = Parameter(name='score_threshold', value=ParameterValue(type=ParameterType.PARAMETER_DOUBLE, double_value=value))
+            return call(change, SetParameters.Request(parameters=[parameter])).results[0]
 
-    try:
         assert call(enable, SetBool.Request(data=False)).success
-        a_silent_second()
+        user.until(a_silent_second, 'detections go on')
         assert call(enable, SetBool.Request(data=True)).success
         eventually(lambda: len(arrays) > 3 and any(a.detections for a in arrays), 'detections again')
         assert set_threshold(1.0).successful
@@ -239,27 +205,11 @@ def test_enable_service_and_threshold_change_at_run_time(graph: Program, free_do
         )
         refused = set_threshold(7.0)
         assert not refused.successful and '7' in refused.reason
-    finally:
-        executor.shutdown()
-        node.destroy_node()
-        context.try_shutdown()
 
 
 def test_perception_runs_in_a_namespace(free_domain: int) -> None:
     names = ('image_raw', 'image_raw/_zc', 'camera_info', 'detections', 'label_info', 'detections/image')
     topics = {'/diagnostics', *(f'/front/{name}' for name in names)}
-    with Program('perception', '--ros-args', '-r', '__ns:=/front', domain=free_domain).start('[front.overlay]: ready'):
-        listed = subprocess.run(
-            [sys.executable, '-c', _LIST_TOPICS, str(free_domain), *topics],
-            capture_output=True, text=True, timeout=90, check=True,
-        ).stdout.split()  # fmt: skip
-        assert topics <= set(listed)
-
-
-_LIST_TOPICS = """
-import sys, time, rclpy
-rclpy.init(domain_id=int(sys.argv[1])); node = rclpy.create_node('lister')
-end = time.monotonic() + 30
-while time.monotonic() < end and not set(sys.argv[2:]) <= set(dict(node.get_topic_names_and_types())): time.sleep(0.1)
-print(*dict(node.get_topic_names_and_types()))
-"""
+    ready = '[front.overlay]: ready'
+    with Program('perception', '--ros-args', '-r', '__ns:=/front', domain=free_domain).start(ready), Onlooker(free_domain) as lister:
+        lister.until(lambda: topics <= set(dict(lister.node.get_topic_names_and_types())), topics)

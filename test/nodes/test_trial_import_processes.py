@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-import time
 from pathlib import Path
 
 from nodes.programs import Program, parameters
+from nodes.ros_kit import until
 
 HERE = Path(__file__).parent
 MODEL = HERE.parent / 'rig' / 'models' / 'virtual_metis.yaml'
@@ -20,15 +20,13 @@ CAMERA = {
 }
 CARD = {'accelerator': 'axl', 'accelerator_device': '/dev/metis-0:1:0', 'model': MODEL}
 WHY = 'trial import of slot 0 failed: ', 'imports only tight LINEAR images in one buffer, not NV12 LINEAR 128x72 ([0] +0 stride 512'
-WAIT_S = 60.0
 
 
-def _until_line(program: Program, *words: str) -> str:
-    end = time.monotonic() + WAIT_S
-    while (line := next((line for line in program.lines if all(word in line for word in words)), None)) is None:
-        assert program.process.poll() is None and time.monotonic() < end, f'no line with {words} in:\n{program.output}'
-        time.sleep(0.05)
-    return line
+def _until_line(program: Program, *words: str) -> None:
+    def said() -> bool:
+        return any(all(word in line for word in words) for line in list(program.lines))
+
+    until(said, lambda: f'a line with {words} in:\n{program.output}')
 
 
 def test_it_falls_to_messages_by_name_at_both_ends_and_works(free_domain: int) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,15 +14,13 @@ import yaml
 from camera.jpeg_kit import need_decoder, without_tables
 from camera.live_webcam import LiveWebcam, exports_are_memfds, road_pictures
 from fuzz.mutation import mutated
-from rclpy.executors import SingleThreadedExecutor
-from rclpy.parameter import Parameter
+from nodes.ros_kit import Onlooker, overrides, ros, spun
 from sensor_msgs.msg import Image
 from vision_msgs.msg import Detection2DArray
 
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.nodes.capture import CaptureNode
 from zc_perception.nodes.inference import InferenceNode
-from zc_perception.nodes.process import NodeGroup
 
 SIZE = (640, 360)
 CONFIG = Path(__file__).resolve().parents[2] / 'config' / 'v4l2.yaml'
@@ -40,55 +36,34 @@ def _memfds(monkeypatch: pytest.MonkeyPatch) -> None:
     exports_are_memfds(monkeypatch)
 
 
-class Desk:
+class Desk(Onlooker):
     """Capture and inference with a webcam, and a plain program that reads what they publish."""
 
-    def __init__(self, domain: int, webcam: LiveWebcam) -> None:
-        self.context, self.reader_context = rclpy.Context(), rclpy.Context()
-        for each in (self.context, self.reader_context):
-            rclpy.init(context=each, domain_id=domain)
+    def __init__(self, domain: int, context: rclpy.Context, webcam: LiveWebcam) -> None:
+        super().__init__(domain)
         self.ledger = CopyLedger()
-        self.webcam = webcam
         values = yaml.safe_load(CONFIG.read_text(encoding='utf-8'))['/**/capture']['ros__parameters']
         asked = {name: values[name] for name in ('pixel_format', 'memory')}
-        own = [Parameter(name, value=value) for name, value in values.items() if name != 'device']
+        del values['device']
         self.capture = CaptureNode(
             camera_factory=lambda identity: webcam.camera(self.ledger, heap='memfd', **asked), ledger=self.ledger,
-            context=self.context, parameter_overrides=own,
+            context=context, parameter_overrides=overrides(values),
         )  # fmt: skip
-        self.inference = InferenceNode(
-            ledger=self.ledger, context=self.context,
-            parameter_overrides=[Parameter('model', value='road'), Parameter('accelerator', value='cpu'), Parameter('timeout', value=20.0)],
-        )  # fmt: skip
-        self.reader = rclpy.create_node('reader', context=self.reader_context)
+        detector = {'model': 'road', 'accelerator': 'cpu', 'timeout': 20.0}
+        self.inference = InferenceNode(ledger=self.ledger, context=context, parameter_overrides=overrides(detector))
         self.images: list[Image] = []
         self.boxes: list[Detection2DArray] = []
-        self.reader.create_subscription(Image, '/image_raw', self.images.append, 1)
-        self.reader.create_subscription(Detection2DArray, '/detections', self.boxes.append, 10)
-        self.executor = SingleThreadedExecutor(context=self.reader_context)
-        self.executor.add_node(self.reader)
+        self.node.create_subscription(Image, '/image_raw', self.images.append, 1)
+        self.node.create_subscription(Detection2DArray, '/detections', self.boxes.append, 10)
 
-    def until(self, condition: Callable[[], bool], what: str) -> None:
-        end = time.monotonic() + 120.0
-        while not condition():
-            assert time.monotonic() < end, (what, self.capture.camera.statistics(), self.capture.camera.facts())
-            self.executor.spin_once(timeout_sec=0.05)
+    def comes(self, condition: Callable[[], bool], what: str) -> None:
+        self.until(condition, lambda: f'{what}: {self.capture.camera.statistics()}, {self.capture.camera.facts()}', 120.0)
 
 
 @contextmanager
 def desk(domain: int, webcam: LiveWebcam) -> Iterator[Desk]:
-    made = Desk(domain, webcam)
-    failed = threading.Event()
-    try:
-        with NodeGroup(made.context, (made.capture, made.inference), failed.set) as group:
-            group.start()
-            yield made
-            assert group.failure is None, group.failure
-    finally:
-        made.executor.shutdown()
-        made.reader.destroy_node()
-        for each in (made.context, made.reader_context):
-            each.try_shutdown()
+    with ros(domain) as context, Desk(domain, context, webcam) as made, spun(context, made.capture, made.inference):
+        yield made
 
 
 def test_a_webcam_with_yuyv_and_mjpg_works_with_the_shipped_file(free_domain: int, capfd: pytest.CaptureFixture[str]) -> None:
@@ -96,7 +71,7 @@ def test_a_webcam_with_yuyv_and_mjpg_works_with_the_shipped_file(free_domain: in
     webcam = LiveWebcam('YUYV', 'MJPG', pictures=[*pictures[:6], *map(without_tables, pictures[6:])], size=SIZE)
     webcam.rates = {'YUYV': 5}
     with desk(free_domain, webcam) as made:
-        made.until(lambda: sum(len(found.detections) for found in made.boxes) > 20 and len(made.images) > 2, 'boxes and pictures')
+        made.comes(lambda: sum(len(found.detections) for found in made.boxes) > 20 and len(made.images) > 2, 'boxes and pictures')
         image = made.images[-1]
         assert (image.encoding, image.width, image.height) == ('rgb8', *SIZE)
         pixels = np.frombuffer(bytes(image.data), np.uint8).reshape(SIZE[1], SIZE[0], 3)
@@ -118,8 +93,8 @@ def test_a_thousand_mutated_pictures_do_not_end_the_node(free_domain: int) -> No
             statistics = made.capture.camera.statistics()
             return statistics.captured + statistics.bad
 
-        made.until(lambda: tried() > len(mixed), 'as many pictures')
+        made.comes(lambda: tried() > len(mixed), 'as many pictures')
         webcam.pictures, webcam.period = good, 1 / 30
         before = len(made.boxes)
-        made.until(lambda: len(made.boxes) > before + 5, 'detections after that')
+        made.comes(lambda: len(made.boxes) > before + 5, 'detections after that')
         assert made.capture.camera.statistics().bad > 200

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import socket
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +12,7 @@ from typing import Any
 import pytest
 import rclpy
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
-from rclpy.executors import SingleThreadedExecutor
+from nodes.ros_kit import Onlooker, overrides, ros
 from rclpy.node import Node
 
 import zc_perception
@@ -56,12 +55,10 @@ class Desk:
 
 @pytest.fixture
 def node(free_domain: int) -> Iterator[Node]:
-    context = rclpy.Context()
-    rclpy.init(context=context, domain_id=free_domain)
-    made = rclpy.create_node('capture', context=context, namespace='front/left')
-    yield made
-    made.destroy_node()
-    context.try_shutdown()
+    with ros(free_domain) as context:
+        made = rclpy.create_node('capture', context=context, namespace='front/left')
+        yield made
+        made.destroy_node()
 
 
 @pytest.fixture
@@ -170,26 +167,17 @@ def test_whoever_collects_may_fail_and_the_node_lives(desk: Desk, monkeypatch: p
 
 
 def test_it_goes_on_while_a_simulation_s_time_stands_still(free_domain: int) -> None:
-    context = rclpy.Context()
-    rclpy.init(context=context, domain_id=free_domain)
-    node = rclpy.create_node('capture', context=context, parameter_overrides=[rclpy.Parameter('use_sim_time', value=True)])
-    reader = rclpy.create_node('reader', context=context)
-    came: list[DiagnosticArray] = []
-    reader.create_subscription(DiagnosticArray, '/diagnostics', came.append, 10)
-    publisher = DiagnosticsPublisher(node, lambda: [Status('camera', Level.OK, 'streaming')])
-    executor = SingleThreadedExecutor(context=context)
-    for each in (node, reader):
-        executor.add_node(each)
-    end = time.monotonic() + 60
-    while len(came) < 2 and time.monotonic() < end:
-        executor.spin_once(timeout_sec=0.1)
-    assert len(came) >= 2
-    publisher.stop()
-    publisher.stop()
-    executor.shutdown()
-    for each in (node, reader):
-        each.destroy_node()
-    context.try_shutdown()
+    with Onlooker(free_domain) as reader:
+        node = rclpy.create_node('capture', context=reader.context, parameter_overrides=overrides({'use_sim_time': True}))
+        reader.executor.add_node(node)
+        came: list[DiagnosticArray] = []
+        reader.node.create_subscription(DiagnosticArray, '/diagnostics', came.append, 10)
+        publisher = DiagnosticsPublisher(node, lambda: [Status('camera', Level.OK, 'streaming')])
+        reader.until(lambda: len(came) >= 2)
+        publisher.stop()
+        publisher.stop()
+        reader.executor.remove_node(node)
+        node.destroy_node()
 
 
 def test_a_look_costs_little(desk: Desk) -> None:

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-import rclpy
+from nodes.ros_kit import ros, spun, until
 from observe.frame_log_kit import own_log_links
 from observe.timeline_kit import check_rules, slices
 
 from zc_perception.nodes.perception import PerceptionGraph
-from zc_perception.nodes.process import NodeGroup
 from zc_perception.observe.frame_log import FoundFrameLogs, FrameLogReader, FrameRecord, RecordKind, find_frame_logs
 from zc_perception.observe.timeline import NodeTrack, build_timeline
 
@@ -25,16 +23,10 @@ CAMERA = {'capture': {'framerate': 60.0, 'width': 320, 'height': 240}, 'inferenc
 
 @contextmanager
 def running(domain: int) -> Iterator[PerceptionGraph]:
-    context = rclpy.Context()
-    rclpy.init(context=context, domain_id=domain)
-    try:
+    with ros(domain) as context:
         graph = PerceptionGraph(context, CAMERA)
-        with NodeGroup(context, graph.nodes, lambda: None) as group:
-            group.start()
+        with spun(context, *graph.nodes):
             yield graph
-            assert group.failure is None
-    finally:
-        context.try_shutdown()
 
 
 def logs_of_this_process() -> FoundFrameLogs:
@@ -44,12 +36,13 @@ def logs_of_this_process() -> FoundFrameLogs:
 def collect(logs: FoundFrameLogs, enough: Callable[[dict[str, list[FrameRecord]]], bool]) -> dict[str, list[FrameRecord]]:
     """By role, until it is enough."""
     records: dict[str, list[FrameRecord]] = {log.role: [] for log in logs}
-    deadline = time.monotonic() + 60.0
-    while not enough(records):
-        assert time.monotonic() < deadline, {role: len(found) for role, found in records.items()}
+
+    def read_enough() -> bool:
         for log in logs:
             records[log.role] += log.read()
-        time.sleep(0.02)
+        return enough(records)
+
+    until(read_enough, lambda: {role: len(found) for role, found in records.items()})
     return records
 
 
@@ -60,11 +53,8 @@ def of_role(logs: FoundFrameLogs, role: str) -> FrameLogReader:
 
 def facts_with(log: FrameLogReader, enough: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
     """They are written once a second."""
-    deadline = time.monotonic() + 60.0
-    while not enough(facts := log.facts()):
-        assert time.monotonic() < deadline, facts
-        time.sleep(0.05)
-    return facts
+    until(lambda: enough(log.facts()), log.facts)
+    return log.facts()
 
 
 def test_what_nodes_write_while_frames_flow(free_domain: int, tmp_path: Path) -> None:
@@ -140,8 +130,5 @@ def test_a_node_works_without_a_log(free_domain: int, monkeypatch: pytest.Monkey
     made = os.memfd_create
     monkeypatch.setattr(os, 'memfd_create', lambda name, *flags: refuse() if name == 'zc_frame_log' else made(name, *flags))
     with running(free_domain) as graph:
-        deadline = time.monotonic() + 60.0
-        while graph.inference.processed < 3:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        until(lambda: graph.inference.processed >= 3)
         assert own_log_links() == [] and graph.capture.frame_log.closed

@@ -1,0 +1,103 @@
+"""ROS for tests: a context, nodes in it, and another program that looks at what they do."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import rclpy
+from rclpy.executors import SingleThreadedExecutor
+from rclpy.parameter import Parameter
+
+from zc_perception.nodes.process import NodeGroup
+
+WAIT_S = 60.0
+
+
+def overrides(values: Mapping[str, Any]) -> list[Parameter]:
+    """Start-up parameters of a node."""
+    return [Parameter(name, value=value) for name, value in values.items()]
+
+
+def _a_moment() -> None:
+    time.sleep(0.01)
+
+
+def until(condition: Callable[[], Any], what: object = '', timeout_s: float = WAIT_S, pause: Callable[[], object] = _a_moment) -> None:
+    """Wait for *condition*, of which no event tells.
+
+    :param what: said if it doesn't come true; if it can be called, what it returns.
+    :param pause: called between two looks.
+    """
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, f'not within {timeout_s:g} s: {what() if callable(what) else what}'
+        pause()
+
+
+@contextmanager
+def ros(domain: int, *arguments: str) -> Iterator[rclpy.Context]:
+    """A context of its own, which is shut down at the end.
+
+    :param arguments: behind ``--ros-args``.
+    """
+    context = rclpy.Context()
+    rclpy.init(args=['--ros-args', *arguments], context=context, domain_id=domain)
+    try:
+        yield context
+    finally:
+        context.try_shutdown()
+
+
+@contextmanager
+def alone(domain: int, kind: Any, values: Mapping[str, Any] | None = None, **options: Any) -> Iterator[Any]:
+    """A node of ours that nobody spins. At the end it is destroyed."""
+    with ros(domain) as context:
+        node = kind(context=context, parameter_overrides=overrides(values or {}), **options)
+        try:
+            yield node
+        finally:
+            node.destroy_node()
+
+
+@contextmanager
+def spun(context: rclpy.Context, *nodes: Any) -> Iterator[NodeGroup]:
+    """Nodes of ours, producers first, on one executor, which must not have failed; started, and destroyed at the end."""
+    with NodeGroup(context, nodes, lambda: None) as group:
+        group.start()
+        yield group
+        assert group.failure is None, group.failure
+
+
+class Onlooker:
+    """Another program: a node in a context of its own, which is spun while it waits for something."""
+
+    def __init__(self, domain: int, name: str = 'onlooker') -> None:
+        self.context = rclpy.Context()
+        rclpy.init(context=self.context, domain_id=domain)
+        self.node = rclpy.create_node(name, context=self.context)
+        self.executor = SingleThreadedExecutor(context=self.context)
+        self.executor.add_node(self.node)
+
+    def until(self, condition: Callable[[], Any], what: object = '', timeout_s: float = WAIT_S) -> None:
+        """Spin until it is so; see :func:`until`."""
+        until(condition, what, timeout_s, lambda: self.executor.spin_once(timeout_sec=0.02))
+
+    def done_within(self, future: Any, seconds: float) -> bool:
+        """Spin until *future* is done, or for so long."""
+        self.executor.spin_until_future_complete(future, timeout_sec=seconds)
+        return bool(future.done())
+
+    def close(self) -> None:
+        """Leave the graph."""
+        self.executor.shutdown()
+        self.node.destroy_node()
+        self.context.try_shutdown()
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
