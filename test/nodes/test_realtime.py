@@ -68,11 +68,9 @@ def thread() -> Iterator[threading.Thread]:
     running.join(10)
 
 
-def knobs(thread: threading.Thread | None = None, **values: Any) -> tuple[Realtime, Node, dict[str, Any]]:
+def knobs(*threads: threading.Thread, **values: Any) -> tuple[Realtime, Node, dict[str, Any]]:
     node, parameters = Node(), {**{spec.name: spec.default for spec in REALTIME_SPECS}, **values}
-    made = Realtime(node, parameters)  # type: ignore[arg-type]
-    made.of(lambda: [] if thread is None else [thread])
-    return made, node, parameters
+    return Realtime(node, parameters, lambda: threads), node, parameters  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -181,11 +179,11 @@ def test_a_thread_that_has_ended_is_no_fault(calls: Calls, thread: threading.Thr
 
 def test_a_thread_that_came_later_loses_what_it_inherited(calls: Calls, thread: threading.Thread) -> None:
     """A device that is opened again has its threads from one that had the priority."""
-    made, _, parameters = knobs(realtime_priority=7)
-    early = threading.current_thread()
-    made.of(lambda: [early])
+    parameters: dict[str, Any] = {'cpu_affinity': [], 'realtime_priority': 7}
+    threads = [threading.current_thread()]
+    made = Realtime(Node(), parameters, lambda: threads)  # type: ignore[arg-type]
     made.activate()
-    made.of(lambda: [early, thread])
+    threads.append(thread)
     parameters['realtime_priority'] = 0
     made.changed('realtime_priority')
     later = [call for call in calls.made if call[:2] == ('sched_setscheduler', thread.native_id)]

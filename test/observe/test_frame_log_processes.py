@@ -156,8 +156,8 @@ def test_a_child_may_begin_a_log_of_its_own() -> None:
     with FrameLog('capture', '/parent') as log:
 
         def child() -> bool:
-            log.open()
-            log.published(made_frame(2), 1, 2)
+            own = FrameLog('capture', '/child')
+            own.published(made_frame(2), 1, 2)
             with find_frame_logs(pids=[os.getpid()]) as (reader,):
                 return [record.sequence for record in reader.read()] == [2] and reader.own_pid == os.getpid()
 

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from ament_index_python.packages import PackageNotFoundError, get_package_share_directory
-from rclpy.node import Node
 from rclpy.qos import QoSProfile
 from sensor_msgs.msg import CameraInfo
 from sensor_msgs.srv import SetCameraInfo
@@ -19,6 +18,7 @@ from zc_perception.link.image_conversion import stamp_to_message
 from zc_perception.nodes.params.node_parameters import NodeParameters
 from zc_perception.nodes.params.qos_overrides import publisher_qos
 from zc_perception.nodes.params.spec import ParameterSpec
+from zc_perception.nodes.perception_node import PerceptionNode
 from zc_perception.observe.diagnostics import Level, Status
 
 CAMERA_INFO_SPECS = (
@@ -52,12 +52,11 @@ class CameraInfoPublisher:
     :raises ConfigError: the URL or the file can't be used.
     """
 
-    def __init__(self, node: Node, parameters: NodeParameters) -> None:
+    def __init__(self, node: PerceptionNode, parameters: NodeParameters) -> None:
         self._node = node
         self._lock = threading.Lock()
         self.reload(parameters)
         self._message = CameraInfo()
-        self._said: set[str] = set()
         self._publisher = node.create_publisher(CameraInfo, 'camera_info', publisher_qos(node, 'camera_info', QoSProfile(depth=5)))
         self._service = node.create_service(SetCameraInfo, 'set_camera_info', self._on_set)
 
@@ -75,10 +74,7 @@ class CameraInfoPublisher:
         with self._lock:
             self._store.resize(width, height)
             self._update()
-        for notice in self._store.notices:
-            if notice not in self._said:
-                self._said.add(notice)
-                self._node.get_logger().warning(notice)
+        self._node.warn_once(self._store.notices)
 
     def _update(self) -> None:
         message = CameraInfo()

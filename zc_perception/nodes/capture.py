@@ -113,13 +113,11 @@ class CaptureNode(PerceptionNode):
         self._node_clock = self.get_clock()
         self._disagreement = ''
         self._counters = CaptureCounters()
-        self._said: set[str] = set()
         self._stamps = StampClock(self.now_ns, is_simulated=lambda: self._node_clock.ros_time_is_active)
         self._camera_factory = camera_factory
         self._stereo = stereo
         self._key = bus_key(self, self.resolve_topic_name('image_raw'), Image)
-        self._realtime = Realtime(self, self.parameters)
-        self._realtime.of(lambda: [self.supervisor.thread])
+        self._realtime = Realtime(self, self.parameters, lambda: [self.supervisor.thread])
         self._publisher: AdaptedPublisher[Frame] | None = None
         self._server: FrameServer | None = None
         self._offer: FrameOffer | None = None
@@ -303,7 +301,7 @@ class CaptureNode(PerceptionNode):
         choice = camera.facts().get('choice')
         self.get_logger().info(f'{camera.device}: {layout.describe()} at {camera.framerate:g} Hz{f"; {choice}" if choice else ""}')
         offer.say_agreement(session)
-        self._say_notices(camera)
+        self.warn_once(camera.notices())
         self._describe()
 
     def _describe(self) -> None:
@@ -343,13 +341,6 @@ class CaptureNode(PerceptionNode):
                 'height': layout.height,
             }
         return facts
-
-    def _say_notices(self, camera: Camera) -> None:
-        """Each once, though the camera be opened again and again."""
-        for notice in camera.notices():
-            if notice not in self._said:
-                self._said.add(notice)
-                self.get_logger().warning(notice)
 
     def _on_condition(self, condition: CameraCondition) -> None:
         """On the camera's thread, or that which opens it first."""
@@ -393,7 +384,7 @@ class CaptureNode(PerceptionNode):
         """State, camera, pool, clock, link, copies, latencies, calibration, negotiation, controls and, of a side, the pairs."""
         camera, server, session = self.supervisor.camera, self._server, self.session
         if camera is not None and session is not None:
-            self._say_notices(camera)
+            self.warn_once(camera.notices())
         agreed = negotiation_status(session, self._disagreement, self.state, waits=server is not None)
         found = [self.lifecycle_status(), copies_status(self.ledger), latency_status(self.latencies), agreed]
         if server is None:

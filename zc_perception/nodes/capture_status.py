@@ -213,10 +213,9 @@ def negotiation_status(session: BufferSession | None, disagreement: str, state: 
 
 def pool_status(camera: Camera | None, counters: CaptureCounters) -> Status:
     """Slots, who holds them and for how long, and what went wrong with them lately."""
-    found = None if camera is None else camera.pool_statistics()
-    if found is None or camera is None:
+    pool, found = (None, None) if camera is None else (camera.pool, camera.pool_statistics())
+    if camera is None or pool is None or found is None:
         return Status('pool', Level.WARN, 'not configured', advice='it is once the camera is there; see part camera')
-    pool = camera.pool
     recent = {
         name: counter.see(found.replacement_failures + found.callback_failures if name == 'failures' else getattr(found, name))
         for name, counter in counters.pool_events.items()
@@ -230,12 +229,11 @@ def pool_status(camera: Camera | None, counters: CaptureCounters) -> Status:
     return Status('pool', level, message, Figures(lambda: _pool_values(found, pool, heap)), advice, camera.identity)
 
 
-def _pool_verdict(found: PoolStatistics, pool: BufferPool | None, recent: dict[str, int]) -> tuple[Level, str, str]:
+def _pool_verdict(found: PoolStatistics, pool: BufferPool, recent: dict[str, int]) -> tuple[Level, str, str]:
     if recent['exhausted']:
-        holders = ' ' if pool is None else f': {_holders(pool)} '
         return (
             Level.WARN,
-            f'no slot was free for {recent["exhausted"]} frame(s) lately{holders}'.rstrip(),
+            f'no slot was free for {recent["exhausted"]} frame(s) lately: {_holders(pool)}',
             "let that consumer release frames sooner (frame.release(), or with), or raise parameter 'slots'",
         )
     if recent['retired'] or recent['fence_errors']:
@@ -259,13 +257,13 @@ def _holders(pool: BufferPool) -> str:
     return ', '.join(f'{holder} holds {len(slots[holder])} for up to {longest[holder]:.2f} s' for holder in ordered) or 'nobody holds one'
 
 
-def _pool_values(found: PoolStatistics, pool: BufferPool | None, heap: str) -> dict[str, object]:
-    values: dict[str, object] = {
+def _pool_values(found: PoolStatistics, pool: BufferPool, heap: str) -> dict[str, object]:
+    return {
         'heap': heap,
         'slots': found.slots,
         'free': found.states.get(SlotState.FREE, 0),
         'waiting_for_fences': found.states.get(SlotState.WAITING, 0),
-        'holders': '' if pool is None else _holders(pool),
+        'holders': _holders(pool),
         'promised': ', '.join(f'{holder}: {number}' for holder, number in found.quotas.items()),
         'reserve': found.reserve,
         'refused_by_quota': ', '.join(f'{holder}: {number}' for holder, number in found.refused_by_quota.items()),
@@ -275,13 +273,11 @@ def _pool_values(found: PoolStatistics, pool: BufferPool | None, heap: str) -> d
         'taken_back': found.revoked,
         'retired': found.retired,
         'fence_errors': found.fence_errors,
-    }
-    if pool is not None:
-        values |= {
+        **{
             f'slot {holding.index}{" of an earlier configuration" * holding.ending}': f'{holding.holder} for {holding.held_s:.3f} s'
             for holding in reversed(pool.holdings())
-        }  # fmt: skip
-    return values
+        },
+    }
 
 
 def clock_status(camera: Camera | None, counters: CaptureCounters, ros_now_ns: int) -> Status:

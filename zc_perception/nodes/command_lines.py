@@ -33,40 +33,32 @@ def _of(node: str, parameters: dict[str, str]) -> dict[str, str]:
     return {f'{node}:{name}': purpose for name, purpose in parameters.items()}
 
 
-def capture_node() -> NodeOptionParser:
-    """``capture_node``."""
-    parser = NodeOptionParser(
-        'capture_node',
-        'Opens one camera and publishes its frames on image_raw, and camera_info.',
-        ['capture_node', 'capture_node --ros-args -p camera:=v4l2 -p device:=/dev/video0'],
-        _CAMERA,
-    )
+def _node(name: str, purpose: str, example: str, parameters: dict[str, str]) -> NodeOptionParser:
+    """Of a program that has one node.
+
+    :param example: the ROS arguments of the second example; the first one has none.
+    """
+    parser = NodeOptionParser(name, purpose, [name, f'{name} --ros-args {example}'], parameters)
     parser.add_unknown_parameters()
     return parser
+
+
+def capture_node() -> NodeOptionParser:
+    """``capture_node``."""
+    purpose = 'Opens one camera and publishes its frames on image_raw, and camera_info.'
+    return _node('capture_node', purpose, '-p camera:=v4l2 -p device:=/dev/video0', _CAMERA)
 
 
 def inference_node() -> NodeOptionParser:
     """``inference_node``."""
-    parser = NodeOptionParser(
-        'inference_node',
-        'Runs a detector on the frames of image_raw, of this or another process, and publishes detections.',
-        ['inference_node', 'inference_node --ros-args -p model:=road -p accelerator:=cpu'],
-        _DETECTOR,
-    )
-    parser.add_unknown_parameters()
-    return parser
+    purpose = 'Runs a detector on the frames of image_raw, of this or another process, and publishes detections.'
+    return _node('inference_node', purpose, '-p model:=road -p accelerator:=cpu', _DETECTOR)
 
 
 def overlay_node() -> NodeOptionParser:
     """``overlay_node``."""
-    parser = NodeOptionParser(
-        'overlay_node',
-        'Draws the detections into the frames and publishes detections/image while somebody subscribes to it.',
-        ['overlay_node', 'overlay_node --ros-args -p scale:=0.5'],
-        _OVERLAY,
-    )
-    parser.add_unknown_parameters()
-    return parser
+    purpose = 'Draws the detections into the frames and publishes detections/image while somebody subscribes to it.'
+    return _node('overlay_node', purpose, '-p scale:=0.5', _OVERLAY)
 
 
 def perception() -> NodeOptionParser:

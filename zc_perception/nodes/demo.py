@@ -25,9 +25,6 @@ def main(args: Sequence[str] | None = None) -> int:
 
     def run(options: argparse.Namespace) -> int:
         check(options)
-        from zc_perception.nodes.demo_results import check_folder
-
-        check_folder(options.out)
         from zc_perception.nodes import demo_run
 
         return demo_run.run(options)
@@ -38,12 +35,11 @@ def main(args: Sequence[str] | None = None) -> int:
 def _parser() -> OptionParser:
     from pathlib import Path
 
-    from zc_perception.nodes.demo_results import PICTURE, SUMMARY
     from zc_perception.programs import OptionParser
 
     parser = OptionParser(
         'zc_demo',
-        f'Runs camera, link, accelerator and detections in one process on real ROS 2 topics, and writes {SUMMARY} and {PICTURE}.',
+        'Runs camera, link, accelerator and detections in one process on real ROS 2 topics, and writes summary.json and detections.png.',
         ['zc_demo', 'zc_demo --duration 5 --out build/demo', 'zc_demo --camera replay --video drive.mp4 --keep-all'],
     )
     first, more = parser.main, parser.more
@@ -53,7 +49,7 @@ def _parser() -> OptionParser:
     first.add_argument('--model', default='road', help="a shipped model (road, hog) or a model.yaml's path; default road")
     first.add_argument('--accelerator', default='auto', help='auto (default), axl, axruntime or cpu')
     first.add_argument(
-        '--out', type=Path, default=Path('build/demo'), metavar='FOLDER', help=f'for {SUMMARY} and {PICTURE}; default build/demo'
+        '--out', type=Path, default=Path('build/demo'), metavar='FOLDER', help='for summary.json and detections.png; default build/demo'
     )
     more.add_argument('--frames', type=int, metavar='N', help='stop after so many frames have been detected on')
     more.add_argument('--keep-all', action='store_true', help='replay: every frame once, as fast as the detector goes')

@@ -4,6 +4,7 @@ would, and writes what it saw."""
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 import threading
@@ -12,6 +13,7 @@ from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 import rclpy
 from numpy.typing import NDArray
@@ -24,18 +26,34 @@ from zc_perception.camera.scene import RoadScene
 from zc_perception.camera.synthetic import SyntheticCamera
 from zc_perception.detection.detections import Detections, box_iou
 from zc_perception.errors import EXIT_USAGE, ConfigError, ZcError, error_line
-from zc_perception.nodes.demo_results import write_results
 from zc_perception.nodes.perception import Overrides, PerceptionGraph
 from zc_perception.nodes.process import EXIT_FAILURE, NodeGroup, StopRequest, ros_context
 from zc_perception.npu.scheduler import InFlight
 from zc_perception.observe.metrics import StageLatencies
+from zc_perception.whole_file import check_writable, write_whole
 
+_SUMMARY, _PICTURE = 'summary.json', 'detections.png'
 _PROGRESS_S = 0.5
 _DRAIN_S = 5.0
 _PICTURE_AT = 0.5
 _ENOUGH_BOXES = 5
 _REMEMBERED = 64
 _Stamp = int
+
+
+def _check_folder(folder: Path) -> None:
+    """Make the folder for the results, and make sure that they can be written there.
+
+    :raises ConfigError: they can't.
+    """
+    try:
+        if os.path.lexists(folder) and not folder.is_dir():
+            raise ConfigError(f"--out '{folder}' is not a folder; name another folder")
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in (_SUMMARY, _PICTURE):
+            check_writable(folder / name)
+    except OSError as error:
+        raise ConfigError(f"--out '{folder}' can't be written: {error.strerror}; name another folder") from error
 
 
 def overrides_from(options: argparse.Namespace) -> Overrides:
@@ -237,7 +255,11 @@ def _print_summary(summary: dict[str, Any]) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """The whole program; 0 after a whole run or a signal."""
+    """The whole program; 0 after a whole run or a signal.
+
+    :raises ConfigError: the results can't be written.
+    """
+    _check_folder(options.out)
     # A demo on a laptop has no business on the network, unless its user says so.
     os.environ.setdefault('ROS_AUTOMATIC_DISCOVERY_RANGE', 'LOCALHOST')
     with StopRequest() as stop:
@@ -267,13 +289,27 @@ def run(options: argparse.Namespace) -> int:
         return _report(options.out, summary, watcher)
 
 
+def _write_results(folder: Path, summary: dict[str, Any], watcher: Watcher) -> str:
+    """What to tell of it.
+
+    :raises OSError: they can't be written.
+    """
+    summary_path, picture_path = folder / _SUMMARY, folder / _PICTURE
+    write_whole(summary_path, json.dumps(summary, indent=2) + '\n')
+    if watcher.picture is not None:
+        write_whole(picture_path, cv2.imencode('.png', watcher.picture)[1].tobytes())
+        return f'wrote {summary_path} and {picture_path}'
+    late = 'it is taken in the second half of the run, and the run ended before that'
+    reason = 'no annotated picture came in time' if watcher.picture_wanted else late
+    older = f'; the {_PICTURE} that is there is of an earlier run' if picture_path.exists() else ''
+    return f'wrote {summary_path}, no {_PICTURE}: {reason}{older}'
+
+
 def _report(folder: Path, summary: dict[str, Any], watcher: Watcher) -> int:
+    written = ''
     try:
-        late = 'it is taken in the second half of the run, and the run ended before that'
-        reason = 'no annotated picture came in time' if watcher.picture_wanted else late
-        written = write_results(folder, summary, watcher.picture, reason)
+        written = _write_results(folder, summary, watcher)
     except OSError as error:
-        written = ''
         problem = ConfigError(f"the results can't be written to '{folder}': {error.strerror}")
         print(error_line('zc_demo', problem), file=sys.stderr)
     _print_summary(summary)

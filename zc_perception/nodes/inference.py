@@ -42,7 +42,7 @@ from zc_perception.npu.manifest import ModelManifest
 from zc_perception.npu.metis_card import Temperatures, TemperatureWatch, place_of
 from zc_perception.npu.recovering_device import DeviceState
 from zc_perception.npu.scheduler import InFlight, Scheduler, SchedulerStatistics
-from zc_perception.npu.selection import ACCELERATORS, Selection, other_accelerators
+from zc_perception.npu.selection import ACCELERATORS, other_accelerators
 from zc_perception.observe.diagnostics import DiagnosticsPublisher, Figures, Level, Status
 from zc_perception.observe.frame_log import FrameLog
 from zc_perception.observe.metrics import StageLatencies
@@ -133,8 +133,7 @@ class InferenceNode(PerceptionNode):
         self._stream: InferenceStream | None = None
         self._pace = Pace(self.parameters['max_rate'])
         self._classes = ClassFilter((), ())
-        self._realtime = Realtime(self, self.parameters)
-        self._realtime.of(lambda: () if self._stream is None else self._stream.hot_threads())
+        self._realtime = Realtime(self, self.parameters, lambda: () if self._stream is None else self._stream.hot_threads())
         self._status = InferenceStatus(self)
         self._publisher = self.create_publisher(Detection2DArray, 'detections', publisher_qos(self, 'detections', QoSProfile(depth=10)))
         latched = publisher_qos(self, 'label_info', QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL))
@@ -238,11 +237,6 @@ class InferenceNode(PerceptionNode):
         return self._configured().manifest
 
     @property
-    def selected(self) -> Selection:
-        """Which accelerator was taken and why no better one, while the node is configured."""
-        return self._configured().selected
-
-    @property
     def accelerator(self) -> Accelerator:
         """The one in use. Another one after the device was lost."""
         return self.scheduler.accelerator
@@ -279,7 +273,7 @@ class InferenceNode(PerceptionNode):
 
     def _announce_accelerator(self) -> None:
         capabilities = self.accelerator.capabilities()
-        selected, logger = self.selected, self.get_logger()
+        selected, logger = self._configured().selected, self.get_logger()
         # Where there is no card nothing is wrong with it. Diagnostics and zc_doctor have the reasons in any case.
         for reason in selected.reasons:
             (logger.debug if selected.without_card else logger.info)(reason)
@@ -416,7 +410,6 @@ class InferenceStatus:
     def __init__(self, node: InferenceNode) -> None:
         self._node = node
         self._last_error = ''
-        self._said: set[str] = set()
         self._logged = SchedulerStatistics()
         self._shown = SchedulerStatistics()
         self._lost = 0
@@ -449,10 +442,7 @@ class InferenceStatus:
     def say_notices(self) -> None:
         """Log what the accelerator has to say, each sentence once."""
         stream = self._node.stream
-        for notice in [] if stream is None else self._notices(stream.scheduler.accelerator):
-            if notice not in self._said:
-                self._said.add(notice)
-                self._node.get_logger().warning(notice)
+        self._node.warn_once([] if stream is None else self._notices(stream.scheduler.accelerator))
 
     def collect(self) -> list[Status]:
         """Link, accelerator, detections, latencies, copies; the first three while there are an accelerator and a subscription."""

@@ -110,8 +110,6 @@ class Pace:
     def __init__(self, max_rate: float, monotonic_ns: Callable[[], int] = time.monotonic_ns) -> None:
         self._monotonic_ns = monotonic_ns
         self._due_ns = 0
-        self._period_ns = 0
-        self.skipped = 0
         self.set(max_rate)
 
     def set(self, max_rate: float) -> None:
@@ -125,7 +123,6 @@ class Pace:
             return True
         now = self._monotonic_ns()
         if now < self._due_ns - period * _EARLY:
-            self.skipped += 1
             return False
         # On a grid while frames come regularly; after a pause it begins anew.
         self._due_ns = self._due_ns + period if now - self._due_ns < period else now + period

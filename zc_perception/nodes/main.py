@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from zc_perception.nodes.startup import STARTUP
@@ -26,36 +27,10 @@ def _start(name: str) -> int:
     return start(getattr(command_lines, name)(), run)
 
 
-def component_container() -> int:
-    """``component_container``."""
-    return _start('component_container')
-
-
-def component_container_mt() -> int:
-    """``component_container_mt``."""
-    return _start('component_container_mt')
-
-
-def capture_node() -> int:
-    """``capture_node``."""
-    return _start('capture_node')
-
-
-def inference_node() -> int:
-    """``inference_node``."""
-    return _start('inference_node')
-
-
-def overlay_node() -> int:
-    """``overlay_node``."""
-    return _start('overlay_node')
-
-
-def perception() -> int:
-    """``perception``."""
-    return _start('perception')
-
-
-def zc_record() -> int:
-    """``zc_record``."""
-    return _start('zc_record')
+component_container = partial(_start, 'component_container')
+component_container_mt = partial(_start, 'component_container_mt')
+capture_node = partial(_start, 'capture_node')
+inference_node = partial(_start, 'inference_node')
+overlay_node = partial(_start, 'overlay_node')
+perception = partial(_start, 'perception')
+zc_record = partial(_start, 'zc_record')

@@ -17,7 +17,7 @@ from zc_perception.nodes.namespaces import check_cameras
 from zc_perception.nodes.overlay import OverlayNode
 from zc_perception.nodes.params.ros_arguments import refuse_unknown_parameters
 from zc_perception.nodes.params.spec import EVERY_NODE_SPECS
-from zc_perception.nodes.perception_node import PerceptionNode, process_ledger
+from zc_perception.nodes.perception_node import PerceptionNode, all_or_none, process_ledger
 from zc_perception.nodes.stereo_side import StereoRig, StereoSide
 
 NODES: tuple[type[PerceptionNode], ...] = (CaptureNode, InferenceNode, OverlayNode)
@@ -40,7 +40,7 @@ class PerceptionGraph:
         self._namespace = f'/{camera}' if camera else ''
         self._stereo = stereo
         self._nodes: list[PerceptionNode] = []
-        try:
+        with all_or_none(self._nodes):
             self.capture = self._make(CaptureNode, 'capture', context, overrides)
             self.inference = self._make(InferenceNode, 'inference', context, overrides)
             self.overlay = self._make(OverlayNode, 'overlay', context, overrides)
@@ -51,11 +51,6 @@ class PerceptionGraph:
                 )
             if self.capture.parameters['autostart']:
                 self.capture.configure_now()  # with the accelerator, which it has met by now
-        except BaseException:
-            for node in self._nodes:
-                node.stop()
-                node.destroy_node()
-            raise
 
     def _make(self, kind: Any, name: str, context: rclpy.Context, overrides: Overrides | None) -> Any:
         values = (overrides or {}).get(name, {})
@@ -101,7 +96,8 @@ def stereo_nodes(context: rclpy.Context) -> Sequence[PerceptionNode]:
     """
     namespace = _program_namespace(context)
     rig = StereoRig()
-    graphs = [partial(PerceptionGraph, context, camera=f'{namespace}/{side.value}'.strip('/'), stereo=rig.side(side)) for side in Side]
+    names = {side: f'{namespace}/{side.value}'.strip('/') for side in Side}
+    graphs = [partial(PerceptionGraph, context, camera=name, stereo=StereoSide(rig, side)) for side, name in names.items()]
     # Cameras are started last, one right after the other: those that nobody triggers are in step then.
     return sorted(_wired(graphs), key=lambda node: not isinstance(node, CaptureNode))
 
@@ -118,12 +114,7 @@ def _program_namespace(context: rclpy.Context) -> str:
 
 def _wired(graphs: Sequence[Callable[[], PerceptionGraph]]) -> Sequence[PerceptionNode]:
     nodes: list[PerceptionNode] = []
-    try:
+    with all_or_none(nodes):
         for graph in graphs:
             nodes += graph().nodes
-    except BaseException:
-        for node in nodes:
-            node.stop()
-            node.destroy_node()
-        raise
     return nodes

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from rcl_interfaces.msg import SetParametersResult
@@ -89,6 +89,7 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
         self._stopped = False
         self._error: Exception | None = None
         self._failure = ''
+        self._said: set[str] = set()
         self._diagnostics: DiagnosticsPublisher | None = None
         # Held during a transition; who stops the node waits for it.
         self._transitions = threading.RLock()
@@ -309,6 +310,13 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
     def _on_refused(self, why: str) -> None:
         self.get_logger().error(f'the node is {self.state}: {why or self._failure}')
 
+    def warn_once(self, sentences: Iterable[str]) -> None:
+        """Each once in the life of the node, however often it is found."""
+        for sentence in sentences:
+            if sentence not in self._said:
+                self._said.add(sentence)
+                self.get_logger().warning(sentence)
+
     def lifecycle_status(self) -> Status:
         """For diagnostics: the state, and why it isn't the one that somebody wanted."""
         state = self.state
@@ -364,3 +372,14 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
             text = f'nothing was set: {one_line(error)}; please report this line'
             self.get_logger().error(text)
             return SetParametersResult(successful=False, reason=text)
+
+
+@contextlib.contextmanager
+def all_or_none(nodes: Sequence[PerceptionNode]) -> Iterator[None]:
+    """What is raised within takes *nodes* down, those too that were added to it meanwhile."""
+    try:
+        yield
+    except BaseException:
+        for node in nodes:
+            node.destroy_node()
+        raise

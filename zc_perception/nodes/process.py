@@ -27,7 +27,7 @@ from zc_perception.link.rclpy_compat import InvalidHandle, call_soon, init_witho
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.nodes.liveness import Liveness
 from zc_perception.nodes.params.ros_arguments import check_parameter_sources, explain_ros_arguments, remember_arguments
-from zc_perception.nodes.perception_node import PerceptionNode
+from zc_perception.nodes.perception_node import PerceptionNode, all_or_none
 from zc_perception.nodes.service_manager import Heartbeat, ServiceManager
 from zc_perception.nodes.startup import STARTUP
 
@@ -233,14 +233,9 @@ def serve(stop: StopRequest, liveness: Liveness) -> None:
 
 def _checked(nodes: Sequence[PerceptionNode], argv: Sequence[str]) -> Sequence[PerceptionNode]:
     """The nodes, if the command line's parameters reach them; else they are taken down."""
-    try:
+    with all_or_none(nodes):
         for sentence in check_parameter_sources(argv, [node.get_fully_qualified_name() for node in nodes]):
             nodes[0].get_logger().warning(sentence)
-    except BaseException:
-        for node in nodes:
-            node.stop()
-            node.destroy_node()
-        raise
     return nodes
 
 

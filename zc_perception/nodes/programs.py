@@ -6,6 +6,7 @@ import argparse
 import os
 import signal
 from collections.abc import Sequence
+from functools import partial
 
 import rclpy
 
@@ -14,37 +15,28 @@ from zc_perception.nodes.inference import InferenceNode
 from zc_perception.nodes.overlay import OverlayNode
 from zc_perception.nodes.params.ros_arguments import refuse_unknown_parameters
 from zc_perception.nodes.perception import perception_nodes, stereo_nodes
-from zc_perception.nodes.perception_node import PerceptionNode
+from zc_perception.nodes.perception_node import PerceptionNode, all_or_none
 from zc_perception.nodes.process import EXIT_FAILURE, run_program
 
 
-def _checked(node: PerceptionNode) -> Sequence[PerceptionNode]:
-    """The node alone, if it knows its parameters; else it is taken down.
+def _alone(node: PerceptionNode) -> Sequence[PerceptionNode]:
+    """The node, if it knows its parameters; else it is taken down.
 
     :raises ConfigError: it doesn't.
     """
-    try:
+    with all_or_none([node]):
         refuse_unknown_parameters([node], [])
-    except BaseException:
-        node.stop()
-        node.destroy_node()
-        raise
     return [node]
 
 
-def capture_node(options: argparse.Namespace) -> int:
-    """``capture_node``."""
-    return run_program('capture_node', lambda context: _checked(CaptureNode(context=context)), options)
+def _node(program: str, kind: type[PerceptionNode], options: argparse.Namespace) -> int:
+    """A program that has one node."""
+    return run_program(program, lambda context: _alone(kind(context=context)), options)
 
 
-def inference_node(options: argparse.Namespace) -> int:
-    """``inference_node``."""
-    return run_program('inference_node', lambda context: _checked(InferenceNode(context=context)), options)
-
-
-def overlay_node(options: argparse.Namespace) -> int:
-    """``overlay_node``."""
-    return run_program('overlay_node', lambda context: _checked(OverlayNode(context=context)), options)
+capture_node = partial(_node, 'capture_node', CaptureNode)
+inference_node = partial(_node, 'inference_node', InferenceNode)
+overlay_node = partial(_node, 'overlay_node', OverlayNode)
 
 
 def perception(options: argparse.Namespace) -> int:
@@ -65,21 +57,18 @@ def zc_record(options: argparse.Namespace) -> int:
     def build(context: rclpy.Context) -> Sequence[PerceptionNode]:
         # The program waits for a signal; it is told to end by the same one.
         nodes.append(RecorderNode(context=context, on_finished=lambda: os.kill(os.getpid(), signal.SIGINT)))
-        return _checked(nodes[0])
+        return _alone(nodes[0])
 
     code = run_program('zc_record', build, options)
     return code or (EXIT_FAILURE if nodes and nodes[0].failed else 0)
 
 
-def component_container(options: argparse.Namespace) -> int:
-    """``component_container``."""
+def _container(program: str, options: argparse.Namespace, *, multi_threaded: bool) -> int:
+    """A program that holds components."""
     from zc_perception.nodes.container.program import run  # nor this
 
-    return run('component_container', multi_threaded=False)
+    return run(program, multi_threaded=multi_threaded)
 
 
-def component_container_mt(options: argparse.Namespace) -> int:
-    """``component_container_mt``."""
-    from zc_perception.nodes.container.program import run
-
-    return run('component_container_mt', multi_threaded=True)
+component_container = partial(_container, 'component_container', multi_threaded=False)
+component_container_mt = partial(_container, 'component_container_mt', multi_threaded=True)

@@ -117,24 +117,16 @@ class Realtime:
     """One node's knobs.
 
     :param parameters: values of :data:`REALTIME_SPECS`.
-    :raises ConfigError: a CPU that isn't there.
+    :param threads: whose threads they are: asked each time, since cameras and devices come again with new ones.
     """
 
-    def __init__(self, node: Node, parameters: Mapping[str, Any]) -> None:
+    def __init__(self, node: Node, parameters: Mapping[str, Any], threads: Callable[[], Iterable[threading.Thread]]) -> None:
         self._node = node
         self._parameters = parameters
-        self._threads: Callable[[], Iterable[threading.Thread]] = lambda: ()
+        self._threads = threads
         self._changed = False
         self._refused: dict[str, str] = {}
         self._on = False
-        try:
-            parse_cpus(parameters['cpu_affinity'])
-        except ConfigError as error:
-            raise ConfigError(f"node '{node.get_name()}': {error}") from None
-
-    def of(self, threads: Callable[[], Iterable[threading.Thread]]) -> None:
-        """Whose threads they are: asked each time, since cameras and devices come again with new ones."""
-        self._threads = threads
 
     def configure(self) -> None:
         """At the end of configuring: everything that stays is there."""

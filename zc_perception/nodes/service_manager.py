@@ -33,13 +33,6 @@ class ServiceManager:
             self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
         self.watchdog_s = _watchdog_s(environ, proc) if self._socket is not None else 0.0
         self._status = ''
-        self.lost = 0
-        """Datagrams that nobody took: the service manager is gone or doesn't read."""
-
-    @property
-    def present(self) -> bool:
-        """Whether somebody listens."""
-        return self._socket is not None
 
     @property
     def period_s(self) -> float | None:
@@ -67,12 +60,9 @@ class ServiceManager:
         self._send('STOPPING=1')
 
     def _send(self, message: str) -> None:
-        if self._socket is None:
-            return
-        try:
-            self._socket.sendto(message.encode(), self._address)
-        except OSError:  # never a reason to stop, nor to wait: a full queue means that the manager has enough to read
-            self.lost += 1
+        if self._socket is not None:
+            with contextlib.suppress(OSError):  # never a reason to stop, nor to wait: a full queue means that it has enough to read
+                self._socket.sendto(message.encode(), self._address)
 
     def close(self) -> None:
         """Give the socket back. Idempotent."""

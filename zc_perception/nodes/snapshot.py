@@ -9,7 +9,6 @@ import re
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -63,14 +62,6 @@ def snapshot_folder(named: str) -> Path:
     return Path(os.path.abspath(path))
 
 
-@dataclass
-class _Request:
-    """One call of the service."""
-
-    response: Any
-    send: ResponseSender
-
-
 class SnapshotService:
     """Answers from a thread of its own: neither the camera's nor the executor's waits for a frame, a conversion or the disk.
 
@@ -87,7 +78,7 @@ class SnapshotService:
         self._supervisor = supervisor
         self._holder = f'{node.get_name()}:snapshot'
         self._prefix = camera_name_of(node.get_fully_qualified_name())
-        self._requests: queue.Queue[_Request | None] = queue.Queue()
+        self._requests: queue.Queue[tuple[Any, ResponseSender] | None] = queue.Queue()
         self._frames: queue.SimpleQueue[Frame] = queue.SimpleQueue()
         self._wanted = False
         self._busy_since: float | None = None
@@ -124,7 +115,7 @@ class SnapshotService:
         with self._lock:
             refusal = self._refusal()
             if not refusal:
-                self._requests.put(_Request(response, send))
+                self._requests.put((response, send))
                 if self._thread is None:
                     self._thread = threading.Thread(target=self._run, name=f'snapshot {self._node.get_name()}', daemon=True)
                     self._thread.start()
@@ -151,7 +142,7 @@ class SnapshotService:
     def _run(self) -> None:
         while (request := self._requests.get()) is not None:
             self._busy_since = time.monotonic()
-            response = request.response
+            response, send = request
             try:
                 response.message = self._take()
                 response.success = True
@@ -161,7 +152,7 @@ class SnapshotService:
                 response.success, response.message = False, f'no snapshot: {one_line(error)}'
             self._busy_since = None
             with contextlib.suppress(Exception):  # the service may be gone, and the caller too
-                request.send(response)
+                send(response)
 
     def _take(self) -> str:
         """What was written; one line.

@@ -47,13 +47,9 @@ class StereoRig:
         if not self._begun:
             self._sides = None
 
-    def side(self, side: Side) -> StereoSide:
-        """For that side's capture node."""
-        return StereoSide(self, side)
-
 
 class StereoSide:
-    """One capture node's part. Made by :meth:`StereoRig.side`."""
+    """One capture node's part."""
 
     def __init__(self, rig: StereoRig, side: Side) -> None:
         self._rig = rig

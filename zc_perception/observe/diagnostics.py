@@ -112,10 +112,6 @@ class DiagnosticsPublisher:
             return
         self._publish(statuses)
 
-    def publish(self) -> None:
-        """Publish now."""
-        self._publish(self._statuses())
-
     def _statuses(self) -> Sequence[Status]:
         try:
             return self._collect()

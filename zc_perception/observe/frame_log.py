@@ -174,12 +174,6 @@ class FrameLog:
         self._open: tuple[mmap.mmap, memoryview] | None = None
         self._describing = threading.Lock()
         self._ident = self._thread_id = 0
-        self.open()
-
-    def open(self) -> None:
-        """Begin a new log, if there is none: it is open from its constructor on, until :meth:`close`."""
-        if self._open is not None:
-            return
         try:
             memory = self._create()
         except (OSError, ValueError) as error:

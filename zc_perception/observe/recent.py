@@ -40,11 +40,6 @@ class RecentCount:
             self._growths.popleft()
         return sum(growth for _, growth in self._growths)
 
-    def forget(self) -> None:
-        """What was is the past: begin anew at the next look."""
-        self._last = None
-        self._growths.clear()
-
 
 class RecentRates:
     """How fast some counters grow, over the last :data:`RATE_S` or a little more. One thread.
