@@ -20,12 +20,11 @@ from itertools import islice
 from pathlib import Path
 
 from zc_perception.errors import ConfigError
-from zc_perception.link.shared_memory.socket_folder import ANNOUNCEMENT_SUFFIX, STARTING, is_dead
+from zc_perception.link.shared_memory.socket_folder import ANNOUNCEMENT_SUFFIX, STARTING, SUN_PATH, is_dead
 
 VERSION = 1
 SUFFIX = '/_zc'
 _PUBLISHER_ID_BYTES = 32
-_SUN_PATH = 107
 # rmw_validate_full_topic_name(): DDS has 255, and ROS needs some of them.
 _LONGEST_TOPIC = 247
 _MAX_BYTES = 16_384
@@ -59,7 +58,7 @@ class Announcement:
             length = len(os.fsencode(path))
         except UnicodeEncodeError:
             return False
-        address = not path or (path.startswith('/') and '\0' not in path and length <= _SUN_PATH)
+        address = not path or (path.startswith('/') and '\0' not in path and length <= SUN_PATH)
         return address and publisher_id.isascii() and publisher_id.isprintable() and 0 < len(publisher_id) <= _PUBLISHER_ID_BYTES
 
     def to_json(self) -> str:

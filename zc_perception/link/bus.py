@@ -342,6 +342,17 @@ class BusPublisher(Generic[T]):
         self._end(items)
 
 
+def discard(table: dict[BusKey, list[Any]], key: BusKey, entry: object) -> bool:
+    """Take *entry* out of what is under *key*; whether it was there."""
+    entries = table.get(key, [])
+    if entry not in entries:
+        return False
+    entries.remove(entry)
+    if not entries:
+        del table[key]
+    return True
+
+
 class InProcessBus:
     """Who is there under each key. It owns nobody. Any thread may call it, and its lock is held while publishers are matched."""
 
@@ -359,7 +370,7 @@ class InProcessBus:
     def remove_publisher(self, key: BusKey, publisher: BusPublisher[Any]) -> None:
         """Unregister and release its history. A second call does nothing."""
         with self._lock:
-            self._discard(self._publishers, key, publisher)
+            discard(self._publishers, key, publisher)
             publisher.rematch(())
         publisher.forget()
 
@@ -384,21 +395,13 @@ class InProcessBus:
     def remove_subscription(self, key: BusKey, subscription: BusSubscription[Any]) -> None:
         """Unregister; an object that is being published right now may still arrive. A second call does nothing."""
         with self._lock:
-            self._discard(self._subscriptions, key, subscription)
+            discard(self._subscriptions, key, subscription)
             self._match(key)
 
     def rematch(self, key: BusKey) -> None:
         """Match again: what a publisher's buffers are like has changed, or who can use them."""
         with self._lock:
             self._match(key)
-
-    @staticmethod
-    def _discard(table: dict[BusKey, list[Any]], key: BusKey, entry: object) -> None:
-        entries = table.get(key, [])
-        if entry in entries:
-            entries.remove(entry)
-        if not entries:
-            table.pop(key, None)
 
     def _match(self, key: BusKey) -> None:
         """Lock held: publishers read their tuple without it, so it is replaced, never changed."""

@@ -7,9 +7,9 @@ allocated. Both may leave and come again: a component is unloaded, a node is cle
 from __future__ import annotations
 
 import threading
-from typing import Any, Protocol
+from typing import Protocol
 
-from zc_perception.link.bus import BUS, BusKey
+from zc_perception.link.bus import BUS, BusKey, discard
 from zc_perception.negotiation.session import Consumer
 
 
@@ -43,7 +43,7 @@ class MeetingPoint:
     def remove_camera(self, key: BusKey, camera: CameraEnd) -> None:
         """It has ended. A second call does nothing."""
         with self.lock:
-            _discard(self._cameras, key, camera)
+            discard(self._cameras, key, camera)
 
     def add_consumer(self, key: BusKey, consumer: Consumer) -> None:
         """It takes frames from there from now on. Why a camera's buffers don't suit it, that camera's publisher says."""
@@ -56,7 +56,7 @@ class MeetingPoint:
     def remove_consumer(self, key: BusKey, consumer: Consumer) -> None:
         """It takes none any more. A second call does nothing."""
         with self.lock:
-            if _discard(self._consumers, key, consumer):
+            if discard(self._consumers, key, consumer):
                 for camera in self._cameras.get(key, ()):
                     camera.leave(consumer)
 
@@ -64,16 +64,6 @@ class MeetingPoint:
         """Who is there. Keep :attr:`lock` while they agree."""
         with self.lock:
             return tuple(self._consumers.get(key, ()))
-
-
-def _discard(table: dict[BusKey, list[Any]], key: BusKey, entry: object) -> bool:
-    entries = table.get(key, [])
-    if entry not in entries:
-        return False
-    entries.remove(entry)
-    if not entries:
-        del table[key]
-    return True
 
 
 MEETING = MeetingPoint()

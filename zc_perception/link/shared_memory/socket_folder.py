@@ -19,7 +19,8 @@ STARTING = '.starting-'
 _STARTING_LENGTH = len(STARTING) + 8
 _NAME = 'zc_perception'
 _FALLBACK = Path('/tmp')
-_SUN_PATH = 107
+#: Bytes that a socket's address may have.
+SUN_PATH = 107
 _STARTING_S = 60.0
 _BACKLOG = 128
 
@@ -97,10 +98,10 @@ def socket_path(folder: Path, publisher_id: str) -> Path:
     if not publisher_id or '/' in publisher_id or publisher_id.startswith('.'):
         raise ConfigError(f'publisher_id {publisher_id!r} is no file name; use the hexadecimal one of the announcement')
     path = folder / f'{publisher_id}{SUFFIX}'
-    excess = len(os.fsencode(folder)) + 1 + max(len(os.fsencode(path.name)), _STARTING_LENGTH) - _SUN_PATH
+    excess = len(os.fsencode(folder)) + 1 + max(len(os.fsencode(path.name)), _STARTING_LENGTH) - SUN_PATH
     if excess > 0:
         raise ConfigError(
-            f"folder '{folder}' has a name that is {excess} bytes too long for a socket's address ({_SUN_PATH} bytes); "
+            f"folder '{folder}' has a name that is {excess} bytes too long for a socket's address ({SUN_PATH} bytes); "
             'name a shorter one in the environment variable ZC_RUNTIME_DIR'
         )
     return path
