@@ -253,7 +253,7 @@ def attempt(client: SharedMemoryClient) -> float | None:
     """An attempt to connect, if one is due, until its end. Returns what :meth:`SharedMemoryClient.approach` does."""
     patience_s = client.approach()
     while (awaited := client.awaited) is not None:
-        select.select([awaited], [], [], 1.0)
+        select.select([awaited], [], [], patience_s)
         patience_s = client.approach()
     return patience_s
 
