@@ -121,7 +121,7 @@ def test_the_setting_suits_everybody(
     }
     found = {key: derived[key]() if key in derived else getattr(request, key) for key in expected}
     assert found == expected
-    assert (request.width, request.height) == size, 'padding never changes the image'
+    assert request.size == size, 'padding never changes the image'
 
 
 def says(name: str, participants: list[BufferConstraints], *messages: str, size: tuple[int, int] = SIZE, heaps: Any = ()):

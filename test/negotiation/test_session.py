@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from negotiation.kit import NV12, SIZE, TILED, Producer, who
+from negotiation.kit import NV12, SIZE, TILED, YUYV, Producer, who
 
 from zc_perception.errors import AllocationError, NegotiationError
 from zc_perception.memory.dmabuf import CpuAccess
@@ -119,8 +119,15 @@ def test_what_the_allocator_pads_against_a_consumer_s_wish_costs_that_consumer_o
 @pytest.mark.parametrize(
     ('vary', 'message'),
     [
-        (lambda a: replace(a, layout=replace(a.layout, modifier=TILED)), 'the allocator chose modifier'),
-        (lambda a: replace(a, layout=replace(a.layout, width=32)), '32x48'),
+        (lambda a: replace(a, layout=replace(a.layout, modifier=TILED)),
+         'the allocator chose modifier NVIDIA:0x00000000000010, acceptable are LINEAR$'),
+        (lambda a: replace(a, layout=replace(a.layout, modifier=INVALID)), 'the allocator chose modifier INVALID, acceptable are LINEAR$'),
+        (lambda a: replace(a, layout=replace(a.layout, fourcc=YUYV)),
+         "asked for 'NV12', the allocator answered 'YUYV'; it may not vary the format"),
+        (lambda a: replace(a, layout=replace(a.layout, width=32)),
+         'asked for 64x48 pixels, the allocator answered 32x48; padding belongs into strides, offsets and sizes'),
+        (lambda a: replace(a, layout=compute_layout(NV12, *SIZE, stride_align=4096)), r'plane 0: ends at byte \d+, its buffer 0 has'),
+        (lambda a: replace(a, layout=replace(a.layout, planes=a.layout.planes[:1])), 'NV12 LINEAR has 2 planes, the layout has 1'),
         (lambda a: replace(a, buffers=a.buffers[:1]), 'the allocator gave 1 slots, participants need 2'),
     ],
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Layouts that we compute. Those of others: test_layout_foreign.py; answers of allocators: test_layout_allocation.py."""
+"""Layouts that we compute. Those of others: test_layout_foreign.py; answers of allocators: test_session.py of the negotiation."""
 
 from __future__ import annotations
 

@@ -23,8 +23,8 @@ from zc_perception.negotiation.constraints import (
 from zc_perception.negotiation.heap_offer import choose_heap
 from zc_perception.negotiation.settings import Allocation, AllocationRequest, BufferSettings, ImageLimits, joint_limits, violations
 from zc_perception.pixel.fourcc import FORMATS, fourcc_name, pixel_format
-from zc_perception.pixel.layout import check_dimensions, check_only_padded, validate_layout
-from zc_perception.pixel.modifier import INVALID, LINEAR
+from zc_perception.pixel.layout import ImageLayout, check_dimensions, validate_layout
+from zc_perception.pixel.modifier import INVALID, LINEAR, modifier_name
 
 Participants = Sequence[BufferConstraints]
 
@@ -127,9 +127,7 @@ def _by_step(participants: Participants, name: str) -> str:
     return ', '.join(f'{p.participant} {getattr(p, name)}' for p in participants if getattr(p, name) > 1)
 
 
-def _layout_objection(
-    participants: Participants, limits: ImageLimits, fmt: Format, size: Size, placement: Placement | None
-) -> str | None:
+def _layout_objection(participants: Participants, limits: ImageLimits, fmt: Format, size: Size, placement: Placement | None) -> str | None:
     """Why an image of that format can't be, or a LINEAR one can't keep the limits. What else other layouts need only their allocator
     knows; its answer is checked."""
     fourcc, text = fmt[0], format_text(fmt)
@@ -199,6 +197,22 @@ def agree(participants: Participants, size: Size, *, wanted_slots: int = 0) -> A
     )
 
 
+def _check_varied(request: AllocationRequest, layout: ImageLayout) -> None:
+    """:raises LayoutError: the allocator varied format or size, or chose a modifier that was not on the list."""
+    if layout.fourcc != request.fourcc:
+        raise LayoutError(
+            f"asked for '{fourcc_name(request.fourcc)}', the allocator answered '{fourcc_name(layout.fourcc)}'; it may not vary the format"
+        )
+    if (layout.width, layout.height) != request.size:
+        raise LayoutError(
+            f'asked for {size_text(request.size)} pixels, the allocator answered {size_text((layout.width, layout.height))}; '
+            'padding belongs into strides, offsets and sizes'
+        )
+    if layout.modifier not in request.modifiers:
+        names = ', '.join(map(modifier_name, request.modifiers))
+        raise LayoutError(f'the allocator chose modifier {modifier_name(layout.modifier)}, acceptable are {names}')
+
+
 def check_answer(request: AllocationRequest, allocation: Allocation, participants: Participants) -> BufferSettings:
     """The settings of what was really allocated.
 
@@ -211,7 +225,7 @@ def check_answer(request: AllocationRequest, allocation: Allocation, participant
     if request.modifiers == (INVALID,):
         layout = replace(layout, modifier=INVALID)
     try:
-        check_only_padded(request, layout, request.modifiers)
+        _check_varied(request, layout)
         for buffers in allocation.buffers:
             validate_layout(layout, [b.size for b in buffers], [b.identity for b in buffers])
     except (LayoutError, FormatError) as error:

@@ -118,16 +118,6 @@ class AllocationRequest:
     placement: Placement | None = None
     reasons: tuple[str, ...] = ()
 
-    @property
-    def width(self) -> int:
-        """Image width in pixels."""
-        return self.size[0]
-
-    @property
-    def height(self) -> int:
-        """Image height in pixels."""
-        return self.size[1]
-
     def layout(self) -> ImageLayout:
         """The LINEAR layout that suits everybody.
 

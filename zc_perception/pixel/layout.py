@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from zc_perception.errors import LayoutError, shown
 from zc_perception.pixel.fourcc import PixelFormat, fourcc_name, pixel_format
-from zc_perception.pixel.modifier import INVALID, LINEAR, check_modifier, modifier_name, plane_count
+from zc_perception.pixel.modifier import LINEAR, check_modifier, modifier_name, plane_count
 
 MAX_DIMENSION = 1 << 16
 # DRM_FORMAT_MAX_PLANES, and the length of the plane arrays in every structure that describes an image to the kernel.
@@ -87,22 +87,6 @@ class ImageLayout:
         """One line for logs."""
         planes = ', '.join(f'[{p.buffer}] +{p.offset} stride {p.stride}' for p in self.planes)
         return f'{fourcc_name(self.fourcc)} {modifier_name(self.modifier)} {self.width}x{self.height} ({planes})'
-
-
-class ImageRequest(Protocol):
-    """What an allocation is asked for; an :class:`ImageLayout` is one."""
-
-    @property
-    def width(self) -> int:
-        """Image width in pixels."""
-
-    @property
-    def height(self) -> int:
-        """Image height in pixels."""
-
-    @property
-    def fourcc(self) -> int:
-        """DRM fourcc."""
 
 
 def _align(value: int, alignment: int) -> int:
@@ -253,31 +237,6 @@ def validate_layout(layout: ImageLayout, buffer_sizes: Sequence[int], identities
         if end > size:
             raise LayoutError(f'plane {index}: ends at byte {end}, its buffer {plane.buffer} has {size}')
     _check_overlap(layout, range(buffers) if identities is None else identities)
-
-
-def check_only_padded(requested: ImageRequest, answered: ImageLayout, acceptable_modifiers: Collection[int]) -> None:
-    """Check an allocator's or driver's answer: it may choose the modifier from the list, and pad; nothing else.
-
-    :param acceptable_modifiers: what the request allowed. Empty is the same as INVALID alone: an implicit allocation, whose answer
-        may be INVALID or, when the allocator was asked afterwards, the explicit modifier that it really has.
-    :raises LayoutError: another format or size, a modifier that wasn't acceptable, or planes that can't hold such an image.
-    :raises FormatError: the fourcc isn't known, the modifier isn't a 64-bit number, or there is no such pair.
-    """
-    fmt = _check_image(answered)
-    if requested.fourcc != answered.fourcc:
-        raise LayoutError(
-            f"asked for '{fourcc_name(requested.fourcc)}', the allocator answered '{fourcc_name(answered.fourcc)}'; "
-            'it may not vary the format'
-        )
-    if (requested.width, requested.height) != (answered.width, answered.height):
-        raise LayoutError(
-            f'asked for {requested.width}x{requested.height} pixels, the allocator answered {answered.width}x{answered.height}; '
-            'padding belongs into strides, offsets and sizes'
-        )
-    if not set(acceptable_modifiers) <= {INVALID} and answered.modifier not in acceptable_modifiers:
-        names = ', '.join(map(modifier_name, acceptable_modifiers))
-        raise LayoutError(f'the allocator chose modifier {modifier_name(answered.modifier)}, acceptable are {names}')
-    _check_overlap(answered, range(_check_planes(answered, fmt, len(answered.planes))))
 
 
 def _check_image(layout: ImageLayout) -> PixelFormat:
