@@ -1,10 +1,19 @@
-"""What the tests share that run many checks in one boot."""
+"""What the tests share that run many checks in one boot: :func:`boot_checks`, and what must hold of a :class:`Boot`."""
 
 from __future__ import annotations
 
+import compileall
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
-from . import RigResult
+import pytest
+
+from . import Rig, RigResult
 
 #: Of a boot's command. Enough for a machine that is several times too slow: the figures say how quick it was, a check must not.
 TIMEOUT_S = 1800.0
@@ -15,10 +24,57 @@ STRICT = 'slub_debug=FZP,kmalloc-* preempt=full'
 #: Two cameras, with memory from vmalloc and from the DMA API.
 CAMERAS = 'n_devs=2 node_types=0x1,0x1 allocators=0,1'
 
+GUEST = Path(__file__).parent / 'guest'
+_TEST = GUEST.parents[1]
+_BYTE_CODE = (GUEST.parent, _TEST / 'nodes', _TEST / 'link', _TEST.parent / 'zc_perception')
+
 
 @dataclass(frozen=True)
 class Boot:
     """The run, and what each check said: a traceback, or nothing."""
 
     result: RigResult
-    outcome: dict[str, str]
+    outcome: dict[str, Any]
+
+    def must_hold(self, name: str) -> None:
+        """Fail the test if the guest did not get to this check, or with the check's traceback."""
+        if name not in self.outcome:
+            pytest.fail(f'the guest did not get to this check\n{self.result.report()}', pytrace=False)
+        if self.outcome[name]:
+            pytest.fail(self.outcome[name], pytrace=False)
+
+    def kernel_must_be_content(self) -> None:
+        """Whatever the checks say."""
+        assert not self.result.complaints, self.result.report()
+        assert self.result.rc in (0, 1), self.result.report()
+
+
+def compile_for_guest() -> None:
+    """The guest can't keep what it compiles, and compiles a dozen times slower than we do: hence the byte code from here."""
+    for folder in _BYTE_CODE:
+        compileall.compile_dir(folder, quiet=2)
+
+
+def gstreamer_for_guest() -> dict[str, str]:
+    """The environment of a guest's programs with GStreamer, whose register of plugins is from here: the guest can't keep that, too."""
+    from camera.gstreamer_process import gstreamer
+    from environment.gstreamer_root import with_environment
+
+    environment = gstreamer().environment()
+    register = 'from zc_perception.camera.gstreamer.abi import load_gstreamer; assert load_gstreamer().has_element("v4l2src")'
+    subprocess.run([sys.executable, '-c', register], env=with_environment(environment), cwd=_TEST.parent, check=True)
+    return environment
+
+
+def boot_checks(
+    rig: Rig, out: Path, results: str, script: str, *arguments: str, python: Sequence[str] = (sys.executable,), **options: Any
+) -> Boot:
+    """Run a script of ``guest/`` that runs checks and writes what they said to the file *results*.
+
+    :param options: of :meth:`Rig.run`.
+    """
+    result = rig.run([*python, str(GUEST / script), *arguments], timeout=TIMEOUT_S, out_dir=out, **options)
+    try:
+        return Boot(result, json.loads((out / results).read_text(encoding='utf-8')))
+    except FileNotFoundError:
+        pytest.fail(result.report(), pytrace=False)

@@ -11,10 +11,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from rig import Rig, RigError, RigUnavailable
+from rig.errors import RC_UNAVAILABLE
 from rig.rig import VIVID_DEFAULT
 
-#: The exit status that test runners (Automake, Meson) know as "skipped".
-RC_UNAVAILABLE = 77
 RC_RIG_FAILED = 125
 
 

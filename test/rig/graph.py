@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import compileall
 import json
 import shutil
 import sys
@@ -12,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from . import Rig, RigResult
-from .checked_boot import TIMEOUT_S
+from .checked_boot import GUEST, TIMEOUT_S, compile_for_guest
 from .guest.graph_variants import MEMORY_MIB, RUNS, VARIANTS, VIVID
 
 NPU = '0000:01:00.0'
@@ -24,9 +23,6 @@ DOCUMENT_KEYS = ('I1_attach_count_ge2', 'I2_known_exporter', 'I3_axl_imports', '
 #: Which run which part of the result is taken from: the restated checks are proved where nothing is imported per frame, the document's
 #: literal ones where they can hold.
 OF_RUN = {'checks': 'cached', 'document': 'document'}
-_TEST = Path(__file__).resolve().parents[1]
-_BYTE_CODE = (Path(__file__).parent, _TEST / 'nodes', _TEST.parent / 'zc_perception')
-_SCRIPT = Path(__file__).parent / 'guest' / 'graph_run.py'
 Checks = dict[str, dict[str, Any]]
 
 
@@ -36,12 +32,6 @@ class GraphRuns:
 
     boot: RigResult
     runs: dict[str, dict[str, Any]]
-
-
-def compile_for_guest() -> None:
-    """The guest can't keep what it compiles, and compiles a dozen times slower than we do: hence the byte code from here."""
-    for folder in _BYTE_CODE:
-        compileall.compile_dir(folder, quiet=2)
 
 
 def graph_command(wanted: Mapping[str, int], *, whole: bool = False) -> list[str]:
@@ -54,7 +44,7 @@ def graph_command(wanted: Mapping[str, int], *, whole: bool = False) -> list[str
     for name, frames in wanted.items():
         options = [] if whole or name == OF_RUN['document'] else ['--no-sampling']
         words.append(':'.join((name, str(frames), str(frames if whole else VARIANTS[name].verified), *options)))
-    return [sys.executable, str(_SCRIPT), *words]
+    return [sys.executable, str(GUEST / 'graph_run.py'), *words]
 
 
 def clear_runs(out_dir: Path, names: Iterable[str]) -> None:

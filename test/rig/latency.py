@@ -16,12 +16,11 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from rig import Rig, RigError, RigUnavailable
-from rig.checked_boot import TIMEOUT_S
-from rig.graph import ENVIRONMENT, compile_for_guest
+from rig.checked_boot import GUEST, TIMEOUT_S, compile_for_guest
+from rig.graph import ENVIRONMENT
 from rig.guest.graph_variants import MEMORY_MIB
 from rig.packages import FLAVOURS
 
-_SCRIPT = Path(__file__).parent / 'guest' / 'latency_run.py'
 #: Two nanoseconds for each instruction: a CPU of 500 million a second.
 _ICOUNT = ('-icount', 'shift=1')
 _QUANTILES = {'p50': 0.5, 'p99': 0.99, 'p99.9': 0.999, 'max': 1.0}
@@ -39,7 +38,7 @@ def measure(flavour: str, frames: int, out: Path) -> dict[str, dict[str, float]]
     kernel = rig.prepare()
     began = time.monotonic()
     result = rig.run(
-        [sys.executable, str(_SCRIPT), str(frames)], timeout=2 * TIMEOUT_S, out_dir=out, vivid=True, env=ENVIRONMENT,
+        [sys.executable, str(GUEST / 'latency_run.py'), str(frames)], timeout=2 * TIMEOUT_S, out_dir=out, vivid=True, env=ENVIRONMENT,
         memory_mib=MEMORY_MIB, qemu_args=_ICOUNT,
     ).check()  # fmt: skip
     print(f'{kernel.release}: {time.monotonic() - began:.0f} s\n{result.stdout}', file=sys.stderr, flush=True)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import time
 from pathlib import Path
@@ -15,10 +14,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from rig import Rig, RigError, RigUnavailable
+from rig.errors import tell
 from rig.graph import result_of, run_graph
 from rig.guest.graph_variants import RUNS
-
-RC_UNAVAILABLE = 77
 
 
 def main() -> int:
@@ -43,12 +41,8 @@ def main() -> int:
         kernel = rig.prepare()
         print(f'rig: Linux {kernel.version} ready after {time.monotonic() - began:.1f} s', flush=True)
         graph = run_graph(rig, options.out, wanted)
-    except RigUnavailable as error:
-        print(f'rig: not run: {error}', file=sys.stderr)
-        return 1 if os.environ.get('ZC_RIG') == 'required' else RC_UNAVAILABLE
-    except RigError as error:
-        print(f'rig: error: {error}', file=sys.stderr)
-        return 1
+    except (RigUnavailable, RigError) as error:
+        return tell(error)
     result = result_of(graph, kernel.version, wanted)
     (options.out / 'result.json').write_text(json.dumps(result, indent=1) + '\n', encoding='utf-8')
     for variant, run in result['runs'].items():

@@ -22,6 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from rig import RigError, RigResult, RigUnavailable
 from rig.arm64 import PYTHON, Arm64Rig, compile_for_guest
 from rig.checked_boot import CAMERAS
+from rig.errors import tell
 from rig.guest import camera_kit, graph_variants
 from rig.guest.harness import NOT_HERE
 from rig.guest.package_link_kit import PROGRAM, build_consumer
@@ -29,7 +30,6 @@ from rig.guest.plain_verify import AFTERWARDS
 from rig.guest.verifier import FRAMES
 from rig.test_rig_verify import CASES
 
-RC_UNAVAILABLE = 77
 GUEST = Path(__file__).parent / 'guest'
 _TIMEOUT_S = 1800.0
 
@@ -161,12 +161,8 @@ def main() -> int:
         with ThreadPoolExecutor(len(SHARES)) as pool:
             futures = {name: pool.submit(_boot, rig, name, options.out, variables) for name in names}
             results = {name: future.result() for name, future in futures.items()}
-    except RigUnavailable as error:
-        print(f'rig: not run: {error}', file=sys.stderr)
-        return 1 if os.environ.get('ZC_RIG') == 'required' else RC_UNAVAILABLE
-    except RigError as error:
-        print(f'rig: error: {error}', file=sys.stderr)
-        return 1
+    except (RigUnavailable, RigError) as error:
+        return tell(error)
     found = {'kernel': kernel.release, **result_of(results, options.out)}
     (options.out / 'result.json').write_text(json.dumps(found, indent=1) + '\n', encoding='utf-8')
     _tell(found, results)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Callable
@@ -11,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from . import Rig, RigResult
-from .checked_boot import CAMERAS, STRICT, TIMEOUT_S, Boot
-from .guest import checks
+from .checked_boot import CAMERAS, STRICT, Boot, boot_checks
+from .guest import import_contract
 
 pytestmark = pytest.mark.rig
 
@@ -23,27 +22,17 @@ PYTHON = '/usr/bin/python3' if os.access('/usr/bin/python3', os.X_OK) else sys.e
 @pytest.fixture(scope='session')
 def boot(rig: Rig, tmp_path_factory: pytest.TempPathFactory) -> Boot:
     """Run all checks in one boot."""
-    out = tmp_path_factory.mktemp('rig')
-    command = [PYTHON, '-I', str(Path(__file__).parent / 'guest/import_contract.py')]
-    result = rig.run(command, timeout=TIMEOUT_S, out_dir=out, vivid=CAMERAS, append=STRICT, cpus=2)
-    try:
-        outcome = json.loads((out / 'checks.json').read_text(encoding='utf-8'))
-    except FileNotFoundError:
-        pytest.fail(result.report(), pytrace=False)
-    return Boot(result, outcome)
+    out, python = tmp_path_factory.mktemp('rig'), (PYTHON, '-I')
+    return boot_checks(rig, out, import_contract.RESULTS, 'import_contract.py', python=python, vivid=CAMERAS, append=STRICT, cpus=2)
 
 
-@pytest.mark.parametrize('name', checks.CHECKS)
+@pytest.mark.parametrize('name', import_contract.CHECKS)
 def test_in_the_guest(name: str, boot: Boot) -> None:
-    if name not in boot.outcome:
-        pytest.fail(f'the guest did not get to this check\n{boot.result.report()}', pytrace=False)
-    if boot.outcome[name]:
-        pytest.fail(boot.outcome[name], pytrace=False)
+    boot.must_hold(name)
 
 
 def test_the_kernel_is_content(boot: Boot) -> None:
-    assert not boot.result.complaints, boot.result.report()
-    assert boot.result.rc in (0, 1), boot.result.report()
+    boot.kernel_must_be_content()
 
 
 Run = Callable[..., RigResult]

@@ -6,28 +6,19 @@ One boot runs ``guest/verify_run.py``; what ``zc_verify`` must find of each case
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Iterable
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import pytest
-from camera.gstreamer_process import gstreamer
-from environment.gstreamer_root import with_environment
 from long_form import LONG
 
-from . import Rig, RigResult
-from .checked_boot import TIMEOUT_S
-from .graph import ENVIRONMENT, INVARIANTS, compile_for_guest
+from . import Rig
+from .checked_boot import Boot, boot_checks, compile_for_guest, gstreamer_for_guest
+from .graph import ENVIRONMENT, INVARIANTS
 from .guest.graph_variants import MEMORY_MIB, VIVID
 from .guest.verifier import FRAMES, NOTHING_AGAIN
 
 pytestmark = pytest.mark.rig
-
-GUEST = Path(__file__).parent / 'guest'
-ROOT = Path(__file__).resolve().parents[2]
 
 #: What is done to a running graph, and exactly the checks that must then be false; all others must be measured, and true.
 SABOTAGES: dict[str, set[str]] = {
@@ -119,36 +110,25 @@ PROCESSES = ('two_processes', 'two_processes_started')
 AFTERWARDS = 'afterwards'
 
 
-@dataclass(frozen=True)
-class Boot:
-    """The run, and by case what ``zc_verify`` said and what else was seen."""
-
-    result: RigResult
-    outcome: dict[str, dict[str, Any]]
+class VerifyBoot(Boot):
+    """By case what ``zc_verify`` said and what else was seen."""
 
     def case(self, name: str) -> dict[str, Any]:
         """One case that came to its end."""
-        found = self.outcome.get(name) or self.outcome.get('sabotaged', {})
+        found: dict[str, Any] = self.outcome.get(name) or self.outcome.get('sabotaged', {})
         if name not in self.outcome or 'error' in found:
             pytest.fail(f'{name} did not run: {found.get("error", "")}\n{self.result.report()}', pytrace=False)
         return found
 
 
 @pytest.fixture(scope='module')
-def verify_boot(rig: Rig, tmp_path_factory: pytest.TempPathFactory) -> Boot:
-    """Run all cases in one boot. What the guest can't keep is from here: byte code, and GStreamer's register of its plugins."""
-    environment = gstreamer().environment()
+def verify_boot(rig: Rig, tmp_path_factory: pytest.TempPathFactory) -> VerifyBoot:
+    """Run all cases in one boot."""
     compile_for_guest()
-    register = 'from zc_perception.camera.gstreamer.abi import load_gstreamer; assert load_gstreamer().has_element("v4l2src")'
-    subprocess.run([sys.executable, '-c', register], env=with_environment(environment), cwd=ROOT, check=True)
-    out = tmp_path_factory.mktemp('verify')
-    command = [sys.executable, str(GUEST / 'verify_run.py'), *RUN, NOBODY]
-    result = rig.run(command, timeout=TIMEOUT_S, out_dir=out, vivid=VIVID, env={**ENVIRONMENT, **environment}, memory_mib=MEMORY_MIB)
-    try:
-        outcome: dict[str, dict[str, Any]] = json.loads((out / 'verify.json').read_text(encoding='utf-8'))
-    except FileNotFoundError:
-        pytest.fail(result.report(), pytrace=False)
-    return Boot(result, outcome)
+    environment = {**ENVIRONMENT, **gstreamer_for_guest()}
+    options: dict[str, Any] = {'vivid': VIVID, 'env': environment, 'memory_mib': MEMORY_MIB}
+    boot = boot_checks(rig, tmp_path_factory.mktemp('verify'), 'verify.json', 'verify_run.py', *RUN, NOBODY, **options)
+    return VerifyBoot(boot.result, boot.outcome)
 
 
 def _told(outcome: dict[str, Any]) -> str:
@@ -156,7 +136,7 @@ def _told(outcome: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize('name', _params(CASES))
-def test_exactly_these_checks_are_false(name: str, verify_boot: Boot) -> None:
+def test_exactly_these_checks_are_false(name: str, verify_boot: VerifyBoot) -> None:
     outcome = verify_boot.case(name)
     checks = outcome.get('checks', {})
     expected = {check: check not in CASES[name] for check in INVARIANTS}
@@ -167,14 +147,14 @@ def test_exactly_these_checks_are_false(name: str, verify_boot: Boot) -> None:
 
 
 @pytest.mark.long
-def test_the_honest_graph_is_true_each_time(verify_boot: Boot) -> None:
+def test_the_honest_graph_is_true_each_time(verify_boot: VerifyBoot) -> None:
     outcomes = {name: verify_boot.case(name) for name in ('nothing', *NOTHING_AGAIN)}
     wrong = {name: _told(outcome) for name, outcome in outcomes.items() if not outcome['pass']}
     assert not wrong, f'{len(wrong)} of {len(outcomes)}: {wrong}'
 
 
 @pytest.mark.parametrize('name', _params(name for name, wrong in CASES.items() if wrong))
-def test_a_check_that_fails_says_what_to_do_next(name: str, verify_boot: Boot) -> None:
+def test_a_check_that_fails_says_what_to_do_next(name: str, verify_boot: VerifyBoot) -> None:
     outcome = verify_boot.case(name)
     for check in CASES[name]:
         step = outcome['checks'][check]['next_step']
@@ -182,14 +162,14 @@ def test_a_check_that_fails_says_what_to_do_next(name: str, verify_boot: Boot) -
 
 
 @pytest.mark.parametrize('name', _params(EVIDENCE))
-def test_it_is_found_by_what_the_kernel_shows(name: str, verify_boot: Boot) -> None:
+def test_it_is_found_by_what_the_kernel_shows(name: str, verify_boot: VerifyBoot) -> None:
     outcome = verify_boot.case(name)
     figures = {key: value for check in sorted(CASES[name]) for key, value in outcome['checks'][check].items()}
     assert {key: bool(figures[key]) for key in EVIDENCE[name]} == EVIDENCE[name], _told(outcome)
 
 
 @pytest.mark.parametrize('name', _params(UNKNOWN))
-def test_what_nobody_can_know_is_never_passed_over(name: str, verify_boot: Boot) -> None:
+def test_what_nobody_can_know_is_never_passed_over(name: str, verify_boot: VerifyBoot) -> None:
     outcome = verify_boot.case(name)
     holds = {check: found['holds'] for check, found in outcome['checks'].items()}
     assert holds.pop('I4') is not True and set(holds.values()) == {True}, _told(outcome)
@@ -197,20 +177,20 @@ def test_what_nobody_can_know_is_never_passed_over(name: str, verify_boot: Boot)
 
 
 @pytest.mark.long
-def test_i3_says_what_it_can_not_see(verify_boot: Boot) -> None:
+def test_i3_says_what_it_can_not_see(verify_boot: VerifyBoot) -> None:
     outcome = verify_boot.case('imports_at_a_wrong_offset')
     assert 'where the planes begin' in outcome['checks']['I3']['not_seen'][0], _told(outcome)
 
 
 @pytest.mark.long
-def test_fences_tell_which_buffers_the_jobs_read(verify_boot: Boot) -> None:
+def test_fences_tell_which_buffers_the_jobs_read(verify_boot: VerifyBoot) -> None:
     outcome = verify_boot.case('nothing')
     found = outcome['checks']['I3']
     assert found['frames_by_earlier_import'] and found['frames_confirmed_by_fence'] and not found['frames_read_elsewhere'], _told(outcome)
 
 
 @pytest.mark.long
-def test_numbers_of_one_kind_count_the_same_window(verify_boot: Boot) -> None:
+def test_numbers_of_one_kind_count_the_same_window(verify_boot: VerifyBoot) -> None:
     outcome = verify_boot.case('without_a_cache')
     detail, figures = outcome['detail'], outcome['checks']['I3']
     assert detail['submitted_frames'] == figures['frames'] == outcome['frames'], _told(outcome)
@@ -218,13 +198,13 @@ def test_numbers_of_one_kind_count_the_same_window(verify_boot: Boot) -> None:
 
 
 @pytest.mark.long
-def test_two_nodes_of_one_process_are_told_apart(verify_boot: Boot) -> None:
+def test_two_nodes_of_one_process_are_told_apart(verify_boot: VerifyBoot) -> None:
     outcome = verify_boot.case('second_node')
     inference = [process['node'] for process in outcome['processes'] if process['role'] == 'inference']
     assert sorted(inference) == ['/inference', '/second'], _told(outcome)
 
 
-def test_exporters_are_named(verify_boot: Boot) -> None:
+def test_exporters_are_named(verify_boot: VerifyBoot) -> None:
     found = {name: list(verify_boot.case(name)['checks']['I2']['exporters']) for name in ('nothing', 'known_exporter', 'unknown_exporter')}
     assert found == {'nothing': ['videobuf2_vmalloc'], 'known_exporter': ['system'], 'unknown_exporter': ['axl_shadow']}
 
@@ -239,13 +219,13 @@ def test_each_invariant_fails_somewhere() -> None:
 
 
 @pytest.mark.parametrize('name', _params(SABOTAGES))
-def test_the_sabotaged_graph_went_on(name: str, verify_boot: Boot) -> None:
+def test_the_sabotaged_graph_went_on(name: str, verify_boot: VerifyBoot) -> None:
     """What is found out is no accident: frames flowed, through the saboteur's hands, and every one had its result."""
     outcome = verify_boot.case(name)
     assert outcome['seen'] >= 3 and outcome['processed'] >= FRAMES and not outcome['problems'], outcome
 
 
-def test_a_user_who_may_see_nothing_is_told_so(verify_boot: Boot) -> None:
+def test_a_user_who_may_see_nothing_is_told_so(verify_boot: VerifyBoot) -> None:
     outcome = verify_boot.case(NOBODY)
     assert outcome['exit'] == 3, _told(outcome)
     assert any('not measured' in line for line in outcome['said']) and any('root' in line for line in outcome['said']), _told(outcome)
@@ -253,7 +233,7 @@ def test_a_user_who_may_see_nothing_is_told_so(verify_boot: Boot) -> None:
 
 
 @pytest.mark.parametrize('name', _params(PROCESSES))
-def test_two_processes_share_the_frames_by_shared_memory(name: str, verify_boot: Boot) -> None:
+def test_two_processes_share_the_frames_by_shared_memory(name: str, verify_boot: VerifyBoot) -> None:
     outcome = verify_boot.case(name)
     processes = outcome['processes']
     assert {process['role'] for process in processes} == {'capture', 'inference'} and len({process['pid'] for process in processes}) == 2
@@ -261,7 +241,7 @@ def test_two_processes_share_the_frames_by_shared_memory(name: str, verify_boot:
 
 
 @pytest.mark.long
-def test_nodes_that_ran_already_go_on_undisturbed(verify_boot: Boot) -> None:
+def test_nodes_that_ran_already_go_on_undisturbed(verify_boot: VerifyBoot) -> None:
     outcome = verify_boot.case('two_processes')
     # By our own look: the card is attached to the camera's buffers while both run.
     assert list(outcome['attached'].values()).count('videobuf2_dma_contig') > 1, outcome['attached']
@@ -269,24 +249,24 @@ def test_nodes_that_ran_already_go_on_undisturbed(verify_boot: Boot) -> None:
 
 
 @pytest.mark.long
-def test_the_plain_link_was_one(verify_boot: Boot) -> None:
+def test_the_plain_link_was_one(verify_boot: VerifyBoot) -> None:
     outcome = verify_boot.case('plain_link')
     assert outcome['rung'] == 'ros_message' and outcome['copies']['from_ros'] >= FRAMES, outcome
 
 
 @pytest.mark.parametrize('name', [*_params(PROCESSES), AFTERWARDS])
-def test_nothing_is_left_on_the_device(name: str, verify_boot: Boot) -> None:
+def test_nothing_is_left_on_the_device(name: str, verify_boot: VerifyBoot) -> None:
     assert not any(verify_boot.case(name)['left_on_device'].values())
 
 
-def test_no_buffer_is_left_in_the_kernel(verify_boot: Boot) -> None:
+def test_no_buffer_is_left_in_the_kernel(verify_boot: VerifyBoot) -> None:
     assert verify_boot.case(AFTERWARDS)['buffers'] == {}
 
 
-def test_nothing_is_left_in_the_kernel_s_tracing(verify_boot: Boot) -> None:
+def test_nothing_is_left_in_the_kernel_s_tracing(verify_boot: VerifyBoot) -> None:
     assert verify_boot.case(AFTERWARDS)['instances'] == [] and not verify_boot.case(AFTERWARDS)['dynamic_events']
 
 
-def test_the_kernel_is_content(verify_boot: Boot) -> None:
+def test_the_kernel_is_content(verify_boot: VerifyBoot) -> None:
     assert not verify_boot.result.complaints, verify_boot.result.report()
     assert verify_boot.result.rc == 0, verify_boot.result.report()

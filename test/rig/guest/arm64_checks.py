@@ -25,7 +25,7 @@ from rig.guest.long_checks import is_long  # noqa: E402
 
 #: Whose checks a part has: modules that register them, and where.
 CHECKS: Mapping[str, tuple[tuple[str, ...], str]] = {
-    'contract': (('checks',), 'harness'),
+    'contract': (('import_contract',), 'harness'),
     'memory': (('memory_checks',), 'package_memory_kit'),
     'accelerator': (('package_npu', 'package_npu_flow', 'package_camera'), 'package_kit'),
     'camera': (('camera_streams', 'camera_faults', 'camera_parameters'), 'camera_kit'),

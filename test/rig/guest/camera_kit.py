@@ -5,18 +5,19 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
+from zc_perception.camera.camera import Camera
 from zc_perception.camera.v4l2.camera import V4l2Camera
 from zc_perception.frame import Frame
 from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.negotiation.session import BufferSession
 from zc_perception.negotiation.settings import Allocation, AllocationRequest
 
-from .harness import Check
+from .harness import Registry
 
-CHECKS: dict[str, Check] = {}
+_registry = Registry()
+CHECKS, check, check_each = _registry.checks, _registry.check, _registry.check_each
 SIZE, RATE = (640, 360), 30.0
 PATIENCE_S = 20.0
 
@@ -24,27 +25,6 @@ PATIENCE_S = 20.0
 SINGLE, MULTI, SINGLE_DMA, MULTI_DMA = (f'/dev/video{number}' for number in range(4))
 VIVID = 'n_devs=4 node_types=0x1,0x1,0x1,0x1 multiplanar=1,2,1,2 allocators=0,0,1,1'
 START_OF_EXPOSURE = 1
-
-
-def check(function: Check) -> Check:
-    """Register under its own name."""
-    CHECKS[_title(function)] = function
-    return function
-
-
-def check_each(*variants: str) -> Callable[[Callable[[str], None]], Callable[[str], None]]:
-    """Register once for each variant, which is its argument."""
-
-    def register(function: Callable[[str], None]) -> Callable[[str], None]:
-        for variant in variants:
-            CHECKS[f'{_title(function)} [{variant}]'] = partial(function, variant)
-        return function
-
-    return register
-
-
-def _title(function: Callable[..., None]) -> str:
-    return function.__name__.replace('_', ' ')
 
 
 def opened(path: str, *, size: tuple[int, int] = SIZE, rate: float = RATE, **options: Any) -> V4l2Camera:
@@ -75,7 +55,7 @@ def streaming(path: str, consumers: Sequence[BufferConstraints] = (), slots: int
         camera.close()
 
 
-def next_frame(camera: V4l2Camera) -> Frame:
+def next_frame(camera: Camera) -> Frame:
     """The camera's next frame, soon."""
     end = time.monotonic() + PATIENCE_S
     while time.monotonic() < end:

@@ -8,7 +8,6 @@ import struct
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
 from typing import Any
 
 from zc_perception.camera.gstreamer.camera import GStreamerCamera
@@ -20,31 +19,18 @@ from zc_perception.negotiation.agreement import agree
 from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.pixel.modifier import LINEAR
 
-from .harness import Check, equal, eventually
+from .camera_kit import PATIENCE_S, next_frame
+from .harness import Registry, equal, eventually
 from .kernel_api import bufinfo
 from .package_kit import accelerator, device_crcs, kernel_crcs, refused
 
 #: Single-planar, multi-planar, and both with memory of the DMA API.
 DEVICES = {'single': '/dev/video0', 'multi': '/dev/video1', 'single_dma': '/dev/video2', 'multi_dma': '/dev/video3'}
-VIVID = 'n_devs=4 node_types=0x1,0x1,0x1,0x1 multiplanar=1,2,1,2 allocators=0,0,1,1'
 NV12 = 'video/x-raw,format=NV12,width=640,height=360,framerate=30/1'
-PATIENCE_S = 20.0
-CHECKS: dict[str, Check] = {}
 _DISCONNECT = 0x00F0F000 + 65  # vivid's own control
 _S_CTRL = 0xC008561C
 # How many pipelines were made.
 _opened = [0]
-
-
-def check_each(*variants: str) -> Callable[[Callable[[str], None]], Callable[[str], None]]:
-    """Register once for each variant, which is its argument."""
-
-    def register(function: Callable[[str], None]) -> Callable[[str], None]:
-        for variant in variants:
-            CHECKS[f'{function.__name__.replace("_", " ")} [{variant}]'] = partial(_checked, function, variant)
-        return function
-
-    return register
 
 
 def _checked(function: Callable[[str], None], variant: str) -> None:
@@ -58,6 +44,10 @@ def _checked(function: Callable[[str], None], variant: str) -> None:
     # v4l2src of 1.22 and 1.24 never frees a pool that has streamed: a descriptor of the device and two pairs of sockets each time.
     pools = sum(what.startswith('/dev/video') for what in left.values())
     assert pools <= _opened[0] - opened and len(left) <= 5 * pools, left
+
+
+_registry = Registry(_checked)
+CHECKS, check_each = _registry.checks, _registry.check_each
 
 
 def _foreign() -> dict[int, str]:
@@ -96,15 +86,6 @@ def _streaming(pipeline: str, slots: int = 6, **options: Any) -> Iterator[tuple[
         camera.close()
 
 
-def _next(camera: GStreamerCamera) -> Frame:
-    end = time.monotonic() + PATIENCE_S
-    while time.monotonic() < end:
-        frame = camera.capture()
-        if frame is not None:
-            return frame
-    raise AssertionError(f'no frame within {PATIENCE_S} s: {camera.statistics()} {camera.pool_statistics()}')
-
-
 @check_each(
     'single io-mode=dmabuf', 'multi io-mode=dmabuf', 'single_dma io-mode=dmabuf', 'multi_dma io-mode=dmabuf', 'single', 'multi',
 )  # fmt: skip
@@ -117,7 +98,7 @@ def frames_of_v4l2src_are_the_drivers_own_buffers(variant: str) -> None:
         equal((camera.heap_name, camera.width, camera.height, camera.framerate), (f'gstreamer/{exporter}', 640, 360, 30.0), 'camera')
         contents, used, uids = set(), set(), set()
         for _ in range(12):
-            with _next(camera) as frame:
+            with next_frame(camera) as frame:
                 found = kernel_crcs(frame)
                 equal(device_crcs(npu, frame), found, 'what the device saw')
                 contents.add(tuple(found))
@@ -142,7 +123,7 @@ def rows_that_the_driver_pads_are_no_reason_to_copy(name: str) -> None:
     """1366 pixels: neither GStreamer's own stride nor vivid's may decide whether a frame is copied."""
     with _streaming(f'v4l2src device={DEVICES[name]} io-mode=dmabuf ! video/x-raw,format=NV12,width=1280,height=720') as (camera, ledger):
         equal(camera.copy_reason, '', 'why it is copied')
-        with _next(camera) as frame, accelerator() as npu:
+        with next_frame(camera) as frame, accelerator() as npu:
             equal(device_crcs(npu, frame), kernel_crcs(frame), 'what the device saw')
         equal(ledger.entries(), {}, 'copies')
 
@@ -172,7 +153,7 @@ def a_copying_pipeline_is_reported_as_such(variant: str) -> None:
         assert 'system memory' in camera.copy_reason and 'is copied by the CPU' in camera.notices()[0], camera.notices()
         equal(camera.heap_name, 'system' if camera.heap_name == 'system' else 'dma_heap/system', 'heap')
         for _ in range(4):
-            with _next(camera) as frame, frame.map() as planes:
+            with next_frame(camera) as frame, frame.map() as planes:
                 assert planes[0].std() > 10, 'a picture'
         entry = ledger.entries()['gstreamer_copy']
         equal((entry.count, entry.bytes), (4, 4 * camera.width * camera.height * 3 // 2), 'what was booked')
@@ -192,7 +173,7 @@ def consumers_that_hold_everything_get_nothing_copied_in_silence(name: str) -> N
         equal([kernel_crcs(frame) for frame in held], before, 'what consumers hold')
         for frame in held:
             frame.release()
-        _next(camera).release()
+        next_frame(camera).release()
         equal(ledger.entries(), {}, 'copies')
 
 
@@ -200,7 +181,7 @@ def consumers_that_hold_everything_get_nothing_copied_in_silence(name: str) -> N
 def an_unplugged_camera_is_lost(name: str) -> None:
     """vivid's own control takes the node away; it comes back when everybody has closed it."""
     with refused(CameraLostError, DEVICES[name]), _streaming(f'v4l2src device={DEVICES[name]} io-mode=dmabuf ! {NV12}') as (camera, _):
-        _next(camera).release()
+        next_frame(camera).release()
         _disconnect(DEVICES[name])
         end = time.monotonic() + PATIENCE_S
         while time.monotonic() < end:

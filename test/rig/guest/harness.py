@@ -10,9 +10,11 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
-from .kernel_api import NotHere, bufinfo, live
+from .kernel_api import TRACING, NotHere, bufinfo, live
 
 Check = Callable[[], None]
 
@@ -25,9 +27,43 @@ _OF_ROS = ('rclpy', 'sensor_msgs')
 
 def check(function: Check) -> Check:
     """Register a check under its module's and its own name."""
-    name = f'{function.__module__.rpartition("check_")[2]}: {function.__name__.replace("_", " ")}'
+    name = f'{function.__module__.rpartition("check_")[2]}: {title(function)}'
     CHECKS[name] = function
     return function
+
+
+def title(function: Callable[..., None]) -> str:
+    """A check's name, in words."""
+    return function.__name__.replace('_', ' ')
+
+
+CheckOfVariant = Callable[[str], None]
+
+
+class Registry:
+    """The checks of one script, by name.
+
+    :param run: runs a check for one of its variants.
+    """
+
+    def __init__(self, run: Callable[[CheckOfVariant, str], None] = lambda function, variant: function(variant)) -> None:
+        self.checks: dict[str, Check] = {}
+        self._run = run
+
+    def check(self, function: Check) -> Check:
+        """Register under its own name."""
+        self.checks[title(function)] = function
+        return function
+
+    def check_each(self, *variants: str) -> Callable[[CheckOfVariant], CheckOfVariant]:
+        """Register once for each variant, which is its argument."""
+
+        def register(function: CheckOfVariant) -> CheckOfVariant:
+            for variant in variants:
+                self.checks[f'{title(function)} [{variant}]'] = partial(self._run, function, variant)
+            return function
+
+        return register
 
 
 @contextmanager
@@ -84,6 +120,23 @@ def expect_nothing_left() -> None:
         eventually(lambda: not any(live().values()), 'the device lets go of everything')
     except AssertionError as error:
         raise AssertionError(f'{error}; it still holds {live()}') from None
+
+
+def at_rest() -> dict[str, int]:
+    """What the device still holds when everybody had time to let go."""
+    gc.collect()
+    wait(lambda: not any(live().values()), 10)
+    return live()
+
+
+def left_behind() -> dict[str, Any]:
+    """What is left on the device, in the kernel, and in its tracing."""
+    return {
+        'left_on_device': at_rest(),
+        'buffers': {str(inode): info.exporter for inode, info in bufinfo().items()},
+        'instances': sorted(os.listdir(TRACING / 'instances')),
+        'dynamic_events': (TRACING / 'dynamic_events').read_text(errors='replace'),
+    }
 
 
 def _open_fds() -> set[int]:

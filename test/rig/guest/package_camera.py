@@ -10,11 +10,11 @@ from pathlib import Path
 
 from zc_perception.camera.v4l2.camera import V4l2Camera
 from zc_perception.errors import CameraError
-from zc_perception.frame import Frame
 from zc_perception.memory.pool import SlotState
 from zc_perception.negotiation.agreement import agree
 from zc_perception.negotiation.constraints import BufferConstraints
 
+from .camera_kit import next_frame
 from .harness import equal, eventually
 from .kernel_api import bufinfo, live, parameters
 from .package_kit import MANIFEST, check, crcs, refused
@@ -27,15 +27,6 @@ def _camera(slots: int = 4, width: int = 640, height: int = 360) -> V4l2Camera:
     return camera
 
 
-def _next(camera: V4l2Camera, seconds: float = 10.0) -> Frame:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        frame = camera.capture()
-        if frame is not None:
-            return frame
-    raise AssertionError(f'no frame within {seconds} s: {camera.statistics()} {camera.pool_statistics()}')
-
-
 @check
 def camera_frames_are_the_drivers_own_buffers_and_come_back_to_it() -> None:
     camera = _camera()
@@ -44,7 +35,7 @@ def camera_frames_are_the_drivers_own_buffers_and_come_back_to_it() -> None:
         equal({bufinfo()[i].exporter for i in inodes}, {'videobuf2_vmalloc'}, 'exporter')
         seen, stamps, sequences = set(), [], []
         for _ in range(12):
-            with _next(camera) as frame:
+            with next_frame(camera) as frame:
                 seen.add(frame.data.buffers[0].identity.inode)
                 stamps.append(frame.header.stamp_ns)
                 sequences.append(frame.data.sequence)
@@ -61,12 +52,12 @@ def a_starved_camera_recovers_and_counts_what_it_lost() -> None:
     camera = _camera(slots=4)
     try:
         made = camera.pool_statistics().slots
-        held = [_next(camera) for _ in range(made)]
+        held = [next_frame(camera) for _ in range(made)]
         time.sleep(0.4)
         assert camera.capture() is None, 'there was no buffer left to fill'
         for frame in held:
             frame.release()
-        _next(camera).release()
+        next_frame(camera).release()
         assert camera.statistics().dropped >= 5, camera.statistics()
         eventually(lambda: camera.pool_statistics().states == {SlotState.FREE: made}, 'all slots are with the driver again')
     finally:
@@ -76,7 +67,7 @@ def a_starved_camera_recovers_and_counts_what_it_lost() -> None:
 @check
 def a_leased_frame_outlives_its_camera() -> None:
     camera = _camera()
-    frame = _next(camera)
+    frame = next_frame(camera)
     before = crcs(frame)
     camera.close()
     inode = frame.data.buffers[0].identity.inode
@@ -94,7 +85,7 @@ def what_the_camera_cannot_do_is_said() -> None:
         V4l2Camera('/dev/video0', 641, 359, 0.0, 'cam', now_ns=time.time_ns)
     first = _camera()
     try:
-        _next(first).release()
+        next_frame(first).release()
         with refused(CameraError, 'busy', 'another program uses it'):
             _camera(width=320, height=180)
     finally:

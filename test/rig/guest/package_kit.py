@@ -25,21 +25,16 @@ from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.layout import ImageLayout, PlaneLayout, compute_layout
 
 from ..virtual_result import VirtualResult
-from .harness import Check
+from .harness import Registry
 from .kernel_api import any_heap
 
 HERE = Path(__file__).resolve().parent
 MANIFEST = load_manifest(str(HERE.parent / 'models' / 'virtual_metis.yaml'))
-CHECKS: dict[str, Check] = {}
+_registry = Registry()
+CHECKS, check = _registry.checks, _registry.check
 RESULT_HEADER = 56
 _PROBE_CRC = 0xC0205561
 _PROBE = 'iIIIQII'
-
-
-def check(function: Check) -> Check:
-    """Register under its own name."""
-    CHECKS[function.__name__.replace('_', ' ')] = function
-    return function
 
 
 @contextmanager

@@ -34,31 +34,12 @@ from zc_perception.pixel.layout import ImageLayout
 
 from ..virtual_result import VirtualResult
 from .evidence import write_control
-from .harness import Check, equal
+from .harness import Registry, equal
 from .kernel_api import HEAP_EXPORTERS, METIS_PARAMETERS, TRACING, BufInfo, bufinfo, need_heap
 from .package_kit import LAYOUTS
 
-CHECKS: dict[str, Check] = {}
-
 HEAPS = tuple(HEAP_EXPORTERS)
 PAGE = os.sysconf('SC_PAGE_SIZE')
-
-
-def check(function: Check) -> Check:
-    """Register under its own name."""
-    CHECKS[_title(function)] = function
-    return function
-
-
-def check_each(*variants: str) -> Callable[[Callable[[str], None]], Callable[[str], None]]:
-    """Register once for each variant, which is its argument."""
-
-    def register(function: Callable[[str], None]) -> Callable[[str], None]:
-        for variant in variants:
-            CHECKS[f'{_title(function)} [{variant}]'] = partial(_run_variant, function, variant)
-        return function
-
-    return register
 
 
 def _run_variant(function: Callable[[str], None], variant: str) -> None:
@@ -68,8 +49,8 @@ def _run_variant(function: Callable[[str], None], variant: str) -> None:
     function(variant)
 
 
-def _title(function: Callable[..., None]) -> str:
-    return function.__name__.replace('_', ' ')
+_registry = Registry(_run_variant)
+CHECKS, check, check_each = _registry.checks, _registry.check, _registry.check_each
 
 
 # What the kernel does with dma-bufs.

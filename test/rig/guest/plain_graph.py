@@ -31,7 +31,7 @@ from zc_perception.pixel.fourcc import fourcc_name
 from .graph_variants import HEIGHT, IN_FLIGHT, PLAIN, SLOTS, VIVID_START_OF_EXPOSURE, WIDTH
 from .harness import wait
 from .package_kit import MANIFEST, accelerator
-from .sabotage import look_at_the_header
+from .sabotage import Consumer
 from .untouched_camera import UntouchedCamera, unmapped
 
 FPS = 5.0
@@ -54,12 +54,11 @@ class _Receiver:
         self.queue.close()
 
 
-class Spectator:
+class Spectator(Consumer):
     """See :class:`sabotage.Consumer`."""
 
     def __init__(self, graph: PlainGraph) -> None:
-        self.act: Callable[[Frame], None] = look_at_the_header
-        self.seen = 0
+        super().__init__()
         self._receiver = _Receiver(graph.publisher, 'spectator', 1)
         self._stop = False
         self._thread = threading.Thread(target=self._run, name='spectator')
@@ -72,11 +71,6 @@ class Spectator:
                 with frame:
                     self.act(frame)
                 self.seen += 1
-
-    def settled(self) -> None:
-        """See :class:`sabotage.Consumer`."""
-        seen = self.seen
-        wait(lambda: self.seen > seen, 10)
 
     def close(self) -> None:
         """Leave."""

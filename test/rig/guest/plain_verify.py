@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import time
 import traceback
@@ -12,8 +11,8 @@ from pathlib import Path
 
 from zc_perception.memory.heaps import Heap, open_heap
 
-from .harness import wait
-from .kernel_api import TRACING, any_heap, bufinfo, live
+from .harness import left_behind, wait
+from .kernel_api import any_heap
 from .plain_graph import PlainGraph, Spectator, untouched_camera, vivid_camera
 from .sabotage import SABOTAGES
 from .untouched_camera import ShadowHeap
@@ -55,12 +54,6 @@ GRAPHS: dict[str, Callable[[Path], Outcome]] = {
 }
 
 
-def _at_rest() -> dict[str, int]:
-    gc.collect()
-    wait(lambda: not any(live().values()), 10)
-    return live()
-
-
 def _cases(names: Sequence[str], out: Path) -> Iterator[tuple[str, Outcome]]:
     try:
         yield from _sabotaged([name for name in SABOTAGES if name in names], out)
@@ -72,14 +65,7 @@ def _cases(names: Sequence[str], out: Path) -> Iterator[tuple[str, Outcome]]:
                 yield name, graph(out / name)
             except Exception:
                 yield name, {'error': traceback.format_exc()}
-    yield (
-        AFTERWARDS,
-        {
-            'left_on_device': _at_rest(),
-            'buffers': {str(inode): info.exporter for inode, info in bufinfo().items()},
-            'instances': sorted(os.listdir(TRACING / 'instances')),
-        },
-    )
+    yield AFTERWARDS, left_behind()
 
 
 def cases(names: Sequence[str], out: Path) -> Iterator[tuple[str, Outcome]]:

@@ -33,13 +33,26 @@ from .kernel_api import SYSCALLS, any_heap
 from .verifier import NOTHING_AGAIN
 
 
-class Consumer(Protocol):
-    """One more consumer of the frames, in the same process: what it does with them is to be found out."""
+def look_at_the_header(frame: Frame) -> None:
+    """What a consumer does that touches no pixel."""
+    assert frame.header.stamp_ns
 
-    act: Callable[[Frame], None]
+
+class Consumer:
+    """One more consumer of the frames, in the process of the nodes: what it does with them is to be found out.
+
+    :ivar act: what it does with each, on a thread that is not the main one.
+    :ivar seen: how many it is done with.
+    """
+
+    def __init__(self) -> None:
+        self.act: Callable[[Frame], None] = look_at_the_header
+        self.seen = 0
 
     def settled(self) -> None:
         """Wait until the frame is done that may be at hand."""
+        seen = self.seen
+        wait(lambda: self.seen > seen, 10)
 
 
 class Running(Protocol):
@@ -52,11 +65,6 @@ class Running(Protocol):
 
     def second_inference(self) -> AbstractContextManager[None]:
         """One more inference node in this process."""
-
-
-def look_at_the_header(frame: Frame) -> None:
-    """What a consumer does that touches no pixel."""
-    assert frame.header.stamp_ns
 
 
 def _copy_with_numpy(frame: Frame) -> None:

@@ -8,7 +8,6 @@ starting nodes: one is done while the other is. Not while something is judged, t
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import signal
@@ -27,7 +26,8 @@ sys.path[:0] = [str(TEST), str(TEST.parent)]
 import yaml  # noqa: E402
 
 from rig.guest.graph_variants import DMA, IN_FLIGHT, PLAIN, SLOW  # noqa: E402
-from rig.guest.kernel_api import TRACING, bufinfo, live, use_one_cpu  # noqa: E402
+from rig.guest.harness import at_rest, left_behind  # noqa: E402
+from rig.guest.kernel_api import bufinfo, use_one_cpu  # noqa: E402
 from rig.guest.verifier import Outcome, judged  # noqa: E402
 
 ATTACHED, STARTED, AFTERWARDS = 'two_processes', 'two_processes_started', 'afterwards'
@@ -92,23 +92,14 @@ def _started(out: Path) -> Outcome:
     return judged(out / STARTED, ['--wait', str(_PATIENCE_S), '--', *_command(out, PLAIN)])
 
 
-def _at_rest() -> dict[str, int]:
-    """What the device still holds when everybody had time to let go."""
-    gc.collect()
-    deadline = time.monotonic() + 5.0
-    while any(live().values()) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    return live()
-
-
 def _cases(names: Sequence[str], out: Path) -> Iterator[tuple[str, Outcome]]:
     imports = threading.Thread(target=_import_graphs, name='imports')
     imports.start()
     if STARTED in names:
-        yield STARTED, _guarded(lambda: _started(out)) | {'left_on_device': _at_rest()}
+        yield STARTED, _guarded(lambda: _started(out)) | {'left_on_device': at_rest()}
     imports.join()
     if ATTACHED in names:
-        yield ATTACHED, _guarded(TwoNodes(out).judged) | {'left_on_device': _at_rest()}
+        yield ATTACHED, _guarded(TwoNodes(out).judged) | {'left_on_device': at_rest()}
     use_one_cpu()
     from rig.guest import verify_graphs
     from rig.guest.sabotage import SABOTAGES
@@ -121,15 +112,7 @@ def _cases(names: Sequence[str], out: Path) -> Iterator[tuple[str, Outcome]]:
     for name, graph in verify_graphs.GRAPHS.items():
         if name in names:
             yield name, _guarded(lambda name=name, graph=graph: graph(out / name))  # type: ignore[misc]
-    yield (
-        AFTERWARDS,
-        {
-            'left_on_device': _at_rest(),
-            'buffers': {str(inode): info.exporter for inode, info in bufinfo().items()},
-            'instances': sorted(os.listdir(TRACING / 'instances')),
-            'dynamic_events': (TRACING / 'dynamic_events').read_text(errors='replace'),
-        },
-    )
+    yield AFTERWARDS, left_behind()
 
 
 def _import_graphs() -> None:
