@@ -9,8 +9,10 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+import pytest
 from npu.json_schema import conforms
 
 from zc_perception import bench
@@ -48,3 +50,15 @@ def processes(runtime: Path, word: str = '') -> dict[int, str]:
             if own and int(folder.name) != os.getpid() and (not word or word in arguments):
                 found[int(folder.name)] = (folder / 'comm').read_text(encoding='ascii').strip()
     return found
+
+
+def instead_of_measuring(monkeypatch: pytest.MonkeyPatch, module: ModuleType, function: str, measured: object) -> list[Any]:
+    """The plans that a sub-command asks for, whose function returns *measured* at once."""
+    plans: list[Any] = []
+
+    def measure(plan: object, say: object) -> object:
+        plans.append(plan)
+        return measured
+
+    monkeypatch.setattr(module, function, measure)
+    return plans

@@ -11,16 +11,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
-from bench_kit import Start, processes, written
+from bench_kit import Start, instead_of_measuring, processes, written
 
 from zc_perception.bench import realtime
-from zc_perception.bench import realtime as realtime_command
 from zc_perception.bench import stand_ins as prefilled_camera
 from zc_perception.bench import zc_bench as program
 from zc_perception.bench.bare_worker import NAME
@@ -201,15 +199,8 @@ def test_the_knobs_reach_the_threads_or_the_worker_says_why_not(free_domain: int
 
 @pytest.fixture
 def planned(monkeypatch: pytest.MonkeyPatch) -> list[RealtimePlan]:
-    plans: list[RealtimePlan] = []
-
-    def measure(plan: RealtimePlan, say: object) -> Measured:
-        plans.append(plan)
-        figures: Mapping[str, Any] = {'p99_times_none': 0.8}
-        return Measured([Row('realtime_loaded', ALL, 1920, 1080, 30.0, 1.0, 1.0, 1.0, 1, figures=dict(figures))])
-
-    monkeypatch.setattr(realtime_command, 'measure_realtime', measure)
-    return plans
+    row = Row('realtime_loaded', ALL, 1920, 1080, 30.0, 1.0, 1.0, 1.0, 1, figures={'p99_times_none': 0.8})
+    return instead_of_measuring(monkeypatch, realtime, 'measure_realtime', Measured([row]))
 
 
 def test_options_become_the_plan_and_the_bar_is_p99(planned: list[RealtimePlan], capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
-from bench_kit import run_bench
+from bench_kit import instead_of_measuring, run_bench
 
 from zc_perception.bench import timeline
 from zc_perception.bench import zc_bench as program
@@ -66,14 +64,8 @@ def test_running_nodes_have_to_be_there(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 @pytest.fixture
 def planned(monkeypatch: pytest.MonkeyPatch) -> list[TimelinePlan]:
-    plans: list[TimelinePlan] = []
-
-    def measure(plan: TimelinePlan, say: Callable[[str], None]) -> tuple[Measured, dict[str, Any]]:
-        plans.append(plan)
-        return Measured(rows_of([record(), record()], CONDITION)), {'traceEvents': []}
-
-    monkeypatch.setattr(timeline, 'measure_timeline', measure)
-    return plans
+    rows = rows_of([record(), record()], CONDITION)
+    return instead_of_measuring(monkeypatch, timeline, 'measure_timeline', (Measured(rows), {'traceEvents': []}))
 
 
 def test_options_become_the_plan(planned: list[TimelinePlan], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

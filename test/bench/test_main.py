@@ -7,12 +7,11 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from bench_kit import Start, processes, written
+from bench_kit import Start, instead_of_measuring, processes, written
 
 from zc_perception.bench import link as link_command
 from zc_perception.bench import zc_bench as program
@@ -156,15 +155,8 @@ def test_arguments_that_are_unknown(arguments: list[str], message: str, capsys: 
 @pytest.fixture
 def measured(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Instead of measuring: one row, in which nothing arrived. The plans that were asked for."""
-    plans: list[Any] = []
-
-    def measure(plan: Any, say: Callable[[str], None]) -> Measured:
-        plans.append(plan)
-        series = {('link', 'shared_memory', Condition(640, 480, 0.0)): [Series([], 1.0, lost=20)]}
-        return Measured(make_rows(series, []), {'rmw': 'x'})
-
-    monkeypatch.setattr(link_command, 'measure_links', measure)
-    return plans
+    series = {('link', 'shared_memory', Condition(640, 480, 0.0)): [Series([], 1.0, lost=20)]}
+    return instead_of_measuring(monkeypatch, link_command, 'measure_links', Measured(make_rows(series, []), {'rmw': 'x'}))
 
 
 def test_a_run_in_which_nothing_arrived_is_reported(measured: list[Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

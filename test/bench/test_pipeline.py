@@ -10,10 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from bench_kit import run_bench
+from bench_kit import instead_of_measuring, run_bench
 
 from zc_perception.bench import pipeline
-from zc_perception.bench import pipeline as pipeline_command
 from zc_perception.bench import zc_bench as program
 from zc_perception.bench.pipeline import SETUPS, PipelinePlan, series_of
 from zc_perception.bench.rows import Row
@@ -196,14 +195,8 @@ def test_a_process_that_can_t_start_is_named(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.fixture
 def planned(monkeypatch: pytest.MonkeyPatch) -> list[PipelinePlan]:
-    plans: list[PipelinePlan] = []
-
-    def measure(plan: PipelinePlan, say: object) -> Measured:
-        plans.append(plan)
-        return Measured([Row('pipeline', '1_camera', 1920, 1080, 30.0, 1.0, 1.0, 1.0, 1)])
-
-    monkeypatch.setattr(pipeline_command, 'measure_pipelines', measure)
-    return plans
+    row = Row('pipeline', '1_camera', 1920, 1080, 30.0, 1.0, 1.0, 1.0, 1)
+    return instead_of_measuring(monkeypatch, pipeline, 'measure_pipelines', Measured([row]))
 
 
 def test_options_become_the_plan(planned: list[PipelinePlan], capsys: pytest.CaptureFixture[str]) -> None:

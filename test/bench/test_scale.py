@@ -6,15 +6,14 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from bench_kit import run_bench
+from bench_kit import instead_of_measuring, run_bench
 
 from zc_perception.bench import scale
-from zc_perception.bench import scale as scale_command
 from zc_perception.bench import zc_bench as program
 from zc_perception.bench.rows import Condition, Row, Series
 from zc_perception.bench.scale import DROPS, SCALE_BARS, ScalePlan, Search, Window, between, explain, measure_scale, window_of
@@ -187,37 +186,13 @@ def test_a_thread_that_keeps_the_lock_is_seen_in_what_others_wait() -> None:
 
 @pytest.fixture
 def planned(monkeypatch: pytest.MonkeyPatch) -> list[ScalePlan]:
-    plans: list[ScalePlan] = []
-
-    def measure(plan: ScalePlan, say: Callable[[str], None]) -> Measured:
-        plans.append(plan)
-        return Measured([Row('scale', '1_camera', *FULL_HD, 30.0, 1.0, 1.0, 1.0, 1)])
-
-    monkeypatch.setattr(scale_command, 'measure_scale', measure)
-    return plans
+    row = Row('scale', '1_camera', *FULL_HD, 30.0, 1.0, 1.0, 1.0, 1)
+    return instead_of_measuring(monkeypatch, scale, 'measure_scale', Measured([row]))
 
 
 def test_options_become_the_plan(planned: list[ScalePlan]) -> None:
-    arguments = [
-        '--cameras',
-        '8',
-        '2',
-        '2',
-        '--sizes',
-        'vga',
-        '1080p',
-        '--rates',
-        '15',
-        '60',
-        '--seconds',
-        '3',
-        '--repetitions',
-        '4',
-        '--in-step',
-        '--depth',
-        '3',
-    ]
-    assert program.main(['scale', *arguments, '--delay-ms', '1']) == 0
+    arguments = ['--cameras', '8', '2', '2', '--sizes', 'vga', '1080p', '--rates', '15', '60', '--seconds', '3', '--repetitions', '4']
+    assert program.main(['scale', *arguments, '--in-step', '--depth', '3', '--delay-ms', '1']) == 0
     assert planned == [ScalePlan((2, 8), (VGA, FULL_HD), (15.0, 60.0), 3.0, 1.0, 4, True, 3)]
     assert program.main(['scale', '--check']) == 1 and planned[-1] == ScalePlan()
 

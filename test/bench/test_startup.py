@@ -9,11 +9,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from bench_kit import run_bench
+from bench_kit import instead_of_measuring, run_bench
 
 import zc_perception
 from zc_perception.bench import startup
-from zc_perception.bench import startup as startup_command
 from zc_perception.bench import zc_bench as program
 from zc_perception.bench.rows import Row
 from zc_perception.bench.startup import (
@@ -169,14 +168,8 @@ def test_a_cold_start_has_neither_the_package_nor_its_libraries() -> None:
 
 @pytest.fixture
 def planned(monkeypatch: pytest.MonkeyPatch) -> list[StartupPlan]:
-    plans: list[StartupPlan] = []
-
-    def measure(plan: StartupPlan, say: Callable[[str], None]) -> Measured:
-        plans.append(plan)
-        return Measured([Row(PUBLISHED, WARM, 640, 360, 30.0, 1e6, 1e6, 1e6, 1)])
-
-    monkeypatch.setattr(startup_command, 'measure_startup', measure)
-    return plans
+    row = Row(PUBLISHED, WARM, 640, 360, 30.0, 1e6, 1e6, 1e6, 1)
+    return instead_of_measuring(monkeypatch, startup, 'measure_startup', Measured([row]))
 
 
 def test_options_become_the_plan(planned: list[StartupPlan], capsys: pytest.CaptureFixture[str]) -> None:
