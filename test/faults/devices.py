@@ -15,7 +15,7 @@ from rclpy.logging import LoggingSeverity, get_logger_effective_level, set_logge
 import faults
 from faults.harness import Trial, fault
 from faults.holdings import frame_mappings, holding, settled_excess, with_slots
-from faults.scarcity import sockets_of
+from faults.program import own_sockets
 
 _NODES = ('capture', 'inference')
 CAMERA = ('unplugged', 'silent', 'bad')
@@ -68,7 +68,7 @@ class Books:
 @fault('a camera that fails', 'a camera that is unplugged, silent or broken is waited for and comes back by itself; nothing of it stays',
        staged=False)  # fmt: skip
 def camera(trial: Trial) -> None:
-    with quiet(), sockets_of(trial), fleet(trial.domain, capture={'slots': SLOTS}) as nodes:
+    with quiet(), own_sockets(trial.folder), fleet(trial.domain, capture={'slots': SLOTS}) as nodes:
         before, books = with_slots(holding(os.getpid()), SLOTS), Books.of(nodes)
         for mode in CAMERA[:2] if trial.short else CAMERA * 4:
             nodes.camera.mode = mode
@@ -87,7 +87,7 @@ def camera(trial: Trial) -> None:
 @fault('an accelerator that fails', 'a card that is pulled or late costs frames, each counted, and never the node; it is taken up again',
        staged=False)  # fmt: skip
 def accelerator(trial: Trial) -> None:
-    with quiet(), sockets_of(trial), fleet(trial.domain, capture={'slots': SLOTS}, inference={'timeout': 0.2}) as nodes:
+    with quiet(), own_sockets(trial.folder), fleet(trial.domain, capture={'slots': SLOTS}, inference={'timeout': 0.2}) as nodes:
         before, books = with_slots(holding(os.getpid()), SLOTS), Books.of(nodes)
         nodes.camera.mode = ''
         nodes.well('capture: camera')

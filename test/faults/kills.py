@@ -15,7 +15,7 @@ from nodes.container_kit import Container, client, install
 from faults.accounts import WITNESS
 from faults.harness import EVERYBODY, Trial, fault
 from faults.holdings import frame_mappings, holding, settled_excess
-from faults.scarcity import sockets_of
+from faults.program import own_sockets
 from faults.stage import CAMERA
 from faults.witness import Witness, until
 
@@ -106,7 +106,7 @@ def container(trial: Trial) -> None:
     installed = trial.folder / 'i'
     installed.mkdir()
     install(installed)
-    with sockets_of(trial):
+    with own_sockets(trial.folder):
         Witness(trial.domain).close()  # loads what is loaded once
         held = holding(os.getpid())
         witness = Witness(trial.domain)

@@ -18,7 +18,7 @@ if __name__ == '__main__':
 
 from faults.harness import Trial, fault
 from faults.holdings import excess, holding, resident_bytes
-from faults.scarcity import sockets_of
+from faults.program import own_sockets
 
 _WARM = 5
 _CONTEXT_EVERY = 50
@@ -33,7 +33,7 @@ _JUDGED_LIVES = 500
 @fault('a thousand lives', 'nodes that were made, streamed and were destroyed a thousand times in one process leave nothing', staged=False)
 def thousand(trial: Trial) -> None:
     count = trial.times(20, 1000)
-    with sockets_of(trial):
+    with own_sockets(trial.folder):
         done = subprocess.run(
             [sys.executable, __file__, str(count)], env=os.environ | {'ROS_DOMAIN_ID': str(trial.domain)}, capture_output=True, text=True,
             timeout=900.0, check=False,

@@ -15,8 +15,7 @@ if __name__ == '__main__':
 
 from faults.file_garbage import garbage
 from faults.harness import Trial, fault
-from faults.program import Running
-from faults.scarcity import sockets_of
+from faults.program import Running, own_sockets
 
 PROGRAMS = ('capture_node', 'inference_node', 'overlay_node', 'perception')
 _TIMEOUT_S = 30.0
@@ -39,7 +38,7 @@ def verdict(program: str, code: int, output: str) -> str:
 @fault('garbage for a parameter file', 'whatever a parameter file holds, the program ends with 2 and one line, or runs; never a traceback',
        staged=False)  # fmt: skip
 def files(trial: Trial) -> None:
-    with sockets_of(trial):
+    with own_sockets(trial.folder):
         paths = []
         for number, content in enumerate(garbage(trial.times(12, 300), trial.random)):
             paths.append(trial.folder / f'{number}.yaml')

@@ -8,9 +8,11 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 from nodes.programs import BIN, Program, environment
+from ros_domains import discovery_range
 
 
 class Running(Program):
@@ -72,3 +74,18 @@ class Running(Program):
         if self.process.stdin is not None:
             with contextlib.suppress(BrokenPipeError):
                 self.process.stdin.close()
+
+
+@contextlib.contextmanager
+def own_sockets(folder: Path) -> Iterator[Path]:
+    """A folder for sockets of our own below *folder*, whose name must be short; logs go to *folder*, too, and ROS stays on this machine."""
+    sockets = folder / 's'
+    sockets.mkdir(mode=0o700, exist_ok=True)
+    names = {'ZC_RUNTIME_DIR': str(sockets), 'ROS_HOME': str(folder), 'ROS_AUTOMATIC_DISCOVERY_RANGE': discovery_range()}
+    before = {name: os.environ.get(name) for name in names}
+    os.environ |= names
+    try:
+        yield sockets
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name, None) if value is None else os.environ.update({name: value})

@@ -18,12 +18,11 @@ from lifecycle_msgs.msg import Transition
 from lifecycle_msgs.srv import ChangeState
 from memory_link import RawPeer
 from nodes.programs import parameters
-from ros_domains import discovery_range
 from std_srvs.srv import Trigger
 
 from faults.harness import EVERYBODY, Trial, fault
 from faults.holdings import frame_mappings
-from faults.program import Running
+from faults.program import Running, own_sockets
 from faults.witness import Witness, until
 from zc_perception.camera.recording import RecordingReader
 from zc_perception.link.shared_memory.protocol import MessageType
@@ -108,7 +107,7 @@ ROOMY = {'pattern': 'counter', 'width': 1280, 'height': 720, 'framerate': 20.0, 
 @fault('ENOMEM in inference', 'a consumer that can not map a frame loses that frame, counts it and says why; it detects again when it can',
        staged=False, long_only=True)  # fmt: skip
 def enomem_inference(trial: Trial) -> None:
-    with sockets_of(trial), contextlib.ExitStack() as ending:
+    with own_sockets(trial.folder), contextlib.ExitStack() as ending:
         witness = Witness(trial.domain, frames=False)
         ending.callback(witness.close)
         capture = ending.enter_context(Running('capture_node', *parameters(**ROOMY, autostart=False), domain=trial.domain))
@@ -139,7 +138,7 @@ def enomem_inference(trial: Trial) -> None:
 @fault('ENOMEM in capture', 'a camera process without memory for its buffers lives on, says why, and streams when there is some',
        staged=False)  # fmt: skip
 def enomem_capture(trial: Trial) -> None:
-    with sockets_of(trial), contextlib.ExitStack() as ending:
+    with own_sockets(trial.folder), contextlib.ExitStack() as ending:
         witness = Witness(trial.domain, frames=False)
         ending.callback(witness.close)
         capture = ending.enter_context(Running('capture_node', *parameters(**HUGE, autostart=False), domain=trial.domain))
@@ -166,21 +165,6 @@ def enomem_capture(trial: Trial) -> None:
 def _change(witness: Witness, transition: int) -> bool:
     request = ChangeState.Request(transition=Transition(id=transition))
     return bool(witness.call(ChangeState, '/capture/change_state', request).success)
-
-
-@contextlib.contextmanager
-def sockets_of(trial: Trial) -> Iterator[Path]:
-    """A folder for sockets, in the environment."""
-    folder = trial.folder / 's'
-    folder.mkdir(mode=0o700, exist_ok=True)
-    names = {'ZC_RUNTIME_DIR': str(folder), 'ROS_HOME': str(trial.folder), 'ROS_AUTOMATIC_DISCOVERY_RANGE': discovery_range()}
-    before = {name: os.environ.get(name) for name in names}
-    os.environ |= names
-    try:
-        yield folder
-    finally:
-        for name, value in before.items():
-            os.environ.pop(name) if value is None else os.environ.update({name: value})
 
 
 def small_disk(folder: Path, options: str, afterwards: str = '') -> list[str]:
@@ -225,7 +209,7 @@ def enospc_others(trial: Trial) -> None:
     disk = trial.folder / 'd'
     if why := _can_mount(disk):
         trial.absent(why)
-    with sockets_of(trial), contextlib.ExitStack() as ending:
+    with own_sockets(trial.folder), contextlib.ExitStack() as ending:
         # The folder itself is the only inode.
         sockets = Running(
             'capture_node', *parameters(**ROOMY), domain=trial.domain, variables={'ZC_RUNTIME_DIR': str(disk)},

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import os
 import signal
 import statistics
 import sys
@@ -37,13 +36,13 @@ from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.parameter import Parameter
 from rclpy.qos import QoSProfile
-from ros_domains import discovery_range, locked_domain
+from ros_domains import locked_domain
 from vision_msgs.msg import Detection2DArray
 
 import faults
 from faults.harness import Trial, fault
 from faults.holdings import FRAME_KIND, descriptors, frame_buffers, frame_mappings, is_ours, resident_bytes, threads
-from faults.program import Running
+from faults.program import Running, own_sockets
 from faults.witness import until
 
 CAMERAS = ('front', 'left', 'right', 'rear')
@@ -249,11 +248,11 @@ def soak(
     :param minute_s: how long a minute is.
     :param folder: short; for sockets and logs.
     """
-    sockets = folder / 's'
-    sockets.mkdir(mode=0o700, exist_ok=True)
-    variables = {'ZC_RUNTIME_DIR': str(sockets), 'ROS_HOME': str(folder), 'ROS_AUTOMATIC_DISCOVERY_RANGE': discovery_range()}
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ |= variables
+    with own_sockets(folder):
+        return _soak(minutes, warm_up_s, minute_s, domain, say)
+
+
+def _soak(minutes: int, warm_up_s: float, minute_s: float, domain: int, say: Callable[[Minute], object]) -> Soak:
     values = parameters(
         pattern='counter', width=128, height=128, framerate=FRAMERATE, slots=SLOTS, quarantine=0.2, model='hog', heap='memfd',
     )  # fmt: skip
@@ -303,8 +302,6 @@ def soak(
             if each is not None:
                 each.__exit__()
         onlooker.close()
-        for name, value in before.items():
-            os.environ.pop(name) if value is None else os.environ.update({name: value})
 
 
 @fault('four cameras for a while', 'while consumers are killed and parameters change, memory, descriptors and threads stay and detections '

@@ -12,6 +12,7 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Collection
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,11 +20,10 @@ from typing import TYPE_CHECKING, Any
 from lifecycle_msgs.msg import Transition
 from lifecycle_msgs.srv import ChangeState
 from nodes.programs import parameters
-from ros_domains import discovery_range
 
 from faults.accounts import noticed, tally
 from faults.holdings import frame_buffers, holding, settled_excess, with_slots
-from faults.program import Running
+from faults.program import Running, own_sockets
 from faults.witness import DEPTH, NAME, Witness, until
 from zc_perception.observe.frame_log import FrameLogReader, RecordKind, find_frame_logs
 
@@ -68,13 +68,11 @@ class Stage:
         sys.setswitchinterval(0.0005)
         self.folder = folder
         self.domain = domain
-        self.sockets = folder / 's'
-        self.sockets.mkdir(mode=0o700, exist_ok=True)
+        self._environment = ExitStack()
+        self.sockets = self._environment.enter_context(own_sockets(folder))
         self._logs: dict[int, FrameLogReader] = {}
         self._published: list[int] = []
         self.programs: dict[str, Running] = {}
-        self._before = {name: os.environ.get(name) for name in ('ZC_RUNTIME_DIR', 'ROS_HOME', 'ROS_AUTOMATIC_DISCOVERY_RANGE')}
-        os.environ |= {'ZC_RUNTIME_DIR': str(self.sockets), 'ROS_HOME': str(folder), 'ROS_AUTOMATIC_DISCOVERY_RANGE': discovery_range()}
         try:
             self.start('capture')
             self.start('inference')
@@ -84,6 +82,7 @@ class Stage:
         except BaseException:
             for program in self.programs.values():
                 program.__exit__()
+            self._environment.close()
             raise
 
     def start(self, role: str, variables: dict[str, str] | None = None) -> Running:
@@ -258,11 +257,7 @@ class Stage:
             program.__exit__()
         for log in self._logs.values():
             log.close()
-        for name, value in self._before.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
+        self._environment.close()
 
     def __enter__(self) -> Stage:
         return self
