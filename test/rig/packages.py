@@ -33,6 +33,8 @@ ARM64 = 'arm64'
 BOOT_MODULES = ('9pnet_virtio', '9p', 'overlay')
 #: Loaded when a run asks for it.
 CAMERA_MODULES = ('vivid',)
+#: Likewise: webcams on USB, a port to plug one in, and what lets a program be one. Debian's kernel for arm64 is not asked for them.
+USB_MODULES = ('uvcvideo', 'dummy_hcd', 'gadgetfs')
 
 _CHECK_EVERY_S = 24 * 3600.0
 
@@ -64,6 +66,16 @@ class Kernel:
     def headers(self) -> Path:
         """Return the folder for ``make -C``."""
         return self.root / 'usr/src' / f'linux-headers-{self.release}'
+
+    @property
+    def wanted_modules(self) -> tuple[str, ...]:
+        """Return what is unpacked for it, beside what these need."""
+        return (*BOOT_MODULES, *CAMERA_MODULES, *(() if self.flavour == ARM64 else USB_MODULES))
+
+    @property
+    def complete(self) -> bool:
+        """Return whether all of it is unpacked: an earlier state of the tests may have wanted fewer modules."""
+        return self.image.is_file() and all((self.root / 'modules' / f'{name}.ko').is_file() for name in self.wanted_modules)
 
     @property
     def busybox(self) -> Path:
@@ -121,15 +133,15 @@ def current(cache: Path, flavour: str = ORDINARY, *, now: float | None = None) -
     state_file = cache / 'kernel.json'
     state = _read_state(state_file)
     cached = Kernel(state['version'], cache / 'kernels' / state['version'], flavour) if state else None
-    if cached and cached.image.is_file() and 0 <= now - float(state['checked']) < _CHECK_EVERY_S:
+    if cached and cached.complete and 0 <= now - float(state['checked']) < _CHECK_EVERY_S:
         return cached
     try:
         version = _newest_version(flavour)
         kernel = Kernel(version, cache / 'kernels' / version, flavour)
-        if not kernel.image.is_file():
+        if not kernel.complete:
             _fetch(kernel)
     except SetupError as error:
-        if not (cached and cached.image.is_file()):
+        if not (cached and cached.complete):
             raise RigUnavailable(f'the kernel packages are not cached and cannot be fetched: {error}') from error
         kernel = cached  # and ask again tomorrow: without a network each attempt takes its time
     state_file.write_text(json.dumps({'version': kernel.version, 'checked': now}), encoding='utf-8')
@@ -160,23 +172,23 @@ def _fetch(kernel: Kernel) -> None:
         for package in (*fetch(of_kernel, downloads, kernel.foreign), *fetch(of_build, downloads)):
             unpack(package, scratch)
         shutil.rmtree(downloads)
-        _keep_modules(scratch, version)
+        _keep_modules(scratch, kernel)
         # The packaged Makefile includes its common part by an absolute path below /usr/src.
         makefile = scratch / 'usr/src' / f'linux-headers-{kernel.release}' / 'Makefile'
         makefile.write_text(makefile.read_text(encoding='utf-8').replace('/usr/src/', f'{kernel.root}/usr/src/'), encoding='utf-8')
 
 
-def _keep_modules(scratch: Path, version: str) -> None:
+def _keep_modules(scratch: Path, kernel: Kernel) -> None:
     """Unpack the modules that the rig loads into ``modules/`` and drop the other four thousand."""
     tree = next(path for path in (scratch / 'lib/modules', scratch / 'usr/lib/modules') if path.is_dir())
     kept = scratch / 'modules'
     kept.mkdir()
     packed = {path.name.split('.')[0].replace('-', '_'): path for path in tree.rglob('*.ko*')}
-    wanted = [*BOOT_MODULES, *CAMERA_MODULES]
+    wanted = list(kernel.wanted_modules)
     while wanted:
         name = wanted.pop()
         if name not in packed:
-            raise RigUnavailable(f'the kernel package {version} has no module {name!r}, which the rig needs')
+            raise RigUnavailable(f'the kernel package {kernel.version} has no module {name!r}, which the rig needs')
         target = kept / f'{name}.ko'
         if target.exists():
             continue

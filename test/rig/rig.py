@@ -67,6 +67,7 @@ class Rig:
         timeout: float,
         out_dir: Path,
         vivid: str | Mapping[str, object] | bool | None = None,
+        usb: bool = False,
         module_params: str | Mapping[str, object] = '',
         env: Mapping[str, str] | None = None,
         cwd: Path | None = None,
@@ -78,9 +79,10 @@ class Rig:
         """Run `command` as root in a fresh guest; its artifacts go to ``$RIG_OUT``, which is `out_dir`.
 
         The guest sees this machine's files, read-only under a writable layer that is thrown away.
-        ``vivid`` is None for no camera, True for one, or the parameters of the vivid module; the virtual
-        Metis is always there, with `module_params`. `append` goes to the kernel's command line. One processor costs
-        this machine a third less than two for the same work; what looks for races needs `cpus=2`.
+        ``vivid`` is None for no camera, True for one, or the parameters of the vivid module; ``usb`` is for
+        webcams that the command plugs in. The virtual Metis is always there, with `module_params`. `append`
+        goes to the kernel's command line. One processor costs this machine a third less than two for the same
+        work; what looks for races needs `cpus=2`.
         """
         kernel, module, archive = self._prepared()
         out_dir.mkdir(parents=True, exist_ok=True)
@@ -95,9 +97,9 @@ class Rig:
             'RIG_BUSYBOX': str(kernel.busybox),
             **(env or {}),
         }
-        loads = [(path, '') for path in kernel.load_order(('vivid',))] if vivid not in (None, False) else []
-        if loads:
-            loads[-1] = (loads[-1][0], VIVID_DEFAULT if vivid is True else _parameters(vivid))
+        wanted = (*(() if vivid in (None, False) else ('vivid',)), *(packages.USB_MODULES if usb else ()))
+        given = {'vivid': VIVID_DEFAULT if vivid is True else _parameters(vivid)}
+        loads = [(path, given.get(path.stem, '')) for path in kernel.load_order(wanted)] if wanted else []
         loads.append((module, _parameters(module_params)))
         boot = machine.Boot(
             image=kernel.image,

@@ -161,8 +161,9 @@ class Archive:
         return f'{prefix}{self.version}-{flavour}'
 
     def _fetch(self, kernel: packages.Kernel) -> None:
-        kernel.image.parent.mkdir(parents=True)
-        kernel.image.touch()
+        for file in (kernel.image, *(kernel.root / 'modules' / f'{name}.ko' for name in kernel.wanted_modules)):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.touch()
 
     def current(self, now: float, flavour: str = packages.ORDINARY) -> str:
         """Return the version that is used at the time `now`."""
@@ -184,6 +185,15 @@ def test_a_newer_kernel_is_looked_for_once_a_day(tmp_path: Path, monkeypatch: py
         archive.version = f'6.12.{number}+deb12'
         archive.current(number * day)
     assert len(list((tmp_path / 'kernels').iterdir())) == 2
+
+
+def test_a_cached_kernel_without_a_module_that_is_wanted_now_is_fetched_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    archive = Archive(monkeypatch, tmp_path)
+    archive.current(0.0)
+    module = tmp_path / 'kernels/6.12.1+deb12/modules/uvcvideo.ko'
+    module.unlink()
+    archive.current(1.0)
+    assert module.is_file()
 
 
 @pytest.mark.parametrize('content', ['', 'no json', '{}', '{"version": "6.12.9+deb12", "checked": 0}', '{"version": 1}'])

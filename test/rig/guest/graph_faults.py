@@ -11,9 +11,10 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 
 from zc_perception.errors import ZcError
 
@@ -65,8 +66,8 @@ class Running:
 
 
 @contextmanager
-def streaming_graph(device: str = SINGLE, **inference: object) -> Iterator[Running]:
-    """Capture, inference and overlay in this process, started."""
+def streaming_graph(device: str = SINGLE, capture: Mapping[str, object] = MappingProxyType({}), **inference: object) -> Iterator[Running]:
+    """Capture, inference and overlay in this process, started; with these parameters instead of those here."""
     import rclpy  # only these checks need ROS, whose import takes long in the guest
 
     from zc_perception.nodes.perception import PerceptionGraph
@@ -76,7 +77,7 @@ def streaming_graph(device: str = SINGLE, **inference: object) -> Iterator[Runni
     context = rclpy.Context()
     rclpy.init(context=context)
     try:
-        graph = PerceptionGraph(context, {'capture': CAPTURE | {'device': device}, 'inference': INFERENCE | inference})
+        graph = PerceptionGraph(context, {'capture': {**CAPTURE, 'device': device, **capture}, 'inference': INFERENCE | inference})
         with NodeGroup(context, graph.nodes, lambda: None) as group:
             group.start()
             yield Running(graph, baseline)

@@ -1,0 +1,298 @@
+"""A webcam on USB: :mod:`rig.guest.usb_webcam` is plugged in, the kernel's ``uvcvideo`` drives it, and this package opens it.
+
+``usb_run.py`` is the script for these checks; results go to ``$RIG_OUT/usb_checks.json``.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from camera.jpeg_kit import jpeg, without_tables
+from environment import turbojpeg
+
+from zc_perception.camera.v4l2.camera import V4l2Camera
+from zc_perception.camera.v4l2.device import capture_devices, find_device
+from zc_perception.errors import CameraBusyError, CameraError, CameraLostError, ConfigError
+from zc_perception.frame import Frame
+from zc_perception.memory.ledger import CopyLedger, LedgerEntry
+from zc_perception.negotiation.constraints import BufferConstraints
+from zc_perception.pixel.fourcc import fourcc_name
+
+from .camera_faults import until_raises
+from .camera_kit import capture_until, configured, next_frame, opened
+from .graph_faults import PATIENCE_S, streaming_graph
+from .harness import Check, equal, eventually, run
+from .kernel_api import bufinfo
+from .package_kit import accelerator, device_crcs, kernel_crcs, refused
+from .usb_descriptors import MJPG, SERIAL, STRINGS
+from .usb_pictures import number_of, yuyv_frame
+
+RESULTS = 'usb_checks.json'
+CHECKS: dict[str, Check] = {}
+SMALL, LARGE = (320, 240), (640, 480)
+_BYTES = SMALL[0] * SMALL[1] * 2
+# A picture of the webcam shows its number's last bits, as bars.
+_BARS = 8
+_PICTURES = 8
+_DARK, _BRIGHT = 40, 215
+
+
+def check(function: Check) -> Check:
+    """Register under its own name."""
+    CHECKS[function.__name__.replace('_', ' ')] = function
+    return function
+
+
+def check_each(*variants: str) -> Callable[[Callable[[str], None]], Callable[[str], None]]:
+    """Register once for each variant, which is its argument."""
+
+    def register(function: Callable[[str], None]) -> Callable[[str], None]:
+        for variant in variants:
+            CHECKS[f'{function.__name__.replace("_", " ")} [{variant}]'] = partial(function, variant)
+        return function
+
+    return register
+
+
+def _bars(number: int, width: int, height: int) -> np.ndarray:
+    bits = (number >> (np.arange(width) * _BARS // width)) & 1
+    return np.repeat(np.where(bits, _BRIGHT, _DARK).astype(np.uint8)[np.newaxis], height, axis=0)
+
+
+@cache
+def _jpegs() -> Path:
+    """The webcam's JPEGs: 4:2:2 and without Huffman tables, as of most webcams."""
+    turbojpeg.load()
+    home = Path('/tmp/webcam')
+    for picture in MJPG:
+        folder = home / f'{picture.width}x{picture.height}'
+        folder.mkdir(parents=True)
+        for number in range(_PICTURES):
+            grey = _bars(number, picture.width, picture.height)
+            (folder / f'{number}.jpg').write_bytes(without_tables(jpeg(np.dstack([grey] * 3))))
+    return home
+
+
+class Webcam:
+    """A webcam that is plugged in from here on.
+
+    :param path: its device node.
+    """
+
+    def __init__(self, **faults: int) -> None:
+        script = str(Path(__file__).with_name('usb_webcam.py'))
+        self._others = _nodes()
+        command = [sys.executable, '-S', script, str(_jpegs()), *(f'{name}={number}' for name, number in faults.items())]
+        self._process = subprocess.Popen(command, stdin=subprocess.PIPE)
+        try:
+            eventually(lambda: _webcams() != [], 'uvcvideo sees the webcam', PATIENCE_S)
+            (self.path,) = _webcams()
+        except BaseException:
+            self.unplug()
+            raise
+
+    def unplug(self) -> None:
+        """Pull it out, if that hasn't been done. Afterwards there is no device node of it."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        equal(self._process.wait(PATIENCE_S), 0, 'status of the webcam')
+        eventually(lambda: _nodes() == self._others, 'its nodes go', PATIENCE_S)
+
+
+def _nodes() -> set[Path]:
+    return set(Path('/dev').glob('video*'))
+
+
+def _webcams() -> list[str]:
+    return [path for path, card in capture_devices() if STRINGS[2] in card]
+
+
+@contextmanager
+def plugged(**faults: int) -> Iterator[Webcam]:
+    """A webcam; afterwards there is none."""
+    webcam = Webcam(**faults)
+    try:
+        yield webcam
+    finally:
+        webcam.unplug()
+
+
+@contextmanager
+def streaming(path: str, consumers: Sequence[BufferConstraints] = (), slots: int = 6, **options: Any) -> Iterator[V4l2Camera]:
+    """A configured camera."""
+    camera = opened(path, **{'size': SMALL, **options})
+    try:
+        yield configured(camera, consumers, slots)
+    finally:
+        camera.close()
+
+
+def _number_in(frame: Frame) -> int:
+    """What its pixels say, all of which have to be right."""
+    with frame.map() as planes:
+        pixels = np.ascontiguousarray(planes[0]).tobytes()
+        if len(planes) == 1:
+            number = number_of(pixels)
+            assert pixels == yuyv_frame(number, len(pixels)), f'the pixels of frame {number} are not its own'
+            return number
+        luma, chroma = planes[0].astype(int), planes[1].astype(int)
+    number = sum(1 << bit for bit in range(_BARS) if luma[:, (2 * bit + 1) * luma.shape[1] // (2 * _BARS)].mean() > 128)
+    furthest = int(np.abs(luma - _bars(number, frame.data.width, frame.data.height)).max()), int(np.abs(chroma - 128).max())
+    assert max(furthest) <= 8, f'luma and chroma of picture {number} are up to {furthest} off'
+    return number
+
+
+def _counted(camera: V4l2Camera) -> int:
+    """The frames that came and those that were missing, by the camera's own count."""
+    statistics = camera.statistics()
+    return statistics.captured + statistics.lost + statistics.no_slot + statistics.bad
+
+
+@check
+def yuyv_of_a_usb_camera_reaches_the_device_as_the_webcam_sent_it() -> None:
+    with plugged() as webcam, accelerator() as npu:
+        for _ in range(2):  # the second time a part of a frame is still waiting in the webcam
+            ledger = CopyLedger()
+            with streaming(webcam.path, [npu.constraints()], pixel_format='YUYV', ledger=ledger) as camera:
+                equal((camera.memory, camera.heap_name, camera.framerate), ('export', 'v4l2/uvcvideo', 30.0), 'memory and rate')
+                inodes = {buffer.identity.inode for slot in camera.slots for buffer in slot.buffers}
+                equal({bufinfo()[inode].exporter for inode in inodes}, {'videobuf2_vmalloc'}, 'exporter')
+                with next_frame(camera) as frame:
+                    first, ahead = frame.data.sequence, _number_in(frame) - frame.data.sequence
+                    looked_at = frame.data.buffers[0].identity.inode
+                counted = _counted(camera)
+                for _ in range(20):
+                    with next_frame(camera) as frame:
+                        last = frame.data.sequence
+                        sent = yuyv_frame(last + ahead, _BYTES)
+                        equal(device_crcs(npu, frame), [zlib.crc32(sent)], f'what the device saw of frame {last + ahead}')
+                equal(_counted(camera) - counted, last - first, 'frames, each counted')
+                mapped = {buffer.identity.inode for slot in camera.slots for buffer in slot.buffers if buffer.mapped}
+                equal(mapped, {looked_at}, 'mapped buffers: that of the first frame')
+                equal((camera.restarts, ledger.entries()), (0, {}), 'restarts and copies')
+                equal(camera.facts()['timestamp source'], 'start of exposure', 'source of the timestamps')
+
+
+@check
+def jpegs_of_a_usb_camera_are_decoded_once_each() -> None:
+    ledger = CopyLedger()
+    with plugged() as webcam, streaming(webcam.path, size=LARGE, ledger=ledger) as camera:
+        choice = str(camera.facts()['choice'])
+        assert 'YUYV does 5 Hz there' in choice, choice
+        ahead = None
+        for _ in range(10):
+            with next_frame(camera) as frame:
+                equal(fourcc_name(frame.data.fourcc), 'NV12', 'format')
+                difference = (_number_in(frame) - frame.data.sequence) % _PICTURES
+                ahead = difference if ahead is None else ahead
+                equal(difference, ahead, 'number in the picture, less that of the frame')
+        statistics = camera.statistics()
+        equal(statistics.bad, 0, 'bad pictures')
+    # What was decoded and not fetched any more is booked, too.
+    booked = ledger.entries()
+    equal(list(booked), ['decode'], 'copies')
+    each = LARGE[0] * LARGE[1] * 3 // 2
+    equal(booked['decode'], LedgerEntry(booked['decode'].count, booked['decode'].count * each), 'bytes')
+    assert booked['decode'].count >= statistics.captured, (booked, statistics)
+
+
+@check_each('short=5', 'marked=5')
+def frames_that_a_usb_camera_spoils_are_counted_and_no_others(fault: str) -> None:
+    name, _, every = fault.partition('=')
+    with plugged(**{name: int(every)}) as webcam, streaming(webcam.path, pixel_format='YUYV') as camera:
+        with next_frame(camera) as frame:
+            first, ahead = frame.data.sequence, _number_in(frame) - frame.data.sequence
+        counted = _counted(camera)
+        for _ in range(20):
+            with next_frame(camera) as frame:
+                number, last = _number_in(frame), frame.data.sequence
+                equal(number, last + ahead, 'number in the picture')
+                assert number % int(every), f'frame {number} was spoilt'
+        statistics = camera.statistics()
+        spoilt = sum(number % int(every) == 0 for number in range(first + ahead, last + ahead))
+        assert statistics.lost + statistics.bad >= spoilt > 0, (statistics, spoilt)
+        equal(_counted(camera) - counted, last - first, 'frames, each counted')
+        equal(camera.restarts, 0, 'restarts')
+        print(f'          {statistics}')
+
+
+@check_each('YUYV', 'MJPG')
+def a_usb_camera_that_is_unplugged_is_lost_and_found_again(pixel_format: str) -> None:
+    size = SMALL if pixel_format == 'YUYV' else LARGE
+    with plugged() as webcam:
+        camera = opened(webcam.path, size=size, pixel_format=pixel_format)
+        try:
+            configured(camera)
+            identity = camera.identity
+            assert f'serial {SERIAL}' in identity, identity
+            next_frame(camera).release()
+            held = next_frame(camera)
+            before = kernel_crcs(held)
+            webcam.unplug()
+            until_raises(camera, CameraLostError, webcam.path, 'unplugged')
+            equal(kernel_crcs(held), before, 'pixels of a frame that was leased')
+        finally:
+            camera.close()
+        equal(find_device(identity), None, 'found while it is away')
+    with plugged() as webcam:
+        equal(find_device(identity), webcam.path, 'its node')
+        with streaming(webcam.path, size=size, pixel_format=pixel_format) as again:
+            equal(again.identity, identity, 'identity')
+            with next_frame(again) as frame:
+                _number_in(frame)
+    equal(kernel_crcs(held), before, 'pixels of a frame that was leased')
+    held.release()
+
+
+@check
+def a_usb_camera_has_its_controls_and_names_who_uses_it() -> None:
+    with plugged() as webcam, streaming(webcam.path, pixel_format='YUYV') as camera:
+        info = camera.controls()['brightness']
+        equal((info.minimum, info.maximum, info.step, info.default), (-64, 64, 1, 0), 'brightness')
+        equal(camera.set_control('brightness', -10), -10, 'brightness in force')
+        with refused(ConfigError, 'brightness', '65', '-64 .. 64'):
+            camera.set_control('brightness', 65)
+        next_frame(camera).release()
+        with refused(CameraBusyError, webcam.path, 'this process'):
+            opened(webcam.path, size=SMALL)
+        with refused(CameraError, 'carries metadata', webcam.path):
+            opened(_metadata_node(webcam.path))
+        count = camera.statistics().captured + 5
+        capture_until(camera, lambda: camera.statistics().captured >= count, 'it goes on')
+
+
+def _metadata_node(path: str) -> str:
+    """The other node that uvcvideo makes for a camera."""
+    nodes = (Path('/sys/class/video4linux') / Path(path).name / 'device/video4linux').iterdir()
+    (other,) = [node.name for node in nodes if node.name != Path(path).name]
+    return f'/dev/{other}'
+
+
+@check
+def the_graph_survives_a_usb_camera_that_is_unplugged() -> None:
+    webcam = Webcam()
+    try:
+        with streaming_graph(webcam.path, {'width': SMALL[0], 'height': SMALL[1]}) as running:
+            webcam.unplug()
+            eventually(lambda: running.capture.supervisor.condition.losses == 1, 'the loss is noticed', PATIENCE_S)
+            webcam = Webcam()
+            running.expect_frames(30)
+            running.expect_no_more_than_before()
+    finally:
+        webcam.unplug()
+
+
+def main() -> int:
+    """Run the checks whose names contain one of the arguments; without any, all."""
+    parts = sys.argv[1:] or ['']
+    chosen = {name: function for name, function in CHECKS.items() if any(part in name for part in parts)}
+    return 0 if run(chosen, Path(os.environ['RIG_OUT']) / RESULTS) else 1

@@ -1,0 +1,218 @@
+"""Runs in the guest: a USB webcam that stays plugged in until stdin ends. ``python -S usb_webcam.py PICTURES [short=N] [marked=N]``.
+
+The kernel's ``dummy_hcd`` is a USB port and what is plugged into it. GadgetFS leaves the device's part to a program, this one, which
+describes itself as a webcam with a bulk endpoint, answers the requests of ``uvcvideo``, and sends frames. (``f_uvc`` is for isochronous
+endpoints only, which ``dummy_hcd`` does not have, and FunctionFS refuses the descriptors of the video class.)
+
+Frame ``n`` shows its number: :func:`yuyv_frame`, or of *PICTURES* the file ``WIDTHxHEIGHT/N.jpg`` with ``n`` modulo their count.
+With ``short=N`` each N-th frame is cut off in the middle, with ``marked=N`` it is whole and marked as bad.
+
+Sources: the kernel's ``linux/usb/gadgetfs.h``; *USB Device Class Definition for Video Devices* 1.1, sections 2.4.3.3 (payload header) and
+4 (requests).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import struct
+import sys
+import threading
+import time
+from pathlib import Path
+from types import FrameType
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from rig.guest.usb_descriptors import (
+    CONTROL_INTERFACE,
+    PAYLOAD_HEADER,
+    PROBE_BYTES,
+    PROCESSING_UNIT,
+    STREAMING_INTERFACE,
+    Settings,
+    configuration,
+    device,
+    endpoint,
+    string,
+)
+from rig.guest.usb_pictures import yuyv_frame
+
+HOME = Path('/dev/gadget')
+FULL_SPEED, HIGH_SPEED = 64, 512
+_EVENT = 12
+_SETUP = 3
+_SET_CUR, _GET_CUR, _GET_MIN, _GET_MAX, _GET_RES, _GET_LEN, _GET_INFO, _GET_DEF = 0x01, 0x81, 0x82, 0x83, 0x84, 0x85, 0x86, 0x87
+_PROBE, _COMMIT = 1, 2
+_BRIGHTNESS = 2
+_BRIGHTNESSES = {_GET_MIN: -64, _GET_MAX: 64, _GET_RES: 1, _GET_DEF: 0}
+_END_OF_HEADER, _ERROR, _HAS_CLOCK, _HAS_TIME, _END_OF_FRAME = 0x80, 0x40, 0x08, 0x04, 0x02
+
+
+class _NewStreamError(Exception):
+    """The host began a stream while a frame of the one before was still waiting for it."""
+
+
+class Webcam:
+    """The device: control requests on a thread of its own, frames on the main thread, which a signal takes out of a frame."""
+
+    def __init__(self, pictures: Path, short: int, marked: int) -> None:
+        self._pictures = pictures
+        self._short, self._marked = short, marked
+        self._control = -1
+        self._frames = -1
+        self._brightness = 0
+        self._probed = self._committed = Settings()
+        self._begun, self._ended = threading.Event(), threading.Event()
+        self._gone = False
+        self._sending = False
+        self._stream = 0
+        self._number = 0
+
+    def plug(self) -> None:
+        """Be seen by the host."""
+        if not HOME.is_dir():
+            HOME.mkdir()
+            os.spawnl(os.P_WAIT, os.environ['RIG_BUSYBOX'], 'busybox', 'mount', '-t', 'gadgetfs', 'gadgetfs', str(HOME))
+        (controller,) = [path for path in HOME.iterdir() if path.name.startswith('dummy')]
+        self._control = os.open(controller, os.O_RDWR)
+        os.write(self._control, struct.pack('=I', 0) + configuration(FULL_SPEED) + configuration(HIGH_SPEED) + device())
+
+    def answer(self) -> None:
+        """Until stdin ends: answer what the host asks for. Then be unplugged."""
+        poll = select.poll()
+        poll.register(self._control, select.POLLIN)
+        poll.register(sys.stdin.fileno(), select.POLLIN)
+        while sys.stdin.fileno() not in dict(poll.poll()):
+            with contextlib.suppress(OSError):  # the request was given up, or is refused
+                event = os.read(self._control, _EVENT)
+                if struct.unpack_from('=I', event, 8)[0] == _SETUP:
+                    self._request(*struct.unpack_from('<BBHHH', event))
+        self._gone = True
+        self._stream += 1
+        self._begun.set()
+        # GadgetFS lets nobody go while a frame still waits for the host. A signal just before it does so would be too early.
+        while not self._ended.wait(0.02):
+            self._interrupt()
+        os.close(self._control)
+
+    def _request(self, kind: int, request: int, value: int, index: int, length: int) -> None:
+        if kind & 0x80:
+            answer = self._asked(kind, request, value, index)
+            if answer is None:
+                os.read(self._control, 0)  # the wrong direction: refused
+            else:
+                os.write(self._control, answer[:length])
+        else:
+            if (kind, request) == (0x00, 0x09):
+                self._configure(value)
+            data = os.read(self._control, length)  # also what accepts a request without data
+            if (kind, request) == (0x21, _SET_CUR):
+                self._set(index >> 8, index & 0xFF, value >> 8, data)
+
+    def _asked(self, kind: int, request: int, value: int, index: int) -> bytes | None:
+        if (kind, request, value >> 8) == (0x80, 0x06, 3):
+            return string(value & 0xFF)
+        if (kind, request) == (0x81, 0x0A):
+            return b'\0'  # no other setting of the interface
+        if kind != 0xA1:
+            return None
+        unit, interface, control = index >> 8, index & 0xFF, value >> 8
+        if (unit, interface) == (0, STREAMING_INTERFACE) and control in (_PROBE, _COMMIT):
+            if request in (_GET_LEN, _GET_INFO):
+                return struct.pack('<H', PROBE_BYTES) if request == _GET_LEN else b'\3'
+            return (self._committed if control == _COMMIT else self._probed).packed()
+        if (unit, interface, control) == (PROCESSING_UNIT, CONTROL_INTERFACE, _BRIGHTNESS):
+            if request in (_GET_LEN, _GET_INFO):
+                return struct.pack('<H', 2) if request == _GET_LEN else b'\3'
+            return struct.pack('<h', _BRIGHTNESSES.get(request, self._brightness))
+        return None
+
+    def _set(self, unit: int, interface: int, control: int, data: bytes) -> None:
+        if interface == STREAMING_INTERFACE:
+            self._probed = Settings.wanted(data)
+            if control == _COMMIT:
+                self._committed = self._probed
+                self._begin()
+        elif (unit, control) == (PROCESSING_UNIT, _BRIGHTNESS):
+            (self._brightness,) = struct.unpack('<h', data)
+
+    def _configure(self, value: int) -> None:
+        if value and self._frames < 0:
+            self._frames = os.open(HOME / 'ep1in-bulk', os.O_RDWR)
+            os.write(self._frames, struct.pack('=I', 1) + endpoint(FULL_SPEED) + endpoint(HIGH_SPEED))
+
+    def _begin(self) -> None:
+        self._stream += 1
+        self._begun.set()
+        self._interrupt()
+
+    def _interrupt(self) -> None:
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+
+    def interrupted(self, number: int, frame: FrameType | None) -> None:
+        """The signal's handler, on the main thread."""
+        if self._sending:
+            self._sending = False
+            raise _NewStreamError
+
+    def send(self) -> None:
+        """Frames of the streams that the host begins, until the device is unplugged."""
+        try:
+            self._begun.wait()
+            while not self._gone:
+                with contextlib.suppress(_NewStreamError):
+                    self._send_stream(self._stream, self._committed)
+        finally:
+            self._sending = False
+            self._ended.set()
+
+    def _send_stream(self, stream: int, settings: Settings) -> None:
+        jpegs = [path.read_bytes() for path in self._files(settings)] if settings.compressed else []
+        due = time.monotonic()
+        while stream == self._stream:
+            due = max(due + settings.interval / 1e7, time.monotonic())
+            time.sleep(max(0.0, due - time.monotonic()))
+            number = self._number
+            self._number += 1
+            frame = jpegs[number % len(jpegs)] if jpegs else yuyv_frame(number, settings.size.most_bytes)
+            self._sending = True
+            if stream == self._stream:
+                os.write(self._frames, self._payload(number, frame))
+            self._sending = False
+
+    def _files(self, settings: Settings) -> list[Path]:
+        folder = self._pictures / f'{settings.size.width}x{settings.size.height}'
+        return sorted(folder.iterdir(), key=lambda path: int(path.stem))
+
+    def _payload(self, number: int, frame: bytes) -> bytes:
+        flags = _END_OF_HEADER | _HAS_CLOCK | _HAS_TIME | _END_OF_FRAME | number & 1
+        if self._short and number % self._short == 0:
+            frame = frame[: len(frame) // 2]
+        elif self._marked and number % self._marked == 0:
+            flags |= _ERROR
+        if (PAYLOAD_HEADER + len(frame)) % HIGH_SPEED == 0:
+            frame += b'\0'  # only a packet that isn't full ends a payload
+        clock = time.monotonic_ns() // 1000
+        return struct.pack('<BBIIH', PAYLOAD_HEADER, flags, clock & 0xFFFFFFFF, clock & 0xFFFFFFFF, clock // 1000 & 0x7FF) + frame
+
+
+def main() -> int:
+    """Until stdin ends."""
+    faults = dict(word.split('=') for word in sys.argv[2:])
+    webcam = Webcam(Path(sys.argv[1]), int(faults.get('short', 0)), int(faults.get('marked', 0)))
+    # GadgetFS forgets a request that isn't answered before the host's next one. On one processor nobody comes before us.
+    os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+    signal.signal(signal.SIGUSR1, webcam.interrupted)
+    webcam.plug()
+    answers = threading.Thread(target=webcam.answer)
+    answers.start()
+    webcam.send()
+    answers.join()
+    return 0
+
+
+if __name__ == '__main__':
+    sys.exit(main())
