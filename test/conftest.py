@@ -69,7 +69,7 @@ def logged(capfd: pytest.CaptureFixture[str]) -> Callable[[], str]:
 
 @pytest.fixture
 def free_domain(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
-    """A ROS domain id that no other test of this user has at the same time; also in ROS_DOMAIN_ID, for child processes."""
+    """A ROS domain id that no other test has at the same time, whoever runs it; also in ROS_DOMAIN_ID, for child processes."""
     with locked_domain() as domain:
         monkeypatch.setenv('ROS_DOMAIN_ID', str(domain))
         yield domain
