@@ -168,29 +168,3 @@ def test_every_kind_has_a_row(page: str, heading: str, kinds: tuple[str, ...]) -
     table = re.search(rf'^\| `{heading}` \|.*\n((?:\|.*\n)+)', (DOCS / page).read_text(encoding='utf-8'), re.MULTILINE)
     assert table is not None
     assert set(re.findall(r'^\| `(\w+)` \|', table[1], re.MULTILINE)) == set(kinds)
-
-
-def test_there_are_pages_and_they_name_things() -> None:
-    named = [command for page in PAGES for command in commands(page.read_text(encoding='utf-8'))]
-    assert len(PAGES) > 20 and len(named) > 1000
-    for pattern in (TARGET, PROGRAM, LAUNCH, COMPONENT, VARIABLE, PLACE, MODULE):
-        assert any(pattern.search(command) for command in named), pattern.pattern
-
-
-@pytest.mark.parametrize(('text', 'problem'), [
-    ('`make tset`', 'no target tset'), ('```sh\nmake demo && make tset  # make x\n```', 'no target tset'),
-    ('`zc_verfy --quiet`', 'no program zc_verfy'), ('`.venv/bin/zc_demos`', 'no program zc_demos'),
-    ('```sh\nsudo zc_verify \\\n  --secnds 10\n```', 'no option --secnds'), ('`zc_bench link --cameras 2`', 'no option --cameras'),
-    ('`ros2 run zc_perception zc_docter`', 'no program zc_docter'), ('see `test/memory/test_pol.py`', 'no test/memory/test_pol.py'),
-    ('`.venv/bin/python -m zc_perception.nodes.schemata`', 'no module zc_perception.nodes.schemata'),
-    ('`ros2 launch zc_perception perceptions.launch.py`', 'no launch file perceptions.launch.py'),
-    ('`zc_perception::CamNode`', 'nothing in the code is called CamNode'), ('`ZC_RUNTIME_FOLDER`', 'nothing in the code is called ZC_RU'),
-])  # fmt: skip
-def test_a_wrong_name_is_found(text: str, problem: str) -> None:
-    (found,) = wrong_names(text)
-    assert problem in found
-
-
-@pytest.mark.parametrize('target', ['nowhere.md', '../zc_perception/nowhere.py', 'wire.md#nowhere', '../../elsewhere.md'])
-def test_a_broken_link_is_found(target: str) -> None:
-    assert len(list(broken_links(DOCS / 'index.md', f'see [it]({target}) and [the page](wire.md#transport)'))) == 1

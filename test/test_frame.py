@@ -23,7 +23,6 @@ from zc_perception.memory.fence import EventFence
 from zc_perception.memory.pool import BufferPool, Lease, SlotState
 from zc_perception.pixel.colorimetry import BT601_LIMITED
 from zc_perception.pixel.fourcc import NV12
-from zc_perception.pixel.layout import compute_layout
 from zc_perception.pixel.modifier import LINEAR
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
@@ -72,13 +71,6 @@ def test_a_frame_is_described_in_full_or_not_at_all(make_frame: MakeFrame, missi
         FrameData(**fields)
 
 
-def test_the_fence_is_the_producer_s_and_absent_unless_given(make_frame: MakeFrame) -> None:
-    fence = EventFence()
-    assert make_frame(acquire_fence=fence).data.acquire_fence is fence
-    assert make_frame().data.acquire_fence is None
-    fence.close()
-
-
 def test_a_reused_slot_keeps_its_uid_and_gets_a_new_generation(make_pool: MakePool, make_frame: MakeFrame) -> None:
     pool = make_pool(slots=1)
     first = make_frame(pool)
@@ -96,16 +88,6 @@ def test_a_frame_is_one_lease_and_not_copied(make_pool: MakePool, make_frame: Ma
         do(frame)
     frame.release()
     assert holders(pool) == {}
-
-
-def test_a_frame_has_its_slot_s_layout_whatever_the_pool_makes_now(make_pool: MakePool) -> None:
-    pool = make_pool(64, 48, slots=1)
-    slot = pool.acquire()
-    assert slot is not None
-    slot.layout = compute_layout(NV12, 32, 24)
-    frame = Frame.publish_slot(pool, slot, header=Header(0, ''), colorimetry=BT601_LIMITED, sequence=0, captured_ns=0)
-    assert frame.data.layout is slot.layout and (frame.data.width, pool.layout.width) == (32, 64)
-    frame.release()
 
 
 def test_a_producer_with_a_quota_on_itself_is_told(make_pool: MakePool) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from zc_perception.errors import ConfigError, FormatError, FrameReleasedError, LayoutError
-from zc_perception.frame import Frame, Header, _NoMessages
+from zc_perception.frame import Frame, Header
 from zc_perception.memory.dmabuf import CpuAccess
 from zc_perception.memory.fence import EventFence
 from zc_perception.memory.heaps import SealedMemfd
@@ -55,10 +55,11 @@ def test_a_format_that_ros_has_no_name_for_is_told(make_pool: MakePool, make_fra
         _ = make_frame(make_pool(fourcc=fourcc_code('P010'))).encoding
 
 
-def test_without_ros_a_frame_has_no_messages_and_says_what_to_use() -> None:
-    for ask in (lambda m: m.stamp(1), lambda m: m.header(Header(1, 'camera'))):
-        with pytest.raises(ConfigError, match=r'use frame\.header\.stamp_ns'):
-            ask(_NoMessages())
+def test_without_ros_a_frame_has_no_messages_and_says_what_to_use(make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Frame, '_messages', None)
+    for ask in (lambda frame: frame.stamp, Frame.header_msg):
+        with make_frame() as frame, pytest.raises(ConfigError, match=r'use frame\.header\.stamp_ns'):
+            ask(frame)
 
 
 def test_planes_are_the_buffer_itself_and_stay_for_the_frame_s_time(make_pool: MakePool, make_frame: MakeFrame) -> None:

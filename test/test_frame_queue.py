@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 
 import pytest
+from waiting import until
 
 from zc_perception.frame import Frame
 from zc_perception.frame_queue import FrameQueue, KeepLastQueue
@@ -44,13 +45,11 @@ def test_frames_come_out_in_order(make_pool: MakePool, make_frame: MakeFrame) ->
 
 
 def test_the_oldest_is_released_and_counted_when_full(make_pool: MakePool, make_frame: MakeFrame) -> None:
-    pool, told = make_pool(slots=4), []
+    pool, queue = make_pool(slots=4), FrameQueue(2)
     frames = [make_frame(pool, sequence=i) for i in range(4)]
-    queue = FrameQueue(2, on_drop=lambda: told.append([f.released for f in frames]))
     for frame in frames:
         queue.put(frame)
     assert [f.released for f in frames] == [True, True, False, False]
-    assert told == [[True, False, False, False], [True, True, False, False]]
     assert (queue.dropped, len(queue)) == (2, 2)
     assert taken(queue) is frames[2] and taken(queue) is frames[3]
 
@@ -153,9 +152,7 @@ def test_no_frame_is_lost_between_threads(make_pool: MakePool, make_frame: MakeF
     consumer.start()
     for i in range(total):
         queue.put(make_frame(pool, sequence=i))
-    deadline = time.monotonic() + 60.0
-    while len(queue) and time.monotonic() < deadline:
-        time.sleep(0.001)
+    until(lambda: not len(queue))
     queue.close()
     consumer.join(60.0)
     assert got == sorted(got) and got[-1] == total - 1
@@ -323,6 +320,22 @@ def test_nothing_overtakes_an_entry_that_the_gate_holds_back(socket: _Socket) ->
     queue.end()
 
 
+def test_what_is_queued_while_a_source_is_asked_comes_first(socket: _Socket, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue: KeepLastQueue[int] = KeepLastQueue(None, release=lambda entry: None)
+    late = [1]
+
+    def receive() -> int | None:
+        if late:
+            queue.put(late.pop())
+            socket.sent.append(2)
+        return socket.sent.popleft() if socket.sent else None
+
+    monkeypatch.setattr(socket, 'receive', receive)
+    queue.attach(socket)
+    assert [queue.get(), queue.get(), queue.get()] == [1, 2, None]
+    queue.end()
+
+
 def test_the_order_is_kept_while_one_thread_takes_and_another_fetches(socket: _Socket) -> None:
     """As a message's reader does before it queues a message."""
     queue: KeepLastQueue[int] = KeepLastQueue(None, release=lambda entry: None)
@@ -352,3 +365,51 @@ def test_the_order_is_kept_while_one_thread_takes_and_another_fetches(socket: _S
         sys.setswitchinterval(interval)
     assert got == list(range(total))
     queue.end()
+
+
+# While its owner takes nothing
+
+
+def test_what_is_queued_and_what_comes_is_released_until_it_accepts_again(make_pool: MakePool, make_frame: MakeFrame) -> None:
+    pool, queue = make_pool(slots=3), FrameQueue(2)
+    queue.put(make_frame(pool, sequence=0))
+    queue.put(make_frame(pool, sequence=1))
+    queue.refuse()
+    queue.refuse()
+    assert len(queue) == 0 and pool.statistics().holders == {}
+    queue.put(make_frame(pool, sequence=2))
+    assert len(queue) == 0 and pool.statistics().holders == {} and queue.dropped == 0, 'nobody wanted it'
+    assert queue.get() is None
+    queue.accept()
+    queue.put(make_frame(pool, sequence=3))
+    frame = queue.get()
+    assert frame is not None and frame.data.sequence == 3
+    frame.release()
+    queue.close()
+
+
+def test_its_descriptor_is_not_readable_while_it_refuses() -> None:
+    queue: KeepLastQueue[int] = KeepLastQueue(2, lambda entry: None)
+    number = queue.fileno()
+
+    def readable() -> bool:
+        return bool(select.select([number], [], [], 0)[0])
+
+    queue.put(1)
+    assert readable()
+    queue.refuse()
+    queue.put(2)
+    assert not readable() and queue.get(0.01) is None
+    queue.accept()
+    queue.put(3)
+    assert readable() and queue.get() == 3 and not readable()
+    queue.close()
+
+
+def test_a_closed_queue_does_not_accept_again() -> None:
+    released: list[int] = []
+    queue: KeepLastQueue[int] = KeepLastQueue(2, released.append)
+    queue.close()
+    queue.accept()
+    queue.put(1)
+    assert released == [1] and len(queue) == 0 and queue.closed

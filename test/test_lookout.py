@@ -7,11 +7,12 @@ import os
 import subprocess
 import sys
 import threading
-import time
 import weakref
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
+from waiting import until
 
 from zc_perception.lookout import Lookout
 
@@ -131,17 +132,16 @@ def test_an_object_is_not_kept_alive_by_being_looked_at(lookout: Lookout) -> Non
     assert seen.wait(1)
     thread = lookout._thread
     del thing
-    deadline = time.monotonic() + WAIT_S
-    while gone() is not None and time.monotonic() < deadline:  # the look that is under way has it
-        gc.collect()
-    assert gone() is None and thread is not None
+    until(lambda: gone() is None, pause=gc.collect)  # the look that is under way has it
+    assert thread is not None
     thread.join(WAIT_S)
     assert watch.stopped and not thread.is_alive()
 
 
-def test_turns_that_were_missed_are_not_made_up_for() -> None:
+def test_turns_that_were_missed_are_not_made_up_for(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    lookout = Lookout(lambda: now[0])
+    monkeypatch.setattr('zc_perception.lookout.time', SimpleNamespace(monotonic=lambda: now[0]))
+    lookout = Lookout()
     lookout._thread = threading.current_thread()  # turns are taken here, one by one
     turns: list[float] = []
     watch = lookout.watch(1.0, lambda: turns.append(now[0]))

@@ -28,28 +28,21 @@ _END_S = 60.0
 _LAST_WORDS = 3
 
 
-@dataclass(frozen=True)
-class Arguments:
-    """Of one sub-command: all of it within 25 minutes, and a first look within 5, both with all others."""
-
-    full: Sequence[str] = ('--repetitions', '3')
-    quick: Sequence[str] = ('--repetitions', '1')
-
-
 # {folder}: where the results go. The trace is no result of zc_bench, and may not have its name.
 _TIMELINE = ('--trace', '{folder}/timeline_trace.json')
-ARGUMENTS: dict[str, Arguments] = {
-    'link': Arguments(
+ARGUMENTS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
+    'link': (
         ('--repetitions', '3', '--seconds', '0.7', '--read', 'vga', '1080p', '4k'),
         ('--repetitions', '1', '--seconds', '0.5', '--frames', '100', '--sizes', 'vga', '1080p'),
     ),
-    'decode': Arguments(('--repetitions', '5'), ('--repetitions', '1', '--frames', '50')),
-    'pipeline': Arguments(('--repetitions', '3'), ('--repetitions', '1', '--seconds', '1')),
-    'realtime': Arguments(('--repetitions', '3', '--seconds', '4'), ('--repetitions', '1', '--seconds', '2')),
-    'startup': Arguments(('--repetitions', '5'), ('--repetitions', '1')),
-    'scale': Arguments((), ('--cameras', '1', '8', '16', '--seconds', '3')),
-    'timeline': Arguments(_TIMELINE, _TIMELINE),
+    'decode': (('--repetitions', '5'), ('--repetitions', '1', '--frames', '50')),
+    'pipeline': (('--repetitions', '3'), ('--repetitions', '1', '--seconds', '1')),
+    'realtime': (('--repetitions', '3', '--seconds', '4'), ('--repetitions', '1', '--seconds', '2')),
+    'startup': (('--repetitions', '5'), ('--repetitions', '1')),
+    'scale': ((), ('--cameras', '1', '8', '16', '--seconds', '3')),
+    'timeline': (_TIMELINE, _TIMELINE),
 }
+"""Of each sub-command: for all of it, which takes 25 minutes together, and for a first look, which takes 5."""
 
 
 @dataclass(frozen=True)
@@ -94,9 +87,8 @@ def load(command: Command, path: Path, arguments: Sequence[str] = ()) -> Bench:
 
 
 def arguments_of(name: str, folder: Path, *, quick: bool) -> Sequence[str]:
-    """Of a sub-command; of one that isn't known here the repetitions alone."""
-    arguments = ARGUMENTS.get(name, Arguments())
-    return [argument.replace('{folder}', str(folder)) for argument in (arguments.quick if quick else arguments.full)]
+    """Of a sub-command."""
+    return [argument.replace('{folder}', str(folder)) for argument in ARGUMENTS[name][quick]]
 
 
 def run(command: Command, folder: Path, arguments: Sequence[str], say: Callable[[str], None]) -> Bench:

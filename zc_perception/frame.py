@@ -55,23 +55,6 @@ class HeaderMessages(Protocol):
         """A ``std_msgs/msg/Header``."""
 
 
-class _NoMessages:
-    """Until something of ROS is loaded."""
-
-    def stamp(self, stamp_ns: int) -> Any:
-        raise self._error()
-
-    def header(self, header: Header) -> Any:
-        raise self._error()
-
-    @staticmethod
-    def _error() -> ConfigError:
-        return ConfigError(
-            'nothing of this program has loaded ROS, so that a frame has no ROS messages: '
-            'use frame.header.stamp_ns and frame.header.frame_id, or import zc_perception.link.endpoints first'
-        )
-
-
 @dataclass(frozen=True, eq=False)
 class FrameData:
     """Everything that is known of a frame except its pixels. It never changes, and all leases of one frame share it.
@@ -226,7 +209,7 @@ class Frame:
     **Errors.** Each method lists its own. ``copy.copy``, ``pickle`` and ``numpy.asarray`` raise TypeError and name the right call.
     """
 
-    _messages: HeaderMessages = _NoMessages()
+    _messages: HeaderMessages | None = None  # until something of ROS is loaded
 
     __slots__ = ('__weakref__', '_borrowed', '_lease', '_live', '_mappings', '_process', 'data', 'published_ns')
 
@@ -314,11 +297,19 @@ class Frame:
     @property
     def stamp(self) -> Any:
         """Time of exposure in the ROS clock, as a new ``builtin_interfaces/msg/Time``. ``header.stamp_ns`` is the same as a number."""
-        return self._messages.stamp(self.data.header.stamp_ns)
+        return self._made_by().stamp(self.data.header.stamp_ns)
 
     def header_msg(self) -> Any:
         """The header as a new ``std_msgs/msg/Header``, for messages of your own."""
-        return self._messages.header(self.data.header)
+        return self._made_by().header(self.data.header)
+
+    def _made_by(self) -> HeaderMessages:
+        if self._messages is None:
+            raise ConfigError(
+                'nothing of this program has loaded ROS, so that a frame has no ROS messages: '
+                'use frame.header.stamp_ns and frame.header.frame_id, or import zc_perception.link.endpoints first'
+            )
+        return self._messages
 
     @classmethod
     def make_messages_by(cls, messages: HeaderMessages) -> None:

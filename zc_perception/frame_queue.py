@@ -39,25 +39,16 @@ class KeepLastQueue(Generic[T]):
 
     :param depth: objects kept; ``None`` keeps all, which the producer's pool bounds.
     :param release: ends an object that nobody will get.
-    :param on_drop: told of each dropped object, after its release.
     :param gate: asked of each entry whether the consumer may have it now. An entry that it may not have stays, and no other one comes
         before it, until :meth:`reopen`. What comes from a source is asked about only if it is queued.
     """
 
-    def __init__(
-        self,
-        depth: int | None,
-        release: Callable[[T], object],
-        on_drop: Callable[[], None] | None = None,
-        *,
-        gate: Callable[[T], bool] | None = None,
-    ) -> None:
+    def __init__(self, depth: int | None, release: Callable[[T], object], *, gate: Callable[[T], bool] | None = None) -> None:
         self._entries: deque[T] = deque()
         # One for each entry: a thread that waits for a token wakes much faster than one that polls a descriptor.
         self._tokens: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._depth = depth
         self._release = release
-        self._on_drop = on_drop
         self._lock = threading.Lock()
         # From a source's frame to its place: nobody else may fetch the next one meanwhile. Taken before the lock above.
         self._fetching = threading.Lock()
@@ -114,8 +105,6 @@ class KeepLastQueue(Generic[T]):
                     self._signal()
                 return
         self._release(overflow)
-        if not self._refusing and self._on_drop is not None:
-            self._on_drop()
 
     def make_room(self) -> None:
         """Before an object is made for :meth:`put`: drop the oldest if there is no place for another one, so that its memory is free."""
@@ -132,8 +121,6 @@ class KeepLastQueue(Generic[T]):
             self.dropped += 1
             self._untoken()
         self._release(overflow)
-        if self._on_drop is not None:
-            self._on_drop()
         return True
 
     def _untoken(self) -> None:
@@ -227,7 +214,12 @@ class KeepLastQueue(Generic[T]):
                 return None
             with self._fetching:
                 if not self._entries:
-                    return self._receive()
+                    entry = self._receive()
+                    if entry is None or not self._entries:
+                        return entry
+                    # What was queued meanwhile is delivered first. A message was preceded by a fetch, so it is older. An object of this
+                    # process may be newer, and nobody can tell.
+                    self.put(entry)
 
     def fetch(self) -> None:
         """Queue what sources have by now: it came before what is put next."""
@@ -313,11 +305,7 @@ class KeepLastQueue(Generic[T]):
 
 
 class FrameQueue(KeepLastQueue[Frame]):
-    """A :class:`KeepLastQueue` of frames.
+    """A :class:`KeepLastQueue` of frames."""
 
-    :param depth: see there.
-    :param on_drop: see there.
-    """
-
-    def __init__(self, depth: int | None, on_drop: Callable[[], None] | None = None) -> None:
-        super().__init__(depth, Frame.release, on_drop, gate=Frame.hand_out)
+    def __init__(self, depth: int | None) -> None:
+        super().__init__(depth, Frame.release, gate=Frame.hand_out)

@@ -51,8 +51,7 @@ class Lookout:
     as long as it stays the same; it is looked at again in its turn, since a process that has run out of something may have it again.
     """
 
-    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
-        self._monotonic = monotonic
+    def __init__(self) -> None:
         self._order = itertools.count()
         self._begin()
         # A forked child has none of the threads, and whoever held the lock isn't there to give it back.
@@ -69,7 +68,7 @@ class Lookout:
         """Call *look* each *period_s*, for the first time after one. By the steady clock; turns that were missed are not made up for."""
         watch = Watch(self, period_s, look)
         with self._changed:
-            self._put(watch, self._monotonic() + period_s)
+            self._put(watch, time.monotonic() + period_s)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name='lookout', daemon=True)
                 self._thread.start()
@@ -104,7 +103,7 @@ class Lookout:
             self._looking = None
             if not watch.stopped:
                 due = self._turn + watch.period_s
-                self._put(watch, due if due > self._monotonic() else self._monotonic() + watch.period_s)
+                self._put(watch, due if due > time.monotonic() else time.monotonic() + watch.period_s)
             self._changed.notify_all()
 
     def _next(self) -> Watch | None:
@@ -112,7 +111,7 @@ class Lookout:
         with self._changed:
             while self._due:
                 due, _, watch = self._due[0]
-                wait_s = due - self._monotonic()
+                wait_s = due - time.monotonic()
                 if wait_s <= 0:
                     heapq.heappop(self._due)
                     self._looking, self._turn = watch, due

@@ -43,8 +43,6 @@ class StrictParser(argparse.ArgumentParser):
 class OptionParser(StrictParser):
     """The options of one program. ``--help`` shows the essentials first.
 
-    :param what: what the program does, in a sentence or two.
-    :param examples: whole command lines.
     :param after: what ``--help`` ends with.
     :ivar main: the group of the options that most users need.
     :ivar more: the other ones.
@@ -70,10 +68,7 @@ class OptionParser(StrictParser):
         return super().format_help()
 
     def read(self, words: Sequence[str]) -> argparse.Namespace:
-        """The options.
-
-        :raises ConfigError: they can't be used.
-        """
+        """The options."""
         return self.parse_args(words)
 
 
@@ -81,18 +76,16 @@ class NodeOptionParser(OptionParser):
     """Of a program that runs nodes: it takes ROS arguments besides, and parameters, of which ``--help`` names the most important ones.
 
     :param parameters: name and what it is for.
-    :ivar parameters: the same.
     """
 
-    def __init__(self, prog: str, what: str, examples: Sequence[str], parameters: Mapping[str, str], after: str = '') -> None:
+    def __init__(self, prog: str, what: str, examples: Sequence[str], parameters: Mapping[str, str]) -> None:
         super().__init__(
             prog,
             what,
             examples,
             usage='[options] [--ros-args -p NAME:=VALUE --params-file FILE ...]',
-            after=f'{after} All parameters: docs/parameters.md. A file with all of them: config/perception.yaml.'.strip(),
+            after='All parameters: docs/parameters.md. A file with all of them: config/perception.yaml.',
         )
-        self.parameters = dict(parameters)
         if parameters:
             wide = max(map(len, parameters))
             lines = (f'  {name:{wide}}  {purpose}' for name, purpose in parameters.items())

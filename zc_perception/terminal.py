@@ -4,7 +4,7 @@
 
 1. :func:`ending_quietly` while Python imports what the command needs: nothing is open yet, so a signal ends the process at once.
 2. :func:`interruptions` while the command works: a signal becomes the exception :exc:`Interrupted` in the main thread, so that everything
-   is closed in order. ``zc_verify`` asks for signals itself instead, because one ends its measurement, not the program.
+   is closed in order. ``zc_verify`` allows it only while it waits, because a signal ends its measurement, not the program.
 3. :func:`put` for what the command prints: a terminal that is gone or a disk that is full must not cost the result.
 
 In all of them the signals are those of :func:`ending_signals`, and the exit code is 128 + n.
@@ -45,8 +45,6 @@ def ending_quietly(command: str) -> Iterator[None]:
     """In the block SIGINT, SIGTERM and SIGHUP end the process at once: one line, no traceback, exit code 128 + n.
 
     A signal that somebody handles or ignores already is left alone. Outside of the main thread the function changes nothing.
-
-    :param command: its name, for that line.
     """
     taken = {}
     with contextlib.suppress(ValueError):

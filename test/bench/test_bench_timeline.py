@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -50,7 +49,7 @@ def test_rows_are_stages_in_their_order_with_their_share() -> None:
 
 @pytest.mark.parametrize('records', [[], [record()], [record()._replace(sent_ns=0)] * 5, [record()._replace(captured_ns=0)] * 5])
 def test_frames_that_were_not_processed_here_are_no_result(records: list[FrameRecord]) -> None:
-    with pytest.raises(BenchError, match='no frame was captured and processed'):
+    with pytest.raises(BenchError, match='fewer than two frames were captured and processed'):
         rows_of(records, CONDITION)
 
 
@@ -80,15 +79,10 @@ def test_options_become_the_plan(planned: list[TimelinePlan], tmp_path: Path, ca
 @pytest.mark.parametrize(
     ('arguments', 'message'),
     [
-        (['--seconds', '0'], '--seconds 0'),
         (['--seconds', '200'], '--seconds 200'),
         (['--delay-ms', '61'], '--delay-ms 61'),
         (['--check'], '--check: timeline has no bars'),
-        (['--trace', '/'], "--trace '/' can't be written"),
-        (['--trace', ''], "--trace '' names no file"),
-        (['--trace', 'x' * 256], f"--trace '{'x' * 256}' can't be written: File name too long"),
         (['--trace', 'same', '--json', './same'], "--trace and --json are the same file './same'"),
-        (['--trace', '/proc/nothing/here.json'], "folder of --trace '/proc/nothing/here.json' can't be made"),
     ],
 )
 def test_what_can_not_be_is_said_before_anything_is_measured(
@@ -97,17 +91,6 @@ def test_what_can_not_be_is_said_before_anything_is_measured(
     assert program.main(['timeline', '--trace', str(tmp_path / 't.json'), *arguments]) == 2 and planned == []
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f'zc_bench: error: {message}')
-
-
-def test_a_fifo_gets_the_trace_and_stays_one(planned: list[TimelinePlan], tmp_path: Path) -> None:
-    fifo = tmp_path / 'fifo'
-    os.mkfifo(fifo)
-    reading = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
-    try:
-        assert program.main(['timeline', '--trace', str(fifo)]) == 0
-        assert json.loads(os.read(reading, 1000)) == {'traceEvents': []} and fifo.is_fifo()
-    finally:
-        os.close(reading)
 
 
 def test_a_short_run_of_everything(free_domain: int, tmp_path: Path) -> None:

@@ -63,21 +63,6 @@ def test_every_object_of_the_scene_is_found_once_by_each_peer() -> None:
     assert boxes.min() > 0 and boxes[:, 2].max() < 1920 and boxes[:, 3].max() < 1080
 
 
-def test_the_sparse_scene_has_three_candidates_for_each_object() -> None:
-    rows = decode_cases.decoded_output(decode_cases.make_levels(cells=3)).values[0]
-    assert np.count_nonzero(rows[4:].max(axis=0) >= decode_cases.LIMITS.score) == pytest.approx(3 * decode_cases.OBJECTS, abs=6)
-    assert len(decode_cases.filter_first(rows)) == decode_cases.OBJECTS
-
-
-def test_raw_outputs_are_those_levels_without_the_padding() -> None:
-    levels = decode_cases.make_levels()
-    outputs = decode_cases.raw_outputs(levels)
-    assert [o.values.shape for o in outputs] == [(1, n, n, c) for n in (80, 40, 20) for c in (64, 80)]
-    assert all(o.layout == 'nhwc' and o.values.dtype == np.int8 for o in outputs)
-    assert not outputs[1].values.flags.c_contiguous
-    assert np.array_equal(outputs[3].values[0], levels[1].scores)
-
-
 def moved(found: Detections, **changes: object) -> Detections:
     return replace(found, **changes)  # type: ignore[arg-type]
 
@@ -143,13 +128,3 @@ def test_a_short_run_of_everything(tmp_path: Path, capsys: pytest.CaptureFixture
     assert rows['tensor', 'half_chroma', 1920]['figures']['road_mean_off_levels'] > 1.0
     assert document['environment']['opencv_threads'] == 1
     assert 'yolov8_dfl_int8/numpy_usual' in capsys.readouterr().out
-
-
-def test_the_number_of_frames_makes_sense(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    def measure(*_: object) -> None:
-        raise AssertionError('measured')
-
-    monkeypatch.setattr('zc_perception.bench.decode_cases.measure_decoding', measure)
-    for arguments in (['--frames', '0'], ['--repetitions', '0']):
-        assert program.main(['decode', *arguments]) == 2
-        assert 'give more than 0' in capsys.readouterr().err

@@ -14,7 +14,6 @@ from bench_kit import Start, processes
 from verify.command_kit import ENDING
 
 PIPELINE = ('pipeline', '--repetitions', '1')
-EIGHT_CAMERAS = ('pipeline', '/zc_bench/test', '8', '640', '480', '30', '2')
 
 # Sends a signal where a module is imported.
 ON_IMPORT = """
@@ -55,17 +54,8 @@ def test_a_pipeline_leaves_nothing_however_far_it_has_come(start: Start, runtime
     assert complained.splitlines()[-1] == 'zc_bench: ended by SIGINT' and 'Traceback' not in complained
 
 
-@pytest.mark.parametrize('sockets', [pytest.param(1, marks=pytest.mark.long), 3, pytest.param(8, marks=pytest.mark.long)])
-def test_a_worker_ends_between_two_cameras_and_takes_down_those_that_it_has(start: Start, runtime: Path, sockets: int) -> None:
-    process = start('pipeline_worker', *EIGHT_CAMERAS)
-    wait_for(lambda: len(list(runtime.glob('*.sock'))) >= sockets, process)
-    process.send_signal(signal.SIGTERM)
-    assert process.wait(120) == 128 + signal.SIGTERM
-    assert list(runtime.iterdir()) == []
-
-
 def test_a_worker_that_grows_is_not_left_half_way(start: Start, runtime: Path) -> None:
-    process = start('scale_worker', 'cameras', '/zc_bench/test', '640', '480', '30', '2', '2')
+    process = start('nodes_worker', 'cameras', '/zc_bench/test', '640', '480', '30', '2', '2')
     assert process.stdin is not None
     process.stdin.write('{"op": "grow", "cameras": 16}\n')
     process.stdin.flush()

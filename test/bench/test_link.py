@@ -18,7 +18,6 @@ from zc_perception.bench.link import (
     PLAIN,
     READ,
     READERS,
-    WARM_UP_FRAMES,
     WORKER,
     FloorCase,
     LinkCase,
@@ -75,13 +74,6 @@ def test_after_three_lost_in_a_row_a_series_is_over(answers: list[bool], sent: i
     assert len(list(paced(0, 9, 0.0, answers.__getitem__))) == sent
 
 
-def test_at_a_rate_nobody_waits_for_answers() -> None:
-    def answered(number: int) -> bool:
-        raise AssertionError('waited')
-
-    assert list(paced(5, 3, 1000.0, answered)) == [5, 6, 7]
-
-
 def test_a_frame_of_an_earlier_series_is_not_noted() -> None:
     arrivals = Arrivals()
     arrivals.begin(0)
@@ -121,15 +113,6 @@ def link_case(*ends: Ends) -> LinkCase:
     return LinkCase(cast(Worker, ends[0]), cast(Worker, ends[-1]))
 
 
-def test_numbers_go_on_from_series_to_series() -> None:
-    ends = Ends()
-    case = link_case(ends)
-    for _ in range(2):
-        case.measure('v', Condition(*VGA, 30.0), 20)
-    runs = [(c['first'], c['frames'], c['rate_hz']) for c in ends.asked if c['op'] == 'run']
-    assert runs == [(0, WARM_UP_FRAMES, 0.0), (12, 20, 30.0), (32, WARM_UP_FRAMES, 0.0), (44, 20, 30.0)]
-
-
 def test_the_cpu_time_of_both_sides_counts_and_of_one_process_once() -> None:
     assert link_case(Ends()).measure('v', Condition(*VGA, 0.0), 10).cpu_us_per_frame == 3.0
     assert link_case(Ends(), Ends()).measure('v', Condition(*VGA, 0.0), 10).cpu_us_per_frame == 6.0
@@ -141,14 +124,6 @@ def test_a_consumer_listens_before_the_first_frame_and_is_told_the_last() -> Non
     assert [c['op'] for c in consumer.asked] == ['prepare', *['begin', 'end', 'spent'] * 2]
     assert consumer.asked[4:6] == [{'op': 'begin', 'first': 12, 'rate_hz': 30.0, 'read': False}, {'op': 'end', 'last': 31}]
     assert series.lost == 19
-
-
-def test_both_ends_are_told_the_size_and_what_the_consumer_reads() -> None:
-    producer, consumer = Ends(), Ends()
-    link_case(producer, consumer).measure('v', Condition(*HD, 0.0), 20, read=True)
-    size = {'op': 'prepare', 'width': 1920, 'height': 1080}
-    assert producer.asked[0] == consumer.asked[0] == size
-    assert [c['read'] for end in (producer, consumer) for c in end.asked if c['op'] in ('begin', 'run')] == [True] * 4
 
 
 @pytest.mark.parametrize('ends', [(Ends(torn=1),), (Ends(), Ends(torn=1))])
@@ -241,40 +216,11 @@ def test_those_who_read_every_pixel_are_compared_to_each_other() -> None:
     assert ratios['link', 'zenoh'] == {'floor/fd_socket': 500.0, 'link/shared_memory': 50.0}
 
 
-def test_who_is_absent_has_no_series_and_the_others_keep_their_order() -> None:
-    steps, fewer = plan(read_sizes=[HD]).steps(3), plan(read_sizes=[HD]).steps(3, {'shared_memory', 'rclpy_image_tuned'})
-    assert fewer == [step for step in steps if step[1] not in ('shared_memory', 'rclpy_image_tuned')]
-    assert len(fewer) < len(steps)
-
-
-@pytest.mark.parametrize(
-    ('variant', 'size', 'rate_hz', 'frames'),
-    [
-        ('shared_memory', UHD_8K, 0.0, 300),
-        ('fd_socket', UHD_8K, 0.0, 300),
-        ('rclpy_image_default', VGA, 0.0, 217),
-        ('cyclonedds', UHD_8K, 0.0, 8),
-        ('zenoh_shared_memory', HD, 0.0, 32),
-        ('iceoryx2_in_place', UHD_8K, 0.0, 300),
-        ('rclpy_image_tuned', UHD_8K, 0.0, 8),
-        ('rclpy_image_tuned', UHD_8K, 30.0, 45),
-        ('shared_memory', VGA, 30.0, 45),
-        ('shared_memory', VGA, 1.0, 20),
-    ],
-)
-def test_how_many_frames_go_into_a_series(variant: str, size: tuple[int, int], rate_hz: float, frames: int) -> None:
-    assert plan(peers=PEERS).frames(variant, Condition(*size, rate_hz)) == frames
-
-
 def test_only_what_never_runs_at_the_same_time_is_kept_on_one_cpu_and_only_without_a_rate() -> None:
     measured = plan(peers=PEERS)
     one = {name for name in (*FLOORS, *LINKS, *PLAIN, *PEERS.names) if measured.on_one_cpu(name, Condition(*HD, 0.0))}
     assert one == {*FLOORS, *LINKS, 'iceoryx2_copy', 'iceoryx2_in_place'}
     assert not any(measured.on_one_cpu(name, Condition(*HD, 30.0)) for name in one)
-
-
-def test_few_frames_stay_few() -> None:
-    assert plan(frames_unthrottled=5).frames('rclpy_image_tuned', Condition(*UHD_8K, 0.0)) == 5
 
 
 def test_the_default_is_the_default_whatever_the_shell_has_set() -> None:

@@ -6,12 +6,12 @@ import json
 import os
 import signal
 import subprocess
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from bench_kit import Start, instead_of_measuring, processes, written
+from waiting import until
 
 from zc_perception.bench import link as link_command
 from zc_perception.bench import zc_bench as program
@@ -33,10 +33,7 @@ def wait_until_measuring(process: subprocess.Popen[str]) -> None:
 
 def wait_until_gone(runtime: Path) -> None:
     """Processes whose parent has been killed end by themselves."""
-    deadline = time.monotonic() + 120.0
-    while processes(runtime):
-        assert time.monotonic() < deadline, f'still there: {processes(runtime)}'
-        time.sleep(0.05)
+    until(lambda: not processes(runtime), lambda: f'still there: {processes(runtime)}', 120.0)
 
 
 def test_a_short_run_of_everything(start: Start, runtime: Path, tmp_path: Path) -> None:
@@ -109,29 +106,35 @@ def test_what_a_process_cannot_do_is_one_line(start: Start, runtime: Path) -> No
 @pytest.mark.parametrize(
     ('arguments', 'message'),
     [
-        (['--repetitions', '0'], '--repetitions 0: give more than 0 and at most 1000'),
-        (['--repetitions', '1001'], '--repetitions 1001'),
-        (['--seconds', '-1'], '--seconds -1'),
-        (['--seconds', 'nan'], '--seconds nan'),
-        (['--seconds', 'inf'], '--seconds inf'),
-        (['--frames', '0'], '--frames 0'),
-        (['--rates', '30', '-1'], '--rates -1: each is 0 (unthrottled) or 0.1 to 1000 Hz'),
-        (['--rates', 'nan'], '--rates nan'),
-        (['--rates', '0.01'], '--rates 0.01'),
-        (['--rates', '1001'], '--rates 1001'),
-        (['--json', '.'], "--json '.' can't be written: Is a directory"),
-        (['--json', ''], "--json '' names no file"),
-        (['--json', '/proc/none/x.json'], "folder of --json '/proc/none/x.json' can't be made"),
+        ('link --repetitions 0', '--repetitions 0: give more than 0 and at most 1000'),
+        ('link --repetitions 1001', '--repetitions 1001'),
+        ('link --seconds nan', '--seconds nan'),
+        ('link --seconds inf', '--seconds inf'),
+        ('link --frames 0', '--frames 0'),
+        ('link --rates 30 -1', '--rates -1: each is 0 (unthrottled) or 0.1 to 1000 Hz'),
+        ('link --rates nan', '--rates nan'),
+        ('link --rates 0.01', '--rates 0.01'),
+        ('decode --frames 0', '--frames 0'),
+        ('pipeline --seconds 0', '--seconds 0'),
+        ('pipeline --delay-ms -1', '--delay-ms -1'),
+        ('pipeline --delay-ms nan', '--delay-ms nan'),
+        ('realtime --delay-ms 61', '--delay-ms 61'),
+        ('scale --rates 0', '--rates 0'),
+        ('scale --cameras 257', '--cameras 257'),
+        ('scale --depth 5', '--depth 5'),
+        ('timeline --seconds 200', '--seconds 200'),
+        ('startup --parameters model=hog', "--parameters 'model=hog': each is NAME:=VALUE"),
+        ('decode --json .', "--json '.' can't be written: Is a directory"),
     ],
 )
-def test_arguments_that_make_no_sense(
-    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+def test_arguments_that_make_no_sense_are_one_line_before_anything_is_measured(
+    arguments: str, message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def measure(*_: object) -> None:
-        raise AssertionError('measured')
+    def started(*_: object) -> None:
+        raise AssertionError('a process was started')
 
-    monkeypatch.setattr(link_command, 'measure_links', measure)
-    assert program.main(['link', *arguments]) == 2
+    monkeypatch.setattr('subprocess.Popen', started)
+    assert program.main(arguments.split()) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith('zc_bench: error: ') and message in line
 
@@ -183,9 +186,3 @@ def test_what_is_named_twice_is_measured_once(measured: list[Any]) -> None:
     assert program.main(['link', *arguments]) == 0
     (plan,) = measured
     assert plan.sizes == [(640, 480), (1920, 1080)] and plan.rates_hz == [0.0, 30.0] and plan.variants == ['shared_memory']
-
-
-def test_signals_are_the_caller_s_again_afterwards(measured: list[Any]) -> None:
-    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)
-    assert program.main(['link']) == 0
-    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM)) == before

@@ -11,17 +11,8 @@ from typing import IO, Any
 
 import pytest
 
-from zc_perception.bench.output import check_apart, target, write
+from zc_perception.bench.output import check_apart, target
 from zc_perception.errors import ConfigError
-
-
-def test_its_folder_is_made_a_link_s_too(tmp_path: Path) -> None:
-    path = target(str(tmp_path / 'a' / 'b' / 'x.json'), '--json')
-    write(path, '{}', '--json')
-    assert path.read_text() == '{}'
-    (tmp_path / 'link').symlink_to(tmp_path / 'c' / 'x.json')
-    write(target(str(tmp_path / 'link'), '--json'), '{}', '--json')
-    assert (tmp_path / 'c' / 'x.json').read_text() == '{}'
 
 
 @pytest.mark.parametrize(
@@ -42,13 +33,6 @@ def test_what_can_not_be_is_one_line(name: str, message: str, tmp_path: Path, mo
     with pytest.raises(ConfigError) as caught:
         target(name, '--trace')
     assert message in str(caught.value)
-
-
-def test_a_folder_that_went_meanwhile_is_one_line(tmp_path: Path) -> None:
-    path = target(str(tmp_path / 'a' / 'x'), '--json')
-    path.parent.rmdir()
-    with pytest.raises(ConfigError, match=r"--json '.*' can't be written: No such file or directory; name another file with --json"):
-        write(path, '', '--json')
 
 
 def test_two_options_are_not_the_same_file_by_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -143,7 +143,8 @@ def test_the_delayed_accelerator_imports_each_buffer_once_and_its_jobs_overlap()
 
 STAGES = {'capture': 1.0, 'link': 2.0, 'infer': 9.0, 'decode': 3.0, 'publish': 4.0, 'end_to_end': 9.0}
 RUN: dict[str, Any] = {
-    'cpu_us': 9000.0, 'wall_s': 2.0, 'due': 20, 'detections': 190, 'latencies_us': [500.0] * 19, 'conversions': 0, 'imports': 8,
+    'cpu_us': 9000.0, 'wall_s': 2.0, 'due': 21, 'drops': {'late': 1},
+    'detections': 190, 'latencies_us': [500.0] * 19, 'conversions': 0, 'imports': 8,
     'stages_us': STAGES, 'cpu_each_us': [600.0, 450.0, 400.0],
 }  # fmt: skip
 
@@ -189,7 +190,7 @@ def test_a_short_run_of_everything(free_domain: int, tmp_path: Path) -> None:
 
 def test_a_process_that_can_t_start_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pipeline, 'WORKER', 'zc_perception.bench.no_such_module')
-    with pytest.raises(BenchError, match="process 'pipeline' has ended"):
+    with pytest.raises(BenchError, match="process 'cameras' has ended"):
         pipeline.measure_pipelines(PipelinePlan(1, 0.1), lambda line: None)
 
 
@@ -204,12 +205,3 @@ def test_options_become_the_plan(planned: list[PipelinePlan], capsys: pytest.Cap
     assert planned == [PipelinePlan(3, 0.5, 4.0)]
     assert program.main(['pipeline', '--check']) == 1
     assert capsys.readouterr().out.count('not measured') == 6
-
-
-@pytest.mark.parametrize(
-    'arguments', [['--seconds', '0'], ['--seconds', 'nan'], ['--delay-ms', '-1'], ['--delay-ms', '61'], ['--delay-ms', 'nan']]
-)
-def test_numbers_that_make_no_sense(arguments: list[str], planned: list[PipelinePlan], capsys: pytest.CaptureFixture[str]) -> None:
-    assert program.main(['pipeline', *arguments]) == 2 and planned == []
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f'zc_bench: error: {arguments[0]} ')

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from waiting import until
 
 from zc_perception.bench.worker import BenchError, Worker
 
@@ -47,11 +47,6 @@ def test_it_is_asked_and_answers_whatever_its_libraries_print(make_worker: MakeW
     assert worker.ask(op='y')['echo'] == {'op': 'y'}
 
 
-def test_two_answers_in_one_go_are_two(make_worker: MakeWorker) -> None:
-    worker = make_worker('print(\'{"n": 1}\\n{"n": 2}\', flush=True); input()')
-    assert [worker.receive()['n'], worker.receive()['n']] == [1, 2]
-
-
 def test_an_answer_larger_than_a_pipe_arrives_whole(make_worker: MakeWorker) -> None:
     worker = make_worker("import json; print(json.dumps({'many': list(range(100000))}), flush=True); input()")
     assert worker.receive()['many'] == list(range(100000))
@@ -71,23 +66,9 @@ def test_its_failure_is_said(make_worker: MakeWorker, text: str, message: str) -
         worker.receive()
 
 
-def test_a_command_to_one_that_has_ended_says_so(make_worker: MakeWorker) -> None:
-    worker = make_worker('raise SystemExit(3)')
-    worker._process.wait(60.0)
-    with pytest.raises(BenchError, match='exit code 3'):
-        worker.send(op='x')
-
-
 def test_a_silent_one_is_not_waited_for_for_ever(make_worker: MakeWorker) -> None:
     with pytest.raises(BenchError, match=r'does.*answer within 0 s'):
         make_worker('input()').receive(timeout_s=0.05)
-
-
-def test_its_traceback_can_be_read(make_worker: MakeWorker, capfd: pytest.CaptureFixture[str]) -> None:
-    worker = make_worker("raise RuntimeError('what went wrong')")
-    with pytest.raises(BenchError):
-        worker.receive()
-    assert 'RuntimeError: what went wrong' in capfd.readouterr().err
 
 
 @pytest.mark.parametrize('orderly', [True, False])
@@ -139,13 +120,4 @@ signal.pause()
     worker.close()
     assert worker._process.returncode == -signal.SIGKILL
     # Whoever is left of the group has been killed too: it is about to die, or waits for init to notice.
-    deadline = time.monotonic() + 60.0
-    while left := living(group):
-        assert time.monotonic() < deadline, left
-        time.sleep(0.01)
-
-
-def test_a_ctrl_c_at_the_terminal_is_not_its_business(make_worker: MakeWorker) -> None:
-    worker = make_worker(ECHO)
-    worker.ask(op='x')
-    assert os.getpgid(worker._process.pid) == worker._process.pid != os.getpgrp()
+    until(lambda: not living(group), lambda: living(group))

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import ctypes
 import os
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import pytest
-from camera.gstreamer_kit import configure, inodes, next_frame, until
+from camera.camera_options import camera_options
+from camera.gstreamer_kit import configure, inodes, next_frame
+from waiting import until
 
 from zc_perception.camera.argus import ArgusCamera
 from zc_perception.errors import CameraChangedError, CameraError, FormatError
 from zc_perception.frame import Frame
-from zc_perception.memory.ledger import CopyLedger
 from zc_perception.negotiation.agreement import agree
 from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.pixel.colorimetry import Matrix, Range
@@ -37,7 +37,8 @@ def opened(properties: dict[str, str] | None = None, **options: Any) -> ArgusCam
         words = ' '.join(f'{name}={text}' for name, text in properties.items())
         caps = 'video/x-raw(memory:NVMM),format=NV12,width=322,height=46,framerate=200/1'
         options['pipeline'] = f'nvarguscamerasrc {words} ! {caps}'
-    return ArgusCamera(library=LIBRARY, ledger=CopyLedger(), frame_id='cam', now_ns=time.time_ns, **options)
+    transform = options.pop('transform_library')
+    return ArgusCamera(camera_options(**options), library=LIBRARY, transform_library=transform)
 
 
 @contextmanager
@@ -232,19 +233,14 @@ def test_no_camera_is_said() -> None:
         opened(sensor_id=7)
 
 
-@pytest.mark.parametrize('kind', ['MOVED_LIST', 'MOVED_PLANES'])
-def test_other_structs_refuse_to_start(kind: str) -> None:
-    with pytest.raises(CameraError, match=r'has other structs than R35 to R39 \(.*\): frames of this release would be misread'):
-        ArgusCamera(library=os.environ[kind], transform_library=TRANSFORM, ledger=CopyLedger(), frame_id='', now_ns=time.time_ns)
-
-
 def test_without_the_libraries_it_is_no_jetson() -> None:
     with pytest.raises(CameraError, match=r'need libnvbufsurface_missing\.so of JetPack'):
-        ArgusCamera(library='libnvbufsurface_missing.so', ledger=CopyLedger(), frame_id='', now_ns=time.time_ns)
+        ArgusCamera(camera_options(), library='libnvbufsurface_missing.so')
     camera = opened(BLOCK_LINEAR, transform_library='libmissing.so')
     try:
+        request = agree([camera.constraints(), BufferConstraints('npu', formats=((NV12, LINEAR),))], (camera.width, camera.height))
         with pytest.raises(CameraError, match=r'is block-linear, and no linear images can be made of it: the VIC needs libmissing.so'):
-            configure(camera)
+            camera.allocate(request)
     finally:
         camera.close()
 

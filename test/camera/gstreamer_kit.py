@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Sequence
+import dataclasses
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from camera.camera_options import camera_options
 from camera.named_heap import NamedHeap
+from waiting import until
 
-from zc_perception.camera.camera import Camera
+from zc_perception.camera.camera import Camera, CameraOptions
 from zc_perception.camera.gstreamer.camera import GStreamerCamera
 from zc_perception.frame import Frame
 from zc_perception.memory.heaps import OfferedHeaps
@@ -34,7 +36,7 @@ class Opened:
     opened_heaps: list[str] = field(default_factory=list)
 
 
-def open_camera(pipeline: str, heaps: Sequence[str] = ('memfd',), **options: Any) -> Opened:
+def open_camera(pipeline: str, heaps: Sequence[str] = ('memfd',), start_timeout_s: float = 10.0, **options: Any) -> Opened:
     """A camera that isn't configured yet."""
     ledger, opened = CopyLedger(), list[str]()
 
@@ -42,10 +44,13 @@ def open_camera(pipeline: str, heaps: Sequence[str] = ('memfd',), **options: Any
         opened.append(name)
         return NamedHeap(name)
 
-    def offer() -> OfferedHeaps:
-        return OfferedHeaps(heaps, opener=open_heap)
+    class Options(CameraOptions):
+        def open_heaps(self) -> OfferedHeaps:
+            return OfferedHeaps(heaps, opener=open_heap)
 
-    camera = GStreamerCamera(pipeline, frame_id='cam', now_ns=time.time_ns, ledger=ledger, open_heap=offer, **options)
+    made = camera_options(pipeline=pipeline, ledger=ledger, **options)
+    fields = {field.name: getattr(made, field.name) for field in dataclasses.fields(made)}
+    camera = GStreamerCamera(Options(**fields), start_timeout_s=start_timeout_s)
     return Opened(camera, ledger, opened)
 
 
@@ -53,7 +58,7 @@ def configure(camera: Camera, slots: int = 4) -> None:
     """As the node does it, with consumers that want *slots* in all."""
     own = camera.constraints()
     others = BufferConstraints('slots', slots=slots - own.slots)
-    camera.configure(agree([own, others], (camera.width, camera.height)).settings())
+    camera.allocate(agree([own, others], (camera.width, camera.height)))
 
 
 @contextmanager
@@ -65,21 +70,12 @@ def streaming(pipeline: str, slots: int = 4, **options: Any) -> Iterator[Opened]
         yield opened
     finally:
         opened.camera.close()
+        opened.camera.close_rest()
 
 
 def next_frame(camera: Camera) -> Frame:
     """The next frame that comes."""
     return until(camera.capture, 'a frame')
-
-
-def until(look: Callable[[], Any], what: str) -> Any:
-    """What *look* returns as soon as it is something."""
-    end = time.monotonic() + WAIT_S
-    while time.monotonic() < end:
-        found = look()
-        if found:
-            return found
-    raise AssertionError(f'not within {WAIT_S} s: {what}')
 
 
 def shown(frame: Frame) -> tuple[int, ...]:

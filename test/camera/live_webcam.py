@@ -9,6 +9,7 @@ from typing import Any
 
 import cv2
 import numpy as np
+from camera.camera_options import camera_options
 from camera.jpeg_kit import jpeg
 from camera.v4l2_double import DriverDouble
 
@@ -72,9 +73,8 @@ class LiveWebcam(DriverDouble):
 
     def camera(self, ledger: CopyLedger, **options: Any) -> V4l2Camera:
         """The package's camera of it."""
-        return V4l2Camera(
-            'webcam', *self.size, 30.0, 'cam', now_ns=time.time_ns, open_device=lambda path: V4l2Device(self), ledger=ledger, **options
-        )
+        made = camera_options(width=self.size[0], height=self.size[1], framerate=30.0, ledger=ledger, **options)
+        return V4l2Camera(made, open_device=lambda path: V4l2Device(self))
 
 
 def exports_are_memfds(monkeypatch: Any) -> None:

@@ -8,13 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from camera.camera_options import PARAMETERS
 from mcap.writer import Writer as McapWriter
 from numpy.typing import NDArray
 from rosbags.rosbag2 import StoragePlugin
 from rosbags.rosbag2 import Writer as BagWriter
 from rosbags.typesys import Stores, get_typestore
 
-from zc_perception.camera.camera import DrawnCamera
+from zc_perception.camera.camera import Camera, DrawnCamera
+from zc_perception.camera.clock import StampClock
 from zc_perception.camera.replay.camera import ReplayCamera
 from zc_perception.frame import Frame
 from zc_perception.memory.heaps import SealedMemfd
@@ -31,16 +33,26 @@ Planes = tuple[NDArray[np.uint8], NDArray[np.uint8]]
 def configure(camera: DrawnCamera, *, slots: int = 4, **constraints: Any) -> None:
     """Memory for *camera*; *constraints* are another participant's."""
     participants = [camera.constraints(), BufferConstraints('npu', slots=slots - 2, **constraints)]
-    camera.configure(agree(participants, (camera.width, camera.height)).settings())
+    camera.allocate(agree(participants, (camera.width, camera.height)))
 
 
-def replay(path: object, *, ledger: CopyLedger | None = None, now: Callable[[], int] = lambda: NOW_NS, **options: Any) -> ReplayCamera:
+def replay(
+    path: object, *, ledger: CopyLedger | None = None, now: Callable[[], int] = lambda: NOW_NS, clock: StampClock | None = None,
+    **options: Any,
+) -> ReplayCamera:  # fmt: skip
     """A camera over *path*, every frame once unless *options* say otherwise."""
     constraints = options.pop('constraints', {})
-    values: dict[str, Any] = {'width': 0, 'height': 0, 'framerate': 0.0, 'frame_id': 'lens', 'loop': False, 'keep_all': True, **options}
-    camera = ReplayCamera(str(path), heap=SealedMemfd(), now_ns=now, ledger=ledger or CopyLedger(), **values)
+    parameters = {**PARAMETERS, 'video': str(path), **options}
+    camera = ReplayCamera(parameters, frame_id='lens', heap=SealedMemfd(), now_ns=now, ledger=ledger or CopyLedger(), clock=clock)
     configure(camera, **constraints)
     return camera
+
+
+def captured(camera: Camera) -> Frame:
+    """The next frame, which has to come at once."""
+    frame = camera.capture()
+    assert frame is not None
+    return frame
 
 
 def planes_of(frame: Frame) -> tuple[NDArray[Any], ...]:

@@ -31,7 +31,6 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
         variables = {
             'NVBUF_LIBRARY': build('nvbufsurface', folder, *options),
             'NVBUF_TRANSFORM': build('nvbufsurftransform', folder, *options),
-            **{kind: build('nvbufsurface', folder, *options, f'-D{kind}') for kind in ('MOVED_LIST', 'MOVED_PLANES')},
             'ARGUS_DOUBLE': 'underscores' if generation == 'R35' else '',
         }
         found[generation] = run_cases([CASES], folder, plugins, variables)

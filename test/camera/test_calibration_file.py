@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -91,6 +93,14 @@ def test_written_and_read_again(tmp_path: Path) -> None:
     assert load_calibration(path) == GOOD
     assert stat.S_IMODE(path.stat().st_mode) == 0o644
     assert os.listdir(path.parent) == ['front.yaml']
+
+
+@pytest.mark.parametrize('name', ['0815', '1e5', 'y', 'no', 'true', '1.5'])
+def test_a_name_that_looks_like_something_else_is_quoted(tmp_path: Path, name: str) -> None:
+    path = tmp_path / 'front.yaml'
+    save_calibration(path, replace(GOOD, camera_name=name))
+    assert re.search(rf'^camera_name: (["\']){name}\1$', path.read_text(), re.MULTILINE)
+    assert load_calibration(path).camera_name == name
 
 
 def test_a_file_keeps_its_mode_and_a_link_stays_a_link(tmp_path: Path) -> None:

@@ -296,16 +296,6 @@ def test_a_driver_that_changes_its_clock_is_followed() -> None:
     assert stamps.statistics().steps == 0
 
 
-def test_a_step_forwards_brings_stamps_of_a_realtime_driver_back_to_the_clock() -> None:
-    world = World()
-    stamps = world.clock()
-    for step in (0, -10 * S, 5 * S):
-        world.wall_offset += step
-        stamps.stamp(world.driver(CaptureClock.REALTIME, world.true), CaptureClock.REALTIME)
-        world.true += PERIOD
-    assert stamps.statistics().ahead_ns <= 5 * S
-
-
 def test_simulated_time_is_followed_as_it_stands_and_jumps() -> None:
     world = World()
     world.simulated = 50 * S
@@ -320,20 +310,6 @@ def test_simulated_time_is_followed_as_it_stands_and_jumps() -> None:
     assert stamps.stamp(world.true, CaptureClock.MONOTONIC) == 10 * S, 'the recording behind it has begun anew'
     found = stamps.statistics()
     assert found.simulated and found.steps == 1 and found.corrected == 3 and found.offset_ns == 0
-
-
-def test_the_way_from_system_time_to_a_simulation_and_back() -> None:
-    world = World()
-    stamps = world.clock()
-    stamps.stamp(world.true, CaptureClock.MONOTONIC)
-    world.simulated = 7 * S
-    world.true += PERIOD
-    assert stamps.stamp(world.true, CaptureClock.MONOTONIC) == 7 * S
-    world.simulated = None
-    world.true += PERIOD
-    exposed = world.true
-    assert abs(stamps.stamp(exposed, CaptureClock.MONOTONIC) - (exposed + EPOCH)) < MS
-    assert stamps.statistics().steps == 2
 
 
 @pytest.mark.parametrize('age', (-S, 11 * S, 100 * S + BOOT_AHEAD + EPOCH))

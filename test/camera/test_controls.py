@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from zc_perception.camera.controls import NO_CONTROLS, ControlInfo, checked_value, no_such_control
 from zc_perception.camera.v4l2 import abi
 from zc_perception.camera.v4l2.controls import V4l2Controls, control_name
-from zc_perception.camera.v4l2.device import OpenFile, V4l2Device, call
+from zc_perception.camera.v4l2.device import DeviceFile, V4l2Device, call
 from zc_perception.errors import CameraError, CameraLostError, ConfigError
 
 INTEGER = ControlInfo('gain', 'integer', -5, 20, 5, 0, 10)
@@ -144,7 +144,7 @@ def test_what_the_driver_refuses_is_said() -> None:
 
 
 def test_a_device_that_was_closed_is_lost() -> None:
-    file = OpenFile('/dev/null')
+    file = DeviceFile('/dev/null')
     file.close()
     with pytest.raises(CameraLostError, match=r"'/dev/null' was closed"):
         call(file, 'QUERYCAP', 0, ctypes.c_int(0))

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import ctypes
-import subprocess
 from pathlib import Path
 
-import pytest
 from camera.gstreamer_process import gstreamer
+from doubles.c_layout import c_values, struct_expressions
 
 from zc_perception.camera.gstreamer import abi
 
@@ -46,34 +45,12 @@ NUMBERS = {
 }
 
 
-@pytest.fixture(scope='module')
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    lines = ['#include <gst/gst.h>', '#include <gst/video/video.h>', '#include <stdio.h>', '#include <stddef.h>', 'int main(void) {']
-    for c_struct, (ours, names) in STRUCTS.items():
-        for field, *_ in ours._fields_:
-            c_field = names.get(field, field)
-            lines.append(f'printf("{c_struct}.{field} %zu %zu\\n", offsetof({c_struct}, {c_field}), sizeof((({c_struct} *)0)->{c_field}));')
-        lines.append(f'printf("{c_struct} %zu 0\\n", sizeof({c_struct}));')
-    lines += [f'printf("{name} %llu\\n", (unsigned long long){name});' for name in NUMBERS]
-    folder = Path(tmp_path_factory.mktemp('abi'))
-    (folder / 'layout.c').write_text('\n'.join([*lines, 'return 0; }']))
+def test_structs_and_numbers_are_those_of_the_headers(tmp_path: Path) -> None:
+    ours = {name: int(value) for name, value in NUMBERS.items()}
+    for name, (struct, members) in STRUCTS.items():
+        ours |= struct_expressions(name, struct, members)
+    ours |= {f'sizeof({name})': ctypes.sizeof(STRUCTS[name][0]) for name in WHOLE}
     root = gstreamer()
-    subprocess.run(['gcc', '-o', folder / 'layout', folder / 'layout.c', *root.compiler_arguments()], check=True)
     environment = {'LD_LIBRARY_PATH': str(root.libraries)}
-    answer = subprocess.run([folder / 'layout'], check=True, capture_output=True, text=True, env=environment).stdout
-    return dict(line.split(' ', 1) for line in answer.splitlines())
-
-
-@pytest.mark.parametrize('c_struct', STRUCTS)
-def test_structs(c_struct: str, compiled: dict[str, str]) -> None:
-    ours, _ = STRUCTS[c_struct]
-    for field, *_ in ours._fields_:
-        descriptor = getattr(ours, field)
-        assert compiled[f'{c_struct}.{field}'] == f'{descriptor.offset} {descriptor.size}', field
-    if c_struct in WHOLE:
-        assert compiled[c_struct] == f'{ctypes.sizeof(ours)} 0'
-
-
-@pytest.mark.parametrize('name', NUMBERS)
-def test_numbers(name: str, compiled: dict[str, str]) -> None:
-    assert int(compiled[name]) == int(NUMBERS[name])
+    theirs = c_values([*ours], ['gst/gst.h', 'gst/video/video.h'], tmp_path, root.compiler_arguments(), env=environment)
+    assert {expression: (theirs[expression], value) for expression, value in ours.items() if theirs[expression] != value} == {}

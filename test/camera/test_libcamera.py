@@ -10,10 +10,11 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
-from camera.gstreamer_kit import next_frame, until
+from camera.camera_options import camera_options
+from camera.gstreamer_kit import next_frame
 from doubles.libcamera_module import Camera, Named, free_module, make_module
+from waiting import until
 
-from zc_perception.camera.clock import StampClock
 from zc_perception.camera.libcamera import LibcameraCamera
 from zc_perception.errors import CameraBusyError, CameraError, CameraLostError, ConfigError
 from zc_perception.frame import Frame
@@ -38,10 +39,10 @@ def open_camera(module: Any) -> Iterator[Callable[..., LibcameraCamera]]:
     cameras: list[LibcameraCamera] = []
 
     def opened(camera: str = '', *, configured: bool = True, **options: Any) -> LibcameraCamera:
-        made = LibcameraCamera(camera, frame_id='cam', now_ns=time.time_ns, **options)
+        made = LibcameraCamera(camera_options(libcamera_id=camera, **options))
         cameras.append(made)
         if configured:
-            made.configure(agree([made.constraints()], (made.width, made.height)).settings())
+            made.allocate(agree([made.constraints()], (made.width, made.height)))
         return made
 
     yield opened
@@ -61,7 +62,7 @@ def test_frames_are_the_camera_s_own_buffers(
     memories: str, places: list[tuple[int, int]], module: Any, open_camera: Callable[..., LibcameraCamera]
 ) -> None:
     module.manager.cameras[0] = Camera(module, 'imx708', memories=memories)
-    camera = open_camera(width=322, height=46, framerate=50.0)
+    camera = open_camera(width=322, height=46, framerate=50.0, pipeline_buffers=6)
     layout = camera.pool.layout
     assert [(p.buffer, p.offset) for p in layout.planes] == places and {p.stride for p in layout.planes} == {384}
     seen = set()
@@ -76,7 +77,7 @@ def test_frames_are_the_camera_s_own_buffers(
 
 
 def test_a_buffer_is_not_filled_while_somebody_has_it(open_camera: Callable[..., LibcameraCamera]) -> None:
-    camera = open_camera(buffers=4)
+    camera = open_camera(pipeline_buffers=4)
     held = [next_frame(camera) for _ in range(2)]
     before = [shown(frame) for frame in held]
     for _ in range(12):
@@ -103,7 +104,7 @@ def test_stamps_are_of_boottime(module: Any, open_camera: Callable[..., Libcamer
 
 def test_frames_that_are_marked_bad_are_counted_and_queued_again(module: Any, open_camera: Callable[..., LibcameraCamera]) -> None:
     module.manager.cameras[0].bad = {3, 4}
-    camera = open_camera(buffers=3)
+    camera = open_camera(pipeline_buffers=3)
     numbers = []
     while len(numbers) < 8:
         with next_frame(camera) as frame:
@@ -131,7 +132,7 @@ def _drained(camera: LibcameraCamera) -> None:
 
 
 def test_a_silent_camera_is_lost(module: Any, open_camera: Callable[..., LibcameraCamera]) -> None:
-    camera = open_camera(watchdog_s=0.05)
+    camera = open_camera(silent=0.05)
     next_frame(camera).release()
     module.manager.cameras[0].silent.set()
     with pytest.raises(CameraLostError, match='gave no frame for'):
@@ -191,7 +192,6 @@ def test_a_busy_camera_says_so(module: Any, open_camera: Callable[..., Libcamera
         (lambda m: m.manager.cameras.append(Camera(m, 'imx708 b')), {'camera': 'imx708'}, CameraError, 'has 2 cameras'),
         (lambda m: None, {'width': 1280, 'height': 720}, ConfigError, r"can't do 1280x720; the nearest is 640x480"),
         (lambda m: setattr(m.manager.cameras[0], 'formats', ['YUYV']), {}, ConfigError, 'has no NV12 stream but YUYV'),
-        (lambda m: None, {'buffers': 2}, ConfigError, '3 to 32'),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_said(
@@ -219,15 +219,10 @@ def test_colours_that_nobody_names_are_bt601(module: Any, open_camera: Callable[
 def test_without_bindings_the_advice_is_to_install_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, 'libcamera', None)
     with pytest.raises(ConfigError, match=r'needs its Python bindings: .*python3-libcamera'):
-        LibcameraCamera(frame_id='', now_ns=time.time_ns)
+        LibcameraCamera(camera_options())
     monkeypatch.setitem(sys.modules, 'libcamera', ModuleType('libcamera'))
     with pytest.raises(ConfigError, match='is something else'):
-        LibcameraCamera(frame_id='', now_ns=time.time_ns)
+        LibcameraCamera(camera_options())
     monkeypatch.setitem(sys.modules, 'libcamera', SimpleNamespace(CameraManager=Named))
     with pytest.raises(ConfigError, match='from before the middle of 2022'):
-        LibcameraCamera(frame_id='', now_ns=time.time_ns)
-
-
-def test_it_goes_on_with_the_stamps_of_its_opening_before(open_camera: Callable[..., LibcameraCamera]) -> None:
-    clock = StampClock(time.time_ns)
-    assert open_camera(clock=clock).clock is clock
+        LibcameraCamera(camera_options())

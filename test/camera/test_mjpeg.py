@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -17,6 +16,7 @@ from camera.live_webcam import exports_are_memfds
 from camera.v4l2_double import DriverDouble, opened
 from camera.v4l2_double import Frame as Filled
 from fuzz.mutation import mutated
+from waiting import until
 
 from zc_perception.camera.jpeg import JPEG_COLORIMETRY
 from zc_perception.camera.v4l2 import abi, choice
@@ -69,9 +69,7 @@ def webcam(
 def captured(driver: DriverDouble, camera: V4l2Camera) -> Frame:
     """The frame of the next picture that the driver fills in."""
     driver.due = 1
-    deadline = time.monotonic() + 60.0
-    while (frame := camera.capture()) is None:
-        assert time.monotonic() < deadline, camera.facts()
+    frame: Frame = until(camera.capture, camera.facts)
     return frame
 
 
@@ -258,7 +256,7 @@ def test_a_thousand_mutated_pictures_end_nothing() -> None:
     small = [jpeg(picture(*SIZE), sampling, 30) for sampling in ('420', '422', '444')]
     small.append(without_tables(small[1]))
     contents = [mutated(rng, rng.choice(small), small) for _ in range(1000)]
-    with webcam(contents=[*contents, GOOD], silent_s=3600.0) as (driver, camera):
+    with webcam(contents=[*contents, GOOD], silent=3600.0) as (driver, camera):
         outcomes = 0
         while outcomes < len(contents):
             driver.due = 1

@@ -9,14 +9,13 @@ import cv2
 import numpy as np
 import pytest
 from camera.counter_picture import read_counter
-from camera.replay_kit import configure
+from camera.replay_kit import captured, configure
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from zc_perception.camera.pattern import BAR_COLOURS, ColourBars, TimeCode, draw_counter, sample_levels
 from zc_perception.camera.synthetic import SyntheticCamera
-from zc_perception.errors import ConfigError
 from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry, Matrix, Range
@@ -100,17 +99,6 @@ def test_the_bars_have_the_levels_that_the_standards_print(matrix: Matrix) -> No
         assert np.abs(np.subtract((int(y), int(u), int(v)), PRINTED[matrix][name])).max() <= 1, name
 
 
-def test_opencv_makes_the_colours_of_bt601_bars() -> None:
-    bars = ColourBars(640, 360, BT601_LIMITED)
-    luma, chroma = np.zeros((360, 640), np.uint8), np.zeros((180, 320, 2), np.uint8)
-    bars.draw(luma, chroma)
-    rgb = cv2.cvtColorTwoPlane(luma, chroma, cv2.COLOR_YUV2RGB_NV12)
-    for index, colour in enumerate(BAR_COLOURS.values()):
-        assert np.abs(rgb[100, 80 * index + 40].astype(int) - np.multiply(colour, 0.75 * 255)).max() <= 3
-    greys = rgb[340, 40::80].astype(int)
-    assert np.abs(greys - np.linspace(0, 255, 8)[:, None]).max() <= 2
-
-
 def test_full_range_uses_all_levels() -> None:
     assert sample_levels(1, 1, 1, Colorimetry(Matrix.BT601, Range.FULL)) == (255, 128, 128)
     assert sample_levels(0, 0, 1, Colorimetry(Matrix.BT709, Range.FULL))[1] == 255
@@ -139,23 +127,18 @@ def test_the_camera_s_counter_says_seed_sequence_and_stamp(open_camera: Callable
     camera = open_camera(pattern='counter', seed=300)
     assert camera.device == 'synthetic counter, seed 300'
     for sequence in range(3):
-        frame = camera.capture()
-        assert frame is not None
-        with frame, frame.map() as planes:
+        with captured(camera) as frame, frame.map() as planes:
             assert read_counter(planes[0].copy()) == (300 & 0xFF, sequence, frame.header.stamp_ns)
 
 
 def test_the_camera_s_bars_are_of_its_colorimetry(open_camera: Callable[..., SyntheticCamera]) -> None:
     camera = open_camera(pattern='bars')
-    frame = camera.capture()
-    assert frame is not None and frame.data.colorimetry == BT601_LIMITED
-    with frame, frame.map() as planes:
+    with captured(camera) as frame, frame.map() as planes:
+        assert frame.data.colorimetry == BT601_LIMITED
         assert int(planes[0][10, 8 * 2 + 8]) == 162, 'yellow'
 
 
 def test_patterns_that_can_not_be_are_refused(open_camera: Callable[..., SyntheticCamera]) -> None:
-    with pytest.raises(ConfigError, match=r"pattern 'bar' is not one of road, bars, counter; did you mean 'bars'\?"):
-        open_camera(pattern='bar')
     for pattern in ('bars', 'counter'):
-        with pytest.raises(ValueError, match='width of a pattern must be even and at least 64, got 62'):
+        with pytest.raises(ValueError, match='width must be an even number of at least 64 pixels, got 62'):
             open_camera(62, 96, pattern=pattern)

@@ -11,8 +11,6 @@ import cv2
 import numpy as np
 import pytest
 from camera.replay_kit import (
-    COMPRESSED,
-    IMAGE,
     NOW_NS,
     compressed,
     image,
@@ -25,6 +23,7 @@ from camera.replay_kit import (
     write_mcap,
 )
 
+from zc_perception.camera.replay.source import ENCODINGS
 from zc_perception.errors import ConfigError, RecordingError
 from zc_perception.memory.ledger import CopyLedger
 
@@ -87,7 +86,7 @@ def test_recorded_headers_are_kept_whole(tmp_path: Path) -> None:
 
 def test_recorded_stamps_go_on_when_the_recording_begins_again(tmp_path: Path) -> None:
     path = write_bag(tmp_path / 'bag', nv12_entries())
-    camera, stamps = replay(path, stamps='recorded', keep_all=False, loop=True, rate=1000.0), []
+    camera, stamps = replay(path, stamps='recorded', keep_all=False, loop=True, replay_rate=1000.0), []
     while len(stamps) < 3 * FRAMES:
         frame = camera.capture()
         if frame is not None:
@@ -97,78 +96,40 @@ def test_recorded_stamps_go_on_when_the_recording_begins_again(tmp_path: Path) -
     assert stamps == [stamp(i) for i in range(3 * FRAMES)]
 
 
-@pytest.mark.parametrize(
-    ('encoding', 'code'),
-    [
-        ('rgb8', cv2.COLOR_YUV2RGB_NV12),
-        ('bgr8', cv2.COLOR_YUV2BGR_NV12),
-        ('rgba8', cv2.COLOR_YUV2RGBA_NV12),
-        ('bgra8', cv2.COLOR_YUV2BGRA_NV12),
-    ],
-)
-@pytest.mark.parametrize('padding', (0, 5))
-def test_colour_comes_out_as_opencv_converts_it(encoding: str, code: int, padding: int, tmp_path: Path) -> None:
-    luma = np.tile(np.linspace(80, 200, WIDTH).astype(np.uint8), (HEIGHT, 1))
-    chroma = np.empty((HEIGHT // 2, WIDTH // 2, 2), np.uint8)
-    chroma[..., 0], chroma[..., 1] = 110, 150
-    picture = cv2.cvtColorTwoPlane(luma, chroma, code)
-    message = image(START, picture.reshape(HEIGHT, -1), encoding, WIDTH, HEIGHT, padding=padding)
+BLUE, GREEN, RED = 30, 90, 200
+Y, U, V = map(int, cv2.cvtColor(np.full((2, 2, 3), (BLUE, GREEN, RED), np.uint8), cv2.COLOR_BGR2YUV_I420).ravel()[[0, 4, 5]])
+
+
+def rows_of(encoding: str) -> np.ndarray[Any, Any]:
+    """A picture of one colour, or of that grey, as the encoding has it: rows of bytes."""
+
+    def tiled(*pixel: int, rows: int = HEIGHT) -> np.ndarray[Any, Any]:
+        return np.tile(np.array(pixel, np.uint8), (rows, WIDTH))
+
+    if encoding.startswith('bayer'):
+        first = [{'r': RED, 'g': GREEN, 'b': BLUE}[letter] for letter in encoding[6:10]]
+        return np.tile(np.array(first, np.uint8).reshape(2, 2), (HEIGHT // 2, WIDTH // 2))
+    if encoding in ('yuyv', 'yuv422_yuy2', 'uyvy', 'yuv422'):
+        return tiled(*((Y, U, Y, V) if 'yuy' in encoding else (U, Y, V, Y)))[:, : 2 * WIDTH]
+    if encoding.startswith('nv'):
+        chroma = tiled(*((V, U) if encoding == 'nv21' else (U, V)), rows=HEIGHT if encoding == 'nv24' else HEIGHT // 4)
+        return np.vstack([tiled(Y), chroma.reshape(-1, WIDTH)])
+    pixels = {
+        'rgb8': (RED, GREEN, BLUE), 'bgr8': (BLUE, GREEN, RED), 'rgba8': (RED, GREEN, BLUE, 9), 'bgra8': (BLUE, GREEN, RED, 9),
+        '8UC3': (BLUE, GREEN, RED), 'mono8': (Y,), '8UC1': (Y,), 'mono16': (0x55, Y),
+    }  # fmt: skip
+    return tiled(*pixels[encoding])
+
+
+@pytest.mark.parametrize('encoding', ENCODINGS)
+def test_every_encoding_shows_its_colour(encoding: str, tmp_path: Path) -> None:
+    """How finer chroma is averaged is test/pixel's business. A byte has no order, whatever the message says."""
+    message = image(START, rows_of(encoding), encoding, WIDTH, HEIGHT, padding=0 if encoding == 'nv24' else 4, big=encoding == 'mono8')
     ((_, planes),) = played(replay(write_bag(tmp_path / 'bag', [('/i', START, message)])))
-    assert np.abs(planes[0].astype(int) - luma).max() <= 2
-    assert np.abs(planes[1].astype(int) - chroma).max() <= 2
-
-
-@pytest.mark.parametrize('encoding', ['yuyv', 'yuv422_yuy2', 'uyvy', 'yuv422'])
-def test_packed_422_keeps_luma_and_averages_two_rows_colour(encoding: str, tmp_path: Path) -> None:
-    rng = np.random.default_rng(1)
-    luma = rng.integers(0, 256, (HEIGHT, WIDTH), np.uint8)
-    u, v = rng.integers(0, 256, (2, HEIGHT, WIDTH // 2), np.uint8)
-    parts = (luma[:, ::2], u, luma[:, 1::2], v) if 'yuy' in encoding else (u, luma[:, ::2], v, luma[:, 1::2])
-    packed = np.stack(parts, axis=-1).reshape(HEIGHT, -1)
-    message = image(START, packed, encoding, WIDTH, HEIGHT, padding=8)
-    ((_, planes),) = played(replay(write_bag(tmp_path / 'bag', [('/i', START, message)])))
-    assert np.array_equal(planes[0], luma)
-    for channel, plane in enumerate((u, v)):
-        mean = (plane[0::2].astype(float) + plane[1::2]) / 2
-        assert np.abs(planes[1][..., channel] - mean).max() <= 0.5
-
-
-def test_nv24_keeps_luma_and_averages_four_pixels_colour(tmp_path: Path) -> None:
-    rng = np.random.default_rng(1)
-    luma, chroma = rng.integers(0, 256, (HEIGHT, WIDTH), np.uint8), rng.integers(0, 256, (HEIGHT, WIDTH, 2), np.uint8)
-    message = image(START, np.vstack([luma, chroma.reshape(2 * HEIGHT, WIDTH)]), 'nv24', WIDTH, HEIGHT)
-    ((_, planes),) = played(replay(write_bag(tmp_path / 'bag', [('/i', START, message)])))
-    assert np.array_equal(planes[0], luma)
-    assert np.abs(planes[1] - chroma.reshape(HEIGHT // 2, 2, WIDTH // 2, 2, 2).mean(axis=(1, 3))).max() <= 0.75
-
-
-@pytest.mark.parametrize(('encoding', 'big'), [('mono8', True), ('8UC1', False), ('mono16', False)])
-def test_grey_is_luma_of_limited_range_without_colour(encoding: str, big: bool, tmp_path: Path) -> None:
-    luma = PLANES[0][0]
-    pixels = luma if encoding != 'mono16' else np.stack([np.full_like(luma, 0x55), luma], axis=-1).reshape(HEIGHT, -1)
-    message = image(START, pixels, encoding, WIDTH, HEIGHT, padding=2, big=big)
-    ((_, planes),) = played(replay(write_bag(tmp_path / 'bag', [('/i', START, message)])))
-    assert np.abs(planes[0] - (16 + luma * (219 / 255))).max() <= 1 and np.all(planes[1] == 128)
-
-
-def test_nv21_has_its_colours_exchanged(tmp_path: Path) -> None:
-    luma, chroma = PLANES[0]
-    message = image(START, nv12_rows(luma, chroma[..., ::-1]), 'nv21', WIDTH, HEIGHT)
-    ((_, planes),) = played(replay(write_bag(tmp_path / 'bag', [('/i', START, message)])))
-    assert np.array_equal(planes[1], chroma)
-
-
-@pytest.mark.parametrize(
-    ('encoding', 'first'), [('bayer_rggb8', 'RGGB'), ('bayer_bggr8', 'BGGR'), ('bayer_gbrg8', 'GBRG'), ('bayer_grbg8', 'GRBG')]
-)
-def test_a_bayer_pattern_is_named_by_its_first_four_pixels(encoding: str, first: str, tmp_path: Path) -> None:
-    levels = {'R': 200, 'G': 90, 'B': 30}
-    mosaic = np.empty((HEIGHT, WIDTH), np.uint8)
-    for place, letter in enumerate(first):
-        mosaic[place // 2 :: 2, place % 2 :: 2] = levels[letter]
-    ((_, planes),) = played(replay(write_bag(tmp_path / 'bag', [('/i', START, image(START, mosaic, encoding, WIDTH, HEIGHT))])))
-    bgr = cv2.cvtColorTwoPlane(planes[0], planes[1], cv2.COLOR_YUV2BGR_NV12)[8:-8, 8:-8]
-    assert np.abs(bgr.reshape(-1, 3).mean(axis=0) - (30, 90, 200)).max() < 3
+    grey = 'mono' in encoding or encoding == '8UC1'
+    inside = planes[0][8:-8, 8:-8], planes[1][4:-4, 4:-4]
+    assert np.abs(inside[0] - (16 + Y * 219 / 255 if grey else Y)).max() <= 2
+    assert np.abs(inside[1] - ((128, 128) if grey else (U, V))).max() <= 2
 
 
 def picture(index: int = 0) -> np.ndarray[Any, Any]:
@@ -193,7 +154,7 @@ def test_the_topic_is_chosen_and_what_there_is_is_listed(kind: str, tmp_path: Pa
     entries = nv12_entries('/left/image_raw') + nv12_entries('/right/image_raw')[:2]
     info = compressed(START, np.zeros(4, np.uint8), 'jpeg')
     path = write_bag(tmp_path / 'bag', sorted([*entries, ('/thumbnail', START, info)], key=lambda e: e[1]), kind)
-    assert len(played(replay(path, topic='/right/image_raw'))) == 2
+    assert len(played(replay(path, replay_topic='/right/image_raw'))) == 2
     listed = (
         r'/left/image_raw \(sensor_msgs/msg/Image, 5 messages\), /right/image_raw \(sensor_msgs/msg/Image, 2 messages\), '
         r'/thumbnail \(sensor_msgs/msg/CompressedImage, 1 messages\)'
@@ -201,7 +162,7 @@ def test_the_topic_is_chosen_and_what_there_is_is_listed(kind: str, tmp_path: Pa
     with pytest.raises(ConfigError, match=rf"several topics with pictures; it has {listed}; set parameter 'replay_topic'"):
         replay(path)
     with pytest.raises(ConfigError, match=rf"no topic '/left/image_row'; did you mean '/left/image_raw'\?; it has {listed}"):
-        replay(path, topic='/left/image_row')
+        replay(path, replay_topic='/left/image_row')
 
 
 def test_a_topic_without_pictures_is_refused(tmp_path: Path) -> None:
@@ -211,7 +172,7 @@ def test_a_topic_without_pictures_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r'has no topic with pictures .*; it has /chatter \(std_msgs/msg/String, 1 messages\)$'):
         replay(path)
     with pytest.raises(ConfigError, match="topic '/chatter' has no pictures"):
-        replay(path, topic='/chatter')
+        replay(path, replay_topic='/chatter')
 
 
 @pytest.mark.parametrize(
@@ -259,23 +220,15 @@ def test_a_change_of_size_ends_it_with_both_sizes(tmp_path: Path) -> None:
     assert camera.statistics().captured == FRAMES
 
 
-def test_other_sizes_are_scaled(tmp_path: Path) -> None:
-    path = write_bag(tmp_path / 'bag', nv12_entries())
-    found = played(replay(path, width=32, height=24))
-    assert [planes[0].shape for _, planes in found] == [(24, 32)] * FRAMES
-    expected = cv2.resize(PLANES[2][0], (32, 24), interpolation=cv2.INTER_AREA)
-    assert np.array_equal(found[2][1][0], expected)
-
-
 @pytest.mark.parametrize(('start_s', 'first'), [(0.08, 2), (0.081, 3), (0.0, 0)])
 def test_it_begins_where_it_is_told_to(start_s: float, first: int, tmp_path: Path) -> None:
-    found = played(replay(write_bag(tmp_path / 'bag', nv12_entries()), stamps='recorded', start_s=start_s))
+    found = played(replay(write_bag(tmp_path / 'bag', nv12_entries()), stamps='recorded', replay_start=start_s))
     assert [frame.header.stamp_ns for frame, _ in found] == [stamp(i) for i in range(first, FRAMES)]
 
 
 def test_a_start_behind_the_end_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="ends before 9 s; lower parameter 'replay_start'"):
-        replay(write_bag(tmp_path / 'bag', nv12_entries()), start_s=9.0)
+        replay(write_bag(tmp_path / 'bag', nv12_entries()), replay_start=9.0)
 
 
 def test_a_clock_that_was_set_while_recording_does_not_hold_the_replay_up(tmp_path: Path) -> None:
@@ -337,8 +290,4 @@ def test_without_the_library_the_extra_is_named(tmp_path: Path, monkeypatch: pyt
 def test_a_topic_of_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / 'x.nv12').write_bytes(bytes(96))
     with pytest.raises(ConfigError, match=r"parameter 'replay_topic' is '/i', but '.*x\.nv12' is no rosbag2 recording"):
-        replay(tmp_path / 'x.nv12', topic='/i')
-
-
-def test_the_types_are_those_of_the_messages() -> None:
-    assert (image(0, PLANES[0][0], 'mono8', WIDTH, HEIGHT).__msgtype__, compressed(0, PLANES[0][0], '').__msgtype__) == (IMAGE, COMPRESSED)
+        replay(tmp_path / 'x.nv12', replay_topic='/i')

@@ -12,6 +12,8 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
+from camera.camera_options import PARAMETERS
+from camera.replay_kit import NOW_NS, captured, replay
 
 from zc_perception.camera.clock import StampClock
 from zc_perception.camera.replay.camera import ReplayCamera
@@ -21,13 +23,10 @@ from zc_perception.errors import CameraError, ConfigError, LayoutError, Recordin
 from zc_perception.frame import Frame
 from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.memory.ledger import CopyLedger, LedgerEntry
-from zc_perception.negotiation.agreement import agree
-from zc_perception.negotiation.constraints import BufferConstraints
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
 LENGTH, FPS = 8, 25.0
 STEP = 28
-NOW_NS = 5_000_000_000
 
 
 def write_video(path: Path, width: int, height: int, length: int = LENGTH) -> str:
@@ -54,16 +53,9 @@ def ledger() -> CopyLedger:
 def open_camera(video: str, ledger: CopyLedger) -> Iterator[Callable[..., ReplayCamera]]:
     cameras: list[ReplayCamera] = []
 
-    def make(
-        path: str = video, *, slots: int = 4, keep_all: bool = True, loop: bool = False, framerate: float = 0.0, **size: Any
-    ) -> ReplayCamera:
-        base: dict[str, Any] = {'heap': SealedMemfd(), 'now_ns': lambda: NOW_NS, 'ledger': ledger}
-        options: dict[str, Any] = {'width': 0, 'height': 0, **size}
-        camera = ReplayCamera(path, framerate=framerate, frame_id='lens', loop=loop, keep_all=keep_all, **options, **base)
-        cameras.append(camera)
-        participants = [camera.constraints(), BufferConstraints('slots', slots=slots - 2)]
-        camera.configure(agree(participants, (camera.width, camera.height)).settings())
-        return camera
+    def make(path: str = video, *, slots: int = 4, **parameters: Any) -> ReplayCamera:
+        cameras.append(replay(path, ledger=ledger, constraints={'slots': slots}, **parameters))
+        return cameras[-1]
 
     yield make
     for camera in cameras:
@@ -78,12 +70,6 @@ def index_of(frame: Frame) -> int:
     index = round((level - 10) / STEP)
     assert abs(level - 10 - STEP * index) < 5
     return index
-
-
-def captured(camera: ReplayCamera) -> Frame:
-    frame = camera.capture()
-    assert frame is not None
-    return frame
 
 
 def drained(camera: ReplayCamera) -> list[Frame]:
@@ -149,18 +135,6 @@ def test_without_looping_a_live_camera_ends_with_the_file(open_camera: Callable[
     assert camera.pool_statistics() is not None and camera.pool_statistics().holders == {}  # type: ignore[union-attr]
 
 
-def test_a_frame_dropped_for_want_of_a_slot_is_a_gap_in_the_sequence(open_camera: Callable[..., ReplayCamera]) -> None:
-    camera = open_camera(slots=2, keep_all=False, loop=True, framerate=1000.0)
-    held = [captured(camera), captured(camera)]
-    assert [camera.capture() for _ in range(3)] == [None] * 3
-    for frame in held:
-        frame.release()
-    after = captured(camera)
-    assert [frame.data.sequence for frame in (*held, after)] == [0, 1, 5]
-    assert camera.statistics().dropped == 3
-    after.release()
-
-
 def test_a_frame_that_has_no_slot_is_left_out_as_if_it_had_been_live(open_camera: Callable[..., ReplayCamera], ledger: CopyLedger) -> None:
     camera = open_camera(slots=2, keep_all=False, framerate=1000.0)
     held = [captured(camera), captured(camera)]
@@ -176,7 +150,7 @@ def test_a_frame_that_has_no_slot_is_left_out_as_if_it_had_been_live(open_camera
 
 @pytest.mark.parametrize(('rate', 'least_s'), [(1.0, 0.079), (2.0, 0.039), (0.5, 0.159)])
 def test_the_file_s_own_pace_times_the_rate(open_camera: Callable[..., ReplayCamera], rate: float, least_s: float) -> None:
-    camera = open_camera(keep_all=False, rate=rate)
+    camera = open_camera(keep_all=False, replay_rate=rate)
     assert camera.framerate == FPS * rate
     started = time.monotonic()
     for _ in range(3):
@@ -190,7 +164,7 @@ def test_stamps_of_a_live_replay_increase_although_the_clock_stands(open_camera:
 
 
 def test_it_begins_where_it_is_told_to_and_loops_to_there(open_camera: Callable[..., ReplayCamera]) -> None:
-    camera, indices = open_camera(keep_all=False, loop=True, framerate=1000.0, start_s=0.12), []
+    camera, indices = open_camera(keep_all=False, loop=True, framerate=1000.0, replay_start=0.12), []
     for _ in range(2 * (LENGTH - 3) + 1):
         frame = captured(camera)
         indices.append(index_of(frame))
@@ -201,15 +175,6 @@ def test_it_begins_where_it_is_told_to_and_loops_to_there(open_camera: Callable[
 def test_a_video_has_no_headers_of_its_own(open_camera: Callable[..., ReplayCamera]) -> None:
     with pytest.raises(ConfigError, match="has no headers: set parameter 'stamps' to 'now'"):
         open_camera(stamps='recorded')
-
-
-def test_a_live_camera_keeps_the_pace_it_is_asked_for(open_camera: Callable[..., ReplayCamera]) -> None:
-    camera = open_camera(keep_all=False, loop=True, framerate=200.0)
-    started = time.monotonic()
-    for _ in range(9):
-        captured(camera).release()
-    # Eight periods of 5 ms at least; a busy machine may need any time longer.
-    assert time.monotonic() - started >= 0.039
 
 
 def test_an_odd_last_row_and_column_are_cut_off(open_camera: Callable[..., ReplayCamera], tmp_path: Path) -> None:
@@ -268,17 +233,6 @@ def test_a_file_that_is_no_video_is_named(open_camera: Callable[..., ReplayCamer
         open_camera(str(path))
 
 
-def test_stopping_wakes_a_waiting_capture(open_camera: Callable[..., ReplayCamera]) -> None:
-    camera = open_camera(keep_all=False, loop=True, framerate=0.01)
-    captured(camera).release()
-    stopper = threading.Timer(0.03, camera.stop)
-    stopper.start()
-    started = time.monotonic()
-    assert camera.capture() is None
-    assert time.monotonic() - started < 60.0, 'the next frame would be due after 100 s'
-    stopper.join()
-
-
 def test_a_stopped_keep_all_camera_gives_no_more_frames(open_camera: Callable[..., ReplayCamera]) -> None:
     camera = open_camera()
     camera.stop()
@@ -286,20 +240,8 @@ def test_a_stopped_keep_all_camera_gives_no_more_frames(open_camera: Callable[..
     assert camera.capture() is None and not camera.ended
 
 
-def test_closing_leaves_a_leased_frame_readable(open_camera: Callable[..., ReplayCamera]) -> None:
-    camera = open_camera()
-    frame = captured(camera)
-    camera.close()
-    assert index_of(frame) == 0
-    assert camera.capture() is None
-    frame.release()
-
-
 def test_capturing_needs_a_configuration(video: str, ledger: CopyLedger) -> None:
-    camera = ReplayCamera(
-        video, width=0, height=0, framerate=0.0, frame_id='', loop=False, keep_all=True,
-        heap=SealedMemfd(), now_ns=lambda: 0, ledger=ledger,
-    )  # fmt: skip
+    camera = ReplayCamera(PARAMETERS | {'video': video}, frame_id='', heap=SealedMemfd(), now_ns=lambda: 0, ledger=ledger)
     with pytest.raises(CameraError, match='not configured'):
         camera.capture()
     assert camera.pool_statistics() is None
@@ -340,7 +282,7 @@ def test_a_recording_that_fails_in_the_middle_ends_there(open_camera: Callable[.
 
 
 def test_the_frame_is_named_by_its_place_in_the_recording(open_camera: Callable[..., ReplayCamera], tmp_path: Path) -> None:
-    camera = open_camera(write_folder(tmp_path, 64, 64, 64, 64, 32), start_s=0.06)
+    camera = open_camera(write_folder(tmp_path, 64, 64, 64, 64, 32), replay_start=0.06)
     with pytest.raises(RecordingError, match=r"frame 4: picture '.*4\.png'"):
         drained(camera)
     assert camera.statistics().captured == 2 and camera.ended

@@ -6,7 +6,7 @@ import struct
 
 import numpy as np
 import pytest
-from camera.replay_kit import COMPRESSED, IMAGE, STORE, compressed, image, serialized
+from camera.replay_kit import IMAGE, STORE, image, serialized
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -25,12 +25,6 @@ def test_an_image_of_rclpy_is_read() -> None:
     header, picture = read_message(STORE, IMAGE, serialization.serialize_message(message))
     assert (header.stamp_ns, header.frame_id) == (-4_999_999_994, 'lens')
     assert picture[:5] == (3, 2, 'mono8', True, 4) and picture.data.tobytes() == DATA
-
-
-def test_a_compressed_image_is_read() -> None:
-    content = serialized(compressed(5_000_000_006, np.frombuffer(DATA, np.uint8), 'jpeg'))
-    header, picture = read_message(STORE, COMPRESSED, content)
-    assert (header.stamp_ns, picture.format, picture.data.tobytes()) == (5_000_000_006, 'jpeg', DATA)
 
 
 def test_the_pixels_are_not_copied() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import cv2
@@ -89,13 +88,6 @@ def test_objects_stay_within_limits(width: int, height: int, seed: int, palette:
         assert_within_limits(scene.truth(index), width, height)
 
 
-@pytest.mark.parametrize('size', [(64, 64), (64, 720), (1280, 64), (640, 360), (1920, 1080), (3840, 2160)])
-def test_objects_stay_within_limits_over_a_drive(size: tuple[int, int]) -> None:
-    scene = RoadScene(*size, seed=5)
-    for index in range(0, 4000, 100):
-        assert_within_limits(scene.truth(index), *size)
-
-
 def test_objects_move_smoothly() -> None:
     """From a frame to the next, most objects are found again, of the same class and near the same place."""
     scene = RoadScene(640, 360, 6)
@@ -110,15 +102,6 @@ def test_objects_move_smoothly() -> None:
                 for other in after
             )
     assert followed >= 0.95 * total
-
-
-def test_the_whole_picture_keeps_moving() -> None:
-    luma, chroma = planes(640, 360)
-    scene = RoadScene(640, 360, 8)
-    scene.draw(100, luma, chroma)
-    before = luma.copy()
-    scene.draw(101, luma, chroma)
-    assert (luma != before).mean() > 0.8
 
 
 def test_levels_are_limited_range() -> None:
@@ -171,34 +154,9 @@ def test_truth_is_what_is_painted(width: int, height: int, seed: int, monkeypatc
             hidden |= pixels
 
 
-def test_an_object_changes_the_pixels_in_its_box() -> None:
-    """With no help from the scene's code: what differs from frame to frame in still surroundings is in the truth."""
-    scene = RoadScene(640, 360, 12)
-    luma, chroma = planes(640, 360)
-    objects = scene.draw(50, luma, chroma)
-    still = np.median([sample_luma(scene, index) for index in range(0, 4000, 97)], axis=0)
-    difference = cv2.blur(np.abs(luma - still), (5, 5)) > 14
-    inside = np.zeros_like(difference)
-    for item in objects:
-        inside[int(item.y) : int(item.y + item.height), int(item.x) : int(item.x + item.width)] = True
-    assert difference[inside].mean() > 2.5 * difference[~inside].mean()
-
-
-def sample_luma(scene: RoadScene, index: int) -> NDArray[np.uint8]:
-    luma, chroma = planes(scene.width, scene.height)
-    scene.draw(index, luma, chroma)
-    return luma
-
-
 def objects_of(scenes: int) -> list[SceneObject]:
     drives = [RoadScene(640, 360, seed) for seed in range(scenes)]
     return [item for scene in drives for index in range(0, 800, 80) for item in scene.truth(index)]
-
-
-def test_objects_hide_each_other() -> None:
-    objects = objects_of(scenes=5)
-    hidden = sum(item.visible < 0.95 for item in objects)
-    assert 0.1 * len(objects) < hidden < 0.7 * len(objects)
 
 
 def test_every_class_and_a_wide_range_of_sizes_appear() -> None:
@@ -216,16 +174,6 @@ def body_samples(palette: str) -> dict[str, NDArray[np.float64]]:
     hues = scene_shapes.PALETTES[palette]
     shapes = {name: [make(rng, hues, 0.5) for _ in range(400)] for name, make in zip(CLASS_NAMES, makers, strict=True)}
     return {name: np.array([part.colour for s in made for part in s.parts], float) for name, made in shapes.items()}
-
-
-def test_classes_share_their_colours() -> None:
-    """Every class spreads over all hues and most of the luma range, and their spreads coincide."""
-    samples = body_samples('all')
-    for colours in samples.values():
-        assert all((coloured_hues(colours) // 60 == sector).mean() > 0.08 for sector in range(6))
-        assert np.percentile(colours[:, 0], 5) < 60 and np.percentile(colours[:, 0], 95) > 165
-    for a, b in itertools.combinations(samples.values(), 2):
-        assert np.abs(a.mean(axis=0) - b.mean(axis=0)).max() < 30
 
 
 def coloured_hues(colours: NDArray[np.float64]) -> NDArray[np.float64]:

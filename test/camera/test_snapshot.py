@@ -10,10 +10,8 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from zc_perception.camera.pattern import BAR_COLOURS, ColourBars, sample_levels
+from zc_perception.camera.pattern import BAR_COLOURS, ColourBars
 from zc_perception.camera.replay.camera import open_source
 from zc_perception.camera.replay.raw import parse_sidecar
 from zc_perception.camera.snapshot import REASON, Snapshot
@@ -112,26 +110,6 @@ def test_other_formats_come_back_as_they_are(tmp_path: Path, name: str) -> None:
     assert [path.suffix for path in paths] == ['.zcr', '.png']
 
 
-@pytest.mark.parametrize(
-    ('name', 'pixel'),
-    [('RG24', (10, 20, 30)), ('BG24', (10, 20, 30)), ('R8  ', (77,)), ('YUYV', (200, 128)), ('UYVY', (128, 200))],
-)
-def test_packed_pictures_have_their_channels_in_place(name: str, pixel: tuple[int, ...]) -> None:
-    def fill(planes: list[Any]) -> None:
-        planes[0].reshape(32, -1)[:] = np.resize(np.array(pixel, np.uint8), planes[0].reshape(32, -1).shape[1])
-
-    colorimetry = BT601_LIMITED if name in ('YUYV', 'UYVY') else Colorimetry(Matrix.RGB, Range.FULL)
-    snapshot, _ = snapshot_of(compute_layout(fourcc_code(name), 64, 32), fill, colorimetry)
-    picture = snapshot.picture()
-    assert picture is not None and picture.shape[:2] == (32, 64)
-    corner = picture[5, 5].tolist() if picture.ndim == 3 else picture[5, 5]
-    if name in ('YUYV', 'UYVY'):
-        assert len(set(corner)) == 1 and abs(corner[0] - (200 - 16) * 255 / 219) < 3
-    else:
-        # RG24 is B, G, R in memory (drm_fourcc.h: little endian), BG24 is R, G, B.
-        assert corner == {'RG24': [10, 20, 30], 'BG24': [30, 20, 10], 'R8  ': [77]}[name] or corner == [77]
-
-
 @pytest.mark.parametrize('colorimetry', COLORIMETRIES, ids=str)
 def test_colours_are_those_of_the_scene_in_every_colorimetry(colorimetry: Colorimetry) -> None:
     bars = ColourBars(128, 64, colorimetry, amplitude=0.75)
@@ -143,19 +121,6 @@ def test_colours_are_those_of_the_scene_in_every_colorimetry(colorimetry: Colori
         red, green, blue = (round(255 * 0.75 * part) for part in colour)
         found = picture[10, number * width + width // 2].astype(int)
         assert np.abs(found - (blue, green, red)).max() <= 4, (number, found.tolist())
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    st.sampled_from(COLORIMETRIES), st.tuples(*[st.floats(0.0, 1.0)] * 3)
-)  # fmt: skip
-def test_any_colour_comes_back(colorimetry: Colorimetry, colour: tuple[float, float, float]) -> None:
-    y, u, v = sample_levels(*colour, colorimetry)
-    luma, chroma = np.full((4, 4), y, np.uint8), np.empty((2, 2, 2), np.uint8)
-    chroma[:] = u, v
-    red, green, blue = colour
-    # 8 bits of each sample leave a few levels of doubt.
-    assert np.abs(bgr_of(luma, chroma, colorimetry)[1, 1] - 255 * np.array([blue, green, red])).max() < 5
 
 
 def test_a_format_that_nobody_here_can_read_is_kept_without_a_picture(tmp_path: Path) -> None:

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 from camera.named_heap import NamedHeap
+from camera.replay_kit import captured
 
 from zc_perception.camera.clock import StampClock
 from zc_perception.camera.scene import RoadScene
 from zc_perception.camera.synthetic import SyntheticCamera
 from zc_perception.errors import ConfigError
-from zc_perception.frame import Frame
 from zc_perception.memory.heaps import SealedMemfd, working_heaps
 from zc_perception.memory.ledger import CopyLedger, LedgerEntry
 from zc_perception.memory.pool import SlotState
@@ -57,18 +57,12 @@ def open_camera(ledger: CopyLedger) -> Iterator[Callable[..., SyntheticCamera]]:
         camera = SyntheticCamera(WIDTH, HEIGHT, framerate, 'lens', seed=seed, **options, **base)
         cameras.append(camera)
         participants = [camera.constraints(), BufferConstraints('npu', stride_align=stride_align, slots=slots - 2)]
-        camera.configure(agree(participants, (WIDTH, HEIGHT)).settings())
+        camera.allocate(agree(participants, (WIDTH, HEIGHT)))
         return camera
 
     yield make
     for camera in cameras:
         camera.close()
-
-
-def captured(camera: SyntheticCamera) -> Frame:
-    frame = camera.capture()
-    assert frame is not None
-    return frame
 
 
 def test_frame_n_is_picture_n_of_its_seed(open_camera: Callable[..., SyntheticCamera]) -> None:

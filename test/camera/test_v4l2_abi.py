@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-import subprocess
 from pathlib import Path
 
-import pytest
+from doubles.c_layout import c_values, struct_expressions
 
 from zc_perception.camera.v4l2 import abi
 
@@ -26,7 +25,6 @@ STRUCTS = {
     'v4l2_captureparm': abi.CaptureParm,
     'v4l2_streamparm': abi.StreamParm,
     'v4l2_requestbuffers': abi.RequestBuffers,
-    'v4l2_timecode': abi.Timecode,
     'v4l2_plane': abi.Plane,
     'v4l2_buffer': abi.Buffer,
     'v4l2_exportbuffer': abi.ExportBuffer,
@@ -41,11 +39,11 @@ STRUCTS = {
 }
 # Fields inside C's anonymous unions that are ours by another name.
 MEMBERS = {
-    ('v4l2_dv_timings', 'words'): 'reserved',
-    ('v4l2_frmsizeenum', '_size'): 'stepwise',
-    ('v4l2_frmivalenum', '_interval'): 'stepwise',
-    ('v4l2_querymenu', '_item'): 'name',
-    ('v4l2_ext_control', '_value'): 'value64',
+    'v4l2_dv_timings': {'words': 'reserved'},
+    'v4l2_frmsizeenum': {'_size': 'stepwise'},
+    'v4l2_frmivalenum': {'_interval': 'stepwise'},
+    'v4l2_querymenu': {'_item': 'name'},
+    'v4l2_ext_control': {'_value': 'value64'},
 }
 PREFIXED = {
     name: value
@@ -59,51 +57,18 @@ CONSTANTS = (
 )
 
 
-@pytest.fixture(scope='module')
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
-    """What the compiler says, by expression."""
-    expressions = [f'(long)({name})' for name in CONSTANTS]
-    expressions += ['offsetof(struct v4l2_dv_timings, bt.width)', 'offsetof(struct v4l2_dv_timings, bt.height)']
-    expressions += ['offsetof(struct v4l2_event, u.src_change.changes)', 'offsetof(struct v4l2_querymenu, value)']
-    expressions += ['offsetof(struct v4l2_ext_control, value)']
+PLACES = {
+    'offsetof(struct v4l2_dv_timings, bt.width)': abi.DvTimings.words.offset,
+    'offsetof(struct v4l2_dv_timings, bt.height)': abi.DvTimings.words.offset + 4,
+    'offsetof(struct v4l2_event, u.src_change.changes)': abi.Event.u.offset,
+    'offsetof(struct v4l2_querymenu, value)': abi.QueryMenu.value.offset,
+    'offsetof(struct v4l2_ext_control, value)': abi.ExtControl.value.offset,
+}
+
+
+def test_constants_requests_and_structs_are_the_kernels(tmp_path: Path) -> None:
+    ours = {f'({name}) & 0xFFFFFFFFFFFFFFFF': value for name, value in CONSTANTS.items()} | PLACES
     for name, struct in STRUCTS.items():
-        expressions.append(f'sizeof(struct {name})')
-        for field, *_ in struct._fields_:
-            member = MEMBERS.get((name, field), field)
-            expressions.append(f'offsetof(struct {name}, {member})')
-            expressions.append(f'sizeof(((struct {name} *)0)->{member})')
-    folder: Path = tmp_path_factory.mktemp('abi')
-    lines = '\n'.join(f'printf("%ld\\n", (long)({e}));' for e in expressions)
-    (folder / 'abi.c').write_text(
-        f'#include <stddef.h>\n#include <stdio.h>\n#include <linux/videodev2.h>\nint main(void) {{\n{lines}\nreturn 0; }}\n'
-    )
-    subprocess.run(['gcc', '-o', folder / 'abi', folder / 'abi.c'], check=True)
-    values = subprocess.run([folder / 'abi'], check=True, capture_output=True, text=True).stdout.split()
-    return dict(zip(expressions, map(int, values), strict=True))
-
-
-@pytest.mark.parametrize('name', CONSTANTS)
-def test_constants_and_requests(name: str, compiled: dict[str, int]) -> None:
-    assert CONSTANTS[name] == compiled[f'(long)({name})'] & (1 << 64) - 1
-
-
-@pytest.mark.parametrize('name', STRUCTS)
-def test_structs(name: str, compiled: dict[str, int]) -> None:
-    struct = STRUCTS[name]
-    assert ctypes.sizeof(struct) == compiled[f'sizeof(struct {name})']
-    for field, *_ in struct._fields_:
-        ours, theirs = getattr(struct, field), MEMBERS.get((name, field), field)
-        assert ours.offset == compiled[f'offsetof(struct {name}, {theirs})'], field
-        assert ours.size == compiled[f'sizeof(((struct {name} *)0)->{theirs})'], field
-
-
-def test_the_size_of_dv_timings_is_where_we_read_it(compiled: dict[str, int]) -> None:
-    words = abi.DvTimings.words.offset
-    assert compiled['offsetof(struct v4l2_dv_timings, bt.width)'] == words
-    assert compiled['offsetof(struct v4l2_dv_timings, bt.height)'] == words + 4
-
-
-def test_the_menu_item_and_event_unions(compiled: dict[str, int]) -> None:
-    assert compiled['offsetof(struct v4l2_event, u.src_change.changes)'] == abi.Event.u.offset
-    assert compiled['offsetof(struct v4l2_querymenu, value)'] == abi.QueryMenu.value.offset
-    assert compiled['offsetof(struct v4l2_ext_control, value)'] == abi.ExtControl.value.offset
+        ours |= {f'sizeof(struct {name})': ctypes.sizeof(struct)} | struct_expressions(f'struct {name}', struct, MEMBERS.get(name, {}))
+    theirs = c_values([*ours], ['linux/videodev2.h'], tmp_path)
+    assert {expression: (theirs[expression], value) for expression, value in ours.items() if theirs[expression] != value} == {}

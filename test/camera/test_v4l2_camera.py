@@ -16,7 +16,7 @@ from descriptors import open_descriptors
 from zc_perception.camera.clock import StampClock
 from zc_perception.camera.v4l2 import abi
 from zc_perception.camera.v4l2 import memory as memory_module
-from zc_perception.errors import CameraBusyError, CameraError, ConfigError
+from zc_perception.errors import CameraBusyError, CameraError
 from zc_perception.memory.dmabuf import CpuAccess
 from zc_perception.memory.heaps import working_heaps
 from zc_perception.negotiation.agreement import agree
@@ -104,8 +104,6 @@ def test_what_memory_can_not_be_is_refused() -> None:
     with pytest.raises(CameraError, match=r'imports buffers of no heap: memfd: .*try memory: export'):
         opened(driver, memory='import', heap='memfd')
     assert driver.closed
-    with pytest.raises(ConfigError, match=r"'memory' is 'copy'; it can be auto, export, import"):
-        opened(DriverDouble(), memory='copy')
 
 
 @pytest.mark.parametrize('readable', [True, False])
@@ -162,8 +160,6 @@ def test_what_the_device_can_not_do_is_said_with_what_it_can() -> None:
         opened(DriverDouble('H264'))
     with pytest.raises(CameraError, match=r'has no input 2'):
         opened(DriverDouble(), input=2)
-    with pytest.raises(ConfigError, match='silent after -1'):
-        opened(DriverDouble(), silent_s=-1)
 
 
 def test_a_rate_that_it_does_not_have_is_noted() -> None:

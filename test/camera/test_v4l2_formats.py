@@ -11,18 +11,15 @@ from hypothesis import strategies as st
 from zc_perception.camera.v4l2.formats import (
     DriverFormat,
     DriverPlane,
-    FormatOffer,
     RateRange,
     SizeRange,
     driver_layout,
     format_offers,
     least_bytes,
-    one_placement,
 )
 from zc_perception.errors import FormatError, LayoutError
-from zc_perception.negotiation.constraints import Placement
 from zc_perception.pixel.colorimetry import Matrix, Range, V4l2Colorimetry
-from zc_perception.pixel.fourcc import NV12, fourcc_code
+from zc_perception.pixel.fourcc import fourcc_code
 from zc_perception.pixel.layout import validate_layout
 from zc_perception.pixel.modifier import LINEAR
 
@@ -142,37 +139,6 @@ def test_offers_are_in_order_of_preference_with_reasons_for_the_rest() -> None:
     assert [offer.fourcc for offer in offers] == _codes('NV12', 'YUYV', 'UYVY', 'BG24')
     assert offers[0].codes == tuple(_codes('NV12', 'NM12'))
     assert set(refused) == {'MJPG', 'HM12', 'RGGB'} and 'decoder' in refused['MJPG'] and 'ISP' in refused['RGGB']
-
-
-def test_nv12_comes_first_and_tiled_formats_last() -> None:
-    offers, _ = format_offers(_codes('MM21', 'NM16', 'NM12'))
-    assert [(offer.fourcc, offer.modifier == LINEAR) for offer in offers] == [(NV12, True), (fourcc_code('NV16'), True), (NV12, False)]
-
-
-@pytest.mark.parametrize(
-    ('names', 'placement', 'left'),
-    [
-        (('NV12', 'NM12', 'NV16', 'YUYV'), None, ('NV12', 'YUYV')),
-        (('NV12', 'NM16', 'YUYV'), Placement.ONE_BUFFER, ('NV12', 'YUYV')),
-        (('NM12', 'NV16', 'NM16'), Placement.BUFFER_PER_PLANE, ('NV12', 'NV16')),
-        (('YUYV', 'RGB3'), None, ('YUYV', 'BG24')),
-    ],
-)
-def test_the_placement_is_that_of_the_best_format(names: tuple[str, ...], placement: Placement | None, left: tuple[str, ...]) -> None:
-    found, offers = one_placement(format_offers(_codes(*names))[0])
-    assert found is placement and [offer.fourcc for offer in offers] == _codes(*left)
-    for offer in offers:
-        assert offer.code(Placement.ONE_BUFFER if placement is None else placement) is not None
-
-
-def test_the_code_for_a_placement() -> None:
-    one, two = _codes('NV12', 'NM12')
-    both = FormatOffer(NV12, LINEAR, one, two)
-    assert [both.code(p) for p in (None, Placement.ONE_BUFFER, Placement.BUFFER_PER_PLANE)] == [one, one, two]
-    assert FormatOffer(NV12, LINEAR, None, two).code(Placement.ONE_BUFFER) is None
-    assert FormatOffer(NV12, LINEAR, None, two).code(None) == two
-    packed = FormatOffer(fourcc_code('YUYV'), LINEAR, fourcc_code('YUYV'), None)
-    assert packed.code(Placement.BUFFER_PER_PLANE) == fourcc_code('YUYV')
 
 
 @pytest.mark.parametrize(

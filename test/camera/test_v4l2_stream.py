@@ -59,20 +59,15 @@ def test_sequences_go_on_over_32_bits_and_over_a_restart() -> None:
         assert camera.restarts == 1 and camera.statistics().lost == 2
 
 
-def test_a_driver_that_does_not_count_loses_nothing() -> None:
+@pytest.mark.parametrize(
+    ('numbers', 'sequences', 'lost'), [((0, 0, 0, 0, 0), [0, 1, 2, 3, 4], 0), ((100, 3, 5), [100, 101, 103], 1)], ids=['never', 'anew']
+)
+def test_a_driver_that_does_not_count_or_begins_anew_loses_nothing(numbers: tuple[int, ...], sequences: list[int], lost: int) -> None:
     driver = DriverDouble('NV12')
     with streaming(driver) as camera:
-        driver.script = [Frame(sequence=0)] * 5
-        assert take(camera, 5) == [0, 1, 2, 3, 4]
-        assert camera.statistics().dropped == 0
-
-
-def test_a_driver_that_begins_to_count_anew_loses_nothing() -> None:
-    driver = DriverDouble('NV12')
-    with streaming(driver) as camera:
-        driver.script = [Frame(sequence=100), Frame(sequence=3), Frame(sequence=5)]
-        assert take(camera, 3) == [100, 101, 103]
-        assert camera.statistics().lost == 1
+        driver.script = [Frame(sequence=number) for number in numbers]
+        assert take(camera, len(numbers)) == sequences
+        assert camera.statistics().dropped == camera.statistics().lost == lost
 
 
 def test_a_lease_that_ends_while_the_stream_starts_anew_has_its_buffer_queued_once() -> None:
@@ -204,7 +199,7 @@ def test_a_good_frame_among_many_bad_ones_is_enough() -> None:
 
 def test_a_frame_after_the_restart_ends_the_silence() -> None:
     driver = DriverDouble('NV12')
-    with streaming(driver, silent_s=1.0) as camera:
+    with streaming(driver, silent=1.0) as camera:
         for _ in range(3):
             driver.silent = True
             restarts = camera.restarts
@@ -229,7 +224,7 @@ def test_a_slow_camera_is_not_silent() -> None:
 
 def test_a_camera_whose_slots_are_all_held_is_not_silent() -> None:
     driver = DriverDouble('NV12')
-    with streaming(driver, silent_s=1.0) as camera:
+    with streaming(driver, silent=1.0) as camera:
         held = [camera.capture() for _ in camera.slots]
         start = driver.now
         while driver.now - start < 5.0:

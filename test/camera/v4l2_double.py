@@ -16,6 +16,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from camera.camera_options import camera_options
+
 from zc_perception.camera.v4l2 import abi
 from zc_perception.camera.v4l2.camera import V4l2Camera
 from zc_perception.camera.v4l2.device import V4l2Device
@@ -359,10 +361,8 @@ class DriverDouble:
 
 def opened(driver: DriverDouble, width: int = 640, height: int = 360, framerate: float = 30.0, **options: Any) -> V4l2Camera:
     """A camera of that driver, not configured; its clock is the driver's."""
-    return V4l2Camera(
-        'double', width, height, framerate, 'cam', now_ns=lambda: 1, open_device=lambda path: V4l2Device(driver),
-        monotonic=lambda: driver.now, **options,
-    )  # fmt: skip
+    made = camera_options(width=width, height=height, framerate=framerate, **{'now_ns': lambda: 1, **options})
+    return V4l2Camera(made, open_device=lambda path: V4l2Device(driver), monotonic=lambda: driver.now)
 
 
 @contextmanager

@@ -124,28 +124,6 @@ def test_geometry_and_quantisation_hold_for_any_model(
         check(spec, box, noise(width, height), gap)
 
 
-def test_halves_are_rounded_to_even() -> None:
-    spec = QuantisedTensorSpec(4, 4, scale=2.0, zero_point=0, low=0.0, high=255.0)
-    assert spec.table()[:8].tolist() == [0, 0, 1, 2, 2, 2, 3, 4]
-
-
-@pytest.mark.parametrize(
-    ('name', 'constant'),
-    [
-        ('plain', 0),
-        ('yolov8n', -2),
-        ('above', 8),
-        ('three', 28),
-        ('signed', None),
-        ('coarse', None),
-        ('falling', None),
-        ('saturated', None),
-    ],
-)
-def test_tables_that_are_a_saturating_addition_are_known(name: str, constant: int | None) -> None:
-    assert added_constant(SPECS[name].table()) == constant
-
-
 @given(table=st.lists(st.integers(-128, 127), min_size=256, max_size=256) | st.integers(-300, 300))
 def test_an_added_constant_reproduces_its_table(table: list[int] | int) -> None:
     clipped = [max(-128, min(127, x - 128 + table)) for x in range(256)] if isinstance(table, int) else table

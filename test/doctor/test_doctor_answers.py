@@ -131,7 +131,6 @@ def test_the_runtime_is_loaded_and_its_version_told(tmp_path: Path) -> None:
     library = build_double(tmp_path / 'libaxruntime.so')
     answer = ask('voyager', str(library))
     assert answer['path'] == answer['file'] == str(library) and answer['api_version'] != ''
-    assert answer['functions']['axr_api_version'] is True
     assert (answer['release'], answer['python_binding']) == ('1.6.0', 'a library is named')
     (tmp_path / 'libother.so').write_bytes(b'no library')
     assert 'libother.so' in ask('voyager', str(tmp_path / 'libother.so'))['error']
@@ -151,13 +150,11 @@ def test_the_vendors_python_package_is_preferred(tmp_path: Path, monkeypatch: py
     assert 'made for another Python' in answer['python_binding']
 
 
-@pytest.mark.parametrize(('options', 'allocate'), [((), True), (('-DWITHOUT_ALLOCATE',), False)])
-def test_nvbufsurface_is_tried_and_its_generation_seen(options: tuple[str, ...], allocate: bool, tmp_path: Path) -> None:
+def test_nvbufsurface_is_tried(tmp_path: Path) -> None:
     library = tmp_path / 'libnvbufsurface.so'
-    subprocess.run(['gcc', '-shared', '-fPIC', *options, '-o', library, TEST / 'doubles' / 'nvbufsurface.c'], check=True)
+    subprocess.run(['gcc', '-shared', '-fPIC', '-o', library, TEST / 'doubles' / 'nvbufsurface.c'], check=True)
     answer = ask('nvbufsurface', str(library))
-    assert 'error' not in answer and answer['loaded'] and answer['file'] == str(library)
-    assert answer['functions']['Create'] and answer['functions']['Allocate'] is allocate
+    assert answer == {'loaded': True, 'file': str(library)}
     assert ask('nvbufsurface', '/nowhere.so')['loaded'] is False
     assert 'error' in ask('vic', '/nowhere.so') and ask('vic', str(library)) == {'file': str(library)}
 
@@ -182,14 +179,13 @@ def test_libcameras_cameras_are_listed(tmp_path: Path, monkeypatch: pytest.Monke
     assert 'something else' in ask('libcamera')['error']
 
 
-def test_gstreamers_elements_have_their_real_property_names(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gstreamers_elements_and_pipelines_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in gstreamer().environment().items():
         monkeypatch.setenv(name, value)
-    answer = ask('gstreamer')
+    answer = ask('gstreamer', 'v4l2src', 'appsink', 'nvarguscamerasrc')
     assert answer['version'].startswith('1.')
-    source = answer['elements']['v4l2src']
-    assert source['there'] and source['plugin'] == 'video4linux2' and source['properties']['io-mode'] == 'GstV4l2IOMode'
-    assert answer['elements']['appsink']['there'] and answer['elements']['nvarguscamerasrc'] == {'there': False}
+    elements = answer['elements']
+    assert elements['v4l2src'] == elements['appsink'] == {'there': True} and elements['nvarguscamerasrc'] == {'there': False}
     assert ask('pipeline', 'videotestsrc ! video/x-raw,format=NV12') == {}
     assert 'nosuchsrc' in ask('pipeline', 'nosuchsrc')['error']
 

@@ -11,13 +11,14 @@ from pathlib import Path
 
 import pytest
 from doctor.breakages import BROKEN, Expected, capture, inference
-from doctor.vehicle import Vehicle
+from doctor.vehicle import StandInCard, Vehicle
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from zc_perception.doctor.finding import Status
 from zc_perception.doctor.heaps import RULES_FILE
 from zc_perception.doctor.needs import CameraNeed, InferenceNeed
+from zc_perception.npu.axl.device import axl_error
 
 PAGE = os.sysconf('SC_PAGE_SIZE')
 
@@ -65,6 +66,19 @@ def test_each_refused_node_comes_with_the_line_that_opens_it_and_it_is_in_the_sh
 def _covers(rule: dict[str, str], wanted: dict[str, str]) -> bool:
     kernels = rule.pop('KERNEL', '').split('|')
     return wanted.get('KERNEL', '') in kernels and {k: v for k, v in wanted.items() if k != 'KERNEL'}.items() <= rule.items()
+
+
+def test_a_card_without_imports_sends_to_the_check_that_tells_why(vehicle: Vehicle, monkeypatch: pytest.MonkeyPatch) -> None:
+    def silent(card: StandInCard) -> None:
+        raise axl_error('query', errno.EIO)
+
+    def advice() -> list[str]:
+        return [r.finding.advice for r in vehicle.examine('buffers') if r.check.id == 'buffers.import']
+
+    monkeypatch.setattr(StandInCard, 'query', silent)
+    assert advice() == ['see metis.ioctls']
+    BROKEN['card refused'][0](vehicle)
+    assert advice() == ['see metis.access']
 
 
 #: Without a parameter file nothing is required, so that nothing of the hardware can fail; and everything that is there is looked at.
@@ -164,6 +178,9 @@ NAMES = [field.name for kind in (CameraNeed, InferenceNeed) for field in fields(
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(values=st.dictionaries(st.sampled_from(NAMES), VALUES, max_size=8))
 @example(values={'accelerator_device': '/dev/video0'})
+@example(values={'width': -1})
+@example(values={'camera': 'v4l2', 'device': '/dev/video9', 'height': 100000, 'width': 640})
+@example(values={'slots': -3, 'framerate': -1.0})
 def test_no_parameter_file_makes_a_check_stumble(values: dict[str, object], vehicle: Vehicle) -> None:
     vehicle.yaml = {'/**': values}
     assert [r for r in vehicle.examine() if r.finding.found.startswith('could not be checked')] == []

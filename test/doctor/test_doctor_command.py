@@ -19,7 +19,7 @@ from doctor.vehicle import IDS, Vehicle
 from npu.json_schema import conforms
 from verify.command_kit import ENDING
 
-from zc_perception.doctor import command, zc_doctor
+from zc_perception.doctor import zc_doctor
 from zc_perception.doctor.registry import CHECKS
 
 SCHEMA = json.loads(Path(zc_doctor.__file__).with_name('doctor.schema.json').read_text(encoding='utf-8'))
@@ -85,34 +85,6 @@ def test_the_json_is_what_the_schema_says(vehicle: Vehicle, capsys: pytest.Captu
     assert capsys.readouterr().err == ''
 
 
-@pytest.mark.parametrize('there', [True, False])
-def test_the_json_is_written_through_a_link(there: bool, vehicle: Vehicle, tmp_path: Path) -> None:
-    target, link = tmp_path / 'reports/today.json', tmp_path / 'latest.json'
-    target.parent.mkdir()
-    if there:
-        target.write_text('yesterday')
-    link.symlink_to('reports/today.json')
-    assert doctor(vehicle, '--json', str(link), '--only', 'kernel') == 0
-    assert link.is_symlink() and os.readlink(link) == 'reports/today.json' and os.listdir(target.parent) == ['today.json']
-    assert wrong(json.loads(target.read_text(encoding='utf-8'))) == []
-
-
-@pytest.mark.parametrize(
-    'change',
-    [
-        lambda d: d.update(version=2), lambda d: d['checks'][0].pop('advice'), lambda d: d['checks'][0].update(status='good'),
-        lambda d: d['checks'][0].update(figures=[]), lambda d: d.update(more=1), lambda d: d['summary'].update(ok=-1),
-        lambda d: d['checks'][0].update(found=''), lambda d: d['environment'].pop('kernel'),
-    ],
-)  # fmt: skip
-def test_the_schema_refuses_what_is_something_else(change: Any, vehicle: Vehicle, capsys: pytest.CaptureFixture[str]) -> None:
-    doctor(vehicle, '--json', '--only', 'kernel')
-    document = json.loads(capsys.readouterr().out)
-    assert conforms(document, SCHEMA)
-    change(document)
-    assert not conforms(document, SCHEMA)
-
-
 def test_only_the_groups_that_are_asked_for_run(vehicle: Vehicle, capsys: pytest.CaptureFixture[str]) -> None:
     assert doctor(vehicle, '--json', '--only', 'metis', 'kernel') == 0
     assert {c['group'] for c in json.loads(capsys.readouterr().out)['checks']} == {'metis', 'kernel'} and not vehicle.asked
@@ -171,23 +143,6 @@ def test_this_machine_is_examined_for_real_quickly_and_left_as_it_is(tmp_path: P
     if not Path('/dev/dma_heap').exists() and not Path('/dev/udmabuf').exists():
         assert status['memory.heaps', ''] == 'warn'
     assert os.listdir(tmp_path) == [], 'it made something'
-
-
-def test_what_a_bare_container_lacks_fails_where_the_parameter_file_needs_it(tmp_path: Path) -> None:
-    (tmp_path / 'vehicle.yaml').write_text(
-        '/**/capture: {ros__parameters: {camera: v4l2, device: /dev/video63}}\n/**/inference: {ros__parameters: {accelerator: axl}}\n'
-    )
-    groups = ['memory', 'buffers', 'cameras', 'metis', 'model']
-    result = subprocess.run(
-        [*COMMAND, '--json', '--params-file', str(tmp_path / 'vehicle.yaml'), '--only', *groups],
-        capture_output=True, text=True, timeout=300, check=False,
-    )  # fmt: skip
-    document = json.loads(result.stdout)
-    status = {(c['id'], c['subject']): c['status'] for c in document['checks']}
-    assert result.returncode == 1 and wrong(document) == []
-    assert status['cameras.configured', '/capture'] == 'fail'
-    if not list(Path('/dev').glob('metis-*')):
-        assert status['metis.cards', ''] == status['buffers.import', ''] == status['model.load', '/inference'] == 'fail'
 
 
 def test_ros_is_not_needed(tmp_path: Path) -> None:
@@ -263,19 +218,6 @@ def test_under_nohup_it_goes_on_when_the_terminal_goes(tmp_path: Path) -> None:
         finally:
             process.kill()
     assert process.returncode in (0, 1) and errors == '' and 'kernel.release' in out
-
-
-def test_two_hangups_end_it_as_one_does(vehicle: Vehicle, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel tells who has a terminal that it goes, and the shell may tell it once more."""
-    before = signal.signal(signal.SIGHUP, own := lambda *_: None)
-    monkeypatch.setattr(command, 'read_needs', lambda *_: signal.raise_signal(signal.SIGHUP))
-    monkeypatch.setattr(command, 'end_all', lambda: signal.raise_signal(signal.SIGHUP))
-    try:
-        assert zc_doctor.main(['--only', 'kernel'], vehicle.system()) == 128 + signal.SIGHUP
-        assert signal.getsignal(signal.SIGHUP) is own
-    finally:
-        signal.signal(signal.SIGHUP, before)
-    assert capsys.readouterr().err == 'zc_doctor: ended by SIGHUP\n'
 
 
 def test_nothing_from_outside_moves_the_cursor_or_forges_a_line(vehicle: Vehicle, capsys: pytest.CaptureFixture[str]) -> None:

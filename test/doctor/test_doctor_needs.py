@@ -8,34 +8,31 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from nodes.rcl_parameters import comparable, rcl_reads
+from nodes.rcl_parameters import rcl_reads
 
 from zc_perception.doctor.finding import Need
 from zc_perception.doctor.needs import CameraNeed, InferenceNeed, Needs, needs_of, read_needs
 from zc_perception.errors import ConfigError
 from zc_perception.nodes.capture import CaptureNode
 from zc_perception.nodes.inference import InferenceNode
-from zc_perception.nodes.params.yaml_file import read_parameter_yaml, section_matches
+from zc_perception.nodes.params.yaml_file import section_matches
 from zc_perception.nodes.perception import perception_nodes
 
 CONFIG = Path(__file__).parents[2] / 'config' / 'perception.yaml'
-#: Parameters that come with real-time support; a node may not have them yet.
-NEWER = {'realtime_priority', 'lock_memory'}
 
 
 @pytest.mark.parametrize(('kind', 'node'), [(CameraNeed, CaptureNode), (InferenceNeed, InferenceNode)])
 def test_names_and_defaults_are_the_nodes_own(kind: type[CameraNeed], node: type[CaptureNode]) -> None:
     specs = {spec.name: spec.default for spec in node.SPECS}
     own = {field.name: getattr(kind(), field.name) for field in fields(kind) if field.name != 'node'}
-    assert own.keys() - specs.keys() <= NEWER
-    for name in own.keys() & specs.keys():
+    for name in own:
         default = tuple(specs[name]) if isinstance(specs[name], list) else specs[name]
         assert (own[name], type(own[name])) == (default, type(default)), name
 
 
 def test_the_shipped_file_asks_for_nothing_special() -> None:
     needs = read_needs(str(CONFIG))
-    assert needs.cameras == (CameraNeed(),) and needs.inferences == (InferenceNeed(),) and not needs.refused
+    assert needs.cameras == (CameraNeed(),) and needs.inferences == (InferenceNeed(),)
     assert (
         needs.accelerator('axl') is Need.POSSIBLE and needs.camera('v4l2') is Need.UNUSED and needs.heap('dma_heap/system') is Need.POSSIBLE
     )
@@ -90,10 +87,9 @@ def test_a_section_for_a_namespace_wherever_it_is_is_one_camera(name: str, camer
     assert not needs.cameras_given and read_needs(str(CONFIG), ['front']).cameras_given
 
 
-def test_values_of_another_type_are_told_and_left_out(tmp_path: Path) -> None:
+def test_values_of_another_type_are_left_out(tmp_path: Path) -> None:
     needs = sections('/**/capture: {ros__parameters: {width: wide, framerate: 30, slots: true, device: 3}}', tmp_path)
     assert needs.cameras == (CameraNeed(framerate=30.0),)
-    assert [text.split("'")[3] for text in needs.refused] == ['width', 'device', 'slots']
 
 
 def test_without_a_file_everything_is_possible() -> None:
@@ -129,7 +125,7 @@ def test_a_file_that_is_none_is_one_sentence(text: str, tmp_path: Path) -> None:
 
 def test_a_file_that_says_nothing_asks_for_the_defaults(tmp_path: Path) -> None:
     needs = sections('# nothing yet\n', tmp_path)
-    assert needs.known and (needs.cameras, needs.inferences, needs.refused) == ((CameraNeed(),), (InferenceNeed(),), ())
+    assert needs.known and (needs.cameras, needs.inferences) == ((CameraNeed(),), (InferenceNeed(),))
 
 
 SECTIONS = [
@@ -149,36 +145,6 @@ def test_which_section_meets_which_node(section: str, node: str, expected: bool,
     path.write_text(f'{section}: {{ros__parameters: {{a: 1}}}}\n')
     given = rcl_reads(path, module_domain, (node,))
     assert given == {node: {'a': 1} if expected else {}} and section_matches(section, node) is expected
-
-
-def test_a_later_section_is_on_top_whichever_is_the_more_exact(tmp_path: Path, module_domain: int) -> None:
-    path = tmp_path / 'file.yaml'
-    path.write_text("""
-/a/capture: {ros__parameters: {slots: 4, heap: x}}
-/**: {ros__parameters: {slots: 9, qos_overrides: {/image: {depth: 1}}}}
-/a/capture: {ros__parameters: {slots: 5, width: 3}}
-""")
-    expected = {'/a/capture': {'slots': 9, 'heap': 'x', 'width': 3, 'qos_overrides./image.depth': 1}}
-    assert rcl_reads(path, module_domain, ('/a/capture',)) == expected
-    assert read_parameter_yaml(str(path)).values('/a/capture') == expected['/a/capture']
-
-
-def test_what_a_node_starts_with_is_what_rcl_gives_it(tmp_path: Path, module_domain: int) -> None:
-    path, nodes = tmp_path / 'file.yaml', ('/capture', '/left/capture', '/left/a/capture', '/inference', '/left/inference')
-    path.write_text("""
-/**/capture: {ros__parameters: {camera: v4l2, slots: 010, framerate: 3e1, width: 1_280, a: {b: [x, "1"], c: []}}}
-left:
-  capture: {ros__parameters: {device: 2020-01-01, slots: 0x7}}
-  "*": {ros__parameters: {in_flight: 3}}
-  inference: {ros__parameters: {in_flight: ~}}
-/**: {ros__parameters: {use_sim_time: yes}}
----
-/*/capture: {ros__parameters: {device: "5", memory: 5}}
-""")
-    given = rcl_reads(path, module_domain, nodes)
-    assert given is not None and all(given.values())
-    for node in nodes:
-        assert comparable(read_parameter_yaml(str(path)).values(node)) == comparable(given[node]), node
 
 
 VALUES = st.recursive(

@@ -16,7 +16,8 @@ import pytest
 from zc_perception.doctor import zc_doctor
 from zc_perception.doctor.answers import QUESTIONS
 from zc_perception.doctor.system import System
-from zc_perception.nodes import command_lines, process, programs
+from zc_perception.nodes import process, programs
+from zc_perception.nodes.command_lines import options_of
 from zc_perception.programs import start
 
 # Parameters of a node; ``camera: synthetic`` and ``accelerator: cpu`` run everywhere.
@@ -179,7 +180,7 @@ def _as_before(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, short: Path) -> 
 
 def run(program: str) -> int:
     """With the arguments of this process, as its console script does."""
-    return start(getattr(command_lines, program)(), getattr(programs, program))
+    return start(options_of(program), getattr(programs, program))
 
 
 def _asked(question: str, *arguments: str) -> dict[str, Any]:

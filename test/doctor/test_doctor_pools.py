@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
+from camera.camera_options import camera_options
 from camera.v4l2_double import DriverDouble
 from doctor.breakages import capture, inference
 from doctor.vehicle import Vehicle
@@ -94,7 +95,8 @@ def test_a_v4l2_cameras_pool_is_the_nodes(driver: dict[str, Any], participants: 
     vehicle.videos['/dev/video0'] = DriverDouble(*formats, **driver)
     capture(memory='export', width=SIZE[0], height=SIZE[1], participants=participants)(vehicle)
     consumer = AxlCapabilities(2, 4, 64, 64, ((NV12, LINEAR),)).constraints('/dev/metis-0:1:0', Iommu(True, ''))
-    camera = V4l2Camera('double', *SIZE, 30.0, '', now_ns=lambda: 1, open_device=lambda _: V4l2Device(DriverDouble(*formats, **driver)))
+    options = camera_options(width=SIZE[0], height=SIZE[1], framerate=30.0)
+    camera = V4l2Camera(options, open_device=lambda _: V4l2Device(DriverDouble(*formats, **driver)))
     try:
         count, sizes = made(camera, 8, participants, with_frames(consumer, 1, 4))
     finally:
@@ -269,6 +271,16 @@ def test_what_only_the_camera_itself_knows_is_not_held_against_participants(came
     needs = vehicle.needs()
     unknown = pool_need(vehicle.system(), needs, needs.cameras[0])
     assert (unknown.slots, unknown.buffers, unknown.refusal) == (need.slots, (), '') and unknown.problem
+
+
+@pytest.mark.parametrize(('pixel_format', 'half_bytes'), [('auto', 3), ('YUYV', 4), ('MJPG', 3), ('XX', 3)])
+def test_a_camera_that_is_not_there_is_counted_in_the_format_that_is_named(pixel_format: str, half_bytes: int, vehicle: Vehicle) -> None:
+    capture(device='/dev/video9', pixel_format=pixel_format)(vehicle)
+    need = expected(vehicle)
+    assert need.buffers == (-(-640 * 360 * half_bytes // 2 // PAGE) * PAGE,)
+    capture(slots=33)(vehicle)
+    needs = vehicle.needs()
+    assert pool_need(vehicle.system(), needs, needs.cameras[0]).slots == 32, 'a V4L2 driver has no more'
 
 
 def test_a_driver_that_opens_for_one_file_only_is_asked_by_one_check_at_a_time(vehicle: Vehicle, monkeypatch: pytest.MonkeyPatch) -> None:

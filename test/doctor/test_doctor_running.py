@@ -8,13 +8,13 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import pytest
-from doctor.vehicle import IDS, Vehicle
+from doctor.vehicle import Vehicle
 
 from zc_perception.doctor.asking import NoAnswerError
 from zc_perception.doctor.command import exit_code
-from zc_perception.doctor.finding import Finding, Need, Status, ok
+from zc_perception.doctor.finding import Finding, Status, ok
 from zc_perception.doctor.needs import Needs
-from zc_perception.doctor.registry import CHECKS, Check, checks_of
+from zc_perception.doctor.registry import Check, checks_of
 from zc_perception.doctor.running import Result, run_checks
 from zc_perception.doctor.system import System
 from zc_perception.errors import CameraError
@@ -111,16 +111,3 @@ def test_each_question_is_asked_once_and_a_refusal_is_remembered(vehicle: Vehicl
     assert asked == [('ros',)]
     assert [r.finding.status for r in results] == [Status.WARN, *[Status.FAIL] * 4, Status.OK]
     assert all('no answer to ros' in r.finding.found for r in results[1:5])
-
-
-def test_every_id_is_a_group_and_a_name_and_there_is_no_other_like_it() -> None:
-    assert len(set(IDS)) == len(IDS)
-    assert all(check.id.count('.') == 1 and check.id.replace('.', '_').replace('_', '').isalnum() for check in CHECKS)
-
-
-@pytest.mark.parametrize(
-    ('need', 'missing', 'extra'),
-    [(Need.REQUIRED, 'fail', 'fail'), (Need.POSSIBLE, 'warn', 'skip'), (Need.UNUSED, 'skip', 'skip')],
-)
-def test_how_bad_it_is_depends_on_who_needs_it(need: Need, missing: str, extra: str) -> None:
-    assert (need.missing.value, need.missing_extra.value) == (missing, extra)

@@ -41,12 +41,12 @@ YAML: dict[str, dict[str, Any]] = {
     '/**/inference': {'accelerator': 'axl', 'model': 'road'},
 }  # fmt: skip
 ANSWERS: dict[str, dict[str, Any]] = {
-    'gstreamer': {'version': '1.20', 'elements': {'appsink': {'there': True, 'plugin': 'app', 'properties': {}}}},
+    'gstreamer': {'version': '1.20', 'elements': {'appsink': {'there': True}}},
     'pipeline': {},
     'libcamera': {'error': "camera 'libcamera' needs its Python bindings: No module named 'libcamera'; install it: apt"},
     'voyager': {'path': '/opt/axelera/runtime-1.6/lib/libaxruntime.so', 'file': '', 'api_version': '1.6.0', 'release': '1.6.0',
-                'functions': {}, 'python_binding': ''},
-    'nvbufsurface': {'loaded': True, 'file': '/usr/lib/libnvbufsurface.so.1.0.0', 'functions': {'Create': True, 'Allocate': True}},
+                'python_binding': ''},
+    'nvbufsurface': {'loaded': True, 'file': '/usr/lib/libnvbufsurface.so.1.0.0'},
     'vic': {'file': '/usr/lib/libnvbufsurftransform.so.1.0.0'},
     'ros': {'middlewares': ['rmw_fastrtps_cpp'], 'rclpy_version': '3.3.11', 'middleware': 'rmw_fastrtps_cpp',
             'messages': {'sensor_msgs.msg': '', 'vision_msgs.msg': ''}},

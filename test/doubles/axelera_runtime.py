@@ -95,7 +95,6 @@ class ModelInstance:
         self._thread = 0
         self._queue: list[Any] = []
         double = module.double
-        double.instances += 1
         double.live += 1
         connection.live += 1
         weakref.finalize(self, _instance_ends, double, connection)
@@ -223,7 +222,7 @@ def make_module() -> Any:
     module.double = SimpleNamespace(
         devices=['metis-0:1:0', 'metis-1:3:0'], firmware='1.8.0', board_controller='7.4', lock=threading.Lock(), run_s=0.0,
         stop_threads_s=0.0, stop_threads=None, fail_from=0, fail_count=0, fail_with='UnknownError', refuse_output_dmabuf=False,
-        no_executor=False, old_model=False, runs=0, instances=0, live=0, contexts=0, used_sub_devices=0, used_connections=set(), options=[],
+        no_executor=False, old_model=False, runs=0, live=0, contexts=0, used_sub_devices=0, used_connections=set(), options=[],
         misuses=[],
     )  # fmt: skip
     for name in ERRORS:

@@ -33,7 +33,7 @@ EXPORTED int double_api_version = 0x010600;
 EXPORTED int double_wrong_tensor_size;
 // Asked by a test.
 EXPORTED int double_runs, double_live_objects, double_misuses, double_used_sub_devices[4];
-EXPORTED int double_last_aipu_cores, double_last_num_sub_devices, double_instances;
+EXPORTED int double_instances;
 EXPORTED char double_first_misuse[512];
 
 pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -48,7 +48,6 @@ EXPORTED void double_reset(void)
 	double_foreign_sub_devices = double_refuse_input_dmabuf = double_refuse_output_dmabuf = double_refuse_double_buffer = 0;
 	double_fail_from = double_fail_count = double_fail_code = double_hang_at = double_no_toolchain = double_wrong_tensor_size = 0;
 	double_runs = double_misuses = double_instances = 0;
-	double_last_aipu_cores = double_last_num_sub_devices = -1;
 	double_first_misuse[0] = 0;
 }
 

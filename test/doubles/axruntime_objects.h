@@ -37,7 +37,7 @@ struct axrObject {
 
 extern pthread_mutex_t lock;
 extern int double_refuse_input_dmabuf, double_refuse_output_dmabuf, double_refuse_double_buffer, double_no_toolchain;
-extern int double_last_aipu_cores, double_last_num_sub_devices, double_instances, double_runs;
+extern int double_instances, double_runs;
 
 void misuse(const char *format, ...);
 bool usable(const axrObject *object, enum kind kind, const char *where);

@@ -58,8 +58,6 @@ EXPORTED axrModelInstance *axr_load_model_instance(axrConnection *connection, ax
 	}
 	int cores = number(properties, "aipu_cores", 0), sub_devices = number(properties, "num_sub_devices", 0);
 	bool input_dmabuf = number(properties, "input_dmabuf", 0), output_dmabuf = number(properties, "output_dmabuf", 0);
-	double_last_aipu_cores = cores;
-	double_last_num_sub_devices = sub_devices;
 	if (double_no_toolchain)
 		fail(context, AXR_ERROR_RUNTIME_ERROR, "Failed to create executor for model: kernel_function");
 	else if (sub_devices != (int)model->model.input.dims[0] || (size_t)sub_devices > connection->sub_devices)

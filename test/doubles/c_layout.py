@@ -30,6 +30,34 @@ def _compiled(source: str, folder: Path, header: Path, options: Sequence[str]) -
     return subprocess.run([program], check=True, capture_output=True, text=True).stdout
 
 
+def c_values(expressions: Sequence[str], headers: Sequence[str], folder: Path, options: Sequence[str] = (), **run: Any) -> dict[str, int]:
+    """What a C compiler makes of integer expressions.
+
+    :param headers: that they need, from the compiler's include path.
+    :param run: of ``subprocess.run``, for the program that prints them.
+    """
+    includes = '\n'.join(f'#include <{header}>' for header in ('stddef.h', 'stdio.h', *headers))
+    lines = '\n'.join(f'printf("%llu\\n", (unsigned long long)({expression}));' for expression in expressions)
+    program, source = folder / 'values', folder / 'values.c'
+    source.write_text(f'{includes}\nint main(void) {{\n{lines}\nreturn 0; }}\n', encoding='utf-8')
+    subprocess.run(['gcc', '-o', program, source, *options], check=True)
+    values = subprocess.run([program], check=True, capture_output=True, text=True, **run).stdout.split()
+    return dict(zip(expressions, map(int, values), strict=True))
+
+
+def struct_expressions(name: str, struct: type[ctypes.Structure], members: Mapping[str, str]) -> dict[str, int]:
+    """C's expressions for places and sizes of a struct's fields, with ours.
+
+    :param members: fields that are called otherwise in C.
+    """
+    tag, found = f'{name} *', {}
+    for field, *_ in struct._fields_:
+        member, place = members.get(field, field), getattr(struct, field)
+        found[f'offsetof({name}, {member})'] = place.offset
+        found[f'sizeof((({tag})0)->{member})'] = place.size
+    return found
+
+
 def c_layout(header: Path, prefix: str, folder: Path, options: Sequence[str] = (), *, macros: str = '') -> Layout:
     """All structs and enums of *header* whose names begin with *prefix*: names from its text, everything else from the compiler.
 

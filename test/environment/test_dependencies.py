@@ -91,16 +91,6 @@ def test_the_required_ones_were_looked_at() -> None:
     assert found >= DYNAMICALLY_LINKED
 
 
-@pytest.mark.parametrize(('text', 'why'), [
-    ('MIT', ''), ('License :: OSI Approved :: BSD License', ''), ('Apache-2.0', ''), ('Apache License 2.0', ''), ('PSF-2.0', ''),
-    ('GPL-3.0', 'binds'), ('License :: OSI Approved :: GNU General Public License v2 (GPLv2)', 'binds'), ('AGPL-3.0', 'binds'),
-    ('LGPL-2.1', 'binds'), ('MIT; GPL-2.0', 'binds'), ('Proprietary', 'binds'), ('', 'no licence'), ('Whatever', 'on no list'),
-])  # fmt: skip
-def test_licences_are_told_apart(text: str, why: str) -> None:
-    found = refused(text)
-    assert why in found and bool(found) is bool(why)
-
-
 def pins(path: Path) -> list[Requirement]:
     lines = (line.split('#')[0].strip() for line in path.read_text(encoding='utf-8').splitlines())
     return [Requirement(line) for line in lines if line and not line.startswith('-')]

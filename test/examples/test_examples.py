@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import signal
@@ -17,23 +16,17 @@ from typing import Any
 
 import numpy as np
 import pytest
-import rclpy
 from nodes.container_kit import Container, client, install
 from nodes.programs import environment
-from rclpy.parameter import Parameter
+from nodes.ros_kit import overrides, ros, spun
 from std_msgs.msg import Float32
-from watched_viewer import load, watched
 
 from zc_perception import Frame
-from zc_perception.link.endpoints import IN_PROCESS, SHARED_MEMORY
-from zc_perception.memory.ledger import CopyLedger
 from zc_perception.nodes.capture import CaptureNode
-from zc_perception.nodes.process import NodeGroup
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / 'examples'
 VIEWER = EXAMPLES / 'viewer.py'
-HARNESS = Path(__file__).with_name('watched_viewer.py')
 SIZE = {'width': 100, 'height': 80}  # no common alignment's multiple
 FRAMES = 20
 TIMEOUT_S = 120.0
@@ -42,37 +35,21 @@ CRC = re.compile(r'frame (\d+): crc ([0-9a-f]{8})')
 
 
 @contextmanager
-def capture(
-    domain: int, *others: Callable[[Any], Any], seen: Callable[[Frame], None] = lambda frame: None, **parameters: Any
-) -> Iterator[tuple[CaptureNode, list[Any]]]:
-    """A camera that runs; *others* make nodes for the same process, from the context; *seen* gets each frame before it is published."""
-    context = rclpy.Context()
-    rclpy.init(context=context, domain_id=domain)
-    try:
-        overrides = [Parameter(name, value=value) for name, value in {'framerate': 60.0, **SIZE, **parameters}.items()]
-        node = CaptureNode(ledger=CopyLedger(), context=context, parameter_overrides=overrides)
-        with NodeGroup(context, [node], lambda: None) as group:
-            more = [make(context) for make in others]
-            for other in more:
-                group.add_node(other)
-            publish = node.publisher.publish
+def capture(domain: int, *, seen: Callable[[Frame], None] = lambda frame: None, **parameters: Any) -> Iterator[CaptureNode]:
+    """A camera that runs; *seen* gets each frame before it is published. Nobody converts its frames."""
+    with ros(domain) as context:
+        node = CaptureNode(context=context, parameter_overrides=overrides({'framerate': 60.0, **SIZE, **parameters}))
+        publish = node.publisher.publish
 
-            def see_and_publish(frame: Any) -> None:
-                seen(frame)
-                publish(frame)
+        def see_and_publish(frame: Any) -> None:
+            seen(frame)
+            publish(frame)
 
-            node.publisher.publish = see_and_publish  # type: ignore[method-assign]
-            group.start()
-            yield node, more
-            assert group.failure is None
-    finally:
-        context.try_shutdown()
-
-
-def inodes(camera: CaptureNode) -> set[int]:
-    pool = camera.camera.pool
-    assert pool is not None
-    return {buffer.identity.inode for slot in pool.slots for buffer in slot.buffers}
+        node.publisher.publish = see_and_publish  # type: ignore[method-assign]
+        with spun(context, node):
+            yield node
+            assert node.publisher.statistics().conversions == 0
+            assert set(node.ledger.entries()) <= {'draw'}, 'nobody but the synthetic camera touches pixels'
 
 
 def until_ctrl_c(program: Path, domain: int, said: re.Pattern[str]) -> tuple[str, list[re.Match[str]]]:
@@ -116,51 +93,9 @@ def test_a_program_reads_pixels_until_ctrl_c_and_ends_without_a_complaint(free_d
         assert block is not None
         program = tmp_path / 'readme.py'
         program.write_text(block[1], encoding='utf-8')
-    with capture(free_domain) as (camera, _):
+    with capture(free_domain):
         _, said = until_ctrl_c(program, free_domain, BRIGHTNESS)
-        assert camera.publisher.statistics().conversions == 0
     assert all(float(match[2]) > 1.0 for match in said), 'the pixels were there'
-
-
-def test_the_viewer_in_a_process_of_its_own_gets_the_cameras_buffers(free_domain: int) -> None:
-    with capture(free_domain) as (camera, _):
-        done = subprocess.run(
-            [sys.executable, str(HARNESS), str(VIEWER), str(FRAMES)],
-            env=environment(free_domain), capture_output=True, text=True, timeout=TIMEOUT_S, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr
-        seen = json.loads(done.stdout.splitlines()[-1])
-        own = inodes(camera)
-        assert camera.publisher.statistics().conversions == 0
-        assert set(camera.ledger.entries()) == {'draw'}, 'the synthetic camera draws, nobody converts'
-    assert seen['rung'] == SHARED_MEMORY
-    assert len(seen['inodes']) >= FRAMES and set(seen['inodes']) <= own
-    assert seen['conversions'] == 0 and seen['copies'] == []
-    assert len(BRIGHTNESS.findall(done.stderr + done.stdout)) >= FRAMES
-
-
-def test_the_viewer_in_the_cameras_process_gets_the_very_same_objects(free_domain: int) -> None:
-    published: list[Any] = []
-    viewers: list[Any] = []
-    enough = threading.Event()
-
-    def note(frame: Frame) -> None:
-        published.append(frame.data)
-        if viewers and len(viewers[0].data) >= FRAMES:
-            enough.set()
-
-    with capture(free_domain, lambda context: watched(load(str(VIEWER)), context), seen=note) as (camera, (viewer,)):
-        viewers.append(viewer)
-        assert enough.wait(TIMEOUT_S)
-        statistics, own, data = viewer.frames.statistics(), inodes(camera), list(viewer.data)
-        assert camera.publisher.statistics().conversions == 0
-        assert set(camera.ledger.entries()) == {'draw'}
-    viewer.destroy_node()
-    assert statistics.rung == IN_PROCESS and statistics.conversions == 0
-    assert {one.buffers[0].identity.inode for one in data} <= own
-    assert viewer.frames.ledger.entries() == {}
-    noted = {id(one) for one in published}
-    assert all(id(one) in noted for one in data), 'the FrameData that the camera published'
 
 
 def test_import_fd_reads_through_its_own_descriptors_what_the_camera_has_drawn(free_domain: int) -> None:
@@ -170,9 +105,8 @@ def test_import_fd_reads_through_its_own_descriptors_what_the_camera_has_drawn(f
         with frame.map() as planes:
             drawn[frame.data.sequence] = zlib.crc32(np.ascontiguousarray(planes[0]))
 
-    with capture(free_domain, seen=note) as (camera, _):
+    with capture(free_domain, seen=note) as camera:
         output, said = until_ctrl_c(EXAMPLES / 'import_fd.py', free_domain, CRC)
-        assert camera.publisher.statistics().conversions == 0
         pool = camera.camera.pool
         assert pool is not None
         layout, slots = pool.layout, len(pool.slots)
@@ -224,7 +158,7 @@ def test_the_counter_camera_of_another_package_shows_the_number_of_each_frame(
         if len(shown) >= FRAMES:
             enough.set()
 
-    with capture(free_domain, seen=note, camera='counter', width=64, height=48) as (camera, _):
+    with capture(free_domain, seen=note, camera='counter', width=64, height=48) as camera:
         assert enough.wait(TIMEOUT_S)
         assert camera.camera.device == 'CounterCamera' and (camera.camera.width, camera.camera.height) == (64, 48)
     assert all(number == sequence for number, sequence in shown) and shown[-1][0] >= FRAMES - 1

@@ -122,10 +122,11 @@ def rig(trial: Trial) -> None:
         if os.environ.get('ZC_RIG') == 'required':
             raise
         trial.absent(f'no kernel rig here: {error}')
-    command = [sys.executable, str(faults.TEST / 'rig' / 'guest' / 'camera_checks.py'), 'the graph survives', 'a graph that never got']
+    script = str(faults.TEST / 'rig' / 'guest' / 'run_checks.py')
+    command = [sys.executable, script, 'camera', 'the graph survives', 'a graph that never got']
     result = machine.run(command, timeout=480, out_dir=trial.folder, vivid=camera_kit.VIVID)
     try:
-        found: dict[str, str] = json.loads((trial.folder / 'camera_checks.json').read_text(encoding='utf-8'))
+        found: dict[str, str] = json.loads((trial.folder / 'camera.json').read_text(encoding='utf-8'))
     except FileNotFoundError:
         raise AssertionError(result.report()) from None
     trial.note('kernel', kernel.version)

@@ -9,19 +9,18 @@ import threading
 import time
 from typing import Any
 
-import rclpy
 from memory_link import PUBLISHER, FakeProducer, FrameMessage, RawPeer, pack_frame
 from nodes.programs import parameters
-from rclpy.executors import SingleThreadedExecutor
-from rclpy.node import Node
+from nodes.ros_kit import Onlooker
 from rclpy.qos import DurabilityPolicy, QoSProfile
 from sensor_msgs.msg import Image
 from std_msgs.msg import String
 from vision_msgs.msg import BoundingBox2D, Detection2D, Detection2DArray, ObjectHypothesisWithPose
+from waiting import until
 
 from faults.harness import EVERYBODY, Trial, fault
 from faults.program import Running
-from faults.witness import STRANGE, until
+from faults.witness import STRANGE, spinning
 from zc_perception.link.announcement import Announcement, host_id
 from zc_perception.link.shared_memory import wire
 
@@ -29,40 +28,23 @@ LATCHED = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 _GARBAGE = (b'', b'\0', b'\0\1\0\0', b'\0\1\0\0\xff\xff\xff\x7f', b'\0\1\0\0\x10\0\0\0abc', b'\xff' * 64)
 
 
-class Stranger:
+class Stranger(Onlooker):
     """A node that says what nobody should, with an executor that takes what comes."""
 
     def __init__(self, domain: int) -> None:
-        self._context = rclpy.Context()
-        rclpy.init(context=self._context, domain_id=domain)
-        self.node = Node('stranger', context=self._context, enable_rosout=False)
+        super().__init__(domain, 'stranger')
         self.announcements = self.node.create_publisher(String, 'image_raw/_zc', LATCHED)
         self.pictures: list[Image] = []
-        self._executor = SingleThreadedExecutor(context=self._context)
-        self._executor.add_node(self.node)
-        self._thread = threading.Thread(target=self._spin, name='stranger', daemon=True)
-        self._thread.start()
-
-    def _spin(self) -> None:
-        with contextlib.suppress(rclpy.executors.ExternalShutdownException):
-            self._executor.spin()
+        self._thread = spinning(self)
 
     def matched(self, publisher: Any, count: int = 1) -> None:
         """Until somebody reads it."""
         until(lambda: publisher.get_subscription_count() >= count, f'readers of {publisher.topic_name}')
 
     def close(self) -> None:
-        """Leave."""
-        self._executor.shutdown(timeout_sec=2.0)
+        self.executor.shutdown(timeout_sec=2.0)
         self._thread.join(5.0)
-        self.node.destroy_node()
-        self._context.try_shutdown()
-
-    def __enter__(self) -> Stranger:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        super().close()
 
 
 def lies(socket: str) -> list[str]:

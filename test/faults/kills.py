@@ -11,13 +11,14 @@ from pathlib import Path
 
 from memory_link import line, start
 from nodes.container_kit import Container, client, install
+from waiting import until
 
 from faults.accounts import WITNESS
 from faults.harness import EVERYBODY, Trial, fault
 from faults.holdings import frame_mappings, holding, settled_excess
 from faults.program import own_sockets
 from faults.stage import CAMERA
-from faults.witness import Witness, until
+from faults.witness import Witness
 
 
 class Forker:

@@ -16,6 +16,8 @@ from pathlib import Path
 if __name__ == '__main__':
     sys.path[:0] = [str(Path(__file__).resolve().parents[1])]
 
+from waiting import until
+
 from faults.harness import Trial, fault
 from faults.holdings import excess, holding, resident_bytes
 from faults.program import own_sockets
@@ -82,10 +84,8 @@ def main() -> None:
         with NodeGroup(context, (capture, inference), lambda: None) as group:
             group.start()
             subscription = inference.subscription
-            deadline = time.monotonic() + 60.0
-            while inference.processed < 3:
-                assert time.monotonic() < deadline and group.failure is None, group.failure
-                time.sleep(0.001)
+            until(lambda: inference.processed >= 3 or group.failure)
+            assert group.failure is None, group.failure
         counted = {
             'captured': capture._counters.total().captured, 'processed': inference.processed, 'failed': inference.failed,
             'dropped': subscription.statistics().dropped,

@@ -14,7 +14,7 @@ import importlib
 import signal
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 if __name__ == '__main__':
@@ -39,27 +39,45 @@ def all_faults() -> dict[str, Fault]:
     return {name: FAULTS[name] for name in sorted(FAULTS, key=lambda name: FAULTS[name].staged)}
 
 
-def run(chosen: Sequence[Fault], *, seed: int, short: bool) -> Iterator[Outcome]:
-    """Do them, one after the other, on one stage where they share one."""
-    with tempfile.TemporaryDirectory(prefix='zf-') as name, locked_domain() as domain:
-        folder, stage = Path(name), None
-        try:
-            for number, each in enumerate(chosen):
-                if not each.staged and stage is not None:
-                    stage.close()
-                    stage = None
-                if each.staged and stage is None:
-                    stage = Stage(folder, domain)
-                with contextlib.nullcontext(domain) if each.staged else locked_domain() as own:
-                    outcome = run_fault(each, stage, folder / str(number), own, seed=seed, short=short)
-                yield outcome
-                if stage is not None and outcome.status == BROKEN:
-                    # The next one is not to suffer from it.
-                    broken, stage = stage, None
-                    broken.close()
-        finally:
-            if stage is not None:
-                stage.close()
+class Theatre:
+    """Where faults are done: a stage for those that share one, a domain of its own for each of the others. A stage on which a promise was
+    broken is replaced, so that the next fault does not suffer from it. Ends with what it was entered with."""
+
+    def __init__(self, *, seed: int = 1, short: bool) -> None:
+        self._seed, self._short = seed, short
+        self._stage: Stage | None = None
+        self._done = 0
+
+    def __enter__(self) -> Theatre:
+        with contextlib.ExitStack() as ending:
+            # Short names: they are parts of sockets' addresses.
+            self._folder = Path(ending.enter_context(tempfile.TemporaryDirectory(prefix='zf-')))
+            self._domain = ending.enter_context(locked_domain())
+            ending.callback(self._clear)
+            self._ending = ending.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ending.close()
+
+    def _clear(self) -> None:
+        stage, self._stage = self._stage, None
+        if stage is not None:
+            stage.close()
+
+    def do(self, each: Fault) -> Outcome:
+        """A fault, and what came of it."""
+        folder = self._folder / str(self._done)
+        self._done += 1
+        if each.staged:
+            self._stage = self._stage or Stage(self._folder, self._domain)
+            outcome = run_fault(each, self._stage, folder, self._domain, seed=self._seed, short=self._short)
+            if outcome.status == BROKEN:
+                self._clear()
+            return outcome
+        self._clear()
+        with locked_domain() as domain:
+            return run_fault(each, None, folder, domain, seed=self._seed, short=self._short)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -81,11 +99,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not chosen:
         parser.error(f'no fault is called like {options.only}; see --list')
     outcomes = []
-    for outcome in run(chosen, seed=options.seed, short=options.short):
-        outcomes.append(outcome)
-        print(f'{outcome.status:6} {outcome.seconds:6.1f} s  {outcome.group}: {outcome.name}{": " * bool(outcome.reason)}{outcome.reason}')
-        figures = ', '.join(f'{name} {value}' for name, value in outcome.figures.items())
-        print(f'       {outcome.promise}{"; " * bool(figures)}{figures}', flush=True)
+    with Theatre(seed=options.seed, short=options.short) as theatre:
+        for each in chosen:
+            outcomes.append(outcome := theatre.do(each))
+            print(f'{outcome.status:6} {outcome.seconds:6.1f} s  {each.group}: {each.name}{": " * bool(outcome.reason)}{outcome.reason}')
+            figures = ', '.join(f'{name} {value}' for name, value in outcome.figures.items())
+            print(f'       {outcome.promise}{"; " * bool(figures)}{figures}', flush=True)
     result = Result(tuple(outcomes), options.short, options.seed)
     result.write(options.json)
     print(f'\n{result.table()}\nwrote {options.json}')

@@ -14,17 +14,16 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from lifecycle_msgs.msg import Transition
-from lifecycle_msgs.srv import ChangeState
 from memory_link import RawPeer
 from nodes.programs import parameters
 from std_srvs.srv import Trigger
+from waiting import until
 
 from faults.harness import EVERYBODY, Trial, fault
 from faults.holdings import frame_mappings
 from faults.program import Running, own_sockets
-from faults.witness import Witness, until
-from zc_perception.camera.recording import RecordingReader
+from faults.witness import Witness
+from zc_perception.camera.recording import RecordingSource
 from zc_perception.link.shared_memory.protocol import MessageType
 
 
@@ -83,10 +82,10 @@ def emfile_inference(trial: Trial) -> None:
     stage, witness = trial.stage, trial.stage.witness
     for _ in range(trial.times(1, 4)):
         # New buffers come with descriptors; those of the old ones go first, or there would be room.
-        assert stage.change('capture', 'deactivate')
+        assert witness.change('deactivate')
         stage.meanwhile(lambda: not frame_mappings(stage.inference.pid), 'the old buffers are gone')
         with no_descriptor(stage.inference.pid):
-            assert stage.change('capture', 'activate')
+            assert witness.change('activate')
             before = witness.received
             stage.meanwhile(lambda: witness.received >= before + 30, 'others get frames')  # noqa: B023
             trial.must(stage.inference.alive, 'consumers that ended')
@@ -114,15 +113,15 @@ def enomem_inference(trial: Trial) -> None:
         inference = ending.enter_context(Running('inference_node', *parameters(model='road', threads=1), domain=trial.domain))
         capture.start('[capture]: ready')
         inference.start('[inference]: ready')
-        for transition in (Transition.TRANSITION_CONFIGURE, Transition.TRANSITION_ACTIVATE):
-            assert _change(witness, transition)
+        for transition in ('configure', 'activate'):
+            assert witness.change(transition)
         until(lambda: witness.detections > 5, 'detections')
         for _ in range(trial.times(1, 4)):
-            assert _change(witness, Transition.TRANSITION_DEACTIVATE)
+            assert witness.change('deactivate')
             time.sleep(0.3)
             # Room for what Python and the middleware need in passing, not for another picture of 1.4 MB.
             with limited(inference.pid, resource.RLIMIT_AS, address_space(inference.pid) + 1_000_000):
-                assert _change(witness, Transition.TRANSITION_ACTIVATE)
+                assert witness.change('activate')
                 witness.forget_diagnostics()
                 until(lambda: (witness.level('inference: accelerator') or 0) > 0, lambda: f'it is said: {witness.describe()}')
                 trial.note('what is said', witness.text('inference: accelerator'))
@@ -147,24 +146,19 @@ def enomem_capture(trial: Trial) -> None:
             # Room for the threads' stacks, without which the C library aborts the process, and for no picture of 50 MB.
             with limited(capture.pid, resource.RLIMIT_AS, address_space(capture.pid) + 30_000_000):
                 # What fails first depends on what the allocator has left: a transition, then it says so, or the camera's first frame.
-                steps = (Transition.TRANSITION_CONFIGURE, Transition.TRANSITION_ACTIVATE)
-                part = 'camera' if all(_change(witness, step) for step in steps) else 'lifecycle'
+                steps = ('configure', 'activate')
+                part = 'camera' if all(witness.change(step) for step in steps) else 'lifecycle'
                 until(lambda: witness.level(f'capture: {part}') == 2, lambda: f'it is said: {witness.describe()}')  # noqa: B023
                 trial.note('what is said', witness.text(f'capture: {part}'))
                 trial.must(capture.alive, 'programs that ended')
             began = time.monotonic()
             if part == 'lifecycle':
-                assert all(_change(witness, step) for step in steps), witness.describe()
+                assert all(witness.change(step) for step in steps), witness.describe()
             until(lambda: witness.text('capture: camera').startswith('streaming'), lambda: f'it streams: {witness.describe()}')
             trial.worst('healed within, s', time.monotonic() - began)
-            assert _change(witness, Transition.TRANSITION_DEACTIVATE) and _change(witness, Transition.TRANSITION_CLEANUP)
+            assert witness.change('deactivate') and witness.change('cleanup')
         trial.must(capture.end() == 0, 'programs that did not end with 0')
         trial.must_be_zero('tracebacks', capture.output.count('Traceback'))
-
-
-def _change(witness: Witness, transition: int) -> bool:
-    request = ChangeState.Request(transition=Transition(id=transition))
-    return bool(witness.call(ChangeState, '/capture/change_state', request).success)
 
 
 def small_disk(folder: Path, options: str, afterwards: str = '') -> list[str]:
@@ -196,7 +190,7 @@ def enospc_recorder(trial: Trial) -> None:
         trial.must(recorder.process.returncode == 1, 'exit codes other than 1')
         trial.must('No space left on device' in recorder.output, f'ends without the reason: {recorder.output[-800:]}')
         trial.must_be_zero('tracebacks', recorder.output.count('Traceback'))
-    with RecordingReader(copy) as recording:
+    with contextlib.closing(RecordingSource(copy)) as recording:
         frames = len(recording)
         trial.must(all(recording.read_planes(number) is not None for number in range(frames)), 'frames that can not be read')
     trial.note('frames in the recording', frames)

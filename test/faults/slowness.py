@@ -8,9 +8,9 @@ import time
 from pathlib import Path
 
 from memory_link import RawPeer
+from waiting import until
 
 from faults.harness import EVERYBODY, Trial, fault
-from faults.witness import until
 from zc_perception.link.shared_memory import wire
 from zc_perception.link.shared_memory.protocol import MAX_PACKET, MessageType
 from zc_perception.observe.frame_log import RecordKind, find_frame_logs

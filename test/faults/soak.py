@@ -27,23 +27,21 @@ from typing import Any
 if __name__ == '__main__':
     sys.path[:0] = [str(Path(__file__).resolve().parent.parent)]
 
-import contextlib
 
-import rclpy
 from nodes.programs import parameters
+from nodes.ros_kit import Onlooker
 from rcl_interfaces.srv import SetParameters
-from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
-from rclpy.node import Node
 from rclpy.parameter import Parameter
 from rclpy.qos import QoSProfile
 from ros_domains import locked_domain
 from vision_msgs.msg import Detection2DArray
+from waiting import until
 
 import faults
 from faults.harness import Trial, fault
 from faults.holdings import FRAME_KIND, descriptors, frame_buffers, frame_mappings, is_ours, resident_bytes, threads
 from faults.program import Running, own_sockets
-from faults.witness import until
+from faults.witness import spinning
 
 CAMERAS = ('front', 'left', 'right', 'rear')
 MOST_GROWTH_MB = 0.5
@@ -146,13 +144,11 @@ class Soak:
         return found + [f'exit code {self.exit_code}'] * (self.exit_code != 0)
 
 
-class Onlooker:
+class SoakOnlooker(Onlooker):
     """Counts each camera's detections and changes parameters, as another program."""
 
     def __init__(self, domain: int) -> None:
-        self._context = rclpy.Context()
-        rclpy.init(context=self._context, domain_id=domain)
-        self._node = Node('soak_onlooker', context=self._context)
+        super().__init__(domain, 'soak_onlooker')
         self._lock = threading.Lock()
         self.detections: Counter[str] = Counter()
         self._last_s: dict[str, float] = {}
@@ -161,17 +157,10 @@ class Onlooker:
         self._futures: list[Any] = []
         self.refused = self.changed = 0
         for camera in CAMERAS:
-            self._node.create_subscription(
+            self.node.create_subscription(
                 Detection2DArray, f'/{camera}/detections', lambda message, camera=camera: self._on_detections(camera), QoSProfile(depth=10)
             )
-        self._executor = SingleThreadedExecutor(context=self._context)
-        self._executor.add_node(self._node)
-        self._thread = threading.Thread(target=self._spin, name='onlooker', daemon=True)
-        self._thread.start()
-
-    def _spin(self) -> None:
-        with contextlib.suppress(ExternalShutdownException):
-            self._executor.spin()
+        self._thread = spinning(self)
 
     def _on_detections(self, camera: str) -> None:
         now = time.monotonic()
@@ -194,7 +183,7 @@ class Onlooker:
         service = f'/{CAMERAS[number // len(_VALUES) % len(CAMERAS)]}/{node}/set_parameters'
         client = self._clients.get(service)
         if client is None:
-            client = self._clients[service] = self._node.create_client(SetParameters, service)
+            client = self._clients[service] = self.node.create_client(SetParameters, service)
         value = values[number // (len(_VALUES) * len(CAMERAS)) % len(values)]
         if client.service_is_ready():
             self._futures.append(client.call_async(SetParameters.Request(parameters=[Parameter(name, value=value).to_parameter_msg()])))
@@ -205,10 +194,9 @@ class Onlooker:
 
     def close(self) -> None:
         """End."""
-        self._executor.shutdown(timeout_sec=2.0)
+        self.executor.shutdown(timeout_sec=2.0)
         self._thread.join(5.0)
-        self._node.destroy_node()
-        self._context.try_shutdown()
+        super().close()
 
 
 class _Looks:
@@ -228,7 +216,7 @@ class _Looks:
         self.least.append((ours, threads(self._pid), kinds.total() - ours - frames))
         self.most.append((frame_mappings(self._pid), len(frame_buffers([self._pid])), frames))
 
-    def minute(self, minute: float, onlooker: Onlooker, kills: int, attempts: int) -> Minute:
+    def minute(self, minute: float, onlooker: SoakOnlooker, kills: int, attempts: int) -> Minute:
         """Their sum; begins anew."""
         least = [min(column) for column in zip(*self.least, strict=True)]
         most = [max(column) for column in zip(*self.most, strict=True)]
@@ -260,7 +248,7 @@ def _soak(minutes: int, warm_up_s: float, minute_s: float, domain: int, say: Cal
     viewer_py = str(Path(faults.__file__).with_name('viewer.py'))
     found, kills, attempts = Soak(), 0, 0
     program = Running('perception', '--cameras', *CAMERAS, *values, domain=domain)
-    onlooker = Onlooker(domain)
+    onlooker = SoakOnlooker(domain)
     viewer = None
     try:
         program.start(*(f'[{camera}.overlay]: ready' for camera in CAMERAS))

@@ -17,14 +17,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lifecycle_msgs.msg import Transition
-from lifecycle_msgs.srv import ChangeState
 from nodes.programs import parameters
+from waiting import until
 
 from faults.accounts import noticed, tally
 from faults.holdings import frame_buffers, holding, settled_excess, with_slots
 from faults.program import Running, own_sockets
-from faults.witness import DEPTH, NAME, Witness, until
+from faults.witness import DEPTH, NAME, Witness
 from zc_perception.observe.frame_log import FrameLogReader, RecordKind, find_frame_logs
 
 if TYPE_CHECKING:
@@ -35,9 +34,6 @@ FRAMERATE = 30.0
 CAMERA = {'camera': 'synthetic', 'pattern': 'counter', 'width': 128, 'height': 128, 'framerate': FRAMERATE, 'slots': SLOTS,
           'quarantine': 0.2, 'heap': 'memfd'}  # fmt: skip
 MODEL = {'model': 'hog', 'timeout': 20.0, 'copy_free': 'required'}
-_TRANSITIONS = {
-    name: getattr(Transition, f'TRANSITION_{name.upper()}') for name in ('configure', 'activate', 'deactivate', 'cleanup')
-}  # fmt: skip
 _HOLDER = re.compile(r'([^,]+?) holds (\d+) for')
 _KNOWN = {'capture', 'inference', 'overlay', NAME}
 
@@ -114,11 +110,6 @@ class Stage:
     def pids(self) -> dict[str, int]:
         """Of all processes, by role."""
         return {'witness': os.getpid()} | {role: program.pid for role, program in self.programs.items() if program.alive}
-
-    def change(self, role: str, transition: str) -> bool:
-        """``ros2 lifecycle set``."""
-        request = ChangeState.Request(transition=Transition(id=_TRANSITIONS[transition]))
-        return bool(self.witness.call(ChangeState, f'/{role}/change_state', request).success)
 
     # The books.
 

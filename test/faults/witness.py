@@ -12,15 +12,16 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-import rclpy
 from camera.counter_picture import read_counter
-from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
-from nodes.fault_kit import Stalls
-from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
+from lifecycle_msgs.msg import Transition
+from lifecycle_msgs.srv import ChangeState
+from nodes.fault_kit import Reader, Stalls
+from nodes.ros_kit import Onlooker
+from rclpy.executors import ExternalShutdownException
 from rclpy.logging import LoggingSeverity, set_logger_level
-from rclpy.node import Node
 from rclpy.qos import QoSProfile
 from vision_msgs.msg import Detection2DArray
+from waiting import until
 
 from faults.accounts import Stretch
 from zc_perception.frame import Frame
@@ -32,18 +33,6 @@ DEPTH = 30
 """Frames that may wait for it: a second's, so that a machine that is busy for a moment costs it none."""
 STRANGE = 'strange'
 """The frame_id of detections that are not the camera's."""
-
-
-def until(condition: Callable[[], Any], what: str | Callable[[], str], patience_s: float = WAIT_S) -> Any:
-    """What *condition* returns once that is true.
-
-    :raises AssertionError: not in time.
-    """
-    deadline = time.monotonic() + patience_s
-    while not (result := condition()):
-        assert time.monotonic() < deadline, f'{what() if callable(what) else what}: not within {patience_s:g} s'
-        time.sleep(0.005)
-    return result
 
 
 class Pauses:
@@ -73,17 +62,27 @@ class Pauses:
         self._last = now_s, stalled_s
 
 
-class Witness:
-    """See the module. A context of its own, an executor's thread, and one for frames.
+def spinning(onlooker: Onlooker) -> threading.Thread:
+    """A thread that spins it until its executor is shut down."""
+
+    def spin() -> None:
+        with contextlib.suppress(ExternalShutdownException):
+            onlooker.executor.spin()
+
+    thread = threading.Thread(target=spin, name=f'{onlooker.node.get_name()} executor', daemon=True)
+    thread.start()
+    return thread
+
+
+class Witness(Reader):
+    """See the module. An executor's thread, and one for frames.
 
     :param wrong_pixels: frames whose picture isn't the one that their descriptor says.
     :param disorder: frames that came twice or too late.
     """
 
     def __init__(self, domain: int, topic: str = 'image_raw', *, frames: bool = True) -> None:
-        self._context = rclpy.Context()
-        rclpy.init(context=self._context, domain_id=domain)
-        self.node = Node(NAME, context=self._context)
+        super().__init__(domain, NAME)
         set_logger_level(NAME, LoggingSeverity.ERROR)
         self._lock = threading.Lock()
         self.stretches: list[Stretch] = []
@@ -95,25 +94,15 @@ class Witness:
         self.detection_stamps: deque[int] = deque(maxlen=1000)
         self.delay_s = 0.0
         """How long it looks at each frame: longer than a frame's time, and it loses some."""
-        self._statuses: dict[str, DiagnosticStatus] = {}
-        self._news = 0
         self._clients: dict[str, Any] = {}
         self._stop = threading.Event()
-        self.node.create_subscription(DiagnosticArray, '/diagnostics', self._on_diagnostics, 100)
         self.node.create_subscription(Detection2DArray, 'detections', self._on_detections, QoSProfile(depth=100))
         self.frames = FrameSubscription(self.node, topic, depth=DEPTH, held=2, copy_free_required=True) if frames else None
         self._links: Any = None if self.frames is None else self.frames._remote  # its connections are counted there
-        self._executor = SingleThreadedExecutor(context=self._context)
-        self._executor.add_node(self.node)
-        self._threads = [threading.Thread(target=self._spin, name='witness executor', daemon=True)]
+        self._threads = [spinning(self)]
         if frames:
             self._threads.append(threading.Thread(target=self._take, name='witness frames', daemon=True))
-        for thread in self._threads:
-            thread.start()
-
-    def _spin(self) -> None:
-        with contextlib.suppress(ExternalShutdownException):
-            self._executor.spin()
+            self._threads[-1].start()
 
     def _take(self) -> None:
         assert self.frames is not None
@@ -162,11 +151,6 @@ class Witness:
             self.last_detection_ns = stamp
             self.detection_pauses.came(now)
 
-    def _on_diagnostics(self, message: DiagnosticArray) -> None:
-        with self._lock:
-            self._statuses.update({status.name: status for status in message.status})
-            self._news += 1
-
     def stalled_s(self) -> float:
         """How long others may have stood still since it is there, because this process did; they share its processors."""
         return 3 * self._stalls.total_s
@@ -210,36 +194,13 @@ class Witness:
     def describe(self) -> str:
         """For messages."""
         link = '' if self.frames is None else f'{self.frames.statistics().rung}: {self.frames.statistics().reason}; '
-        with self._lock:
-            bad = {name: status.message for name, status in self._statuses.items() if self._level(status)}
+        bad = {name: text for name, text in self.messages().items() if self.level(name)}
         return f'{link}{self.received} frames, {self.detections} detections, {bad}'
-
-    @staticmethod
-    def _level(status: DiagnosticStatus) -> int:
-        return status.level if isinstance(status.level, int) else status.level[0]
-
-    def level(self, name: str) -> int | None:
-        """Of a part: 0 OK, 1 WARN, 2 ERROR; ``None``: it hasn't said anything yet."""
-        with self._lock:
-            status = self._statuses.get(name)
-        return None if status is None else self._level(status)
-
-    def text(self, name: str) -> str:
-        """A part's sentence."""
-        with self._lock:
-            return str(self._statuses[name].message) if name in self._statuses else ''
-
-    def values(self, name: str) -> dict[str, str]:
-        """A part's figures; empty while it hasn't said anything."""
-        with self._lock:
-            status = self._statuses.get(name)
-            return {} if status is None else {pair.key: pair.value for pair in status.values}
 
     def fresh(self, name: str) -> dict[str, str]:
         """:meth:`values` that are said from now on."""
-        with self._lock:
-            before = self._statuses.get(name)
-        until(lambda: self._statuses.get(name) is not before, f'news of {name}')
+        before = self.last.get(name)
+        until(lambda: self.last.get(name) is not before, f'news of {name}')
         return self.values(name)
 
     def detections_of(self, first_ns: int, last_ns: int) -> int:
@@ -249,8 +210,7 @@ class Witness:
 
     def forget_diagnostics(self) -> None:
         """Only what is said from now on counts."""
-        with self._lock:
-            self._statuses = {}
+        self.last = {}
 
     def call(self, kind: Any, service: str, request: Any, patience_s: float = WAIT_S) -> Any:
         """Ask a service.
@@ -265,16 +225,20 @@ class Witness:
         until(future.done, f'the answer of {service}', patience_s)
         return future.result()
 
+    def change(self, transition: str) -> bool:
+        """``ros2 lifecycle set`` of the capture node; whether it was done."""
+        request = ChangeState.Request(transition=Transition(id=getattr(Transition, f'TRANSITION_{transition.upper()}')))
+        return bool(self.call(ChangeState, '/capture/change_state', request).success)
+
     def close(self) -> None:
-        """End."""
+        """Leave the graph."""
         self._stop.set()
         self._stalls.close()
-        self._executor.shutdown(timeout_sec=2.0)
+        self.executor.shutdown(timeout_sec=2.0)
         for thread in self._threads:
             thread.join(5.0)
         if self.frames is not None:
             self.frames.destroy()
-        self.node.destroy_node()
-        self._context.try_shutdown()
+        super().close()
         # A queue's descriptors end with its last reference.
         self.frames = self._links = None

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import random
 from pathlib import Path
 
 import pytest
 from long_form import LONG
 
-from fuzz.mutation import mutated
 from fuzz.run_fuzz import corpus, defect, fuzz, main
 from fuzz.targets import CORPUS, TARGETS, Target
 
@@ -52,12 +50,3 @@ def test_a_reader_that_breaks_is_found_and_what_broke_it_is_kept(tmp_path: Path,
     kept = sorted((tmp_path / 'frail').glob('found-*'))
     assert kept and all('KeyError' in defect(TARGETS['frail'], path.read_bytes()) for path in kept)
     assert len(corpus('frail')) == len(kept) + 1
-
-
-def test_mutations_are_the_same_for_a_seed_and_of_all_lengths() -> None:
-    stored = [b'a: 1\nb: 2\n', bytes(64)]
-    first = [mutated(random.Random(7), stored[0], stored) for _ in range(5)]
-    assert len(set(first)) == 1
-    rng = random.Random(1)
-    many = [mutated(rng, b'a: 1\nb: 2\n', stored) for _ in range(500)]
-    assert len(set(many)) > 400 and {len(each) > 10 for each in many} == {True, False}

@@ -88,13 +88,3 @@ def compare(header: Path, folder: Path, release: str = 'R35') -> list[str]:
 @pytest.mark.parametrize('release', RELEASES)
 def test_python_and_c_agree(release: str, tmp_path: Path) -> None:
     assert compare(HEADER, tmp_path, release) == []
-
-
-def test_the_offsets_are_those_of_the_facts() -> None:
-    """Computed once from the documented fields by someone else."""
-    assert [ctypes.sizeof(s) for s in (abi.PlaneParams, abi.CreateParams, abi.AllocateParams)] == [232, 32, 80]
-    assert (ctypes.sizeof(abi.MapPlaneParams), ctypes.sizeof(abi.MapParams)) == (104, 520)
-    mapped = abi.MappedSurfaceParams
-    assert (mapped.bufferDesc.offset, mapped.planeParams.offset, mapped.mappedAddr.offset) == (24, 48, 280)
-    assert (abi.Surface.surfaceList.offset, abi.MapParams.planes.offset, abi.MapParams.reserved.offset) == (24, 40, 456)
-    assert (ctypes.sizeof(abi.TransformParams), ctypes.sizeof(abi.TransformConfigParams)) == (32, 16)

@@ -138,9 +138,9 @@ def test_other_modifiers_and_formats_are_refused(libraries: dict[str, str]) -> N
         heap.allocate_image(compute_layout(fourcc_code('RG16'), 64, 48), BT601_LIMITED)
 
 
-def test_without_the_library_the_advice_is_another_heap(monkeypatch: pytest.MonkeyPatch, libraries: dict[str, str]) -> None:
+def test_without_the_library_it_is_no_jetson(monkeypatch: pytest.MonkeyPatch, libraries: dict[str, str]) -> None:
     monkeypatch.setattr(nvbufsurface, 'LIBRARY', 'libnvbufsurface_that_is_missing.so')
-    with pytest.raises(AllocationError, match=r"heap 'nvbufsurface' needs libnvbufsurface_that_is_missing.so of JetPack.*use heap: auto"):
+    with pytest.raises(AllocationError, match=r"heap 'nvbufsurface' needs libnvbufsurface_that_is_missing.so of JetPack"):
         NvBufSurfaceHeap()
     monkeypatch.setattr(nvbufsurface, 'LIBRARY', libraries['current'])
     assert NvBufSurfaceHeap().name == 'nvbufsurface'

@@ -74,7 +74,7 @@ class Workspace:
             else:
                 shutil.copy2(REPOSITORY / name, source / name)
         (source / 'test').mkdir()
-        shared = ('conftest.py', 'whole_run.py', 'descriptors.py', 'long_form.py', 'ros_domains.py', 'fastdds.xml')
+        shared = ('conftest.py', 'whole_run.py', 'descriptors.py', 'long_form.py', 'ros_domains.py', 'waiting.py', 'fastdds.xml')
         for name in (*(f'test/{name}' for name in shared), TESTED):
             shutil.copy2(REPOSITORY / name, source / name)
         shutil.copytree(HERE / 'foreign_components', folder / 'src' / 'foreign_components', ignore=ignored)

@@ -10,8 +10,9 @@ import pytest
 import yaml
 from ros2_tools import Launch, Ros2, Workspace
 
-from zc_perception.nodes.launching.parameter_file import ParameterFile
 from zc_perception.nodes.params.kinds import node_kind
+from zc_perception.nodes.params.verdict import check_file
+from zc_perception.nodes.params.yaml_file import read_parameter_yaml
 
 CONTAINER = '/perception_container'
 NODES = ('/capture', '/inference', '/overlay')
@@ -114,7 +115,7 @@ def test_param_dump_is_a_parameter_file(ros2: Ros2, tmp_path: Path) -> None:
     path = tmp_path / 'dump.yaml'
     path.write_text(''.join(ros2.asked('param dump', node) for node in NODES), encoding='utf-8')
     assert yaml.safe_load(path.read_text(encoding='utf-8')).keys() == set(NODES)
-    ParameterFile(str(path)).check({node: node[1:] for node in NODES})
+    check_file(read_parameter_yaml(str(path)), {node: node[1:] for node in NODES})
 
 
 @pytest.mark.usefixtures('graph')

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import itertools
-import mmap
 import os
 import random
 import struct
@@ -19,19 +18,23 @@ import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(1, str(Path(__file__).parents[1]))
 
+import numpy as np
 import rclpy
 from faults.holdings import holding, settled_excess, with_slots
 from link_program import make_executor, serve
 from long_form import LONG
+from numpy.typing import NDArray
 from rclpy.node import Node
 from rclpy.qos import QoSProfile
 from rclpy.task import Future
 from sensor_msgs.msg import Image
+from waiting import eventually, until
 
 from zc_perception.frame import Frame, Header
 from zc_perception.link.endpoints import AdaptedPublisher
@@ -47,6 +50,8 @@ from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.layout import compute_layout
 
 WIDTH, HEIGHT, TOPIC = 32, 16, 'image'
+PUBLISHED, WITNESSED = 0, 1
+"""In the file that all programs map: how far the camera is, and the witness."""
 SLOTS, RESERVE = 64, 2
 USERS = 3
 AHEAD = 16
@@ -56,29 +61,11 @@ _NUMBER = struct.Struct('<I')
 _NODE = {'enable_rosout': False, 'start_parameter_services': False}
 
 
-class Progress:
-    """How far the camera is, and the witness: in a file that all programs map."""
+Progress = NDArray[np.uint64]
 
-    def __init__(self, path: str) -> None:
-        with open(path, 'r+b') as file:
-            self._memory = mmap.mmap(file.fileno(), 16)
-        self._numbers = memoryview(self._memory).cast('Q')
 
-    @property
-    def published(self) -> int:
-        return self._numbers[0]
-
-    @published.setter
-    def published(self, number: int) -> None:
-        self._numbers[0] = number
-
-    @property
-    def witnessed(self) -> int:
-        return self._numbers[1]
-
-    @witnessed.setter
-    def witnessed(self, number: int) -> None:
-        self._numbers[1] = number
+def progress_in(path: str) -> Progress:
+    return np.memmap(path, np.uint64, 'r+', shape=(2,))
 
 
 def number_of(frame: Frame) -> int:
@@ -118,50 +105,49 @@ class Camera:
 
     def __init__(self, ros: Ros, progress: Progress, *, messages: bool) -> None:
         self._progress = progress
-        self._node = ros.node('camera')
+        self.node = ros.node('camera')
         self.missed = 0
         self._pool: BufferPool | None = None
         if messages:
-            self._plain = self._node.create_publisher(Image, TOPIC, QoSProfile(depth=2 * AHEAD))
+            self._plain = self.node.create_publisher(Image, TOPIC, QoSProfile(depth=2 * AHEAD))
             return
         heap, layout = SealedMemfd(), compute_layout(NV12, WIDTH, HEIGHT)
         self._pool = BufferPool(layout, lambda: (heap.allocate(layout.buffer_size(0)),), SLOTS, name='camera', reserve=RESERVE)
-        self._publisher = AdaptedPublisher(self._node, frame_adapter('mono8', CopyLedger(), holder='camera'), TOPIC, QoSProfile(depth=1))
+        self._publisher = AdaptedPublisher(self.node, frame_adapter('mono8', CopyLedger(), holder='camera'), TOPIC, QoSProfile(depth=1))
         self._server = SharedMemoryServer('camera', self._publisher.publisher_id, self._pool)
         self._publisher.use(self._pool)
         self._publisher.serve(self._server)
         self._publisher.announce(width=WIDTH, height=HEIGHT, formats=('NV12',), heap='memfd')
 
-    def run(self, count: int, rate_hz: float, patience_s: float = 60.0) -> None:
-        """*count* frames more.
-
-        :raises TimeoutError: the witness gets none.
-        """
+    def run(self, count: int, rate_hz: float) -> None:
+        """*count* frames more, while the witness gets them."""
         began = time.monotonic()
         for index in range(count):
-            deadline = time.monotonic() + patience_s
-            while self._progress.published - self._progress.witnessed >= AHEAD:
-                if time.monotonic() > deadline:
-                    raise TimeoutError(f'the witness has no frame after {self._progress.witnessed}, of {self._progress.published}')
-                time.sleep(0.001)
-            number = self._progress.published + 1
-            self._publish(number)
-            self._progress.published = number
+            until(
+                lambda: self._progress[PUBLISHED] < self._progress[WITNESSED] + AHEAD,
+                lambda: f'the witness has no frame after {self._progress[WITNESSED]}, of {self._progress[PUBLISHED]}',
+                pause=lambda: time.sleep(0.001),
+            )
+            self._publish_next()
             late_s = time.monotonic() - began - (index + 1) / rate_hz
             if late_s < 0:
                 time.sleep(-late_s)
             elif late_s > 0.1:
                 began += late_s
 
-    def meet(self, witnessed: Callable[[], int], patience_s: float = 60.0) -> None:
+    def meet(self) -> None:
         """Publish slowly until the witness gets frames."""
-        deadline = time.monotonic() + patience_s
-        while not witnessed():
-            if time.monotonic() > deadline:
-                raise TimeoutError('the witness gets no frame')
-            self._publish(self._progress.published + 1)
-            self._progress.published += 1
+
+        def publish() -> None:
+            self._publish_next()
             time.sleep(0.05)
+
+        until(lambda: self._progress[WITNESSED], 'the witness gets no frame', pause=publish)
+
+    def _publish_next(self) -> None:
+        number = int(self._progress[PUBLISHED]) + 1
+        self._publish(number)
+        self._progress[PUBLISHED] = number
 
     def _publish(self, number: int) -> None:
         header = Header(1_000_000_000 + number, '')
@@ -201,7 +187,7 @@ class Camera:
         if self._pool is not None:
             self._publisher.destroy()
             self._pool.close()
-        self._node.destroy_node()
+        self.node.destroy_node()
 
 
 class CameraProgram:
@@ -213,18 +199,9 @@ class CameraProgram:
         self._ros.spin(self._executor)
 
     def open(self, progress: str, messages: bool) -> None:
-        self._progress = Progress(progress)
-        self._camera = Camera(self._ros, self._progress, messages=messages)
-        self._executor.add_node(self._camera._node)
-
-    def meet(self) -> None:
-        self._camera.meet(lambda: self._progress.witnessed)
-
-    def run(self, count: int, rate_hz: float) -> None:
-        self._camera.run(count, rate_hz)
-
-    def state(self) -> dict[str, Any]:
-        return self._camera.state()
+        self._progress = progress_in(progress)
+        self.camera = Camera(self._ros, self._progress, messages=messages)
+        self._executor.add_node(self.camera.node)
 
     def begin(self) -> None:
         self._before = with_slots(holding_here(), SLOTS)
@@ -234,7 +211,7 @@ class CameraProgram:
         return dict(settled_excess(self._before, holding_here))
 
     def end(self) -> None:
-        self._camera.close()
+        self.camera.close()
         self._executor.shutdown()
         self._ros.context.try_shutdown()
 
@@ -260,7 +237,7 @@ class WitnessProgram:
         self.first = self.last = self.frames = self.lost = self.disorder = self.torn = 0
 
     def open(self, progress: str) -> None:
-        self._progress = Progress(progress)
+        self._progress = progress_in(progress)
         self._frames = FrameSubscription(self._node, TOPIC, depth=AHEAD + 8, held=2)
         self._thread = threading.Thread(target=self._take, name='witness', daemon=True)
         self._thread.start()
@@ -278,7 +255,7 @@ class WitnessProgram:
                 self.lost += max(0, number - self.last - 1)
                 self.disorder += number <= self.last
             self.frames += 1
-            self.last = self._progress.witnessed = number
+            self.last = self._progress[WITNESSED] = number
 
     def state(self) -> dict[str, Any]:
         statistics = self._frames.statistics()
@@ -299,6 +276,7 @@ class Careless(Exception):
     """What a user's callback raises."""
 
 
+@dataclass
 class Held:
     """Something that a user keeps for a while.
 
@@ -309,48 +287,41 @@ class Held:
     :param cycle: only the collector of cycles finds it.
     """
 
-    def __init__(
-        self,
-        due: float,
-        life: Life,
-        number: int,
-        how: str,
-        frames: Sequence[Frame],
-        views: Sequence[Any],
-        other: Sequence[Any],
-        cycle: bool,
-    ) -> None:
-        self.due = due
-        self.life = life
-        self.number = number
-        self.how = how
-        self.frames = list(frames)
-        self.views = list(views)
-        self.other = list(other)
-        self.cycle = cycle
+    due: float
+    life: Life
+    number: int
+    how: str
+    frames: list[Frame]
+    views: list[Any]
+    other: list[Any]
+    cycle: bool
 
 
+@dataclass(eq=False)
 class Life:
     """One subscription of a user's.
 
     :param left_s: how long it is to get frames.
-
-    ``busy``: callbacks that are running. ``awaits``: what such a one waits for. ``seen``: frames at the last tick. ``stuck``: whether a
-    callback has been running since that tick. ``frozen_s``: for how long no frame came that ought to have.
+    :param awaits: what a callback waits for.
+    :param busy: callbacks that are running.
+    :param seen: frames at the last tick.
+    :param stuck: whether a callback has been running since that tick.
+    :param frozen_s: for how long no frame came that ought to have.
     """
 
-    def __init__(self, number: int, kind: str, held: int, left_s: float) -> None:
-        self.number = number
-        self.kind = kind
-        self.held = held
-        self.left_s = left_s
-        self.node: Any = None
-        self.frames: Any = None
-        self.ended = False
-        self.awaits: Future | None = None
-        self.received = self.seen = self.busy = 0
-        self.stuck = False
-        self.frozen_s = 0.0
+    number: int
+    kind: str
+    held: int
+    left_s: float
+    node: Any = None
+    frames: Any = None
+    ended: bool = False
+    awaits: Future | None = None
+    received: int = 0
+    seen: int = 0
+    busy: int = 0
+    stuck: bool = False
+    frozen_s: float = 0.0
 
 
 class User:
@@ -382,7 +353,7 @@ class User:
 
     def say(self, text: str) -> None:
         """Into the trail."""
-        self.trail.append(f'{time.monotonic():.3f} {self.name} at {self._progress.published}: {text}')
+        self.trail.append(f'{time.monotonic():.3f} {self.name} at {self._progress[PUBLISHED]}: {text}')
 
     def found(self, text: str) -> None:
         """A defect."""
@@ -423,7 +394,7 @@ class User:
         """For a while."""
         with self._lock:
             due = time.monotonic() + self._whims.uniform(0.01, self._whims.choice((0.05, 0.05, 0.1, 0.2, 1.5)))
-            self.kept.append(Held(due, life, number, how, frames, views, other, cycle))
+            self.kept.append(Held(due, life, number, how, list(frames), list(views), list(other), cycle))
 
     def holds(self, life: Life) -> int:
         """Different frames."""
@@ -485,10 +456,6 @@ class User:
             self.keep(life, number, 'an exception with views among its variables', other=[error])
             raise
 
-    def _keep_views(self, life: Life, frame: Frame, number: int) -> None:
-        with frame.map() as planes:
-            self.keep(life, number, 'views', views=[(planes[0], planes[1])])
-
     def _raise_with_planes(self, life: Life, frame: Frame, number: int) -> None:
         planes = frame.planes()
         raise Careless(planes[0].shape)
@@ -501,14 +468,18 @@ class User:
         self.compare(number, copies, 'in a copy')
         frame.bgr()
 
+    def _keep_a_slice(self, life: Life, frame: Frame, number: int) -> None:
+        with frame.map() as planes:
+            self.keep(life, number, 'a slice', other=[planes[0][2:4, 3:9].T])
+
+    def _keep_views(self, life: Life, frame: Frame, number: int) -> None:
+        with frame.map() as planes:
+            self.keep(life, number, 'views', views=[(planes[0], planes[1])])
+
     def _keep_and_open_elsewhere(self, life: Life, frame: Frame, number: int) -> None:
         kept = frame.keep()
         luma, chroma = kept.y, kept.uv
         self.keep(life, number, 'kept, with y and uv', [kept], [(luma, chroma)])
-
-    def _keep_a_slice(self, life: Life, frame: Frame, number: int) -> None:
-        with frame.map() as planes:
-            self.keep(life, number, 'a slice', other=[planes[0][2:4, 3:9].T])
 
     def _share(self, life: Life, frame: Frame, number: int) -> None:
         self.keep(life, number, 'shared', [frame.share()])
@@ -564,17 +535,14 @@ class User:
             time.sleep(self._whims.uniform(0.3, 1.5))
             self.compare(number, planes, 'after a long while in the callback')
 
-    def _destroy(self, life: Life, frame: Frame, number: int) -> None:
-        self.end_life(life, 'destroy')
+    def _destroy(self, life: Life, frame: Frame, number: int, how: str = 'destroy') -> None:
+        self.end_life(life, how)
         time.sleep(self._whims.uniform(0.0, 0.1))
         with frame.map() as planes:
-            self.compare(number, planes, 'in the callback that has destroyed the subscription')
+            self.compare(number, planes, f'in the callback that has ended its subscription by {how}')
 
     def _destroy_node(self, life: Life, frame: Frame, number: int) -> None:
-        self.end_life(life, 'destroy_node')
-        time.sleep(self._whims.uniform(0.0, 0.1))
-        with frame.map() as planes:
-            self.compare(number, planes, 'in the callback that has destroyed the node')
+        self._destroy(life, frame, number, 'destroy_node')
 
     def _destroy_and_keep(self, life: Life, frame: Frame, number: int) -> None:
         self.keep(life, number, 'shared, beyond the subscription', [frame.share()])
@@ -797,7 +765,7 @@ class UsersProgram:
 
     def __init__(self) -> None:
         self._ros = Ros()
-        self._camera: Camera | None = None
+        self.camera: Camera | None = None
         # What rclpy keeps from its first node and executor on.
         warm = make_executor('single', self._ros.context)
         node = self._ros.node('first')
@@ -807,16 +775,12 @@ class UsersProgram:
         warm.shutdown()
 
     def open(self, progress: str, with_camera: bool) -> None:
-        self._progress = Progress(progress)
+        self._progress = progress_in(progress)
         self._own = make_executor('single', self._ros.context)
         self._ros.spin(self._own)
         if with_camera:
-            self._camera = Camera(self._ros, self._progress, messages=False)
-            self._own.add_node(self._camera._node)
-
-    def meet(self) -> None:
-        assert self._camera is not None
-        self._camera.meet(lambda: self._progress.witnessed)
+            self.camera = Camera(self._ros, self._progress, messages=False)
+            self._own.add_node(self.camera.node)
 
     def begin(self, seed: int) -> None:
         """Have the users begin."""
@@ -828,7 +792,7 @@ class UsersProgram:
         self._executors = executors
         time.sleep(0.2)
         self._before = holding_here()
-        if self._camera is not None:
+        if self.camera is not None:
             self._before = with_slots(self._before, SLOTS)
         self._users = [User(self._ros, seed, index, self._progress, executor) for index, executor in enumerate(executors)]
         for user in self._users:
@@ -845,21 +809,13 @@ class UsersProgram:
         last, published = time.monotonic(), 0
         while not self._stop.wait(TICK_S):
             now = time.monotonic()
-            runs, published = self._progress.published > published, self._progress.published
+            runs, published = int(self._progress[PUBLISHED]) > published, int(self._progress[PUBLISHED])
             for user in self._users:
                 try:
                     user.tick(min(now - last, 2 * TICK_S), runs, now)
                 except Exception as error:
                     user.found(f'raised: {type(error).__name__}: {error}\n{traceback.format_exc()}')
             last = now
-
-    def run(self, count: int, rate_hz: float) -> None:
-        assert self._camera is not None
-        self._camera.run(count, rate_hz)
-
-    def state(self) -> dict[str, Any]:
-        assert self._camera is not None
-        return self._camera.state()
 
     def finish(self) -> dict[str, Any]:
         """Have the users let go of all and end, and say what was found."""
@@ -876,9 +832,7 @@ class UsersProgram:
             time.sleep(0.01)
             for user in self._users:
                 user.let_go(float('inf'))
-        deadline = time.monotonic() + 10.0
-        while time.monotonic() < deadline and any(thread.name in ('worker', 'reader') for thread in threading.enumerate()):
-            time.sleep(0.01)
+        eventually(lambda: all(thread.name not in ('worker', 'reader') for thread in threading.enumerate()), 10.0)
         for user in self._users:
             findings += user.findings
         done: Counter[str] = Counter()
@@ -915,8 +869,8 @@ class UsersProgram:
     def end(self) -> None:
         for executor in dict.fromkeys((*self._executors, self._own)):
             executor.shutdown()
-        if self._camera is not None:
-            self._camera.close()
+        if self.camera is not None:
+            self.camera.close()
         self._ros.context.try_shutdown()
 
 

@@ -29,16 +29,16 @@ class LinkProcess:
             'ROS_DOMAIN_ID': str(domain),
             'ZC_RUNTIME_DIR': str(folder),
         }
-        # Appended to: the process has the same file position, and reading moves it.
-        self._log = (folder / f'{executor}-{os.urandom(3).hex()}.log').open('a+', encoding='utf-8')
-        self.process = Started(
-            [sys.executable, str(program), executor],
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            text=True,
-        )
+        self._log = folder / f'{executor}-{os.urandom(3).hex()}.log'
+        with self._log.open('w') as log:
+            self.process = Started(
+                [sys.executable, str(program), executor],
+                env=environment,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
 
     def send(self, operation: str, *arguments: Any) -> None:
         """Give a command without waiting for the answer."""
@@ -61,8 +61,8 @@ class LinkProcess:
     @property
     def log(self) -> str:
         """All that it has said so far."""
-        self._log.seek(0)
-        return self._log.read()
+        # By an opening of its own: a file position that the process shares moves to the end whenever it writes.
+        return self._log.read_text(encoding='utf-8')
 
     def kill(self) -> None:
         self.process.kill()
@@ -78,7 +78,6 @@ class LinkProcess:
                 self.kill()
                 raise
         self.process.stdout.close()
-        self._log.close()
 
     def __enter__(self) -> LinkProcess:
         return self

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import json
+import operator
 import os
 import sys
 import threading
@@ -367,7 +368,7 @@ def _holds(actual: Any, wanted: Any) -> bool:
 
 
 def serve(make: Callable[[], Any]) -> None:
-    """Answer commands with what a program's methods return, until there are no more; then end it."""
+    """Answer commands, such as ``open`` or ``camera.run``, with what a program's methods return, until there are no more; then end it."""
     # Libraries may print: the answers have a descriptor of their own.
     answers = os.fdopen(os.dup(1), 'w', encoding='utf-8')
     os.dup2(2, 1)
@@ -375,7 +376,7 @@ def serve(make: Callable[[], Any]) -> None:
     for line in sys.stdin:
         command = json.loads(line)
         try:
-            answer = {'result': getattr(program, command['op'])(*command['arguments'])}
+            answer = {'result': operator.attrgetter(command['op'])(program)(*command['arguments'])}
         except Exception as error:
             answer = {'error': f'{type(error).__name__}: {error}'}
         print(json.dumps(answer), file=answers, flush=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -103,13 +102,3 @@ class Ros:
         self._endpoints.clear()
         self._nodes.clear()
         del self.executor
-
-
-def eventually(condition: Callable[[], Any], seconds: float = 60.0) -> bool:
-    """Whether *condition* came true in time."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if condition():
-            return True
-        time.sleep(0.01)
-    return bool(condition())

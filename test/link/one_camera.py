@@ -11,6 +11,7 @@ from link_ros import LATCHED, Ros, announced
 from rclpy.qos import QoSProfile, ReliabilityPolicy
 from sensor_msgs.msg import Image
 from std_msgs.msg import String
+from waiting import eventually
 
 from zc_perception.frame import Frame, Header
 from zc_perception.link.endpoints import AdaptedPublisher
@@ -108,10 +109,9 @@ def number_of(frame: Frame) -> int:
 
 def publishing(camera: Camera, condition: Callable[[], Any], seconds: float = 60.0) -> bool:
     """Whether *condition* came true while the camera went on at some 50 Hz."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if condition():
-            return True
+
+    def publish() -> None:
         camera.publish()
         time.sleep(0.02)
-    return bool(condition())
+
+    return eventually(condition, seconds, publish)

@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from link_ros import Ros, eventually
+from link_ros import Ros
 from rclpy.node import Node
 from rclpy.qos import QoSProfile
 from rclpy.task import Future
+from waiting import eventually
 
 from zc_perception.frame import Frame
 from zc_perception.link.endpoints.frame_subscription import FrameSubscription

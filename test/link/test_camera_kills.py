@@ -2,12 +2,148 @@
 
 from __future__ import annotations
 
+import gc
+import os
+import time
+from collections import Counter
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from camera_kills import KilledCamera
+from link_process import LinkProcess
 from link_ros import Ros
 from long_form import LONG
+from waiting import eventually
+
+from zc_perception.frame import Frame
+from zc_perception.link.endpoints.frame_subscription import FrameSubscription
+
+#: So long after a publisher's end something of it may be here.
+GONE_S = 5.0
+_STEP_S = 0.05
+_FIRST_KILLS = 2
+
+
+@dataclass
+class Kills:
+    """What was seen.
+
+    :param kills: how often the camera was killed.
+    :param unmet: lives in which a subscription had no link to the camera when that was killed.
+    :param lost: how often a subscription was seen without a link to the camera, after that life's first one and before its end.
+    :param wrong_rungs: the rungs that were seen besides ``shared_memory`` and ``unmatched``, with their reasons.
+    :param converted: messages that a camera was asked for, and those that came here.
+    :param disorder: frames that came twice or after a newer one of the same life.
+    :param frames: that came.
+    :param slowest_s: from a camera's readiness to the first moment at which both subscriptions were linked to it.
+    :param before: descriptors and threads after the first kills, and ``after`` the last one.
+    """
+
+    kills: int = 0
+    unmet: int = 0
+    lost: int = 0
+    wrong_rungs: Counter[str] = field(default_factory=Counter)
+    converted: int = 0
+    disorder: int = 0
+    frames: int = 0
+    slowest_s: float = 0.0
+    before: dict[str, int] = field(default_factory=dict)
+    after: dict[str, int] = field(default_factory=dict)
+
+
+def holding() -> dict[str, int]:
+    """Descriptors and threads of this process."""
+    gc.collect()
+    return {'descriptors': len(os.listdir('/proc/self/fd')), 'threads': len(os.listdir('/proc/self/task'))}
+
+
+def settled(least: dict[str, int]) -> dict[str, int]:
+    """What this process holds, once that is no more than *least* or the time for it is over."""
+    eventually(lambda: all(now <= least[kind] for kind, now in holding().items()))
+    return holding()
+
+
+class KilledCamera:
+    """A camera in another process that is killed and started again, over and over, and two subscriptions here. It publishes some 20
+    frames a second: 1, 2, 3, ... of each life.
+    """
+
+    def __init__(self, ros: Ros, domain: int, folder: Path) -> None:
+        self._domain = domain
+        self._folder = folder
+        self._numbers: dict[str, list[int]] = {'callback': [], 'queue': []}
+        node = ros.node('consumer')
+        called = FrameSubscription(node, 'image', lambda frame: self._came('callback', frame), copy_free_required=True)
+        self._fetching = FrameSubscription(node, 'image')
+        self._subscriptions = [called, self._fetching]
+        self.found = Kills()
+
+    def _came(self, how: str, frame: Frame) -> None:
+        numbers = self._numbers[how]
+        number = frame.data.sequence
+        self.found.disorder += bool(numbers) and number <= numbers[-1]
+        self.found.frames += 1
+        numbers.append(number)
+
+    def _fetch(self) -> None:
+        while (frame := self._fetching.queue.get()) is not None:
+            with frame:
+                self._came('queue', frame)
+
+    def _look(self) -> bool:
+        """Whether both subscriptions are linked to the camera."""
+        self._fetch()
+        linked = True
+        for subscription in self._subscriptions:
+            statistics = subscription.statistics()
+            if statistics.rung not in ('shared_memory', 'unmatched'):
+                self.found.wrong_rungs[f'{statistics.rung}: {statistics.reason}'] += 1
+            linked &= statistics.rung == 'shared_memory' and statistics.window > 0
+        return linked
+
+    def live(self, life_s: float) -> None:
+        """One life of the camera."""
+        with LinkProcess('single', self._domain, self._folder) as camera:
+            qos = {'depth': 1, 'transient_local': False, 'best_effort': False}
+            camera('open', [{'name': 'camera', 'kind': 'adapted publisher', 'topic': 'image', 'qos': qos, 'converts': False}])
+            self._fetch()  # what the life before has left
+            for numbers in self._numbers.values():
+                numbers.clear()
+            began, linked_before, linked, number, enough = time.monotonic(), False, False, 0, 0
+            while time.monotonic() < began + life_s or not linked_before or number < enough:
+                number += 1
+                camera('publish', {'camera': [number % 250 + 1]})
+                linked = self._look()
+                if linked and not linked_before:
+                    linked_before = True
+                    enough = number + 4  # of the slowest machine, too
+                    self.found.slowest_s = max(self.found.slowest_s, time.monotonic() - began)
+                self.found.lost += linked_before and not linked
+                if not linked_before and time.monotonic() > began + life_s + 60.0:
+                    break
+                time.sleep(_STEP_S)
+            self.found.unmet += not linked
+            state = camera('state', ['camera'])['camera']
+            self.found.converted += state['readers'] + state['conversions'] + state['errors']
+            camera.kill()
+        self.found.kills += 1
+
+    def run(self, kills: int, life_s: float) -> Kills:
+        """That many lives."""
+        for number in range(kills):
+            self.live(life_s)
+            if number + 1 == _FIRST_KILLS:
+                time.sleep(GONE_S)
+                self._fetch()
+                self.found.before = holding()
+        self.found.converted += sum(subscription.statistics().conversions for subscription in self._subscriptions)
+        self._fetch()  # a frame that waits there has its memory
+        self.found.after = settled(self.found.before)
+        return self.found
+
+    def close(self) -> None:
+        for subscription in self._subscriptions:
+            subscription.destroy()
 
 
 @pytest.mark.parametrize('life_s', [0.2, 1.0, pytest.param(10.0, marks=pytest.mark.long)])

@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from link_ros import Ros, eventually
+from link_ros import Ros
 from one_camera import Camera, number_of, publishing
 from rclpy.node import Node
 from rclpy.qos import QoSProfile
 from sensor_msgs.msg import CameraInfo
+from waiting import eventually
 
 from zc_perception import create_camera_subscription
 from zc_perception.frame import Frame
@@ -75,6 +76,16 @@ def begin(source: Camera, infos: Infos, subscription: FrameSubscription) -> None
     assert eventually(lambda: source.met(subscription) and infos.met), subscription.statistics()
 
 
+def pairing(source: Camera, infos: Infos, condition: Callable[[], object]) -> bool:
+    """Whether *condition* came true while frames and their messages were published."""
+
+    def publish() -> None:
+        infos.publish(source.publish())
+        time.sleep(0.01)
+
+    return eventually(condition, pause=publish)
+
+
 @pytest.mark.usefixtures('patient')
 @pytest.mark.parametrize('first', ['frame', 'info'])
 def test_a_frame_comes_with_the_message_of_its_stamp_whichever_is_first(
@@ -108,12 +119,7 @@ def test_a_coroutine_gets_pairs_one_at_a_time(camera: Cameras, infos: Infos, pai
     subscription, _ = pairs(on_pair)
     begin(source, infos, subscription)
 
-    def publish() -> bool:
-        infos.publish(source.publish())
-        time.sleep(0.01)
-        return len(seen) > 10
-
-    assert eventually(publish)
+    assert pairing(source, infos, lambda: len(seen) > 10)
     assert all(frame == info for frame, info in seen) and seen == sorted(set(seen))
 
 
@@ -129,12 +135,7 @@ def test_frames_without_a_message_stop_nobody_and_are_said(
     assert 'because this consumer holds all' not in logged()
     assert subscription.statistics().dropped > 2
 
-    def publish() -> bool:
-        infos.publish(source.publish())
-        time.sleep(0.01)
-        return len(seen) > 10
-
-    assert eventually(publish), subscription.statistics()
+    assert pairing(source, infos, lambda: len(seen) > 10), subscription.statistics()
     assert all(frame == info for frame, info in seen) and seen == sorted(set(seen))
 
 
@@ -174,16 +175,13 @@ def test_a_kept_frame_of_a_pair_is_one_of_those_that_may_be_held(camera: Cameras
     subscription, _ = pairs(lambda frame, info: kept.append((frame.keep(), info)))
     begin(source, infos, subscription)
 
-    def publish() -> None:
+    assert pairing(source, infos, lambda: len(kept) == 2)
+    for _ in range(10):
         infos.publish(source.publish())
         time.sleep(0.01)
-
-    assert eventually(lambda: publish() or len(kept) == 2)
-    for _ in range(10):
-        publish()
     assert len(kept) == 2 and source.missed == 0
     kept.pop(0)[0].release()
-    assert eventually(lambda: publish() or len(kept) == 2)
+    assert pairing(source, infos, lambda: len(kept) == 2)
     assert [info.width for _, info in kept] == [number_of(frame) for frame, _ in kept]
     for frame, _ in kept:
         frame.release()

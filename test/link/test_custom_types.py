@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 from link_program import EXECUTORS, executor_exists
-from link_ros import RAISING, Ros, eventually
+from link_ros import RAISING, Ros
 from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile
 from sensor_msgs.msg import CompressedImage, Image
 from std_msgs.msg import String
+from waiting import eventually
 
-from zc_perception.link.endpoints import IN_PROCESS, ROS_MESSAGE, ExtraMessage
+from zc_perception.link.endpoints import ROS_MESSAGE, ExtraMessage
 from zc_perception.link.image_conversion import FrameToJpeg, frame_adapter
 from zc_perception.link.type_adapter import TypeAdapter
 from zc_perception.memory.ledger import CopyLedger
@@ -56,7 +57,7 @@ def test_any_object_arrives_as_itself_and_as_a_message(ros: Ros) -> None:
     plain = ros.node('plain')
     plain.create_subscription(String, 'text', lambda m: messages.append(m.data), TEN)
     plain.create_subscription(Image, 'picture', lambda m: messages.append(bytes(m.data)), TEN)
-    assert eventually(lambda: publisher.image_readers() == 1 and painter.image_readers() == 1)
+    assert eventually(lambda: publisher.statistics().image_readers == 1 and painter.statistics().image_readers == 1)
     word, pixels = 'a word of its own'.replace('own', 'kind'), np.arange(6, dtype=np.uint8).reshape(2, 3)
     publisher.publish(word)
     painter.publish(pixels)
@@ -76,7 +77,7 @@ def test_types_without_a_header_come_once_on_a_mixed_topic(ros: Ros, adapter: st
     subscription = ros.subscription(ros.node('listener'), made, TEN, topic='topic', callback=lambda item: received.append(str(item)))
     foreign = ros.node('foreign').create_publisher(made.ros_type, 'topic', TEN)
     assert eventually(lambda: subscription.statistics().rung == ROS_MESSAGE and foreign.get_subscription_count() == 1)
-    assert eventually(lambda: publisher.image_readers() == 1)
+    assert eventually(lambda: publisher.statistics().image_readers == 1)
     expected = []
     for number, value in enumerate(values):
         if number % 2:
@@ -97,7 +98,7 @@ def test_two_custom_types_meet_through_the_message(ros: Ros) -> None:
     publisher = ros.publisher(ros.node('speaker'), text_adapter(), TEN, 'text')
     ros.subscription(ros.node('same'), text_adapter(), TEN, topic='text', callback=same.append)
     subscription = ros.subscription(ros.node('other'), text_adapter(Text), TEN, topic='text', callback=other.append)
-    assert eventually(lambda: publisher.image_readers() == 1 and subscription.statistics().rung == ROS_MESSAGE)
+    assert eventually(lambda: publisher.statistics().image_readers == 1 and subscription.statistics().rung == ROS_MESSAGE)
     for word in ('one', 'two'):
         publisher.publish(word)
     assert eventually(lambda: len(same) == len(other) == 2)
@@ -111,7 +112,7 @@ def test_keep_all_of_what_needs_no_lease_converts_all(ros: Ros) -> None:
     everything = QoSProfile(history=HistoryPolicy.KEEP_ALL)
     publisher = ros.publisher(ros.node('speaker'), text_adapter(), everything, 'text')
     ros.node('plain').create_subscription(String, 'text', lambda m: received.append(m.data), everything)
-    assert eventually(lambda: publisher.image_readers() == 1)
+    assert eventually(lambda: publisher.statistics().image_readers == 1)
     for number in range(200):
         publisher.publish(str(number))
     assert eventually(lambda: len(received) == 200)
@@ -126,7 +127,7 @@ def test_an_adapted_publisher_takes_messages_too(ros: Ros) -> None:
     ros.subscription(ros.node('late'), text_adapter(Text), latched, topic='text', callback=late.append)
     ros.subscription(ros.node('listener'), text_adapter(Text), QoSProfile(depth=3), topic='text', callback=objects.append)
     ros.node('plain').create_subscription(String, 'text', lambda m: messages.append(m.data), latched)
-    assert eventually(lambda: publisher.image_readers() == 1)
+    assert eventually(lambda: publisher.statistics().image_readers == 1)
     publisher.publish(String(data='word'))
     assert eventually(lambda: late == ['early', 'word'] and objects == ['word'] and messages == ['early', 'word'])
     assert type(objects[0]) is Text
@@ -140,7 +141,7 @@ def test_a_message_that_is_none_of_the_custom_type_s_still_reaches_plain_readers
     )
     ros.subscription(ros.node('listener'), TypeAdapter(int, String, str, int), TEN, topic='number')
     ros.node('plain').create_subscription(String, 'number', lambda m: messages.append(m.data), TEN)
-    assert eventually(lambda: publisher.image_readers() == 1)
+    assert eventually(lambda: publisher.statistics().image_readers == 1)
     with pytest.raises(ValueError, match='no number'):
         publisher.publish(String(data='no number'))
     assert eventually(lambda: messages == ['no number'])
@@ -158,23 +159,6 @@ def test_a_stranger_s_message_that_makes_the_adapter_raise_ends_nothing(ros: Ros
     assert subscription.statistics().conversion_errors == 1 and ros.errors == []
 
 
-def test_several_publishers_and_subscriptions_each_get_all(ros: Ros) -> None:
-    received: dict[str, list[str]] = {name: [] for name in ('a', 'b', 'c')}
-    publishers = [ros.publisher(ros.node(f'speaker_{number}'), text_adapter(), QoSProfile(depth=15), 'text') for number in range(3)]
-    node = ros.node('listeners')
-    subscriptions = [
-        ros.subscription(node, text_adapter(), QoSProfile(depth=15), topic='text', callback=received[name].append) for name in received
-    ]
-    for number in range(5):
-        for index, publisher in enumerate(publishers):
-            publisher.publish(f'{index}:{number}')
-    expected = [f'{index}:{number}' for number in range(5) for index in range(3)]
-    assert eventually(lambda: all(len(texts) == 15 for texts in received.values()))
-    for texts, subscription in zip(received.values(), subscriptions, strict=True):
-        assert texts == expected
-        assert subscription.statistics().rung == IN_PROCESS
-
-
 def test_the_compressed_picture_is_made_only_while_somebody_reads_it(ros: Ros, make_frame: Any) -> None:
     ledger, pictures = CopyLedger(), []
     extra = ExtraMessage(CompressedImage, '/compressed', FrameToJpeg(80, ledger))
@@ -189,7 +173,7 @@ def test_the_compressed_picture_is_made_only_while_somebody_reads_it(ros: Ros, m
     assert eventually(lambda: len(pictures) == 1)
     assert pictures[0].header.stamp.nanosec == 7 and bytes(pictures[0].data[:2]) == b'\xff\xd8'
     viewer.destroy_subscription(reader)
-    assert eventually(lambda: not publisher._writer.wanted())
+    assert eventually(lambda: not publisher.messages.wanted())
     with make_frame() as frame:
         publisher.publish(frame)
     assert ledger.count('to_jpeg') == 1 and ledger.count('to_ros') == 0 and len(pictures) == 1

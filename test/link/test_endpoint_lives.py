@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 from link_program import EXECUTORS, executor_exists, open_descriptors
-from link_ros import RAISING, Ros, eventually
+from link_ros import RAISING, Ros
 from rclpy.callback_groups import ReentrantCallbackGroup
 from rclpy.node import Node
 from rclpy.qos import QoSProfile
 from sensor_msgs.msg import Image
+from waiting import eventually
 
 from zc_perception.frame import Frame
 from zc_perception.link.endpoints import IN_PROCESS, REFUSED, AdaptedSubscription
@@ -178,7 +179,7 @@ def test_an_adapter_that_keeps_a_view_costs_one_lease_and_not_the_conversions(ro
 
     publisher = ros.publisher(ros.node('camera'), TypeAdapter(Frame, Image, keeping, RAISING.to_custom))
     ros.node('viewer').create_subscription(Image, 'image', messages.append, 1)
-    assert eventually(lambda: publisher.image_readers() == 1)
+    assert eventually(lambda: publisher.statistics().image_readers == 1)
     for number in range(1, 6):
         with make_frame(pool, sequence=number) as frame:
             publisher.publish(frame)
@@ -194,7 +195,7 @@ def test_two_threads_may_publish_at_once(ros: Ros, make_pool: Any, make_frame: A
     publisher = ros.publisher(ros.node('camera'), mono8('camera'), QoSProfile(depth=50))
     ros.subscription(ros.node('viewer'), callback=lambda frame: seen.append(frame.data.sequence), qos=QoSProfile(depth=50))
     ros.node('plain').create_subscription(Image, 'image', lambda message: None, 50)
-    assert eventually(lambda: publisher.image_readers() == 1)
+    assert eventually(lambda: publisher.statistics().image_readers == 1)
     frames = [make_frame(pool, sequence=sequence) for sequence in range(40)]
     together = threading.Barrier(2)
 
@@ -226,6 +227,6 @@ def test_required_copy_free_is_refused_by_a_plain_publisher_without_a_reader(
         publisher.publish(frame)
     assert eventually(lambda: seen == ['here']), 'an adapted publisher still reaches it'
     subscription.update_rung()
-    assert subscription.statistics().rung == REFUSED and foreign.get_subscription_count() == publisher.image_readers() == 0
+    assert subscription.statistics().rung == REFUSED and foreign.get_subscription_count() == publisher.statistics().image_readers == 0
     assert [rung for rung, _ in subscription.statistics().routes] == [IN_PROCESS, REFUSED]
     assert eventually(lambda: '[ERROR]' in logged())

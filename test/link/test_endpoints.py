@@ -8,11 +8,12 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from link_ros import Ros, eventually
+from link_ros import Ros
 from rclpy.node import Node
 from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile
 from sensor_msgs.msg import Image
 from std_msgs.msg import String
+from waiting import eventually
 
 from zc_perception.errors import ConfigError
 from zc_perception.frame import Frame
@@ -49,28 +50,17 @@ def test_the_same_object_inode_and_address_arrive_and_nothing_is_converted(
     assert publisher.statistics().conversions == 0 and publisher.statistics().conversion_errors == 0
 
 
-def test_a_plain_reader_makes_the_raising_adapter_raise(ros: Ros, make_frame: Callable[..., Frame]) -> None:
-    """The proof that the adapter of the test above would have been noticed."""
-    publisher = ros.publisher(ros.node('camera'))
-    ros.node('viewer').create_subscription(Image, 'image', lambda message: None, 1)
-    assert eventually(lambda: publisher.image_readers() == 1)
-
-    publisher.publish(make_frame())
-
-    assert eventually(lambda: publisher.statistics().conversion_errors == 1)
-
-
 def test_withheld_messages_are_never_made_and_their_readers_are_counted(ros: Ros, make_pool: Any, make_frame: Any) -> None:
     pool = make_pool(slots=4)
     publisher = ros.publisher(ros.node('camera'))
-    publisher.withhold('the CPU can not read them')
+    publisher.messages.withheld = 'the CPU can not read them'
     assert publisher.statistics().turned_away == 0
     ros.node('viewer').create_subscription(Image, 'image', lambda message: None, 1)
     assert eventually(lambda: publisher.statistics().turned_away == 1)
     with make_frame(pool) as frame:
         publisher.publish(frame)
         assert pool.statistics().holders == {pool.name: 1}, 'nobody keeps the frame for a conversion'
-    publisher.withhold('')
+    publisher.messages.withheld = ''
     assert publisher.statistics().turned_away == 0
     publisher.publish(make_frame(pool, sequence=1))
     # The adapter raises: the first frame did not come to it.
@@ -83,7 +73,7 @@ def test_plain_readers_share_one_conversion_per_frame_with_the_frames_header(ros
     viewers = ros.node('viewers')
     for _ in range(3):
         viewers.create_subscription(Image, 'image', messages.append, 1)
-    assert eventually(lambda: publisher.image_readers() == 3)
+    assert eventually(lambda: publisher.statistics().image_readers == 3)
 
     publisher.publish(make_frame(stamp_ns=5_000_000_007, frame_id='left'))
 
@@ -122,7 +112,7 @@ def test_a_mixed_topic_delivers_from_both_once_and_the_reader_goes_with_the_plai
     foreign = node.create_publisher(Image, 'image', 5)
     publisher = ros.publisher(ros.node('camera'), frame_adapter('rgb8', CopyLedger(), holder='camera'), qos=QoSProfile(depth=5))
     assert eventually(lambda: subscription.statistics().rung == ROS_MESSAGE)
-    assert eventually(lambda: foreign.get_subscription_count() == 1 and publisher.image_readers() == 1)
+    assert eventually(lambda: foreign.get_subscription_count() == 1 and publisher.statistics().image_readers == 1)
     expected = []
     for number in range(1, 6):
         # The same camera by both, and the plain one is late: nothing of it is taken for old.
@@ -138,7 +128,7 @@ def test_a_mixed_topic_delivers_from_both_once_and_the_reader_goes_with_the_plai
     assert eventually(lambda: subscription.statistics().duplicates == 5), 'our own messages came, too'
     assert ledger.count('from_ros') == 5
     node.destroy_publisher(foreign)
-    assert eventually(lambda: subscription.statistics().rung == IN_PROCESS and publisher.image_readers() == 0)
+    assert eventually(lambda: subscription.statistics().rung == IN_PROCESS and publisher.statistics().image_readers == 0)
     converted = publisher.statistics().conversions
     with make_frame(frame_id='alone') as frame:
         publisher.publish(frame)
@@ -182,23 +172,6 @@ def test_a_topic_without_room_for_its_announcements_is_said_and_one_with_room_is
     arrived.pop().release()
 
 
-def test_only_a_late_transient_local_subscription_gets_the_last_frames(ros: Ros, make_pool: Any, make_frame: Any) -> None:
-    pool, late, volatile = make_pool(slots=6), [], []
-    latched = QoSProfile(depth=2, durability=DurabilityPolicy.TRANSIENT_LOCAL)
-    publisher = ros.publisher(ros.node('camera'), frame_adapter('mono8', CopyLedger(), holder='camera'), qos=latched)
-    for sequence in range(4):
-        with make_frame(pool, sequence=sequence, stamp_ns=sequence) as frame:
-            publisher.publish(frame)
-    ros.subscription(ros.node('volatile'), callback=lambda f: volatile.append(f.data.sequence), qos=QoSProfile(depth=2))
-    ros.subscription(ros.node('late'), callback=lambda f: late.append(f.data.sequence), qos=latched)
-    assert eventually(lambda: late == [2, 3])
-    with make_frame(pool, sequence=4, stamp_ns=4) as frame:
-        publisher.publish(frame)
-    assert eventually(lambda: late == [2, 3, 4] and volatile == [4])
-    publisher.destroy()
-    assert eventually(lambda: pool.statistics().holders == {}), 'the history is released'
-
-
 def test_remaps_and_namespaces_decide_who_meets(ros: Ros, make_frame: Any) -> None:
     arrived: list[int] = []
     node = Node('camera', context=ros.context, namespace='/front', cli_args=['--ros-args', '-r', 'image:=/shared/picture'])
@@ -212,18 +185,3 @@ def test_remaps_and_namespaces_decide_who_meets(ros: Ros, make_frame: Any) -> No
     assert eventually(lambda: arrived == [3])
     time.sleep(0.1)
     assert arrived == [3]
-
-
-def test_leaving_the_link_gives_every_lease_back(ros: Ros, make_pool: Any, make_frame: Any) -> None:
-    pool = make_pool(slots=6)
-    publisher = ros.publisher(ros.node('camera'))
-    subscription = ros.subscription(ros.node('leaver'), qos=QoSProfile(depth=3), holder='leaver')
-    for sequence in range(3):
-        with make_frame(pool, sequence=sequence) as frame:
-            publisher.publish(frame)
-    assert pool.statistics().holders == {'leaver': 3}
-    subscription.destroy()
-    assert pool.statistics().holders == {}
-    with make_frame(pool, sequence=3) as frame:
-        publisher.publish(frame)
-    assert pool.statistics().holders == {}

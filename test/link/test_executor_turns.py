@@ -8,9 +8,9 @@ from types import SimpleNamespace
 
 import pytest
 import rclpy
-from link_ros import eventually
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
+from waiting import eventually
 
 from zc_perception.link.endpoints.executor_turns import NodeWatch
 from zc_perception.lookout import Lookout
@@ -87,12 +87,3 @@ def test_another_error_of_the_middleware_is_told_and_ends_nothing(lookout: Looko
     assert eventually(lambda: len(looks) >= 3)
     watch.stop()
     assert capfd.readouterr().err.count('RuntimeError: rmw said no') == 1
-
-
-def test_whoever_forgets_its_watch_ends_it(lookout: Lookout) -> None:
-    node = SimpleNamespace(executor=object(), context=SimpleNamespace(ok=lambda: True))
-    looked = threading.Event()
-    watch = NodeWatch(node, SOON_S, looked.set)  # type: ignore[arg-type]
-    assert looked.wait(WAIT_S)
-    del watch
-    assert eventually(lambda: lookout._thread is None)

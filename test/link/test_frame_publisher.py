@@ -17,12 +17,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from link_ros import LATCHED, Ros, eventually
+from link_ros import LATCHED, Ros
 from numpy.typing import NDArray
 from rclpy.clock import ClockType
 from rclpy.qos import DurabilityPolicy, QoSProfile
 from rclpy.time import Time as ClockTime
 from sensor_msgs.msg import Image
+from waiting import eventually
 
 from zc_perception.errors import AllocationError, ConfigError, FormatError, LayoutError, NegotiationError, ZcError
 from zc_perception.frame import Frame
@@ -69,6 +70,12 @@ class Cameras:
     def subscription(self, callback: Callable[[Frame], Any] | None = None, *, name: str = 'viewer', **options: Any) -> FrameSubscription:
         self._ends.append(FrameSubscription(self.ros.node(name), 'image', callback, **options))
         return self._ends[-1]
+
+    def pair(self, **options: Any) -> tuple[FramePublisher, FrameSubscription]:
+        """A publisher, and a subscription of this process that has found it."""
+        publisher, subscription = self.publisher(**options), self.subscription()
+        assert eventually(lambda: publisher.get_subscription_count() == 1)
+        return publisher, subscription
 
     def reader(self) -> list[Image]:
         """Messages as a plain subscriber gets them."""
@@ -122,8 +129,7 @@ def sent(publisher: FramePublisher, value: int, **header: Any) -> list[int]:
 
 @pytest.mark.parametrize('fmt', FORMATS)
 def test_pixels_header_and_numbers_arrive_in_the_same_process(cameras: Cameras, fmt: str) -> None:
-    publisher, subscription = cameras.publisher(format=fmt), cameras.subscription()
-    assert eventually(lambda: publisher.get_subscription_count() == 1)
+    publisher, subscription = cameras.pair(format=fmt)
     began = time.time_ns()
     for value in range(3):
         sent(publisher, value)
@@ -154,8 +160,7 @@ def test_pixels_header_and_numbers_arrive_in_another_process(cameras: Cameras, f
 
 
 def test_the_stamp_is_whatever_names_a_time(cameras: Cameras) -> None:
-    publisher, subscription = cameras.publisher(), cameras.subscription()
-    assert eventually(lambda: publisher.get_subscription_count() == 1)
+    publisher, subscription = cameras.pair()
     received = 5_000_000_007
     sent(publisher, 1, stamp=received)
     with subscription.queue.get(60.0) as frame:
@@ -184,25 +189,8 @@ def test_plain_subscribers_get_pictures_and_grey_and_colours_as_they_are(cameras
     assert publisher.ledger.count('to_ros') == 1
 
 
-@pytest.mark.parametrize(('fmt', 'luma', 'level'), [('NV12', 16, 0), ('YU12', 235, 255), ('YUYV', 126, 128)])
-def test_plain_subscribers_of_chroma_formats_get_rgb8(cameras: Cameras, fmt: str, luma: int, level: int) -> None:
-    found = cameras.reader()
-    publisher = cameras.publisher(format=fmt)
-    assert eventually(lambda: publisher.statistics().image_readers == 1)
-    with publisher.loan() as out:
-        for plane in out.planes:
-            plane[:] = 128
-        out.planes[0][..., ::2] = luma
-        if fmt != 'YUYV':
-            out.planes[0][:] = luma
-    assert eventually(lambda: found)
-    assert found[0].encoding == 'rgb8'
-    assert np.abs(np.frombuffer(found[0].data, np.uint8).astype(int) - level).max() <= 1
-
-
 def test_an_exception_in_the_loan_sends_nothing_and_gives_the_buffer_back(cameras: Cameras) -> None:
-    publisher, subscription = cameras.publisher(slots=2), cameras.subscription()
-    assert eventually(lambda: publisher.get_subscription_count() == 1)
+    publisher, subscription = cameras.pair(slots=2)
     for _ in range(5):
         with pytest.raises(KeyError), publisher.loan() as out:
             fill(out.planes, 9)
@@ -217,8 +205,7 @@ def test_an_exception_in_the_loan_sends_nothing_and_gives_the_buffer_back(camera
 def test_when_consumers_hold_every_buffer_the_frame_is_dropped_and_said_and_the_next_one_goes_out(
     cameras: Cameras, logged: Callable[[], str]
 ) -> None:
-    publisher, subscription = cameras.publisher(slots=2), cameras.subscription()
-    assert eventually(lambda: publisher.get_subscription_count() == 1)
+    publisher, subscription = cameras.pair(slots=2)
     sent(publisher, 0)
     kept = subscription.queue.get(60.0)
     sent(publisher, 1)  # waits in the subscription's queue
@@ -275,8 +262,7 @@ def test_any_thread_may_publish_and_numbers_stay_in_order(cameras: Cameras) -> N
 
 
 def test_frames_that_are_out_stay_readable_when_the_publisher_ends(cameras: Cameras) -> None:
-    publisher, subscription = cameras.publisher(), cameras.subscription()
-    assert eventually(lambda: publisher.get_subscription_count() == 1)
+    publisher, subscription = cameras.pair()
     sent(publisher, 4)
     frame = subscription.queue.get(60.0)
     loan = publisher.loan()
@@ -462,8 +448,7 @@ def of(library: Library, **options: Any) -> dict[str, Any]:
 
 
 def test_buffers_of_a_library_arrive_in_the_same_process_and_come_back_once(library: Library, cameras: Cameras) -> None:
-    publisher, subscription = cameras.publisher(**of(library)), cameras.subscription()
-    assert eventually(lambda: publisher.get_subscription_count() == 1)
+    publisher, subscription = cameras.pair(**of(library))
     checksums = library.draw(1, 7)
     assert publisher.publish_fd(library.fds[1], stamp=42, frame_id='mine', released=library.released('first'))
     frame = subscription.queue.get(60.0)
@@ -504,8 +489,7 @@ def test_plain_subscribers_get_pictures_of_a_library_s_buffers(library: Library,
 
 
 def test_a_buffer_that_was_not_named_is_taken_too(library: Library, cameras: Cameras) -> None:
-    publisher, subscription = cameras.publisher(**of(library)), cameras.subscription()
-    assert eventually(lambda: publisher.get_subscription_count() == 1)
+    publisher, subscription = cameras.pair(**of(library))
     new = library.more()
     checksums = library.draw(3, 9)
     assert publisher.publish_fd(new)
@@ -515,8 +499,7 @@ def test_a_buffer_that_was_not_named_is_taken_too(library: Library, cameras: Cam
 
 
 def test_a_buffer_that_a_consumer_holds_is_not_sent_again(library: Library, cameras: Cameras, logged: Callable[[], str]) -> None:
-    publisher, subscription = cameras.publisher(**of(library)), cameras.subscription()
-    assert eventually(lambda: publisher.get_subscription_count() == 1)
+    publisher, subscription = cameras.pair(**of(library))
     assert publisher.publish_fd(library.fds[0], released=library.released('first'))
     frame = subscription.queue.get(60.0)
     assert not publisher.publish_fd(library.fds[0], released=library.released('too early'))
@@ -564,8 +547,7 @@ def test_a_callback_may_publish_the_next_frame_raise_or_end_the_publisher(
 
 
 def test_what_is_out_at_the_end_comes_back_when_it_is_released(library: Library, cameras: Cameras) -> None:
-    publisher, subscription = cameras.publisher(**of(library)), cameras.subscription()
-    assert eventually(lambda: publisher.get_subscription_count() == 1)
+    publisher, subscription = cameras.pair(**of(library))
     library.draw(0, 5)
     assert publisher.publish_fd(library.fds[0], released=library.released('out'))
     frame = subscription.queue.get(60.0)

@@ -17,10 +17,11 @@ import pytest
 import rclpy
 from link_process import LinkProcess
 from link_program import open_descriptors
-from link_ros import Ros, eventually
+from link_ros import Ros
 from one_camera import RESERVE, Camera, number_of
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
+from waiting import eventually
 
 from zc_perception import FrameReader
 from zc_perception.errors import ConfigError
@@ -274,13 +275,6 @@ def test_the_program_may_begin_and_end_to_spin_the_node_at_any_time(here: Ros, a
         until('spinner of')
     mine.shutdown()
     assert own_threads() == []
-
-
-def test_a_reader_that_was_ended_gives_nothing(alone: Node) -> None:
-    with FrameReader(alone, 'image') as frames:
-        pass
-    assert list(frames) == []
-    frames.destroy()
 
 
 @pytest.mark.parametrize(('options', 'said'), [({'max_held': 0}, 'max_held'), ({'copy_free': 'no'}, "copy_free 'no' is not one of")])

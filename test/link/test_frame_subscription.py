@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 from builtin_interfaces.msg import Time
-from link_ros import Ros, eventually
+from link_ros import Ros
 from one_camera import RESERVE, Camera, number_of, publishing
 from rclpy.node import Node
 from std_msgs.msg import Header
+from waiting import eventually
 
 from zc_perception import create_camera_subscription, create_frame_subscription
 from zc_perception.errors import ConfigError

@@ -190,7 +190,3 @@ def test_each_message_once_by_the_right_rung(case: Case, result: Callable[[Case]
         # transient_local is for the late reader, who may be a plain one: rclcpp converts eagerly, too.
         assert publisher['conversions'] == (case.published if case.subscriber == 'plain' or case.latched else 0)
         assert publisher['errors'] == 0
-
-
-def test_the_matrix_is_whole() -> None:
-    assert len(set(CASES)) == 3 * 2**6

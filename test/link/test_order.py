@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 from link_process import LinkProcess
 from link_program import KINDS
-from link_ros import Ros, eventually
+from link_ros import Ros
 from rclpy.node import Node
+from waiting import eventually
 
 from zc_perception.frame import Frame
 from zc_perception.link.endpoints.frame_subscription import FrameSubscription

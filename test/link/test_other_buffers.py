@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from link_ros import LATCHED, Ros, announced, eventually
+from link_ros import LATCHED, Ros, announced
 from sensor_msgs.msg import Image
 from std_msgs.msg import String
+from waiting import eventually
 
 from zc_perception.frame import Frame
 from zc_perception.link.endpoints import REFUSED, ROS_MESSAGE, SHARED_MEMORY, SharedMemoryLinks

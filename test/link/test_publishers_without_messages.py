@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from link_ros import LATCHED, Ros, announced, eventually
+from link_ros import LATCHED, Ros, announced
 from std_msgs.msg import String
+from waiting import eventually
 
 from zc_perception.frame import Frame
 from zc_perception.link.announcement import write_announcement

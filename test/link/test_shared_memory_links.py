@@ -16,7 +16,7 @@ from zc_perception.frame_queue import KeepLastQueue
 from zc_perception.link.announcement import Announcement
 from zc_perception.link.bus import LinkQos
 from zc_perception.link.endpoints.remote_links import SharedMemoryLinks
-from zc_perception.link.endpoints.windows import NarrowWindows, Window, narrowest
+from zc_perception.link.endpoints.windows import Window
 from zc_perception.link.rungs import RemoteState
 from zc_perception.link.shared_memory.server import SharedMemoryServer
 from zc_perception.memory.pool import BufferPool
@@ -32,7 +32,7 @@ def test_without_a_descriptor_there_is_no_link_yet_and_one_later(
 
     queue: KeepLastQueue[Frame] = KeepLastQueue(1, Frame.release)
     links = SharedMemoryLinks('npu')
-    links.open(queue, LinkQos(1), lambda frame: True, queue.put if with_callback else None, lambda: None)
+    links.open(queue, LinkQos(1), lambda header: True, queue.put if with_callback else None, lambda: None, lambda *missed: None)
     there = [announced('a' * 32, tmp_path / 'a.sock')]
     with monkeypatch.context() as patch:
         patch.setattr(scarce, none_left)
@@ -66,30 +66,18 @@ def test_a_narrow_window_is_told_and_a_publisher_with_more_slots_grants_more(
 ) -> None:
     queue: KeepLastQueue[Frame] = KeepLastQueue(1, Frame.release)
     links = SharedMemoryLinks('npu', held=4)
-    links.open(queue, LinkQos(1), lambda frame: True, queue.put if with_callback else None, lambda: None)
+    links.open(queue, LinkQos(1), lambda header: True, queue.put if with_callback else None, lambda: None, lambda *missed: None)
     assert links.windows() == []
     tmp_path.chmod(0o700)
     with SharedMemoryServer('camera', 'a' * 32, make_pool(slots=3), folder=tmp_path) as server:
         there = [announced('a' * 32, server.path)]
         narrow = window_of(links, queue, there, 2)
-        assert narrow.narrow and narrow.asked == 4 and narrow.publisher_id == 'a' * 32
+        assert narrow.asked == 4 and narrow.publisher_id == 'a' * 32
         server.set_pool(make_pool(slots=2))
         again = window_of(links, queue, there, 1)
         assert again.connection != narrow.connection, 'worth another sentence'
         server.set_pool(make_pool(slots=8))
-        assert not window_of(links, queue, there, 4).narrow
+        assert window_of(links, queue, there, 4).asked == 4
     links.close()
     assert links.windows() == []
     queue.end()
-
-
-def test_each_connection_s_narrow_window_is_said_once() -> None:
-    narrow, other, wide = Window('a' * 32, (1, 1), 1, 3), Window('b' * 32, (2, 1), 2, 3), Window('c' * 32, (3, 1), 3, 3)
-    windows = NarrowWindows()
-    assert windows.unsaid([wide]) == [] and windows.say([wide]) == []
-    assert windows.unsaid([narrow, wide, other]) == [narrow, other]
-    (sentence,) = windows.say([narrow, wide])
-    assert 'publisher aaaaaaaa lets this consumer hold 1 frame(s) at a time, 3 were asked for' in sentence and "'slots'" in sentence
-    assert windows.say([narrow, wide]) == [] and windows.unsaid([narrow, other]) == [other]
-    assert len(windows.say([Window('a' * 32, (1, 2), 1, 3)])) == 1, 'connected anew'
-    assert narrowest([wide, other, narrow]) == (1, 3) and narrowest([]) == (0, 0)

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 from link_process import LinkProcess
-from link_ros import eventually
 from long_form import LONG
+from waiting import eventually
 
 PROGRAM = Path(__file__).with_name('careless_users.py')
 WAYS = ['other process', 'same process', 'messages']
@@ -55,20 +55,20 @@ def behave(way: str, seed: int, frames: int, domain: int, folder: Path) -> Outco
         source = users if here else camera
         if not here:
             camera('open', str(progress), way == 'messages')
-        source('meet')
-        before = source('state')
+        source('camera.meet')
+        before = source('camera.state')
         if not here:
             camera('begin')
         users('begin', seed)
         while not users('met'):
-            source('run', 20, 100.0)
-        source('run', frames, RATE_HZ)
+            source('camera.run', 20, 100.0)
+        source('camera.run', frames, RATE_HZ)
         outcome.users = users('finish')
-        source('run', AFTERWARDS, 100.0)
+        source('camera.run', AFTERWARDS, 100.0)
         last: dict[str, Any] = {}
 
         def quiet() -> bool:
-            last.update(source('state'))
+            last.update(source('camera.state'))
             return {**last, 'held': {}} == {**before, 'held': {}} and set(last['held']) <= {'witness'}
 
         assert eventually(lambda: witness('state')['last'] >= frames)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -12,12 +11,13 @@ from typing import Any
 
 import pytest
 import rclpy
-from link_ros import Ros, eventually
+from link_ros import Ros
 from one_camera import Camera, number_of, publishing
 from rclpy.executors import MultiThreadedExecutor, SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.qos import QoSProfile, ReliabilityPolicy
 from sensor_msgs.msg import Image
+from waiting import eventually
 
 from zc_perception.frame import Frame
 from zc_perception.link.endpoints.frame_subscription import FrameSubscription
@@ -126,42 +126,6 @@ def test_a_callback_that_raises_with_views_of_the_pixels_alive(here: Ros, camera
         return len(seen) > 3
 
     assert publishing(source, goes_on), seen
-
-
-def test_an_array_that_is_kept_for_a_while(camera: Cameras, subscribe: Subscribe) -> None:
-    source, kept, seen = camera(), [], []
-
-    def careless(frame: Frame) -> None:
-        seen.append(number_of(frame))
-        if len(seen) == 1:
-            with frame.map() as planes:
-                kept.append(planes[0])
-
-    subscription = subscribe('careless', careless, held=1)
-    assert eventually(lambda: source.met(subscription))
-    assert publishing(source, lambda: kept)
-    for _ in range(20):
-        source.publish()
-        time.sleep(0.01)
-    assert len(seen) == 1, 'it holds the one that it may'
-    kept.clear()
-    assert publishing(source, lambda: len(seen) > 3), seen
-
-
-def test_shared_frames_that_are_forgotten(camera: Cameras, subscribe: Subscribe) -> None:
-    source, kept, seen = camera(), [], []
-
-    def forgetful(frame: Frame) -> None:
-        seen.append(number_of(frame))
-        if len(seen) <= 2:
-            kept.append(frame.share())
-
-    subscription = subscribe('forgetful', forgetful, held=2)
-    assert eventually(lambda: source.met(subscription))
-    assert publishing(source, lambda: len(kept) == 2)
-    kept.clear()
-    gc.collect()
-    assert publishing(source, lambda: len(seen) > 5), seen
 
 
 def test_sharing_a_frame_twice_counts_once(camera: Cameras, subscribe: Subscribe) -> None:

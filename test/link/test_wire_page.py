@@ -8,8 +8,8 @@ import pytest
 from link.wire.page_process import PageProcess
 from link.wire.wire_builder import build_consumer
 from link.wire.wire_process import ConsumerProcess
-from link_ros import eventually
 from nodes.programs import Program
+from waiting import eventually
 
 CAMERA = ('-p', 'camera:=synthetic', '-p', 'width:=64', '-p', 'height:=64', '-p', 'framerate:=20.0')
 

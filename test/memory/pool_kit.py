@@ -107,10 +107,3 @@ def closes(slot: Slot) -> int:
     buffer = slot.buffers[0]
     assert isinstance(buffer, CountedBuffer)
     return buffer.closes
-
-
-def eventually(reached: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    while not reached():
-        assert time.monotonic() < deadline, f'not within {PATIENCE_S} s: {what}'
-        time.sleep(0.002)

@@ -236,8 +236,9 @@ def test_closing_closes_what_keeps_the_memory_after_it_and_once() -> None:
             self.closed += 1
 
     keeper = Keeper()
-    buffer = DmaBuf(OwnedFd(os.memfd_create('kept')), BufferKind.DMABUF, 'nvbufsurface', keeper=keeper)
-    os.ftruncate(buffer.fileno(), 4096)
+    memory = SealedMemfd().allocate(4096)
+    buffer = DmaBuf.from_fd(memory.dup(), heap='nvbufsurface', keeper=keeper)
+    memory.close()
     buffer.close()
     buffer.close()
     assert keeper.closed == 1

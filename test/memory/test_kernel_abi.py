@@ -33,7 +33,6 @@ LAYOUTS = {
     'udmabuf_create': (abi.UDMABUF_CREATION, ('memfd', 'flags', 'offset', 'size')),
     'sync_merge_data': (abi.SYNC_MERGE_DATA, ('name', 'fd2', 'fence', 'flags', 'pad')),
     'sync_file_info': (abi.SYNC_FILE_INFO, ('name', 'status', 'flags', 'num_fences', 'pad', 'sync_fence_info')),
-    'sync_fence_info': (abi.SYNC_FENCE_INFO, ('obj_name', 'driver_name', 'status', 'flags', 'timestamp_ns')),
 }
 
 

@@ -11,7 +11,7 @@ from zc_perception.errors import AllocationError, ConfigError, LayoutError, Stal
 from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.fence import EventFence
 from zc_perception.memory.heaps import SealedMemfd
-from zc_perception.memory.pool import BufferPool, Slot, SlotState
+from zc_perception.memory.pool import BufferPool, SlotState
 from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.layout import compute_layout
 
@@ -35,16 +35,6 @@ def test_a_slot_goes_through_its_states(make_pool: MakePool) -> None:
     assert states == [SlotState.FREE, SlotState.FILLING, SlotState.LEASED, SlotState.WAITING, SlotState.FREE]
 
 
-def test_a_slot_is_free_when_its_last_lease_is_dropped(make_pool: MakePool) -> None:
-    pool = make_pool(slots=1)
-    slot = acquired(pool)
-    first, second = leased(pool, slot, 'npu'), leased(pool, slot, 'overlay')
-    pool.release(second)
-    assert pool.acquire() is None
-    pool.release(first)
-    assert pool.acquire() is slot
-
-
 def test_without_a_free_slot_the_new_frame_is_dropped_and_the_holders_are_named(make_pool: MakePool) -> None:
     pool = make_pool(slots=2)
     leases = [leased(pool, acquired(pool), holder) for holder in ('npu', 'overlay')]
@@ -66,43 +56,6 @@ def test_a_driver_can_take_the_very_slot_that_it_filled(make_pool: MakePool) -> 
     assert {acquired(pool).index, acquired(pool).index} == {0, 1}
 
 
-def test_above_its_quota_only_that_holder_goes_without(make_pool: MakePool) -> None:
-    pool = make_pool(slots=3)
-    pool.set_quota('slow', 1)
-    first, second = acquired(pool), acquired(pool)
-    kept = [leased(pool, first, 'slow'), leased(pool, first, 'npu'), leased(pool, second, 'npu')]
-    assert pool.lease(second, second.generation, 'slow') is None
-    assert pool.statistics().refused_by_quota == {'slow': 1}
-    pool.release(kept[0])
-    kept[0] = leased(pool, second, 'slow')
-    pool.set_quota('slow', None)
-    kept.append(leased(pool, first, 'slow'))
-    for lease in kept:
-        pool.release(lease)
-
-
-@pytest.mark.parametrize('state', ['free', 'leased', 'waiting'])
-def test_only_a_slot_that_is_being_filled_can_be_discarded(make_pool: MakePool, state: str) -> None:
-    """It would free a slot under its readers, or tell the driver of a free slot twice."""
-    told: list[Slot] = []
-    pool, fence = make_pool(slots=1, on_free=told.append), EventFence()
-    slot = acquired(pool)
-    lease = leased(pool, slot)
-    if state == 'free':
-        pool.release(lease)
-    elif state == 'waiting':
-        pool.release(lease, fence)
-    told.clear()
-    with pytest.raises(StaleFrameError, match=f'slot 0 is {state}'):
-        pool.discard(slot)
-    assert (slot.state.value, told) == (state, [])
-    if state == 'leased':
-        pool.release(lease)
-    fence.signal()
-    pool.collect()
-    fence.close()
-
-
 def test_buffers_must_hold_the_layout() -> None:
     layout = compute_layout(NV12, 640, 480)
     with pytest.raises(LayoutError, match='plane 1: ends at byte'):
@@ -115,12 +68,6 @@ def test_a_failing_allocation_frees_the_slots_before_it() -> None:
     with pytest.raises(AllocationError, match='no memory'):
         BufferPool(SMALL, memory, 3, name='camera')
     assert memory.closes == [1, 1]
-
-
-def test_triple_buffering_is_the_default() -> None:
-    pool = BufferPool(SMALL, CountingAllocator(), name='camera')
-    assert len(pool.slots) == 3
-    pool.close()
 
 
 @pytest.mark.parametrize(
@@ -176,22 +123,6 @@ def test_wrong_use_is_an_error_that_says_what(
         use(pool, other)
     pool.release(leased(pool, pool.acquire(2)))
     other.revoke('npu')
-
-
-def test_closing_keeps_leased_buffers_open_until_their_release(make_pool: MakePool) -> None:
-    pool = make_pool(slots=3)
-    slot, filling, free = acquired(pool), acquired(pool), pool.slots[2]
-    lease = leased(pool, slot)
-    slot.buffers[0].mapping()[7] = 99
-    pool.close()
-    assert slot.buffers[0].mapping()[7] == 99
-    for closed in (filling, free):
-        with pytest.raises(ValueError, match='closed'):
-            closed.buffers[0].fileno()
-    assert pool.acquire() is None
-    pool.release(lease)
-    with pytest.raises(ValueError, match='closed'):
-        slot.buffers[0].fileno()
 
 
 @pytest.mark.parametrize(

@@ -12,16 +12,16 @@ from collections.abc import Callable
 from unittest import mock
 
 import pytest
-from pool_kit import PATIENCE_S, TIMEOUT_S, acquired, closes, counted_pool, eventually, leased, stop_clock
+from pool_kit import PATIENCE_S, TIMEOUT_S, acquired, closes, counted_pool, leased, stop_clock
+from waiting import until
 
 from zc_perception.errors import StaleFrameError
-from zc_perception.frame import Frame, Header
+from zc_perception.frame import Frame
 from zc_perception.memory import pool as pool_module
 from zc_perception.memory.fence import EventFence, Waker
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.memory.pool import BufferPool, Slot, SlotState
 from zc_perception.memory.reaper import REAPER
-from zc_perception.pixel.colorimetry import BT601_LIMITED
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
 MakePool = Callable[..., BufferPool]
@@ -53,12 +53,12 @@ def woken(thread: threading.Thread) -> bool:
     return not thread.is_alive()
 
 
-@pytest.mark.parametrize('event', ['release', 'fence', 'later fence', 'abandon', 'revoke', 'reconfigure', 'timeout', 'discard'])
+@pytest.mark.parametrize('event', ['release', 'fence', 'later fence', 'abandon', 'revoke', 'timeout', 'discard'])
 def test_whatever_frees_a_slot_wakes_a_waiting_producer(event: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """By itself: the look that it takes now and then comes too late here."""
     monkeypatch.setattr(pool_module, '_LOOK_AGAIN_S', 1000.0)
     pass_time = stop_clock(monkeypatch) if event == 'timeout' else None
-    pool, memory = counted_pool(1, release_timeout_s=TIMEOUT_S if pass_time else 600.0)
+    pool, _ = counted_pool(1, release_timeout_s=TIMEOUT_S if pass_time else 600.0)
     slot, fence = acquired(pool), EventFence()
     lease = leased(pool, slot) if event != 'discard' else None
     if lease is not None and event in ('fence', 'timeout'):
@@ -74,17 +74,13 @@ def test_whatever_frees_a_slot_wakes_a_waiting_producer(event: str, monkeypatch:
         pool.abandon(lease)
     elif event == 'revoke':
         pool.revoke('npu')
-    elif event == 'reconfigure':
-        pool.reconfigure(pool.layout, memory)
     elif event == 'discard':
         pool.discard(slot)
     elif pass_time:
         pass_time(2 * TIMEOUT_S)
     assert woken(thread) and got[0] is not None
     assert pool.statistics().exhausted == 0, 'waiting is not dropping'
-    assert (got[0] is slot) == (event not in ('timeout', 'reconfigure'))
-    if event == 'reconfigure' and lease is not None:
-        pool.release(lease)
+    assert (got[0] is slot) == (event != 'timeout')
     pool.close()
 
 
@@ -143,24 +139,6 @@ def test_a_wait_does_not_spin(fence_is: str, monkeypatch: pytest.MonkeyPatch) ->
     pool.close()
 
 
-def test_a_finalizer_takes_no_lock(make_pool: MakePool, make_frame: MakeFrame) -> None:
-    """The collector runs at any allocation, so also in a thread that is inside the pool."""
-    pool = make_pool(slots=1)
-    frame: Frame | None = make_frame(pool)
-
-    def forget() -> None:
-        nonlocal frame
-        frame = None
-        gc.collect()
-
-    with pool._lock:
-        thread = threading.Thread(target=forget, daemon=True)
-        thread.start()
-        thread.join(PATIENCE_S)
-        assert not thread.is_alive(), 'the finalizer waits for the lock'
-    assert pool.acquire() is not None
-
-
 def test_a_released_frame_is_not_counted_as_abandoned(make_pool: MakePool, make_frame: MakeFrame) -> None:
     pool = make_pool(slots=1)
     frame = make_frame(pool)
@@ -183,7 +161,7 @@ def test_a_forked_child_asks_for_nothing_and_never_hangs(make_pool: MakePool) ->
             status = 1
             try:
                 signal.alarm(60)
-                for ask in (pool.acquire, lambda: pool.lease(lease.slot, 1, 'x'), lambda: pool.reconfigure(pool.layout, tuple)):
+                for ask in (pool.acquire, lambda: pool.lease(lease.slot, 1, 'x')):
                     with pytest.raises(StaleFrameError, match='belongs to the process that made it; a forked child makes its own'):
                         ask()
                 pool.collect()
@@ -223,7 +201,7 @@ def test_a_forked_child_has_a_reaper_of_its_own() -> None:
                 own.release(leased(own), fence)
                 own.close()
                 fence.signal()
-                eventually(lambda: memory.closes == [1], 'the child finishes its own pool')
+                until(lambda: memory.closes == [1], 'the child finishes its own pool')
                 status = 0
             finally:
                 os._exit(status)
@@ -233,61 +211,12 @@ def test_a_forked_child_has_a_reaper_of_its_own() -> None:
     pool.release(lease)
 
 
-def test_forgotten_frames_come_back_while_the_collector_runs_everywhere(make_pool: MakePool, make_frame: MakeFrame) -> None:
-    """It runs at any allocation, also of a thread that is inside the pool; what it finalizes is the frames of all threads."""
-    pool = make_pool(slots=4)
-    failures: list[str] = []
-
-    def forget(number: int) -> None:
-        kept = 0
-        for turn in range(150):
-            while (slot := pool.acquire(wait_s=0.005)) is None:
-                if time.monotonic() > deadline:
-                    failures.append(f'no slot: {pool.describe_holders()}')
-                    return
-                gc.collect()  # all frames may be in cycles of an older generation
-            frame = Frame.publish_slot(
-                pool, slot, header=Header(0, ''), colorimetry=BT601_LIMITED, sequence=turn, captured_ns=0
-            )  # fmt: skip
-            if turn % 3 == 0:
-                frame.release()
-            else:
-                cycle: list[object] = [frame, frame.share() if turn % 2 else None]
-                cycle.append(cycle)
-                kept += 1 + turn % 2
-                del cycle
-            del frame
-            gc.collect(0)
-        forgotten.append(kept)
-
-    forgotten: list[int] = []
-    deadline = time.monotonic() + PATIENCE_S
-    threshold = gc.get_threshold()
-    gc.set_threshold(5, 2, 2)
-    try:
-        threads = [threading.Thread(target=forget, args=(number,), daemon=True) for number in range(3)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(2 * PATIENCE_S)
-            assert not thread.is_alive(), 'a finalizer waits for a lock'
-    finally:
-        gc.set_threshold(*threshold)
-    gc.collect()
-    pool.collect()
-    statistics = pool.statistics()
-    assert failures == [] and len(forgotten) == 3
-    assert (statistics.states, statistics.holders, statistics.abandoned) == ({SlotState.FREE: 4}, {}, sum(forgotten))
-
-
 def test_listeners_are_never_called_from_a_finalizer(make_pool: MakePool, make_frame: MakeFrame) -> None:
     pool = make_pool(slots=1)
-    told: list[str] = []
-    pool.add_retire_listener(lambda slot: told.append('ended'))
+    told: list[bool] = []
+    pool.add_retire_listener(lambda slot: told.append(threading.current_thread().name == 'pool-reaper'))
     frame = make_frame(pool)
-    pool.reconfigure(pool.layout, pool._source._allocate)
+    pool.close()
     del frame
     gc.collect()
-    assert told == [], 'the finalizer only leaves a note'
-    pool.collect()
-    assert told == ['ended']
+    until(lambda: told == [True], 'the reaper tells')

@@ -12,34 +12,10 @@ from pool_kit import TIMEOUT_S, acquired, after_timeout, counted_pool, leased, s
 from zc_perception import backoff
 from zc_perception.errors import AllocationError, StaleFrameError
 from zc_perception.memory.fence import EventFence
-from zc_perception.memory.pool import FIRST_RETRY_S, LAST_RETRY_S, BufferPool, Replacement, SlotState
+from zc_perception.memory.pool import FIRST_RETRY_S, LAST_RETRY_S, BufferPool, SlotState
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
 MakePool = Callable[..., BufferPool]
-
-
-def test_a_slot_waits_for_all_release_fences(make_pool: MakePool) -> None:
-    pool = make_pool(slots=1)
-    slot = acquired(pool)
-    leases, fences = [leased(pool, slot) for _ in range(2)], [EventFence(), EventFence()]
-    for lease, fence in zip(leases, fences, strict=True):
-        pool.release(lease, fence)
-    assert pool.acquire() is None
-    fences[1].signal()
-    assert pool.acquire() is None
-    fences[0].signal()
-    assert pool.acquire() is slot
-    for fence in fences:
-        with pytest.raises(ValueError, match='closed'):
-            fence.fileno()
-
-
-def test_an_error_is_a_signal_too(make_pool: MakePool) -> None:
-    pool, fence = make_pool(slots=1), EventFence()
-    slot = acquired(pool)
-    fence.signal(RuntimeError('device reset'))
-    pool.release(leased(pool, slot), fence)
-    assert pool.acquire() is slot
 
 
 def test_a_slot_whose_fence_never_signals_is_replaced_and_never_reused(make_pool: MakePool) -> None:
@@ -103,7 +79,7 @@ def test_a_replacement_that_can_not_be_allocated_is_tried_again(failure: Excepti
     assert other.index == 1 and pool.acquire() is None
     statistics = pool.statistics()
     assert statistics.states == {SlotState.RETIRED: 1, SlotState.FILLING: 1}
-    assert statistics.replacement_failures >= 1 and str(failure) in statistics.last_failure
+    assert statistics.failures >= 1 and str(failure) in statistics.last_failure
     memory.failure = None
     fresh = pool.acquire(wait_s=30.0)
     assert fresh is not None and fresh.index == 0
@@ -201,39 +177,27 @@ def test_a_fence_of_a_refused_release_is_closed_too() -> None:
     pool.close()
 
 
-# When an allocator is asked again
-
-
-@pytest.fixture
-def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+def test_failures_make_the_pauses_longer_and_a_success_makes_them_short_again(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr(backoff, 'time', SimpleNamespace(monotonic=lambda: now[0]))
-    return now
-
-
-def test_one_thread_replaces_at_a_time(now: list[float]) -> None:
-    policy = Replacement()
-    assert policy.begin(set()) == []
-    assert policy.begin({2, 0}) == [0, 2]
-    assert policy.begin({2, 0}) == []
-    policy.end(None)
-    assert policy.begin({1}) == [1]
-
-
-def test_failures_make_the_pauses_longer_and_a_success_makes_them_short_again(now: list[float]) -> None:
-    policy, pauses = Replacement(), []
-    for _ in range(10):
-        assert policy.begin({0}) == [0]
-        policy.end(AllocationError('no memory'))
-        pauses.append(policy.retry.due - now[0])
+    pool, memory = counted_pool(1, release_timeout_s=TIMEOUT_S)
+    pool.release(leased(pool), EventFence())
+    memory.run_out()
+    after_timeout()
+    pauses = []
+    for failures in range(1, 11):
+        pool.collect()
+        pauses.append(pool._retry.due - now[0])
         now[0] += 0.9 * pauses[-1]
-        assert policy.begin({0}) == [], 'too early'
+        pool.collect()
+        assert pool.statistics().failures == failures, 'too early for another attempt'
         now[0] += 0.2 * pauses[-1]
     assert pauses[:3] == pytest.approx([FIRST_RETRY_S, 2 * FIRST_RETRY_S, 4 * FIRST_RETRY_S])
-    assert max(pauses) == pytest.approx(LAST_RETRY_S)
-    assert (policy.failures, policy.last_failure) == (10, 'no memory')
-    policy.begin({0})
-    policy.end(None)
-    assert policy.begin({0}) == [0]
-    policy.end(AllocationError('no memory'))
-    assert policy.retry.due - now[0] == pytest.approx(FIRST_RETRY_S)
+    assert max(pauses) == pytest.approx(LAST_RETRY_S) and pool.statistics().last_failure == 'no memory'
+    memory.failure = None
+    pool.release(leased(pool), EventFence())
+    memory.run_out()
+    after_timeout()
+    pool.collect()
+    assert pool._retry.due - now[0] == pytest.approx(FIRST_RETRY_S)
+    pool.close()

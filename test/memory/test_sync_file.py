@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from zc_perception.errors import AcceleratorError
 from zc_perception.memory import kernel_abi
-from zc_perception.memory.fence import DeadlineFence, FenceInfo, SyncFile, SyncFileInfo, fence_from_fd
+from zc_perception.memory.fence import DeadlineFence, SyncFile, fence_from_fd
 from zc_perception.memory.owned_fd import OwnedFd
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
@@ -32,33 +32,12 @@ def done(timestamp_ns: int, status: int = 1, timeline: bytes = b'metis-0') -> Ke
     return KernelFence(timeline, status=status, timestamp_ns=timestamp_ns)
 
 
-def test_info_has_every_fence_with_driver_timeline_status_and_time(kernel: SyncKernel) -> None:
-    fence = kernel.sync_file(done(7_000_000_001), KernelFence(b'vi-\xff', b'tegra'), name=b'both')
-    assert fence.info() == SyncFileInfo(
-        'both', 0, (FenceInfo('axl', 'metis-0', 1, 7_000_000_001), FenceInfo('tegra', 'vi-\ufffd', 0, 0))
-    )  # fmt: skip
-    fence.close()
-
-
-def test_its_time_is_that_of_its_last_fence(kernel: SyncKernel) -> None:
-    fence = kernel.sync_file(done(5_000_000_000), done(7_000_000_001), done(6_000_000_000))
-    assert fence.info().timestamp_ns == fence.timestamp_ns == 7_000_000_001
-    assert fence.wait(0.0)
-    fence.check()
-    fence.close()
-
-
-def test_while_one_is_pending_there_is_no_time(kernel: SyncKernel) -> None:
-    fence = kernel.sync_file(done(5_000_000_000), KernelFence(b'metis-0'))
-    assert fence.timestamp_ns == 0
-    fence.close()
-
-
-def test_without_fences_it_has_signalled_at_no_time(kernel: SyncKernel) -> None:
-    fence = kernel.sync_file()
-    assert fence.info() == SyncFileInfo('axl-metis-0-1', 1, ())
-    assert fence.timestamp_ns == 0
-    fence.close()
+def test_its_status_is_that_of_all_its_fences(kernel: SyncKernel) -> None:
+    pending, good, failed = KernelFence(b'vi'), done(7), done(5, -errno.EIO)
+    for fences, status in (((), 1), ((good, pending), 0), ((good, good), 1), ((failed, good), -errno.EIO)):
+        fence = kernel.sync_file(*fences)
+        assert (fence.status(), fence.wait(0.0)) == (status, status != 0)
+        fence.close()
 
 
 def test_an_error_is_found_although_it_polls_readable(kernel: SyncKernel) -> None:
@@ -80,8 +59,8 @@ def test_a_pending_one_has_not_signalled(kernel: SyncKernel) -> None:
 def test_signalling_ends_the_wait(kernel: SyncKernel) -> None:
     device = KernelFence(b'metis-0')
     fence = kernel.sync_file(device)
-    kernel.signal(device, timestamp_ns=42)
-    assert fence.wait(0.0) and fence.timestamp_ns == 42
+    kernel.signal(device)
+    assert fence.wait(0.0) and fence.status() == 1
     fence.close()
 
 
@@ -89,12 +68,12 @@ def test_a_merge_signals_with_the_last_of_its_parts_and_leaves_them_open(kernel:
     fences = [KernelFence(b'metis-0'), KernelFence(b'vi')]
     first, second = (kernel.sync_file(fence) for fence in fences)
     merged = SyncFile.merge('both', first, second)
-    assert kernel.merges == ['both'] and merged.info().name == 'both'
+    assert kernel.merges == ['both']
     assert len({first.fileno(), second.fileno(), merged.fileno()}) == 3
-    kernel.signal(fences[1], timestamp_ns=5)
+    kernel.signal(fences[1])
     assert not merged.wait(0.0) and second.wait(0.0)
-    kernel.signal(fences[0], timestamp_ns=6)
-    assert merged.wait(0.0) and merged.timestamp_ns == 6
+    kernel.signal(fences[0])
+    assert merged.wait(0.0)
     merged.check()
     for fence in (first, second, merged):
         fence.close()
@@ -110,7 +89,7 @@ def test_an_error_that_the_kernel_drops_while_merging_is_kept(kernel: SyncKernel
     with pytest.raises(AcceleratorError, match='has not signalled'):
         merged.check()
     kernel.signal(pending)
-    assert merged.info().status == 1, 'the kernel has forgotten it'
+    assert merged.status() == 1, 'the kernel has forgotten it'
     again = SyncFile.merge('three', merged, parts[1 - failed])
     for fence in (merged, again):
         with pytest.raises(AcceleratorError, match='Connection timed out'):

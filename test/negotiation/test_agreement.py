@@ -187,10 +187,6 @@ def test_an_empty_intersection_says_who_and_why(
         assert message in str(refused.value)
 
 
-def test_the_table_is_as_large_as_it_claims() -> None:
-    assert len(AGREED) + len(REFUSED) >= 60
-
-
 # A small universe in which everything can be tried.
 PAIRS = [f(text) for text in ('NV12 linear', 'NV12 tiled', 'NV12 implicit', 'YUYV linear', 'XR24 x', 'XR24 y', 'XR24 implicit')]
 FORMATS = st.one_of(st.none(), *(st.lists(st.sampled_from(PAIRS), unique=True, min_size=least).map(tuple) for least in (0, 4)))

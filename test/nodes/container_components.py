@@ -56,42 +56,36 @@ class RaisesAfterNode(Node):
         raise ValueError('first line\n  second line')
 
 
-class RaisesBeforeNode(Node):
-    def __init__(self, **kwargs: Any) -> None:
-        raise OSError(19, 'No such device', '/dev/camera')
-
-
-class RaisesBytes(Node):
-    """With the name of a file that is no UTF-8, and a zero byte, in its words."""
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__('raises_bytes', **kwargs)
-        raise OSError('bad \udcff\ud800 end\0 of it')
-
-
 class _Odd(Exception):
+    """Says something that is no text."""
+
     def __str__(self) -> str:
         return 7  # type: ignore[return-value]
 
 
-class RaisesOdd(Node):
-    """What it raises says something that is no text."""
+class RaisesBeforeNode(Node):
+    error: BaseException = OSError(19, 'No such device', '/dev/camera')
 
     def __init__(self, **kwargs: Any) -> None:
-        super().__init__('raises_odd', **kwargs)
-        raise _Odd
+        raise self.error
 
 
-class Exits(Node):
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__('exits', **kwargs)
-        sys.exit('no camera, goodbye')
+class RaisesBytes(RaisesBeforeNode):
+    """With the name of a file that is no UTF-8, and a zero byte, in its words."""
+
+    error = OSError('bad \udcff\ud800 end\0 of it')
 
 
-class Interrupts(Node):
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__('interrupts', **kwargs)
-        raise KeyboardInterrupt
+class RaisesOdd(RaisesBeforeNode):
+    error = _Odd()
+
+
+class Exits(RaisesBeforeNode):
+    error = SystemExit('no camera, goodbye')
+
+
+class Interrupts(RaisesBeforeNode):
+    error = KeyboardInterrupt()
 
 
 class InitialisesRos(Node):

@@ -15,11 +15,11 @@ import rclpy
 from composition_interfaces.srv import ListNodes, LoadNode, UnloadNode
 from nodes import container_components
 from nodes.programs import TIMEOUT_S, Program
-from nodes.ros_kit import until
-from nodes.service_clients import answer_of
+from nodes.ros_kit import answer_of
 from rclpy.parameter import Parameter
 from rclpy.qos import QoSProfile
 from std_msgs.msg import String
+from waiting import until
 
 from zc_perception.nodes.process import ExecutorThread
 

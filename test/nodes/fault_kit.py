@@ -24,7 +24,7 @@ from zc_perception.nodes.capture import CaptureNode
 from zc_perception.nodes.inference import InferenceNode
 from zc_perception.nodes.process import NodeGroup
 from zc_perception.npu.accelerator import Capabilities, ImportHandle
-from zc_perception.npu.cpu import CpuAccelerator, CpuJob
+from zc_perception.npu.cpu import CpuAccelerator
 from zc_perception.npu.manifest import ModelManifest
 
 SHOWN_S = 2.0
@@ -122,6 +122,7 @@ class FaultyAccelerator(CpuAccelerator):
         super().__init__(CopyLedger(), 1)
         self._faults = faults
         self._asked = 0
+        self.closed = False
 
     def load(self, manifest: ModelManifest) -> None:
         super().load(manifest)
@@ -139,8 +140,9 @@ class FaultyAccelerator(CpuAccelerator):
         self.imports += self._faults.imports_each
         return super().import_frame(frame)
 
-    def submit(self, handle: ImportHandle, frame: Frame) -> CpuJob:
-        return super().submit(handle, frame)
+    def close(self) -> None:
+        self.closed = True
+        super().close()
 
 
 def _waited_s() -> float:
@@ -179,8 +181,8 @@ class Stalls:
 class Reader(Onlooker):
     """Another program: the last status of each name."""
 
-    def __init__(self, domain: int) -> None:
-        super().__init__(domain, 'diagnostics_reader')
+    def __init__(self, domain: int, name: str = 'diagnostics_reader') -> None:
+        super().__init__(domain, name)
         self.last: dict[str, DiagnosticStatus] = {}
         self.node.create_subscription(DiagnosticArray, '/diagnostics', self._on_array, 100)
 
@@ -195,9 +197,12 @@ class Reader(Onlooker):
     def text(self, name: str) -> str:
         return str(self.last[name].message) if name in self.last else ''
 
+    def values(self, name: str) -> dict[str, str]:
+        return {value.key: value.value for value in self.last[name].values} if name in self.last else {}
+
     def messages(self) -> dict[str, str]:
         """All that it knows."""
-        return {name: status.message for name, status in self.last.items()}
+        return {name: status.message for name, status in list(self.last.items())}
 
     def comes_to(self, name: str, level: int, *words: str) -> None:
         """Until that part has the level, with all the words."""

@@ -14,8 +14,8 @@ from typing import Any
 import rclpy
 from lifecycle_msgs.msg import Transition, TransitionEvent
 from lifecycle_msgs.srv import ChangeState, GetAvailableStates, GetAvailableTransitions, GetState
-from nodes.ros_kit import WAIT_S, Onlooker, overrides, until
-from nodes.service_clients import wait_until_known
+from nodes.ros_kit import WAIT_S, Onlooker, overrides, wait_until_known
+from waiting import until
 
 from zc_perception.nodes.perception_node import PerceptionNode
 from zc_perception.nodes.process import ExecutorThread

@@ -1,4 +1,4 @@
-"""ROS for tests: a context, nodes in it, and another program that looks at what they do."""
+"""ROS for tests: a context, nodes in it, another program that looks at what they do, and calls of services."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ from typing import Any
 
 import rclpy
 from rclpy.executors import SingleThreadedExecutor
+from rclpy.node import Node
 from rclpy.parameter import Parameter
+from waiting import until
 
 from zc_perception.nodes.process import NodeGroup
 
@@ -19,22 +21,6 @@ WAIT_S = 60.0
 def overrides(values: Mapping[str, Any]) -> list[Parameter]:
     """Start-up parameters of a node."""
     return [Parameter(name, value=value) for name, value in values.items()]
-
-
-def _a_moment() -> None:
-    time.sleep(0.01)
-
-
-def until(condition: Callable[[], Any], what: object = '', timeout_s: float = WAIT_S, pause: Callable[[], object] = _a_moment) -> None:
-    """Wait for *condition*, of which no event tells.
-
-    :param what: said if it doesn't come true; if it can be called, what it returns.
-    :param pause: called between two looks.
-    """
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        assert time.monotonic() < deadline, f'not within {timeout_s:g} s: {what() if callable(what) else what}'
-        pause()
 
 
 @contextmanager
@@ -101,3 +87,27 @@ class Onlooker:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+
+# ``wait_for_service`` tells that the client knows the server. The middleware gives an answer up whose reader the server doesn't know within
+# 100 ms ("failed to send response"), which a machine that is busy elsewhere may take.
+
+
+def wait_until_known(client: Any, caller: Node, server: Node, timeout_s: float = 60.0) -> None:
+    """Until each knows the other; the server is in this process."""
+    assert client.wait_for_service(timeout_s), client.srv_name
+    known = lambda: server.count_clients(client.srv_name) >= caller.count_clients(client.srv_name)  # noqa: E731
+    until(known, f'{client.srv_name}: its server sees the client', timeout_s)
+
+
+def answer_of(client: Any, request: Any, wait: Callable[[Any, float], bool], timeout_s: float = 60.0) -> Any:
+    """The answer of a server in another process to a call that may be made twice.
+
+    :param wait: whether a future is done within so many seconds.
+    """
+    deadline = time.monotonic() + timeout_s
+    while True:
+        future = client.call_async(request)
+        if wait(future, 10.0):
+            return future.result()
+        assert time.monotonic() < deadline, f'{client.srv_name}: no answer within {timeout_s:g} s'

@@ -3,68 +3,47 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from nodes.managed import status
+from nodes.plug_kit import CONTROLS, Plug, running
 from nodes.ros_kit import alone
-from nodes.test_capture import CONTROLS, PluggedCamera, running
-from nodes.test_capture import Plug as Socket
+from rcl_interfaces.srv import DescribeParameters
 from rclpy.parameter import Parameter
 
-from zc_perception.camera.controls import ControlInfo
-from zc_perception.errors import CameraError, CameraLostError, ConfigError
+from zc_perception.errors import ConfigError
 from zc_perception.nodes.capture import CaptureNode
 from zc_perception.observe.diagnostics import Level
 
 pytestmark = pytest.mark.usefixtures('ros_home')
-FOCUS = {
-    'focus_absolute': ControlInfo('focus_absolute', 'integer', 0, 250, 1, 0, 10),
-    'focus_automatic': ControlInfo('focus_automatic', 'boolean', 0, 1, 1, 1, 1),
-}
-
-
-class FocusCamera(PluggedCamera):
-    """As uvcvideo since Linux 5.15: a control that is inactive answers EACCES."""
-
-    socket: Plug
-
-    def controls(self) -> dict[str, ControlInfo]:
-        controls = self.socket.controls
-        automatic = self.socket.says_inactive and bool(controls['focus_automatic'].value)
-        return {**controls, 'focus_absolute': replace(controls['focus_absolute'], inactive=automatic)}
-
-    def set_control(self, name: str, value: Any) -> int | None:
-        self.socket.before_setting()
-        if name == 'focus_absolute' and self.socket.controls['focus_automatic'].value:
-            raise CameraError("control 'focus_absolute' could not be set: another control has it")
-        return super().set_control(name, value)
-
-
-class Plug(Socket):
-    def __init__(self) -> None:
-        super().__init__()
-        # A value that lies on the driver's steps.
-        self.controls = {**CONTROLS, **FOCUS, 'brightness': replace(CONTROLS['brightness'], value=130)}
-        self.says_inactive = True
-        self.before_setting: Callable[[], None] = lambda: None
-
-    def __call__(self, identity: str) -> PluggedCamera:
-        if not self.present:
-            raise CameraLostError('not there; plug it in')
-        camera = FocusCamera(self, 128, 96)
-        camera.socket = self
-        self.opened.append(camera)
-        return camera
-
-    def value(self, name: str) -> int | None:
-        return self.controls[name].value
 
 
 def setting(**values: Any) -> list[Parameter]:
     return [Parameter(f'controls.{name}', value=value) for name, value in values.items()]
+
+
+def test_controls_are_parameters_with_the_driver_s_ranges(free_domain: int) -> None:
+    plug = Plug()
+    with running(free_domain, plug, controls__brightness=200) as bench:
+        node = bench.node
+        assert plug.controls['brightness'].value == 200 and node.get_parameter('controls.brightness').value == 200
+        assert node.get_parameter('controls.horizontal_flip').value is False
+        described = bench.call(
+            DescribeParameters, '/capture/describe_parameters', DescribeParameters.Request(names=['controls.brightness', 'controls.gain'])
+        ).descriptors
+        (limits,) = described[0].integer_range
+        assert (limits.from_value, limits.to_value) == (0, 255) and described[1].read_only
+        assert node.set_parameters([Parameter('controls.horizontal_flip', value=True)])[0].successful
+        assert plug.controls['horizontal_flip'].value == 1
+        assert node.set_parameters([Parameter('controls.power_line_frequency', value=2)])[0].successful
+        refused = node.set_parameters([Parameter('controls.power_line_frequency', value=9)])[0]
+        assert not refused.successful and '0 (Disabled), 1 (50 Hz), 2 (60 Hz)' in refused.reason
+        assert not node.set_parameters([Parameter('controls.brightness', value=256)])[0].successful
+        assert node.set_parameters([Parameter('controls.brightness', value=123)])[0].successful
+        bench.eventually(lambda: node.get_parameter('controls.brightness').value == 120)
+        assert plug.controls['brightness'].value == 120, 'the driver rounds, and the parameter shows it'
 
 
 @pytest.mark.parametrize('says_inactive', [True, False])
@@ -77,12 +56,8 @@ def test_controls_that_depend_on_each_other_are_set_in_any_order(free_domain: in
         assert (plug.value('focus_absolute'), plug.value('focus_automatic')) == (40, 0)
         assert bench.node.get_parameter('controls.focus_absolute').value == 40
         assert bench.status('controls').level is Level.OK and bench.status('controls').values['focus_absolute'] == 40
-        bench.eventually(lambda: bench.status('camera').level is Level.OK)
-        plug.pull()
-        bench.eventually(lambda: bench.status('camera').level is Level.ERROR)
-        plug.controls |= FOCUS
-        plug.present = True
-        bench.eventually(lambda: len(plug.opened) == 2 and bench.status('camera').level is Level.OK)
+        with bench.unplugged():
+            plug.controls = dict(CONTROLS)
         assert (plug.value('focus_absolute'), plug.value('focus_automatic')) == (40, 0)
 
 
@@ -101,12 +76,8 @@ def test_what_the_driver_refuses_is_a_warning_and_the_camera_streams(free_domain
 def test_a_camera_that_lost_a_control_comes_back_without_it(free_domain: int) -> None:
     plug = Plug()
     with running(free_domain, plug, controls__brightness=50) as bench:
-        bench.eventually(lambda: bench.status('camera').level is Level.OK)
-        plug.pull()
-        bench.eventually(lambda: bench.status('camera').level is Level.ERROR)
-        del plug.controls['brightness']
-        plug.present = True
-        bench.eventually(lambda: bench.status('camera').level is Level.OK and len(plug.opened) == 2)
+        with bench.unplugged():
+            del plug.controls['brightness']
         assert "no control 'brightness'" in bench.status('controls').message
 
 
@@ -137,10 +108,8 @@ def test_all_are_set_or_none(free_domain: int, second: dict[str, Any], words: st
         done = bench.node.set_parameters_atomically(setting(brightness=50, **second))
         assert not done.successful and words in done.reason
         assert plug.value('brightness') == 130 and bench.node.get_parameter('controls.brightness').value == 130
-        plug.pull()
-        bench.eventually(lambda: bench.status('camera').level is Level.ERROR)
-        plug.present = True
-        bench.eventually(lambda: len(plug.opened) == 2 and bench.status('camera').level is Level.OK)
+        with bench.unplugged():
+            pass
         assert plug.value('brightness') == 130, 'what was refused is not set later either'
 
 
@@ -148,11 +117,8 @@ def test_parameters_show_what_a_camera_that_is_back_has(free_domain: int) -> Non
     plug = Plug()
     with running(free_domain, plug) as bench:
         assert bench.node.get_parameter('controls.power_line_frequency').value == 1
-        bench.eventually(lambda: bench.status('camera').level is Level.OK)
-        plug.pull()
-        bench.eventually(lambda: bench.status('camera').level is Level.ERROR)
-        plug.controls['power_line_frequency'] = replace(plug.controls['power_line_frequency'], value=2)
-        plug.present = True
+        with bench.unplugged():
+            plug.controls['power_line_frequency'] = replace(plug.controls['power_line_frequency'], value=2)
         bench.eventually(lambda: bench.node.get_parameter('controls.power_line_frequency').value == 2)
         assert bench.node.set_parameters(setting(power_line_frequency=0))[0].successful
 

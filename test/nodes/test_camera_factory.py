@@ -9,13 +9,11 @@ from typing import Any
 from unittest.mock import Mock, create_autospec
 
 import pytest
+from camera.camera_options import PARAMETERS
 
-from zc_perception.camera import argus, libcamera
-from zc_perception.camera.camera import Camera
+from zc_perception.camera.camera import Camera, CameraOptions
 from zc_perception.camera.clock import StampClock, SystemClocks
-from zc_perception.camera.gstreamer import camera as gstreamer_camera
-from zc_perception.camera.kinds import CAMERAS
-from zc_perception.camera.replay import camera as replay_camera
+from zc_perception.camera.kinds import CAMERAS, camera_class, draws
 from zc_perception.camera.v4l2 import camera as v4l2_camera
 from zc_perception.errors import AllocationError, ConfigError
 from zc_perception.memory import heaps as heaps_module
@@ -23,14 +21,6 @@ from zc_perception.memory.ledger import CopyLedger
 from zc_perception.negotiation.agreement import agree
 from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.nodes.camera_factory import CAMERA_SPECS, CameraFactory
-
-CLASSES = {
-    'replay': (replay_camera, 'ReplayCamera'),
-    'v4l2': (v4l2_camera, 'V4l2Camera'),
-    'gstreamer': (gstreamer_camera, 'GStreamerCamera'),
-    'argus': (argus, 'ArgusCamera'),
-    'libcamera': (libcamera, 'LibcameraCamera'),
-}
 
 
 def factory(
@@ -41,39 +31,40 @@ def factory(
     **values: Any,
 ) -> CameraFactory:
     parameters = {spec.name: spec.default for spec in CAMERA_SPECS} | values
-    return CameraFactory(parameters, now_ns, CopyLedger(), clock, consumers=heard)
+    return CameraFactory(CameraOptions(parameters, now_ns, CopyLedger(), clock), heard)
 
 
 def constructor(kind: type[Camera], monkeypatch: pytest.MonkeyPatch) -> Mock:
     """What takes the place of a class's constructor: it only checks and notes its arguments."""
     double = create_autospec(kind.__init__, return_value=None)
     monkeypatch.setattr(kind, '__init__', double)
-    monkeypatch.setattr(kind, 'continuation', lambda self: None, raising=False)
     return double  # type: ignore[no-any-return]
 
 
-@pytest.mark.parametrize('kind', CLASSES)
-def test_each_kind_of_camera_gets_arguments_that_it_takes(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    module, name = CLASSES[kind]
-    double = constructor(getattr(module, name), monkeypatch)
+@pytest.mark.parametrize('kind', [kind for kind in CAMERAS if not draws(kind)])
+def test_each_camera_with_a_device_is_made_with_the_options(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    double = constructor(camera_class(kind), monkeypatch)
     clock = StampClock(time.time_ns)
-    made = factory(clock, camera=kind, heap='memfd', width=640, height=480, framerate=15.0, frame_id='lens', pipeline='x').open('')
-    assert type(made) is getattr(module, name)
-    arguments = [*double.call_args.args, *double.call_args.kwargs.values()]
-    assert double.call_args.kwargs['clock'] is clock
-    assert 'lens' in arguments and 640 in arguments and 480 in arguments
+    made = factory(clock, camera=kind, heap='memfd', width=640, pipeline='x').open('')
+    assert type(made) is camera_class(kind)
+    given = double.call_args.args[1]
+    assert given.parameters['width'] == 640 and given.clock is clock
+
+
+def test_tests_of_cameras_have_the_parameters_that_there_are() -> None:
+    drawn = {'camera', 'seed', 'palette', 'pattern'}
+    assert PARAMETERS.keys() == {spec.name for spec in CAMERA_SPECS} - drawn
 
 
 @pytest.mark.parametrize('kind', ['gstreamer', 'argus'])
 def test_pipelines_hear_of_their_consumers_at_each_opening(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    module, name = CLASSES[kind]
-    double = constructor(getattr(module, name), monkeypatch)
+    double = constructor(camera_class(kind), monkeypatch)
     consumers: list[BufferConstraints] = []
     made = factory(camera=kind, pipeline='x', heard=lambda: consumers)
     for name in ('npu', 'viewer'):
         consumers.append(BufferConstraints(name))
         made.open('')
-        assert double.call_args.kwargs['consumers'] == tuple(consumers)
+        assert double.call_args.args[1].consumers == tuple(consumers)
 
 
 def test_stamps_increase_over_openings_although_the_wall_clock_was_set_back() -> None:
@@ -99,16 +90,13 @@ def test_stamps_increase_over_openings_although_the_wall_clock_was_set_back() ->
     assert len(stamps) == 9 and stamps == sorted(set(stamps))
 
 
-def test_every_kind_is_covered() -> None:
-    assert {*CLASSES, 'synthetic'} == set(CAMERAS)
-
-
 def test_a_lost_v4l2_camera_is_looked_for_where_it_is_now(monkeypatch: pytest.MonkeyPatch) -> None:
     double = constructor(v4l2_camera.V4l2Camera, monkeypatch)
     monkeypatch.setattr(v4l2_camera, 'find_device', lambda identity: '/dev/video5' if identity == 'usb 7' else None)
     for identity, path in (('', '/dev/video0'), ('usb 7', '/dev/video5'), ('usb 8', '/dev/video0')):
         factory(camera='v4l2').open(identity)
-        assert double.call_args.args[1] == path
+        options, found = double.call_args.args[1:]
+        assert (found or options.parameters['device']) == path
 
 
 @pytest.mark.parametrize(

@@ -1,124 +1,35 @@
-"""The capture node when its camera goes, changes and comes back; its calibration service and its camera's controls."""
+"""The capture node when its camera goes, changes and comes back; its calibration service, its clock."""
 
 from __future__ import annotations
 
 import errno
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from nodes.managed import Managed, managed, status
+from nodes.managed import Managed, status
+from nodes.plug_kit import HOG, Plug, PluggedCamera, running
 from nodes.programs import Program, parameters
-from nodes.ros_kit import WAIT_S, alone, until
-from rcl_interfaces.srv import DescribeParameters
+from nodes.ros_kit import WAIT_S, alone
 from rclpy.parameter import Parameter
+from rclpy.time import Time
 from sensor_msgs.msg import CameraInfo
 from sensor_msgs.srv import SetCameraInfo
 from vision_msgs.msg import Detection2DArray
+from waiting import until
 
-from zc_perception.camera.controls import ControlInfo, checked_value, no_such_control
+from zc_perception.camera.camera import CameraOptions
+from zc_perception.camera.clock import CaptureClock
 from zc_perception.camera.gstreamer import camera as gstreamer_camera
-from zc_perception.camera.synthetic import SyntheticCamera
 from zc_perception.errors import CameraBusyError, CameraChangedError, CameraLostError, ConfigError
-from zc_perception.frame import Frame
-from zc_perception.memory.heaps import SealedMemfd
-from zc_perception.memory.ledger import CopyLedger
 from zc_perception.nodes.capture import CaptureNode
 from zc_perception.nodes.inference import InferenceNode
 from zc_perception.observe.diagnostics import Level, Status
 
 pytestmark = pytest.mark.usefixtures('ros_home')
-CONTROLS = {
-    'brightness': ControlInfo('brightness', 'integer', 0, 255, 5, 128, 128, title='Brightness'),
-    'horizontal_flip': ControlInfo('horizontal_flip', 'boolean', 0, 1, 1, 0, 0),
-    'power_line_frequency': ControlInfo('power_line_frequency', 'menu', 0, 2, 1, 1, 1, {0: 'Disabled', 1: '50 Hz', 2: '60 Hz'}),
-    'gain': ControlInfo('gain', 'integer', 0, 10, 1, 0, 7, read_only=True),
-}
-
-
-class Plug:
-    """A camera's socket: what is plugged in, and what the driver says next."""
-
-    def __init__(self, *sizes: tuple[int, int]) -> None:
-        self.sizes = list(sizes) or [(128, 96)]
-        self.present = True
-        self.opened: list[PluggedCamera] = []
-        self.identity = 'serial 7'
-        self.controls = dict(CONTROLS)
-
-    def __call__(self, identity: str) -> PluggedCamera:
-        if not self.present:
-            raise CameraLostError("camera '/dev/video0' can't be opened: No such device; plug it in")
-        size = self.sizes.pop(0) if len(self.sizes) > 1 else self.sizes[0]
-        self.opened.append(PluggedCamera(self, *size))
-        return self.opened[-1]
-
-    def pull(self) -> None:
-        self.present = False
-        self.opened[-1].error = CameraLostError('unplugged: ENODEV')
-
-
-class PluggedCamera(SyntheticCamera):
-    def __init__(self, plug: Plug, width: int, height: int) -> None:
-        super().__init__(
-            width, height, 60.0, 'lens', seed=1, heap=SealedMemfd(), now_ns=time.time_ns, ledger=CopyLedger()
-        )  # fmt: skip
-        self._plug = plug
-        self.error: Exception | None = None
-
-    @property
-    def identity(self) -> str:
-        return self._plug.identity
-
-    def capture(self) -> Frame | None:
-        if self.error is not None:
-            raise self.error
-        return super().capture()
-
-    def controls(self) -> Mapping[str, ControlInfo]:
-        return self._plug.controls
-
-    def set_control(self, name: str, value: Any) -> int | None:
-        info = self._plug.controls.get(name)
-        if info is None:
-            raise no_such_control(self.device, name, self._plug.controls)
-        number = checked_value(self.device, info, value)
-        number -= number % info.step
-        self._plug.controls[name] = replace(info, value=number)
-        return number
-
-
-class Bench:
-    """A capture node on a plug, spun, and another program that asks it.
-
-    :param more: other nodes, as kinds and their parameters.
-    """
-
-    def __init__(self, run: Managed, plug: Plug, *more: tuple[Any, dict[str, Any]], **values: Any) -> None:
-        self.node = run.make(CaptureNode, {name.replace('__', '.'): value for name, value in values.items()}, camera_factory=plug)
-        self.others = [run.make(*each) for each in more]
-        self.user, self.call, self.eventually = run.manager, run.call, run.eventually
-
-    def status(self, part: str) -> Status:
-        found: Status = status(self.node, part)
-        return found
-
-
-@contextmanager
-def running(domain: int, plug: Plug, *more: tuple[Any, dict[str, Any]], **values: Any) -> Iterator[Bench]:
-    with managed(domain) as run:
-        bench = Bench(run, plug, *more, **values)
-        for node in (*bench.others, bench.node):
-            node.start()
-        yield bench
-
-
-HOG = InferenceNode, {'model': 'hog', 'timeout': 20.0}
 
 
 def test_an_unplugged_camera_is_an_error_until_it_is_back_and_detections_go_on(free_domain: int) -> None:
@@ -226,10 +137,10 @@ def test_a_slow_camera_is_opened_on_its_own_thread_and_a_stop_does_not_wait_for_
     opening, checked = threading.Event(), []
     threads: list[str] = []
 
-    def dead(*_: Any, stopping: Callable[[], bool], **__: Any) -> None:
+    def dead(self: Any, options: CameraOptions) -> None:
         threads.append(threading.current_thread().name)
         opening.set()
-        while not stopping():
+        while not options.stopping():
             time.sleep(0.005)
         raise CameraLostError('stopped')
 
@@ -324,41 +235,6 @@ def test_a_file_that_is_named_and_not_there_is_a_warning_and_the_usual_one_is_no
     assert named.advice == "run camera_calibration, or set 'camera_info_url'"
 
 
-def test_controls_are_parameters_with_the_driver_s_ranges(free_domain: int) -> None:
-    plug = Plug()
-    with running(free_domain, plug, controls__brightness=200) as bench:
-        node = bench.node
-        assert plug.controls['brightness'].value == 200 and node.get_parameter('controls.brightness').value == 200
-        assert node.get_parameter('controls.horizontal_flip').value is False
-        described = bench.call(
-            DescribeParameters, '/capture/describe_parameters', DescribeParameters.Request(names=['controls.brightness', 'controls.gain'])
-        ).descriptors
-        (limits,) = described[0].integer_range
-        assert (limits.from_value, limits.to_value) == (0, 255) and described[1].read_only
-        assert node.set_parameters([Parameter('controls.horizontal_flip', value=True)])[0].successful
-        assert plug.controls['horizontal_flip'].value == 1
-        assert node.set_parameters([Parameter('controls.power_line_frequency', value=2)])[0].successful
-        refused = node.set_parameters([Parameter('controls.power_line_frequency', value=9)])[0]
-        assert not refused.successful and '0 (Disabled), 1 (50 Hz), 2 (60 Hz)' in refused.reason
-        assert not node.set_parameters([Parameter('controls.brightness', value=256)])[0].successful
-        assert node.set_parameters([Parameter('controls.brightness', value=123)])[0].successful
-        bench.eventually(lambda: node.get_parameter('controls.brightness').value == 120)
-        assert plug.controls['brightness'].value == 120, 'the driver rounds, and the parameter shows it'
-
-
-def test_controls_are_set_again_when_the_camera_is_back(free_domain: int) -> None:
-    plug = Plug()
-    with running(free_domain, plug) as bench:
-        assert bench.node.set_parameters([Parameter('controls.brightness', value=50)])[0].successful
-        plug.pull()
-        bench.eventually(lambda: 'unplugged' in bench.status('camera').message or 'plug it in' in bench.status('camera').message)
-        refused = bench.node.set_parameters([Parameter('controls.brightness', value=60)])[0]
-        assert not refused.successful and 'the camera is not there' in refused.reason
-        plug.controls = dict(CONTROLS)
-        plug.present = True
-        bench.eventually(lambda: len(plug.opened) == 2 and plug.controls['brightness'].value == 50)
-
-
 def _threads() -> int:
     return len(list(Path('/proc/self/task').iterdir()))
 
@@ -379,3 +255,58 @@ def test_a_node_that_cannot_be_made_leaves_no_participant(kind: Any, values: dic
         attempt()
     # A thread that was joined is listed until the kernel is through with it.
     until(lambda: _threads() <= before, lambda: f'{_threads()} threads, before: {before}')
+
+
+@pytest.fixture
+def node(free_domain: int) -> Iterator[CaptureNode]:
+    with alone(free_domain, CaptureNode, {'shared_memory': False}) as made:
+        yield made
+
+
+def simulate(node: CaptureNode, on: bool) -> None:
+    assert node.set_parameters([Parameter('use_sim_time', value=on)])[0].successful
+
+
+def tell(node: CaptureNode, time_ns: int) -> None:
+    clock = node.get_clock()
+    clock.set_ros_time_override(Time(nanoseconds=time_ns, clock_type=clock.clock_type))
+
+
+def test_the_system_s_time_until_a_simulation_drives_the_clock_and_after_it(node: CaptureNode) -> None:
+    before = time.time_ns()
+    assert before <= node.now_ns() <= time.time_ns()
+    simulate(node, True)
+    for simulated_ns in (5_000_000_000, 7_000_000_001):
+        tell(node, simulated_ns)
+        assert node.now_ns() == simulated_ns == node.get_clock().now().nanoseconds
+    simulate(node, False)
+    assert node.now_ns() >= before
+
+
+def test_a_simulation_that_tells_no_time_is_a_warning_until_it_does(node: CaptureNode) -> None:
+    def stamped() -> Status:
+        node.camera.clock.stamp(time.monotonic_ns(), CaptureClock.MONOTONIC)
+        return status(node, 'clock')
+
+    simulate(node, True)
+    found = stamped()
+    assert found.level is Level.WARN and found.message.startswith('use_sim_time is true and no /clock has come')
+    assert 'ros2 bag play --clock' in found.advice
+    tell(node, 5)
+    for _ in range(2):  # it may pause
+        assert (stamped().level, stamped().message) == (Level.OK, 'simulated')
+    simulate(node, False)
+    assert 'use_sim_time' not in stamped().message
+
+
+@pytest.mark.parametrize('ahead_ns', [-400_000, 0, 400_000])
+def test_a_simulation_at_the_time_of_day_is_known_for_one(node: CaptureNode, ahead_ns: int) -> None:
+    stamps, now = node.camera.clock, time.time_ns()
+    simulate(node, True)
+    for simulated_ns in (now + ahead_ns, now + ahead_ns + 5):
+        tell(node, simulated_ns)
+        assert stamps.stamp(time.monotonic_ns(), CaptureClock.MONOTONIC) == simulated_ns
+    assert stamps.statistics().simulated and stamps.statistics().steps == 0
+    simulate(node, False)
+    stamps.stamp(time.monotonic_ns(), CaptureClock.MONOTONIC)
+    assert not stamps.statistics().simulated and stamps.statistics().steps == 1

@@ -11,7 +11,7 @@ import pytest
 from nodes.ros_kit import alone
 
 from zc_perception.camera import argus, libcamera
-from zc_perception.camera.camera import Camera, CameraStatistics
+from zc_perception.camera.camera import Camera, CameraOptions, CameraStatistics
 from zc_perception.camera.clock import ClockStatistics, StampClock
 from zc_perception.camera.gstreamer import camera as gstreamer_camera
 from zc_perception.camera.supervisor import CameraCondition, CameraState
@@ -178,8 +178,8 @@ def test_a_slow_pipeline_is_not_silent(
     monkeypatch.setattr(getattr(module, kind), '__init__', double)
     defaults = {spec.name: spec.default for spec in CAMERA_SPECS}
     given = {**defaults, 'camera': kind.removesuffix('Camera').lower(), 'pipeline': 'videotestsrc', **values}
-    CameraFactory(given, time.time_ns, CopyLedger()).open('')
-    assert double.call_args.kwargs['watchdog_s'] == expected
+    CameraFactory(CameraOptions(given, time.time_ns, CopyLedger())).open('')
+    assert double.call_args.args[1].pipeline_silence_s() == expected
 
 
 class PooledCamera(CountingCamera):
@@ -191,7 +191,7 @@ class PooledCamera(CountingCamera):
         super().__init__()
         self.found = PoolStatistics(4, {SlotState.FREE: 1, SlotState.LEASED: 3}, {'inference': 2}, 0, {}, 0, 0)
         held = [('inference', 0, 0.5), ('inference', 2, 4.25), ('overlay', 0, 0.1), ('camera', 1, 0.01)]
-        self.pool = Mock(holdings=lambda: tuple(Holding(who, index, 7, seconds, False) for who, index, seconds in held))
+        self.pool = Mock(holdings=lambda: tuple(Holding(who, index, 7, seconds) for who, index, seconds in held))
 
     def pool_statistics(self) -> PoolStatistics:
         return self.found
@@ -211,7 +211,7 @@ def look_at_pool(camera: PooledCamera, counters: CaptureCounters) -> Status:
         ({'abandoned': 1}, '1 frame(s) were forgotten lately, not released', 'call release(), or use with'),
         ({'retired': 1}, '1 slot(s) retired and 0 release fence(s) failed lately', 'dmesg'),
         ({'fence_errors': 2}, '0 slot(s) retired and 2 release fence(s) failed lately', 'dmesg'),
-        ({'replacement_failures': 1, 'last_failure': 'no memory'}, 'given back: no memory', 'free memory'),
+        ({'failures': 1, 'last_failure': 'no memory'}, 'given back: no memory', 'free memory'),
     ],
 )
 def test_what_goes_wrong_with_slots_is_said_for_a_while(counts: dict[str, Any], message: str, advice: str) -> None:

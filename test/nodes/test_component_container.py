@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 from composition_interfaces.srv import LoadNode
-from nodes.container_kit import Client, Container, client, install, until
+from nodes.container_kit import Client, Container, client, install
 from rcl_interfaces.msg import Parameter as ParameterMessage
 from rcl_interfaces.msg import ParameterValue
 from rcl_interfaces.srv import GetParameters, ListParameters
 from rclpy.node import NodeNameNonExistentError
+from waiting import until
 
 KNOWN_EXTRAS = (
     'forward_global_arguments', 'enable_rosout', 'use_intra_process_comms', 'enable_topic_statistics', 'start_parameter_services',
@@ -255,16 +256,6 @@ def test_a_log_level_is_the_component_s_alone_and_ends_with_it(zoo: Client, cont
     zoo.loaded('Quiet', node_name='silent')
     container.wait_for('/silent: size 1')
     assert container.output.count('made, debug') == said
-
-
-def test_what_a_constructor_prints_is_shown_at_once(zoo: Client, container: Container) -> None:
-    zoo.loaded('Quiet', node_name='printing')
-    container.wait_for('/printing: size 1')
-
-
-def test_a_loaded_component_is_spun(zoo: Client) -> None:
-    zoo.loaded('Ticking', node_namespace='/zoo')
-    zoo.hears('/zoo/ticking/ticks')
 
 
 def test_a_constructor_may_spin_for_a_while(zoo: Client) -> None:

@@ -11,10 +11,9 @@ import rclpy
 from composition_interfaces.srv import ListNodes, LoadNode, UnloadNode
 from rclpy.node import Node
 
-from zc_perception.errors import one_line
 from zc_perception.nodes.container import manager
 from zc_perception.nodes.container.executor import ContainerExecutor
-from zc_perception.nodes.container.manager import ComponentManager, LoadError, construct, node_options
+from zc_perception.nodes.container.manager import ComponentManager, construct, node_options
 
 WAIT_S = 60.0
 
@@ -69,35 +68,6 @@ def test_however_a_step_of_its_end_fails_the_component_is_forgotten_and_who_wait
     assert said[0].startswith("'/plain': destroy_node() failed, unloading goes on:\nTraceback")
 
 
-def test_an_executor_that_takes_no_node_leaves_nothing_of_it(container: ComponentManager, monkeypatch: pytest.MonkeyPatch) -> None:
-    stopped: list[str] = []
-    monkeypatch.setattr(Plain, 'stop', lambda node: stopped.append(node.get_name()), raising=False)
-
-    def half_way(executor: ContainerExecutor, node: Node) -> bool:
-        real(executor, node)
-        raise TypeError('no \udcff room')
-
-    real = ContainerExecutor.add_node
-    with monkeypatch.context() as patch:
-        patch.setattr(ContainerExecutor, 'add_node', half_way)
-        answer = load(container)
-    assert not answer.success
-    assert answer.error_message.startswith("The container can't spin it: TypeError: no \\udcff room")
-    assert listed(container) == []
-    assert stopped == ['plain']
-    assert container._executor is not None
-    assert not container._executor.get_nodes(), 'it would be waited for, though it is destroyed'
-
-
-def test_an_answer_is_text_that_can_be_sent(container: ComponentManager, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(package: str, plugin: str) -> type[Node]:
-        raise LoadError('/opt/\udcff is no module\0')
-
-    monkeypatch.setattr(manager, 'load_class', refuse)
-    answer = load(container)
-    assert (answer.success, answer.error_message) == (False, '/opt/\\udcff is no module\\x00')
-
-
 def test_a_loop_of_spin_once_in_a_constructor_is_named_and_goes_on(context: rclpy.Context, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(manager, '_SLOW_AFTER_S', 0.01)
     said: list[str] = []
@@ -143,21 +113,3 @@ def test_a_constructor_that_only_waits_is_not_told_of_spinning(context: rclpy.Co
     construct(Waits, options, warn).destroy_node()
     assert said
     assert not any('it spins' in text for text in said)
-
-
-class Bad(Exception):
-    def __init__(self, words: Any) -> None:
-        self._words = words
-
-    def __str__(self) -> str:
-        return self._words  # type: ignore[no-any-return]
-
-
-@pytest.mark.parametrize(
-    ('words', 'expected'),
-    [('a\n b\tc', 'Bad: a b c'), ('\ud800x\udcff', 'Bad: \\ud800x\\udcff'), ('a\0b', 'Bad: a\\x00b'), ('', 'Bad'), (None, 'Bad')],
-)
-def test_an_exception_in_one_line_can_always_be_sent(words: Any, expected: str) -> None:
-    text = one_line(Bad(words))
-    assert text == expected
-    assert text.encode()

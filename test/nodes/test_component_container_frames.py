@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from nodes.container_kit import Client, Container, client, install, until
+from nodes.container_kit import Client, Container, client, install
+from waiting import until
 
 from zc_perception.link.rungs import IN_PROCESS, ROS_MESSAGE
 from zc_perception.observe.frame_log import FoundFrameLogs, RecordKind, find_frame_logs

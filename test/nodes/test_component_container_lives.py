@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from nodes.container_kit import TIMEOUT_S, Client, Container, client, install, until
+from nodes.container_kit import TIMEOUT_S, Client, Container, client, install
+from waiting import until
 
 CYCLES = 50
 ENDS_S = 30.0

@@ -135,13 +135,6 @@ def test_a_key_that_nobody_knows_is_a_warning_with_the_nearest_name(run: Managed
     assert "parameter 'global_of_another_package' is unknown" in said
 
 
-def test_a_key_of_another_of_our_nodes_is_none(run: Managed, capfd: pytest.CaptureFixture[str]) -> None:
-    everybodys = {'slots': 8, 'score_threshold': 0.5, 'scale': 1.0, 'max_frames': 3, 'controls.gain': 1, 'autostart': False}
-    for kind, values in KINDS.values():
-        run.make(kind, everybodys | values)
-    assert 'is unknown' not in capfd.readouterr().err
-
-
 def test_quality_of_service_of_a_topic_of_another_of_our_nodes_is_none(run: Managed, capfd: pytest.CaptureFixture[str]) -> None:
     ends = ('/image_raw.publisher', '/image_raw.subscription', '/rear/image_raw.publisher', '/detections.subscription')
     everybodys = {f'qos_overrides.{end}.depth': 2 for end in ends}
@@ -229,22 +222,3 @@ def test_a_late_consumer_that_gets_no_buffers_is_named_and_the_camera_goes_on(ru
     assert status(capture, 'negotiation').level is Level.OK
     count = capture.publisher.statistics().published
     run.eventually(lambda: capture.publisher.statistics().published >= count + 5)
-
-
-def test_unknown_qos_overrides_and_impossible_ones_are_refused(run: Managed) -> None:
-    def qos(policy: str, value: Any, topic: str = '/image_raw', end: str = 'publisher') -> dict[str, Any]:
-        return {**SMALL, f'qos_overrides.{topic}.{end}.{policy}': value}
-
-    for values, message in (
-        (qos('depth', 0), 'depth 0: keep-last needs at least 1'),
-        (qos('reliability', 'sometimes'), 'it must be reliable or best_effort'),
-        (qos('depth', 'deep'), "'qos_overrides./image_raw.publisher"),
-        ({**qos('durability', 'transient_local'), 'qos_overrides./image_raw.publisher.history': 'keep_all'}, 'pin every frame for ever'),
-        ({**qos('durability', 'transient_local'), 'qos_overrides./image_raw.publisher.depth': 6}, 'would pin 6 of 8 slots'),
-    ):
-        with pytest.raises(ConfigError, match=message):
-            run.make(components.CaptureNode, values)
-    node = run.make(components.CaptureNode, qos('reliability', 'best_effort'))
-    (info,) = node.get_publishers_info_by_topic('/image_raw')
-    assert info.qos_profile.reliability.name == 'BEST_EFFORT'
-    assert node.parameters.unknown() == []

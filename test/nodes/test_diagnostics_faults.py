@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from nodes.fault_kit import SIZE, Fleet, fleet
-from nodes.service_clients import wait_until_known
+import rclpy
+from nodes.fault_kit import FaultyAccelerator, Reader, fleet
+from nodes.ros_kit import overrides, spun
 from rclpy.parameter import Parameter
 from rclpy.qos import QoSProfile
-from sensor_msgs.msg import CameraInfo, Image
-from sensor_msgs.srv import SetCameraInfo
+from sensor_msgs.msg import Image
 
 from zc_perception.camera import supervisor
 from zc_perception.frame import Frame
 from zc_perception.link.endpoints import AdaptedSubscription
 from zc_perception.link.image_conversion import frame_adapter
+from zc_perception.nodes.inference import InferenceNode
+from zc_perception.nodes.overlay import OverlayNode
 from zc_perception.nodes.recorder import RecorderNode
 from zc_perception.npu import recovering_device
 from zc_perception.npu.metis_card import HostTree
 from zc_perception.observe import recent
 
-WARN, ERROR = 1, 2
+OK, WARN, ERROR = 0, 1, 2
 
 
 @pytest.fixture(autouse=True)
@@ -96,13 +99,23 @@ def test_a_plain_publisher_on_the_topic_costs_copies(copy_free: str, level: int,
         run.well('inference: link')
 
 
-def test_an_accelerator_that_is_lost(free_domain: int) -> None:
+def test_an_accelerator_that_is_lost(free_domain: int, logged: Callable[[], str]) -> None:
     with fleet(free_domain) as run:
+        first, part = run.inference.accelerator, 'inference: accelerator'
         run.accelerator.present = False
-        run.shows('inference: accelerator', ERROR, 'recovering since', 'no card: check lspci', 'dmesg | grep -i metis')
+        run.shows(part, ERROR, 'recovering since', 'attempt ', 'last error: no card: check lspci', 'dmesg | grep -i metis')
+        assert (run.reader.values(part)['device_losses'], run.reader.values(part)['recovered']) == ('1', '0')
+        frozen = run.inference.processed
+        run.until(lambda: int(run.reader.values(part)['refused_recovering']) > 5, 'frames that are dropped meanwhile, and counted')
+        assert run.inference.processed - frozen <= 1 and isinstance(first, FaultyAccelerator) and first.closed
         run.accelerator.present = True
-        run.well('inference: accelerator')
+        run.well(part)
+        assert run.reader.values(part)['recovered'] == '1' and run.inference.accelerator is not first
         run.well('inference: detections')
+        run.until(lambda: run.inference.processed > frozen + 5, 'detections again')
+        run.until(lambda: 'the device is back' in logged(), 'a line in the log')
+        assert logged().count('the device was lost: ') == 1
+    assert run.inference.accelerator.closed, 'the node closes the last one'
 
 
 def test_an_accelerator_that_is_too_late(free_domain: int) -> None:
@@ -191,31 +204,7 @@ def test_a_clock_that_is_set(free_domain: int, step_ns: int) -> None:
         run.camera.clock_ns = step_ns
         run.shows('capture: clock', WARN, 'the ROS clock was set', 'let chrony or ptp4l slew it')
         run.well('capture: clock')
-        assert {value.key: value.value for value in run.reader.last['capture: clock'].values}['clock_steps'] == '1'
-
-
-def _calibrate(run: Fleet, width: int, height: int) -> None:
-    client = run.reader.node.create_client(SetCameraInfo, '/set_camera_info')
-    wait_until_known(client, run.reader.node, run.capture)
-    info = CameraInfo(width=width, height=height, distortion_model='plumb_bob', d=[0.0] * 5)
-    info.k = [100.0, 0.0, width / 2, 0.0, 100.0, height / 2, 0.0, 0.0, 1.0]
-    info.r = [1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 1.0]
-    info.p = [100.0, 0.0, width / 2, 0.0, 0.0, 100.0, height / 2, 0.0, 0.0, 0.0, 1.0, 0.0]
-    future = client.call_async(SetCameraInfo.Request(camera_info=info))
-    run.until(future.done, 'an answer')
-    assert future.result().success, future.result().status_message
-    run.reader.node.destroy_client(client)
-
-
-def test_a_calibration_of_another_size(free_domain: int, tmp_path: Path) -> None:
-    with fleet(free_domain, capture={'camera_info_url': f'file://{tmp_path}/lens.yaml'}) as run:
-        _calibrate(run, *SIZE)
-        run.well('capture: calibration')
-        _calibrate(run, 640, 480)
-        run.shows('capture: calibration', WARN, '640x480', 'calibrate at this size')
-        assert run.reader.last['capture: calibration'].message.count('calibrate at this size') == 1
-        _calibrate(run, *SIZE)
-        run.well('capture: calibration')
+        assert run.reader.values('capture: clock')['clock_steps'] == '1'
 
 
 def test_an_import_cache_that_is_of_no_use(free_domain: int) -> None:
@@ -272,3 +261,48 @@ def test_a_disk_that_is_full(free_domain: int, tmp_path: Path) -> None:
         finally:
             recorder.stop()
             recorder.destroy_node()
+
+
+PERIOD_S = 0.05
+WIDTH, HEIGHT = 64, 128
+
+
+class Foreigner(Reader):
+    """Another program: publishes pictures of an encoding that may change, and reads ``/diagnostics``."""
+
+    def __init__(self, domain: int) -> None:
+        super().__init__(domain)
+        self.encoding, self.pixel_bytes = 'mono16', 2
+        self._sent = 0
+        self._images = self.node.create_publisher(Image, 'image_raw', 2)
+        self.node.create_subscription(Image, 'detections/image', lambda _: None, 2)
+        self.node.create_timer(PERIOD_S, self._send)
+
+    def _send(self) -> None:
+        self._sent += 1
+        image = Image(width=WIDTH, height=HEIGHT, encoding=self.encoding, step=WIDTH * self.pixel_bytes)
+        image.header.frame_id, image.header.stamp.sec, image.header.stamp.nanosec = 'lens', 1000, self._sent
+        image.data = bytes(image.step * HEIGHT)
+        self._images.publish(image)
+
+
+def test_each_node_says_that_messages_cannot_be_converted_and_nobody_blames_the_camera(
+    context: rclpy.Context, free_domain: int, tmp_path: Path
+) -> None:
+    with Foreigner(free_domain) as foreigner:
+        nodes = [
+            InferenceNode(context=context, parameter_overrides=overrides({'model': 'hog', 'timeout': 20.0})),
+            OverlayNode(context=context),
+            RecorderNode(context=context, parameter_overrides=overrides({'path': str(tmp_path / 'a.zcr')})),
+        ]
+        with spun(context, *nodes):
+            for name in ('inference', 'overlay', 'recorder'):
+                foreigner.comes_to(f'{name}: link', WARN, 'message(s) could not be converted lately')
+            foreigner.comes_to('overlay: overlay', WARN, 'no picture: ', 'message(s) could not be converted lately')
+            foreigner.comes_to('inference: detections', ERROR, 'no frame could be converted lately', 'see part link')
+            foreigner.encoding, foreigner.pixel_bytes = 'rgb8', 3
+            foreigner.comes_to('inference: detections', OK, 'frames per second')
+            foreigner.comes_to('overlay: overlay', OK)
+            # What came before is usual by now: its end is not the camera's.
+            foreigner.encoding, foreigner.pixel_bytes = 'mono16', 2
+            foreigner.comes_to('inference: detections', ERROR, 'no frame could be converted lately', 'see part link')

@@ -280,7 +280,7 @@ def test_controls_are_not_set_when_another_parameter_of_the_set_is_refused(bench
 
 def test_label_info_says_the_threshold_in_force(bench: Bench) -> None:
     from rclpy.qos import DurabilityPolicy
-    from vision_msgs.msg import LabelInfo
+    from vision_msgs.msg import Detection2DArray, LabelInfo
 
     seen: list[float] = []
     qos = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
@@ -288,6 +288,10 @@ def test_label_info_says_the_threshold_in_force(bench: Bench) -> None:
     bench.run.eventually(lambda: seen)
     bench.set('inference', 'score_threshold', 0.25)
     bench.run.eventually(lambda: seen[-1] == 0.25)
+    arrays: list[Detection2DArray] = []
+    bench.set('inference', 'score_threshold', 1.0)
+    bench.run.manager.create_subscription(Detection2DArray, 'detections', arrays.append, QoSProfile(depth=5))
+    bench.run.eventually(lambda: len(arrays) > WITHIN and not arrays[-1].detections, 'an empty array where nothing was found')
     bench.set('inference', 'score_threshold', -1.0)
     bench.run.eventually(lambda: seen[-1] == 0.6)
 

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from nodes.format_kit import PERIOD, START, Boxes, check_same_boxes, record_road
 from nodes.programs import PlainSubscriber, Program, parameters
-from nodes.ros_kit import ros, spun, until
+from nodes.ros_kit import ros, spun
 from numpy.typing import NDArray
+from waiting import until
 
 from zc_perception.camera.recording import SUFFIX
 from zc_perception.camera.scene import RoadScene

@@ -5,7 +5,6 @@ from __future__ import annotations
 import grp
 import os
 import pwd
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from types import SimpleNamespace
@@ -13,7 +12,9 @@ from typing import Any, cast
 
 import pytest
 import rclpy
+from link.shared_memory.memory_link import connected
 from rclpy.qos import QoSProfile
+from waiting import until
 
 from zc_perception.errors import ConfigError
 from zc_perception.frame import Frame
@@ -133,11 +134,9 @@ def test_the_publisher_s_log_warns_of_a_consumer_that_was_granted_fewer_frames_t
     served.links.server.set_pool(make_pool(slots=5))
     path = served.links.server.path
     with SharedMemoryClient(path, name='modest', window=1) as modest, SharedMemoryClient(path, name='greedy', window=4) as greedy:
-        modest.connect(60.0)
-        greedy.connect(60.0)
-        deadline = time.monotonic() + 60.0
-        while 'or end other consumers\n' not in logged() and time.monotonic() < deadline:
-            time.sleep(0.01)
+        for client in (modest, greedy):
+            connected(client)
+        until(lambda: 'or end other consumers\n' in logged(), logged)
         values = dict(served.links.status().values)
     modest_line, greedy_line = (next((line for line in logged().splitlines() if f'{name}#' in line), '') for name in ('modest', 'greedy'))
     assert '[INFO]' in modest_line and modest_line.endswith('is connected: window 1, depth 1')

@@ -15,12 +15,13 @@ import pytest
 import rclpy
 from nodes.managed import status
 from nodes.programs import environment
-from nodes.ros_kit import WAIT_S, overrides, ros, spun, until
+from nodes.ros_kit import WAIT_S, overrides, ros, spun
 from nodes.tiled_camera import NVIDIA_BLOCK, TiledCamera, content
 from rclpy.node import Node
 from rclpy.qos import DurabilityPolicy, QoSProfile
 from sensor_msgs.msg import CompressedImage, Image
 from std_msgs.msg import String
+from waiting import until
 
 from zc_perception import Frame, FrameSubscription
 from zc_perception.errors import NegotiationError

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -14,21 +13,19 @@ from lifecycle_msgs.msg import Transition
 from lifecycle_msgs.srv import ChangeState, GetState
 from nodes.managed import ACTIVATE, CLEANUP, CONFIGURE, DEACTIVATE, Managed, given_back, held, settle, status, threads_named
 from nodes.programs import Program, parameters
+from nodes.ros_kit import wait_until_known
 from rcl_interfaces.msg import Parameter as ParameterMessage
 from rcl_interfaces.msg import ParameterType, ParameterValue
 from rcl_interfaces.srv import SetParameters
 from rclpy.parameter import Parameter
+from std_srvs.srv import Trigger
 from vision_msgs.msg import Detection2DArray
 
-from zc_perception.camera.synthetic import SyntheticCamera
-from zc_perception.errors import CameraLostError, ConfigError
-from zc_perception.memory.heaps import SealedMemfd
-from zc_perception.memory.ledger import CopyLedger
+from zc_perception.errors import ConfigError
 from zc_perception.nodes.capture import CaptureNode
 from zc_perception.nodes.inference import InferenceNode
 from zc_perception.nodes.overlay import OverlayNode
 from zc_perception.nodes.perception import PerceptionGraph
-from zc_perception.npu.cpu import CpuAccelerator
 from zc_perception.observe.diagnostics import Level
 
 pytestmark = pytest.mark.usefixtures('ros_home')
@@ -183,34 +180,15 @@ def test_the_executor_serves_others_during_a_transition(run: Managed, monkeypatc
         return opened(identity)
 
     node._camera_factory = slow
-    done: list[bool] = []
-    with Asking(run, node, done):
-        assert entered.wait(60)
-        assert run.state(node) == 'configuring', 'its own state can be asked for'
-        assert run.change(other, CONFIGURE) and not done
-        go_on.set()
-    assert done == [True]
-
-
-class Asking:
-    """Asks for configure from a thread of its own, since the answer comes late."""
-
-    def __init__(self, run: Managed, node: Any, done: list[bool]) -> None:
-        self._thread = threading.Thread(target=self._ask, args=(run, node, done))
-
-    @staticmethod
-    def _ask(run: Managed, node: Any, done: list[bool]) -> None:
-        other = Managed(int(os.environ['ROS_DOMAIN_ID']))
-        try:
-            done.append(other.change(node, CONFIGURE))
-        finally:
-            other.close()
-
-    def __enter__(self) -> None:
-        self._thread.start()
-
-    def __exit__(self, *exception: object) -> None:
-        self._thread.join(60)
+    client = run.manager.create_client(ChangeState, '/capture/change_state')
+    wait_until_known(client, run.manager, node)
+    configured = client.call_async(ChangeState.Request(transition=Transition(id=CONFIGURE)))
+    run.eventually(entered.is_set)
+    assert run.state(node) == 'configuring', 'its own state can be asked for'
+    assert run.change(other, CONFIGURE) and not configured.done()
+    go_on.set()
+    run.eventually(configured.done)
+    assert configured.result().success
 
 
 def test_what_can_be_mended_leaves_the_node_unconfigured_with_its_reason(run: Managed) -> None:
@@ -239,28 +217,13 @@ def test_an_unforeseen_error_is_recovered_from_by_configuring_again(where: str, 
 
     monkeypatch.setattr(node, where, failing)
     steps = [CONFIGURE, ACTIVATE, DEACTIVATE, CLEANUP]
-    results = [run.change(node, step) for step in steps[: steps.index({'_agree': CONFIGURE, '_activate': ACTIVATE, '_deactivate': DEACTIVATE, '_cleanup': CLEANUP}[where]) + 1]]  # fmt: skip  # noqa: E501
+    results = [run.change(node, step) for step in steps[: ['_agree', '_activate', '_deactivate', '_cleanup'].index(where) + 1]]
     assert results[-1] is False and all(results[:-1]) and run.state(node) == 'unconfigured'
     assert 'RuntimeError: the lens fell off' in status(node, 'lifecycle').message
     run.eventually(lambda: given_back(before), f'{held()}, before: {before}')
     assert run.change(node, CONFIGURE) and run.change(node, ACTIVATE)
     run.eventually(lambda: frames(node) >= 3)
     assert status(node, 'lifecycle').level is Level.OK
-
-
-def test_a_camera_that_is_not_there_at_configure_is_waited_for(run: Managed) -> None:
-    present: list[bool] = []
-
-    def plug(identity: str) -> SyntheticCamera:
-        if not present:
-            raise CameraLostError("camera '/dev/video0' can't be opened: No such device; plug it in")
-        return SyntheticCamera(128, 96, 60.0, 'lens', seed=1, heap=SealedMemfd(), now_ns=time.time_ns, ledger=CopyLedger())
-
-    node = run.make(CaptureNode, {'autostart': False}, camera_factory=plug)
-    assert run.change(node, CONFIGURE) and run.change(node, ACTIVATE) and run.state(node) == 'active'
-    assert status(node, 'camera').level is Level.ERROR and 'plug it in' in status(node, 'camera').message
-    present.append(True)
-    run.eventually(lambda: frames(node) >= 3)
 
 
 def test_a_start_that_cannot_be_is_an_exception_for_the_program(run: Managed) -> None:
@@ -341,15 +304,59 @@ def test_a_program_without_autostart_waits_for_a_manager(run: Managed, free_doma
         assert program.interrupt() == 0, program.output
 
 
-def test_a_lost_accelerator_does_not_keep_a_node_from_being_cleaned_up(run: Managed) -> None:
-    made: list[CpuAccelerator] = []
+def refusal(node: Any) -> str:
+    """Of a parameter that isn't dynamic."""
+    done = node.set_parameters([Parameter('slots', value=node.parameters['slots'] + 1)])[0]
+    return '' if done.successful else str(done.reason)
 
-    def factory() -> CpuAccelerator:
-        made.append(CpuAccelerator(CopyLedger(), 1))
-        return made[-1]
 
-    node = run.make(InferenceNode, {**HOG, 'autostart': False}, accelerator_factory=factory)
-    for _ in range(3):
-        for step in (CONFIGURE, ACTIVATE, DEACTIVATE, CLEANUP):
-            assert run.change(node, step)
-    assert len(made) == 3, 'each configure opens it anew'
+def test_each_state_has_its_own_advice(run: Managed) -> None:
+    node = run.make(CaptureNode, {**SMALL, 'autostart': False})
+    steps: list[tuple[Callable[[], Any] | None, str, str, str]] = [
+        (None, 'unconfigured', '', 'ros2 lifecycle set /capture configure'),
+        (node.trigger_configure, 'inactive', 'ros2 lifecycle set /capture cleanup', 'ros2 lifecycle set /capture activate'),
+        (node.trigger_activate, 'active', 'ros2 lifecycle set /capture deactivate and cleanup', ''),
+        (node.trigger_deactivate, 'inactive', 'ros2 lifecycle set /capture cleanup', 'ros2 lifecycle set /capture activate'),
+        (node.trigger_shutdown, 'finalized', "parameter 'slots' can't change now, the node is finalized: restart it with that value",
+         'only a restart brings it back'),
+    ]  # fmt: skip
+    for step, state, against_setting, against_snapshot in steps:
+        if step is not None:
+            step()
+        reason = refusal(node)
+        assert node.state == state and (against_setting in reason if against_setting else not reason)
+        assert ('lifecycle set' in reason) == (state in ('inactive', 'active'))
+        if against_snapshot:
+            message = run.call(Trigger, '/capture/snapshot', Trigger.Request()).message
+            assert message == f'no snapshot: the node is {state}, and no frames flow; {against_snapshot}'
+            assert status(node, 'lifecycle').advice == against_snapshot
+
+
+def test_parts_that_are_referred_to_are_there(run: Managed) -> None:
+    node = run.make(CaptureNode, {**SMALL, 'autostart': False})
+
+    def camera_is_told_of() -> bool:
+        return any(each.part == 'camera' for each in node.collect_diagnostics())
+
+    for step in (None, node.trigger_configure, node.trigger_activate, node.trigger_deactivate, node.trigger_cleanup, node.trigger_shutdown):
+        if step is not None:
+            step()
+        found = status(node, 'negotiation')
+        assert 'part camera' not in found.advice or camera_is_told_of()
+        if node.state in ('unconfigured', 'finalized'):
+            assert found.level is Level.OK and found.message == f'nothing to agree on: the node is {node.state}'
+        elif node.state == 'active':
+            assert found.level is Level.OK
+        else:
+            told = status(node, 'camera')
+            assert (told.message, told.advice) == ('not started', 'start or activate the node'), 'nobody wants frames'
+
+
+def test_a_disagreement_is_told_on_with_what_helps(run: Managed) -> None:
+    node = run.make(CaptureNode, {**SMALL, 'autostart': False, 'participants': ['x: NV12; stride_align=256; max_stride=128']})
+    node.trigger_configure()
+    found = status(node, 'negotiation')
+    assert found.level is Level.ERROR and found.advice.endswith('then configure the node again or restart it')
+    node.trigger_shutdown()
+    found = status(node, 'negotiation')
+    assert found.level is Level.ERROR and found.advice.endswith('then restart the node')

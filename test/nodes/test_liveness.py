@@ -10,14 +10,16 @@ from typing import Any
 
 import pytest
 import rclpy
-from nodes.ros_kit import overrides, spun, until
+from nodes.ros_kit import overrides, spun
+from waiting import until
 
 from zc_perception.camera.camera import CameraStatistics
 from zc_perception.camera.supervisor import CameraCondition, CameraState
 from zc_perception.errors import CameraLostError
 from zc_perception.nodes.capture import CaptureNode
-from zc_perception.nodes.liveness import PATIENCE_S, Liveness, camera_given_up, camera_progress
 from zc_perception.nodes.perception import PerceptionGraph
+from zc_perception.nodes.perception_node import PATIENCE_S
+from zc_perception.nodes.service import Liveness
 
 
 @dataclass
@@ -133,11 +135,12 @@ def test_a_camera_s_progress_counts_while_its_silence_would_say_something(
     state: CameraState, framerate: float, progress: int | None
 ) -> None:
     supervisor: Any = SimpleNamespace(camera=SimpleNamespace(framerate=framerate), condition=CameraCondition(state, 'a reason'))
-    counters: Any = SimpleNamespace(total=lambda: CameraStatistics(5, 2, 0))
-    assert camera_progress(supervisor, counters) == progress
+    counters = SimpleNamespace(total=lambda: CameraStatistics(5, 2, 0))
+    node: Any = SimpleNamespace(_flowing=True, parameters={'camera': 'v4l2'}, supervisor=supervisor, _counters=counters)
+    assert CaptureNode.progress(node) == progress
+    assert CaptureNode.given_up(node) == ('a reason' if state is CameraState.FAILED else '')
     supervisor.camera = None
-    assert camera_progress(supervisor, counters) is None
-    assert camera_given_up(supervisor) == ('a reason' if state is CameraState.FAILED else '')
+    assert CaptureNode.progress(node) is None
 
 
 def test_real_nodes_say_how_far_they_are(context: rclpy.Context) -> None:

@@ -28,12 +28,6 @@ def ros_refuses(name: str) -> bool:
         return True
 
 
-@pytest.mark.parametrize('name', ['front', 'front_left', '_x', 'a__b', 'truck/front', 'a/b2/c', 'F'])
-def test_what_ros_takes_is_one(name: str) -> None:
-    check_namespace(name, 'x')
-    assert not ros_refuses(name)
-
-
 @pytest.mark.parametrize('name', ['a//b', 'a/', '4x', 'a/4x', 'front-left', 'a b', 'ä', 'a\n', 'a.b', '~', '*'])
 def test_what_ros_refuses_is_none_and_the_message_says_what_is(name: str) -> None:
     with pytest.raises(ConfigError) as refusal:

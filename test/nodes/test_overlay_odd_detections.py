@@ -26,24 +26,14 @@ NAN, INF = math.nan, math.inf
 #: x, y, width, height, class_id, score: none of them is what a good model gives, each comes over the wire.
 DRAWN: dict[str, tuple[float, float, float, float, str, float]] = {
     'far away': (1e12, -1e12, 1e12, 1e12, '1', 0.5),
-    'as far as a double goes': (1e308, 100.0, 1e307, 10.0, '1', 0.5),
-    'larger than the world': (0.0, 0.0, 1e300, 1e300, '1', 0.5),
     'turned inside out': (300.0, 200.0, -50.0, -1e15, '1', 0.5),
-    'a class of 400 digits': (300.0, 100.0, 50.0, 50.0, '7' * 400, 0.5),
     'a class of 5000 digits': (300.0, 100.0, 50.0, 50.0, '7' * 5000, 0.5),
     'a class of many words': (300.0, 100.0, 50.0, 50.0, 'Größe \U0001f697\n' * 10_000, 0.5),
-    'digits that are no number': (300.0, 100.0, 50.0, 50.0, '²³', 0.5),
-    'no class': (300.0, 100.0, 50.0, 50.0, '', 0.5),
-    'as certain as a double goes': (300.0, 100.0, 50.0, 50.0, '1', -1e308),
 }
 LEFT_OUT: dict[str, tuple[float, float, float, float, str, float]] = {
     'NaN': (NAN, NAN, NAN, NAN, '1', 0.5),
-    'a NaN of width': (300.0, 100.0, NAN, 50.0, '1', 0.5),
     'infinite': (INF, -INF, 10.0, 10.0, '1', 0.5),
-    'infinitely high': (300.0, 100.0, 10.0, INF, '1', 0.5),
-    'beyond a double': (1e308, 100.0, 1.7e308, 10.0, '1', 0.5),
     'infinitely certain': (300.0, 100.0, 50.0, 50.0, '1', INF),
-    'of unknown certainty': (300.0, 100.0, 50.0, 50.0, '1', NAN),
 }
 GOOD = (150.0, 250.0, 100.0, 80.0, '0', 0.9)
 

@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 from npu.json_schema import conforms
 
 from zc_perception.errors import ConfigError
-from zc_perception.nodes.launching.parameter_file import ParameterFile
 from zc_perception.nodes.params import schema
 from zc_perception.nodes.params.kinds import node_kinds
 from zc_perception.nodes.params.spec import ParameterSpec
+from zc_perception.nodes.params.verdict import check_file
+from zc_perception.nodes.params.yaml_file import read_parameter_yaml
 
 CONFIG = Path(__file__).resolve().parents[2] / 'config'
 SCHEMA_FILE = CONFIG / 'perception.schema.json'
@@ -38,28 +39,11 @@ def test_the_schema_in_the_repository_is_the_nodes_declarations() -> None:
     assert SCHEMA_FILE.read_text(encoding='utf-8') == schema.text(), f'write it anew: {WRITE}'
 
 
-def test_the_program_writes_and_prints_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert schema.main([str(tmp_path / 'x.json')]) == 0
-    assert schema.main([]) == 0
-    assert (tmp_path / 'x.json').read_text(encoding='utf-8') == capsys.readouterr().out == schema.text()
-
-
-def test_the_files_are_all_there() -> None:
-    assert set(FILES) >= {'perception.yaml', 'sim.yaml', 'v4l2.yaml', 'jetson_metis.yaml', 'stereo.yaml', 'multi_camera.yaml'}
-
-
 @pytest.mark.parametrize('name', FILES)
 def test_each_shipped_file_suits_the_schema_and_names_it_for_editors(name: str) -> None:
     text = (CONFIG / name).read_text(encoding='utf-8')
     assert text.splitlines()[0] == f'# yaml-language-server: $schema={SCHEMA_FILE.name}'
     assert conforms(yaml.safe_load(text), SCHEMA)
-
-
-@pytest.mark.parametrize('name', FILES)
-def test_each_parameter_of_a_shipped_file_has_a_comment(name: str) -> None:
-    lines = (CONFIG / name).read_text(encoding='utf-8').splitlines()
-    bare = [line for line in lines if re.match(r'    \w', line) and ' # ' not in line]
-    assert not bare
 
 
 @pytest.mark.parametrize('name', FILES)
@@ -77,14 +61,14 @@ def test_the_schema_refuses_a_shipped_file_with_one_word_or_value_wrong(name: st
 
 @pytest.mark.parametrize('name', FILES)
 def test_the_nodes_take_each_shipped_file(name: str) -> None:
-    file = ParameterFile(str(CONFIG / name))
+    file = read_parameter_yaml(str(CONFIG / name))
     cameras = {'stereo.yaml': ('left', 'right'), 'multi_camera.yaml': ('front', 'rear')}.get(name, ('',))
     nodes = {f'{"/" if camera else ""}{camera}/{kind}': kind for camera in cameras for kind in ('capture', 'inference', 'overlay')}
     # What is the vehicle's own, and not on this machine.
     there = {'capture': {'video': __file__}, 'inference': {'model': 'road'}}
-    file.check(nodes, there)
+    check_file(file, nodes, there)
     below_a_namespace = {f'/truck{path}': kind for path, kind in nodes.items()}
-    file.check(below_a_namespace, there)
+    check_file(file, below_a_namespace, there)
     for path, kind in nodes.items():
         values = file.values(path)
         assert values == file.values(f'/truck{path}')
@@ -100,26 +84,12 @@ WRONG: dict[str, Any] = {
     'parameters without their key': {'/**/capture': {'camera': 'synthetic'}},
     'an unknown key': section('capture', widht=640),
     "another node's key": section('overlay', camera='synthetic'),
-    'a wrong kind': section('capture', camera='v4l3'),
-    'a text for a number': section('capture', width='wide'),
-    'a fraction': section('capture', width=640.5),
-    'an odd width': section('capture', width=333),
-    'too large': section('capture', framerate=5000.0),
-    'neither in the range nor the one besides': section('inference', score_threshold=-0.5),
-    'no list': section('inference', shared_memory_users='me'),
-    'a number among texts': section('capture', participants=[5]),
-    'a boolean for a text': section('capture', frame_id=True),
     'in a namespace': {'front': {'capture': {'ros__parameters': {'widht': 640}}}},
     'in all nodes': {'/**': {'ros__parameters': {'width': 'wide'}}},
     'below all namespaces': {'/**': {'capture': {'ros__parameters': {'width': 'wide'}}}},
 }
 RIGHT: dict[str, Any] = {
     'nothing': {},
-    'the one besides': section('inference', score_threshold=-1.0),
-    'an integer for a number': section('capture', framerate=30),
-    'a boolean for a choice of texts': section('inference', output_dmabuf=True),
-    'an index for a text': section('inference', accelerator_device=1),
-    'an empty list': section('capture', participants=[]),
     'controls, nested': section('capture', controls={'brightness': 3}),
     'controls, by name': section('capture', **{'controls.brightness': 3}),
     'quality of service': section('inference', **{'qos_overrides./detections.publisher.depth': 1}),
@@ -164,19 +134,12 @@ def test_schema_and_node_agree_on_every_value(data: st.DataObject) -> None:
     assert conforms(section(node, **{name: value}), FRESH) == allowed
 
 
-def test_each_parameter_is_described_with_its_default() -> None:
-    for (node, name), spec in SPECS.items():
-        described = FRESH['$defs'][node]['properties'][name]
-        assert described['default'] == spec.default and spec.description in described['description']
-        assert ('while the node runs' in described['description']) == spec.dynamic
-
-
 @pytest.mark.parametrize('name', FILES)
 def test_the_comments_of_a_shipped_file_say_whether_it_can_change_at_run_time(name: str) -> None:
     node = ''
     for line in (CONFIG / name).read_text(encoding='utf-8').splitlines():
         if match := re.match(r'/\*\*/(?:\w+/)?(\w+):', line):
             node = match[1]
-        elif match := re.match(r'    (\w+): .*# (.*)$', line):
+        elif match := re.match(r'    (\w+): ', line):
             spec = SPECS[node, match[1]]
-            assert match[2].endswith(f'run time: {"yes" if spec.dynamic else "no"}'), f'{node}.{spec.name}: {match[2]}'
+            assert ' # ' in line and line.endswith(f'run time: {"yes" if spec.dynamic else "no"}'), f'{node}.{spec.name}: {line}'

@@ -181,14 +181,13 @@ def test_descriptors_tell_ros2_param_describe_everything(make: Make) -> None:
     assert mode.additional_constraints == 'one of: fast, slow'
 
 
-def test_unknown_keys_are_refused_unless_a_neighbour_has_them(make: Make) -> None:
+def test_an_unknown_key_is_told_with_the_nearest_one_of_this_node_before_others(make: Make) -> None:
     node = make(raet=1.0, elsewhere=2, use_sim_time=False)
     parameters = NodeParameters(node, SPECS)
     assert sorted(parameters.unclaimed()) == ['elsewhere', 'raet']
-    with pytest.raises(ConfigError, match=r"parameter 'raet' is unknown; did you mean 'rate'\?$"):
-        parameters.refuse_unknown(['elsewhere', 'raett'])  # another node's is nearer, but this node's is meant
-    node = make(elsewhere=2)
-    NodeParameters(node, SPECS).refuse_unknown(['elsewhere'])
+    assert parameters.unknown('raet', ['raett']) == "parameter 'raet' is unknown; did you mean 'rate'?"
+    assert parameters.unknown('elsewher', ['elsewhere']) == "parameter 'elsewher' is unknown; did you mean 'elsewhere'?"
+    assert parameters.unknown('xyz').startswith("parameter 'xyz' is unknown; known are active, count, ")
 
 
 def test_integers_in_a_list_of_strings_are_what_yaml_makes_of_numbers(free_domain: int, tmp_path: Path) -> None:
@@ -197,7 +196,7 @@ def test_integers_in_a_list_of_strings_are_what_yaml_makes_of_numbers(free_domai
         with started_with(free_domain, '--params-file', parameter_file(tmp_path, f'cpus: {text}')) as node:
             parameters = NodeParameters(node, specs)
             assert parameters['cpus'] == value
-            assert node.set_parameters(parameters.converted([Parameter('cpus', value=[4, 5])]))[0].successful
+            assert node.set_parameters(parameters.judged([Parameter('cpus', value=[4, 5])])[0])[0].successful
             assert parameters['cpus'] == node.get_parameter('cpus').value == ['4', '5']
 
 
@@ -225,20 +224,9 @@ def test_all_reasons_against_a_set_are_told_the_owner_s_too(make: Make) -> None:
     node = make()
     parameters = NodeParameters(node, SPECS, check=check, changeable=lambda: '')
     values = [Parameter('rate', value=500.0), Parameter('title', value='bad'), Parameter('mode', value='fats'), Parameter('count', value=2)]
-    reasons = parameters.reasons_against(values)
+    reasons = parameters.judged(values)[1]
     assert len(reasons) == 3 and 'no such title' in reasons and "did you mean 'fast'" in reasons[2]
-    assert parameters.reasons_against(values[3:]) == []
-
-
-def test_keys_for_nodes_of_any_name_are_a_warning(make: Make) -> None:
-    node = make(raet=1.0, cuont=2)
-    parameters = NodeParameters(node, SPECS)
-    with pytest.raises(ConfigError, match=r"tested': parameter 'cuont' is unknown; did you mean 'count'\?$"):
-        parameters.refuse_unknown(tolerated=['raet'])
-    with pytest.raises(ConfigError, match=r"'raet' is unknown; .*'cuont' is unknown"):
-        parameters.refuse_unknown()
-    (first, second) = parameters.refuse_unknown(tolerated=['raet', 'cuont'])
-    assert "'raet' is unknown; did you mean 'rate'?" in first and 'cuont' in second
+    assert parameters.judged(values[3:])[1] == []
 
 
 def test_qos_overrides_for_topics_that_no_endpoint_has_are_unknown_once_all_are_there(make: Make) -> None:
@@ -251,8 +239,8 @@ def test_qos_overrides_for_topics_that_no_endpoint_has_are_unknown_once_all_are_
         and publisher_qos(node, 'image', QoSProfile(depth=1, history=HistoryPolicy.KEEP_ALL)).history == HistoryPolicy.KEEP_ALL
     )
     parameters.endpoints_declared = True
-    (sentence,) = parameters.unknown()
-    assert "did you mean 'qos_overrides./image.publisher.depth'?" in sentence
+    (name,) = parameters.unclaimed()
+    assert "did you mean 'qos_overrides./image.publisher.depth'?" in parameters.unknown(name)
 
 
 @pytest.mark.parametrize(
@@ -274,7 +262,7 @@ def test_what_is_declared_is_never_taken_away(make: Make) -> None:
     parameters = NodeParameters(node, specs, changeable=lambda: '')
     for spec in specs:
         removed = Parameter(spec.name, Parameter.Type.NOT_SET)
-        assert parameters.reasons_against([removed]) == [
+        assert parameters.judged([removed])[1] == [
             f"parameter '{spec.name}' can't be removed; set it to its default, {spec.default!r}, instead"
         ]
         assert not node.set_parameters([removed])[0].successful and node.has_parameter(spec.name)
@@ -294,7 +282,7 @@ def test_a_mistake_of_the_check_is_a_reason_and_one_of_the_owner_is_taken_back(m
 
     node = make()
     parameters = NodeParameters(node, SPECS, changed, check=check, changeable=lambda: '')
-    (reason,) = parameters.reasons_against([Parameter('title', value='x'), Parameter('rate', value=1.0)])
+    (reason,) = parameters.judged([Parameter('title', value='x'), Parameter('rate', value=1.0)])[1]
     assert "parameter 'title' can't be checked: ValueError: odd" in reason
     done = node.set_parameters_atomically([Parameter('rate', value=1.0), Parameter('mode', value='slow'), Parameter('active', value=False)])
     assert not done.successful and done.reason == "parameter 'mode' can't be put in force: RuntimeError: no way; nothing was changed"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import signal
 import subprocess
 import time
 from pathlib import Path
@@ -11,9 +12,10 @@ import pytest
 import warm_start
 from long_form import LONG
 from nodes.programs import BIN, PERCEPTION_READY, PlainSubscriber, Program, environment, parameters
+from waiting import until
 
-from zc_perception.nodes import command_lines
 from zc_perception.nodes.capture import CaptureNode
+from zc_perception.nodes.command_lines import PROGRAMS
 from zc_perception.nodes.inference import InferenceNode
 from zc_perception.nodes.overlay import OverlayNode
 from zc_perception.nodes.recorder import RecorderNode
@@ -24,19 +26,10 @@ WRONG = {
     'unknown key': (['capture__widht=640'], "'widht' is unknown; did you mean 'width'?"),
     'key of no node here': (['inference__model_path=x'], "'model_path' is unknown"),
     'wrong type': (['capture__width=wide'], "'width' is 'wide'; it must be an integer from 0 to 8192 (px)"),
-    'out of range': (['capture__framerate=-1.0'], "'framerate' is -1.0; it must be a number from 0 to 1000 (Hz)"),
-    'not a number': (['capture__framerate=.nan'], "'framerate' is nan"),
-    'odd width': (['capture__width=321'], '321'),
-    'a digit that is none, for a CPU': (
-        ['capture__cpu_affinity=["²"]'],
-        "node 'capture': parameter 'cpu_affinity' has '²'; it must be CPUs",
-    ),
     'unknown choice': (
         ['capture__camera=synthetik'],
         "'camera' is 'synthetik'; it must be one of synthetic, replay, v4l2, gstreamer, argus, libcamera; did you mean 'synthetic'?",
     ),
-    'no video': (['capture__camera=replay'], "'video' is empty"),
-    'missing video': (['capture__camera=replay', 'capture__video=/no/such.avi'], "video '/no/such.avi' does not exist"),
     'not a video': (['capture__camera=replay', f'capture__video={__file__}'], "can't be decoded"),
     'unknown model': (
         ['inference__model=rood'],
@@ -121,7 +114,7 @@ NODES = {'capture': CaptureNode, 'inference': InferenceNode, 'overlay': OverlayN
     ],
 )
 def test_the_parameters_that_help_names_are_there(program: str, node: str) -> None:
-    named = getattr(command_lines, program)().parameters
+    named = PROGRAMS[program][2]
     assert len(named) >= 2
     for name in named:
         owner, _, parameter = name.rpartition(':')
@@ -217,3 +210,27 @@ def test_sigint_before_ready_ends_cleanly_too(free_domain: int) -> None:
     with Program('perception', domain=free_domain).start('link is in_process') as running:
         assert running.interrupt() == 0
         assert 'Traceback' not in running.output
+
+
+_SIGTERM_BIT = 1 << (signal.SIGTERM - 1)
+
+
+def caught(pid: int) -> int:
+    """Signals that have a handler."""
+    status = Path(f'/proc/{pid}/status').read_text(encoding='ascii')
+    return int(status.split('SigCgt:')[1].split()[0], 16)
+
+
+@pytest.mark.parametrize('program', ['capture_node', 'perception', 'component_container'])
+@pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
+def test_as_soon_as_python_runs_our_code(program: str, number: signal.Signals, free_domain: int) -> None:
+    running = subprocess.Popen(
+        [str(BIN / program)], env=environment(free_domain), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    try:
+        until(lambda: caught(running.pid) & _SIGTERM_BIT)  # Python has a handler of its own for SIGINT, none for SIGTERM
+        running.send_signal(number)
+        said, _ = running.communicate(timeout=60)
+        assert running.returncode == 0 and said == ''
+    finally:
+        running.kill()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from nodes.programs import Program, parameters
 
-from zc_perception.camera.recording import RecordingReader
+from zc_perception.camera.recording import RecordingSource
 from zc_perception.camera.scene import RoadScene
 
 
@@ -36,7 +37,7 @@ def test_frames_of_another_process_are_recorded_bit_by_bit(tmp_path: Path, free_
     assert code == 0, output
     assert f'20 frames in {path}, 0 left out because the disk was too slow, 0 refused' in output
     scene = RoadScene(320, 240, 7)
-    with RecordingReader(path) as reader:
+    with closing(RecordingSource(path)) as reader:
         assert len(reader) == 20 and reader.complete
         for number in range(20):
             frame, planes = reader.frame(number), reader.read_planes(number)

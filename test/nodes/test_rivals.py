@@ -9,7 +9,8 @@ import pytest
 import rclpy
 from nodes.managed import status
 from nodes.programs import Program, parameters
-from nodes.ros_kit import overrides, spun, until
+from nodes.ros_kit import overrides, spun
+from waiting import until
 
 from zc_perception.link.endpoints.discovery import UNPROVED_S, Rivals
 from zc_perception.nodes.capture import CaptureNode

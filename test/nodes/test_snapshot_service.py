@@ -12,10 +12,8 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
-import rclpy
 from nodes.fault_kit import SIZE, CameraFaults
-from nodes.ros_kit import WAIT_S, Onlooker, overrides, ros, spun
-from nodes.service_clients import wait_until_known
+from nodes.ros_kit import WAIT_S, Onlooker, overrides, ros, spun, wait_until_known
 from rcl_interfaces.srv import GetParameters
 from rclpy.parameter import Parameter
 from rclpy.qos import QoSProfile
@@ -24,7 +22,6 @@ from std_srvs.srv import Trigger
 from zc_perception.camera.replay.camera import open_source
 from zc_perception.camera.replay.raw import raw_geometry
 from zc_perception.camera.snapshot import Snapshot
-from zc_perception.errors import ConfigError
 from zc_perception.nodes import snapshot
 from zc_perception.nodes.capture import CaptureNode
 
@@ -232,9 +229,8 @@ def test_a_node_that_is_not_active_refuses_at_once_and_those_who_wait_too(
         run.until(lambda: run.capture._snapshots._wanted, 'it waits for a frame')
         run.capture.trigger_deactivate()
         run.until(waiting.done, 'an answer to who waits')
-        for answer in (waiting.result(), run.answer()):
-            assert not answer.success
-            assert answer.message.startswith('no snapshot: the node is ') and answer.message.endswith('set /capture activate')
+        answer = waiting.result()  # maybe while the node is still deactivating
+        assert not answer.success and answer.message.startswith('no snapshot: the node is ')
         assert run.answer().message == 'no snapshot: the node is inactive, and no frames flow; ros2 lifecycle set /capture activate'
         run.capture.trigger_cleanup()
         assert run.answer().message == 'no snapshot: the node is unconfigured, and no frames flow; ros2 lifecycle set /capture configure'
@@ -282,20 +278,3 @@ def test_a_folder_that_nobody_means_is_refused_while_it_runs(free_domain: int, t
             assert run.answer().success
             assert len(list((tmp_path / folder).glob('capture_*'))) == 3, good
     assert {path.name for path in tmp_path.iterdir()} == {'shots', 'set', '~nobody_here', '$', 'a$'}
-
-
-@pytest.mark.usefixtures('variables')
-@pytest.mark.parametrize('named', NOT_A_FOLDER)
-def test_a_folder_that_nobody_means_is_refused_at_the_start_and_the_camera_left_alone(
-    named: str, context: rclpy.Context, tmp_path: Path
-) -> None:
-    opened: list[str] = []
-
-    def open_camera(identity: str) -> Any:
-        opened.append(identity)
-        raise AssertionError('opened')
-
-    with pytest.raises(ConfigError) as refused:
-        CaptureNode(camera_factory=open_camera, context=context, parameter_overrides=overrides({'snapshot_folder': named}))
-    assert str(refused.value) == f"node 'capture': parameter 'snapshot_folder' is '{named}'; {NOT_A_FOLDER[named]}"
-    assert not opened and not list(tmp_path.iterdir())

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from npu.scheduler_kit import MakeFrame
 from numpy.typing import NDArray
 
 from zc_perception.detection.heads.spec import HeadSpec
@@ -118,6 +119,16 @@ def numbered(number: int) -> Callable[[NDArray[np.uint8], NDArray[np.uint8]], No
 def number_in(outputs: Sequence[RawTensor]) -> int:
     red = outputs[1].values[0, :2, :, 0].reshape(-1)[:10] > outputs[1].zero_point
     return int((red * (1 << np.arange(10))).sum())
+
+
+def run_numbered(accelerator: AxRuntimeAccelerator, make_frame: MakeFrame, number: int) -> int:
+    """The number that the model sees in a frame that has it."""
+    with make_frame(width=64, height=64, fill=numbered(number)) as frame:
+        job = start(accelerator, frame)
+        assert job.fence.wait(WAIT_S)
+        seen = number_in(job.outputs())
+        job.close()
+        return seen
 
 
 def detect(tensor: NDArray[np.int8], spec: QuantisedTensorSpec) -> list[RawTensor]:

@@ -12,10 +12,12 @@ from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.fence import EventFence, Fence
 from zc_perception.memory.heaps import Heap, SealedMemfd
 from zc_perception.negotiation.constraints import Format
+from zc_perception.npu.accelerator import AcceleratorOptions
 from zc_perception.npu.axl import accelerator as axl
 from zc_perception.npu.axl.accelerator import allocate_results
 from zc_perception.npu.axl.device import AxlCapabilities
 from zc_perception.npu.manifest import ModelInput, ModelManifest, TensorSpec
+from zc_perception.npu.metis_card import HOST, HostTree
 from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.layout import ImageLayout
 from zc_perception.pixel.modifier import LINEAR
@@ -51,6 +53,7 @@ class CountingCard:
         self.modifiers: list[int] = []
         self.import_error: Exception | None = None
         self.submitted: list[Fence | None] = []
+        self.timeouts_us: list[int] = []
         self.jobs: list[CardFence] = []
         self.release_error: Exception | None = None
 
@@ -76,6 +79,7 @@ class CountingCard:
     def submit2(self, handle: int, result: Any, model_id: int, timeout_us: int, in_fence: Fence | None) -> CardFence:
         assert handle in self.held
         self.submitted.append(in_fence)
+        self.timeouts_us.append(timeout_us)
         self.jobs.append(CardFence())
         self.jobs[-1].seqno = len(self.jobs)
         return self.jobs[-1]
@@ -104,12 +108,13 @@ def counting_accelerator(
     in_flight: int = 4,
     formats: tuple[Format, ...] = LINEAR_ONLY,
     manifest: ModelManifest = MANIFEST,
+    tree: HostTree = HOST,
     **options: Any,
 ) -> Opened:
     """An axl accelerator with a model on a card that counts; the caller closes it."""
     monkeypatch.setattr(axl, 'AxlDevice', lambda path, numbers, tree: CountingCard(level, in_flight, formats))
     monkeypatch.setattr(axl, 'open_result_heap', memfd_results)
-    accelerator = axl.AxlAccelerator(device, **options)
+    accelerator = axl.AxlAccelerator(AcceleratorOptions(device, **options), tree=tree)
     accelerator.load(manifest)
     card: Any = accelerator._device
     return accelerator, card

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import gc
 import sys
@@ -16,11 +15,13 @@ from doubles.axelera_runtime import make_module
 from npu.axruntime_kit import WAIT_S, Double, Open, build_double
 from npu.card_kit import Opened, counting_accelerator
 from npu.host_tree import Host
-from npu.scheduler_kit import Bench, MakeFrame, MakePool, ScriptedAccelerator, eventually
+from npu.scheduler_kit import Bench, MakeFrame, MakePool, ScriptedAccelerator
+from waiting import eventually
 
 from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.npu import scheduler
+from zc_perception.npu.accelerator import AcceleratorOptions
 from zc_perception.npu.axl.accelerator import AxlAccelerator
 from zc_perception.npu.axruntime.accelerator import AxRuntimeAccelerator
 from zc_perception.npu.cpu import CpuAccelerator
@@ -75,8 +76,9 @@ def open_axruntime() -> Iterator[Open]:
     opened: list[AxRuntimeAccelerator] = []
 
     def make(ledger: CopyLedger | None = None, **options: Any) -> AxRuntimeAccelerator:
-        options = {'tensor_heap': SealedMemfd(), 'timeout_s': WAIT_S, **options}
-        opened.append(AxRuntimeAccelerator(ledger or CopyLedger(), **options))
+        parts = {name: options.pop(name) for name in ('flush_after_s', 'tensor_heap') if name in options}
+        wanted = AcceleratorOptions(**{'timeout_s': WAIT_S, **options})
+        opened.append(AxRuntimeAccelerator(ledger or CopyLedger(), wanted, **{'tensor_heap': SealedMemfd(), **parts}))
         return opened[-1]
 
     yield make
@@ -94,8 +96,7 @@ def warm_engines() -> None:
 
 def settle(is_gone: Callable[[], bool]) -> None:
     """A call that has not returned within what closing may take, on a busy machine, destroys what it used when it returns."""
-    with contextlib.suppress(AssertionError):
-        eventually(is_gone)
+    eventually(is_gone)
 
 
 @pytest.fixture(scope='session')

@@ -7,6 +7,8 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from waiting import until
+
 from zc_perception.detection.letterbox import Letterbox
 from zc_perception.frame import Frame
 from zc_perception.frame_queue import FrameQueue
@@ -20,13 +22,6 @@ from zc_perception.npu.scheduler import InFlight, Scheduler
 MakePool = Callable[..., BufferPool]
 MakeFrame = Callable[..., Frame]
 LONG_S, SHORT_S = 60.0, 0.05
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60.0
-    while not condition():
-        assert time.monotonic() < deadline, 'it did not happen within 60 s'
-        time.sleep(0.002)
 
 
 class ScriptedFence(EventFence):
@@ -153,7 +148,7 @@ class ScriptedAccelerator(Accelerator):
         self.closed += 1
 
     def finish(self, index: int, error: Exception | None = None) -> None:
-        eventually(lambda: len(self.jobs) > index)
+        until(lambda: len(self.jobs) > index)
         self.jobs[index].fence.signal(error)
 
 
@@ -245,7 +240,7 @@ class Bench:
 
 def check_balance(bench: Bench) -> None:
     """Once everything has ended: each frame and each job ended exactly once, and the figures add up."""
-    eventually(lambda: bench.scheduler.in_flight == 0)  # a callback comes before its frame's end
+    until(lambda: bench.scheduler.in_flight == 0)  # a callback comes before its frame's end
     figures = bench.scheduler.statistics()
     refused = figures.refused_disabled + figures.refused_recovering + figures.refused_device
     assert figures.taken == refused + figures.submitted

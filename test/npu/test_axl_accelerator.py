@@ -15,6 +15,7 @@ from npu.scheduler_kit import MakeFrame
 from zc_perception.errors import AcceleratorError, DeviceLostError
 from zc_perception.frame import Frame
 from zc_perception.memory.fence import EventFence, SyncFile
+from zc_perception.npu.accelerator import AcceleratorOptions
 from zc_perception.npu.axl.accelerator import AxlAccelerator, AxlJob
 from zc_perception.npu.axl.device import AxlGoneError
 from zc_perception.pixel.fourcc import NV12
@@ -71,7 +72,7 @@ def test_a_driver_without_our_ioctls_names_them_and_the_way_out(host: Host) -> N
     """A node that answers ENOTTY to everything, as the shipped driver does to ours."""
     node = host.add_card(**GOOD_LINK)
     with pytest.raises(AcceleratorError) as refused:
-        AxlAccelerator(tree=host.tree)
+        AxlAccelerator(AcceleratorOptions(), tree=host.tree)
     text = str(refused.value)
     assert f'the driver of {node} has no import and submit ioctls (ENOTTY)' in text
     assert 'accelerator: axruntime' in text and 'cpu' in text and "'axl_ioctls'" in text and '\n' not in text
@@ -79,7 +80,7 @@ def test_a_driver_without_our_ioctls_names_them_and_the_way_out(host: Host) -> N
 
 def test_no_card_is_said_before_anything_is_opened(host: Host) -> None:
     with pytest.raises(AcceleratorError, match='no Metis card'):
-        AxlAccelerator(tree=host.tree)
+        AxlAccelerator(AcceleratorOptions(), tree=host.tree)
 
 
 # Imports and jobs.
@@ -118,6 +119,13 @@ def test_an_import_ends_with_its_last_job(make_opened: Callable[..., Opened], ma
         fence.signal()
         job.close()
     assert card.held == set()
+
+
+def test_jobs_have_the_driver_s_number(make_opened: Callable[..., Opened], make_frame: MakeFrame) -> None:
+    accelerator, card = make_opened()
+    jobs = [submit(accelerator, make_frame()) for _ in range(3)]
+    assert [job.device_seqno for job in jobs] == [1, 2, 3]
+    end(card, *jobs)
 
 
 def test_a_submit_that_is_refused_holds_nothing(
@@ -259,6 +267,38 @@ def test_a_frame_that_the_card_reads_is_never_mapped(make_opened: Callable[..., 
     end(card, job)
     frame.release()
     assert not any(buffer.mapped for slot in pool.slots for buffer in slot.buffers)
+
+
+# What may change while it runs.
+
+
+def run_one(accelerator: AxlAccelerator, card: CountingCard, frame: Frame) -> None:
+    handle = accelerator.import_frame(frame)
+    job = accelerator.submit(handle, frame)
+    card.jobs[-1].signal()
+    job.close()
+    accelerator.release(handle)
+
+
+def test_the_cache_goes_off_and_on_and_imports_are_counted_on(opened: Opened, make_frame: MakeFrame) -> None:
+    accelerator, card = opened
+    with make_frame() as frame:
+        for cached, imports, held in ((True, 1, 1), (False, 4, 0), (True, 5, 1)):
+            accelerator.tune(import_cache=cached, timeout_s=1.0)
+            assert cached or card.held == set(), 'what was cached is given back'
+            for _ in range(3):
+                run_one(accelerator, card, frame)
+            assert (accelerator.imports, len(card.held)) == (imports, held)
+            assert (accelerator.facts()['import_cache'] == 'off') != cached
+
+
+def test_the_timeout_is_that_of_the_jobs_which_come(opened: Opened, make_frame: MakeFrame) -> None:
+    accelerator, card = opened
+    with make_frame() as frame:
+        run_one(accelerator, card, frame)
+        accelerator.tune(import_cache=True, timeout_s=0.25)
+        run_one(accelerator, card, frame)
+    assert card.timeouts_us == [1_000_000, 250_000]
 
 
 # A card that goes away.

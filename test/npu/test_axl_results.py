@@ -21,7 +21,7 @@ from zc_perception.memory import heaps
 from zc_perception.memory.dmabuf import CpuAccess, DmaBuf
 from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.npu.axl import accelerator as axl
-from zc_perception.npu.axl.accelerator import AxlAccelerator, AxlJob, tensor_view
+from zc_perception.npu.axl.accelerator import AxlAccelerator, AxlJob
 from zc_perception.npu.manifest import TensorSpec
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
@@ -89,36 +89,21 @@ def test_views_and_mappings_are_made_once_for_each_buffer(make_opened: Callable[
     assert len(seen) == 1, 'the steady state allocates nothing'
 
 
-def test_the_cpu_s_access_lasts_from_outputs_to_close(opened: Opened, make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize('end', [lambda job: (job.close(), job.close()), lambda job: job.abandon().close()], ids=['closed', 'given up'])
+def test_the_cpu_s_access_lasts_from_outputs_to_the_job_s_end(
+    opened: Opened, make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch, end: Callable[[AxlJob], object]
+) -> None:
     accelerator, _ = opened
     access = Access(monkeypatch)
+    run(accelerator, make_frame()).close()
     job = run(accelerator, make_frame())
     assert access.events == [], 'nothing before the result is wanted'
     inode = job._result.buffer.identity.inode
     job.outputs()
     job.outputs()
     assert access.events == [('begin', inode)]
-    job.close()
-    job.close()
+    end(job)
     assert access.events == [('begin', inode), ('end', inode)]
-
-
-def test_a_job_that_is_given_up_after_a_look_ends_its_access(
-    opened: Opened, make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    accelerator, _ = opened
-    access = Access(monkeypatch)
-    job = run(accelerator, make_frame())
-    job.outputs()
-    job.abandon().close()
-    assert [name for name, _ in access.events] == ['begin', 'end']
-
-
-def test_a_result_that_nobody_wants_is_not_touched(opened: Opened, make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch) -> None:
-    access = Access(monkeypatch)
-    job = run(opened[0], make_frame())
-    job.close()
-    assert access.events == []
 
 
 @pytest.mark.parametrize('state', ['pending', 'failed', 'closed'])
@@ -226,10 +211,10 @@ def test_cutting_padding_away_is_what_numpy_s_pad_undoes(data: st.DataObject) ->
     offset = data.draw(st.integers(0, 4)) * 4
     memory = b'\xee' * offset + np.pad(values, padding, constant_values=99).tobytes() + b'\xee' * 5
     spec = TensorSpec('t', dtype, shape, offset, (1.0,), 0, '', padding if data.draw(st.booleans()) or np.any(padding) else ())
-    view = tensor_view(memoryview(memory), spec).values
+    view = spec.view(memoryview(memory)).values
     assert view.dtype == np.dtype(dtype) and np.array_equal(view, values)
     assert not view.flags.owndata
-    assert axl.result_size([spec]) == len(memory) - 5
+    assert spec.offset + spec.num_bytes == len(memory) - 5
 
 
 # Where results come from.

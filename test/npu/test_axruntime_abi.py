@@ -75,14 +75,10 @@ def is_pointer(argument: type) -> bool:
     return argument in (ctypes.c_void_p, ctypes.c_char_p) or issubclass(argument, ctypes._Pointer)
 
 
-@pytest.mark.parametrize('size', [800, 1568, 1608, 4088])
-@pytest.mark.parametrize('count', [2, 3, 4])
-def test_the_distance_of_devices_is_measured(size: int, count: int) -> None:
+@pytest.mark.parametrize('size', [544, 800, 1568, 1608, 4088])
+@pytest.mark.parametrize('second', [b'metis-0:1a:0', b'metis-a:FF:1f', b'metis-0-1a-0', b'europa-0-1-0'])
+def test_the_distance_of_devices_is_measured(size: int, second: bytes) -> None:
     """Releases before and after have other lengths; nothing is read behind the list."""
-    listed = b''.join(f'metis-{n}:{n + 1}:0'.encode().ljust(size, b'\0') for n in range(count))
-    memory = ctypes.create_string_buffer(listed, len(listed))
-    assert device_stride(ctypes.addressof(memory), count) == size
-
-
-def test_one_device_has_no_distance() -> None:
-    assert device_stride(0, 1) == ctypes.sizeof(abi.DeviceInfo)
+    memory = ctypes.create_string_buffer(b'metis-0:1:0'.ljust(size, b'\0') + second.ljust(size, b'\0'), 2 * size)
+    assert device_stride(ctypes.addressof(memory), 2) == size
+    assert device_stride(0, 1) == ctypes.sizeof(abi.DeviceInfo), 'one device has no distance'

@@ -5,14 +5,13 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections import deque
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from npu.axruntime_kit import WAIT_S, Double, Open, model, number_in, numbered, start
+from npu.axruntime_kit import WAIT_S, Double, Open, model, number_in, numbered, run_numbered, start
 from npu.scheduler_kit import MakeFrame, MakePool
 from numpy.typing import NDArray
 
@@ -56,12 +55,11 @@ def raw_results(accelerator: AxRuntimeAccelerator, frame: Frame) -> list[NDArray
 
 @pytest.mark.parametrize('double_buffer', [False, True], ids=['single', 'double'])
 @pytest.mark.parametrize('output_dmabuf', ['auto', 'false'])
-@pytest.mark.parametrize('fill', [numbered(517), noise], ids=['colours', 'noise'])
 def test_both_interfaces_give_the_same_results(
-    fill: Callable[..., None], output_dmabuf: str, double_buffer: bool,
+    output_dmabuf: str, double_buffer: bool,
     binding: Any, double: Double, open_accelerator: Open, make_frame: MakeFrame, tmp_path: Path,
 ) -> None:  # fmt: skip
-    frame = make_frame(width=64, height=64, fill=fill)
+    frame = make_frame(width=64, height=64, fill=noise)
     results = []
     for library in ('', double.path):
         accelerator = open_accelerator(library=library, double_buffer=double_buffer, output_dmabuf=output_dmabuf)
@@ -79,7 +77,7 @@ def test_both_interfaces_give_the_same_results(
 
 
 @pytest.mark.parametrize('interface', ['python', 'c'])
-@pytest.mark.parametrize(('cores', 'double_buffer'), [(1, False), (2, False), (4, False), (2, True), (4, True)])
+@pytest.mark.parametrize(('cores', 'double_buffer'), [(0, False), (2, True), (4, False)])
 def test_each_core_has_a_connection_a_thread_and_its_own_frames(
     cores: int, double_buffer: bool, interface: str, binding: Any, installed: Double, open_accelerator: Open, make_pool: MakePool,
     make_frame: MakeFrame, tmp_path: Path,
@@ -87,7 +85,7 @@ def test_each_core_has_a_connection_a_thread_and_its_own_frames(
     binding.double.run_s = 0.002
     accelerator = open_accelerator(library='' if interface == 'python' else installed.path, aipu_cores=cores, double_buffer=double_buffer)
     accelerator.load(model(tmp_path))
-    limit = accelerator.capabilities().max_in_flight
+    limit, cores = accelerator.capabilities().max_in_flight, cores or 1
     assert limit == cores * (3 if double_buffer else 2)
     assert len(accelerator.hot_threads()) == 2 * cores
     if interface == 'python':
@@ -179,11 +177,7 @@ def test_a_binding_that_stops_other_threads_gives_way_to_the_library(
     accelerator.load(model(tmp_path))
     facts = accelerator.facts()
     assert facts['interface'] == 'c' and 'stops the other threads of this process' in str(facts['python_binding'])
-    frame = make_frame(width=64, height=64, fill=numbered(3))
-    job = start(accelerator, frame)
-    assert job.fence.wait(WAIT_S) and number_in(job.outputs()) == 3
-    job.close()
-    frame.release()
+    assert run_numbered(accelerator, make_frame, 3) == 3
 
 
 def test_a_binding_that_stops_other_threads_is_better_than_nothing(
@@ -229,20 +223,6 @@ def test_a_run_that_fails_tells_a_job_s_error_from_a_lost_device(
     with pytest.raises(AcceleratorError, match=words) as caught:
         job.outputs()
     assert type(caught.value) is kind
-    job.close()
-    frame.release()
-
-
-def test_outputs_that_can_not_be_dmabufs_are_in_host_memory(
-    binding: Any, open_accelerator: Open, make_frame: MakeFrame, tmp_path: Path
-) -> None:
-    binding.double.refuse_output_dmabuf = True
-    accelerator = open_accelerator()
-    accelerator.load(model(tmp_path))
-    assert accelerator.facts()['output_dmabuf'] is False and any('outputs are MMIO' in notice for notice in accelerator.notices())
-    frame = make_frame(width=64, height=64, fill=numbered(300))
-    job = start(accelerator, frame)
-    assert job.fence.wait(WAIT_S) and number_in(job.outputs()) == 300
     job.close()
     frame.release()
 
@@ -324,10 +304,6 @@ def test_a_device_that_another_program_has_is_named(binding: Any, open_accelerat
     first.load(model(tmp_path))
     with pytest.raises(AcceleratorError, match=r'DEVICE_IN_USE.*fuser -v.*use another device: metis-1:3:0'):
         open_accelerator().load(model(tmp_path))
-
-
-def test_a_device_is_chosen(binding: Any, open_accelerator: Open) -> None:
-    assert open_accelerator(device='metis-1-3-0').capabilities().device == 'metis-1:3:0'
 
 
 def test_nothing_of_the_vendor_is_imported_unless_it_is_asked_for() -> None:

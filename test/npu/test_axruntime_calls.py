@@ -44,6 +44,10 @@ class LateDevice:
         self._inside: list[list[int]] = []
         self.fail = False
 
+    def restart(self) -> None:
+        """Another instance, which has nothing inside."""
+        self._inside.clear()
+
     def run(self, inputs: Any, outputs: Any) -> None:
         if self.fail:
             self.fail = False
@@ -57,7 +61,7 @@ class LateDevice:
 @given(steps=st.lists(st.sampled_from(['frame', 'push', 'fail', 'give up']), max_size=60))
 def test_every_result_is_its_own_frame_s(late: int, steps: list[str]) -> None:
     device = LateDevice(late)
-    calls: Any = RuntimeCalls(device, late)
+    calls: Any = RuntimeCalls(device.run, late)
     slots = [Slot(-1) for _ in range(LATE_CALLS + 2)]
     number = finished = lost = 0
     waiting: list[Job] = []
@@ -81,8 +85,7 @@ def test_every_result_is_its_own_frame_s(late: int, steps: list[str]) -> None:
                 calls.run(job, slot, outputs)
             lost += 1 + sum(call.job is not None for call in calls.clear())
             assert all(slot.users == 0 for slot in slots)
-            device = LateDevice(late)
-            calls.restart(device)
+            device.restart()
             waiting.clear()
             continue
         if job is not None:
@@ -97,7 +100,7 @@ def test_every_result_is_its_own_frame_s(late: int, steps: list[str]) -> None:
 
 
 def test_the_first_results_of_a_late_device_mean_nothing() -> None:
-    calls: Any = RuntimeCalls(LateDevice(2), 2)
+    calls: Any = RuntimeCalls(LateDevice(2).run, 2)
     slots = [Slot(n) for n in range(4)]
     results = [calls.run(Job(n), slots[n], Outputs()) for n in range(4)]
     assert results[:2] == [None, None] and [result.job.number for result in results[2:]] == [0, 1]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import gc
 import threading
-import warnings
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
-from npu.axruntime_kit import WAIT_S, Double, Open, model, number_in, numbered, start
-from npu.scheduler_kit import MakeFrame, MakePool, eventually
+from npu.axruntime_kit import WAIT_S, Double, Open, model, number_in, numbered, run_numbered, start
+from npu.scheduler_kit import MakeFrame, MakePool
+from waiting import until
 
 from zc_perception.errors import AcceleratorError, ConfigError, DeviceLostError
 from zc_perception.frame import Frame
@@ -20,7 +20,6 @@ from zc_perception.memory.pool import BufferPool, SlotState
 from zc_perception.npu.axruntime import accelerator as axruntime
 from zc_perception.npu.axruntime.library import Result
 from zc_perception.npu.axruntime.tensors import FrameToTensor, InputSlot
-from zc_perception.npu.axruntime.worker import AxRuntimeWorker
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
 
@@ -69,7 +68,7 @@ def test_a_failed_run_costs_its_frame_and_mixes_nothing_up(
                 failed += 1
             job.close()
             frame.release()
-        eventually(lambda: all_free(pool) and accelerator._open_jobs == 0)
+        until(lambda: all_free(pool) and accelerator._workers[0].open_jobs == 0)
     assert right > 60 and failed >= 5
     assert (int(str(accelerator.facts()['reloads'])) > 0) == double_buffer, 'nobody knows what an instance with results inside answers next'
 
@@ -142,37 +141,24 @@ def test_a_run_that_never_returns_is_told_and_left_behind(
     double.hang_at = double.runs + 1
     first, second, third = (make_frame(pool, fill=numbered(n)) for n in range(3))
     jobs = [start(accelerator, first), start(accelerator, second)]
-    eventually(double.is_hanging)
+    until(double.is_hanging)
     assert not any(job.fence.wait(0.0) for job in jobs)
     # Only now: with so little patience from the beginning the second job might come too late.
     accelerator.tune(import_cache=True, timeout_s=0.01)
-    eventually(lambda: accelerator._cores[0].worker.silent_s() > 0.02)
+    until(lambda: accelerator._workers[0].silent_s() > 0.02)
     with pytest.raises(DeviceLostError, match=r'the Voyager runtime has not answered for .*metis-0:1:0.*restart the node'):
         start(accelerator, third)
     third.release()
     first.release(jobs[0].abandon())
     second.release(jobs[1].abandon())
-    eventually(lambda: all_free(pool))
+    until(lambda: all_free(pool))
     with pytest.warns(RuntimeWarning, match=r'did not return from a call within 0\.05 s.*stays in use until this process ends'):
         accelerator.close()
     accelerator.close()
     assert double.live_objects == 4, 'context, model, connection and instance: it may still write'
     double.end_hang()
-    eventually(lambda: double.live_objects == 0)
-    eventually(lambda: not [thread for thread in threading.enumerate() if thread.name.startswith('axruntime')])
-
-
-def test_a_call_that_returns_at_the_last_moment_leaves_nothing_behind(
-    double: Double, open_accelerator: Open, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    original = AxRuntimeWorker.stop
-    monkeypatch.setattr(AxRuntimeWorker, 'stop', lambda worker, timeout_s: original(worker, timeout_s) and False)
-    accelerator = open_accelerator()
-    accelerator.load(model(tmp_path))
-    with warnings.catch_warnings():
-        warnings.simplefilter('error')
-        accelerator.close()
-    assert double.live_objects == 0
+    until(lambda: double.live_objects == 0)
+    until(lambda: not [thread for thread in threading.enumerate() if thread.name.startswith('axruntime')])
 
 
 def test_a_runtime_that_hangs_while_loading_is_lost(
@@ -190,7 +176,7 @@ def test_a_runtime_that_hangs_while_loading_is_lost(
     with pytest.warns(RuntimeWarning):
         accelerator.close()
     double.end_hang()
-    eventually(lambda: double.live_objects == 0)
+    until(lambda: double.live_objects == 0)
 
 
 class HeldWriter:
@@ -231,7 +217,7 @@ def test_a_job_that_is_given_up_frees_its_frame_as_soon_as_nobody_reads_it(
     assert job.fence.wait(WAIT_S) and number_in(job.outputs()) == 3
     job.close()
     last.release()
-    eventually(lambda: all_free(pool))
+    until(lambda: all_free(pool))
     assert held.written == [1, 3] and double.runs - trial_runs == 3, 'frame 3 and two calls to push it out'
 
 
@@ -309,15 +295,13 @@ def test_a_model_that_was_refused_leaves_room_for_another(
     double.no_toolchain = 1
     with pytest.raises(AcceleratorError, match='riscv64-unknown-elf-gcc'):
         accelerator.load(model(tmp_path))
-    eventually(lambda: double.live_objects == 1)
+    until(lambda: double.live_objects == 1)
     (tmp_path / 'model.json').write_text('nothing')
     with pytest.raises(ConfigError, match='is no compiled model'):
         accelerator.load(model(tmp_path, 63, 63))
     double.no_toolchain = 0
     accelerator.load(model(tmp_path))
-    job = start(accelerator, make_frame(width=64, height=64, fill=numbered(3)))
-    assert job.fence.wait(WAIT_S) and number_in(job.outputs()) == 3
-    job.close()
+    assert run_numbered(accelerator, make_frame, 3) == 3
 
 
 def test_a_frame_whose_fence_fails_costs_that_frame(

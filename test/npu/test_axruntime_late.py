@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 from npu.axruntime_kit import Double, Open, model, number_in, numbered
-from npu.scheduler_kit import MakeFrame, MakePool, eventually
+from npu.scheduler_kit import MakeFrame, MakePool
+from waiting import until
 
 from zc_perception.detection.letterbox import Letterbox
 from zc_perception.frame_queue import FrameQueue
@@ -58,11 +59,11 @@ def test_a_late_run_costs_the_frames_in_flight_and_no_other(
     try:
         for sequence in range(20):
             queue.put(make_frame(pool, sequence=sequence, fill=numbered(sequence)))
-        eventually(lambda: len(errors) == places and running.in_flight == 0)
+        until(lambda: len(errors) == places and running.in_flight == 0)
         time.sleep(2 * TIMEOUT_S)
         assert len(errors) == places and len(queue) == 20 - places, 'the others wait'
         double.end_hang()
-        eventually(lambda: len(results) + len(errors) == 20)
+        until(lambda: len(results) + len(errors) == 20)
         kept = [sequence for sequence in range(20) if sequence not in errors]
         assert results == [(sequence, sequence) for sequence in kept]
         assert running.statistics().refused_device == 0
@@ -81,21 +82,22 @@ def test_a_frame_is_free_before_its_place(
     double.hang_at = double.runs + 1
     frames = [make_frame(pool, sequence=n, fill=numbered(n)) for n in range(2)]
     jobs = [accelerator.submit(accelerator.import_frame(frame), frame) for frame in frames]
-    eventually(double.is_hanging)
+    until(double.is_hanging)
+    until(lambda: accelerator._workers[0]._ready.qsize() == 1)  # a job that is given up before its tensor is filled ends at once
     places = [os.dup(job.fence.fileno()) for job in jobs]
     try:
         fences = [job.abandon() for job in jobs]
-        eventually(lambda: all(fence.wait(0.0) for fence in fences))
+        until(lambda: all(fence.wait(0.0) for fence in fences))
         assert not any(readable(place) for place in places)
         double.end_hang()
-        eventually(lambda: all(readable(place) for place in places))
-        assert accelerator._open_jobs == 0
+        until(lambda: all(readable(place) for place in places))
+        assert accelerator._workers[0].open_jobs == 0
     finally:
         for place in places:
             os.close(place)
     for frame, fence in zip(frames, fences, strict=True):
         frame.release(fence)
-    eventually(lambda: pool.collect() is None and not pool.statistics().holders)
+    until(lambda: pool.collect() is None and not pool.statistics().holders)
     jobs.clear()
 
 
@@ -109,10 +111,10 @@ def test_a_result_inside_the_runtime_that_nobody_wants_gives_its_place_back(
     frame, runs = make_frame(make_pool(64, 64, slots=1), fill=numbered(1)), double.runs
     double.hang_at = runs + 1 if given_up == 'inside the call' else 0
     job = accelerator.submit(accelerator.import_frame(frame), frame)
-    eventually(double.is_hanging if double.hang_at else lambda: double.runs > runs)
+    until(double.is_hanging if double.hang_at else lambda: double.runs > runs)
     frame.release(job.abandon())
     double.end_hang()
-    eventually(lambda: accelerator._open_jobs == 0)
+    until(lambda: accelerator._workers[0].open_jobs == 0)
 
 
 def test_a_job_that_ends_while_it_is_given_up_frees_its_place(make_frame: MakeFrame) -> None:
@@ -152,8 +154,8 @@ def test_a_node_whose_runtime_hangs_ends_within_what_it_may_take(
     running.start()
     for sequence in range(3):
         queue.put(make_frame(pool, sequence=sequence, fill=numbered(sequence)))
-    eventually(double.is_hanging)
-    eventually(lambda: running.in_flight == 2)
+    until(double.is_hanging)
+    until(lambda: running.in_flight == 2)
     ended: list[bool] = []
 
     def end() -> None:
@@ -167,4 +169,23 @@ def test_a_node_whose_runtime_hangs_ends_within_what_it_may_take(
     assert ended == [True, True] and errors == ['no result when the node stopped'] * 2
     queue.close()
     double.end_hang()
-    eventually(lambda: double.live_objects == 0)
+    until(lambda: double.live_objects == 0)
+
+
+def test_a_model_that_does_not_go_off_the_card_does_not_hold_up_the_end(
+    double: Double, open_accelerator: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accelerator = open_accelerator()
+    accelerator.load(model(tmp_path))
+    session, returns = accelerator._session, threading.Event()
+    close_model = session.close_model
+
+    def hang() -> None:
+        returns.wait()
+        close_model()
+
+    monkeypatch.setattr(session, 'close_model', hang)
+    with pytest.warns(RuntimeWarning, match='stays in use until this process ends'):
+        accelerator.close()
+    returns.set()
+    until(lambda: not any(double.used_sub_devices()))

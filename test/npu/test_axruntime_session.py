@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,14 +9,13 @@ from pathlib import Path
 import pytest
 from npu.axruntime_kit import Double, build_double, model_file
 
-from zc_perception.errors import AcceleratorError, ConfigError, DeviceLostError
+from zc_perception.errors import AcceleratorError, ConfigError
 from zc_perception.npu.axruntime import library as axruntime_library
-from zc_perception.npu.axruntime.library import Argument, Result, RuntimeLibrary, candidates
+from zc_perception.npu.axruntime.library import Argument, candidates
 from zc_perception.npu.axruntime.runtime import Device, InstanceOptions, choose_device
-from zc_perception.npu.axruntime.session import OpenModel, RuntimeSession, device_stride
-from zc_perception.npu.axruntime.tensors import InputSlot, OutputSlot
+from zc_perception.npu.axruntime.session import RuntimeSession
 
-OPTIONS = InstanceOptions(aipu_cores=1, num_sub_devices=1, input_dmabuf=False, output_dmabuf=False, double_buffer=False)
+OPTIONS = InstanceOptions()
 
 
 @pytest.fixture
@@ -43,7 +41,7 @@ def test_a_later_release_lists_its_devices_at_another_distance(tmp_path: Path) -
     session = RuntimeSession(later.path, 'metis-1:3:0')
     model = session.open_model(model_file(tmp_path, 64, 64), 1)
     assert (session.device.board, later.used_sub_devices()) == ('metis_omega_pcie', [0, 1, 0, 0])
-    assert model.connections[0].load_instance(OPTIONS)
+    model.connections[0].load_instance(OPTIONS)
     session.close()
     assert (later.live_objects, later.misuses) == (0, 0)
 
@@ -60,17 +58,12 @@ def devices(*names: str) -> list[Device]:
     ('wanted', 'index'),
     [
         ('', 0),
-        ('0', 0),
         ('1', 1),
         ('0001:03:00.0', 1),
-        ('1:3:0.0', 1),
         ('01:00.0', 0),
-        ('metis-0001:03:00', 1),
         ('metis-1-3-0', 1),
         ('metis-1:3:0', 1),
-        ('1:3:0', 1),
         ('/dev/metis-1:3:0', 1),
-        ('/dev/metis-1-3-0', 1),
     ],
 )
 def test_a_device_is_chosen_by_all_that_choose_a_card(names: tuple[str, ...], wanted: str, index: int) -> None:
@@ -98,13 +91,6 @@ def test_what_names_no_device_is_answered_with_those_there_are(wanted: str) -> N
     message = str(caught.value)
     assert message.startswith(f"could not find device '{wanted}', found metis-0:1:0, metis-1:3:0; set accelerator_device to one of them")
     assert 'an index below 2, or leave it empty' in message
-
-
-@pytest.mark.parametrize('name', [b'metis-0:1a:0', b'metis-0:1:0', b'metis-a:FF:1f', b'metis-0-1-0', b'metis-0-1a-0', b'europa-0-1-0'])
-def test_names_in_hexadecimal_tell_the_distance_too(name: bytes) -> None:
-    memory = ctypes.create_string_buffer(8192)
-    memory[544 : 544 + len(name)] = name
-    assert device_stride(ctypes.addressof(memory), 2) == 544
 
 
 def test_no_device_names_the_tools(double: Double) -> None:
@@ -146,17 +132,12 @@ def test_the_library_is_looked_for_where_installers_put_it(monkeypatch: pytest.M
     assert len(candidates()) == 5
 
 
-def test_the_first_library_that_loads_is_taken(monkeypatch: pytest.MonkeyPatch, double: Double) -> None:
-    monkeypatch.setattr(axruntime_library, 'candidates', lambda library: ['libmissing.so', double.path])
-    assert RuntimeLibrary().path == double.path
-
-
 def test_a_device_that_another_process_has_is_named_with_who_and_what_next(double: Double, session: RuntimeSession, tmp_path: Path) -> None:
     double.foreign_sub_devices = 4
     with pytest.raises(AcceleratorError) as caught:
         session.open_model(model_file(tmp_path, 64, 64), 1)
     message = str(caught.value)
-    assert "device 'metis-0:1:0' can't be connected (1 sub-devices): 4 of 4 sub-devices are in use (DEVICE_IN_USE)" in message
+    assert "device 'metis-0:1:0' can't be connected: 4 of 4 sub-devices are in use (DEVICE_IN_USE)" in message
     assert 'exclusive to one process' in message and "'fuser -v /dev/metis*'" in message
     assert message.endswith('use another device: metis-1:3:0')
     assert double.live_objects == 1, 'the model is gone again, the context stays'
@@ -174,9 +155,10 @@ def test_two_sessions_share_a_device_as_far_as_it_goes(double: Double, session: 
 
 
 def test_a_file_that_is_no_model_is_named(session: RuntimeSession, tmp_path: Path) -> None:
-    (tmp_path / 'model.json').write_text('{}')
-    with pytest.raises(ConfigError, match=r"model '.*model\.json' can't be loaded: .* is no compiled model \(VALUE_ERROR\)"):
-        session.open_model(tmp_path / 'model.json', 1)
+    (tmp_path / 'a\nb.json').write_text('{}')
+    with pytest.raises(ConfigError, match=r"(?s)model '.*b\.json' can't be loaded: .* is no compiled model \(VALUE_ERROR\)") as caught:
+        session.open_model(tmp_path / 'a\nb.json', 1)
+    assert '\n' not in str(caught.value).split(': ', 1)[1], "the library's own words become one line"
 
 
 def test_another_struct_layout_is_refused(double: Double, session: RuntimeSession, tmp_path: Path) -> None:
@@ -188,8 +170,8 @@ def test_another_struct_layout_is_refused(double: Double, session: RuntimeSessio
 def test_a_model_tells_its_tensors_and_what_the_host_has_to_do(session: RuntimeSession, tmp_path: Path) -> None:
     model = session.open_model(model_file(tmp_path, 64, 96), 1)
     tensors = [*model.inputs, *model.outputs]
-    assert (tensors[0].name, tensors[0].shape, tensors[0].inner_shape) == ('images', (1, 98, 80, 4), (1, 96, 64, 3))
-    assert [(t.name, t.shape, t.inner_shape, t.zero_point) for t in tensors[1:3]] == [
+    assert (tensors[0].name, tensors[0].padded_shape, tensors[0].shape) == ('images', (1, 98, 80, 4), (1, 96, 64, 3))
+    assert [(t.name, t.padded_shape, t.shape, t.zero_point) for t in tensors[1:3]] == [
         ('box_8', (1, 12, 9, 64), (1, 12, 8, 64), 100), ('scores_8', (1, 12, 8, 64), (1, 12, 8, 3), -20),
     ]  # fmt: skip
     assert model.properties == {'input_tensor_layout': 'NHWC', 'postamble_graph': 'postprocess_graph.onnx'}
@@ -199,9 +181,7 @@ def test_a_model_tells_its_tensors_and_what_the_host_has_to_do(session: RuntimeS
     ('prepare', 'options', 'kind', 'words'),
     [
         ({'no_toolchain': 1}, {}, AcceleratorError, 'kernel_function.*riscv64-unknown-elf-gcc is on PATH'),
-        ({}, {'aipu_cores': 7}, ConfigError, r'with aipu_cores=7, num_sub_devices=1.*VALUE_ERROR'),
-        ({}, {'num_sub_devices': 2}, ConfigError, 'the batch is 1'),
-        ({'refuse_double_buffer': 1}, {'double_buffer': True}, AcceleratorError, 'double_buffer=1: no memory for double buffering'),
+        ({'refuse_double_buffer': 1}, {'double_buffer': True}, AcceleratorError, 'double_buffer=1, .*: no memory for double buffering'),
         ({'refuse_output_dmabuf': 1}, {'output_dmabuf': True}, ConfigError, r'not MMIO \(NOT_IMPLEMENTED\); .*update the Voyager SDK'),
     ],
 )
@@ -213,60 +193,18 @@ def test_an_instance_that_cannot_be_says_why(
         setattr(double, name, value)
     model = session.open_model(model_file(tmp_path, 64, 64), 1)
     with pytest.raises(kind, match=words):
-        model.connections[0].load_instance(InstanceOptions(**{**vars(OPTIONS), **options}))
+        model.connections[0].load_instance(InstanceOptions(**options))
     assert double.live_objects == 3, 'context, model and connection: the set of properties is gone'
-
-
-def slots(model: OpenModel) -> tuple[InputSlot, OutputSlot]:
-    return InputSlot(model.inputs[0], None), OutputSlot(model.outputs, (), None)
-
-
-@pytest.mark.parametrize(
-    ('code', 'kind'),
-    [
-        (Result.RUNTIME_ERROR, AcceleratorError),
-        (Result.INTERNAL_ERROR, AcceleratorError),
-        (Result.CONNECTION_ERROR, DeviceLostError),
-        (Result.DEVICE_IN_USE, DeviceLostError),
-        (Result.INCOMPATIBLE_DEVICE, DeviceLostError),
-    ],
-)
-def test_a_run_that_fails_tells_a_job_s_error_from_a_lost_device(
-    code: Result, kind: type[Exception], double: Double, session: RuntimeSession, tmp_path: Path
-) -> None:
-    model = session.open_model(model_file(tmp_path, 64, 64), 1)
-    instance = model.connections[0].load_instance(OPTIONS)
-    inputs, outputs = slots(model)
-    double.fail_from, double.fail_count, double.fail_code = 1, 1, int(code)
-    with pytest.raises(AcceleratorError, match=rf'could not run the model: injected into run 1 \({code.name}\)') as caught:
-        instance.run(inputs.arguments, outputs.arguments)
-    assert type(caught.value) is kind
-    instance.run(inputs.arguments, outputs.arguments)
-    assert double.runs == 2
-
-
-def test_a_new_model_takes_the_place_of_the_old_one(double: Double, session: RuntimeSession, tmp_path: Path) -> None:
-    first = session.open_model(model_file(tmp_path, 64, 64), 1)
-    first.connections[0].load_instance(OPTIONS)
-    first.connections[0].load_instance(OPTIONS)
-    assert (double.instances, double.live_objects) == (2, 4), 'the instance before is destroyed'
-    session.open_model(model_file(tmp_path, 96, 64), 1)
-    assert (double.used_sub_devices()[0], double.live_objects) == (1, 3)
 
 
 def test_closing_twice_destroys_once(double: Double, tmp_path: Path) -> None:
     session = RuntimeSession(double.path)
-    model = session.open_model(model_file(tmp_path, 64, 64), 1)
-    instance = model.connections[0].load_instance(OPTIONS)
+    connection = session.open_model(model_file(tmp_path, 64, 64), 1).connections[0]
+    for _ in range(2):
+        connection.load_instance(OPTIONS)
+    assert (double.instances, double.live_objects) == (2, 4), 'the instance before is destroyed'
     session.close()
-    model.close()
-    instance.close()
+    connection.close()
     session.close()
-    with pytest.raises(ValueError, match='closed'):
-        instance.run((Argument * 1)(), (Argument * 6)())
-
-
-def test_texts_of_the_library_become_one_line(double: Double, session: RuntimeSession, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError) as caught:
-        session.open_model(tmp_path / 'a\nb.json', 1)
-    assert '\n' not in str(caught.value).split(': ', 1)[1]
+    with pytest.raises(ValueError, match='taken off the device'):
+        connection.run((Argument * 1)(), (Argument * 6)())

@@ -20,6 +20,7 @@ from zc_perception.memory.fence import EventFence
 from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.memory.ledger import CopyLedger, LedgerEntry
 from zc_perception.memory.pool import BufferPool
+from zc_perception.npu.accelerator import AcceleratorOptions
 from zc_perception.npu.axruntime.accelerator import AxRuntimeAccelerator
 from zc_perception.pixel.colorimetry import BT601_LIMITED
 from zc_perception.pixel.fourcc import NV12
@@ -47,7 +48,7 @@ def ledger() -> CopyLedger:
 @pytest.fixture
 def accelerator(double: Double, jetson: dict[str, str], ledger: CopyLedger) -> Iterator[AxRuntimeAccelerator]:
     vic = Vic(jetson['nvbufsurftransform'], jetson['nvbufsurface'])
-    accelerator = AxRuntimeAccelerator(ledger, library=double.path, tensor_heap=SealedMemfd(), vic=vic)
+    accelerator = AxRuntimeAccelerator(ledger, AcceleratorOptions(library=double.path), tensor_heap=SealedMemfd(), vic=vic)
     yield accelerator
     accelerator.close()
     assert ctypes.c_int.in_dll(ctypes.CDLL(jetson['nvbufsurface']), 'double_mapped_planes').value == 0

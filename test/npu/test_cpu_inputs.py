@@ -10,16 +10,17 @@ import numpy as np
 import pytest
 import yaml
 from npu.onnx_kit import DOUBLE, FLOAT, FLOAT16, INT8, INT64, UINT8, identity
-from npu.scheduler_kit import MakeFrame
+from npu.scheduler_kit import MakeFrame, MakePool
 from numpy.typing import NDArray
 
-from zc_perception.errors import ConfigError
+from zc_perception.errors import AcceleratorError, ConfigError
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.npu import cpu
+from zc_perception.npu.accelerator import ImportHandle
 from zc_perception.npu.cpu import CpuAccelerator
 from zc_perception.npu.manifest import load_manifest
 from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry, Matrix, Range
-from zc_perception.pixel.fourcc import NV12
+from zc_perception.pixel.fourcc import NV12, fourcc_code
 from zc_perception.pixel.layout import compute_layout
 
 pytestmark = pytest.mark.usefixtures('warm_engines', 'no_fd_leak')
@@ -212,3 +213,27 @@ def test_a_job_that_was_given_up_before_it_began_is_not_run(accelerator: CpuAcce
     jobs[0].outputs()
     jobs[0].close()
     given_up[0].close()
+
+
+def test_frames_may_change_their_format(accelerator: CpuAccelerator, tmp_path: Path, make_pool: MakePool, make_frame: MakeFrame) -> None:
+    loaded(accelerator, tmp_path, identity([1, 3, HEIGHT, WIDTH], FLOAT))
+    seen_values = []
+    for name in ('NV12', 'YUYV', 'R8  ', 'NV12'):
+        job = accelerator.submit(ImportHandle(), make_frame(make_pool(WIDTH, HEIGHT, slots=1, fourcc=fourcc_code(name))))
+        assert job.fence.wait(WAIT_S)
+        seen_values.append(job.outputs()[0].values[0, :, 0, 0].tolist())
+        job.close()
+    green = seen_values[0]
+    assert green[1] > 0.5 and seen_values == [green, pytest.approx(green, abs=0.01), [0, 0, 0], green], 'Y, U and V of 0 are green'
+
+
+def test_what_can_not_be_read_fails_its_frame_by_name(
+    accelerator: CpuAccelerator, tmp_path: Path, make_pool: MakePool, make_frame: MakeFrame
+) -> None:
+    loaded(accelerator, tmp_path, identity([1, 3, HEIGHT, WIDTH], FLOAT))
+    job = accelerator.submit(ImportHandle(), make_frame(make_pool(WIDTH, HEIGHT, slots=1, fourcc=fourcc_code('NV15'))))
+    assert job.fence.wait(WAIT_S)
+    with pytest.raises(AcceleratorError, match=r"NV15 frames can't be read by a program here; it can read NV12.*the camera's pixel_format"):
+        job.outputs()
+    job.close()
+    assert fourcc_code('NV15') not in {fourcc for fourcc, _ in accelerator.constraints().formats or ()}

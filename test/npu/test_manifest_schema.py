@@ -106,28 +106,3 @@ def test_every_key_tells_what_it_is_for() -> None:
             check(inner)
 
     check(SCHEMA)
-
-
-@pytest.mark.parametrize(
-    ('value', 'schema', 'good'),
-    [
-        (True, {'type': 'integer'}, False),
-        (1, {'enum': [True]}, False),
-        (float('nan'), {'type': 'number'}, False),
-        (5.0, {'type': 'integer'}, True),
-        ('a', {'minimum': 3}, True),
-        ([1, 'a'], {'items': {'type': 'integer'}}, False),
-        ([1, 2, 1.0], {'uniqueItems': True}, False),
-        ([1, True], {'uniqueItems': True}, True),
-        ({'a': 1}, {'properties': {'b': {}}, 'additionalProperties': False}, False),
-        (2, {'anyOf': [{'exclusiveMinimum': 2}, {'maximum': 1}]}, False),
-        (2, {'$ref': '#/$defs/two', '$defs': {'two': {'enum': [3]}}}, False),
-    ],
-)
-def test_the_checker_knows_json_schema(value: Any, schema: dict[str, Any], good: bool) -> None:
-    assert conforms(value, schema) is good
-
-
-def test_the_checker_passes_over_no_keyword() -> None:
-    with pytest.raises(NotImplementedError, match='pattern'):
-        conforms('a', {'pattern': 'b'})

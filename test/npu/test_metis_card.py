@@ -6,7 +6,6 @@ Trees of files stand in for the machine's, laid out as the kernel's documents de
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import tempfile
 import threading
@@ -17,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from npu.host_tree import Host
-from npu.scheduler_kit import eventually
+from waiting import until
 
 from zc_perception.errors import AcceleratorError
 from zc_perception.npu import metis_card
@@ -25,7 +24,6 @@ from zc_perception.npu.axl.device import AxlCapabilities
 from zc_perception.npu.metis_card import (
     HostTree,
     Iommu,
-    LinkRate,
     MetisCard,
     PcieLink,
     Temperature,
@@ -74,7 +72,6 @@ def test_two_names_of_a_node_are_one_card(host: Host) -> None:
     ('wanted', 'name'),
     [
         ('', 'metis-0:a:0'),
-        ('0', 'metis-0:a:0'),
         ('1', 'metis-4:1:0'),
         ('metis-4:1:0', 'metis-4:1:0'),
         ('METIS-4:1:0', 'metis-4:1:0'),
@@ -82,9 +79,7 @@ def test_two_names_of_a_node_are_one_card(host: Host) -> None:
         ('metis-4-1-0', 'metis-4:1:0'),
         ('4:1:0', 'metis-4:1:0'),
         ('0004:01:00.0', 'metis-4:1:0'),
-        ('4:1:0.0', 'metis-4:1:0'),
         ('0A:00.0', 'metis-0:a:0'),
-        ('0000:0a:00', 'metis-0:a:0'),
     ],
 )
 def test_a_card_is_found_by_any_of_its_names(two: Host, wanted: str, name: str) -> None:
@@ -195,10 +190,6 @@ def test_a_card_is_gone_with_its_node_its_pci_device_or_its_answers(host: Host) 
     assert not card_is_gone(MetisCard(other), host.tree), 'without an address only the node tells'
 
 
-def test_a_card_says_node_and_address(two: Host) -> None:
-    assert re.fullmatch(r'.*/dev/metis-4:1:0 \(PCI 0004:01:00\.0\)', str(choose_card('1', two.tree)))
-
-
 # Contiguity follows from the card's IOMMU.
 
 
@@ -289,10 +280,6 @@ def test_a_link_that_is_fast_enough_needs_no_words(tmp_path: Path, speed: str, w
     assert found.diagnosis() == '' and found.problem == ''
 
 
-def test_a_good_link_in_short(tmp_path: Path) -> None:
-    assert str(link(tmp_path)) == '8 GT/s x4'
-
-
 @pytest.mark.parametrize(
     ('changed', 'port', 'words'),
     [
@@ -340,12 +327,6 @@ def test_only_numbers_that_are_known_and_large_enough_are_good(speed: str, width
         (device / 'current_link_width').write_text(width, encoding='utf-8')
         found = read_link(ADDRESS, HostTree(sysfs=Path(folder)))
     assert found.diagnosis() != '' or (found.now.gts is not None and found.now.gts >= 8 and int(found.now.width or 0) >= 4)
-
-
-@pytest.mark.parametrize('gts', [None, 2.5, 8.0, 16.0])
-@pytest.mark.parametrize('width', [None, 0, 1, 4, 16])
-def test_enough_is_8_gigatransfers_and_4_lanes(gts: float | None, width: int | None) -> None:
-    assert LinkRate(gts, width).enough == (gts in (8.0, 16.0) and width in (4, 16))
 
 
 # Temperatures, and the thread that reads them.
@@ -416,6 +397,7 @@ def test_what_can_not_be_read_says_why(tree: HostTree, address: str, prepare: st
         reason = f'the sensors of {ADDRESS} do not answer'
     found = read_temperatures(address, tree)
     assert found == Temperatures(problem=reason) and str(found) == f'unreadable ({reason})'
+    assert address or TemperatureWatch(tree).latest(address) == found
 
 
 def test_who_asks_never_waits_for_the_card(tree: HostTree, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -432,26 +414,16 @@ def test_who_asks_never_waits_for_the_card(tree: HostTree, monkeypatch: pytest.M
     for _ in range(50):
         assert watch.latest(ADDRESS).problem == 'not read yet'
     card.set()
-    eventually(lambda: watch.latest(ADDRESS).sensors)
+    until(lambda: watch.latest(ADDRESS).sensors)
     first = watch.latest(ADDRESS).sensors[0].celsius
-    eventually(lambda: watch.latest(ADDRESS).sensors[0].celsius > first)
+    until(lambda: watch.latest(ADDRESS).sensors[0].celsius > first)
 
     card.clear()
     watch.latest(ADDRESS)
     monkeypatch.setattr(metis_card, '_STALE_S', 0.05)
-    eventually(lambda: watch.latest(ADDRESS).problem == 'the card has not answered for 0.05 s')
+    until(lambda: watch.latest(ADDRESS).problem == 'the card has not answered for 0.05 s')
     card.set()
-    eventually(lambda: watch.latest(ADDRESS).sensors)
+    until(lambda: watch.latest(ADDRESS).sensors)
     watch.close()
     watch.close()
-    eventually(lambda: 'npu temperature' not in {thread.name for thread in threading.enumerate()})
-
-
-def test_the_thread_ends_when_nobody_asks_and_begins_again(tree: HostTree, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metis_card, '_IDLE_S', 0.05)
-    sensor(tree, input=42000)
-    watch = TemperatureWatch(tree)
-    for _ in range(2):
-        eventually(lambda: watch.latest(ADDRESS).sensors)
-        eventually(lambda: watch._thread is None)
-    assert watch.latest('').problem == 'its PCI address is unknown'
+    until(lambda: 'npu temperature' not in {thread.name for thread in threading.enumerate()})

@@ -8,9 +8,11 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
-from npu.scheduler_kit import LONG_S, SHORT_S, Bench, ScriptedAccelerator, check_balance, eventually
+from npu.scheduler_kit import LONG_S, SHORT_S, Bench, ScriptedAccelerator, check_balance
+from waiting import until
 
 from zc_perception.errors import AcceleratorError
+from zc_perception.frame import Frame
 from zc_perception.frame_queue import FrameQueue
 from zc_perception.memory.pool import SlotState
 from zc_perception.npu import scheduler
@@ -22,7 +24,7 @@ pytestmark = pytest.mark.usefixtures('no_fd_leak')
 def test_results_keep_the_frames_order_when_jobs_do_not(start: Callable[..., Bench]) -> None:
     bench = start(in_flight=4)
     bench.feed(0, 1, 2, 3, 4, 5)
-    eventually(lambda: len(bench.accelerator.jobs) == 4)
+    until(lambda: len(bench.accelerator.jobs) == 4)
     for index in (3, 1, 2):
         bench.accelerator.finish(index)
     time.sleep(0.02)
@@ -30,9 +32,9 @@ def test_results_keep_the_frames_order_when_jobs_do_not(start: Callable[..., Ben
     bench.accelerator.finish(0)
     for index in (5, 4):
         bench.accelerator.finish(index)
-    eventually(lambda: len(bench.results) == 6)
+    until(lambda: len(bench.results) == 6)
     assert bench.results == [0, 1, 2, 3, 4, 5]
-    eventually(bench.all_free)
+    until(bench.all_free)
     assert bench.accelerator.releases == bench.accelerator.imports == 6
     assert all(job.closed for job in bench.accelerator.jobs)
 
@@ -41,7 +43,7 @@ def test_results_keep_the_frames_order_when_jobs_do_not(start: Callable[..., Ben
 def test_no_more_jobs_are_in_flight_than_both_sides_allow(start: Callable[..., Bench], asked: int, accepted: int, limit: int) -> None:
     bench = start(ScriptedAccelerator(max_in_flight=accepted), in_flight=asked)
     bench.feed(*range(6))
-    eventually(lambda: len(bench.accelerator.jobs) == bench.scheduler.in_flight == limit)
+    until(lambda: len(bench.accelerator.jobs) == bench.scheduler.in_flight == limit)
     time.sleep(0.02)
     assert len(bench.accelerator.jobs) == bench.scheduler.in_flight == limit
 
@@ -50,23 +52,15 @@ def test_a_timeout_costs_that_frame_only_and_its_slot_waits_for_the_late_job(sta
     bench = start(in_flight=1, timeout_s=SHORT_S)
     bench.accelerator.instant.add(1)
     bench.feed(0, 1)
-    eventually(lambda: bench.results == [1] and bench.scheduler.in_flight == 0)
+    until(lambda: bench.results == [1] and bench.scheduler.in_flight == 0)
     ((sequence, error),) = bench.errors
     assert sequence == 0 and isinstance(error, TimeoutError) and str(error) == 'no result within 0.05 s'
     bench.pool.collect()
     assert bench.pool.statistics().states == {SlotState.WAITING: 1, SlotState.FREE: 11}
     assert bench.pool.statistics().holders == {}
     bench.accelerator.finish(0)
-    eventually(bench.all_free)
+    until(bench.all_free)
     assert bench.pool.statistics().retired == 0 and bench.results == [1]
-
-
-def test_what_is_done_behind_a_frame_that_timed_out_is_not_late(start: Callable[..., Bench]) -> None:
-    bench = start(in_flight=2, timeout_s=SHORT_S)
-    bench.accelerator.instant.add(1)
-    bench.feed(0, 1)
-    eventually(lambda: bool(bench.errors and bench.results))
-    assert (bench.results, [sequence for sequence, _ in bench.errors]) == ([1], [0])
 
 
 @pytest.mark.parametrize('kind', [AcceleratorError, OSError, ValueError])
@@ -76,37 +70,10 @@ def test_a_refused_frame_is_reported_and_released(start: Callable[..., Bench], s
     (bench.accelerator.import_errors if step == 'import' else bench.accelerator.submit_errors).append(error)
     bench.feed(0, 1)
     bench.accelerator.finish(0)
-    eventually(lambda: bench.results == [1])
+    until(lambda: bench.results == [1])
     assert bench.errors == [(0, error)]
-    eventually(bench.all_free)
+    until(bench.all_free)
     assert bench.accelerator.releases == bench.accelerator.imports, 'what was imported was released'
-
-
-def test_a_failed_job_is_an_error_not_a_result(start: Callable[..., Bench]) -> None:
-    bench = start()
-    bench.feed(0, 1)
-    bench.accelerator.finish(0, RuntimeError('bus error'))
-    bench.accelerator.finish(1)
-    eventually(lambda: bench.results == [1])
-    ((sequence, error),) = bench.errors
-    assert sequence == 0 and 'bus error' in str(error)
-    eventually(bench.all_free)
-
-
-def test_a_callback_that_raises_costs_its_frame_only(start: Callable[..., Bench]) -> None:
-    bench = start()
-
-    def fail_once(entry: InFlight) -> None:
-        if entry.frame.data.sequence == 0:
-            raise ZeroDivisionError('callback')
-
-    bench.on_result = fail_once
-    bench.feed(0, 1)
-    bench.accelerator.finish(0)
-    bench.accelerator.finish(1)
-    eventually(lambda: bench.results == [1])
-    assert [(sequence, type(error)) for sequence, error in bench.errors] == [(0, ZeroDivisionError)]
-    eventually(bench.all_free)
 
 
 def test_a_callback_that_keeps_a_view_costs_its_frame_only(start: Callable[..., Bench]) -> None:
@@ -120,31 +87,18 @@ def test_a_callback_that_keeps_a_view_costs_its_frame_only(start: Callable[..., 
     bench.feed(0, 1, 2)
     for index in range(3):
         bench.accelerator.finish(index)
-    eventually(lambda: bench.results == [0, 1, 2])
-    eventually(lambda: bench.pool.statistics().states == {SlotState.LEASED: 1, SlotState.FREE: 11})
+    until(lambda: bench.results == [0, 1, 2])
+    until(lambda: bench.pool.statistics().states == {SlotState.LEASED: 1, SlotState.FREE: 11})
     bench.stop()
     kept.clear()
-    eventually(bench.all_free)
+    until(bench.all_free)
     assert bench.pool.statistics().abandoned == 1
-
-
-def test_frames_that_are_not_accepted_are_released_unseen(start: Callable[..., Bench]) -> None:
-    wanted = threading.Event()
-    bench = start(accept=wanted.is_set)
-    bench.feed(0, 1, 2)
-    eventually(bench.all_free)
-    assert bench.accelerator.jobs == []
-    wanted.set()
-    bench.feed(3)
-    bench.accelerator.finish(0)
-    eventually(lambda: bench.results == [3])
-    assert bench.errors == []
 
 
 def test_without_frames_the_accelerator_is_told_to_tidy_up_in_its_own_thread(start: Callable[..., Bench]) -> None:
     """Buffers of a camera that has stopped would stay imported until the next one's first frame."""
     bench = start()
-    eventually(lambda: len(bench.accelerator.tidied) > 2)
+    until(lambda: len(bench.accelerator.tidied) > 2)
     assert set(bench.accelerator.tidied) == {bench.scheduler._thread.ident} and not bench.accelerator.jobs
 
 
@@ -152,7 +106,7 @@ def test_stopping_waits_for_the_jobs_in_flight(start: Callable[..., Bench], monk
     monkeypatch.setattr(scheduler, '_LONGEST_STOP_S', LONG_S)
     bench = start(in_flight=2)
     bench.feed(0, 1, 2)
-    eventually(lambda: len(bench.accelerator.jobs) == 2)
+    until(lambda: len(bench.accelerator.jobs) == 2)
     finisher = threading.Timer(0.03, lambda: [bench.accelerator.finish(index) for index in (1, 0)])
     finisher.start()
     bench.scheduler.stop()
@@ -166,9 +120,9 @@ def test_stopping_waits_for_the_jobs_in_flight(start: Callable[..., Bench], monk
 def test_stopping_gives_up_on_jobs_that_never_end(start: Callable[..., Bench]) -> None:
     bench = start(in_flight=2, timeout_s=SHORT_S)
     bench.feed(0, 1)
-    eventually(lambda: bool(bench.accelerator.jobs))
+    until(lambda: bool(bench.accelerator.jobs))
     bench.scheduler.stop()
-    eventually(lambda: bench.scheduler.in_flight == 0)  # on a busy machine its thread ends a moment later
+    until(lambda: bench.scheduler.in_flight == 0)  # on a busy machine its thread ends a moment later
     assert bench.results == []
     assert all(isinstance(error, TimeoutError) for _, error in bench.errors)
 
@@ -184,7 +138,7 @@ def test_stopping_twice_or_before_the_start_does_nothing(start: Callable[..., Be
 
 def test_a_queue_that_was_closed_is_not_polled_in_a_circle(start: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch) -> None:
     bench, looks = start(), []
-    eventually(lambda: bench.scheduler._thread.is_alive())
+    until(lambda: bench.scheduler._thread.is_alive())
     bench.queue.close()
     get = bench.queue.get
     monkeypatch.setattr(bench.queue, 'get', lambda: looks.append(1) or get())
@@ -196,7 +150,7 @@ def test_a_queue_that_was_closed_is_not_polled_in_a_circle(start: Callable[..., 
 def test_stop_does_not_wait_for_the_idle_poll(start: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(scheduler, '_IDLE_POLL_S', 30.0)
     bench = start()
-    eventually(lambda: bool(bench.accelerator.tidied))
+    until(lambda: bool(bench.accelerator.tidied))
     stopper = threading.Thread(target=bench.scheduler.stop)
     stopper.start()
     stopper.join(20.0)
@@ -206,14 +160,14 @@ def test_stop_does_not_wait_for_the_idle_poll(start: Callable[..., Bench], monke
 def test_one_wait_sees_every_fence_not_only_the_oldest(start: Callable[..., Bench]) -> None:
     bench = start(in_flight=3)
     bench.feed(0, 1, 2)
-    eventually(lambda: len(bench.accelerator.jobs) == 3)
+    until(lambda: len(bench.accelerator.jobs) == 3)
     entries = list(bench.scheduler._jobs)
     bench.accelerator.finish(2)
-    eventually(lambda: entries[2].signalled_ns > 0)
+    until(lambda: entries[2].signalled_ns > 0)
     assert bench.results == [] and entries[0].signalled_ns == 0
     for index in (0, 1):
         bench.accelerator.finish(index)
-    eventually(lambda: bench.results == [0, 1, 2])
+    until(lambda: bench.results == [0, 1, 2])
 
 
 def test_whoever_takes_errors_cannot_end_the_thread(start: Callable[..., Bench]) -> None:
@@ -228,8 +182,8 @@ def test_whoever_takes_errors_cannot_end_the_thread(start: Callable[..., Bench])
     bench.accelerator.tidy_errors.append(OSError('no'))
     bench.feed(0, 1)
     bench.accelerator.finish(0)
-    eventually(lambda: bench.results == [1])
-    eventually(bench.all_free)
+    until(lambda: bench.results == [1])
+    until(bench.all_free)
     assert bench.scheduler.statistics().refused_device == 1
 
 
@@ -239,8 +193,8 @@ def test_a_callback_that_releases_the_frame_itself_costs_nothing(start: Callable
     bench.feed(0, 1)
     for index in range(2):
         bench.accelerator.finish(index)
-    eventually(lambda: bench.results == [0, 1])
-    eventually(bench.all_free)
+    until(lambda: bench.results == [0, 1])
+    until(bench.all_free)
 
 
 def test_the_figures_say_where_every_frame_went(start: Callable[..., Bench]) -> None:
@@ -248,19 +202,19 @@ def test_the_figures_say_where_every_frame_went(start: Callable[..., Bench]) -> 
     bench = start(in_flight=2, timeout_s=SHORT_S, accept=lambda: wanted[0])
     bench.accelerator.instant |= {0, 3}
     bench.feed(0)
-    eventually(lambda: bench.results == [0])
+    until(lambda: bench.results == [0])
     bench.feed(1)
-    eventually(lambda: bench.lost == [1])
+    until(lambda: bench.lost == [1])
     bench.accelerator.submit_errors.append(AcceleratorError('busy'))
     bench.feed(2)
-    eventually(lambda: bench.lost == [1, 2])
+    until(lambda: bench.lost == [1, 2])
     wanted[0] = False
     bench.feed(4)
-    eventually(lambda: bench.scheduler.statistics().refused_disabled == 1)
+    until(lambda: bench.scheduler.statistics().refused_disabled == 1)
     wanted[0] = True
     bench.accelerator.failing[5] = AcceleratorError('bus error')
     bench.feed(5)
-    eventually(lambda: bench.lost == [1, 2, 5] and bench.scheduler.in_flight == 0)
+    until(lambda: bench.lost == [1, 2, 5] and bench.scheduler.in_flight == 0)
     figures = bench.scheduler.statistics()
     assert replace(figures, busy_ns=0, at_ns=0) == SchedulerStatistics(
         taken=5, refused_disabled=1, refused_device=1, submitted=3, completed=1, timed_out=1, failed=1, imports=4
@@ -272,13 +226,13 @@ def test_the_figures_say_where_every_frame_went(start: Callable[..., Bench]) -> 
 def test_frames_that_a_newer_one_replaced_are_counted(start: Callable[..., Bench]) -> None:
     bench = start(in_flight=1, depth=1)
     bench.feed(0)
-    eventually(lambda: len(bench.accelerator.jobs) == 1)
+    until(lambda: len(bench.accelerator.jobs) == 1)
     bench.feed(1, 2, 3)
     bench.accelerator.finish(0)
     bench.accelerator.finish(1)
-    eventually(lambda: bench.results == [0, 3])
+    until(lambda: bench.results == [0, 3])
     assert bench.scheduler.statistics().dropped == 2
-    eventually(bench.all_free)
+    until(bench.all_free)
 
 
 def test_utilisation_is_the_share_of_time_with_a_job(start: Callable[..., Bench]) -> None:
@@ -286,14 +240,14 @@ def test_utilisation_is_the_share_of_time_with_a_job(start: Callable[..., Bench]
     idle = bench.scheduler.statistics()
     assert idle.busy_ns == 0 and bench.scheduler.statistics().utilisation_since(idle) == 0.0
     bench.feed(0, 1)
-    eventually(lambda: len(bench.accelerator.jobs) == 2)
+    until(lambda: len(bench.accelerator.jobs) == 2)
     first = bench.scheduler.statistics()
     bench.accelerator.finish(1)
     time.sleep(0.02)
     busy = bench.scheduler.statistics()
     assert busy.utilisation_since(first) > 0.9, 'one job is left'
     bench.accelerator.finish(0)
-    eventually(lambda: bench.results == [0, 1] and bench.scheduler.in_flight == 0)
+    until(lambda: bench.results == [0, 1] and bench.scheduler.in_flight == 0)
     done = bench.scheduler.statistics()
     time.sleep(0.02)
     assert bench.scheduler.statistics().busy_ns == done.busy_ns
@@ -317,5 +271,62 @@ def test_a_source_that_joins_the_queue_is_waited_for(start: Callable[..., Bench]
     bench.queue.attach(source)
     bench.feed(0)
     bench.accelerator.finish(0)
-    eventually(lambda: bench.results == [0])
+    until(lambda: bench.results == [0])
     bench.queue.detach(source)
+
+
+def failure_of(bench: Bench, sequence: int) -> InFlight | None:
+    """The job that the scheduler named while it reported the failure of that frame."""
+    named: list[InFlight | None] = []
+    report = bench.scheduler._on_error
+
+    def look(frame: Frame, error: Exception) -> None:
+        named.append(bench.scheduler.failing)
+        report(frame, error)
+
+    bench.scheduler._on_error = look
+    bench.feed(sequence)
+    until(lambda: bench.lost == [sequence] and bench.scheduler.failing is None)
+    return named[0]
+
+
+def test_a_job_that_fails_or_is_late_is_known_while_it_is_reported(start: Callable[..., Bench]) -> None:
+    bench = start(timeout_s=SHORT_S)
+    bench.accelerator.failing[7] = AcceleratorError('no')
+    failed = failure_of(bench, 7)
+    assert failed is not None and failed.handle.number == 1 and failed.received_ns <= failed.submitted_ns <= failed.signalled_ns
+    late = start(timeout_s=SHORT_S)
+    entry = failure_of(late, 3)
+    assert entry is not None and entry.job is late.accelerator.jobs[0] and entry.signalled_ns == 0
+
+
+@pytest.mark.parametrize('where', ['import_errors', 'submit_errors'])
+def test_a_frame_that_the_device_never_had_has_no_job(start: Callable[..., Bench], where: str) -> None:
+    bench = start()
+    getattr(bench.accelerator, where).append(AcceleratorError('no'))
+    assert failure_of(bench, 5) is None
+
+
+# What may change while it runs.
+
+
+def test_more_frames_are_taken_and_given_up_sooner(start: Callable[..., Bench]) -> None:
+    bench = start(in_flight=1)
+    bench.feed(0, 1, 2, 3)
+    until(lambda: len(bench.accelerator.jobs) == bench.scheduler.in_flight == 1)
+    bench.scheduler.tune(in_flight=3, timeout_s=SHORT_S, import_cache=False)
+    until(lambda: len(bench.accelerator.jobs) == 3)
+    bench.accelerator.finish(0)
+    until(lambda: bench.lost[:2] == [1, 2])  # with the new timeout; the first had the old one
+    assert bench.results == [0] and all(str(error) == 'no result within 0.05 s' for _, error in bench.errors)
+
+
+def test_a_change_is_made_on_its_thread_or_before_it_runs(start: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch) -> None:
+    threads: list[str] = []
+    note = threads.append
+    monkeypatch.setattr(ScriptedAccelerator, 'tune', lambda self, **_: note(threading.current_thread().name))
+    never_started = Scheduler(ScriptedAccelerator(), FrameQueue(1), print, print, in_flight=1, timeout_s=1.0)
+    for scheduler_of in (never_started, start().scheduler):
+        scheduler_of.tune(in_flight=2, timeout_s=1.0, import_cache=True)
+    assert threads == [threading.current_thread().name, 'inference']
+    never_started.stop()

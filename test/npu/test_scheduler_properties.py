@@ -8,7 +8,8 @@ import threading
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from npu.scheduler_kit import Bench, Factory, MakeFrame, MakePool, ScriptedAccelerator, check_balance, eventually
+from npu.scheduler_kit import Bench, Factory, MakeFrame, MakePool, ScriptedAccelerator, check_balance
+from waiting import until
 
 from zc_perception.errors import AcceleratorError, DeviceLostError
 from zc_perception.npu import recovering_device, scheduler
@@ -128,12 +129,12 @@ def test_every_frame_ends_once_and_nothing_is_left(
         for event in events:
             chaos.do(event, enabled)
             if calm:
-                eventually(lambda: bench.scheduler.state.recovering or not bench.queue or bench.scheduler.in_flight >= min(in_flight, room))
+                until(lambda: bench.scheduler.state.recovering or not bench.queue or bench.scheduler.in_flight >= min(in_flight, room))
         if calm:
-            eventually(lambda: finish_all(bench))
+            until(lambda: finish_all(bench))
     finally:
         bench.end()
-    eventually(lambda: set(threading.enumerate()) <= threads)
+    until(lambda: set(threading.enumerate()) <= threads)
     figures = bench.scheduler.statistics()
     check_balance(bench)
     if calm:
@@ -143,7 +144,7 @@ def test_every_frame_ends_once_and_nothing_is_left(
     assert len({*bench.results, *bench.lost}) == len(bench.results) + len(bench.lost), 'no frame has two ends'
     assert [accelerator.closed for accelerator in bench.accelerators[:-1]] == [1] * (len(bench.accelerators) - 1)
     assert figures.losses >= figures.recovered == len(bench.accelerators) - 1
-    eventually(bench.all_free)
+    until(bench.all_free)
     pool.close()
 
 
@@ -177,11 +178,11 @@ def test_a_device_that_is_only_late_costs_what_it_had(
         for event in events:
             if event == 'given up':
                 # With every place taken the frames wait; where there are more places than are used, those are used up first.
-                eventually(lambda: bench.scheduler.in_flight == 0)
+                until(lambda: bench.scheduler.in_flight == 0)
             else:
                 chaos.do(event, [True])
         device.instant_all = True
-        eventually(lambda: finish_all(bench))
+        until(lambda: finish_all(bench))
     finally:
         bench.end()
     figures = bench.scheduler.statistics()
@@ -195,5 +196,5 @@ def test_a_device_that_is_only_late_costs_what_it_had(
         assert device.jobs[-1].sequence == chaos.fed - 1, 'the newest was taken'
     if keep_all and depth is None:
         assert device.most_places <= min(in_flight, room), 'none is sent after a late one'
-    eventually(bench.all_free)
+    until(bench.all_free)
     pool.close()

@@ -12,9 +12,8 @@ from npu.axruntime_kit import Double, model_file
 
 from zc_perception.errors import AcceleratorError, ConfigError
 from zc_perception.memory.ledger import CopyLedger
-from zc_perception.npu.accelerator import Accelerator, AcceleratorOptions
+from zc_perception.npu.accelerator import AcceleratorOptions
 from zc_perception.npu.axl.abi import parse_ioctl_numbers
-from zc_perception.npu.axl.accelerator import AxlAccelerator
 from zc_perception.npu.axruntime.accelerator import AxRuntimeAccelerator
 from zc_perception.npu.manifest import ModelManifest, load_manifest
 from zc_perception.npu.metis_card import find_cards
@@ -24,7 +23,6 @@ pytestmark = [
     pytest.mark.usefixtures('no_fd_leak'),
     pytest.mark.skipif(bool(find_cards()), reason='this machine has a Metis card; the rig covers that case'),
 ]
-LEDGER = CopyLedger()
 VIRTUAL = str(Path(__file__).parents[1] / 'rig' / 'models' / 'virtual_metis.yaml')
 
 
@@ -159,36 +157,6 @@ def test_what_was_chosen_is_what_is_opened_again(tmp_path: Path, runtime: Opened
     with pytest.raises(AcceleratorError, match='in use'):
         selected.reopen()
     assert runtime.closed == 1, 'never the next best: the buffers were negotiated with this one'
-
-
-OPTIONS = AcceleratorOptions('/dev/metis-1', False, 2.5, ioctl_numbers={'submit': 70}, library='/opt/lib.so', double_buffer=True)
-
-
-@pytest.mark.parametrize(
-    ('kind', 'arguments', 'expected'),
-    [
-        (AxlAccelerator, ('/dev/metis-1',), {'import_cache': False, 'timeout_s': 2.5, 'numbers': {'submit': 70}}),
-        (
-            AxRuntimeAccelerator,
-            (LEDGER,),
-            {
-                'device': '/dev/metis-1', 'library': '/opt/lib.so', 'aipu_cores': 1, 'double_buffer': True, 'output_dmabuf': 'auto',
-                'timeout_s': 2.5,
-            },
-        ),
-    ],
-)  # fmt: skip
-def test_the_card_s_options_reach_it(
-    monkeypatch: pytest.MonkeyPatch, kind: type[Accelerator], arguments: tuple[object, ...], expected: dict[str, object]
-) -> None:
-    seen: list[tuple[tuple[object, ...], dict[str, object]]] = []
-
-    def init(self: Accelerator, *given: object, **options: object) -> None:
-        seen.append((given, options))
-
-    monkeypatch.setattr(kind, '__init__', init)
-    kind.open(OPTIONS, LEDGER)
-    assert seen == [(arguments, expected)]
 
 
 @pytest.mark.parametrize('name', BUILT_IN)

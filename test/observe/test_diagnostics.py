@@ -180,14 +180,6 @@ def test_it_goes_on_while_a_simulation_s_time_stands_still(free_domain: int) -> 
         node.destroy_node()
 
 
-def test_a_look_costs_little(desk: Desk) -> None:
-    """Nothing to be measured here but the number of messages: figures are what costs."""
-    desk.statuses = [Status(f'part {i}', Level.OK, 'well', Figures(lambda: pytest.fail('made for nothing'))) for i in range(20)]
-    desk.publisher._levels = {status.part: status.level for status in desk.statuses}
-    desk.publisher._due = desk.now + 100
-    assert desk.pass_time(4.0) == 0
-
-
 def _statuses_of(path: Path) -> Iterator[tuple[int, ast.Call]]:
     for found in ast.walk(ast.parse(path.read_text(encoding='utf-8'))):
         if isinstance(found, ast.Call) and isinstance(found.func, ast.Name) and found.func.id == 'Status':
@@ -208,10 +200,3 @@ def test_whatever_is_not_well_says_what_to_do(path: Path) -> None:
         and len(call.args) < 5 and not any(keyword.arg == 'advice' for keyword in call.keywords)
     ]  # fmt: skip
     assert without == [], f'{path.name}: a Status of WARN or ERROR without advice in these lines'
-
-
-def test_the_check_for_advice_finds_what_has_none(tmp_path: Path) -> None:
-    file = tmp_path / 'nodes.py'
-    file.write_text("Status('link', Level.WARN if wrong else Level.OK, 'text', values)\nStatus('link', Level.WARN, 'x', {}, 'advice')\n")
-    calls = dict(_statuses_of(file))
-    assert _may_be_bad(calls[1].args[1]) and len(calls[1].args) < 5 and len(calls[2].args) == 5

@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import random
 import struct
 import zlib
 from collections.abc import Iterator
@@ -133,21 +132,6 @@ def test_whatever_is_in_the_ring(written: int, ended: int, values: list[tuple[in
     pieces += [(RING + index * 977, content) for index, content in enumerate(noise)]
     with log_with((16, word(written) + word(ended)), *pieces) as reader:
         reads(reader)
-
-
-@given(U32)
-def test_a_log_of_noise_is_read(seed: int) -> None:
-    """Its head is right, nothing else is."""
-    chance = random.Random(seed)
-    with log_with((16, chance.randbytes(304)), (FACTS, chance.randbytes(2000)), (RING, chance.randbytes(20 * RECORD))) as reader:
-        reads(reader)
-
-
-@pytest.mark.parametrize('wrong', [b'', b'\0' * 16, b'ZCFL' + b'\xff' * 12, b'zcfl'])
-def test_a_head_that_is_another_is_refused_in_words(wrong: bytes) -> None:
-    with pytest.raises(ValueError, match=r'a frame log begins with|it has version') as refused, log_with((0, wrong.ljust(16, b'\1'))):
-        pass
-    assert '\n' not in str(refused.value)
 
 
 def test_records_that_seem_to_come_in_a_great_hurry_are_not_waited_for() -> None:

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from nodes.ros_kit import ros, spun, until
+from nodes.ros_kit import ros, spun
 from observe.frame_log_kit import own_log_links
 from observe.timeline_kit import check_rules, slices
+from waiting import until
 
 from zc_perception.nodes.perception import PerceptionGraph
 from zc_perception.observe.frame_log import FoundFrameLogs, FrameLogReader, FrameRecord, RecordKind, find_frame_logs

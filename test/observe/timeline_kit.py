@@ -5,11 +5,10 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from zc_perception.observe.frame_log import FrameRecord, RecordKind
-from zc_perception.observe.timeline import NodeTrack
+from zc_perception.observe.timeline import KernelEvent, NodeTrack
 
 MS = 1_000_000
 BASE = 39_000_000 * MS
@@ -19,20 +18,8 @@ CAPTURE_PID, INFERENCE_PID = 1200, 1300
 CONTEXT = 40
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
-    """As the verification's kernel events."""
-
-    time_ns: int
-    name: str
-    fields: Mapping[str, str] = field(default_factory=dict)
-    tid: int = INFERENCE_THREAD
-    comm: str = 'inference'
-    cpu: int = 1
-
-
-def event(time_ns: int, name: str, tid: int = INFERENCE_THREAD, **fields: object) -> Event:
-    return Event(time_ns, name, {key: str(value) for key, value in fields.items()}, tid)
+def event(time_ns: int, name: str, tid: int = INFERENCE_THREAD, **fields: object) -> KernelEvent:
+    return KernelEvent(time_ns, 1, 'inference', tid, name, {key: str(value) for key, value in fields.items()})
 
 
 def published(n: int, **changes: Any) -> FrameRecord:
@@ -58,7 +45,7 @@ def processed(n: int, **changes: Any) -> FrameRecord:
     return record._replace(**changes)
 
 
-def kernel_events(n: int) -> list[Event]:
+def kernel_events(n: int) -> list[KernelEvent]:
     """Of frame *n*, with the import cache off."""
     t, inode, handle, fence = BASE + n * PERIOD, 100 + n % 4, 1 + n % 4, {'context': CONTEXT, 'seqno': n + 1}
     job = {'handle': handle, 'ctx': CONTEXT, 'seqno': n + 1}

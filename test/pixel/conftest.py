@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from environment.c_header import CHeader
 from environment.errors import SetupError
-from environment.uapi_headers import headers
+from environment.fixtures import headers
 
 
 @pytest.fixture(scope='session')

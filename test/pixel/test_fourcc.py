@@ -17,50 +17,6 @@ def test_codes_are_little_endian_words() -> None:
     assert fourcc_code('XR24') == 0x34325258
 
 
-@pytest.mark.parametrize(
-    ('name', 'order'), [('RG24', 'bgr'), ('BG24', 'rgb'), ('XR24', 'bgrx'), ('AR24', 'bgra'), ('XB24', 'rgbx'), ('AB24', 'rgba')]
-)
-def test_names_elsewhere_say_the_order_in_memory(name: str, order: str) -> None:
-    entry = format_by_name(name)
-    # A DRM name lists the components of a little-endian word from its most significant byte.
-    assert entry.gstreamer is not None and entry.gstreamer.lower() == order
-    assert entry.ros in (None, f'{order}8')
-
-
-@pytest.mark.parametrize(
-    ('name', 'horizontal', 'vertical'), [('NV12', 2, 2), ('NV16', 2, 1), ('YUYV', 2, 1), ('NV24', 1, 1), ('RG24', 1, 1)]
-)
-def test_sizes_must_be_multiples_of_the_subsampling(name: str, horizontal: int, vertical: int) -> None:
-    entry = format_by_name(name)
-    assert (entry.horizontal, entry.vertical) == (horizontal, vertical)
-
-
-@pytest.mark.parametrize(
-    ('name', 'components'),
-    [
-        # The design's own words: alpha to blue from the most significant byte of a little-endian word.
-        ('AR24', (('B', 'G', 'R', 'A'),)),
-        ('NV12', (('Y',), ('U', 'V'))),
-        ('YV12', (('Y',), ('V',), ('U',))),
-        ('YUYV', (('Y', 'U', 'Y', 'V'),)),
-        ('NV15', (('Y', 'Y', 'Y', 'Y'), ('U', 'V', 'U', 'V'))),
-    ],
-)
-def test_components_are_in_memory_order(name: str, components: tuple[tuple[str, ...], ...]) -> None:
-    assert format_by_name(name).components == components
-
-
-def test_luma_and_chroma_of_nv12_are_planes_of_their_own() -> None:
-    # 1920x1080 luma samples, and 960x540 of each chroma: half in both directions.
-    luma, chroma = format_by_name('NV12').planes
-    assert (luma.row_bytes(1920), luma.rows(1080)) == (1920, 1080)
-    assert (chroma.row_bytes(1920), chroma.rows(1080)) == (2 * 960, 540)
-
-
-def test_yuv_is_told_from_rgb_and_grey() -> None:
-    assert [format_by_name(n).is_yuv for n in ('NV12', 'YV12', 'YUYV', 'R8', 'AR24')] == [True, True, True, False, False]
-
-
 def test_odd_sizes_round_up_to_whole_chroma_samples() -> None:
     chroma = format_by_name('NV12').planes[1]
     assert (chroma.row_bytes(5), chroma.rows(3)) == (6, 2)

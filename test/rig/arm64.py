@@ -110,7 +110,6 @@ class Arm64Rig(Rig):
         return self._cache_folder.resolve()
 
     def _place(self) -> dict[str, Any]:
-        """See :class:`Rig`."""
         assert self.tools is not None and self._root is not None
         board = machine.arm64(self.tools.qemu, self.tools.environment)
         return {'machine': board, 'root': self._root, 'shares': (ROOT, self.folder)}

@@ -1,4 +1,4 @@
-"""What the tests share that run many checks in one boot: :func:`boot_checks`, and what must hold of a :class:`Boot`."""
+"""What the tests share that run many checks in one boot: :func:`boot_suite`, and what must hold of a :class:`Boot`."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from typing import Any
 import pytest
 
 from . import Rig, RigResult
+from .guest import run_checks
+from .guest.harness import LONG_CHECKS
 
 #: Of a boot's command. Enough for a machine that is several times too slow: the figures say how quick it was, a check must not.
 TIMEOUT_S = 1800.0
@@ -66,14 +68,23 @@ def gstreamer_for_guest() -> dict[str, str]:
     return environment
 
 
-def boot_checks(
-    rig: Rig, out: Path, results: str, script: str, *arguments: str, python: Sequence[str] = (sys.executable,), **options: Any
-) -> Boot:
-    """Run a script of ``guest/`` that runs checks and writes what they said to the file *results*.
+def checks_of(suite: str) -> list[Any]:
+    """Parameters of a test: the names of a suite's checks, marked where only the long form runs them."""
+    return [pytest.param(name, marks=[pytest.mark.long] if name in LONG_CHECKS else []) for name in run_checks.checks_of(suite)]
+
+
+def boot_suite(rig: Rig, out: Path, suite: str, *arguments: str, python: Sequence[str] = (sys.executable,), **options: Any) -> Boot:
+    """Run a suite of checks in one boot.
 
     :param options: of :meth:`Rig.run`.
     """
-    result = rig.run([*python, str(GUEST / script), *arguments], timeout=TIMEOUT_S, out_dir=out, **options)
+    compile_for_guest()
+    return boot_script(rig, out, f'{suite}.json', [*python, str(GUEST / 'run_checks.py'), suite, *arguments], **options)
+
+
+def boot_script(rig: Rig, out: Path, results: str, command: Sequence[str], **options: Any) -> Boot:
+    """Run a command that writes what its checks said to the file *results*."""
+    result = rig.run(command, timeout=TIMEOUT_S, out_dir=out, **options)
     try:
         return Boot(result, json.loads((out / results).read_text(encoding='utf-8')))
     except FileNotFoundError:

@@ -21,7 +21,6 @@ class _CountedRig(Rig):
         self._boots = boots
 
     def run(self, *arguments: Any, **options: Any) -> RigResult:
-        """See :class:`Rig`."""
         result = super().run(*arguments, **options)
         test = os.environ.get('PYTEST_CURRENT_TEST', '').rpartition(' ')[0]
         self._boots.append((Path(test.partition('::')[0]).name, result))

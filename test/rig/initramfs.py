@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import stat
 from pathlib import Path
 
-from . import cpio
 from .cache import keep_newest
 from .packages import BOOT_MODULES, Kernel
 
@@ -97,9 +97,21 @@ def build(kernel: Kernel, cache: Path) -> Path:
 
 
 def _archive(kernel: Kernel) -> bytes:
-    entries = [cpio.Entry.folder(name) for name in ('bin', 'proc', 'sys', 'dev', 'modules', 'lower', 'upper')]
-    entries.append(cpio.Entry.file('bin/busybox', kernel.busybox.read_bytes(), executable=True))
-    entries.append(cpio.Entry.file('init', INIT.encode(), executable=True))
+    program, folder = stat.S_IFREG | 0o755, stat.S_IFDIR | 0o755
+    members = [(name, folder, b'') for name in ('bin', 'proc', 'sys', 'dev', 'modules', 'lower', 'upper')]
+    members += [('bin/busybox', program, kernel.busybox.read_bytes()), ('init', program, INIT.encode())]
     for number, module in enumerate(kernel.load_order(BOOT_MODULES)):
-        entries.append(cpio.Entry.file(f'modules/{number:02d}-{module.name}', module.read_bytes()))
-    return cpio.archive(entries)
+        members.append((f'modules/{number:02d}-{module.name}', program, module.read_bytes()))
+    return b''.join(_member(number, *member) for number, member in enumerate([*members, ('TRAILER!!!', 0, b'')], start=1))
+
+
+def _member(number: int, path: str, mode: int, data: bytes) -> bytes:
+    """One member of the archive, by Documentation/driver-api/early-userspace/buffer-format.rst in the kernel tree (cpio "newc").
+
+    Own code because neither ``cpio`` nor any Python module for it is on a plain Debian.
+    """
+    name = path.encode() + b'\0'
+    # ino, mode, uid, gid, nlink, mtime, filesize, devmajor, devminor, rdevmajor, rdevminor, namesize, check
+    fields = (number, mode, 0, 0, 2 if stat.S_ISDIR(mode) else 1, 0, len(data), 0, 0, 0, 0, len(name), 0)
+    header = b'070701' + b''.join(b'%08x' % field for field in fields) + name
+    return b''.join(part + bytes(-len(part) % 4) for part in (header, data))

@@ -1,13 +1,12 @@
-"""V4L2 cameras on a real kernel's vivid, and faults of the whole graph: one boot, each check of ``camera_checks.py`` is a test here."""
+"""V4L2 cameras on a real kernel's vivid, the doctor, and faults of the whole graph, in one boot."""
 
 from __future__ import annotations
 
 import pytest
 
 from . import Rig
-from .checked_boot import Boot, boot_checks, compile_for_guest
-from .guest import camera_checks, camera_kit
-from .guest.long_checks import marked
+from .checked_boot import Boot, boot_suite, checks_of
+from .guest import camera_kit
 
 pytestmark = pytest.mark.rig
 
@@ -15,11 +14,10 @@ pytestmark = pytest.mark.rig
 @pytest.fixture(scope='module')
 def camera_boot(rig: Rig, tmp_path_factory: pytest.TempPathFactory) -> Boot:
     """Run all checks in one boot."""
-    compile_for_guest()
-    return boot_checks(rig, tmp_path_factory.mktemp('camera'), camera_checks.RESULTS, 'camera_checks.py', vivid=camera_kit.VIVID)
+    return boot_suite(rig, tmp_path_factory.mktemp('camera'), 'camera', vivid=camera_kit.VIVID)
 
 
-@pytest.mark.parametrize('name', marked(camera_kit.CHECKS))
+@pytest.mark.parametrize('name', checks_of('camera'))
 def test_in_the_guest(name: str, camera_boot: Boot) -> None:
     camera_boot.must_hold(name)
 

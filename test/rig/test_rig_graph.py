@@ -1,8 +1,7 @@
-"""The package on a real kernel, in one boot: its own camera, memory and axl code, then the whole node graph in every layout of pixels."""
+"""The accelerator on a real kernel, then the whole node graph in every layout of pixels, in one boot."""
 
 from __future__ import annotations
 
-import ast
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,10 +11,10 @@ import pytest
 from long_form import LONG
 
 from . import Rig
-from .checked_boot import GUEST, Boot, boot_checks
+from .checked_boot import Boot, boot_suite
+from .checked_boot import checks_of as checks_of_suite
 from .graph import ENVIRONMENT, GraphRuns, check_names, checks_of, clear_runs, graph_command, read_runs
 from .guest.graph_variants import MEMORY_MIB, RUNS, VARIANTS, VIVID
-from .guest.long_checks import marked
 
 pytestmark = pytest.mark.rig
 
@@ -27,13 +26,6 @@ LONG_RUNS = ('uncached', 'document', 'two_padded_buffers', 'padded_rows', 'padde
 
 def _params(names: Iterable[str]) -> list[Any]:
     return [pytest.param(name, marks=[pytest.mark.long] if name in LONG_RUNS else []) for name in names]
-
-
-def guest_checks() -> list[str]:
-    """The functions decorated with ``check`` in the guest's modules, which can't be imported without their devices."""
-    trees = [ast.parse((GUEST / f'package_{part}.py').read_text(encoding='utf-8')) for part in ('npu', 'npu_flow', 'camera', 'trial')]
-    functions = (node for tree in trees for node in tree.body if isinstance(node, ast.FunctionDef))
-    return [f.name.replace('_', ' ') for f in functions if any(ast.unparse(d) == 'check' for d in f.decorator_list)]
 
 
 @dataclass(frozen=True)
@@ -50,11 +42,11 @@ def package_boot(rig: Rig, tmp_path_factory: pytest.TempPathFactory) -> GraphBoo
     clear_runs(out, VARIANTS)
     _, _, *variants = graph_command({name: frames for name, frames in WANTED.items() if LONG or name not in LONG_RUNS})
     options: dict[str, Any] = {'vivid': VIVID, 'env': ENVIRONMENT, 'memory_mib': MEMORY_MIB}
-    boot = boot_checks(rig, out, 'package_checks.json', 'package_checks.py', *variants, **options)
+    boot = boot_suite(rig, out, 'accelerator', *variants, **options)
     return GraphBoot(boot.result, boot.outcome, GraphRuns(boot.result, read_runs(out)))
 
 
-@pytest.mark.parametrize('name', marked(guest_checks()))
+@pytest.mark.parametrize('name', checks_of_suite('accelerator'))
 def test_in_the_guest(name: str, package_boot: GraphBoot) -> None:
     package_boot.must_hold(name)
 

@@ -1,68 +1,178 @@
-"""What of the rig can be tested without booting anything."""
+"""What of the rig needs no boot: its verdicts on what a guest left, and what its programs say where something is missing."""
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import shutil
-import stat
-import subprocess
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from environment.errors import SetupError
 
-from . import RigError, RigUnavailable, cache, cpio, initramfs, kernel_log, machine, module_build, packages
+from . import RigError, RigResult, RigUnavailable, cache, kernel_log, machine, module_build, packages
 from . import rig as rig_module
-from .guest import camera_checks, memory_checks
-from .guest.long_checks import LONG_CHECKS
-from .test_rig_graph import guest_checks
-from .virtual_result import BRIGHT, DARK, PlanePixels, VirtualResult, expected_boxes, expected_crcs
+from .graph import DOCUMENT_KEYS, GraphRuns, check_names, checks_of, result_of
+from .guest.graph_variants import RUNS, VARIANTS
+from .guest.harness import NOT_HERE
+from .run_rig_arm64 import SHARES, VERIFIED
+from .run_rig_arm64 import result_of as arm64_result_of
+from .test_rig_verify import CASES, INVARIANTS
 
-# --- the archive -----------------------------------------------------------------------------------
+# --- make rig --------------------------------------------------------------------------------------
 
-ENTRIES = [
-    cpio.Entry.folder('bin'),
-    cpio.Entry.file('bin/tool', b'\x7fELF', executable=True),
-    cpio.Entry.file('empty', b''),
-    cpio.Entry.file('odd', b'12345'),
-]
+WANTED = 60
 
 
-def _parsed(data: bytes) -> list[tuple[str, int, bytes]]:
-    """Read a newc archive by the kernel's description of it."""
-    members: list[tuple[str, int, bytes]] = []
-    position = 0
-    while True:
-        assert data[position : position + 6] == b'070701'
-        fields = [int(data[position + 6 + 8 * index : position + 14 + 8 * index], 16) for index in range(13)]
-        mode, size, name_size = fields[1], fields[6], fields[11]
-        name = data[position + 110 : position + 110 + name_size]
-        assert name.endswith(b'\0')
-        start = -(-(position + 110 + name_size) // 4) * 4
-        if name == b'TRAILER!!!\0':
-            return members
-        members.append((name[:-1].decode(), mode, data[start : start + size]))
-        position = -(-(start + size) // 4) * 4
+def _good_verdict() -> dict[str, Any]:
+    """``zc_verify``'s result where everything holds."""
+    checks = {name: {'holds': True, 'measured': True, 'source': 'test'} for name in INVARIANTS}
+    return {
+        'exit': 0, 'pass': True, 'frames': 60, 'checks': checks, **dict.fromkeys(DOCUMENT_KEYS, True), 'pass_document': True,
+        'detail': {'imports': 60, 'fence_wait_lines': 20, 'fence_waits_by_poll': 40, 'exporters': ['system']},
+        'files': {'timeline': 'timeline.json'},
+    }  # fmt: skip
 
 
-def test_the_archive_follows_the_format() -> None:
-    assert _parsed(cpio.archive(ENTRIES)) == [(entry.path, entry.mode, entry.data) for entry in ENTRIES]
-    assert [stat.filemode(entry.mode) for entry in ENTRIES] == ['drwxr-xr-x', '-rwxr-xr-x', '-rw-r--r--', '-rw-r--r--']
+def _good_run(name: str) -> dict[str, Any]:
+    """Figures of a run in which everything holds."""
+    variant = VARIANTS[name]
+    inodes = [5, 6] if variant.buffers == 1 else [5, 6, 7, 8]
+    return {
+        'variant': name, 'frames': 60, 'processed': 60, 'camera_fps': 30.0, 'crc_equal': 60, 'distinct_contents': 60, 'boxes_equal': 60,
+        'fences_good': 60, 'failed': 0, 'submitted_inodes': inodes,
+        'pool_inodes': [*inodes, 9], 'attached': {str(inode): ['0000:01:00.0'] for inode in inodes},
+        'buffers': [variant.buffers], 'strides': [list(variant.strides)], 'rows': [list(variant.rows)],
+        'exporters': ['system'], 'traced_import_inodes': inodes, 'traced_imports': len(inodes) if variant.cached else 64,
+        'trial_imports': 0 if variant.cached else 4,
+        'traced_submits': 60, 'looks': 3, 'cpu_mappings': [], 'copies': {}, 'rung': 'in_process', 'conversions': 0,
+        'received_by_plain_subscriber': 60, 'left_in_bufinfo': [], 'left_on_device': {'imports': 0}, 'verify': _good_verdict(),
+    }  # fmt: skip
 
 
-def test_cpio_reads_the_archive(tmp_path: Path) -> None:
-    if not shutil.which('cpio'):
-        pytest.skip('no cpio to compare with: apt-get install cpio')
-    subprocess.run(['cpio', '-i', '--quiet'], input=cpio.archive(ENTRIES), cwd=tmp_path, check=True)
-    assert (tmp_path / 'bin/tool').read_bytes() == b'\x7fELF'
-    assert (tmp_path / 'odd').read_bytes() == b'12345'
+BROKEN: dict[str, dict[str, Any]] = {
+    'frames': {'frames': 59},
+    'layout': {'strides': [[641, 641]]},
+    'content': {'crc_equal': 59},
+    'results': {'fences_good': 59},
+    'I1': {'attached': {'5': ['0000:01:00.0'], '6': []}, 'traced_import_inodes': [5]},
+    'I2': {'exporters': ['system', 'somebody']},
+    'I3': {'traced_imports': 3},
+    'I4': {'cpu_mappings': ['12: 7f00-7f01 rw-s 0 00:0c 5 /dmabuf:']},
+    'link': {'conversions': 1},
+    'subscriber': {'received_by_plain_subscriber': 10},
+    'nothing_left': {'left_in_bufinfo': [5]},
+    'verify': {'verify': {}},
+}
 
 
-def test_the_init_script_is_valid_shell() -> None:
-    subprocess.run(['sh', '-n'], input=initramfs.INIT.encode(), check=True)
+@pytest.mark.parametrize('variant', VARIANTS)
+def test_a_good_run_passes(variant: str) -> None:
+    checks = checks_of(_good_run(variant), WANTED)
+    assert list(checks) == check_names(variant) and all(check['holds'] for check in checks.values())
+
+
+@pytest.mark.parametrize(('variant', 'name'), [(variant, name) for variant in VARIANTS for name in check_names(variant)])
+def test_each_check_can_fail(name: str, variant: str) -> None:
+    assert not checks_of({**_good_run(variant), **BROKEN[name]}, WANTED)[name]['holds']
+
+
+@pytest.mark.parametrize('variant', RUNS)
+@pytest.mark.parametrize(
+    'fault',
+    [
+        {'exit': 1},
+        {'exit': 3},
+        {'pass': None},
+        {'frames': 59},
+        {'frames': None},
+        {'checks': {}},
+        {'detail': {**_good_verdict()['detail'], 'fence_waits_by_poll': 39}},
+        {'detail': {**_good_verdict()['detail'], 'exporters': []}},
+        {'files': {}},
+        *({'checks': {**_good_verdict()['checks'], name: {'holds': True, 'measured': False}}} for name in INVARIANTS),
+        *({'checks': {**_good_verdict()['checks'], name: {'holds': None, 'measured': True}}} for name in INVARIANTS),
+    ],
+    ids=str,
+)
+def test_a_verdict_counts_only_if_all_was_measured_and_holds(fault: dict[str, Any], variant: str) -> None:
+    run = {**_good_run(variant), 'verify': {**_good_verdict(), **fault}}
+    assert not checks_of(run, WANTED)['verify']['holds']
+
+
+def _result(runs: dict[str, dict[str, Any]], rc: int = 0) -> dict[str, Any]:
+    boot = RigResult(rc, '', '', '', '', Path('nowhere'), 12.34, 3.2)
+    return result_of(GraphRuns(boot, runs), '6.12.0', dict.fromkeys(RUNS, WANTED))
+
+
+@pytest.mark.parametrize('name', RUNS)
+def test_a_run_that_is_missing_or_false_fails_the_whole(name: str) -> None:
+    runs = {name: _good_run(name) for name in RUNS}
+    assert not _result({other: run for other, run in runs.items() if other != name})['pass']
+    assert not _result({**runs, name: {**runs[name], 'crc_equal': 59}})['pass']
+    assert not _result({**runs, name: {**runs[name], 'verify': {}}})['pass']
+
+
+def test_a_boot_that_failed_fails_the_whole() -> None:
+    assert _result({name: _good_run(name) for name in RUNS})['pass']
+    assert not _result({name: _good_run(name) for name in RUNS}, rc=126)['pass']
+
+
+# --- make rig-arm64 --------------------------------------------------------------------------------
+
+
+def _verdict(name: str) -> dict[str, Any]:
+    """What ``zc_verify`` must say of a case."""
+    wrong = CASES[name]
+    checks = {check: {'holds': check not in wrong, 'measured': True} for check in INVARIANTS}
+    return {'checks': checks, 'exit': int(bool(wrong)), 'pass': not wrong, 'frames': 6, 'problems': []}
+
+
+def _leave(out: Path, **changes: dict[str, Any]) -> dict[str, RigResult]:
+    """Write what guests leave in which all is well, but for *changes* by part."""
+    for name, share in SHARES.items():
+        (out / name).mkdir(parents=True)
+        for part in share.parts:
+            outcome: dict[str, Any] = {'a check': ''}
+            if part == 'verify':
+                nothing_left = {'left_on_device': {'jobs': 0}, 'buffers': {}, 'instances': []}
+                outcome = {**{case: _verdict(case) for case in VERIFIED}, 'afterwards': nothing_left}
+            (out / name / f'{part}.json').write_text(json.dumps({**outcome, **changes.get(part, {})}), encoding='utf-8')
+    return {name: RigResult(0, '', '', '', '', out, 1.0) for name in SHARES}
+
+
+def test_all_well_is_a_pass(tmp_path: Path) -> None:
+    found = arm64_result_of(_leave(tmp_path), tmp_path)
+    assert found['pass'] and not found['failed'] and found['checks'] > len(VERIFIED)
+
+
+@pytest.mark.parametrize(
+    ('part', 'outcome'),
+    [
+        ('memory', {'a check': 'Traceback'}),
+        ('verify', {'maps': _verdict('nothing')}),
+        ('verify', {'afterwards': {'left_on_device': {'jobs': 1}, 'buffers': {}, 'instances': []}}),
+        ('verify', {'afterwards': {'left_on_device': {'jobs': 0}, 'buffers': {'5': 'udmabuf'}, 'instances': []}}),
+    ],
+)
+def test_one_failure_is_a_failure(part: str, outcome: dict[str, Any], tmp_path: Path) -> None:
+    found = arm64_result_of(_leave(tmp_path, **{part: outcome}), tmp_path)
+    assert not found['pass'] and len(found['failed']) == 1
+
+
+def test_what_is_not_there_is_listed_and_neither_passed_nor_failed(tmp_path: Path) -> None:
+    found = arm64_result_of(_leave(tmp_path, memory={'of a heap': f'{NOT_HERE}no heap'}), tmp_path)
+    assert found['pass'] and found['not_here'] == {'memory: of a heap': 'no heap'}
+
+
+def test_a_guest_that_did_not_get_there_is_a_failure(tmp_path: Path) -> None:
+    results = _leave(tmp_path)
+    (tmp_path / 'memory/memory.json').unlink()
+    assert list(arm64_result_of(results, tmp_path)['failed']) == ['memory: memory']
+    results['memory'] = RigResult(125, '', '', '', '', tmp_path, 1.0)
+    assert not arm64_result_of(results, tmp_path)['pass']
 
 
 # --- the kernel's log ------------------------------------------------------------------------------
@@ -73,40 +183,16 @@ def test_the_init_script_is_valid_shell() -> None:
     [
         '[    5.1] WARNING: CPU: 1 PID: 99 at lib/refcount.c:28 refcount_warn_saturate+0xba/0x110',
         '[    5.1] refcount_t: underflow; use-after-free.',
-        '[    5.1] BUG: kernel NULL pointer dereference, address: 0000000000000008',
-        '[    5.1] kernel BUG at mm/slub.c:448!',
         '[    5.1] BUG: KFENCE: use-after-free read in axl_release+0x12/0x40 [metis_virtual]',
-        '[    5.1] BUG kmalloc-96 (Tainted: G           OE     ): Poison overwritten',
-        '[    5.1] Oops: general protection fault, probably for non-canonical address',
         '[    5.1] Oops: 0000 [#1] PREEMPT SMP NOPTI',
-        '[    5.1] list_del corruption, ffff8881 -> next is LIST_POISON1',
         '[  130.1] INFO: task python3:123 blocked for more than 120 seconds.',
         '[   30.1] rcu: INFO: rcu_preempt detected stalls on CPUs/tasks:',
-        '[   30.1] watchdog: BUG: soft lockup - CPU#0 stuck for 26s! [kworker]',
         '[    5.1] DMAR: [DMA Read NO_PASID] Request device [01:00.0] fault addr 0xffe00000',
-        '[    5.1] BUG: sleeping function called from invalid context at kernel/locking/mutex.c:585',
         '[    5.1] Fence axl:metis-0:1:2 released with pending signals!\n[    5.1] Call Trace:',
-        '[    5.1] Kernel panic - not syncing: sysrq triggered crash',
     ],
 )
 def test_complaints_are_found(line: str) -> None:
     assert kernel_log.complaints(f'[    1.0] fine\n{line}\n[    6.0] fine') != []
-
-
-@pytest.mark.parametrize(
-    'line',
-    [
-        '[    0.3] kfence: initialized - using 2097152 bytes for 255 objects at 0x(____ptrval____)',
-        '[    4.8] metis_virtual: loading out-of-tree module taints kernel.',
-        '[    4.8] metis_virtual: module verification failed: signature and/or required key missing - tainting kernel',
-        '[    0.1] Spectre V2 : WARNING: Unprivileged eBPF is enabled with eIBRS on, data leaks possible',
-        '[    1.5] DMAR: Host address width 39',
-        '[    1.5] PCI: Using ACPI for IRQ routing, debug output is off',
-        '[    2.0] RAS: Correctable Errors collector initialized.',
-    ],
-)
-def test_harmless_lines_are_no_complaints(line: str) -> None:
-    assert kernel_log.complaints(line) == []
 
 
 def test_backtraces_that_the_rig_asked_for_are_no_complaints() -> None:
@@ -115,32 +201,32 @@ def test_backtraces_that_the_rig_asked_for_are_no_complaints() -> None:
     assert kernel_log.complaints(f'[    5.0] BUG: bad page state\n{log}') == ['[    5.0] BUG: bad page state']
 
 
-# --- caches ----------------------------------------------------------------------------------------
+@pytest.mark.parametrize(
+    ('consoles', 'boots', 'rc'),
+    [
+        (['Oops: int3: 0000 [#1] PREEMPT SMP', ''], 2, 0),
+        (['Oops: int3: 0000 [#1]', 'Oops: int3: 0000 [#1]'], 2, machine.RC_NOT_FINISHED),
+        (['Oops: general protection fault', ''], 1, machine.RC_NOT_FINISHED),
+    ],
+)
+def test_only_what_emulation_breaks_is_booted_again_and_only_once(
+    consoles: list[str], boots: int, rc: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[machine.Boot] = []
+
+    def boot(given: machine.Boot) -> machine.RigResult:
+        seen.append(given)
+        console = consoles[len(seen) - 1]
+        return machine.RigResult(machine.RC_NOT_FINISHED if console else 0, '', '', '', console, tmp_path, 1.0)
+
+    kernel = SimpleNamespace(image=tmp_path, busybox=tmp_path)
+    monkeypatch.setattr(rig_module.Rig, '_prepared', lambda self: (kernel, tmp_path, tmp_path))
+    monkeypatch.setattr(machine, 'run', boot)
+    assert rig_module.Rig().run(['true'], timeout=1, out_dir=tmp_path).rc == rc
+    assert len(seen) == boots
 
 
-def _kernel(root: Path, version: str = '6.12.1+deb12') -> packages.Kernel:
-    return packages.Kernel(version, root)
-
-
-def test_the_module_is_built_again_when_anything_changes(tmp_path: Path) -> None:
-    for name, text in (('a.c', 'int a;'), ('b.h', 'int b;'), ('Kbuild', 'obj-m := a.o'), ('notes.txt', 'x')):
-        (tmp_path / name).write_text(text, encoding='utf-8')
-
-    def key(version: str = '6.12.1+deb12') -> str:
-        return module_build.cache_key(_kernel(tmp_path, version), module_build.sources(tmp_path))
-
-    first = key()
-    assert key() == first
-    assert key('6.12.2+deb12') != first
-    (tmp_path / 'notes.txt').write_text('y', encoding='utf-8')
-    assert key() == first
-    for name in ('a.c', 'b.h', 'Kbuild'):
-        before = (tmp_path / name).read_text(encoding='utf-8')
-        (tmp_path / name).write_text(before + '\n', encoding='utf-8')
-        assert key() != first, name
-        (tmp_path / name).write_text(before, encoding='utf-8')
-    (tmp_path / 'a.c').rename(tmp_path / 'c.c')
-    assert key() != first
+# --- what is missing is named ----------------------------------------------------------------------
 
 
 class Archive:
@@ -157,17 +243,16 @@ class Archive:
         self.asked += 1
         if self.version is None:
             raise SetupError(f'no network for {meta}')
-        flavour = meta.removeprefix(f'linux-image-{packages.SERIES}-')
-        return f'{prefix}{self.version}-{flavour}'
+        return f'{prefix}{self.version}-amd64'
 
     def _fetch(self, kernel: packages.Kernel) -> None:
         for file in (kernel.image, *(kernel.root / 'modules' / f'{name}.ko' for name in kernel.wanted_modules)):
             file.parent.mkdir(parents=True, exist_ok=True)
             file.touch()
 
-    def current(self, now: float, flavour: str = packages.ORDINARY) -> str:
+    def current(self, now: float) -> str:
         """Return the version that is used at the time `now`."""
-        return packages.current(self.folder, flavour, now=now).version
+        return packages.current(self.folder, now=now).version
 
 
 def test_a_newer_kernel_is_looked_for_once_a_day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,36 +272,11 @@ def test_a_newer_kernel_is_looked_for_once_a_day(tmp_path: Path, monkeypatch: py
     assert len(list((tmp_path / 'kernels').iterdir())) == 2
 
 
-def test_a_cached_kernel_without_a_module_that_is_wanted_now_is_fetched_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    archive = Archive(monkeypatch, tmp_path)
-    archive.current(0.0)
-    module = tmp_path / 'kernels/6.12.1+deb12/modules/uvcvideo.ko'
-    module.unlink()
-    archive.current(1.0)
-    assert module.is_file()
-
-
-@pytest.mark.parametrize('content', ['', 'no json', '{}', '{"version": "6.12.9+deb12", "checked": 0}', '{"version": 1}'])
-def test_a_damaged_cache_is_filled_again(content: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    archive = Archive(monkeypatch, tmp_path)
-    (tmp_path / 'kernel.json').write_text(content, encoding='utf-8')
-    assert archive.current(1.0) == '6.12.1+deb12'
-    assert json.loads((tmp_path / 'kernel.json').read_text(encoding='utf-8'))['version'] == '6.12.1+deb12'
-
-
 def test_no_network_and_no_cache_is_unavailable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     archive = Archive(monkeypatch, tmp_path)
     archive.version = None
     with pytest.raises(RigUnavailable, match=r'no network for linux-image-6\.12-amd64'):
         archive.current(0.0)
-    with pytest.raises(RigUnavailable, match=r'no network for linux-image-6\.12-rt-amd64'):
-        archive.current(0.0, packages.REAL_TIME)
-
-
-def test_the_real_time_kernel_is_a_kernel_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    archive = Archive(monkeypatch, tmp_path)
-    assert archive.current(0.0, packages.REAL_TIME) == '6.12.1+deb12'
-    assert (tmp_path / 'kernels/6.12.1+deb12/boot/vmlinuz-6.12.1+deb12-rt-amd64').is_file()
 
 
 def test_a_kernel_that_there_is_not_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,33 +285,9 @@ def test_a_kernel_that_there_is_not_is_refused_by_name(monkeypatch: pytest.Monke
         rig_module.Rig()
 
 
-def test_a_folder_appears_whole_or_not_at_all(tmp_path: Path) -> None:
-    target = tmp_path / 'parent/target'
-    with pytest.raises(RuntimeError), cache.appearing(target) as scratch:
-        (scratch / 'half').touch()
-        raise RuntimeError
-    assert list(target.parent.iterdir()) == []
-    with cache.appearing(target) as scratch:
-        (scratch / 'whole').touch()
-    assert [path.name for path in target.parent.rglob('*')] == ['target', 'whole']
-
-
 def test_a_cache_in_which_nothing_can_be_built_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RigUnavailable, match=r'has a space or a colon .* set XDG_CACHE_HOME'):
         cache.checked_folder(tmp_path / 'with space')
-
-
-def test_modules_load_after_what_they_need(tmp_path: Path) -> None:
-    files = {}
-    for name, needs in (('camera', 'core,buffers'), ('buffers', 'core'), ('core', ''), ('other', '')):
-        files[name] = tmp_path / f'{name}.ko'
-        files[name].write_bytes(b'\0license=GPL\0depends=%s\0name=x\0' % needs.encode())
-    assert [path.stem for path in packages.load_order(files, ['camera', 'core'])] == ['core', 'buffers', 'camera']
-    with pytest.raises(RigError, match="no module 'missing'"):
-        packages.load_order(files, ['missing'])
-
-
-# --- what is missing is named ----------------------------------------------------------------------
 
 
 def test_a_missing_qemu_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -316,102 +352,4 @@ def test_a_missing_compiler_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyP
     config.write_text('CONFIG_CC_VERSION_TEXT="x86_64-linux-gnu-gcc-12 (Debian 12.2.0)"\n', encoding='utf-8')
     monkeypatch.setattr(shutil, 'which', lambda name, path=None: None)
     with pytest.raises(RigUnavailable, match='gcc-12 and make: apt-get install gcc-12 make'):
-        module_build.build(_kernel(tmp_path), tmp_path)
-
-
-def test_a_source_that_does_not_compile_shows_the_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / 'boot').mkdir()
-    (tmp_path / 'boot/config-6.12.1+deb12-amd64').write_text('CONFIG_CC_VERSION_TEXT="sh"\n', encoding='utf-8')
-    headers = tmp_path / 'usr/src/linux-headers-6.12.1+deb12-amd64'
-    headers.mkdir(parents=True)
-    (headers / 'Makefile').write_text('modules:\n\t@echo axl.c:1: error: no; exit 2\n', encoding='utf-8')
-    with pytest.raises(RigError, match=r'(?s)did not build for 6\.12\.1\+deb12:\n.*axl\.c:1: error: no'):
-        module_build.build(_kernel(tmp_path), tmp_path)
-    assert not list((tmp_path / 'modules').iterdir())
-
-
-def test_paths_with_commas_reach_qemu_whole(tmp_path: Path) -> None:
-    out = tmp_path / "with space, comma 'and quote'"
-    boot = machine.Boot(image=Path('i'), initramfs=Path('r'), setup='', command='', out_dir=out, timeout=1, append='quiet')
-    arguments = machine.command_line('qemu', boot)
-    share = next(argument for argument in arguments if 'mount_tag=out' in argument)
-    assert f"path={tmp_path}/with space,, comma 'and quote',mount_tag=out" in share
-    assert arguments[arguments.index('-append') + 1].endswith(' quiet')
-
-
-# --- the second computation of the result -----------------------------------------------------------
-
-
-def test_the_layout_of_the_result_is_that_of_the_header(tmp_path: Path) -> None:
-    compiler = shutil.which('gcc') or pytest.skip('no C compiler: apt-get install gcc')
-    names = [field[0] for field in VirtualResult._fields_]
-    prints = ''.join(f'printf(" %zu", offsetof(struct axl_virtual_result, {name}));' for name in names)
-    header = module_build.MODULE_SOURCES / 'axl_virtual.h'
-    (tmp_path / 'layout.c').write_text(
-        f'#include <stddef.h>\n#include <stdio.h>\n#include "{header}"\n'
-        f'int main(void) {{ printf("%zu", sizeof(struct axl_virtual_result)); {prints} return 0; }}\n',
-        encoding='utf-8',
-    )
-    subprocess.run([str(compiler), '-o', str(tmp_path / 'layout'), str(tmp_path / 'layout.c')], check=True)
-    output = subprocess.run([str(tmp_path / 'layout')], capture_output=True, text=True, check=True).stdout
-    offsets = [getattr(VirtualResult, name).offset for name in names]
-    assert [int(word) for word in output.split()] == [ctypes.sizeof(VirtualResult), *offsets]
-
-
-def _scene(*bright: tuple[int, int], dark: tuple[tuple[int, int], ...] = ()) -> PlanePixels:
-    """Return 8 by 4 blocks of grey with some bright and dark ones, given as (column, row)."""
-    data = bytearray(b'\x80' * (128 * 64))
-    for level, places in ((0xFF, bright), (0, dark)):
-        for column, row in places:
-            for y in range(row * 16, row * 16 + 16):
-                data[y * 128 + column * 16 : y * 128 + column * 16 + 16] = bytes((level,)) * 16
-    return PlanePixels(bytes(data), 128)
-
-
-def test_boxes_of_a_scene_drawn_by_hand() -> None:
-    # The frame's mean is (30 * 128 + 2 * 255) // 32 = 135.
-    assert expected_boxes('R8', 128, 64, _scene((1, 1), (2, 1))) == [(16, 16, 48, 32, 120 * 32767 // 255, BRIGHT)]
-    diagonal = _scene((0, 0), (1, 1))
-    assert expected_boxes('R8', 128, 64, diagonal) == []
-    both = _scene((5, 0), (5, 1), (4, 1), dark=((0, 2), (0, 3)))
-    boxes = expected_boxes('R8', 128, 64, both)
-    assert [(*box[:4], box[5]) for box in boxes] == [(64, 0, 96, 32, BRIGHT), (0, 32, 16, 64, DARK)]
-    assert expected_boxes('R8', 15, 64, both) == []
-
-
-def test_crcs_are_those_of_the_rows_alone() -> None:
-    # zlib's well-known check value is that of '123456789'.
-    padded = PlanePixels(b'...123xx456xx789', stride=5, offset=3)
-    assert expected_crcs('R8', 3, 3, [padded]) == [0xCBF43926]
-
-
-@pytest.mark.parametrize(
-    ('consoles', 'boots', 'rc'),
-    [
-        (['Oops: int3: 0000 [#1] PREEMPT SMP', ''], 2, 0),
-        (['Oops: int3: 0000 [#1]', 'Oops: int3: 0000 [#1]'], 2, machine.RC_NOT_FINISHED),
-        (['Oops: general protection fault', ''], 1, machine.RC_NOT_FINISHED),
-    ],
-)
-def test_only_what_emulation_breaks_is_booted_again_and_only_once(
-    consoles: list[str], boots: int, rc: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[machine.Boot] = []
-
-    def boot(given: machine.Boot) -> machine.RigResult:
-        seen.append(given)
-        console = consoles[len(seen) - 1]
-        return machine.RigResult(machine.RC_NOT_FINISHED if console else 0, '', '', '', console, tmp_path, 1.0)
-
-    kernel = SimpleNamespace(image=tmp_path, busybox=tmp_path)
-    monkeypatch.setattr(rig_module.Rig, '_prepared', lambda self: (kernel, tmp_path, tmp_path))
-    monkeypatch.setattr(machine, 'run', boot)
-    assert rig_module.Rig().run(['true'], timeout=1, out_dir=tmp_path).rc == rc
-    assert len(seen) == boots
-
-
-# --- what only the long form runs ------------------------------------------------------------------
-
-
-def test_each_check_that_is_left_to_the_long_form_exists() -> None:
-    assert set(LONG_CHECKS) <= {*camera_checks.CHECKS, *memory_checks.CHECKS, *guest_checks()}
+        module_build.build(packages.Kernel('6.12.1+deb12', tmp_path), tmp_path)

@@ -1,39 +1,15 @@
-"""The virtual Metis through a real kernel: one boot runs all checks of ``guest/``, each is a test here."""
+"""What a boot of the rig brings back: status, output and artifacts; complaints of the kernel, a panic, a hang."""
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from . import Rig, RigResult
-from .checked_boot import CAMERAS, STRICT, Boot, boot_checks
-from .guest import import_contract
 
 pytestmark = pytest.mark.rig
-
-#: The guest needs the standard library alone; the system's interpreter starts faster than one in an environment.
-PYTHON = '/usr/bin/python3' if os.access('/usr/bin/python3', os.X_OK) else sys.executable
-
-
-@pytest.fixture(scope='session')
-def boot(rig: Rig, tmp_path_factory: pytest.TempPathFactory) -> Boot:
-    """Run all checks in one boot."""
-    out, python = tmp_path_factory.mktemp('rig'), (PYTHON, '-I')
-    return boot_checks(rig, out, import_contract.RESULTS, 'import_contract.py', python=python, vivid=CAMERAS, append=STRICT, cpus=2)
-
-
-@pytest.mark.parametrize('name', import_contract.CHECKS)
-def test_in_the_guest(name: str, boot: Boot) -> None:
-    boot.must_hold(name)
-
-
-def test_the_kernel_is_content(boot: Boot) -> None:
-    boot.kernel_must_be_content()
-
 
 Run = Callable[..., RigResult]
 

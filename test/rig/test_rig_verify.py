@@ -6,17 +6,18 @@ One boot runs ``guest/verify_run.py``; what ``zc_verify`` must find of each case
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+import sys
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pytest
 from long_form import LONG
 
 from . import Rig
-from .checked_boot import Boot, boot_checks, compile_for_guest, gstreamer_for_guest
+from .checked_boot import GUEST, Boot, boot_script, compile_for_guest, gstreamer_for_guest
 from .graph import ENVIRONMENT, INVARIANTS
 from .guest.graph_variants import MEMORY_MIB, VIVID
-from .guest.verifier import FRAMES, NOTHING_AGAIN
+from .guest.verifier import AFTERWARDS, FRAMES, NOTHING_AGAIN
 
 pytestmark = pytest.mark.rig
 
@@ -77,15 +78,6 @@ def _params(names: Iterable[str]) -> list[Any]:
     return [pytest.param(name, marks=[] if name in SHORT else [pytest.mark.long]) for name in names]
 
 
-#: By a case that fails, the same graph without what is wrong with it.
-COUNTERPARTS = {
-    **{name: 'nothing' for name, wrong in SABOTAGES.items() if wrong},
-    'unknown_exporter': 'known_exporter',
-    'imports_twice': 'without_a_cache',
-    'keeps_imports': 'without_a_cache',
-    'plain_link': 'two_processes',
-    'gstreamer_copy': 'gstreamer_dmabuf',
-}
 #: What gives each away, by figures of the checks that are false: there (more than 0), or absent. The ledger is the nodes' own word, and
 #: never all that there is.
 EVIDENCE: dict[str, dict[str, bool]] = {
@@ -106,8 +98,6 @@ EVIDENCE: dict[str, dict[str, bool]] = {
 #: The first graph, watched by a user who may see nothing of it.
 NOBODY = 'nobody'
 PROCESSES = ('two_processes', 'two_processes_started')
-#: What is left when all have ended.
-AFTERWARDS = 'afterwards'
 
 
 class VerifyBoot(Boot):
@@ -125,25 +115,30 @@ class VerifyBoot(Boot):
 def verify_boot(rig: Rig, tmp_path_factory: pytest.TempPathFactory) -> VerifyBoot:
     """Run all cases in one boot."""
     compile_for_guest()
-    environment = {**ENVIRONMENT, **gstreamer_for_guest()}
-    options: dict[str, Any] = {'vivid': VIVID, 'env': environment, 'memory_mib': MEMORY_MIB}
-    boot = boot_checks(rig, tmp_path_factory.mktemp('verify'), 'verify.json', 'verify_run.py', *RUN, NOBODY, **options)
+    options: dict[str, Any] = {'vivid': VIVID, 'env': {**ENVIRONMENT, **gstreamer_for_guest()}, 'memory_mib': MEMORY_MIB}
+    command = [sys.executable, str(GUEST / 'verify_run.py'), *RUN, NOBODY]
+    boot = boot_script(rig, tmp_path_factory.mktemp('verify'), 'verify.json', command, **options)
     return VerifyBoot(boot.result, boot.outcome)
 
 
-def _told(outcome: dict[str, Any]) -> str:
+def _told(outcome: Mapping[str, Any]) -> str:
     return json.dumps({name: outcome.get(name) for name in ('exit', 'pass', 'checks', 'unreadable', 'said')}, indent=1)
+
+
+def wrong_verdict(name: str, outcome: Mapping[str, Any]) -> str:
+    """Nothing if exactly the checks of the table are false, and all others measured and true; else what ``zc_verify`` said instead."""
+    false = CASES[name]
+    found = {check: (one.get('holds'), one.get('measured')) for check, one in outcome.get('checks', {}).items()}
+    as_expected = found == {check: (check not in false, True) for check in INVARIANTS}
+    ended = outcome.get('exit') == bool(false) and outcome.get('pass') is not bool(false)
+    good = as_expected and ended and outcome.get('frames', 0) >= FRAMES and not outcome.get('problems')
+    return '' if good else f'expected to be false: {sorted(false)}; problems of the graph: {outcome.get("problems")}; {_told(outcome)}'
 
 
 @pytest.mark.parametrize('name', _params(CASES))
 def test_exactly_these_checks_are_false(name: str, verify_boot: VerifyBoot) -> None:
-    outcome = verify_boot.case(name)
-    checks = outcome.get('checks', {})
-    expected = {check: check not in CASES[name] for check in INVARIANTS}
-    assert {check: found['holds'] for check, found in checks.items()} == expected, _told(outcome)
-    assert all(found['measured'] is True for found in checks.values()), _told(outcome)
-    assert outcome['exit'] == bool(CASES[name]) and outcome['pass'] is not bool(CASES[name]), _told(outcome)
-    assert outcome['frames'] >= FRAMES, _told(outcome)
+    wrong = wrong_verdict(name, verify_boot.case(name))
+    assert not wrong, wrong
 
 
 @pytest.mark.long
@@ -209,20 +204,11 @@ def test_exporters_are_named(verify_boot: VerifyBoot) -> None:
     assert found == {'nothing': ['videobuf2_vmalloc'], 'known_exporter': ['system'], 'unknown_exporter': ['axl_shadow']}
 
 
-def test_every_case_that_fails_has_a_counterpart_that_passes() -> None:
-    assert {name for name, wrong in CASES.items() if wrong} == set(COUNTERPARTS) == set(EVIDENCE)
-    assert not any(CASES[name] for name in COUNTERPARTS.values())
-
-
-def test_each_invariant_fails_somewhere() -> None:
-    assert set().union(*CASES.values()) == set(INVARIANTS)
-
-
 @pytest.mark.parametrize('name', _params(SABOTAGES))
 def test_the_sabotaged_graph_went_on(name: str, verify_boot: VerifyBoot) -> None:
     """What is found out is no accident: frames flowed, through the saboteur's hands, and every one had its result."""
     outcome = verify_boot.case(name)
-    assert outcome['seen'] >= 3 and outcome['processed'] >= FRAMES and not outcome['problems'], outcome
+    assert outcome['seen'] >= 3 and outcome['processed'] >= FRAMES, outcome
 
 
 def test_a_user_who_may_see_nothing_is_told_so(verify_boot: VerifyBoot) -> None:

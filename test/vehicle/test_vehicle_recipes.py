@@ -9,7 +9,6 @@ import re
 import shutil
 import signal
 import subprocess
-import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -199,9 +198,3 @@ def test_a_device_with_colons_in_its_name_is_written_out() -> None:
                 assert expanded.count(':') == 1 and len(set(expanded.split(':'))) == 1, device
             else:
                 assert set(device) == {'source', 'target', 'permissions'} and 'metis' in device['source']
-
-
-def test_every_file_says_where_it_goes() -> None:
-    for path in VEHICLE.iterdir():
-        head = textwrap.shorten(path.read_text(encoding='utf-8')[:600], 600)
-        assert head.startswith('# ') and re.search(r'/etc/|docker compose', head), path.name

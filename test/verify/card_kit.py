@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from verify.verify_kit import DRIVER_THREAD, MS, PCI, PID, START, THREAD, cached_graph, event, look, record
+from verify.verify_kit import DRIVER_THREAD, MS, PCI, PERIOD, PID, POOL, START, THREAD, cached_graph, event, look, record
 
 from zc_perception.observe.frame_log import FrameRecord, RecordKind
-from zc_perception.verify.evidence.kernel_events import KernelEvent, Trace
+from zc_perception.observe.timeline import KernelEvent
+from zc_perception.verify.evidence.kernel_events import Trace
 from zc_perception.verify.invariants import check_imports
 from zc_perception.verify.observation import NodeView, Observation
+
+TIMES = [START + 5 * MS + index * PERIOD for index in range(20)]
 
 
 class Card:
@@ -68,6 +71,40 @@ class Card:
         """From now on it is another open file."""
         self.context += 100
         self._handle = self.seqno = 0
+
+
+def image(index: int, pool: Sequence[int] = POOL) -> int:
+    """The buffers take turns."""
+    return pool[index % len(pool)]
+
+
+def cached(card: Card, handles: Mapping[int, int], times: Sequence[int] = TIMES) -> None:
+    """Frames that are run by the imports that there are: by buffer, the handle."""
+    pool = tuple(handles)
+    for index, time_ns in enumerate(times):
+        card.run(time_ns, handles[image(index, pool)], image(index, pool))
+
+
+def uncached(
+    card: Card, times: Sequence[int] = TIMES, pool: Sequence[int] = POOL, *, more: Callable[[int, int], None] = lambda time_ns, inode: None
+) -> None:
+    """Each frame is imported, run, and given back; *more* happens before each."""
+    for index, time_ns in enumerate(times):
+        inode = image(index, pool)
+        more(time_ns - MS, inode)
+        handle = card.take(time_ns - MS // 2, inode)
+        card.run(time_ns, handle, inode)
+        card.give_back(time_ns + 5 * MS, handle, inode)
+
+
+def had(card: Card, pool: Sequence[int] = POOL) -> dict[int, int]:
+    """Imports from before the recording."""
+    return {inode: card.had() for inode in pool}
+
+
+def taken(card: Card, time_ns: int) -> dict[int, int]:
+    """Imports of all buffers, now."""
+    return {inode: card.take(time_ns + index * 100_000, inode) for index, inode in enumerate(POOL)}
 
 
 def node(

@@ -7,15 +7,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from npu.json_schema import conforms
 
-from zc_perception.observe.frame_log import find_frame_logs
 from zc_perception.verify.result import SCHEMA
 
 #: Those that end a command; a SIGHUP that is ignored, as when the tests run under nohup, ends none.
@@ -35,25 +33,14 @@ def nodes_command(*wishes: str) -> list[str]:
 
 @contextmanager
 def nodes(*wishes: str) -> Iterator[subprocess.Popen[str]]:
-    """Nodes that run, with frames flowing unless they are to be silent."""
+    """Nodes that run, with frames flowing."""
     with subprocess.Popen(nodes_command(*wishes), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment()) as process:
         try:
             assert process.stdout is not None
-            if 'silent' not in wishes:
-                assert process.stdout.readline() == 'ready\n'
-            else:
-                wait_until(lambda: len(find_frame_logs(pids=[process.pid])) == 2)
+            assert process.stdout.readline() == 'ready\n'
             yield process
         finally:
             process.kill()
-
-
-def wait_until(condition: Callable[[], object]) -> None:
-    """It becomes true."""
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
 
 
 def verify_command(*options: object, command: Sequence[str] = ()) -> list[str]:

@@ -1,9 +1,8 @@
 """Two nodes with frame logs and a pool of memfds, without ROS: one captures, one infers, in one process, a hundred frames a second.
 
-    python made_nodes.py [map] [copy] [silent] [stubborn] [twice]
+    python made_nodes.py [map] [stubborn] [twice]
 
-*map* keeps a frame mapped, *copy* copies 256 KiB per frame and books it, *silent* makes no frame, *stubborn* ignores SIGINT,
-*twice* is a second process as well, which begins half a second later.
+*map* keeps a frame mapped, *stubborn* ignores SIGINT, *twice* is a second process as well, which begins half a second later.
 Ends with SIGINT or its input.
 """
 
@@ -16,7 +15,6 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
-from typing import Any
 
 from observe.frame_log_kit import made_entry, made_frame
 
@@ -40,31 +38,23 @@ def main(wishes: Sequence[str]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN if 'stubborn' in wishes else lambda number, frame: ended.append(number))
     pool = _pool()
     mapped = mmap.mmap(pool[0], SIZE) if 'map' in wishes else None
-    source = bytearray(256 * 1024)
-    count = turns = 0
+    count = 0
     with FrameLog('capture', '/made/capture') as capture, FrameLog('inference', '/made/inference') as inference:
         identities = [(os.fstat(fd).st_dev, os.fstat(fd).st_ino) for fd in pool]
 
-        def facts() -> dict[str, Any]:
-            booked = {'copy': {'count': count, 'bytes': count * len(source)}} if 'copy' in wishes else {}
-            return {'copies': booked, 'processed': count, 'turns': turns}
-
         while not ended:
-            turns += 1
-            if count % 20 == 0 or 'silent' in wishes:
-                capture.describe({**facts(), 'camera': 'made', 'device': 'made', 'heap': 'memfd', 'slots': 3, 'pool': identities})
-                inference.describe({**facts(), 'accelerator': 'axl', 'pci_address': '0000:01:00.0', 'import_cache': True, 'imports': 3})
-            if 'silent' not in wishes:
-                now = time.monotonic_ns()
-                device, inode = identities[count % len(pool)]
-                frame = made_frame(count, inodes=(inode,), device=device, captured_ns=now - 2000, published_ns=now - 1000)
-                capture.published(frame, now - 1000, now)
-                inference.processed(made_entry(frame, now, now, now, handle=1, device_seqno=count), now, now, now, 1)
-                count += 1
+            if count % 20 == 0:
+                facts = {'copies': {}, 'processed': count}
+                capture.describe({**facts, 'camera': 'made', 'device': 'made', 'heap': 'memfd', 'slots': 3, 'pool': identities})
+                inference.describe({**facts, 'accelerator': 'axl', 'pci_address': '0000:01:00.0', 'import_cache': True, 'imports': 3})
+            now = time.monotonic_ns()
+            device, inode = identities[count % len(pool)]
+            frame = made_frame(count, inodes=(inode,), device=device, captured_ns=now - 2000, published_ns=now - 1000)
+            capture.published(frame, now - 1000, now)
+            inference.processed(made_entry(frame, now, now, now, handle=1, device_seqno=count), now, now, now, 1)
+            count += 1
             if count == 10:
                 print('ready', flush=True)
-            if 'copy' in wishes:
-                bytes(source)
             readable, _, _ = select.select([sys.stdin], [], [], 0.01)
             if readable and not sys.stdin.read(1):
                 if not sys.stdin.isatty() and os.readlink('/proc/self/fd/0') == '/dev/null':

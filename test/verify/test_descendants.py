@@ -1,4 +1,4 @@
-"""Descendants of this process: those that began meanwhile, orphans too, and no others."""
+"""Descendants of this process: those that began meanwhile, orphans too, and no others; threads of nodes: those that come and go, too."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
-from verify.command_kit import wait_until
+from verify.verify_kit import event
+from waiting import until
 
-from zc_perception.verify.workload import Descendants, process_state
+from zc_perception.observe.processes import process_state
+from zc_perception.verify.watched_node import NodeThreads
+from zc_perception.verify.workload import Descendants
 
 
 @contextmanager
@@ -44,14 +48,14 @@ def test_only_what_began_meanwhile_counts() -> None:
 
 def test_orphans_come_to_this_process_and_are_reaped() -> None:
     with child('true') as before, child('true') as other:
-        wait_until(lambda: (state := process_state(before.pid)) and state.ended)
+        until(lambda: (state := process_state(before.pid)) and state.ended)
         descendants = Descendants()
         try:
             pid = orphan()
             state = process_state(pid)
             assert state is not None and state.parent == os.getpid() and descendants.has(pid)
             os.kill(pid, signal.SIGKILL)
-            wait_until(lambda: (state := process_state(pid)) and state.ended)
+            until(lambda: (state := process_state(pid)) and state.ended)
             descendants.reap(other.pid)
             assert process_state(pid) is None
             # Those that were there before are their own starters'.
@@ -66,3 +70,28 @@ def test_afterwards_orphans_go_where_they_went() -> None:
     state = process_state(pid)
     os.kill(pid, signal.SIGKILL)
     assert state is not None and state.parent != os.getpid()
+
+
+def fake(proc: Path, pid: int, *tids: int) -> None:
+    for tid in tids:
+        (proc / str(pid) / 'task' / str(tid)).mkdir(parents=True, exist_ok=True)
+
+
+def test_threads_are_the_nodes_own_and_whom_these_start(tmp_path: Path) -> None:
+    fake(tmp_path, 5, 5, 51)
+    fake(tmp_path, 6, 6)
+    threads = NodeThreads([5, 6], tmp_path)
+    assert threads.processes() == {5: 5, 51: 5, 6: 6}
+    fake(tmp_path, 5, 52)
+    threads.look()
+    assert threads.processes()[52] == 5
+    forks = [
+        event(1, 'sched_process_fork', 51, comm='python', pid=51, child_comm='python', child_pid=53),
+        event(2, 'sched_process_fork', 53, comm='python', pid=53, child_comm='python', child_pid=54),
+        event(3, 'sched_process_fork', 99, comm='sh', pid=99, child_comm='sh', child_pid=100),
+        event(4, 'axl_submit', 51, child_pid=101),
+        event(5, 'sched_process_fork', 51, child_pid=6),
+    ]
+    threads.follow(forks)
+    assert threads.processes() == {5: 5, 51: 5, 52: 5, 53: 5, 54: 5, 6: 6}
+    assert threads.pids == [5, 6]

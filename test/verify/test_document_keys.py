@@ -23,8 +23,9 @@ from verify.verify_kit import (
 )
 
 from zc_perception.verify.document_keys import KEYS, MIN_SAMPLES, document_keys
+from zc_perception.verify.evidence.copies import CopyShare
 from zc_perception.verify.evidence.kernel_events import Trace
-from zc_perception.verify.observation import CopyShare, Observation
+from zc_perception.verify.observation import Observation
 from zc_perception.verify.result import notes
 
 GOOD = {'I1_attach_count_ge2': True, 'I2_known_exporter': True, 'I3_axl_imports': True, 'I4_no_memcpy_hot': True}
@@ -37,8 +38,8 @@ def both_attach(**changes: object) -> Observation:
 
 def test_the_document_s_picture_passes_by_the_letter() -> None:
     keys = document_keys(both_attach())
-    assert keys.as_json() == GOOD and keys.holds
-    assert tuple(keys.as_json()) == KEYS
+    assert keys.keys == GOOD and keys.holds
+    assert tuple(keys.keys) == KEYS
     detail = keys.detail
     assert (detail['imports'], detail['releases'], detail['multi_attach_inodes'], detail['exporters']) == (
         20,
@@ -50,13 +51,13 @@ def test_the_document_s_picture_passes_by_the_letter() -> None:
 
 
 def test_an_exporter_is_no_attachment_and_a_cache_no_import_per_frame() -> None:
-    assert document_keys(cached_graph()).as_json() == {
+    assert document_keys(cached_graph()).keys == {
         'I1_attach_count_ge2': False,
         'I2_known_exporter': False,
         'I3_axl_imports': False,
         'I4_no_memcpy_hot': True,
     }
-    assert document_keys(uncached_graph()).as_json() == GOOD | {'I1_attach_count_ge2': False, 'I2_known_exporter': False}
+    assert document_keys(uncached_graph()).keys == GOOD | {'I1_attach_count_ge2': False, 'I2_known_exporter': False}
 
 
 def hot(percent: int, samples: int = 1000) -> Callable[[Observation], Observation]:
@@ -108,16 +109,16 @@ SPOILT: dict[str, tuple[Callable[[Observation], Observation], dict[str, bool | N
 def test_each_key_can_fail_and_be_unknown(what: str) -> None:
     spoil, expected = SPOILT[what]
     keys = document_keys(spoil(both_attach()))
-    assert keys.as_json() == GOOD | expected
+    assert keys.keys == GOOD | expected
     assert keys.holds is (not expected)
 
 
 def test_without_events_counts_are_what_was_seen_at_least() -> None:
     few = {name: how for name, how in SOURCES.items() if not name.startswith('dma_buf')}
     blind = uncached_graph('vivid.0', event_sources=few)
-    assert document_keys(blind).attach_count_ge2 is None
+    assert document_keys(blind).keys['I1_attach_count_ge2'] is None
     seen_once = replace(blind, snapshots=(*blind.snapshots, look(START + 700 * MS, {POOL[0]: ['vivid.0', PCI]})))
-    assert document_keys(seen_once).attach_count_ge2 is True
+    assert document_keys(seen_once).keys['I1_attach_count_ge2'] is True
 
 
 def test_only_the_window_counts() -> None:
@@ -126,12 +127,12 @@ def test_only_the_window_counts() -> None:
         event(START - 4 * MS, 'dma_buf_detach', ino=POOL[0], dev_name='x'),
     ]
     seen = with_events(cached_graph(), *early)
-    assert document_keys(seen).attach_count_ge2 is False
+    assert document_keys(seen).keys['I1_attach_count_ge2'] is False
     late = [
         event(START + PERIOD, 'dma_buf_dynamic_attach', ino=POOL[0], dev_name='x'),
         event(START + PERIOD + MS, 'dma_buf_detach', ino=POOL[0], dev_name='x'),
     ]
-    assert document_keys(with_events(cached_graph(), *late)).attach_count_ge2 is True
+    assert document_keys(with_events(cached_graph(), *late)).keys['I1_attach_count_ge2'] is True
 
 
 def test_fences_are_counted_and_slow_ones_told() -> None:

@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from verify.command_kit import ENDING, environment, nodes, nodes_command, result_in, verify, verify_command, wait_until
+from verify.command_kit import ENDING, environment, nodes, nodes_command, result_in, verify, verify_command
+from waiting import until
 
 from zc_perception.observe.frame_log import (
     CAPACITY,
@@ -29,13 +30,13 @@ from zc_perception.observe.frame_log import (
     UnreadableProcess,
     find_frame_logs,
 )
+from zc_perception.terminal import interruptions
 from zc_perception.verify import verification
 from zc_perception.verify.verification import Stop
 from zc_perception.verify.workload import Newcomers, hidden_logs
 from zc_perception.verify.zc_verify import main
 
 _F_ADD_SEALS, _SHRINK_AND_GROW = 1033, 2 | 4
-ABSENT = 4194305
 
 
 @contextlib.contextmanager
@@ -65,13 +66,6 @@ def assert_not_measured(document: Any, reason: str) -> None:
     assert any(check['holds'] is None for check in checks)
 
 
-def test_a_pid_that_is_not_there_is_told_before_anything_is_measured(tmp_path: Path) -> None:
-    with nodes() as process:
-        done = verify('--seconds', 0.5, '--pid', process.pid, ABSENT, '--output', tmp_path)
-    assert (done.returncode, done.stdout, done.stderr.count('\n')) == (2, '', 1)
-    assert f'process {ABSENT}: there is no such process' in done.stderr and str(process.pid) not in done.stderr
-
-
 def test_a_pid_without_a_node_is_told_before_anything_is_measured(tmp_path: Path) -> None:
     with nodes() as process:
         done = verify('--seconds', 0.5, '--pid', process.pid, os.getpid(), '--output', tmp_path)
@@ -94,7 +88,7 @@ def test_a_log_that_can_not_be_read_counts_though_no_pid_was_given(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with nodes() as process, foreign_log() as pid:
-        monkeypatch.setattr('zc_perception.verify.workload.find_frame_logs', lambda proc, pids: find_frame_logs(pids=[process.pid, pid]))
+        monkeypatch.setattr('zc_perception.verify.workload.find_frame_logs', lambda pids: find_frame_logs(pids=[process.pid, pid]))
         monkeypatch.setattr(verification, 'running_nodes', lambda pids: find_frame_logs(pids=[process.pid, pid]))
         assert main(['--seconds', '0.5', '--output', str(tmp_path)]) == 3
         monkeypatch.setattr(verification, 'running_nodes', lambda pids: find_frame_logs(pids=[pid]))
@@ -114,14 +108,12 @@ def test_many_processes_that_can_not_be_read_are_one_line() -> None:
 
 def test_a_node_that_begins_in_between_was_not_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     later: list[FrameLog] = []
-    describe = verification.describe
 
-    def describing(log: Any) -> str:
-        if not later:
-            later.append(FrameLog('inference', '/made/later'))
-        return describe(log)
+    def beginning(*arguments: Any) -> Newcomers:
+        later.append(FrameLog('inference', '/made/later'))
+        return Newcomers(*arguments)
 
-    monkeypatch.setattr(verification, 'describe', describing)
+    monkeypatch.setattr(verification, 'Newcomers', beginning)
     with FrameLog('capture', '/made/capture'):
         words = ['--seconds', '0.2', '--no-sampling', '--quiet', '--pid', str(os.getpid()), '--output', str(tmp_path)]
         assert main(words) == 3
@@ -197,21 +189,13 @@ def test_a_command_that_ends_by_itself_is_told_and_nothing_is_true(tmp_path: Pat
     assert_not_measured(document, f'/made/inference (process {pid}) ended while it was measured')
 
 
-def test_a_signal_that_ends_it_is_noted(tmp_path: Path) -> None:
-    with nodes() as made, measuring(tmp_path, '--seconds', 600, '--pid', made.pid) as (process, _):
-        process.send_signal(signal.SIGINT)
-        process.communicate(timeout=120)
-    (note,) = result_in(tmp_path)['notes']
-    assert note.startswith('SIGINT ended the measurement after') and 'of 600 s' in note
-
-
 def test_a_hangup_that_is_ignored_ends_nothing() -> None:
     """As under nohup."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with Stop() as stop:
+        with interruptions() as interruption:
             os.kill(os.getpid(), signal.SIGHUP)
-            assert not stop.wait(0.1)
+            assert not Stop(interruption).wait(0.1)
     finally:
         signal.signal(signal.SIGHUP, before)
 
@@ -221,7 +205,7 @@ def test_a_signal_before_anything_is_measured_is_no_failure_of_the_command(tmp_p
     words = verify_command('--wait', 600, '--output', tmp_path, command=['sleep', '600'])
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()) as process:
         try:
-            wait_until(lambda: (tmp_path / 'command.log').exists())
+            until(lambda: (tmp_path / 'command.log').exists())
             process.send_signal(number)
             _, told = process.communicate(timeout=120)
         finally:
@@ -229,34 +213,30 @@ def test_a_signal_before_anything_is_measured_is_no_failure_of_the_command(tmp_p
     assert (process.returncode, told) == (128 + number, f'zc_verify: interrupted by {number.name} before anything was measured\n')
 
 
-@pytest.mark.parametrize('wishes', [(), ('stubborn',)])
-def test_what_a_command_left_in_another_session_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wishes: tuple[str, ...]) -> None:
-    monkeypatch.setattr('zc_perception.verify.workload._PATIENCE_S', (60.0 if not wishes else 0.3, 5.0, 5.0))
+def test_what_a_command_left_in_another_session_is_ended_by_force(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr('zc_perception.verify.workload._PATIENCE_S', (0.3, 5.0, 5.0))
     monkeypatch.setenv('PYTHONPATH', environment()['PYTHONPATH'])
-    command = ['bash', '-c', 'setsid "$@" & exec sleep 600', 'bash', *nodes_command(*wishes)]
+    command = ['bash', '-c', 'setsid "$@" & exec sleep 600', 'bash', *nodes_command('stubborn')]
     # They say 'ready' with their tenth frame.
     main(['--seconds', '60', '--frames', '20', '--no-sampling', '--quiet', '--output', str(tmp_path), '--', *command])
-    (pid,) = {one['pid'] for one in result_in(tmp_path)['processes']}
-    try:
-        assert not is_alive(pid)
-        assert (tmp_path / 'command.log').read_text() == ('ready\n' if wishes else 'ready\nended\n')
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    assert_ended(tmp_path, 'ready\n')
 
 
-@pytest.mark.parametrize('lost', ['environment', 'environment and parent'])
-def test_what_a_command_started_without_its_environment_is_its_own(tmp_path: Path, lost: str) -> None:
-    """As sudo and runuser do, in another session; the second is an orphan, too."""
+def test_what_a_command_started_without_its_environment_is_its_own(tmp_path: Path) -> None:
+    """As sudo and runuser do, in another session; an orphan, too."""
     clean = ['env', '-i', f'PYTHONPATH={environment()["PYTHONPATH"]}', 'setsid']
-    again = ['bash', '-c', '"$@" & exec sleep 600', 'bash'] if lost == 'environment' else ['bash', '-c', '("$@" &); exec sleep 600', 'bash']
-    command = [*again, *clean, *nodes_command()]
+    command = ['bash', '-c', '("$@" &); exec sleep 600', 'bash', *clean, *nodes_command()]
     done = verify('--seconds', 60, '--frames', 20, '--no-sampling', '--output', tmp_path, command=command)
     assert done.returncode in (1, 3), done.stderr
-    (pid,) = {one['pid'] for one in result_in(tmp_path)['processes']}
+    assert_ended(tmp_path, 'ready\nended\n')
+
+
+def assert_ended(folder: Path, said: str) -> None:
+    """The measured process, having said so much."""
+    (pid,) = {one['pid'] for one in result_in(folder)['processes']}
     try:
         assert not is_alive(pid)
-        assert (tmp_path / 'command.log').read_text() == 'ready\nended\n'
+        assert (folder / 'command.log').read_text() == said
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)

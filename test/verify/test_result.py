@@ -12,8 +12,8 @@ from npu.json_schema import conforms
 from verify.verify_kit import cached_graph, uncached_graph, with_facts
 
 from zc_perception.verify.document_keys import document_keys
+from zc_perception.verify.evidence import Unreadable
 from zc_perception.verify.evidence.mappings import MemoryMapping
-from zc_perception.verify.evidence.unreadable import Unreadable
 from zc_perception.verify.invariants import all_checks
 from zc_perception.verify.observation import Observation
 from zc_perception.verify.result import SCHEMA, Result, notes, verdict, write_result

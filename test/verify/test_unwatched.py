@@ -10,20 +10,15 @@ from types import SimpleNamespace as Made
 from typing import Any
 
 import pytest
-from verify.verify_kit import MS, PERIOD, PID, POOL, START, cached_graph, event, record, with_events, with_facts, with_node
+from verify.verify_kit import MS, PERIOD, PID, POOL, START, cached_graph, event, record, verdicts, with_events, with_facts, with_node
 
 from zc_perception.verify import measurement
-from zc_perception.verify.check import advice
 from zc_perception.verify.invariants import all_checks
 from zc_perception.verify.measurement import Cameras, memory_of
 from zc_perception.verify.observation import Observation
 
 MIDDLE = START + 10 * PERIOD
 REAR = (21, 22, 23)
-
-
-def verdicts(seen: Observation) -> dict[str, bool | None]:
-    return {check.name: check.holds for check in all_checks(seen)}
 
 
 def only_i4(holds: bool | None) -> dict[str, bool | None]:
@@ -44,7 +39,7 @@ def test_frames_of_a_node_that_is_not_seen_are_not_measured() -> None:
     seen = of_other_buffers(cached_graph())
     assert verdicts(seen) == only_i4(None)
     assert reason(seen) == f'20 frames of /inference (process {PID}) come from a node that is not seen'
-    assert all_checks(seen)[3].next_step == advice('unseen_producer')
+    assert 'measure all nodes of the pipeline' in all_checks(seen)[3].next_step
 
 
 def test_what_speaks_against_it_still_does() -> None:
@@ -101,7 +96,7 @@ def test_pages_that_may_be_held_without_a_mapping_are_not_measured() -> None:
     line = 'process 7 (x) has a pipe with 65536 bytes in it'
     seen = cached_graph(pins=(line,))
     assert verdicts(seen) == only_i4(None) and line in reason(seen)
-    assert all_checks(seen)[3].next_step == advice('pinned_pages')
+    assert 'whatever reads the pipe too slowly' in all_checks(seen)[3].next_step
 
 
 @pytest.mark.parametrize(('second', 'wanted'), [(['a pipe'], ('a pipe',)), ([], ())])
@@ -112,7 +107,7 @@ def test_a_pipe_that_becomes_empty_in_a_moment_holds_nothing(
     monkeypatch.setattr(measurement, 'find_pins', lambda proc: next(looks))
     measured = measurement.Measurement()
     measured._look_at_pins()
-    assert measured.observation().pins == wanted
+    assert measured.observation().pins == list(wanted)
 
 
 BEFORE = [('dma_buf_mmap_internal', {'ino': POOL[1]}), ('vb2_mmap', {'rdev': 81 << 20})]
@@ -157,7 +152,7 @@ def test_a_camera_is_unnamed_if_its_frames_are_of_a_device_that_it_does_not_name
 
 def capture_node(pid: int, device: str, pool: Sequence[Sequence[int]] = ()) -> Any:
     facts = {'device': device, 'pool': pool}
-    return Made(log=Made(role='capture', pid=pid), facts=lambda: facts, before=facts, records=())
+    return Made(role='capture', pid=pid, facts=lambda: facts, before=facts, records=())
 
 
 def test_a_camera_is_what_its_node_sees_under_that_name(tmp_path: Path) -> None:

@@ -6,11 +6,16 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from observe import timeline_kit as clockwork
+
 from zc_perception.observe.frame_log import FrameRecord, RecordKind
+from zc_perception.observe.timeline import KernelEvent
 from zc_perception.verify.evidence.attachments import Snapshot
 from zc_perception.verify.evidence.buffers import BufferObject
-from zc_perception.verify.evidence.kernel_events import KernelEvent, Trace
-from zc_perception.verify.observation import CopyShare, NodeView, Observation
+from zc_perception.verify.evidence.copies import CopyShare
+from zc_perception.verify.evidence.kernel_events import Trace
+from zc_perception.verify.invariants import all_checks
+from zc_perception.verify.observation import NodeView, Observation
 
 MS = 1_000_000
 START, END = 1000 * MS, 2000 * MS
@@ -39,57 +44,21 @@ def event(time_ns: int, name: str, tid: int = THREAD, **fields: Any) -> KernelEv
 
 def record(number: int, submitted_ns: int, inodes: tuple[int, ...], handle: int, seqno: int, **changes: Any) -> FrameRecord:
     """A processed frame."""
-    made = FrameRecord(
-        number,
-        RecordKind.PROCESSED,
-        number,
-        1,
-        9,
-        number * 1000,
-        submitted_ns - 4 * MS,
-        submitted_ns - 3 * MS,
-        submitted_ns - 2 * MS,
-        submitted_ns,
-        submitted_ns + 5 * MS,
-        submitted_ns + 6 * MS,
-        submitted_ns + 7 * MS,
-        submitted_ns + 8 * MS,
-        1 * MS,
-        inodes,
-        DEVICE,
-        handle,
-        2,
-        seqno,
-        THREAD,
-    )
+    taken = published(number, inodes, submitted_ns - 3 * MS)
+    made = taken._replace(
+        kind=RecordKind.PROCESSED, received_ns=submitted_ns - 2 * MS, submitted_ns=submitted_ns, signalled_ns=submitted_ns + 5 * MS,
+        done_ns=submitted_ns + 6 * MS, decoded_ns=submitted_ns + 7 * MS, sent_ns=submitted_ns + 8 * MS, device_handle=handle,
+        detections=2, device_seqno=seqno,
+    )  # fmt: skip
     return made._replace(**changes)
 
 
 def published(number: int, inodes: tuple[int, ...], published_ns: int) -> FrameRecord:
     """What the capture node notes of the same frame."""
-    return FrameRecord(
-        number,
-        RecordKind.PUBLISHED,
-        number,
-        1,
-        9,
-        number * 1000,
-        published_ns - MS,
-        published_ns,
-        0,
-        0,
-        0,
-        0,
-        0,
-        published_ns + MS,
-        MS,
-        inodes,
-        DEVICE,
-        0,
-        0,
-        0,
-        THREAD,
-    )
+    return clockwork.published(number)._replace(
+        number=number, generation=1, buffer_uid=9, stamp_ns=number * 1000, captured_ns=published_ns - MS, published_ns=published_ns,
+        sent_ns=published_ns + MS, capture_cost_ns=MS, inodes=inodes, st_dev=DEVICE, thread_id=THREAD,
+    )  # fmt: skip
 
 
 def look(time_ns: int, attached: Mapping[int, Sequence[str]], exporter: str = 'system') -> Snapshot:
@@ -167,6 +136,11 @@ def _graph(events: list[KernelEvent], records: list[FrameRecord], looks: list[Sn
         (CopyShare(PID, 1000, 2),),
     )
     return replace(made, **changes)
+
+
+def verdicts(seen: Observation) -> dict[str, bool | None]:
+    """By check, whether it holds."""
+    return {check.name: check.holds for check in all_checks(seen)}
 
 
 def with_node(seen: Observation, role: str, **changes: Any) -> Observation:

@@ -2,6 +2,28 @@
 
 ``zc_bench`` itself has none of them. ``tools/bench_with_peers.py``, which ``make bench`` runs, adds them to ``zc_bench link``.
 
-Read ``processes`` first: the list of the peers, their goals, and how their processes are run. ``worker`` is such a process. ``peer`` has
-what the producers and consumers of all peers share. Each peer has one module with its name, and only that module imports it.
+Read ``processes`` first: the list of the peers, their goals, and how their processes are run. ``worker`` is such a process. Each
+peer has one module with its name, and only that module imports it; its producer and consumer are
+:class:`~zc_perception.bench.link_roles.PicturesOut` and ``PicturesIn``: a producer's picture is in a buffer of its own, stamped, when the
+clock starts, which stops when the consumer has a NumPy view of all of it. Copies into and out of the peer are within.
 """
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from zc_perception.errors import ZcError
+
+_MATCH_S = 20.0
+
+
+def wait_until(there: Callable[[], bool], what: str) -> None:
+    """
+    :raises ZcError: it isn't, for long.
+    """
+    deadline = time.monotonic() + _MATCH_S
+    while not there():
+        if time.monotonic() > deadline:
+            raise ZcError(f'{what} within {_MATCH_S:g} s')
+        time.sleep(0.01)

@@ -26,7 +26,8 @@ from cyclonedds.sub import DataReader
 from cyclonedds.topic import Topic
 from cyclonedds.util import duration
 
-from bench_peers.peer import PeerIn, PeerOut, nv12_size, wait_until
+from bench_peers import wait_until
+from zc_perception.bench.link_roles import PicturesIn, PicturesOut, nv12_size
 
 _CONFIG = """<CycloneDDS><Domain id="any">
 <General><Interfaces><NetworkInterface name="lo" multicast="false"/></Interfaces><AllowMulticast>false</AllowMulticast>
@@ -54,7 +55,7 @@ class _Participant:
         return kind, Topic(self.participant, f'{self._name}_{size}', kind, qos=_QOS)
 
 
-class CycloneDdsOut(PeerOut):
+class CycloneDdsOut(PicturesOut):
     """Writes."""
 
     def __init__(self, place: Path, answers: socket.socket) -> None:
@@ -75,7 +76,7 @@ class CycloneDdsOut(PeerOut):
             self._writer.write(self._picture)
 
 
-class CycloneDdsIn(PeerIn):
+class CycloneDdsIn(PicturesIn):
     """Reads."""
 
     def __init__(self, place: Path, answers: socket.socket) -> None:

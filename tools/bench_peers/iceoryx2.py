@@ -17,8 +17,8 @@ from typing import Any
 import iceoryx2
 import numpy as np
 
-from bench_peers.peer import PeerIn, PeerOut, Pixels, nv12_size, wait_until
-from zc_perception.bench.link_roles import FILL
+from bench_peers import wait_until
+from zc_perception.bench.link_roles import FILL, PicturesIn, PicturesOut, Pixels, nv12_size
 
 _DEPTH = 2
 _PAGE = 4096
@@ -62,7 +62,7 @@ def _view(address: int, size: int) -> Pixels:
     return np.frombuffer((ctypes.c_uint8 * size).from_address(address), np.uint8)
 
 
-class Iceoryx2Out(PeerOut):
+class Iceoryx2Out(PicturesOut):
     """Publishes."""
 
     def __init__(self, place: Path, answers: socket.socket, *, in_place: bool) -> None:
@@ -74,7 +74,7 @@ class Iceoryx2Out(PeerOut):
         self._loan: Any = None
         self._filled: set[int] = set()
 
-    def matched(self) -> tuple[bool, str]:
+    def other_end(self) -> tuple[bool, str]:
         return self._services.frames.dynamic_config.number_of_subscribers > 0, 'the publisher sees no subscriber'
 
     def prepare(self, width: int, height: int) -> None:
@@ -83,7 +83,7 @@ class Iceoryx2Out(PeerOut):
         self._publisher = (
             self._services.frames.publisher_builder().initial_max_slice_len(nv12_size(width, height)).max_loaned_samples(1).create()
         )
-        wait_until(lambda: self.matched()[0], 'iceoryx2 has no subscriber')
+        wait_until(lambda: self.other_end()[0], 'iceoryx2 has no subscriber')
 
     def picture(self) -> Pixels:
         if not self._in_place:
@@ -99,7 +99,7 @@ class Iceoryx2Out(PeerOut):
         loan = self._loan
         if not self._in_place:
             loan = self._publisher.loan_slice_uninit(len(self.source))
-            np.copyto(_view(loan.payload_ptr, len(self.source)), self._pixels)
+            np.copyto(_view(loan.payload_ptr, len(self.source)), self.pixels)
         loan.assume_init().send()
         self._notifier.notify()
 
@@ -116,7 +116,7 @@ class Iceoryx2Out(PeerOut):
         del self._services
 
 
-class Iceoryx2In(PeerIn):
+class Iceoryx2In(PicturesIn):
     """Subscribes."""
 
     def __init__(self, place: Path, answers: socket.socket, *, in_place: bool) -> None:
@@ -128,7 +128,7 @@ class Iceoryx2In(PeerIn):
         self._thread = threading.Thread(target=self._receive, name='bench iceoryx2', daemon=True)
         self._thread.start()
 
-    def matched(self) -> tuple[bool, str]:
+    def other_end(self) -> tuple[bool, str]:
         return self._thread.is_alive(), 'its thread has ended'
 
     def _receive(self) -> None:

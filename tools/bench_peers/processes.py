@@ -122,10 +122,6 @@ class PeerCase:
         """What became of its series, if not all were measured."""
         return f'{len(self.failures)} of {self._series} series: {self.failures[-1]}' if self.failures else ''
 
-    def wait_until_matched(self) -> None:
-        if self._ends:
-            self._ends.wait_until_matched()
-
     def open(self) -> None:
         """Start it.
 

@@ -18,8 +18,8 @@ from importlib import metadata
 from pathlib import Path
 
 from bench_peers.processes import VARIANTS, Variant
-from zc_perception.bench.link_roles import Role, serve
-from zc_perception.bench.obeying import answer, hold_back_termination
+from zc_perception.bench.link_roles import Role
+from zc_perception.bench.obeying import answer, hold_back_termination, obey
 from zc_perception.errors import ZcError
 
 _PARENT_ENDS_S = 1.0
@@ -53,7 +53,8 @@ def _serve(role_name: str, variant_name: str, place: Path, answers: socket.socke
         role = _make(role_name, variant, place, answers)
         ending.callback(role.close)
         answer({'ready': _version(variant.distribution)})
-        serve(role, {'version': _version(variant.distribution)})
+        role.facts = {'version': _version(variant.distribution)}
+        obey(role)
 
 
 def _has_ended(parent: int) -> bool:

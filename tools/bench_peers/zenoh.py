@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import zenoh
 
-from bench_peers.peer import PeerIn, PeerOut, nv12_size
+from zc_perception.bench.link_roles import PicturesIn, PicturesOut, nv12_size
 
 _KEY = 'zc_bench/frames'
 _POOL = 64 << 20
@@ -38,7 +38,7 @@ def _session(place: Path, *, listens: bool, shared_memory: bool) -> Any:
     return zenoh.open(config)
 
 
-class ZenohOut(PeerOut):
+class ZenohOut(PicturesOut):
     """Publishes."""
 
     def __init__(self, place: Path, answers: socket.socket, *, shared_memory: bool) -> None:
@@ -54,7 +54,7 @@ class ZenohOut(PeerOut):
             reliability=zenoh.Reliability.RELIABLE,
         )
 
-    def matched(self) -> tuple[bool, str]:
+    def other_end(self) -> tuple[bool, str]:
         return bool(self._publisher.matching_status.matching), 'the publisher sees no subscriber'
 
     def prepare(self, width: int, height: int) -> None:
@@ -76,7 +76,7 @@ class ZenohOut(PeerOut):
         self._session.close()
 
 
-class ZenohIn(PeerIn):
+class ZenohIn(PicturesIn):
     """Subscribes."""
 
     def __init__(self, place: Path, answers: socket.socket, *, shared_memory: bool) -> None:

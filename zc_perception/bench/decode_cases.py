@@ -22,8 +22,8 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from zc_perception.bench.rows import Condition, Row, Series, SeriesBook, make_rows
-from zc_perception.bench.subcommand import FULL_HD, UHD_4K
+from zc_perception.bench.rows import Condition, Measuring, Row, Series, make_rows
+from zc_perception.bench.subcommand import FULL_HD, UHD_4K, Say, repetitions
 from zc_perception.bench.worker import BenchError
 from zc_perception.camera.scene import RoadScene
 from zc_perception.detection.detections import Detections
@@ -411,26 +411,25 @@ def series(run: Callable[[], object], calls: int, figures: Mapping[str, float]) 
     return Series(latencies, (time.thread_time_ns() - spent) / 1e3 / calls, figures=figures)
 
 
-def measure_decoding(repetitions: int, calls: int, say: Callable[[str], None], all_cases: Sequence[Case] | None = None) -> list[Row]:
+def measure_decoding(count: int, calls: int, say: Say, all_cases: Sequence[Case] | None = None) -> list[Row]:
     """Rows of all cases.
 
+    :param count: of repetitions.
     :param calls: of each series.
-    :param say: gets a line for each repetition.
     :raises BenchError: variants of a case don't yield the same.
     """
     measured = cases() if all_cases is None else all_cases
-    books = [SeriesBook() for _ in measured]
+    rounds = [Measuring(list) for _ in measured]
     with one_cpu():
-        for repetition in range(repetitions):
-            began = time.monotonic()
-            for case, book in zip(measured, books, strict=True):
+        for repetition in repetitions(count, say):
+            for case, found in zip(measured, rounds, strict=True):
                 figures = case.check()
                 order = list(case.variants)
                 random.Random(f'{case.name} {repetition}').shuffle(order)
                 for variant in order:
-                    book.add(case.name, variant, case.condition, series(case.variants[variant], calls, figures.get(variant, {})))
-            say(f'repetition {repetition + 1} of {repetitions}: {time.monotonic() - began:.0f} s')
+                    one = series(case.variants[variant], calls, figures.get(variant, {}))
+                    found[case.name, variant, case.condition].append(one)
     rows: list[Row] = []
-    for case, book in zip(measured, books, strict=True):
-        rows += make_rows(book.rounds(), [(case.name, variant) for variant in case.variants])
+    for case, found in zip(measured, rounds, strict=True):
+        rows += make_rows(found, [(case.name, variant) for variant in case.variants])
     return rows

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from zc_perception.bench.environment import plain_environment, tuned_environment
-from zc_perception.bench.rows import Condition, Rounds, Row, Series, SeriesBook, make_rows
+from zc_perception.bench.rows import Condition, Measuring, Rounds, Row, Series, make_rows
 from zc_perception.bench.subcommand import (
     FULL_HD,
     SIZES,
@@ -40,6 +40,7 @@ from zc_perception.bench.subcommand import (
     Say,
     check_counts,
     figure_of,
+    repetitions,
 )  # fmt: skip
 from zc_perception.bench.worker import BenchError, NoAnswerError, Worker
 from zc_perception.errors import ConfigError
@@ -84,9 +85,6 @@ def series_of(frames: int, sent: Sequence[tuple[int, int]], arrived: Sequence[tu
 class Case(Protocol):
     """Something to measure."""
 
-    def wait_until_matched(self) -> None:
-        """Until both ends see each other."""
-
     def measure(self, variant: str, condition: Condition, frames: int, *, read: bool = False) -> Series:
         """One repetition.
 
@@ -119,9 +117,6 @@ class FloorCase:
     @property
     def workers(self) -> tuple[Worker, ...]:
         return (self._worker,)
-
-    def wait_until_matched(self) -> None:
-        """There is nobody to wait for."""
 
     def measure(self, variant: str, condition: Condition, frames: int, *, read: bool = False) -> Series:
         """See :class:`Case`.
@@ -158,7 +153,7 @@ class LinkCase:
         return self.producer, self.consumer
 
     def wait_until_matched(self) -> None:
-        """See :class:`Case`.
+        """Until both ends see each other.
 
         :raises BenchError: they don't.
         """
@@ -244,7 +239,7 @@ NO_PEERS = Peers()
 
 
 class Cases:
-    """Owns all processes of a run: those of the floors, of the links, of plain messages, and of the peers. Use it as a context manager."""
+    """Owns all processes of a run: those of the floors, of the links, of plain messages, and of the peers."""
 
     def __init__(self, variants: Sequence[str], say: Say, peers: Peers = NO_PEERS) -> None:
         self._cases: dict[str, Case] = {}
@@ -263,10 +258,10 @@ class Cases:
             )
             self._cases = {name: guard if name == 'guard' else bare for name in FLOORS}
             own = [variant for variant in variants if variant not in peers.names]
-            for variant in own:
-                self._cases[variant] = self._open(variant)
-            for case in self._cases.values():
-                case.wait_until_matched()
+            links = {variant: self._open(variant) for variant in own}
+            for link in links.values():
+                link.wait_until_matched()
+            self._cases |= links
             if own:
                 self.facts = self._workers[-1].ask(op='describe')
             if self._peers is not None:
@@ -282,7 +277,7 @@ class Cases:
         self._workers.append(worker)
         return worker
 
-    def _open(self, variant: str) -> Case:
+    def _open(self, variant: str) -> LinkCase:
         topic = f'{self._prefix}/{variant}'
         if variant in PLAIN:
             return self._open_plain(topic, tuned_environment() if variant == 'rclpy_image_tuned' else {})
@@ -292,7 +287,7 @@ class Cases:
             return LinkCase(producer, producer)
         return LinkCase(producer, self._start(WORKER, 'frames_in', topic, environment=self._environment))
 
-    def _open_plain(self, topic: str, tuning: Mapping[str, str]) -> Case:
+    def _open_plain(self, topic: str, tuning: Mapping[str, str]) -> LinkCase:
         environment = {**self._environment, **tuning}
         # For answers when it is unthrottled; messages alone go over ROS.
         ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -305,12 +300,6 @@ class Cases:
 
     def __getitem__(self, variant: str) -> Case:
         return self._cases[variant]
-
-    def __enter__(self) -> Cases:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
 
     @property
     def absent(self) -> dict[str, str]:
@@ -395,24 +384,21 @@ def link_rows(rounds: Rounds) -> list[Row]:
 def measure_links(plan: LinkPlan, say: Say) -> Measured:
     """Run the plan.
 
-    :param say: gets a line for each peer that is absent, at the start, for each series of a peer that failed, and for each repetition.
     :raises BenchError: a process that isn't a peer's failed, a link converted a frame, or a frame was torn.
     """
-    book = SeriesBook()
-    with Cases(plan.variants, say, plan.peers) as cases:
+    rounds = Measuring(list)
+    with contextlib.closing(Cases(plan.variants, say, plan.peers)) as cases:
         say(f'measuring: {len(plan.steps(0, cases.absent))} series in each repetition')
-        for repetition in range(plan.repetitions):
-            began = time.monotonic()
+        for repetition in repetitions(plan.repetitions, say):
             for case, variant, condition in plan.steps(repetition, cases.absent):
                 with _on_cpus(cases[variant], plan.on_one_cpu(variant, condition)):
                     series = cases[variant].measure(variant, condition, plan.frames(variant, condition), read=case == READ)
-                book.add(case, variant, condition, series)
-            say(f'repetition {repetition + 1} of {plan.repetitions}: {time.monotonic() - began:.0f} s')
+                rounds[case, variant, condition].append(series)
         facts = {**cases.facts, 'unthrottled_cpus': 1 if plan.one_cpu else len(os.sched_getaffinity(0))}
         for name, found in (('absent', cases.absent), ('stalled', cases.stalled)):
             if found:
                 facts[name] = dict(found)
-        return Measured(link_rows(book.rounds()), facts)
+        return Measured(link_rows(rounds), facts)
 
 
 @contextlib.contextmanager

@@ -4,14 +4,16 @@
 last eight bytes, so that a consumer sees a picture that is put together from two. A consumer that reads every pixel adds all of them up,
 which tells that too, for each of them.
 
-*Roles*: a process is a :class:`Role`, which obeys the commands that :mod:`~zc_perception.bench.link_worker` lists. It notes when frames
-are sent and when they arrive, and what a series costs.
+*Roles*: a process is a :class:`Role`, whose methods are the commands that :mod:`~zc_perception.bench.link_worker` lists. It notes when
+frames are sent and when they arrive, and what a series costs.
 
-*Answers* of a consumer to its producer are for peers whose frames aren't given back: a socket beside what carries the frames.
+*Answers* of a consumer to its producer are for pictures that nobody gives back (:class:`PicturesOut`, :class:`PicturesIn`): a socket beside
+what carries them.
 """
 
 from __future__ import annotations
 
+import array
 import contextlib
 import gc
 import resource
@@ -23,8 +25,6 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
-
-from zc_perception.bench.obeying import answer, commands, terminable
 
 FILL = 90
 _WORD = struct.Struct('<Q')
@@ -146,11 +146,22 @@ class Role:
 
     def __init__(self) -> None:
         self.look = Look()
+        self.arrivals = Arrivals()
+        self.facts: dict[str, Any] = {}
         self._began_us = self._ended_us = 0.0
 
-    def matched(self) -> tuple[bool, str]:
-        """Whether the other end is there, and why not."""
+    def describe(self) -> dict[str, Any]:
+        """What the figures depend on."""
+        return self.facts
+
+    def other_end(self) -> tuple[bool, str]:
+        """Whether it is there, and why not."""
         return True, ''
+
+    def matched(self) -> dict[str, Any]:
+        """Whether the other end is there."""
+        there, reason = self.other_end()
+        return {'matched': there, 'reason': '' if there else reason}
 
     def prepare(self, width: int, height: int) -> None:
         """From the next run on, frames have this size; a consumer is told before its producer."""
@@ -162,6 +173,7 @@ class Role:
         :param read: its consumer reads every pixel.
         """
         self.look.begin(read)
+        self.arrivals.begin(first)
         gc.collect()
         self._began_us = self._ended_us = cpu_us()
 
@@ -173,9 +185,11 @@ class Role:
         """A producer's series."""
         raise NotImplementedError
 
-    def end(self, last: int) -> Times:
+    def end(self, last: int) -> dict[str, Any]:
         """A consumer's series; *last* was the last frame."""
-        raise NotImplementedError
+        times = self.arrivals.wait_for(last)
+        self.finish()
+        return {'arrived': times}
 
     def conversions(self) -> int:
         """Frames that became a message or came from one."""
@@ -210,29 +224,64 @@ def give_answer(answers: socket.socket, number: int) -> None:
         answers.send(number.to_bytes(_ANSWER_SIZE, 'little'), socket.MSG_DONTWAIT)
 
 
-def _obey(role: Role, facts: dict[str, Any], command: dict[str, Any]) -> dict[str, Any]:
-    operation = command.pop('op')
-    if operation == 'describe':
-        return facts
-    if operation == 'matched':
-        matched, reason = role.matched()
-        return {'matched': matched, 'reason': '' if matched else reason}
-    if operation == 'run':
-        return role.run(**command)
-    if operation == 'end':
-        return {'arrived': role.end(**command)}
-    if operation == 'spent':
-        return role.spent()
-    (role.prepare if operation == 'prepare' else role.begin)(**command)
-    return {}
+def nv12_size(width: int, height: int) -> int:
+    """Bytes of a picture."""
+    return width * height * 3 // 2
 
 
-def serve(role: Role, facts: dict[str, Any]) -> None:
-    """Until standard input ends, or :exc:`SystemExit` on SIGTERM.
+Pixels = np.ndarray[Any, Any]
 
-    :param facts: what ``describe`` answers.
+
+class PicturesOut(Role):
+    """Sends pictures that nobody gives back, as messages are: unthrottled, the consumer answers each over a socket beside what carries it.
+
+    Override :meth:`publish`, :meth:`prepare` where there is more to it, and :meth:`picture` where the picture lies in the peer's memory.
     """
-    # The end of input comes first, and what it sets off is not to be stopped.
-    with terminable():
-        for command in commands():
-            answer(_obey(role, facts, command))
+
+    def __init__(self, answers: socket.socket) -> None:
+        super().__init__()
+        self._answers = answers
+        self.source: bytearray | array.array[int] = bytearray()
+        self.pixels: Pixels = np.empty(0, np.uint8)
+
+    def prepare(self, width: int, height: int) -> None:
+        self.source = bytearray([FILL]) * nv12_size(width, height)
+        self.pixels = np.frombuffer(self.source, np.uint8)
+
+    def picture(self) -> Pixels:
+        """Where the next picture is, before the clock starts."""
+        return self.pixels
+
+    def publish(self) -> None:
+        """Send :meth:`picture`'s."""
+        raise NotImplementedError
+
+    def run(self, first: int, frames: int, rate_hz: float, read: bool = False) -> dict[str, Any]:
+        self.begin(first, rate_hz, read)
+        sent: Times = []
+        for number in paced(first, frames, rate_hz, lambda number: answered(self._answers, number)):
+            stamp([self.picture()], number)
+            sent.append((number, time.monotonic_ns()))
+            self.publish()
+        self.finish()
+        return {'sent': sent}
+
+
+class PicturesIn(Role):
+    """Receives them, on whatever thread calls :meth:`arrived`."""
+
+    def __init__(self, answers: socket.socket) -> None:
+        super().__init__()
+        self._answers = answers
+        self._answering = False
+
+    def begin(self, first: int, rate_hz: float, read: bool = False) -> None:
+        self._answering = not rate_hz
+        super().begin(first, rate_hz, read)
+
+    def arrived(self, pixels: Pixels) -> None:
+        """A view of one picture, all of it."""
+        number, now = self.look([pixels])
+        self.arrivals.note(number, now)
+        if self._answering:
+            give_answer(self._answers, number)

@@ -38,8 +38,8 @@ from rclpy.qos import HistoryPolicy, QoSProfile, ReliabilityPolicy
 from rclpy.utilities import get_default_context, get_rmw_implementation_identifier
 from sensor_msgs.msg import Image
 
-from zc_perception.bench.link_roles import ANSWER_S, FILL, Arrivals, Role, Times, answered, give_answer, paced, serve, stamp
-from zc_perception.bench.obeying import answer, hold_back_termination
+from zc_perception.bench.link_roles import ANSWER_S, FILL, PicturesIn, PicturesOut, Role, Times, paced, stamp
+from zc_perception.bench.obeying import answer, hold_back_termination, obey
 from zc_perception.errors import ZcError
 from zc_perception.frame import Frame, Header
 from zc_perception.link.endpoints import IN_PROCESS, SHARED_MEMORY, AdaptedPublisher, AdaptedSubscription, SharedMemoryLinks
@@ -79,16 +79,24 @@ class FramesOut(Role):
     def __init__(self, node: Node, topic: str, *, shared_memory: bool = True) -> None:
         super().__init__()
         self.publisher: AdaptedPublisher[Frame] = AdaptedPublisher(node, frame_adapter('rgb8', CopyLedger(), holder='bench'), topic, _QOS)
-        layout = compute_layout(NV12, 64, 48)
         # One for each frame whose slot is free again: every lease on it is back.
         self._returned: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._out = 0
         # By buffer_uid.
         self._pixels: dict[int, list[np.ndarray[Any, Any]]] = {}
-        self._pool = BufferPool(layout, lambda: _buffers(layout), SLOTS, name='bench', on_free=self._on_free)
+        # One for each size, kept to the end: series of different sizes take turns, and consumers keep what they have mapped.
+        self._pools: dict[tuple[int, int], BufferPool] = {}
+        self.prepare(64, 48)
         if shared_memory:
             self.publisher.serve(SharedMemoryServer('bench', self.publisher.publisher_id, self._pool))
         self.publisher.announce(width=64, height=48, formats=('NV12',), heap='memfd')
+
+    def prepare(self, width: int, height: int) -> None:
+        layout = compute_layout(NV12, width, height)
+        if (width, height) not in self._pools:
+            made = BufferPool(layout, lambda: _buffers(layout), SLOTS, name='bench', on_free=self._on_free)
+            self._pools[width, height] = made
+        self._pool = self._pools[width, height]
 
     def _on_free(self, slot: Slot) -> None:
         self._returned.put(None)
@@ -108,11 +116,6 @@ class FramesOut(Role):
         if planes is None:
             planes = self._pixels[slot.buffer_uid] = _pixels(slot)
         return planes
-
-    def prepare(self, width: int, height: int) -> None:
-        self._pixels.clear()
-        layout = compute_layout(NV12, width, height)
-        self._pool.reconfigure(layout, lambda: _buffers(layout))
 
     def run(self, first: int, frames: int, rate_hz: float, read: bool = False) -> dict[str, Any]:
         self.begin(first, rate_hz, read)
@@ -139,7 +142,8 @@ class FramesOut(Role):
     def close(self) -> None:
         self.publisher.destroy()
         self._pixels.clear()
-        self._pool.close()
+        for pool in self._pools.values():
+            pool.close()
 
 
 class FramesTaken:
@@ -173,25 +177,15 @@ class FramesIn(Role):
         super().__init__()
         adapter = frame_adapter('rgb8', CopyLedger(), holder='bench')
         self._subscription = AdaptedSubscription(node, adapter, topic, _QOS, remote=SharedMemoryLinks('bench consumer'))
-        self._arrivals = Arrivals()
         self._taken = FramesTaken(self._subscription, self._read)
 
     def _read(self, frame: Frame) -> None:
         with frame.map() as planes:
-            self._arrivals.note(*self.look(planes))
+            self.arrivals.note(*self.look(planes))
 
-    def matched(self) -> tuple[bool, str]:
+    def other_end(self) -> tuple[bool, str]:
         statistics = self._subscription.statistics()
         return statistics.rung == SHARED_MEMORY, f'the link is {statistics.rung}: {statistics.reason}'
-
-    def begin(self, first: int, rate_hz: float, read: bool = False) -> None:
-        self._arrivals.begin(first)
-        super().begin(first, rate_hz, read)
-
-    def end(self, last: int) -> Times:
-        times = self._arrivals.wait_for(last)
-        self.finish()
-        return times
 
     def conversions(self) -> int:
         return self._subscription.statistics().conversions
@@ -206,7 +200,6 @@ class FramesLocal(FramesOut):
 
     def __init__(self, node: Node, topic: str, *, executor: bool) -> None:
         super().__init__(node, topic, shared_memory=False)
-        self._arrivals = Arrivals()
         adapter = frame_adapter('rgb8', CopyLedger(), holder='bench')
         callback = self._in_hand if executor else None
         self._subscription = AdaptedSubscription(node, adapter, topic, _QOS, callback=callback)
@@ -214,22 +207,18 @@ class FramesLocal(FramesOut):
 
     def _in_hand(self, frame: Frame) -> None:
         if not self.look.every_pixel:
-            self._arrivals.note(frame.data.sequence, time.monotonic_ns())
+            self.arrivals.note(frame.data.sequence, time.monotonic_ns())
             return
         with frame.map() as planes:
-            self._arrivals.note(*self.look(planes))
+            self.arrivals.note(*self.look(planes))
 
-    def matched(self) -> tuple[bool, str]:
+    def other_end(self) -> tuple[bool, str]:
         statistics = self._subscription.statistics()
         return statistics.rung == IN_PROCESS, f'the link is {statistics.rung}: {statistics.reason}'
 
-    def begin(self, first: int, rate_hz: float, read: bool = False) -> None:
-        self._arrivals.begin(first)
-        super().begin(first, rate_hz, read)
-
     def run(self, first: int, frames: int, rate_hz: float, read: bool = False) -> dict[str, Any]:
         # Frames are noted before they are given back, and all are back.
-        return {**super().run(first, frames, rate_hz, read), 'arrived': self._arrivals.wait_for(first - 1)}
+        return {**super().run(first, frames, rate_hz, read), 'arrived': self.arrivals.wait_for(first - 1)}
 
     def conversions(self) -> int:
         return super().conversions() + self._subscription.statistics().conversions
@@ -245,63 +234,39 @@ def _image_qos() -> QoSProfile:
     return QoSProfile(depth=10, history=HistoryPolicy.KEEP_LAST, reliability=ReliabilityPolicy.RELIABLE)
 
 
-class ImagesOut(Role):
+class ImagesOut(PicturesOut):
     """Publishes plain ``sensor_msgs/Image`` messages, nv12, the way that is quickest in rclpy: ``data`` is an ``array`` that it keeps."""
 
     def __init__(self, node: Node, topic: str, answers: socket.socket) -> None:
-        super().__init__()
+        super().__init__(answers)
         self._publisher = node.create_publisher(Image, topic, _image_qos())
-        self._answers = answers
         self._message = Image()
 
-    def matched(self) -> tuple[bool, str]:
+    def other_end(self) -> tuple[bool, str]:
         return bool(self._publisher.get_subscription_count()), 'the publisher sees no subscriber'
 
     def prepare(self, width: int, height: int) -> None:
-        self._message = Image(width=width, height=height, step=width, encoding='nv12')
-        self._message.data = array.array('B', bytes([FILL]) * (width * height * 3 // 2))
+        super().prepare(width, height)
+        self._message = Image(width=width, height=height, step=width, encoding='nv12', data=array.array('B', self.source))
+        self.pixels = np.frombuffer(self._message.data, np.uint8)
 
-    def run(self, first: int, frames: int, rate_hz: float, read: bool = False) -> dict[str, Any]:
-        self.begin(first, rate_hz, read)
-        sent: Times = []
-        pixels = [np.frombuffer(self._message.data, np.uint8)]
-        for number in paced(first, frames, rate_hz, lambda number: answered(self._answers, number)):
-            stamp(pixels, number)
-            sent.append((number, time.monotonic_ns()))
-            self._publisher.publish(self._message)
-        self.finish()
-        return {'sent': sent}
+    def publish(self) -> None:
+        self._publisher.publish(self._message)
 
 
-class ImagesIn(Role):
+class ImagesIn(PicturesIn):
     """Receives plain messages on the executor and looks at each."""
 
     def __init__(self, node: Node, topic: str, answers: socket.socket) -> None:
-        super().__init__()
+        super().__init__(answers)
         self._node = node
-        self._answers = answers
-        self._answering = False
-        self._arrivals = Arrivals()
         self._subscription = node.create_subscription(Image, topic, self._on_image, _image_qos())
 
-    def matched(self) -> tuple[bool, str]:
+    def other_end(self) -> tuple[bool, str]:
         return bool(self._node.count_publishers(self._subscription.topic_name)), 'the subscriber sees no publisher'
 
-    def begin(self, first: int, rate_hz: float, read: bool = False) -> None:
-        self._answering = not rate_hz
-        self._arrivals.begin(first)
-        super().begin(first, rate_hz, read)
-
     def _on_image(self, message: Image) -> None:
-        number, now = self.look([np.frombuffer(message.data, np.uint8)])
-        self._arrivals.note(number, now)
-        if self._answering:
-            give_answer(self._answers, number)
-
-    def end(self, last: int) -> Times:
-        times = self._arrivals.wait_for(last)
-        self.finish()
-        return times
+        self.arrived(np.frombuffer(message.data, np.uint8))
 
 
 def _make(role: str, node: Node, topic: str) -> Role:
@@ -331,7 +296,8 @@ def _serve(role_name: str, topic: str) -> None:
             spinning.start()
             ending.callback(spinning.join, 2.0)
         ending.callback(executor.shutdown)
-        serve(role, {'rmw': get_rmw_implementation_identifier(), 'buffers': 'sealed memfd', 'slots': SLOTS})
+        role.facts = {'rmw': get_rmw_implementation_identifier(), 'buffers': 'sealed memfd', 'slots': SLOTS}
+        obey(role)
 
 
 def main() -> None:

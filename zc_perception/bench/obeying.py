@@ -14,7 +14,6 @@ import json
 import os
 import signal
 import sys
-import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +23,7 @@ from zc_perception.terminal import INTERRUPTION
 if TYPE_CHECKING:
     import rclpy
 
-    from zc_perception.nodes.process import ExecutorThread, NodeGroup
+    from zc_perception.nodes.process import ExecutorThread
 
 
 def commands() -> Iterator[dict[str, Any]]:
@@ -64,15 +63,6 @@ def terminable() -> Iterator[None]:
         yield
 
 
-def end_if_told() -> None:
-    """Between two things that are built up: whoever waits for a worker's end needn't wait for the rest.
-
-    :raises SystemExit: SIGTERM has come.
-    """
-    with terminable():
-        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
-
-
 def run_worker(serve: Callable[[rclpy.Context], None]) -> None:
     """Run *serve*, which calls :func:`obey` once everything is built up.
 
@@ -89,18 +79,16 @@ def run_worker(serve: Callable[[rclpy.Context], None]) -> None:
         raise SystemExit(1) from None
 
 
-def obey(server: object, failed: threading.Event, running: ExecutorThread | NodeGroup) -> None:
-    """Call the method of *server* that each command names, until standard input ends or SIGTERM comes.
+def obey(server: object, running: ExecutorThread | None = None) -> None:
+    """Call the method of *server* that each command names, until standard input ends or SIGTERM comes. What it returns is the answer.
 
-    :param failed: set when the executor of *running* has ended with a traceback: that is the answer then.
+    :param running: if its executor has ended with a traceback, that is the answer.
     """
+    # The end of input comes first, and what it sets off is not to be stopped.
     with terminable():
         for command in commands():
-            answer(_last_words(running.failure) if failed.is_set() else getattr(server, command.pop('op'))(**command))
-
-
-def _last_words(failure: str | None) -> dict[str, str]:
-    """All of the traceback goes to standard error."""
-    text = failure or 'unknown'
-    print(text, file=sys.stderr)
-    return {'failure': f'its executor has ended: {text.strip().splitlines()[-1]}'}
+            if running is not None and running.failure:
+                print(running.failure, file=sys.stderr)
+                answer({'failure': f'its executor has ended: {running.failure.strip().splitlines()[-1]}'})
+            else:
+                answer(getattr(server, command.pop('op'))(**command) or {})

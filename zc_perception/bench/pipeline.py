@@ -16,6 +16,7 @@ cold: the same work costs several times as much there, and that is what a vehicl
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import random
 import statistics
@@ -25,7 +26,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from zc_perception.bench.environment import plain_environment
-from zc_perception.bench.rows import Condition, Series, SeriesBook, make_rows
+from zc_perception.bench.rows import Condition, Measuring, Series, make_rows
 from zc_perception.bench.subcommand import (
     FULL_HD,
     UHD_4K,
@@ -40,10 +41,11 @@ from zc_perception.bench.subcommand import (
     check_counts,
     check_delay,
     figure_of,
+    repetitions,
 )  # fmt: skip
 from zc_perception.bench.worker import BenchError, Worker
 
-WORKER = 'zc_perception.bench.pipeline_worker'
+WORKER = 'zc_perception.bench.nodes_worker'
 READER = 'zc_perception.bench.reader'
 RATE_HZ = 30.0
 UNTHROTTLED = 0.0
@@ -52,11 +54,6 @@ PATIENCE_S = 120.0
 _READ_S = 5.0
 # Wall times; what is between them is waking up.
 _STAGES = ('capture', 'link', 'decode', 'publish')
-
-
-def two_cpus() -> list[int]:
-    """The first two that this process may use: nodes are confined to them."""
-    return sorted(os.sched_getaffinity(0))[:2]
 
 
 @dataclass(frozen=True)
@@ -113,14 +110,11 @@ def series_of(run: dict[str, Any], idle: dict[str, Any], idle_s: float, received
     :param received: messages that the reader got; a frame whose detections didn't get there is lost.
     :raises BenchError: it measured something else than the path it is named for.
     """
-    latencies = run['latencies_us']
-    if run['conversions']:
-        raise BenchError(f'{run["conversions"]} frames became messages: the link was not in process')
-    if len(latencies) < 2 or not run['detections']:
-        raise BenchError('no frame came through with a detection')
+    check_path(run)
+    latencies, due = run['latencies_us'], run['due'] - run['drops']['late']
     at_rest = idle['cpu_us'] / idle_s
     # In a short run what is done once a second may fall into the rest alone.
-    cpu_us = max(0.0, run['cpu_us'] - at_rest * run['wall_s']) / run['due']
+    cpu_us = max(0.0, run['cpu_us'] - at_rest * run['wall_s']) / due
     figures = {
         'idle_cpu_us_per_s': at_rest,
         'detections_per_frame': run['detections'] / len(latencies),
@@ -129,46 +123,69 @@ def series_of(run: dict[str, Any], idle: dict[str, Any], idle_s: float, received
         **{f'{stage}_us': run['stages_us'][stage] for stage in _STAGES},
     }
     if run['cpu_each_us']:
-        figures['cpu_p50_us'] = statistics.median(run['cpu_each_us']) - at_rest * run['wall_s'] / run['due']
-    return Series(latencies, cpu_us, run['due'] - min(len(latencies), received), figures)
+        figures['cpu_p50_us'] = statistics.median(run['cpu_each_us']) - at_rest * run['wall_s'] / due
+    return Series(latencies, cpu_us, due - min(len(latencies), received), figures)
 
 
-class NodesAndReader:
-    """Owns two processes: one with nodes, and one that reads their detections, as somebody's own node does.
+def check_path(run: dict[str, Any]) -> None:
+    """
+    :raises BenchError: a run measured something else than the path from camera to detections within a process.
+    """
+    if run['conversions']:
+        raise BenchError(f'{run["conversions"]} frames became messages: the link was not in process')
+    if len(run['latencies_us']) < 2 or not run['detections']:
+        raise BenchError('no frame came through with a detection')
 
-    :param module: of the process with the nodes; *arguments* are its own.
+
+class Cameras:
+    """Owns two processes: one with the nodes of all cameras of one size and rate, and one that reads their detections, as somebody's own
+    node does. There is no camera before :meth:`grow`.
+
+    :param topic: what comes in front of all cameras' topics, and shows which run they are of.
     :param how: the reader takes messages, ``decoded`` or ``raw``.
-    :param topics: that the reader subscribes to from the start.
+    :param depth: so many of a camera's frames may wait for the inference node.
+    :param parameters: of the nodes, a JSON object; empty: none.
+    :param confined: the nodes run on the first two CPUs.
     """
 
-    def __init__(self, module: str, arguments: Sequence[str], how: str, topics: Sequence[str] = ()) -> None:
+    def __init__(
+        self, topic: str, condition: Condition, delay_ms: float, how: str, depth: int = 1, parameters: str = '', *, confined: bool = True
+    ) -> None:
+        self._topic = f'/zc_bench/run_{os.getpid()}/{topic}'
         environment = plain_environment()
-        self.reader = Worker(READER, ['reader', how, *topics], environment)
+        numbers = (condition.width, condition.height, f'{condition.rate_hz:g}', f'{delay_ms:g}', depth)
+        self.reader = Worker(READER, ['reader', how], environment)
         try:
-            self.nodes = Worker(module, arguments, environment)
+            self.nodes = Worker(WORKER, ['cameras', self._topic, *map(str, numbers), *filter(None, [parameters])], environment)
         except BaseException:
             self.reader.close()
             raise
+        self.cpus = sorted(os.sched_getaffinity(0))[:2]
+        if confined:
+            self.nodes.set_cpus(self.cpus)
 
-    def wait_until_matched(self) -> None:
-        """
+    def grow(self, cameras: int) -> str:
+        """To so many; why not, or nothing.
+
         :raises BenchError: the nodes have not found each other, or the reader has not found them.
         """
+        self.reader.ask(op='watch', topics=[f'{self._topic}/camera_{number}/detections' for number in range(cameras)])
+        grown = self.nodes.ask(PATIENCE_S, op='grow', cameras=cameras)
+        if 'refused' in grown:
+            return str(grown['refused'])
         deadline = time.monotonic() + _MATCH_S
         while not (state := self.nodes.ask(op='matched'))['matched']:
             if time.monotonic() > deadline:
                 raise BenchError(f'the nodes have not found each other within {_MATCH_S:g} s: {state["reason"]}')
             time.sleep(0.05)
+        return ''
 
-    def run(self, awaited: str, seconds: float, **more: Any) -> tuple[dict[str, Any], int]:
-        """What the nodes answer to ``run``, and how many messages the reader got.
-
-        :param awaited: the answer's number of messages that the reader should get.
-        """
+    def run(self, cameras: int, seconds: float, **more: bool) -> tuple[dict[str, Any], int]:
+        """The first so many cameras run, the others rest: what the nodes answer, and how many messages the reader got."""
         self.reader.ask(op='received')
-        run = self.nodes.ask(PATIENCE_S + seconds, op='run', seconds=seconds, **more)
+        run = self.nodes.ask(PATIENCE_S + seconds, op='run', cameras=cameras, seconds=seconds, **more)
         received, deadline = 0, time.monotonic() + _READ_S
-        while received < run[awaited] and time.monotonic() < deadline:
+        while received < run['published'] and time.monotonic() < deadline:
             received += self.reader.ask(op='received')['received']
             time.sleep(0.01)
         return run, received
@@ -186,75 +203,63 @@ class NodesAndReader:
 
 
 class Processes:
-    """Owns the processes of all setups, a :class:`NodesAndReader` for each. Use it as a context manager."""
+    """Owns the :class:`Cameras` of all setups."""
 
     def __init__(self, plan: PipelinePlan) -> None:
-        self._pairs: dict[Setup, NodesAndReader] = {}
+        self._of: dict[Setup, Cameras] = {}
         try:
             for number, setup in enumerate(plan.setups):
-                topic = f'/zc_bench/run_{os.getpid()}/setup_{number}'
-                sizes = [str(setup.cameras), *map(str, setup.size), f'{setup.rate_hz:g}', f'{plan.delay_ms:g}']
-                arguments = ['pipeline', topic, *sizes, *([setup.parameters] if setup.parameters else [])]
-                detections = [f'{topic}/camera_{camera}/detections' for camera in range(setup.cameras)]
-                pair = self._pairs[setup] = NodesAndReader(WORKER, arguments, 'decoded', detections)
-                if plan.confined:
-                    pair.nodes.set_cpus(two_cpus())
-            for pair in self._pairs.values():
-                pair.wait_until_matched()
-            self.facts: dict[str, Any] = next(iter(self._pairs.values())).nodes.ask(op='describe')
+                self._of[setup] = Cameras(
+                    f'setup_{number}', setup.condition, plan.delay_ms, 'decoded', parameters=setup.parameters, confined=plan.confined
+                )
+            for setup, cameras in self._of.items():
+                if refused := cameras.grow(setup.cameras):
+                    raise BenchError(refused)
+            self.facts: dict[str, Any] = next(iter(self._of.values())).nodes.ask(op='describe')
         except BaseException:
             self.close()
             raise
 
     def refused(self, setup: Setup) -> str:
         """Which of its real-time knobs the system doesn't grant, and why; empty: none."""
-        return str(self._pairs[setup].nodes.ask(op='refused')['refused'])
+        return str(self._of[setup].nodes.ask(op='refused')['refused'])
 
     def measure(self, setup: Setup, seconds: float, rest_s: float | None = None) -> Series:
         """One repetition.
 
         :param rest_s: how long to look at what the process does at rest; as long as the series, unless given; 0: not at all.
         """
-        pair = self._pairs[setup]
+        cameras = self._of[setup]
         rest_s = seconds if rest_s is None else rest_s
-        idle = pair.nodes.ask(PATIENCE_S + rest_s, op='idle', seconds=rest_s) if rest_s else {'cpu_us': 0.0}
-        run, received = pair.run('due', seconds)
+        idle = cameras.nodes.ask(PATIENCE_S + rest_s, op='idle', seconds=rest_s) if rest_s else {'cpu_us': 0.0}
+        run, received = cameras.run(setup.cameras, seconds)
         return series_of(run, idle, rest_s or 1.0, received)
-
-    def __enter__(self) -> Processes:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """End them, all at once."""
-        for pair in self._pairs.values():
-            pair.end()
-        for pair in self._pairs.values():
-            pair.close()
+        for cameras in self._of.values():
+            cameras.end()
+        for cameras in self._of.values():
+            cameras.close()
 
 
 def measure_pipelines(plan: PipelinePlan, say: Say) -> Measured:
     """Run the plan.
 
-    :param say: gets a line at the start and for each repetition.
     :raises BenchError: a process failed, or measured something else.
     """
-    book = SeriesBook()
-    with Processes(plan) as processes:
+    rounds = Measuring(list)
+    with contextlib.closing(Processes(plan)) as processes:
         say(f'measuring: {len(plan.setups)} series in each repetition')
         # What is done once: threads, caches, the import of each buffer.
         for setup in plan.setups:
             processes.measure(setup, min(1.0, plan.seconds))
-        for repetition in range(plan.repetitions):
-            began = time.monotonic()
+        for repetition in repetitions(plan.repetitions, say):
             order = list(plan.setups)
             random.Random(repetition).shuffle(order)
             for setup in order:
-                book.add('pipeline', setup.variant, setup.condition, processes.measure(setup, plan.seconds))
-            say(f'repetition {repetition + 1} of {plan.repetitions}: {time.monotonic() - began:.0f} s')
-        return Measured(make_rows(book.rounds(), [('pipeline', '1_camera')]), processes.facts)
+                rounds['pipeline', setup.variant, setup.condition].append(processes.measure(setup, plan.seconds))
+        return Measured(make_rows(rounds, [('pipeline', '1_camera')]), processes.facts)
 
 
 _ONE: Key = ('pipeline', '1_camera', *FULL_HD, UNTHROTTLED)

@@ -1,6 +1,6 @@
 """The reader of a benchmark: somebody's own node, in a process of its own, that subscribes to detections.
 
-``python -m zc_perception.bench.reader reader HOW TOPIC ...``, where HOW is ``decoded``, or ``raw`` for messages as they are on the wire:
+``python -m zc_perception.bench.reader reader HOW``, where HOW is ``decoded``, or ``raw`` for messages as they are on the wire:
 what a reader does with them is then no part of the measurement. Reads a command per line from standard input, JSON, and answers with a line
 of JSON.
 
@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import threading
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -66,18 +65,16 @@ class Reader:
         return {'first_ns': self._first_ns}
 
 
-def _serve(context: rclpy.Context, how: str, *topics: str) -> None:
-    failed = threading.Event()
+def _serve(context: rclpy.Context, how: str) -> None:
     with contextlib.ExitStack() as ending:
-        running = ExecutorThread(context, failed.set)
+        running = ExecutorThread(context, lambda: None)
         ending.callback(running.stop)
         node = Node('bench_reader', context=context)
         ending.callback(node.destroy_node)
         running.executor.add_node(node)
         reader = Reader(node, raw=how == 'raw')
-        reader.watch(topics)
         running.start()
-        obey(reader, failed, running)
+        obey(reader, running)
 
 
 if __name__ == '__main__':

@@ -18,14 +18,25 @@ import json
 import math
 import os
 import random
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from zc_perception.bench.pipeline import RATE_HZ, PipelinePlan, Processes, Setup
-from zc_perception.bench.rows import Series, SeriesBook, make_rows
-from zc_perception.bench.subcommand import FULL_HD, Bar, Command, Key, Measured, Say, add_delay, check_counts, check_delay, figure_of
+from zc_perception.bench.rows import Measuring, Series, make_rows
+from zc_perception.bench.subcommand import (
+    FULL_HD,
+    Bar,
+    Command,
+    Key,
+    Measured,
+    Say,
+    add_delay,
+    check_counts,
+    check_delay,
+    figure_of,
+    repetitions,
+)  # fmt: skip
 from zc_perception.bench.worker import BenchError, Worker
 
 BUSY_WORKER = 'zc_perception.bench.bare_worker'
@@ -99,15 +110,15 @@ def beside_none(series: Mapping[str, Series]) -> dict[str, Series]:
 def measure_realtime(plan: RealtimePlan, say: Say) -> Measured:
     """Run the plan.
 
-    :param say: gets a line for each variant that is absent, at the start and for each repetition.
     :raises BenchError: a process failed, or measured something else.
     """
     cpus = sorted(os.sched_getaffinity(0))
     setups = {
         name: Setup(1, FULL_HD, RATE_HZ, json.dumps(values)) for name, values in knobs(cpus).items() if name in {NONE, *plan.variants}
     }
-    book = SeriesBook()
-    with Processes(PipelinePlan(plan.repetitions, plan.seconds, plan.delay_ms, tuple(setups.values()), confined=False)) as processes:
+    rounds = Measuring(list)
+    pipelines = PipelinePlan(plan.repetitions, plan.seconds, plan.delay_ms, tuple(setups.values()), confined=False)
+    with contextlib.closing(Processes(pipelines)) as processes:
         absent = {name: reason for name, setup in setups.items() if (reason := processes.refused(setup))}
         for name, reason in absent.items():
             say(f'absent: {name}: {reason}')
@@ -117,18 +128,15 @@ def measure_realtime(plan: RealtimePlan, say: Say) -> Measured:
         say(f'measuring: {len(setups)} variants, idle and loaded, in each repetition')
         for setup in setups.values():
             processes.measure(setup, min(1.0, plan.seconds), 0.0)
-        for repetition in range(plan.repetitions):
-            began = time.monotonic()
+        for repetition in repetitions(plan.repetitions, say):
             shuffled = random.Random(repetition)
             for state in shuffled.sample(STATES, len(STATES)):
                 with busy_machine(len(cpus) + 1) if state == 'loaded' else contextlib.nullcontext():
                     order = shuffled.sample(list(setups), len(setups))
                     found = {name: processes.measure(setups[name], plan.seconds, min(_REST_S, plan.seconds)) for name in order}
                 for name, series in beside_none(found).items():
-                    book.add(f'realtime_{state}', name, setups[name].condition, series)
-            say(f'repetition {repetition + 1} of {plan.repetitions}: {time.monotonic() - began:.0f} s')
+                    rounds[f'realtime_{state}', name, setups[name].condition].append(series)
         facts = {**processes.facts, 'busy_processes': len(cpus) + 1, 'absent': absent}
-    rounds = book.rounds()
     rows = []
     for state in STATES:
         case = f'realtime_{state}'

@@ -86,6 +86,8 @@ class Row:
 
 
 Rounds = Mapping[tuple[str, str, Condition], Sequence[Series]]
+Measuring = defaultdict[tuple[str, str, Condition], list[Series]]
+"""The same while they grow: ``Measuring(list)``."""
 
 
 def _median(values: Iterable[float]) -> float | None:
@@ -149,18 +151,3 @@ def make_rows(rounds: Rounds, references: Sequence[tuple[str, str]]) -> list[Row
             )
         )
     return rows
-
-
-class SeriesBook:
-    """Collects series as they are measured."""
-
-    def __init__(self) -> None:
-        self._series: defaultdict[tuple[str, str, Condition], list[Series]] = defaultdict(list)
-
-    def add(self, case: str, variant: str, condition: Condition, series: Series) -> None:
-        """One more repetition."""
-        self._series[case, variant, condition].append(series)
-
-    def rounds(self) -> Rounds:
-        """All of them."""
-        return dict(self._series)

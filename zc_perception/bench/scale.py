@@ -22,24 +22,25 @@ the reader (``unread``).
 from __future__ import annotations
 
 import argparse
-import os
+import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from zc_perception.bench.pipeline import PATIENCE_S, NodesAndReader, two_cpus
+from zc_perception.bench.pipeline import Cameras, check_path
 from zc_perception.bench.rows import Condition, Row, Series, make_rows
 from zc_perception.bench.subcommand import FULL_HD, SIZES, Bar, Command, Key, Measured, Say, add_delay, check_counts, check_delay, figure_of
 from zc_perception.bench.worker import BenchError
 from zc_perception.errors import ConfigError
 
-WORKER = 'zc_perception.bench.scale_worker'
 CASE = 'scale'
 DROPS = ('late', 'no_slot', 'newest_wins', 'device', 'unread')
 _WARM_UP_S = 1.0
 # The camera's buffers are this many; with none to spare the machine would swap, or end somebody.
 _SLOTS, _SPARE = 8, 1 << 30
+# Of the nodes. A full collection of all objects of 32 nodes takes longer than a frame's period.
+_KNOBS = '{"gc_freeze": true}'
 # Above that, a resource has given out.
 _FULL_PERCENT = 88.0
 
@@ -85,14 +86,11 @@ def window_of(run: dict[str, Any], received: int) -> Window:
     :param received: messages that the reader got.
     :raises BenchError: it measured something else than the path it is named for.
     """
-    if run['conversions']:
-        raise BenchError(f'{run["conversions"]} frames became messages: the link was not in process')
-    if len(run['latencies_us']) < 2:
-        raise BenchError('no frame came through with a detection')
+    check_path(run)
     drops = {name: int(run['drops'].get(name, 0)) for name in DROPS}
     drops['unread'] = max(0, run['published'] - received)
-    figures = {**run['use'], **{f'lost_{name}': float(count) for name, count in drops.items()}, 'fps': run['published'] / run['wall_s']}
-    cpu_us = figures['process_percent'] / 100.0 * run['wall_s'] * 1e6 / run['due']
+    figures = {**run['use'], **{f'lost_{name}': float(count) for name, count in drops.items()}, 'fps': run['published'] / run['ran_s']}
+    cpu_us = figures['process_percent'] / 100.0 * run['ran_s'] * 1e6 / run['due']
     return Window(Series(run['latencies_us'], cpu_us, sum(drops.values()), figures), drops)
 
 
@@ -111,44 +109,6 @@ def explain(window: Window, cpus: int) -> str:
     else:
         why = f'a moment only: the CPUs were {machine:.0f} % busy ({others:.0f} % other programs), threads waited for the lock {waits}'
     return f'{why}; lost: {losses or "nothing"}'
-
-
-class Cameras(NodesAndReader):
-    """The processes of one size and rate: one with the nodes of all cameras, on two CPUs, and one that reads their detections. Use it as
-    a context manager."""
-
-    def __init__(self, plan: ScalePlan, condition: Condition) -> None:
-        self._plan, self._condition = plan, condition
-        self._topic = f'/zc_bench/run_{os.getpid()}/scale_{condition.width}x{condition.height}_{condition.rate_hz:g}'.replace('.', '_')
-        numbers = [str(condition.width), str(condition.height), f'{condition.rate_hz:g}', f'{plan.delay_ms:g}', str(plan.depth)]
-        super().__init__(WORKER, ['cameras', self._topic, *numbers], 'raw')
-        self.cpus = two_cpus()
-        self.nodes.set_cpus(self.cpus)
-
-    def grow(self, cameras: int) -> str:
-        """To so many; why not, or nothing."""
-        need, there = cameras * _SLOTS * self._condition.width * self._condition.height * 3 // 2, available_memory()
-        if need + _SPARE > there:
-            return f'memory: {cameras} cameras have {need >> 20} MiB of buffers, {there >> 20} MiB are there'
-        self.reader.ask(op='watch', topics=[f'{self._topic}/camera_{number}/detections' for number in range(cameras)])
-        grown = self.nodes.ask(PATIENCE_S, op='grow', cameras=cameras)
-        if 'refused' in grown:
-            return str(grown['refused'])
-        self.wait_until_matched()
-        # What is done once: threads, caches, the import of each buffer.
-        seconds = min(_WARM_UP_S, self._plan.seconds)
-        self.nodes.ask(PATIENCE_S, op='run', cameras=cameras, seconds=seconds, in_step=self._plan.in_step)
-        return ''
-
-    def window(self, cameras: int) -> Window:
-        """The first so many run for the plan's seconds."""
-        return window_of(*self.run('published', self._plan.seconds, cameras=cameras, in_step=self._plan.in_step))
-
-    def __enter__(self) -> Cameras:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
 
 
 def available_memory() -> int:
@@ -213,27 +173,43 @@ class Search:
         return self.refused or 'not reached: more cameras were not tried'
 
 
+def _searched(plan: ScalePlan, condition: Condition, say: Say) -> tuple[Search, int]:
+    """Of one size and rate; and how many CPUs the cameras had."""
+    topic = f'scale_{condition.width}x{condition.height}_{condition.rate_hz:g}'.replace('.', '_')
+    with contextlib.closing(Cameras(topic, condition, plan.delay_ms, 'raw', plan.depth, _KNOBS)) as cameras:
+
+        def grow(number: int) -> str:
+            need, there = number * _SLOTS * condition.width * condition.height * 3 // 2, available_memory()
+            if need + _SPARE > there:
+                return f'memory: {number} cameras have {need >> 20} MiB of buffers, {there >> 20} MiB are there'
+            refused = cameras.grow(number)
+            if not refused:  # what is done once: threads, caches, the import of each buffer
+                cameras.run(number, min(_WARM_UP_S, plan.seconds), spread=not plan.in_step)
+            return refused
+
+        def window(number: int) -> Window:
+            return window_of(*cameras.run(number, plan.seconds, spread=not plan.in_step, probed=True))
+
+        search = Search(window, grow, say, plan.windows)
+        search.run(iter(plan.cameras))
+        return search, len(cameras.cpus)
+
+
 def measure_scale(plan: ScalePlan, say: Say) -> Measured:
     """Run the plan.
 
-    :param say: gets a line for each window.
     :raises BenchError: a process failed, or measured something else.
     """
     rows: list[Row] = []
     limits: dict[str, dict[str, Any]] = {}
-    for width, height in plan.sizes:
-        for rate_hz in plan.rates:
-            condition = Condition(width, height, rate_hz)
-            name = f'{width}x{height}@{rate_hz:g}'
-            say(f'{name}: up to {max(plan.cameras)} cameras, {plan.seconds:g} s each')
-            with Cameras(plan, condition) as cameras:
-                search = Search(cameras.window, cameras.grow, say, plan.windows)
-                search.run(iter(plan.cameras))
-                cpus = len(cameras.cpus)
-            for number, windows in search.windows.items():
-                rows += make_rows({(CASE, variant(number, in_step=plan.in_step), condition): [_series(windows, plan.seconds)]}, [])
-            limits[name] = {'cameras': search.held, 'first_loss': search.failed, 'limit': search.limit(cpus), 'cpus': cpus}
-            say(f'{name}: {search.held} cameras without a loss; limit: {limits[name]["limit"]}')
+    for condition in (Condition(*size, rate_hz) for size in plan.sizes for rate_hz in plan.rates):
+        name = f'{condition.width}x{condition.height}@{condition.rate_hz:g}'
+        say(f'{name}: up to {max(plan.cameras)} cameras, {plan.seconds:g} s each')
+        search, cpus = _searched(plan, condition, say)
+        for number, windows in search.windows.items():
+            rows += make_rows({(CASE, variant(number, in_step=plan.in_step), condition): [_series(windows, plan.seconds)]}, [])
+        limits[name] = {'cameras': search.held, 'first_loss': search.failed, 'limit': search.limit(cpus), 'cpus': cpus}
+        say(f'{name}: {search.held} cameras without a loss; limit: {limits[name]["limit"]}')
     if not rows:
         raise BenchError(f'not one camera could be started: {"; ".join(limit["limit"] for limit in limits.values())}')
     return Measured(rows, {'limits': limits})

@@ -8,7 +8,6 @@ signals, a result that lies ready in memory.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import queue
 import select
 import threading
@@ -203,7 +202,7 @@ class DelayedAccelerator(Accelerator):
     def __init__(self, delay_s: float, max_in_flight: int = 4) -> None:
         self._delay_s = delay_s
         self._capabilities = Capabilities('delayed', f'{delay_s * 1e3:g} ms for each frame', True, max_in_flight)
-        self._handles = itertools.count(1)
+        self._imports = 0
         self._fences: list[TimerFence] = []
         self._cache = ImportCache(lambda handle: None)
         self._outputs: Outputs = ()
@@ -225,7 +224,11 @@ class DelayedAccelerator(Accelerator):
         self._outputs = (RawTensor(fixed_result(manifest)),)
 
     def _import(self, layout: ImageLayout, buffers: tuple[DmaBuf, ...]) -> int:
-        return self._cache.get(import_key(1, _TO_DEVICE, layout, buffers), buffers, lambda: next(self._handles))
+        return self._cache.get(import_key(1, _TO_DEVICE, layout, buffers), buffers, self._new_handle)
+
+    def _new_handle(self) -> int:
+        self._imports += 1
+        return self._imports
 
     def import_frame(self, frame: Frame) -> ImportHandle:
         return ImportHandle(self._import(frame.data.layout, frame.data.buffers))
@@ -240,14 +243,14 @@ class DelayedAccelerator(Accelerator):
         return DelayedJob(fence, self._outputs, self._box, self._fences)
 
     def facts(self) -> Mapping[str, object]:
-        return {'imports': self._cache.misses}
+        return {'imports': self._imports}
 
     def tidy(self) -> None:
         self._cache.forget_ended()
 
     @property
     def imports(self) -> int:
-        return self._cache.misses
+        return self._imports
 
     def close(self) -> None:
         self._cache.clear()

@@ -9,17 +9,14 @@ the reader has the first message, which may be a later frame's. The stages in th
 the program was executed: nothing is added to the program for this.
 
 ``warm`` is a start after others. ``cold`` is one after the files of the Python environment and of the package were taken out of the page
-cache; what other processes have mapped stays there (``cached_percent`` of the libraries that the program maps), so it is somewhat
-quicker than the first start since boot.
+cache; what other processes have mapped stays there, so it is somewhat quicker than the first start since boot.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import ctypes
 import itertools
-import mmap
 import os
 import random
 import shutil
@@ -34,14 +31,12 @@ from pathlib import Path
 
 import zc_perception
 from zc_perception.bench.environment import plain_environment
-from zc_perception.bench.rows import Condition, Series, SeriesBook, make_rows
+from zc_perception.bench.rows import Condition, Measuring, Series, make_rows
 from zc_perception.bench.subcommand import Bar, Command, Key, Measured, Say, figure_of
 from zc_perception.bench.worker import BenchError, Worker
 from zc_perception.errors import ConfigError
 from zc_perception.observe.frame_log import FrameRecord, find_frame_logs
 from zc_perception.terminal import INTERRUPTION
-
-_PAGE = mmap.PAGESIZE
 
 
 def evict(paths: Iterable[Path]) -> None:
@@ -58,28 +53,6 @@ def evict(paths: Iterable[Path]) -> None:
             pass
         finally:
             os.close(fd)
-
-
-def cached_bytes(path: Path) -> int:
-    """How much of a file is in the page cache; 0 if that can't be seen."""
-    try:
-        # ctypes takes the address of writable memory only; a private mapping of a file that is open for reading may be written to.
-        with path.open('rb') as file, mmap.mmap(file.fileno(), 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE) as memory:
-            return _resident(memory)
-    except (OSError, ValueError):
-        return 0
-
-
-def _resident(memory: mmap.mmap) -> int:
-    first = ctypes.c_char.from_buffer(memory)
-    try:
-        pages = (len(memory) + _PAGE - 1) // _PAGE
-        vector = (ctypes.c_ubyte * pages)()
-        if ctypes.CDLL(None, use_errno=True).mincore(ctypes.c_void_p(ctypes.addressof(first)), ctypes.c_size_t(len(memory)), vector) < 0:
-            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-        return sum(byte & 1 for byte in vector) * _PAGE
-    finally:
-        del first
 
 
 READER = 'zc_perception.bench.reader'
@@ -117,7 +90,6 @@ class Start:
     :param frame: the first frame's record of the capture node.
     :param detections: the first frame's record of the inference node.
     :param cpu_us: of the process until :attr:`received_ns`, user and system.
-    :param libraries: that the program had mapped.
     """
 
     executed_ns: int
@@ -126,7 +98,6 @@ class Start:
     frame: FrameRecord
     detections: FrameRecord
     cpu_us: float
-    libraries: Sequence[Path] = ()
 
     def figures(self) -> dict[str, float]:
         """Stages in ms since the program was executed, in order."""
@@ -165,21 +136,13 @@ def environment_files() -> list[Path]:
     return sorted(files)
 
 
-def mapped_libraries(pid: int) -> list[Path]:
-    """Files that a process executes from (proc_pid_maps(5))."""
-    with contextlib.suppress(OSError):
-        lines = Path(f'/proc/{pid}/maps').read_text(encoding='utf-8', errors='replace').splitlines()
-        return sorted({Path(line[line.index('/') :]) for line in lines if ' r-xp ' in line and '/' in line})
-    return []
-
-
 def _cpu_us(pid: int) -> float:
     fields = Path(f'/proc/{pid}/stat').read_text(encoding='utf-8', errors='replace').rpartition(')')[2].split()
     return (int(fields[11]) + int(fields[12])) * _TICK_US
 
 
 class Starter:
-    """Starts the program and waits for its first detections. Use as a context manager."""
+    """Owns the reader of detections; starts the program and waits for its first ones."""
 
     def __init__(self, plan: StartupPlan) -> None:
         self._plan = plan
@@ -188,10 +151,8 @@ class Starter:
         self._names = itertools.count()
         self._reader = Worker(READER, ['reader', 'decoded'], self._environment)
 
-    def __enter__(self) -> Starter:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
+    def close(self) -> None:
+        """End the reader."""
         self._reader.close()
 
     def start(self) -> Start:
@@ -213,7 +174,7 @@ class Starter:
                 ending.callback(_end, process)
             received_ns = self._wait(process)
             cpu_us = _cpu_us(process.pid)
-            return Start(executed_ns, received_ns, *_logged(process.pid), cpu_us, mapped_libraries(process.pid))
+            return Start(executed_ns, received_ns, *_logged(process.pid), cpu_us)
 
     def _wait(self, process: subprocess.Popen[bytes]) -> int:
         deadline = time.monotonic() + _PATIENCE_S
@@ -260,38 +221,29 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.communicate()
 
 
-def series_of(start: Start, more: Mapping[str, float]) -> dict[str, Series]:
+def series_of(start: Start) -> dict[str, Series]:
     """Both cases of one start."""
-    figures = {**start.figures(), 'cpu_ms': start.cpu_us / 1e3, **more}
+    figures = {**start.figures(), 'cpu_ms': start.cpu_us / 1e3}
     ends = {PUBLISHED: start.detections.sent_ns, RECEIVED: start.received_ns}
     return {case: Series([(end - start.executed_ns) / 1e3], start.cpu_us, 0, figures) for case, end in ends.items()}
-
-
-def _cached_percent(libraries: Sequence[Path]) -> float:
-    sizes = {path: path.stat().st_size for path in libraries if path.is_file()}
-    return 100.0 * min(1.0, sum(cached_bytes(path) for path in sizes) / max(1, sum(sizes.values())))
 
 
 def measure_startup(plan: StartupPlan, say: Say) -> Measured:
     """Run the plan.
 
-    :param say: gets a line for each start.
     :raises BenchError: the program failed, or the reader.
     """
-    book = SeriesBook()
+    rounds = Measuring(list)
     files = environment_files() if COLD in plan.variants else []
-    with Starter(plan) as starter:
-        # Bytecode is written at the very first start; and what is mapped is known after it.
-        libraries = starter.start().libraries
+    with contextlib.closing(Starter(plan)) as starter:
+        starter.start()  # bytecode is written at the very first one
         for repetition in range(plan.repetitions):
             for variant in random.Random(repetition).sample(list(plan.variants), len(plan.variants)):
-                more: dict[str, float] = {}
                 if variant == COLD:
                     evict(files)
-                    more['cached_percent'] = _cached_percent(libraries)
                 start = starter.start()
-                for case, series in series_of(start, more).items():
-                    book.add(case, variant, CAMERA, series)
+                for case, series in series_of(start).items():
+                    rounds[case, variant, CAMERA].append(series)
                 figures = start.figures()
                 say(
                     f'{repetition + 1} of {plan.repetitions}, {variant}: published after {figures["first_published_ms"]:.0f} ms, '
@@ -299,7 +251,7 @@ def measure_startup(plan: StartupPlan, say: Say) -> Measured:
                 )
                 if variant == COLD:
                     starter.start()  # warms up again
-    rows = make_rows(book.rounds(), [(case, WARM) for case in (PUBLISHED, RECEIVED)])
+    rows = make_rows(rounds, [(case, WARM) for case in (PUBLISHED, RECEIVED)])
     return Measured(rows, {'program': PROGRAM, 'parameters': list(plan.parameters)})
 
 

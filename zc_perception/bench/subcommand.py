@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -85,6 +86,15 @@ def check_bars(rows: Sequence[Row], bars: Sequence[Bar]) -> list[Verdict]:
 
 
 Say = Callable[[str], None]
+"""Gets a line at the start, for each repetition, and for what could not be measured."""
+
+
+def repetitions(count: int, say: Say) -> Iterator[int]:
+    """Their numbers, from 0; *say* gets a line after each."""
+    for number in range(count):
+        began = time.monotonic()
+        yield number
+        say(f'repetition {number + 1} of {count}: {time.monotonic() - began:.0f} s')
 
 
 @dataclass(frozen=True)

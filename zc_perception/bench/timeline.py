@@ -1,16 +1,18 @@
-"""``zc_bench timeline``: where a frame's time goes, stage by stage, of the nodes' own frame logs. No root, no rig.
+"""``zc_bench timeline``: where a frame's time goes, stage by stage, read from the nodes' own frame logs. No root, no rig.
 
 Measured is one 1080p camera at 30 Hz as in ``zc_bench pipeline``, or, with ``--running``, the nodes of all programs that run already and
 may be seen. Each row is a stage: the median, the 99th percentile, and its share of the way from captured to published. The trace holds
 every frame, for ui.perfetto.dev.
 
-Stages overlap with nothing of the same frame but ``deliver``, in which the camera's thread gives the frame to everybody while the first of
-them has it already. They begin and end where a node's record has a time, so their sum is the whole way.
+The stages of one frame follow each other without overlap, so their sum is the whole way. They begin and end where a node's record has a
+time. In the trace one more span, ``deliver``, overlaps with them: the camera's thread gives the frame to all consumers, and the first of
+them works on it meanwhile.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import json
 import os
@@ -61,7 +63,7 @@ class TimelinePlan:
 
 
 def stages_us(record: FrameRecord) -> dict[str, float]:
-    """One processed frame's; their sum is the whole way. A time that the node doesn't know makes its stage nothing, and the next longer."""
+    """How long each stage of one processed frame took. If the node doesn't know a time, that stage is 0 and the next one is longer."""
     times = [
         record.captured_ns, record.published_ns, record.received_ns, record.submitted_ns, record.signalled_ns, record.done_ns,
         record.decoded_ns, record.sent_ns,
@@ -76,11 +78,11 @@ def stages_us(record: FrameRecord) -> dict[str, float]:
 def rows_of(records: Sequence[FrameRecord], condition: Condition) -> list[Row]:
     """A row for each stage, in their order, and for the whole way.
 
-    :raises BenchError: none of the frames was processed.
+    :raises BenchError: fewer than two of the frames were processed.
     """
     stages = [stages_us(record) for record in records if record.sent_ns and record.captured_ns]
     if len(stages) < 2:
-        raise BenchError('no frame was captured and processed by the same machine in that time')
+        raise BenchError('fewer than two frames were captured and processed by the same machine in that time')
     series = {name: Series([frame[name] for frame in stages], _NO_CPU) for name in stages[0]}
     whole = series[WHOLE].median_us
     found = []
@@ -115,7 +117,7 @@ def measure_timeline(plan: TimelinePlan, say: Say) -> tuple[Measured, dict[str, 
             condition = _condition([log.facts() for log in logs])
         return _result(tracks, condition, {})
     setup = Setup(1, FULL_HD, RATE_HZ)
-    with Processes(PipelinePlan(1, plan.seconds, plan.delay_ms, (setup,))) as processes:
+    with contextlib.closing(Processes(PipelinePlan(1, plan.seconds, plan.delay_ms, (setup,)))) as processes:
         processes.measure(setup, min(1.0, plan.seconds), 0.0)
         with find_frame_logs() as logs:
             own = [log for log in logs if log.node.startswith(f'/zc_bench/run_{os.getpid()}/')]

@@ -12,17 +12,18 @@ libraries and a GStreamer source that stands in for ``nvarguscamerasrc``, not on
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from ctypes import byref
 from fractions import Fraction
 from typing import Any
 
+from zc_perception.camera.borrowed import BorrowedMemory, own_descriptors
 from zc_perception.camera.camera import CameraOptions
 from zc_perception.camera.gstreamer.abi import MAP_READ, GStreamer, MapInfo, load_gstreamer
-from zc_perception.camera.gstreamer.buffers import RESERVE, FrameReader, own_descriptors
+from zc_perception.camera.gstreamer.buffers import RESERVE
 from zc_perception.camera.gstreamer.camera import GStreamerCamera
-from zc_perception.camera.gstreamer.image import BorrowedMemory, FrameMemory, offered_nvmm_caps
-from zc_perception.camera.gstreamer.pipeline import Sample, check_description
+from zc_perception.camera.gstreamer.image import FrameMemory, FrameReader, StreamFormat, offered_nvmm_caps
+from zc_perception.camera.gstreamer.pipeline import Sample
 from zc_perception.errors import AcceleratorError, AllocationError, CameraChangedError, CameraError, ConfigError, FormatError, LayoutError
 from zc_perception.jetson.abi import SurfaceParams
 from zc_perception.jetson.nvbufsurface import (
@@ -35,7 +36,6 @@ from zc_perception.jetson.nvbufsurface import (
 )
 from zc_perception.jetson.vic import Vic
 from zc_perception.memory.dmabuf import BufferIdentity, DmaBuf
-from zc_perception.memory.ledger import CopyLedger
 from zc_perception.memory.pool import BufferPool, Buffers, Slot
 from zc_perception.negotiation.constraints import BufferConstraints, Format, Placement
 from zc_perception.negotiation.settings import AllocationRequest, BufferSettings
@@ -49,11 +49,11 @@ _KEPT = 32
 _INSTALL = 'it comes with JetPack (package nvidia-l4t-gstreamer), and a container needs it mounted or installed'
 
 
-class NvmmFrames:
+class NvmmFrames(FrameReader):
     """Reads frames whose only memory is an NvBufSurface."""
 
-    def __init__(self, gst: GStreamer, library: str | None = None) -> None:
-        self._gst = gst
+    def __init__(self, gst: GStreamer, what: StreamFormat, library: str | None = None) -> None:
+        super().__init__(gst, what)
         try:
             check_structs(library)
         except AllocationError as error:
@@ -84,16 +84,23 @@ class NvmmFrames:
         return surface_image(self.parameters(sample))[0], (0,)
 
 
-def source_description(gst: GStreamer, sensor_id: int, sensor_mode: int, width: int, height: int, framerate: float) -> str:
+def source_description(gst: GStreamer, parameters: Mapping[str, Any]) -> str:
     """The pipeline of one sensor, with the properties by the names that this release has.
 
     :raises ConfigError: there is no such element, or no such property.
     """
+    wanted = {'sensor-id': parameters['sensor_id']}
+    if parameters['sensor_mode'] >= 0:
+        wanted['sensor-mode'] = parameters['sensor_mode']
+    caps = ['video/x-raw(memory:NVMM)', 'format=(string)NV12']
+    caps += [f'{name}=(int){parameters[name]}' for name in ('width', 'height') if parameters[name]]
+    if parameters['framerate']:
+        rate = Fraction(parameters['framerate']).limit_denominator(1001)
+        caps.append(f'framerate=(fraction){rate.numerator}/{rate.denominator}')
     if not gst.has_element(SOURCE):
         raise ConfigError(f"camera 'argus' needs GStreamer's element {SOURCE}: {_INSTALL}")
     element = gst.gst_object_ref_sink(gst.gst_element_factory_make(SOURCE.encode(), None))
     try:
-        wanted = {'sensor-id': str(sensor_id)} | ({'sensor-mode': str(sensor_mode)} if sensor_mode >= 0 else {})
         words = [SOURCE]
         for name, value in wanted.items():
             found = next((n for n in (name, name.replace('-', '_')) if gst.has_property(element, n)), None)
@@ -105,79 +112,32 @@ def source_description(gst: GStreamer, sensor_id: int, sensor_mode: int, width: 
             words.append('bufapi-version=true')
     finally:
         gst.gst_object_unref(element)
-    caps = ['video/x-raw(memory:NVMM)', 'format=(string)NV12']
-    caps += [f'{name}=(int){value}' for name, value in (('width', width), ('height', height)) if value]
-    if framerate:
-        rate = Fraction(framerate).limit_denominator(1001)
-        caps.append(f'framerate=(fraction){rate.numerator}/{rate.denominator}')
     return f'{" ".join(words)} ! {",".join(caps)}'
 
 
 class ArgusCamera(GStreamerCamera):
     """One sensor behind Argus, or any pipeline whose frames are in NVMM memory.
 
-    :param sensor_id: which sensor; of a stereo camera the left one is even, the right one odd.
-    :param sensor_mode: index of the sensor's mode; -1: Argus chooses by size and rate.
-    :param width: 0: the mode's own.
-    :param height: likewise.
-    :param framerate: 0: the mode's own.
-    :param pipeline: instead of all of the above.
     :param library: name or path of ``libnvbufsurface``; ``None``: the system's.
     :param transform_library: the same of ``libnvbufsurftransform``.
-    :param base: see :class:`GStreamerCamera`.
     :raises ConfigError: this is no Jetson, or the source doesn't know a property.
     :raises CameraError: the sensor doesn't run, or the library's structs are others than those we know.
     """
 
-    def __init__(
-        self,
-        sensor_id: int = 0,
-        *,
-        sensor_mode: int = -1,
-        width: int = 0,
-        height: int = 0,
-        framerate: float = 0.0,
-        pipeline: str = '',
-        library: str | None = None,
-        transform_library: str | None = None,
-        ledger: CopyLedger,
-        frame_id: str,
-        now_ns: Callable[[], int],
-        **base: Any,
-    ) -> None:
+    def __init__(self, options: CameraOptions, *, library: str | None = None, transform_library: str | None = None) -> None:
         self._library = library
         self._transform_library = transform_library
-        self._sensor_id = sensor_id
+        self._sensor_id = options.parameters['sensor_id']
         self._converted = 0
         self._signature: Hashable = None
         self._vic: Vic | None = None
         self._stays = ''  # why frames stay block-linear although LINEAR ones were asked for
         self._sources: OrderedDict[BufferIdentity, DmaBuf] = OrderedDict()
-        if not pipeline:
-            pipeline = source_description(load_gstreamer(), sensor_id, sensor_mode, width, height, framerate)
-        super().__init__(pipeline, frame_id=frame_id, now_ns=now_ns, ledger=ledger, open_heap=_no_heap, width=width, height=height, **base)
+        super().__init__(options)
 
     @classmethod
-    def open(cls, options: CameraOptions) -> ArgusCamera:
-        """See :class:`Camera`."""
-        parameters = options.parameters
-        return cls(
-            parameters['sensor_id'],
-            sensor_mode=parameters['sensor_mode'],
-            framerate=parameters['framerate'],
-            pipeline=parameters['pipeline'],
-            **cls._common(options),
-        )
-
-    @classmethod
-    def check(cls, options: CameraOptions) -> None:
-        """See :class:`Camera`. The pipeline can be made."""
-        parameters = options.parameters
-        pipeline = parameters['pipeline'].strip()
-        if not pipeline:
-            values = (parameters[name] for name in ('sensor_id', 'sensor_mode', 'width', 'height', 'framerate'))
-            pipeline = source_description(load_gstreamer(), *values)
-        check_description(pipeline)
+    def _description(cls, parameters: Mapping[str, Any]) -> str:
+        return super()._description(parameters) or source_description(load_gstreamer(), parameters)
 
     def _offered_caps(self, formats: Sequence[Format]) -> str:
         return offered_nvmm_caps(formats)
@@ -185,7 +145,7 @@ class ArgusCamera(GStreamerCamera):
     def _open_reader(self, first: Sample) -> FrameReader:
         if not self._format.nvmm:
             raise CameraError(f"{self._where} gives no NVMM frames but '{self._format.caps}'; use camera: gstreamer")
-        reader = NvmmFrames(self._gst, self._library)
+        reader = NvmmFrames(self._gst, self._format, self._library)
         _, self._colours = surface_image(reader.parameters(first))
         return reader
 
@@ -193,21 +153,21 @@ class ArgusCamera(GStreamerCamera):
         super()._begin(first)
         # The surface knows better than the caps, which have no word for the range.
         self._colorimetry = self._colours
-        if self.copy_reason:
-            raise CameraError(f'{self._where}: {self.copy_reason}; it must be a dma-buf of nvmap, see that /dev/nvmap is there')
+
+    def _begin_copying(self, first: Sample, reason: str) -> None:
+        raise CameraError(f'{self._where}: {reason}; it must be a dma-buf of nvmap, see that /dev/nvmap is there')
 
     @property
     def identity(self) -> str:
-        """See :class:`Camera`. A sensor is soldered: its number is what it is."""
+        """A sensor is soldered: its number is what it is."""
         return f'argus: {self._text}'
 
     @property
     def heap_name(self) -> str:
-        """See :class:`Camera`."""
         return HEAP
 
     def constraints(self) -> BufferConstraints:
-        """See :class:`Camera`. A block-linear image can be had as a linear one, for a pass of the VIC."""
+        """A block-linear image can be had as a linear one, for a pass of the VIC."""
         layout, size = self._layout, (self.width, self.height)
         formats: tuple[tuple[int, int], ...] = ((layout.fourcc, layout.modifier),)
         costs: tuple[float, ...] = (0.0,)
@@ -224,11 +184,8 @@ class ArgusCamera(GStreamerCamera):
             placement=Placement.ONE_BUFFER,
         )
 
-    def configure(self, settings: BufferSettings) -> None:
-        """See :class:`Camera`. Where a linear image was agreed on and the sensor gives none, the VIC is needed."""
-        if settings.layout.modifier == self._layout.modifier:
-            super().configure(settings)
-            return
+    def _convert(self, settings: BufferSettings) -> None:
+        """A linear image was agreed on, and the sensor gives none: the VIC is needed."""
         vic: Vic | None = None
         try:
             vic = Vic(self._transform_library, self._library)
@@ -247,7 +204,7 @@ class ArgusCamera(GStreamerCamera):
         self._vic = vic
 
     def allocate(self, request: AllocationRequest) -> None:
-        """See :class:`Camera`. LINEAR comes first where nobody asked for the sensor's own layout: then every consumer can read the frames.
+        """LINEAR comes first where nobody asked for the sensor's own layout: then every consumer can read the frames.
 
         Without a VIC the frames stay as they are, if that is acceptable.
         """
@@ -255,7 +212,7 @@ class ArgusCamera(GStreamerCamera):
             super().allocate(request)
             return
         try:
-            self.configure(request.settings())
+            self._convert(request.settings())
         except CameraError as error:
             if self._layout.modifier not in request.modifiers:
                 raise
@@ -293,7 +250,7 @@ class ArgusCamera(GStreamerCamera):
         identity = memory.parts[0].identity()
         buffer = self._sources.get(identity)
         if buffer is None:
-            (buffer,) = own_descriptors(memory, (0,), HEAP)
+            (buffer,) = own_descriptors(memory.parts, HEAP)
             self._sources[identity] = buffer
             if len(self._sources) > _KEPT:
                 self._sources.popitem(last=False)[1].close()
@@ -316,13 +273,8 @@ class ArgusCamera(GStreamerCamera):
         return found
 
     def close(self) -> None:
-        """See :class:`Camera`."""
         super().close()
         while self._sources:
             self._sources.popitem()[1].close()
         if self._vic is not None:
             self._vic.close()
-
-
-def _no_heap() -> Any:
-    raise CameraError('NVMM frames are not copied by the CPU')

@@ -13,8 +13,8 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +43,6 @@ _KNOWN = (*_REQUIRED, 'camera_name', 'distortion_model', 'binning_x', 'binning_y
 _ROI = ('x_offset', 'y_offset', 'width', 'height')
 # As C++'s stream and YAML 1.2 read them; Python's float() also takes '1_0' and other digits than these.
 _NUMBER = re.compile(r'[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?', re.ASCII)
-_YAML_WORDS = ('y', 'n', 'yes', 'no', 'on', 'off', 'true', 'false', 'null')
 _INTEGER = re.compile(r'[-+]?\d+', re.ASCII)
 _OPENCV_HEADER = re.compile(r'\A%YAML:1\.0\s*\n')
 
@@ -254,41 +253,33 @@ def _region(value: object, source: str) -> RegionOfInterest:
     return RegionOfInterest(x, y, width, height, rectify in ('true', '1'))
 
 
+class _Quoted(str):
+    """Written with quotes."""
+
+
+class _Dumper(yaml.SafeDumper):
+    """Knows :class:`_Quoted`."""
+
+
+_Dumper.add_representer(_Quoted, lambda dumper, text: dumper.represent_scalar('tag:yaml.org,2002:str', str(text), style='"'))
+
+
 def format_calibration(calibration: Calibration) -> str:
     """The file's text, as camera_calibration_parsers lays it out; :func:`parse_calibration` gives the same numbers back, bit by bit."""
-    lines = [
-        f'image_width: {calibration.width}',
-        f'image_height: {calibration.height}',
-        # JSON's quotes are YAML's too, so that a name such as 0815 or "no" stays a name to every reader.
-        f'camera_name: {_quoted(calibration.camera_name)}',
-    ]
+    camera = calibration.camera_name
+    # Readers of other versions of YAML take 0815, 1e5 or y for something else than a name.
+    camera = camera if re.fullmatch(r'[A-Za-z][\w/.-]+', camera, re.ASCII) else _Quoted(camera)
+    found: dict[str, Any] = {'image_width': calibration.width, 'image_height': calibration.height, 'camera_name': camera}
     for key, (name, rows, columns) in _MATRICES.items():
-        values = getattr(calibration, name)
+        values = [float(value) for value in getattr(calibration, name)]
         if key == 'distortion_coefficients':
-            lines.append(f'distortion_model: {_quoted(calibration.distortion_model)}')
-        lines += [f'{key}:', f'  rows: {rows}', f'  cols: {columns or len(values)}', f'  data: [{_numbers(values)}]']
+            found['distortion_model'] = calibration.distortion_model
+        found[key] = {'rows': rows, 'cols': columns or len(values), 'data': values}
     if calibration.binning_x or calibration.binning_y:
-        lines += [f'binning_x: {calibration.binning_x}', f'binning_y: {calibration.binning_y}']
+        found |= {'binning_x': calibration.binning_x, 'binning_y': calibration.binning_y}
     if calibration.roi != RegionOfInterest():
-        lines += ['roi:', *(f'  {name}: {getattr(calibration.roi, name)}' for name in _ROI)]
-        lines.append(f'  do_rectify: {str(calibration.roi.do_rectify).lower()}')
-    return '\n'.join(lines) + '\n'
-
-
-def _quoted(text: str) -> str:
-    if re.fullmatch(r'[A-Za-z][\w/.-]*', text, re.ASCII) and text.lower() not in _YAML_WORDS:
-        return text
-    return str(yaml.safe_dump(text, default_style='"', allow_unicode=True, width=1 << 16)).strip()
-
-
-def _numbers(values: Sequence[float]) -> str:
-    """With a point or a signed exponent after one, which YAML 1.1 readers need to see a number."""
-    texts = []
-    for value in values:
-        text = repr(float(value))
-        mantissa, exponent, power = text.partition('e')
-        texts.append(mantissa + ('' if '.' in mantissa else '.0') + exponent + power)
-    return ', '.join(texts)
+        found['roi'] = asdict(calibration.roi)
+    return str(yaml.dump(found, Dumper=_Dumper, sort_keys=False, default_flow_style=None, allow_unicode=True, width=1 << 16))
 
 
 DEFAULT_URL = 'file://${ROS_HOME}/camera_info/${NAME}.yaml'

@@ -78,6 +78,10 @@ class CameraOptions:
     identity: str = ''
     before: Camera | None = None
 
+    def stamp_clock(self) -> StampClock:
+        """What makes the stamps: :attr:`clock`, or one of the camera's own."""
+        return StampClock(self.now_ns) if self.clock is None else self.clock.reopened()
+
     def open_heaps(self) -> OfferedHeaps:
         """The heaps that parameter ``heap`` allows. Whoever opens them closes them.
 
@@ -128,7 +132,7 @@ class Camera(ABC):
     @property
     @abstractmethod
     def heap_name(self) -> str:
-        """Where its buffers come from; before :meth:`configure` perhaps only the first of several heaps that its constraints name."""
+        """Where its buffers come from; before :meth:`allocate` perhaps only the first of several heaps that its constraints name."""
 
     @property
     @abstractmethod
@@ -169,22 +173,25 @@ class Camera(ABC):
     def constraints(self) -> BufferConstraints:
         """What it can produce, and in ``heaps`` where its buffers may come from, the best first."""
 
-    @abstractmethod
-    def configure(self, settings: BufferSettings) -> None:
-        """Allocate everything, from the heap that the settings name; no frame yet."""
-
     def allocate(self, request: AllocationRequest) -> None:
-        """As :meth:`configure`, for what a negotiation asks for: the camera chooses among the modifiers that everybody accepts."""
+        """Allocate what a negotiation asks for, from the heap that it names; no frame yet. The camera chooses among the modifiers.
+
+        Override it, or :meth:`configure` for a camera whose frames are LINEAR.
+        """
         self.configure(request.settings())
+
+    def configure(self, settings: BufferSettings) -> None:
+        """Allocate buffers of exactly this layout."""
+        raise NotImplementedError(f'{type(self).__name__} overrides neither allocate nor configure')
 
     @property
     def pool(self) -> BufferPool | None:
-        """Where its frames are leased; ``None`` before :meth:`configure`."""
+        """Where its frames are leased; ``None`` before :meth:`allocate`."""
         return self._pool
 
     @property
     def slots(self) -> tuple[Slot, ...]:
-        """Its slots, for trial imports before the first frame; none before :meth:`configure`."""
+        """Its slots, for trial imports before the first frame; none before :meth:`allocate`."""
         return () if self.pool is None else self.pool.slots
 
     def pool_statistics(self) -> PoolStatistics | None:
@@ -300,7 +307,6 @@ class DrawnCamera(Camera):
 
     @classmethod
     def open(cls, options: CameraOptions) -> Camera:
-        """See :class:`Camera`."""
         heaps = options.open_heaps()
         try:
             return cls.from_parameters(
@@ -330,20 +336,16 @@ class DrawnCamera(Camera):
 
     @property
     def heap_name(self) -> str:
-        """See :class:`Camera`."""
         return self._heaps.name
 
     @property
     def device(self) -> str:
-        """See :class:`Camera`."""
         return type(self).__name__
 
     def constraints(self) -> BufferConstraints:
-        """See :class:`Camera`."""
         return drawn_constraints(self.fourcc, (self.width, self.height), self._heaps)
 
     def configure(self, settings: BufferSettings) -> None:
-        """See :class:`Camera`."""
         layout = settings.layout
         self._bytes = sum(p.rows(layout.height) * p.row_bytes(layout.width) for p in layout.format.planes)
         self._pool = heap_pool(settings, self._heaps, name='camera', reserve=self.constraints().slots)
@@ -357,7 +359,6 @@ class DrawnCamera(Camera):
         raise NotImplementedError(f'{type(self).__name__} overrides neither draw nor render')
 
     def capture(self) -> Frame | None:
-        """See :class:`Camera`."""
         if self._pool is None:
             raise CameraError('the camera is not configured')
         if not self._wait_for_turn():
@@ -438,15 +439,12 @@ class DrawnCamera(Camera):
         return not stopped
 
     def statistics(self) -> CameraStatistics:
-        """See :class:`Camera`."""
         return CameraStatistics(self._captured, self._dropped + self._bad, self._late, bad=self._bad, no_slot=self._dropped)
 
     def stop(self) -> None:
-        """See :class:`Camera`."""
         self._stop.set()
 
     def close(self) -> None:
-        """See :class:`Camera`."""
         self.stop()
         if self._pool is not None:
             self._pool.close()

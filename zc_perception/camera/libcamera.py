@@ -20,20 +20,19 @@ import select
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
+from zc_perception.camera.borrowed import BorrowedMemory, own_descriptors
 from zc_perception.camera.camera import Camera, CameraOptions, CameraStatistics
-from zc_perception.camera.clock import CaptureClock, StampClock
+from zc_perception.camera.clock import CaptureClock
 from zc_perception.errors import AllocationError, CameraBusyError, CameraError, CameraLostError, ConfigError, LayoutError
 from zc_perception.frame import Frame, Header
-from zc_perception.memory.dmabuf import BufferIdentity, DmaBuf
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.memory.pool import BufferPool, Buffers, Slot, close_buffers
 from zc_perception.negotiation.constraints import BufferConstraints
-from zc_perception.negotiation.settings import BufferSettings
+from zc_perception.negotiation.settings import AllocationRequest
 from zc_perception.pixel.colorimetry import Colorimetry, Matrix, Range
 from zc_perception.pixel.fourcc import NV12, pixel_format
 from zc_perception.pixel.layout import ImageLayout, PlaneLayout, validate_layout
@@ -44,28 +43,11 @@ RESERVE = 3
 _INSTALL = 'install it: apt install python3-libcamera, or build libcamera with -Dpycamera=enabled'
 
 
-@dataclass(frozen=True)
-class PlaneFd:
-    """One plane of a libcamera buffer. The descriptor is the buffer's; several planes may share what it refers to.
-
-    :param offset: where the plane begins.
-    :param length: its bytes.
-    """
-
-    number: int
-    offset: int
-    length: int
-
-    def duplicate(self) -> OwnedFd:
-        """A descriptor of our own."""
-        return OwnedFd.duplicate(self.number)
-
-
-def planes_of(buffer: Any) -> list[PlaneFd]:
+def planes_of(buffer: Any) -> list[BorrowedMemory]:
     """The planes of a FrameBuffer of either generation."""
     if hasattr(buffer, 'planes'):
-        return [PlaneFd(plane.fd, plane.offset, plane.length) for plane in buffer.planes]
-    return [PlaneFd(buffer.fd(index), buffer.offset(index), buffer.length(index)) for index in range(buffer.num_planes)]
+        return [BorrowedMemory(plane.fd, plane.offset, plane.length) for plane in buffer.planes]
+    return [BorrowedMemory(buffer.fd(index), buffer.offset(index), buffer.length(index)) for index in range(buffer.num_planes)]
 
 
 def checked(what: str, result: Any) -> Any:
@@ -89,6 +71,25 @@ def error_of(what: str, error: BaseException) -> CameraError:
 def named(controls: Mapping[Any, Any], name: str) -> tuple[Any, Any] | None:
     """The control of that name and its value, or ``None``."""
     return next(((control, value) for control, value in controls.items() if getattr(control, 'name', control) == name), None)
+
+
+def choose_camera(names: Sequence[str], wanted: str) -> int:
+    """Which of libcamera's cameras parameter ``libcamera_id`` means: an id, a part of one, or a number; empty: the first.
+
+    :param names: their ids.
+    :raises CameraError: there is none, or not exactly one.
+    """
+    if not names:
+        step = 'see that it is plugged in, and what cam -l says (a container needs /dev/media* and /dev/video*)'
+        raise CameraError(f'libcamera found no camera; {step}')
+    if not wanted:
+        return 0
+    if wanted.isascii() and wanted.isdigit() and len(wanted) < 5 and int(wanted) < len(names):
+        return int(wanted)
+    found = [name for name in names if wanted == name] or [name for name in names if wanted in name]
+    if len(found) != 1:
+        raise CameraError(f"libcamera has {len(found)} cameras '{wanted}'; there are {', '.join(names)}: name one, or its number")
+    return names.index(found[0])
 
 
 def import_libcamera() -> Any:
@@ -197,38 +198,19 @@ _MATRICES = {'Rec601': Matrix.BT601, 'Rec709': Matrix.BT709, 'Rec2020': Matrix.B
 class LibcameraCamera(Camera):
     """NV12 frames of one camera of libcamera.
 
-    :param camera: its id or a part of it, or its number; empty: the first.
-    :param width: 0: the handler's own choice.
-    :param height: likewise.
-    :param framerate: frames per second; 0: its own.
-    :param now_ns: the ROS clock.
-    :param clock: that of the camera's openings before, so that stamps go on increasing; ``None``: a new one.
-    :param buffers: how many to ask for; 3 to 32.
-    :param watchdog_s: silent for longer, it is lost; 0: it may be.
     :raises ConfigError: no bindings, no such camera, or it has no NV12 of that size.
     :raises CameraError: it can't be had.
     """
 
-    def __init__(
-        self,
-        camera: str = '',
-        *,
-        width: int = 0,
-        height: int = 0,
-        framerate: float = 0.0,
-        frame_id: str,
-        now_ns: Callable[[], int],
-        buffers: int = 6,
-        watchdog_s: float = 5.0,
-        clock: StampClock | None = None,
-    ) -> None:
-        if not RESERVE <= buffers <= 32:
-            raise ConfigError(f'{buffers} buffers can not be asked of libcamera; use {RESERVE} to 32')
+    def __init__(self, options: CameraOptions) -> None:
+        parameters = options.parameters
+        wanted, width, height, buffers = (parameters[name] for name in ('libcamera_id', 'width', 'height', 'pipeline_buffers'))
+        self._frame_id = parameters['frame_id']
+        self.framerate = self._wanted_rate = parameters['framerate']
+        self._watchdog_s = options.pipeline_silence_s()
         self._module = import_libcamera()
         self._requests = Requests.shared(self._module)
-        self._frame_id = frame_id
-        self.clock = StampClock(now_ns) if clock is None else clock.reopened()
-        self._watchdog_s = watchdog_s
+        self.clock = options.stamp_clock()
         self._by_slot: list[Any] = []
         self._queue_lock = threading.Lock()
         self._queue_error: CameraError | None = None
@@ -237,11 +219,9 @@ class LibcameraCamera(Camera):
         self._last_sequence: int | None = None
         self._last_frame = time.monotonic()
         self._captured = self._lost = self._bad = 0
-        self._wanted_rate = framerate
-        self.framerate = framerate
         self._box = self._requests.open()
         try:
-            self._camera = self._find(camera)
+            self._camera = self._find(wanted)
             self._call('acquire the camera', self._camera.acquire)
             self._acquired = True
             self._configure_stream(width, height, buffers)
@@ -255,19 +235,7 @@ class LibcameraCamera(Camera):
 
     @classmethod
     def open(cls, options: CameraOptions) -> LibcameraCamera:
-        """See :class:`Camera`."""
-        parameters = options.parameters
-        return cls(
-            parameters['libcamera_id'],
-            width=parameters['width'],
-            height=parameters['height'],
-            framerate=parameters['framerate'],
-            frame_id=parameters['frame_id'],
-            now_ns=options.now_ns,
-            clock=options.clock,
-            buffers=parameters['pipeline_buffers'],
-            watchdog_s=options.pipeline_silence_s(),
-        )
+        return cls(options)
 
     def _call(self, what: str, call: Callable[[], Any]) -> Any:
         try:
@@ -277,17 +245,7 @@ class LibcameraCamera(Camera):
 
     def _find(self, wanted: str) -> Any:
         cameras = list(self._requests.manager.cameras)
-        names = [camera.id for camera in cameras]
-        if not cameras:
-            raise CameraError('libcamera found no camera; see that it is plugged in, and what cam -l says')
-        if not wanted:
-            return cameras[0]
-        if wanted.isascii() and wanted.isdigit() and len(wanted) < 5 and int(wanted) < len(cameras):
-            return cameras[int(wanted)]
-        found = [camera for camera in cameras if wanted == camera.id] or [camera for camera in cameras if wanted in camera.id]
-        if len(found) != 1:
-            raise CameraError(f"libcamera has {len(found)} cameras '{wanted}'; there are {', '.join(names)}: name one, or its number")
-        return found[0]
+        return cameras[choose_camera([camera.id for camera in cameras], wanted)]
 
     def _configure_stream(self, width: int, height: int, buffers: int) -> None:
         module = self._module
@@ -321,17 +279,17 @@ class LibcameraCamera(Camera):
             raise CameraError(f"camera '{self._camera.id}': its buffers are not alike; report the camera and libcamera's version")
         return layouts.pop(), _colorimetry(self._configuration.color_space)
 
-    def _layout_of(self, planes: list[PlaneFd]) -> ImageLayout:
+    def _layout_of(self, planes: list[BorrowedMemory]) -> ImageLayout:
         stride = int(self._configuration.stride)
-        identities = [_identity(plane) for plane in planes]
+        identities = [plane.identity() for plane in planes]
         shapes = pixel_format(NV12).planes
         if len(planes) == 1:
             # All in one: chroma follows luma.
             luma = stride * self.height
-            places = [(0, planes[0].offset, luma), (0, planes[0].offset + luma, planes[0].length - luma)]
+            places = [(0, planes[0].offset, luma), (0, planes[0].offset + luma, planes[0].size - luma)]
         else:
             order = list(dict.fromkeys(identities))
-            places = [(order.index(i), plane.offset, plane.length) for i, plane in zip(identities, planes, strict=True)]
+            places = [(order.index(i), plane.offset, plane.size) for i, plane in zip(identities, planes, strict=True)]
         if len(places) != len(shapes):
             raise CameraError(f"camera '{self._camera.id}' gives NV12 in {len(places)} planes; there must be 1 or 2")
         lying = zip(places, shapes, strict=True)
@@ -340,21 +298,19 @@ class LibcameraCamera(Camera):
 
     @property
     def device(self) -> str:
-        """See :class:`Camera`."""
         return f'libcamera {self._camera.id}'
 
     @property
     def identity(self) -> str:
-        """See :class:`Camera`. libcamera's ids are places on buses and sensors' names: the same after a reboot."""
+        """libcamera's ids are places on buses and sensors' names: the same after a reboot."""
         return f'libcamera: {self._camera.id}'
 
     @property
     def heap_name(self) -> str:
-        """See :class:`Camera`."""
         return 'libcamera'
 
     def constraints(self) -> BufferConstraints:
-        """See :class:`Camera`. Its pipeline handler decides stride and offsets."""
+        """Its pipeline handler decides stride and offsets."""
         size = (self.width, self.height)
         return BufferConstraints(
             'libcamera camera',
@@ -365,8 +321,8 @@ class LibcameraCamera(Camera):
             max_size=size,
         )
 
-    def configure(self, settings: BufferSettings) -> None:
-        """See :class:`Camera`. The buffers are there already; of the settings nothing counts."""
+    def allocate(self, request: AllocationRequest) -> None:
+        """The buffers are there already; of the request nothing counts."""
         waiting = list(self._buffers)
 
         def take() -> Buffers:
@@ -387,17 +343,12 @@ class LibcameraCamera(Camera):
             raise CameraError(f"camera '{self._camera.id}': {error}") from error
         self._by_slot = [self._request(index, buffer) for index, buffer in enumerate(self._buffers)]
 
-    def _adopt(self, planes: list[PlaneFd]) -> Buffers:
-        made: dict[BufferIdentity, DmaBuf] = {}
+    def _adopt(self, planes: list[BorrowedMemory]) -> Buffers:
+        buffers = own_descriptors({plane.identity(): plane for plane in planes}.values(), self.heap_name)
         try:
-            for plane in planes:
-                identity = _identity(plane)
-                if identity not in made:
-                    made[identity] = DmaBuf.from_fd(plane.duplicate(), heap=self.heap_name)
-            buffers = tuple(made.values())
             validate_layout(self._layout, [buffer.size for buffer in buffers])
-        except BaseException:
-            close_buffers(list(made.values()))
+        except LayoutError:
+            close_buffers(buffers)
             raise
         return buffers
 
@@ -435,10 +386,7 @@ class LibcameraCamera(Camera):
         return {limits[0]: (period_us, period_us)}
 
     def capture(self) -> Frame | None:
-        """See :class:`Camera`.
-
-        :raises CameraLostError: it is gone or silent.
-        """
+        """:raises CameraLostError: it is gone or silent."""
         pool = self._pool
         if pool is None:
             raise CameraError('the camera is not configured')
@@ -500,16 +448,14 @@ class LibcameraCamera(Camera):
         self._last_sequence = sequence
 
     def statistics(self) -> CameraStatistics:
-        """See :class:`Camera`."""
         return CameraStatistics(self._captured, self._lost + self._bad, 0, self._lost, self._bad, 0)
 
     def stop(self) -> None:
-        """See :class:`Camera`."""
         self._stopped = True
         self._box.ring()
 
     def close(self) -> None:
-        """See :class:`Camera`. Idempotent."""
+        """Idempotent."""
         if self._closed:
             return
         self._closed = True
@@ -526,11 +472,6 @@ class LibcameraCamera(Camera):
             with contextlib.suppress(CameraError):
                 self._call('release the camera', self._camera.release)
         self._requests.close(self._box)
-
-
-def _identity(plane: PlaneFd) -> BufferIdentity:
-    status = os.fstat(plane.number)
-    return BufferIdentity(status.st_dev, status.st_ino)
 
 
 def _bad(module: Any, buffer: Any) -> bool:

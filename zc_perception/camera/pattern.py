@@ -20,7 +20,6 @@ from zc_perception.pixel.colorimetry import Colorimetry, Matrix, Range
 
 PATTERNS = ('road', 'bars', 'counter')
 """What the synthetic camera can show; the road is :mod:`~zc_perception.camera.scene`'s."""
-MIN_SIDE = 64
 MAX_COUNTER = (1 << 32) - 1
 
 _COLUMNS, _ROWS = 16, 8
@@ -46,16 +45,6 @@ class TimeCode(NamedTuple):
     seed: int
     counter: int
     stamp_ns: int
-
-
-def check_pattern_size(width: int, height: int) -> None:
-    """Refuse sizes that a pattern can't have.
-
-    :raises ValueError: odd, or smaller than 64.
-    """
-    for name, side in (('width', width), ('height', height)):
-        if side < MIN_SIDE or side % 2:
-            raise ValueError(f'{name} of a pattern must be even and at least {MIN_SIDE}, got {side}')
 
 
 def draw_counter(code: TimeCode, luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> None:
@@ -90,11 +79,10 @@ def sample_levels(red: float, green: float, blue: float, colorimetry: Colorimetr
 class ColourBars:
     """75 % bars in the upper three quarters, in the order of :data:`BAR_COLOURS`, and eight greys from black to white below.
 
-    :raises ValueError: a size that a pattern can't have, or a colorimetry without samples for it.
+    :raises ValueError: a colorimetry without samples for it.
     """
 
     def __init__(self, width: int, height: int, colorimetry: Colorimetry, amplitude: float = 0.75) -> None:
-        check_pattern_size(width, height)
         self._luma = np.empty((height, width), np.uint8)
         self._chroma = np.empty((height // 2, width // 2, 2), np.uint8)
         bars = [tuple(amplitude * share for share in colour) for colour in BAR_COLOURS.values()]

@@ -13,7 +13,7 @@ The file (``.zcr``; numbers are little-endian):
 
 A file without its end, of a recorder that lost power, is read frame by frame up to the last whole one.
 
-:class:`RecordingReader` reads it, :class:`RecordingSource` plays it. :class:`FrameRecorder` writes it without being in anybody's way: it
+:class:`RecordingSource` reads and plays it. :class:`FrameRecorder` writes it without being in anybody's way: it
 copies each frame out of the producer's buffer at once, so that the slot is free again, and a thread of its own writes the copy. Between
 copy and disk is a bounded number of buffers. When all are full the new frame is left out and counted, so a slow disk costs the recorder
 frames, and nobody else.
@@ -33,19 +33,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from zc_perception.camera.replay.raw import SIDECAR, RawGeometry, format_sidecar
-from zc_perception.camera.replay.source import DEFAULT_FRAMERATE, RATE_FROM, FrameSource, Moment, rate_of
+from zc_perception.camera.replay.source import RATE_FROM, FrameSource, Moment, rate_of, read_whole
 from zc_perception.errors import ConfigError, FormatError, LayoutError, RecordingError, ZcError
 from zc_perception.frame import Frame, Header
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.pixel.colorimetry import Colorimetry, Matrix, Range, Transfer
 from zc_perception.pixel.fourcc import NV12, PixelFormat, format_by_name, fourcc_name
-from zc_perception.pixel.layout import MAX_PLANES, ImageLayout, PlaneLayout, check_dimensions, validate_layout, views
+from zc_perception.pixel.layout import MAX_PLANES, ImageLayout, PlaneLayout, check_dimensions, compute_layout, validate_layout, views
 from zc_perception.pixel.modifier import LINEAR
 
 SUFFIX = '.zcr'
@@ -75,13 +75,7 @@ class RecordingFormat:
     @cached_property
     def tight(self) -> ImageLayout:
         """How the planes lie in the file: rows and planes one after the other."""
-        layout = self.layout
-        planes, offset = [], 0
-        for plane in layout.format.planes:
-            row, rows = plane.row_bytes(layout.width), plane.rows(layout.height)
-            planes.append(PlaneLayout(0, offset, row, row * rows))
-            offset += row * rows
-        return ImageLayout(layout.width, layout.height, layout.fourcc, LINEAR, tuple(planes))
+        return compute_layout(self.layout.fourcc, self.layout.width, self.layout.height, stride_align=1, offset_align=1)
 
     @property
     def frame_bytes(self) -> int:
@@ -124,15 +118,11 @@ def parse_description(content: bytes, source: str) -> RecordingFormat:
 
 @dataclass(frozen=True)
 class RecordedFrame:
-    """A frame of a recording, without its pixels.
-
-    :param offset: where its head begins in the file, in bytes.
-    """
+    """A frame of a recording, without its pixels."""
 
     header: Header
     sequence: int
     captured_ns: int
-    offset: int
 
 
 def preamble(recording_format: RecordingFormat) -> bytes:
@@ -160,52 +150,64 @@ def index_of(offsets: Sequence[int], at: int) -> bytes:
     return INDEX + struct.pack('<I', zlib.crc32(count + table)) + count + table + TRAILER.pack(END, at)
 
 
-class RecordingReader:
-    """Reads a file's frames in any order. One thread.
+class RecordingSource(FrameSource):
+    """A recording's frames, in its own format and colorimetry, with its headers: in their order, or any by its number. One thread.
 
-    :param path: the file.
-    :raises ConfigError: it can't be read, isn't a recording, or has no frame.
+    Width and height are 0 or the recording's own: it is played as it is.
+
+    :raises ConfigError: it can't be read, isn't a recording, has no frame, or is of another size.
     """
 
-    def __init__(self, path: str | Path) -> None:
-        self.path = str(path)
+    has_headers = True
+
+    def __init__(self, path: str | Path, width: int = 0, height: int = 0) -> None:
+        self.name = str(path)
+        self.unreadable = 0
         try:
             self._file: BinaryIO = open(path, 'rb')  # noqa: SIM115 - closed by close()
+            try:
+                self._begin(width, height)
+            except BaseException:
+                self._file.close()
+                raise
         except OSError as error:
             raise ConfigError(f"recording '{path}' can't be read: {error.strerror}") from error
-        try:
-            self._size = os.fstat(self._file.fileno()).st_size
-            self.format, start = self._read_preamble()
-            self.complete = True
-            self._offsets = self._read_index(start)
-            self.unreadable = 0
-            if self._offsets is None:
-                self.complete = False
-                self._offsets = self._scan(start)
-            if not self._offsets:
-                raise ConfigError(f"recording '{path}' has no whole frame")
-        except OSError as error:
-            self._file.close()
-            raise ConfigError(f"recording '{path}' can't be read: {error.strerror}") from error
-        except BaseException:
-            self._file.close()
-            raise
+
+    def _begin(self, width: int, height: int) -> None:
+        self._size = os.fstat(self._file.fileno()).st_size
+        self.format, start = self._read_preamble()
+        index = self._read_index(start)
+        self.complete = index is not None
+        self._offsets = self._scan(start) if index is None else index
+        if not self._offsets:
+            raise ConfigError(f"recording '{self.name}' has no whole frame")
+        layout = self.format.layout
+        if (width or layout.width, height or layout.height) != (layout.width, layout.height):
+            raise ConfigError(
+                f"recording '{self.name}' is {layout.width}x{layout.height} and is played bit by bit; "
+                "set parameters 'width' and 'height' to 0"
+            )
+        stamps = [frame.header.stamp_ns for number in range(min(RATE_FROM, len(self))) if (frame := self.frame(number))]
+        super().__init__(self.name, layout.width, layout.height, rate_of(stamps))
+        self.fourcc, self.colorimetry = layout.fourcc, self.format.colorimetry
+        self._first_ns = stamps[0] if stamps else None
+        self._last_ns = 0
         self._content = np.empty(self.format.frame_bytes, np.uint8)
 
     def __len__(self) -> int:
-        return len(self._offsets or ())
+        return len(self._offsets)
 
     def _read_preamble(self) -> tuple[RecordingFormat, int]:
         head = self._file.read(PREAMBLE.size)
         if len(head) < PREAMBLE.size or head[:6] != MAGIC[:6]:
-            raise ConfigError(f"'{self.path}' is no raw recording: it does not begin with {MAGIC[:5].decode()}")
+            raise ConfigError(f"'{self.name}' is no raw recording: it does not begin with {MAGIC[:5].decode()}")
         magic, length, crc = PREAMBLE.unpack(head)
         if magic != MAGIC:
-            raise ConfigError(f"recording '{self.path}' begins with {magic!r}; this package reads {MAGIC!r}")
+            raise ConfigError(f"recording '{self.name}' begins with {magic!r}; this package reads {MAGIC!r}")
         description = self._file.read(length) if length <= MAX_DESCRIPTION else b''
         if len(description) != length or zlib.crc32(description) != crc:
-            raise ConfigError(f"recording '{self.path}' is damaged: its description ({length} bytes) is cut or changed")
-        return parse_description(description, self.path), PREAMBLE.size + length
+            raise ConfigError(f"recording '{self.name}' is damaged: its description ({length} bytes) is cut or changed")
+        return parse_description(description, self.name), PREAMBLE.size + length
 
     def _read_index(self, start: int) -> list[int] | None:
         """The frames' offsets, or ``None`` if the file has no sound end."""
@@ -250,14 +252,14 @@ class RecordingReader:
         if id_bytes > MAX_FRAME_ID or pixel_bytes != self.format.frame_bytes or following > self._size:
             return None
         frame_id = self._file.read(id_bytes).decode('utf-8', errors='replace')
-        return RecordedFrame(Header(stamp_ns, frame_id), sequence, captured_ns, at), following, pixel_crc
+        return RecordedFrame(Header(stamp_ns, frame_id), sequence, captured_ns), following, pixel_crc
 
     def frame(self, number: int) -> RecordedFrame | None:
         """A frame's data but its pixels; ``None`` if they are damaged.
 
         :raises OSError: the file can't be read.
         """
-        found = self._read_head((self._offsets or [])[number])
+        found = self._read_head(self._offsets[number])
         return None if found is None else found[0]
 
     def read_planes(self, number: int) -> list[NDArray[Any]] | None:
@@ -265,67 +267,19 @@ class RecordingReader:
 
         :raises OSError: the file can't be read.
         """
-        found = self._read_head((self._offsets or [])[number])
-        if found is None:
+        found = self._read_head(self._offsets[number])
+        if found is None or not read_whole(self._file, self._content):
             return None
         frame, _, crc = found
-        view, got = self._content.data, 0
-        while got < len(view):
-            count = self._file.readinto(view[got:])  # type: ignore[attr-defined]
-            if not count:
-                return None
-            got += count
-        if zlib.crc32(view, zlib.crc32(frame.header.frame_id.encode())) != crc:
+        if zlib.crc32(self._content.data, zlib.crc32(frame.header.frame_id.encode())) != crc:
             return None
         return views(self.format.tight, self._content)
 
-    def close(self) -> None:
-        """Close the file. Idempotent."""
-        self._file.close()
-
-    def __enter__(self) -> RecordingReader:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-class RecordingSource(FrameSource):
-    """A recording's frames, in its own format and colorimetry, with its headers.
-
-    :param width: 0, or the recording's own: a recording is played as it is.
-    :param height: likewise.
-    :raises ConfigError: the file can't be used, or is of another size.
-    """
-
-    has_headers = True
-
-    def __init__(self, path: str, width: int = 0, height: int = 0) -> None:
-        self._reader = reader = RecordingReader(path)
-        layout = reader.format.layout
-        if (width or layout.width, height or layout.height) != (layout.width, layout.height):
-            reader.close()
-            raise ConfigError(
-                f"recording '{path}' is {layout.width}x{layout.height} and is played bit by bit; set parameters 'width' and 'height' to 0"
-            )
-        try:
-            stamps = [frame.header.stamp_ns for number in range(min(RATE_FROM, len(reader))) if (frame := reader.frame(number))]
-        except OSError as error:
-            reader.close()
-            raise ConfigError(f"recording '{path}' can't be read: {error.strerror}") from error
-        super().__init__(path, layout.width, layout.height, rate_of(stamps))
-        self.fourcc, self.colorimetry = layout.fourcc, reader.format.colorimetry
-        self._number = -1
-        self._first_ns = stamps[0] if stamps else None
-        self._last_ns = 0
-
-    def advance(self) -> Moment | None:
-        """See :class:`FrameSource`."""
-        if self._number + 1 >= len(self._reader):
+    def _moment(self) -> Moment | None:
+        if self.number >= len(self):
             return None
-        self._number += 1
         try:
-            frame = self._reader.frame(self._number)
+            frame = self.frame(self.number)
         except OSError as error:
             raise RecordingError(f"recording '{self.name}' can't be read: {error.strerror}") from error
         if frame is None:
@@ -336,9 +290,8 @@ class RecordingSource(FrameSource):
         return Moment(self._last_ns, frame.header)
 
     def read(self, planes: Sequence[NDArray[Any]]) -> bool:
-        """See :class:`FrameSource`."""
         try:
-            found = self._reader.read_planes(self._number)
+            found = self.read_planes(self.number)
         except OSError as error:
             raise RecordingError(f"recording '{self.name}' can't be read: {error.strerror}") from error
         if found is None:
@@ -348,21 +301,19 @@ class RecordingSource(FrameSource):
         return True
 
     def restart(self) -> None:
-        """See :class:`FrameSource`."""
-        self._number, self._last_ns = -1, 0
+        super().restart()
+        self._last_ns = 0
 
     def notice(self) -> str:
-        """See :class:`FrameSource`."""
-        if self._reader.complete:
+        if self.complete:
             return ''
         return (
-            f"recording '{self.name}' has no end, its recorder was killed: {len(self._reader)} whole frames were found, "
-            f'{self._reader.unreadable} bytes behind them are left out'
+            f"recording '{self.name}' has no end, its recorder was killed: {len(self)} whole frames were found, "
+            f'{self.unreadable} bytes behind them are left out'
         )
 
     def close(self) -> None:
-        """See :class:`FrameSource`."""
-        self._reader.close()
+        self._file.close()
 
 
 RAW_SUFFIX = '.nv12'
@@ -373,16 +324,6 @@ _LATEST = 512
 _PIECE_BYTES = 1 << 20
 STUCK_S = 1.0
 """A disk that takes nothing for so long, in seconds, isn't waited for at the end."""
-
-
-class Output(Protocol):
-    """A file that is written from its beginning to its end."""
-
-    def write(self, content: Any) -> int | None:
-        """Append; how much was written."""
-
-    def close(self) -> None:
-        """Flush and close."""
 
 
 @dataclass(frozen=True)
@@ -421,7 +362,7 @@ class _File:
     """One file of a recording: a container, or raw NV12 with its geometry beside it."""
 
     def __init__(
-        self, path: Path, recording_format: RecordingFormat, open_output: Callable[[Path], Output], on_written: Callable[[], None]
+        self, path: Path, recording_format: RecordingFormat, open_output: Callable[[Path], Any], on_written: Callable[[], None]
     ) -> None:
         self.path = path
         self._on_written = on_written
@@ -470,12 +411,8 @@ class _File:
 
     def _write_sidecar(self) -> None:
         layout = self.format.layout
-        geometry = RawGeometry(layout.width, layout.height, layout.width, layout.height, self._rate(), self.format.colorimetry)
+        geometry = RawGeometry.tight(layout.width, layout.height, round(rate_of(self._stamps), 6), self.format.colorimetry)
         Path(str(self.path) + SIDECAR).write_text(format_sidecar(geometry), encoding='utf-8')
-
-    def _rate(self) -> float:
-        rate = round(rate_of(self._stamps), 6)
-        return rate if 1e-3 < rate <= 1000 else DEFAULT_FRAMERATE
 
 
 class FrameRecorder:
@@ -486,7 +423,7 @@ class FrameRecorder:
     :param ledger: books each copy, under ``record``.
     :param buffer_bytes: memory for frames that wait for the disk; at least two frames are kept.
     :param overwrite: whether files that are there may be replaced.
-    :param open_output: opens the files; for tests.
+    :param open_output: opens the files, which have ``write`` and ``close``; for tests.
     :raises ConfigError: a path that can't be written, or is taken.
     """
 
@@ -497,7 +434,7 @@ class FrameRecorder:
         ledger: CopyLedger,
         buffer_bytes: int = DEFAULT_BUFFER_BYTES,
         overwrite: bool = False,
-        open_output: Callable[[Path], Output] | None = None,
+        open_output: Callable[[Path], Any] | None = None,
     ) -> None:
         self._path = Path(path)
         if self._path.suffix not in (SUFFIX, RAW_SUFFIX):
@@ -532,7 +469,7 @@ class FrameRecorder:
         if not os.access(self._path.parent, os.W_OK | os.X_OK):
             raise ConfigError(f"folder '{self._path.parent}' can't be written to")
 
-    def _open(self, path: Path) -> Output:
+    def _open(self, path: Path) -> Any:
         return open(path, 'wb' if self._overwrite else 'xb', buffering=0)
 
     def put(self, frame: Frame) -> bool:

@@ -267,8 +267,7 @@ class RoadScene:
 
         Raises ValueError for anything else, and for a negative ``seed``.
         """
-        _check_side('width', width)
-        _check_side('height', height)
+        check_size(width, height)
         if palette not in shapes.PALETTES:
             raise ValueError(f'palette must be one of {", ".join(shapes.PALETTES)}, got {palette!r}')
         if seed < 0:
@@ -486,6 +485,11 @@ def _make_look(kind: _Kind, hues: tuple[float, float], rng: np.random.Generator)
     return _Look(shape, width, width * aspect, lateral, rng.uniform(0.0, 2 * math.pi))
 
 
-def _check_side(name: str, side: int) -> None:
-    if side < MIN_FRAME_SIDE or side % 2:
-        raise ValueError(f'{name} must be an even number of at least {MIN_FRAME_SIDE} pixels, got {side}')
+def check_size(width: int, height: int) -> None:
+    """Refuse sizes that neither a scene nor a pattern can have.
+
+    :raises ValueError: odd, or smaller than 64.
+    """
+    for name, side in (('width', width), ('height', height)):
+        if side < MIN_FRAME_SIDE or side % 2:
+            raise ValueError(f'{name} must be an even number of at least {MIN_FRAME_SIDE} pixels, got {side}')

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import cv2
 import numpy as np
@@ -35,44 +36,33 @@ class Part:
     colour: Colour
 
 
-@dataclass(frozen=True)
 class Shape:
-    """Polygons in painter's order.
+    """Polygons in painter's order. Once it is drawn, nothing is added to it any more."""
 
-    ``points`` is ``(n, 2)`` float64 in the unit frame; ``sway`` (same shape) is what a swing of 1 adds to each vertex.
-    """
+    def __init__(self) -> None:
+        self.parts: list[Part] = []
+        self._points: Points = []
+        self._sway: Points = []
 
-    points: NDArray[np.float64]
-    sway: NDArray[np.float64]
-    parts: tuple[Part, ...]
+    def add(self, points: Points, colour: Colour, sway: Points | None = None) -> None:
+        """Appends a polygon in the unit frame; ``sway`` is what a swing of 1 adds to each vertex, none means that it does not move."""
+        start = len(self._points)
+        self._points += points
+        self._sway += sway if sway is not None else [(0.0, 0.0)] * len(points)
+        self.parts.append(Part(start, len(self._points), colour))
+
+    @cached_property
+    def _vertices(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        return np.array(self._points), np.array(self._sway)
 
     def polygons(self, x: float, y: float, width: float, height: float, swing: float) -> list[NDArray[np.int32]]:
         """Vertices in whole pixels, one ``(k, 2)`` array per part.
 
         ``x, y`` is the middle of the foot in pixels, ``width, height`` the size in pixels, ``swing`` -1 to 1.
         """
-        placed = np.rint((self.points + swing * self.sway) * (width, height) + (x, y)).astype(np.int32)
+        points, sway = self._vertices
+        placed = np.rint((points + swing * sway) * (width, height) + (x, y)).astype(np.int32)
         return [placed[part.start : part.stop] for part in self.parts]
-
-
-class ShapeBuilder:
-    """Collects the polygons of one shape, back to front."""
-
-    def __init__(self) -> None:
-        self._points: Points = []
-        self._sway: Points = []
-        self._parts: list[Part] = []
-
-    def add(self, points: Points, colour: Colour, sway: Points | None = None) -> None:
-        """Appends a polygon; ``sway`` gives one offset per vertex, none means that it does not move."""
-        start = len(self._points)
-        self._points += points
-        self._sway += sway if sway is not None else [(0.0, 0.0)] * len(points)
-        self._parts.append(Part(start, len(self._points), colour))
-
-    def build(self) -> Shape:
-        """The finished shape."""
-        return Shape(np.array(self._points), np.array(self._sway), tuple(self._parts))
 
 
 def paint(polygons: list[NDArray[np.int32]], shape: Shape, luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> None:
@@ -140,23 +130,23 @@ def car(rng: np.random.Generator, hues: tuple[float, float], aspect: float) -> S
     body = body_colour(rng, hues)
     roof, shoulder = -1.0, -1.0 + rng.uniform(0.34, 0.46)
     sill, cabin = -rng.uniform(0.13, 0.19), rng.uniform(0.30, 0.37)
-    builder = ShapeBuilder()
+    shape = Shape()
     tyre = neutral(rng.uniform(18, 40), rng)
     for side in (-1, 1):
-        builder.add(box(side * 0.46, sill - 0.06, side * 0.26, 0.0), tyre)
-    builder.add(trapezoid(cabin, roof, cabin + 0.09, shoulder), shaded(body, rng) if rng.random() < 0.3 else body)
+        shape.add(box(side * 0.46, sill - 0.06, side * 0.26, 0.0), tyre)
+    shape.add(trapezoid(cabin, roof, cabin + 0.09, shoulder), shaded(body, rng) if rng.random() < 0.3 else body)
     glass = neutral(_opposite(body[0], rng), rng)
-    builder.add(trapezoid(cabin - 0.05, roof + 0.07, cabin + 0.02, shoulder - 0.02), glass)
+    shape.add(trapezoid(cabin - 0.05, roof + 0.07, cabin + 0.02, shoulder - 0.02), glass)
     rounded = [(-0.44, shoulder), (0.44, shoulder), (0.5, shoulder + 0.1), (0.5, sill - 0.05), (0.45, sill)]
-    builder.add([*rounded, (-0.45, sill), (-0.5, sill - 0.05), (-0.5, shoulder + 0.1)], body)
-    builder.add(box(-0.49, sill - rng.uniform(0.1, 0.18), 0.49, sill - 0.03), shaded(body, rng))
+    shape.add([*rounded, (-0.45, sill), (-0.5, sill - 0.05), (-0.5, shoulder + 0.1)], body)
+    shape.add(box(-0.49, sill - rng.uniform(0.1, 0.18), 0.49, sill - 0.03), shaded(body, rng))
     light = contrasting(body, rng, hues)
     drop = shoulder + rng.uniform(0.08, 0.12)
     for side in (-1, 1):
-        builder.add(box(side * 0.45, drop, side * rng.uniform(0.3, 0.34), drop + 0.12), light)
+        shape.add(box(side * 0.45, drop, side * rng.uniform(0.3, 0.34), drop + 0.12), light)
     plate = contrasting(body, rng, hues)
-    builder.add(box(-0.12, drop + 0.04, 0.12, drop + 0.15), plate)
-    return builder.build()
+    shape.add(box(-0.12, drop + 0.04, 0.12, drop + 0.15), plate)
+    return shape
 
 
 def pedestrian(rng: np.random.Generator, hues: tuple[float, float], aspect: float) -> Shape:
@@ -164,24 +154,24 @@ def pedestrian(rng: np.random.Generator, hues: tuple[float, float], aspect: floa
     coat = body_colour(rng, hues)
     trousers, sleeve, skin = contrasting(coat, rng, hues), shaded(coat, rng), contrasting(coat, rng, hues)
     hip, shoulder, chin = -rng.uniform(0.44, 0.50), -rng.uniform(0.80, 0.84), -0.855
-    builder = ShapeBuilder()
+    shape = Shape()
     for side in (-1, 1):
         still, foot = (0.0, 0.0), (side * 0.22, 0.0)
         leg = [(side * 0.02, hip - 0.03), (side * 0.26, hip - 0.03), (side * 0.27, 0.0), (side * 0.07, 0.0)]
-        builder.add(leg, trousers if side < 0 else shaded(trousers, rng), [still, still, foot, foot])
+        shape.add(leg, trousers if side < 0 else shaded(trousers, rng), [still, still, foot, foot])
         hand = (-side * 0.10, 0.0)
         arm = [(side * 0.24, shoulder + 0.01), (side * 0.36, shoulder + 0.04), (side * 0.49, hip), (side * 0.36, hip)]
-        builder.add(arm, sleeve, [still, still, hand, hand])
-    builder.add([(-0.30, shoulder), (0.30, shoulder), (0.34, shoulder + 0.06), (0.27, hip), (-0.27, hip),
+        shape.add(arm, sleeve, [still, still, hand, hand])
+    shape.add([(-0.30, shoulder), (0.30, shoulder), (0.34, shoulder + 0.06), (0.27, hip), (-0.27, hip),
                  (-0.34, shoulder + 0.06)], coat)
     if rng.random() < 0.6:
         middle = rng.uniform(shoulder + 0.1, hip - 0.08)
-        builder.add(box(-0.26, middle, 0.26, middle + 0.06), shaded(coat, rng))
+        shape.add(box(-0.26, middle, 0.26, middle + 0.06), shaded(coat, rng))
     half_height = (1 + chin) / 2 + 0.01
-    builder.add(ellipse(0.0, -1 + half_height, min(half_height / aspect, 0.24), half_height), skin)
+    shape.add(ellipse(0.0, -1 + half_height, min(half_height / aspect, 0.24), half_height), skin)
     if rng.random() < 0.5:
-        builder.add(trapezoid(0.10, -1.0, 0.17, -1 + half_height * 0.8), shaded(skin, rng))
-    return builder.build()
+        shape.add(trapezoid(0.10, -1.0, 0.17, -1 + half_height * 0.8), shaded(skin, rng))
+    return shape
 
 
 BOARDS = (
@@ -201,16 +191,16 @@ def sign(rng: np.random.Generator, hues: tuple[float, float], aspect: float) -> 
     corners, turn, reach, drop = BOARDS[rng.integers(len(BOARDS))]
     inner = reach * rng.uniform(0.62, 0.74)
     centre = -1 + drop * aspect
-    builder = ShapeBuilder()
-    builder.add(box(-0.07, centre, 0.07, 0.0), neutral(rng.uniform(40, 190), rng))
-    builder.add(ellipse(0.0, centre, reach, reach * aspect, corners, turn), rim)
-    builder.add(ellipse(0.0, centre, inner, inner * aspect, corners, turn), face)
+    shape = Shape()
+    shape.add(box(-0.07, centre, 0.07, 0.0), neutral(rng.uniform(40, 190), rng))
+    shape.add(ellipse(0.0, centre, reach, reach * aspect, corners, turn), rim)
+    shape.add(ellipse(0.0, centre, inner, inner * aspect, corners, turn), face)
     mark = contrasting(face, rng, hues)
     if rng.random() < 0.5:
-        builder.add(box(-0.22, centre - 0.08 * aspect, 0.22, centre + 0.08 * aspect), mark)
+        shape.add(box(-0.22, centre - 0.08 * aspect, 0.22, centre + 0.08 * aspect), mark)
     else:
-        builder.add(box(-0.08, centre - 0.2 * aspect, 0.08, centre + 0.2 * aspect), mark)
-    return builder.build()
+        shape.add(box(-0.08, centre - 0.2 * aspect, 0.08, centre + 0.2 * aspect), mark)
+    return shape
 
 
 def cone(rng: np.random.Generator, hues: tuple[float, float], aspect: float) -> Shape:
@@ -223,73 +213,73 @@ def cone(rng: np.random.Generator, hues: tuple[float, float], aspect: float) -> 
     def half_at(y: float) -> float:
         return tip + (foot - tip) * (y + 1) / (slab + 1)
 
-    builder = ShapeBuilder()
-    builder.add(box(-0.5, slab, 0.5, 0.0), shaded(body, rng) if rng.random() < 0.6 else contrasting(body, rng, hues))
-    builder.add(trapezoid(tip, -1.0, foot, slab), body)
+    shape = Shape()
+    shape.add(box(-0.5, slab, 0.5, 0.0), shaded(body, rng) if rng.random() < 0.6 else contrasting(body, rng, hues))
+    shape.add(trapezoid(tip, -1.0, foot, slab), body)
     for middle in ((-0.42, -0.70), (-0.55,))[rng.integers(2)]:
         top, bottom = middle - rng.uniform(0.06, 0.10), middle + rng.uniform(0.06, 0.10)
-        builder.add(trapezoid(half_at(top), top, half_at(bottom), bottom), band)
-    return builder.build()
+        shape.add(trapezoid(half_at(top), top, half_at(bottom), bottom), band)
+    return shape
 
 
 def tree(rng: np.random.Generator, hues: tuple[float, float], aspect: float) -> Shape:
     """A trunk and a ragged crown that sways a little."""
-    builder = ShapeBuilder()
-    builder.add(box(-0.06, -0.5, 0.06, 0.0), neutral(rng.uniform(30, 90), rng))
+    shape = Shape()
+    shape.add(box(-0.06, -0.5, 0.06, 0.0), neutral(rng.uniform(30, 90), rng))
     crown = body_colour(rng, hues)
-    builder.add(*_blob(rng, -0.64, 0.5, 0.36, crown))
-    builder.add(*_blob(rng, -0.72, 0.28, 0.2, shaded(crown, rng)))
-    return builder.build()
+    shape.add(*_blob(rng, -0.64, 0.5, 0.36, crown))
+    shape.add(*_blob(rng, -0.72, 0.28, 0.2, shaded(crown, rng)))
+    return shape
 
 
 def bush(rng: np.random.Generator, hues: tuple[float, float], aspect: float) -> Shape:
     """A low blob in two shades."""
-    builder = ShapeBuilder()
+    shape = Shape()
     leaves = body_colour(rng, hues)
-    builder.add(*_blob(rng, -0.45, 0.5, 0.5, leaves))
-    builder.add(*_blob(rng, -0.55, 0.25, 0.25, shaded(leaves, rng)))
-    return builder.build()
+    shape.add(*_blob(rng, -0.45, 0.5, 0.5, leaves))
+    shape.add(*_blob(rng, -0.55, 0.25, 0.25, shaded(leaves, rng)))
+    return shape
 
 
 def building(rng: np.random.Generator, hues: tuple[float, float], aspect: float) -> Shape:
     """A wall with rows of windows."""
     wall = body_colour(rng, hues)
-    builder = ShapeBuilder()
-    builder.add(box(-0.5, -1.0, 0.5, 0.0), wall)
-    builder.add(box(-0.5, -1.0, rng.uniform(-0.3, -0.1), 0.0), shaded(wall, rng))
+    shape = Shape()
+    shape.add(box(-0.5, -1.0, 0.5, 0.0), wall)
+    shape.add(box(-0.5, -1.0, rng.uniform(-0.3, -0.1), 0.0), shaded(wall, rng))
     pane = contrasting(wall, rng, hues)
     for row in range(int(rng.integers(1, 4))):
         top = -0.92 + 0.28 * row
         for left in (-0.38, -0.08, 0.22):
-            builder.add(box(left, top, left + 0.16, top + 0.15), pane)
-    return builder.build()
+            shape.add(box(left, top, left + 0.16, top + 0.15), pane)
+    return shape
 
 
 def crate(rng: np.random.Generator, hues: tuple[float, float], aspect: float) -> Shape:
     """A box with a lid line: a body's colours and size without any class's outline."""
     side = body_colour(rng, hues)
-    builder = ShapeBuilder()
-    builder.add(box(-0.5, -1.0, 0.5, 0.0), side)
+    shape = Shape()
+    shape.add(box(-0.5, -1.0, 0.5, 0.0), side)
     line = rng.uniform(-0.85, -0.3)
-    builder.add(box(-0.5, line, 0.5, line + 0.12), contrasting(side, rng, hues))
-    return builder.build()
+    shape.add(box(-0.5, line, 0.5, line + 0.12), contrasting(side, rng, hues))
+    return shape
 
 
 def barrel(rng: np.random.Generator, hues: tuple[float, float], aspect: float) -> Shape:
     """An upright drum in two tones."""
     side = body_colour(rng, hues)
-    builder = ShapeBuilder()
-    builder.add(ellipse(0.0, -0.12, 0.5, 0.12), side)
-    builder.add(box(-0.5, -0.88, 0.5, -0.12), side)
-    builder.add(ellipse(0.0, -0.88, 0.5, 0.12), contrasting(side, rng, hues))
-    return builder.build()
+    shape = Shape()
+    shape.add(ellipse(0.0, -0.12, 0.5, 0.12), side)
+    shape.add(box(-0.5, -0.88, 0.5, -0.12), side)
+    shape.add(ellipse(0.0, -0.88, 0.5, 0.12), contrasting(side, rng, hues))
+    return shape
 
 
 def patch(rng: np.random.Generator, hues: tuple[float, float], aspect: float) -> Shape:
     """A flat stain on the ground."""
-    builder = ShapeBuilder()
-    builder.add(*_blob(rng, -0.5, 0.5, 0.5, body_colour(rng, hues)))
-    return builder.build()
+    shape = Shape()
+    shape.add(*_blob(rng, -0.5, 0.5, 0.5, body_colour(rng, hues)))
+    return shape
 
 
 def _blob(

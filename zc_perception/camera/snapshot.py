@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from zc_perception.camera.recording import RAW_SUFFIX, SUFFIX, RecordingFormat, frame_head, index_of, preamble
 from zc_perception.camera.replay.raw import SIDECAR, RawGeometry, format_sidecar
-from zc_perception.camera.replay.source import DEFAULT_FRAMERATE
 from zc_perception.errors import FormatError
 from zc_perception.frame import Frame, Header
 from zc_perception.memory.ledger import CopyLedger
@@ -31,8 +30,6 @@ from zc_perception.pixel.modifier import LINEAR
 REASON = 'snapshot'
 PICTURE_SUFFIX = '.png'
 _TRIES = 1000
-# Of what a sidecar may say, in Hz.
-_HIGHEST_RATE = 1000.0
 # Little compression: a large picture takes a second otherwise, and the disk has room.
 _PNG = (cv2.IMWRITE_PNG_COMPRESSION, 1)
 Plane = NDArray[Any]
@@ -90,9 +87,7 @@ class Snapshot:
         layout, colorimetry = found.layout, found.colorimetry
         files: dict[str, bytes | bytearray]
         if layout.fourcc == NV12 and colorimetry.matrix is not Matrix.RGB:
-            size = (layout.width, layout.height)
-            rate = self.framerate if 0 < self.framerate <= _HIGHEST_RATE else DEFAULT_FRAMERATE
-            geometry = RawGeometry(*size, *size, rate, colorimetry)
+            geometry = RawGeometry.tight(layout.width, layout.height, self.framerate, colorimetry)
             files = {RAW_SUFFIX: self.content, RAW_SUFFIX + SIDECAR: format_sidecar(geometry).encode()}
         else:
             start = preamble(found)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Generic, TypeVar
@@ -24,7 +24,7 @@ from zc_perception.errors import ConfigError
 from zc_perception.frame import Frame, Header
 from zc_perception.memory.pool import BufferPool
 from zc_perception.negotiation.constraints import BufferConstraints
-from zc_perception.negotiation.settings import AllocationRequest, BufferSettings
+from zc_perception.negotiation.settings import AllocationRequest
 
 T = TypeVar('T')
 
@@ -81,16 +81,13 @@ class PairMatcher(Generic[T]):
 
     :param tolerance_ns: times that far apart still are of one moment.
     :param depth: items of one side that may wait for the other; the oldest goes when there are more.
-    :param on_drop: gets every item that will never have a counterpart.
-    :raises ConfigError: a negative tolerance, or a depth below 1.
     """
 
-    def __init__(self, tolerance_ns: int, depth: int = 4, on_drop: Callable[[Side, T], None] = lambda side, item: None) -> None:
-        if tolerance_ns < 0 or depth < 1:
-            raise ConfigError(f'stereo: a tolerance of {tolerance_ns} ns and a depth of {depth}; at least 0 and 1 are needed')
+    def __init__(self, tolerance_ns: int, depth: int = 4) -> None:
         self._tolerance = tolerance_ns
         self._depth = depth
-        self._on_drop = on_drop
+        self.dropped: list[T] = []
+        """Items that will never have a counterpart; whoever takes them out ends them."""
         self._waiting: dict[Side, deque[tuple[int, T]]] = {Side.LEFT: deque(), Side.RIGHT: deque()}
         self._last: dict[Side, int | None] = {Side.LEFT: None, Side.RIGHT: None}
         self._alone = {Side.LEFT: 0, Side.RIGHT: 0}
@@ -122,7 +119,7 @@ class PairMatcher(Generic[T]):
         if others and others[0][0] - time_ns > self._tolerance:
             # The other side is past it already.
             self._alone[side] += 1
-            self._on_drop(side, item)
+            self.dropped.append(item)
             return None
         own.append((time_ns, item))
         if len(own) > self._depth:
@@ -136,9 +133,8 @@ class PairMatcher(Generic[T]):
         return (item, other) if side is Side.LEFT else (other, item)
 
     def _drop(self, side: Side) -> None:
-        _, item = self._waiting[side].popleft()
+        self.dropped.append(self._waiting[side].popleft()[1])
         self._alone[side] += 1
-        self._on_drop(side, item)
 
     def waiting(self, side: Side) -> int:
         """How many items of a side wait for their counterparts."""
@@ -199,14 +195,12 @@ class StereoSides:
     nothing comes out. One lock, held for O(depth) and never while a frame is captured, released or published.
 
     :param depth: frames of one side that may wait or be ready, leased: so many slots more its camera needs.
-    :raises ConfigError: see :class:`PairMatcher`.
     """
 
     def __init__(self, rule: PairingRule, depth: int = DEFAULT_DEPTH) -> None:
         self.rule = rule
         self.depth = depth
-        self._dropped: list[Frame] = []
-        self._matcher: PairMatcher[Frame] = PairMatcher(rule.tolerance_ns, depth, lambda _, frame: self._dropped.append(frame))
+        self._matcher: PairMatcher[Frame] = PairMatcher(rule.tolerance_ns, depth)
         self._ready: dict[Side, deque[Frame]] = {Side.LEFT: deque(), Side.RIGHT: deque()}
         self._members: dict[Side, SideCamera | None] = {Side.LEFT: None, Side.RIGHT: None}
         self._news = threading.Condition(threading.Lock())
@@ -240,14 +234,14 @@ class StereoSides:
         with self._news:
             return self._matcher.waiting(side) + len(self._ready[side])
 
-    def _offer(self, member: SideCamera, frame: Frame, patience_s: float) -> None:
+    def offer(self, member: SideCamera, frame: Frame, patience_s: float) -> None:
         """Take over a frame, and wait a little for its counterpart."""
         side = member.side
         with self._news:
             if self._members[side] is member:
                 self._match(side, frame)
             else:
-                self._dropped.append(frame)
+                self._matcher.dropped.append(frame)
             dropped = self._take_dropped()
             self._news.notify_all()
         _release(dropped)
@@ -278,23 +272,25 @@ class StereoSides:
             and not partner.inner.ended
         )
 
-    def _take(self, member: SideCamera) -> Frame | None:
+    def take(self, member: SideCamera) -> Frame | None:
+        """The oldest frame of that side that has its counterpart."""
         with self._news:
             ready = self._ready[member.side]
             return ready.popleft() if ready and self._members[member.side] is member else None
 
-    def _await_end(self, member: SideCamera) -> None:
+    def await_end(self, member: SideCamera) -> None:
         """A bounded wait of a side that has ended, for the counterparts of its last frames."""
         with self._news:
             if self._worth_waiting(member):
                 self._news.wait(_END_WAIT_S)
 
-    def _ended(self, member: SideCamera) -> bool:
+    def ended(self, member: SideCamera) -> bool:
         """Of a side whose camera has ended: whether nothing of it can become a pair any more."""
         with self._news:
             return not self._ready[member.side] and not self._worth_waiting(member)
 
-    def _leave(self, member: SideCamera) -> None:
+    def leave(self, member: SideCamera) -> None:
+        """The camera is about to be closed: nothing of it stays here."""
         with self._news:
             dropped = []
             if self._members[member.side] is member:
@@ -303,7 +299,8 @@ class StereoSides:
             self._news.notify_all()
         _release(dropped)
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """Make whoever waits look again."""
         with self._news:
             self._news.notify_all()
 
@@ -315,8 +312,7 @@ class StereoSides:
         return ready + self._take_dropped()
 
     def _take_dropped(self) -> list[Frame]:
-        dropped = [*self._dropped]
-        self._dropped.clear()
+        dropped, self._matcher.dropped = self._matcher.dropped, []
         return dropped
 
 
@@ -349,26 +345,22 @@ class SideCamera(Camera):
 
     @property
     def ended(self) -> bool:
-        """See :class:`Camera`."""
-        return self.inner.ended and self._sides._ended(self)
+        return self.inner.ended and self._sides.ended(self)
 
     @property
     def heap_name(self) -> str:
-        """See :class:`Camera`."""
         return self.inner.heap_name
 
     @property
     def device(self) -> str:
-        """See :class:`Camera`."""
         return self.inner.device
 
     @property
     def identity(self) -> str:
-        """See :class:`Camera`."""
         return self.inner.identity
 
     def notices(self) -> Sequence[str]:
-        """See :class:`Camera`. Two sizes are allowed, but few who use both pictures can work with them."""
+        """Two sizes are allowed, but few who use both pictures can work with them."""
         other, own = self._sides.other_size(self.side), (self.width, self.height)
         if other is None or other == own:
             return self.inner.notices()
@@ -379,68 +371,55 @@ class SideCamera(Camera):
         )
 
     def facts(self) -> Mapping[str, object]:
-        """See :class:`Camera`."""
         return self.inner.facts()
 
     def controls(self) -> Mapping[str, ControlInfo]:
-        """See :class:`Camera`."""
         return self.inner.controls()
 
     def set_control(self, name: str, value: ControlValue) -> int | None:
-        """See :class:`Camera`."""
         return self.inner.set_control(name, value)
 
     def constraints(self) -> BufferConstraints:
-        """See :class:`Camera`. Frames that wait for their counterparts are slots besides."""
+        """Frames that wait for their counterparts are slots besides."""
         constraints = self.inner.constraints()
         return replace(constraints, slots=constraints.slots + self._sides.depth)
 
-    def configure(self, settings: BufferSettings) -> None:
-        """See :class:`Camera`."""
-        self.inner.configure(settings)
-        self._keep_slots()
-
     def allocate(self, request: AllocationRequest) -> None:
-        """See :class:`Camera`."""
         self.inner.allocate(request)
-        self._keep_slots()
-
-    def _keep_slots(self) -> None:
         pool = self.inner.pool
         if pool is not None:
             # Nobody leases under this name: it keeps the slots of waiting frames from being promised to consumers.
-            pool.set_quota('stereo', self._sides.depth, overcommit=True)
+            pool.set_quota('stereo', self._sides.depth)
 
     @property
     def pool(self) -> BufferPool | None:
-        """See :class:`Camera`."""
         return self.inner.pool
 
     def capture(self) -> Frame | None:
-        """See :class:`Camera`. The oldest of its frames that has a counterpart; ``None`` also while there is none."""
-        frame = self._sides._take(self)
+        """The oldest of its frames that has a counterpart; ``None`` also while there is none."""
+        frame = self._sides.take(self)
         if frame is not None:
             return frame
         if self.inner.ended:
-            self._sides._await_end(self)
-            return self._sides._take(self)
+            self._sides.await_end(self)
+            return self._sides.take(self)
         fresh = self.inner.capture()
         if fresh is not None:
-            self._sides._offer(self, fresh, self._patience_s)
-        return self._sides._take(self)
+            self._sides.offer(self, fresh, self._patience_s)
+        return self._sides.take(self)
 
     def statistics(self) -> CameraStatistics:
-        """See :class:`Camera`. Of everything that it captures; what had no counterpart is in :meth:`StereoSides.statistics`."""
+        """Of everything that it captures; what had no counterpart is in :meth:`StereoSides.statistics`."""
         return self.inner.statistics()
 
     def stop(self) -> None:
-        """See :class:`Camera`. The other side goes on."""
+        """The other side goes on."""
         self._stopped.set()
         self.inner.stop()
-        self._sides._wake()
+        self._sides.wake()
 
     def close(self) -> None:
-        """See :class:`Camera`. The other side goes on, and makes pairs again when a camera takes this one's place."""
+        """The other side goes on, and makes pairs again when a camera takes this one's place."""
         self.stop()
-        self._sides._leave(self)
+        self._sides.leave(self)
         self.inner.close()

@@ -155,10 +155,7 @@ class CameraSupervisor:
 
         :raises ConfigError: it can't be what the parameters ask for, however long one waits.
         """
-        try:
-            self._open()
-        except (CameraError, OSError) as error:
-            self._lose(error)
+        self._now(self._open)
 
     def prepare_now(self) -> None:
         """Prepare an opened camera in the calling thread, before :meth:`start`. One that goes away or is busy meanwhile is waited for.
@@ -167,8 +164,11 @@ class CameraSupervisor:
         :raises NegotiationError: nothing suits everybody.
         :raises AllocationError: no memory.
         """
+        self._now(self._prepare_open)
+
+    def _now(self, step: Callable[[], None]) -> None:
         try:
-            self._prepare_open()
+            step()
         except (CameraError, OSError) as error:
             self._lose(error)
 

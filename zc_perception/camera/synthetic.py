@@ -9,9 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zc_perception.camera.camera import DrawnCamera
-from zc_perception.camera.pattern import PATTERNS, ColourBars, TimeCode, check_pattern_size, draw_counter
-from zc_perception.camera.scene import RoadScene
-from zc_perception.errors import ConfigError, nearest
+from zc_perception.camera.pattern import ColourBars, TimeCode, draw_counter
+from zc_perception.camera.scene import RoadScene, check_size
 from zc_perception.frame import Header
 
 
@@ -21,7 +20,6 @@ class SyntheticCamera(DrawnCamera):
     :param seed: which scene; the counter shows its lowest 8 bits.
     :param palette: colours of the objects, see :class:`RoadScene`.
     :param pattern: one of :data:`PATTERNS`.
-    :raises ConfigError: no such pattern.
     :raises ValueError: the scene or pattern can't have that size.
     """
 
@@ -37,8 +35,7 @@ class SyntheticCamera(DrawnCamera):
         pattern: str = 'road',
         **base: Any,
     ) -> None:
-        if pattern not in PATTERNS:
-            raise ConfigError(f"pattern '{pattern}' is not one of {', '.join(PATTERNS)}{nearest(pattern, PATTERNS)}")
+        check_size(width, height)
         super().__init__(width, height, framerate, frame_id, **base)
         self._seed = seed
         self._pattern = pattern
@@ -49,18 +46,14 @@ class SyntheticCamera(DrawnCamera):
             self._scene = RoadScene(width, height, seed, palette)
         elif pattern == 'bars':
             self._bars = ColourBars(width, height, self.colorimetry)
-        else:
-            check_pattern_size(width, height)
 
     @classmethod
     def from_parameters(cls, parameters: Mapping[str, Any], **base: Any) -> DrawnCamera:
-        """See :class:`DrawnCamera`."""
         drawn = {name: parameters[name] for name in ('seed', 'palette', 'pattern')}
         return super().from_parameters(parameters, **drawn, **base)
 
     @property
     def device(self) -> str:
-        """See :class:`Camera`."""
         return f'synthetic {"scene" if self._pattern == "road" else self._pattern}, seed {self._seed}'
 
     def _header(self) -> Header:
@@ -69,7 +62,6 @@ class SyntheticCamera(DrawnCamera):
         return header
 
     def render(self, sequence: int, luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> bool:
-        """See :class:`DrawnCamera`."""
         if self._scene is not None:
             self._scene.draw(sequence, luma, chroma)
         elif self._bars is not None:

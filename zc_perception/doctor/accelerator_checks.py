@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, suppress
 from pathlib import Path
 
-from zc_perception.doctor.finding import Finding, Need, Status, ok, skip
+from zc_perception.doctor.finding import Finding, Need, Status, ok, skip, told
 from zc_perception.doctor.heaps import first_dmabuf, rights_advice
 from zc_perception.doctor.needs import InferenceNeed, Needs
 from zc_perception.doctor.system import DENIED, System
@@ -190,10 +190,9 @@ def _ioctls(system: System, needs: Needs, card: MetisCard) -> Finding:
 @_of_each_card
 def metis_attach(system: System, needs: Needs, card: MetisCard) -> Finding:
     """The shipped driver's attach ioctl, which accelerator axruntime's dma-buf tensors go through."""
-    trial = first_dmabuf(system)
-    if trial is None:
-        return skip('there is no dma-buf to try it with; see memory.heaps', card.name)
-    with trial as buffer:
+    with first_dmabuf(system) as buffer:
+        if buffer is None:
+            return skip('there is no dma-buf to try it with; see memory.heaps', card.name)
         probe = probe_shipped_attach(card.path, buffer, tree=system.host)
     figures = {'answer': probe.answer.value, 'errno': probe.number, 'heap': buffer.heap}
     if probe.answer is Importable.YES:
@@ -264,9 +263,7 @@ def voyager_runtime(system: System, needs: Needs) -> Iterator[Finding]:
             found = str(answer['error']).rpartition('; ')[0] or str(answer['error'])
             yield Finding(need.missing_extra, f'{found}{releases}', _INSTALL, library, figures)
             continue
-        missing = [name for name, there in answer['functions'].items() if not there]
-        without = f'; this older release lacks {", ".join(missing)}' if missing else ''
-        yield ok(f'{answer["path"]}, API {answer["api_version"]}{without}', library, **figures)
+        yield ok(f'{answer["path"]}, API {answer["api_version"]}', library, **figures)
         for mismatch in mismatches(str(answer['release']), driver_version(system.host)):
             found, _, advice = mismatch.partition(': ')
             yield Finding(need.missing_extra, found, advice, f'{library} driver'.strip(), {'release': answer['release']})
@@ -328,8 +325,7 @@ def model_load(system: System, needs: Needs) -> Iterator[Finding]:
             yield skip('there is no such model; see model.manifest', inference.node)
             continue
         if 'error' in answer:
-            found, _, advice = str(answer['error']).rpartition('; ')
-            yield Finding(Status.FAIL, found or advice, advice, inference.node, {'accelerator': inference.accelerator})
+            yield told(Status.FAIL, answer['error'], inference.node, accelerator=inference.accelerator)
             continue
         figures = {key: answer[key] for key in ('accelerator', 'device', 'copy_free', 'engine', 'reasons')}
         device = f' ({answer["device"]})' if answer['device'] else ''

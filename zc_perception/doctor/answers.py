@@ -2,8 +2,6 @@
 
 Each question is a function that returns what can be written as JSON. It runs alone in its process, so that it may load what it likes, and
 it makes the same calls as the nodes do. What a question needs is imported by its own function: the other questions must not wait for it.
-
-Sources: GObject and GStreamer API references (``GParamSpec``, ``g_object_class_list_properties``, ``gst_plugin_feature_get_plugin_name``).
 """
 
 from __future__ import annotations
@@ -18,7 +16,6 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from ctypes import POINTER, c_char_p, c_uint, c_void_p
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
@@ -44,9 +41,9 @@ def _file_of(library: ctypes.CDLL | str) -> str:
 
 
 def describe_voyager(library: str = '') -> dict[str, Any]:
-    """Load the runtime as accelerator axruntime does: which interface, file, release, and the functions that not every release has."""
+    """Load the runtime as accelerator axruntime does: which interface, file and release."""
     from zc_perception.npu.axruntime.binding import MODULE, binding_release, import_binding
-    from zc_perception.npu.axruntime.library import OPTIONAL_FUNCTIONS, RuntimeLibrary
+    from zc_perception.npu.axruntime.library import RuntimeLibrary
 
     without_binding = 'a library is named'
     if not library:
@@ -55,7 +52,7 @@ def describe_voyager(library: str = '') -> dict[str, Any]:
         except ZcError as error:
             without_binding = str(error)
         else:
-            return {'path': MODULE, 'file': '', 'api_version': release, 'release': release, 'functions': {}, 'python_binding': ''}
+            return {'path': MODULE, 'file': '', 'api_version': release, 'release': release, 'python_binding': ''}
     try:
         runtime = RuntimeLibrary(library)
     except ZcError as error:
@@ -65,7 +62,6 @@ def describe_voyager(library: str = '') -> dict[str, Any]:
         'file': _file_of(runtime.path),
         'api_version': runtime.api_version,
         'release': runtime.release,
-        'functions': {name: runtime.has(name) for name in OPTIONAL_FUNCTIONS},
         'python_binding': without_binding,
     }
 
@@ -78,8 +74,7 @@ def describe_nvbufsurface(library: str = '') -> dict[str, Any]:
         loaded = ctypes.CDLL(library or LIBRARY)
     except OSError as error:
         return {'error': str(error), 'loaded': False}
-    functions = {name: hasattr(loaded, f'NvBufSurface{name}') for name in ('Create', 'Allocate', 'FromFd', 'Import', 'GetMapParams')}
-    answer: dict[str, Any] = {'loaded': True, 'file': _file_of(loaded), 'functions': functions}
+    answer: dict[str, Any] = {'loaded': True, 'file': _file_of(loaded)}
     try:
         check_structs(library or None)
     except ZcError as error:
@@ -114,68 +109,25 @@ def describe_libcamera() -> dict[str, Any]:
     return {'file': str(getattr(module, '__file__', '')), 'version': version, 'cameras': cameras}
 
 
-#: What the cameras, the samples of the ZED X → Metis document and pipelines made by hand use.
-ELEMENTS = (
-    'appsink', 'v4l2src', 'nvarguscamerasrc', 'nvv4l2camerasrc', 'nvvidconv', 'libcamerasrc', 'axinferencenet', 'axtransform',
-)  # fmt: skip
-#: Parts of the names of properties that decide whether pixels are copied, or which sensor it is.
-_OF_INTEREST = ('dma', 'io-mode', 'import', 'memory', 'bufapi', 'sensor', 'model', 'camera-name')
-
-
-class _ParamSpec(ctypes.Structure):
-    """``GParamSpec`` up to its flags and types."""
-
-    _fields_ = (('g_type_instance', c_void_p), ('name', c_char_p), ('flags', c_uint), ('value_type', ctypes.c_size_t))
-
-
-def _gobject_functions() -> tuple[Any, Any, Any, Any]:
-    """Listing properties, naming types, and where a factory comes from: what only the doctor needs."""
-    gobject, gst = ctypes.CDLL('libgobject-2.0.so.0'), ctypes.CDLL('libgstreamer-1.0.so.0')
-    listing = gobject.g_object_class_list_properties
-    listing.restype, listing.argtypes = POINTER(POINTER(_ParamSpec)), [c_void_p, POINTER(c_uint)]
-    type_name = gobject.g_type_name
-    type_name.restype, type_name.argtypes = c_char_p, [ctypes.c_size_t]
-    plugin_of = gst.gst_plugin_feature_get_plugin_name
-    plugin_of.restype, plugin_of.argtypes = c_char_p, [c_void_p]
-    free = ctypes.CDLL('libglib-2.0.so.0').g_free
-    free.restype, free.argtypes = None, [c_void_p]
-    return listing, type_name, plugin_of, free
-
-
 def _element(gst: GStreamer, name: str) -> dict[str, Any]:
-    listing, type_name, plugin_of, free = _gobject_functions()
-    factory = gst.gst_element_factory_find(name.encode())
-    if not factory:
+    if not gst.has_element(name):
         return {'there': False}
-    plugin = (plugin_of(factory) or b'').decode()
-    gst.gst_object_unref(factory)
     made = gst.gst_element_factory_make(name.encode(), None)
     if not made:
-        return {
-            'there': True,
-            'plugin': plugin,
-            'error': 'the registry has it, but it could not be made: a library of its plugin is missing',
-        }
-    element = gst.gst_object_ref_sink(made)
-    try:
-        count = c_uint()
-        table = listing(c_void_p.from_address(element).value, ctypes.byref(count))
-        found = {(p := table[i].contents).name.decode(): (type_name(p.value_type) or b'').decode() for i in range(count.value)}
-        free(ctypes.cast(table, c_void_p))
-    finally:
-        gst.gst_object_unref(element)
-    return {'there': True, 'plugin': plugin, 'properties': {n: t for n, t in sorted(found.items()) if any(k in n for k in _OF_INTEREST)}}
+        return {'there': True, 'error': 'the registry has it, but it could not be made: a library of its plugin is missing'}
+    gst.gst_object_unref(gst.gst_object_ref_sink(made))
+    return {'there': True}
 
 
-def describe_gstreamer() -> dict[str, Any]:
-    """Version, and each of :data:`ELEMENTS` with the properties that matter, or why there is no GStreamer."""
+def describe_gstreamer(*elements: str) -> dict[str, Any]:
+    """Version, and whether each of these elements can be made; or why there is no GStreamer."""
     from zc_perception.camera.gstreamer.abi import load_gstreamer
 
     try:
         gst = load_gstreamer()
     except ZcError as error:
         return {'error': str(error)}
-    return {'version': '.'.join(map(str, gst.version)), 'elements': {name: _element(gst, name) for name in ELEMENTS}}
+    return {'version': '.'.join(map(str, gst.version)), 'elements': {name: _element(gst, name) for name in elements}}
 
 
 def try_pipeline(description: str) -> dict[str, Any]:

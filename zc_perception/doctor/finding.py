@@ -72,3 +72,9 @@ def ok(found: str, subject: str = '', /, **figures: Any) -> Finding:
 def skip(found: str, subject: str = '', /, **figures: Any) -> Finding:
     """Does not apply; *found* says why."""
     return Finding(Status.SKIP, found, '', subject, figures)
+
+
+def told(status: Status, error: object, subject: str = '', /, **figures: Any) -> Finding:
+    """One of the package's own errors, which says what to do behind its last semicolon."""
+    found, _, advice = str(error).rpartition('; ')
+    return Finding(status, found or advice, advice, subject, figures)

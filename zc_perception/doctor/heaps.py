@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import errno
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 
 from zc_perception.doctor.system import System
 from zc_perception.errors import ZcError
@@ -62,45 +62,29 @@ def rights_advice(line: str, node: str) -> str:
 PAGE = 4096
 
 
-class TrialBuffer:
-    """Owns a buffer and the heap that it is from; the ``with`` block gets the buffer, and its end closes both."""
-
-    def __init__(self, heap: Heap, buffer: DmaBuf) -> None:
-        self._heap = heap
-        self.buffer = buffer
-
-    def __enter__(self) -> DmaBuf:
-        return self.buffer
-
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
-        self.buffer.close()
-        self._heap.close()
-
-
-def allocate(system: System, name: str, size: int = PAGE) -> TrialBuffer:
-    """A buffer of a heap, for a ``with`` block.
+@contextmanager
+def allocate(system: System, name: str, size: int = PAGE) -> Iterator[DmaBuf]:
+    """A buffer of a heap, given back at the end of the block.
 
     :raises ZcError: the heap can't be opened, or has no memory.
     """
-    heap = system.open_heap(name)
-    try:
-        return TrialBuffer(heap, heap.allocate(size))
-    except BaseException:
-        heap.close()
-        raise
+    with closing(system.open_heap(name)) as heap, closing(heap.allocate(size)) as buffer:
+        yield buffer
 
 
-def first_dmabuf(system: System) -> TrialBuffer | None:
-    """A page of the first heap that gives a dma-buf: the scattered ones first, since the contiguous pool is small."""
+@contextmanager
+def first_dmabuf(system: System) -> Iterator[DmaBuf | None]:
+    """A page of the first heap that gives a dma-buf: the scattered ones first, since the contiguous pool is small. ``None``: none does."""
     names = sorted(heap_nodes(system), key=lambda name: (name != 'dma_heap/system', 'cma' in name, name))
-    for name in names:
-        with suppress(ZcError, OSError):
-            trial = allocate(system, name)
-            if trial.buffer.kind is BufferKind.DMABUF:
-                return trial
-            with trial:
-                continue
-    return None
+    found = None
+    with ExitStack() as opened:
+        for name in names:
+            with suppress(ZcError, OSError):
+                buffer = opened.enter_context(allocate(system, name))
+                if buffer.kind is BufferKind.DMABUF:
+                    found = buffer
+                    break
+        yield found
 
 
 def trial_heaps(system: System) -> list[str]:

@@ -2,8 +2,7 @@
 
 Sources: the kernel's Kconfig files; ``Documentation/userspace-api/dma-buf-heaps``; *Kernel CONFIG dependencies* of the ZED X → Metis
 document; ``DMA_BUF_IOCTL_EXPORT_SYNC_FILE`` came with Linux 6.0, dma-heaps with 5.6, udmabuf with 4.20; ``/etc/nv_tegra_release``;
-NvBufSurface pages of the *Jetson Linux API Reference* (R35 to R39): which functions came when; the kernel's timekeeping documentation
-(clocksources); adjtimex(2), getrlimit(2), proc(5) on ``limits``.
+the kernel's timekeeping documentation (clocksources); adjtimex(2), getrlimit(2), proc(5) on ``limits``.
 """
 
 from __future__ import annotations
@@ -13,9 +12,10 @@ import math
 import os
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
 from zc_perception.doctor.finding import Finding, Need, Status, ok, skip
 from zc_perception.doctor.heaps import first_dmabuf
@@ -147,13 +147,12 @@ def kernel_options(system: System, needs: Needs) -> Iterator[Finding]:
 
 def sync_file_ioctls(system: System, needs: Needs) -> Iterator[Finding]:
     """Asked of a real buffer where one can be had, else by the version."""
-    buffer = first_dmabuf(system)
-    version = system.kernel_version()
-    if buffer is None:
-        there, how = version >= FENCES_SINCE, f'judged by the version {system.release}, as there is no dma-buf to try it with'
-    else:
-        with buffer as one:
-            there, how = one.sync_supported, f'tried with a buffer of {one.heap}'
+    with first_dmabuf(system) as buffer:
+        if buffer is None:
+            there = system.kernel_version() >= FENCES_SINCE
+            how = f'judged by the version {system.release}, as there is no dma-buf to try it with'
+        else:
+            there, how = buffer.sync_supported, f'tried with a buffer of {buffer.heap}'
     if there:
         yield ok(f'fences can be exchanged with buffers ({how})', supported=True, asked=buffer is not None)
         return
@@ -199,49 +198,41 @@ def jetson_release(system: System, needs: Needs) -> Iterator[Finding]:
     yield ok(f'{model}, Jetson Linux {release}{f" (JetPack {jetpack})" if jetpack else ""}', model=model, release=release, jetpack=jetpack)
 
 
-def _generation(functions: dict[str, bool]) -> str:
-    if not functions.get('Create'):
-        return 'unknown'
-    if not functions.get('Allocate'):
-        return 'R32, before NvBufSurfaceAllocate'
-    return 'R35 or newer, with NvBufSurfaceImport' if functions.get('Import') else 'R35 or newer'
+def _of_jetson(judge: Callable[[Need, dict[str, Any]], Finding]) -> Callable[[System, Needs], Iterator[Finding]]:
+    """A check of what a Jetson's library answers; the question has its name. Elsewhere it does not apply."""
+
+    def check(system: System, needs: Needs) -> Iterator[Finding]:
+        need = _jetson_need(needs)
+        if need is Need.UNUSED or (need is Need.POSSIBLE and not system.is_tegra):
+            yield skip('no camera in the parameter file needs it' if need is Need.UNUSED else _NOT_HERE)
+        else:
+            yield judge(need, system.ask(judge.__name__))
+
+    return check
 
 
-def nvbufsurface(system: System, needs: Needs) -> Iterator[Finding]:
+@_of_jetson
+def nvbufsurface(need: Need, answer: dict[str, Any]) -> Finding:
     """Loaded, and its structs tried on an image of our own."""
-    need = _jetson_need(needs)
-    if need is Need.UNUSED or (need is Need.POSSIBLE and not system.is_tegra):
-        yield skip('no camera in the parameter file needs it' if need is Need.UNUSED else _NOT_HERE)
-        return
-    answer = system.ask('nvbufsurface')
     if not answer.get('loaded'):
-        yield Finding(need.missing, f"libnvbufsurface can't be loaded: {answer['error']}", _JETPACK_ADVICE, '', answer)
-        return
-    functions = answer['functions']
-    text = f'{answer["file"] or "libnvbufsurface"}, generation {_generation(functions)}'
-    figures = {**answer, 'generation': _generation(functions)}
+        return Finding(need.missing, f"libnvbufsurface can't be loaded: {answer['error']}", _JETPACK_ADVICE, '', answer)
+    file = answer['file'] or 'libnvbufsurface'
     if 'error' in answer:
         advice = (
             'give this user access to /dev/nvmap (group video; container: --device /dev/nvmap); '
             'if it has access, report the Jetson Linux release'
         )
-        yield Finding(need.missing, f'{text}: {answer["error"]}', advice, '', figures)
-    else:
-        yield ok(f'{text}; an image was allocated and its layout is understood', **figures)
+        return Finding(need.missing, f'{file}: {answer["error"]}', advice, '', answer)
+    return ok(f'{file}: an image was allocated and its layout is understood', **answer)
 
 
-def vic(system: System, needs: Needs) -> Iterator[Finding]:
+@_of_jetson
+def vic(need: Need, answer: dict[str, Any]) -> Finding:
     """Block-linear camera images become linear by it."""
-    need = _jetson_need(needs)
-    if need is Need.UNUSED or (need is Need.POSSIBLE and not system.is_tegra):
-        yield skip('no camera in the parameter file needs it' if need is Need.UNUSED else _NOT_HERE)
-        return
-    answer = system.ask('vic')
     if 'error' in answer:
         # Only cameras whose images are block-linear, and only where nobody can use them so.
-        yield Finding(Status.WARN, f"libnvbufsurftransform can't be loaded: {answer['error']}", _JETPACK_ADVICE, '', answer)
-    else:
-        yield ok(f'{answer["file"] or "libnvbufsurftransform"} loads', **answer)
+        return Finding(Status.WARN, f"libnvbufsurftransform can't be loaded: {answer['error']}", _JETPACK_ADVICE, '', answer)
+    return ok(f'{answer["file"] or "libnvbufsurftransform"} loads', **answer)
 
 
 _FOLDER = 'sys/devices/system/clocksource/clocksource0'

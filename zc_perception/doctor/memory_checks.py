@@ -126,70 +126,54 @@ def cma_pool(system: System, needs: Needs) -> Iterator[Finding]:
     """Pools in contiguous memory against what there is of it; other pools are named with the memory that they take."""
     cma = read_cma(system)
     total, free = cma or (0, 0)
-    figures: dict[str, object] = {'total': total, 'free': free, 'needed': 0, 'pools': []}
     there = f'CmaTotal {total / _MIB:.0f} MiB, CmaFree {free / _MIB:.0f} MiB' if cma else 'there is no contiguous pool (CmaTotal)'
-    unreadable = None
+    pools = [pool_need(system, needs, camera) for camera in needs.cameras]
+    sure = sum(p.total for p in pools if p.contiguous)
+    perhaps = sum(p.total for p in pools if p.contiguous is None)
+    figures: dict[str, object] = {'total': total, 'free': free, 'needed': sure, 'pools': [_figures(pool) for pool in pools]}
+    words = ', '.join(_described(p) for p in pools)
+    if refused := [f'{p.camera.label}: {p.refusal}' for p in pools if p.refusal]:
+        change = 'change what the message names: an entry of participants, slots, a heap, a format or the size'
+        yield Finding(Status.FAIL, f'the nodes can not agree on buffers for {"; ".join(refused)}', change, '', figures)
+        return
+    if pools and all(p.contiguous is False for p in pools):
+        yield skip(f'no camera needs contiguous memory: {words}', **figures)
+        return
     if not system.read('proc/meminfo'):
         found = "/proc/meminfo can't be read, which says how large the contiguous pool is"
-        unreadable = Finding(Status.WARN, found, 'mount /proc', '', figures)
-    if not needs.known:
-        if unreadable is not None:
-            yield unreadable
-            return
+        yield Finding(Status.WARN, found, 'mount /proc', '', figures)
+        return
+    if not pools:
         slot = compute_layout(NV12, 1920, 1080).buffer_size(0)
         if cma is None:
             yield skip(f'{there}; heap dma_heap/linux,cma, ISPs and cards without IOMMU need a contiguous pool', **figures)
         else:
             yield ok(f'{there}: room for {free // slot} NV12 frames of 1920x1080', **figures)
         return
-    pools = [pool_need(system, needs, camera) for camera in needs.cameras]
-    figures['pools'] = [
-        {
-            'node': p.camera.node,
-            'memory': p.memory,
-            'contiguous': p.contiguous,
-            'slots': p.slots,
-            'slot_bytes': p.slot_bytes,
-            'bytes': p.total,
-        }
-        for p in pools
-    ]
     unknown = [p for p in pools if p.problem and p.contiguous is not False]
-    figures['needed'] = sure = sum(p.total for p in pools if p.contiguous)
-    perhaps = sum(p.total for p in pools if p.contiguous is None)
-    words = ', '.join(_described(p) for p in pools)
-    if refused := [f'{p.camera.label}: {p.refusal}' for p in pools if p.refusal]:
-        change = 'change what the message names: an entry of participants, slots, a heap, a format or the size'
-        yield Finding(Status.FAIL, f'the nodes can not agree on buffers for {"; ".join(refused)}', change, '', figures)
-        return
-    if all(p.contiguous is False for p in pools):
-        yield skip(f'no camera needs contiguous memory: {words}', **figures)
-        return
-    if unreadable is not None:
-        yield unreadable
-        return
     text = f'{words}; {there}'
-    advice = _LARGER
     if not sure and cma is None:
         yield skip(f'no camera is known to need contiguous memory: {words}; {there}', **figures)
     elif sure > total:
-        yield Finding(Status.FAIL, f'the contiguous pool is too small: {text}', advice, '', figures)
+        yield Finding(Status.FAIL, f'the contiguous pool is too small: {text}', _LARGER, '', figures)
     elif sure > free:
-        waiting = 'end the programs that hold the rest (the nodes themselves, if they run), or ' + advice
+        waiting = 'end the programs that hold the rest (the nodes themselves, if they run), or ' + _LARGER
         yield Finding(Status.FAIL, f'not enough of the contiguous pool is free: {text}', waiting, '', figures)
     elif sure + perhaps > free and cma is not None:
-        yield Finding(Status.WARN, f'the contiguous pool may be too small, if these drivers allocate from it: {text}', advice, '', figures)
+        yield Finding(Status.WARN, f'the contiguous pool may be too small, if these drivers allocate from it: {text}', _LARGER, '', figures)
     elif unknown:
         reason = '; '.join(f'{p.camera.label}: {p.problem}' for p in unknown)
-        yield Finding(
-            Status.WARN,
-            f'the size of some pools is not known ({reason}); {there}',
-            'set width and height in the parameter file',
-            '',
-            figures,
-        )
+        found = f'the size of some pools is not known ({reason}); {there}'
+        yield Finding(Status.WARN, found, 'set width and height in the parameter file', '', figures)
     else:
         yield ok(f'enough: {text}', **figures)
+
+
+def _figures(pool: PoolNeed) -> dict[str, object]:
+    return {
+        'node': pool.camera.node, 'memory': pool.memory, 'contiguous': pool.contiguous, 'slots': pool.slots, 'slot_bytes': pool.slot_bytes,
+        'bytes': pool.total,
+    }  # fmt: skip
 
 
 def _described(pool: PoolNeed) -> str:
@@ -279,15 +263,17 @@ def import_trials(system: System, needs: Needs) -> Iterator[Finding]:
             yield Finding(need.missing, f'{system.shown(card.path)} could not be opened: {error}', 'see metis.access', card.name)
             continue
         with closing(device):
-            yield from _imports_into(system, needs, device, card, names)
+            try:
+                capabilities = device.query()
+            except ZcError as error:
+                yield Finding(need.missing, f'{system.shown(card.path)} does not answer: {error}', 'see metis.ioctls', card.name)
+            else:
+                yield from _imports_into(system, needs, device, capabilities, card, names)
 
 
-def _imports_into(system: System, needs: Needs, device: AxlDevice, card: MetisCard, names: list[str]) -> Iterator[Finding]:
-    try:
-        capabilities = device.query()
-    except ZcError as error:
-        yield Finding(needs.accelerator('axl').missing, f'{card.name} does not answer: {error}', 'see metis.ioctls', card.name)
-        return
+def _imports_into(
+    system: System, needs: Needs, device: AxlDevice, capabilities: AxlCapabilities, card: MetisCard, names: list[str]
+) -> Iterator[Finding]:
     for name in names:
         subject = f'{name} -> {card.name}'
         try:
@@ -328,15 +314,8 @@ def _attached(system: System, needs: Needs, card: MetisCard, buffer: DmaBuf, sub
         raise AcceleratorError(f'{buffer.heap} gave no dma-buf')
     answer = probe_shipped_attach(card.path, buffer, tree=system.host)
     figures = {'level': 0, 'errno': answer.number}
+    found, advice = answer.text, 'see metis.ioctls'
     if answer.answer is Importable.YES:
-        advice = (
-            'use accelerator: axruntime (Voyager SDK), which works with this driver; accelerator: axl needs a driver with the import ioctls'
-        )
-        return Finding(
-            needs.accelerator('axl').missing,
-            f'the driver can attach the buffer, but has no ioctls for frames: {answer.text}',
-            advice,
-            subject,
-            figures,
-        )
-    return Finding(needs.accelerator('axl').missing, answer.text, 'see metis.ioctls', subject, figures)
+        found = f'the driver can attach the buffer, but has no ioctls for frames: {answer.text}'
+        advice = 'use accelerator: axruntime (Voyager SDK), which works with this driver; axl needs a driver with the import ioctls'
+    return Finding(needs.accelerator('axl').missing, found, advice, subject, figures)

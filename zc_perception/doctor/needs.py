@@ -18,7 +18,6 @@ from zc_perception.errors import ConfigError
 from zc_perception.nodes.namespaces import check_cameras
 from zc_perception.nodes.params.yaml_file import Section, nodes_named, read_parameter_yaml, values_of
 
-_KINDS = {tuple: 'list of texts'}
 T = TypeVar('T', 'CameraNeed', 'InferenceNeed')
 
 
@@ -86,14 +85,12 @@ class Needs:
     :param path: the parameter file; empty: none was given.
     :param cameras: one for each capture node.
     :param inferences: one for each inference node.
-    :param refused: values that have another type than the parameter: one sentence for each.
     :param cameras_given: whether these are all cameras, by ``--cameras``, not those that the file names.
     """
 
     path: str = ''
     cameras: tuple[CameraNeed, ...] = ()
     inferences: tuple[InferenceNeed, ...] = ()
-    refused: tuple[str, ...] = ()
     cameras_given: bool = False
 
     @property
@@ -155,24 +152,20 @@ def uses_own_heap(camera: CameraNeed) -> bool:
     return draws(camera.camera) or (camera.camera == 'v4l2' and camera.memory == 'import')
 
 
-def _taken(kind: type[T], node: str, values: Mapping[str, Any], refused: list[str]) -> T:
-    """The node's values where they have the right type; elsewhere its defaults, and a sentence about each."""
+def _taken(kind: type[T], node: str, values: Mapping[str, Any]) -> T:
+    """The node's values where they have the right type, elsewhere its defaults: check ``parameters.file`` tells what the node refuses."""
     default = kind(node=node)
     taken: dict[str, Any] = {}
-    for one in fields(kind):
-        if one.name not in values or one.name == 'node':
-            continue
-        value, wanted = values[one.name], type(getattr(default, one.name))
+    for name in {one.name for one in fields(kind)} & values.keys() - {'node'}:
+        value, wanted = values[name], type(getattr(default, name))
         if wanted is float and type(value) is int:
             value = float(value)
         elif wanted is tuple:
             value = tuple(v for v in value if v != '') if isinstance(value, list) else () if value is None else value
-        elif one.name == 'accelerator_device' and type(value) is int:
+        elif name == 'accelerator_device' and type(value) is int:
             value = str(value)
         if type(value) is wanted and (wanted is not tuple or all(type(one) is str for one in value)):
-            taken[one.name] = value
-        else:
-            refused.append(f"node '{node}': parameter '{one.name}' is {value!r}, which is no {_KINDS.get(wanted, wanted.__name__)}")
+            taken[name] = value
     return replace(default, **taken)
 
 
@@ -186,12 +179,10 @@ def needs_of(sections: Sequence[Section], path: str, cameras: Sequence[str] = ()
     if cameras:
         found = [f'/{name}/capture' for name in cameras]
         inferring = [f'/{name}/inference' for name in cameras]
-    refused: list[str] = []
     return Needs(
         path,
-        tuple(_taken(CameraNeed, node, values_of(node, sections), refused) for node in found),
-        tuple(_taken(InferenceNeed, node, values_of(node, sections), refused) for node in inferring),
-        tuple(dict.fromkeys(refused)),
+        tuple(_taken(CameraNeed, node, values_of(node, sections)) for node in found),
+        tuple(_taken(InferenceNeed, node, values_of(node, sections)) for node in inferring),
         bool(cameras),
     )
 

@@ -21,11 +21,10 @@ from zc_perception.camera.v4l2.device import V4l2Device
 from zc_perception.camera.v4l2.formats import JPEGS, FormatOffer, driver_layout
 from zc_perception.camera.v4l2.memory import EXPORTED
 from zc_perception.doctor.accelerator_checks import numbers_of
-from zc_perception.doctor.camera_checks import taking_turns
 from zc_perception.doctor.heaps import auto_heaps
 from zc_perception.doctor.needs import CameraNeed, InferenceNeed, Needs, uses_own_heap
 from zc_perception.doctor.system import System
-from zc_perception.errors import AllocationError, ConfigError, NegotiationError, ZcError
+from zc_perception.errors import AllocationError, ConfigError, FormatError, NegotiationError, ZcError
 from zc_perception.memory.heaps import HeapUse, OfferedHeaps, is_contiguous
 from zc_perception.negotiation.agreement import slots_of
 from zc_perception.negotiation.constraints import NO_CPU, BufferConstraints, Size
@@ -42,7 +41,7 @@ from zc_perception.npu.constraints import (
 )
 from zc_perception.npu.metis_card import MetisCard, choose_card, read_iommu
 from zc_perception.pixel.format_names import from_v4l2
-from zc_perception.pixel.fourcc import NV12, fourcc_code
+from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.modifier import LINEAR
 
 
@@ -172,11 +171,6 @@ class _Consumers:
         return slots_of([BufferConstraints('camera', slots=held), *self.accelerators, *self.stand_ins], self.wanted)
 
 
-def _open(system: System, camera: CameraNeed) -> V4l2Device:
-    """:raises OSError: it can't be opened. :raises CameraError: it is none."""
-    return V4l2Device(system.open_video(str(system.root / camera.device.lstrip('/'))))
-
-
 def _drawing(kind: str) -> type[DrawnCamera] | None:
     """The class of a camera that draws its frames out of nothing, so that it knows their size and format before it is opened; ``None``:
     another kind of camera."""
@@ -192,29 +186,19 @@ def picture_size(system: System, camera: CameraNeed) -> Size:
         return camera.width or drawing.SIZE[0], camera.height or drawing.SIZE[1]
     if camera.camera != 'v4l2':
         return _NOBODY_KNOWS
-    with taking_turns(), suppress(ZcError, OSError), closing(_open(system, camera)) as device:
-        return device.get_format().size
+    with suppress(ZcError, OSError), system.video(camera.device) as file:
+        return V4l2Device(file).get_format().size
     return _NOBODY_KNOWS
 
 
-def _heaps(system: System, camera: CameraNeed) -> OfferedHeaps | None:
-    """What the camera offers; ``None``: that isn't known.
+def _offered(system: System, camera: CameraNeed, use: HeapUse) -> OfferedHeaps:
+    """The heaps that parameter ``heap`` allows.
 
-    :raises AllocationError: nothing that could be used.
+    :raises AllocationError: none that could be used.
     """
-    if not uses_own_heap(camera):
-        return None
-    if camera.heap != 'auto':
-        return OfferedHeaps((camera.heap,), (f"parameter 'heap' is '{camera.heap}'",))
-    return auto_heaps(system, HeapUse.CAMERA_IMPORT if camera.camera == 'v4l2' else HeapUse.CAMERA)
-
-
-def _decoded_heaps(system: System, camera: CameraNeed) -> OfferedHeaps:
-    """Where the frames may come from that a V4L2 camera decodes.
-
-    :raises AllocationError: nothing that could be used.
-    """
-    return auto_heaps(system, HeapUse.CAMERA) if camera.heap == 'auto' else OfferedHeaps((camera.heap,))
+    if camera.heap == 'auto':
+        return auto_heaps(system, use)
+    return OfferedHeaps((camera.heap,), (f"parameter 'heap' is '{camera.heap}'",))
 
 
 def _memory(camera: CameraNeed) -> str:
@@ -233,8 +217,10 @@ def pool_need(system: System, needs: Needs, camera: CameraNeed) -> PoolNeed:
     wanted = camera.slots if own else max(camera.slots, camera.pipeline_buffers)
     need = PoolNeed(camera, _memory(camera), None)
     try:
-        heaps = _heaps(system, camera)
-        need = need if heaps is None else need.in_heap(heaps.name)
+        heaps = None
+        if uses_own_heap(camera):
+            heaps = _offered(system, camera, HeapUse.CAMERA_IMPORT if camera.camera == 'v4l2' else HeapUse.CAMERA)
+            need = need.in_heap(heaps.name)
         accelerators = [_of_accelerator(system, needs, inference) for inference in _beside(needs, camera)]
         consumers = _Consumers(accelerators, parse_stand_ins(camera.participants), heaps, wanted)
     except AllocationError as error:  # who looks for heaps complains
@@ -248,24 +234,19 @@ def pool_need(system: System, needs: Needs, camera: CameraNeed) -> PoolNeed:
 def _asked(system: System, need: PoolNeed, consumers: _Consumers) -> PoolNeed | None:
     """The pool of a V4L2 camera, by its driver's own answers; ``None``: it gives none that could be used, which other checks tell."""
     camera = need.camera
-    with taking_turns():
-        try:
-            device = _open(system, camera)
-        except (ZcError, OSError):
-            return None
-        own_buffers = OfferedHeaps((f'v4l2/{device.driver}',), (EXPORTED,))
-        if camera.memory == 'export':
-            consumers = replace(consumers, heaps=own_buffers)
-        try:
+    try:
+        with system.video(camera.device) as file:
+            device = V4l2Device(file)
+            own_buffers = OfferedHeaps((f'v4l2/{device.driver}',), (EXPORTED,))
+            if camera.memory == 'export':
+                consumers = replace(consumers, heaps=own_buffers)
             choice = choose_formats(device, camera.width, camera.height, camera.pixel_format, camera.framerate)
             heaps = consumers.heaps or own_buffers
-            decoded = () if choice.jpeg is None else _decoded_heaps(system, camera).names
+            decoded = () if choice.jpeg is None else _offered(system, camera, HeapUse.CAMERA).names
             own = choice.constraints(heaps.names, reserve_of(V4l2Controls(device).minimum_buffers()), '; '.join(heaps.reasons), decoded)
             return _of_driver(device, choice, replace(need, size=choice.size), own, consumers)
-        except ZcError:
-            return None
-        finally:
-            device.close()
+    except (ZcError, OSError):
+        return None
 
 
 def _of_driver(device: V4l2Device, choice: FormatChoice, need: PoolNeed, own: BufferConstraints, consumers: _Consumers) -> PoolNeed:
@@ -293,33 +274,36 @@ def _placed(need: PoolNeed, settings: BufferSettings) -> PoolNeed:
     return need if settings.heap is None or not uses_own_heap(need.camera) else need.in_heap(settings.heap.name)
 
 
+def _named_format(pixel_format: str, size: Size) -> FormatChoice:
+    """What a V4L2 camera would have that can't be asked: the format that is named, or NV12, as which anything else is counted."""
+    fourcc = NV12
+    with suppress(FormatError):  # 'auto', JPEGs, and names that check cameras.configured refuses
+        fourcc = from_v4l2(pixel_format).fourcc
+    return FormatChoice((FormatOffer(fourcc, LINEAR, fourcc),), None, size)
+
+
 def _computed(system: System, need: PoolNeed, consumers: _Consumers) -> PoolNeed:
-    """The pool of a camera that draws, and about that of one whose driver or pipeline can't be asked before it streams."""
+    """The pool of a camera that draws, and about that of one whose driver or pipeline can't be asked before it streams: of such a one the
+    memory isn't known, nor most often the format of its frames, so that consumers only count."""
     camera, size = need.camera, picture_size(system, need.camera)
-    drawn, drawing = draws(camera.camera), _drawing(camera.camera)
-    if drawing is None:  # which formats the frames have only the camera itself knows
+    drawing = _drawing(camera.camera)
+    if drawing is None:
         consumers = replace(consumers, stand_ins=list(map(counting_only, consumers.stand_ins)))
-    if not drawn:
+    if not draws(camera.camera):
         consumers = replace(consumers, accelerators=list(map(counting_only, consumers.accelerators)))
-    try:
-        named = camera.camera == 'v4l2' and camera.pixel_format != 'auto'
-        code = fourcc_code(camera.pixel_format) if named else NV12
-        fourcc = drawing.fourcc if drawing is not None else from_v4l2(code).fourcc if code not in JPEGS else NV12
-    except (ZcError, ValueError) as error:
-        return replace(need, size=size, slots=consumers.slots(reserve_of(0)), problem=str(error))
     held = reserve_of(0) if camera.camera == 'v4l2' else libcamera.RESERVE if camera.camera == 'libcamera' else pipeline_buffers.RESERVE
     if not all(size):
         return replace(need, slots=consumers.slots(held), problem='its picture size is not known before it streams; set width and height')
-    need = replace(need, size=size)
+    fourcc, need = NV12 if drawing is None else drawing.fourcc, replace(need, size=size)
     try:
-        if drawn:
+        if draws(camera.camera):
             assert consumers.heaps is not None, 'it draws into a heap'
             own = drawn_constraints(fourcc, size, consumers.heaps)
         elif camera.camera == 'v4l2':
-            own = FormatChoice((FormatOffer(fourcc, LINEAR, code),), None, size).constraints((need.memory,), held)
+            own = _named_format(camera.pixel_format, size).constraints((need.memory,), held)
         else:
             own = BufferConstraints('camera', formats=((fourcc, LINEAR),), heaps=(need.memory,), slots=held, min_size=size, max_size=size)
         settings = consumers.plan(own, size)
-    except NegotiationError as error:
+    except NegotiationError as error:  # or the size is one that nothing can have
         return replace(need, slots=consumers.slots(held), problem='its participants do not agree', refusal=str(error))
     return _placed(need, settings).of(settings.slots, settings.sizes())

@@ -41,7 +41,7 @@ CHECKS: tuple[Check, ...] = (
     Check('cameras.configured', camera_checks.configured_cameras),  # whether the parameter file's cameras offer what it asks for
     Check('cameras.calibration', camera_checks.calibrations),  # whether each camera's calibration file is there and fits
     Check('gstreamer.library', camera_checks.gstreamer_library),  # GStreamer, and its version
-    Check('gstreamer.elements', camera_checks.gstreamer_elements),  # the elements that matter, with the real names of their properties
+    Check('gstreamer.elements', camera_checks.gstreamer_elements),  # the elements that matter
     Check('gstreamer.pipeline', camera_checks.gstreamer_pipelines),  # whether the parameter file's pipelines can be made
     Check('libcamera.bindings', camera_checks.libcamera_bindings),  # libcamera's Python module and its cameras
     Check('metis.cards', accelerator_checks.metis_cards),  # Metis cards on PCI: driver bound, node there
@@ -54,7 +54,7 @@ CHECKS: tuple[Check, ...] = (
     Check('voyager.runtime', accelerator_checks.voyager_runtime),  # which interface, where, which release; the driver and programs it needs
     Check('voyager.toolchain', accelerator_checks.voyager_toolchain),  # before release 1.8: the compiler that loads a model
     Check('jetson.release', machine_checks.jetson_release),  # which Jetson Linux
-    Check('jetson.nvbufsurface', machine_checks.nvbufsurface),  # which generation, and whether its structs are those we know
+    Check('jetson.nvbufsurface', machine_checks.nvbufsurface),  # whether it loads, and its structs are those we know
     Check('jetson.vic', machine_checks.vic),  # the video image compositor's library
     Check('model.manifest', accelerator_checks.model_manifest),  # the parameter file's model: manifest and engine files
     Check('model.load', accelerator_checks.model_load),  # the model loaded on the accelerator that the inference node would choose

@@ -9,18 +9,22 @@ import ctypes
 import errno
 import os
 import platform
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from zc_perception.camera.v4l2.device import DeviceFile, OpenFile, programs_using
+from zc_perception.camera.v4l2.device import DeviceFile, programs_using
 from zc_perception.doctor.asking import ask
 from zc_perception.memory.heaps import Heap, open_heap
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.npu.axl.device import AxlDevice
 from zc_perception.npu.metis_card import HostTree
 
+# Checks run side by side, and some drivers let only one file have their node at a time.
+_VIDEO_TURN, _VIDEO_TURN_S = threading.Lock(), 5.0
 _STA_UNSYNC = 0x40
 _TIME_ERROR = 5
 # ``struct timex`` has 208 bytes on 64-bit Linux; ``modes`` is first, ``status`` an int behind four longs.
@@ -78,7 +82,7 @@ class System:
     machine: str = field(default_factory=platform.machine)
     user: int = field(default_factory=os.geteuid)
     open_node: Callable[[str], int] = _open_node
-    open_video: Callable[[str], DeviceFile] = OpenFile
+    open_video: Callable[[str], DeviceFile] = DeviceFile
     open_heap: Callable[[str], Heap] = _open_heap
     open_card: Callable[[str, Mapping[str, int], HostTree], AxlDevice] = _open_card
     ask: Callable[..., dict[str, Any]] = ask
@@ -104,6 +108,21 @@ class System:
     def host(self) -> HostTree:
         """Where Metis cards are looked for."""
         return HostTree(self.dev, self.sys)
+
+    @contextmanager
+    def video(self, node: str) -> Iterator[DeviceFile]:
+        """A V4L2 node, open in this block and for no other check meanwhile. If a check hangs in a driver, the others wait for it a few
+        seconds and then go on.
+
+        :raises OSError: it can't be opened.
+        """
+        mine = _VIDEO_TURN.acquire(timeout=_VIDEO_TURN_S)
+        try:
+            with closing(self.open_video(str(self.root / node.lstrip('/')))) as file:
+                yield file
+        finally:
+            if mine:
+                _VIDEO_TURN.release()
 
     def shown(self, path: Path | str) -> str:
         """A path as it is on the machine itself."""

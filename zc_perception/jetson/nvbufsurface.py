@@ -5,9 +5,9 @@
 * :class:`SurfaceCache` makes the library's object for one that came as a descriptor.
 
 Source: NvBufSurface pages of the *Jetson Linux API Reference* (R35.3.1 to R39.2). The head of ``NvBufSurface`` and of its parameters is
-the same in all of them. Their tails have grown, so that only element 0 of a list may be read. R36's own page wasn't found. So no struct is
-believed: what comes back is compared with what was asked for, and the structs are tried out on an image of our own before a camera's are
-read.
+the same in all of them. Their tails have grown, so that only element 0 of a list may be read. R36's own page wasn't found. So this
+module checks the structs: it makes an image of its own first, and compares what comes back with what was asked for, before it reads a
+camera's.
 """
 
 from __future__ import annotations
@@ -48,9 +48,25 @@ SURFACE_LIST_OFFSET = 24
 PLANE_PARAMS_OFFSET = 48
 # Numbers that no other field is likely to have.
 _TRIAL_SIZE = (646, 358)
+# What makes an image readable for the CPU, and how many numbers each takes.
+_FOR_CPU = {'NvBufSurfaceMap': 3, 'NvBufSurfaceUnMap': 2, 'NvBufSurfaceSyncForCpu': 2}
 # The descriptors that the library is given begin here.
 _HIGH_NUMBERS = 512
 assert Surface.surfaceList.offset == SURFACE_LIST_OFFSET and SurfaceParams.planeParams.offset == PLANE_PARAMS_OFFSET
+
+
+def load_library(who: str, name: str, *functions: str) -> ctypes.CDLL:
+    """A library of JetPack.
+
+    :raises AllocationError: it can't be loaded, or lacks one of the functions. The message begins with *who* needs it.
+    """
+    try:
+        library = ctypes.CDLL(name)
+        for function in functions:
+            getattr(library, function)
+    except (OSError, AttributeError) as error:
+        raise AllocationError(f'{who} {name} of JetPack: {error}') from error
+    return library
 
 
 class OwnedSurface:
@@ -91,12 +107,8 @@ class NvBufSurfaceHeap:
     name = 'nvbufsurface'
 
     def __init__(self, library: str | None = None) -> None:
-        try:
-            self._library = ctypes.CDLL(library or LIBRARY)
-            self._library.NvBufSurfaceDestroy.argtypes = [ctypes.POINTER(Surface)]
-            self._create = self._library.NvBufSurfaceCreate
-        except (OSError, AttributeError) as error:
-            raise AllocationError(f"heap 'nvbufsurface' needs {library or LIBRARY} of JetPack: {error}; use heap: auto") from error
+        self._library = load_library("heap 'nvbufsurface' needs", library or LIBRARY, 'NvBufSurfaceDestroy', 'NvBufSurfaceCreate')
+        self._library.NvBufSurfaceDestroy.argtypes = [SurfacePointer]
         # Releases before R35 lack it. It tells the library that this is a camera's memory.
         self._allocate = getattr(self._library, 'NvBufSurfaceAllocate', None)
 
@@ -136,7 +148,7 @@ class NvBufSurfaceHeap:
         if self._allocate is not None:
             status = self._allocate(ctypes.byref(surface), ctypes.c_uint32(1), ctypes.byref(AllocateParams(params=wanted, memtag=tag)))
         else:
-            status = self._create(ctypes.byref(surface), ctypes.c_uint32(1), ctypes.byref(wanted))
+            status = self._library.NvBufSurfaceCreate(ctypes.byref(surface), ctypes.c_uint32(1), ctypes.byref(wanted))
         if status != 0 or not surface:
             raise AllocationError(
                 f'libnvbufsurface could not allocate {fourcc_name(layout.fourcc)} {layout.width}x{layout.height} (status {status}); '
@@ -231,17 +243,13 @@ def check_structs(library: str | None = None) -> None:
     :raises AllocationError: the library isn't there or doesn't allocate, or its structs are others; the message says what stood there.
     """
     name = library or LIBRARY
-    try:
-        loaded = ctypes.CDLL(name)
-        create, destroy = loaded.NvBufSurfaceCreate, loaded.NvBufSurfaceDestroy
-    except (OSError, AttributeError) as error:
-        raise AllocationError(f'frames in NVMM memory need {name} of JetPack: {error}') from error
+    loaded = load_library('frames in NVMM memory need', name, 'NvBufSurfaceCreate', 'NvBufSurfaceDestroy')
     width, height = _TRIAL_SIZE
     wanted = CreateParams(
         width=width, height=height, colorFormat=NvBufSurfaceFormat.NV12_ER, layout=LAYOUT_PITCH, memType=MEM_SURFACE_ARRAY
     )
     pointer = ctypes.c_void_p()
-    status = create(ctypes.byref(pointer), ctypes.c_uint32(1), ctypes.byref(wanted))
+    status = loaded.NvBufSurfaceCreate(ctypes.byref(pointer), ctypes.c_uint32(1), ctypes.byref(wanted))
     if status != 0 or not pointer.value:
         raise AllocationError(
             f'{name} could not allocate a trial image of {width}x{height} (status {status}); see the kernel log for nvmap'
@@ -249,7 +257,7 @@ def check_structs(library: str | None = None) -> None:
     try:
         problem = _find_problem(pointer.value)
     finally:
-        destroy(pointer)
+        loaded.NvBufSurfaceDestroy(pointer)
     if problem:
         raise AllocationError(
             f'{name} has other structs than R35 to R39 ({problem}): frames of this release would be misread; report its version, '
@@ -258,7 +266,7 @@ def check_structs(library: str | None = None) -> None:
 
 
 def _find_problem(address: int) -> str:
-    """What isn't as it should be of the trial image; empty when everything is."""
+    """What is wrong with the trial image; empty if nothing is."""
     width, height = _TRIAL_SIZE
     try:
         surface = Surface.from_buffer_copy(_peek(address, ctypes.sizeof(Surface)))
@@ -304,18 +312,8 @@ class SurfaceImage:
     colorimetry: Colorimetry
 
 
-class _Entry:
-    """A surface, with the descriptor that the library knows it by; *owner* where it has to be destroyed."""
-
-    def __init__(self, fd: OwnedFd, pointer: ctypes._Pointer[Surface], owner: OwnedSurface | None) -> None:
-        self.pointer = pointer
-        self._fd = fd
-        self._owner = owner
-
-    def close(self) -> None:
-        if self._owner is not None:
-            self._owner.close()
-        self._fd.close()
+_Entry = tuple['ctypes._Pointer[Surface]', contextlib.ExitStack]
+"""A surface, and what ends with it: the descriptor that the library knows it by, and the surface itself where it was imported."""
 
 
 class SurfaceCache:
@@ -332,11 +330,9 @@ class SurfaceCache:
     """
 
     def __init__(self, library: str | None = None) -> None:
-        try:
-            self.library = ctypes.CDLL(library or LIBRARY)
-            self.library.NvBufSurfaceDestroy.argtypes = [SurfacePointer]
-        except (OSError, AttributeError) as error:
-            raise AllocationError(f'the VIC needs {library or LIBRARY} of JetPack: {error}') from error
+        self.library = load_library('the VIC needs', library or LIBRARY, 'NvBufSurfaceDestroy', *_FOR_CPU)
+        for name in ('NvBufSurfaceDestroy', *_FOR_CPU):
+            getattr(self.library, name).argtypes = [SurfacePointer, *[ctypes.c_int] * _FOR_CPU.get(name, 0)]
         self._from_fd = getattr(self.library, 'NvBufSurfaceFromFd', None)
         self._import = getattr(self.library, 'NvBufSurfaceImport', None)
         self._entries: dict[tuple[BufferIdentity, ImageLayout], _Entry] = {}
@@ -359,43 +355,32 @@ class SurfaceCache:
                 )
             entry = self._entries[key] = self._open(image)
             buffer.tell_end(self._ended.put)
-        return entry.pointer
+        return entry[0]
 
     def _open(self, image: SurfaceImage) -> _Entry:
-        color_format = int(nvbufsurface_format(image.layout.fourcc, image.colorimetry))
-        fd = OwnedFd(fcntl.fcntl(image.buffers[0].fileno(), fcntl.F_DUPFD_CLOEXEC, _HIGH_NUMBERS))
-        try:
-            pointer = SurfacePointer()
-            if self._from_fd is not None and self._from_fd(ctypes.c_int(fd.fileno()), ctypes.byref(pointer)) == 0 and pointer:
-                _check(pointer, image.layout, color_format)
-                return _Entry(fd, pointer, None)
-            parameters = map_params(image, fd.fileno(), color_format)
-            pointer = SurfacePointer()
-            if self._import is not None and self._import(ctypes.byref(pointer), ctypes.byref(parameters)) == 0 and pointer:
-                owner = OwnedSurface(self.library, pointer)
-                try:
-                    _check(pointer, image.layout, color_format)
-                except BaseException:
-                    owner.close()
-                    raise
-                return _Entry(fd, pointer, owner)
-        except BaseException:
-            fd.close()
-            raise
-        fd.close()
         buffer = image.buffers[0]
-        raise AcceleratorError(
-            f'libnvbufsurface does not know buffer {buffer.identity.inode} ({buffer.heap}) and '
-            + ('refuses to import it' if self._import is not None else 'this release has no NvBufSurfaceImport')
-            + '; use heap: nvbufsurface or a camera that delivers such buffers'
-        )
+        color_format = int(nvbufsurface_format(image.layout.fourcc, image.colorimetry))
+        with contextlib.ExitStack() as opened:
+            fd = opened.enter_context(OwnedFd(fcntl.fcntl(buffer.fileno(), fcntl.F_DUPFD_CLOEXEC, _HIGH_NUMBERS)))
+            pointer = SurfacePointer()
+            if self._from_fd is None or self._from_fd(ctypes.c_int(fd.fileno()), ctypes.byref(pointer)) != 0 or not pointer:
+                pointer, parameters = SurfacePointer(), map_params(image, fd.fileno(), color_format)
+                if self._import is None or self._import(ctypes.byref(pointer), ctypes.byref(parameters)) != 0 or not pointer:
+                    raise AcceleratorError(
+                        f'libnvbufsurface does not know buffer {buffer.identity.inode} ({buffer.heap}) and '
+                        + ('refuses to import it' if self._import is not None else 'this release has no NvBufSurfaceImport')
+                        + '; use heap: nvbufsurface or a camera that delivers such buffers'
+                    )
+                opened.enter_context(contextlib.closing(OwnedSurface(self.library, pointer)))
+            _check(pointer, image.layout, color_format)
+            return pointer, opened.pop_all()
 
     def tidy(self) -> None:
         """Let go of buffers whose owners have given them up."""
         while not self._ended.empty():
             identity = self._ended.get()
             for key in [key for key in self._entries if key[0] == identity]:
-                self._entries.pop(key).close()
+                self._entries.pop(key)[1].close()
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -403,8 +388,8 @@ class SurfaceCache:
     def close(self) -> None:
         """Let go of everything."""
         entries, self._entries = self._entries, {}
-        for entry in entries.values():
-            entry.close()
+        for _, opened in entries.values():
+            opened.close()
 
 
 def map_params(image: SurfaceImage, fd: int, color_format: int) -> MapParams:

@@ -1,7 +1,7 @@
 """The video image compositor (VIC) of a Jetson: scales, converts colours and layouts between NvBufSurface images, without the CPU.
 
-Camera and decoder images are often block-linear, and their memory is slow to read for a CPU; one pass of the VIC makes a small linear one
-of them.
+Camera and decoder images are often block-linear, and a CPU reads their memory slowly. One pass of the VIC turns such an image into
+a small linear one.
 
 Source: NvBufSurfTransform pages of the *Jetson Linux API Reference* (R35.3.1, R35.6). Tested against a double of the library
 (``test/doubles/nvbufsurftransform.c``), not on a Jetson.
@@ -33,7 +33,7 @@ from zc_perception.jetson.abi import (
     TransformParams,
     TransformRect,
 )
-from zc_perception.jetson.nvbufsurface import NvBufSurfaceHeap, OwnedSurface, SurfaceCache, SurfaceImage
+from zc_perception.jetson.nvbufsurface import NvBufSurfaceHeap, OwnedSurface, SurfaceCache, SurfaceImage, load_library
 from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry
 from zc_perception.pixel.fourcc import fourcc_name
 from zc_perception.pixel.layout import ImageLayout, compute_layout
@@ -121,24 +121,11 @@ class Vic:
     def __init__(self, library: str | None = None, surface_library: str | None = None) -> None:
         self._heap = NvBufSurfaceHeap(surface_library)
         self._surfaces = SurfaceCache(surface_library)
-        name = library or TRANSFORM_LIBRARY
-        try:
-            self._library = ctypes.CDLL(name)
-            self._transform = self._library.NvBufSurfTransform
-            self._configure = self._library.NvBufSurfTransformSetSessionParams
-        except (OSError, AttributeError) as error:
-            raise AllocationError(f'the VIC needs {name} of JetPack: {error}') from error
+        names = ('NvBufSurfTransform', 'NvBufSurfTransformSetSessionParams')
+        loaded = load_library('the VIC needs', library or TRANSFORM_LIBRARY, *names)
+        self._transform, self._configure = (getattr(loaded, name) for name in names)
         self._transform.argtypes = [SurfacePointer, SurfacePointer, ctypes.POINTER(TransformParams)]
         self._configure.argtypes = [ctypes.POINTER(TransformConfigParams)]
-        for function, arguments in (
-            ('NvBufSurfaceMap', [SurfacePointer, ctypes.c_int, ctypes.c_int, ctypes.c_int]),
-            ('NvBufSurfaceUnMap', [SurfacePointer, ctypes.c_int, ctypes.c_int]),
-            ('NvBufSurfaceSyncForCpu', [SurfacePointer, ctypes.c_int, ctypes.c_int]),
-        ):
-            try:
-                getattr(self._surfaces.library, function).argtypes = arguments
-            except AttributeError as error:
-                raise AllocationError(f'libnvbufsurface lacks {function}: {error}') from error
         # A session's parameters belong to the thread that sets them.
         self._sessions = threading.local()
 

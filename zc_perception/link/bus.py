@@ -35,14 +35,12 @@ class Granted:
 
     :param holder: its name among the holders of the pool's leases; nobody else in that pool has it.
     :param window: frames that it may hold at the same time; ``None``: as many as it likes.
-    :param depth: so many frames may wait in its queue besides; the newest ones do.
     :param asked: the window that it asked for, which may be larger.
     :param number: no other promise has the same one.
     """
 
     holder: str
     window: int | None
-    depth: int
     asked: int | None
     number: int
 
@@ -55,7 +53,7 @@ class LocalWindows:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._pool: weakref.ref[BufferPool] | None = None
+        self._pool: Callable[[], BufferPool | None] = lambda: None
         self._granted: dict[BusSubscription[Any], Granted] = {}
         self._refused: set[BusSubscription[Any]] = set()
 
@@ -65,7 +63,7 @@ class LocalWindows:
         :returns: by holder who may get frames, its name in the pool.
         """
         with self._lock:
-            if self._pool is None or self._pool() is not pool:
+            if self._pool() is not pool:
                 self._take_back(self._granted)
                 self._pool = weakref.ref(pool)
             self._take_back([holder for holder in self._granted if holder not in holders])
@@ -84,12 +82,12 @@ class LocalWindows:
     def _grant(self, pool: BufferPool, holder: BusSubscription[Any], before: Granted | None) -> None:
         """Lock held."""
         name = before.holder if before is not None else pool.free_name(holder.holder)
-        window, depth = holder.held, holder.qos.depth
+        window, depth = holder.held, holder.qos.depth or _KEEP_ALL_DEPTH
         if window is not None:
-            window, depth = pool.grant(
+            window, _ = pool.grant(
                 name,
                 window,
-                depth or _KEEP_ALL_DEPTH,
+                depth,
                 on_room=holder.go_on,
                 lossless=holder.qos.depth is None,
                 alone=True,
@@ -99,11 +97,11 @@ class LocalWindows:
                 self._refused.add(holder)
                 self._granted.pop(holder, None)
                 return
-        self._granted[holder] = Granted(name, window, depth or 0, holder.held, next(_numbers))
+        self._granted[holder] = Granted(name, window, holder.held, next(_numbers))
 
     def _take_back(self, holders: Collection[BusSubscription[Any]]) -> None:
         """Lock held."""
-        pool = None if self._pool is None else self._pool()
+        pool = self._pool()
         for holder in list(holders):
             granted = self._granted.pop(holder)
             if pool is not None:
@@ -116,21 +114,21 @@ class LocalWindows:
 
     def refused(self, holder: BusSubscription[Any]) -> str:
         """Why *holder* gets nothing; empty if it does, or may."""
-        pool = None if self._pool is None else self._pool()
+        pool = self._pool()
         if pool is None or holder not in self._refused:
             return ''
         return f"{max(0, pool.unpromised)} of {len(pool.slots)} slots are not promised to others; raise 'slots', or end other consumers"
 
     def in_hand(self, holder: BusSubscription[Any]) -> tuple[tuple[int, float], ...]:
         """See :meth:`BufferPool.in_hand`."""
-        pool, granted = None if self._pool is None else self._pool(), self._granted.get(holder)
+        pool, granted = self._pool(), self._granted.get(holder)
         return () if pool is None or granted is None else pool.in_hand(granted.holder)
 
     def end(self) -> None:
         """The publisher has ended."""
         with self._lock:
             self._take_back(self._granted)
-            self._pool = None
+            self._pool = lambda: None
 
 
 @dataclass(frozen=True)
@@ -141,12 +139,8 @@ class LinkQos:
     reliable: bool = True
     transient_local: bool = False
 
-    def accepts(self, offered: LinkQos) -> bool:
-        """Whether a subscription with this profile matches a publisher that offers *offered*, by the rules of DDS."""
-        return not self.mismatch(offered)
-
     def mismatch(self, offered: LinkQos) -> str:
-        """Which policy keeps this subscription from matching *offered*, in words; empty when none does."""
+        """Which policy keeps a subscription with this profile from a publisher that offers *offered*, by the rules of DDS; empty: none."""
         if self.reliable and not offered.reliable:
             return 'the publisher is best effort, the subscription wants reliable'
         if self.transient_local and not offered.transient_local:
@@ -216,7 +210,6 @@ class BusPublisher(Generic[T]):
     pool_of: Callable[[T], Any] | None = None
     matched: tuple[BusSubscription[T], ...] = ()
     windows: LocalWindows = field(default_factory=LocalWindows)
-    number: int = field(default_factory=lambda: next(_numbers))
     history: deque[T] = field(default_factory=deque)
     gone: bool = False
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -254,7 +247,7 @@ class BusPublisher(Generic[T]):
                 before.set_quota(self._historian, None)
             if isinstance(pool, BufferPool):
                 # The newest objects, which wait for subscriptions as well; one more before the oldest goes.
-                pool.set_quota(self._historian, 0, depth=(self.qos.depth or 0) + 1, overcommit=True)
+                pool.set_quota(self._historian, 0, depth=(self.qos.depth or 0) + 1)
         self.settle()
 
     def settle(self) -> None:
@@ -310,6 +303,12 @@ class BusPublisher(Generic[T]):
             return ''
         return self.objection(subscription.consumer)
 
+    def matches(self, subscription: BusSubscription[T]) -> bool:
+        """Two custom types for one ROS type don't meet here but through the message, as in REP 2007."""
+        types = self.custom_type, subscription.custom_type
+        fits = not subscription.qos.mismatch(self.qos) and (None in types or types[0] is types[1])
+        return fits and not self.misfit(subscription)
+
     def rematch(self, subscriptions: tuple[BusSubscription[T], ...]) -> None:
         """From the bus: who is matched from now on. Newcomers that ask for it get the history first."""
         if not self.qos.transient_local:
@@ -324,11 +323,6 @@ class BusPublisher(Generic[T]):
                 if newcomer not in served and newcomer.qos.transient_local:
                     for item in tuple(self.history):
                         self._give(item, newcomer, holder)
-
-    def kept(self) -> tuple[T, ...]:
-        """The history, oldest first: still this publisher's leases."""
-        with self._lock:
-            return tuple(self.history)
 
     def forget(self) -> None:
         """Release the history, for good."""
@@ -407,24 +401,12 @@ class InProcessBus:
         """Lock held: publishers read their tuple without it, so it is replaced, never changed."""
         subscriptions = self._subscriptions.get(key, [])
         for publisher in self._publishers.get(key, []):
-            publisher.rematch(tuple(s for s in subscriptions if _match(publisher, s)))
+            publisher.rematch(tuple(s for s in subscriptions if publisher.matches(s)))
 
     def publishers(self, key: BusKey) -> tuple[BusPublisher[Any], ...]:
         """Publishers under *key*."""
         with self._lock:
             return tuple(self._publishers.get(key, ()))
-
-    def subscriptions(self, key: BusKey) -> tuple[BusSubscription[Any], ...]:
-        """Subscriptions under *key*."""
-        with self._lock:
-            return tuple(self._subscriptions.get(key, ()))
-
-
-def _match(publisher: BusPublisher[Any], subscription: BusSubscription[Any]) -> bool:
-    """Two custom types for one ROS type don't meet here but through the message, as in REP 2007."""
-    types = publisher.custom_type, subscription.custom_type
-    fits = subscription.qos.accepts(publisher.qos) and (None in types or types[0] is types[1])
-    return fits and not publisher.misfit(subscription)
 
 
 BUS = InProcessBus()

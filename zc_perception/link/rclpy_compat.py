@@ -45,36 +45,21 @@ def refuses_guard_conditions(executor: Executor | None) -> bool:
     return executor is not None and type(executor).__name__ == 'EventsExecutor'
 
 
-class _Weakly:
-    """Calls a method if its object is still there."""
-
-    def __init__(self, method: Callable[[], object]) -> None:
-        self._method = weakref.WeakMethod(method)
-
-    def __call__(self) -> None:
-        method = self._method()
-        if method is not None:
-            method()
-
-
 def call_soon(executor: Executor, function: Callable[[], object]) -> None:
     """Run *function* on the executor's thread; not at all if that is shutting down. Any thread may call this.
 
     A method's object is not kept alive for it: the executor keeps tasks that are done until it wakes up the next time.
     """
     if inspect.ismethod(function):
-        function = _Weakly(function)
+        method = weakref.WeakMethod(function)
+        function = lambda: (found := method()) and found()  # noqa: E731
     with contextlib.suppress(*_GONE):
         executor.create_task(function)
 
 
 def wake_up(executor: Executor) -> None:
     """Have the executor look at its tasks: at a coroutine it looks only when something wakes it. Any thread may call this."""
-    call_soon(executor, _nothing)
-
-
-def _nothing() -> None:
-    pass
+    call_soon(executor, lambda: None)
 
 
 def trigger(guard: Any) -> None:
@@ -244,7 +229,7 @@ def begin_lifecycle(node: Any, lock: threading.RLock, refused: Callable[[str], o
         def run() -> None:
             change(request, response)
             done.set_result(True)
-            call_soon(executor, lambda: None)  # tasks are looked at when the executor wakes
+            wake_up(executor)
 
         threading.Thread(target=run, name=f'transition of {node.get_name()}', daemon=True).start()
         await done

@@ -35,7 +35,8 @@ class Leased(Protocol):
     def release(self) -> None:
         """Give it back.
 
-        :raises BufferError: something still looks at its memory.
+        :raises BufferError: something still looks at its memory. Then it has to end by itself; ``release_when_unseen`` is called if the
+            type has that.
         """
 
 
@@ -55,7 +56,9 @@ class TypeAdapter(Generic[CustomT]):
     The topic's type is always the ROS type, as in REP 2007. Within a process objects pass as they are, and nothing is converted.
 
     **Owner.** All subscribers in a process get the very same object, so nobody may change it after it was published. A type that has
-    the methods of :class:`Leased`, as :class:`Frame` has, gives each subscriber a lease of its own instead.
+    the methods of :class:`Leased`, as :class:`Frame` has, gives each subscriber a lease of its own instead. If a callback keeps a view
+    of the memory, ``release`` raises BufferError and is not called again. A type whose views may be kept has the method
+    ``release_when_unseen`` too, which is called then.
 
     **Threads.** A publisher calls *to_ros* on a thread of its own. A subscription calls *to_custom* on its node's executor. A
     publisher that is given a ROS message calls *to_custom* in ``publish``.
@@ -89,35 +92,15 @@ class TypeAdapter(Generic[CustomT]):
         if self.leased:
             item.release()  # type: ignore[attr-defined]
 
-
-class Releaser(Generic[CustomT]):
-    """Ends objects; those of which somebody keeps a view are ended later: as soon as the last view is gone, if the type can do that
-    (``release_when_unseen``), else at the next call. Not thread-safe."""
-
-    def __init__(self, adapter: TypeAdapter[CustomT]) -> None:
-        self._adapter = adapter
-        self._lingering: list[CustomT] = []
-
     def end(self, item: CustomT) -> BufferError | None:
-        """Release *item*, or say why that has to wait."""
-        if self._lingering:
-            self.retry()
+        """For links: end an object that somebody had. If a view of its memory was kept, say so; then it ends with the last view, if its
+        type can do that (``release_when_unseen``, as frames can).
+        """
         try:
-            self._adapter.release(item)
+            self.release(item)
         except BufferError as error:
-            later = getattr(item, 'release_when_unseen', None)
-            if later is not None:
-                later()
-            else:
-                self._lingering.append(item)
+            end_later = getattr(item, 'release_when_unseen', None)
+            if end_later is not None:
+                end_later()
             return error
         return None
-
-    def retry(self) -> None:
-        """Release what had to wait, as far as that is possible now."""
-        for item in self._lingering[:] if self._lingering else ():
-            try:
-                self._adapter.release(item)
-            except BufferError:
-                continue
-            self._lingering.remove(item)

@@ -81,10 +81,9 @@ class DmaBuf:
     :param kind: what the descriptor is.
     :param heap: the allocator's name, for diagnostics.
     :param writable: whether the CPU may map it for writing; an O_RDONLY descriptor never may.
-    :param keeper: closed after the buffer.
     """
 
-    def __init__(self, fd: OwnedFd, kind: BufferKind, heap: str, *, writable: bool = True, keeper: Keeper | None = None) -> None:
+    def __init__(self, fd: OwnedFd, kind: BufferKind, heap: str, *, writable: bool = True) -> None:
         try:
             status = os.fstat(fd.fileno())
             access = fcntl.fcntl(fd.fileno(), fcntl.F_GETFL) & os.O_ACCMODE
@@ -98,7 +97,7 @@ class DmaBuf:
         self.heap = heap
         self.writable = writable and access == os.O_RDWR
         self.identity = BufferIdentity(status.st_dev, status.st_ino)
-        self._keeper = keeper
+        self._keeper: Keeper | None = None
         self._end_listeners: list[Callable[[BufferIdentity], None]] = []
         self._mapping: mmap.mmap | None = None
         # The mapping as memory, made with it and ended with it, so that a frame's CPU access takes no lock.
@@ -116,6 +115,7 @@ class DmaBuf:
         :param expected_size: bytes that it must at least have, as its sender announced.
         :param writable: whether the CPU is going to write to it.
         :param heap: the allocator's name where it is known; otherwise ``foreign/`` and the exporter.
+        :param keeper: closed after the buffer.
         :raises AllocationError: it is something else, too small, or can't be written although it has to be. The message says which.
         """
         try:
@@ -216,16 +216,16 @@ class DmaBuf:
         self._sync(int(access) | abi.DMA_BUF_SYNC_END)
 
     @contextlib.contextmanager
-    def cpu_access(self, access: CpuAccess, timeout_s: float = CPU_ACCESS_TIMEOUT_S) -> Iterator[mmap.mmap]:
+    def cpu_access(self, access: CpuAccess) -> Iterator[mmap.mmap]:
         """The mapping, between SYNC START and SYNC END.
 
         :raises AllocationError: the exporter refuses mmap, or *access* has WRITE and the buffer is read-only.
-        :raises AcceleratorError: a device hasn't finished with it after *timeout_s*.
+        :raises AcceleratorError: a device hasn't finished with it in time.
         """
         if access & CpuAccess.WRITE and not self.writable:
             raise AllocationError(f'buffer {self.identity.inode} ({self.heap}) is read-only here; ask for CpuAccess.READ')
         mapping = self.mapping()
-        self.begin_cpu_access(access, timeout_s)
+        self.begin_cpu_access(access)
         try:
             yield mapping
         finally:

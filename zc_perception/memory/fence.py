@@ -10,7 +10,6 @@ Source: ``include/uapi/linux/sync_file.h``, ``drivers/dma-buf/sync_file.c``, eve
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import fcntl
 import math
 import os
@@ -18,10 +17,9 @@ import select
 import threading
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Protocol
 
-from zc_perception.errors import AcceleratorError
+from zc_perception.errors import AcceleratorError, DeviceLostError
 from zc_perception.memory import kernel_abi as abi
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.memory.timer import Timer, timer_spec
@@ -116,7 +114,9 @@ class EventFence:
         if not self.wait(0.0):
             raise AcceleratorError('the fence has not signalled')
         if self._error is not None:
-            raise AcceleratorError(f'the job failed: {self._error}') from self._error
+            # A lost device stays one: whoever checks has to do more than to give the job up.
+            kind = DeviceLostError if isinstance(self._error, DeviceLostError) else AcceleratorError
+            raise kind(f'the job failed: {self._error}') from self._error
 
     def close(self) -> None:
         """See :class:`Fence`."""
@@ -176,40 +176,6 @@ class DeadlineFence:
                 self._timer = None
 
 
-@dataclass(frozen=True)
-class FenceInfo:
-    """One fence within a sync_file: whose, and what became of it.
-
-    :param status: 1 signalled, 0 pending, negative errno for an error.
-    :param timestamp_ns: when it signalled, in ns of CLOCK_MONOTONIC; 0 while pending.
-    """
-
-    driver: str
-    timeline: str
-    status: int
-    timestamp_ns: int
-
-
-@dataclass(frozen=True)
-class SyncFileInfo:
-    """What SYNC_IOC_FILE_INFO says. ``status``: 1 all signalled, 0 pending, negative errno for an error."""
-
-    name: str
-    status: int
-    fences: tuple[FenceInfo, ...]
-
-    @property
-    def timestamp_ns(self) -> int:
-        """When the last of its fences signalled, in ns of CLOCK_MONOTONIC; 0 while one is pending."""
-        if any(fence.status == 0 for fence in self.fences):
-            return 0
-        return max((fence.timestamp_ns for fence in self.fences), default=0)
-
-
-def _text(raw: bytes) -> str:
-    return raw.split(b'\0', 1)[0].decode(errors='replace')
-
-
 class SyncFile:
     """A driver's fence. An error fence polls readable too, so that its status has always to be read."""
 
@@ -232,7 +198,7 @@ class SyncFile:
         fcntl.ioctl(first.fileno(), abi.SYNC_IOC_MERGE, argument)
         merged = cls(OwnedFd(abi.SYNC_MERGE_DATA.unpack(argument)[2]))
         # Looked at after merging: what is pending now was pending then, and is part of it.
-        merged._merged_error = min(0, *(part._merged_error or part._status() for part in (first, second)))
+        merged._merged_error = min(0, *(part._merged_error or part.status() for part in (first, second)))
         return merged
 
     def fileno(self) -> int:
@@ -249,34 +215,15 @@ class SyncFile:
         """See :class:`Fence`."""
         return poll_fd(self._fd.fileno(), select.POLLIN, timeout_s)
 
-    def _status(self) -> int:
+    def status(self) -> int:
+        """What SYNC_IOC_FILE_INFO says: 1 all of its fences have signalled, 0 pending, negative errno for an error."""
         header = bytearray(abi.SYNC_FILE_INFO.pack(b'', 0, 0, 0, 0, 0))
         fcntl.ioctl(self.fileno(), abi.SYNC_IOC_FILE_INFO, header)
         return int(abi.SYNC_FILE_INFO.unpack(header)[1])
 
-    def info(self) -> SyncFileInfo:
-        """Its status, and that of each of its fences with driver and timeline."""
-        header = bytearray(abi.SYNC_FILE_INFO.pack(b'', 0, 0, 0, 0, 0))
-        fcntl.ioctl(self.fileno(), abi.SYNC_IOC_FILE_INFO, header)
-        count = abi.SYNC_FILE_INFO.unpack(header)[3]
-        table = ctypes.create_string_buffer(abi.SYNC_FENCE_INFO.size * max(1, count))
-        if count:
-            # The number can only have become smaller since; the second answer's status belongs to its table.
-            header = bytearray(abi.SYNC_FILE_INFO.pack(b'', 0, 0, count, 0, ctypes.addressof(table)))
-            fcntl.ioctl(self.fileno(), abi.SYNC_IOC_FILE_INFO, header)
-        name, status, _, count, _, _ = abi.SYNC_FILE_INFO.unpack(header)
-        entries = [abi.SYNC_FENCE_INFO.unpack_from(table, i * abi.SYNC_FENCE_INFO.size) for i in range(count)]
-        fences = tuple(FenceInfo(_text(driver), _text(timeline), state, stamp) for timeline, driver, state, _, stamp in entries)
-        return SyncFileInfo(_text(name), status, fences)
-
-    @property
-    def timestamp_ns(self) -> int:
-        """When it signalled, in ns of CLOCK_MONOTONIC; 0 while pending. The driver's own time, not that of whoever noticed."""
-        return self.info().timestamp_ns
-
     def check(self) -> None:
         """See :class:`Fence`."""
-        status = self._status()
+        status = self.status()
         if status == 0:
             raise AcceleratorError('the fence has not signalled')
         error = min(status, self._merged_error)

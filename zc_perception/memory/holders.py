@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from zc_perception.errors import ConfigError
-
 SPARE = 2
 """So many slots a promise leaves for whoever comes next, where it can."""
 # A second frame in hand is a convenience for who named no needs. Three and more are asked for on purpose.
@@ -51,12 +49,10 @@ class HolderAccounts:
 
     A holder without leases and without a quota leaves nothing behind: consumers come and go for as long as a vehicle drives.
 
-    :param pool_name: for messages.
     :param reserve: slots that are promised to nobody: what the driver needs queued, and what the producer has in flight.
     """
 
-    def __init__(self, pool_name: str, reserve: int) -> None:
-        self._pool_name = pool_name
+    def __init__(self, reserve: int) -> None:
         self.reserve = reserve
         self.accounts: dict[str, Account] = {}
         self.refused_total = 0
@@ -91,28 +87,15 @@ class HolderAccounts:
         return self._promises(account for account in self.accounts.values() if account.holder != holder)
 
     def set_quota(
-        self, holder: str, window: int | None, depth: int, slots: int, overcommit: bool, on_room: Callable[[], object] | None = None
+        self, holder: str, window: int | None, depth: int, on_room: Callable[[], object] | None = None
     ) -> Callable[[], object] | None:
         """See :meth:`BufferPool.set_quota`.
 
         :returns: what tells the holder that it may be handed a frame again; for the caller to call without the lock.
-        :raises ConfigError: negative, or more than is left of *slots*.
         """
         if window is None:
             self.forget(holder)
             return None
-        if window < 0 or depth < 0:
-            raise ConfigError(
-                f"pool of {self._pool_name}: a quota of {min(window, depth)} leases for '{holder}'; 0 or more, or None for no limit"
-            )
-        windows, deepest = self._others(holder)
-        least = windows + self.reserve + max(deepest, depth)
-        if not overcommit and least + window > slots:
-            raise ConfigError(
-                f"pool of {self._pool_name}: a quota of {window} leases for '{holder}' is more than is left: of {slots} slots "
-                f'{windows + deepest} are promised to others and {self.reserve} reserved for the producer; '
-                f'ask for at most {max(0, slots - least)}, or configure more slots'
-            )
         account = self.accounts.get(holder)
         if account is None:
             account = self.accounts[holder] = Account(holder)
@@ -149,7 +132,7 @@ class HolderAccounts:
             elif window > room:
                 window = max(min(_CONVENIENT, room), room - SPARE)
             depth = min(depth, max(1, deepest, deepest + left - window - SPARE))
-        self.set_quota(holder, window, depth, slots, True, on_room)
+        self.set_quota(holder, window, depth, on_room)
         return window, depth
 
     def forget(self, holder: str) -> None:
@@ -161,17 +144,6 @@ class HolderAccounts:
         account.waits = account.lossless = False
         if not account.frames:
             del self.accounts[holder]
-
-    def check_room(self, slots: int) -> None:
-        """
-        :raises ConfigError: *slots* are too few for what is promised and reserved.
-        """
-        if self.promised + self.reserve > slots:
-            promises = ', '.join(f'{holder} {frames}' for holder, frames in sorted(self.quotas.items()))
-            raise ConfigError(
-                f'pool of {self._pool_name}: {slots} slots are too few for the quotas ({promises or "none"}) and the {self.reserve} '
-                f'reserved for the producer; use {self.promised + self.reserve} slots, or lower the quotas first'
-            )
 
     @property
     def must_wait(self) -> bool:

@@ -30,7 +30,6 @@ SYNC_IOC_MERGE = 0xC0303E03
 SYNC_IOC_FILE_INFO = 0xC0383E04
 SYNC_MERGE_DATA = struct.Struct('<32siiII')
 SYNC_FILE_INFO = struct.Struct('<32siIIIQ')
-SYNC_FENCE_INFO = struct.Struct('<32s32siIQ')
 SYNC_NAME_LEN = 32
 
 # Python's fcntl module has these from 3.11 on (FUTURE_WRITE from 3.12).

@@ -18,7 +18,7 @@ import threading
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
@@ -93,7 +93,7 @@ class Slot:
 
     :param index: its place in the pool; the index of a driver's buffer.
     :param buffer_uid: names these buffers and no others; what replaces them has another one.
-    :param layout: where each plane lies in the buffers. The pool's own layout may be a newer one.
+    :param layout: where each plane lies in the buffers.
     :param generation: counts the uses of this place; it never goes back, not even when the buffers are replaced.
     :param leases: by number, what keeps it from being reused.
     :param fences: release fences of leases that were dropped.
@@ -168,20 +168,19 @@ class PoolStatistics:
 
     :param slots: how many the pool has; replacements under way count.
     :param states: how many of them are in which state.
-    :param holders: leases by holder, those on slots of an earlier configuration too.
+    :param holders: leases by holder.
     :param exhausted: frames that found no free slot.
     :param refused_by_quota: by holder, for as long as it has a quota.
     :param abandoned: leases that nobody released.
     :param retired: slots given up because a release fence stayed pending, or a quarantine could not be made.
-    :param ending: slots of an earlier configuration whose frames are still held: memory on top of *slots*.
     :param quotas: what is promised to whom.
     :param reserve: what the producer keeps for itself.
     :param refused: all refusals ever.
     :param fence_errors: release fences that signalled an error.
     :param revoked: leases taken back from dead holders.
-    :param replacement_failures: how often no buffers could be had for a retired slot.
-    :param callback_failures: exceptions out of ``on_free`` and retire listeners.
-    :param last_failure: the text of the latest of those two kinds; empty without.
+    :param failures: how often no buffers could be had for a retired slot, and exceptions out of ``on_free``, retire listeners and
+        quarantines.
+    :param last_failure: the text of the latest; empty without.
     """
 
     slots: int
@@ -191,30 +190,23 @@ class PoolStatistics:
     refused_by_quota: dict[str, int]
     abandoned: int
     retired: int
-    ending: int = 0
     quotas: dict[str, int] = field(default_factory=dict)
     reserve: int = 0
     refused: int = 0
     fence_errors: int = 0
     revoked: int = 0
-    replacement_failures: int = 0
-    callback_failures: int = 0
+    failures: int = 0
     last_failure: str = ''
 
 
 @dataclass(frozen=True)
 class Holding:
-    """One lease as others see it.
-
-    :param held_s: for how long.
-    :param ending: the slot belongs to an earlier configuration.
-    """
+    """One lease as others see it, and for how long it has been held."""
 
     holder: str
     index: int
     generation: int
     held_s: float
-    ending: bool
 
 
 def mapped(allocate: Allocate) -> Allocate:
@@ -236,39 +228,29 @@ def mapped(allocate: Allocate) -> Allocate:
 
 
 class SlotSource:
-    """Makes slots. Every configuration of a pool has one; all of them share the names.
+    """Makes a pool's slots.
 
-    :param uid: the upper half of every ``buffer_uid`` of the pool.
-    :param serials: the lower half of the next one.
+    ``uid`` is the upper half of every ``buffer_uid`` of the pool. It is random: no two pools of a host use the same names.
     """
 
-    def __init__(self, pool_name: str, layout: ImageLayout, allocate: Allocate, uid: int, serials: Iterator[int]) -> None:
+    def __init__(self, pool_name: str, layout: ImageLayout, allocate: Allocate) -> None:
         self.pool_name = pool_name
         self.layout = layout
-        self.uid = uid
+        self.uid = random.SystemRandom().getrandbits(31)
         self._allocate = allocate
-        self._serials = serials
-
-    @classmethod
-    def first(cls, pool_name: str, layout: ImageLayout, allocate: Allocate) -> SlotSource:
-        """That of a new pool, with a random *uid*: no two pools of a host use the same names."""
-        return cls(pool_name, layout, allocate, random.SystemRandom().getrandbits(31), itertools.count(1))
-
-    def next(self, layout: ImageLayout, allocate: Allocate) -> SlotSource:
-        """That of the pool's next configuration."""
-        return SlotSource(self.pool_name, layout, allocate, self.uid, self._serials)
+        self._serials = itertools.count(1)
 
     def made(self, slot: Slot) -> bool:
-        """Whether *slot* is of this pool, of whichever configuration."""
+        """Whether *slot* is of this pool."""
         return slot.buffer_uid >> 32 == self.uid
 
-    def slot(self, index: int) -> Slot:
-        """One slot with fresh buffers.
+    def slot(self, index: int, buffers: Buffers | None = None) -> Slot:
+        """One slot with fresh buffers, or over *buffers*, which are owned from here on and closed when this raises.
 
         :raises AllocationError: there is no memory; or whatever else the allocator raises.
         :raises LayoutError: the layout doesn't fit the buffers.
         """
-        buffers = self._allocate()
+        buffers = buffers or self._allocate()
         try:
             validate_layout(self.layout, [buffer.size for buffer in buffers])
         except BaseException:
@@ -287,7 +269,7 @@ class SlotSource:
                 )
 
     def slots(self, count: int) -> list[Slot]:
-        """All slots of a configuration, or none: what was allocated before a failure is closed again. Raises as :meth:`slot`.
+        """All slots, or none: what was allocated before a failure is closed again. Raises as :meth:`slot`.
 
         :raises ConfigError: *count* is not 1 to 64.
         """
@@ -308,17 +290,16 @@ class SlotSource:
 
 
 class SlotTable:
-    """Slots of the present configuration by index, and those of earlier ones that are still in use. It leads each from state to state.
+    """The slots by index. It leads each from state to state.
 
     Its pool holds its lock around every call. Nothing here calls a listener or closes a buffer: the pool does that afterwards.
 
-    :param slots: the first configuration's, all free.
+    :param slots: all free.
     """
 
     def __init__(self, slots: list[Slot]) -> None:
         self.slots = slots
         self.waiting: dict[int, Slot] = {}
-        self.ending: dict[int, Slot] = {}
         # Indices whose slot was retired and is to be replaced.
         self.missing: set[int] = set()
         self.closed = False
@@ -326,17 +307,11 @@ class SlotTable:
         self.fence_errors = 0
         # One bit for each free index: taking the lowest or a certain one costs the same with 64 slots as with 3.
         self._free = (1 << len(slots)) - 1
-        self._last_generations: dict[int, int] = {}
-
-    def __iter__(self) -> Iterator[Slot]:
-        """All slots, of whichever configuration."""
-        yield from self.slots
-        yield from self.ending.values()
 
     @property
     def in_use(self) -> list[Slot]:
         """Slots that haven't ended yet."""
-        return [slot for slot in self if slot.state is not _RETIRED]
+        return [slot for slot in self.slots if slot.state is not _RETIRED]
 
     def take(self, index: int | None) -> Slot | None:
         """A free slot, now being filled. Without *index* the lowest: the memory that was used last."""
@@ -373,7 +348,7 @@ class SlotTable:
             slot.state = _WAITING
             self.waiting[slot.buffer_uid] = slot
             return _WAITING
-        if self.closed or (self.ending and slot.buffer_uid in self.ending):
+        if self.closed:
             return self._end(slot)
         if slot.state is _WAITING:
             del self.waiting[slot.buffer_uid]
@@ -411,14 +386,13 @@ class SlotTable:
     def _retire(self, slot: Slot) -> SlotState:
         """A device may still use its buffers: this process gives them up, and never hands them out again."""
         self.retired += 1
-        if not self.closed and slot.buffer_uid not in self.ending:
+        if not self.closed:
             self.missing.add(slot.index)
         return self._end(slot)
 
     def _end(self, slot: Slot) -> SlotState:
         slot.state = _RETIRED
         self.waiting.pop(slot.buffer_uid, None)
-        self.ending.pop(slot.buffer_uid, None)
         for pending in slot.fences:
             pending.close()
         slot.fences.clear()
@@ -448,63 +422,15 @@ class SlotTable:
         self.missing.discard(fresh.index)
         self._free |= 1 << fresh.index
 
-    def reconfigure(self, fresh: list[Slot]) -> list[Slot]:
-        """Use *fresh* from now on. Returns the slots that ended at once; those that somebody fills, holds or waits for end later."""
-        ended = []
-        for slot in self.slots:
-            self._last_generations[slot.index] = slot.generation
-            if slot.state is _FREE:
-                self._end(slot)
-                ended.append(slot)
-            elif slot.state is not _RETIRED:
-                self.ending[slot.buffer_uid] = slot
-        for slot in fresh:
-            slot.generation = self._last_generations.get(slot.index, 0)
-        self.slots = fresh
-        self.missing.clear()
-        self._free = (1 << len(fresh)) - 1
-        return ended
-
     def close(self) -> list[Slot]:
         """Hand nothing out any more. Returns the slots that ended at once."""
         self.closed = True
         self._free = 0
         self.missing.clear()
-        ended = [slot for slot in self if slot.state in (_FREE, _FILLING)]
+        ended = [slot for slot in self.slots if slot.state in (_FREE, _FILLING)]
         for slot in ended:
             self._end(slot)
         return ended
-
-
-class Replacement:
-    """When retired slots are replaced: by one thread at a time, and after an allocator has failed, not again for a while.
-
-    Its pool holds its lock around every call.
-    """
-
-    def __init__(self) -> None:
-        self.failures = 0
-        self.last_failure = ''
-        self.retry = BackOff(FIRST_RETRY_S, LAST_RETRY_S)
-        self._busy = False
-
-    def begin(self, missing: Iterable[int]) -> list[int]:
-        """The indices to replace now; :meth:`end` has to follow when there are any."""
-        if self._busy or self.retry.remaining_s:
-            return []
-        indices = sorted(missing)
-        self._busy = bool(indices)
-        return indices
-
-    def end(self, error: Exception | None) -> None:
-        """All of them were replaced, or *error* was in the way."""
-        self._busy = False
-        if error is None:
-            self.retry.start_over()
-            return
-        self.failures += 1
-        self.last_failure = one_line(error)
-        self.retry.failed()
 
 
 class BufferPool:
@@ -529,7 +455,7 @@ class BufferPool:
     5. Without leases and fences the slot is free: ``on_free`` is called. A slot whose fence is pending for too long is *retired*: retire
        listeners hear of it, its buffers are closed, and a fresh slot takes its place.
 
-    :meth:`reconfigure` and :meth:`close` end all slots. A slot that somebody still uses then ends with its last lease and fence.
+    :meth:`close` ends all slots. A slot that somebody still uses then ends with its last lease and fence.
 
     **Threads.** Every public method may be called from any thread. An open pool has no thread of its own: every :meth:`acquire` first looks
     what came free (:meth:`collect`). A closed one is finished by the reaper's thread (:mod:`~zc_perception.memory.reaper`).
@@ -572,36 +498,38 @@ class BufferPool:
         self._on_free = on_free
         self._forked = False
         self._lock = threading.Lock()
-        self._accounts = HolderAccounts(name, reserve)
+        self._accounts = HolderAccounts(reserve)
         self._lease_numbers = itertools.count(1)
         self._abandoned_leases: queue.SimpleQueue[tuple[Lease, bool]] = queue.SimpleQueue()
         # Whom to tell, once the lock is given back, that they may be handed a frame again.
         self._rooms: list[Callable[[], object]] = []
         self._retire_listeners: dict[int, Callable[[Slot], None]] = {}
         self._listener_numbers = itertools.count()
-        self._exhausted = self._abandoned = self._revoked = self._callback_failures = 0
-        self._last_callback_failure = ''
+        self._exhausted = self._abandoned = self._revoked = self._failures = 0
+        self._last_failure = ''
         self._waiters = 0
         # Ends the waits in acquire(); of a closed pool, the reaper's.
         self._waker: Waker | None = None
-        self._replacement = Replacement()
-        self._source = SlotSource.first(name, layout, allocate)
+        # Retired slots are replaced by one thread at a time, and after an allocator has failed, not again for a while.
+        self._replacing = False
+        self._retry = BackOff(FIRST_RETRY_S, LAST_RETRY_S)
+        self._source = SlotSource(name, layout, allocate)
         self._table = SlotTable(self._source.slots(slots))
         _POOLS.add(self)
 
     @property
     def layout(self) -> ImageLayout:
-        """That of slots which are made from now on. A frame has its own slot's."""
+        """That of every slot."""
         return self._source.layout
 
     @property
     def slots(self) -> tuple[Slot, ...]:
-        """All slots of the present configuration, for trial imports before the first frame."""
+        """All slots, for trial imports before the first frame."""
         with self._lock:
             return tuple(self._table.slots)
 
     def add_retire_listener(self, callback: Callable[[Slot], None]) -> Callable[[], None]:
-        """Call *callback* once for each slot whose buffers end: retired, reconfigured or closed. Import caches forget them then.
+        """Call *callback* once for each slot whose buffers end: retired, replaced or closed. Import caches forget them then.
 
         The buffers are still open during the call and closed right after it. It comes on whichever thread ended the slot, without the lock,
         never from a finalizer. What it raises is counted in the statistics.
@@ -663,7 +591,7 @@ class BufferPool:
                     if slot is not None or self._table.closed:
                         return slot
                     pending = self._table.pending_fences()
-                    retry_at = [self._replacement.retry.due] if self._table.missing else []
+                    retry_at = [self._retry.due] if self._table.missing else []
                 now = time.monotonic()
                 if now >= deadline:
                     return None
@@ -754,7 +682,7 @@ class BufferPool:
 
     def _frames_in_hand(self, account: Account) -> int:
         """Lock held."""
-        return sum(any(lease.handed and lease.account is account for lease in slot.leases.values()) for slot in self._table)
+        return sum(any(lease.handed and lease.account is account for lease in slot.leases.values()) for slot in self._table.slots)
 
     def release(self, lease: Lease, fence: Fence | None = None) -> None:
         """Drop a lease. With *fence*, whose ownership passes here in any case, the slot is free only once that has signalled.
@@ -824,7 +752,7 @@ class BufferPool:
         if self._forked:
             return 0
         with self._lock:
-            leases = [lease for slot in self._table for lease in slot.leases.values() if lease.holder == holder]
+            leases = [lease for slot in self._table.slots for lease in slot.leases.values() if lease.holder == holder]
             pinned = {lease.slot.buffer_uid: lease.slot for lease in leases}
             for slot in pinned.values():
                 slot.pins += 1  # it must not become free before its quarantine is there
@@ -889,24 +817,25 @@ class BufferPool:
             ended += over
             if self._waker is not None and (freed or ended):
                 self._waker.wake(len(freed) + len(ended))
-            source = self._source
-            wanted = self._replacement.begin(self._table.missing)
+            wanted = [] if self._replacing or self._retry.remaining_s else sorted(self._table.missing)
+            if wanted:
+                self._replacing = True
         self._tell_ended(ended)
         for slot in freed:
             self._tell_freed(slot)
         if self._rooms:
             self._tell_rooms()
         if wanted:
-            self._replace(source, wanted)
+            self._replace(wanted)
 
-    def _replace(self, source: SlotSource, wanted: list[int]) -> None:
+    def _replace(self, wanted: list[int]) -> None:
         """Fresh slots in place of retired ones. Without memory for them the pool goes on with the others, and tries again later."""
-        failure: Exception | None = None
+        failed = True
         try:
             for index in wanted:
-                fresh = source.slot(index)
+                fresh = self._source.slot(index)
                 with self._lock:
-                    welcome = source is self._source and index in self._table.missing
+                    welcome = index in self._table.missing
                     if welcome:
                         self._table.replace(fresh)
                         if self._waker is not None:
@@ -915,11 +844,16 @@ class BufferPool:
                     self._tell_freed(fresh)
                 else:
                     close_buffers(fresh.buffers)
+            failed = False
         except Exception as error:
-            failure = error
+            self._count_failure(error)
         finally:
             with self._lock:
-                self._replacement.end(failure)
+                self._replacing = False
+                if failed:
+                    self._retry.failed()
+                else:
+                    self._retry.start_over()
 
     # Who is told. Always without the lock.
 
@@ -947,10 +881,10 @@ class BufferPool:
         except Exception as error:
             self._count_failure(error, f'{what} for {slot!r}')
 
-    def _count_failure(self, error: Exception, what: str) -> None:
+    def _count_failure(self, error: Exception, what: str = '') -> None:
         with self._lock:
-            self._callback_failures += 1
-            self._last_callback_failure = f'{what}: {one_line(error)}'
+            self._failures += 1
+            self._last_failure = f'{what}: {one_line(error)}' if what else one_line(error)
 
     def _tell_rooms(self) -> None:
         """No lock held."""
@@ -983,20 +917,17 @@ class BufferPool:
 
     # How many frames each holder may have.
 
-    def set_quota(
-        self, holder: str, frames: int | None, *, depth: int = 0, overcommit: bool = False, on_room: Callable[[], object] | None = None
-    ) -> None:
+    def set_quota(self, holder: str, frames: int | None, *, depth: int = 0, on_room: Callable[[], object] | None = None) -> None:
         """*holder* may have at most *frames* in hand at a time, and the *depth* newest ones may wait for it besides; ``None`` for no limit
         of its own, and when that consumer is gone.
 
-        The same newest frames wait for everybody, so only the greatest depth is taken from the slots.
+        The same newest frames wait for everybody, so only the greatest depth is taken from the slots. Nobody checks that there are as many:
+        :meth:`grant` does.
 
-        :param overcommit: promise more than there is: the producer may find no free slot then.
         :param on_room: called, without the lock, when :meth:`hand_out` has refused it a frame and wouldn't any more.
-        :raises ConfigError: negative, or all quotas and the reserve together are more than the slots.
         """
         with self._lock:
-            room = self._accounts.set_quota(holder, frames, depth, len(self._table.slots), overcommit, on_room)
+            room = self._accounts.set_quota(holder, frames, depth, on_room)
         if room is not None:
             room()
 
@@ -1035,50 +966,11 @@ class BufferPool:
 
     @property
     def unpromised(self) -> int:
-        """How many slots are left for quotas; below 0 after an overcommit."""
+        """How many slots are left for quotas; below 0 where more were promised than there are."""
         with self._lock:
             return len(self._table.slots) - self._accounts.reserve - self._accounts.promised
 
-    # Other slots.
-
-    def reconfigure(self, layout: ImageLayout, allocate: Allocate, slots: int | None = None, *, overcommit: bool = False) -> None:
-        """Go on with fresh slots of another layout. Allocates first: when that fails, everything stays as it is.
-
-        Frames of the old slots stay readable, and one that is being filled can still be published or discarded; each old slot ends, and its
-        listeners hear of it, when nobody uses it any more. Until then it is memory on top: ``statistics().ending``. As after the
-        constructor, ``on_free`` isn't called for the fresh slots.
-
-        :param slots: as many as before unless given.
-        :param overcommit: accept fewer slots than quotas and reserve need.
-        :raises ConfigError: the pool is closed; too few slots for the quotas; a number that makes no sense.
-        :raises AllocationError: no memory.
-        :raises LayoutError: the layout doesn't fit the allocated buffers.
-        """
-        if self._forked:
-            raise self._not_ours()
-        with self._lock:
-            count = len(self._table.slots) if slots is None else slots
-            self._check_reconfiguration(count, overcommit)
-            source = self._source.next(layout, allocate)
-        fresh = source.slots(count)
-        try:
-            with self._lock:
-                self._check_reconfiguration(count, overcommit)
-                self._source = source
-                ended = self._table.reconfigure(fresh)
-                if self._waker is not None:
-                    self._waker.wake(len(fresh))
-        except ConfigError:
-            for slot in fresh:
-                close_buffers(slot.buffers)
-            raise
-        self._tell_ended(ended)
-
-    def _check_reconfiguration(self, slots: int, overcommit: bool) -> None:
-        if self._table.closed:
-            raise ConfigError(f'the pool of {self.name} is closed; make a new one')
-        if not overcommit:
-            self._accounts.check_room(slots)
+    # Slots over buffers that others allocate.
 
     def insert(self, buffers: Buffers, most: int) -> tuple[Slot | None, Slot | None]:
         """Make a slot over *buffers*, which somebody else has allocated. Acquire it next.
@@ -1098,7 +990,7 @@ class BufferPool:
                 if index is None:
                     self._exhausted += 1
                 else:
-                    fresh = self._source.next(self._source.layout, lambda: buffers).slot(index)
+                    fresh = self._source.slot(index, buffers)
                     self._table.replace(fresh)
         except LayoutError:
             close_buffers(buffers)
@@ -1126,8 +1018,8 @@ class BufferPool:
     def _holdings(self, now: float) -> tuple[Holding, ...]:
         """Lock held."""
         found = [
-            Holding(lease.holder, slot.index, lease.generation, now - lease.since, slot.buffer_uid in self._table.ending)
-            for slot in self._table
+            Holding(lease.holder, slot.index, lease.generation, now - lease.since)
+            for slot in self._table.slots
             for lease in slot.leases.values()
         ]
         return tuple(sorted(found, key=lambda holding: -holding.held_s))
@@ -1143,7 +1035,7 @@ class BufferPool:
             by_holder: dict[str, list[str]] = {}
             for lease in self._holdings(now):
                 where = f'slot {lease.index} generation {lease.generation} for {lease.held_s:.2f} s'
-                by_holder.setdefault(lease.holder, []).append(f'{where}, of an earlier configuration' if lease.ending else where)
+                by_holder.setdefault(lease.holder, []).append(where)
             free = sum(slot.state is _FREE for slot in slots)
             parts = [f'{self.name}: {free} of {len(slots)} slots free']
             parts += [f'{holder} holds {len(where)} ({", ".join(where)})' for holder, where in by_holder.items()]
@@ -1163,7 +1055,7 @@ class BufferPool:
             now = time.monotonic()
             found = {
                 slot.buffer_uid: (slot.sequence, now - lease.since)
-                for slot in self._table
+                for slot in self._table.slots
                 for lease in slot.leases.values()
                 if lease.handed and lease.account.holder == holder
             }
@@ -1181,15 +1073,13 @@ class BufferPool:
                 refused_by_quota=accounts.refused,
                 abandoned=self._abandoned,
                 retired=table.retired,
-                ending=len(table.ending),
                 quotas=accounts.quotas,
                 reserve=accounts.reserve,
                 refused=accounts.refused_total,
                 fence_errors=table.fence_errors,
                 revoked=self._revoked,
-                replacement_failures=self._replacement.failures,
-                callback_failures=self._callback_failures,
-                last_failure=self._last_callback_failure or self._replacement.last_failure,
+                failures=self._failures,
+                last_failure=self._last_failure,
             )
 
     # The end.

@@ -154,8 +154,6 @@ def _set_all(camera: Camera, wanted: Mapping[str, Any]) -> dict[str, ZcError]:
     """Set them in whatever order the driver takes them; why it refused the others.
 
     What one may be depends on how another stands: no exposure time under automatic exposure. Hence as often as it helps.
-
-    :raises CameraLostError: it is gone.
     """
     left = dict(wanted)
     refused: dict[str, ZcError] = {}

@@ -10,12 +10,10 @@ from dataclasses import replace
 from typing import Any
 
 from zc_perception.camera.camera import Camera, CameraOptions
-from zc_perception.camera.clock import StampClock
 from zc_perception.camera.kinds import CAMERAS, camera_class, other_cameras
 from zc_perception.camera.pattern import PATTERNS
 from zc_perception.camera.replay.source import STAMPS
 from zc_perception.errors import ConfigError
-from zc_perception.memory.ledger import CopyLedger
 from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.nodes.params.spec import ParameterSpec
 
@@ -77,10 +75,7 @@ def check_camera(values: Mapping[str, Any]) -> None:
 
 
 def check_recording(values: Mapping[str, Any]) -> None:
-    """Whether what camera replay is to play is there; opening it says so, too.
-
-    :raises ConfigError: it isn't.
-    """
+    """Whether what camera replay is to play is there; opening it says so, too."""
     if values['camera'] == 'replay':
         from zc_perception.camera.replay.video import check_file
 
@@ -90,40 +85,30 @@ def check_recording(values: Mapping[str, Any]) -> None:
 class CameraFactory:
     """Opens the camera that the parameters describe, as often as it takes.
 
-    :param parameters: values of :data:`CAMERA_SPECS`.
-    :param now_ns: the ROS clock.
-    :param ledger: books what the CPU does to pixels.
-    :param clock: makes the stamps of all that it opens, which then increase over a loss; ``None``: each camera has its own.
-    :param stopping: whether nobody waits for a camera that is being opened.
+    :param options: with values of :data:`CAMERA_SPECS`. Their clock makes all stamps, which so increase over a loss.
     :param consumers: what is known of the frames' consumers now; a pipeline is asked for a format that they accept.
     """
 
-    def __init__(
-        self,
-        parameters: Mapping[str, Any],
-        now_ns: Callable[[], int],
-        ledger: CopyLedger,
-        clock: StampClock | None = None,
-        stopping: Callable[[], bool] = lambda: False,
-        consumers: Callable[[], Sequence[BufferConstraints]] = tuple,
-    ) -> None:
-        self._parameters = parameters
-        self._options = CameraOptions(parameters, now_ns, ledger, clock, stopping)
+    def __init__(self, options: CameraOptions, consumers: Callable[[], Sequence[BufferConstraints]] = tuple) -> None:
+        self._options = options
         self._consumers = consumers
         self._before: Camera | None = None
+
+    def _kind(self) -> type[Camera]:
+        return camera_class(self._options.parameters['camera'])
 
     @property
     def slow(self) -> bool:
         """Whether opening takes so long that nobody should wait for it; :meth:`check` says meanwhile what can't be at all."""
-        return camera_class(self._parameters['camera']).SLOW
+        return self._kind().SLOW
 
     def check(self) -> None:
         """Look at what can be known without opening anything.
 
         :raises ConfigError: the parameters don't go together, or name a pipeline that can't be made.
         """
-        check_camera(self._parameters)
-        camera_class(self._parameters['camera']).check(self._options)
+        check_camera(self._options.parameters)
+        self._kind().check(self._options)
 
     def open(self, identity: str) -> Camera:
         """Open it.
@@ -132,10 +117,10 @@ class CameraFactory:
         :raises ConfigError: the parameters don't go together.
         :raises CameraError: it can't be opened now.
         """
-        check_camera(self._parameters)
+        check_camera(self._options.parameters)
         before, self._before = self._before, None
         options = replace(self._options, consumers=tuple(self._consumers()), identity=identity, before=before)
-        self._before = camera_class(self._parameters['camera']).open(options)
+        self._before = self._kind().open(options)
         return self._before
 
     def close(self) -> None:

@@ -40,17 +40,13 @@ def calibration_store(values: Mapping[str, Any], node: str) -> CameraInfoStore:
 
     :param values: of :data:`CAMERA_INFO_SPECS`.
     :param node: the full name of the camera's node.
-    :raises ConfigError: the URL or the file can't be used.
     """
     name = camera_name_of(values['camera_name'] or node)
     return CameraInfoStore(values['camera_info_url'], name, (0, 0), package_folder=_package_folder)
 
 
 class CameraInfoPublisher:
-    """Publishes the calibration with each frame's own header, while somebody listens.
-
-    :raises ConfigError: the URL or the file can't be used.
-    """
+    """Publishes the calibration with each frame's own header, while somebody listens."""
 
     def __init__(self, node: PerceptionNode, parameters: NodeParameters) -> None:
         self._node = node
@@ -61,10 +57,7 @@ class CameraInfoPublisher:
         self._service = node.create_service(SetCameraInfo, 'set_camera_info', self._on_set)
 
     def reload(self, parameters: NodeParameters) -> None:
-        """Take the calibration from where the parameters say now.
-
-        :raises ConfigError: the URL or the file can't be used.
-        """
+        """Take the calibration from where the parameters say now."""
         store = calibration_store(parameters, self._node.get_fully_qualified_name())
         with self._lock:
             self._store = store

@@ -7,9 +7,10 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
+from rclpy.qos import DurabilityPolicy, QoSProfile
 from sensor_msgs.msg import CompressedImage, Image
 
-from zc_perception.camera.camera import Camera
+from zc_perception.camera.camera import Camera, CameraOptions
 from zc_perception.camera.clock import StampClock
 from zc_perception.camera.supervisor import CameraCondition, CameraState, CameraSupervisor
 from zc_perception.errors import AllocationError, CameraLostError, ConfigError, NegotiationError
@@ -21,7 +22,6 @@ from zc_perception.link.image_conversion import OUTPUT_ENCODINGS, FrameToJpeg, f
 from zc_perception.link.meeting_point import MEETING
 from zc_perception.link.rungs import IN_PROCESS
 from zc_perception.link.shared_memory.protocol import MAX_FRAME_ID
-from zc_perception.memory.ledger import CopyLedger
 from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.negotiation.session import BufferSession
 from zc_perception.negotiation.settings import Allocation, AllocationRequest
@@ -40,20 +40,23 @@ from zc_perception.nodes.capture_status import (
     pool_status,
 )
 from zc_perception.nodes.frame_links import PUBLISHER_SPECS, FrameServer, group_ids
-from zc_perception.nodes.liveness import camera_given_up, camera_progress
-from zc_perception.nodes.params.qos_overrides import Endpoint, check_image_room, compressed_qos, image_qos
+from zc_perception.nodes.params.qos_overrides import Endpoint, overridden, publisher_qos
 from zc_perception.nodes.params.spec import ParameterSpec
-from zc_perception.nodes.perception_node import LIFECYCLE_SPECS, PerceptionNode, process_ledger
+from zc_perception.nodes.perception_node import LIFECYCLE_SPECS, PATIENCE_S, PerceptionNode
 from zc_perception.nodes.realtime import REALTIME_SPECS, Realtime, parse_cpus
 from zc_perception.nodes.snapshot import SNAPSHOT_SPECS, SnapshotService, snapshot_folder
 from zc_perception.nodes.startup import STARTUP
 from zc_perception.nodes.stereo_side import STEREO_SPECS, StereoSide
-from zc_perception.observe.diagnostics import DiagnosticsPublisher, Status
+from zc_perception.observe.diagnostics import Status
 from zc_perception.observe.frame_log import FrameLog
 from zc_perception.observe.metrics import StageLatencies
 from zc_perception.pixel.fourcc import fourcc_name
 
 _KEEP_ALL_DELAY_S = 1.0
+# The silence of a slower camera says nothing.
+_SLOWEST_HZ = 3.0 / PATIENCE_S
+# What the camera and a reader need, whatever is kept for late readers.
+_CAMERA_SLOTS = 4
 _FRAMES = Endpoint('image_raw', 'publisher', adapted=True)
 _SPECS = (
     *CAMERA_SPECS,
@@ -79,16 +82,24 @@ def _check_frame_id(frame_id: str) -> None:
         raise ConfigError(f"parameter 'frame_id' has {size} bytes; at most {MAX_FRAME_ID} can be sent to other processes")
 
 
+def _check_room(qos: QoSProfile, slots: int) -> None:
+    """Whether what ``image_raw`` keeps for late readers leaves the camera enough of its *slots*."""
+    room = slots - _CAMERA_SLOTS
+    if qos.durability == DurabilityPolicy.TRANSIENT_LOCAL and qos.depth > room:
+        raise ConfigError(
+            f"topic 'image_raw': transient_local with depth {qos.depth} would pin {qos.depth} of {slots} slots; depth may be at most "
+            f"{max(0, room)}, or raise parameter 'slots'"
+        )
+
+
 class CaptureNode(PerceptionNode):
     """Publishes ``image_raw`` (type-adapted) and ``camera_info``.
 
     A camera that can't be opened yet, or goes away, is waited for; diagnostics say what is wrong. What no waiting mends is an error
     at once.
 
-    :param ledger: the process's copy ledger.
     :param camera_factory: opens a camera, by the identity of the one that was lost, in place of that which the parameters describe.
     :param stereo: which side of a pair it is; only frames with a counterpart are published then.
-    :raises ConfigError: a parameter or file can't be used.
     """
 
     SPECS = _SPECS
@@ -102,13 +113,11 @@ class CaptureNode(PerceptionNode):
     def __init__(
         self,
         *,
-        ledger: CopyLedger | None = None,
         camera_factory: Callable[[str], Camera] | None = None,
         stereo: StereoSide | None = None,
         **node_options: Any,
     ) -> None:
         super().__init__('capture', **node_options)
-        self.ledger = ledger or process_ledger(self.context)
         self.latencies = StageLatencies()
         self._node_clock = self.get_clock()
         self._disagreement = ''
@@ -125,19 +134,15 @@ class CaptureNode(PerceptionNode):
         self._controls = CameraControls(self)
         self._factory = self._new_factory()
         self.supervisor = self._new_supervisor()
+        self._snapshots = SnapshotService(self, self.parameters, self.ledger, lambda: self.supervisor)
+        self._ends.callback(self._snapshots.close)
         self.frame_log = FrameLog('capture', self.get_fully_qualified_name(), self.get_logger().warning)
-        try:
-            self._begin()
-            self._snapshots = SnapshotService(self, self.parameters, self.ledger, lambda: self.supervisor)
-            self._diagnostics = DiagnosticsPublisher(self, self.collect_diagnostics, before_publishing=self._describe)
-        except BaseException:
-            self.frame_log.close()
-            raise
+        self._ends.callback(self.frame_log.close)
+        self._begin()
 
     def _new_factory(self) -> CameraFactory:
-        return CameraFactory(
-            self.parameters, self.now_ns, self.ledger, self._stamps, lambda: self.supervisor.stopping, self._known_consumers
-        )
+        options = CameraOptions(self.parameters, self.now_ns, self.ledger, self._stamps, lambda: self.supervisor.stopping)
+        return CameraFactory(options, self._known_consumers)
 
     def _known_consumers(self) -> list[BufferConstraints]:
         """Stand-ins, and who is in this process."""
@@ -168,8 +173,10 @@ class CaptureNode(PerceptionNode):
         else:
             self.supervisor.open_now()
         adapter = frame_adapter(self.parameters['image_encoding'], self.ledger, holder=self.get_name())
-        compressed_qos(self)  # declared now, though the topic may come later
-        self._publisher = AdaptedPublisher(self, adapter, 'image_raw', image_qos(self, self.parameters['slots']), extras=self._extras())
+        self._compressed_qos()  # declared now, though the topic may come later
+        qos = publisher_qos(self, 'image_raw', QoSProfile(depth=1))
+        _check_room(qos, self.parameters['slots'])
+        self._publisher = AdaptedPublisher(self, adapter, 'image_raw', qos, extras=self._extras())
         self._server = FrameServer(self, self.parameters, self._publisher)
         self._offer = FrameOffer(self, self._publisher, self._server.server, changed=self._describe)
         self._camera_info.reload(self.parameters)
@@ -232,14 +239,14 @@ class CaptureNode(PerceptionNode):
         check_camera(values)
         check_recording(values)
         calibration_store(values, node)
-        check_image_room(_FRAMES, node.rpartition('/')[0], values)
+        _check_room(overridden(_FRAMES, node.rpartition('/')[0], values), values['slots'])
 
     def _on_parameter(self, name: str, value: Any) -> None:
         publisher = self._publisher
         if publisher is not None and name == 'image_encoding':
-            publisher.convert_by(frame_adapter(value, self.ledger, holder=self.get_name()).to_ros)
+            publisher.messages.convert_by(frame_adapter(value, self.ledger, holder=self.get_name()).to_ros)
         elif publisher is not None and name == 'jpeg_quality':
-            publisher.offer(self._extras())
+            publisher.messages.offer(self._extras())
         self._realtime.changed(name)
 
     def _delay(self) -> float:
@@ -248,7 +255,10 @@ class CaptureNode(PerceptionNode):
 
     def _extras(self) -> list[ExtraMessage[Frame]]:
         quality = self.parameters['jpeg_quality']
-        return [ExtraMessage(CompressedImage, '/compressed', FrameToJpeg(quality, self.ledger), compressed_qos(self))] if quality else []
+        return [ExtraMessage(CompressedImage, '/compressed', FrameToJpeg(quality, self.ledger), self._compressed_qos())] if quality else []
+
+    def _compressed_qos(self) -> QoSProfile:
+        return publisher_qos(self, f'{self.resolve_topic_name("image_raw")}/compressed', QoSProfile(depth=1))
 
     def now_ns(self) -> int:
         """The ROS clock, in ns. Unless a simulation drives it, that is the system's, which costs less to read."""
@@ -310,10 +320,7 @@ class CaptureNode(PerceptionNode):
             self.frame_log.describe(lambda: self._facts(server.peers()))
 
     def _facts(self, peers: Sequence[dict[str, Any]]) -> dict[str, Any]:
-        """For the frame log: camera, pool and consumers. Without a camera, what is known without one.
-
-        :param peers: consumers in other processes.
-        """
+        """For the frame log: camera, pool and consumers. Without a camera, what is known without one."""
         camera = self.supervisor.camera
         link = self.publisher.statistics()
         here = [{'name': IN_PROCESS, 'pid': os.getpid(), 'rung': IN_PROCESS}] * link.in_process_subscriptions
@@ -372,13 +379,17 @@ class CaptureNode(PerceptionNode):
         return self.supervisor.finished
 
     def progress(self) -> int | None:
-        """See :class:`~zc_perception.nodes.liveness.Worker`. Recordings have pauses."""
-        paced = self._flowing and self.parameters['camera'] != 'replay'
-        return camera_progress(self.supervisor, self._counters) if paced else None
+        """Frames that the camera has had, whatever became of them; ``None`` while it is waited for. Recordings have pauses."""
+        camera = self.supervisor.camera
+        if not self._flowing or self.parameters['camera'] == 'replay' or camera is None or 0 < camera.framerate < _SLOWEST_HZ:
+            return None
+        total = self._counters.total()
+        return total.captured + total.dropped if self.supervisor.condition.state is CameraState.STREAMING else None
 
     def given_up(self) -> str:
-        """See :class:`~zc_perception.nodes.liveness.Worker`."""
-        return camera_given_up(self.supervisor) if self._flowing else ''
+        """See :class:`PerceptionNode`: no waiting brings the camera back."""
+        condition = self.supervisor.condition
+        return condition.reason if self._flowing and condition.state is CameraState.FAILED else ''
 
     def collect_diagnostics(self) -> list[Status]:
         """State, camera, pool, clock, link, copies, latencies, calibration, negotiation, controls and, of a side, the pairs."""
@@ -401,9 +412,3 @@ class CaptureNode(PerceptionNode):
             *([] if self._stereo is None else [self._stereo.status()]),
             *self._realtime.statuses(),
         ]
-
-    def stop(self) -> None:
-        """See :class:`PerceptionNode`."""
-        super().stop()
-        self.frame_log.close()
-        self._snapshots.close()

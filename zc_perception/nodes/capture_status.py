@@ -32,11 +32,7 @@ _LEFT_OUT = {
 class CaptureInterval:
     """What came lately, within the last seconds.
 
-    :param rate: good frames per second.
-    :param captured: good frames.
-    :param bad: see :class:`CameraStatistics`.
-    :param lost: likewise.
-    :param no_slot: likewise.
+    :param rate: good frames per second; the counts are those of :class:`CameraStatistics`.
     :param pace: of the target rate, over a stretch of streaming that is long enough to judge; ``None``: it isn't yet.
     """
 
@@ -49,10 +45,7 @@ class CaptureInterval:
 
 
 class CaptureCounters:
-    """Sums a camera's counters over its openings, and says what they did lately.
-
-    :param monotonic: seconds.
-    """
+    """Sums a camera's counters over its openings, and says what they did lately."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self.openings = 0
@@ -142,7 +135,10 @@ def _camera_values(
 
 
 def _camera_verdict(condition: CameraCondition, interval: CaptureInterval, copy_reason: str, *, started: bool) -> tuple[Level, str, str]:
-    """Level, message and advice."""
+    """Level, message and advice.
+
+    :param copy_reason: why the CPU copies every frame; empty: it doesn't.
+    """
     if condition.state is CameraState.LOST:
         return (
             Level.ERROR,
@@ -157,14 +153,6 @@ def _camera_verdict(condition: CameraCondition, interval: CaptureInterval, copy_
         return Level.WARN, 'not started', 'start or activate the node'
     if condition.state is CameraState.CLOSED:
         return Level.WARN, 'waits for the first frame', 'if none comes, look at its cable and power'
-    return _verdict(interval, copy_reason)
-
-
-def _verdict(interval: CaptureInterval, copy_reason: str) -> tuple[Level, str, str]:
-    """Of a camera that streams.
-
-    :param copy_reason: why the CPU copies every frame; empty: it doesn't.
-    """
     if interval.bad and (not interval.captured or interval.pace == 0):
         return Level.ERROR, f'no good frame comes any more, {interval.bad} bad ones came lately', _LEFT_OUT['bad'][1]
     if interval.pace == 0 and interval.no_slot:
@@ -191,7 +179,6 @@ def negotiation_status(session: BufferSession | None, disagreement: str, state: 
     """What was agreed on, why, and what became of each participant.
 
     :param disagreement: why nothing was; empty: nobody has tried.
-    :param state: the node's.
     :param waits: whether a camera is to come, of which part ``camera`` tells.
     """
     if session is None or not session.settled:
@@ -216,10 +203,7 @@ def pool_status(camera: Camera | None, counters: CaptureCounters) -> Status:
     pool, found = (None, None) if camera is None else (camera.pool, camera.pool_statistics())
     if camera is None or pool is None or found is None:
         return Status('pool', Level.WARN, 'not configured', advice='it is once the camera is there; see part camera')
-    recent = {
-        name: counter.see(found.replacement_failures + found.callback_failures if name == 'failures' else getattr(found, name))
-        for name, counter in counters.pool_events.items()
-    }
+    recent = {name: counter.see(getattr(found, name)) for name, counter in counters.pool_events.items()}
     level, message, advice = _pool_verdict(found, pool, recent)
     if level is Level.OK:
         message = 'dma-bufs'
@@ -268,13 +252,12 @@ def _pool_values(found: PoolStatistics, pool: BufferPool, heap: str) -> dict[str
         'reserve': found.reserve,
         'refused_by_quota': ', '.join(f'{holder}: {number}' for holder, number in found.refused_by_quota.items()),
         'exhausted': found.exhausted,
-        'ending': found.ending,
         'abandoned_leases': found.abandoned,
         'taken_back': found.revoked,
         'retired': found.retired,
         'fence_errors': found.fence_errors,
         **{
-            f'slot {holding.index}{" of an earlier configuration" * holding.ending}': f'{holding.holder} for {holding.held_s:.3f} s'
+            f'slot {holding.index}': f'{holding.holder} for {holding.held_s:.3f} s'
             for holding in reversed(pool.holdings())
         },
     }

@@ -26,87 +26,63 @@ _RECORDER = {
     'max_frames': 'end after so many frames; 0: no limit',
     'max_duration': 'end after so many seconds; 0: no limit',
 }
-
-
-def _of(node: str, parameters: dict[str, str]) -> dict[str, str]:
-    """The same for a program that has several nodes."""
-    return {f'{node}:{name}': purpose for name, purpose in parameters.items()}
-
-
-def _node(name: str, purpose: str, example: str, parameters: dict[str, str]) -> NodeOptionParser:
-    """Of a program that has one node.
-
-    :param example: the ROS arguments of the second example; the first one has none.
-    """
-    parser = NodeOptionParser(name, purpose, [name, f'{name} --ros-args {example}'], parameters)
-    parser.add_unknown_parameters()
-    return parser
-
-
-def capture_node() -> NodeOptionParser:
-    """``capture_node``."""
-    purpose = 'Opens one camera and publishes its frames on image_raw, and camera_info.'
-    return _node('capture_node', purpose, '-p camera:=v4l2 -p device:=/dev/video0', _CAMERA)
-
-
-def inference_node() -> NodeOptionParser:
-    """``inference_node``."""
-    purpose = 'Runs a detector on the frames of image_raw, of this or another process, and publishes detections.'
-    return _node('inference_node', purpose, '-p model:=road -p accelerator:=cpu', _DETECTOR)
-
-
-def overlay_node() -> NodeOptionParser:
-    """``overlay_node``."""
-    purpose = 'Draws the detections into the frames and publishes detections/image while somebody subscribes to it.'
-    return _node('overlay_node', purpose, '-p scale:=0.5', _OVERLAY)
-
-
-def perception() -> NodeOptionParser:
-    """``perception``."""
-    parser = NodeOptionParser(
-        'perception',
+PROGRAMS: dict[str, tuple[str, list[str], dict[str, str]]] = {
+    'capture_node': (
+        'Opens one camera and publishes its frames on image_raw, and camera_info.',
+        ['capture_node', 'capture_node --ros-args -p camera:=v4l2 -p device:=/dev/video0'],
+        _CAMERA,
+    ),
+    'inference_node': (
+        'Runs a detector on the frames of image_raw, of this or another process, and publishes detections.',
+        ['inference_node', 'inference_node --ros-args -p model:=road -p accelerator:=cpu'],
+        _DETECTOR,
+    ),
+    'overlay_node': (
+        'Draws the detections into the frames and publishes detections/image while somebody subscribes to it.',
+        ['overlay_node', 'overlay_node --ros-args -p scale:=0.5'],
+        _OVERLAY,
+    ),
+    'perception': (
         'Runs capture, inference and overlay in one process, for one camera or for several.',
         [
             'perception',
             'perception --ros-args -p capture:camera:=v4l2 -p capture:device:=/dev/video0',
             'perception --cameras front rear --ros-args --params-file my.yaml',
         ],
-        {**_of('capture', _CAMERA), **_of('inference', _DETECTOR), **_of('overlay', {'scale': _OVERLAY['scale']})},
-    )
-    which = parser.main.add_mutually_exclusive_group()
-    which.add_argument('--cameras', nargs='+', default=[], metavar='NAME', help='one set of nodes for each, in the namespace of its name')
-    which.add_argument('--stereo', action='store_true', help='two cameras in namespaces left and right, whose frames are pairs')
-    parser.add_unknown_parameters()
-    return parser
-
-
-def zc_record() -> NodeOptionParser:
-    """``zc_record``."""
-    parser = NodeOptionParser(
-        'zc_record',
+        {
+            f'{node}:{name}': purpose
+            for node, parameters in (('capture', _CAMERA), ('inference', _DETECTOR), ('overlay', {'scale': _OVERLAY['scale']}))
+            for name, purpose in parameters.items()
+        },
+    ),
+    'zc_record': (
         'Writes the frames of image_raw to disk, bit by bit, without slowing the camera down. It ends at Ctrl-C or at a limit.',
         ['zc_record --ros-args -p path:=drive.zcr', 'zc_record --ros-args -p path:=drive.zcr -p max_duration:=60.0'],
         _RECORDER,
-    )
-    parser.add_unknown_parameters()
-    return parser
-
-
-def component_container() -> NodeOptionParser:
-    """``component_container``."""
-    return NodeOptionParser(
-        'component_container',
+    ),
+    'component_container': (
         'Holds components (rclpy_components) that are loaded on request. One thread runs all their callbacks.',
         ['component_container', 'ros2 component load /ComponentManager zc_perception zc_perception::CaptureNode'],
         {},
-    )
-
-
-def component_container_mt() -> NodeOptionParser:
-    """``component_container_mt``."""
-    return NodeOptionParser(
-        'component_container_mt',
+    ),
+    'component_container_mt': (
         'Holds components (rclpy_components) that are loaded on request. Several threads run their callbacks.',
         ['component_container_mt', 'component_container_mt --ros-args -p thread_num:=4'],
         {'thread_num': 'number of threads'},
-    )
+    ),
+}
+"""Of each program what it does, examples, and the parameters that ``--help`` names."""
+
+
+def options_of(program: str) -> NodeOptionParser:
+    """The options of a program."""
+    parser = NodeOptionParser(program, *PROGRAMS[program])
+    if program == 'perception':
+        which = parser.main.add_mutually_exclusive_group()
+        which.add_argument(
+            '--cameras', nargs='+', default=[], metavar='NAME', help='one set of nodes for each, in the namespace of its name'
+        )
+        which.add_argument('--stereo', action='store_true', help='two cameras in namespaces left and right, whose frames are pairs')
+    if not program.startswith('component_container'):  # whose components get their parameters in the request to load them
+        parser.add_unknown_parameters()
+    return parser

@@ -16,7 +16,7 @@ from rclpy.timer import Timer
 
 from zc_perception.errors import ZcError
 from zc_perception.nodes import capture, inference, overlay, recorder
-from zc_perception.nodes.params.kinds import known_among, known_parameters
+from zc_perception.nodes.params.kinds import names_of, node_kinds, somebody_has
 from zc_perception.nodes.perception_node import PerceptionNode
 
 _SOON_S = 0.001
@@ -38,8 +38,9 @@ class SelfStarting(PerceptionNode):
             raise
 
     def _begin_when_spun(self) -> None:
-        for sentence in self.parameters.unknown([*known_parameters(), *known_among(self.parameters.unclaimed())]):
-            self.get_logger().warning(sentence)
+        for name in self.parameters.unclaimed():
+            if not somebody_has(name):
+                self.get_logger().warning(self.parameters.unknown(name, names_of(node_kinds().values())))
         self._starter: Timer | None = None
         if self.parameters['autostart']:
             # The steady clock: a simulation's time may stand still.

@@ -42,10 +42,7 @@ _Stamp = int
 
 
 def _check_folder(folder: Path) -> None:
-    """Make the folder for the results, and make sure that they can be written there.
-
-    :raises ConfigError: they can't.
-    """
+    """Make the folder for the results, and make sure that they can be written there."""
     try:
         if os.path.lexists(folder) and not folder.is_dir():
             raise ConfigError(f"--out '{folder}' is not a folder; name another folder")
@@ -255,10 +252,7 @@ def _print_summary(summary: dict[str, Any]) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """The whole program; 0 after a whole run or a signal.
-
-    :raises ConfigError: the results can't be written.
-    """
+    """The whole program; 0 after a whole run or a signal."""
     _check_folder(options.out)
     # A demo on a laptop has no business on the network, unless its user says so.
     os.environ.setdefault('ROS_AUTOMATIC_DISCOVERY_RANGE', 'LOCALHOST')
@@ -290,10 +284,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _write_results(folder: Path, summary: dict[str, Any], watcher: Watcher) -> str:
-    """What to tell of it.
-
-    :raises OSError: they can't be written.
-    """
+    """What to tell of it."""
     summary_path, picture_path = folder / _SUMMARY, folder / _PICTURE
     write_whole(summary_path, json.dumps(summary, indent=2) + '\n')
     if watcher.picture is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import grp
 import pwd
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from rclpy.node import Node
@@ -93,8 +93,7 @@ def subscribe_frames(
     ledger: CopyLedger,
     qos: QoSProfile,
     *,
-    callback: Callable[[Frame], None] | None = None,
-    held: int = 1,
+    held: int,
     constraints: BufferConstraints | None = None,
 ) -> AdaptedSubscription[Frame]:
     """A subscription of ``image_raw`` as the node's parameters allow.
@@ -111,7 +110,6 @@ def subscribe_frames(
         frame_adapter('rgb8', ledger, holder=f'{node.get_name()}:from_ros'),
         'image_raw',
         subscription_qos(node, 'image_raw', qos),
-        callback=callback,
         holder=node.get_name(),
         copy_free_required=parameters['copy_free'] == 'required',
         held=held,
@@ -160,10 +158,7 @@ def subscription_status(subscription: AdaptedSubscription[Frame], errors: Recent
 
 
 def group_ids(name: str) -> list[int]:
-    """The number of a group, given by name or number; none for an empty name.
-
-    :raises ConfigError: no such group.
-    """
+    """The number of a group, given by name or number; none for an empty name."""
     if not name:
         return []
     try:
@@ -174,10 +169,7 @@ def group_ids(name: str) -> list[int]:
 
 
 def user_ids(names: Sequence[str]) -> list[int]:
-    """Numbers of users, given by name or number.
-
-    :raises ConfigError: no such user.
-    """
+    """Numbers of users, given by name or number."""
     ids = []
     for name in names:
         try:

@@ -17,7 +17,6 @@ from zc_perception.detection.heads.spec import DecodeLimits
 from zc_perception.frame import Frame
 from zc_perception.link.endpoints import AdaptedSubscription
 from zc_perception.link.rungs import REFUSED, UNMATCHED
-from zc_perception.memory.ledger import CopyLedger
 from zc_perception.negotiation.session import Consumer
 from zc_perception.nodes.capture_status import copies_status, copy_facts, latency_status
 from zc_perception.nodes.frame_links import CONVERTIBLE, SUBSCRIPTION_SPECS, subscribe_frames, subscription_status, user_ids
@@ -28,11 +27,10 @@ from zc_perception.nodes.inference_stream import (
     check_classes,
     select_accelerator,
 )
-from zc_perception.nodes.liveness import PATIENCE_S
 from zc_perception.nodes.messages import label_message
 from zc_perception.nodes.params.qos_overrides import Endpoint, publisher_qos
 from zc_perception.nodes.params.spec import ParameterSpec
-from zc_perception.nodes.perception_node import LIFECYCLE_SPECS, PerceptionNode, process_ledger
+from zc_perception.nodes.perception_node import LIFECYCLE_SPECS, PATIENCE_S, PerceptionNode
 from zc_perception.nodes.realtime import REALTIME_SPECS, Realtime, parse_cpus
 from zc_perception.nodes.startup import STARTUP
 from zc_perception.npu.accelerator import OUTPUT_DMABUF, Accelerator
@@ -43,7 +41,7 @@ from zc_perception.npu.metis_card import Temperatures, TemperatureWatch, place_o
 from zc_perception.npu.recovering_device import DeviceState
 from zc_perception.npu.scheduler import InFlight, Scheduler, SchedulerStatistics
 from zc_perception.npu.selection import ACCELERATORS, other_accelerators
-from zc_perception.observe.diagnostics import DiagnosticsPublisher, Figures, Level, Status
+from zc_perception.observe.diagnostics import Figures, Level, Status
 from zc_perception.observe.frame_log import FrameLog
 from zc_perception.observe.metrics import StageLatencies
 from zc_perception.observe.recent import RecentCount, RecentRates, Silence
@@ -101,10 +99,8 @@ _SPECS = (
 class InferenceNode(PerceptionNode):
     """Subscribes to ``image_raw`` (type-adapted), publishes ``detections`` and the latched ``label_info``; service ``~/enable``.
 
-    :param ledger: the process's copy ledger.
     :param accelerator_factory: opens the accelerator, at the start and after each loss of the device, in place of the one that parameter
         ``accelerator`` names.
-    :raises ConfigError: a parameter or the model can't be used.
     """
 
     SPECS = _SPECS
@@ -118,12 +114,10 @@ class InferenceNode(PerceptionNode):
     def __init__(
         self,
         *,
-        ledger: CopyLedger | None = None,
         accelerator_factory: Callable[[], Accelerator] | None = None,
         **node_options: Any,
     ) -> None:
         super().__init__('inference', **node_options)
-        self.ledger = ledger or process_ledger(self.context)
         self.latencies = StageLatencies()
         self.observers: list[Observer] = []
         self.processed = 0
@@ -140,12 +134,9 @@ class InferenceNode(PerceptionNode):
         self._label_publisher = self.create_publisher(LabelInfo, 'label_info', latched)
         self._enable_service = self.create_service(SetBool, '~/enable', self._on_enable)
         self.frame_log = FrameLog('inference', self.get_fully_qualified_name(), self.get_logger().warning)
-        try:
-            self._begin()
-            self._diagnostics = DiagnosticsPublisher(self, self.collect_diagnostics, before_publishing=self._describe)
-        except BaseException:
-            self.frame_log.close()
-            raise
+        self._ends.callback(self._status.close)
+        self._ends.callback(self.frame_log.close)
+        self._begin()
 
     def _open(self) -> None:
         """Accelerator and model; and the subscription, which takes nothing before the node is active."""
@@ -392,12 +383,6 @@ class InferenceNode(PerceptionNode):
     def collect_diagnostics(self) -> list[Status]:
         """The state of the node, and what :class:`InferenceStatus` says."""
         return [self.lifecycle_status(), *self._status.collect(), *self._realtime.statuses()]
-
-    def stop(self) -> None:
-        """See :class:`PerceptionNode`."""
-        super().stop()
-        self.frame_log.close()
-        self._status.close()
 
 
 class InferenceStatus:

@@ -30,10 +30,7 @@ _EARLY = 0.125
 
 
 def accelerator_options(values: Mapping[str, Any]) -> AcceleratorOptions:
-    """From a node's parameters.
-
-    :raises ConfigError: ioctl numbers that are none.
-    """
+    """From a node's parameters."""
     return AcceleratorOptions(
         device=values['accelerator_device'],
         import_cache=values['import_cache'],
@@ -133,7 +130,6 @@ class ClassFilter:
     """Which classes are published.
 
     :param wanted: names or indices; none: all.
-    :param known: the model's names.
     :raises ConfigError: one that the model doesn't have.
     """
 
@@ -163,11 +159,7 @@ class ClassFilter:
 
 
 def check_classes(values: Mapping[str, Any]) -> None:
-    """Whether the model is there, and has the classes that are wanted on an accelerator that may run it.
-
-    :param values: a node's parameters.
-    :raises ConfigError: it isn't, or has not.
-    """
+    """Whether the model is there, and has the classes that are wanted on an accelerator that may run it."""
     manifest = load_manifest(values['model'])
     engines = engines_of(values['accelerator'])
     variants = [variant for variant in manifest.variants if variant.engine in engines]

@@ -16,7 +16,7 @@ def _start(name: str) -> int:
     """Run a program: its options are in :mod:`command_lines`, what it does is in :mod:`programs`, both under its name."""
     end_quietly()
     STARTUP.reached('interpreter')
-    from zc_perception.nodes import command_lines
+    from zc_perception.nodes.command_lines import options_of
     from zc_perception.programs import start
 
     def run(options: argparse.Namespace) -> int:
@@ -24,7 +24,7 @@ def _start(name: str) -> int:
 
         return int(getattr(programs, name)(options))
 
-    return start(getattr(command_lines, name)(), run)
+    return start(options_of(name), run)
 
 
 component_container = partial(_start, 'component_container')

@@ -35,10 +35,7 @@ _NEXT = _NO_ID + bytes(3)
 
 
 class DetectionsWriter:
-    """Fills one message again and again: building the nested Python objects anew costs more than everything else of publishing.
-
-    :param num_classes: how many class ids there are.
-    """
+    """Fills one message again and again: building the nested Python objects anew costs more than everything else of publishing."""
 
     def __init__(self, num_classes: int) -> None:
         self._ids = [str(index) for index in range(num_classes)]
@@ -78,10 +75,7 @@ def _string(text: str) -> bytes:
 
 
 class DetectionsCdr:
-    """Makes what ``Publisher.publish`` takes as bytes.
-
-    :param num_classes: how many class ids there are.
-    """
+    """Makes what ``Publisher.publish`` takes as bytes."""
 
     def __init__(self, num_classes: int) -> None:
         self._num_classes = num_classes
@@ -153,8 +147,6 @@ def cdr_is_understood(write: Write) -> bool:
 def detections_writer(num_classes: int) -> Callable[[Header, Detections], Detection2DArray | bytes]:
     """What makes of a frame's detections what ``Publisher.publish`` takes: serialised bytes where the middleware understands them as they
     are meant, else a message, valid until the next call.
-
-    :param num_classes: how many class ids there are.
     """
     fallback = DetectionsWriter(num_classes).write
     return DetectionsCdr(num_classes).write if cdr_is_understood(fallback) else fallback

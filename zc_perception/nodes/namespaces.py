@@ -18,8 +18,6 @@ def check_namespace(name: str, where: str) -> None:
     """Refuse what can't be a namespace.
 
     :param name: relative, without a slash in front or behind.
-    :param where: begins the message.
-    :raises ConfigError: one sentence.
     """
     if not _NAMESPACE.fullmatch(name):
         allowed = "letters, digits and underscores, no digit first, and one '/' between parts"
@@ -27,11 +25,7 @@ def check_namespace(name: str, where: str) -> None:
 
 
 def check_cameras(names: Sequence[str], where: str) -> None:
-    """Refuse names of cameras that can't be namespaces, or are there twice.
-
-    :param where: begins the message.
-    :raises ConfigError: one sentence.
-    """
+    """Refuse names of cameras that can't be namespaces, or are there twice."""
     for name in names:
         check_namespace(name, where)
         if names.count(name) > 1:

@@ -25,14 +25,13 @@ from zc_perception.frame import Frame
 from zc_perception.link.endpoints import AdaptedSubscription
 from zc_perception.link.endpoints.executor_turns import NodeWatch
 from zc_perception.link.rclpy_compat import call_soon, publish, subscription_count
-from zc_perception.memory.ledger import CopyLedger
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.nodes.frame_links import CONVERTIBLE, SUBSCRIPTION_SPECS, cpu_reader, subscribe_frames, subscription_status, user_ids
 from zc_perception.nodes.overlay_picture import LabelledBox, Painter, PictureHistory, ReducedPicture, Stamp
 from zc_perception.nodes.params.qos_overrides import Endpoint, publisher_qos, subscription_qos
 from zc_perception.nodes.params.spec import ParameterSpec
-from zc_perception.nodes.perception_node import LIFECYCLE_SPECS, PerceptionNode, process_ledger
-from zc_perception.observe.diagnostics import DiagnosticsPublisher, Figures, Level, Status
+from zc_perception.nodes.perception_node import LIFECYCLE_SPECS, PerceptionNode
+from zc_perception.observe.diagnostics import Figures, Level, Status
 from zc_perception.observe.metrics import LatencyWindow
 from zc_perception.observe.recent import RecentCount, RecentRates
 from zc_perception.pixel.colorimetry import Colorimetry
@@ -79,9 +78,8 @@ class OverlayNode(PerceptionNode):
         Endpoint('image_raw', 'subscription', adapted=True),
     )
 
-    def __init__(self, *, ledger: CopyLedger | None = None, **node_options: Any) -> None:
+    def __init__(self, **node_options: Any) -> None:
         super().__init__('overlay', **node_options)
-        self.ledger = ledger or process_ledger(self.context)
         self.drawn = 0
         self.skipped = 0
         self.unmatched = 0
@@ -119,9 +117,8 @@ class OverlayNode(PerceptionNode):
         self._detections_qos = subscription_qos(self, 'detections', QoSProfile(depth=10))
         subscription_qos(self, 'image_raw', QoSProfile(depth=2))  # declared now, though it is used only while somebody looks
         self._label_subscription = self.create_subscription(LabelInfo, 'label_info', self._on_labels, latched)
-        self._diagnostics = DiagnosticsPublisher(self, self.collect_diagnostics)
         self._begin()
-        self._demand = NodeWatch(self, _DEMAND_PERIOD_S, self._look_at_demand)
+        self._ends.callback(NodeWatch(self, _DEMAND_PERIOD_S, self._look_at_demand).stop)
 
     def _open(self) -> None:
         self._history = PictureHistory(self.parameters['history'], self.parameters['scale'])
@@ -133,11 +130,6 @@ class OverlayNode(PerceptionNode):
     def _deactivate(self) -> None:
         with self._demand_lock:
             self._unsubscribe()
-
-    def stop(self) -> None:
-        """See :class:`PerceptionNode`. Nobody is looked for any more."""
-        self._demand.stop()
-        super().stop()
 
     def _on_parameter(self, name: str, value: Any) -> None:
         if name == 'scale':

@@ -48,8 +48,6 @@ _BLACK, _WHITE = (0, 0, 0), (255, 255, 255)
 class ReducedPicture:
     """A frame, reduced, as NV12 planes.
 
-    :param colorimetry: of these planes.
-    :param scale: of width and height, relative to the frame.
     :param captured_ns: CLOCK_MONOTONIC, when the camera had the frame.
     """
 
@@ -168,10 +166,7 @@ def class_colour(class_id: str) -> Colour:
 
 
 class Painter:
-    """Draws into B G R pictures of one size, with text that can be read at that size.
-
-    :param height: of the pictures.
-    """
+    """Draws into B G R pictures of one size, with text that can be read at that size."""
 
     def __init__(self, height: int) -> None:
         self.line = max(1, round(height / 540))
@@ -180,11 +175,7 @@ class Painter:
         self._taken: list[tuple[int, int, int, int]] = []
 
     def paint(self, picture: NDArray[np.uint8], boxes: Sequence[LabelledBox], scale: tuple[float, float], caption: str) -> None:
-        """Draw *boxes*, the most certain ones on top, and *caption* in the corner.
-
-        :param picture: (height, width, 3); changed.
-        :param scale: of the picture, relative to the frame.
-        """
+        """Draw *boxes*, the most certain ones on top, and *caption* in the corner."""
         self._taken.clear()
         shown = sorted(boxes, key=lambda box: -box.score)[:MOST_BOXES]
         if len(boxes) > len(shown):

@@ -59,7 +59,7 @@ class PerceptionGraph:
             # A node's own arguments come before the program's.
             options['cli_args'] = ['--ros-args', '-r', f'__ns:={self._namespace}']
             options |= {'stereo': self._stereo} if kind is CaptureNode else {}
-        node = kind(ledger=self.ledger, context=context, parameter_overrides=[Parameter(k, value=v) for k, v in values.items()], **options)
+        node = kind(context=context, parameter_overrides=[Parameter(k, value=v) for k, v in values.items()], **options)
         self._nodes.append(node)
         if self._namespace and node.get_namespace() != self._namespace:
             raise ConfigError(
@@ -83,17 +83,13 @@ def perception_nodes(context: rclpy.Context, cameras: Sequence[str]) -> Sequence
     """The nodes of several cameras in one process, each camera in the namespace of its name, or those of the only one.
 
     :raises ConfigError: a name that can't be a namespace, or is there twice.
-    :raises ZcError: see :class:`PerceptionGraph`; nothing stays behind.
     """
     check_cameras(cameras, '--cameras')
     return _wired([partial(PerceptionGraph, context, camera=camera) for camera in cameras or ('',)])
 
 
 def stereo_nodes(context: rclpy.Context) -> Sequence[PerceptionNode]:
-    """The nodes of two cameras whose frames are pairs, in namespaces ``left`` and ``right``, below the program's own if it has one.
-
-    :raises ZcError: see :class:`PerceptionGraph`; nothing stays behind.
-    """
+    """The nodes of two cameras whose frames are pairs, in namespaces ``left`` and ``right``, below the program's own if it has one."""
     namespace = _program_namespace(context)
     rig = StereoRig()
     names = {side: f'{namespace}/{side.value}'.strip('/') for side in Side}

@@ -22,7 +22,6 @@ from rclpy.parameter import Parameter
 from zc_perception.errors import ConfigError, ZcError, one_line
 from zc_perception.link.rclpy_compat import InvalidHandle, begin_lifecycle, end_lifecycle, guard_parameter_services, lifecycle_state
 from zc_perception.memory.ledger import CopyLedger
-from zc_perception.nodes.liveness import PATIENCE_S
 from zc_perception.nodes.params.node_parameters import NodeParameters, begin_node
 from zc_perception.nodes.params.qos_overrides import Endpoint
 from zc_perception.nodes.params.spec import ParameterSpec
@@ -31,6 +30,8 @@ from zc_perception.observe.diagnostics import DiagnosticsPublisher, Level, Statu
 LIFECYCLE_SPECS = (
     ParameterSpec('autostart', True, 'Configure and activate at the start. false: wait for lifecycle transitions.', fixed=True),
 )  # fmt: skip
+PATIENCE_S = 15.0
+"""An executor, and a node that has nothing slower to wait for, may take so long; see :mod:`zc_perception.nodes.service`."""
 UNCONFIGURED, INACTIVE, ACTIVE, FINALIZED = 'unconfigured', 'inactive', 'active', 'finalized'
 
 
@@ -42,8 +43,9 @@ class _WholeOrNothing(type):
         try:
             node.__init__(*args, **options)
         except BaseException:
-            diagnostics = getattr(node, '_diagnostics', None)
-            if diagnostics is not None:
+            if (ends := getattr(node, '_ends', None)) is not None:
+                ends.close()
+            if (diagnostics := getattr(node, '_diagnostics', None)) is not None:
                 diagnostics.stop()
             # rclpy's own constructor may have failed, or somebody has destroyed it already.
             with contextlib.suppress(AttributeError, InvalidHandle):
@@ -67,11 +69,13 @@ def process_ledger(context: Context) -> CopyLedger:
 
 
 class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
-    """A managed node with declared parameters. All keyword arguments go to ``rclpy.node.Node``.
+    """A managed node with declared parameters. All other keyword arguments go to ``rclpy.node.Node``.
 
     A subclass says what is done in each step by overriding :meth:`_open`, :meth:`_agree`, :meth:`_activate`, :meth:`_deactivate` and
     :meth:`_cleanup`, and calls :meth:`_begin` at the end of its constructor. Endpoints that cost nothing while nothing flows may live as
-    long as the node.
+    long as the node. What has to be closed once it has stopped, or if its constructor fails, is put on :attr:`_ends`.
+
+    :param ledger: what the CPU does to pixels is booked there; ``None``: the process's.
     """
 
     SPECS: Sequence[ParameterSpec] = ()
@@ -82,8 +86,10 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
     ENDPOINTS: Sequence[Endpoint] = ()
     """Those whose QoS can be overridden."""
 
-    def __init__(self, name: str, **node_options: Any) -> None:
+    def __init__(self, name: str, *, ledger: CopyLedger | None = None, **node_options: Any) -> None:
         begin_node(self, name, **node_options)
+        self.ledger = ledger or process_ledger(self.context)
+        self._ends = contextlib.ExitStack()
         self._opened = False
         self._flowing = False
         self._stopped = False
@@ -107,7 +113,6 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
 
         :param values: of all parameters; a file's ``qos_overrides`` too.
         :param node: the full name of the node that is going to have them.
-        :raises ConfigError: why.
         """
 
     def _open(self) -> None:
@@ -117,10 +122,7 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
         """
 
     def _agree(self) -> None:
-        """Second part of configuring: agree with others.
-
-        :raises ZcError: as :meth:`_open`.
-        """
+        """Second part of configuring: agree with others."""
 
     def _activate(self) -> None:
         """Let frames flow. Afterwards :attr:`flowing` is true."""
@@ -132,15 +134,19 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
         """Free everything that :meth:`_open` and :meth:`_agree` have got, as far as they have got. Idempotent, never raises on purpose."""
 
     def _check_parameter(self, name: str, value: Any) -> None:
-        """Refuse a new value of a parameter that its declaration allows.
-
-        :raises ConfigError: why.
-        """
+        """Refuse a new value of a parameter that its declaration allows."""
         if name in self.CHECKS:
             self.CHECKS[name](value)
 
     def _on_parameter(self, name: str, value: Any) -> None:
         """A parameter has changed."""
+
+    def collect_diagnostics(self) -> Sequence[Status]:
+        """The node's parts."""
+        return [self.lifecycle_status()]
+
+    def _describe(self) -> None:
+        """Once a second, before diagnostics are published."""
 
     # For the owner.
 
@@ -160,16 +166,16 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
         return False
 
     def progress(self) -> int | None:
-        """See :class:`~zc_perception.nodes.liveness.Worker`."""
+        """A number that grows while work gets done; ``None`` while there is none, or the node knows why there is no progress."""
         return None
 
     def given_up(self) -> str:
-        """See :class:`~zc_perception.nodes.liveness.Worker`."""
+        """Why only a restart helps; empty: it doesn't need one."""
         return ''
 
     @property
     def patience_s(self) -> float:
-        """See :class:`~zc_perception.nodes.liveness.Worker`."""
+        """So long it may take until :meth:`progress` changes."""
         return PATIENCE_S
 
     def start(self) -> None:
@@ -185,10 +191,7 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
                 self._pass(self.trigger_activate)
 
     def configure_now(self) -> None:
-        """Configure in the calling thread, if it isn't done.
-
-        :raises ZcError: as :meth:`start`.
-        """
+        """Configure in the calling thread, if it isn't done."""
         with self._transitions:
             if self.state == UNCONFIGURED and not self._stopped:
                 self._pass(self.trigger_configure)
@@ -200,14 +203,17 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
 
     def stop(self) -> None:
         """End work within a second or two and give everything back. Idempotent; the node itself is destroyed by its owner."""
-        with self._transitions:
-            if self._stopped:
-                return
-            self._stopped = True
-            self._end()
-            with contextlib.suppress(Exception):  # nobody may be listening any more
-                if self.state in (UNCONFIGURED, INACTIVE, ACTIVE):
-                    self.trigger_shutdown()
+        try:
+            with self._transitions:
+                if self._stopped:
+                    return
+                self._stopped = True
+                self._end()
+                with contextlib.suppress(Exception):  # nobody may be listening any more
+                    if self.state in (UNCONFIGURED, INACTIVE, ACTIVE):
+                        self.trigger_shutdown()
+        finally:
+            self._ends.close()
 
     def destroy_node(self) -> None:
         """Stop, and leave the graph."""
@@ -220,9 +226,10 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
     # Between rclpy and the subclass.
 
     def _begin(self) -> None:
-        """At the end of the constructor: what is wrong with the parameters ends it."""
+        """At the end of the constructor: what is wrong with the parameters ends it. Diagnostics begin when all is there."""
         if self.parameters['autostart']:
             self._open_once()
+        self._diagnostics = DiagnosticsPublisher(self, self.collect_diagnostics, before_publishing=self._describe)
 
     def _open_once(self) -> None:
         if self._opened:
@@ -364,10 +371,10 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
         if parameters is None:  # rclpy's own, before ours are there
             return super().set_parameters_atomically(parameter_list)
         try:
-            reasons = parameters.reasons_against(parameter_list)
+            converted, reasons = parameters.judged(parameter_list)
             if reasons:
                 return SetParametersResult(successful=False, reason='; '.join(reasons))
-            return super().set_parameters_atomically(parameters.converted(parameter_list))
+            return super().set_parameters_atomically(converted)
         except Exception as error:
             text = f'nothing was set: {one_line(error)}; please report this line'
             self.get_logger().error(text)

@@ -13,7 +13,6 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
-from types import FrameType
 from typing import Any
 
 import rclpy
@@ -25,10 +24,9 @@ from rclpy.utilities import remove_ros_args
 from zc_perception.errors import EXIT_USAGE, ZcError, error_line
 from zc_perception.link.rclpy_compat import InvalidHandle, call_soon, init_without_signal_handlers
 from zc_perception.memory.owned_fd import OwnedFd
-from zc_perception.nodes.liveness import Liveness
-from zc_perception.nodes.params.ros_arguments import check_parameter_sources, explain_ros_arguments, remember_arguments
+from zc_perception.nodes.params.ros_arguments import CommandLine, command_line, explain_ros_arguments, remember_command_line
 from zc_perception.nodes.perception_node import PerceptionNode, all_or_none
-from zc_perception.nodes.service_manager import Heartbeat, ServiceManager
+from zc_perception.nodes.service import Liveness, serve
 from zc_perception.nodes.startup import STARTUP
 
 EXIT_FAILURE = 1
@@ -64,7 +62,8 @@ class StopRequest:
     def __enter__(self) -> StopRequest:
         signal.set_wakeup_fd(self._write.fileno(), warn_on_full_buffer=False)
         for number in _SIGNALS:
-            signal.signal(number, _do_nothing)
+            # The pipe has been written already; without a handler there would be no write.
+            signal.signal(number, lambda number, frame: None)
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -75,10 +74,6 @@ class StopRequest:
         signal.set_wakeup_fd(-1)
         self._read.close()
         self._write.close()
-
-
-def _do_nothing(number: int, frame: FrameType | None) -> None:
-    """The pipe has been written already; without a handler there would be no write."""
 
 
 class _Executor(SingleThreadedExecutor):
@@ -130,16 +125,12 @@ class ExecutorThread:
         """
         self._ending = True
         if self._thread.is_alive():
-            call_soon(self.executor, _nothing)  # a task ends the wait; waking the executor alone would begin the next one
+            call_soon(self.executor, lambda: None)  # a task ends the wait; waking the executor alone would begin the next one
             self._thread.join(timeout=_CALLBACK_ENDS_S)
         if self._thread.is_alive():
             self._given_up = True
         else:
             self.executor.shutdown(timeout_sec=0.0)
-
-
-def _nothing() -> None:
-    """The task that ends an executor's wait."""
 
 
 @contextlib.contextmanager
@@ -156,7 +147,7 @@ def ros_context(args: Sequence[str] | None, context: rclpy.Context | None = None
         init_without_signal_handlers(context, None if args is None else list(args))
     except Exception as error:  # rclpy has several classes of its own for this
         raise explain_ros_arguments(args or (), error) from error
-    remember_arguments(context, args or (), tolerant=tolerant)
+    remember_command_line(context, CommandLine(args or (), tolerant=tolerant))
     STARTUP.reached('ros')
     get_logger('zc_perception').debug(raised)
     try:
@@ -223,18 +214,10 @@ class NodeGroup:
             node.destroy_node()
 
 
-def serve(stop: StopRequest, liveness: Liveness) -> None:
-    """Wait for the end; meanwhile a service manager, where one has started us, hears that we are ready and live."""
-    with ServiceManager() as manager:
-        manager.ready()
-        Heartbeat(manager, liveness.worry).wait(stop.wait)
-        manager.stopping()
-
-
-def _checked(nodes: Sequence[PerceptionNode], argv: Sequence[str]) -> Sequence[PerceptionNode]:
+def _checked(nodes: Sequence[PerceptionNode]) -> Sequence[PerceptionNode]:
     """The nodes, if the command line's parameters reach them; else they are taken down."""
     with all_or_none(nodes):
-        for sentence in check_parameter_sources(argv, [node.get_fully_qualified_name() for node in nodes]):
+        for sentence in command_line(nodes[0].context).check([node.get_fully_qualified_name() for node in nodes]):
             nodes[0].get_logger().warning(sentence)
     return nodes
 
@@ -246,13 +229,12 @@ def run_program(program: str, build: Callable[[rclpy.Context], Sequence[Percepti
     :param options: ``unknown_parameters`` counts here.
     0 after SIGINT or SIGTERM, :data:`EXIT_USAGE` with one line on stderr for anything the user can mend, 1 for a bug.
     """
-    argv = list(sys.argv)
     STARTUP.reached('imports')
     with StopRequest() as stop:
         try:
             with (
-                ros_context(argv[1:], tolerant=options.unknown_parameters == 'warn') as context,
-                NodeGroup(context, _checked(build(context), argv), stop.set) as group,
+                ros_context(sys.argv[1:], tolerant=options.unknown_parameters == 'warn') as context,
+                NodeGroup(context, _checked(build(context)), stop.set) as group,
             ):
                 STARTUP.reached('nodes')
                 group.start()
@@ -260,7 +242,7 @@ def run_program(program: str, build: Callable[[rclpy.Context], Sequence[Percepti
                 for node in group.nodes:
                     step = f': it waits for ros2 lifecycle set {node.get_fully_qualified_name()} configure'
                     node.get_logger().info('ready' if node.parameters['autostart'] else f'ready{step}')
-                serve(stop, group.liveness())
+                serve(stop.wait, group.liveness())
                 if group.failure is not None:
                     print(group.failure, file=sys.stderr)
                     return EXIT_FAILURE

@@ -20,10 +20,7 @@ from zc_perception.nodes.process import EXIT_FAILURE, run_program
 
 
 def _alone(node: PerceptionNode) -> Sequence[PerceptionNode]:
-    """The node, if it knows its parameters; else it is taken down.
-
-    :raises ConfigError: it doesn't.
-    """
+    """The node, if it knows its parameters; else it is taken down."""
     with all_or_none([node]):
         refuse_unknown_parameters([node], [])
     return [node]

@@ -15,13 +15,12 @@ from zc_perception.frame import Frame
 from zc_perception.link.endpoints import AdaptedSubscription
 from zc_perception.link.rungs import ROS_MESSAGE
 from zc_perception.memory.dmabuf import CpuAccess
-from zc_perception.memory.ledger import CopyLedger
 from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.nodes.frame_links import SUBSCRIPTION_SPECS, subscribe_frames, subscription_status, user_ids
 from zc_perception.nodes.params.qos_overrides import Endpoint
 from zc_perception.nodes.params.spec import ParameterSpec
-from zc_perception.nodes.perception_node import LIFECYCLE_SPECS, PerceptionNode, process_ledger
-from zc_perception.observe.diagnostics import DiagnosticsPublisher, Level, Status
+from zc_perception.nodes.perception_node import LIFECYCLE_SPECS, PerceptionNode
+from zc_perception.observe.diagnostics import Level, Status
 from zc_perception.observe.recent import RecentCount
 
 _WAIT_S = 0.1
@@ -42,16 +41,14 @@ class RecorderNode(PerceptionNode):
     """Subscribes to ``image_raw`` (type-adapted) and records it.
 
     :param on_finished: called once, on the recorder's thread, when it has all frames that it was to record, or the disk has failed.
-    :raises ConfigError: a path that can't be written.
     """
 
     SPECS = _SPECS
     CHECKS: ClassVar[Mapping[str, Callable[[Any], object]]] = {'shared_memory_users': user_ids}
     ENDPOINTS = (Endpoint('image_raw', 'subscription', adapted=True),)
 
-    def __init__(self, *, ledger: CopyLedger | None = None, on_finished: Callable[[], None] | None = None, **node_options: Any) -> None:
+    def __init__(self, *, on_finished: Callable[[], None] | None = None, **node_options: Any) -> None:
         super().__init__('recorder', **node_options)
-        self.ledger = ledger or process_ledger(self.context)
         self._on_finished = on_finished
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -61,10 +58,9 @@ class RecorderNode(PerceptionNode):
         self._taken = 0
         self._first_s: float | None = None
         self._finished = False
-        self._begin()
         self._left_out = RecentCount()
         self._conversion_errors = RecentCount()
-        self._diagnostics = DiagnosticsPublisher(self, self.collect_diagnostics)
+        self._begin()
 
     def _open(self) -> None:
         """The file, and the subscription, which takes nothing before the node is active."""

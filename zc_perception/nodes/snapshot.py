@@ -93,11 +93,6 @@ class SnapshotService:
     def _why_no_frame(self) -> str:
         return self._supervisor().condition.reason
 
-    def _framerate(self) -> float:
-        """Of the camera, in Hz; 0: there is none any more."""
-        camera = self._supervisor().camera
-        return 0.0 if camera is None else camera.framerate
-
     def offer(self, frame: Frame) -> None:
         """For each frame that is published, on the camera's thread; takes a lease of the one that is wanted."""
         if not self._wanted:
@@ -167,8 +162,9 @@ class SnapshotService:
             reason = 'the node is ending' if ending else self._why_no_frame()
             raise _Failed(f'no frame came within {FRAME_WAIT_S:g} s: {reason or "the camera gives none"}; see /diagnostics')
         try:
+            camera = self._supervisor().camera
             with frame:
-                snapshot = Snapshot.of(frame, self._ledger, self._framerate())
+                snapshot = Snapshot.of(frame, self._ledger, 0.0 if camera is None else camera.framerate)
             folder = snapshot_folder(self._parameters['snapshot_folder'])
         except ZcError as error:
             raise _Failed(f'no snapshot: {error}') from error

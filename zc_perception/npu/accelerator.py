@@ -87,15 +87,15 @@ class Job(Protocol):
 class AcceleratorOptions:
     """What the parameters of the inference node say; each accelerator takes what it knows.
 
-    :param device: axl, axruntime: the card's name, device node, PCI address or index; empty for the first.
+    :param device: axl, axruntime: the card's name, device node, PCI address or index, as ``choose_card`` takes it; empty for the first.
     :param import_cache: axl: keep imports.
     :param timeout_s: axl, axruntime: after which the driver gives a job up.
     :param threads: cpu: threads of ONNX Runtime.
     :param ioctl_numbers: axl: numbers by name, for a driver that uses others.
-    :param aipu_cores: axruntime: cores that the model uses; 0: as it was compiled.
+    :param aipu_cores: axruntime: how many of the card's cores run the model, each on frames of its own; 0: one.
     :param double_buffer: axruntime: transfers overlap with computing; results come two calls late.
     :param output_dmabuf: axruntime: results in dma-bufs; one of :data:`OUTPUT_DMABUF`.
-    :param library: axruntime: path of its library; empty: the system's.
+    :param library: axruntime: path of its library; empty: the Python package, or else the system's library.
     """
 
     device: str = ''

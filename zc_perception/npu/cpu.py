@@ -8,6 +8,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import cv2
@@ -19,12 +20,12 @@ from zc_perception.detection.raw_tensor import RawTensor
 from zc_perception.detection.tensor import PlanesToTensor
 from zc_perception.errors import AcceleratorError, ConfigError
 from zc_perception.frame import Frame
-from zc_perception.memory.fence import EventFence
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.npu.accelerator import Accelerator, AcceleratorOptions, Capabilities, ImportHandle, Outputs
 from zc_perception.npu.constraints import CPU_JOBS, cpu_constraints
 from zc_perception.npu.manifest import DTYPES, ModelManifest, TensorSpec, check_head
+from zc_perception.npu.worked_job import WorkedJob
 from zc_perception.pixel.colorimetry import Colorimetry
 from zc_perception.pixel.conversion import ToLuma
 from zc_perception.pixel.layout import ImageLayout
@@ -125,7 +126,6 @@ class OnnxEngine:
             raise ConfigError(f"model file '{self._file}' can't be run: {' '.join(str(error).split())}; export it anew") from error
 
     def geometry(self, width: int, height: int) -> Letterbox:
-        """See :class:`Engine`."""
         return Letterbox.fit(width, height, self._input.width, self._input.height, stretch=self._input.resize == 'stretch')
 
     def _convert(self, planes: Planes, layout: ImageLayout, colorimetry: Colorimetry) -> NDArray[Any]:
@@ -142,7 +142,6 @@ class OnnxEngine:
         return tensor if spec.layout == 'nchw' else np.ascontiguousarray(tensor.transpose(0, 2, 3, 1))
 
     def run(self, planes: Planes, layout: ImageLayout, colorimetry: Colorimetry) -> Outputs:
-        """See :class:`Engine`."""
         return self._infer(self._convert(planes, layout, colorimetry))
 
     def _infer(self, tensor: NDArray[Any]) -> Outputs:
@@ -171,7 +170,6 @@ class HogEngine:
         self._converter: tuple[ImageLayout, Colorimetry, ToLuma] | None = None
 
     def geometry(self, width: int, height: int) -> Letterbox:
-        """See :class:`Engine`."""
         return Letterbox.fit(width, height, width, height, stretch=True)
 
     def run(self, planes: Planes, layout: ImageLayout, colorimetry: Colorimetry) -> Outputs:
@@ -196,54 +194,19 @@ class HogEngine:
         return [RawTensor(rows)]
 
 
-class CpuJob:
-    """One frame on its way through an engine.
+@dataclass
+class CpuResult:
+    """What an engine yielded: memory of the process, which nobody else writes."""
 
-    The worker owns :attr:`fence`, and signals it when the engine is done. For a job that is given up, :meth:`abandon` makes a second
-    fence: the frame's lease owns that one, and may close it before the engine is done.
-    """
+    raw: Outputs
 
-    def __init__(self, frame: Frame, letterbox: Letterbox) -> None:
-        self.fence = EventFence()
-        self.letterbox = letterbox
-        self.frame: Frame | None = frame
-        self.result: Outputs = ()
-        self._lock = threading.Lock()
-        self._ended = False
-        self._let_go: EventFence | None = None
+    def begin_reading(self) -> None:
+        """Nothing is to be done."""
 
-    @property
-    def given_up(self) -> bool:
-        """Whether nobody waits for the result any more."""
-        return self._let_go is not None
+    end_reading = begin_reading
 
-    def end(self, error: Exception | None) -> None:
-        """The worker has done with the frame, with *error* or without."""
-        self.fence.signal(error)
-        with self._lock:
-            self._ended, let_go = True, self._let_go
-        if let_go is not None:
-            let_go.signal()
-            self.fence.close()
 
-    def outputs(self) -> Outputs:
-        """See :class:`Job`."""
-        self.fence.check()
-        return self.result
-
-    def abandon(self) -> EventFence:
-        """See :class:`Job`."""
-        let_go = EventFence()
-        with self._lock:
-            self._let_go, ended = let_go, self._ended
-        if ended:
-            let_go.signal()
-            self.fence.close()
-        return let_go
-
-    def close(self) -> None:
-        """See :class:`Job`."""
-        self.fence.close()
+CpuJob = WorkedJob[CpuResult]
 
 
 class CpuAccelerator(Accelerator):
@@ -260,7 +223,6 @@ class CpuAccelerator(Accelerator):
 
     @classmethod
     def open(cls, options: AcceleratorOptions, ledger: CopyLedger) -> CpuAccelerator:
-        """See :class:`Accelerator`."""
         return cls(ledger, options.threads)
 
     def __init__(self, ledger: CopyLedger, threads: int = 0) -> None:
@@ -273,15 +235,12 @@ class CpuAccelerator(Accelerator):
         self._closing = False
 
     def capabilities(self) -> Capabilities:
-        """See :class:`Accelerator`."""
         return Capabilities('cpu', self._name, copy_free=False, max_in_flight=CPU_JOBS, may_hang=False)
 
     def constraints(self) -> BufferConstraints:
-        """See :class:`Accelerator`."""
         return cpu_constraints()
 
     def load(self, manifest: ModelManifest) -> None:
-        """See :class:`Accelerator`."""
         if manifest.engine not in self.engines:
             raise ConfigError(f"model '{manifest.name}' (engine {manifest.engine}) can't run on the cpu accelerator")
         if manifest.engine == 'onnx':
@@ -297,39 +256,36 @@ class CpuAccelerator(Accelerator):
             self._worker.start()
 
     def facts(self) -> Mapping[str, object]:
-        """See :class:`Accelerator`."""
         return {'threads': self._threads or 'one per core'}
 
     def submit(self, handle: ImportHandle, frame: Frame) -> CpuJob:
-        """See :class:`Accelerator`."""
         if self._engine is None or self._worker is None:
             raise AcceleratorError('the cpu accelerator has no model loaded')
-        job = CpuJob(frame, self._engine.geometry(frame.data.width, frame.data.height))
+        job = CpuJob(frame, self._engine.geometry(frame.data.width, frame.data.height), lambda result: None)
         self._jobs.put(job)
         return job
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
-            error: Exception | None = None
-            frame, job.frame = job.frame, None
-            try:
-                if job.given_up or self._closing:  # and not begun: it would only keep the next frame waiting
-                    raise AcceleratorError('the job was given up' if job.given_up else 'the accelerator was closed')
-                assert self._engine is not None and frame is not None
-                with frame.map() as planes:
-                    self._ledger.book('tensor', sum(p.nbytes for p in planes))
-                    job.result = self._engine.run(planes, frame.data.layout, frame.data.colorimetry)
-            except AcceleratorError as failure:
-                error = AcceleratorError(str(failure))
-            except Exception as failure:
-                # Only the text: the traceback would keep views of the frame's pixels alive.
-                error = AcceleratorError(f'{type(failure).__name__}: {failure}')
+            result, error = None, AcceleratorError('the accelerator was closed')
+            frame = None if self._closing else job.begin_reading()
+            if frame is not None:  # else it was given up before it began, and would only keep the next one waiting
+                try:
+                    with frame.map() as planes:
+                        self._ledger.book('tensor', sum(p.nbytes for p in planes))
+                        assert self._engine is not None
+                        result = CpuResult(self._engine.run(planes, frame.data.layout, frame.data.colorimetry))
+                except AcceleratorError as failure:
+                    error = AcceleratorError(str(failure))
+                except Exception as failure:
+                    # Only the text: the traceback would keep views of the frame's pixels alive.
+                    error = AcceleratorError(f'{type(failure).__name__}: {failure}')
             del frame
-            job.end(error)
+            job.end_reading()
+            job.finish(result, error if result is None else None)
             del job
 
     def close(self) -> None:
-        """See :class:`Accelerator`."""
         self._closing = True
         if self._worker is not None:
             self._jobs.put(None)

@@ -3,10 +3,10 @@
 The key is (device-open epoch, direction, fourcc, modifier, width, height, per plane (st_dev, st_ino, offset, stride)). An entry owns
 duplicates of the descriptors: as long as it is a key, the kernel can't give its inode number to another buffer.
 
-A duplicate and an import keep the memory, too, so an entry has to go when the buffer's owner gives it up: a pool that retires a slot, is
-reconfigured or closed, a link whose producer is gone. All of them close their :class:`DmaBuf`, on whichever thread, and the buffer itself
-tells the cache (:meth:`DmaBuf.tell_end`): nobody has to remember to connect a pool with a cache. What was told waits in a queue for the
-cache's own thread.
+A duplicate and an import keep the memory, too, so an entry has to go when the buffer's owner gives it up: a pool that retires or
+replaces a slot or is closed, a link whose producer is gone. All of them close their :class:`DmaBuf`, on whichever thread, and the
+buffer itself tells the cache (:meth:`DmaBuf.tell_end`): nobody has to remember to connect a pool with a cache. What was told waits in
+a queue for the cache's own thread.
 
 An import that a job in flight reads is not taken away from it, whoever asks: :class:`ImportsInUse` releases it after its last job.
 """
@@ -65,15 +65,6 @@ class ImportsInUse:
                 self._waiting.remove(handle)
                 self._give_back(handle)
 
-    def held(self, handle: int) -> bool:
-        """Whether a job reads it."""
-        return handle in self._jobs
-
-    @property
-    def waiting(self) -> int:
-        """Handles that are released as soon as their jobs have ended."""
-        return len(self._waiting)
-
     def release(self, handle: int) -> None:
         """Release it, now or after its last job."""
         if handle in self._jobs:
@@ -103,24 +94,19 @@ class CachedImport:
 class ImportCache:
     """Keeps a device's imports of buffers, so that each buffer is imported once and not with every frame.
 
-    With more than ``limit`` entries, the one that was unused for the longest time goes, unless a job reads it.
+    With more than ``limit`` entries, the one that was unused for the longest time goes.
 
     One thread uses it. A buffer may end on any thread: its identity is queued, and the next :meth:`get` gives its import back.
 
     :param release: gives a handle back to the device, and doesn't raise.
-    :param held: whether a job reads a handle.
     :param limit: entries kept.
     """
 
-    def __init__(
-        self, release: Callable[[int], object], limit: int = ENTRIES, *, held: Callable[[int], bool] = lambda handle: False
-    ) -> None:
+    def __init__(self, release: Callable[[int], object], limit: int = ENTRIES) -> None:
         self._release = release
-        self._held = held
         self._entries: OrderedDict[CacheKey, CachedImport] = OrderedDict()
         self._ended: queue.SimpleQueue[BufferIdentity] = queue.SimpleQueue()
         self.limit = limit
-        self.misses = 0
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -139,26 +125,18 @@ class ImportCache:
             for keeper in keepers:
                 keeper.close()
             raise
-        self.misses += 1
         self._entries[key] = CachedImport(handle, frozenset(b.identity for b in buffers), keepers)
         for buffer in buffers:
             buffer.tell_end(self._ended.put)
-        self._make_room(key)
+        if len(self._entries) > self.limit:
+            self._drop(next(iter(self._entries)))
         return handle
-
-    def _make_room(self, new: CacheKey) -> None:
-        over = len(self._entries) - self.limit
-        if over > 0:
-            for key in [key for key, entry in self._entries.items() if key != new and not self._held(entry.handle)][:over]:
-                self._drop(key)
 
     def _drop(self, key: CacheKey) -> None:
         entry = self._entries.pop(key)
-        try:
-            self._release(entry.handle)
-        finally:
-            for keeper in entry.keepers:
-                keeper.close()
+        self._release(entry.handle)
+        for keeper in entry.keepers:
+            keeper.close()
 
     def forget(self, identity: BufferIdentity) -> None:
         """Release every import of a buffer: now, or after the job that reads it."""

@@ -44,7 +44,7 @@ from zc_perception.npu.manifest_rules import (
     number,
     text,
 )
-from zc_perception.npu.voyager_model import read_voyager_model
+from zc_perception.npu.voyager_model import read_compiled_input
 
 MODELS = Path(__file__).resolve().parent.parent / 'models'
 ENGINES = ('onnx', 'opencv_hog', 'axl', 'axruntime')
@@ -91,15 +91,16 @@ class ModelInput:
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """A tensor in a device's result buffer: value = (raw − zero_point) · scale.
+    """A tensor in a device's memory: value = (raw − zero_point) · scale.
 
-    Engine axl needs all of it. For others it says what the model's own file leaves open: an empty ``dtype`` or ``shape`` is the file's.
+    A manifest's outputs are such, and what the Voyager runtime says of its inputs and outputs. Engine axl needs all of it. For others the
+    manifest says what the model's own file leaves open: an empty ``dtype`` or ``shape`` is the file's.
 
     :param shape: C order, without padding.
-    :param offset: bytes from the start of the result buffer.
+    :param offset: bytes from the start of the memory.
     :param scale: one number, or one for each element of the last axis.
     :param layout: ``nchw``, ``nhwc``, or empty where it has no such axes.
-    :param padding: elements before and after each axis in the result buffer; empty for none.
+    :param padding: elements before and after each axis in the memory; empty for none.
     """
 
     name: str
@@ -113,34 +114,35 @@ class TensorSpec:
 
     @property
     def padded_shape(self) -> tuple[int, ...]:
-        """Shape as it lies in the result buffer."""
+        """Shape as it lies in memory."""
         if not self.padding:
             return self.shape
         return tuple(before + size + after for size, (before, after) in zip(self.shape, self.padding, strict=True))
 
     @property
     def num_bytes(self) -> int:
-        """Size in the result buffer, padding included."""
+        """Size in memory, padding included."""
         return math.prod(self.padded_shape) * np.dtype(self.dtype).itemsize
 
-    def raw(self, values: NDArray[Any], *, layout: str = '') -> RawTensor:
-        """*values*, without padding, as heads take them.
+    def whole(self, memory: Any) -> NDArray[Any]:
+        """The tensor in *memory*, with its padding; a view."""
+        return np.frombuffer(memory, self.dtype, math.prod(self.padded_shape), self.offset).reshape(self.padded_shape)
 
-        :param layout: theirs, where the manifest doesn't say it.
-        """
+    def view(self, memory: Any) -> RawTensor:
+        """The tensor in *memory*, without its padding, as heads take it; nothing is copied."""
+        values = self.whole(memory)
+        if self.padding:
+            values = values[tuple(slice(before, before + size) for size, (before, _) in zip(self.shape, self.padding, strict=True))]
+        return self.raw(values)
+
+    def raw(self, values: NDArray[Any]) -> RawTensor:
+        """*values*, without padding, as heads take them."""
         scale = self.scale[0] if len(self.scale) == 1 else np.array(self.scale, np.float32)
-        return RawTensor(values, scale, self.zero_point, self.layout or layout, self.name)
+        return RawTensor(values, scale, self.zero_point, self.layout, self.name)
 
     def blank(self) -> RawTensor:
         """The tensor without what a device would write."""
         return self.raw(np.zeros(self.shape, self.dtype))
-
-    @property
-    def inside(self) -> tuple[slice, ...]:
-        """Index that cuts the padding away from an array of :attr:`padded_shape`, without a copy."""
-        if not self.padding:
-            return tuple(slice(0, size) for size in self.shape)
-        return tuple(slice(before, before + size) for size, (before, _) in zip(self.shape, self.padding, strict=True))
 
 
 @dataclass(frozen=True)
@@ -500,19 +502,16 @@ def _compiled_size(part: _Part, file: Path, given: Values) -> tuple[int, int] | 
 
     :raises ConfigError: they contradict the manifest, or the model isn't one for a frame.
     """
-    compiled = read_voyager_model(file)
+    compiled = read_compiled_input(file)
     if compiled is None:
         return None
-    place, tensor = part.place('input'), compiled.inputs[0]
-    if len(tensor.shape) != 4:
-        raise ConfigError(f'{file}: the first input has shape {list(tensor.shape)}; a frame needs 1 x height x width x channels')
+    place, inner = part.place('input'), compiled.inner_shape
     if compiled.preprocess_graph and 'range' not in given:
         raise ConfigError(
             f"{file}: the model wants '{compiled.preprocess_graph}' to run before it, which nothing does here; compile it without, "
             f"or say by '{place.at('range').key}' of {part.path.name} what it does to the values"
         )
-    inner = tensor.inner_shape
-    height, width = (inner or tensor.shape)[1:3]
+    height, width = (inner or compiled.shape)[1:3]
     for name, size in (('width', width), ('height', height)):
         value = given.get(name, size if inner else None)
         if value is None:
@@ -536,20 +535,9 @@ def _input(part: _Part, engine: str, file: Path | None) -> ModelInput:
         if size is None and name not in given:
             raise place.at(name).missing(INPUT.keys[name].rule.words)
     width, height = size or (given['width'], given['height'])
-    low, high = values['range']
-    return ModelInput(
-        width=width,
-        height=height,
-        bgr=values['colour'] == 'bgr',
-        low=float(low),
-        high=float(high),
-        resize=values['resize'],
-        pad=values['pad'],
-        layout=values['layout'],
-        dtype=values['dtype'],
-        scale=float(values['scale'] or 1.0),
-        zero_point=values['zero_point'],
-    )
+    bgr, (low, high) = values.pop('colour') == 'bgr', values.pop('range')
+    values |= {'width': width, 'height': height, 'scale': float(values['scale'] or 1.0)}
+    return ModelInput(bgr=bgr, low=float(low), high=float(high), **values)
 
 
 def _tensor(values: Values, place: Place, engine: str) -> TensorSpec:
@@ -596,18 +584,18 @@ def _floats(value: Any) -> Any:
     return tuple(_floats(v) for v in value) if isinstance(value, list) else float(value)
 
 
-def _head(part: _Part, num_classes: int, size: tuple[int, int]) -> HeadSpec:
+def _head(part: _Part, num_classes: int, network: ModelInput) -> HeadSpec:
     given = part.needed('head')
-    options = {'kind': given} if isinstance(given, str) else dict(given)
+    options: dict[str, Any] = {'kind': given} if isinstance(given, str) else given
     convert: dict[str, Callable[[Any], Any]] = {'anchors': _floats, 'priors': _floats, 'variances': _floats, 'strides': tuple}
-    return HeadSpec(num_classes=num_classes, input_size=size, **{k: convert.get(k, lambda v: v)(v) for k, v in options.items()})
-
-
-def _check_head(part: _Part, head: HeadSpec) -> None:
-    try:
-        make_head(head)
-    except ConfigError as error:
-        raise ConfigError(f'{part.path}: {part.place("head").key.removesuffix("head")}{error}') from error
+    values = {name: convert[name](value) if name in convert else value for name, value in options.items()}
+    head = HeadSpec(num_classes=num_classes, input_size=(network.width, network.height), **values)
+    if network.width or network.resize == 'none':  # else the compiled model's file isn't there to say it
+        try:
+            make_head(head)
+        except ConfigError as error:
+            raise ConfigError(f'{part.path}: {part.place("head").key.removesuffix("head")}{error}') from error
+    return head
 
 
 def _manifest(part: _Part) -> ModelManifest:
@@ -615,9 +603,7 @@ def _manifest(part: _Part) -> ModelManifest:
     classes = _classes(part)
     file, missing = _file(part, engine)
     network = _input(part, engine, file)
-    head = _head(part, len(classes), (network.width, network.height))
-    if network.width or network.resize == 'none':  # else the compiled model's file isn't there to say it
-        _check_head(part, head)
+    head = _head(part, len(classes), network)
     return ModelManifest(
         name=part.values.get('name', part.path.resolve().parent.name),
         path=part.path,

@@ -66,7 +66,6 @@ class Leaf(Rule):
     """Asked for further words that are allowed, which other packages offer; only when *accepts* refuses a value."""
 
     def check(self, value: Any, place: Place) -> None:
-        """See :class:`Rule`."""
         if value is None or not self.accepts(value):
             others = self.others()
             if not (isinstance(value, str) and value in others):
@@ -74,7 +73,6 @@ class Leaf(Rule):
                 raise place.refuse(value, ', '.join((self.words, *others)) + (near or _unquoted(value, self.json)))
 
     def schema(self) -> Schema:
-        """See :class:`Rule`."""
         return dict(self.json)
 
 
@@ -181,7 +179,6 @@ class Table(Rule):
     words: str = 'a mapping of keys'
 
     def check(self, value: Any, place: Place) -> None:
-        """See :class:`Rule`."""
         if not isinstance(value, Mapping):
             if not place.key:
                 raise ConfigError(f"{place.path}: the file must be a mapping of keys, not '{value}'")
@@ -207,7 +204,6 @@ class Table(Rule):
         return min(lacks, key=len, default=[])
 
     def schema(self) -> Schema:
-        """See :class:`Rule`."""
         properties = {}
         for name, key in self.keys.items():
             properties[name] = {**key.rule.schema(), 'description': key.description}
@@ -229,14 +225,12 @@ class TableList(Rule):
     words: str
 
     def check(self, value: Any, place: Place) -> None:
-        """See :class:`Rule`."""
         if not isinstance(value, list) or not value:
             raise place.refuse(value, self.words)
         for index, entry in enumerate(value):
             self.table.check(entry, place.item(index))
 
     def schema(self) -> Schema:
-        """See :class:`Rule`."""
         return {'type': 'array', 'minItems': 1, 'items': self.table.schema()}
 
 
@@ -249,13 +243,10 @@ class WordOrTable(Rule):
 
     @property
     def words(self) -> str:  # type: ignore[override]
-        """See :class:`Rule`."""
         return self.word.words
 
     def check(self, value: Any, place: Place) -> None:
-        """See :class:`Rule`."""
         (self.table if isinstance(value, Mapping) else self.word).check(value, place)
 
     def schema(self) -> Schema:
-        """See :class:`Rule`."""
         return {'anyOf': [self.word.schema(), self.table.schema()]}

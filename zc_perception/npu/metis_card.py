@@ -26,7 +26,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from zc_perception.errors import AcceleratorError, NoDeviceError
@@ -48,7 +48,6 @@ CHECK = 'lspci -vvv -d 1f9d:1100 | grep LnkSta must show Speed 8GT/s, Width x4'
 _SPEED = re.compile(r'([0-9]+(?:\.[0-9]+)?) GT/s', re.ASCII)
 _WIDTH = re.compile(r'[0-9]{1,3}', re.ASCII)
 _STALE_S = 5.0
-_IDLE_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -384,6 +383,9 @@ class Temperatures:
         return ', '.join(map(str, self.sensors)) or f'unreadable ({self.problem})'
 
 
+_NOT_READ_YET = Temperatures(problem='not read yet')
+
+
 def _degrees(attribute: Path) -> float | None:
     with suppress(OSError, ValueError):
         return int(attribute.read_text(encoding='ascii', errors='replace')) / 1000
@@ -419,55 +421,40 @@ def read_temperatures(address: str, tree: HostTree = HOST) -> Temperatures:
     return Temperatures(tuple(found), '' if found else f'the sensors of {address} do not answer')
 
 
-@dataclass
 class TemperatureWatch:
-    """Reads on a thread of its own, as a card may be slow to answer; whoever asks gets the last answer.
+    """Reads on a thread of its own, which ends with its answer, as a card may be slow to give one; whoever asks gets the last answer."""
 
-    The thread ends when nobody has asked for some seconds.
-    """
-
-    tree: HostTree = HOST
-    _address: str = ''
-    _last: Temperatures = field(default_factory=lambda: Temperatures(problem='not read yet'))
-    _read_at: float = 0.0
-    _thread: threading.Thread | None = None
-    _asked: threading.Event = field(default_factory=threading.Event)
-    _lock: threading.Lock = field(default_factory=threading.Lock)
+    def __init__(self, tree: HostTree = HOST) -> None:
+        self.tree = tree
+        self._address = ''
+        self._last = _NOT_READ_YET
+        self._read_at = 0.0
+        self._thread: threading.Thread | None = None
+        self._lock = threading.Lock()
 
     def latest(self, address: str) -> Temperatures:
         """The last answer; asks for the next one."""
         with self._lock:
             if address != self._address:
-                self._address, self._last, self._read_at = address, Temperatures(problem='not read yet'), time.monotonic()
+                self._address, self._last, self._read_at = address, _NOT_READ_YET, time.monotonic()
             if not address:
                 return read_temperatures(address, self.tree)
-            self._asked.set()
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name='npu temperature', daemon=True)
+            if self._thread is None or not self._thread.is_alive():
+                self._thread = threading.Thread(target=self._read, args=(address,), name='npu temperature', daemon=True)
                 self._thread.start()
             if time.monotonic() - self._read_at > _STALE_S and self._last.sensors:
                 return Temperatures(problem=f'the card has not answered for {_STALE_S:g} s')
             return self._last
 
-    def _run(self) -> None:
-        while True:
-            asked = self._asked.wait(_IDLE_S)
-            with self._lock:
-                if not asked or not self._address:
-                    self._thread = None
-                    return
-                self._asked.clear()
-                address = self._address
-            found = read_temperatures(address, self.tree)
-            with self._lock:
-                if address == self._address:
-                    self._last, self._read_at = found, time.monotonic()
+    def _read(self, address: str) -> None:
+        found = read_temperatures(address, self.tree)
+        with self._lock:
+            if address == self._address:
+                self._last, self._read_at = found, time.monotonic()
 
     def close(self) -> None:
-        """End the thread, unless the card keeps it. Idempotent."""
-        with self._lock:
-            self._address = ''
+        """Wait for the thread, unless the card keeps it. Idempotent."""
+        with self._lock:  # whoever asks on another thread has started it by then
             thread = self._thread
-        self._asked.set()
-        if thread is not None and thread is not threading.current_thread():
+        if thread is not None:
             thread.join(timeout=0.5)

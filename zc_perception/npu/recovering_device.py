@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from zc_perception.backoff import BackOff
 from zc_perception.errors import DeviceLostError
@@ -60,7 +60,6 @@ class RecoveringDevice:
         self.losses = 0
         self.recovered = 0
         self._reopen = reopen
-        self._attempt = 0
         self._retry = BackOff(FIRST_DELAY_S, LONGEST_DELAY_S)
         self._past_imports = self._past_trial_imports = 0
 
@@ -86,9 +85,7 @@ class RecoveringDevice:
 
     def loss(self, error: Exception) -> str:
         """Why the device is lost, if *error* says so and it can be opened anew; else nothing."""
-        # A fence that this process signals itself wraps the error that it was given.
-        lost = isinstance(error, DeviceLostError) or isinstance(error.__cause__, DeviceLostError)
-        return str(error) if lost and self.replaceable else ''
+        return str(error) if isinstance(error, DeviceLostError) and self.replaceable else ''
 
     def guarded(self, function: Callable[..., object], *arguments: object) -> str:
         """Call *function*, and let nothing that it raises end the thread.
@@ -104,33 +101,30 @@ class RecoveringDevice:
     def lose(self, reason: str) -> None:
         """Close it, and note when it is due again. Its jobs have been abandoned by now."""
         self.losses += 1
-        self.state = DeviceState(time.monotonic_ns(), self._attempt, reason)
+        self.state = DeviceState(time.monotonic_ns(), self.state.attempt, reason)
         self.close()
         self._retry.failed()
 
     def try_again(self) -> None:
         """Open it anew; if that fails, it is due later."""
         assert self._reopen is not None
-        self._attempt += 1
-        since_ns, reason = self.state.since_ns, self.state.last_error
-        self.state = DeviceState(since_ns, self._attempt, reason)
+        self.state = replace(self.state, attempt=self.state.attempt + 1)
         try:
             accelerator = self._reopen()
             capabilities = accelerator.capabilities()
         except Exception as error:
-            self.state = DeviceState(since_ns, self._attempt, str(error))
+            self.state = replace(self.state, last_error=str(error))
             self._retry.failed()
             return
         self._past_imports += self.accelerator.imports
         self._past_trial_imports += self.accelerator.trial_imports
         self.accelerator, self.capabilities = accelerator, capabilities
         self.recovered += 1
-        self.state = DeviceState(attempt=self._attempt)
+        self.state = DeviceState(attempt=self.state.attempt)
 
     def proved(self) -> None:
         """It has yielded a result: after the next loss the waiting times begin anew."""
-        if self._attempt:
-            self._attempt = 0
+        if self.state.attempt:
             self._retry.start_over()
             self.state = DeviceState()
 

@@ -6,5 +6,5 @@ Read in this order:
    :mod:`~zc_perception.observe.timeline` makes a trace of several logs and of the kernel's events.
 2. :mod:`~zc_perception.observe.diagnostics`: ``/diagnostics``. Its figures are the latencies of ``metrics``, and what ``recent`` says of
    counters: how much of them is new.
-3. ``privileges``: the next step for whoever may not look at another process or at the kernel.
+3. ``processes``: what ``/proc`` says of other processes; ``privileges``: the next step for whoever may not look at them or at the kernel.
 """

@@ -44,6 +44,7 @@ from zc_perception.errors import one_line
 from zc_perception.memory import kernel_abi as abi
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.observe.privileges import as_root
+from zc_perception.observe.processes import PROC, all_pids, command_name, open_files, process_state
 
 if TYPE_CHECKING:
     from zc_perception.frame import Frame, FrameData
@@ -331,7 +332,6 @@ def _json(value: Any) -> bytes:
     return json.dumps(value, separators=(',', ':'), default=str).encode()
 
 
-PROC = Path('/proc')
 _LINK = f'/memfd:{NAME}'
 _FACTS_ATTEMPTS = 50
 _KINDS = frozenset(RecordKind)
@@ -374,8 +374,8 @@ class FrameLogReader:
             self.pid: int = self.own_pid if pid is None else pid
             #: Records that were overwritten before they were read, or of a kind that isn't known, since this object was made.
             self.lost = 0
-            self._process = proc / str(self.pid)
-            self._start_time = _start_time(self._process)
+            self._process = process_state(self.pid, proc)
+            self._proc = proc
             self._facts: dict[str, Any] = {'role': self.role, 'node': self.node, 'pid': self.own_pid}
             self._next = self._oldest()
         except BaseException:
@@ -395,7 +395,10 @@ class FrameLogReader:
     @property
     def alive(self) -> bool:
         """Whether its process is still there and has not closed it."""
-        return not self.ended and self._start_time != '' and _start_time(self._process) == self._start_time
+        if self.ended or self._process is None:
+            return False
+        now = process_state(self.pid, self._proc)
+        return now is not None and not now.ended and now.start == self._process.start
 
     def _oldest(self) -> int:
         """The first record that nobody is about to overwrite."""
@@ -483,8 +486,8 @@ class FrameLogReader:
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
         self.close()
 
-    def __repr__(self) -> str:
-        return f'FrameLogReader({self.role} {self.node}, pid {self.pid})'
+    def __str__(self) -> str:
+        return f'{self.role} {self.node} (process {self.pid})'
 
 
 class FoundFrameLogs(list[FrameLogReader]):
@@ -516,28 +519,29 @@ def find_frame_logs(proc: Path = PROC, pids: Collection[int] | None = None) -> F
     """
     logs: dict[tuple[int, int], FrameLogReader] = {}
     unreadable = []
-    for process in _processes(proc, pids):
-        pid = int(process.name)
+
+    def hidden(pid: int, reason: str, next_step: str) -> None:
+        unreadable.append(UnreadableProcess(pid, command_name(pid, proc), reason, next_step))
+
+    for pid in all_pids(proc) if pids is None else sorted(set(pids)):
         try:
-            links = list(_links(process))
+            links = list(_links(pid, proc))
         except PermissionError:
-            unreadable.append(UnreadableProcess(pid, _name(process), f'its open files ({process}/fd) may not be listed', _as_whom()))
+            hidden(pid, f'its open files ({proc}/{pid}/fd) may not be listed', _as_whom())
             continue
-        except (FileNotFoundError, ProcessLookupError):
-            if pids is not None:
-                unreadable.append(UnreadableProcess(pid, '', 'there is no such process', 'start it, or give another pid'))
-            continue
+        if pids is not None and not (proc / str(pid)).exists():
+            hidden(pid, 'there is no such process', 'start it, or give another pid')
         for link in links:
             try:
                 found = _open_log(link, pid, proc)
             except (FileNotFoundError, ProcessLookupError):
                 continue  # closed meanwhile
             except PermissionError:
-                unreadable.append(UnreadableProcess(pid, _name(process), f'its frame log ({link}) may not be opened', _as_whom()))
+                hidden(pid, f'its frame log ({link}) may not be opened', _as_whom())
                 continue
             except (OSError, ValueError) as error:
                 step = 'use the same version of the package for the node and for this tool'
-                unreadable.append(UnreadableProcess(pid, _name(process), f'its frame log is unusable: {error}', step))
+                hidden(pid, f'its frame log is unusable: {error}', step)
                 continue
             if found is None:
                 continue
@@ -549,22 +553,13 @@ def find_frame_logs(proc: Path = PROC, pids: Collection[int] | None = None) -> F
     return FoundFrameLogs(sorted(logs.values(), key=lambda log: (log.pid, log.node)), unreadable)
 
 
-def _processes(proc: Path, pids: Collection[int] | None) -> Iterator[Path]:
-    numbers = sorted(int(entry) for entry in os.listdir(proc) if entry.isdigit()) if pids is None else sorted(set(pids))
-    for number in numbers:
-        yield proc / str(number)
-
-
-def _links(process: Path) -> Iterator[Path]:
-    folder = process / 'fd'
-    for entry in os.listdir(folder):
-        path = folder / entry
-        try:
-            target = os.readlink(path)
-        except FileNotFoundError:
-            continue  # closed meanwhile
-        if target.startswith(_LINK):
-            yield path
+def _links(pid: int, proc: Path) -> Iterator[Path]:
+    folder, entries = open_files(pid, proc)
+    for entry in entries:
+        path = folder / 'fd' / entry
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # closed meanwhile
+            if os.readlink(path).startswith(_LINK):
+                yield path
 
 
 def _open_log(link: Path, pid: int, proc: Path) -> tuple[tuple[int, int], FrameLogReader] | None:
@@ -621,19 +616,3 @@ def _namespace_pids(process: Path) -> set[int]:
     except OSError:
         return set()
     return {int(number) for line in lines if line.startswith('NSpid:') for number in line.split()[1:]}
-
-
-def _start_time(process: Path) -> str:
-    """Distinguishes two processes that had the same pid; empty: there is none, or only its zombie."""
-    try:
-        after_name = (process / 'stat').read_text(errors='replace').rpartition(')')[2].split()
-    except OSError:
-        return ''
-    return '' if after_name[0] in 'ZX' else after_name[19]
-
-
-def _name(process: Path) -> str:
-    try:
-        return (process / 'comm').read_text(errors='replace').strip()
-    except OSError:
-        return ''

@@ -19,7 +19,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from zc_perception.observe.frame_log import FrameRecord, RecordKind
 
@@ -38,34 +38,41 @@ _AFTER_NS = 20_000_000
 _SLACK_NS = 1_000_000
 # Above what Linux gives to processes and threads (PID_MAX_LIMIT).
 FIRST_OWN_ID = 1 << 22
+_FAILED = 0xFFFFFFFFFFFFF001  # the first of the kernel's error pointers
 
 
-class KernelEvent(Protocol):
-    """One line of a kernel trace, with CLOCK_MONOTONIC times (``trace_clock`` mono)."""
+@dataclass(frozen=True, slots=True)
+class KernelEvent:
+    """One line of a kernel trace (``trace_clock`` mono).
+
+    :ivar time_ns: CLOCK_MONOTONIC, to the microsecond.
+    :ivar tid: the thread that ran; in an interrupt, the one that was interrupted.
+    :ivar fields: by name, as text without quotes.
+    """
+
+    time_ns: int
+    cpu: int
+    comm: str
+    tid: int
+    name: str
+    fields: Mapping[str, str]
+
+    def number(self, field_name: str) -> int:
+        """A field as a number, decimal or with 0x; -1 where it isn't one."""
+        try:
+            return int(self.fields.get(field_name, ''), 0)
+        except ValueError:
+            return -1
 
     @property
-    def time_ns(self) -> int:
-        """When."""
+    def inode(self) -> int:
+        """Of the buffer it speaks of; -1: of none."""
+        return self.number('ino' if 'ino' in self.fields else 'inode')
 
     @property
-    def cpu(self) -> int:
-        """Where."""
-
-    @property
-    def comm(self) -> str:
-        """The thread's name."""
-
-    @property
-    def tid(self) -> int:
-        """The thread."""
-
-    @property
-    def name(self) -> str:
-        """What."""
-
-    @property
-    def fields(self) -> Mapping[str, str]:
-        """With which values."""
+    def failed(self) -> bool:
+        """Whether the function that it was recorded at the end of returned an error pointer."""
+        return self.number('result') >= _FAILED
 
 
 @dataclass
@@ -122,6 +129,11 @@ def ended_ns(record: FrameRecord) -> int:
     return max(record.published_ns, record.received_ns, record.submitted_ns, record.signalled_ns, record.done_ns, record.sent_ns)
 
 
+def ran_at(record: FrameRecord, time_ns: int) -> bool:
+    """Whether a frame's job may have been in the device then."""
+    return record.submitted_ns - _SLACK_NS <= time_ns <= ended_ns(record) + _SLACK_NS
+
+
 def join_frames(nodes: Sequence[NodeTrack]) -> list[JoinedFrame]:
     """The frames that these nodes saw, in the order of their beginning.
 
@@ -154,12 +166,15 @@ def join_frames(nodes: Sequence[NodeTrack]) -> list[JoinedFrame]:
 
 
 class FrameFinder:
-    """Finds the frame of a kernel event: by the device's import and job number, by a job's fence, else by inode and time."""
+    """Finds the frame of a kernel event: by the device's import and job number, by a job's fence, else by inode and time.
+
+    :ivar of_fence: of the fence of a job, by its context and number; see :meth:`of_job`.
+    """
 
     def __init__(self, frames: Sequence[JoinedFrame]) -> None:
         self._jobs: dict[tuple[int, int], list[tuple[FrameRecord, JoinedFrame]]] = {}
         self._of_inode: dict[int, list[JoinedFrame]] = {}
-        self._of_fence: dict[tuple[int, int], JoinedFrame] = {}
+        self.of_fence: dict[tuple[int, int], JoinedFrame] = {}
         for frame in frames:
             for inode in frame.inodes:
                 self._of_inode.setdefault(inode, []).append(frame)
@@ -171,20 +186,11 @@ class FrameFinder:
         """Of a submit; its fence belongs to the frame from then on. Handles and numbers are an open file's own: of two nodes that have
         the same ones, it is that which submitted then. A driver that tells no numbers gives 0, and only the time is left."""
         for key in ((handle, seqno), (handle, 0)):
-            best: tuple[int, JoinedFrame] | None = None
-            for record, frame in self._jobs.get(key, ()):
-                away = abs(time_ns - record.submitted_ns)
-                inside = record.submitted_ns - _SLACK_NS <= time_ns <= ended_ns(record) + _SLACK_NS
-                if inside and (best is None or away < best[0]):
-                    best = away, frame
-            if best is not None:
-                self._of_fence[fence] = best[1]
-                return best[1]
+            running = [(abs(time_ns - record.submitted_ns), frame) for record, frame in self._jobs.get(key, ()) if ran_at(record, time_ns)]
+            if running:
+                self.of_fence[fence] = min(running, key=lambda one: one[0])[1]
+                return self.of_fence[fence]
         return None
-
-    def of_fence(self, fence: tuple[int, int]) -> JoinedFrame | None:
-        """Of the fence of a job, by its context and number."""
-        return self._of_fence.get(fence)
 
     def of_inode(self, inode: int, time_ns: int) -> JoinedFrame | None:
         """The frame that was in this buffer then."""
@@ -218,15 +224,16 @@ class Track:
     tid: int
     order: int
     spans: list[Span] = field(default_factory=list)
-    instants: list[Span] = field(default_factory=list)
+    instants: list[dict[str, Any]] = field(default_factory=list)
 
     def span(self, name: str, category: str, start_ns: int, end_ns: int, frame: int, arguments: Mapping[str, Any]) -> None:
         """Something that lasted. Nothing lasts less than 1 ns."""
         self.spans.append(Span(name, category, start_ns, max(end_ns, start_ns + 1), frame, arguments))
 
-    def instant(self, name: str, category: str, time_ns: int, frame: int, arguments: Mapping[str, Any]) -> None:
+    def instant(self, name: str, category: str, time_ns: int, arguments: Mapping[str, Any]) -> None:
         """Something that happened."""
-        self.instants.append(Span(name, category, time_ns, time_ns, frame, arguments))
+        made = {'ph': 'i', 's': 't', 'name': name, 'cat': category, 'pid': self.pid, 'tid': self.tid}
+        self.instants.append({**made, 'ts': time_ns / 1000, 'args': dict(arguments)})
 
 
 class Trace:
@@ -280,12 +287,7 @@ class Trace:
                     'dur': (span.end_ns - span.start_ns) / 1000, 'args': dict(span.arguments),
                 } for span in track.spans
             ]  # fmt: skip
-            events += [
-                {
-                    'ph': 'i', 's': 't', 'name': instant.name, 'cat': instant.category, 'pid': track.pid, 'tid': track.tid,
-                    'ts': instant.start_ns / 1000, 'args': dict(instant.arguments),
-                } for instant in track.instants
-            ]  # fmt: skip
+            events += track.instants
         events += self._flows()
         events.sort(key=lambda event: event['ts'])
         return {'traceEvents': named + events, 'displayTimeUnit': 'ms', 'otherData': dict(other)}
@@ -366,22 +368,12 @@ def _inference_stages(trace: Trace, node: NodeTrack, record: FrameRecord, frame:
         if 0 < start_ns < end_ns:
             track.span(stage, stage, start_ns, end_ns, frame.number, arguments)
     if record.kind == RecordKind.FAILED:
-        thread.instant('failed', 'failed', record.done_ns, frame.number, arguments)
-
-
-def _number(fields: Mapping[str, str], *names: str) -> int | None:
-    for name in names:
-        if name in fields:
-            try:
-                return int(fields[name], 0)
-            except ValueError:
-                return None
-    return None
+        thread.instant('failed', 'failed', record.done_ns, arguments)
 
 
 def _fence_of(event: KernelEvent) -> tuple[int, int]:
     """Context and number."""
-    return _number(event.fields, 'ctx', 'context') or 0, _number(event.fields, 'seqno') or 0
+    return event.number('ctx' if 'ctx' in event.fields else 'context'), event.number('seqno')
 
 
 class _Kernel:
@@ -405,13 +397,10 @@ class _Kernel:
                 self._trace.track(self._pid, known)
         return self._trace.track(self._pid, name)
 
-    def look_for_jobs(self, event: KernelEvent) -> None:
-        """Learn which frames' fences there will be."""
-        if event.name == 'axl_submit':
-            self._submitted(event, _fence_of(event))
-
-    def _submitted(self, event: KernelEvent, fence: tuple[int, int]) -> JoinedFrame | None:
-        return self._finder.of_job(_number(event.fields, 'handle') or 0, fence[1], fence, event.time_ns)
+    def submitted(self, event: KernelEvent) -> JoinedFrame | None:
+        """The frame of a submit, whose fence is known from then on."""
+        fence = _fence_of(event)
+        return self._finder.of_job(event.number('handle'), fence[1], fence, event.time_ns)
 
     def add(self, event: KernelEvent) -> None:
         """One event; its predecessors were added before."""
@@ -419,7 +408,7 @@ class _Kernel:
         self.seen[event.name] += 1
         fence = _fence_of(event)
         if event.name == 'axl_submit':
-            frame = self._submitted(event, fence)
+            frame = self.submitted(event)
             self.joined[event.name] += frame is not None
             self._submits[fence] = event, frame
         elif event.name == 'axl_complete' and fence in self._submits:
@@ -429,12 +418,11 @@ class _Kernel:
         elif event.name.startswith('dma_fence_'):
             self._fence(event, fence)
         else:
-            inode = _number(event.fields, 'inode', 'ino', 'i_ino')
-            frame = None if inode is None else self._finder.of_inode(inode, event.time_ns)
-            self._instant(IMPORTS if event.name.startswith('axl_') else OTHER if inode is None else BUFFERS, event, frame)
+            frame = None if event.inode < 0 else self._finder.of_inode(event.inode, event.time_ns)
+            self._instant(IMPORTS if event.name.startswith('axl_') else OTHER if event.inode < 0 else BUFFERS, event, frame)
 
     def _fence(self, event: KernelEvent, fence: tuple[int, int]) -> None:
-        frame = self._finder.of_fence(fence)
+        frame = self._finder.of_fence.get(fence)
         waiter = (event.tid, *fence)
         if event.name == 'dma_fence_wait_start':
             self._waits[waiter] = event
@@ -452,7 +440,7 @@ class _Kernel:
             self._span(JOBS, f'job {submit.fields.get("seqno", "")}', submit, self._last_ns, frame, {'unfinished': True})
         for wait in self._waits.values():
             fence = _fence_of(wait)
-            self._span(WAITS, f'wait for {fence[1]}', wait, self._last_ns, self._finder.of_fence(fence), {'unfinished': True})
+            self._span(WAITS, f'wait for {fence[1]}', wait, self._last_ns, self._finder.of_fence.get(fence), {'unfinished': True})
 
     def _arguments(self, event: KernelEvent, frame: JoinedFrame | None) -> dict[str, Any]:
         known = {} if frame is None else {'frame': frame.number, 'sequence': frame.first.sequence, 'inodes': sorted(frame.inodes)}
@@ -464,18 +452,15 @@ class _Kernel:
 
     def _instant(self, track: str, event: KernelEvent, frame: JoinedFrame | None) -> None:
         self.joined[event.name] += frame is not None
-        self._track(track).instant(event.name, track, event.time_ns, 0 if frame is None else frame.number, self._arguments(event, frame))
+        self._track(track).instant(event.name, track, event.time_ns, self._arguments(event, frame))
 
 
-def build_timeline(
-    nodes: Sequence[NodeTrack], events: Iterable[KernelEvent] = (), *, other: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
+def build_timeline(nodes: Sequence[NodeTrack], events: Iterable[KernelEvent] = ()) -> dict[str, Any]:
     """A trace that ``json.dump`` writes. A flow leads each frame from the camera through all nodes and the device.
 
-    :param nodes: records of all nodes.
+    ``otherData`` says how many frames there were, how many of them whole, and of each kind of event how many found their frame.
+
     :param events: the kernel's, if they could be recorded; those that belong to no known frame are shown, too.
-    :param other: goes into ``otherData``, besides what is said of the frames: how many, how many of them whole, and of each kind of
-        event how many there were and how many found their frame.
     """
     trace = Trace()
     frames = join_frames(nodes)
@@ -488,7 +473,8 @@ def build_timeline(
     kernel = _Kernel(trace, FrameFinder(frames))
     in_order = sorted(events, key=lambda event: event.time_ns)
     for event in in_order:  # a fence is made before its job is submitted
-        kernel.look_for_jobs(event)
+        if event.name == 'axl_submit':
+            kernel.submitted(event)
     for event in in_order:
         kernel.add(event)
     kernel.finish()
@@ -499,6 +485,5 @@ def build_timeline(
             'whole_frames': sum(frame.whole for frame in frames),
             'events': dict(kernel.seen),
             'events_of_frames': dict(kernel.joined),
-            **(other or {}),
         }
     )

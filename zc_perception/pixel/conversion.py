@@ -47,9 +47,6 @@ _WIDEN = np.stack([np.arange(256) | np.arange(256) >> bits for bits in (5, 6, 5)
 class ToPicture:
     """Makes R, G, B pictures, in memory that is allocated once, or in the caller's.
 
-    :param fourcc: of the frames.
-    :param width: of them, in pixels.
-    :param height: likewise.
     :param colorimetry: of the frames. Of grey and of R, G, B it is :func:`~zc_perception.pixel.readable.rgb_range` alone.
     :param size: width and height of the picture; ``None``: the frame's.
     :param channels: 3, or 4 for a last one of 255.
@@ -309,10 +306,6 @@ def _moves(components: Sequence[str], wanted: Sequence[str]) -> list[int]:
 class ToLuma:
     """Makes the grey picture of frames: luma as it is, or what BT.601 makes of R, G, B. Its range is the frame's.
 
-    :param fourcc: of the frames.
-    :param width: of them, in pixels.
-    :param height: likewise.
-    :param colorimetry: of the frames.
     :raises FormatError: see :func:`check_readable`.
     :raises LayoutError: a size that the format can't have.
     """

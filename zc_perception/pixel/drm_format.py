@@ -5,7 +5,7 @@ all four characters of the fourcc, trailing blanks too (``'R8  '``), and all six
 when it is LINEAR. The fourcc is DRM's, not GStreamer's name: ``AR24``, not ``BGRA``.
 
 GStreamer has no string for an implicit layout (modifier INVALID). Outside of caps, in announcements and parameters, it is written
-``NV12:INVALID`` here. ``gst_video_dma_drm_fourcc_from_string()`` refuses that string as no format, so nobody takes it for another one.
+``NV12:INVALID`` here. ``gst_video_dma_drm_fourcc_from_string()`` refuses that string, so nobody takes it for another format.
 """
 
 from __future__ import annotations

@@ -28,8 +28,6 @@ class Nv12Writer:
 
     Its scratch memory is allocated once.
 
-    :param width: pixels, even.
-    :param height: pixels, even.
     :raises LayoutError: a size that NV12 can't have.
     """
 
@@ -65,10 +63,6 @@ class Nv12Writer:
 class ToNv12:
     """Makes NV12 of frames. Luma and chroma keep their matrix and range; grey and R, G, B become BT.601 limited.
 
-    :param fourcc: of the frames.
-    :param width: of them, in pixels.
-    :param height: likewise.
-    :param colorimetry: of the frames.
     :param size: width and height to scale to; ``None``: the frame's. Both have to be even.
     :raises FormatError: see :func:`check_readable`.
     :raises LayoutError: a size that the format or NV12 can't have.

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from zc_perception.verify.evidence.kernel_events import FENCES, IMPORT, RELEASE
-from zc_perception.verify.imports import ImportFollowing, follow_imports
+from zc_perception.verify.imports import ImportFollowing
 from zc_perception.verify.invariants import attachments_are_recorded, histories
-from zc_perception.verify.observation import CopyShare, Observation
+from zc_perception.verify.observation import Observation
 
 DOCUMENT_EXPORTERS = frozenset(('nvmap', 'system', 'tegra-buf'))
 HOT_PERCENT = 1.0
@@ -24,22 +24,18 @@ KEYS = ('I1_attach_count_ge2', 'I2_known_exporter', 'I3_axl_imports', 'I4_no_mem
 
 @dataclass(frozen=True)
 class DocumentKeys:
-    """The four keys; ``None``: not known."""
+    """What the document asks.
 
-    attach_count_ge2: bool | None
-    known_exporter: bool | None
-    axl_imports: bool | None
-    no_memcpy_hot: bool | None
+    :ivar keys: the four, by their names; ``None``: not known.
+    """
+
+    keys: dict[str, bool | None]
     detail: dict[str, Any]
-
-    def as_json(self) -> dict[str, bool | None]:
-        """By their names in the document."""
-        return dict(zip(KEYS, (self.attach_count_ge2, self.known_exporter, self.axl_imports, self.no_memcpy_hot), strict=True))
 
     @property
     def holds(self) -> bool:
         """``pass_document``."""
-        return all(value is True for value in self.as_json().values())
+        return all(value is True for value in self.keys.values())
 
 
 def document_keys(seen: Observation) -> DocumentKeys:
@@ -56,11 +52,10 @@ def document_keys(seen: Observation) -> DocumentKeys:
     known: bool | None = None
     if attach is not None:
         known = bool(several) and all(seen.exporters.get(inode) in DOCUMENT_EXPORTERS for inode in several)
-    following = follow_imports(seen, found) if seen.trace is not None and seen.snapshots else ImportFollowing('not watched')
+    following = ImportFollowing(seen, found) if seen.trace is not None and seen.snapshots else None
     imports: bool | None = None
-    if not following.unreadable and following.submitted and seen.trace is not None and not seen.trace.gap:
+    if following is not None and not following.unreadable and following.submitted and seen.trace is not None and not seen.trace.gap:
         imports = following.own_imports >= following.submitted
-    hot = _hot(seen)
     counted = Counter(event.name for event in seen.trace.events if seen.within(event.time_ns)) if seen.trace is not None else Counter()
     detail = {
         'imports': counted[IMPORT],
@@ -72,15 +67,15 @@ def document_keys(seen: Observation) -> DocumentKeys:
         'multi_attach_inodes': [str(inode) for inode in several],
         'attach_counts': {str(inode): count for inode, count in sorted(counts.items())},
         'exporters': exporters,
-        'memcpy_hot': [_as_json(share) for share in seen.shares or () if share.percent > HOT_PERCENT],
+        'memcpy_hot': [
+            {'pid': share.pid, 'percent': round(share.percent, 2), 'samples': share.samples}
+            for share in seen.shares or ()
+            if share.percent > HOT_PERCENT
+        ],
         'submitted_frames': len(seen.all_submitted()),
-        'frames_with_own_import': following.own_imports,
+        'frames_with_own_import': following.own_imports if following is not None else 0,
     }
-    return DocumentKeys(attach, known, imports, hot, detail)
-
-
-def _as_json(share: CopyShare) -> dict[str, Any]:
-    return {'pid': share.pid, 'percent': round(share.percent, 2), 'samples': share.samples}
+    return DocumentKeys(dict(zip(KEYS, (attach, known, imports, _hot(seen)), strict=True)), detail)
 
 
 def _hot(seen: Observation) -> bool | None:

@@ -1,14 +1,13 @@
 """Follows the driver's imports, releases and submits through a trace, and compares them with the frames of the nodes.
 
-Read :func:`follow_imports` first, at the end. It goes through the trace once, event by event:
+Read :class:`ImportFollowing` first, at the end. It goes through the trace once, event by event:
 
 1. :class:`JobOwners` says which node and which frame an event belongs to. A process may have several nodes, and each opens the card itself,
-   so handles and job numbers repeat. A node submits and imports on a thread of its own; an open file's jobs are one fence context, unless
-   the driver ends jobs out of order.
+   so handles and job numbers repeat. But a node submits on a thread of its own.
 2. :class:`ImportTable`, one for each node, knows what the node has imported at that moment. A handle belongs to the open file of the card
    that it was made by.
-3. At the end :func:`weigh` compares how often a node had to import with how often it did: each new image once while it has a cache, each
-   frame while it has none. And :func:`~zc_perception.verify.job_fences.find_fences` says which buffers the jobs read.
+3. At the end it compares how often a node had to import with how often it did: each new image once with a cache, each frame without one.
+   And :func:`~zc_perception.verify.job_fences.find_fences` says which buffers the jobs read.
 """
 
 from __future__ import annotations
@@ -20,33 +19,16 @@ from typing import Any
 
 from zc_perception.npu.import_cache import ENTRIES
 from zc_perception.observe.frame_log import FrameRecord, RecordKind
-from zc_perception.observe.timeline import ended_ns
-from zc_perception.verify.check import advice
+from zc_perception.observe.timeline import KernelEvent, ran_at
 from zc_perception.verify.evidence.attachments import History
-from zc_perception.verify.evidence.kernel_events import COMPLETE, FENCES, IMPORT, RELEASE, SUBMIT, KernelEvent
+from zc_perception.verify.evidence.kernel_events import COMPLETE, FENCES, IMPORT, RELEASE, SUBMIT
 from zc_perception.verify.job_fences import FrameJob, drivers_of, find_fences
 from zc_perception.verify.observation import IMPORTING, NodeView, Observation
 
 # A record's time is taken before or after the system call, the event's within.
 _SLACK_NS = 1_000_000
-_Job = tuple[int, int]  # handle, seqno
-
-
-def _job(event: KernelEvent) -> _Job:
-    return event.number('handle'), event.number('seqno')
-
-
-@dataclass
-class _Stream:
-    """Jobs that one thread submitted to one open file."""
-
-    pid: int
-    tid: int
-    jobs: list[KernelEvent] = field(default_factory=list)
-
-    def meets(self, other: _Stream) -> bool:
-        """Whether both went on at the same time, so that they are of two open files."""
-        return self.jobs[0].time_ns <= other.jobs[-1].time_ns and other.jobs[0].time_ns <= self.jobs[-1].time_ns
+# A driver may give an import back a little later than the node does.
+_GRACE_FRAMES = 4
 
 
 class _Frames:
@@ -57,23 +39,23 @@ class _Frames:
         self.records = [record for record in node.records if record.submitted_ns]
         self.inodes = {inode for record in self.records for inode in record.inodes}
         self.threads = {record.thread_id for record in self.records}
-        self.of_job: dict[_Job, list[FrameRecord]] = {}
+        self._of_job: dict[tuple[int, int], list[FrameRecord]] = {}
         for record in self.records:
-            self.of_job.setdefault((record.device_handle, record.device_seqno), []).append(record)
+            self._of_job.setdefault((record.device_handle, record.device_seqno), []).append(record)
 
     def candidates(self, event: KernelEvent) -> list[FrameRecord]:
         """Frames that may be this job's, which ran then: an open file counts anew. The first generation of drivers tells no numbers: 0."""
-        handle, seqno = _job(event)
         return [
             record
-            for number in (seqno, 0)
-            for record in self.of_job.get((handle, number), ())
-            if record.submitted_ns - _SLACK_NS <= event.time_ns <= ended_ns(record) + _SLACK_NS
+            for number in (event.number('seqno'), 0)
+            for record in self._of_job.get((event.number('handle'), number), ())
+            if ran_at(record, event.time_ns)
         ]
 
-    def distance(self, event: KernelEvent) -> int | None:
-        """From the nearest of these; ``None``: there is none."""
-        return min((abs(event.time_ns - record.submitted_ns) for record in self.candidates(event)), default=None)
+    def until_use(self, event: KernelEvent) -> float:
+        """How long it is from an import to the nearest frame that was submitted by its handle."""
+        uses = (one for one in self.records if one.device_handle == event.number('handle') and event.inode in one.inodes)
+        return min((abs(one.submitted_ns - event.time_ns) for one in uses), default=float('inf'))
 
 
 class JobOwners:
@@ -87,15 +69,21 @@ class JobOwners:
         self._of_pid: dict[int, list[int]] = {}
         for index, node in enumerate(nodes):
             self._of_pid.setdefault(node.pid, []).append(index)
-        self._of_thread: dict[int, set[int]] = {}
-        self._jobs: dict[int, list[KernelEvent]] = {}  # by node
-        self._node_of: dict[int, int] = {}  # by id of the event
-        self._record_of: dict[int, FrameRecord] = {}
         # The threads of a log are those of its own namespace of process ids, the trace's those of the first.
         self._tell_threads = all(seen.process_of.get(thread) == frames.pid for frames in self._frames for thread in frames.threads)
-        events = seen.trace.named(IMPORT, SUBMIT) if seen.trace is not None else []
-        self._assign([(seen.process_of.get(event.tid, -1), event) for event in events])
-        self.unmatched = [self._match(index) for index in range(len(nodes))]
+        jobs: dict[int, list[KernelEvent]] = {}
+        imported: defaultdict[int, Counter[int]] = defaultdict(Counter)
+        for event in seen.trace.named(IMPORT, SUBMIT) if seen.trace is not None else ():
+            if event.name == IMPORT:
+                imported[event.tid][event.inode] += 1
+            elif seen.process_of.get(event.tid) in self._of_pid:
+                jobs.setdefault(event.tid, []).append(event)
+        self._of_thread = self._choose({tid: (self._of_pid[seen.process_of[tid]], jobs[tid]) for tid in jobs}, imported)
+        self._record_of: dict[int, FrameRecord] = {}  # by id of the event
+        self.unmatched = [
+            self._match(frames, [event for tid, owner in self._of_thread.items() if owner == index for event in jobs[tid]])
+            for index, frames in enumerate(self._frames)
+        ]
 
     @property
     def pids(self) -> Collection[int]:
@@ -104,11 +92,7 @@ class JobOwners:
 
     def of_job(self, event: KernelEvent) -> tuple[int | None, FrameRecord | None]:
         """The node and the frame of a submit."""
-        return self._node_of.get(id(event)), self._record_of.get(id(event))
-
-    def of_pid(self, pid: int) -> Sequence[int]:
-        """The nodes of a process."""
-        return self._of_pid.get(pid, ())
+        return self._of_thread.get(event.tid), self._record_of.get(id(event))
 
     def uses(self, node: int, inode: int) -> bool:
         """Whether a frame of this node lies in this buffer."""
@@ -116,84 +100,53 @@ class JobOwners:
 
     def of_thread(self, pid: int, tid: int) -> Sequence[int]:
         """The nodes that may have done what this thread did."""
-        nodes = self.of_pid(pid)
-        if len(nodes) < 2:
-            return nodes
-        known = self._of_thread.get(tid) or {index for index in nodes if self._tell_threads and tid in self._frames[index].threads}
-        return sorted(known) or nodes
+        if tid in self._of_thread:
+            return [self._of_thread[tid]]
+        nodes = self._of_pid.get(pid, [])
+        return [index for index in nodes if self._tell_threads and tid in self._frames[index].threads] or nodes
 
     def of_import(self, pid: int, event: KernelEvent) -> Sequence[int]:
         """The nodes that may have made an import: by its thread and by whose frames lie there; first that whose handle it is soonest."""
         nodes = self.of_thread(pid, event.tid)
         nodes = [index for index in nodes if self.uses(index, event.inode)] or nodes
-        return nodes if len(nodes) < 2 else sorted(nodes, key=lambda index: self._until_use(index, event))
+        return sorted(nodes, key=lambda index: self._frames[index].until_use(event))
 
-    def _until_use(self, index: int, event: KernelEvent) -> float:
-        handle = event.number('handle')
-        return min(
-            (abs(record.submitted_ns - event.time_ns) for record in self._frames[index].records
-             if record.device_handle == handle and event.inode in record.inodes), default=float('inf'),
-        )  # fmt: skip
+    def _choose(
+        self, threads: Mapping[int, tuple[Sequence[int], Sequence[KernelEvent]]], imported: Mapping[int, Counter[int]]
+    ) -> dict[int, int]:
+        """Give each thread the node whose jobs it submitted, the surest first. Threads that were busy at the same time are not of one node.
 
-    def _assign(self, events: Sequence[tuple[int, KernelEvent]]) -> None:
-        submits = [(pid, event) for pid, event in events if event.name == SUBMIT and pid in self._of_pid]
-        for pid, event in submits:
-            if len(self._of_pid[pid]) == 1:
-                self._give([event], self._of_pid[pid][0])
-        shared = [(pid, event) for pid, event in submits if len(self._of_pid[pid]) > 1]
-        contexts = Counter((event.tid, event.number('ctx')) for _, event in shared)
-        streams: dict[tuple[int, int], _Stream] = {}
-        for pid, event in shared:
-            key = event.tid, event.number('ctx')
-            if contexts[key] < 2:  # a context for each job
-                key = event.tid, -1
-            streams.setdefault(key, _Stream(pid, event.tid)).jobs.append(event)
-        imported: dict[int, Counter[int]] = {}
-        for _, event in events:
-            if event.name == IMPORT:
-                imported.setdefault(event.tid, Counter())[event.inode] += 1
-        self._choose(list(streams.values()), imported)
-
-    def _choose(self, streams: Sequence[_Stream], imported: dict[int, Counter[int]]) -> None:
-        """Give each stream its node, the surest first; one node's streams follow each other."""
+        :param threads: the nodes that its process has, and its jobs.
+        """
+        owner = {tid: nodes[0] for tid, (nodes, _) in threads.items() if len(nodes) == 1}
         scores = [
-            (score, index, stream)
-            for stream in streams
-            for index in self._of_pid[stream.pid]
-            if (score := self._score(stream, index, imported.get(stream.tid, Counter()))) is not None
+            (score, index, tid)
+            for tid, (nodes, jobs) in threads.items()
+            for index in nodes
+            if tid not in owner and (score := self._score(index, tid, jobs, imported.get(tid, Counter()))) is not None
         ]
-        taken: dict[int, list[_Stream]] = {}
-        for _, index, stream in sorted(scores, key=lambda one: one[0], reverse=True):
-            if id(stream.jobs[0]) in self._node_of or any(stream.meets(other) for other in taken.get(index, ())):
-                continue
-            taken.setdefault(index, []).append(stream)
-            self._of_thread.setdefault(stream.tid, set()).add(index)
-            self._give(stream.jobs, index)
+        for _, index, tid in sorted(scores, key=lambda one: one[0], reverse=True):
+            rivals = [threads[other][1] for other, its in owner.items() if its == index]
+            jobs = threads[tid][1]
+            if tid not in owner and all(jobs[-1].time_ns < other[0].time_ns or other[-1].time_ns < jobs[0].time_ns for other in rivals):
+                owner[tid] = index
+        return owner
 
-    def _give(self, jobs: Sequence[KernelEvent], index: int) -> None:
-        self._jobs.setdefault(index, []).extend(jobs)
-        self._node_of |= {id(event): index for event in jobs}
-
-    def _score(self, stream: _Stream, index: int, imported: Counter[int]) -> tuple[bool, int, int] | None:
-        """How well a node's frames fit to these jobs; ``None``: not at all."""
+    def _score(self, index: int, tid: int, jobs: Sequence[KernelEvent], imported: Counter[int]) -> tuple[bool, int, int] | None:
+        """How well a node's frames fit to what a thread did; ``None``: not at all."""
         frames = self._frames[index]
-        distances = [distance for event in stream.jobs if (distance := frames.distance(event)) is not None]
-        fitting = len(distances) + sum(count for inode, count in imported.items() if inode in frames.inodes)
-        same_thread = self._tell_threads and stream.tid in frames.threads
-        return (same_thread, fitting, -sum(distances)) if fitting or same_thread else None
+        away = [min(abs(job.time_ns - one.submitted_ns) for one in found) for job in jobs if (found := frames.candidates(job))]
+        fitting = len(away) + sum(count for inode, count in imported.items() if inode in frames.inodes)
+        same_thread = self._tell_threads and tid in frames.threads
+        return (same_thread, fitting, -sum(away)) if fitting or same_thread else None
 
-    def _match(self, index: int) -> list[FrameRecord]:
+    def _match(self, frames: _Frames, jobs: Sequence[KernelEvent]) -> list[FrameRecord]:
         """Give each job of a node its frame, the nearest first; the frames that are left."""
-        frames = self._frames[index]
         left = {id(record): record for record in frames.records}
-        pairs = [
-            (abs(event.time_ns - record.submitted_ns), id(event), id(record))
-            for event in self._jobs.get(index, ())
-            for record in frames.candidates(event)
-        ]
-        for _, event_id, record_id in sorted(pairs):
-            if record_id in left and event_id not in self._record_of:
-                self._record_of[event_id] = left.pop(record_id)
+        pairs = [(abs(job.time_ns - record.submitted_ns), id(job), id(record)) for job in jobs for record in frames.candidates(job)]
+        for _, job_id, record_id in sorted(pairs):
+            if record_id in left and job_id not in self._record_of:
+                self._record_of[job_id] = left.pop(record_id)
         return list(left.values())
 
 
@@ -292,14 +245,12 @@ class ImportTable:
         return any(event.inode in one.left and not (recorded and one.earlier) for one in imports)
 
     def release(self, event: KernelEvent) -> None:
-        """The driver has given back one buffer. Of several imports by the same handle the oldest one ends: the driver works on several
-        threads, so the next import by a handle may be traced before the release of the last one."""
+        """The driver has given back one buffer, which this node :meth:`holds`. Of several imports by the same handle the oldest one ends:
+        the driver works on several threads, so the next import by a handle may be traced before the release of the last one."""
         self._growing.pop(event.tid, None)
         if event.tid == self._last_tid:
             self.last = None
-        found = next((one for one in self._of_handle.get(event.number('handle'), ()) if event.inode in one.left), None)
-        if found is None:
-            return
+        found = next(one for one in self._of_handle[event.number('handle')] if event.inode in one.left)
         found.left.discard(event.inode)
         if found.left:
             return
@@ -322,95 +273,6 @@ class ImportTable:
         return 0
 
 
-_NEED_SLACK_NS = 1_000_000
-_NEVER = (1, 0)
-_TRIED = 64
-
-
-# A driver may give an import back a little later than the node does.
-_GRACE_FRAMES = 4
-
-
-def kept(node: NodeView, table: ImportTable) -> int:
-    """How many imports a node without a cache did not give back, though it was done with some frames more since."""
-    if node.cached or node.before.get('import_cache', False):
-        return 0
-    done = sorted(record.done_ns for record in node.records if record.submitted_ns)
-    if len(done) <= _GRACE_FRAMES:
-        return 0
-    return sum(0 < one.done_ns <= done[-_GRACE_FRAMES - 1] and not one.released_ns for one in table.imports)
-
-
-@dataclass(frozen=True)
-class ImportNeed:
-    """How the imports of one node differ from those that it needed.
-
-    :ivar shared: frames without an import of their own, while it had no cache.
-    :ivar surplus: imports that its cache did not need.
-    :ivar unused: imports that no job read, while it had no cache.
-    :ivar new_buffers: buffers that its cache imported for the first time.
-    """
-
-    shared: int
-    surplus: int
-    unused: int
-    new_buffers: int
-
-
-def weigh(
-    node: NodeView, table: ImportTable, shared: Sequence[int], seen: Observation, images: Collection[frozenset[int]],
-    attached: Collection[int],
-) -> ImportNeed:  # fmt: skip
-    """Judge a node's imports of the window.
-
-    :param shared: when frames were submitted that had no import of their own.
-    :param images: of all nodes' frames; imports of other buffers don't count.
-    :param attached: buffers that the card had of this node when the window began, as far as attachments tell.
-    """
-    inodes = frozenset().union(*images)
-    of_window = [one for one in table.imports if seen.within(one.begin_ns) and not one.image.isdisjoint(inodes)]
-    needs = [
-        _weigh(node, table, of_window, shared, seen, images, attached if on_ns <= seen.start_ns else (), on_ns, off_ns)
-        for on_ns, off_ns in _cached_while(node, shared, of_window, seen)
-    ]
-    return min(needs, key=lambda need: need.surplus + need.unused)
-
-
-def _weigh(
-    node: NodeView, table: ImportTable, of_window: Sequence[Import], shared: Sequence[int], seen: Observation,
-    images: Collection[frozenset[int]], attached: Collection[int], on_ns: int, off_ns: int,
-) -> ImportNeed:  # fmt: skip
-    cached = [one for one in of_window if on_ns <= one.begin_ns <= off_ns]
-    needed = [one for one in _needed(cached, table, max(on_ns, seen.start_ns), attached) if one.image in images]
-    # A cache that finds itself too small imports again what it threw out, once each.
-    own = {frozenset(record.inodes) for record in node.records if record.submitted_ns}
-    surplus = max(0, len(cached) - len(needed) - max(0, len(own) - ENTRIES))
-    unread = [one for one in of_window if not on_ns <= one.begin_ns <= off_ns and not one.submits and one is not table.last]
-    unread = _without_refused(unread, node)
-    given_back = sum(one.released_ns > 0 for one in unread)
-    trials = node.grown('trial_imports')
-    return ImportNeed(
-        sum(not on_ns <= time_ns <= off_ns for time_ns in shared), max(0, surplus - trials),
-        len(unread) - min(given_back, max(0, trials - surplus)), sum(len(one.image) for one in needed),
-    )  # fmt: skip
-
-
-def _cached_while(node: NodeView, shared: Sequence[int], of_window: Sequence[Import], seen: Observation) -> list[tuple[int, int]]:
-    """From when to when the node had a cache, as pairs of times: one pair for each possibility.
-
-    If the cache was turned on or off in the window, the exact time is not known. It certainly was on while frames shared imports. It may
-    have been on longer, back to (or up to) one of the imports that no job has read: each of them makes one possibility.
-    """
-    if bool(node.before.get('import_cache', node.cached)) == node.cached:
-        return [(0, seen.end_ns) if node.cached else _NEVER]
-    unread = [one.begin_ns for one in of_window if not one.submits]
-    if node.cached:
-        on_ns = min(shared, default=seen.end_ns)
-        return [(time_ns, seen.end_ns) for time_ns in (on_ns, *[one for one in unread if one < on_ns][:_TRIED])]
-    off_ns = max(shared, default=0)
-    return [(0, time_ns) for time_ns in (off_ns, *[one for one in unread if one > off_ns][-_TRIED:])]
-
-
 def _needed(cached: Sequence[Import], table: ImportTable, since_ns: int, attached: Collection[int]) -> list[Import]:
     """The imports that a cache needs: the first one of each image that the node did not have yet, and, if the node gave everything back,
     the first one of each image after that."""
@@ -430,21 +292,35 @@ def _without_refused(unread: Sequence[Import], node: NodeView) -> list[Import]:
     left = list(unread)
     for record in node.records:
         if record.kind == RecordKind.FAILED and not record.submitted_ns:
-            own = [one for one in left if one.image == set(record.inodes) and _is_of(one, record)]
+            span = range(record.published_ns - _SLACK_NS, record.done_ns + _SLACK_NS + 1)
+            own = [one for one in left if one.image == set(record.inodes) and one.begin_ns in span]
             if own:
                 left.remove(max(own, key=lambda one: one.begin_ns))
     return left
 
 
-def _is_of(one: Import, record: FrameRecord) -> bool:
-    return record.published_ns - _NEED_SLACK_NS <= one.begin_ns <= record.done_ns + _NEED_SLACK_NS
+def _kept(node: NodeView, table: ImportTable) -> int:
+    """How many imports a node without a cache did not give back, though it was done with some frames more since."""
+    done = sorted(record.done_ns for record in node.records if record.submitted_ns)
+    if len(done) <= _GRACE_FRAMES:
+        return 0
+    return sum(0 < one.done_ns <= done[-_GRACE_FRAMES - 1] and not one.released_ns for one in table.imports)
 
 
-@dataclass
+_NOT_IMPORTED = 'dmesg | grep axl; strace -f -e trace=ioctl -p PID; compare the ioctl numbers of driver and package (parameter axl_ioctls)'
+_IMPORTS_DIFFER = 'does the camera open new buffers while it runs (other inodes in every frame)? Otherwise look at parameter import_cache'
+_IMPORTS_KEPT = (
+    'look at release_errors in /diagnostics of the inference node, and at dmesg; otherwise set import_cache to true and report it'
+)
+_SUBMITS_DIFFER = 'look for other programs that use the card, and for lost frames in /diagnostics of the inference node'
+
+
 class ImportFollowing:
-    """What came of it.
+    """What came of the imports, releases and submits of a trace. It owns one :class:`ImportTable` for each node that imports frames, and
+    one for the imports of all other programs.
 
-    :ivar unreadable: why it could not be followed; empty: it was.
+    :param found: by inode, the attachments of the frames' buffers.
+    :ivar unreadable: why nothing could be followed; empty: it was.
     :ivar submitted: frames of the nodes' logs in the window.
     :ivar kernel_submits: the driver's jobs in the window, of the nodes.
     :ivar unknown_jobs: jobs that are no node's frame, of processes whose nodes lasted; *missing_jobs*: frames without a job.
@@ -458,119 +334,43 @@ class ImportFollowing:
     :ivar unused: imports of nodes without one, that no job read; *kept*: that they did not give back.
     :ivar confirmed: frames whose job's fence was seen in their own buffers; *elsewhere*: in another buffer instead.
     :ivar unsure_handles: handles from before the recording of which no frame was confirmed.
-    :ivar uncounted: nodes that imported too often for all that is known, but don't tell what explains it.
+    :ivar unknown: (what is not known, what to do).
     """
 
-    unreadable: str = ''
-    submitted: int = 0
-    kernel_submits: int = 0
-    unknown_jobs: int = 0
-    missing_jobs: int = 0
-    foreign: int = 0
-    own_imports: int = 0
-    earlier_imports: int = 0
-    shared_imports: int = 0
-    imports: int = 0
-    releases: int = 0
-    new_buffers: int = 0
-    surplus: int = 0
-    unused: int = 0
-    kept: int = 0
-    confirmed: int = 0
-    elsewhere: int = 0
-    unsure_handles: int = 0
-    uncounted: list[str] = field(default_factory=list)
-    caches: dict[str, bool] = field(default_factory=dict)
-
-    def problems(self) -> list[tuple[str, str]]:
-        """What speaks against the invariant, with its next step."""
-        found = []
-        if self.foreign:
-            found.append((f'{self.foreign} frames were submitted whose buffer was not imported', advice('not_imported')))
-        if self.elsewhere:
-            told = f'{self.elsewhere} frames were submitted, but the fence of their job lies in another buffer: the device read that one'
-            found.append((told, advice('not_imported')))
-        if self.kept:
-            found.append((f'{self.kept} imports were not given back after their frames, though the cache is off', advice('imports_kept')))
-        if self.surplus:
-            found.append((f'buffers were imported {self.surplus} times more often than the cache needs', advice('imports_differ')))
-        if self.unused:
-            found.append((f'{self.unused} imports were of no frame, though the cache is off', advice('imports_differ')))
-        if self.shared_imports:
-            found.append((f'{self.shared_imports} frames had no import of their own, though the cache is off', advice('imports_differ')))
-        if self.unknown_jobs or self.missing_jobs:
-            told = f'{self.unknown_jobs} jobs of the driver are no frame of a node, {self.missing_jobs} frames have no job'
-            found.append((told, advice('submits_differ')))
-        return found
-
-    def unknown(self) -> list[tuple[str, str]]:
-        """What is not known of it, with its next step."""
-        return [
-            (f'{node} imported more often than its frames need, and does not tell what it imported on trial', 'use nodes of this version')
-            for node in self.uncounted
-        ]
-
-    def figures(self) -> dict[str, Any]:
-        """For ``result.json``."""
-        return {
-            'frames': self.submitted,
-            'kernel_submits': self.kernel_submits,
-            'imports': self.imports,
-            'releases': self.releases,
-            'new_buffers': self.new_buffers,
-            'frames_with_own_import': self.own_imports,
-            'frames_by_earlier_import': self.earlier_imports,
-            'frames_not_imported': self.foreign,
-            'frames_confirmed_by_fence': self.confirmed,
-            'frames_read_elsewhere': self.elsewhere,
-            'imports_kept': self.kept,
-            'import_cache': self.caches,
-            'not_seen': self.not_seen(),
-        }
-
-    def not_seen(self) -> list[str]:
-        """What no source tells, so that it cannot be judged."""
-        told = ["where the planes begin in an import, and their strides: the driver's events do not say it"]
-        if self.unsure_handles:
-            told.append(f'whether the images of {self.unsure_handles} handles from before the recording were exchanged: no fence was seen')
-        return told
-
-
-def follow_imports(seen: Observation, found: Mapping[int, History]) -> ImportFollowing:
-    """Go through the trace once."""
-    result = ImportFollowing()
-    nodes = [node for node in seen.inference_nodes() if node.accelerator == IMPORTING]
-    result.caches = {node.node: node.cached for node in nodes}
-    absent = [event for event in (IMPORT, RELEASE, SUBMIT) if event not in seen.event_sources]
-    if absent or seen.trace is None:
-        result.unreadable = f'{", ".join(absent) or "the trace"} could not be recorded'
-        return result
-    if any(not node.after.get('pci_address') for node in nodes):
-        result.unreadable = 'a node does not say where its device is, so its earlier imports could not be told'
-        return result
-    _Following(result, nodes, seen, found).follow(seen.trace.named(IMPORT, RELEASE, SUBMIT, COMPLETE))
-    return result
-
-
-class _Following:
-    """Goes through the trace once. It owns one :class:`ImportTable` for each node, and one for the imports of all other programs."""
-
-    def __init__(self, result: ImportFollowing, nodes: Sequence[NodeView], seen: Observation, found: Mapping[int, History]) -> None:
-        self._result, self._nodes, self._seen, self._found = result, nodes, seen, found
-        self._owners = JobOwners(nodes, seen)
-        self._tables = [ImportTable() for _ in nodes]
+    def __init__(self, seen: Observation, found: Mapping[int, History]) -> None:
+        self._seen, self._found = seen, found
+        self._nodes = [node for node in seen.inference_nodes() if node.accelerator == IMPORTING]
+        self.submitted = self.kernel_submits = self.unknown_jobs = self.missing_jobs = 0
+        self.foreign = self.own_imports = self.earlier_imports = self.shared_imports = 0
+        self.imports = self.releases = self.new_buffers = self.surplus = self.unused = self.kept = 0
+        self.confirmed = self.elsewhere = self.unsure_handles = 0
+        self.unknown: list[tuple[str, str]] = []
+        self._owners = JobOwners(self._nodes, seen)
+        self._tables = [ImportTable() for _ in self._nodes]
         self._others = ImportTable()
-        self._shared: list[list[int]] = [[] for _ in nodes]  # when frames of the window had no import of their own
-        self._images = {frozenset(record.inodes) for node in nodes for record in node.records if record.submitted_ns}
-        self._frame_inodes = {inode for image in self._images for inode in image}
+        self._shared: Counter[int] = Counter()  # by node, frames of the window that had no import of their own
+        images = {record.inodes for node in self._nodes for record in node.records if record.submitted_ns}
+        self._images = {frozenset(image) for image in images}
+        self._frame_inodes = {inode for image in images for inode in image}
         # A node that ends in the middle leaves jobs behind that it has noted nowhere.
         self._cut = {node.pid for node in seen.nodes if node.ended_ns}
         self._jobs: list[tuple[FrameJob, Import, bool]] = []  # the last one: in the window
         self._strangers: set[int] = set()
         self._owner_of_fence: dict[tuple[int, int], int] = {}
         self._completed: dict[int, int] = {}  # by thread of the driver, whose job it completed last
+        self.unreadable = self._why_not()
+        if not self.unreadable and seen.trace is not None:
+            self._follow(seen.trace.named(IMPORT, RELEASE, SUBMIT, COMPLETE))
 
-    def follow(self, events: Sequence[KernelEvent]) -> None:
+    def _why_not(self) -> str:
+        absent = [event for event in (IMPORT, RELEASE, SUBMIT) if event not in self._seen.event_sources]
+        if absent or self._seen.trace is None:
+            return f'{", ".join(absent) or "the trace"} could not be recorded'
+        if any(not node.after.get('pci_address') for node in self._nodes):
+            return 'a node does not say where its device is, so its earlier imports could not be told'
+        return ''
+
+    def _follow(self, events: Sequence[KernelEvent]) -> None:
         """All events, then what they sum up to."""
         for event in events:
             pid = self._seen.process_of.get(event.tid, -1)
@@ -583,7 +383,9 @@ class _Following:
                 (self._import if event.name == IMPORT else self._submit)(pid, event)
             elif event.name == IMPORT:
                 self._others.begin(event)
-        self._conclude()
+        self._look_at_fences()
+        for index, node in enumerate(self._nodes):
+            self._weigh(index, node)
 
     def _import(self, pid: int, event: KernelEvent) -> None:
         owners = self._owners.of_import(pid, event)
@@ -593,9 +395,9 @@ class _Following:
             self._tables[owner].begin(event)
 
     def _submit(self, pid: int, event: KernelEvent) -> None:
-        result, inside = self._result, self._seen.within(event.time_ns)
+        inside = self._seen.within(event.time_ns)
         owner, record = self._owners.of_job(event)
-        result.kernel_submits += inside
+        self.kernel_submits += inside
         if owner is not None:
             self._owner_of_fence[event.number('ctx'), event.number('seqno')] = owner
             used = self._tables[owner].submit(event, record.inodes if record is not None else ())
@@ -607,27 +409,27 @@ class _Following:
                     self._judge(owner, record, used)
                 return
         self._strangers.add(event.number('seqno'))
-        result.unknown_jobs += inside and pid not in self._cut
+        self.unknown_jobs += inside and pid not in self._cut
 
     def _judge(self, owner: int, record: FrameRecord, used: Import) -> None:
         """One frame, at the moment of its submit."""
-        result, wanted = self._result, set(record.inodes)
+        wanted = set(record.inodes)
         known = bool(wanted) and wanted <= used.left
         if used.earlier:
             device = str(self._nodes[owner].after.get('pci_address', ''))
             attached = all(inode in self._found and self._found[inode].states[0][device] > 0 for inode in wanted)
             known = bool(wanted) and attached and not used.released_ns
-            result.earlier_imports += 1
+            self.earlier_imports += 1
             used.frames[frozenset(wanted)] += known
-        result.foreign += not known
+        self.foreign += not known
         if used.submits == 1 and not used.earlier:
-            result.own_imports += 1
+            self.own_imports += 1
         else:
-            self._shared[owner].append(record.submitted_ns)
+            self._shared[owner] += 1
 
     def _release(self, pid: int, event: KernelEvent) -> None:
         """A buffer is given back. Often the driver does so on a thread of its own, after the last job that reads the buffer."""
-        self._result.releases += self._seen.within(event.time_ns) and event.inode in self._frame_inodes
+        self.releases += self._seen.within(event.time_ns) and event.inode in self._frame_inodes
         last = self._completed.get(event.tid, -1)
         if pid in self._owners.pids:
             holding = [owner for owner in self._owners.of_thread(pid, event.tid) if self._tables[owner].holds(event)]
@@ -653,34 +455,90 @@ class _Following:
         drivers = drivers_of(self._owner_of_fence.keys(), trace.named(*FENCES)) if trace is not None else set()
         places = find_fences([job for job, _, _ in self._jobs], users, self._strangers, self._seen.snapshots, drivers)
         of_window = {index for index, (_, _, inside) in enumerate(self._jobs) if inside}
-        self._result.confirmed = len(places.own & of_window - places.elsewhere)
-        self._result.elsewhere = len(places.elsewhere & of_window)
+        self.confirmed = len(places.own & of_window - places.elsewhere)
+        self.elsewhere = len(places.elsewhere & of_window)
         sure = {id(self._jobs[index][1]) for index in places.own}
-        self._result.unsure_handles = sum(id(one) not in sure for table in self._tables for one in table.earlier)
+        self.unsure_handles = sum(id(one) not in sure for table in self._tables for one in table.earlier)
 
-    def _conclude(self) -> None:
-        result, seen = self._result, self._seen
-        self._look_at_fences()
-        for table, frames, shared, node in zip(self._tables, self._owners.unmatched, self._shared, self._nodes, strict=True):
-            in_window = sum(seen.within(record.submitted_ns) for record in node.records if record.submitted_ns)
-            result.submitted += in_window
-            result.missing_jobs += sum(seen.within(record.submitted_ns) for record in frames)
-            result.imports += sum(seen.within(one.begin_ns) and not one.image.isdisjoint(self._frame_inodes) for one in table.imports)
-            # What was imported before the recording began is not known, but each of these handles stands for one image only.
-            result.foreign += sum(one.frames.total() for one in table.earlier if len(one.frames) > 1)
-            users = [one for one, other in enumerate(self._nodes) if other.after.get('pci_address') == node.after.get('pci_address')]
-            attached = {
-                inode: history.at(seen.start_ns)[str(node.after['pci_address'])] >= sum(self._owners.uses(one, inode) for one in users)
-                for inode, history in self._found.items()
-            }
-            need = weigh(node, table, shared, seen, self._images, {inode for inode, had in attached.items() if had})
-            result.shared_imports += need.shared
-            result.new_buffers += need.new_buffers
-            if not node.counted:
-                continue
-            result.kept += kept(node, table)
-            if need.surplus + need.unused and not {'trial_imports', 'import_cache'} <= node.before.keys() & node.after.keys():
-                result.uncounted.append(str(node))
-                continue
-            result.surplus += need.surplus
-            result.unused += need.unused
+    def _attached(self, node: NodeView) -> set[int]:
+        """Buffers that the card had of this node when the window began, as far as attachments tell."""
+        device = str(node.after['pci_address'])
+        users = [one for one, other in enumerate(self._nodes) if str(other.after.get('pci_address')) == device]
+        return {
+            inode
+            for inode, history in self._found.items()
+            if history.at(self._seen.start_ns)[device] >= sum(self._owners.uses(one, inode) for one in users)
+        }
+
+    def _weigh(self, index: int, node: NodeView) -> None:
+        """Judge a node's imports of the window; those of other buffers than frames' don't count."""
+        seen, table = self._seen, self._tables[index]
+        self.submitted += sum(seen.within(record.submitted_ns) for record in node.records if record.submitted_ns)
+        self.missing_jobs += sum(seen.within(record.submitted_ns) for record in self._owners.unmatched[index])
+        of_window = [one for one in table.imports if seen.within(one.begin_ns) and not one.image.isdisjoint(self._frame_inodes)]
+        self.imports += len(of_window)
+        # What was imported before the recording began is not known, but each of these handles stands for one image only.
+        self.foreign += sum(one.frames.total() for one in table.earlier if len(one.frames) > 1)
+        if node.before.get('import_cache', node.cached) != node.cached:
+            self.unknown.append((f'parameter import_cache of {node} changed meanwhile', 'measure once more, and leave it as it is'))
+            return
+        trials, surplus, unused = max(0, node.grown('trial_imports')), 0, 0
+        if node.cached:
+            needed = [one for one in _needed(of_window, table, seen.start_ns, self._attached(node)) if one.image in self._images]
+            self.new_buffers += sum(len(one.image) for one in needed)
+            # A cache that finds itself too small imports again what it threw out, once each.
+            own = {frozenset(record.inodes) for record in node.records if record.submitted_ns}
+            surplus = max(0, len(of_window) - len(needed) - max(0, len(own) - ENTRIES) - trials)
+        else:
+            self.shared_imports += self._shared[index]
+            unread = _without_refused([one for one in of_window if not one.submits and one is not table.last], node)
+            unused = len(unread) - min(sum(one.released_ns > 0 for one in unread), trials)
+        if not node.counted:
+            return
+        self.kept += 0 if node.cached else _kept(node, table)
+        if surplus + unused and not {'trial_imports', 'import_cache'} <= node.before.keys() & node.after.keys():
+            told = f'{node} imported more often than its frames need, and does not tell what it imported on trial'
+            self.unknown.append((told, 'use nodes of this version'))
+            return
+        self.surplus += surplus
+        self.unused += unused
+
+    def problems(self) -> list[tuple[str, str]]:
+        """What speaks against the invariant, with its next step."""
+        jobs = f'{self.unknown_jobs} jobs of the driver are no frame of a node, {self.missing_jobs} frames have no job'
+        found = [
+            (self.foreign, f'{self.foreign} frames were submitted whose buffer was not imported', _NOT_IMPORTED),
+            (self.elsewhere, f'{self.elsewhere} frames were submitted, but the fence of their job lies in another buffer: the device read '
+             'that one', _NOT_IMPORTED),
+            (self.kept, f'{self.kept} imports were not given back after their frames, though the cache is off', _IMPORTS_KEPT),
+            (self.surplus, f'buffers were imported {self.surplus} times more often than the cache needs', _IMPORTS_DIFFER),
+            (self.unused, f'{self.unused} imports were of no frame, though the cache is off', _IMPORTS_DIFFER),
+            (self.shared_imports, f'{self.shared_imports} frames had no import of their own, though the cache is off', _IMPORTS_DIFFER),
+            (self.unknown_jobs + self.missing_jobs, jobs, _SUBMITS_DIFFER),
+        ]  # fmt: skip
+        return [(reason, step) for count, reason, step in found if count]
+
+    def figures(self) -> dict[str, Any]:
+        """For ``result.json``."""
+        return {
+            'frames': self.submitted,
+            'kernel_submits': self.kernel_submits,
+            'imports': self.imports,
+            'releases': self.releases,
+            'new_buffers': self.new_buffers,
+            'frames_with_own_import': self.own_imports,
+            'frames_by_earlier_import': self.earlier_imports,
+            'frames_not_imported': self.foreign,
+            'frames_confirmed_by_fence': self.confirmed,
+            'frames_read_elsewhere': self.elsewhere,
+            'imports_kept': self.kept,
+            'import_cache': {node.node: node.cached for node in self._nodes},
+            'not_seen': self._not_seen(),
+        }
+
+    def _not_seen(self) -> list[str]:
+        """What no source tells, so that it cannot be judged."""
+        told = ["where the planes begin in an import, and their strides: the driver's events do not say it"]
+        if self.unsure_handles:
+            told.append(f'whether the images of {self.unsure_handles} handles from before the recording were exchanged: no fence was seen')
+        return told

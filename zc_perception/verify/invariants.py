@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from zc_perception.observe.privileges import as_root
-from zc_perception.verify.check import Check, Findings, advice
+from zc_perception.observe.timeline import KernelEvent
 from zc_perception.verify.evidence.attachments import History, event_history, polled_history
-from zc_perception.verify.evidence.kernel_events import ATTACH, DETACH, FUNCTION, MMAP, VIDEO_MMAP, KernelEvent
+from zc_perception.verify.evidence.copies import LARGE
+from zc_perception.verify.evidence.kernel_events import ATTACH, DETACH, FUNCTION, MMAP, VIDEO_MMAP
 from zc_perception.verify.evidence.mappings import UDMABUF
-from zc_perception.verify.evidence.memmove_probe import LARGE
-from zc_perception.verify.imports import follow_imports
+from zc_perception.verify.imports import ImportFollowing
 from zc_perception.verify.observation import CAPTURE, IMPORTING, NodeView, Observation
 
 #: Memory that devices are known to share: Jetson's, the dma-heaps', V4L2's, and udmabuf.
@@ -24,6 +26,73 @@ KNOWN_EXPORTERS = (
     'videobuf2_vmalloc', 'udmabuf',
 )  # fmt: skip
 _SHOWN = 20
+_NO_FRAMES = (
+    'look at /diagnostics of the nodes: does the camera deliver, and does the inference node get frames? Measure longer (--seconds); '
+    "activate or enable a node that rests, or name the other nodes' processes with --pid"
+)
+_NOT_A_DMABUF = "let the capture node use dma-bufs (heap dma_heap/… or the camera's own buffers); zc_doctor tells which heaps there are"
+_WAS_MAPPED = 'find who by the events in trace.txt; a camera or consumer that calls map() on frames does this'
+_LOST_EVENTS = 'measure for a shorter time, or stop what else makes fences on this machine'
+
+
+@dataclass(frozen=True)
+class Check:
+    """Whether an invariant holds.
+
+    :ivar holds: ``None``: not known. Never true for what could not be read.
+    :ivar source: what was asked.
+    :ivar figures: numbers, lists and texts that JSON can carry.
+    :ivar reason: why it does not hold, or is not known: one sentence; empty where it holds.
+    :ivar next_step: what to do then.
+    """
+
+    name: str
+    title: str
+    holds: bool | None
+    source: str
+    figures: Mapping[str, Any] = field(default_factory=dict)
+    reason: str = ''
+    next_step: str = ''
+
+    @property
+    def measured(self) -> bool:
+        """Whether there is a verdict."""
+        return self.holds is not None
+
+    def as_json(self) -> dict[str, Any]:
+        """For ``result.json``."""
+        own = {'holds': self.holds, 'measured': self.measured, 'source': self.source, 'reason': self.reason, 'next_step': self.next_step}
+        return {**own, **self.figures}
+
+
+@dataclass
+class Findings:
+    """What speaks against an invariant, and what is not known of it; a check is made of both.
+
+    :ivar broken: (reason, what to do then); one is enough for false.
+    :ivar unknown: the same; without anything broken, one is enough for "not known".
+    """
+
+    broken: list[tuple[str, str]] = field(default_factory=list)
+    unknown: list[tuple[str, str]] = field(default_factory=list)
+
+    def breaks(self, reason: str, next_step: str) -> None:
+        """Something speaks against it."""
+        self.broken.append((reason, next_step))
+
+    def unsure(self, reason: str, next_step: str) -> None:
+        """Something is not known."""
+        self.unknown.append((reason, next_step))
+
+    def conclude(self, name: str, title: str, source: str, figures: Mapping[str, Any]) -> Check:
+        """The verdict."""
+        if self.broken:
+            holds: bool | None = False
+        else:
+            holds = None if self.unknown else True
+        told = self.broken or self.unknown
+        steps = list(dict.fromkeys(step for _, step in told if step))
+        return Check(name, title, holds, source, figures, '; '.join(dict.fromkeys(reason for reason, _ in told)), '; '.join(steps))
 
 
 def histories(seen: Observation) -> dict[int, History]:
@@ -48,21 +117,24 @@ def _frames(seen: Observation, findings: Findings) -> None:
     idle = [str(node) for node in nodes if not seen.submitted(node)]
     if idle or not nodes:
         by = f' by {", ".join(idle)}' if idle else ''
-        findings.unknown.append((f'no frame was submitted to a device in the window{by}', advice('no_frames')))
+        findings.unsure(f'no frame was submitted to a device in the window{by}', _NO_FRAMES)
     silent = [str(node) for node in nodes if not node.accelerator]
     if silent:
-        findings.unknown.append((f'{", ".join(silent)} names no accelerator: it has none open', advice('no_frames')))
+        findings.unsure(f'{", ".join(silent)} names no accelerator: it has none open', _NO_FRAMES)
     ended = [str(node) for node in seen.nodes if node.ended_ns]
     if ended:
-        findings.unknown.append((f'{", ".join(ended)} ended while it was measured', advice('node_ended')))
+        findings.unsure(
+            f'{", ".join(ended)} ended while it was measured', 'look into its log for the reason, start it again, and measure while it runs'
+        )
     _unread(seen, findings, 'frame log')
     if seen.lost_records:
-        findings.unknown.append((f'{seen.lost_records} frames were overwritten in the log before they were read', advice('frames_lost')))
+        told = f'{seen.lost_records} frames were overwritten in the log before they were read'
+        findings.unsure(told, 'measure at a lower frame rate, or on a machine with less load')
 
 
 def _unread(seen: Observation, findings: Findings, *topics: str) -> bool:
     for one in seen.why(*topics):
-        findings.unknown.append((f'{one.source}: {one.reason}', one.next_step))
+        findings.unsure(f'{one.source}: {one.reason}', one.next_step)
     return bool(seen.why(*topics))
 
 
@@ -70,7 +142,8 @@ def _counters(seen: Observation, findings: Findings) -> None:
     """What every check needs that uses the nodes' own counters: they were written after the window's end."""
     stale = [str(node) for node in seen.nodes if not node.described and not node.ended_ns]
     if stale:
-        findings.unknown.append((f'{", ".join(stale)} did not renew its counters behind the window', advice('not_described')))
+        step = 'look for what blocks its callbacks (/diagnostics is silent as well), and measure once more'
+        findings.unsure(f'{", ".join(stale)} did not renew its counters behind the window', step)
 
 
 def _bystanders(seen: Observation, findings: Findings) -> None:
@@ -78,7 +151,8 @@ def _bystanders(seen: Observation, findings: Findings) -> None:
     for node in seen.inference_nodes():
         if node.accelerator and node.accelerator != IMPORTING:
             reason = f"node {node.node} has the accelerator '{node.accelerator}', which imports no frames"
-            findings.broken.append((reason, advice('no_importer')))
+            step = "use accelerator 'axl' with a driver that has the import ioctls; the inference node's log says why it was not chosen"
+            findings.breaks(reason, step)
 
 
 def check_attached(seen: Observation) -> Check:
@@ -99,7 +173,8 @@ def check_attached(seen: Observation) -> Check:
             if node.accelerator != IMPORTING:
                 continue
             if not device:
-                findings.unknown.append((f'node {node.node} does not say where its device is', advice('no_device')))
+                step = 'look for the card in /sys/bus/pci/devices; zc_doctor checks it'
+                findings.unsure(f'node {node.node} does not say where its device is', step)
                 continue
             absent = [inode for inode in record.inodes if not found[inode].at(record.submitted_ns)[device]]
             attached += not absent
@@ -107,10 +182,11 @@ def check_attached(seen: Observation) -> Check:
                 (missing if _sure(found[inode], inode, seen) else unsure)[inode] += 1
         memory = {inode for device, inode in seen.memfds}
         for inode in missing:
-            kind = 'not_a_dmabuf' if inode in memory and inode not in seen.dmabufs else 'not_attached'
-            findings.broken.append((f'the device was not attached to buffers of {sum(missing.values())} submitted frames', advice(kind)))
+            step = "look for /dmabuf: lines in /proc/PID/maps of the inference node, and let it import the camera's own descriptor"
+            step = _NOT_A_DMABUF if inode in memory and inode not in seen.dmabufs else step
+            findings.breaks(f'the device was not attached to buffers of {sum(missing.values())} submitted frames', step)
         if unsure:
-            findings.unknown.append(('attachments are only looked at from time to time, and were missing at some looks', _newer(seen)))
+            findings.unsure('attachments are only looked at from time to time, and were missing at some looks', _newer(seen))
     figures = {
         'frames': len(seen.all_submitted()),
         'frames_attached': attached,
@@ -131,7 +207,7 @@ def _sure(history: History, inode: int, seen: Observation) -> bool:
 
 def _newer(seen: Observation) -> str:
     steps = [one.next_step for one in seen.why('trace')]
-    return steps[0] if steps else advice('lost_events')
+    return steps[0] if steps else _LOST_EVENTS
 
 
 def check_exporters(seen: Observation, known: Collection[str] = KNOWN_EXPORTERS) -> Check:
@@ -145,11 +221,12 @@ def check_exporters(seen: Observation, known: Collection[str] = KNOWN_EXPORTERS)
         if name:
             exporters[inode] = name
         elif not _unread(seen, findings, 'exporters'):
-            findings.unknown.append((f'no source names the exporter of buffer {inode}', 'measure longer: it is gone already'))
+            findings.unsure(f'no source names the exporter of buffer {inode}', 'measure longer: it is gone already')
         if name == 'memfd':
-            findings.broken.append(('frames lie in memfds, which no device can import', advice('not_a_dmabuf')))
+            findings.breaks('frames lie in memfds, which no device can import', _NOT_A_DMABUF)
         elif name and name not in known:
-            findings.broken.append((f"exporter '{name}' is not a known one ({', '.join(sorted(known))})", advice('unknown_exporter')))
+            step = 'with Argus pass nvbuf-memory-type=4 (CMA); if the memory is fine for your devices, name it with --known-exporter'
+            findings.breaks(f"exporter '{name}' is not a known one ({', '.join(sorted(known))})", step)
     counts = Counter(exporters.values())
     figures = {'buffers': len(seen.frame_inodes()), 'exporters': dict(counts), 'known': sorted(known)}
     return findings.conclude('I2', 'every frame buffer has a known exporter', 'frame log, bufinfo, sysfs, fdinfo', figures)
@@ -163,18 +240,18 @@ def check_imports(seen: Observation, found: Mapping[int, History] | None = None)
     if seen.trace is None or not seen.snapshots:
         _unread(seen, findings, *(('trace',) if seen.trace is None else ()), *(() if seen.snapshots else ('bufinfo',)))
         if not findings.unknown:
-            findings.unknown.append(('the kernel was not watched', as_root()))
+            findings.unsure('the kernel was not watched', as_root())
     else:
         _bystanders(seen, findings)
-        following = follow_imports(seen, histories(seen) if found is None else found)
+        following = ImportFollowing(seen, histories(seen) if found is None else found)
         if following.unreadable:
             _unread(seen, findings, 'trace')
-            findings.unknown.append((following.unreadable, _newer(seen)))
+            findings.unsure(following.unreadable, _newer(seen))
         elif seen.trace.gap:
-            findings.unknown.append((seen.trace.gap, advice('lost_events')))
+            findings.unsure(seen.trace.gap, _LOST_EVENTS)
         else:
             findings.broken += following.problems()
-            findings.unknown += following.unknown()
+            findings.unknown += following.unknown
             _counters(seen, findings)
     figures = following.figures() if following is not None else {}
     source = 'frame log, tracepoints axl_dmabuf_import, axl_dmabuf_release and axl_submit, bufinfo'
@@ -187,9 +264,10 @@ def check_copies(seen: Observation) -> Check:
     _frames(seen, findings)
     if seen.mappings:
         names = ', '.join(sorted({f'process {one.pid}' for one in seen.mappings}))
-        findings.broken.append((f'frames are mapped by {names}', advice('mapped')))
+        step = 'end that program, or let it take frames as an importer does; in the nodes use no observer that maps frames'
+        findings.breaks(f'frames are mapped by {names}', step)
     if (not seen.scans or seen.why('maps')) and not _unread(seen, findings, 'maps'):
-        findings.unknown.append(('no maps were read', as_root()))
+        findings.unsure('no maps were read', as_root())
     _unwatched(seen, findings)
     mapped = _mmap_events(seen, findings)
     _large_copies(seen, findings)
@@ -220,40 +298,44 @@ def _unwatched(seen: Observation, findings: Findings) -> None:
     unseen = seen.unseen_frames()
     if unseen and any(node.role == CAPTURE for node in seen.nodes):
         told = ', '.join(f'{count} frames of {node}' for node, count in unseen.items())
-        findings.unknown.append((f'{told} come from a node that is not seen', advice('unseen_producer')))
+        step = (
+            "measure all nodes of the pipeline: name the capture node's process with --pid, too, or leave --pid out; a node that has no "
+            'frame log says why in its own'
+        )
+        findings.unsure(f'{told} come from a node that is not seen', step)
     made = any(seen.exporters.get(inode) == UDMABUF for _, record in seen.all_submitted() for inode in record.inodes)
     if made and seen.backing:
         told = f"udmabuf's frames may be read through memory that they may be made of: {'; '.join(seen.backing[:_SHOWN])}"
-        findings.unknown.append((told, advice('backing_memory')))
+        findings.unsure(told, 'end that program, or let the camera use another heap (dma_heap/system)')
     if seen.pins:
         told = f'pages of frames may be held without a mapping: {"; ".join(seen.pins[:_SHOWN])}'
-        findings.unknown.append((told, advice('pinned_pages')))
+        findings.unsure(told, 'end that program, or whatever reads the pipe too slowly, and measure once more')
 
 
 def _mmap_events(seen: Observation, findings: Findings) -> list[KernelEvent]:
     """Of frames, in the window."""
     if seen.trace is None:
         _unread(seen, findings, 'trace')
-        findings.unknown.append(('mappings that come and go were not recorded', as_root()))
+        findings.unsure('mappings that come and go were not recorded', as_root())
         return []
     events = [event for event in seen.trace.named(MMAP, VIDEO_MMAP) if (seen.looked_ns or seen.start_ns) <= event.time_ns <= seen.end_ns]
     found = [event for event in events if seen.within(event.time_ns) and _maps_frames(event, seen)]
     if any(event.name == MMAP and event.inode < 0 and event.tid in seen.process_of for event in events):
-        findings.unknown.append(('a node mapped a dma-buf, and this kernel does not tell which', _newer(seen)))
+        findings.unsure('a node mapped a dma-buf, and this kernel does not tell which', _newer(seen))
     if early := sum(_maps_frames(event, seen) for event in events if event.time_ns < seen.start_ns):
         # The first look at all maps was too soon for them. If one ended in the window, before the last look, nothing else tells of it.
         told = f'frames were mapped {early} times just before the window, and whether they stayed mapped in it is not known'
-        findings.unknown.append((told, advice('mapped_before')))
+        findings.unsure(told, 'find who by the events in trace.txt and end that program, or measure once more')
     if found:
-        findings.broken.append((f'frames were mapped {len(found)} times', advice('was_mapped')))
+        findings.breaks(f'frames were mapped {len(found)} times', _WAS_MAPPED)
     if seen.any_camera and (others := [event for event in events if event.name == VIDEO_MMAP and event.tid not in seen.process_of]):
         told = f'a video device was mapped {len(others)} times, and perhaps it is the camera, whose node does not say which device it uses'
-        findings.unknown.append((told, advice('was_mapped')))
+        findings.unsure(told, _WAS_MAPPED)
     if MMAP not in seen.event_sources or (VIDEO_MMAP not in seen.event_sources and (seen.camera_rdevs or seen.lost_cameras)):
         _unread(seen, findings, 'trace')
-        findings.unknown.append(('mappings that come and go were not recorded', _newer(seen)))
+        findings.unsure('mappings that come and go were not recorded', _newer(seen))
     elif seen.trace.gap:
-        findings.unknown.append((seen.trace.gap, advice('lost_events')))
+        findings.unsure(seen.trace.gap, _LOST_EVENTS)
     return found
 
 
@@ -271,14 +353,15 @@ def _is_other(event: KernelEvent, seen: Observation) -> bool:
 def _large_copies(seen: Observation, findings: Findings) -> None:
     if seen.copies is None:
         _unread(seen, findings, 'memmove')
-        findings.unknown.append(('large copies of the C library were not counted', '' if seen.why('memmove') else as_root()))
+        findings.unsure('large copies of the C library were not counted', '' if seen.why('memmove') else as_root())
         return
     _unread(seen, findings, 'memmove')
+    step = 'make the settings of both sides the same; look at conversions and rung in /diagnostics'
     for copy in seen.copies[:_SHOWN]:
         place = 'out of a frame' if copy.from_frame else f'of {LARGE} bytes or more'
-        findings.broken.append((f'process {copy.pid} made {copy.count} copies {place}, of {copy.size} bytes', advice('copied')))
+        findings.breaks(f'process {copy.pid} made {copy.count} copies {place}, of {copy.size} bytes', step)
     if seen.trace is not None and seen.trace.gap and not seen.copies:
-        findings.unknown.append((seen.trace.gap, advice('lost_events')))
+        findings.unsure(seen.trace.gap, _LOST_EVENTS)
 
 
 def _booked_copies(nodes: Sequence[NodeView], findings: Findings) -> dict[str, int]:
@@ -292,11 +375,14 @@ def _booked_copies(nodes: Sequence[NodeView], findings: Findings) -> dict[str, i
         total[reason] += count
     if total:
         told = ', '.join(f'{count} of {reason}' for reason, count in sorted(total.items()))
-        findings.broken.append((f"the nodes' ledger counts copies: {told}", advice('booked')))
+        step = (
+            'end plain sensor_msgs/Image subscribers of the topic (RViz, rosbag2), and use a camera and an accelerator that are copy-free'
+        )
+        findings.breaks(f"the nodes' ledger counts copies: {told}", step)
     silent = [node.node for node in nodes if 'copies' not in node.after]
     if silent or not any(node.role == CAPTURE for node in nodes):
         who = ', '.join(silent) or 'the capture node'
-        findings.unknown.append((f'the copy ledger of {who} was not read', 'let zc_verify see all nodes of the pipeline'))
+        findings.unsure(f'the copy ledger of {who} was not read', 'let zc_verify see all nodes of the pipeline')
     return dict(total)
 
 

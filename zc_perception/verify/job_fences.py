@@ -11,8 +11,8 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from zc_perception.observe.timeline import KernelEvent
 from zc_perception.verify.evidence.attachments import Snapshot
-from zc_perception.verify.evidence.kernel_events import KernelEvent
 
 
 @dataclass(frozen=True)

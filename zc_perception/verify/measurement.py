@@ -1,7 +1,7 @@
 """Watches running nodes for a while, from outside: sets everything up, looks again and again, takes everything down.
 
-Read :class:`Measurement` first, at the end. Above it stands what it needs: where the frames of the watched nodes lie (:class:`Cameras`,
-:func:`memory_of`), and how the raw evidence of copies is sorted by process (:func:`copies_of`, :func:`shares_of`).
+Read :class:`Measurement` first, at the end. Above it stands where the frames of the watched nodes lie (:class:`Cameras`,
+:func:`memory_of`).
 """
 
 from __future__ import annotations
@@ -10,32 +10,22 @@ import contextlib
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
 from zc_perception.observe.frame_log import FrameLogReader, RecordKind
+from zc_perception.observe.processes import PROC
+from zc_perception.verify.evidence import Unreadable
 from zc_perception.verify.evidence.attachments import Snapshot
 from zc_perception.verify.evidence.buffers import DEBUGFS, DMABUF, MEMFD, SYSFS, read_bufinfo, read_exporters, read_holders
-from zc_perception.verify.evidence.copy_functions import (
-    CodeMapping,
-    code_of,
-    find_copy_functions,
-    function_range,
-    libc_path,
-    name_at,
-    read_kernel_copies,
-)
-from zc_perception.verify.evidence.kernel_events import FUNCTION, MMAP, KernelRecording, Trace, open_recording
-from zc_perception.verify.evidence.mappings import UDMABUF, FrameMemory, MemoryMapping, find_memfds, scan_maps
-from zc_perception.verify.evidence.memmove_probe import COPY, LARGE, MemmoveProbe
-from zc_perception.verify.evidence.pins import find_pins
-from zc_perception.verify.evidence.processes import PROC
-from zc_perception.verify.evidence.sampling import Sampler, Samples, open_sampler
+from zc_perception.verify.evidence.copies import MemmoveProbe, copies_of, shares_of
+from zc_perception.verify.evidence.kernel_events import FUNCTION, MMAP, KernelRecording, open_recording
+from zc_perception.verify.evidence.mappings import UDMABUF, FrameMemory, MemoryMapping, find_memfds, find_pins, scan_maps
+from zc_perception.verify.evidence.sampling import Sampler, open_sampler
 from zc_perception.verify.evidence.tracefs import TRACING, remove_leftovers
-from zc_perception.verify.evidence.unreadable import Unreadable
-from zc_perception.verify.observation import CAPTURE, VIDEO_EXPORTER, CopyShare, LargeCopy, Observation, names_device
+from zc_perception.verify.observation import CAPTURE, VIDEO_EXPORTER, Observation, names_device
 from zc_perception.verify.watched_node import NodeThreads, WatchedNode
 
 
@@ -85,10 +75,10 @@ class Cameras:
 
 def _places(nodes: Iterable[WatchedNode]) -> Iterator[tuple[int, str]]:
     for node in nodes:
-        if node.log.role == CAPTURE:
+        if node.role == CAPTURE:
             facts = node.facts()
             if names_device(facts):
-                yield node.log.pid, facts['device'].partition(' ')[0]
+                yield node.pid, facts['device'].partition(' ')[0]
 
 
 def memory_of(
@@ -100,65 +90,13 @@ def memory_of(
     :param exporters: by inode.
     """
     nodes = list(nodes)
-    unnamed = [node for node in nodes if node.log.role == CAPTURE and not names_device(node.facts())]
+    unnamed = [node for node in nodes if node.role == CAPTURE and not names_device(node.facts())]
     any_camera = any(exporters.get(inode, '').startswith(VIDEO_EXPORTER) for _, inode in identities_of(unnamed))
     frames = identities_of(nodes)
     dmabufs = frozenset(inode for device, inode in frames if kinds.get((device, inode)) != MEMFD)
     memfds = frozenset(identity for identity in frames if kinds.get(identity) != DMABUF)
     numbers = frozenset(os.makedev(number >> 20, number & 0xFFFFF) for number in cameras.numbers)
     return FrameMemory(dmabufs, memfds, frozenset(cameras.paths), numbers, any_camera)
-
-
-_USER_END = 1 << 63
-
-
-def copies_of(
-    trace: Trace, process_of: Mapping[int, int], mappings: Collection[MemoryMapping], start_ns: int, end_ns: int
-) -> list[LargeCopy]:
-    """The nodes' large copies, and those out of frames, in a window; the most frequent first."""
-    found: Counter[tuple[int, int, bool]] = Counter()
-    for event in trace.events:
-        pid = process_of.get(event.tid)
-        if pid is None or not event.name.startswith(COPY) or not start_ns <= event.time_ns <= end_ns:
-            continue
-        size, source = event.number('n'), event.number('src')
-        from_frame = any(mapping.pid == pid and source in mapping for mapping in mappings)
-        if size >= LARGE or from_frame:
-            found[pid, size, from_frame] += 1
-    return [LargeCopy(pid, size, from_frame, count) for (pid, size, from_frame), count in found.most_common()]
-
-
-def shares_of(samples: Samples, pids: Sequence[int], proc: Path = PROC) -> tuple[list[CopyShare] | None, list[Unreadable]]:
-    """How much of each process's time went into copying; ``None``: it can't be told."""
-    functions, unreadable = find_copy_functions(pids, proc)
-    shares = []
-    kernel_copies: list[tuple[int, int, str]] | None = None
-    for pid in pids:
-        met = samples.by_process.get(pid, Counter())
-        ranges: list[tuple[int, int]] = []
-        try:
-            code: list[CodeMapping] = code_of(pid, proc)
-            for function in functions:
-                if pid in function.pids:
-                    start, end = function_range(function.file, function.offset)
-                    ranges += function.ranges(code, start, end, libc_path(code))
-        except OSError as error:
-            unreadable.append(Unreadable(f'samples of process {pid}', str(error.strerror), 'measure while it runs'))
-        if not ranges:
-            continue
-        in_kernel: Counter[str] = Counter()
-        for address, count in met.items():
-            if address >= _USER_END:
-                if kernel_copies is None:
-                    read = read_kernel_copies(proc)
-                    kernel_copies = [] if isinstance(read, Unreadable) else read
-                    unreadable += [read] if isinstance(read, Unreadable) else []
-                name = name_at(kernel_copies, address)
-                if name:
-                    in_kernel[name] += count
-        copying = sum(count for address, count in met.items() if any(start <= address < end for start, end in ranges))
-        shares.append(CopyShare(pid, sum(met.values()), copying, dict(in_kernel)))
-    return (shares or None), unreadable
 
 
 _TICK_S = 0.25
@@ -216,16 +154,18 @@ class Measurement:
         self.roots = roots or Roots()
         #: Instances of earlier runs that were killed, which the constructor's caller may want to tell of.
         self.leftovers: list[str] = []
+        #: What could not be taken down.
+        self.teardown: list[Unreadable] = []
         self._with_probe = memmove_probe
         self._with_sampling = sampling
         self._recording: KernelRecording | None = None
         self._probe: MemmoveProbe | None = None
         self._sampler: Sampler | None = None
-        self._samples: Samples | None = None
+        self._samples: dict[int, Counter[int]] | None = None
+        self._seen = Observation()
         self._nodes: list[WatchedNode] = []
         self._threads = NodeThreads((), self.roots.proc)
         self._snapshots: list[Snapshot] = []
-        self._exporters: dict[int, str] = {}
         self._identities: dict[tuple[int, int], str] = {}
         self._sizes: dict[int, int] = {}
         self._cameras = Cameras(self.roots.proc)
@@ -233,18 +173,13 @@ class Measurement:
         self._pins: dict[str, None] = {}
         self._meanwhile: Callable[[], object] = lambda: None
         self._mappings: dict[tuple[int, int, int], MemoryMapping] = {}
-        self._scans = 0
-        self._next_scan = 0.0
-        self._unreadable: dict[str, list[Unreadable]] = {}
-        self._looked_ns = self._start_ns = self._end_ns = 0
-        self._cpu_s = 0.0
-        self._trace: Trace | None = None
+        self._next_scan = self._cpu_from_s = 0.0
 
     def __enter__(self) -> Measurement:
         self.leftovers = remove_leftovers(self.roots.tracing, self.roots.proc)
         opened = open_recording(self.roots.tracing, self.roots.proc)
         if isinstance(opened, Unreadable):
-            self._say('trace', opened)
+            self._seen.tell('trace', opened)
         else:
             self._recording = opened
             try:
@@ -252,8 +187,7 @@ class Measurement:
             except BaseException:
                 self.close()
                 raise
-            for one in opened.unreadable:
-                self._say('trace', one)
+            self._seen.tell('trace', *opened.unreadable)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -266,19 +200,13 @@ class Measurement:
             self._sampler = None
         if self._recording is not None:
             recording, self._recording = self._recording, None
-            for one in recording.close():
-                self._say('teardown', one)
+            self.teardown += recording.close()
 
     def _has_cameras(self) -> bool:
         try:
             return any(name.startswith('video') for name in os.listdir('/dev'))
         except OSError:
             return False
-
-    def _say(self, topic: str, one: Unreadable) -> None:
-        told = self._unreadable.setdefault(topic, [])
-        if one not in told:
-            told.append(one)
 
     def watch(
         self, logs: Sequence[FrameLogReader], seconds: float, frames: int, wait: Wait, more: Callable[[], bool],
@@ -317,36 +245,36 @@ class Measurement:
 
     def _processed(self) -> int:
         return sum(
-            record.kind == RecordKind.PROCESSED and record.submitted_ns >= self._start_ns for node in self._nodes for record in node.records
+            record.kind == RecordKind.PROCESSED and record.submitted_ns >= self._seen.start_ns
+            for node in self._nodes
+            for record in node.records
         )
 
     def _begin(self, wait: Wait) -> None:
         if self._with_probe and self._recording is not None:
             self._probe = MemmoveProbe(self._recording.instance)
-            self._probe.begin(sorted({node.log.pid for node in self._nodes}), self.roots.proc)
-            for one in self._probe.unreadable:
-                self._say('memmove', one)
-        self._looked_ns = time.monotonic_ns()
+            self._probe.begin(self._pids, self.roots.proc)
+        self._seen.looked_ns = time.monotonic_ns()
         self._look(everything=True)
         # What was mapped before the record began and is not mapped any more may be held by now.
         self._look_at_pins()
         self._wait_for_facts(wait, all, self._expect_facts())
         for node in self._nodes:
             node.begin()
-        self._cpu_s = time.process_time()
-        self._start_ns = time.monotonic_ns()
+        self._cpu_from_s = time.process_time()
+        self._seen.start_ns = time.monotonic_ns()
 
     def _end(self, sampling_s: float, wait: Wait, more: Callable[[], bool]) -> None:
         # The facts are the nodes' counters, and they count until they are written. The window must end before the first node writes them:
         # if it ended later, a copy that a node makes in between would be missing in the counters.
-        self._end_ns = self._wait_for_facts(wait, any, self._expect_facts())
+        end_ns = self._seen.end_ns = self._wait_for_facts(wait, any, self._expect_facts())
         self._look(everything=True)
-        self._cpu_s = time.process_time() - self._cpu_s
+        self._seen.own_cpu_s = time.process_time() - self._cpu_from_s
         if self._probe is not None:
             self._probe.end()
         self._look_at_pins()
         # Frames that were submitted in the window are still in flight. Their records come when they are done.
-        self._wait_for_facts(wait, all, self._end_ns, past_ns=self._end_ns)
+        self._wait_for_facts(wait, all, end_ns, past_ns=end_ns)
         for node in self._nodes:
             node.keep_facts()
         self._sample(sampling_s, wait, more)
@@ -354,21 +282,24 @@ class Measurement:
         self._threads.look()
         if self._recording is not None:
             self._recording.stop()
-            self._trace = self._recording.trace()
-            self._threads.follow(self._trace.events)
-            for one in self._recording.unreadable:
-                self._say('trace', one)
+            self._seen.trace = self._recording.trace()
+            self._threads.follow(self._seen.trace.events)
+            self._seen.tell('trace', *self._recording.unreadable)
+
+    @property
+    def _pids(self) -> list[int]:
+        """Of the nodes."""
+        return sorted({node.pid for node in self._nodes})
 
     def _sample(self, seconds: float, wait: Wait, more: Callable[[], bool]) -> None:
         """After the window, without the probe. While the kernel handles a probe no sample can be taken; the timer then fires when
         ``memmove`` goes on, which would count as time in ``memmove``."""
         if not self._with_sampling:
-            self._say('sampling', Unreadable('sampling', 'left out by --no-sampling', 'run once more without this option'))
+            self._seen.tell('sampling', Unreadable('sampling', 'left out by --no-sampling', 'run once more without this option'))
             return
-        pids = sorted({node.log.pid for node in self._nodes})
-        sampler = open_sampler(pids)
+        sampler = open_sampler(self._pids)
         if isinstance(sampler, Unreadable):
-            self._say('sampling', sampler)
+            self._seen.tell('sampling', sampler)
             return
         self._sampler = sampler
         sampler.start()
@@ -378,7 +309,7 @@ class Measurement:
             self._read_logs()
             if self._recording is not None:
                 self._recording.drain()
-            if all(sampler.kept(pid) >= _ENOUGH_SAMPLES for pid in pids):
+            if all(sampler.kept(pid) >= _ENOUGH_SAMPLES for pid in self._pids):
                 break
         self._samples = sampler.stop()
 
@@ -402,7 +333,7 @@ class Measurement:
             now_ns = time.monotonic_ns()
             self._read_logs()
             idle = waited >= _GRACE_S
-            if enough([node.ended or (node.renewed and node.is_past(past_ns)) or (idle and node.idle) for node in self._nodes]):
+            if enough([node.ended_ns > 0 or (node.renewed and node.is_past(past_ns)) or (idle and node.idle) for node in self._nodes]):
                 break
             before_ns = now_ns
             if self._recording is not None:
@@ -433,33 +364,28 @@ class Measurement:
         start = time.monotonic_ns()
         objects = read_bufinfo(self.roots.debugfs)
         if isinstance(objects, Unreadable):
-            self._say('bufinfo', objects)
+            self._seen.tell('bufinfo', objects)
         else:
             self._snapshots.append(Snapshot(start, time.monotonic_ns(), objects))
-            self._exporters |= {inode: one.exporter for inode, one in objects.items()}
+            self._seen.exporters |= {inode: one.exporter for inode, one in objects.items()}
             self._sizes |= {inode: one.size for inode, one in objects.items()}
         if everything or not identities_of(self._nodes) <= set(self._identities):
             self._look_at_descriptors()
 
     def _look_at_descriptors(self) -> None:
         """Which of the nodes' buffers are dma-bufs, and whose."""
-        holders = read_holders(sorted({node.log.pid for node in self._nodes}), self.roots.proc)
-        for one in holders.unreadable:
-            self._say('exporters', one)
+        holders = read_holders(self._pids, self.roots.proc)
+        self._seen.tell('exporters', *holders.unreadable)
         self._identities |= {(one.device, one.inode): one.kind for one in holders.held}
         self._sizes |= {one.inode: one.size for one in holders.held if one.kind == DMABUF}
-        self._exporters |= {inode: name for inode, name in holders.exporters().items() if inode not in self._exporters}
-        known = self._exporters.keys()
-        if any(kind == DMABUF and inode not in known for (_, inode), kind in self._identities.items()):
+        exporters = self._seen.exporters
+        exporters |= {inode: name for inode, name in holders.exporters().items() if inode not in exporters}
+        if any(kind == DMABUF and inode not in exporters for (_, inode), kind in self._identities.items()):
             statistics = read_exporters(self.roots.sysfs)
             if isinstance(statistics, Unreadable):
-                self._say('exporters', statistics)
+                self._seen.tell('exporters', statistics)
             else:
-                self._exporters |= {inode: name for inode, name in statistics.items() if inode not in known}
-
-    def _memory(self) -> FrameMemory:
-        self._cameras.look(self._nodes)
-        return memory_of(self._nodes, self._identities, self._cameras, self._exporters)
+                exporters |= {inode: name for inode, name in statistics.items() if inode not in exporters}
 
     def _look_at_maps(self, everybody: bool) -> None:
         """Look for mappings of frames.
@@ -468,17 +394,17 @@ class Measurement:
         new mapping.
         """
         pids = None if everybody or not self._mappings_are_recorded() else self._threads.pids
-        memory = self._memory()
+        self._cameras.look(self._nodes)
+        memory = memory_of(self._nodes, self._identities, self._cameras, self._seen.exporters)
         scan = scan_maps(memory, pids, self.roots.proc, skip=(os.getpid(),))
-        self._scans += pids is None
-        for one in scan.unreadable:
-            self._say('maps', one)
+        self._seen.scans += pids is None
+        self._seen.tell('maps', *scan.unreadable)
         for mapping in scan.mappings:
             self._mappings.setdefault((mapping.pid, mapping.start, mapping.inode), mapping)
         if self._probe is not None and self._mappings:
             own = [mapping for mapping in self._mappings.values() if mapping.pid in set(self._threads.pids)]
             self._probe.watch_sources(own)
-        made = {self._sizes[inode] for inode in memory.dmabufs if self._exporters.get(inode) == UDMABUF and inode in self._sizes}
+        made = {self._sizes[inode] for inode in memory.dmabufs if self._seen.exporters.get(inode) == UDMABUF and inode in self._sizes}
         if made:
             self._backing |= dict.fromkeys(find_memfds(min(made), pids, self.roots.proc, (os.getpid(),), memory.memfds))
 
@@ -491,40 +417,30 @@ class Measurement:
     def _mappings_are_recorded(self) -> bool:
         return self._recording is not None and self._recording.sources.get(MMAP, FUNCTION) != FUNCTION
 
-    @property
-    def teardown(self) -> Sequence[Unreadable]:
-        """What could not be taken down."""
-        return self._unreadable.get('teardown', ())
-
     def trace_text(self) -> str:
         """The kernel's trace, as text; call it before :meth:`close`."""
         return self._recording.text() if self._recording is not None else ''
 
     def observation(self) -> Observation:
         """What was seen."""
-        memory = memory_of(self._nodes, self._identities, self._cameras, self._exporters)
-        process_of = self._threads.processes()
-        copies = None
-        if self._probe is not None and self._trace is not None and self._probe.functions:
-            copies = copies_of(self._trace, process_of, self._mappings.values(), self._start_ns, self._end_ns)
-        shares = None
-        if self._samples is not None:
-            pids = sorted({node.log.pid for node in self._nodes})
-            shares, unreadable = shares_of(self._samples, pids, self.roots.proc)
-            for one in unreadable:
-                self._say('sampling', one)
-        for one in self._probe.unreadable if self._probe is not None else ():
-            self._say('memmove', one)
+        seen = self._seen
+        memory = memory_of(self._nodes, self._identities, self._cameras, seen.exporters)
+        seen.dmabufs, seen.memfds, seen.any_camera = memory.dmabufs, memory.memfds, memory.any_camera
+        seen.camera_rdevs, seen.lost_cameras = frozenset(self._cameras.numbers), self._cameras.lost
+        seen.nodes, seen.snapshots, seen.process_of = self._nodes, self._snapshots, self._threads.processes()
+        seen.mappings, seen.backing, seen.pins = list(self._mappings.values()), list(self._backing), list(self._pins)
+        if self._recording is not None:
+            seen.event_sources = self._recording.sources
+        if self._probe is not None:
+            seen.copy_calls = self._probe.calls
+            seen.tell('memmove', *self._probe.unreadable)
+            if seen.trace is not None and self._probe.functions:
+                seen.copies = copies_of(seen.trace, seen.process_of, seen.mappings, seen.start_ns, seen.end_ns)
         if not self._with_probe:
-            self._say('memmove', Unreadable('memmove probe', 'left out by --no-memmove-probe', 'run once more without this option'))
-        views = tuple(node.view() for node in self._nodes)
-        for one in (wrong for node in self._nodes for wrong in node.unreadable):
-            self._say('frame log', one)
-        return Observation(
-            self._start_ns, self._end_ns, views, tuple(self._snapshots), self._trace,
-            dict(self._recording.sources) if self._recording is not None else {}, process_of, dict(self._exporters), memory.dmabufs,
-            memory.memfds, frozenset(self._cameras.numbers), tuple(self._mappings.values()), self._scans, copies, shares,
-            {topic: tuple(told) for topic, told in self._unreadable.items()},
-            self._probe.calls if self._probe is not None else 0, self._cpu_s, self._cameras.lost, tuple(self._backing),
-            self._looked_ns, tuple(self._pins), memory.any_camera,
-        )  # fmt: skip
+            seen.tell('memmove', Unreadable('memmove probe', 'left out by --no-memmove-probe', 'run once more without this option'))
+        if self._samples is not None:
+            seen.shares, unreadable = shares_of(self._samples, self._pids, self.roots.proc)
+            seen.tell('sampling', *unreadable)
+        for node in self._nodes:
+            seen.tell('frame log', *node.unreadable)
+        return seen

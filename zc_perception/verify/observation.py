@@ -1,4 +1,7 @@
-"""What was seen of a running system in one window of time: the input of the invariants, plain data."""
+"""What was seen of a running system in one window of time: the input of the invariants, plain data.
+
+:class:`~zc_perception.verify.measurement.Measurement` fills it in; nothing else changes it.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from zc_perception.observe.frame_log import FrameRecord, RecordKind
+from zc_perception.verify.evidence import Unreadable
 from zc_perception.verify.evidence.attachments import Snapshot
+from zc_perception.verify.evidence.copies import CopyShare, LargeCopy
 from zc_perception.verify.evidence.kernel_events import Trace
 from zc_perception.verify.evidence.mappings import MemoryMapping
-from zc_perception.verify.evidence.unreadable import Unreadable
 
 CAPTURE, INFERENCE = 'capture', 'inference'
 #: The accelerator that imports camera buffers itself.
@@ -30,7 +34,7 @@ def time_of(record: FrameRecord) -> int:
     return record.submitted_ns or record.published_ns or record.done_ns
 
 
-@dataclass(frozen=True)
+@dataclass
 class NodeView:
     """One node.
 
@@ -80,40 +84,7 @@ class NodeView:
         return {reason: count for reason, count in grown.items() if count}
 
 
-@dataclass(frozen=True)
-class LargeCopy:
-    """Copies that a node's C library made, of one size.
-
-    :ivar source: ``memmove`` of at least 64 KiB, or of any size out of a frame.
-    """
-
-    pid: int
-    size: int
-    from_frame: bool
-    count: int
-
-
-@dataclass(frozen=True)
-class CopyShare:
-    """A process's samples, taken just after the window.
-
-    :ivar copying: those in the C library's memcpy and memmove.
-    :ivar kernel: those in the kernel's copy functions, by function.
-    """
-
-    pid: int
-    samples: int
-    copying: int
-    kernel: Mapping[str, int] = field(default_factory=dict)
-
-    @property
-    def percent(self) -> float:
-        """Of its own time, in the function that it copied in most: the "self" of a profile is one function's."""
-        kernel = (count for name, count in self.kernel.items() if 'memcpy' in name or 'memmove' in name)
-        return 100.0 * max(self.copying, *kernel, 0) / self.samples if self.samples else 0.0
-
-
-@dataclass(frozen=True)
+@dataclass
 class Observation:
     """All evidence of one window.
 
@@ -140,14 +111,14 @@ class Observation:
     :ivar any_camera: whether frames lie in a video device's buffers, and nobody says which device that is.
     """
 
-    start_ns: int
-    end_ns: int
+    start_ns: int = 0
+    end_ns: int = 0
     nodes: Sequence[NodeView] = ()
     snapshots: Sequence[Snapshot] = ()
     trace: Trace | None = None
     event_sources: Mapping[str, str] = field(default_factory=dict)
     process_of: Mapping[int, int] = field(default_factory=dict)
-    exporters: Mapping[int, str] = field(default_factory=dict)
+    exporters: dict[int, str] = field(default_factory=dict)
     dmabufs: frozenset[int] = frozenset()
     memfds: frozenset[tuple[int, int]] = frozenset()
     camera_rdevs: frozenset[int] = frozenset()
@@ -155,7 +126,7 @@ class Observation:
     scans: int = 0
     copies: Sequence[LargeCopy] | None = None
     shares: Sequence[CopyShare] | None = None
-    unreadable: Mapping[str, Sequence[Unreadable]] = field(default_factory=dict)
+    unreadable: dict[str, list[Unreadable]] = field(default_factory=dict)
     copy_calls: int = 0
     own_cpu_s: float = 0.0
     lost_cameras: frozenset[str] = frozenset()
@@ -163,6 +134,11 @@ class Observation:
     looked_ns: int = 0
     pins: Sequence[str] = ()
     any_camera: bool = False
+
+    def tell(self, topic: str, *unreadable: Unreadable) -> None:
+        """Note what could not be read, each once."""
+        told = self.unreadable.setdefault(topic, []) if unreadable else []
+        told += [one for one in unreadable if one not in told]
 
     def within(self, time_ns: int) -> bool:
         """Whether a moment lies in the window."""

@@ -10,71 +10,51 @@ import contextlib
 import functools
 import json
 import os
-import select
-import signal
 import sys
+import time
 import traceback
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import FrameType
 
 from zc_perception.errors import ConfigError, ZcError, printable
 from zc_perception.observe.frame_log import FoundFrameLogs
+from zc_perception.observe.timeline import NodeTrack, build_timeline
 from zc_perception.programs import OptionParser
-from zc_perception.terminal import Interrupted, ending_signals, put
+from zc_perception.terminal import Interrupted, Interruption, interruptions, put
 from zc_perception.verify.document_keys import document_keys
-from zc_perception.verify.evidence.unreadable import Unreadable
+from zc_perception.verify.evidence import Unreadable
 from zc_perception.verify.invariants import KNOWN_EXPORTERS, all_checks
 from zc_perception.verify.measurement import Ending, Measurement, Roots
 from zc_perception.verify.observation import Observation
 from zc_perception.verify.result import EXIT_NOT_MEASURED, EXIT_USAGE, RESULT, Result, notes, verdict, write_result
-from zc_perception.verify.workload import Command, Newcomers, absent, describe, hidden_logs, running_nodes, wait_for_frames
+from zc_perception.verify.workload import Command, Newcomers, absent, hidden_logs, running_nodes, wait_for_frames
 
 
 class Stop:
     """A signal ends the measurement, not the program: what was set up is taken down, and what was seen until then is judged.
 
-    The signals are those of :func:`~zc_perception.terminal.ending_signals`. The handler only notes the signal and wakes :meth:`wait`.
-
-    :ivar number: the signal that came; 0: none.
+    :ivar came: the signal that came.
     """
 
-    def __init__(self) -> None:
-        self._reading, self._writing = os.pipe()
-        os.set_blocking(self._writing, False)
-        self.number = 0
-
-    def __enter__(self) -> Stop:
-        self._before = {number: signal.signal(number, self._on_signal) for number in ending_signals()}
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-        os.close(self._reading)
-        os.close(self._writing)
-
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        self.number = number
-        with contextlib.suppress(OSError):
-            os.write(self._writing, b'.')
-
-    @property
-    def wanted(self) -> bool:
-        """Whether a signal came."""
-        return bool(self.number)
+    def __init__(self, interruption: Interruption) -> None:
+        self._interruption = interruption
+        self.came: Interrupted | None = None
 
     def wait(self, seconds: float) -> bool:
         """Wait, or return true at once when it is to end."""
-        if not self.wanted:
-            select.select([self._reading], [], [], seconds)
-        return self.wanted
+        if self.came is None:
+            try:
+                with self._interruption.allowed():
+                    time.sleep(seconds)
+            except Interrupted as came:
+                self.came = came
+        return self.came is not None
 
     def check(self) -> None:
         """:raises Interrupted: a signal came."""
-        if self.wanted:
-            raise Interrupted(self.number)
+        if self.wait(0.0) and self.came is not None:
+            raise self.came
 
 
 class Say:
@@ -179,7 +159,7 @@ def _measure(arguments: argparse.Namespace, stop: Stop, say: Say) -> Result:
             stop.check()
             hidden = _unreadable(found, arguments, command)
             for log in found:
-                say(f'measuring {describe(log)}')
+                say(f'measuring {log}')
             for one in hidden:
                 say(f'not measured: {one}')
             with contextlib.suppress(OSError):
@@ -191,8 +171,7 @@ def _measure(arguments: argparse.Namespace, stop: Stop, say: Say) -> Result:
             unread = [*hidden, *seen.why('frame log'), *newcomers.unreadable(seen.end_ns)]
             for one in unread[len(hidden) :]:
                 say(f'not measured: {one}')
-            if unread:
-                seen = replace(seen, unreadable={**seen.unreadable, 'frame log': unread})
+            seen.tell('frame log', *unread)
             told = [*_cut_short(ending, seen, arguments, stop, command), *notes(seen)]
             say(f'measured {len(seen.all_submitted())} frames')
         text = measurement.trace_text()
@@ -222,7 +201,7 @@ def _cut_short(
     """Why it was, if it was."""
     after = f'after {(seen.end_ns - seen.start_ns) / 1e9:.1f} of {arguments.seconds:g} s'
     if ending is Ending.WANTED:
-        yield f'{signal.Signals(stop.number).name} ended the measurement {after}; what was seen until then is judged'
+        yield f'{stop.came} ended the measurement {after}; what was seen until then is judged'
     elif ending is Ending.GONE and command is not None:
         status = f', with status {command.status}' if command.ended else ''
         yield f'the command ended its nodes or itself {after}{status}; give one that runs until it is ended'
@@ -231,8 +210,6 @@ def _cut_short(
 
 
 def _write_timeline(seen: Observation, folder: Path) -> None:
-    from zc_perception.observe.timeline import NodeTrack, build_timeline
-
     tracks = [
         NodeTrack(node.node, node.role, node.pid, [record for record in node.records if seen.within(record.done_ns or record.published_ns)])
         for node in seen.nodes
@@ -272,11 +249,11 @@ def run(arguments: argparse.Namespace) -> int:
     say = Say(arguments.quiet)
     try:
         _check(arguments)
-        with Stop() as stop:
-            result = _measure(arguments, stop, say)
-    except Interrupted as interruption:
-        say.error(f'interrupted by {interruption} before anything was measured')
-        return interruption.exit_code
+        with interruptions() as interruption:
+            result = _measure(arguments, Stop(interruption), say)
+    except Interrupted as came:
+        say.error(f'interrupted by {came} before anything was measured')
+        return came.exit_code
     except ZcError as error:
         say.error(str(error))
         return EXIT_NOT_MEASURED if isinstance(error, _NotMeasured) else EXIT_USAGE

@@ -12,9 +12,10 @@ from typing import Any
 
 from zc_perception.errors import shown
 from zc_perception.observe.frame_log import FrameLogReader, FrameRecord
-from zc_perception.verify.evidence.kernel_events import FORK, KernelEvent
-from zc_perception.verify.evidence.processes import PROC, threads_of
-from zc_perception.verify.evidence.unreadable import Unreadable
+from zc_perception.observe.processes import PROC, threads_of
+from zc_perception.observe.timeline import KernelEvent
+from zc_perception.verify.evidence import Unreadable
+from zc_perception.verify.evidence.kernel_events import FORK
 from zc_perception.verify.observation import INFERENCE, NodeView
 
 
@@ -67,38 +68,38 @@ def check_facts(facts: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
 _RECENT = 32
 
 
-class WatchedNode:
-    """One node and its frame log.
+class WatchedNode(NodeView):
+    """One node whose frame log is read.
 
     A node rewrites its facts about once a second. Its facts at a certain time are therefore the next ones that it writes: call
     :meth:`expect_facts`, and wait until :attr:`renewed`. :class:`~zc_perception.verify.measurement.Measurement` does so at both ends of the
     window, with :meth:`begin` after the first wait and :meth:`keep_facts` after the last.
-
-    :ivar before: facts of the window's begin; see :meth:`begin`.
-    :ivar records: those that were read so far.
     """
 
     def __init__(self, log: FrameLogReader) -> None:
+        super().__init__(log.pid, log.node, log.role)
         self.log = log
-        self.before: dict[str, Any] = {}
         self.records: list[FrameRecord] = []
-        self._after: dict[str, Any] | None = None
+        self._kept = False
         self._old: dict[str, Any] = {}
         self._new: dict[str, Any] | None = None
         self._written = 0
-        self._ended_ns = 0
-        self._described = True
         self._wrong: dict[str, None] = {}
 
     def read(self) -> None:
         """Its new records, and whether it is still there."""
         self.records += self.log.read()
-        if not self._ended_ns and self._after is None and not self.log.alive:
-            self._ended_ns = time.monotonic_ns()
+        self.lost = self.log.lost
+        if not self.ended_ns and not self._kept and not self.log.alive:
+            self.ended_ns = time.monotonic_ns()
 
     def begin(self) -> None:
         """The window begins: its facts of now become :attr:`before`."""
-        self.before = self._checked(self.log.facts())
+        self.before = self.facts()
+
+    def facts(self) -> Mapping[str, Any]:
+        """The latest ones of the window, without those that are in a wrong form: see :attr:`unreadable`."""
+        return self.after if self._kept else self._checked(self.log.facts())
 
     def _checked(self, facts: dict[str, Any]) -> dict[str, Any]:
         good, wrong = check_facts(facts)
@@ -121,39 +122,24 @@ class WatchedNode:
         """Whether it has finished no frame since :meth:`expect_facts`. Then its facts may stay as they are."""
         return self.log.written == self._written
 
-    @property
-    def ended(self) -> bool:
-        """Whether the node has ended, so that nothing more comes."""
-        return bool(self._ended_ns)
-
     def is_past(self, time_ns: int) -> bool:
         """Whether all frames are known that it submitted before *time_ns*: it has finished one that it submitted later."""
-        if self.log.role != INFERENCE or not time_ns:
+        if self.role != INFERENCE or not time_ns:
             return True
         return any(record.submitted_ns > time_ns for record in self.records[-_RECENT:])
 
     def keep_facts(self) -> None:
         """Take the first facts since :meth:`expect_facts` as those of the window's end. Whatever the node does later does not count."""
-        self._described = self.renewed or self.idle
-        self._after = self._old if self._new is None else self._new
-
-    def facts(self) -> dict[str, Any]:
-        """The latest ones of the window, without those that are in a wrong form: see :attr:`unreadable`."""
-        return self._checked(self.log.facts() if self._after is None else self._after)
+        self.described = self.renewed or self.idle
+        self.after = self._checked(self._old if self._new is None else self._new)
+        self._kept = True
 
     @property
     def unreadable(self) -> list[Unreadable]:
         """What it said in a wrong form so far."""
-        source = f'frame log of {self.log.node} (process {self.log.pid})'
+        source = f'frame log of {self.node} (process {self.pid})'
         step = 'end that program, or use its version of the package; or name the nodes to be measured with --pid'
         return [Unreadable(source, wrong, step) for wrong in self._wrong]
-
-    def view(self) -> NodeView:
-        """What was seen of it."""
-        log = self.log
-        return NodeView(
-            log.pid, log.node, log.role, self.before, self.facts(), tuple(self.records), log.lost, self._ended_ns, self._described
-        )  # fmt: skip
 
 
 class NodeThreads:

@@ -1,8 +1,7 @@
 """The nodes that are to be measured: those that run, or those that a command starts; and nodes that begin meanwhile.
 
-A :class:`Command` knows what it has started by :class:`Descendants`: processes that descend from this one, whatever sessions and
-environments they made for themselves. :class:`Newcomers` are nodes that begin while others are measured: nobody looked at them, so nothing
-is known of what they did.
+A :class:`Command` knows what it has started by :class:`Descendants`. :class:`Newcomers` are nodes that begin while others are measured:
+nobody looked at them, so nothing is known of what they did.
 """
 
 from __future__ import annotations
@@ -15,73 +14,55 @@ import subprocess
 import time
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from zc_perception.errors import ConfigError
 from zc_perception.observe.frame_log import FoundFrameLogs, FrameLogReader, UnreadableProcess, find_frame_logs
-from zc_perception.verify.evidence.processes import PROC, all_pids, command_name
-from zc_perception.verify.evidence.unreadable import Unreadable
+from zc_perception.observe.processes import PROC, all_pids, process_state, who
+from zc_perception.verify.evidence import Unreadable
 from zc_perception.verify.observation import INFERENCE
 
 # <linux/prctl.h>
 _PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37
 
 
-class ProcessState(NamedTuple):
-    """Of ``/proc/PID/stat``.
-
-    :ivar start: in clock ticks since the machine began: tells two processes with the same pid apart.
-    """
-
-    state: str
-    parent: int
-    session: int
-    start: int
-
-    @property
-    def ended(self) -> bool:
-        """Whether only its zombie is left."""
-        return self.state in 'ZX'
-
-
-def process_state(pid: int, proc: Path = PROC) -> ProcessState | None:
-    """``None``: there is no such process."""
-    try:
-        words = (proc / str(pid) / 'stat').read_text(errors='replace').rpartition(')')[2].split()
-        return ProcessState(words[0], int(words[1]), int(words[3]), int(words[19]))
-    except (OSError, ValueError, IndexError):
-        return None
+_WALKS = 10
 
 
 class Descendants:
-    """Descendants of this process that began after this object was made.
+    """Descendants of this process that began after this object was made, whatever sessions and environments they made for themselves.
 
     Until :meth:`close` this process is the "subreaper": if a descendant's parent ends, the descendant becomes a child of this process, and
     so is still known as a descendant.
     """
 
-    def __init__(self, proc: Path = PROC) -> None:
-        before = {pid: state.start for pid in all_pids(proc) if self._descends(pid, {}, proc) and (state := process_state(pid, proc))}
-        self._before = before
+    def __init__(self) -> None:
+        self._before: dict[int, int] = {}
+        self._before = {pid: state.start for pid in all_pids() if self.has(pid) and (state := process_state(pid))}
         self._libc = ctypes.CDLL(None)
         was = ctypes.c_int(0)
         self._libc.prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(was), 0, 0, 0)
         self._was = was.value
         self._libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
-    def has(self, pid: int, proc: Path = PROC) -> bool:
+    def has(self, pid: int) -> bool:
         """Whether a process is one of them."""
-        return self._descends(pid, self._before, proc)
+        for _ in range(_WALKS):  # where a parent ends meanwhile, its child has another one by now
+            found = self._walk(pid)
+            if found is not None:
+                return found
+        return False
 
-    @staticmethod
-    def _descends(pid: int, without: dict[int, int], proc: Path) -> bool:
-        own, met = os.getpid(), set[int]()
+    def _walk(self, pid: int) -> bool | None:
+        """From a process to its ancestors; ``None``: one of them ended meanwhile."""
+        first, met = pid, set[int]()
         while pid > 1 and pid not in met:
             met.add(pid)
-            state = process_state(pid, proc)
-            if state is None or without.get(pid) == state.start:
+            state = process_state(pid)
+            if state is None:
+                return False if pid == first else None
+            if self._before.get(pid) == state.start:
                 return False
-            if state.parent == own:
+            if state.parent == os.getpid():
                 return True
             pid = state.parent
         return False
@@ -103,7 +84,6 @@ class Descendants:
         self._libc.prctl(_PR_SET_CHILD_SUBREAPER, self._was, 0, 0, 0)
 
 
-_MARK = 'ZC_VERIFY_COMMAND'
 _POLL_S = 0.25
 #: Frames of each inference node before a command counts as running.
 _FLOWING = 5
@@ -119,37 +99,26 @@ _NAMED = 4
 class Command:
     """A command that runs while its nodes are measured. :meth:`stop` ends it, and everything that it has started.
 
-    It runs in a session of its own, so that a Ctrl-C in the terminal reaches this program only, which measures first. A process counts as
-    started by the command if one of these is true: it is in the command's session, it has inherited a certain variable of the environment,
-    or it descends from the command. None of them is enough alone: a launch system puts processes into other sessions, and sudo gives them
-    another environment.
+    It runs in a session of its own, so that a Ctrl-C in the terminal reaches this program only, which measures first.
     """
 
     def __init__(self, words: Sequence[str], output: Path) -> None:
         self.words = list(words)
-        self._mark = f'{_MARK}={os.getpid()}-{time.monotonic_ns()}'.encode()
-        name, _, value = self._mark.decode().partition('=')
         self._output = output.open('wb')
         self._descendants = Descendants()
         try:
             self._process = subprocess.Popen(
-                self.words, stdin=subprocess.DEVNULL, stdout=self._output, stderr=subprocess.STDOUT, start_new_session=True,
-                env={**os.environ, name: value},
-            )  # fmt: skip
+                self.words, stdin=subprocess.DEVNULL, stdout=self._output, stderr=subprocess.STDOUT, start_new_session=True
+            )
         except OSError as error:
             self._descendants.close()
             self._output.close()
             raise ConfigError(f'the command {self.words[0]!r} cannot be started: {error.strerror}; give one that is in PATH') from error
 
-    def started(self, pid: int, proc: Path = PROC) -> bool:
+    def started(self, pid: int) -> bool:
         """Whether a process is the command or was started by it, and has not ended."""
-        state = process_state(pid, proc)
-        if state is None or state.ended:
-            return False
-        with contextlib.suppress(OSError):
-            if self._mark in (proc / str(pid) / 'environ').read_bytes().split(b'\0'):
-                return True
-        return state.session == self._process.pid or self._descendants.has(pid, proc)
+        state = process_state(pid)
+        return state is not None and not state.ended and self._descendants.has(pid)
 
     @property
     def ended(self) -> bool:
@@ -161,52 +130,35 @@ class Command:
         """Its exit status, minus the signal's number after one; ``None``: it runs."""
         return self._process.poll()
 
-    def stop(self) -> int:
-        """End it as Ctrl-C would, then harder, then whatever it left, in its own session or in another one; its exit status."""
-        for number, patience in zip(_SIGNALS, _PATIENCE_S, strict=True):
-            if self._process.poll() is None:
-                (self._process.send_signal if number == signal.SIGINT else self._signal_all)(number)
-            try:
-                self._process.wait(patience)
-                break
-            except subprocess.TimeoutExpired:
-                continue
-        self._end_rest()
+    def stop(self) -> None:
+        """End it as Ctrl-C would, then harder, then whatever it left, in its own session or in another one."""
+        self._end(lambda: [] if self.ended else [self._process.pid])
+        self._end(self._rest)
         self._descendants.reap(self._process.pid)
         self._descendants.close()
         self._output.close()
-        return self._process.returncode if self._process.returncode is not None else -signal.SIGKILL
 
-    def _signal_all(self, number: int) -> None:
-        try:
-            os.killpg(self._process.pid, number)
-        except (ProcessLookupError, PermissionError):
-            return
-
-    def _end_rest(self) -> None:
+    def _end(self, those: Callable[[], list[int]]) -> None:
+        """End these processes, as long as there are some."""
         for number, patience in zip(_SIGNALS, _PATIENCE_S, strict=True):
-            deadline = time.monotonic() + patience
-            for pid in self._rest():
+            for pid in those():
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.kill(pid, number)
-            while self._rest():
-                if time.monotonic() > deadline:
-                    break
+            deadline = time.monotonic() + patience
+            while those() and time.monotonic() < deadline:
                 time.sleep(_LOOK_S)
-            else:
-                return
 
     def _rest(self) -> list[int]:
         return [pid for pid in all_pids() if self.started(pid)]
 
 
-def running_nodes(pids: Collection[int] | None, proc: Path = PROC) -> FoundFrameLogs:
+def running_nodes(pids: Collection[int] | None) -> FoundFrameLogs:
     """The logs of the nodes that run and have not ended; of these processes, or of all."""
-    found = find_frame_logs(proc, pids)
+    found = find_frame_logs(pids=pids)
     return FoundFrameLogs([log for log in found if log.alive], found.unreadable)
 
 
-def wait_for_frames(command: Command, seconds: float, wait: Callable[[float], bool], proc: Path = PROC) -> FoundFrameLogs:
+def wait_for_frames(command: Command, seconds: float, wait: Callable[[float], bool]) -> FoundFrameLogs:
     """The nodes that a command started, once no more of them begin and frames flow through all that infer; after *seconds* those that
     there are."""
     known: dict[tuple[int, str, int], FrameLogReader] = {}
@@ -216,11 +168,11 @@ def wait_for_frames(command: Command, seconds: float, wait: Callable[[float], bo
     while time.monotonic() < deadline and not command.ended:
         if wait(_POLL_S):
             break
-        logs = find_frame_logs(proc)
-        unreadable = tuple(one for one in logs.unreadable if command.started(one.pid, proc))
+        logs = find_frame_logs()
+        unreadable = tuple(one for one in logs.unreadable if command.started(one.pid))
         for log in logs:
             identity = identity_of(log)
-            if identity in known or not command.started(log.pid, proc):
+            if identity in known or not command.started(log.pid):
                 log.close()
             else:
                 known[identity] = log
@@ -236,17 +188,16 @@ def identity_of(log: FrameLogReader) -> tuple[int, str, int]:
     return log.pid, log.node, log.started_ns
 
 
-def absent(found: FoundFrameLogs, pids: Collection[int], proc: Path = PROC) -> list[str]:
+def absent(found: FoundFrameLogs, pids: Collection[int]) -> list[str]:
     """Those of *pids* that are no process with a node, each with what to do: a line for each."""
     told = []
     seen = {log.pid for log in found}
     hidden = {one.pid: one for one in found.unreadable}
     for pid in sorted(set(pids)):
-        if not (proc / str(pid)).exists():
+        if not (PROC / str(pid)).exists():
             told.append(f'process {pid}: there is no such process; start it, or give another pid')
         elif pid not in seen and pid not in hidden:
-            name = command_name(pid, proc)
-            told.append(f'process {pid} ({name}) is no node with a frame log; give those of capture and inference nodes, or no --pid')
+            told.append(f'{who(pid)} is no node with a frame log; give those of capture and inference nodes, or no --pid')
     return told
 
 
@@ -265,11 +216,6 @@ def hidden_logs(unreadable: Collection[UnreadableProcess]) -> list[Unreadable]:
     return told
 
 
-def describe(log: FrameLogReader) -> str:
-    """A node in a line."""
-    return f'{log.role} {log.node} (process {log.pid})'
-
-
 _REASON, _STEP = 'it began while others were measured, and was not looked at', 'measure once more'
 
 
@@ -280,28 +226,28 @@ class Newcomers:
     :param pids: of these processes; ``None``: of all, or of those that the command started.
     """
 
-    def __init__(self, found: FoundFrameLogs, pids: Collection[int] | None, command: Command | None, proc: Path = PROC) -> None:
+    def __init__(self, found: FoundFrameLogs, pids: Collection[int] | None, command: Command | None) -> None:
         self._known = {identity_of(log) for log in found}
         self._hidden = {one.pid for one in found.unreadable}
         self._unreadable: dict[int, tuple[int, UnreadableProcess]] = {}
-        self._pids, self._command, self._proc = pids, command, proc
+        self._pids, self._command = pids, command
         self._began: dict[tuple[int, str, int], tuple[int, str]] = {}
 
     def look(self) -> None:
         """At all processes that count."""
         now_ns = time.monotonic_ns()
-        with find_frame_logs(self._proc, self._pids) as logs:
+        with find_frame_logs(pids=self._pids) as logs:
             for log in logs:
                 identity = identity_of(log)
                 if identity not in self._known and identity not in self._began and log.alive and self._counts(log.pid):
-                    self._began[identity] = min(now_ns, log.started_ns), describe(log)
+                    self._began[identity] = min(now_ns, log.started_ns), str(log)
         for one in logs.unreadable:
             # One without a name has ended meanwhile.
             if one.name and one.pid not in self._hidden and self._counts(one.pid):
                 self._unreadable.setdefault(one.pid, (now_ns, one))
 
     def _counts(self, pid: int) -> bool:
-        return self._command is None or self._command.started(pid, self._proc)
+        return self._command is None or self._command.started(pid)
 
     def unreadable(self, until_ns: int) -> list[Unreadable]:
         """Those that began before a moment of CLOCK_MONOTONIC, and what may be one and can't be read."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -14,10 +12,8 @@ from zc_perception.detection.heads.score_filter import (
     CellMajorFilter,
     ChannelMajorFilter,
     activated,
-    logit,
     make_score_filter,
     raw_threshold,
-    real_threshold,
 )
 from zc_perception.detection.raw_tensor import RawTensor
 
@@ -85,13 +81,6 @@ def test_floats(values: list[float], score: float, by_sigmoid: bool) -> None:
         assert not (activated(tensor.real(), by_sigmoid)[tensor.values < raw] >= np.float32(score)).any()
 
 
-@pytest.mark.parametrize('score', [1e-12, 0.1, 0.25, 0.5, 0.9, 0.999999])
-def test_the_real_threshold_is_near(score: float) -> None:
-    assert real_threshold(score, False) == pytest.approx(score, rel=2e-6)
-    assert 1 / (1 + math.exp(-real_threshold(score, True))) == pytest.approx(score, rel=1e-4)
-    assert 1 / (1 + math.exp(-logit(score))) == pytest.approx(score)
-
-
 def brute_force(real: NDArray[np.float32], score: float, by_sigmoid: bool) -> tuple[list[int], list[int], list[float]]:
     cells, classes, scores = [], [], []
     for cell, row in enumerate(real):
@@ -130,9 +119,3 @@ def test_filters_find_what_a_loop_finds(
             for _ in range(3):
                 found = made.find(view, score)
                 assert (found.cells.tolist(), found.classes.tolist(), found.scores.tolist()) == expected
-
-
-def test_the_order_of_memory_decides_on_the_filter() -> None:
-    tensor = RawTensor(np.zeros((4, 5, 6), np.int8), 1.0)
-    assert isinstance(make_score_filter(tensor, tensor.values, True), CellMajorFilter)
-    assert isinstance(make_score_filter(tensor, tensor.values.transpose(1, 2, 0), True), ChannelMajorFilter)

@@ -233,23 +233,6 @@ def test_one_tensor_for_each_level_holds_boxes_first() -> None:
         assert_same(head.decode([RawTensor(one) for one in outputs], SMALL, DecodeLimits(0.4, EVERYTHING, 1000)), expected)
 
 
-def test_a_scale_for_each_channel_and_half_precision_are_read_too() -> None:
-    random = np.random.default_rng(5)
-    boxes, scores = random_levels(random, 16, 5, 2)
-    outputs, left_boxes, left_scores = [], [], []
-    for box, score in zip(boxes, scores, strict=True):
-        outputs.append(RawTensor(box.astype(np.float16)))
-        scale = random.uniform(0.05, 0.2, 5).astype(np.float32)
-        values = np.clip(np.round(score / scale), -128, 127).astype(np.int8)
-        outputs.append(RawTensor(values, scale))
-        left_boxes.append(box[0].astype(np.float16).astype(np.float64))
-        left_scores.append(values[0] * scale.astype(np.float64))
-    expected = in_source([b for b in yolov8_levels(left_boxes, left_scores, STRIDES, 16, True) if b.score >= 0.4], SMALL)
-    head = make_head(HeadSpec('yolov8', 5, INPUT, STRIDES))
-    assert len(expected) > 5
-    assert_same(head.decode(outputs, SMALL, DecodeLimits(0.4, EVERYTHING, 1000)), expected)
-
-
 @pytest.mark.parametrize('dtype', ['int8', 'uint8', 'int16'])
 @pytest.mark.parametrize('layout', ['', 'nhwc'])
 @pytest.mark.parametrize('classes', [5, 60, 64])

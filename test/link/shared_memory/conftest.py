@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from memory_link import PATIENCE_S, PUBLISHER, all_free, make_pool, wait_for
+from memory_link import PATIENCE_S, PUBLISHER, all_free, connected, make_pool
+from waiting import until
 
 from zc_perception.link.shared_memory.client import SharedMemoryClient
 from zc_perception.link.shared_memory.server import SharedMemoryServer
@@ -27,7 +28,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 def pool() -> Iterator[BufferPool]:
     made = make_pool(8, reserve=1)
     yield made
-    wait_for(lambda: all_free(made), 'every slot')
+    until(lambda: all_free(made), 'every slot')
     made.close()
 
 
@@ -54,5 +55,5 @@ def server(pool: BufferPool, serve: Serve) -> SharedMemoryServer:
 @pytest.fixture
 def client(server: SharedMemoryServer) -> Iterator[SharedMemoryClient]:
     with SharedMemoryClient(server.path, name='npu', publisher_id=PUBLISHER, window=3, depth=2) as made:
-        made.connect(PATIENCE_S)
+        connected(made)
         yield made

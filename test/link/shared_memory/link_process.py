@@ -16,7 +16,9 @@ import time
 import zlib
 from pathlib import Path
 
-from memory_link import make_frame, make_pool
+sys.path.insert(1, str(Path(__file__).resolve().parents[2]))
+
+from memory_link import connected, make_frame, make_pool
 
 from zc_perception.link.shared_memory.client import SharedMemoryClient
 from zc_perception.link.shared_memory.server import SharedMemoryServer
@@ -36,7 +38,7 @@ def consume(path: Path, mode: str, count: int) -> None:
     """Until the producer goes. ``hold``: keeps what it got; ``work``: reads a byte and releases."""
     before = resources()
     client = SharedMemoryClient(path, name=mode, window=count, depth=count)
-    client.connect(20.0)
+    connected(client)
     poller = select.poll()
     poller.register(client.fileno(), select.POLLIN)
     kept, last, gaps = [], None, 0
@@ -81,7 +83,7 @@ def produce(folder: Path, publisher: str) -> None:
 
 def check(path: Path, count: int) -> None:
     client = SharedMemoryClient(path, name='check', window=1)
-    client.connect(20.0)
+    connected(client)
     poller = select.poll()
     poller.register(client.fileno(), select.POLLIN)
     say('ready')

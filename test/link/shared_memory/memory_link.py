@@ -10,9 +10,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from waiting import until
 
 from zc_perception.frame import Frame, Header
 from zc_perception.link.shared_memory import wire
@@ -47,17 +48,6 @@ class FrameMessage(NamedTuple):
 
 def pack_frame(message: FrameMessage, frame_id: bytes) -> bytes:
     return wire.FRAME.pack(wire.MessageType.FRAME, wire.FRAME.size + len(frame_id), 0, *message) + frame_id
-
-
-def wait_for(condition: Callable[[], Any], what: str, patience_s: float = PATIENCE_S) -> Any:
-    """What *condition* returns once that is true; another thread or process makes it so."""
-    deadline = time.monotonic() + patience_s
-    while True:
-        result = condition()
-        if result:
-            return result
-        assert time.monotonic() < deadline, f'{what} did not happen within {patience_s:g} s'
-        time.sleep(0.001)
 
 
 def make_layout(width: int = 64, height: int = 48, **options: Any) -> ImageLayout:
@@ -202,7 +192,7 @@ class FakeProducer:
 
         thread = threading.Thread(target=answer)
         thread.start()
-        client.connect(PATIENCE_S)
+        connected(client)
         thread.join()
         return peers[0]
 
@@ -258,6 +248,11 @@ def attempt(client: SharedMemoryClient) -> float | None:
     return patience_s
 
 
+def connected(client: SharedMemoryClient) -> None:
+    """Connect, as its owner does: again and again, until it is welcome."""
+    until(lambda: attempt(client) is None and client.connected, 'the connection')
+
+
 def start(program: str, *arguments: object, **options: Any) -> subprocess.Popen[str]:
     """A program of this folder in a process of its own."""
     environment = os.environ | {'PYTHONPATH': os.pathsep.join([str(HERE), str(HERE.parents[2]), os.environ.get('PYTHONPATH', '')])}
@@ -283,4 +278,4 @@ def all_free(pool: BufferPool) -> bool:
 
 def settled(server: SharedMemoryServer, reason: str, count: int = 1) -> None:
     """The server's thread has counted the end of *count* connections."""
-    wait_for(lambda: server.statistics().ended.get(reason) == count, f'{count} x {reason}, not {server.statistics()}')
+    until(lambda: server.statistics().ended.get(reason) == count, f'{count} x {reason}, not {server.statistics()}')

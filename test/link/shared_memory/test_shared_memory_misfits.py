@@ -8,12 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from memory_link import PATIENCE_S, PUBLISHER, FakeProducer, RawPeer, attempt, publish, receive, settled, wait_for
+from memory_link import PUBLISHER, FakeProducer, RawPeer, attempt, connected, publish, receive, settled
+from waiting import until
 
 from zc_perception.errors import ConfigError
 from zc_perception.link.shared_memory import wire
 from zc_perception.link.shared_memory.client import SharedMemoryClient, SharedMemoryReceiver
-from zc_perception.link.shared_memory.protocol import RefusalCode, RefusedError
+from zc_perception.link.shared_memory.protocol import RefusalCode
 from zc_perception.link.shared_memory.requirements import Requirements
 from zc_perception.link.shared_memory.server import SharedMemoryServer
 from zc_perception.memory.dmabuf import BufferKind
@@ -43,7 +44,7 @@ class Importer:
 def test_each_slot_is_imported_on_trial_once_before_its_first_frame(pool: BufferPool, serve: Serve) -> None:
     server, importer = serve(pool), Importer()
     with SharedMemoryClient(server.path, name='npu', window=2, trial_import=importer) as client:
-        client.connect(PATIENCE_S)
+        connected(client)
         for sequence in range(4):
             publish(server, pool, sequence)
             with receive(client) as frame:
@@ -56,9 +57,9 @@ def test_a_failed_trial_import_is_told_to_both_ends_and_not_tried_again(pool: Bu
     warned: list[str] = []
     server, importer = serve(pool, report=said.append, warn=warned.append), Importer(fails=True)
     with SharedMemoryClient(server.path, name='npu', publisher_id=PUBLISHER, trial_import=importer) as client:
-        client.connect(PATIENCE_S)
+        connected(client)
         publish(server, pool, 0)
-        wait_for(lambda: client.receive() is None and not client.connected, 'the end')
+        until(lambda: client.receive() is None and not client.connected, 'the end')
         why = 'trial import of slot 0 failed: the card refuses it'
         assert client.statistics().ended == {'constraints': 1}
         assert client.last_end == f"this node can't use the publisher's buffers: {why}"
@@ -81,16 +82,16 @@ def test_a_new_announcement_wakes_a_receiver_whose_trial_import_failed(pool: Buf
     client = SharedMemoryClient(server.path, name='npu', trial_import=importer)
     states: list[tuple[bool, str]] = []
     with SharedMemoryReceiver(client, frames.append, lambda connected, reason: states.append((connected, reason))) as receiver:
-        wait_for(lambda: server.consumers, 'the connection')
+        until(lambda: server.consumers, 'the connection')
         publish(server, pool, 0)
         settled(server, 'constraints')
-        wait_for(lambda: len(states) == 2, 'the end')
+        until(lambda: len(states) == 2, 'the end')
         assert states[0] == (True, '') and states[1][0] is False and 'the card refuses it' in states[1][1]
         importer.fails = False
         receiver.retarget(server.path, PUBLISHER)
-        wait_for(lambda: server.consumers, 'the next connection')
+        until(lambda: server.consumers, 'the next connection')
         publish(server, pool, 1)
-        wait_for(lambda: frames, 'the frame')
+        until(lambda: frames, 'the frame')
         frames.pop().release()
     settled(server, 'eof')
 
@@ -103,7 +104,7 @@ def test_memory_that_nobody_can_map_is_refused_by_name(folder: Path, options: st
         write_only = os.open(f'/proc/self/fd/{buffer.fileno()}', os.O_WRONLY | os.O_CLOEXEC)
         fake.introduce(peer, kind=kind, fds=[write_only])
         os.close(write_only)
-        wait_for(lambda: client.receive() is None and not client.connected, 'the end')
+        until(lambda: client.receive() is None and not client.connected, 'the end')
         if kind is BufferKind.DMABUF and not options:  # a device would take it: that it is no dma-buf is another matter
             assert client.statistics().ended == {'buffers': 1}
         else:
@@ -149,13 +150,10 @@ def test_an_old_producer_is_met_without_options(folder: Path) -> None:
             thread = threading.Thread(target=lambda: peers.append(old.answer()))
             thread.start()
             if turn == 1:
-                client.connect(PATIENCE_S)
-                assert client.connected
+                until(lambda: attempt(client) is None, 'the connection')
                 client.retarget(folder / 's', 'another publisher')
             else:
-                with pytest.raises(RefusedError) as caught:
-                    client.connect(PATIENCE_S)
-                assert caught.value.code is RefusalCode.PROTOCOL
+                assert attempt(client) is not None and 'a reserved field is not 0' in client.last_end
             thread.join()
         for peer in peers:
             peer.close()
@@ -173,10 +171,10 @@ def test_what_an_old_producer_was_not_told_is_judged_here(folder: Path) -> None:
         thread = threading.Thread(target=lambda: peers.extend([old.answer(), old.answer()]))
         thread.start()
         assert attempt(client) is not None and not client.connected
-        wait_for(lambda: attempt(client) is None, 'the connection')
+        until(lambda: attempt(client) is None, 'the connection')
         thread.join()
         fake.introduce(peers[1])
-        wait_for(lambda: client.receive() is None and not client.connected, 'the end')
+        until(lambda: client.receive() is None and not client.connected, 'the end')
         assert client.statistics().ended == {'refused': 1, 'constraints': 1}
         assert 'image size 64x48 is below its min_size 65x1' in client.last_end
         assert peers[1].receive_refused().text == 'image size 64x48 is below its min_size 65x1'
@@ -190,11 +188,11 @@ def test_buffers_of_before_the_newest_announcement_don_t_keep_from_trying_those_
         first = fake.serve(client)
         client.retarget(folder / 's')
         fake.introduce(first)
-        wait_for(lambda: client.receive() is None and not client.connected, 'the end')
+        until(lambda: client.receive() is None and not client.connected, 'the end')
         assert client.statistics().ended == {'constraints': 1} and client.approach() is not None, 'worth another attempt'
         second = fake.serve(client)
         fake.introduce(second)
-        wait_for(lambda: client.receive() is None and not client.connected, 'the end')
+        until(lambda: client.receive() is None and not client.connected, 'the end')
         assert client.approach() is None, 'nothing is announced: these are the newest ones'
         for peer in (first, second):
             peer.close()

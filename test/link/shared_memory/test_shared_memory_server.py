@@ -7,7 +7,8 @@ import threading
 from collections.abc import Callable
 
 import pytest
-from memory_link import PUBLISHER, FrameMessage, RawPeer, all_free, make_frame, make_layout, make_pool, publish, settled, wait_for
+from memory_link import PUBLISHER, FrameMessage, RawPeer, all_free, make_frame, make_pool, publish, settled
+from waiting import until
 
 from zc_perception.frame import Frame, Header
 from zc_perception.link.shared_memory import unix_socket, wire
@@ -20,7 +21,8 @@ from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.memory.pool import BufferPool, SlotState
 from zc_perception.negotiation.heap_offer import heap_offer
 from zc_perception.pixel.colorimetry import BT601_LIMITED
-from zc_perception.pixel.fourcc import fourcc_code
+from zc_perception.pixel.fourcc import NV12, fourcc_code
+from zc_perception.pixel.layout import compute_layout
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
 Serve = Callable[..., SharedMemoryServer]
@@ -43,7 +45,7 @@ def test_buffers_come_once_for_each_slot_and_before_its_first_frame(pool: Buffer
             assert (frame.stamp_ns, frame.capture_cost_ns, frame.fence) == (1000 + sequence, 17, False)
             assert 0 < frame.captured_ns <= frame.published_ns
             peer.release(frame)
-        wait_for(lambda: all_free(pool), 'releases')
+        until(lambda: all_free(pool), 'releases')
         assert publish(server, pool, 2)[0] == sent[0][0]
         packet, fds = peer.receive()
         assert wire.message_type(packet) is MessageType.FRAME and not fds, 'BUFFERS of a known slot came again'
@@ -58,12 +60,12 @@ def test_a_full_window_keeps_the_newest_and_tells_what_it_dropped(pool: BufferPo
             frame = quick.receive_frame()
             assert (frame.sequence, frame.dropped) == (sequence, 0)
             quick.release(frame)
-            wait_for(lambda: server.statistics().consumers[1].held == 0, 'the release')
+            until(lambda: server.statistics().consumers[1].held == 0, 'the release')
         first, second = slow.receive_frame(), slow.receive_frame()
         assert [first.sequence, second.sequence] == [0, 1] and slow.nothing_there()
         consumer = server.statistics().consumers[0]
         assert (consumer.held, consumer.pending, consumer.sent, consumer.dropped) == (2, 2, 2, 3)
-        wait_for(lambda: pool.statistics().holders == {consumer.holder: 4}, 'the slot of the last release')
+        until(lambda: pool.statistics().holders == {consumer.holder: 4}, 'the slot of the last release')
         slow.release(second)
         third = slow.receive_frame()
         assert (third.sequence, third.dropped) == (5, 3), 'the newest two were kept, three were dropped'
@@ -73,7 +75,7 @@ def test_a_full_window_keeps_the_newest_and_tells_what_it_dropped(pool: BufferPo
         assert (fourth.sequence, fourth.dropped) == (6, 0)
         slow.release(fourth)
         slow.release(third)
-        wait_for(lambda: all_free(pool), 'releases')
+        until(lambda: all_free(pool), 'releases')
 
 
 def test_a_recording_waits_for_who_asks_for_all(pool: BufferPool, serve: Serve) -> None:
@@ -159,7 +161,7 @@ def test_who_cannot_use_what_is_allocated_is_told_why(pool: BufferPool, serve: S
     assert refused.text.startswith("what is allocated doesn't suit raw: ") and why in refused.text
     assert server.statistics().refused == {'constraints': 1} and pool.unpromised == 7
     assert server.statistics().last_refusal == {'constraints': refused.text}
-    wait_for(lambda: any(refused.text in line for line in said), 'the sentence')
+    until(lambda: any(refused.text in line for line in said), 'the sentence')
 
 
 def test_a_pool_whose_buffers_come_from_elsewhere_now_is_judged_by_that(pool: BufferPool, serve: Serve) -> None:
@@ -187,7 +189,7 @@ def test_a_consumer_that_refuses_its_buffers_is_named_and_costs_nobody_a_frame(p
         peer.send(wire.pack_refused(wire.Refused(RefusalCode.CONSTRAINTS, 'trial import failed: EINVAL')))
         settled(server, 'constraints')
         assert other.receive_frame().sequence == 0 and server.consumers == 1
-        wait_for(lambda: len(said) == 3, 'the end')
+        until(lambda: len(said) == 3, 'the end')
     statistics = server.statistics()
     assert statistics.refused == {'constraints': 1} and statistics.protocol_errors == {}
     assert statistics.last_refusal == {'constraints': 'npu: trial import failed: EINVAL'}
@@ -226,24 +228,20 @@ def test_who_wants_somebody_else_or_comes_before_the_buffers_is_told(pool: Buffe
         assert server.consumers == 1
 
 
-def test_another_pool_disconnects_and_a_reconfigured_one_does_not(pool: BufferPool, serve: Serve) -> None:
+def test_another_pool_disconnects_and_another_slot_does_not(pool: BufferPool, serve: Serve) -> None:
     server = serve(pool)
-    with RawPeer.welcomed(server.path, requirements=Requirements(max_width=64)) as peer:
+    with RawPeer.welcomed(server.path) as peer:
         uid, _ = publish(server, pool, 0)
-        frame = peer.receive_frame()
-        heap, layout = SealedMemfd(), make_layout(32, 16)
-        pool.reconfigure(layout, lambda: (heap.allocate(layout.buffer_size(0)),))
-        assert peer.nothing_there(), 'the slot is still held'
-        peer.release(frame)
+        peer.release(peer.receive_frame())
+        until(lambda: all_free(pool), 'every slot')
+        others = [pool.acquire(slot.index) for slot in pool.slots[1:]]
+        pool.insert((SealedMemfd().allocate(pool.layout.buffer_size(0)),), len(pool.slots))
+        for other in filter(None, others):
+            pool.discard(other)
         assert wire.parse_retired(peer.receive()[0]) == uid
         publish(server, pool, 1)
         assert peer.receive_frame().uid != uid
-        # One that no longer fits.
-        layout = make_layout(128, 16)
-        pool.reconfigure(layout, lambda: (heap.allocate(layout.buffer_size(0)),))
-        publish(server, pool, 2)
-        assert peer.nothing_there()
-        peer.release(FrameMessage(pool.slots[0].buffer_uid, 1, 0, 0, 0, 0, 0, 0, False))
+        peer.release(FrameMessage(pool.slots[0].buffer_uid, 7, 0, 0, 0, 0, 0, 0, False))
         refused = peer.receive_refused()
         assert refused.code == RefusalCode.PROTOCOL, 'that one was not held'
     settled(server, 'release')
@@ -257,20 +255,20 @@ def test_another_pool_disconnects_and_a_reconfigured_one_does_not(pool: BufferPo
         assert peer.receive_frame().sequence == 0
     settled(server, 'eof')
     server.close()
-    wait_for(lambda: all_free(other), 'every slot')
+    until(lambda: all_free(other), 'every slot')
     other.close()
 
 
 def test_buffers_that_no_longer_fit_end_the_connection_with_the_reason(pool: BufferPool, serve: Serve) -> None:
-    server = serve(pool)
+    """The publisher's frames come from another pool already, while the server still serves the first."""
+    server, wide = serve(pool), make_pool(1, compute_layout(NV12, 128, 16))
     with RawPeer.welcomed(server.path, requirements=Requirements(max_width=64)) as peer:
-        heap, layout = SealedMemfd(), make_layout(128, 16)
-        pool.reconfigure(layout, lambda: (heap.allocate(layout.buffer_size(0)),))
-        publish(server, pool, 0)
+        publish(server, wide, 0)
         refused = peer.receive_refused()
         assert refused.code == RefusalCode.CONSTRAINTS and 'image size 128x16 is above its max_size 64x65535' in refused.text
     settled(server, 'constraints')
-    assert all_free(pool) and pool.unpromised == 7
+    assert all_free(wide) and pool.unpromised == 7
+    wide.close()
 
 
 def test_a_fence_of_this_process_holds_back_its_frame_and_those_behind_it(pool: BufferPool, serve: Serve) -> None:
@@ -283,12 +281,12 @@ def test_a_fence_of_this_process_holds_back_its_frame_and_those_behind_it(pool: 
         assert peer.receive_frame().sequence == 0 and peer.nothing_there()
         fences[0].signal()
         assert [peer.receive_frame().sequence for _ in range(2)] == [1, 2], 'in their order'
-        wait_for(lambda: not server._fences, 'the fence was forgotten')
+        until(lambda: not server._fences, 'the fence was forgotten')
     settled(server, 'eof')
     with RawPeer.welcomed(server.path, window=2) as peer:
         publish(server, pool, 3, acquire_fence=fences[1])
         fences[1].signal(RuntimeError('no exposure'))
-        wait_for(lambda: server.statistics().consumers[0].dropped == 1, 'the drop')
+        until(lambda: server.statistics().consumers[0].dropped == 1, 'the drop')
         publish(server, pool, 4)
         frame = peer.receive_frame()
         assert (frame.sequence, frame.dropped) == (4, 1), 'a failed frame is not delivered'
@@ -305,7 +303,7 @@ def test_a_fence_that_never_signals_is_overtaken_by_depth(pool: BufferPool, serv
         frame = peer.receive_frame()
         assert (frame.sequence, frame.dropped) == (1, 1)
     settled(server, 'eof')
-    wait_for(lambda: all_free(pool), 'all slots')
+    until(lambda: all_free(pool), 'all slots')
     server.close()
     fence.close()
 
@@ -339,7 +337,7 @@ def test_history_comes_first_and_only_to_those_that_ask(pool: BufferPool, serve:
             late.release(frame)
         assert plain.receive_frame().sequence == 4
     server.close()
-    wait_for(lambda: all_free(pool), 'all slots')
+    until(lambda: all_free(pool), 'all slots')
 
 
 def test_a_real_sync_file_is_the_only_release_fence(pool: BufferPool, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -351,16 +349,16 @@ def test_a_real_sync_file_is_the_only_release_fence(pool: BufferPool, serve: Ser
         peer.send(wire.pack_release(uid, generation, True), [event])
         refused = peer.receive_refused()
         assert refused.code == RefusalCode.PROTOCOL and 'sync_file' in refused.text and 'eventfd' in refused.text
-    wait_for(lambda: all_free(pool), 'the quarantine')
+    until(lambda: all_free(pool), 'the quarantine')
     # No driver is here to make one; what becomes of it is seen with a stand-in.
     monkeypatch.setattr(unix_socket, 'fence_from_fd', SyncFile)
     with RawPeer.welcomed(server.path) as peer:
         uid, generation = publish(server, pool, 1)
         frame = peer.receive_frame()
         peer.send(wire.pack_release(uid, generation, True), [event])
-        wait_for(lambda: pool.statistics().states.get(SlotState.WAITING) == 1, 'the slot waits for the fence')
+        until(lambda: pool.statistics().states.get(SlotState.WAITING) == 1, 'the slot waits for the fence')
         os.eventfd_write(event, 1)
-        wait_for(lambda: all_free(pool), 'the fence')
+        until(lambda: all_free(pool), 'the fence')
         assert server.statistics().consumers[0].held == 0 and frame.uid == uid
     os.close(event)
 
@@ -384,13 +382,13 @@ def test_a_frame_id_that_is_too_long_costs_the_consumers_and_not_the_camera(pool
         assert peer.receive_frame().sequence == 0
         with make_frame(pool, 1, header=Header(0, 'ü' * 128)) as frame:
             peer.release(FrameMessage(pool.slots[0].buffer_uid, 1, 0, 0, 0, 0, 0, 0, False))
-            wait_for(lambda: server.statistics().consumers[0].held == 0, 'the release')
+            until(lambda: server.statistics().consumers[0].held == 0, 'the release')
             server.publish(frame)
         assert peer.receive_type() == MessageType.BUFFERS
         packet, _ = peer.receive()
         assert b'has 256 bytes; at most 255' in packet
     settled(server, 'constraints')
-    wait_for(lambda: all_free(pool), 'every slot')
+    until(lambda: all_free(pool), 'every slot')
 
 
 def test_closing_tells_everybody_and_leaves_nothing(pool: BufferPool, serve: Serve) -> None:
@@ -403,7 +401,7 @@ def test_closing_tells_everybody_and_leaves_nothing(pool: BufferPool, serve: Ser
         while peer.receive_type():
             pass
     assert not any('shared-memory' in thread.name for thread in threading.enumerate())
-    wait_for(lambda: all_free(pool), 'every slot')
+    until(lambda: all_free(pool), 'every slot')
     publish(server, pool, 1)
 
 
@@ -414,10 +412,10 @@ def test_who_is_granted_fewer_frames_than_it_asked_for_is_warned_of(pool: Buffer
     with RawPeer.welcomed(server.path, name='npu', window=4, depth=9):
         pass
     settled(server, 'eof')
-    wait_for(lambda: len(said) == 2, 'the sentences')
+    until(lambda: len(said) == 2, 'the sentences')
     assert warned == [] and 'window 4, depth 1' in said[0], 'a smaller depth costs frames, but starves nobody'
     with RawPeer.welcomed(server.path, name='npu', window=7):
-        wait_for(lambda: warned, 'the warning')
+        until(lambda: warned, 'the warning')
         (found,) = server.statistics().consumers
     assert (found.window, found.asked) == (4, 7)
     assert 'is connected: window 4, depth 1; it asked for a window of 7' in warned[0] and "raise 'slots', or end other" in warned[0]
@@ -432,7 +430,7 @@ def test_the_log_gets_a_sentence_for_each_consumer(pool: BufferPool, serve: Serv
     with RawPeer.connected(server.path) as peer:
         peer.send(b'x')
         peer.receive_refused()
-    wait_for(lambda: len(said) == 3, 'the sentences')
+    until(lambda: len(said) == 3, 'the sentences')
     holder = said[0].split()[2]
     assert said == [
         f'camera: consumer {holder} (pid {os.getpid()}) is connected: window 2, depth 1',

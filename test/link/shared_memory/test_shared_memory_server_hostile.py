@@ -1,4 +1,4 @@
-"""Consumers that break rules, say nothing, never read or die: told, closed, and nobody else notices."""
+"""Consumers that say nothing, never read or die. Those that break a rule are in wire/test_wire_producer.py."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from memory_link import FrameMessage, RawPeer, all_free, make_frame, make_pool, pack_frame, publish, settled, wait_for
+from memory_link import RawPeer, all_free, make_frame, make_pool, publish, settled
+from waiting import until
 
 from zc_perception.frame import Header
-from zc_perception.link.shared_memory import connection, wire
+from zc_perception.link.shared_memory import connection
 from zc_perception.link.shared_memory.protocol import MessageType, RefusalCode
 from zc_perception.link.shared_memory.server import SharedMemoryServer
 from zc_perception.memory.fence import EventFence
@@ -29,78 +30,6 @@ def test_a_silent_consumer_is_turned_away(pool: BufferPool, serve: Serve, monkey
     assert server.statistics().protocol_errors == {'silent': 1} and server.statistics().handshaking == 0
 
 
-def hostile_release(pool: BufferPool, server: SharedMemoryServer, peer: RawPeer, **change: int) -> None:
-    uid, generation = publish(server, pool, 0)
-    values = {'uid': uid, 'generation': generation} | change
-    peer.send(wire.pack_release(values['uid'], values['generation'], False))
-
-
-HOSTILE: dict[str, tuple[str, Callable[[BufferPool, SharedMemoryServer, RawPeer], None]]] = {
-    'a second hello': ('state', lambda pool, server, peer: peer.hello()),
-    'garbage': ('type', lambda pool, server, peer: peer.send(b'\x63\0\x10\0\0\0\0\0' + b'x' * 8)),
-    'one byte': ('length', lambda pool, server, peer: peer.send(b'x')),
-    'a short release': ('length', lambda pool, server, peer: peer.send(b'\6\0\x18\0\0\0\0\0' + b'\0' * 16)),
-    'a long packet': ('truncated', lambda pool, server, peer: peer.send(b'x' * 5000)),
-    'a frame': ('state', lambda pool, server, peer: peer.send(pack_frame(FrameMessage(1, 1, 1, 1, 1, 1, 1, 1, False), b''))),
-    'a release of nothing': ('release', lambda pool, server, peer: peer.send(wire.pack_release(1, 1, False))),
-    'another generation': ('release', lambda pool, server, peer: hostile_release(pool, server, peer, generation=77)),
-    'another slot': ('release', lambda pool, server, peer: hostile_release(pool, server, peer, uid=77)),
-    'released twice': ('release', lambda pool, server, peer: hostile_twice(pool, server, peer)),
-    'a descriptor without its flag': ('descriptors', lambda pool, server, peer: peer.send(wire.pack_release(1, 1, False), [0])),
-    'a flag without its descriptor': ('descriptors', lambda pool, server, peer: peer.send(wire.pack_release(1, 1, True))),
-    'two descriptors': ('descriptors', lambda pool, server, peer: peer.send(wire.pack_release(1, 1, True), [0, 0])),
-    'many descriptors': ('truncated', lambda pool, server, peer: peer.send(wire.pack_release(1, 1, True), [0] * 200)),
-    'no sync_file as a fence': ('descriptors', lambda pool, server, peer: peer.send(wire.pack_release(1, 1, True), [0])),
-}
-
-
-def hostile_twice(pool: BufferPool, server: SharedMemoryServer, peer: RawPeer) -> None:
-    hostile_release(pool, server, peer)
-    consumer = server._connections[0]
-    wait_for(lambda: consumer.statistics().held == 0, 'the first release')
-    (uid, generation), *_ = consumer._introduced.items()
-    peer.send(wire.pack_release(uid, generation, False))
-
-
-@pytest.mark.parametrize('what', HOSTILE)
-def test_who_breaks_a_rule_is_told_and_closed_and_nobody_else_notices(pool: BufferPool, serve: Serve, what: str) -> None:
-    reason, attack = HOSTILE[what]
-    server = serve(pool)
-    with RawPeer.welcomed(server.path) as peer, RawPeer.welcomed(server.path) as other:
-        attack(pool, server, peer)
-        assert peer.receive_refused().code == RefusalCode.PROTOCOL
-        settled(server, reason)
-        assert server.statistics().protocol_errors == {reason: 1}
-        seen = server.statistics().consumers[0].sent
-        for _ in range(seen):
-            other.release(other.receive_frame())
-        wait_for(lambda: all_free(pool), 'every slot')
-        publish(server, pool, 9)
-        assert other.receive_frame().sequence == 9
-        assert server.consumers == 1
-
-
-@pytest.mark.parametrize(('packet', 'fds', 'code', 'reason'), [
-    (b'', [], None, 'before_hello'), (b'x' * 200, [], RefusalCode.PROTOCOL, 'state'), (b'x' * 5000, [], RefusalCode.PROTOCOL, 'truncated'),
-    (wire.pack_hello(wire.Hello(1, 1)), [0], RefusalCode.PROTOCOL, 'descriptors'),
-    (wire.pack_hello(wire.Hello(1, 1)), [0] * 100, RefusalCode.PROTOCOL, 'truncated'),
-    (wire.pack_release(1, 1, False), [], RefusalCode.PROTOCOL, 'state'),
-    (wire.pack_hello(wire.Hello(1, 1, min_version=2, max_version=3)), [], RefusalCode.VERSION, 'version'),
-])  # fmt: skip
-def test_bad_first_words(pool: BufferPool, serve: Serve, packet: bytes, fds: list[int], code: RefusalCode | None, reason: str) -> None:
-    server = serve(pool)
-    with RawPeer.connected(server.path) as peer:
-        if code is None:
-            peer.close()
-        else:
-            peer.send(packet, fds)
-            assert peer.receive_refused().code == code
-    wait_for(lambda: server.statistics().handshaking == 0, 'the end')
-    statistics = server.statistics()
-    wait_for(lambda: statistics.refused | statistics.protocol_errors | server.statistics().ended == {reason: 1}, reason)
-    assert statistics.welcomed == 0 and pool.unpromised == 7
-
-
 @pytest.mark.parametrize('count', [0, 1, 2, 4])
 @pytest.mark.parametrize('welcome', [True, False])
 def test_an_empty_packet_is_an_end_whatever_comes_with_it(pool: BufferPool, serve: Serve, count: int, welcome: bool) -> None:
@@ -114,10 +43,11 @@ def test_an_empty_packet_is_an_end_whatever_comes_with_it(pool: BufferPool, serv
 
 def test_more_consumers_than_allowed_are_told_to_come_back(pool: BufferPool, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr('zc_perception.link.shared_memory.server.HANDSHAKE_S', 120.0)  # the two silent ones stay until the crowd has gone
-    server = serve(pool, max_connections=3)
+    monkeypatch.setattr('zc_perception.link.shared_memory.server.MAX_CONNECTIONS', 3)
+    server = serve(pool)
     good = RawPeer.welcomed(server.path)
     silent, other = RawPeer.connected(server.path), RawPeer.connected(server.path)
-    wait_for(lambda: server.statistics().handshaking == 2, 'both')
+    until(lambda: server.statistics().handshaking == 2, 'both')
     crowd = []
     for number in range(500):
         crowd.append(RawPeer.connected(server.path))
@@ -126,7 +56,7 @@ def test_more_consumers_than_allowed_are_told_to_come_back(pool: BufferPool, ser
             received = good.receive_frame()
             assert (received.sequence, received.dropped) == (number, 0)
             good.release(received)
-            wait_for(lambda: server.statistics().consumers[0].held == 0, 'the release')
+            until(lambda: server.statistics().consumers[0].held == 0, 'the release')
     for peer in crowd:
         assert peer.receive_refused().code == RefusalCode.BUSY
         peer.close()
@@ -134,14 +64,14 @@ def test_more_consumers_than_allowed_are_told_to_come_back(pool: BufferPool, ser
     silent.close()
     other.close()
     good.close()
-    wait_for(lambda: server.statistics().handshaking == server.consumers == 0, 'their end')
+    until(lambda: server.statistics().handshaking == server.consumers == 0, 'their end')
     with RawPeer.welcomed(server.path):
         pass
 
 
 def test_out_of_descriptors_the_server_waits_without_spinning(pool: BufferPool, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     server = serve(pool)
-    listener, calls = server._reception.listener, []
+    listener, calls = server._listener, []
 
     class Exhausted:
         """The listener of a process without a descriptor left, for the first look."""
@@ -156,18 +86,18 @@ def test_out_of_descriptors_the_server_waits_without_spinning(pool: BufferPool, 
             return listener.accept()
 
     with RawPeer.welcomed(server.path, window=2) as served:
-        monkeypatch.setattr(server._reception, 'listener', Exhausted())
+        monkeypatch.setattr(server, '_listener', Exhausted())
         monkeypatch.setattr('zc_perception.link.shared_memory.server._ACCEPT_PAUSE_S', 3600.0)
         with RawPeer.connected(server.path) as late:
             late.hello()
-            wait_for(lambda: server.statistics().refused == {'descriptors': 1}, 'the refusal')
+            until(lambda: server.statistics().refused == {'descriptors': 1}, 'the refusal')
             # Whoever is in goes on being served, and the door stays shut meanwhile.
             for sequence in range(20):
                 publish(server, pool, sequence)
                 served.release(served.receive_frame())
-                wait_for(lambda: server.statistics().consumers[0].held == 0, 'the release')
+                until(lambda: server.statistics().consumers[0].held == 0, 'the release')
             assert calls == ['shared-memory camera']
-            server._reception._accept_at = 1.0  # the pause is over
+            server._accept_at = 1.0  # the pause is over
             server._wake_up()
             assert late.receive_type() == MessageType.WELCOME
     assert server.statistics().refused == {'descriptors': 1} and set(calls) == {'shared-memory camera'}
@@ -219,7 +149,7 @@ def test_each_frame_of_a_dead_consumer_is_quarantined_once_whatever_pool_it_is_o
         assert source.statistics().states[SlotState.WAITING] == count
     for fence in fences:
         fence.signal()
-    wait_for(lambda: all_free(pool) and all_free(other), 'every slot')
+    until(lambda: all_free(pool) and all_free(other), 'every slot')
     other.close()
 
 
@@ -232,7 +162,7 @@ def test_a_consumer_that_never_reads_holds_its_window_and_nothing_else(pool: Buf
         assert (consumer.held, consumer.pending, consumer.dropped) == (2, 2, 496)
         assert pool.statistics().exhausted == 0
     settled(server, 'eof')
-    wait_for(lambda: all_free(pool), 'every slot')
+    until(lambda: all_free(pool), 'every slot')
 
 
 def test_frames_that_do_not_go_into_a_full_socket_are_dropped_and_told(serve: Serve) -> None:
@@ -244,7 +174,7 @@ def test_frames_that_do_not_go_into_a_full_socket_are_dropped_and_told(serve: Se
         for frame in frames:
             server.publish(frame)
             peer.release(peer.receive_frame())
-            wait_for(lambda: server.statistics().consumers[0].held == 0, 'the release')
+            until(lambda: server.statistics().consumers[0].held == 0, 'the release')
         for frame in frames:
             frame.release()
         connection = server._connections[0]
@@ -257,14 +187,15 @@ def test_frames_that_do_not_go_into_a_full_socket_are_dropped_and_told(serve: Se
             received = peer.receive_frame()
             assert (received.sequence, received.dropped) == (sequence, 0)
             peer.release(received)
-        wait_for(lambda: connection.statistics().held == 0, 'the releases')
+        until(lambda: connection.statistics().held == 0, 'the releases')
         publish(server, pool, 106)
         received = peer.receive_frame()
         assert (received.sequence, received.dropped) == (106, 6 - sent)
 
 
-def test_a_slot_is_introduced_once_although_its_frame_did_not_go_in(
-    pool: BufferPool, serve: Serve, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize('send', ['_send_with', '_send'], ids=['BUFFERS', 'FRAME'])
+def test_a_slot_is_introduced_once_although_the_first_time_something_did_not_go_in(
+    send: str, pool: BufferPool, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = serve(pool)
     with RawPeer.welcomed(server.path) as peer:
@@ -274,11 +205,11 @@ def test_a_slot_is_introduced_once_although_its_frame_did_not_go_in(
             raise BlockingIOError
 
         with monkeypatch.context() as patch:
-            patch.setattr(connection, '_send', full)
+            patch.setattr(connection, send, full)
             publish(server, pool, 0)
         publish(server, pool, 1)  # in the same slot
         assert [peer.receive_type() for _ in range(2)] == [MessageType.BUFFERS, MessageType.FRAME]
-        assert peer.nothing_there() and not connection.failure
+        assert peer.nothing_there() and not connection.failure and connection.statistics().dropped == 1
 
 
 def test_a_full_socket_ends_the_connection(pool: BufferPool, serve: Serve) -> None:

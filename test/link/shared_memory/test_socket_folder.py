@@ -10,7 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from memory_link import PUBLISHER, RawPeer, make_pool, wait_for
+from memory_link import PUBLISHER, RawPeer, make_pool
+from waiting import until
 
 from zc_perception.errors import ConfigError
 from zc_perception.link.shared_memory import socket_folder
@@ -267,7 +268,7 @@ def test_a_stranger_is_refused_and_a_member_of_a_group_that_is_let_in_is_served(
             assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
         counted = server.statistics()
         assert (counted.welcomed, counted.refused) == ((1, {}) if served else (0, {'not_allowed': 1}))
-        wait_for(lambda: not server.consumers, 'the end')
+        until(lambda: not server.consumers, 'the end')
     pool.close()
 
 

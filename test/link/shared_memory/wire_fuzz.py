@@ -19,10 +19,12 @@ import threading
 import time
 from pathlib import Path
 
+from waiting import until
+
 if __name__ == '__main__':
     sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[3])]
 
-from memory_link import PATIENCE_S, PUBLISHER, FrameMessage, attempt, make_frame, make_layout, make_pool, pack_frame, wait_for
+from memory_link import PUBLISHER, FrameMessage, attempt, connected, make_frame, make_layout, make_pool, pack_frame
 
 from zc_perception.frame import Frame
 from zc_perception.link.shared_memory import wire
@@ -119,13 +121,13 @@ class ServerFuzz:
         self.pool = make_pool(12, reserve=1)
         self.server = SharedMemoryServer('fuzz', PUBLISHER, self.pool, folder=folder, quarantine_timeout_s=0.0)
         self.good = SharedMemoryClient(self.server.path, name='good', window=2, depth=2)
-        self.good.connect(PATIENCE_S)
+        connected(self.good)
         self.sequence = 12
         # Every slot once, so that from here on no new one costs a descriptor and a mapping at both ends.
         frames = [make_frame(self.pool, sequence) for sequence in range(12)]
         for frame in frames:
             self.server.publish(frame)
-            with wait_for(self.good.receive, 'the frame') as received, received.map() as planes:
+            with until(self.good.receive, 'the frame') as received, received.map() as planes:
                 assert planes[0].shape == (48, 64)
         for frame in frames:
             frame.release()
@@ -162,12 +164,12 @@ class ServerFuzz:
 
     def check(self) -> None:
         """Everything has come back, and the good one is still served."""
-        wait_for(lambda: self.server.statistics().handshaking == 0 and self.server.consumers == 1, 'the end of the hostile ones')
+        until(lambda: self.server.statistics().handshaking == 0 and self.server.consumers == 1, 'the end of the hostile ones')
         assert self.good.connected, self.good.last_end
-        wait_for(self.idle, f'every slot: {self.pool.describe_holders()}')
+        until(self.idle, f'every slot: {self.pool.describe_holders()}')
         received = self.good.statistics().received
         self.publish(1)
-        wait_for(lambda: self.idle() and self.good.statistics().received > received, 'a frame for the good one')
+        until(lambda: self.idle() and self.good.statistics().received > received, 'a frame for the good one')
         assert self.server.counters.internal_errors == 0, self.server.counters.last_internal_error
 
     def idle(self) -> bool:
@@ -180,7 +182,7 @@ class ServerFuzz:
         self.check()
         self.good.close()
         self.server.close()
-        wait_for(self.idle, 'every slot')
+        until(self.idle, 'every slot')
         self.pool.close()
 
 
@@ -265,7 +267,7 @@ def fuzz(seed: int, seconds: float, folder: Path) -> dict[str, object]:
         turns += 1
     server.check()
     # A connection is out of the server's list a moment before its socket is closed.
-    wait_for(lambda: len(os.listdir('/proc/self/fd')) <= fds, f'no more than {fds} descriptors')
+    until(lambda: len(os.listdir('/proc/self/fd')) <= fds, f'no more than {fds} descriptors')
     statistics = server.server.statistics()
     client.close()
     server.close()

@@ -7,12 +7,12 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-PATIENCE_S = 60.0
+from waiting import until
+
 Event = dict[str, Any]
 
 
@@ -50,10 +50,7 @@ class PageProcess:
         self.wait_for(event, len(self.told(event, **details)) + count, **details)
 
     def wait_until(self, condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + PATIENCE_S
-        while not condition():
-            assert time.monotonic() < deadline, self.events[-20:]
-            time.sleep(0.02)
+        until(condition, lambda: self.events[-20:])
 
     def pixels(self) -> set[tuple[int, ...]]:
         """Sequence and CRCs of each frame so far."""
@@ -62,12 +59,6 @@ class PageProcess:
     def kill(self) -> None:
         self.process.kill()
         self.process.wait()
-
-    def end(self) -> None:
-        """SIGTERM: an orderly end."""
-        self.process.terminate()
-        assert self.process.wait(PATIENCE_S) == 0
-        self._reader.join()
 
     def __enter__(self) -> PageProcess:
         return self

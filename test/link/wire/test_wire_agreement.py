@@ -1,6 +1,7 @@
-"""Two consumers that share no code, the package's and the C one, meet the same altered conversations: both see a broken rule, or neither.
+"""Two consumers that share no code, the package's and the C one, meet the same conversations: both see a broken rule, or neither.
 
-Two seeds of 60 conversations each; a hundred in the long form.
+First each rule that a producer can break, which the C consumer names. Then conversations that are altered at random: two seeds of 60
+each, a hundred in the long form.
 """
 
 from __future__ import annotations
@@ -10,17 +11,20 @@ import random
 import select
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import wire_spec as spec
+from link.shared_memory.memory_link import attempt
 from long_form import LONG
 from wire_process import ENDED, FRAMES_READ, REFUSED, RULE_BROKEN, ConsumerProcess
 from wire_spec import Image, Slot
+from wire_violations import FIRST_MESSAGES, WRONG_BUFFERS, WRONG_FRAMES, WRONG_IMAGES, lie
 
-from zc_perception.errors import ZcError
 from zc_perception.link.shared_memory.client import SharedMemoryClient
 from zc_perception.link.shared_memory.requirements import Requirements
 
@@ -106,13 +110,12 @@ def say(listener: socket.socket, messages: list[Message]) -> None:
             pass
 
 
-def verdict_of_the_package(listener: socket.socket, messages: list[Message]) -> tuple[str, str]:
-    requirements = Requirements(formats=FORMATS)
-    with SharedMemoryClient(Path(listener.getsockname()), name='client', window=2, requirements=requirements) as client:
+def verdict_of_the_package(listener: socket.socket, messages: list[Message], **options: Any) -> tuple[str, str]:
+    options = {'window': 2, 'requirements': Requirements(formats=FORMATS)} | options
+    with SharedMemoryClient(Path(listener.getsockname()), name='client', **options) as client:
         producer = threading.Thread(target=say, args=(listener, messages))
         producer.start()
-        with suppress(ZcError):
-            client.connect(PATIENCE_S)
+        attempt(client)
         while client.connected:
             select.select([client], [], [], PATIENCE_S)
             if (frame := client.receive()) is not None:
@@ -123,12 +126,57 @@ def verdict_of_the_package(listener: socket.socket, messages: list[Message]) -> 
         return {'eof': 'ended', 'gone': 'ended', 'refused': 'refused'}.get(reason, 'broken'), client.last_end
 
 
-def verdict_of_the_page(program: Path, listener: socket.socket, messages: list[Message]) -> tuple[str, str]:
-    options = [option for code, modifier in FORMATS for option in ('--format', f'{code.to_bytes(4, "little").decode()}:{modifier}')]
-    with ConsumerProcess(program, Path(listener.getsockname()), '--window', '2', *options) as consumer:
+ANY_FORMAT = [option for code, modifier in FORMATS for option in ('--format', f'{code.to_bytes(4, "little").decode()}:{modifier}')]
+
+
+def verdict_of_the_page(program: Path, listener: socket.socket, messages: list[Message], *options: str) -> tuple[str, str]:
+    with ConsumerProcess(program, Path(listener.getsockname()), '--window', '2', *(options or ANY_FORMAT)) as consumer:
         say(listener, messages)
         code, lines, _ = consumer.result()
     return {FRAMES_READ: 'ended', ENDED: 'ended', REFUSED: 'refused', RULE_BROKEN: 'broken'}[code], str(lines[-1:])
+
+
+# By the rule's name: whether a certain publisher is asked for, and what is said.
+Said = Callable[[], tuple[list[Message], list[Slot]]]
+
+
+def said(image: Image | None, *packets: bytes, welcome: bool = True, **lies: Any) -> tuple[list[Message], list[Slot]]:
+    """Unless not, WELCOME; BUFFERS of *image*, with *lies*; and *packets*."""
+    slots = [] if image is None else [Slot(image)]
+    buffers = [(lie(slot.image, **lies).pack(), slot.fds) for slot in slots]
+    return [*([(spec.welcome(1, 1), [])] if welcome else []), *buffers, *((packet, []) for packet in packets)], slots
+
+
+BROKEN: dict[str, tuple[str, bool, Said]] = {
+    **{
+        f'first: {name}': (
+            rule,
+            not (name == 'nobody' or name.startswith('id_')),  # those are wrong for everybody
+            partial(lambda name, message: said(None, message(), welcome=name.endswith(('unknown', 'welcomes'))), name, message),
+        )
+        for name, (rule, message) in FIRST_MESSAGES.items()
+    },
+    **{f'buffers: {name}': (rule, True, partial(said, Image.nv12(), **lies)) for name, (rule, lies) in WRONG_BUFFERS.items()},
+    **{f'image: {name}': (rule, False, partial(said, image)) for name, (rule, image) in WRONG_IMAGES.items()},
+    **{
+        f'frame: {name}': (rule, True, partial(lambda messages: said(Image.nv12(), *messages()), messages))
+        for name, (rule, messages) in WRONG_FRAMES.items()
+    },
+}
+
+
+@pytest.mark.parametrize('name', BROKEN)
+def test_both_consumers_notice_each_broken_rule(program: Path, listener: socket.socket, name: str) -> None:
+    rule, asked, say_it = BROKEN[name]
+    messages, slots = say_it()
+    needs = Requirements(((spec.NV12, 0),), stride_align=8, offset_align=16, max_width=72, max_height=48) if asked else Requirements()
+    ours, why = verdict_of_the_package(listener, messages, requirements=needs, publisher_id='spec-server' if asked else '')
+    options = ('--publisher', 'spec-server', '--format', 'NV12:0', '--align', '8:16', '--max-size', '72:48')
+    theirs, found = verdict_of_the_page(program, listener, messages, *(options if asked else ('--depth', '1')))
+    for slot in slots:
+        slot.close()
+    assert (ours, theirs) == ('broken', 'broken'), (why, found)
+    assert f"'rule': '{rule}'" in found
 
 
 @pytest.mark.parametrize('seed', SEEDS)

@@ -7,18 +7,20 @@ import time
 import zlib
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
 import wire_spec as spec
+from link.shared_memory.memory_link import attempt
 from wire_spec import Conversation, Image, Slot, SpecServer
-from wire_violations import CHROMA, FIRST_MESSAGES, LUMA, UNCLEAR_REFUSALS, WRONG_BUFFERS, WRONG_FRAMES, WRONG_IMAGES, lie
+from wire_violations import CHROMA, LUMA, UNCLEAR_REFUSALS, WRONG_BUFFERS, lie
 
 from zc_perception.frame import Frame
-from zc_perception.link.shared_memory.client import SharedMemoryClient
-from zc_perception.link.shared_memory.protocol import ProtocolError, RefusedError
+from zc_perception.link.shared_memory.client import Greeting, SharedMemoryClient
+from zc_perception.link.shared_memory.protocol import RefusedError
 from zc_perception.link.shared_memory.requirements import Requirements
+from zc_perception.link.shared_memory.wire import Hello
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
 PATIENCE_S = 60.0
@@ -40,10 +42,11 @@ def meeting(
     client = SharedMemoryClient(server.path, name='client', **options)  # type: ignore[arg-type]
     with ThreadPoolExecutor(1) as pool:
         try:
-            connected = pool.submit(client.connect, PATIENCE_S)
+            connected = pool.submit(attempt, client)
             with server.accept() as conversation:
                 answer(conversation)
                 connected.result(PATIENCE_S)
+                assert client.connected, client.last_end
                 yield client, conversation
         finally:
             client.close()
@@ -100,58 +103,34 @@ def test_frames_come_with_their_pixels_and_go_back(server: SpecServer, slot: Slo
         conversation.wait_free(slot)
 
 
+def refused(server: SpecServer, packet: bytes) -> RefusedError:
+    """What a consumer makes of a REFUSED."""
+    greeting = Greeting(server.path, Hello(2, 1, 'client'), ())
+    with server.accept() as conversation, pytest.raises(RefusedError) as caught:
+        conversation.expect_hello()
+        conversation.send(packet)
+        greeting.answer()
+    greeting.close()
+    return caught.value
+
+
 @pytest.mark.parametrize('code', range(1, 7))
 def test_a_refusal_is_raised_with_its_code(server: SpecServer, code: int) -> None:
-    def refuse(conversation: Conversation) -> None:
-        conversation.expect_hello()
-        conversation.refuse(code, f'nö {code}')
-
-    with pytest.raises(RefusedError, match=f'nö {code}') as caught, meeting(server, refuse):
-        pass
-    assert caught.value.code == code
+    error = refused(server, spec.refused(code, f'nö {code}'.encode()))
+    assert (error.code, str(error)) == (code, f'nö {code}')
 
 
 @pytest.mark.parametrize('name', UNCLEAR_REFUSALS)
 def test_a_refusal_is_no_error_of_the_producer_however_it_is_said(server: SpecServer, name: str) -> None:
     code, text, meant = UNCLEAR_REFUSALS[name]
-
-    def refuse(conversation: Conversation) -> None:
-        conversation.expect_hello()
-        conversation.send(spec.refused(code, text))
-
-    with pytest.raises(RefusedError) as caught, meeting(server, refuse):
-        pass
-    shown = str(caught.value)
-    assert caught.value.code == meant
+    error = refused(server, spec.refused(code, text))
+    shown = str(error)
+    assert error.code == meant
     assert shown.rstrip('\ufffd').strip() == 'why' and shown.endswith('\ufffd') is not text.isascii(), shown
     with meeting(server) as (client, conversation):
         conversation.send(spec.refused(code, text))
         assert 'refused: why' in wait_for_end(client)
         assert client.statistics().ended == {'refused': 1}
-
-
-def answer(conversation: Conversation, name: str) -> None:
-    conversation.expect_hello()
-    if name.endswith(('unknown', 'welcomes')):
-        conversation.send(spec.welcome(2, 1))
-    conversation.send(FIRST_MESSAGES[name][1]())
-
-
-@pytest.mark.parametrize('name', FIRST_MESSAGES)
-def test_wrong_first_messages_are_noticed(server: SpecServer, name: str) -> None:
-    options = {'window': 2} | ({} if rule_of_an_id(name) else {'publisher_id': 'spec-server'})
-    if not name.endswith(('unknown', 'welcomes')):
-        with pytest.raises(ProtocolError), meeting(server, lambda conversation: answer(conversation, name), **options):
-            pass
-        return
-    with meeting(server, lambda conversation: answer(conversation, name), **options) as (client, _):
-        assert 'broke the protocol' in wait_for_end(client)
-        assert sum(client.statistics().ended.values()) == 1
-
-
-def rule_of_an_id(name: str) -> bool:
-    """Whether it is wrong also for who doesn't ask for a certain publisher."""
-    return name == 'nobody' or name.startswith('id_')
 
 
 @pytest.mark.parametrize('count', [0, 1, 4])
@@ -162,32 +141,16 @@ def test_an_empty_packet_is_an_end_whatever_comes_with_it(server: SpecServer, sl
         assert client.statistics().ended == {'eof': 1}
 
 
-RULED_OUT = {'too_wide', 'other_format', 'other_modifier', 'stride_unaligned', 'offset_unaligned'}
-
-
-@pytest.mark.parametrize('name', WRONG_BUFFERS)
-def test_wrong_buffers_are_noticed(server: SpecServer, slot: Slot, name: str) -> None:
-    _, changes = WRONG_BUFFERS[name]
+@pytest.mark.parametrize('name', ['too_wide', 'other_format', 'other_modifier', 'stride_unaligned', 'offset_unaligned'])
+def test_what_the_page_allows_and_the_consumer_ruled_out_it_refuses_by_name(server: SpecServer, slot: Slot, name: str) -> None:
+    """What breaks a rule of the page it just leaves: test_wire_agreement.py."""
     with meeting(server, requirements=NV12_ALIGNED) as (client, conversation):
-        conversation.send(lie(slot.image, **changes).pack(), slot.fds)
-        with suppress(BrokenPipeError):  # it may be the FRAME that makes it look
-            conversation.send(spec.frame(7, 1, 0))
+        conversation.send(lie(slot.image, **WRONG_BUFFERS[name][1]).pack(), slot.fds)
         why = wait_for_end(client)
         with pytest.raises(spec.ConsumerGone):
             while True:
                 conversation.receive()
-        assert not conversation.leases
-        # What the page allows and the consumer ruled out it refuses by name. What breaks a rule of the page it just leaves.
-        assert bool(conversation.refusal) is (name in RULED_OUT) and conversation.refusal in why
-
-
-@pytest.mark.parametrize('name', WRONG_IMAGES)
-def test_wrong_images_are_noticed(server: SpecServer, name: str) -> None:
-    slot = Slot(WRONG_IMAGES[name][1])
-    with meeting(server) as (client, conversation):
-        conversation.announce(slot)
-        wait_for_end(client)
-    slot.close()
+        assert conversation.refusal and conversation.refusal in why
 
 
 def test_one_memory_behind_two_descriptors_is_compared(server: SpecServer) -> None:
@@ -227,20 +190,6 @@ def test_the_same_buffers_without_a_lie_are_taken(server: SpecServer, slot: Slot
         conversation.announce(slot)
         conversation.publish(slot, 0)
         next_frame(client).release()
-
-
-@pytest.mark.parametrize('name', WRONG_FRAMES)
-def test_wrong_frames_are_noticed(server: SpecServer, slot: Slot, name: str) -> None:
-    _, messages = WRONG_FRAMES[name]
-    with meeting(server, window=1) as (client, conversation):
-        conversation.announce(slot)
-        first, *second = messages()
-        conversation.send(first)
-        for message in second:
-            if first[0] == spec.FRAME:
-                next_frame(client).release()
-            conversation.send(message)
-        wait_for_end(client)
 
 
 @pytest.mark.parametrize(('count', 'uid'), [(1, 8), (2, 7)], ids=['window', 'lease'])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import socket
+import subprocess
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -146,11 +147,11 @@ def test_a_late_joiner_gets_the_history_that_it_asked_for(start_producer: StartP
     assert told(other.result()[1]) == published
 
 
-def test_slots_of_an_earlier_size_are_retired(start_producer: StartProducer, start: Start) -> None:
+def test_slots_whose_place_others_take_are_retired(start_producer: StartProducer, start: Start) -> None:
     producer = start_producer()
     consumer = start('--frames', '20', '--name', 'c')
     published = producer.publish(10, 'c')
-    producer.ask('reconfigure', 96, 64)
+    producer.ask('replace')
     published += producer.publish(10, 'c')
     code, frames, summary = consumer.result()
     assert code == FRAMES_READ and told(frames) == published
@@ -173,6 +174,15 @@ def living_producer() -> Iterator[Callable[[], ProducerProcess]]:
         yield living
         for producer in running:
             producer.__exit__()
+
+
+# What the C consumer can do wrong, but in its patience, where no packet could be judged.
+PATIENCE = ('empty-packet', 'never-hello', 'never-read', 'never-release')
+
+
+def test_every_misbehaviour_is_in_the_table(program: Path) -> None:
+    output = subprocess.run([program, '--misbehave', 'list'], capture_output=True, text=True, check=True).stdout
+    assert sorted(output.split()) == sorted([*MISBEHAVIOUR, *PATIENCE])
 
 
 @pytest.mark.parametrize('kind', [*MISBEHAVIOUR, 'never-hello'])
@@ -293,7 +303,7 @@ def test_a_later_version_is_spoken_down(start_producer: StartProducer, start: St
     assert told([consumer.line() for _ in producer.publish(1, 'c')]) and consumer.result()[0] == FRAMES_READ
 
 
-@pytest.mark.parametrize('options', [{'max_connections': 1}, {'slots': 2}, {'pool': 0}], ids=['connections', 'slots', 'no_pool'])
+@pytest.mark.parametrize('options', [{'slots': 2}, {'pool': 0}], ids=['slots', 'no_pool'])
 def test_a_busy_producer_says_so(start_producer: StartProducer, start: Start, options: dict[str, int]) -> None:
     producer = start_producer(**options)
     if options != {'pool': 0}:

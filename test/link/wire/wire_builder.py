@@ -25,19 +25,11 @@ def compiler() -> list[str]:
     return command
 
 
-def _build(source: str, target: Path, flags: Sequence[str] = ()) -> Path:
-    command = [*compiler(), *FLAGS, *flags, '-o', str(target), str(HERE / source)]
+def build_consumer(folder: Path, flags: Sequence[str] = ()) -> Path:
+    """The consumer's path, compiled into *folder*."""
+    target = folder / 'wire_consumer'
+    command = [*compiler(), *FLAGS, *flags, '-o', str(target), str(HERE / 'wire_consumer.c')]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise CompilerError(f'{shlex.join(command)} failed:\n{done.stderr}')
     return target
-
-
-def build_consumer(folder: Path, flags: Sequence[str] = ()) -> Path:
-    """The consumer's path, compiled into *folder*."""
-    return _build('wire_consumer.c', folder / 'wire_consumer', flags)
-
-
-def build_fake_kernel(folder: Path) -> Path:
-    """A library for ``LD_PRELOAD`` that acts a kernel with dma-bufs and sync_files; see its source."""
-    return _build('wire_fake_kernel.c', folder / 'wire_fake_kernel.so', ('-shared', '-fPIC'))

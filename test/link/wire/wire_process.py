@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import queue
 import subprocess
 import threading
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +15,9 @@ FRAMES_READ, ENDED, USAGE, REFUSED, RULE_BROKEN = range(5)
 class ConsumerProcess:
     """One run, whose output is always read. A context manager: what still runs at its end is killed."""
 
-    def __init__(self, program: Path, path: Path, *options: str, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(self, program: Path, path: Path, *options: str) -> None:
         command = [str(program), '--socket', str(path), *options]
-        variables = {**os.environ, **(environment or {})}
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=variables)
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         self._lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -60,16 +57,6 @@ class ConsumerProcess:
         code, lines, _ = self.result()
         assert code == REFUSED, lines[-1:]
         return lines[-1]['refused'], lines[-1]['text']
-
-    def rule(self) -> str:
-        """The rule that the producer broke."""
-        code, lines, _ = self.result()
-        assert code == RULE_BROKEN, (code, lines[-1:])
-        return str(lines[-1]['rule'])
-
-    def state(self) -> str:
-        """The kernel's letter: R runs, S sleeps."""
-        return Path(f'/proc/{self.process.pid}/stat').read_text('ascii').rpartition(')')[2].split()[0]
 
     def __enter__(self) -> ConsumerProcess:
         return self

@@ -2,7 +2,7 @@
 
 Reads commands from standard input, one JSON list for each line, and answers each with one line: ``["publish", COUNT, [CONSUMER, ...]]``
 publishes frames, each one only when the consumers of these names could take it, so that they lose none; ``["statistics"]``;
-``["reconfigure", WIDTH, HEIGHT]``.
+``["replace"]`` puts other buffers into all slots, once they are free.
 """
 
 from __future__ import annotations
@@ -100,18 +100,11 @@ def fill(frame: Frame, seed: int) -> list[int]:
 
 
 class _Producer:
-    def __init__(
-        self, folder: Path, publisher_id: str, *, slots: int = 8, history: int = 0, max_connections: int = 32, pool: int = 1
-    ) -> None:
-        self.pool = BufferPool(self._layout(64, 48), self._allocate, slots, name='camera', release_timeout_s=PATIENCE_S)
-        self.server = SharedMemoryServer(
-            'camera', publisher_id, self.pool if pool else None, folder=folder, history=history, max_connections=max_connections
-        )
+    def __init__(self, folder: Path, publisher_id: str, *, slots: int = 8, history: int = 0, pool: int = 1) -> None:
+        self.layout = compute_layout(NV12, 64, 48)
+        self.pool = BufferPool(self.layout, self._allocate, slots, name='camera', release_timeout_s=PATIENCE_S)
+        self.server = SharedMemoryServer('camera', publisher_id, self.pool if pool else None, folder=folder, history=history)
         self.sequence = 0
-
-    def _layout(self, width: int, height: int) -> Any:
-        self.layout = compute_layout(NV12, width, height)
-        return self.layout
 
     def _allocate(self) -> tuple[DmaBuf, ...]:
         heap = SealedMemfd()
@@ -140,8 +133,19 @@ class _Producer:
         frame.release()
         return told
 
-    def reconfigure(self, width: int, height: int) -> None:
-        self.pool.reconfigure(self._layout(width, height), self._allocate)
+    def replace(self) -> None:
+        slots = self.pool.slots
+        deadline = time.monotonic() + PATIENCE_S
+        for slot in slots:
+            while self.pool.acquire(slot.index) is None:
+                assert time.monotonic() < deadline, self.pool.describe_holders()
+                time.sleep(0.0005)
+        for slot in slots:
+            self.pool.discard(slot)
+            fresh, ended = self.pool.insert(self._allocate(), len(slots))
+            assert fresh is not None and ended is slot and self.pool.acquire(fresh.index) is fresh
+        for slot in self.pool.slots:
+            self.pool.discard(slot)
 
     def statistics(self) -> dict[str, Any]:
         return dataclasses.asdict(self.server.statistics())

@@ -9,14 +9,10 @@ from __future__ import annotations
 import array
 import fcntl
 import os
-import random
 import re
 import socket
 import struct
-import sys
-import termios
 import time
-import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -27,8 +23,6 @@ CONSTRAINTS = 3
 MAGIC = int.from_bytes(b'ZCLK', 'little')
 MAX_PACKET = 4096
 DMABUF, MEMFD = 1, 2
-SHRINK_AND_GROW = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
-FUTURE_WRITE = 0x0010  # F_SEAL_FUTURE_WRITE
 
 
 def fourcc(name: str) -> int:
@@ -182,23 +176,19 @@ class Image:
 class Slot:
     """An image's memory on sealed memfds, and what was written to it."""
 
-    def __init__(self, image: Image, *, seals: int = SHRINK_AND_GROW, name: str = 'spec') -> None:
+    def __init__(self, image: Image) -> None:
         self.image = image
         self.fds = []
         for size in image.sizes:
-            self.fds.append(os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
+            self.fds.append(os.memfd_create('spec', os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
             os.ftruncate(self.fds[-1], size)
-            fcntl.fcntl(self.fds[-1], fcntl.F_ADD_SEALS, seals)
+            fcntl.fcntl(self.fds[-1], fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
         self.generation = 0
         self.held = False
 
     def fill(self, data: Sequence[bytes]) -> None:
         for fd, content in zip(self.fds, data, strict=True):
             os.pwrite(fd, content, 0)
-
-    @property
-    def inode(self) -> int:
-        return os.fstat(self.fds[0]).st_ino
 
     def close(self) -> None:
         for fd in self.fds:
@@ -212,7 +202,6 @@ def frame(
     sequence: int,
     *,
     stamp_ns: int = 0,
-    dropped: int = 0,
     flags: int = 0,
     frame_id: bytes = b'camera',
     published_ns: int | None = None,
@@ -220,7 +209,7 @@ def frame(
     now = time.monotonic_ns()
     return packet(
         FRAME,
-        FRAME_BODY.pack(uid, generation, sequence, stamp_ns, now, now if published_ns is None else published_ns, 0, dropped, flags)
+        FRAME_BODY.pack(uid, generation, sequence, stamp_ns, now, now if published_ns is None else published_ns, 0, 0, flags)
         + frame_id,
     )
 
@@ -248,9 +237,7 @@ class Conversation:
         """One packet of the consumer, checked, and what it says done. Raises RuleBroken, ConsumerGone, TimeoutError."""
         try:
             data, ancillary, flags, _ = self.socket.recvmsg(MAX_PACKET, socket.CMSG_SPACE(4 * 4), socket.MSG_CMSG_CLOEXEC)
-        except (
-            ConnectionResetError
-        ):  # told once, where the consumer closed without reading everything; what it said before still lies in the queue
+        except ConnectionResetError:  # told once, where the consumer left packets unread; what it said before still lies in the queue
             return self.receive()
         descriptors = array.array('i')
         for level, kind, content in ancillary:
@@ -312,17 +299,13 @@ class Conversation:
     def announce(self, slot: Slot) -> None:
         self.send(slot.image.pack(), slot.fds)
 
-    def publish(
-        self, slot: Slot, sequence: int, *, fence: int | None = None, dropped: int = 0, frame_id: bytes = b'camera', stamp_ns: int = 0
-    ) -> None:
+    def publish(self, slot: Slot, sequence: int, *, frame_id: bytes = b'camera', stamp_ns: int = 0) -> None:
         """Waits for a place in the window and for the slot, as a producer would keep them free."""
         while len(self.leases) >= self.window or slot.image.uid in self.leases:
             self.receive()
         slot.generation += 1
         self.leases[slot.image.uid] = slot.generation
-        flags = 0 if fence is None else FENCE_FLAG
-        data = frame(slot.image.uid, slot.generation, sequence, flags=flags, dropped=dropped, frame_id=frame_id, stamp_ns=stamp_ns)
-        self.send(data, () if fence is None else (fence,))
+        self.send(frame(slot.image.uid, slot.generation, sequence, frame_id=frame_id, stamp_ns=stamp_ns))
 
     def wait_free(self, slot: Slot) -> None:
         while slot.image.uid in self.leases:
@@ -332,28 +315,6 @@ class Conversation:
         with suppress(BrokenPipeError):
             self.send(refused(code, text.encode()))
         self.close()
-
-    def broken_rule(self, slot: Slot) -> str:
-        """Talks as always, with one frame in *slot*, until the consumer breaks a rule. That is refused by its name, and returned."""
-        try:
-            self.open()
-            self.announce(slot)
-            self.publish(slot, 0)
-            while True:
-                self.receive()
-        except RuleBroken as rule:
-            self.refuse(5, str(rule))
-            return str(rule)
-
-    def unread(self) -> int:
-        """Bytes that the consumer hasn't taken from the socket (SIOCOUTQ)."""
-        return int.from_bytes(fcntl.ioctl(self.socket, termios.TIOCOUTQ, bytes(4)), sys.byteorder)
-
-    def drain(self) -> None:
-        """Until the consumer goes."""
-        with suppress(ConsumerGone):
-            while True:
-                self.receive()
 
     def close(self) -> None:
         self.socket.close()
@@ -384,17 +345,3 @@ class SpecServer:
         self._socket.close()
         with suppress(FileNotFoundError):
             self.path.unlink()
-
-
-def significant(image: Image, row_bytes: list[int], rows: list[int], content: list[bytes]) -> list[int]:
-    """CRC-32 for each plane over the bytes that are pixels."""
-    crcs = []
-    for (buffer, stride, offset, _), row, count in zip(image.planes, row_bytes, rows, strict=True):
-        crcs.append(zlib.crc32(b''.join(content[buffer][offset + y * stride :][:row] for y in range(count))))
-    return crcs
-
-
-def random_content(image: Image, seed: int) -> list[bytes]:
-    """For each buffer of an image."""
-    source = random.Random(seed)
-    return [source.randbytes(size) for size in image.sizes]

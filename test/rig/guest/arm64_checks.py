@@ -6,7 +6,6 @@ Results go to ``$RIG_OUT/PART.json``: by check a traceback, nothing, or why it c
 from __future__ import annotations
 
 import gc
-import importlib
 import json
 import os
 import sys
@@ -20,16 +19,13 @@ _TEST = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(_TEST), str(_TEST.parent)]
 
 from rig.guest import harness  # noqa: E402 - needs the path
-from rig.guest.kernel_api import HEAP_EXPORTERS, any_heap, heaps_there  # noqa: E402
-from rig.guest.long_checks import is_long  # noqa: E402
+from rig.guest.kernel_api import HEAP_EXPORTERS, heaps_there  # noqa: E402
+from rig.guest.run_checks import checks_of  # noqa: E402
 
-#: Whose checks a part has: modules that register them, and where.
-CHECKS: Mapping[str, tuple[tuple[str, ...], str]] = {
-    'contract': (('import_contract',), 'harness'),
-    'memory': (('memory_checks',), 'package_memory_kit'),
-    'accelerator': (('package_npu', 'package_npu_flow', 'package_camera'), 'package_kit'),
-    'camera': (('camera_streams', 'camera_faults', 'camera_parameters'), 'camera_kit'),
-}
+#: Suites of run_checks.py.
+SUITES = ('contract', 'memory', 'accelerator', 'camera')
+#: What needs ROS, or dma-heaps.
+_WITHOUT = ('graph_faults', 'doctor_checks')
 #: Tests of decoding, which run as they are; below ``test/``.
 DECODE = tuple(f'detection/heads/test_{name}.py' for name in ('boxes', 'ssd', 'yolov5', 'yolov8', 'yolox'))
 #: Of each property; the guest is a dozen times slower than the machines that the tests are made for.
@@ -38,13 +34,10 @@ _EXAMPLES = 2
 
 def run_checks(part: str) -> bool:
     """Run the checks of a part: those of the short form. Of one for each heap, those of heaps that are there run."""
-    modules, registry = CHECKS[part]
-    for module in modules:
-        importlib.import_module(f'rig.guest.{module}')
-    known: dict[str, harness.Check] = importlib.import_module(f'rig.guest.{registry}').CHECKS
+    known = checks_of(part, _WITHOUT)
     absent = [heap for heap in HEAP_EXPORTERS if heap not in heaps_there()]
     without = {name: f'{harness.NOT_HERE}this kernel has no {heap}' for name in known for heap in absent if heap in name}
-    found = {name: check for name, check in known.items() if name not in without and (not is_long(name) or any_heap() in name)}
+    found = {name: check for name, check in known.items() if name not in without and name not in harness.LONG_CHECKS}
     results = Path(os.environ['RIG_OUT']) / f'{part}.json'
     good = harness.run(found, results)
     results.write_text(json.dumps(without | json.loads(results.read_text()), indent=1))
@@ -82,18 +75,15 @@ def run_decode(part: str) -> bool:
 
 def run_verify(part: str) -> bool:
     """Let ``zc_verify`` judge graphs, sabotaged and not; the verdicts are for the host to compare."""
-    from rig.guest import plain_verify
+    from rig.guest import plain_graph, verifier
 
-    outcomes: dict[str, dict[str, Any]] = {}
-    for name, outcome in plain_verify.cases(os.environ['RIG_CASES'].split(), Path(os.environ['RIG_OUT'])):
-        outcomes[name] = outcome
-        print(f'{outcome.get("case_s"):7.1f} s  {name}: exit {outcome.get("exit")} {outcome.get("error", "")}', flush=True)
-        (Path(os.environ['RIG_OUT']) / f'{part}.json').write_text(json.dumps(outcomes, indent=1))
+    out = Path(os.environ['RIG_OUT'])
+    outcomes = verifier.record(plain_graph.cases(os.environ['RIG_CASES'].split(), out), out / f'{part}.json')
     return not any('error' in outcome for outcome in outcomes.values())
 
 
 PARTS: Mapping[str, Callable[[str], bool]] = {
-    **dict.fromkeys(CHECKS, run_checks),
+    **dict.fromkeys(SUITES, run_checks),
     'decode': run_decode,
     'verify': run_verify,
 }

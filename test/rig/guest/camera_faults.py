@@ -7,14 +7,15 @@ import sys
 import time
 
 import numpy as np
+from waiting import until
 
 from zc_perception.camera.v4l2.camera import V4l2Camera
 from zc_perception.camera.v4l2.controls import V4l2Controls
 from zc_perception.camera.v4l2.device import V4l2Device, find_device
 from zc_perception.errors import CameraBusyError, CameraChangedError, CameraError, CameraLostError, ConfigError
 
-from .camera_kit import MULTI, SINGLE, capture_until, check, check_each, configured, next_frame, opened, settled, streaming
-from .harness import equal, eventually
+from .camera_kit import MULTI, SINGLE, capture_until, configured, next_frame, opened, settled, streaming
+from .harness import check, check_each, equal
 from .kernel_api import any_heap
 from .package_kit import kernel_crcs, refused
 
@@ -117,7 +118,7 @@ def a_driver_that_exports_nothing_is_given_our_memory() -> None:
 
 @check
 def a_silent_camera_is_started_anew_once_and_then_given_up() -> None:
-    with streaming(SINGLE, silent_s=0.6) as camera:
+    with streaming(SINGLE, silent=0.6) as camera:
         next_frame(camera).release()
         before = camera.restarts
         camera.set_control('percentage_of_dropped_buffers', 100)
@@ -157,7 +158,7 @@ def an_unplugged_camera_is_lost_and_found_again_by_its_identity(memory: str) -> 
         equal(find_device(identity), None, 'found while it is away')
         equal(kernel_crcs(held), before, 'pixels of a frame that was leased')
     # vivid comes back when its last user has closed it.
-    eventually(lambda: find_device(identity) == MULTI, 'it is back', 10)
+    until(lambda: find_device(identity) == MULTI, 'it is back', 10)
     with streaming(MULTI, memory=memory) as again:
         equal(again.identity, identity, 'identity')
         next_frame(again).release()

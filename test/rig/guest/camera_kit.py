@@ -7,17 +7,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+from camera.camera_options import camera_options
+from waiting import until
+
 from zc_perception.camera.camera import Camera
 from zc_perception.camera.v4l2.camera import V4l2Camera
 from zc_perception.frame import Frame
 from zc_perception.negotiation.constraints import BufferConstraints
-from zc_perception.negotiation.session import BufferSession
+from zc_perception.negotiation.session import BufferSession, Consumer
 from zc_perception.negotiation.settings import Allocation, AllocationRequest
 
-from .harness import Registry
-
-_registry = Registry()
-CHECKS, check, check_each = _registry.checks, _registry.check, _registry.check_each
 SIZE, RATE = (640, 360), 30.0
 PATIENCE_S = 20.0
 
@@ -29,18 +28,24 @@ START_OF_EXPOSURE = 1
 
 def opened(path: str, *, size: tuple[int, int] = SIZE, rate: float = RATE, **options: Any) -> V4l2Camera:
     """A camera that is not configured."""
-    return V4l2Camera(path, *size, rate, 'cam', now_ns=time.time_ns, **options)
+    return V4l2Camera(camera_options(device=path, width=size[0], height=size[1], framerate=rate, **options))
 
 
-def configured(camera: V4l2Camera, consumers: Sequence[BufferConstraints] = (), slots: int = 6) -> V4l2Camera:
-    """Agree on its buffers as a capture node does."""
-    session = BufferSession(camera.constraints(), (camera.width, camera.height), wanted_slots=slots, stand_ins=consumers)
+def agreed(camera: Camera, stand_ins: Sequence[BufferConstraints], consumers: Sequence[Consumer] = (), slots: int = 4) -> BufferSession:
+    """Agree on a camera's buffers as a capture node does."""
+    session = BufferSession(camera.constraints(), (camera.width, camera.height), wanted_slots=slots, stand_ins=stand_ins)
 
     def allocate(request: AllocationRequest) -> Allocation:
         camera.allocate(request)
         return Allocation(camera.slots[0].layout, tuple(slot.buffers for slot in camera.slots))
 
-    session.allocate([], allocate)
+    session.allocate(consumers, allocate)
+    return session
+
+
+def configured(camera: V4l2Camera, consumers: Sequence[BufferConstraints] = (), slots: int = 6) -> V4l2Camera:
+    """The same camera, with buffers."""
+    agreed(camera, consumers, slots=slots)
     return camera
 
 
@@ -57,12 +62,12 @@ def streaming(path: str, consumers: Sequence[BufferConstraints] = (), slots: int
 
 def next_frame(camera: Camera) -> Frame:
     """The camera's next frame, soon."""
-    end = time.monotonic() + PATIENCE_S
-    while time.monotonic() < end:
-        frame = camera.capture()
-        if frame is not None:
-            return frame
-    raise AssertionError(f'no frame within {PATIENCE_S} s: {camera.statistics()} {camera.pool_statistics()}')
+    frame: Frame = until(camera.capture, lambda: f'a frame: {camera.statistics()} {camera.pool_statistics()}', PATIENCE_S, _at_once)
+    return frame
+
+
+def _at_once() -> None:
+    """A camera waits for its next frame by itself."""
 
 
 def settled(camera: V4l2Camera) -> Frame:
@@ -76,9 +81,10 @@ def settled(camera: V4l2Camera) -> Frame:
 
 def capture_until(camera: V4l2Camera, condition: Callable[[], bool], what: str) -> None:
     """Capture and release until something holds."""
-    end = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < end, f'not within {PATIENCE_S} s: {what}; {camera.statistics()}'
+
+    def capture() -> None:
         frame = camera.capture()
         if frame is not None:
             frame.release()
+
+    until(condition, lambda: f'{what}; {camera.statistics()}', PATIENCE_S, capture)

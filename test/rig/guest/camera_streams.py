@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from waiting import until
+
 from zc_perception.errors import CameraError
 from zc_perception.frame import Frame
 from zc_perception.memory.pool import SlotState
@@ -13,28 +15,13 @@ from zc_perception.npu.axl.accelerator import AxlAccelerator
 from zc_perception.pixel.format_names import from_v4l2
 from zc_perception.pixel.modifier import LINEAR
 
-from .camera_kit import (
-    MULTI,
-    MULTI_DMA,
-    RATE,
-    SINGLE,
-    SINGLE_DMA,
-    SIZE,
-    capture_until,
-    check,
-    check_each,
-    configured,
-    next_frame,
-    opened,
-    streaming,
-)
-from .harness import equal, eventually
+from .camera_kit import MULTI, MULTI_DMA, RATE, SINGLE, SINGLE_DMA, SIZE, capture_until, configured, next_frame, opened, streaming
+from .harness import check, check_each, equal
 from .kernel_api import HEAP_EXPORTERS, any_heap, bufinfo
 from .package_kit import accelerator, device_crcs, kernel_crcs, refused
 
 EXPORTERS = {SINGLE: 'videobuf2_vmalloc', MULTI: 'videobuf2_vmalloc', SINGLE_DMA: 'videobuf2_dma_contig', MULTI_DMA: 'videobuf2_dma_contig'}
 NAMES = {'single': SINGLE, 'multi': MULTI, 'single_dma': SINGLE_DMA, 'multi_dma': MULTI_DMA}
-NPU = '0000:01:00.0'
 
 
 def _same_to_device_and_kernel(npu: AxlAccelerator, frame: Frame) -> list[int]:
@@ -67,7 +54,7 @@ def frames_reach_the_device_as_the_camera_made_them(variant: str) -> None:
                 assert frame.data.buffers[0].writable is (memory == 'import')
         assert len(contents) > 4 and len(used) > 1, (contents, used)
         equal(camera.statistics().bad, 0, 'bad frames')
-    eventually(lambda: set(bufinfo()) <= before, 'the buffers go')
+    until(lambda: set(bufinfo()) <= before, 'the buffers go')
 
 
 @check
@@ -170,7 +157,7 @@ def leased_frames_outlive_the_camera_and_nothing_leaks(variant: str) -> None:
     for frame in frames:
         frame.release()
     del frame, frames
-    eventually(lambda: not inodes & set(bufinfo()), 'the buffers go with their last lease')
+    until(lambda: not inodes & set(bufinfo()), 'the buffers go with their last lease')
 
 
 @check

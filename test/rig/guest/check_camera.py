@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 import struct
@@ -10,11 +9,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from zc_perception.npu.axl import abi
-
-from ..virtual_result import PlanePixels, expected_boxes, expected_crcs, fourcc
-from .harness import check, equal, raises
-from .kernel_api import Buffer, bufinfo
+from ..virtual_result import PlanePixels, expected_crcs, fourcc
+from .harness import check, equal
+from .kernel_api import NPU, Buffer, bufinfo
 from .npu_client import Npu
 
 _S_FMT = 0xC0D05605
@@ -25,7 +22,8 @@ _STREAMON, _STREAMOFF = 0x40045612, 0x40045613
 _CAPTURE, _MMAP = 1, 1
 
 SIZE = (640, 360)
-EXPORTERS = {'videobuf2_vmalloc', 'videobuf2_dma_contig'}
+#: By exporter, the index of vivid's device with such memory: from vmalloc, and from the DMA API.
+EXPORTERS = {'videobuf2_vmalloc': 0, 'videobuf2_dma_contig': 1}
 
 
 def _buffer_argument(index: int) -> bytearray:
@@ -76,7 +74,7 @@ def frames_of_a_camera_are_what_the_device_sees() -> None:
             handles = [npu.import_fd(buffer.fd, SIZE).handle for buffer in buffers]
             objects = bufinfo()
             exporters |= {objects[buffer.inode].exporter for buffer in buffers}
-            equal([objects[buffer.inode].attached for buffer in buffers], [['0000:01:00.0']] * 4, 'attached devices')
+            equal([objects[buffer.inode].attached for buffer in buffers], [[NPU]] * 4, 'attached devices')
             for index in range(4):
                 fcntl.ioctl(fd, _QBUF, _buffer_argument(index))
             fcntl.ioctl(fd, _STREAMON, struct.pack('I', _CAPTURE))
@@ -88,19 +86,8 @@ def frames_of_a_camera_are_what_the_device_sees() -> None:
                 planes = [PlanePixels(pixels, stride), PlanePixels(pixels, stride, stride * SIZE[1])]
                 result = npu.run(handles[index])
                 equal(result.crcs(), expected_crcs('NV12', *SIZE, planes), 'CRCs')
-                equal(result.found(), expected_boxes('NV12', *SIZE, planes[0]), 'boxes')
                 fcntl.ioctl(fd, _QBUF, argument)
             fcntl.ioctl(fd, _STREAMOFF, struct.pack('I', _CAPTURE))
             for buffer in buffers:
                 buffer.close()
-    equal(exporters, EXPORTERS, 'exporters')
-
-
-@check
-def a_read_only_export_is_not_imported_for_writing() -> None:
-    for path in cameras():
-        with opened(path, 1) as (fd, _), export(fd, 0, os.O_RDONLY) as buffer, Npu() as npu:
-            npu.release(npu.import_fd(buffer.fd, SIZE).handle)
-            for flags in (abi.ImportFlags.FROM_DEVICE, abi.ImportFlags.BIDIRECTIONAL):
-                with raises(errno.EACCES):
-                    npu.import_fd(buffer.fd, SIZE, flags=flags)
+    equal(exporters, set(EXPORTERS), 'exporters')

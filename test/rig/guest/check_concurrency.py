@@ -5,34 +5,13 @@ from __future__ import annotations
 import errno
 import os
 import random
-import threading
 import time
-from collections.abc import Callable
 
-from .harness import check, equal, expect_nothing_left
+from .harness import check, equal, expect_nothing_left, together
 from .kernel_api import heap_buffer, live, parameters
 from .npu_client import RESULT_SIZE, Npu, make_image
 
 _SECONDS = 2.0
-
-
-def _together(workers: list[Callable[[], None]]) -> None:
-    """Run the workers in threads and raise what one of them raised."""
-    errors: list[BaseException] = []
-
-    def guarded(worker: Callable[[], None]) -> None:
-        try:
-            worker()
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=guarded, args=(worker,)) for worker in workers]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
 
 
 @check
@@ -60,7 +39,7 @@ def threads_race_on_the_same_handles() -> None:
                         raise
 
         with parameters(latency_us=100):
-            _together([lambda seed=seed: worker(seed) for seed in range(4)])  # type: ignore[misc]
+            together([lambda seed=seed: worker(seed) for seed in range(4)])  # type: ignore[misc]
     assert jobs > 10, f'only {jobs} jobs were submitted'
     expect_nothing_left()
 

@@ -8,7 +8,7 @@ import time
 
 from .harness import check, equal, raises
 from .kernel_api import SYNC_END, SYNC_READ, SYNC_WRITE, fence_info, heap_buffer, is_readable, parameters, wait_fence
-from .npu_client import RESULT_SIZE, Npu, make_image, read_result
+from .npu_client import RESULT_SIZE, Npu, make_image, read_result, scene
 
 
 def _now_us() -> int:
@@ -17,8 +17,7 @@ def _now_us() -> int:
 
 @check
 def a_fence_tells_when_its_job_ended() -> None:
-    with Npu() as npu, make_image('NV12', 64, 48) as image, heap_buffer(RESULT_SIZE) as result:
-        handle = npu.import_planes(image.argument()).handle
+    with scene() as (npu, _image, handle, result):
         with parameters(latency_us=2000000):
             before = _now_us()
             job = npu.submit(handle, result.fd)
@@ -96,8 +95,7 @@ def an_acquire_fence_that_never_comes_is_a_timeout() -> None:
 
 @check
 def acquire_fences_must_be_sync_files() -> None:
-    with Npu() as npu, make_image('NV12', 64, 48) as image, heap_buffer(RESULT_SIZE) as result:
-        handle = npu.import_planes(image.argument()).handle
+    with scene() as (npu, image, handle, result):
         eventfd = os.memfd_create('no fence')
         for fd, number in ((eventfd, errno.EINVAL), (image.planes[0].buffer.fd, errno.EINVAL), (-2, errno.EBADF), (9999, errno.EBADF)):
             with raises(number):
@@ -107,8 +105,7 @@ def acquire_fences_must_be_sync_files() -> None:
 
 @check
 def jobs_put_fences_into_reservation_objects() -> None:
-    with Npu() as npu, make_image('NV12', 64, 48, separate=True) as image, heap_buffer(RESULT_SIZE) as result:
-        handle = npu.import_planes(image.argument()).handle
+    with scene('NV12', 64, 48, separate=True) as (npu, image, handle, result):
         inputs = image.buffers()
         with parameters(latency_us=2000000):
             job = npu.submit(handle, result.fd)
@@ -130,8 +127,7 @@ def jobs_put_fences_into_reservation_objects() -> None:
 
 @check
 def reservation_fences_can_be_switched_off() -> None:
-    with Npu() as npu, make_image('NV12', 64, 48) as image, heap_buffer(RESULT_SIZE) as result:
-        handle = npu.import_planes(image.argument()).handle
+    with scene() as (npu, image, handle, result):
         with parameters(hold=1, reservation_fences=0):
             job = npu.submit(handle, result.fd)
             for buffer in (result, *image.buffers()):
@@ -144,8 +140,7 @@ def reservation_fences_can_be_switched_off() -> None:
 
 @check
 def a_fence_outlives_the_device_file() -> None:
-    with Npu() as npu, make_image('NV12', 64, 48) as image, heap_buffer(RESULT_SIZE) as result:
-        handle = npu.import_planes(image.argument()).handle
+    with scene() as (npu, _image, handle, result):
         with parameters(latency_us=5000000):
             jobs = [npu.submit(handle, result.fd, timeout_us=9000000) for _ in range(3)]
             started = time.monotonic()

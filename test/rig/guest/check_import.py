@@ -12,12 +12,11 @@ from zc_perception.npu.axl import abi
 
 from ..virtual_result import FORMATS, fourcc
 from .harness import check, equal, expect_nothing_left, raises
-from .kernel_api import bufinfo, heap_buffer, libc, live, parameters, trace_events, tracing
+from .kernel_api import NPU, bufinfo, heap_buffer, libc, live, parameters, trace_events, tracing
 from .npu_client import Job, Npu, make_image
 
 SIZE = (64, 48)
 BYTES = 64 * 48 * 3 // 2
-NPU_DEVICE = '0000:01:00.0'
 
 
 def _query(npu: Npu, room: int) -> tuple[abi.AxlQuery, list[abi.AxlFormat]]:
@@ -57,7 +56,7 @@ def import_shows_in_bufinfo_and_in_the_trace() -> None:
         got = npu.import_fd(buffer.fd, SIZE)
         equal(got.size, buffer.size, 'size')
         assert got.handle, 'the handle is 0'
-        equal(bufinfo()[buffer.inode].attached, [NPU_DEVICE], 'attached devices')
+        equal(bufinfo()[buffer.inode].attached, [NPU], 'attached devices')
         npu.release(got.handle)
         equal(bufinfo()[buffer.inode].attached, [], 'attached devices after release')
         inode, handle, exporter = str(buffer.inode), str(got.handle), bufinfo()[buffer.inode].exporter
@@ -80,7 +79,7 @@ def planes_in_one_buffer_are_one_attachment() -> None:
 def planes_in_two_buffers_are_two_attachments() -> None:
     with Npu() as npu, make_image('NV12', 64, 48, separate=True) as image, tracing('axl'):
         handle = npu.import_planes(image.argument()).handle
-        equal([bufinfo()[buffer.inode].attached for buffer in image.buffers()], [[NPU_DEVICE]] * 2, 'attached devices')
+        equal([bufinfo()[buffer.inode].attached for buffer in image.buffers()], [[NPU]] * 2, 'attached devices')
         npu.release(handle)
         events = trace_events('axl_dmabuf_import')
         equal({event['inode'] for event in events}, {str(buffer.inode) for buffer in image.buffers()}, 'inodes')
@@ -92,7 +91,7 @@ def a_second_import_is_a_second_handle() -> None:
     with Npu() as npu, heap_buffer(BYTES) as buffer:
         first, second = npu.import_fd(buffer.fd, SIZE).handle, npu.import_fd(buffer.fd, SIZE).handle
         assert first != second, 'both imports have the same handle'
-        equal(bufinfo()[buffer.inode].attached, [NPU_DEVICE] * 2, 'attached devices')
+        equal(bufinfo()[buffer.inode].attached, [NPU] * 2, 'attached devices')
         npu.release(first)
         with raises(errno.ENOENT):
             npu.release(first)

@@ -5,19 +5,17 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-import time
 
 from zc_perception.npu.axl import abi
 
-from .harness import check, equal, expect_nothing_left, raises
+from .harness import check, equal, expect_nothing_left, raises, settles
 from .kernel_api import bufinfo, heap_buffer, is_readable, live, parameters, trace_events, tracing
-from .npu_client import RESULT_SIZE, Npu, make_image, read_result
+from .npu_client import RESULT_SIZE, Npu, make_image, read_result, scene
 
 
 @check
 def submit_rejects_bad_arguments() -> None:
-    with Npu() as npu, make_image('NV12', 64, 48) as image, heap_buffer(RESULT_SIZE) as result:
-        handle = npu.import_planes(image.argument()).handle
+    with scene() as (npu, _image, handle, result):
         for wrong in (0, handle + 1):
             with raises(errno.ENOENT):
                 npu.submit(wrong, result.fd)
@@ -53,28 +51,18 @@ def a_bidirectional_import_can_be_read() -> None:
 
 @check
 def the_result_buffer_is_attached_while_the_job_runs() -> None:
-    with Npu() as npu, make_image('NV12', 64, 48) as image, heap_buffer(RESULT_SIZE) as result:
-        handle = npu.import_planes(image.argument()).handle
+    with scene() as (npu, _image, handle, result):
         with parameters(hold=1):
             job = npu.submit(handle, result.fd)
             equal(len(bufinfo()[result.inode].attached), 1, 'attachments of the result')
         job.wait()
         npu.release(handle)
-        expect_nothing_left_attached(result.inode)
-
-
-def expect_nothing_left_attached(inode: int) -> None:
-    """Expect the attachments of a buffer to go soon."""
-    deadline = time.monotonic() + 5
-    while bufinfo()[inode].attached and time.monotonic() < deadline:
-        time.sleep(0.002)
-    equal(bufinfo()[inode].attached, [], 'attached devices')
+        settles(lambda: bufinfo()[result.inode].attached, [], 'attached devices')
 
 
 @check
 def jobs_end_in_the_order_of_their_seqno() -> None:
-    with Npu() as npu, make_image('NV12', 64, 48) as image, heap_buffer(RESULT_SIZE) as result, tracing('axl'):
-        handle = npu.import_planes(image.argument()).handle
+    with tracing('axl'), scene() as (npu, _image, handle, result):
         jobs = [npu.submit2(handle, result.fd) for _ in range(4)]
         equal([job.seqno for job in jobs], [1, 2, 3, 4], 'seqno')
         ends = [job.wait() for job in jobs]
@@ -104,17 +92,14 @@ def more_jobs_than_max_in_flight_are_busy() -> None:
 
 @check
 def who_sees_a_fence_may_submit_again() -> None:
-    with Npu() as npu, make_image('R8', 16, 16) as image, heap_buffer(RESULT_SIZE) as result:
-        handle = npu.import_planes(image.argument()).handle
-        with parameters(max_in_flight=1, latency_us=0):
-            for _ in range(100):
-                npu.submit(handle, result.fd).wait()
+    with scene('R8', 16, 16) as (npu, _image, handle, result), parameters(max_in_flight=1, latency_us=0):
+        for _ in range(100):
+            npu.submit(handle, result.fd).wait()
 
 
 @check
 def an_injected_error_is_on_the_fence_alone() -> None:
-    with Npu() as npu, make_image('NV12', 64, 48) as image, heap_buffer(RESULT_SIZE) as result:
-        handle = npu.import_planes(image.argument()).handle
+    with scene() as (npu, _image, handle, result):
         with parameters(fail_every=2):
             states = [npu.submit(handle, result.fd).wait().status for _ in range(4)]
         equal(states, [1, -errno.EIO, 1, -errno.EIO], 'status')
@@ -123,8 +108,7 @@ def an_injected_error_is_on_the_fence_alone() -> None:
 
 @check
 def a_hang_ends_with_its_timeout() -> None:
-    with Npu() as npu, make_image('NV12', 64, 48) as image, heap_buffer(RESULT_SIZE) as result:
-        handle = npu.import_planes(image.argument()).handle
+    with scene() as (npu, _image, handle, result):
         with parameters(hang_every=2):
             good, hung, late = (npu.submit(handle, result.fd, timeout_us=time_us) for time_us in (20000000, 80000, 20000000))
             equal(good.wait().status, 1, 'status before')
@@ -138,8 +122,7 @@ def a_hang_ends_with_its_timeout() -> None:
 
 @check
 def a_job_that_is_too_slow_is_a_timeout() -> None:
-    with Npu() as npu, make_image('NV12', 64, 48) as image, heap_buffer(RESULT_SIZE) as result:
-        handle = npu.import_planes(image.argument()).handle
+    with scene() as (npu, _image, handle, result):
         with parameters(latency_us=300000):
             equal(npu.submit(handle, result.fd, timeout_us=20000).wait().status, -errno.ETIMEDOUT, 'status')
             with parameters(default_timeout_us=20000):
@@ -155,8 +138,7 @@ def a_job_that_is_too_slow_is_a_timeout() -> None:
 
 @check
 def a_thousand_jobs() -> None:
-    with Npu() as npu, make_image('NV12', 160, 96) as image, heap_buffer(RESULT_SIZE) as result, parameters(latency_us=0):
-        handle = npu.import_planes(image.argument()).handle
+    with parameters(latency_us=0), scene('NV12', 160, 96) as (npu, image, handle, result):
         right = image.crcs()
         waiting: list[int] = []
         for number in range(1, 1001):

@@ -10,15 +10,16 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from .harness import check, equal, eventually, expect_nothing_left, raises
+from waiting import until
+
+from .harness import check, equal, expect_nothing_left, raises
 from .kernel_api import SYSCALLS, bufinfo, heap_buffer, is_readable, libc, live, parameters, shadow_buffer, trace_events, tracing
-from .npu_client import RESULT_SIZE, Npu, make_image
+from .npu_client import RESULT_SIZE, Npu, make_image, scene
 
 
 @check
 def a_release_in_flight_waits_for_the_job() -> None:
-    with Npu() as npu, make_image('NV12', 64, 48) as image, heap_buffer(RESULT_SIZE) as result, tracing('axl'):
-        handle = npu.import_planes(image.argument()).handle
+    with tracing('axl'), scene() as (npu, image, handle, result):
         inode = image.planes[0].buffer.inode
         with parameters(latency_us=2000000):
             jobs = [npu.submit(handle, result.fd), npu.submit(handle, result.fd)]
@@ -31,7 +32,7 @@ def a_release_in_flight_waits_for_the_job() -> None:
             equal(len(bufinfo()[inode].attached), 1, 'attachments while a job runs')
             equal(trace_events('axl_dmabuf_release'), [], 'release events while a job runs')
             equal(jobs[1].wait().status, 1, 'status of a job whose handle was released')
-        eventually(lambda: not bufinfo()[inode].attached, 'the attachment goes')
+        until(lambda: not bufinfo()[inode].attached, 'the attachment goes')
         equal(len(trace_events('axl_dmabuf_release')), 1, 'release events')
 
 
@@ -45,7 +46,7 @@ def a_buffer_closed_in_flight_stays_for_the_job() -> None:
         assert inode in bufinfo(), 'the import does not hold the buffer'
         equal(npu.run(handle).crcs(), right, 'CRCs')
         npu.release(handle)
-        eventually(lambda: inode not in bufinfo(), 'the buffer goes')
+        until(lambda: inode not in bufinfo(), 'the buffer goes')
         del result
 
 
@@ -104,7 +105,7 @@ def sigkill_leaves_nothing_behind() -> None:
         assert set(bufinfo()) - before, 'the child holds no buffers'
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
-    eventually(lambda: set(bufinfo()) == before, 'the buffers of the dead process go')
+    until(lambda: set(bufinfo()) == before, 'the buffers of the dead process go')
     expect_nothing_left()
 
 
@@ -133,7 +134,7 @@ def sigkill_while_busy_leaves_nothing_behind() -> None:
             for pid in pids:
                 os.kill(pid, signal.SIGKILL)
             os.waitpid(pids[0], 0)
-    eventually(lambda: set(bufinfo()) == before, 'the buffers of the dead processes go')
+    until(lambda: set(bufinfo()) == before, 'the buffers of the dead processes go')
     expect_nothing_left()
 
 
@@ -183,7 +184,7 @@ def the_module_stays_while_something_of_it_is_used() -> None:
 def the_module_can_be_removed_and_loaded_again() -> None:
     for _ in range(3):
         expect_nothing_left()
-        eventually(_removable, 'the module can be removed')
+        until(_removable, 'the module can be removed')
         _insert_module()
         with Npu() as npu, make_image('NV12', 64, 48, allocate=shadow_buffer) as image:
             handle = npu.import_planes(image.argument()).handle

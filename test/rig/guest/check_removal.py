@@ -7,9 +7,11 @@ import os
 import threading
 from pathlib import Path
 
+from waiting import until
+
 from zc_perception.npu.axl import abi
 
-from .harness import check, equal, eventually, expect_nothing_left, raises
+from .harness import check, equal, expect_nothing_left, raises
 from .kernel_api import LatePage, bufinfo, heap_buffer, is_readable, live, parameters, pulled, replug, unbound
 from .npu_client import RESULT_SIZE, Npu, device_path, make_image
 
@@ -127,7 +129,7 @@ def an_unbound_driver_and_busy_files_don_t_meet() -> None:
             thread.start()
         for _ in range(30):
             before = done[0]
-            eventually(lambda before=before: done[0] > before + 2, 'jobs run', 20)
+            until(lambda before=before: done[0] > before + 2, 'jobs run', 20)
             with unbound():
                 assert not list(Path('/dev').glob('metis-*')), 'the node is still there'
         stop.set()

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import threading
 from collections import Counter
@@ -14,7 +13,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .kernel_api import TRACING, bufinfo
+from .kernel_api import TRACING, bufinfo, write_control
 
 _MAP_LINE = re.compile(r'^\S+ \S+ \S+ \S+ (\d+)\s+(/dmabuf:|/dev/video)\S*')
 _EVENT = re.compile(r'\s(\d+\.\d+): (?:axl_)?(\w+): (.*)$')
@@ -52,7 +51,6 @@ class Watch:
     mappings: list[str] = field(default_factory=list)
 
     def look(self) -> None:
-        """Once."""
         self.looks += 1
         self.inodes |= self.find_inodes()
         for inode, info in bufinfo().items():
@@ -77,15 +75,6 @@ class Watch:
         finally:
             stop.set()
             thread.join()
-
-
-def write_control(path: Path, text: str, *, append: bool = False) -> None:
-    """Write a control file of tracefs. ``open()`` with 'w' truncates, which clears the buffer, and with 'a' it seeks, which fails."""
-    fd = os.open(path, os.O_WRONLY | (os.O_APPEND if append else 0))
-    try:
-        os.write(fd, text.encode())
-    finally:
-        os.close(fd)
 
 
 @contextmanager

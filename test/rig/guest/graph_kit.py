@@ -14,6 +14,7 @@ from typing import Any
 
 import rclpy
 from rclpy.parameter import Parameter
+from waiting import eventually
 
 from zc_perception.errors import CameraLostError
 from zc_perception.nodes.inference import InferenceNode
@@ -21,7 +22,6 @@ from zc_perception.nodes.perception import PerceptionGraph
 from zc_perception.nodes.process import NodeGroup
 
 from .graph_variants import Variant
-from .harness import wait
 
 TEST = Path(__file__).resolve().parents[2]
 MODEL = str(TEST / 'rig' / 'models' / 'virtual_metis.yaml')
@@ -74,7 +74,7 @@ class RunningGraph:
 
     def start(self, readers: int = 0) -> None:
         """Start the nodes when so many read the detections."""
-        wait(lambda: self.graph.inference.detection_readers() >= readers, 20)
+        eventually(lambda: self.graph.inference.detection_readers() >= readers, 20)
         self._group.start()
 
     def add_node(self, node: Any) -> None:
@@ -102,7 +102,7 @@ class RunningGraph:
         try:
             self.add_node(node)
             node.start()
-            assert wait(lambda: node.processed > 3, 60), 'the second node got no frame'
+            assert eventually(lambda: node.processed > 3, 60), 'the second node got no frame'
             yield
         finally:
             node.stop()

@@ -10,6 +10,7 @@ Writes, for each, into ``$RIG_OUT/VARIANT``: ``figures.json``, ``frames.json`` (
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import sys
@@ -22,16 +23,54 @@ from typing import Any
 TEST = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(TEST), str(TEST.parent)]
 
+from waiting import eventually  # noqa: E402
+
 from rig.guest.evidence import Watch, event_counts, inodes_of, recording, trace_text  # noqa: E402
-from rig.guest.frame_checker import FrameChecker  # noqa: E402
 from rig.guest.graph_kit import PlainSubscriber, RunningGraph, ros, thread_seconds  # noqa: E402
 from rig.guest.graph_variants import VARIANTS, Variant  # noqa: E402
-from rig.guest.harness import wait  # noqa: E402
-from rig.guest.kernel_api import bufinfo, live  # noqa: E402
+from rig.guest.kernel_api import bufinfo, fence_info, live  # noqa: E402
+from rig.guest.package_kit import kernel_crcs  # noqa: E402
 from rig.guest.verifier import Verifier  # noqa: E402
+from rig.virtual_result import VirtualResult  # noqa: E402
+from zc_perception.detection.detections import Detections  # noqa: E402
+from zc_perception.npu.axl.accelerator import AxlJob  # noqa: E402
+from zc_perception.npu.scheduler import InFlight  # noqa: E402
 
 PERIOD_S = 1.5
 _Streamed = tuple[Watch, dict[str, float], 'Verifier | None']
+
+
+class FrameChecker:
+    """An observer of the inference node: the frame is still leased then, so that the camera can't be writing it.
+
+    What the buffer holds is read by the kernel, past the device's IOMMU and without any mapping by a process.
+    """
+
+    def __init__(self) -> None:
+        self.frames: list[dict[str, Any]] = []
+
+    def observe(self, entry: InFlight, found: Detections) -> None:
+        data, job = entry.frame.data, entry.job
+        assert isinstance(job, AxlJob)
+        result = VirtualResult.of_job(job, ctypes.sizeof(VirtualResult))
+        fence = fence_info(job.fence.fileno())
+        self.frames.append(
+            {
+                'sequence': data.sequence,
+                'stamp_ns': data.header.stamp_ns,
+                'inodes': [buffer.identity.inode for buffer in data.buffers],
+                'strides': [plane.stride for plane in data.planes],
+                'rows': [plane.size // plane.stride for plane in data.planes],
+                'device_crc': result.crcs(),
+                'content_crc': kernel_crcs(entry.frame),
+                'device_boxes': result.num_boxes,
+                'published_boxes': len(found),
+                'fence_status': fence.status,
+                'fence_latency_ms': (fence.timestamp_ns - entry.received_ns) / 1e6,
+                'captured_ns': data.captured_ns,
+                'fence_ns': fence.timestamp_ns,
+            }
+        )
 
 
 def _patience(frames: int) -> float:
@@ -43,10 +82,10 @@ def _stream(running: RunningGraph, checker: FrameChecker, verify: Callable[[], V
     watch = Watch(running.inodes)
     before = thread_seconds()
     running.start(readers=1)
-    wait(lambda: len(checker.frames) > 3 or bool(running.problems), _patience(0))
+    eventually(lambda: len(checker.frames) > 3 or bool(running.problems), _patience(0))
     verifier = None if verify is None else verify()
     with watch.running(PERIOD_S):
-        wait(
+        eventually(
             lambda: (len(checker.frames) >= wanted and (verifier is None or verifier.measured)) or bool(running.problems),
             _patience(wanted),
         )
@@ -92,16 +131,13 @@ def run_variant(name: str, variant: Variant, wanted: int, verified: int, options
     began = time.monotonic()
     checker = FrameChecker()
     verify = partial(Verifier, out / name, ['--pid', str(os.getpid()), '--frames', str(verified), *options])
-    try:
-        with recording():
-            with ros() as context, RunningGraph(context, variant) as running:
-                running.graph.inference.observers.append(checker.observe)
-                watch, cpu, verifier = _stream(running, checker, verify if verified else None, wanted)
-                nodes = running.figures()
-            nodes['processed'] = running.graph.inference.processed
-            trace = trace_text()
-    finally:
-        checker.close()
+    with recording():
+        with ros() as context, RunningGraph(context, variant) as running:
+            running.graph.inference.observers.append(checker.observe)
+            watch, cpu, verifier = _stream(running, checker, verify if verified else None, wanted)
+            nodes = running.figures()
+        nodes['processed'] = running.graph.inference.processed
+        trace = trace_text()
     verdict = {} if verifier is None else verifier.result()
     (out / name).mkdir(exist_ok=True)
     (out / name / 'kernel.trace').write_text(trace)

@@ -8,19 +8,22 @@ import struct
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import wraps
 from typing import Any
+
+from camera.camera_options import camera_options
+from waiting import until
 
 from zc_perception.camera.gstreamer.camera import GStreamerCamera
 from zc_perception.errors import CameraError, CameraLostError
 from zc_perception.frame import Frame
-from zc_perception.memory.heaps import open_heap
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.negotiation.agreement import agree
 from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.pixel.modifier import LINEAR
 
 from .camera_kit import PATIENCE_S, next_frame
-from .harness import Registry, equal, eventually
+from .harness import check_each, equal
 from .kernel_api import bufinfo
 from .package_kit import accelerator, device_crcs, kernel_crcs, refused
 
@@ -33,21 +36,22 @@ _S_CTRL = 0xC008561C
 _opened = [0]
 
 
-def _checked(function: Callable[[str], None], variant: str) -> None:
-    before, opened = set(_foreign()), _opened[0]
-    try:
-        function(variant)
-    finally:
-        left = {number: what for number, what in _foreign().items() if number not in before}
-        for number in left:
-            os.close(number)
-    # v4l2src of 1.22 and 1.24 never frees a pool that has streamed: a descriptor of the device and two pairs of sockets each time.
-    pools = sum(what.startswith('/dev/video') for what in left.values())
-    assert pools <= _opened[0] - opened and len(left) <= 5 * pools, left
+def _but_for_pools(function: Callable[[str], None]) -> Callable[[str], None]:
+    """v4l2src of 1.22 and 1.24 never frees a pool that has streamed: a descriptor of the device and two pairs of sockets each time."""
 
+    @wraps(function)
+    def checked(variant: str) -> None:
+        before, opened = set(_foreign()), _opened[0]
+        try:
+            function(variant)
+        finally:
+            left = {number: what for number, what in _foreign().items() if number not in before}
+            for number in left:
+                os.close(number)
+        pools = sum(what.startswith('/dev/video') for what in left.values())
+        assert pools <= _opened[0] - opened and len(left) <= 5 * pools, left
 
-_registry = Registry(_checked)
-CHECKS, check_each = _registry.checks, _registry.check_each
+    return checked
 
 
 def _foreign() -> dict[int, str]:
@@ -66,11 +70,8 @@ def warm_up() -> None:
 
 
 def _open(pipeline: str, ledger: CopyLedger, **options: Any) -> GStreamerCamera:
-    def heap() -> Any:
-        return open_heap('dma_heap/system')[0]
-
     _opened[0] += 1
-    return GStreamerCamera(pipeline, frame_id='cam', now_ns=time.time_ns, ledger=ledger, open_heap=heap, **options)
+    return GStreamerCamera(camera_options(pipeline=pipeline, ledger=ledger, heap='dma_heap/system', **options))
 
 
 @contextmanager
@@ -89,6 +90,7 @@ def _streaming(pipeline: str, slots: int = 6, **options: Any) -> Iterator[tuple[
 @check_each(
     'single io-mode=dmabuf', 'multi io-mode=dmabuf', 'single_dma io-mode=dmabuf', 'multi_dma io-mode=dmabuf', 'single', 'multi',
 )  # fmt: skip
+@_but_for_pools
 def frames_of_v4l2src_are_the_drivers_own_buffers(variant: str) -> None:
     name, _, option = variant.partition(' ')
     before = set(bufinfo())
@@ -115,10 +117,11 @@ def frames_of_v4l2src_are_the_drivers_own_buffers(variant: str) -> None:
         equal(descriptors, 2 if name.startswith('multi') else 1, 'descriptors of a frame')
         equal(len(used), len(uids) * descriptors, 'buffers')
     del frame
-    eventually(lambda: set(bufinfo()) <= before, 'the buffers go')
+    until(lambda: set(bufinfo()) <= before, 'the buffers go')
 
 
 @check_each('single', 'multi')
+@_but_for_pools
 def rows_that_the_driver_pads_are_no_reason_to_copy(name: str) -> None:
     """1366 pixels: neither GStreamer's own stride nor vivid's may decide whether a frame is copied."""
     with _streaming(f'v4l2src device={DEVICES[name]} io-mode=dmabuf ! video/x-raw,format=NV12,width=1280,height=720') as (camera, ledger):
@@ -135,6 +138,7 @@ def rows_that_the_driver_pads_are_no_reason_to_copy(name: str) -> None:
     'multi ! videoscale',
     'multi ! identity drop-allocation=true',
 )
+@_but_for_pools
 def a_copying_pipeline_is_reported_as_such(variant: str) -> None:
     name, _, rest = variant.partition(' ')
     source, _, element = rest.partition('!')
@@ -160,8 +164,9 @@ def a_copying_pipeline_is_reported_as_such(variant: str) -> None:
 
 
 @check_each('single', 'multi')
+@_but_for_pools
 def consumers_that_hold_everything_get_nothing_copied_in_silence(name: str) -> None:
-    with _streaming(f'v4l2src device={DEVICES[name]} io-mode=dmabuf ! {NV12}', slots=4, buffers=4) as (camera, ledger):
+    with _streaming(f'v4l2src device={DEVICES[name]} io-mode=dmabuf ! {NV12}', slots=4, pipeline_buffers=4) as (camera, ledger):
         held: list[Frame] = []
         end = time.monotonic() + 6.0
         while time.monotonic() < end and not camera.statistics().dropped:
@@ -178,6 +183,7 @@ def consumers_that_hold_everything_get_nothing_copied_in_silence(name: str) -> N
 
 
 @check_each('single', 'multi')
+@_but_for_pools
 def an_unplugged_camera_is_lost(name: str) -> None:
     """vivid's own control takes the node away; it comes back when everybody has closed it."""
     with refused(CameraLostError, DEVICES[name]), _streaming(f'v4l2src device={DEVICES[name]} io-mode=dmabuf ! {NV12}') as (camera, _):

@@ -6,64 +6,57 @@ import errno
 import gc
 import json
 import os
+import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from waiting import eventually
+
 from .kernel_api import TRACING, NotHere, bufinfo, live
 
 Check = Callable[[], None]
+CheckOfVariant = Callable[[str], None]
 
+#: Of all modules that were imported, by ``MODULE: TITLE`` and, of a check that runs once for each of several variants, ``[VARIANT]``.
 CHECKS: dict[str, Check] = {}
+#: Those that the short form leaves out.
+LONG_CHECKS: set[str] = set()
 #: What the outcome of a check begins with that raised :class:`NotHere`: it has neither passed nor failed.
 NOT_HERE = 'not here: '
 #: What a guest without ROS does not have.
 _OF_ROS = ('rclpy', 'sensor_msgs')
 
 
+def _name(function: Callable[..., None]) -> str:
+    return f'{function.__module__.rpartition(".")[2]}: {function.__name__.replace("_", " ")}'
+
+
 def check(function: Check) -> Check:
-    """Register a check under its module's and its own name."""
-    name = f'{function.__module__.rpartition("check_")[2]}: {title(function)}'
-    CHECKS[name] = function
+    CHECKS[_name(function)] = function
     return function
 
 
-def title(function: Callable[..., None]) -> str:
-    """A check's name, in words."""
-    return function.__name__.replace('_', ' ')
+def long_check(function: Check) -> Check:
+    """Register a check that only the long form runs: the short one has the same at another level."""
+    LONG_CHECKS.add(_name(function))
+    return check(function)
 
 
-CheckOfVariant = Callable[[str], None]
+def check_each(*variants: str, long: Sequence[str] = ()) -> Callable[[CheckOfVariant], CheckOfVariant]:
+    """Register a check once for each variant, which is its argument; the long form has more variants."""
 
-
-class Registry:
-    """The checks of one script, by name.
-
-    :param run: runs a check for one of its variants.
-    """
-
-    def __init__(self, run: Callable[[CheckOfVariant, str], None] = lambda function, variant: function(variant)) -> None:
-        self.checks: dict[str, Check] = {}
-        self._run = run
-
-    def check(self, function: Check) -> Check:
-        """Register under its own name."""
-        self.checks[title(function)] = function
+    def register(function: CheckOfVariant) -> CheckOfVariant:
+        names = {variant: f'{_name(function)} [{variant}]' for variant in (*variants, *long)}
+        CHECKS.update({name: partial(function, variant) for variant, name in names.items()})
+        LONG_CHECKS.update(names[variant] for variant in long)
         return function
 
-    def check_each(self, *variants: str) -> Callable[[CheckOfVariant], CheckOfVariant]:
-        """Register once for each variant, which is its argument."""
-
-        def register(function: CheckOfVariant) -> CheckOfVariant:
-            for variant in variants:
-                self.checks[f'{title(function)} [{variant}]'] = partial(self._run, function, variant)
-            return function
-
-        return register
+    return register
 
 
 @contextmanager
@@ -81,52 +74,47 @@ def raises(*numbers: int) -> Iterator[None]:
 
 
 def equal(got: object, expected: object, what: str = 'value') -> None:
-    """Expect equality."""
     if got != expected:
         raise AssertionError(f'{what}: expected {expected!r}, got {got!r}')
 
 
-def eventually(condition: Callable[[], bool], what: str, timeout_s: float = 5.0) -> None:
-    """Expect something to become true soon: a worker tidies up after it has signalled."""
-    deadline = time.monotonic() + timeout_s
-    while not condition():
-        if time.monotonic() > deadline:
-            raise AssertionError(f'not within {timeout_s} s: {what}')
-        time.sleep(0.002)
-
-
-def wait(condition: Callable[[], bool], seconds: float) -> bool:
-    """Until the condition holds; whether it does."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
-    return True
-
-
 def settles(look: Callable[[], object], expected: object, what: str) -> None:
     """Expect equality soon."""
-    try:
-        eventually(lambda: look() == expected, what)
-    except AssertionError:
+    if not eventually(lambda: look() == expected, 5.0):
         equal(look(), expected, what)
+
+
+def together(workers: Sequence[Callable[[], None]], seconds: float = 60.0) -> None:
+    """Run the workers in threads and raise what one of them raised; one that doesn't end is dead-locked."""
+    errors: list[BaseException] = []
+
+    def guarded(worker: Callable[[], None]) -> None:
+        try:
+            worker()
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(worker,), daemon=True) for worker in workers]
+    for thread in threads:
+        thread.start()
+    deadline = time.monotonic() + seconds
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))
+        assert not thread.is_alive(), f'a thread did not end within {seconds} s'
+    if errors:
+        raise errors[0]
+
+
+def at_rest() -> dict[str, int]:
+    """What the device still holds when everybody had time to let go: a worker tidies up after it has signalled."""
+    gc.collect()
+    eventually(lambda: not any(live().values()), 10.0)
+    return live()
 
 
 def expect_nothing_left() -> None:
     """Expect that the device holds nothing any more."""
-    gc.collect()
-    try:
-        eventually(lambda: not any(live().values()), 'the device lets go of everything')
-    except AssertionError as error:
-        raise AssertionError(f'{error}; it still holds {live()}') from None
-
-
-def at_rest() -> dict[str, int]:
-    """What the device still holds when everybody had time to let go."""
-    gc.collect()
-    wait(lambda: not any(live().values()), 10)
-    return live()
+    equal({what: count for what, count in at_rest().items() if count}, {}, 'what the device holds')
 
 
 def left_behind() -> dict[str, Any]:

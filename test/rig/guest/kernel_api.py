@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
+from typing import TypeVar
 
 TRACING = Path('/sys/kernel/tracing')
 DEBUGFS = Path('/sys/kernel/debug')
@@ -35,33 +35,39 @@ SYNC_READ, SYNC_WRITE, SYNC_END = 1, 2, 4
 
 #: System calls that Python has no function for, or whose numbers ``/proc/PID/syscall`` shows.
 SYSCALLS = {
-    'x86_64': {'select': 23, 'exit': 60, 'delete_module': 176, 'pselect6': 270, 'finit_module': 313, 'userfaultfd': 323},
-    'aarch64': {'pselect6': 72, 'exit': 93, 'delete_module': 106, 'finit_module': 273, 'userfaultfd': 282},
-}[os.uname().machine]
+    'x86_64': {
+        'select': 23, 'exit': 60, 'delete_module': 176, 'clock_nanosleep': 230, 'pselect6': 270, 'finit_module': 313, 'userfaultfd': 323,
+    },
+    'aarch64': {'pselect6': 72, 'exit': 93, 'delete_module': 106, 'clock_nanosleep': 115, 'finit_module': 273, 'userfaultfd': 282},
+}[os.uname().machine]  # fmt: skip
 
 libc = ctypes.CDLL(None, use_errno=True)
+_C = TypeVar('_C', bound='Closing')
 
 
-class Buffer:
+class Closing:
+    """Closed at the end of a ``with``."""
+
+    def __enter__(self: _C) -> _C:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        raise NotImplementedError
+
+
+class Buffer(Closing):
     """A dma-buf: its fd, mapped on first use; closed at the end of a ``with``."""
 
     def __init__(self, fd: int) -> None:
-        """Own `fd`."""
         self.fd = fd
         self.size = os.lseek(fd, 0, os.SEEK_END)
         self.inode = os.fstat(fd).st_ino
         self._memory: mmap.mmap | None = None
 
-    def __enter__(self) -> Buffer:
-        """Return itself."""
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Close it."""
-        self.close()
-
     def close(self) -> None:
-        """Unmap and close."""
         if self._memory is not None:
             self._memory.close()
             self._memory = None
@@ -218,10 +224,11 @@ class BufInfo:
 
     size: int
     exporter: str
+    name: str = ''
     attached: list[str] = field(default_factory=list)
 
 
-_OBJECT = re.compile(r'^(\d{8,})\t[0-9a-f]{8}\t[0-9a-f]{8}\t[0-9a-f]{8}\t(\S+)\t(\d{8,})\t')
+_OBJECT = re.compile(r'^(\d{8,})\t[0-9a-f]{8}\t[0-9a-f]{8}\t[0-9a-f]{8}\t(\S+)\t(\d{8,})\t(.*)')
 
 
 def bufinfo() -> dict[int, BufInfo]:
@@ -232,7 +239,7 @@ def bufinfo() -> dict[int, BufInfo]:
     for line in (DEBUGFS / 'dma_buf/bufinfo').read_text(errors='replace').splitlines():
         match = _OBJECT.match(line)
         if match:
-            current = found[int(match[3])] = BufInfo(int(match[1]), match[2])
+            current = found[int(match[3])] = BufInfo(int(match[1]), match[2], match[4].strip())
         elif line.strip() == 'Attached Devices:':
             attached = True
             continue
@@ -264,11 +271,10 @@ def parameters(**values: int) -> Iterator[None]:
 _UFFD_API, _UFFD_REGISTER, _UFFD_COPY = 0xC018AA3F, 0xC020AA00, 0xC028AA03
 
 
-class LatePage:
+class LatePage(Closing):
     """A page of memory that is not there before `fill`: the kernel waits for it in the middle of a copy (userfaultfd(2))."""
 
     def __init__(self) -> None:
-        """Map it."""
         self._memory = mmap.mmap(-1, mmap.PAGESIZE)
         self._anchor = ctypes.c_char.from_buffer(self._memory)
         self.address = ctypes.addressof(self._anchor)
@@ -289,26 +295,23 @@ class LatePage:
         content = ctypes.create_string_buffer(data, mmap.PAGESIZE)
         fcntl.ioctl(self._fd, _UFFD_COPY, bytearray(struct.pack('QQQQq', self.address, ctypes.addressof(content), mmap.PAGESIZE, 0, 0)))
 
-    def __enter__(self) -> LatePage:
-        """Return itself."""
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Close it; whoever still waits gets zeros."""
+    def close(self) -> None:
+        """Whoever still waits gets zeros."""
         os.close(self._fd)
         del self._anchor
         self._memory.close()
 
 
 _PCI = Path('/sys/bus/pci')
-_CARD = '0000:01:00.0'
+#: The card, as the kernel lists who is attached to a buffer.
+NPU = '0000:01:00.0'
 _DRIVER = _PCI / 'drivers' / 'metis'
 
 
 @contextmanager
 def pulled() -> Iterator[None]:
     """Pull the card out of its slot for a while, as the kernel sees it."""
-    (_PCI / 'devices' / _CARD / 'remove').write_text('1')
+    (_PCI / 'devices' / NPU / 'remove').write_text('1')
     try:
         yield
     finally:
@@ -324,17 +327,17 @@ def replug() -> None:
 @contextmanager
 def unbound() -> Iterator[None]:
     """Take the card from its driver for a while."""
-    (_DRIVER / 'unbind').write_text(_CARD)
+    (_DRIVER / 'unbind').write_text(NPU)
     try:
         yield
     finally:
-        (_DRIVER / 'bind').write_text(_CARD)
+        (_DRIVER / 'bind').write_text(NPU)
 
 
 @contextmanager
 def identity() -> Iterator[None]:
     """Let the IOMMU pass the card's addresses through for a while, as if there were none."""
-    kind = _PCI / 'devices' / _CARD / 'iommu_group' / 'type'
+    kind = _PCI / 'devices' / NPU / 'iommu_group' / 'type'
     with unbound():
         kind.write_text('identity')
     try:
@@ -342,6 +345,15 @@ def identity() -> Iterator[None]:
     finally:
         with unbound():
             kind.write_text('auto')
+
+
+def write_control(path: Path, text: str, *, append: bool = False) -> None:
+    """Write a control file of tracefs. ``open()`` with 'w' truncates, which clears the buffer, and with 'a' it seeks, which fails."""
+    fd = os.open(path, os.O_WRONLY | (os.O_APPEND if append else 0))
+    try:
+        os.write(fd, text.encode())
+    finally:
+        os.close(fd)
 
 
 def use_one_cpu() -> None:

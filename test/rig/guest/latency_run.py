@@ -23,11 +23,12 @@ TEST = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(TEST), str(TEST.parent)]
 
 from rclpy.parameter import Parameter  # noqa: E402
+from waiting import eventually  # noqa: E402
 
 from rig.guest.evidence import recording, trace_text, write_control  # noqa: E402
-from rig.guest.graph_kit import RunningGraph, ros, wait  # noqa: E402
+from rig.guest.graph_kit import RunningGraph, ros  # noqa: E402
 from rig.guest.graph_variants import PLAIN, VIVID_START_OF_EXPOSURE, Variant  # noqa: E402
-from rig.guest.kernel_api import TRACING  # noqa: E402
+from rig.guest.kernel_api import TRACING, fence_info  # noqa: E402
 from zc_perception.detection.detections import Detections  # noqa: E402
 from zc_perception.npu.axl.accelerator import AxlJob  # noqa: E402
 from zc_perception.npu.scheduler import InFlight  # noqa: E402
@@ -47,6 +48,11 @@ _BUSY = ((sys.executable, '-c', 'while True: pass'), ('dd', 'if=/dev/zero', 'of=
 #: The driver has finished a buffer, and who dequeues it gets this time stamp.
 _BUFFER_EVENTS = ('vb2/vb2_buf_done', 'v4l2/v4l2_dqbuf')
 _BUFFER = re.compile(r'\s(\d+)\.(\d{6}): (vb2_buf_done|v4l2_dqbuf): .*?\bindex = (\d+),.*\btimestamp = (\d+)')
+
+
+def _rarely() -> None:
+    """Who waits takes next to nothing of the CPU."""
+    time.sleep(0.05)
 
 
 @contextmanager
@@ -84,7 +90,7 @@ class Stopwatch:
         """Note when it was captured, submitted, ready and published."""
         now_ns = time.monotonic_ns()
         assert isinstance(entry.job, AxlJob)
-        self.frames.append((entry.frame.data.captured_ns, entry.submitted_ns, entry.job.fence.info().timestamp_ns, now_ns))
+        self.frames.append((entry.frame.data.captured_ns, entry.submitted_ns, fence_info(entry.job.fence.fileno()).timestamp_ns, now_ns))
 
 
 def set_priority(running: RunningGraph, priority: int) -> None:
@@ -110,10 +116,10 @@ def series(running: RunningGraph, stopwatch: Stopwatch, priority: int, wanted: i
     set_priority(running, priority)
     with busy():
         begin = len(stopwatch.frames) + _SETTLING
-        wait(lambda: len(stopwatch.frames) >= begin, _PATIENCE_S)
+        eventually(lambda: len(stopwatch.frames) >= begin, _PATIENCE_S, _rarely)
         with recording():
             begin = len(stopwatch.frames)
-            wait(lambda: len(stopwatch.frames) >= begin + wanted + _MARGIN or bool(running.problems), _PATIENCE_S)
+            eventually(lambda: len(stopwatch.frames) >= begin + wanted + _MARGIN or bool(running.problems), _PATIENCE_S, _rarely)
             frames, done = stopwatch.frames[begin:], done_us(trace_text())
     assert not running.problems, running.problems
     known = [(done[captured // 1000] * 1000, *times) for captured, *times in frames if captured // 1000 in done][:wanted]
@@ -134,7 +140,7 @@ def main() -> int:
     with ros() as context, RunningGraph(context, Variant(wanted, True, _CAPTURE, keep_all=False)) as running:
         running.graph.inference.observers.append(stopwatch.observe)
         running.start()
-        assert wait(lambda: len(stopwatch.frames) > _SETTLING, _PATIENCE_S), running.figures()
+        assert eventually(lambda: len(stopwatch.frames) > _SETTLING, _PATIENCE_S, _rarely), running.figures()
         raise_the_camera()
         for priority in PRIORITIES:
             began = time.monotonic()

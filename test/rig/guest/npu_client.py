@@ -6,16 +6,16 @@ import ctypes
 import fcntl
 import os
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from zc_perception.npu.axl import abi
 
-from ..virtual_result import FORMATS, PlanePixels, VirtualResult, expected_boxes, expected_crcs, fourcc
-from .kernel_api import Buffer, FenceInfo, fence_info, heap_buffer, libc, wait_fence
+from ..virtual_result import FORMATS, PlanePixels, VirtualResult, expected_crcs, fourcc
+from .kernel_api import Buffer, Closing, FenceInfo, fence_info, heap_buffer, libc, wait_fence
 
 _S = TypeVar('_S', bound=ctypes.LittleEndianStructure)
 
@@ -48,20 +48,11 @@ def device_path() -> str:
     return str(path)
 
 
-class Npu:
+class Npu(Closing):
     """One open file of the device."""
 
     def __init__(self) -> None:
-        """Open it."""
         self.fd = os.open(device_path(), os.O_RDWR | os.O_CLOEXEC)
-
-    def __enter__(self) -> Npu:
-        """Return itself."""
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Close it."""
-        self.close()
 
     def close(self) -> None:
         """Close the file: its imports and jobs end."""
@@ -144,7 +135,7 @@ class Plane:
 
 
 @dataclass
-class Image:
+class Image(Closing):
     """An image in buffers, with the layout to import it by."""
 
     format_name: str
@@ -171,42 +162,19 @@ class Image:
         """Return the CRCs that the device must find."""
         return expected_crcs(self.format_name, self.width, self.height, [plane.pixels() for plane in self.planes])
 
-    def boxes(self) -> list[tuple[int, ...]]:
-        """Return the boxes that the device must find."""
-        return expected_boxes(self.format_name, self.width, self.height, self.planes[0].pixels())
-
     def buffers(self) -> list[Buffer]:
         """Return the distinct buffers."""
         return list({plane.buffer.inode: plane.buffer for plane in self.planes}.values())
 
     def fill(self, seed: int) -> None:
-        """Fill with a scene of bright and dark blocks under noise, padding with noise as well."""
+        """Fill with noise, padding as well."""
         chance = random.Random(seed)
         for buffer in self.buffers():
             buffer.write(chance.randbytes(buffer.size))
-        first = self.planes[0]
-        shape = FORMATS[self.format_name][0]
-        data = bytearray(first.buffer.read(first.buffer.size))
-        block = shape.row_bytes(16)
-        levels = [[chance.choice((20, 120, 120, 120, 220)) for _ in range(self.width // 16)] for _ in range(self.height // 16)]
-        for y in range(self.height // 16 * 16):
-            start = first.offset + y * first.stride
-            row = b''.join(bytes((level + y % 3,)) * block for level in levels[y // 16])
-            data[start : start + len(row)] = row
-        first.buffer.write(bytes(data))
 
     def close(self) -> None:
-        """Close the buffers."""
         for buffer in self.buffers():
             buffer.close()
-
-    def __enter__(self) -> Image:
-        """Return itself."""
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        """Close the buffers."""
-        self.close()
 
 
 def make_image(
@@ -234,3 +202,10 @@ def make_image(
     image = Image(format_name, width, height, planes)
     image.fill(seed)
     return image
+
+
+@contextmanager
+def scene(format_name: str = 'NV12', width: int = 64, height: int = 48, **options: Any) -> Iterator[tuple[Npu, Image, int, Buffer]]:
+    """An open file of the device, an image, the handle of its import, and a buffer for a result."""
+    with Npu() as npu, make_image(format_name, width, height, **options) as image, heap_buffer(RESULT_SIZE) as result:
+        yield npu, image, npu.import_planes(image.argument()).handle, result

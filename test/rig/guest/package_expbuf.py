@@ -17,18 +17,14 @@ from zc_perception.npu.axl.device import AxlError
 from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.layout import compute_layout
 
-from .check_camera import SIZE, cameras, export, opened
-from .harness import equal, raises
+from .check_camera import EXPORTERS, SIZE, cameras, export, opened
+from .harness import check_each, equal, raises
 from .kernel_api import any_heap, bufinfo, libc
-from .package_kit import refused
-from .package_memory import adopted, death, poke
-from .package_memory_kit import PAGE, RESULT_SIZE, buffers, bufinfo_name, card, check_each, level_crcs, maps_lines, result_crcs, start
+from .package_kit import PAGE, RESULT_SIZE, adopted, buffers, card, level_crcs, maps_lines, refused, result_crcs, start
+from .package_memory import death, poke
 
 LAYOUT = compute_layout(NV12, *SIZE)
 BYTES = SIZE[0] * SIZE[1] * 3 // 2
-
-#: vivid's first device has memory from vmalloc, the second from the DMA API.
-EXPORTERS = {'videobuf2_vmalloc': 0, 'videobuf2_dma_contig': 1}
 
 
 @contextmanager
@@ -51,7 +47,7 @@ def an_exported_buffer_is_adopted(exporter: str) -> None:
         wanted = -(-BYTES // PAGE) * PAGE
         equal((buffer.size, info.size), (wanted, wanted), 'size')
         buffer.set_name('camera 0')
-        equal((buffer.name(), bufinfo_name(buffer.identity.inode)), ('camera 0',) * 2, 'name')
+        equal((buffer.name(), bufinfo()[buffer.identity.inode].name), ('camera 0',) * 2, 'name')
         twin = DmaBuf.from_fd(fd.dup(), expected_size=BYTES)
         equal(twin.identity, buffer.identity, 'identity of a duplicate')
         twin.close()

@@ -14,9 +14,8 @@ from zc_perception.pixel.fourcc import NV12, pixel_format
 from zc_perception.pixel.layout import compute_layout
 from zc_perception.pixel.modifier import LINEAR
 
-from .harness import equal
+from .harness import check_each, equal
 from .package_kit import accelerator, crcs, device_crcs
-from .package_memory_kit import check_each
 
 _SIZE = (336, 240)
 

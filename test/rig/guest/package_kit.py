@@ -1,38 +1,64 @@
-"""What the checks of the package in the guest share: a registry, an opened accelerator, frames of random pixels, CRCs."""
+"""What the checks of the package in the guest share: an opened accelerator, pools and frames, CRCs, probes in the kernel, processes.
+
+The probes see every ``ioctl`` and ``mmap`` of every dma-buf, whoever exports it, and are not of this package.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import fcntl
 import os
+import re
+import signal
+import socket
 import struct
 import time
 import zlib
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from zc_perception.frame import Frame, Header
+from zc_perception.memory.dmabuf import CpuAccess, DmaBuf
+from zc_perception.memory.fence import SyncFile
 from zc_perception.memory.heaps import Heap, open_heap
-from zc_perception.memory.pool import BufferPool
+from zc_perception.memory.owned_fd import OwnedFd
+from zc_perception.memory.pool import BufferPool, Slot
+from zc_perception.npu.accelerator import AcceleratorOptions
+from zc_perception.npu.axl.abi import ImportFlags
 from zc_perception.npu.axl.accelerator import AxlAccelerator
+from zc_perception.npu.axl.device import AxlDevice
 from zc_perception.npu.manifest import load_manifest
+from zc_perception.npu.metis_card import find_cards
 from zc_perception.pixel.colorimetry import BT601_LIMITED
 from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.layout import ImageLayout, PlaneLayout, compute_layout
 
 from ..virtual_result import VirtualResult
-from .harness import Registry
-from .kernel_api import any_heap
+from .harness import equal
+from .kernel_api import HEAP_EXPORTERS, METIS_PARAMETERS, TRACING, Buffer, BufInfo, any_heap, bufinfo, write_control
 
-HERE = Path(__file__).resolve().parent
-MANIFEST = load_manifest(str(HERE.parent / 'models' / 'virtual_metis.yaml'))
-_registry = Registry()
-CHECKS, check = _registry.checks, _registry.check
-RESULT_HEADER = 56
+MANIFEST = load_manifest(str(Path(__file__).resolve().parents[1] / 'models' / 'virtual_metis.yaml'))
+HEAPS = tuple(HEAP_EXPORTERS)
+PAGE = os.sysconf('SC_PAGE_SIZE')
+RESULT_SIZE = 4096
+LONG_US = 30_000_000
+LAYOUTS = {
+    'tight': compute_layout(NV12, 64, 48, stride_align=1, offset_align=1),
+    'padded stride': compute_layout(NV12, 1000, 60, stride_align=1024),
+    'padded height': compute_layout(NV12, 640, 1080 // 4, height_align=16),
+    'offset': replace(
+        compute_layout(NV12, 64, 48), planes=(PlaneLayout(0, 4096, 128, 128 * 48), PlaneLayout(0, 4096 + 128 * 64, 128, 128 * 24))
+    ),
+    'two buffers': compute_layout(NV12, 322, 46, buffer_per_plane=True),
+}
+LAYOUT = LAYOUTS['tight']
+_RESULT_HEADER = 56
 _PROBE_CRC = 0xC0205561
 _PROBE = 'iIIIQII'
 
@@ -50,44 +76,242 @@ def refused(kind: type[Exception], *words: str) -> Iterator[None]:
     raise AssertionError(f'expected {kind.__name__}')
 
 
-@contextmanager
-def accelerator(**options: Any) -> Iterator[AxlAccelerator]:
-    """An opened one with the virtual model."""
-    # A machine that stands still for a second is no reason for the driver to give a job up.
-    opened = AxlAccelerator(**{'timeout_s': 20.0, **options})
+def opened_accelerator(**options: Any) -> AxlAccelerator:
+    """One with the virtual model. A machine that stands still for a second is no reason for the driver to give a job up."""
+    npu = AxlAccelerator(AcceleratorOptions(**{'timeout_s': 20.0, **options}))
+    npu.load(MANIFEST)
+    return npu
+
+
+def accelerator(**options: Any) -> AbstractContextManager[AxlAccelerator]:
+    """The same, closed at the end."""
+    return closing(opened_accelerator(**options))
+
+
+def card() -> AbstractContextManager[AxlDevice]:
+    """An open file of the device."""
+    return closing(AxlDevice(find_cards()[0].path))
+
+
+def start(
+    device: AxlDevice, source: Sequence[DmaBuf], result: DmaBuf, *, layout: ImageLayout = LAYOUT, timeout_us: int = LONG_US
+) -> SyncFile:
+    """Let the device read `source` and write `result`; both stay attached until the fence has signalled."""
+    handle = device.import_planes(layout, source, ImportFlags.TO_DEVICE)
     try:
-        opened.load(MANIFEST)
-        yield opened
+        return device.submit2(handle, result, 1, timeout_us, None)
     finally:
-        opened.close()
+        device.release_import(handle)
 
 
 @contextmanager
-def frames(layout: ImageLayout, heap: Heap | None = None, slots: int = 3) -> Iterator[Callable[[], Frame]]:
-    """Makes frames of random pixels, written through the package's own mapping."""
-    own = heap or open_heap(any_heap())[0]
-    pool = BufferPool(layout, lambda: tuple(own.allocate(layout.buffer_size(i)) for i in range(layout.num_buffers)), slots, name='test')
+def jobs_held() -> Iterator[Callable[[], None]]:
+    """Jobs that are submitted within stay in flight until what this yields is called: no clock decides what a check gets to see."""
+    gate = METIS_PARAMETERS / 'hold'
+
+    def let_go() -> None:
+        gate.write_text('0')
+
+    gate.write_text('1')
+    try:
+        yield let_go
+    finally:
+        let_go()
+
+
+def result_crcs(result: DmaBuf) -> list[int]:
+    """What the device saw when it wrote `result`; zeros if it didn't."""
+    result.begin_cpu_access(CpuAccess.READ)
+    try:
+        return VirtualResult.from_buffer_copy(result.mapping()[: ctypes.sizeof(VirtualResult)]).crcs()
+    finally:
+        result.end_cpu_access(CpuAccess.READ)
+
+
+def level_crcs(level: int, layout: ImageLayout = LAYOUT) -> list[int]:
+    """The CRCs of a frame in which every sample is *level*."""
+    return [zlib.crc32(bytes([level]) * (plane.row_bytes(layout.width) * plane.rows(layout.height))) for plane in layout.format.planes]
+
+
+# What the kernel does with dma-bufs.
+
+_PROBES = (
+    # At its return: the result is known, and the argument still is where the kernel has just read it.
+    'zc/dmabuf_ioctl dma_buf_ioctl%return inode=file->f_inode->i_ino request=cmd:x32 flags=+u0(arg):u32 result=$retval:s64',
+    'zc/dmabuf_mmap dma_buf_mmap_internal inode=file->f_inode->i_ino',
+)
+_SYNC = 0x40086200
+_EVENT = re.compile(r'-(\d+) +\[\d+\].*?: (dmabuf_\w+|sys_close)(?:: \(.*?\))? (.*)$')
+_BAD_CLOSE = TRACING / 'events/syscalls/sys_exit_close'
+
+
+@dataclass(frozen=True)
+class Sync:
+    """A DMA_BUF_IOCTL_SYNC that the kernel did: by which thread, on which buffer, with which flags (1 READ, 2 WRITE, 4 END)."""
+
+    thread: int
+    inode: int
+    flags: int
+
+
+class Recording:
+    """What the probes saw."""
+
+    def __init__(self, text: str) -> None:
+        self._events = [(int(m[1]), m[2], _fields(m[3])) for m in map(_EVENT.search, text.splitlines()) if m]
+
+    def syncs(self, *inodes: int, result: int = 0) -> list[Sync]:
+        """The SYNCs that ended with `result` (0 is success), in order; of these buffers, or of all."""
+        return [
+            Sync(thread, int(f['inode']), int(f['flags']))
+            for thread, name, f in self._events
+            if name == 'dmabuf_ioctl' and int(f['request'], 16) == _SYNC and int(f['result']) == result
+            if not inodes or int(f['inode']) in inodes
+        ]
+
+    def flags(self, *inodes: int) -> list[int]:
+        return [sync.flags for sync in self.syncs(*inodes)]
+
+    def mappings(self, *inodes: int) -> int:
+        """How often one of these buffers was mapped."""
+        return sum(name == 'dmabuf_mmap' and int(f['inode']) in inodes for _, name, f in self._events)
+
+    @property
+    def bad_closes(self) -> int:
+        """How often a descriptor was closed that was not open."""
+        return sum(name == 'sys_close' for _, name, _ in self._events)
+
+
+def _fields(text: str) -> dict[str, str]:
+    return dict(pair.split('=', 1) for pair in text.split() if '=' in pair)
+
+
+def _install_probes() -> None:
+    """Once for all: each change of a probe rewrites the kernel's code, which QEMU's other cores may be running at that moment."""
+    if (TRACING / 'events/zc').exists():
+        return
+    write_control(TRACING / 'tracing_on', '0')
+    write_control(TRACING / 'options/record-cmd', '0')  # see kernel_api.tracing()
+    for probe in _PROBES:
+        try:
+            write_control(TRACING / 'dynamic_events', f'f:{probe}', append=True)
+        except OSError:  # arm64 has no fprobes
+            write_control(TRACING / 'dynamic_events', f'p:{probe}', append=True)
+    write_control(_BAD_CLOSE / 'filter', 'ret < 0')
+    for event in (TRACING / 'events/zc', _BAD_CLOSE):
+        write_control(event / 'enable', '1')
+
+
+@contextmanager
+def recorded() -> Iterator[Callable[[], Recording]]:
+    """Record what happens to dma-bufs, and closes of descriptors that are not open; call what it yields to read it, during or after."""
+    _install_probes()
+    (TRACING / 'trace').write_text('')
+    write_control(TRACING / 'tracing_on', '1')
+    end: list[Recording] = []
+
+    def read() -> Recording:
+        return end[0] if end else Recording((TRACING / 'trace').read_text(errors='replace'))
+
+    try:
+        yield read
+    finally:
+        write_control(TRACING / 'tracing_on', '0')
+        end.append(read())
+
+
+def maps_lines(inode: int, pid: int | str = 'self') -> list[tuple[int, int, str]]:
+    """``(first address, size, permissions)`` of each mapping of a dma-buf or memfd in a process."""
+    found = []
+    for line in Path(f'/proc/{pid}/maps').read_text(errors='replace').splitlines():
+        span, permissions, _, _, number, *name = line.split(maxsplit=5)
+        if int(number) == inode and name and name[0].startswith(('/dmabuf:', '/memfd:')):
+            first, last = (int(end, 16) for end in span.split('-'))
+            found.append((first, last - first, permissions))
+    return found
+
+
+def info_of(buffer: DmaBuf) -> BufInfo:
+    """What debugfs says of a buffer."""
+    return bufinfo()[buffer.identity.inode]
+
+
+# Buffers, slots and frames.
+
+
+@contextmanager
+def buffers(heap: str, *sizes: int) -> Iterator[list[DmaBuf]]:
+    """Buffers of a heap, closed at the end."""
+    made: list[DmaBuf] = []
+    with closing(open_heap(heap)[0]) as opened:
+        try:
+            made += [opened.allocate(size) for size in sizes]
+            yield made
+        finally:
+            for buffer in made:
+                buffer.close()
+
+
+def adopted(raw: Buffer, **options: object) -> DmaBuf:
+    """A buffer that was made without the package, given to it."""
+    fd, raw.fd = OwnedFd(raw.fd), -1
+    return DmaBuf.from_fd(fd, **options)  # type: ignore[arg-type]
+
+
+@contextmanager
+def pool_of(heap: str, layout: ImageLayout, slots: int = 3, **options: Any) -> Iterator[BufferPool]:
+    """A pool on a heap's buffers, closed at the end."""
+    own, _ = open_heap(heap)
+    made = BufferPool(layout, partial(allocate, own, layout), slots, name='camera', **options)
+    with closing(own), closing(made) as pool:
+        yield pool
+
+
+def allocate(heap: Heap, layout: ImageLayout) -> tuple[DmaBuf, ...]:
+    """The buffers of one slot."""
+    return tuple(heap.allocate(layout.buffer_size(i)) for i in range(layout.num_buffers))
+
+
+def publish(pool: BufferPool, slot: Slot | None = None, *, sequence: int = 1, level: int | None = None, **options: Any) -> Frame:
+    """A frame of a free slot, or of *slot*; filled with one value where *level* is given."""
+    slot = slot or pool.acquire()
+    assert slot is not None, f'no free slot: {pool.statistics()}'
+    frame = Frame.publish_slot(
+        pool,
+        slot,
+        header=Header(sequence, 'test'),
+        colorimetry=BT601_LIMITED,
+        sequence=sequence,
+        captured_ns=time.monotonic_ns(),
+        **options,
+    )
+    if level is not None:
+        fill(frame, level)
+    return frame
+
+
+def fill(frame: Frame, level: int) -> None:
+    """Set every sample to *level*."""
+    with frame.map(write=True) as planes:
+        for plane in planes:
+            plane[...] = level
+
+
+@contextmanager
+def frames(layout: ImageLayout, heap: str = '', slots: int = 3) -> Iterator[Callable[[], Frame]]:
+    """Makes frames of random pixels, written through the package's own mapping, with sequences from 1."""
     chance = np.random.default_rng(1)
-    sequence = 0
+    with pool_of(heap or any_heap(), layout, slots) as pool:
+        sequences = iter(range(1, 1_000_000))
 
-    def make() -> Frame:
-        nonlocal sequence
-        slot = pool.acquire()
-        assert slot is not None, pool.statistics()
-        sequence += 1
-        frame = Frame.publish_slot(
-            pool, slot, header=Header(sequence, 'test'), colorimetry=BT601_LIMITED, sequence=sequence, captured_ns=time.monotonic_ns()
-        )
-        with frame.map(write=True) as planes:
-            for plane in planes:
-                plane[:] = chance.integers(0, 256, plane.shape, np.uint8)
-        return frame
+        def make() -> Frame:
+            frame = publish(pool, sequence=next(sequences))
+            with frame.map(write=True) as planes:
+                for plane in planes:
+                    plane[:] = chance.integers(0, 256, plane.shape, np.uint8)
+            return frame
 
-    try:
         yield make
-    finally:
-        pool.close()
-        own.close()
 
 
 def crcs(frame: Frame) -> list[int]:
@@ -117,18 +341,69 @@ def device_crcs(npu: AxlAccelerator, frame: Frame) -> list[int]:
     job = npu.submit(handle, frame)
     try:
         assert job.fence.wait(10.0)
-        return VirtualResult.of_job(job, RESULT_HEADER).crcs()
+        return VirtualResult.of_job(job, _RESULT_HEADER).crcs()
     finally:
         job.close()
         npu.release(handle)
 
 
-LAYOUTS = {
-    'tight': compute_layout(NV12, 64, 48, stride_align=1, offset_align=1),
-    'padded stride': compute_layout(NV12, 1000, 60, stride_align=1024),
-    'padded height': compute_layout(NV12, 640, 1080 // 4, height_align=16),
-    'offset': replace(
-        compute_layout(NV12, 64, 48), planes=(PlaneLayout(0, 4096, 128, 128 * 48), PlaneLayout(0, 4096 + 128 * 64, 128, 128 * 24))
-    ),
-    'two buffers': compute_layout(NV12, 322, 46, buffer_per_plane=True),
-}
+# Processes.
+
+
+class Child:
+    """A forked process, with a socket to it. It ends with its work, or is killed."""
+
+    def __init__(self, work: Callable[[socket.socket], None]) -> None:
+        self.socket, theirs = socket.socketpair()
+        self.pid = os.fork()
+        if self.pid == 0:
+            code = 1
+            try:
+                self.socket.close()
+                work(theirs)
+                code = 0
+            except BaseException as error:
+                os.write(2, f'in the child: {error!r}\n'.encode())
+            finally:
+                os._exit(code)
+        theirs.close()
+        self.socket.settimeout(30.0)
+
+    def send(self, buffer: DmaBuf, note: bytes = b'.') -> None:
+        """Pass a buffer's descriptor."""
+        socket.send_fds(self.socket, [note], [buffer.fileno()])
+
+    def answer(self) -> bytes:
+        """What the child says next."""
+        said = self.socket.recv(4096)
+        assert said, 'the child ended without an answer'
+        return said
+
+    def kill(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+        equal(wait_for(self.pid), -signal.SIGKILL, 'end of the killed child')
+        self.socket.close()
+
+    def join(self) -> None:
+        self.socket.close()
+        equal(wait_for(self.pid), 0, 'exit status of the child')
+
+
+def received(theirs: socket.socket) -> OwnedFd:
+    """In a child: the next descriptor."""
+    _, fds, _, _ = socket.recv_fds(theirs, 64, 1)
+    return OwnedFd(fds[0])
+
+
+def wait_for(pid: int, seconds: float = 60.0) -> int:
+    """The exit status of a child, negative for a signal. One that doesn't end is dead-locked: it is killed, and the check fails."""
+    deadline = time.monotonic() + seconds
+    while True:
+        done, status = os.waitpid(pid, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status)
+        if time.monotonic() > deadline:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            raise AssertionError(f'a child did not end within {seconds} s')
+        time.sleep(0.002)

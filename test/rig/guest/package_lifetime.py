@@ -7,41 +7,23 @@ import gc
 import os
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from long_form import LONG
+from waiting import until
 
 from zc_perception.errors import FrameReleasedError, StaleFrameError
 from zc_perception.frame import Frame
 from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.fence import DeadlineFence, EventFence, SyncFile
-from zc_perception.memory.heaps import open_heap
 from zc_perception.memory.pool import BufferPool, Slot, SlotState
 from zc_perception.memory.reaper import REAPER
 
-from .harness import equal, eventually
+from .harness import check_each, equal, together
 from .kernel_api import any_heap, bufinfo
-from .package_kit import refused
-from .package_memory_kit import (
-    HEAPS,
-    LAYOUT,
-    RESULT_SIZE,
-    Child,
-    buffers,
-    card,
-    check,
-    check_each,
-    jobs_held,
-    pool_of,
-    publish,
-    recorded,
-    start,
-    together,
-    wait_for,
-)
+from .package_kit import HEAPS, LAYOUT, RESULT_SIZE, Child, buffers, card, jobs_held, pool_of, publish, recorded, refused, start, wait_for
 
 THREADS, TURNS, FORKS = (4, 150, 5) if LONG else (4, 60, 2)
 #: What a forked child still has when it ends.
@@ -64,10 +46,7 @@ def _collector_everywhere() -> Iterator[None]:
 
 def _acquired(pool: BufferPool) -> Slot:
     """A slot; what was forgotten before has to come back for that."""
-    deadline = time.monotonic() + 30.0
-    while (slot := pool.acquire()) is None:
-        assert time.monotonic() < deadline, f'forgotten frames did not come back: {pool.statistics()}'
-        gc.collect()
+    slot: Slot = until(pool.acquire, lambda: f'forgotten frames come back: {pool.statistics()}', pause=gc.collect)
     return slot
 
 
@@ -109,25 +88,6 @@ def thousands_of_forgotten_things_are_taken_back(heap: str) -> None:
         equal(recording().bad_closes, 0, 'closes of descriptors that were not open')
 
 
-@check_each(*HEAPS)
-def forgotten_buffers_of_a_heap_are_given_back(heap: str) -> None:
-    own, _ = open_heap(heap)
-    before = set(bufinfo())
-
-    def worker() -> None:
-        for turn in range(60):
-            buffer = own.allocate(4096)
-            knot: list[Any] = [buffer, buffer.mapping() if turn % 2 else None]
-            knot.append(knot)
-
-    with recorded() as recording, _collector_everywhere():
-        together([worker] * THREADS)
-        gc.collect()
-        equal(set(bufinfo()), before, 'dma-bufs that are left')
-        equal(recording().bad_closes, 0, 'closes of descriptors that were not open')
-    own.close()
-
-
 # Closed pools, which nobody calls any more.
 
 
@@ -148,44 +108,11 @@ def a_closed_pool_ends_by_itself_when_device_and_consumer_are_done(heap: str) ->
         let_go()
         assert job.wait(20.0)
         job.close()
-        eventually(lambda: set(inodes) & set(bufinfo()) == {inodes[0]}, 'the buffers go that the device and the collector had')
+        until(lambda: set(inodes) & set(bufinfo()) == {inodes[0]}, 'the buffers go that the device and the collector had')
         held.release()
         del held
-        eventually(lambda: not set(inodes) & set(bufinfo()), 'the last buffer goes')
-        eventually(lambda: not REAPER.running, 'nothing looks after the pool any more')
-
-
-@check
-def a_child_forked_beside_a_closed_pool_has_closed_pools_of_its_own() -> None:
-    """The thread that finishes them is not there in the child, and its lock may be held for ever."""
-
-    def child() -> None:
-        with pool_of('udmabuf', LAYOUT, slots=1) as own:
-            frame = publish(own, level=4)
-            inode = frame.data.buffers[0].identity.inode
-        del own, frame  # forgotten: somebody has to take it back
-        gc.collect()
-        eventually(lambda: inode not in bufinfo(), 'the buffer goes in the child')
-
-    with pool_of(any_heap(), LAYOUT, slots=1) as pool:
-        held = publish(pool, level=5)
-    assert REAPER.running
-    for _ in range(3):
-        pid = os.fork()
-        if pid == 0:
-            code = 1
-            try:
-                child()
-                code = 0
-            except BaseException as error:
-                os.write(2, f'in the forked child: {error!r}\n'.encode())
-            finally:
-                os._exit(code)
-        equal(wait_for(pid), 0, 'exit status of the child')
-    with held.map() as planes:
-        equal(int(planes[0].min()), 5, 'pixels of the held frame')
-    held.release()
-    eventually(lambda: not REAPER.running, 'nothing looks after the pool any more')
+        until(lambda: not set(inodes) & set(bufinfo()), 'the last buffer goes')
+        until(lambda: not REAPER.running, 'nothing looks after the pool any more')
 
 
 # Forks.
@@ -255,7 +182,7 @@ def a_fork_in_the_middle_takes_nothing_and_does_not_hang(end: str) -> None:
                         gc.set_threshold(0)
                         _ENDS[end](held)
                     equal(wait_for(pid), 0, 'exit status of the child')
-                    eventually(lambda before=before: sum(turns) > before + 3, 'the threads go on', 30.0)  # type: ignore[misc]
+                    until(lambda before=before: sum(turns) > before + 3, 'the threads go on', 30.0)  # type: ignore[misc]
             finally:
                 stop.set()
 
@@ -286,4 +213,4 @@ def a_process_killed_in_the_middle_leaves_nothing(heap: str) -> None:
     equal(child.answer(), b'busy', 'the child')
     assert len(set(bufinfo()) - before) >= 7, 'the child has no buffers'
     child.kill()
-    eventually(lambda: set(bufinfo()) == before, 'its buffers go')
+    until(lambda: set(bufinfo()) == before, 'its buffers go')

@@ -8,42 +8,30 @@ import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
+from waiting import until
+
 from zc_perception.link.shared_memory.client import SharedMemoryClient
-from zc_perception.link.shared_memory.protocol import MEMORY_DMABUF, MEMORY_MEMFD, RefusalCode, RefusedError
-from zc_perception.link.shared_memory.requirements import Requirements
 from zc_perception.memory.dmabuf import BufferKind
 from zc_perception.memory.pool import Slot
 
-from .harness import equal, eventually
-from .kernel_api import METIS_PARAMETERS, any_heap, heaps_there, parameters
-from .package_link_kit import (
-    CAMERAS,
+from .camera_kit import next_frame
+from .check_camera import EXPORTERS
+from .harness import check, check_each, equal
+from .kernel_api import METIS_PARAMETERS, any_heap, parameters
+from .link_kit import (
     FRAMES_READ,
+    PATIENCE_S,
+    Consumer,
     ConsumerProcess,
     FakeProducer,
+    Remote,
     c_program,
     camera_of,
-    captured,
     free_slot,
-    kernel_crcs,
+    open_fds,
     served,
 )
-from .package_link_processes import PATIENCE_S, Consumer, Remote, next_frame, open_fds
-from .package_memory_kit import (
-    HEAPS,
-    LAYOUT,
-    buffers,
-    card,
-    check,
-    check_each,
-    info_of,
-    jobs_held,
-    maps_lines,
-    pool_of,
-    publish,
-    recorded,
-    start,
-)
+from .package_kit import HEAPS, LAYOUT, buffers, card, info_of, jobs_held, kernel_crcs, maps_lines, pool_of, publish, recorded, start
 
 SLOTS, FRAMES, CAMERA_FRAMES = 4, 300, 120
 READ, END = 1, 4
@@ -52,9 +40,10 @@ READ, END = 1, 4
 # The same memory.
 
 
-@check_each(*HEAPS)
-def another_process_reads_the_very_memory_that_the_device_wrote(heap: str) -> None:
+@check
+def another_process_reads_the_very_memory_that_the_device_wrote() -> None:
     """Nobody here maps a frame: the device writes the pixels, the kernel says what they are."""
+    heap = any_heap()
     freed: queue.SimpleQueue[Slot] = queue.SimpleQueue()
     with (
         Remote(Consumer) as consumer,
@@ -111,11 +100,11 @@ def another_process_reads_the_very_memory_that_the_device_wrote(heap: str) -> No
         equal((statistics.sent, statistics.dropped, statistics.held), (FRAMES + SLOTS, 0, 0), 'sent, dropped, held')
 
 
-@check_each(*CAMERAS)
+@check_each(*EXPORTERS)
 def another_process_reads_the_cameras_own_buffers_and_cannot_write_them(exporter: str) -> None:
     with Remote(Consumer) as consumer, camera_of(exporter) as (camera, pool), served(pool) as server, recorded() as recording:
         consumer.call('connect', str(server.path), 2, 2)
-        with captured(camera) as frame:
+        with next_frame(camera) as frame:
             server.publish(frame)
             sequence, inode = frame.data.sequence, frame.data.buffers[0].identity.inode
             seen = consumer.call('receive')
@@ -127,7 +116,7 @@ def another_process_reads_the_cameras_own_buffers_and_cannot_write_them(exporter
         consumer.ask('stream', CAMERA_FRAMES)
         right: dict[int, tuple[int, list[int]]] = {}
         while (sent := server.statistics().consumers[0].sent) <= CAMERA_FRAMES:
-            with captured(camera) as frame:
+            with next_frame(camera) as frame:
                 server.publish(frame)
                 right[frame.data.sequence] = frame.data.buffers[0].identity.inode, kernel_crcs(frame)
         seen = consumer.answer()
@@ -149,28 +138,6 @@ def another_process_reads_the_cameras_own_buffers_and_cannot_write_them(exporter
 # Which memory.
 
 
-@check
-def who_takes_dma_bufs_only_is_refused_by_a_pool_of_memfds_and_the_other_way_round() -> None:
-    kinds = {'memfd': MEMORY_MEMFD, **dict.fromkeys(heaps_there(), MEMORY_DMABUF)}
-    for heap, bit in kinds.items():
-        with pool_of(heap, LAYOUT, slots=4, reserve=1) as pool, served(pool) as server:
-            other = MEMORY_MEMFD if bit == MEMORY_DMABUF else MEMORY_DMABUF
-            with SharedMemoryClient(server.path, name='no', requirements=Requirements(memory=other)) as client:
-                try:
-                    client.connect(PATIENCE_S)
-                except RefusedError as error:
-                    equal((error.code, 'which it does not take' in str(error)), (RefusalCode.CONSTRAINTS, True), str(error))
-                else:
-                    raise AssertionError(f'memory {other} was welcome to {heap}')
-            equal((server.statistics().refused, server.statistics().welcomed), ({'constraints': 1}, 0), 'refused, welcome')
-            with SharedMemoryClient(server.path, name='yes', requirements=Requirements(memory=bit)) as client:
-                client.connect(PATIENCE_S)
-                with publish(pool, level=5) as frame:
-                    server.publish(frame)
-                with next_frame(client) as frame:
-                    equal(frame.data.buffers[0].kind, BufferKind.MEMFD if heap == 'memfd' else BufferKind.DMABUF, 'kind')
-
-
 @check_each('a dma-buf as a memfd', 'a memfd as a dma-buf')
 def memory_that_is_not_what_it_is_announced_as_is_refused(what: str) -> None:
     kind = BufferKind.MEMFD if what.endswith('memfd') else BufferKind.DMABUF
@@ -179,7 +146,7 @@ def memory_that_is_not_what_it_is_announced_as_is_refused(what: str) -> None:
         with FakeProducer(folder / 'socket') as producer, SharedMemoryClient(producer.path, name='consumer') as client:
             peer = producer.serve(client)
             producer.introduce(peer, fds=[buffer.fileno()], kind=kind, sizes=(buffer.size,))
-            eventually(lambda: client.receive() is not None or not client.connected, 'BUFFERS comes')
+            until(lambda: client.receive() is not None or not client.connected, 'BUFFERS comes')
             equal(list(client.statistics().ended), ['buffers'], client.last_end)
             peer.close()
 
@@ -201,7 +168,7 @@ def a_consumer_in_c_reads_dma_bufs_with_real_fences_and_syncs(heap: str) -> None
         let_go = stack.enter_context(jobs_held())
         options = '--window', '2', '--memory', 'dmabuf', '--frames', '12', '--timeout', '30'
         consumer = stack.enter_context(ConsumerProcess(program, server.path, *options))
-        eventually(lambda: server.consumers == 1, 'it connects', PATIENCE_S)
+        until(lambda: server.consumers == 1, 'it connects', PATIENCE_S)
         right = []
         for sequence in range(12):
             slot, fence, status = free_slot(pool), None, 1
@@ -228,24 +195,15 @@ def a_consumer_in_c_reads_dma_bufs_with_real_fences_and_syncs(heap: str) -> None
         equal(brackets, [READ, READ | END] * 11, 'SYNCs of the consumer')
 
 
-@check
-def a_consumer_in_c_is_refused_memory_that_it_does_not_take() -> None:
-    with ExitStack() as stack, pool_of('memfd', LAYOUT, slots=3, reserve=1) as pool, served(pool) as server:
-        program = c_program(Path(stack.enter_context(tempfile.TemporaryDirectory())))
-        consumer = stack.enter_context(ConsumerProcess(program, server.path, '--memory', 'dmabuf', '--timeout', '30'))
-        code, text = consumer.refusal()
-        equal(code, RefusalCode.CONSTRAINTS, text)
-
-
-@check_each(*CAMERAS)
+@check_each(*EXPORTERS)
 def a_consumer_in_c_reads_the_cameras_own_buffers(exporter: str) -> None:
     with camera_of(exporter) as (camera, pool), served(pool) as server, ExitStack() as stack, recorded() as recording:
         program = c_program(Path(stack.enter_context(tempfile.TemporaryDirectory())))
         consumer = stack.enter_context(ConsumerProcess(program, server.path, '--memory', 'dmabuf', '--frames', '20', '--timeout', '30'))
-        eventually(lambda: server.consumers == 1, 'it connects', PATIENCE_S)
+        until(lambda: server.consumers == 1, 'it connects', PATIENCE_S)
         right = {}
         while (consumers := server.statistics().consumers) and consumers[0].sent < 20:
-            with captured(camera) as frame:
+            with next_frame(camera) as frame:
                 server.publish(frame)
                 right[frame.data.sequence] = frame.data.buffers[0].identity.inode, kernel_crcs(frame)
         code, lines, summary = consumer.result()

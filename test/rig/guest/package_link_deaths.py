@@ -9,30 +9,20 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from waiting import until
+
 from zc_perception.camera.v4l2.camera import V4l2Camera
 from zc_perception.link.shared_memory.client import SharedMemoryClient
 from zc_perception.link.shared_memory.server import SharedMemoryServer
 from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.pool import BufferPool
 
-from .harness import equal, eventually, settles
+from .camera_kit import next_frame
+from .check_camera import EXPORTERS
+from .harness import check, check_each, equal, settles
 from .kernel_api import any_heap, bufinfo, live, parameters
-from .package_kit import crcs
-from .package_link_kit import CAMERAS, PUBLISHER, camera_of, captured, kernel_crcs, overwrite, served
-from .package_link_processes import PATIENCE_S, Consumer, Producer, Remote, next_frame
-from .package_memory_kit import (
-    HEAPS,
-    LAYOUT,
-    RESULT_SIZE,
-    buffers,
-    card,
-    check_each,
-    jobs_held,
-    level_crcs,
-    pool_of,
-    publish,
-    result_crcs,
-)
+from .link_kit import PATIENCE_S, PUBLISHER, Consumer, Producer, Remote, camera_of, connected, next_received, overwrite, served
+from .package_kit import LAYOUT, RESULT_SIZE, buffers, card, crcs, jobs_held, kernel_crcs, level_crcs, pool_of, publish, result_crcs
 
 LEVEL = 61
 OVERWRITTEN = 255
@@ -58,7 +48,7 @@ class Scene:
     def let_go(self) -> None:
         """Let the device read, and wait until it has."""
         self._gate.close()
-        eventually(lambda: live()['jobs'] == 0, 'the device reads', PATIENCE_S)
+        until(lambda: live()['jobs'] == 0, 'the device reads', PATIENCE_S)
 
     @property
     def seen_by_the_device(self) -> int | None:
@@ -89,7 +79,7 @@ def _killed_while_its_device_reads(heap: str, quarantine_s: float, *, reservatio
         equal(list(pool.statistics().holders.values()), [1], 'leases, of the consumer alone')
         killed_at = time.monotonic()
         consumer.kill()
-        eventually(lambda: (server.consumers, pool.statistics().holders) == (0, {}), 'the lease is taken back', PATIENCE_S)
+        until(lambda: (server.consumers, pool.statistics().holders) == (0, {}), 'the lease is taken back', PATIENCE_S)
         settles(lambda: server.statistics().taken_back, 1, 'frames taken back')
         equal(live()['jobs'], 1, 'jobs of the dead process')
         yield Scene(pool, server, result, uid, killed_at, gate)
@@ -101,17 +91,19 @@ def _expect_others_only(scene: Scene, uids: set[int]) -> None:
     equal(len(uids), 2, 'slots that the producer went on with')
 
 
-@check_each(*HEAPS)
-def a_killed_consumers_frame_is_not_written_before_its_device_is_done(heap: str) -> None:
+@check
+def a_killed_consumers_frame_is_not_written_before_its_device_is_done() -> None:
+    heap = any_heap()
     with _killed_while_its_device_reads(heap, NEVER_S, reservation_fences=1) as scene:
         _expect_others_only(scene, set().union(*(scene.overwrite() for _ in range(30))))
         scene.let_go()
-        eventually(lambda: scene.uid in scene.overwrite(), 'the slot comes back', PATIENCE_S)
+        until(lambda: scene.uid in scene.overwrite(), 'the slot comes back', PATIENCE_S)
         equal(scene.seen_by_the_device, LEVEL, 'level of the pixels that the device saw')
 
 
-@check_each(*HEAPS)
-def without_reservation_fences_the_longest_job_is_waited_for(heap: str) -> None:
+@check
+def without_reservation_fences_the_longest_job_is_waited_for() -> None:
+    heap = any_heap()
     # A machine that is so slow that the time was over before anything could be seen gets more of it.
     if not any(_waits_for_the_longest_job(heap, quarantine_s) for quarantine_s in (1.5, 6.0, 24.0)):
         raise AssertionError('this machine is too slow to see anything')
@@ -126,7 +118,7 @@ def _waits_for_the_longest_job(heap: str, quarantine_s: float) -> bool:
         scene.let_go()
         if in_time:
             _expect_others_only(scene, uids)
-        eventually(lambda: scene.uid in scene.overwrite(), 'the slot comes back', quarantine_s + PATIENCE_S)
+        until(lambda: scene.uid in scene.overwrite(), 'the slot comes back', quarantine_s + PATIENCE_S)
         over_s = time.monotonic() - scene.killed_at
         assert over_s >= quarantine_s, f'the slot was filled again after {over_s:.2f} s of {quarantine_s} s'
         if in_time:
@@ -134,16 +126,17 @@ def _waits_for_the_longest_job(heap: str, quarantine_s: float) -> bool:
         return in_time
 
 
-@check_each(*HEAPS)
-def without_any_quarantine_the_device_would_read_another_frame(heap: str) -> None:
+@check
+def without_any_quarantine_the_device_would_read_another_frame() -> None:
     """That the two checks before can fail: with neither fences nor a deadline, what they exclude does happen."""
+    heap = any_heap()
     with _killed_while_its_device_reads(heap, 0.0, reservation_fences=0) as scene:
-        eventually(lambda: scene.uid in scene.overwrite(), 'the slot is filled again', PATIENCE_S)
+        until(lambda: scene.uid in scene.overwrite(), 'the slot is filled again', PATIENCE_S)
         scene.let_go()
         equal(scene.seen_by_the_device, OVERWRITTEN, 'level of the pixels that the device saw')
 
 
-@check_each(*CAMERAS)
+@check_each(*EXPORTERS)
 def a_killed_consumers_buffer_is_not_filled_by_the_camera_before_the_device_is_done(exporter: str) -> None:
     with (
         card() as device,
@@ -154,52 +147,53 @@ def a_killed_consumers_buffer_is_not_filled_by_the_camera_before_the_device_is_d
         ExitStack() as gate,
     ):
         consumer.call('connect', str(server.path))
-        with captured(camera) as frame:
+        with next_frame(camera) as frame:
             server.publish(frame)
             uid, sequence, right = frame.data.buffer_uid, frame.data.sequence, kernel_crcs(frame)
         consumer.call('receive')
         let_go = gate.enter_context(jobs_held())
         consumer.call('submit', sequence)
         consumer.kill()
-        eventually(lambda: (server.consumers, pool.statistics().holders) == (0, {}), 'the lease is taken back', PATIENCE_S)
+        until(lambda: (server.consumers, pool.statistics().holders) == (0, {}), 'the lease is taken back', PATIENCE_S)
         used = _filled(server, camera, 20)
         assert uid not in used and len(used) > 1, f'buffer {uid} was filled again while the device was going to read it; filled were {used}'
         let_go()
-        eventually(lambda: live()['jobs'] == 0, 'the device reads', PATIENCE_S)
+        until(lambda: live()['jobs'] == 0, 'the device reads', PATIENCE_S)
         equal(result_crcs(result), right, 'what the device saw')
-        eventually(lambda: uid in _filled(server, camera, 1), 'the buffer comes back to the camera', PATIENCE_S)
+        until(lambda: uid in _filled(server, camera, 1), 'the buffer comes back to the camera', PATIENCE_S)
 
 
 def _filled(server: SharedMemoryServer, camera: V4l2Camera, count: int) -> set[int]:
     """Publish the camera's next frames; the uids of their slots."""
     used = set()
     for _ in range(count):
-        with captured(camera) as frame:
+        with next_frame(camera) as frame:
             server.publish(frame)
             used.add(frame.data.buffer_uid)
     return used
 
 
-@check_each(*HEAPS)
-def frames_of_a_killed_producer_stay_readable_and_its_successors_are_found(heap: str) -> None:
+@check
+def frames_of_a_killed_producer_stay_readable_and_its_successors_are_found() -> None:
+    heap = any_heap()
     before = set(bufinfo())
     with ExitStack() as stack:
         first, again, third = (stack.enter_context(Remote(Producer)) for _ in range(3))
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         path = Path(first.call('serve', folder, PUBLISHER, heap, 5))
         client = stack.enter_context(SharedMemoryClient(path, name='consumer', publisher_id=PUBLISHER, window=3, depth=1))
-        client.connect(PATIENCE_S)
+        connected(client)
         held, inodes = [], set()
         for level in (31, 32):
             inode = first.call('publish', level, level)
-            held.append(next_frame(client))
+            held.append(next_received(client))
             inodes.add(inode)
             equal(held[-1].data.buffers[0].identity.inode, inode, 'inode')
         of_first = set(first.call('inodes'))
         first.kill()
-        eventually(lambda: client.receive() is None and not client.connected, 'EOF', PATIENCE_S)
+        until(lambda: client.receive() is None and not client.connected, 'EOF', PATIENCE_S)
         equal(client.statistics().ended, {'eof': 1}, client.last_end)
-        eventually(lambda: of_first & set(bufinfo()) == inodes, 'what nobody held goes', PATIENCE_S)
+        until(lambda: of_first & set(bufinfo()) == inodes, 'what nobody held goes', PATIENCE_S)
         equal([crcs(frame) for frame in held], [level_crcs(31), level_crcs(32)], 'pixels of the dead producer')
 
         # A restart under the same name, past the socket that the dead one left.
@@ -207,7 +201,7 @@ def frames_of_a_killed_producer_stay_readable_and_its_successors_are_found(heap:
         equal(again.call('serve', folder, PUBLISHER, heap, 5), str(path), 'path')
         _connected(client)
         again.call('publish', 1, 41)
-        with next_frame(client) as frame:
+        with next_received(client) as frame:
             equal(crcs(frame), level_crcs(41), 'pixels of the next one')
 
         # A new publisher, known by a new announcement.
@@ -216,15 +210,15 @@ def frames_of_a_killed_producer_stay_readable_and_its_successors_are_found(heap:
         equal(client.connected, False, 'still connected to the one before')
         _connected(client)
         third.call('publish', 1, 51)
-        with next_frame(client) as frame:
+        with next_received(client) as frame:
             equal(crcs(frame), level_crcs(51), 'pixels of the third')
 
         equal([crcs(frame) for frame in held], [level_crcs(31), level_crcs(32)], 'pixels of the dead producer at the end')
         for frame in held:
             frame.release()
         equal(client.statistics().connections, 3, 'connections')
-    eventually(lambda: set(bufinfo()) == before, 'all buffers go', PATIENCE_S)
+    until(lambda: set(bufinfo()) == before, 'all buffers go', PATIENCE_S)
 
 
 def _connected(client: SharedMemoryClient) -> None:
-    eventually(lambda: client.approach() is None and client.connected, 'it connects again', PATIENCE_S)
+    until(lambda: client.approach() is None and client.connected, 'it connects again', PATIENCE_S)

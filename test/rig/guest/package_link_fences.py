@@ -3,41 +3,36 @@
 from __future__ import annotations
 
 import errno
-import os
-import tempfile
 from contextlib import ExitStack
-from pathlib import Path
 
-from zc_perception.link.shared_memory import wire
-from zc_perception.link.shared_memory.client import SharedMemoryClient
-from zc_perception.link.shared_memory.protocol import RefusalCode
+from waiting import until
 
-from .harness import equal, eventually
+from .camera_kit import next_frame
+from .check_camera import EXPORTERS
+from .harness import check, check_each, equal
 from .kernel_api import any_heap, parameters
-from .package_kit import refused
-from .package_link_kit import CAMERAS, FakeProducer, RawPeer, camera_of, captured, free_slot, kernel_crcs, overwrite, served
-from .package_link_processes import PATIENCE_S, Consumer, Remote, RemoteError
-from .package_memory_kit import (
-    HEAPS,
+from .link_kit import PATIENCE_S, Consumer, Remote, RemoteError, camera_of, free_slot, overwrite, served
+from .package_kit import (
     LAYOUT,
     RESULT_SIZE,
     buffers,
     card,
-    check,
-    check_each,
     jobs_held,
+    kernel_crcs,
     level_crcs,
     pool_of,
     publish,
     recorded,
+    refused,
     result_crcs,
     start,
 )
 
 
-@check_each(*HEAPS)
-def a_frame_is_not_read_before_the_device_has_written_it(heap: str) -> None:
+@check
+def a_frame_is_not_read_before_the_device_has_written_it() -> None:
     """The driver puts no fences into the reservation object: the one that comes with FRAME is all that the other process has."""
+    heap = any_heap()
     with (
         Remote(Consumer) as consumer,
         card() as device,
@@ -102,9 +97,10 @@ def a_frame_whose_device_failed_is_an_error_in_the_other_process(when: str) -> N
         job.close()
 
 
-@check_each(*HEAPS)
-def a_slot_is_not_filled_again_before_the_consumers_device_has_read_it(heap: str) -> None:
+@check
+def a_slot_is_not_filled_again_before_the_consumers_device_has_read_it() -> None:
     """Nothing but the fence in RELEASE says so: the driver puts none into the reservation object."""
+    heap = any_heap()
     with (
         buffers(heap, RESULT_SIZE) as (result,),
         Remote(lambda: Consumer(result=result)) as consumer,
@@ -121,17 +117,17 @@ def a_slot_is_not_filled_again_before_the_consumers_device_has_read_it(heap: str
         with parameters(reservation_fences=0):
             consumer.call('submit', 7)
         consumer.call('release', 7, True)
-        eventually(lambda: server.statistics().consumers[0].held == 0, 'RELEASE comes')
+        until(lambda: server.statistics().consumers[0].held == 0, 'RELEASE comes')
         used = set().union(*(overwrite(server, pool) for _ in range(30)))
         assert uid not in used and len(used) == 4, f'slot {uid} was filled again while the device read it; filled were {used}'
         let_go()
         equal(consumer.call('finish_job'), 1, 'status of the job')
-        eventually(lambda: uid in overwrite(server, pool), 'the slot comes back', PATIENCE_S)
+        until(lambda: uid in overwrite(server, pool), 'the slot comes back', PATIENCE_S)
         equal(result_crcs(result), level_crcs(61), 'what the device saw')
         equal(pool.statistics().retired, 0, 'retired slots')
 
 
-@check_each(*CAMERAS)
+@check_each(*EXPORTERS)
 def the_camera_does_not_fill_what_the_consumers_device_reads(exporter: str) -> None:
     with (
         buffers(any_heap(), RESULT_SIZE) as (result,),
@@ -141,7 +137,7 @@ def the_camera_does_not_fill_what_the_consumers_device_reads(exporter: str) -> N
         ExitStack() as gate,
     ):
         consumer.call('connect', str(server.path))
-        with captured(camera) as frame:
+        with next_frame(camera) as frame:
             server.publish(frame)
             uid, sequence, right = frame.data.buffer_uid, frame.data.sequence, kernel_crcs(frame)
         consumer.call('receive')
@@ -149,52 +145,18 @@ def the_camera_does_not_fill_what_the_consumers_device_reads(exporter: str) -> N
         with parameters(reservation_fences=0):
             consumer.call('submit', sequence)
         consumer.call('release', sequence, True)
-        eventually(lambda: server.statistics().consumers[0].held == 0, 'RELEASE comes')
+        until(lambda: server.statistics().consumers[0].held == 0, 'RELEASE comes')
         used = set()
         for _ in range(20):
-            with captured(camera) as frame:
+            with next_frame(camera) as frame:
                 used.add(frame.data.buffer_uid)
         assert uid not in used and len(used) > 1, f'buffer {uid} was filled again while the device read it; filled were {used}'
         let_go()
         equal(consumer.call('finish_job'), 1, 'status of the job')
         equal(result_crcs(result), right, 'what the device saw')
         for _ in range(200):
-            with captured(camera) as frame:
+            with next_frame(camera) as frame:
                 if frame.data.buffer_uid == uid:
                     break
         else:
             raise AssertionError('the buffer never comes back to the camera')
-
-
-def _not_fences(stack: ExitStack) -> dict[str, int]:
-    eventfd = os.eventfd(1, os.EFD_CLOEXEC)
-    stack.callback(os.close, eventfd)
-    (buffer,) = stack.enter_context(buffers(any_heap(), 4096))
-    return {'an eventfd': eventfd, 'a dma-buf': buffer.fileno()}
-
-
-@check
-def a_fence_that_no_driver_made_is_refused_by_both_ends() -> None:
-    with ExitStack() as stack, pool_of(any_heap(), LAYOUT, slots=3, reserve=1) as pool, served(pool) as server:
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        for what, number in _not_fences(stack).items():
-            with RawPeer.welcomed(server.path) as peer:
-                with publish(pool) as frame:
-                    server.publish(frame)
-                told = peer.receive_frame()
-                packet = wire.pack_release(told.uid, told.generation, True)
-                peer.send(packet, [number])
-                answer = peer.receive_refused()
-                equal(
-                    (answer.code, 'must be a sync_file' in answer.text), (RefusalCode.PROTOCOL, True), f'RELEASE with {what}: {answer.text}'
-                )
-            eventually(lambda: server.consumers == 0, 'the connection ends')
-            with FakeProducer(folder / what) as producer, SharedMemoryClient(producer.path, name='consumer') as client:
-                peer = producer.serve(client)
-                producer.introduce(peer)
-                producer.frame(peer, fds=[number])
-                eventually(lambda client=client: client.receive() is not None or not client.connected, 'FRAME comes')
-                equal((client.connected, list(client.statistics().ended)), (False, ['descriptors']), f'FRAME with {what}')
-                assert 'must be a sync_file' in client.last_end, client.last_end
-                peer.close()
-        equal(server.statistics().protocol_errors, {'descriptors': 2}, 'protocol errors')

@@ -4,30 +4,27 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import fcntl
 import os
 import signal
 import socket
 import zlib
 
-import numpy as np
-
 from zc_perception.errors import AllocationError
 from zc_perception.memory.dmabuf import BufferIdentity, BufferKind, CpuAccess, DmaBuf, is_dmabuf
-from zc_perception.memory.heaps import open_heap
 from zc_perception.memory.owned_fd import OwnedFd
 
-from .harness import equal, raises
-from .kernel_api import HEAP_EXPORTERS, Buffer, any_heap, bufinfo, live, shadow_buffer, system_buffer, udmabuf_buffer
-from .package_kit import LAYOUTS, accelerator, crcs, device_crcs, refused
-from .package_memory_kit import (
+from .harness import check_each, equal, raises
+from .kernel_api import HEAP_EXPORTERS, bufinfo, shadow_buffer, system_buffer, udmabuf_buffer
+from .package_kit import (
     HEAPS,
+    LAYOUTS,
     PAGE,
     Child,
+    accelerator,
+    adopted,
     buffers,
-    bufinfo_name,
-    check,
-    check_each,
+    crcs,
+    device_crcs,
     fill,
     info_of,
     maps_lines,
@@ -35,18 +32,13 @@ from .package_memory_kit import (
     publish,
     received,
     recorded,
+    refused,
     wait_for,
 )
 
 _F_ADD_SEALS, _SHRINK, _GROW = 1033, 2, 4
 SIZES = (1, PAGE - 1, PAGE, PAGE + 1, 640 * 360 * 3 // 2)
 RAW = {'dma_heap/system': system_buffer, 'udmabuf': udmabuf_buffer, 'axl_shadow': shadow_buffer}
-
-
-def adopted(raw: Buffer, **options: object) -> DmaBuf:
-    """A buffer that was made without the package, given to it."""
-    fd, raw.fd = OwnedFd(raw.fd), -1
-    return DmaBuf.from_fd(fd, **options)  # type: ignore[arg-type]
 
 
 # What a buffer is.
@@ -65,15 +57,6 @@ def a_buffer_is_a_zeroed_dma_buf_of_whole_pages(heap: str) -> None:
             equal(bytes(buffer.mapping()), bytes(wanted), 'first content')
 
 
-@check
-def a_memfd_is_no_dma_buf() -> None:
-    with buffers('memfd', *SIZES) as made, made[0].dup() as fd:
-        assert not is_dmabuf(fd)
-        equal([b.size for b in made], [-(-size // PAGE) * PAGE for size in SIZES], 'sizes')
-        equal({b.kind for b in made}, {BufferKind.MEMFD}, 'kind')
-        equal({b.identity.inode for b in made} & set(bufinfo()), set(), 'memfds among the dma-bufs')
-
-
 @check_each(*RAW)
 def a_foreign_dma_buf_is_adopted(exporter: str) -> None:
     raw = RAW[exporter](3 * PAGE)
@@ -84,40 +67,6 @@ def a_foreign_dma_buf_is_adopted(exporter: str) -> None:
     with refused(AllocationError):
         adopted(RAW[exporter](PAGE), expected_size=PAGE + 1)
     buffer.close()
-
-
-@check
-def what_is_neither_a_dma_buf_nor_a_sealed_memfd_is_refused() -> None:
-    def memfd(seals: int) -> int:
-        fd = os.memfd_create('frame', os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        os.ftruncate(fd, PAGE)
-        if seals:
-            fcntl.fcntl(fd, _F_ADD_SEALS, seals)
-        return fd
-
-    reading, writing = os.pipe()
-    refusals = {
-        'a pipe': reading,
-        'a socket': socket.socket(socket.AF_UNIX).detach(),
-        'an eventfd': os.eventfd(0),
-        'a file': os.open(__file__, os.O_RDONLY),
-        'a device': os.open('/dev/zero', os.O_RDWR),
-        'a folder': os.open('/', os.O_RDONLY),
-        'a heap': os.open(f'/dev/{any_heap()}', os.O_RDONLY),
-        'an unsealed memfd': memfd(0),
-        'a memfd that may grow': memfd(_SHRINK),
-        'a memfd that may shrink': memfd(_GROW),
-    }
-    for what, fd in refusals.items():
-        owned = OwnedFd(fd)
-        try:
-            with refused(AllocationError):
-                DmaBuf.from_fd(owned)
-        except AssertionError as error:
-            raise AssertionError(f'{what}: {error}') from error
-        owned.close()
-    os.close(writing)
-    DmaBuf.from_fd(OwnedFd(memfd(_SHRINK | _GROW)), expected_size=PAGE).close()
 
 
 # Who a buffer is.
@@ -153,33 +102,21 @@ def an_identity_is_the_same_for_every_descriptor_in_every_process(heap: str) -> 
     child.join()
 
 
-@check
-def no_two_buffers_are_the_same() -> None:
-    with (
-        buffers(any_heap(), *[PAGE] * 8) as first,
-        buffers('udmabuf', *[PAGE] * 8) as second,
-        buffers('memfd', *[PAGE] * 8) as third,
-    ):
-        every = [*first, *second, *third]
-        equal(len({buffer.identity for buffer in every}), len(every), 'identities')
-        equal(len({buffer.identity.inode for buffer in (*first, *second)} & set(bufinfo())), 16, 'of them in bufinfo')
-
-
 @check_each(*HEAPS)
 def a_name_is_seen_by_everyone(heap: str) -> None:
     with buffers(heap, PAGE, PAGE) as (buffer, other):
-        before = bufinfo_name(other.identity.inode)
+        before = bufinfo()[other.identity.inode].name
         buffer.set_name('camera/left 3')
         twin = DmaBuf.from_fd(buffer.dup())
         equal((buffer.name(), twin.name()), ('camera/left 3',) * 2, 'name')
-        equal(bufinfo_name(buffer.identity.inode), 'camera/left 3', 'name in debugfs')
+        equal(bufinfo()[buffer.identity.inode].name, 'camera/left 3', 'name in debugfs')
         buffer.set_name('camera/right')
-        equal(bufinfo_name(buffer.identity.inode), 'camera/right', 'second name')
+        equal(bufinfo()[buffer.identity.inode].name, 'camera/right', 'second name')
         for bad in ('x' * 32, 'two\nlines'):
             with refused(ValueError):
                 buffer.set_name(bad)
-        equal(bufinfo_name(buffer.identity.inode), 'camera/right', 'name after a bad one')
-        equal(bufinfo_name(other.identity.inode), before, 'the name of another one')
+        equal(bufinfo()[buffer.identity.inode].name, 'camera/right', 'name after a bad one')
+        equal(bufinfo()[other.identity.inode].name, before, 'the name of another one')
         twin.close()
 
 
@@ -242,26 +179,6 @@ def death(work: object, *arguments: object) -> int:
 def poke(address: int) -> None:
     """Write one byte."""
     ctypes.memset(address, 7, 1)
-
-
-@check_each(*HEAPS)
-def a_read_only_view_can_not_be_written(heap: str) -> None:
-    with pool_of(heap, LAYOUTS['two buffers'], slots=1) as pool, publish(pool, level=90) as frame:
-        before = crcs(frame)
-        with frame.map() as planes:
-            for plane in planes:
-                assert not plane.flags.writeable
-                with refused(ValueError, 'read-only'):
-                    plane[0, 0] = 1
-                with refused(ValueError):
-                    np.add(plane, 1, out=plane)
-                with refused(ValueError):
-                    plane.flags.writeable = True
-                assert memoryview(plane).readonly  # for whoever takes its buffer, in C  # type: ignore[arg-type]
-            del plane
-        equal(crcs(frame), before, 'pixels')
-        with frame.map(write=True) as planes:
-            assert all(plane.flags.writeable for plane in planes)
 
 
 @check_each(*RAW)
@@ -331,32 +248,3 @@ def a_release_with_a_live_view_is_refused_and_works_afterwards(heap: str) -> Non
         frame.release()
         with publish(pool, level=6) as again:
             equal(again.data.generation, frame.data.generation + 1, 'generation')
-
-
-@check
-def a_read_only_device_import_needs_no_writable_descriptor() -> None:
-    """What a consumer does with a buffer that it must not write: the heap gives it out read-only, the device only reads."""
-    raw = system_buffer(2 * PAGE, os.O_RDONLY)
-    with refused(AllocationError):
-        writable = adopted(raw, writable=True)
-        try:
-            writable.mapping()
-        finally:
-            writable.close()
-    reader = adopted(system_buffer(2 * PAGE, os.O_RDONLY))
-    reader.mapping()
-    equal([permissions for _, _, permissions in maps_lines(reader.identity.inode)], ['r--s'], 'permissions')
-    reader.begin_cpu_access(CpuAccess.READ)
-    reader.end_cpu_access(CpuAccess.READ)
-    reader.close()
-
-
-@check
-def an_opened_heap_can_be_closed_before_its_buffers() -> None:
-    for name in (any_heap(), 'udmabuf', 'memfd'):
-        heap, _ = open_heap(name)
-        buffer = heap.allocate(PAGE)
-        heap.close()
-        equal(len(buffer.mapping()), PAGE, 'bytes')
-        buffer.close()
-    equal(any(live().values()), False, 'the device holds something')

@@ -15,26 +15,24 @@ from zc_perception.frame import Frame
 from zc_perception.memory.dmabuf import CpuAccess
 from zc_perception.memory.pool import BufferPool
 
-from .harness import equal
+from .harness import check, check_each, equal, together
 from .kernel_api import parameters, shadow_buffer
-from .package_kit import LAYOUTS, refused
-from .package_memory import adopted
-from .package_memory_kit import (
+from .package_kit import (
     HEAPS,
     LAYOUT,
+    LAYOUTS,
     RESULT_SIZE,
+    adopted,
     buffers,
     card,
-    check,
-    check_each,
     jobs_held,
     level_crcs,
     pool_of,
     publish,
     recorded,
+    refused,
     result_crcs,
     start,
-    together,
 )
 
 READ, WRITE, END = 1, 2, 4
@@ -62,19 +60,6 @@ def every_map_makes_one_start_and_one_end_per_buffer(heap: str) -> None:
             after = [recording().flags(inode)[before[inode] :] for inode in inodes]
             equal(inside, [[flags], [flags]], f'SYNCs within the block, write={write}')
             equal(after, [[flags, flags | END]] * 2, f'SYNCs after the block, write={write}')
-
-
-@check_each(*HEAPS)
-def a_block_that_raises_is_ended_too(heap: str) -> None:
-    with _one_frame(heap) as (frame, inodes), recorded() as recording:
-        for write, flags in ((False, READ), (True, READ | WRITE)):
-            before = {inode: len(recording().syncs(inode)) for inode in inodes}
-            try:
-                with frame.map(write=write):
-                    raise _Planned
-            except _Planned:
-                pass
-            equal([recording().flags(i)[before[i] :] for i in inodes], [[flags, flags | END]] * 2, f'SYNCs, write={write}')
 
 
 @check_each(*HEAPS)
@@ -108,37 +93,6 @@ def what_a_block_wrote_before_it_raised_reaches_the_device() -> None:
             job.close()
             equal(result_crcs(result), level_crcs(21), 'what the device saw')
         pool.close()
-
-
-@check_each(*HEAPS)
-def nested_maps_have_their_own_brackets(heap: str) -> None:
-    with _one_frame(heap) as (frame, inodes), recorded() as recording:
-        with frame.map(write=True), frame.map():
-            pass
-        both = READ | WRITE
-        equal([recording().flags(i) for i in inodes], [[both, READ, READ | END, both | END]] * 2, 'SYNCs')
-
-
-@check_each(*HEAPS)
-def threads_have_their_own_brackets(heap: str) -> None:
-    turns = 20
-    with _one_frame(heap) as (frame, inodes), recorded() as recording:
-        own: dict[int, bool] = {}
-
-        def mapping(write: bool) -> None:
-            own[threading.get_native_id()] = write
-            for _ in range(turns):
-                with frame.map(write=write) as planes:
-                    int(planes[0][0, 0])
-
-        together([lambda: mapping(False), lambda: mapping(True)])
-        syncs = recording().syncs(*inodes)
-    for thread, write in own.items():
-        flags = READ | WRITE if write else READ
-        for inode in inodes:
-            got = [s.flags for s in syncs if (s.thread, s.inode) == (thread, inode)]
-            equal(got, [flags, flags | END] * turns, f'SYNCs of the thread with write={write}')
-    equal(len(syncs), 2 * 2 * 2 * turns, 'SYNCs of all threads')
 
 
 @contextmanager

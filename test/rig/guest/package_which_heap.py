@@ -8,38 +8,33 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, closing
 from pathlib import Path
 
 from zc_perception.camera.synthetic import SyntheticCamera
-from zc_perception.camera.v4l2.camera import V4l2Camera
 from zc_perception.doctor.needs import needs_of
 from zc_perception.doctor.pool_need import pool_need
 from zc_perception.doctor.system import System
-from zc_perception.frame import Frame
 from zc_perception.memory.heaps import open_heap, working_heaps
 from zc_perception.memory.ledger import CopyLedger
-from zc_perception.negotiation.session import BufferSession, Consumer, Verdict
-from zc_perception.negotiation.settings import Allocation, AllocationRequest
+from zc_perception.negotiation.session import Verdict
 from zc_perception.negotiation.stand_in import parse_stand_ins
-from zc_perception.npu.axl.accelerator import AxlAccelerator
 from zc_perception.npu.axl.device import AxlError
 from zc_perception.npu.metis_card import read_iommu
 from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.layout import compute_layout
 
-from .harness import equal
-from .kernel_api import NotHere, bufinfo, identity, parameters
+from .camera_kit import SINGLE, agreed, next_frame, opened
+from .harness import check, check_each, equal
+from .kernel_api import NPU, NotHere, bufinfo, identity, parameters
 from .package_kit import accelerator, crcs, device_crcs
-from .package_memory_kit import check, check_each
+from .package_negotiation import importer
 
 SYSTEM, CMA, UDMABUF = 'dma_heap/system', 'dma_heap/linux,cma', 'udmabuf'
 SIZE = (336, 240)
 _NODE = Path('/dev/dma_heap/linux,cma')
-_CARD = '0000:01:00.0'
 _TRIES = 16
-_PATIENCE_S = 20.0
 
 
 def _contiguous_heap() -> None:
@@ -52,55 +47,25 @@ def _contiguous_heap() -> None:
     assert _NODE.exists(), 'the module does not load'
 
 
-class Agreed:
-    """A camera, its agreement, and who takes part in it."""
-
-    def __init__(self, camera: SyntheticCamera | V4l2Camera, participants: Sequence[str], npu: AxlAccelerator | None) -> None:
-        size = (camera.width, camera.height)
-        session = BufferSession(camera.constraints(), size, wanted_slots=4, stand_ins=parse_stand_ins(participants))
-        consumers = [] if npu is None else [Consumer(npu.constraints(), lambda settings, slot: npu.trial_import(settings.layout, slot))]
-
-        def allocate(request: AllocationRequest) -> Allocation:
-            camera.allocate(request)
-            return Allocation(camera.slots[0].layout, tuple(slot.buffers for slot in camera.slots))
-
-        self.settings = session.allocate(consumers, allocate)
-        self.heap = camera.heap_name
-        self.why = session.why
-        self.verdicts = {name: outcome.verdict for name, outcome in session.outcomes().items()}
-        self.line = session.describe()
-        self.inodes = {buffer.identity.inode for slot in camera.slots for buffer in slot.buffers}
-
-
-@contextmanager
-def synthetic(heap: str = 'auto') -> Iterator[SyntheticCamera]:
+def _synthetic(heap: str) -> AbstractContextManager[SyntheticCamera]:
     """A camera that offers all heaps that work, or the one that is named."""
-    camera = SyntheticCamera(*SIZE, 30.0, 'cam', seed=1, pattern='bars', heap=working_heaps(heap), now_ns=time.time_ns, ledger=CopyLedger())
-    try:
-        yield camera
-    finally:
-        camera.close()
-
-
-def _frame(camera: SyntheticCamera | V4l2Camera) -> Frame:
-    end = time.monotonic() + _PATIENCE_S
-    while (frame := camera.capture()) is None:
-        assert time.monotonic() < end, 'no frame'
-    return frame
+    options = {'heap': working_heaps(heap), 'now_ns': time.time_ns, 'ledger': CopyLedger()}
+    return closing(SyntheticCamera(*SIZE, 30.0, 'cam', seed=1, pattern='bars', **options))
 
 
 def _agree(participants: Sequence[str], expected: str, because: str, heap: str = 'auto', seen: Verdict = Verdict.ACCEPTED) -> None:
     """The heap that is chosen is the kernel's exporter of every buffer, and a card that was accepted sees what the CPU wrote."""
-    exporter = expected.rpartition('/')[2]
     equal(_doctors(participants, heap), expected, 'what the doctor expects')
-    with accelerator() as npu, synthetic(heap) as camera:
-        agreed = Agreed(camera, participants, npu)
-        equal(agreed.heap, expected, f'heap ({agreed.line})')
-        equal({bufinfo()[inode].exporter for inode in agreed.inodes}, {exporter}, 'exporters in the kernel')
-        assert agreed.why.startswith(f'heap {expected} because ') and because in agreed.why, agreed.why
-        equal(agreed.verdicts[npu.constraints().participant], seen, agreed.line)
+    with accelerator() as npu, _synthetic(heap) as camera:
+        session = agreed(camera, parse_stand_ins(participants), [importer(npu)])
+        line = session.describe()
+        equal(camera.heap_name, expected, f'heap ({line})')
+        exporters = {bufinfo()[buffer.identity.inode].exporter for slot in camera.slots for buffer in slot.buffers}
+        equal(exporters, {expected.rpartition('/')[2]}, 'exporters in the kernel')
+        assert session.why.startswith(f'heap {expected} because ') and because in session.why, session.why
+        equal(session.outcomes()[npu.constraints().participant].verdict, seen, line)
         if seen is Verdict.ACCEPTED:
-            with _frame(camera) as frame:
+            with next_frame(camera) as frame:
                 equal(device_crcs(npu, frame), crcs(frame), 'what the device sees')
 
 
@@ -137,13 +102,13 @@ def a_heap_that_is_named_is_the_only_one_whatever_others_there_are() -> None:
 def a_card_behind_no_iommu_gets_contiguous_memory() -> None:
     _contiguous_heap()
     with parameters(untranslated=1), identity():
-        assert read_iommu(_CARD).needs_contiguous, read_iommu(_CARD)
-        passes = f'({read_iommu(_CARD).text})'
+        assert read_iommu(NPU).needs_contiguous, read_iommu(NPU)
+        passes = f'({read_iommu(NPU).text})'
         _agree([], CMA, f"axl /dev/metis-0:1:0 needs contiguous memory {passes}, which heap '{SYSTEM}' is not")
         # A heap that the user named stays. The card is refused by name before any import, and the camera goes on.
         _agree([], SYSTEM, f"parameter 'heap' is '{SYSTEM}'", heap=SYSTEM, seen=Verdict.REFUSED)
         _expect_scattered_to_fail()
-    assert read_iommu(_CARD).translates, read_iommu(_CARD)
+    assert read_iommu(NPU).translates, read_iommu(NPU)
     _agree([], SYSTEM, 'it comes first of')
 
 
@@ -168,13 +133,10 @@ def _expect_scattered_to_fail() -> None:
 @check
 def a_camera_that_imports_offers_the_heaps_that_its_driver_takes() -> None:
     _contiguous_heap()
-    camera = V4l2Camera('/dev/video0', 640, 360, 30.0, 'cam', now_ns=time.time_ns, memory='import', pixel_format='NV12')
-    try:
+    with closing(opened(SINGLE, memory='import', pixel_format='NV12')) as camera, accelerator() as npu:
         equal(camera.constraints().heaps, (SYSTEM, CMA, UDMABUF), 'heaps on offer')
-        with accelerator() as npu:
-            agreed = Agreed(camera, ['isp: NV12; contiguous'], npu)
-            equal((agreed.heap, set(agreed.verdicts.values())), (CMA, {Verdict.ACCEPTED, Verdict.STAND_IN}), agreed.line)
-            with _frame(camera) as frame:
-                equal(device_crcs(npu, frame), crcs(frame), 'what the device sees')
-    finally:
-        camera.close()
+        session = agreed(camera, parse_stand_ins(['isp: NV12; contiguous']), [importer(npu)])
+        verdicts = {outcome.verdict for outcome in session.outcomes().values()}
+        equal((camera.heap_name, verdicts), (CMA, {Verdict.ACCEPTED, Verdict.STAND_IN}), session.describe())
+        with next_frame(camera) as frame:
+            equal(device_crcs(npu, frame), crcs(frame), 'what the device sees')

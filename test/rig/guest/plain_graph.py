@@ -7,11 +7,16 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+
+from camera.camera_options import camera_options
+from waiting import eventually
 
 from zc_perception.camera.camera import Camera
 from zc_perception.camera.v4l2.camera import V4l2Camera
@@ -20,7 +25,7 @@ from zc_perception.detection.heads.spec import DecodeLimits
 from zc_perception.frame import Frame
 from zc_perception.frame_queue import FrameQueue
 from zc_perception.link.bus import BusPublisher, BusSubscription, LinkQos
-from zc_perception.memory.heaps import Heap
+from zc_perception.memory.heaps import Heap, open_heap
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.negotiation.agreement import agree
 from zc_perception.negotiation.constraints import BufferConstraints
@@ -29,10 +34,12 @@ from zc_perception.observe.frame_log import FrameLog
 from zc_perception.pixel.fourcc import fourcc_name
 
 from .graph_variants import HEIGHT, IN_FLIGHT, PLAIN, SLOTS, VIVID_START_OF_EXPOSURE, WIDTH
-from .harness import wait
+from .harness import left_behind
+from .kernel_api import any_heap
 from .package_kit import MANIFEST, accelerator
-from .sabotage import Consumer
-from .untouched_camera import UntouchedCamera, unmapped
+from .sabotage import Consumer, sabotaged
+from .untouched_camera import ShadowHeap, UntouchedCamera, unmapped
+from .verifier import AFTERWARDS, Outcome, guarded, judged
 
 FPS = 5.0
 _DESCRIBE_S = 0.5
@@ -49,7 +56,6 @@ class _Receiver:
         publisher.rematch((*publisher.matched, self.subscription))
 
     def close(self) -> None:
-        """Leave."""
         self._publisher.rematch(tuple(one for one in self._publisher.matched if one is not self.subscription))
         self.queue.close()
 
@@ -73,7 +79,6 @@ class Spectator(Consumer):
                 self.seen += 1
 
     def close(self) -> None:
-        """Leave."""
         self._stop = True
         self._thread.join()
         self._receiver.close()
@@ -99,7 +104,6 @@ class _Inference:
 
     @property
     def accelerator(self) -> Any:
-        """The one in use."""
         return self.scheduler.accelerator
 
     def keep_imports(self, wanted: bool) -> None:
@@ -122,7 +126,6 @@ class _Inference:
         self._log.failed(frame, time.monotonic_ns(), self.scheduler.failing)
 
     def describe(self) -> None:
-        """Write the facts."""
         self._log.describe(self._facts)
 
     def _facts(self) -> dict[str, Any]:
@@ -137,7 +140,6 @@ class _Inference:
         }  # fmt: skip
 
     def close(self) -> None:
-        """End it."""
         self._stack.close()
 
 
@@ -200,16 +202,14 @@ class PlainGraph:
         }  # fmt: skip
 
     def keep_imports(self, wanted: bool) -> None:
-        """See :class:`sabotage.Running`."""
         self.inference.keep_imports(wanted)
 
     @contextmanager
     def second_inference(self) -> Iterator[None]:
-        """See :class:`sabotage.Running`."""
         second = _Inference(self.publisher, 'second')
         self._all_inference.append(second)
         try:
-            assert wait(lambda: second.processed > 3, 60), 'the second consumer got no frame'
+            assert eventually(lambda: second.processed > 3, 60), 'the second consumer got no frame'
             yield
         finally:
             self._all_inference.remove(second)
@@ -217,10 +217,9 @@ class PlainGraph:
 
     def flows(self) -> bool:
         """Wait until frames have their results; whether they do."""
-        return wait(lambda: self.inference.processed > 3 or bool(self.problems), 60) and not self.problems
+        return eventually(lambda: self.inference.processed > 3 or bool(self.problems), 60) and not self.problems
 
     def close(self) -> None:
-        """Take everything down."""
         self._stop.set()
         for thread in self._threads:
             thread.join()
@@ -245,7 +244,7 @@ def allocated(camera: Camera) -> Camera:
 
 def vivid_camera() -> Camera:
     """The kernel's own camera, at :data:`FPS`; its buffers are the driver's."""
-    camera = V4l2Camera(PLAIN, WIDTH, HEIGHT, FPS, 'camera', now_ns=time.time_ns)
+    camera = V4l2Camera(camera_options(device=PLAIN, width=WIDTH, height=HEIGHT, framerate=FPS))
     camera.set_control('timestamp_source', VIVID_START_OF_EXPOSURE)
     return allocated(camera)
 
@@ -255,3 +254,36 @@ def untouched_camera(heap: Heap) -> Camera:
     with unmapped():
         base = {'heap': heap, 'now_ns': time.time_ns, 'ledger': CopyLedger(), 'seed': 1, 'pattern': 'counter'}
         return allocated(UntouchedCamera(WIDTH, HEIGHT, FPS, 'camera', **base))
+
+
+# What zc_verify judges.
+
+
+def _sabotaged(names: Sequence[str], out: Path) -> Iterator[tuple[str, Outcome]]:
+    """See :func:`sabotage.sabotaged`; on the kernel's camera."""
+    with PlainGraph(vivid_camera()) as running, closing(Spectator(running)) as spectator:
+        yield from sabotaged(running, spectator, names, out)
+
+
+def _of_heap(out: Path, heap: Heap) -> Outcome:
+    with PlainGraph(untouched_camera(heap)) as running:
+        assert running.flows(), running.problems
+        return judged(out)
+
+
+GRAPHS: dict[str, Callable[[Path], Outcome]] = {
+    'known_exporter': lambda out: _of_heap(out, open_heap(any_heap())[0]),
+    'unknown_exporter': lambda out: _of_heap(out, ShadowHeap()),
+}
+
+
+def cases(names: Sequence[str], out: Path) -> Iterator[tuple[str, Outcome]]:
+    """What became of each case, and last of what is left in the kernel. Each sees at least :data:`verifier.FRAMES` frames."""
+    try:
+        yield from _sabotaged(names, out)
+    except Exception:
+        yield 'sabotaged', {'error': traceback.format_exc()}
+    for name, graph in GRAPHS.items():
+        if name in names:
+            yield name, guarded(partial(graph, out / name))
+    yield AFTERWARDS, left_behind()

@@ -11,13 +11,14 @@ import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
+from waiting import eventually
 
 from zc_perception.camera.v4l2.device import V4l2Device
 from zc_perception.frame import Frame
@@ -26,11 +27,11 @@ from zc_perception.memory.heaps import open_heap
 from zc_perception.npu.accelerator import ImportHandle
 from zc_perception.npu.axl.abi import ImportFlags
 from zc_perception.npu.axl.accelerator import AxlAccelerator
+from zc_perception.observe.frame_log import FrameLog
 from zc_perception.pixel.layout import ImageLayout
 
-from .harness import wait
 from .kernel_api import SYSCALLS, any_heap
-from .verifier import NOTHING_AGAIN
+from .verifier import NOBODY, NOTHING_AGAIN, Outcome, judged
 
 
 def look_at_the_header(frame: Frame) -> None:
@@ -52,13 +53,14 @@ class Consumer:
     def settled(self) -> None:
         """Wait until the frame is done that may be at hand."""
         seen = self.seen
-        wait(lambda: self.seen > seen, 10)
+        eventually(lambda: self.seen > seen, 10)
 
 
 class Running(Protocol):
     """A graph that runs: with ROS ``graph_kit.RunningGraph``, without it ``plain_graph.PlainGraph``."""
 
     graph: Any
+    problems: list[str]
 
     def keep_imports(self, wanted: bool) -> None:
         """Turn the import cache on or off, as an operator does."""
@@ -287,12 +289,13 @@ def _import_at_a_wrong_offset(running: Running) -> Iterator[None]:
 @contextmanager
 def _without_the_cameras_log(running: Running) -> Iterator[None]:
     """There is a camera, but no log of its node: nobody says what that node maps and copies."""
-    log = running.graph.capture.frame_log
-    log.close()
+    capture = running.graph.capture
+    capture.frame_log.close()
     try:
         yield
     finally:
-        log.open()
+        capture.frame_log = FrameLog('capture', capture.get_fully_qualified_name())
+        capture._ends.callback(capture.frame_log.close)
 
 
 # Arguments: a buffer's descriptor and its size. Maps it, and lets only another thread live on.
@@ -357,11 +360,11 @@ def _other_program(running: Running, program: str) -> Iterator[subprocess.Popen[
 def _mapped_without_a_main_thread(running: Running) -> Iterator[None]:
     """Another process has a frame mapped. Its main thread has ended, so its own /proc/PID/maps is empty."""
     with _other_program(running, _WITHOUT_MAIN_THREAD) as process:
-        assert wait(lambda: not Path(f'/proc/{process.pid}/maps').read_bytes(), 30), 'its main thread goes on'
+        assert eventually(lambda: not Path(f'/proc/{process.pid}/maps').read_bytes(), 30), 'its main thread goes on'
         yield
 
 
-_WAITING = [str(number) for name, number in SYSCALLS.items() if name in ('select', 'pselect6')]
+_WAITING = [str(number) for name, number in SYSCALLS.items() if name in ('clock_nanosleep', 'select', 'pselect6')]
 _MOMENT_S = 2.0
 
 
@@ -442,7 +445,7 @@ def _nothing(running: Running, spectator: Consumer) -> Iterator[None]:
 
 Saboteur = Callable[[Running, Consumer], Any]
 
-#: What is done to a graph that runs. The last leaves a mapping behind.
+#: What is done to a graph that runs, in this order. The last leaves a mapping behind.
 SABOTAGES: dict[str, Saboteur] = {
     **dict.fromkeys(('nothing', *NOTHING_AGAIN), _nothing),
     'nobody': _nothing,
@@ -463,3 +466,16 @@ SABOTAGES: dict[str, Saboteur] = {
     'maps_by_another_name': lambda running, spectator: _camera_mapped_by_another_name(running),
     'maps': lambda running, spectator: _spectator_that(_map, spectator),
 }
+
+
+def sabotaged(running: Running, spectator: Consumer, names: Sequence[str], out: Path) -> Iterator[tuple[str, Outcome]]:
+    """One graph that runs all the time, sabotaged in one way after the other, and what ``zc_verify`` says of it meanwhile."""
+    inference = running.graph.inference
+    assert eventually(lambda: inference.processed > 3 and spectator.seen > 3, 60), running.problems
+    for name in SABOTAGES:
+        if name in names:
+            seen, processed = spectator.seen, inference.processed
+            with SABOTAGES[name](running, spectator):
+                outcome = judged(out / name, user=NOBODY if name == 'nobody' else None)
+            since = {'seen': spectator.seen - seen, 'processed': inference.processed - processed}
+            yield name, outcome | since | {'problems': list(running.problems)}

@@ -26,7 +26,6 @@ class UntouchedCamera(SyntheticCamera):
     """Publishes its buffers as some device left them: the CPU has no part in it. Make its buffers within :func:`unmapped`."""
 
     def capture(self) -> Frame | None:
-        """See :class:`Camera`."""
         assert self._pool is not None
         slot = self._pool.acquire() if self._wait_for_turn() else None
         if slot is None:
@@ -56,7 +55,6 @@ class ShadowHeap:
     name = 'udmabuf'
 
     def allocate(self, size: int) -> DmaBuf:
-        """See :class:`Heap`."""
         return DmaBuf(OwnedFd(shadow_buffer(-(-size // _PAGE) * _PAGE).fd), BufferKind.DMABUF, self.name)
 
     def close(self) -> None:
@@ -74,7 +72,6 @@ class OneMemfd:
         self._offsets: dict[int, int] = {}
 
     def allocate(self, size: int) -> DmaBuf:
-        """See :class:`Heap`."""
         aligned = -(-size // _PAGE) * _PAGE
         if not self._offsets:
             os.ftruncate(self._memory.fileno(), self._BUFFERS * aligned)
@@ -91,7 +88,6 @@ class OneMemfd:
         os.pwrite(self._memory.fileno(), pixels, self._offsets[buffer.identity.inode])
 
     def close(self) -> None:
-        """See :class:`Heap`."""
         self._memory.close()
 
 

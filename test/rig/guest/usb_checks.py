@@ -1,23 +1,20 @@
-"""A webcam on USB: :mod:`rig.guest.usb_webcam` is plugged in, the kernel's ``uvcvideo`` drives it, and this package opens it.
-
-``usb_run.py`` is the script for these checks; results go to ``$RIG_OUT/usb_checks.json``.
-"""
+"""A webcam on USB: :mod:`rig.guest.usb_webcam` is plugged in, the kernel's ``uvcvideo`` drives it, and this package opens it."""
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from camera.jpeg_kit import jpeg, without_tables
 from environment import turbojpeg
+from waiting import until
 
 from zc_perception.camera.v4l2.camera import V4l2Camera
 from zc_perception.camera.v4l2.device import capture_devices, find_device
@@ -30,37 +27,18 @@ from zc_perception.pixel.fourcc import fourcc_name
 from .camera_faults import until_raises
 from .camera_kit import capture_until, configured, next_frame, opened
 from .graph_faults import PATIENCE_S, streaming_graph
-from .harness import Check, equal, eventually, run
+from .harness import check, check_each, equal
 from .kernel_api import bufinfo
 from .package_kit import accelerator, device_crcs, kernel_crcs, refused
 from .usb_descriptors import MJPG, SERIAL, STRINGS
-from .usb_pictures import number_of, yuyv_frame
+from .usb_webcam import number_of, yuyv_frame
 
-RESULTS = 'usb_checks.json'
-CHECKS: dict[str, Check] = {}
 SMALL, LARGE = (320, 240), (640, 480)
 _BYTES = SMALL[0] * SMALL[1] * 2
 # A picture of the webcam shows its number's last bits, as bars.
 _BARS = 8
 _PICTURES = 8
 _DARK, _BRIGHT = 40, 215
-
-
-def check(function: Check) -> Check:
-    """Register under its own name."""
-    CHECKS[function.__name__.replace('_', ' ')] = function
-    return function
-
-
-def check_each(*variants: str) -> Callable[[Callable[[str], None]], Callable[[str], None]]:
-    """Register once for each variant, which is its argument."""
-
-    def register(function: Callable[[str], None]) -> Callable[[str], None]:
-        for variant in variants:
-            CHECKS[f'{function.__name__.replace("_", " ")} [{variant}]'] = partial(function, variant)
-        return function
-
-    return register
 
 
 def _bars(number: int, width: int, height: int) -> np.ndarray:
@@ -94,7 +72,7 @@ class Webcam:
         command = [sys.executable, '-S', script, str(_jpegs()), *(f'{name}={number}' for name, number in faults.items())]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE)
         try:
-            eventually(lambda: _webcams() != [], 'uvcvideo sees the webcam', PATIENCE_S)
+            until(lambda: _webcams() != [], 'uvcvideo sees the webcam', PATIENCE_S)
             (self.path,) = _webcams()
         except BaseException:
             self.unplug()
@@ -105,7 +83,7 @@ class Webcam:
         assert self._process.stdin is not None
         self._process.stdin.close()
         equal(self._process.wait(PATIENCE_S), 0, 'status of the webcam')
-        eventually(lambda: _nodes() == self._others, 'its nodes go', PATIENCE_S)
+        until(lambda: _nodes() == self._others, 'its nodes go', PATIENCE_S)
 
 
 def _nodes() -> set[Path]:
@@ -283,16 +261,9 @@ def the_graph_survives_a_usb_camera_that_is_unplugged() -> None:
     try:
         with streaming_graph(webcam.path, {'width': SMALL[0], 'height': SMALL[1]}) as running:
             webcam.unplug()
-            eventually(lambda: running.capture.supervisor.condition.losses == 1, 'the loss is noticed', PATIENCE_S)
+            until(lambda: running.capture.supervisor.condition.losses == 1, 'the loss is noticed', PATIENCE_S)
             webcam = Webcam()
             running.expect_frames(30)
             running.expect_no_more_than_before()
     finally:
         webcam.unplug()
-
-
-def main() -> int:
-    """Run the checks whose names contain one of the arguments; without any, all."""
-    parts = sys.argv[1:] or ['']
-    chosen = {name: function for name, function in CHECKS.items() if any(part in name for part in parts)}
-    return 0 if run(chosen, Path(os.environ['RIG_OUT']) / RESULTS) else 1

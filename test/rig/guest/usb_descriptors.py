@@ -131,7 +131,6 @@ class Settings:
 
     @property
     def size(self) -> Picture:
-        """The picture."""
         return FORMATS[self.format - 1][self.picture - 1]
 
     @property
@@ -143,6 +142,4 @@ class Settings:
         """As the probe and commit controls have them. A payload is a whole frame."""
         most = self.size.most_bytes
         interval = self.interval or self.size.intervals[0]
-        return struct.pack(
-            _PROBE, 1, self.format, self.picture, interval, 0, 0, 0, 0, 0, most, PAYLOAD_HEADER + most, CLOCK_HZ, 3, 1, 1, 1
-        )
+        return struct.pack(_PROBE, 1, self.format, self.picture, interval, 0, 0, 0, 0, 0, most, PAYLOAD_HEADER + most, CLOCK_HZ, 3, 1, 1, 1)

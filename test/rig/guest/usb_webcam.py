@@ -21,6 +21,7 @@ import struct
 import sys
 import threading
 import time
+from functools import cache
 from pathlib import Path
 from types import FrameType
 
@@ -38,7 +39,6 @@ from rig.guest.usb_descriptors import (
     endpoint,
     string,
 )
-from rig.guest.usb_pictures import yuyv_frame
 
 HOME = Path('/dev/gadget')
 FULL_SPEED, HIGH_SPEED = 64, 512
@@ -49,6 +49,29 @@ _PROBE, _COMMIT = 1, 2
 _BRIGHTNESS = 2
 _BRIGHTNESSES = {_GET_MIN: -64, _GET_MAX: 64, _GET_RES: 1, _GET_DEF: 0}
 _END_OF_HEADER, _ERROR, _HAS_CLOCK, _HAS_TIME, _END_OF_FRAME = 0x80, 0x40, 0x08, 0x04, 0x02
+
+
+# What it shows: frames that are all different, each with its number in it. Without NumPy, whose import takes long.
+# Rows of a prime period differ from each other.
+_PERIOD = 251
+_NUMBER = struct.Struct('<Q')
+
+
+@cache
+def _ramp(size: int) -> bytes:
+    return bytes(range(_PERIOD)) * (size // _PERIOD + 2)
+
+
+def yuyv_frame(number: int, size: int) -> bytes:
+    """A frame of *size* bytes: its number, then bytes that count up from a place of its own."""
+    begin = number % _PERIOD
+    return _NUMBER.pack(number) + _ramp(size)[begin + _NUMBER.size : begin + size]
+
+
+def number_of(frame: bytes) -> int:
+    """The number of such a frame."""
+    number: int = _NUMBER.unpack_from(frame)[0]
+    return number
 
 
 class _NewStreamError(Exception):

@@ -10,7 +10,8 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Sequence
+import traceback
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -97,8 +98,35 @@ NOBODY = 65534
 #: The honest graph, judged again and again: together with the first time 20 times.
 NOTHING_AGAIN = tuple(f'nothing_{number}' for number in range(2, 21))
 Outcome = dict[str, Any]
+#: What is left when all cases have ended.
+AFTERWARDS = 'afterwards'
 
 
-def judged(out: Path, options: Sequence[str], *, user: int | None = None) -> Outcome:
-    """What ``zc_verify`` says of some frames of what runs now. No check rests on samples, which take as long as all the rest."""
-    return Verifier(out, ['--frames', str(FRAMES), '--no-sampling', *options], user=user).result()
+def judged(out: Path, options: Sequence[str] | None = None, *, user: int | None = None) -> Outcome:
+    """What ``zc_verify`` says of some frames of this process, or by other *options*. No check rests on samples, which take as long as the
+    rest.
+    """
+    watched = ['--pid', str(os.getpid())] if options is None else options
+    return Verifier(out, ['--frames', str(FRAMES), '--no-sampling', *watched], user=user).result()
+
+
+def guarded(case: Callable[[], Outcome]) -> Outcome:
+    """What became of a case, also if it could not run."""
+    try:
+        return case()
+    except Exception:
+        return {'error': traceback.format_exc()}
+
+
+def record(cases: Iterator[tuple[str, Outcome]], results: Path) -> dict[str, Outcome]:
+    """Run the cases, one after the other; after each the file has what became of all so far."""
+    outcomes: dict[str, Outcome] = {}
+    last = time.monotonic()
+    for name, outcome in cases:
+        outcome['case_s'] = round(time.monotonic() - last, 1)
+        outcomes[name] = outcome
+        told = f'exit {outcome.get("exit")} {outcome.get("took_s", "")} {outcome.get("error", "")}'
+        print(f'{outcome["case_s"]:7.1f} s  {name}: {told}', flush=True)
+        results.write_text(json.dumps(outcomes, indent=1))
+        last = time.monotonic()
+    return outcomes

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from pathlib import Path
@@ -10,47 +9,57 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
+import rclpy
 from rclpy.node import Node
 from rclpy.parameter import Parameter
+from rclpy.qos import QoSProfile
 from sensor_msgs.msg import Image
+from waiting import eventually
 
 from zc_perception.camera import camera as camera_module
 from zc_perception.camera import synthetic
+from zc_perception.frame import Frame
+from zc_perception.link.endpoints import AdaptedSubscription
+from zc_perception.link.image_conversion import frame_adapter
 from zc_perception.memory.heaps import OfferedHeaps, working_heaps
+from zc_perception.memory.ledger import CopyLedger
 from zc_perception.nodes.inference import InferenceNode
 from zc_perception.nodes.process import NodeGroup
 
+from . import sabotage
 from .graph_kit import MODEL, RunningGraph, ros
 from .graph_variants import HEIGHT, PLAIN, SLOW, SLOW_FPS, WIDTH, Variant
-from .harness import wait
-from .sabotage import SABOTAGES, mapped_by_the_device
-from .spectator import Spectator
+from .sabotage import Consumer, mapped_by_the_device
 from .untouched_camera import OneMemfd, ShadowHeap, UntouchedCamera, unmapped, writing_camera
-from .verifier import FRAMES, NOBODY, Outcome, judged
+from .verifier import FRAMES, Outcome, judged
 
 _NV12 = f'video/x-raw,format=NV12,width={WIDTH},height={HEIGHT},framerate={SLOW_FPS}/1'
 
 
-def _own() -> list[str]:
-    return ['--pid', str(os.getpid())]
+class Spectator(Consumer):
+    """See :class:`sabotage.Consumer`."""
+
+    def __init__(self, context: rclpy.Context) -> None:
+        super().__init__()
+        self.node = Node('spectator', context=context)
+        adapter = frame_adapter('mono8', CopyLedger(), holder='spectator')
+        self._subscription = AdaptedSubscription(self.node, adapter, 'image_raw', QoSProfile(depth=1), callback=self._on_frame)
+
+    def _on_frame(self, frame: Frame) -> None:
+        self.act(frame)
+        self.seen += 1
+
+    def close(self) -> None:
+        self._subscription.destroy()
+        self.node.destroy_node()
 
 
 def sabotaged(names: Sequence[str], out: Path) -> Iterator[tuple[str, Outcome]]:
-    """One graph that runs all the time, and is sabotaged in one way after the other."""
-    variant = Variant(FRAMES, True, SLOW, keep_all=False)
-    with ros() as context, RunningGraph(context, variant) as running:
+    with ros() as context, RunningGraph(context, Variant(FRAMES, True, SLOW, keep_all=False)) as running:
         spectator = Spectator(context)
         running.add_node(spectator.node)
         running.start()
-        assert wait(lambda: running.graph.inference.processed > 3 and spectator.seen > 3, 60), running.problems
-        for name in names:
-            seen, processed = spectator.seen, running.graph.inference.processed
-            with SABOTAGES[name](running, spectator):
-                outcome = judged(out / name, _own(), user=NOBODY if name == 'nobody' else None)
-            outcome['seen'] = spectator.seen - seen
-            outcome['processed'] = running.graph.inference.processed - processed
-            outcome['problems'] = list(running.problems)
-            yield name, outcome
+        yield from sabotage.sabotaged(running, spectator, names, out)
         spectator.close()
 
 
@@ -73,8 +82,8 @@ def plain_link(out: Path) -> Outcome:
         group = stack.enter_context(NodeGroup(context, [node], lambda: None))
         group.add_node(camera)
         group.start()
-        assert wait(lambda: node.processed > 3, 60), 'no frame came over the plain link'
-        outcome = judged(out, _own())
+        assert eventually(lambda: node.processed > 3, 60), 'no frame came over the plain link'
+        outcome = judged(out)
         outcome['rung'] = node.subscription.statistics().rung
         outcome['copies'] = {reason: entry.count for reason, entry in node.ledger.entries().items()}
     camera.destroy_node()
@@ -113,14 +122,14 @@ def unknown_exporter(out: Path) -> Outcome:
 
 
 def _streaming(
-    out: Path, capture: dict[str, Any], sabotage: Callable[[RunningGraph], AbstractContextManager[None]] = lambda running: nullcontext()
+    out: Path, capture: dict[str, Any], meanwhile: Callable[[], AbstractContextManager[None]] = nullcontext
 ) -> Outcome:  # fmt: skip
     """The newest frame is enough: a pipeline has only so many buffers."""
     with ros() as context, RunningGraph(context, Variant(FRAMES, True, capture, keep_all=False)) as running:
         running.start()
-        assert wait(lambda: running.graph.inference.processed > 3, 60), running.problems
-        with sabotage(running):
-            outcome = judged(out, _own())
+        assert eventually(lambda: running.graph.inference.processed > 3, 60), running.problems
+        with meanwhile():
+            outcome = judged(out)
         return outcome | running.figures()
 
 
@@ -138,7 +147,7 @@ def gstreamer_dmabuf(out: Path) -> Outcome:
 
 def maps_a_pipelines_camera(out: Path) -> Outcome:
     """The same, and a buffer of the camera is mapped by its device, which the pipeline's node does not name."""
-    return _streaming(out, _DRIVERS_BUFFERS, lambda running: mapped_by_the_device(PLAIN, WIDTH * HEIGHT))
+    return _streaming(out, _DRIVERS_BUFFERS, lambda: mapped_by_the_device(PLAIN, WIDTH * HEIGHT))
 
 
 def gstreamer_copy(out: Path) -> Outcome:

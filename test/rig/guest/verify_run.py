@@ -8,7 +8,6 @@ starting nodes: one is done while the other is. Not while something is judged, t
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -16,7 +15,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +23,14 @@ TEST = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(TEST), str(TEST.parent)]
 
 import yaml  # noqa: E402
+from waiting import until  # noqa: E402
 
 from rig.guest.graph_variants import DMA, IN_FLIGHT, PLAIN, SLOW  # noqa: E402
 from rig.guest.harness import at_rest, left_behind  # noqa: E402
-from rig.guest.kernel_api import bufinfo, use_one_cpu  # noqa: E402
-from rig.guest.verifier import Outcome, judged  # noqa: E402
+from rig.guest.kernel_api import NPU, bufinfo, use_one_cpu  # noqa: E402
+from rig.guest.verifier import AFTERWARDS, Outcome, guarded, judged, record  # noqa: E402
 
-ATTACHED, STARTED, AFTERWARDS = 'two_processes', 'two_processes_started', 'afterwards'
-_NPU = '0000:01:00.0'
+ATTACHED, STARTED = 'two_processes', 'two_processes_started'
 _PATIENCE_S = 300.0
 
 
@@ -51,7 +50,7 @@ def _command(folder: Path, device: str) -> list[str]:
 
 def _attached() -> dict[str, str]:
     """By our own look: exporters of the buffers that the card is attached to, result buffers among them."""
-    return {str(inode): info.exporter for inode, info in bufinfo().items() if _NPU in info.attached}
+    return {str(inode): info.exporter for inode, info in bufinfo().items() if NPU in info.attached}
 
 
 class TwoNodes:
@@ -62,14 +61,14 @@ class TwoNodes:
         with (out / f'{ATTACHED}.log').open('w') as log:
             self._nodes = subprocess.Popen(_command(out, DMA), stdin=subprocess.DEVNULL, stdout=log, stderr=log)
 
+    def _goes_on(self) -> None:
+        assert self._nodes.poll() is None, 'the nodes ended'
+        time.sleep(0.1)
+
     def judged(self) -> Outcome:
         """When they stream."""
         try:
-            deadline = time.monotonic() + _PATIENCE_S
-            while 'videobuf2_dma_contig' not in _attached().values():
-                assert self._nodes.poll() is None, 'the nodes ended'
-                assert time.monotonic() < deadline, f'no frame was imported within {_PATIENCE_S} s'
-                time.sleep(0.1)
+            until(lambda: 'videobuf2_dma_contig' in _attached().values(), 'a frame is imported', _PATIENCE_S, self._goes_on)
             use_one_cpu()
             outcome = judged(self._out / ATTACHED, [])
             outcome['attached'] = _attached()
@@ -78,13 +77,6 @@ class TwoNodes:
             status = self._nodes.wait(60)
         outcome['nodes_exit'] = status
         return outcome
-
-
-def _guarded(function: Callable[[], Outcome]) -> Outcome:
-    try:
-        return function()
-    except Exception:
-        return {'error': traceback.format_exc()}
 
 
 def _started(out: Path) -> Outcome:
@@ -96,22 +88,21 @@ def _cases(names: Sequence[str], out: Path) -> Iterator[tuple[str, Outcome]]:
     imports = threading.Thread(target=_import_graphs, name='imports')
     imports.start()
     if STARTED in names:
-        yield STARTED, _guarded(lambda: _started(out)) | {'left_on_device': at_rest()}
+        yield STARTED, guarded(lambda: _started(out)) | {'left_on_device': at_rest()}
     imports.join()
     if ATTACHED in names:
-        yield ATTACHED, _guarded(TwoNodes(out).judged) | {'left_on_device': at_rest()}
+        yield ATTACHED, guarded(TwoNodes(out).judged) | {'left_on_device': at_rest()}
     use_one_cpu()
     from rig.guest import verify_graphs
     from rig.guest.sabotage import SABOTAGES
 
-    sabotages = [name for name in SABOTAGES if name in names]
     try:
-        yield from verify_graphs.sabotaged(sabotages, out) if sabotages else ()
+        yield from verify_graphs.sabotaged(names, out) if SABOTAGES.keys() & set(names) else ()
     except Exception:
         yield 'sabotaged', {'error': traceback.format_exc()}
     for name, graph in verify_graphs.GRAPHS.items():
         if name in names:
-            yield name, _guarded(lambda name=name, graph=graph: graph(out / name))  # type: ignore[misc]
+            yield name, guarded(lambda name=name, graph=graph: graph(out / name))  # type: ignore[misc]
     yield AFTERWARDS, left_behind()
 
 
@@ -122,16 +113,7 @@ def _import_graphs() -> None:
 def main(names: Sequence[str]) -> int:
     """Run the cases; what became of each is for the test to judge."""
     out = Path(os.environ['RIG_OUT'])
-    outcomes: dict[str, Outcome] = {}
-    last = time.monotonic()
-    for name, outcome in _cases(names, out):
-        outcome['case_s'] = round(time.monotonic() - last, 1)
-        outcomes[name] = outcome
-        told = f'exit {outcome.get("exit")} {outcome.get("took_s", "")} {outcome.get("error", "")}'
-        print(f'{outcome["case_s"]:7.1f} s  {name}: {told}', flush=True)
-        (out / 'verify.json').write_text(json.dumps(outcomes, indent=1))
-        last = time.monotonic()
-    missing = set(names) - set(outcomes)
+    missing = set(names) - set(record(_cases(names, out), out / 'verify.json'))
     if missing:
         print(f'not run: {", ".join(sorted(missing))}', flush=True)
     return 1 if missing else 0

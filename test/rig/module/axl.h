@@ -137,30 +137,15 @@ int axl_fence_reserve(struct dma_fence *fence, struct dma_buf *dmabuf, enum dma_
 /* axl_job.c */
 
 u32 axl_max_in_flight(void);
+struct workqueue_struct *axl_queue_new(struct axl_file *file);
 long axl_ioctl_submit(struct axl_file *file, void __user *up);
 long axl_ioctl_submit2(struct axl_file *file, void __user *up);
-
-/* axl_queue.c */
-
-struct workqueue_struct *axl_queue_new(struct axl_file *file);
-u32 axl_queue_latency(const struct axl_file *file, u64 seqno);
 
 /* axl_shipped.c */
 
 bool axl_shipped_only(void);
 void axl_shipped_end(struct axl_file *file);
 long axl_ioctl_shipped(struct axl_file *file, unsigned int cmd, void __user *up);
-
-/* axl_faults.c */
-
-struct axl_faults {
-	bool held;
-	bool hangs;
-	bool fails;
-};
-
-struct axl_faults axl_faults_of(u64 seqno);
-bool axl_faults_hold(const struct axl_faults *faults);
 
 /* axl_pixels.c */
 

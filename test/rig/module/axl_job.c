@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: GPL-2.0
-/* Jobs: the queue of an open file, what a job waits for and what can go wrong with it. */
+/* Jobs: the queue of an open file, how long a job takes, what it waits for and what can go wrong with it. */
 #include <linux/dma-fence.h>
 #include <linux/file.h>
+#include <linux/math64.h>
 #include <linux/module.h>
 #include <linux/slab.h>
 #include <linux/sync_file.h>
@@ -10,6 +11,7 @@
 #include "axl.h"
 #include "axl_trace.h"
 
+#define AXL_CORES	4
 #define AXL_HOLD_US	1000	/* between looks at whether a held job may go on */
 
 static uint max_in_flight = 4;
@@ -23,6 +25,33 @@ MODULE_PARM_DESC(default_timeout_us, "for jobs submitted with a timeout of 0");
 static bool reservation_fences = true;
 module_param(reservation_fences, bool, 0644);
 MODULE_PARM_DESC(reservation_fences, "add the fence of a job to the reservation objects of its buffers");
+
+static uint latency_us = 2000;
+module_param(latency_us, uint, 0644);
+MODULE_PARM_DESC(latency_us, "what a job takes before it reads its pixels");
+
+static bool out_of_order;
+module_param(out_of_order, bool, 0644);
+MODULE_PARM_DESC(out_of_order, "jobs of files opened while it is set run side by side, the first of four the longest");
+
+/* What goes wrong with a job, or waits, because a test wants it to. */
+static uint fail_every;
+module_param(fail_every, uint, 0644);
+MODULE_PARM_DESC(fail_every, "every n-th job of an open file ends with -EIO (0: none)");
+
+static uint hang_every;
+module_param(hang_every, uint, 0644);
+MODULE_PARM_DESC(hang_every, "every n-th job of an open file hangs until its timeout (0: none)");
+
+static bool hold;
+module_param(hold, bool, 0644);
+MODULE_PARM_DESC(hold, "jobs submitted while it is set go on when it is cleared, before they read their pixels");
+
+struct axl_faults {
+	bool held;
+	bool hangs;
+	bool fails;
+};
 
 struct axl_job {
 	struct work_struct work;
@@ -54,6 +83,48 @@ struct axl_request {
 u32 axl_max_in_flight(void)
 {
 	return max_in_flight;
+}
+
+/* For a file that is being opened. WQ_MEM_RECLAIM: others wait for our fences, who must not wait for memory. */
+struct workqueue_struct *axl_queue_new(struct axl_file *file)
+{
+	file->out_of_order = READ_ONCE(out_of_order);
+	if (file->out_of_order)
+		return alloc_workqueue("metis", WQ_UNBOUND | WQ_MEM_RECLAIM, AXL_CORES);
+	return alloc_ordered_workqueue("metis", WQ_MEM_RECLAIM);
+}
+
+/* How long the job @seqno takes. */
+static u32 axl_queue_latency(const struct axl_file *file, u64 seqno)
+{
+	u32 latency = READ_ONCE(latency_us);
+
+	return file->out_of_order ? latency * (AXL_CORES - (u32)(seqno - 1) % AXL_CORES) : latency;
+}
+
+static bool axl_is_nth(u64 seqno, u32 n)
+{
+	u32 rest = 1;
+
+	if (n)
+		div_u64_rem(seqno, n, &rest);
+	return !rest;
+}
+
+/* What happens to the job @seqno, decided when it is submitted. */
+static struct axl_faults axl_faults_of(u64 seqno)
+{
+	return (struct axl_faults){
+		.held = READ_ONCE(hold),
+		.hangs = axl_is_nth(seqno, READ_ONCE(hang_every)),
+		.fails = axl_is_nth(seqno, READ_ONCE(fail_every)),
+	};
+}
+
+/* Whether a held job has to wait on: whoever holds it says when it goes on, not a clock. */
+static bool axl_faults_hold(const struct axl_faults *faults)
+{
+	return faults->held && READ_ONCE(hold);
 }
 
 static void axl_in_fence_signalled(struct dma_fence *fence, struct dma_fence_cb *cb)

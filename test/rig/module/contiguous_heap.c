@@ -7,15 +7,13 @@
  * here it is the page allocator, which gives up to 4 MiB in one piece.
  * A heap can't be taken back, so neither can this module.
  */
-#include <linux/dma-buf.h>
 #include <linux/dma-heap.h>
-#include <linux/dma-mapping.h>
 #include <linux/gfp.h>
 #include <linux/kprobes.h>
 #include <linux/mm.h>
 #include <linux/module.h>
-#include <linux/scatterlist.h>
-#include <linux/slab.h>
+
+#include "exporter.h"
 
 static char *name = "linux,cma";
 module_param(name, charp, 0444);
@@ -30,27 +28,9 @@ static struct sg_table *contiguous_map(struct dma_buf_attachment *attach,
 	if (!sgt)
 		return ERR_PTR(-ENOMEM);
 	ret = sg_alloc_table(sgt, 1, GFP_KERNEL);
-	if (ret)
-		goto err_free;
-	sg_set_page(sgt->sgl, virt_to_page(attach->dmabuf->priv), attach->dmabuf->size, 0);
-	ret = dma_map_sgtable(attach->dev, sgt, dir, 0);
-	if (ret)
-		goto err_table;
-	return sgt;
-
-err_table:
-	sg_free_table(sgt);
-err_free:
-	kfree(sgt);
-	return ERR_PTR(ret);
-}
-
-static void contiguous_unmap(struct dma_buf_attachment *attach, struct sg_table *sgt,
-			     enum dma_data_direction dir)
-{
-	dma_unmap_sgtable(attach->dev, sgt, dir, 0);
-	sg_free_table(sgt);
-	kfree(sgt);
+	if (!ret)
+		sg_set_page(sgt->sgl, virt_to_page(attach->dmabuf->priv), attach->dmabuf->size, 0);
+	return exporter_map(attach, sgt, dir, ret);
 }
 
 static int contiguous_mmap(struct dma_buf *dmabuf, struct vm_area_struct *vma)
@@ -74,7 +54,7 @@ static void contiguous_release(struct dma_buf *dmabuf)
 
 static const struct dma_buf_ops contiguous_dmabuf_ops = {
 	.map_dma_buf = contiguous_map,
-	.unmap_dma_buf = contiguous_unmap,
+	.unmap_dma_buf = exporter_unmap,
 	.mmap = contiguous_mmap,
 	.vmap = contiguous_vmap,
 	.release = contiguous_release,

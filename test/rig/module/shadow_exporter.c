@@ -4,17 +4,14 @@
  * for the CPU, so that a missing DMA_BUF_IOCTL_SYNC is wrong bytes; see struct
  * axl_shadow_alloc.
  */
-#include <linux/dma-buf.h>
-#include <linux/dma-mapping.h>
 #include <linux/highmem.h>
 #include <linux/miscdevice.h>
 #include <linux/mm.h>
 #include <linux/module.h>
-#include <linux/scatterlist.h>
-#include <linux/slab.h>
 #include <linux/uaccess.h>
 
 #include "axl.h"
+#include "exporter.h"
 
 #define AXL_SHADOW_MAX_SIZE	(64UL << 20)
 
@@ -61,26 +58,7 @@ static struct sg_table *axl_shadow_map(struct dma_buf_attachment *attach,
 		return ERR_PTR(-ENOMEM);
 	ret = sg_alloc_table_from_pages(sgt, shadow->device_pages, shadow->num_pages, 0,
 					attach->dmabuf->size, GFP_KERNEL);
-	if (ret)
-		goto err_free;
-	ret = dma_map_sgtable(attach->dev, sgt, dir, 0);
-	if (ret)
-		goto err_table;
-	return sgt;
-
-err_table:
-	sg_free_table(sgt);
-err_free:
-	kfree(sgt);
-	return ERR_PTR(ret);
-}
-
-static void axl_shadow_unmap(struct dma_buf_attachment *attach, struct sg_table *sgt,
-			     enum dma_data_direction dir)
-{
-	dma_unmap_sgtable(attach->dev, sgt, dir, 0);
-	sg_free_table(sgt);
-	kfree(sgt);
+	return exporter_map(attach, sgt, dir, ret);
 }
 
 static int axl_shadow_mmap(struct dma_buf *dmabuf, struct vm_area_struct *vma)
@@ -129,7 +107,7 @@ static void axl_shadow_release(struct dma_buf *dmabuf)
 
 static const struct dma_buf_ops axl_shadow_dmabuf_ops = {
 	.map_dma_buf = axl_shadow_map,
-	.unmap_dma_buf = axl_shadow_unmap,
+	.unmap_dma_buf = exporter_unmap,
 	.mmap = axl_shadow_mmap,
 	.begin_cpu_access = axl_shadow_begin_cpu_access,
 	.end_cpu_access = axl_shadow_end_cpu_access,

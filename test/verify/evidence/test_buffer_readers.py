@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zc_perception.observe.privileges import as_root
+from zc_perception.verify.evidence import Unreadable, unreadable_file
 from zc_perception.verify.evidence.buffers import (
     DMABUF,
     MEMFD,
@@ -22,7 +23,6 @@ from zc_perception.verify.evidence.buffers import (
     read_exporters,
     read_holders,
 )
-from zc_perception.verify.evidence.unreadable import Unreadable, unreadable_file
 
 #: As Linux 6.12 writes it.
 RECORDED = (

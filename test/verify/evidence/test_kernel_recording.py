@@ -9,12 +9,11 @@ import pytest
 from verify.fake_tracefs import DMA_BUF, EVENTS, FakeTracefs
 
 from zc_perception.observe.privileges import as_root
-from zc_perception.verify.evidence.copy_functions import CopyFunction
+from zc_perception.verify.evidence import Unreadable
+from zc_perception.verify.evidence.copies import LARGE, CopyFunction, MemmoveProbe
 from zc_perception.verify.evidence.kernel_events import FENCES, FUNCTION, PROBE, TRACEPOINT, KernelRecording, open_recording
 from zc_perception.verify.evidence.mappings import MemoryMapping
-from zc_perception.verify.evidence.memmove_probe import LARGE, MemmoveProbe
 from zc_perception.verify.evidence.tracefs import TraceInstance, open_instance, own_name, remove_leftovers
-from zc_perception.verify.evidence.unreadable import Unreadable
 
 NEEDED = ('dma_buf_dynamic_attach', 'dma_buf_detach', 'dma_buf_mmap_internal')
 GROUP = own_name()
@@ -170,11 +169,11 @@ def test_the_library_s_copies_are_probed_once_per_file(tmp_path: Path, monkeypat
     instance = open_instance(fake.root)
     assert isinstance(instance, TraceInstance)
     functions = [
-        CopyFunction(('memmove', 'memcpy'), Path('/lib/libc.so.6'), 0x16D800, (5, 6)),
-        CopyFunction(('memcpy',), Path('/other/with space/libc.so.6'), 0x200, (7,)),
+        CopyFunction(('memmove', 'memcpy'), Path('/lib/libc.so.6'), 0x16D800, 2048, (5, 6)),
+        CopyFunction(('memcpy',), Path('/other/with space/libc.so.6'), 0x200, 64, (7,)),
     ]
-    monkeypatch.setattr('zc_perception.verify.evidence.memmove_probe.find_copy_functions', lambda pids, proc: (functions, []))
-    monkeypatch.setattr('zc_perception.verify.evidence.memmove_probe.argument_registers', lambda: ('%di', '%si', '%dx'))
+    monkeypatch.setattr('zc_perception.verify.evidence.copies.find_copy_functions', lambda pids, proc: (functions, []))
+    monkeypatch.setattr('zc_perception.verify.evidence.copies.argument_registers', lambda: ('%di', '%si', '%dx'))
     probe = MemmoveProbe(instance)
     probe.begin([5, 6, 7])
     definition = (fake.root / 'dynamic_events').read_text()

@@ -1,4 +1,4 @@
-"""Who has frames mapped, and who holds memfds that frames of udmabuf may be made of."""
+"""Who has frames mapped, who holds memfds that frames of udmabuf may be made of, and pipes and rings that may hold their pages."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zc_perception.observe.frame_log import NAME, SIZE, FrameLog
-from zc_perception.verify.evidence import mappings
-from zc_perception.verify.evidence.mappings import FrameMemory, find_memfds, parse_maps, scan_maps
-from zc_perception.verify.evidence.unreadable import Unreadable
+from zc_perception.verify.evidence import Unreadable, mappings
+from zc_perception.verify.evidence.mappings import PAGE, FrameMemory, find_memfds, find_pins, parse_maps, scan_maps
 
 MAPS = b"""\
 556f5b3a2000-556f5b3a3000 r--p 00000000 fd:01 1234                       /usr/bin/python3.11
@@ -257,3 +256,59 @@ def test_a_camera_whose_device_nobody_names_may_be_any_video_device(tmp_path: Pa
     (told,) = scan.unreadable
     assert not scan.mappings and '/dev/video7 is a video device, and perhaps the camera' in told.reason
     assert scan_maps(FrameMemory(camera_numbers=frozenset((1,))), proc=tmp_path).unreadable == ()
+
+
+OWN = [os.getpid()]
+
+
+@pytest.fixture(params=['pipe', 'named'])
+def pipe(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[int]:
+    """Its writing end."""
+    if request.param == 'pipe':
+        reading, writing = os.pipe()
+    else:
+        os.mkfifo(tmp_path / 'fifo')
+        reading = os.open(tmp_path / 'fifo', os.O_RDONLY | os.O_NONBLOCK)
+        writing = os.open(tmp_path / 'fifo', os.O_WRONLY)
+    yield writing
+    os.close(reading)
+    os.close(writing)
+
+
+def pipes_with(size: int) -> list[str]:
+    """Pipes with so many bytes: the process that runs the tests may have others."""
+    return [line for line in find_pins(OWN) if line.endswith(f' has a pipe with {size} bytes in it')]
+
+
+def test_a_pipe_with_room_in_use_for_a_page_may_hold_one(pipe: int) -> None:
+    os.write(pipe, b'x' * (PAGE - 1))
+    assert pipes_with(PAGE - 1) == []
+    os.write(pipe, b'xy')
+    (line,) = pipes_with(PAGE + 1)
+    assert line.startswith(f'process {os.getpid()} (')
+
+
+def ring(proc: Path, text: str) -> list[str]:
+    """What is found of a ring whose fdinfo is this."""
+    for folder in ('fd', 'fdinfo'):
+        (proc / '7' / folder).mkdir(parents=True)
+    (proc / '7' / 'comm').write_text('reader\n')
+    (proc / '7' / 'fd' / '5').symlink_to('anon_inode:[io_uring]')
+    (proc / '7' / 'fdinfo' / '5').write_text(text)
+    (proc / '7' / 'fd' / '6').symlink_to('pipe:[1]')  # closed meanwhile
+    return find_pins(proc=proc)
+
+
+def test_a_ring_with_registered_buffers_may_hold_pages(tmp_path: Path) -> None:
+    text = 'pos:\t0\nSqMask:\t0x7\nUserFiles:\t0\nUserBufs:\t2\n    0: 0x7f0000000000/65536\n'
+    assert ring(tmp_path, text) == ['process 7 (reader) has an io_uring with 2 registered buffers']
+
+
+@pytest.mark.parametrize('text', ['UserBufs:\t0\n', ''])
+def test_a_ring_without_them_holds_none(text: str, tmp_path: Path) -> None:
+    assert ring(tmp_path, text) == []
+
+
+def test_a_process_that_has_ended_has_none(tmp_path: Path) -> None:
+    (tmp_path / '8').mkdir()
+    assert find_pins(proc=tmp_path) == []

@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from ctypes import byref
-from typing import Protocol
 
 import numpy as np
 
+from zc_perception.camera.borrowed import own_descriptors
 from zc_perception.camera.gstreamer.abi import MAP_READ, GStreamer, MapInfo
-from zc_perception.camera.gstreamer.image import FrameMemory, StreamFormat, place_image
+from zc_perception.camera.gstreamer.image import FrameMemory, FrameReader, StreamFormat, place_image
 from zc_perception.camera.gstreamer.pipeline import Pipeline, Sample
 from zc_perception.errors import CameraChangedError, CameraError
 from zc_perception.mapping import map_buffers
-from zc_perception.memory.dmabuf import BufferIdentity, CpuAccess, DmaBuf
+from zc_perception.memory.dmabuf import BufferIdentity, CpuAccess
 from zc_perception.memory.foreign_pool import ForeignBufferPool, HeldBuffers
 from zc_perception.memory.pool import Buffers, Slot, close_buffers
 from zc_perception.pixel.layout import ImageLayout, validate_layout
@@ -30,34 +30,9 @@ RESERVE = 2
 MORE = 24
 # No new buffer for so long, and for so many frame periods: its source has no more.
 _IDLE_S, _IDLE_FRAMES, _MAX_IDLE_S = 0.3, 4, 1.5
+# With too few buffers its source may only be slow, on a busy machine: nobody is refused sooner.
+_SCARCE_S = 3.0
 _MAX_SIGNATURES = 64
-
-
-class FrameReader(Protocol):
-    """Says where the frames of one stream are."""
-
-    def memory(self, sample: Sample) -> FrameMemory | None:
-        """The frame's shareable memory; ``None``: it has none."""
-
-    def layout(self, sample: Sample, memory: FrameMemory) -> tuple[ImageLayout, tuple[int, ...]]:
-        """Its layout, and of each of the layout's buffers the first of the memory's parts that is in it."""
-
-
-def own_descriptors(memory: FrameMemory, order: Sequence[int], heap: str | None = None) -> Buffers:
-    """Descriptors of our own of a frame's buffers.
-
-    :param order: the memory's parts that are meant.
-    :param heap: the allocator's name where it is known.
-    :raises AllocationError: one is neither a dma-buf nor memory that can't change its size.
-    """
-    made: list[DmaBuf] = []
-    try:
-        for index in order:
-            made.append(DmaBuf.from_fd(memory.parts[index].duplicate(), heap=heap))
-    except BaseException:
-        close_buffers(made)
-        raise
-    return tuple(made)
 
 
 class SharedFrames:
@@ -119,7 +94,9 @@ class SharedFrames:
         idle = max(_IDLE_S, min(_MAX_IDLE_S, _IDLE_FRAMES / framerate)) if framerate else _MAX_IDLE_S
         seen: set[tuple[BufferIdentity, ...]] = set()
         since = time.monotonic()
-        while len(known) < wanted and time.monotonic() - since < idle and not self._pipeline.ended:
+        while len(known) < wanted and not self._pipeline.ended:
+            if time.monotonic() - since >= (idle if len(known) >= RESERVE else _SCARCE_S):
+                break
             sample = self._pipeline.pull(idle)
             if sample is None:
                 continue
@@ -131,7 +108,7 @@ class SharedFrames:
             identities = tuple(memory.parts[i].identity() for i in order)
             if identities not in seen:
                 seen.add(identities)
-                known.append(own_descriptors(memory, order, self._heap))
+                known.append(own_descriptors((memory.parts[i] for i in order), self._heap))
                 since = time.monotonic()
 
     def _order(self, sample: Sample, memory: FrameMemory) -> tuple[int, ...]:
@@ -162,7 +139,7 @@ class SharedFrames:
         order = self._order(sample, memory)
         slot = pool.slot_of(tuple(memory.parts[i].identity() for i in order))
         if slot is None:
-            slot = pool.adopt(own_descriptors(memory, order, self._heap))
+            slot = pool.adopt(own_descriptors((memory.parts[i] for i in order), self._heap))
         if slot is not None:
             slot = pool.acquire(slot.index)
         if slot is not None:

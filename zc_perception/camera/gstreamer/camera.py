@@ -12,28 +12,28 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+from zc_perception.camera.borrowed import own_descriptors
 from zc_perception.camera.camera import Camera, CameraOptions, CameraStatistics, heap_pool
-from zc_perception.camera.clock import CaptureClock, StampClock
+from zc_perception.camera.clock import CaptureClock
 from zc_perception.camera.gstreamer.abi import load_gstreamer
-from zc_perception.camera.gstreamer.buffers import RESERVE, FrameReader, SharedFrames, copy_frame, frame_layout, own_descriptors
-from zc_perception.camera.gstreamer.image import FdFrames, accepted_formats, offered_caps, read_format
+from zc_perception.camera.gstreamer.buffers import RESERVE, SharedFrames, copy_frame, frame_layout
+from zc_perception.camera.gstreamer.image import FrameReader, accepted_formats, offered_caps, read_format
 from zc_perception.camera.gstreamer.pipeline import Continuation, NotNegotiatedError, Pipeline, Reference, Sample, check_description
 from zc_perception.errors import AllocationError, CameraChangedError, CameraError, CameraLostError, ConfigError, FormatError, LayoutError
 from zc_perception.frame import Frame, Header
 from zc_perception.memory.dmabuf import CpuAccess
 from zc_perception.memory.foreign_pool import ForeignBufferPool
-from zc_perception.memory.heaps import Heap, OfferedHeaps
-from zc_perception.memory.ledger import CopyLedger
+from zc_perception.memory.heaps import OfferedHeaps
 from zc_perception.memory.pool import BufferPool, Slot, close_buffers
 from zc_perception.negotiation.constraints import NO_CPU, BufferConstraints, Format, Placement, format_text
-from zc_perception.negotiation.settings import AllocationRequest, BufferSettings
+from zc_perception.negotiation.settings import AllocationRequest
 from zc_perception.pixel.modifier import LINEAR, modifier_name
 
 COPY_REASON = 'gstreamer_copy'
-DEFAULT_BUFFERS, LEAST_BUFFERS, MOST_BUFFERS = 8, 2, 32
 _WAIT_S, _FENCE_POLL_S = 0.25, 0.005
 _ADVICE = 'use a source that gives dma-bufs, such as v4l2src io-mode=dmabuf, and no element behind it that makes new frames'
 
@@ -41,61 +41,27 @@ _ADVICE = 'use a source that gives dma-bufs, such as v4l2src io-mode=dmabuf, and
 class GStreamerCamera(Camera):
     """Frames of a GStreamer pipeline. It is started at once, because its first frame says what all of them are.
 
-    :param pipeline: as for gst-launch-1.0, without a sink, or with an appsink of its own.
-    :param now_ns: the ROS clock.
-    :param clock: that of the camera's openings before, so that stamps go on increasing; ``None``: a new one.
-    :param ledger: books each frame that had to be copied.
-    :param open_heap: gives the memory that frames are copied to, a heap or several to choose from; called only for a pipeline that has to
-        be copied.
-    :param width: what the pipeline has to give; 0: whatever it does.
-    :param height: likewise.
-    :param buffers: how many frames its source is asked to leave to us at the same time; 2 to 32.
-    :param require_dmabuf: refuse a pipeline that has to be copied.
-    :param assume_linear: caps of the old style with the feature ``memory:DMABuf`` mean LINEAR. You know it, they don't say it.
+    The pipeline is asked for a format that the consumers accept, where it has a choice. After a change of caps :meth:`close` leaves it
+    running for the next camera, whose options have this one as ``before``, or for :meth:`close_rest`.
+
     :param start_timeout_s: how long the first frame may take.
-    :param stopping: whether nobody waits for the first frame any more.
-    :param watchdog_s: a live source that is silent for longer is lost; 0: it may be.
-    :param consumers: what is known of its consumers. The pipeline is asked for a format that they accept, where it has a choice.
-    :param resumable: after a change of caps :meth:`close` leaves the pipeline running for :meth:`continuation`, which has to be called.
-    :param resumed: the pipeline runs already, as :meth:`continuation` of the camera before gave it; owned from here on.
     :raises ConfigError: GStreamer isn't there, or the pipeline can't be made, or isn't what was asked for.
     :raises CameraError: it doesn't run.
     """
 
     SLOW = True
 
-    def __init__(
-        self,
-        pipeline: str,
-        *,
-        frame_id: str,
-        now_ns: Callable[[], int],
-        ledger: CopyLedger,
-        open_heap: Callable[[], Heap],
-        width: int = 0,
-        height: int = 0,
-        buffers: int = DEFAULT_BUFFERS,
-        require_dmabuf: bool = False,
-        assume_linear: bool = False,
-        start_timeout_s: float = 10.0,
-        stopping: Callable[[], bool] = lambda: False,
-        watchdog_s: float = 5.0,
-        clock: StampClock | None = None,
-        consumers: Sequence[BufferConstraints] = (),
-        resumable: bool = False,
-        resumed: Continuation | None = None,
-    ) -> None:
-        if not LEAST_BUFFERS <= buffers <= MOST_BUFFERS:
-            raise ConfigError(f'{buffers} buffers can not be asked of a pipeline; use {LEAST_BUFFERS} to {MOST_BUFFERS}')
-        self._gst = load_gstreamer()
-        self._text = pipeline.strip()
+    def __init__(self, options: CameraOptions, *, start_timeout_s: float = 10.0) -> None:
+        parameters, before = options.parameters, options.before
+        self._options = replace(options, before=None)  # which would keep all cameras that there ever were
+        self._frame_id = parameters['frame_id']
+        self._assume_linear, self._require_dmabuf = parameters['assume_linear'], parameters['require_dmabuf']
+        self._watchdog_s = options.pipeline_silence_s()
+        width, height, buffers = parameters['width'], parameters['height'], parameters['pipeline_buffers']
+        self._text = self._description(parameters)
         self._where = f"pipeline '{self._text}'"
-        self._frame_id = frame_id
-        self._ledger = ledger
-        self._open_heap = open_heap
-        self._assume_linear, self._require_dmabuf = assume_linear, require_dmabuf
-        self._watchdog_s = watchdog_s
-        self.clock = StampClock(now_ns) if clock is None else clock.reopened()
+        self._gst = load_gstreamer()
+        self.clock = options.stamp_clock()
         self._heaps: OfferedHeaps | None = None
         self._shared: SharedFrames | None = None
         self._early: deque[Sample] = deque()
@@ -105,13 +71,14 @@ class GStreamerCamera(Camera):
         self._sequence = -1
         self._captured = self._lost = self._bad = self._no_slot = 0
         self.copy_reason = ''  # why every frame is copied by the CPU
-        self._resumable, self._given = resumable, False
+        self._resumable, self._given = True, False
         self._changed: Sample | None = None
         self._unmet = ''
+        resumed = before.continuation() if isinstance(before, GStreamerCamera) else None
         if resumed is None:
-            accepted = accepted_formats(consumers)
+            accepted = accepted_formats(options.consumers)
             self._offer = self._offered_caps(accepted) if accepted else ''
-            self._pipeline = Pipeline(self._gst, pipeline, buffers=buffers, accepts=self._offer)
+            self._pipeline = Pipeline(self._gst, self._text, buffers=buffers, accepts=self._offer)
         else:
             self._pipeline, self._early, self._offer = resumed.pipeline, resumed.samples, resumed.offer
         try:
@@ -119,15 +86,15 @@ class GStreamerCamera(Camera):
                 self._begin(self._early[0])
             else:
                 try:
-                    first = self._pipeline.start(start_timeout_s, stopping)
+                    first = self._pipeline.start(start_timeout_s, options.stopping)
                 except NotNegotiatedError:
                     if not self._offer:
                         raise
                     # It can't give what consumers accept: it runs as it is, and who can't use its frames is refused by name.
                     self._unmet, self._offer = ', '.join(map(format_text, accepted)), ''
                     self._pipeline.close()
-                    self._pipeline = Pipeline(self._gst, pipeline, buffers=buffers)
-                    first = self._pipeline.start(start_timeout_s, stopping)
+                    self._pipeline = Pipeline(self._gst, self._text, buffers=buffers)
+                    first = self._pipeline.start(start_timeout_s, options.stopping)
                 with first:
                     self._begin(first)
             if (width and width != self.width) or (height and height != self.height):
@@ -142,39 +109,17 @@ class GStreamerCamera(Camera):
 
     @classmethod
     def open(cls, options: CameraOptions) -> GStreamerCamera:
-        """See :class:`Camera`."""
-        parameters = options.parameters
-        return cls(
-            parameters['pipeline'],
-            open_heap=options.open_heaps,
-            require_dmabuf=parameters['require_dmabuf'],
-            assume_linear=parameters['assume_linear'],
-            **cls._common(options),
-        )
+        return cls(options)
 
     @classmethod
     def check(cls, options: CameraOptions) -> None:
-        """See :class:`Camera`. The pipeline can be made."""
-        check_description(options.parameters['pipeline'].strip())
+        """The pipeline can be made."""
+        check_description(cls._description(options.parameters))
 
-    @staticmethod
-    def _common(options: CameraOptions) -> dict[str, Any]:
-        """What every camera of a pipeline is made with."""
-        parameters, before = options.parameters, options.before
-        return {
-            'frame_id': parameters['frame_id'],
-            'now_ns': options.now_ns,
-            'clock': options.clock,
-            'ledger': options.ledger,
-            'width': parameters['width'],
-            'height': parameters['height'],
-            'buffers': parameters['pipeline_buffers'],
-            'stopping': options.stopping,
-            'consumers': options.consumers,
-            'resumable': True,
-            'resumed': before.continuation() if isinstance(before, GStreamerCamera) else None,
-            'watchdog_s': options.pipeline_silence_s(),
-        }
+    @classmethod
+    def _description(cls, parameters: Mapping[str, Any]) -> str:
+        """The pipeline, as for gst-launch-1.0."""
+        return str(parameters['pipeline']).strip()
 
     def _offered_caps(self, formats: Sequence[Format]) -> str:
         """Caps of the formats that consumers accept."""
@@ -200,7 +145,7 @@ class GStreamerCamera(Camera):
             return
         layout, order = reader.layout(first, memory)
         try:
-            buffers = own_descriptors(memory, order)
+            buffers = own_descriptors(memory.parts[i] for i in order)
         except AllocationError as error:
             self._begin_copying(first, str(error))
             return
@@ -213,7 +158,7 @@ class GStreamerCamera(Camera):
         """What says where frames are."""
         if self._format.nvmm:
             raise CameraError(f"{self._where} gives NVMM frames; use camera: argus, or put 'nvvidconv ! video/x-raw' at its end")
-        return FdFrames(self._gst, self._format)
+        return FrameReader(self._gst, self._format)
 
     def _begin_copying(self, first: Sample, reason: str) -> None:
         if self._require_dmabuf:
@@ -222,26 +167,23 @@ class GStreamerCamera(Camera):
             raise CameraError(f"{self._where}: {reason}, and a frame of {modifier_name(self._format.modifier)} can't be copied; {_ADVICE}")
         self.copy_reason = reason
         self._layout = frame_layout(self._gst, first, self._format)
-        self._heaps = OfferedHeaps.only(self._open_heap())
+        self._heaps = self._options.open_heaps()
 
     @property
     def device(self) -> str:
-        """See :class:`Camera`."""
         return self._where
 
     @property
     def identity(self) -> str:
-        """See :class:`Camera`. A pipeline names its device itself."""
+        """A pipeline names its device itself."""
         return f'gstreamer: {self._text}'
 
     @property
     def heap_name(self) -> str:
-        """See :class:`Camera`."""
         return self._shared_heap if self._heaps is None else self._heaps.name
 
     @property
     def ended(self) -> bool:
-        """See :class:`Camera`."""
         return self._ended
 
     def notices(self) -> Sequence[str]:
@@ -274,7 +216,7 @@ class GStreamerCamera(Camera):
         return {**facts, 'copied_upstream': copied, 'buffers_replaced': replaced}
 
     def constraints(self) -> BufferConstraints:
-        """See :class:`Camera`. Strides and offsets are the pipeline's, unless frames are copied."""
+        """Strides and offsets are the pipeline's, unless frames are copied."""
         layout, size = self._layout, (self.width, self.height)
         heaps, copied = self._heaps, self._heaps is not None
         placement = {1: Placement.ONE_BUFFER, len(layout.planes): Placement.BUFFER_PER_PLANE}.get(layout.num_buffers)
@@ -290,25 +232,15 @@ class GStreamerCamera(Camera):
             cpu_access=CpuAccess.READ | CpuAccess.WRITE if copied else NO_CPU,
         )
 
-    def configure(self, settings: BufferSettings) -> None:
-        """See :class:`Camera`. As many slots as the pipeline gives away at a time; fewer than two, or unlike ones, are a CameraError."""
+    def allocate(self, request: AllocationRequest) -> None:
+        """As many slots as the pipeline gives away at a time; fewer than two, or unlike ones, are a CameraError."""
         if self._shared is None:
             assert self._heaps is not None
-            self._pool = heap_pool(settings, self._heaps, name='camera', reserve=RESERVE)
-        else:
-            self._share(self._shared, settings.slots)
-
-    def allocate(self, request: AllocationRequest) -> None:
-        """As :meth:`configure`, for a camera whose own layout needn't be LINEAR: it is taken wherever everybody accepts it."""
-        if self._shared is not None and self._layout.modifier in request.modifiers:
-            self._share(self._shared, request.slots)
-        else:
-            self.configure(request.settings())
-
-    def _share(self, shared: SharedFrames, slots: int) -> None:
+            self._pool = heap_pool(request.settings(), self._heaps, name='camera', reserve=RESERVE)
+            return
         self._play()
         try:
-            self._pool, early = shared.pool(slots, self.framerate)
+            self._pool, early = self._shared.pool(request.slots, self.framerate)
         except LayoutError as error:
             raise CameraError(f'{self._where}: {error}') from error
         self._early.extend(early)
@@ -319,9 +251,7 @@ class GStreamerCamera(Camera):
             self._pipeline.play()
 
     def capture(self) -> Frame | None:
-        """See :class:`Camera`.
-
-        :raises CameraLostError: its device is gone, it is silent, or a live source has ended.
+        """:raises CameraLostError: its device is gone, it is silent, or a live source has ended.
         :raises CameraChangedError: frames of another size, format or layout come.
         """
         pool = self._pool
@@ -401,7 +331,7 @@ class GStreamerCamera(Camera):
         slot = pool.acquire()
         if slot is not None:
             try:
-                self._ledger.book(COPY_REASON, copy_frame(self._gst, sample, self._format, slot))
+                self._options.ledger.book(COPY_REASON, copy_frame(self._gst, sample, self._format, slot))
             except BaseException:
                 pool.discard(slot)
                 raise
@@ -434,22 +364,20 @@ class GStreamerCamera(Camera):
         return Continuation(self._pipeline, samples, self._offer)
 
     def close_rest(self) -> None:
-        """See :class:`Camera`. A pipeline runs on after its caps have changed."""
+        """A pipeline runs on after its caps have changed."""
         rest = self.continuation()
         if rest is not None:
             rest.close()
 
     def statistics(self) -> CameraStatistics:
-        """See :class:`Camera`. Lost are gaps in the source's numbers: its own losses, and frames that came faster than they were taken."""
+        """Lost are gaps in the source's numbers: its own losses, and frames that came faster than they were taken."""
         lost, bad, no_slot = self._lost, self._bad, self._no_slot
         return CameraStatistics(self._captured, lost + bad + no_slot, 0, lost, bad, no_slot)
 
     def stop(self) -> None:
-        """See :class:`Camera`."""
         self._stopped = True
 
     def close(self) -> None:
-        """See :class:`Camera`."""
         self.stop()
         if self._shared is not None:
             self._shared.held.begin_close()

@@ -1,7 +1,7 @@
 """What GStreamer's caps and samples say: the format of a stream, the dma-bufs behind a sample, and where its planes lie in them.
 
-Whether a frame is a dma-buf is its memories' to say, never the caps': plain ``video/x-raw`` may flow in dma-bufs, and does wherever the
-layout is LINEAR.
+To know whether a frame is a dma-buf, look at its memories. The caps don't tell: plain ``video/x-raw`` may flow in dma-bufs, and does
+wherever the layout is LINEAR.
 
 The other way round, :func:`offered_caps` writes as caps what consumers accept. The sink answers the CAPS query with them; elements before
 it convert, or choose another mode of their device, as far as they can.
@@ -15,16 +15,14 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import os
 from collections.abc import Hashable, Iterable, Sequence
 from ctypes import byref, c_int, c_size_t, c_uint
 from dataclasses import dataclass, replace
 
+from zc_perception.camera.borrowed import BorrowedMemory
 from zc_perception.camera.gstreamer.abi import MAX_PLANES, GStreamer, VideoCropMeta, VideoInfo, VideoMeta
 from zc_perception.camera.gstreamer.pipeline import Sample
 from zc_perception.errors import FormatError, LayoutError
-from zc_perception.memory.dmabuf import BufferIdentity
-from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.negotiation.constraints import BufferConstraints, Format
 from zc_perception.pixel.colorimetry import RGB_FULL, Colorimetry, Matrix, Range, from_gstreamer_colorimetry
 from zc_perception.pixel.drm_format import drm_format_string, parse_drm_format
@@ -124,30 +122,6 @@ def _colorimetry(value: str, height: int) -> Colorimetry:
     return Colorimetry(Matrix.BT601 if height <= _SD_LINES else Matrix.BT709, Range.LIMITED)
 
 
-class BorrowedMemory:
-    """A descriptor that belongs to somebody else, for as long as its sample is held. It is never closed here, only duplicated.
-
-    :param offset: where the frame's part of it begins.
-    :param size: bytes of that part.
-    """
-
-    __slots__ = ('_number', 'offset', 'size')
-
-    def __init__(self, number: int, offset: int, size: int) -> None:
-        self._number = number
-        self.offset = offset
-        self.size = size
-
-    def identity(self) -> BufferIdentity:
-        """What it refers to. The number alone says nothing: it is another buffer's as soon as its owner has closed it."""
-        status = os.fstat(self._number)
-        return BufferIdentity(status.st_dev, status.st_ino)
-
-    def duplicate(self) -> OwnedFd:
-        """A descriptor of our own."""
-        return OwnedFd.duplicate(self._number)
-
-
 @dataclass(frozen=True)
 class FrameMemory:
     """A frame in shareable memory.
@@ -160,8 +134,8 @@ class FrameMemory:
     signature: Hashable
 
 
-class FdFrames:
-    """Reads frames whose memories have descriptors: dma-bufs, and files that stand in for them.
+class FrameReader:
+    """Finds the memory of one stream's frames. Only memory with a descriptor counts: dma-bufs, and files that stand in for them.
 
     :param what: the stream's format.
     """
@@ -196,7 +170,7 @@ class FdFrames:
         return FrameMemory(tuple(parts), signature)
 
     def layout(self, sample: Sample, memory: FrameMemory) -> tuple[ImageLayout, tuple[int, ...]]:
-        """Where the frame's planes lie, and of each of the layout's buffers the first of the *memory*'s parts that is in it.
+        """Where the frame's planes lie, and for each buffer of the layout the index of the first part of *memory* in that buffer.
 
         :raises LayoutError: the planes don't lie in the memories.
         :raises FormatError: the crop rectangle isn't on whole samples.
@@ -235,7 +209,7 @@ def place_image(gst: GStreamer, buffer: int, what: StreamFormat, extents: Sequen
 
 
 def plane_places(gst: GStreamer, buffer: int, what: StreamFormat) -> list[tuple[int, int, int]]:
-    """Of each plane: which of the buffer's memories, where in it, and its stride. As GStreamer's own mapping finds them.
+    """For each plane: the index of its memory in the buffer, the offset there, and the stride, as GStreamer's own mapping has them.
 
     :raises LayoutError: a plane begins outside of the memories, or nobody says where.
     """
@@ -306,7 +280,7 @@ _LINEAR_FORMATS: tuple[Format, ...] = tuple((fourcc, LINEAR) for fourcc in FORMA
 def accepted_formats(consumers: Iterable[BufferConstraints]) -> tuple[Format, ...]:
     """The formats that all consumers accept; empty: they accept any. The source chooses among them, by its own order.
 
-    A consumer that accepts none of what those before it accept is left out. It is refused by name when the buffers are agreed on.
+    If a consumer accepts none of the formats that are left, it is ignored here, and refused by name when the buffers are agreed on.
     """
     accepted: tuple[Format, ...] = ()
     for consumer in consumers:

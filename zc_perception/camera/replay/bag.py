@@ -110,12 +110,8 @@ class BagSource(FrameSource):
 
     Sizes may not change; encodings may. A picture that can't be read is left out and counted.
 
-    :param path: the recording's folder or file.
     :param topic: which topic; empty for the only one that has pictures.
-    :param width: of the frames; 0 for the first picture's own. Other sizes are scaled.
-    :param height: likewise.
     :raises ConfigError: the recording or the topic can't be used; the message lists the topics with types and counts.
-    :raises LayoutError: an odd width or height.
     """
 
     has_headers = True
@@ -164,8 +160,8 @@ class BagSource(FrameSource):
             raise RecordingError(f"recording '{self.name}' can't be read on: {_first_line(error)}") from error
         return None if entry is None else (entry[1], entry[2])
 
-    def advance(self) -> Moment | None:
-        """See :class:`FrameSource`. A message that can't be read still is a frame, of the time when it was recorded."""
+    def _moment(self) -> Moment | None:
+        """A message that can't be read still is a frame, of the time when it was recorded."""
         entry = self._next_message()
         if entry is None:
             return None
@@ -184,10 +180,7 @@ class BagSource(FrameSource):
         return Moment(by_stamp if abs(by_stamp - by_record) < _CLOCK_WAS_SET_NS else by_record, header)
 
     def read(self, planes: Sequence[NDArray[Any]]) -> bool:
-        """See :class:`FrameSource`.
-
-        :raises RecordingError: a picture of another size.
-        """
+        """:raises RecordingError: a picture of another size."""
         picture = self._picture
         try:
             if isinstance(picture, RawPicture):
@@ -212,13 +205,12 @@ class BagSource(FrameSource):
             )
 
     def restart(self) -> None:
-        """See :class:`FrameSource`."""
+        super().restart()
         self._messages = iter(self._reader.messages(connections=self._connections))
         self._first_ns = None
         self._picture = None
 
     def close(self) -> None:
-        """See :class:`FrameSource`."""
         reader, self._reader = self._reader, None
         if reader is not None:
             self._messages = iter(())

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -60,16 +61,9 @@ class ReplayCamera(DrawnCamera):
 
     A frame that has no free slot is left out without being decoded. One that is damaged is left out and counted as bad.
 
-    :param video: path of the recording, see :func:`open_source`.
-    :param width: picture width; 0 for the recording's own. Other sizes are scaled.
-    :param height: likewise.
-    :param framerate: frames per second; 0 for the recording's own times.
-    :param loop: start again at the end (ignored with *keep_all*).
-    :param keep_all: every frame exactly once, waiting for a free slot instead of dropping.
-    :param topic: which topic of a rosbag2 recording; empty for the only one with pictures.
-    :param rate: how much faster than recorded.
-    :param start_s: leave out so many seconds.
-    :param stamps: one of :data:`STAMPS`. Recorded stamps go on increasing when the recording loops.
+    With parameter ``keep_all`` every frame comes exactly once, and a frame waits for a free slot. The recording doesn't begin again then.
+    Recorded stamps go on increasing when it does.
+
     :raises ConfigError: the recording can't be used or read so far, or has nothing at the start that was asked for.
     :raises LayoutError: an odd width or height.
     """
@@ -77,38 +71,31 @@ class ReplayCamera(DrawnCamera):
     SIZE = (0, 0)
     reason = 'decode'
 
-    def __init__(
-        self,
-        video: str,
-        *,
-        width: int,
-        height: int,
-        framerate: float,
-        frame_id: str,
-        loop: bool,
-        keep_all: bool,
-        topic: str = '',
-        rate: float = 1.0,
-        start_s: float = 0.0,
-        stamps: str = 'now',
-        **base: Any,
-    ) -> None:
-        self._video = video
-        self._source = source = open_source(video, width=width, height=height, framerate=framerate, topic=topic)
+    def __init__(self, parameters: Mapping[str, Any], *, frame_id: str, **base: Any) -> None:
+        self._video: str = parameters['video']
+        framerate: float = parameters['framerate']
+        self._rate: float = parameters['replay_rate']
+        self._start_ns = round(parameters['replay_start'] * 1e9)
+        self._recorded = parameters['stamps'] == 'recorded'
+        self._loop = parameters['loop'] and not parameters['keep_all']
+        self._paced = framerate > 0
+        self._ended = False
+        self._source = source = open_source(
+            self._video,
+            width=parameters['width'],
+            height=parameters['height'],
+            framerate=framerate,
+            topic=parameters['replay_topic'],
+        )
         try:
-            if stamps == 'recorded' and not source.has_headers:
+            if self._recorded and not source.has_headers:
                 raise ConfigError(
-                    f"'{video}' has no headers: set parameter 'stamps' to 'now', or play a rosbag2 or {recording.SUFFIX} file"
+                    f"'{self._video}' has no headers: set parameter 'stamps' to 'now', or play a rosbag2 or {recording.SUFFIX} file"
                 )
             check_dimensions(pixel_format(source.fourcc), source.width, source.height)
             self.fourcc, self.colorimetry = source.fourcc, source.colorimetry
-            super().__init__(source.width, source.height, framerate or source.framerate * rate, frame_id, live=not keep_all, **base)
-            self._loop = loop and not keep_all
-            self._paced = framerate > 0
-            self._rate = rate
-            self._start_ns = round(start_s * 1e9)
-            self._recorded = stamps == 'recorded'
-            self._ended = False
+            rate = framerate or source.framerate * self._rate
+            super().__init__(source.width, source.height, rate, frame_id, live=not parameters['keep_all'], **base)
             self._begin()
         except RecordingError as error:
             source.close()
@@ -119,35 +106,20 @@ class ReplayCamera(DrawnCamera):
 
     @classmethod
     def from_parameters(cls, parameters: Mapping[str, Any], **base: Any) -> ReplayCamera:
-        """See :class:`DrawnCamera`."""
-        return cls(
-            parameters['video'],
-            width=parameters['width'],
-            height=parameters['height'],
-            framerate=parameters['framerate'],
-            loop=parameters['loop'],
-            keep_all=parameters['keep_all'],
-            topic=parameters['replay_topic'],
-            rate=parameters['replay_rate'],
-            start_s=parameters['replay_start'],
-            stamps=parameters['stamps'],
-            **base,
-        )
+        return cls(parameters, **base)
 
-    def _seek(self) -> Moment | None:
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[FrameSource]:
+        """The source; an error of it ends the camera, and names the frame."""
         try:
-            return self._source.seek(self._start_ns)
+            yield self._source
         except RecordingError as error:
-            raise self._ended_at(self._source.sought, error) from error
-        finally:
-            self._number = self._source.sought
-
-    def _ended_at(self, number: int, error: RecordingError) -> RecordingError:
-        self._ended = True
-        return RecordingError(f'frame {number}: {error}')
+            self._ended = True
+            raise RecordingError(f'frame {max(0, self._source.number)}: {error}') from error
 
     def _begin(self) -> None:
-        self._moment: Moment | None = self._seek()
+        with self._reading() as source:
+            self._moment: Moment | None = source.seek(self._start_ns)
         if self._moment is None:
             raise ConfigError(f"'{self._video}' ends before {self._start_ns / 1e9:g} s; lower parameter 'replay_start'")
         self._first_ns = self._moment.time_ns
@@ -159,23 +131,22 @@ class ReplayCamera(DrawnCamera):
 
     @property
     def device(self) -> str:
-        """See :class:`Camera`."""
         return self._video
 
     @property
     def ended(self) -> bool:
-        """See :class:`Camera`."""
         return self._ended
 
     def notices(self) -> Sequence[str]:
-        """See :class:`Camera`. What is missing or damaged in the recording."""
+        """What is missing or damaged in the recording."""
         notice = self._source.notice()
         return (notice,) if notice else ()
 
     def _next(self) -> Moment | None:
         """The frame that is due: the one that still waits for a slot, or the next."""
         if self._moment is None and not self._ended:
-            self._moment = self._advance()
+            with self._reading() as source:
+                self._moment = source.advance()
             if self._moment is None and self._loop:
                 self._moment = self._again()
             if self._moment is None:
@@ -184,13 +155,6 @@ class ReplayCamera(DrawnCamera):
                 self._newest_ns = max(self._newest_ns, self._moment.time_ns)
         return self._moment
 
-    def _advance(self) -> Moment | None:
-        self._number += 1
-        try:
-            return self._source.advance()
-        except RecordingError as error:
-            raise self._ended_at(self._number, error) from error
-
     def _again(self) -> Moment | None:
         if not self._good_in_round:
             self._ended = True
@@ -198,14 +162,11 @@ class ReplayCamera(DrawnCamera):
         self._good_in_round = 0
         self._rounds_ns += self._newest_ns - self._first_ns + round(1e9 / self._source.framerate)
         self._newest_ns = self._first_ns
-        try:
-            self._source.restart()
-        except RecordingError as error:
-            raise self._ended_at(0, error) from error
-        return self._seek()
+        with self._reading() as source:
+            source.restart()
+            return source.seek(self._start_ns)
 
     def _elapsed_ns(self) -> int:
-        """See :class:`DrawnCamera`."""
         if self._paced or self._moment is None:
             return round(self._sequence * 1e9 / self.framerate)
         return self._rounds_ns + max(0, self._moment.time_ns - self._first_ns)
@@ -242,11 +203,8 @@ class ReplayCamera(DrawnCamera):
         self._moment = None
 
     def draw(self, sequence: int, planes: Sequence[NDArray[Any]]) -> bool:
-        """See :class:`DrawnCamera`."""
-        try:
-            good = self._source.read(planes)
-        except RecordingError as error:
-            raise self._ended_at(self._number, error) from error
+        with self._reading() as source:
+            good = source.read(planes)
         self._moment = None
         if good:
             self._good_in_round += 1
@@ -256,6 +214,5 @@ class ReplayCamera(DrawnCamera):
         return good
 
     def close(self) -> None:
-        """See :class:`Camera`."""
         super().close()
         self._source.close()

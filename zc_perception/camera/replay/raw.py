@@ -19,7 +19,7 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
-from zc_perception.camera.replay.source import DEFAULT_FRAMERATE, FrameSource, Moment, PlaneWriter
+from zc_perception.camera.replay.source import DEFAULT_FRAMERATE, FrameSource, Moment, PlaneWriter, read_whole
 from zc_perception.errors import ConfigError, FormatError, LayoutError, RecordingError, nearest
 from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry, Matrix, Range
 from zc_perception.pixel.fourcc import NV12, format_by_name, fourcc_name, pixel_format
@@ -32,6 +32,7 @@ _MAX_SIDECAR = 1 << 16
 _KEYS = ('width', 'height', 'format', 'stride', 'rows', 'framerate', 'matrix', 'range')
 _YUV_MATRICES = (Matrix.BT601, Matrix.BT709, Matrix.BT2020)
 _MAX_STRIDE, _MAX_ROWS = 1 << 20, 1 << 18
+_LOWEST_RATE, _HIGHEST_RATE = 1e-3, 1000.0
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,12 @@ class RawGeometry:
     framerate: float = DEFAULT_FRAMERATE
     colorimetry: Colorimetry = BT601_LIMITED
     fourcc: int = NV12
+
+    @classmethod
+    def tight(cls, width: int, height: int, framerate: float, colorimetry: Colorimetry) -> RawGeometry:
+        """Of NV12 without padding; a rate that a sidecar can't say counts as unknown."""
+        rate = framerate if _LOWEST_RATE < framerate <= _HIGHEST_RATE else DEFAULT_FRAMERATE
+        return cls(width, height, width, height, rate, colorimetry)
 
     @cached_property
     def layout(self) -> ImageLayout:
@@ -80,7 +87,7 @@ def check_geometry(geometry: RawGeometry, source: str) -> None:
         chained_layout(geometry.fourcc, geometry.width, geometry.height, geometry.stride, geometry.rows)
     except LayoutError as error:
         raise ConfigError(f"'{source}': {error}") from error
-    if not (math.isfinite(geometry.framerate) and 0 < geometry.framerate <= 1000):
+    if not (math.isfinite(geometry.framerate) and 0 < geometry.framerate <= _HIGHEST_RATE):
         raise ConfigError(f"'{source}': framerate is {geometry.framerate}; it must be a number above 0, at most 1000 (Hz)")
 
 
@@ -172,9 +179,7 @@ def raw_geometry(path: str, width: int, height: int) -> RawGeometry:
 class RawSource(FrameSource):
     """Frames of a raw file, bit by bit. Those that are scaled become NV12.
 
-    :param width: with a sidecar, the size to scale to; without one, the size that the frames have. 0: the sidecar's.
-    :param height: likewise.
-    :raises ConfigError: the file or its geometry can't be used.
+    With a sidecar, width and height are the size to scale to; without one, the size that the frames have.
     """
 
     def __init__(self, path: str, width: int = 0, height: int = 0, framerate: float = 0.0) -> None:
@@ -199,29 +204,17 @@ class RawSource(FrameSource):
             self._file: BinaryIO = open(path, 'rb', buffering=0)  # noqa: SIM115 - closed by close()
         except OSError as error:
             raise ConfigError(f"raw file '{path}' can't be read: {error.strerror}") from error
-        self._number = -1
 
-    def advance(self) -> Moment | None:
-        """See :class:`FrameSource`."""
-        if self._number + 1 >= self._frames:
-            return None
-        self._number += 1
-        return Moment(round(self._number * 1e9 / self.framerate))
+    def _moment(self) -> Moment | None:
+        return self._nominal() if self.number < self._frames else None
 
     def read(self, planes: Sequence[NDArray[Any]]) -> bool:
-        """See :class:`FrameSource`.
-
-        :raises RecordingError: the file can't be read.
-        """
+        """:raises RecordingError: the file can't be read."""
         geometry, content = self._geometry, self._content
-        view, got = content.data, 0
         try:
-            self._file.seek(self._number * geometry.frame_bytes)
-            while got < len(view):
-                count = self._file.readinto(view[got:])  # type: ignore[attr-defined]
-                if not count:
-                    return False  # the file has been cut meanwhile
-                got += count
+            self._file.seek(self.number * geometry.frame_bytes)
+            if not read_whole(self._file, content):
+                return False  # the file has been cut meanwhile
         except OSError as error:
             raise RecordingError(f"raw file '{self.name}' can't be read: {error.strerror}") from error
         sources = views(self._layout, content)
@@ -233,14 +226,8 @@ class RawSource(FrameSource):
                 np.copyto(target, plane)
         return True
 
-    def restart(self) -> None:
-        """See :class:`FrameSource`."""
-        self._number = -1
-
     def notice(self) -> str:
-        """See :class:`FrameSource`."""
         return f"'{self.name}' ends within a frame: the last {self._rest} bytes are left out; is the geometry right?" if self._rest else ''
 
     def close(self) -> None:
-        """See :class:`FrameSource`."""
         self._file.close()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 import cv2
 import numpy as np
@@ -44,18 +44,17 @@ class Moment:
 
 
 class FrameSource(ABC):
-    """Frames in their order. One thread.
+    """Frames in their order. One thread. Those of another size than *width* and *height* are scaled.
 
     :param name: what it plays, for messages.
-    :param width: of the frames that it gives.
-    :param height: likewise.
     :param framerate: its own, frames per second; nominal where it has time stamps.
     """
 
     fourcc = NV12
     colorimetry = BT601_LIMITED
     has_headers = False
-    sought = 0
+    number = -1
+    """Of the frame that :meth:`advance` went to, or could not go to."""
 
     def __init__(self, name: str, width: int, height: int, framerate: float) -> None:
         self.name = name
@@ -63,42 +62,56 @@ class FrameSource(ABC):
         self.height = height
         self.framerate = framerate
 
-    @abstractmethod
     def advance(self) -> Moment | None:
         """Go to the next frame; ``None``: there is none.
 
         :raises RecordingError: the recording can't be read on.
         """
+        self.number += 1
+        return self._moment()
+
+    @abstractmethod
+    def _moment(self) -> Moment | None:
+        """When frame :attr:`number` is due, the next one; ``None``: there is none."""
+
+    def _nominal(self) -> Moment:
+        """Its moment in a recording that has nothing but a rate."""
+        return Moment(round(self.number * 1e9 / self.framerate))
 
     @abstractmethod
     def read(self, planes: Sequence[NDArray[Any]]) -> bool:
         """Write the pixels of the frame that :meth:`advance` went to, in one pass. ``False``: they are damaged."""
 
-    @abstractmethod
     def restart(self) -> None:
         """Go before the first frame."""
+        self.number = -1
 
     def seek(self, offset_ns: int) -> Moment | None:
         """From the start, go to the first frame that is *offset_ns* or more after the first one.
 
-        :attr:`sought` is its number then; after an error, that of the frame which can't be read.
-
         :raises RecordingError: the recording can't be read so far.
         """
-        self.sought = 0
-        while (moment := self.advance()) is not None:
-            if moment.time_ns >= offset_ns:
-                return moment
-            self.sought += 1
-        return None
+        while (moment := self.advance()) is not None and moment.time_ns < offset_ns:
+            pass
+        return moment
 
     def notice(self) -> str:
         """What the user should know of the recording: parts that are missing or damaged; empty for nothing."""
         return ''
 
-    @abstractmethod
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027
         """Give everything back. Idempotent."""
+
+
+def read_whole(file: BinaryIO, content: NDArray[np.uint8]) -> bool:
+    """Fill *content* from where *file* is; ``False``: it ends before."""
+    view, got = content.data, 0
+    while got < len(view):
+        count = file.readinto(view[got:])  # type: ignore[attr-defined]
+        if not count:
+            return False
+        got += count
+    return True
 
 
 def rate_of(stamps: Iterable[int]) -> float:

@@ -29,14 +29,7 @@ def open_video(path: str) -> cv2.VideoCapture:
 
 
 class VideoSource(FrameSource):
-    """A file's frames at its nominal rate, converted to BT.601 limited NV12. An odd last column or row is cut off.
-
-    :param path: the file.
-    :param width: of the frames; 0 for the file's own. Other sizes are scaled.
-    :param height: likewise.
-    :raises ConfigError: the file can't be used.
-    :raises LayoutError: an odd width or height.
-    """
+    """A file's frames at its nominal rate, converted to BT.601 limited NV12. An odd last column or row is cut off."""
 
     def __init__(self, path: str, width: int = 0, height: int = 0) -> None:
         self._capture = open_video(path)
@@ -49,17 +42,11 @@ class VideoSource(FrameSource):
             self._capture.release()
             raise
         self._bgr: NDArray[np.uint8] | None = None
-        self._number = -1
 
-    def advance(self) -> Moment | None:
-        """See :class:`FrameSource`."""
-        if not self._capture.grab():
-            return None
-        self._number += 1
-        return Moment(round(self._number * 1e9 / self.framerate))
+    def _moment(self) -> Moment | None:
+        return self._nominal() if self._capture.grab() else None
 
     def read(self, planes: Sequence[NDArray[Any]]) -> bool:
-        """See :class:`FrameSource`."""
         good, picture = self._capture.retrieve(self._bgr)
         if not good or picture is None:
             return False
@@ -68,16 +55,15 @@ class VideoSource(FrameSource):
         return True
 
     def restart(self) -> None:
-        """See :class:`FrameSource`. By opening it again: not every container can seek to its exact first frame."""
+        """By opening it again: not every container can seek to its exact first frame."""
+        super().restart()
         self._capture.release()
         try:
             self._capture = open_video(self.name)
         except ConfigError as error:
             raise RecordingError(str(error)) from error
-        self._number = -1
 
     def close(self) -> None:
-        """See :class:`FrameSource`."""
         self._capture.release()
 
 
@@ -123,16 +109,9 @@ def decode_picture(content: NDArray[np.uint8]) -> NDArray[np.uint8] | None:
 
 
 class ImageSource(FrameSource):
-    """Pictures at a rate, which they don't have themselves.
+    """Plays pictures at a given rate, since pictures have no times of their own.
 
     All have to have one size: a folder with several is no recording of a camera.
-
-    :param path: a folder, or one picture.
-    :param width: of the frames; 0 for the pictures' own. Other sizes are scaled.
-    :param height: likewise.
-    :param framerate: frames per second; 0 for 30.
-    :raises ConfigError: there is no picture, or the first can't be decoded.
-    :raises LayoutError: an odd width or height.
     """
 
     def __init__(self, path: str, width: int = 0, height: int = 0, framerate: float = 0.0) -> None:
@@ -150,21 +129,13 @@ class ImageSource(FrameSource):
             raise ConfigError(f"'{self._files[0]}': its pictures are {self._own[0]}x{self._own[1]}; they must be at least 2x2")
         super().__init__(path, width or even(self._own[0]), height or even(self._own[1]), framerate or DEFAULT_FRAMERATE)
         self._writer = PlaneWriter(self.width, self.height)
-        self._number = -1
 
-    def advance(self) -> Moment | None:
-        """See :class:`FrameSource`."""
-        if self._number + 1 >= len(self._files):
-            return None
-        self._number += 1
-        return Moment(round(self._number * 1e9 / self.framerate))
+    def _moment(self) -> Moment | None:
+        return self._nominal() if self.number < len(self._files) else None
 
     def read(self, planes: Sequence[NDArray[Any]]) -> bool:
-        """See :class:`FrameSource`.
-
-        :raises RecordingError: a picture of another size; names it.
-        """
-        file = self._files[self._number]
+        """:raises RecordingError: a picture of another size; names it."""
+        file = self._files[self.number]
         picture = _read_picture(file)
         if picture is None:
             return False
@@ -175,13 +146,6 @@ class ImageSource(FrameSource):
             )
         self._writer.write_bgr(picture, planes)
         return True
-
-    def restart(self) -> None:
-        """See :class:`FrameSource`."""
-        self._number = -1
-
-    def close(self) -> None:
-        """See :class:`FrameSource`. A picture is open only while it is read."""
 
 
 def _read_picture(path: Path) -> NDArray[np.uint8] | None:

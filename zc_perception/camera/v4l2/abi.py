@@ -192,19 +192,6 @@ class RequestBuffers(ctypes.Structure):
     _fields_ = (*_u32('count', 'type', 'memory', 'capabilities'), ('flags', ctypes.c_uint8), ('reserved', ctypes.c_uint8 * 3))
 
 
-class Timecode(ctypes.Structure):
-    """``struct v4l2_timecode``."""
-
-    _fields_ = (
-        *_u32('type', 'flags'),
-        ('frames', ctypes.c_uint8),
-        ('seconds', ctypes.c_uint8),
-        ('minutes', ctypes.c_uint8),
-        ('hours', ctypes.c_uint8),
-        ('userbits', ctypes.c_uint8 * 4),
-    )
-
-
 class _PlaneUnion(ctypes.Union):
     _fields_ = (('mem_offset', ctypes.c_uint32), ('userptr', ctypes.c_ulong), ('fd', ctypes.c_int32))
 
@@ -225,7 +212,7 @@ class Buffer(ctypes.Structure):
     _fields_ = (
         *_u32('index', 'type', 'bytesused', 'flags', 'field'),
         ('timestamp', Timeval),
-        ('timecode', Timecode),
+        ('timecode', ctypes.c_uint32 * 4),
         *_u32('sequence', 'memory'),
         ('m', _BufferUnion),
         *_u32('length', 'reserved2'),
@@ -354,12 +341,6 @@ class _EventUnion(ctypes.Union):
     _fields_ = (('src_change', ctypes.c_uint32), ('data', ctypes.c_uint8 * 64), ('_align', ctypes.c_int64))
 
 
-class Timespec(ctypes.Structure):
-    """``struct timespec`` of a 64-bit kernel."""
-
-    _fields_ = (('tv_sec', ctypes.c_int64), ('tv_nsec', ctypes.c_int64))
-
-
 class Event(ctypes.Structure):
     """``struct v4l2_event``; of its union only the source change's ``changes`` and the raw bytes."""
 
@@ -367,7 +348,7 @@ class Event(ctypes.Structure):
         ('type', ctypes.c_uint32),
         ('u', _EventUnion),
         *_u32('pending', 'sequence'),
-        ('timestamp', Timespec),
+        ('timestamp', ctypes.c_int64 * 2),
         ('id', ctypes.c_uint32),
         ('reserved', ctypes.c_uint32 * 8),
     )

@@ -10,9 +10,10 @@ import os
 import time
 from collections.abc import Callable, Mapping
 
-from zc_perception.camera.camera import Camera, CameraOptions, CameraStatistics
-from zc_perception.camera.clock import CaptureClock, StampClock
+from zc_perception.camera.camera import Camera, CameraOptions, CameraStatistics, heap_pool
+from zc_perception.camera.clock import CaptureClock
 from zc_perception.camera.controls import ControlInfo, ControlValue
+from zc_perception.camera.jpeg import BadJpegError
 from zc_perception.camera.v4l2.choice import QUEUED, aligned_format, choose_formats, reserve_of
 from zc_perception.camera.v4l2.controls import V4l2Controls
 from zc_perception.camera.v4l2.device import Dequeued, V4l2Device, find_device, identity_of
@@ -20,11 +21,9 @@ from zc_perception.camera.v4l2.formats import JPEGS, driver_layout, least_bytes
 from zc_perception.camera.v4l2.memory import frame_memory
 from zc_perception.camera.v4l2.mjpeg import JPEG_BUFFERS, SLOTS, JpegFrames, JpegPicture, bytes_layout
 from zc_perception.camera.v4l2.stream import V4l2Signal, V4l2Stream
-from zc_perception.errors import CameraError, CameraLostError, ConfigError, LayoutError
+from zc_perception.errors import CameraError, CameraLostError, LayoutError
 from zc_perception.frame import Frame, Header
-from zc_perception.memory.dmabuf import DmaBuf
-from zc_perception.memory.heaps import HeapUse, OfferedHeaps, heap_order, working_heaps
-from zc_perception.memory.ledger import CopyLedger
+from zc_perception.memory.heaps import OfferedHeaps
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.memory.pool import BufferPool, Slot, mapped
 from zc_perception.negotiation.constraints import BufferConstraints, Format, Placement, format_text, size_text
@@ -41,53 +40,31 @@ _OLDEST_NS, _NEWEST_NS = 10_000_000_000, 5_000_000
 class V4l2Camera(Camera):
     """Captures from a V4L2 device, of the single- or the multi-planar API.
 
-    :param path: device node.
-    :param width: 0 for what the device is set to.
-    :param height: likewise.
-    :param framerate: 0 likewise.
-    :param now_ns: the ROS clock.
-    :param clock: that of the camera's openings before, so that stamps go on increasing; ``None``: a new one.
-    :param memory: ``export``: the driver's buffers; ``import``: a heap's; ``auto``: export, and import where that can't be.
-    :param heap: where imported buffers come from, and those of frames that are decoded.
-    :param ledger: books each frame that is decoded.
-    :param pixel_format: V4L2's fourcc such as ``NM12``; ``auto`` offers all that the device has, NV12 first.
-    :param input: which of the device's inputs; ``None`` leaves it.
-    :param silent_s: a camera without frames for so long is silent; 0 for 2 s or 10 frames, whichever is longer.
+    :param path: device node in place of parameter ``device``, where a camera that was lost is now.
     :raises CameraBusyError: another program streams from it.
     :raises CameraLostError: no signal at its input.
     :raises CameraError: the device can't do that. The message lists what it can.
-    :raises ConfigError: a parameter that no device could fulfil.
     """
 
     identity = ''
 
     def __init__(
         self,
-        path: str,
-        width: int,
-        height: int,
-        framerate: float,
-        frame_id: str,
+        options: CameraOptions,
+        path: str | None = None,
         *,
-        now_ns: Callable[[], int],
-        memory: str = 'auto',
-        heap: str = 'auto',
-        ledger: CopyLedger | None = None,
-        pixel_format: str = 'auto',
-        input: int | None = None,
-        silent_s: float = 0.0,
-        clock: StampClock | None = None,
         open_device: Callable[[str], V4l2Device] = V4l2Device.open,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
-        if not 0.0 <= silent_s < float('inf'):
-            raise ConfigError(f'a camera that is silent after {silent_s} s; a number of seconds is needed, 0 for the default')
-        self._frame_id = frame_id
-        self.clock = StampClock(now_ns) if clock is None else clock.reopened()
+        parameters = options.parameters
+        width, height, framerate, heap = (parameters[name] for name in ('width', 'height', 'framerate', 'heap'))
+        memory, pixel_format, input_number, silent_s = (parameters[name] for name in ('memory', 'pixel_format', 'input', 'silent'))
+        self._frame_id = parameters['frame_id']
+        self.clock = options.stamp_clock()
         self._monotonic = monotonic
         self._wanted_rate = framerate
         self._stream: V4l2Stream | None = None
-        self._ledger = CopyLedger() if ledger is None else ledger
+        self._ledger = options.ledger
         self._decoded_heaps: OfferedHeaps | None = None
         self._pictures: BufferPool | None = None
         self._jpegs: JpegFrames | None = None
@@ -100,13 +77,13 @@ class V4l2Camera(Camera):
         self._notes: list[str] = []
         with contextlib.ExitStack() as opened:
             self._wake = opened.enter_context(OwnedFd(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)))
-            self._device = opened.enter_context(contextlib.closing(open_device(path)))
+            self._device = opened.enter_context(contextlib.closing(open_device(path or parameters['device'])))
             self.identity = identity_of(self._device)
-            self._signal = V4l2Signal(self._device, input)
+            self._signal = V4l2Signal(self._device, None if input_number < 0 else input_number)
             self._signal.follow()
             self._choice = choose_formats(self._device, width, height, pixel_format, framerate)
             if self._choice.jpeg is not None:
-                self._decoded_heaps = opened.enter_context(contextlib.closing(working_heaps(heap, heap_order(HeapUse.CAMERA))))
+                self._decoded_heaps = opened.enter_context(contextlib.closing(options.open_heaps()))
             self._driver = self._device.set_format(self._choice.first_code, *self._choice.size)
             self.framerate = self._set_framerate()
             self._memory = opened.enter_context(contextlib.closing(frame_memory(self._device, memory, heap, self._driver)))
@@ -120,24 +97,8 @@ class V4l2Camera(Camera):
 
     @classmethod
     def open(cls, options: CameraOptions) -> V4l2Camera:
-        """See :class:`Camera`. A camera that was plugged in again may have another node."""
-        parameters = options.parameters
-        path = (find_device(options.identity) if options.identity else None) or parameters['device']
-        return cls(
-            path,
-            parameters['width'],
-            parameters['height'],
-            parameters['framerate'],
-            parameters['frame_id'],
-            now_ns=options.now_ns,
-            clock=options.clock,
-            memory=parameters['memory'],
-            heap=parameters['heap'],
-            ledger=options.ledger,
-            pixel_format=parameters['pixel_format'],
-            input=None if parameters['input'] < 0 else parameters['input'],
-            silent_s=parameters['silent'],
-        )
+        """A camera that was plugged in again may have another node."""
+        return cls(options, find_device(options.identity) if options.identity else None)
 
     def _set_framerate(self) -> float:
         wanted = self._wanted_rate
@@ -152,7 +113,6 @@ class V4l2Camera(Camera):
 
     @property
     def device(self) -> str:
-        """See :class:`Camera`."""
         return f'{self._device.path} ({self._device.card}{f", input {self._signal.name}" if self._signal.name else ""})'
 
     @property
@@ -162,7 +122,6 @@ class V4l2Camera(Camera):
 
     @property
     def heap_name(self) -> str:
-        """See :class:`Camera`."""
         return self._decoded_heaps.name if self._decodes and self._decoded_heaps is not None else self._memory.heap_name
 
     @property
@@ -171,11 +130,9 @@ class V4l2Camera(Camera):
         return self._memory.kind
 
     def notices(self) -> tuple[str, ...]:
-        """See :class:`Camera`."""
         return (*self._choice.notices, *self._notes, *self._memory.notes)
 
     def facts(self) -> Mapping[str, object]:
-        """See :class:`Camera`."""
         facts: dict[str, object] = {
             'memory': self.memory,
             'V4L2 format': fourcc_name(self._driver.fourcc),
@@ -189,36 +146,23 @@ class V4l2Camera(Camera):
         return facts
 
     def controls(self) -> Mapping[str, ControlInfo]:
-        """See :class:`Camera`."""
         return self._controls.infos()
 
     def set_control(self, name: str, value: ControlValue) -> int | None:
-        """See :class:`Camera`."""
         return self._controls.set(name, value)
 
     def constraints(self) -> BufferConstraints:
-        """See :class:`Camera`."""
         decoded = () if self._decoded_heaps is None else self._decoded_heaps.names
         return self._choice.constraints(self._memory.heap_names, self._reserve, '; '.join(self._memory.heap_reasons), decoded)
 
-    def configure(self, settings: BufferSettings) -> None:
-        """See :class:`Camera`. Of the layout only format, placement and the strides' alignment count: the driver decides the rest."""
-        heap = None if settings.heap is None else settings.heap.name
-        self._set_format(settings.format, settings.placement, settings.limits.stride_align)
-        if self._decodes:
-            self._configure_jpegs(settings.layout, settings.slots, heap)
-        else:
-            self._configure_driver(settings.slots, heap)
-
     def allocate(self, request: AllocationRequest) -> None:
-        """See :class:`Camera`. A tiled layout is the driver's, as a linear one is."""
-        heap = None if request.heap is None else request.heap.name
+        """Of the layout only format, placement and the strides' alignment count: the driver decides the rest, tiled or linear."""
         modifier = next((m for m in request.modifiers if self._choice.code((request.fourcc, m), request.placement)), request.modifiers[0])
         self._set_format((request.fourcc, modifier), request.placement, request.limits.stride_align)
         if self._decodes:
-            self._configure_jpegs(request.layout(), request.slots, heap)
+            self._configure_jpegs(request.settings())
         else:
-            self._configure_driver(request.slots, heap)
+            self._configure_driver(request.slots, None if request.heap is None else request.heap.name)
 
     def _set_format(self, wanted: Format, placement: Placement | None, stride_align: int) -> None:
         code = self._choice.code(wanted, placement)
@@ -248,22 +192,15 @@ class V4l2Camera(Camera):
             layout, self._memory.take, made, name='camera', on_free=self._stream.queue_again, reserve=min(made, self._reserve)
         )
 
-    def _configure_jpegs(self, layout: ImageLayout, slots: int, heap: str | None) -> None:
+    def _configure_jpegs(self, settings: BufferSettings) -> None:
         """The driver's buffers hold JPEGs, frames are decoded from them."""
-        heaps = self._decoded_heaps
-        assert heaps is not None
-        if heap is not None:
-            heaps.choose(heap)
+        assert self._decoded_heaps is not None
         made = self._made(self._reserve + JPEG_BUFFERS)
         size = self._driver.planes[0].size
         self._data_offsets = self._find_data()
         self._stream = self._new_stream()
         self._pictures = BufferPool(bytes_layout(size), mapped(self._memory.take), made, name='jpegs', on_free=self._stream.queue_again)
-
-        def allocate() -> tuple[DmaBuf, ...]:
-            return tuple(heaps.allocate(layout.buffer_size(index)) for index in range(layout.num_buffers))
-
-        self._pool = BufferPool(layout, mapped(allocate), slots, name='camera', reserve=min(SLOTS, slots))
+        self._pool = heap_pool(settings, self._decoded_heaps, name='camera', reserve=SLOTS)
         name = f'jpeg {os.path.basename(self._device.path)}'
         self._jpegs = JpegFrames(name, self._pictures, self._pool, self._wake, self._ledger)
 
@@ -299,9 +236,7 @@ class V4l2Camera(Camera):
             raise CameraError(f"'{self._device.path}' ({self._device.driver}): {error}; use another size or format") from error
 
     def capture(self) -> Frame | None:
-        """See :class:`Camera`.
-
-        :raises CameraLostError: unplugged, silent, or its stream can't be kept up.
+        """:raises CameraLostError: unplugged, silent, or its stream can't be kept up.
         :raises CameraChangedError: its source has another format now.
         """
         if self._pool is None or self._stream is None:
@@ -374,26 +309,23 @@ class V4l2Camera(Camera):
 
     def _finished(self, jpegs: JpegFrames, stream: V4l2Stream) -> Frame | None:
         """The next frame that the decoder has finished; of bad pictures the stream is told."""
-        while (done := jpegs.take()) is not None:
-            if done.error is not None:
-                raise done.error
-            if done.bad:
-                self._hear_bad(jpegs, stream, done.bad)
+        for done in jpegs.finished():
+            if isinstance(done, BadJpegError):
+                try:
+                    stream.bad(jpegs.pictures)
+                except CameraLostError as error:
+                    raise CameraLostError(f'{error}; the last picture was bad: {done}') from error
                 continue
+            if isinstance(done, Exception):
+                raise done
             stream.good()
-            if done.frame is not None:
+            if done is not None:
                 self._captured += 1
-                return done.frame
+                return done
         return None
 
-    def _hear_bad(self, jpegs: JpegFrames, stream: V4l2Stream, reason: str) -> None:
-        try:
-            stream.bad(jpegs.pictures)
-        except CameraLostError as error:
-            raise CameraLostError(f'{error}; the last picture was bad: {reason}') from error
-
     def statistics(self) -> CameraStatistics:
-        """See :class:`Camera`. Dropped are the driver's sequence gaps, and frames that it marked bad or left incomplete."""
+        """Dropped are the driver's sequence gaps, and frames that it marked bad or left incomplete."""
         lost, no_slot = (0, 0) if self._stream is None else (self._stream.lost, self._stream.no_slot)
         bad, late = self._bad, 0
         if self._jpegs is not None:
@@ -406,13 +338,11 @@ class V4l2Camera(Camera):
         return 0 if self._stream is None else self._stream.restarts
 
     def stop(self) -> None:
-        """See :class:`Camera`."""
         self._stopped = True
         if not self._wake.closed:
             os.eventfd_write(self._wake.fileno(), 1)
 
     def close(self) -> None:
-        """See :class:`Camera`."""
         self.stop()
         if self._jpegs is not None:
             self._jpegs.close()

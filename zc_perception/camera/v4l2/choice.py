@@ -132,13 +132,9 @@ def choose_formats(device: V4l2Device, width: int, height: int, pixel_format: st
     :raises ConfigError: only JPEGs come into question, and the library to decode them is not installed.
     """
     current = device.get_format()
-    codes = device.fourccs() or [current.fourcc]
+    codes = [code for code in device.fourccs() or [current.fourcc] if pixel_format in ('auto', fourcc_name(code))]
     offers, refused = format_offers(code for code in codes if code not in JPEGS)
     jpegs = [code for code in codes if code in JPEGS]
-    if pixel_format != 'auto':
-        named = [o for o in offers if pixel_format in map(fourcc_name, o.codes)]
-        offers = tuple(FormatOffer(o.fourcc, o.modifier, *_only(o, pixel_format)) for o in named)
-        jpegs = [code for code in jpegs if fourcc_name(code) == pixel_format]
     if not offers and not jpegs:
         raise CameraError(_no_format(device, pixel_format, refused))
     size = (width or current.width, height or current.height)
@@ -185,12 +181,6 @@ def _most_hz(device: V4l2Device, code: int, size: Size) -> float:
         return float('inf')
 
 
-def _only(offer: FormatOffer, name: str) -> tuple[int | None, int | None]:
-    """The offer's two ways, without the one of another name."""
-    one, per_plane = (code if code is not None and fourcc_name(code) == name else None for code in (offer.one_buffer, offer.per_plane))
-    return one, per_plane
-
-
 @dataclass(frozen=True)
 class _Usable:
     """What the driver really does in a size.
@@ -211,7 +201,6 @@ class _Usable:
 
 
 def _usable(device: V4l2Device, offers: tuple[FormatOffer, ...], jpegs: Iterable[int], size: Size) -> _Usable:
-    good: list[FormatOffer] = []
     misses: list[str] = []
     sizes: list[Size] = []
 
@@ -228,12 +217,9 @@ def _usable(device: V4l2Device, offers: tuple[FormatOffer, ...], jpegs: Iterable
             return False
         return True
 
-    for offer in offers:
-        ways = [code if code is not None and does(code) else None for code in (offer.one_buffer, offer.per_plane)]
-        if any(way is not None for way in ways):
-            good.append(FormatOffer(offer.fourcc, offer.modifier, *ways))
+    good, _ = format_offers([code for offer in offers for code in offer.codes if does(code)])
     jpeg = next((code for code in jpegs if does(code)), None)
-    return _Usable(tuple(good), jpeg, tuple(misses) or ('no format has this size',), sizes[0] if sizes else size)
+    return _Usable(good, jpeg, tuple(misses) or ('no format has this size',), sizes[0] if sizes else size)
 
 
 def _no_format(device: V4l2Device, wanted: str, refused: Mapping[str, str]) -> str:

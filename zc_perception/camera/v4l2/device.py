@@ -1,6 +1,6 @@
 """An open V4L2 capture device: one method per ioctl, errors with the next step, no policy. Single- and multi-planar API alike.
 
-:class:`OpenFile` does ioctl and poll, and knows what each error number means for the person at the keyboard. :class:`V4l2Device` is the
+:class:`DeviceFile` does ioctl and poll, and knows what each error number means for the person at the keyboard. :class:`V4l2Device` is the
 device. :func:`identity_of` says what makes it the same one after it was unplugged: never ``/dev/videoN``, whose number goes to whoever
 comes first.
 
@@ -18,7 +18,6 @@ import select
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from zc_perception.camera.v4l2 import abi
 from zc_perception.camera.v4l2.formats import DriverFormat, DriverPlane, RateRange, SizeRange
@@ -39,27 +38,8 @@ class V4l2Error(CameraError):
         self.number = number
 
 
-class DeviceFile(Protocol):
-    """What is asked of the kernel: the boundary that tests put a driver of their own behind."""
-
-    path: str
-
-    def ioctl(self, request: int, argument: Argument) -> None:
-        """``ioctl(2)``; *argument* is filled in place.
-
-        :raises OSError: as the driver answers.
-        :raises CameraLostError: it was closed meanwhile.
-        """
-
-    def poll(self, wake: OwnedFd, timeout_ms: int) -> int:
-        """The POLL* bits that the device shows, after at most *timeout_ms*; 0 also when *wake* became readable."""
-
-    def close(self) -> None:
-        """Close it."""
-
-
-class OpenFile:
-    """A device node, opened.
+class DeviceFile:
+    """A device node, opened: what is asked of the kernel, and the boundary that tests put a driver of their own behind.
 
     :raises OSError: it can't be.
     """
@@ -72,7 +52,11 @@ class OpenFile:
         self._wake = -1
 
     def ioctl(self, request: int, argument: Argument) -> None:
-        """See :class:`DeviceFile`."""
+        """``ioctl(2)``; *argument* is filled in place.
+
+        :raises OSError: as the driver answers.
+        :raises CameraLostError: it was closed meanwhile.
+        """
         try:
             number = self._fd.fileno()
         except ValueError as error:
@@ -80,7 +64,7 @@ class OpenFile:
         fcntl.ioctl(number, request, argument)
 
     def poll(self, wake: OwnedFd, timeout_ms: int) -> int:
-        """See :class:`DeviceFile`. Registered once: it is always the same camera that waits."""
+        """The POLL* bits that the device shows, after at most *timeout_ms*; 0 also when *wake*, always the same, became readable."""
         if self._wake != wake.fileno():
             self._wake = wake.fileno()
             self._poll.register(self._wake, select.POLLIN)
@@ -88,7 +72,6 @@ class OpenFile:
         return sum(events for fd, events in self._poll.poll(timeout_ms) if fd == own)
 
     def close(self) -> None:
-        """See :class:`DeviceFile`."""
         self._fd.close()
 
 
@@ -117,6 +100,13 @@ def call(file: DeviceFile, name: str, request: int, argument: Argument) -> None:
         file.ioctl(request, argument)
     except OSError as error:
         raise explained(file.path, f'VIDIOC_{name}', error) from error
+
+
+def _asked(file: DeviceFile) -> tuple[abi.Capability, int]:
+    """What the node says that it is, and its own CAP_* bits."""
+    capability = abi.Capability()
+    call(file, 'QUERYCAP', abi.VIDIOC_QUERYCAP, capability)
+    return capability, capability.device_caps if capability.capabilities & abi.CAP_DEVICE_CAPS else capability.capabilities
 
 
 def explained(path: str, what: str, error: OSError) -> CameraError:
@@ -194,13 +184,11 @@ class V4l2Device:
     def __init__(self, file: DeviceFile) -> None:
         self.file = file
         self.path = file.path
-        capability = abi.Capability()
         try:
-            self.call('QUERYCAP', abi.VIDIOC_QUERYCAP, capability)
+            capability, flags = _asked(file)
             self.driver = capability.driver.decode(errors='replace')
             self.card = capability.card.decode(errors='replace')
             self.bus_info = capability.bus_info.decode(errors='replace')
-            flags = capability.device_caps if capability.capabilities & abi.CAP_DEVICE_CAPS else capability.capabilities
             if not flags & (abi.CAP_VIDEO_CAPTURE | abi.CAP_VIDEO_CAPTURE_MPLANE) or not flags & abi.CAP_STREAMING:
                 what = 'carries metadata' if flags & abi.CAP_META_CAPTURE else f'is no streaming capture device (capabilities {flags:#x})'
                 raise CameraError(f"'{file.path}' ({self.card}) {what}; devices found: {devices_text()}; set parameter 'device'")
@@ -218,7 +206,7 @@ class V4l2Device:
         :raises CameraError: no such device, no permission, or not a streaming capture device. The message lists what is there.
         """
         try:
-            file = OpenFile(path)
+            file = DeviceFile(path)
         except OSError as error:
             if error.errno == errno.EBUSY:
                 raise explained(path, 'open', error) from error
@@ -247,6 +235,12 @@ class V4l2Device:
                     return
                 raise
             yield
+
+    def inputs(self) -> list[str]:
+        """The names of its inputs with their numbers; none where there is no choice."""
+        argument = abi.Input()
+        entries = self._entries('ENUMINPUT', abi.VIDIOC_ENUMINPUT, argument)
+        return [f'{argument.index} ({argument.name.decode(errors="replace")})' for _ in entries]
 
     def fourccs(self) -> list[int]:
         """V4L2's fourccs of all formats, in the driver's order."""
@@ -446,7 +440,7 @@ def _rate(period: abi.Fract) -> float:
     return period.denominator / period.numerator if period.numerator else 0.0
 
 
-def capture_devices(opener: Callable[[str], DeviceFile] = OpenFile) -> list[tuple[str, str]]:
+def capture_devices(opener: Callable[[str], DeviceFile] = DeviceFile) -> list[tuple[str, str]]:
     """Path and card of every capture device that can be opened; an empty card where one can't be asked."""
     found = []
     for path in sorted(glob.glob('/dev/video*'), key=lambda p: (len(p), p)):
@@ -455,10 +449,8 @@ def capture_devices(opener: Callable[[str], DeviceFile] = OpenFile) -> list[tupl
         except OSError:
             found.append((path, ''))
             continue
-        capability = abi.Capability()
         try:
-            call(file, 'QUERYCAP', abi.VIDIOC_QUERYCAP, capability)
-            flags = capability.device_caps if capability.capabilities & abi.CAP_DEVICE_CAPS else capability.capabilities
+            capability, flags = _asked(file)
             if flags & (abi.CAP_VIDEO_CAPTURE | abi.CAP_VIDEO_CAPTURE_MPLANE):
                 found.append((path, capability.card.decode(errors='replace')))
         except CameraBusyError:

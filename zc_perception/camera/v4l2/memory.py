@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import errno
 import os
-from typing import Protocol
+from abc import ABC, abstractmethod
+from typing import ClassVar
 
 from zc_perception.camera.v4l2 import abi
 from zc_perception.camera.v4l2.device import V4l2Device, V4l2Error
 from zc_perception.camera.v4l2.formats import DriverFormat
-from zc_perception.errors import AllocationError, CameraBusyError, CameraError, CameraLostError, ConfigError
+from zc_perception.errors import AllocationError, CameraBusyError, CameraError, CameraLostError
 from zc_perception.memory.dmabuf import BufferKind, DmaBuf
 from zc_perception.memory.heaps import HeapUse, OfferedHeaps, heap_order, working_heaps
 from zc_perception.memory.pool import Buffers, close_buffers
 
-MODES = ('auto', 'export', 'import')
 EXPORTED = "the driver's own buffers are used"
 # VIDEO_MAX_FRAME of kernels before 6.8; asking for more is an error on some.
 _MOST_BUFFERS = 32
@@ -25,25 +25,34 @@ _MOST_BUFFERS = 32
 _TRIALS = 4
 
 
-class FrameMemory(Protocol):
-    """Makes the buffers of a camera's frames, and knows how they are queued."""
+class FrameMemory(ABC):
+    """Makes the buffers of a camera's frames. It owns those that nobody has taken yet; the camera's thread uses it, and closes it."""
 
-    kind: str
-    memory: int
-    notes: list[str]
+    kind: ClassVar[str]
+    memory: ClassVar[int]
+    """V4L2's number of it, with which buffers are queued."""
+
+    def __init__(self, device: V4l2Device) -> None:
+        self._device = device
+        self._made: list[Buffers] = []
+        self.notes: list[str] = []
+
+    @property
+    @abstractmethod
+    def heap_names(self) -> tuple[str, ...]:
+        """Where the buffers may come from, the best first, for negotiation."""
 
     @property
     def heap_name(self) -> str:
-        """Where the buffers come from, for diagnostics."""
+        """Where they come from, for diagnostics."""
+        return self.heap_names[0]
 
     @property
-    def heap_names(self) -> tuple[str, ...]:
-        """Where they may come from, the best first, for negotiation."""
-
-    @property
+    @abstractmethod
     def heap_reasons(self) -> tuple[str, ...]:
         """Why from nowhere else, as far as that isn't plain."""
 
+    @abstractmethod
     def choose(self, heap: str) -> None:
         """Take the buffers from that one of :attr:`heap_names`.
 
@@ -52,31 +61,40 @@ class FrameMemory(Protocol):
 
     def allocate(self, count: int, driver: DriverFormat) -> int:
         """Make the buffers of *count* frames; how many there are."""
+        made, _ = self._device.request_buffers(min(count, _MOST_BUFFERS), self.memory)
+        self._make(min(made, _MOST_BUFFERS), driver)
+        return len(self._made)
 
+    @abstractmethod
+    def _make(self, count: int, driver: DriverFormat) -> None:
+        """Get the memory of *count* frames, which the driver knows by their numbers."""
+
+    @abstractmethod
     def take(self) -> Buffers:
         """The next frame's buffers: the pool's allocator.
 
         :raises AllocationError: there are no more.
         """
 
+    @abstractmethod
     def begin_trial(self) -> None:
         """Have at least frame 0 queued, so that the driver tells where its data begins. Stopping the stream takes it back."""
 
     def close(self) -> None:
-        """Give back what was not taken."""
+        """Give back what was not taken. Idempotent."""
+        while self._made:
+            close_buffers(self._made.pop())
 
 
-class ExportedMemory:
+class ExportedMemory(FrameMemory):
     """The driver's own buffers: no copy, no memory of ours, and whoever gets one can only read it."""
 
     kind = 'export'
     memory = abi.MEMORY_MMAP
 
     def __init__(self, device: V4l2Device) -> None:
-        self._device = device
+        super().__init__(device)
         self._access = os.O_RDONLY
-        self._made: list[Buffers] = []
-        self.notes: list[str] = []
         made, _ = device.request_buffers(1, self.memory)
         try:
             if not made:
@@ -86,22 +104,15 @@ class ExportedMemory:
             device.request_buffers(0, self.memory)
 
     @property
-    def heap_name(self) -> str:
-        """See :class:`FrameMemory`."""
-        return f'v4l2/{self._device.driver}'
-
-    @property
     def heap_names(self) -> tuple[str, ...]:
-        """See :class:`FrameMemory`."""
-        return (self.heap_name,)
+        return (f'v4l2/{self._device.driver}',)
 
     @property
     def heap_reasons(self) -> tuple[str, ...]:
-        """See :class:`FrameMemory`."""
         return (EXPORTED,)
 
     def choose(self, heap: str) -> None:
-        """See :class:`FrameMemory`. There is nothing to choose."""
+        """There is nothing to choose."""
 
     def _export(self, index: int, plane: int) -> DmaBuf:
         try:
@@ -116,35 +127,25 @@ class ExportedMemory:
             )
         return DmaBuf(fd, BufferKind.DMABUF, self.heap_name)
 
-    def allocate(self, count: int, driver: DriverFormat) -> int:
-        """See :class:`FrameMemory`."""
-        made, _ = self._device.request_buffers(min(count, _MOST_BUFFERS), self.memory)
-        for index in range(min(made, _MOST_BUFFERS)):
+    def _make(self, count: int, driver: DriverFormat) -> None:
+        for index in range(count):
             planes: list[DmaBuf] = []
             try:
                 planes.extend(self._export(index, plane) for plane in range(len(driver.planes)))
             finally:
                 self._made.append(tuple(planes))
-        return len(self._made)
 
     def begin_trial(self) -> None:
-        """See :class:`FrameMemory`."""
         self._device.queue(0, self.memory, self._made[0])
 
     def take(self) -> Buffers:
-        """See :class:`FrameMemory`."""
         if not self._made:
             # The pool goes on with the others: REQBUFS can't add a buffer while streaming.
             raise AllocationError(f"'{self._device.path}': a V4L2 buffer can't be replaced while streaming")
         return self._made.pop(0)
 
-    def close(self) -> None:
-        """See :class:`FrameMemory`."""
-        while self._made:
-            close_buffers(self._made.pop())
 
-
-class ImportedMemory:
+class ImportedMemory(FrameMemory):
     """Buffers of a heap, which the driver imports. One that has to be given up can be replaced while streaming.
 
     :param heaps: owned from here on, and closed when this raises; those whose buffers the driver can't import are removed.
@@ -155,45 +156,38 @@ class ImportedMemory:
     memory = abi.MEMORY_DMABUF
 
     def __init__(self, device: V4l2Device, heaps: OfferedHeaps, driver: DriverFormat) -> None:
-        self._device = device
+        super().__init__(device)
         self._heaps = heaps
-        self._sizes = tuple(plane.size for plane in driver.planes)
-        self._made: list[Buffers] = []
-        self._closed = False
-        self.notes: list[str] = []
+        self._sizes: tuple[int, ...] = ()
         try:
-            self._try_all()
+            self._try_all(driver)
         except BaseException:
             self.close()
             raise
 
     @property
-    def heap_name(self) -> str:
-        """See :class:`FrameMemory`."""
-        return self._heaps.name
-
-    @property
     def heap_names(self) -> tuple[str, ...]:
-        """See :class:`FrameMemory`."""
         return self._heaps.names
 
     @property
+    def heap_name(self) -> str:
+        return self._heaps.name
+
+    @property
     def heap_reasons(self) -> tuple[str, ...]:
-        """See :class:`FrameMemory`."""
         return self._heaps.reasons
 
     def choose(self, heap: str) -> None:
-        """See :class:`FrameMemory`."""
         self._heaps.choose(heap)
 
-    def _try_all(self) -> None:
+    def _try_all(self, driver: DriverFormat) -> None:
         """Find out which heaps' buffers the driver imports. Notes say why one is not used that would be better."""
         good: list[str] = []
         reasons: list[str] = []
         for name in self._heaps.names:
             try:
                 self._heaps.choose(name)
-                self._try()
+                self._try(driver)
             except (CameraBusyError, CameraLostError):
                 raise
             except (CameraError, AllocationError) as error:
@@ -209,60 +203,43 @@ class ImportedMemory:
             )
         self._heaps.choose(good[0])
 
-    def _try(self) -> None:
+    def _try(self, driver: DriverFormat) -> None:
         """Let the driver import some frames: only that tells whether scattered pages suit it."""
         made, capabilities = self._device.request_buffers(_TRIALS, self.memory)
         try:
             if not made or (capabilities and not capabilities & abi.BUF_CAP_SUPPORTS_DMABUF):
                 raise CameraError(f"'{self._device.path}': the driver imports no dma-bufs")
-            self._import(made)
+            self._make(min(made, _MOST_BUFFERS), driver)
         finally:
             # Takes what is queued back as well.
             self._device.request_buffers(0, self.memory)
-            self._close_made()
+            super().close()
 
-    def _import(self, count: int) -> None:
-        """Allocate and queue that many frames."""
-        for index in range(min(count, _MOST_BUFFERS)):
+    def _make(self, count: int, driver: DriverFormat) -> None:
+        """Each is queued, too: another one may be scattered where the first wasn't."""
+        self._sizes = tuple(plane.size for plane in driver.planes)
+        for index in range(count):
             self._made.append(self._frame())
             self._device.queue(index, self.memory, self._made[-1])
-
-    def _close_made(self) -> None:
-        while self._made:
-            close_buffers(self._made.pop())
 
     def _frame(self) -> Buffers:
         buffers: list[DmaBuf] = []
         try:
-            for size in self._sizes:
-                buffers.append(self._heaps.allocate(size))
+            buffers.extend(map(self._heaps.allocate, self._sizes))
         except BaseException:
             close_buffers(buffers)
             raise
         return tuple(buffers)
 
-    def allocate(self, count: int, driver: DriverFormat) -> int:
-        """See :class:`FrameMemory`."""
-        self._sizes = tuple(plane.size for plane in driver.planes)
-        made, _ = self._device.request_buffers(min(count, _MOST_BUFFERS), self.memory)
-        self._import(made)
-        return len(self._made)
-
     def begin_trial(self) -> None:
-        """See :class:`FrameMemory`. All of them are: another one may be scattered where the first wasn't."""
+        """All of them are queued already."""
 
     def take(self) -> Buffers:
-        """See :class:`FrameMemory`."""
-        if self._closed:
-            raise AllocationError(f"'{self._device.path}' is closed")
         return self._made.pop(0) if self._made else self._frame()
 
     def close(self) -> None:
-        """See :class:`FrameMemory`."""
-        if not self._closed:
-            self._closed = True
-            self._close_made()
-            self._heaps.close()
+        super().close()
+        self._heaps.close()
 
 
 def frame_memory(device: V4l2Device, mode: str, heap: str, driver: DriverFormat) -> FrameMemory:
@@ -270,12 +247,10 @@ def frame_memory(device: V4l2Device, mode: str, heap: str, driver: DriverFormat)
 
     :param mode: ``export``, ``import``, or ``auto``: export, and import where that isn't possible; the notes say why.
     :param heap: for import: ``auto`` or a heap's name.
-    :raises ConfigError: no such mode, or no such heap.
+    :raises ConfigError: no such heap.
     :raises CameraBusyError: another program streams.
     :raises CameraError: neither works; the message says why for each.
     """
-    if mode not in MODES:
-        raise ConfigError(f"parameter 'memory' is '{mode}'; it can be {', '.join(MODES)}")
     if mode == 'import':
         return _imported(device, heap, driver)
     try:

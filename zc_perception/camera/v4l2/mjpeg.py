@@ -13,6 +13,7 @@ import os
 import threading
 import time
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -60,27 +61,17 @@ class JpegPicture:
     sequence: int
 
 
-@dataclass(frozen=True)
-class Decoded:
-    """What became of a picture.
-
-    :param frame: ``None``: it was bad, or no slot was free.
-    :param bad: why it was bad; empty: it wasn't.
-    :param error: what broke the decoding itself; the camera fails with it.
-    """
-
-    frame: Frame | None = None
-    bad: str = ''
-    error: Exception | None = None
+Outcome = Frame | Exception | None
+"""What became of a picture: its frame, why it is bad (:class:`BadJpegError`), or what broke the decoding. ``None``: no slot was free."""
 
 
 class JpegFrames:
-    """Decodes the newest picture into the pool. :meth:`give` and :meth:`take` are for the camera's thread.
+    """Decodes the newest picture into the pool. :meth:`give` and :meth:`finished` are for the camera's thread.
 
     :param name: of the decoding thread.
     :param pictures: the driver's buffers, whose free slots are queued again.
     :param pool: gets the frames: slots of NV12, LINEAR.
-    :param wake: becomes readable whenever :meth:`take` has something.
+    :param wake: becomes readable whenever a picture is finished.
     :param ledger: books each frame that was written, as ``decode``.
     :raises ConfigError: the decoder's library is not installed.
     """
@@ -95,7 +86,7 @@ class JpegFrames:
         self._decoder = JpegDecoder(layout.width, layout.height)
         self._changed = threading.Condition()
         self._next: JpegPicture | None = None
-        self._done: deque[Decoded] = deque()
+        self._done: deque[Outcome] = deque()
         self._closed = False
         self.bad = self.no_slot = self.skipped = 0
         self.last_bad = ''
@@ -113,10 +104,10 @@ class JpegFrames:
             self.skipped += 1
             self.pictures.discard(skipped.slot)
 
-    def take(self) -> Decoded | None:
-        """What became of the next picture; ``None``: none is finished."""
-        with self._changed:
-            return self._done.popleft() if self._done else None
+    def finished(self) -> Iterator[Outcome]:
+        """What became of each picture that is finished, one after the other."""
+        while self._done:
+            yield self._done.popleft()
 
     def _run(self) -> None:
         while True:
@@ -128,29 +119,28 @@ class JpegFrames:
                 return
             self._finish(self._decoded(picture))
 
-    def _finish(self, done: Decoded) -> None:
+    def _finish(self, done: Outcome) -> None:
         with self._changed:
             if not self._closed:
                 self._done.append(done)
                 os.eventfd_write(self._wake.fileno(), 1)
                 return
-        if done.frame is not None:
-            done.frame.release()
+        if isinstance(done, Frame):
+            done.release()
 
-    def _decoded(self, picture: JpegPicture) -> Decoded:
+    def _decoded(self, picture: JpegPicture) -> Outcome:
         try:
             slot = self._pool.acquire()
             if slot is None:
                 self.no_slot += 1
-                return Decoded()
-            return Decoded(self._frame(picture, slot))
-        except BadJpegError as error:
-            self.bad += 1
-            self.last_bad = str(error)
-            return Decoded(bad=str(error))
+                return None
+            return self._frame(picture, slot)
         except Exception as error:
+            if isinstance(error, BadJpegError):
+                self.bad += 1
+                self.last_bad = str(error)
             # The traceback would keep views of the buffers alive.
-            return Decoded(error=error.with_traceback(None))
+            return error.with_traceback(None)
         finally:
             self.pictures.discard(picture.slot)
 
@@ -191,6 +181,6 @@ class JpegFrames:
         if waiting is not None:
             self.pictures.discard(waiting.slot)
         for one in done:
-            if one.frame is not None:
-                one.frame.release()
+            if isinstance(one, Frame):
+                one.release()
         self._thread.join(_JOIN_S)

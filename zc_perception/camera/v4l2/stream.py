@@ -51,21 +51,10 @@ class V4l2Signal:
             if wanted is None and error.number in _NONE:
                 return None
             if error.number in _NONE:
-                names = ', '.join(self._names()) or 'none that can be chosen'
+                names = ', '.join(self._device.inputs()) or 'none that can be chosen'
                 raise CameraError(f"'{self._device.path}' has no input {wanted}; it has {names}; set parameter 'input'") from error
             raise
         return argument
-
-    def _names(self) -> list[str]:
-        argument, found = abi.Input(), []
-        for index in range(64):
-            argument.index = index
-            try:
-                self._device.call('ENUMINPUT', abi.VIDIOC_ENUMINPUT, argument)
-            except V4l2Error:
-                break
-            found.append(f'{index} ({argument.name.decode(errors="replace")})')
-        return found
 
     @property
     def name(self) -> str:
@@ -249,7 +238,7 @@ class V4l2Stream:
             if events & select.POLLERR:
                 self._fail(pool, f"'{self._device.path}': the driver reports an error and has no frame")
             else:
-                self._listen(pool)
+                self.bad(pool)
             return None
         self._note(filled)
         return filled
@@ -325,14 +314,10 @@ class V4l2Stream:
             self._failures = 0
 
     def bad(self, pool: BufferPool) -> None:
-        """It isn't, and its slot is free again. A camera that gives nothing else is as good as silent.
+        """It isn't, and its slot is free again; or none came. A camera that gives bad frames alone is as good as silent.
 
         :raises CameraLostError: for too long, after a start anew, too.
         """
-        self._listen(pool)
-
-    def _listen(self, pool: BufferPool) -> None:
-        """No good frame this time."""
         now = self._monotonic()
         if len(self._queued) < self._needed:
             self._heard = now

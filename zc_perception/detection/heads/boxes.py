@@ -13,7 +13,7 @@ from zc_perception.detection.heads.levels import all_described, input_size, read
 from zc_perception.detection.heads.spec import DecodeLimits, HeadSpec
 from zc_perception.detection.letterbox import Letterbox
 from zc_perception.detection.raw_tensor import RawTensor
-from zc_perception.errors import AcceleratorError
+from zc_perception.errors import AcceleratorError, ConfigError
 
 _TURNED = [1, 0, 3, 2]
 
@@ -52,12 +52,13 @@ class Boxes:
     """
 
     def __init__(self, spec: HeadSpec) -> None:
+        if spec.class_agnostic and spec.suppressed:
+            raise ConfigError('head.class_agnostic is for boxes that the host suppresses: add suppressed: false, or leave it out')
         self._spec = spec
         self._unit = CornerUnit(spec, 'source')
 
     @np.errstate(all='ignore')
     def decode(self, outputs: Sequence[RawTensor], box: Letterbox, limits: DecodeLimits) -> Detections:
-        """See ``Head``."""
         outputs = readable(self._spec.kind, outputs)
         values = outputs[0].values if len(outputs) == 1 else None
         if values is not None and values.ndim == 3 and values.shape[0] == 1:

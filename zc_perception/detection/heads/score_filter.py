@@ -7,7 +7,7 @@ A score threshold becomes a raw one, in the tensor's own type, so that only cand
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,15 +83,10 @@ class Found(NamedTuple):
 NOTHING = Found(np.zeros(0, np.intp), np.zeros(0, np.intp), np.zeros(0, np.float32))
 
 
-class ScoreFilter(Protocol):
-    """One tensor's classes. What is no finite number is no score; of equal ones the first class is the best. One thread."""
+def make_score_filter(tensor: RawTensor, values: Values, sigmoid: bool) -> ChannelMajorFilter | CellMajorFilter:
+    """The quickest filter for the way the values lie in memory. One thread uses it.
 
-    def find(self, values: Values, score: float) -> Found:
-        """:param values: (cells, classes) or (rows, columns, classes), arranged as those that the filter was made for."""
-
-
-def make_score_filter(tensor: RawTensor, values: Values, sigmoid: bool) -> ScoreFilter:
-    """The quickest filter for the way the values lie in memory.
+    Its ``find`` takes values of the same arrangement. What is no finite number is no score; of equal ones the first class is the best.
 
     :param tensor: with one scale for all.
     :param values: (cells, classes) or (rows, columns, classes), a view of some of the tensor's values.

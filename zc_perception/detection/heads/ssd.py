@@ -32,6 +32,8 @@ class Ssd:
     def __init__(self, spec: HeadSpec) -> None:
         if spec.anchors:
             check_strides(spec, has_grids=True)
+        elif spec.strides != HeadSpec.strides:
+            raise ConfigError('head.strides belongs to head.anchors, from which priors are made: give both, or leave it out')
         if spec.anchors and spec.priors:
             raise ConfigError('head.anchors and head.priors: give one of them, priors are made from anchors')
         if spec.anchors and len(spec.anchors) != len(spec.strides):
@@ -50,7 +52,6 @@ class Ssd:
 
     @np.errstate(all='ignore')
     def decode(self, outputs: Sequence[RawTensor], box: Letterbox, limits: DecodeLimits) -> Detections:
-        """See ``Head``."""
         outputs = readable(self._spec.kind, outputs)
         table = self._table(outputs)
         if table is not None:

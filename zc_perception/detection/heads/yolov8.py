@@ -98,7 +98,6 @@ class YoloV8:
 
     @np.errstate(all='ignore')
     def decode(self, outputs: Sequence[RawTensor], box: Letterbox, limits: DecodeLimits) -> Detections:
-        """See ``Head``."""
         outputs = readable(self._spec.kind, outputs, self._gathered)
         candidates = self._ready.reader(outputs, box).candidates(outputs, limits.score)
         return detections(candidates, box, limits, self._spec.class_agnostic)

@@ -30,7 +30,6 @@ class YoloX:
 
     @np.errstate(all='ignore')
     def decode(self, outputs: Sequence[RawTensor], box: Letterbox, limits: DecodeLimits) -> Detections:
-        """See ``Head``."""
         outputs = readable(self._spec.kind, outputs)
         candidates = self._ready.reader(outputs, box).candidates(outputs, limits.score)
         return detections(candidates, box, limits, self._spec.class_agnostic)

@@ -60,8 +60,7 @@ class CameraSubscription(FrameSubscription):
         if len(self._infos) > _INFOS:
             del self._infos[next(iter(self._infos))]
         self.queue.reopen()
-        if len(self.queue) and self._wake is not None:
-            self._wake()
+        self._go_on()
 
     def _gate(self, frame: Frame) -> bool:
         """Whether the frame may go to the callback now. One for which nothing will come may, and is not given to the user."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import threading
+import types
 import weakref
 from collections.abc import Awaitable, Callable, Coroutine, Generator
 from typing import Any
@@ -96,25 +97,21 @@ def coroutine_turn(node: Node, work: Callable[[], Coroutine[Any, Any, None]]) ->
 
 async def _go_on(coroutine: Coroutine[Any, Any, None], ended: Future, executor: Executor) -> None:
     try:
-        await _Rest(coroutine)
+        await _rest(coroutine)
     finally:
         ended.set_result(None)
         wake_up(executor)
 
 
-class _Rest:
+@types.coroutine
+def _rest(coroutine: Coroutine[Any, Any, None]) -> Generator[None, None, None]:
     """What is left of a coroutine that has begun."""
-
-    def __init__(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        self._coroutine = coroutine
-
-    def __await__(self) -> Generator[None, None, None]:
-        while True:
-            yield
-            try:
-                self._coroutine.send(None)
-            except StopIteration:
-                return
+    while True:
+        yield
+        try:
+            coroutine.send(None)
+        except StopIteration:
+            return
 
 
 class NodeWatch:

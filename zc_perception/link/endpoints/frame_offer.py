@@ -132,7 +132,7 @@ class FrameOffer:
             self._publisher.use(pool)
             if self._server is not None:
                 self._server.set_pool(pool, session.settings.heap)
-        self._publisher.withhold(why_no_message(layout))
+        self._publisher.messages.withheld = why_no_message(layout)
         formats = [drm_format_string(layout.fourcc, layout.modifier, implicit=True)]
         self._publisher.announce(width=layout.width, height=layout.height, formats=formats, heap=heap)
 

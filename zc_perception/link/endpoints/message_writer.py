@@ -18,7 +18,7 @@ from zc_perception.link.bus import LinkQos
 from zc_perception.link.duplicates import message_identity
 from zc_perception.link.endpoints.qos import link_qos
 from zc_perception.link.rclpy_compat import publish, subscription_count
-from zc_perception.link.type_adapter import Releaser, TypeAdapter
+from zc_perception.link.type_adapter import TypeAdapter
 from zc_perception.memory.pool import BufferPool
 
 T = TypeVar('T')
@@ -57,6 +57,8 @@ class MessageWriter(Generic[T]):
 
     With transient_local every object is converted, whether or not anybody reads now: a late reader gets it from the middleware's history.
     That is what rclcpp does; the count is in the statistics.
+
+    ``withheld`` says why no messages are made of objects; whoever makes it empty again has them made from the next object on.
     """
 
     def __init__(self, node: Node, adapter: TypeAdapter[T], topic: str, qos: QoSProfile, extras: Sequence[ExtraMessage[T]]) -> None:
@@ -74,7 +76,6 @@ class MessageWriter(Generic[T]):
         depth = (self._qos.depth or 1) if adapter.leased else self._qos.depth
         self._depth = depth or 1
         self._queue: KeepLastQueue[T] = KeepLastQueue(depth, adapter.release)
-        self._releaser = Releaser(adapter)
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
         self._stop = threading.Event()
@@ -88,16 +89,14 @@ class MessageWriter(Generic[T]):
         self.offer(extras)
 
     def convert_by(self, to_ros: Callable[[T], Any]) -> None:
-        """See :meth:`AdaptedPublisher.convert_by`."""
+        """Make the topic's messages with *to_ros* from the next object on. From any thread."""
         with self._lock:
             self._outputs = [(self._publisher, to_ros), *self._outputs[1:]]  # its readers take no lock: replaced, never changed
 
-    def withhold(self, reason: str) -> None:
-        """See :meth:`AdaptedPublisher.withhold`."""
-        self.withheld = reason
-
     def offer(self, extras: Sequence[ExtraMessage[T]]) -> None:
-        """See :meth:`AdaptedPublisher.offer`. A publisher stays while its topic is among them."""
+        """Publish these further messages from now on, in place of those before. A publisher stays while its topic is among them. From any
+        thread.
+        """
         with self._lock:
             if self._stop.is_set():
                 return
@@ -209,7 +208,7 @@ class MessageWriter(Generic[T]):
                     if publisher in self._latched or subscription_count(publisher):
                         self._convert(publisher, convert, item)
             finally:
-                self._releaser.end(item)
+                self._adapter.end(item)
             del item
 
     def _convert(self, publisher: Any, convert: Callable[[T], Any], item: T) -> None:
@@ -232,7 +231,6 @@ class MessageWriter(Generic[T]):
         self._queue.close()
         if self._thread is not None:
             self._thread.join(timeout=2.0)
-        self._releaser.retry()
         self._take_from(None)
         for publisher, _ in self._outputs:
             self._node.destroy_publisher(publisher)

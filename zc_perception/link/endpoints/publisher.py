@@ -154,13 +154,13 @@ class AdaptedPublisher(Generic[T]):
         self.publisher_id = publisher_id or new_publisher_id()
         # The announcer first, and last to go: whoever sees the other one alone takes this for a plain publisher.
         self._announcer = node.create_publisher(String, announcement_topic(node.resolve_topic_name(topic)), ANNOUNCEMENT_QOS)
-        self._writer = MessageWriter(node, adapter, topic, qos, extras)
-        self.topic: str = self._writer.topic
+        self.messages = MessageWriter(node, adapter, topic, qos, extras)
+        self.topic: str = self.messages.topic
         self._key = bus_key(node, self.topic, adapter.ros_type)
         self._bus_publisher: BusPublisher[T] = BusPublisher(
             node.get_fully_qualified_name(), offered, adapter.deliver, adapter.release, adapter.custom_type, self.publisher_id
         )
-        self._bus_publisher.wrote = self._writer.wrote
+        self._bus_publisher.wrote = self.messages.wrote
         if adapter.custom_type is Frame:
             self._bus_publisher.deliver = Frame.deliver  # type: ignore[assignment]
             self._bus_publisher.pool_of = _pool_of
@@ -216,24 +216,6 @@ class AdaptedPublisher(Generic[T]):
         """
         self._bus_publisher.objection = objection
 
-    def convert_by(self, to_ros: Callable[[T], Any]) -> None:
-        """For cameras: make messages with *to_ros* from the next object on. From any thread."""
-        self._writer.convert_by(to_ros)
-
-    def withhold(self, reason: str) -> None:
-        """For cameras: make no messages of objects from now on, for *reason*, which the statistics show; empty: make them again.
-        From any thread.
-        """
-        self._writer.withhold(reason)
-
-    def offer(self, extras: Sequence[ExtraMessage[T]]) -> None:
-        """For cameras: publish these further messages from now on, in place of those before. From any thread."""
-        self._writer.offer(extras)
-
-    def image_readers(self) -> int:
-        """For cameras: how many subscribers read messages of the topic, in any process."""
-        return self._writer.readers()
-
     def publish(self, item: T | Any) -> None:
         """Publish an object of the adapter's type, or a message of the ROS type. A frame stays yours to release.
 
@@ -253,7 +235,7 @@ class AdaptedPublisher(Generic[T]):
         if self._shared_memory is not None:
             self._shared_memory.publish(item)
         self._bus_publisher.publish(item)
-        self._writer.write(item)
+        self.messages.write(item)
 
     def _publish_direct(self, item: Any) -> None:
         if self._stamps_publication:
@@ -272,19 +254,19 @@ class AdaptedPublisher(Generic[T]):
                     self._adapter.release(item)
         finally:
             # Plain readers get it even if it is none of the custom type's.
-            self._writer.write_message(message)
+            self.messages.write_message(message)
 
     def statistics(self) -> PublisherStatistics:
         """Counters. From any thread; see :class:`PublisherStatistics`."""
         return PublisherStatistics(
             self._published,
             len(self._bus_publisher.served),
-            self._writer.readers(),
-            self._writer.conversions,
-            self._writer.skipped,
-            self._writer.errors,
-            self._writer.turned_away,
-            self._writer.withheld,
+            self.messages.readers(),
+            self.messages.conversions,
+            self.messages.skipped,
+            self.messages.errors,
+            self.messages.turned_away,
+            self.messages.withheld,
         )
 
     def in_process_peers(self) -> tuple[InProcessPeer, ...]:
@@ -309,6 +291,6 @@ class AdaptedPublisher(Generic[T]):
         if self._shared_memory is not None:
             remove_announcement(self._shared_memory.path)
             self._shared_memory.close()
-        self._writer.close()
+        self.messages.close()
         self._node.destroy_publisher(self._announcer)
         self._at_end()

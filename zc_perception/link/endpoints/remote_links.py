@@ -1,8 +1,4 @@
-"""The links of one subscription to publishers in other processes of this host.
-
-:class:`RemoteLinks` says what a subscription may ask, and has no link to anybody. :class:`SharedMemoryLinks` has one client for each
-announced publisher of frames.
-"""
+"""The links of one subscription of frames to publishers in other processes of this host: one client for each that is announced."""
 
 from __future__ import annotations
 
@@ -14,9 +10,8 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from functools import partial
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from zc_perception.frame import Frame, Header
 from zc_perception.frame_queue import KeepLastQueue
@@ -29,7 +24,6 @@ from zc_perception.link.shared_memory.requirements import ANYTHING, Requirements
 from zc_perception.negotiation.session import Consumer
 from zc_perception.negotiation.settings import TrialImport
 
-T = TypeVar('T')
 _MAX_DEPTH = 64
 # A publisher that doesn't let us in within this time is read by messages meanwhile; we go on trying.
 _PATIENCE_S = 2.0
@@ -41,137 +35,62 @@ _UNWANTED_AT_ONCE = range(64)
 _numbers = itertools.count(1)
 
 
-class RemoteLinks(Generic[T]):
-    """The links of one subscription, its owner, to publishers of other processes on this host. This class has none: it is for types that
-    have no memory to share, and for owners that don't want it.
-
-    :param reason: why there are no links, for people.
-
-    ``held`` says how many frames the owner holds at the same time.
-    """
-
-    def __init__(self, reason: str = 'this subscription takes no shared memory') -> None:
-        self._reason = reason
-        self.held = 1
-
-    def open(
-        self,
-        queue: KeepLastQueue[T],
-        wanted: LinkQos,
-        accept: Callable[[T], bool],
-        deliver: Callable[[T], None] | None,
-        changed: Callable[[], None],
-        missed: Callable[[Header, Header, int], None],
-    ) -> None:
-        """Called once, before anything else.
-
-        :param queue: to which sources are attached when the queue's owner fetches objects itself.
-        :param accept: asked for each object that a source has; one that it doesn't take is released.
-        :param deliver: takes over each object, from any thread; ``None``: there are sources instead.
-        :param changed: a connection came or went.
-        :param missed: a publisher has left out so many objects between those with these two headers, because this end was too slow.
-            Called before the second of them is accepted or delivered.
-        """
-
-    def update(self, reachable: Sequence[Announcement], announced: Sequence[Announcement]) -> Sequence[RemotePublisher]:
-        """Connect to *reachable*, leave others, and say how far it is with each of *announced*."""
-        return [RemotePublisher(a.publisher_id, RemoteState.IMPOSSIBLE, self._reason) for a in announced]
-
-    def take_part(self, consumer: Consumer) -> None:
-        """What the owner needs of buffers, for connections from here on."""
-
-    def hold(self, held: int) -> None:
-        """The owner holds so many frames at a time from now on. If that is more than before, all publishers are left, and met again by
-        :meth:`update`.
-        """
-
-    def connected(self) -> Collection[str]:
-        """Ids of the publishers that are connected."""
-        return ()
-
-    def dropped(self) -> int:
-        """Objects that were dropped on the other side, because this one was too slow, as far as it has told."""
-        return 0
-
-    def windows(self) -> Sequence[Window]:
-        """What each publisher that is connected lets the owner hold."""
-        return ()
-
-    def close(self) -> None:
-        """End all connections. Idempotent."""
-
-
-NO_LINKS: RemoteLinks[Any] = RemoteLinks()
-DDS_ONLY: RemoteLinks[Any] = RemoteLinks('use_intra_process_comms is false for this node')
-
-
 class _Arrivals:
     """What comes from one publisher, in its order. Called for every frame, by one thread at a time.
 
+    It is a source of the queue (:meth:`receive`), or what a receiver hands frames to (:meth:`hand_over`).
+
     :param again: it sends its history again after a connection has broken.
-    :param missed: see :meth:`RemoteLinks.open`.
+    :param missed: see :meth:`SharedMemoryLinks.open`.
+    :param take: of a source, whether the owner takes the frame with that header; otherwise it takes over the frame.
     """
 
-    def __init__(self, client: SharedMemoryClient, again: bool, missed: Callable[[Header, Header, int], None]) -> None:
+    def __init__(
+        self, client: SharedMemoryClient, again: bool, missed: Callable[[Header, Header, int], None], take: Callable[[Any], Any]
+    ) -> None:
         self._client = client
         self._seen: deque[int] | None = deque(maxlen=2 * _MAX_DEPTH) if again else None
         self._missed = missed
+        self._take = take
+        self._receive = client.receive
         self._dropped = 0
         self._header: Header | None = None
+        self.fileno = client.fileno
 
-    def new(self, frame: Frame) -> bool:
+    def _is_new(self, frame: Frame) -> bool:
         """Whether *frame* comes for the first time."""
-        if self._seen is not None and self._came_before(frame):
-            return False
+        if self._seen is not None:
+            if frame.published_ns in self._seen:
+                return False
+            self._seen.append(frame.published_ns)
         before, self._header = self._header, frame.data.header
-        if self._client.dropped != self._dropped:
-            self._tell(before, self._header)
+        dropped = self._client.dropped - self._dropped
+        if dropped:
+            self._dropped += dropped
+            if before is not None:
+                self._missed(before, self._header, dropped)
         return True
 
-    def _came_before(self, frame: Frame) -> bool:
-        assert self._seen is not None
-        if frame.published_ns in self._seen:
-            return True
-        self._seen.append(frame.published_ns)
-        return False
-
-    def _tell(self, before: Header | None, header: Header) -> None:
-        dropped, self._dropped = self._client.dropped - self._dropped, self._client.dropped
-        if before is not None:
-            self._missed(before, header, dropped)
-
-
-def _deliver(arrivals: _Arrivals, deliver: Callable[[Frame], None], frame: Frame) -> None:
-    if arrivals.new(frame):
-        deliver(frame)
-    else:
-        frame.release()
-
-
-class _Source(_Arrivals):
-    """One client as a source of a queue: asks the subscription whether each frame is new."""
-
-    def __init__(
-        self, client: SharedMemoryClient, again: bool, missed: Callable[[Header, Header, int], None], accept: Callable[[Frame], bool]
-    ) -> None:
-        super().__init__(client, again, missed)
-        self._take = client.receive
-        self._accept = accept
-        self.fileno = client.fileno
+    def hand_over(self, frame: Frame) -> None:
+        """To the owner, if it is new."""
+        if self._is_new(frame):
+            self._take(frame)
+        else:
+            frame.release()
 
     def receive(self) -> Frame | None:
         """See :class:`~zc_perception.frame_queue.Source`."""
         for _ in _UNWANTED_AT_ONCE:
-            frame = self._take()
+            frame = self._receive()
             if frame is None:
                 return None
-            # What new() does for nearly each frame, without a call.
+            # What _is_new() does for nearly each frame, without a call.
             if self._seen is None and self._client.dropped == self._dropped:
                 self._header = frame.data.header
-            elif not self.new(frame):
+            elif not self._is_new(frame):
                 frame.release()
                 continue
-            if self._accept(frame.data.header):
+            if self._take(frame.data.header):
                 return frame
             frame.release()
         return None
@@ -188,7 +107,7 @@ class _Link:
         self.client = client
         self.number = next(_numbers)
         self.since = time.monotonic()
-        self.source: _Source | None = None
+        self.source: _Arrivals | None = None
         self.receiver: SharedMemoryReceiver | None = None
         self.was_connected = False
         self.was_there = os.path.exists(announcement.socket)
@@ -231,8 +150,8 @@ class _Link:
         return self.was_there or shared
 
 
-class SharedMemoryLinks(RemoteLinks[Frame]):
-    """Rung 2 for a subscription of frames: one client for each announced publisher of another process on this host.
+class SharedMemoryLinks:
+    """Rung 2 for a subscription, its owner: one client for each announced publisher of another process on this host.
 
     **Who owns what.** The subscription owns this object. This object owns the clients, and with them all frames that have not been handed
     over yet.
@@ -245,11 +164,12 @@ class SharedMemoryLinks(RemoteLinks[Frame]):
     :param held: frames that the owner holds at the same time: those in work and those that it shared. It gets no more until one of them is
         released. A publisher with fewer slots left grants fewer, see :meth:`windows`.
     :param allowed_uids: users whose producers are trusted, besides this one and root.
+    :param off: why nobody is connected to, for people; empty: everybody is whom :meth:`update` names.
     """
 
-    def __init__(self, name: str, *, held: int = 1, allowed_uids: Collection[int] = ()) -> None:
-        super().__init__()
+    def __init__(self, name: str, *, held: int = 1, allowed_uids: Collection[int] = (), off: str = '') -> None:
         self.held = held
+        self.off = off
         self._name = name
         self._requirements = ANYTHING
         self._trial_import: TrialImport | None = None
@@ -267,12 +187,20 @@ class SharedMemoryLinks(RemoteLinks[Frame]):
         self,
         queue: KeepLastQueue[Frame],
         wanted: LinkQos,
-        accept: Callable[[Frame], bool],
+        accept: Callable[[Header], bool],
         deliver: Callable[[Frame], None] | None,
         changed: Callable[[], None],
-        missed: Callable[[Header, Header, int], None] = lambda before, after, count: None,
+        missed: Callable[[Header, Header, int], None],
     ) -> None:
-        """See :class:`RemoteLinks`."""
+        """Called once, before anything else.
+
+        :param queue: to which sources are attached when the queue's owner fetches frames itself.
+        :param accept: asked by the header of each frame that a source has; one that the owner doesn't take is released.
+        :param deliver: takes over each frame, from any thread; ``None``: there are sources instead.
+        :param changed: a connection came or went.
+        :param missed: a publisher has left out so many frames between those with these two headers, because this end was too slow.
+            Called before the second of them is accepted or delivered.
+        """
         self._queue = queue
         self._depth = min(_MAX_DEPTH, wanted.depth or _MAX_DEPTH)
         self._history = wanted.transient_local
@@ -282,8 +210,8 @@ class SharedMemoryLinks(RemoteLinks[Frame]):
         self._missed = missed
 
     def update(self, reachable: Sequence[Announcement], announced: Sequence[Announcement]) -> Sequence[RemotePublisher]:
-        """See :class:`RemoteLinks`."""
-        wanted = {a.publisher_id: a for a in reachable}
+        """Connect to *reachable*, leave others, and say how far it is with each of *announced*."""
+        wanted = {} if self.off else {a.publisher_id: a for a in reachable}
         with self._lock:
             gone = [self._links.pop(publisher_id) for publisher_id in list(self._links) if publisher_id not in wanted]
             unreachable = {}
@@ -298,7 +226,8 @@ class SharedMemoryLinks(RemoteLinks[Frame]):
         for link in gone:
             self._end(link)
         self._look.set()
-        return [states.get(a.publisher_id) or RemotePublisher(a.publisher_id, RemoteState.IMPOSSIBLE, _why_not(a)) for a in announced]
+        impossible = RemoteState.IMPOSSIBLE
+        return [states.get(a.publisher_id) or RemotePublisher(a.publisher_id, impossible, self.off or _why_not(a)) for a in announced]
 
     def _point(self, publisher_id: str, announcement: Announcement) -> None:
         """Lock held: have a link to where *announcement* says."""
@@ -323,10 +252,10 @@ class SharedMemoryLinks(RemoteLinks[Frame]):
         )
         link = _Link(announcement, client)
         if self._deliver is not None:
-            deliver = partial(_deliver, _Arrivals(client, self._history, self._missed), self._deliver)
-            link.receiver = SharedMemoryReceiver(client, deliver, lambda connected, reason: self._changed())
+            arrivals = _Arrivals(client, self._history, self._missed, self._deliver)
+            link.receiver = SharedMemoryReceiver(client, arrivals.hand_over, lambda connected, reason: self._changed())
             return link
-        link.source = _Source(client, self._history, self._missed, self._accept)
+        link.source = _Arrivals(client, self._history, self._missed, self._accept)
         self._queue.attach(link.source)
         if self._connector is None:
             self._connector = threading.Thread(target=self._connect, name=f'shared-memory connector {self._name}', daemon=True)
@@ -364,12 +293,14 @@ class SharedMemoryLinks(RemoteLinks[Frame]):
         (link.receiver or link.client).close()
 
     def take_part(self, consumer: Consumer) -> None:
-        """See :class:`RemoteLinks`."""
+        """What the owner needs of buffers, for connections from here on."""
         with self._lock:
             self._requirements, self._trial_import = Requirements.of(consumer.constraints), consumer.trial_import
 
     def hold(self, held: int) -> None:
-        """See :class:`RemoteLinks`."""
+        """The owner holds so many frames at a time from now on. If that is more than before, all publishers are left, and met again by
+        :meth:`update`.
+        """
         with self._lock:
             if held <= self.held:
                 return
@@ -380,17 +311,17 @@ class SharedMemoryLinks(RemoteLinks[Frame]):
             self._end(link)
 
     def connected(self) -> Collection[str]:
-        """See :class:`RemoteLinks`."""
+        """Ids of the publishers that are connected."""
         with self._lock:
             return {publisher_id for publisher_id, link in self._links.items() if link.client.connected}
 
     def dropped(self) -> int:
-        """See :class:`RemoteLinks`."""
+        """Frames that publishers have dropped, because this end was too slow, as far as they have told."""
         with self._lock:
             return self._dropped + sum(link.client.statistics().dropped for link in self._links.values())
 
     def windows(self) -> Sequence[Window]:
-        """See :class:`RemoteLinks`."""
+        """What each publisher that is connected lets the owner hold."""
         with self._lock:
             return [window for link in self._links.values() if (window := link.window()) is not None]
 
@@ -400,7 +331,7 @@ class SharedMemoryLinks(RemoteLinks[Frame]):
             return {publisher_id: link.client.statistics() for publisher_id, link in self._links.items()}
 
     def close(self) -> None:
-        """See :class:`RemoteLinks`."""
+        """End all connections. Idempotent."""
         self._stop.set()
         self._look.set()
         if self._connector is not None:

@@ -39,14 +39,15 @@ from zc_perception.link.duplicates import REMEMBERED, DuplicateFilter, Origin, m
 from zc_perception.link.endpoints.discovery import Announcements, PublisherGraph
 from zc_perception.link.endpoints.executor_turns import ExecutorWake, NodeWatch, coroutine_turn
 from zc_perception.link.endpoints.qos import ANNOUNCEMENTS_QOS, bus_key, link_qos, uses_direct_links
-from zc_perception.link.endpoints.remote_links import DDS_ONLY, NO_LINKS, OTHER_HOST, RemoteLinks
-from zc_perception.link.endpoints.windows import FullWindows, NarrowWindows, Window, narrowest
+from zc_perception.link.endpoints.remote_links import OTHER_HOST, SharedMemoryLinks
+from zc_perception.link.endpoints.windows import Window, WindowWarnings
+from zc_perception.link.image_conversion import ImageToFrame
 from zc_perception.link.meeting_point import MEETING
 from zc_perception.link.rclpy_compat import call_soon, create_reader, publisher_gid, tells_message_info, wake_up, when_destroyed
 from zc_perception.link.rungs import NO_PUBLISHER, REFUSED, ROS_MESSAGE, UNMATCHED, Choice, LocalPublisher, TopicView, choose
 from zc_perception.link.shared_memory.socket_folder import SUFFIX as SOCKET_SUFFIX
 from zc_perception.link.shared_memory.socket_folder import default_folder
-from zc_perception.link.type_adapter import Releaser, TypeAdapter
+from zc_perception.link.type_adapter import TypeAdapter
 from zc_perception.negotiation.session import Consumer
 
 T = TypeVar('T')
@@ -58,6 +59,7 @@ _GRACE_S = 10.0
 _HELD_BACK_S = 1.0
 # Messages may be waiting in a reader that is no longer needed.
 _READER_LINGERS_S = 0.5
+_NO_WINDOW = Window('', (0, 0), 0, 0)
 
 
 @dataclass(frozen=True)
@@ -143,7 +145,7 @@ class AdaptedSubscription(Generic[T]):
     :param callback: called with each object; ``None``: you take objects from :attr:`queue`.
     :param callback_group: of the callback; by default the node's.
     :param holder: your name in diagnostics; by default the node's.
-    :param remote: how publishers in other processes of this host are reached directly; by default by messages only.
+    :param remote: for frames, the links to publishers in other processes of this host; by default these are reached by messages only.
     :param copy_free_required: never take messages. Then ``rung`` of :meth:`statistics` is ``refused``, with the reason, while there is
         no direct link.
     :param consumer: what you need of the publishers' buffers, see :meth:`take_part`.
@@ -166,7 +168,7 @@ class AdaptedSubscription(Generic[T]):
         callback: Callable[[T], Any] | None = None,
         callback_group: CallbackGroup | None = None,
         holder: str | None = None,
-        remote: RemoteLinks[T] = NO_LINKS,
+        remote: SharedMemoryLinks | None = None,
         copy_free_required: bool = False,
         consumer: Consumer | None = None,
         held: int | None = None,
@@ -189,9 +191,13 @@ class AdaptedSubscription(Generic[T]):
         self._domain = node.context.get_domain_id()
         announcements = announcement_topic(self.topic)
         self._key = bus_key(node, self.topic, adapter.ros_type)
+        # Makes frames of messages, for which it has a pool of its own.
+        self._frame_maker = adapter.to_custom if isinstance(adapter.to_custom, ImageToFrame) else None
         self._waits_for_window = hasattr(adapter.custom_type, 'hand_out')
         gate = self._gate or (adapter.custom_type.hand_out if self._waits_for_window else None)  # type: ignore[attr-defined]
         self.queue: KeepLastQueue[T] = KeepLastQueue(self._wanted.depth, adapter.release, gate=gate)
+        if remote is None:
+            remote = SharedMemoryLinks('', off='this subscription takes no shared memory')
         self._is_coroutine = inspect.iscoroutinefunction(callback)
         drain: Callable[[], Any] = coroutine_turn(node, self._drain_coroutine) if self._is_coroutine else self._drain
         self._wake = None if callback is None else ExecutorWake(node, self._group, drain)
@@ -212,12 +218,12 @@ class AdaptedSubscription(Generic[T]):
             held=(held or remote.held) if self._waits_for_window else None,
         )
         self._limit_messages()
-        self._remote = remote = remote if uses_direct_links(node) else DDS_ONLY
+        if not uses_direct_links(node):
+            remote = SharedMemoryLinks('', off='use_intra_process_comms is false for this node')
+        self._remote = remote
         self._graph = PublisherGraph(node, self.topic, self._wanted)
         self._announcements = Announcements()
         self._unreachable_since: float | None = None
-        self._releaser = Releaser(adapter)
-        self._all_in_use: Callable[[], bool] | None = getattr(adapter.to_custom, 'all_in_use', None)
         self._reader: Any = None
         self._reader_reliable = True
         self._reader_needed_at = 0.0
@@ -227,8 +233,7 @@ class AdaptedSubscription(Generic[T]):
         self._conversion_errors = 0
         self._choice = Choice(UNMATCHED, NO_PUBLISHER, False)
         self._said = UNMATCHED, NO_PUBLISHER
-        self._narrow = NarrowWindows()
-        self._full = FullWindows()
+        self._window_warnings = WindowWarnings()
         self._closed = False
         self._paused = False
         self._raised = False
@@ -252,16 +257,17 @@ class AdaptedSubscription(Generic[T]):
             news = not self._closed and not self._paused and self._is_news(choose(self._view()))
             windows = () if self._closed else self._windows()
         # Here, because a callback that doesn't return keeps the executor.
-        for full in self._full.say(windows):
-            self._node.get_logger().warning(f"'{self.topic}': {full}")
+        for text in self._window_warnings.say(windows):
+            self._node.get_logger().warning(f"'{self.topic}': {text}")
         if news and executor is not None:
             call_soon(executor, self.update_rung)
         if self._held_back and executor is not None:
             call_soon(executor, self._look_at_held_back)
         # A multi-threaded executor raises what a callback has raised when something wakes it up the next time.
-        if self._wake is not None and ((len(self.queue) and not self.queue.shut) or self._raised):
+        if self._raised and self._wake is not None:
             self._raised = False
             self._wake()
+        self._go_on()
         # Nor does it look at a coroutine when what that awaits is there.
         if self._draining and executor is not None:
             wake_up(executor)
@@ -269,8 +275,6 @@ class AdaptedSubscription(Generic[T]):
     def _is_news(self, choice: Choice) -> bool:
         if choice.reader:
             self._reader_needed_at = time.monotonic()
-        if self._narrow.unsaid(self._windows()):
-            return True
         return choice != self._choice or (choice.rung, choice.reason) != self._said or choice.reader != (self._reader is not None)
 
     def _on_announcement(self, message: String) -> None:
@@ -317,9 +321,8 @@ class AdaptedSubscription(Generic[T]):
         """Take part in the agreement on each publisher's buffers from now on, once. A publisher whose buffers don't suit *consumer* is
         read by messages, which are copies, or refused where copies are not allowed. :meth:`statistics` has the reason.
         """
-        suit = getattr(self._adapter.to_custom, 'suit', None)
-        if suit is not None:
-            suit(consumer.constraints)
+        if self._frame_maker is not None:
+            self._frame_maker.suit(consumer.constraints)
         self._bus_subscription.consumer = consumer
         self._remote.take_part(consumer)
         MEETING.add_consumer(self._key, consumer)
@@ -337,10 +340,9 @@ class AdaptedSubscription(Generic[T]):
 
     def _limit_messages(self) -> None:
         """What messages become counts as what comes directly."""
-        limit = getattr(self._adapter.to_custom, 'limit', None)
         held = self._bus_subscription.held
-        if limit is not None and held is not None:
-            limit(held, self._wanted.depth, self._bus_subscription.go_on)
+        if self._frame_maker is not None and held is not None:
+            self._frame_maker.limit(held, self._wanted.depth, self._bus_subscription.go_on)
 
     def _windows(self) -> list[Window]:
         """What each publisher lets us hold, by whichever link; and what we hold of messages."""
@@ -353,7 +355,7 @@ class AdaptedSubscription(Generic[T]):
                 windows.append(Window(publisher.publisher_id, number, granted.window, granted.asked or granted.window, in_hand))
         held = self._bus_subscription.held
         if self._reader is not None and held is not None:
-            in_hand = getattr(self._adapter.to_custom, 'in_hand', tuple)()
+            in_hand = () if self._frame_maker is None else self._frame_maker.in_hand()
             windows.append(Window('of messages', (0, 0), held, held, in_hand))
         return windows
 
@@ -371,7 +373,7 @@ class AdaptedSubscription(Generic[T]):
         count = self._graph.count(local)
         own_ids = {publisher.publisher_id for publisher in local}
         announced = self._announcements.known(own_ids)
-        if self._remote not in (NO_LINKS, DDS_ONLY) and self._announcements.incomplete(count.adapted):
+        if not self._remote.off and self._announcements.incomplete(count.adapted):
             folder, connected = default_folder(), self._remote.connected()
             known = {a.socket for a in announced} | {str(folder / f'{own}{SOCKET_SUFFIX}') for own in own_ids}
             for announcement in read_announcements(folder, self.topic, self._domain, known):
@@ -397,7 +399,7 @@ class AdaptedSubscription(Generic[T]):
 
     def _patient(self, unannounced: int) -> bool:
         """Whether to wait for announcements a little longer."""
-        if self._remote in (NO_LINKS, DDS_ONLY):
+        if self._remote.off:
             return False
         now = time.monotonic()
         if unannounced == 0:
@@ -439,9 +441,6 @@ class AdaptedSubscription(Generic[T]):
                 self._node.get_logger().warning(f'{text}; each frame is copied')
             else:
                 self._node.get_logger().info(text)
-        if self._node.executor is not None:
-            for narrow in self._narrow.say(self._windows()):
-                self._node.get_logger().warning(f"'{self.topic}': {narrow}")
 
     def _read(self) -> Any:
         """A reader of messages. What comes directly as well is told by what the middleware says of the message, or by (frame_id, stamp)."""
@@ -535,16 +534,15 @@ class AdaptedSubscription(Generic[T]):
         with self._order_lock:
             if not self._closed and not self._paused:
                 self._let_in()
-        if self._wake is not None and len(self.queue):
-            self._wake()
+        self._go_on()
 
     def _take(self, message: _Message) -> None:
         identity = message.identity
         if identity is not None and not self._duplicates.accept_message(*identity, message.origin, message.number):
             return
         self.queue.make_room()
-        if self._all_in_use is not None and self._all_in_use():
-            self.queue.drop_oldest(getattr(self._adapter.to_custom, 'made', None))
+        if self._frame_maker is not None and self._frame_maker.all_in_use():
+            self.queue.drop_oldest(self._frame_maker.made)  # type: ignore[arg-type] # then T is Frame
         try:
             item = self._adapter.to_custom(message.message)
         except Exception as error:
@@ -559,11 +557,15 @@ class AdaptedSubscription(Generic[T]):
             item.published_ns = time.monotonic_ns()
         self.queue.put(item)
 
+    def _go_on(self) -> None:
+        """Have the executor run the callback for what waits, unless that has to wait for room in a window."""
+        if self._wake is not None and len(self.queue) and not self.queue.shut:
+            self._wake()
+
     def _drain(self) -> None:
         """Run the callback for each queued object, one after the other on any kind of executor. What comes meanwhile is for its next turn:
         a callback that is slower than the camera must not keep the executor from all the rest."""
         with self._drain_lock:
-            self._releaser.retry()
             if self._held_back:
                 with self._order_lock:
                     self._let_in()
@@ -578,8 +580,7 @@ class AdaptedSubscription(Generic[T]):
                 self._raised = True
                 raise
             finally:
-                if self._wake is not None and len(self.queue) and not self.queue.shut:
-                    self._wake()
+                self._go_on()
 
     async def _drain_coroutine(self) -> None:
         """As :meth:`_drain`, for a callback that is awaited. One at a time: what comes meanwhile waits for it."""
@@ -598,12 +599,10 @@ class AdaptedSubscription(Generic[T]):
                 del item
         finally:
             self._draining = False
-            if self._wake is not None and len(self.queue) and not self.queue.shut:
-                self._wake()
+            self._go_on()
 
     async def _call_coroutine(self, item: Any) -> None:
-        if self._callback is None:
-            return
+        assert self._callback is not None
         if self._adapter.leased:
             item.lend()
         try:
@@ -614,12 +613,9 @@ class AdaptedSubscription(Generic[T]):
         self._end(item)
 
     def _call(self, item: Any) -> None:
-        if self._callback is None:
-            return
-        if not self._adapter.leased:
-            self._callback(item)
-            return
-        item.lend()
+        assert self._callback is not None
+        if self._adapter.leased:
+            item.lend()
         try:
             self._callback(item)
         except BaseException as error:
@@ -630,18 +626,18 @@ class AdaptedSubscription(Generic[T]):
     def _end(self, item: Any, raised: BaseException | None = None) -> None:
         """After its callback."""
         if self._adapter.leased and item.borrowed and not item.released:
-            error = self._releaser.end(item)
-            if error is not None and raised is not None:
-                # What it has raised keeps the callback's variables, and rclpy keeps that in a cycle: nobody could say until when.
-                _forget_variables(raised)
+            error = self._adapter.end(item)
             if error is not None:
+                if raised is not None:
+                    # What it has raised keeps the callback's variables, and rclpy keeps that in a cycle: nobody could say until when.
+                    _forget_variables(raised)
                 self._node.get_logger().warning(f"'{self.topic}': {error}", throttle_duration_sec=5.0)
 
     def statistics(self) -> SubscriptionStatistics:
         """Counters, the kind of link that is in use, and why. From any thread; see :class:`SubscriptionStatistics`."""
         windows = self._windows()
-        window, asked = narrowest(windows)
-        fullest = max(windows, key=lambda each: each.full_s, default=None)
+        least = min(windows, key=lambda each: (each.granted, each.asked), default=_NO_WINDOW)
+        fullest = max(windows, key=lambda each: each.full_s, default=_NO_WINDOW)
         return SubscriptionStatistics(
             self._choice.rung,
             self._choice.reason,
@@ -651,10 +647,10 @@ class AdaptedSubscription(Generic[T]):
             self._conversion_errors,
             self._duplicates.dropped,
             self._choice.routes,
-            window,
-            asked,
-            () if fullest is None else fullest.in_hand,
-            0.0 if fullest is None else fullest.full_s,
+            least.granted,
+            least.asked,
+            fullest.in_hand,
+            fullest.full_s,
         )
 
     def destroy(self) -> None:
@@ -677,11 +673,10 @@ class AdaptedSubscription(Generic[T]):
         with self._order_lock:
             self._held_back.clear()
         self.queue.end()  # an executor at rest may keep what it called last
-        end_converter = getattr(self._adapter.to_custom, 'close', None)
-        if end_converter is not None:
-            end_converter()
+        if self._frame_maker is not None:
+            self._frame_maker.close()
         with self._drain_lock:
-            self._releaser.retry()
+            pass  # a callback that is running on another thread has ended now
 
 
 def _forget_variables(raised: BaseException) -> None:

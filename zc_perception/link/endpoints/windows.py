@@ -46,52 +46,30 @@ class Window:
         """For how many seconds it has been full, so that nothing more comes; 0 while it isn't."""
         return full_s(self.granted, self.in_hand)
 
-    @property
-    def narrow(self) -> bool:
-        """Whether who counts on what it asked for may starve."""
-        return self.granted < self.asked
 
-
-class NarrowWindows:
-    """Which narrow windows somebody still has to be told of: each connection's once."""
+class WindowWarnings:
+    """What a subscription has to say of its windows, in sentences for the log. One thread calls it."""
 
     def __init__(self) -> None:
-        self._said: set[tuple[int, int]] = set()
-
-    def unsaid(self, windows: Sequence[Window]) -> list[Window]:
-        """Those that are narrow and that :meth:`say` wasn't asked about."""
-        return [window for window in windows if window.narrow and window.connection not in self._said]
+        self._narrow: set[tuple[int, int]] = set()
+        self._said_full_at = -_SAY_AGAIN_S
 
     def say(self, windows: Sequence[Window]) -> list[str]:
-        """A sentence for each of :meth:`unsaid`."""
-        news = self.unsaid(windows)
-        self._said = {window.connection for window in windows if window.narrow}
-        return [
-            f'publisher {each.publisher_id[:8]} lets this consumer hold {each.granted} frame(s) at a time, {each.asked} were asked for: '
-            "it has no more slots to promise; raise its parameter 'slots', or end other consumers and start this one anew"
-            for each in news
+        """Of each connection's window that is smaller than what was asked for, once; of full ones soon, and not again and again."""
+        narrow = [window for window in windows if window.granted < window.asked]
+        sentences = [
+            f'publisher {window.publisher_id[:8]} lets this consumer hold {window.granted} frame(s) at a time, {window.asked} were asked '
+            "for: it has no more slots to promise; raise its parameter 'slots', or end other consumers and start this one anew"
+            for window in narrow
+            if window.connection not in self._narrow
         ]
-
-
-class FullWindows:
-    """Says that a window has been full for a while: soon, and not again and again."""
-
-    def __init__(self) -> None:
-        self._said_at = -_SAY_AGAIN_S
-
-    def say(self, windows: Sequence[Window]) -> list[str]:
-        """A sentence for each window that is full."""
+        self._narrow = {window.connection for window in narrow}
         stalled = [window for window in windows if window.full_s >= STALLED_S]
-        if not stalled or time.monotonic() - self._said_at < _SAY_AGAIN_S:
-            return []
-        self._said_at = time.monotonic()
-        return [
-            f'no frame comes from publisher {window.publisher_id[:8]}, because this consumer holds all {window.granted} that it may: '
-            f'{describe_in_hand(window.in_hand)}; release them, or drop the arrays of their pixels'
-            for window in stalled
-        ]
-
-
-def narrowest(windows: Sequence[Window]) -> tuple[int, int]:
-    """Granted and asked of the one that granted the least; zeros without any."""
-    return min(((window.granted, window.asked) for window in windows), default=(0, 0))
+        if stalled and time.monotonic() - self._said_full_at >= _SAY_AGAIN_S:
+            self._said_full_at = time.monotonic()
+            sentences += [
+                f'no frame comes from publisher {window.publisher_id[:8]}, because this consumer holds all {window.granted} that it may: '
+                f'{describe_in_hand(window.in_hand)}; release them, or drop the arrays of their pixels'
+                for window in stalled
+            ]
+        return sentences

@@ -15,6 +15,7 @@ import select
 import socket
 import threading
 import time
+import traceback
 import weakref
 from collections import Counter
 from collections.abc import Callable, Collection
@@ -69,18 +70,17 @@ _FROM_HERE = ('closed', 'retargeted', 'constraints')
 
 
 class Greeting:
-    """An attempt to connect: it says HELLO at a producer's socket and awaits the answer. Nothing but :meth:`wait` waits. After a WELCOME
+    """An attempt to connect: it says HELLO at a producer's socket and awaits the answer. Nothing here waits. After a WELCOME
     the caller owns the socket. If there is none, the caller closes this object.
 
-    :param timeout_s: from now until the answer has to be there.
     :raises PeerGoneError: nobody listens there.
     :raises SilentError: as many wait there already as can.
     :raises ProtocolError: somebody listens who is not trusted.
     """
 
-    def __init__(self, path: Path, hello: Hello, timeout_s: float, allowed_uids: Collection[int] = ()) -> None:
+    def __init__(self, path: Path, hello: Hello, allowed_uids: Collection[int]) -> None:
         packet = wire.pack_hello(hello)
-        self.deadline = time.monotonic() + timeout_s
+        self.deadline = time.monotonic() + HANDSHAKE_S
         self._path = path
         self._hello = hello
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
@@ -105,14 +105,6 @@ class Greeting:
     def fileno(self) -> int:
         """Readable when :meth:`answer` has one."""
         return self.socket.fileno()
-
-    def wait(self) -> Welcome:
-        """See :meth:`answer`; waits for it."""
-        poller = select.poll()
-        poller.register(self.fileno(), select.POLLIN)
-        while (welcome := self.answer()) is None:
-            poller.poll(max(0.0, self.deadline - time.monotonic()) * 1000 + 1)
-        return welcome
 
     def answer(self) -> Welcome | None:
         """What the producer grants, or ``None``: it hasn't answered yet.
@@ -215,7 +207,7 @@ class SharedMemoryClient:
     """Receives one publisher's frames from another process of this host.
 
     It owns the epoll, the attempt to connect, and the :class:`RemoteSlots` of the connection. Frames that were received own their leases,
-    so they stay readable after the end. Any thread may call anything, and nothing but connecting waits. Locks are taken in this order:
+    so they stay readable after the end. Any thread may call anything, and nothing waits. Locks are taken in this order:
     ``_connecting``, held while an attempt goes on, ``_lock``, then that of the slots.
 
     :param path: the announcement's ``socket``.
@@ -288,19 +280,7 @@ class SharedMemoryClient:
         """Whether the producer has welcomed us and hasn't gone."""
         return self._slots is not None
 
-    def connect(self, timeout_s: float = HANDSHAKE_S) -> None:
-        """Connect and say HELLO. Does nothing while connected.
-
-        :raises PeerGoneError: nobody listens there, or nobody answers within *timeout_s*.
-        :raises RefusedError: the producer said why.
-        :raises ProtocolError: the producer isn't one that we talk to.
-        """
-        with self._connecting:
-            if self._slots is None and not self._closed:
-                self._unusable = False
-                self._attempt(timeout_s, wait=True)
-
-    def _attempt(self, timeout_s: float, *, wait: bool) -> None:
+    def _attempt(self) -> None:
         """Go on with the attempt that is under way, or begin one; ``_connecting`` held."""
         with self._lock:
             greeting, self._greeting = self._greeting, None
@@ -308,8 +288,8 @@ class SharedMemoryClient:
         welcome = None
         try:
             try:
-                greeting = greeting or Greeting(path, hello, timeout_s, self._allowed_uids)
-                welcome = greeting.wait() if wait else greeting.answer()
+                greeting = greeting or Greeting(path, hello, self._allowed_uids)
+                welcome = greeting.answer()
             except OSError as error:  # this process has no descriptor or no memory left; it may have later
                 text = f"no connection to the producer at '{path}': {error.strerror}; raise the limit ('ulimit -n')"
                 raise PeerGoneError(text) from error
@@ -354,7 +334,7 @@ class SharedMemoryClient:
             idle = self._slots is None and not self._closed and not self._unusable
             if idle and (self._greeting is not None or not self._retry.remaining_s):
                 try:
-                    self._attempt(HANDSHAKE_S, wait=False)
+                    self._attempt()
                 except ZcError as error:
                     self._retry.failed(_PATIENT_RETRY_S if worth_patience(error) else None)
         if self._slots is not None or self._closed or self._unusable:
@@ -590,8 +570,7 @@ class SharedMemoryReceiver:
         self, client: SharedMemoryClient, deliver: Callable[[Frame], None], on_state: Callable[[bool, str], None] | None = None
     ) -> None:
         self.client = client
-        self.failures = 0
-        self.last_failure = ''
+        self._complaint = ''
         self._deliver = deliver
         self._on_state = on_state
         self._stopping = False
@@ -644,9 +623,11 @@ class SharedMemoryReceiver:
                 self._failed(error)
 
     def _failed(self, error: Exception) -> None:
-        """What a callback raises must not end the thread."""
-        self.failures += 1
-        self.last_failure = one_line(error)
+        """What a callback raises must not end the thread. It goes to standard error, once as long as it stays the same."""
+        if self._complaint != repr(error):
+            self._complaint = repr(error)
+            with contextlib.suppress(OSError, ValueError):  # nobody may be reading it, or it is closed
+                traceback.print_exception(error)
 
     def close(self) -> None:
         """End the thread and the connection. Frames that were handed on stay readable. A second call does nothing."""

@@ -276,6 +276,9 @@ class Connection:
             narrowed = [buffer.seal_for_sharing() for buffer in data.buffers]
             self._trusted_writer |= not all(narrowed)
             self._send_with(wire.pack_buffers(message), [buffer.fileno() for buffer in data.buffers])
+        except BlockingIOError:  # as with a FRAME; the slot's next frame tries again
+            self._count_drop()
+            return False
         except (OSError, ValueError) as error:
             self._send_failed('BUFFERS', error)
             return False

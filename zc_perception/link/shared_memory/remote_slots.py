@@ -27,7 +27,7 @@ from zc_perception.errors import AllocationError, FormatError, LayoutError, Stal
 from zc_perception.frame import Frame, FrameData, Header
 from zc_perception.link.shared_memory import wire
 from zc_perception.link.shared_memory.protocol import MAX_OTHERS, MAX_SLOTS, MessageType, MisfitError, ProtocolError, RefusalCode
-from zc_perception.link.shared_memory.requirements import ANYTHING, Requirements
+from zc_perception.link.shared_memory.requirements import Requirements
 from zc_perception.link.shared_memory.unix_socket import Peer, close_all
 from zc_perception.link.shared_memory.wire import BuffersMessage, Refused
 from zc_perception.memory.dmabuf import MAPPABLE, BufferKind, DmaBuf, is_write_only
@@ -67,7 +67,7 @@ class RemoteSlot:
         self.spare: Frame | None = None
 
     def prepare(self, owner: RemoteSlots) -> Frame:
-        """The slot's next Frame, but for what a FRAME message says: made while nobody waits, filled in when one comes. No lease yet."""
+        """Make the slot's next Frame in advance, while nobody waits. A FRAME message fills in the rest. It has no lease yet."""
         data = _new(FrameData)
         data.__dict__.update(self._constants, header=_new(Header))
         lease = RemoteLease(owner, self, -1, owner.name)
@@ -122,9 +122,9 @@ class RemoteSlots:
         peer: Peer,
         holder: str,
         window: int,
-        requirements: Requirements = ANYTHING,
-        trial_import: TrialImport | None = None,
-        ring: Callable[[], object] = lambda: None,
+        requirements: Requirements,
+        trial_import: TrialImport | None,
+        ring: Callable[[], object],
     ) -> None:
         self.name = holder
         self.peer = peer
@@ -158,11 +158,6 @@ class RemoteSlots:
     def out(self) -> int:
         """Frames that the producer counts as held here."""
         return 0 if self._ended else self.admitted - self.released
-
-    @property
-    def known(self) -> int:
-        """Slots that are known."""
-        return len(self._slots)
 
     def count_other(self) -> None:
         """Something else than a FRAME came.

@@ -1,7 +1,7 @@
 """The producer's end: one listening socket for each publisher, one thread for all of its consumers.
 
 :class:`SharedMemoryServer` owns the socket, the thread, the epoll and the connections. ``publish`` runs on the caller's thread and never
-blocks. All the rest runs on the server's thread: :class:`Reception` accepts consumers and reads their HELLO, :func:`admit` promises them
+blocks. All the rest runs on the server's thread: it accepts consumers and gives each a second to say HELLO, :func:`admit` promises them
 slots, and from then on each is a :class:`~zc_perception.link.shared_memory.connection.Connection`. The thread reads its RELEASEs, sends
 what had to wait, and takes back what the consumer held when its end closes. A forked child has nothing of it.
 """
@@ -18,8 +18,9 @@ import time
 import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import NamedTuple
 
 from zc_perception.errors import StaleFrameError, one_line
 from zc_perception.frame import Frame
@@ -32,20 +33,20 @@ from zc_perception.link.shared_memory.unix_socket import PacketReader, Peer, ado
 from zc_perception.link.shared_memory.wire import Hello, Refused, Welcome
 from zc_perception.memory.fence import Fence
 from zc_perception.memory.owned_fd import OwnedFd
-from zc_perception.memory.pool import BufferPool, Slot
+from zc_perception.memory.pool import QUARANTINE_S, BufferPool, Slot
 from zc_perception.negotiation.heap_offer import HeapOffer
 
 _ACCEPT_PAUSE_S = 0.1
 _ACCEPTS_AT_ONCE = 16
+# More consumers at the same time are told to come back later.
 MAX_CONNECTIONS = 32
-QUARANTINE_S = 10.0
 _EVENTS = 64
 _numbers = itertools.count(1)
 
 
-@dataclass(frozen=True)
+@dataclass
 class ServerStatistics:
-    """A snapshot for diagnostics.
+    """Counted by the server's thread; :meth:`SharedMemoryServer.statistics` gives a copy of it to diagnostics.
 
     :param consumers: those that are connected.
     :param handshaking: connections that haven't said HELLO yet.
@@ -59,30 +60,16 @@ class ServerStatistics:
     :param last_internal_error: the text of the latest.
     """
 
-    consumers: tuple[ConsumerStatistics, ...]
-    handshaking: int
-    welcomed: int
-    refused: dict[str, int]
-    last_refusal: dict[str, str]
-    protocol_errors: dict[str, int]
-    ended: dict[str, int]
-    taken_back: int
-    internal_errors: int
-    last_internal_error: str
-
-
-class ServerCounters:
-    """Counted by the server's thread, read by any."""
-
-    def __init__(self) -> None:
-        self.welcomed = 0
-        self.refused: Counter[str] = Counter()
-        self.last_refusal: dict[str, str] = {}
-        self.protocol_errors: Counter[str] = Counter()
-        self.ended: Counter[str] = Counter()
-        self.taken_back = 0
-        self.internal_errors = 0
-        self.last_internal_error = ''
+    consumers: tuple[ConsumerStatistics, ...] = ()
+    handshaking: int = 0
+    welcomed: int = 0
+    refused: dict[str, int] = field(default_factory=Counter)
+    last_refusal: dict[str, str] = field(default_factory=dict)
+    protocol_errors: dict[str, int] = field(default_factory=Counter)
+    ended: dict[str, int] = field(default_factory=Counter)
+    taken_back: int = 0
+    internal_errors: int = 0
+    last_internal_error: str = ''
 
     def refuse(self, error: ProtocolError) -> None:
         """Count by its kind."""
@@ -97,11 +84,11 @@ class ServerCounters:
         self.internal_errors += 1
         self.last_internal_error = one_line(error)
 
-    def snapshot(self, consumers: tuple[ConsumerStatistics, ...], handshaking: int) -> ServerStatistics:
-        """The counters as they are."""
-        return ServerStatistics(
-            consumers, handshaking, self.welcomed, dict(self.refused), dict(self.last_refusal), dict(self.protocol_errors),
-            dict(self.ended), self.taken_back, self.internal_errors, self.last_internal_error,
+    def copy(self, consumers: tuple[ConsumerStatistics, ...], handshaking: int) -> ServerStatistics:
+        """The counts as they are."""
+        return replace(
+            self, consumers=consumers, handshaking=handshaking, refused=dict(self.refused), last_refusal=dict(self.last_refusal),
+            protocol_errors=dict(self.protocol_errors), ended=dict(self.ended),
         )  # fmt: skip
 
 
@@ -148,154 +135,12 @@ class FenceWatch:
             self._watched.clear()
 
 
-class Newcomer:
+class Newcomer(NamedTuple):
     """A consumer that has connected and isn't welcome yet."""
 
-    __slots__ = ('deadline', 'peer', 'socket')
-
-    def __init__(self, sock: socket.socket, peer: Peer, deadline: float) -> None:
-        self.socket = sock
-        self.peer = peer
-        self.deadline = deadline
-
-
-class Reception:
-    """Where consumers arrive: it accepts them, checks who they are, and gives each a second to say HELLO. On the server's thread only.
-
-    A newcomer belongs to the reception until it is turned away, or until :meth:`take` hands it to the server.
-
-    :param listener: owned.
-    :param epoll: gets the listener and the newcomers. Borrowed.
-    :param allowed_gids: groups whose members are let in, besides this user and root.
-    :param room: how many more consumers there may be, those that are here not counted.
-    :param say: gets a sentence for the log.
-    """
-
-    def __init__(
-        self,
-        listener: socket.socket,
-        epoll: select.epoll,
-        reader: PacketReader,
-        counters: ServerCounters,
-        allowed_gids: Collection[int],
-        room: Callable[[], int],
-        say: Callable[[str], None],
-    ) -> None:
-        self.listener = listener
-        self._epoll = epoll
-        self._reader = reader
-        self._counters = counters
-        self._allowed_gids = allowed_gids
-        self._room = room
-        self._say = say
-        self._newcomers: dict[int, Newcomer] = {}
-        self._accept_at = 0.0
-        epoll.register(listener.fileno(), select.EPOLLIN)
-
-    def __len__(self) -> int:
-        return len(self._newcomers)
-
-    def patience_s(self) -> float | None:
-        """Until :meth:`look_at_clock` has something to do."""
-        if not self._newcomers and not self._accept_at:
-            return None
-        # They stand in the order in which they came, and so do their deadlines.
-        deadlines = [newcomer.deadline for newcomer in itertools.islice(self._newcomers.values(), 1)]
-        if self._accept_at:
-            deadlines.append(self._accept_at)
-        return max(0.0, min(deadlines) - time.monotonic()) if deadlines else None
-
-    def look_at_clock(self) -> None:
-        """Turn away who is silent for too long, and accept again after a pause."""
-        if not self._newcomers and not self._accept_at:
-            return
-        now = time.monotonic()
-        for number, newcomer in list(self._newcomers.items()):
-            if newcomer.deadline > now:
-                break
-            self.turn_away(number, ProtocolError('silent', f'no HELLO within {HANDSHAKE_S:g} s'))
-        if self._accept_at and self._accept_at <= now:
-            self._accept_at = 0.0
-            self._epoll.register(self.listener.fileno(), select.EPOLLIN)
-
-    def accept(self) -> None:
-        """Let in who waits at the door."""
-        for _ in range(_ACCEPTS_AT_ONCE):
-            try:
-                sock, _ = self.listener.accept()
-            except BlockingIOError:
-                return
-            except OSError as error:
-                # Out of descriptors: the listener stays readable, so looking again at once would spin.
-                self._counters.refused['descriptors'] += 1
-                self._say(f'a consumer could not connect: {error.strerror}; consumers are accepted again in {_ACCEPT_PAUSE_S:g} s')
-                self._epoll.unregister(self.listener.fileno())
-                self._accept_at = time.monotonic() + _ACCEPT_PAUSE_S
-                return
-            sock.setblocking(False)
-            peer = peer_of(sock, groups=bool(self._allowed_gids))
-            self._newcomers[sock.fileno()] = Newcomer(sock, peer, time.monotonic() + HANDSHAKE_S)
-            if not consumer_allowed(peer, self._allowed_gids):
-                text = f'user {peer.uid} may not read these frames; run as user {os.geteuid()}, or let a group in'
-                self.turn_away(sock.fileno(), ProtocolError('not_allowed', text, RefusalCode.NOT_ALLOWED))
-            elif len(self._newcomers) > self._room():
-                text = 'as many consumers as allowed are connected already; raise the limit, or end one of them'
-                self.turn_away(sock.fileno(), ProtocolError('connections', text, RefusalCode.BUSY))
-            else:
-                self._epoll.register(sock.fileno(), select.EPOLLIN)
-
-    def hello(self, number: int) -> Hello | None:
-        """What the newcomer says, if it has said it.
-
-        :raises ProtocolError: something else. The caller turns it away.
-        """
-        received = self._reader.read(self._newcomers[number].socket, MAX_FDS)
-        if received is None:
-            return None
-        size, fds = received
-        close_all(fds)
-        if not size:
-            self.turn_away(number, None)
-            return None
-        hello = wire.parse_hello(self._reader.packet[:size])
-        if fds:  # only now: a later version's HELLO may have some, and hears of its version
-            raise ProtocolError('descriptors', f'HELLO with {len(fds)} descriptors')
-        return hello
-
-    def __contains__(self, number: int) -> bool:
-        return number in self._newcomers
-
-    def take(self, number: int) -> Newcomer:
-        """The caller looks after it from here on."""
-        return self._newcomers.pop(number)
-
-    def turn_away(self, number: int, error: ProtocolError | None) -> None:
-        """Close a newcomer that isn't welcome; ``None`` if it went by itself."""
-        newcomer = self._newcomers.pop(number, None)
-        if newcomer is None:
-            return
-        if error is None:
-            self._counters.ended['before_hello'] += 1
-        else:
-            self._counters.refuse(error)
-            with contextlib.suppress(OSError):
-                newcomer.socket.send(wire.pack_refused(Refused(error.code, str(error))), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
-            drain(newcomer.socket)
-        newcomer.socket.close()
-        if error is not None:
-            self._say(f'consumer pid {newcomer.peer.pid} was refused: {error}')
-
-    def close(self) -> None:
-        """Nobody comes any more."""
-        for number in list(self._newcomers):
-            self.turn_away(number, None)
-        self.listener.close()
-
-    def close_in_child(self) -> None:
-        """After fork: close the copies of the sockets."""
-        for newcomer in self._newcomers.values():
-            newcomer.socket.close()
-        self.listener.close()
+    socket: socket.socket
+    peer: Peer
+    deadline: float
 
 
 def admit(hello: Hello, holder: str, pool: BufferPool | None, heap: HeapOffer | None) -> tuple[BufferPool, int, int]:
@@ -330,7 +175,6 @@ class SharedMemoryServer:
     :param pool: whose slots are published; consumers are refused until there is one, see :meth:`set_pool`.
     :param folder: made and checked by :func:`runtime_folder`; by default that is called.
     :param allowed_gids: members of these groups are served too; the socket is given to the first.
-    :param max_connections: consumers at the same time; more are told to come back later.
     :param quarantine_timeout_s: the longest job of any consumer's device. See :func:`quarantine_fence`.
     :param history: frames kept for consumers that ask for them, as with transient_local; they are leased from the pool.
     :param report: gets a sentence when a consumer comes, is refused or ends; called on the server's thread, without locks.
@@ -346,7 +190,6 @@ class SharedMemoryServer:
         *,
         folder: Path | None = None,
         allowed_gids: Collection[int] = (),
-        max_connections: int = MAX_CONNECTIONS,
         quarantine_timeout_s: float = QUARANTINE_S,
         history: int = 0,
         report: Callable[[str], None] | None = None,
@@ -360,10 +203,13 @@ class SharedMemoryServer:
         self._report = report
         self._warn = warn or report
         self._pid = os.getpid()
-        self.counters = ServerCounters()
+        self.counters = ServerStatistics()
         self._lock = threading.Lock()
         self._connections: tuple[Connection, ...] = ()
+        # By descriptor, for the server's thread alone: who has connected, and who is welcome.
+        self._newcomers: dict[int, Newcomer] = {}
         self._established: dict[int, Connection] = {}
+        self._accept_at = 0.0
         self._history: deque[Frame] | None = deque() if history else None
         self._history_depth = history
         self._history_holder = f'{name}:shared_memory_history'
@@ -379,15 +225,13 @@ class SharedMemoryServer:
                 self._say(complaint, warn=True)
         self.path = socket_path(folder, publisher_id)
         self.stale_removed = remove_stale(folder)
-        listener = listen(self.path, group)
+        self._allowed_gids = frozenset(allowed_gids)
+        self._listener = listen(self.path, group)
         self._wake = OwnedFd(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
         self._epoll = select.epoll()
         self._epoll.register(self._wake.fileno(), select.EPOLLIN)
+        self._epoll.register(self._listener.fileno(), select.EPOLLIN)
         self._fences = FenceWatch(self._epoll)
-        self._reception = Reception(
-            listener, self._epoll, self._reader, self.counters, frozenset(allowed_gids),
-            lambda: max_connections - len(self._established), self._say,
-        )  # fmt: skip
         _SERVERS.add(self)
         self.set_pool(pool)
         self._thread = threading.Thread(target=self._run, name=f'shared-memory {name}', daemon=True)
@@ -430,7 +274,7 @@ class SharedMemoryServer:
         return connections
 
     def set_pool(self, pool: BufferPool | None, heap: HeapOffer | None = None) -> None:
-        """Serve the slots of *pool* from here on. Consumers of another are disconnected, and come back; reconfiguring a pool keeps it.
+        """Serve the slots of *pool* from here on. Consumers of another are disconnected, and come back.
 
         :param heap: where its buffers come from, to judge consumers that want certain memory; ``None``: nobody knows.
         """
@@ -451,7 +295,7 @@ class SharedMemoryServer:
                 before.set_quota(self._history_holder, None)
             if pool is not None:
                 # The newest frames, which wait for consumers as well.
-                pool.set_quota(self._history_holder, 0, depth=self._history_depth + 1, overcommit=True)
+                pool.set_quota(self._history_holder, 0, depth=self._history_depth + 1)
         if pool is not None:
             self._forget_pool = pool.add_retire_listener(self._on_retired)
         self._wake_up()
@@ -473,7 +317,7 @@ class SharedMemoryServer:
 
     def _run(self) -> None:
         while not self._stopping:
-            for number, _ in self._epoll.poll(self._reception.patience_s(), _EVENTS):
+            for number, _ in self._epoll.poll(self._patience_s(), _EVENTS):
                 connection = self._established.get(number)
                 try:
                     if connection is not None:
@@ -492,7 +336,8 @@ class SharedMemoryServer:
 
     def _look_around(self) -> None:
         """After each round of events."""
-        self._reception.look_at_clock()
+        if self._newcomers or self._accept_at:
+            self._look_at_clock()
         if self._pool_changed:
             self._pool_changed = False
             for number, connection in list(self._established.items()):
@@ -500,11 +345,32 @@ class SharedMemoryServer:
                     connection.refuse(RefusalCode.BUSY, 'the publisher has other buffers now; connect again')
                     self._drop(number, 'pool', 'the publisher has other buffers now')
 
+    def _patience_s(self) -> float | None:
+        """Until :meth:`_look_at_clock` has something to do."""
+        if not self._newcomers and not self._accept_at:
+            return None
+        # Newcomers stand in the order in which they came, and so do their deadlines.
+        deadlines = [newcomer.deadline for newcomer in itertools.islice(self._newcomers.values(), 1)]
+        if self._accept_at:
+            deadlines.append(self._accept_at)
+        return max(0.0, min(deadlines) - time.monotonic())
+
+    def _look_at_clock(self) -> None:
+        """Turn away who is silent for too long, and accept again after a pause."""
+        now = time.monotonic()
+        for number, newcomer in list(self._newcomers.items()):
+            if newcomer.deadline > now:
+                break
+            self._turn_away(number, ProtocolError('silent', f'no HELLO within {HANDSHAKE_S:g} s'))
+        if self._accept_at and self._accept_at <= now:
+            self._accept_at = 0.0
+            self._epoll.register(self._listener.fileno(), select.EPOLLIN)
+
     def _other_event(self, number: int) -> None:
-        if number in self._reception:
+        if number in self._newcomers:
             self._greet(number)
-        elif number == self._reception.listener.fileno():
-            self._reception.accept()
+        elif number == self._listener.fileno():
+            self._accept()
         elif number == self._wake.fileno():
             with contextlib.suppress(BlockingIOError):
                 os.eventfd_read(number)
@@ -512,9 +378,69 @@ class SharedMemoryServer:
             for connection in self._connections:
                 connection.flush()
 
+    def _accept(self) -> None:
+        """Let in who waits at the door."""
+        for _ in range(_ACCEPTS_AT_ONCE):
+            try:
+                sock, _ = self._listener.accept()
+            except BlockingIOError:
+                return
+            except OSError as error:
+                # Out of descriptors: the listener stays readable, so looking again at once would spin.
+                self.counters.refused['descriptors'] += 1
+                self._say(f'a consumer could not connect: {error.strerror}; consumers are accepted again in {_ACCEPT_PAUSE_S:g} s')
+                self._epoll.unregister(self._listener.fileno())
+                self._accept_at = time.monotonic() + _ACCEPT_PAUSE_S
+                return
+            sock.setblocking(False)
+            peer = peer_of(sock, groups=bool(self._allowed_gids))
+            self._newcomers[sock.fileno()] = Newcomer(sock, peer, time.monotonic() + HANDSHAKE_S)
+            if not consumer_allowed(peer, self._allowed_gids):
+                text = f'user {peer.uid} may not read these frames; run as user {os.geteuid()}, or let a group in'
+                self._turn_away(sock.fileno(), ProtocolError('not_allowed', text, RefusalCode.NOT_ALLOWED))
+            elif len(self._newcomers) + len(self._established) > MAX_CONNECTIONS:
+                text = f'{MAX_CONNECTIONS} consumers are connected already, which is the most; end one of them'
+                self._turn_away(sock.fileno(), ProtocolError('connections', text, RefusalCode.BUSY))
+            else:
+                self._epoll.register(sock.fileno(), select.EPOLLIN)
+
+    def _turn_away(self, number: int, error: ProtocolError | None) -> None:
+        """Close a newcomer that isn't welcome; ``None`` if it went by itself."""
+        newcomer = self._newcomers.pop(number, None)
+        if newcomer is None:
+            return
+        if error is None:
+            self.counters.ended['before_hello'] += 1
+        else:
+            self.counters.refuse(error)
+            with contextlib.suppress(OSError):
+                newcomer.socket.send(wire.pack_refused(Refused(error.code, str(error))), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+            drain(newcomer.socket)
+        newcomer.socket.close()
+        if error is not None:
+            self._say(f'consumer pid {newcomer.peer.pid} was refused: {error}')
+
+    def _hello(self, number: int) -> Hello | None:
+        """What the newcomer says, if it has said it.
+
+        :raises ProtocolError: something else. The caller turns it away.
+        """
+        received = self._reader.read(self._newcomers[number].socket, MAX_FDS)
+        if received is None:
+            return None
+        size, fds = received
+        close_all(fds)
+        if not size:
+            self._turn_away(number, None)
+            return None
+        hello = wire.parse_hello(self._reader.packet[:size])
+        if fds:  # only now: a later version's HELLO may have some, and hears of its version
+            raise ProtocolError('descriptors', f'HELLO with {len(fds)} descriptors')
+        return hello
+
     def _greet(self, number: int) -> None:
         try:
-            hello = self._reception.hello(number)
+            hello = self._hello(number)
             if hello is None:
                 return
             if hello.publisher_id not in ('', self.publisher_id):
@@ -523,9 +449,9 @@ class SharedMemoryServer:
             holder = f'{hello.name or "consumer"}#{next(_numbers)}'
             pool, window, depth = admit(hello, holder, self._pool, self._heap)
         except ProtocolError as error:
-            self._reception.turn_away(number, error)
+            self._turn_away(number, error)
             return
-        newcomer = self._reception.take(number)
+        newcomer = self._newcomers.pop(number)
         connection = Connection(newcomer.socket, newcomer.peer, hello, holder, pool, window, depth, self._fences.add)
         self._established[number] = connection
         self.counters.welcomed += 1
@@ -598,7 +524,7 @@ class SharedMemoryServer:
 
     def _drop(self, number: int, reason: str, text: str) -> None:
         """End a connection, or a newcomer that made something fail."""
-        self._reception.turn_away(number, None)
+        self._turn_away(number, None)
         connection = self._established.pop(number, None)
         if connection is None:
             return
@@ -619,7 +545,9 @@ class SharedMemoryServer:
             say(f'{self.name}: {text}')
 
     def _shut_down(self) -> None:
-        self._reception.close()
+        for number in list(self._newcomers):
+            self._turn_away(number, None)
+        self._listener.close()
         for number in list(self._established):
             self._drop(number, 'closed', 'the publisher was closed')
         with self._lock:
@@ -632,7 +560,7 @@ class SharedMemoryServer:
 
     def statistics(self) -> ServerStatistics:
         """A snapshot."""
-        return self.counters.snapshot(tuple(connection.statistics() for connection in self._connections), len(self._reception))
+        return self.counters.copy(tuple(connection.statistics() for connection in self._connections), len(self._newcomers))
 
     def close(self) -> None:
         """Disconnect everybody, end the thread, remove the socket. A second call does nothing; nor does one in a forked child."""
@@ -661,7 +589,9 @@ class SharedMemoryServer:
         self._lock = threading.Lock()
         for connection in connections:
             connection.close_in_child()
-        self._reception.close_in_child()
+        for newcomer in self._newcomers.values():
+            newcomer.socket.close()
+        self._listener.close()
         self._epoll.close()
         self._wake.close()
 

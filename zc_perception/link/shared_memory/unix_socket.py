@@ -24,6 +24,8 @@ RECEIVE_FLAGS = socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
 TRUNCATED = socket.MSG_TRUNC | socket.MSG_CTRUNC
 TRUNCATED_TEXT = f'a packet too long, or with more than {MAX_FDS} descriptors or more than this process may still open (RLIMIT_NOFILE)'
 CONTROL_ROOM = socket.CMSG_SPACE(MAX_FDS * array.array('i').itemsize)
+# More than a socket holds.
+_DRAINED = 128
 Ancillary = Iterable[tuple[int, int, bytes]]
 
 
@@ -99,10 +101,10 @@ def close_all(fds: Iterable[OwnedFd]) -> None:
         fd.close()
 
 
-def drain(sock: socket.socket, packets: int = 128) -> None:
+def drain(sock: socket.socket) -> None:
     """Throw away what has come, so that closing doesn't reset the connection under the last words that were sent to the peer."""
     buffer = bytearray(1)
-    for _ in range(packets):
+    for _ in range(_DRAINED):
         try:
             size, ancillary, _, _ = sock.recvmsg_into([buffer], 1024, RECEIVE_FLAGS)
         except OSError:

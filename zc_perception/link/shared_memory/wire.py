@@ -252,9 +252,9 @@ def pack_refused(refused: Refused) -> bytes:
 
 
 def parse_refused(packet: Packet) -> Refused:
-    """What a refusal says is never an error: an unknown code is PROTOCOL, text of any bytes can be shown.
+    """Takes any code and any text: an unknown code becomes PROTOCOL, and bytes that are no UTF-8 are replaced.
 
-    :raises ProtocolError: it isn't one.
+    :raises ProtocolError: the packet is no REFUSED.
     """
     _expect(packet, MessageType.REFUSED)
     text = bytes(packet[REFUSED.size :]).decode(errors='replace')

@@ -174,10 +174,7 @@ class ContainerExecutor(Executor):
 
 
 class Complaints:
-    """Exceptions by who raised what where.
-
-    :param now: the time, in seconds.
-    """
+    """Exceptions by who raised what where."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self._now = now

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import gc
 import importlib
 import inspect
 import itertools
@@ -30,10 +32,9 @@ from zc_perception.link.endpoints import IN_PROCESS_ATTRIBUTE
 from zc_perception.link.rclpy_compat import InvalidHandle, end_lifecycle, has_logger_service, lifecycle_state, without_type_description
 from zc_perception.memory.pool import live_pools
 from zc_perception.nodes.container.executor import Complaints, ContainerExecutor
-from zc_perception.nodes.container.memory_use import return_memory
-from zc_perception.nodes.params.kinds import known_among
+from zc_perception.nodes.params.kinds import somebody_has
 from zc_perception.nodes.params.node_parameters import NodeParameters, begin_node
-from zc_perception.nodes.params.ros_arguments import parameters_for_any_node
+from zc_perception.nodes.params.ros_arguments import MeantFor, command_line
 from zc_perception.nodes.params.spec import ParameterSpec
 from zc_perception.nodes.perception_node import PerceptionNode
 
@@ -79,6 +80,9 @@ _AT_LEAST_S = 0.2
 _AT_MOST_S = 1.0
 _LEFTOVERS_END_S = 0.5
 _POLL_S = 0.02
+# <malloc.h>
+_M_ARENA_MAX = -8
+_HEAPS = 2
 
 
 class LoadError(ZcError):
@@ -96,7 +100,6 @@ def find_plugin(package: str, plugin: str, entries: Sequence[EntryPoint]) -> Ent
     """The entry point for *plugin* of *package*. The package's name in front of the plugin's may be left out.
 
     :param entries: those of :data:`GROUP`; of several with one name the first counts, as it is the first on the path.
-    :raises LoadError: there is none.
     """
 
     def belongs(entry: EntryPoint) -> bool:
@@ -319,8 +322,6 @@ class ComponentManager(Node):
 
     **Foreign code.** Whatever a module, a constructor or an end raises becomes the answer to the client and a line of the log. The
     container goes on.
-
-    :raises ConfigError: a parameter can't be used.
     """
 
     def __init__(self, context: rclpy.Context, *, multi_threaded: bool) -> None:
@@ -356,13 +357,13 @@ class ComponentManager(Node):
         """Have components spun by *executor* from now on. All threads that run now are taken for the container's own."""
         self._executor = executor
         self._own_threads = set(threading.enumerate())
-        unclaimed = self.parameters.unclaimed()
-        # Of a file's section for all nodes, which components may get by forward_global_arguments.
-        components = known_among(parameters_for_any_node(self).intersection(unclaimed))
-        for name in (name for name in unclaimed if name not in components):
-            self.get_logger().warning(
-                f"parameter '{name}' is not one of the container; give a component its parameters in the request to load it"
-            )
+        keys = command_line(self.context).keys(self.get_fully_qualified_name())
+        for name in self.parameters.unclaimed():
+            # Those of a file's section for all nodes, components may get by forward_global_arguments.
+            if keys.get(name) is not MeantFor.ANY_NODE or not somebody_has(name):
+                self.get_logger().warning(
+                    f"parameter '{name}' is not one of the container; give a component its parameters in the request to load it"
+                )
         if not self._multi_threaded and self.parameters['thread_num'] != 1:
             self.get_logger().warning("'thread_num' has no effect here; only component_container_mt uses it")
 
@@ -463,7 +464,7 @@ class ComponentManager(Node):
             del loaded.node
             self._end(node, loaded.name, spun=True)
             del node  # else what follows would find it in use
-            return_memory()
+            _return_memory()
         finally:
             with self._lock:
                 del self._loaded[loaded.unique_id]
@@ -519,7 +520,7 @@ class ComponentManager(Node):
         deadline = time.monotonic() + _LEFTOVERS_END_S
         while (found := self._leftovers()) and time.monotonic() < deadline:
             time.sleep(_POLL_S)
-        return_memory()  # what a thread still referred to that has ended since: an idle process collects nothing by itself
+        _return_memory()  # what a thread still referred to that has ended since: an idle process collects nothing by itself
         news = found - self._said
         self._said |= news
         if news:
@@ -577,6 +578,28 @@ def _end_lifecycle(node: Any) -> None:
         for state, step in (('active', node.trigger_deactivate), ('inactive', node.trigger_cleanup)):
             if lifecycle_state(node) == state:
                 step()
+
+
+# glibc gives threads heaps of their own, up to eight per core, and keeps what is freed in them. Constructors run on threads, so do a
+# model's workers: after 24 loads and unloads of capture and inference the process had grown from 190 to 320 MB without these two, and
+# stays at 155 MB with them.
+
+
+def limit_heaps() -> None:
+    """At the program's start. What the environment says of it (``MALLOC_ARENA_MAX``) stays."""
+    if 'MALLOC_ARENA_MAX' not in os.environ:
+        with contextlib.suppress(AttributeError, OSError):  # another C library
+            ctypes.CDLL(None).mallopt(_M_ARENA_MAX, _HEAPS)
+
+
+def _return_memory() -> None:
+    """Free what nothing refers to any more, and give unused memory back to the system. Takes some 50 ms.
+
+    Nodes of rclpy are cycles: they, and the models that they hold, would stay until the collector's own time.
+    """
+    gc.collect()
+    with contextlib.suppress(AttributeError, OSError):
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _loggable(text: str) -> str:

@@ -14,10 +14,9 @@ import rclpy
 from zc_perception.errors import EXIT_USAGE, ZcError, error_line
 from zc_perception.link.rclpy_compat import call_soon
 from zc_perception.nodes.container.executor import ContainerExecutor
-from zc_perception.nodes.container.manager import THREADS, ComponentManager
-from zc_perception.nodes.container.memory_use import limit_heaps
-from zc_perception.nodes.liveness import Liveness
-from zc_perception.nodes.process import EXIT_FAILURE, StopRequest, ros_context, serve
+from zc_perception.nodes.container.manager import THREADS, ComponentManager, limit_heaps
+from zc_perception.nodes.process import EXIT_FAILURE, StopRequest, ros_context
+from zc_perception.nodes.service import Liveness, serve
 
 _UNLOAD_S = 1.2
 _EXECUTOR_ENDS_S = 0.2
@@ -48,7 +47,7 @@ def _serve(context: rclpy.Context, stop: StopRequest, multi_threaded: bool) -> i
     manager.use(components)
     manager.get_logger().info(f'ready: {manager.component_threads} thread(s) for components')
     executors = {'the executor of components': partial(call_soon, components), 'the executor of services': partial(call_soon, services)}
-    serve(stop, Liveness(manager.workers, executors))
+    serve(stop.wait, Liveness(manager.workers, executors))
     ended = manager.close(_UNLOAD_S)
     ended &= services.stop(_EXECUTOR_ENDS_S) & components.stop(_EXECUTOR_ENDS_S)
     failure = components.failure or services.failure

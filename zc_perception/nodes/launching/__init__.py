@@ -1,4 +1,1 @@
-"""What the launch files share: parameter files, read and checked before anything starts; arguments; processes and components.
-
-Only ``parameter_file`` can be imported without launch_ros.
-"""
+"""What the launch files share: arguments; processes and components, whose parameter file is checked before anything starts."""

@@ -18,8 +18,8 @@ from launch.substitutions import LaunchConfiguration
 from zc_perception.camera.kinds import CAMERAS, other_cameras
 from zc_perception.entry_points import ACCELERATOR_GROUP, offered
 from zc_perception.errors import ConfigError, nearest
-from zc_perception.nodes.launching.parameter_file import ParameterFile
 from zc_perception.nodes.namespaces import check_namespace
+from zc_perception.nodes.params.yaml_file import ParameterYaml, read_parameter_yaml
 
 FROM_FILE = 'from_file'
 ACCELERATORS = ('auto', 'axl', 'axruntime', 'cpu')
@@ -42,11 +42,7 @@ def description(*entities: Action) -> LaunchDescription:
 
 
 def refuse_unknown(given: Sequence[str], known: Sequence[str]) -> None:
-    """Refuse arguments of the command line that a launch file of ours doesn't have. Those of a file that includes ours are its own.
-
-    :param given: ``name:=value``.
-    :raises ConfigError: each one that is unknown.
-    """
+    """Refuse arguments of the command line that a launch file of ours doesn't have. Those of a file that includes ours are its own."""
     names = dict.fromkeys(argument.partition(':=')[0] for argument in given)
     unknown = [name for name in names if name not in known and name not in _OF_LAUNCH]
     if unknown and _launched_by_itself():
@@ -148,10 +144,12 @@ def camera() -> list[DeclareLaunchArgument]:
     ]
 
 
-def container(default: str = 'perception_container') -> list[DeclareLaunchArgument]:
+def container() -> list[DeclareLaunchArgument]:
     """The container that the nodes are loaded into."""
     return [
-        DeclareLaunchArgument('container', default_value=default, description='Name of the container node, within the namespace.'),
+        DeclareLaunchArgument(
+            'container', default_value='perception_container', description='Name of the container node, within the namespace.'
+        ),
         DeclareLaunchArgument(
             'executor',
             default_value='single_threaded',
@@ -188,23 +186,28 @@ class Chosen:
             raise ConfigError(f"launch argument '{name}' is '{self[name]}'; it must be a number of seconds from 0 to 1e6")
         return value
 
-    def params_file(self) -> ParameterFile:
-        """The parameter file, not checked yet."""
+    def params_file(self) -> ParameterYaml:
+        """The parameter file, not checked yet.
+
+        :raises ConfigError: it isn't there, can't be read, or is no parameter file.
+        """
         name = self['params_file']
         installed = config_file(name)
         if os.path.basename(name) == name and not os.path.exists(name) and os.path.isfile(installed):
             name = installed
-        return ParameterFile(name, hint=f"installed are {', '.join(_installed())} in '{config_file('')}'")
+        path = os.path.expanduser(name)
+        if not os.path.isfile(path):
+            # launch_ros itself only warns and starts with defaults, which on a vehicle is the wrong camera.
+            hint = f"installed are {', '.join(_installed())} in '{config_file('')}'"
+            raise ConfigError(f"params_file '{path}' does not exist or is not a file; {hint}")
+        return read_parameter_yaml(path, 'params_file')
 
     def names(self, name: str) -> list[str]:
         """Of an argument that is a list, with commas or spaces between."""
         return self[name].replace(',', ' ').split()
 
     def namespace(self, camera_name: str = '') -> str:
-        """In full, with a slash in front; below that which a group of the including launch file pushes.
-
-        :raises ConfigError: it can't be one.
-        """
+        """In full, with a slash in front; below that which a group of the including launch file pushes."""
         pushed = str(self._context.launch_configurations.get('ros_namespace', ''))
         own = self['namespace']
         if own.strip('/'):

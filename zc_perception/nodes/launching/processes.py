@@ -1,4 +1,10 @@
-"""Processes and components that launch files start, and what happens when one of them ends or can't be started."""
+"""Processes and components that launch files start, and what happens when one of them ends or can't be started.
+
+Programs leave their parameter files to rcl. Components get values instead, which somebody has to pick from the file: launch_ros does so by
+rules of its own, which differ between distributions, and a component that is refused leaves the launch running without it. So a file is
+read by rcl's rules and judged (:mod:`~zc_perception.nodes.params.verdict`) before anything starts. What that needs is imported then: to
+show a launch file's arguments needs no OpenCV.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +29,8 @@ from launch_ros.ros_adapters import get_ros_node
 from zc_perception.camera.stereo import Side
 from zc_perception.errors import ZcError
 from zc_perception.nodes.launching.arguments import Chosen
-from zc_perception.nodes.launching.parameter_file import ParameterFile, parameter_messages
 from zc_perception.nodes.namespaces import check_cameras
+from zc_perception.nodes.params.yaml_file import ParameterYaml
 
 PACKAGE = 'zc_perception'
 PLUGINS = {'capture': 'CaptureNode', 'inference': 'InferenceNode', 'overlay': 'OverlayNode'}
@@ -63,10 +69,7 @@ def program(
     namespace: str,
     arguments: Sequence[str] = (),
 ) -> list[Action]:
-    """One of the package's programs in a process of its own.
-
-    :param namespace: in full.
-    """
+    """One of the package's programs in a process of its own."""
     process = Node(
         package=PACKAGE,
         executable=executable,
@@ -81,15 +84,14 @@ def program(
     return [process, *_when_it_ends(chosen, process, executable)]
 
 
-def perception_program(chosen: Chosen, file: ParameterFile, cameras: Sequence[str] = (), stereo: bool = False) -> list[Action]:
-    """The program ``perception``, with the nodes of one camera, several, or a pair; its file is checked.
+def perception_program(chosen: Chosen, file: ParameterYaml, cameras: Sequence[str] = (), stereo: bool = False) -> list[Action]:
+    """The program ``perception``, with the nodes of one camera, several, or a pair; its file is checked."""
+    from zc_perception.nodes.params import verdict
 
-    :raises ConfigError: a camera's name, or something in the file.
-    """
     names = [side.value for side in Side] if stereo else cameras
     check_cameras(names, "launch argument 'cameras'")
     paths = {f'{chosen.namespace(name).rstrip("/")}/{kind}': kind for name in names or [''] for kind in PLUGINS}
-    file.check(paths, all_overrides(chosen))  # the program itself says what is only worth a warning
+    verdict.check_file(file, paths, all_overrides(chosen))  # the program itself says what is only worth a warning
     namespace = chosen.namespace()
     if cameras and namespace != '/':  # the program refuses both: each name is a namespace in full
         cameras, namespace = [chosen.namespace(name).strip('/') for name in cameras], '/'
@@ -99,10 +101,7 @@ def perception_program(chosen: Chosen, file: ParameterFile, cameras: Sequence[st
 
 
 def container(chosen: Chosen, components: Sequence[ComposableNode], *, name: str, namespace: str) -> list[Action]:
-    """A container with components. What can't be loaded ends the launch, unless it is to go on without whatever ends.
-
-    :param namespace: in full.
-    """
+    """A container with components. What can't be loaded ends the launch, unless it is to go on without whatever ends."""
     process = ComposableNodeContainer(
         package=PACKAGE,
         executable=_CONTAINERS[chosen['executor']],
@@ -134,11 +133,7 @@ def _when_it_ends(chosen: Chosen, process: Action, what: str) -> list[Action]:
 
 
 def component(kind: str, *, namespace: str, values: Mapping[str, Any]) -> ComposableNode:
-    """One of our nodes as a component.
-
-    :param namespace: in full.
-    :param values: its parameters.
-    """
+    """One of our nodes as a component."""
     # A text stays one, though it looks like a number: accelerator_device "01:00.0".
     typed = {name: ParameterValue(value, value_type=str) if isinstance(value, str) else value for name, value in values.items()}
     return ComposableNode(
@@ -154,13 +149,12 @@ def component(kind: str, *, namespace: str, values: Mapping[str, Any]) -> Compos
 def components(
     chosen: Chosen,
     cameras: Sequence[str],
-    file: ParameterFile,
+    file: ParameterYaml,
     kinds: Sequence[str] | None = None,
 ) -> dict[str, list[ComposableNode]]:
     """The nodes of each camera, with their parameters, once the file was checked.
 
     :param cameras: names, which become namespaces; an empty one for the only camera.
-    :raises ConfigError: a name that can't be used, or something in the file.
     """
     check_cameras([name for name in cameras if name], "launch argument 'cameras'")
     kinds = chosen.kinds() if kinds is None else kinds
@@ -180,19 +174,19 @@ def all_overrides(chosen: Chosen) -> dict[str, dict[str, Any]]:
     return {kind: chosen.overrides(kind) for kind in PLUGINS}
 
 
-def check_file(chosen: Chosen, file: ParameterFile, nodes: Mapping[str, str]) -> None:
-    """Check a file for nodes that don't get it themselves but their values (:func:`node_values`), hence can't warn of what is in it.
+def check_file(chosen: Chosen, file: ParameterYaml, nodes: Mapping[str, str]) -> None:
+    """Check a file for nodes that don't get it themselves but their values (:func:`node_values`), hence can't warn of what is in it."""
+    from zc_perception.nodes.params import verdict
 
-    :param nodes: kinds by full names.
-    :raises ConfigError: see :meth:`ParameterFile.check`.
-    """
-    for sentence in file.check(nodes, all_overrides(chosen)):
+    for sentence in verdict.check_file(file, nodes, all_overrides(chosen)):
         _LOGGER.warning(sentence)
 
 
-def node_values(chosen: Chosen, file: ParameterFile, node: str, kind: str) -> dict[str, Any]:
+def node_values(chosen: Chosen, file: ParameterYaml, node: str, kind: str) -> dict[str, Any]:
     """A node's parameters, from the file and the launch arguments."""
-    return parameter_messages(file.own_values(node, kind) | chosen.overrides(kind))
+    from zc_perception.nodes.params import verdict
+
+    return verdict.component_values(file, node, kind, chosen.overrides(kind))
 
 
 class LoadComponents(LoadComposableNodes):
@@ -200,7 +194,6 @@ class LoadComponents(LoadComposableNodes):
 
     Before each load the container has to answer: a request that was sent to one that has just ended would wait for ever.
 
-    :param container: its full name.
     :param required: whether a component that can't be loaded ends the launch.
     :param timeout_s: so long the container may take to answer; ``None``: as long as it takes, for one that was just started.
     """

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import importlib
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from zc_perception.errors import nearest
@@ -68,17 +68,9 @@ def belongs_elsewhere(parameter: str) -> str:
 
 
 def unknown_hint(kind: NodeKind, parameter: str, namespace: str) -> str:
-    """The rest of a sentence that such a node doesn't know a parameter: whose it is, or which one was meant.
-
-    :param namespace: the node's, in full.
-    """
+    """The rest of a sentence that such a node doesn't know a parameter: whose it is, or which one was meant."""
     names = [*(spec.name for spec in kind.SPECS), *EVERY_NODE, *qos_overrides.override_names(kind.ENDPOINTS, namespace)]
     return belongs_elsewhere(parameter) or nearest(parameter, names)
-
-
-def known_parameters() -> tuple[str, ...]:
-    """Names, and prefixes that end in a dot, of all nodes of the package."""
-    return names_of(node_kinds().values())
 
 
 def names_of(kinds: Iterable[NodeKind]) -> tuple[str, ...]:
@@ -88,9 +80,7 @@ def names_of(kinds: Iterable[NodeKind]) -> tuple[str, ...]:
     return tuple(dict.fromkeys((*specs, *(prefix for kind in kinds for prefix in kind.PREFIXES))))
 
 
-def known_among(names: Collection[str]) -> list[str]:
-    """Those of *names* that a node of the package has, or would have for its topics' QoS in another namespace."""
-    if not names:
-        return []
+def somebody_has(parameter: str) -> bool:
+    """Whether a node of the package has it, or would have it for its topics' QoS in another namespace."""
     endpoints = [endpoint for kind in node_kinds().values() for endpoint in kind.ENDPOINTS]
-    return [name for name in names if owners(name) or qos_overrides.known_in_any_namespace(name, endpoints)]
+    return bool(owners(parameter)) or qos_overrides.known_in_any_namespace(parameter, endpoints)

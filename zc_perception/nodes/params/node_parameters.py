@@ -7,7 +7,7 @@ what is allowed, and what to do.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from rcl_interfaces.msg import SetParametersResult
@@ -111,15 +111,14 @@ class NodeParameters(Mapping[str, Any]):
         hints = ((name, nearest(name, self._specs)) for name in self.unclaimed() if not self._belongs_elsewhere(name))
         return [f"parameter '{name}' is unknown{hint}" for name, hint in hints if hint]
 
-    def reasons_against(self, parameters: Sequence[Parameter]) -> list[str]:
-        """Why they can't be set now: all reasons, not only the first. Also against those that are not among the declarations here."""
+    def judged(self, parameters: Sequence[Parameter]) -> tuple[list[Parameter], list[str]]:
+        """*parameters* in the types in which they are declared, as ROS itself takes no integer for a number; and why they can't be set now:
+        all reasons, not only the first, also against those that are not among the declarations here."""
+        accepted, reasons = self._judge(parameters)
+        own = dict(accepted)
         foreign = (self._reason_against_foreign(parameter) for parameter in parameters if parameter.name not in self._specs)
-        return [*self._judge(parameters)[1], *filter(None, foreign)]
-
-    def converted(self, parameters: Sequence[Parameter]) -> list[Parameter]:
-        """*parameters*, none of which is refused, in the types in which they are declared: ROS itself takes no integer for a number."""
-        own = dict(self._judge(parameters)[0])
-        return [_declared(parameter.name, own[parameter.name]) if parameter.name in own else parameter for parameter in parameters]
+        converted = [_declared(parameter.name, own[parameter.name]) if parameter.name in own else parameter for parameter in parameters]
+        return converted, [*reasons, *filter(None, foreign)]
 
     def _judge(self, parameters: Sequence[Parameter]) -> tuple[list[tuple[str, Any]], list[str]]:
         """New values in the parameters' own types, and what speaks against others."""
@@ -129,14 +128,14 @@ class NodeParameters(Mapping[str, Any]):
             if spec is None:
                 continue
             try:
-                accepted.append((spec.name, self._judged(spec, parameter)))
+                accepted.append((spec.name, self._new_value(spec, parameter)))
             except ConfigError as error:
                 reasons.append(str(error))
             except Exception as error:  # it would end the executor, and with that every node of the process
                 reasons.append(f"parameter '{spec.name}' can't be checked: {one_line(error)}; please report this line")
         return accepted, reasons
 
-    def _judged(self, spec: ParameterSpec, parameter: Parameter) -> Any:
+    def _new_value(self, spec: ParameterSpec, parameter: Parameter) -> Any:
         if parameter.type_ is Parameter.Type.NOT_SET:
             raise ConfigError(f"parameter '{spec.name}' can't be removed; set it to its default, {spec.default!r}, instead")
         value = spec.convert(parameter.value)
@@ -148,7 +147,7 @@ class NodeParameters(Mapping[str, Any]):
         """As rclpy judges, in a sentence that says which one it is and what to do."""
         name, kind = parameter.name, parameter.type_
         if not self._node.has_parameter(name):
-            return self._unknown_sentence(name, self._node.get_parameters_by_prefix(''))
+            return self.unknown(name, self._node.get_parameters_by_prefix(''))
         described = self._node.describe_parameter(name)
         wanted = Parameter.Type(described.type)
         if kind is Parameter.Type.NOT_SET:
@@ -224,30 +223,15 @@ class NodeParameters(Mapping[str, Any]):
         """Names of the parameters that endpoints have declared."""
         return [parameter.name for parameter in self._node.get_parameters_by_prefix(_QOS.rstrip('.')).values()]
 
-    def unknown(self, known_elsewhere: Iterable[str] = ()) -> list[str]:
-        """A sentence for each key that nobody has, with the nearest that there is.
-
-        :param known_elsewhere: parameters, and prefixes that end in a dot, of this process's other nodes, which ``/**`` and a bare ``-p``
-            set here too.
-        """
-        return [sentence for _, sentence in self._unknown(known_elsewhere)]
-
-    def _unknown(self, known_elsewhere: Iterable[str]) -> list[tuple[str, str]]:
-        elsewhere = set(known_elsewhere)
-        prefixes = tuple(prefix for prefix in elsewhere if prefix.endswith('.'))
-        others = [*elsewhere, *self.qos_overrides()]
-        return [
-            (name, self._unknown_sentence(name, others))
-            for name in self.unclaimed()
-            if name not in elsewhere and not name.startswith(prefixes)
-        ]
-
     def _belongs_elsewhere(self, name: str) -> str:
         return '' if name.startswith(self._foreign_prefixes) else belongs_elsewhere(name)
 
-    def _unknown_sentence(self, name: str, others: Iterable[str]) -> str:
-        """*others* are meant maybe, besides the declarations here."""
-        others = list(others)
+    def unknown(self, name: str, others: Iterable[str] = ()) -> str:
+        """A sentence about a key that this node doesn't have, with the nearest that there is.
+
+        :param others: may be meant too, besides the declarations here.
+        """
+        others = [*others, *self.qos_overrides()]
         # One of this node is meant rather than a nearer one of another node.
         hint = self._belongs_elsewhere(name) or nearest(name, self._specs) or nearest(name, others)
         if hint:
@@ -256,17 +240,3 @@ class NodeParameters(Mapping[str, Any]):
         known = sorted(other for other in others if other.startswith(prefix)) if prefix else sorted(self._specs)
         rest = f'known are {", ".join(known)}' if known else f"there are no parameters '{prefix}…' now: see /diagnostics"
         return f"parameter '{name}' is unknown; {rest}"
-
-    def refuse_unknown(self, known_elsewhere: Iterable[str] = (), tolerated: Collection[str] = ()) -> list[str]:
-        """Refuse keys that nobody has: a typing error in a YAML must not pass in silence.
-
-        :param known_elsewhere: as for :meth:`unknown`.
-        :param tolerated: keys that were set for nodes of any name, maybe other packages'.
-        :returns: a sentence for each of those.
-        :raises ConfigError: names the node, and each such key with the nearest known one.
-        """
-        unknown = self._unknown(known_elsewhere)
-        refused = [sentence for name, sentence in unknown if name not in tolerated]
-        if refused:
-            raise ConfigError(f"node '{self._node_name}': {'; '.join(refused)}")
-        return [sentence for _, sentence in unknown]

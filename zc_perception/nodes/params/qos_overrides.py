@@ -17,8 +17,6 @@ from zc_perception.link.endpoints.qos import link_qos
 from zc_perception.link.rclpy_compat import declare_qos_overrides, parameter_overrides
 
 PREFIX = 'qos_overrides.'
-# What the camera and a reader need, whatever is kept for late readers.
-_CAMERA_SLOTS = 4
 _ENUMS: Mapping[str, Any] = {'history': HistoryPolicy, 'reliability': ReliabilityPolicy, 'durability': DurabilityPolicy}
 _USUAL = {
     'history': 'keep_last or keep_all',
@@ -45,10 +43,7 @@ class Endpoint:
     adapted: bool = False
 
     def prefix(self, namespace: str) -> str:
-        """Of the names of its parameters, where nothing is remapped.
-
-        :param namespace: in full.
-        """
+        """Of the names of its parameters, where nothing is remapped."""
         return f'{PREFIX}{namespace.rstrip("/")}/{self.topic}.{self.direction}.'
 
 
@@ -64,11 +59,12 @@ def _check_policy(name: str, value: Any) -> None:
         raise ConfigError(f"parameter '{name}' is {shown(value)}; it must be {_USUAL[policy]}")
 
 
-def _apply(prefix: str, values: Mapping[str, Any], qos: QoSProfile) -> QoSProfile:
-    """*qos* with the overrides below *prefix*.
+def overridden(endpoint: Endpoint, namespace: str, values: Mapping[str, Any]) -> QoSProfile:
+    """The QoS of an endpoint by a node's parameters, where nothing is remapped.
 
-    :raises ConfigError: one that is none.
+    :raises ConfigError: no policy has a value.
     """
+    qos, prefix = QoSProfile(depth=1), endpoint.prefix(namespace)
     for policy in _USUAL:
         if prefix + policy in values:
             value = values[prefix + policy]
@@ -78,25 +74,19 @@ def _apply(prefix: str, values: Mapping[str, Any], qos: QoSProfile) -> QoSProfil
 
 
 def qos_problems(endpoints: Iterable[Endpoint], namespace: str, values: Mapping[str, Any]) -> Iterator[str]:
-    """Why a node's endpoints can't be made with these parameters; a sentence for each. What is remapped only the node itself judges.
-
-    :param namespace: the node's, in full.
-    """
+    """Why a node's endpoints can't be made with these parameters; a sentence for each. What is remapped only the node itself judges."""
     for endpoint in endpoints:
         try:
-            qos = _apply(endpoint.prefix(namespace), values, QoSProfile(depth=1))
+            qos = overridden(endpoint, namespace, values)
             if endpoint.adapted:
                 link_qos(qos)
-                _check_latched(endpoint, qos)
+                # As AdaptedPublisher says.
+                latched = qos.durability == DurabilityPolicy.TRANSIENT_LOCAL and endpoint.direction == 'publisher'
+                if latched and qos.history == HistoryPolicy.KEEP_ALL:
+                    text = 'transient_local with keep-all would pin every frame for ever; use keep-last'
+                    raise ConfigError(f"topic '{endpoint.topic}': {text}")
         except ConfigError as error:
             yield str(error)
-
-
-def _check_latched(endpoint: Endpoint, qos: QoSProfile) -> None:
-    """:raises ConfigError: as :class:`~zc_perception.link.endpoints.AdaptedPublisher`."""
-    latched = qos.durability == DurabilityPolicy.TRANSIENT_LOCAL and endpoint.direction == 'publisher'
-    if latched and qos.history == HistoryPolicy.KEEP_ALL:
-        raise ConfigError(f"topic '{endpoint.topic}': transient_local with keep-all would pin every frame for ever; use keep-last")
 
 
 def known_in_any_namespace(name: str, endpoints: Iterable[Endpoint]) -> bool:
@@ -113,50 +103,8 @@ def override_names(endpoints: Iterable[Endpoint], namespace: str) -> list[str]:
 
 
 def publisher_qos(node: Node, topic: str, qos: QoSProfile) -> QoSProfile:
-    """*qos* with what the user overrides for a publisher of *topic*.
-
-    :raises ConfigError: a value that no policy has.
-    """
+    """*qos* with what the user overrides for a publisher of *topic*."""
     return _overridden(node, Publisher, topic, qos)
-
-
-def check_room(qos: QoSProfile, slots: int) -> None:
-    """Whether what ``image_raw`` keeps for late readers leaves the camera enough of its *slots*.
-
-    :raises ConfigError: it doesn't.
-    """
-    room = slots - _CAMERA_SLOTS
-    if qos.durability == DurabilityPolicy.TRANSIENT_LOCAL and qos.depth > room:
-        raise ConfigError(
-            f"topic 'image_raw': transient_local with depth {qos.depth} would pin {qos.depth} of {slots} slots; depth may be at most "
-            f"{max(0, room)}, or raise parameter 'slots'"
-        )
-
-
-def check_image_room(endpoint: Endpoint, namespace: str, values: Mapping[str, Any]) -> None:
-    """:func:`check_room` by a node's parameters.
-
-    :raises ConfigError: see there.
-    """
-    check_room(_apply(endpoint.prefix(namespace), values, QoSProfile(depth=1)), values['slots'])
-
-
-def image_qos(node: Node, slots: int) -> QoSProfile:
-    """Of the publisher of ``image_raw``, whose frames are the camera's own *slots*.
-
-    :raises ConfigError: see :func:`check_room`, or no policy has the value.
-    """
-    qos = publisher_qos(node, 'image_raw', QoSProfile(depth=1))
-    check_room(qos, slots)
-    return qos
-
-
-def compressed_qos(node: Node) -> QoSProfile:
-    """Of ``image_raw/compressed``, which has overrides of its own.
-
-    :raises ConfigError: a value that no policy has.
-    """
-    return publisher_qos(node, f'{node.resolve_topic_name("image_raw")}/compressed', QoSProfile(depth=1))
 
 
 def subscription_qos(node: Node, topic: str, qos: QoSProfile) -> QoSProfile:

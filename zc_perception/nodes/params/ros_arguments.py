@@ -7,18 +7,19 @@ launch file, whose ``SetParameter`` reaches the programs of all packages that wa
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 import re
 import weakref
 from collections.abc import Sequence
+from enum import Enum
 
 from rclpy.context import Context
-from rclpy.node import Node
 
 from zc_perception.errors import ConfigError
-from zc_perception.nodes.params.kinds import known_among, names_of
-from zc_perception.nodes.params.verdict import judge_sections, keys_for_any_name, likely_meant
+from zc_perception.nodes.params.kinds import names_of, somebody_has
+from zc_perception.nodes.params.verdict import judge_sections, likely_meant
 from zc_perception.nodes.params.yaml_file import ParameterYaml, last_name, read_parameter_yaml, section_matches
 from zc_perception.nodes.perception_node import PerceptionNode
 
@@ -27,16 +28,11 @@ _SOURCE_LINE = re.compile(r', at \S+:\d+')
 _PREFIX = re.compile(r'^(Failed to parse ROS arguments|failed to initialize rcl): ', re.IGNORECASE)
 _RULE = re.compile(r"Couldn't parse (parameter override|remap) rule: '(.*?)'\.")
 _FORMS = {'parameter override': '-p NAME:=VALUE, or -p NODE:NAME:=VALUE', 'remap': '-r FROM:=TO'}
-_ARGUMENTS: weakref.WeakKeyDictionary[Context, tuple[str, ...]] = weakref.WeakKeyDictionary()
-"""What each context was initialised with."""
-_TOLERANT: weakref.WeakSet[Context] = weakref.WeakSet()
-"""Those in which a bare ``-p`` may be for another package's nodes."""
 
 
 def explain_ros_arguments(arguments: Sequence[str], error: Exception) -> ConfigError:
     """The error to raise for what rclpy said of a command line: rcl's own message names lines of its C source.
 
-    :param arguments: the command line, ROS arguments included.
     :param error: rclpy has several classes for this, which differ between its versions.
     """
     for flag, path in itertools.pairwise(arguments):
@@ -55,41 +51,70 @@ def explain_ros_arguments(arguments: Sequence[str], error: Exception) -> ConfigE
     return ConfigError(f'ROS arguments: {text}')
 
 
-def remember_arguments(context: Context, arguments: Sequence[str], *, tolerant: bool) -> None:
-    """What *context* was initialised with, for :func:`refuse_unknown_parameters`.
+class MeantFor(Enum):
+    """For whom the command line sets a key that a node gets."""
 
+    ANY_NODE = 'any node, by a section such as /**'
+    THIS_PROCESS = 'all nodes of the process, by a bare -p'
+    THIS_NODE = 'nodes of its name'
+
+
+class CommandLine:
+    """A command line's parameters. Its files are read once, when somebody asks; rcl has parsed them before, so that they are valid.
+
+    :param words: the command line, ROS arguments included.
     :param tolerant: a bare ``-p`` that none of the package's nodes has is a warning.
     """
-    _ARGUMENTS[context] = tuple(arguments)
-    if tolerant:
-        _TOLERANT.add(context)
 
+    def __init__(self, words: Sequence[str] = (), *, tolerant: bool = False) -> None:
+        self.tolerant = tolerant
+        self._pairs = list(itertools.pairwise(words))
+        self._arguments = [(flag, text) for flag, text in self._pairs if flag in ('-p', '--param')]
 
-def check_parameter_sources(argv: Sequence[str], nodes: Sequence[str]) -> list[str]:
-    """Refuse parameters that miss the node that they were meant for.
+    @functools.cached_property
+    def _files(self) -> list[ParameterYaml]:
+        return [read_parameter_yaml(path) for path in dict.fromkeys(text for flag, text in self._pairs if flag == '--params-file')]
 
-    :param argv: the command line, ROS arguments included. Files were parsed by rcl before, so that they are valid.
-    :param nodes: full names of this process's nodes.
-    :returns: sentences to warn with: nodes without a section of their own, in a file that has such sections for others; sections that
-        look as if they were meant for one of *nodes*.
-    :raises ConfigError: names the file or argument, the section, and the node.
-    """
-    files: dict[str, ParameterYaml] = {}
-    for flag, value in itertools.pairwise(argv):
-        if flag == '--params-file':
-            files[value] = read_parameter_yaml(value)
-        elif flag in ('-p', '--param'):
-            prefix = _NODE_PREFIX.match(value)
-            if prefix is not None:
-                _check_argument('/' + prefix[1].strip('/'), f"argument '{flag} {value}'", nodes)
-    among = [section for file in files.values() for section, _ in file.sections]
-    warnings: list[str] = []
-    for path, file in files.items():
-        refused, warned = judge_sections([section for section, _ in file.sections], nodes, among)
-        for section, problem in refused:
-            raise ConfigError(f"parameter file '{path}', line {file.lines[section, '']}: {problem}")
-        warnings += [f"parameter file '{path}': {sentence}" for sentence in warned + likely_meant(file.sections, nodes)]
-    return warnings
+    def keys(self, node: str) -> dict[str, MeantFor]:
+        """The keys that a node gets, and for whom each was meant; what was meant for this node counts most."""
+        of_any: set[str] = set()
+        bare: set[str] = set()
+        named: set[str] = set()
+        for file in self._files:
+            wild = file.keys_for_any_name(node)
+            of_any |= wild
+            named |= file.values(node).keys() - wild
+        for _, text in self._arguments:
+            name, _, key = text.partition(':=')[0].rpartition(':')
+            if not name:
+                bare.add(key)
+            elif section_matches('/' + name.strip('/'), node):
+                named.add(key)
+        return (
+            dict.fromkeys(of_any, MeantFor.ANY_NODE)
+            | dict.fromkeys(bare, MeantFor.THIS_PROCESS)
+            | dict.fromkeys(named, MeantFor.THIS_NODE)
+        )
+
+    def check(self, nodes: Sequence[str]) -> list[str]:
+        """Refuse parameters that miss the node that they were meant for.
+
+        :param nodes: full names of this process's nodes.
+        :returns: sentences to warn with: nodes without a section of their own, in a file that has such sections for others; sections that
+            look as if they were meant for one of *nodes*.
+        :raises ConfigError: names the file or argument, the section, and the node.
+        """
+        for flag, text in self._arguments:
+            if prefix := _NODE_PREFIX.match(text):
+                _check_argument('/' + prefix[1].strip('/'), f"argument '{flag} {text}'", nodes)
+        among = [section for file in self._files for section, _ in file.sections]
+        warnings: list[str] = []
+        for file in self._files:
+            refused, warned = judge_sections([section for section, _ in file.sections], nodes, among)
+            for section, problem in refused:
+                raise ConfigError(f'{file.where}, line {file.lines[section, ""]}: {problem}')
+            warnings += [f'{file.where}: {sentence}' for sentence in warned + likely_meant(file.sections, nodes)]
+        return warnings
 
 
 def _check_argument(name: str, where: str, nodes: Sequence[str]) -> None:
@@ -102,58 +127,39 @@ def _check_argument(name: str, where: str, nodes: Sequence[str]) -> None:
         raise ConfigError(f'{where}: {problem}')
 
 
-def _keys(argv: Sequence[str], node: str) -> tuple[set[str], set[str], set[str]]:
-    """Keys that the command line sets for a node: for one of any name, for one of its name, and for all of the process."""
-    wild: set[str] = set()
-    named: set[str] = set()
-    bare: set[str] = set()
-    for flag, value in itertools.pairwise(argv):
-        if flag == '--params-file':
-            file = read_parameter_yaml(value)
-            of_any = keys_for_any_name(node, file.sections)
-            wild |= of_any
-            named |= file.values(node).keys() - of_any
-        elif flag in ('-p', '--param'):
-            name, _, key = value.partition(':=')[0].rpartition(':')
-            if not name:
-                bare.add(key)
-            elif section_matches('/' + name.strip('/'), node):
-                named.add(key)
-    return wild, named, bare
+_LINES: weakref.WeakKeyDictionary[Context, CommandLine] = weakref.WeakKeyDictionary()
 
 
-def keys_for_any_node(argv: Sequence[str], node: str, *, bare_too: bool = False) -> frozenset[str]:
-    """Keys that the command line sets for a node only in parameter files' sections for nodes of whatever name.
-
-    :param node: its full name.
-    :param bare_too: those of a bare ``-p`` as well, which is for all nodes of the process.
-    """
-    wild, named, bare = _keys(argv, node)
-    return frozenset((wild | bare) - named if bare_too else wild - named - bare)
+def remember_command_line(context: Context, line: CommandLine) -> None:
+    """What *context* was initialised with."""
+    _LINES[context] = line
 
 
-def keys_by_name(argv: Sequence[str], node: str) -> frozenset[str]:
-    """Keys that it sets for nodes of that name: what such a node doesn't have is a mistake, whoever else has it."""
-    return frozenset(_keys(argv, node)[1])
-
-
-def parameters_for_any_node(node: Node, *, bare_too: bool = False) -> frozenset[str]:
-    """:func:`keys_for_any_node` of *node*, by the command line of its context."""
-    return keys_for_any_node(_ARGUMENTS.get(node.context, ()), node.get_fully_qualified_name(), bare_too=bare_too)
+def command_line(context: Context) -> CommandLine:
+    """What a context was initialised with; nothing, where that wasn't said."""
+    return _LINES.get(context) or CommandLine()
 
 
 def refuse_unknown_parameters(nodes: Sequence[PerceptionNode], known: Sequence[type[PerceptionNode]]) -> None:
-    """Check every node's start-up keys. Those that were set for nodes of any name, or by a bare ``-p``, may be another node's. What none
-    has is warned of in the former, and in the latter where the context is tolerant.
+    """Refuse start-up keys that nobody has: a typing error must not pass in silence. Those that may be meant for other packages' nodes are
+    warned of, see above. Those that another of our nodes has, and that weren't set for this one by its name, are that node's.
 
     :param known: kinds of the process's nodes.
-    :raises ConfigError: a key that none has.
+    :raises ConfigError: names the node, and each such key with the nearest known one.
     """
-    elsewhere = [*names_of(known), *(name for node in nodes for name in node.parameters.qos_overrides())]
+    declared = {name for node in nodes for name in node.parameters.qos_overrides()}
     for node in nodes:
-        tolerated = parameters_for_any_node(node, bare_too=node.context in _TOLERANT)
-        named = keys_by_name(_ARGUMENTS.get(node.context, ()), node.get_fully_qualified_name())
-        others = [name for name in elsewhere if name not in named]
-        others += known_among(parameters_for_any_node(node, bare_too=True).intersection(node.parameters.unclaimed()))
-        for sentence in node.parameters.refuse_unknown(others, tolerated):
-            node.get_logger().warning(sentence)
+        line = command_line(node.context)
+        keys = line.keys(node.get_fully_qualified_name())
+        refused = []
+        for name in node.parameters.unclaimed():
+            meant = keys.get(name)
+            if meant is not MeantFor.THIS_NODE and (name in declared or somebody_has(name)):
+                continue
+            sentence = node.parameters.unknown(name, [*names_of(known), *declared])
+            if meant is MeantFor.ANY_NODE or (meant is MeantFor.THIS_PROCESS and line.tolerant):
+                node.get_logger().warning(sentence)
+            else:
+                refused.append(sentence)
+        if refused:
+            raise ConfigError(f"node '{node.get_name()}': {'; '.join(refused)}")

@@ -110,14 +110,10 @@ def text() -> str:
 
 
 def main(args: Sequence[str] | None = None) -> int:
-    """Write the file, or print it."""
-    parser = argparse.ArgumentParser(prog='schema', description='The JSON schema of parameter files.')
-    parser.add_argument('path', nargs='?', type=Path, help='file to write; without it the schema is printed')
-    path = parser.parse_args(args).path
-    if path is None:
-        sys.stdout.write(text())
-    else:
-        path.write_text(text(), encoding='utf-8')
+    """Write the file."""
+    parser = argparse.ArgumentParser(prog='schema', description='Writes the JSON schema of parameter files.')
+    parser.add_argument('path', type=Path, help='file to write')
+    parser.parse_args(args).path.write_text(text(), encoding='utf-8')
     return 0
 
 

@@ -32,11 +32,7 @@ def whole_number(text: str, high: int) -> int | None:
 class ParameterSpec:
     """One parameter. Its type is its default's; a list is one of strings, of which empty ones don't count.
 
-    :param unit: for people; empty for none.
-    :param low: smallest allowed number.
-    :param high: largest allowed number.
     :param besides: one number outside of that range that is allowed too, and means something else.
-    :param even: whether an integer must be even.
     :param choices: allowed strings; ``true`` and ``false`` among them may be booleans, which is what YAML takes them for without quotes.
     :param other_choices: asked for further allowed strings, but only of a value that is none of *choices*.
     :param whole_numbers: whether a string, or one of a list, may be an integer, which is what YAML takes one without quotes for.

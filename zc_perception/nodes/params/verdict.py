@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from zc_perception.errors import ConfigError, nearest
-from zc_perception.nodes.params.kinds import NAMES, NodeKind, declares, known_parameters, node_kind, node_kinds, owners, unknown_hint
+from zc_perception.nodes.params.kinds import NAMES, NodeKind, declares, names_of, node_kind, node_kinds, owners, unknown_hint
 from zc_perception.nodes.params.qos_overrides import PREFIX, qos_problems
 from zc_perception.nodes.params.spec import EVERY_NODE, EVERY_NODE_SPECS
 from zc_perception.nodes.params.yaml_file import ParameterYaml, Section, last_name, nodes_named, section_matches
@@ -80,7 +80,7 @@ def judge(file: ParameterYaml, nodes: Mapping[str, str], on_top: Mapping[str, Ma
         kind, given = node_kind(name), file.values(node)
         origins = _origins(node, file.sections)
         reached |= {(section, key) for key, section in origins.items()}
-        meant_for_any = keys_for_any_name(node, file.sections)
+        meant_for_any = file.keys_for_any_name(node)
         found = [
             (key, f"parameter '{key}' is unknown{unknown_hint(kind, key, node.rpartition('/')[0])}")
             for key in given
@@ -93,6 +93,29 @@ def judge(file: ParameterYaml, nodes: Mapping[str, str], on_top: Mapping[str, Ma
     verdict.problems += problems
     verdict.warnings += [*_of_nobody(file, nodes), *_unheard(file, reached)]
     return verdict
+
+
+def check_file(file: ParameterYaml, nodes: Mapping[str, str], on_top: Mapping[str, Mapping[str, Any]] | None = None) -> list[str]:
+    """Refuse what the nodes would refuse, as far as that can be known without opening a device; see :func:`judge`.
+
+    :returns: what they would only warn of, each once.
+    """
+    verdict = judge(file, nodes, on_top)
+    wrong = dict.fromkeys(f'{one.node}: {one}' if one.node else str(one) for one in verdict.misses + verdict.problems)
+    if wrong:
+        names = ', '.join(dict.fromkeys(name for kind in nodes.values() for name in (on_top or {}).get(kind, {})))
+        besides = f', with {names} as the launch arguments say' if names else ''
+        raise ConfigError(f'{file.where}{besides}: {"; ".join(wrong)}')
+    return [f'{file.where}: {sentence}' for sentence in verdict.warnings]
+
+
+def component_values(file: ParameterYaml, node: str, kind: str, on_top: Mapping[str, Any]) -> dict[str, Any]:
+    """What a component is given that doesn't get the file itself: the file's values for it, without those of a section for all nodes that
+    are meant for others, and *on_top*. An empty list has no type in ROS, so it goes as one empty string, which doesn't count.
+    """
+    others = {name for name in file.keys_for_any_name(node) if not declares(node_kind(kind), name)}
+    values = {name: value for name, value in file.values(node).items() if name not in others} | on_top
+    return {name: [''] if value == [] else value for name, value in values.items()}
 
 
 def expected_nodes(sections: Sequence[Section], namespaces: Sequence[str] | None) -> dict[str, str]:
@@ -121,7 +144,6 @@ def value_problems(kind: NodeKind, node: str, values: Mapping[str, Any]) -> list
     """Why a node would not start with *values*: parameter and sentence for each reason; the parameter is empty where it is about several.
     Keys that the node doesn't have are passed over.
 
-    :param node: its full name.
     :param values: start-up values by parameter; what is left out has its default.
     """
     found: list[tuple[str, str]] = []
@@ -149,23 +171,16 @@ def _origins(node: str, sections: Iterable[Section]) -> dict[str, str]:
     return {key: section for section, values in sections if section_matches(section, node) for key in values}
 
 
-def keys_for_any_name(node: str, sections: Sequence[Section]) -> set[str]:
-    """Keys that a node gets only from sections for nodes of any name, such as ``/**``: some are meant for others."""
-    matching = [(section, values) for section, values in sections if section_matches(section, node)]
-    named = {key for section, values in matching if '*' not in last_name(section) for key in values}
-    return {key for _, values in matching for key in values} - named
-
-
 def _of_nobody(file: ParameterYaml, nodes: Iterable[str]) -> list[str]:
     """Of the keys for nodes of any name that reach one of *nodes*, those that no node of the package has; a sentence for each."""
-    sentences = []
-    for key in dict.fromkeys(key for node in nodes for key in sorted(keys_for_any_name(node, file.sections))):
+    sentences, known = [], names_of(node_kinds().values())
+    for key in dict.fromkeys(key for node in nodes for key in sorted(file.keys_for_any_name(node))):
         if key in EVERY_NODE or key.startswith(PREFIX) or owners(key):
             continue
         sections = [section for section, values in file.sections if '*' in last_name(section) and key in values]
         where = ', '.join(f"'{section}'" for section in sections)
         line = f' (line {file.lines[sections[0], key]})'
-        sentences.append(f"section {where}: no node here has a parameter '{key}'{nearest(key, known_parameters())}{line}")
+        sentences.append(f"section {where}: no node here has a parameter '{key}'{nearest(key, known)}{line}")
     return sentences
 
 

@@ -31,17 +31,25 @@ Section = tuple[str, dict[str, Any]]
 class ParameterYaml:
     """What a parameter file says.
 
+    :param where: begins messages about the file.
     :param sections: in the order of their first lines.
     :param lines: where each parameter was given last, by section and name; with an empty name: where the section begins.
     """
 
     path: str
+    where: str
     sections: list[Section]
     lines: Mapping[tuple[str, str], int]
 
     def values(self, node: str) -> dict[str, Any]:
         """What the file says for a node, by its full name."""
         return values_of(node, self.sections)
+
+    def keys_for_any_name(self, node: str) -> set[str]:
+        """Keys that a node gets only from sections for nodes of any name, such as ``/**``: some are meant for others."""
+        matching = [(section, values) for section, values in self.sections if section_matches(section, node)]
+        named = {key for section, values in matching if '*' not in last_name(section) for key in values}
+        return {key for _, values in matching for key in values} - named
 
 
 def section_matches(section: str, node: str) -> bool:
@@ -136,10 +144,7 @@ def _line_of(event: yaml.Event) -> int:
 
 
 class _Reader:
-    """Makes sections of a file's events.
-
-    :param where: begins every message.
-    """
+    """Makes sections of a file's events."""
 
     def __init__(self, events: Iterator[yaml.Event], where: str) -> None:
         self._events = events
@@ -286,4 +291,4 @@ def read_parameter_yaml(path: str, called: str = 'parameter file') -> ParameterY
         raise ConfigError(f"{where} can't be read: {problem}") from error
     except (yaml.YAMLError, ValueError, OverflowError) as error:
         raise ConfigError(f"{where} can't be read: it is no YAML: {' '.join(str(error).split())}; correct the file") from error
-    return ParameterYaml(path, list(reader.sections.items()), reader.lines)
+    return ParameterYaml(path, where, list(reader.sections.items()), reader.lines)

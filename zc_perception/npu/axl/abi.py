@@ -11,7 +11,6 @@ import ctypes
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 
 from zc_perception.errors import ConfigError, nearest
 
@@ -138,29 +137,17 @@ _IOC_READ = 2
 #: The type byte of all requests.
 IOCTL_TYPE = 'U'
 
-#: The numbers of the requests, by the names under which a configuration may replace them.
-IOCTL_NUMBERS: Mapping[str, int] = MappingProxyType(
-    {
-        'import_fd': 64,
-        'submit': 65,
-        'release_import': 66,
-        'import_planes': 67,
-        'submit2': 68,
-        'query': 69,
-    }
-)
-
-# Direction as user space sees it, and what the argument points at.
-_ARGUMENTS: Mapping[str, tuple[int, type[ctypes.LittleEndianStructure] | type[ctypes.c_uint32]]] = MappingProxyType(
-    {
-        'import_fd': (_IOC_READ | _IOC_WRITE, AxlImportFd),
-        'submit': (_IOC_READ | _IOC_WRITE, AxlSubmit),
-        'release_import': (_IOC_WRITE, ctypes.c_uint32),
-        'import_planes': (_IOC_READ | _IOC_WRITE, AxlImportPlanes),
-        'submit2': (_IOC_READ | _IOC_WRITE, AxlSubmit2),
-        'query': (_IOC_READ | _IOC_WRITE, AxlQuery),
-    }
-)
+_BOTH = _IOC_READ | _IOC_WRITE
+# By the names under which a configuration may replace the numbers: number, direction as user space sees it, what the argument points at.
+_IOCTLS: Mapping[str, tuple[int, int, type[ctypes.LittleEndianStructure] | type[ctypes.c_uint32]]] = {
+    'import_fd': (64, _BOTH, AxlImportFd),
+    'submit': (65, _BOTH, AxlSubmit),
+    'release_import': (66, _IOC_WRITE, ctypes.c_uint32),
+    'import_planes': (67, _BOTH, AxlImportPlanes),
+    'submit2': (68, _BOTH, AxlSubmit2),
+    'query': (69, _BOTH, AxlQuery),
+}
+IOCTL_NUMBERS: Mapping[str, int] = {name: number for name, (number, _, _) in _IOCTLS.items()}
 
 
 @dataclass(frozen=True)
@@ -183,8 +170,7 @@ def ioc(direction: int, ioctl_type: str, number: int, size: int) -> int:
 def requests(numbers: Mapping[str, int] | None = None) -> Requests:
     """Return the request codes; `numbers` replaces some of `IOCTL_NUMBERS` for a driver that chose others."""
     chosen = {**IOCTL_NUMBERS, **(numbers or {})}
-    codes = {name: ioc(direction, IOCTL_TYPE, chosen[name], ctypes.sizeof(argument)) for name, (direction, argument) in _ARGUMENTS.items()}
-    return Requests(**codes)
+    return Requests(**{name: ioc(way, IOCTL_TYPE, chosen[name], ctypes.sizeof(argument)) for name, (_, way, argument) in _IOCTLS.items()})
 
 
 def parse_ioctl_numbers(entries: Sequence[str]) -> dict[str, int]:

@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import math
 from collections.abc import Callable, Mapping, Sequence
-
-import numpy as np
 
 from zc_perception.detection.letterbox import Letterbox
 from zc_perception.detection.raw_tensor import RawTensor
@@ -47,10 +44,8 @@ class AxlAccelerator(Accelerator):
 
     It owns the open device node, the cache of imports and, while a model is loaded, one result buffer for each job in flight.
 
-    :param device: which card, as :func:`choose_card` takes it: a device node, a PCI address, a name; empty for the first.
-    :param import_cache: keep imports of buffers; without it every frame is imported and released, as the document's sample does.
-    :param timeout_s: after which the driver gives a job up.
-    :param numbers: ioctl numbers by name, for a driver that uses others.
+    Without the cache every frame is imported and released, as the document's sample does.
+
     :raises AcceleratorError: no card, or a driver without the ioctls; the message says what works instead.
     """
 
@@ -59,21 +54,13 @@ class AxlAccelerator(Accelerator):
     @classmethod
     def open(cls, options: AcceleratorOptions, ledger: CopyLedger) -> AxlAccelerator:
         """See :class:`Accelerator`. It books nothing: no CPU reads the pixels."""
-        return cls(options.device, import_cache=options.import_cache, timeout_s=options.timeout_s, numbers=options.ioctl_numbers or None)
+        return cls(options)
 
-    def __init__(
-        self,
-        device: str = '',
-        *,
-        import_cache: bool = True,
-        timeout_s: float = 1.0,
-        numbers: Mapping[str, int] | None = None,
-        tree: HostTree = HOST,
-    ) -> None:
+    def __init__(self, options: AcceleratorOptions, *, tree: HostTree = HOST) -> None:
         self._tree = tree
-        self._card = choose_card(device, tree)
-        others = [] if device else [card for card in find_cards(tree) if card != self._card]
-        self._device = AxlDevice(self._card.path, numbers, tree=tree)
+        self._card = choose_card(options.device, tree)
+        others = [] if options.device else [card for card in find_cards(tree) if card != self._card]
+        self._device = AxlDevice(self._card.path, options.ioctl_numbers, tree=tree)
         try:
             self._axl = self._device.query()
             if self._axl.level == 0:
@@ -86,10 +73,9 @@ class AxlAccelerator(Accelerator):
             raise
         self._epoch = next(_epochs)
         self._in_use = ImportsInUse(self._device.release_import)
-        self._cache = self._new_cache() if import_cache else None
-        self._past_imports = 0
-        self._trial_imports = 0
-        self._timeout_us = round(timeout_s * 1e6)
+        self._cache = ImportCache(self._in_use.release) if options.import_cache else None
+        self._imports = self._trial_imports = 0
+        self._timeout_us = round(options.timeout_s * 1e6)
         self._manifest: ModelManifest | None = None
         self._results: ResultBuffers | None = None
         self._result_notice = ''
@@ -103,24 +89,19 @@ class AxlAccelerator(Accelerator):
 
     @property
     def imports(self) -> int:
-        """See :class:`Accelerator`."""
-        return self._past_imports + (self._cache.misses if self._cache is not None else 0)
+        return self._imports
 
     @property
     def trial_imports(self) -> int:
-        """See :class:`Accelerator`."""
         return self._trial_imports
 
     def capabilities(self) -> Capabilities:
-        """See :class:`Accelerator`."""
         return Capabilities('axl', self._card.path, copy_free=True, max_in_flight=self._axl.jobs)
 
     def constraints(self) -> BufferConstraints:
-        """See :class:`Accelerator`."""
         return self._axl.constraints(self._card.path, read_iommu(self._card.pci_address, self._tree))
 
     def notices(self) -> Sequence[str]:
-        """See :class:`Accelerator`."""
         link = read_link(self._card.pci_address, self._tree).diagnosis()
         older = ''
         if self._axl.level < 2:
@@ -131,7 +112,6 @@ class AxlAccelerator(Accelerator):
         return [notice for notice in (self._more_cards, link, older, self._result_notice) if notice]
 
     def facts(self) -> Mapping[str, object]:
-        """See :class:`Accelerator`."""
         cache, results = self._cache, self._results
         facts: dict[str, object] = {
             'device': self._card.path,
@@ -152,7 +132,6 @@ class AxlAccelerator(Accelerator):
         return facts
 
     def trial_import(self, layout: ImageLayout, buffers: tuple[DmaBuf, ...]) -> Callable[[], None] | None:
-        """See :class:`Accelerator`."""
         cache, identities = self._cache, [buffer.identity for buffer in buffers]
         if cache is None:
             self._device.release_import(self._import(layout, buffers))
@@ -181,7 +160,7 @@ class AxlAccelerator(Accelerator):
             self._results.close()
             self._results = None
         try:
-            size = result_size(manifest.tensors)
+            size = max(spec.offset + spec.num_bytes for spec in manifest.tensors)
             heap, buffers, self._result_notice = open_result_heap(size, self.capabilities().max_in_flight)
         except AllocationError as error:
             raise AcceleratorError(f'no heap for result buffers: {error}') from error
@@ -189,17 +168,19 @@ class AxlAccelerator(Accelerator):
         self._manifest = manifest
 
     def import_frame(self, frame: Frame) -> ImportHandle:
-        """See :class:`Accelerator`."""
         layout, buffers = frame.data.layout, frame.data.buffers
         if self._cache is None:
-            handle = self._import(layout, buffers)
-            self._past_imports += 1
-            return ImportHandle(handle, cached=False)
+            return ImportHandle(self._counted_import(layout, buffers), cached=False)
         return ImportHandle(self._cached_import(self._cache, layout, buffers), cached=True)
 
     def _cached_import(self, cache: ImportCache, layout: ImageLayout, buffers: tuple[DmaBuf, ...]) -> int:
         key = import_key(self._epoch, int(ImportFlags.TO_DEVICE), layout, buffers)
-        return cache.get(key, buffers, lambda: self._import(layout, buffers))
+        return cache.get(key, buffers, lambda: self._counted_import(layout, buffers))
+
+    def _counted_import(self, layout: ImageLayout, buffers: tuple[DmaBuf, ...]) -> int:
+        handle = self._import(layout, buffers)
+        self._imports += 1
+        return handle
 
     def _import(self, layout: ImageLayout, buffers: tuple[DmaBuf, ...]) -> int:
         if self._axl.level >= 2:
@@ -214,7 +195,6 @@ class AxlAccelerator(Accelerator):
         return self._device.import_fd(buffers[0], layout.width, layout.height, layout.fourcc, ImportFlags.TO_DEVICE)
 
     def submit(self, handle: ImportHandle, frame: Frame) -> AxlJob:
-        """See :class:`Accelerator`."""
         if self._manifest is None or self._results is None:
             raise AcceleratorError('axl has no model loaded')
         acquire = frame.data.acquire_fence
@@ -248,24 +228,19 @@ class AxlAccelerator(Accelerator):
             self._in_use.release(handle.number)
 
     def tidy(self) -> None:
-        """See :class:`Accelerator`."""
         if self._results is not None:
             self._results.collect()
         if self._cache is not None:
             self._cache.forget_ended()
 
-    def _new_cache(self) -> ImportCache:
-        return ImportCache(self._in_use.release, held=self._in_use.held)
-
     def tune(self, *, import_cache: bool, timeout_s: float) -> None:
         """See :class:`Accelerator`. Imports that jobs in flight read are released after them."""
         self._timeout_us = round(timeout_s * 1e6)
         if self._cache is not None and not import_cache:
-            self._past_imports += self._cache.misses
             self._cache.clear()
             self._cache = None
         elif self._cache is None and import_cache:
-            self._cache = self._new_cache()
+            self._cache = ImportCache(self._in_use.release)
 
     def close(self) -> None:
         """See :class:`Accelerator`. Works on a card that is gone, too."""
@@ -275,17 +250,6 @@ class AxlAccelerator(Accelerator):
         if self._results is not None:
             self._results.close()
             self._results = None
-
-
-def result_size(specs: Sequence[TensorSpec]) -> int:
-    """Bytes of the result buffer that these tensors lie in."""
-    return max(spec.offset + spec.num_bytes for spec in specs)
-
-
-def tensor_view(memory: memoryview, spec: TensorSpec) -> RawTensor:
-    """The tensor in *memory*, without its padding: a view, nothing is copied."""
-    written = np.frombuffer(memory, spec.dtype, math.prod(spec.padded_shape), spec.offset).reshape(spec.padded_shape)
-    return spec.raw(written[spec.inside])
 
 
 def open_result_heap(size: int, count: int) -> tuple[Heap, list[DmaBuf], str]:
@@ -340,7 +304,7 @@ class ResultBuffer:
         """Views of the mapping, the same at each call."""
         if not self._tensors:
             memory = self.buffer.memory()
-            self._tensors = tuple(tensor_view(memory, spec) for spec in self._specs)
+            self._tensors = tuple(spec.view(memory) for spec in self._specs)
         return self._tensors
 
     def close(self) -> None:
@@ -433,22 +397,18 @@ class AxlJob:
         self._reading = False
         self._ended = False
 
-    def _read(self) -> None:
-        """Begin the CPU's access to the result: once, it lasts until the job is closed."""
-        if self._ended:
-            raise AcceleratorError('the job was closed, its result is gone; copy what is to be kept before')
-        if not self._reading:
-            self.fence.check()
-            self._result.buffer.mapping()
-            self._result.buffer.begin_cpu_access(CpuAccess.READ)
-            self._reading = True
-
     def outputs(self) -> Outputs:
         """See :class:`Job`: views of the result buffer, which the device may write again after :meth:`close`.
 
         :raises AcceleratorError: the fence has not signalled, or an error; see :meth:`JobFence.check`.
         """
-        self._read()
+        if self._ended:
+            raise AcceleratorError('the job was closed, its result is gone; copy what is to be kept before')
+        if not self._reading:  # the CPU's access begins once, and lasts until the job is closed
+            self.fence.check()
+            self._result.buffer.mapping()
+            self._result.buffer.begin_cpu_access(CpuAccess.READ)
+            self._reading = True
         return self._result.tensors()
 
     def _end(self) -> bool:
@@ -461,7 +421,6 @@ class AxlJob:
         return True
 
     def abandon(self) -> SyncFile:
-        """See :class:`Job`."""
         if not self._ended:
             late = self.fence.dup()
             self._end()

@@ -175,7 +175,7 @@ class JobFence(SyncFile):
         try:
             super().check()
         except AcceleratorError:
-            status = self.info().status
+            status = self.status()
             if status >= 0:
                 raise
             raise self._explain(-status) from None

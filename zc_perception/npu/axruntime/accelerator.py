@@ -18,7 +18,6 @@ import threading
 import time
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from zc_perception.detection.tensor import QuantisedTensorSpec
 from zc_perception.errors import AcceleratorError, AllocationError, ConfigError, DeviceLostError
@@ -32,11 +31,10 @@ from zc_perception.npu.axruntime.binding import BindingSession, import_binding
 from zc_perception.npu.axruntime.releases import mismatches
 from zc_perception.npu.axruntime.runtime import InstanceOptions, Session
 from zc_perception.npu.axruntime.session import RuntimeSession
-from zc_perception.npu.axruntime.tensors import FrameToTensor, OutputSlot, blank_tensors, check_outputs, quantised_spec
+from zc_perception.npu.axruntime.tensors import FrameToTensor, named_outputs, quantised_spec
 from zc_perception.npu.axruntime.worker import (
     AxRuntimeJob,
     AxRuntimeWorker,
-    LoadedModel,
     LoadPlan,
     StopsOtherThreadsError,
     load_best,
@@ -57,34 +55,17 @@ _LONG_CALL_S = 0.5
 _CLOSE_TIMEOUT_IN_LONG_CALL_S = 0.5
 
 
-@dataclass
-class _Core:
-    """A core of the card that runs the model: its worker, what makes tensors for it, and how many of its jobs are open."""
-
-    worker: AxRuntimeWorker
-    writer: FrameToTensor
-    loaded: LoadedModel
-    open_jobs: int = 0
-
-
-def _open_jobs(core: _Core) -> int:
-    return core.open_jobs
-
-
 class AxRuntimeAccelerator(Accelerator):
     """A Metis card through the runtime. It owns the session with the runtime, and while a model is loaded one worker for each core.
 
     :meth:`submit` only queues a job, on the core with the fewest. The worker's two threads convert the frame, run the model and signal the
     job's fence.
 
+    Twice the timeout without an answer from the runtime, and the device counts as lost. With double buffering transfers overlap with
+    computing, for 10 to 40 % more frames per second by the SDK's documentation; results come two frames late, and those of the last two
+    when nothing follows for *flush_after_s*.
+
     :param ledger: books the pass over each frame's pixels.
-    :param device: the runtime's name of the device, as ``axdevice`` lists it; empty: the first.
-    :param library: path of ``libaxruntime.so``; empty: the Python package, or else the system's library.
-    :param aipu_cores: how many of the card's cores run the model, each on frames of its own; 0: one.
-    :param double_buffer: transfers overlap with computing, for 10 to 40 % more frames per second by the SDK's documentation; results come
-        two frames late, and those of the last two when nothing follows for *flush_after_s*.
-    :param output_dmabuf: ``auto``: found out by trial, ``true`` or ``false``.
-    :param timeout_s: twice this without an answer from the runtime, and the device counts as lost.
     :param tensor_heap: where tensors live; ``None``: ``/dev/dma_heap/system`` if it works, host memory if not.
     :param vic: scales frames in a Jetson's NvBufSurface memory; ``None``: the machine's, if it has one.
     :raises AcceleratorError: no runtime, or no such device.
@@ -94,54 +75,37 @@ class AxRuntimeAccelerator(Accelerator):
 
     @classmethod
     def open(cls, options: AcceleratorOptions, ledger: CopyLedger) -> AxRuntimeAccelerator:
-        """See :class:`Accelerator`."""
-        return cls(
-            ledger,
-            device=options.device,
-            library=options.library,
-            aipu_cores=options.aipu_cores,
-            double_buffer=options.double_buffer,
-            output_dmabuf=options.output_dmabuf,
-            timeout_s=options.timeout_s,
-        )
+        return cls(ledger, options)
 
     def __init__(
         self,
         ledger: CopyLedger,
+        options: AcceleratorOptions,
         *,
-        device: str = '',
-        library: str = '',
-        aipu_cores: int = 1,
-        double_buffer: bool = False,
-        output_dmabuf: str = 'auto',
-        timeout_s: float = 1.0,
         flush_after_s: float = 0.05,
         tensor_heap: Heap | None = None,
         vic: Vic | None = None,
     ) -> None:
         self._ledger = ledger
-        self._device = device
-        self._num_cores = aipu_cores or 1
-        self._double_buffer = double_buffer
-        self._output_dmabuf = output_dmabuf
-        self._timeout_s = timeout_s
+        self._options = options
+        self._num_cores = options.aipu_cores or 1
+        self._timeout_s = options.timeout_s
         self._flush_after_s = flush_after_s
         self._why_no_binding = ''
         self._why_no_library = ''
         self._measure_binding = True
-        self._session = self._open_session(library)
-        self._cores: list[_Core] = []
+        self._session = self._open_session()
+        # One for each core of the card that runs the model; also those that don't end.
         self._workers: list[AxRuntimeWorker] = []
-        self._writers: list[FrameToTensor] = []
+        self._loaded = False
         self._model_properties: Mapping[str, str] = {}
         self._notices: tuple[str, ...] = ()
         self._lock = threading.Lock()
         self._vic_lock = threading.Lock()
-        self._open_jobs = 0
-        self._live_workers = 0
+        # This object, until it is closed, and each worker that hasn't ended: the last one gives everything back.
+        self._holders = 1
+        self._running_workers = 0
         self._closed = False
-        self._left_behind = False
-        self._model_off = False
         self._no_heap = ''
         self._heap: Heap | None = tensor_heap
         self._vic = vic
@@ -155,19 +119,20 @@ class AxRuntimeAccelerator(Accelerator):
             self._session.close()
             raise
 
-    def _open_session(self, library: str) -> Session:
+    def _open_session(self) -> Session:
         """The Python package, unless there is a reason for the library."""
+        library, device = self._options.library, self._options.device
         if library:
             self._why_no_binding = 'axruntime_library names the C library'
-            return RuntimeSession(library, self._device)
+            return RuntimeSession(library, device)
         try:
             import_binding()
         except AcceleratorError as error:
             self._why_no_binding = str(error)
         else:
-            return BindingSession(self._device)
+            return BindingSession(device)
         try:
-            return RuntimeSession('', self._device)
+            return RuntimeSession('', device)
         except AcceleratorError as error:
             raise AcceleratorError(f'{error} ({self._why_no_binding})') from error
 
@@ -188,12 +153,11 @@ class AxRuntimeAccelerator(Accelerator):
             self._no_vic = str(error)
 
     def capabilities(self) -> Capabilities:
-        """See :class:`Accelerator`."""
         return Capabilities('axruntime', self._session.device.name, copy_free=False, max_in_flight=self._max_jobs)
 
     @property
     def _max_jobs(self) -> int:
-        return axruntime_jobs(self._num_cores, double_buffer=self._double_buffer)
+        return axruntime_jobs(self._num_cores, double_buffer=self._options.double_buffer)
 
     def constraints(self) -> BufferConstraints:
         """See :class:`Accelerator`. Where a VIC reads the frames it makes no difference how the CPU sees them."""
@@ -223,8 +187,8 @@ class AxRuntimeAccelerator(Accelerator):
             raise type(error)('; '.join((str(error), *too_old))) from error
 
     def _unload_before(self) -> None:
-        if not self._unload(_UNLOAD_TIMEOUT_S):
-            self._left_behind = True
+        self._unload(_UNLOAD_TIMEOUT_S)
+        if self._holders > 1:
             raise DeviceLostError('the Voyager runtime does not give the model before back; restart the node')
 
     def _leave_binding(self, reason: str) -> None:
@@ -232,10 +196,10 @@ class AxRuntimeAccelerator(Accelerator):
         self._unload_before()
         self._session.close()
         try:
-            self._session = RuntimeSession('', self._device)
+            self._session = RuntimeSession('', self._options.device)
             self._why_no_binding = reason
         except AcceleratorError as error:
-            self._session = BindingSession(self._device)
+            self._session = BindingSession(self._options.device)
             self._measure_binding = False
             self._why_no_library = (
                 f"{reason}, so that a camera in the same process waits, and the C library can't take its place ({error}); "
@@ -245,27 +209,20 @@ class AxRuntimeAccelerator(Accelerator):
     def _load(self, manifest: ModelManifest) -> None:
         assert manifest.file is not None
         session = self._session
-        self._model_off = False
         model = session.open_model(manifest.file, self._num_cores)
         try:
             if len(model.inputs) != 1:
                 raise ConfigError(f"model '{manifest.file}' has {len(model.inputs)} inputs; a camera's frame is one")
             tensor = model.inputs[0]
-            check_outputs(model.outputs, manifest.tensors)
+            outputs = named_outputs(model.outputs, manifest.tensors)
             self._model_properties = model.properties
             spec = quantised_spec(tensor, manifest.input)
-            check_head(manifest, blank_tensors(model.outputs, manifest.tensors))
-            options = InstanceOptions(
-                aipu_cores=model.batch,
-                num_sub_devices=model.batch,
-                input_dmabuf=False,
-                output_dmabuf=False,
-                double_buffer=self._double_buffer,
-            )
+            check_head(manifest, [output.blank() for output in outputs])
+            options = InstanceOptions(double_buffer=self._options.double_buffer)
             plans = [
                 LoadPlan(
-                    connection, session.pack, tensor, model.outputs, manifest.tensors, options, self._heap, self._no_heap,
-                    self._output_dmabuf, axruntime_jobs(1, double_buffer=self._double_buffer),
+                    connection, session.pack, tensor, outputs, options, self._heap, self._no_heap,
+                    self._options.output_dmabuf, axruntime_jobs(1, double_buffer=self._options.double_buffer),
                     measure=index == 0 and self._measure_binding and isinstance(session, BindingSession),
                 )
                 for index, connection in enumerate(model.connections)
@@ -276,16 +233,16 @@ class AxRuntimeAccelerator(Accelerator):
             raise
         try:
             for plan in plans:
-                self._cores.append(self._start_core(plan, spec, stretch=manifest.input.resize == 'stretch'))
+                self._start_worker(plan, spec, stretch=manifest.input.resize == 'stretch')
         except BaseException:
-            self._cores = []
             for worker in self._workers:
                 worker.end()
             raise
+        self._loaded = True
         self._notices = (
             *self._mismatches(),
             *([self._why_no_library] if self._why_no_library else ()),
-            *dict.fromkeys(notice for core in self._cores for notice in core.loaded.notices),
+            *dict.fromkeys(notice for worker in self._workers for notice in worker.model.notices),
             *([self._about_cores()] if self._num_cores > 1 else ()),
         )
 
@@ -297,109 +254,96 @@ class AxRuntimeAccelerator(Accelerator):
         jobs = self._max_jobs
         return f'aipu_cores: {self._num_cores}: each core runs frames of its own; set in_flight to {jobs}, so that none of them waits'
 
-    def _start_core(self, plan: LoadPlan, spec: QuantisedTensorSpec, *, stretch: bool) -> _Core:
+    def _start_worker(self, plan: LoadPlan, spec: QuantisedTensorSpec, *, stretch: bool) -> None:
         writer = FrameToTensor(spec, stretch=stretch, ledger=self._ledger, vic=self._vic, vic_lock=self._vic_lock)
         worker = AxRuntimeWorker(lambda: load_best(plan), writer, flush_after_s=self._flush_after_s, give_back=self._worker_has_ended)
-        self._writers.append(writer)
         self._workers.append(worker)
         with self._lock:
-            self._live_workers += 1
-        return _Core(worker, writer, worker.start(_LOAD_TIMEOUT_S))
+            self._holders += 1
+            self._running_workers += 1
+        try:
+            worker.start(_LOAD_TIMEOUT_S)
+        except BaseException:
+            if worker.threads[1].ident is None:  # there is no thread that would tell its end
+                self._workers.remove(worker)
+                self._worker_has_ended()
+            raise
+
+    @property
+    def _running(self) -> Sequence[AxRuntimeWorker]:
+        return self._workers if self._loaded else ()
 
     def hot_threads(self) -> Sequence[threading.Thread]:
         """See :class:`Accelerator`. Of each core one writes tensors, one waits for the runtime; the runtime's own threads are not known."""
-        return tuple(thread for core in self._cores for thread in core.worker.threads)
+        return tuple(thread for worker in self._running for thread in worker.threads)
 
     def tune(self, *, import_cache: bool, timeout_s: float) -> None:
         """See :class:`Accelerator`. It imports no frames."""
         self._timeout_s = timeout_s
 
     def submit(self, handle: ImportHandle, frame: Frame) -> AxRuntimeJob:
-        """See :class:`Accelerator`."""
-        cores = self._cores
-        if not cores:
+        workers = self._running
+        if not workers:
             raise AcceleratorError('the axruntime accelerator has no model loaded')
-        for core in cores:
-            if core.worker.lost is not None:
-                raise DeviceLostError(str(core.worker.lost))
-        silent_s = max(core.worker.silent_s() for core in cores)
+        for worker in workers:
+            if worker.lost is not None:
+                raise DeviceLostError(str(worker.lost))
+        silent_s = max(worker.silent_s() for worker in workers)
         if silent_s > 2 * self._timeout_s:
             raise DeviceLostError(
                 f'the Voyager runtime has not answered for {silent_s:.1f} s (device {self._session.device.name}): see dmesg and axdevice; '
                 'if the device stays in use by this process, restart the node'
             )
-        with self._lock:
-            if self._open_jobs >= self._max_jobs:
-                raise AcceleratorError(
-                    f'{self._open_jobs} jobs are open, accelerator axruntime takes {self._max_jobs}; those given up count until they end'
-                )
-            core = min(cores, key=_open_jobs)
-            self._open_jobs += 1
-            core.open_jobs += 1
-
-        def give_back(slot: OutputSlot | None) -> None:
-            if slot is not None:
-                core.worker.take_back(slot)
-            with self._lock:
-                self._open_jobs -= 1
-                core.open_jobs -= 1
-
-        job = AxRuntimeJob(frame, core.writer.geometry(frame.data.width, frame.data.height), give_back)
-        core.worker.submit(job)
-        return job
+        open_jobs = [worker.open_jobs for worker in workers]
+        if sum(open_jobs) >= self._max_jobs:
+            raise AcceleratorError(
+                f'{sum(open_jobs)} jobs are open, accelerator axruntime takes {self._max_jobs}; those given up count until they end'
+            )
+        return workers[open_jobs.index(min(open_jobs))].submit(frame)
 
     def notices(self) -> Sequence[str]:
-        """See :class:`Accelerator`."""
-        refusals = dict.fromkeys(core.writer.vic_refusal for core in self._cores if core.writer.vic_refusal)
+        refusals = dict.fromkeys(worker.writer.vic_refusal for worker in self._running if worker.writer.vic_refusal)
         return (*self._notices, *refusals)
 
     def facts(self) -> Mapping[str, object]:
-        """See :class:`Accelerator`."""
         facts: dict[str, object] = dict(self._session.facts())
         facts['python_binding'] = self._why_no_binding or 'used'
         facts['driver'] = driver_version() or 'unknown'
         facts['vic'] = self._no_vic or 'ready'
-        if cores := self._cores:
-            facts |= {**self._model_properties, **vars(cores[0].loaded.options), 'aipu_cores': len(cores)}
-            facts['late_calls'] = cores[0].loaded.late
-            workers = [core.worker for core in cores]
-            facts['runs'] = sum(worker.runs for worker in workers)
-            facts['flush_runs'] = sum(worker.flush_runs for worker in workers)
-            facts['reloads'] = sum(worker.reloads for worker in workers)
-            facts['vic_frames'] = sum(core.writer.vic_frames for core in cores)
+        if workers := self._running:
+            model = workers[0].model
+            facts |= {**self._model_properties, **vars(model.options), 'aipu_cores': len(workers), 'late_calls': model.late}
+            for count in ('runs', 'flush_runs', 'reloads'):
+                facts[count] = sum(getattr(worker, count) for worker in workers)
+            facts['vic_frames'] = sum(worker.writer.vic_frames for worker in workers)
         return facts
 
     def _worker_has_ended(self) -> None:
         """On a worker's run thread, at its end. The last one closes the model."""
         with self._lock:
-            self._live_workers -= 1
-            if self._live_workers:
-                return
-        self._session.close_model()
-        with self._lock:
-            self._model_off, late = True, self._left_behind
-        if late:
-            self._give_all_back()
+            self._running_workers -= 1
+            last = not self._running_workers
+        try:
+            if last:
+                self._session.close_model()
+        finally:
+            # Only now: the runtime may hang in that call, and whoever finds no holder left makes calls of its own.
+            with self._lock:
+                self._holders -= 1
+                left = self._holders
+            if not left:
+                self._give_all_back()
 
-    def _unload(self, timeout_s: float) -> bool:
-        """Whether the runtime is done with the model within *timeout_s*."""
-        workers, self._workers, self._cores = self._workers, [], []
+    def _unload(self, timeout_s: float) -> None:
+        """Wait until the runtime is done with the model, at most *timeout_s*."""
+        workers, self._workers, self._loaded = self._workers, [], False
         until = time.monotonic() + timeout_s
         for worker in workers:
             worker.end()
-        ended = [worker.stop(max(0.0, until - time.monotonic())) for worker in workers]
-        if not all(ended):
-            return False
-        self._close_writers()
-        return True
-
-    def _close_writers(self) -> None:
-        writers, self._writers = self._writers, []
-        for writer in writers:
-            writer.close()
+        for worker in workers:
+            worker.stop(max(0.0, until - time.monotonic()))
 
     def _give_all_back(self) -> None:
-        self._close_writers()
         self._session.close()
         if self._heap is not None:
             self._heap.close()
@@ -415,15 +359,14 @@ class AxRuntimeAccelerator(Accelerator):
         """
         if self._closed:
             return
-        self._closed = True
         long_call = any(worker.silent_s() > _LONG_CALL_S for worker in self._workers)
         timeout_s = _CLOSE_TIMEOUT_IN_LONG_CALL_S if long_call else _CLOSE_TIMEOUT_S
-        done = self._unload(timeout_s) and not self._left_behind
+        self._unload(timeout_s)
         with self._lock:
-            # The call may have returned just now.
-            done = done or self._model_off
-            self._left_behind = not done
-        if not done:
+            self._closed = True
+            self._holders -= 1
+            left = self._holders
+        if left:
             warnings.warn(
                 f'the Voyager runtime did not return from a call within {timeout_s:g} s; its thread and memory are left behind, and device '
                 f'{self._session.device.name} stays in use until this process ends',

@@ -24,33 +24,13 @@ import numpy as np
 from zc_perception.errors import AcceleratorError, ConfigError, ZcError, one_line
 from zc_perception.npu.axruntime.library import Result, explain
 from zc_perception.npu.axruntime.releases import PACKAGE, wheel_release
-from zc_perception.npu.axruntime.runtime import (
-    Connection,
-    Device,
-    InstanceOptions,
-    OpenedModel,
-    Runner,
-    Session,
-    choose_device,
-    in_use,
-    no_device,
-)
-from zc_perception.npu.axruntime.tensors import Pack, Tensor, places
+from zc_perception.npu.axruntime.runtime import Device, InstanceOptions, OpenedModel, Session, no_device
+from zc_perception.npu.axruntime.tensors import Pack, places, runtime_tensor
+from zc_perception.npu.manifest import TensorSpec
 
 MODULE = 'axelera.runtime'
-_CODES = {
-    'ConnectionError': Result.CONNECTION_ERROR,
-    'DeviceInUse': Result.DEVICE_IN_USE,
-    'IncompatibleDevice': Result.INCOMPATIBLE_DEVICE,
-    'InternalError': Result.INTERNAL_ERROR,
-    'InvalidArgument': Result.INVALID_ARGUMENT,
-    'InvalidConfiguration': Result.INVALID_CONFIGURATION,
-    'NotImplemented': Result.NOT_IMPLEMENTED,
-    'Pending': Result.PENDING_ERROR,
-    'UnknownError': Result.UNKNOWN_ERROR,
-    'RuntimeError': Result.RUNTIME_ERROR,
-    'ValueError': Result.VALUE_ERROR,
-}
+# The package's errors have the names of the C library's result codes, but for one.
+_CODES = {'Pending': Result.PENDING_ERROR, **{code.name.title().replace('_', ''): code for code in Result}}
 # Runs that nobody could notice are not worth an answer; of longer ones as many as fit into this time.
 _NOTICEABLE_S = 0.002
 _MEASURED_FOR_S = 0.2
@@ -117,87 +97,16 @@ def _longest_gap(notes: Sequence[int], first: int, last: int) -> int:
     return max(after - before for before, after in pairwise(inside))
 
 
-def _tensor(info: Any) -> Tensor:
+def _tensor(info: Any) -> TensorSpec:
     """
     :raises ConfigError: an element type or padding that can't be.
     """
     try:
-        dtype = np.dtype(info.dtype)
         padding = tuple((int(before), int(after)) for before, after in info.padding)
-        return Tensor(str(info.name), tuple(map(int, info.shape)), padding, dtype, float(info.scale), int(info.zero_point))
+        shape, dtype = tuple(map(int, info.shape)), np.dtype(info.dtype).name
+        return runtime_tensor(str(info.name), shape, padding, dtype, float(info.scale), int(info.zero_point))
     except (AttributeError, TypeError, ValueError) as error:
         raise ConfigError(f'{MODULE} describes a tensor in a way that is not known here: {error}; set axruntime_library') from error
-
-
-class _Instance(Runner):
-    """The package's instance of a model."""
-
-    def __init__(self, session: BindingSession, instance: Any) -> None:
-        self._session = session
-        self._instance: Any = instance
-
-    def run(self, inputs: Any, outputs: Any) -> None:
-        """See :class:`Runner`."""
-        instance = self._instance
-        if instance is None:
-            raise ValueError('the runtime object was closed')
-        try:
-            instance.run(inputs, outputs)
-        except Exception as error:
-            raise self._session.failure(error, 'the runtime could not run the model', running=True) from None
-
-    def close(self) -> None:
-        """Let it go; the package ends it then."""
-        self._instance = None
-
-
-class BindingConnection(Connection):
-    """The package's connection to some of the card's cores."""
-
-    def __init__(self, session: BindingSession, model: Any, connection: Any) -> None:
-        super().__init__(session.lock)
-        self._session, self._model = session, model
-        self._connection: Any = connection
-
-    def _load(self, options: InstanceOptions) -> _Instance:
-        try:
-            made = self._connection.load_model_instance(self._model, **options.numbers())
-        except Exception as error:
-            raise self._session.failure(error, f'the model can not be put on the device with {options}') from None
-        return _Instance(self._session, made)
-
-    def _disconnect(self) -> None:
-        connection, self._connection, self._model = self._connection, None, None
-        if connection is not None:
-            connection.release()
-
-
-class BindingModel(OpenedModel):
-    """A model that the package has loaded."""
-
-    def __init__(self, session: BindingSession, file: Path, cores: int) -> None:
-        super().__init__()
-        try:
-            try:
-                model = session.context.load_model(str(file))
-                self.inputs = tuple(map(_tensor, model.inputs()))
-                self.outputs = tuple(map(_tensor, model.outputs()))
-                self.properties = _properties(model)
-            except ZcError:
-                raise
-            except Exception as error:
-                raise session.failure(error, f"model '{file}' can't be loaded") from None
-            if not (self.inputs and self.outputs):
-                raise ConfigError('the model has no inputs or no outputs; compile it again with the Voyager SDK')
-            for _ in range(cores):
-                try:
-                    connection = session.context.device_connect(session.device.info, self.batch)
-                except Exception as error:
-                    raise session.connect_failure(error, self.batch) from None
-                self.connections.append(BindingConnection(session, model, connection))
-        except BaseException:
-            self.close()
-            raise
 
 
 def _properties(model: Any) -> dict[str, str]:
@@ -221,48 +130,74 @@ class BindingSession(Session):
     runtime = MODULE
 
     def __init__(self, device: str = '') -> None:
-        super().__init__()
         module = import_binding()
         self.release = binding_release(module)
         self.api_version = self.release or 'unknown'
         try:
-            self.context = module.Context()
+            self._context: Any = module.Context()
         except Exception as error:
-            raise self.failure(error, f'{MODULE} could not create a context') from None
-        self._closed = False
-        try:
-            self.devices = self._list()
-            self.device = choose_device(self.devices, device)
-        except BaseException:
-            self.close()
-            raise
+            raise self._failure(error, f'{MODULE} could not create a context') from None
+        super().__init__(device)
 
-    def _list(self) -> Sequence[Device]:
+    def _failure(self, error: Exception, what: str, *, running: bool = False) -> ZcError:
+        """The exception for one of the package's own, see :func:`~zc_perception.npu.axruntime.library.explain`."""
+        return explain(what, str(error), _code(error), release=self.release, running=running)
+
+    def _list_devices(self) -> Sequence[Device]:
         try:
-            listed = self.context.list_devices()
+            listed = self._context.list_devices()
         except Exception as error:
             raise no_device(one_line(error), self.release) from None
         if not listed:
             raise no_device('its list is empty', self.release)
         return tuple(map(_device, listed))
 
-    def failure(self, error: Exception, what: str, *, running: bool = False) -> ZcError:
-        """The exception for one of the package's own, see :func:`~zc_perception.npu.axruntime.library.explain`."""
-        code = next((_CODES[kind.__name__] for kind in type(error).__mro__ if kind.__name__ in _CODES), Result.UNKNOWN_ERROR)
-        return explain(what, str(error), code, release=self.release, running=running)
+    def _load_model(self, file: Path) -> Any:
+        try:
+            return self._context.load_model(str(file))
+        except Exception as error:
+            raise self._failure(error, f"model '{file}' can't be loaded") from None
 
-    def connect_failure(self, error: Exception, sub_devices: int) -> Exception:
-        """The exception for a connection that was refused."""
-        refusal = self.failure(error, f"device '{self.device.name}' can't be connected ({sub_devices} sub-devices)")
-        return in_use(refusal, self.device, self.devices) if type(error).__name__ == 'DeviceInUse' else refusal
+    def _describe(self, model: OpenedModel) -> None:
+        try:
+            model.inputs, model.outputs = tuple(map(_tensor, model.handle.inputs())), tuple(map(_tensor, model.handle.outputs()))
+            model.properties = _properties(model.handle)
+        except ZcError:
+            raise
+        except Exception as error:
+            raise self._failure(error, 'the model does not say what its tensors are') from None
 
-    def _open(self, file: Path, cores: int) -> BindingModel:
-        return BindingModel(self, file, cores)
+    def _connect(self) -> Any:
+        try:
+            return self._context.device_connect(self.device.info, 1)
+        except Exception as error:
+            raise self._connect_failure(self._failure(error, f"device '{self.device.name}' can't be connected"), _code(error)) from None
+
+    def load_instance(self, connection: Any, model: Any, options: InstanceOptions) -> Any:
+        try:
+            return connection.load_model_instance(model, **options.numbers())
+        except Exception as error:
+            raise self._failure(error, f'the model can not be put on the device with {options}') from None
+
+    def run(self, instance: Any, inputs: Any, outputs: Any) -> None:
+        try:
+            instance.run(inputs, outputs)
+        except Exception as error:
+            raise self._failure(error, 'the runtime could not run the model', running=True) from None
+
+    def free(self, handle: Any) -> None:
+        """See :class:`Session`. Connections have a call for it; the others end with their last reference."""
+        if hasattr(handle, 'release'):
+            handle.release()
 
     def _close_context(self) -> None:
-        if not self._closed:
-            self._closed = True
-            self.context.release()
+        context, self._context = self._context, None
+        if context is not None:
+            context.release()
+
+
+def _code(error: Exception) -> Result:
+    return next((_CODES[kind.__name__] for kind in type(error).__mro__ if kind.__name__ in _CODES), Result.UNKNOWN_ERROR)
 
 
 def _device(info: Any) -> Device:

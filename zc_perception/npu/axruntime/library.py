@@ -43,6 +43,11 @@ class Result(IntEnum):
     UNKNOWN_ERROR = 11
 
 
+def known_result(code: int) -> Result:
+    """The result that a call returned; later releases may have others."""
+    return Result(code) if code in Result.__members__.values() else Result.UNKNOWN_ERROR
+
+
 class BoardType(IntEnum):
     """``axrBoardType``: the boards that are on the market."""
 
@@ -264,17 +269,7 @@ class RuntimeLibrary:
             return wheel
         return '' if self.api_version == 'unknown' else self.api_version
 
-    def last_error(self, context: int) -> tuple[Result, str]:
-        """Code and text of the last error in *context*, of a call in this thread."""
-        code = int(self.call.axr_last_error(context))
-        text = self.call.axr_last_error_string(context)
-        known = Result(code) if code in Result.__members__.values() else Result.UNKNOWN_ERROR
-        return known, (text or b'').decode(errors='replace')
-
-    def failure(self, context: int, what: str, *, running: bool = False, code: Result | None = None) -> ZcError:
-        """The exception for the last error in *context*, see :func:`explain`.
-
-        :param code: the code that the call returned; without it the context's last one.
-        """
-        last, text = self.last_error(context)
-        return explain(what, text, last if code is None else code, release=self.release, running=running)
+    def last_error(self, context: int | None) -> tuple[str, Result]:
+        """Text and code of the last error in *context*, of a call in this thread."""
+        code, text = self.call.axr_last_error(context), self.call.axr_last_error_string(context)
+        return (text or b'').decode(errors='replace'), known_result(code)

@@ -1,9 +1,9 @@
 """What both interfaces of the Voyager runtime have in common: the vendor's Python binding (``binding``) and its C library (``session``).
 
-A session owns the runtime's context and the device that was chosen. A model that it opens owns one connection to each core that the model
+A session owns the runtime's context and the device that was chosen. A model that it opens has one connection to each core that the model
 shall run on, and each connection at most one instance, that is, the model on that core. One thread runs an instance, and no other thread
-uses its connection: cards were reported to hang when several threads shared one. A connection has as many sub-devices as the model takes
-frames at once, which is one: a model of one frame on a connection of four leaves three cores with nothing to do.
+uses its connection: cards were reported to hang when several threads shared one. A connection has one sub-device, as models take one frame
+at once: such a model on a connection of four leaves three cores with nothing to do.
 
 Setting up and giving back may happen on the threads of several cores. They take the session's lock, so that the context has one user.
 """
@@ -15,13 +15,15 @@ import shutil
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
-from zc_perception.errors import AcceleratorError
+from zc_perception.errors import AcceleratorError, ConfigError
+from zc_perception.npu.axruntime.library import Result
 from zc_perception.npu.axruntime.releases import mismatches
-from zc_perception.npu.axruntime.tensors import Pack, Tensor
+from zc_perception.npu.axruntime.tensors import Pack
+from zc_perception.npu.manifest import TensorSpec
 from zc_perception.npu.metis_card import INDEX, card_at, driver_version, place_of
 
 TOOLS = {'lspci': 'pciutils', 'lsmod': 'kmod'}
@@ -46,13 +48,13 @@ class Device:
 
 @dataclass(frozen=True)
 class InstanceOptions:
-    """How a model is to run on one connection; the runtime's own names."""
+    """How a model is to run on one connection, which is one core; the runtime's own names."""
 
-    aipu_cores: int
-    num_sub_devices: int
-    input_dmabuf: bool
-    output_dmabuf: bool
-    double_buffer: bool
+    input_dmabuf: bool = False
+    output_dmabuf: bool = False
+    double_buffer: bool = False
+    aipu_cores: int = 1
+    num_sub_devices: int = 1
 
     def numbers(self) -> dict[str, int]:
         """As both interfaces want them: 0 and 1 for booleans."""
@@ -62,8 +64,27 @@ class InstanceOptions:
         return ', '.join(f'{name}={number}' for name, number in self.numbers().items())
 
 
-class Runner(Protocol):
-    """A model on a device."""
+class Connection:
+    """One core of the card, reserved for this process, and the model on it while one is loaded.
+
+    One thread runs the model. Loading it and giving it back takes the session's lock.
+
+    :param model: the interface's own, as *handle* is, which is the connection.
+    """
+
+    def __init__(self, session: Session, model: Any, handle: Any) -> None:
+        self._session, self._model, self._handle = session, model, handle
+        self._instance: Any = None
+
+    def load_instance(self, options: InstanceOptions) -> None:
+        """Put the model on the device; an earlier instance is given back first.
+
+        :raises ConfigError: the runtime refuses the options.
+        :raises AcceleratorError: the device can't take it.
+        """
+        with self._session.lock:
+            self.close_instance()
+            self._instance = self._session.load_instance(self._handle, self._model, options)
 
     def run(self, inputs: Any, outputs: Any) -> None:
         """One frame; blocks until the device has taken it and given a result. The arguments are what the session's ``pack`` made.
@@ -71,101 +92,102 @@ class Runner(Protocol):
         :raises DeviceLostError: the connection to the device is gone.
         :raises AcceleratorError: the run failed.
         """
-
-    def close(self) -> None:
-        """Take the model off the device. A second call does nothing."""
-
-
-class Connection(ABC):
-    """Some of the card's cores, reserved for this process.
-
-    :param lock: the session's.
-    """
-
-    def __init__(self, lock: threading.RLock) -> None:
-        self._lock = lock
-        self._instance: Runner | None = None
-
-    def load_instance(self, options: InstanceOptions) -> Runner:
-        """Put the model on the device; an earlier instance is given back first.
-
-        :raises ConfigError: the runtime refuses the options.
-        :raises AcceleratorError: the device can't take it.
-        """
-        with self._lock:
-            self.close_instance()
-            self._instance = self._load(options)
-            return self._instance
-
-    @abstractmethod
-    def _load(self, options: InstanceOptions) -> Runner: ...
+        if self._instance is None:
+            raise ValueError('the model was taken off the device')
+        self._session.run(self._instance, inputs, outputs)
 
     def close_instance(self) -> None:
-        """Take the model off the device."""
-        with self._lock:
-            if self._instance is not None:
-                self._instance.close()
-                self._instance = None
+        """Take the model off the device. A second call does nothing."""
+        with self._session.lock:
+            instance, self._instance = self._instance, None
+            if instance is not None:
+                self._session.free(instance)
 
     def close(self) -> None:
-        """Close the instance, then the connection: its cores are free for others. A second call does nothing."""
+        """Close the instance, then the connection: its core is free for others. A second call does nothing."""
         self.close_instance()
-        self._disconnect()
+        handle, self._handle, self._model = self._handle, None, None
+        if handle is not None:
+            self._session.free(handle)
 
-    @abstractmethod
-    def _disconnect(self) -> None: ...
 
-
+@dataclass
 class OpenedModel:
-    """A compiled model, and the connections that it will run on.
+    """A compiled model, and the connections that it will run on, one for each core.
 
-    :ivar inputs: as they lie in memory.
-    :ivar outputs: the same.
-    :ivar properties: what the compiler says of the model, for diagnostics. Which keys there are is subject to change.
-    :ivar connections: one for each core.
+    :param handle: the interface's own.
+    :param inputs: as they lie in memory.
+    :param outputs: the same.
+    :param properties: what the compiler says of the model, for diagnostics. Which keys there are is subject to change.
     """
 
-    inputs: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
-    properties: Mapping[str, str]
-
-    def __init__(self) -> None:
-        self.connections: list[Connection] = []
-
-    @property
-    def batch(self) -> int:
-        """How many frames the model takes at once; as many sub-devices each connection has."""
-        return self.inputs[0].shape[0]
-
-    def close(self) -> None:
-        """Close the connections; the device is free for others then. A second call does nothing."""
-        for connection in self.connections:
-            connection.close()
+    handle: Any
+    inputs: tuple[TensorSpec, ...] = ()
+    outputs: tuple[TensorSpec, ...] = ()
+    properties: Mapping[str, str] = field(default_factory=dict)
+    connections: list[Connection] = field(default_factory=list)
 
 
 class Session(ABC):
     """One interface of the runtime, with a device. It owns the runtime's context and the model that is open.
 
+    Derived classes make the context, then call this constructor, and say how each thing is done by their interface.
+
     :ivar runtime: the package or library that is used.
     :ivar api_version: what that says of itself, for diagnostics.
     :ivar release: the runtime's release, such as ``1.8.0``; empty where nobody says.
     :ivar devices: what the runtime lists.
-    :ivar device: the one that was chosen.
+    :ivar device: the one that was chosen, see :func:`choose_device`.
     :ivar lock: taken by whoever sets something up or gives it back.
+    :raises AcceleratorError: no device, or not that one.
     """
 
     interface: ClassVar[str]
     pack: Pack
-    """Makes the arguments of :meth:`Runner.run`."""
+    """Makes the arguments of :meth:`Connection.run`."""
     runtime: str
     api_version: str
     release: str
-    devices: Sequence[Device]
-    device: Device
 
-    def __init__(self) -> None:
+    def __init__(self, wanted: str) -> None:
         self.lock = threading.RLock()
         self._model: OpenedModel | None = None
+        try:
+            self.devices = self._list_devices()
+            self.device = choose_device(self.devices, wanted)
+        except BaseException:
+            self._close_context()
+            raise
+
+    @abstractmethod
+    def _list_devices(self) -> Sequence[Device]: ...
+
+    @abstractmethod
+    def _load_model(self, file: Path) -> Any: ...
+
+    @abstractmethod
+    def _describe(self, model: OpenedModel) -> None:
+        """Fill in its tensors and properties."""
+
+    @abstractmethod
+    def _connect(self) -> Any:
+        """Reserve one sub-device."""
+
+    @abstractmethod
+    def load_instance(self, connection: Any, model: Any, options: InstanceOptions) -> Any:
+        """See :meth:`Connection.load_instance`."""
+
+    @abstractmethod
+    def run(self, instance: Any, inputs: Any, outputs: Any) -> None:
+        """See :meth:`Connection.run`."""
+
+    @abstractmethod
+    def free(self, handle: Any) -> None:
+        """Give an instance, a connection or a model back."""
+
+    @abstractmethod
+    def _close_context(self) -> None:
+        """A second call does nothing."""
 
     def open_model(self, file: Path, cores: int) -> OpenedModel:
         """Load a compiled model and connect to *cores* cores; the one before is closed.
@@ -175,18 +197,28 @@ class Session(ABC):
         """
         with self.lock:
             self.close_model()
-            self._model = self._open(file, cores)
-            return self._model
-
-    @abstractmethod
-    def _open(self, file: Path, cores: int) -> OpenedModel: ...
+            self._model = model = OpenedModel(self._load_model(file))
+            try:
+                self._describe(model)
+                if not (model.inputs and model.outputs):
+                    raise ConfigError('the model has no inputs or no outputs; compile it again with the Voyager SDK')
+                for _ in range(cores):
+                    model.connections.append(Connection(self, model.handle, self._connect()))
+            except BaseException:
+                self.close_model()
+                raise
+            return model
 
     def close_model(self) -> None:
-        """Close the open model, if there is one."""
+        """Close the open model, if there is one: its instances, its connections, then itself."""
         with self.lock:
-            if self._model is not None:
-                self._model.close()
-                self._model = None
+            model, self._model = self._model, None
+            if model is not None:
+                for connection in model.connections:
+                    connection.close()
+                # Objects of the Python package end with their last reference, which must not be after the context.
+                handle, model.handle = model.handle, None
+                self.free(handle)
 
     def facts(self) -> Mapping[str, Any]:
         """For diagnostics."""
@@ -205,8 +237,15 @@ class Session(ABC):
         self.close_model()
         self._close_context()
 
-    @abstractmethod
-    def _close_context(self) -> None: ...
+    def _connect_failure(self, refusal: Exception, code: Result) -> Exception:
+        """*refusal*, or what to do about a device whose cores others have."""
+        if code is not Result.DEVICE_IN_USE:
+            return refusal
+        others = [other.name for other in self.devices if other is not self.device]
+        return AcceleratorError(
+            f"{refusal}: 'fuser -v /dev/metis*' says who has it; stop that one, or leave it fewer cores (aipu_cores)"
+            + (f', or use another device: {", ".join(others)}' if others else '')
+        )
 
 
 def choose_device(devices: Sequence[Device], wanted: str) -> Device:
@@ -245,13 +284,4 @@ def no_device(text: str, release: str) -> AcceleratorError:
         f"the Voyager runtime found no Metis device ({text}): see 'axdevice' and 'lspci -d 1f9d:', load the metis driver, "
         + ''.join(f'{line}; ' for line in lines)
         + 'or use accelerator: cpu'
-    )
-
-
-def in_use(refusal: Exception, device: Device, devices: Sequence[Device]) -> AcceleratorError:
-    """The exception for a device whose cores others have."""
-    others = [other.name for other in devices if other is not device]
-    return AcceleratorError(
-        f"{refusal}: 'fuser -v /dev/metis*' says who has it; stop that one, or leave it fewer cores (aipu_cores)"
-        + (f', or use another device: {", ".join(others)}' if others else '')
     )

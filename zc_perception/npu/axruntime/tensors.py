@@ -1,6 +1,7 @@
 """The runtime's tensors: what they are, the memory that they live in, and how a camera's frame becomes one.
 
-:class:`Tensor` is what the runtime says of an input or output, :class:`InputSlot` and :class:`OutputSlot` are the memory of one frame's.
+:func:`runtime_tensor` makes a :class:`TensorSpec` of what the runtime says of an input or output, :class:`InputSlot` and
+:class:`OutputSlot` are the memory of one frame's.
 An argument's offset must be 0, so that each tensor has a buffer of its own: a dma-buf where there is a dma-heap, host memory elsewhere.
 
 :class:`FrameToTensor` makes the one pass over the pixels that the shipped models need. The CPU reads the frame's own buffer. Where the
@@ -13,18 +14,15 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import math
 import mmap
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from zc_perception.detection.letterbox import Letterbox
-from zc_perception.detection.raw_tensor import RawTensor
 from zc_perception.detection.tensor import PlanesToQuantised, QuantisedTensorSpec
 from zc_perception.errors import AcceleratorError, ConfigError, ZcError
 from zc_perception.frame import Frame
@@ -33,7 +31,7 @@ from zc_perception.jetson.vic import Vic, VicImage
 from zc_perception.memory.dmabuf import BufferIdentity, BufferKind, CpuAccess, DmaBuf
 from zc_perception.memory.heaps import Heap
 from zc_perception.memory.ledger import CopyLedger
-from zc_perception.npu.axruntime.library import Argument, TensorDataType, TensorInfo
+from zc_perception.npu.axruntime.library import Argument
 from zc_perception.npu.manifest import ModelInput, TensorSpec
 from zc_perception.pixel.colorimetry import Colorimetry
 from zc_perception.pixel.fourcc import fourcc_code
@@ -43,78 +41,55 @@ _RGBA = fourcc_code('AB24')
 _ACQUIRE_TIMEOUT_S = 1.0
 _KNOWN_BUFFERS = 256
 _SURFACE_EXPORTERS = ('nvmap', 'tegra-buf')
-_DTYPES = {
-    (TensorDataType.SIGNED, 8): np.int8,
-    (TensorDataType.UNSIGNED, 8): np.uint8,
-    (TensorDataType.SIGNED, 16): np.int16,
-    (TensorDataType.SIGNED, 32): np.int32,
-    (TensorDataType.FLOAT, 32): np.float32,
-}
-
 _Key = tuple[ImageLayout, Colorimetry]
 Pack = Callable[[Sequence['TensorBuffer']], Any]
 """Makes of tensors' memory what an interface of the runtime takes as inputs or outputs."""
 
 
-@dataclass(frozen=True)
-class Tensor:
-    """An input or output as the runtime has it: ``shape`` with padding, and how much of each axis is padding (before, after)."""
+def runtime_tensor(
+    name: str, shape: tuple[int, ...], padding: tuple[tuple[int, int], ...], dtype: str, scale: float, zero_point: int
+) -> TensorSpec:
+    """An input or output as the runtime describes it.
 
-    name: str
-    shape: tuple[int, ...]
-    padding: tuple[tuple[int, int], ...]
-    dtype: np.dtype[Any]
-    scale: float
-    zero_point: int
-
-    def __post_init__(self) -> None:
-        """
-        :raises ConfigError: padding that can't be.
-        """
-        if len(self.padding) != len(self.shape):
-            raise ConfigError(f"tensor '{self.name}' has {len(self.shape)} axes and padding of {len(self.padding)}")
-        if any(before + after >= size for size, (before, after) in zip(self.shape, self.padding, strict=True)):
-            raise ConfigError(f"tensor '{self.name}' of shape {self.shape} is all padding: {self.padding}")
-
-    @classmethod
-    def from_info(cls, info: TensorInfo) -> Tensor:
-        """Read what the C library gave.
-
-        :raises ConfigError: an element type or padding that can't be.
-        """
-        name = info.name.decode(errors='replace')
-        shape = tuple(info.dims[: info.ndims])
-        padding = tuple((before, after) for before, after in info.padding[: info.ndims])
-        dtype = _DTYPES.get((info.type, info.bits))
-        if dtype is None:
-            known = 'int8, uint8, int16, int32, float32'
-            raise ConfigError(f"tensor '{name}' has {info.bits}-bit elements of type {info.type}; {known} can be read")
-        return cls(name, shape, padding, np.dtype(dtype), info.scale, info.zero_point)
-
-    @property
-    def num_bytes(self) -> int:
-        """Size in memory, padding included."""
-        return math.prod(self.shape) * self.dtype.itemsize
-
-    @property
-    def inner_shape(self) -> tuple[int, ...]:
-        """Shape without padding."""
-        return tuple(size - before - after for size, (before, after) in zip(self.shape, self.padding, strict=True))
-
-    def inside(self, values: NDArray[Any]) -> NDArray[Any]:
-        """The part of *values*, which has :attr:`shape`, that isn't padding. No copy."""
-        return values[tuple(slice(before, size - after) for size, (before, after) in zip(self.shape, self.padding, strict=True))]
+    :param shape: with padding.
+    :raises ConfigError: padding that can't be.
+    """
+    if len(padding) != len(shape):
+        raise ConfigError(f"tensor '{name}' has {len(shape)} axes and padding of {len(padding)}")
+    inner = tuple(size - before - after for size, (before, after) in zip(shape, padding, strict=True))
+    if min(inner, default=1) <= 0:
+        raise ConfigError(f"tensor '{name}' of shape {shape} is all padding: {padding}")
+    return TensorSpec(name, dtype, inner, 0, (scale,), zero_point, 'nhwc' if len(shape) == 4 else '', padding)
 
 
-def quantised_spec(tensor: Tensor, model: ModelInput) -> QuantisedTensorSpec:
+def named_outputs(tensors: Sequence[TensorSpec], named: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+    """The runtime's outputs with what the manifest says of them, if it names any: the same ones, in the same order.
+
+    :raises ConfigError: another number, shape or element type.
+    """
+    if not named:
+        return tuple(tensors)
+    if [(spec.shape, spec.dtype) for spec in named] != [(spec.shape, spec.dtype) for spec in tensors]:
+        wanted, real = ([(spec.name, spec.shape, spec.dtype) for spec in specs] for specs in (named, tensors))
+        raise ConfigError(
+            f"the manifest's outputs are {wanted}, the compiled model's {real}; "
+            "correct them, or leave the key 'outputs' out: the runtime knows"
+        )
+    return tuple(
+        replace(real, name=spec.name, scale=spec.scale, zero_point=spec.zero_point, layout=spec.layout or real.layout)
+        for real, spec in zip(tensors, named, strict=True)
+    )
+
+
+def quantised_spec(tensor: TensorSpec, model: ModelInput) -> QuantisedTensorSpec:
     """How frames become *tensor*: sizes, padding and quantisation are the runtime's, colours and letterbox the manifest's.
 
     :raises ConfigError: the tensor isn't one int8 NHWC picture, or of another size than the manifest says.
     """
-    if len(tensor.shape) != 4 or tensor.dtype != np.int8 or tensor.inner_shape[3] not in (3, 4):
-        raise ConfigError(f"input '{tensor.name}' is {tensor.dtype} {tensor.inner_shape}; a frame can become int8 1 x H x W x 3 or 4")
-    batch, height, width, channels = tensor.inner_shape
-    if batch != 1 or tensor.shape[0] != 1:
+    if len(tensor.shape) != 4 or tensor.dtype != 'int8' or tensor.shape[3] not in (3, 4):
+        raise ConfigError(f"input '{tensor.name}' is {tensor.dtype} {tensor.shape}; a frame can become int8 1 x H x W x 3 or 4")
+    batch, height, width, channels = tensor.shape
+    if batch != 1 or tensor.padded_shape[0] != 1:
         raise ConfigError(f"the model is compiled for {batch} frames at once; deploy it again with '--aipu-cores 1' (one frame per run)")
     if model.resize == 'none' or (model.width, model.height) != (width, height):
         asked = f'{model.width}x{model.height} (resize: {model.resize})'
@@ -123,7 +98,7 @@ def quantised_spec(tensor: Tensor, model: ModelInput) -> QuantisedTensorSpec:
         width=width,
         height=height,
         channels=channels,
-        scale=tensor.scale,
+        scale=tensor.scale[0],
         zero_point=tensor.zero_point,
         padding=(tensor.padding[1], tensor.padding[2], tensor.padding[3]),
         low=model.low,
@@ -140,7 +115,7 @@ class TensorBuffer:
     :raises AllocationError: the heap has none.
     """
 
-    def __init__(self, tensor: Tensor, heap: Heap | None) -> None:
+    def __init__(self, tensor: TensorSpec, heap: Heap | None) -> None:
         self._buffer: DmaBuf | None = None
         self._pages: mmap.mmap | None = None
         if heap is not None:
@@ -149,7 +124,7 @@ class TensorBuffer:
             memory: memoryview | mmap.mmap = self._buffer.memory(write=True)
         else:
             memory = self._pages = mmap.mmap(-1, tensor.num_bytes)
-        self.values: NDArray[Any] = np.frombuffer(memory, tensor.dtype, math.prod(tensor.shape)).reshape(tensor.shape)
+        self.values: NDArray[Any] = tensor.whole(memory)
         self._size = tensor.num_bytes
 
     @property
@@ -214,7 +189,7 @@ def places(buffers: Sequence[TensorBuffer]) -> list[int | NDArray[Any]]:
 class InputSlot:
     """The memory of one frame's tensor. ``prepared`` names who wrote its constant parts."""
 
-    def __init__(self, tensor: Tensor, heap: Heap | None, pack: Pack = c_arguments) -> None:
+    def __init__(self, tensor: TensorSpec, heap: Heap | None, pack: Pack) -> None:
         self.buffer = TensorBuffer(tensor, heap)
         self.arguments: Any = pack((self.buffer,))
         self.prepared: object = None
@@ -230,7 +205,7 @@ class InputSlot:
 class OutputSlot:
     """The memory of one frame's results, and views of it as heads take them, made once."""
 
-    def __init__(self, tensors: Sequence[Tensor], named: Sequence[TensorSpec], heap: Heap | None, pack: Pack = c_arguments) -> None:
+    def __init__(self, tensors: Sequence[TensorSpec], heap: Heap | None, pack: Pack) -> None:
         self.arguments: Any = None
         self._buffers: list[TensorBuffer] = []
         try:
@@ -240,10 +215,7 @@ class OutputSlot:
             self.close()
             raise
         self.arguments = pack(self._buffers)
-        self.raw = tuple(
-            _raw(tensor, buffer.values, named[index] if named else None)
-            for index, (tensor, buffer) in enumerate(zip(tensors, self._buffers, strict=True))
-        )
+        self.raw = tuple(tensor.view(buffer.values) for tensor, buffer in zip(tensors, self._buffers, strict=True))
 
     def begin_reading(self) -> None:
         """See :class:`TensorBuffer`; all of them or none."""
@@ -254,7 +226,6 @@ class OutputSlot:
             undo.pop_all()
 
     def end_reading(self) -> None:
-        """See :class:`TensorBuffer`."""
         for buffer in self._buffers:
             buffer.end_reading()
 
@@ -264,34 +235,6 @@ class OutputSlot:
         self.arguments = None
         for buffer in self._buffers:
             buffer.close()
-
-
-def _raw(tensor: Tensor, values: NDArray[Any], named: TensorSpec | None) -> RawTensor:
-    layout = 'nhwc' if len(tensor.shape) == 4 else ''
-    if named is None:
-        return RawTensor(tensor.inside(values), tensor.scale, tensor.zero_point, layout, tensor.name)
-    return named.raw(tensor.inside(values), layout=layout)
-
-
-def blank_tensors(tensors: Sequence[Tensor], named: Sequence[TensorSpec]) -> tuple[RawTensor, ...]:
-    """Outputs as heads take them, of which the runtime has written nothing."""
-    specs: Sequence[TensorSpec | None] = named or [None] * len(tensors)
-    return tuple(_raw(tensor, np.zeros(tensor.shape, tensor.dtype), spec) for tensor, spec in zip(tensors, specs, strict=True))
-
-
-def check_outputs(tensors: Sequence[Tensor], named: Sequence[TensorSpec]) -> None:
-    """Whether the manifest's outputs, if it names any, are the runtime's, in the same order.
-
-    :raises ConfigError: another number, shape or element type.
-    """
-    if not named:
-        return
-    real = [(tensor.name, tensor.inner_shape, str(tensor.dtype)) for tensor in tensors]
-    if [(spec.shape, spec.dtype) for spec in named] != [(shape, dtype) for _, shape, dtype in real]:
-        raise ConfigError(
-            f"the manifest's outputs are {[(spec.name, spec.shape, spec.dtype) for spec in named]}, the compiled model's {real}; "
-            "correct them, or leave the key 'outputs' out: the runtime knows"
-        )
 
 
 class FrameToTensor:

@@ -2,7 +2,7 @@
 
 So the next frame is converted while one computes. Read :class:`AxRuntimeWorker` first. It owns a :class:`LoadedModel`: an instance with the
 memory of its tensors, put on the device by :func:`load_best`. :class:`RuntimeCalls` knows which frame's result a call brings.
-:class:`AxRuntimeJob` is one frame on its way, shared by the worker and the frame's owner.
+A frame on its way is a :class:`~zc_perception.npu.worked_job.WorkedJob`, shared by the worker and the frame's owner.
 
 With double buffering a call writes the result of the call two before it, and the first two write nothing that means anything. So the calls
 form a queue of fixed length: each joins at one end, and once the queue is full its result is that of the one at the other end. Source:
@@ -14,142 +14,30 @@ documentation recommends it, others met errors with it), so it is tried, and lef
 
 from __future__ import annotations
 
-import contextlib
 import queue
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
-from zc_perception.detection.letterbox import Letterbox
 from zc_perception.errors import AcceleratorError, AllocationError, ConfigError, DeviceLostError, ZcError
 from zc_perception.frame import Frame
-from zc_perception.memory.fence import EventFence
 from zc_perception.memory.heaps import Heap
-from zc_perception.npu.accelerator import Outputs
 from zc_perception.npu.axruntime.binding import stops_other_threads
-from zc_perception.npu.axruntime.runtime import Connection, InstanceOptions, Runner
-from zc_perception.npu.axruntime.tensors import FrameToTensor, InputSlot, OutputSlot, Pack, Tensor
+from zc_perception.npu.axruntime.runtime import Connection, InstanceOptions
+from zc_perception.npu.axruntime.tensors import FrameToTensor, InputSlot, OutputSlot, Pack
 from zc_perception.npu.constraints import LATE_CALLS
 from zc_perception.npu.manifest import TensorSpec
+from zc_perception.npu.worked_job import WorkedJob
 
 # A device that fails this many runs one after the other doesn't come round by itself.
 _FAILURES_OF_A_LOST_DEVICE = 3
 _CLOSED = 'the accelerator was closed before the job had run'
 
 
-class JobFence(EventFence):
-    """Signals a job's end. A lost device stays one: whoever checks has to do more than to give up the job."""
-
-    def check(self) -> None:
-        """See :class:`Fence`.
-
-        :raises DeviceLostError: the device failed, and every other job with it.
-        """
-        if isinstance(self._error, DeviceLostError) and self.wait(0.0):
-            raise DeviceLostError(str(self._error))
-        super().check()
-
-
-class AxRuntimeJob:
-    """One frame on its way through a worker. Its owner's side is :class:`zc_perception.npu.accelerator.Job`.
-
-    It keeps the frame until the tensor is written, and an output slot from the result's arrival until the owner ends the job. It is open
-    until the worker and the owner are both done with it.
-
-    :param give_back: takes the output slot, or ``None`` if there was none, when the job is over; called once, on any thread.
-    """
-
-    def __init__(self, frame: Frame, letterbox: Letterbox, give_back: Callable[[OutputSlot | None], None]) -> None:
-        self.fence = JobFence()
-        self._let_go: EventFence | None = None
-        self.letterbox = letterbox
-        self._frame: Frame | None = frame
-        self._give_back = give_back
-        self._lock = threading.Lock()
-        self._slot: OutputSlot | None = None
-        self._converting = False
-        self._reading = False
-        self._worker_done = False
-        self._owner_done = False
-
-    @property
-    def wanted(self) -> bool:
-        """Whether its owner still waits for the result."""
-        return not self._owner_done
-
-    def begin_conversion(self) -> Frame | None:
-        """The frame to convert; ``None``: the job was ended meanwhile, and the frame is somebody else's again."""
-        with self._lock:
-            self._converting = self._frame is not None
-            return self._frame
-
-    def end_conversion(self) -> None:
-        """The frame's pixels aren't needed any more."""
-        with self._lock:
-            self._frame, self._converting = None, False
-            let_go = self._let_go
-        if let_go is not None:
-            let_go.signal()
-
-    def finish(self, slot: OutputSlot | None, error: AcceleratorError | None = None) -> None:
-        """The worker is done: the result is in *slot*, or there is none because of *error*."""
-        with self._lock:
-            self._worker_done = True
-            over = self._owner_done
-            if not over:
-                self._slot = slot
-        if over:
-            self._give_back(slot)
-        self.fence.signal(error)
-        if over:
-            self.fence.close()
-
-    def outputs(self) -> Outputs:
-        """See :class:`Job`."""
-        slot = self._slot
-        if self._owner_done:
-            raise AcceleratorError('the job was closed, and its result with it; read outputs before')
-        self.fence.check()
-        assert slot is not None
-        if not self._reading:
-            slot.begin_reading()
-            self._reading = True
-        return slot.raw
-
-    def abandon(self) -> EventFence:
-        """See :class:`Job`. The frame is free as soon as nobody reads it, the place when the worker has come to the job."""
-        let_go = EventFence()
-        self._end(let_go)
-        return let_go
-
-    def close(self) -> None:
-        """See :class:`Job`."""
-        self._end(None)
-        self.fence.close()
-
-    def _end(self, let_go: EventFence | None) -> None:
-        with self._lock:
-            ended, converting = self._owner_done, self._converting
-            self._owner_done = True
-            over, slot = self._worker_done, self._slot
-            self._slot = None
-            if converting:
-                self._let_go = let_go
-            else:
-                self._frame = None
-        if let_go is not None and not converting:
-            let_go.signal()
-        if ended:
-            return
-        if self._reading and slot is not None:
-            with contextlib.suppress(ValueError):  # the accelerator was closed before
-                slot.end_reading()
-        if over:
-            self._give_back(slot)
-            self.fence.signal()  # the worker may be about to, and would find it closed
-            self.fence.close()
+AxRuntimeJob = WorkedJob[OutputSlot]
 
 
 @dataclass
@@ -166,11 +54,12 @@ class RuntimeCalls:
     A device may read a call's input until its result comes. So each input slot counts its calls in ``users``, and is filled again only
     when there are none.
 
+    :param run: makes a call: :meth:`~zc_perception.npu.axruntime.runtime.Connection.run`.
     :param late: how many calls later a result comes; 0 or :data:`~zc_perception.npu.constraints.LATE_CALLS`.
     """
 
-    def __init__(self, runner: Runner, late: int) -> None:
-        self._runner = runner
+    def __init__(self, run: Callable[[Any, Any], None], late: int) -> None:
+        self._run = run
         self._late = late
         self._waiting: deque[Call] = deque()
         self.last_input: InputSlot | None = None
@@ -191,7 +80,7 @@ class RuntimeCalls:
         :returns: the call whose result is in *outputs* now, its input not in use by it any more; ``None``: nothing that means anything is.
         :raises AcceleratorError: the call failed, and isn't part of the queue.
         """
-        self._runner.run(slot.arguments, outputs.arguments)
+        self._run(slot.arguments, outputs.arguments)
         slot.users += 1
         self.last_input = slot
         self._waiting.append(Call(job, slot))
@@ -203,11 +92,6 @@ class RuntimeCalls:
         call = self._waiting.popleft()
         call.slot.users -= 1
         return call
-
-    def restart(self, runner: Runner) -> None:
-        """Go on with another instance, which has nothing inside."""
-        assert not self._waiting
-        self._runner = runner
 
     def clear(self) -> list[Call]:
         """Forget what is waiting: the instance is gone, or nobody knows any more what it will answer."""
@@ -240,14 +124,12 @@ class LoadPlan:
     :param heap: where dma-bufs for tensors come from; ``None``: nowhere, because of ``no_heap``.
     :param output_dmabuf: ``auto``, ``true`` or ``false``.
     :param jobs: how many are in flight at most.
-    :param named: the manifest's outputs; empty: the runtime's own description counts.
     """
 
     connection: Connection
     pack: Pack
-    input: Tensor
-    outputs: Sequence[Tensor]
-    named: Sequence[TensorSpec]
+    input: TensorSpec
+    outputs: Sequence[TensorSpec]
     options: InstanceOptions
     heap: Heap | None
     no_heap: str
@@ -293,8 +175,9 @@ class LoadedModel:
             for _ in range(plan.jobs):
                 self.inputs.append(InputSlot(plan.input, plan.heap if options.input_dmabuf else None, plan.pack))
                 heap = plan.heap if options.output_dmabuf else None
-                self.outputs.append(OutputSlot(plan.outputs, plan.named, heap, plan.pack))
-            self.calls = RuntimeCalls(plan.connection.load_instance(options), plan.late)
+                self.outputs.append(OutputSlot(plan.outputs, heap, plan.pack))
+            plan.connection.load_instance(options)
+            self.calls = RuntimeCalls(plan.connection.run, plan.late)
             for _ in range(self.late + 1):
                 self._try()
             if plan.measure and stops_other_threads(self._try):
@@ -312,9 +195,9 @@ class LoadedModel:
 
         :raises ZcError: the device doesn't take it.
         """
-        self.calls.restart(self._plan.connection.load_instance(self.options))
+        self._plan.connection.load_instance(self.options)
 
-    def close(self, *, lent: Collection[OutputSlot] = ()) -> None:
+    def close(self, *, lent: Collection[OutputSlot | None] = ()) -> None:
         """Take it off the device, then give its tensors' memory back, but for results that are *lent*."""
         self._plan.connection.close_instance()
         for filled in self.inputs:
@@ -357,7 +240,7 @@ def load_best(plan: LoadPlan) -> LoadedModel:
 
 
 class AxRuntimeWorker:
-    """Owns a model on one core and runs jobs on it until :meth:`stop`. A card has a worker for each core that it uses.
+    """Owns a model on one core and what makes tensors for it, and runs jobs there until :meth:`stop`. Each core in use has a worker.
 
     The convert thread writes each frame into a tensor. The run thread makes every call of the runtime, from loading the model to
     destroying it. If a call never returns, the run thread is left behind with all memory that the runtime might still write to. If the
@@ -373,7 +256,9 @@ class AxRuntimeWorker:
         self, load: Callable[[], LoadedModel], writer: FrameToTensor, *, flush_after_s: float, give_back: Callable[[], None]
     ) -> None:
         self._load = load
-        self._writer = writer
+        self.writer = writer
+        #: Jobs that were submitted and aren't over.
+        self.open_jobs = 0
         self._flush_after_s = flush_after_s
         self._give_back = give_back
         self._jobs: queue.SimpleQueue[AxRuntimeJob | None] = queue.SimpleQueue()
@@ -381,7 +266,7 @@ class AxRuntimeWorker:
         self._free_inputs: queue.SimpleQueue[InputSlot | None] = queue.SimpleQueue()
         self._free_outputs: queue.SimpleQueue[OutputSlot] = queue.SimpleQueue()
         self._lock = threading.Lock()
-        self._lent: set[OutputSlot] = set()
+        self._lent: set[OutputSlot | None] = set()
         self._ending = False
         self._ended = False
         self._loaded = threading.Event()
@@ -401,7 +286,13 @@ class AxRuntimeWorker:
         """Both."""
         return self._convert_thread, self._run_thread
 
-    def start(self, timeout_s: float) -> LoadedModel:
+    @property
+    def model(self) -> LoadedModel:
+        """What it has loaded."""
+        assert self._model is not None
+        return self._model
+
+    def start(self, timeout_s: float) -> None:
         """Load the model.
 
         :raises ConfigError: the runtime refuses it.
@@ -415,22 +306,25 @@ class AxRuntimeWorker:
             )
         if self._refusal is not None:
             raise self._refusal
-        assert self._model is not None
         self._convert_thread.start()
-        return self._model
 
-    def submit(self, job: AxRuntimeJob) -> None:
+    def submit(self, frame: Frame) -> AxRuntimeJob:
         """Queue a job. Jobs run and finish in this order."""
-        self._jobs.put(job)
-
-    def take_back(self, slot: OutputSlot) -> None:
-        """A job's output slot is free again. Any thread. Results that outlive the model end here."""
+        job = AxRuntimeJob(frame, self.writer.geometry(frame.data.width, frame.data.height), self._job_is_over)
         with self._lock:
+            self.open_jobs += 1
+        self._jobs.put(job)
+        return job
+
+    def _job_is_over(self, slot: OutputSlot | None) -> None:
+        """Its output slot, if it had one, is free again. Any thread. Results that outlive the model end here."""
+        with self._lock:
+            self.open_jobs -= 1
             self._lent.discard(slot)
             ended = self._ended
-            if not ended:
+            if slot is not None and not ended:
                 self._free_outputs.put(slot)
-        if ended:
+        if slot is not None and ended:
             slot.close()
 
     def silent_s(self) -> float:
@@ -446,11 +340,8 @@ class AxRuntimeWorker:
             if not self._convert_thread.ident:
                 self._ready.put(None)
 
-    def stop(self, timeout_s: float) -> bool:
-        """See :meth:`end`, and wait for it.
-
-        :returns: whether both threads ended within *timeout_s*.
-        """
+    def stop(self, timeout_s: float) -> None:
+        """See :meth:`end`, and wait for it, at most *timeout_s*."""
         deadline = time.monotonic() + timeout_s
         self.end()
         for thread in (self._convert_thread, self._run_thread):
@@ -459,7 +350,6 @@ class AxRuntimeWorker:
         if self._run_thread.is_alive():
             # No slot will come any more for a job that waits for one.
             self._free_inputs.put(None)
-        return not (self._convert_thread.is_alive() or self._run_thread.is_alive())
 
     def _convert(self) -> None:
         while (job := self._jobs.get()) is not None:
@@ -478,15 +368,15 @@ class AxRuntimeWorker:
 
     def _fill(self, job: AxRuntimeJob, slot: InputSlot) -> AcceleratorError | None:
         error: AcceleratorError | None = self.lost
-        frame = job.begin_conversion() if error is None else None
+        frame = job.begin_reading() if error is None else None
         if frame is not None:
             try:
-                self._writer.write(frame, slot)
+                self.writer.write(frame, slot)
             except Exception as failure:
                 # Only the text: the traceback would keep views of the frame's pixels alive.
                 error = AcceleratorError(f'the frame could not become a tensor: {type(failure).__name__}: {failure}')
         del frame
-        job.end_conversion()
+        job.end_reading()
         return error
 
     def _run(self) -> None:
@@ -511,6 +401,7 @@ class AxRuntimeWorker:
                 self._ended, lent = True, set(self._lent)
             if self._model is not None:
                 self._model.close(lent=lent)
+            self.writer.close()
             self._give_back()
 
     def _work(self, calls: RuntimeCalls) -> None:
@@ -564,16 +455,15 @@ class AxRuntimeWorker:
     def _recover(self, calls: RuntimeCalls, job: AxRuntimeJob | None, slot: InputSlot, error: AcceleratorError) -> None:
         """A call failed. Whether it took part in the runtime's own queue nobody knows: results that are still inside would come out
         under wrong names, so that the instance is loaded anew."""
-        assert self._model is not None
         self._failures += 1
         text = str(error)
         if isinstance(error, DeviceLostError) or self._failures >= _FAILURES_OF_A_LOST_DEVICE:
             self.lost = DeviceLostError(text if isinstance(error, DeviceLostError) else f'{self._failures} runs failed in a row: {text}')
         pending = calls.clear()
-        if self.lost is None and self._model.late:
+        if self.lost is None and self.model.late:
             try:
                 self._begin_call()
-                self._model.reload()
+                self.model.reload()
                 self.reloads += 1
             except Exception as failure:
                 self.lost = DeviceLostError(f'{text}; loading the model anew failed as well: {failure}')

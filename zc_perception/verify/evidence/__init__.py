@@ -1,9 +1,53 @@
 """What the kernel and ``/proc`` say of a running system, from outside. Nothing here knows the nodes' frame logs.
 
-Each reader returns its figures, or an :class:`~zc_perception.verify.evidence.unreadable.Unreadable` that says why it can't read and what to
-do about it. All take the roots of their trees (``/proc``, debugfs, tracefs) as parameters, so that tests give them folders.
+Each reader returns its figures, or an :class:`Unreadable`. All take the roots of their trees (``/proc``, debugfs, tracefs) as parameters,
+so that tests give them folders.
 
 Read :mod:`~zc_perception.verify.evidence.kernel_events` for events, :mod:`~zc_perception.verify.evidence.buffers` for dma-bufs,
-:mod:`~zc_perception.verify.evidence.mappings` and :mod:`~zc_perception.verify.evidence.pins` for who can touch a frame,
-:mod:`~zc_perception.verify.evidence.memmove_probe` and :mod:`~zc_perception.verify.evidence.sampling` for copies.
+:mod:`~zc_perception.verify.evidence.mappings` for who can touch a frame, :mod:`~zc_perception.verify.evidence.copies` and
+:mod:`~zc_perception.verify.evidence.sampling` for copies.
 """
+
+from __future__ import annotations
+
+import errno
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from zc_perception.observe.privileges import as_root
+
+
+@dataclass(frozen=True)
+class Unreadable:
+    """A source that could not be read. It is never taken for a good sign.
+
+    :param source: what: a file, an event, a tool.
+    :param reason: why not.
+    :param next_step: what the person at the keyboard can do.
+    """
+
+    source: str
+    reason: str
+    next_step: str
+
+    def __str__(self) -> str:
+        return f'{self.source}: {self.reason}; {self.next_step}'
+
+    def as_json(self) -> dict[str, str]:
+        """For ``result.json``."""
+        return {'source': self.source, 'reason': self.reason, 'next_step': self.next_step}
+
+
+def unreadable_file(path: Path, error: OSError, absent: str, source: str = '') -> Unreadable:
+    """A file that could not be opened or read.
+
+    :param absent: the next step where the file isn't there at all.
+    """
+    number = error.errno or 0
+    source = source or str(path)
+    if number in (errno.EACCES, errno.EPERM):
+        return Unreadable(source, f'{os.strerror(number)} ({path})', as_root())
+    if number in (errno.ENOENT, errno.ENOTDIR, errno.ENODEV):
+        return Unreadable(source, f'{path} is not there', absent)
+    return Unreadable(source, f'{path}: {os.strerror(number) if number else error}', 'see the kernel log (dmesg)')

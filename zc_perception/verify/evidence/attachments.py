@@ -12,8 +12,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from zc_perception.observe.timeline import KernelEvent
 from zc_perception.verify.evidence.buffers import BufferObject
-from zc_perception.verify.evidence.kernel_events import ATTACH, DETACH, KernelEvent
+from zc_perception.verify.evidence.kernel_events import ATTACH, DETACH
 
 # An attach is recorded when it returns and a detach when it begins, so a look in between sees the attachment without its event.
 _MARGIN_NS = 2_000_000

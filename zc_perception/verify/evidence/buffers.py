@@ -18,8 +18,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from zc_perception.verify.evidence.processes import PROC, command_name, folders_of
-from zc_perception.verify.evidence.unreadable import Unreadable, unreadable_file
+from zc_perception.observe.processes import PROC, open_files, who
+from zc_perception.verify.evidence import Unreadable, unreadable_file
 
 DEBUGFS = Path('/sys/kernel/debug')
 _NO_BUFINFO = 'mount debugfs (mount -t debugfs none /sys/kernel/debug) of a kernel with CONFIG_DEBUG_FS'
@@ -148,27 +148,10 @@ def parse_fdinfo(text: str) -> dict[str, str]:
 
 def buffers_of(pid: int, proc: Path = PROC) -> list[HeldBuffer] | Unreadable:
     """The buffers that a process has open: dma-bufs and memfds."""
-    for folder in folders_of(pid, proc):
-        try:
-            entries = os.listdir(folder / 'fd')
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        except OSError as error:
-            return _unreadable_files(folder / 'fd', error, pid, proc)
-        if entries:
-            return _buffers_in(folder, entries, pid, proc)
-    return []
-
-
-def _unreadable_files(path: Path, error: OSError, pid: int, proc: Path) -> Unreadable:
-    return unreadable_file(path, error, _ENDED, f'open files of process {pid} ({command_name(pid, proc)})')
-
-
-def _buffers_in(folder: Path, entries: Iterable[str], pid: int, proc: Path) -> list[HeldBuffer] | Unreadable:
-    """Those of one process or thread.
-
-    :param entries: the names in its folder ``fd``.
-    """
+    try:
+        folder, entries = open_files(pid, proc)
+    except OSError as error:
+        return unreadable_file(proc / str(pid) / 'fd', error, _ENDED, f'open files of {who(pid, proc)}')
     found = []
     for entry in entries:
         link = folder / 'fd' / entry
@@ -179,7 +162,7 @@ def _buffers_in(folder: Path, entries: Iterable[str], pid: int, proc: Path) -> l
             status = os.stat(link)
             info = parse_fdinfo((folder / 'fdinfo' / entry).read_text(errors='replace'))
         except PermissionError as error:
-            return _unreadable_files(link, error, pid, proc)
+            return unreadable_file(link, error, _ENDED, f'open files of {who(pid, proc)}')
         except OSError:
             continue  # closed meanwhile
         kind = MEMFD if target.startswith('/memfd:') else DMABUF

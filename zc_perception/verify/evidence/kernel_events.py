@@ -11,13 +11,14 @@ of the ``trace`` file), ring buffer's notes on lost events.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from zc_perception.verify.evidence.processes import PROC
+from zc_perception.observe.processes import PROC
+from zc_perception.observe.timeline import KernelEvent
+from zc_perception.verify.evidence import Unreadable
 from zc_perception.verify.evidence.tracefs import TRACING, TraceInstance, open_instance
-from zc_perception.verify.evidence.unreadable import Unreadable
 
 # In the function tracer's lines there is nothing behind the name but the caller's.
 _LINE = re.compile(
@@ -27,41 +28,6 @@ _LINE = re.compile(
 _PLACE = re.compile(r'^ \([^()]*\)')
 _FIELD = re.compile(r'(\w+)[=:]("(?:[^"]*)"|\S+)')
 _LOST = re.compile(r'^CPU:(\d+) \[LOST (?:(\d+) )?EVENTS\]')
-_FAILED = 0xFFFFFFFFFFFFF001  # the first of the kernel's error pointers
-
-
-@dataclass(frozen=True, slots=True)
-class KernelEvent:
-    """One line of the trace.
-
-    :ivar time_ns: CLOCK_MONOTONIC, to the microsecond.
-    :ivar tid: the thread that ran; in an interrupt, the one that was interrupted.
-    :ivar fields: by name, as text without quotes.
-    """
-
-    time_ns: int
-    cpu: int
-    comm: str
-    tid: int
-    name: str
-    fields: Mapping[str, str]
-
-    def number(self, field_name: str) -> int:
-        """A field as a number, decimal or with 0x; -1 where it isn't one."""
-        try:
-            return int(self.fields.get(field_name, ''), 0)
-        except ValueError:
-            return -1
-
-    @property
-    def inode(self) -> int:
-        """Of the buffer it speaks of; -1: of none."""
-        return self.number('ino' if 'ino' in self.fields else 'inode')
-
-    @property
-    def failed(self) -> bool:
-        """Whether the function that it was recorded at the end of returned an error pointer."""
-        return self.number('result') >= _FAILED
 
 
 @dataclass

@@ -1,4 +1,5 @@
-"""Who can touch a frame with the CPU: ``/proc/PID/maps`` of all processes, and the memfds that frames of udmabuf may be made of.
+"""Who can touch a frame with the CPU: mappings (:func:`scan_maps`), memfds that frames of udmabuf may be made of (:func:`find_memfds`), and
+pages that are held without a mapping (:func:`find_pins`).
 
 A dma-buf has no ``read()``: who has not mapped it can't copy from it in user space. A buffer of udmabuf is made of a memfd's pages, which
 any holder of that memfd can map. Nothing in the kernel tells which memfd it is, so :func:`find_memfds` only finds those that may be: at
@@ -8,16 +9,24 @@ goes between two looks.
 A camera's device may have nodes of any name, in any folder: whoever may make nodes can make one. So what counts is the number of the
 device that is behind a mapping, which ``/proc/PID/map_files`` leads to. Only shared mappings are looked at: V4L2 has no others.
 
-Source: proc_pid_maps(5). A dma-buf's lines are called ``/dmabuf:NAME`` and have its inode, in decimal.
+vmsplice(2) puts the pages of a mapping into a pipe, and io_uring keeps the pages of registered buffers. Both hold the pages themselves, not
+a copy of them. They stay readable after the mapping is gone, and show what a device writes later. No event and no file tells which pages
+these are. So each pipe with at least a page's bytes in it, and each ring with registered buffers, may be such a way. Not found are pages
+that wait in a socket's queue, and pages that another driver keeps.
+
+Sources: proc_pid_maps(5): a dma-buf's lines are called ``/dmabuf:NAME`` and have its inode, in decimal; vmsplice(2); ioctl FIONREAD of
+pipe(7); io_uring_register(2), ``io_uring_show_fdinfo``.
 """
 
 from __future__ import annotations
 
+import array
 import contextlib
 import fcntl
 import os
 import re
 import stat
+import termios
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,9 +34,9 @@ from pathlib import Path
 from zc_perception.memory import kernel_abi as abi
 from zc_perception.observe.frame_log import NAME, SIZE
 from zc_perception.observe.privileges import as_root
-from zc_perception.verify.evidence.buffers import MEMFD, buffers_of
-from zc_perception.verify.evidence.processes import PROC, all_pids, command_name, folders_of
-from zc_perception.verify.evidence.unreadable import Unreadable, unreadable_file
+from zc_perception.observe.processes import PROC, all_pids, folders_of, open_files, who
+from zc_perception.verify.evidence import Unreadable, unreadable_file
+from zc_perception.verify.evidence.buffers import MEMFD, buffers_of, parse_fdinfo
 
 # The whole text at once, as bytes: hundreds of lines of hundreds of processes are looked through again and again.
 _WORTH = (b' /dmabuf:', b' /memfd:', b' /dev/')
@@ -133,7 +142,7 @@ def scan_maps(memory: FrameMemory, pids: Iterable[int] | None = None, proc: Path
             text = read_maps(pid, proc)
         except OSError as error:
             path = proc / str(pid) / 'maps'
-            unreadable.append(unreadable_file(path, error, as_root(), f'mappings of process {pid} ({command_name(pid, proc)})'))
+            unreadable.append(unreadable_file(path, error, as_root(), f'mappings of {who(pid, proc)}'))
             continue
         own = [mapping for mapping in parse_maps(pid, text) if memory.matches(mapping)]
         for mapping in _parsed(pid, _SHARED, text) if memory.camera_numbers or memory.any_camera else ():
@@ -167,7 +176,7 @@ def _device_number(mapping: MemoryMapping, proc: Path) -> int | Unreadable:
                 return _number_of(status)
     if not read_maps(mapping.pid, proc):
         return 0
-    source = f'mappings of process {mapping.pid} ({command_name(mapping.pid, proc)})'
+    source = f'mappings of {who(mapping.pid, proc)}'
     step = 'run zc_verify as root of the machine itself, or end that program'
     return Unreadable(source, f'what it has mapped as {mapping.name} is not known, and may be a camera', step)
 
@@ -177,7 +186,7 @@ VIDEO_MAJOR = 81
 
 
 def _perhaps_the_camera(mapping: MemoryMapping, proc: Path) -> Unreadable:
-    source = f'mappings of process {mapping.pid} ({command_name(mapping.pid, proc)})'
+    source = f'mappings of {who(mapping.pid, proc)}'
     reason = f'{mapping.name} is a video device, and perhaps the camera: its node does not say which device it uses'
     return Unreadable(source, reason, 'end that program and measure once more')
 
@@ -215,12 +224,12 @@ def find_memfds(
     for pid in all_pids(proc) if pids is None else pids:
         if pid in skip:
             continue
-        who = f'process {pid} ({command_name(pid, proc)})'
+        its = who(pid, proc)
         held = buffers_of(pid, proc)
         for one in () if isinstance(held, Unreadable) else held:
             link = proc / str(pid) / 'fd' / str(one.fd)
             if one.kind == MEMFD and one.size >= least and not _is_log(one.name, one.size) and _may_be_sealed(link):
-                found.setdefault((pid, one.device, one.inode), f'{who} holds memfd {one.inode} of {one.size} bytes')
+                found.setdefault((pid, one.device, one.inode), f'{its} holds memfd {one.inode} of {one.size} bytes')
         try:
             text = read_maps(pid, proc)
         except OSError:
@@ -230,7 +239,7 @@ def find_memfds(
                 continue
             size = _size(mapping, proc)
             if size >= least and not _is_log(mapping.name, size) and _may_be_sealed(_map_file(mapping, proc)):
-                found[pid, mapping.device, mapping.inode] = f'{who} maps memfd {mapping.inode} of {size} bytes'
+                found[pid, mapping.device, mapping.inode] = f'{its} maps memfd {mapping.inode} of {size} bytes'
     return [line for (_, *identity), line in found.items() if tuple(identity) not in but]
 
 
@@ -262,3 +271,49 @@ def _size(mapping: MemoryMapping, proc: Path) -> int:
         return os.stat(_map_file(mapping, proc)).st_size
     except OSError:
         return mapping.end - mapping.start
+
+
+PAGE = os.sysconf('SC_PAGE_SIZE')
+_RING = 'anon_inode:[io_uring]'
+
+
+def find_pins(pids: Iterable[int] | None = None, proc: Path = PROC) -> list[str]:
+    """A line for each pipe and ring that may hold pages, with one of the processes that have it.
+
+    :param pids: look at these only.
+    """
+    pipes: dict[tuple[int, int], int] = {}
+    found = []
+    for pid in all_pids(proc) if pids is None else pids:
+        try:
+            folder, entries = open_files(pid, proc)
+        except OSError:
+            continue  # hidden as its mappings are, which their reader tells
+        for entry in entries:
+            link = folder / 'fd' / entry
+            try:
+                target = os.readlink(link)
+                if target == _RING:
+                    buffers = parse_fdinfo((folder / 'fdinfo' / entry).read_text(errors='replace')).get('UserBufs', '0')
+                    if buffers != '0':
+                        found.append(f'{who(pid, proc)} has an io_uring with {buffers} registered buffers')
+                elif target.startswith(('pipe:', '/')) and stat.S_ISFIFO((status := os.stat(link)).st_mode):
+                    identity = status.st_dev, status.st_ino
+                    if identity not in pipes:
+                        pipes[identity] = _unread(link)
+                        if pipes[identity] >= PAGE:
+                            found.append(f'{who(pid, proc)} has a pipe with {pipes[identity]} bytes in it')
+            except OSError:
+                continue  # closed meanwhile, or hidden as well
+    return found
+
+
+def _unread(link: Path) -> int:
+    """Bytes in a pipe. Nothing is read out of it."""
+    fd = os.open(link, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        count = array.array('i', [0])
+        fcntl.ioctl(fd, termios.FIONREAD, count)
+        return count[0]
+    finally:
+        os.close(fd)

@@ -18,12 +18,11 @@ import os
 import platform
 import struct
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
 
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.observe.privileges import as_root
-from zc_perception.verify.evidence.unreadable import Unreadable
+from zc_perception.verify.evidence import Unreadable
 
 _SYSCALL = {'x86_64': 298, 'aarch64': 241, 'arm64': 241}
 _TYPE_SOFTWARE, _CPU_CLOCK = 1, 0
@@ -33,34 +32,15 @@ _ATTRIBUTE = struct.Struct('<IIQQQQQIIQ')
 _FLAG_CLOEXEC = 8
 _RECORD = struct.Struct('<IHH')
 _SAMPLE = struct.Struct('<QII')
-# A sample with its header.
-_WHOLE = struct.Struct('<IHHQII')
-_LOST, _SAMPLED = 2, 9
+_SAMPLED = 9
 _HEAD, _TAIL = 1024, 1032
 _PAGES = 64
 _ENABLE, _DISABLE = 0x2400, 0x2401
 
 
-@dataclass(frozen=True)
-class Samples:
-    """What was sampled.
-
-    :ivar by_process: for each process, how often each address was met.
-    :ivar lost: samples that didn't fit.
-    """
-
-    by_process: Mapping[int, Counter[int]]
-    lost: int
-
-
-def parse_records(data: bytes) -> tuple[list[tuple[int, int]], int]:
-    """``(pid, address)`` of the samples in whole records of a ring, and how many were lost."""
-    if len(data) % _WHOLE.size == 0:
-        whole = list(_WHOLE.iter_unpack(data))
-        if all(kind == _SAMPLED and size == _WHOLE.size for kind, _, size, _, _, _ in whole):
-            return [(pid, address) for _, _, _, address, pid, _ in whole], 0
+def parse_records(data: bytes) -> list[tuple[int, int]]:
+    """``(pid, address)`` of the samples in whole records of a ring."""
     samples = []
-    lost = 0
     place = 0
     while place + _RECORD.size <= len(data):
         kind, _, size = _RECORD.unpack_from(data, place)
@@ -69,10 +49,8 @@ def parse_records(data: bytes) -> tuple[list[tuple[int, int]], int]:
         if kind == _SAMPLED and size >= _RECORD.size + _SAMPLE.size:
             address, pid, _ = _SAMPLE.unpack_from(data, place + _RECORD.size)
             samples.append((pid, address))
-        elif kind == _LOST and size >= _RECORD.size + 16:
-            lost += struct.unpack_from('<Q', data, place + _RECORD.size + 8)[0]
         place += size
-    return samples, lost
+    return samples
 
 
 class _Ring:
@@ -113,9 +91,7 @@ class Sampler:
 
     def __init__(self, rings: Sequence[_Ring], pids: Collection[int]) -> None:
         self._rings = list(rings)
-        self._pids = frozenset(pids)
-        self._by_process: dict[int, Counter[int]] = {}
-        self._lost = 0
+        self._met: dict[int, Counter[int]] = {pid: Counter() for pid in pids}
 
     def start(self) -> None:
         """Sample from now on."""
@@ -125,22 +101,20 @@ class Sampler:
     def drain(self) -> None:
         """Take the samples out of the rings, before they are full."""
         for ring in self._rings:
-            samples, lost = parse_records(ring.take())
-            self._lost += lost
-            for pid, address in samples:
-                if pid in self._pids:
-                    self._by_process.setdefault(pid, Counter())[address] += 1
+            for pid, address in parse_records(ring.take()):
+                if pid in self._met:
+                    self._met[pid][address] += 1
 
     def kept(self, pid: int) -> int:
         """Samples of a process so far."""
-        return sum(self._by_process.get(pid, Counter()).values())
+        return self._met[pid].total()
 
-    def stop(self) -> Samples:
-        """Sample no more."""
+    def stop(self) -> dict[int, Counter[int]]:
+        """Sample no more; for each process, how often each address was met."""
         for ring in self._rings:
             ring.control(_DISABLE)
         self.drain()
-        return Samples(self._by_process, self._lost)
+        return self._met
 
     def close(self) -> None:
         """Give everything back."""

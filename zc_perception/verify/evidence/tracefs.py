@@ -15,8 +15,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from zc_perception.verify.evidence.processes import PROC
-from zc_perception.verify.evidence.unreadable import Unreadable, unreadable_file
+from zc_perception.observe.processes import PROC
+from zc_perception.verify.evidence import Unreadable, unreadable_file
 
 TRACING = Path('/sys/kernel/tracing')
 _ABSENT = 'mount tracefs (mount -t tracefs none /sys/kernel/tracing) of a kernel with CONFIG_FTRACE'

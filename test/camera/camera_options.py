@@ -1,0 +1,25 @@
+"""What a camera is opened with, for tests, which name only what they are about."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from zc_perception.camera.camera import CameraOptions
+from zc_perception.memory.ledger import CopyLedger
+
+PARAMETERS: dict[str, Any] = {
+    'width': 0, 'height': 0, 'framerate': 0.0, 'frame_id': 'cam', 'heap': 'auto', 'silent': 0.0,
+    'device': '/dev/video0', 'input': -1, 'pixel_format': 'auto', 'memory': 'auto',
+    'video': '', 'loop': False, 'keep_all': True, 'replay_topic': '', 'replay_rate': 1.0, 'replay_start': 0.0, 'stamps': 'now',
+    'pipeline': '', 'pipeline_buffers': 8, 'assume_linear': False, 'require_dmabuf': False,
+    'sensor_id': 0, 'sensor_mode': -1, 'libcamera_id': '',
+}  # fmt: skip
+_OTHERS = ('now_ns', 'ledger', 'clock', 'stopping', 'consumers', 'identity', 'before')
+
+
+def camera_options(**values: Any) -> CameraOptions:
+    """*values*: fields of :class:`CameraOptions`, and parameters by name."""
+    fields = {name: values.pop(name) for name in _OTHERS if name in values}
+    assert values.keys() <= PARAMETERS.keys(), values.keys() - PARAMETERS.keys()
+    return CameraOptions(PARAMETERS | values, **{'now_ns': time.time_ns, 'ledger': CopyLedger(), **fields})

@@ -1,0 +1,96 @@
+"""The tables of docs/parameters.md are those that the nodes' declarations give; those of docs/launch_and_lifecycle.md name the launch files
+and arguments that there are, and no others.
+
+What a launch file declares is read from its source: not every environment of the tests has launch.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+PAGE = REPOSITORY / 'docs/parameters.md'
+PROGRAM = REPOSITORY / 'tools/parameters_page.py'
+WRITE = '.venv/bin/python tools/parameters_page.py docs/parameters.md'
+
+
+def write(page: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, PROGRAM, page], capture_output=True, text=True, timeout=120)
+
+
+def test_the_page_in_the_repository_is_the_nodes_declarations(tmp_path: Path) -> None:
+    text = PAGE.read_text(encoding='utf-8')
+    copy = tmp_path / 'parameters.md'
+    kept, mark, _ = text.partition('<!-- tables:')
+    copy.write_text(kept + mark + text.partition(mark)[2].partition('\n')[0] + '\n| old |\n', encoding='utf-8')
+    written = write(copy)
+    assert written.returncode == 0, written.stderr
+    assert copy.read_text(encoding='utf-8') == text, f'write it anew: {WRITE}'
+
+
+def test_a_page_without_the_mark_is_left_alone(tmp_path: Path) -> None:
+    page = tmp_path / 'other.md'
+    page.write_text('# Other\n', encoding='utf-8')
+    written = write(page)
+    assert written.returncode != 0 and 'there is no line' in written.stderr
+    assert page.read_text(encoding='utf-8') == '# Other\n'
+
+
+LAUNCH_PAGE = (REPOSITORY / 'docs/launch_and_lifecycle.md').read_text(encoding='utf-8')
+FILES = sorted((REPOSITORY / 'launch').glob('*.launch.py'))
+SHARED = REPOSITORY / 'zc_perception/nodes/launching/arguments.py'
+
+
+def rows(head: str) -> list[list[str]]:
+    """Cells of the table that begins with *head*."""
+    table = LAUNCH_PAGE.partition(f'\n{head}\n')[2].partition('\n\n')[0]
+    return [[cell.strip() for cell in line.split('|')[1:-1]] for line in table.splitlines()[1:]]
+
+
+def called(function: ast.AST) -> list[ast.Call]:
+    return [node for node in ast.walk(function) if isinstance(node, ast.Call)]
+
+
+def functions(file: Path) -> dict[str, ast.FunctionDef]:
+    tree = ast.parse(file.read_text(encoding='utf-8'))
+    return {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+
+
+def directly(function: ast.FunctionDef) -> set[str]:
+    declarations = (call for call in called(function) if isinstance(call.func, ast.Name) and call.func.id == 'DeclareLaunchArgument')
+    return {ast.literal_eval(call.args[0]) for call in declarations}
+
+
+def declared(file: Path) -> set[str]:
+    function, shared = functions(file)['generate_launch_description'], functions(SHARED)
+    found = directly(function)
+    for call in called(function):
+        if isinstance(call.func, ast.Attribute) and ast.unparse(call.func.value) == 'arguments':
+            left_out = {keyword.arg for keyword in call.keywords if ast.unparse(keyword.value) == 'False'}
+            found |= directly(shared[call.func.attr]) - left_out
+    return found
+
+
+def names(cells: Iterable[str]) -> set[str]:
+    return {name for cell in cells for name in re.findall(r'`([\w.]+)`', cell)}
+
+
+def test_the_table_of_launch_files_has_each_file_and_no_other() -> None:
+    there = {file.name for file in (REPOSITORY / 'launch').iterdir() if file.is_file()}
+    assert names(row[0] for row in rows('| file | what it starts |')) == there
+
+
+def test_the_table_of_arguments_has_those_of_each_launch_file_and_no_other() -> None:
+    files = {file.name.removesuffix('.launch.py') for file in FILES}
+    listed: dict[str, set[str]] = {file: set() for file in files}
+    for argument, _, _, where in rows('| argument | default | meaning | files |'):
+        assert names([where]) <= files
+        in_row = files - names([where]) if where.startswith('all') else names([where])
+        for file in in_row:
+            listed[file] |= names([argument])
+    assert listed == {file.name.removesuffix('.launch.py'): declared(file) for file in FILES}

@@ -1,0 +1,320 @@
+"""What the checks of rung 2 share: servers, cameras, the C consumer, and consumers and producers in processes of their own."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import mmap
+import os
+import select
+import socket
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from waiting import until
+
+from zc_perception.camera.v4l2.camera import V4l2Camera
+from zc_perception.frame import Frame
+from zc_perception.link.shared_memory.client import SharedMemoryClient
+from zc_perception.link.shared_memory.requirements import Requirements
+from zc_perception.link.shared_memory.server import SharedMemoryServer
+from zc_perception.memory.dmabuf import DmaBuf
+from zc_perception.memory.fence import SyncFile
+from zc_perception.memory.heaps import open_heap
+from zc_perception.memory.pool import BufferPool, Slot
+from zc_perception.negotiation.constraints import BufferConstraints
+from zc_perception.npu.axl.device import AxlDevice
+from zc_perception.npu.metis_card import find_cards
+
+from .camera_kit import streaming
+from .check_camera import EXPORTERS, cameras
+from .harness import equal
+from .package_kit import LAYOUT, Child, allocate, crcs, maps_lines, publish, start
+
+_LINK = Path(__file__).resolve().parents[2] / 'link'
+sys.path += [str(_LINK / 'wire'), str(_LINK / 'shared_memory')]
+
+from memory_link import FakeProducer as FakeProducer  # noqa: E402 - needs the path
+from memory_link import connected as connected  # noqa: E402
+from wire_builder import build_consumer  # noqa: E402
+from wire_process import FRAMES_READ as FRAMES_READ  # noqa: E402
+from wire_process import ConsumerProcess as ConsumerProcess  # noqa: E402
+
+PUBLISHER = 'f' * 32
+#: Where the C consumer lies that was compiled before the guest was started.
+PROGRAM = 'ZC_WIRE_CONSUMER'
+SIZE, FRAMERATE = (320, 180), 60.0
+PATIENCE_S = 20.0
+
+
+@contextmanager
+def served(pool: BufferPool | None, **options: Any) -> Iterator[SharedMemoryServer]:
+    """A server in a folder of its own; nothing may have gone wrong inside of it."""
+    options.setdefault('quarantine_timeout_s', 0.05)
+    with tempfile.TemporaryDirectory() as folder, SharedMemoryServer('camera', PUBLISHER, pool, folder=Path(folder), **options) as server:
+        yield server
+        equal((server.counters.internal_errors, server.counters.last_internal_error), (0, ''), 'internal errors')
+
+
+def free_slot(pool: BufferPool) -> Slot:
+    """The next one that a consumer gives back."""
+    slot: Slot = until(pool.acquire, pool.describe_holders, PATIENCE_S)
+    return slot
+
+
+@contextmanager
+def camera_of(exporter: str) -> Iterator[tuple[V4l2Camera, BufferPool]]:
+    """A streaming camera with slots for consumers, and its pool."""
+    slots = [BufferConstraints('consumers', slots=4)]
+    with streaming(str(cameras()[EXPORTERS[exporter]]), slots, size=SIZE, rate=FRAMERATE) as camera:
+        assert camera.pool is not None
+        # Of the checks here none is about patience: on a slow machine too, a fence that a check holds back gets enough of it.
+        camera.pool._release_timeout_s = PATIENCE_S
+        yield camera, camera.pool
+
+
+def overwrite(server: SharedMemoryServer, pool: BufferPool) -> set[int]:
+    """Publish a frame in every slot that is free; their uids. Written without waiting for devices, as a camera's DMA is."""
+    slots = []
+    while (slot := pool.acquire()) is not None:
+        slots.append(slot)
+        for buffer in slot.buffers:
+            buffer.mapping()[:] = b'\xff' * buffer.size
+    for slot in slots:
+        with publish(pool, slot, sequence=100) as frame:
+            server.publish(frame)
+    return {slot.buffer_uid for slot in slots}
+
+
+def c_program(folder: Path) -> Path:
+    """The C consumer: compiled before the guest was started, or by the guest's compiler."""
+    given = os.environ.get(PROGRAM)
+    return Path(given) if given else build_consumer(folder)
+
+
+class RemoteError(Exception):
+    """What a call raised in the other process."""
+
+
+class Remote:
+    """An object that lives in a forked process. Fork it before anything is there that it must not inherit."""
+
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._child = Child(partial(_serve, make))
+        self._answers = self._child.socket.makefile('r', encoding='utf-8')
+        self._ended = False
+        self.pid = self._child.pid
+
+    def ask(self, name: str, *arguments: object) -> None:
+        """Call a method there, without waiting for it."""
+        self._child.socket.sendall(json.dumps([name, *arguments]).encode() + b'\n')
+
+    def answer(self) -> Any:
+        """What the oldest call that was asked returned."""
+        line = self._answers.readline()
+        assert line, 'the process ended without an answer'
+        said = json.loads(line)
+        if 'error' in said:
+            raise RemoteError(said['error'])
+        return said['value']
+
+    def call(self, name: str, *arguments: object) -> Any:
+        self.ask(name, *arguments)
+        return self.answer()
+
+    def kill(self) -> None:
+        self._ended = True
+        self._answers.close()
+        self._child.kill()
+
+    def __enter__(self) -> Remote:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        if self._ended:
+            return
+        if kind is not None:
+            self._abort()
+            return
+        self._ended = True
+        self._answers.close()
+        self._child.join()
+
+    def _abort(self) -> None:
+        """After a failure, which matters more than how the process ends: it may be dead already."""
+        self._ended = True
+        self._answers.close()
+        with contextlib.suppress(AssertionError):
+            self._child.kill()
+        self._child.socket.close()
+
+
+def _serve(make: Callable[[], Any], theirs: socket.socket) -> None:
+    """In the child: answer calls until the other end closes."""
+    target = make()
+    with theirs.makefile('rw', encoding='utf-8') as stream:
+        for line in stream:
+            name, *arguments = json.loads(line)
+            try:
+                said = {'value': getattr(target, name)(*arguments)}
+            except Exception as error:
+                said = {'error': f'{type(error).__name__}: {error}'}
+            stream.write(json.dumps(said) + '\n')
+            stream.flush()
+    target.close()
+
+
+def open_fds() -> int:
+    """How many descriptors this process has."""
+    return len(os.listdir('/proc/self/fd'))
+
+
+def next_received(client: SharedMemoryClient) -> Frame:
+    """The client's next frame; waits on its descriptor."""
+    poller = select.poll()
+    poller.register(client.fileno(), select.POLLIN)
+
+    def wait() -> None:
+        assert client.connected, client.last_end
+        poller.poll(100)
+
+    frame: Frame = until(client.receive, lambda: f'a frame: {client.statistics()}', PATIENCE_S, wait)
+    return frame
+
+
+class Consumer:
+    """Keeps what it receives until it is told to release it.
+
+    :param device: an open file of the device that this process shares with others; by default it opens one of its own.
+    :param result: where its jobs write.
+    """
+
+    def __init__(self, device: AxlDevice | None = None, result: DmaBuf | None = None) -> None:
+        self._device = device
+        self._result = result
+        self._client: SharedMemoryClient | None = None
+        self._held: dict[int, Frame] = {}
+        self._job: SyncFile | None = None
+
+    def connect(self, path: str, window: int = 1, depth: int = 1, memory: int = 3) -> None:
+        self._client = SharedMemoryClient(Path(path), name='consumer', window=window, depth=depth, requirements=Requirements(memory=memory))
+        connected(self._client)
+
+    def receive(self) -> dict[str, Any]:
+        """The next frame, and what is seen of it without touching the pixels."""
+        assert self._client is not None
+        frame = next_received(self._client)
+        data = frame.data
+        self._held[data.sequence] = frame
+        return {
+            'sequence': data.sequence, 'inodes': [buffer.identity.inode for buffer in data.buffers], 'generation': data.generation,
+            'fence': type(data.acquire_fence).__name__, 'kinds': [buffer.kind.value for buffer in data.buffers],
+        }  # fmt: skip
+
+    def pixels(self, sequence: int) -> list[int]:
+        """The CRC of each plane, as the CPU sees it here."""
+        return crcs(self._held[sequence])
+
+    def fence(self, sequence: int, timeout_s: float) -> list[Any]:
+        """Whether the acquire fence signalled within the time, and its status."""
+        fence = self._held[sequence].data.acquire_fence
+        assert isinstance(fence, SyncFile), fence
+        return [fence.wait(timeout_s), fence.status()]
+
+    def mappings(self, sequence: int) -> list[list[tuple[int, str]]]:
+        """Size and permissions of every mapping of each buffer."""
+        return [[line[1:] for line in maps_lines(buffer.identity.inode)] for buffer in self._held[sequence].data.buffers]
+
+    def map_for_writing(self, sequence: int) -> int:
+        """What the kernel says to who tries, past the package: 0 or an errno."""
+        buffer = self._held[sequence].data.buffers[0]
+        try:
+            mmap.mmap(buffer.fileno(), buffer.size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE).close()
+        except OSError as error:
+            return error.errno or -1
+        return 0
+
+    def submit(self, sequence: int) -> None:
+        """Let the device read the frame."""
+        assert self._result is not None
+        self._device = self._device or AxlDevice(find_cards()[0].path)
+        data = self._held[sequence].data
+        self._job = start(self._device, data.buffers, self._result, layout=data.layout)
+
+    def release(self, sequence: int, with_job: bool = False) -> None:
+        """Give the frame back; with the fence of the job that reads it."""
+        assert self._job is not None or not with_job
+        self._held.pop(sequence).release(self._job.dup() if with_job and self._job is not None else None)
+
+    def finish_job(self) -> int:
+        """The status of the job's fence."""
+        assert self._job is not None and self._job.wait(PATIENCE_S)
+        status = self._job.status()
+        self._job.close()
+        return status
+
+    def stream(self, count: int) -> dict[str, Any]:
+        """Read and release frames; what was seen, and how many descriptors and mappings of theirs there were after each."""
+        assert self._client is not None
+        seen: dict[int, tuple[int, list[int]]] = {}
+        fds = []
+        for _ in range(count):
+            with next_received(self._client) as frame:
+                seen[frame.data.sequence] = frame.data.buffers[0].identity.inode, crcs(frame)
+            fds.append(open_fds())
+        inodes = {inode for inode, _ in seen.values()}
+        return {
+            'frames': list(seen.items()),
+            'fds': fds,
+            'mappings': [[line[1:] for line in maps_lines(inode)] for inode in sorted(inodes)],
+        }
+
+    def fds(self) -> int:
+        return open_fds()
+
+    def close(self) -> None:
+        """Release everything and disconnect."""
+        for frame in self._held.values():
+            frame.release()
+        if self._client is not None:
+            self._client.close()
+
+
+class Producer:
+    """Publishes frames of one level."""
+
+    def __init__(self) -> None:
+        self._server: SharedMemoryServer | None = None
+        self._pool: BufferPool | None = None
+        self._heap: Any = None
+
+    def serve(self, folder: str, publisher_id: str, heap: str, slots: int) -> str:
+        """Make a pool and listen; the socket's path."""
+        self._heap, _ = open_heap(heap)
+        self._pool = BufferPool(LAYOUT, partial(allocate, self._heap, LAYOUT), slots, name='camera', reserve=1)
+        self._server = SharedMemoryServer('camera', publisher_id, self._pool, folder=Path(folder))
+        return str(self._server.path)
+
+    def publish(self, sequence: int, level: int) -> int:
+        """The inode of the frame's buffer."""
+        assert self._pool is not None and self._server is not None
+        with publish(self._pool, sequence=sequence, level=level) as frame:
+            self._server.publish(frame)
+            return frame.data.buffers[0].identity.inode
+
+    def inodes(self) -> list[int]:
+        assert self._pool is not None
+        return [slot.buffers[0].identity.inode for slot in self._pool.slots]
+
+    def close(self) -> None:
+        """End it in good order."""
+        if self._server is not None and self._pool is not None:
+            self._server.close()
+            self._pool.close()
+            self._heap.close()

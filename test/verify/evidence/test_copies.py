@@ -1,0 +1,268 @@
+"""memmove where it really is, its end, and what samples say of programs that copy and that do not."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import shutil
+import struct
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zc_perception.verify.evidence import Unreadable, copies
+from zc_perception.verify.evidence.copies import (
+    CopyFunction,
+    LargeCopy,
+    argument_registers,
+    code_of,
+    copies_of,
+    find_copy_functions,
+    function_size,
+    libc_path,
+    name_at,
+    own_functions,
+    parse_code,
+    parse_kernel_copies,
+    read_kernel_copies,
+    shares_of,
+)
+from zc_perception.verify.evidence.kernel_events import Trace
+from zc_perception.verify.evidence.mappings import MemoryMapping
+from zc_perception.verify.evidence.sampling import open_sampler, parse_cpus, parse_records
+
+from verify.verify_kit import event  # isort: skip
+
+MAPS = """\
+7f0000000000-7f0000028000 r--p 00000000 fd:01 99    /usr/lib/x86_64-linux-gnu/libc.so.6
+7f0000028000-7f00001bd000 r-xp 00028000 fd:01 99    /usr/lib/x86_64-linux-gnu/libc.so.6
+7f0000300000-7f0000310000 r-xp 00001000 fd:01 98    /opt/my libs/libx.so (deleted)
+7ffc00000000-7ffc00001000 r-xp 00000000 00:00 0     [vdso]
+"""
+
+
+def test_code_of_libraries() -> None:
+    code = parse_code(MAPS)
+    assert [(one.start, one.offset, one.path) for one in code] == [
+        (0x7F0000028000, 0x28000, '/usr/lib/x86_64-linux-gnu/libc.so.6'),
+        (0x7F0000300000, 0x1000, '/opt/my libs/libx.so'),
+    ]
+    assert libc_path(code) == '/usr/lib/x86_64-linux-gnu/libc.so.6'
+    assert libc_path(code[1:]) == ''
+    function = CopyFunction(('memmove',), Path('/x'), 0x16D800, 0x800, (5,))
+    assert function.ranges(code) == [(0x7F000016D800, 0x7F000016E000)]
+    assert replace(function, offset=0x200000).ranges(code) == []
+
+
+def test_the_own_memmove_is_what_the_linker_chose() -> None:
+    functions, unreadable = find_copy_functions([os.getpid()])
+    assert unreadable == []
+    assert {name for function in functions for name in function.names} == {'memmove', 'memcpy'}
+    address = ctypes.cast(ctypes.CDLL(None).memmove, ctypes.c_void_p).value
+    found = next(function for function in functions if 'memmove' in function.names)
+    assert found.ranges(code_of('self')) == [(address, address + found.size)]
+
+
+@contextmanager
+def another_python(code: str) -> Iterator[subprocess.Popen[str]]:
+    with subprocess.Popen(
+        [sys.executable, '-c', f'import sys\nprint("up", flush=True)\n{code}'], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None and process.stdout.readline() == 'up\n'
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_a_process_with_another_library_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(copies, 'own_functions', lambda proc: (Path('/proc/self/exe'), {(1, 2): ('memmove', 'memcpy')}))
+    functions, (told,) = find_copy_functions([os.getpid()])
+    assert functions == [] and 'another C library' in told.reason and told.next_step
+    monkeypatch.setattr(copies, 'own_functions', lambda proc: (Path('/nothing'), {}))
+    functions, (told,) = find_copy_functions([os.getpid()])
+    assert functions == [] and 'own copy functions are not found' in told.reason
+
+
+def test_copy_functions_of_another_library_are_told_instead_of_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(copies, 'COPY_FUNCTIONS', ('memmove', 'PyObject_Call'))  # as a preloaded library would have it
+    functions, (told,) = find_copy_functions([os.getpid()])
+    assert functions == [] and 'another library' in told.reason and 'LD_PRELOAD' in told.next_step
+
+
+def test_processes_that_can_not_be_read_are_told(tmp_path: Path) -> None:
+    functions, (told,) = find_copy_functions([2**22 + 1])
+    assert functions == [] and 'ended' in told.reason
+    (tmp_path / '5').mkdir()
+    (tmp_path / '5' / 'maps').write_text(MAPS.replace('libc.so.6', 'nothing.so'))
+    (tmp_path / 'self').symlink_to('/proc/self')
+    functions, (told,) = find_copy_functions([5], tmp_path)
+    assert functions == [] and 'no C library' in told.reason
+
+
+@pytest.mark.parametrize(
+    ('machine', 'registers'),
+    [
+        ('x86_64', ('%di', '%si', '%dx')),
+        ('aarch64', ('%x0', '%x1', '%x2')),
+        ('riscv64', None),
+    ],
+)
+def test_registers_of_arguments(machine: str, registers: tuple[str, str, str] | None) -> None:
+    found = argument_registers(machine)
+    assert (isinstance(found, Unreadable) and registers is None) or found == registers
+
+
+C_CODE = """
+__attribute__((noinline)) int first(int x) { for (int i = 0; i < x; i++) x ^= i * 7; return x; }
+__attribute__((noinline)) int second(int x) { return first(x) + 3; }
+__attribute__((noinline)) int third(int x) { return second(x) * first(x + 1); }
+"""
+
+
+@pytest.mark.skipif(shutil.which('gcc') is None or shutil.which('nm') is None, reason='no gcc or no nm: apt-get install gcc binutils')
+def test_the_unwind_table_ends_functions_where_their_symbols_do(tmp_path: Path) -> None:
+    source, path = tmp_path / 'lib.c', tmp_path / 'lib.so'
+    source.write_text(C_CODE)
+    subprocess.run(['gcc', '-O1', '-shared', '-fPIC', '-o', path, source], check=True)
+    listed = subprocess.run(['nm', '-S', '--defined-only', path], check=True, capture_output=True, text=True).stdout
+    sizes = {line.split()[3]: int(line.split()[1], 16) for line in listed.splitlines() if len(line.split()) == 4}
+    library = ctypes.CDLL(str(path))
+    for name in ('first', 'second', 'third'):
+        address = ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0
+        assert function_size(address) == sizes[name]
+    assert function_size(address + 1) == 2048, 'no function begins there'
+
+
+def test_the_own_memmove_has_an_end() -> None:
+    _, names = own_functions()
+    assert all(64 < size < 8192 and size != 2048 for _, size in names)
+
+
+SAMPLE, LOST = 9, 2
+
+
+def _sample(pid: int, address: int) -> bytes:
+    return struct.pack('<IHHQII', SAMPLE, 0, 24, address, pid, pid)
+
+
+@given(
+    st.lists(st.one_of(st.tuples(st.integers(0, 2**31), st.integers(0, 2**64 - 1)), st.integers(1, 1000)), max_size=30), st.integers(0, 23)
+)
+def test_records_of_a_ring(things: list[tuple[int, int] | int], torn: int) -> None:
+    data = b''
+    for thing in things:
+        data += _sample(*thing) if isinstance(thing, tuple) else struct.pack('<IHHQQ', LOST, 0, 24, 1, thing)
+    assert parse_records(data + _sample(1, 1)[:torn]) == [thing for thing in things if isinstance(thing, tuple)]
+
+
+@given(st.binary(max_size=200))
+def test_no_ring_is_too_strange(data: bytes) -> None:
+    parse_records(data)
+
+
+@pytest.mark.parametrize(('text', 'cpus'), [('0\n', [0]), ('0-3\n', [0, 1, 2, 3]), ('0,2-3,7\n', [0, 2, 3, 7])])
+def test_lists_of_cpus(text: str, cpus: list[int]) -> None:
+    assert parse_cpus(text) == cpus
+
+
+COPIES = 'a = bytearray(4 << 20)\nb = bytearray(4 << 20)\nwhile True: b[:] = a'
+COMPUTES = 'x = 1\nwhile True: x = x * 3 % 1000003'
+
+
+@pytest.mark.parametrize(('code', 'copies'), [(COPIES, True), (COMPUTES, False)])
+def test_samples_tell_a_program_that_copies(code: str, copies: bool) -> None:
+    with another_python(code) as process:
+        sampler = open_sampler([process.pid])
+        if isinstance(sampler, Unreadable):
+            assert 'CAP_PERFMON' in sampler.next_step or 'not known' in sampler.reason
+            return
+        try:
+            sampler.start()
+            deadline = time.monotonic() + 60
+            while time.monotonic() < deadline and sampler.kept(process.pid) < 60:
+                time.sleep(0.01)
+                sampler.drain()
+            samples = sampler.stop()
+        finally:
+            sampler.close()
+        shares, unreadable = shares_of(samples, [process.pid])
+    assert shares is not None and [one for one in unreadable if one.source != 'kernel symbols'] == []
+    (share,) = shares
+    assert share.samples >= 60 and set(samples) == {process.pid}
+    assert share.percent > 20 if copies else share.copying == 0
+
+
+KALLSYMS = b"""\
+ffffffff81000000 T _stext
+ffffffff81e00000 T __memcpy
+ffffffff81e00000 W memcpy
+ffffffff81e00040 T __memmove
+ffffffff81e00200 T __memset
+ffffffff81e00300 t copy_user_generic_unrolled
+ffffffff81e00400 T rep_movs_alternative
+ffffffff81e00500 T _copy_from_user
+ffffffff81e00600 t memcpy_count_notify_is_other
+ffffffff81e00700 t not_memcpy
+ffffffffc0000000 t my_memcpy\t[module]
+ffffffffc0000100 t memcpy_toio\t[module]
+"""
+
+
+def test_kernel_functions_that_copy() -> None:
+    found = parse_kernel_copies(KALLSYMS)
+    base = 0xFFFFFFFF81E00000
+    assert name_at(found, base + 0x50) == '__memmove'
+    assert name_at(found, base + 0x10) in ('__memcpy', 'memcpy')
+    assert [name_at(found, base + offset) for offset in (0x210, 0x310, 0x410, 0x510, 0x710)] == [
+        '',
+        'copy_user_generic_unrolled',
+        'rep_movs_alternative',
+        '_copy_from_user',
+        '',
+    ]
+    assert name_at(found, 0xFFFFFFFFC0000110) == 'memcpy_toio'
+
+
+def test_hidden_kernel_addresses_are_unreadable(tmp_path: Path) -> None:
+    assert isinstance(read_kernel_copies(tmp_path), Unreadable)
+    (tmp_path / 'kallsyms').write_bytes(b'0000000000000000 T memcpy\n0000000000000000 T memmove\n')
+    told = read_kernel_copies(tmp_path)
+    assert isinstance(told, Unreadable) and 'kptr_restrict' in told.next_step
+
+
+def test_hits_of_the_probe_are_sorted_by_process_and_size() -> None:
+    frame = MemoryMapping(5, 0x1000, 0x2000, 'rw-s', 1, 2, '/dmabuf:')
+    hits = [
+        (10, 51, 65536, 0x9000),
+        (11, 51, 65536, 0x9000),
+        (12, 51, 640, 0x1100),
+        (13, 61, 640, 0x1100),
+        (14, 99, 10**6, 0x1100),
+        (1, 51, 10**6, 0),
+        (31, 51, 10**6, 0),
+        (15, 61, 65535, 0),
+    ]
+    trace = Trace([event(time_ns, f'libc_copy_{tid % 2}', tid, n=size, src=hex(source)) for time_ns, tid, size, source in hits])
+    assert copies_of(trace, {51: 5, 61: 6}, [frame], 10, 30) == [LargeCopy(5, 65536, False, 2), LargeCopy(5, 640, True, 1)]
+
+
+def test_shares_are_of_each_process_own_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    pid = os.getpid()
+    address = ctypes.cast(ctypes.CDLL(None).memmove, ctypes.c_void_p).value or 0
+    kernel = 0xFFFFFFFF81E00050
+    monkeypatch.setattr('zc_perception.verify.evidence.copies.read_kernel_copies', lambda proc: parse_kernel_copies(KALLSYMS))
+    met = Counter({address: 3, address + 8: 4, address - 10**6: 90, kernel: 2, kernel + 0x4C0: 1})
+    (shares, _) = shares_of({pid: met, 1: Counter({address: 5})}, [pid])
+    assert shares is not None and len(shares) == 1
+    assert (shares[0].samples, shares[0].copying, shares[0].kernel) == (100, 7, {'__memmove': 2, '_copy_from_user': 1})
+    assert shares[0].percent == 7.0
