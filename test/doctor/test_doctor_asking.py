@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
+from processes import is_alive
 
 from zc_perception.doctor import asking
 from zc_perception.doctor.asking import NoAnswerError, ask, end_all
@@ -66,13 +67,6 @@ def test_a_process_that_fails_is_explained(body: str, words: list[str], child) -
     assert not asking._running
 
 
-def alive(pid: int) -> bool:
-    try:
-        return 'Z' not in Path(f'/proc/{pid}/stat').read_text(encoding='utf-8').rpartition(')')[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
 @pytest.mark.parametrize('step', ['', 'signal.signal(signal.SIGTERM, signal.SIG_IGN); os.fork()'])
 def test_a_process_that_hangs_is_killed_with_all_its_children(step: str, tmp_path: Path, child) -> None:  # type: ignore[no-untyped-def]
     note = tmp_path / 'pids'
@@ -82,7 +76,7 @@ def test_a_process_that_hangs_is_killed_with_all_its_children(step: str, tmp_pat
         ask('model', time_limit_s=1.5)
     assert time.monotonic() - began < 60
     pids = note.read_text().split() if note.exists() else []  # on a very busy machine it may not have got so far
-    while any(alive(int(pid)) for pid in pids):
+    while any(is_alive(int(pid)) for pid in pids):
         assert time.monotonic() - began < 60, 'something lives on'
         time.sleep(0.01)
     assert not asking._running
@@ -136,10 +130,10 @@ def test_the_process_dies_with_a_doctor_that_is_killed(tmp_path: Path) -> None:
     try:
         with os.fdopen(writing_end(pipe, doctor, deadline), 'w'):  # somebody reads: the question is being answered
             (answering,) = Path(f'/proc/{doctor.pid}/task/{doctor.pid}/children').read_text(encoding='ascii').split()
-            assert alive(int(answering))
+            assert is_alive(int(answering))
             doctor.kill()
             doctor.wait()
-            while alive(int(answering)):
+            while is_alive(int(answering)):
                 assert time.monotonic() < deadline, 'it outlived the doctor'
                 time.sleep(0.01)
     finally:

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from doctor.vehicle import IDS, Vehicle
 from npu.json_schema import conforms
+from processes import is_alive
 from verify.command_kit import ENDING
 
 from zc_perception.doctor import zc_doctor
@@ -164,13 +165,6 @@ def test_ros_is_not_needed(tmp_path: Path) -> None:
     )
 
 
-def alive(pid: int) -> bool:
-    try:
-        return Path(f'/proc/{pid}/stat').read_text(encoding='utf-8').rpartition(')')[2].split()[0] != 'Z'
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-
-
 def children(pid: int) -> list[int]:
     found: list[int] = []
     for task in Path(f'/proc/{pid}/task').iterdir():
@@ -192,11 +186,11 @@ def test_a_signal_ends_it_and_all_that_it_has_started(number: signal.Signals, tm
             assert time.monotonic() < deadline
             time.sleep(0.01)
         with pipe.open('w', encoding='ascii'):  # it reads now
-            assert len(started) == 1 and alive(started[0])
+            assert len(started) == 1 and is_alive(started[0])
             process.send_signal(number)
             _, errors = process.communicate(timeout=60)
             assert (process.returncode, errors) == (128 + number, f'zc_doctor: ended by {number.name}\n')
-            while alive(started[0]):
+            while is_alive(started[0]):
                 assert time.monotonic() < deadline
                 time.sleep(0.01)
     finally:

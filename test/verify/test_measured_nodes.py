@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from processes import is_alive
 from verify.command_kit import ENDING, environment, nodes, nodes_command, result_in, verify, verify_command
 from waiting import until
 
@@ -50,13 +51,6 @@ def foreign_log() -> Iterator[int]:
         yield os.getpid()
     finally:
         os.close(fd)
-
-
-def is_alive(pid: int) -> bool:
-    """And no zombie."""
-    with contextlib.suppress(OSError):
-        return Path(f'/proc/{pid}/stat').read_text().rpartition(')')[2].split()[0] not in 'ZX'
-    return False
 
 
 def assert_not_measured(document: Any, reason: str) -> None:

@@ -229,11 +229,6 @@ class StereoSides:
         with self._news:
             return self._matcher.statistics()
 
-    def held(self, side: Side) -> int:
-        """Frames of a side that wait or are ready: at most *depth* between two captures."""
-        with self._news:
-            return self._matcher.waiting(side) + len(self._ready[side])
-
     def offer(self, member: SideCamera, frame: Frame, patience_s: float) -> None:
         """Take over a frame, and wait a little for its counterpart."""
         side = member.side

@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 
 from zc_perception.nodes.perception_node import PATIENCE_S, PerceptionNode
+from zc_perception.observe.processes import PROC, process_state
 
 _MICROSECONDS = 1e-6
 # systemd recommends half of the time that it waits; twice in it, so that one may come late on a loaded machine.
@@ -43,7 +44,7 @@ class ServiceManager:
     """
 
     def __init__(
-        self, environ: Mapping[str, str] = os.environ, proc: Path = Path('/proc'), monotonic: Callable[[], float] = time.monotonic
+        self, environ: Mapping[str, str] = os.environ, proc: Path = PROC, monotonic: Callable[[], float] = time.monotonic
     ) -> None:
         self._address = _address(environ.get('NOTIFY_SOCKET', ''))
         self._socket: socket.socket | None = None
@@ -118,10 +119,8 @@ def _watchdog_s(environ: Mapping[str, str], proc: Path) -> float:
 def _ourselves_and_above(proc: Path) -> list[int]:
     """This process and those that it descends from: the service's main process may be ``ros2 launch``, which speaks no sd_notify."""
     pids = [os.getpid()]
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        while len(pids) < _ANCESTORS and pids[-1] > 1:
-            # The name before it, in brackets, may hold anything.
-            pids.append(int((proc / str(pids[-1]) / 'stat').read_text(encoding='utf-8', errors='replace').rpartition(')')[2].split()[1]))
+    while len(pids) < _ANCESTORS and pids[-1] > 1 and (state := process_state(pids[-1], proc)):
+        pids.append(state.parent)
     return pids
 
 
