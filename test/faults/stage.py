@@ -206,15 +206,15 @@ class Stage:
         stretches = witness.finish()
         pauses, detection_pauses, stalled_s = witness.frame_pauses, witness.detection_pauses, witness.stalled_since_s()
         own_pauses = pauses.longest_own_s, detection_pauses.longest_own_s
-        pause_s, detection_pause_s = pauses.longest_s, detection_pauses.longest_s
+        pause_s, detection_pause_s, oldest_s = pauses.longest_s, detection_pauses.longest_s, witness.oldest_s
         self.read_logs()
         self.meanwhile(lambda: self._published and self._published[-1] >= stretches[-1].last_ns, "the last frame's record")
         frames = tally(stretches, self._published)
         trial.frames(frames.came, frames.received, newest_wins=frames.newest_wins, not_connected=frames.not_connected)
         pid, no_slot = self._no_slot()
         no_slot -= before.no_slot[1] if pid == before.no_slot[0] else 0
-        # A machine on which the witness stands still for longer than its queue lasts makes it lose frames; who notices is not the others.
-        judged = frames if pause_s <= DEPTH / FRAMERATE else replace(frames, newest_wins=0)
+        # On a busy machine the witness may fall behind by all that may wait for it, and then loses frames: nobody else has made it slow.
+        judged = frames if oldest_s < 0.9 * DEPTH / FRAMERATE else replace(frames, newest_wins=0)
         for what, count in noticed(bystanders, judged, FRAMERATE, no_slot, *own_pauses, stalled_s).items():
             trial.must_be_zero(what, count)
         assert witness.frames is not None
@@ -223,6 +223,7 @@ class Stage:
         trial.must_be_zero('detections out of order', witness.detection_disorder)
         trial.must_be_zero('conversions', witness.frames.statistics().conversions)
         trial.worst('longest pause of frames, s', pause_s)
+        trial.worst('oldest frame of the witness, s', oldest_s)
         trial.worst('longest pause of detections, s', detection_pause_s)
 
     def meanwhile(self, condition: Callable[[], Any], what: str, patience_s: float = 60.0) -> Any:

@@ -77,6 +77,7 @@ def spinning(onlooker: Onlooker) -> threading.Thread:
 class Witness(Reader):
     """See the module. An executor's thread, and one for frames.
 
+    :param oldest_s: how long ago the oldest of its frames had been captured when it came to look at it: what it takes at once is new.
     :param wrong_pixels: frames whose picture isn't the one that their descriptor says.
     :param disorder: frames that came twice or too late.
     """
@@ -92,6 +93,7 @@ class Witness(Reader):
         self._stalled_before_s = 0.0
         self.last_stamp_ns = self.last_detection_ns = 0
         self.detection_stamps: deque[int] = deque(maxlen=1000)
+        self.oldest_s = 0.0
         self.delay_s = 0.0
         """How long it looks at each frame: longer than a frame's time, and it loses some."""
         self._clients: dict[str, Any] = {}
@@ -136,6 +138,7 @@ class Witness(Reader):
             self.received += 1
             self.last_stamp_ns = frame.header.stamp_ns
             self.frame_pauses.came(now)
+            self.oldest_s = max(self.oldest_s, now - data.captured_ns / 1e9)
         if self.delay_s:
             self._stop.wait(self.delay_s)
 
@@ -169,6 +172,7 @@ class Witness(Reader):
         with self._lock:
             self.stretches = [stretch.continued() for stretch in self.stretches[-1:]]
             self.wrong_pixels = self.disorder = self.detection_disorder = 0
+            self.oldest_s = 0.0
             self.frame_pauses.begin()
             self.detection_pauses.begin()
             self._stalled_before_s = self.stalled_s()
