@@ -184,7 +184,7 @@ def of_thread(look: Callable[[int], Any], allowed: Callable[[], bool], knob: str
 
     def check(bench: Bench, node: str, name: str, value: Any) -> None:
         bench.set(node, name, value)
-        thread = bench.capture.supervisor.thread if node == 'capture' else bench.inference.scheduler.thread
+        thread = bench.capture.supervisor.threads[0] if node == 'capture' else bench.inference.scheduler.thread
         assert thread.native_id is not None
         if allowed():
             bench.run.eventually(lambda: look(thread.native_id))

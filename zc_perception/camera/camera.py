@@ -157,6 +157,11 @@ class Camera(ABC):
         """More for diagnostics, by name."""
         return {}
 
+    @property
+    def threads(self) -> Sequence[threading.Thread]:
+        """Of its own that frames pass through, besides the one that captures. From any thread."""
+        return ()
+
     def controls(self) -> Mapping[str, ControlInfo]:
         """What can be turned on it, by name, with ranges and the values in force."""
         return NO_CONTROLS

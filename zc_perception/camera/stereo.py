@@ -368,6 +368,10 @@ class SideCamera(Camera):
     def facts(self) -> Mapping[str, object]:
         return self.inner.facts()
 
+    @property
+    def threads(self) -> Sequence[threading.Thread]:
+        return self.inner.threads
+
     def controls(self) -> Mapping[str, ControlInfo]:
         return self.inner.controls()
 

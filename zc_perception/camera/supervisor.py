@@ -9,7 +9,7 @@ import os
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -123,9 +123,11 @@ class CameraSupervisor:
         return self._identity
 
     @property
-    def thread(self) -> threading.Thread:
-        """For whoever sets its priority."""
-        return self._thread
+    def threads(self) -> Sequence[threading.Thread]:
+        """The supervisor's, and those of the camera that is open. For whoever sets their priority."""
+        with self._lock:
+            camera = self._camera
+        return [self._thread, *(() if camera is None else camera.threads)]
 
     @property
     def condition(self) -> CameraCondition:

@@ -126,7 +126,7 @@ class CaptureNode(PerceptionNode):
         self._camera_factory = camera_factory
         self._stereo = stereo
         self._key = bus_key(self, self.resolve_topic_name('image_raw'), Image)
-        self._realtime = Realtime(self, self.parameters, lambda: [self.supervisor.thread])
+        self._realtime = Realtime(self, self.parameters, lambda: self.supervisor.threads)
         self._publisher: AdaptedPublisher[Frame] | None = None
         self._server: FrameServer | None = None
         self._offer: FrameOffer | None = None

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from zc_perception.camera.camera import Camera, CameraOptions, CameraStatistics, heap_pool
 from zc_perception.camera.clock import CaptureClock
@@ -144,6 +145,11 @@ class V4l2Camera(Camera):
             facts['decoding'] = f'{self._jpegs.decode_ns / 1e6:.1f} ms for the last frame; {self._jpegs.skipped} skipped for newer ones'
             facts['last bad JPEG'] = self._jpegs.last_bad or 'none'
         return facts
+
+    @property
+    def threads(self) -> Sequence[threading.Thread]:
+        jpegs = self._jpegs
+        return () if jpegs is None else (jpegs.thread,)
 
     def controls(self) -> Mapping[str, ControlInfo]:
         return self._controls.infos()

@@ -92,8 +92,8 @@ class JpegFrames:
         self.last_bad = ''
         self.decode_ns = 0
         """How long the last picture took."""
-        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
-        self._thread.start()
+        self.thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self.thread.start()
 
     def give(self, picture: JpegPicture) -> None:
         """Hand a picture over. One that is still waiting goes back to the driver."""
@@ -183,4 +183,4 @@ class JpegFrames:
         for one in done:
             if isinstance(one, Frame):
                 one.release()
-        self._thread.join(_JOIN_S)
+        self.thread.join(_JOIN_S)
