@@ -4,10 +4,10 @@ garbage collector's longest pauses.
 All of them are off by default. What the system refuses is one warning that says what to grant; the node runs on without it.
 
 Hot-path threads are the camera's (which also sends frames to other processes), the one that decodes a webcam's JPEGs, the scheduler's
-(which receives frames, decodes and publishes) and the two of ``axruntime``: no frame waits for another one, on either copy-free rung. Left
-out are the executor's, which is all nodes' of the process; the ``cpu`` accelerator's, which compute for so long that at a real-time priority
-they would stop everything else; and those that libraries start by themselves (GStreamer, ONNX Runtime, the middleware). Who holds the
-interpreter's lock is not lifted to the priority of who waits for it.
+(which receives frames, decodes and publishes) and the two of ``axruntime``: no frame waits for another one, on either copy-free rung.
+Left out are the executor's, which is all nodes' of the process; the ``cpu`` accelerator's, which compute for so long that at a real-time
+priority they would stop everything else; and those that libraries start by themselves (GStreamer, ONNX Runtime, the middleware). Who holds
+the interpreter's lock is not lifted to the priority of who waits for it.
 
 A real-time thread that never sleeps would own its CPU. The kernel's guard is ``kernel.sched_rt_runtime_us`` of every
 ``sched_rt_period_us`` (95 %; -1 turns it off), a process's own is RLIMIT_RTTIME (LimitRTTIME= of systemd): real-time CPU time without a
