@@ -11,10 +11,11 @@ from collections import deque
 from collections.abc import Callable, Iterator
 
 import pytest
+from frame_queues import FrameQueue
 from waiting import until
 
 from zc_perception.frame import Frame
-from zc_perception.frame_queue import FrameQueue, KeepLastQueue
+from zc_perception.frame_queue import KeepLastQueue
 from zc_perception.memory.pool import BufferPool
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')

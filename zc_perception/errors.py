@@ -111,10 +111,15 @@ def shown(value: object) -> str:
     return printable(text) if len(text) <= _MOST_SHOWN else f'{printable(text[:_MOST_SHOWN])}…'
 
 
+def message_of(error: BaseException) -> str:
+    """What an exception says, as a part of a line: without line breaks, and as :func:`printable` has it."""
+    return printable(' '.join(str(error).split()))
+
+
 def one_line(error: BaseException) -> str:
     """An exception as a part of a sentence: its class, unless it is one of this package's, and its words."""
     try:
-        text = printable(' '.join(str(error).split()))
+        text = message_of(error)
     except Exception:  # another package's exception may have no text
         text = ''
     if isinstance(error, ZcError):

@@ -12,7 +12,6 @@ from collections import deque
 from collections.abc import Callable
 from typing import Generic, Protocol, TypeVar
 
-from zc_perception.frame import Frame
 from zc_perception.memory.owned_fd import OwnedFd
 
 T = TypeVar('T')
@@ -302,10 +301,3 @@ class KeepLastQueue(Generic[T]):
         with self._lock:
             # Its last reference closes it: whoever polls it just now has one, and must not find another file under its number.
             self._epoll = None
-
-
-class FrameQueue(KeepLastQueue[Frame]):
-    """A :class:`KeepLastQueue` of frames."""
-
-    def __init__(self, depth: int | None) -> None:
-        super().__init__(depth, Frame.release, gate=Frame.hand_out)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn
 
 import zc_perception
-from zc_perception.errors import EXIT_USAGE, ConfigError, error_line
+from zc_perception.errors import EXIT_USAGE, ConfigError, error_line, message_of
 
 _ROS_ARGS, _ROS_ARGS_END = '--ros-args', '--'
 _WIDTH = 80
@@ -141,7 +141,7 @@ def _advice(error: ImportError) -> str | None:
     if not module or module == zc_perception.__name__:
         return None
     if not isinstance(error, ModuleNotFoundError) or _is_there(module):
-        problem = f"Python module '{module}' can't be loaded by Python {platform.python_version()} ({' '.join(str(error).split())})"
+        problem = f"Python module '{module}' can't be loaded by Python {platform.python_version()} ({message_of(error)})"
     else:
         problem = f"Python module '{module}' is missing"
     return f'{problem}; {_INSTALL.get(module) or _of_ros(module) or f"install it for {sys.executable}"}'

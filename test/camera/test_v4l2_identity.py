@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import resource
 from pathlib import Path
 
 import pytest
 from camera.v4l2_double import DriverDouble
+from descriptors import limited, next_free
 
 from zc_perception.camera.v4l2 import device as v4l2_file
 from zc_perception.camera.v4l2.device import V4l2Device, find_device, identity_of
@@ -95,3 +97,14 @@ def test_a_node_that_is_no_camera_is_refused_by_its_own_answer() -> None:
         V4l2Device.open('/dev/no_such_node')
     with pytest.raises(CameraError, match=r"'/dev/null': VIDIOC_QUERYCAP failed"):
         V4l2Device.open('/dev/null')
+
+
+def test_without_descriptors_that_is_said_and_not_that_there_is_no_camera() -> None:
+    with limited(resource.RLIMIT_NOFILE, next_free()), pytest.raises(CameraError, match='this process has no file descriptor left'):
+        V4l2Device.open('/dev/video0')
+
+
+def test_the_name_that_a_device_gives_itself_moves_no_cursor() -> None:
+    driver = DriverDouble()
+    driver.card = b'Nice \x1b[2J Camera'
+    assert V4l2Device(driver).card == 'Nice \\x1b[2J Camera'  # type: ignore[arg-type]

@@ -69,6 +69,7 @@ class DriverDouble:
     """
 
     path = '/dev/not_a_node'
+    card = b'Double Camera'
     sizes = SIZES
 
     def __init__(self, *formats: str, multiplanar: bool = False, offset: int = 0, min_stride: int = 1, memory: int = 5) -> None:
@@ -156,7 +157,7 @@ class DriverDouble:
         raise OSError(number, os.strerror(number))
 
     def _querycap(self, argument: abi.Capability) -> None:
-        argument.driver, argument.card, argument.bus_info = b'double', b'Double Camera', b'platform:double'
+        argument.driver, argument.card, argument.bus_info = b'double', self.card, b'platform:double'
         argument.device_caps = abi.CAP_STREAMING | (abi.CAP_VIDEO_CAPTURE_MPLANE if self.multiplanar else abi.CAP_VIDEO_CAPTURE)
         argument.capabilities = argument.device_caps | abi.CAP_DEVICE_CAPS
 

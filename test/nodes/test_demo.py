@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import subprocess
@@ -15,6 +16,8 @@ import pytest
 import warm_start
 from nodes.programs import BIN, Program, environment
 
+from zc_perception.errors import ConfigError
+from zc_perception.nodes import demo
 from zc_perception.observe.metrics import StageLatencies
 
 KEYS = {
@@ -47,12 +50,6 @@ def test_a_bounded_run_writes_summary_and_picture(tmp_path: Path, free_domain: i
     ('args', 'message'),
     [
         (['--frames', '0'], '--frames is 0; it must be at least 1'),
-        (['--duration', '-1'], '--duration is -1; it must be a positive number'),
-        (['--camera', 'tally'], "--camera is 'tally'; it must be one of synthetic, replay; for other cameras use the program perception"),
-        (['--camera', 'replay'], '--camera replay needs a recording; add --video FILE'),
-        (['--video', 'drive.mp4'], '--video has no effect with --camera synthetic; add --camera replay'),
-        (['--keep-all'], '--keep-all has no effect with --camera synthetic; add --camera replay'),
-        (['--camera', 'replay', '--video', 'drive.mp4', '--seed', '0'], '--seed has no effect with --camera replay; leave it out'),
         (['--model', 'nothing'], "model 'nothing' is not known"),
         (['--width', '99999'], "'width' is 99999"),
     ],
@@ -62,6 +59,30 @@ def test_bad_options_are_refused_in_one_line(args: list[str], message: str, tmp_
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
     assert line.startswith('zc_demo: error: ') and message in line and done.stdout == ''
+
+
+@pytest.mark.parametrize(
+    ('args', 'message'),
+    [
+        (['--duration', '-1'], '--duration is -1; it must be a positive number'),
+        (['--camera', 'tally'], "--camera is 'tally'; it must be one of synthetic, replay; for other cameras use the program perception"),
+        (['--camera', 'replay'], '--camera replay needs a recording; add --video FILE'),
+        (['--video', 'drive.mp4'], '--video has no effect with --camera synthetic; add --camera replay'),
+        (['--keep-all'], '--keep-all has no effect with --camera synthetic; add --camera replay'),
+        (['--camera', 'replay', '--video', 'drive.mp4', '--seed', '0'], '--seed has no effect with --camera replay; leave it out'),
+    ],
+)
+def test_options_that_can_not_be_meant_are_refused(args: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        demo.check(demo.option_parser().read(args))
+
+
+def test_how_long_it_runs_follows_from_what_else_is_asked_for() -> None:
+    wanted = {(): demo.DEFAULT_DURATION_S, ('--frames', '9'): math.inf, ('--duration', '2'): 2.0}
+    for args, duration_s in wanted.items():
+        options = demo.option_parser().read(args)
+        demo.check(options)
+        assert options.duration == duration_s
 
 
 def _in_place_of_a_folder(place: Path) -> Path:

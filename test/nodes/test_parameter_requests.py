@@ -83,6 +83,12 @@ def named(name: str, value: Any) -> Parameter:
         ('capture', 'use_sim_time', 5, "parameter 'use_sim_time' is 5; it must be a boolean (true or false)"),
         ('capture', 'hight', 5, "parameter 'hight' is unknown; did you mean 'height'?"),
         ('capture', 'score_threshold', 0.5, "parameter 'score_threshold' is unknown; it belongs to node 'inference': set it there"),
+        (
+            'capture',
+            'inference.score_threshold',
+            0.5,
+            "is unknown; 'score_threshold' of node 'inference' is set by -p inference:score_threshold:=VALUE",
+        ),
         ('capture', 'qqq', 5, "parameter 'qqq' is unknown; known are assume_linear, autostart, camera, "),
         (
             'capture',

@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from frame_queues import FrameQueue
 from waiting import until
 
 from zc_perception.detection.letterbox import Letterbox
 from zc_perception.frame import Frame
-from zc_perception.frame_queue import FrameQueue
 from zc_perception.memory.fence import EventFence
 from zc_perception.memory.pool import BufferPool, SlotState
 from zc_perception.negotiation.constraints import BufferConstraints

@@ -11,12 +11,12 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from frame_queues import FrameQueue
 from npu.axruntime_kit import Double, Open, model, number_in, numbered
 from npu.scheduler_kit import MakeFrame, MakePool
 from waiting import until
 
 from zc_perception.detection.letterbox import Letterbox
-from zc_perception.frame_queue import FrameQueue
 from zc_perception.memory.fence import Fence
 from zc_perception.npu import recovering_device, scheduler
 from zc_perception.npu.axruntime import accelerator as axruntime

@@ -8,12 +8,12 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
+from frame_queues import FrameQueue
 from npu.scheduler_kit import LONG_S, SHORT_S, Bench, ScriptedAccelerator, check_balance
 from waiting import until
 
 from zc_perception.errors import AcceleratorError
 from zc_perception.frame import Frame
-from zc_perception.frame_queue import FrameQueue
 from zc_perception.memory.pool import SlotState
 from zc_perception.npu import scheduler
 from zc_perception.npu.scheduler import InFlight, Scheduler, SchedulerStatistics

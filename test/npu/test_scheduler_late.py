@@ -7,12 +7,12 @@ import time
 from collections.abc import Callable
 
 import pytest
+from frame_queues import FrameQueue
 from npu.card_kit import counting_accelerator
 from npu.scheduler_kit import LONG_S, SHORT_S, Bench, Factory, MakeFrame, MakePool, ScriptedAccelerator, check_balance
 from waiting import until
 
 from zc_perception.frame import Frame
-from zc_perception.frame_queue import FrameQueue
 from zc_perception.npu import recovering_device, scheduler
 from zc_perception.npu.recovering_device import HangWatch
 from zc_perception.npu.scheduler import Scheduler

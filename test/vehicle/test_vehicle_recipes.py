@@ -101,7 +101,7 @@ def test_the_unit_restarts_watches_and_allows_what_the_parameters_need() -> None
     assert 'video' in service['SupplementaryGroups'].split()
 
 
-def test_the_unit_starts_a_launch_file_with_a_parameter_file_that_are_there() -> None:
+def test_the_unit_starts_a_launch_file_with_a_parameter_file_and_more_arguments(tmp_path: Path) -> None:
     service = unit()['Service']
     variables = dict(pair.split('=', 1) for line in service['Environment'] for pair in line.split())
     assert (REPOSITORY / 'launch' / variables['ZC_LAUNCH']).is_file()
@@ -111,7 +111,13 @@ def test_the_unit_starts_a_launch_file_with_a_parameter_file_that_are_there() ->
     assert 'params_file:=' in command and "'params_file'" in (REPOSITORY / 'zc_perception/nodes/launching/arguments.py').read_text()
     shell = re.search(r"-c '(.*)'$", command)
     assert shell is not None
-    subprocess.run(['bash', '-n', '-c', shell[1]], check=True)
+    (tmp_path / 'ros2').write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    (tmp_path / 'ros2').chmod(0o755)
+    (tmp_path / 'setup.bash').write_text(f'PATH={tmp_path}:$PATH\n')
+    given = {'ZC_SETUP': str(tmp_path / 'setup.bash'), 'ZC_PARAMS': '/etc/my file.yaml', 'ZC_ARGS': 'cameras:=front,rear overlay:=false'}
+    done = subprocess.run(['bash', '-c', shell[1]], env={**os.environ, **variables, **given}, capture_output=True, text=True, check=True)
+    own = ['launch', 'zc_perception', 'perception.launch.py', 'params_file:=/etc/my file.yaml']
+    assert done.stdout.splitlines() == [*own, 'cameras:=front,rear', 'overlay:=false']
 
 
 def test_systemd_takes_the_unit(tmp_path: Path) -> None:

@@ -101,12 +101,12 @@ def _place_objects(random: np.random.Generator) -> list[_Object]:
     return objects
 
 
-def make_levels(seed: int = 1, cells: int | None = None) -> list[Level]:
+def make_levels(cells: int | None = None) -> list[Level]:
     """Each object is found by all cells in it, best in the middle, with boxes a little apart.
 
     :param cells: of each object that find it at most.
     """
-    random = np.random.default_rng(seed)
+    random = np.random.default_rng(1)
     grids = [SIDE // stride for stride in STRIDES]
     distances = [random.normal(0, 0.5, (n, n, 4, BINS)) for n in grids]
     scores = [random.normal(_BACKGROUND, _SPREAD, (n, n, CLASSES)) for n in grids]

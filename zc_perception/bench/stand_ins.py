@@ -122,8 +122,8 @@ OBJECTS = 10
 _CELLS_PER_OBJECT = 6
 
 
-def fixed_result(manifest: ModelManifest, objects: int = OBJECTS) -> NDArray[np.float32]:
-    """What the shipped model ``road`` would yield: 1 × (4 + classes) × cells, *objects* of them, each found by some cells at once.
+def fixed_result(manifest: ModelManifest) -> NDArray[np.float32]:
+    """What the shipped model ``road`` would yield: 1 × (4 + classes) × cells, :data:`OBJECTS` objects, each found by some cells.
 
     The objects lie side by side, so that as many detections come of it.
     """
@@ -134,9 +134,9 @@ def fixed_result(manifest: ModelManifest, objects: int = OBJECTS) -> NDArray[np.
     rows[:2] = random.uniform(0, 1, (2, cells)) * np.array([[width], [height]])
     rows[2:4] = random.uniform(8, 100, (2, cells))
     rows[4:] = random.uniform(0, 0.05, (classes, cells))
-    places = random.choice(cells, (objects, _CELLS_PER_OBJECT), replace=False)
+    places = random.choice(cells, (OBJECTS, _CELLS_PER_OBJECT), replace=False)
     for number, place in enumerate(places):
-        rows[:4, place] = np.array([(number + 0.5) * width / objects, height / 2, 0.6 * width / objects, 60])[:, None]
+        rows[:4, place] = np.array([(number + 0.5) * width / OBJECTS, height / 2, 0.6 * width / OBJECTS, 60])[:, None]
         rows[:4, place] += random.normal(0, 0.5, (4, _CELLS_PER_OBJECT))
         rows[4 + number % classes, place] = random.uniform(0.7, 0.95, _CELLS_PER_OBJECT)
     return rows[None]

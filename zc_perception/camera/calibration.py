@@ -20,7 +20,7 @@ from typing import Any
 
 import yaml
 
-from zc_perception.errors import ConfigError, nearest, shown
+from zc_perception.errors import ConfigError, message_of, nearest, shown
 from zc_perception.whole_file import write_whole
 
 MAX_BYTES = 1 << 20
@@ -178,7 +178,7 @@ def parse_calibration(text: str, source: str) -> Calibration:
         # BaseLoader makes text of every scalar and ignores tags.
         document = yaml.load(_OPENCV_HEADER.sub('', text), Loader=yaml.BaseLoader)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise ConfigError(f"'{source}' is no YAML: {' '.join(str(error).split())}") from error
+        raise ConfigError(f"'{source}' is no YAML: {message_of(error)}") from error
     if not isinstance(document, dict):
         raise ConfigError(f"'{source}' is no calibration: it has no keys; it must have {', '.join(_REQUIRED)}")
     for key in _REQUIRED:

@@ -114,9 +114,9 @@ def box(x0: float, y0: float, x1: float, y1: float) -> Points:
     return [(x0, y0), (x1, y0), (x1, y1), (x0, y1)]
 
 
-def trapezoid(half_top: float, y_top: float, half_bottom: float, y_bottom: float, x: float = 0.0) -> Points:
-    """A symmetric trapezoid around ``x``."""
-    return [(x - half_top, y_top), (x + half_top, y_top), (x + half_bottom, y_bottom), (x - half_bottom, y_bottom)]
+def trapezoid(half_top: float, y_top: float, half_bottom: float, y_bottom: float) -> Points:
+    """A symmetric trapezoid around x = 0."""
+    return [(-half_top, y_top), (half_top, y_top), (half_bottom, y_bottom), (-half_bottom, y_bottom)]
 
 
 def ellipse(x: float, y: float, half_width: float, half_height: float, corners: int = 14, turn: float = 0.0) -> Points:

@@ -82,8 +82,8 @@ def _best_first(scores: NDArray[np.float32]) -> NDArray[np.intp]:
 def _keep(boxes: NDArray[np.float64], classes: NDArray[np.intp] | None, threshold: np.float32) -> NDArray[np.intp]:
     """Places of those that stay, in ascending order.
 
-    What stays is the one set in which no box suppresses another and out of which each is suppressed by a better one that is in it. So
-    boxes may be left out by any guess, as long as the box that suppresses each proves to stay.
+    No box that stays suppresses another one, and each box that goes is suppressed by a better one that stays. There is only one such set.
+    So any box may be left out on a guess, as long as the box that suppresses it turns out to stay.
 
     :param boxes: (5, n) x, y, width, height, area, best first.
     """

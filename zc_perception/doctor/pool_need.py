@@ -283,8 +283,8 @@ def _named_format(pixel_format: str, size: Size) -> FormatChoice:
 
 
 def _computed(system: System, need: PoolNeed, consumers: _Consumers) -> PoolNeed:
-    """The pool of a camera that draws, and about that of one whose driver or pipeline can't be asked before it streams: of such a one the
-    memory isn't known, nor most often the format of its frames, so that consumers only count."""
+    """The pool that a camera needs. Exact for a camera that draws. An estimate for one whose driver or pipeline can't be asked before it
+    streams: its memory isn't known, and mostly not the format of its frames, so only the number of its consumers counts."""
     camera, size = need.camera, picture_size(system, need.camera)
     drawing = _drawing(camera.camera)
     if drawing is None:

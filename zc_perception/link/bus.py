@@ -174,7 +174,7 @@ class BusSubscription(Generic[T]):
     refused: int = 0
 
     def go_on(self) -> None:
-        """It may be handed a frame again that it wasn't before, because it held as many as it may."""
+        """The subscription held as many frames as it may, and has given one back: it may get the next one."""
         self.queue.reopen()
         if self.notify is not None:
             self.notify()

@@ -29,10 +29,11 @@ def main(args: Sequence[str] | None = None) -> int:
 
         return demo_run.run(options)
 
-    return start(_parser(), run, args)
+    return start(option_parser(), run, args)
 
 
-def _parser() -> OptionParser:
+def option_parser() -> OptionParser:
+    """Of ``zc_demo``."""
     from pathlib import Path
 
     from zc_perception.programs import OptionParser

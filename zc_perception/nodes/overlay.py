@@ -20,7 +20,7 @@ from rclpy.subscription import Subscription
 from sensor_msgs.msg import CompressedImage, Image
 from vision_msgs.msg import Detection2DArray, LabelInfo
 
-from zc_perception.errors import ZcError
+from zc_perception.errors import ZcError, message_of
 from zc_perception.frame import Frame
 from zc_perception.link.endpoints import AdaptedSubscription
 from zc_perception.link.endpoints.executor_turns import NodeWatch
@@ -246,7 +246,7 @@ class OverlayNode(PerceptionNode):
 
     def _fail(self, error: Exception) -> None:
         """It costs that picture, never the thread."""
-        text = ' '.join(str(error).split())
+        text = message_of(error)
         self._last_error = f'{type(error).__name__}: {text}'.encode(errors='replace').decode()
         self.failed += 1
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from zc_perception.detection.letterbox import Letterbox
 from zc_perception.detection.raw_tensor import RawTensor
 from zc_perception.detection.tensor import PlanesToTensor
-from zc_perception.errors import AcceleratorError, ConfigError
+from zc_perception.errors import AcceleratorError, ConfigError, message_of
 from zc_perception.frame import Frame
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.negotiation.constraints import BufferConstraints
@@ -68,7 +68,7 @@ class OnnxEngine:
         try:
             self._session = onnxruntime.InferenceSession(str(manifest.file), options, providers=['CPUExecutionProvider'])
         except Exception as error:  # onnxruntime has no common base class of its errors
-            raise ConfigError(f"model file '{manifest.file}' can't be loaded: {' '.join(str(error).split())}") from error
+            raise ConfigError(f"model file '{manifest.file}' can't be loaded: {message_of(error)}") from error
         self._file, self._input = manifest.file, manifest.input
         self._check_input(manifest)
         self._name = self._session.get_inputs()[0].name
@@ -123,7 +123,7 @@ class OnnxEngine:
         try:
             return self._infer(np.zeros(shape, self._input.dtype))
         except Exception as error:  # onnxruntime has no common base class of its errors
-            raise ConfigError(f"model file '{self._file}' can't be run: {' '.join(str(error).split())}; export it anew") from error
+            raise ConfigError(f"model file '{self._file}' can't be run: {message_of(error)}; export it anew") from error
 
     def geometry(self, width: int, height: int) -> Letterbox:
         return Letterbox.fit(width, height, self._input.width, self._input.height, stretch=self._input.resize == 'stretch')

@@ -28,7 +28,7 @@ from zc_perception.detection.heads.spec import DecodeLimits, HeadSpec
 from zc_perception.detection.letterbox import Letterbox
 from zc_perception.detection.raw_tensor import RawTensor
 from zc_perception.entry_points import ACCELERATOR_GROUP, offered
-from zc_perception.errors import AcceleratorError, ConfigError, nearest
+from zc_perception.errors import AcceleratorError, ConfigError, message_of, nearest
 from zc_perception.npu.manifest_rules import (
     Key,
     Place,
@@ -359,7 +359,7 @@ def load_manifest(model: str) -> ModelManifest:
     try:
         values = parse_yaml(path.read_text(encoding='utf-8'))
     except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
-        raise ConfigError(f"model manifest '{path}' can't be read: {' '.join(str(error).split())}") from error
+        raise ConfigError(f"model manifest '{path}' can't be read: {message_of(error)}") from error
     MANIFEST.check(values, Place(path))
     variants = values.get('variants', ())
     parts = [_Part(path, values, variant, index) for index, variant in enumerate(variants)]

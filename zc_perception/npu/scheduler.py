@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 from zc_perception.errors import AcceleratorError, DeviceLostError, ZcError
 from zc_perception.frame import Frame
-from zc_perception.frame_queue import FrameQueue
+from zc_perception.frame_queue import KeepLastQueue
 from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.fence import DeadlineFence, Fence
 from zc_perception.memory.owned_fd import OwnedFd
@@ -131,7 +131,7 @@ class Scheduler:
     def __init__(
         self,
         accelerator: Accelerator,
-        queue: FrameQueue,
+        queue: KeepLastQueue[Frame],
         on_result: Callable[[InFlight], None],
         on_error: Callable[[Frame, Exception], None],
         *,

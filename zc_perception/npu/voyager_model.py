@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from zc_perception.errors import ConfigError
+from zc_perception.errors import ConfigError, message_of
 
 _KNOWN_VERSION = 4
 _MAJOR = re.compile('[0-9]{1,9}')
@@ -40,7 +40,7 @@ def _load(path: Path) -> Mapping[str, Any]:
     try:
         values = json.loads(path.read_text(encoding='utf-8'))
     except (OSError, ValueError, RecursionError) as error:
-        raise ConfigError(f"compiled model '{path}' can't be read: {' '.join(str(error).split())}") from error
+        raise ConfigError(f"compiled model '{path}' can't be read: {message_of(error)}") from error
     if not isinstance(values, Mapping):
         raise ConfigError(f"compiled model '{path}' is no JSON object; give the model.json that Voyager's compiler wrote")
     return values

@@ -157,7 +157,8 @@ def chained_layout(fourcc: int, width: int, height: int, stride: int, rows: int 
 
     :param stride: of the first plane, in bytes.
     :param rows: of the first plane, with those that pad it; 0: the image's height.
-    :raises LayoutError: a size that the format can't have, or a stride that is too small, or that leaves a plane no whole one.
+    :raises LayoutError: a size that the format can't have, or a stride that is too small, or of which a later plane's
+        would be no whole number of bytes.
     """
     fmt = pixel_format(fourcc)
     check_dimensions(fmt, width, height)

@@ -232,7 +232,7 @@ def check_exporters(seen: Observation, known: Collection[str] = KNOWN_EXPORTERS)
     return findings.conclude('I2', 'every frame buffer has a known exporter', 'frame log, bufinfo, sysfs, fdinfo', figures)
 
 
-def check_imports(seen: Observation, found: Mapping[int, History] | None = None) -> Check:
+def check_imports(seen: Observation) -> Check:
     """I3: every submitted buffer was imported before, as often as the cache says, and the driver's jobs are the node's frames."""
     findings = Findings()
     _frames(seen, findings)
@@ -243,7 +243,7 @@ def check_imports(seen: Observation, found: Mapping[int, History] | None = None)
             findings.unsure('the kernel was not watched', as_root())
     else:
         _bystanders(seen, findings)
-        following = ImportFollowing(seen, histories(seen) if found is None else found)
+        following = ImportFollowing(seen, histories(seen))
         if following.unreadable:
             _unread(seen, findings, 'trace')
             findings.unsure(following.unreadable, _newer(seen))

@@ -15,12 +15,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from descriptors import limited, next_free
+from frame_queues import FrameQueue
 from memory_link import PATIENCE_S, PUBLISHER, FakeProducer, attempt, connected, make_frame, publish, receive
 from waiting import until
 
 from zc_perception.errors import FrameReleasedError
 from zc_perception.frame import Frame, FrameData, Header
-from zc_perception.frame_queue import FrameQueue
 from zc_perception.link.shared_memory import unix_socket, wire
 from zc_perception.link.shared_memory.client import SharedMemoryClient, SharedMemoryReceiver
 from zc_perception.link.shared_memory.server import SharedMemoryServer

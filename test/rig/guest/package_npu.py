@@ -15,11 +15,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from frame_queues import FrameQueue
 from waiting import until
 
 from zc_perception.errors import AcceleratorError, DeviceLostError
 from zc_perception.frame import Frame, FrameData
-from zc_perception.frame_queue import FrameQueue
 from zc_perception.memory.dmabuf import BufferKind, CpuAccess, DmaBuf
 from zc_perception.memory.heaps import SealedMemfd, open_heap
 from zc_perception.memory.ledger import CopyLedger

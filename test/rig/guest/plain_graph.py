@@ -16,6 +16,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from camera.camera_options import camera_options
+from frame_queues import FrameQueue
 from waiting import eventually
 
 from zc_perception.camera.camera import Camera
@@ -23,7 +24,6 @@ from zc_perception.camera.v4l2.camera import V4l2Camera
 from zc_perception.detection.heads import make_head
 from zc_perception.detection.heads.spec import DecodeLimits
 from zc_perception.frame import Frame
-from zc_perception.frame_queue import FrameQueue
 from zc_perception.link.bus import BusPublisher, BusSubscription, LinkQos
 from zc_perception.memory.heaps import Heap, open_heap
 from zc_perception.memory.ledger import CopyLedger

@@ -27,7 +27,7 @@ from zc_perception.camera.replay.source import (
     rate_of,
 )
 from zc_perception.camera.replay.video import decode_picture
-from zc_perception.errors import ConfigError, FormatError, LayoutError, RecordingError, nearest
+from zc_perception.errors import ConfigError, FormatError, LayoutError, RecordingError, message_of, nearest
 from zc_perception.frame import Header
 
 _NANOSECONDS = 1_000_000_000
@@ -101,7 +101,7 @@ def _opened(path: Path) -> tuple[Any, Any]:
 
 
 def _first_line(error: Exception) -> str:
-    text = ' '.join(str(error).split())
+    text = message_of(error)
     return text[:200].rstrip('.') or type(error).__name__
 
 

@@ -20,7 +20,7 @@ import yaml
 from numpy.typing import NDArray
 
 from zc_perception.camera.replay.source import DEFAULT_FRAMERATE, FrameSource, Moment, PlaneWriter, read_whole
-from zc_perception.errors import ConfigError, FormatError, LayoutError, RecordingError, nearest
+from zc_perception.errors import ConfigError, FormatError, LayoutError, RecordingError, message_of, nearest
 from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry, Matrix, Range
 from zc_perception.pixel.fourcc import NV12, format_by_name, fourcc_name, pixel_format
 from zc_perception.pixel.layout import ImageLayout, chained_layout, check_dimensions, views
@@ -99,7 +99,7 @@ def parse_sidecar(text: str, source: str) -> RawGeometry:
     try:
         found = yaml.safe_load(text)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
-        raise ConfigError(f"'{source}' is no YAML: {' '.join(str(error).split())}") from error
+        raise ConfigError(f"'{source}' is no YAML: {message_of(error)}") from error
     if not isinstance(found, dict):
         raise ConfigError(f"'{source}' has no keys; it must have width and height, and may have {', '.join(_KEYS[2:])}")
     for key in found:

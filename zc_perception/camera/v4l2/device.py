@@ -21,7 +21,7 @@ from pathlib import Path
 
 from zc_perception.camera.v4l2 import abi
 from zc_perception.camera.v4l2.formats import DriverFormat, DriverPlane, RateRange, SizeRange
-from zc_perception.errors import CameraBusyError, CameraError, CameraLostError
+from zc_perception.errors import NO_DESCRIPTOR, CameraBusyError, CameraError, CameraLostError, printable
 from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.pixel.colorimetry import V4l2Colorimetry
@@ -186,9 +186,10 @@ class V4l2Device:
         self.path = file.path
         try:
             capability, flags = _asked(file)
-            self.driver = capability.driver.decode(errors='replace')
-            self.card = capability.card.decode(errors='replace')
-            self.bus_info = capability.bus_info.decode(errors='replace')
+            # A device says of itself what it likes, and this is printed.
+            self.driver = printable(capability.driver.decode(errors='replace'))
+            self.card = printable(capability.card.decode(errors='replace'))
+            self.bus_info = printable(capability.bus_info.decode(errors='replace'))
             if not flags & (abi.CAP_VIDEO_CAPTURE | abi.CAP_VIDEO_CAPTURE_MPLANE) or not flags & abi.CAP_STREAMING:
                 what = 'carries metadata' if flags & abi.CAP_META_CAPTURE else f'is no streaming capture device (capabilities {flags:#x})'
                 raise CameraError(f"'{file.path}' ({self.card}) {what}; devices found: {devices_text()}; set parameter 'device'")
@@ -210,6 +211,8 @@ class V4l2Device:
         except OSError as error:
             if error.errno == errno.EBUSY:
                 raise explained(path, 'open', error) from error
+            if advice := NO_DESCRIPTOR.get(error.errno or 0):
+                raise CameraError(f"camera '{path}' can't be opened: {advice}") from error
             hint = "; add the user to group 'video'" if error.errno in (errno.EACCES, errno.EPERM) else ''
             raise CameraError(
                 f"camera '{path}' can't be opened: {error.strerror}{hint}; devices found: {devices_text()}; set parameter 'device'"
@@ -440,19 +443,19 @@ def _rate(period: abi.Fract) -> float:
     return period.denominator / period.numerator if period.numerator else 0.0
 
 
-def capture_devices(opener: Callable[[str], DeviceFile] = DeviceFile) -> list[tuple[str, str]]:
+def capture_devices() -> list[tuple[str, str]]:
     """Path and card of every capture device that can be opened; an empty card where one can't be asked."""
     found = []
     for path in sorted(glob.glob('/dev/video*'), key=lambda p: (len(p), p)):
         try:
-            file = opener(path)
+            file = DeviceFile(path)
         except OSError:
             found.append((path, ''))
             continue
         try:
             capability, flags = _asked(file)
             if flags & (abi.CAP_VIDEO_CAPTURE | abi.CAP_VIDEO_CAPTURE_MPLANE):
-                found.append((path, capability.card.decode(errors='replace')))
+                found.append((path, printable(capability.card.decode(errors='replace'))))
         except CameraBusyError:
             found.append((path, ''))
         except CameraError:

@@ -167,8 +167,8 @@ def somebody_listens(error: ZcError) -> bool:
 
 
 def worth_patience(error: ZcError) -> bool:
-    """Whether to try again every few seconds only: what isn't there yet comes soon, but what was refused for good comes with a new
-    announcement, and who is silent may stay so.
+    """Whether to try again every few seconds only. True if the producer has refused us for good, which a new announcement ends, or
+    doesn't answer. False if the producer isn't there yet, or is busy: that ends soon.
     """
     return isinstance(error, SilentError) or (isinstance(error, RefusedError) and error.code != RefusalCode.BUSY)
 
@@ -562,7 +562,7 @@ class SharedMemoryReceiver:
     """One thread that keeps a client connected and hands its frames on. It owns both.
 
     :param client: owned from here on.
-    :param deliver: takes over each frame's lease, such as ``FrameQueue.put`` followed by a notification; must not block.
+    :param deliver: takes over each frame's lease, such as ``KeepLastQueue.put`` followed by a notification; must not block.
     :param on_state: told, on the thread, whenever the connection comes or goes, with the reason for its end.
     """
 

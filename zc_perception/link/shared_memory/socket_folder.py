@@ -108,7 +108,8 @@ def socket_path(folder: Path, publisher_id: str) -> Path:
 
 
 def listen(path: Path, group: int | None = None) -> socket.socket:
-    """A listening socket at *path*, not blocking. The name appears once it listens, so that who finds it dead may remove it.
+    """A listening socket at *path*, not blocking. It gets its name only once it listens. So a socket of that
+    name at which nobody listens is a leftover, which may be removed.
 
     :raises ConfigError: somebody listens there, or the folder can't be written.
     """

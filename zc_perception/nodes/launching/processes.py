@@ -175,7 +175,7 @@ def all_overrides(chosen: Chosen) -> dict[str, dict[str, Any]]:
 
 
 def check_file(chosen: Chosen, file: ParameterYaml, nodes: Mapping[str, str]) -> None:
-    """Check a file for nodes that don't get it themselves but their values (:func:`node_values`), hence can't warn of what is in it."""
+    """Warn of what is wrong in a file. For nodes that get their values (:func:`node_values`) instead of the file: they can't warn."""
     from zc_perception.nodes.params import verdict
 
     for sentence in verdict.check_file(file, nodes, all_overrides(chosen)):

@@ -44,8 +44,8 @@ def node_kinds() -> dict[str, NodeKind]:
 
 
 def declares(kind: NodeKind, parameter: str) -> bool:
-    """Whether such a node has a parameter. Of those that it declares later only the prefix is known, and of a topic's QoS it is
-    enough that no other node of ours has it: the topic may be a remapped one."""
+    """Whether such a node has a parameter. Of parameters that it declares later only the prefix is known. A parameter of a topic's QoS
+    counts as the node's unless it is known as another node's: the topic may be a remapped one."""
     if parameter.startswith(qos_overrides.PREFIX):
         known = qos_overrides.known_in_any_namespace
         return known(parameter, kind.ENDPOINTS) or not any(known(parameter, other.ENDPOINTS) for other in node_kinds().values())
@@ -62,9 +62,15 @@ def owners(parameter: str) -> list[str]:
 
 
 def belongs_elsewhere(parameter: str) -> str:
-    """The rest of a sentence that a node doesn't know a parameter: which of the package's nodes has it; empty: none of them."""
+    """The rest of a sentence that a node doesn't know a parameter: which of the package's nodes has it, or is meant by ``NODE.NAME``;
+    empty: none of them."""
     names = [f"'{name}'" for name in owners(parameter)]
-    return f'; it belongs to {"nodes" if names[1:] else "node"} {" and ".join(names)}: set it there' if names else ''
+    if names:
+        return f'; it belongs to {"nodes" if names[1:] else "node"} {" and ".join(names)}: set it there'
+    node, _, own = parameter.partition('.')
+    if node in _CLASSES and declares(node_kind(node), own):
+        return f"; '{own}' of node '{node}' is set by -p {node}:{own}:=VALUE"
+    return ''
 
 
 def unknown_hint(kind: NodeKind, parameter: str, namespace: str) -> str:

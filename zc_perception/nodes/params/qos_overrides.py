@@ -12,7 +12,7 @@ from rclpy.publisher import Publisher
 from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile, ReliabilityPolicy
 from rclpy.subscription import Subscription
 
-from zc_perception.errors import ConfigError, shown
+from zc_perception.errors import ConfigError, message_of, shown
 from zc_perception.link.endpoints.qos import link_qos
 from zc_perception.link.rclpy_compat import declare_qos_overrides, parameter_overrides
 
@@ -122,6 +122,6 @@ def _overridden(node: Node, kind: type[Any], topic: str, qos: QoSProfile) -> QoS
     try:
         declare_qos_overrides(node, kind, resolved, qos)
     except Exception as error:
-        text = ' '.join(str(error).split())
+        text = message_of(error)
         raise ConfigError(f"parameters '{prefix}*' can't be used: {text}; there are {', '.join(_USUAL)}") from None
     return qos

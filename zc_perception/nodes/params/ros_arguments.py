@@ -17,7 +17,7 @@ from enum import Enum
 
 from rclpy.context import Context
 
-from zc_perception.errors import ConfigError
+from zc_perception.errors import ConfigError, message_of
 from zc_perception.nodes.params.kinds import names_of, somebody_has
 from zc_perception.nodes.params.verdict import judge_sections, likely_meant
 from zc_perception.nodes.params.yaml_file import ParameterYaml, last_name, read_parameter_yaml, section_matches
@@ -42,7 +42,7 @@ def explain_ros_arguments(arguments: Sequence[str], error: Exception) -> ConfigE
                 read_parameter_yaml(path)
             except ConfigError as problem:
                 return problem
-    text = _PREFIX.sub('', _SOURCE_LINE.sub('', ' '.join(str(error).split())))
+    text = _PREFIX.sub('', _SOURCE_LINE.sub('', message_of(error)))
     rule = _RULE.search(text)
     if rule is not None:
         text = f"'{rule[2]}' can't be read; write {_FORMS[rule[1]]}"
@@ -142,7 +142,7 @@ def command_line(context: Context) -> CommandLine:
 
 def refuse_unknown_parameters(nodes: Sequence[PerceptionNode], known: Sequence[type[PerceptionNode]]) -> None:
     """Refuse start-up keys that nobody has: a typing error must not pass in silence. Those that may be meant for other packages' nodes are
-    warned of, see above. Those that another of our nodes has, and that weren't set for this one by its name, are that node's.
+    warned of, see above. A key that another of our nodes has is passed over, unless it was set for this node by its name.
 
     :param known: kinds of the process's nodes.
     :raises ConfigError: names the node, and each such key with the nearest known one.

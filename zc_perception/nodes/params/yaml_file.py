@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 
 import yaml
 
-from zc_perception.errors import ConfigError
+from zc_perception.errors import ConfigError, message_of
 
 KEY = 'ros__parameters'
 Section = tuple[str, dict[str, Any]]
@@ -290,5 +290,5 @@ def read_parameter_yaml(path: str, called: str = 'parameter file') -> ParameterY
         problem = f'{line}{_in_plain_words(error.problem or "")}; correct that line or the one above it'
         raise ConfigError(f"{where} can't be read: {problem}") from error
     except (yaml.YAMLError, ValueError, OverflowError) as error:
-        raise ConfigError(f"{where} can't be read: it is no YAML: {' '.join(str(error).split())}; correct the file") from error
+        raise ConfigError(f"{where} can't be read: it is no YAML: {message_of(error)}; correct the file") from error
     return ParameterYaml(path, where, list(reader.sections.items()), reader.lines)

@@ -114,7 +114,7 @@ def open_error(path: str, error: OSError, found: str) -> AcceleratorError:
         errno.EACCES: 'add the user to the group of the device node, or give that group access in a udev rule',
         errno.EPERM: 'give the container access to the node (--device), or the user in a udev rule',
         errno.EBUSY: f'another process has the card for itself, see lsof {path}',
-        errno.EMFILE: NO_DESCRIPTOR[errno.EMFILE],
+        **NO_DESCRIPTOR,
     }
     return AcceleratorError(message + hints.get(number, found))
 

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from zc_perception.errors import AcceleratorError, ConfigError, ZcError, one_line
+from zc_perception.errors import AcceleratorError, ConfigError, ZcError, message_of, one_line
 from zc_perception.npu.axruntime.library import Result, explain
 from zc_perception.npu.axruntime.releases import PACKAGE, wheel_release
 from zc_perception.npu.axruntime.runtime import Device, InstanceOptions, OpenedModel, Session, no_device
@@ -50,7 +50,7 @@ def import_binding() -> Any:
             raise AcceleratorError(f'Python package {PACKAGE} ({MODULE}) is not installed') from error
         raise AcceleratorError(f"{MODULE} can't be imported: {error}") from error
     except Exception as error:  # what a foreign package raises nobody knows
-        raise AcceleratorError(f"{MODULE} can't be imported: {type(error).__name__}: {' '.join(str(error).split())}") from error
+        raise AcceleratorError(f"{MODULE} can't be imported: {type(error).__name__}: {message_of(error)}") from error
     if not callable(getattr(module, 'Context', None)):
         raise AcceleratorError(f'{MODULE} has no Context; it is another package than the Voyager SDK has')
     return module

@@ -4,8 +4,7 @@ So the next frame is converted while one computes. Read :class:`AxRuntimeWorker`
 memory of its tensors, put on the device by :func:`load_best`. :class:`RuntimeCalls` knows which frame's result a call brings.
 A frame on its way is a :class:`~zc_perception.npu.worked_job.WorkedJob`, shared by the worker and the frame's owner.
 
-With double buffering a call writes the result of the call two before it, and the first two write nothing that means anything. So the calls
-form a queue of fixed length: each joins at one end, and once the queue is full its result is that of the one at the other end. Source:
+With double buffering call n writes the result of call n - 2, and the first two calls write nothing that means anything. Source:
 Voyager SDK, *Double Buffering for Performance*; the same in ``GstAxInference.cpp`` ("output for frame n is … frame n + 2").
 
 Which tensors can be dma-bufs is found out by trial runs before the first frame: sources disagree on ``output_dmabuf`` (the SDK's

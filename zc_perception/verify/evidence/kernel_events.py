@@ -107,6 +107,7 @@ _FUNCTIONS = (
 )  # fmt: skip
 _NEEDED = (ATTACH, DETACH, MMAP)
 _INITIAL_PID_NAMESPACE = 'pid:[4026531836]'
+_BUFFER_KB = 4096
 _NEWER = 'use a kernel from 6.5 on with BTF (CONFIG_DEBUG_INFO_BTF) and FPROBE_EVENTS or KPROBE_EVENTS'
 
 
@@ -230,7 +231,7 @@ def _absent_events(system: str, events: list[str]) -> Unreadable:
     return Unreadable(f'events {system}:{{{",".join(events)}}}', 'this kernel does not have them', steps[system])
 
 
-def open_recording(tracing: Path = TRACING, proc: Path = PROC, buffer_kb: int = 4096) -> KernelRecording | Unreadable:
+def open_recording(tracing: Path = TRACING, proc: Path = PROC) -> KernelRecording | Unreadable:
     """A record that has not begun."""
     try:
         # The trace has the numbers that threads have in the first namespace.
@@ -240,5 +241,5 @@ def open_recording(tracing: Path = TRACING, proc: Path = PROC, buffer_kb: int = 
     if namespace != _INITIAL_PID_NAMESPACE:
         step = 'run it on the host, or start the container with --pid=host'
         return Unreadable('tracefs', "this process has a pid namespace of its own, so the trace's threads can't be told", step)
-    instance = open_instance(tracing, buffer_kb)
+    instance = open_instance(tracing, _BUFFER_KB)
     return instance if isinstance(instance, Unreadable) else KernelRecording(instance)

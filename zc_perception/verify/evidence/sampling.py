@@ -26,6 +26,8 @@ from zc_perception.verify.evidence import Unreadable
 
 _SYSCALL = {'x86_64': 298, 'aarch64': 241, 'arm64': 241}
 _TYPE_SOFTWARE, _CPU_CLOCK = 1, 0
+# A prime, so that it doesn't keep step with what happens at a round rate.
+_FREQUENCY_HZ = 499
 _SAMPLE_IP, _SAMPLE_TID = 1, 2
 _EXCLUDE_IDLE, _DISABLED, _FREQUENCY = 1 << 7, 1 << 0, 1 << 10
 _ATTRIBUTE = struct.Struct('<IIQQQQQIIQ')
@@ -138,7 +140,7 @@ def parse_cpus(text: str) -> list[int]:
     return cpus
 
 
-def open_sampler(pids: Collection[int], frequency_hz: int = 499) -> Sampler | Unreadable:
+def open_sampler(pids: Collection[int]) -> Sampler | Unreadable:
     """An event on each CPU, not started.
 
     :param pids: the processes whose samples are kept.
@@ -149,7 +151,7 @@ def open_sampler(pids: Collection[int], frequency_hz: int = 499) -> Sampler | Un
     libc = ctypes.CDLL(None, use_errno=True)
     flags = _DISABLED | _EXCLUDE_IDLE | _FREQUENCY
     size = _ATTRIBUTE.size
-    attribute = _ATTRIBUTE.pack(_TYPE_SOFTWARE, size, _CPU_CLOCK, frequency_hz, _SAMPLE_IP | _SAMPLE_TID, 0, flags, 0, 0, 0)
+    attribute = _ATTRIBUTE.pack(_TYPE_SOFTWARE, size, _CPU_CLOCK, _FREQUENCY_HZ, _SAMPLE_IP | _SAMPLE_TID, 0, flags, 0, 0, 0)
     rings: list[_Ring] = []
     try:
         for cpu in _online_cpus():
