@@ -16,6 +16,7 @@ import yaml
 
 import zc_perception
 from zc_perception.nodes.params.spec import ParameterSpec
+from zc_perception.npu import selection
 
 PACKAGE = Path(zc_perception.__file__).parent
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -185,3 +186,25 @@ def test_each_comment_says_whether_it_can_change_at_run_time_and_what_can_be_cho
             said = comment if page is None else (REPOSITORY / page[0]).read_text(encoding='utf-8')
             missing = [choice for choice in spec.choices if choice not in said]
             assert not missing, f'{node}.{name}: {missing} is not in its comment, nor in a page that this names'
+
+
+RANGE = re.compile(r'(-?\d[\d.e]*?)\.\.(-?\d[\d.e]*)')
+
+
+@pytest.mark.parametrize('path', sorted(CONFIG.parent.glob('*.yaml')), ids=lambda path: path.name)
+def test_each_range_in_a_comment_is_the_parameters(path: Path) -> None:
+    specs = node_specs()
+    node = ''
+    for line in path.read_text(encoding='utf-8').splitlines():
+        if section := re.match(r'/\S*?(\w+):$', line):
+            node = section[1]
+        elif (parameter := re.match(r'    (\w+): [^#]*# (.*)$', line)) and (said := RANGE.search(parameter[2])):
+            spec = specs[node][parameter[1]]
+            # Of a list, the range of what is in it is the node's matter.
+            assert isinstance(spec.default, list) or (float(said[1]), float(said[2])) == (spec.low, spec.high), f'{path.name}: {line}'
+
+
+def test_launch_files_offer_the_accelerators_that_there_are() -> None:
+    """They don't import what knows them, since that takes long."""
+    offered = re.search(r'^ACCELERATORS = (\(.*\))$', (PACKAGE / 'nodes/launching/arguments.py').read_text(encoding='utf-8'), re.MULTILINE)
+    assert offered is not None and ast.literal_eval(offered[1]) == selection.ACCELERATORS

@@ -342,6 +342,7 @@ class User:
         self.findings: list[str] = []
         self.done: Counter[str] = Counter()
         self.life: Life | None = None
+        self._over = False
         self._next_life_at = 0.0
         self._last = 0
         self.had_frames = False
@@ -558,7 +559,7 @@ class User:
         """A subscription, on a new node or the last one's."""
         fate = self._fate
         with self._lock:
-            if self.life is not None:
+            if self.life is not None or self._over:
                 return
             kind = fate.choices(('callback', 'coroutine', 'queue', 'loop'), (5, 2, 2, 2))[0]
             life = Life(next(self._lives), kind, fate.choice((1, 1, 2, 3)), fate.uniform(0.2, 6.0))
@@ -702,7 +703,9 @@ class User:
             self._executor.remove_node(node)
 
     def end(self) -> None:
-        """For good."""
+        """For good: also for a callback that is about to begin a new life."""
+        with self._lock:
+            self._over = True
         if self.life is not None:
             self.end_life(self.life, 'destroy')
         self.let_go(float('inf'))

@@ -29,6 +29,7 @@ from zc_perception.verify.measurement import Ending, Measurement, Roots
 from zc_perception.verify.observation import Observation
 from zc_perception.verify.result import EXIT_NOT_MEASURED, EXIT_USAGE, RESULT, Result, notes, verdict, write_result
 from zc_perception.verify.workload import Command, Newcomers, absent, hidden_logs, running_nodes, wait_for_frames
+from zc_perception.whole_file import write_whole
 
 
 class Stop:
@@ -215,7 +216,7 @@ def _write_timeline(seen: Observation, folder: Path) -> None:
         for node in seen.nodes
     ]
     events = [event for event in seen.trace.events if seen.within(event.time_ns)] if seen.trace is not None else []
-    (folder / TIMELINE).write_text(json.dumps(build_timeline(tracks, events), allow_nan=False), encoding='utf-8')
+    write_whole(folder / TIMELINE, json.dumps(build_timeline(tracks, events), allow_nan=False))
 
 
 def _check(arguments: argparse.Namespace) -> None:
