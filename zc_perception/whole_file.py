@@ -1,6 +1,6 @@
 """Writes what a user asked for to where he asked for it: a file whole or not at all, anything else in place.
 
-Results of the programs, the demo's files and a camera's calibration are written by it.
+What programs report, the demo's files and a camera's calibration are written by it.
 """
 
 from __future__ import annotations

@@ -182,7 +182,7 @@ def _measure(arguments: argparse.Namespace, stop: Stop, say: Say) -> Result:
     known = (*KNOWN_EXPORTERS, *arguments.known_exporter)
     files = {'trace': TRACE} if text else {}
     if text:
-        (arguments.output / TRACE).write_text(text, encoding='utf-8')
+        write_whole(arguments.output / TRACE, text)
     if arguments.command:
         files['command'] = LOG
     document = document_keys(seen)
