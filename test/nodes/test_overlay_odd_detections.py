@@ -152,7 +152,7 @@ def test_a_picture_that_can_not_be_drawn_is_a_warning_until_the_next_ones_can(fr
         viewer.until(feed(warned), 'a warning')
         status = warnings[-1]
         assert status.level is Level.WARN
-        assert 'picture(s) could not be drawn lately, last: ValueError: no such colour: ?' in status.message
+        assert 'picture(s) could not be drawn lately, last: ValueError: no such colour: \\udcff' in status.message
         assert status.advice == 'look at boxes and class_ids: ros2 topic echo /detections'
         monkeypatch.setattr(Painter, 'paint', paint)
         assert shows_good_box(picture_of(viewer, stamps, GOOD))
