@@ -23,6 +23,7 @@ from zc_perception.memory.fence import EventFence
 from zc_perception.memory.pool import BufferPool, Lease, SlotState
 from zc_perception.pixel.colorimetry import BT601_LIMITED
 from zc_perception.pixel.fourcc import NV12
+from zc_perception.pixel.layout import compute_layout
 from zc_perception.pixel.modifier import LINEAR
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
@@ -38,14 +39,16 @@ def test_a_frame_is_its_producer_s_lease_with_what_is_known_of_the_picture(make_
     pool = make_pool(64, 48, slots=1)
     slot = pool.acquire()
     assert slot is not None
+    # A slot keeps its layout, whatever the pool makes by then.
+    slot.layout = compute_layout(NV12, 32, 24)
     frame = Frame.publish_slot(
         pool, slot, header=Header(123, 'lens'), colorimetry=BT601_LIMITED, sequence=7, captured_ns=55, capture_cost_ns=5
     )
     data = frame.data
     assert holders(pool) == {'camera': 1}
     assert (frame.header, data.sequence, data.captured_ns, data.capture_cost_ns) == (Header(123, 'lens'), 7, 55, 5)
-    assert (data.width, data.height, data.fourcc, data.modifier) == (64, 48, NV12, LINEAR)
-    assert (data.planes, data.buffers) == (pool.layout.planes, slot.buffers)
+    assert (data.width, data.height, data.fourcc, data.modifier) == (32, 24, NV12, LINEAR)
+    assert (data.planes, data.buffers) == (slot.layout.planes, slot.buffers)
     assert (data.buffer_uid, data.generation) == (slot.buffer_uid, slot.generation)
     frame.release()
     assert pool.statistics().states == {SlotState.FREE: 1}
@@ -59,6 +62,11 @@ def test_what_is_known_of_a_frame_never_changes(make_frame: MakeFrame) -> None:
     with pytest.raises(AttributeError):
         data.modifier = 1  # type: ignore[misc]
     assert isinstance(data.planes, tuple) and isinstance(data.buffers, tuple)
+    for part in (data.layout, data.planes[0]):
+        for field in dataclasses.fields(part):
+            with pytest.raises(dataclasses.FrozenInstanceError):
+                setattr(part, field.name, None)
+        assert hash(part) == hash(dataclasses.replace(part)) and part == dataclasses.replace(part)
 
 
 @pytest.mark.parametrize('missing', ['header', 'layout', 'buffers', 'colorimetry', 'buffer_uid', 'generation', 'sequence', 'captured_ns'])

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import FrameType
 
 import pytest
 from verify.command_kit import ENDING
@@ -110,11 +111,14 @@ def test_what_is_built_up_is_whole_before_it_comes(interruption: Interruption) -
 
 @pytest.mark.parametrize('number', ENDING)
 def test_each_signal_is_an_exception_of_the_work(number: signal.Signals) -> None:
-    before = signal.signal(number, lambda *_: None)
+    def own(number: int, frame: FrameType | None) -> None: ...
+
+    before = signal.signal(number, own)
     try:
         with pytest.raises(Interrupted) as caught, interruptions() as told, told.allowed():
             os.kill(os.getpid(), number)
             time.sleep(0.1)
+        assert signal.getsignal(number) is own, "afterwards the signal is the caller's again"
     finally:
         signal.signal(number, before)
     assert caught.value.exit_code == 128 + number

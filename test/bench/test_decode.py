@@ -45,10 +45,15 @@ def test_the_decoded_tensor_is_that_of_the_raw_levels() -> None:
             assert [x - width / 2, y - height / 2, x + width / 2, y + height / 2] == pytest.approx(corners, abs=1e-3)
             assert rest == pytest.approx(scores, abs=1e-6)
         begin += n * n
+    outputs = decode_cases.raw_outputs(levels)
+    assert [output.values.shape for output in outputs] == [(1, n, n, channels) for n in (80, 40, 20) for channels in (64, 80)]
+    assert all(output.layout == 'nhwc' and output.values.dtype == np.int8 for output in outputs)
+    assert np.array_equal(outputs[3].values[0], levels[1].scores)
+    assert not outputs[1].values.flags.c_contiguous, 'a compiled model pads them'
 
 
 def test_every_object_of_the_scene_is_found_once_by_each_peer() -> None:
-    """100 true objects, found by more than ten cells each on average, of which all but one are suppressed."""
+    """100 true objects, found by more than ten cells each on average, of which all but one are suppressed; three in the sparse scene."""
     levels = decode_cases.make_levels()
     rows = decode_cases.decoded_output(levels).values[0]
     assert np.count_nonzero(rows[4:].max(axis=0) >= decode_cases.LIMITS.score) > 1000
@@ -61,6 +66,9 @@ def test_every_object_of_the_scene_is_found_once_by_each_peer() -> None:
     check_same('x', found)
     boxes = found['filter_first'].boxes
     assert boxes.min() > 0 and boxes[:, 2].max() < 1920 and boxes[:, 3].max() < 1080
+    sparse = decode_cases.decoded_output(decode_cases.make_levels(decode_cases.SPARSE)).values[0]
+    assert np.count_nonzero(sparse[4:].max(axis=0) >= decode_cases.LIMITS.score) == pytest.approx(3 * decode_cases.OBJECTS, abs=6)
+    assert len(decode_cases.filter_first(sparse)) == decode_cases.OBJECTS
 
 
 def moved(found: Detections, **changes: object) -> Detections:

@@ -118,11 +118,14 @@ def test_the_cpu_time_of_both_sides_counts_and_of_one_process_once() -> None:
     assert link_case(Ends(), Ends()).measure('v', Condition(*VGA, 0.0), 10).cpu_us_per_frame == 6.0
 
 
-def test_a_consumer_listens_before_the_first_frame_and_is_told_the_last() -> None:
+@pytest.mark.parametrize('read', [False, True])
+def test_a_consumer_listens_before_the_first_frame_and_is_told_the_last(read: bool) -> None:
     producer, consumer = Ends(), Ends()
-    series = link_case(producer, consumer).measure('v', Condition(*VGA, 30.0), 20)
+    series = link_case(producer, consumer).measure('v', Condition(*VGA, 30.0), 20, read=read)
+    assert producer.asked[0] == consumer.asked[0] == {'op': 'prepare', 'width': 640, 'height': 480}
+    assert [c['read'] for end in (producer, consumer) for c in end.asked if c['op'] in ('begin', 'run')] == [read] * 4
     assert [c['op'] for c in consumer.asked] == ['prepare', *['begin', 'end', 'spent'] * 2]
-    assert consumer.asked[4:6] == [{'op': 'begin', 'first': 12, 'rate_hz': 30.0, 'read': False}, {'op': 'end', 'last': 31}]
+    assert consumer.asked[4:6] == [{'op': 'begin', 'first': 12, 'rate_hz': 30.0, 'read': read}, {'op': 'end', 'last': 31}]
     assert series.lost == 19
 
 
@@ -221,6 +224,22 @@ def test_only_what_never_runs_at_the_same_time_is_kept_on_one_cpu_and_only_witho
     one = {name for name in (*FLOORS, *LINKS, *PLAIN, *PEERS.names) if measured.on_one_cpu(name, Condition(*HD, 0.0))}
     assert one == {*FLOORS, *LINKS, 'iceoryx2_copy', 'iceoryx2_in_place'}
     assert not any(measured.on_one_cpu(name, Condition(*HD, 30.0)) for name in one)
+
+
+@pytest.mark.parametrize(
+    ('variant', 'size', 'rate_hz', 'most', 'frames'),
+    [
+        ('shared_memory', UHD_8K, 0.0, 300, 300),
+        ('rclpy_image_default', VGA, 0.0, 300, 217),
+        ('cyclonedds', UHD_8K, 0.0, 300, 8),
+        ('iceoryx2_in_place', UHD_8K, 0.0, 300, 300),
+        ('rclpy_image_tuned', UHD_8K, 0.0, 5, 5),
+        ('rclpy_image_tuned', UHD_8K, 30.0, 300, 45),
+        ('shared_memory', VGA, 1.0, 300, 20),
+    ],
+)
+def test_fewer_large_messages_go_into_a_series(variant: str, size: tuple[int, int], rate_hz: float, most: int, frames: int) -> None:
+    assert plan(peers=PEERS, frames_unthrottled=most).frames(variant, Condition(*size, rate_hz)) == frames
 
 
 def test_the_default_is_the_default_whatever_the_shell_has_set() -> None:

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from waiting import until
 from zc_perception.bench.environment import plain_environment
 from zc_perception.bench.link import TornFrameError
 from zc_perception.bench.rows import Condition
+from zc_perception.bench.worker import Worker
 
 DOUBLES = Path(__file__).with_name('peer_doubles')
 PROGRAM = Path(__file__).parents[2] / 'tools' / 'bench_with_peers.py'
@@ -82,7 +84,7 @@ def test_every_frame_is_measured(open_double: Open, said: list[str], variant: st
     ],
 )
 def test_who_cannot_be_used_is_absent_and_says_why(
-    place: Path, said: list[str], monkeypatch: pytest.MonkeyPatch, trouble: str, reason: str
+    place: Path, said: list[str], no_fd_leak: None, monkeypatch: pytest.MonkeyPatch, trouble: str, reason: str
 ) -> None:
     monkeypatch.setenv('PYTHONPATH', str(DOUBLES))
     monkeypatch.setenv('ZC_ZENOH_DOUBLE', trouble)
@@ -113,6 +115,18 @@ def test_who_dies_loses_its_series_and_is_given_up_after_three(open_double: Open
     assert len(said) == 3 and all('has ended with exit code 7' in line and '640x480 at 0 Hz' in line for line in said)
     assert 'not tried again' in said[2] and 'not tried again' not in said[1]
     assert case.stalled.startswith('5 of 5 series: ') and 'exit code 7' in case.stalled
+
+
+def test_who_hangs_loses_its_series(open_double: Open, said: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    case = open_double('hangs')
+    asking = Worker.ask
+    # It never answers to this command, however long one waits.
+    monkeypatch.setattr(
+        Worker, 'ask', lambda worker, patience_s=60.0, **command: asking(worker, 0.1 if command['op'] == 'run' else patience_s, **command)
+    )
+    series = case.measure('zenoh', VGA, 30)
+    assert list(series.latencies_us) == [] and series.lost == 30 and math.isnan(series.cpu_us_per_frame)
+    assert len(said) == 1 and "'peer_out' doesn't answer" in said[0] and len(case.workers) == 2, 'it is started again'
 
 
 def test_who_is_killed_loses_one_series_and_what_it_left_is_removed(open_double: Open, said: list[str]) -> None:
@@ -167,6 +181,14 @@ def test_a_run_with_peers_says_who_was_absent(free_domain: int, tmp_path: Path, 
     assert list(document['environment']['absent']) == ['zenoh']
     assert {row['case'] for row in document['rows']} == {'floor'}
     assert done.returncode == 1 and 'not measured' in done.stdout and 'absent: zenoh: ' in done.stderr
+
+
+def test_each_peer_is_imported_by_its_module_alone() -> None:
+    """The others have to work where it is not installed."""
+    modules = {peer.module for peer in VARIANTS.values()}
+    for path in Path(peers.__file__).parent.glob('*.py'):
+        text = path.read_text(encoding='utf-8')
+        assert {one for one in modules if re.search(rf'^ *(import|from) {one}\b', text, re.MULTILINE)} == {path.stem} & modules, path.name
 
 
 def installed(variant: str) -> bool:

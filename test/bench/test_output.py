@@ -11,7 +11,7 @@ from typing import IO, Any
 
 import pytest
 
-from zc_perception.bench.output import check_apart, target
+from zc_perception.bench.output import check_apart, target, write
 from zc_perception.errors import ConfigError
 
 
@@ -33,6 +33,12 @@ def test_what_can_not_be_is_one_line(name: str, message: str, tmp_path: Path, mo
     with pytest.raises(ConfigError) as caught:
         target(name, '--trace')
     assert message in str(caught.value)
+
+
+def test_the_folder_of_what_a_link_points_to_is_made(tmp_path: Path) -> None:
+    (tmp_path / 'link').symlink_to(tmp_path / 'a' / 'b' / 'x.json')
+    write(target(str(tmp_path / 'link'), '--json'), '{}', '--json')
+    assert (tmp_path / 'a' / 'b' / 'x.json').read_text(encoding='utf-8') == '{}'
 
 
 def test_two_options_are_not_the_same_file_by_any_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

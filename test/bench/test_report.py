@@ -26,16 +26,19 @@ def test_the_link_s_table_has_ratios_to_ours_before_microseconds() -> None:
     rows = [
         row('link', 'shared_memory', median_us=20.0),
         row('link', 'shared_memory', (640, 480), median_us=19.0),
-        row('link', 'zenoh', median_us=2000.0, ratio_to={'link/shared_memory': 101.0}, cpu_ratio_to={'link/shared_memory': 44.0}),
+        row('link', 'zenoh', median_us=2046.0, ratio_to={'link/shared_memory': 101.0}, cpu_ratio_to={'link/shared_memory': 44.0}),
         row('link', 'zenoh', (640, 480), median_us=None, cpu_us_per_frame=None, lost_per_cent=100.0),
-        row('link', 'iceoryx2_in_place', rate_hz=30.0, ratio_to={'link/shared_memory': 0.5}),
+        row('link', 'cyclonedds', median_us=3_001_470.0, cpu_us_per_frame=999.0, p99_us=1000.0),
+        row('link', 'iceoryx2_in_place', rate_hz=30.0, median_us=99.94, ratio_to={'link/shared_memory': 0.5}),
         row('floor', 'fd_socket', median_us=2.5, ratio_to={'link/shared_memory': 0.125}),
         row('link_read', 'shared_memory', median_us=150.0),
         row('link_read', 'zenoh_shared_memory', median_us=900.0, ratio_to={'link_read/shared_memory': 6.0, 'link/shared_memory': 45.0}),
     ]
     page = report([bench('link', rows)], {})
     assert '| `shared_memory` | **1 ×** 19 µs | **1 ×** 20 µs |' in page
-    assert '| `zenoh` | – – (100 % lost) | 101 × 2 ms |' in page
+    assert '| `zenoh` | – – (100 % lost) | 101 × 2.05 ms |' in page
+    assert '| `cyclonedds` | – | – 3 s |' in page and '| `cyclonedds` | – | 999 µs | 1 ms | 0 % |' in page
+    assert '| `iceoryx2_in_place` | 0.5 × 99.9 µs |' in page
     assert '| floor `fd_socket` | – | 0.12 × 2.5 µs |' in page
     assert '| `zenoh` | 44 × | 50 µs | 200 µs | 0 % |' in page
     assert '| `zenoh_shared_memory` | 6 × 900 µs |' in page
@@ -43,13 +46,14 @@ def test_the_link_s_table_has_ratios_to_ours_before_microseconds() -> None:
 
 
 def test_verdicts_environment_and_what_was_absent_are_said() -> None:
-    bars = (Bar('half', lambda rows: 0.5, 1.0, ' s'), Bar('two', lambda rows: 2.0, 1.0, ' s'), Bar('none', lambda rows: None, 1.0, ' s'))
+    bars = (Bar('ha|\nlf', lambda rows: 0.5, 1.0, ' s'), Bar('two', lambda rows: 2.0, 1.0, ' s'), Bar('none', lambda rows: None, 1.0, ' s'))
     environment = {
-        **ENVIRONMENT, 'absent': {'zenoh': 'not installed'}, 'stalled': {'cyclonedds': '2 of 9 series: why'},
+        **ENVIRONMENT, 'load_average_after': [], 'absent': {'zenoh': 'not installed'}, 'stalled': {'cyclonedds': '2 of 9 series: why'},
         'limits': {'1080p 30 Hz': {'cameras': 24, 'first_loss': 28, 'limit': 'the CPUs are full', 'cpus': 2}},
     }  # fmt: skip
     page = report([bench('scale', [row('scale', '1_cameras')], *bars, environment=environment)], {'scale': [Path('x/scale.png')]})
-    assert '1 of 3 bars are met.' in page
+    assert '1 of 3 bars are met.' in page and '- load average before and after each: scale 0.1 → 0\n' in page
+    assert '| scale | ha\\| lf ≤ 1 s | 0.50 s | pass |' in page, 'a bar and a line feed do not end the table'
     assert '| scale | two ≤ 1 s | 2.00 s | **FAIL** |' in page and '| scale | none ≤ 1 s | not measured | **FAIL** |' in page
     assert '- `zenoh`, not measured: not installed' in page and '- `cyclonedds`, lost series: 2 of 9 series: why' in page
     assert '1080p 30 Hz: 24 cameras without a loss; the CPUs are full' in page
@@ -62,15 +66,17 @@ def test_other_benchmarks_have_all_of_their_rows_and_what_else_was_measured() ->
         row(
             'tensor', 'exact', ratio_to={'tensor/ours': 2.3}, lost_per_cent=1.5, figures={'boxes': 100.0, 'levels': 12.3456, 'wait_us': 7.0}
         ),
-        row('tensor', 'other', figures={'boxes': 100.0}),
+        row('tensor', 'other', figures={'boxes': 100.0, 'idle_cpu_us_per_s': 3.0, 'cached_percent': 5.0}),
+        *(row('tensor', 'ours', size, figures={'boxes': 100.0}) for size in ((640, 480), (640, 360), (7680, 4320))),
     ]
     page = report([bench('decode', rows)], {})
     assert '`zc_bench decode --json out/decode.json`' in page
     assert '| tensor | `ours` | 1080p | unthrottled | – | 100 µs | 200 µs | 50 µs | 0 % |' in page
     assert '| tensor | `exact` | 1080p | unthrottled | 2.3 × ours | 100 µs | 200 µs | 50 µs | 1.5 % |' in page
-    assert 'Of all: `boxes` 100.' in page and '| tensor | `exact` | 1080p | unthrottled | 12.35 | 7 |' in page
-    assert '| case | variant | size | rate | levels | wait [µs] |' in page
-    assert '| tensor | `other` | 1080p | unthrottled | – |' in page
+    assert 'Of all: `boxes` 100.' in page and '| tensor | `exact` | 1080p | unthrottled | 12.35 | 7 | – | – |' in page
+    assert '| case | variant | size | rate | levels | wait [µs] | idle_cpu [µs/s] | cached [%] |' in page
+    assert '| tensor | `other` | 1080p | unthrottled | – | – | 3 | 5 |' in page
+    assert all(f'| tensor | `ours` | {size} | unthrottled |' in page for size in ('VGA', '640×360', '8K'))
 
 
 def test_cameras_are_counted_and_a_ratio_to_another_case_says_which() -> None:
@@ -178,6 +184,9 @@ def test_only_some_are_measured_again(stand_in: Callable[[str], None], tmp_path:
     assert program.main([str(tmp_path), '--only', 'pipeline']) == 0
     page = (tmp_path / 'report.md').read_text(encoding='utf-8')
     assert 'of_last_week' in page and page.count('`of_today`') == 1
+    with pytest.raises(SystemExit) as ended:
+        program.main([str(tmp_path), '--only', 'bake'])
+    assert ended.value.code == 2
 
 
 def test_a_signal_ends_what_runs(stand_in: Callable[[str], None], tmp_path: Path) -> None:

@@ -49,6 +49,7 @@ def test_median_and_percentile_are_the_floors() -> None:
 
 
 def test_a_row_has_the_median_of_the_repetitions() -> None:
+    assert rows_of(x=[flat(median) for median in (5.0, 1.0, 9.0, 3.0)])['x'].median_us == 4.0, 'of an even number, between the middle ones'
     row = rows_of(x=[flat(10.0, 5.0), flat(90.0, 7.0), flat(20.0, 6.0)])['x']
     assert (row.median_us, row.p99_us, row.cpu_us_per_frame, row.repetitions) == (20.0, 20.0, 6.0, 3)
     assert row.medians_us == [10.0, 90.0, 20.0]
@@ -66,10 +67,14 @@ def test_ratios_are_taken_in_each_repetition() -> None:
 
 def test_only_the_same_condition_is_compared() -> None:
     rounds = Measuring(list)
-    rounds[(*LINK, VGA)].append(flat(8.0))
-    rounds[(*FLOOR, Condition(640, 480, 0.0))].append(flat(1.0))
     rounds[(*FLOOR, Condition(1920, 1080, 30.0))].append(flat(1.0))
-    assert [row.ratio_to for row in make_rows(rounds, [FLOOR]) if row.case == 'link'] == [{}]
+    rounds[(*LINK, VGA)].append(flat(8.0))
+    rounds[('link', 'a', VGA)].append(flat(8.0))
+    rounds[(*FLOOR, Condition(640, 480, 0.0))].append(flat(1.0))
+    rows = make_rows(rounds, [FLOOR])
+    assert [row.ratio_to for row in rows if row.case == 'link'] == [{}, {}]
+    order = [(row.width, row.rate_hz, row.case, row.variant) for row in rows]
+    assert order == [(640, 0.0, 'floor', 'f'), (640, 30.0, 'link', 'a'), (640, 30.0, 'link', 'x'), (1920, 30.0, 'floor', 'f')]
 
 
 def test_cases_that_cannot_be_paired_are_refused() -> None:
@@ -102,6 +107,8 @@ def test_where_nothing_arrived_there_is_null(nothing: Series) -> None:
     assert json.loads(text, parse_constant=no_nan)[1]['median_us'] is None
     assert rows['x'].p99_us is None and rows['x'].medians_us == [None] and rows['x'].ratio_to == {}
     assert rows_of([LINK], x=[nothing], f=[flat(1.0)])['f'].ratio_to == {}, 'nor is there a ratio to nothing'
+    row = rows_of(x=[nothing, flat(6.0), flat(8.0)], f=[flat(1.0), flat(2.0), flat(2.0)])['x']
+    assert (row.median_us, row.medians_us, row.repetitions, row.ratio_to) == (7.0, [None, 6.0, 8.0], 3, {'floor/f': 3.5})
 
 
 samples = st.lists(st.floats(0.0, 1e9), max_size=40)

@@ -9,10 +9,12 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
 from bench_kit import SCHEMA
 from npu.json_schema import conforms
 
 from zc_perception import bench
+from zc_perception.bench import environment
 from zc_perception.bench.environment import describe_environment
 from zc_perception.bench.rows import Row
 
@@ -41,6 +43,27 @@ def test_what_a_figure_depends_on_is_in_the_file_and_whose_machine_it_was_is_not
     for name in (platform.node(), getpass.getuser()):
         # A host may be called like something that every machine has.
         assert len(name) < 5 or name not in text
+
+
+@pytest.mark.parametrize(
+    ('content', 'prefix', 'expected'),
+    [
+        ('processor\t: 0\nmodel name\t: Some CPU @ 2 GHz\nmodel name\t: other\n', 'model name', 'Some CPU @ 2 GHz'),
+        ('performance\n', '', 'performance'),
+        ('NVIDIA Jetson AGX Orin\0', '', 'NVIDIA Jetson AGX Orin'),
+        ('processor\t: 0\n', 'model name', ''),
+    ],
+)
+def test_a_file_of_the_kernel_has_its_first_line_read(tmp_path: Path, content: str, prefix: str, expected: str) -> None:
+    (tmp_path / 'file').write_text(content, encoding='utf-8')
+    assert environment._first_line(str(tmp_path / 'file'), prefix) == expected
+    assert environment._first_line(str(tmp_path / 'none'), prefix) == ''
+
+
+def test_a_machine_that_says_nothing_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, '_first_line', lambda path, prefix='': '')
+    described = describe_environment()
+    assert (described['cpu'], described['governor'], described['virtual']) == (platform.machine(), 'unknown', False)
 
 
 def test_the_schema_is_installed_with_the_package() -> None:

@@ -66,6 +66,17 @@ def test_its_failure_is_said(make_worker: MakeWorker, text: str, message: str) -
         worker.receive()
 
 
+def test_one_that_has_ended_says_so_to_a_command_too_and_its_traceback_can_be_read(
+    make_worker: MakeWorker, capfd: pytest.CaptureFixture[str]
+) -> None:
+    worker = make_worker("raise RuntimeError('what went wrong')")
+    with pytest.raises(BenchError, match='exit code 1'):
+        worker.receive()
+    with pytest.raises(BenchError, match='exit code 1'):
+        worker.send(op='x')
+    assert 'RuntimeError: what went wrong' in capfd.readouterr().err
+
+
 def test_a_silent_one_is_not_waited_for_for_ever(make_worker: MakeWorker) -> None:
     with pytest.raises(BenchError, match=r'does.*answer within 0 s'):
         make_worker('input()').receive(timeout_s=0.05)
@@ -117,6 +128,7 @@ signal.pause()
     worker = make_worker(stubborn)
     worker.receive()
     group = worker._process.pid
+    assert os.getpgid(group) == group != os.getpgrp(), 'a Ctrl-C at the terminal does not reach it'
     worker.close()
     assert worker._process.returncode == -signal.SIGKILL
     # Whoever is left of the group has been killed too: it is about to die, or waits for init to notice.

@@ -163,12 +163,16 @@ def test_what_a_hung_device_may_still_read_is_not_written_again() -> None:
 
 def test_a_leased_frame_outlives_its_camera() -> None:
     opened = open_camera(f'zcframes {TIGHT}')
+    with pytest.raises(CameraError, match='not configured'):
+        opened.camera.capture()
     configure(opened.camera)
     frame = next_frame(opened.camera)
     before = shown(frame)
+    opened.camera.stop()
+    assert opened.camera.capture() is None
     opened.camera.close()
     opened.camera.close()
-    assert shown(frame) == before
+    assert shown(frame) == before and opened.camera.capture() is None
     frame.release()
 
 

@@ -158,14 +158,19 @@ def test_stamps_increase_through_a_step_of_the_wall_clock(clock: CaptureClock, s
         assert all(error >= -MS for error in errors)
 
 
-def test_while_it_catches_up_it_says_how_far_ahead_it_is() -> None:
+@pytest.mark.parametrize('clock', (CaptureClock.MONOTONIC, CaptureClock.REALTIME))
+def test_while_it_catches_up_it_says_how_far_ahead_it_is(clock: CaptureClock) -> None:
     world = World()
     stamps = world.clock()
-    stamps.stamp(world.true, CaptureClock.MONOTONIC)
+    stamps.stamp(world.driver(clock, world.true), clock)
     world.wall_offset -= 10 * S
     world.true += PERIOD
-    stamps.stamp(world.true, CaptureClock.MONOTONIC)
+    stamps.stamp(world.driver(clock, world.true), clock)
     assert 9 * S < stamps.statistics().ahead_ns <= 10 * S
+    world.wall_offset += 5 * S
+    world.true += PERIOD
+    stamps.stamp(world.driver(clock, world.true), clock)
+    assert 4 * S < stamps.statistics().ahead_ns <= 5 * S, 'a step forwards is no pace of the pictures'
 
 
 @settings(max_examples=80)
@@ -241,13 +246,16 @@ def test_a_simulation_that_begins_or_ends_between_two_reads_is_seen(simulated: b
 def test_system_time_after_a_simulation_of_the_future_is_not_held_up_by_it() -> None:
     world = World()
     stamps = world.clock()
-    world.simulated = 3 * EPOCH
     stamps.stamp(world.true, CaptureClock.MONOTONIC)
+    world.simulated = 3 * EPOCH
+    world.true += PERIOD
+    assert stamps.stamp(world.true, CaptureClock.MONOTONIC) == 3 * EPOCH
     world.simulated = None
     for _ in range(3):
         world.true += PERIOD
         exposed = world.true
         assert abs(stamps.stamp(exposed, CaptureClock.MONOTONIC) - (exposed + EPOCH)) < MS
+    assert stamps.statistics().steps == 2, 'to the simulation and back'
 
 
 @pytest.mark.parametrize('clock', (*KNOWN, CaptureClock.UNKNOWN))

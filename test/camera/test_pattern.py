@@ -97,6 +97,8 @@ def test_the_bars_have_the_levels_that_the_standards_print(matrix: Matrix) -> No
     for index, name in enumerate(BAR_COLOURS):
         y, (u, v) = luma[100, 80 * index + 40], chroma[50, 40 * index + 20]
         assert np.abs(np.subtract((int(y), int(u), int(v)), PRINTED[matrix][name])).max() <= 1, name
+    # Below the bars: eight greys from black to white.
+    assert np.abs(luma[340, 40::80] - np.linspace(16, 235, 8)).max() <= 1 and (chroma[170, 20::40] == 128).all()
 
 
 def test_full_range_uses_all_levels() -> None:

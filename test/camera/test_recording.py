@@ -369,6 +369,14 @@ def test_a_description_that_can_not_be_is_refused(recorded: tuple[Path, bytes, l
         replay(path)
 
 
+def test_a_description_that_was_changed_is_refused(recorded: tuple[Path, bytes, list[Any]]) -> None:
+    path, content, _ = recorded
+    # As long as before, and it could be one; only the checksum tells.
+    path.write_bytes(content.replace(b'"bt709"', b'"bt601"', 1))
+    with pytest.raises(ConfigError, match='is cut or changed'):
+        replay(path)
+
+
 def test_a_first_frame_whose_head_was_changed_costs_that_frame_only(recorded: tuple[Path, bytes, list[Any]]) -> None:
     path, content, kept = recorded
     start = struct.unpack('<Q', content[-8:])[0] - 3 * FRAME_BYTES

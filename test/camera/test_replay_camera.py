@@ -148,10 +148,21 @@ def test_a_frame_that_has_no_slot_is_left_out_as_if_it_had_been_live(open_camera
     after.release()
 
 
-@pytest.mark.parametrize(('rate', 'least_s'), [(1.0, 0.079), (2.0, 0.039), (0.5, 0.159)])
-def test_the_file_s_own_pace_times_the_rate(open_camera: Callable[..., ReplayCamera], rate: float, least_s: float) -> None:
-    camera = open_camera(keep_all=False, replay_rate=rate)
-    assert camera.framerate == FPS * rate
+@pytest.mark.parametrize(
+    ('rate', 'framerate', 'pace', 'least_s'),
+    [
+        (1.0, 0.0, FPS, 0.079),
+        (2.0, 0.0, FPS * 2.0, 0.039),
+        (0.5, 0.0, FPS * 0.5, 0.159),
+        # The pace that is asked for takes the place of both.
+        (2.0, 12.5, 12.5, 0.159),
+    ],
+)
+def test_the_file_s_own_pace_times_the_rate(
+    open_camera: Callable[..., ReplayCamera], rate: float, framerate: float, pace: float, least_s: float
+) -> None:
+    camera = open_camera(keep_all=False, replay_rate=rate, framerate=framerate)
+    assert camera.framerate == pace
     started = time.monotonic()
     for _ in range(3):
         captured(camera).release()
@@ -238,6 +249,17 @@ def test_a_stopped_keep_all_camera_gives_no_more_frames(open_camera: Callable[..
     camera.stop()
     camera.stop()
     assert camera.capture() is None and not camera.ended
+
+
+def test_stopping_wakes_a_waiting_capture(open_camera: Callable[..., ReplayCamera]) -> None:
+    camera = open_camera(keep_all=False, framerate=0.01)
+    captured(camera).release()
+    stopper = threading.Timer(0.03, camera.stop)
+    stopper.start()
+    started = time.monotonic()
+    assert camera.capture() is None
+    assert time.monotonic() - started < 60.0, 'the next frame would be due after 100 s'
+    stopper.join()
 
 
 def test_capturing_needs_a_configuration(video: str, ledger: CopyLedger) -> None:

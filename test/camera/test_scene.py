@@ -7,7 +7,7 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -82,10 +82,19 @@ def test_rows_may_be_padded_and_padding_stays_untouched() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(sides, sides, seeds, palettes, st.lists(indices, min_size=1, max_size=4))
+@example(1920, 1080, 5, 'train', list(range(0, 4000, 100)))
+@example(3840, 2160, 5, 'train', list(range(0, 4000, 100)))
 def test_objects_stay_within_limits(width: int, height: int, seed: int, palette: str, when: list[int]) -> None:
     scene = RoadScene(width, height, seed, palette)
     for index in when:
         assert_within_limits(scene.truth(index), width, height)
+
+
+def test_the_whole_picture_keeps_moving() -> None:
+    scene, (before, after), (_, chroma) = RoadScene(640, 360, 8), np.zeros((2, 360, 640), np.uint8), planes(640, 360)
+    scene.draw(100, before, chroma)
+    scene.draw(101, after, chroma)
+    assert (after != before).mean() > 0.8
 
 
 def test_objects_move_smoothly() -> None:
@@ -165,6 +174,7 @@ def test_every_class_and_a_wide_range_of_sizes_appear() -> None:
     assert len(CLASS_NAMES) >= 3 and shares.min() > 0.1
     longest = [max(item.width, item.height) for item in objects]
     assert min(longest) < 24 and max(longest) > 150
+    assert 0.1 < np.mean([item.visible < 0.95 for item in objects]) < 0.7, 'they hide each other'
 
 
 def body_samples(palette: str) -> dict[str, NDArray[np.float64]]:

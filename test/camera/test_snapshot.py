@@ -108,6 +108,8 @@ def test_other_formats_come_back_as_they_are(tmp_path: Path, name: str) -> None:
     for plane, back in zip(planes, replayed(paths[0], layout), strict=True):
         assert np.array_equal(plane, back)
     assert [path.suffix for path in paths] == ['.zcr', '.png']
+    picture = snapshot.picture()
+    assert picture is not None and picture.shape == ((32, 64) if name == 'R8  ' else (32, 64, 3)), 'grey has one channel'
 
 
 @pytest.mark.parametrize('colorimetry', COLORIMETRIES, ids=str)

@@ -16,8 +16,10 @@ from zc_perception.camera.v4l2.formats import (
     driver_layout,
     format_offers,
     least_bytes,
+    one_placement,
 )
 from zc_perception.errors import FormatError, LayoutError
+from zc_perception.negotiation.constraints import Placement
 from zc_perception.pixel.colorimetry import Matrix, Range, V4l2Colorimetry
 from zc_perception.pixel.fourcc import fourcc_code
 from zc_perception.pixel.layout import validate_layout
@@ -139,6 +141,21 @@ def test_offers_are_in_order_of_preference_with_reasons_for_the_rest() -> None:
     assert [offer.fourcc for offer in offers] == _codes('NV12', 'YUYV', 'UYVY', 'BG24')
     assert offers[0].codes == tuple(_codes('NV12', 'NM12'))
     assert set(refused) == {'MJPG', 'HM12', 'RGGB'} and 'decoder' in refused['MJPG'] and 'ISP' in refused['RGGB']
+
+
+@pytest.mark.parametrize(
+    ('names', 'placement', 'left'),
+    [
+        (('NV12', 'NM16', 'YUYV'), Placement.ONE_BUFFER, ('NV12', 'YUYV')),
+        (('NM12', 'NV16', 'YUYV'), Placement.BUFFER_PER_PLANE, ('NV12', 'YUYV')),
+        (('NV12', 'NM12', 'NV16', 'YUYV'), None, ('NV12', 'YUYV')),
+    ],
+)
+def test_formats_without_the_placement_of_the_best_one_are_left_out(
+    names: tuple[str, ...], placement: Placement | None, left: tuple[str, ...]
+) -> None:
+    found, offers = one_placement(format_offers(_codes(*names))[0])
+    assert found is placement and [offer.fourcc for offer in offers] == _codes(*left)
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,7 @@ SPECS = {
     'coarse': QuantisedTensorSpec(64, 64, scale=0.0186, zero_point=-5, low=-2.0, high=2.5),
     'falling': QuantisedTensorSpec(64, 64, low=1.0, high=0.0),
     'saturated': QuantisedTensorSpec(64, 64, scale=1e-9, zero_point=0, low=0.5, high=1.0),
+    'halves': QuantisedTensorSpec(64, 64, scale=2.0, zero_point=0, low=0.0, high=255.0),
     'three': QuantisedTensorSpec(64, 64, channels=3, zero_point=-100),
     'wide': QuantisedTensorSpec(64, 64, channels=3, padding=((0, 2), (3, 0), (0, 13))),
     'wide before': QuantisedTensorSpec(64, 64, channels=3, padding=((0, 0), (0, 0), (1, 0)), zero_point=-126),

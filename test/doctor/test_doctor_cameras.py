@@ -136,12 +136,15 @@ def test_two_nodes_can_not_have_one_camera_whatever_they_call_it(left: str, righ
     links.mkdir(parents=True)
     (links / 'usb-camera').symlink_to('../../video0')
     (vehicle.root / 'dev/front').symlink_to('v4l/by-id/usb-camera')
+    vehicle.write('dev/video2', '')
+    vehicle.videos['/dev/video2'] = DriverDouble('NV12')
     assert vehicle.yaml is not None
-    vehicle.yaml |= {'/left/capture': {'device': left}, '/right/capture': {'device': right}}
+    vehicle.yaml |= {f'/{name}/capture': {'device': path} for name, path in (('left', left), ('right', right), ('rear', '/dev/video2'))}
     found = {r.finding.subject: r.finding for r in vehicle.examine('cameras') if r.check.id == 'cameras.configured'}
     assert found['/left/capture'].status.value == found['/right/capture'].status.value == 'fail'
     assert f'{left} is also the camera of /right/capture' in found['/left/capture'].found
     assert found['/left/capture'].figures == {'shared_with': ['/right/capture']}
+    assert found['/rear/capture'].status.value == 'ok', 'it has a camera of its own'
 
 
 @pytest.mark.parametrize('kind', BUILT_IN)

@@ -43,6 +43,16 @@ def wrong(document: dict[str, Any]) -> list[str]:
     return found
 
 
+def otherwise(document: dict[str, Any]) -> list[dict[str, Any]]:
+    """Each time one thing is not what the schema says."""
+    first = document['checks'][0]
+    checks = [first | change for change in ({'status': 'good'}, {'figures': []}, {'found': ''})]
+    checks.append({name: value for name, value in first.items() if name != 'advice'})
+    environment = {name: value for name, value in document['environment'].items() if name != 'kernel'}
+    changes = [{'version': 2}, {'more': 1}, {'environment': environment}, {'summary': document['summary'] | {'ok': -1}}]
+    return [document | change for change in [*changes, *({'checks': [check]} for check in checks)]]
+
+
 def doctor(vehicle: Vehicle, *arguments: str, parameters: bool = True, tmp: Path | None = None) -> int:
     """Call it on a vehicle, with the vehicle's own parameter file."""
     words = list(arguments)
@@ -76,6 +86,7 @@ def test_the_json_is_what_the_schema_says(vehicle: Vehicle, capsys: pytest.Captu
     assert doctor(vehicle, '--json') == 0
     document = json.loads(capsys.readouterr().out)
     assert wrong(document) == [] and [c for c in document['checks'] if c['status'] == 'warn']
+    assert [other for other in otherwise(document) if conforms(other, SCHEMA)] == []
     assert sorted({c['id'] for c in document['checks']}) == sorted(IDS) and document['params_file'].endswith('vehicle.yaml')
     assert doctor(vehicle, '--json', str(tmp_path / 'new/folder/doctor.json'), parameters=False) == 0
     written = json.loads((tmp_path / 'new/folder/doctor.json').read_text(encoding='utf-8'))
@@ -121,13 +132,12 @@ def test_unknown_arguments_are_explained(arguments: list[str], capsys: pytest.Ca
     assert line.startswith('zc_doctor: error: ') and line.endswith('; see zc_doctor --help')
 
 
-def test_this_machine_is_examined_for_real_quickly_and_left_as_it_is(tmp_path: Path) -> None:
-    """Whatever it has: a container without heaps and cameras, or a vehicle."""
-    environment = {**os.environ, 'ZC_RUNTIME_DIR': str(tmp_path / 'sockets')}
+def examined(path: Path, folder: Path, *arguments: str) -> tuple[dict[str, Any], dict[tuple[str, str], str]]:
+    """Call it for real, in *folder*: its report, and the statuses in that by id and subject."""
     result = subprocess.run(
-        [*COMMAND, '--json', '--params-file', str(CONFIG)],
-        env=environment,
-        cwd=tmp_path,
+        [*COMMAND, '--json', '--params-file', str(path), *arguments],
+        env={**os.environ, 'ZC_RUNTIME_DIR': str(folder / 'sockets')},
+        cwd=folder,
         capture_output=True,
         text=True,
         timeout=300,
@@ -135,7 +145,12 @@ def test_this_machine_is_examined_for_real_quickly_and_left_as_it_is(tmp_path: P
     )
     document = json.loads(result.stdout)
     assert result.returncode == document['summary']['exit_code'] and wrong(document) == [], result.stderr
-    status = {(c['id'], c['subject']): c['status'] for c in document['checks']}
+    return document, {(c['id'], c['subject']): c['status'] for c in document['checks']}
+
+
+def test_this_machine_is_examined_for_real_quickly_and_left_as_it_is(tmp_path: Path) -> None:
+    """Whatever it has: a container without heaps and cameras, or a vehicle."""
+    document, status = examined(CONFIG, tmp_path)
     # The synthetic camera, memfds and the cpu work everywhere.
     for name in ('parameters.file', 'kernel.release', 'ros.rclpy', 'ros.messages'):
         assert status[name, ''] == 'ok', document
@@ -144,6 +159,17 @@ def test_this_machine_is_examined_for_real_quickly_and_left_as_it_is(tmp_path: P
     if not Path('/dev/dma_heap').exists() and not Path('/dev/udmabuf').exists():
         assert status['memory.heaps', ''] == 'warn'
     assert os.listdir(tmp_path) == [], 'it made something'
+
+
+def test_what_this_machine_lacks_fails_where_the_parameter_file_needs_it(tmp_path: Path) -> None:
+    path = tmp_path / 'vehicle.yaml'
+    path.write_text(
+        '/**/capture: {ros__parameters: {camera: v4l2, device: /dev/video63}}\n/**/inference: {ros__parameters: {accelerator: axl}}\n'
+    )
+    document, status = examined(path, tmp_path, '--only', 'buffers', 'cameras', 'metis', 'model')
+    assert (status['cameras.configured', '/capture'], document['summary']['exit_code']) == ('fail', 1), document
+    if not list(Path('/dev').glob('metis-*')):
+        assert status['metis.cards', ''] == status['buffers.import', ''] == status['model.load', '/inference'] == 'fail'
 
 
 def test_ros_is_not_needed(tmp_path: Path) -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import subprocess
 import sys
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -12,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from environment import bootstrap, console, paths, prerequisites
 from environment.errors import SetupError
-from environment.layers import Layer, keys, stale_layers, write_record
+from environment.layers import Layer, content_key, keys, read_record, stale_layers, write_record
 
 
 @pytest.fixture
@@ -43,8 +46,38 @@ def test_a_change_makes_its_layer_and_those_above_stale(
     stack: tuple[Layer, ...], tmp_path: Path, changed: str, expected: list[str]
 ) -> None:
     recorded = keys(stack, "3.11")
+    assert names(stale_layers(stack, keys(stack, "3.12"), recorded)) == ["wheels", "interfaces", "package"]
+    # An interrupted set-up has not recorded the layer.
+    interrupted = {name: key for name, key in recorded.items() if name != changed}
+    assert names(stale_layers(stack, recorded, interrupted)) == expected
     (tmp_path / changed).write_text("other")
     assert names(stale_layers(stack, keys(stack, "3.11"), recorded)) == expected
+    (tmp_path / changed).unlink()
+    without = keys(stack, "3.11")
+    (tmp_path / changed).touch()
+    assert names(stale_layers(stack, keys(stack, "3.11"), without)) == expected
+
+
+def test_the_key_tells_apart_where_one_file_ends_and_the_next_begins(tmp_path: Path) -> None:
+    first, second = tmp_path / "a", tmp_path / "b"
+
+    def key(*contents: str) -> str:
+        first.write_text(contents[0])
+        second.write_text(contents[1])
+        return content_key([first, second], "")
+
+    assert key("xy", "z") != key("x", "yz")
+    # The name of the second file is a part of the contents.
+    assert key("x\0b\0y", "z") != key("x", "y\0b\0z")
+
+
+@pytest.mark.parametrize("damaged", ["", "{", "[1]", '"text"'])
+def test_a_record_comes_back_as_it_was_written_and_a_damaged_one_is_none(tmp_path: Path, damaged: str) -> None:
+    record = tmp_path / "record.json"
+    write_record(record, {"wheels": "1"})
+    assert read_record(record) == {"wheels": "1"} and list(tmp_path.iterdir()) == [record]
+    record.write_text(damaged)
+    assert read_record(record) == {}
 
 
 def test_a_half_made_environment_is_discarded_and_a_foreign_folder_is_not(tmp_path: Path) -> None:
@@ -94,6 +127,34 @@ def test_a_failed_command_shows_the_end_of_its_output(tmp_path: Path) -> None:
         console.run_logged([sys.executable, "-c", script], tmp_path / "log", tmp_path)
     assert "status 1" in str(raised.value) and "no matching distribution" in str(raised.value)
     assert "first" not in str(raised.value).split("\n  ", 1)[1]
+
+
+def test_a_command_does_not_see_another_ros(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AMENT_PREFIX_PATH", "/opt/ros/humble")
+    script = "import os; assert '/opt/ros/humble' not in os.environ.get('AMENT_PREFIX_PATH', '')"
+    console.run_logged([sys.executable, "-c", script], tmp_path / "log", tmp_path)
+
+
+def test_a_second_set_up_says_so_and_waits_for_the_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first ends at the moment when the second asks the kernel to wait."""
+    order: list[str] = []
+    flock = fcntl.flock
+
+    def first_ends(file: IO[str], how: int) -> None:
+        if how == fcntl.LOCK_EX:
+            order.append("first ends")
+            first.close()
+        flock(file, how)
+
+    with contextlib.ExitStack() as first:
+        first.enter_context(paths.locked(tmp_path / "lock", "busy"))
+        assert capsys.readouterr().out == ""
+        monkeypatch.setattr(fcntl, "flock", first_ends)
+        with paths.locked(tmp_path / "lock", "busy"):
+            order.append("second begins")
+    assert order == ["first ends", "second begins"] and capsys.readouterr().out == "busy\n"
 
 
 def test_make_without_a_target_says_what_there_is() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import sys
 from pathlib import Path
@@ -10,6 +11,9 @@ import pytest
 
 rclpy = pytest.importorskip("rclpy", reason="needs the environment that `make env` sets up")
 from ament_index_python import get_package_share_directory, get_resource  # noqa: E402
+from rclpy.context import Context  # noqa: E402
+from rclpy.node import Node  # noqa: E402
+from waiting import until  # noqa: E402
 
 #: RIHS01 hashes of vision_msgs 4.1.1 and of Jazzy's composition_interfaces, from the definitions that they release.
 UPSTREAM_HASHES = {
@@ -53,3 +57,22 @@ def test_a_built_package_is_in_the_ament_index(package: str) -> None:
     assert sorted(listed) == sorted(installed)
     expected = {name for name in UPSTREAM_HASHES if name.startswith(f"{package}/")}
     assert {f"{package}/{path.removesuffix('.idl')}" for path in listed if path.endswith(".idl")} == expected
+
+
+def test_every_type_loads_and_its_hash_on_the_wire_is_upstreams() -> None:
+    context = Context()
+    rclpy.init(context=context)
+    node = Node("hashes", context=context, start_parameter_services=False)
+    try:
+        for name, expected in UPSTREAM_HASHES.items():
+            package, kind, interface = name.split("/")
+            generated = getattr(importlib.import_module(f"{package}.{kind}"), interface)
+            for part in (generated,) if kind == "msg" else (generated.Request, generated.Response):
+                assert part() == part(), name
+            if kind == "msg":
+                node.create_publisher(generated, name, 1)
+                (info,) = until(lambda topic=name: node.get_publishers_info_by_topic(topic), name)
+                assert (info.topic_type_hash.version, bytes(info.topic_type_hash.value).hex()) == (1, expected)
+    finally:
+        node.destroy_node()
+        rclpy.shutdown(context=context)

@@ -7,9 +7,9 @@ import threading
 from collections.abc import Callable
 
 import pytest
+from frame_queues import FrameQueue
 
 from zc_perception.frame import Frame
-from zc_perception.frame_queue import FrameQueue
 from zc_perception.link.bus import BusKey, BusPublisher, BusSubscription, InProcessBus, LinkQos
 from zc_perception.memory.pool import BufferPool
 
@@ -24,15 +24,21 @@ def subscription(holder: str = 'npu', qos: LinkQos = QOS, notify: Callable[[], N
     return BusSubscription(holder, qos, FrameQueue(qos.depth), notify)
 
 
-def test_publisher_and_subscription_meet_in_any_order() -> None:
-    bus, publisher = InProcessBus(), BusPublisher('capture', QOS)
+def test_publisher_and_subscription_meet_in_any_order(make_frame: MakeFrame) -> None:
+    bus, publisher, second = InProcessBus(), BusPublisher('capture', QOS), BusPublisher('second', QOS)
     early, late = subscription('early'), subscription('late')
     bus.add_subscription(KEY, early)
     bus.add_publisher(KEY, publisher)
     assert publisher.matched == (early,)
     bus.add_subscription(KEY, late)
     assert publisher.matched == (early, late)
-    assert bus.publishers(KEY) == (publisher,)
+    bus.add_publisher(KEY, second)
+    assert second.matched == publisher.matched and bus.publishers(KEY) == (publisher, second)
+    for each in (publisher, second):
+        each.publish(make_frame())
+    assert early.delivered == late.delivered == 2, 'each gets what both publish'
+    for receiver in (early, late):
+        receiver.queue.close()
 
 
 @pytest.mark.parametrize('part', [0, 1, 2])
@@ -82,15 +88,15 @@ def test_above_its_quota_a_subscriber_goes_without_and_the_others_do_not(make_po
     pool, bus, publisher = make_pool(slots=2), InProcessBus(), BusPublisher('capture', QOS)
     pool.set_quota('slow', 1)
     bus.add_publisher(KEY, publisher)
-    told: list[str] = []
-    slow = subscription('slow', LinkQos(None), lambda: told.append('slow'))
-    quick = subscription('quick', LinkQos(None), lambda: told.append('quick'))
+    told: list[tuple[str, int]] = []
+    slow = subscription('slow', LinkQos(None), lambda: told.append(('slow', len(slow.queue))))
+    quick = subscription('quick', LinkQos(None), lambda: told.append(('quick', len(quick.queue))))
     for each in (slow, quick):
         bus.add_subscription(KEY, each)
     for sequence in range(2):
         publisher.publish(make_frame(pool, sequence=sequence))
     assert (slow.delivered, slow.refused, quick.delivered, quick.refused) == (1, 1, 2, 0)
-    assert told == ['slow', 'quick', 'quick'], 'nobody is woken for a frame that did not come'
+    assert told == [('slow', 1), ('quick', 1), ('quick', 2)], 'nobody is woken for a frame that did not come, or before it has come'
     for each in (slow, quick):
         each.queue.close()
 

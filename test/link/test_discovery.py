@@ -323,16 +323,22 @@ def test_a_publisher_whose_node_has_no_name_yet_is_not_remembered_as_adapted() -
     assert (graph.count(()).adapted, graph.count(()).plain) == (1, 1)
 
 
-def test_a_silent_listener_with_many_names_delays_nobody(consumer: Consumer, camera: SharedMemoryServer, folder: Path) -> None:
+def test_a_silent_listener_with_many_names_delays_nobody(
+    consumer: Consumer, camera: SharedMemoryServer, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # No attempt ends within the test. One after another they would take 90 minutes.
+    monkeypatch.setattr('zc_perception.link.shared_memory.client.HANDSHAKE_S', 60.0)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
         listener.bind(str(folder / 'silent.sock'))
         listener.listen(200)
         silent = liars(90, folder / 'silent.sock')
         consumer.hear(*silent, announced(CAMERA, camera.path))
-        # One after another they would take 90 s.
         assert consumer.meets()
         for state in consumer.links.update(silent, silent):
             assert state.state is RemoteState.CONNECTING and 'nobody' not in state.reason
+        monkeypatch.setattr('zc_perception.link.endpoints.remote_links._PATIENCE_S', 0.0)
+        found = {(state.state, state.reason) for state in consumer.links.update(silent, silent)}
+        assert found == {(FAR, f"no answer from '{folder / 'silent.sock'}' yet")}, 'only messages are left meanwhile'
 
 
 def test_frames_that_nobody_wants_do_not_keep_the_queue_s_owner() -> None:

@@ -39,7 +39,8 @@ def test_a_message_is_compared_with_what_its_publisher_may_have_sent_only() -> N
     both = DuplicateFilter()
     both.local.append(Header(5, 'left'))
     both.direct.append(Header(6, 'left'))
-    assert both.accept_message('left', 5, Origin.PLAIN) and both.accept_message('left', 6, Origin.PLAIN)
+    assert all(both.accept_message('left', stamp, Origin.PLAIN) for stamp in (5, 6, 7))
+    assert both.accept_direct(Header(7, 'left')), 'a plain message stands for no object'
     assert both.accept_message('left', 5, Origin.ELSEWHERE) and both.accept_message('left', 6, Origin.HERE)
     assert not both.accept_message('left', 5, Origin.HERE) and not both.accept_message('left', 6, Origin.ELSEWHERE)
 

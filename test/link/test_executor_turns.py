@@ -85,5 +85,6 @@ def test_another_error_of_the_middleware_is_told_and_ends_nothing(lookout: Looko
 
     watch = NodeWatch(node, SOON_S, fail)  # type: ignore[arg-type]
     assert eventually(lambda: len(looks) >= 3)
-    watch.stop()
+    del watch
+    assert eventually(lambda: lookout._thread is None), 'whoever forgets it ends it'
     assert capfd.readouterr().err.count('RuntimeError: rmw said no') == 1

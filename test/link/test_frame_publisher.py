@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import cv2
 import numpy as np
 import pytest
 from link_ros import LATCHED, Ros
@@ -177,15 +178,20 @@ def test_the_stamp_is_whatever_names_a_time(cameras: Cameras) -> None:
                 out.stamp = stamp
 
 
-def test_plain_subscribers_get_pictures_and_grey_and_colours_as_they_are(cameras: Cameras) -> None:
+@pytest.mark.parametrize(('fmt', 'encoding'), [('bgr8', 'bgr8'), ('NV12', 'rgb8')])
+def test_plain_subscribers_get_pictures_as_they_are_and_chroma_formats_as_rgb8(cameras: Cameras, fmt: str, encoding: str) -> None:
     found = cameras.reader()
-    publisher = cameras.publisher(format='bgr8')
+    publisher = cameras.publisher(format=fmt)
     assert eventually(lambda: publisher.statistics().image_readers == 1)
     sent(publisher, 5, stamp=1_000_000_002)
     assert eventually(lambda: found)
     message = found[0]
-    assert message.encoding == 'bgr8' and (message.header.stamp.sec, message.header.stamp.nanosec) == (1, 2)
-    assert bytes(message.data) == picture((HEIGHT, WIDTH, 3), 5).tobytes() and message.header.frame_id == 'optical'
+    assert message.encoding == encoding and (message.header.stamp.sec, message.header.stamp.nanosec) == (1, 2)
+    pixels = picture((HEIGHT, WIDTH, 3), 5)
+    if fmt == 'NV12':
+        rows = [picture(shape, 5).reshape(-1, WIDTH) for shape in FORMATS['NV12']]
+        pixels = cv2.cvtColor(np.concatenate(rows), cv2.COLOR_YUV2RGB_NV12)
+    assert bytes(message.data) == pixels.tobytes() and message.header.frame_id == 'optical'
     assert publisher.ledger.count('to_ros') == 1
 
 

@@ -99,17 +99,24 @@ def test_a_replacement_goes_on_with_the_generations_of_its_place() -> None:
     pool.close()
 
 
-def test_the_allocator_and_the_listeners_may_use_the_pool() -> None:
+def test_the_allocator_and_the_listeners_may_use_the_pool(monkeypatch: pytest.MonkeyPatch) -> None:
     """They are called without the lock: an allocator may ask for statistics, and a listener may look at who holds what."""
+    pass_time = stop_clock(monkeypatch)
     pool, memory = counted_pool(1, release_timeout_s=TIMEOUT_S)
     heard: list[str] = []
     pool.add_retire_listener(lambda slot: heard.append(pool.describe_holders()))
-    pool._source._allocate = lambda: (heard.append(repr(pool.statistics().states)), memory())[1]
+    # Another look at the pool meanwhile begins no second replacement.
+    pool._source._allocate = lambda: (heard.append(repr(pool.statistics().states)), pool.collect(), memory())[2]
     pool.release(leased(pool), EventFence())
-    after_timeout()
-    acquired(pool)
+    pass_time(2 * TIMEOUT_S)
+    fresh = acquired(pool)
     assert heard == ['camera: 0 of 1 slots free; slot 0 generation 1 is retired', "{<SlotState.RETIRED: 'retired'>: 1}"]
-    pool.close()
+    # A pool that is closed meanwhile wants no replacement any more.
+    pool._source._allocate = lambda: (memory(), pool.close())[0]
+    pool.release(leased(pool, fresh), EventFence())
+    pass_time(2 * TIMEOUT_S)
+    pool.collect()
+    assert memory.closes == [1, 1, 1]
 
 
 @pytest.mark.parametrize('broken', ['closed by its giver', 'raising'])

@@ -34,7 +34,7 @@ def test_a_quota_of_nothing_gets_nothing(make_pool: MakePool) -> None:
     pool.set_quota('npu', 0)
     slot = acquired(pool)
     assert pool.lease(slot, slot.generation, 'npu') is None
-    assert pool.statistics().refused == 1
+    assert (pool.statistics().refused, pool.statistics().refused_by_quota) == (1, {'npu': 1})
     pool.discard(slot)
 
 

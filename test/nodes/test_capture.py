@@ -204,9 +204,13 @@ def test_a_calibration_of_another_size_is_named_and_not_published(free_domain: i
         assert done.success
         found = bench.status('calibration')
         assert found.level is Level.WARN and '640x480' in found.message and '128x96' in found.message
+        assert found.text().count('calibrate at this size') == 1
         count = len(infos)
         bench.eventually(lambda: len(infos) > count + 2)
         assert not infos[-1].k.any()
+        assert bench.call(SetCameraInfo, 'set_camera_info', SetCameraInfo.Request(camera_info=calibrated(128, 96))).success
+        found = bench.status('calibration')
+        assert (found.level, found.message, found.advice) == (Level.OK, 'calibrated', '')
 
 
 def test_what_is_no_calibration_is_refused_by_the_service(free_domain: int) -> None:

@@ -8,7 +8,7 @@ import pytest
 import rclpy
 from rclpy.task import Task
 
-from zc_perception.nodes.container.executor import AGAIN_AFTER_S, Complaints, ContainerExecutor
+from zc_perception.nodes.container.executor import _MAX_KINDS, AGAIN_AFTER_S, Complaints, ContainerExecutor
 
 
 def test_work_that_was_found_for_a_node_that_has_left_since_is_dropped(context: rclpy.Context) -> None:
@@ -94,3 +94,11 @@ def test_another_node_kind_or_place_is_told_at_once(other: tuple[str, BaseExcept
     complaints = Complaints(clock)
     assert complaints.text("'/a'", raised())
     assert complaints.text(*other)
+
+
+def test_it_remembers_a_limited_number(clock: Clock) -> None:
+    complaints = Complaints(clock)
+    for number in range(_MAX_KINDS + 1):
+        assert complaints.text(f"'/n{number}'", raised())
+    assert complaints.text("'/n1'", raised()) == ''
+    assert complaints.text("'/n0'", raised()), 'the oldest was forgotten'

@@ -13,7 +13,7 @@ from rclpy.node import Node
 
 from zc_perception.nodes.container import manager
 from zc_perception.nodes.container.executor import ContainerExecutor
-from zc_perception.nodes.container.manager import ComponentManager, construct, node_options
+from zc_perception.nodes.container.manager import ComponentManager, LoadError, construct, node_options
 
 WAIT_S = 60.0
 
@@ -45,6 +45,34 @@ def load(container: ComponentManager) -> Any:
 
 def listed(container: ComponentManager) -> list[str]:
     return list(container._on_list(ListNodes.Request(), ListNodes.Response()).full_node_names)
+
+
+def test_an_answer_is_text_that_can_be_sent(container: ComponentManager, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(package: str, plugin: str) -> type[Node]:
+        raise LoadError('/opt/\udcff is no module\0')
+
+    monkeypatch.setattr(manager, 'load_class', refuse)
+    answer = load(container)
+    assert (answer.success, answer.error_message) == (False, '/opt/\\udcff is no module\\x00')
+
+
+def test_an_executor_that_takes_no_node_leaves_nothing_of_it(container: ComponentManager, monkeypatch: pytest.MonkeyPatch) -> None:
+    stopped: list[str] = []
+    monkeypatch.setattr(Plain, 'stop', lambda node: stopped.append(node.get_name()), raising=False)
+    real = ContainerExecutor.add_node
+
+    def half_way(executor: ContainerExecutor, node: Node) -> bool:
+        real(executor, node)
+        raise TypeError('no \udcff room')
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ContainerExecutor, 'add_node', half_way)
+        answer = load(container)
+    assert not answer.success
+    assert answer.error_message.startswith("The container can't spin it: TypeError: no \\udcff room")
+    assert (listed(container), stopped) == ([], ['plain'])
+    assert container._executor is not None
+    assert not container._executor.get_nodes(), 'it would be waited for, though it is destroyed'
 
 
 @pytest.mark.parametrize('error', [RuntimeError('no'), SystemExit('no'), KeyboardInterrupt()])

@@ -34,9 +34,11 @@ def section(node: str, **values: Any) -> dict[str, Any]:
     return {f'/**/{node}': {'ros__parameters': values}}
 
 
-def test_the_schema_in_the_repository_is_the_nodes_declarations() -> None:
+def test_the_schema_in_the_repository_is_the_nodes_declarations(tmp_path: Path) -> None:
     assert json.loads(schema.text()) == SCHEMA, f'write it anew: {WRITE}'
     assert SCHEMA_FILE.read_text(encoding='utf-8') == schema.text(), f'write it anew: {WRITE}'
+    assert schema.main([str(tmp_path / 'x.json')]) == 0
+    assert (tmp_path / 'x.json').read_text(encoding='utf-8') == schema.text()
 
 
 @pytest.mark.parametrize('name', FILES)

@@ -144,6 +144,8 @@ def test_what_the_launch_arguments_set_stands_on_top_of_the_file(tmp_path: Path)
         ConfigError, match=r"vehicle.yaml', with camera, video as the launch arguments say: capture: video '/nope' does not exist"
     ):
         check_file(file, NODES, {'capture': {'camera': 'replay', 'video': '/nope'}, 'recorder': {'path': ''}})
+    (problem,) = judge(read(tmp_path, '/**/capture: {ros__parameters: {slots: 0}}'), NODES, {'capture': {'slots': 1}}).problems
+    assert (problem.text.split(';')[0], problem.section, problem.line) == ("parameter 'slots' is 1", '', 0), 'it is not in the file'
 
 
 OF_ANY_NODE: dict[str, tuple[str, list[str]]] = {

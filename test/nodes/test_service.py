@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import socket
@@ -59,11 +60,12 @@ def environ(systemd: Systemd, **values: str) -> dict[str, str]:
 
 
 class Waiting:
-    """A clock, and a wait of which nothing comes until there were so many."""
+    """A clock, and a wait of which nothing comes until there were so many; it may come back early."""
 
-    def __init__(self, turns: int) -> None:
+    def __init__(self, turns: int, longest_s: float) -> None:
         self.now = 100.0
         self.left = turns
+        self.longest_s = longest_s
         self.waits: list[float | None] = []
 
     def __call__(self) -> float:
@@ -71,14 +73,17 @@ class Waiting:
 
     def wait(self, timeout_s: float | None) -> bool:
         self.waits.append(timeout_s)
-        self.now += timeout_s or 0.001
+        self.now += min(timeout_s or 0.001, self.longest_s)
         self.left -= 1
         return self.left <= 0
 
 
-def fed(environment: dict[str, str], turns: int = 1, proc: Path = Path('/proc'), worries: tuple[str, ...] = ('',)) -> list[float | None]:
-    """How long it was waited each time. Of *worries* each is there once, and the last one from then on."""
-    clock, left = Waiting(turns), list(worries)
+def fed(
+    environment: dict[str, str], turns: int = 1, proc: Path = Path('/proc'), worries: tuple[str, ...] = ('',), longest_s: float = math.inf
+) -> list[float | None]:
+    """How long it was waited each time, if no wait lasts longer than *longest_s*. Of *worries* each is there once, and the last one from
+    then on."""
+    clock, left = Waiting(turns, longest_s), list(worries)
     with ServiceManager(environment, proc, clock) as manager:
         manager.ready()
         manager.feed_watchdog(clock.wait, lambda: left.pop(0) if len(left) > 1 else left[0])
@@ -152,6 +157,12 @@ def test_it_is_fed_three_times_in_the_time_that_it_waits_and_not_while_there_is_
     said = systemd.heard()
     assert said.count('WATCHDOG=1') == 3 and said[0] == 'READY=1' and said[1].startswith('STATUS=running')
     assert said[-2:] == ['STATUS=the executor hangs', 'STOPPING=1'], 'each status once, in one line'
+
+
+def test_after_a_wait_that_ends_early_the_rest_is_waited_before_it_is_fed_again(systemd: Systemd) -> None:
+    waits = fed(environ(systemd, WATCHDOG_USEC='3000000'), 6, longest_s=0.25)
+    assert waits == pytest.approx([1.0, 0.75, 0.5, 0.25, 1.0, 0.75])
+    assert systemd.heard().count('WATCHDOG=1') == 2
 
 
 @pytest.fixture

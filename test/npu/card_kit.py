@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -44,9 +45,12 @@ class CardFence(EventFence):
 
 class CountingCard:
     """``held`` are the handles that it has, ``modifiers`` those of the images that it imported, ``submitted`` the in-fence of each job
-    (``None``: none, or an older driver)."""
+    (``None``: none, or an older driver), ``numbers`` the driver's own ioctl numbers."""
 
-    def __init__(self, level: int = 2, in_flight: int = 4, formats: tuple[Format, ...] = LINEAR_ONLY) -> None:
+    def __init__(
+        self, level: int = 2, in_flight: int = 4, formats: tuple[Format, ...] = LINEAR_ONLY, numbers: Mapping[str, int] | None = None
+    ) -> None:
+        self.numbers = numbers
         self.capabilities = AxlCapabilities(level, in_flight, 64, 64, formats)
         self.made = 0
         self.held: set[int] = set()
@@ -112,7 +116,7 @@ def counting_accelerator(
     **options: Any,
 ) -> Opened:
     """An axl accelerator with a model on a card that counts; the caller closes it."""
-    monkeypatch.setattr(axl, 'AxlDevice', lambda path, numbers, tree: CountingCard(level, in_flight, formats))
+    monkeypatch.setattr(axl, 'AxlDevice', lambda path, numbers, tree: CountingCard(level, in_flight, formats, numbers))
     monkeypatch.setattr(axl, 'open_result_heap', memfd_results)
     accelerator = axl.AxlAccelerator(AcceleratorOptions(device, **options), tree=tree)
     accelerator.load(manifest)

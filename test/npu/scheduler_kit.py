@@ -183,6 +183,8 @@ class Bench:
         self.queue = FrameQueue(options.pop('depth', None))
         self.results: list[int] = []
         self.errors: list[tuple[int, Exception]] = []
+        #: The job that the scheduler named with each error.
+        self.failing: list[InFlight | None] = []
         self.on_result: Callable[[InFlight], None] = lambda entry: None
         options = {'in_flight': 4, 'timeout_s': LONG_S, **options}
         self.reopen: Factory | None = options.get('reopen')
@@ -197,6 +199,7 @@ class Bench:
 
     def _error(self, frame: Frame, error: Exception) -> None:
         assert not frame.released
+        self.failing.append(self.scheduler.failing)
         self.errors.append((frame.data.sequence, error))
 
     def feed(self, *sequences: int) -> None:

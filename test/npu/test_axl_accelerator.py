@@ -30,8 +30,8 @@ GOOD_LINK = {'current_link_speed': '8.0 GT/s PCIe', 'current_link_width': '4'}
 
 def test_a_good_card_needs_no_notice(make_opened: Callable[..., Opened], host: Host) -> None:
     node = host.add_card(**GOOD_LINK)
-    accelerator, _ = make_opened(device='', tree=host.tree)
-    assert list(accelerator.notices()) == []
+    accelerator, card = make_opened(device='', tree=host.tree, ioctl_numbers={'submit': 70})
+    assert list(accelerator.notices()) == [] and card.numbers == {'submit': 70}
     facts = accelerator.facts()
     assert {name: facts[name] for name in ('device', 'pci_address', 'pcie_link', 'driver_level', 'max_in_flight', 'result_heap')} == {
         'device': node, 'pci_address': '0000:01:00.0', 'pcie_link': '8 GT/s x4', 'driver_level': 2, 'max_in_flight': 4,
@@ -290,6 +290,14 @@ def test_the_cache_goes_off_and_on_and_imports_are_counted_on(opened: Opened, ma
                 run_one(accelerator, card, frame)
             assert (accelerator.imports, len(card.held)) == (imports, held)
             assert (accelerator.facts()['import_cache'] == 'off') != cached
+        handle = accelerator.import_frame(frame)
+        job = accelerator.submit(handle, frame)
+        accelerator.tune(import_cache=False, timeout_s=1.0)
+        assert len(card.held) == 1, 'what was cached stays until the job that reads it has ended'
+        card.jobs[-1].signal()
+        job.close()
+        accelerator.release(handle)
+        assert (card.held, accelerator.facts()['release_errors']) == (set(), 0)
 
 
 def test_the_timeout_is_that_of_the_jobs_which_come(opened: Opened, make_frame: MakeFrame) -> None:

@@ -100,6 +100,22 @@ def test_a_detach_that_fails_is_said_and_the_file_is_closed_all_the_same(driver:
     assert found.answer is Importable.YES and 'EBUSY' in found.text and 'when its file was closed' in found.text
 
 
+def test_an_interruption_leaves_no_file_open(node: str, buffer: DmaBuf, monkeypatch: pytest.MonkeyPatch) -> None:
+    # It outlives the probe with all that the probe had: nothing is closed by being collected.
+    interruption = KeyboardInterrupt()
+    opened: list[int] = []
+
+    def interrupt(fd: int, *_: object) -> int:
+        opened.append(fd)
+        raise interruption
+
+    monkeypatch.setattr(axl_device.fcntl, 'ioctl', interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        probe_shipped_attach(node, buffer)
+    with pytest.raises(OSError, match='Bad file descriptor'):
+        os.fstat(opened[0])
+
+
 def test_a_node_that_can_t_be_opened_answers_nothing(driver: ShippedDriver, host: Host, buffer: DmaBuf) -> None:
     host.add_card()
     found = probe_shipped_attach(str(host.tree.dev / 'metis-9:9:9'), buffer, tree=host.tree)

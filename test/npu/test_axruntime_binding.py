@@ -54,11 +54,12 @@ def raw_results(accelerator: AxRuntimeAccelerator, frame: Frame) -> list[NDArray
 
 
 @pytest.mark.parametrize('double_buffer', [False, True], ids=['single', 'double'])
-@pytest.mark.parametrize('output_dmabuf', ['auto', 'false'])
+@pytest.mark.parametrize(('output_dmabuf', 'refused'), [('auto', 0), ('false', 0), ('auto', 2)], ids=['auto', 'false', 'refused'])
 def test_both_interfaces_give_the_same_results(
-    output_dmabuf: str, double_buffer: bool,
+    output_dmabuf: str, refused: int, double_buffer: bool,
     binding: Any, double: Double, open_accelerator: Open, make_frame: MakeFrame, tmp_path: Path,
 ) -> None:  # fmt: skip
+    binding.double.refuse_output_dmabuf, double.refuse_output_dmabuf = bool(refused), refused
     frame = make_frame(width=64, height=64, fill=noise)
     results = []
     for library in ('', double.path):
@@ -67,8 +68,9 @@ def test_both_interfaces_give_the_same_results(
         results.append((accelerator.facts()['interface'], raw_results(accelerator, frame)))
         facts = accelerator.facts()
         assert (facts['input_dmabuf'], facts['output_dmabuf'], facts['postamble_graph']) == (
-            True, output_dmabuf == 'auto', 'postprocess_graph.onnx',
+            True, output_dmabuf == 'auto' and not refused, 'postprocess_graph.onnx',
         )  # fmt: skip
+        assert any('outputs are MMIO' in notice for notice in accelerator.notices()) == bool(refused)
         accelerator.close()
     assert [interface for interface, _ in results] == ['python', 'c']
     for by_binding, by_library in zip(results[0][1], results[1][1], strict=True):
@@ -121,9 +123,9 @@ def test_each_core_has_a_connection_a_thread_and_its_own_frames(
 
 
 def test_the_binding_is_preferred(binding: Any, installed: Double, open_accelerator: Open) -> None:
-    facts = open_accelerator().facts()
-    assert (facts['interface'], facts['runtime'], facts['runtime_api'], facts['python_binding']) == (
-        'python', 'axelera.runtime', '1.8.0', 'used',
+    facts = open_accelerator(device='metis-1-3-0').facts()
+    assert (facts['interface'], facts['runtime'], facts['runtime_api'], facts['python_binding'], facts['device']) == (
+        'python', 'axelera.runtime', '1.8.0', 'used', 'metis-1:3:0',
     )  # fmt: skip
     assert open_accelerator(library=installed.path).facts()['python_binding'] == 'axruntime_library names the C library'
 

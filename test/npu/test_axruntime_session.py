@@ -199,10 +199,12 @@ def test_an_instance_that_cannot_be_says_why(
 
 def test_closing_twice_destroys_once(double: Double, tmp_path: Path) -> None:
     session = RuntimeSession(double.path)
+    session.open_model(model_file(tmp_path, 96, 64), 1).connections[0].load_instance(OPTIONS)
     connection = session.open_model(model_file(tmp_path, 64, 64), 1).connections[0]
+    assert (double.used_sub_devices()[0], double.live_objects) == (1, 3), 'all of the model before is destroyed'
     for _ in range(2):
         connection.load_instance(OPTIONS)
-    assert (double.instances, double.live_objects) == (2, 4), 'the instance before is destroyed'
+    assert (double.instances, double.live_objects) == (3, 4), 'the instance before is destroyed'
     session.close()
     connection.close()
     session.close()

@@ -30,6 +30,7 @@ from zc_perception.memory.pool import BufferPool, SlotState
 from zc_perception.npu import cpu
 from zc_perception.npu.cpu import CpuAccelerator, CpuJob
 from zc_perception.npu.manifest import load_manifest
+from zc_perception.pixel.fourcc import fourcc_code
 
 pytestmark = pytest.mark.usefixtures('warm_engines', 'no_fd_leak')
 WAIT_S = 60.0
@@ -81,18 +82,27 @@ def test_the_road_model_finds_what_is_in_the_frame(accelerator: CpuAccelerator, 
     assert ledger.entries() == {'tensor': LedgerEntry(3, 3 * 640 * 360 * 3 // 2)}
 
 
-def test_the_hog_model_yields_opencv_s_own_people(accelerator: CpuAccelerator, make_frame: MakeFrame) -> None:
+@pytest.mark.parametrize('name', ['NV12', 'YUYV'])
+def test_the_hog_model_yields_opencv_s_own_people(
+    accelerator: CpuAccelerator, make_pool: MakePool, make_frame: MakeFrame, name: str
+) -> None:
     manifest, scene = load_manifest('hog'), RoadScene(640, 384, 1)
     accelerator.load(manifest)
-    frame = road_frame(make_frame, scene, 0)
+    luma, chroma = np.zeros((384, 640), np.uint8), np.zeros((192, 320, 2), np.uint8)
+    scene.draw(0, luma, chroma)
+    frame = make_frame(make_pool(640, 384, slots=1, fourcc=fourcc_code(name)))
+    with frame.map(write=True) as planes:
+        if name == 'NV12':
+            planes[0][:] = luma
+        else:
+            planes[0][..., ::2] = luma.reshape(384, 320, 2)
     job = run(accelerator, frame)
     found = make_head(manifest.head).decode(
         job.outputs(), job.letterbox, DecodeLimits(manifest.score_threshold, manifest.nms_threshold, 100)
     )
     hog = cv2.HOGDescriptor()
     hog.setSVMDetector(np.asarray(cv2.HOGDescriptor.getDefaultPeopleDetector(), np.float32))
-    with frame.map() as planes:
-        boxes, distances = hog.detectMultiScale(planes[0].copy(), winStride=(8, 8), scale=1.05)
+    boxes, distances = hog.detectMultiScale(luma, winStride=(8, 8), scale=1.05)
     assert len(boxes) >= 1, 'the picture was chosen because HOG sees somebody in it'
     order = np.argsort(-np.reshape(distances, -1))
     assert found.boxes.tolist() == [[x, y, x + w, y + h] for x, y, w, h in np.asarray(boxes)[order].tolist()]

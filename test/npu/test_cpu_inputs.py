@@ -14,14 +14,14 @@ from npu.scheduler_kit import MakeFrame, MakePool
 from numpy.typing import NDArray
 
 from zc_perception.errors import AcceleratorError, ConfigError
+from zc_perception.frame import Frame, Header
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.npu import cpu
 from zc_perception.npu.accelerator import ImportHandle
 from zc_perception.npu.cpu import CpuAccelerator
 from zc_perception.npu.manifest import load_manifest
 from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry, Matrix, Range
-from zc_perception.pixel.fourcc import NV12, fourcc_code
-from zc_perception.pixel.layout import compute_layout
+from zc_perception.pixel.fourcc import fourcc_code
 
 pytestmark = pytest.mark.usefixtures('warm_engines', 'no_fd_leak')
 WIDTH, HEIGHT = 64, 48
@@ -100,14 +100,22 @@ def test_the_input_is_given_in_its_own_type_and_layout(
     assert (output.values == expected).mean() > 0.999
 
 
-def test_colours_are_those_of_the_frame(accelerator: CpuAccelerator, tmp_path: Path) -> None:
+def test_colours_are_those_of_the_frame(accelerator: CpuAccelerator, tmp_path: Path, make_pool: MakePool) -> None:
     """The same samples mean other colours in another matrix and range, and a camera may change both."""
-    engine = loaded(accelerator, tmp_path, identity([1, 3, HEIGHT, WIDTH], FLOAT))._engine
-    assert engine is not None
-    luma, chroma = np.full((HEIGHT, WIDTH), 16, np.uint8), np.full((HEIGHT // 2, WIDTH // 2, 2), 128, np.uint8)
-    layout = compute_layout(NV12, WIDTH, HEIGHT)
-    seen_values = [engine.run([luma, chroma], layout, colours)[0].values.copy() for colours in (BT601_LIMITED, FULL, BT601_LIMITED)]
-    assert [float(values.max()) for values in seen_values] == pytest.approx([0.0, 16 / 255, 0.0], abs=0.004)
+    loaded(accelerator, tmp_path, identity([1, 3, HEIGHT, WIDTH], FLOAT))
+    pool, brightest = make_pool(WIDTH, HEIGHT, slots=1), []
+    for colours in (BT601_LIMITED, FULL, BT601_LIMITED):
+        slot = pool.acquire()
+        assert slot is not None
+        frame = Frame.publish_slot(pool, slot, header=Header(1, 'camera'), colorimetry=colours, sequence=0, captured_ns=1)
+        with frame.map(write=True) as planes:
+            planes[0][:], planes[1][:] = 16, 128
+        job = accelerator.submit(accelerator.import_frame(frame), frame)
+        assert job.fence.wait(WAIT_S)
+        brightest.append(float(job.outputs()[0].values.max()))
+        job.close()
+        frame.release()
+    assert brightest == pytest.approx([0.0, 16 / 255, 0.0], abs=0.004)
 
 
 def test_quantised_outputs_have_the_manifest_s_scale(accelerator: CpuAccelerator, tmp_path: Path, make_frame: MakeFrame) -> None:

@@ -102,13 +102,16 @@ def test_an_inode_that_is_a_key_cannot_be_given_to_another_buffer(buffers: list[
     device = Device()
     cache = ImportCache(device.release)
     _get(cache, device, buffers[0])
+    _get(cache, device, buffers[1])
     inode = buffers[0].identity.inode
     buffers.pop(0).close()
+    assert open_files(inode) == 1, 'the duplicate'
     fresh = [SealedMemfd().allocate(4096) for _ in range(50)]
     assert inode not in {b.identity.inode for b in fresh}
     for buffer in fresh:
         buffer.close()
     cache.clear()
+    assert open_files(buffers[0].identity.inode) == 1, 'what the cache borrowed is not closed, and its duplicate is'
 
 
 def test_the_least_recently_used_import_goes_first(buffers: list[DmaBuf]) -> None:

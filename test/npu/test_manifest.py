@@ -81,6 +81,10 @@ def test_a_device_s_tensors_are_read(tmp_path: Path) -> None:
     manifest = load_manifest(written(tmp_path, AXL))
     spec = TensorSpec('out', 'int8', (1, 6, 2), 64, (0.5, 0.25), -3)
     assert (manifest.engine, manifest.model_id, manifest.tensors, spec.num_bytes) == ('axl', 7, (spec,), 12)
+    (padded,) = load_manifest(written(tmp_path, changed(AXL, 'outputs[0].padding', [[0, 0], [1, 2], [0, 1]]))).tensors
+    assert (padded, padded.num_bytes) == (dataclasses.replace(spec, padding=((0, 0), (1, 2), (0, 1))), 27)
+    (largest,) = load_manifest(written(tmp_path, changed(AXL, 'outputs[0].shape', [1 << 28, 2, 2]))).tensors
+    assert largest.num_bytes == 1 << 30, 'as many bytes as a result buffer may have'
 
 
 def test_an_engine_without_weights_needs_no_file_and_no_size(tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ from zc_perception.npu.metis_card import (
     choose_card,
     driver_version,
     find_cards,
+    found_cards,
     read_iommu,
     read_link,
     read_temperatures,
@@ -138,6 +139,7 @@ def test_no_card_at_all_is_explained(host: Host, machine: Callable[[Host], None]
         with pytest.raises(AcceleratorError, match='no Metis card') as refused:
             choose_card(wanted, host.tree)
         assert all(word in str(refused.value) for word in words), refused.value
+        assert found_cards(host.tree) == str(refused.value), 'so says a node that can not be opened, too'
 
 
 def test_a_node_without_sysfs_is_known_by_its_name(host: Host) -> None:

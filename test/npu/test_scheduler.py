@@ -13,7 +13,6 @@ from npu.scheduler_kit import LONG_S, SHORT_S, Bench, ScriptedAccelerator, check
 from waiting import until
 
 from zc_perception.errors import AcceleratorError
-from zc_perception.frame import Frame
 from zc_perception.memory.pool import SlotState
 from zc_perception.npu import scheduler
 from zc_perception.npu.scheduler import InFlight, Scheduler, SchedulerStatistics
@@ -48,8 +47,9 @@ def test_no_more_jobs_are_in_flight_than_both_sides_allow(start: Callable[..., B
     assert len(bench.accelerator.jobs) == bench.scheduler.in_flight == limit
 
 
-def test_a_timeout_costs_that_frame_only_and_its_slot_waits_for_the_late_job(start: Callable[..., Bench]) -> None:
-    bench = start(in_flight=1, timeout_s=SHORT_S)
+@pytest.mark.parametrize('in_flight', [1, 2], ids=['the next comes after it', 'the next was done behind it'])
+def test_a_timeout_costs_that_frame_only_and_its_slot_waits_for_the_late_job(start: Callable[..., Bench], in_flight: int) -> None:
+    bench = start(in_flight=in_flight, timeout_s=SHORT_S)
     bench.accelerator.instant.add(1)
     bench.feed(0, 1)
     until(lambda: bench.results == [1] and bench.scheduler.in_flight == 0)
@@ -277,17 +277,9 @@ def test_a_source_that_joins_the_queue_is_waited_for(start: Callable[..., Bench]
 
 def failure_of(bench: Bench, sequence: int) -> InFlight | None:
     """The job that the scheduler named while it reported the failure of that frame."""
-    named: list[InFlight | None] = []
-    report = bench.scheduler._on_error
-
-    def look(frame: Frame, error: Exception) -> None:
-        named.append(bench.scheduler.failing)
-        report(frame, error)
-
-    bench.scheduler._on_error = look
     bench.feed(sequence)
     until(lambda: bench.lost == [sequence] and bench.scheduler.failing is None)
-    return named[0]
+    return bench.failing[0]
 
 
 def test_a_job_that_fails_or_is_late_is_known_while_it_is_reported(start: Callable[..., Bench]) -> None:

@@ -81,6 +81,17 @@ def test_each_place_is_free_again_with_its_own_job(start: Start) -> None:
 
 
 @pytest.mark.usefixtures('patient')
+def test_a_place_that_comes_back_stops_the_clock_of_hanging(start: Start) -> None:
+    bench = start(ScriptedAccelerator(1), in_flight=1, timeout_s=SHORT_S)
+    watch = bench.scheduler._hang_watch
+    bench.feed(0)
+    given_up(bench, 0)
+    until(lambda: watch._full_since_ns > 0)
+    bench.accelerator.finish(0)
+    until(lambda: watch._full_since_ns == 0)
+
+
+@pytest.mark.usefixtures('patient')
 @pytest.mark.parametrize('keep_all', [True, False])
 def test_where_every_frame_counts_none_is_sent_after_a_late_one(start: Start, keep_all: bool) -> None:
     """A device with room for eight, of which one is to be used: it would only be late with the next as well."""

@@ -55,6 +55,9 @@ def test_a_lost_device_costs_what_is_in_flight_and_comes_back(start: Callable[..
     assert first.closed == 1 and second.closed == 0 and bench.scheduler.accelerator is second
     expected = {'import': [2, 0, 1], 'submit': [2, 0, 1], 'release': [1]}.get(step, [0, 1])
     assert bench.lost == expected and bench.results == ([0] if step == 'release' else [])
+    # Each lost job is named while it is reported. The device never had that of frame 2.
+    named = [None if entry is None else entry.frame.data.sequence for entry in bench.failing]
+    assert named == [None if sequence == 2 else sequence for sequence in expected]
     assert all('the card is gone' in str(error) for _, error in bench.errors if isinstance(error, DeviceLostError))
     for job in first.jobs:
         job.fence.signal()
@@ -159,7 +162,17 @@ def test_timeouts_in_a_row_are_a_device_that_hangs(start: Callable[..., Bench], 
     until(lambda: bench.scheduler.statistics().recovered == 1)
     assert bench.lost == [0, 1, 2] and bench.accelerator.closed == 1
     assert bench.scheduler.statistics().timed_out == 3
-    for job in bench.accelerator.jobs:
+    # The next device's first timeout is the first of three.
+    (second,) = bench.reopen.made
+    second.instant.add(4)
+    bench.feed(3)
+    if whose == 'the driver':
+        second.finish(0, axl_error('submit', errno.ETIMEDOUT))
+    until(lambda: bench.lost == [0, 1, 2, 3])
+    bench.feed(4)
+    until(lambda: bench.results == [4])
+    assert bench.scheduler.statistics().losses == 1 and bench.reopen.made == [second]
+    for job in bench.jobs:
         job.fence.signal()
     until(bench.all_free)
 

@@ -20,6 +20,8 @@ from zc_perception.observe import frame_log
 from zc_perception.observe.frame_log import FrameLogReader, RecordKind
 
 CAPACITY, RECORD, FACTS, RING, ROOM = 4096, 192, 4096, 32 * 1024, 28 * 1024 - 16
+#: Bytes of what the log says of its writer: when it began, pid, role, node.
+WRITER = 8 + 4 + 4 + 16 + 256
 ADD_SEALS, SHRINK_AND_GROW = 1033, 2 | 4
 U32, U64 = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
 NESTED = b'[' * 20_000
@@ -125,12 +127,15 @@ def test_a_kind_that_is_not_known_costs_that_record_alone() -> None:
 @given(
     written=st.integers(0, 3 * CAPACITY) | U64, ended=U64,
     values=st.lists(st.tuples(st.integers(1, 2 * CAPACITY), U32, U32, U64), max_size=6),
-    noise=st.lists(st.binary(min_size=1, max_size=RECORD), max_size=6),
+    noise=st.lists(st.binary(min_size=1, max_size=RECORD), max_size=6), writer=st.binary(min_size=WRITER, max_size=WRITER),
 )  # fmt: skip
-def test_whatever_is_in_the_ring(written: int, ended: int, values: list[tuple[int, int, int, int]], noise: list[bytes]) -> None:
+@example(written=0, ended=0, values=[], noise=[], writer=b'\xff' * WRITER)
+def test_whatever_is_in_the_ring_and_of_its_writer(
+    written: int, ended: int, values: list[tuple[int, int, int, int]], noise: list[bytes], writer: bytes
+) -> None:
     pieces = [record(number, kind=kind, num_buffers=buffers, sequence=sequence) for number, kind, buffers, sequence in values]
     pieces += [(RING + index * 977, content) for index, content in enumerate(noise)]
-    with log_with((16, word(written) + word(ended)), *pieces) as reader:
+    with log_with((16, word(written) + word(ended) + writer), *pieces) as reader:
         reads(reader)
 
 

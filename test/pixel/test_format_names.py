@@ -118,6 +118,8 @@ def test_gstreamer_names_go_both_ways(entry: PixelFormat) -> None:
             gstreamer_name(entry.code)
     else:
         assert from_gstreamer(gstreamer_name(entry.code)) == (entry.code, LINEAR)
+        if entry.bits == 8 and 'G' in entry.components[0]:
+            assert entry.gstreamer.upper() == ''.join(entry.components[0]), 'as the bytes lie in memory'
 
 
 @pytest.mark.parametrize(

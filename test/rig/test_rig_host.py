@@ -17,6 +17,7 @@ from . import rig as rig_module
 from .graph import DOCUMENT_KEYS, GraphRuns, check_names, checks_of, result_of
 from .guest.graph_variants import RUNS, VARIANTS
 from .guest.harness import NOT_HERE
+from .guest.verifier import FRAMES
 from .run_rig_arm64 import SHARES, VERIFIED
 from .run_rig_arm64 import result_of as arm64_result_of
 from .test_rig_verify import CASES, INVARIANTS
@@ -52,31 +53,43 @@ def _good_run(name: str) -> dict[str, Any]:
     }  # fmt: skip
 
 
-BROKEN: dict[str, dict[str, Any]] = {
-    'frames': {'frames': 59},
-    'layout': {'strides': [[641, 641]]},
-    'content': {'crc_equal': 59},
-    'results': {'fences_good': 59},
-    'I1': {'attached': {'5': ['0000:01:00.0'], '6': []}, 'traced_import_inodes': [5]},
-    'I2': {'exporters': ['system', 'somebody']},
-    'I3': {'traced_imports': 3},
-    'I4': {'cpu_mappings': ['12: 7f00-7f01 rw-s 0 00:0c 5 /dmabuf:']},
-    'link': {'conversions': 1},
-    'subscriber': {'received_by_plain_subscriber': 10},
-    'nothing_left': {'left_in_bufinfo': [5]},
-    'verify': {'verify': {}},
+BROKEN: dict[str, list[dict[str, Any]]] = {
+    'frames': [{'frames': 59}],
+    'layout': [{'strides': [[641, 641]]}],
+    # A frame that was not compared, or one picture again and again, proves nothing.
+    'content': [{'crc_equal': 59}, {'processed': 61}, {'distinct_contents': 1}],
+    'results': [{'fences_good': 59}],
+    'I1': [{'attached': {'5': ['0000:01:00.0'], '6': []}, 'traced_import_inodes': [5]}],
+    'I2': [{'exporters': ['system', 'somebody']}],
+    # With the cache: one buffer twice, a stranger, one buffer less, no frame.
+    'I3': [
+        {'traced_imports': 3},
+        {'traced_imports': 3, 'traced_import_inodes': [5, 6, 77]},
+        {'traced_imports': 1, 'traced_import_inodes': [5]},
+        {'submitted_inodes': []},
+    ],
+    'I4': [{'cpu_mappings': ['12: 7f00-7f01 rw-s 0 00:0c 5 /dmabuf:']}, {'looks': 0}, {'copies': {'tensor': 60}}],
+    'link': [{'conversions': 1}],
+    'subscriber': [{'received_by_plain_subscriber': 10}],
+    'nothing_left': [{'left_in_bufinfo': [5]}],
+    'verify': [{'verify': {}}],
 }
+#: A buffer of the pool that is imported and never carries a frame is no fault.
+SPARE = {'traced_imports': 3, 'traced_import_inodes': [5, 6, 9]}
 
 
-@pytest.mark.parametrize('variant', VARIANTS)
-def test_a_good_run_passes(variant: str) -> None:
-    checks = checks_of(_good_run(variant), WANTED)
+@pytest.mark.parametrize(('variant', 'changes'), [*((variant, {}) for variant in VARIANTS), ('cached', SPARE)])
+def test_a_good_run_passes(variant: str, changes: dict[str, Any]) -> None:
+    checks = checks_of({**_good_run(variant), **changes}, WANTED)
     assert list(checks) == check_names(variant) and all(check['holds'] for check in checks.values())
 
 
-@pytest.mark.parametrize(('variant', 'name'), [(variant, name) for variant in VARIANTS for name in check_names(variant)])
-def test_each_check_can_fail(name: str, variant: str) -> None:
-    assert not checks_of({**_good_run(variant), **BROKEN[name]}, WANTED)[name]['holds']
+@pytest.mark.parametrize(
+    ('variant', 'name', 'fault'),
+    [(variant, name, fault) for variant in VARIANTS for name in check_names(variant) for fault in BROKEN[name]],
+)
+def test_each_check_can_fail(name: str, variant: str, fault: dict[str, Any]) -> None:
+    assert not checks_of({**_good_run(variant), **fault}, WANTED)[name]['holds']
 
 
 @pytest.mark.parametrize('variant', RUNS)
@@ -102,6 +115,13 @@ def test_a_verdict_counts_only_if_all_was_measured_and_holds(fault: dict[str, An
     assert not checks_of(run, WANTED)['verify']['holds']
 
 
+@pytest.mark.parametrize('variant', RUNS)
+@pytest.mark.parametrize('key', [*DOCUMENT_KEYS, 'pass_document'])
+def test_the_document_s_own_keys_count_in_the_document_s_run_alone(key: str, variant: str) -> None:
+    run = {**_good_run(variant), 'verify': {**_good_verdict(), key: False}}
+    assert checks_of(run, WANTED)['verify']['holds'] == (variant != 'document')
+
+
 def _result(runs: dict[str, dict[str, Any]], rc: int = 0) -> dict[str, Any]:
     boot = RigResult(rc, '', '', '', '', Path('nowhere'), 12.34, 3.2)
     return result_of(GraphRuns(boot, runs), '6.12.0', dict.fromkeys(RUNS, WANTED))
@@ -120,14 +140,25 @@ def test_a_boot_that_failed_fails_the_whole() -> None:
     assert not _result({name: _good_run(name) for name in RUNS}, rc=126)['pass']
 
 
+def test_the_result_names_which_run_says_what() -> None:
+    runs = {name: _good_run(name) for name in RUNS}
+    runs['document']['verify']['detail']['imports'] = 77
+    runs['cached']['verify']['checks']['I3']['imports'] = 0
+    result = _result(runs)
+    assert result['of_run'] == {'checks': 'cached', 'document': 'document'} and set(result['checks']) == set(INVARIANTS)
+    assert (result['checks']['I3']['imports'], result['detail']['imports'], result['pass_document']) == (0, 77, True)
+    assert all(result[key] is True for key in DOCUMENT_KEYS) and (result['kernel'], result['wall_s']) == ('6.12.0', 12.3)
+    assert all(run['verify']['pass'] and 'verify' not in run['figures'] for run in result['runs'].values())
+
+
 # --- make rig-arm64 --------------------------------------------------------------------------------
 
 
-def _verdict(name: str) -> dict[str, Any]:
-    """What ``zc_verify`` must say of a case."""
+def _verdict(name: str, **changes: dict[str, bool]) -> dict[str, Any]:
+    """What ``zc_verify`` must say of a case, but for *changes* by check."""
     wrong = CASES[name]
     checks = {check: {'holds': check not in wrong, 'measured': True} for check in INVARIANTS}
-    return {'checks': checks, 'exit': int(bool(wrong)), 'pass': not wrong, 'frames': 6, 'problems': []}
+    return {'checks': {**checks, **changes}, 'exit': int(bool(wrong)), 'pass': not wrong, 'frames': FRAMES, 'problems': []}
 
 
 def _leave(out: Path, **changes: dict[str, Any]) -> dict[str, RigResult]:
@@ -153,6 +184,10 @@ def test_all_well_is_a_pass(tmp_path: Path) -> None:
     [
         ('memory', {'a check': 'Traceback'}),
         ('verify', {'maps': _verdict('nothing')}),
+        ('verify', {'nothing': _verdict('nothing', I2={'holds': False, 'measured': True})}),
+        ('verify', {'nothing': _verdict('nothing', I2={'holds': True, 'measured': False})}),
+        ('verify', {'nothing': {**_verdict('nothing'), 'frames': FRAMES - 1}}),
+        ('verify', {'nothing': {**_verdict('nothing'), 'error': 'it did not run'}}),
         ('verify', {'afterwards': {'left_on_device': {'jobs': 1}, 'buffers': {}, 'instances': []}}),
         ('verify', {'afterwards': {'left_on_device': {'jobs': 0}, 'buffers': {'5': 'udmabuf'}, 'instances': []}}),
     ],

@@ -45,6 +45,12 @@ def test_each_rule_compares_and_sets_what_udev_knows() -> None:
         assert {pair['how'] for pair in rule} >= {'=='} and rule[-1]['how'] != '=='
 
 
+def test_every_file_says_where_it_goes() -> None:
+    for path in VEHICLE.iterdir():
+        first, _ = path.read_text(encoding='utf-8').split('\n', 1)
+        assert re.fullmatch(r'# .*(Into /etc/[\w./]+/, then|docker compose up).*', first), path.name
+
+
 def settings_of(**device: str) -> dict[str, str]:
     """What the rules give a device: patterns are the shell's, alternatives stand between bars."""
     given: dict[str, str] = {}

@@ -239,3 +239,7 @@ def test_another_number_of_descriptors_is_noticed(server: SpecServer, slot: Slot
     with meeting(server) as (client, conversation):
         conversation.send(slot.image.pack(), count * slot.fds)
         wait_for_end(client)
+        with pytest.raises(spec.ConsumerGone):
+            while True:
+                conversation.receive()
+        assert not conversation.refusal, 'it just leaves'
