@@ -67,15 +67,15 @@ def make_executor(kind: str, context: rclpy.Context) -> Any:
     return {'single': SingleThreadedExecutor, 'multi': MultiThreadedExecutor}[kind](context=context)
 
 
-def spin(executor: Any, kind: str, stop: threading.Event) -> None:
-    """Until the executor is shut down; after *stop*, an EventsExecutor ends with its next task.
+def spin(executor: Any, kind: str, stop: threading.Event, end: Any = None) -> None:
+    """Until the executor is shut down, or the future *end* is done; after *stop*, an EventsExecutor ends with its next task.
 
     Another thread that destroys a plain publisher or subscription at the wrong moment ends a spin of rclpy: then it begins again.
     """
     while not stop.is_set():
         with suppress(InvalidHandle):
             if kind != 'events':
-                executor.spin()
+                executor.spin() if end is None else executor.spin_until_future_complete(end)
                 return
             # With the wheels of today its spin() without a timeout delivers nothing.
             executor.spin_once(timeout_sec=0.2)

@@ -10,6 +10,7 @@ import rclpy
 from link_program import make_executor, spin
 from rclpy.node import Node
 from rclpy.qos import DurabilityPolicy, QoSProfile
+from rclpy.task import Future
 from sensor_msgs.msg import Image
 
 from zc_perception.frame import Frame
@@ -47,6 +48,7 @@ class Ros:
         self._endpoints: list[Any] = []
         self.kind = executor
         self._stop = threading.Event()
+        self._end: Any = Future()
         self.errors: list[Exception] = []
         self._thread = threading.Thread(target=self._spin, args=(executor,), daemon=True)
         self._thread.start()
@@ -55,7 +57,7 @@ class Ros:
         """As a program that survives what callbacks raise."""
         while not self._stop.is_set():
             try:
-                spin(self.executor, kind, self._stop)
+                spin(self.executor, kind, self._stop, self._end)
                 return
             except Exception as error:
                 self.errors.append(error)
@@ -89,8 +91,9 @@ class Ros:
 
     def close(self) -> None:
         self._stop.set()
-        if self.kind == 'events':
-            self._thread.join(5)
+        # An executor of rclpy that is shut down while it begins to wait may wait for ever, with all that its context has.
+        self._end.set_result(None)
+        self._thread.join(5)
         self.executor.shutdown()
         self._thread.join(5)
         for endpoint in self._endpoints:
