@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from zc_perception.camera.controls import ControlInfo, ControlKind, ControlValue, checked_value, no_such_control
 from zc_perception.camera.v4l2 import abi
 from zc_perception.camera.v4l2.device import V4l2Device, V4l2Error
-from zc_perception.errors import CameraBusyError, CameraError, CameraLostError
+from zc_perception.errors import CameraBusyError, CameraError, CameraLostError, printable
 
 _KINDS: dict[int, ControlKind] = {
     abi.CTRL_TYPE_INTEGER: 'integer',
@@ -76,7 +76,7 @@ class V4l2Controls:
                 self._device.call('QUERYMENU', abi.VIDIOC_QUERYMENU, item)
             except V4l2Error:
                 continue  # menus have holes
-            text = bytes(item.name).split(b'\0')[0].decode(errors='replace')
+            text = printable(bytes(item.name).split(b'\0')[0].decode(errors='replace'))
             items[index] = text if query.type == abi.CTRL_TYPE_MENU else str(item.value)
         return items
 
@@ -106,7 +106,7 @@ class V4l2Controls:
             read_only=bool(flags & abi.CTRL_FLAG_READ_ONLY),
             inactive=bool(flags & abi.CTRL_FLAG_INACTIVE),
             write_only=bool(flags & abi.CTRL_FLAG_WRITE_ONLY),
-            title=query.name.decode(errors='replace'),
+            title=printable(query.name.decode(errors='replace')),
         )
 
     def _value(self, query: abi.QueryExtCtrl) -> int | None:

@@ -243,7 +243,7 @@ class V4l2Device:
         """The names of its inputs with their numbers; none where there is no choice."""
         argument = abi.Input()
         entries = self._entries('ENUMINPUT', abi.VIDIOC_ENUMINPUT, argument)
-        return [f'{argument.index} ({argument.name.decode(errors="replace")})' for _ in entries]
+        return [f'{argument.index} ({printable(argument.name.decode(errors="replace"))})' for _ in entries]
 
     def fourccs(self) -> list[int]:
         """V4L2's fourccs of all formats, in the driver's order."""

@@ -19,7 +19,7 @@ from collections.abc import Callable
 
 from zc_perception.camera.v4l2 import abi
 from zc_perception.camera.v4l2.device import Dequeued, V4l2Device, V4l2Error
-from zc_perception.errors import CameraChangedError, CameraError, CameraLostError
+from zc_perception.errors import CameraChangedError, CameraError, CameraLostError, printable
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.memory.pool import BufferPool, Slot, SlotState
 
@@ -59,7 +59,7 @@ class V4l2Signal:
     @property
     def name(self) -> str:
         """The input's name, empty where there is no choice."""
-        return '' if self._input is None else self._input.name.decode(errors='replace')
+        return '' if self._input is None else printable(self._input.name.decode(errors='replace'))
 
     def follow(self) -> None:
         """Set the device to what comes in: timings for HDMI and SDI, the standard for analogue. Before the format is chosen.
