@@ -39,7 +39,7 @@ def _default(value: object) -> str:
 def _allowed(spec: ParameterSpec) -> str:
     if spec.choices:
         return ', '.join(f'`{choice}`' for choice in spec.choices)
-    text = _TYPES[type(spec.default)]
+    text = _TYPES[type(spec.default)] + (' or integers' if spec.whole_numbers and isinstance(spec.default, list) else '')
     if spec.low is not None and spec.high is not None:
         text = f'{_number(spec.low)} to {_number(spec.high)}'
     text += f' {spec.unit}' if spec.unit else ''

@@ -329,7 +329,7 @@ def test_without_memory_for_tensors_the_next_way_is_tried(open_accelerator: Open
         (errno.ENOENT, ['there is no /dev/dma_heap/system', 'CONFIG_DMABUF_HEAPS_SYSTEM', '--device /dev/dma_heap/system']),
         (errno.EACCES, ["/dev/dma_heap/system can't be used: Permission denied", 'udev rule', '--device /dev/dma_heap/system']),
         (errno.EPERM, ["/dev/dma_heap/system can't be used: Operation not permitted", 'udev rule']),
-        (errno.EIO, ["/dev/dma_heap/system can't be used: heap 'dma_heap/system' can't be opened"]),
+        (errno.EIO, ["/dev/dma_heap/system can't be used: Input/output error"]),
     ],
 )
 def test_a_heap_that_tensors_can_not_be_in_is_named_with_what_it_needs(number: int, words: list[str]) -> None:
@@ -337,4 +337,4 @@ def test_a_heap_that_tensors_can_not_be_in_is_named_with_what_it_needs(number: i
     refusal.__cause__ = OSError(number, os.strerror(number))
     message = why_no_heap('dma_heap/system', refusal)
     assert all(word in message for word in words) and '\n' not in message
-    assert number == errno.EIO or 'heap: auto' not in message, "that is the camera's parameter"
+    assert 'heap: auto' not in message, "that is the camera's parameter"

@@ -268,7 +268,7 @@ class InferenceNode(PerceptionNode):
         # Where there is no card nothing is wrong with it. Diagnostics and zc_doctor have the reasons in any case.
         for reason in selected.reasons:
             (logger.debug if selected.without_card else logger.info)(reason)
-        if capabilities.name == 'cpu':
+        if not capabilities.on_card:
             logger.info(f'running on the CPU (model {selected.manifest.name}, {capabilities.device.partition(", ")[0]})')
         else:
             access = 'it reads each frame itself' if capabilities.copy_free else 'each frame is converted once'
@@ -522,7 +522,7 @@ class InferenceStatus:
             'notices': '; '.join(self._notices(accelerator)),
             'why_no_better': '; '.join(stream.selected.reasons),
             'utilisation': f'{statistics.utilisation_since(earlier):.0%}',
-            'temperature_c': str(heat) if capabilities.name != 'cpu' else 'unreadable (the cpu is not a card)',
+            'temperature_c': str(heat) if capabilities.on_card else f'unreadable (the {capabilities.name} is not a card)',
             'in_flight': statistics.in_flight,
             'submitted': statistics.submitted,
             'completed': statistics.completed,
@@ -617,9 +617,9 @@ class InferenceStatus:
 
 
 def _pci_address(accelerator: Accelerator) -> str:
-    """Of a card that is on PCI; the cpu has none."""
+    """Of a card that is on PCI, or nothing."""
     capabilities = accelerator.capabilities()
-    place = None if capabilities.name == 'cpu' else place_of(capabilities.device.rpartition('/')[2])
-    if place is None and capabilities.name != 'cpu':
-        place = place_of(str(accelerator.facts().get('pci_address', '')))
+    if not capabilities.on_card:
+        return ''
+    place = place_of(capabilities.device.rpartition('/')[2]) or place_of(str(accelerator.facts().get('pci_address', '')))
     return '' if place is None else '{:04x}:{:02x}:{:02x}.{:x}'.format(*place)

@@ -29,6 +29,7 @@ class Capabilities:
     :param copy_free: whether it reads the frame's memory itself, without any pass of the CPU over the pixels.
     :param max_in_flight: jobs that it takes before the first has completed.
     :param may_hang: whether jobs that don't end mean that the device has to be opened anew; a CPU is only slow.
+    :param on_card: whether it is a device of its own, which may be on PCI and have a temperature; the CPU is none.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Capabilities:
     copy_free: bool
     max_in_flight: int
     may_hang: bool = True
+    on_card: bool = True
 
 
 @dataclass(frozen=True)

@@ -235,7 +235,7 @@ class CpuAccelerator(Accelerator):
         self._closing = False
 
     def capabilities(self) -> Capabilities:
-        return Capabilities('cpu', self._name, copy_free=False, max_in_flight=CPU_JOBS, may_hang=False)
+        return Capabilities('cpu', self._name, copy_free=False, max_in_flight=CPU_JOBS, may_hang=False, on_card=False)
 
     def constraints(self) -> BufferConstraints:
         return cpu_constraints()

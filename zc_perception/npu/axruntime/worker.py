@@ -107,6 +107,8 @@ def why_no_heap(name: str, error: AllocationError) -> str:
         case PermissionError() as refusal:
             rights = f'let its group read it in a udev rule and add the user to that group, and give a container the node (--device {node})'
             return f"{node} can't be used: {refusal.strerror}; {rights}"
+        case OSError() as refusal:  # what the error itself advises is the camera's parameter
+            return f"{node} can't be used: {refusal.strerror}"
     return f"{node} can't be used: {error}"
 
 
