@@ -14,6 +14,7 @@ from long_form import LONG
 from nodes.programs import BIN, PERCEPTION_READY, PlainSubscriber, Program, environment, parameters
 from waiting import until
 
+from zc_perception.camera.recording import END
 from zc_perception.nodes.capture import CaptureNode
 from zc_perception.nodes.command_lines import PROGRAMS
 from zc_perception.nodes.inference import InferenceNode
@@ -234,3 +235,23 @@ def test_as_soon_as_python_runs_our_code(program: str, number: signal.Signals, f
         assert running.returncode == 0 and said == ''
     finally:
         running.kill()
+
+
+@pytest.mark.parametrize('under', [[], ['nohup']], ids=['', 'nohup'])
+def test_a_terminal_that_closes_ends_a_program_in_order_but_not_under_nohup(under: list[str], free_domain: int, tmp_path: Path) -> None:
+    path, log = tmp_path / 'drive.zcr', tmp_path / 'log'
+    arguments = [*under, str(BIN / 'zc_record'), '--ros-args', '-p', f'path:={path}']
+    with Program('capture_node', *parameters(camera='synthetic'), domain=free_domain).start('ready'), log.open('wb') as output:
+        running = subprocess.Popen(arguments, env=environment(free_domain), stdin=subprocess.DEVNULL, stdout=output, stderr=output)
+        try:
+            until(lambda: 'link is shared_memory' in log.read_text(encoding='utf-8', errors='replace'), 'frames')
+            running.send_signal(signal.SIGHUP)
+            if under:
+                with pytest.raises(subprocess.TimeoutExpired):
+                    running.wait(timeout=1)
+                running.send_signal(signal.SIGINT)
+            assert running.wait(timeout=60) == 0
+        finally:
+            running.kill()
+            running.wait()
+    assert path.read_bytes()[-16:-8] == END, 'the recording has its index'

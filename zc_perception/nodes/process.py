@@ -28,16 +28,17 @@ from zc_perception.nodes.params.ros_arguments import CommandLine, command_line, 
 from zc_perception.nodes.perception_node import PerceptionNode, all_or_none
 from zc_perception.nodes.service import Liveness, serve
 from zc_perception.nodes.startup import STARTUP
+from zc_perception.terminal import ending_signals
 
 EXIT_FAILURE = 1
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _MAX_WAITS_IN_VAIN = 20
 _PAUSE_S = 0.002
 _CALLBACK_ENDS_S = 1.0
 
 
 class StopRequest:
-    """Set by SIGINT or SIGTERM. The handlers are in place before anything is opened, so that no moment is unguarded.
+    """Set by SIGINT, by SIGTERM, and by SIGHUP where the terminal closes. The handlers are in place before anything is opened, so that no
+    moment is unguarded.
 
     The interpreter's own C handler writes into a pipe (``signal.set_wakeup_fd``) and :meth:`wait` polls it. A handler written in Python
     is not enough: it runs only between two steps of the main thread, hence not while that is about to block, and it may interrupt
@@ -47,6 +48,7 @@ class StopRequest:
     def __init__(self) -> None:
         read, write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         self._read, self._write = OwnedFd(read), OwnedFd(write)
+        self._signals = ending_signals()
 
     def set(self) -> None:
         """Ask for the end; from any thread."""
@@ -61,7 +63,7 @@ class StopRequest:
 
     def __enter__(self) -> StopRequest:
         signal.set_wakeup_fd(self._write.fileno(), warn_on_full_buffer=False)
-        for number in _SIGNALS:
+        for number in self._signals:
             # The pipe has been written already; without a handler there would be no write.
             signal.signal(number, lambda number, frame: None)
         return self
@@ -69,7 +71,7 @@ class StopRequest:
     def __exit__(self, *exception: object) -> None:
         # Only the interpreter's own end is left; a second Ctrl-C must not turn it into a failure. The interpreter leaves ignored
         # signals ignored, and resets handled ones; a mask would bind this thread alone, not those of the middleware.
-        for number in _SIGNALS:
+        for number in self._signals:
             signal.signal(number, signal.SIG_IGN)
         signal.set_wakeup_fd(-1)
         self._read.close()
@@ -227,7 +229,7 @@ def run_program(program: str, build: Callable[[rclpy.Context], Sequence[Percepti
 
     :param build: makes the nodes.
     :param options: ``unknown_parameters`` counts here.
-    0 after SIGINT or SIGTERM, :data:`EXIT_USAGE` with one line on stderr for anything the user can mend, 1 for a bug.
+    0 after SIGINT, SIGTERM or SIGHUP, :data:`EXIT_USAGE` with one line on stderr for anything the user can mend, 1 for a bug.
     """
     STARTUP.reached('imports')
     with StopRequest() as stop:
