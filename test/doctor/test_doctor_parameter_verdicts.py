@@ -172,7 +172,7 @@ def _as_before(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, short: Path) -> 
     monkeypatch.setattr(process, 'serve', lambda stop, liveness: None)
     monkeypatch.setenv('ZC_RUNTIME_DIR', f'{short}/zc')
     monkeypatch.chdir(tmp_path)  # for relative folders
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     yield
     for number, handler in handlers.items():
         signal.signal(number, handler)

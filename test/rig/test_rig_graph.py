@@ -60,7 +60,8 @@ def test_the_graph(variant: str, check: str, package_boot: GraphBoot) -> None:
         pytest.fail(f'the graph did not run\n{package_boot.result.report()}', pytrace=False)
     run = package_boot.graph.runs[variant]
     found = checks_of(run, WANTED[variant], VARIANTS[variant].verified)[check]
-    assert found['holds'], (found, run['verify'] if check == 'verify' else '')
+    # As text, which pytest doesn't shorten.
+    assert found['holds'], json.dumps([found, run['verify'] if check == 'verify' else ''], indent=1)
 
 
 @pytest.mark.parametrize('variant', _params(VARIANTS))
