@@ -305,7 +305,7 @@ def test_beside_greedy_ones_of_any_process_the_viewers_miss_nothing(start: Start
     for place, name in zip(greedy, names, strict=True):
         state = one(processes[place], name)
         # A newer frame may have come before its callback ran for the first one.
-        assert len(state['received']) == 2, (state, one(there, 'camera'), processes[place].log[-4000:])
+        assert len(state['received']) == 2, f'{state}\n{one(there, "camera")}\n{processes[place].log[-4000:]}\n{there.log[-4000:]}'
         first, second = state['received']
         assert first < second and state['windows'] == '2 of 2'
         text = f'holds all 2 that it may: frame {first} for'

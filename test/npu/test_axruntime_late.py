@@ -62,7 +62,7 @@ def test_a_late_run_costs_the_frames_in_flight_and_no_other(
         until(double.is_hanging)
         # A job that is given up while its tensor is filled ends at once, and one more frame is in flight. With double buffering the
         # third waits for a tensor.
-        until(lambda: accelerator._workers[0]._ready.qsize() == 1)
+        until(lambda: accelerator._workers[0]._ready.qsize() == 1 and len(running._jobs) == places)
         for entry in tuple(running._jobs):
             entry.deadline_ns = 0
         for sequence in range(places, 20):
