@@ -164,6 +164,13 @@ def admit(hello: Hello, holder: str, pool: BufferPool | None, heap: HeapOffer | 
     return pool, window, depth
 
 
+def _has_closed(sock: socket.socket) -> bool:
+    """Whether the peer has closed its end. What it sent before may still be unread."""
+    poller = select.poll()
+    poller.register(sock, 0)
+    return any(events & select.POLLHUP for _, events in poller.poll(0))
+
+
 class SharedMemoryServer:
     """Serves one publisher's frames to other processes of this host.
 
@@ -442,6 +449,10 @@ class SharedMemoryServer:
         try:
             hello = self._hello(number)
             if hello is None:
+                return
+            # It has given up waiting for an answer and may be here again: nothing is promised to it twice.
+            if _has_closed(self._newcomers[number].socket):
+                self._turn_away(number, None)
                 return
             if hello.publisher_id not in ('', self.publisher_id):
                 text = f'here is publisher {self.publisher_id}, not {hello.publisher_id}'
