@@ -31,7 +31,8 @@ class Kills:
     :param kills: how often the camera was killed.
     :param unmet: lives in which a subscription had no link to the camera when that was killed.
     :param lost: how often a subscription was seen without a link to the camera, after that life's first one and before its end.
-    :param wrong_rungs: the rungs that were seen besides ``shared_memory`` and ``unmatched``, with their reasons.
+    :param wrong_rungs: the rungs that were seen besides ``shared_memory`` and ``unmatched``, with their reasons; but for that of a camera
+        that takes its time to die.
     :param converted: messages that a camera was asked for, and those that came here.
     :param disorder: frames that came twice or after a newer one of the same life.
     :param frames: that came.
@@ -96,7 +97,9 @@ class KilledCamera:
         linked = True
         for subscription in self._subscriptions:
             statistics = subscription.statistics()
-            if statistics.rung not in ('shared_memory', 'unmatched'):
+            # A killed process may take seconds to let go of its listening socket, and is as silent as a stopped one until then.
+            dies = 'does not answer' in statistics.reason
+            if statistics.rung not in ('shared_memory', 'unmatched') and not dies:
                 self.found.wrong_rungs[f'{statistics.rung}: {statistics.reason}'] += 1
             linked &= statistics.rung == 'shared_memory' and statistics.window > 0
         return linked
