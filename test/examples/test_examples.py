@@ -71,7 +71,8 @@ def until_ctrl_c(program: Path, domain: int, said: re.Pattern[str]) -> tuple[str
         output = ''.join(lines)
         assert len(found) >= FRAMES, output
         # Python says so, and goes on, where Ctrl-C meets a finalizer; rclpy ends the program all the same.
-        unexpected = re.sub(r'Exception ignored in: [^\n]*__del__.*?KeyboardInterrupt: *\n', '', output, flags=re.DOTALL)
+        ignored = r'Exception ignored in: [^\n]*__del__[^\n]*\nTraceback [^\n]*\n(?: [^\n]*\n|\n)*KeyboardInterrupt: *\n'
+        unexpected = re.sub(ignored, '', output)
         assert running.wait(TIMEOUT_S) == 0 and 'Traceback' not in unexpected, output
         assert [int(match[1]) for match in found] == sorted({int(match[1]) for match in found}), 'each frame once, in order'
         return output, found

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import time
 from collections import Counter
 from dataclasses import dataclass, field
@@ -77,6 +78,7 @@ class KilledCamera:
         called = FrameSubscription(node, 'image', lambda frame: self._came('callback', frame), copy_free_required=True)
         self._fetching = FrameSubscription(node, 'image')
         self._subscriptions = [called, self._fetching]
+        self._dead: set[str] = set()
         self.found = Kills()
 
     def _came(self, how: str, frame: Frame) -> None:
@@ -98,11 +100,15 @@ class KilledCamera:
         for subscription in self._subscriptions:
             statistics = subscription.statistics()
             # A killed process may take seconds to let go of its listening socket, and is as silent as a stopped one until then.
-            dies = 'does not answer' in statistics.reason
+            dies = 'does not answer' in statistics.reason and not self._named(statistics.reason) - self._dead
             if statistics.rung not in ('shared_memory', 'unmatched') and not dies:
                 self.found.wrong_rungs[f'{statistics.rung}: {statistics.reason}'] += 1
             linked &= statistics.rung == 'shared_memory' and statistics.window > 0
         return linked
+
+    @staticmethod
+    def _named(reason: str) -> set[str]:
+        return set(re.findall(r'publisher ([0-9a-f]{8})', reason))
 
     def live(self, life_s: float) -> None:
         """One life of the camera."""
@@ -128,6 +134,7 @@ class KilledCamera:
             self.found.unmet += not linked
             state = camera('state', ['camera'])['camera']
             self.found.converted += state['readers'] + state['conversions'] + state['errors']
+            self._dead |= {name for each in self._subscriptions for name in self._named(each.statistics().reason)}
             camera.kill()
         self.found.kills += 1
 
