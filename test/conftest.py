@@ -43,6 +43,14 @@ def _ros_of_this_worker_only() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope='session', autouse=True)
+def _as_urgent_as_it_began() -> Iterator[None]:
+    """Keep this worker's priority. A tool's ``main`` lowers it for good, and the processes of all later tests would inherit that."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, 'nice', lambda increment: os.getpriority(os.PRIO_PROCESS, 0))
+        yield
+
+
 @pytest.fixture
 def no_fd_leak() -> Iterator[None]:
     """Fails a test that leaves descriptors open. Name it before fixtures that close something at their end."""

@@ -134,11 +134,12 @@ class Run:
         for role in ('subscriber', 'publisher'):
             self.wait(cases, role, lambda case, role=role: case.matched(role))
         self.wait(cases, 'subscriber', lambda case: {'received': min(case.depth, len(case.before))})
+        converting = [case for case in cases if case.publisher == 'adapted' and case.end('publisher')['converts']]
+        self.wait(converting, 'publisher', lambda case: {'conversions': len(case.before)})
         for number, value in enumerate(AFTER, 1):
             self.here('publish', {f'{case.name}_publisher': [value] for case in cases})
             self.wait(cases, 'subscriber', lambda case, number=number: {'received': min(case.depth, len(case.before)) + number})
-        self.wait([c for c in cases if c.publisher == 'adapted' and c.end('publisher')['converts']], 'publisher',
-                  lambda case: {'conversions': case.published})  # fmt: skip
+            self.wait(converting, 'publisher', lambda case, number=number: {'conversions': len(case.before) + number})
         results = {
             case: {
                 role: self.place(case, role)('state', [f'{case.name}_{role}'])[f'{case.name}_{role}']

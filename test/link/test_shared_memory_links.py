@@ -81,3 +81,27 @@ def test_a_narrow_window_is_told_and_a_publisher_with_more_slots_grants_more(
     links.close()
     assert links.windows() == []
     queue.end()
+
+
+@pytest.mark.parametrize('with_callback', [False, True])
+def test_a_publisher_has_its_time_from_the_end_of_the_connection_on_however_late_somebody_looks(
+    tmp_path: Path, make_pool: Callable[..., BufferPool], monkeypatch: pytest.MonkeyPatch, with_callback: bool
+) -> None:
+    queue: KeepLastQueue[Frame] = KeepLastQueue(1, Frame.release)
+    links = SharedMemoryLinks('npu')
+    links.open(queue, LinkQos(1), lambda header: True, queue.put if with_callback else None, lambda: None, lambda *missed: None)
+    tmp_path.chmod(0o700)
+    with SharedMemoryServer('camera', 'a' * 32, make_pool(slots=3), folder=tmp_path) as server:
+        there = [announced('a' * 32, server.path)]
+        window_of(links, queue, there, 1)
+        looked = time.monotonic()
+        time.sleep(1.0)
+    deadline = time.monotonic() + 60.0
+    while links.connected() and time.monotonic() < deadline:
+        assert queue.get(0.01) is None
+    # Longer than since the end of the connection, on a machine that stands still, too, and shorter than since somebody looked.
+    monkeypatch.setattr('zc_perception.link.endpoints.remote_links._PATIENCE_S', 0.99 * (time.monotonic() - looked))
+    (state,) = links.update(there, there)
+    assert state.state is RemoteState.CONNECTING, state
+    links.close()
+    queue.end()

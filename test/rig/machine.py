@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from long_form import LONG
+
 from . import kernel_log
 from .errors import RigError, RigUnavailable
 
@@ -178,7 +180,8 @@ def command_line(qemu: str, boot: Boot) -> list[str]:
         'oops=panic',
         'mitigations=off',
         'rcupdate.rcu_cpu_stall_timeout=120 watchdog_thresh=60',  # there the guest may stand still for longer than by default
-        'kfence.sample_interval=20',  # Debian builds it in but leaves it off
+        # Debian builds it in but leaves it off. Frequent samples cost the guest time.
+        f'kfence.sample_interval={20 if LONG else 100}',
         boot.append,
     ]
     return [

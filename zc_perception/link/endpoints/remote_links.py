@@ -135,7 +135,7 @@ class _Link:
             self.since = now
             return RemotePublisher(publisher_id, RemoteState.CONNECTED)
         reason = self.client.last_end
-        if now - self.since < _PATIENCE_S:
+        if now - max(self.since, self.client.parted_s) < _PATIENCE_S:
             return RemotePublisher(publisher_id, RemoteState.CONNECTING, reason, self.client.listens)
         reason = reason or f"no answer from '{self.announcement.socket}' yet"
         state = RemoteState.GONE if self._has_ended(reason, shared) else RemoteState.IMPOSSIBLE

@@ -222,7 +222,8 @@ class SharedMemoryClient:
     :param allowed_uids: users whose producers are trusted, besides this one and root.
 
     ``last_end`` says how the latest connection or attempt ended; ``listens``, whether that met somebody who may be the publisher;
-    ``dropped``, how many frames up to the one that came last the producer dropped, because this consumer was too slow.
+    ``parted_s``, when the latest connection ended that had lasted for a second, a CLOCK_MONOTONIC second, 0 without one; ``dropped``, how
+    many frames up to the one that came last the producer dropped, because this consumer was too slow.
     """
 
     def __init__(
@@ -267,6 +268,7 @@ class SharedMemoryClient:
         self._ended: Counter[str] = Counter()
         self.last_end = ''
         self.listens = False
+        self.parted_s = 0.0
         _CLIENTS.add(self)
 
     def fileno(self) -> int:
@@ -470,7 +472,11 @@ class SharedMemoryClient:
 
     def _end(self, reason: str, text: str) -> None:
         """Lock held."""
-        slots, self._slots = self._slots, None
+        slots, now = self._slots, time.monotonic()
+        settled = slots is not None and now - self._welcomed_at >= _SETTLED_S
+        if settled:
+            self.parted_s = now  # before others can see that there is no connection
+        self._slots = None
         if slots is not None:
             self._count_end(reason, text)
             self._abandoned += slots.abandoned
@@ -478,7 +484,7 @@ class SharedMemoryClient:
                 slots.leave()
             else:
                 slots.end()
-            if time.monotonic() - self._welcomed_at >= _SETTLED_S:
+            if settled:
                 self._retry.start_over()
                 if slots.admitted and reason == 'eof':
                     return  # the next attempt begins at once
