@@ -204,9 +204,9 @@ def enospc_others(trial: Trial) -> None:
     if why := _can_mount(disk):
         trial.absent(why)
     with own_sockets(trial.folder), contextlib.ExitStack() as ending:
-        # The folder itself is the only inode.
+        # The folder itself is the only inode. The name keeps its services apart from the camera's.
         sockets = Running(
-            'capture_node', *parameters(**ROOMY), domain=trial.domain, variables={'ZC_RUNTIME_DIR': str(disk)},
+            'capture_node', *parameters(**ROOMY), '-r', '__node:=full', domain=trial.domain, variables={'ZC_RUNTIME_DIR': str(disk)},
             wrapper=small_disk(disk, 'size=64k,nr_inodes=1'),
         )  # fmt: skip
         ending.enter_context(sockets)

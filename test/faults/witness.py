@@ -14,14 +14,14 @@ from typing import Any
 
 from camera.counter_picture import read_counter
 from lifecycle_msgs.msg import Transition
-from lifecycle_msgs.srv import ChangeState
+from lifecycle_msgs.srv import ChangeState, GetState
 from nodes.fault_kit import Reader, Stalls
-from nodes.ros_kit import Onlooker
+from nodes.ros_kit import Onlooker, answer_of
 from rclpy.executors import ExternalShutdownException
 from rclpy.logging import LoggingSeverity, set_logger_level
 from rclpy.qos import QoSProfile
 from vision_msgs.msg import Detection2DArray
-from waiting import until
+from waiting import eventually, until
 
 from faults.accounts import Stretch
 from zc_perception.frame import Frame
@@ -216,23 +216,29 @@ class Witness(Reader):
         """Only what is said from now on counts."""
         self.last = {}
 
-    def call(self, kind: Any, service: str, request: Any, patience_s: float = WAIT_S) -> Any:
-        """Ask a service.
+    def _client(self, kind: Any, service: str) -> Any:
+        if service not in self._clients:
+            self._clients[service] = self.node.create_client(kind, service)
+        client = self._clients[service]
+        assert client.wait_for_service(WAIT_S), f'no service {service}'
+        return client
+
+    def call(self, kind: Any, service: str, request: Any) -> Any:
+        """The answer of a service to a request that may come twice.
 
         :raises AssertionError: no answer.
         """
-        client = self._clients.get(service)
-        if client is None:
-            client = self._clients[service] = self.node.create_client(kind, service)
-        assert client.wait_for_service(patience_s), f'no service {service}'
-        future = client.call_async(request)
-        until(future.done, f'the answer of {service}', patience_s)
-        return future.result()
+        return answer_of(self._client(kind, service), request, lambda future, seconds: eventually(future.done, seconds), WAIT_S)
 
     def change(self, transition: str) -> bool:
         """``ros2 lifecycle set`` of the capture node; whether it was done."""
-        request = ChangeState.Request(transition=Transition(id=getattr(Transition, f'TRANSITION_{transition.upper()}')))
-        return bool(self.call(ChangeState, '/capture/change_state', request).success)
+        client = self._client(ChangeState, '/capture/change_state')
+        # This request must not come twice. A node that answers the question after it knows the reader of the first answer as well: it was
+        # made before that of the second.
+        self.call(GetState, '/capture/get_state', GetState.Request())
+        future = client.call_async(ChangeState.Request(transition=Transition(id=getattr(Transition, f'TRANSITION_{transition.upper()}'))))
+        until(future.done, f'the answer to {transition}', WAIT_S)
+        return bool(future.result().success)
 
     def close(self) -> None:
         """Leave the graph."""
