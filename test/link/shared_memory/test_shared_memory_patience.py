@@ -91,6 +91,22 @@ def test_who_sends_no_frame_for_ever_is_left_and_not_met_again_at_once(folder: P
         assert (client.approach() or 0.0) > 1.0
 
 
+@pytest.mark.parametrize(('settled_s', 'noted'), [(3600.0, False), (0.0, True)])
+def test_only_the_end_of_a_connection_that_lasted_is_noted(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, settled_s: float, noted: bool
+) -> None:
+    """Who welcomes and parts at once, again and again, would else never be read by messages."""
+    monkeypatch.setattr('zc_perception.link.shared_memory.client._SETTLED_S', settled_s)
+    with FakeProducer(folder / 's') as producer, SharedMemoryClient(folder / 's', name='npu') as client:
+        before_s = 0.0
+        for _ in range(3):
+            client._retry.due = 0.0  # time has passed
+            producer.serve(client).close()
+            until(lambda: client.receive() is None and not client.connected, 'the end')
+            assert client.parted_s > before_s if noted else client.parted_s == 0.0
+            before_s = client.parted_s
+
+
 def test_a_frame_now_and_then_is_enough(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A camera that is configured anew has other slots each time."""
     monkeypatch.setattr('zc_perception.link.shared_memory.remote_slots.MAX_OTHERS', 8)
