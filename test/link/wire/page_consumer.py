@@ -242,7 +242,6 @@ class Conversation:
         self.frames = 0
         self._slots: dict[int, Slot] = {}
         self._held: deque[int] = deque()
-        self._hold = hold
         self._messages_without_frame = 0
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._socket.setblocking(False)
@@ -255,6 +254,7 @@ class Conversation:
                 raise Broken(f'user {user} listens there')
             self._socket.settimeout(ANSWER_SECONDS)
             self._window = self._greet(announcement.publisher_id, options)
+            self._hold = min(hold, self._window - 1)  # whoever holds the whole window gets no frame that would make it release one
             self._socket.settimeout(None)
         except BaseException:
             self._socket.close()
@@ -473,7 +473,7 @@ def main() -> int:
     parser.add_argument('--topic', default='/image_raw')
     parser.add_argument('--domain', type=int, default=int(os.environ.get('ROS_DOMAIN_ID') or 0))
     parser.add_argument('--frames', type=int, default=sys.maxsize)
-    parser.add_argument('--hold', type=int, default=0, help='frames to hold before one is released')
+    parser.add_argument('--hold', type=int, default=0, help='frames to hold before one is released, as far as the window allows')
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     plans: dict[str, Plan] = {}
