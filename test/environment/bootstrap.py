@@ -161,7 +161,9 @@ class Environment:
 
     def update(self) -> None:
         """Build what is stale, bottom first, and record each layer when it is complete."""
-        prerequisites.ensure(self.log)
+        # apt-get serves one at a time, and who comes second finds everything installed.
+        with locked(BUILD / "environment/packages.lock", "waiting for another set-up, which installs packages"):
+            prerequisites.ensure(self.log)
         expected = keys(self.layers(), self.base())
         stale = self.stale()
         record = {layer.name: expected[layer.name] for layer in self.layers() if layer not in stale}

@@ -34,16 +34,18 @@ class GraphRuns:
     runs: dict[str, dict[str, Any]]
 
 
-def graph_command(wanted: Mapping[str, int], *, whole: bool = False) -> list[str]:
+def graph_command(wanted: Mapping[str, int], *, whole: bool = False, verify: bool = True) -> list[str]:
     """What runs these variants in the guest, with so many frames each.
 
     :param whole: ``zc_verify`` judges all of these frames, and draws each run; else as many as the variant says, and draws one of them.
+    :param verify: whether ``zc_verify`` judges any.
     """
     compile_for_guest()
     words = []
     for name, frames in wanted.items():
         options = [] if whole or name == OF_RUN['document'] else ['--no-sampling']
-        words.append(':'.join((name, str(frames), str(frames if whole else VARIANTS[name].verified), *options)))
+        verified = (frames if whole else VARIANTS[name].verified) if verify else 0
+        words.append(':'.join((name, str(frames), str(verified), *options)))
     return [sys.executable, str(GUEST / 'graph_run.py'), *words]
 
 

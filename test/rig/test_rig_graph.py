@@ -40,7 +40,8 @@ def package_boot(rig: Rig, tmp_path_factory: pytest.TempPathFactory) -> GraphBoo
     """Run everything in one boot; the graph runs whatever the checks before it say."""
     out = tmp_path_factory.mktemp('package')
     clear_runs(out, VARIANTS)
-    _, _, *variants = graph_command({name: frames for name, frames in WANTED.items() if LONG or name not in LONG_RUNS})
+    # The short form leaves zc_verify's verdict on such a graph to test_rig_verify.py.
+    _, _, *variants = graph_command({name: frames for name, frames in WANTED.items() if LONG or name not in LONG_RUNS}, verify=LONG)
     options: dict[str, Any] = {'vivid': VIVID, 'env': ENVIRONMENT, 'memory_mib': MEMORY_MIB}
     boot = boot_suite(rig, out, 'accelerator', *variants, **options)
     return GraphBoot(boot.result, boot.outcome, GraphRuns(boot.result, read_runs(out)))
@@ -53,7 +54,11 @@ def test_in_the_guest(name: str, package_boot: GraphBoot) -> None:
 
 @pytest.mark.parametrize(
     ('variant', 'check'),
-    [pytest.param(*param.values, check, marks=param.marks) for param in _params(VARIANTS) for check in check_names(param.values[0])],
+    [
+        pytest.param(*param.values, check, marks=[pytest.mark.long] if check == 'verify' else param.marks)
+        for param in _params(VARIANTS)
+        for check in check_names(param.values[0])
+    ],
 )
 def test_the_graph(variant: str, check: str, package_boot: GraphBoot) -> None:
     if variant not in package_boot.graph.runs:
@@ -74,7 +79,8 @@ def test_the_kernel_s_trace_and_the_fences_of_each_run_are_kept(variant: str, pa
     assert all(frame['fence_ns'] > frame['captured_ns'] > 0 for frame in frames)
 
 
-@pytest.mark.parametrize('variant', _params(RUNS))
+@pytest.mark.long
+@pytest.mark.parametrize('variant', RUNS)
 def test_the_verdict_has_a_timeline(variant: str, package_boot: GraphBoot) -> None:
     events = json.loads((package_boot.result.artifacts / variant / 'timeline.json').read_text(encoding='utf-8'))['traceEvents']
     assert len(events) > 10 * VARIANTS[variant].verified
