@@ -371,6 +371,38 @@ def test_the_order_is_kept_while_one_thread_takes_and_another_fetches(socket: _S
 # While its owner takes nothing
 
 
+def test_many_threads_wait_at_once_and_each_wait_ends_with_its_time() -> None:
+    """While others keep the interpreter busy: a thread that was woken finds nothing, and its time is over."""
+    queue: KeepLastQueue[int] = KeepLastQueue(None, lambda entry: None)
+    stop, interval = threading.Event(), sys.getswitchinterval()
+
+    def take() -> None:
+        while not stop.is_set():
+            queue.get(0.001)
+
+    def compute() -> None:
+        while not stop.is_set():
+            sum(range(100))
+
+    threads = [threading.Thread(target=target, daemon=True) for target in (*[take] * 4, *[compute] * 3)]
+    try:
+        sys.setswitchinterval(0.0005)
+        for thread in threads:
+            thread.start()
+        deadline = time.monotonic() + 2.0
+        while time.monotonic() < deadline:
+            queue.put(1)
+            time.sleep(0.0005)
+    finally:
+        stop.set()
+        sys.setswitchinterval(interval)
+    for thread in threads:
+        thread.join(60.0)
+    left = sum(thread.is_alive() for thread in threads)
+    queue.end()
+    assert not left, f'{left} wait for ever'
+
+
 def test_what_is_queued_and_what_comes_is_released_until_it_accepts_again(make_pool: MakePool, make_frame: MakeFrame) -> None:
     pool, queue = make_pool(slots=3), FrameQueue(2)
     queue.put(make_frame(pool, sequence=0))

@@ -46,6 +46,9 @@ class KeepLastQueue(Generic[T]):
         self._entries: deque[T] = deque()
         # One for each entry: a thread that waits for a token wakes much faster than one that polls a descriptor.
         self._tokens: queue.SimpleQueue[None] = queue.SimpleQueue()
+        # Held by the one thread that waits for a token. Before Python 3.13 a SimpleQueue's get() never ends if it was woken, another
+        # thread took what it was woken for, and its time was over by then.
+        self._turn = threading.Lock()
         self._depth = depth
         self._release = release
         self._lock = threading.Lock()
@@ -127,6 +130,8 @@ class KeepLastQueue(Generic[T]):
         if self._tokens_due:
             self._tokens_due -= 1
             return
+        if self._turn.locked():
+            return  # whoever waits takes it, and finds nothing
         with contextlib.suppress(queue.Empty):  # its taker is about to find nothing
             self._tokens.get_nowait()
 
@@ -183,11 +188,16 @@ class KeepLastQueue(Generic[T]):
         while True:
             epoll = self._epoll
             if epoll is None:
-                owing = False
-                try:
-                    self._tokens.get(True, timeout_s)
-                except queue.Empty:
-                    owing = True
+                owing = True
+                if self._turn.acquire(timeout=timeout_s):
+                    try:
+                        if self._epoll is None and not self._closed:
+                            self._tokens.get(True, max(0.0, deadline - time.monotonic()))
+                            owing = False
+                    except queue.Empty:
+                        pass
+                    finally:
+                        self._turn.release()
                 entry = self._pop(owing=owing)
             else:
                 # Nearly always there is nothing yet, and a source takes longer to say so than poll to find out that there is.

@@ -9,7 +9,7 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
-from queue import Empty, SimpleQueue
+from queue import Empty, Queue
 from typing import Any
 
 import pytest
@@ -41,8 +41,9 @@ class Stress:
         self.heard: Counter[int] = Counter()
         self.heard_lock = threading.Lock()
         self.pool.add_retire_listener(self.hear)
-        self.frames: SimpleQueue[tuple[Lease, int]] = SimpleQueue()
-        self.jobs: SimpleQueue[tuple[Slot, int, EventFence]] = SimpleQueue()
+        # No SimpleQueue: before Python 3.13 one of two threads that wait there may wait for ever, whatever its timeout.
+        self.frames: Queue[tuple[Lease, int]] = Queue()
+        self.jobs: Queue[tuple[Slot, int, EventFence]] = Queue()
         self.tags = itertools.count(1)
         self.order = itertools.count()
         self.history: list[Entry] = []
