@@ -368,9 +368,6 @@ def test_the_order_is_kept_while_one_thread_takes_and_another_fetches(socket: _S
     queue.end()
 
 
-# While its owner takes nothing
-
-
 def test_many_threads_wait_at_once_and_each_wait_ends_with_its_time() -> None:
     """While others keep the interpreter busy: a thread that was woken finds nothing, and its time is over."""
     queue: KeepLastQueue[int] = KeepLastQueue(None, lambda entry: None)
@@ -401,6 +398,9 @@ def test_many_threads_wait_at_once_and_each_wait_ends_with_its_time() -> None:
     left = sum(thread.is_alive() for thread in threads)
     queue.end()
     assert not left, f'{left} wait for ever'
+
+
+# While its owner takes nothing
 
 
 def test_what_is_queued_and_what_comes_is_released_until_it_accepts_again(make_pool: MakePool, make_frame: MakeFrame) -> None:

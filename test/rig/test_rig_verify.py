@@ -68,7 +68,7 @@ UNKNOWN = {
     # The pipeline's node does not name its device, and any video device may be it.
     'maps_a_pipelines_camera': 'is a video device, and perhaps the camera',
 }
-#: What each change runs: each invariant is false once, and the same graphs are true without the sabotage. The long form runs all.
+#: What each change runs: each invariant is false once, and the graph is true without the sabotage. The long form runs all.
 SHORT = {'nothing', 'maps', 'imports_decoys_alone', 'unknown_exporter', 'nobody'}
 RUN = [name for name in (*CASES, *UNKNOWN, *NOTHING_AGAIN) if LONG or name in SHORT]
 
