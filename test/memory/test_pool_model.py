@@ -7,6 +7,7 @@ never while it is leased; every listener hears of every slot's end exactly once.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -21,6 +22,7 @@ from pool_kit import SMALL, CountingAllocator, closes
 from zc_perception import backoff
 from zc_perception.errors import AllocationError, ConfigError, StaleFrameError
 from zc_perception.memory import pool as pool_module
+from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.fence import EventFence, Waker
 from zc_perception.memory.pool import BufferPool, Lease, Slot, SlotState
 
@@ -243,15 +245,17 @@ class PoolModel(RuleBasedStateMachine):
     @rule(holder=st.sampled_from(HOLDERS), quarantine=st.sampled_from(('none', 'pending', 'signalled', 'impossible')))
     def revoke(self, holder: str, quarantine: str) -> None:
         hit = [slot for slot in self.all.values() if holder in slot.holders.values()]
-        made: list[EventFence] = []
+        made: dict[int, EventFence] = {}
 
-        def make(buffers: object) -> EventFence:
+        def make(buffers: Sequence[DmaBuf]) -> EventFence:
             if quarantine == 'impossible':
                 raise OSError('no descriptor left')
-            made.append(EventFence())
+            (uid,) = (slot.slot.buffer_uid for slot in hit if slot.slot.buffers == buffers)
+            assert uid not in made, 'one quarantine for each slot'
+            made[uid] = EventFence()
             if quarantine == 'signalled':
-                made[-1].signal()
-            return made[-1]
+                made[uid].signal()
+            return made[uid]
 
         count = sum(name == holder for slot in hit for name in slot.holders.values())
         assert self.pool.revoke(holder, None if quarantine == 'none' else make, timeout_s=TIMEOUT_S) == count
@@ -262,9 +266,9 @@ class PoolModel(RuleBasedStateMachine):
             slot.holders = {number: name for number, name in slot.holders.items() if name != holder}
             slot.condemned |= quarantine == 'impossible'
             if quarantine == 'pending':
-                # Which fence is for which slot is the pool's affair; it asks in the order of its slots.
-                slot.fences.append((made[hit.index(slot)], self.now + TIMEOUT_S))
-                self.unsignalled.append(made[hit.index(slot)])
+                fence = made[slot.slot.buffer_uid]
+                slot.fences.append((fence, self.now + TIMEOUT_S))
+                self.unsignalled.append(fence)
             self.settle(slot)
 
     @rule(most=st.integers(1, 5))
