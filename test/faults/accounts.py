@@ -15,8 +15,10 @@ LEAST_RATE = 0.5
 
 @dataclass
 class Stretch:
-    """Frames of one connection and one life of the camera's buffers.
+    """Frames of one connection and one pool of the camera.
 
+    :ivar connection: how many of them there have been.
+    :ivar pool: the upper half of its frames' ``buffer_uid``, which no other pool has.
     :ivar captured: when each frame that was received was captured.
     :ivar dropped: by the link, before the last frame and behind *first_ns*.
     """
@@ -24,16 +26,16 @@ class Stretch:
     first_ns: int
     dropped_before: int
     connection: int
+    pool: int
     last_ns: int = 0
     captured: list[int] = field(default_factory=list)
     dropped: int = 0
     sequence: int = -1
-    inodes: set[int] = field(default_factory=set)
 
     def continued(self) -> Stretch:
         """What comes behind its last frame, with nothing in it yet."""
         before = self.dropped_before + self.dropped
-        return Stretch(self.last_ns + 1, before, self.connection, self.last_ns, sequence=self.sequence, inodes=set(self.inodes))
+        return Stretch(self.last_ns + 1, before, self.connection, self.pool, self.last_ns, sequence=self.sequence)
 
 
 @dataclass(frozen=True)

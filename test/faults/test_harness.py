@@ -96,13 +96,13 @@ def test_what_is_absent_is_named_and_is_not_enough_by_itself(tmp_path: Path) -> 
 
 
 def stretch(first_ns: int, *captured: int, dropped: int = 0) -> Stretch:
-    return Stretch(first_ns, 0, 1, captured[-1] if captured else first_ns - 1, list(captured), dropped)
+    return Stretch(first_ns, 0, 1, 2, captured[-1] if captured else first_ns - 1, list(captured), dropped)
 
 
 def test_every_frame_since_the_last_one_before_is_looked_for() -> None:
     times = [ns * 10**9 for ns in range(1, 11)]
-    last = Stretch(0, 5, 1, times[0], times[:1], 2, 7, {3}).continued()
-    assert last == Stretch(times[0] + 1, 7, 1, times[0], [], 0, 7, {3})
+    last = Stretch(0, 5, 1, 2, times[0], times[:1], 2, 7).continued()
+    assert last == Stretch(times[0] + 1, 7, 1, 2, times[0], [], 0, 7)
     last.captured, last.last_ns = times[3:], times[-1]
     assert tally([last], times) == Tally(9, 7, 0, 0, pytest.approx(9.0)), 'two before the first one are missed'
     last.dropped = 2

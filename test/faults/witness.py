@@ -122,18 +122,17 @@ class Witness(Reader):
         now, dropped = time.monotonic(), self.frames.statistics().dropped
         connection = sum(each.connections for each in self._links.statistics().values())
         wrong = code is None or code.counter != data.sequence & 0xFFFFFFFF or code.stamp_ns != frame.header.stamp_ns
-        inode = data.buffers[0].identity.inode
+        # A camera that was killed and forgotten takes its connections with it: their sum alone may be what it was before.
+        place = connection, data.buffer_uid >> 32
         with self._lock:
             current = self.stretches[-1] if self.stretches else None
-            new_buffers = current is not None and data.sequence <= current.sequence and inode not in current.inodes
-            if current is None or new_buffers or connection != current.connection:
-                current = Stretch(data.captured_ns, dropped, connection)
+            if current is None or place != (current.connection, current.pool):
+                current = Stretch(data.captured_ns, dropped, *place)
                 self.stretches.append(current)
             self.disorder += data.sequence <= current.sequence or frame.header.stamp_ns <= self.last_stamp_ns
             current.sequence, current.last_ns = data.sequence, data.captured_ns
             current.dropped = dropped - current.dropped_before
             current.captured.append(data.captured_ns)
-            current.inodes.add(inode)
             self.wrong_pixels += wrong
             self.received += 1
             self.last_stamp_ns = frame.header.stamp_ns
