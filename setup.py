@@ -33,7 +33,8 @@ setup(
         'test': ['pytest', 'hypothesis'],
         'cpu': ['onnxruntime'],
         'opencv': ['opencv-python-headless>=4.5,<5'],
-        'bags': ['rosbags>=0.11'],
+        # apsw 3.54.0.0, the newest for Python 3.10, keeps a descriptor of each SQLite recording that rosbags opens.
+        'bags': ['rosbags>=0.11', 'apsw!=3.54.0.0'],
         # The site of docs/.
         'docs': ['mkdocs>=1.6,<2', 'mkdocs-material>=9.5,<10'],
         # What zc_bench link is measured beside, and the plots of make bench.
