@@ -59,12 +59,6 @@ def holding() -> dict[str, int]:
     return {'descriptors': len(os.listdir('/proc/self/fd')), 'threads': len(os.listdir('/proc/self/task'))}
 
 
-def settled(least: dict[str, int]) -> dict[str, int]:
-    """What this process holds, once that is no more than *least* or the time for it is over."""
-    eventually(lambda: all(now <= least[kind] for kind, now in holding().items()))
-    return holding()
-
-
 class KilledCamera:
     """A camera in another process that is killed and started again, over and over, and two subscriptions here. It publishes some 20
     frames a second: 1, 2, 3, ... of each life.
@@ -147,9 +141,18 @@ class KilledCamera:
                 self._fetch()
                 self.found.before = holding()
         self.found.converted += sum(subscription.statistics().conversions for subscription in self._subscriptions)
-        self._fetch()  # a frame that waits there has its memory
-        self.found.after = settled(self.found.before)
+        self.found.after = self._settled(self.found.before)
         return self.found
+
+    def _settled(self, least: dict[str, int]) -> dict[str, int]:
+        """What this process holds, once that is no more than *least* or the time for it is over."""
+
+        def is_settled() -> bool:
+            self._fetch()  # a frame that waits there has its memory, and the last one may come after the kill
+            return all(now <= least[kind] for kind, now in holding().items())
+
+        eventually(is_settled)
+        return holding()
 
     def close(self) -> None:
         for subscription in self._subscriptions:
