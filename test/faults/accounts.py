@@ -17,7 +17,7 @@ LEAST_RATE = 0.5
 class Stretch:
     """Frames of one connection and one pool of the camera.
 
-    :ivar connection: how many of them there have been.
+    :ivar connection: how many there have been, but for those to cameras that the graph has forgotten.
     :ivar pool: the upper half of its frames' ``buffer_uid``, which no other pool has.
     :ivar captured: when each frame that was received was captured.
     :ivar dropped: by the link, before the last frame and behind *first_ns*.
