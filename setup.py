@@ -8,7 +8,9 @@ from setuptools import find_packages, setup
 
 NAME = 'zc_perception'
 # Read, not imported: what the package needs may not be installed yet. package.xml has the version a second time; a test compares them.
-VERSION = re.search(r"^__version__ = '(.+)'$", Path(NAME, '__init__.py').read_text(encoding='utf-8'), re.MULTILINE)[1]
+VERSION = re.search(
+    r"^__version__ = '(.+)'$", Path(NAME, '__init__.py').read_text(encoding='utf-8'), re.MULTILINE
+)[1]
 
 setup(
     name=NAME,
@@ -16,7 +18,13 @@ setup(
     packages=find_packages(include=[NAME, NAME + '.*']),
     package_data={
         NAME: [
-            'py.typed', 'models/*/*', 'models/*.json', 'link/WIRE.md', 'npu/axruntime/VOYAGER.md', 'verify/*.json', 'doctor/*.json',
+            'py.typed',
+            'models/*/*',
+            'models/*.json',
+            'link/WIRE.md',
+            'npu/axruntime/VOYAGER.md',
+            'verify/*.json',
+            'doctor/*.json',
             'bench/*.json',
         ]
     },
@@ -38,7 +46,12 @@ setup(
         # The site of docs/.
         'docs': ['mkdocs>=1.6,<2', 'mkdocs-material>=9.5,<10'],
         # What zc_bench link is measured beside, and the plots of make bench.
-        'bench': ['eclipse-zenoh==1.10.2', 'iceoryx2==0.10.0', 'cyclonedds==11.0.1', 'matplotlib>=3.8,<4'],
+        'bench': [
+            'eclipse-zenoh==1.10.2',
+            'iceoryx2==0.10.0',
+            'cyclonedds==11.0.1',
+            'matplotlib>=3.8,<4',
+        ],
     },
     python_requires='>=3.10',
     zip_safe=False,

@@ -1,4 +1,5 @@
 """Reads camera frames in an asyncio program, beside another task. Ctrl-C ends it."""
+
 import asyncio
 from contextlib import suppress
 
@@ -8,16 +9,17 @@ from zc_perception import FrameReader
 
 
 async def watch(node):
-    with FrameReader(node, 'image_raw') as frames:    # spins the node by itself
-        async for frame in frames:                    # the camera's own buffer, until the next step
+    with FrameReader(node, 'image_raw') as frames:  # spins the node by itself
+        async for frame in frames:  # the camera's own buffer, until the next step
             print(f'frame {frame.sequence}: brightness {frame.y.mean():.1f}', flush=True)
 
 
 async def main():
     watching = asyncio.create_task(watch(rclpy.create_node('asyncio_reader')))
-    while not watching.done():                        # whatever else your program does
+    while not watching.done():  # whatever else your program does
         print('still here', flush=True)
         await asyncio.wait([watching], timeout=1.0)
+
 
 rclpy.init()
 with suppress(KeyboardInterrupt):

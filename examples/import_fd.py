@@ -1,4 +1,5 @@
 """Takes each frame's buffer into a library of your own; here mmap and zlib stand for one. Ctrl-C ends it."""
+
 import mmap
 import os
 import zlib
@@ -8,18 +9,24 @@ import rclpy
 
 from zc_perception import FrameReader
 
-imported = {}                                    # a camera has few buffers: import each one once
+imported = {}  # a camera has few buffers: import each one once
 rclpy.init()
 node = rclpy.create_node('importer')
 with suppress(KeyboardInterrupt), FrameReader(node, 'image_raw', copy_free='required') as frames:
-    for frame in frames:                         # the camera may reuse the buffer at the next step
+    for frame in frames:  # the camera may reuse the buffer at the next step
         plane, buffer = frame.data.planes[0], frame.data.buffers[0]
         if buffer.identity not in imported:
-            fd = os.dup(frame.fds[0])            # yours to close; the frame's own descriptor is not
+            fd = os.dup(frame.fds[0])  # yours to close; the frame's own descriptor is not
             imported[buffer.identity] = mmap.mmap(fd, buffer.size, prot=mmap.PROT_READ)
-            print(f'{buffer.kind.value} fd {fd}: {frame.width}x{frame.height} {frame.encoding} modifier',
-                  f'{frame.modifier:#x}', *frame.data.planes, flush=True)
+            print(
+                f'{buffer.kind.value} fd {fd}: {frame.width}x{frame.height} {frame.encoding} modifier',
+                f'{frame.modifier:#x}',
+                *frame.data.planes,
+                flush=True,
+            )
         rows = range(plane.offset, plane.offset + plane.stride * frame.height, plane.stride)
-        with frame.map():                        # waits for the camera, and makes its writes visible to the CPU
-            crc = zlib.crc32(b''.join(imported[buffer.identity][row:row + frame.width] for row in rows))
+        with frame.map():  # waits for the camera, and makes its writes visible to the CPU
+            crc = zlib.crc32(
+                b''.join(imported[buffer.identity][row : row + frame.width] for row in rows)
+            )
         print(f'frame {frame.sequence}: crc {crc:08x}', flush=True)

@@ -1,4 +1,5 @@
 """Prints the brightness of each camera frame, without copying the frame. Ctrl-C ends it."""
+
 from contextlib import suppress
 
 import rclpy
@@ -9,11 +10,11 @@ from zc_perception import Frame, create_frame_subscription
 
 
 class Viewer(Node):
-    def __init__(self, **options):               # a component container passes rclpy.Node's options
+    def __init__(self, **options):  # a component container passes rclpy.Node's options
         super().__init__('viewer', **options)
         self.frames = create_frame_subscription(self, 'image_raw', self.on_frame)
 
-    def on_frame(self, frame: Frame):            # the camera's own buffer, until this returns
+    def on_frame(self, frame: Frame):  # the camera's own buffer, until this returns
         self.get_logger().info(f'frame {frame.sequence}: brightness {frame.y.mean():.1f}')
 
 

@@ -21,21 +21,28 @@ def start(context: LaunchContext) -> list[Action]:
     wanted = chosen.names('nodes')
     for kind in wanted:
         if kind not in KINDS:
-            raise ConfigError(f"launch argument 'nodes': '{kind}' is none of them; use some of {', '.join(KINDS)}")
+            raise ConfigError(
+                f"launch argument 'nodes': '{kind}' is none of them; use some of {', '.join(KINDS)}"
+            )
     if not wanted:
         raise ConfigError(f"launch argument 'nodes' is empty; use some of {', '.join(KINDS)}")
     name = chosen['container']
     if not name.startswith('/'):
         name = f'{chosen.namespace().rstrip("/")}/{name}'
-    nodes = processes.components(chosen, [''], file, [kind for kind in KINDS if kind in wanted and kind in chosen.kinds()])
-    return [processes.LoadComponents(nodes[''], container=name, timeout_s=chosen.number('timeout'))]
+    nodes = processes.components(
+        chosen, [''], file, [kind for kind in KINDS if kind in wanted and kind in chosen.kinds()]
+    )
+    return [
+        processes.LoadComponents(nodes[''], container=name, timeout_s=chosen.number('timeout'))
+    ]
 
 
 def generate_launch_description() -> LaunchDescription:
     """Arguments and the loads."""
     return arguments.description(
         DeclareLaunchArgument(
-            'container', description='Name of the container; with a slash in front in full, otherwise within the namespace.'
+            'container',
+            description='Name of the container; with a slash in front in full, otherwise within the namespace.',
         ),
         DeclareLaunchArgument(
             'nodes',
@@ -43,7 +50,11 @@ def generate_launch_description() -> LaunchDescription:
             description='Which of capture, inference and overlay, with commas between. Consumers are loaded first: then they take part '
             'in the negotiation of buffers.',
         ),
-        DeclareLaunchArgument('timeout', default_value='10.0', description='Seconds that the container may take to answer.'),
+        DeclareLaunchArgument(
+            'timeout',
+            default_value='10.0',
+            description='Seconds that the container may take to answer.',
+        ),
         arguments.params_file(),
         *arguments.camera(),
         *arguments.common(),

@@ -16,11 +16,17 @@ def start(context: LaunchContext) -> list[Action]:
         raise ConfigError("launch argument 'cameras' is empty; give names such as front,rear")
     file = chosen.params_file()
     nodes = processes.components(chosen, cameras, file)
-    batches = nodes if chosen['containers'] == 'each' else {'': [node for own in nodes.values() for node in own]}
+    batches = (
+        nodes
+        if chosen['containers'] == 'each'
+        else {'': [node for own in nodes.values() for node in own]}
+    )
     return [
         action
         for camera, batch in batches.items()
-        for action in processes.container(chosen, batch, name=chosen['container'], namespace=chosen.namespace(camera))
+        for action in processes.container(
+            chosen, batch, name=chosen['container'], namespace=chosen.namespace(camera)
+        )
     ]
 
 

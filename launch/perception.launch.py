@@ -16,7 +16,9 @@ def start(context: LaunchContext) -> list[Action]:
     chosen = arguments.Chosen(context)
     cameras, stereo = chosen.names('cameras'), chosen.flag('stereo')
     if cameras and stereo:
-        raise ConfigError('launch arguments cameras and stereo can not go together; a pair is in the namespaces left and right')
+        raise ConfigError(
+            'launch arguments cameras and stereo can not go together; a pair is in the namespaces left and right'
+        )
     file = chosen.params_file()
     if stereo or chosen['composition'] == 'program':
         if not chosen.flag('overlay'):
@@ -26,7 +28,9 @@ def start(context: LaunchContext) -> list[Action]:
         return processes.perception_program(chosen, file, cameras=cameras, stereo=stereo)
     nodes = processes.components(chosen, cameras or [''], file)
     together = [node for own in nodes.values() for node in own]
-    return processes.container(chosen, together, name=chosen['container'], namespace=chosen.namespace())
+    return processes.container(
+        chosen, together, name=chosen['container'], namespace=chosen.namespace()
+    )
 
 
 def generate_launch_description() -> LaunchDescription:

@@ -28,7 +28,10 @@ pytest_plugins = ('whole_run',)
 
 # A busy machine is no reason to fail. In CI the examples are the same at each run; elsewhere each run tries others.
 settings.register_profile(
-    'busy_machine', deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize='CI' in os.environ
+    'busy_machine',
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize='CI' in os.environ,
 )
 settings.load_profile('busy_machine')
 

@@ -46,5 +46,7 @@ def locked_domain() -> Iterator[int]:
                     continue
                 yield domain
                 return
-        assert time.monotonic() < deadline, f'all of the domains {DOMAINS[0]}..{DOMAINS[-1]} are locked'
+        assert time.monotonic() < deadline, (
+            f'all of the domains {DOMAINS[0]}..{DOMAINS[-1]} are locked'
+        )
         time.sleep(0.1)

@@ -28,13 +28,23 @@ def example(name: str) -> str:
     """The program in a name's section, which is its only block with an import."""
     text = ''.join(page.read_text(encoding='utf-8') for page in PAGES)
     section = text.split(f'\n## {name}\n')[1].split('\n## ')[0]
-    return next(block for block in re.findall(r'```python\n(.*?)```', section, re.DOTALL) if 'import ' in block)
+    return next(
+        block
+        for block in re.findall(r'```python\n(.*?)```', section, re.DOTALL)
+        if 'import ' in block
+    )
 
 
 @contextmanager
 def running(*command: str | Path, domain: int) -> Iterator[Callable[[re.Pattern[str]], str]]:
     """A program; what it gives waits for a line with a pattern."""
-    program = subprocess.Popen(command, env=environment(domain), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    program = subprocess.Popen(
+        command,
+        env=environment(domain),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
     stopper = threading.Timer(TIMEOUT_S, program.kill)
     stopper.start()
     assert program.stdout is not None
@@ -56,9 +66,13 @@ def running(*command: str | Path, domain: int) -> Iterator[Callable[[re.Pattern[
 
 
 def test_the_pages_are_current(tmp_path: Path) -> None:
-    subprocess.run([sys.executable, ROOT / WRITE[0], tmp_path / 'api.md'], check=True, timeout=TIMEOUT_S)
+    subprocess.run(
+        [sys.executable, ROOT / WRITE[0], tmp_path / 'api.md'], check=True, timeout=TIMEOUT_S
+    )
     for page in PAGES:
-        assert (tmp_path / page.name).read_text(encoding='utf-8') == page.read_text(encoding='utf-8'), f'run: python3 {" ".join(WRITE)}'
+        assert (tmp_path / page.name).read_text(encoding='utf-8') == page.read_text(
+            encoding='utf-8'
+        ), f'run: python3 {" ".join(WRITE)}'
 
 
 def test_each_name_has_a_section_with_a_program() -> None:
@@ -66,7 +80,9 @@ def test_each_name_has_a_section_with_a_program() -> None:
         compile(example(name), name, 'exec')
 
 
-def test_the_programs_of_frame_and_type_adapter_run(make_frame: Callable[..., Frame], capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_programs_of_frame_and_type_adapter_run(
+    make_frame: Callable[..., Frame], capsys: pytest.CaptureFixture[str]
+) -> None:
     names: dict[str, Any] = {}
     exec(example('Frame'), names)
     names['on_frame'](make_frame(sequence=7, fill=lambda luma, chroma: luma.fill(40)))
@@ -80,20 +96,40 @@ def test_the_programs_of_frame_and_type_adapter_run(make_frame: Callable[..., Fr
 NUMBER = re.compile(r'^\d+(?:\s|$)')
 
 
-@pytest.mark.parametrize('name', ['FrameSubscription', 'FrameReader', 'create_frame_subscription', 'create_camera_subscription'])
+@pytest.mark.parametrize(
+    'name',
+    [
+        'FrameSubscription',
+        'FrameReader',
+        'create_frame_subscription',
+        'create_camera_subscription',
+    ],
+)
 def test_the_programs_that_read_frames_get_them(free_domain: int, name: str) -> None:
     with (
-        running(BIN / 'capture_node', '--ros-args', '-p', 'width:=64', '-p', 'height:=64', domain=free_domain),
+        running(
+            BIN / 'capture_node',
+            '--ros-args',
+            '-p',
+            'width:=64',
+            '-p',
+            'height:=64',
+            domain=free_domain,
+        ),
         running(sys.executable, '-u', '-c', example(name), domain=free_domain) as wait_for,
     ):
         numbers = [int(wait_for(NUMBER).split()[0]) for _ in range(5)]
     assert numbers == sorted(set(numbers))
 
 
-def test_the_program_that_publishes_frames_is_seen_by_that_which_reads_them(free_domain: int) -> None:
+def test_the_program_that_publishes_frames_is_seen_by_that_which_reads_them(
+    free_domain: int,
+) -> None:
     with (
         running(sys.executable, '-c', example('FramePublisher'), domain=free_domain),
-        running(sys.executable, '-u', '-c', example('FrameSubscription'), domain=free_domain) as wait_for,
+        running(
+            sys.executable, '-u', '-c', example('FrameSubscription'), domain=free_domain
+        ) as wait_for,
     ):
         numbers = [int(wait_for(NUMBER).split()[0]) for _ in range(5)]
     assert numbers == sorted(set(numbers))
@@ -102,6 +138,8 @@ def test_the_program_that_publishes_frames_is_seen_by_that_which_reads_them(free
 def test_the_programs_of_publisher_and_subscription_meet(free_domain: int) -> None:
     with (
         running(sys.executable, '-c', example('AdaptedPublisher'), domain=free_domain),
-        running(sys.executable, '-c', example('AdaptedSubscription'), domain=free_domain) as wait_for,
+        running(
+            sys.executable, '-c', example('AdaptedSubscription'), domain=free_domain
+        ) as wait_for,
     ):
         wait_for(re.compile('^hello$'))

@@ -30,9 +30,25 @@ ROOM_OF_MODULE = {
     'frame_queue': 'frame', 'lookout': 'frame', 'mapping': 'frame', 'pictures': 'frame', 'programs': 'errors', 'terminal': 'errors',
     'entry_points': 'errors', 'whole_file': 'errors', 'backoff': 'errors',
 }  # fmt: skip
-BELOW_ROS = ('errors', 'pixel', 'memory', 'negotiation', 'jetson', 'frame', 'detection', 'camera', 'npu')
+BELOW_ROS = (
+    'errors',
+    'pixel',
+    'memory',
+    'negotiation',
+    'jetson',
+    'frame',
+    'detection',
+    'camera',
+    'npu',
+)
 THIRD_PARTY_BELOW_ROS = {'numpy', 'cv2', 'yaml', 'onnxruntime'}
-USE_RCLPY = ('link/endpoints/', 'link/rclpy_compat.py', 'observe/diagnostics.py', 'nodes/', 'bench/')
+USE_RCLPY = (
+    'link/endpoints/',
+    'link/rclpy_compat.py',
+    'observe/diagnostics.py',
+    'nodes/',
+    'bench/',
+)
 USE_MESSAGES = (*USE_RCLPY, 'link/image_conversion.py')
 
 SOURCES = sorted(PACKAGE.rglob('*.py'))
@@ -65,7 +81,11 @@ def rooms_imported(path: Path) -> Iterator[str]:
 
 
 def foreign_packages(path: Path) -> set[str]:
-    return {name.split('.')[0] for name in imports(path)} - set(sys.stdlib_module_names) - {'zc_perception'}
+    return (
+        {name.split('.')[0] for name in imports(path)}
+        - set(sys.stdlib_module_names)
+        - {'zc_perception'}
+    )
 
 
 def modules(*rooms: str) -> list[Path]:
@@ -79,7 +99,9 @@ def test_every_module_is_in_a_room_that_is_known_here() -> None:
 @pytest.mark.parametrize('path', modules(*FLOOR), ids=place)
 def test_a_room_imports_lower_rooms_only(path: Path) -> None:
     own = room(path)
-    wrong = [other for other in rooms_imported(path) if other != own and not FLOOR[other] < FLOOR[own]]
+    wrong = [
+        other for other in rooms_imported(path) if other != own and not FLOOR[other] < FLOOR[own]
+    ]
     assert not wrong, f'{place(path)} imports {wrong}'
 
 
@@ -96,7 +118,12 @@ def reached_from(module: str, imported: dict[str, set[str]]) -> set[str]:
 
 def test_no_import_comes_back_to_where_it_began() -> None:
     """Imports in functions and those for type checkers count, too: whoever reads one of such modules has to read all of them."""
-    names = {'.'.join(path.relative_to(PACKAGE.parent).with_suffix('').parts).removesuffix('.__init__'): path for path in SOURCES}
+    names = {
+        '.'.join(path.relative_to(PACKAGE.parent).with_suffix('').parts).removesuffix(
+            '.__init__'
+        ): path
+        for path in SOURCES
+    }
     imported = {}
     for name, path in names.items():
         found = {one if one in names else one.rpartition('.')[0] for one in imports(path)}
@@ -105,7 +132,9 @@ def test_no_import_comes_back_to_where_it_began() -> None:
 
 
 def test_the_rooms_below_ros_import_neither_rclpy_nor_messages() -> None:
-    found = {place(path): foreign_packages(path) - THIRD_PARTY_BELOW_ROS for path in modules(*BELOW_ROS)}
+    found = {
+        place(path): foreign_packages(path) - THIRD_PARTY_BELOW_ROS for path in modules(*BELOW_ROS)
+    }
     assert not {where: packages for where, packages in found.items() if packages}
     assert len(found) > 20, 'the rooms were found'
 
@@ -125,7 +154,9 @@ def test_files_are_named_for_what_they_are(path: Path) -> None:
 
 
 def tracked_text() -> Iterator[tuple[str, str]]:
-    listed = subprocess.run(['git', 'ls-files', '-z'], cwd=REPOSITORY, capture_output=True, check=False)
+    listed = subprocess.run(
+        ['git', 'ls-files', '-z'], cwd=REPOSITORY, capture_output=True, check=False
+    )
     if listed.returncode:
         pytest.skip('not a git checkout')
     for name in listed.stdout.decode().split('\0'):
@@ -139,7 +170,11 @@ def tracked_text() -> Iterator[tuple[str, str]]:
 def test_no_file_names_a_place_on_somebody_s_machine() -> None:
     somewhere = re.compile(r'(?<![\w.~})-])/(?:home|root|work|Users)/\w')
     assert somewhere.search('/'.join(('open("', 'home', 'me"'))), 'the pattern works'
-    found = [f'{name}: {match.group()}' for name, text in tracked_text() if (match := somewhere.search(text))]
+    found = [
+        f'{name}: {match.group()}'
+        for name, text in tracked_text()
+        if (match := somewhere.search(text))
+    ]
     assert found == []
 
 
@@ -149,7 +184,11 @@ def node_specs() -> dict[str, dict[str, ParameterSpec]]:
     base = importlib.import_module('zc_perception.nodes.perception_node').PerceptionNode
     for module in pkgutil.iter_modules(nodes.__path__):
         importlib.import_module(f'zc_perception.nodes.{module.name}')
-    return {kind.__module__.rpartition('.')[2]: {spec.name: spec for spec in kind.SPECS} for kind in base.__subclasses__() if kind.SPECS}
+    return {
+        kind.__module__.rpartition('.')[2]: {spec.name: spec for spec in kind.SPECS}
+        for kind in base.__subclasses__()
+        if kind.SPECS
+    }
 
 
 def yaml_comments() -> dict[str, dict[str, str]]:
@@ -166,8 +205,13 @@ def yaml_comments() -> dict[str, dict[str, str]]:
 
 def test_the_shipped_yaml_has_every_parameter_with_its_default() -> None:
     sections = yaml.safe_load(CONFIG.read_text(encoding='utf-8'))
-    shipped = {name.removeprefix('/**/'): section['ros__parameters'] for name, section in sections.items()}
-    defaults = {node: {name: spec.default for name, spec in specs.items()} for node, specs in node_specs().items()}
+    shipped = {
+        name.removeprefix('/**/'): section['ros__parameters'] for name, section in sections.items()
+    }
+    defaults = {
+        node: {name: spec.default for name, spec in specs.items()}
+        for node, specs in node_specs().items()
+    }
     assert shipped == defaults
     # 1 == 1.0 == True, but a parameter has one type.
     assert {n: {k: type(v) for k, v in s.items()} for n, s in shipped.items()} == {
@@ -181,11 +225,15 @@ def test_each_comment_says_whether_it_can_change_at_run_time_and_what_can_be_cho
     for node, specs in node_specs().items():
         for name, spec in specs.items():
             comment = comments[node][name]
-            assert comment.endswith(f'run time: {"yes" if spec.dynamic else "no"}'), f'{node}.{name}: {comment}'
+            assert comment.endswith(f'run time: {"yes" if spec.dynamic else "no"}'), (
+                f'{node}.{name}: {comment}'
+            )
             page = re.search(r'docs/\w+\.md', comment)
             said = comment if page is None else (REPOSITORY / page[0]).read_text(encoding='utf-8')
             missing = [choice for choice in spec.choices if choice not in said]
-            assert not missing, f'{node}.{name}: {missing} is not in its comment, nor in a page that this names'
+            assert not missing, (
+                f'{node}.{name}: {missing} is not in its comment, nor in a page that this names'
+            )
 
 
 RANGE = re.compile(r'(-?\d[\d.e]*?)\.\.(-?\d[\d.e]*)')
@@ -198,13 +246,22 @@ def test_each_range_in_a_comment_is_the_parameters(path: Path) -> None:
     for line in path.read_text(encoding='utf-8').splitlines():
         if section := re.match(r'/\S*?(\w+):$', line):
             node = section[1]
-        elif (parameter := re.match(r'    (\w+): [^#]*# (.*)$', line)) and (said := RANGE.search(parameter[2])):
+        elif (parameter := re.match(r'    (\w+): [^#]*# (.*)$', line)) and (
+            said := RANGE.search(parameter[2])
+        ):
             spec = specs[node][parameter[1]]
             # Of a list, the range of what is in it is the node's matter.
-            assert isinstance(spec.default, list) or (float(said[1]), float(said[2])) == (spec.low, spec.high), f'{path.name}: {line}'
+            assert isinstance(spec.default, list) or (float(said[1]), float(said[2])) == (
+                spec.low,
+                spec.high,
+            ), f'{path.name}: {line}'
 
 
 def test_launch_files_offer_the_accelerators_that_there_are() -> None:
     """They don't import what knows them, since that takes long."""
-    offered = re.search(r'^ACCELERATORS = (\(.*\))$', (PACKAGE / 'nodes/launching/arguments.py').read_text(encoding='utf-8'), re.MULTILINE)
+    offered = re.search(
+        r'^ACCELERATORS = (\(.*\))$',
+        (PACKAGE / 'nodes/launching/arguments.py').read_text(encoding='utf-8'),
+        re.MULTILINE,
+    )
     assert offered is not None and ast.literal_eval(offered[1]) == selection.ACCELERATORS

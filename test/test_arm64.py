@@ -37,11 +37,22 @@ SIZES: dict[Any, int] = {
     ctypes.c_char_p: 8, ctypes.c_size_t: 8, ctypes.c_ssize_t: 8, ctypes.c_long: 8, ctypes.c_ulong: 8, ctypes.c_int: 4, ctypes.c_uint: 4,
 }  # fmt: skip
 # Names whose size is the platform's, in the package's sources: only where the C header says so too.
-NATIVE = re.compile(r'\b(?:ctypes\.)?(c_long|c_ulong|c_longdouble|c_wchar|c_wchar_p|c_short|c_ushort)\b')
+NATIVE = re.compile(
+    r'\b(?:ctypes\.)?(c_long|c_ulong|c_longdouble|c_wchar|c_wchar_p|c_short|c_ushort)\b'
+)
 NATIVE_ALLOWED = {
-    ('camera/v4l2/abi.py', 'c_ulong'): 'videodev2.h: unsigned long userptr, in v4l2_buffer and v4l2_plane',
-    ('camera/gstreamer/abi.py', 'c_ulong'): 'gstpad.h: gulong id, in GstPadProbeInfo and as the id of a probe',
-    ('camera/jpeg.py', 'c_ulong'): 'turbojpeg.h: unsigned long jpegSize, of tjDecompressHeader3 and tjDecompressToYUVPlanes',
+    (
+        'camera/v4l2/abi.py',
+        'c_ulong',
+    ): 'videodev2.h: unsigned long userptr, in v4l2_buffer and v4l2_plane',
+    (
+        'camera/gstreamer/abi.py',
+        'c_ulong',
+    ): 'gstpad.h: gulong id, in GstPadProbeInfo and as the id of a probe',
+    (
+        'camera/jpeg.py',
+        'c_ulong',
+    ): 'turbojpeg.h: unsigned long jpegSize, of tjDecompressHeader3 and tjDecompressToYUVPlanes',
     ('nodes/params/yaml_file.py', 'c_long'): 'stdlib.h: long strtol()',
 }
 CHECKED_BY_C = (
@@ -52,8 +63,16 @@ CHECKED_BY_C = (
 
 def modules_with_ctypes() -> Iterator[Any]:
     for module in pkgutil.walk_packages(zc_perception.__path__, 'zc_perception.'):
-        source = Path(zc_perception.__file__).parent.joinpath(*module.name.split('.')[1:]).with_suffix('.py')
-        if source.is_file() and re.search(r'^\s*(import ctypes|from ctypes import)', source.read_text(encoding='utf-8'), re.MULTILINE):
+        source = (
+            Path(zc_perception.__file__)
+            .parent.joinpath(*module.name.split('.')[1:])
+            .with_suffix('.py')
+        )
+        if source.is_file() and re.search(
+            r'^\s*(import ctypes|from ctypes import)',
+            source.read_text(encoding='utf-8'),
+            re.MULTILINE,
+        ):
             yield importlib.import_module(module.name)
 
 
@@ -64,7 +83,9 @@ def compounds() -> dict[str, Any]:
     def add(kind: Any) -> None:
         while isinstance(kind, type) and issubclass(kind, ctypes.Array):
             kind = kind._type_
-        if not (isinstance(kind, type) and issubclass(kind, COMPOUND) and hasattr(kind, '_fields_')):
+        if not (
+            isinstance(kind, type) and issubclass(kind, COMPOUND) and hasattr(kind, '_fields_')
+        ):
             return
         name = f'{kind.__module__.removeprefix("zc_perception.")}.{kind.__qualname__}'
         if name not in found:
@@ -92,7 +113,9 @@ def by_the_standard(kind: Any) -> tuple[int, int]:
         return size * kind._length_, alignment
     if issubclass(kind, COMPOUND):
         return place_fields(kind)[1:]
-    if issubclass(kind, ctypes._Pointer) or hasattr(kind, '_flags_'):  # a pointer, or one to a function
+    if issubclass(kind, ctypes._Pointer) or hasattr(
+        kind, '_flags_'
+    ):  # a pointer, or one to a function
         return 8, 8
     for known, size in SIZES.items():
         if kind is known or kind.__name__.removesuffix('_le') == known.__name__:
@@ -117,7 +140,12 @@ def place_fields(struct: Any) -> tuple[dict[str, int], int, int]:
 def test_the_structs_were_found() -> None:
     assert len(STRUCTS) > 50
     modules = {name.rpartition('.')[0] for name in STRUCTS}
-    assert modules >= {'camera.v4l2.abi', 'camera.gstreamer.abi', 'npu.axl.abi', 'npu.axruntime.library'}
+    assert modules >= {
+        'camera.v4l2.abi',
+        'camera.gstreamer.abi',
+        'npu.axl.abi',
+        'npu.axruntime.library',
+    }
 
 
 @pytest.mark.parametrize('name', STRUCTS)
@@ -144,7 +172,9 @@ def test_numbers_of_requests_are_asm_generic_s() -> None:
         return {'r': 2, 'w': 1, 'wr': 3}[direction] << 30 | size << 16 | ord(kind) << 8 | nr
 
     assert number('r', 'V', 0, 104) == v4l2.VIDIOC_QUERYCAP
-    assert number('wr', 'V', 17, 88) == v4l2.VIDIOC_DQBUF, 'a struct with a time of day, a pointer and an unsigned long'
+    assert number('wr', 'V', 17, 88) == v4l2.VIDIOC_DQBUF, (
+        'a struct with a time of day, a pointer and an unsigned long'
+    )
     assert number('w', 'b', 0, 8) == kernel_abi.DMA_BUF_IOCTL_SYNC
     assert number('wr', 'H', 0, 24) == kernel_abi.DMA_HEAP_IOCTL_ALLOC
     assert number('w', 'u', 0x42, 24) == kernel_abi.UDMABUF_CREATE
@@ -175,17 +205,41 @@ chmod +x "$out"
 def test_a_compiler_for_arm64_says_the_same(tmp_path: Path) -> None:
     """The tests that compare with C headers, with a compiler for arm64 in gcc's place. Not needed where there is none: see above."""
     if not shutil.which('aarch64-linux-gnu-gcc') or not shutil.which('qemu-aarch64'):
-        pytest.skip('no aarch64-linux-gnu-gcc and qemu-aarch64 here (apt install gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user)')
+        pytest.skip(
+            'no aarch64-linux-gnu-gcc and qemu-aarch64 here (apt install gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user)'
+        )
     gcc = tmp_path / 'gcc'
     gcc.write_text(GCC, encoding='utf-8')
     gcc.chmod(gcc.stat().st_mode | stat.S_IXUSR)
     probe = tmp_path / 'probe.c'
-    probe.write_text('#include <stdio.h>\nint main(void) { printf("%d %zu", (char)255 == 255, sizeof(long double)); return 0; }\n')
+    probe.write_text(
+        '#include <stdio.h>\nint main(void) { printf("%d %zu", (char)255 == 255, sizeof(long double)); return 0; }\n'
+    )
     environment = {**os.environ, 'PATH': f'{tmp_path}{os.pathsep}{os.environ["PATH"]}'}
     subprocess.run(['gcc', '-o', tmp_path / 'probe', probe], env=environment, check=True)
-    said = subprocess.run([tmp_path / 'probe'], env=environment, check=True, capture_output=True, text=True).stdout
+    said = subprocess.run(
+        [tmp_path / 'probe'], env=environment, check=True, capture_output=True, text=True
+    ).stdout
     assert said == '1 16', 'a char without a sign: that is arm64'
-    command = [sys.executable, '-m', 'pytest', '-q', '-p', 'no:cacheprovider', *CHECKED_BY_C, '-k', 'not cpp']
-    done = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    command = [
+        sys.executable,
+        '-m',
+        'pytest',
+        '-q',
+        '-p',
+        'no:cacheprovider',
+        *CHECKED_BY_C,
+        '-k',
+        'not cpp',
+    ]
+    done = subprocess.run(
+        command,
+        cwd=REPOSITORY,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout[-3000:]
     assert ' passed' in done.stdout and 'failed' not in done.stdout

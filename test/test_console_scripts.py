@@ -14,7 +14,15 @@ from zc_perception.errors import ConfigError
 from zc_perception.programs import NodeOptionParser, OptionParser, start, without_ros_args
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-ROS = ('rclpy', 'vision_msgs', 'sensor_msgs', 'std_msgs', 'rcl_interfaces', 'diagnostic_msgs', 'composition_interfaces')
+ROS = (
+    'rclpy',
+    'vision_msgs',
+    'sensor_msgs',
+    'std_msgs',
+    'rcl_interfaces',
+    'diagnostic_msgs',
+    'composition_interfaces',
+)
 ALL = ('cv2', 'numpy', 'yaml', *ROS)
 # As the script that pip makes of an entry point, on a machine that lacks some modules.
 SCRIPT = """
@@ -50,9 +58,21 @@ def console_scripts() -> dict[str, str]:
 SCRIPTS = console_scripts()
 
 
-def run(program: str, *arguments: str, missing: tuple[str, ...]) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, '-c', SCRIPT, ','.join(missing), SCRIPTS[program], program, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=REPOSITORY)
+def run(
+    program: str, *arguments: str, missing: tuple[str, ...]
+) -> subprocess.CompletedProcess[str]:
+    command = [
+        sys.executable,
+        '-c',
+        SCRIPT,
+        ','.join(missing),
+        SCRIPTS[program],
+        program,
+        *arguments,
+    ]
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=120, check=False, cwd=REPOSITORY
+    )
 
 
 @pytest.mark.parametrize('program', SCRIPTS)
@@ -64,17 +84,32 @@ def test_help_and_version_need_no_other_module(program: str) -> None:
     assert any(program in line for line in rest[rest.index('examples:') + 1 :])
     assert shown.stdout.index('--version') > shown.stdout.index('examples:')
     version = run(program, '--version', missing=ALL)
-    assert (version.returncode, version.stdout, version.stderr) == (0, f'{program} {zc_perception.__version__}\n', '')
+    assert (version.returncode, version.stdout, version.stderr) == (
+        0,
+        f'{program} {zc_perception.__version__}\n',
+        '',
+    )
 
 
 @pytest.mark.parametrize('program', SCRIPTS)
 def test_help_is_help_beside_ros_arguments_too(program: str) -> None:
-    arguments = ['--ros-args', '-p', 'x:=1', '--'] if program not in ('zc_bench', 'zc_demo', 'zc_doctor', 'zc_verify') else []
+    arguments = (
+        ['--ros-args', '-p', 'x:=1', '--']
+        if program not in ('zc_bench', 'zc_demo', 'zc_doctor', 'zc_verify')
+        else []
+    )
     shown = run(program, *arguments, '-h', missing=ALL)
     assert shown.returncode == 0 and shown.stdout.startswith(f'usage: {program} ')
 
 
-NODE_PROGRAMS = ('capture_node', 'inference_node', 'overlay_node', 'perception', 'zc_demo', 'zc_record')
+NODE_PROGRAMS = (
+    'capture_node',
+    'inference_node',
+    'overlay_node',
+    'perception',
+    'zc_demo',
+    'zc_record',
+)
 CONTAINERS = ('component_container', 'component_container_mt')
 OPENCV = ('cv2', "pip install 'zc_perception[opencv]'")
 VISION = ('vision_msgs', 'sudo apt install ros-<distro>-vision-msgs')
@@ -90,9 +125,12 @@ def one_line(done: subprocess.CompletedProcess[str], program: str) -> str:
 
 @pytest.mark.parametrize(
     ('program', 'missing', 'words'),
-    [(program, *one) for program in NODE_PROGRAMS for one in (OPENCV, VISION)] + [(program, *COMPOSITION) for program in CONTAINERS],
+    [(program, *one) for program in NODE_PROGRAMS for one in (OPENCV, VISION)]
+    + [(program, *COMPOSITION) for program in CONTAINERS],
 )
-def test_a_missing_module_is_one_line_that_says_what_to_install(program: str, missing: str, words: str, tmp_path: Path) -> None:
+def test_a_missing_module_is_one_line_that_says_what_to_install(
+    program: str, missing: str, words: str, tmp_path: Path
+) -> None:
     arguments = ['--out', str(tmp_path)] if program == 'zc_demo' else []
     line = one_line(run(program, *arguments, missing=(missing,)), program)
     assert f"Python module '{missing}' is missing; " in line and words in line
@@ -101,37 +139,59 @@ def test_a_missing_module_is_one_line_that_says_what_to_install(program: str, mi
 @pytest.mark.parametrize('program', [*NODE_PROGRAMS, *CONTAINERS])
 def test_without_ros_the_line_says_how_to_set_it_up(program: str, tmp_path: Path) -> None:
     arguments = ['--out', str(tmp_path)] if program == 'zc_demo' else []
-    assert 'source /opt/ros/<distro>/setup.bash' in one_line(run(program, *arguments, missing=ROS), program)
+    assert 'source /opt/ros/<distro>/setup.bash' in one_line(
+        run(program, *arguments, missing=ROS), program
+    )
 
 
 @pytest.mark.parametrize(
     ('program', 'arguments', 'missing', 'words'),
     [
-        ('zc_bench', ['decode', '--repetitions', '1', '--frames', '1'], 'cv2', "pip install 'zc_perception[opencv]'"),
-        ('zc_bench', ['link', '--repetitions', '1', '--sizes', 'vga'], 'rclpy', 'source /opt/ros/<distro>/setup.bash'),
+        (
+            'zc_bench',
+            ['decode', '--repetitions', '1', '--frames', '1'],
+            'cv2',
+            "pip install 'zc_perception[opencv]'",
+        ),
+        (
+            'zc_bench',
+            ['link', '--repetitions', '1', '--sizes', 'vga'],
+            'rclpy',
+            'source /opt/ros/<distro>/setup.bash',
+        ),
         ('zc_doctor', ['--only', 'kernel'], 'yaml', 'pip install PyYAML'),
     ],
 )
-def test_commands_of_verify_say_so_too(program: str, arguments: list[str], missing: str, words: str) -> None:
+def test_commands_of_verify_say_so_too(
+    program: str, arguments: list[str], missing: str, words: str
+) -> None:
     line = one_line(run(program, *arguments, missing=(missing,)), program)
     assert f"Python module '{missing}' is missing; " in line and words in line
 
 
 def test_a_module_of_ours_that_is_missing_is_a_bug_and_told_as_one() -> None:
     def broken(_: object) -> int:
-        raise ModuleNotFoundError("No module named 'zc_perception.nothing'", name='zc_perception.nothing')
+        raise ModuleNotFoundError(
+            "No module named 'zc_perception.nothing'", name='zc_perception.nothing'
+        )
 
     with pytest.raises(ModuleNotFoundError):
         start(OptionParser('x', 'Does x.', ['x']), broken, [])
 
 
-def test_a_module_that_is_there_and_can_not_be_loaded_says_why(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_module_that_is_there_and_can_not_be_loaded_says_why(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     def broken(_: object) -> int:
         raise ImportError('libGL.so.1: cannot open shared object file', name='cv2')
 
     assert start(OptionParser('x', 'Does x.', ['x']), broken, []) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert "Python module 'cv2' can't be loaded" in line and 'libGL.so.1: cannot open' in line and 'zc_perception[opencv]' in line
+    assert (
+        "Python module 'cv2' can't be loaded" in line
+        and 'libGL.so.1: cannot open' in line
+        and 'zc_perception[opencv]' in line
+    )
 
 
 @pytest.mark.parametrize(
@@ -141,7 +201,18 @@ def test_a_module_that_is_there_and_can_not_be_loaded_says_why(capsys: pytest.Ca
         ['--cameras', 'a', 'b'],
         ['--ros-args', '-p', 'a:=1'],
         ['x', '--ros-args', '-p', 'a:=1', '--', 'y', '--'],
-        ['--ros-args', '--ros-args', '-r', '__ns:=/a', '--', '--ros-args', '--log-level', 'info', '--', '-h'],
+        [
+            '--ros-args',
+            '--ros-args',
+            '-r',
+            '__ns:=/a',
+            '--',
+            '--ros-args',
+            '--log-level',
+            'info',
+            '--',
+            '-h',
+        ],
         ['--', 'x', '--ros-args'],
     ],
 )

@@ -18,13 +18,17 @@ DOCS = ROOT / 'docs'
 PAGES = [path for path in (*ROOT.glob('*.md'), *DOCS.glob('*.md')) if path.name != 'CHANGELOG.md']
 FOLDERS = ('.github', 'docs', 'examples', 'test', 'tools', 'zc_perception')
 # A link is another page under its old name.
-MARKDOWN = [path for folder in FOLDERS for path in (ROOT / folder).rglob('*.md') if not path.is_symlink()] + [*ROOT.glob('*.md')]
+MARKDOWN = [
+    path for folder in FOLDERS for path in (ROOT / folder).rglob('*.md') if not path.is_symlink()
+] + [*ROOT.glob('*.md')]
 MOST_LINES, README_LINES, README_BYTES, COLUMNS = 400, 250, 16 * 1024, 100
 
 LINK = re.compile(r'!?\[[^\]]*\]\(([^)\s]+)\)|<(?:img|a)\b[^>]*\b(?:src|href)="([^"]+)"')
 TOOLS = {'colcon', 'mypy', 'pip', 'pytest', 'python', 'python3', 'ruff'}
 TARGET = re.compile(r'(?:^|&& |; )make (?:[A-Z]+=\S+ |-C \S+ )*([a-z][\w-]*)')
-PROGRAM = re.compile(r'(?:^|[ /])(?:\.venv/bin/|ros2 run zc_perception )([\w.]+)|^(?:sudo )?(zc_(?!perception)\w+)')
+PROGRAM = re.compile(
+    r'(?:^|[ /])(?:\.venv/bin/|ros2 run zc_perception )([\w.]+)|^(?:sudo )?(zc_(?!perception)\w+)'
+)
 OPTION = re.compile(r'(?<=\s)--[a-z][\w-]*')
 LAUNCH = re.compile(r'ros2 launch zc_perception (\S+)')
 MODULE = re.compile(r'-m (zc_perception[\w.]+)')
@@ -57,14 +61,20 @@ def commands(text: str) -> Iterator[str]:
     """What stands in backticks, and each command of a shell's fence, without comments."""
     yield from re.findall(r'`([^`\n]+)`', prose(text))
     shell = '\n'.join(line for kind, line in parts(text) if kind in ('sh', 'bash'))
-    yield from (re.sub(r'\s+#.*', '', line).strip() for line in shell.replace('\\\n', ' ').splitlines() if not line.startswith('#'))
+    yield from (
+        re.sub(r'\s+#.*', '', line).strip()
+        for line in shell.replace('\\\n', ' ').splitlines()
+        if not line.startswith('#')
+    )
 
 
 def anchors(page: Path) -> set[str]:
     """Of all headings, as GitHub makes them."""
     found: dict[str, int] = {}
     for heading in re.findall(r'^#+ (.+)$', prose(page.read_text(encoding='utf-8')), re.MULTILINE):
-        slug = re.sub(r'[^\w\- ]', '', re.sub(r'\[([^\]]*)\]\([^)]*\)', r'\1', heading).strip().lower()).replace(' ', '-')
+        slug = re.sub(
+            r'[^\w\- ]', '', re.sub(r'\[([^\]]*)\]\([^)]*\)', r'\1', heading).strip().lower()
+        ).replace(' ', '-')
         found[slug] = found.get(slug, -1) + 1
         if found[slug]:
             found[f'{slug}-{found[slug]}'] = 0
@@ -72,7 +82,9 @@ def anchors(page: Path) -> set[str]:
 
 
 def broken_links(page: Path, text: str) -> Iterator[str]:
-    for target in (one or other for one, other in LINK.findall(re.sub(r'`[^`\n]*`', '', prose(text)))):
+    for target in (
+        one or other for one, other in LINK.findall(re.sub(r'`[^`\n]*`', '', prose(text)))
+    ):
         if re.match(r'[a-z]+:', target):
             continue
         path, _, anchor = target.partition('#')
@@ -85,14 +97,23 @@ def broken_links(page: Path, text: str) -> Iterator[str]:
 
 @functools.cache
 def targets() -> set[str]:
-    return set(re.findall(r'^([a-z][\w-]*):', (ROOT / 'Makefile').read_text(encoding='utf-8'), re.MULTILINE))
+    return set(
+        re.findall(
+            r'^([a-z][\w-]*):', (ROOT / 'Makefile').read_text(encoding='utf-8'), re.MULTILINE
+        )
+    )
 
 
 @functools.cache
 def code() -> str:
     """Where variables and components are named."""
     files = [ROOT / 'setup.py', ROOT / '.ci' / 'run', *(ROOT / 'config').rglob('*')]
-    files += [path for folder in ('zc_perception', 'test') for path in (ROOT / folder).rglob('*.py') if path != Path(__file__)]
+    files += [
+        path
+        for folder in ('zc_perception', 'test')
+        for path in (ROOT / folder).rglob('*.py')
+        if path != Path(__file__)
+    ]
     return '\n'.join(path.read_text(encoding='utf-8') for path in files if path.is_file())
 
 
@@ -105,14 +126,24 @@ def help_of(program: str, command: str) -> str:
 def unknown_options(program: str, command: str) -> Iterator[str]:
     own = re.split(r' -- | --ros-args', command.split(program, 1)[1])[0]
     first = own.split()[0] if own.split() else ''
-    known = help_of(program, first if program == 'zc_bench' and re.fullmatch(r'[a-z]+', first) else '')
-    yield from (f'{command}: {program} has no option {option}' for option in OPTION.findall(own) if option not in known)
+    known = help_of(
+        program, first if program == 'zc_bench' and re.fullmatch(r'[a-z]+', first) else ''
+    )
+    yield from (
+        f'{command}: {program} has no option {option}'
+        for option in OPTION.findall(own)
+        if option not in known
+    )
 
 
 def wrong_names(text: str) -> Iterator[str]:
     """Targets, programs, options, files, modules and variables that the page names and nobody has."""
     for command in commands(text):
-        yield from (f'{command}: there is no target {target}' for target in TARGET.findall(command) if target not in targets())
+        yield from (
+            f'{command}: there is no target {target}'
+            for target in TARGET.findall(command)
+            if target not in targets()
+        )
         for program in (one or other for one, other in PROGRAM.findall(command)):
             if program in SCRIPTS:
                 yield from unknown_options(program, command)
@@ -122,7 +153,9 @@ def wrong_names(text: str) -> Iterator[str]:
             if 'NAME' not in place and not any(ROOT.glob(place.rstrip('/'))):
                 yield f'{command}: there is no {place}'
         for module in MODULE.findall(command):
-            if not any((ROOT / module.replace('.', '/')).parent.glob(f'{module.rpartition(".")[2]}*')):
+            if not any(
+                (ROOT / module.replace('.', '/')).parent.glob(f'{module.rpartition(".")[2]}*')
+            ):
                 yield f'{command}: there is no module {module}'
         for file in LAUNCH.findall(command):
             if file != 'FILE' and not (ROOT / 'launch' / file).is_file():
@@ -134,7 +167,10 @@ def wrong_names(text: str) -> Iterator[str]:
 
 @pytest.mark.parametrize('page', PAGES, ids=name)
 def test_a_page_is_short(page: Path) -> None:
-    text, most = page.read_text(encoding='utf-8'), README_LINES if page.name == 'README.md' else MOST_LINES
+    text, most = (
+        page.read_text(encoding='utf-8'),
+        README_LINES if page.name == 'README.md' else MOST_LINES,
+    )
     assert len(text.splitlines()) <= most
     assert page.name != 'README.md' or len(text.encode()) <= README_BYTES
 
@@ -143,7 +179,11 @@ def test_a_page_is_short(page: Path) -> None:
 def test_lines_are_wrapped(page: Path) -> None:
     """But for rows of tables and lines with a link."""
     lines = enumerate(page.read_text(encoding='utf-8').splitlines(), 1)
-    assert [number for number, line in lines if len(line) > COLUMNS and not line.startswith('|') and '](' not in line] == []
+    assert [
+        number
+        for number, line in lines
+        if len(line) > COLUMNS and not line.startswith('|') and '](' not in line
+    ] == []
 
 
 @pytest.mark.parametrize('page', MARKDOWN, ids=name)
@@ -162,9 +202,16 @@ def test_every_page_is_listed(listing: Path) -> None:
     assert {page.name for page in DOCS.glob('*.md')} - {'index.md'} <= listed
 
 
-@pytest.mark.parametrize(('page', 'heading', 'kinds'), [('models.md', 'head', tuple(HEADS)), ('cameras.md', 'camera', CAMERAS)])
+@pytest.mark.parametrize(
+    ('page', 'heading', 'kinds'),
+    [('models.md', 'head', tuple(HEADS)), ('cameras.md', 'camera', CAMERAS)],
+)
 def test_every_kind_has_a_row(page: str, heading: str, kinds: tuple[str, ...]) -> None:
     """In the table whose first column has that heading."""
-    table = re.search(rf'^\| `{heading}` \|.*\n((?:\|.*\n)+)', (DOCS / page).read_text(encoding='utf-8'), re.MULTILINE)
+    table = re.search(
+        rf'^\| `{heading}` \|.*\n((?:\|.*\n)+)',
+        (DOCS / page).read_text(encoding='utf-8'),
+        re.MULTILINE,
+    )
     assert table is not None
     assert set(re.findall(r'^\| `(\w+)` \|', table[1], re.MULTILINE)) == set(kinds)

@@ -10,11 +10,17 @@ from zc_perception.errors import ConfigError, error_line, shown
 
 
 def test_words_stay_as_they_are() -> None:
-    assert error_line('perception', ConfigError("model 'größe ≥ 3' …")) == "perception: error: model 'größe ≥ 3' …"
+    assert (
+        error_line('perception', ConfigError("model 'größe ≥ 3' …"))
+        == "perception: error: model 'größe ≥ 3' …"
+    )
 
 
 def test_what_a_terminal_would_obey_is_escaped() -> None:
-    assert error_line('p', ConfigError("'a\nERROR\x1b[2J\ud800'")) == r"p: error: 'a\nERROR\x1b[2J\ud800'"
+    assert (
+        error_line('p', ConfigError("'a\nERROR\x1b[2J\ud800'"))
+        == r"p: error: 'a\nERROR\x1b[2J\ud800'"
+    )
 
 
 @given(st.text(st.characters(), max_size=50))
@@ -41,7 +47,16 @@ class Wordless:
         ('x' * 1000, f"'{'x' * 119}…"),
         ('\n' * 1000, "'" + r'\n' * 119 + '…'),
     ],
-    ids=['text', 'text for a terminal', 'list', 'number', 'huge number', 'object without words', 'long text', 'long text for a terminal'],
+    ids=[
+        'text',
+        'text for a terminal',
+        'list',
+        'number',
+        'huge number',
+        'object without words',
+        'long text',
+        'long text for a terminal',
+    ],
 )
 def test_a_value_is_shown_in_one_line_that_ends(value: object, text: str) -> None:
     assert shown(value) == text

@@ -35,18 +35,31 @@ def holders(pool: BufferPool) -> dict[str, int]:
     return pool.statistics().holders
 
 
-def test_a_frame_is_its_producer_s_lease_with_what_is_known_of_the_picture(make_pool: MakePool) -> None:
+def test_a_frame_is_its_producer_s_lease_with_what_is_known_of_the_picture(
+    make_pool: MakePool,
+) -> None:
     pool = make_pool(64, 48, slots=1)
     slot = pool.acquire()
     assert slot is not None
     # A slot keeps its layout, whatever the pool makes by then.
     slot.layout = compute_layout(NV12, 32, 24)
     frame = Frame.publish_slot(
-        pool, slot, header=Header(123, 'lens'), colorimetry=BT601_LIMITED, sequence=7, captured_ns=55, capture_cost_ns=5
+        pool,
+        slot,
+        header=Header(123, 'lens'),
+        colorimetry=BT601_LIMITED,
+        sequence=7,
+        captured_ns=55,
+        capture_cost_ns=5,
     )
     data = frame.data
     assert holders(pool) == {'camera': 1}
-    assert (frame.header, data.sequence, data.captured_ns, data.capture_cost_ns) == (Header(123, 'lens'), 7, 55, 5)
+    assert (frame.header, data.sequence, data.captured_ns, data.capture_cost_ns) == (
+        Header(123, 'lens'),
+        7,
+        55,
+        5,
+    )
     assert (data.width, data.height, data.fourcc, data.modifier) == (32, 24, NV12, LINEAR)
     assert (data.planes, data.buffers) == (slot.layout.planes, slot.buffers)
     assert (data.buffer_uid, data.generation) == (slot.buffer_uid, slot.generation)
@@ -69,7 +82,19 @@ def test_what_is_known_of_a_frame_never_changes(make_frame: MakeFrame) -> None:
         assert hash(part) == hash(dataclasses.replace(part)) and part == dataclasses.replace(part)
 
 
-@pytest.mark.parametrize('missing', ['header', 'layout', 'buffers', 'colorimetry', 'buffer_uid', 'generation', 'sequence', 'captured_ns'])
+@pytest.mark.parametrize(
+    'missing',
+    [
+        'header',
+        'layout',
+        'buffers',
+        'colorimetry',
+        'buffer_uid',
+        'generation',
+        'sequence',
+        'captured_ns',
+    ],
+)
 def test_a_frame_is_described_in_full_or_not_at_all(make_frame: MakeFrame, missing: str) -> None:
     """The modifier comes with the layout, which has no default for it either."""
     fields = dict(vars(make_frame().data))
@@ -79,20 +104,32 @@ def test_a_frame_is_described_in_full_or_not_at_all(make_frame: MakeFrame, missi
         FrameData(**fields)
 
 
-def test_a_reused_slot_keeps_its_uid_and_gets_a_new_generation(make_pool: MakePool, make_frame: MakeFrame) -> None:
+def test_a_reused_slot_keeps_its_uid_and_gets_a_new_generation(
+    make_pool: MakePool, make_frame: MakeFrame
+) -> None:
     pool = make_pool(slots=1)
     first = make_frame(pool)
     first.release()
     second = make_frame(pool)
-    assert second.data.buffer_uid == first.data.buffer_uid and second.data.generation == first.data.generation + 1
+    assert (
+        second.data.buffer_uid == first.data.buffer_uid
+        and second.data.generation == first.data.generation + 1
+    )
     assert make_frame(make_pool(slots=1)).data.buffer_uid != first.data.buffer_uid
 
 
-@pytest.mark.parametrize('do', [copy.copy, copy.deepcopy, pickle.dumps, lambda frame: pickle.dumps(frame, 0)])
-def test_a_frame_is_one_lease_and_not_copied(make_pool: MakePool, make_frame: MakeFrame, do: Callable[[Frame], object]) -> None:
+@pytest.mark.parametrize(
+    'do', [copy.copy, copy.deepcopy, pickle.dumps, lambda frame: pickle.dumps(frame, 0)]
+)
+def test_a_frame_is_one_lease_and_not_copied(
+    make_pool: MakePool, make_frame: MakeFrame, do: Callable[[Frame], object]
+) -> None:
     pool = make_pool(slots=1)
     frame = make_frame(pool, sequence=4)
-    with pytest.raises(TypeError, match=r"^frame 4 can't be copied or pickled, it is one lease: call frame\.keep\(\) for another lease"):
+    with pytest.raises(
+        TypeError,
+        match=r"^frame 4 can't be copied or pickled, it is one lease: call frame\.keep\(\) for another lease",
+    ):
         do(frame)
     frame.release()
     assert holders(pool) == {}
@@ -104,11 +141,15 @@ def test_a_producer_with_a_quota_on_itself_is_told(make_pool: MakePool) -> None:
     slot = pool.acquire()
     assert slot is not None
     with pytest.raises(StaleFrameError, match='camera has a quota on itself'):
-        Frame.publish_slot(pool, slot, header=Header(0, ''), colorimetry=BT601_LIMITED, sequence=0, captured_ns=0)
+        Frame.publish_slot(
+            pool, slot, header=Header(0, ''), colorimetry=BT601_LIMITED, sequence=0, captured_ns=0
+        )
     pool.discard(slot)
 
 
-def test_every_delivery_is_a_frame_of_its_own_over_the_same_data(make_pool: MakePool, make_frame: MakeFrame) -> None:
+def test_every_delivery_is_a_frame_of_its_own_over_the_same_data(
+    make_pool: MakePool, make_frame: MakeFrame
+) -> None:
     pool = make_pool(slots=1)
     frame = make_frame(pool)
     first, second = frame.deliver('npu'), frame.deliver('overlay')
@@ -124,7 +165,9 @@ def test_every_delivery_is_a_frame_of_its_own_over_the_same_data(make_pool: Make
     assert holders(pool) == {}
 
 
-def test_a_delivery_above_the_quota_is_none_and_leaves_the_frame_alone(make_pool: MakePool, make_frame: MakeFrame) -> None:
+def test_a_delivery_above_the_quota_is_none_and_leaves_the_frame_alone(
+    make_pool: MakePool, make_frame: MakeFrame
+) -> None:
     pool = make_pool(slots=1)
     pool.set_quota('slow', 0)
     frame = make_frame(pool)
@@ -132,7 +175,9 @@ def test_a_delivery_above_the_quota_is_none_and_leaves_the_frame_alone(make_pool
     assert holders(pool) == {'camera': 1}
 
 
-def test_the_first_share_of_a_lent_frame_takes_it_over(make_pool: MakePool, make_frame: MakeFrame) -> None:
+def test_the_first_share_of_a_lent_frame_takes_it_over(
+    make_pool: MakePool, make_frame: MakeFrame
+) -> None:
     pool = make_pool(slots=1)
     frame = make_frame(pool)
     frame.lend()
@@ -141,13 +186,17 @@ def test_the_first_share_of_a_lent_frame_takes_it_over(make_pool: MakePool, make
     assert kept is frame and not frame.borrowed
     assert holders(pool) == {'camera': 1}
     again = frame.keep()
-    assert again is not frame and holders(pool) == {'camera': 1}, 'it is the same frame, and counts once'
+    assert again is not frame and holders(pool) == {'camera': 1}, (
+        'it is the same frame, and counts once'
+    )
     again.release()
     kept.release()
     assert holders(pool) == {}
 
 
-def test_sharing_one_s_own_frame_gives_another_lease(make_pool: MakePool, make_frame: MakeFrame) -> None:
+def test_sharing_one_s_own_frame_gives_another_lease(
+    make_pool: MakePool, make_frame: MakeFrame
+) -> None:
     pool = make_pool(slots=1)
     frame = make_frame(pool)
     other = frame.keep()
@@ -157,7 +206,9 @@ def test_sharing_one_s_own_frame_gives_another_lease(make_pool: MakePool, make_f
     assert holders(pool) == {}
 
 
-def test_sharing_a_frame_again_takes_nothing_of_the_quota(make_pool: MakePool, make_frame: MakeFrame) -> None:
+def test_sharing_a_frame_again_takes_nothing_of_the_quota(
+    make_pool: MakePool, make_frame: MakeFrame
+) -> None:
     pool = make_pool(slots=1)
     pool.set_quota('npu', 1)
     delivery = make_frame(pool).deliver('npu')
@@ -174,7 +225,12 @@ def test_sharing_a_frame_again_takes_nothing_of_the_quota(make_pool: MakePool, m
 
 @pytest.mark.parametrize(
     'use',
-    [lambda f: f.release(), lambda f: f.keep(), lambda f: f.deliver('npu'), lambda f: f.map().__enter__()],
+    [
+        lambda f: f.release(),
+        lambda f: f.keep(),
+        lambda f: f.deliver('npu'),
+        lambda f: f.map().__enter__(),
+    ],
     ids=['release', 'share', 'deliver', 'map'],
 )
 def test_use_after_release_raises(make_frame: MakeFrame, use: Callable[[Frame], object]) -> None:
@@ -186,7 +242,9 @@ def test_use_after_release_raises(make_frame: MakeFrame, use: Callable[[Frame], 
     assert frame.data.width == 64, 'what is known of it stays known'
 
 
-def test_a_block_releases_even_when_its_body_raises_or_has_released(make_pool: MakePool, make_frame: MakeFrame) -> None:
+def test_a_block_releases_even_when_its_body_raises_or_has_released(
+    make_pool: MakePool, make_frame: MakeFrame
+) -> None:
     pool = make_pool(slots=2)
     with pytest.raises(KeyError), make_frame(pool):
         raise KeyError
@@ -195,7 +253,9 @@ def test_a_block_releases_even_when_its_body_raises_or_has_released(make_pool: M
     assert holders(pool) == {}
 
 
-def test_a_block_s_own_exception_is_not_hidden_by_a_view_in_its_traceback(make_pool: MakePool, make_frame: MakeFrame) -> None:
+def test_a_block_s_own_exception_is_not_hidden_by_a_view_in_its_traceback(
+    make_pool: MakePool, make_frame: MakeFrame
+) -> None:
     pool = make_pool(slots=1)
 
     def fail() -> None:
@@ -219,12 +279,16 @@ def test_without_an_exception_a_view_that_is_left_is_told(make_frame: MakeFrame)
     frame.release()
 
 
-def test_of_several_threads_that_release_one_does(make_pool: MakePool, make_frame: MakeFrame) -> None:
+def test_of_several_threads_that_release_one_does(
+    make_pool: MakePool, make_frame: MakeFrame
+) -> None:
     pool = make_pool(slots=1)
     for _ in range(100):
         frame, start, outcomes = make_frame(pool), threading.Barrier(4), list[str]()
 
-        def release(frame: Frame = frame, start: threading.Barrier = start, outcomes: list[str] = outcomes) -> None:
+        def release(
+            frame: Frame = frame, start: threading.Barrier = start, outcomes: list[str] = outcomes
+        ) -> None:
             start.wait()
             try:
                 frame.release()
@@ -241,7 +305,9 @@ def test_of_several_threads_that_release_one_does(make_pool: MakePool, make_fram
     assert holders(pool) == {}
 
 
-def test_a_release_fence_keeps_the_slot_from_being_reused(make_pool: MakePool, make_frame: MakeFrame) -> None:
+def test_a_release_fence_keeps_the_slot_from_being_reused(
+    make_pool: MakePool, make_frame: MakeFrame
+) -> None:
     pool, fence = make_pool(slots=1), EventFence()
     make_frame(pool).release(fence)
     assert pool.acquire() is None
@@ -251,13 +317,17 @@ def test_a_release_fence_keeps_the_slot_from_being_reused(make_pool: MakePool, m
     pool.discard(slot)
 
 
-def test_what_consumers_do_with_their_frames_leaves_the_producer_s_descriptors_alone(make_pool: MakePool) -> None:
+def test_what_consumers_do_with_their_frames_leaves_the_producer_s_descriptors_alone(
+    make_pool: MakePool,
+) -> None:
     """They borrow them: mapping, keeping a duplicate, sharing and releasing close nothing but what is their own."""
     pool = make_pool(slots=1, layout={'buffer_per_plane': True})
     slot = pool.acquire()
     assert slot is not None
     numbers = [(buffer.fileno(), buffer.identity.inode) for buffer in slot.buffers]
-    frame = Frame.publish_slot(pool, slot, header=Header(0, ''), colorimetry=BT601_LIMITED, sequence=0, captured_ns=0)
+    frame = Frame.publish_slot(
+        pool, slot, header=Header(0, ''), colorimetry=BT601_LIMITED, sequence=0, captured_ns=0
+    )
     delivery = frame.deliver('npu')
     assert delivery is not None
     kept = [buffer.dup() for buffer in delivery.data.buffers]
@@ -273,7 +343,9 @@ def test_what_consumers_do_with_their_frames_leaves_the_producer_s_descriptors_a
     assert [os.fstat(number).st_ino for number, _ in numbers] == [inode for _, inode in numbers]
 
 
-def test_a_frame_that_is_only_passed_on_is_never_mapped(make_pool: MakePool, make_frame: MakeFrame) -> None:
+def test_a_frame_that_is_only_passed_on_is_never_mapped(
+    make_pool: MakePool, make_frame: MakeFrame
+) -> None:
     pool, fence = make_pool(slots=1), EventFence()
     for sequence in range(3):
         frame = make_frame(pool, sequence=sequence)
@@ -295,7 +367,9 @@ def test_a_description_says_who_holds_it(make_frame: MakeFrame) -> None:
     assert repr(frame).endswith(', released)')
 
 
-def test_a_forgotten_frame_s_slot_is_not_reused_under_a_living_view(make_pool: MakePool, make_frame: MakeFrame) -> None:
+def test_a_forgotten_frame_s_slot_is_not_reused_under_a_living_view(
+    make_pool: MakePool, make_frame: MakeFrame
+) -> None:
     pool = make_pool(slots=1)
     frame = make_frame(pool)
     with frame.map() as planes:
@@ -407,8 +481,15 @@ def test_a_forked_child_owns_no_frame(make_pool: MakePool, make_frame: MakeFrame
         status = 1
         try:
             assert frame.released and 'released' in repr(frame)
-            for use in (frame.share, lambda: frame.deliver('npu'), lambda: frame.map().__enter__()):
-                with pytest.raises(FrameReleasedError, match=r'^frame 5 belongs to the parent process, a forked child owns no leases'):
+            for use in (
+                frame.share,
+                lambda: frame.deliver('npu'),
+                lambda: frame.map().__enter__(),
+            ):
+                with pytest.raises(
+                    FrameReleasedError,
+                    match=r'^frame 5 belongs to the parent process, a forked child owns no leases',
+                ):
                     use()
             with frame:
                 pass

@@ -59,7 +59,14 @@ def frame_over() -> Iterator[FrameOver]:
         pools.append(BufferPool(layout, lambda: buffers, 1, name='camera'))
         slot = pools[-1].acquire()
         assert slot is not None
-        return Frame.publish_slot(pools[-1], slot, header=Header(0, ''), colorimetry=BT601_LIMITED, sequence=0, captured_ns=0)
+        return Frame.publish_slot(
+            pools[-1],
+            slot,
+            header=Header(0, ''),
+            colorimetry=BT601_LIMITED,
+            sequence=0,
+            captured_ns=0,
+        )
 
     yield make
     for pool in pools:
@@ -71,11 +78,16 @@ def address(array: NDArray[np.generic]) -> int:
 
 
 @pytest.mark.parametrize('buffer_per_plane', [False, True])
-def test_planes_are_the_mapping_s_own_memory(make_pool: MakePool, make_frame: MakeFrame, buffer_per_plane: bool) -> None:
+def test_planes_are_the_mapping_s_own_memory(
+    make_pool: MakePool, make_frame: MakeFrame, buffer_per_plane: bool
+) -> None:
     layout = {'stride_align': 256, 'offset_align': 4096, 'buffer_per_plane': buffer_per_plane}
     frame = make_frame(make_pool(64, 48, slots=1, layout=layout))
     with frame.map() as planes:
-        assert [(p.shape, p.strides, p.dtype.str) for p in planes] == [((48, 64), (256, 1), '|u1'), ((24, 32, 2), (256, 2, 1), '|u1')]
+        assert [(p.shape, p.strides, p.dtype.str) for p in planes] == [
+            ((48, 64), (256, 1), '|u1'),
+            ((24, 32, 2), (256, 2, 1), '|u1'),
+        ]
         for plane, where in zip(planes, frame.data.planes, strict=True):
             mapping = np.frombuffer(frame.data.buffers[where.buffer].mapping(), np.uint8)
             assert address(plane) == address(mapping) + where.offset
@@ -84,7 +96,9 @@ def test_planes_are_the_mapping_s_own_memory(make_pool: MakePool, make_frame: Ma
     frame.release()
 
 
-def test_what_is_written_is_what_another_mapping_reads(make_pool: MakePool, make_frame: MakeFrame) -> None:
+def test_what_is_written_is_what_another_mapping_reads(
+    make_pool: MakePool, make_frame: MakeFrame
+) -> None:
     picture = np.random.default_rng(0).integers(0, 256, (48, 64), np.uint8)
     frame = make_frame(make_pool(slots=1, layout={'stride_align': 128}))
     with frame.map(write=True) as planes:
@@ -114,9 +128,20 @@ def test_planes_are_read_only_unless_asked(make_frame: MakeFrame) -> None:
 
 @pytest.mark.parametrize('buffer_per_plane', [False, True])
 @pytest.mark.parametrize('name', sorted(PLANES))
-def test_every_format_s_samples_are_those_in_memory(make_pool: MakePool, make_frame: MakeFrame, name: str, buffer_per_plane: bool) -> None:
+def test_every_format_s_samples_are_those_in_memory(
+    make_pool: MakePool, make_frame: MakeFrame, name: str, buffer_per_plane: bool
+) -> None:
     """Against every sample's address as the kernel's description of the format gives it."""
-    width, height, odd = 8, 4, {'stride_align': 11, 'offset_align': 7, 'height_align': 3, 'buffer_per_plane': buffer_per_plane}
+    width, height, odd = (
+        8,
+        4,
+        {
+            'stride_align': 11,
+            'offset_align': 7,
+            'height_align': 3,
+            'buffer_per_plane': buffer_per_plane,
+        },
+    )
     frame = make_frame(make_pool(width, height, slots=1, fourcc=fourcc_code(name), layout=odd))
     data, chance = frame.data, np.random.default_rng(1)
     for buffer in data.buffers:
@@ -129,15 +154,22 @@ def test_every_format_s_samples_are_those_in_memory(make_pool: MakePool, make_fr
             assert planes[index].shape == (rows if samples == 1 else (*rows, samples))
             assert planes[index].dtype == np.dtype('<u2' if sample == 2 else 'u1')
             assert planes[index].flags.aligned
-            assert planes[index].tobytes() == bytes(memory[address] for address in plane_bytes(name, index, data.layout))
+            assert planes[index].tobytes() == bytes(
+                memory[address] for address in plane_bytes(name, index, data.layout)
+            )
 
 
 def test_padding_is_never_seen(frame_over: FrameOver) -> None:
     """1000 in 1024 and 1080 in 1088: the planes are 1000 by 1080 all the same."""
-    layout = compute_layout(NV12, 1000, 1080, stride_align=1024, offset_align=4096, height_align=16)
+    layout = compute_layout(
+        NV12, 1000, 1080, stride_align=1024, offset_align=4096, height_align=16
+    )
     frame = frame_over(layout, SealedMemfd().allocate(layout.buffer_size(0)))
     with frame.map(write=True) as planes:
-        assert [(p.shape, p.strides) for p in planes] == [((1080, 1000), (1024, 1)), ((540, 500, 2), (1024, 2, 1))]
+        assert [(p.shape, p.strides) for p in planes] == [
+            ((1080, 1000), (1024, 1)),
+            ((540, 500, 2), (1024, 2, 1)),
+        ]
         assert address(planes[1]) - address(planes[0]) == 1024 * 1088
         for plane in planes:
             plane[:] = 0xFF
@@ -158,7 +190,14 @@ def test_mixed_buffers_are_each_plane_s_own(frame_over: FrameOver) -> None:
         del view
     first, second = (buffer.mapping() for buffer in frame.data.buffers)
     assert first[:100] == b'\0' * 8 + (b'\1' * 8 + b'\0' * 8) * 4 + b'\0' * 28
-    assert second[:50] == b'\0' * 4 + (b'\2' * 4 + b'\0' * 4) * 2 + b'\0' * 12 + (b'\3' * 4 + b'\0' * 4) * 2 + b'\0' * 2
+    assert (
+        second[:50]
+        == b'\0' * 4
+        + (b'\2' * 4 + b'\0' * 4) * 2
+        + b'\0' * 12
+        + (b'\3' * 4 + b'\0' * 4) * 2
+        + b'\0' * 2
+    )
     frame.release()
 
 
@@ -178,7 +217,10 @@ def test_a_buffer_that_may_only_be_read_is_not_mapped_for_writing(make_frame: Ma
     (buffer,) = frame.data.buffers
     narrow = DmaBuf(buffer.dup(), BufferKind.MEMFD, 'memfd', writable=False)
     reader = Frame(replace(frame.data, buffers=(narrow,)), frame._held())
-    with pytest.raises(AllocationError, match=r'may only be read here: map without write=True'), reader.map(write=True):
+    with (
+        pytest.raises(AllocationError, match=r'may only be read here: map without write=True'),
+        reader.map(write=True),
+    ):
         pytest.fail('mapped')
     with reader.map() as planes:
         assert planes[0].shape == (48, 64)
@@ -189,9 +231,17 @@ def test_a_buffer_that_may_only_be_read_is_not_mapped_for_writing(make_frame: Ma
 
 @pytest.mark.parametrize('modifier', [1 << 56 | 1, INVALID])
 def test_tiled_memory_has_no_rows_to_look_at(frame_over: FrameOver, modifier: int) -> None:
-    layout = ImageLayout(64, 48, NV12, modifier, (PlaneLayout(0, 0, 64, 4096), PlaneLayout(0, 4096, 64, 2048)))
+    layout = ImageLayout(
+        64, 48, NV12, modifier, (PlaneLayout(0, 0, 64, 4096), PlaneLayout(0, 4096, 64, 2048))
+    )
     frame = frame_over(layout, SealedMemfd().allocate(8192))
-    with pytest.raises(FormatError, match=r'^NV12 with modifier (INVALID|INTEL).* has no rows that a CPU could read'), frame.map():
+    with (
+        pytest.raises(
+            FormatError,
+            match=r'^NV12 with modifier (INVALID|INTEL).* has no rows that a CPU could read',
+        ),
+        frame.map(),
+    ):
         pytest.fail('mapped')
     assert not frame.data.buffers[0].mapped
     frame.release()
@@ -216,7 +266,9 @@ def test_every_buffer_has_sync_at_both_ends_also_when_the_body_raises(
     frame.release()
 
 
-def test_a_buffer_that_could_not_begin_is_not_ended_and_those_before_it_are(frame_over: FrameOver) -> None:
+def test_a_buffer_that_could_not_begin_is_not_ended_and_those_before_it_are(
+    frame_over: FrameOver,
+) -> None:
     layout = compute_layout(NV12, 64, 48, buffer_per_plane=True)
     first, second = (CountingBuffer(layout.buffer_size(i)) for i in range(2))
     frame = frame_over(layout, first, second)
@@ -229,7 +281,9 @@ def test_a_buffer_that_could_not_begin_is_not_ended_and_those_before_it_are(fram
 
 
 @pytest.mark.parametrize('failing', [0, 1])
-def test_a_buffer_that_can_t_end_does_not_keep_the_others_from_it(frame_over: FrameOver, failing: int) -> None:
+def test_a_buffer_that_can_t_end_does_not_keep_the_others_from_it(
+    frame_over: FrameOver, failing: int
+) -> None:
     layout = compute_layout(NV12, 64, 48, buffer_per_plane=True)
     buffers = [CountingBuffer(layout.buffer_size(i)) for i in range(2)]
     buffers[failing].end_error = OSError(5, 'Input/output error')
@@ -245,7 +299,9 @@ def test_a_buffer_that_can_t_end_does_not_keep_the_others_from_it(frame_over: Fr
     frame.release()
 
 
-def test_a_buffer_that_can_t_be_mapped_ends_those_before_it(frame_over: FrameOver, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_buffer_that_can_t_be_mapped_ends_those_before_it(
+    frame_over: FrameOver, monkeypatch: pytest.MonkeyPatch
+) -> None:
     layout = compute_layout(NV12, 64, 48, buffer_per_plane=True)
     first, second = (CountingBuffer(layout.buffer_size(i)) for i in range(2))
     frame = frame_over(layout, first, second)
@@ -291,7 +347,9 @@ def test_the_acquire_fence_s_error_is_raised(make_frame: MakeFrame) -> None:
     fence.close()
 
 
-def test_an_acquire_fence_that_never_signals_costs_a_bounded_wait(make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_acquire_fence_that_never_signals_costs_a_bounded_wait(
+    make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fence, waits = EventFence(), list[float]()
 
     def wait(timeout_s: float) -> bool:
@@ -300,7 +358,12 @@ def test_an_acquire_fence_that_never_signals_costs_a_bounded_wait(make_frame: Ma
 
     monkeypatch.setattr(fence, 'wait', wait)
     frame = make_frame(sequence=4, acquire_fence=fence)
-    with pytest.raises(AcceleratorError, match='frame 4: its acquire fence did not signal within 1 s'), frame.map():
+    with (
+        pytest.raises(
+            AcceleratorError, match='frame 4: its acquire fence did not signal within 1 s'
+        ),
+        frame.map(),
+    ):
         pytest.fail('mapped')
     assert waits == [1.0]
     fence.close()

@@ -26,7 +26,9 @@ def address(array: NDArray[np.generic]) -> int:
     return int(array.__array_interface__['data'][0])
 
 
-def test_a_view_that_outlives_the_block_stops_the_release_and_not_for_ever(make_pool: MakePool, make_frame: MakeFrame) -> None:
+def test_a_view_that_outlives_the_block_stops_the_release_and_not_for_ever(
+    make_pool: MakePool, make_frame: MakeFrame
+) -> None:
     pool = make_pool(slots=1)
     frame = make_frame(pool, sequence=2, fill=lambda luma, chroma: luma.fill(50))
     with frame.map() as planes:
@@ -85,7 +87,9 @@ def test_a_refused_release_forgets_no_view(make_pool: MakePool, make_frame: Make
     frame.release()
 
 
-def test_another_thread_s_block_stops_the_release_from_its_first_moment(make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_thread_s_block_stops_the_release_from_its_first_moment(
+    make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The block is still waiting for the acquire fence: nothing is mapped yet, and the slot must not go."""
     fence, refused = EventFence(), list[str]()
 
@@ -127,7 +131,9 @@ def in_another_thread(do: Callable[[], object]) -> list[type[BaseException]]:
     return raised
 
 
-def test_a_release_between_a_block_s_check_and_its_start_is_refused(make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_release_between_a_block_s_check_and_its_start_is_refused(
+    make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fence = EventFence()
     fence.signal()
     frame, wait, raised = make_frame(acquire_fence=fence), Frame._await_acquire, []
@@ -142,7 +148,9 @@ def test_a_release_between_a_block_s_check_and_its_start_is_refused(make_frame: 
     frame.release()
 
 
-def test_a_block_between_a_release_s_check_and_its_end_is_refused(make_pool: MakePool, make_frame: MakeFrame) -> None:
+def test_a_block_between_a_release_s_check_and_its_end_is_refused(
+    make_pool: MakePool, make_frame: MakeFrame
+) -> None:
     pool = make_pool(slots=1)
     frame, raised = make_frame(pool), []
 
@@ -168,14 +176,18 @@ def test_any_thread_may_release(make_pool: MakePool, make_frame: MakeFrame) -> N
     assert frame.released and pool.acquire() is not None
 
 
-def test_a_thread_that_maps_never_sees_a_slot_that_was_released(make_pool: MakePool, make_frame: MakeFrame) -> None:
+def test_a_thread_that_maps_never_sees_a_slot_that_was_released(
+    make_pool: MakePool, make_frame: MakeFrame
+) -> None:
     """Mapping and releasing race: either the block is refused or the slot stays until its end."""
     pool, wrong = make_pool(4, 4, slots=1), []
     for sequence in range(300):
         frame, start = make_frame(pool, sequence=sequence), threading.Barrier(2)
         generation = frame.data.generation
 
-        def look(frame: Frame = frame, start: threading.Barrier = start, generation: int = generation) -> None:
+        def look(
+            frame: Frame = frame, start: threading.Barrier = start, generation: int = generation
+        ) -> None:
             start.wait()
             try:
                 with frame.map():
@@ -198,20 +210,30 @@ def test_a_thread_that_maps_never_sees_a_slot_that_was_released(make_pool: MakeP
     assert wrong == []
 
 
-def test_a_lease_that_the_pool_took_back_maps_nothing(make_pool: MakePool, make_frame: MakeFrame) -> None:
+def test_a_lease_that_the_pool_took_back_maps_nothing(
+    make_pool: MakePool, make_frame: MakeFrame
+) -> None:
     pool = make_pool(slots=1)
     frame = make_frame(pool, sequence=6)
     pool.release(frame._held())
     slot = pool.acquire()
     assert slot is not None
-    with pytest.raises(StaleFrameError, match=r'^frame 6: the lease of camera was released, .*\(generation 1, now 2\)'), frame.map():
+    with (
+        pytest.raises(
+            StaleFrameError,
+            match=r'^frame 6: the lease of camera was released, .*\(generation 1, now 2\)',
+        ),
+        frame.map(),
+    ):
         pytest.fail('mapped')
     pool.discard(slot)
     frame._lease = None
 
 
 @pytest.mark.parametrize('before', ['nothing', 'close'])
-def test_a_revoked_lease_maps_nothing_even_before_its_slot_is_used_again(make_pool: MakePool, make_frame: MakeFrame, before: str) -> None:
+def test_a_revoked_lease_maps_nothing_even_before_its_slot_is_used_again(
+    make_pool: MakePool, make_frame: MakeFrame, before: str
+) -> None:
     pool = make_pool(slots=1)
     with make_frame(pool, sequence=6) as frame:
         delivery = frame.deliver('viewer')
@@ -220,7 +242,10 @@ def test_a_revoked_lease_maps_nothing_even_before_its_slot_is_used_again(make_po
         pool.close()
     assert pool.revoke('viewer') == 1
     for write in (False, True):
-        with pytest.raises(StaleFrameError, match='frame 6: the lease of viewer was revoked'), delivery.map(write=write):
+        with (
+            pytest.raises(StaleFrameError, match='frame 6: the lease of viewer was revoked'),
+            delivery.map(write=write),
+        ):
             pytest.fail('mapped')
     with pytest.raises(StaleFrameError):
         delivery.release()
@@ -243,7 +268,9 @@ def test_an_open_block_stops_the_release(make_frame: MakeFrame) -> None:
     frame.release()
 
 
-def test_with_a_fence_a_frame_can_be_released_while_the_job_still_maps_it(make_pool: MakePool, make_frame: MakeFrame) -> None:
+def test_with_a_fence_a_frame_can_be_released_while_the_job_still_maps_it(
+    make_pool: MakePool, make_frame: MakeFrame
+) -> None:
     """How a pipeline gives up on a job that takes too long: the fence keeps the slot for it."""
     pool, fence = make_pool(slots=1), EventFence()
     frame = make_frame(pool, fill=lambda luma, chroma: luma.fill(8))

@@ -36,7 +36,9 @@ def holders(pool: BufferPool) -> dict[str, int]:
     return dict(pool.statistics().holders)
 
 
-def test_what_a_frame_says_of_itself_is_what_its_data_says_also_afterwards(make_frame: MakeFrame) -> None:
+def test_what_a_frame_says_of_itself_is_what_its_data_says_also_afterwards(
+    make_frame: MakeFrame,
+) -> None:
     frame = make_frame(sequence=7)
     for _ in range(2):
         assert (frame.width, frame.height, frame.sequence) == (64, 48, 7)
@@ -45,24 +47,37 @@ def test_what_a_frame_says_of_itself_is_what_its_data_says_also_afterwards(make_
             frame.release()
 
 
-@pytest.mark.parametrize(('name', 'encoding'), [('NV21', 'nv21'), ('YUYV', 'yuyv'), ('RG24', 'bgr8'), ('R8  ', 'mono8')])
-def test_encodings_have_the_names_of_sensor_msgs(make_pool: MakePool, make_frame: MakeFrame, name: str, encoding: str) -> None:
+@pytest.mark.parametrize(
+    ('name', 'encoding'), [('NV21', 'nv21'), ('YUYV', 'yuyv'), ('RG24', 'bgr8'), ('R8  ', 'mono8')]
+)
+def test_encodings_have_the_names_of_sensor_msgs(
+    make_pool: MakePool, make_frame: MakeFrame, name: str, encoding: str
+) -> None:
     assert make_frame(make_pool(fourcc=fourcc_code(name))).encoding == encoding
 
 
-def test_a_format_that_ros_has_no_name_for_is_told(make_pool: MakePool, make_frame: MakeFrame) -> None:
+def test_a_format_that_ros_has_no_name_for_is_told(
+    make_pool: MakePool, make_frame: MakeFrame
+) -> None:
     with pytest.raises(FormatError, match="'P010' has no ROS image encoding"):
         _ = make_frame(make_pool(fourcc=fourcc_code('P010'))).encoding
 
 
-def test_without_ros_a_frame_has_no_messages_and_says_what_to_use(make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_ros_a_frame_has_no_messages_and_says_what_to_use(
+    make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(Frame, '_messages', None)
     for ask in (lambda frame: frame.stamp, Frame.header_msg):
-        with make_frame() as frame, pytest.raises(ConfigError, match=r'use frame\.header\.stamp_ns'):
+        with (
+            make_frame() as frame,
+            pytest.raises(ConfigError, match=r'use frame\.header\.stamp_ns'),
+        ):
             ask(frame)
 
 
-def test_planes_are_the_buffer_itself_and_stay_for_the_frame_s_time(make_pool: MakePool, make_frame: MakeFrame) -> None:
+def test_planes_are_the_buffer_itself_and_stay_for_the_frame_s_time(
+    make_pool: MakePool, make_frame: MakeFrame
+) -> None:
     pool = make_pool(slots=1)
     frame = make_frame(pool)
     planes = frame.planes()
@@ -75,18 +90,30 @@ def test_planes_are_the_buffer_itself_and_stay_for_the_frame_s_time(make_pool: M
     del planes, memory
     frame.release()
     assert holders(pool) == {}
-    for ask in (Frame.planes, lambda f: f.y, lambda f: f.uv, Frame.bgr, Frame.copy, lambda f: f.fds, Frame.keep):
-        with pytest.raises(FrameReleasedError, match=r'frame 0 was released: call frame\.keep\(\)'):
+    for ask in (
+        Frame.planes,
+        lambda f: f.y,
+        lambda f: f.uv,
+        Frame.bgr,
+        Frame.copy,
+        lambda f: f.fds,
+        Frame.keep,
+    ):
+        with pytest.raises(
+            FrameReleasedError, match=r'frame 0 was released: call frame\.keep\(\)'
+        ):
             ask(frame)
 
 
-def test_an_array_that_is_kept_keeps_the_release_away_and_never_sees_a_later_frame(make_pool: MakePool, make_frame: MakeFrame) -> None:
+def test_an_array_that_is_kept_keeps_the_release_away_and_never_sees_a_later_frame(
+    make_pool: MakePool, make_frame: MakeFrame
+) -> None:
     pool = make_pool(slots=1)
     frame = make_frame(pool, fill=lambda luma, chroma: luma.fill(50))
     kept = frame.y[1:3]
     with pytest.raises(BufferError, match='a NumPy view of its pixels is still alive'):
         frame.release()
-    assert not frame.released and frame.y[0, 0] == 50, 'the frame is still its owner\'s'
+    assert not frame.released and frame.y[0, 0] == 50, "the frame is still its owner's"
     frame.release_when_unseen()
     assert frame.released and pool.acquire() is None and (kept == 50).all()
     del kept
@@ -96,7 +123,9 @@ def test_an_array_that_is_kept_keeps_the_release_away_and_never_sees_a_later_fra
     pool.discard(slot)
 
 
-def test_an_array_of_a_frame_that_is_forgotten_keeps_the_buffer(make_pool: MakePool, make_frame: MakeFrame) -> None:
+def test_an_array_of_a_frame_that_is_forgotten_keeps_the_buffer(
+    make_pool: MakePool, make_frame: MakeFrame
+) -> None:
     pool = make_pool(slots=1)
     kept = make_frame(pool, fill=lambda luma, chroma: luma.fill(50)).y
     pool.collect()
@@ -105,7 +134,9 @@ def test_an_array_of_a_frame_that_is_forgotten_keeps_the_buffer(make_pool: MakeP
     assert holders(pool) == {} and pool.statistics().abandoned == 1
 
 
-def test_a_frame_whose_planes_were_looked_at_ends_without_the_collector_of_cycles(make_pool: MakePool, make_frame: MakeFrame) -> None:
+def test_a_frame_whose_planes_were_looked_at_ends_without_the_collector_of_cycles(
+    make_pool: MakePool, make_frame: MakeFrame
+) -> None:
     pool = make_pool(slots=1)
     gc.disable()
     try:
@@ -117,13 +148,19 @@ def test_a_frame_whose_planes_were_looked_at_ends_without_the_collector_of_cycle
         gc.enable()
 
 
-def test_the_cpu_s_access_begins_once_and_ends_with_the_release(make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cpu_s_access_begins_once_and_ends_with_the_release(
+    make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
     calls: list[str] = []
     frame = make_frame()
     (buffer,) = frame.data.buffers
     monkeypatch.setattr('zc_perception.mapping._DMABUF', buffer.kind)
-    monkeypatch.setattr(buffer, 'begin_cpu_access', lambda access: calls.append(f'begin {CpuAccess(access).name}'))
-    monkeypatch.setattr(buffer, 'end_cpu_access', lambda access: calls.append(f'end {CpuAccess(access).name}'))
+    monkeypatch.setattr(
+        buffer, 'begin_cpu_access', lambda access: calls.append(f'begin {CpuAccess(access).name}')
+    )
+    monkeypatch.setattr(
+        buffer, 'end_cpu_access', lambda access: calls.append(f'end {CpuAccess(access).name}')
+    )
     assert frame.y.shape == frame.planes()[0].shape and frame.uv.shape == (24, 32, 2)
     assert calls == ['begin READ']
     with frame.map():
@@ -165,7 +202,9 @@ def test_the_acquire_fence_is_waited_for(make_frame: MakeFrame) -> None:
     fence.close()
 
 
-def test_threads_that_look_and_release_at_once_leave_nothing(make_pool: MakePool, make_frame: MakeFrame) -> None:
+def test_threads_that_look_and_release_at_once_leave_nothing(
+    make_pool: MakePool, make_frame: MakeFrame
+) -> None:
     pool = make_pool(slots=1)
     for sequence in range(200):
         frame, start = make_frame(pool, sequence=sequence), threading.Barrier(3)
@@ -205,7 +244,9 @@ def test_a_copy_of_a_frame_in_a_forked_child_shows_nothing(make_frame: MakeFrame
 
 
 @pytest.mark.parametrize('name', ['NV12', 'NV21', 'NV16', 'P010'])
-def test_uv_has_u_first_whatever_the_format_has(make_pool: MakePool, make_frame: MakeFrame, name: str) -> None:
+def test_uv_has_u_first_whatever_the_format_has(
+    make_pool: MakePool, make_frame: MakeFrame, name: str
+) -> None:
     frame = make_frame(make_pool(fourcc=fourcc_code(name)))
     with frame.map(write=True) as planes:
         planes[1][..., 0], planes[1][..., 1] = (20, 10) if name == 'NV21' else (10, 20)
@@ -214,7 +255,8 @@ def test_uv_has_u_first_whatever_the_format_has(make_pool: MakePool, make_frame:
 
 
 @pytest.mark.parametrize(
-    ('name', 'y', 'uv'), [('YU12', True, False), ('R8  ', True, False), ('YUYV', False, False), ('BG24', False, False)]
+    ('name', 'y', 'uv'),
+    [('YU12', True, False), ('R8  ', True, False), ('YUYV', False, False), ('BG24', False, False)],
 )
 def test_a_plane_that_a_format_lacks_is_told_with_what_to_use(
     make_pool: MakePool, make_frame: MakeFrame, name: str, y: bool, uv: bool
@@ -224,7 +266,10 @@ def test_a_plane_that_a_format_lacks_is_told_with_what_to_use(
         if there:
             assert getattr(frame, what).shape == (48, 64)
         else:
-            with pytest.raises(FormatError, match=rf'^{name.strip()} has no plane of .*: frame\.planes\(\).*frame\.bgr\(\)'):
+            with pytest.raises(
+                FormatError,
+                match=rf'^{name.strip()} has no plane of .*: frame\.planes\(\).*frame\.bgr\(\)',
+            ):
                 getattr(frame, what)
 
 
@@ -245,12 +290,17 @@ def test_bgr_is_opencv_s_picture_and_is_booked(make_frame: MakeFrame) -> None:
     with pytest.raises(LayoutError, match=r'this conversion writes uint8 \(48, 64, 3\)'):
         frame.bgr(np.zeros((64, 48, 3), np.uint8))
     frame.release()
-    assert np.array_equal(first, wanted), 'it is the caller\'s'
+    assert np.array_equal(first, wanted), "it is the caller's"
 
 
-def test_bgr_of_many_formats_and_threads_mixes_nothing(make_pool: MakePool, make_frame: MakeFrame) -> None:
+def test_bgr_of_many_formats_and_threads_mixes_nothing(
+    make_pool: MakePool, make_frame: MakeFrame
+) -> None:
     names = ['NV12', 'NV21', 'YUYV', 'YU12', 'BG24', 'XR24', 'P010']
-    frames = [make_frame(make_pool(64, 2 * height, slots=1, fourcc=fourcc_code(name))) for height, name in enumerate(names, 20)]
+    frames = [
+        make_frame(make_pool(64, 2 * height, slots=1, fourcc=fourcc_code(name)))
+        for height, name in enumerate(names, 20)
+    ]
     for value, frame in enumerate(frames):
         with frame.map(write=True) as planes:
             for plane in planes:
@@ -260,7 +310,9 @@ def test_bgr_of_many_formats_and_threads_mixes_nothing(make_pool: MakePool, make
 
     def look() -> None:
         for _ in range(10):
-            wrong.extend(i for i, frame in enumerate(frames) if not np.array_equal(frame.bgr(), wanted[i]))
+            wrong.extend(
+                i for i, frame in enumerate(frames) if not np.array_equal(frame.bgr(), wanted[i])
+            )
 
     threads = [threading.Thread(target=look) for _ in range(3)]
     for thread in threads:
@@ -272,18 +324,28 @@ def test_bgr_of_many_formats_and_threads_mixes_nothing(make_pool: MakePool, make
 
 def test_a_copy_is_the_caller_s_and_is_booked(make_pool: MakePool, make_frame: MakeFrame) -> None:
     pool = make_pool(slots=1, layout={'stride_align': 256})
-    frame, before = make_frame(pool, fill=lambda luma, chroma: luma.fill(50)), FRAME_COPIES.entries().get('copy')
+    frame, before = (
+        make_frame(pool, fill=lambda luma, chroma: luma.fill(50)),
+        FRAME_COPIES.entries().get('copy'),
+    )
     luma, chroma = frame.copy()
     frame.release()
     assert holders(pool) == {}
     with make_frame(pool, fill=lambda luma, chroma: luma.fill(90)):
-        assert (luma == 50).all() and chroma.shape == (24, 32, 2) and luma.flags.writeable and luma.flags.c_contiguous
+        assert (
+            (luma == 50).all()
+            and chroma.shape == (24, 32, 2)
+            and luma.flags.writeable
+            and luma.flags.c_contiguous
+        )
     entry = FRAME_COPIES.entries()['copy']
     assert entry.bytes - (before.bytes if before else 0) == 64 * 48 * 3 // 2
 
 
 @pytest.mark.parametrize('ask', [np.asarray, np.array, lambda frame: np.mean(frame), copy.copy])
-def test_what_takes_a_frame_for_an_array_is_told_the_right_call(make_frame: MakeFrame, ask: Callable[[Frame], object]) -> None:
+def test_what_takes_a_frame_for_an_array_is_told_the_right_call(
+    make_frame: MakeFrame, ask: Callable[[Frame], object]
+) -> None:
     frame = make_frame(sequence=4)
     with pytest.raises(TypeError, match=r'frame 4 .*frame\.copy\(\)'):
         ask(frame)
@@ -291,8 +353,13 @@ def test_what_takes_a_frame_for_an_array_is_told_the_right_call(make_frame: Make
 
 
 @pytest.mark.parametrize('buffer_per_plane', [False, True])
-def test_fds_are_those_of_each_plane_s_buffer(make_pool: MakePool, make_frame: MakeFrame, buffer_per_plane: bool) -> None:
-    frame = make_frame(make_pool(layout={'buffer_per_plane': buffer_per_plane}), fill=lambda luma, chroma: chroma.fill(5))
+def test_fds_are_those_of_each_plane_s_buffer(
+    make_pool: MakePool, make_frame: MakeFrame, buffer_per_plane: bool
+) -> None:
+    frame = make_frame(
+        make_pool(layout={'buffer_per_plane': buffer_per_plane}),
+        fill=lambda luma, chroma: chroma.fill(5),
+    )
     assert len(frame.fds) == 2 and len(set(frame.fds)) == 1 + buffer_per_plane
     plane = frame.data.planes[1]
     assert os.pread(frame.fds[1], 64, plane.offset) == bytes([5]) * 64
@@ -300,11 +367,15 @@ def test_fds_are_those_of_each_plane_s_buffer(make_pool: MakePool, make_frame: M
 
 
 def test_tiled_pixels_are_nobody_s_to_see(make_pool: MakePool) -> None:
-    layout = ImageLayout(64, 48, NV12, 1 << 56 | 1, (PlaneLayout(0, 0, 64, 4096), PlaneLayout(0, 4096, 64, 2048)))
+    layout = ImageLayout(
+        64, 48, NV12, 1 << 56 | 1, (PlaneLayout(0, 0, 64, 4096), PlaneLayout(0, 4096, 64, 2048))
+    )
     pool = BufferPool(layout, lambda: (SealedMemfd().allocate(8192),), 1, name='camera')
     slot = pool.acquire()
     assert slot is not None
-    frame = Frame.publish_slot(pool, slot, header=Header(0, ''), colorimetry=BT601_LIMITED, sequence=0, captured_ns=0)
+    frame = Frame.publish_slot(
+        pool, slot, header=Header(0, ''), colorimetry=BT601_LIMITED, sequence=0, captured_ns=0
+    )
     for ask in (Frame.planes, lambda f: f.y, lambda f: f.uv, Frame.bgr, Frame.copy):
         with pytest.raises(FormatError, match='has no rows that a CPU could read'):
             ask(frame)

@@ -45,7 +45,9 @@ def test_frames_come_out_in_order(make_pool: MakePool, make_frame: MakeFrame) ->
     assert queue.get() is None and queue.dropped == 0
 
 
-def test_the_oldest_is_released_and_counted_when_full(make_pool: MakePool, make_frame: MakeFrame) -> None:
+def test_the_oldest_is_released_and_counted_when_full(
+    make_pool: MakePool, make_frame: MakeFrame
+) -> None:
     pool, queue = make_pool(slots=4), FrameQueue(2)
     frames = [make_frame(pool, sequence=i) for i in range(4)]
     for frame in frames:
@@ -66,7 +68,9 @@ def test_keep_all_drops_nothing(make_pool: MakePool, make_frame: MakeFrame) -> N
         frame.release()
 
 
-def test_it_polls_readable_exactly_while_it_holds_a_frame(make_pool: MakePool, make_frame: MakeFrame) -> None:
+def test_it_polls_readable_exactly_while_it_holds_a_frame(
+    make_pool: MakePool, make_frame: MakeFrame
+) -> None:
     pool, queue = make_pool(slots=3), FrameQueue(2)
     seen = [readable(queue)]
     kept = []
@@ -98,7 +102,9 @@ def test_getting_gives_up_after_its_timeout() -> None:
     assert time.monotonic() - started >= 0.02
 
 
-def test_a_consumer_that_lost_the_race_for_a_frame_goes_on_waiting(make_pool: MakePool, make_frame: MakeFrame) -> None:
+def test_a_consumer_that_lost_the_race_for_a_frame_goes_on_waiting(
+    make_pool: MakePool, make_frame: MakeFrame
+) -> None:
     pool, queue, lost = make_pool(slots=4), FrameQueue(None), []
 
     def consume() -> None:
@@ -119,7 +125,9 @@ def test_a_consumer_that_lost_the_race_for_a_frame_goes_on_waiting(make_pool: Ma
     assert lost == []
 
 
-def test_closing_releases_what_is_queued_and_what_comes_later(make_pool: MakePool, make_frame: MakeFrame) -> None:
+def test_closing_releases_what_is_queued_and_what_comes_later(
+    make_pool: MakePool, make_frame: MakeFrame
+) -> None:
     pool, queue = make_pool(slots=2), FrameQueue(None)
     queued, late = make_frame(pool), make_frame(pool)
     queue.put(queued)
@@ -310,7 +318,9 @@ def test_the_depth_counts_what_was_fetched(socket: _Socket) -> None:
 
 def test_nothing_overtakes_an_entry_that_the_gate_holds_back(socket: _Socket) -> None:
     closed = [True]
-    queue: KeepLastQueue[int] = KeepLastQueue(5, release=lambda entry: None, gate=lambda entry: not closed)
+    queue: KeepLastQueue[int] = KeepLastQueue(
+        5, release=lambda entry: None, gate=lambda entry: not closed
+    )
     queue.attach(socket)
     queue.put(1)
     socket.sent.append(2)
@@ -321,7 +331,9 @@ def test_nothing_overtakes_an_entry_that_the_gate_holds_back(socket: _Socket) ->
     queue.end()
 
 
-def test_what_is_queued_while_a_source_is_asked_comes_first(socket: _Socket, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_queued_while_a_source_is_asked_comes_first(
+    socket: _Socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
     queue: KeepLastQueue[int] = KeepLastQueue(None, release=lambda entry: None)
     late = [1]
 
@@ -381,7 +393,9 @@ def test_many_threads_wait_at_once_and_each_wait_ends_with_its_time() -> None:
         while not stop.is_set():
             sum(range(100))
 
-    threads = [threading.Thread(target=target, daemon=True) for target in (*[take] * 4, *[compute] * 3)]
+    threads = [
+        threading.Thread(target=target, daemon=True) for target in (*[take] * 4, *[compute] * 3)
+    ]
     try:
         sys.setswitchinterval(0.0005)
         for thread in threads:
@@ -403,7 +417,9 @@ def test_many_threads_wait_at_once_and_each_wait_ends_with_its_time() -> None:
 # While its owner takes nothing
 
 
-def test_what_is_queued_and_what_comes_is_released_until_it_accepts_again(make_pool: MakePool, make_frame: MakeFrame) -> None:
+def test_what_is_queued_and_what_comes_is_released_until_it_accepts_again(
+    make_pool: MakePool, make_frame: MakeFrame
+) -> None:
     pool, queue = make_pool(slots=3), FrameQueue(2)
     queue.put(make_frame(pool, sequence=0))
     queue.put(make_frame(pool, sequence=1))
@@ -411,7 +427,9 @@ def test_what_is_queued_and_what_comes_is_released_until_it_accepts_again(make_p
     queue.refuse()
     assert len(queue) == 0 and pool.statistics().holders == {}
     queue.put(make_frame(pool, sequence=2))
-    assert len(queue) == 0 and pool.statistics().holders == {} and queue.dropped == 0, 'nobody wanted it'
+    assert len(queue) == 0 and pool.statistics().holders == {} and queue.dropped == 0, (
+        'nobody wanted it'
+    )
     assert queue.get() is None
     queue.accept()
     queue.put(make_frame(pool, sequence=3))

@@ -40,14 +40,22 @@ sys.meta_path.append(WithoutRos)
 
 def run(code: str) -> subprocess.CompletedProcess[str]:
     """*code* in a new Python."""
-    return subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, timeout=120.0, check=False)
+    return subprocess.run(
+        [sys.executable, '-c', code], capture_output=True, text=True, timeout=120.0, check=False
+    )
 
 
 def loaded(statement: str) -> set[str]:
     """The packages that *statement* loads in a new Python, beside the standard library."""
-    done = run(f'import sys\nbefore = set(sys.modules)\n{statement}\nprint(*set(sys.modules) - before)')
+    done = run(
+        f'import sys\nbefore = set(sys.modules)\n{statement}\nprint(*set(sys.modules) - before)'
+    )
     assert done.returncode == 0, done.stderr
-    return {name for name in done.stdout.split() if name.partition('.')[0] not in sys.stdlib_module_names}
+    return {
+        name
+        for name in done.stdout.split()
+        if name.partition('.')[0] not in sys.stdlib_module_names
+    }
 
 
 def test_the_names_are_there_and_others_are_not() -> None:
@@ -64,11 +72,20 @@ def test_the_names_are_there_and_others_are_not() -> None:
 
 def test_what_type_checkers_see_is_what_is_imported() -> None:
     tree = ast.parse(Path(zc_perception.__file__).read_text(encoding='utf-8'))
-    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) and str(node.module).startswith('zc_perception.')]
-    assert {alias.name: node.module for node in imports for alias in node.names} == zc_perception._MODULES
+    imports = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith('zc_perception.')
+    ]
+    assert {
+        alias.name: node.module for node in imports for alias in node.names
+    } == zc_perception._MODULES
 
 
-@pytest.mark.parametrize('name', ['Frame', 'FrameSubscription', 'AdaptedPublisher', 'AdaptedSubscription', 'SharedMemoryLinks'])
+@pytest.mark.parametrize(
+    'name',
+    ['Frame', 'FrameSubscription', 'AdaptedPublisher', 'AdaptedSubscription', 'SharedMemoryLinks'],
+)
 def test_the_paths_that_programs_used_before_still_lead_there(name: str) -> None:
     old = {
         'Frame': 'zc_perception.frame',
@@ -79,7 +96,9 @@ def test_the_paths_that_programs_used_before_still_lead_there(name: str) -> None
 
 
 def test_the_package_alone_loads_nothing_else() -> None:
-    assert loaded('import zc_perception; zc_perception.__version__; dir(zc_perception)') == {'zc_perception'}
+    assert loaded('import zc_perception; zc_perception.__version__; dir(zc_perception)') == {
+        'zc_perception'
+    }
 
 
 def test_without_ros_the_names_that_need_none_work_and_the_others_say_what_to_do() -> None:
@@ -88,15 +107,28 @@ def test_without_ros_the_names_that_need_none_work_and_the_others_say_what_to_do
     for name in sorted(NAMES - {'Frame', 'TypeAdapter'}):
         done = run(WITHOUT_ROS + f'from zc_perception import {name}')
         said = done.stderr.splitlines()[-1]
-        assert said.startswith(f'ImportError: zc_perception.{name} needs rclpy') and 'source /opt/ros/' in said, done.stderr
+        assert (
+            said.startswith(f'ImportError: zc_perception.{name} needs rclpy')
+            and 'source /opt/ros/' in said
+        ), done.stderr
 
 
 def test_another_module_that_is_missing_is_named_as_it_is() -> None:
     done = run("import sys; sys.modules['numpy'] = None\nfrom zc_perception import Frame")
-    assert done.stderr.splitlines()[-1].startswith('ModuleNotFoundError') and 'numpy' in done.stderr.splitlines()[-1]
+    assert (
+        done.stderr.splitlines()[-1].startswith('ModuleNotFoundError')
+        and 'numpy' in done.stderr.splitlines()[-1]
+    )
 
 
 def test_the_version_is_the_same_everywhere() -> None:
     manifest = ElementTree.parse(ROOT / 'package.xml').findtext('version')
-    set_up = subprocess.run([sys.executable, 'setup.py', '--version'], cwd=ROOT, capture_output=True, text=True, timeout=120.0, check=True)
+    set_up = subprocess.run(
+        [sys.executable, 'setup.py', '--version'],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120.0,
+        check=True,
+    )
     assert zc_perception.__version__ == manifest == set_up.stdout.split()[-1]

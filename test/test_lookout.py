@@ -107,7 +107,9 @@ def test_a_look_may_stop_itself(lookout: Lookout) -> None:
     beside.stop()
 
 
-def test_what_raises_is_told_once_looked_at_again_and_the_others_go_on(lookout: Lookout, capfd: pytest.CaptureFixture[str]) -> None:
+def test_what_raises_is_told_once_looked_at_again_and_the_others_go_on(
+    lookout: Lookout, capfd: pytest.CaptureFixture[str]
+) -> None:
     seen, raised = Seen(), Seen()
 
     def bad() -> None:
@@ -172,5 +174,10 @@ if not child:
     os._exit(0 if again.wait(30) else 7)
 sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
-    ran = subprocess.run([sys.executable, '-W', 'ignore', '-c', script], timeout=90, env=dict(os.environ), check=False)
+    ran = subprocess.run(
+        [sys.executable, '-W', 'ignore', '-c', script],
+        timeout=90,
+        env=dict(os.environ),
+        check=False,
+    )
     assert ran.returncode == 0

@@ -41,7 +41,11 @@ def _name(node: ast.expr) -> str:
 
 def _safe_loaders(tree: ast.AST) -> set[str]:
     """Loaders that build nothing but plain values: PyYAML's, and classes of this file that derive from them."""
-    own = {node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and {_name(base) for base in node.bases} & SAFE_LOADERS}
+    own = {
+        node.name
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef) and {_name(base) for base in node.bases} & SAFE_LOADERS
+    }
     return SAFE_LOADERS | own
 
 
@@ -60,12 +64,19 @@ def _of_call(call: ast.Call, loaders: set[str]) -> Iterator[str]:
     allow = keywords.get('allow_pickle')
     if allow is not None and not (isinstance(allow, ast.Constant) and allow.value is False):
         yield f'{name} with pickle'
-    if name in ('os.chmod', 'os.fchmod', 'os.mkdir', 'os.makedirs') or name.endswith(('.chmod', '.mkdir')):
-        modes = [node.value for node in ast.walk(call) if isinstance(node, ast.Constant) and isinstance(node.value, int)]
+    if name in ('os.chmod', 'os.fchmod', 'os.mkdir', 'os.makedirs') or name.endswith(
+        ('.chmod', '.mkdir')
+    ):
+        modes = [
+            node.value
+            for node in ast.walk(call)
+            if isinstance(node, ast.Constant) and isinstance(node.value, int)
+        ]
         if any(mode & 0o002 for mode in modes if not isinstance(mode, bool)):
             yield f'{name} that lets anybody write'
     if name.endswith('.bind') and any(
-        isinstance(a, ast.Constant) and isinstance(a.value, str) and a.value.startswith('\0') for a in call.args
+        isinstance(a, ast.Constant) and isinstance(a.value, str) and a.value.startswith('\0')
+        for a in call.args
     ):
         yield 'an abstract socket'
 
@@ -119,7 +130,10 @@ def given(tmp_path: Path) -> Iterator[int]:
     folder = tmp_path / 's'
     folder.mkdir(mode=0o700)
     pool = make_pool(4, reserve=1)
-    with SharedMemoryServer('camera', PUBLISHER, pool, folder=folder) as server, RawPeer.welcomed(server.path) as peer:
+    with (
+        SharedMemoryServer('camera', PUBLISHER, pool, folder=folder) as server,
+        RawPeer.welcomed(server.path) as peer,
+    ):
         publish(server, pool, 0)
         packet, fds = peer.receive()
         assert packet and len(fds) == 1
@@ -145,7 +159,9 @@ def test_a_consumer_can_read_a_sealed_buffer_and_nothing_else(given: int) -> Non
             with pytest.raises(PermissionError):
                 os.ftruncate(again, change)
         with pytest.raises(PermissionError):
-            fcntl.fcntl(again, 1033, 0x20)  # F_ADD_SEALS: an executable one, were there any more to add
+            fcntl.fcntl(
+                again, 1033, 0x20
+            )  # F_ADD_SEALS: an executable one, were there any more to add
     finally:
         os.close(again)
 

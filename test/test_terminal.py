@@ -38,10 +38,22 @@ main([{argument!r}, '0'])
     ],
 )
 @pytest.mark.parametrize('number', ENDING)
-def test_a_signal_during_the_imports_is_one_line(command: str, module: str, number: signal.Signals) -> None:
-    argument = '--time-limit' if 'doctor' in command else '--seconds'  # 0 is wrong, in case that the signal is too late
-    program = _PROGRAM.format(command=command, module=module, number=int(number), argument=argument)
-    done = subprocess.run([sys.executable, '-c', program], capture_output=True, text=True, check=False, cwd=Path(__file__).parents[1])
+def test_a_signal_during_the_imports_is_one_line(
+    command: str, module: str, number: signal.Signals
+) -> None:
+    argument = (
+        '--time-limit' if 'doctor' in command else '--seconds'
+    )  # 0 is wrong, in case that the signal is too late
+    program = _PROGRAM.format(
+        command=command, module=module, number=int(number), argument=argument
+    )
+    done = subprocess.run(
+        [sys.executable, '-c', program],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=Path(__file__).parents[1],
+    )
     line = f'{command.rpartition(".")[2]}: ended by {number.name}\n'
     assert (done.returncode, done.stdout, done.stderr) == (128 + number, '', line)
 
@@ -66,7 +78,13 @@ def test_who_ignores_a_signal_goes_on_to_do_so() -> None:
         '    os.kill(os.getpid(), signal.SIGHUP)\n'
         'print("there")\n'
     )
-    done = subprocess.run([sys.executable, '-c', program], capture_output=True, text=True, check=False, cwd=Path(__file__).parents[1])
+    done = subprocess.run(
+        [sys.executable, '-c', program],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=Path(__file__).parents[1],
+    )
     assert done.stdout == 'there\n'
 
 
@@ -81,7 +99,9 @@ def interruption() -> Interruption:
     return made
 
 
-def test_a_signal_is_an_exception_where_that_is_allowed_and_once(interruption: Interruption) -> None:
+def test_a_signal_is_an_exception_where_that_is_allowed_and_once(
+    interruption: Interruption,
+) -> None:
     with pytest.raises(Told) as caught, interruption.allowed():
         try:
             interruption.handle(15, None)

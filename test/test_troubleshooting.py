@@ -26,11 +26,15 @@ def texts() -> tuple[str, ...]:
     def of(path: Path) -> Iterator[str]:
         for node in ast.walk(ast.parse(path.read_text(encoding='utf-8'))):
             if isinstance(node, ast.JoinedStr):
-                yield ''.join(part.value if isinstance(part, ast.Constant) else '…' for part in node.values)
+                yield ''.join(
+                    part.value if isinstance(part, ast.Constant) else '…' for part in node.values
+                )
             elif isinstance(node, ast.Constant) and isinstance(node.value, str):
                 yield node.value
 
-    return tuple(text for path in sorted((ROOT / 'zc_perception').rglob('*.py')) for text in of(path))
+    return tuple(
+        text for path in sorted((ROOT / 'zc_perception').rglob('*.py')) for text in of(path)
+    )
 
 
 def occurs(message: str) -> bool:

@@ -31,7 +31,11 @@ def test_a_link_stays_one(tmp_path: Path) -> None:
     for content in ('new', 'newer'):
         check_writable(link)
         write_whole(link, content)
-        assert link.is_symlink() and there.read_text() == content and list(there.parent.iterdir()) == [there]
+        assert (
+            link.is_symlink()
+            and there.read_text() == content
+            and list(there.parent.iterdir()) == [there]
+        )
 
 
 def test_a_fifo_is_written_in_place(tmp_path: Path) -> None:
@@ -58,7 +62,11 @@ def test_a_device_stays_one_and_its_error_is_told(tmp_path: Path) -> None:
     check_writable(path)
     with pytest.raises(OSError) as caught:
         write_whole(path, 'x')
-    assert caught.value.errno == errno.ENOSPC and stat.S_ISCHR(path.lstat().st_mode) and list(tmp_path.iterdir()) == [path]
+    assert (
+        caught.value.errno == errno.ENOSPC
+        and stat.S_ISCHR(path.lstat().st_mode)
+        and list(tmp_path.iterdir()) == [path]
+    )
 
 
 def test_our_own_output_in_a_file_is_not_replaced(tmp_path: Path) -> None:
@@ -66,8 +74,16 @@ def test_our_own_output_in_a_file_is_not_replaced(tmp_path: Path) -> None:
     path = tmp_path / 'x'
     lines = 'from pathlib import Path; from zc_perception.whole_file import *; p = Path("/dev/stdout"); check_writable(p); '
     with path.open('w') as out:
-        subprocess.run([sys.executable, '-c', lines + 'write_whole(p, "first\\n"); print("then")'], stdout=out, check=True)
-    assert path.read_text() == 'first\nthen\n' and list(tmp_path.iterdir()) == [path] and Path('/dev/stdout').is_symlink()
+        subprocess.run(
+            [sys.executable, '-c', lines + 'write_whole(p, "first\\n"); print("then")'],
+            stdout=out,
+            check=True,
+        )
+    assert (
+        path.read_text() == 'first\nthen\n'
+        and list(tmp_path.iterdir()) == [path]
+        and Path('/dev/stdout').is_symlink()
+    )
 
 
 def test_the_longest_name_is_no_longer_when_it_is_unfinished(tmp_path: Path) -> None:
@@ -106,6 +122,8 @@ def test_what_was_there_stays_when_writing_fails(tmp_path: Path) -> None:
         'try: write_whole(Path(sys.argv[1]), "x" * 2000)\n'
         'except OSError as error: print(error.strerror)'
     )
-    ran = subprocess.run([sys.executable, '-c', limited, str(path)], capture_output=True, text=True, check=True)
+    ran = subprocess.run(
+        [sys.executable, '-c', limited, str(path)], capture_output=True, text=True, check=True
+    )
     assert ran.stdout.strip() == 'File too large'
     assert path.read_text() == 'before' and list(tmp_path.iterdir()) == [path]

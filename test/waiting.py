@@ -14,7 +14,11 @@ def _a_moment() -> None:
     time.sleep(0.005)
 
 
-def eventually(condition: Callable[[], Any], seconds: float = PATIENCE_S, pause: Callable[[], object] = _a_moment) -> bool:
+def eventually(
+    condition: Callable[[], Any],
+    seconds: float = PATIENCE_S,
+    pause: Callable[[], object] = _a_moment,
+) -> bool:
     """Whether *condition* came true in time, for an ``assert`` that says more.
 
     :param pause: called between two looks.
@@ -27,7 +31,12 @@ def eventually(condition: Callable[[], Any], seconds: float = PATIENCE_S, pause:
     return True
 
 
-def until(condition: Callable[[], Any], what: object = '', seconds: float = PATIENCE_S, pause: Callable[[], object] = _a_moment) -> Any:
+def until(
+    condition: Callable[[], Any],
+    what: object = '',
+    seconds: float = PATIENCE_S,
+    pause: Callable[[], object] = _a_moment,
+) -> Any:
     """What *condition* returns once that is true.
 
     :param what: said if it doesn't come true; if it can be called, what it returns.
@@ -36,6 +45,8 @@ def until(condition: Callable[[], Any], what: object = '', seconds: float = PATI
     """
     deadline = time.monotonic() + seconds
     while not (found := condition()):
-        assert time.monotonic() < deadline, f'not within {seconds:g} s: {what() if callable(what) else what}'
+        assert time.monotonic() < deadline, (
+            f'not within {seconds:g} s: {what() if callable(what) else what}'
+        )
         pause()
     return found

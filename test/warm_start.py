@@ -61,12 +61,17 @@ class Started(subprocess.Popen[Any]):
             'session': given['start_new_session'],
         }
         self._status, status = socket.socketpair()
-        streams = [given[name] if given[name] != -1 else number for number, name in enumerate(('p2cread', 'c2pwrite', 'errwrite'))]
+        streams = [
+            given[name] if given[name] != -1 else number
+            for number, name in enumerate(('p2cread', 'c2pwrite', 'errwrite'))
+        ]
         with status:
             self.pid = _SERVER.fork(request, [*streams, status.fileno()])
         self._child_created = True
         devnull = getattr(self, '_devnull', None)
-        theirs = {given[name] for name, other in _PIPES if given[name] != -1 and given[other] != -1}
+        theirs = {
+            given[name] for name, other in _PIPES if given[name] != -1 and given[other] != -1
+        }
         for number in (theirs - {devnull}) | ({devnull} - {None}):
             os.close(number)
         self._closed_child_pipe_fds = True
@@ -75,7 +80,9 @@ class Started(subprocess.Popen[Any]):
         with self._waitpid_lock:  # type: ignore[attr-defined]
             if self.returncode is None and select.select([self._status], [], [], seconds)[0]:
                 said = self._status.recv(16)
-                self.returncode = int(said) if said else -signal.SIGKILL  # the server itself was killed
+                self.returncode = (
+                    int(said) if said else -signal.SIGKILL
+                )  # the server itself was killed
                 self._status.close()
         return self.returncode is not None
 
@@ -92,9 +99,13 @@ class Started(subprocess.Popen[Any]):
 _PIPES = (('p2cread', 'p2cwrite'), ('c2pwrite', 'c2pread'), ('errwrite', 'errread'))
 
 
-def run(words: Sequence[str | Path], *, timeout: float, **options: Any) -> subprocess.CompletedProcess[str]:
+def run(
+    words: Sequence[str | Path], *, timeout: float, **options: Any
+) -> subprocess.CompletedProcess[str]:
     """As ``subprocess.run`` with ``capture_output`` and ``text``."""
-    with Started(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options) as process:
+    with Started(
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options
+    ) as process:
         try:
             out, err = process.communicate(timeout=timeout)
         except BaseException:
@@ -120,7 +131,9 @@ class _Server:
             if self._process is None:
                 number = self._theirs.fileno()
                 command = [sys.executable, __file__, str(number)]
-                self._process = subprocess.Popen(command, pass_fds=[number], stdin=subprocess.DEVNULL, start_new_session=True)
+                self._process = subprocess.Popen(
+                    command, pass_fds=[number], stdin=subprocess.DEVNULL, start_new_session=True
+                )
                 self._theirs.close()
             socket.send_fds(self._ours, [json.dumps(request).encode()], descriptors)
             answer = self._ours.recv(16)
@@ -199,7 +212,9 @@ def _become(request: dict[str, Any]) -> None:
         setattr(sys, name, stream)
         setattr(sys, f'__{name}__', stream)
     sys.path[0] = ''
-    sys.path[1:1] = [path for path in request['env'].get('PYTHONPATH', '').split(os.pathsep) if path]
+    sys.path[1:1] = [
+        path for path in request['env'].get('PYTHONPATH', '').split(os.pathsep) if path
+    ]
 
 
 def _run(words: list[str]) -> None:

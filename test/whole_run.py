@@ -41,7 +41,11 @@ _RIG_GROUPS = {'test_rig_camera.py': 'rig 1', 'test_rig_verify.py': 'rig 1', Non
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add ``--write-times``."""
-    parser.addoption('--write-times', action='store_true', help=f'write what each slow file took to {TIMES.name}')
+    parser.addoption(
+        '--write-times',
+        action='store_true',
+        help=f'write what each slow file took to {TIMES.name}',
+    )
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -89,7 +93,9 @@ def _known_times() -> dict[str, float]:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what only the long form runs, give each test its group, and put the groups that take longest at the beginning."""
     if not LONG:
-        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker('long') is not None])
+        config.hook.pytest_deselected(
+            items=[item for item in items if item.get_closest_marker('long') is not None]
+        )
         items[:] = [item for item in items if item.get_closest_marker('long') is None]
     times = _known_times()
     seconds: dict[str, float] = defaultdict(float)
@@ -165,7 +171,9 @@ class _Progress:
         self._total = len(ids)
         for nodeid in ids:
             self._left[_file_of(nodeid)] += 1
-        self._expected = {file: self._times.get(file, _QUICK_S) / count for file, count in self._left.items()}
+        self._expected = {
+            file: self._times.get(file, _QUICK_S) / count for file, count in self._left.items()
+        }
         if self._total > 100:
             self._say(f'{self._total} tests in {len(self._left)} files')
 
@@ -199,8 +207,14 @@ class _Progress:
         """Write the times of the files that were run, if asked to."""
         if self._config.getoption('--write-times'):
             ran = {file: round(seconds, 1) for file, seconds in self._took.items()}
-            kept = {file: seconds for file, seconds in {**self._times, **ran}.items() if seconds >= _QUICK_S and (HERE / file).exists()}
-            TIMES.write_text(json.dumps(dict(sorted(kept.items())), indent=1) + '\n', encoding='utf-8')
+            kept = {
+                file: seconds
+                for file, seconds in {**self._times, **ran}.items()
+                if seconds >= _QUICK_S and (HERE / file).exists()
+            }
+            TIMES.write_text(
+                json.dumps(dict(sorted(kept.items())), indent=1) + '\n', encoding='utf-8'
+            )
 
 
 def _minutes(seconds: float) -> str:

@@ -29,14 +29,20 @@ FRAMES_PAGE, PUBLISHER_PAGE, TYPES_PAGE = 'api.md', 'api_publisher.md', 'api_typ
 #: What is told on another page than the first one.
 ELSEWHERE = {
     PUBLISHER_PAGE: ('FramePublisher', 'LoanedFrame', 'FramePublisherStatistics'),
-    TYPES_PAGE: ('AdaptedPublisher', 'AdaptedSubscription', 'TypeAdapter', 'SubscriptionStatistics', 'PublisherStatistics'),
+    TYPES_PAGE: (
+        'AdaptedPublisher',
+        'AdaptedSubscription',
+        'TypeAdapter',
+        'SubscriptionStatistics',
+        'PublisherStatistics',
+    ),
 }
 HEADS = {
     FRAMES_PAGE: (
         '# API',
         'How a Python program uses the names of `zc_perception`. `tools/api_page.py` writes this.',
         '`from zc_perception import …` gives you {names}, and the text `__version__`. Each name is imported from its module when it is '
-        'first used, so `import zc_perception` needs no ROS. Errors are classes of `zc_perception.errors`, or Python\'s own.',
+        "first used, so `import zc_perception` needs no ROS. Errors are classes of `zc_perception.errors`, or Python's own.",
     ),
     PUBLISHER_PAGE: (
         '# API for publishing frames',
@@ -60,7 +66,11 @@ def exported() -> dict[str, str]:
     tree = ast.parse((ROOT / 'zc_perception/__init__.py').read_text(encoding='utf-8'))
     found: dict[str, str] = {}
     for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.module is not None and node.module.startswith('zc_perception.'):
+        if (
+            isinstance(node, ast.ImportFrom)
+            and node.module is not None
+            and node.module.startswith('zc_perception.')
+        ):
             found |= {alias.name: node.module for alias in node.names}
     return found
 
@@ -69,7 +79,11 @@ def source_of(name: str, module: str) -> ast.ClassDef | ast.FunctionDef:
     """The source of a class or function."""
     path = ROOT / f'{module.replace(".", "/")}.py'
     body = ast.parse(path.read_text(encoding='utf-8')).body
-    return next(node for node in body if isinstance(node, (ast.ClassDef, ast.FunctionDef)) and node.name == name)
+    return next(
+        node
+        for node in body
+        if isinstance(node, (ast.ClassDef, ast.FunctionDef)) and node.name == name
+    )
 
 
 def page_of(name: str) -> str:
@@ -79,9 +93,18 @@ def page_of(name: str) -> str:
 
 def _wrapped(text: str, indent: int = 0, hanging: int = 0) -> str:
     text = _ROLE.sub(r'`\1`', ' '.join(text.split())).replace('``', '`')
-    text = re.sub('`[^`]+`', lambda code: code[0].replace(' ', '\0'), text)  # code stays on its line
+    text = re.sub(
+        '`[^`]+`', lambda code: code[0].replace(' ', '\0'), text
+    )  # code stays on its line
     first, others = ' ' * indent, ' ' * (indent + hanging)
-    filled = textwrap.fill(text, WIDTH, initial_indent=first, subsequent_indent=others, break_long_words=False, break_on_hyphens=False)
+    filled = textwrap.fill(
+        text,
+        WIDTH,
+        initial_indent=first,
+        subsequent_indent=others,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
     return filled.replace('\0', ' ')
 
 
@@ -135,10 +158,14 @@ def _described(docstring: str, types: dict[str, str]) -> Iterator[str]:
 def _argument(argument: ast.arg, default: ast.expr | None, typed: bool) -> str:
     if argument.annotation is None or not typed:
         return argument.arg + (f'={ast.unparse(default)}' if default is not None else '')
-    return f'{argument.arg}: {ast.unparse(argument.annotation)}' + (f' = {ast.unparse(default)}' if default is not None else '')
+    return f'{argument.arg}: {ast.unparse(argument.annotation)}' + (
+        f' = {ast.unparse(default)}' if default is not None else ''
+    )
 
 
-def _parameters(function: ast.FunctionDef, *, method: bool = True, typed: bool = True) -> list[str]:
+def _parameters(
+    function: ast.FunctionDef, *, method: bool = True, typed: bool = True
+) -> list[str]:
     """Each as it is declared, without ``self``.
 
     :param typed: with their types.
@@ -146,8 +173,13 @@ def _parameters(function: ast.FunctionDef, *, method: bool = True, typed: bool =
     arguments = function.args
     own = arguments.args[1:] if method else arguments.args
     defaults = [None] * (len(own) - len(arguments.defaults)) + list(arguments.defaults)
-    keywords = [_argument(*pair, typed) for pair in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)]
-    return [_argument(*pair, typed) for pair in zip(own, defaults, strict=True)] + (['*', *keywords] if keywords else [])
+    keywords = [
+        _argument(*pair, typed)
+        for pair in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+    ]
+    return [_argument(*pair, typed) for pair in zip(own, defaults, strict=True)] + (
+        ['*', *keywords] if keywords else []
+    )
 
 
 def _is_dataclass(node: ast.ClassDef) -> bool:
@@ -156,7 +188,11 @@ def _is_dataclass(node: ast.ClassDef) -> bool:
 
 def _data_fields(node: ast.ClassDef) -> list[ast.AnnAssign]:
     """Those that the constructor takes."""
-    return [each for each in node.body if isinstance(each, ast.AnnAssign) and 'init=False' not in ast.unparse(each)]
+    return [
+        each
+        for each in node.body
+        if isinstance(each, ast.AnnAssign) and 'init=False' not in ast.unparse(each)
+    ]
 
 
 def _call(node: ast.ClassDef | ast.FunctionDef) -> str:
@@ -168,9 +204,19 @@ def _call(node: ast.ClassDef | ast.FunctionDef) -> str:
     elif _is_dataclass(node):
         parts = [ast.unparse(field) for field in _data_fields(node)]
     else:
-        parts = _parameters(next(each for each in node.body if isinstance(each, ast.FunctionDef) and each.name == '__init__'))
+        parts = _parameters(
+            next(
+                each
+                for each in node.body
+                if isinstance(each, ast.FunctionDef) and each.name == '__init__'
+            )
+        )
     line = f'{node.name}({", ".join(parts)}){returns}'
-    return _code(line if len(line) <= WIDTH else f'{node.name}(\n' + ''.join(f'    {part},\n' for part in parts) + f'){returns}')
+    return _code(
+        line
+        if len(line) <= WIDTH
+        else f'{node.name}(\n' + ''.join(f'    {part},\n' for part in parts) + f'){returns}'
+    )
 
 
 def _member(function: ast.FunctionDef, docstring: str) -> str:
@@ -180,12 +226,20 @@ def _member(function: ast.FunctionDef, docstring: str) -> str:
         call = f'{function.name}: {returns}'
     else:
         result = f' -> {returns}' if returns != 'None' else ''
-        calls = [f'{function.name}({", ".join(_parameters(function, typed=typed))}){result}' for typed in (True, False)]
+        calls = [
+            f'{function.name}({", ".join(_parameters(function, typed=typed))}){result}'
+            for typed in (True, False)
+        ]
         call = calls[0] if len(calls[0]) <= _LONGEST_CALL else calls[1]
     blocks = list(_blocks(docstring))
     said = ' '.join(block for block in blocks if not _FIELD.match(block))
     # Four spaces: Markdown's first dialect takes less for no level.
-    return '\n'.join([_wrapped(f'- `{call}`: {said}', 0, 2), *(_items(block, {}, 4) for block in blocks if _FIELD.match(block))])
+    return '\n'.join(
+        [
+            _wrapped(f'- `{call}`: {said}', 0, 2),
+            *(_items(block, {}, 4) for block in blocks if _FIELD.match(block)),
+        ]
+    )
 
 
 def _sets(function: ast.FunctionDef) -> bool:
@@ -195,7 +249,11 @@ def _sets(function: ast.FunctionDef) -> bool:
 
 def _members(node: ast.ClassDef) -> Iterator[str]:
     for function in node.body:
-        if isinstance(function, ast.FunctionDef) and not function.name.startswith('_') and not _sets(function):
+        if (
+            isinstance(function, ast.FunctionDef)
+            and not function.name.startswith('_')
+            and not _sets(function)
+        ):
             docstring = ast.get_docstring(function) or ''
             if not docstring.startswith(_NOT_FOR_USERS):
                 yield _member(function, docstring)
@@ -216,7 +274,12 @@ def section(name: str, module: str, sections: Collection[str]) -> Iterator[str]:
     if isinstance(node, ast.FunctionDef):
         yield from _described(docstring, {})
         return
-    yield from _described(docstring, {ast.unparse(f.target): ast.unparse(f.annotation) for f in _data_fields(node)} if returned else {})
+    yield from _described(
+        docstring,
+        {ast.unparse(f.target): ast.unparse(f.annotation) for f in _data_fields(node)}
+        if returned
+        else {},
+    )
     members = list(_members(node))
     if members:
         yield 'Properties:' if returned else 'Methods and properties:'
@@ -231,7 +294,10 @@ def page(which: str) -> str:
     names = exported()
     # The first one lists all names: it is where people look.
     listed = [name for name in names if which == FRAMES_PAGE or page_of(name) == which]
-    parts = [_wrapped(part.format(names=', '.join(_link(name, which) for name in listed))) for part in HEADS[which]]
+    parts = [
+        _wrapped(part.format(names=', '.join(_link(name, which) for name in listed)))
+        for part in HEADS[which]
+    ]
     for name, module in (names | RETURNED).items():
         if page_of(name) == which:
             parts += section(name, module, {*names, *RETURNED})

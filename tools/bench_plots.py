@@ -33,19 +33,28 @@ _STYLES: dict[str, tuple[str, str]] = {
     'fd_socket': (_GREY, 'x'),
 }
 _ORDER = (*LINKS[::-1], *reversed(PEERS), *PLAIN[::-1])
-_STAGES = {'capture_us': '#4fa3e3', 'link_us': '#0b5fa5', 'decode_us': '#e08a1e', 'publish_us': '#7ab648'}
+_STAGES = {
+    'capture_us': '#4fa3e3',
+    'link_us': '#0b5fa5',
+    'decode_us': '#e08a1e',
+    'publish_us': '#7ab648',
+}
 
 
 class PlotsAbsentError(BenchError):
     """Matplotlib isn't installed."""
 
 
-def _figure(width: float, height: float, columns: int = 1, **options: Any) -> tuple[Figure, list[Any]]:
+def _figure(
+    width: float, height: float, columns: int = 1, **options: Any
+) -> tuple[Figure, list[Any]]:
     try:
         # Without pyplot: no display, nothing global.
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise PlotsAbsentError("Matplotlib is not installed: pip install 'zc_perception[bench]'") from error
+        raise PlotsAbsentError(
+            "Matplotlib is not installed: pip install 'zc_perception[bench]'"
+        ) from error
     figure = Figure(figsize=(width, height), dpi=_DPI, layout='constrained')
     axes = figure.subplots(1, columns, squeeze=False, **options)[0]
     for axis in axes:
@@ -66,7 +75,11 @@ def _durations(axis: Any) -> None:
 
 
 def _rows(bench: Bench, case: str, rate_hz: float | None = None) -> list[Row]:
-    return [row for row in bench.rows if row.case == case and (rate_hz is None or row.rate_hz == rate_hz) and row.median_us]
+    return [
+        row
+        for row in bench.rows
+        if row.case == case and (rate_hz is None or row.rate_hz == rate_hz) and row.median_us
+    ]
 
 
 def _latency(bench: Bench) -> Figure | None:
@@ -78,8 +91,15 @@ def _latency(bench: Bench) -> Figure | None:
     for axis, rate in zip(axes, rates, strict=True):
         sizes = sorted({(row.width, row.height) for row in _rows(bench, 'link', rate)})
         for variant in ('fd_socket', *_ORDER):
-            rows = sorted(_rows(bench, 'floor' if variant == 'fd_socket' else 'link', rate), key=lambda row: row.width)
-            points = [(row.width * row.height * 1.5e-6, row.median_us) for row in rows if row.variant == variant]
+            rows = sorted(
+                _rows(bench, 'floor' if variant == 'fd_socket' else 'link', rate),
+                key=lambda row: row.width,
+            )
+            points = [
+                (row.width * row.height * 1.5e-6, row.median_us)
+                for row in rows
+                if row.variant == variant
+            ]
             colour, marker = _STYLES[variant]
             if points:
                 ours = variant in LINKS
@@ -88,20 +108,35 @@ def _latency(bench: Bench) -> Figure | None:
                     linestyle='--' if variant == 'fd_socket' else '-', zorder=3 if ours else 2,
                     label='floor: bare descriptor' if variant == 'fd_socket' else variant,
                 )  # fmt: skip
-        axis.set(xscale='log', yscale='log', title=f'at {rate:g} Hz' if rate else 'unthrottled, one frame in flight')
-        axis.set_xticks([width * height * 1.5e-6 for width, height in sizes], [size_name(size) for size in sizes])
+        axis.set(
+            xscale='log',
+            yscale='log',
+            title=f'at {rate:g} Hz' if rate else 'unthrottled, one frame in flight',
+        )
+        axis.set_xticks(
+            [width * height * 1.5e-6 for width, height in sizes],
+            [size_name(size) for size in sizes],
+        )
         axis.set_xticks([], minor=True)
         axis.set_xlabel('NV12 frame')
         _durations(axis.yaxis)
     axes[0].set_ylabel('median: publish → view of all pixels')
     # In the order of the lines' right ends, as the eye finds them.
     lines = sorted(axes[0].get_lines(), key=lambda line: -line.get_ydata()[-1])
-    figure.legend(lines, [line.get_label() for line in lines], loc='outside right center', frameon=False)
+    figure.legend(
+        lines, [line.get_label() for line in lines], loc='outside right center', frameon=False
+    )
     figure.suptitle('Handing over a frame')
     return figure
 
 
-def _bars(axis: Any, names: Sequence[str], values: Sequence[float], colours: Sequence[str], text: Callable[[float], str]) -> None:
+def _bars(
+    axis: Any,
+    names: Sequence[str],
+    values: Sequence[float],
+    colours: Sequence[str],
+    text: Callable[[float], str],
+) -> None:
     """Horizontal, on a logarithmic axis, each with its value."""
     axis.barh(range(len(names)), values, color=colours)
     axis.set_yticks(range(len(names)), names)
@@ -121,12 +156,19 @@ def _cpu(bench: Bench) -> Figure | None:
     size = (1920, 1080) if (1920, 1080) in sizes else sizes[-1]
     figure, axes = _figure(5.6 * len(rates), 4.4, len(rates), sharey=True)
     for axis, rate in zip(axes, rates, strict=True):
-        found = {row.variant: row.cpu_us_per_frame for row in rows if row.rate_hz == rate and (row.width, row.height) == size}
+        found = {
+            row.variant: row.cpu_us_per_frame
+            for row in rows
+            if row.rate_hz == rate and (row.width, row.height) == size
+        }
         named = [(name, value) for name in reversed(_ORDER) if (value := found.get(name))]
         if named:
             names, values = zip(*named, strict=True)
             _bars(axis, names, values, [_STYLES[name][0] for name in names], duration)
-        axis.set(title=f'at {rate:g} Hz' if rate else 'unthrottled', xlabel='CPU time per frame, both processes')
+        axis.set(
+            title=f'at {rate:g} Hz' if rate else 'unthrottled',
+            xlabel='CPU time per frame, both processes',
+        )
         _durations(axis.xaxis)
     figure.suptitle(f'CPU time of handing over a {size_name(size)} frame')
     return figure
@@ -140,17 +182,40 @@ def _read(bench: Bench) -> Figure | None:
         return None
     size = (1920, 1080) if (1920, 1080) in sizes else sizes[-1]
     read = {row.variant: row.median_us for row in rows if (row.width, row.height) == size}
-    view = {row.variant: row.median_us for row in _rows(bench, 'link', 0.0) if (row.width, row.height) == size}
+    view = {
+        row.variant: row.median_us
+        for row in _rows(bench, 'link', 0.0)
+        if (row.width, row.height) == size
+    }
     figure, (axis,) = _figure(8.5, 4.4)
     names = [name for name in reversed(_ORDER) if name in read]
-    for offset, values, alpha, label in ((-0.2, read, 1.0, 'every pixel read'), (0.2, view, 0.45, 'view of all pixels')):
+    for offset, values, alpha, label in (
+        (-0.2, read, 1.0, 'every pixel read'),
+        (0.2, view, 0.45, 'view of all pixels'),
+    ):
         places = [index + offset for index, name in enumerate(names) if name in values]
         shown = [values[name] or 0.0 for name in names if name in values]
-        axis.barh(places, shown, height=0.38, color=[_STYLES[name][0] for name in names if name in values], alpha=alpha, label=label)
+        axis.barh(
+            places,
+            shown,
+            height=0.38,
+            color=[_STYLES[name][0] for name in names if name in values],
+            alpha=alpha,
+            label=label,
+        )
         for place, value in zip(places, shown, strict=True):
-            axis.text(value * 1.06, place, f'{duration(value)}{" read" if alpha == 1.0 else ""}', va='center', fontsize=8.5)
+            axis.text(
+                value * 1.06,
+                place,
+                f'{duration(value)}{" read" if alpha == 1.0 else ""}',
+                va='center',
+                fontsize=8.5,
+            )
     axis.set_yticks(range(len(names)), names)
-    axis.set(xscale='log', xlabel='median from publish (dark: until every pixel is read, light: until they can be)')
+    axis.set(
+        xscale='log',
+        xlabel='median from publish (dark: until every pixel is read, light: until they can be)',
+    )
     axis.set_xlim(right=axis.get_xlim()[1] * 3)
     axis.grid(False, axis='y')
     _durations(axis.xaxis)
@@ -167,11 +232,19 @@ def _pipeline(bench: Bench) -> Figure | None:
     names = []
     for index, row in enumerate(reversed(rows)):
         rate = f'{row.rate_hz:g} Hz' if row.rate_hz else 'unthrottled'
-        names.append(f'{row.variant.replace("_", " ")} {size_name((row.width, row.height))}, {rate}')
+        names.append(
+            f'{row.variant.replace("_", " ")} {size_name((row.width, row.height))}, {rate}'
+        )
         left = 0.0
         for stage, colour in _STAGES.items():
             value = row.figures.get(stage, 0.0)
-            axis.barh(index, value, left=left, color=colour, label=stage.removesuffix('_us') if index == 0 else None)
+            axis.barh(
+                index,
+                value,
+                left=left,
+                color=colour,
+                label=stage.removesuffix('_us') if index == 0 else None,
+            )
             left += value
         axis.text(left, index, f' {duration(left)}', va='center', fontsize=9)
     axis.set_yticks(range(len(rows)), names)
@@ -199,13 +272,46 @@ def _scale(bench: Bench) -> Figure | None:
         colour = list(_STYLES.values())[index % len(_STYLES)][0]
         cameras = [leading_number(row.variant) for row in chosen]
         label = f'{size_name((width, height))} {rate:g} Hz'
-        latency.plot(cameras, [row.p99_us for row in chosen], color=colour, marker='o', label=f'{label}, p99')
-        latency.plot(cameras, [row.median_us for row in chosen], color=colour, marker='o', alpha=0.45, label=f'{label}, median')
-        cpu.plot(cameras, [row.figures.get('process_percent', 0.0) for row in chosen], color=colour, marker='o', label=label)
-        for axis, values in ((latency, [row.p99_us for row in chosen]), (cpu, [row.figures.get('process_percent', 0.0) for row in chosen])):
-            lossy = [(n, value) for n, value, row in zip(cameras, values, chosen, strict=True) if row.lost_per_cent]
+        latency.plot(
+            cameras,
+            [row.p99_us for row in chosen],
+            color=colour,
+            marker='o',
+            label=f'{label}, p99',
+        )
+        latency.plot(
+            cameras,
+            [row.median_us for row in chosen],
+            color=colour,
+            marker='o',
+            alpha=0.45,
+            label=f'{label}, median',
+        )
+        cpu.plot(
+            cameras,
+            [row.figures.get('process_percent', 0.0) for row in chosen],
+            color=colour,
+            marker='o',
+            label=label,
+        )
+        for axis, values in (
+            (latency, [row.p99_us for row in chosen]),
+            (cpu, [row.figures.get('process_percent', 0.0) for row in chosen]),
+        ):
+            lossy = [
+                (n, value)
+                for n, value, row in zip(cameras, values, chosen, strict=True)
+                if row.lost_per_cent
+            ]
             if lossy:
-                axis.plot(*zip(*lossy, strict=True), 'X', color='#c0392b', markersize=11, linestyle='none', label='frames lost')
+                axis.plot(
+                    *zip(*lossy, strict=True),
+                    'X',
+                    color='#c0392b',
+                    markersize=11,
+                    linestyle='none',
+                    label='frames lost',
+                )
     latency.set(yscale='log', xlabel='cameras', ylabel='capture → published detections')
     _durations(latency.yaxis)
     cpu.set(xlabel='cameras', ylabel='CPU of the process in % of one', ylim=(0, None))
@@ -219,7 +325,11 @@ def _scale(bench: Bench) -> Figure | None:
 def _startup(bench: Bench) -> Figure | None:
     """Stages of a start on a common axis."""
     rows = [row for row in bench.rows if row.case == 'startup_received'] or list(bench.rows)
-    stages = [name for name in (rows[0].figures if rows else {}) if name.endswith('_ms') and name != 'cpu_ms']
+    stages = [
+        name
+        for name in (rows[0].figures if rows else {})
+        if name.endswith('_ms') and name != 'cpu_ms'
+    ]
     if not stages:
         return None
     figure, axes = _figure(9, 1.2 + 0.32 * len(stages), 1)
@@ -229,10 +339,18 @@ def _startup(bench: Bench) -> Figure | None:
         height = 0.8 / len(rows)
         offset = (index - (len(rows) - 1) / 2) * height
         values = [row.figures.get(stage, 0.0) for stage in stages]
-        axis.barh([place + offset for place in range(len(stages))], values, height, color=colours[index % 3], label=row.variant)
+        axis.barh(
+            [place + offset for place in range(len(stages))],
+            values,
+            height,
+            color=colours[index % 3],
+            label=row.variant,
+        )
         for place, value in enumerate(values):
             axis.text(value, place + offset, f' {value:.0f}', va='center', fontsize=8)
-    axis.set_yticks(range(len(stages)), [stage.removesuffix('_ms').replace('_', ' ') for stage in stages])
+    axis.set_yticks(
+        range(len(stages)), [stage.removesuffix('_ms').replace('_', ' ') for stage in stages]
+    )
     axis.invert_yaxis()
     axis.set_xlabel('ms since the program was executed')
     axis.grid(False, axis='y')

@@ -23,13 +23,29 @@ COMMANDS = commands()
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog=PROGRAM, description='Measure everything, and write report.md and pictures.')
+    parser = argparse.ArgumentParser(
+        prog=PROGRAM, description='Measure everything, and write report.md and pictures.'
+    )
     names = [command.name for command in COMMANDS]
     parser.add_argument('folder', type=Path, help='where results are')
-    parser.add_argument('--quick', action='store_true', help='a first look: less than 5 minutes instead of less than 25')
-    parser.add_argument('--only', nargs='+', choices=names, default=names, help='measure these; of the others take what is there')
-    parser.add_argument('--no-run', action='store_true', help='measure nothing, take what is there')
-    parser.add_argument('--check', action='store_true', help='exit code 1 if a bar fails or was not measured')
+    parser.add_argument(
+        '--quick',
+        action='store_true',
+        help='a first look: less than 5 minutes instead of less than 25',
+    )
+    parser.add_argument(
+        '--only',
+        nargs='+',
+        choices=names,
+        default=names,
+        help='measure these; of the others take what is there',
+    )
+    parser.add_argument(
+        '--no-run', action='store_true', help='measure nothing, take what is there'
+    )
+    parser.add_argument(
+        '--check', action='store_true', help='exit code 1 if a bar fails or was not measured'
+    )
     return parser
 
 
@@ -50,9 +66,13 @@ def make_report(folder: Path, benches: Sequence[Bench]) -> Path:
     path = folder / 'report.md'
     try:
         # Names that aren't UTF-8, and what a damaged file has in place of them.
-        path.write_text(report(benches, pictures, problem), encoding='utf-8', errors='backslashreplace')
+        path.write_text(
+            report(benches, pictures, problem), encoding='utf-8', errors='backslashreplace'
+        )
     except OSError as error:
-        raise ConfigError(f"report '{path}' can't be written: {error.strerror}; name another folder") from error
+        raise ConfigError(
+            f"report '{path}' can't be written: {error.strerror}; name another folder"
+        ) from error
     return path
 
 
@@ -61,7 +81,9 @@ def _run(options: argparse.Namespace) -> int:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise ConfigError(f"folder '{folder}' can't be made: {error.strerror}; name another one") from error
+        raise ConfigError(
+            f"folder '{folder}' can't be made: {error.strerror}; name another one"
+        ) from error
     benches = []
     for command in COMMANDS:
         arguments = arguments_of(command.name, folder, quick=options.quick)
@@ -73,9 +95,18 @@ def _run(options: argparse.Namespace) -> int:
     verdicts = [verdict for bench in benches for verdict in bench.verdicts()]
     failed = [verdict for verdict in verdicts if not verdict.passed]
     # If that can't be printed, it is in the report.
-    show('\n'.join([*map(str, failed), f'{len(verdicts) - len(failed)} of {len(verdicts)} bars are met; {path}']))
+    show(
+        '\n'.join(
+            [
+                *map(str, failed),
+                f'{len(verdicts) - len(failed)} of {len(verdicts)} bars are met; {path}',
+            ]
+        )
+    )
     # A benchmark that failed is no report of it; one that nobody asked for is.
-    broken = any(bench.problem for bench in benches if not options.no_run and bench.name in options.only)
+    broken = any(
+        bench.problem for bench in benches if not options.no_run and bench.name in options.only
+    )
     return EXIT_FAILURE if broken or (options.check and failed) else 0
 
 

@@ -20,7 +20,15 @@ from bench_peers.processes import VARIANTS as PEERS
 
 from zc_perception.bench.link import FLOORS, LINKS, PLAIN, READ
 from zc_perception.bench.rows import Row
-from zc_perception.bench.subcommand import FULL_HD, UHD_4K, UHD_8K, VGA, Command, Verdict, check_bars
+from zc_perception.bench.subcommand import (
+    FULL_HD,
+    UHD_4K,
+    UHD_8K,
+    VGA,
+    Command,
+    Verdict,
+    check_bars,
+)
 
 PROGRAM = Path(__file__).with_name('bench_with_peers.py')
 _LONGEST_S = 3600.0
@@ -37,7 +45,10 @@ ARGUMENTS: dict[str, tuple[Sequence[str], Sequence[str]]] = {
     ),
     'decode': (('--repetitions', '5'), ('--repetitions', '1', '--frames', '50')),
     'pipeline': (('--repetitions', '3'), ('--repetitions', '1', '--seconds', '1')),
-    'realtime': (('--repetitions', '3', '--seconds', '4'), ('--repetitions', '1', '--seconds', '2')),
+    'realtime': (
+        ('--repetitions', '3', '--seconds', '4'),
+        ('--repetitions', '1', '--seconds', '2'),
+    ),
     'startup': (('--repetitions', '5'), ('--repetitions', '1')),
     'scale': ((), ('--cameras', '1', '8', '16', '--seconds', '3')),
     'timeline': (_TIMELINE, _TIMELINE),
@@ -83,7 +94,13 @@ def load(command: Command, path: Path, arguments: Sequence[str] = ()) -> Bench:
         return Bench(command.name, command, path, arguments, problem='it was not measured')
     except (OSError, ValueError, RecursionError, KeyError, TypeError) as error:
         reason = getattr(error, 'strerror', None) or f'{type(error).__name__}: {error}'
-        return Bench(command.name, command, path, arguments, problem=f'{path.name} is not a result: {reason}')
+        return Bench(
+            command.name,
+            command,
+            path,
+            arguments,
+            problem=f'{path.name} is not a result: {reason}',
+        )
 
 
 def arguments_of(name: str, folder: Path, *, quick: bool) -> Sequence[str]:
@@ -91,7 +108,9 @@ def arguments_of(name: str, folder: Path, *, quick: bool) -> Sequence[str]:
     return [argument.replace('{folder}', str(folder)) for argument in ARGUMENTS[name][quick]]
 
 
-def run(command: Command, folder: Path, arguments: Sequence[str], say: Callable[[str], None]) -> Bench:
+def run(
+    command: Command, folder: Path, arguments: Sequence[str], say: Callable[[str], None]
+) -> Bench:
     """Measure, in a process of its own. What fails is a result too: the others go on."""
     path = folder / f'{command.name}.json'
     log = folder / f'{command.name}.log'
@@ -107,7 +126,9 @@ def run(command: Command, folder: Path, arguments: Sequence[str], say: Callable[
     with words:
         # Unbuffered (-u): otherwise what it prints lies behind its error in the log, whose last lines are the reason that is told.
         process = subprocess.Popen(
-            [sys.executable, '-u', str(PROGRAM), command.name, *arguments, '--json', str(path)], stdout=words, stderr=subprocess.STDOUT
+            [sys.executable, '-u', str(PROGRAM), command.name, *arguments, '--json', str(path)],
+            stdout=words,
+            stderr=subprocess.STDOUT,
         )
         try:
             code = process.wait(_LONGEST_S)
@@ -140,7 +161,16 @@ def _end_process(process: subprocess.Popen[bytes]) -> None:
 _SIZES = {VGA: 'VGA', FULL_HD: '1080p', UHD_4K: '4K', UHD_8K: '8K'}
 _OURS = 'link/shared_memory'
 _MISSING = '–'
-_UNITS = {'_us_per_s': 'µs/s', '_us': 'µs', '_ms': 'ms', '_s': 's', '_hz': 'Hz', '_percent': '%', '_levels': 'levels', '_mib': 'MiB'}
+_UNITS = {
+    '_us_per_s': 'µs/s',
+    '_us': 'µs',
+    '_ms': 'ms',
+    '_s': 's',
+    '_hz': 'Hz',
+    '_percent': '%',
+    '_levels': 'levels',
+    '_mib': 'MiB',
+}
 
 
 def size_name(size: tuple[int, int]) -> str:
@@ -181,15 +211,22 @@ def with_unit(figure: str) -> str:
 
 def table(head: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
     """In Markdown; a bar in a cell would end it."""
-    cells = [[cell.replace('|', '\\|').replace('\n', ' ') for cell in line] for line in (head, ['---'] * len(head), *lines)]
+    cells = [
+        [cell.replace('|', '\\|').replace('\n', ' ') for cell in line]
+        for line in (head, ['---'] * len(head), *lines)
+    ]
     return '\n'.join('| ' + ' | '.join(line) + ' |' for line in cells)
 
 
 def _environment(benches: Sequence[Bench]) -> Iterator[str]:
-    environment: Mapping[str, Any] = next((bench.environment for bench in benches if bench.environment), {})
+    environment: Mapping[str, Any] = next(
+        (bench.environment for bench in benches if bench.environment), {}
+    )
     if not environment:
         return
-    machine = f'{environment["cpus"]} CPUs of {environment["cpu"]}, {environment["memory_gib"]:g} GiB'
+    machine = (
+        f'{environment["cpus"]} CPUs of {environment["cpu"]}, {environment["memory_gib"]:g} GiB'
+    )
     yield from (
         f'- {environment["date"]}: {machine}{", a virtual machine" if environment["virtual"] else ""}, Linux {environment["kernel"]}, '
         f'{environment["libc"]}, Python {environment["python"]}, governor {environment["governor"]}',
@@ -207,17 +244,30 @@ def _verdicts(benches: Sequence[Bench]) -> str:
     lines = []
     for bench in benches:
         for verdict in bench.verdicts():
-            lines.append([bench.name, verdict.bar, verdict.measured, 'pass' if verdict.passed else '**FAIL**'])
+            lines.append(
+                [
+                    bench.name,
+                    verdict.bar,
+                    verdict.measured,
+                    'pass' if verdict.passed else '**FAIL**',
+                ]
+            )
     passed = sum(line[-1] == 'pass' for line in lines)
-    return f'{passed} of {len(lines)} bars are met.\n\n' + table(['benchmark', 'bar', 'measured', ''], lines)
+    return f'{passed} of {len(lines)} bars are met.\n\n' + table(
+        ['benchmark', 'bar', 'measured', ''], lines
+    )
 
 
 class _LinkRows:
     def __init__(self, rows: Sequence[Row]) -> None:
-        self._rows = {(row.case, row.variant, (row.width, row.height), row.rate_hz): row for row in rows}
+        self._rows = {
+            (row.case, row.variant, (row.width, row.height), row.rate_hz): row for row in rows
+        }
         self.rates = sorted({row.rate_hz for row in rows}, key=lambda rate: (rate > 0, -rate))
 
-    def __call__(self, case: str, variant: str, size: tuple[int, int], rate_hz: float) -> Row | None:
+    def __call__(
+        self, case: str, variant: str, size: tuple[int, int], rate_hz: float
+    ) -> Row | None:
         return self._rows.get((case, variant, size, rate_hz))
 
     def sizes(self, case: str, rate_hz: float) -> list[tuple[int, int]]:
@@ -248,16 +298,29 @@ def _link(bench: Bench) -> Iterator[str]:
         yield table(
             ['NV12', *(size_name(size) for size in sizes)],
             [
-                [f'`{name}`', *(_cell(rows('link', name, size, rate), _OURS, name == 'shared_memory') for size in sizes)]
+                [
+                    f'`{name}`',
+                    *(
+                        _cell(rows('link', name, size, rate), _OURS, name == 'shared_memory')
+                        for size in sizes
+                    ),
+                ]
                 for name in rows.variants('link', rate, order)
             ]
             + [
-                [f'floor `{name}`', *(_cell(rows('floor', name, size, rate), _OURS, False) for size in sizes)]
+                [
+                    f'floor `{name}`',
+                    *(_cell(rows('floor', name, size, rate), _OURS, False) for size in sizes),
+                ]
                 for name in rows.variants('floor', rate, FLOORS)
             ],
         )
         size = FULL_HD if FULL_HD in sizes else sizes[-1]
-        found = [(name, row) for name in rows.variants('link', rate, order) if (row := rows('link', name, size, rate)) is not None]
+        found = [
+            (name, row)
+            for name in rows.variants('link', rate, order)
+            if (row := rows('link', name, size, rate)) is not None
+        ]
         yield f'{size_name(size)} {when}: CPU time of both processes for a frame, and the slowest frames.'
         yield table(
             ['', 'CPU, × `shared_memory`', 'CPU per frame', 'p99', 'lost'],
@@ -275,7 +338,17 @@ def _link(bench: Bench) -> Iterator[str]:
         yield table(
             ['NV12', *(size_name(size) for size in sizes)],
             [
-                [f'`{name}`', *(_cell(rows(READ, name, size, 0.0), f'{READ}/shared_memory', name == 'shared_memory') for size in sizes)]
+                [
+                    f'`{name}`',
+                    *(
+                        _cell(
+                            rows(READ, name, size, 0.0),
+                            f'{READ}/shared_memory',
+                            name == 'shared_memory',
+                        )
+                        for size in sizes
+                    ),
+                ]
                 for name in rows.variants(READ, 0.0, (*LINKS[::-1], *PEERS, *PLAIN))
             ],
         )
@@ -292,13 +365,23 @@ def _figures(rows: Sequence[Row]) -> Iterator[str]:
     values = {name: [row.figures.get(name) for row in rows] for name in names}
     same = [name for name in names if len(set(values[name])) == 1] if len(rows) > 1 else []
     if same:
-        yield 'Of all: ' + ', '.join(f'`{with_unit(name)}` {values[name][0]:g}' for name in same) + '.'
+        yield (
+            'Of all: '
+            + ', '.join(f'`{with_unit(name)}` {values[name][0]:g}' for name in same)
+            + '.'
+        )
     columns = [name for name in names if name not in same]
     if columns:
         yield table(
             ['case', 'variant', 'size', 'rate', *map(with_unit, columns)],
             [
-                [*_case(row), *(_MISSING if (value := row.figures.get(name)) is None else f'{value:.4g}' for name in columns)]
+                [
+                    *_case(row),
+                    *(
+                        _MISSING if (value := row.figures.get(name)) is None else f'{value:.4g}'
+                        for name in columns
+                    ),
+                ]
                 for row in rows
                 if row.figures
             ],
@@ -308,7 +391,9 @@ def _figures(rows: Sequence[Row]) -> Iterator[str]:
 def _plain(bench: Bench) -> Iterator[str]:
     # As they were measured; numbers of cameras are tried in no order.
     rows = (
-        sorted(bench.rows, key=lambda row: (row.width, row.rate_hz, leading_number(row.variant))) if bench.name == 'scale' else bench.rows
+        sorted(bench.rows, key=lambda row: (row.width, row.rate_hz, leading_number(row.variant)))
+        if bench.name == 'scale'
+        else bench.rows
     )
     yield table(
         ['case', 'variant', 'size', 'rate', 'median as a multiple of', 'median', 'p99', 'CPU per frame', 'lost'],
@@ -345,7 +430,9 @@ def _section(bench: Bench, pictures: Sequence[Path]) -> Iterator[str]:
     yield from _link(bench) if bench.name == 'link' else _plain(bench)
 
 
-def report(benches: Sequence[Bench], pictures: Mapping[str, Sequence[Path]], picture_problem: str = '') -> str:
+def report(
+    benches: Sequence[Bench], pictures: Mapping[str, Sequence[Path]], picture_problem: str = ''
+) -> str:
     """The page.
 
     :param pictures: by the benchmark's name.

@@ -22,7 +22,13 @@ _STARTED_BY = {
     'overlay': 'programs `overlay_node` and `perception`, component `zc_perception::OverlayNode`',
     'recorder': 'program `zc_record`, component `zc_perception::RecorderNode`',
 }
-_TYPES = {bool: '`true`, `false`', int: 'integer', float: 'number', str: 'text', list: 'list of texts'}
+_TYPES = {
+    bool: '`true`, `false`',
+    int: 'integer',
+    float: 'number',
+    str: 'text',
+    list: 'list of texts',
+}
 _HEAD = ('| parameter | default | allowed | can change | meaning |', '|---|---|---|---|---|')
 
 
@@ -39,7 +45,9 @@ def _default(value: object) -> str:
 def _allowed(spec: ParameterSpec) -> str:
     if spec.choices:
         return ', '.join(f'`{choice}`' for choice in spec.choices)
-    text = _TYPES[type(spec.default)] + (' or integers' if spec.whole_numbers and isinstance(spec.default, list) else '')
+    text = _TYPES[type(spec.default)] + (
+        ' or integers' if spec.whole_numbers and isinstance(spec.default, list) else ''
+    )
     if spec.low is not None and spec.high is not None:
         text = f'{_number(spec.low)} to {_number(spec.high)}'
     text += f' {spec.unit}' if spec.unit else ''
@@ -58,7 +66,12 @@ def _row(*cells: str) -> str:
 
 
 def _rows(specs: Iterable[ParameterSpec]) -> list[str]:
-    return [_row(f'`{spec.name}`', _default(spec.default), _allowed(spec), _when(spec), spec.description) for spec in specs]
+    return [
+        _row(
+            f'`{spec.name}`', _default(spec.default), _allowed(spec), _when(spec), spec.description
+        )
+        for spec in specs
+    ]
 
 
 def tables() -> str:
@@ -66,8 +79,20 @@ def tables() -> str:
     lines: list[str] = []
     driver = "the driver's"
     for name, node in node_kinds().items():
-        open_ended = [_row(f'`{prefix}NAME`', driver, driver, 'any time', OPEN_ENDED[prefix.rstrip('.')]) for prefix in node.PREFIXES]
-        lines += ['', f'## {name}', '', f'Started by: {_STARTED_BY[name]}.', '', *_HEAD, *_rows(node.SPECS), *open_ended]
+        open_ended = [
+            _row(f'`{prefix}NAME`', driver, driver, 'any time', OPEN_ENDED[prefix.rstrip('.')])
+            for prefix in node.PREFIXES
+        ]
+        lines += [
+            '',
+            f'## {name}',
+            '',
+            f'Started by: {_STARTED_BY[name]}.',
+            '',
+            *_HEAD,
+            *_rows(node.SPECS),
+            *open_ended,
+        ]
     return '\n'.join(lines) + '\n'
 
 
@@ -85,7 +110,9 @@ def page(text: str) -> str:
 
 def main(args: Sequence[str] | None = None) -> int:
     """Write the page's tables anew."""
-    parser = argparse.ArgumentParser(prog='parameters_page', description="The parameters' page, from the nodes' declarations.")
+    parser = argparse.ArgumentParser(
+        prog='parameters_page', description="The parameters' page, from the nodes' declarations."
+    )
     parser.add_argument('path', type=Path, help='page to rewrite, docs/parameters.md')
     path = parser.parse_args(args).path
     try:

@@ -40,4 +40,7 @@ def on_page_markdown(markdown: str, *, page: Page, config: MkDocsConfig, files: 
         kind = 'tree' if (ROOT / path).is_dir() else 'blob'
         return f'[{found["words"]}]({config.repo_url.rstrip("/")}/{kind}/main/{path}{found["anchor"] or ""})'
 
-    return _FENCE_IN_LIST.sub(lambda found: re.sub('^', ' ', found[0], flags=re.MULTILINE), _PART.sub(replacement, markdown))
+    return _FENCE_IN_LIST.sub(
+        lambda found: re.sub('^', ' ', found[0], flags=re.MULTILINE),
+        _PART.sub(replacement, markdown),
+    )

@@ -14,7 +14,10 @@ if TYPE_CHECKING:
     from zc_perception.link.endpoints.camera_subscription import create_camera_subscription
     from zc_perception.link.endpoints.frame_publisher import FramePublisher
     from zc_perception.link.endpoints.frame_reader import FrameReader
-    from zc_perception.link.endpoints.frame_subscription import FrameSubscription, create_frame_subscription
+    from zc_perception.link.endpoints.frame_subscription import (
+        FrameSubscription,
+        create_frame_subscription,
+    )
     from zc_perception.link.endpoints.publisher import AdaptedPublisher
     from zc_perception.link.endpoints.subscription import AdaptedSubscription
     from zc_perception.link.type_adapter import TypeAdapter

@@ -29,7 +29,9 @@ class BackOff:
 
         :param last_s: the longest pause after this failure, in place of the usual one.
         """
-        self.pause(min(self._last_s if last_s is None else last_s, 2.0 * self.pause_s or self._first_s))
+        self.pause(
+            min(self._last_s if last_s is None else last_s, 2.0 * self.pause_s or self._first_s)
+        )
 
     def pause(self, pause_s: float) -> None:
         """The next attempt may begin after *pause_s*."""

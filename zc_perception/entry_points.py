@@ -29,19 +29,29 @@ def load_entry_point(group: str, name: str) -> object | None:
 
     :raises ConfigError: its module can't be imported, or two packages offer the name; names the package and what to do.
     """
-    entries = list({(entry.value, _package(entry)): entry for entry in entry_points(group=group, name=name)}.values())
+    entries = list(
+        {
+            (entry.value, _package(entry)): entry for entry in entry_points(group=group, name=name)
+        }.values()
+    )
     if not entries:
         return None
     if len(entries) > 1:
         packages = ' and '.join(map(_package, entries))
-        raise ConfigError(f"'{name}' of group {group} is offered by {packages}; uninstall one of them")
+        raise ConfigError(
+            f"'{name}' of group {group} is offered by {packages}; uninstall one of them"
+        )
     entry = entries[0]
     try:
         return entry.load()  # type: ignore[no-any-return]
     except Exception as error:  # the module is another package's, and may raise anything
         # AttributeError: the module has no such class. To import the module alone would succeed.
         outermost = entry.attr.partition('.')[0]
-        trial = f'from {entry.module} import {outermost}' if isinstance(error, AttributeError) and outermost else f'import {entry.module}'
+        trial = (
+            f'from {entry.module} import {outermost}'
+            if isinstance(error, AttributeError) and outermost
+            else f'import {entry.module}'
+        )
         raise ConfigError(
             f"'{name}' of {_package(entry)} can't be imported ({entry.value}): {one_line(error)}; try: python3 -c \"{trial}\""
         ) from error

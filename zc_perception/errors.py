@@ -106,7 +106,9 @@ def shown(value: object) -> str:
         return f'a number of {value.bit_length()} bits'
     try:
         text = f"'{value}'" if isinstance(value, str) else str(value)
-    except Exception:  # somebody else's object may have no text, and a list may have numbers as long
+    except (
+        Exception
+    ):  # somebody else's object may have no text, and a list may have numbers as long
         text = type(value).__name__
     return printable(text) if len(text) <= _MOST_SHOWN else f'{printable(text[:_MOST_SHOWN])}…'
 

@@ -12,7 +12,13 @@ from typing import Any, NoReturn, Protocol, SupportsIndex
 import numpy as np
 from numpy.typing import NDArray
 
-from zc_perception.errors import AcceleratorError, ConfigError, FormatError, FrameReleasedError, StaleFrameError
+from zc_perception.errors import (
+    AcceleratorError,
+    ConfigError,
+    FormatError,
+    FrameReleasedError,
+    StaleFrameError,
+)
 from zc_perception.mapping import PlaneViews
 from zc_perception.memory.dmabuf import CpuAccess, DmaBuf
 from zc_perception.memory.fence import Fence
@@ -153,7 +159,12 @@ class FrameMapping(PlaneViews):
             raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         frame = self._frame
         if frame is not None:
             self._finish(frame)
@@ -211,7 +222,16 @@ class Frame:
 
     _messages: HeaderMessages | None = None  # until something of ROS is loaded
 
-    __slots__ = ('__weakref__', '_borrowed', '_lease', '_live', '_mappings', '_process', 'data', 'published_ns')
+    __slots__ = (
+        '__weakref__',
+        '_borrowed',
+        '_lease',
+        '_live',
+        '_mappings',
+        '_process',
+        'data',
+        'published_ns',
+    )
 
     def __init__(self, data: FrameData, lease: Lease) -> None:
         self.data = data
@@ -381,7 +401,9 @@ class Frame:
         window = account.window
         if window is None:
             return True
-        if account.frames <= window:  # as nearly always: all that it has is no more than it may have
+        if (
+            account.frames <= window
+        ):  # as nearly always: all that it has is no more than it may have
             lease.handed = True
             return True
         return lease.pool.hand_out(lease)
@@ -481,7 +503,9 @@ class Frame:
 
     def _lacks(self, what: str) -> FormatError:
         name = self.data.layout.format.name.strip()
-        return FormatError(f'{name} has no {what}: frame.planes() has its samples as they are, frame.bgr() makes a picture of them')
+        return FormatError(
+            f'{name} has no {what}: frame.planes() has its samples as they are, frame.bgr() makes a picture of them'
+        )
 
     def bgr(self, out: NDArray[np.uint8] | None = None) -> NDArray[np.uint8]:
         """A colour picture as OpenCV has them: an array (height, width, 3) of your own. Booked as ``bgr``.
@@ -491,7 +515,9 @@ class Frame:
         :raises LayoutError: *out* is not uint8 of that shape.
         :raises FrameReleasedError: the frame was released before.
         """
-        from zc_perception.pictures import bgr_picture  # with OpenCV, which not everybody who handles frames needs
+        from zc_perception.pictures import (
+            bgr_picture,
+        )  # with OpenCV, which not everybody who handles frames needs
 
         with self.map() as planes:
             picture = bgr_picture(planes, self.data.layout, self.data.colorimetry, out)
@@ -517,7 +543,9 @@ class Frame:
 
     def _await_acquire(self, fence: Fence) -> None:
         if not fence.wait(1.0):
-            raise AcceleratorError(f'frame {self.data.sequence}: its acquire fence did not signal within 1 s')
+            raise AcceleratorError(
+                f'frame {self.data.sequence}: its acquire fence did not signal within 1 s'
+            )
         fence.check()
 
     def map(self, *, write: bool = False) -> FrameMapping:
@@ -535,7 +563,9 @@ class Frame:
         :raises AcceleratorError: a device did not finish with the buffer in time, or its fence signalled an error.
         """
         data = self.data
-        mapping = FrameMapping(data.layout, data.buffers, _READ_WRITE if write else _READ, self._live)
+        mapping = FrameMapping(
+            data.layout, data.buffers, _READ_WRITE if write else _READ, self._live
+        )
         mapping._frame = self
         return mapping
 
@@ -551,7 +581,9 @@ class Frame:
         if self._mappings:
             self._end_planes()
         lease, self._lease = self._held(), None
-        if (self._mappings and fence is None) or (self._live and any(reference() is not None for reference in self._live)):
+        if (self._mappings and fence is None) or (
+            self._live and any(reference() is not None for reference in self._live)
+        ):
             self._lease = lease
             raise BufferError(
                 f"frame {self.data.sequence} can't be released: a NumPy view of its pixels is still alive; "
@@ -562,7 +594,12 @@ class Frame:
     def __enter__(self) -> Frame:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         # The traceback of an exception keeps views alive that its functions hold; it matters more than they, and ends with them.
         with contextlib.suppress(BufferError) if kind is not None else contextlib.nullcontext():
             if self._lease is not None:
@@ -582,9 +619,11 @@ class Frame:
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
         raise TypeError(
             f"frame {self.data.sequence} can't be copied or pickled, it is one lease: call frame.keep() for another lease, "
-            "or frame.copy() for the pixels"
+            'or frame.copy() for the pixels'
         )
 
     def __repr__(self) -> str:
-        state = 'released' if self._lease is None or self.released else f'held by {self._lease.holder}'
+        state = (
+            'released' if self._lease is None or self.released else f'held by {self._lease.holder}'
+        )
         return f'Frame({self.data.sequence}, {self.data.layout.describe()}, {state})'

@@ -42,7 +42,13 @@ class KeepLastQueue(Generic[T]):
         before it, until :meth:`reopen`. What comes from a source is asked about only if it is queued.
     """
 
-    def __init__(self, depth: int | None, release: Callable[[T], object], *, gate: Callable[[T], bool] | None = None) -> None:
+    def __init__(
+        self,
+        depth: int | None,
+        release: Callable[[T], object],
+        *,
+        gate: Callable[[T], bool] | None = None,
+    ) -> None:
         self._entries: deque[T] = deque()
         # One for each entry: a thread that waits for a token wakes much faster than one that polls a descriptor.
         self._tokens: queue.SimpleQueue[None] = queue.SimpleQueue()
@@ -116,7 +122,9 @@ class KeepLastQueue(Generic[T]):
     def drop_oldest(self, which: Callable[[T], bool] | None = None) -> bool:
         """Drop the oldest entry, or the oldest that *which* says it of; ``False`` if there is none."""
         with self._lock:
-            overflow = next((entry for entry in self._entries if which is None or which(entry)), None)
+            overflow = next(
+                (entry for entry in self._entries if which is None or which(entry)), None
+            )
             if overflow is None:
                 return False
             self._entries.remove(overflow)

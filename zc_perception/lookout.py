@@ -103,7 +103,9 @@ class Lookout:
             self._looking = None
             if not watch.stopped:
                 due = self._turn + watch.period_s
-                self._put(watch, due if due > time.monotonic() else time.monotonic() + watch.period_s)
+                self._put(
+                    watch, due if due > time.monotonic() else time.monotonic() + watch.period_s
+                )
             self._changed.notify_all()
 
     def _next(self) -> Watch | None:

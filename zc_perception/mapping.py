@@ -47,7 +47,13 @@ class PlaneViews(Sequence[NDArray[Any]]):
 
     __slots__ = ('_access', '_buffers', '_layout', '_live', '_roots', '_synced', '_views')
 
-    def __init__(self, layout: ImageLayout, buffers: tuple[DmaBuf, ...], access: CpuAccess, live: list[weakref.ref[NDArray[Any]]]) -> None:
+    def __init__(
+        self,
+        layout: ImageLayout,
+        buffers: tuple[DmaBuf, ...],
+        access: CpuAccess,
+        live: list[weakref.ref[NDArray[Any]]],
+    ) -> None:
         self._layout = layout
         self._buffers = buffers
         self._access = access
@@ -70,16 +76,25 @@ class PlaneViews(Sequence[NDArray[Any]]):
             raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._end()
 
     def _begin(self) -> None:
         layout = self._layout
         if layout.modifier != LINEAR:
-            raise FormatError(f'{why_unmapped(layout)}: negotiate LINEAR, or import it into a device that knows the modifier')
+            raise FormatError(
+                f'{why_unmapped(layout)}: negotiate LINEAR, or import it into a device that knows the modifier'
+            )
         read_only = self._access is _READ
         for buffer in self._buffers:
-            memory = (buffer.read_memory if read_only else None) or buffer.memory(write=not read_only)
+            memory = (buffer.read_memory if read_only else None) or buffer.memory(
+                write=not read_only
+            )
             self._roots.append(_frombuffer(memory, _UINT8))
             if buffer.kind is _DMABUF:
                 buffer.begin_cpu_access(self._access)
@@ -109,7 +124,9 @@ class PlaneViews(Sequence[NDArray[Any]]):
     def __getitem__(self, index: int | slice) -> NDArray[Any] | list[NDArray[Any]]:
         views = self._views
         if views is None:
-            raise FrameReleasedError("there is no mapping now: use the planes inside 'with frame.map() as planes:'")
+            raise FrameReleasedError(
+                "there is no mapping now: use the planes inside 'with frame.map() as planes:'"
+            )
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(views)))]
         view = views[index]
@@ -126,6 +143,11 @@ class PlaneViews(Sequence[NDArray[Any]]):
             self._end()
 
 
-def map_buffers(layout: ImageLayout, buffers: tuple[DmaBuf, ...], access: CpuAccess, live: list[weakref.ref[NDArray[Any]]]) -> PlaneViews:
+def map_buffers(
+    layout: ImageLayout,
+    buffers: tuple[DmaBuf, ...],
+    access: CpuAccess,
+    live: list[weakref.ref[NDArray[Any]]],
+) -> PlaneViews:
     """``with map_buffers(layout, buffers, access, live) as planes:`` for buffers that aren't a frame's yet. See :class:`PlaneViews`."""
     return PlaneViews(layout, buffers, access, live)

@@ -36,7 +36,12 @@ class _Converters(threading.local):
 _converters = _Converters()
 
 
-def bgr_picture(planes: PlaneViews, layout: ImageLayout, colorimetry: Colorimetry, out: NDArray[np.uint8] | None) -> NDArray[np.uint8]:
+def bgr_picture(
+    planes: PlaneViews,
+    layout: ImageLayout,
+    colorimetry: Colorimetry,
+    out: NDArray[np.uint8] | None,
+) -> NDArray[np.uint8]:
     """The picture of a frame with these planes, in *out* or in a new array.
 
     :raises FormatError: the format or colorimetry has no conversion.

@@ -48,11 +48,24 @@ class OptionParser(StrictParser):
     :ivar more: the other ones.
     """
 
-    def __init__(self, prog: str, what: str, examples: Sequence[str], *, usage: str = '[options]', after: str = '') -> None:
+    def __init__(
+        self,
+        prog: str,
+        what: str,
+        examples: Sequence[str],
+        *,
+        usage: str = '[options]',
+        after: str = '',
+    ) -> None:
         super().__init__(
             prog=prog,
             usage=f'{prog} {usage}',
-            description='\n\n'.join([textwrap.fill(what, _WIDTH), '\n'.join(['examples:', *(f'  {line}' for line in examples)])]),
+            description='\n\n'.join(
+                [
+                    textwrap.fill(what, _WIDTH),
+                    '\n'.join(['examples:', *(f'  {line}' for line in examples)]),
+                ]
+            ),
             epilog=textwrap.fill(after, _WIDTH),
             formatter_class=argparse.RawDescriptionHelpFormatter,
             add_help=False,
@@ -60,7 +73,12 @@ class OptionParser(StrictParser):
         self.main = self.add_argument_group('main options')
         self.more = self.add_argument_group('other options')
         self.more.add_argument('-h', '--help', action='help', help='show this and end')
-        self.more.add_argument('--version', action='version', version=f'%(prog)s {zc_perception.__version__}', help='show it and end')
+        self.more.add_argument(
+            '--version',
+            action='version',
+            version=f'%(prog)s {zc_perception.__version__}',
+            help='show it and end',
+        )
 
     def format_help(self) -> str:
         """See argparse; the other options come last."""
@@ -78,7 +96,9 @@ class NodeOptionParser(OptionParser):
     :param parameters: name and what it is for.
     """
 
-    def __init__(self, prog: str, what: str, examples: Sequence[str], parameters: Mapping[str, str]) -> None:
+    def __init__(
+        self, prog: str, what: str, examples: Sequence[str], parameters: Mapping[str, str]
+    ) -> None:
         super().__init__(
             prog,
             what,
@@ -89,17 +109,26 @@ class NodeOptionParser(OptionParser):
         if parameters:
             wide = max(map(len, parameters))
             lines = (f'  {name:{wide}}  {purpose}' for name, purpose in parameters.items())
-            self.description = '\n'.join([str(self.description), '', 'main parameters (-p NAME:=VALUE):', *lines])
+            self.description = '\n'.join(
+                [str(self.description), '', 'main parameters (-p NAME:=VALUE):', *lines]
+            )
 
     def add_unknown_parameters(self) -> None:
         """``--unknown-parameters``."""
-        self.more.add_argument('--unknown-parameters', choices=('refuse', 'warn'), default='refuse', help=_UNKNOWN_HELP)
+        self.more.add_argument(
+            '--unknown-parameters',
+            choices=('refuse', 'warn'),
+            default='refuse',
+            help=_UNKNOWN_HELP,
+        )
 
     def read(self, words: Sequence[str]) -> argparse.Namespace:
         """See :class:`OptionParser`."""
         options, leftover = self.parse_known_args(without_ros_args(words))
         if leftover:
-            raise ConfigError(f"argument '{leftover[0]}' is unknown; set parameters by --ros-args -p NAME:=VALUE or --params-file FILE")
+            raise ConfigError(
+                f"argument '{leftover[0]}' is unknown; set parameters by --ros-args -p NAME:=VALUE or --params-file FILE"
+            )
         return options
 
 
@@ -116,7 +145,11 @@ def without_ros_args(words: Sequence[str]) -> list[str]:
     return own
 
 
-def start(parser: OptionParser, run: Callable[[argparse.Namespace], int], words: Sequence[str] | None = None) -> int:
+def start(
+    parser: OptionParser,
+    run: Callable[[argparse.Namespace], int],
+    words: Sequence[str] | None = None,
+) -> int:
     """Read the options and run the program; its exit code.
 
     :param run: imports what it needs; called after ``--help`` and ``--version`` were answered.
@@ -151,7 +184,9 @@ def _of_ros(module: str) -> str | None:
     if module in _ROS_MODULES or (module.endswith(_ROS_SUFFIXES) and not _is_there('rclpy')):
         return _SET_UP_ROS
     if module.endswith(_ROS_SUFFIXES):
-        return f'install the ROS 2 package: sudo apt install ros-<distro>-{module.replace("_", "-")}'
+        return (
+            f'install the ROS 2 package: sudo apt install ros-<distro>-{module.replace("_", "-")}'
+        )
     return None
 
 

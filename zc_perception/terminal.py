@@ -48,7 +48,11 @@ def ending_quietly(command: str) -> Iterator[None]:
     """
     taken = {}
     with contextlib.suppress(ValueError):
-        defaults = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL, signal.SIGHUP: signal.SIG_DFL}
+        defaults = {
+            signal.SIGINT: signal.default_int_handler,
+            signal.SIGTERM: signal.SIG_DFL,
+            signal.SIGHUP: signal.SIG_DFL,
+        }
         for number, default in defaults.items():
             if signal.getsignal(number) is default:
                 taken[number] = signal.signal(number, _ending(command))
@@ -152,7 +156,10 @@ def put(text: str, stream: TextIO | None) -> OSError | None:
     try:
         print(text.encode(encoding, 'backslashreplace').decode(encoding), file=stream, flush=True)
     except (OSError, ValueError) as error:  # ValueError: somebody has closed it
-        with contextlib.suppress(OSError, ValueError), open(os.devnull, 'w', encoding='ascii') as nowhere:
+        with (
+            contextlib.suppress(OSError, ValueError),
+            open(os.devnull, 'w', encoding='ascii') as nowhere,
+        ):
             os.dup2(nowhere.fileno(), stream.fileno())
         return error if isinstance(error, OSError) else OSError(errno.EBADF, str(error))
     return None

@@ -44,7 +44,9 @@ def _write_new(path: Path, content: bytes, mode: int | None = None) -> None:
     """
     :param mode: its permissions; ``None``: what the umask leaves.
     """
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666), 'wb') as file:
+    with open(
+        os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666), 'wb'
+    ) as file:
         file.write(content)
         file.flush()
         if mode is not None:

@@ -18,7 +18,9 @@ from npu.json_schema import conforms
 from zc_perception import bench
 
 Start = Callable[..., 'subprocess.Popen[str]']
-SCHEMA: dict[str, Any] = json.loads(Path(bench.__file__).with_name('bench.schema.json').read_text(encoding='utf-8'))
+SCHEMA: dict[str, Any] = json.loads(
+    Path(bench.__file__).with_name('bench.schema.json').read_text(encoding='utf-8')
+)
 
 
 def written(path: Path) -> Any:
@@ -45,14 +47,18 @@ def processes(runtime: Path, word: str = '') -> dict[int, str]:
     found = {}
     for folder in Path('/proc').glob('[0-9]*'):
         with contextlib.suppress(OSError):
-            own = f'ZC_RUNTIME_DIR={runtime}'.encode() in (folder / 'environ').read_bytes().split(b'\0')
+            own = f'ZC_RUNTIME_DIR={runtime}'.encode() in (folder / 'environ').read_bytes().split(
+                b'\0'
+            )
             arguments = (folder / 'cmdline').read_bytes().decode().split('\0')
             if own and int(folder.name) != os.getpid() and (not word or word in arguments):
                 found[int(folder.name)] = (folder / 'comm').read_text(encoding='ascii').strip()
     return found
 
 
-def instead_of_measuring(monkeypatch: pytest.MonkeyPatch, module: ModuleType, function: str, measured: object) -> list[Any]:
+def instead_of_measuring(
+    monkeypatch: pytest.MonkeyPatch, module: ModuleType, function: str, measured: object
+) -> list[Any]:
     """The plans that a sub-command asks for, whose function returns *measured* at once."""
     plans: list[Any] = []
 

@@ -34,8 +34,13 @@ def start(free_domain: int, runtime: Path) -> Iterator[Start]:
     started: list[subprocess.Popen[str]] = []
 
     def begin(module: str, *arguments: str, **options: Any) -> subprocess.Popen[str]:
-        command, pipe = [sys.executable, '-m', f'zc_perception.bench.{module}', *arguments], subprocess.PIPE
-        started.append(subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, **options))
+        command, pipe = (
+            [sys.executable, '-m', f'zc_perception.bench.{module}', *arguments],
+            subprocess.PIPE,
+        )
+        started.append(
+            subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, **options)
+        )
         return started[-1]
 
     yield begin

@@ -17,18 +17,46 @@ ENVIRONMENT = {
 }  # fmt: skip
 
 
-def row(case: str, variant: str, size: tuple[int, int] = (1920, 1080), rate_hz: float = 0.0, **changes: Any) -> Row:
-    values = {'median_us': 100.0, 'p99_us': 200.0, 'cpu_us_per_frame': 50.0, 'repetitions': 3, **changes}
+def row(
+    case: str,
+    variant: str,
+    size: tuple[int, int] = (1920, 1080),
+    rate_hz: float = 0.0,
+    **changes: Any,
+) -> Row:
+    values = {
+        'median_us': 100.0,
+        'p99_us': 200.0,
+        'cpu_us_per_frame': 50.0,
+        'repetitions': 3,
+        **changes,
+    }
     return Row(case, variant, *size, rate_hz, **values)
 
 
 def command(name: str, *bars: Bar) -> Command:
-    return Command(name, f'what {name} costs', lambda parser: None, lambda options: lambda say: Measured([]), bars)
+    return Command(
+        name,
+        f'what {name} costs',
+        lambda parser: None,
+        lambda options: lambda say: Measured([]),
+        bars,
+    )
 
 
 def bench(name: str, rows: list[Row], *bars: Bar, **changes: Any) -> Bench:
-    return Bench(name, command(name, *bars), Path(f'out/{name}.json'), **{'environment': ENVIRONMENT, 'rows': rows, **changes})
+    return Bench(
+        name,
+        command(name, *bars),
+        Path(f'out/{name}.json'),
+        **{'environment': ENVIRONMENT, 'rows': rows, **changes},
+    )
 
 
 def write(path: Path, rows: list[Row], **more: Any) -> None:
-    path.write_text(json.dumps({'environment': {**ENVIRONMENT, **more}, 'rows': [one.as_json() for one in rows]}), encoding='utf-8')
+    path.write_text(
+        json.dumps(
+            {'environment': {**ENVIRONMENT, **more}, 'rows': [one.as_json() for one in rows]}
+        ),
+        encoding='utf-8',
+    )

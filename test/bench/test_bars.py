@@ -35,7 +35,9 @@ def pipeline(size: Size, rate_hz: float, cameras: str = '1_camera') -> Key:
 
 
 def table(fields: Mapping[Key, Mapping[str, Any]]) -> Table:
-    return {key: replace(Row(*key, 100.0, 100.0, 1.0, 7), **changed) for key, changed in fields.items()}
+    return {
+        key: replace(Row(*key, 100.0, 100.0, 1.0, 7), **changed) for key, changed in fields.items()
+    }
 
 
 def links_just_met() -> Table:
@@ -45,16 +47,41 @@ def links_just_met() -> Table:
         {
             **{link(one, VGA): {'median_us': 100.0} for one in LINKS},
             **{link(one, UHD_8K): {'median_us': 115.0} for one in LINKS},
-            **{link(peer, size): {'ratio_to': {'link/shared_memory': 5.0}} for peer in COPYING for size in SIZES},
-            **{link('iceoryx2_in_place', size): {'added_us': {'link/shared_memory': -25.0}} for size in SIZES},
-            link(shared): {'added_us': {'floor/fd_socket': 25.0}, 'ratio_to': {'floor/fd_socket': 9.0}},
-            link(shared, rate_hz=30.0): {'ratio_to': {'floor/fd_socket': 2.0}, 'added_us': {'floor/fd_socket': 99.0}},
-            link(tuned): {'ratio_to': {'link/shared_memory': 100.0}, 'cpu_ratio_to': {'link/shared_memory': 50.0}},
-            link(default): {'ratio_to': {'link/shared_memory': 150.0}, 'cpu_ratio_to': {'link/shared_memory': 50.0}},
+            **{
+                link(peer, size): {'ratio_to': {'link/shared_memory': 5.0}}
+                for peer in COPYING
+                for size in SIZES
+            },
+            **{
+                link('iceoryx2_in_place', size): {'added_us': {'link/shared_memory': -25.0}}
+                for size in SIZES
+            },
+            link(shared): {
+                'added_us': {'floor/fd_socket': 25.0},
+                'ratio_to': {'floor/fd_socket': 9.0},
+            },
+            link(shared, rate_hz=30.0): {
+                'ratio_to': {'floor/fd_socket': 2.0},
+                'added_us': {'floor/fd_socket': 99.0},
+            },
+            link(tuned): {
+                'ratio_to': {'link/shared_memory': 100.0},
+                'cpu_ratio_to': {'link/shared_memory': 50.0},
+            },
+            link(default): {
+                'ratio_to': {'link/shared_memory': 150.0},
+                'cpu_ratio_to': {'link/shared_memory': 50.0},
+            },
             link(tuned, rate_hz=30.0): {'ratio_to': {'link/shared_memory': 40.0}},
             link(default, rate_hz=30.0): {'ratio_to': {'link/shared_memory': 200.0}},
-            link(mailbox): {'added_us': {'floor/simple_queue': 15.0}, 'ratio_to': {'floor/simple_queue': 9.0}},
-            link(mailbox, rate_hz=30.0): {'ratio_to': {'floor/simple_queue': 2.0}, 'added_us': {'floor/simple_queue': 99.0}},
+            link(mailbox): {
+                'added_us': {'floor/simple_queue': 15.0},
+                'ratio_to': {'floor/simple_queue': 9.0},
+            },
+            link(mailbox, rate_hz=30.0): {
+                'ratio_to': {'floor/simple_queue': 2.0},
+                'added_us': {'floor/simple_queue': 99.0},
+            },
             link(executor): {'ratio_to': {'floor/guard': 2.0}},
             link(executor, rate_hz=30.0): {'ratio_to': {'floor/guard': 2.0}},
         }
@@ -78,8 +105,15 @@ def decoding_just_met() -> Table:
 
 
 def pipelines_just_met() -> Table:
-    figures = {(FULL_HD, 0.0): 300.0 / 1.1, (UHD_4K, 0.0): 300.0, (FULL_HD, 30.0): 300.0, (UHD_4K, 30.0): 300.0}
-    met: dict[Key, dict[str, Any]] = {pipeline(*where): {'figures': {'cpu_p50_us': figure}} for where, figure in figures.items()}
+    figures = {
+        (FULL_HD, 0.0): 300.0 / 1.1,
+        (UHD_4K, 0.0): 300.0,
+        (FULL_HD, 30.0): 300.0,
+        (UHD_4K, 30.0): 300.0,
+    }
+    met: dict[Key, dict[str, Any]] = {
+        pipeline(*where): {'figures': {'cpu_p50_us': figure}} for where, figure in figures.items()
+    }
     return table({**met, pipeline(FULL_HD, 30.0, '8_cameras'): {}})
 
 
@@ -89,11 +123,19 @@ BARS: dict[Callable[[], Table], Sequence[Bar]] = {
 
 
 # Two bars read each of these rows.
-TWICE = {link('rclpy_image_tuned'), link('rclpy_image_default'), decode('tensor'), pipeline(FULL_HD, 0.0), pipeline(UHD_4K, 0.0)}
+TWICE = {
+    link('rclpy_image_tuned'),
+    link('rclpy_image_default'),
+    decode('tensor'),
+    pipeline(FULL_HD, 0.0),
+    pipeline(UHD_4K, 0.0),
+}
 
 
 def failing(rows: Table, bars: Sequence[Bar]) -> list[str]:
-    return [str(verdict) for verdict in check_bars(list(rows.values()), bars) if not verdict.passed]
+    return [
+        str(verdict) for verdict in check_bars(list(rows.values()), bars) if not verdict.passed
+    ]
 
 
 @pytest.mark.parametrize('met', BARS)
@@ -102,21 +144,35 @@ def test_each_bar_reads_the_figure_that_it_is_about(met: Callable[[], Table]) ->
     bars, rows = BARS[met], met()
     # A frame of 1080p may cost less: that of 4K, which may cost as much, is a multiple of it.
     near = 0.1 if met is pipelines_just_met else 1e-6
-    assert [bar.figure(rows) for bar in bars] == pytest.approx([bar.limit for bar in bars], rel=near)
-    assert [bar.at_least for bar in bars] == [bar.text.endswith('times') for bar in bars], 'what is a multiple of ours has to be large'
+    assert [bar.figure(rows) for bar in bars] == pytest.approx(
+        [bar.limit for bar in bars], rel=near
+    )
+    assert [bar.at_least for bar in bars] == [bar.text.endswith('times') for bar in bars], (
+        'what is a multiple of ours has to be large'
+    )
     for key in rows:
         missing = failing({other: row for other, row in rows.items() if other != key}, bars)
-        assert len(missing) == (2 if key in TWICE else 1) and all('not measured' in failure for failure in missing), key
-    assert failing(rows, bars) == [] and len({bar.text + str(bar.limit) for bar in bars}) == len(bars)
-    assert [(verdict.measured, verdict.passed) for verdict in check_bars([], bars)] == [('not measured', False)] * len(bars)
+        assert len(missing) == (2 if key in TWICE else 1) and all(
+            'not measured' in failure for failure in missing
+        ), key
+    assert failing(rows, bars) == [] and len({bar.text + str(bar.limit) for bar in bars}) == len(
+        bars
+    )
+    assert [(verdict.measured, verdict.passed) for verdict in check_bars([], bars)] == [
+        ('not measured', False)
+    ] * len(bars)
 
 
 @pytest.mark.parametrize(
-    ('figure', 'at_least', 'passed'), [(2.0, False, True), (2.01, False, False), (2.0, True, True), (1.99, True, False)]
+    ('figure', 'at_least', 'passed'),
+    [(2.0, False, True), (2.01, False, False), (2.0, True, True), (1.99, True, False)],
 )
 def test_what_just_misses_a_bar_fails(figure: float, at_least: bool, passed: bool) -> None:
     verdict = Bar('a bar', lambda rows: figure, 2.0, '×', at_least=at_least).verdict({})
-    assert (verdict.passed, str(verdict)) == (passed, f'{"pass" if passed else "FAIL"}  a bar {"≥" if at_least else "≤"} 2×: {figure:.2f}×')
+    assert (verdict.passed, str(verdict)) == (
+        passed,
+        f'{"pass" if passed else "FAIL"}  a bar {"≥" if at_least else "≤"} 2×: {figure:.2f}×',
+    )
 
 
 def test_a_frame_that_one_of_eight_cameras_lost_fails_alone() -> None:
@@ -136,17 +192,33 @@ def test_a_frame_that_was_born_in_place_may_be_slower() -> None:
 
 def test_a_link_on_which_nothing_arrived_is_not_measured() -> None:
     rows = links_just_met()
-    for key, nothing in ((link('shared_memory', UHD_8K), {'median_us': None}), (link('shared_memory', rate_hz=30.0), {'ratio_to': {}})):
+    for key, nothing in (
+        (link('shared_memory', UHD_8K), {'median_us': None}),
+        (link('shared_memory', rate_hz=30.0), {'ratio_to': {}}),
+    ):
         rows[key] = replace(rows[key], **nothing)  # type: ignore[arg-type]
-    assert len(failing(rows, LINK_BARS)) == 2 and all('not measured' in failure for failure in failing(rows, LINK_BARS))
+    assert len(failing(rows, LINK_BARS)) == 2 and all(
+        'not measured' in failure for failure in failing(rows, LINK_BARS)
+    )
 
 
 @pytest.mark.parametrize(
     ('met', 'key', 'bars'),
-    [(pipelines_just_met, pipeline(FULL_HD, 0.0), 2), (links_just_met, link('rclpy_image_default', rate_hz=30.0), 1)],
+    [
+        (pipelines_just_met, pipeline(FULL_HD, 0.0), 2),
+        (links_just_met, link('rclpy_image_default', rate_hz=30.0), 1),
+    ],
 )
-def test_lost_frames_are_said_beside_the_figure(met: Callable[[], Table], key: Key, bars: int) -> None:
+def test_lost_frames_are_said_beside_the_figure(
+    met: Callable[[], Table], key: Key, bars: int
+) -> None:
     rows = met()
     rows[key] = replace(rows[key], lost_per_cent=12.5)
-    said = [str(verdict) for verdict in check_bars(list(rows.values()), BARS[met]) if 'lost 12.5' in str(verdict)]
-    assert len(said) == bars and all(f'{key[1]} lost 12.5 % of its frames' in text for text in said)
+    said = [
+        str(verdict)
+        for verdict in check_bars(list(rows.values()), BARS[met])
+        if 'lost 12.5' in str(verdict)
+    ]
+    assert len(said) == bars and all(
+        f'{key[1]} lost 12.5 % of its frames' in text for text in said
+    )

@@ -20,7 +20,9 @@ from zc_perception.bench.worker import BenchError
 from zc_perception.detection.detections import Detections
 
 
-def plain_decoding(level: decode_cases.Level, row: int, column: int) -> tuple[list[float], list[float]]:
+def plain_decoding(
+    level: decode_cases.Level, row: int, column: int
+) -> tuple[list[float], list[float]]:
     """One cell, number by number: corners in input pixels, and probabilities."""
     values = [(int(v) - 20) * 0.125 for v in level.boxes[row, column]]
     sides = []
@@ -42,11 +44,15 @@ def test_the_decoded_tensor_is_that_of_the_raw_levels() -> None:
         for row, column in ((0, 0), (n - 1, 3), (n // 2, n // 2), (n // 3, n - 1)):
             corners, scores = plain_decoding(level, row, column)
             x, y, width, height, *rest = tensor[0, :, begin + row * n + column]
-            assert [x - width / 2, y - height / 2, x + width / 2, y + height / 2] == pytest.approx(corners, abs=1e-3)
+            assert [x - width / 2, y - height / 2, x + width / 2, y + height / 2] == pytest.approx(
+                corners, abs=1e-3
+            )
             assert rest == pytest.approx(scores, abs=1e-6)
         begin += n * n
     outputs = decode_cases.raw_outputs(levels)
-    assert [output.values.shape for output in outputs] == [(1, n, n, channels) for n in (80, 40, 20) for channels in (64, 80)]
+    assert [output.values.shape for output in outputs] == [
+        (1, n, n, channels) for n in (80, 40, 20) for channels in (64, 80)
+    ]
     assert all(output.layout == 'nhwc' and output.values.dtype == np.int8 for output in outputs)
     assert np.array_equal(outputs[3].values[0], levels[1].scores)
     assert not outputs[1].values.flags.c_contiguous, 'a compiled model pads them'
@@ -67,7 +73,9 @@ def test_every_object_of_the_scene_is_found_once_by_each_peer() -> None:
     boxes = found['filter_first'].boxes
     assert boxes.min() > 0 and boxes[:, 2].max() < 1920 and boxes[:, 3].max() < 1080
     sparse = decode_cases.decoded_output(decode_cases.make_levels(decode_cases.SPARSE)).values[0]
-    assert np.count_nonzero(sparse[4:].max(axis=0) >= decode_cases.LIMITS.score) == pytest.approx(3 * decode_cases.OBJECTS, abs=6)
+    assert np.count_nonzero(sparse[4:].max(axis=0) >= decode_cases.LIMITS.score) == pytest.approx(
+        3 * decode_cases.OBJECTS, abs=6
+    )
     assert len(decode_cases.filter_first(sparse)) == decode_cases.OBJECTS
 
 
@@ -79,7 +87,13 @@ def test_different_boxes_are_no_result() -> None:
     rows = decode_cases.decoded_output(decode_cases.make_levels()).values[0]
     found = decode_cases.filter_first(rows)
     order = np.random.default_rng(0).permutation(len(found))
-    check_same('x', {'a': found, 'b': Detections(found.boxes[order], found.scores[order], found.classes[order])})
+    check_same(
+        'x',
+        {
+            'a': found,
+            'b': Detections(found.boxes[order], found.scores[order], found.classes[order]),
+        },
+    )
     boxes, classes, scores = found.boxes.copy(), found.classes.copy(), found.scores.copy()
     boxes[7, 2] += 0.05
     classes[7] = (classes[7] + 1) % 80
@@ -114,21 +128,38 @@ def test_the_check_comes_before_the_figures_of_each_repetition() -> None:
 def test_it_measures_on_one_cpu_without_threads_and_leaves_both_as_they_were() -> None:
     before = os.sched_getaffinity(0), cv2.getNumThreads()
     seen: list[tuple[int, int]] = []
-    case = Case('c', (640, 480), {'ours': lambda: seen.append((len(os.sched_getaffinity(0)), cv2.getNumThreads()))}, lambda: {})
+    case = Case(
+        'c',
+        (640, 480),
+        {'ours': lambda: seen.append((len(os.sched_getaffinity(0)), cv2.getNumThreads()))},
+        lambda: {},
+    )
     measure_decoding(1, 1, lambda line: None, [case])
     assert seen == [(1, 1)] and (os.sched_getaffinity(0), cv2.getNumThreads()) == before
 
 
 def test_a_short_run_of_everything(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / 'decode.json'
-    assert program.main(['decode', '--repetitions', '2', '--frames', '3', '--json', str(path)]) == 0
+    assert (
+        program.main(['decode', '--repetitions', '2', '--frames', '3', '--json', str(path)]) == 0
+    )
     document = written(path)
     rows = {(row['case'], row['variant'], row['width']): row for row in document['rows']}
-    heads = {(case.name, variant, case.size[0]) for case in decode_cases.cases() for variant in case.variants}
+    heads = {
+        (case.name, variant, case.size[0])
+        for case in decode_cases.cases()
+        for variant in case.variants
+    }
     assert set(rows) == heads and len(document['rows']) == len(rows)
     for (case, variant, _), row in rows.items():
-        assert row['repetitions'] == 2 and 0 < row['median_us'] <= row['p99_us'] and row['cpu_us_per_frame'] > 0
-        assert set(row['ratio_to']) == {f'{case}/{v}' for c, v, _ in rows if c == case} - {f'{case}/{variant}'}
+        assert (
+            row['repetitions'] == 2
+            and 0 < row['median_us'] <= row['p99_us']
+            and row['cpu_us_per_frame'] > 0
+        )
+        assert set(row['ratio_to']) == {f'{case}/{v}' for c, v, _ in rows if c == case} - {
+            f'{case}/{variant}'
+        }
     for case in ('yolov8_decoded', 'yolov8_sparse'):
         assert rows[case, 'ours', 1920]['figures'] == {'boxes': 100.0}
     tensor = rows['tensor', 'ours', 1920]['figures']

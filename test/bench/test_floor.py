@@ -22,16 +22,27 @@ def test_it_is_the_reference_byte_for_byte() -> None:
 
 
 def test_all_floors_are_measured() -> None:
-    assert tuple(FLOORS) == NAMES and set(FLOORS.values()) == {floor.fd_socket, floor.simple_queue, floor.guard}
+    assert tuple(FLOORS) == NAMES and set(FLOORS.values()) == {
+        floor.fd_socket,
+        floor.simple_queue,
+        floor.guard,
+    }
 
 
 def test_its_process_loads_nothing_that_a_fork_would_have_to_copy() -> None:
     code = f'import sys, {FLOOR_WORKER}; print(sorted({{"numpy", "rclpy", "cv2", "yaml"}} & set(sys.modules)))'
-    assert subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, check=True).stdout.strip() == '[]'
+    assert (
+        subprocess.run(
+            [sys.executable, '-c', code], capture_output=True, text=True, check=True
+        ).stdout.strip()
+        == '[]'
+    )
 
 
 def test_it_answers_with_latencies_and_cpu_time() -> None:
-    commands = [{'floor': name, 'frames': 5, 'rate_hz': 0.0} for name in ('fd_socket', 'simple_queue')]
+    commands = [
+        {'floor': name, 'frames': 5, 'rate_hz': 0.0} for name in ('fd_socket', 'simple_queue')
+    ]
     done = subprocess.run(
         [sys.executable, '-m', FLOOR_WORKER, 'floors'],
         input=''.join(json.dumps(command) + '\n' for command in commands),

@@ -29,11 +29,28 @@ sys.exit(main(sys.argv[3:]))
 
 
 @pytest.mark.parametrize('number', ENDING)
-@pytest.mark.parametrize('module', ['zc_perception.bench.program', pytest.param('numpy', marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    'module', ['zc_perception.bench.program', pytest.param('numpy', marks=pytest.mark.long)]
+)
 def test_the_first_moments_end_without_a_traceback(module: str, number: signal.Signals) -> None:
-    command = [sys.executable, '-c', ON_IMPORT, module, str(int(number)), 'decode', '--repetitions', '1', '--frames', '1']
+    command = [
+        sys.executable,
+        '-c',
+        ON_IMPORT,
+        module,
+        str(int(number)),
+        'decode',
+        '--repetitions',
+        '1',
+        '--frames',
+        '1',
+    ]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert (ran.returncode, ran.stdout, ran.stderr) == (128 + number, '', f'zc_bench: ended by {number.name}\n')
+    assert (ran.returncode, ran.stdout, ran.stderr) == (
+        128 + number,
+        '',
+        f'zc_bench: ended by {number.name}\n',
+    )
 
 
 def wait_for(reached: Callable[[], bool], process: subprocess.Popen[str]) -> None:
@@ -43,15 +60,25 @@ def wait_for(reached: Callable[[], bool], process: subprocess.Popen[str]) -> Non
         time.sleep(0.002)
 
 
-@pytest.mark.parametrize('sockets', [1, *(pytest.param(number, marks=pytest.mark.long) for number in (0, 5, 12))])
-def test_a_pipeline_leaves_nothing_however_far_it_has_come(start: Start, runtime: Path, sockets: int) -> None:
+@pytest.mark.parametrize(
+    'sockets', [1, *(pytest.param(number, marks=pytest.mark.long) for number in (0, 5, 12))]
+)
+def test_a_pipeline_leaves_nothing_however_far_it_has_come(
+    start: Start, runtime: Path, sockets: int
+) -> None:
     process = start('zc_bench', *PIPELINE)
-    wait_for(lambda: len(processes(runtime)) > 4 and len(list(runtime.glob('*.sock'))) >= sockets, process)
+    wait_for(
+        lambda: len(processes(runtime)) > 4 and len(list(runtime.glob('*.sock'))) >= sockets,
+        process,
+    )
     process.send_signal(signal.SIGINT)
     _, complained = process.communicate(timeout=120)
     assert process.returncode == 128 + signal.SIGINT
     assert list(runtime.iterdir()) == [] and processes(runtime) == {}
-    assert complained.splitlines()[-1] == 'zc_bench: ended by SIGINT' and 'Traceback' not in complained
+    assert (
+        complained.splitlines()[-1] == 'zc_bench: ended by SIGINT'
+        and 'Traceback' not in complained
+    )
 
 
 def test_a_worker_that_grows_is_not_left_half_way(start: Start, runtime: Path) -> None:

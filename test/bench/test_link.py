@@ -42,7 +42,9 @@ VGA, HD, UHD_8K = (640, 480), (1920, 1080), (7680, 4320)
         (4, [], [], [], 4),
     ],
 )
-def test_sent_and_arrived_are_paired_by_number(frames: int, sent: Any, arrived: Any, latencies_us: list[float], lost: int) -> None:
+def test_sent_and_arrived_are_paired_by_number(
+    frames: int, sent: Any, arrived: Any, latencies_us: list[float], lost: int
+) -> None:
     series = series_of(frames, sent, arrived, 600.0)
     assert (list(series.latencies_us), series.lost) == (latencies_us, lost)
     assert series.cpu_us_per_frame == 600.0 / frames
@@ -68,7 +70,12 @@ def test_unthrottled_each_frame_waits_for_the_answer_to_the_one_before() -> None
 
 @pytest.mark.parametrize(
     ('answers', 'sent'),
-    [([True] * 9, 9), ([False] * 9, 3), ([True, False, False, True, False, False, True, True, True], 9), ([True] + [False] * 8, 4)],
+    [
+        ([True] * 9, 9),
+        ([False] * 9, 3),
+        ([True, False, False, True, False, False, True, True, True], 9),
+        ([True] + [False] * 8, 4),
+    ],
 )
 def test_after_three_lost_in_a_row_a_series_is_over(answers: list[bool], sent: int) -> None:
     assert len(list(paced(0, 9, 0.0, answers.__getitem__))) == sent
@@ -83,7 +90,9 @@ def test_a_frame_of_an_earlier_series_is_not_noted() -> None:
     arrivals.note(12, 3)
     arrivals.note(14, 4)
     assert arrivals.wait_for(14) == [(12, 3), (14, 4)]
-    assert arrivals.wait_for(11) == [(12, 3), (14, 4)], 'none was sent: there is nothing to wait for'
+    assert arrivals.wait_for(11) == [(12, 3), (14, 4)], (
+        'none was sent: there is nothing to wait for'
+    )
 
 
 class Ends:
@@ -99,7 +108,12 @@ class Ends:
 
     def ask(self, timeout_s: float = 0.0, **command: Any) -> dict[str, Any]:
         self.asked.append(command)
-        times = [(n, n) for n in range(command.get('first', 0), command.get('first', 0) + command.get('frames', 0))]
+        times = [
+            (n, n)
+            for n in range(
+                command.get('first', 0), command.get('first', 0) + command.get('frames', 0)
+            )
+        ]
         if command['op'] == 'run':
             self._first, self._frames = command['first'], command['frames']
         return {
@@ -123,9 +137,14 @@ def test_a_consumer_listens_before_the_first_frame_and_is_told_the_last(read: bo
     producer, consumer = Ends(), Ends()
     series = link_case(producer, consumer).measure('v', Condition(*VGA, 30.0), 20, read=read)
     assert producer.asked[0] == consumer.asked[0] == {'op': 'prepare', 'width': 640, 'height': 480}
-    assert [c['read'] for end in (producer, consumer) for c in end.asked if c['op'] in ('begin', 'run')] == [read] * 4
+    assert [
+        c['read'] for end in (producer, consumer) for c in end.asked if c['op'] in ('begin', 'run')
+    ] == [read] * 4
     assert [c['op'] for c in consumer.asked] == ['prepare', *['begin', 'end', 'spent'] * 2]
-    assert consumer.asked[4:6] == [{'op': 'begin', 'first': 12, 'rate_hz': 30.0, 'read': read}, {'op': 'end', 'last': 31}]
+    assert consumer.asked[4:6] == [
+        {'op': 'begin', 'first': 12, 'rate_hz': 30.0, 'read': read},
+        {'op': 'end', 'last': 31},
+    ]
     assert series.lost == 19
 
 
@@ -135,7 +154,9 @@ def test_a_torn_frame_is_an_error(ends: tuple[Ends, ...]) -> None:
         link_case(*ends).measure('v', Condition(*VGA, 0.0), 10)
 
 
-@pytest.mark.parametrize('ends', [(Ends(conversions=1),), (Ends(), Ends(conversions=1)), (Ends(conversions=1), Ends())])
+@pytest.mark.parametrize(
+    'ends', [(Ends(conversions=1),), (Ends(), Ends(conversions=1)), (Ends(conversions=1), Ends())]
+)
 def test_a_conversion_is_an_error(ends: tuple[Ends, ...]) -> None:
     with pytest.raises(BenchError, match='converted'):
         link_case(*ends).measure('v', Condition(*VGA, 0.0), 10)
@@ -175,24 +196,40 @@ def test_a_floor_that_does_not_answer_is_started_again_on_its_cpus() -> None:
 def test_a_floor_that_does_not_answer_twice_ends_the_run() -> None:
     coming = iter([Floor(1), Floor(1)])
     with pytest.raises(NoAnswerError):
-        FloorCase(lambda: cast(Worker, next(coming)), lambda line: None).measure('guard', Condition(*VGA, 0.0), 20)
+        FloorCase(lambda: cast(Worker, next(coming)), lambda line: None).measure(
+            'guard', Condition(*VGA, 0.0), 20
+        )
 
 
 def plan(**changes: Any) -> LinkPlan:
-    return LinkPlan(**{'sizes': [VGA, HD, UHD_8K], 'rates_hz': [30.0, 0.0], 'variants': [*LINKS, *PLAIN], **changes})
+    return LinkPlan(
+        **{
+            'sizes': [VGA, HD, UHD_8K],
+            'rates_hz': [30.0, 0.0],
+            'variants': [*LINKS, *PLAIN],
+            **changes,
+        }
+    )
 
 
 def test_each_repetition_has_every_case_once_beside_its_floors() -> None:
     steps = plan().steps(0)
-    assert set(Counter(steps).values()) == {1} and len(steps) == (len(LINKS) + len(PLAIN) + len(FLOORS)) * 6
+    assert (
+        set(Counter(steps).values()) == {1}
+        and len(steps) == (len(LINKS) + len(PLAIN) + len(FLOORS)) * 6
+    )
     conditions = [condition for *_, condition in steps]
-    assert sum(before != after for before, after in pairwise(conditions)) == 5, 'cases of one condition are neighbours'
+    assert sum(before != after for before, after in pairwise(conditions)) == 5, (
+        'cases of one condition are neighbours'
+    )
 
 
 def test_orders_differ_and_can_be_repeated() -> None:
     orders = [plan().steps(repetition) for repetition in range(7)]
     assert len({tuple(order) for order in orders}) == 7
-    assert len({order[0][2] for order in orders}) > 1 and len({order[0][1] for order in orders}) > 1
+    assert (
+        len({order[0][2] for order in orders}) > 1 and len({order[0][1] for order in orders}) > 1
+    )
     assert orders == [plan().steps(repetition) for repetition in range(7)]
 
 
@@ -212,16 +249,27 @@ def test_those_who_read_every_pixel_are_compared_to_each_other() -> None:
         ('floor', 'fd_socket'): 2.0, ('link', 'shared_memory'): 20.0, ('link', 'zenoh'): 1000.0,
         (READ, 'shared_memory'): 200.0, (READ, 'zenoh_shared_memory'): 1200.0,
     }  # fmt: skip
-    rows = link_rows({(*key, condition): [Series([median], 1.0)] for key, median in medians.items()})
+    rows = link_rows(
+        {(*key, condition): [Series([median], 1.0)] for key, median in medians.items()}
+    )
     assert sorted((row.case, row.variant) for row in rows) == sorted(medians), 'each once'
     ratios = {(row.case, row.variant): row.ratio_to for row in rows}
-    assert ratios[READ, 'zenoh_shared_memory'] == {'floor/fd_socket': 600.0, f'{READ}/shared_memory': 6.0}
+    assert ratios[READ, 'zenoh_shared_memory'] == {
+        'floor/fd_socket': 600.0,
+        f'{READ}/shared_memory': 6.0,
+    }
     assert ratios['link', 'zenoh'] == {'floor/fd_socket': 500.0, 'link/shared_memory': 50.0}
 
 
-def test_only_what_never_runs_at_the_same_time_is_kept_on_one_cpu_and_only_without_a_rate() -> None:
+def test_only_what_never_runs_at_the_same_time_is_kept_on_one_cpu_and_only_without_a_rate() -> (
+    None
+):
     measured = plan(peers=PEERS)
-    one = {name for name in (*FLOORS, *LINKS, *PLAIN, *PEERS.names) if measured.on_one_cpu(name, Condition(*HD, 0.0))}
+    one = {
+        name
+        for name in (*FLOORS, *LINKS, *PLAIN, *PEERS.names)
+        if measured.on_one_cpu(name, Condition(*HD, 0.0))
+    }
     assert one == {*FLOORS, *LINKS, 'iceoryx2_copy', 'iceoryx2_in_place'}
     assert not any(measured.on_one_cpu(name, Condition(*HD, 30.0)) for name in one)
 
@@ -238,8 +286,13 @@ def test_only_what_never_runs_at_the_same_time_is_kept_on_one_cpu_and_only_witho
         ('shared_memory', VGA, 1.0, 300, 20),
     ],
 )
-def test_fewer_large_messages_go_into_a_series(variant: str, size: tuple[int, int], rate_hz: float, most: int, frames: int) -> None:
-    assert plan(peers=PEERS, frames_unthrottled=most).frames(variant, Condition(*size, rate_hz)) == frames
+def test_fewer_large_messages_go_into_a_series(
+    variant: str, size: tuple[int, int], rate_hz: float, most: int, frames: int
+) -> None:
+    assert (
+        plan(peers=PEERS, frames_unthrottled=most).frames(variant, Condition(*size, rate_hz))
+        == frames
+    )
 
 
 def test_the_default_is_the_default_whatever_the_shell_has_set() -> None:
@@ -248,27 +301,50 @@ def test_the_default_is_the_default_whatever_the_shell_has_set() -> None:
         'CYCLONEDDS_URI': 'x', 'GLIBC_TUNABLES': 'x', 'MALLOC_MMAP_THRESHOLD_': '1', 'MALLOC_ARENA_MAX': '1',
         'RMW_FASTRTPS_PUBLICATION_MODE': 'ASYNCHRONOUS', 'ZENOH_CONFIG': 'x', 'IOX2_CONFIG': 'x',
     }  # fmt: skip
-    kept = {'HOME': '/h', 'RMW_IMPLEMENTATION': 'rmw_fastrtps_cpp', 'ROS_AUTOMATIC_DISCOVERY_RANGE': 'SUBNET'}
-    assert plain_environment({**tuning, **kept}) == {**kept, 'ROS_DOMAIN_ID': '101', 'ROS_AUTOMATIC_DISCOVERY_RANGE': 'LOCALHOST'}
+    kept = {
+        'HOME': '/h',
+        'RMW_IMPLEMENTATION': 'rmw_fastrtps_cpp',
+        'ROS_AUTOMATIC_DISCOVERY_RANGE': 'SUBNET',
+    }
+    assert plain_environment({**tuning, **kept}) == {
+        **kept,
+        'ROS_DOMAIN_ID': '101',
+        'ROS_AUTOMATIC_DISCOVERY_RANGE': 'LOCALHOST',
+    }
     assert plain_environment({'ROS_DOMAIN_ID': '7'})['ROS_DOMAIN_ID'] == '7'
 
 
 def test_tuned_is_the_shipped_profile_with_32_mib_and_an_allocator_that_keeps_its_memory() -> None:
     environment = tuned_environment()
-    assert environment['FASTRTPS_DEFAULT_PROFILES_FILE'] == environment['FASTDDS_DEFAULT_PROFILES_FILE'] == str(fastdds_profile())
-    sizes = [element.text for element in ElementTree.parse(fastdds_profile()).iter() if element.tag.endswith('segment_size')]
+    assert (
+        environment['FASTRTPS_DEFAULT_PROFILES_FILE']
+        == environment['FASTDDS_DEFAULT_PROFILES_FILE']
+        == str(fastdds_profile())
+    )
+    sizes = [
+        element.text
+        for element in ElementTree.parse(fastdds_profile()).iter()
+        if element.tag.endswith('segment_size')
+    ]
     assert sizes == [str(32 << 20)]
-    assert int(environment['MALLOC_MMAP_THRESHOLD_']) > 7680 * 4320 * 1.5, 'no message is mapped afresh'
+    assert int(environment['MALLOC_MMAP_THRESHOLD_']) > 7680 * 4320 * 1.5, (
+        'no message is mapped afresh'
+    )
 
 
-def test_a_producer_of_messages_that_nobody_answers_gives_up(free_domain: int, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_producer_of_messages_that_nobody_answers_gives_up(
+    free_domain: int, capfd: pytest.CaptureFixture[str]
+) -> None:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         arguments = ['images_out', '/zc_bench/nobody', str(theirs.fileno())]
         worker = Worker(WORKER, arguments, plain_environment(), [theirs.fileno()])
     try:
         ours.close()
-        assert worker.ask(op='matched') == {'matched': False, 'reason': 'the publisher sees no subscriber'}
+        assert worker.ask(op='matched') == {
+            'matched': False,
+            'reason': 'the publisher sees no subscriber',
+        }
         worker.ask(op='prepare', width=64, height=48)
         sent = worker.ask(op='run', first=5, frames=100, rate_hz=0.0)['sent']
         assert [number for number, _ in sent] == [5, 6, 7]

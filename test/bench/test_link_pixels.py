@@ -17,7 +17,10 @@ def flat(width: int, height: int) -> Planes:
 
 
 def nv12(width: int, height: int) -> Planes:
-    return [np.full((height, width), FILL, np.uint8), np.full((height // 2, width // 2, 2), FILL, np.uint8)]
+    return [
+        np.full((height, width), FILL, np.uint8),
+        np.full((height // 2, width // 2, 2), FILL, np.uint8),
+    ]
 
 
 @pytest.fixture(params=[flat, nv12])

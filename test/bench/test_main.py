@@ -38,7 +38,19 @@ def wait_until_gone(runtime: Path) -> None:
 
 def test_a_short_run_of_everything(start: Start, runtime: Path, tmp_path: Path) -> None:
     path = tmp_path / 'new folder' / 'bench.json'
-    arguments = ('--sizes', 'vga', '--rates', '0', '50', '--repetitions', '1', '--frames', '25', '--seconds', '0.2')
+    arguments = (
+        '--sizes',
+        'vga',
+        '--rates',
+        '0',
+        '50',
+        '--repetitions',
+        '1',
+        '--frames',
+        '25',
+        '--seconds',
+        '0.2',
+    )
     process = start(*LINK, *arguments, '--json', str(path))
     said, complained = process.communicate(timeout=300)
     assert process.returncode == 0, complained
@@ -50,11 +62,19 @@ def test_a_short_run_of_everything(start: Start, runtime: Path, tmp_path: Path) 
     rows = {(row['case'], row['variant'], row['rate_hz']): row for row in document['rows']}
     assert 'absent' not in document['environment']
     names = [('floor', name) for name in FLOORS] + [('link', name) for name in (*LINKS, *PLAIN)]
-    assert set(rows) == {(*name, rate) for name in names for rate in (0.0, 50.0)} and len(document['rows']) == len(rows)
+    assert set(rows) == {(*name, rate) for name in names for rate in (0.0, 50.0)} and len(
+        document['rows']
+    ) == len(rows)
     for (case, variant, rate), row in rows.items():
         assert (row['width'], row['height'], row['repetitions']) == (640, 480, 1)
-        assert 0 < row['median_us'] <= row['p99_us'] and row['cpu_us_per_frame'] > 0, (case, variant, rate)
-        others = {f'{c}/{v}' for c, v in names if c == 'floor' or v in (*PLAIN, 'shared_memory')} - {f'{case}/{variant}'}
+        assert 0 < row['median_us'] <= row['p99_us'] and row['cpu_us_per_frame'] > 0, (
+            case,
+            variant,
+            rate,
+        )
+        others = {
+            f'{c}/{v}' for c, v in names if c == 'floor' or v in (*PLAIN, 'shared_memory')
+        } - {f'{case}/{variant}'}
         assert set(row['ratio_to']) == set(row['added_us']) == set(row['cpu_ratio_to']) == others
         assert f'{case}/{variant}' in said
         if rate == 0.0 and variant in (*FLOORS, *LINKS):
@@ -62,8 +82,12 @@ def test_a_short_run_of_everything(start: Start, runtime: Path, tmp_path: Path) 
         assert row['lost_per_cent'] < 100.0
 
 
-@pytest.mark.parametrize('number', [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)])
-def test_a_signal_ends_all_of_it_in_order(start: Start, runtime: Path, number: signal.Signals) -> None:
+@pytest.mark.parametrize(
+    'number', [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.long)]
+)
+def test_a_signal_ends_all_of_it_in_order(
+    start: Start, runtime: Path, number: signal.Signals
+) -> None:
     process = start(*FOREVER)
     wait_until_measuring(process)
     assert len(processes(runtime)) >= 10 and list(runtime.glob('*.sock'))
@@ -80,11 +104,21 @@ def test_what_it_started_ends_when_it_is_killed(start: Start, runtime: Path) -> 
     process.kill()
     wait_until_gone(runtime)
     assert list(runtime.iterdir()) == []
-    assert 'Error' not in process.communicate()[1], 'nor do they complain that nobody listens any more'
+    assert 'Error' not in process.communicate()[1], (
+        'nor do they complain that nobody listens any more'
+    )
 
 
-@pytest.mark.parametrize('role', ['frames_in', *(pytest.param(name, marks=pytest.mark.long) for name in ('frames_out', 'floors'))])
-def test_a_killed_process_is_named_and_the_others_end(start: Start, runtime: Path, role: str) -> None:
+@pytest.mark.parametrize(
+    'role',
+    [
+        'frames_in',
+        *(pytest.param(name, marks=pytest.mark.long) for name in ('frames_out', 'floors')),
+    ],
+)
+def test_a_killed_process_is_named_and_the_others_end(
+    start: Start, runtime: Path, role: str
+) -> None:
     process = start(*FOREVER, '--variants', 'shared_memory')
     wait_until_measuring(process)
     os.kill(min(processes(runtime, role)), signal.SIGKILL)
@@ -100,7 +134,10 @@ def test_what_a_process_cannot_do_is_one_line(start: Start, runtime: Path) -> No
     _, complained = process.communicate(timeout=120)
     assert process.returncode == 1 and processes(runtime) == {}
     (line,) = complained.splitlines()
-    assert line.startswith("zc_bench: error: the benchmark's process 'frames_out': folder") and 'open to others' in line
+    assert (
+        line.startswith("zc_bench: error: the benchmark's process 'frames_out': folder")
+        and 'open to others' in line
+    )
 
 
 @pytest.mark.parametrize(
@@ -134,7 +171,10 @@ def test_what_a_process_cannot_do_is_one_line(start: Start, runtime: Path) -> No
     ],
 )
 def test_arguments_that_make_no_sense_are_one_line_before_anything_is_measured(
-    arguments: str, message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    arguments: str,
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def started(*_: object) -> None:
         raise AssertionError('a process was started')
@@ -155,7 +195,9 @@ def test_arguments_that_make_no_sense_are_one_line_before_anything_is_measured(
         (['link', '--frames', 'many'], "invalid int value: 'many'"),
     ],
 )
-def test_arguments_that_are_unknown(arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_arguments_that_are_unknown(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert program.main(arguments) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith('zc_bench: error: ') and message in line and line.endswith('--help')
@@ -165,10 +207,14 @@ def test_arguments_that_are_unknown(arguments: list[str], message: str, capsys: 
 def measured(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Instead of measuring: one row, in which nothing arrived. The plans that were asked for."""
     series = {('link', 'shared_memory', Condition(640, 480, 0.0)): [Series([], 1.0, lost=20)]}
-    return instead_of_measuring(monkeypatch, link_command, 'measure_links', Measured(make_rows(series, []), {'rmw': 'x'}))
+    return instead_of_measuring(
+        monkeypatch, link_command, 'measure_links', Measured(make_rows(series, []), {'rmw': 'x'})
+    )
 
 
-def test_a_run_in_which_nothing_arrived_is_reported(measured: list[Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_in_which_nothing_arrived_is_reported(
+    measured: list[Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / 'x.json'
     path.write_text('what was there before', encoding='utf-8')
     assert program.main(['link', '--json', str(path)]) == 0
@@ -177,18 +223,40 @@ def test_a_run_in_which_nothing_arrived_is_reported(measured: list[Any], tmp_pat
     assert 'NaN' not in path.read_text(encoding='utf-8') and 'none' in capsys.readouterr().out
 
 
-def test_the_bars_decide_only_when_asked(measured: list[Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_bars_decide_only_when_asked(
+    measured: list[Any], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert program.main(['link']) == 0
     assert 'FAIL' not in capsys.readouterr().out
     assert program.main(['link', '--check']) == 1
     assert capsys.readouterr().out.count('not measured') == len(LINK_BARS)
-    monkeypatch.setattr('zc_perception.bench.program.check_bars', lambda rows, bars: [Verdict('a bar ≤ 2×', '1.50×', True)])
+    monkeypatch.setattr(
+        'zc_perception.bench.program.check_bars',
+        lambda rows, bars: [Verdict('a bar ≤ 2×', '1.50×', True)],
+    )
     assert program.main(['link', '--check']) == 0
     assert 'pass  a bar ≤ 2×: 1.50×' in capsys.readouterr().out
 
 
 def test_what_is_named_twice_is_measured_once(measured: list[Any]) -> None:
-    arguments = ['--sizes', 'vga', '1080p', 'vga', '--rates', '0', '30', '0', '-0', '--variants', 'shared_memory', 'shared_memory']
+    arguments = [
+        '--sizes',
+        'vga',
+        '1080p',
+        'vga',
+        '--rates',
+        '0',
+        '30',
+        '0',
+        '-0',
+        '--variants',
+        'shared_memory',
+        'shared_memory',
+    ]
     assert program.main(['link', *arguments]) == 0
     (plan,) = measured
-    assert plan.sizes == [(640, 480), (1920, 1080)] and plan.rates_hz == [0.0, 30.0] and plan.variants == ['shared_memory']
+    assert (
+        plan.sizes == [(640, 480), (1920, 1080)]
+        and plan.rates_hz == [0.0, 30.0]
+        and plan.variants == ['shared_memory']
+    )

@@ -16,7 +16,13 @@ from zc_perception.bench import pipeline
 from zc_perception.bench import zc_bench as program
 from zc_perception.bench.pipeline import SETUPS, PipelinePlan, series_of
 from zc_perception.bench.rows import Row
-from zc_perception.bench.stand_ins import OBJECTS, DelayedAccelerator, PrefilledCamera, TimerFence, fixed_result
+from zc_perception.bench.stand_ins import (
+    OBJECTS,
+    DelayedAccelerator,
+    PrefilledCamera,
+    TimerFence,
+    fixed_result,
+)
 from zc_perception.bench.subcommand import Measured
 from zc_perception.bench.worker import BenchError
 from zc_perception.detection.heads import make_head
@@ -37,7 +43,9 @@ def test_the_fixed_result_is_ten_objects_to_the_model_s_head() -> None:
     manifest = load_manifest('road')
     result = fixed_result(manifest)
     assert result.shape == tuple(manifest.tensors[0].shape) and result.dtype == np.float32
-    limits = DecodeLimits(manifest.score_threshold, manifest.nms_threshold, manifest.max_detections)
+    limits = DecodeLimits(
+        manifest.score_threshold, manifest.nms_threshold, manifest.max_detections
+    )
     box = Letterbox.fit(1920, 1080, manifest.input.width, manifest.input.height)
     found = make_head(manifest.head).decode([RawTensor(result)], box, limits)
     assert len(found) == OBJECTS
@@ -58,7 +66,9 @@ def test_a_timer_fence_signals_once_its_time_has_come_and_again() -> None:
 
 
 def camera(ledger: CopyLedger, *, unthrottled: bool = False) -> PrefilledCamera:
-    made = PrefilledCamera(*SIZE, 1000.0, 'optical', now_ns=time.monotonic_ns, ledger=ledger, unthrottled=unthrottled)
+    made = PrefilledCamera(
+        *SIZE, 1000.0, 'optical', now_ns=time.monotonic_ns, ledger=ledger, unthrottled=unthrottled
+    )
     made.allocate(agree([made.constraints()], SIZE, wanted_slots=3))
     made.running.set()
     return made
@@ -141,7 +151,14 @@ def test_the_delayed_accelerator_imports_each_buffer_once_and_its_jobs_overlap()
         source.close()
 
 
-STAGES = {'capture': 1.0, 'link': 2.0, 'infer': 9.0, 'decode': 3.0, 'publish': 4.0, 'end_to_end': 9.0}
+STAGES = {
+    'capture': 1.0,
+    'link': 2.0,
+    'infer': 9.0,
+    'decode': 3.0,
+    'publish': 4.0,
+    'end_to_end': 9.0,
+}
 RUN: dict[str, Any] = {
     'cpu_us': 9000.0, 'wall_s': 2.0, 'due': 21, 'drops': {'late': 1},
     'detections': 190, 'latencies_us': [500.0] * 19, 'conversions': 0, 'imports': 8,
@@ -158,8 +175,12 @@ def test_what_the_process_does_at_rest_is_no_frame_s() -> None:
     assert series.lost == 1 and series.median_us == 500.0
     assert series.figures['detections_per_frame'] == 10.0 and series.figures['decode_us'] == 3.0
     assert series_of(RUN, {'cpu_us': 3e6}, 3.0, 20).cpu_us_per_frame == 0.0
-    assert 'cpu_p50_us' not in series_of({**RUN, 'cpu_each_us': []}, {'cpu_us': 0.0}, 3.0, 20).figures
-    assert series_of(RUN, {'cpu_us': 0.0}, 3.0, 17).lost == 3, 'what the reader did not get is lost too'
+    assert (
+        'cpu_p50_us' not in series_of({**RUN, 'cpu_each_us': []}, {'cpu_us': 0.0}, 3.0, 20).figures
+    )
+    assert series_of(RUN, {'cpu_us': 0.0}, 3.0, 17).lost == 3, (
+        'what the reader did not get is lost too'
+    )
 
 
 @pytest.mark.parametrize(
@@ -170,7 +191,9 @@ def test_what_the_process_does_at_rest_is_no_frame_s() -> None:
         ({'detections': 0}, 'no frame came through'),
     ],
 )
-def test_a_run_that_measured_something_else_is_no_result(changes: dict[str, Any], message: str) -> None:
+def test_a_run_that_measured_something_else_is_no_result(
+    changes: dict[str, Any], message: str
+) -> None:
     with pytest.raises(BenchError, match=message):
         series_of({**RUN, **changes}, {'cpu_us': 0.0}, 1.0, 20)
 
@@ -178,7 +201,10 @@ def test_a_run_that_measured_something_else_is_no_result(changes: dict[str, Any]
 def test_a_short_run_of_everything(free_domain: int, tmp_path: Path) -> None:
     document = run_bench(tmp_path, 'pipeline', '--repetitions', '1', '--seconds', '0.5')
     assert document['environment']['model'] == 'road' and document['environment']['rmw']
-    rows = {(row['variant'], row['width'], row['height'], row['rate_hz']): row for row in document['rows']}
+    rows = {
+        (row['variant'], row['width'], row['height'], row['rate_hz']): row
+        for row in document['rows']
+    }
     assert set(rows) == {(setup.variant, *setup.size, setup.rate_hz) for setup in SETUPS}
     for row in rows.values():
         assert row['median_us'] > 0 and row['cpu_us_per_frame'] >= 0
@@ -200,8 +226,13 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> list[PipelinePlan]:
     return instead_of_measuring(monkeypatch, pipeline, 'measure_pipelines', Measured([row]))
 
 
-def test_options_become_the_plan(planned: list[PipelinePlan], capsys: pytest.CaptureFixture[str]) -> None:
-    assert program.main(['pipeline', '--repetitions', '3', '--seconds', '0.5', '--delay-ms', '4']) == 0
+def test_options_become_the_plan(
+    planned: list[PipelinePlan], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (
+        program.main(['pipeline', '--repetitions', '3', '--seconds', '0.5', '--delay-ms', '4'])
+        == 0
+    )
     assert planned == [PipelinePlan(3, 0.5, 4.0)]
     assert program.main(['pipeline', '--check']) == 1
     assert capsys.readouterr().out.count('not measured') == 6

@@ -26,36 +26,80 @@ def test_the_link_s_table_has_ratios_to_ours_before_microseconds() -> None:
     rows = [
         row('link', 'shared_memory', median_us=20.0),
         row('link', 'shared_memory', (640, 480), median_us=19.0),
-        row('link', 'zenoh', median_us=2046.0, ratio_to={'link/shared_memory': 101.0}, cpu_ratio_to={'link/shared_memory': 44.0}),
-        row('link', 'zenoh', (640, 480), median_us=None, cpu_us_per_frame=None, lost_per_cent=100.0),
+        row(
+            'link',
+            'zenoh',
+            median_us=2046.0,
+            ratio_to={'link/shared_memory': 101.0},
+            cpu_ratio_to={'link/shared_memory': 44.0},
+        ),
+        row(
+            'link', 'zenoh', (640, 480), median_us=None, cpu_us_per_frame=None, lost_per_cent=100.0
+        ),
         row('link', 'cyclonedds', median_us=3_001_470.0, cpu_us_per_frame=999.0, p99_us=1000.0),
-        row('link', 'iceoryx2_in_place', rate_hz=30.0, median_us=99.94, ratio_to={'link/shared_memory': 0.5}),
+        row(
+            'link',
+            'iceoryx2_in_place',
+            rate_hz=30.0,
+            median_us=99.94,
+            ratio_to={'link/shared_memory': 0.5},
+        ),
         row('floor', 'fd_socket', median_us=2.5, ratio_to={'link/shared_memory': 0.125}),
         row('link_read', 'shared_memory', median_us=150.0),
-        row('link_read', 'zenoh_shared_memory', median_us=900.0, ratio_to={'link_read/shared_memory': 6.0, 'link/shared_memory': 45.0}),
+        row(
+            'link_read',
+            'zenoh_shared_memory',
+            median_us=900.0,
+            ratio_to={'link_read/shared_memory': 6.0, 'link/shared_memory': 45.0},
+        ),
     ]
     page = report([bench('link', rows)], {})
     assert '| `shared_memory` | **1 ×** 19 µs | **1 ×** 20 µs |' in page
     assert '| `zenoh` | – – (100 % lost) | 101 × 2.05 ms |' in page
-    assert '| `cyclonedds` | – | – 3 s |' in page and '| `cyclonedds` | – | 999 µs | 1 ms | 0 % |' in page
+    assert (
+        '| `cyclonedds` | – | – 3 s |' in page
+        and '| `cyclonedds` | – | 999 µs | 1 ms | 0 % |' in page
+    )
     assert '| `iceoryx2_in_place` | 0.5 × 99.9 µs |' in page
     assert '| floor `fd_socket` | – | 0.12 × 2.5 µs |' in page
     assert '| `zenoh` | 44 × | 50 µs | 200 µs | 0 % |' in page
     assert '| `zenoh_shared_memory` | 6 × 900 µs |' in page
-    assert page.index('unthrottled, one frame in flight') < page.index('at 30 Hz') < page.index('reads every pixel')
+    assert (
+        page.index('unthrottled, one frame in flight')
+        < page.index('at 30 Hz')
+        < page.index('reads every pixel')
+    )
 
 
 def test_verdicts_environment_and_what_was_absent_are_said() -> None:
-    bars = (Bar('ha|\nlf', lambda rows: 0.5, 1.0, ' s'), Bar('two', lambda rows: 2.0, 1.0, ' s'), Bar('none', lambda rows: None, 1.0, ' s'))
+    bars = (
+        Bar('ha|\nlf', lambda rows: 0.5, 1.0, ' s'),
+        Bar('two', lambda rows: 2.0, 1.0, ' s'),
+        Bar('none', lambda rows: None, 1.0, ' s'),
+    )
     environment = {
         **ENVIRONMENT, 'load_average_after': [], 'absent': {'zenoh': 'not installed'}, 'stalled': {'cyclonedds': '2 of 9 series: why'},
         'limits': {'1080p 30 Hz': {'cameras': 24, 'first_loss': 28, 'limit': 'the CPUs are full', 'cpus': 2}},
     }  # fmt: skip
-    page = report([bench('scale', [row('scale', '1_cameras')], *bars, environment=environment)], {'scale': [Path('x/scale.png')]})
-    assert '1 of 3 bars are met.' in page and '- load average before and after each: scale 0.1 → 0\n' in page
-    assert '| scale | ha\\| lf ≤ 1 s | 0.50 s | pass |' in page, 'a bar and a line feed do not end the table'
-    assert '| scale | two ≤ 1 s | 2.00 s | **FAIL** |' in page and '| scale | none ≤ 1 s | not measured | **FAIL** |' in page
-    assert '- `zenoh`, not measured: not installed' in page and '- `cyclonedds`, lost series: 2 of 9 series: why' in page
+    page = report(
+        [bench('scale', [row('scale', '1_cameras')], *bars, environment=environment)],
+        {'scale': [Path('x/scale.png')]},
+    )
+    assert (
+        '1 of 3 bars are met.' in page
+        and '- load average before and after each: scale 0.1 → 0\n' in page
+    )
+    assert '| scale | ha\\| lf ≤ 1 s | 0.50 s | pass |' in page, (
+        'a bar and a line feed do not end the table'
+    )
+    assert (
+        '| scale | two ≤ 1 s | 2.00 s | **FAIL** |' in page
+        and '| scale | none ≤ 1 s | not measured | **FAIL** |' in page
+    )
+    assert (
+        '- `zenoh`, not measured: not installed' in page
+        and '- `cyclonedds`, lost series: 2 of 9 series: why' in page
+    )
     assert '1080p 30 Hz: 24 cameras without a loss; the CPUs are full' in page
     assert '![scale](scale.png)' in page and '2026-11-21: 2 CPUs of a CPU' in page
 
@@ -64,23 +108,48 @@ def test_other_benchmarks_have_all_of_their_rows_and_what_else_was_measured() ->
     rows = [
         row('tensor', 'ours', figures={'boxes': 100.0, 'levels': 1.0}),
         row(
-            'tensor', 'exact', ratio_to={'tensor/ours': 2.3}, lost_per_cent=1.5, figures={'boxes': 100.0, 'levels': 12.3456, 'wait_us': 7.0}
+            'tensor',
+            'exact',
+            ratio_to={'tensor/ours': 2.3},
+            lost_per_cent=1.5,
+            figures={'boxes': 100.0, 'levels': 12.3456, 'wait_us': 7.0},
         ),
-        row('tensor', 'other', figures={'boxes': 100.0, 'idle_cpu_us_per_s': 3.0, 'cached_percent': 5.0}),
-        *(row('tensor', 'ours', size, figures={'boxes': 100.0}) for size in ((640, 480), (640, 360), (7680, 4320))),
+        row(
+            'tensor',
+            'other',
+            figures={'boxes': 100.0, 'idle_cpu_us_per_s': 3.0, 'cached_percent': 5.0},
+        ),
+        *(
+            row('tensor', 'ours', size, figures={'boxes': 100.0})
+            for size in ((640, 480), (640, 360), (7680, 4320))
+        ),
     ]
     page = report([bench('decode', rows)], {})
     assert '`zc_bench decode --json out/decode.json`' in page
     assert '| tensor | `ours` | 1080p | unthrottled | – | 100 µs | 200 µs | 50 µs | 0 % |' in page
-    assert '| tensor | `exact` | 1080p | unthrottled | 2.3 × ours | 100 µs | 200 µs | 50 µs | 1.5 % |' in page
-    assert 'Of all: `boxes` 100.' in page and '| tensor | `exact` | 1080p | unthrottled | 12.35 | 7 | – | – |' in page
-    assert '| case | variant | size | rate | levels | wait [µs] | idle_cpu [µs/s] | cached [%] |' in page
+    assert (
+        '| tensor | `exact` | 1080p | unthrottled | 2.3 × ours | 100 µs | 200 µs | 50 µs | 1.5 % |'
+        in page
+    )
+    assert (
+        'Of all: `boxes` 100.' in page
+        and '| tensor | `exact` | 1080p | unthrottled | 12.35 | 7 | – | – |' in page
+    )
+    assert (
+        '| case | variant | size | rate | levels | wait [µs] | idle_cpu [µs/s] | cached [%] |'
+        in page
+    )
     assert '| tensor | `other` | 1080p | unthrottled | – | – | 3 | 5 |' in page
-    assert all(f'| tensor | `ours` | {size} | unthrottled |' in page for size in ('VGA', '640×360', '8K'))
+    assert all(
+        f'| tensor | `ours` | {size} | unthrottled |' in page for size in ('VGA', '640×360', '8K')
+    )
 
 
 def test_cameras_are_counted_and_a_ratio_to_another_case_says_which() -> None:
-    rows = [row('scale', f'{cameras}_cameras', ratio_to={'scale/1_camera': 2.0, 'other/1_camera': 3.0}) for cameras in (1, 16, 8)]
+    rows = [
+        row('scale', f'{cameras}_cameras', ratio_to={'scale/1_camera': 2.0, 'other/1_camera': 3.0})
+        for cameras in (1, 16, 8)
+    ]
     page = report([bench('scale', rows)], {})
     assert page.index('`1_cameras`') < page.index('`8_cameras`') < page.index('`16_cameras`')
     assert '| 2 × 1_camera, 3 × other/1_camera |' in page
@@ -96,43 +165,62 @@ def test_cameras_are_counted_and_a_ratio_to_another_case_says_which() -> None:
         ('[' * 200_000, 'x.json is not a result: '),
     ],
 )
-def test_a_file_that_is_no_result_is_a_problem_and_no_crash(tmp_path: Path, content: str | None, problem: str) -> None:
+def test_a_file_that_is_no_result_is_a_problem_and_no_crash(
+    tmp_path: Path, content: str | None, problem: str
+) -> None:
     path = tmp_path / 'x.json'
     if content is not None:
         path.write_text(content, encoding='utf-8')
     assert problem in load(command('x'), path).problem
 
 
-def test_a_folder_in_a_file_s_place_is_a_problem_and_the_others_are_reported(stand_in: Callable[[str], None], tmp_path: Path) -> None:
+def test_a_folder_in_a_file_s_place_is_a_problem_and_the_others_are_reported(
+    stand_in: Callable[[str], None], tmp_path: Path
+) -> None:
     write(tmp_path / 'result', [row('tensor', 'ours')])
     folder = tmp_path / 'out'
     for name in ('decode.json', 'scale.log', 'link_latency.png'):
         (folder / name).mkdir(parents=True)
-    assert load(command('decode'), folder / 'decode.json').problem == 'decode.json is not a result: Is a directory'
+    assert (
+        load(command('decode'), folder / 'decode.json').problem
+        == 'decode.json is not a result: Is a directory'
+    )
     stand_in(f'open(path, "w").write(open({str(tmp_path / "result")!r}).read())')
     assert program.main([str(folder)]) == 1
     page = (folder / 'report.md').read_text(encoding='utf-8')
-    assert page.count('| tensor | `ours` |') == len(COMMANDS) - 3, 'the link has a table of its own'
+    assert page.count('| tensor | `ours` |') == len(COMMANDS) - 3, (
+        'the link has a table of its own'
+    )
     for name in ('decode.json', 'scale.log', 'link_latency.png'):
         assert f"'{folder}/{name}' can't be written: Is a directory" in page
 
 
 def test_what_was_written_is_what_is_read(tmp_path: Path) -> None:
-    rows = [row('link', 'zenoh', figures={'a': 1.0}, ratio_to={'b/c': 2.0}, medians_us=[1.0, None])]
+    rows = [
+        row('link', 'zenoh', figures={'a': 1.0}, ratio_to={'b/c': 2.0}, medians_us=[1.0, None])
+    ]
     write(tmp_path / 'link.json', rows)
     found = load(command('link'), tmp_path / 'link.json', ('--frames', '3'))
     assert (found.problem, found.rows, found.environment) == ('', rows, ENVIRONMENT)
-    assert found.command_line == f'python tools/bench_with_peers.py link --frames 3 --json {tmp_path}/link.json'
+    assert (
+        found.command_line
+        == f'python tools/bench_with_peers.py link --frames 3 --json {tmp_path}/link.json'
+    )
 
 
 @pytest.mark.parametrize('quick', [False, True])
 def test_every_sub_command_takes_its_arguments(quick: bool, tmp_path: Path) -> None:
     assert set(ARGUMENTS) == {one.name for one in COMMANDS}
     for one in COMMANDS:
-        options = _parser(COMMANDS).parse_args([one.name, *arguments_of(one.name, tmp_path, quick=quick)])
+        options = _parser(COMMANDS).parse_args(
+            [one.name, *arguments_of(one.name, tmp_path, quick=quick)]
+        )
         one.prepare(options)
     trace = arguments_of('timeline', tmp_path, quick=quick)
-    assert str(tmp_path / 'timeline_trace.json') in trace and str(tmp_path / 'timeline.json') not in trace, 'which is what zc_bench writes'
+    assert (
+        str(tmp_path / 'timeline_trace.json') in trace
+        and str(tmp_path / 'timeline.json') not in trace
+    ), 'which is what zc_bench writes'
 
 
 @pytest.fixture
@@ -141,7 +229,9 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str],
 
     def use(lines: str) -> None:
         (tmp_path / 'stand_in_bench.py').write_text(
-            'import json, os, signal, sys, time\nname, path = sys.argv[1], sys.argv[-1]\n' + textwrap.dedent(lines), encoding='utf-8'
+            'import json, os, signal, sys, time\nname, path = sys.argv[1], sys.argv[-1]\n'
+            + textwrap.dedent(lines),
+            encoding='utf-8',
         )
         monkeypatch.setattr(bench_results, 'PROGRAM', tmp_path / 'stand_in_bench.py')
 
@@ -162,9 +252,17 @@ def test_each_is_run_and_one_that_fails_costs_the_others_nothing(
     """)
     assert program.main([str(tmp_path / 'out'), '--quick']) == 1
     page = (tmp_path / 'out' / 'report.md').read_text(encoding='utf-8')
-    assert page.count('| tensor | `ours` |') == len(COMMANDS) - 2, 'the link has a table of its own'
-    assert 'Not measured: exit code 1: words of decode' in page and 'no memory' in page and 'of_last_week' not in page
-    assert '--quick' not in page and "'--repetitions', '1'" in (tmp_path / 'out' / 'pipeline.log').read_text(encoding='utf-8')
+    assert page.count('| tensor | `ours` |') == len(COMMANDS) - 2, (
+        'the link has a table of its own'
+    )
+    assert (
+        'Not measured: exit code 1: words of decode' in page
+        and 'no memory' in page
+        and 'of_last_week' not in page
+    )
+    assert '--quick' not in page and "'--repetitions', '1'" in (
+        tmp_path / 'out' / 'pipeline.log'
+    ).read_text(encoding='utf-8')
     assert 'bars are met' in capsys.readouterr().out
 
 
@@ -172,7 +270,10 @@ def test_what_is_there_is_taken(tmp_path: Path, capsys: pytest.CaptureFixture[st
     write(tmp_path / 'decode.json', [row('tensor', 'ours')])
     assert program.main([str(tmp_path), '--no-run']) == 0
     page = (tmp_path / 'report.md').read_text(encoding='utf-8')
-    assert '| tensor | `ours` |' in page and page.count('Not measured: it was not measured') == len(COMMANDS) - 1
+    assert (
+        '| tensor | `ours` |' in page
+        and page.count('Not measured: it was not measured') == len(COMMANDS) - 1
+    )
     assert program.main([str(tmp_path), '--no-run', '--check']) == 1
     assert 'FAIL' in capsys.readouterr().out
 
@@ -210,11 +311,19 @@ def test_a_signal_ends_what_runs(stand_in: Callable[[str], None], tmp_path: Path
 
 @pytest.mark.parametrize(
     ('arguments', 'message'),
-    [(['/proc/none'], "folder '/proc/none' can't be made"), (['/proc/self', '--no-run'], "report '/proc/self/report.md' can't be written")],
+    [
+        (['/proc/none'], "folder '/proc/none' can't be made"),
+        (['/proc/self', '--no-run'], "report '/proc/self/report.md' can't be written"),
+    ],
 )
 def test_a_folder_that_cannot_be_written_is_one_line(
-    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    arguments: list[str],
+    message: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert program.main(arguments) == 2
-    (line,) = (line for line in capsys.readouterr().err.splitlines() if line.startswith('bench_report.py'))
+    (line,) = (
+        line for line in capsys.readouterr().err.splitlines() if line.startswith('bench_report.py')
+    )
     assert line.startswith('bench_report.py: error: ') and message in line

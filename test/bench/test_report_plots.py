@@ -16,7 +16,10 @@ from report_kit import bench, row, write
 
 from zc_perception.bench.link import LINKS, PLAIN, READERS
 
-needs_matplotlib = pytest.mark.skipif(importlib.util.find_spec('matplotlib') is None, reason='the package matplotlib is not installed')
+needs_matplotlib = pytest.mark.skipif(
+    importlib.util.find_spec('matplotlib') is None,
+    reason='the package matplotlib is not installed',
+)
 SIZES = [(640, 480), (1920, 1080), (3840, 2160)]
 STAGES = {'capture_us': 20.0, 'link_us': 40.0, 'decode_us': 130.0, 'publish_us': 80.0}
 
@@ -31,7 +34,17 @@ def link() -> Any:
     rows += [row('link_read', variant, median_us=500.0) for variant in (*READERS, *PEERS.readers)]
     rows += [row('floor', 'fd_socket', size) for size in SIZES]
     # Nothing arrived.
-    rows.append(row('link', 'zenoh', (7680, 4320), median_us=None, p99_us=None, cpu_us_per_frame=None, lost_per_cent=100.0))
+    rows.append(
+        row(
+            'link',
+            'zenoh',
+            (7680, 4320),
+            median_us=None,
+            p99_us=None,
+            cpu_us_per_frame=None,
+            lost_per_cent=100.0,
+        )
+    )
     return bench('link', rows)
 
 
@@ -39,7 +52,13 @@ def scale(*lost: float) -> Any:
     return bench(
         'scale',
         [
-            row('scale', f'{cameras}_cameras', rate_hz=30.0, lost_per_cent=one, figures={'process_percent': 5.0 * cameras})
+            row(
+                'scale',
+                f'{cameras}_cameras',
+                rate_hz=30.0,
+                lost_per_cent=one,
+                figures={'process_percent': 5.0 * cameras},
+            )
             for cameras, one in zip((1, 8, 16), lost, strict=True)
         ],
     )
@@ -47,7 +66,13 @@ def scale(*lost: float) -> Any:
 
 def startup() -> Any:
     figures = {'imported_ms': 300.0, 'first_published_ms': 900.0, 'cpu_ms': 1200.0}
-    return bench('startup', [row('startup_received', variant, (640, 360), 30.0, figures=figures) for variant in ('warm', 'cold')])
+    return bench(
+        'startup',
+        [
+            row('startup_received', variant, (640, 360), 30.0, figures=figures)
+            for variant in ('warm', 'cold')
+        ],
+    )
 
 
 def dimensions(path: Path) -> tuple[int, int]:
@@ -59,7 +84,12 @@ def dimensions(path: Path) -> tuple[int, int]:
 
 @needs_matplotlib
 def test_there_is_a_picture_for_whatever_was_measured(tmp_path: Path) -> None:
-    benches = [link(), bench('pipeline', [row('pipeline', '1_camera', figures=STAGES)]), scale(0, 0, 0.5), startup()]
+    benches = [
+        link(),
+        bench('pipeline', [row('pipeline', '1_camera', figures=STAGES)]),
+        scale(0, 0, 0.5),
+        startup(),
+    ]
     drawn = draw(benches, tmp_path)
     assert {name: [path.name for path in paths] for name, paths in drawn.items()} == {
         'link': ['link_latency.png', 'link_cpu.png', 'link_read.png'],
@@ -75,17 +105,29 @@ def test_there_is_a_picture_for_whatever_was_measured(tmp_path: Path) -> None:
 
 @needs_matplotlib
 @pytest.mark.parametrize(
-    'made', [bench('link', []), bench('link', [row('floor', 'guard')]), bench('scale', []), bench('startup', []), bench('pipeline', [])]
+    'made',
+    [
+        bench('link', []),
+        bench('link', [row('floor', 'guard')]),
+        bench('scale', []),
+        bench('startup', []),
+        bench('pipeline', []),
+    ],
 )
 def test_of_what_is_missing_there_is_no_picture_and_no_old_one(tmp_path: Path, made: Any) -> None:
-    old = tmp_path / {'link': 'link_cpu.png', 'pipeline': 'pipeline_stages.png'}.get(made.name, f'{made.name}.png')
+    old = tmp_path / {'link': 'link_cpu.png', 'pipeline': 'pipeline_stages.png'}.get(
+        made.name, f'{made.name}.png'
+    )
     old.write_bytes(b'of last week')
     assert draw([made], tmp_path) == {} and not old.exists()
 
 
 @needs_matplotlib
 def test_a_size_and_a_peer_alone_can_be_drawn(tmp_path: Path) -> None:
-    assert len(draw([bench('link', [row('link', 'cyclonedds', (640, 480), 30.0)])], tmp_path)['link']) == 2
+    assert (
+        len(draw([bench('link', [row('link', 'cyclonedds', (640, 480), 30.0)])], tmp_path)['link'])
+        == 2
+    )
     assert draw([scale(1.0, 1.0, 1.0)], tmp_path)
 
 
@@ -104,4 +146,9 @@ def test_without_matplotlib_the_report_says_how_to_get_it(
 def test_matplotlib_is_loaded_for_pictures_alone() -> None:
     lines = 'import sys, bench_report; print("matplotlib" in sys.modules)'
     tools = Path(program.__file__).parent
-    assert subprocess.run([sys.executable, '-c', lines], capture_output=True, text=True, check=True, cwd=tools).stdout.strip() == 'False'
+    assert (
+        subprocess.run(
+            [sys.executable, '-c', lines], capture_output=True, text=True, check=True, cwd=tools
+        ).stdout.strip()
+        == 'False'
+    )

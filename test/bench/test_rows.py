@@ -18,13 +18,18 @@ VGA = Condition(640, 480, 30.0)
 LINK, FLOOR = ('link', 'x'), ('floor', 'f')
 
 
-def rows_of(references: list[tuple[str, str]] | None = None, **series: list[Series]) -> dict[str, Row]:
+def rows_of(
+    references: list[tuple[str, str]] | None = None, **series: list[Series]
+) -> dict[str, Row]:
     """Rows by variant; *series* are the repetitions of each."""
     rounds = Measuring(list)
     for variant, repetitions in series.items():
         for one in repetitions:
             rounds['floor' if variant == 'f' else 'link', variant, VGA].append(one)
-    return {row.variant: row for row in make_rows(rounds, [FLOOR] if references is None else references)}
+    return {
+        row.variant: row
+        for row in make_rows(rounds, [FLOOR] if references is None else references)
+    }
 
 
 def flat(median_us: float, cpu_us: float = 1.0, lost: int = 0) -> Series:
@@ -49,16 +54,26 @@ def test_median_and_percentile_are_the_floors() -> None:
 
 
 def test_a_row_has_the_median_of_the_repetitions() -> None:
-    assert rows_of(x=[flat(median) for median in (5.0, 1.0, 9.0, 3.0)])['x'].median_us == 4.0, 'of an even number, between the middle ones'
+    assert rows_of(x=[flat(median) for median in (5.0, 1.0, 9.0, 3.0)])['x'].median_us == 4.0, (
+        'of an even number, between the middle ones'
+    )
     row = rows_of(x=[flat(10.0, 5.0), flat(90.0, 7.0), flat(20.0, 6.0)])['x']
-    assert (row.median_us, row.p99_us, row.cpu_us_per_frame, row.repetitions) == (20.0, 20.0, 6.0, 3)
+    assert (row.median_us, row.p99_us, row.cpu_us_per_frame, row.repetitions) == (
+        20.0,
+        20.0,
+        6.0,
+        3,
+    )
     assert row.medians_us == [10.0, 90.0, 20.0]
     assert (row.case, row.width, row.height, row.rate_hz) == ('link', 640, 480, 30.0)
 
 
 def test_ratios_are_taken_in_each_repetition() -> None:
     # The machine was ten times slower in the second one; the ratio of the medians would be 4 / 2.
-    rows = rows_of(x=[flat(4.0, 8.0), flat(30.0, 90.0), flat(4.0, 8.0)], f=[flat(1.0, 2.0), flat(10.0, 30.0), flat(2.0, 4.0)])
+    rows = rows_of(
+        x=[flat(4.0, 8.0), flat(30.0, 90.0), flat(4.0, 8.0)],
+        f=[flat(1.0, 2.0), flat(10.0, 30.0), flat(2.0, 4.0)],
+    )
     assert rows['x'].ratio_to == {'floor/f': 3.0}
     assert rows['x'].added_us == {'floor/f': 3.0}
     assert rows['x'].cpu_ratio_to == {'floor/f': 3.0}
@@ -74,7 +89,12 @@ def test_only_the_same_condition_is_compared() -> None:
     rows = make_rows(rounds, [FLOOR])
     assert [row.ratio_to for row in rows if row.case == 'link'] == [{}, {}]
     order = [(row.width, row.rate_hz, row.case, row.variant) for row in rows]
-    assert order == [(640, 0.0, 'floor', 'f'), (640, 30.0, 'link', 'a'), (640, 30.0, 'link', 'x'), (1920, 30.0, 'floor', 'f')]
+    assert order == [
+        (640, 0.0, 'floor', 'f'),
+        (640, 30.0, 'link', 'a'),
+        (640, 30.0, 'link', 'x'),
+        (1920, 30.0, 'floor', 'f'),
+    ]
 
 
 def test_cases_that_cannot_be_paired_are_refused() -> None:
@@ -92,7 +112,9 @@ def test_cases_that_cannot_be_paired_are_refused() -> None:
         ([Series([], 1.0)], 0.0),
     ],
 )
-def test_lost_frames_are_counted_over_all_repetitions(series: list[Series], per_cent: float) -> None:
+def test_lost_frames_are_counted_over_all_repetitions(
+    series: list[Series], per_cent: float
+) -> None:
     assert rows_of(x=series)['x'].lost_per_cent == per_cent
 
 
@@ -106,22 +128,35 @@ def test_where_nothing_arrived_there_is_null(nothing: Series) -> None:
     text = json.dumps([row.as_json() for row in rows.values()], allow_nan=False)
     assert json.loads(text, parse_constant=no_nan)[1]['median_us'] is None
     assert rows['x'].p99_us is None and rows['x'].medians_us == [None] and rows['x'].ratio_to == {}
-    assert rows_of([LINK], x=[nothing], f=[flat(1.0)])['f'].ratio_to == {}, 'nor is there a ratio to nothing'
+    assert rows_of([LINK], x=[nothing], f=[flat(1.0)])['f'].ratio_to == {}, (
+        'nor is there a ratio to nothing'
+    )
     row = rows_of(x=[nothing, flat(6.0), flat(8.0)], f=[flat(1.0), flat(2.0), flat(2.0)])['x']
-    assert (row.median_us, row.medians_us, row.repetitions, row.ratio_to) == (7.0, [None, 6.0, 8.0], 3, {'floor/f': 3.5})
+    assert (row.median_us, row.medians_us, row.repetitions, row.ratio_to) == (
+        7.0,
+        [None, 6.0, 8.0],
+        3,
+        {'floor/f': 3.5},
+    )
 
 
 samples = st.lists(st.floats(0.0, 1e9), max_size=40)
 repetition = st.builds(Series, samples, st.floats(0.0, 1e6), st.integers(0, 50))
 
 
-@given(st.integers(1, 4).flatmap(lambda n: st.tuples(*[st.lists(repetition, min_size=n, max_size=n)] * 2)))
+@given(
+    st.integers(1, 4).flatmap(
+        lambda n: st.tuples(*[st.lists(repetition, min_size=n, max_size=n)] * 2)
+    )
+)
 def test_whatever_was_measured_fits_the_schema(series: tuple[list[Series], list[Series]]) -> None:
     environment = {
         'date': '2026-01-01', 'cpu': 'c', 'cpus': 1, 'memory_gib': 1.0, 'governor': '', 'virtual': False, 'kernel': 'k', 'libc': '',
         'python': '3', 'ros_distro': '', 'packages': {}, 'load_average': [],
     }  # fmt: skip
     rows = rows_of([FLOOR, LINK], x=series[0], f=series[1])
-    assert conforms({'environment': environment, 'rows': [row.as_json() for row in rows.values()]}, SCHEMA)
+    assert conforms(
+        {'environment': environment, 'rows': [row.as_json() for row in rows.values()]}, SCHEMA
+    )
     for row in rows.values():
         assert all(math.isfinite(value) for value in row.ratio_to.values())

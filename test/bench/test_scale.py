@@ -17,11 +17,26 @@ from zc_perception.bench import scale
 from zc_perception.bench import zc_bench as program
 from zc_perception.bench.nodes_worker import MachineUse, busy_s
 from zc_perception.bench.rows import Condition, Row, Series
-from zc_perception.bench.scale import DROPS, SCALE_BARS, ScalePlan, Search, Window, between, explain, measure_scale, window_of
+from zc_perception.bench.scale import (
+    DROPS,
+    SCALE_BARS,
+    ScalePlan,
+    Search,
+    Window,
+    between,
+    explain,
+    measure_scale,
+    window_of,
+)
 from zc_perception.bench.subcommand import FULL_HD, VGA, Measured, check_bars
 from zc_perception.bench.worker import BenchError
 
-USE = {'process_percent': 50.0, 'machine_percent': 40.0, 'gil_wait_p50_us': 90.0, 'gil_wait_p99_us': 2500.0}
+USE = {
+    'process_percent': 50.0,
+    'machine_percent': 40.0,
+    'gil_wait_p50_us': 90.0,
+    'gil_wait_p99_us': 2500.0,
+}
 RUN: dict[str, Any] = {
     'ran_s': 10.0, 'due': 600, 'published': 590, 'detections': 590, 'conversions': 0, 'latencies_us': [2000.0] * 590, 'use': USE,
     'drops': {'no_slot': 1, 'newest_wins': 2, 'device': 3, 'late': 4},
@@ -46,9 +61,12 @@ def test_every_frame_that_was_due_and_is_not_there_is_lost_for_one_reason() -> N
 
 
 @pytest.mark.parametrize(
-    ('changes', 'message'), [({'conversions': 1}, 'became messages'), ({'latencies_us': [1.0]}, 'no frame came through')]
+    ('changes', 'message'),
+    [({'conversions': 1}, 'became messages'), ({'latencies_us': [1.0]}, 'no frame came through')],
 )
-def test_a_run_that_measured_something_else_is_no_result(changes: dict[str, Any], message: str) -> None:
+def test_a_run_that_measured_something_else_is_no_result(
+    changes: dict[str, Any], message: str
+) -> None:
     with pytest.raises(BenchError, match=message):
         window_of({**RUN, **changes}, 590)
 
@@ -56,9 +74,18 @@ def test_a_run_that_measured_something_else_is_no_result(changes: dict[str, Any]
 @pytest.mark.parametrize(
     ('use', 'words'),
     [
-        ({'process_percent': 95.0, 'machine_percent': 60.0}, "the interpreter's lock: the process used 95 %"),
-        ({'process_percent': 40.0, 'machine_percent': 97.0}, 'the CPUs: 97 % of them were busy, 77 % with other programs'),
-        ({'process_percent': 40.0, 'machine_percent': 50.0}, r'a moment only: the CPUs were 50 % busy \(30 % other'),
+        (
+            {'process_percent': 95.0, 'machine_percent': 60.0},
+            "the interpreter's lock: the process used 95 %",
+        ),
+        (
+            {'process_percent': 40.0, 'machine_percent': 97.0},
+            'the CPUs: 97 % of them were busy, 77 % with other programs',
+        ),
+        (
+            {'process_percent': 40.0, 'machine_percent': 50.0},
+            r'a moment only: the CPUs were 50 % busy \(30 % other',
+        ),
     ],
 )
 def test_what_gave_out_is_told_by_its_figures(use: dict[str, float], words: str) -> None:
@@ -67,9 +94,12 @@ def test_what_gave_out_is_told_by_its_figures(use: dict[str, float], words: str)
 
 
 @pytest.mark.parametrize(
-    ('held', 'failed', 'expected'), [(0, 1, 0), (0, 2, 1), (4, 8, 6), (7, 8, 0), (16, 20, 18), (16, 18, 0), (64, 73, 68)]
+    ('held', 'failed', 'expected'),
+    [(0, 1, 0), (0, 2, 1), (4, 8, 6), (7, 8, 0), (16, 20, 18), (16, 18, 0), (64, 73, 68)],
 )
-def test_between_the_last_that_held_and_the_first_that_did_not(held: int, failed: int, expected: int) -> None:
+def test_between_the_last_that_held_and_the_first_that_did_not(
+    held: int, failed: int, expected: int
+) -> None:
     assert between(held, failed) == expected
 
 
@@ -78,7 +108,12 @@ def search(limit: int, noise: Iterable[int] = (), most: int = 2) -> tuple[Search
     said: list[str] = []
     disturbed = set(noise)
     number = iter(range(1000))
-    return Search(lambda cameras: window(int(cameras > limit or next(number) in disturbed)), lambda cameras: '', said.append, most), said
+    return Search(
+        lambda cameras: window(int(cameras > limit or next(number) in disturbed)),
+        lambda cameras: '',
+        said.append,
+        most,
+    ), said
 
 
 @pytest.mark.parametrize('limit', [0, 1, 5, 8, 15, 16, 23])
@@ -94,7 +129,9 @@ def test_the_limit_is_found_to_an_eighth(limit: int) -> None:
 def test_one_disturbed_window_is_not_the_limit_and_two_are() -> None:
     made, _ = search(100, [1])
     made.run(iter((1, 2, 4)))
-    assert made.held == 4 and made.failed == 0 and [w.holds for w in made.windows[2]] == [False, True]
+    assert (
+        made.held == 4 and made.failed == 0 and [w.holds for w in made.windows[2]] == [False, True]
+    )
     assert made.limit(2) == 'not reached: more cameras were not tried'
     made, _ = search(100, [1, 2])
     made.run(iter((1, 2, 4)))
@@ -102,18 +139,33 @@ def test_one_disturbed_window_is_not_the_limit_and_two_are() -> None:
 
 
 def test_growing_that_is_refused_ends_the_search_with_the_reason() -> None:
-    made = Search(lambda cameras: window(), lambda cameras: 'memory: too little' if cameras > 2 else '', lambda line: None)
+    made = Search(
+        lambda cameras: window(),
+        lambda cameras: 'memory: too little' if cameras > 2 else '',
+        lambda line: None,
+    )
     made.run(iter((1, 2, 4)))
-    assert (made.held, made.failed) == (2, 0) and made.limit(2) == 'memory: too little' and 4 not in made.windows
+    assert (
+        (made.held, made.failed) == (2, 0)
+        and made.limit(2) == 'memory: too little'
+        and 4 not in made.windows
+    )
 
 
-def test_more_buffers_than_there_is_memory_are_not_even_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_more_buffers_than_there_is_memory_are_not_even_tried(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(scale, 'available_memory', lambda: 1 << 30)
-    with pytest.raises(BenchError, match=r'not one camera could be started: memory: 1 cameras have 23 MiB of buffers, 1024 MiB are there'):
+    with pytest.raises(
+        BenchError,
+        match=r'not one camera could be started: memory: 1 cameras have 23 MiB of buffers, 1024 MiB are there',
+    ):
         measure_scale(ScalePlan((1,), seconds=0.1), lambda line: None)
 
 
-def test_the_row_is_that_of_the_last_window_and_says_what_was_lost_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_row_is_that_of_the_last_window_and_says_what_was_lost_before(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     runs = iter([(WHOLE, 600), (RUN, 585), (WHOLE, 600)])  # the first one warms up
 
     class Cameras:
@@ -143,10 +195,28 @@ def test_the_row_is_that_of_the_last_window_and_says_what_was_lost_before(monkey
 
 @pytest.mark.parametrize(
     ('lost', 'figures', 'passed'),
-    [(0.0, {'window_s': 10.0}, True), (0.01, {'window_s': 10.0}, False), (0.0, {'window_s': 9.0}, False), (0.0, {}, False)],
+    [
+        (0.0, {'window_s': 10.0}, True),
+        (0.01, {'window_s': 10.0}, False),
+        (0.0, {'window_s': 9.0}, False),
+        (0.0, {}, False),
+    ],
 )
-def test_the_bar_needs_ten_seconds_without_a_loss(lost: float, figures: dict[str, float], passed: bool) -> None:
-    row = Row('scale', '16_cameras', *FULL_HD, 30.0, 1.0, 1.0, 1.0, 1, lost_per_cent=lost, figures=figures)
+def test_the_bar_needs_ten_seconds_without_a_loss(
+    lost: float, figures: dict[str, float], passed: bool
+) -> None:
+    row = Row(
+        'scale',
+        '16_cameras',
+        *FULL_HD,
+        30.0,
+        1.0,
+        1.0,
+        1.0,
+        1,
+        lost_per_cent=lost,
+        figures=figures,
+    )
     (verdict,) = check_bars([row], SCALE_BARS)
     assert verdict.passed is passed
     assert (verdict.measured == 'not measured') is (figures.get('window_s') != 10.0)
@@ -162,8 +232,12 @@ intr 12 cpu0
 
 def test_what_cpus_did_is_read_from_the_kernel() -> None:
     tick = 1.0 / os.sysconf('SC_CLK_TCK')
-    assert busy_s([0], STAT) == pytest.approx((10 + 20 + 30 + 6 + 7 + 8) * tick), 'steal too; neither idle, nor a guest, which is in user'
-    assert busy_s([0, 1], STAT) == pytest.approx(82 * tick) and busy_s([10], STAT) == pytest.approx(5000 * tick)
+    assert busy_s([0], STAT) == pytest.approx((10 + 20 + 30 + 6 + 7 + 8) * tick), (
+        'steal too; neither idle, nor a guest, which is in user'
+    )
+    assert busy_s([0, 1], STAT) == pytest.approx(82 * tick) and busy_s(
+        [10], STAT
+    ) == pytest.approx(5000 * tick)
 
 
 def test_a_thread_that_keeps_the_lock_is_seen_in_what_others_wait() -> None:
@@ -192,18 +266,39 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> list[ScalePlan]:
 
 
 def test_options_become_the_plan(planned: list[ScalePlan]) -> None:
-    arguments = ['--cameras', '8', '2', '2', '--sizes', 'vga', '1080p', '--rates', '15', '60', '--seconds', '3', '--repetitions', '4']
+    arguments = [
+        '--cameras',
+        '8',
+        '2',
+        '2',
+        '--sizes',
+        'vga',
+        '1080p',
+        '--rates',
+        '15',
+        '60',
+        '--seconds',
+        '3',
+        '--repetitions',
+        '4',
+    ]
     assert program.main(['scale', *arguments, '--in-step', '--depth', '3', '--delay-ms', '1']) == 0
     assert planned == [ScalePlan((2, 8), (VGA, FULL_HD), (15.0, 60.0), 3.0, 1.0, 4, True, 3)]
     assert program.main(['scale', '--check']) == 1 and planned[-1] == ScalePlan()
 
 
 def test_a_short_run_of_everything(free_domain: int, tmp_path: Path) -> None:
-    document = run_bench(tmp_path, 'scale', '--cameras', '1', '3', '--sizes', 'vga', '--seconds', '0.5')
+    document = run_bench(
+        tmp_path, 'scale', '--cameras', '1', '3', '--sizes', 'vga', '--seconds', '0.5'
+    )
     limit = document['environment']['limits']['640x480@30']
     # How many hold depends on what else the machine does, the figures don't.
     assert 0 <= limit['cameras'] <= 3 and limit['limit'] and limit['cpus'] in (1, 2)
     first = next(row for row in document['rows'] if row['variant'] == '1_camera')
-    assert first['median_us'] > 0 and first['cpu_us_per_frame'] > 0 and set(USE) <= set(first['figures'])
+    assert (
+        first['median_us'] > 0
+        and first['cpu_us_per_frame'] > 0
+        and set(USE) <= set(first['figures'])
+    )
     lost = sum(first['figures'][f'lost_{name}'] for name in DROPS)
     assert 0 < first['figures']['fps'] <= 40 and (lost == 0) == (first['lost_per_cent'] == 0)

@@ -18,12 +18,40 @@ from zc_perception.bench import environment
 from zc_perception.bench.environment import describe_environment
 from zc_perception.bench.rows import Row
 
-PINNED = {'case', 'variant', 'width', 'height', 'rate_hz', 'median_us', 'p99_us', 'cpu_us_per_frame', 'repetitions', 'ratio_to'}
+PINNED = {
+    'case',
+    'variant',
+    'width',
+    'height',
+    'rate_hz',
+    'median_us',
+    'p99_us',
+    'cpu_us_per_frame',
+    'repetitions',
+    'ratio_to',
+}
 
 
 def document() -> dict[str, Any]:
-    row = Row('link', 'x', 640, 480, 30.0, 1.0, 2.0, 3.0, 7, {'floor/f': 2.0}, {'floor/f': -1.0}, {'floor/f': 1.5}, [1.0, None], 0.5)
-    made: dict[str, Any] = json.loads(json.dumps({'environment': describe_environment(), 'rows': [row.as_json()]}))
+    row = Row(
+        'link',
+        'x',
+        640,
+        480,
+        30.0,
+        1.0,
+        2.0,
+        3.0,
+        7,
+        {'floor/f': 2.0},
+        {'floor/f': -1.0},
+        {'floor/f': 1.5},
+        [1.0, None],
+        0.5,
+    )
+    made: dict[str, Any] = json.loads(
+        json.dumps({'environment': describe_environment(), 'rows': [row.as_json()]})
+    )
     return made
 
 
@@ -36,7 +64,9 @@ def test_the_schema_requires_what_other_programs_rely_on() -> None:
 
 def test_what_a_figure_depends_on_is_in_the_file_and_whose_machine_it_was_is_not() -> None:
     described = describe_environment()
-    assert set(described) <= set(SCHEMA['properties']['environment']['properties']), 'each has its place in the schema'
+    assert set(described) <= set(SCHEMA['properties']['environment']['properties']), (
+        'each has its place in the schema'
+    )
     assert described['packages']['numpy'] and described['kernel'] == platform.release()
     text = json.dumps(described)
     assert str(Path.home()) not in text and str(Path.cwd()) not in text
@@ -48,13 +78,19 @@ def test_what_a_figure_depends_on_is_in_the_file_and_whose_machine_it_was_is_not
 @pytest.mark.parametrize(
     ('content', 'prefix', 'expected'),
     [
-        ('processor\t: 0\nmodel name\t: Some CPU @ 2 GHz\nmodel name\t: other\n', 'model name', 'Some CPU @ 2 GHz'),
+        (
+            'processor\t: 0\nmodel name\t: Some CPU @ 2 GHz\nmodel name\t: other\n',
+            'model name',
+            'Some CPU @ 2 GHz',
+        ),
         ('performance\n', '', 'performance'),
         ('NVIDIA Jetson AGX Orin\0', '', 'NVIDIA Jetson AGX Orin'),
         ('processor\t: 0\n', 'model name', ''),
     ],
 )
-def test_a_file_of_the_kernel_has_its_first_line_read(tmp_path: Path, content: str, prefix: str, expected: str) -> None:
+def test_a_file_of_the_kernel_has_its_first_line_read(
+    tmp_path: Path, content: str, prefix: str, expected: str
+) -> None:
     (tmp_path / 'file').write_text(content, encoding='utf-8')
     assert environment._first_line(str(tmp_path / 'file'), prefix) == expected
     assert environment._first_line(str(tmp_path / 'none'), prefix) == ''
@@ -63,7 +99,11 @@ def test_a_file_of_the_kernel_has_its_first_line_read(tmp_path: Path, content: s
 def test_a_machine_that_says_nothing_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(environment, '_first_line', lambda path, prefix='': '')
     described = describe_environment()
-    assert (described['cpu'], described['governor'], described['virtual']) == (platform.machine(), 'unknown', False)
+    assert (described['cpu'], described['governor'], described['virtual']) == (
+        platform.machine(),
+        'unknown',
+        False,
+    )
 
 
 def test_the_schema_is_installed_with_the_package() -> None:

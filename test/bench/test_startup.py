@@ -61,7 +61,9 @@ def test_stages_are_ms_since_the_program_was_executed() -> None:
 
 def test_published_and_received_are_two_cases_of_one_start() -> None:
     found = series_of(start())
-    assert found[PUBLISHED].latencies_us == [620_000.0] and found[RECEIVED].latencies_us == [750_000.0]
+    assert found[PUBLISHED].latencies_us == [620_000.0] and found[RECEIVED].latencies_us == [
+        750_000.0
+    ]
     assert found[PUBLISHED].figures['cpu_ms'] == 640.0
     assert found[PUBLISHED].median_us == 620_000.0, 'one value is no warm-up'
 
@@ -71,12 +73,20 @@ def test_a_stage_is_reached_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr('zc_perception.nodes.startup.time.monotonic_ns', lambda: next(now))
     for stage in ('imports', 'camera', 'imports'):
         made.reached(stage)
-    assert made.facts() == {'imports': 10, 'camera': 20} and list(made.facts()) == ['imports', 'camera']
+    assert made.facts() == {'imports': 10, 'camera': 20} and list(made.facts()) == [
+        'imports',
+        'camera',
+    ]
 
 
-@pytest.mark.parametrize(('median_us', 'passed'), [(1_499_000.0, True), (1_501_000.0, False), (None, False)])
+@pytest.mark.parametrize(
+    ('median_us', 'passed'), [(1_499_000.0, True), (1_501_000.0, False), (None, False)]
+)
 def test_the_bars_are_seconds_of_warm_starts(median_us: float | None, passed: bool) -> None:
-    rows = [Row(case, WARM, CAMERA.width, CAMERA.height, CAMERA.rate_hz, median_us, None, None, 3) for case in (PUBLISHED, RECEIVED)]
+    rows = [
+        Row(case, WARM, CAMERA.width, CAMERA.height, CAMERA.rate_hz, median_us, None, None, 3)
+        for case in (PUBLISHED, RECEIVED)
+    ]
     assert [verdict.passed for verdict in check_bars(rows, STARTUP_BARS)] == [passed]
     cold = [replace(row, variant='cold') for row in rows]
     assert [verdict.measured for verdict in check_bars(cold, STARTUP_BARS)] == ['not measured']
@@ -98,7 +108,10 @@ def test_the_program_is_the_installed_one_a_workspace_s_or_on_the_path(tmp_path:
     on_path = executable(tmp_path / 'bin', name=unknown)
     assert find_program(unknown, {'PATH': str(on_path.parent)}) == on_path
     built = executable(tmp_path / 'install' / 'lib' / 'zc_perception', name=unknown)
-    environment = {'PATH': str(on_path.parent), 'AMENT_PREFIX_PATH': f'{tmp_path / "other"}:{tmp_path / "install"}'}
+    environment = {
+        'PATH': str(on_path.parent),
+        'AMENT_PREFIX_PATH': f'{tmp_path / "other"}:{tmp_path / "install"}',
+    }
     assert find_program(unknown, environment) == built
 
 
@@ -125,7 +138,9 @@ def starter(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Callabl
     yield make
 
 
-def test_a_program_that_ends_is_named_with_its_last_words(starter: Callable[[str], Starter]) -> None:
+def test_a_program_that_ends_is_named_with_its_last_words(
+    starter: Callable[[str], Starter],
+) -> None:
     with pytest.raises(BenchError) as caught:
         starter('#!/bin/sh\necho first >&2\necho "perception: error: no" >&2\nexit 2\n').start()
     assert str(caught.value) == "'perception' ended with exit code 2: perception: error: no"
@@ -143,10 +158,17 @@ def test_one_that_never_detects_is_given_up_and_ended(
 
 def cached_bytes(path: Path) -> int:
     """How much of a file is in the page cache (mincore(2))."""
-    with path.open('rb') as file, mmap.mmap(file.fileno(), 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE) as memory:
+    with (
+        path.open('rb') as file,
+        mmap.mmap(
+            file.fileno(), 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ | mmap.PROT_WRITE
+        ) as memory,
+    ):
         address, pages = ctypes.c_char.from_buffer(memory), -(-len(memory) // mmap.PAGESIZE)
         vector = (ctypes.c_ubyte * pages)()
-        failed = ctypes.CDLL(None).mincore(ctypes.c_void_p(ctypes.addressof(address)), ctypes.c_size_t(len(memory)), vector)
+        failed = ctypes.CDLL(None).mincore(
+            ctypes.c_void_p(ctypes.addressof(address)), ctypes.c_size_t(len(memory)), vector
+        )
         del address
         assert not failed
         return sum(byte & 1 for byte in vector) * mmap.PAGESIZE
@@ -179,15 +201,40 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> list[StartupPlan]:
     return instead_of_measuring(monkeypatch, startup, 'measure_startup', Measured([row]))
 
 
-def test_options_become_the_plan(planned: list[StartupPlan], capsys: pytest.CaptureFixture[str]) -> None:
-    assert program.main(['startup', '--repetitions', '2', '--variants', 'warm', '--parameters', 'model:=hog', 'accelerator:=cpu']) == 0
+def test_options_become_the_plan(
+    planned: list[StartupPlan], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (
+        program.main(
+            [
+                'startup',
+                '--repetitions',
+                '2',
+                '--variants',
+                'warm',
+                '--parameters',
+                'model:=hog',
+                'accelerator:=cpu',
+            ]
+        )
+        == 0
+    )
     assert planned == [StartupPlan(2, ('warm',), ('model:=hog', 'accelerator:=cpu'))]
     assert program.main(['startup', '--check']) == 0 and planned[-1] == StartupPlan()
     assert 'published ≤ 1.5 s: 1.00 s' in capsys.readouterr().out
 
 
 def test_a_short_run_of_everything(free_domain: int, tmp_path: Path) -> None:
-    document = run_bench(tmp_path, 'startup', '--variants', 'warm', '--repetitions', '1', '--parameters', 'accelerator:=cpu')
+    document = run_bench(
+        tmp_path,
+        'startup',
+        '--variants',
+        'warm',
+        '--repetitions',
+        '1',
+        '--parameters',
+        'accelerator:=cpu',
+    )
     assert document['environment']['program'] == 'perception'
     rows = {row['case']: row for row in document['rows']}
     assert set(rows) == {PUBLISHED, RECEIVED}

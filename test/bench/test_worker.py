@@ -24,7 +24,14 @@ def make_worker(tmp_path: Path) -> Iterator[MakeWorker]:
     def make(text: str, *, orderly: bool = True) -> Worker:
         name = f'fake_worker_{len(workers)}'
         (tmp_path / f'{name}.py').write_text(text, encoding='utf-8')
-        workers.append(Worker(name, ['role', 'topic'], {**os.environ, 'PYTHONPATH': str(tmp_path)}, orderly=orderly))
+        workers.append(
+            Worker(
+                name,
+                ['role', 'topic'],
+                {**os.environ, 'PYTHONPATH': str(tmp_path)},
+                orderly=orderly,
+            )
+        )
         return workers[-1]
 
     yield make
@@ -48,7 +55,9 @@ def test_it_is_asked_and_answers_whatever_its_libraries_print(make_worker: MakeW
 
 
 def test_an_answer_larger_than_a_pipe_arrives_whole(make_worker: MakeWorker) -> None:
-    worker = make_worker("import json; print(json.dumps({'many': list(range(100000))}), flush=True); input()")
+    worker = make_worker(
+        "import json; print(json.dumps({'many': list(range(100000))}), flush=True); input()"
+    )
     assert worker.receive()['many'] == list(range(100000))
 
 
@@ -56,8 +65,14 @@ def test_an_answer_larger_than_a_pipe_arrives_whole(make_worker: MakeWorker) -> 
     ('text', 'message'),
     [
         ('raise SystemExit(3)', "'role' has ended with exit code 3"),
-        ('import os, signal; os.kill(os.getpid(), signal.SIGKILL)', "'role' was killed by SIGKILL"),
-        ('print(\'{"failure": "no socket can be made"}\', flush=True); input()', "'role': no socket can be made"),
+        (
+            'import os, signal; os.kill(os.getpid(), signal.SIGKILL)',
+            "'role' was killed by SIGKILL",
+        ),
+        (
+            'print(\'{"failure": "no socket can be made"}\', flush=True); input()',
+            "'role': no socket can be made",
+        ),
     ],
 )
 def test_its_failure_is_said(make_worker: MakeWorker, text: str, message: str) -> None:
@@ -94,7 +109,9 @@ def test_closing_ends_it(make_worker: MakeWorker, orderly: bool, no_fd_leak: Non
 
 def test_it_is_told_to_end_once(make_worker: MakeWorker, monkeypatch: pytest.MonkeyPatch) -> None:
     """A second SIGTERM may come when the interpreter has taken its handlers down: that kills the worker, whatever it still has."""
-    worker = make_worker("import signal; signal.signal(signal.SIGTERM, lambda *_: None); print('{}', flush=True); input()")
+    worker = make_worker(
+        "import signal; signal.signal(signal.SIGTERM, lambda *_: None); print('{}', flush=True); input()"
+    )
     worker.receive()
     told: list[None] = []
     monkeypatch.setattr(worker._process, 'terminate', lambda: told.append(None))
@@ -114,7 +131,9 @@ def living(group: int) -> list[str]:
     return [state[0] for state in states if int(state[2]) == group and state[0] not in 'ZX']
 
 
-def test_one_that_does_not_end_is_killed_with_its_children(make_worker: MakeWorker, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_does_not_end_is_killed_with_its_children(
+    make_worker: MakeWorker, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr('zc_perception.bench.worker._ORDERLY_END_S', 0.1)
     stubborn = """
 import os, signal

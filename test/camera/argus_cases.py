@@ -32,7 +32,13 @@ def value(name: str, library: str = LIBRARY) -> int:
 
 
 def opened(properties: dict[str, str] | None = None, **options: Any) -> ArgusCamera:
-    options = {'width': 322, 'height': 46, 'framerate': 200.0, 'transform_library': TRANSFORM, **options}
+    options = {
+        'width': 322,
+        'height': 46,
+        'framerate': 200.0,
+        'transform_library': TRANSFORM,
+        **options,
+    }
     if properties:
         words = ' '.join(f'{name}={text}' for name, text in properties.items())
         caps = 'video/x-raw(memory:NVMM),format=NV12,width=322,height=46,framerate=200/1'
@@ -42,7 +48,9 @@ def opened(properties: dict[str, str] | None = None, **options: Any) -> ArgusCam
 
 
 @contextmanager
-def streaming(properties: dict[str, str] | None = None, slots: int = 4, **options: Any) -> Iterator[ArgusCamera]:
+def streaming(
+    properties: dict[str, str] | None = None, slots: int = 4, **options: Any
+) -> Iterator[ArgusCamera]:
     camera = opened(properties, **options)
     try:
         configure(camera, slots)
@@ -61,7 +69,9 @@ def _nothing_stays(no_fd_leak: None) -> Iterator[None]:
     live = value('double_live_surfaces')
     yield
     assert value('double_live_surfaces') <= live, 'surfaces that nobody destroyed'
-    assert value('double_lost_descriptors') == 0, "the descriptor in a surface is the surface's own"
+    assert value('double_lost_descriptors') == 0, (
+        "the descriptor in a surface is the surface's own"
+    )
 
 
 def row_numbers(frame: Frame) -> list[np.ndarray[Any, Any]]:
@@ -80,7 +90,12 @@ def picture(first: int) -> list[np.ndarray[Any, Any]]:
 
 
 @pytest.mark.parametrize(
-    ('color', 'matrix', 'span'), [(6, Matrix.BT601, Range.LIMITED), (7, Matrix.BT601, Range.FULL), (33, Matrix.BT709, Range.LIMITED)]
+    ('color', 'matrix', 'span'),
+    [
+        (6, Matrix.BT601, Range.LIMITED),
+        (7, Matrix.BT601, Range.FULL),
+        (33, Matrix.BT709, Range.LIMITED),
+    ],
 )
 def test_frames_are_the_surfaces_themselves(color: int, matrix: Matrix, span: Range) -> None:
     with streaming({'double-color': str(color)}) as camera:
@@ -88,14 +103,24 @@ def test_frames_are_the_surfaces_themselves(color: int, matrix: Matrix, span: Ra
         assert [(p.buffer, p.offset, p.stride, p.size) for p in camera.pool.layout.planes] == [
             (0, 0, 512, 0x10000), (0, 0x10000, 512, 0x10000),
         ]  # fmt: skip
-        assert (camera.heap_name, camera.copy_reason, camera.framerate) == ('nvbufsurface', '', 200.0)
+        assert (camera.heap_name, camera.copy_reason, camera.framerate) == (
+            'nvbufsurface',
+            '',
+            200.0,
+        )
         seen = set()
         for _ in range(10):
             with next_frame(camera) as frame:
                 rows = row_numbers(frame)
-                assert all((a == b).all() for a, b in zip(rows, picture(int(rows[0][0])), strict=True))
+                assert all(
+                    (a == b).all() for a, b in zip(rows, picture(int(rows[0][0])), strict=True)
+                )
                 colours = frame.data.colorimetry
-                assert (frame.data.modifier, colours.matrix, colours.range) == (LINEAR, matrix, span)
+                assert (frame.data.modifier, colours.matrix, colours.range) == (
+                    LINEAR,
+                    matrix,
+                    span,
+                )
                 assert frame.data.buffers[0].heap == 'nvbufsurface'
                 seen.add(inodes(frame))
         assert len(seen) > 1 and camera.facts()['converted_by_vic'] == 0
@@ -121,7 +146,9 @@ def test_a_leased_frame_outlives_its_camera_and_its_surface() -> None:
 
 
 @pytest.mark.parametrize('formats', [((NV12, INVALID),), ((NV12, LINEAR), (NV12, INVALID))])
-def test_a_block_linear_image_stays_what_it_is_for_whoever_can_take_it(formats: tuple[tuple[int, int], ...]) -> None:
+def test_a_block_linear_image_stays_what_it_is_for_whoever_can_take_it(
+    formats: tuple[tuple[int, int], ...],
+) -> None:
     camera = opened(BLOCK_LINEAR)
     try:
         own = camera.constraints()
@@ -139,7 +166,9 @@ def test_a_block_linear_image_stays_what_it_is_for_whoever_can_take_it(formats: 
 def test_alone_a_block_linear_sensor_gives_what_everybody_can_read() -> None:
     camera = opened(BLOCK_LINEAR)
     try:
-        camera.allocate(agree([camera.constraints()], (camera.width, camera.height), wanted_slots=4))
+        camera.allocate(
+            agree([camera.constraints()], (camera.width, camera.height), wanted_slots=4)
+        )
         with next_frame(camera) as frame:
             assert frame.data.modifier == LINEAR
         assert camera.facts()['converted_by_vic'] == 1
@@ -152,11 +181,25 @@ def test_without_a_vic_frames_stay_block_linear_and_that_is_said(alone: bool) ->
     camera = opened(BLOCK_LINEAR, transform_library='libmissing.so')
     try:
         own = camera.constraints()
-        others = [] if alone else [BufferConstraints('npu', formats=((NV12, LINEAR), (NV12, INVALID)), costs=(0.0, 9.0))]
+        others = (
+            []
+            if alone
+            else [
+                BufferConstraints(
+                    'npu', formats=((NV12, LINEAR), (NV12, INVALID)), costs=(0.0, 9.0)
+                )
+            ]
+        )
         camera.allocate(agree([own, *others], (camera.width, camera.height), wanted_slots=4))
         with next_frame(camera) as frame:
             assert frame.data.modifier == INVALID
-            with pytest.raises(FormatError, match='NV12 with modifier INVALID has no rows that a CPU could read'), frame.map():
+            with (
+                pytest.raises(
+                    FormatError,
+                    match='NV12 with modifier INVALID has no rows that a CPU could read',
+                ),
+                frame.map(),
+            ):
                 pass
         (notice,) = camera.notices()
         assert 'the VIC needs libmissing.so' in notice and 'stay block-linear' in notice
@@ -165,9 +208,16 @@ def test_without_a_vic_frames_stay_block_linear_and_that_is_said(alone: bool) ->
 
 
 def test_the_source_is_asked_for_what_consumers_accept() -> None:
-    camera = opened(pipeline='nvarguscamerasrc', width=0, height=0, consumers=[BufferConstraints('npu', formats=((NV12, INVALID),))])
+    camera = opened(
+        pipeline='nvarguscamerasrc',
+        width=0,
+        height=0,
+        consumers=[BufferConstraints('npu', formats=((NV12, INVALID),))],
+    )
     try:
-        assert camera.facts()['caps_offered'] == 'video/x-raw(memory:NVMM), format=(string){ "NV12" }'
+        assert (
+            camera.facts()['caps_offered'] == 'video/x-raw(memory:NVMM), format=(string){ "NV12" }'
+        )
     finally:
         camera.close()
 
@@ -178,17 +228,25 @@ def test_the_vic_makes_a_linear_image_where_a_consumer_needs_one_and_that_is_cou
         for _ in range(8):
             with next_frame(camera) as frame:
                 rows = row_numbers(frame)
-                assert all((a == b).all() for a, b in zip(rows, picture(int(rows[0][0])), strict=True))
+                assert all(
+                    (a == b).all() for a, b in zip(rows, picture(int(rows[0][0])), strict=True)
+                )
                 assert frame.data.modifier == LINEAR and frame.data.capture_cost_ns > 0
                 seen.add(inodes(frame))
-        assert camera.facts()['converted_by_vic'] == value('double_transforms', TRANSFORM) - before == 8
+        assert (
+            camera.facts()['converted_by_vic']
+            == value('double_transforms', TRANSFORM) - before
+            == 8
+        )
         assert 'the VIC makes one of each frame' in camera.notices()[-1] and len(seen) <= 4
 
 
 def test_consumers_that_hold_everything_drop_frames_of_a_converting_camera() -> None:
     with streaming(BLOCK_LINEAR, slots=3) as camera:
         held = [next_frame(camera) for _ in range(3)]
-        until(lambda: camera.capture() is None and camera.statistics().no_slot >= 2, 'dropped frames')
+        until(
+            lambda: camera.capture() is None and camera.statistics().no_slot >= 2, 'dropped frames'
+        )
         for frame in held:
             frame.release()
         next_frame(camera).release()
@@ -238,8 +296,14 @@ def test_without_the_libraries_it_is_no_jetson() -> None:
         ArgusCamera(camera_options(), library='libnvbufsurface_missing.so')
     camera = opened(BLOCK_LINEAR, transform_library='libmissing.so')
     try:
-        request = agree([camera.constraints(), BufferConstraints('npu', formats=((NV12, LINEAR),))], (camera.width, camera.height))
-        with pytest.raises(CameraError, match=r'is block-linear, and no linear images can be made of it: the VIC needs libmissing.so'):
+        request = agree(
+            [camera.constraints(), BufferConstraints('npu', formats=((NV12, LINEAR),))],
+            (camera.width, camera.height),
+        )
+        with pytest.raises(
+            CameraError,
+            match=r'is block-linear, and no linear images can be made of it: the VIC needs libmissing.so',
+        ):
             camera.allocate(request)
     finally:
         camera.close()

@@ -22,4 +22,6 @@ def camera_options(**values: Any) -> CameraOptions:
     """*values*: fields of :class:`CameraOptions`, and parameters by name."""
     fields = {name: values.pop(name) for name in _OTHERS if name in values}
     assert values.keys() <= PARAMETERS.keys(), values.keys() - PARAMETERS.keys()
-    return CameraOptions(PARAMETERS | values, **{'now_ns': time.time_ns, 'ledger': CopyLedger(), **fields})
+    return CameraOptions(
+        PARAMETERS | values, **{'now_ns': time.time_ns, 'ledger': CopyLedger(), **fields}
+    )

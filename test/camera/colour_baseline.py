@@ -16,7 +16,13 @@ import numpy as np
 from detection.average_precision import ImageBoxes, average_precision
 from numpy.typing import NDArray
 
-from zc_perception.camera.scene import CLASS_NAMES, MAX_OBJECT_SIDE, MIN_OBJECT_SIDE, RoadScene, SceneObject
+from zc_perception.camera.scene import (
+    CLASS_NAMES,
+    MAX_OBJECT_SIDE,
+    MIN_OBJECT_SIDE,
+    RoadScene,
+    SceneObject,
+)
 
 CELLS = 16
 Pixels = tuple[NDArray[np.int64], NDArray[np.int64]]
@@ -39,13 +45,22 @@ class RoadFrame:
 
 
 def road_frames(
-    width: int, height: int, palette: str, first_seed: int, scenes: int, frames_per_scene: int, apart: int = 37
+    width: int,
+    height: int,
+    palette: str,
+    first_seed: int,
+    scenes: int,
+    frames_per_scene: int,
+    apart: int = 37,
 ) -> Iterable[RoadFrame]:
     """Freshly drawn frames of ``scenes`` scenes, ``apart`` frame times from one to the next."""
     for seed in range(first_seed, first_seed + scenes):
         scene = RoadScene(width, height, seed, palette)
         for index in range(0, frames_per_scene * apart, apart):
-            luma, chroma = np.empty((height, width), np.uint8), np.empty((height // 2, width // 2, 2), np.uint8)
+            luma, chroma = (
+                np.empty((height, width), np.uint8),
+                np.empty((height // 2, width // 2, 2), np.uint8),
+            )
             yield RoadFrame(luma, chroma, scene.draw(index, luma, chroma))
 
 
@@ -67,14 +82,20 @@ class ColourBaseline:
         self._any_ratio = (inside.sum(axis=0) / inside.sum() / outside).astype(np.float32)
         truth = [frame.truth for frame in frames]
         ways = [(together, threshold) for together in (False, True) for threshold in THRESHOLDS]
-        self._together, self._threshold = max(ways, key=lambda way: self._mean_precision(frames, truth, *way))
+        self._together, self._threshold = max(
+            ways, key=lambda way: self._mean_precision(frames, truth, *way)
+        )
 
     def detect(self, frame: RoadFrame) -> ImageBoxes:
         """Boxes in frame pixels; the score is the component's mean likelihood ratio."""
         return self._detect(frame, self._together, self._threshold)
 
     def _mean_precision(
-        self, frames: Sequence[RoadFrame], truth: list[ImageBoxes], together: bool, threshold: float
+        self,
+        frames: Sequence[RoadFrame],
+        truth: list[ImageBoxes],
+        together: bool,
+        threshold: float,
     ) -> float:
         detections = [self._detect(frame, together, threshold) for frame in frames]
         return average_precision(detections, truth, len(CLASS_NAMES)).mean

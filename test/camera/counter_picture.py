@@ -28,7 +28,9 @@ def read_counter(luma: NDArray[np.uint8]) -> TimeCode | None:
     if luma.ndim != 2 or luma.shape[0] < _ROWS or luma.shape[1] < _COLUMNS:
         return None
     small = cv2.resize(luma, (_COLUMNS * _SAMPLES, _ROWS * _SAMPLES), interpolation=cv2.INTER_AREA)
-    cells = small.reshape(_ROWS, _SAMPLES, _COLUMNS, _SAMPLES)[:, _MARGIN:-_MARGIN, :, _MARGIN:-_MARGIN].mean(axis=(1, 3))
+    cells = small.reshape(_ROWS, _SAMPLES, _COLUMNS, _SAMPLES)[
+        :, _MARGIN:-_MARGIN, :, _MARGIN:-_MARGIN
+    ].mean(axis=(1, 3))
     low, high = float(cells.min()), float(cells.max())
     if high - low < _MIN_CONTRAST:
         return None

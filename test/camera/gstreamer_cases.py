@@ -10,7 +10,18 @@ import weakref
 from typing import Any
 
 import pytest
-from camera.gstreamer_kit import CAPS, SIZE, TIGHT, Opened, configure, inodes, next_frame, open_camera, shown, streaming
+from camera.gstreamer_kit import (
+    CAPS,
+    SIZE,
+    TIGHT,
+    Opened,
+    configure,
+    inodes,
+    next_frame,
+    open_camera,
+    shown,
+    streaming,
+)
 from waiting import until
 
 from zc_perception.camera.clock import StampClock
@@ -60,10 +71,16 @@ def planes(camera: GStreamerCamera) -> list[tuple[int, int, int]]:
         (f'crop=16,8,32,16 {TIGHT}', [(0, 16 + 8 * 64, 64), (0, 3072 + 16 + 4 * 64, 64)], 1),
     ],
 )  # fmt: skip
-def test_frames_are_taken_where_they_lie(memory: str, options: str, expected: list[tuple[int, int, int]], buffers: int) -> None:
+def test_frames_are_taken_where_they_lie(
+    memory: str, options: str, expected: list[tuple[int, int, int]], buffers: int
+) -> None:
     with streaming(f'zcframes memory={memory} {options}') as opened:
         camera = opened.camera
-        assert planes(camera) == expected and not camera.copy_reason and camera.heap_name == 'gstreamer/memfd'
+        assert (
+            planes(camera) == expected
+            and not camera.copy_reason
+            and camera.heap_name == 'gstreamer/memfd'
+        )
         seen, differences = set(), set()
         for _ in range(12):
             with next_frame(camera) as frame:
@@ -78,7 +95,12 @@ def test_frames_are_taken_where_they_lie(memory: str, options: str, expected: li
 
 
 @pytest.mark.parametrize(
-    ('crop', 'words'), [('15,8,32,16', 'multiples of 2 and 2'), ('40,8,32,16', 'not inside'), ('0,0,0,0', 'not inside')]
+    ('crop', 'words'),
+    [
+        ('15,8,32,16', 'multiples of 2 and 2'),
+        ('40,8,32,16', 'not inside'),
+        ('0,0,0,0', 'not inside'),
+    ],
 )
 def test_an_impossible_crop_is_refused(crop: str, words: str) -> None:
     with pytest.raises(CameraError, match=words):
@@ -89,11 +111,19 @@ def test_an_impossible_crop_is_refused(crop: str, words: str) -> None:
     ('caps', 'fourcc', 'modifier'),
     [
         ('video/x-raw(memory:DMABuf),format=DMA_DRM,drm-format=NV12', 'NV12', LINEAR),
-        ('video/x-raw(memory:DMABuf),format=DMA_DRM,drm-format=NV12:0x0100000000000002', 'NV12', 0x0100000000000002),
+        (
+            'video/x-raw(memory:DMABuf),format=DMA_DRM,drm-format=NV12:0x0100000000000002',
+            'NV12',
+            0x0100000000000002,
+        ),
         ('video/x-raw(memory:DMABuf),format=NV12', 'NV12', INVALID),
         ('video/x-raw,format=NV12', 'NV12', LINEAR),
         ('video/x-raw(memory:SystemMemory),format=NV12', 'NV12', LINEAR),
-        ('video/x-raw(memory:DMABuf),format=DMA_DRM,drm-format=AR24:0x0100000000000002', 'AR24', 0x0100000000000002),
+        (
+            'video/x-raw(memory:DMABuf),format=DMA_DRM,drm-format=AR24:0x0100000000000002',
+            'AR24',
+            0x0100000000000002,
+        ),
     ],
 )
 def test_every_style_of_caps_says_its_format(caps: str, fourcc: str, modifier: int) -> None:
@@ -122,7 +152,10 @@ def test_old_caps_are_linear_when_the_user_says_so() -> None:
     ],
 )
 def test_colours_are_the_caps(text: str, matrix: Matrix, span: Range) -> None:
-    with streaming(f'zcframes frame-size=4608 caps-text={CAPS}{text}') as opened, next_frame(opened.camera) as frame:
+    with (
+        streaming(f'zcframes frame-size=4608 caps-text={CAPS}{text}') as opened,
+        next_frame(opened.camera) as frame,
+    ):
         assert (frame.data.colorimetry.matrix, frame.data.colorimetry.range) == (matrix, span)
 
 
@@ -205,11 +238,19 @@ def test_a_source_that_makes_new_buffers_for_ever_pins_only_some() -> None:
         assert len(os.listdir('/proc/self/fd')) < count + 40
 
 
-@pytest.mark.parametrize(('memory', 'words'), [('system', 'system memory'), ('unsealed', 'a dma-buf or a sealed memfd')])
+@pytest.mark.parametrize(
+    ('memory', 'words'), [('system', 'system memory'), ('unsealed', 'a dma-buf or a sealed memfd')]
+)
 def test_a_copying_pipeline_is_reported_and_booked(memory: str, words: str) -> None:
-    with streaming(f'zcframes memory={memory} frame-size=16384 caps-text={CAPS} strides=128,256 offsets=0,8192') as opened:
+    with streaming(
+        f'zcframes memory={memory} frame-size=16384 caps-text={CAPS} strides=128,256 offsets=0,8192'
+    ) as opened:
         camera = opened.camera
-        assert words in camera.copy_reason and opened.opened_heaps == ['memfd'] and camera.heap_name == 'memfd'
+        assert (
+            words in camera.copy_reason
+            and opened.opened_heaps == ['memfd']
+            and camera.heap_name == 'memfd'
+        )
         assert 'is copied by the CPU, frame by frame' in camera.notices()[0]
         for _ in range(5):
             with next_frame(camera) as frame:
@@ -218,50 +259,81 @@ def test_a_copying_pipeline_is_reported_and_booked(memory: str, words: str) -> N
         assert (entry.count, entry.bytes) == (5, 5 * 4608)
 
 
-@pytest.mark.parametrize(('contiguous', 'heap'), [(False, 'dma_heap/system'), (True, 'dma_heap/linux,cma')])
+@pytest.mark.parametrize(
+    ('contiguous', 'heap'), [(False, 'dma_heap/system'), (True, 'dma_heap/linux,cma')]
+)
 def test_copies_go_to_the_heap_that_is_agreed_on(contiguous: bool, heap: str) -> None:
-    opened = open_camera(f'zcframes memory=system {TIGHT}', heaps=('dma_heap/system', 'dma_heap/linux,cma'))
+    opened = open_camera(
+        f'zcframes memory=system {TIGHT}', heaps=('dma_heap/system', 'dma_heap/linux,cma')
+    )
     camera = opened.camera
     try:
         constraints = camera.constraints()
         assert constraints.heaps == ('dma_heap/system', 'dma_heap/linux,cma')
-        camera.allocate(agree([constraints, BufferConstraints('isp', contiguous=contiguous)], (camera.width, camera.height)))
+        camera.allocate(
+            agree(
+                [constraints, BufferConstraints('isp', contiguous=contiguous)],
+                (camera.width, camera.height),
+            )
+        )
         assert camera.heap_name == heap
         with next_frame(camera) as frame:
-            assert {buffer.heap for buffer in frame.data.buffers} == {heap} and opened.opened_heaps == [heap]
+            assert {buffer.heap for buffer in frame.data.buffers} == {
+                heap
+            } and opened.opened_heaps == [heap]
     finally:
         camera.close()
 
 
 def test_a_copy_keeps_the_crop() -> None:
-    with streaming(f'zcframes memory=system crop=16,8,32,16 {TIGHT}') as opened, next_frame(opened.camera) as frame:
+    with (
+        streaming(f'zcframes memory=system crop=16,8,32,16 {TIGHT}') as opened,
+        next_frame(opened.camera) as frame,
+    ):
         assert (frame.data.width, frame.data.height) == (32, 16) and len(set(shown(frame))) == 1
         assert opened.ledger.entries()['gstreamer_copy'].bytes == 32 * 16 * 3 // 2
 
 
 def test_a_copying_pipeline_can_be_refused() -> None:
-    with pytest.raises(CameraError, match='would be copied: its frames are in system memory; use a source that gives dma-bufs'):
+    with pytest.raises(
+        CameraError,
+        match='would be copied: its frames are in system memory; use a source that gives dma-bufs',
+    ):
         open_camera(f'zcframes memory=system {TIGHT}', require_dmabuf=True)
 
 
 def test_a_copy_is_the_picture_itself() -> None:
     # Each of its frames is the same: which one comes first depends on the machine.
-    pipeline = 'videotestsrc pattern=colors num-buffers=3 ! video/x-raw,format={},width=322,height=46'
+    pipeline = (
+        'videotestsrc pattern=colors num-buffers=3 ! video/x-raw,format={},width=322,height=46'
+    )
     pictures = {}
     for fmt in ('NV12', 'I420'):
-        with streaming(pipeline.format(fmt)) as opened, next_frame(opened.camera) as frame, frame.map() as views:
+        with (
+            streaming(pipeline.format(fmt)) as opened,
+            next_frame(opened.camera) as frame,
+            frame.map() as views,
+        ):
             pictures[fmt] = [view.copy() for view in views]
     assert (pictures['NV12'][0] == pictures['I420'][0]).all() and pictures['NV12'][0].std() > 20
-    assert (pictures['NV12'][1][..., 0] == pictures['I420'][1]).all() and (pictures['NV12'][1][..., 1] == pictures['I420'][2]).all()
+    assert (pictures['NV12'][1][..., 0] == pictures['I420'][1]).all() and (
+        pictures['NV12'][1][..., 1] == pictures['I420'][2]
+    ).all()
 
 
 def test_a_source_that_runs_out_and_copies_is_found_out() -> None:
     with streaming(f'zcframes live=1 buffers=4 exhausted=copy {TIGHT}', slots=4) as opened:
         camera = opened.camera
         held = [next_frame(camera) for _ in range(4)]
-        until(lambda: camera.capture() is None and camera.facts()['copied_upstream'] >= 3, 'copies were seen')
+        until(
+            lambda: camera.capture() is None and camera.facts()['copied_upstream'] >= 3,
+            'copies were seen',
+        )
         assert camera.statistics().no_slot >= 3 and camera.statistics().dropped >= 3
-        assert any('ran out of buffers' in notice and "parameter 'slots'" in notice for notice in camera.notices())
+        assert any(
+            'ran out of buffers' in notice and "parameter 'slots'" in notice
+            for notice in camera.notices()
+        )
         for frame in held:
             frame.release()
         next_frame(camera).release()
@@ -273,7 +345,12 @@ def test_a_slow_consumer_gets_the_newest_frame_and_never_holds_the_source_up() -
         camera = opened.camera
         first = next_frame(camera).data.sequence
         gc.collect()
-        until(lambda: (time.sleep(0.1), next_frame(camera).release(), camera.statistics().lost > 10)[2], 'skipped frames')
+        until(
+            lambda: (time.sleep(0.1), next_frame(camera).release(), camera.statistics().lost > 10)[
+                2
+            ],
+            'skipped frames',
+        )
         assert _sequence(camera) > first + 10
 
 
@@ -302,7 +379,9 @@ def test_a_file_keeps_its_pace() -> None:
             frame = camera.capture()
             if frame is not None:
                 frame.release()
-        assert time.monotonic() - started > 0.1, '50 frames at 50 per second, of which some were taken at the beginning'
+        assert time.monotonic() - started > 0.1, (
+            '50 frames at 50 per second, of which some were taken at the beginning'
+        )
 
 
 def test_frames_that_the_source_lost_or_marked_are_counted() -> None:
@@ -337,7 +416,9 @@ def test_nothing_grows_while_frames_flow() -> None:
 
 
 def consumer(name: str, *formats: tuple[str, int]) -> BufferConstraints:
-    return BufferConstraints(name, formats=tuple((fourcc_code(fourcc), modifier) for fourcc, modifier in formats))
+    return BufferConstraints(
+        name, formats=tuple((fourcc_code(fourcc), modifier) for fourcc, modifier in formats)
+    )
 
 
 TILED = 0x0300000000606010
@@ -349,7 +430,11 @@ DMABUF = 'video/x-raw(memory:DMABuf)'
     [
         # A source that would rather give I420.
         ([('NV12', LINEAR)], f'video/x-raw,format=I420,{SIZE};{CAPS}', ('NV12', LINEAR)),
-        ([('NV12', LINEAR), ('YU12', LINEAR)], f'video/x-raw,format=I420,{SIZE};{CAPS}', ('YU12', LINEAR)),
+        (
+            [('NV12', LINEAR), ('YU12', LINEAR)],
+            f'video/x-raw,format=I420,{SIZE};{CAPS}',
+            ('YU12', LINEAR),
+        ),
         # Tiled dma-bufs, and LINEAR ones.
         (
             [('NV12', LINEAR)],
@@ -371,36 +456,58 @@ def test_a_source_with_a_choice_gives_what_consumers_accept(
 ) -> None:
     first, _, later = offers.partition(';')
     pipeline = f'zcframes frame-size=4608 caps-text="{first}" caps-later="{later}" strides=64,64 offsets=0,3072'
-    free, asked = open_camera(pipeline).camera, open_camera(pipeline, consumers=[consumer('npu', *accepted)]).camera
+    free, asked = (
+        open_camera(pipeline).camera,
+        open_camera(pipeline, consumers=[consumer('npu', *accepted)]).camera,
+    )
     try:
         fourcc, modifier = expected
         assert asked.constraints().formats == ((fourcc_code(fourcc), modifier),)
         assert asked.facts()['caps_offered'] != 'any' and free.facts()['caps_offered'] == 'any'
-        assert not [notice for notice in asked.notices() if 'no format that all consumers accept' in notice]
+        assert not [
+            notice for notice in asked.notices() if 'no format that all consumers accept' in notice
+        ]
         if expected != ('YU12', LINEAR):
-            assert free.constraints().formats != asked.constraints().formats, 'nobody asked, and it gave its own'
+            assert free.constraints().formats != asked.constraints().formats, (
+                'nobody asked, and it gave its own'
+            )
     finally:
         free.close()
         asked.close()
 
 
 def test_elements_in_between_convert_to_what_consumers_accept() -> None:
-    pipeline = 'videotestsrc num-buffers=20 ! video/x-raw,format=YUY2,width=64,height=48 ! videoconvert'
-    with streaming(pipeline, consumers=[consumer('npu', ('NV12', LINEAR))]) as opened, next_frame(opened.camera) as frame:
+    pipeline = (
+        'videotestsrc num-buffers=20 ! video/x-raw,format=YUY2,width=64,height=48 ! videoconvert'
+    )
+    with (
+        streaming(pipeline, consumers=[consumer('npu', ('NV12', LINEAR))]) as opened,
+        next_frame(opened.camera) as frame,
+    ):
         assert frame.data.fourcc == fourcc_code('NV12')
 
 
 def test_a_source_without_a_choice_runs_as_it_is_and_that_is_said() -> None:
-    consumers = [consumer('npu', ('NV21', LINEAR)), consumer('other', ('NV21', LINEAR), ('YUYV', LINEAR))]
+    consumers = [
+        consumer('npu', ('NV21', LINEAR)),
+        consumer('other', ('NV21', LINEAR), ('YUYV', LINEAR)),
+    ]
     with streaming(f'zcframes {TIGHT}', consumers=consumers) as opened:
         (notice,) = opened.camera.notices()
-        assert 'gives no format that all consumers accept (NV21 LINEAR)' in notice and 'videoconvert' in notice
+        assert (
+            'gives no format that all consumers accept (NV21 LINEAR)' in notice
+            and 'videoconvert' in notice
+        )
         with next_frame(opened.camera) as frame:
             assert frame.data.fourcc == fourcc_code('NV12')
 
 
 @pytest.mark.parametrize(
-    ('sink', 'fourcc'), [('! appsink caps="video/x-raw,format=I420"', 'YU12'), ('! appsink caps="video/x-raw,width=64"', 'NV12')]
+    ('sink', 'fourcc'),
+    [
+        ('! appsink caps="video/x-raw,format=I420"', 'YU12'),
+        ('! appsink caps="video/x-raw,width=64"', 'NV12'),
+    ],
 )
 def test_a_sink_s_own_caps_count_too(sink: str, fourcc: str) -> None:
     pipeline = f'videotestsrc num-buffers=20 ! video/x-raw,width=64,height=48 {sink}'
@@ -452,7 +559,9 @@ def test_a_live_source_that_stops_is_lost(what: str, words: str) -> None:
         'video/x-raw(memory:DMABuf),format=DMA_DRM,drm-format=NV12,width=64,height=48',
     ],
 )
-def test_another_format_or_kind_of_memory_is_a_changed_camera(later: str, consumers: tuple[BufferConstraints, ...]) -> None:
+def test_another_format_or_kind_of_memory_is_a_changed_camera(
+    later: str, consumers: tuple[BufferConstraints, ...]
+) -> None:
     pipeline = f'zcframes live=1 change-at=100 caps-later="{later},framerate=200/1" {TIGHT}'
     with streaming(pipeline, consumers=consumers) as opened:
         error = capture_until_error(opened.camera)
@@ -505,13 +614,17 @@ def test_a_changed_pipeline_that_nobody_goes_on_with_is_ended() -> None:
 
 def test_a_changed_pipeline_of_another_size_than_asked_for_is_retried() -> None:
     later = 'video/x-raw,format=NV12,width=32,height=48,framerate=200/1'
-    before = changed(f'zcframes live=1 change-at=60 caps-later="{later}" {TIGHT}', width=64, height=48).camera
+    before = changed(
+        f'zcframes live=1 change-at=60 caps-later="{later}" {TIGHT}', width=64, height=48
+    ).camera
     with pytest.raises(CameraError, match='gives 32x48, parameters width and height say 64x48'):
         open_camera('the same', before=before, width=64, height=48)
 
 
 def test_another_rate_is_no_other_picture() -> None:
-    with streaming(f'zcframes live=1 change-at=100 caps-later={CAPS.replace("200/1", "100/1")} {TIGHT}') as opened:
+    with streaming(
+        f'zcframes live=1 change-at=100 caps-later={CAPS.replace("200/1", "100/1")} {TIGHT}'
+    ) as opened:
         until(lambda: _sequence(opened.camera) > 130, 'it goes on')
 
 
@@ -536,7 +649,9 @@ def test_another_rate_is_no_other_picture() -> None:
          'height=48" memory=system', CameraError, "can't be copied"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_is_said_in_one_sentence(pipeline: str, kind: type[Exception], words: str) -> None:
+def test_what_cannot_be_is_said_in_one_sentence(
+    pipeline: str, kind: type[Exception], words: str
+) -> None:
     with pytest.raises(kind, match=words) as caught:
         camera = open_camera(pipeline, start_timeout_s=5.0).camera
         try:
@@ -566,12 +681,16 @@ def test_waiting_for_the_first_frame_ends_with_the_node() -> None:
         return len(asked) > 1
 
     with pytest.raises(CameraLostError, match=r'was stopped before its first frame'):
-        open_camera(f'zcframes live=1 {TIGHT} ! valve drop=true', start_timeout_s=600.0, stopping=stopping)
+        open_camera(
+            f'zcframes live=1 {TIGHT} ! valve drop=true', start_timeout_s=600.0, stopping=stopping
+        )
 
 
 def test_too_few_buffers_are_refused() -> None:
     with (
-        pytest.raises(CameraError, match='gives 1 buffers before it wants them back, 2 are needed'),
+        pytest.raises(
+            CameraError, match='gives 1 buffers before it wants them back, 2 are needed'
+        ),
         streaming(f'zcframes buffers=1 {TIGHT}'),
     ):
         pass
@@ -582,7 +701,9 @@ def test_another_size_than_asked_for_is_refused() -> None:
         open_camera(f'zcframes {TIGHT}', width=640)
 
 
-@pytest.mark.parametrize('sink', ['', '! appsink', '! appsink name=mine max-buffers=9', '! queue ! appsink sync=true'])
+@pytest.mark.parametrize(
+    'sink', ['', '! appsink', '! appsink name=mine max-buffers=9', '! queue ! appsink sync=true']
+)
 def test_a_pipeline_may_bring_its_own_sink(sink: str) -> None:
     with streaming(f'zcframes {TIGHT} {sink}') as opened:
         next_frame(opened.camera).release()

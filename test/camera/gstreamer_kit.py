@@ -36,7 +36,9 @@ class Opened:
     opened_heaps: list[str] = field(default_factory=list)
 
 
-def open_camera(pipeline: str, heaps: Sequence[str] = ('memfd',), start_timeout_s: float = 10.0, **options: Any) -> Opened:
+def open_camera(
+    pipeline: str, heaps: Sequence[str] = ('memfd',), start_timeout_s: float = 10.0, **options: Any
+) -> Opened:
     """A camera that isn't configured yet."""
     ledger, opened = CopyLedger(), list[str]()
 

@@ -42,7 +42,18 @@ def build_plugin(root: GStreamerRoot, source: str, folder: Path, *options: str) 
     target = folder / f'libgstzc{Path(source).stem.removeprefix("gst_")}.so'
     # A function of one GStreamer class goes into the table of its base class: that is how GObject is written.
     warnings = ('-Wall', '-Wextra', '-Werror', '-Wno-cast-function-type')
-    command = ['gcc', '-shared', '-fPIC', *warnings, *options, '-o', target, DOUBLES / source, *root.compiler_arguments(), '-ldl']
+    command = [
+        'gcc',
+        '-shared',
+        '-fPIC',
+        *warnings,
+        *options,
+        '-o',
+        target,
+        DOUBLES / source,
+        *root.compiler_arguments(),
+        '-ldl',
+    ]
     subprocess.run(command, check=True)
     return target
 
@@ -50,15 +61,30 @@ def build_plugin(root: GStreamerRoot, source: str, folder: Path, *options: str) 
 def names_of(*cases: str) -> list[str]:
     """The test functions of files, without importing them."""
     trees = [ast.parse((HERE / name).read_text(encoding='utf-8')) for name in cases]
-    functions = [node.name for tree in trees for node in tree.body if isinstance(node, ast.FunctionDef)]
+    functions = [
+        node.name for tree in trees for node in tree.body if isinstance(node, ast.FunctionDef)
+    ]
     return [name for name in functions if name.startswith('test_')]
 
 
-def run_cases(cases: Sequence[str], folder: Path, plugins: Path, variables: Mapping[str, str] | None = None) -> Outcome:
+def run_cases(
+    cases: Sequence[str], folder: Path, plugins: Path, variables: Mapping[str, str] | None = None
+) -> Outcome:
     """Run all tests of some files in one process with GStreamer, and report what each said."""
     report = folder / 'report.xml'
-    environment = gstreamer_root.with_environment({**gstreamer().environment(plugins), 'PYTHONFAULTHANDLER': '1', **(variables or {})})
-    command = [sys.executable, '-m', 'pytest', '-q', '-p', 'no:cacheprovider', f'--junitxml={report}', f'--basetemp={folder / "tmp"}']
+    environment = gstreamer_root.with_environment(
+        {**gstreamer().environment(plugins), 'PYTHONFAULTHANDLER': '1', **(variables or {})}
+    )
+    command = [
+        sys.executable,
+        '-m',
+        'pytest',
+        '-q',
+        '-p',
+        'no:cacheprovider',
+        f'--junitxml={report}',
+        f'--basetemp={folder / "tmp"}',
+    ]
     result = subprocess.run(
         [*command, *(str(HERE / name) for name in cases)],
         env=environment,
@@ -70,11 +96,16 @@ def run_cases(cases: Sequence[str], folder: Path, plugins: Path, variables: Mapp
     )
     if not report.is_file():
         pytest.fail(
-            f'{", ".join(cases)} ended with status {result.returncode}:\n{result.stdout[-5000:]}{result.stderr[-5000:]}', pytrace=False
+            f'{", ".join(cases)} ended with status {result.returncode}:\n{result.stdout[-5000:]}{result.stderr[-5000:]}',
+            pytrace=False,
         )
     outcome: Outcome = {}
     for case in ElementTree.parse(report).iter('testcase'):
-        said = [f'{node.get("message")}\n{node.text}' for node in case if node.tag in ('failure', 'error', 'skipped')]
+        said = [
+            f'{node.get("message")}\n{node.text}'
+            for node in case
+            if node.tag in ('failure', 'error', 'skipped')
+        ]
         outcome.setdefault(case.get('name', '').partition('[')[0], []).append('\n'.join(said))
     return outcome
 

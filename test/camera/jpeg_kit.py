@@ -29,13 +29,19 @@ def need_decoder() -> None:
 def picture(width: int, height: int) -> NDArray[np.uint8]:
     """Smooth colours of all hues, B, G, R: what half of the chroma's resolution can show."""
     corners = np.random.default_rng(1).integers(0, 256, (5, 6, 3), dtype=np.uint8)
-    return np.asarray(cv2.resize(corners, (width, height), interpolation=cv2.INTER_LINEAR), np.uint8)
+    return np.asarray(
+        cv2.resize(corners, (width, height), interpolation=cv2.INTER_LINEAR), np.uint8
+    )
 
 
 def jpeg(image: NDArray[np.uint8], sampling: str = '422', quality: int = 90) -> bytes:
     """*image* (B, G, R, or grey) as a JPEG."""
     factor = getattr(cv2, f'IMWRITE_JPEG_SAMPLING_FACTOR_{sampling}')
-    good, data = cv2.imencode('.jpg', image, [cv2.IMWRITE_JPEG_QUALITY, quality, cv2.IMWRITE_JPEG_SAMPLING_FACTOR, factor])
+    good, data = cv2.imencode(
+        '.jpg',
+        image,
+        [cv2.IMWRITE_JPEG_QUALITY, quality, cv2.IMWRITE_JPEG_SAMPLING_FACTOR, factor],
+    )
     assert good
     return data.tobytes()
 

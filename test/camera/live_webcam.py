@@ -22,14 +22,25 @@ from zc_perception.memory.ledger import CopyLedger
 from zc_perception.memory.owned_fd import OwnedFd
 
 
-def road_pictures(width: int, height: int, frames: int, sampling: str = '422', quality: int = 60, seed: int = 11) -> list[bytes]:
+def road_pictures(
+    width: int, height: int, frames: int, sampling: str = '422', quality: int = 60, seed: int = 11
+) -> list[bytes]:
     """*frames* of the drawn road as a webcam sends them: full range, half of the chroma."""
     scene = RoadScene(width, height, seed)
-    luma, chroma = np.empty((height, width), np.uint8), np.empty((height // 2, width // 2, 2), np.uint8)
+    luma, chroma = (
+        np.empty((height, width), np.uint8),
+        np.empty((height // 2, width // 2, 2), np.uint8),
+    )
     found = []
     for number in range(frames):
         scene.draw(number, luma, chroma)
-        found.append(jpeg(np.asarray(cv2.cvtColorTwoPlane(luma, chroma, cv2.COLOR_YUV2BGR_NV12), np.uint8), sampling, quality))
+        found.append(
+            jpeg(
+                np.asarray(cv2.cvtColorTwoPlane(luma, chroma, cv2.COLOR_YUV2BGR_NV12), np.uint8),
+                sampling,
+                quality,
+            )
+        )
     return found
 
 
@@ -39,7 +50,9 @@ class LiveWebcam(DriverDouble):
     :param pictures: one after the other, again and again.
     """
 
-    def __init__(self, *formats: str, pictures: Sequence[bytes], size: tuple[int, int], hz: float = 30.0) -> None:
+    def __init__(
+        self, *formats: str, pictures: Sequence[bytes], size: tuple[int, int], hz: float = 30.0
+    ) -> None:
         self.sizes = (size,)
         super().__init__(*formats)
         self.size = size
@@ -73,10 +86,14 @@ class LiveWebcam(DriverDouble):
 
     def camera(self, ledger: CopyLedger, **options: Any) -> V4l2Camera:
         """The package's camera of it."""
-        made = camera_options(width=self.size[0], height=self.size[1], framerate=30.0, ledger=ledger, **options)
+        made = camera_options(
+            width=self.size[0], height=self.size[1], framerate=30.0, ledger=ledger, **options
+        )
         return V4l2Camera(made, open_device=lambda path: V4l2Device(self))
 
 
 def exports_are_memfds(monkeypatch: Any) -> None:
     """As doubles of drivers make them: the CPU's access needs no ioctl, which a dma-buf has and they have not."""
-    monkeypatch.setattr(memory_module, 'DmaBuf', lambda fd, kind, heap: DmaBuf(fd, BufferKind.MEMFD, heap))
+    monkeypatch.setattr(
+        memory_module, 'DmaBuf', lambda fd, kind, heap: DmaBuf(fd, BufferKind.MEMFD, heap)
+    )

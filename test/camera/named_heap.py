@@ -24,7 +24,9 @@ class NamedHeap(SealedMemfd):
         """See :class:`Heap`."""
         self._room -= size
         if self._room < 0:
-            raise AllocationError(f'{self.name} could not allocate {size} bytes: Cannot allocate memory')
+            raise AllocationError(
+                f'{self.name} could not allocate {size} bytes: Cannot allocate memory'
+            )
         return super().allocate(size)
 
     def close(self) -> None:

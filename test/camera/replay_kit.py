@@ -43,7 +43,14 @@ def replay(
     """A camera over *path*, every frame once unless *options* say otherwise."""
     constraints = options.pop('constraints', {})
     parameters = {**PARAMETERS, 'video': str(path), **options}
-    camera = ReplayCamera(parameters, frame_id='lens', heap=SealedMemfd(), now_ns=now, ledger=ledger or CopyLedger(), clock=clock)
+    camera = ReplayCamera(
+        parameters,
+        frame_id='lens',
+        heap=SealedMemfd(),
+        now_ns=now,
+        ledger=ledger or CopyLedger(),
+        clock=clock,
+    )
     configure(camera, **constraints)
     return camera
 
@@ -78,14 +85,27 @@ def played(camera: DrawnCamera) -> list[tuple[Frame, tuple[NDArray[Any], ...]]]:
 def header(stamp_ns: int, frame_id: str = 'recorded_lens') -> Any:
     types = STORE.types
     seconds, nanoseconds = divmod(stamp_ns, 1_000_000_000)
-    return types['std_msgs/msg/Header'](types['builtin_interfaces/msg/Time'](seconds, nanoseconds), frame_id)
+    return types['std_msgs/msg/Header'](
+        types['builtin_interfaces/msg/Time'](seconds, nanoseconds), frame_id
+    )
 
 
-def image(stamp_ns: int, pixels: NDArray[np.uint8], encoding: str, width: int, height: int, *, padding: int = 0, big: bool = False) -> Any:
+def image(
+    stamp_ns: int,
+    pixels: NDArray[np.uint8],
+    encoding: str,
+    width: int,
+    height: int,
+    *,
+    padding: int = 0,
+    big: bool = False,
+) -> Any:
     """A sensor_msgs/Image of the rosbags library. *pixels*: (rows, bytes); *padding*: bytes behind each row, which are no pixels."""
     padded = np.full((pixels.shape[0], pixels.shape[1] + padding), 0xEE, np.uint8)
     padded[:, : pixels.shape[1]] = pixels
-    return STORE.types[IMAGE](header(stamp_ns), height, width, encoding, int(big), padded.shape[1], padded.ravel())
+    return STORE.types[IMAGE](
+        header(stamp_ns), height, width, encoding, int(big), padded.shape[1], padded.ravel()
+    )
 
 
 def compressed(stamp_ns: int, content: NDArray[np.uint8], text: str) -> Any:
@@ -100,7 +120,9 @@ Entry = tuple[str, int, Any]
 """Topic, time of recording, and message or its bytes."""
 
 
-def write_bag(path: Path, entries: Sequence[Entry], storage: str = 'sqlite3', msgtype: str = IMAGE) -> Path:
+def write_bag(
+    path: Path, entries: Sequence[Entry], storage: str = 'sqlite3', msgtype: str = IMAGE
+) -> Path:
     """A recording written by rosbags: a folder with metadata. Bytes are of type *msgtype*."""
     with BagWriter(path, version=9, storage_plugin=StoragePlugin[storage.upper()]) as writer:
         connections: dict[str, Any] = {}
@@ -108,7 +130,11 @@ def write_bag(path: Path, entries: Sequence[Entry], storage: str = 'sqlite3', ms
             kind = msgtype if isinstance(message, bytes) else message.__msgtype__
             if topic not in connections:
                 connections[topic] = writer.add_connection(topic, kind, typestore=STORE)
-            writer.write(connections[topic], time_ns, message if isinstance(message, bytes) else serialized(message))
+            writer.write(
+                connections[topic],
+                time_ns,
+                message if isinstance(message, bytes) else serialized(message),
+            )
     return path
 
 
@@ -121,9 +147,13 @@ def write_mcap(path: Path, entries: Sequence[Entry]) -> Path:
         for topic, time_ns, message in entries:
             if topic not in channels:
                 definition = STORE.generate_msgdef(message.__msgtype__, ros_version=2)[0]
-                schema = writer.register_schema(message.__msgtype__, 'ros2msg', definition.encode())
+                schema = writer.register_schema(
+                    message.__msgtype__, 'ros2msg', definition.encode()
+                )
                 channels[topic] = writer.register_channel(topic, 'cdr', schema)
-            writer.add_message(channels[topic], log_time=time_ns, publish_time=time_ns, data=serialized(message))
+            writer.add_message(
+                channels[topic], log_time=time_ns, publish_time=time_ns, data=serialized(message)
+            )
         writer.finish()
     return path
 
@@ -135,7 +165,9 @@ def nv12_rows(luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> NDArray[np.
 
 def random_planes(width: int, height: int, seed: int = 0) -> Planes:
     rng = np.random.default_rng(seed)
-    return rng.integers(0, 256, (height, width), np.uint8), rng.integers(0, 256, (height // 2, width // 2, 2), np.uint8)
+    return rng.integers(0, 256, (height, width), np.uint8), rng.integers(
+        0, 256, (height // 2, width // 2, 2), np.uint8
+    )
 
 
 class Gate:

@@ -6,7 +6,15 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from camera.gstreamer_process import DOUBLES, Outcome, build_plugin, check, gstreamer, names_of, run_cases
+from camera.gstreamer_process import (
+    DOUBLES,
+    Outcome,
+    build_plugin,
+    check,
+    gstreamer,
+    names_of,
+    run_cases,
+)
 
 from zc_perception.errors import AllocationError
 from zc_perception.jetson.nvbufsurface import check_structs
@@ -18,7 +26,20 @@ GENERATIONS = {'R35': (), 'R39.2': ('-DNEWER_RELEASE',)}
 def build(name: str, folder: Path, *options: str) -> str:
     """Compile a double; a library that is loaded once stays loaded, so that each is a file of its own."""
     target = folder / f'lib{name}{"".join(options)}.so'
-    subprocess.run(['gcc', '-shared', '-fPIC', '-Wall', '-Werror', *options, '-o', target, DOUBLES / f'{name}.c'], check=True)
+    subprocess.run(
+        [
+            'gcc',
+            '-shared',
+            '-fPIC',
+            '-Wall',
+            '-Werror',
+            *options,
+            '-o',
+            target,
+            DOUBLES / f'{name}.c',
+        ],
+        check=True,
+    )
     return str(target)
 
 
@@ -51,11 +72,19 @@ def test_the_structs_of_both_generations_are_known(generation: str, tmp_path: Pa
 @pytest.mark.parametrize(
     ('kind', 'words'),
     [
-        ('MOVED_LIST', r'has other structs than R35 to R39 \(no list of images 24 bytes inside of NvBufSurface\)'),
-        ('MOVED_PLANES', r'has other structs than R35 to R39 \(0 planes of .* 48 bytes inside of its list\)'),
+        (
+            'MOVED_LIST',
+            r'has other structs than R35 to R39 \(no list of images 24 bytes inside of NvBufSurface\)',
+        ),
+        (
+            'MOVED_PLANES',
+            r'has other structs than R35 to R39 \(0 planes of .* 48 bytes inside of its list\)',
+        ),
     ],
 )
-def test_other_structs_are_refused_before_a_camera_is_opened(kind: str, words: str, tmp_path: Path) -> None:
+def test_other_structs_are_refused_before_a_camera_is_opened(
+    kind: str, words: str, tmp_path: Path
+) -> None:
     with pytest.raises(AllocationError, match=words):
         check_structs(build('nvbufsurface', tmp_path, f'-D{kind}'))
 
@@ -71,7 +100,9 @@ def test_other_structs_are_refused_before_a_camera_is_opened(kind: str, words: s
         ('outside', 'planes that end at'),
     ],
 )
-def test_what_the_trial_image_says_is_compared(mode: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_trial_image_says_is_compared(
+    mode: str, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     library = build('nvbufsurface', tmp_path)
     monkeypatch.setenv('NVBUF_DOUBLE', mode)
     with pytest.raises(AllocationError, match=words):

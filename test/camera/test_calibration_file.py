@@ -49,12 +49,18 @@ def package_folder(name: str) -> str:
         ('/etc/cam.yaml', HOME, '/etc/cam.yaml'),
         ('file://${ROS_HOME}/x/${NAME}-${NAME}.yml', HOME, '/h/.ros/x/front_left-front_left.yml'),
         ('${ROS_HOME}/a.yaml', HOME, '/h/.ros/a.yaml'),
-        ('package://robot/calibration/${NAME}.yaml', HOME, '/opt/share/robot/calibration/front_left.yaml'),
+        (
+            'package://robot/calibration/${NAME}.yaml',
+            HOME,
+            '/opt/share/robot/calibration/front_left.yaml',
+        ),
         ('FILE:///x.yaml', HOME, '/x.yaml'),
     ],
 )
 def test_urls(url: str, environment: dict[str, str], expected: str) -> None:
-    assert calibration_path(url, 'front/left', package_folder=package_folder, environment=environment) == Path(expected)
+    assert calibration_path(
+        url, 'front/left', package_folder=package_folder, environment=environment
+    ) == Path(expected)
 
 
 @pytest.mark.parametrize(
@@ -64,7 +70,10 @@ def test_urls(url: str, environment: dict[str, str], expected: str) -> None:
         ('flash:///', 'it must begin with file:// or package://'),
         ('file://relative.yaml', 'a file URL has an absolute path'),
         ('relative.yaml', 'a file URL has an absolute path'),
-        ('file:///x/${HOME}.yaml', r"variable '\$\{HOME\}' is unknown; known are \$\{NAME\}, \$\{ROS_HOME\}"),
+        (
+            'file:///x/${HOME}.yaml',
+            r"variable '\$\{HOME\}' is unknown; known are \$\{NAME\}, \$\{ROS_HOME\}",
+        ),
         ('package://robot', 'a package URL is package://PACKAGE/path'),
         ('package:///x.yaml', 'a package URL is package://PACKAGE/path'),
         ('package://rowboat/x.yaml', "there is no ROS package 'rowboat' in this environment"),
@@ -82,7 +91,10 @@ def test_without_an_index_a_package_can_not_be_found() -> None:
 
 
 def test_names_and_home(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert camera_name_of('Integrated Camera: v1 (usb-0000:00:14.0)') == 'Integrated_Camera_v1_usb_0000_00_14_0'
+    assert (
+        camera_name_of('Integrated Camera: v1 (usb-0000:00:14.0)')
+        == 'Integrated_Camera_v1_usb_0000_00_14_0'
+    )
     assert camera_name_of('') == camera_name_of('//') == 'camera'
     assert ros_home({'HOME': '/h', 'ROS_HOME': ''}) == Path('/h/.ros')
 
@@ -113,7 +125,9 @@ def test_a_file_keeps_its_mode_and_a_link_stays_a_link(tmp_path: Path) -> None:
     assert stat.S_IMODE(real.stat().st_mode) == 0o664
 
 
-def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / 'front.yaml'
     save_calibration(path, GOOD)
 
@@ -121,7 +135,9 @@ def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path: Path, mon
         raise OSError(28, 'No space left on device')
 
     monkeypatch.setattr(calibration.os, 'fsync', full)
-    with pytest.raises(ConfigError, match=r"calibration '.*front.yaml' can't be written: No space left on device"):
+    with pytest.raises(
+        ConfigError, match=r"calibration '.*front.yaml' can't be written: No space left on device"
+    ):
         save_calibration(path, uncalibrated(640, 360))
     assert load_calibration(path) == GOOD and os.listdir(tmp_path) == ['front.yaml']
 
@@ -134,7 +150,9 @@ def test_what_is_no_calibration_is_not_written(tmp_path: Path) -> None:
 
 def test_a_place_that_can_not_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / 'file').write_text('')
-    with pytest.raises(ConfigError, match=r"can't be written: .*; set 'camera_info_url' to another place"):
+    with pytest.raises(
+        ConfigError, match=r"can't be written: .*; set 'camera_info_url' to another place"
+    ):
         save_calibration(tmp_path / 'file' / 'x.yaml', GOOD)
 
 
@@ -143,7 +161,9 @@ def test_files_that_can_not_be_read(tmp_path: Path) -> None:
         load_calibration(tmp_path / 'none.yaml')
     os.mkfifo(tmp_path / 'pipe')
     for path in (tmp_path, tmp_path / 'pipe', Path('/dev/zero')):
-        with pytest.raises(ConfigError, match=f"calibration '{path}' is no file; set 'camera_info_url' to one"):
+        with pytest.raises(
+            ConfigError, match=f"calibration '{path}' is no file; set 'camera_info_url' to one"
+        ):
             load_calibration(path)
     (tmp_path / 'binary').write_bytes(b'\xff\xfe\x00')
     with pytest.raises(ConfigError, match='is no text in UTF-8'):
@@ -158,14 +178,21 @@ def test_a_camera_without_a_file_is_uncalibrated_and_says_so(tmp_path: Path) -> 
     store = CameraInfoStore('', 'front', (640, 360), environment={'HOME': str(tmp_path)})
     assert store.current == uncalibrated(640, 360)
     path = f'{tmp_path}/.ros/camera_info/front.yaml'
-    assert store.notices == (f"the camera is not calibrated: there is no '{path}'; run camera_calibration, or set 'camera_info_url'",)
+    assert store.notices == (
+        f"the camera is not calibrated: there is no '{path}'; run camera_calibration, or set 'camera_info_url'",
+    )
     assert not store.wrong, 'many use none'
     store.replace(GOOD)
     assert store.current == GOOD and store.notices == () and not store.wrong
-    assert CameraInfoStore('', 'front', (640, 360), environment={'HOME': str(tmp_path)}).current == GOOD
+    assert (
+        CameraInfoStore('', 'front', (640, 360), environment={'HOME': str(tmp_path)}).current
+        == GOOD
+    )
 
 
-def test_another_size_and_another_name_are_told_and_nobody_computes_with_them(tmp_path: Path) -> None:
+def test_another_size_and_another_name_are_told_and_nobody_computes_with_them(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / 'c.yaml'
     path.write_text(format_calibration(GOOD))
     store = CameraInfoStore(f'file://{path}', 'rear', (1280, 720))
@@ -173,7 +200,9 @@ def test_another_size_and_another_name_are_told_and_nobody_computes_with_them(tm
     size, name = store.notices
     assert str(path) in size and '640x360' in size and '1280x720' in size
     assert "named 'front', this one is 'rear'" in name
-    assert size.count('calibrate at this size') == 1 and "set 'camera_name'" in name and store.wrong
+    assert (
+        size.count('calibrate at this size') == 1 and "set 'camera_name'" in name and store.wrong
+    )
     assert store.notices == tuple('; '.join(trouble) for trouble in store.troubles)
     store.resize(640, 360)
     assert store.current == GOOD and len(store.notices) == 1

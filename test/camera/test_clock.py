@@ -56,7 +56,11 @@ class World:
 
     def driver(self, clock: CaptureClock, at: int) -> int:
         """What a driver with that clock says of the true time *at*."""
-        ahead = {CaptureClock.MONOTONIC: 0, CaptureClock.BOOTTIME: BOOT_AHEAD, CaptureClock.REALTIME: self.wall_offset}
+        ahead = {
+            CaptureClock.MONOTONIC: 0,
+            CaptureClock.BOOTTIME: BOOT_AHEAD,
+            CaptureClock.REALTIME: self.wall_offset,
+        }
         return at + ahead.get(clock, 0)
 
 
@@ -74,9 +78,19 @@ def test_a_stamp_is_the_ros_time_of_the_exposure(clock: CaptureClock) -> None:
         assert abs(stamps.stamp(captured, clock) - (exposed + world.wall_offset)) < 20_000
         world.true += PERIOD
     found = stamps.statistics()
-    expected = {CaptureClock.MONOTONIC: EPOCH, CaptureClock.BOOTTIME: EPOCH - BOOT_AHEAD, CaptureClock.REALTIME: 0}[clock]
+    expected = {
+        CaptureClock.MONOTONIC: EPOCH,
+        CaptureClock.BOOTTIME: EPOCH - BOOT_AHEAD,
+        CaptureClock.REALTIME: 0,
+    }[clock]
     assert abs(found.offset_ns - expected) < (20_000 if expected else 1)
-    assert (found.steps, found.corrected, found.implausible, found.ahead_ns, found.simulated) == (0, 0, 0, 0, False)
+    assert (found.steps, found.corrected, found.implausible, found.ahead_ns, found.simulated) == (
+        0,
+        0,
+        0,
+        0,
+        False,
+    )
 
 
 def test_without_a_driver_s_clock_it_is_the_time_of_arrival() -> None:
@@ -94,7 +108,9 @@ def test_without_a_driver_s_clock_it_is_the_time_of_arrival() -> None:
     drift_ppm=st.integers(-500, 500),
     clock=st.sampled_from(KNOWN),
 )
-def test_within_a_millisecond_however_the_reads_are_interrupted(interruptions: list[int], drift_ppm: int, clock: CaptureClock) -> None:
+def test_within_a_millisecond_however_the_reads_are_interrupted(
+    interruptions: list[int], drift_ppm: int, clock: CaptureClock
+) -> None:
     world = World()
     stamps = world.clock()
     last = 0
@@ -144,7 +160,9 @@ def test_stamps_increase_through_a_step_of_the_wall_clock(clock: CaptureClock, s
         world.true += PERIOD
     intervals = [after - before for before, after in itertools.pairwise(seen)]
     assert min(intervals) > 0
-    assert max(abs(error) for error in errors[:100] + errors[-100:]) < MS, 'before it, and once it has caught up'
+    assert max(abs(error) for error in errors[:100] + errors[-100:]) < MS, (
+        'before it, and once it has caught up'
+    )
     found = stamps.statistics()
     assert found.ahead_ns == 0
     if clock is not CaptureClock.REALTIME:
@@ -170,7 +188,9 @@ def test_while_it_catches_up_it_says_how_far_ahead_it_is(clock: CaptureClock) ->
     world.wall_offset += 5 * S
     world.true += PERIOD
     stamps.stamp(world.driver(clock, world.true), clock)
-    assert 4 * S < stamps.statistics().ahead_ns <= 5 * S, 'a step forwards is no pace of the pictures'
+    assert 4 * S < stamps.statistics().ahead_ns <= 5 * S, (
+        'a step forwards is no pace of the pictures'
+    )
 
 
 @settings(max_examples=80)
@@ -181,7 +201,9 @@ def test_while_it_catches_up_it_says_how_far_ahead_it_is(clock: CaptureClock) ->
     ),
     st.sampled_from((*KNOWN, CaptureClock.UNKNOWN)),
 )  # fmt: skip
-def test_nothing_makes_stamps_of_system_time_go_back(frames: list[tuple[int, int, int, bool]], clock: CaptureClock) -> None:
+def test_nothing_makes_stamps_of_system_time_go_back(
+    frames: list[tuple[int, int, int, bool]], clock: CaptureClock
+) -> None:
     world = World()
     stamps, last = world.clock(), None
     for pause, step, age, steps in frames:
@@ -209,7 +231,9 @@ def test_stamps_of_a_realtime_driver_are_its_own_to_the_nanosecond() -> None:
 
 @pytest.mark.parametrize('clock', (*KNOWN, CaptureClock.UNKNOWN))
 @pytest.mark.parametrize(('hertz', 'lag'), ((1000, 0), (100, 0), (100, 300_000), (250, 40 * MS)))
-def test_a_simulation_at_the_time_of_day_is_one_throughout(clock: CaptureClock, hertz: int, lag: int) -> None:
+def test_a_simulation_at_the_time_of_day_is_one_throughout(
+    clock: CaptureClock, hertz: int, lag: int
+) -> None:
     """/clock of a recording that is played back with its stamps moved to now."""
     world = World()
     stamps, seen, tick = world.clock(), [], S // hertz
@@ -222,7 +246,12 @@ def test_a_simulation_at_the_time_of_day_is_one_throughout(clock: CaptureClock, 
         world.true += PERIOD - 2 * (index % 14) * MS
     assert all(before < after for before, after in itertools.pairwise(seen))
     found = stamps.statistics()
-    assert found.simulated and (found.steps, found.offset_ns, found.jitter_ns, found.implausible) == (0, 0, 0, 0)
+    assert found.simulated and (
+        found.steps,
+        found.offset_ns,
+        found.jitter_ns,
+        found.implausible,
+    ) == (0, 0, 0, 0)
 
 
 @pytest.mark.parametrize('simulated', (False, True))
@@ -237,9 +266,19 @@ def test_a_simulation_that_begins_or_ends_between_two_reads_is_seen(simulated: b
         world.simulated = then if now is not simulated else first
         return now
 
-    stamps = StampClock(world.ros, SystemClocks(world.monotonic, world.boottime, world.realtime), is_simulated=is_simulated)
+    stamps = StampClock(
+        world.ros,
+        SystemClocks(world.monotonic, world.boottime, world.realtime),
+        is_simulated=is_simulated,
+    )
     exposed = world.true
-    assert abs(stamps.stamp(exposed, CaptureClock.MONOTONIC) - (exposed + EPOCH if simulated else 7 * S)) < MS
+    assert (
+        abs(
+            stamps.stamp(exposed, CaptureClock.MONOTONIC)
+            - (exposed + EPOCH if simulated else 7 * S)
+        )
+        < MS
+    )
     assert stamps.statistics().simulated is not simulated
 
 
@@ -260,7 +299,9 @@ def test_system_time_after_a_simulation_of_the_future_is_not_held_up_by_it() -> 
 
 @pytest.mark.parametrize('clock', (*KNOWN, CaptureClock.UNKNOWN))
 @pytest.mark.parametrize('step', (-10 * S, 0, 10 * S))
-def test_a_camera_that_is_opened_again_goes_on_with_its_stamps(clock: CaptureClock, step: int) -> None:
+def test_a_camera_that_is_opened_again_goes_on_with_its_stamps(
+    clock: CaptureClock, step: int
+) -> None:
     world = World()
     stamps = world.clock()
     for _ in range(5):
@@ -296,7 +337,13 @@ def test_a_reopened_camera_s_offset_is_measured_anew() -> None:
 def test_a_driver_that_changes_its_clock_is_followed() -> None:
     world = World()
     stamps = world.clock()
-    for clock in (CaptureClock.MONOTONIC, CaptureClock.BOOTTIME, CaptureClock.REALTIME, CaptureClock.MONOTONIC, CaptureClock.UNKNOWN):
+    for clock in (
+        CaptureClock.MONOTONIC,
+        CaptureClock.BOOTTIME,
+        CaptureClock.REALTIME,
+        CaptureClock.MONOTONIC,
+        CaptureClock.UNKNOWN,
+    ):
         for _ in range(2):
             exposed = world.true
             assert abs(stamps.stamp(world.driver(clock, exposed), clock) - (exposed + EPOCH)) < MS
@@ -308,14 +355,22 @@ def test_simulated_time_is_followed_as_it_stands_and_jumps() -> None:
     world = World()
     world.simulated = 50 * S
     stamps = world.clock()
-    assert [stamps.stamp(world.true, CaptureClock.MONOTONIC) for _ in range(3)] == [50 * S, 50 * S + 1, 50 * S + 2]
+    assert [stamps.stamp(world.true, CaptureClock.MONOTONIC) for _ in range(3)] == [
+        50 * S,
+        50 * S + 1,
+        50 * S + 2,
+    ]
     world.simulated = 50 * S + 1
     assert stamps.stamp(world.true, CaptureClock.MONOTONIC) == 50 * S + 3
     world.simulated = 60 * S
     world.true += PERIOD
-    assert stamps.stamp(world.true - 20 * MS, CaptureClock.MONOTONIC) == 60 * S, 'the age in real time says nothing about simulated time'
+    assert stamps.stamp(world.true - 20 * MS, CaptureClock.MONOTONIC) == 60 * S, (
+        'the age in real time says nothing about simulated time'
+    )
     world.simulated = 10 * S
-    assert stamps.stamp(world.true, CaptureClock.MONOTONIC) == 10 * S, 'the recording behind it has begun anew'
+    assert stamps.stamp(world.true, CaptureClock.MONOTONIC) == 10 * S, (
+        'the recording behind it has begun anew'
+    )
     found = stamps.statistics()
     assert found.simulated and found.steps == 1 and found.corrected == 3 and found.offset_ns == 0
 
@@ -354,7 +409,12 @@ def test_on_this_machine_s_own_clocks() -> None:
     for _ in range(30):
         before, wall = time.monotonic_ns(), time.time_ns()
         after = time.monotonic_ns()
-        errors.append((after - before, abs(stamps.stamp((before + after) // 2, CaptureClock.MONOTONIC) - wall)))
+        errors.append(
+            (
+                after - before,
+                abs(stamps.stamp((before + after) // 2, CaptureClock.MONOTONIC) - wall),
+            )
+        )
     width, error = min(errors)
     assert error < MS + width
     assert not stamps.statistics().simulated

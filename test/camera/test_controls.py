@@ -46,7 +46,11 @@ def test_what_it_takes(info: ControlInfo, value: int | bool | str, number: int) 
         (MENU, '60 Hz', r"did you mean '50 Hz'"),
         (BITS, 0b10, r'2; it takes bits of 0xd'),
         (BITS, -1, r'-1; it takes'),
-        (ControlInfo('temperature', 'integer', 0, 100, value=40, read_only=True), 1, r'read-only; it is 40'),
+        (
+            ControlInfo('temperature', 'integer', 0, 100, value=40, read_only=True),
+            1,
+            r'read-only; it is 40',
+        ),
         (ControlInfo('label', 'string'), 'x', r'v4l2-ctl'),
     ],
 )
@@ -55,8 +59,14 @@ def test_what_it_refuses(info: ControlInfo, value: int | bool | str, words: str)
         checked_value('cam', info, value)
 
 
-@given(st.integers(-(1 << 63), (1 << 63) - 1), st.integers(-(1 << 63), (1 << 63) - 1), st.integers(-(1 << 64), 1 << 64))
-def test_an_integer_is_taken_exactly_when_it_is_in_the_range(low: int, high: int, value: int) -> None:
+@given(
+    st.integers(-(1 << 63), (1 << 63) - 1),
+    st.integers(-(1 << 63), (1 << 63) - 1),
+    st.integers(-(1 << 64), 1 << 64),
+)
+def test_an_integer_is_taken_exactly_when_it_is_in_the_range(
+    low: int, high: int, value: int
+) -> None:
     info = ControlInfo('x', 'integer', min(low, high), max(low, high))
     if info.minimum <= value <= info.maximum:
         assert checked_value('cam', info, value) == value
@@ -67,13 +77,20 @@ def test_an_integer_is_taken_exactly_when_it_is_in_the_range(low: int, high: int
 
 def test_an_unknown_name_gets_the_nearest_one() -> None:
     known = {'brightness': INTEGER, 'contrast': INTEGER}
-    assert "did you mean 'brightness'?; it has brightness, contrast" in str(no_such_control('cam', 'brigthness', known))
+    assert "did you mean 'brightness'?; it has brightness, contrast" in str(
+        no_such_control('cam', 'brigthness', known)
+    )
     assert 'it has none' in str(no_such_control('cam', 'x', NO_CONTROLS))
 
 
 @pytest.mark.parametrize(
     ('title', 'name'),
-    [('Brightness', 'brightness'), ('White Balance, Auto & Preset', 'white_balance_auto_preset'), ('-- 3A --', '3a'), ('é', '')],
+    [
+        ('Brightness', 'brightness'),
+        ('White Balance, Auto & Preset', 'white_balance_auto_preset'),
+        ('-- 3A --', '3a'),
+        ('é', ''),
+    ],
 )
 def test_names(title: str, name: str) -> None:
     assert control_name(title) == name
@@ -86,13 +103,25 @@ def _driver() -> DriverDouble:
     driver = DriverDouble()
     driver.controls = {
         BASE: Control('Brightness', abi.CTRL_TYPE_INTEGER, 0, 255, 5, 100),
-        BASE + 1: Control('User Controls', abi.CTRL_TYPE_CTRL_CLASS, flags=abi.CTRL_FLAG_READ_ONLY | abi.CTRL_FLAG_WRITE_ONLY),
+        BASE + 1: Control(
+            'User Controls',
+            abi.CTRL_TYPE_CTRL_CLASS,
+            flags=abi.CTRL_FLAG_READ_ONLY | abi.CTRL_FLAG_WRITE_ONLY,
+        ),
         BASE + 2: Control('Gone', abi.CTRL_TYPE_INTEGER, 0, 1, flags=abi.CTRL_FLAG_DISABLED),
-        BASE + 3: Control('Matrix', abi.CTRL_TYPE_INTEGER, 0, 1, dims=2, flags=abi.CTRL_FLAG_HAS_PAYLOAD),
+        BASE + 3: Control(
+            'Matrix', abi.CTRL_TYPE_INTEGER, 0, 1, dims=2, flags=abi.CTRL_FLAG_HAS_PAYLOAD
+        ),
         BASE + 4: Control('Compound', 0x0100, flags=abi.CTRL_FLAG_HAS_PAYLOAD),
-        BASE + 5: Control('Power Line', abi.CTRL_TYPE_MENU, 0, 3, menu={0: b'Disabled', 1: b'50 Hz', 3: b'Auto'}),
-        BASE + 6: Control('Link Rate', abi.CTRL_TYPE_INTEGER_MENU, 0, 1, menu={0: b'400000000000', 1: b'-3'}),
-        BASE + 7: Control('Pixel Rate', abi.CTRL_TYPE_INTEGER64, -(1 << 62), 1 << 62, value=1 << 40),
+        BASE + 5: Control(
+            'Power Line', abi.CTRL_TYPE_MENU, 0, 3, menu={0: b'Disabled', 1: b'50 Hz', 3: b'Auto'}
+        ),
+        BASE + 6: Control(
+            'Link Rate', abi.CTRL_TYPE_INTEGER_MENU, 0, 1, menu={0: b'400000000000', 1: b'-3'}
+        ),
+        BASE + 7: Control(
+            'Pixel Rate', abi.CTRL_TYPE_INTEGER64, -(1 << 62), 1 << 62, value=1 << 40
+        ),
         BASE + 8: Control('Mask', abi.CTRL_TYPE_BITMASK, 0, -1, value=-1),
         BASE + 9: Control('Gain', abi.CTRL_TYPE_INTEGER, 0, 9, flags=abi.CTRL_FLAG_INACTIVE),
         BASE + 10: Control('Gain', abi.CTRL_TYPE_INTEGER, 0, 9),
@@ -105,8 +134,20 @@ def _driver() -> DriverDouble:
 def test_all_of_a_drivers_controls_but_what_one_number_can_not_set() -> None:
     infos = V4l2Controls(V4l2Device(_driver())).infos()
     second = f'gain_{BASE + 10:08x}'
-    assert list(infos) == ['brightness', 'power_line', 'link_rate', 'pixel_rate', 'mask', 'gain', second, 'reset', 'serial']
-    assert infos['brightness'] == ControlInfo('brightness', 'integer', 0, 255, 5, 0, 100, title='Brightness')
+    assert list(infos) == [
+        'brightness',
+        'power_line',
+        'link_rate',
+        'pixel_rate',
+        'mask',
+        'gain',
+        second,
+        'reset',
+        'serial',
+    ]
+    assert infos['brightness'] == ControlInfo(
+        'brightness', 'integer', 0, 255, 5, 0, 100, title='Brightness'
+    )
     assert infos['power_line'].menu == {0: 'Disabled', 1: '50 Hz', 3: 'Auto'}
     assert infos['link_rate'].menu == {0: '400000000000', 1: '-3'}
     assert (infos['pixel_rate'].value, infos['pixel_rate'].minimum) == (1 << 40, -(1 << 62))
@@ -122,7 +163,9 @@ def test_all_of_a_drivers_controls_but_what_one_number_can_not_set() -> None:
         ('mask', 0x80000001, 0x80000001), ('gain', 9, 9), ('reset', True, None),
     ],
 )  # fmt: skip
-def test_setting_returns_what_is_in_force(name: str, value: int | str, in_force: int | None) -> None:
+def test_setting_returns_what_is_in_force(
+    name: str, value: int | str, in_force: int | None
+) -> None:
     assert V4l2Controls(V4l2Device(_driver())).set(name, value) == in_force
 
 
@@ -130,10 +173,15 @@ def test_what_the_driver_refuses_is_said() -> None:
     driver = _driver()
     controls = V4l2Controls(V4l2Device(driver))
     driver.fail('S_EXT_CTRLS', errno.EBUSY)
-    with pytest.raises(CameraError, match=r"'brightness' can't be changed while the camera streams"):
+    with pytest.raises(
+        CameraError, match=r"'brightness' can't be changed while the camera streams"
+    ):
         controls.set('brightness', 1)
     driver.fail('S_EXT_CTRLS', errno.EIO)
-    with pytest.raises(CameraError, match=r"'brightness' could not be set to 1: .*Input/output error; it takes 0 .. 255"):
+    with pytest.raises(
+        CameraError,
+        match=r"'brightness' could not be set to 1: .*Input/output error; it takes 0 .. 255",
+    ):
         controls.set('brightness', 1)
     driver.fail('S_EXT_CTRLS', errno.EACCES)
     with pytest.raises(CameraError, match=r'another control has it'):

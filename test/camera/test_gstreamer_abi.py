@@ -52,5 +52,15 @@ def test_structs_and_numbers_are_those_of_the_headers(tmp_path: Path) -> None:
     ours |= {f'sizeof({name})': ctypes.sizeof(STRUCTS[name][0]) for name in WHOLE}
     root = gstreamer()
     environment = {'LD_LIBRARY_PATH': str(root.libraries)}
-    theirs = c_values([*ours], ['gst/gst.h', 'gst/video/video.h'], tmp_path, root.compiler_arguments(), env=environment)
-    assert {expression: (theirs[expression], value) for expression, value in ours.items() if theirs[expression] != value} == {}
+    theirs = c_values(
+        [*ours],
+        ['gst/gst.h', 'gst/video/video.h'],
+        tmp_path,
+        root.compiler_arguments(),
+        env=environment,
+    )
+    assert {
+        expression: (theirs[expression], value)
+        for expression, value in ours.items()
+        if theirs[expression] != value
+    } == {}

@@ -20,25 +20,40 @@ def _library() -> None:
     need_decoder()
 
 
-def decoded(data: bytes, width: int = WIDTH, height: int = HEIGHT, padding: int = 0) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+def decoded(
+    data: bytes, width: int = WIDTH, height: int = HEIGHT, padding: int = 0
+) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     luma = np.full((height, width + padding), 7, np.uint8)
     chroma = np.full((-(-height // 2), (-(-width // 2) * 2 + padding)), 7, np.uint8)
-    planes = luma[:, :width], chroma[:, : -(-width // 2) * 2].reshape(chroma.shape[0], -(-width // 2), 2)
+    planes = (
+        luma[:, :width],
+        chroma[:, : -(-width // 2) * 2].reshape(chroma.shape[0], -(-width // 2), 2),
+    )
     decoder = JpegDecoder(width, height)
     try:
         decoder.decode(np.frombuffer(data, np.uint8), *planes)
     finally:
         decoder.close()
-    assert (luma[:, width:] == 7).all() and (chroma[:, -(-width // 2) * 2 :] == 7).all(), 'bytes between the rows were written'
+    assert (luma[:, width:] == 7).all() and (chroma[:, -(-width // 2) * 2 :] == 7).all(), (
+        'bytes between the rows were written'
+    )
     return planes
 
 
 def in_full(luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> NDArray[np.int64]:
     """B, G, R by JFIF's own formula: BT.601, full range."""
     height, width = luma.shape
-    u, v = (cv2.resize(np.ascontiguousarray(chroma[..., i]), (width, height), interpolation=cv2.INTER_LINEAR) - 128.0 for i in (0, 1))
+    u, v = (
+        cv2.resize(
+            np.ascontiguousarray(chroma[..., i]), (width, height), interpolation=cv2.INTER_LINEAR
+        )
+        - 128.0
+        for i in (0, 1)
+    )
     y = luma.astype(float)
-    return np.rint(np.clip(np.dstack([y + 1.772 * u, y - 0.344136 * u - 0.714136 * v, y + 1.402 * v]), 0, 255)).astype(int)
+    return np.rint(
+        np.clip(np.dstack([y + 1.772 * u, y - 0.344136 * u - 0.714136 * v, y + 1.402 * v]), 0, 255)
+    ).astype(int)
 
 
 @pytest.mark.parametrize('sampling', SAMPLINGS)
@@ -62,13 +77,20 @@ def test_luma_is_exactly_the_jpegs() -> None:
 
 @pytest.mark.parametrize('size', [(322, 182), (321, 181), (34, 18), (2, 2)])
 @pytest.mark.parametrize('sampling', SAMPLINGS)
-def test_sizes_that_are_no_whole_blocks_stay_within_their_planes(size: tuple[int, int], sampling: str) -> None:
-    data = jpeg(np.broadcast_to(np.array([30, 90, 200], np.uint8), (size[1], size[0], 3)), sampling)
+def test_sizes_that_are_no_whole_blocks_stay_within_their_planes(
+    size: tuple[int, int], sampling: str
+) -> None:
+    data = jpeg(
+        np.broadcast_to(np.array([30, 90, 200], np.uint8), (size[1], size[0], 3)), sampling
+    )
     luma, chroma = decoded(data, *size, padding=13)
     reference = cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_COLOR).astype(int)
     assert np.abs(in_full(luma, chroma) - reference).max() <= 3
     data = jpeg(picture(*size), sampling)
-    assert np.array_equal(decoded(data, *size, padding=13)[0], cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_GRAYSCALE))
+    assert np.array_equal(
+        decoded(data, *size, padding=13)[0],
+        cv2.imdecode(np.frombuffer(data, np.uint8), cv2.IMREAD_GRAYSCALE),
+    )
 
 
 def test_bytes_that_webcams_add_do_no_harm() -> None:
@@ -132,11 +154,16 @@ def test_tables_of_a_broken_picture_do_not_spoil_the_next_one_without_tables() -
         assert np.array_equal(plane, expected)
 
 
-def test_without_the_library_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_library_the_error_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(jpeg_module, '_LIBRARIES', ('libno-such-thing.so.9', 'libc.so.6'))
     jpeg_module._library.cache_clear()
     try:
-        with pytest.raises(ConfigError, match=r'apt install libturbojpeg0 .*libno-such-thing.*libc.so.6 has no tjInitDecompress'):
+        with pytest.raises(
+            ConfigError,
+            match=r'apt install libturbojpeg0 .*libno-such-thing.*libc.so.6 has no tjInitDecompress',
+        ):
             JpegDecoder(WIDTH, HEIGHT)
         assert 'apt install' in missing_library()
     finally:

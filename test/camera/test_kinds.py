@@ -36,7 +36,9 @@ PARAMETERS = {'width': 0, 'height': 0, 'framerate': 0.0, 'frame_id': 'lens', 'he
 def own_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     entries = {'grey': 'own_grey:Grey', 'unfinished': 'own_grey:Unfinished', 'number': 'math:pi'}
     entries |= {'gone': 'own_gone:Camera', 'misnamed': 'own_grey:Gray'}
-    install(tmp_path, 'own-camera', {'zc_perception.cameras': {**entries, 'v4l2': 'own_grey:Grey'}})
+    install(
+        tmp_path, 'own-camera', {'zc_perception.cameras': {**entries, 'v4l2': 'own_grey:Grey'}}
+    )
     (tmp_path / 'own_grey.py').write_text(OWN, encoding='utf-8')
     monkeypatch.syspath_prepend(tmp_path)
 
@@ -48,11 +50,23 @@ def test_each_kind_of_this_package_is_a_camera(kind: str) -> None:
 
 @pytest.mark.usefixtures('own_package')
 def test_a_camera_of_another_package_is_opened_by_its_kind() -> None:
-    assert other_cameras() == ('gone', 'grey', 'misnamed', 'number', 'unfinished'), 'nobody takes the place of a kind of this package'
+    assert other_cameras() == ('gone', 'grey', 'misnamed', 'number', 'unfinished'), (
+        'nobody takes the place of a kind of this package'
+    )
     camera = camera_class('grey').open(CameraOptions(PARAMETERS, lambda: 0, CopyLedger()))
     try:
-        assert (camera.width, camera.height, camera.framerate, camera.heap_name) == (640, 360, 30.0, 'memfd')
-        assert not camera.ended and camera.slots == () and camera.pool_statistics() is None and not camera.controls()
+        assert (camera.width, camera.height, camera.framerate, camera.heap_name) == (
+            640,
+            360,
+            30.0,
+            'memfd',
+        )
+        assert (
+            not camera.ended
+            and camera.slots == ()
+            and camera.pool_statistics() is None
+            and not camera.controls()
+        )
         with pytest.raises(ConfigError, match=r"Grey has no control 'gain'; it has none"):
             camera.set_control('gain', 1)
     finally:
@@ -64,10 +78,22 @@ def test_a_camera_of_another_package_is_opened_by_its_kind() -> None:
 @pytest.mark.parametrize(
     ('kind', 'message'),
     [
-        ('gray', r"camera 'gray' is not known; it must be one of synthetic, .*, gone, grey, misnamed, .*; did you mean 'grey'\?"),
-        ('number', r"camera 'number' is 3\.14.*, which is no class derived from zc_perception\.camera\.camera\.Camera"),
-        ('gone', r"'gone' of package 'own-camera' can't be imported .* try: python3 -c \"import own_gone\""),
-        ('misnamed', r"'misnamed' of package .* AttributeError: .*'Gray'.*; try: python3 -c \"from own_grey import Gray\""),
+        (
+            'gray',
+            r"camera 'gray' is not known; it must be one of synthetic, .*, gone, grey, misnamed, .*; did you mean 'grey'\?",
+        ),
+        (
+            'number',
+            r"camera 'number' is 3\.14.*, which is no class derived from zc_perception\.camera\.camera\.Camera",
+        ),
+        (
+            'gone',
+            r"'gone' of package 'own-camera' can't be imported .* try: python3 -c \"import own_gone\"",
+        ),
+        (
+            'misnamed',
+            r"'misnamed' of package .* AttributeError: .*'Gray'.*; try: python3 -c \"from own_grey import Gray\"",
+        ),
     ],
 )
 def test_a_kind_that_cannot_be_used_is_named(kind: str, message: str) -> None:
@@ -77,14 +103,23 @@ def test_a_kind_that_cannot_be_used_is_named(kind: str, message: str) -> None:
 
 @pytest.mark.usefixtures('own_package')
 def test_a_camera_that_does_not_say_how_it_is_opened_is_named() -> None:
-    with pytest.raises(NotImplementedError, match='Unfinished does not override the class method open'):
+    with pytest.raises(
+        NotImplementedError, match='Unfinished does not override the class method open'
+    ):
         camera_class('unfinished').open(CameraOptions(PARAMETERS, lambda: 0, CopyLedger()))
 
 
 @pytest.mark.usefixtures('no_fd_leak')
 def test_the_camera_of_the_page_passes_the_test_of_the_page() -> None:
     """Both stand in docs/contributing.md, under "Add a camera"."""
-    camera, test = re.findall(r'^```python\n(.*?)^```$', PAGE.read_text(encoding='utf-8'), re.DOTALL | re.MULTILINE)
-    names: dict[str, Any] = {'SealedMemfd': SealedMemfd, 'CopyLedger': CopyLedger, 'agree': agree, 'time': time}
+    camera, test = re.findall(
+        r'^```python\n(.*?)^```$', PAGE.read_text(encoding='utf-8'), re.DOTALL | re.MULTILINE
+    )
+    names: dict[str, Any] = {
+        'SealedMemfd': SealedMemfd,
+        'CopyLedger': CopyLedger,
+        'agree': agree,
+        'time': time,
+    }
     exec(camera + test, names)
     names['test_the_first_frame_is_black']()

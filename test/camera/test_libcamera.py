@@ -26,7 +26,9 @@ pytestmark = pytest.mark.usefixtures('no_fd_leak')
 
 
 @pytest.fixture(params=['new', 'old'])
-def module(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, no_fd_leak: None) -> Iterator[Any]:
+def module(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, no_fd_leak: None
+) -> Iterator[Any]:
     made = make_module(request.param)
     made.manager.cameras.append(Camera(made, '/base/soc/i2c0mux/i2c@1/imx708@1a'))
     monkeypatch.setitem(sys.modules, 'libcamera', made)
@@ -53,30 +55,44 @@ def open_camera(module: Any) -> Iterator[Callable[..., LibcameraCamera]]:
 def shown(frame: Frame) -> int:
     with frame.map() as (luma, chroma):
         number = int(luma[0, 0])
-        assert (luma == number).all() and (chroma == (number + 1) % 256).all(), 'another frame was written over it'
+        assert (luma == number).all() and (chroma == (number + 1) % 256).all(), (
+            'another frame was written over it'
+        )
         return number
 
 
-@pytest.mark.parametrize(('memories', 'places'), [('shared', [(0, 0), (0, 384 * 46)]), ('split', [(0, 0), (1, 0)])])
+@pytest.mark.parametrize(
+    ('memories', 'places'), [('shared', [(0, 0), (0, 384 * 46)]), ('split', [(0, 0), (1, 0)])]
+)
 def test_frames_are_the_camera_s_own_buffers(
-    memories: str, places: list[tuple[int, int]], module: Any, open_camera: Callable[..., LibcameraCamera]
+    memories: str,
+    places: list[tuple[int, int]],
+    module: Any,
+    open_camera: Callable[..., LibcameraCamera],
 ) -> None:
     module.manager.cameras[0] = Camera(module, 'imx708', memories=memories)
     camera = open_camera(width=322, height=46, framerate=50.0, pipeline_buffers=6)
     layout = camera.pool.layout
-    assert [(p.buffer, p.offset) for p in layout.planes] == places and {p.stride for p in layout.planes} == {384}
+    assert [(p.buffer, p.offset) for p in layout.planes] == places and {
+        p.stride for p in layout.planes
+    } == {384}
     seen = set()
     for number in range(15):
         with next_frame(camera) as frame:
             assert shown(frame) == number == frame.data.sequence
             seen.add(frame.data.buffer_uid)
-            assert (frame.data.colorimetry.matrix, frame.data.colorimetry.range) == (Matrix.BT709, Range.FULL)
+            assert (frame.data.colorimetry.matrix, frame.data.colorimetry.range) == (
+                Matrix.BT709,
+                Range.FULL,
+            )
     assert 1 < len(seen) <= 6 == len(camera.slots)
     assert module.manager.cameras[0].started_with == {'FrameDurationLimits': (20000, 20000)}
     assert camera.statistics().captured == 15 and camera.statistics().dropped == 0
 
 
-def test_a_buffer_is_not_filled_while_somebody_has_it(open_camera: Callable[..., LibcameraCamera]) -> None:
+def test_a_buffer_is_not_filled_while_somebody_has_it(
+    open_camera: Callable[..., LibcameraCamera],
+) -> None:
     camera = open_camera(pipeline_buffers=4)
     held = [next_frame(camera) for _ in range(2)]
     before = [shown(frame) for frame in held]
@@ -94,15 +110,24 @@ def test_stamps_are_of_boottime(module: Any, open_camera: Callable[..., Libcamer
         with next_frame(camera) as frame:
             stamps.append(frame.header.stamp_ns)
             assert 0 <= time.time_ns() - frame.header.stamp_ns < 20_000_000_000
-            errors.append(abs((time.time_ns() - frame.header.stamp_ns) - (time.monotonic_ns() - frame.data.captured_ns)))
-    assert min(errors) < 5_000_000, 'what comes between the reads of two clocks is an error: the least counts'
+            errors.append(
+                abs(
+                    (time.time_ns() - frame.header.stamp_ns)
+                    - (time.monotonic_ns() - frame.data.captured_ns)
+                )
+            )
+    assert min(errors) < 5_000_000, (
+        'what comes between the reads of two clocks is an error: the least counts'
+    )
     assert stamps == sorted(set(stamps)) and camera.clock.statistics().implausible == 0
     module.manager.cameras[0].stamps = False
     with next_frame(camera) as frame:
         assert abs(time.time_ns() - frame.header.stamp_ns) < 20_000_000_000
 
 
-def test_frames_that_are_marked_bad_are_counted_and_queued_again(module: Any, open_camera: Callable[..., LibcameraCamera]) -> None:
+def test_frames_that_are_marked_bad_are_counted_and_queued_again(
+    module: Any, open_camera: Callable[..., LibcameraCamera]
+) -> None:
     module.manager.cameras[0].bad = {3, 4}
     camera = open_camera(pipeline_buffers=3)
     numbers = []
@@ -110,10 +135,16 @@ def test_frames_that_are_marked_bad_are_counted_and_queued_again(module: Any, op
         with next_frame(camera) as frame:
             numbers.append(frame.data.sequence)
     assert numbers == [0, 1, 2, 5, 6, 7, 8, 9]
-    assert (camera.statistics().bad, camera.statistics().lost, camera.statistics().dropped) == (2, 0, 2)
+    assert (camera.statistics().bad, camera.statistics().lost, camera.statistics().dropped) == (
+        2,
+        0,
+        2,
+    )
 
 
-def test_an_unplugged_camera_is_lost(module: Any, open_camera: Callable[..., LibcameraCamera]) -> None:
+def test_an_unplugged_camera_is_lost(
+    module: Any, open_camera: Callable[..., LibcameraCamera]
+) -> None:
     camera = open_camera()
     kept = next_frame(camera)
     module.manager.cameras[0].silent.set()
@@ -139,7 +170,9 @@ def test_a_silent_camera_is_lost(module: Any, open_camera: Callable[..., Libcame
         until(lambda: _drained(camera), 'the loss')
 
 
-def test_each_camera_gets_its_own_requests_in_its_own_thread(module: Any, open_camera: Callable[..., LibcameraCamera]) -> None:
+def test_each_camera_gets_its_own_requests_in_its_own_thread(
+    module: Any, open_camera: Callable[..., LibcameraCamera]
+) -> None:
     module.manager.cameras.append(Camera(module, 'imx219', largest=(64, 48)))
     cameras = [open_camera('imx708'), open_camera('imx219')]
     found: dict[int, list[int]] = {0: [], 1: []}
@@ -162,7 +195,9 @@ def test_stopping_ends_a_wait(module: Any, open_camera: Callable[..., LibcameraC
     camera = open_camera()
     next_frame(camera).release()
     module.manager.cameras[0].silent.set()
-    thread = threading.Thread(target=lambda: until(lambda: camera._stopped or _drained(camera), 'the stop'))
+    thread = threading.Thread(
+        target=lambda: until(lambda: camera._stopped or _drained(camera), 'the stop')
+    )
     thread.start()
     camera.stop()
     thread.join(60)
@@ -171,7 +206,9 @@ def test_stopping_ends_a_wait(module: Any, open_camera: Callable[..., LibcameraC
 
 def test_a_busy_camera_says_so(module: Any, open_camera: Callable[..., LibcameraCamera]) -> None:
     module.manager.cameras[0].busy = True
-    with pytest.raises(CameraBusyError, match=r'acquire the camera: .*busy; end the other program'):
+    with pytest.raises(
+        CameraBusyError, match=r'acquire the camera: .*busy; end the other program'
+    ):
         open_camera()
     module.manager.cameras[0].busy = False
     first = open_camera()
@@ -204,16 +241,23 @@ def test_what_cannot_be_is_said(
     assert not any(camera.acquired for camera in module.manager.cameras)
 
 
-def test_a_camera_may_be_named_by_its_number_and_knows_itself_again(module: Any, open_camera: Callable[..., LibcameraCamera]) -> None:
+def test_a_camera_may_be_named_by_its_number_and_knows_itself_again(
+    module: Any, open_camera: Callable[..., LibcameraCamera]
+) -> None:
     module.manager.cameras.append(Camera(module, 'imx219'))
     camera = open_camera('1')
     assert camera.identity == 'libcamera: imx219' and camera.device == 'libcamera imx219'
 
 
-def test_colours_that_nobody_names_are_bt601(module: Any, open_camera: Callable[..., LibcameraCamera]) -> None:
+def test_colours_that_nobody_names_are_bt601(
+    module: Any, open_camera: Callable[..., LibcameraCamera]
+) -> None:
     module.manager.cameras[0].color_space = None
     with next_frame(open_camera()) as frame:
-        assert (frame.data.colorimetry.matrix, frame.data.colorimetry.range) == (Matrix.BT601, Range.LIMITED)
+        assert (frame.data.colorimetry.matrix, frame.data.colorimetry.range) == (
+            Matrix.BT601,
+            Range.LIMITED,
+        )
 
 
 def test_without_bindings_the_advice_is_to_install_them(monkeypatch: pytest.MonkeyPatch) -> None:

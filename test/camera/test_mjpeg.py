@@ -81,16 +81,35 @@ def test_a_jpeg_becomes_an_nv12_frame_of_the_pool_and_is_booked_once() -> None:
             driver.script = [Filled(flags=abi.BUF_FLAG_TIMESTAMP_MONOTONIC)]
             with captured(driver, camera) as frame:
                 data = frame.data
-                assert (data.fourcc, data.modifier, data.width, data.height, data.sequence) == (NV12, LINEAR, *SIZE, number)
-                assert data.colorimetry == JPEG_COLORIMETRY and data.capture_cost_ns > 0 and data.header.frame_id == 'cam'
+                assert (data.fourcc, data.modifier, data.width, data.height, data.sequence) == (
+                    NV12,
+                    LINEAR,
+                    *SIZE,
+                    number,
+                )
+                assert (
+                    data.colorimetry == JPEG_COLORIMETRY
+                    and data.capture_cost_ns > 0
+                    and data.header.frame_id == 'cam'
+                )
                 with frame.map() as planes:
-                    assert np.array_equal(planes[0], cv2.imdecode(np.frombuffer(GOOD, np.uint8), cv2.IMREAD_GRAYSCALE))
-        assert ledger.entries()['decode'].count == 8 and ledger.entries()['decode'].bytes == 8 * SIZE[0] * SIZE[1] * 3 // 2
+                    assert np.array_equal(
+                        planes[0],
+                        cv2.imdecode(np.frombuffer(GOOD, np.uint8), cv2.IMREAD_GRAYSCALE),
+                    )
+        assert (
+            ledger.entries()['decode'].count == 8
+            and ledger.entries()['decode'].bytes == 8 * SIZE[0] * SIZE[1] * 3 // 2
+        )
         assert camera.statistics().captured == 8 and not camera.statistics().dropped
-        assert len(driver.queued) + len(driver.waiting) == driver.count, 'the driver has its buffers again'
+        assert len(driver.queued) + len(driver.waiting) == driver.count, (
+            'the driver has its buffers again'
+        )
         assert 'ms for the last frame; 0 skipped' in str(camera.facts()['decoding'])
         (decoding,) = camera.threads
-        assert decoding.name.startswith('jpeg ') and decoding.is_alive(), 'who sets priorities finds the thread that frames pass through'
+        assert decoding.name.startswith('jpeg ') and decoding.is_alive(), (
+            'who sets priorities finds the thread that frames pass through'
+        )
     assert not decoding.is_alive()
 
 
@@ -113,7 +132,10 @@ def test_broken_pictures_are_counted_and_cost_nothing_else() -> None:
     contents = [GOOD, GOOD[:3000], jpeg(picture(320, 180)), GOOD, b'', GOOD]
     with webcam(contents=contents) as (driver, camera):
         captured(driver, camera).release()
-        for bad, reason in ((1, 'remature end'), (2, 'a JPEG of 320x180 came, the camera is set to 640x360')):
+        for bad, reason in (
+            (1, 'remature end'),
+            (2, 'a JPEG of 320x180 came, the camera is set to 640x360'),
+        ):
             driver.due = 1
             while camera.statistics().bad < bad:
                 assert camera.capture() is None
@@ -125,19 +147,29 @@ def test_broken_pictures_are_counted_and_cost_nothing_else() -> None:
         with captured(driver, camera) as frame:
             assert frame.data.sequence == 5
         statistics = camera.statistics()
-        assert (statistics.captured, statistics.bad, statistics.lost, statistics.dropped) == (3, 3, 0, 3)
+        assert (statistics.captured, statistics.bad, statistics.lost, statistics.dropped) == (
+            3,
+            3,
+            0,
+            3,
+        )
 
 
 def test_a_camera_that_gives_only_broken_pictures_is_lost_and_the_reason_is_said() -> None:
     with webcam(contents=[b'no picture'], due=None) as (driver, camera):
-        with pytest.raises(CameraLostError, match=r'no good frame .*the last picture was bad: a broken JPEG came: its first bytes'):
+        with pytest.raises(
+            CameraLostError,
+            match=r'no good frame .*the last picture was bad: a broken JPEG came: its first bytes',
+        ):
             while True:
                 driver.now += 0.5
                 camera.capture()
         assert camera.restarts == 1 and camera.statistics().captured == 0
 
 
-def test_the_newest_picture_wins_where_decoding_is_too_slow(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_newest_picture_wins_where_decoding_is_too_slow(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     with webcam(contents=[GOOD]) as (driver, camera):
         captured(driver, camera).release()
         jpegs = camera._jpegs
@@ -205,8 +237,20 @@ def test_an_error_in_decoding_is_the_cameras(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize(
     ('formats', 'rates', 'consumers', 'chosen', 'why'),
     [
-        (('YUYV', 'MJPG'), {}, (READER,), 'YUYV', 'YUYV, taken as the driver fills it: MJPG would have to be decoded'),
-        (('YUYV', 'MJPG'), {'YUYV': 5}, (READER,), 'MJPG', 'booked as decode): YUYV does 5 Hz there'),
+        (
+            ('YUYV', 'MJPG'),
+            {},
+            (READER,),
+            'YUYV',
+            'YUYV, taken as the driver fills it: MJPG would have to be decoded',
+        ),
+        (
+            ('YUYV', 'MJPG'),
+            {'YUYV': 5},
+            (READER,),
+            'MJPG',
+            'booked as decode): YUYV does 5 Hz there',
+        ),
         (('YUYV', 'MJPG'), {}, (NPU,), 'MJPG', 'booked as decode): not everybody here takes YUYV'),
         (('MJPG', 'NV12', 'YUYV'), {}, (NPU,), 'NV12', 'NV12, taken as the driver fills it'),
         (('MJPG', 'NV12'), {'NV12': 10}, (READER,), 'MJPG', 'NV12 does 10 Hz there'),
@@ -214,7 +258,11 @@ def test_an_error_in_decoding_is_the_cameras(monkeypatch: pytest.MonkeyPatch) ->
     ],
 )
 def test_auto_takes_what_nobody_converts_and_then_the_cheapest(
-    formats: tuple[str, ...], rates: dict[str, int], consumers: tuple[BufferConstraints, ...], chosen: str, why: str
+    formats: tuple[str, ...],
+    rates: dict[str, int],
+    consumers: tuple[BufferConstraints, ...],
+    chosen: str,
+    why: str,
 ) -> None:
     contents = [GOOD] if chosen == 'MJPG' else []
     with webcam(*formats, contents=contents, rates=rates, consumers=consumers) as (driver, camera):
@@ -228,12 +276,17 @@ def test_auto_takes_what_nobody_converts_and_then_the_cheapest(
 @pytest.mark.parametrize('forced', ['MJPG', 'YUYV'])
 def test_a_format_can_be_forced(forced: str) -> None:
     contents = [GOOD] if forced == 'MJPG' else []
-    with webcam('YUYV', 'NV12', 'MJPG', contents=contents, pixel_format=forced) as (driver, camera):
+    with webcam('YUYV', 'NV12', 'MJPG', contents=contents, pixel_format=forced) as (
+        driver,
+        camera,
+    ):
         captured(driver, camera).release()
         assert camera.facts()['V4L2 format'] == forced
 
 
-def test_without_the_library_other_formats_are_taken_and_what_to_install_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_library_other_formats_are_taken_and_what_to_install_is_said(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(choice, 'missing_library', lambda: 'apt install it')
     with webcam('YUYV', 'MJPG', contents=[], rates={'YUYV': 10}) as (driver, camera):
         with captured(driver, camera) as frame:
@@ -244,7 +297,9 @@ def test_without_the_library_other_formats_are_taken_and_what_to_install_is_said
         assert any('apt install it' in note for note in camera.notices())
     for options in ({'formats': ('MJPG',)}, {'formats': ('YUYV', 'MJPG'), 'pixel_format': 'MJPG'}):
         formats = options.pop('formats')
-        with pytest.raises(ConfigError, match='offers nothing but JPEGs in 640x360: apt install it'):
+        with pytest.raises(
+            ConfigError, match='offers nothing but JPEGs in 640x360: apt install it'
+        ):
             opened(DriverDouble(*formats), **options)  # type: ignore[arg-type]
 
 

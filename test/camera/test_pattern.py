@@ -14,7 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from zc_perception.camera.pattern import BAR_COLOURS, ColourBars, TimeCode, draw_counter, sample_levels
+from zc_perception.camera.pattern import (
+    BAR_COLOURS,
+    ColourBars,
+    TimeCode,
+    draw_counter,
+    sample_levels,
+)
 from zc_perception.camera.synthetic import SyntheticCamera
 from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.memory.ledger import CopyLedger
@@ -22,11 +28,21 @@ from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry, Matrix, 
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
 SIZES = [(640, 360), (1920, 1080), (64, 64), (130, 66)]
-CODES = st.builds(TimeCode, st.integers(0, 255), st.integers(0, (1 << 32) - 1), st.integers(-(1 << 63), (1 << 63) - 1))
+CODES = st.builds(
+    TimeCode,
+    st.integers(0, 255),
+    st.integers(0, (1 << 32) - 1),
+    st.integers(-(1 << 63), (1 << 63) - 1),
+)
 
 
-def drawn(code: TimeCode, width: int = 640, height: int = 360) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    luma, chroma = np.zeros((height, width), np.uint8), np.zeros((height // 2, width // 2, 2), np.uint8)
+def drawn(
+    code: TimeCode, width: int = 640, height: int = 360
+) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+    luma, chroma = (
+        np.zeros((height, width), np.uint8),
+        np.zeros((height // 2, width // 2, 2), np.uint8),
+    )
     draw_counter(code, luma, chroma)
     return luma, chroma
 
@@ -40,20 +56,35 @@ def test_what_was_drawn_is_read(code: TimeCode, size: tuple[int, int]) -> None:
 
 
 @settings(max_examples=60)
-@given(CODES, st.sampled_from([(640, 360), (1280, 720)]), st.sampled_from([0.5, 0.25, 2.0, 0.37]), st.integers(20, 95), st.integers(0, 30))
-def test_it_survives_scaling_jpeg_and_noise(code: TimeCode, size: tuple[int, int], scale: float, quality: int, noise: int) -> None:
+@given(
+    CODES,
+    st.sampled_from([(640, 360), (1280, 720)]),
+    st.sampled_from([0.5, 0.25, 2.0, 0.37]),
+    st.integers(20, 95),
+    st.integers(0, 30),
+)
+def test_it_survives_scaling_jpeg_and_noise(
+    code: TimeCode, size: tuple[int, int], scale: float, quality: int, noise: int
+) -> None:
     luma, chroma = drawn(code, *size)
     picture = cv2.cvtColorTwoPlane(luma, chroma, cv2.COLOR_YUV2BGR_NV12)
     picture = cv2.resize(picture, None, fx=scale, fy=scale, interpolation=cv2.INTER_LINEAR)
     rng = np.random.default_rng(0)
-    picture = np.clip(picture.astype(int) + rng.integers(-noise, noise + 1, picture.shape), 0, 255).astype(np.uint8)
-    decoded = cv2.imdecode(cv2.imencode('.jpg', picture, [cv2.IMWRITE_JPEG_QUALITY, quality])[1], cv2.IMREAD_GRAYSCALE)
+    picture = np.clip(
+        picture.astype(int) + rng.integers(-noise, noise + 1, picture.shape), 0, 255
+    ).astype(np.uint8)
+    decoded = cv2.imdecode(
+        cv2.imencode('.jpg', picture, [cv2.IMWRITE_JPEG_QUALITY, quality])[1], cv2.IMREAD_GRAYSCALE
+    )
     assert read_counter(np.asarray(decoded, np.uint8)) == code
 
 
 def test_the_smallest_picture_at_half_its_size() -> None:
     code = TimeCode(1, 2, 3)
-    assert read_counter(cv2.resize(drawn(code, 64, 64)[0], (32, 32), interpolation=cv2.INTER_AREA)) == code
+    assert (
+        read_counter(cv2.resize(drawn(code, 64, 64)[0], (32, 32), interpolation=cv2.INTER_AREA))
+        == code
+    )
 
 
 def test_rows_with_padding_are_drawn_and_the_padding_is_left_alone() -> None:
@@ -71,7 +102,9 @@ def test_a_picture_that_was_damaged_says_the_truth_or_nothing(data: st.DataObjec
     luma, _ = drawn(code, 128, 96)
     for _ in range(data.draw(st.integers(1, 3))):
         row, column = data.draw(st.integers(0, 7)), data.draw(st.integers(0, 15))
-        luma[12 * row : 12 * row + 12, 8 * column : 8 * column + 8] = data.draw(st.sampled_from([16, 235, 120]))
+        luma[12 * row : 12 * row + 12, 8 * column : 8 * column + 8] = data.draw(
+            st.sampled_from([16, 235, 120])
+        )
     # This CRC finds any three wrong bits of 128; more may, once in 65536, look right.
     assert read_counter(luma) in (code, None)
 
@@ -96,9 +129,14 @@ def test_the_bars_have_the_levels_that_the_standards_print(matrix: Matrix) -> No
     bars.draw(luma, chroma)
     for index, name in enumerate(BAR_COLOURS):
         y, (u, v) = luma[100, 80 * index + 40], chroma[50, 40 * index + 20]
-        assert np.abs(np.subtract((int(y), int(u), int(v)), PRINTED[matrix][name])).max() <= 1, name
+        assert np.abs(np.subtract((int(y), int(u), int(v)), PRINTED[matrix][name])).max() <= 1, (
+            name
+        )
     # Below the bars: eight greys from black to white.
-    assert np.abs(luma[340, 40::80] - np.linspace(16, 235, 8)).max() <= 1 and (chroma[170, 20::40] == 128).all()
+    assert (
+        np.abs(luma[340, 40::80] - np.linspace(16, 235, 8)).max() <= 1
+        and (chroma[170, 20::40] == 128).all()
+    )
 
 
 def test_full_range_uses_all_levels() -> None:
@@ -115,7 +153,16 @@ def open_camera() -> Iterator[Callable[..., SyntheticCamera]]:
     def make(width: int = 128, height: int = 96, **options: Any) -> SyntheticCamera:
         now = iter(range(1_000_000, 2_000_000, 1000))
         values: dict[str, Any] = {'seed': 5, **options}
-        camera = SyntheticCamera(width, height, 2000.0, 'lens', heap=SealedMemfd(), now_ns=lambda: next(now), ledger=CopyLedger(), **values)
+        camera = SyntheticCamera(
+            width,
+            height,
+            2000.0,
+            'lens',
+            heap=SealedMemfd(),
+            now_ns=lambda: next(now),
+            ledger=CopyLedger(),
+            **values,
+        )
         cameras.append(camera)
         configure(camera, stride_align=192)
         return camera
@@ -125,7 +172,9 @@ def open_camera() -> Iterator[Callable[..., SyntheticCamera]]:
         camera.close()
 
 
-def test_the_camera_s_counter_says_seed_sequence_and_stamp(open_camera: Callable[..., SyntheticCamera]) -> None:
+def test_the_camera_s_counter_says_seed_sequence_and_stamp(
+    open_camera: Callable[..., SyntheticCamera],
+) -> None:
     camera = open_camera(pattern='counter', seed=300)
     assert camera.device == 'synthetic counter, seed 300'
     for sequence in range(3):
@@ -133,7 +182,9 @@ def test_the_camera_s_counter_says_seed_sequence_and_stamp(open_camera: Callable
             assert read_counter(planes[0].copy()) == (300 & 0xFF, sequence, frame.header.stamp_ns)
 
 
-def test_the_camera_s_bars_are_of_its_colorimetry(open_camera: Callable[..., SyntheticCamera]) -> None:
+def test_the_camera_s_bars_are_of_its_colorimetry(
+    open_camera: Callable[..., SyntheticCamera],
+) -> None:
     camera = open_camera(pattern='bars')
     with captured(camera) as frame, frame.map() as planes:
         assert frame.data.colorimetry == BT601_LIMITED
@@ -142,5 +193,7 @@ def test_the_camera_s_bars_are_of_its_colorimetry(open_camera: Callable[..., Syn
 
 def test_patterns_that_can_not_be_are_refused(open_camera: Callable[..., SyntheticCamera]) -> None:
     for pattern in ('bars', 'counter'):
-        with pytest.raises(ValueError, match='width must be an even number of at least 64 pixels, got 62'):
+        with pytest.raises(
+            ValueError, match='width must be an even number of at least 64 pixels, got 62'
+        ):
             open_camera(62, 96, pattern=pattern)

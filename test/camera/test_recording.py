@@ -42,14 +42,21 @@ def publish(pool: BufferPool, index: int) -> Frame:
     slot = pool.acquire()
     assert slot is not None
     frame = Frame.publish_slot(
-        pool, slot, header=Header(START + index * PERIOD, 'lens'), colorimetry=BT709_FULL, sequence=7 * index, captured_ns=100 + index
+        pool,
+        slot,
+        header=Header(START + index * PERIOD, 'lens'),
+        colorimetry=BT709_FULL,
+        sequence=7 * index,
+        captured_ns=100 + index,
     )
     with frame.map(write=True) as planes:
         fill(planes, index)
     return frame
 
 
-def record(path: Path, pool: BufferPool, count: int, **options: Any) -> list[tuple[np.ndarray[Any, Any], ...]]:
+def record(
+    path: Path, pool: BufferPool, count: int, **options: Any
+) -> list[tuple[np.ndarray[Any, Any], ...]]:
     """Record *count* frames; their planes."""
     kept = []
     with FrameRecorder(path, ledger=CopyLedger(), **options) as recorder:
@@ -62,7 +69,9 @@ def record(path: Path, pool: BufferPool, count: int, **options: Any) -> list[tup
 
 
 def same(found: Any, expected: Any) -> bool:
-    return all(a.dtype == b.dtype and np.array_equal(a, b) for a, b in zip(found, expected, strict=True))
+    return all(
+        a.dtype == b.dtype and np.array_equal(a, b) for a, b in zip(found, expected, strict=True)
+    )
 
 
 @pytest.mark.parametrize(
@@ -79,7 +88,9 @@ def same(found: Any, expected: Any) -> bool:
         ('YU12', {'stride_align': 128}),
     ],
 )
-def test_what_was_recorded_is_played_bit_by_bit(fourcc: str, layout: dict[str, Any], tmp_path: Path, make_pool: MakePool) -> None:
+def test_what_was_recorded_is_played_bit_by_bit(
+    fourcc: str, layout: dict[str, Any], tmp_path: Path, make_pool: MakePool
+) -> None:
     path, ledger = tmp_path / 'a.zcr', CopyLedger()
     pool = make_pool(62, 46, fourcc=fourcc_code(fourcc), layout=layout)
     kept = record(path, pool, 4)
@@ -94,7 +105,12 @@ def test_what_was_recorded_is_played_bit_by_bit(fourcc: str, layout: dict[str, A
     with closing(RecordingSource(path)) as reader:
         assert reader.format.layout == pool.layout, 'how the producer held it'
         frames = [reader.frame(number) for number in range(len(reader))]
-        assert [(f.sequence, f.captured_ns) for f in frames if f] == [(0, 100), (7, 101), (14, 102), (21, 103)]
+        assert [(f.sequence, f.captured_ns) for f in frames if f] == [
+            (0, 100),
+            (7, 101),
+            (14, 102),
+            (21, 103),
+        ]
 
 
 def test_the_file_is_what_its_description_says(tmp_path: Path, make_pool: MakePool) -> None:
@@ -104,8 +120,18 @@ def test_the_file_is_what_its_description_says(tmp_path: Path, make_pool: MakePo
     content = path.read_bytes()
     magic, length = struct.unpack_from('<8sI', content)
     at = 16 + length
-    kind, _, sequence, stamp, captured, id_bytes, _, pixels = struct.unpack_from('<4sIQqqIIQ', content, at)
-    assert (magic, kind, sequence, stamp, captured, id_bytes, pixels) == (b'ZCREC001', b'FRME', 0, START, 100, 4, 48)
+    kind, _, sequence, stamp, captured, id_bytes, _, pixels = struct.unpack_from(
+        '<4sIQqqIIQ', content, at
+    )
+    assert (magic, kind, sequence, stamp, captured, id_bytes, pixels) == (
+        b'ZCREC001',
+        b'FRME',
+        0,
+        START,
+        100,
+        4,
+        48,
+    )
     assert content[at + 48 : at + 52] == b'lens'
     assert content[at + 52 : at + 100] == luma.tobytes() + chroma.tobytes()
     assert content[-16:-8] == b'ZCRECEND'
@@ -132,11 +158,15 @@ class SlowDisk:
         self._file.close()
 
 
-def test_a_slow_disk_costs_the_recorder_frames_and_the_producer_nothing(tmp_path: Path, make_pool: MakePool) -> None:
+def test_a_slow_disk_costs_the_recorder_frames_and_the_producer_nothing(
+    tmp_path: Path, make_pool: MakePool
+) -> None:
     gate, pool = Gate(), make_pool(16, 8, slots=2)
     path = tmp_path / 'a.zcr'
     size = 16 * 8 * 3 // 2
-    with FrameRecorder(path, ledger=CopyLedger(), buffer_bytes=5 * size, open_output=lambda p: SlowDisk(p, gate)) as recorder:
+    with FrameRecorder(
+        path, ledger=CopyLedger(), buffer_bytes=5 * size, open_output=lambda p: SlowDisk(p, gate)
+    ) as recorder:
         kept = []
         for index in range(20):
             # The producer has two slots; if the recorder kept one, there would be none here before long.
@@ -152,7 +182,9 @@ def test_a_slow_disk_costs_the_recorder_frames_and_the_producer_nothing(tmp_path
         gate.opened.set()
     assert recorder.statistics().recorded == 5 and recorder.statistics().waiting == 0
     with closing(RecordingSource(path)) as reader:
-        assert all(same(reader.read_planes(number), planes) for number, (_, planes) in enumerate(kept))
+        assert all(
+            same(reader.read_planes(number), planes) for number, (_, planes) in enumerate(kept)
+        )
         assert reader.complete
 
 
@@ -182,17 +214,25 @@ class FullDisk(SlowDisk):
 
 def test_a_full_disk_ends_the_recording_and_says_so(tmp_path: Path, make_pool: MakePool) -> None:
     path, pool = tmp_path / 'a.zcr', make_pool(16, 8)
-    with FrameRecorder(path, ledger=CopyLedger(), open_output=lambda p: FullDisk(p, Gate())) as recorder:
+    with FrameRecorder(
+        path, ledger=CopyLedger(), open_output=lambda p: FullDisk(p, Gate())
+    ) as recorder:
         for index in range(3):
             with publish(pool, index) as frame:
                 recorder.put(frame)
-    assert recorder.failed and recorder.statistics().failure == f"recording to '{path}' has ended: No space left on device"
+    assert (
+        recorder.failed
+        and recorder.statistics().failure
+        == f"recording to '{path}' has ended: No space left on device"
+    )
     with publish(pool, 9) as frame:
         assert not recorder.put(frame)
     assert len(played(replay(path))) == 1, 'what was written is there'
 
 
-def test_a_stuck_disk_is_given_up_with_what_it_did_not_take(tmp_path: Path, make_pool: MakePool) -> None:
+def test_a_stuck_disk_is_given_up_with_what_it_did_not_take(
+    tmp_path: Path, make_pool: MakePool
+) -> None:
     path, gate, pool = tmp_path / 'a.zcr', Gate(), make_pool(16, 8)
     recorder = FrameRecorder(path, ledger=CopyLedger(), open_output=lambda p: SlowDisk(p, gate))
     for index in range(3):
@@ -200,7 +240,10 @@ def test_a_stuck_disk_is_given_up_with_what_it_did_not_take(tmp_path: Path, make
             assert recorder.put(frame)
     assert gate.reached.wait(60.0) and not recorder.failed
     assert not recorder.close(stuck_s=0.1) and recorder.failed
-    assert recorder.statistics().failure == f"'{path}': its disk has taken nothing for 0.1 s; 3 frames could not be written"
+    assert (
+        recorder.statistics().failure
+        == f"'{path}': its disk has taken nothing for 0.1 s; 3 frames could not be written"
+    )
     assert not recorder.close(), 'it is not waited for again'
     gate.opened.set()
     recorder._thread.join(60.0)  # it ends by itself when the disk lets it
@@ -215,9 +258,13 @@ class CrawlingDisk(SlowDisk):
         return self._file.write(content[:40])
 
 
-def test_a_disk_that_crawls_gets_all_the_time_that_it_needs(tmp_path: Path, make_pool: MakePool) -> None:
+def test_a_disk_that_crawls_gets_all_the_time_that_it_needs(
+    tmp_path: Path, make_pool: MakePool
+) -> None:
     pool = make_pool(16, 8)
-    recorder = FrameRecorder(tmp_path / 'a.zcr', ledger=CopyLedger(), open_output=lambda p: CrawlingDisk(p, Gate()))
+    recorder = FrameRecorder(
+        tmp_path / 'a.zcr', ledger=CopyLedger(), open_output=lambda p: CrawlingDisk(p, Gate())
+    )
     for index in range(3):
         with publish(pool, index) as frame:
             assert recorder.put(frame)
@@ -227,7 +274,9 @@ def test_a_disk_that_crawls_gets_all_the_time_that_it_needs(tmp_path: Path, make
     assert recorder.statistics().recorded == 3
 
 
-def test_frames_of_another_size_go_into_a_file_of_their_own(tmp_path: Path, make_pool: MakePool) -> None:
+def test_frames_of_another_size_go_into_a_file_of_their_own(
+    tmp_path: Path, make_pool: MakePool
+) -> None:
     small, large = make_pool(16, 8), make_pool(32, 16)
     with FrameRecorder(tmp_path / 'a.zcr', ledger=CopyLedger()) as recorder:
         for pool in (small, large, large, small):
@@ -235,10 +284,16 @@ def test_frames_of_another_size_go_into_a_file_of_their_own(tmp_path: Path, make
                 assert recorder.put(frame)
     files = [tmp_path / name for name in ('a.zcr', 'a_2.zcr', 'a_3.zcr')]
     assert recorder.statistics().files == tuple(map(str, files))
-    assert [(len(found), found[0][1][0].shape) for found in map(played, map(replay, files))] == [(1, (8, 16)), (2, (16, 32)), (1, (8, 16))]
+    assert [(len(found), found[0][1][0].shape) for found in map(played, map(replay, files))] == [
+        (1, (8, 16)),
+        (2, (16, 32)),
+        (1, (8, 16)),
+    ]
 
 
-def test_raw_nv12_files_have_their_geometry_beside_them(tmp_path: Path, make_pool: MakePool) -> None:
+def test_raw_nv12_files_have_their_geometry_beside_them(
+    tmp_path: Path, make_pool: MakePool
+) -> None:
     path = tmp_path / 'a.nv12'
     kept = record(path, make_pool(62, 46, layout={'stride_align': 256}), 3)
     assert path.stat().st_size == 3 * 62 * 46 * 3 // 2
@@ -246,21 +301,35 @@ def test_raw_nv12_files_have_their_geometry_beside_them(tmp_path: Path, make_poo
     assert camera.framerate == 25.0
     found = played(camera)
     assert all(same(planes, expected) for (_, planes), expected in zip(found, kept, strict=True))
-    assert (found[0][0].data.colorimetry.matrix, found[0][0].data.colorimetry.range) == (Matrix.BT709, Range.FULL)
+    assert (found[0][0].data.colorimetry.matrix, found[0][0].data.colorimetry.range) == (
+        Matrix.BT709,
+        Range.FULL,
+    )
 
 
-def test_frames_that_can_not_be_recorded_are_refused_with_the_reason(tmp_path: Path, make_pool: MakePool) -> None:
+def test_frames_that_can_not_be_recorded_are_refused_with_the_reason(
+    tmp_path: Path, make_pool: MakePool
+) -> None:
     yuyv = make_pool(16, 8, fourcc=fourcc_code('YUYV'))
-    with FrameRecorder(tmp_path / 'a.nv12', ledger=CopyLedger()) as recorder, publish(yuyv, 0) as frame:
+    with (
+        FrameRecorder(tmp_path / 'a.nv12', ledger=CopyLedger()) as recorder,
+        publish(yuyv, 0) as frame,
+    ):
         assert not recorder.put(frame)
     assert recorder.statistics().refused == 1
-    assert recorder.statistics().failure == 'YUYV frames can not be recorded in .nv12: record to .zcr'
+    assert (
+        recorder.statistics().failure == 'YUYV frames can not be recorded in .nv12: record to .zcr'
+    )
     assert not recorder.failed and not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
     ('name', 'message'),
-    [('a.mp4', r'must end in \.zcr or \.nv12'), ('there.zcr', 'exists; choose another path'), ('file/a.zcr', "can't be made")],
+    [
+        ('a.mp4', r'must end in \.zcr or \.nv12'),
+        ('there.zcr', 'exists; choose another path'),
+        ('file/a.zcr', "can't be made"),
+    ],
 )
 def test_paths_that_can_not_be_written_are_named(name: str, message: str, tmp_path: Path) -> None:
     (tmp_path / 'there.zcr').write_bytes(b'precious')
@@ -290,24 +359,37 @@ def recorded(tmp_path: Path, make_pool: MakePool) -> tuple[Path, bytes, list[Any
 FRAME_BYTES = 48 + 4 + 16 * 8 * 3 // 2
 
 
-def test_a_file_that_was_cut_is_read_up_to_the_last_whole_frame(recorded: tuple[Path, bytes, list[Any]]) -> None:
+def test_a_file_that_was_cut_is_read_up_to_the_last_whole_frame(
+    recorded: tuple[Path, bytes, list[Any]],
+) -> None:
     path, content, kept = recorded
     end = struct.unpack('<Q', content[-8:])[0]
     start = end - 3 * FRAME_BYTES
-    for size in (end, end + 5, len(content) - 1, end - 1, end - FRAME_BYTES + 10, start + FRAME_BYTES):
+    for size in (
+        end,
+        end + 5,
+        len(content) - 1,
+        end - 1,
+        end - FRAME_BYTES + 10,
+        start + FRAME_BYTES,
+    ):
         path.write_bytes(content[:size])
         camera = replay(path)
         whole = min(3, (size - start) // FRAME_BYTES)
         assert f'{whole} whole frames were found' in camera.notices()[0]
         found = played(camera)
-        assert len(found) == whole and all(same(planes, kept[i]) for i, (_, planes) in enumerate(found))
+        assert len(found) == whole and all(
+            same(planes, kept[i]) for i, (_, planes) in enumerate(found)
+        )
     for size in (start + FRAME_BYTES - 1, start):
         path.write_bytes(content[:size])
         with pytest.raises(ConfigError, match=r"recording '.*a\.zcr' has no whole frame"):
             replay(path)
 
 
-def test_a_frame_whose_pixels_were_changed_is_left_out(recorded: tuple[Path, bytes, list[Any]]) -> None:
+def test_a_frame_whose_pixels_were_changed_is_left_out(
+    recorded: tuple[Path, bytes, list[Any]],
+) -> None:
     path, content, kept = recorded
     spoilt = bytearray(content)
     spoilt[struct.unpack('<Q', content[-8:])[0] - FRAME_BYTES - 1] ^= 1
@@ -318,14 +400,21 @@ def test_a_frame_whose_pixels_were_changed_is_left_out(recorded: tuple[Path, byt
     assert same(found[1][1], kept[2])
 
 
-@settings(max_examples=250, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(
+    max_examples=250,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(data=st.data())
-def test_a_spoilt_file_gives_true_frames_or_a_clear_error(recorded: tuple[Path, bytes, list[Any]], data: st.DataObject) -> None:
+def test_a_spoilt_file_gives_true_frames_or_a_clear_error(
+    recorded: tuple[Path, bytes, list[Any]], data: st.DataObject
+) -> None:
     path, content, kept = recorded
     spoilt = bytearray(content)
     for _ in range(data.draw(st.integers(1, 3))):
         at = data.draw(st.integers(0, len(spoilt) - 1))
-        spoilt[at : at + data.draw(st.integers(0, 8))] = data.draw(st.one_of(st.binary(max_size=8), st.just(b'\xff' * 8)))
+        spoilt[at : at + data.draw(st.integers(0, 8))] = data.draw(
+            st.one_of(st.binary(max_size=8), st.just(b'\xff' * 8))
+        )
     path.write_bytes(spoilt)
     try:
         reader = RecordingSource(path)
@@ -344,7 +433,12 @@ def describe(content: bytes, change: Callable[[dict[str, Any]], object]) -> byte
     found = json.loads(content[16 : 16 + length])
     change(found)
     text = json.dumps(found).encode()
-    return content[:8] + struct.pack('<II', len(text), zlib.crc32(text)) + text + content[16 + length :]
+    return (
+        content[:8]
+        + struct.pack('<II', len(text), zlib.crc32(text))
+        + text
+        + content[16 + length :]
+    )
 
 
 @pytest.mark.parametrize(
@@ -362,14 +456,18 @@ def describe(content: bytes, change: Callable[[dict[str, Any]], object]) -> byte
         lambda d: d.pop('planes'),
     ],
 )
-def test_a_description_that_can_not_be_is_refused(recorded: tuple[Path, bytes, list[Any]], change: Callable[[Any], object]) -> None:
+def test_a_description_that_can_not_be_is_refused(
+    recorded: tuple[Path, bytes, list[Any]], change: Callable[[Any], object]
+) -> None:
     path, content, _ = recorded
     path.write_bytes(describe(content, change))
     with pytest.raises(ConfigError, match=r'a\.zcr'):
         replay(path)
 
 
-def test_a_description_that_was_changed_is_refused(recorded: tuple[Path, bytes, list[Any]]) -> None:
+def test_a_description_that_was_changed_is_refused(
+    recorded: tuple[Path, bytes, list[Any]],
+) -> None:
     path, content, _ = recorded
     # As long as before, and it could be one; only the checksum tells.
     path.write_bytes(content.replace(b'"bt709"', b'"bt601"', 1))
@@ -377,7 +475,9 @@ def test_a_description_that_was_changed_is_refused(recorded: tuple[Path, bytes, 
         replay(path)
 
 
-def test_a_first_frame_whose_head_was_changed_costs_that_frame_only(recorded: tuple[Path, bytes, list[Any]]) -> None:
+def test_a_first_frame_whose_head_was_changed_costs_that_frame_only(
+    recorded: tuple[Path, bytes, list[Any]],
+) -> None:
     path, content, kept = recorded
     start = struct.unpack('<Q', content[-8:])[0] - 3 * FRAME_BYTES
     for at in (0, 5, 20, 47):
@@ -387,11 +487,16 @@ def test_a_first_frame_whose_head_was_changed_costs_that_frame_only(recorded: tu
         camera = replay(path, stamps='recorded')
         assert not camera.notices() and camera.framerate == 25.0
         found = played(camera)
-        assert [frame.header.stamp_ns for frame, _ in found] == [START + PERIOD, START + 2 * PERIOD]
+        assert [frame.header.stamp_ns for frame, _ in found] == [
+            START + PERIOD,
+            START + 2 * PERIOD,
+        ]
         assert same(found[0][1], kept[1]) and camera.statistics().bad == 1
 
 
-def test_spoilt_frames_longer_than_the_rate_is_looked_for_do_not_move_the_others(tmp_path: Path, make_pool: MakePool) -> None:
+def test_spoilt_frames_longer_than_the_rate_is_looked_for_do_not_move_the_others(
+    tmp_path: Path, make_pool: MakePool
+) -> None:
     path, count = tmp_path / 'a.zcr', 67
     record(path, make_pool(8, 4), count)
     content = bytearray(path.read_bytes())
@@ -418,13 +523,19 @@ def test_a_file_without_one_sound_head_is_refused(recorded: tuple[Path, bytes, l
         RecordingSource(path)
 
 
-def test_an_index_that_points_elsewhere_is_made_anew(recorded: tuple[Path, bytes, list[Any]]) -> None:
+def test_an_index_that_points_elsewhere_is_made_anew(
+    recorded: tuple[Path, bytes, list[Any]],
+) -> None:
     path, content, kept = recorded
     end = struct.unpack('<Q', content[-8:])[0]
     table = struct.pack('<QQQQ', 3, 3, 5, 7)
-    path.write_bytes(content[:end] + b'INDX' + struct.pack('<I', zlib.crc32(table)) + table + content[-16:])
+    path.write_bytes(
+        content[:end] + b'INDX' + struct.pack('<I', zlib.crc32(table)) + table + content[-16:]
+    )
     found = played(replay(path))
-    assert [same(planes, expected) for (_, planes), expected in zip(found, kept, strict=True)] == [True] * 3
+    assert [same(planes, expected) for (_, planes), expected in zip(found, kept, strict=True)] == [
+        True
+    ] * 3
 
 
 @pytest.mark.parametrize(
@@ -443,5 +554,8 @@ def test_other_files_are_refused(content: bytes, message: str, tmp_path: Path) -
 
 
 def test_a_recording_is_not_scaled(recorded: tuple[Path, bytes, list[Any]]) -> None:
-    with pytest.raises(ConfigError, match="is 16x8 and is played bit by bit; set parameters 'width' and 'height' to 0"):
+    with pytest.raises(
+        ConfigError,
+        match="is 16x8 and is played bit by bit; set parameters 'width' and 'height' to 0",
+    ):
         replay(recorded[0], width=32, height=16)

@@ -60,17 +60,33 @@ def make(kind: str, folder: Path, entries: list[tuple[str, int, Any]]) -> Path:
     return file
 
 
-KINDS = ('sqlite3 folder', 'mcap folder', 'sqlite3 file', 'mcap file', 'mcap, no metadata', 'mcap library, one file')
+KINDS = (
+    'sqlite3 folder',
+    'mcap folder',
+    'sqlite3 file',
+    'mcap file',
+    'mcap, no metadata',
+    'mcap library, one file',
+)
 
 
 @pytest.mark.parametrize('padding', (0, 13))
 @pytest.mark.parametrize('kind', KINDS)
-def test_nv12_comes_out_bit_by_bit_at_its_own_times(kind: str, padding: int, tmp_path: Path) -> None:
+def test_nv12_comes_out_bit_by_bit_at_its_own_times(
+    kind: str, padding: int, tmp_path: Path
+) -> None:
     path, ledger = make(kind, tmp_path, nv12_entries(padding=padding)), CopyLedger()
     camera = replay(path, ledger=ledger, constraints={'stride_align': 96})
-    assert (camera.width, camera.height, camera.framerate, camera.device) == (WIDTH, HEIGHT, 25.0, str(path))
+    assert (camera.width, camera.height, camera.framerate, camera.device) == (
+        WIDTH,
+        HEIGHT,
+        25.0,
+        str(path),
+    )
     found = played(camera)
-    assert [frame.header.stamp_ns for frame, _ in found] == [NOW_NS + i * PERIOD for i in range(FRAMES)]
+    assert [frame.header.stamp_ns for frame, _ in found] == [
+        NOW_NS + i * PERIOD for i in range(FRAMES)
+    ]
     assert {frame.header.frame_id for frame, _ in found} == {'lens'}
     for (frame, planes), expected in zip(found, PLANES, strict=True):
         assert frame.data.planes[0].stride == 96
@@ -81,12 +97,17 @@ def test_nv12_comes_out_bit_by_bit_at_its_own_times(kind: str, padding: int, tmp
 def test_recorded_headers_are_kept_whole(tmp_path: Path) -> None:
     path = write_bag(tmp_path / 'bag', nv12_entries())
     headers = [frame.header for frame, _ in played(replay(path, stamps='recorded'))]
-    assert [(h.stamp_ns, h.frame_id) for h in headers] == [(stamp(i), 'recorded_lens') for i in range(FRAMES)]
+    assert [(h.stamp_ns, h.frame_id) for h in headers] == [
+        (stamp(i), 'recorded_lens') for i in range(FRAMES)
+    ]
 
 
 def test_recorded_stamps_go_on_when_the_recording_begins_again(tmp_path: Path) -> None:
     path = write_bag(tmp_path / 'bag', nv12_entries())
-    camera, stamps = replay(path, stamps='recorded', keep_all=False, loop=True, replay_rate=1000.0), []
+    camera, stamps = (
+        replay(path, stamps='recorded', keep_all=False, loop=True, replay_rate=1000.0),
+        [],
+    )
     while len(stamps) < 3 * FRAMES:
         frame = camera.capture()
         if frame is not None:
@@ -97,7 +118,12 @@ def test_recorded_stamps_go_on_when_the_recording_begins_again(tmp_path: Path) -
 
 
 BLUE, GREEN, RED = 30, 90, 200
-Y, U, V = map(int, cv2.cvtColor(np.full((2, 2, 3), (BLUE, GREEN, RED), np.uint8), cv2.COLOR_BGR2YUV_I420).ravel()[[0, 4, 5]])
+Y, U, V = map(
+    int,
+    cv2.cvtColor(np.full((2, 2, 3), (BLUE, GREEN, RED), np.uint8), cv2.COLOR_BGR2YUV_I420).ravel()[
+        [0, 4, 5]
+    ],
+)
 
 
 def rows_of(encoding: str) -> np.ndarray[Any, Any]:
@@ -112,7 +138,10 @@ def rows_of(encoding: str) -> np.ndarray[Any, Any]:
     if encoding in ('yuyv', 'yuv422_yuy2', 'uyvy', 'yuv422'):
         return tiled(*((Y, U, Y, V) if 'yuy' in encoding else (U, Y, V, Y)))[:, : 2 * WIDTH]
     if encoding.startswith('nv'):
-        chroma = tiled(*((V, U) if encoding == 'nv21' else (U, V)), rows=HEIGHT if encoding == 'nv24' else HEIGHT // 4)
+        chroma = tiled(
+            *((V, U) if encoding == 'nv21' else (U, V)),
+            rows=HEIGHT if encoding == 'nv24' else HEIGHT // 4,
+        )
         return np.vstack([tiled(Y), chroma.reshape(-1, WIDTH)])
     pixels = {
         'rgb8': (RED, GREEN, BLUE), 'bgr8': (BLUE, GREEN, RED), 'rgba8': (RED, GREEN, BLUE, 9), 'bgra8': (BLUE, GREEN, RED, 9),
@@ -124,7 +153,15 @@ def rows_of(encoding: str) -> np.ndarray[Any, Any]:
 @pytest.mark.parametrize('encoding', ENCODINGS)
 def test_every_encoding_shows_its_colour(encoding: str, tmp_path: Path) -> None:
     """How finer chroma is averaged is test/pixel's business. A byte has no order, whatever the message says."""
-    message = image(START, rows_of(encoding), encoding, WIDTH, HEIGHT, padding=0 if encoding == 'nv24' else 4, big=encoding == 'mono8')
+    message = image(
+        START,
+        rows_of(encoding),
+        encoding,
+        WIDTH,
+        HEIGHT,
+        padding=0 if encoding == 'nv24' else 4,
+        big=encoding == 'mono8',
+    )
     ((_, planes),) = played(replay(write_bag(tmp_path / 'bag', [('/i', START, message)])))
     grey = 'mono' in encoding or encoding == '8UC1'
     inside = planes[0][8:-8, 8:-8], planes[1][4:-4, 4:-4]
@@ -139,11 +176,18 @@ def picture(index: int = 0) -> np.ndarray[Any, Any]:
 
 
 @pytest.mark.parametrize(
-    ('suffix', 'text'), [('.jpg', 'bgr8; jpeg compressed bgr8'), ('.png', 'rgb8; png compressed bgr8'), ('.jpg', 'jpeg')]
+    ('suffix', 'text'),
+    [
+        ('.jpg', 'bgr8; jpeg compressed bgr8'),
+        ('.png', 'rgb8; png compressed bgr8'),
+        ('.jpg', 'jpeg'),
+    ],
 )
 def test_compressed_pictures_are_decoded(suffix: str, text: str, tmp_path: Path) -> None:
     content = cv2.imencode(suffix, picture(), [cv2.IMWRITE_JPEG_QUALITY, 98])[1]
-    path = write_bag(tmp_path / 'bag', [('/i/compressed', START, compressed(START, content, text))], 'mcap')
+    path = write_bag(
+        tmp_path / 'bag', [('/i/compressed', START, compressed(START, content, text))], 'mcap'
+    )
     ((_, planes),) = played(replay(path))
     bgr = cv2.cvtColorTwoPlane(planes[0], planes[1], cv2.COLOR_YUV2BGR_NV12)
     assert np.abs(bgr[2:20].astype(int) - (200, 60, 20)).max() < 8
@@ -153,15 +197,23 @@ def test_compressed_pictures_are_decoded(suffix: str, text: str, tmp_path: Path)
 def test_the_topic_is_chosen_and_what_there_is_is_listed(kind: str, tmp_path: Path) -> None:
     entries = nv12_entries('/left/image_raw') + nv12_entries('/right/image_raw')[:2]
     info = compressed(START, np.zeros(4, np.uint8), 'jpeg')
-    path = write_bag(tmp_path / 'bag', sorted([*entries, ('/thumbnail', START, info)], key=lambda e: e[1]), kind)
+    path = write_bag(
+        tmp_path / 'bag', sorted([*entries, ('/thumbnail', START, info)], key=lambda e: e[1]), kind
+    )
     assert len(played(replay(path, replay_topic='/right/image_raw'))) == 2
     listed = (
         r'/left/image_raw \(sensor_msgs/msg/Image, 5 messages\), /right/image_raw \(sensor_msgs/msg/Image, 2 messages\), '
         r'/thumbnail \(sensor_msgs/msg/CompressedImage, 1 messages\)'
     )
-    with pytest.raises(ConfigError, match=rf"several topics with pictures; it has {listed}; set parameter 'replay_topic'"):
+    with pytest.raises(
+        ConfigError,
+        match=rf"several topics with pictures; it has {listed}; set parameter 'replay_topic'",
+    ):
         replay(path)
-    with pytest.raises(ConfigError, match=rf"no topic '/left/image_row'; did you mean '/left/image_raw'\?; it has {listed}"):
+    with pytest.raises(
+        ConfigError,
+        match=rf"no topic '/left/image_row'; did you mean '/left/image_raw'\?; it has {listed}",
+    ):
         replay(path, replay_topic='/left/image_row')
 
 
@@ -169,7 +221,10 @@ def test_a_topic_without_pictures_is_refused(tmp_path: Path) -> None:
     path = tmp_path / 'bag'
     text = b'\x00\x01\x00\x00\x02\x00\x00\x00a\x00'
     write_bag(path, [('/chatter', START, text)], msgtype='std_msgs/msg/String')
-    with pytest.raises(ConfigError, match=r'has no topic with pictures .*; it has /chatter \(std_msgs/msg/String, 1 messages\)$'):
+    with pytest.raises(
+        ConfigError,
+        match=r'has no topic with pictures .*; it has /chatter \(std_msgs/msg/String, 1 messages\)$',
+    ):
         replay(path)
     with pytest.raises(ConfigError, match="topic '/chatter' has no pictures"):
         replay(path, replay_topic='/chatter')
@@ -178,20 +233,52 @@ def test_a_topic_without_pictures_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ('message', 'reason'),
     [
-        (image(START, PLANES[0][0], '32FC1', WIDTH // 4, HEIGHT), "encoding '32FC1' can't be played"),
-        (image(START, PLANES[0][0], '16UC1', WIDTH // 2, HEIGHT), "encoding '16UC1' can't be played"),
-        (image(START, PLANES[0][0], 'mono16', WIDTH // 2, HEIGHT, big=True), 'mono16 is big-endian; only little-endian'),
-        (image(START, PLANES[0][0], 'rgb8', WIDTH, HEIGHT), 'needs a step of 192 or more and 48 rows; step is 64, data are 3072 bytes'),
-        (image(START, PLANES[0][0][:, :32], 'mono8', WIDTH, HEIGHT // 2), 'needs a step of 64 or more and 24 rows; step is 32'),
-        (image(START, PLANES[0][0], 'nv12', WIDTH, HEIGHT), 'needs a step of 64 or more and 72 rows; step is 64, data are 3072 bytes'),
-        (image(START, PLANES[0][0], 'mono8', WIDTH, 0), 'the picture is 64x0; both sides must be from 2'),
-        (image(START, PLANES[0][0], 'nv12', WIDTH, 31), 'height 31 is not a multiple of 2, which NV12 needs'),
-        (compressed(START, np.arange(9, dtype=np.uint8), 'jpeg'), "format 'jpeg' can't be decoded; JPEG and PNG can"),
+        (
+            image(START, PLANES[0][0], '32FC1', WIDTH // 4, HEIGHT),
+            "encoding '32FC1' can't be played",
+        ),
+        (
+            image(START, PLANES[0][0], '16UC1', WIDTH // 2, HEIGHT),
+            "encoding '16UC1' can't be played",
+        ),
+        (
+            image(START, PLANES[0][0], 'mono16', WIDTH // 2, HEIGHT, big=True),
+            'mono16 is big-endian; only little-endian',
+        ),
+        (
+            image(START, PLANES[0][0], 'rgb8', WIDTH, HEIGHT),
+            'needs a step of 192 or more and 48 rows; step is 64, data are 3072 bytes',
+        ),
+        (
+            image(START, PLANES[0][0][:, :32], 'mono8', WIDTH, HEIGHT // 2),
+            'needs a step of 64 or more and 24 rows; step is 32',
+        ),
+        (
+            image(START, PLANES[0][0], 'nv12', WIDTH, HEIGHT),
+            'needs a step of 64 or more and 72 rows; step is 64, data are 3072 bytes',
+        ),
+        (
+            image(START, PLANES[0][0], 'mono8', WIDTH, 0),
+            'the picture is 64x0; both sides must be from 2',
+        ),
+        (
+            image(START, PLANES[0][0], 'nv12', WIDTH, 31),
+            'height 31 is not a multiple of 2, which NV12 needs',
+        ),
+        (
+            compressed(START, np.arange(9, dtype=np.uint8), 'jpeg'),
+            "format 'jpeg' can't be decoded; JPEG and PNG can",
+        ),
         (compressed(START, np.zeros(0, np.uint8), 'jpeg'), "format 'jpeg' can't be decoded"),
-        (compressed(START, np.zeros(9, np.uint8), '16UC1; compressedDepth png'), 'is a depth image'),
+        (
+            compressed(START, np.zeros(9, np.uint8), '16UC1; compressedDepth png'),
+            'is a depth image',
+        ),
     ],
 )
-def test_pictures_that_can_not_be_played_are_named(message: Any, reason: str, tmp_path: Path) -> None:
+def test_pictures_that_can_not_be_played_are_named(
+    message: Any, reason: str, tmp_path: Path
+) -> None:
     with pytest.raises(ConfigError, match=f"can't be played: .*{reason}"):
         replay(write_bag(tmp_path / 'bag', [('/i', START, message)]))
 
@@ -211,10 +298,14 @@ def test_damaged_pictures_between_good_ones_are_left_out_and_counted(tmp_path: P
 
 def test_a_change_of_size_ends_it_with_both_sizes(tmp_path: Path) -> None:
     other = random_planes(32, 32)
-    entries = [*nv12_entries(), ('/camera/image_raw', stamp(9), image(stamp(9), nv12_rows(*other), 'nv12', 32, 32))]
+    entries = [
+        *nv12_entries(),
+        ('/camera/image_raw', stamp(9), image(stamp(9), nv12_rows(*other), 'nv12', 32, 32)),
+    ]
     camera = replay(write_bag(tmp_path / 'bag', entries))
     with pytest.raises(
-        RecordingError, match=r"frame \d+: recording .* changes from 64x48 to 32x32; play its parts one by one: parameter 'replay_start'"
+        RecordingError,
+        match=r"frame \d+: recording .* changes from 64x48 to 32x32; play its parts one by one: parameter 'replay_start'",
     ):
         played(camera)
     assert camera.statistics().captured == FRAMES
@@ -222,8 +313,14 @@ def test_a_change_of_size_ends_it_with_both_sizes(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(('start_s', 'first'), [(0.08, 2), (0.081, 3), (0.0, 0)])
 def test_it_begins_where_it_is_told_to(start_s: float, first: int, tmp_path: Path) -> None:
-    found = played(replay(write_bag(tmp_path / 'bag', nv12_entries()), stamps='recorded', replay_start=start_s))
-    assert [frame.header.stamp_ns for frame, _ in found] == [stamp(i) for i in range(first, FRAMES)]
+    found = played(
+        replay(
+            write_bag(tmp_path / 'bag', nv12_entries()), stamps='recorded', replay_start=start_s
+        )
+    )
+    assert [frame.header.stamp_ns for frame, _ in found] == [
+        stamp(i) for i in range(first, FRAMES)
+    ]
 
 
 def test_a_start_behind_the_end_is_named(tmp_path: Path) -> None:
@@ -238,18 +335,25 @@ def test_a_clock_that_was_set_while_recording_does_not_hold_the_replay_up(tmp_pa
         for i, planes in enumerate(PLANES)
     ]  # fmt: skip
     found = played(replay(write_bag(tmp_path / 'bag', entries)))
-    assert [frame.header.stamp_ns - NOW_NS for frame, _ in found] == [i * PERIOD for i in range(FRAMES)]
+    assert [frame.header.stamp_ns - NOW_NS for frame, _ in found] == [
+        i * PERIOD for i in range(FRAMES)
+    ]
 
 
 def test_stamps_that_repeat_are_told_apart(tmp_path: Path) -> None:
-    entries = [('/i', START + i, image(START, nv12_rows(*planes), 'nv12', WIDTH, HEIGHT)) for i, planes in enumerate(PLANES)]
+    entries = [
+        ('/i', START + i, image(START, nv12_rows(*planes), 'nv12', WIDTH, HEIGHT))
+        for i, planes in enumerate(PLANES)
+    ]
     found = played(replay(write_bag(tmp_path / 'bag', entries)))
     assert [frame.header.stamp_ns - NOW_NS for frame, _ in found] == list(range(FRAMES))
 
 
 @pytest.mark.parametrize('kind', ['mcap library, one file', 'sqlite3 file'])
 @pytest.mark.parametrize('part', (0.0, 0.02, 0.3, 0.7, 0.99))
-def test_a_recording_that_was_cut_is_an_error_or_plays_what_there_is(kind: str, part: float, tmp_path: Path) -> None:
+def test_a_recording_that_was_cut_is_an_error_or_plays_what_there_is(
+    kind: str, part: float, tmp_path: Path
+) -> None:
     path = make(kind, tmp_path, nv12_entries())
     content = path.read_bytes()
     path.write_bytes(content[: int(len(content) * part)])
@@ -280,14 +384,22 @@ def test_a_folder_that_lost_its_storage_is_named(tmp_path: Path) -> None:
     shutil.rmtree(path)
 
 
-def test_without_the_library_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_library_the_extra_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = write_bag(tmp_path / 'bag', nv12_entries())
     monkeypatch.setitem(sys.modules, 'rosbags.rosbag2', None)
-    with pytest.raises(ConfigError, match=r"needs the library rosbags, which is not installed: pip install 'zc_perception\[bags\]'"):
+    with pytest.raises(
+        ConfigError,
+        match=r"needs the library rosbags, which is not installed: pip install 'zc_perception\[bags\]'",
+    ):
         replay(path)
 
 
 def test_a_topic_of_something_else_is_refused(tmp_path: Path) -> None:
     (tmp_path / 'x.nv12').write_bytes(bytes(96))
-    with pytest.raises(ConfigError, match=r"parameter 'replay_topic' is '/i', but '.*x\.nv12' is no rosbag2 recording"):
+    with pytest.raises(
+        ConfigError,
+        match=r"parameter 'replay_topic' is '/i', but '.*x\.nv12' is no rosbag2 recording",
+    ):
         replay(tmp_path / 'x.nv12', replay_topic='/i')

@@ -83,7 +83,9 @@ def drained(camera: ReplayCamera) -> list[Frame]:
     return frames
 
 
-def test_the_file_s_own_size_and_pace(open_camera: Callable[..., ReplayCamera], video: str) -> None:
+def test_the_file_s_own_size_and_pace(
+    open_camera: Callable[..., ReplayCamera], video: str
+) -> None:
     camera = open_camera()
     assert (camera.width, camera.height, camera.framerate, camera.device) == (64, 48, FPS, video)
     frame = captured(camera)
@@ -91,7 +93,9 @@ def test_the_file_s_own_size_and_pace(open_camera: Callable[..., ReplayCamera], 
     frame.release()
 
 
-def test_keep_all_gives_every_frame_once_with_the_file_s_times(open_camera: Callable[..., ReplayCamera], ledger: CopyLedger) -> None:
+def test_keep_all_gives_every_frame_once_with_the_file_s_times(
+    open_camera: Callable[..., ReplayCamera], ledger: CopyLedger
+) -> None:
     camera, seen = open_camera(), []
     while not camera.ended:
         frame = camera.capture()
@@ -104,12 +108,16 @@ def test_keep_all_gives_every_frame_once_with_the_file_s_times(open_camera: Call
     assert ledger.entries() == {'decode': LedgerEntry(LENGTH, LENGTH * 64 * 48 * 3 // 2)}
 
 
-def test_keep_all_waits_for_a_slot_instead_of_dropping(open_camera: Callable[..., ReplayCamera]) -> None:
+def test_keep_all_waits_for_a_slot_instead_of_dropping(
+    open_camera: Callable[..., ReplayCamera],
+) -> None:
     camera, sequences = open_camera(slots=2), []
     held = [captured(camera), captured(camera)]
     releaser = threading.Timer(0.03, lambda: [frame.release() for frame in held])
     releaser.start()
-    sequences = [frame.data.sequence for frame in held] + [frame.data.sequence for frame in drained(camera)]
+    sequences = [frame.data.sequence for frame in held] + [
+        frame.data.sequence for frame in drained(camera)
+    ]
     releaser.join()
     assert sequences == list(range(LENGTH))
     assert camera.statistics().dropped == 0
@@ -129,13 +137,17 @@ def test_looping_starts_again_at_the_first_frame(open_camera: Callable[..., Repl
     assert not camera.ended
 
 
-def test_without_looping_a_live_camera_ends_with_the_file(open_camera: Callable[..., ReplayCamera]) -> None:
+def test_without_looping_a_live_camera_ends_with_the_file(
+    open_camera: Callable[..., ReplayCamera],
+) -> None:
     camera = open_camera(keep_all=False, framerate=1000.0)
     assert len(drained(camera)) == LENGTH
     assert camera.pool_statistics() is not None and camera.pool_statistics().holders == {}  # type: ignore[union-attr]
 
 
-def test_a_frame_that_has_no_slot_is_left_out_as_if_it_had_been_live(open_camera: Callable[..., ReplayCamera], ledger: CopyLedger) -> None:
+def test_a_frame_that_has_no_slot_is_left_out_as_if_it_had_been_live(
+    open_camera: Callable[..., ReplayCamera], ledger: CopyLedger
+) -> None:
     camera = open_camera(slots=2, keep_all=False, framerate=1000.0)
     held = [captured(camera), captured(camera)]
     assert [camera.capture() for _ in range(3)] == [None] * 3
@@ -159,7 +171,11 @@ def test_a_frame_that_has_no_slot_is_left_out_as_if_it_had_been_live(open_camera
     ],
 )
 def test_the_file_s_own_pace_times_the_rate(
-    open_camera: Callable[..., ReplayCamera], rate: float, framerate: float, pace: float, least_s: float
+    open_camera: Callable[..., ReplayCamera],
+    rate: float,
+    framerate: float,
+    pace: float,
+    least_s: float,
 ) -> None:
     camera = open_camera(keep_all=False, replay_rate=rate, framerate=framerate)
     assert camera.framerate == pace
@@ -169,13 +185,24 @@ def test_the_file_s_own_pace_times_the_rate(
     assert time.monotonic() - started >= least_s
 
 
-def test_stamps_of_a_live_replay_increase_although_the_clock_stands(open_camera: Callable[..., ReplayCamera]) -> None:
-    camera = open_camera(keep_all=False, framerate=1000.0, clock=StampClock(lambda: NOW_NS, is_simulated=lambda: True))
+def test_stamps_of_a_live_replay_increase_although_the_clock_stands(
+    open_camera: Callable[..., ReplayCamera],
+) -> None:
+    camera = open_camera(
+        keep_all=False,
+        framerate=1000.0,
+        clock=StampClock(lambda: NOW_NS, is_simulated=lambda: True),
+    )
     assert [frame.header.stamp_ns - NOW_NS for frame in drained(camera)] == list(range(LENGTH))
 
 
-def test_it_begins_where_it_is_told_to_and_loops_to_there(open_camera: Callable[..., ReplayCamera]) -> None:
-    camera, indices = open_camera(keep_all=False, loop=True, framerate=1000.0, replay_start=0.12), []
+def test_it_begins_where_it_is_told_to_and_loops_to_there(
+    open_camera: Callable[..., ReplayCamera],
+) -> None:
+    camera, indices = (
+        open_camera(keep_all=False, loop=True, framerate=1000.0, replay_start=0.12),
+        [],
+    )
     for _ in range(2 * (LENGTH - 3) + 1):
         frame = captured(camera)
         indices.append(index_of(frame))
@@ -188,14 +215,18 @@ def test_a_video_has_no_headers_of_its_own(open_camera: Callable[..., ReplayCame
         open_camera(stamps='recorded')
 
 
-def test_an_odd_last_row_and_column_are_cut_off(open_camera: Callable[..., ReplayCamera], tmp_path: Path) -> None:
+def test_an_odd_last_row_and_column_are_cut_off(
+    open_camera: Callable[..., ReplayCamera], tmp_path: Path
+) -> None:
     camera = open_camera(write_video(tmp_path / 'odd.avi', 65, 49))
     assert (camera.width, camera.height) == (64, 48)
     assert [frame.data.width for frame in drained(camera)] == [64] * LENGTH
 
 
 @pytest.mark.parametrize(('width', 'height'), [(32, 24), (128, 96), (40, 60)])
-def test_other_sizes_are_scaled(open_camera: Callable[..., ReplayCamera], width: int, height: int) -> None:
+def test_other_sizes_are_scaled(
+    open_camera: Callable[..., ReplayCamera], width: int, height: int
+) -> None:
     camera = open_camera(width=width, height=height)
     for wanted in range(3):
         frame = captured(camera)
@@ -209,42 +240,58 @@ def test_one_given_side_keeps_the_other_as_it_is(open_camera: Callable[..., Repl
 
 
 @pytest.mark.parametrize('size', [{'width': 33}, {'height': 25}])
-def test_odd_sizes_are_refused_with_advice(open_camera: Callable[..., ReplayCamera], size: dict[str, int]) -> None:
+def test_odd_sizes_are_refused_with_advice(
+    open_camera: Callable[..., ReplayCamera], size: dict[str, int]
+) -> None:
     with pytest.raises(LayoutError, match='is not a multiple of 2, which NV12 needs; use '):
         open_camera(**size)
 
 
 def test_a_missing_file_is_named(open_camera: Callable[..., ReplayCamera], tmp_path: Path) -> None:
     path = tmp_path / 'nothing.avi'
-    with pytest.raises(ConfigError, match=f"video '{path}' does not exist; set parameter 'video' to the path of a video file or another"):
+    with pytest.raises(
+        ConfigError,
+        match=f"video '{path}' does not exist; set parameter 'video' to the path of a video file or another",
+    ):
         open_camera(str(path))
     with pytest.raises(ConfigError, match="parameter 'video' is empty"):
         open_camera('')
 
 
 @pytest.mark.parametrize('suffix', ['avi', 'mcap', 'nv12', 'zcr', 'png'])
-def test_a_pipe_is_not_waited_for(open_camera: Callable[..., ReplayCamera], tmp_path: Path, suffix: str) -> None:
+def test_a_pipe_is_not_waited_for(
+    open_camera: Callable[..., ReplayCamera], tmp_path: Path, suffix: str
+) -> None:
     path = tmp_path / f'pipe.{suffix}'
     os.mkfifo(path)
-    with pytest.raises(ConfigError, match=f"video '{path}' is neither a file nor a folder; set parameter 'video' to"):
+    with pytest.raises(
+        ConfigError,
+        match=f"video '{path}' is neither a file nor a folder; set parameter 'video' to",
+    ):
         open_camera(str(path), width=64, height=48)
 
 
-def test_a_pipe_beside_a_raw_file_is_not_waited_for(open_camera: Callable[..., ReplayCamera], tmp_path: Path) -> None:
+def test_a_pipe_beside_a_raw_file_is_not_waited_for(
+    open_camera: Callable[..., ReplayCamera], tmp_path: Path
+) -> None:
     (tmp_path / 'clip.nv12').write_bytes(bytes(64 * 48 * 3 // 2))
     os.mkfifo(tmp_path / 'clip.nv12.yaml')
     with pytest.raises(ConfigError, match=r"clip\.nv12\.yaml' is no file; take it away"):
         open_camera(str(tmp_path / 'clip.nv12'), width=64, height=48)
 
 
-def test_a_file_that_is_no_video_is_named(open_camera: Callable[..., ReplayCamera], tmp_path: Path) -> None:
+def test_a_file_that_is_no_video_is_named(
+    open_camera: Callable[..., ReplayCamera], tmp_path: Path
+) -> None:
     path = tmp_path / 'text.avi'
     path.write_text('no video at all\n' * 100, encoding='ascii')
     with pytest.raises(ConfigError, match=f"video '{path}' can't be decoded by this OpenCV"):
         open_camera(str(path))
 
 
-def test_a_stopped_keep_all_camera_gives_no_more_frames(open_camera: Callable[..., ReplayCamera]) -> None:
+def test_a_stopped_keep_all_camera_gives_no_more_frames(
+    open_camera: Callable[..., ReplayCamera],
+) -> None:
     camera = open_camera()
     camera.stop()
     camera.stop()
@@ -263,7 +310,13 @@ def test_stopping_wakes_a_waiting_capture(open_camera: Callable[..., ReplayCamer
 
 
 def test_capturing_needs_a_configuration(video: str, ledger: CopyLedger) -> None:
-    camera = ReplayCamera(PARAMETERS | {'video': video}, frame_id='', heap=SealedMemfd(), now_ns=lambda: 0, ledger=ledger)
+    camera = ReplayCamera(
+        PARAMETERS | {'video': video},
+        frame_id='',
+        heap=SealedMemfd(),
+        now_ns=lambda: 0,
+        ledger=ledger,
+    )
     with pytest.raises(CameraError, match='not configured'):
         camera.capture()
     assert camera.pool_statistics() is None
@@ -272,11 +325,15 @@ def test_capturing_needs_a_configuration(video: str, ledger: CopyLedger) -> None
 
 def write_folder(folder: Path, *sizes: int) -> str:
     for number, size in enumerate(sizes):
-        cv2.imwrite(str(folder / f'{number}.png'), np.full((size, size, 3), 10 + STEP * number, np.uint8))
+        cv2.imwrite(
+            str(folder / f'{number}.png'), np.full((size, size, 3), 10 + STEP * number, np.uint8)
+        )
     return str(folder)
 
 
-def test_a_recording_that_fails_in_the_middle_ends_there(open_camera: Callable[..., ReplayCamera], tmp_path: Path) -> None:
+def test_a_recording_that_fails_in_the_middle_ends_there(
+    open_camera: Callable[..., ReplayCamera], tmp_path: Path
+) -> None:
     """Opened again it would begin at its first frame, again and again."""
     path, opened, delivered = write_folder(tmp_path, 64, 64, 64, 32, 64), [], []
     conditions: list[CameraCondition] = []
@@ -292,18 +349,27 @@ def test_a_recording_that_fails_in_the_middle_ends_there(open_camera: Callable[.
         return opened[-1]
 
     supervisor = CameraSupervisor(
-        'replay', open_it, lambda camera: None, lambda f: delivered.append(index_of(f)), look, first_retry_s=0.001
+        'replay',
+        open_it,
+        lambda camera: None,
+        lambda f: delivered.append(index_of(f)),
+        look,
+        first_retry_s=0.001,
     )
     supervisor.open_now()
     supervisor.start()
     assert done.wait(60.0)
     supervisor.stop()
     assert supervisor.finished and conditions[-1].state is CameraState.FAILED
-    assert conditions[-1].reason.startswith('frame 3: picture ') and '3.png' in conditions[-1].reason
+    assert (
+        conditions[-1].reason.startswith('frame 3: picture ') and '3.png' in conditions[-1].reason
+    )
     assert delivered == [0, 1, 2] and len(opened) == 1
 
 
-def test_the_frame_is_named_by_its_place_in_the_recording(open_camera: Callable[..., ReplayCamera], tmp_path: Path) -> None:
+def test_the_frame_is_named_by_its_place_in_the_recording(
+    open_camera: Callable[..., ReplayCamera], tmp_path: Path
+) -> None:
     camera = open_camera(write_folder(tmp_path, 64, 64, 64, 64, 32), replay_start=0.06)
     with pytest.raises(RecordingError, match=r"frame 4: picture '.*4\.png'"):
         drained(camera)

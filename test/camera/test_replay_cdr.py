@@ -19,8 +19,13 @@ GOOD = serialized(image(1, np.zeros((4, 8), np.uint8), 'mono8', 8, 4))
 
 
 def test_an_image_of_rclpy_is_read() -> None:
-    serialization, messages = pytest.importorskip('rclpy.serialization'), pytest.importorskip('sensor_msgs.msg')
-    message = messages.Image(height=2, width=3, encoding='mono8', step=4, is_bigendian=1, data=DATA)
+    serialization, messages = (
+        pytest.importorskip('rclpy.serialization'),
+        pytest.importorskip('sensor_msgs.msg'),
+    )
+    message = messages.Image(
+        height=2, width=3, encoding='mono8', step=4, is_bigendian=1, data=DATA
+    )
     message.header.stamp.sec, message.header.stamp.nanosec, message.header.frame_id = -5, 6, 'lens'
     header, picture = read_message(STORE, IMAGE, serialization.serialize_message(message))
     assert (header.stamp_ns, header.frame_id) == (-4_999_999_994, 'lens')
@@ -34,7 +39,9 @@ def test_the_pixels_are_not_copied() -> None:
     assert picture.data[-1] == 77
 
 
-@pytest.mark.parametrize('content', [b'', GOOD[:3], GOOD[:40], GOOD[:-1], b'\x00\x03' + GOOD[2:], b'\xff\xff'])
+@pytest.mark.parametrize(
+    'content', [b'', GOOD[:3], GOOD[:40], GOOD[:-1], b'\x00\x03' + GOOD[2:], b'\xff\xff']
+)
 def test_a_message_that_was_cut_or_is_another_one_is_refused(content: bytes) -> None:
     with pytest.raises(FormatError, match='the message is damaged: '):
         read_message(STORE, IMAGE, content)
@@ -46,7 +53,9 @@ def test_a_spoilt_message_is_read_or_refused_never_worse(data: st.DataObject) ->
     content = bytearray(GOOD)
     for _ in range(data.draw(st.integers(1, 3))):
         at = data.draw(st.integers(0, len(content) - 4))
-        content[at : at + 4] = data.draw(st.one_of(st.binary(min_size=4, max_size=4), st.just(struct.pack('<I', 0xFFFFFFFF))))
+        content[at : at + 4] = data.draw(
+            st.one_of(st.binary(min_size=4, max_size=4), st.just(struct.pack('<I', 0xFFFFFFFF)))
+        )
     try:
         _, picture = read_message(STORE, IMAGE, bytes(content))
         check_picture(picture)

@@ -43,18 +43,24 @@ def test_pictures_come_in_the_order_of_their_numbers(tmp_path: Path) -> None:
     (tmp_path / 'folder.png').mkdir()
     found = played(replay(tmp_path, framerate=10.0))
     assert levels(found) == [10, 60, 110, 160, 210]
-    assert [frame.header.stamp_ns - NOW_NS for frame, _ in found] == [i * 100_000_000 for i in range(5)]
+    assert [frame.header.stamp_ns - NOW_NS for frame, _ in found] == [
+        i * 100_000_000 for i in range(5)
+    ]
 
 
 @given(st.lists(st.integers(0, 10**12), min_size=2, max_size=6, unique=True))
 def test_numbers_sort_as_numbers_with_or_without_leading_zeros(numbers: list[int]) -> None:
     for width in (0, 13):
         names = [f'a{number:0{width}d}b{number}.png' for number in numbers]
-        assert sorted(names, key=natural_key) == [f'a{number:0{width}d}b{number}.png' for number in sorted(numbers)]
+        assert sorted(names, key=natural_key) == [
+            f'a{number:0{width}d}b{number}.png' for number in sorted(numbers)
+        ]
 
 
 @given(st.lists(st.text(max_size=8), max_size=6), st.randoms())
-def test_any_names_have_an_order_that_is_always_the_same(names: list[str], chance: random.Random) -> None:
+def test_any_names_have_an_order_that_is_always_the_same(
+    names: list[str], chance: random.Random
+) -> None:
     shuffled = list(names)
     chance.shuffle(shuffled)
     assert sorted(names, key=natural_key) == sorted(shuffled, key=natural_key)
@@ -84,7 +90,8 @@ def test_another_size_in_the_folder_is_named(tmp_path: Path) -> None:
     write_picture(tmp_path / '2.png', 20, 32, 32)
     camera = replay(tmp_path)
     with pytest.raises(
-        RecordingError, match=r"frame 1: picture '.*2\.png' is 32x32, '1\.png' is 64x48; all pictures of a folder must have one size"
+        RecordingError,
+        match=r"frame 1: picture '.*2\.png' is 32x32, '1\.png' is 64x48; all pictures of a folder must have one size",
     ):
         played(camera)
 
@@ -117,17 +124,27 @@ def test_a_folder_of_damaged_pictures_does_not_loop_for_ever(tmp_path: Path) -> 
     ('prepare', 'message'),
     [
         (lambda folder: None, 'has no picture and no recording; pictures end in .png'),
-        (lambda folder: (folder / 'a.png').write_bytes(b'x'), "a.png' can't be decoded; remove it, or convert it to PNG"),
-        (lambda folder: write_picture(folder / 'a.png', 1, 1, 1), 'its pictures are 1x1; they must be at least 2x2'),
+        (
+            lambda folder: (folder / 'a.png').write_bytes(b'x'),
+            "a.png' can't be decoded; remove it, or convert it to PNG",
+        ),
+        (
+            lambda folder: write_picture(folder / 'a.png', 1, 1, 1),
+            'its pictures are 1x1; they must be at least 2x2',
+        ),
     ],
 )
-def test_folders_that_can_not_be_played_are_named(prepare: Callable[[Path], None], message: str, tmp_path: Path) -> None:
+def test_folders_that_can_not_be_played_are_named(
+    prepare: Callable[[Path], None], message: str, tmp_path: Path
+) -> None:
     prepare(tmp_path)
     with pytest.raises(ConfigError, match=message):
         replay(tmp_path)
 
 
-def write_raw(path: Path, count: int, stride: int = WIDTH, rows: int = HEIGHT, rest: int = 0) -> list[tuple[Any, Any]]:
+def write_raw(
+    path: Path, count: int, stride: int = WIDTH, rows: int = HEIGHT, rest: int = 0
+) -> list[tuple[Any, Any]]:
     """A raw file with padding of 0xEE; its frames' planes."""
     frames, content = [], bytearray()
     for seed in range(count):
@@ -144,7 +161,9 @@ def write_raw(path: Path, count: int, stride: int = WIDTH, rows: int = HEIGHT, r
 def test_tight_raw_frames_with_their_size_from_parameters(tmp_path: Path) -> None:
     path = tmp_path / 'clip.nv12'
     frames = write_raw(path, 3, rest=17)
-    camera = replay(path, width=WIDTH, height=HEIGHT, framerate=20.0, constraints={'stride_align': 96})
+    camera = replay(
+        path, width=WIDTH, height=HEIGHT, framerate=20.0, constraints={'stride_align': 96}
+    )
     assert '17 bytes are left out' in camera.notices()[0]
     found = played(camera)
     assert [frame.header.stamp_ns - NOW_NS for frame, _ in found] == [0, 50_000_000, 100_000_000]
@@ -156,65 +175,102 @@ def test_padded_raw_frames_with_a_sidecar(tmp_path: Path) -> None:
     path = tmp_path / 'clip.nv12'
     frames = write_raw(path, 2, stride=80, rows=56)
     colorimetry = Colorimetry(Matrix.BT709, Range.FULL)
-    (tmp_path / 'clip.nv12.yaml').write_text(format_sidecar(RawGeometry(WIDTH, HEIGHT, 80, 56, 12.5, colorimetry)))
+    (tmp_path / 'clip.nv12.yaml').write_text(
+        format_sidecar(RawGeometry(WIDTH, HEIGHT, 80, 56, 12.5, colorimetry))
+    )
     camera = replay(path)
-    assert (camera.width, camera.height, camera.framerate, camera.notices()) == (WIDTH, HEIGHT, 12.5, ())
+    assert (camera.width, camera.height, camera.framerate, camera.notices()) == (
+        WIDTH,
+        HEIGHT,
+        12.5,
+        (),
+    )
     found = played(camera)
     assert [frame.data.colorimetry for frame, _ in found] == [colorimetry] * 2
     for (_, planes), expected in zip(found, frames, strict=True):
         assert all(np.array_equal(a, b) for a, b in zip(planes, expected, strict=True))
-    assert [planes[0].shape for _, planes in played(replay(path, width=32, height=24))] == [(24, 32)] * 2
+    assert [planes[0].shape for _, planes in played(replay(path, width=32, height=24))] == [
+        (24, 32)
+    ] * 2
 
 
 def raw_frames(name: str, count: int) -> list[list[NDArray[Any]]]:
     random = np.random.default_rng(2)
     if name in YUV:
-        return [yuv_planes(name, *noise(name, WIDTH, HEIGHT, seed), random) for seed in range(count)]
-    return [rgb_planes(name, random.integers(0, 256, (HEIGHT, WIDTH, 3), np.uint8), random) for _ in range(count)]
+        return [
+            yuv_planes(name, *noise(name, WIDTH, HEIGHT, seed), random) for seed in range(count)
+        ]
+    return [
+        rgb_planes(name, random.integers(0, 256, (HEIGHT, WIDTH, 3), np.uint8), random)
+        for _ in range(count)
+    ]
 
 
 @pytest.mark.parametrize('name', ALL)
-def test_a_raw_file_of_any_format_plays_bit_by_bit_in_that_format(name: str, tmp_path: Path) -> None:
+def test_a_raw_file_of_any_format_plays_bit_by_bit_in_that_format(
+    name: str, tmp_path: Path
+) -> None:
     frames = raw_frames(name, 2)
-    (tmp_path / 'clip.yuv').write_bytes(b''.join(plane.tobytes() for planes in frames for plane in planes))
+    (tmp_path / 'clip.yuv').write_bytes(
+        b''.join(plane.tobytes() for planes in frames for plane in planes)
+    )
     (tmp_path / 'clip.yuv.yaml').write_text(f'width: {WIDTH}\nheight: {HEIGHT}\nformat: {name}\n')
     found = played(replay(tmp_path / 'clip.yuv', constraints={'stride_align': 96}))
     assert len(found) == 2
     for (frame, planes), expected in zip(found, frames, strict=True):
         assert frame.data.fourcc == fourcc_code(name)
-        assert frame.data.colorimetry == (BT601_LIMITED if name in YUV else Colorimetry(Matrix.RGB, Range.FULL))
+        assert frame.data.colorimetry == (
+            BT601_LIMITED if name in YUV else Colorimetry(Matrix.RGB, Range.FULL)
+        )
         assert all(np.array_equal(a, b) for a, b in zip(planes, expected, strict=True))
     (small, planes), _ = played(replay(tmp_path / 'clip.yuv', width=32, height=24))
-    assert (small.data.fourcc, small.data.colorimetry) == (NV12, BT601_LIMITED) and planes[0].shape == (24, 32)
+    assert (small.data.fourcc, small.data.colorimetry) == (NV12, BT601_LIMITED) and planes[
+        0
+    ].shape == (24, 32)
 
 
 @pytest.mark.parametrize(
-    ('name', 'stride', 'rows'), [('YUYV', 140, 50), ('P010', 136, 56), ('YU12', 80, 52), ('NV24', 67, 49), ('R8', 65, 48)]
+    ('name', 'stride', 'rows'),
+    [('YUYV', 140, 50), ('P010', 136, 56), ('YU12', 80, 52), ('NV24', 67, 49), ('R8', 65, 48)],
 )
-def test_padding_of_raw_files_is_left_out_in_every_plane(name: str, stride: int, rows: int, tmp_path: Path) -> None:
+def test_padding_of_raw_files_is_left_out_in_every_plane(
+    name: str, stride: int, rows: int, tmp_path: Path
+) -> None:
     (planes,) = raw_frames(f'{name:<4}', 1)
     first, content = planes[0][0].nbytes, b''
     for plane in planes:
-        wide = np.full((rows * plane.shape[0] // HEIGHT, stride * plane[0].nbytes // first), 0xEE, np.uint8)
-        wide[: plane.shape[0], : plane[0].nbytes] = plane.reshape(plane.shape[0], -1).view(np.uint8)
+        wide = np.full(
+            (rows * plane.shape[0] // HEIGHT, stride * plane[0].nbytes // first), 0xEE, np.uint8
+        )
+        wide[: plane.shape[0], : plane[0].nbytes] = plane.reshape(plane.shape[0], -1).view(
+            np.uint8
+        )
         content += wide.tobytes()
     (tmp_path / 'clip.yuv').write_bytes(content * 2)
-    (tmp_path / 'clip.yuv.yaml').write_text(f'width: {WIDTH}\nheight: {HEIGHT}\nformat: {name}\nstride: {stride}\nrows: {rows}\n')
+    (tmp_path / 'clip.yuv.yaml').write_text(
+        f'width: {WIDTH}\nheight: {HEIGHT}\nformat: {name}\nstride: {stride}\nrows: {rows}\n'
+    )
     found = played(replay(tmp_path / 'clip.yuv'))
     assert len(found) == 2
     assert all(np.array_equal(a, b) for _, got in found for a, b in zip(got, planes, strict=True))
 
 
 def test_the_least_that_a_sidecar_must_say() -> None:
-    assert parse_sidecar('width: 64\nheight: 48\n', 's') == RawGeometry(64, 48, 64, 48, 30.0, BT601_LIMITED)
+    assert parse_sidecar('width: 64\nheight: 48\n', 's') == RawGeometry(
+        64, 48, 64, 48, 30.0, BT601_LIMITED
+    )
 
 
 @given(
     st.integers(1, 32767), st.integers(1, 32767), st.integers(0, 100), st.integers(0, 100), st.floats(0.001, 1000),
     st.sampled_from([Matrix.BT601, Matrix.BT709, Matrix.BT2020]), st.sampled_from(list(Range)),
 )  # fmt: skip
-def test_a_sidecar_comes_back(w: int, h: int, pad: int, rows: int, rate: float, matrix: Matrix, span: Range) -> None:
-    geometry = RawGeometry(2 * w, 2 * h, 2 * w + 2 * pad, 2 * h + 2 * rows, rate, Colorimetry(matrix, span))
+def test_a_sidecar_comes_back(
+    w: int, h: int, pad: int, rows: int, rate: float, matrix: Matrix, span: Range
+) -> None:
+    geometry = RawGeometry(
+        2 * w, 2 * h, 2 * w + 2 * pad, 2 * h + 2 * rows, rate, Colorimetry(matrix, span)
+    )
     assert parse_sidecar(format_sidecar(geometry), 's') == geometry
 
 
@@ -231,15 +287,39 @@ def test_a_sidecar_comes_back(w: int, h: int, pad: int, rows: int, rate: float, 
         ('width: 64\nheight: 48\nstride: 62\n', 'stride is 62; it must be an even number from 64'),
         ('width: 64\nheight: 48\nrows: 40\n', 'rows is 40; it must be an even number from 48'),
         ('width: 64\nheight: 48\nframerate: 0\n', 'framerate is 0.0; it must be a number above 0'),
-        ('width: 64\nheight: 48\nframerate: .nan\n', 'framerate is nan; it must be a number above 0'),
+        (
+            'width: 64\nheight: 48\nframerate: .nan\n',
+            'framerate is nan; it must be a number above 0',
+        ),
         ('width: 64\nheight: 48\nframerate: fast\n', "framerate is 'fast'; it must be a number"),
-        ('width: 64\nheight: 48\nmatrix: rgb\n', "matrix is 'rgb'; it must be one of bt601, bt709, bt2020"),
-        ('width: 64\nheight: 48\nformat: YUVY\n', "pixel format 'YUVY' is not known; did you mean"),
-        ('width: 64\nheight: 48\nformat: NV15\n', "'s': format is NV15; it must be one of NV12, NV21, YU12"),
-        ('width: 64\nheight: 48\nformat: YUYV\nstride: 64\n', 'stride is 64; it must be a number from 128'),
-        ('width: 64\nheight: 48\nformat: YU12\nstride: 65\n', 'a row of 65 bytes of YU12 leaves it no stride for 64 pixels'),
-        ('width: 64\nheight: 48\nformat: RG24\nmatrix: bt709\n', "matrix is 'bt709'; it must be one of rgb"),
-        ('width: 64\nheight: 48\nstrides: 64\n', "key 'strides' is unknown; did you mean 'stride'?"),
+        (
+            'width: 64\nheight: 48\nmatrix: rgb\n',
+            "matrix is 'rgb'; it must be one of bt601, bt709, bt2020",
+        ),
+        (
+            'width: 64\nheight: 48\nformat: YUVY\n',
+            "pixel format 'YUVY' is not known; did you mean",
+        ),
+        (
+            'width: 64\nheight: 48\nformat: NV15\n',
+            "'s': format is NV15; it must be one of NV12, NV21, YU12",
+        ),
+        (
+            'width: 64\nheight: 48\nformat: YUYV\nstride: 64\n',
+            'stride is 64; it must be a number from 128',
+        ),
+        (
+            'width: 64\nheight: 48\nformat: YU12\nstride: 65\n',
+            'a row of 65 bytes of YU12 leaves it no stride for 64 pixels',
+        ),
+        (
+            'width: 64\nheight: 48\nformat: RG24\nmatrix: bt709\n',
+            "matrix is 'bt709'; it must be one of rgb",
+        ),
+        (
+            'width: 64\nheight: 48\nstrides: 64\n',
+            "key 'strides' is unknown; did you mean 'stride'?",
+        ),
     ],
 )
 def test_a_sidecar_that_can_not_be_is_named(text: str, message: str) -> None:
@@ -251,9 +331,15 @@ def test_a_sidecar_that_can_not_be_is_named(text: str, message: str) -> None:
 def test_raw_files_that_can_not_be_played_are_named(tmp_path: Path) -> None:
     path = tmp_path / 'clip.nv12'
     write_raw(path, 1)
-    with pytest.raises(ConfigError, match=r"has no geometry: set parameters 'width' and 'height', or write 'clip\.nv12\.yaml' beside it"):
+    with pytest.raises(
+        ConfigError,
+        match=r"has no geometry: set parameters 'width' and 'height', or write 'clip\.nv12\.yaml' beside it",
+    ):
         replay(path)
-    with pytest.raises(ConfigError, match=r'has 4608 bytes, less than one frame of 640x480 \(460800 bytes\); check its geometry'):
+    with pytest.raises(
+        ConfigError,
+        match=r'has 4608 bytes, less than one frame of 640x480 \(460800 bytes\); check its geometry',
+    ):
         replay(path, width=640, height=480)
     (tmp_path / 'clip.nv12.yaml').write_bytes(b'\xff\xff')
     with pytest.raises(ConfigError, match="can't be read"):

@@ -12,7 +12,13 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from zc_perception.camera import scene_shapes
-from zc_perception.camera.scene import CLASS_NAMES, MAX_OBJECTS, MIN_OBJECTS, RoadScene, SceneObject
+from zc_perception.camera.scene import (
+    CLASS_NAMES,
+    MAX_OBJECTS,
+    MIN_OBJECTS,
+    RoadScene,
+    SceneObject,
+)
 
 sides = st.integers(32, 420).map(lambda half: 2 * half)
 seeds = st.integers(0, 2**40)
@@ -21,7 +27,9 @@ palettes = st.sampled_from(sorted(scene_shapes.PALETTES))
 
 
 def planes(width: int, height: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    return np.full((height, width), 99, np.uint8), np.full((height // 2, width // 2, 2), 99, np.uint8)
+    return np.full((height, width), 99, np.uint8), np.full(
+        (height // 2, width // 2, 2), 99, np.uint8
+    )
 
 
 def drawn(scene: RoadScene, index: int) -> tuple[bytes, tuple[SceneObject, ...]]:
@@ -45,10 +53,14 @@ def assert_within_limits(objects: tuple[SceneObject, ...], width: int, height: i
 def test_the_same_frame_has_the_same_bytes_whatever_was_drawn_before() -> None:
     first, second = RoadScene(640, 360, 7), RoadScene(640, 360, 7)
     expected = {index: drawn(first, index) for index in (0, 1, 500, 1_000_000)}
-    assert {index: drawn(second, index) for index in (1_000_000, 3, 500, 1, 0)}.items() >= expected.items()
+    assert {
+        index: drawn(second, index) for index in (1_000_000, 3, 500, 1, 0)
+    }.items() >= expected.items()
 
 
-def test_looks_that_fell_out_of_the_cache_come_back_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_looks_that_fell_out_of_the_cache_come_back_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     expected = [drawn(RoadScene(320, 240, 3), index) for index in (0, 9000)]
     monkeypatch.setattr('zc_perception.camera.scene._CACHED_LOOKS', 4)
     scene = RoadScene(320, 240, 3)
@@ -71,7 +83,9 @@ def test_rows_may_be_padded_and_padding_stays_untouched() -> None:
     luma_rows = memory[: stride * height].reshape(height, stride)
     chroma_rows = memory[stride * height : stride * height * 3 // 2].reshape(height // 2, stride)
     luma = luma_rows[:, :width]
-    chroma = np.lib.stride_tricks.as_strided(chroma_rows, (height // 2, width // 2, 2), (stride, 2, 1))
+    chroma = np.lib.stride_tricks.as_strided(
+        chroma_rows, (height // 2, width // 2, 2), (stride, 2, 1)
+    )
     objects = RoadScene(width, height, 4).draw(9, luma, chroma)
 
     assert (luma_rows[:, width:] == 0xA5).all()
@@ -84,14 +98,20 @@ def test_rows_may_be_padded_and_padding_stays_untouched() -> None:
 @given(sides, sides, seeds, palettes, st.lists(indices, min_size=1, max_size=4))
 @example(1920, 1080, 5, 'train', list(range(0, 4000, 100)))
 @example(3840, 2160, 5, 'train', list(range(0, 4000, 100)))
-def test_objects_stay_within_limits(width: int, height: int, seed: int, palette: str, when: list[int]) -> None:
+def test_objects_stay_within_limits(
+    width: int, height: int, seed: int, palette: str, when: list[int]
+) -> None:
     scene = RoadScene(width, height, seed, palette)
     for index in when:
         assert_within_limits(scene.truth(index), width, height)
 
 
 def test_the_whole_picture_keeps_moving() -> None:
-    scene, (before, after), (_, chroma) = RoadScene(640, 360, 8), np.zeros((2, 360, 640), np.uint8), planes(640, 360)
+    scene, (before, after), (_, chroma) = (
+        RoadScene(640, 360, 8),
+        np.zeros((2, 360, 640), np.uint8),
+        planes(640, 360),
+    )
     scene.draw(100, before, chroma)
     scene.draw(101, after, chroma)
     assert (after != before).mean() > 0.8
@@ -107,7 +127,10 @@ def test_objects_move_smoothly() -> None:
             total += 1
             followed += any(
                 item.class_index == other.class_index
-                and max(abs(item.x - other.x), abs(item.y - other.y), abs(item.width - other.width)) <= 12
+                and max(
+                    abs(item.x - other.x), abs(item.y - other.y), abs(item.width - other.width)
+                )
+                <= 12
                 for other in after
             )
     assert followed >= 0.95 * total
@@ -144,11 +167,20 @@ class RecordingPaint:
 
 def tight_box(pixels: NDArray[np.bool_]) -> tuple[float, float, float, float]:
     rows, columns = np.flatnonzero(pixels.any(axis=1)), np.flatnonzero(pixels.any(axis=0))
-    return float(columns[0]), float(rows[0]), float(columns[-1] - columns[0] + 1), float(rows[-1] - rows[0] + 1)
+    return (
+        float(columns[0]),
+        float(rows[0]),
+        float(columns[-1] - columns[0] + 1),
+        float(rows[-1] - rows[0] + 1),
+    )
 
 
-@pytest.mark.parametrize(('width', 'height', 'seed'), [(640, 360, 1), (1280, 720, 2), (320, 240, 3), (64, 64, 4)])
-def test_truth_is_what_is_painted(width: int, height: int, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ('width', 'height', 'seed'), [(640, 360, 1), (1280, 720, 2), (320, 240, 3), (64, 64, 4)]
+)
+def test_truth_is_what_is_painted(
+    width: int, height: int, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     scene = RoadScene(width, height, seed)
     for index in (0, 77, 1234):
         record = RecordingPaint()
@@ -170,7 +202,9 @@ def objects_of(scenes: int) -> list[SceneObject]:
 
 def test_every_class_and_a_wide_range_of_sizes_appear() -> None:
     objects = objects_of(scenes=8)
-    shares = np.bincount([item.class_index for item in objects], minlength=len(CLASS_NAMES)) / len(objects)
+    shares = np.bincount([item.class_index for item in objects], minlength=len(CLASS_NAMES)) / len(
+        objects
+    )
     assert len(CLASS_NAMES) >= 3 and shares.min() > 0.1
     longest = [max(item.width, item.height) for item in objects]
     assert min(longest) < 24 and max(longest) > 150
@@ -182,8 +216,14 @@ def body_samples(palette: str) -> dict[str, NDArray[np.float64]]:
     rng = np.random.default_rng(0)
     makers = (scene_shapes.car, scene_shapes.pedestrian, scene_shapes.sign, scene_shapes.cone)
     hues = scene_shapes.PALETTES[palette]
-    shapes = {name: [make(rng, hues, 0.5) for _ in range(400)] for name, make in zip(CLASS_NAMES, makers, strict=True)}
-    return {name: np.array([part.colour for s in made for part in s.parts], float) for name, made in shapes.items()}
+    shapes = {
+        name: [make(rng, hues, 0.5) for _ in range(400)]
+        for name, make in zip(CLASS_NAMES, makers, strict=True)
+    }
+    return {
+        name: np.array([part.colour for s in made for part in s.parts], float)
+        for name, made in shapes.items()
+    }
 
 
 def coloured_hues(colours: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -196,11 +236,16 @@ def test_palettes_for_training_and_testing_do_not_meet() -> None:
     rounding = 4
     for palette in ('train', 'held_out'):
         low, high = scene_shapes.PALETTES[palette]
-        hues = np.concatenate([coloured_hues(colours) for colours in body_samples(palette).values()])
+        hues = np.concatenate(
+            [coloured_hues(colours) for colours in body_samples(palette).values()]
+        )
         away = (hues - low + rounding) % 360
         assert away.max() <= high - low + 2 * rounding
     assert scene_shapes.PALETTES['train'][1] + 2 * rounding < scene_shapes.PALETTES['held_out'][0]
-    assert scene_shapes.PALETTES['held_out'][1] + 2 * rounding < scene_shapes.PALETTES['train'][0] + 360
+    assert (
+        scene_shapes.PALETTES['held_out'][1] + 2 * rounding
+        < scene_shapes.PALETTES['train'][0] + 360
+    )
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,11 @@ from zc_perception.pixel.fourcc import NV12, fourcc_code
 from zc_perception.pixel.layout import ImageLayout, compute_layout
 
 STAMP = 1_700_000_123_000_000_042
-COLORIMETRIES = [Colorimetry(matrix, span) for matrix in (Matrix.BT601, Matrix.BT709, Matrix.BT2020) for span in Range]
+COLORIMETRIES = [
+    Colorimetry(matrix, span)
+    for matrix in (Matrix.BT601, Matrix.BT709, Matrix.BT2020)
+    for span in Range
+]
 
 
 def snapshot_of(
@@ -38,13 +42,25 @@ def snapshot_of(
 ) -> tuple[Snapshot, list[Any]]:
     """A snapshot of a frame of that layout, and the frame's planes."""
     heap = SealedMemfd()
-    pool = BufferPool(layout, lambda: tuple(heap.allocate(layout.buffer_size(i)) for i in range(layout.num_buffers)), 1, name='camera')
+    pool = BufferPool(
+        layout,
+        lambda: tuple(heap.allocate(layout.buffer_size(i)) for i in range(layout.num_buffers)),
+        1,
+        name='camera',
+    )
     slot = pool.acquire()
     assert slot is not None
     with map_buffers(layout, slot.buffers, CpuAccess.READ | CpuAccess.WRITE, []) as planes:
         fill(list(planes))
         kept = [plane.copy() for plane in planes]
-    frame = Frame.publish_slot(pool, slot, header=Header(STAMP, 'lens'), colorimetry=colorimetry, sequence=5, captured_ns=77)
+    frame = Frame.publish_slot(
+        pool,
+        slot,
+        header=Header(STAMP, 'lens'),
+        colorimetry=colorimetry,
+        sequence=5,
+        captured_ns=77,
+    )
     with frame:
         snapshot = Snapshot.of(frame, ledger or CopyLedger())
     pool.close()
@@ -58,7 +74,9 @@ def bgr_of(luma: Any, chroma: Any, colorimetry: Colorimetry) -> Any:
     def fill(planes: list[Any]) -> None:
         planes[0][:], planes[1][:] = luma, chroma
 
-    return snapshot_of(compute_layout(NV12, luma.shape[1], luma.shape[0]), fill, colorimetry)[0].picture()
+    return snapshot_of(compute_layout(NV12, luma.shape[1], luma.shape[0]), fill, colorimetry)[
+        0
+    ].picture()
 
 
 def noise(planes: list[Any]) -> None:
@@ -71,9 +89,16 @@ def replayed(path: Path, layout: ImageLayout) -> list[Any]:
     """What camera ``replay`` makes of a file."""
     source = open_source(str(path))
     try:
-        assert (source.width, source.height, source.fourcc) == (layout.width, layout.height, layout.fourcc)
+        assert (source.width, source.height, source.fourcc) == (
+            layout.width,
+            layout.height,
+            layout.fourcc,
+        )
         assert source.advance() is not None
-        planes = [np.zeros(array.shape, array.sample) for array in compute_layout(layout.fourcc, layout.width, layout.height).arrays]
+        planes = [
+            np.zeros(array.shape, array.sample)
+            for array in compute_layout(layout.fourcc, layout.width, layout.height).arrays
+        ]
         assert source.read(planes)
         assert source.advance() is None, 'one frame'
         return planes
@@ -82,18 +107,25 @@ def replayed(path: Path, layout: ImageLayout) -> list[Any]:
 
 
 @pytest.mark.parametrize('colorimetry', COLORIMETRIES, ids=str)
-def test_nv12_comes_back_bit_by_bit_with_its_colours(tmp_path: Path, colorimetry: Colorimetry) -> None:
+def test_nv12_comes_back_bit_by_bit_with_its_colours(
+    tmp_path: Path, colorimetry: Colorimetry
+) -> None:
     layout = compute_layout(NV12, 66, 34, stride_align=128)
     ledger = CopyLedger()
     snapshot, planes = snapshot_of(layout, noise, colorimetry, ledger)
     paths = snapshot.write(tmp_path / 'a' / 'b', 'front_capture')
     base = tmp_path / 'a' / 'b' / 'front_capture_1700000123_000000042'
     assert [str(path) for path in paths] == [f'{base}.nv12', f'{base}.nv12.yaml', f'{base}.png']
-    assert paths[0].read_bytes() == b''.join(plane.tobytes() for plane in planes), 'tight: no padding of the driver'
+    assert paths[0].read_bytes() == b''.join(plane.tobytes() for plane in planes), (
+        'tight: no padding of the driver'
+    )
     for plane, back in zip(planes, replayed(paths[0], layout), strict=True):
         assert np.array_equal(plane, back)
     geometry = parse_sidecar(paths[1].read_text(), 'sidecar')
-    assert (geometry.colorimetry.matrix, geometry.colorimetry.range) == (colorimetry.matrix, colorimetry.range)
+    assert (geometry.colorimetry.matrix, geometry.colorimetry.range) == (
+        colorimetry.matrix,
+        colorimetry.range,
+    )
     picture = cv2.imread(str(paths[2]))
     assert picture.shape == (34, 66, 3) and np.array_equal(picture, snapshot.picture())
     assert ledger.entries()[REASON].bytes == 66 * 34 * 3 // 2 and ledger.count(REASON) == 1
@@ -109,7 +141,9 @@ def test_other_formats_come_back_as_they_are(tmp_path: Path, name: str) -> None:
         assert np.array_equal(plane, back)
     assert [path.suffix for path in paths] == ['.zcr', '.png']
     picture = snapshot.picture()
-    assert picture is not None and picture.shape == ((32, 64) if name == 'R8  ' else (32, 64, 3)), 'grey has one channel'
+    assert picture is not None and picture.shape == (
+        (32, 64) if name == 'R8  ' else (32, 64, 3)
+    ), 'grey has one channel'
 
 
 @pytest.mark.parametrize('colorimetry', COLORIMETRIES, ids=str)
@@ -130,7 +164,10 @@ def test_a_format_that_nobody_here_can_read_is_kept_without_a_picture(tmp_path: 
     snapshot, planes = snapshot_of(layout, noise)
     paths = snapshot.write(tmp_path, 'capture')
     assert snapshot.picture() is None and [path.suffix for path in paths] == ['.zcr']
-    assert all(np.array_equal(plane, back) for plane, back in zip(planes, replayed(paths[0], layout), strict=True))
+    assert all(
+        np.array_equal(plane, back)
+        for plane, back in zip(planes, replayed(paths[0], layout), strict=True)
+    )
 
 
 def test_nothing_is_ever_overwritten(tmp_path: Path) -> None:
@@ -139,12 +176,17 @@ def test_nothing_is_ever_overwritten(tmp_path: Path) -> None:
     taken = tmp_path / 'capture_1700000123_000000042.png'
     taken.write_text('mine')
     first, second = snapshot.write(tmp_path, 'capture'), snapshot.write(tmp_path, 'capture')
-    assert first[0].name == 'capture_1700000123_000000042_2.nv12' and second[0].name == 'capture_1700000123_000000042_3.nv12'
+    assert (
+        first[0].name == 'capture_1700000123_000000042_2.nv12'
+        and second[0].name == 'capture_1700000123_000000042_3.nv12'
+    )
     assert taken.read_text() == 'mine'
     assert len(list(tmp_path.iterdir())) == 7, 'what was begun under a name that is taken is gone'
 
 
-def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     snapshot, _ = snapshot_of(compute_layout(NV12, 16, 16), noise)
     opened: list[Path] = []
     real = Path.open
@@ -164,7 +206,9 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.M
 def test_tiles_are_refused_in_words() -> None:
     class Tiled:
         class data:
-            layout = type('L', (), {'modifier': 1, 'describe': staticmethod(lambda: 'NV12 TILED 16x16')})
+            layout = type(
+                'L', (), {'modifier': 1, 'describe': staticmethod(lambda: 'NV12 TILED 16x16')}
+            )
 
     with pytest.raises(FormatError, match='NV12 TILED 16x16 has no rows that the CPU reads'):
         Snapshot.of(Tiled(), CopyLedger())  # type: ignore[arg-type]

@@ -66,13 +66,25 @@ def test_as_many_pairs_as_the_times_allow_in_whichever_order_they_arrive(
     assert all(a[0] < b[0] and a[1] < b[1] for a, b in pairwise(pairs)), 'in order, nothing twice'
     assert len(pairs) == most_pairs(left, right, tolerance) == matcher.statistics().pairs
     matcher.clear()
-    assert sorted([a for a, _ in pairs] + [item for side, item in matcher.dropped if side is LEFT]) == left
-    assert sorted([b for _, b in pairs] + [item for side, item in matcher.dropped if side is RIGHT]) == right
+    assert (
+        sorted([a for a, _ in pairs] + [item for side, item in matcher.dropped if side is LEFT])
+        == left
+    )
+    assert (
+        sorted([b for _, b in pairs] + [item for side, item in matcher.dropped if side is RIGHT])
+        == right
+    )
     assert matcher.statistics().dropped == len(matcher.dropped)
 
 
-@given(st.lists(st.tuples(st.sampled_from(Side), st.integers(0, 100)), max_size=40), st.integers(0, 10), st.integers(1, 3))
-def test_every_item_is_paired_once_or_dropped_once_whatever_the_times(events: list[tuple[Side, int]], tolerance: int, depth: int) -> None:
+@given(
+    st.lists(st.tuples(st.sampled_from(Side), st.integers(0, 100)), max_size=40),
+    st.integers(0, 10),
+    st.integers(1, 3),
+)
+def test_every_item_is_paired_once_or_dropped_once_whatever_the_times(
+    events: list[tuple[Side, int]], tolerance: int, depth: int
+) -> None:
     ended: list[int] = []
     matcher: PairMatcher[int] = PairMatcher(tolerance, depth)
     for number, (side, moment) in enumerate(events):
@@ -89,7 +101,11 @@ def test_a_side_that_is_alone_keeps_only_the_newest() -> None:
     assert matcher.dropped == list(range(0, 80, 10))
     assert matcher.offer(RIGHT, 93, 93) == (90, 93)
     statistics = matcher.statistics()
-    assert (statistics.pairs, statistics.difference_ns, dict(statistics.alone)) == (1, 3, {LEFT: 9, RIGHT: 0})
+    assert (statistics.pairs, statistics.difference_ns, dict(statistics.alone)) == (
+        1,
+        3,
+        {LEFT: 9, RIGHT: 0},
+    )
 
 
 def test_time_that_goes_back_is_another_stream() -> None:
@@ -111,9 +127,24 @@ class TimedCamera(SyntheticCamera):
     The stamp is the time and 7 more on the left, 9 on the right.
     """
 
-    def __init__(self, side: Side, times: list[int | Exception], *, ends: bool = True, framerate: float = 1e6) -> None:
+    def __init__(
+        self,
+        side: Side,
+        times: list[int | Exception],
+        *,
+        ends: bool = True,
+        framerate: float = 1e6,
+    ) -> None:
         super().__init__(
-            *SIZE, framerate, side.value, seed=0, pattern='bars', heap=SealedMemfd(), now_ns=time.time_ns, ledger=CopyLedger(), live=False
+            *SIZE,
+            framerate,
+            side.value,
+            seed=0,
+            pattern='bars',
+            heap=SealedMemfd(),
+            now_ns=time.time_ns,
+            ledger=CopyLedger(),
+            live=False,
         )
         self.side = side
         self.times = times
@@ -142,7 +173,15 @@ class TimedCamera(SyntheticCamera):
 class Pair:
     """Two such cameras, joined, with just the slots that they ask for and one for who uses the frame."""
 
-    def __init__(self, left: list[Any], right: list[Any], tolerance: int = 5, *, by_stamp: bool = False, **options: Any) -> None:
+    def __init__(
+        self,
+        left: list[Any],
+        right: list[Any],
+        tolerance: int = 5,
+        *,
+        by_stamp: bool = False,
+        **options: Any,
+    ) -> None:
         self.sides = StereoSides(PairingRule(tolerance, by_stamp))
         self.cameras: dict[Side, SideCamera] = {}
         self.opened: list[TimedCamera] = []
@@ -158,7 +197,11 @@ class Pair:
 
     def held(self, *sides: Side) -> int:
         """Slots that are leased, of all cameras that there ever were on these sides, or on both."""
-        pools = [camera.pool for camera in self.opened if camera.pool is not None and camera.side in (sides or Side)]
+        pools = [
+            camera.pool
+            for camera in self.opened
+            if camera.pool is not None and camera.side in (sides or Side)
+        ]
         return sum(pool.statistics().states.get(SlotState.LEASED, 0) for pool in pools)
 
     def alone(self) -> tuple[int, int]:
@@ -197,7 +240,9 @@ def two_sensors(draw: st.DrawFn) -> tuple[list[int], list[int], list[Side]]:
 
 @settings(max_examples=60)
 @given(two_sensors())
-def test_exactly_the_frames_of_one_moment_come_out_on_both_sides_with_one_stamp(case: tuple[list[int], list[int], list[Side]]) -> None:
+def test_exactly_the_frames_of_one_moment_come_out_on_both_sides_with_one_stamp(
+    case: tuple[list[int], list[int], list[Side]],
+) -> None:
     left, right, order = case
     pair = Pair(list(left), list(right))
     out: dict[Side, list[tuple[int, int]]] = {LEFT: [], RIGHT: []}
@@ -214,7 +259,11 @@ def test_exactly_the_frames_of_one_moment_come_out_on_both_sides_with_one_stamp(
         expected = [(t, by_number[round(t / 100)]) for t in left if round(t / 100) in by_number]
         assert [time for _, time in out[LEFT]] == [a for a, _ in expected]
         assert [time for _, time in out[RIGHT]] == [b for _, b in expected]
-        assert [stamp for stamp, _ in out[LEFT]] == [stamp for stamp, _ in out[RIGHT]] == [a + 7 for a, _ in expected]
+        assert (
+            [stamp for stamp, _ in out[LEFT]]
+            == [stamp for stamp, _ in out[RIGHT]]
+            == [a + 7 for a, _ in expected]
+        )
         assert pair.sides.statistics().pairs == len(expected)
     finally:
         pair.close()
@@ -224,10 +273,15 @@ def test_exactly_the_frames_of_one_moment_come_out_on_both_sides_with_one_stamp(
 
 @settings(max_examples=60)
 @given(
-    st.lists(st.tuples(st.sampled_from(['capture', 'close', 'open', 'stop']), st.sampled_from(Side)), max_size=40),
+    st.lists(
+        st.tuples(st.sampled_from(['capture', 'close', 'open', 'stop']), st.sampled_from(Side)),
+        max_size=40,
+    ),
     st.lists(st.integers(0, 30), min_size=60, max_size=60),
 )
-def test_whatever_is_closed_when_no_frame_stays_leased(steps: list[tuple[str, Side]], steps_of_time: list[int]) -> None:
+def test_whatever_is_closed_when_no_frame_stays_leased(
+    steps: list[tuple[str, Side]], steps_of_time: list[int]
+) -> None:
     gaps = iter(steps_of_time)
     clock = {LEFT: 0, RIGHT: 0}
     pair = Pair([], [], ends=False)
@@ -253,7 +307,9 @@ def test_whatever_is_closed_when_no_frame_stays_leased(steps: list[tuple[str, Si
     pair.close()
     assert pair.held() == 0
     stamps = {stamp for stamp, _ in out[RIGHT]}
-    assert stamps <= {7 + time for time in range(clock[LEFT] + 1)}, 'every stamp is one of the left side'
+    assert stamps <= {7 + time for time in range(clock[LEFT] + 1)}, (
+        'every stamp is one of the left side'
+    )
 
 
 def test_a_waiting_frame_comes_at_once_when_its_counterpart_does() -> None:
@@ -267,8 +323,14 @@ def test_a_waiting_frame_comes_at_once_when_its_counterpart_does() -> None:
     pair.cameras[RIGHT].inner.times.append(103)  # type: ignore[attr-defined]
     right = pair.cameras[RIGHT].capture()
     thread.join(WAIT_S)
-    assert time.monotonic() - started < WAIT_S / 2, 'it was woken, and did not wait to the end of its patience'
-    assert right is not None and done[0] is not None and right.header.stamp_ns == done[0].header.stamp_ns == 107
+    assert time.monotonic() - started < WAIT_S / 2, (
+        'it was woken, and did not wait to the end of its patience'
+    )
+    assert (
+        right is not None
+        and done[0] is not None
+        and right.header.stamp_ns == done[0].header.stamp_ns == 107
+    )
     right.release()
     done[0].release()
     pair.close()
@@ -308,10 +370,14 @@ def test_recordings_pair_by_their_stamps() -> None:
     for camera in pair.opened:
         capture = camera.capture
 
-        def stamped(capture: Callable[[], Frame | None] = capture, right: bool = camera.side is RIGHT) -> Frame | None:
+        def stamped(
+            capture: Callable[[], Frame | None] = capture, right: bool = camera.side is RIGHT
+        ) -> Frame | None:
             frame = capture()
             if frame is not None and right:
-                frame.data = replace(frame.data, header=Header(frame.header.stamp_ns - 5000, frame.header.frame_id))
+                frame.data = replace(
+                    frame.data, header=Header(frame.header.stamp_ns - 5000, frame.header.frame_id)
+                )
             return frame
 
         camera.capture = stamped  # type: ignore[method-assign]
@@ -332,7 +398,9 @@ def test_a_side_that_ended_still_gives_what_becomes_a_pair() -> None:
     right.release()
     pair.close()
     alone = Pair([100], [])
-    assert alone.cameras[LEFT].capture() is None and alone.cameras[LEFT].ended, 'nobody can give it a counterpart'
+    assert alone.cameras[LEFT].capture() is None and alone.cameras[LEFT].ended, (
+        'nobody can give it a counterpart'
+    )
     alone.close()
 
 
@@ -354,7 +422,11 @@ def test_other_sizes_are_worth_a_notice() -> None:
 
 
 @pytest.mark.parametrize(
-    ('other', 'message'), [(PairingRule(6_000_000), '0.005 s on one side and 0.006 s'), (PairingRule(5_000_000, True), 'by its own stamps')]
+    ('other', 'message'),
+    [
+        (PairingRule(6_000_000), '0.005 s on one side and 0.006 s'),
+        (PairingRule(5_000_000, True), 'by its own stamps'),
+    ],
 )
 def test_both_sides_must_pair_alike(other: PairingRule, message: str) -> None:
     PairingRule(5_000_000).check_same(PairingRule(5_000_000))
@@ -429,7 +501,9 @@ class Run:
         def deliver(frame: Frame) -> None:
             self.stamps[side].append(frame.header.stamp_ns)
 
-        return CameraSupervisor(side.value, lambda _: self._open(side), self._prepare, deliver, first_retry_s=0.01)
+        return CameraSupervisor(
+            side.value, lambda _: self._open(side), self._prepare, deliver, first_retry_s=0.01
+        )
 
     def _open(self, side: Side) -> SideCamera:
         if not self.present[side]:
@@ -492,12 +566,23 @@ def test_threads_pair_lose_a_partner_and_pair_again_and_end_without_a_lease(run:
         until(lambda lost=lost: run.supervisors[lost].condition.state is CameraState.LOST)
         camera = other.camera
         assert camera is not None and not run.sides.present(lost) and run.sides.present(lost.other)
-        captured, alone = camera.statistics().captured, dict(run.sides.statistics().alone)[lost.other]
+        captured, alone = (
+            camera.statistics().captured,
+            dict(run.sides.statistics().alone)[lost.other],
+        )
         until(lambda camera=camera, captured=captured: camera.statistics().captured > captured + 5)
         delivered = len(run.stamps[lost.other])
-        until(lambda lost=lost, alone=alone: dict(run.sides.statistics().alone)[lost.other] > alone + 3)
+        until(
+            lambda lost=lost, alone=alone: (
+                dict(run.sides.statistics().alone)[lost.other] > alone + 3
+            )
+        )
         assert len(run.stamps[lost.other]) == delivered, 'nothing comes out without a counterpart'
-        assert other.camera is camera and other.condition.state is CameraState.STREAMING and other.condition.losses == losses
+        assert (
+            other.camera is camera
+            and other.condition.state is CameraState.STREAMING
+            and other.condition.losses == losses
+        )
         run.present[lost] = True
         pairs = run.pairs()
         until(lambda pairs=pairs: run.pairs() >= pairs + 10)
@@ -506,7 +591,9 @@ def test_threads_pair_lose_a_partner_and_pair_again_and_end_without_a_lease(run:
     for side in Side:
         assert run.stamps[side] == sorted(set(run.stamps[side]))
     # A frame of a pair may be thrown away when its side is closed before it was published.
-    assert len(set(run.stamps[LEFT]) ^ set(run.stamps[RIGHT])) <= 2 * run.sides.depth * len(run.pools)
+    assert len(set(run.stamps[LEFT]) ^ set(run.stamps[RIGHT])) <= 2 * run.sides.depth * len(
+        run.pools
+    )
     assert all(not pool.statistics().holders for pool in run.pools)
 
 
@@ -517,4 +604,6 @@ def test_a_side_whose_partner_never_came_streams_and_gives_nothing(run: Run) -> 
     until(lambda: supervisor.condition.state is CameraState.STREAMING)
     assert run.stamps[RIGHT] == []
     # Those that wait, and the one that is just being captured.
-    assert all(sum(pool.statistics().holders.values()) <= run.sides.depth + 1 for pool in run.pools)
+    assert all(
+        sum(pool.statistics().holders.values()) <= run.sides.depth + 1 for pool in run.pools
+    )

@@ -14,7 +14,14 @@ import pytest
 from zc_perception.backoff import BackOff
 from zc_perception.camera.camera import CameraStatistics
 from zc_perception.camera.supervisor import CameraCondition, CameraState, CameraSupervisor
-from zc_perception.errors import CameraBusyError, CameraChangedError, CameraError, CameraLostError, ConfigError, NegotiationError
+from zc_perception.errors import (
+    CameraBusyError,
+    CameraChangedError,
+    CameraError,
+    CameraLostError,
+    ConfigError,
+    NegotiationError,
+)
 
 WAIT_S = 20.0
 
@@ -30,7 +37,12 @@ class CountedFrame:
         self.camera.leased += 1
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.camera.leased -= 1
 
 
@@ -89,13 +101,19 @@ class Bench:
             self._prepare,
             self._deliver,
             self.conditions.put,
-            before_close=lambda: self.closed_before.append([camera.closed for camera in self.cameras]),
+            before_close=lambda: self.closed_before.append(
+                [camera.closed for camera in self.cameras]
+            ),
             first_retry_s=0.001,
         )
 
     def _open(self, identity: str) -> Any:
         self.wanted.append(identity)
-        opening = self.openings.pop(0) if self.openings else CameraLostError('nothing left in the script')
+        opening = (
+            self.openings.pop(0)
+            if self.openings
+            else CameraLostError('nothing left in the script')
+        )
         if isinstance(opening, Exception):
             raise opening
         return opening
@@ -133,7 +151,9 @@ def bench_of() -> Iterator[Callable[..., Bench]]:
         assert [camera.leased for camera in bench.cameras] == [0] * len(bench.cameras)
 
 
-def test_frames_come_until_the_end_and_the_camera_is_closed_once(bench_of: Callable[..., Bench]) -> None:
+def test_frames_come_until_the_end_and_the_camera_is_closed_once(
+    bench_of: Callable[..., Bench],
+) -> None:
     camera = ScriptedCamera('a', [1, None, 2, 3], ends=True)
     bench = bench_of(camera)
     bench.supervisor.open_now()
@@ -157,7 +177,13 @@ def test_an_unplugged_camera_comes_back(bench_of: Callable[..., Bench]) -> None:
     assert bench.wanted == ['', 'a', 'a', 'a']
     assert bench.cameras[0].closed == 1 and len(bench.prepared) == 2
     conditions = [bench.conditions.get(timeout=WAIT_S) for _ in range(5)]
-    assert [c.state.value for c in conditions] == ['streaming', 'lost', 'lost', 'lost', 'streaming']
+    assert [c.state.value for c in conditions] == [
+        'streaming',
+        'lost',
+        'lost',
+        'lost',
+        'streaming',
+    ]
     assert [c.attempts for c in conditions[1:4]] == [0, 1, 2]
     assert {c.losses for c in conditions[1:]} == {1} and conditions[1].reason == 'unplugged'
     assert conditions[1].retry_s < conditions[2].retry_s < conditions[3].retry_s
@@ -165,7 +191,9 @@ def test_an_unplugged_camera_comes_back(bench_of: Callable[..., Bench]) -> None:
 
 def test_only_the_same_camera_counts(bench_of: Callable[..., Bench]) -> None:
     other = ScriptedCamera('b', [99])
-    bench = bench_of(ScriptedCamera('a', [1, CameraLostError('unplugged')]), other, ScriptedCamera('a', [2]))
+    bench = bench_of(
+        ScriptedCamera('a', [1, CameraLostError('unplugged')]), other, ScriptedCamera('a', [2])
+    )
     bench.supervisor.open_now()
     bench.supervisor.start()
     bench.expect(1, 2)
@@ -174,7 +202,9 @@ def test_only_the_same_camera_counts(bench_of: Callable[..., Bench]) -> None:
     assert "another camera ('b') is where 'a' was" in bench.until(CameraState.LOST).reason
 
 
-def test_a_camera_that_is_not_there_at_the_start_is_waited_for(bench_of: Callable[..., Bench]) -> None:
+def test_a_camera_that_is_not_there_at_the_start_is_waited_for(
+    bench_of: Callable[..., Bench],
+) -> None:
     bench = bench_of(CameraLostError('no such device'), ScriptedCamera('a', [1]))
     bench.supervisor.open_now()
     assert bench.supervisor.condition.state is CameraState.LOST and bench.supervisor.camera is None
@@ -190,7 +220,9 @@ def test_what_can_never_work_is_raised_at_the_start(bench_of: Callable[..., Benc
 
 
 def test_a_changed_source_is_opened_again_without_a_loss(bench_of: Callable[..., Bench]) -> None:
-    bench = bench_of(ScriptedCamera('a', [1, CameraChangedError('now 640x480')]), ScriptedCamera('a', [2]))
+    bench = bench_of(
+        ScriptedCamera('a', [1, CameraChangedError('now 640x480')]), ScriptedCamera('a', [2])
+    )
     bench.supervisor.open_now()
     bench.supervisor.start()
     bench.expect(1, 2)
@@ -209,7 +241,9 @@ def test_buffers_that_nobody_can_agree_on_are_tried_again(bench_of: Callable[...
     assert bench.until(CameraState.LOST).reason == 'nothing suits everybody'
 
 
-def test_before_the_start_errors_of_preparing_reach_the_caller(bench_of: Callable[..., Bench]) -> None:
+def test_before_the_start_errors_of_preparing_reach_the_caller(
+    bench_of: Callable[..., Bench],
+) -> None:
     bench = bench_of(ScriptedCamera('a', []))
     bench.prepare_errors = [NegotiationError('nothing suits everybody')]
     bench.supervisor.open_now()
@@ -218,22 +252,35 @@ def test_before_the_start_errors_of_preparing_reach_the_caller(bench_of: Callabl
 
 
 @pytest.mark.parametrize(
-    'error', [CameraBusyError('another program has it'), CameraLostError('unplugged'), OSError(errno.EMFILE, 'Too many open files')]
+    'error',
+    [
+        CameraBusyError('another program has it'),
+        CameraLostError('unplugged'),
+        OSError(errno.EMFILE, 'Too many open files'),
+    ],
 )
-def test_a_camera_that_fails_while_it_is_prepared_first_is_waited_for(bench_of: Callable[..., Bench], error: Exception) -> None:
+def test_a_camera_that_fails_while_it_is_prepared_first_is_waited_for(
+    bench_of: Callable[..., Bench], error: Exception
+) -> None:
     first, second = ScriptedCamera('a', [1]), ScriptedCamera('a', [2])
     bench = bench_of(first, second)
     bench.prepare_errors = [error]
     bench.supervisor.open_now()
     bench.supervisor.prepare_now()
     condition = bench.supervisor.condition
-    assert condition.state is CameraState.LOST and condition.reason == str(error) and condition.losses == 0
+    assert (
+        condition.state is CameraState.LOST
+        and condition.reason == str(error)
+        and condition.losses == 0
+    )
     assert first.closed == 1 and bench.supervisor.camera is None
     bench.supervisor.start()
     bench.expect(2)
 
 
-def test_no_more_descriptors_is_a_loss_when_it_opens_and_when_it_captures(bench_of: Callable[..., Bench]) -> None:
+def test_no_more_descriptors_is_a_loss_when_it_opens_and_when_it_captures(
+    bench_of: Callable[..., Bench],
+) -> None:
     full = OSError(errno.EMFILE, 'Too many open files')
     bench = bench_of(full, ScriptedCamera('a', [1, full]), full, ScriptedCamera('a', [2]))
     bench.supervisor.open_now()
@@ -244,8 +291,12 @@ def test_no_more_descriptors_is_a_loss_when_it_opens_and_when_it_captures(bench_
     assert bench.cameras[0].closed == 1
 
 
-def test_who_else_uses_the_camera_lets_go_before_it_is_closed(bench_of: Callable[..., Bench]) -> None:
-    bench = bench_of(ScriptedCamera('a', [1, CameraLostError('unplugged')]), ScriptedCamera('a', [2]))
+def test_who_else_uses_the_camera_lets_go_before_it_is_closed(
+    bench_of: Callable[..., Bench],
+) -> None:
+    bench = bench_of(
+        ScriptedCamera('a', [1, CameraLostError('unplugged')]), ScriptedCamera('a', [2])
+    )
     bench.supervisor.open_now()
     bench.supervisor.start()
     bench.expect(1, 2)
@@ -255,16 +306,22 @@ def test_who_else_uses_the_camera_lets_go_before_it_is_closed(bench_of: Callable
 
 
 @pytest.mark.parametrize('error', [ValueError('a defect'), ConfigError('the file went away')])
-def test_an_unforeseen_error_is_a_failure_and_not_the_end_of_a_file(bench_of: Callable[..., Bench], error: Exception) -> None:
+def test_an_unforeseen_error_is_a_failure_and_not_the_end_of_a_file(
+    bench_of: Callable[..., Bench], error: Exception
+) -> None:
     bench = bench_of(ScriptedCamera('a', [1, error]))
     bench.supervisor.open_now()
     bench.supervisor.start()
     reason = bench.until(CameraState.FAILED).reason
-    assert str(error) in reason and ('.py:' in reason) is isinstance(error, ValueError), 'of a defect it says where'
+    assert str(error) in reason and ('.py:' in reason) is isinstance(error, ValueError), (
+        'of a defect it says where'
+    )
     assert bench.supervisor.finished
 
 
-def test_a_consumer_s_error_costs_no_lease(bench_of: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_consumer_s_error_costs_no_lease(
+    bench_of: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
+) -> None:
     bench = bench_of(ScriptedCamera('a', [1]))
 
     def refuse(frame: Any) -> None:
@@ -276,7 +333,9 @@ def test_a_consumer_s_error_costs_no_lease(bench_of: Callable[..., Bench], monke
     assert bench.until(CameraState.LOST).reason == 'publishing failed'
 
 
-def test_stopping_while_the_camera_is_away_does_not_wait_for_it(bench_of: Callable[..., Bench]) -> None:
+def test_stopping_while_the_camera_is_away_does_not_wait_for_it(
+    bench_of: Callable[..., Bench],
+) -> None:
     bench = bench_of(CameraLostError('away'))
     bench.supervisor._retry = BackOff(1000.0, 1000.0)
     bench.supervisor.open_now()
@@ -286,7 +345,9 @@ def test_stopping_while_the_camera_is_away_does_not_wait_for_it(bench_of: Callab
     assert bench.wanted == ['']
 
 
-def test_a_camera_that_opens_while_everything_stops_is_closed(bench_of: Callable[..., Bench]) -> None:
+def test_a_camera_that_opens_while_everything_stops_is_closed(
+    bench_of: Callable[..., Bench],
+) -> None:
     late = ScriptedCamera('a', [])
     bench = bench_of(CameraLostError('away'), late)
     bench.supervisor.open_now()

@@ -50,13 +50,28 @@ def ledger() -> CopyLedger:
 def open_camera(ledger: CopyLedger) -> Iterator[Callable[..., SyntheticCamera]]:
     cameras: list[SyntheticCamera] = []
 
-    def make(*, slots: int = 4, framerate: float = FAST, seed: int = 1, stride_align: int = 1, **options: Any) -> SyntheticCamera:
+    def make(
+        *,
+        slots: int = 4,
+        framerate: float = FAST,
+        seed: int = 1,
+        stride_align: int = 1,
+        **options: Any,
+    ) -> SyntheticCamera:
         now = Clock()
         stamps = StampClock(now, is_simulated=lambda: True)
-        base: dict[str, Any] = {'heap': SealedMemfd(), 'now_ns': now, 'clock': stamps, 'ledger': ledger}
+        base: dict[str, Any] = {
+            'heap': SealedMemfd(),
+            'now_ns': now,
+            'clock': stamps,
+            'ledger': ledger,
+        }
         camera = SyntheticCamera(WIDTH, HEIGHT, framerate, 'lens', seed=seed, **options, **base)
         cameras.append(camera)
-        participants = [camera.constraints(), BufferConstraints('npu', stride_align=stride_align, slots=slots - 2)]
+        participants = [
+            camera.constraints(),
+            BufferConstraints('npu', stride_align=stride_align, slots=slots - 2),
+        ]
         camera.allocate(agree(participants, (WIDTH, HEIGHT)))
         return camera
 
@@ -67,7 +82,10 @@ def open_camera(ledger: CopyLedger) -> Iterator[Callable[..., SyntheticCamera]]:
 
 def test_frame_n_is_picture_n_of_its_seed(open_camera: Callable[..., SyntheticCamera]) -> None:
     camera, scene = open_camera(seed=5, stride_align=192), RoadScene(WIDTH, HEIGHT, 5)
-    luma, chroma = np.zeros((HEIGHT, WIDTH), np.uint8), np.zeros((HEIGHT // 2, WIDTH // 2, 2), np.uint8)
+    luma, chroma = (
+        np.zeros((HEIGHT, WIDTH), np.uint8),
+        np.zeros((HEIGHT // 2, WIDTH // 2, 2), np.uint8),
+    )
     for sequence in range(3):
         frame = captured(camera)
         scene.draw(sequence, luma, chroma)
@@ -82,7 +100,9 @@ def test_a_frame_s_header_and_times(open_camera: Callable[..., SyntheticCamera])
     camera = open_camera()
     before = time.monotonic_ns()
     first, second = captured(camera), captured(camera)
-    assert (first.header.stamp_ns, second.header.stamp_ns) == (1_007, 1_014), 'the clock it was given, once a frame'
+    assert (first.header.stamp_ns, second.header.stamp_ns) == (1_007, 1_014), (
+        'the clock it was given, once a frame'
+    )
     assert first.header.frame_id == 'lens'
     for frame in (first, second):
         assert before <= frame.data.captured_ns <= time.monotonic_ns()
@@ -90,7 +110,9 @@ def test_a_frame_s_header_and_times(open_camera: Callable[..., SyntheticCamera])
         frame.release()
 
 
-def test_it_offers_linear_nv12_and_draws_each_byte_once(open_camera: Callable[..., SyntheticCamera], ledger: CopyLedger) -> None:
+def test_it_offers_linear_nv12_and_draws_each_byte_once(
+    open_camera: Callable[..., SyntheticCamera], ledger: CopyLedger
+) -> None:
     camera = open_camera()
     assert camera.constraints().formats == ((NV12, LINEAR),)
     for _ in range(2):
@@ -99,14 +121,27 @@ def test_it_offers_linear_nv12_and_draws_each_byte_once(open_camera: Callable[..
     assert (camera.heap_name, camera.device) == ('memfd', 'synthetic scene, seed 1')
 
 
-@pytest.mark.parametrize(('contiguous', 'heap'), [(False, 'dma_heap/system'), (True, 'dma_heap/linux,cma')])
-def test_it_offers_all_its_heaps_and_draws_into_the_one_that_is_agreed_on(contiguous: bool, heap: str, ledger: CopyLedger) -> None:
-    heaps = working_heaps('auto', ['dma_heap/system', 'dma_heap/linux,cma', 'udmabuf'], opener=NamedHeap)
-    camera = SyntheticCamera(WIDTH, HEIGHT, FAST, 'lens', seed=1, heap=heaps, now_ns=Clock(), ledger=ledger)
+@pytest.mark.parametrize(
+    ('contiguous', 'heap'), [(False, 'dma_heap/system'), (True, 'dma_heap/linux,cma')]
+)
+def test_it_offers_all_its_heaps_and_draws_into_the_one_that_is_agreed_on(
+    contiguous: bool, heap: str, ledger: CopyLedger
+) -> None:
+    heaps = working_heaps(
+        'auto', ['dma_heap/system', 'dma_heap/linux,cma', 'udmabuf'], opener=NamedHeap
+    )
+    camera = SyntheticCamera(
+        WIDTH, HEIGHT, FAST, 'lens', seed=1, heap=heaps, now_ns=Clock(), ledger=ledger
+    )
     try:
         constraints = camera.constraints()
-        assert constraints.heaps == ('dma_heap/system', 'dma_heap/linux,cma', 'udmabuf') and NamedHeap.open == 0
-        camera.allocate(agree([constraints, BufferConstraints('isp', contiguous=contiguous)], (WIDTH, HEIGHT)))
+        assert (
+            constraints.heaps == ('dma_heap/system', 'dma_heap/linux,cma', 'udmabuf')
+            and NamedHeap.open == 0
+        )
+        camera.allocate(
+            agree([constraints, BufferConstraints('isp', contiguous=contiguous)], (WIDTH, HEIGHT))
+        )
         assert camera.heap_name == heap and NamedHeap.open == 1
         captured(camera).release()
     finally:
@@ -114,12 +149,17 @@ def test_it_offers_all_its_heaps_and_draws_into_the_one_that_is_agreed_on(contig
     assert NamedHeap.open == 0
 
 
-def test_without_a_free_slot_the_frame_is_dropped_and_leaves_a_gap(open_camera: Callable[..., SyntheticCamera]) -> None:
+def test_without_a_free_slot_the_frame_is_dropped_and_leaves_a_gap(
+    open_camera: Callable[..., SyntheticCamera],
+) -> None:
     camera = open_camera(slots=2)
     held = [captured(camera), captured(camera)]
     assert camera.capture() is None and camera.capture() is None
     statistics = camera.pool_statistics()
-    assert statistics is not None and (statistics.exhausted, statistics.holders) == (2, {'camera': 2})
+    assert statistics is not None and (statistics.exhausted, statistics.holders) == (
+        2,
+        {'camera': 2},
+    )
     held.pop().release()
     after = captured(camera)
     assert after.data.sequence == 4
@@ -128,7 +168,9 @@ def test_without_a_free_slot_the_frame_is_dropped_and_leaves_a_gap(open_camera: 
         frame.release()
 
 
-def test_a_failing_picture_costs_no_slot(open_camera: Callable[..., SyntheticCamera], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failing_picture_costs_no_slot(
+    open_camera: Callable[..., SyntheticCamera], monkeypatch: pytest.MonkeyPatch
+) -> None:
     camera = open_camera(slots=2)
 
     def fail(*arguments: object) -> bool:
@@ -141,8 +183,20 @@ def test_a_failing_picture_costs_no_slot(open_camera: Callable[..., SyntheticCam
     for owner, method, body, error, message in (
         (camera, 'render', fail, RuntimeError, 'no such colour'),
         # The supervisor opens a camera again after a CameraError. This class would fail each time.
-        (camera, 'render', forget_return, ConfigError, rf'SyntheticCamera\.render returned None; it must .* {place}'),
-        (SyntheticCamera, 'draw', forget_return, ConfigError, rf'SyntheticCamera\.draw returned None; it must .* {place}'),
+        (
+            camera,
+            'render',
+            forget_return,
+            ConfigError,
+            rf'SyntheticCamera\.render returned None; it must .* {place}',
+        ),
+        (
+            SyntheticCamera,
+            'draw',
+            forget_return,
+            ConfigError,
+            rf'SyntheticCamera\.draw returned None; it must .* {place}',
+        ),
     ):
         with monkeypatch.context() as patch:
             patch.setattr(owner, method, body)
@@ -154,7 +208,9 @@ def test_a_failing_picture_costs_no_slot(open_camera: Callable[..., SyntheticCam
     captured(camera).release()
 
 
-def test_a_late_camera_skips_ahead_instead_of_catching_up(open_camera: Callable[..., SyntheticCamera]) -> None:
+def test_a_late_camera_skips_ahead_instead_of_catching_up(
+    open_camera: Callable[..., SyntheticCamera],
+) -> None:
     camera = open_camera(framerate=25.0)
     captured(camera).release()
     time.sleep(0.2)
@@ -162,7 +218,9 @@ def test_a_late_camera_skips_ahead_instead_of_catching_up(open_camera: Callable[
     for _ in range(4):
         captured(camera).release()
     assert camera.statistics().late >= 1
-    assert time.monotonic() - started >= 0.115, 'one at once and then one each 40 ms, not those missed in a burst'
+    assert time.monotonic() - started >= 0.115, (
+        'one at once and then one each 40 ms, not those missed in a burst'
+    )
 
 
 def test_stopping_wakes_a_waiting_capture(open_camera: Callable[..., SyntheticCamera]) -> None:
@@ -176,7 +234,9 @@ def test_stopping_wakes_a_waiting_capture(open_camera: Callable[..., SyntheticCa
     stopper.join()
 
 
-def test_closing_leaves_leased_frames_readable_and_ends_capturing(open_camera: Callable[..., SyntheticCamera]) -> None:
+def test_closing_leaves_leased_frames_readable_and_ends_capturing(
+    open_camera: Callable[..., SyntheticCamera],
+) -> None:
     camera = open_camera()
     frame = captured(camera)
     camera.close()
@@ -188,7 +248,9 @@ def test_closing_leaves_leased_frames_readable_and_ends_capturing(open_camera: C
 
 def test_a_size_that_no_scene_has_is_refused() -> None:
     with pytest.raises(ValueError, match='64'):
-        SyntheticCamera(32, 32, 30.0, '', seed=0, heap=SealedMemfd(), now_ns=Clock(), ledger=CopyLedger())
+        SyntheticCamera(
+            32, 32, 30.0, '', seed=0, heap=SealedMemfd(), now_ns=Clock(), ledger=CopyLedger()
+        )
 
 
 def test_without_a_descriptor_left_it_captures_into_slots_that_were_never_used_and_closes(

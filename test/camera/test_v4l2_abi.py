@@ -48,7 +48,10 @@ MEMBERS = {
 PREFIXED = {
     name: value
     for name, value in vars(abi).items()
-    if name.isupper() and isinstance(value, int) and not name.startswith('VIDIOC_') and name not in ('READ', 'WRITE', 'MAX_PLANES')
+    if name.isupper()
+    and isinstance(value, int)
+    and not name.startswith('VIDIOC_')
+    and name not in ('READ', 'WRITE', 'MAX_PLANES')
 }
 CONSTANTS = (
     {f'V4L2_{name}': value for name, value in PREFIXED.items()}
@@ -69,6 +72,12 @@ PLACES = {
 def test_constants_requests_and_structs_are_the_kernels(tmp_path: Path) -> None:
     ours = {f'({name}) & 0xFFFFFFFFFFFFFFFF': value for name, value in CONSTANTS.items()} | PLACES
     for name, struct in STRUCTS.items():
-        ours |= {f'sizeof(struct {name})': ctypes.sizeof(struct)} | struct_expressions(f'struct {name}', struct, MEMBERS.get(name, {}))
+        ours |= {f'sizeof(struct {name})': ctypes.sizeof(struct)} | struct_expressions(
+            f'struct {name}', struct, MEMBERS.get(name, {})
+        )
     theirs = c_values([*ours], ['linux/videodev2.h'], tmp_path)
-    assert {expression: (theirs[expression], value) for expression, value in ours.items() if theirs[expression] != value} == {}
+    assert {
+        expression: (theirs[expression], value)
+        for expression, value in ours.items()
+        if theirs[expression] != value
+    } == {}

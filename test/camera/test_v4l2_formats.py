@@ -38,7 +38,9 @@ COLOURS = V4l2Colorimetry()
 
 
 @st.composite
-def drivers(draw: st.DrawFn) -> tuple[str, DriverFormat, tuple[int, ...], list[tuple[int, int, int]]]:
+def drivers(
+    draw: st.DrawFn,
+) -> tuple[str, DriverFormat, tuple[int, ...], list[tuple[int, int, int]]]:
     """A driver's answer with its padding, and where the planes must be: buffer, offset, stride."""
     name = draw(st.sampled_from(sorted(PAGES)))
     planes, separate = PAGES[name]
@@ -47,7 +49,11 @@ def drivers(draw: st.DrawFn) -> tuple[str, DriverFormat, tuple[int, ...], list[t
     tail = draw(st.integers(0, 8192))
     first = width * planes[0][0] + padding
     sizes, places, end = [], [], 0
-    offsets = tuple(2 * draw(st.integers(0, 2048)) for _ in planes) if separate else (2 * draw(st.integers(0, 2048)),)
+    offsets = (
+        tuple(2 * draw(st.integers(0, 2048)) for _ in planes)
+        if separate
+        else (2 * draw(st.integers(0, 2048)),)
+    )
     for index, (share, rows) in enumerate(planes):
         stride = int(first * Fraction(share) / planes[0][0])
         if separate:
@@ -60,11 +66,18 @@ def drivers(draw: st.DrawFn) -> tuple[str, DriverFormat, tuple[int, ...], list[t
             end += stride * (height // rows)
     if not separate:
         sizes = [DriverPlane(int(first), end + tail)]
-    return name, DriverFormat(width, height, fourcc_code(name), tuple(sizes), COLOURS), offsets, places
+    return (
+        name,
+        DriverFormat(width, height, fourcc_code(name), tuple(sizes), COLOURS),
+        offsets,
+        places,
+    )
 
 
 @given(drivers())
-def test_planes_lie_where_the_documentation_draws_them(case: tuple[str, DriverFormat, tuple[int, ...], list[tuple[int, int, int]]]) -> None:
+def test_planes_lie_where_the_documentation_draws_them(
+    case: tuple[str, DriverFormat, tuple[int, ...], list[tuple[int, int, int]]],
+) -> None:
     _, driver, offsets, places = case
     layout = driver_layout(driver, offsets)
     assert [(plane.buffer, plane.offset, plane.stride) for plane in layout.planes] == places
@@ -76,7 +89,9 @@ def test_planes_lie_where_the_documentation_draws_them(case: tuple[str, DriverFo
 
 @given(drivers(), st.integers(1, 4096), st.data())
 def test_a_driver_whose_buffers_are_too_small_is_refused(
-    case: tuple[str, DriverFormat, tuple[int, ...], list[tuple[int, int, int]]], less: int, data: st.DataObject
+    case: tuple[str, DriverFormat, tuple[int, ...], list[tuple[int, int, int]]],
+    less: int,
+    data: st.DataObject,
 ) -> None:
     _, driver, offsets, _ = case
     ends = least_bytes(driver_layout(driver, offsets))
@@ -84,7 +99,10 @@ def test_a_driver_whose_buffers_are_too_small_is_refused(
     planes = list(driver.planes)
     planes[index] = DriverPlane(planes[index].stride, max(0, ends[index] - less))
     with pytest.raises(LayoutError):
-        driver_layout(DriverFormat(driver.width, driver.height, driver.fourcc, tuple(planes), COLOURS), offsets)
+        driver_layout(
+            DriverFormat(driver.width, driver.height, driver.fourcc, tuple(planes), COLOURS),
+            offsets,
+        )
 
 
 @given(
@@ -98,7 +116,9 @@ def test_whatever_a_driver_says_is_a_layout_or_a_sentence(
     name: str, width: int, height: int, planes: list[DriverPlane], offsets: list[int]
 ) -> None:
     try:
-        layout = driver_layout(DriverFormat(width, height, fourcc_code(name), tuple(planes), COLOURS), offsets)
+        layout = driver_layout(
+            DriverFormat(width, height, fourcc_code(name), tuple(planes), COLOURS), offsets
+        )
     except (LayoutError, FormatError):
         return
     validate_layout(layout, [plane.size for plane in planes])
@@ -110,7 +130,10 @@ def _driver(name: str, *planes: DriverPlane, size: tuple[int, int] = (64, 32)) -
 
 def test_tiled_formats_are_taken_only_where_nothing_is_left_to_guess() -> None:
     layout = driver_layout(_driver('MM21', DriverPlane(64, 2560), DriverPlane(64, 1024)))
-    assert layout.modifier != LINEAR and [(p.buffer, p.offset, p.size) for p in layout.planes] == [(0, 0, 2560), (1, 0, 1024)]
+    assert layout.modifier != LINEAR and [(p.buffer, p.offset, p.size) for p in layout.planes] == [
+        (0, 0, 2560),
+        (1, 0, 1024),
+    ]
     assert driver_layout(_driver('ST12', DriverPlane(64, 3072))).planes[1].offset == 2048
     with pytest.raises(LayoutError, match='tiled and padded to 4096 bytes'):
         driver_layout(_driver('ST12', DriverPlane(64, 4096)))
@@ -128,7 +151,9 @@ def test_the_number_of_buffers_must_be_the_formats() -> None:
 def test_a_frame_is_complete_without_the_padding_of_its_last_row() -> None:
     layout = driver_layout(_driver('NV12', DriverPlane(128, 6144)))
     assert least_bytes(layout) == (128 * 32 + 128 * 15 + 64,)
-    layout = driver_layout(_driver('NM12', DriverPlane(128, 5000), DriverPlane(128, 3000)), (100, 50))
+    layout = driver_layout(
+        _driver('NM12', DriverPlane(128, 5000), DriverPlane(128, 3000)), (100, 50)
+    )
     assert least_bytes(layout) == (100 + 128 * 31 + 64, 50 + 128 * 15 + 64)
 
 
@@ -137,10 +162,16 @@ def _codes(*names: str) -> list[int]:
 
 
 def test_offers_are_in_order_of_preference_with_reasons_for_the_rest() -> None:
-    offers, refused = format_offers(_codes('RGB3', 'MJPG', 'UYVY', 'NM12', 'HM12', 'YUYV', 'NV12', 'RGGB'))
+    offers, refused = format_offers(
+        _codes('RGB3', 'MJPG', 'UYVY', 'NM12', 'HM12', 'YUYV', 'NV12', 'RGGB')
+    )
     assert [offer.fourcc for offer in offers] == _codes('NV12', 'YUYV', 'UYVY', 'BG24')
     assert offers[0].codes == tuple(_codes('NV12', 'NM12'))
-    assert set(refused) == {'MJPG', 'HM12', 'RGGB'} and 'decoder' in refused['MJPG'] and 'ISP' in refused['RGGB']
+    assert (
+        set(refused) == {'MJPG', 'HM12', 'RGGB'}
+        and 'decoder' in refused['MJPG']
+        and 'ISP' in refused['RGGB']
+    )
 
 
 @pytest.mark.parametrize(
@@ -168,8 +199,12 @@ def test_formats_without_the_placement_of_the_best_one_are_left_out(
         ('RGB3', V4l2Colorimetry(8), Matrix.RGB, Range.FULL),
     ],
 )
-def test_colours_are_the_drivers_own_or_the_usual_ones(name: str, fields: V4l2Colorimetry, matrix: Matrix, span: Range) -> None:
-    colorimetry = DriverFormat(64, 32, fourcc_code(name), (DriverPlane(64, 3072),), fields).colorimetry
+def test_colours_are_the_drivers_own_or_the_usual_ones(
+    name: str, fields: V4l2Colorimetry, matrix: Matrix, span: Range
+) -> None:
+    colorimetry = DriverFormat(
+        64, 32, fourcc_code(name), (DriverPlane(64, 3072),), fields
+    ).colorimetry
     assert (colorimetry.matrix, colorimetry.range) == (matrix, span)
 
 

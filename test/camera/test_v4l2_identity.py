@@ -40,9 +40,15 @@ NULL = os.stat('/dev/null').st_rdev
 
 
 def test_a_serial_number_counts_wherever_the_camera_is_plugged_in(tmp_path: Path) -> None:
-    first = identity_of(_device(), _sysfs(tmp_path / 'a', 'pci/usb1/1-2/1-2:1.0', NULL, serial='SN1'))
-    second = identity_of(_device(), _sysfs(tmp_path / 'b', 'pci/usb1/1-3/1-3:1.0', NULL, serial='SN1'))
-    other = identity_of(_device(), _sysfs(tmp_path / 'c', 'pci/usb1/1-2/1-2:1.0', NULL, serial='SN2'))
+    first = identity_of(
+        _device(), _sysfs(tmp_path / 'a', 'pci/usb1/1-2/1-2:1.0', NULL, serial='SN1')
+    )
+    second = identity_of(
+        _device(), _sysfs(tmp_path / 'b', 'pci/usb1/1-3/1-3:1.0', NULL, serial='SN1')
+    )
+    other = identity_of(
+        _device(), _sysfs(tmp_path / 'c', 'pci/usb1/1-2/1-2:1.0', NULL, serial='SN2')
+    )
     assert first == second == 'platform:double / Double Camera / serial SN1 / node 0'
     assert other != first
 
@@ -60,7 +66,13 @@ def test_the_host_controllers_serial_number_is_not_the_cameras(tmp_path: Path) -
 
 
 def test_the_nodes_of_one_device_differ(tmp_path: Path) -> None:
-    nodes = [identity_of(_device(), _sysfs(tmp_path / str(i), 'pci/usb1/1-2/1-2:1.0', NULL, serial='SN1', index=i)) for i in (0, 2)]
+    nodes = [
+        identity_of(
+            _device(),
+            _sysfs(tmp_path / str(i), 'pci/usb1/1-2/1-2:1.0', NULL, serial='SN1', index=i),
+        )
+        for i in (0, 2)
+    ]
     assert nodes[0] != nodes[1]
 
 
@@ -81,9 +93,13 @@ def test_a_camera_is_found_by_its_identity_alone() -> None:
         return devices[path]
 
     paths = [(f'/dev/video{i}', '') for i in range(4)]
-    assert find_device('usb-/dev/video2 / Double Camera', lambda: paths, open_device) == '/dev/video2'
+    assert (
+        find_device('usb-/dev/video2 / Double Camera', lambda: paths, open_device) == '/dev/video2'
+    )
     assert find_device('usb-/dev/video9 / Double Camera', lambda: paths, open_device) is None
-    assert devices and all(isinstance(d.file, DriverDouble) and d.file.closed for d in devices.values())
+    assert devices and all(
+        isinstance(d.file, DriverDouble) and d.file.closed for d in devices.values()
+    )
 
 
 def test_who_has_a_node_open_is_named() -> None:
@@ -93,14 +109,20 @@ def test_who_has_a_node_open_is_named() -> None:
 
 
 def test_a_node_that_is_no_camera_is_refused_by_its_own_answer() -> None:
-    with pytest.raises(CameraError, match=r"camera '/dev/no_such_node' can't be opened: No such file.*devices found: .*'device'"):
+    with pytest.raises(
+        CameraError,
+        match=r"camera '/dev/no_such_node' can't be opened: No such file.*devices found: .*'device'",
+    ):
         V4l2Device.open('/dev/no_such_node')
     with pytest.raises(CameraError, match=r"'/dev/null': VIDIOC_QUERYCAP failed"):
         V4l2Device.open('/dev/null')
 
 
 def test_without_descriptors_that_is_said_and_not_that_there_is_no_camera() -> None:
-    with limited(resource.RLIMIT_NOFILE, next_free()), pytest.raises(CameraError, match='this process has no file descriptor left'):
+    with (
+        limited(resource.RLIMIT_NOFILE, next_free()),
+        pytest.raises(CameraError, match='this process has no file descriptor left'),
+    ):
         V4l2Device.open('/dev/video0')
 
 

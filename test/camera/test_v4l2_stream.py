@@ -28,7 +28,11 @@ def test_bad_frames_are_counted_and_their_buffers_queued_again(bad: Frame, expec
     with streaming(driver) as camera:
         driver.script = [Frame(), bad]
         assert take(camera, 3) == [0, 2, 3], expected
-        assert (camera.statistics().bad, camera.statistics().lost, camera.statistics().dropped) == (1, 0, 1)
+        assert (
+            camera.statistics().bad,
+            camera.statistics().lost,
+            camera.statistics().dropped,
+        ) == (1, 0, 1)
         assert len(driver.queued) + len(driver.waiting) == len(camera.slots)
 
 
@@ -44,7 +48,11 @@ def test_gaps_are_lost_frames_unless_consumers_held_all_slots() -> None:
             frame.release()
         driver.script = [Frame(sequence=20)]
         assert take(camera) == [20]
-        assert (camera.statistics().lost, camera.statistics().no_slot, camera.statistics().dropped) == (4, 10, 14)
+        assert (
+            camera.statistics().lost,
+            camera.statistics().no_slot,
+            camera.statistics().dropped,
+        ) == (4, 10, 14)
 
 
 def test_sequences_go_on_over_32_bits_and_over_a_restart() -> None:
@@ -60,9 +68,13 @@ def test_sequences_go_on_over_32_bits_and_over_a_restart() -> None:
 
 
 @pytest.mark.parametrize(
-    ('numbers', 'sequences', 'lost'), [((0, 0, 0, 0, 0), [0, 1, 2, 3, 4], 0), ((100, 3, 5), [100, 101, 103], 1)], ids=['never', 'anew']
+    ('numbers', 'sequences', 'lost'),
+    [((0, 0, 0, 0, 0), [0, 1, 2, 3, 4], 0), ((100, 3, 5), [100, 101, 103], 1)],
+    ids=['never', 'anew'],
 )
-def test_a_driver_that_does_not_count_or_begins_anew_loses_nothing(numbers: tuple[int, ...], sequences: list[int], lost: int) -> None:
+def test_a_driver_that_does_not_count_or_begins_anew_loses_nothing(
+    numbers: tuple[int, ...], sequences: list[int], lost: int
+) -> None:
     driver = DriverDouble('NV12')
     with streaming(driver) as camera:
         driver.script = [Frame(sequence=number) for number in numbers]
@@ -84,7 +96,9 @@ def test_a_lease_that_ends_while_the_stream_starts_anew_has_its_buffer_queued_on
         driver._streamon = late  # type: ignore[method-assign]
         driver.calls.clear()
         take(camera)
-        assert driver.calls.count('QBUF') == len(camera.slots) + 1  # all, and the one that was taken
+        assert (
+            driver.calls.count('QBUF') == len(camera.slots) + 1
+        )  # all, and the one that was taken
 
 
 @pytest.mark.parametrize('number', [errno.EIO, errno.EPIPE])

@@ -28,9 +28,19 @@ from zc_perception.pixel.fourcc import fourcc_code
 
 SIZES = ((320, 180), (640, 360))
 # Bits per pixel of each memory buffer.
-FORMATS = {'NV12': (12,), 'NM12': (8, 4), 'YUYV': (16,), 'UYVY': (16,), 'MJPG': (8,), 'H264': (8,), 'MM21': (8, 4)}
+FORMATS = {
+    'NV12': (12,),
+    'NM12': (8, 4),
+    'YUYV': (16,),
+    'UYVY': (16,),
+    'MJPG': (8,),
+    'H264': (8,),
+    'MM21': (8, 4),
+}
 _NAMES = {
-    value: name.removeprefix('VIDIOC_') for name, value in vars(abi).items() if name.startswith('VIDIOC_')
+    value: name.removeprefix('VIDIOC_')
+    for name, value in vars(abi).items()
+    if name.startswith('VIDIOC_')
 }
 _FULL = object()
 
@@ -72,7 +82,14 @@ class DriverDouble:
     card = b'Double Camera'
     sizes = SIZES
 
-    def __init__(self, *formats: str, multiplanar: bool = False, offset: int = 0, min_stride: int = 1, memory: int = 5) -> None:
+    def __init__(
+        self,
+        *formats: str,
+        multiplanar: bool = False,
+        offset: int = 0,
+        min_stride: int = 1,
+        memory: int = 5,
+    ) -> None:
         self.formats = formats or ('YUYV', 'NV12')
         self.multiplanar = multiplanar
         self.offset = offset
@@ -157,8 +174,14 @@ class DriverDouble:
         raise OSError(number, os.strerror(number))
 
     def _querycap(self, argument: abi.Capability) -> None:
-        argument.driver, argument.card, argument.bus_info = b'double', self.card, b'platform:double'
-        argument.device_caps = abi.CAP_STREAMING | (abi.CAP_VIDEO_CAPTURE_MPLANE if self.multiplanar else abi.CAP_VIDEO_CAPTURE)
+        argument.driver, argument.card, argument.bus_info = (
+            b'double',
+            self.card,
+            b'platform:double',
+        )
+        argument.device_caps = abi.CAP_STREAMING | (
+            abi.CAP_VIDEO_CAPTURE_MPLANE if self.multiplanar else abi.CAP_VIDEO_CAPTURE
+        )
         argument.capabilities = argument.device_caps | abi.CAP_DEVICE_CAPS
 
     def _enum_fmt(self, argument: abi.FmtDesc) -> None:
@@ -176,7 +199,10 @@ class DriverDouble:
         if argument.index:
             self._refuse(errno.EINVAL)
         argument.type = abi.FRMIVAL_TYPE_CONTINUOUS
-        argument.stepwise.min.numerator, argument.stepwise.min.denominator = 1, self.rates.get(self._name(argument.pixel_format), 30)
+        argument.stepwise.min.numerator, argument.stepwise.min.denominator = (
+            1,
+            self.rates.get(self._name(argument.pixel_format), 30),
+        )
         argument.stepwise.max.numerator, argument.stepwise.max.denominator = 1, 1
 
     def _name(self, code: int) -> str:
@@ -208,7 +234,9 @@ class DriverDouble:
     def _take(self, argument: abi.Format) -> None:
         pix = argument.fmt.pix_mp if self.multiplanar else argument.fmt.pix
         wanted = (pix.width, pix.height)
-        self.size = min(self.sizes, key=lambda size: abs(size[0] - wanted[0]) + abs(size[1] - wanted[1]))
+        self.size = min(
+            self.sizes, key=lambda size: abs(size[0] - wanted[0]) + abs(size[1] - wanted[1])
+        )
         self.code = fourcc_code(self._name(pix.pixelformat))
         self.stride = pix.plane_fmt[0].bytesperline if self.multiplanar else pix.bytesperline
 
@@ -233,14 +261,20 @@ class DriverDouble:
 
     def _s_parm(self, argument: abi.StreamParm) -> None:
         period = argument.parm.capture.timeperframe
-        rate = min(self.rates.get(self._name(self.code), 30), max(1, round(period.denominator / period.numerator)))
+        rate = min(
+            self.rates.get(self._name(self.code), 30),
+            max(1, round(period.denominator / period.numerator)),
+        )
         self.interval = (1, rate)
         self._g_parm(argument)
 
     def _reqbufs(self, argument: abi.RequestBuffers) -> None:
         argument.capabilities = self.supported
         if (
-            not {abi.MEMORY_MMAP: abi.BUF_CAP_SUPPORTS_MMAP, abi.MEMORY_DMABUF: abi.BUF_CAP_SUPPORTS_DMABUF}[argument.memory]
+            not {
+                abi.MEMORY_MMAP: abi.BUF_CAP_SUPPORTS_MMAP,
+                abi.MEMORY_DMABUF: abi.BUF_CAP_SUPPORTS_DMABUF,
+            }[argument.memory]
             & self.supported
         ):
             self._refuse(errno.EINVAL)
@@ -266,10 +300,19 @@ class DriverDouble:
 
     def _qbuf(self, argument: abi.Buffer) -> None:
         index = argument.index
-        if index >= self.count or index in self.queued or index in self.waiting or argument.memory != self.memory:
+        if (
+            index >= self.count
+            or index in self.queued
+            or index in self.waiting
+            or argument.memory != self.memory
+        ):
             self._refuse(errno.EINVAL)
         if self.memory == abi.MEMORY_DMABUF:
-            given = [(p.m.fd, p.length) for p in self._planes_of(argument)] if self.multiplanar else [(argument.m.fd, argument.length)]
+            given = (
+                [(p.m.fd, p.length) for p in self._planes_of(argument)]
+                if self.multiplanar
+                else [(argument.m.fd, argument.length)]
+            )
             for (fd, length), (_, size) in zip(given, self.planes(), strict=True):
                 if length < size or os.lseek(fd, 0, os.SEEK_END) < size:
                     self._refuse(errno.EINVAL)
@@ -309,7 +352,10 @@ class DriverDouble:
             sizes = [self.offset + len(content) if frame.used is _FULL else frame.used]
         if self.multiplanar:
             for plane, used in zip(self._planes_of(argument), sizes, strict=True):
-                plane.bytesused, plane.data_offset = used, self.offset if frame.offset is None else frame.offset
+                plane.bytesused, plane.data_offset = (
+                    used,
+                    self.offset if frame.offset is None else frame.offset,
+                )
         else:
             (argument.bytesused,) = sizes
 
@@ -356,14 +402,28 @@ class DriverDouble:
         entry = argument.controls[0]
         control = self.controls[entry.id]
         value = entry.value64 if control.kind == abi.CTRL_TYPE_INTEGER64 else entry.value
-        control.value = value - (value - control.low) % control.step if control.kind == abi.CTRL_TYPE_INTEGER else value
+        control.value = (
+            value - (value - control.low) % control.step
+            if control.kind == abi.CTRL_TYPE_INTEGER
+            else value
+        )
         self._g_ext_ctrls(argument)
 
 
-def opened(driver: DriverDouble, width: int = 640, height: int = 360, framerate: float = 30.0, **options: Any) -> V4l2Camera:
+def opened(
+    driver: DriverDouble,
+    width: int = 640,
+    height: int = 360,
+    framerate: float = 30.0,
+    **options: Any,
+) -> V4l2Camera:
     """A camera of that driver, not configured; its clock is the driver's."""
-    made = camera_options(width=width, height=height, framerate=framerate, **{'now_ns': lambda: 1, **options})
-    return V4l2Camera(made, open_device=lambda path: V4l2Device(driver), monotonic=lambda: driver.now)
+    made = camera_options(
+        width=width, height=height, framerate=framerate, **{'now_ns': lambda: 1, **options}
+    )
+    return V4l2Camera(
+        made, open_device=lambda path: V4l2Device(driver), monotonic=lambda: driver.now
+    )
 
 
 @contextmanager
@@ -372,7 +432,12 @@ def streaming(driver: DriverDouble, slots: int = 5, **options: Any) -> Iterator[
     camera = opened(driver, **options)
     try:
         own = camera.constraints()
-        camera.allocate(agree([own, BufferConstraints('rest', slots=max(0, slots - own.slots))], (camera.width, camera.height)))
+        camera.allocate(
+            agree(
+                [own, BufferConstraints('rest', slots=max(0, slots - own.slots))],
+                (camera.width, camera.height),
+            )
+        )
         yield camera
     finally:
         camera.close()

@@ -42,23 +42,32 @@ class AveragePrecision:
 
 
 def average_precision(
-    detections: Sequence[ImageBoxes], truth: Sequence[ImageBoxes], class_count: int, iou_threshold: float = 0.5
+    detections: Sequence[ImageBoxes],
+    truth: Sequence[ImageBoxes],
+    class_count: int,
+    iou_threshold: float = 0.5,
 ) -> AveragePrecision:
     """Average precision per class and its mean; ``detections[i]`` and ``truth[i]`` belong to the same image.
 
     Raises ValueError when the two differ in length or detections have no scores.
     """
     if len(detections) != len(truth):
-        raise ValueError(f'detections and truth must cover the same images, got {len(detections)} and {len(truth)}')
+        raise ValueError(
+            f'detections and truth must cover the same images, got {len(detections)} and {len(truth)}'
+        )
     per_class = tuple(
-        _class_precision(detections, truth, class_index, iou_threshold) for class_index in range(class_count)
+        _class_precision(detections, truth, class_index, iou_threshold)
+        for class_index in range(class_count)
     )
     known = [value for value in per_class if not np.isnan(value)]
     return AveragePrecision(per_class, float(np.mean(known)) if known else float('nan'))
 
 
 def precision_recall(
-    detections: Sequence[ImageBoxes], truth: Sequence[ImageBoxes], score_threshold: float, iou_threshold: float = 0.5
+    detections: Sequence[ImageBoxes],
+    truth: Sequence[ImageBoxes],
+    score_threshold: float,
+    iou_threshold: float = 0.5,
 ) -> tuple[float, float]:
     """Precision and recall over all classes of the detections that score at least ``score_threshold``."""
     hits = found = wanted = 0
@@ -74,7 +83,10 @@ def precision_recall(
 
 
 def _class_precision(
-    detections: Sequence[ImageBoxes], truth: Sequence[ImageBoxes], class_index: int, iou_threshold: float
+    detections: Sequence[ImageBoxes],
+    truth: Sequence[ImageBoxes],
+    class_index: int,
+    iou_threshold: float,
 ) -> float:
     scores: list[NDArray[np.float64]] = [np.empty(0)]
     hits: list[NDArray[np.bool_]] = [np.empty(0, np.bool_)]

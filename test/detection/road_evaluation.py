@@ -24,7 +24,9 @@ class RoadModel:
     def __init__(self, path: Path) -> None:
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
-        self._session = onnxruntime.InferenceSession(str(path), options, providers=['CPUExecutionProvider'])
+        self._session = onnxruntime.InferenceSession(
+            str(path), options, providers=['CPUExecutionProvider']
+        )
         self._input = self._session.get_inputs()[0].name
 
     def infer(self, tensor: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -39,11 +41,15 @@ class RoadModel:
         new_width, new_height = round(width * scale / 2) * 2, round(height * scale / 2) * 2
         left, top = (INPUT_WIDTH - new_width) // 2, (INPUT_HEIGHT - new_height) // 2
         small_luma = cv2.resize(luma, (new_width, new_height), interpolation=cv2.INTER_LINEAR)
-        small_chroma = cv2.resize(chroma, (new_width // 2, new_height // 2), interpolation=cv2.INTER_LINEAR)
+        small_chroma = cv2.resize(
+            chroma, (new_width // 2, new_height // 2), interpolation=cv2.INTER_LINEAR
+        )
         rgb = cv2.cvtColorTwoPlane(small_luma, small_chroma, cv2.COLOR_YUV2RGB_NV12)
         canvas = np.full((INPUT_HEIGHT, INPUT_WIDTH, 3), PAD, np.uint8)
         canvas[top : top + new_height, left : left + new_width] = rgb
-        output = self.infer(np.ascontiguousarray(canvas.transpose(2, 0, 1)[None], np.float32) / np.float32(255))
+        output = self.infer(
+            np.ascontiguousarray(canvas.transpose(2, 0, 1)[None], np.float32) / np.float32(255)
+        )
         return _read(output, np.array([left, top, left, top]), scale)
 
 

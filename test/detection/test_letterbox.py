@@ -12,7 +12,9 @@ from zc_perception.detection.letterbox import Letterbox
 from zc_perception.errors import ConfigError
 
 sizes = st.integers(2, 5000)
-boxes = st.builds(Letterbox.fit, sizes, sizes, st.integers(2, 1300), st.integers(2, 1300), stretch=st.booleans())
+boxes = st.builds(
+    Letterbox.fit, sizes, sizes, st.integers(2, 1300), st.integers(2, 1300), stretch=st.booleans()
+)
 
 
 def to_input(box: Letterbox, points: np.ndarray) -> np.ndarray:
@@ -28,21 +30,35 @@ def test_the_inverse_is_exact(box: Letterbox, shares: list[tuple[float, ...]]) -
     back = box.to_source(to_input(box, source).astype(np.float32))
     # All that is lost is that boxes come and go as float32.
     place = to_input(box, source)
-    given_step = np.spacing(np.abs(place).astype(np.float32)) * np.array([box.source_width / box.width, box.source_height / box.height] * 2)
+    given_step = np.spacing(np.abs(place).astype(np.float32)) * np.array(
+        [box.source_width / box.width, box.source_height / box.height] * 2
+    )
     assert (np.abs(back - source) <= given_step + np.spacing(source.astype(np.float32))).all()
 
 
 @given(boxes)
-def test_whole_source_pixels_that_the_input_can_hold_come_back_as_they_were(box: Letterbox) -> None:
+def test_whole_source_pixels_that_the_input_can_hold_come_back_as_they_were(
+    box: Letterbox,
+) -> None:
     edges = np.array([[box.left, box.top, box.left + box.width, box.top + box.height]], np.float32)
     assert box.to_source(edges).tolist() == [[0, 0, box.source_width, box.source_height]]
 
 
-@given(st.integers(2, 300), st.integers(2, 300), st.integers(16, 200), st.integers(16, 200), st.booleans())
-def test_the_inverse_is_that_of_the_resize_which_is_really_done(width: int, height: int, into: int, high: int, stretch: bool) -> None:
+@given(
+    st.integers(2, 300),
+    st.integers(2, 300),
+    st.integers(16, 200),
+    st.integers(16, 200),
+    st.booleans(),
+)
+def test_the_inverse_is_that_of_the_resize_which_is_really_done(
+    width: int, height: int, into: int, high: int, stretch: bool
+) -> None:
     """Resized ramps say where each pixel of the input has its colour from; OpenCV interpolates them exactly, but at the edges."""
     box = Letterbox.fit(width, height, into, high, stretch=stretch)
-    ramps = np.stack(np.meshgrid(np.arange(width) + 0.5, np.arange(height) + 0.5), axis=2).astype(np.float32)
+    ramps = np.stack(np.meshgrid(np.arange(width) + 0.5, np.arange(height) + 0.5), axis=2).astype(
+        np.float32
+    )
     small = cv2.resize(ramps, (box.width, box.height), interpolation=cv2.INTER_LINEAR)
     columns, rows = np.meshgrid(np.arange(box.width), np.arange(box.height))
     centres = np.stack([columns + box.left, rows + box.top], axis=2).reshape(-1, 2) + 0.5
@@ -53,17 +69,25 @@ def test_the_inverse_is_that_of_the_resize_which_is_really_done(width: int, heig
 
 @given(boxes)
 def test_the_picture_lies_even_and_centred_inside_the_input(box: Letterbox) -> None:
-    for start, size, whole in ((box.left, box.width, box.input_width), (box.top, box.height, box.input_height)):
+    for start, size, whole in (
+        (box.left, box.width, box.input_width),
+        (box.top, box.height, box.input_height),
+    ):
         assert size >= 2 and size % 2 == 0 and start % 2 == 0
         assert start >= 0 and start + size <= whole
         assert abs(whole - size - 2 * start) <= 3, 'as much before as behind, in steps of two'
 
 
 @given(sizes, sizes, st.integers(64, 1300), st.integers(64, 1300))
-def test_it_is_the_largest_with_the_source_s_aspect(width: int, height: int, input_width: int, input_height: int) -> None:
+def test_it_is_the_largest_with_the_source_s_aspect(
+    width: int, height: int, input_width: int, input_height: int
+) -> None:
     box = Letterbox.fit(width, height, input_width, input_height)
     scale = min(input_width / width, input_height / height)
-    assert abs(box.width - max(2, width * scale)) <= 2 and abs(box.height - max(2, height * scale)) <= 2
+    assert (
+        abs(box.width - max(2, width * scale)) <= 2
+        and abs(box.height - max(2, height * scale)) <= 2
+    )
 
 
 @pytest.mark.parametrize(
@@ -78,7 +102,9 @@ def test_it_is_the_largest_with_the_source_s_aspect(width: int, height: int, inp
         pytest.param((5000, 3), (640, 384), (640, 2, 0, 190), id='a line'),
     ],
 )
-def test_sizes_and_paddings(source: tuple[int, int], target: tuple[int, int], expected: tuple[int, int, int, int]) -> None:
+def test_sizes_and_paddings(
+    source: tuple[int, int], target: tuple[int, int], expected: tuple[int, int, int, int]
+) -> None:
     box = Letterbox.fit(*source, *target)
     assert (box.width, box.height, box.left, box.top) == expected
 
@@ -86,15 +112,21 @@ def test_sizes_and_paddings(source: tuple[int, int], target: tuple[int, int], ex
 def test_stretching_fills_the_input() -> None:
     box = Letterbox.fit(1920, 1080, 300, 300, stretch=True)
     assert (box.width, box.height, box.left, box.top) == (300, 300, 0, 0)
-    assert box.to_source(np.array([[150, 150, 300, 300]], np.float32)).tolist() == [[960, 540, 1920, 1080]]
+    assert box.to_source(np.array([[150, 150, 300, 300]], np.float32)).tolist() == [
+        [960, 540, 1920, 1080]
+    ]
 
 
 def test_boxes_that_reach_into_the_border_are_clipped() -> None:
     box = Letterbox.fit(1920, 1080, 640, 640)
-    assert box.to_source(np.array([[-50, 0, 700, 640]], np.float32)).tolist() == [[0, 0, 1920, 1080]]
+    assert box.to_source(np.array([[-50, 0, 700, 640]], np.float32)).tolist() == [
+        [0, 0, 1920, 1080]
+    ]
 
 
-@pytest.mark.parametrize('sizes', [(1, 48, 32, 32), (64, 0, 32, 32), (64, 48, 1, 32), (64, 48, 32, -4)])
+@pytest.mark.parametrize(
+    'sizes', [(1, 48, 32, 32), (64, 0, 32, 32), (64, 48, 1, 32), (64, 48, 32, -4)]
+)
 def test_impossible_sizes_are_refused(sizes: tuple[int, int, int, int]) -> None:
     with pytest.raises(ConfigError, match='every size must be at least 2'):
         Letterbox.fit(*sizes)

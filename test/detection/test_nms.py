@@ -15,10 +15,16 @@ from zc_perception.detection.nms import keep
 Case = tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.intp]]
 
 
-def clusters(random: np.random.Generator, *, count: int, classes: int, places: int, coarse: bool) -> Case:
+def clusters(
+    random: np.random.Generator, *, count: int, classes: int, places: int, coarse: bool
+) -> Case:
     """Boxes around few places, so that many overlap; coarse: whole pixels and few scores, so that many are equal or at the threshold."""
-    centres = random.uniform(-50, 700, (places, 2))[random.integers(0, places, count)] + random.normal(0, 10, (count, 2))
-    sizes = random.uniform(5, 120, (places, 2))[random.integers(0, places, count)] * random.uniform(0.7, 1.3, (count, 2))
+    centres = random.uniform(-50, 700, (places, 2))[
+        random.integers(0, places, count)
+    ] + random.normal(0, 10, (count, 2))
+    sizes = random.uniform(5, 120, (places, 2))[
+        random.integers(0, places, count)
+    ] * random.uniform(0.7, 1.3, (count, 2))
     boxes = np.concatenate([centres - sizes / 2, centres + sizes / 2], axis=1)
     scores = random.uniform(0, 1, count)
     if coarse:
@@ -27,23 +33,38 @@ def clusters(random: np.random.Generator, *, count: int, classes: int, places: i
         scores = np.round(scores * 8) / 8
         copies = random.integers(0, count, (2, count // 4))
         boxes[copies[0]] = boxes[copies[1]]
-    return boxes.astype(np.float32), scores.astype(np.float32), random.integers(0, classes, count).astype(np.intp)
+    return (
+        boxes.astype(np.float32),
+        scores.astype(np.float32),
+        random.integers(0, classes, count).astype(np.intp),
+    )
 
 
 def kept_of(
-    boxes: NDArray[np.float32], scores: NDArray[np.float32], classes: NDArray[np.intp] | None, threshold: float, limit: int = 1000
+    boxes: NDArray[np.float32],
+    scores: NDArray[np.float32],
+    classes: NDArray[np.intp] | None,
+    threshold: float,
+    limit: int = 1000,
 ) -> NDArray[np.intp]:
     """:func:`keep`, of boxes (n, 4)."""
     return keep(np.ascontiguousarray(boxes.T), scores, classes, threshold, limit)
 
 
-def opencv(boxes: NDArray[np.float32], scores: NDArray[np.float32], classes: NDArray[np.intp] | None, threshold: float) -> list[int]:
+def opencv(
+    boxes: NDArray[np.float32],
+    scores: NDArray[np.float32],
+    classes: NDArray[np.intp] | None,
+    threshold: float,
+) -> list[int]:
     """Its own indices, class by class; best first, of equal scores the first."""
     groups = np.zeros(len(scores), np.intp) if classes is None else classes
     kept: list[int] = []
     for number in np.unique(groups):
         own = np.flatnonzero(groups == number)
-        rectangles = np.concatenate([boxes[own, :2], boxes[own, 2:] - boxes[own, :2]], axis=1).astype(np.float64)
+        rectangles = np.concatenate(
+            [boxes[own, :2], boxes[own, 2:] - boxes[own, :2]], axis=1
+        ).astype(np.float64)
         # It takes only scores above zero.
         found = cv2.dnn.NMSBoxes(rectangles.tolist(), (scores[own] + 1).tolist(), 0.0, threshold)
         kept += own[np.asarray(found, np.intp).reshape(-1)].tolist()
@@ -52,30 +73,41 @@ def opencv(boxes: NDArray[np.float32], scores: NDArray[np.float32], classes: NDA
 
 @pytest.mark.parametrize('coarse', [False, True])
 @pytest.mark.parametrize('threshold', [0.0, 0.3, 0.45, 0.5, 0.75, 1.0])
-def test_it_is_opencv_s_own_suppression_on_thousands_of_cases(coarse: bool, threshold: float) -> None:
+def test_it_is_opencv_s_own_suppression_on_thousands_of_cases(
+    coarse: bool, threshold: float
+) -> None:
     random = np.random.default_rng(int(threshold * 100) + coarse)
     for case in range(200):
         count = int(random.integers(1, 420 if case % 5 == 0 else 60))
         classes = int(random.choice([1, 2, 5, 30, 80]))
-        boxes, scores, numbers = clusters(random, count=count, classes=classes, places=int(random.integers(1, 40)), coarse=coarse)
+        boxes, scores, numbers = clusters(
+            random, count=count, classes=classes, places=int(random.integers(1, 40)), coarse=coarse
+        )
         if coarse:  # in eighths more exact than float32 rounds (1 + score)
             scores = np.round(scores * 64) / 64
         for groups in (numbers, None):
             kept = kept_of(boxes, scores, groups, threshold, 10**6)
-            assert kept.tolist() == opencv(boxes, scores, groups, threshold), (case, groups is None)
+            assert kept.tolist() == opencv(boxes, scores, groups, threshold), (
+                case,
+                groups is None,
+            )
 
 
 @pytest.mark.parametrize('classes', [1, 7, 80, 300, 5000])
 @pytest.mark.parametrize('limit', [1, 50, 10**6])
 def test_thousands_of_candidates_in_pieces_keep_the_same(classes: int, limit: int) -> None:
     random = np.random.default_rng(classes)
-    boxes, scores, numbers = clusters(random, count=5000, classes=classes, places=150, coarse=False)
+    boxes, scores, numbers = clusters(
+        random, count=5000, classes=classes, places=150, coarse=False
+    )
     scores = np.round(scores * 4096) / np.float32(4096)
     kept = kept_of(boxes, scores, numbers, 0.45, limit)
     assert kept.tolist() == opencv(boxes, scores, numbers, 0.45)[:limit]
 
 
-def crowd(random: np.random.Generator, *, objects: int, each: int, classes: int, spread: float) -> Case:
+def crowd(
+    random: np.random.Generator, *, objects: int, each: int, classes: int, spread: float
+) -> Case:
     """As a network yields them: many boxes around each object, of one class and hardly different; objects side by side and one on another.
 
     Scores are such that OpenCV's float32 has room for 1 more.
@@ -88,12 +120,27 @@ def crowd(random: np.random.Generator, *, objects: int, each: int, classes: int,
     boxes = np.concatenate([middles - spans / 2, middles + spans / 2], axis=1).astype(np.float32)
     scores = (np.round(random.uniform(0.1, 1, len(own)) * 4096) / 4096).astype(np.float32)
     shuffled = random.permutation(len(own))
-    return boxes[shuffled], scores[shuffled], random.integers(0, classes, objects)[own][shuffled].astype(np.intp)
+    return (
+        boxes[shuffled],
+        scores[shuffled],
+        random.integers(0, classes, objects)[own][shuffled].astype(np.intp),
+    )
 
 
-@given(st.integers(0, 2**32), st.integers(1, 80), st.integers(7, 30), st.sampled_from([1, 2, 10]), st.floats(0.0, 0.4), st.floats(0.0, 1.0))
-def test_any_crowd_keeps_the_same(seed: int, objects: int, each: int, classes: int, spread: float, threshold: float) -> None:
-    boxes, scores, numbers = crowd(np.random.default_rng(seed), objects=objects, each=each, classes=classes, spread=spread)
+@given(
+    st.integers(0, 2**32),
+    st.integers(1, 80),
+    st.integers(7, 30),
+    st.sampled_from([1, 2, 10]),
+    st.floats(0.0, 0.4),
+    st.floats(0.0, 1.0),
+)
+def test_any_crowd_keeps_the_same(
+    seed: int, objects: int, each: int, classes: int, spread: float, threshold: float
+) -> None:
+    boxes, scores, numbers = crowd(
+        np.random.default_rng(seed), objects=objects, each=each, classes=classes, spread=spread
+    )
     kept = kept_of(boxes, scores, numbers, threshold, 10**6)
     assert kept.tolist() == opencv(boxes, scores, numbers, threshold)
 
@@ -104,22 +151,30 @@ def test_a_box_that_a_suppressed_one_would_suppress_stays(step: float, turned: b
     """Chains in which each overlaps the next, best first: what is left out for one that doesn't stay itself comes back."""
     count = 600
     places = (np.arange(count) % 300) * step * 40
-    boxes = np.stack([places, np.zeros(count), places + 40, np.full(count, 40.0)]).astype(np.float32)
+    boxes = np.stack([places, np.zeros(count), places + 40, np.full(count, 40.0)]).astype(
+        np.float32
+    )
     boxes[[1, 3]] += (np.arange(count) // 300 * 100).astype(np.float32)
     if turned:
         boxes = np.ascontiguousarray(boxes[[1, 0, 3, 2]])
     scores = (1 - np.arange(count) / 4096).astype(np.float32)
     for classes in (None, np.arange(count) // 300):
-        assert keep(boxes, scores, classes, 0.45, 1000).tolist() == opencv(boxes.T, scores, classes, 0.45)
+        assert keep(boxes, scores, classes, 0.45, 1000).tolist() == opencv(
+            boxes.T, scores, classes, 0.45
+        )
 
 
 @pytest.mark.filterwarnings('error')
 @pytest.mark.parametrize('scale', [1e-4, 1e-2, 1e3, 1e15])
 def test_units_do_not_matter(scale: float) -> None:
-    boxes, scores, classes = crowd(np.random.default_rng(9), objects=60, each=15, classes=5, spread=0.1)
+    boxes, scores, classes = crowd(
+        np.random.default_rng(9), objects=60, each=15, classes=5, spread=0.1
+    )
     boxes *= np.float32(scale)
     for groups in (classes, None):
-        assert kept_of(boxes, scores, groups, 0.45, 10**6).tolist() == opencv(boxes, scores, groups, 0.45)
+        assert kept_of(boxes, scores, groups, 0.45, 10**6).tolist() == opencv(
+            boxes, scores, groups, 0.45
+        )
 
 
 def test_boxes_of_different_classes_do_not_suppress_each_other() -> None:
@@ -131,7 +186,9 @@ def test_boxes_of_different_classes_do_not_suppress_each_other() -> None:
 
 def test_classes_stay_apart_left_of_and_above_the_picture() -> None:
     """Suppression of all classes at once moves boxes by class; two must not be moved onto each other."""
-    boxes = np.array([[81, 0, 101, 10], [-20, 0, 0, 10], [-20, -10, 0, 0], [-900, 0, -880, 10]], np.float32)
+    boxes = np.array(
+        [[81, 0, 101, 10], [-20, 0, 0, 10], [-20, -10, 0, 0], [-900, 0, -880, 10]], np.float32
+    )
     scores = np.array([0.9, 0.8, 0.7, 0.6], np.float32)
     for shift in (0, -101, -1000, 1000):
         moved = boxes + np.float32(shift) * np.array([1, 0, 1, 0], np.float32)
@@ -165,7 +222,9 @@ def test_boxes_of_no_size_are_what_opencv_takes_them_for() -> None:
     boxes, scores, classes = clusters(random, count=300, classes=30, places=10, coarse=True)
     boxes[::7, 2:] = boxes[::7, :2]
     boxes[::11, 2] = boxes[::11, 0]
-    assert kept_of(boxes, scores, classes, 0.45, 1000).tolist() == opencv(boxes, scores, classes, 0.45)
+    assert kept_of(boxes, scores, classes, 0.45, 1000).tolist() == opencv(
+        boxes, scores, classes, 0.45
+    )
 
 
 # How much boxes overlap.

@@ -15,7 +15,12 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from zc_perception.detection.letterbox import Letterbox
-from zc_perception.detection.tensor import Padding, PlanesToQuantised, QuantisedTensorSpec, added_constant
+from zc_perception.detection.tensor import (
+    Padding,
+    PlanesToQuantised,
+    QuantisedTensorSpec,
+    added_constant,
+)
 from zc_perception.errors import ConfigError, LayoutError
 from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry, Matrix, Range
 from zc_perception.pixel.fourcc import NV12
@@ -24,7 +29,9 @@ Planes = tuple[NDArray[np.uint8], NDArray[np.uint8]]
 CANARY = 77
 
 # As a published YOLOv8n is compiled.
-YOLOV8N = QuantisedTensorSpec(64, 64, channels=3, scale=0.0039213, zero_point=-130, padding=((1, 1), (1, 15), (0, 1)))
+YOLOV8N = QuantisedTensorSpec(
+    64, 64, channels=3, scale=0.0039213, zero_point=-130, padding=((1, 1), (1, 15), (0, 1))
+)
 SPECS = {
     'plain': QuantisedTensorSpec(64, 64),
     'yolov8n': YOLOV8N,
@@ -36,8 +43,12 @@ SPECS = {
     'halves': QuantisedTensorSpec(64, 64, scale=2.0, zero_point=0, low=0.0, high=255.0),
     'three': QuantisedTensorSpec(64, 64, channels=3, zero_point=-100),
     'wide': QuantisedTensorSpec(64, 64, channels=3, padding=((0, 2), (3, 0), (0, 13))),
-    'wide before': QuantisedTensorSpec(64, 64, channels=3, padding=((0, 0), (0, 0), (1, 0)), zero_point=-126),
-    'five': QuantisedTensorSpec(64, 64, padding=((2, 0), (0, 0), (0, 1)), zero_point=-3, scale=0.01),
+    'wide before': QuantisedTensorSpec(
+        64, 64, channels=3, padding=((0, 0), (0, 0), (1, 0)), zero_point=-126
+    ),
+    'five': QuantisedTensorSpec(
+        64, 64, padding=((2, 0), (0, 0), (0, 1)), zero_point=-3, scale=0.01
+    ),
 }
 
 
@@ -49,25 +60,35 @@ def by_formula(x: int, spec: QuantisedTensorSpec) -> int:
 
 def noise(width: int, height: int, seed: int = 0) -> Planes:
     random = np.random.default_rng(seed)
-    return random.integers(0, 256, (height, width), np.uint8), random.integers(0, 256, (height // 2, width // 2, 2), np.uint8)
+    return random.integers(0, 256, (height, width), np.uint8), random.integers(
+        0, 256, (height // 2, width // 2, 2), np.uint8
+    )
 
 
 def buffer(spec: QuantisedTensorSpec, gap: int = 0) -> tuple[NDArray[np.int8], NDArray[np.int8]]:
     """Memory with canaries on all sides of a tensor, and between its rows; and the tensor."""
     rows, columns, channels = spec.shape
     memory = np.full(64 + rows * (columns * channels + gap) + 64, CANARY, np.int8)
-    return memory, np.ndarray(spec.shape, np.int8, memory, 64, (columns * channels + gap, channels, 1))
+    return memory, np.ndarray(
+        spec.shape, np.int8, memory, 64, (columns * channels + gap, channels, 1)
+    )
 
 
-def expected(spec: QuantisedTensorSpec, box: Letterbox, picture: NDArray[np.uint8]) -> NDArray[np.int8]:
+def expected(
+    spec: QuantisedTensorSpec, box: Letterbox, picture: NDArray[np.uint8]
+) -> NDArray[np.int8]:
     """The whole tensor, from a picture (…, 3) in the order R, G, B."""
     (above, _), (left, _), (before, _) = spec.padding
     zero = by_formula(0, replace(spec, low=0.0, high=1.0))
     wanted = np.full(spec.shape, zero, np.int8)
     table = np.array([by_formula(x, spec) for x in range(256)], np.int8)
     image = np.full((spec.height, spec.width, 3), spec.pad, np.uint8)
-    image[box.top : box.top + box.height, box.left : box.left + box.width] = picture[..., :: -1 if spec.bgr else 1]
-    wanted[above : above + spec.height, left : left + spec.width, before : before + 3] = table[image]
+    image[box.top : box.top + box.height, box.left : box.left + box.width] = picture[
+        ..., :: -1 if spec.bgr else 1
+    ]
+    wanted[above : above + spec.height, left : left + spec.width, before : before + 3] = table[
+        image
+    ]
     return wanted
 
 
@@ -86,7 +107,9 @@ def check(spec: QuantisedTensorSpec, box: Letterbox, planes: Planes, gap: int = 
 @pytest.mark.parametrize('bgr', [False, True], ids=['rgb', 'bgr'])
 @pytest.mark.parametrize('gap', [0, 5])
 @pytest.mark.parametrize('name', SPECS)
-def test_every_byte_of_the_tensor_is_right_and_none_around_it_is_touched(name: str, gap: int, bgr: bool) -> None:
+def test_every_byte_of_the_tensor_is_right_and_none_around_it_is_touched(
+    name: str, gap: int, bgr: bool
+) -> None:
     check(replace(SPECS[name], bgr=bgr), Letterbox.fit(64, 48, 64, 64), noise(64, 48), gap)
 
 
@@ -108,16 +131,26 @@ def test_geometry_and_quantisation_hold_for_any_model(
     real: tuple[float, float], pad: int, gap: int,
 ) -> None:  # fmt: skip
     width, height = size[0] * 2, size[1] * 2
-    model = (width + more[0] % 2, height + more[1]) if tall else (width + more[0], height + more[1] % 2)
+    model = (
+        (width + more[0] % 2, height + more[1])
+        if tall
+        else (width + more[0], height + more[1] % 2)
+    )
     box = Letterbox.fit(width, height, *model)
     if (box.width, box.height) != (box.source_width, box.source_height):
-        box = Letterbox(width, height, *model, width, height, more[0] // 4 * 2 if not tall else 0, 0)
+        box = Letterbox(
+            width, height, *model, width, height, more[0] // 4 * 2 if not tall else 0, 0
+        )
     low, high = real
     spec = QuantisedTensorSpec(*model, channels, scale, zero_point, padding, low, high, pad=pad)
     table = np.array([by_formula(x, spec) for x in range(256)])
     # In doubles a sum may come to lie on the other side of exactly half.
     near_half = [
-        abs((Fraction(low) + x * (Fraction(high) - Fraction(low)) / 255) / Fraction(scale) % 1 - Fraction(1, 2)) < Fraction(1, 10**9)
+        abs(
+            (Fraction(low) + x * (Fraction(high) - Fraction(low)) / 255) / Fraction(scale) % 1
+            - Fraction(1, 2)
+        )
+        < Fraction(1, 10**9)
         for x in range(256)
     ]
     assert np.array_equal(np.where(near_half, table, spec.table()), table)
@@ -127,7 +160,11 @@ def test_geometry_and_quantisation_hold_for_any_model(
 
 @given(table=st.lists(st.integers(-128, 127), min_size=256, max_size=256) | st.integers(-300, 300))
 def test_an_added_constant_reproduces_its_table(table: list[int] | int) -> None:
-    clipped = [max(-128, min(127, x - 128 + table)) for x in range(256)] if isinstance(table, int) else table
+    clipped = (
+        [max(-128, min(127, x - 128 + table)) for x in range(256)]
+        if isinstance(table, int)
+        else table
+    )
     constant = added_constant(np.array(clipped, np.int8))
     if constant is not None:
         assert [max(-128, min(127, x - 128 + constant)) for x in range(256)] == clipped
@@ -138,9 +175,13 @@ def test_an_added_constant_reproduces_its_table(table: list[int] | int) -> None:
 
 @pytest.mark.parametrize('bgr', [False, True], ids=['rgb', 'bgr'])
 @pytest.mark.parametrize('name', SPECS)
-def test_pixels_that_hardware_scaled_are_quantised_alike_whatever_their_fourth_byte(name: str, bgr: bool) -> None:
+def test_pixels_that_hardware_scaled_are_quantised_alike_whatever_their_fourth_byte(
+    name: str, bgr: bool
+) -> None:
     spec, box = replace(SPECS[name], bgr=bgr), Letterbox.fit(1920, 1080, 64, 64)
-    rgba = np.random.default_rng(3).integers(0, 256, (box.height, box.width + 7, 4), np.uint8)[:, : box.width]
+    rgba = np.random.default_rng(3).integers(0, 256, (box.height, box.width + 7, 4), np.uint8)[
+        :, : box.width
+    ]
     rgba.flags.writeable = False
     memory, out = buffer(spec, 3)
     converter = PlanesToQuantised(box, spec, NV12, BT601_LIMITED)
@@ -183,7 +224,9 @@ def test_a_scaled_frame_is_the_quantised_small_picture() -> None:
     off = np.abs(out.astype(np.int16) - wanted)
     assert off.max() <= 1 and off[..., 3].max() == 0
     outside = np.ones(spec.shape[:2], np.bool_)
-    outside[1 + box.top : 1 + box.top + box.height, 1 + box.left : 1 + box.left + box.width] = False
+    outside[1 + box.top : 1 + box.top + box.height, 1 + box.left : 1 + box.left + box.width] = (
+        False
+    )
     assert np.array_equal(out[outside], wanted[outside])
 
 
@@ -214,7 +257,9 @@ def test_an_impossible_input_names_the_value(values: dict[str, Any], named: str)
 
 def test_a_letterbox_for_another_input_is_refused() -> None:
     with pytest.raises(ConfigError, match=r'32x32.*64x64'):
-        PlanesToQuantised(Letterbox.fit(64, 48, 32, 32), QuantisedTensorSpec(64, 64), NV12, BT601_LIMITED)
+        PlanesToQuantised(
+            Letterbox.fit(64, 48, 32, 32), QuantisedTensorSpec(64, 64), NV12, BT601_LIMITED
+        )
 
 
 def test_a_tensor_that_can_t_be_written_in_place_is_refused() -> None:
@@ -239,6 +284,10 @@ def test_a_tensor_that_can_t_be_written_in_place_is_refused() -> None:
 def test_pixels_of_another_size_are_refused() -> None:
     spec = QuantisedTensorSpec(64, 64)
     converter = PlanesToQuantised(Letterbox.fit(64, 48, 64, 64), spec, NV12, BT601_LIMITED)
-    for wrong in (np.zeros((64, 64, 4), np.uint8), np.zeros((48, 64, 3), np.uint8), np.zeros((48, 64, 4), np.int8)):
+    for wrong in (
+        np.zeros((64, 64, 4), np.uint8),
+        np.zeros((48, 64, 3), np.uint8),
+        np.zeros((48, 64, 4), np.int8),
+    ):
         with pytest.raises(LayoutError, match=r'\(48, 64, 4\)'):
             converter.convert_rgba(wrong, np.zeros(spec.shape, np.int8))

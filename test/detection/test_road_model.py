@@ -32,7 +32,9 @@ def model() -> RoadModel:
 
 @pytest.fixture(scope='module')
 def held_out() -> list[RoadFrame]:
-    return list(road_frames(640, 360, 'held_out', FIRST_HELD_OUT_SEED, scenes=20, frames_per_scene=15))
+    return list(
+        road_frames(640, 360, 'held_out', FIRST_HELD_OUT_SEED, scenes=20, frames_per_scene=15)
+    )
 
 
 def mean_precision(model: RoadModel | ColourBaseline, frames: list[RoadFrame]) -> float:
@@ -59,17 +61,25 @@ def test_rarely_errs_at_the_shipped_threshold(model: RoadModel, held_out: list[R
 
 @pytest.mark.parametrize(('width', 'height'), [(1280, 720), (640, 480), (1920, 1080), (320, 240)])
 def test_finds_them_at_other_frame_sizes(model: RoadModel, width: int, height: int) -> None:
-    frames = list(road_frames(width, height, 'held_out', FIRST_HELD_OUT_SEED + 500, scenes=4, frames_per_scene=8))
+    frames = list(
+        road_frames(
+            width, height, 'held_out', FIRST_HELD_OUT_SEED + 500, scenes=4, frames_per_scene=8
+        )
+    )
     assert mean_precision(model, frames) >= 0.85
 
 
 @pytest.mark.parametrize('palette', ['held_out', pytest.param('all', marks=pytest.mark.long)])
 def test_colour_alone_finds_little(held_out: list[RoadFrame], palette: str) -> None:
     """Learnt on the palette that it is tested on, which is more than the model gets."""
-    baseline = ColourBaseline(list(road_frames(640, 360, palette, BASELINE_SEED, scenes=8, frames_per_scene=5)))
+    baseline = ColourBaseline(
+        list(road_frames(640, 360, palette, BASELINE_SEED, scenes=8, frames_per_scene=5))
+    )
     frames = held_out[::3]
     if palette == 'all':
-        frames = list(road_frames(640, 360, 'all', FIRST_HELD_OUT_SEED, scenes=20, frames_per_scene=5))
+        frames = list(
+            road_frames(640, 360, 'all', FIRST_HELD_OUT_SEED, scenes=20, frames_per_scene=5)
+        )
     assert mean_precision(baseline, frames) <= 0.5
 
 

@@ -19,7 +19,9 @@ Planes = tuple[NDArray[np.uint8], NDArray[np.uint8]]
 
 def noise(width: int, height: int, seed: int = 0) -> Planes:
     random = np.random.default_rng(seed)
-    return random.integers(0, 256, (height, width), np.uint8), random.integers(0, 256, (height // 2, width // 2, 2), np.uint8)
+    return random.integers(0, 256, (height, width), np.uint8), random.integers(
+        0, 256, (height // 2, width // 2, 2), np.uint8
+    )
 
 
 def smooth(width: int, height: int) -> Planes:
@@ -34,12 +36,18 @@ def smooth(width: int, height: int) -> Planes:
 def full_frame_rgb(planes: Planes) -> NDArray[np.uint8]:
     """One contiguous NV12 picture through the one-plane conversion."""
     luma, chroma = planes
-    return np.asarray(cv2.cvtColor(np.concatenate([luma, chroma.reshape(-1, luma.shape[1])]), cv2.COLOR_YUV2RGB_NV12))
+    return np.asarray(
+        cv2.cvtColor(
+            np.concatenate([luma, chroma.reshape(-1, luma.shape[1])]), cv2.COLOR_YUV2RGB_NV12
+        )
+    )
 
 
 def test_an_unscaled_frame_is_opencv_s_conversion_to_the_bit() -> None:
     planes = noise(64, 48)
-    tensor = PlanesToTensor(Letterbox.fit(64, 48, 64, 48), NV12, BT601_LIMITED, pad=114, low=0.0, high=255.0, bgr=False).convert(planes)
+    tensor = PlanesToTensor(
+        Letterbox.fit(64, 48, 64, 48), NV12, BT601_LIMITED, pad=114, low=0.0, high=255.0, bgr=False
+    ).convert(planes)
     assert tensor.dtype == np.float32 and tensor.shape == (1, 3, 48, 64)
     assert np.array_equal(tensor[0], full_frame_rgb(planes).transpose(2, 0, 1).astype(np.float32))
 
@@ -47,33 +55,57 @@ def test_an_unscaled_frame_is_opencv_s_conversion_to_the_bit() -> None:
 @pytest.mark.parametrize(('low', 'high'), [(0.0, 1.0), (-1.0, 1.0), (-128.0, 127.0), (1.0, 0.0)])
 def test_samples_0_and_255_become_low_and_high(low: float, high: float) -> None:
     planes = noise(64, 48)
-    tensor = PlanesToTensor(Letterbox.fit(64, 48, 64, 48), NV12, BT601_LIMITED, pad=114, low=low, high=high, bgr=False).convert(planes)
-    wanted = low + full_frame_rgb(planes).transpose(2, 0, 1).astype(np.float64) * (high - low) / 255
+    tensor = PlanesToTensor(
+        Letterbox.fit(64, 48, 64, 48), NV12, BT601_LIMITED, pad=114, low=low, high=high, bgr=False
+    ).convert(planes)
+    wanted = (
+        low + full_frame_rgb(planes).transpose(2, 0, 1).astype(np.float64) * (high - low) / 255
+    )
     assert np.abs(tensor[0] - wanted).max() <= 1e-6 * max(abs(low), abs(high)) * 10
-    assert (tensor.min(), tensor.max()) == pytest.approx((min(low, high), max(low, high)), abs=0.02 * abs(high - low))
+    assert (tensor.min(), tensor.max()) == pytest.approx(
+        (min(low, high), max(low, high)), abs=0.02 * abs(high - low)
+    )
 
 
 @pytest.mark.parametrize(
     ('size', 'target'),
-    [((512, 384), (256, 256)), ((256, 192), (400, 384)), ((300, 512), (256, 192)), ((320, 180), (227, 227))],
+    [
+        ((512, 384), (256, 256)),
+        ((256, 192), (400, 384)),
+        ((300, 512), (256, 192)),
+        ((320, 180), (227, 227)),
+    ],
     ids=['down', 'up', 'portrait', 'odd input'],
 )
-def test_a_scaled_frame_is_the_resized_picture_within_the_border(size: tuple[int, int], target: tuple[int, int]) -> None:
+def test_a_scaled_frame_is_the_resized_picture_within_the_border(
+    size: tuple[int, int], target: tuple[int, int]
+) -> None:
     planes, box = smooth(*size), Letterbox.fit(*size, *target)
-    tensor = PlanesToTensor(box, NV12, BT601_LIMITED, pad=100, low=0.0, high=255.0, bgr=False).convert(planes)[0]
+    tensor = PlanesToTensor(
+        box, NV12, BT601_LIMITED, pad=100, low=0.0, high=255.0, bgr=False
+    ).convert(planes)[0]
     inner = tensor[:, box.top : box.top + box.height, box.left : box.left + box.width]
-    wanted = cv2.resize(full_frame_rgb(planes), (box.width, box.height)).transpose(2, 0, 1).astype(np.float64)
+    wanted = (
+        cv2.resize(full_frame_rgb(planes), (box.width, box.height))
+        .transpose(2, 0, 1)
+        .astype(np.float64)
+    )
     assert np.abs(inner - wanted).mean() < 1 and np.abs(inner - wanted).max() <= 4
     border = np.ones(tensor.shape, np.bool_)
     border[:, box.top : box.top + box.height, box.left : box.left + box.width] = False
     assert border.any() and (tensor[border] == 100).all()
 
 
-@pytest.mark.parametrize(('pad', 'low', 'high', 'value'), [(0, 0.0, 1.0, 0.0), (255, 0.0, 1.0, 1.0), (114, -1.0, 1.0, 114 / 127.5 - 1)])
-def test_the_border_has_its_value_in_the_tensor_s_range(pad: int, low: float, high: float, value: float) -> None:
-    tensor = PlanesToTensor(Letterbox.fit(64, 32, 64, 64), NV12, BT601_LIMITED, pad=pad, low=low, high=high, bgr=False).convert(
-        noise(64, 32)
-    )
+@pytest.mark.parametrize(
+    ('pad', 'low', 'high', 'value'),
+    [(0, 0.0, 1.0, 0.0), (255, 0.0, 1.0, 1.0), (114, -1.0, 1.0, 114 / 127.5 - 1)],
+)
+def test_the_border_has_its_value_in_the_tensor_s_range(
+    pad: int, low: float, high: float, value: float
+) -> None:
+    tensor = PlanesToTensor(
+        Letterbox.fit(64, 32, 64, 64), NV12, BT601_LIMITED, pad=pad, low=low, high=high, bgr=False
+    ).convert(noise(64, 32))
     assert tensor[0, :, :16] == pytest.approx(value) and tensor[0, :, 48:] == pytest.approx(value)
 
 
@@ -81,12 +113,21 @@ def test_the_border_has_its_value_in_the_tensor_s_range(pad: int, low: float, hi
 def test_rows_may_have_padding_and_be_read_only(target: tuple[int, int]) -> None:
     luma, chroma = noise(64, 48)
     box = Letterbox.fit(64, 48, *target)
-    plain = PlanesToTensor(box, NV12, BT601_LIMITED, pad=0, low=0.0, high=1.0, bgr=False).convert((luma, chroma)).copy()
+    plain = (
+        PlanesToTensor(box, NV12, BT601_LIMITED, pad=0, low=0.0, high=1.0, bgr=False)
+        .convert((luma, chroma))
+        .copy()
+    )
     memory = np.full((72, 100), 255, np.uint8)
-    strided_luma, strided_chroma = memory[:48, :64], np.ndarray((24, 32, 2), np.uint8, memory, 4800, (100, 2, 1))
+    strided_luma, strided_chroma = (
+        memory[:48, :64],
+        np.ndarray((24, 32, 2), np.uint8, memory, 4800, (100, 2, 1)),
+    )
     strided_luma[:], strided_chroma[:] = luma, chroma
     memory.flags.writeable = strided_luma.flags.writeable = strided_chroma.flags.writeable = False
-    strided = PlanesToTensor(box, NV12, BT601_LIMITED, pad=0, low=0.0, high=1.0, bgr=False).convert((strided_luma, strided_chroma))
+    strided = PlanesToTensor(
+        box, NV12, BT601_LIMITED, pad=0, low=0.0, high=1.0, bgr=False
+    ).convert((strided_luma, strided_chroma))
     assert np.array_equal(plain, strided)
 
 
@@ -96,23 +137,43 @@ def test_the_next_frame_overwrites_all_of_the_one_before_in_the_same_memory() ->
     first = converter.convert(noise(64, 48, 1))
     second = converter.convert(noise(64, 48, 2))
     assert first is second
-    assert np.array_equal(second, PlanesToTensor(box, NV12, BT601_LIMITED, pad=7, low=0.0, high=1.0, bgr=False).convert(noise(64, 48, 2)))
+    assert np.array_equal(
+        second,
+        PlanesToTensor(box, NV12, BT601_LIMITED, pad=7, low=0.0, high=1.0, bgr=False).convert(
+            noise(64, 48, 2)
+        ),
+    )
 
 
 @pytest.mark.parametrize(
     'colorimetry',
-    [BT601_LIMITED, Colorimetry(Matrix.BT601, Range.FULL), Colorimetry(Matrix.BT709, Range.LIMITED)],
+    [
+        BT601_LIMITED,
+        Colorimetry(Matrix.BT601, Range.FULL),
+        Colorimetry(Matrix.BT709, Range.LIMITED),
+    ],
     ids=lambda c: f'{c.matrix.value}-{c.range.value}',
 )
 @pytest.mark.parametrize('bgr', [False, True], ids=['rgb', 'bgr'])
-def test_the_samples_are_those_of_the_small_picture_in_the_frame_s_colorimetry(colorimetry: Colorimetry, bgr: bool) -> None:
+def test_the_samples_are_those_of_the_small_picture_in_the_frame_s_colorimetry(
+    colorimetry: Colorimetry, bgr: bool
+) -> None:
     planes, box = noise(96, 64), Letterbox.fit(96, 64, 40, 40)
-    tensor = PlanesToTensor(box, NV12, colorimetry, pad=3, low=0.0, high=255.0, bgr=bgr).convert(planes)[0]
-    picture = ToPicture(NV12, 96, 64, colorimetry, size=(box.width, box.height), bgr=bgr).convert(planes)
-    assert np.array_equal(tensor[:, box.top : box.top + box.height, box.left : box.left + box.width], picture.transpose(2, 0, 1))
+    tensor = PlanesToTensor(box, NV12, colorimetry, pad=3, low=0.0, high=255.0, bgr=bgr).convert(
+        planes
+    )[0]
+    picture = ToPicture(NV12, 96, 64, colorimetry, size=(box.width, box.height), bgr=bgr).convert(
+        planes
+    )
+    assert np.array_equal(
+        tensor[:, box.top : box.top + box.height, box.left : box.left + box.width],
+        picture.transpose(2, 0, 1),
+    )
 
 
 def test_planes_of_another_size_are_refused() -> None:
-    converter = PlanesToTensor(Letterbox.fit(64, 48, 32, 32), NV12, BT601_LIMITED, pad=0, low=0.0, high=1.0, bgr=False)
+    converter = PlanesToTensor(
+        Letterbox.fit(64, 48, 32, 32), NV12, BT601_LIMITED, pad=0, low=0.0, high=1.0, bgr=False
+    )
     with pytest.raises(LayoutError, match=r'\(48, 64\)'):
         converter.convert(noise(48, 64))

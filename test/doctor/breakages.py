@@ -45,7 +45,9 @@ def environment(**values: str) -> Breakage:
 
 
 def video(*formats: str, **options: int) -> Breakage:
-    return lambda vehicle: vehicle.videos.update({'/dev/video0': DriverDouble(*formats, **options)})
+    return lambda vehicle: vehicle.videos.update(
+        {'/dev/video0': DriverDouble(*formats, **options)}
+    )
 
 
 def pci(**files: str) -> Breakage:

@@ -26,8 +26,14 @@ CONFIG = TEST.parent / 'config' / 'perception.yaml'
 def test_ros_is_described_without_importing_it_here() -> None:
     answer = ask('ros')
     assert 'error' not in answer
-    assert answer['middleware'] in answer['middlewares'] and not any('shared' in name for name in answer['middlewares'])
-    assert answer['rclpy_version'] and set(answer['messages'].values()) == {''} and 'vision_msgs.msg' in answer['messages']
+    assert answer['middleware'] in answer['middlewares'] and not any(
+        'shared' in name for name in answer['middlewares']
+    )
+    assert (
+        answer['rclpy_version']
+        and set(answer['messages'].values()) == {''}
+        and 'vision_msgs.msg' in answer['messages']
+    )
 
 
 def test_an_rclpy_that_is_broken_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -38,10 +44,16 @@ def test_an_rclpy_that_is_broken_is_told(tmp_path: Path, monkeypatch: pytest.Mon
     assert 'built for another Python' in ask('parameters', str(CONFIG))['error']
 
 
-def test_a_middleware_that_is_not_installed_is_told_before_rcl_ends_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_middleware_that_is_not_installed_is_told_before_rcl_ends_the_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setenv('RMW_IMPLEMENTATION', 'rmw_of_nobody_cpp')
     answer = ask('ros')
-    assert answer['missing'] == 'rmw_of_nobody_cpp' and 'rmw_of_nobody_cpp' not in answer['middlewares'] and answer['messages'] == {}
+    assert (
+        answer['missing'] == 'rmw_of_nobody_cpp'
+        and 'rmw_of_nobody_cpp' not in answer['middlewares']
+        and answer['messages'] == {}
+    )
     assert "'rmw_of_nobody_cpp', which is not installed" in ask('parameters', str(CONFIG))['error']
 
 
@@ -86,19 +98,30 @@ def test_each_key_and_section_that_the_nodes_refuse_is_named(tmp_path: Path) -> 
 
 def test_what_only_ros_refuses_is_told_in_its_own_words(tmp_path: Path) -> None:
     """Its YAML library allows no colon there; ours does."""
-    answer = parameters('/**/inference: {ros__parameters: {accelerator_device: 0000:01:00.0}}\n', tmp_path)
+    answer = parameters(
+        '/**/inference: {ros__parameters: {accelerator_device: 0000:01:00.0}}\n', tmp_path
+    )
     (problem,) = answer['problems']
     assert problem.startswith('ROS refuses it: Error parsing a') and answer['checked'] == 0
-    assert '.c:' not in problem and 'vehicle.yaml' not in problem, 'neither where in its source, nor once more the file'
+    assert '.c:' not in problem and 'vehicle.yaml' not in problem, (
+        'neither where in its source, nor once more the file'
+    )
 
 
 def test_a_model_is_loaded_and_given_back() -> None:
     answer = ask('model', json.dumps(InferenceNeed().as_json()))
-    assert (answer['accelerator'], answer['engine'], answer['copy_free'], len(answer['reasons'])) == ('cpu', 'onnx', False, 2)
+    assert (
+        answer['accelerator'],
+        answer['engine'],
+        answer['copy_free'],
+        len(answer['reasons']),
+    ) == ('cpu', 'onnx', False, 2)
     assert answer['engines'].keys() == {'onnx'} and Path(answer['manifest']).is_file()
 
 
-def test_the_accelerator_is_given_back_even_if_it_can_not_be_described(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_accelerator_is_given_back_even_if_it_can_not_be_described(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     closed: list[str] = []
 
     class Accelerator:
@@ -108,7 +131,11 @@ def test_the_accelerator_is_given_back_even_if_it_can_not_be_described(monkeypat
         def close(self) -> None:
             closed.append('closed')
 
-    monkeypatch.setattr(selection, 'open_accelerator', lambda *arguments: SimpleNamespace(accelerator=Accelerator()))
+    monkeypatch.setattr(
+        selection,
+        'open_accelerator',
+        lambda *arguments: SimpleNamespace(accelerator=Accelerator()),
+    )
     with pytest.raises(OSError, match='the card is gone'):
         try_model(json.dumps(InferenceNeed().as_json()))
     assert closed == ['closed']
@@ -122,7 +149,9 @@ def test_the_accelerator_is_given_back_even_if_it_can_not_be_described(monkeypat
         ({'axl_ioctls': ['submit=999']}, 'accelerator', 'axl_ioctls'),
     ],
 )
-def test_a_model_that_can_not_run_is_the_inference_nodes_own_sentence(values: dict[str, Any], stage: str, words: str) -> None:
+def test_a_model_that_can_not_run_is_the_inference_nodes_own_sentence(
+    values: dict[str, Any], stage: str, words: str
+) -> None:
     answer = ask('model', json.dumps(InferenceNeed().as_json() | values))
     assert answer['stage'] == stage and words in answer['error']
 
@@ -136,13 +165,21 @@ def test_the_runtime_is_loaded_and_its_version_told(tmp_path: Path) -> None:
     assert 'libother.so' in ask('voyager', str(tmp_path / 'libother.so'))['error']
 
 
-def test_the_vendors_python_package_is_preferred(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_vendors_python_package_is_preferred(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / 'axelera').mkdir()
     (tmp_path / 'axelera' / 'runtime.py').write_text('__version__ = "1.8.0"\nclass Context: ...\n')
     monkeypatch.setenv('PYTHONPATH', str(tmp_path))
     answer = ask('voyager')
-    assert (answer['path'], answer['release'], answer['python_binding']) == ('axelera.runtime', '1.8.0', '')
-    (tmp_path / 'axelera' / 'runtime.py').write_text('raise ImportError("made for another Python")')
+    assert (answer['path'], answer['release'], answer['python_binding']) == (
+        'axelera.runtime',
+        '1.8.0',
+        '',
+    )
+    (tmp_path / 'axelera' / 'runtime.py').write_text(
+        'raise ImportError("made for another Python")'
+    )
     build_double(tmp_path / 'axelera' / 'libaxruntime.so')
     monkeypatch.setenv('LD_LIBRARY_PATH', str(tmp_path / 'axelera'))
     answer = ask('voyager')
@@ -152,18 +189,25 @@ def test_the_vendors_python_package_is_preferred(tmp_path: Path, monkeypatch: py
 
 def test_nvbufsurface_is_tried(tmp_path: Path) -> None:
     library = tmp_path / 'libnvbufsurface.so'
-    subprocess.run(['gcc', '-shared', '-fPIC', '-o', library, TEST / 'doubles' / 'nvbufsurface.c'], check=True)
+    subprocess.run(
+        ['gcc', '-shared', '-fPIC', '-o', library, TEST / 'doubles' / 'nvbufsurface.c'], check=True
+    )
     answer = ask('nvbufsurface', str(library))
     assert answer == {'loaded': True, 'file': str(library)}
     assert ask('nvbufsurface', '/nowhere.so')['loaded'] is False
-    assert 'error' in ask('vic', '/nowhere.so') and ask('vic', str(library)) == {'file': str(library)}
+    assert 'error' in ask('vic', '/nowhere.so') and ask('vic', str(library)) == {
+        'file': str(library)
+    }
 
 
 def test_a_library_with_another_layout_is_refused(tmp_path: Path) -> None:
     (tmp_path / 'other.c').write_text(
         'int NvBufSurfaceCreate(void **s) { *s = 0; return -1; } int NvBufSurfaceDestroy(void *s) { return 0; }'
     )
-    subprocess.run(['gcc', '-shared', '-fPIC', '-o', tmp_path / 'libother.so', tmp_path / 'other.c'], check=True)
+    subprocess.run(
+        ['gcc', '-shared', '-fPIC', '-o', tmp_path / 'libother.so', tmp_path / 'other.c'],
+        check=True,
+    )
     answer = ask('nvbufsurface', str(tmp_path / 'libother.so'))
     assert answer['loaded'] and answer['error']
 
@@ -185,12 +229,18 @@ def test_gstreamers_elements_and_pipelines_are_made(monkeypatch: pytest.MonkeyPa
     answer = ask('gstreamer', 'v4l2src', 'appsink', 'nvarguscamerasrc')
     assert answer['version'].startswith('1.')
     elements = answer['elements']
-    assert elements['v4l2src'] == elements['appsink'] == {'there': True} and elements['nvarguscamerasrc'] == {'there': False}
+    assert elements['v4l2src'] == elements['appsink'] == {'there': True} and elements[
+        'nvarguscamerasrc'
+    ] == {'there': False}
     assert ask('pipeline', 'videotestsrc ! video/x-raw,format=NV12') == {}
     assert 'nosuchsrc' in ask('pipeline', 'nosuchsrc')['error']
 
 
-def test_without_gstreamer_the_packages_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_gstreamer_the_packages_are_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     (tmp_path / 'libgstreamer-1.0.so.0').write_bytes(b'no library')
-    monkeypatch.setenv('LD_LIBRARY_PATH', f'{tmp_path}{os.pathsep}{os.environ.get("LD_LIBRARY_PATH", "")}')
+    monkeypatch.setenv(
+        'LD_LIBRARY_PATH', f'{tmp_path}{os.pathsep}{os.environ.get("LD_LIBRARY_PATH", "")}'
+    )
     assert 'apt install' in ask('gstreamer')['error']

@@ -25,9 +25,14 @@ def child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_fd_leak: None):  #
 
     def install(body: str) -> None:
         script, program = tmp_path / 'script.py', tmp_path / 'python'
-        script.write_text(f'import os, signal, sys, time\nanswer = int(sys.argv[3])\n{body}\n', encoding='utf-8')
+        script.write_text(
+            f'import os, signal, sys, time\nanswer = int(sys.argv[3])\n{body}\n', encoding='utf-8'
+        )
         # The kernel takes no interpreter whose path has a space in it, so the shell starts it.
-        program.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {shlex.quote(str(script))} "$@"\n', encoding='utf-8')
+        program.write_text(
+            f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {shlex.quote(str(script))} "$@"\n',
+            encoding='utf-8',
+        )
         program.chmod(program.stat().st_mode | stat.S_IXUSR)
         monkeypatch.setattr(asking.sys, 'executable', str(program))
 
@@ -53,7 +58,10 @@ def test_what_the_process_has_started_does_not_keep_the_answer_back(child) -> No
     ('body', 'words'),
     [
         ('os.kill(os.getpid(), signal.SIGSEGV)', ['ros', 'SIGSEGV']),
-        ('sys.stderr.write("no such library\\n"); sys.stderr.flush(); sys.exit(3)', ['status 3', 'no such library']),
+        (
+            'sys.stderr.write("no such library\\n"); sys.stderr.flush(); sys.exit(3)',
+            ['status 3', 'no such library'],
+        ),
         ('os.write(answer, b"no json")', ['status 0']),
         ('os.write(answer, b"[1]")', ['status 0']),
         ('os.write(answer, b\'{"a": \'); os._exit(1)', ['status 1']),
@@ -68,14 +76,18 @@ def test_a_process_that_fails_is_explained(body: str, words: list[str], child) -
 
 
 @pytest.mark.parametrize('step', ['', 'signal.signal(signal.SIGTERM, signal.SIG_IGN); os.fork()'])
-def test_a_process_that_hangs_is_killed_with_all_its_children(step: str, tmp_path: Path, child) -> None:  # type: ignore[no-untyped-def]
+def test_a_process_that_hangs_is_killed_with_all_its_children(
+    step: str, tmp_path: Path, child
+) -> None:  # type: ignore[no-untyped-def]
     note = tmp_path / 'pids'
     child(f'{step}\nopen({str(note)!r}, "a").write(f"{{os.getpid()}}\\n")\ntime.sleep(600)')
     began = time.monotonic()
     with pytest.raises(NoAnswerError, match='no answer to model'):
         ask('model', time_limit_s=1.5)
     assert time.monotonic() - began < 60
-    pids = note.read_text().split() if note.exists() else []  # on a very busy machine it may not have got so far
+    pids = (
+        note.read_text().split() if note.exists() else []
+    )  # on a very busy machine it may not have got so far
     while any(is_alive(int(pid)) for pid in pids):
         assert time.monotonic() - began < 60, 'something lives on'
         time.sleep(0.01)
@@ -104,7 +116,9 @@ def test_the_end_of_the_doctor_is_the_end_of_its_processes(tmp_path: Path, child
     assert not thread.is_alive() and 'SIGKILL' in failures[0]
 
 
-def test_a_machine_that_starts_no_process_is_explained(monkeypatch: pytest.MonkeyPatch, no_fd_leak: None) -> None:
+def test_a_machine_that_starts_no_process_is_explained(
+    monkeypatch: pytest.MonkeyPatch, no_fd_leak: None
+) -> None:
     monkeypatch.setattr(asking.sys, 'executable', '/nowhere/python')
     with pytest.raises(NoAnswerError, match='no process can be started'):
         ask('ros')
@@ -116,7 +130,11 @@ def writing_end(pipe: Path, reader: subprocess.Popen[bytes], deadline: float) ->
         try:
             return os.open(pipe, os.O_WRONLY | os.O_NONBLOCK)
         except OSError as error:
-            assert error.errno == errno.ENXIO and reader.poll() is None and time.monotonic() < deadline, 'nobody reads'
+            assert (
+                error.errno == errno.ENXIO
+                and reader.poll() is None
+                and time.monotonic() < deadline
+            ), 'nobody reads'
             time.sleep(0.01)
 
 
@@ -128,8 +146,14 @@ def test_the_process_dies_with_a_doctor_that_is_killed(tmp_path: Path) -> None:
     doctor = subprocess.Popen([sys.executable, '-c', program])
     deadline = time.monotonic() + 60
     try:
-        with os.fdopen(writing_end(pipe, doctor, deadline), 'w'):  # somebody reads: the question is being answered
-            (answering,) = Path(f'/proc/{doctor.pid}/task/{doctor.pid}/children').read_text(encoding='ascii').split()
+        with os.fdopen(
+            writing_end(pipe, doctor, deadline), 'w'
+        ):  # somebody reads: the question is being answered
+            (answering,) = (
+                Path(f'/proc/{doctor.pid}/task/{doctor.pid}/children')
+                .read_text(encoding='ascii')
+                .split()
+            )
             assert is_alive(int(answering))
             doctor.kill()
             doctor.wait()

@@ -24,7 +24,9 @@ PAGE = os.sysconf('SC_PAGE_SIZE')
 
 
 def complaints(vehicle: Vehicle) -> Expected:
-    return {where: status for where, status in vehicle.verdicts().items() if status in ('warn', 'fail')}
+    return {
+        where: status for where, status in vehicle.verdicts().items() if status in ('warn', 'fail')
+    }
 
 
 def test_a_healthy_vehicle_has_no_complaint(vehicle: Vehicle) -> None:
@@ -38,42 +40,78 @@ def test_what_a_healthy_vehicle_needs_is_ok_not_left_out(vehicle: Vehicle) -> No
         'cameras.calibration', 'gstreamer.library', 'gstreamer.elements', 'gstreamer.pipeline', 'libcamera.bindings', 'metis.attach',
         'voyager.runtime', 'voyager.toolchain', 'jetson.release', 'jetson.nvbufsurface', 'jetson.vic',
     }  # fmt: skip
-    assert {'dma_heap/system', 'dma_heap/linux,cma', 'udmabuf'} == {s for i, s in verdicts if i == 'memory.heaps'}
+    assert {'dma_heap/system', 'dma_heap/linux,cma', 'udmabuf'} == {
+        s for i, s in verdicts if i == 'memory.heaps'
+    }
 
 
 @pytest.mark.parametrize('name', BROKEN)
-def test_a_broken_vehicle_has_exactly_the_complaints_it_should_have(name: str, vehicle: Vehicle) -> None:
+def test_a_broken_vehicle_has_exactly_the_complaints_it_should_have(
+    name: str, vehicle: Vehicle
+) -> None:
     breakage, expected = BROKEN[name]
     breakage(vehicle)
-    findings = {(result.check.id, result.finding.subject): result.finding for result in vehicle.examine()}
-    bad = {where: finding for where, finding in findings.items() if finding.status in (Status.WARN, Status.FAIL)}
+    findings = {
+        (result.check.id, result.finding.subject): result.finding for result in vehicle.examine()
+    }
+    bad = {
+        where: finding
+        for where, finding in findings.items()
+        if finding.status in (Status.WARN, Status.FAIL)
+    }
     assert {where: finding.status.value for where, finding in bad.items()} == expected
-    assert [where for where, finding in bad.items() if not finding.advice] == [], 'whoever complains says what to do'
+    assert [where for where, finding in bad.items() if not finding.advice] == [], (
+        'whoever complains says what to do'
+    )
     assert json.dumps([dict(finding.figures) for finding in findings.values()], allow_nan=False)
 
 
-def test_each_refused_node_comes_with_the_line_that_opens_it_and_it_is_in_the_shipped_rules(vehicle: Vehicle) -> None:
+def test_each_refused_node_comes_with_the_line_that_opens_it_and_it_is_in_the_shipped_rules(
+    vehicle: Vehicle,
+) -> None:
     rules = (Path(__file__).parents[2] / 'config/vehicle' / RULES_FILE).read_text(encoding='utf-8')
-    nodes = ('/dev/dma_heap/system', '/dev/dma_heap/linux,cma', '/dev/udmabuf', '/dev/video0', '/dev/metis-0:1:0')
+    nodes = (
+        '/dev/dma_heap/system',
+        '/dev/dma_heap/linux,cma',
+        '/dev/udmabuf',
+        '/dev/video0',
+        '/dev/metis-0:1:0',
+    )
     vehicle.refusals = dict.fromkeys(nodes, errno.EACCES)
-    advice = [r.finding.advice for r in vehicle.examine('memory', 'cameras', 'metis') if 'udevadm' in r.finding.advice]
+    advice = [
+        r.finding.advice
+        for r in vehicle.examine('memory', 'cameras', 'metis')
+        if 'udevadm' in r.finding.advice
+    ]
     assert {node for node in nodes for text in advice if f'--device {node})' in text} == set(nodes)
     for text in advice:
-        words = dict(re.findall(r'(\w+)=+"([^"]+)"', text.partition('add there: ')[2].partition('),')[0]))
-        assert any(_covers(dict(re.findall(r'(\w+)=+"([^"]+)"', line)), words) for line in rules.splitlines()), text
+        words = dict(
+            re.findall(r'(\w+)=+"([^"]+)"', text.partition('add there: ')[2].partition('),')[0])
+        )
+        assert any(
+            _covers(dict(re.findall(r'(\w+)=+"([^"]+)"', line)), words)
+            for line in rules.splitlines()
+        ), text
 
 
 def _covers(rule: dict[str, str], wanted: dict[str, str]) -> bool:
     kernels = rule.pop('KERNEL', '').split('|')
-    return wanted.get('KERNEL', '') in kernels and {k: v for k, v in wanted.items() if k != 'KERNEL'}.items() <= rule.items()
+    return (
+        wanted.get('KERNEL', '') in kernels
+        and {k: v for k, v in wanted.items() if k != 'KERNEL'}.items() <= rule.items()
+    )
 
 
-def test_a_card_without_imports_sends_to_the_check_that_tells_why(vehicle: Vehicle, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_card_without_imports_sends_to_the_check_that_tells_why(
+    vehicle: Vehicle, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def silent(card: StandInCard) -> None:
         raise axl_error('query', errno.EIO)
 
     def advice() -> list[str]:
-        return [r.finding.advice for r in vehicle.examine('buffers') if r.check.id == 'buffers.import']
+        return [
+            r.finding.advice for r in vehicle.examine('buffers') if r.check.id == 'buffers.import'
+        ]
 
     monkeypatch.setattr(StandInCard, 'query', silent)
     assert advice() == ['see metis.ioctls']
@@ -99,7 +137,9 @@ def test_without_a_parameter_file_hardware_is_only_warned_of(name: str, vehicle:
     assert not {'gstreamer.elements', 'libcamera.bindings'} & {check for check, _ in found}
 
 
-def test_a_folder_of_another_user_is_refused(vehicle: Vehicle, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_of_another_user_is_refused(
+    vehicle: Vehicle, monkeypatch: pytest.MonkeyPatch
+) -> None:
     folder = vehicle.sockets
     folder.mkdir(mode=0o700)
     assert complaints(vehicle) == {}
@@ -122,7 +162,11 @@ def test_what_the_parameter_file_does_not_use_is_left_out(vehicle: Vehicle) -> N
 def test_the_process_with_most_buffers_is_named(vehicle: Vehicle) -> None:
     (found,) = [r.finding for r in vehicle.examine('limits') if r.check.id == 'limits.open_files']
     assert 'perception (77) has most of them, 40, of which 20 are frame buffers' in found.found
-    assert (found.figures['process'], found.figures['buffers'], found.figures['used']) == (77, 20, 900)
+    assert (found.figures['process'], found.figures['buffers'], found.figures['used']) == (
+        77,
+        20,
+        900,
+    )
 
 
 @pytest.mark.parametrize(
@@ -136,7 +180,9 @@ def test_the_process_with_most_buffers_is_named(vehicle: Vehicle) -> None:
         (('dma_heap/linux,cma',), True, 'dma_heap/system'),
     ],
 )
-def test_auto_is_the_first_heap_that_opens(refused: tuple[str, ...], tegra: bool, expected: str, vehicle: Vehicle) -> None:
+def test_auto_is_the_first_heap_that_opens(
+    refused: tuple[str, ...], tegra: bool, expected: str, vehicle: Vehicle
+) -> None:
     vehicle.refusals = {f'/dev/{name}': errno.EACCES for name in refused}
     capture(camera='synthetic', heap='auto')(vehicle)
     if tegra:
@@ -146,22 +192,42 @@ def test_auto_is_the_first_heap_that_opens(refused: tuple[str, ...], tegra: bool
 
 
 def test_of_several_cards_the_one_that_is_named_is_looked_at(vehicle: Vehicle) -> None:
-    vehicle.host.add_card('0000:02:00.0', 'metis-0:2:0', port='0000:00:1d.0', current_link_speed='8.0 GT/s PCIe', current_link_width='1')
+    vehicle.host.add_card(
+        '0000:02:00.0',
+        'metis-0:2:0',
+        port='0000:00:1d.0',
+        current_link_speed='8.0 GT/s PCIe',
+        current_link_width='1',
+    )
     assert vehicle.verdicts('metis')['metis.link', 'metis-0:1:0'] == 'ok'
-    assert {s for i, s in vehicle.verdicts('metis', 'buffers') if i in ('metis.link', 'metis.access', 'metis.ioctls')} == {'metis-0:1:0'}
+    assert {
+        s
+        for i, s in vehicle.verdicts('metis', 'buffers')
+        if i in ('metis.link', 'metis.access', 'metis.ioctls')
+    } == {'metis-0:1:0'}
     inference(accelerator_device='0000:02:00.0')(vehicle)
     verdicts = vehicle.verdicts('metis', 'buffers')
-    assert verdicts['metis.link', 'metis-0:2:0'] == 'fail' and ('metis.link', 'metis-0:1:0') not in verdicts
+    assert (
+        verdicts['metis.link', 'metis-0:2:0'] == 'fail'
+        and ('metis.link', 'metis-0:1:0') not in verdicts
+    )
     assert {s.rpartition(' ')[2] for i, s in verdicts if i == 'buffers.import'} == {'metis-0:2:0'}
     vehicle.yaml = None
-    assert {s for i, s in vehicle.verdicts('metis') if i == 'metis.link'} == {'metis-0:1:0', 'metis-0:2:0'}
+    assert {s for i, s in vehicle.verdicts('metis') if i == 'metis.link'} == {
+        'metis-0:1:0',
+        'metis-0:2:0',
+    }
 
 
 def test_two_cameras_need_twice_the_pool(vehicle: Vehicle) -> None:
     """8 slots of 1920x1080 are 23.8 MiB, so that 11 pools don't fit into 250 MiB, and one does."""
     assert vehicle.yaml is not None
     pages = -(-1920 * 1080 * 3 // 2 // PAGE)
-    values = vehicle.yaml.pop('/**/capture') | {'camera': 'synthetic', 'width': 1920, 'height': 1080}
+    values = vehicle.yaml.pop('/**/capture') | {
+        'camera': 'synthetic',
+        'width': 1920,
+        'height': 1080,
+    }
     vehicle.yaml |= {f'/camera{number}/capture': values for number in range(11)}
     found = next(r.finding for r in vehicle.examine('memory') if r.check.id == 'memory.cma_pool')
     assert found.status.value == 'fail' and found.figures['needed'] == 11 * 8 * pages * PAGE
@@ -174,7 +240,14 @@ WORDS = st.sampled_from(
     ['', 'auto', 'true', 'v4l2', 'argus', 'replay', 'libcamera', 'axl', 'axruntime', 'NV12', 'XX', '/dev/video0', 'dma_heap/system',
      'udmabuf', 'memfd', 'import', 'metis-0:1:0', '0000:01:00.0', '1', 'a=b', 'submit=70', 'videotestsrc !', 'ä']
 )  # fmt: skip
-VALUES = WORDS | st.integers(-3, 9000) | st.booleans() | st.none() | st.floats() | st.lists(WORDS, max_size=2)
+VALUES = (
+    WORDS
+    | st.integers(-3, 9000)
+    | st.booleans()
+    | st.none()
+    | st.floats()
+    | st.lists(WORDS, max_size=2)
+)
 NAMES = [field.name for kind in (CameraNeed, InferenceNeed) for field in fields(kind)]
 
 
@@ -184,6 +257,10 @@ NAMES = [field.name for kind in (CameraNeed, InferenceNeed) for field in fields(
 @example(values={'width': -1})
 @example(values={'camera': 'v4l2', 'device': '/dev/video9', 'height': 100000, 'width': 640})
 @example(values={'slots': -3, 'framerate': -1.0})
-def test_no_parameter_file_makes_a_check_stumble(values: dict[str, object], vehicle: Vehicle) -> None:
+def test_no_parameter_file_makes_a_check_stumble(
+    values: dict[str, object], vehicle: Vehicle
+) -> None:
     vehicle.yaml = {'/**': values}
-    assert [r for r in vehicle.examine() if r.finding.found.startswith('could not be checked')] == []
+    assert [
+        r for r in vehicle.examine() if r.finding.found.startswith('could not be checked')
+    ] == []

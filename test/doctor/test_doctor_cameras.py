@@ -37,9 +37,18 @@ HARMLESS = {'QUERYCAP', 'REQBUFS', 'G_FMT', 'ENUM_FMT', 'ENUM_FRAMESIZES', 'ENUM
 def test_formats_sizes_and_rates_are_those_of_the_driver(multiplanar: bool) -> None:
     driver = DriverDouble('NV12', 'YUYV', multiplanar=multiplanar)
     view = look_at(driver)
-    assert (view.driver, view.card, view.role, view.multiplanar) == ('double', 'Double Camera', 'capture', multiplanar)
+    assert (view.driver, view.card, view.role, view.multiplanar) == (
+        'double',
+        'Double Camera',
+        'capture',
+        multiplanar,
+    )
     assert list(view.formats) == [
-        {'fourcc': name, 'sizes': ['320x180', '640x360'], 'rates': {'320x180': ['1 to 30'], '640x360': ['1 to 30']}}
+        {
+            'fourcc': name,
+            'sizes': ['320x180', '640x360'],
+            'rates': {'320x180': ['1 to 30'], '640x360': ['1 to 30']},
+        }
         for name in ('NV12', 'YUYV')
     ]
     assert (view.busy, view.imports, view.current) == (False, True, 'NV12 320x180')
@@ -73,7 +82,9 @@ def test_a_camera_that_is_unplugged_meanwhile_is_closed(call: str, vehicle: Vehi
     assert found.found.startswith('/dev/video0 does not answer: ') and driver.closed
 
 
-def test_of_many_formats_the_best_and_jpegs_are_asked_for_their_rates(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_many_formats_the_best_and_jpegs_are_asked_for_their_rates(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(camera_checks, '_RATED_FORMATS', 1)
     rated = {one['fourcc'] for one in look_at(DriverDouble(*FORMATS)).formats if one['rates']}
     assert rated == {'NV12', 'MJPG'}
@@ -91,7 +102,10 @@ def test_a_webcam_with_jpegs_is_as_good_as_the_library_that_decodes_them(
     if not missing:
         assert finding.status.value == 'ok' and finding.figures['nv12']
     elif formats == ('MJPG',):
-        assert finding.status.value == 'fail' and 'nothing but JPEGs in 640x360: apt install it' in finding.found
+        assert (
+            finding.status.value == 'fail'
+            and 'nothing but JPEGs in 640x360: apt install it' in finding.found
+        )
         assert finding.advice == INSTALL
     else:
         assert not finding.figures['nv12'] and 'no NV12, only MJPG, YUYV' in finding.found
@@ -99,10 +113,23 @@ def test_a_webcam_with_jpegs_is_as_good_as_the_library_that_decodes_them(
 
 
 def test_an_element_that_a_pipeline_names_is_needed(vehicle: Vehicle) -> None:
-    capture(camera='gstreamer', pipeline='nvv4l2camerasrc device=/dev/video0 ! nvvidconv ! video/x-raw,format=NV12')(vehicle)
-    found = {r.finding.subject: r.finding for r in vehicle.examine('gstreamer') if r.check.id == 'gstreamer.elements'}
-    assert {name for name, finding in found.items() if finding.status.value == 'fail'} == {'nvv4l2camerasrc', 'nvvidconv'}
-    assert 'JetPack' in found['nvvidconv'].advice and (found['v4l2src'].status.value, found['v4l2src'].advice) == ('skip', '')
+    capture(
+        camera='gstreamer',
+        pipeline='nvv4l2camerasrc device=/dev/video0 ! nvvidconv ! video/x-raw,format=NV12',
+    )(vehicle)
+    found = {
+        r.finding.subject: r.finding
+        for r in vehicle.examine('gstreamer')
+        if r.check.id == 'gstreamer.elements'
+    }
+    assert {name for name, finding in found.items() if finding.status.value == 'fail'} == {
+        'nvv4l2camerasrc',
+        'nvvidconv',
+    }
+    assert 'JetPack' in found['nvvidconv'].advice and (
+        found['v4l2src'].status.value,
+        found['v4l2src'].advice,
+    ) == ('skip', '')
 
 
 def test_without_cameras_libcamera_tells_what_a_container_needs(vehicle: Vehicle) -> None:
@@ -116,14 +143,23 @@ def test_a_node_that_is_no_camera_is_left_out_and_the_camera_is_not(vehicle: Veh
     vehicle.write('dev/video1', '')
     vehicle.write('dev/video10', '')
     vehicle.videos |= {'/dev/video1': MetadataNode(), '/dev/video10': DriverDouble('MJPG')}
-    found = [(r.finding.subject, r.finding.status.value, r.finding.figures['role']) for r in vehicle.examine('cameras')[:3]]
-    assert found == [('/dev/video0', 'ok', 'capture'), ('/dev/video1', 'skip', 'metadata'), ('/dev/video10', 'ok', 'capture')]
+    found = [
+        (r.finding.subject, r.finding.status.value, r.finding.figures['role'])
+        for r in vehicle.examine('cameras')[:3]
+    ]
+    assert found == [
+        ('/dev/video0', 'ok', 'capture'),
+        ('/dev/video1', 'skip', 'metadata'),
+        ('/dev/video10', 'ok', 'capture'),
+    ]
 
 
 def test_who_uses_a_camera_is_named(vehicle: Vehicle) -> None:
     vehicle.users = ['this process', 'cheese (4711)']
     vehicle.videos['/dev/video0'].errors['REQBUFS'] += [errno.EBUSY] * 2
-    found = [r.finding.found for r in vehicle.examine('cameras') if r.check.id != 'cameras.calibration']
+    found = [
+        r.finding.found for r in vehicle.examine('cameras') if r.check.id != 'cameras.calibration'
+    ]
     assert all('in use: cheese (4711)' in text for text in found) and len(found) == 2
 
 
@@ -131,7 +167,9 @@ def test_who_uses_a_camera_is_named(vehicle: Vehicle) -> None:
     ('/dev/video0', '/dev/video0'), ('/dev/video0', '/dev/v4l/by-id/usb-camera'), ('/dev/v4l/by-id/usb-camera', '/dev/front'),
     ('/dev/../dev/video0', '/dev/front'), ('/dev/missing', '/dev/missing'),
 ])  # fmt: skip
-def test_two_nodes_can_not_have_one_camera_whatever_they_call_it(left: str, right: str, vehicle: Vehicle) -> None:
+def test_two_nodes_can_not_have_one_camera_whatever_they_call_it(
+    left: str, right: str, vehicle: Vehicle
+) -> None:
     links = vehicle.root / 'dev/v4l/by-id'
     links.mkdir(parents=True)
     (links / 'usb-camera').symlink_to('../../video0')
@@ -139,8 +177,15 @@ def test_two_nodes_can_not_have_one_camera_whatever_they_call_it(left: str, righ
     vehicle.write('dev/video2', '')
     vehicle.videos['/dev/video2'] = DriverDouble('NV12')
     assert vehicle.yaml is not None
-    vehicle.yaml |= {f'/{name}/capture': {'device': path} for name, path in (('left', left), ('right', right), ('rear', '/dev/video2'))}
-    found = {r.finding.subject: r.finding for r in vehicle.examine('cameras') if r.check.id == 'cameras.configured'}
+    vehicle.yaml |= {
+        f'/{name}/capture': {'device': path}
+        for name, path in (('left', left), ('right', right), ('rear', '/dev/video2'))
+    }
+    found = {
+        r.finding.subject: r.finding
+        for r in vehicle.examine('cameras')
+        if r.check.id == 'cameras.configured'
+    }
     assert found['/left/capture'].status.value == found['/right/capture'].status.value == 'fail'
     assert f'{left} is also the camera of /right/capture' in found['/left/capture'].found
     assert found['/left/capture'].figures == {'shared_with': ['/right/capture']}
@@ -151,7 +196,10 @@ def test_two_nodes_can_not_have_one_camera_whatever_they_call_it(left: str, righ
 def test_every_kind_of_this_package_is_known(vehicle: Vehicle, kind: str) -> None:
     assert vehicle.yaml is not None
     vehicle.yaml |= {'/rear/capture': {'camera': kind}}
-    found = {finding.subject: finding for finding in configured_cameras(vehicle.system(), vehicle.needs())}['/rear/capture']
+    found = {
+        finding.subject: finding
+        for finding in configured_cameras(vehicle.system(), vehicle.needs())
+    }['/rear/capture']
     assert 'there is no camera' not in found.found
     if draws(kind) and kind != 'replay':
         assert (found.status, found.found) == (Status.OK, f'camera {kind} needs no device')
@@ -161,7 +209,11 @@ MATRIX = (400.0, 0.0, 320.0, 0.0, 400.0, 180.0, 0.0, 0.0, 1.0)
 
 
 def calibration(vehicle: Vehicle) -> Finding:
-    (found,) = [result.finding for result in vehicle.examine('cameras') if result.check.id == 'cameras.calibration']
+    (found,) = [
+        result.finding
+        for result in vehicle.examine('cameras')
+        if result.check.id == 'cameras.calibration'
+    ]
     return found
 
 
@@ -175,16 +227,32 @@ def written(vehicle: Vehicle, name: str, width: int = 640, height: int = 360) ->
         ('file:///opt/${NAME}.yaml', '/opt/capture.yaml'),
         ('/opt/front.yaml', '/opt/front.yaml'),
         ('file://${ROS_HOME}/front.yaml', '/var/ros/front.yaml'),
-        ('package://vehicle/config/front.yaml', '/ws/install/vehicle/share/vehicle/config/front.yaml'),
+        (
+            'package://vehicle/config/front.yaml',
+            '/ws/install/vehicle/share/vehicle/config/front.yaml',
+        ),
     ],
 )
-def test_a_file_that_is_named_and_not_there_is_a_warning_with_its_path(url: str, path: str, vehicle: Vehicle) -> None:
-    vehicle.environment |= {'ROS_HOME': '/var/ros', 'AMENT_PREFIX_PATH': '/opt/ros/humble:/ws/install/vehicle'}
+def test_a_file_that_is_named_and_not_there_is_a_warning_with_its_path(
+    url: str, path: str, vehicle: Vehicle
+) -> None:
+    vehicle.environment |= {
+        'ROS_HOME': '/var/ros',
+        'AMENT_PREFIX_PATH': '/opt/ros/humble:/ws/install/vehicle',
+    }
     vehicle.write('ws/install/vehicle/share/ament_index/resource_index/packages/vehicle', '')
     capture(camera_info_url=url)(vehicle)
     found = calibration(vehicle)
-    assert found.status is Status.WARN and f"there is no '{path}'" in found.found and 'the node warns and goes on' in found.found
-    assert (found.subject, found.figures['file'], found.figures['there']) == ('/capture', path, False) and found.advice
+    assert (
+        found.status is Status.WARN
+        and f"there is no '{path}'" in found.found
+        and 'the node warns and goes on' in found.found
+    )
+    assert (found.subject, found.figures['file'], found.figures['there']) == (
+        '/capture',
+        path,
+        False,
+    ) and found.advice
     written(vehicle, path.lstrip('/'))
     found = calibration(vehicle)
     assert found.status is Status.OK and path in found.found
@@ -240,7 +308,9 @@ def picture(folder: Path) -> Path:
 
 
 def configured(path: Path | str, **values: Any) -> Finding:
-    (found,) = configured_cameras(System(), Needs('vehicle.yaml', (CameraNeed(camera='replay', video=str(path), **values),)))
+    (found,) = configured_cameras(
+        System(), Needs('vehicle.yaml', (CameraNeed(camera='replay', video=str(path), **values),))
+    )
     return found
 
 
@@ -261,22 +331,38 @@ BAD: dict[str, tuple[Make, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize('case', BAD)
-def test_a_recording_that_can_not_be_played_is_the_nodes_own_sentence(case: str, tmp_path: Path) -> None:
+def test_a_recording_that_can_not_be_played_is_the_nodes_own_sentence(
+    case: str, tmp_path: Path
+) -> None:
     make, values = BAD[case]
     path = make(tmp_path)
     with pytest.raises(ZcError) as refused:
         replay(path, **values).close()
     found = configured(path, **values)
-    assert (found.status, found.found, found.subject) == (Status.FAIL, str(refused.value), '/capture') and found.advice
+    assert (found.status, found.found, found.subject) == (
+        Status.FAIL,
+        str(refused.value),
+        '/capture',
+    ) and found.advice
 
 
 @pytest.mark.parametrize(
     ('make', 'values'),
-    [(bag, {'replay_topic': '/camera/image_raw'}), (picture, {}), (holding('a.nv12', b'\0' * 4608), {'width': 64, 'height': 48})],
+    [
+        (bag, {'replay_topic': '/camera/image_raw'}),
+        (picture, {}),
+        (holding('a.nv12', b'\0' * 4608), {'width': 64, 'height': 48}),
+    ],
 )
-def test_one_that_can_is_ok_with_its_size(make: Make, values: dict[str, Any], tmp_path: Path) -> None:
+def test_one_that_can_is_ok_with_its_size(
+    make: Make, values: dict[str, Any], tmp_path: Path
+) -> None:
     found = configured(make(tmp_path), **values)
-    assert found.status is Status.OK and found.figures.keys() == {'width', 'height'} and min(found.figures.values()) > 0
+    assert (
+        found.status is Status.OK
+        and found.figures.keys() == {'width', 'height'}
+        and min(found.figures.values()) > 0
+    )
 
 
 def test_a_decoder_that_crashes_or_hangs_is_no_end_of_the_doctor(tmp_path: Path) -> None:
@@ -285,4 +371,7 @@ def test_a_decoder_that_crashes_or_hangs_is_no_end_of_the_doctor(tmp_path: Path)
 
     needs = Needs('vehicle.yaml', (CameraNeed(camera='replay', video=str(tmp_path)),))
     (found,) = configured_cameras(System(ask=ask), needs)
-    assert found.status is Status.FAIL and found.found == 'the process that looked at recording was ended by SIGSEGV'
+    assert (
+        found.status is Status.FAIL
+        and found.found == 'the process that looked at recording was ended by SIGSEGV'
+    )

@@ -33,9 +33,19 @@ def test_it_is_what_a_c_program_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ('state', 'status', 'expected'), [(-1, 0, None), (0, 0, True), (0, 0x2001, True), (5, 0, False), (0, 0x40, False), (5, 0x40, False)]
+    ('state', 'status', 'expected'),
+    [
+        (-1, 0, None),
+        (0, 0, True),
+        (0, 0x2001, True),
+        (5, 0, False),
+        (0, 0x40, False),
+        (5, 0x40, False),
+    ],
 )
-def test_each_answer_of_the_kernel_is_understood(state: int, status: int, expected: bool | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_answer_of_the_kernel_is_understood(
+    state: int, status: int, expected: bool | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Library:
         @staticmethod
         def adjtimex(argument: ctypes.Array[ctypes.c_char]) -> int:

@@ -23,7 +23,9 @@ from verify.command_kit import ENDING
 from zc_perception.doctor import zc_doctor
 from zc_perception.doctor.registry import CHECKS
 
-SCHEMA = json.loads(Path(zc_doctor.__file__).with_name('doctor.schema.json').read_text(encoding='utf-8'))
+SCHEMA = json.loads(
+    Path(zc_doctor.__file__).with_name('doctor.schema.json').read_text(encoding='utf-8')
+)
 CONFIG = Path(__file__).parents[2] / 'config' / 'perception.yaml'
 COMMAND = [sys.executable, '-m', 'zc_perception.doctor.zc_doctor']
 
@@ -32,10 +34,19 @@ def wrong(document: dict[str, Any]) -> list[str]:
     """What contradicts itself in a report."""
     found = [] if conforms(document, SCHEMA) else ['it is not what the schema says']
     checks = document['checks']
-    found += [f'{c["id"]}: no advice' for c in checks if c['status'] in ('warn', 'fail') and not c['advice']]
+    found += [
+        f'{c["id"]}: no advice'
+        for c in checks
+        if c['status'] in ('warn', 'fail') and not c['advice']
+    ]
     found += [f'{c["id"]}: not in the table' for c in checks if c['id'] not in IDS]
-    found += [f'{c["id"]}: of group {c["group"]}' for c in checks if c['id'].split('.')[0] != c['group']]
-    counts = {status: sum(c['status'] == status for c in checks) for status in ('ok', 'warn', 'fail', 'skip')}
+    found += [
+        f'{c["id"]}: of group {c["group"]}' for c in checks if c['id'].split('.')[0] != c['group']
+    ]
+    counts = {
+        status: sum(c['status'] == status for c in checks)
+        for status in ('ok', 'warn', 'fail', 'skip')
+    }
     if document['summary'] != counts | {'exit_code': int(counts['fail'] > 0)}:
         found.append('the summary does not add up')
     subjects = [(c['id'], c['subject']) for c in checks]
@@ -48,17 +59,31 @@ def otherwise(document: dict[str, Any]) -> list[dict[str, Any]]:
     first = document['checks'][0]
     checks = [first | change for change in ({'status': 'good'}, {'figures': []}, {'found': ''})]
     checks.append({name: value for name, value in first.items() if name != 'advice'})
-    environment = {name: value for name, value in document['environment'].items() if name != 'kernel'}
-    changes = [{'version': 2}, {'more': 1}, {'environment': environment}, {'summary': document['summary'] | {'ok': -1}}]
+    environment = {
+        name: value for name, value in document['environment'].items() if name != 'kernel'
+    }
+    changes = [
+        {'version': 2},
+        {'more': 1},
+        {'environment': environment},
+        {'summary': document['summary'] | {'ok': -1}},
+    ]
     return [document | change for change in [*changes, *({'checks': [check]} for check in checks)]]
 
 
-def doctor(vehicle: Vehicle, *arguments: str, parameters: bool = True, tmp: Path | None = None) -> int:
+def doctor(
+    vehicle: Vehicle, *arguments: str, parameters: bool = True, tmp: Path | None = None
+) -> int:
     """Call it on a vehicle, with the vehicle's own parameter file."""
     words = list(arguments)
     if parameters and vehicle.yaml is not None:
         path = vehicle.root.parent / 'vehicle.yaml'
-        path.write_text(json.dumps({name: {'ros__parameters': values} for name, values in vehicle.yaml.items()}), encoding='utf-8')
+        path.write_text(
+            json.dumps(
+                {name: {'ros__parameters': values} for name, values in vehicle.yaml.items()}
+            ),
+            encoding='utf-8',
+        )
         words += ['--params-file', str(path)]
     return zc_doctor.main(words, vehicle.system())
 
@@ -66,9 +91,15 @@ def doctor(vehicle: Vehicle, *arguments: str, parameters: bool = True, tmp: Path
 def test_a_healthy_vehicle_may_drive(vehicle: Vehicle, capsys: pytest.CaptureFixture[str]) -> None:
     assert doctor(vehicle) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0].startswith('zc_doctor ') and '/capture (v4l2 /dev/video0)' in lines[0] and '/inference (axl, model road)' in lines[0]
+    assert (
+        lines[0].startswith('zc_doctor ')
+        and '/capture (v4l2 /dev/video0)' in lines[0]
+        and '/inference (axl, model road)' in lines[0]
+    )
     assert all(re.match(r'(ok  |      ->) ', line) for line in lines[1:-1])
-    assert re.fullmatch(r'\d+ ok, 0 warn, 0 fail, \d+ do not apply \(--verbose shows them\)', lines[-1])
+    assert re.fullmatch(
+        r'\d+ ok, 0 warn, 0 fail, \d+ do not apply \(--verbose shows them\)', lines[-1]
+    )
 
 
 def test_a_broken_vehicle_may_not(vehicle: Vehicle, capsys: pytest.CaptureFixture[str]) -> None:
@@ -76,33 +107,62 @@ def test_a_broken_vehicle_may_not(vehicle: Vehicle, capsys: pytest.CaptureFixtur
     (vehicle.pci / 'current_link_width').write_text('1\n')
     assert doctor(vehicle) == 1
     out = capsys.readouterr().out
-    assert 'FAIL  metis.ioctls [metis-0:1:0]: the driver has no import and submit ioctls (ENOTTY)' in out
-    assert 'FAIL  metis.link [metis-0:1:0]: the PCIe link of 0000:01:00.0 runs at 8 GT/s x1 instead of 8 GT/s x4' in out
+    assert (
+        'FAIL  metis.ioctls [metis-0:1:0]: the driver has no import and submit ioctls (ENOTTY)'
+        in out
+    )
+    assert (
+        'FAIL  metis.link [metis-0:1:0]: the PCIe link of 0000:01:00.0 runs at 8 GT/s x1 instead of 8 GT/s x4'
+        in out
+    )
     assert out.count('\n      -> ') == out.count('FAIL  ') == 5
 
 
-def test_the_json_is_what_the_schema_says(vehicle: Vehicle, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_the_json_is_what_the_schema_says(
+    vehicle: Vehicle, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     vehicle.empty_heaps = {'dma_heap/system'}
     assert doctor(vehicle, '--json') == 0
     document = json.loads(capsys.readouterr().out)
     assert wrong(document) == [] and [c for c in document['checks'] if c['status'] == 'warn']
     assert [other for other in otherwise(document) if conforms(other, SCHEMA)] == []
-    assert sorted({c['id'] for c in document['checks']}) == sorted(IDS) and document['params_file'].endswith('vehicle.yaml')
-    assert doctor(vehicle, '--json', str(tmp_path / 'new/folder/doctor.json'), parameters=False) == 0
+    assert sorted({c['id'] for c in document['checks']}) == sorted(IDS) and document[
+        'params_file'
+    ].endswith('vehicle.yaml')
+    assert (
+        doctor(vehicle, '--json', str(tmp_path / 'new/folder/doctor.json'), parameters=False) == 0
+    )
     written = json.loads((tmp_path / 'new/folder/doctor.json').read_text(encoding='utf-8'))
-    assert wrong(written) == [] and written['params_file'] == '' and os.listdir(tmp_path / 'new/folder') == ['doctor.json']
+    assert (
+        wrong(written) == []
+        and written['params_file'] == ''
+        and os.listdir(tmp_path / 'new/folder') == ['doctor.json']
+    )
     report = capsys.readouterr()
-    assert 'do not apply' in report.out and report.err == f"zc_doctor: made folder '{tmp_path}/new/folder' for --json\n"
-    assert doctor(vehicle, '--json', str(tmp_path / 'new/folder/doctor.json'), '--only', 'kernel') == 0
+    assert (
+        'do not apply' in report.out
+        and report.err == f"zc_doctor: made folder '{tmp_path}/new/folder' for --json\n"
+    )
+    assert (
+        doctor(vehicle, '--json', str(tmp_path / 'new/folder/doctor.json'), '--only', 'kernel')
+        == 0
+    )
     assert capsys.readouterr().err == ''
 
 
-def test_only_the_groups_that_are_asked_for_run(vehicle: Vehicle, capsys: pytest.CaptureFixture[str]) -> None:
+def test_only_the_groups_that_are_asked_for_run(
+    vehicle: Vehicle, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert doctor(vehicle, '--json', '--only', 'metis', 'kernel') == 0
-    assert {c['group'] for c in json.loads(capsys.readouterr().out)['checks']} == {'metis', 'kernel'} and not vehicle.asked
+    assert {c['group'] for c in json.loads(capsys.readouterr().out)['checks']} == {
+        'metis',
+        'kernel',
+    } and not vehicle.asked
 
 
-def test_verbose_shows_figures_and_what_does_not_apply(vehicle: Vehicle, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verbose_shows_figures_and_what_does_not_apply(
+    vehicle: Vehicle, capsys: pytest.CaptureFixture[str]
+) -> None:
     doctor(vehicle, '--verbose', '--only', 'jetson', 'cameras')
     out = capsys.readouterr().out
     assert 'skip  jetson.vic: ' in out and 'driver=double' in out
@@ -111,7 +171,10 @@ def test_verbose_shows_figures_and_what_does_not_apply(vehicle: Vehicle, capsys:
 @pytest.mark.parametrize(
     ('arguments', 'words'),
     [
-        (['--params-file', '/nowhere.yaml'], "parameter file '/nowhere.yaml' can't be read: No such file or directory"),
+        (
+            ['--params-file', '/nowhere.yaml'],
+            "parameter file '/nowhere.yaml' can't be read: No such file or directory",
+        ),
         (['--cameras', 'left'], '--cameras needs --params-file'),
         (['--only', 'kernel', '--json', '/proc/nowhere/doctor.json'], "can't be written"),
         (['--time-limit', '0'], '--time-limit is 0'),
@@ -119,20 +182,28 @@ def test_verbose_shows_figures_and_what_does_not_apply(vehicle: Vehicle, capsys:
         (['--time-limit', 'inf'], '--time-limit is inf'),
     ],
 )
-def test_wrong_use_is_one_line_and_exit_code_2(arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_use_is_one_line_and_exit_code_2(
+    arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert zc_doctor.main(arguments) == 2
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 1 and lines[0].startswith('zc_doctor: error: ') and words in lines[0]
 
 
-@pytest.mark.parametrize('arguments', [['--only', 'engine'], ['--only'], ['--unknown'], ['--time-limit', 'long']])
-def test_unknown_arguments_are_explained(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    'arguments', [['--only', 'engine'], ['--only'], ['--unknown'], ['--time-limit', 'long']]
+)
+def test_unknown_arguments_are_explained(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     assert zc_doctor.main(arguments) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith('zc_doctor: error: ') and line.endswith('; see zc_doctor --help')
 
 
-def examined(path: Path, folder: Path, *arguments: str) -> tuple[dict[str, Any], dict[tuple[str, str], str]]:
+def examined(
+    path: Path, folder: Path, *arguments: str
+) -> tuple[dict[str, Any], dict[tuple[str, str], str]]:
     """Call it for real, in *folder*: its report, and the statuses in that by id and subject."""
     result = subprocess.run(
         [*COMMAND, '--json', '--params-file', str(path), *arguments],
@@ -144,7 +215,9 @@ def examined(path: Path, folder: Path, *arguments: str) -> tuple[dict[str, Any],
         check=False,
     )
     document = json.loads(result.stdout)
-    assert result.returncode == document['summary']['exit_code'] and wrong(document) == [], result.stderr
+    assert result.returncode == document['summary']['exit_code'] and wrong(document) == [], (
+        result.stderr
+    )
     return document, {(c['id'], c['subject']): c['status'] for c in document['checks']}
 
 
@@ -154,8 +227,14 @@ def test_this_machine_is_examined_for_real_quickly_and_left_as_it_is(tmp_path: P
     # The synthetic camera, memfds and the cpu work everywhere.
     for name in ('parameters.file', 'kernel.release', 'ros.rclpy', 'ros.messages'):
         assert status[name, ''] == 'ok', document
-    assert (status['buffers.cpu', 'memfd'], status['cameras.configured', '/capture']) == ('ok', 'ok')
-    assert (status['model.load', '/inference'], status['model.manifest', '/inference']) == ('ok', 'ok')
+    assert (status['buffers.cpu', 'memfd'], status['cameras.configured', '/capture']) == (
+        'ok',
+        'ok',
+    )
+    assert (status['model.load', '/inference'], status['model.manifest', '/inference']) == (
+        'ok',
+        'ok',
+    )
     if not Path('/dev/dma_heap').exists() and not Path('/dev/udmabuf').exists():
         assert status['memory.heaps', ''] == 'warn'
     assert os.listdir(tmp_path) == [], 'it made something'
@@ -167,9 +246,17 @@ def test_what_this_machine_lacks_fails_where_the_parameter_file_needs_it(tmp_pat
         '/**/capture: {ros__parameters: {camera: v4l2, device: /dev/video63}}\n/**/inference: {ros__parameters: {accelerator: axl}}\n'
     )
     document, status = examined(path, tmp_path, '--only', 'buffers', 'cameras', 'metis', 'model')
-    assert (status['cameras.configured', '/capture'], document['summary']['exit_code']) == ('fail', 1), document
+    assert (status['cameras.configured', '/capture'], document['summary']['exit_code']) == (
+        'fail',
+        1,
+    ), document
     if not list(Path('/dev').glob('metis-*')):
-        assert status['metis.cards', ''] == status['buffers.import', ''] == status['model.load', '/inference'] == 'fail'
+        assert (
+            status['metis.cards', '']
+            == status['buffers.import', '']
+            == status['model.load', '/inference']
+            == 'fail'
+        )
 
 
 def test_ros_is_not_needed(tmp_path: Path) -> None:
@@ -183,7 +270,12 @@ def test_ros_is_not_needed(tmp_path: Path) -> None:
     )  # fmt: skip
     status = {c['id']: c['status'] for c in json.loads(result.stdout)['checks']}
     assert result.returncode == 1
-    assert (status['ros.rclpy'], status['ros.messages'], status['parameters.file'], status['kernel.release']) == (
+    assert (
+        status['ros.rclpy'],
+        status['ros.messages'],
+        status['parameters.file'],
+        status['kernel.release'],
+    ) == (
         'fail',
         'skip',
         'warn',
@@ -200,12 +292,18 @@ def children(pid: int) -> list[int]:
 
 
 @pytest.mark.parametrize('number', ENDING)
-def test_a_signal_ends_it_and_all_that_it_has_started(number: signal.Signals, tmp_path: Path) -> None:
+def test_a_signal_ends_it_and_all_that_it_has_started(
+    number: signal.Signals, tmp_path: Path
+) -> None:
     """Its parameter file is a pipe: the doctor itself gets it whole, the process that checks it waits for more."""
     pipe = tmp_path / 'pipe.yaml'
     os.mkfifo(pipe)
     deadline = time.monotonic() + 120
-    process = subprocess.Popen([*COMMAND, '--params-file', str(pipe), '--only', 'parameters'], stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [*COMMAND, '--params-file', str(pipe), '--only', 'parameters'],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     try:
         pipe.write_text('/**/capture: {ros__parameters: {slots: 4}}\n')
         while not (started := children(process.pid)):
@@ -215,7 +313,10 @@ def test_a_signal_ends_it_and_all_that_it_has_started(number: signal.Signals, tm
             assert len(started) == 1 and is_alive(started[0])
             process.send_signal(number)
             _, errors = process.communicate(timeout=60)
-            assert (process.returncode, errors) == (128 + number, f'zc_doctor: ended by {number.name}\n')
+            assert (process.returncode, errors) == (
+                128 + number,
+                f'zc_doctor: ended by {number.name}\n',
+            )
             while is_alive(started[0]):
                 assert time.monotonic() < deadline
                 time.sleep(0.01)
@@ -228,8 +329,14 @@ def test_under_nohup_it_goes_on_when_the_terminal_goes(tmp_path: Path) -> None:
     """Its parameter file is a pipe, so that it waits; the checks begin when that is written."""
     pipe = tmp_path / 'pipe.yaml'
     os.mkfifo(pipe)
-    command = ['sh', '-c', f"trap '' HUP; exec {shlex.join([*COMMAND, '--params-file', str(pipe), '--only', 'kernel'])}"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    command = [
+        'sh',
+        '-c',
+        f"trap '' HUP; exec {shlex.join([*COMMAND, '--params-file', str(pipe), '--only', 'kernel'])}",
+    ]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
         try:
             with pipe.open('w', encoding='utf-8') as file:  # it is there, and reads
                 process.send_signal(signal.SIGHUP)
@@ -240,22 +347,31 @@ def test_under_nohup_it_goes_on_when_the_terminal_goes(tmp_path: Path) -> None:
     assert process.returncode in (0, 1) and errors == '' and 'kernel.release' in out
 
 
-def test_nothing_from_outside_moves_the_cursor_or_forges_a_line(vehicle: Vehicle, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_from_outside_moves_the_cursor_or_forges_a_line(
+    vehicle: Vehicle, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Another user's process has a name as he likes, and so have cards, files and values of a parameter file."""
     forged = '\x1b[2J\nok    forged.line: all is well\x1b[8m'
     assert vehicle.yaml is not None
     vehicle.process('79', forged, 900)
-    vehicle.yaml['/**/capture'].update(device=f'/dev/{forged}', camera_info_url=f'file:///{forged}')
+    vehicle.yaml['/**/capture'].update(
+        device=f'/dev/{forged}', camera_info_url=f'file:///{forged}'
+    )
     vehicle.yaml['/**/inference'].update(model=forged)
     vehicle.write('proc/sys/kernel/osrelease', f'6.8.0{forged}')
     path = vehicle.root.parent / f'{forged.replace("/", "")}.yaml'
-    path.write_text(json.dumps({name: {'ros__parameters': values} for name, values in vehicle.yaml.items()}), encoding='utf-8')
+    path.write_text(
+        json.dumps({name: {'ros__parameters': values} for name, values in vehicle.yaml.items()}),
+        encoding='utf-8',
+    )
     assert zc_doctor.main(['--verbose', '--params-file', str(path)], vehicle.system()) == 1
     out = capsys.readouterr().out
     lines = out.splitlines()
     assert all(line.isprintable() for line in lines) and out.count('\n') == len(lines)
     assert not [line for line in lines if line.startswith('ok    forged')]
-    assert r'\x1b[2J\nok    forged' in lines[0] and [line for line in lines if r'\x1b[2J' in line and '900' in line]
+    assert r'\x1b[2J\nok    forged' in lines[0] and [
+        line for line in lines if r'\x1b[2J' in line and '900' in line
+    ]
     assert zc_doctor.main(['--params-file', str(path), '--only', 'kernel', '--json', str(vehicle.root / forged.strip('\x1b') / 'x')],
                           vehicle.system()) == 0  # fmt: skip
     assert len(made := capsys.readouterr().err.splitlines()) == 1 and made[0].isprintable()
@@ -275,7 +391,12 @@ def test_a_full_disk_is_wrong_use_and_no_failed_check(arguments: list[str], erro
     with open('/dev/full', 'w', encoding='ascii') as full:
         command = [*COMMAND, '--only', 'kernel', *arguments]
         result = subprocess.run(
-            command, stdout=full, stderr=full if errors == 'full' else subprocess.PIPE, text=True, timeout=120, check=False
+            command,
+            stdout=full,
+            stderr=full if errors == 'full' else subprocess.PIPE,
+            text=True,
+            timeout=120,
+            check=False,
         )
     assert result.returncode == 2, result.stderr
     if errors != 'full':

@@ -21,10 +21,16 @@ from zc_perception.nodes.perception import perception_nodes
 CONFIG = Path(__file__).parents[2] / 'config' / 'perception.yaml'
 
 
-@pytest.mark.parametrize(('kind', 'node'), [(CameraNeed, CaptureNode), (InferenceNeed, InferenceNode)])
-def test_names_and_defaults_are_the_nodes_own(kind: type[CameraNeed], node: type[CaptureNode]) -> None:
+@pytest.mark.parametrize(
+    ('kind', 'node'), [(CameraNeed, CaptureNode), (InferenceNeed, InferenceNode)]
+)
+def test_names_and_defaults_are_the_nodes_own(
+    kind: type[CameraNeed], node: type[CaptureNode]
+) -> None:
     specs = {spec.name: spec.default for spec in node.SPECS}
-    own = {field.name: getattr(kind(), field.name) for field in fields(kind) if field.name != 'node'}
+    own = {
+        field.name: getattr(kind(), field.name) for field in fields(kind) if field.name != 'node'
+    }
     for name in own:
         default = tuple(specs[name]) if isinstance(specs[name], list) else specs[name]
         assert (own[name], type(own[name])) == (default, type(default)), name
@@ -34,7 +40,9 @@ def test_the_shipped_file_asks_for_nothing_special() -> None:
     needs = read_needs(str(CONFIG))
     assert needs.cameras == (CameraNeed(),) and needs.inferences == (InferenceNeed(),)
     assert (
-        needs.accelerator('axl') is Need.POSSIBLE and needs.camera('v4l2') is Need.UNUSED and needs.heap('dma_heap/system') is Need.POSSIBLE
+        needs.accelerator('axl') is Need.POSSIBLE
+        and needs.camera('v4l2') is Need.UNUSED
+        and needs.heap('dma_heap/system') is Need.POSSIBLE
     )
 
 
@@ -59,13 +67,20 @@ left:
     assert [(c.node, c.camera, c.device, c.slots) for c in needs.cameras] == [
         ('/left/capture', 'v4l2', '/dev/video2', 5), ('/right/capture', 'v4l2', '/dev/video4', 7),
     ]  # fmt: skip
-    assert [(i.node, i.accelerator, i.in_flight) for i in needs.inferences] == [('/inference', 'axl', 2)]
+    assert [(i.node, i.accelerator, i.in_flight) for i in needs.inferences] == [
+        ('/inference', 'axl', 2)
+    ]
 
 
 def test_namespaces_can_be_given_as_for_perception(tmp_path: Path) -> None:
-    (tmp_path / 'v.yaml').write_text('/**/capture: {ros__parameters: {camera: v4l2}}\n/front/capture: {ros__parameters: {slots: 3}}\n')
+    (tmp_path / 'v.yaml').write_text(
+        '/**/capture: {ros__parameters: {camera: v4l2}}\n/front/capture: {ros__parameters: {slots: 3}}\n'
+    )
     needs = read_needs(str(tmp_path / 'v.yaml'), ['front', 'rear'])
-    assert [(c.node, c.camera, c.slots) for c in needs.cameras] == [('/front/capture', 'v4l2', 3), ('/rear/capture', 'v4l2', 8)]
+    assert [(c.node, c.camera, c.slots) for c in needs.cameras] == [
+        ('/front/capture', 'v4l2', 3),
+        ('/rear/capture', 'v4l2', 8),
+    ]
     with pytest.raises(ConfigError, match='--params-file'):
         read_needs('', ['front'])
 
@@ -79,22 +94,37 @@ def test_names_that_perception_refuses_are_refused_here_too(cameras: list[str]) 
     assert str(refusal.value) == str(its_own.value)
 
 
-@pytest.mark.parametrize(('name', 'cameras'), [('stereo', ['/left', '/right']), ('multi_camera', ['/front', '/rear'])])
-def test_a_section_for_a_namespace_wherever_it_is_is_one_camera(name: str, cameras: list[str]) -> None:
+@pytest.mark.parametrize(
+    ('name', 'cameras'), [('stereo', ['/left', '/right']), ('multi_camera', ['/front', '/rear'])]
+)
+def test_a_section_for_a_namespace_wherever_it_is_is_one_camera(
+    name: str, cameras: list[str]
+) -> None:
     needs = read_needs(str(CONFIG.with_name(f'{name}.yaml')))
     assert [camera.node for camera in needs.cameras] == [f'{camera}/capture' for camera in cameras]
-    assert [camera.device for camera in needs.cameras] == ['/dev/video0', f'/dev/video{1 if name == "stereo" else 2}']
+    assert [camera.device for camera in needs.cameras] == [
+        '/dev/video0',
+        f'/dev/video{1 if name == "stereo" else 2}',
+    ]
     assert not needs.cameras_given and read_needs(str(CONFIG), ['front']).cameras_given
 
 
 def test_values_of_another_type_are_left_out(tmp_path: Path) -> None:
-    needs = sections('/**/capture: {ros__parameters: {width: wide, framerate: 30, slots: true, device: 3}}', tmp_path)
+    needs = sections(
+        '/**/capture: {ros__parameters: {width: wide, framerate: 30, slots: true, device: 3}}',
+        tmp_path,
+    )
     assert needs.cameras == (CameraNeed(framerate=30.0),)
 
 
 def test_without_a_file_everything_is_possible() -> None:
     needs = Needs()
-    assert {needs.camera('v4l2'), needs.accelerator('axl'), needs.card(), needs.heap('udmabuf')} == {Need.POSSIBLE}
+    assert {
+        needs.camera('v4l2'),
+        needs.accelerator('axl'),
+        needs.card(),
+        needs.heap('udmabuf'),
+    } == {Need.POSSIBLE}
     assert not needs.device_imports()
 
 
@@ -109,12 +139,23 @@ def test_without_a_file_everything_is_possible() -> None:
         (('cpu', 'axl'), Need.REQUIRED, Need.UNUSED, Need.REQUIRED),
     ],
 )
-def test_who_needs_which_accelerator(accelerators: tuple[str, ...], axl: Need, axruntime: Need, card: Need) -> None:
-    needs = Needs('file', (CameraNeed(),), tuple(InferenceNeed(accelerator=name) for name in accelerators))
-    assert (needs.accelerator('axl'), needs.accelerator('axruntime'), needs.card()) == (axl, axruntime, card)
+def test_who_needs_which_accelerator(
+    accelerators: tuple[str, ...], axl: Need, axruntime: Need, card: Need
+) -> None:
+    needs = Needs(
+        'file', (CameraNeed(),), tuple(InferenceNeed(accelerator=name) for name in accelerators)
+    )
+    assert (needs.accelerator('axl'), needs.accelerator('axruntime'), needs.card()) == (
+        axl,
+        axruntime,
+        card,
+    )
 
 
-@pytest.mark.parametrize('text', ['- 1', 'capture: [', '3', 'capture: {width: 3}', 'a: !!python/object:os.system {}\n/b: *c'])
+@pytest.mark.parametrize(
+    'text',
+    ['- 1', 'capture: [', '3', 'capture: {width: 3}', 'a: !!python/object:os.system {}\n/b: *c'],
+)
 def test_a_file_that_is_none_is_one_sentence(text: str, tmp_path: Path) -> None:
     (tmp_path / 'x.yaml').write_text(text, encoding='utf-8')
     with pytest.raises(ConfigError, match=r'x\.yaml'):
@@ -125,7 +166,10 @@ def test_a_file_that_is_none_is_one_sentence(text: str, tmp_path: Path) -> None:
 
 def test_a_file_that_says_nothing_asks_for_the_defaults(tmp_path: Path) -> None:
     needs = sections('# nothing yet\n', tmp_path)
-    assert needs.known and (needs.cameras, needs.inferences) == ((CameraNeed(),), (InferenceNeed(),))
+    assert needs.known and (needs.cameras, needs.inferences) == (
+        (CameraNeed(),),
+        (InferenceNeed(),),
+    )
 
 
 SECTIONS = [
@@ -140,22 +184,39 @@ SECTIONS = [
 
 
 @pytest.mark.parametrize(('section', 'node', 'expected'), SECTIONS)
-def test_which_section_meets_which_node(section: str, node: str, expected: bool, tmp_path: Path, module_domain: int) -> None:
+def test_which_section_meets_which_node(
+    section: str, node: str, expected: bool, tmp_path: Path, module_domain: int
+) -> None:
     path = tmp_path / 'file.yaml'
     path.write_text(f'{section}: {{ros__parameters: {{a: 1}}}}\n')
     given = rcl_reads(path, module_domain, (node,))
-    assert given == {node: {'a': 1} if expected else {}} and section_matches(section, node) is expected
+    assert (
+        given == {node: {'a': 1} if expected else {}}
+        and section_matches(section, node) is expected
+    )
 
 
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(), lambda inner: st.lists(inner, max_size=3), max_leaves=5
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3),
+    max_leaves=5,
 )
-KEYS = st.sampled_from([field.name for field in fields(CameraNeed)] + [field.name for field in fields(InferenceNeed)] + ['other'])
+KEYS = st.sampled_from(
+    [field.name for field in fields(CameraNeed)]
+    + [field.name for field in fields(InferenceNeed)]
+    + ['other']
+)
 
 
-@given(st.dictionaries(KEYS, VALUES, max_size=6), st.sampled_from(['/**', '/**/capture', '/x/inference', '/capture']))
+@given(
+    st.dictionaries(KEYS, VALUES, max_size=6),
+    st.sampled_from(['/**', '/**/capture', '/x/inference', '/capture']),
+)
 def test_no_value_ends_the_doctor(values: dict[str, object], section: str) -> None:
     needs = needs_of([(section, values)], 'file')
     assert needs.summary()
     for need in (*needs.cameras, *needs.inferences):
-        assert all(type(getattr(need, f.name)) is type(getattr(type(need)(), f.name)) for f in fields(need))
+        assert all(
+            type(getattr(need, f.name)) is type(getattr(type(need)(), f.name))
+            for f in fields(need)
+        )

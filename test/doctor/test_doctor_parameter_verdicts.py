@@ -38,7 +38,10 @@ FILES: dict[str, tuple[bool, str | bytes]] = {
     'ros__parameters of none': (False, '/capture:\n  ros__parameters:\n'),
     'ros__parameters a list': (False, '/capture: {ros__parameters: [1, 2]}\n'),
     'ros__parameters a scalar': (False, '/capture: {ros__parameters: synthetic}\n'),
-    'ros__parameters twice': (False, '/capture: {ros__parameters: {camera: synthetic}, ros__parameters: {slots: 4}}\n'),  # not in every ROS
+    'ros__parameters twice': (
+        False,
+        '/capture: {ros__parameters: {camera: synthetic}, ros__parameters: {slots: 4}}\n',
+    ),  # not in every ROS
     'a list of sections': (False, '- /capture: {ros__parameters: {camera: synthetic}}\n'),
     'a scalar': (False, '5'),
     'mixed list': (False, INFERENCE('classes: [car, 1]')),
@@ -51,16 +54,28 @@ FILES: dict[str, tuple[bool, str | bytes]] = {
     'alias': (False, CAPTURE('width: &w 64, height: *w')),
     'recursive alias': (False, '&a {b: *a}\n'),
     'recursive alias below': (False, '/capture: {ros__parameters: &a {b: *a}}\n'),
-    'alias of a section': (False, '/capture: {ros__parameters: &p {camera: synthetic}}\n/b/capture: {ros__parameters: *p}\n'),
+    'alias of a section': (
+        False,
+        '/capture: {ros__parameters: &p {camera: synthetic}}\n/b/capture: {ros__parameters: *p}\n',
+    ),
     'section twice': (True, CAPTURE('width: 64') + '/capture: {ros__parameters: {height: 64}}\n'),
-    'section twice, first wrong': (False, CAPTURE('width: wide') + '/capture: {ros__parameters: {height: 64}}\n'),
-    'section twice, corrected': (True, CAPTURE('width: 9999, height: 64') + '/capture: {ros__parameters: {width: 64}}\n'),
+    'section twice, first wrong': (
+        False,
+        CAPTURE('width: wide') + '/capture: {ros__parameters: {height: 64}}\n',
+    ),
+    'section twice, corrected': (
+        True,
+        CAPTURE('width: 9999, height: 64') + '/capture: {ros__parameters: {width: 64}}\n',
+    ),
     'key twice': (True, CAPTURE('width: 9999, width: 64, height: 64')),
     'key twice, last wrong': (False, CAPTURE('width: 64, width: 9999, height: 64')),
     'key twice, of two types': (False, CAPTURE('width: 64, width: wide, height: 64')),
     'underscore in a number': (False, CAPTURE('width: 1_280, height: 720')),
     'sexagesimal': (False, CAPTURE('width: 1:20, height: 64')),
-    'sexagesimal for a text': (True, '/inference:\n  ros__parameters:\n    accelerator: cpu\n    accelerator_device: 0000:01:00.0\n'),
+    'sexagesimal for a text': (
+        True,
+        '/inference:\n  ros__parameters:\n    accelerator: cpu\n    accelerator_device: 0000:01:00.0\n',
+    ),
     'sexagesimal in braces': (False, INFERENCE('accelerator_device: 0000:01:00.0')),  # to libyaml
     'power of ten': (True, CAPTURE('framerate: 3e1')),
     'power of ten for an integer': (False, CAPTURE('slots: 1e1')),
@@ -86,17 +101,34 @@ FILES: dict[str, tuple[bool, str | bytes]] = {
     'unknown key': (False, CAPTURE('widht: 64')),
     'unknown key of any node': (True, GOOD + '/**: {ros__parameters: {widht: 64}}\n'),
     'key of another node': (False, CAPTURE('score_threshold: 0.5')),
-    'key of another node, for all': (True, GOOD + '/**: {ros__parameters: {score_threshold: 0.5}}\n'),
+    'key of another node, for all': (
+        True,
+        GOOD + '/**: {ros__parameters: {score_threshold: 0.5}}\n',
+    ),
     'out of range': (False, CAPTURE('slots: 0')),
     'out of range for all': (False, '/**: {ros__parameters: {camera: synthetic, slots: 0}}\n'),
-    'out of range, overridden': (True, '/**/capture: {ros__parameters: {slots: 0, camera: synthetic}}\n' + CAPTURE('slots: 8')),
+    'out of range, overridden': (
+        True,
+        '/**/capture: {ros__parameters: {slots: 0, camera: synthetic}}\n' + CAPTURE('slots: 8'),
+    ),
     'out of range, overridden for one': (
         False,
-        '/**/capture: {ros__parameters: {slots: 0}}\n' + GOOD + '/b/capture: {ros__parameters: {slots: 8}}\n',
+        '/**/capture: {ros__parameters: {slots: 0}}\n'
+        + GOOD
+        + '/b/capture: {ros__parameters: {slots: 8}}\n',
     ),
-    'out of range, overridden with such': (False, '/**/capture: {ros__parameters: {slots: 0}}\n' + CAPTURE('slots: 9999')),
-    'unknown key, overridden': (False, '/**/capture: {ros__parameters: {widht: 0}}\n' + CAPTURE('widht: 64')),
-    'key of another node, repeated for all': (False, CAPTURE('score_threshold: 0.5') + '/**: {ros__parameters: {score_threshold: 0.5}}\n'),
+    'out of range, overridden with such': (
+        False,
+        '/**/capture: {ros__parameters: {slots: 0}}\n' + CAPTURE('slots: 9999'),
+    ),
+    'unknown key, overridden': (
+        False,
+        '/**/capture: {ros__parameters: {widht: 0}}\n' + CAPTURE('widht: 64'),
+    ),
+    'key of another node, repeated for all': (
+        False,
+        CAPTURE('score_threshold: 0.5') + '/**: {ros__parameters: {score_threshold: 0.5}}\n',
+    ),
     "another package's key, there and for all": (
         True,
         GOOD + '/planner: {ros__parameters: {rate: 1}}\n/**: {ros__parameters: {rate: 2}}\n',
@@ -110,13 +142,21 @@ FILES: dict[str, tuple[bool, str | bytes]] = {
     'tab': (False, '/capture:\n\tros__parameters: {camera: synthetic}\n'),
     'flow not closed': (False, '/capture: {ros__parameters: {camera: synthetic}\n'),
     'documents': (True, CAPTURE('width: 64') + '---\n/capture: {ros__parameters: {height: 64}}\n'),
-    'wrong in the second document': (False, GOOD + '---\n/capture: {ros__parameters: {slots: 0}}\n'),
+    'wrong in the second document': (
+        False,
+        GOOD + '---\n/capture: {ros__parameters: {slots: 0}}\n',
+    ),
     'an empty document': (False, GOOD + '---\n'),
     'no UTF-8': (False, '/capture: {ros__parameters: {frame_id: ä}}\n'.encode('latin-1')),
     'UTF-8 with its mark': (True, '\ufeff'.encode() + GOOD.encode()),
     'UTF-16': (True, GOOD.encode('utf-16')),
     'random bytes': (False, b'\x93\xb4\x01\x88\xff\x00\x17'),
-    'nested namespaces': (True, 'front: {rear: {capture: {ros__parameters: {slots: 4}}}}\n'.replace('rear: {capture', 'lidar: {driver')),
+    'nested namespaces': (
+        True,
+        'front: {rear: {capture: {ros__parameters: {slots: 4}}}}\n'.replace(
+            'rear: {capture', 'lidar: {driver'
+        ),
+    ),
     'wildcard': (True, '/**/capture: {ros__parameters: {camera: synthetic, slots: 4}}\n'),
     'wildcard, wrong': (False, '/**/capture: {ros__parameters: {slots: four}}\n'),
     'wildcard, nested': (False, '"**": {capture: {ros__parameters: {slots: four}}}\n'),
@@ -128,7 +168,10 @@ FILES: dict[str, tuple[bool, str | bytes]] = {
     'merge key': (False, '/capture: {ros__parameters: {<<: {camera: synthetic}}}\n'),
     'no stand-in': (False, CAPTURE('participants: [garbage]')),
     'replay of nothing': (False, '/capture: {ros__parameters: {camera: replay}}\n'),
-    'replay of what is not there': (False, '/capture: {ros__parameters: {camera: replay, video: /nope.avi}}\n'),
+    'replay of what is not there': (
+        False,
+        '/capture: {ros__parameters: {camera: replay, video: /nope.avi}}\n',
+    ),
     'no calibration by http': (False, CAPTURE("camera_info_url: 'http://x/y'")),
     "nobody's home": (False, CAPTURE("snapshot_folder: '~nobody9/x'")),
     'frame_id too long': (False, CAPTURE(f'frame_id: {"f" * 300}')),
@@ -139,25 +182,59 @@ FILES: dict[str, tuple[bool, str | bytes]] = {
     'group that is not there': (False, CAPTURE('shared_memory_group: nobody9')),
     'no CPU': (False, CAPTURE("cpu_affinity: ['0-99999']")),
     'keep_all of what never ends': (False, CAPTURE('keep_all: true')),
-    'no stand-in, overridden': (True, '/**/capture: {ros__parameters: {participants: [garbage]}}\n' + CAPTURE('participants: []')),
+    'no stand-in, overridden': (
+        True,
+        '/**/capture: {ros__parameters: {participants: [garbage]}}\n'
+        + CAPTURE('participants: []'),
+    ),
     'no such reliability': (False, GOOD + QOS('{/image_raw: {publisher: {reliability: foo}}}')),
-    'reliability in capitals': (True, GOOD + QOS('{/image_raw: {publisher: {reliability: BEST_EFFORT}}}')),
-    'reliability that is unknown': (False, GOOD + QOS('{/camera_info: {publisher: {reliability: unknown}}}')),
+    'reliability in capitals': (
+        True,
+        GOOD + QOS('{/image_raw: {publisher: {reliability: BEST_EFFORT}}}'),
+    ),
+    'reliability that is unknown': (
+        False,
+        GOOD + QOS('{/camera_info: {publisher: {reliability: unknown}}}'),
+    ),
     'history that is a number': (False, GOOD + QOS('{/camera_info: {publisher: {history: 1}}}')),
     'depth below 0': (False, GOOD + QOS('{/image_raw: {publisher: {depth: -1}}}')),
-    'depth below 0 of a plain topic': (False, GOOD + QOS('{/camera_info: {publisher: {depth: -1}}}')),
-    'depth of more than 32 bits': (False, GOOD + QOS('{/camera_info: {publisher: {depth: 5000000000}}}')),
+    'depth below 0 of a plain topic': (
+        False,
+        GOOD + QOS('{/camera_info: {publisher: {depth: -1}}}'),
+    ),
+    'depth of more than 32 bits': (
+        False,
+        GOOD + QOS('{/camera_info: {publisher: {depth: 5000000000}}}'),
+    ),
     'depth 0 of frames': (False, GOOD + QOS('{/image_raw: {publisher: {depth: 0}}}')),
     'depth as a number': (False, GOOD + QOS('{/image_raw: {publisher: {depth: 2.0}}}')),
-    'more frames latched than there are': (False, GOOD + QOS('{/image_raw: {publisher: {depth: 7, durability: transient_local}}}')),
-    'every frame latched': (False, GOOD + QOS('{/image_raw: {publisher: {history: keep_all, durability: transient_local}}}')),
+    'more frames latched than there are': (
+        False,
+        GOOD + QOS('{/image_raw: {publisher: {depth: 7, durability: transient_local}}}'),
+    ),
+    'every frame latched': (
+        False,
+        GOOD + QOS('{/image_raw: {publisher: {history: keep_all, durability: transient_local}}}'),
+    ),
     "another's QoS, wrong": (True, GOOD + QOS('{/lidar: {publisher: {reliability: foo}}}')),
     "another node's QoS": (True, GOOD + QOS('{/image_raw: {subscription: {depth: 2}}}')),
-    "another node's QoS, by name": (False, CAPTURE('qos_overrides: {/image_raw: {subscription: {depth: 2}}}')),
+    "another node's QoS, by name": (
+        False,
+        CAPTURE('qos_overrides: {/image_raw: {subscription: {depth: 2}}}'),
+    ),
     'use_sim_time as a number': (False, GOOD + '/**: {ros__parameters: {use_sim_time: 5}}\n'),
-    'types as a number': (False, GOOD + '/**: {ros__parameters: {start_type_description_service: 5}}\n'),
-    'section in any one namespace': (False, CAPTURE('framerate: 5.0').replace('/capture', '/*/capture')),
-    'an object of Python': (False, '/capture: {ros__parameters: {camera: !!python/object/apply:os.system ["true"]}}\n'),
+    'types as a number': (
+        False,
+        GOOD + '/**: {ros__parameters: {start_type_description_service: 5}}\n',
+    ),
+    'section in any one namespace': (
+        False,
+        CAPTURE('framerate: 5.0').replace('/capture', '/*/capture'),
+    ),
+    'an object of Python': (
+        False,
+        '/capture: {ros__parameters: {camera: !!python/object/apply:os.system ["true"]}}\n',
+    ),
 }
 
 
@@ -172,7 +249,10 @@ def _as_before(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, short: Path) -> 
     monkeypatch.setattr(process, 'serve', lambda stop, liveness: None)
     monkeypatch.setenv('ZC_RUNTIME_DIR', f'{short}/zc')
     monkeypatch.chdir(tmp_path)  # for relative folders
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    handlers = {
+        number: signal.getsignal(number)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    }
     yield
     for number, handler in handlers.items():
         signal.signal(number, handler)
@@ -202,7 +282,10 @@ def test_a_node_starts_with_a_file_exactly_if_the_doctor_says_so(
     code = run(program)
     said = capfd.readouterr().err
     assert code == (0 if starts else 2), said
-    doctor = zc_doctor.main(['--params-file', str(path), '--only', 'parameters'], dataclasses.replace(System(), ask=_asked))
+    doctor = zc_doctor.main(
+        ['--params-file', str(path), '--only', 'parameters'],
+        dataclasses.replace(System(), ask=_asked),
+    )
     report = capfd.readouterr()
     assert (doctor == 0) is starts, report
     if not starts:
@@ -213,44 +296,89 @@ def test_a_node_starts_with_a_file_exactly_if_the_doctor_says_so(
     ('text', 'starts', 'warned'),
     [
         (CAPTURE('slots: 8').replace('/capture', '/front/capture'), True, ''),
-        (CAPTURE('slots: 8').replace('/capture', '/**/rear/capture'), True, "no section names '/front/capture'"),
-        (CAPTURE('slots: 0').replace('/capture', '/rear/capture'), True, "no section names '/front/capture'"),
-        (CAPTURE('widht: 0').replace('/capture', '/rear/capture'), True, "no section names '/front/capture'"),
-        (CAPTURE('slots: 8').replace('/capture', '/fornt/capture'), False, "did you mean 'front'?"),
+        (
+            CAPTURE('slots: 8').replace('/capture', '/**/rear/capture'),
+            True,
+            "no section names '/front/capture'",
+        ),
+        (
+            CAPTURE('slots: 0').replace('/capture', '/rear/capture'),
+            True,
+            "no section names '/front/capture'",
+        ),
+        (
+            CAPTURE('widht: 0').replace('/capture', '/rear/capture'),
+            True,
+            "no section names '/front/capture'",
+        ),
+        (
+            CAPTURE('slots: 8').replace('/capture', '/fornt/capture'),
+            False,
+            "did you mean 'front'?",
+        ),
         (CAPTURE('slots: 8'), False, "write '/**/capture'"),
         (CAPTURE('slots: 8').replace('/capture', '/*/*/capture'), False, "write '/**/capture'"),
-        ('/rear/overlay: {ros__parameters: {scale: 1.0}}\n', True, "no section names '/front/overlay'"),
+        (
+            '/rear/overlay: {ros__parameters: {scale: 1.0}}\n',
+            True,
+            "no section names '/front/overlay'",
+        ),
         ('/overlay: {ros__parameters: {scale: 1.0}}\n', False, "write '/**/overlay'"),
         ('/rear/recorder: {ros__parameters: {max_frames: 1}}\n', True, ''),
-        ('/**/capture: {ros__parameters: {score_threshold: 0.5}}\n', False, "parameter 'score_threshold' is unknown"),
+        (
+            '/**/capture: {ros__parameters: {score_threshold: 0.5}}\n',
+            False,
+            "parameter 'score_threshold' is unknown",
+        ),
     ],
 )
 @pytest.mark.usefixtures('as_before')
 def test_sections_for_other_cameras_are_judged_as_perception_does(
-    text: str, starts: bool, warned: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    text: str,
+    starts: bool,
+    warned: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     path = tmp_path / 'vehicle.yaml'
-    everybody = '/**: {ros__parameters: {camera: synthetic, width: 64, height: 64, accelerator: cpu}}\n'
+    everybody = (
+        '/**: {ros__parameters: {camera: synthetic, width: 64, height: 64, accelerator: cpu}}\n'
+    )
     path.write_text(everybody + text)
-    monkeypatch.setattr(sys, 'argv', ['perception', '--cameras', 'front', '--ros-args', '--params-file', str(path)])
+    monkeypatch.setattr(
+        sys, 'argv', ['perception', '--cameras', 'front', '--ros-args', '--params-file', str(path)]
+    )
     assert run('perception') == (0 if starts else 2)
     assert warned in capfd.readouterr().err
     asked = ['--params-file', str(path), '--only', 'parameters', '--cameras', 'front']
     assert zc_doctor.main(asked, dataclasses.replace(System(), ask=_asked)) == (0 if starts else 1)
     report = capfd.readouterr().out
-    assert warned in report and ('warn  parameters.file' in report) is (starts and bool(warned)), report
+    assert warned in report and ('warn  parameters.file' in report) is (starts and bool(warned)), (
+        report
+    )
 
 
 def test_no_start_is_promised_where_a_section_misses_the_cameras_that_the_file_names(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     path = tmp_path / 'vehicle.yaml'
-    path.write_text(CAPTURE('slots: 8').replace('/capture', '/front/capture') + '/*/*/overlay: {ros__parameters: {scale: 1.0}}\n')
+    path.write_text(
+        CAPTURE('slots: 8').replace('/capture', '/front/capture')
+        + '/*/*/overlay: {ros__parameters: {scale: 1.0}}\n'
+    )
     asked = ['--params-file', str(path), '--only', 'parameters']
     assert zc_doctor.main(asked, dataclasses.replace(System(), ask=_asked)) == 0
     said = capfd.readouterr().out
-    assert "'*/*/overlay' does not match node '/front/overlay'" in said and '--cameras' in said and 'in any case' not in said
-    assert zc_doctor.main([*asked, '--cameras', 'front'], dataclasses.replace(System(), ask=_asked)) == 1
+    assert (
+        "'*/*/overlay' does not match node '/front/overlay'" in said
+        and '--cameras' in said
+        and 'in any case' not in said
+    )
+    assert (
+        zc_doctor.main([*asked, '--cameras', 'front'], dataclasses.replace(System(), ask=_asked))
+        == 1
+    )
 
 
 @pytest.mark.parametrize(
@@ -274,9 +402,13 @@ def test_what_a_file_is_for_depends_on_the_cameras(
         '/**/capture': {'slots': 0},
         f'{named}/capture': {'slots': 8},
     }
-    path.write_text(json.dumps({name: {'ros__parameters': values} for name, values in sections.items()}))
+    path.write_text(
+        json.dumps({name: {'ros__parameters': values} for name, values in sections.items()})
+    )
     options = ['--cameras', *cameras] if cameras else []
-    monkeypatch.setattr(sys, 'argv', ['perception', *options, '--ros-args', '--params-file', str(path)])
+    monkeypatch.setattr(
+        sys, 'argv', ['perception', *options, '--ros-args', '--params-file', str(path)]
+    )
     assert run('perception') == (0 if starts else 2)
     asked = ['--params-file', str(path), '--only', 'parameters', *options]
     assert zc_doctor.main(asked, dataclasses.replace(System(), ask=_asked)) == (0 if starts else 1)

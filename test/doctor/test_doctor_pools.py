@@ -45,10 +45,14 @@ PARTICIPANTS = [
 ]  # fmt: skip
 
 
-def made(camera: Camera, slots: int, participants: Sequence[str], consumer: BufferConstraints) -> tuple[int, list[int]]:
+def made(
+    camera: Camera, slots: int, participants: Sequence[str], consumer: BufferConstraints
+) -> tuple[int, list[int]]:
     """Slots and their buffers' bytes, as the node gets them."""
     size = (camera.width, camera.height)
-    session = BufferSession(camera.constraints(), size, wanted_slots=slots, stand_ins=parse_stand_ins(participants))
+    session = BufferSession(
+        camera.constraints(), size, wanted_slots=slots, stand_ins=parse_stand_ins(participants)
+    )
 
     def allocate(request: AllocationRequest) -> Allocation:
         camera.allocate(request)
@@ -68,17 +72,37 @@ def expected(vehicle: Vehicle) -> PoolNeed:
 def cpu(in_flight: int) -> BufferConstraints:
     accelerator = CpuAccelerator(CopyLedger())
     try:
-        return with_frames(accelerator.constraints(), in_flight, accelerator.capabilities().max_in_flight)
+        return with_frames(
+            accelerator.constraints(), in_flight, accelerator.capabilities().max_in_flight
+        )
     finally:
         accelerator.close()
 
 
 @pytest.mark.parametrize('participants', PARTICIPANTS)
 @pytest.mark.parametrize(('slots', 'in_flight'), [(8, 1), (3, 4)])
-def test_a_synthetic_cameras_pool_is_the_nodes(slots: int, in_flight: int, participants: list[str], vehicle: Vehicle) -> None:
-    capture(camera='synthetic', heap='memfd', memory='auto', width=SIZE[0], height=SIZE[1], slots=slots, participants=participants)(vehicle)
+def test_a_synthetic_cameras_pool_is_the_nodes(
+    slots: int, in_flight: int, participants: list[str], vehicle: Vehicle
+) -> None:
+    capture(
+        camera='synthetic',
+        heap='memfd',
+        memory='auto',
+        width=SIZE[0],
+        height=SIZE[1],
+        slots=slots,
+        participants=participants,
+    )(vehicle)
     inference(accelerator='cpu', in_flight=in_flight)(vehicle)
-    camera = SyntheticCamera(*SIZE, 30.0, frame_id='', seed=1, heap=open_heap('memfd')[0], now_ns=lambda: 1, ledger=CopyLedger())
+    camera = SyntheticCamera(
+        *SIZE,
+        30.0,
+        frame_id='',
+        seed=1,
+        heap=open_heap('memfd')[0],
+        now_ns=lambda: 1,
+        ledger=CopyLedger(),
+    )
     try:
         count, sizes = made(camera, slots, participants, cpu(in_flight))
     finally:
@@ -89,14 +113,23 @@ def test_a_synthetic_cameras_pool_is_the_nodes(slots: int, in_flight: int, parti
 
 
 @pytest.mark.parametrize('driver', [{}, {'min_stride': 512}, {'multiplanar': True}])
-@pytest.mark.parametrize('participants', [[], ['recorder: NV12; stride_align=1024; slots=9'], ['a: any; slots=4', 'b: any; slots=4']])
-def test_a_v4l2_cameras_pool_is_the_nodes(driver: dict[str, Any], participants: list[str], vehicle: Vehicle) -> None:
+@pytest.mark.parametrize(
+    'participants',
+    [[], ['recorder: NV12; stride_align=1024; slots=9'], ['a: any; slots=4', 'b: any; slots=4']],
+)
+def test_a_v4l2_cameras_pool_is_the_nodes(
+    driver: dict[str, Any], participants: list[str], vehicle: Vehicle
+) -> None:
     formats = ('NV12', 'NM12') if driver.get('multiplanar') else ('YUYV', 'NV12')
     vehicle.videos['/dev/video0'] = DriverDouble(*formats, **driver)
     capture(memory='export', width=SIZE[0], height=SIZE[1], participants=participants)(vehicle)
-    consumer = AxlCapabilities(2, 4, 64, 64, ((NV12, LINEAR),)).constraints('/dev/metis-0:1:0', Iommu(True, ''))
+    consumer = AxlCapabilities(2, 4, 64, 64, ((NV12, LINEAR),)).constraints(
+        '/dev/metis-0:1:0', Iommu(True, '')
+    )
     options = camera_options(width=SIZE[0], height=SIZE[1], framerate=30.0)
-    camera = V4l2Camera(options, open_device=lambda _: V4l2Device(DriverDouble(*formats, **driver)))
+    camera = V4l2Camera(
+        options, open_device=lambda _: V4l2Device(DriverDouble(*formats, **driver))
+    )
     try:
         count, sizes = made(camera, 8, participants, with_frames(consumer, 1, 4))
     finally:
@@ -131,26 +164,37 @@ SYNTHETIC = {'camera': 'synthetic', 'slots': 3}
         ({'accelerator': 'axruntime', 'in_flight': 9, 'aipu_cores': 4}, 2 + 9),
         ({'accelerator': 'axruntime', 'in_flight': 3, 'aipu_cores': 4}, 2 + 4),
         ({'accelerator': 'axl', 'in_flight': 9}, 2 + 5),  # its driver takes four
-        ({'accelerator': 'axl', 'in_flight': 9, 'accelerator_device': 'metis-0:9:0'}, 2 + 10),  # who knows
+        (
+            {'accelerator': 'axl', 'in_flight': 9, 'accelerator_device': 'metis-0:9:0'},
+            2 + 10,
+        ),  # who knows
         ({'accelerator': 'auto', 'in_flight': 9}, 2 + 5),
     ],
 )
-def test_inference_holds_what_its_accelerator_takes_and_one_more(values: dict[str, Any], slots: int, vehicle: Vehicle) -> None:
+def test_inference_holds_what_its_accelerator_takes_and_one_more(
+    values: dict[str, Any], slots: int, vehicle: Vehicle
+) -> None:
     assert slots_with(vehicle, {'/**/capture': SYNTHETIC, '/**/inference': values}) == [slots]
 
 
 def test_an_accelerator_that_the_session_refuses_holds_no_slot(vehicle: Vehicle) -> None:
     """A card can't import memfds: its node gets the frames as messages."""
     camera = SYNTHETIC | {'heap': 'memfd'}
-    assert slots_with(vehicle, {'/**/capture': camera, '/**/inference': {'accelerator': 'axl', 'in_flight': 9}}) == [3]
+    assert slots_with(
+        vehicle, {'/**/capture': camera, '/**/inference': {'accelerator': 'axl', 'in_flight': 9}}
+    ) == [3]
 
 
 def test_each_camera_has_the_inference_of_its_namespace(vehicle: Vehicle) -> None:
     both = {'/a/capture': SYNTHETIC, '/b/capture': SYNTHETIC}
     deep = {'accelerator': 'axl', 'in_flight': 4}
-    assert slots_with(vehicle, {**both, '/a/inference': deep, '/b/inference': {'accelerator': 'cpu'}}) == [2 + 5, 2 + 2]
+    assert slots_with(
+        vehicle, {**both, '/a/inference': deep, '/b/inference': {'accelerator': 'cpu'}}
+    ) == [2 + 5, 2 + 2]
     assert slots_with(vehicle, {**both, '/a/inference': deep}) == [2 + 5, 3]
-    assert slots_with(vehicle, {**both, '/**/inference': deep}) == [2 + 5, 2 + 5], 'it is for every camera'
+    assert slots_with(vehicle, {**both, '/**/inference': deep}) == [2 + 5, 2 + 5], (
+        'it is for every camera'
+    )
 
 
 def no_iommu(vehicle: Vehicle) -> None:
@@ -184,7 +228,11 @@ IMPORTING = {'camera': 'v4l2', 'heap': 'auto', 'memory': 'import', 'participants
     ],
 )
 def test_the_heap_is_that_which_the_nodes_negotiation_chooses(
-    values: dict[str, Any], accelerator: str, change: Callable[[Vehicle], None] | None, heap: str, vehicle: Vehicle
+    values: dict[str, Any],
+    accelerator: str,
+    change: Callable[[Vehicle], None] | None,
+    heap: str,
+    vehicle: Vehicle,
 ) -> None:
     capture(**values)(vehicle)
     inference(accelerator=accelerator)(vehicle)
@@ -206,12 +254,19 @@ def test_where_no_heap_will_do_the_reasons_are_the_nodes(vehicle: Vehicle) -> No
     capture(participants=['isp: NV12; contiguous'])(vehicle)
     needs = vehicle.needs()
     refusal = pool_need(vehicle.system(), needs, needs.cameras[0]).refusal
-    assert f"isp needs contiguous memory, which heaps '{SYSTEM}', 'udmabuf', 'memfd' are not" in refusal
+    assert (
+        f"isp needs contiguous memory, which heaps '{SYSTEM}', 'udmabuf', 'memfd' are not"
+        in refusal
+    )
     assert f'{CMA} could not allocate 1 bytes' in refusal and "set parameter 'heap'" in refusal
 
 
 def findings(vehicle: Vehicle) -> dict[str, Finding]:
-    return {result.check.id: result.finding for result in vehicle.examine('memory', 'limits') if not result.finding.subject}
+    return {
+        result.check.id: result.finding
+        for result in vehicle.examine('memory', 'limits')
+        if not result.finding.subject
+    }
 
 
 def test_the_verdicts_name_slots_and_bytes_of_all_participants(vehicle: Vehicle) -> None:
@@ -222,9 +277,19 @@ def test_the_verdicts_name_slots_and_bytes_of_all_participants(vehicle: Vehicle)
     capture(participants=['recorder: NV12; stride_align=4096; slots=40'])(vehicle)
     after = findings(vehicle)
     slot = 4096 * 1080 * 3 // 2
-    assert '44 slots of 1920x1080, 278.4 MiB' in after['memory.cma_pool'].found and after['memory.cma_pool'].status.value == 'fail'
-    assert after['memory.cma_pool'].figures['needed'] == 44 * slot and after['memory.udmabuf_limits'].figures['needed'] == slot
-    assert after['limits.descriptors'].figures['needed'] - before['limits.descriptors'].figures['needed'] == 6 * 36
+    assert (
+        '44 slots of 1920x1080, 278.4 MiB' in after['memory.cma_pool'].found
+        and after['memory.cma_pool'].status.value == 'fail'
+    )
+    assert (
+        after['memory.cma_pool'].figures['needed'] == 44 * slot
+        and after['memory.udmabuf_limits'].figures['needed'] == slot
+    )
+    assert (
+        after['limits.descriptors'].figures['needed']
+        - before['limits.descriptors'].figures['needed']
+        == 6 * 36
+    )
 
 
 @pytest.mark.parametrize(
@@ -238,10 +303,16 @@ def test_the_verdicts_name_slots_and_bytes_of_all_participants(vehicle: Vehicle)
         (['a: NV12; stride_aling=3'], ("option 'stride_aling' is unknown",)),
     ],
 )
-def test_participants_that_the_node_refuses_fail_in_its_words(participants: list[str], words: tuple[str, ...], vehicle: Vehicle) -> None:
+def test_participants_that_the_node_refuses_fail_in_its_words(
+    participants: list[str], words: tuple[str, ...], vehicle: Vehicle
+) -> None:
     capture(participants=participants)(vehicle)
     found = findings(vehicle)['memory.cma_pool']
-    assert found.status.value == 'fail' and '/capture (v4l2 /dev/video0)' in found.found and all(text in found.found for text in words)
+    assert (
+        found.status.value == 'fail'
+        and '/capture (v4l2 /dev/video0)' in found.found
+        and all(text in found.found for text in words)
+    )
 
 
 class RgbCamera(DrawnCamera):
@@ -251,39 +322,70 @@ class RgbCamera(DrawnCamera):
     fourcc = fourcc_code('BG24')
 
 
-def test_a_new_kind_of_camera_that_draws_says_its_size_and_format_itself(vehicle: Vehicle, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_new_kind_of_camera_that_draws_says_its_size_and_format_itself(
+    vehicle: Vehicle, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(kinds, 'BUILT_IN', {**kinds.BUILT_IN, 'rgb': f'{__name__}:RgbCamera'})
     for size, buffer in (((0, 0), 128 * 96 * 3), ((256, 0), 256 * 96 * 3)):
-        capture(camera='rgb', heap='memfd', memory='auto', width=size[0], height=size[1], participants=['a: any'])(vehicle)
+        capture(
+            camera='rgb',
+            heap='memfd',
+            memory='auto',
+            width=size[0],
+            height=size[1],
+            participants=['a: any'],
+        )(vehicle)
         need = expected(vehicle)
-        assert (need.memory, need.size, need.buffers) == ('memfd', (size[0] or 128, 96), (-(-buffer // PAGE) * PAGE,))
+        assert (need.memory, need.size, need.buffers) == (
+            'memfd',
+            (size[0] or 128, 96),
+            (-(-buffer // PAGE) * PAGE,),
+        )
 
 
 @pytest.mark.parametrize('camera', ['gstreamer', 'argus', 'libcamera', 'replay'])
-def test_what_only_the_camera_itself_knows_is_not_held_against_participants(camera: str, vehicle: Vehicle) -> None:
+def test_what_only_the_camera_itself_knows_is_not_held_against_participants(
+    camera: str, vehicle: Vehicle
+) -> None:
     """Its formats, and where its buffers come from. How many slots there are is counted all the same."""
-    capture(camera=camera, heap='auto', memory='auto', pipeline='x', participants=['a: YUYV:0x0300000000000010; heap=nvmap; slots=20'])(
-        vehicle
-    )
+    capture(
+        camera=camera,
+        heap='auto',
+        memory='auto',
+        pipeline='x',
+        participants=['a: YUYV:0x0300000000000010; heap=nvmap; slots=20'],
+    )(vehicle)
     need = expected(vehicle)
     assert need.slots > 20 and need.slot_bytes
     capture(width=0, height=0)(vehicle)
     needs = vehicle.needs()
     unknown = pool_need(vehicle.system(), needs, needs.cameras[0])
-    assert (unknown.slots, unknown.buffers, unknown.refusal) == (need.slots, (), '') and unknown.problem
+    assert (unknown.slots, unknown.buffers, unknown.refusal) == (
+        need.slots,
+        (),
+        '',
+    ) and unknown.problem
 
 
-@pytest.mark.parametrize(('pixel_format', 'half_bytes'), [('auto', 3), ('YUYV', 4), ('MJPG', 3), ('XX', 3)])
-def test_a_camera_that_is_not_there_is_counted_in_the_format_that_is_named(pixel_format: str, half_bytes: int, vehicle: Vehicle) -> None:
+@pytest.mark.parametrize(
+    ('pixel_format', 'half_bytes'), [('auto', 3), ('YUYV', 4), ('MJPG', 3), ('XX', 3)]
+)
+def test_a_camera_that_is_not_there_is_counted_in_the_format_that_is_named(
+    pixel_format: str, half_bytes: int, vehicle: Vehicle
+) -> None:
     capture(device='/dev/video9', pixel_format=pixel_format)(vehicle)
     need = expected(vehicle)
     assert need.buffers == (-(-640 * 360 * half_bytes // 2 // PAGE) * PAGE,)
     capture(slots=33)(vehicle)
     needs = vehicle.needs()
-    assert pool_need(vehicle.system(), needs, needs.cameras[0]).slots == 32, 'a V4L2 driver has no more'
+    assert pool_need(vehicle.system(), needs, needs.cameras[0]).slots == 32, (
+        'a V4L2 driver has no more'
+    )
 
 
-def test_a_driver_that_opens_for_one_file_only_is_asked_by_one_check_at_a_time(vehicle: Vehicle, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_driver_that_opens_for_one_file_only_is_asked_by_one_check_at_a_time(
+    vehicle: Vehicle, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Groups run side by side; each of its ioctls takes so long that they would meet."""
     driver = vehicle.videos['/dev/video0']
     opened, answer = vehicle._open_video, driver.ioctl

@@ -44,18 +44,32 @@ def run(*checks: Check, limit_s: float = 20.0, system: System | None = None) -> 
 
 @pytest.mark.parametrize(
     ('function', 'words'),
-    [(raising, 'ZeroDivisionError: division by zero'), (complaining, 'the camera said no'), (silent, 'no result')],
+    [
+        (raising, 'ZeroDivisionError: division by zero'),
+        (complaining, 'the camera said no'),
+        (silent, 'no result'),
+    ],
 )
-def test_a_check_that_goes_wrong_is_named_and_the_others_are_heard(function: Any, words: str) -> None:
+def test_a_check_that_goes_wrong_is_named_and_the_others_are_heard(
+    function: Any, words: str
+) -> None:
     results = run(Check('a.bad', function), Check('a.good', good), Check('b.good', good))
     bad = [r for r in results if r.check.id == 'a.bad' and r.finding.status is Status.FAIL]
-    assert len(bad) == 1 and bad[0].finding.found.startswith('could not be checked: ') and words in bad[0].finding.found
-    assert [r.finding.found for r in results if r.check.id == 'a.bad' and r not in bad] == (['so far'] if function is raising else [])
+    assert (
+        len(bad) == 1
+        and bad[0].finding.found.startswith('could not be checked: ')
+        and words in bad[0].finding.found
+    )
+    assert [r.finding.found for r in results if r.check.id == 'a.bad' and r not in bad] == (
+        ['so far'] if function is raising else []
+    )
     assert '--only' in bad[0].finding.advice and bad[0].finding.figures == {'checked': False}
     assert [(r.check.id, r.finding.subject) for r in results if r.check.id != 'a.bad'] == [
         ('a.good', 'one'), ('a.good', 'two'), ('b.good', 'one'), ('b.good', 'two'),
     ]  # fmt: skip
-    assert exit_code(results) == 1 and exit_code([r for r in results if r.check.id != 'a.bad']) == 0
+    assert (
+        exit_code(results) == 1 and exit_code([r for r in results if r.check.id != 'a.bad']) == 0
+    )
 
 
 def test_a_check_that_hangs_is_left_behind_and_the_rest_of_its_group_runs() -> None:
@@ -69,7 +83,11 @@ def test_a_check_that_hangs_is_left_behind_and_the_rest_of_its_group_runs() -> N
     results = run(Check('a.hangs', hanging), Check('a.good', good), limit_s=4.0)
     try:
         assert time.monotonic() - began < 60, 'it was not waited for'
-        assert [(r.check.id, r.finding.status.value) for r in results] == [('a.hangs', 'fail'), ('a.good', 'ok'), ('a.good', 'ok')]
+        assert [(r.check.id, r.finding.status.value) for r in results] == [
+            ('a.hangs', 'fail'),
+            ('a.good', 'ok'),
+            ('a.good', 'ok'),
+        ]
         assert '4 s' in results[0].finding.found
         assert 'zc_doctor a.hangs' in {thread.name for thread in threading.enumerate()}
     finally:
@@ -94,7 +112,11 @@ def test_groups_run_side_by_side_and_checks_of_a_group_one_after_the_other() -> 
         inside.clear()
         yield ok('alone')
 
-    results = run(Check('a.meets', meeting), Check('b.meets', meeting), *(Check(f'c.{n}', alone) for n in range(5)))
+    results = run(
+        Check('a.meets', meeting),
+        Check('b.meets', meeting),
+        *(Check(f'c.{n}', alone) for n in range(5)),
+    )
     assert [r.finding.status for r in results] == [Status.OK] * 7
 
 
@@ -107,7 +129,9 @@ def test_each_question_is_asked_once_and_a_refusal_is_remembered(vehicle: Vehicl
         asked.append(question)
         raise NoAnswerError(f'no answer to {question[0]}')
 
-    results = run(*checks_of(('ros',)), system=System(root=vehicle.root, environment={}, ask=refuse))
+    results = run(
+        *checks_of(('ros',)), system=System(root=vehicle.root, environment={}, ask=refuse)
+    )
     assert asked == [('ros',)]
     assert [r.finding.status for r in results] == [Status.WARN, *[Status.FAIL] * 4, Status.OK]
     assert all('no answer to ros' in r.finding.found for r in results[1:5])

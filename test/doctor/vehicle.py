@@ -55,7 +55,11 @@ ANSWERS: dict[str, dict[str, Any]] = {
     'model': {'name': 'road', 'manifest': 'model.yaml', 'engines': {'axl': ''}, 'classes': 4, 'input': [640, 384], 'accelerator': 'axl',
               'device': '/dev/metis-0:1:0', 'copy_free': True, 'engine': 'axl', 'reasons': []},
 }  # fmt: skip
-_LIMITS = {'Max open files': '4096', 'Max locked memory': 'unlimited', 'Max realtime priority': '95'}
+_LIMITS = {
+    'Max open files': '4096',
+    'Max locked memory': 'unlimited',
+    'Max realtime priority': '95',
+}
 _PROFILE = '<dds><transport_descriptors><segment_size>33554432</segment_size></transport_descriptors></dds>'
 
 
@@ -96,10 +100,15 @@ class StandInHeap:
 
     def allocate(self, size: int) -> DmaBuf:
         if self.name in self._vehicle.empty_heaps:
-            raise AllocationError(f'{self.name} could not allocate {size} bytes: Cannot allocate memory')
+            raise AllocationError(
+                f'{self.name} could not allocate {size} bytes: Cannot allocate memory'
+            )
         kind = BufferKind.MEMFD if self.name == 'memfd' else BufferKind.DMABUF
         buffer = StandInBuffer(_memory(size), kind, self.name)
-        buffer.fences, buffer.forgets = self._vehicle.fences, self.name in self._vehicle.forgetful_heaps
+        buffer.fences, buffer.forgets = (
+            self._vehicle.fences,
+            self.name in self._vehicle.forgetful_heaps,
+        )
         return buffer
 
     def close(self) -> None:
@@ -185,8 +194,14 @@ class Vehicle:
     def _fill(self) -> None:
         self.write('proc/sys/kernel/osrelease', '6.8.0-vehicle')
         self.config(dict.fromkeys(SET, 'y'))
-        self.write('proc/meminfo', 'MemTotal:       8000000 kB\nCmaTotal:         262144 kB\nCmaFree:          250000 kB\n')
-        self.write('proc/self/limits', ''.join(f'{name:26}{value:21}{value:21}units\n' for name, value in _LIMITS.items()))
+        self.write(
+            'proc/meminfo',
+            'MemTotal:       8000000 kB\nCmaTotal:         262144 kB\nCmaFree:          250000 kB\n',
+        )
+        self.write(
+            'proc/self/limits',
+            ''.join(f'{name:26}{value:21}{value:21}units\n' for name, value in _LIMITS.items()),
+        )
         self.write('proc/self/status', 'Name:\tpython\nCapEff:\t0000000000000000\n')
         for name in ('system', 'linux,cma'):
             self.write(f'dev/dma_heap/{name}', '')
@@ -196,10 +211,17 @@ class Vehicle:
         self.process('77', 'perception', 40)
         self.process('78', 'bash', 3)
         self.write('sys/module/udmabuf/parameters/size_limit_mb', '64')
-        self.write('sys/devices/system/clocksource/clocksource0/current_clocksource', 'arch_sys_counter')
+        self.write(
+            'sys/devices/system/clocksource/clocksource0/current_clocksource', 'arch_sys_counter'
+        )
         self.write('etc/fastdds.xml', _PROFILE)
         self.write('opt/ros/humble/setup.bash', '')
-        rate = {'current_link_speed': '8.0 GT/s PCIe', 'current_link_width': '4', 'max_link_speed': '8.0 GT/s PCIe', 'max_link_width': '4'}
+        rate = {
+            'current_link_speed': '8.0 GT/s PCIe',
+            'current_link_width': '4',
+            'max_link_speed': '8.0 GT/s PCIe',
+            'max_link_width': '4',
+        }
         self.card = self.host.add_card(device='0x1100', **rate)
         self.pci = (self.root / 'sys/bus/pci/devices/0000:01:00.0').resolve()
         group = self.root / 'sys/kernel/iommu_groups/7'
@@ -238,7 +260,9 @@ class Vehicle:
     def tegra(self) -> None:
         """JetPack 6: Linux 5.15."""
         self.write('proc/sys/kernel/osrelease', '5.15.148-tegra')
-        self.write('etc/nv_tegra_release', '# R36 (release), REVISION: 4.3, GCID: 1, BOARD: generic')
+        self.write(
+            'etc/nv_tegra_release', '# R36 (release), REVISION: 4.3, GCID: 1, BOARD: generic'
+        )
         self.write('proc/device-tree/model', 'NVIDIA Jetson Orin NX Engineering Reference\0')
         self.write('dev/nvmap', '')
         self.fences = False
@@ -292,12 +316,17 @@ class Vehicle:
         """All findings. What the checks opened must be closed again."""
         results = list(run_checks(checks_of(groups), self.system(), self.needs(), 30.0))
         assert not self.open_things, 'something was left open'
-        assert all(driver.closed or not driver.calls for driver in self.videos.values()), 'a camera was left open'
+        assert all(driver.closed or not driver.calls for driver in self.videos.values()), (
+            'a camera was left open'
+        )
         return results
 
     def verdicts(self, *groups: str) -> dict[tuple[str, str], str]:
         """Status by id and subject."""
-        return {(result.check.id, result.finding.subject): result.finding.status.value for result in self.examine(*groups)}
+        return {
+            (result.check.id, result.finding.subject): result.finding.status.value
+            for result in self.examine(*groups)
+        }
 
 
 IDS = [check.id for check in CHECKS]

@@ -45,8 +45,21 @@ class BoardType(IntEnum):
 
 
 class TensorInfo:
-    def __init__(self, name: str, shape: Sequence[int], padding: Sequence[tuple[int, int]], scale: float, zero_point: int) -> None:
-        self.name, self.shape, self.padding, self.scale, self.zero_point = name, tuple(shape), list(padding), scale, zero_point
+    def __init__(
+        self,
+        name: str,
+        shape: Sequence[int],
+        padding: Sequence[tuple[int, int]],
+        scale: float,
+        zero_point: int,
+    ) -> None:
+        self.name, self.shape, self.padding, self.scale, self.zero_point = (
+            name,
+            tuple(shape),
+            list(padding),
+            scale,
+            zero_point,
+        )
         self.dtype = np.int8
 
     @property
@@ -55,27 +68,56 @@ class TensorInfo:
 
     @property
     def unpadded_shape(self) -> tuple[int, ...]:
-        return tuple(size - before - after for size, (before, after) in zip(self.shape, self.padding, strict=True))
+        return tuple(
+            size - before - after
+            for size, (before, after) in zip(self.shape, self.padding, strict=True)
+        )
 
     def inside(self, values: NDArray[Any]) -> NDArray[Any]:
-        return values[tuple(slice(before, size - after) for size, (before, after) in zip(self.shape, self.padding, strict=True))]
+        return values[
+            tuple(
+                slice(before, size - after)
+                for size, (before, after) in zip(self.shape, self.padding, strict=True)
+            )
+        ]
 
 
 class Model:
     def __init__(self, settings: dict[str, float]) -> None:
         height, width = int(settings['height']), int(settings['width'])
-        scale, zero_point = settings.get('input_scale', 1 / 255), int(settings.get('input_zero_point', -128))
+        scale, zero_point = (
+            settings.get('input_scale', 1 / 255),
+            int(settings.get('input_zero_point', -128)),
+        )
         self.spec = tensor_spec(width, height, scale, zero_point)
         shape = (int(settings.get('batch', 1)), height + 2, width + 16, 4)
-        self._inputs = [TensorInfo('images', shape, [(0, 0), (1, 1), (1, 15), (0, 1)], scale, zero_point)]
+        self._inputs = [
+            TensorInfo('images', shape, [(0, 0), (1, 1), (1, 15), (0, 1)], scale, zero_point)
+        ]
         self._outputs = []
         none = (0, 0)
         for level, stride in enumerate((8, 16, 32)):
             rows, columns = height // stride, width // stride
-            self._outputs.append(TensorInfo(f'box_{stride}', (1, rows, columns + 1, 64), [none, none, (0, 1), none], 1 / 16, 100))
+            self._outputs.append(
+                TensorInfo(
+                    f'box_{stride}',
+                    (1, rows, columns + 1, 64),
+                    [none, none, (0, 1), none],
+                    1 / 16,
+                    100,
+                )
+            )
             padding = [none, none, none, (0, 61)]
-            self._outputs.append(TensorInfo(f'scores_{stride}', (1, rows, columns, 64), padding, 1 / 12, -20 + level))
-        self.properties = {'input_tensor_layout': 'NHWC', 'preamble_graph': '', 'postamble_graph': 'postprocess_graph.onnx'}
+            self._outputs.append(
+                TensorInfo(
+                    f'scores_{stride}', (1, rows, columns, 64), padding, 1 / 12, -20 + level
+                )
+            )
+        self.properties = {
+            'input_tensor_layout': 'NHWC',
+            'preamble_graph': '',
+            'postamble_graph': 'postprocess_graph.onnx',
+        }
 
     def inputs(self) -> list[TensorInfo]:
         return self._inputs
@@ -84,14 +126,25 @@ class Model:
         return self._outputs
 
     def compute(self, tensor: NDArray[np.int8], outputs: Sequence[NDArray[np.int8]]) -> None:
-        for info, exact, raw in zip(self._outputs, detect(tensor[0], self.spec), outputs, strict=True):
+        for info, exact, raw in zip(
+            self._outputs, detect(tensor[0], self.spec), outputs, strict=True
+        ):
             raw[:] = 0x7F
-            info.inside(raw)[:] = np.clip(np.floor(exact.values / info.scale + info.zero_point + 0.5), -128, 127)
+            info.inside(raw)[:] = np.clip(
+                np.floor(exact.values / info.scale + info.zero_point + 0.5), -128, 127
+            )
 
 
 class ModelInstance:
-    def __init__(self, module: Any, connection: Connection, model: Model, options: dict[str, int]) -> None:
-        self._module, self._connection, self._model, self._options = module, connection, model, options
+    def __init__(
+        self, module: Any, connection: Connection, model: Model, options: dict[str, int]
+    ) -> None:
+        self._module, self._connection, self._model, self._options = (
+            module,
+            connection,
+            model,
+            options,
+        )
         self._thread = 0
         self._queue: list[Any] = []
         double = module.double
@@ -106,7 +159,10 @@ class ModelInstance:
             double.misuses.append('run on another thread, or after the connection was released')
         with double.lock:
             double.runs += 1
-            failing = double.fail_from and double.fail_from <= double.runs < double.fail_from + double.fail_count
+            failing = (
+                double.fail_from
+                and double.fail_from <= double.runs < double.fail_from + double.fail_count
+            )
         if failing:
             raise getattr(self._module, double.fail_with)(f'injected into run {double.runs}')
         if double.stop_threads_s:
@@ -115,8 +171,12 @@ class ModelInstance:
         if double.refuse_output_dmabuf and self._options.get('output_dmabuf'):
             raise self._module.NotImplemented('outputs are MMIO')
         maps: list[mmap.mmap] = []
-        sources = self._arrays(inputs, self._model.inputs(), bool(self._options.get('input_dmabuf')), maps)
-        results = self._arrays(outputs, self._model.outputs(), bool(self._options.get('output_dmabuf')), maps)
+        sources = self._arrays(
+            inputs, self._model.inputs(), bool(self._options.get('input_dmabuf')), maps
+        )
+        results = self._arrays(
+            outputs, self._model.outputs(), bool(self._options.get('output_dmabuf')), maps
+        )
         double.used_connections.add(id(self._connection))
         if not self._options.get('double_buffer'):
             self._model.compute(sources[0], results)
@@ -128,7 +188,9 @@ class ModelInstance:
             for result in results:
                 result[:] = 0x55
 
-    def _arrays(self, given: list[Any], infos: Sequence[TensorInfo], dmabuf: bool, maps: list[mmap.mmap]) -> list[NDArray[np.int8]]:
+    def _arrays(
+        self, given: list[Any], infos: Sequence[TensorInfo], dmabuf: bool, maps: list[mmap.mmap]
+    ) -> list[NDArray[np.int8]]:
         refuse = self._module.InvalidArgument
         if not isinstance(given, list) or len(given) != len(infos):
             raise refuse(f'a list of {len(infos)} is needed')
@@ -140,9 +202,16 @@ class ModelInstance:
                 maps.append(mmap.mmap(value, info.size))
                 arrays.append(np.frombuffer(maps[-1], np.int8, info.size).reshape(info.shape))
             else:
-                good = isinstance(value, np.ndarray) and value.dtype == np.int8 and value.flags.c_contiguous and value.shape == info.shape
+                good = (
+                    isinstance(value, np.ndarray)
+                    and value.dtype == np.int8
+                    and value.flags.c_contiguous
+                    and value.shape == info.shape
+                )
                 if not good:
-                    raise refuse(f'{info.name}: a contiguous int8 array of shape {info.shape} is needed')
+                    raise refuse(
+                        f'{info.name}: a contiguous int8 array of shape {info.shape} is needed'
+                    )
                 arrays.append(value)
         return arrays
 
@@ -167,8 +236,14 @@ class Connection:
         if double.no_executor:
             raise self._module.UnknownError('Failed to create executor for model: kernel_function')
         batch = model.inputs()[0].shape[0]
-        if options.get('num_sub_devices') != batch or batch > self.sub_devices or not 1 <= options.get('aipu_cores', 0) <= 4:
-            raise self._module.InvalidArgument(f'{options}, the batch is {batch} and {self.sub_devices} are connected')
+        if (
+            options.get('num_sub_devices') != batch
+            or batch > self.sub_devices
+            or not 1 <= options.get('aipu_cores', 0) <= 4
+        ):
+            raise self._module.InvalidArgument(
+                f'{options}, the batch is {batch} and {self.sub_devices} are connected'
+            )
         return ModelInstance(self._module, self, model, options)
 
     def release(self) -> None:
@@ -206,7 +281,9 @@ class Context:
 
     def device_connect(self, device: Any = None, num_sub_devices: int = 1) -> Connection:
         if self.module.double.used_sub_devices + num_sub_devices > 4:
-            raise self.module.DeviceInUse(f'{self.module.double.used_sub_devices} of 4 sub-devices are in use')
+            raise self.module.DeviceInUse(
+                f'{self.module.double.used_sub_devices} of 4 sub-devices are in use'
+            )
         return Connection(self.module, num_sub_devices)
 
     def release(self) -> None:

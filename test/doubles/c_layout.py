@@ -16,7 +16,9 @@ Layout = dict[str, Any]
 _STRUCT = re.compile(r'typedef struct \{([^{}]*)\} (\w+);')
 _TAGGED_STRUCT = re.compile(r'(?<!typedef )struct (\w+) \{([^{}]*)\};')
 _ENUM = re.compile(r'typedef enum \{([^{}]*)\} (\w+);')
-_FIELD = re.compile(r'(?P<type>[\w ]+?)\s*(?P<pointer>\*?)\s*(?P<name>\w+)(?P<lengths>(?:\[[^\]]+\])*)')
+_FIELD = re.compile(
+    r'(?P<type>[\w ]+?)\s*(?P<pointer>\*?)\s*(?P<name>\w+)(?P<lengths>(?:\[[^\]]+\])*)'
+)
 _MACRO = re.compile(r'^#define[ \t]+(\w+)[ \t]+\S', re.MULTILINE)
 _INTEGERS = {'int': 'signed', 'int32_t': 'signed', 'size_t': 'unsigned', 'uint8_t': 'unsigned', 'uint32_t': 'unsigned',
              '__s32': 'signed', '__u32': 'unsigned', '__u64': 'unsigned',
@@ -26,26 +28,41 @@ _INTEGERS = {'int': 'signed', 'int32_t': 'signed', 'size_t': 'unsigned', 'uint8_
 def _compiled(source: str, folder: Path, header: Path, options: Sequence[str]) -> str:
     program = folder / 'layout'
     (folder / 'layout.c').write_text(source, encoding='utf-8')
-    subprocess.run(['gcc', '-Wall', *options, '-I', header.parent, '-o', program, folder / 'layout.c'], check=True)
+    subprocess.run(
+        ['gcc', '-Wall', *options, '-I', header.parent, '-o', program, folder / 'layout.c'],
+        check=True,
+    )
     return subprocess.run([program], check=True, capture_output=True, text=True).stdout
 
 
-def c_values(expressions: Sequence[str], headers: Sequence[str], folder: Path, options: Sequence[str] = (), **run: Any) -> dict[str, int]:
+def c_values(
+    expressions: Sequence[str],
+    headers: Sequence[str],
+    folder: Path,
+    options: Sequence[str] = (),
+    **run: Any,
+) -> dict[str, int]:
     """What a C compiler makes of integer expressions.
 
     :param headers: that they need, from the compiler's include path.
     :param run: of ``subprocess.run``, for the program that prints them.
     """
     includes = '\n'.join(f'#include <{header}>' for header in ('stddef.h', 'stdio.h', *headers))
-    lines = '\n'.join(f'printf("%llu\\n", (unsigned long long)({expression}));' for expression in expressions)
+    lines = '\n'.join(
+        f'printf("%llu\\n", (unsigned long long)({expression}));' for expression in expressions
+    )
     program, source = folder / 'values', folder / 'values.c'
     source.write_text(f'{includes}\nint main(void) {{\n{lines}\nreturn 0; }}\n', encoding='utf-8')
     subprocess.run(['gcc', '-o', program, source, *options], check=True)
-    values = subprocess.run([program], check=True, capture_output=True, text=True, **run).stdout.split()
+    values = subprocess.run(
+        [program], check=True, capture_output=True, text=True, **run
+    ).stdout.split()
     return dict(zip(expressions, map(int, values), strict=True))
 
 
-def struct_expressions(name: str, struct: type[ctypes.Structure], members: Mapping[str, str]) -> dict[str, int]:
+def struct_expressions(
+    name: str, struct: type[ctypes.Structure], members: Mapping[str, str]
+) -> dict[str, int]:
     """C's expressions for places and sizes of a struct's fields, with ours.
 
     :param members: fields that are called otherwise in C.
@@ -58,13 +75,17 @@ def struct_expressions(name: str, struct: type[ctypes.Structure], members: Mappi
     return found
 
 
-def c_layout(header: Path, prefix: str, folder: Path, options: Sequence[str] = (), *, macros: str = '') -> Layout:
+def c_layout(
+    header: Path, prefix: str, folder: Path, options: Sequence[str] = (), *, macros: str = ''
+) -> Layout:
     """All structs and enums of *header* whose names begin with *prefix*: names from its text, everything else from the compiler.
 
     :param macros: those whose names begin like this are values of an enum ``#define``; empty for none.
     """
     command = ['gcc', '-E', '-P', *options, header]
-    text = ' '.join(subprocess.run(command, check=True, capture_output=True, text=True).stdout.split())
+    text = ' '.join(
+        subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+    )
     enums = {name: body for body, name in _ENUM.findall(text) if name.startswith(prefix)}
     structs = {name: body for body, name in _STRUCT.findall(text)}
     structs |= {f'struct {tag}': body for tag, body in _TAGGED_STRUCT.findall(text)}
@@ -78,20 +99,39 @@ def c_layout(header: Path, prefix: str, folder: Path, options: Sequence[str] = (
             match = _FIELD.fullmatch(declaration)
             assert match, f'this test does not understand the declaration {declaration!r}'
             base, field, depth = match['type'], match['name'], match['lengths'].count('[')
-            kind = 'pointer' if match['pointer'] else 'signed' if base in enums else _INTEGERS.get(base, base.removeprefix('struct '))
+            kind = (
+                'pointer'
+                if match['pointer']
+                else 'signed'
+                if base in enums
+                else _INTEGERS.get(base, base.removeprefix('struct '))
+            )
             member = f'(({c_name} *)0)->{field}'
             lengths = ''.join('[%zu]' for _ in range(depth))
-            counts = ''.join(f', sizeof({member}{"[0]" * level}) / sizeof({member}{"[0]" * (level + 1)})' for level in range(depth))
-            lines.append(f'printf("field {field} %zu %zu {kind}{lengths}\\n", offsetof({c_name}, {field}), sizeof({member}){counts});')
+            counts = ''.join(
+                f', sizeof({member}{"[0]" * level}) / sizeof({member}{"[0]" * (level + 1)})'
+                for level in range(depth)
+            )
+            lines.append(
+                f'printf("field {field} %zu %zu {kind}{lengths}\\n", offsetof({c_name}, {field}), sizeof({member}){counts});'
+            )
     for name, body in enums.items():
         lines.append(f'printf("enum {name}\\n");')
         for enumerator in filter(None, (part.split('=')[0].strip() for part in body.split(','))):
             lines.append(f'printf("value {enumerator} %d\\n", (int){enumerator});')
     if macros:
-        names = [name for name in _MACRO.findall(header.read_text(encoding='utf-8')) if name.startswith(macros)]
+        names = [
+            name
+            for name in _MACRO.findall(header.read_text(encoding='utf-8'))
+            if name.startswith(macros)
+        ]
         lines.append('printf("enum #define\\n");')
         lines.extend(f'printf("value {name} %lld\\n", (long long)({name}));' for name in names)
-    source = f'#include <stddef.h>\n#include <stdio.h>\n#include "{header}"\nint main(void) {{\n' + '\n'.join(lines) + '\nreturn 0;\n}\n'
+    source = (
+        f'#include <stddef.h>\n#include <stdio.h>\n#include "{header}"\nint main(void) {{\n'
+        + '\n'.join(lines)
+        + '\nreturn 0;\n}\n'
+    )
     return _parsed(_compiled(source, folder, header, options))
 
 
@@ -111,18 +151,26 @@ def _parsed(output: str) -> Layout:
     return layout
 
 
-def python_layout(structs: Mapping[str, type[ctypes.Structure]], enums: Mapping[str, Mapping[str, int]]) -> Layout:
+def python_layout(
+    structs: Mapping[str, type[ctypes.Structure]], enums: Mapping[str, Mapping[str, int]]
+) -> Layout:
     """The same of the package's structs and enums, which are given by their C names."""
     names = {struct: name for name, struct in structs.items()}
     return {
         'structs': {
             name: {
                 'sizeof': ctypes.sizeof(struct),
-                'fields': [[field[0], *_place(struct, field[0]), _kind(field[1], names)] for field in struct._fields_],
+                'fields': [
+                    [field[0], *_place(struct, field[0]), _kind(field[1], names)]
+                    for field in struct._fields_
+                ],
             }
             for name, struct in structs.items()
         },
-        'enums': {name: {enumerator: int(value) for enumerator, value in values.items()} for name, values in enums.items()},
+        'enums': {
+            name: {enumerator: int(value) for enumerator, value in values.items()}
+            for name, values in enums.items()
+        },
     }
 
 
@@ -157,7 +205,9 @@ class Rest:
     fields: list[list[Any]]
 
 
-def differences(theirs: Layout, ours: Layout, rests: Mapping[str, Rest] | None = None) -> list[str]:
+def differences(
+    theirs: Layout, ours: Layout, rests: Mapping[str, Rest] | None = None
+) -> list[str]:
     """One line for each difference.
 
     :param rests: of the structs of which the package only knows the beginning.

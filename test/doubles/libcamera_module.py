@@ -61,7 +61,9 @@ class Manager:
         os.eventfd_write(self.event_fd, 1)
 
     def get_ready_requests(self) -> list[Request]:
-        os.eventfd_read(self.event_fd)  # blocks where there is nothing to read, as older bindings do
+        os.eventfd_read(
+            self.event_fd
+        )  # blocks where there is nothing to read, as older bindings do
         found = []
         while not self._done.empty():
             found.append(self._done.get())
@@ -69,12 +71,16 @@ class Manager:
 
 
 class Buffer:
-    def __init__(self, memories: list[Any], planes: list[tuple[int, int, int]], generation: str) -> None:
+    def __init__(
+        self, memories: list[Any], planes: list[tuple[int, int, int]], generation: str
+    ) -> None:
         self.memories = memories
         self._planes = planes
         self.metadata = SimpleNamespace(status=FrameStatus.Success, timestamp=0)
         if generation == 'new':
-            self.planes = [SimpleNamespace(fd=memories[m].fileno(), offset=o, length=n) for m, o, n in planes]
+            self.planes = [
+                SimpleNamespace(fd=memories[m].fileno(), offset=o, length=n) for m, o, n in planes
+            ]
         else:
             self.num_planes = len(planes)
             self.fd: Callable[[int], int] = lambda i: memories[planes[i][0]].fileno()
@@ -83,7 +89,9 @@ class Buffer:
 
     def paint(self, number: int) -> None:
         for index, (memory, offset, length) in enumerate(self._planes):
-            self.memories[memory].mapping()[offset : offset + length] = bytes([(number + index) % 256]) * length
+            self.memories[memory].mapping()[offset : offset + length] = (
+                bytes([(number + index) % 256]) * length
+            )
 
 
 class Request:
@@ -105,13 +113,24 @@ class Request:
 
     @property
     def metadata(self) -> dict[ControlId, int]:
-        return {ControlId('ExposureTime'): 1000, ControlId('SensorTimestamp'): self.stamp} if self.stamp else {}
+        return (
+            {ControlId('ExposureTime'): 1000, ControlId('SensorTimestamp'): self.stamp}
+            if self.stamp
+            else {}
+        )
 
 
 class Camera:
     """*memories*: how planes lie: ``shared`` (one dma-buf), ``split``."""
 
-    def __init__(self, module: Any, name: str, *, memories: str = 'shared', largest: tuple[int, int] = (640, 480)) -> None:
+    def __init__(
+        self,
+        module: Any,
+        name: str,
+        *,
+        memories: str = 'shared',
+        largest: tuple[int, int] = (640, 480),
+    ) -> None:
         self.id = name
         self._module = module
         self._memories = memories
@@ -119,7 +138,9 @@ class Camera:
         self.acquired = self.running = False
         self.busy = False
         self.formats = ['NV12']
-        self.color_space: Any = SimpleNamespace(ycbcrEncoding=Named('YcbcrEncoding.Rec709'), range=Named('Range.Full'))
+        self.color_space: Any = SimpleNamespace(
+            ycbcrEncoding=Named('YcbcrEncoding.Rec709'), range=Named('Range.Full')
+        )
         self.stamps = True
         self.bad: set[int] = set()
         self.silent = threading.Event()
@@ -151,13 +172,20 @@ class Camera:
     def generate_configuration(self, roles: list[object]) -> Any:
         assert len(roles) == 1
         stream = SimpleNamespace(
-            size=Size(320, 240), pixel_format=Named('XR24'), stride=0, buffer_count=4, color_space=None, stream=object()
+            size=Size(320, 240),
+            pixel_format=Named('XR24'),
+            stride=0,
+            buffer_count=4,
+            color_space=None,
+            stream=object(),
         )
 
         def validate() -> str:
             if str(stream.pixel_format) not in self.formats:
                 stream.pixel_format = Named(self.formats[0])
-            stream.size = Size(min(stream.size.width, self._largest[0]), min(stream.size.height, self._largest[1]))
+            stream.size = Size(
+                min(stream.size.width, self._largest[0]), min(stream.size.height, self._largest[1])
+            )
             stream.stride = -(-stream.size.width // 64) * 64
             stream.color_space = self.color_space
             return 'Adjusted'
@@ -195,7 +223,9 @@ class Camera:
                 break
             (buffer,) = request.buffers.values()
             buffer.paint(self._sequence)
-            buffer.metadata.status = FrameStatus.Error if self._sequence in self.bad else FrameStatus.Success
+            buffer.metadata.status = (
+                FrameStatus.Error if self._sequence in self.bad else FrameStatus.Success
+            )
             request.sequence = self._sequence
             request.stamp = time.clock_gettime_ns(time.CLOCK_BOOTTIME) if self.stamps else 0
             self._sequence += 1
@@ -228,9 +258,15 @@ class Allocator:
         luma = configured.stride * configured.size.height
         for _ in range(configured.buffer_count):
             if self._camera._memories == 'split':
-                memories, planes = [heap.allocate(luma), heap.allocate(luma // 2)], [(0, 0, luma), (1, 0, luma // 2)]
+                memories, planes = (
+                    [heap.allocate(luma), heap.allocate(luma // 2)],
+                    [(0, 0, luma), (1, 0, luma // 2)],
+                )
             else:
-                memories, planes = [heap.allocate(luma + luma // 2)], [(0, 0, luma), (0, luma, luma // 2)]
+                memories, planes = (
+                    [heap.allocate(luma + luma // 2)],
+                    [(0, 0, luma), (0, luma, luma // 2)],
+                )
             self._buffers.append(Buffer(memories, planes, self._camera._module.generation))
         self._camera._module.allocated.append(self)
         return len(self._buffers)

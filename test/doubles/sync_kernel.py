@@ -138,7 +138,9 @@ class SyncKernel:
             raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
         fences = [*first.fences, *self.files[record.fd2].fences]
         # Without anything pending there is one stub that has the latest time.
-        left = [f for f in fences if f.status == 0] or [KernelFence(b'stub', b'stub', 1, max(f.timestamp_ns for f in fences))]
+        left = [f for f in fences if f.status == 0] or [
+            KernelFence(b'stub', b'stub', 1, max(f.timestamp_ns for f in fences))
+        ]
         self.merges.append(record.name.decode())
         record.fence = self._make(KernelFile(record.name, left))
         return 0

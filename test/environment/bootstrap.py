@@ -29,25 +29,25 @@ from environment.layers import Layer, keys, read_record, stale_layers, write_rec
 from environment.paths import BUILD, ROOT, locked
 
 HERE = Path(__file__).resolve().parent
-INTERFACES = ROOT / "test/interfaces"
-VENV_OF_DISTRO = {"jazzy": ".venv", "kilted": ".venv-kilted"}
-PACKAGE = "zc_perception"
+INTERFACES = ROOT / 'test/interfaces'
+VENV_OF_DISTRO = {'jazzy': '.venv', 'kilted': '.venv-kilted'}
+PACKAGE = 'zc_perception'
 
 #: Without it ament_index finds nothing: the wheels set LD_LIBRARY_PATH by themselves, but not this.
 _PREFIX_PTH = (
-    "import os, sys; "
+    'import os, sys; '
     "prefixes = [path for path in os.environ.get('AMENT_PREFIX_PATH', '').split(os.pathsep) if path]; "
-    "sys.prefix in prefixes or os.environ.update(AMENT_PREFIX_PATH=os.pathsep.join([*prefixes, sys.prefix]))\n"
+    'sys.prefix in prefixes or os.environ.update(AMENT_PREFIX_PATH=os.pathsep.join([*prefixes, sys.prefix]))\n'
 )
 #: Every node is a process of its own and would compile again where PYTHONDONTWRITEBYTECODE is set, as in many
 #: containers. A file that does not compile is a template or a test's, and no reason to stop.
 _COMPILE = (
-    "import compileall, re, sys; "
+    'import compileall, re, sys; '
     "compileall.compile_dir(sys.argv[1], quiet=2, workers=0, rx=re.compile('/tests?/'))"
 )
 _PIP_ADVICE = (
-    "The wheels come from the package index for which pip is configured. Check the network and that configuration "
-    "(pip config list), then call make again."
+    'The wheels come from the package index for which pip is configured. Check the network and that configuration '
+    '(pip config list), then call make again.'
 )
 
 
@@ -66,93 +66,114 @@ class Environment:
     @property
     def build(self) -> Path:
         """This environment's own folder for logs and generated sources."""
-        return BUILD / "environment" / self.venv.name.lstrip(".")
+        return BUILD / 'environment' / self.venv.name.lstrip('.')
 
     @property
     def python(self) -> Path:
         """The environment's interpreter."""
-        return self.venv / "bin/python"
+        return self.venv / 'bin/python'
 
     @property
     def record(self) -> Path:
         """The file with the keys of the layers that are complete."""
-        return self.venv / "zc_layers.json"
+        return self.venv / 'zc_layers.json'
 
     @property
     def log(self) -> Path:
         """Where the output of pip and of the compilers goes."""
-        return self.build / "set-up.log"
+        return self.build / 'set-up.log'
 
     @property
     def requirements(self) -> tuple[Path, Path]:
         """The requirement files."""
-        return HERE / "requirements.txt", HERE / f"requirements-{self.distro}.txt"
+        return HERE / 'requirements.txt', HERE / f'requirements-{self.distro}.txt'
 
     def layers(self) -> tuple[Layer, ...]:
         """What the environment consists of, bottom first."""
-        definitions = sorted(path for path in INTERFACES.glob("*/**/*") if path.is_file())
-        manifests = tuple(ROOT / name for name in ("setup.py", "setup.cfg", "pyproject.toml", "package.xml"))
+        definitions = sorted(path for path in INTERFACES.glob('*/**/*') if path.is_file())
+        manifests = tuple(
+            ROOT / name for name in ('setup.py', 'setup.cfg', 'pyproject.toml', 'package.xml')
+        )
         return (
-            Layer("wheels", (Path(__file__).resolve(), *self.requirements), self.install_wheels),
-            Layer("interfaces", (HERE / "rosidl_build.py", *definitions), self.build_interfaces),
-            Layer("package", manifests, self.install_package),
+            Layer('wheels', (Path(__file__).resolve(), *self.requirements), self.install_wheels),
+            Layer('interfaces', (HERE / 'rosidl_build.py', *definitions), self.build_interfaces),
+            Layer('package', manifests, self.install_package),
         )
 
     def install_wheels(self) -> None:
         """Make the environment from nothing, and install all wheels."""
-        with step(f"{self.name}: creating the environment (Python {sys.version.split()[0]})"):
+        with step(f'{self.name}: creating the environment (Python {sys.version.split()[0]})'):
             discard(self.venv)
             self.venv.mkdir(parents=True)
             # The first thing in the folder: it marks the folder as ours even if the next step is interrupted.
             write_record(self.record, {})
-            run_logged([sys.executable, "-m", "venv", str(self.venv)], self.log, ROOT)
-        with step(f"{self.name}: installing ROS 2 {self.distro} and the tools (wheels)"):
-            files = [argument for file in self.requirements for argument in ("-r", str(file))]
+            run_logged([sys.executable, '-m', 'venv', str(self.venv)], self.log, ROOT)
+        with step(f'{self.name}: installing ROS 2 {self.distro} and the tools (wheels)'):
+            files = [argument for file in self.requirements for argument in ('-r', str(file))]
             # pip would compile with one process.
-            self.pip("install", "--no-compile", *files)
-            run_logged([str(self.python), "-c", _COMPILE, str(self.site_packages())], self.log, ROOT)
-            (self.site_packages() / "zc_ament_prefix.pth").write_text(_PREFIX_PTH, encoding="ascii")
+            self.pip('install', '--no-compile', *files)
+            run_logged(
+                [str(self.python), '-c', _COMPILE, str(self.site_packages())], self.log, ROOT
+            )
+            (self.site_packages() / 'zc_ament_prefix.pth').write_text(
+                _PREFIX_PTH, encoding='ascii'
+            )
 
     def build_interfaces(self) -> None:
         """Build and install the interface packages that have no wheel."""
-        packages = sorted(path.parent for path in INTERFACES.glob("*/package.xml"))
-        with step(f"{self.name}: building {', '.join(path.name for path in packages)}"):
-            build = ["--build", str(self.build / "interfaces")]
-            command = [str(self.python), str(HERE / "rosidl_build.py"), *build, *map(str, packages)]
+        packages = sorted(path.parent for path in INTERFACES.glob('*/package.xml'))
+        with step(f'{self.name}: building {", ".join(path.name for path in packages)}'):
+            build = ['--build', str(self.build / 'interfaces')]
+            command = [
+                str(self.python),
+                str(HERE / 'rosidl_build.py'),
+                *build,
+                *map(str, packages),
+            ]
             run_logged(command, self.log, ROOT)
 
     def install_package(self) -> None:
         """Install the package editable, with its console scripts."""
-        with step(f"{self.name}: installing {PACKAGE}"):
+        with step(f'{self.name}: installing {PACKAGE}'):
             # Without PEP 517, pip would obey the script folder that setup.cfg sets for colcon.
-            self.pip("install", "--no-build-isolation", "--no-deps", "--use-pep517", "--editable", ".")
+            self.pip(
+                'install', '--no-build-isolation', '--no-deps', '--use-pep517', '--editable', '.'
+            )
             self.register_package()
 
     def register_package(self) -> None:
         """Put the source tree into the ament index, as a symlink install would: pip leaves data files out."""
-        marker = self.venv / "share/ament_index/resource_index/packages" / PACKAGE
+        marker = self.venv / 'share/ament_index/resource_index/packages' / PACKAGE
         marker.parent.mkdir(parents=True, exist_ok=True)
         marker.touch()
-        share = self.venv / "share" / PACKAGE
+        share = self.venv / 'share' / PACKAGE
         share.mkdir(exist_ok=True)
-        for name in ("package.xml", "config", "launch"):
+        for name in ('package.xml', 'config', 'launch'):
             (share / name).unlink(missing_ok=True)
             (share / name).symlink_to(ROOT / name)
 
     def pip(self, *arguments: str) -> None:
         """Run the environment's pip."""
-        quiet = {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1", "PIP_PROGRESS_BAR": "off"}
-        command = [str(self.python), "-m", "pip", *arguments]
+        quiet = {
+            'PIP_DISABLE_PIP_VERSION_CHECK': '1',
+            'PIP_NO_INPUT': '1',
+            'PIP_PROGRESS_BAR': 'off',
+        }
+        command = [str(self.python), '-m', 'pip', *arguments]
         run_logged(command, self.log, ROOT, extra=quiet, advice=_PIP_ADVICE)
 
     def site_packages(self) -> Path:
         """Return where the environment's packages are."""
         query = "import sysconfig; print(sysconfig.get_path('purelib'))"
-        return Path(subprocess.check_output([self.python, "-c", query], env=own_environment(), text=True).strip())
+        return Path(
+            subprocess.check_output(
+                [self.python, '-c', query], env=own_environment(), text=True
+            ).strip()
+        )
 
     def base(self) -> str:
         """Return what all layers depend on: the interpreter, and the place, which scripts have written into them."""
-        return f"{sys.version_info} {sys.base_prefix} {self.venv}"
+        return f'{sys.version_info} {sys.base_prefix} {self.venv}'
 
     def stale(self) -> list[Layer]:
         """Return the layers to build."""
@@ -162,11 +183,16 @@ class Environment:
     def update(self) -> None:
         """Build what is stale, bottom first, and record each layer when it is complete."""
         # apt-get serves one at a time, and who comes second finds everything installed.
-        with locked(BUILD / "environment/packages.lock", "waiting for another set-up, which installs packages"):
+        with locked(
+            BUILD / 'environment/packages.lock',
+            'waiting for another set-up, which installs packages',
+        ):
             prerequisites.ensure(self.log)
         expected = keys(self.layers(), self.base())
         stale = self.stale()
-        record = {layer.name: expected[layer.name] for layer in self.layers() if layer not in stale}
+        record = {
+            layer.name: expected[layer.name] for layer in self.layers() if layer not in stale
+        }
         for layer in stale:
             layer.build()
             record[layer.name] = expected[layer.name]
@@ -177,9 +203,15 @@ def discard(venv: Path) -> None:
     """Remove an old or half-made environment; refuse to remove anything else."""
     if not venv.exists():
         return
-    ours = (venv / "zc_layers.json").exists() or (venv / "pyvenv.cfg").exists() or not any(venv.iterdir())
+    ours = (
+        (venv / 'zc_layers.json').exists()
+        or (venv / 'pyvenv.cfg').exists()
+        or not any(venv.iterdir())
+    )
     if not ours:
-        raise SetupError(f"{venv} exists and is no Python environment: remove it, or give another --venv")
+        raise SetupError(
+            f'{venv} exists and is no Python environment: remove it, or give another --venv'
+        )
     shutil.rmtree(venv)
 
 
@@ -189,18 +221,22 @@ def set_up(environment: Environment) -> None:
     if not environment.stale():
         return
     started = time.monotonic()
-    lock = environment.build / "lock"
-    with locked(lock, f"waiting for another set-up of {environment.name} (it holds {lock})"):
+    lock = environment.build / 'lock'
+    with locked(lock, f'waiting for another set-up of {environment.name} (it holds {lock})'):
         environment.log.unlink(missing_ok=True)
         environment.update()
-    print(f"{environment.name} is ready ({time.monotonic() - started:.0f} s)", flush=True)
+    print(f'{environment.name} is ready ({time.monotonic() - started:.0f} s)', flush=True)
 
 
 def main() -> int:
     """Make or update the environment that the command line names."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--distro", choices=sorted(VENV_OF_DISTRO), default="jazzy")
-    parser.add_argument("--venv", type=Path, help="default: .venv for jazzy, .venv-kilted for kilted")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument('--distro', choices=sorted(VENV_OF_DISTRO), default='jazzy')
+    parser.add_argument(
+        '--venv', type=Path, help='default: .venv for jazzy, .venv-kilted for kilted'
+    )
     options = parser.parse_args()
     # As an exception, so that a pip or a compiler that is running is ended too instead of writing on.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
@@ -208,13 +244,13 @@ def main() -> int:
     try:
         set_up(Environment(options.distro, Path(os.path.abspath(venv))))
     except SetupError as error:
-        print(f"\n{error}", file=sys.stderr)
+        print(f'\n{error}', file=sys.stderr)
         return 1
     except KeyboardInterrupt:
-        print("\ninterrupted; the next call goes on from here", file=sys.stderr)
+        print('\ninterrupted; the next call goes on from here', file=sys.stderr)
         return 130
     return 0
 
 
-if __name__ == "__main__":
+if __name__ == '__main__':
     sys.exit(main())

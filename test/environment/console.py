@@ -16,13 +16,13 @@ _TAIL_LINES = 25
 #: Of a ROS installation that the calling shell has sourced, or of another environment of wheels: with these, our
 #: interpreter would load that one's libraries.
 _FOREIGN_VARIABLES = (
-    "AMENT_PREFIX_PATH",
-    "LD_LIBRARY_PATH",
-    "PYTHONHOME",
-    "PYTHONPATH",
-    "RMW_IMPLEMENTATION",
-    "VIRTUAL_ENV",
-    "_ROS_WHEELS_BOOTSTRAP_COMPLETE",
+    'AMENT_PREFIX_PATH',
+    'LD_LIBRARY_PATH',
+    'PYTHONHOME',
+    'PYTHONPATH',
+    'RMW_IMPLEMENTATION',
+    'VIRTUAL_ENV',
+    '_ROS_WHEELS_BOOTSTRAP_COMPLETE',
 )
 
 
@@ -34,26 +34,31 @@ def own_environment() -> dict[str, str]:
 @contextmanager
 def step(title: str) -> Iterator[None]:
     """Print ``title``, and the seconds that the block took."""
-    print(f"{title} ... ", end="", flush=True)
+    print(f'{title} ... ', end='', flush=True)
     started = time.monotonic()
     try:
         yield
     except BaseException:
-        print("failed", flush=True)
+        print('failed', flush=True)
         raise
-    print(f"{time.monotonic() - started:.1f} s", flush=True)
+    print(f'{time.monotonic() - started:.1f} s', flush=True)
 
 
 def run_logged(
-    command: Sequence[str], log: Path, cwd: Path, *, extra: Mapping[str, str] | None = None, advice: str = ""
+    command: Sequence[str],
+    log: Path,
+    cwd: Path,
+    *,
+    extra: Mapping[str, str] | None = None,
+    advice: str = '',
 ) -> None:
     """Run ``command`` with its output appended to ``log``; raise with the log's end and ``advice`` when it fails.
 
     ``extra`` is added to the environment.
     """
     log.parent.mkdir(parents=True, exist_ok=True)
-    with open(log, "a", encoding="utf-8") as output:
-        output.write(f"$ {' '.join(command)}\n")
+    with open(log, 'a', encoding='utf-8') as output:
+        output.write(f'$ {" ".join(command)}\n')
         output.flush()
         code = subprocess.run(
             command,
@@ -65,11 +70,13 @@ def run_logged(
             check=False,
         ).returncode
     if code:
-        start = " ".join(command[:4])
-        raise SetupError(f"{start} ... ended with status {code}. The end of {log}:\n{tail(log)}\n{advice}")
+        start = ' '.join(command[:4])
+        raise SetupError(
+            f'{start} ... ended with status {code}. The end of {log}:\n{tail(log)}\n{advice}'
+        )
 
 
 def tail(log: Path) -> str:
     """Return the last lines of ``log``, indented."""
-    lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-_TAIL_LINES:]
-    return "\n".join("  " + line for line in lines)
+    lines = log.read_text(encoding='utf-8', errors='replace').splitlines()[-_TAIL_LINES:]
+    return '\n'.join('  ' + line for line in lines)

@@ -24,8 +24,8 @@ from typing import TypeVar
 from environment.errors import SetupError
 from environment.paths import cache_folder, locked, scratch_folder
 
-_T = TypeVar("_T")
-_NETWORK_OPTIONS = ("-o", "Acquire::Retries=3", "-o", "Acquire::http::Timeout=30")
+_T = TypeVar('_T')
+_NETWORK_OPTIONS = ('-o', 'Acquire::Retries=3', '-o', 'Acquire::http::Timeout=30')
 _TIME_LIMIT_S = 1800.0
 
 
@@ -33,125 +33,145 @@ class AptError(SetupError):
     """apt is not there, or did what was asked neither with the system's lists nor with its own."""
 
 
-def fetch(names: Sequence[str], into: Path, architecture: str = "") -> list[Path]:
+def fetch(names: Sequence[str], into: Path, architecture: str = '') -> list[Path]:
     """Download the newest ``names`` for this architecture, or another one; returns the ``.deb`` files, in the order of ``names``."""
     into.mkdir(parents=True, exist_ok=True)
 
     def download(options: Sequence[str]) -> list[Path]:
         with scratch_folder(into) as scratch:
-            _apt(["apt-get", "--quiet", *options, *_NETWORK_OPTIONS, "download", *names], cwd=scratch)
+            _apt(
+                ['apt-get', '--quiet', *options, *_NETWORK_OPTIONS, 'download', *names],
+                cwd=scratch,
+            )
             debs = [_deb_of(name, scratch) for name in names]
             return [deb.replace(into / deb.name) for deb in debs]
 
-    return _with_lists(download, f"downloading {' '.join(names)}", architecture)
+    return _with_lists(download, f'downloading {" ".join(names)}', architecture)
 
 
-def fetch_with_dependencies(names: Sequence[str], into: Path, architecture: str = "") -> list[Path]:
+def fetch_with_dependencies(
+    names: Sequence[str], into: Path, architecture: str = ''
+) -> list[Path]:
     """Download ``names`` and what they depend on: for this architecture what is not installed, for another one everything."""
-    (into / "archives/partial").mkdir(parents=True, exist_ok=True)
-    private = ("-o", f"Dir::Cache={into}", "-o", "Debug::NoLocking=1", "-o", "APT::Sandbox::User=root")
+    (into / 'archives/partial').mkdir(parents=True, exist_ok=True)
+    private = (
+        '-o',
+        f'Dir::Cache={into}',
+        '-o',
+        'Debug::NoLocking=1',
+        '-o',
+        'APT::Sandbox::User=root',
+    )
 
     def download(options: Sequence[str]) -> list[Path]:
-        command = ["apt-get", "--quiet", *options, *private, *_NETWORK_OPTIONS]
-        _apt([*command, "--yes", "--no-install-recommends", "--download-only", "install", *names])
-        return sorted((into / "archives").glob("*.deb"))
+        command = ['apt-get', '--quiet', *options, *private, *_NETWORK_OPTIONS]
+        _apt([*command, '--yes', '--no-install-recommends', '--download-only', 'install', *names])
+        return sorted((into / 'archives').glob('*.deb'))
 
-    return _with_lists(download, f"downloading {' '.join(names)} with dependencies", architecture)
+    return _with_lists(download, f'downloading {" ".join(names)} with dependencies', architecture)
 
 
-def resolve_dependency(meta: str, prefix: str, architecture: str = "") -> str:
+def resolve_dependency(meta: str, prefix: str, architecture: str = '') -> str:
     """Return the package beginning with ``prefix`` on which the package ``meta`` depends now."""
 
     def look_up(options: Sequence[str]) -> str:
-        return parse_dependency(_apt(["apt-cache", *options, "depends", meta]), meta, prefix)
+        return parse_dependency(_apt(['apt-cache', *options, 'depends', meta]), meta, prefix)
 
-    return _with_lists(look_up, f"looking up what {meta} depends on", architecture)
+    return _with_lists(look_up, f'looking up what {meta} depends on', architecture)
 
 
 def unpack(deb: Path, into: Path) -> None:
     """Unpack all files of ``deb`` below ``into``."""
     into.mkdir(parents=True, exist_ok=True)
-    _run([_tool("dpkg-deb"), "--extract", str(deb), str(into)])
+    _run([_tool('dpkg-deb'), '--extract', str(deb), str(into)])
 
 
 def unpack_member(deb: Path, pattern: str, target: Path) -> None:
     """Write the first file of ``deb`` whose path matches ``pattern``, as in a shell, to ``target``, without unpacking the others."""
-    with subprocess.Popen([_tool("dpkg-deb"), "--fsys-tarfile", str(deb)], stdout=subprocess.PIPE) as process:
+    with subprocess.Popen(
+        [_tool('dpkg-deb'), '--fsys-tarfile', str(deb)], stdout=subprocess.PIPE
+    ) as process:
         try:
-            with tarfile.open(fileobj=process.stdout, mode="r|") as archive:
+            with tarfile.open(fileobj=process.stdout, mode='r|') as archive:
                 for member in archive:
-                    content = archive.extractfile(member) if member.isreg() and fnmatch(member.name, pattern) else None
+                    content = (
+                        archive.extractfile(member)
+                        if member.isreg() and fnmatch(member.name, pattern)
+                        else None
+                    )
                     if content is not None:
-                        with open(target, "wb") as file:
+                        with open(target, 'wb') as file:
                             shutil.copyfileobj(content, file)
                         return
         except tarfile.TarError as error:
-            raise AptError(f"{deb} cannot be read: {error}. Delete it and try again") from error
+            raise AptError(f'{deb} cannot be read: {error}. Delete it and try again') from error
         finally:
             process.kill()
-    raise AptError(f"{deb.name} has no file whose path matches {pattern!r}; the package has been rearranged")
+    raise AptError(
+        f'{deb.name} has no file whose path matches {pattern!r}; the package has been rearranged'
+    )
 
 
 def parse_dependency(listing: str, meta: str, prefix: str) -> str:
     """Return the first ``Depends:`` that begins with ``prefix`` in what ``apt-cache depends`` printed for ``meta``."""
-    match = re.search(rf"^\s*\|?Depends: ({re.escape(prefix)}[^\s<>]*)\s*$", listing, re.MULTILINE)
+    match = re.search(rf'^\s*\|?Depends: ({re.escape(prefix)}[^\s<>]*)\s*$', listing, re.MULTILINE)
     if not match:
-        found = ", ".join(re.findall(r"Depends: (\S+)", listing)) or "nothing"
-        raise AptError(f"{meta} depends on no {prefix}*, but on {found}")
+        found = ', '.join(re.findall(r'Depends: (\S+)', listing)) or 'nothing'
+        raise AptError(f'{meta} depends on no {prefix}*, but on {found}')
     return match[1]
 
 
 def _deb_of(name: str, folder: Path) -> Path:
     """Return the downloaded file of the package ``name`` (which may say its architecture or version)."""
-    package = re.split("[:=/]", name)[0]
-    found = sorted(folder.glob(f"{package}_*.deb"))
+    package = re.split('[:=/]', name)[0]
+    found = sorted(folder.glob(f'{package}_*.deb'))
     if len(found) != 1:
-        raise AptError(f"apt left {len(found)} files for {package}, not one")
+        raise AptError(f'apt left {len(found)} files for {package}, not one')
     return found[0]
 
 
-def _with_lists(action: Callable[[Sequence[str]], _T], purpose: str, architecture: str = "") -> _T:
+def _with_lists(action: Callable[[Sequence[str]], _T], purpose: str, architecture: str = '') -> _T:
     """Call ``action`` with apt options: the lists that are there first (the system's, or ours of another architecture), then lists of our
     own, fetched now."""
-    _tool("apt-get")
-    name = f"apt-{architecture}" if architecture else "apt"
+    _tool('apt-get')
+    name = f'apt-{architecture}' if architecture else 'apt'
     options = _private_options(cache_folder() / name, architecture)
     try:
         return action(options if architecture else ())
     except AptError as error:
         first = error
-    lock = cache_folder() / f"{name}.lock"
+    lock = cache_folder() / f'{name}.lock'
     try:
-        with locked(lock, f"waiting for another fetch of the package lists (it holds {lock})"):
-            _apt(["apt-get", "--quiet", *options, *_NETWORK_OPTIONS, "update"])
+        with locked(lock, f'waiting for another fetch of the package lists (it holds {lock})'):
+            _apt(['apt-get', '--quiet', *options, *_NETWORK_OPTIONS, 'update'])
         return action(options)
     except AptError as error:
         raise AptError(
-            f"{purpose} failed.\nWith the package lists that were there: {first}\nWith lists fetched now: {error}\n"
-            "Check the network and the sources in /etc/apt, and try again."
+            f'{purpose} failed.\nWith the package lists that were there: {first}\nWith lists fetched now: {error}\n'
+            'Check the network and the sources in /etc/apt, and try again.'
         ) from error
 
 
-def _private_options(folder: Path, architecture: str = "") -> list[str]:
+def _private_options(folder: Path, architecture: str = '') -> list[str]:
     """Return options that keep apt's state in ``folder``, which the user can write to; for another architecture, as of a machine on which
     nothing is installed."""
-    for part in ("state/lists/partial", "cache/archives/partial"):
+    for part in ('state/lists/partial', 'cache/archives/partial'):
         (folder / part).mkdir(parents=True, exist_ok=True)
-    installed = Path("/var/lib/dpkg/status")
+    installed = Path('/var/lib/dpkg/status')
     settings: dict[str, object] = {}
     if architecture:
-        installed = folder / "nothing_installed"
+        installed = folder / 'nothing_installed'
         installed.touch()
-        settings = {"APT::Architecture": architecture, "APT::Architectures": architecture}
+        settings = {'APT::Architecture': architecture, 'APT::Architectures': architecture}
     settings |= {
-        "Dir::State": folder / "state",
-        "Dir::State::Lists": folder / "state/lists",
-        "Dir::State::status": installed,
-        "Dir::Cache": folder / "cache",
+        'Dir::State': folder / 'state',
+        'Dir::State::Lists': folder / 'state/lists',
+        'Dir::State::status': installed,
+        'Dir::Cache': folder / 'cache',
         # apt's own sandbox user can write neither to a home nor to a working tree.
-        "APT::Sandbox::User": "root",
+        'APT::Sandbox::User': 'root',
     }
-    return [argument for key, value in settings.items() for argument in ("-o", f"{key}={value}")]
+    return [argument for key, value in settings.items() for argument in ('-o', f'{key}={value}')]
 
 
 def _apt(command: Sequence[str], cwd: Path | None = None) -> str:
@@ -160,16 +180,24 @@ def _apt(command: Sequence[str], cwd: Path | None = None) -> str:
 
 def _run(command: Sequence[str], cwd: Path | None = None) -> str:
     """Run ``command``; returns its output, raises with the end of its messages."""
-    environment = {**os.environ, "LC_ALL": "C"}
+    environment = {**os.environ, 'LC_ALL': 'C'}
     try:
         result = subprocess.run(
-            command, cwd=cwd, env=environment, capture_output=True, text=True, check=False, timeout=_TIME_LIMIT_S
+            command,
+            cwd=cwd,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_TIME_LIMIT_S,
         )
     except subprocess.TimeoutExpired as error:
-        raise AptError(f"{command[0]} did not end within {_TIME_LIMIT_S:.0f} s") from error
+        raise AptError(f'{command[0]} did not end within {_TIME_LIMIT_S:.0f} s') from error
     if result.returncode:
         messages = [line for line in result.stderr.splitlines() if line.strip()][-4:]
-        raise AptError(" | ".join(messages) or f"{command[0]} ended with status {result.returncode}")
+        raise AptError(
+            ' | '.join(messages) or f'{command[0]} ended with status {result.returncode}'
+        )
     return result.stdout
 
 
@@ -178,7 +206,7 @@ def _tool(name: str) -> str:
     path = shutil.which(name)
     if path is None:
         raise AptError(
-            f"{name} is not on this machine, so Debian packages cannot be fetched. Use a Debian or Ubuntu machine "
-            "(a container of one will do)."
+            f'{name} is not on this machine, so Debian packages cannot be fetched. Use a Debian or Ubuntu machine '
+            '(a container of one will do).'
         )
     return path

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from importlib import metadata
 
-PACKAGE = "zc_perception"
+PACKAGE = 'zc_perception'
 
 
 def requirements(extra: str) -> list[str]:
@@ -17,13 +17,17 @@ def requirements(extra: str) -> list[str]:
 
     :raises SystemExit: there is no such extra.
     """
-    known = metadata.metadata(PACKAGE).get_all("Provides-Extra") or []
+    known = metadata.metadata(PACKAGE).get_all('Provides-Extra') or []
     if extra not in known:
         raise SystemExit(f"extra '{extra}' is unknown; there are {', '.join(sorted(known))}")
-    named = [line.partition(";") for line in metadata.requires(PACKAGE) or []]
-    return [what.strip() for what, _, marker in named if f"extra == {extra!r}" in marker.replace('"', "'")]
+    named = [line.partition(';') for line in metadata.requires(PACKAGE) or []]
+    return [
+        what.strip()
+        for what, _, marker in named
+        if f'extra == {extra!r}' in marker.replace('"', "'")
+    ]
 
 
-if __name__ == "__main__":
-    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+if __name__ == '__main__':
+    pip = [sys.executable, '-m', 'pip', 'install', '--quiet', '--disable-pip-version-check']
     sys.exit(subprocess.call([*pip, *requirements(sys.argv[1])]))

@@ -25,27 +25,27 @@ from environment.debian_packages import fetch, unpack_member
 from environment.errors import SetupError
 from environment.paths import BUILD, cache_folder, locked, place, scratch_folder
 
-FIXTURES = BUILD / "fixtures"
-VIDEO = "vtest.avi"
-VIDEO_PACKAGE = "opencv-doc"
+FIXTURES = BUILD / 'fixtures'
+VIDEO = 'vtest.avi'
+VIDEO_PACKAGE = 'opencv-doc'
 #: Each header's package, and the end of its path in there.
 HEADERS = {
-    "drm_fourcc.h": ("libdrm-dev", "/libdrm/drm_fourcc.h"),
-    "videodev2.h": ("linux-libc-dev", "/linux/videodev2.h"),
-    "video-format.h": ("libgstreamer-plugins-base1.0-dev", "/gst/video/video-format.h"),
-    "video-color.h": ("libgstreamer-plugins-base1.0-dev", "/gst/video/video-color.h"),
+    'drm_fourcc.h': ('libdrm-dev', '/libdrm/drm_fourcc.h'),
+    'videodev2.h': ('linux-libc-dev', '/linux/videodev2.h'),
+    'video-format.h': ('libgstreamer-plugins-base1.0-dev', '/gst/video/video-format.h'),
+    'video-color.h': ('libgstreamer-plugins-base1.0-dev', '/gst/video/video-color.h'),
 }
 
 
-def kept(name: str, fetch_to: Callable[[Path], None], cache: str = "fixtures") -> Path:
+def kept(name: str, fetch_to: Callable[[Path], None], cache: str = 'fixtures') -> Path:
     """Return a file of :data:`FIXTURES`, from the user's cache when this tree doesn't have it, fetched when neither has.
 
     :param cache: the folder of the user's cache that has it.
     """
     target, cached = FIXTURES / name, cache_folder() / cache / Path(name).name
     if not target.is_file():
-        lock = cached.with_name(f"{cached.name}.lock")
-        with locked(lock, f"waiting for another fetch of {name} (it holds {lock})"):
+        lock = cached.with_name(f'{cached.name}.lock')
+        with locked(lock, f'waiting for another fetch of {name} (it holds {lock})'):
             if not cached.is_file():
                 with scratch_folder(cached.parent) as scratch:
                     fetch_to(scratch / cached.name)
@@ -60,19 +60,22 @@ def _member(package: str, path: str, size: str) -> Callable[[Path], None]:
     def fetch_to(target: Path) -> None:
         with step(f"fetching {target.name} from Debian's {package} ({size})"):
             (deb,) = fetch([package], target.parent)
-            unpack_member(deb, f"*{path}", target)
+            unpack_member(deb, f'*{path}', target)
 
     return fetch_to
 
 
 def video() -> Path:
     """Return the video."""
-    return kept(VIDEO, _member(VIDEO_PACKAGE, f"/{VIDEO}", "95 MB"))
+    return kept(VIDEO, _member(VIDEO_PACKAGE, f'/{VIDEO}', '95 MB'))
 
 
 def headers() -> dict[str, Path]:
     """Return the headers' paths by name."""
-    return {name: kept(f"headers/{name}", _member(*source, "1 to 2 MB"), "headers") for name, source in HEADERS.items()}
+    return {
+        name: kept(f'headers/{name}', _member(*source, '1 to 2 MB'), 'headers')
+        for name, source in HEADERS.items()
+    }
 
 
 def main() -> int:
@@ -84,10 +87,10 @@ def main() -> int:
         headers()
         turbojpeg.load()
     except SetupError as error:
-        print(f"\n{error}", file=sys.stderr)
+        print(f'\n{error}', file=sys.stderr)
         return 1
     return 0
 
 
-if __name__ == "__main__":
+if __name__ == '__main__':
     sys.exit(main())

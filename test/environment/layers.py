@@ -27,9 +27,9 @@ def content_key(inputs: Iterable[Path], below: str) -> str:
     """Hash the names and contents of ``inputs`` (a missing file counts too) on top of the key ``below``."""
     digest = hashlib.sha256(below.encode())
     for path in inputs:
-        content = path.read_bytes() if path.is_file() else b"missing"
+        content = path.read_bytes() if path.is_file() else b'missing'
         # Lengths keep one file's end from passing for the next one's beginning.
-        digest.update(f"\0{path.name}\0{len(content)}\0".encode())
+        digest.update(f'\0{path.name}\0{len(content)}\0'.encode())
         digest.update(content)
     return digest.hexdigest()
 
@@ -43,7 +43,9 @@ def keys(layers: Sequence[Layer], base: str) -> dict[str, str]:
     return result
 
 
-def stale_layers(layers: Sequence[Layer], expected: Mapping[str, str], recorded: Mapping[str, str]) -> list[Layer]:
+def stale_layers(
+    layers: Sequence[Layer], expected: Mapping[str, str], recorded: Mapping[str, str]
+) -> list[Layer]:
     """Return the layers to build: the first one whose recorded key differs, and all above it."""
     for number, layer in enumerate(layers):
         if recorded.get(layer.name) != expected[layer.name]:
@@ -54,14 +56,16 @@ def stale_layers(layers: Sequence[Layer], expected: Mapping[str, str], recorded:
 def read_record(file: Path) -> dict[str, str]:
     """Return the keys that were recorded; none when the file is missing or unreadable."""
     try:
-        record = json.loads(file.read_text(encoding="utf-8"))
+        record = json.loads(file.read_text(encoding='utf-8'))
     except (OSError, ValueError):
         return {}
-    return {str(name): str(key) for name, key in record.items()} if isinstance(record, dict) else {}
+    return (
+        {str(name): str(key) for name, key in record.items()} if isinstance(record, dict) else {}
+    )
 
 
 def write_record(file: Path, record: Mapping[str, str]) -> None:
     """Replace the record in one go: an interruption leaves the old one."""
-    unfinished = file.with_name(file.name + ".new")
-    unfinished.write_text(json.dumps(dict(record), indent=1), encoding="utf-8")
+    unfinished = file.with_name(file.name + '.new')
+    unfinished.write_text(json.dumps(dict(record), indent=1), encoding='utf-8')
     os.replace(unfinished, file)

@@ -11,16 +11,16 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-BUILD = ROOT / "build"
+BUILD = ROOT / 'build'
 
 
 def cache_folder() -> Path:
     """Return the cache that all clones of one user share; ``build/cache`` where the user's is not writable."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    shared = Path(base) / "zc_perception"
+    base = os.environ.get('XDG_CACHE_HOME') or os.path.join(os.path.expanduser('~'), '.cache')
+    shared = Path(base) / 'zc_perception'
     with suppress(OSError):
         shared.mkdir(parents=True, exist_ok=True)
-    folder = shared if os.access(shared, os.W_OK | os.X_OK) else BUILD / "cache"
+    folder = shared if os.access(shared, os.W_OK | os.X_OK) else BUILD / 'cache'
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 
@@ -29,7 +29,7 @@ def cache_folder() -> Path:
 def locked(lock_file: Path, busy_message: str) -> Iterator[None]:
     """Hold ``lock_file``; print ``busy_message`` once when somebody else holds it. The kernel frees it on a crash."""
     lock_file.parent.mkdir(parents=True, exist_ok=True)
-    with open(lock_file, "w", encoding="ascii") as lock:
+    with open(lock_file, 'w', encoding='ascii') as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -42,7 +42,7 @@ def locked(lock_file: Path, busy_message: str) -> Iterator[None]:
 def scratch_folder(parent: Path) -> Iterator[Path]:
     """Yield an empty folder in ``parent`` that is gone afterwards."""
     parent.mkdir(parents=True, exist_ok=True)
-    folder = Path(tempfile.mkdtemp(prefix=".new-", dir=parent))
+    folder = Path(tempfile.mkdtemp(prefix='.new-', dir=parent))
     try:
         yield folder
     finally:

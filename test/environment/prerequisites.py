@@ -22,34 +22,49 @@ def check_python() -> None:
     """Raise unless this interpreter is new enough; names one on the PATH that is."""
     if sys.version_info[:2] >= OLDEST_PYTHON:
         return
-    newer = [f"python3.{minor}" for minor in range(13, OLDEST_PYTHON[1] - 1, -1) if shutil.which(f"python3.{minor}")]
-    advice = f"call make PYTHON={newer[0]}" if newer else "install a newer one and call make PYTHON=python3.N"
-    raise SetupError(f"Python {sys.version.split()[0]} is too old, 3.{OLDEST_PYTHON[1]} is needed: {advice}")
+    newer = [
+        f'python3.{minor}'
+        for minor in range(13, OLDEST_PYTHON[1] - 1, -1)
+        if shutil.which(f'python3.{minor}')
+    ]
+    advice = (
+        f'call make PYTHON={newer[0]}'
+        if newer
+        else 'install a newer one and call make PYTHON=python3.N'
+    )
+    raise SetupError(
+        f'Python {sys.version.split()[0]} is too old, 3.{OLDEST_PYTHON[1]} is needed: {advice}'
+    )
 
 
 def missing_packages() -> dict[str, str]:
     """Return the Debian packages that are missing, each with what it is needed for."""
-    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    version = f'{sys.version_info.major}.{sys.version_info.minor}'
     missing = {}
-    if importlib.util.find_spec("ensurepip") is None:
-        missing[f"python{version}-venv"] = "Python's ensurepip, to create an environment"
-    if not shutil.which("gcc"):
-        missing["gcc"] = "a C compiler, to build interface packages"
-    if not _has_header("stdio.h"):
-        missing["libc6-dev"] = "the C library's headers"
-    if not shutil.which("g++"):
-        missing["g++"] = "a C++ compiler, to build interface packages"
-    if not Path(sysconfig.get_path("include"), "Python.h").is_file():
-        missing[f"python{version}-dev"] = "Python.h, to build interface packages"
+    if importlib.util.find_spec('ensurepip') is None:
+        missing[f'python{version}-venv'] = "Python's ensurepip, to create an environment"
+    if not shutil.which('gcc'):
+        missing['gcc'] = 'a C compiler, to build interface packages'
+    if not _has_header('stdio.h'):
+        missing['libc6-dev'] = "the C library's headers"
+    if not shutil.which('g++'):
+        missing['g++'] = 'a C++ compiler, to build interface packages'
+    if not Path(sysconfig.get_path('include'), 'Python.h').is_file():
+        missing[f'python{version}-dev'] = 'Python.h, to build interface packages'
     return missing
 
 
 def _has_header(name: str) -> bool:
     """Tell whether there is a gcc that finds the header ``name``: Debian's gcc can be installed without any."""
-    if not shutil.which("gcc"):
+    if not shutil.which('gcc'):
         return False
-    command = ["gcc", "-E", "-include", name, "-x", "c", os.devnull]
-    return subprocess.run(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False).returncode == 0
+    command = ['gcc', '-E', '-include', name, '-x', 'c', os.devnull]
+    return (
+        subprocess.run(
+            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False
+        ).returncode
+        == 0
+    )
 
 
 def ensure(log: Path) -> None:
@@ -57,41 +72,51 @@ def ensure(log: Path) -> None:
     missing = missing_packages()
     if not missing:
         return
-    if shutil.which("apt-get"):
+    if shutil.which('apt-get'):
         rights = _rights()
         if rights is None:
-            raise SetupError(f"{describe(missing)}\nInstall them with:\n  sudo {' '.join(_install_command(missing))}")
-        with step(f"installing {' '.join(missing)} with apt"):
+            raise SetupError(
+                f'{describe(missing)}\nInstall them with:\n  sudo {" ".join(_install_command(missing))}'
+            )
+        with step(f'installing {" ".join(missing)} with apt'):
             _install(rights, list(missing), log)
         missing = missing_packages()
     if missing:
         raise SetupError(
             f"{describe(missing)}\nInstall them with the system's package manager, or let make use another "
-            f"interpreter than {sys.executable}: make PYTHON=/usr/bin/python3"
+            f'interpreter than {sys.executable}: make PYTHON=/usr/bin/python3'
         )
 
 
 def describe(missing: dict[str, str]) -> str:
     """Return a line for each missing package."""
-    return "\n".join(["Missing on this machine:", *(f"  {name}: {purpose}" for name, purpose in missing.items())])
+    return '\n'.join(
+        [
+            'Missing on this machine:',
+            *(f'  {name}: {purpose}' for name, purpose in missing.items()),
+        ]
+    )
 
 
 def _rights() -> list[str] | None:
     """Return what to put before apt-get so that it may install; None when nothing does without a password."""
     if os.geteuid() == 0:
         return []
-    sudo = ["sudo", "-n"]
-    if shutil.which("sudo") and subprocess.run([*sudo, "true"], capture_output=True, check=False).returncode == 0:
+    sudo = ['sudo', '-n']
+    if (
+        shutil.which('sudo')
+        and subprocess.run([*sudo, 'true'], capture_output=True, check=False).returncode == 0
+    ):
         return sudo
     return None
 
 
 def _install_command(packages: Sequence[str] | dict[str, str]) -> list[str]:
-    return ["apt-get", "install", "--yes", "--no-install-recommends", *packages]
+    return ['apt-get', 'install', '--yes', '--no-install-recommends', *packages]
 
 
 def _install(rights: Sequence[str], packages: Sequence[str], log: Path) -> None:
     """Install ``packages``; fresh machines have no package lists and old ones have stale lists, so update first."""
-    prefix = [*rights, "env", "DEBIAN_FRONTEND=noninteractive"]
-    run_logged([*prefix, "apt-get", "update"], log, ROOT)
-    run_logged([*prefix, *_install_command(packages), "-o", "DPkg::Lock::Timeout=300"], log, ROOT)
+    prefix = [*rights, 'env', 'DEBIAN_FRONTEND=noninteractive']
+    run_logged([*prefix, 'apt-get', 'update'], log, ROOT)
+    run_logged([*prefix, *_install_command(packages), '-o', 'DPkg::Lock::Timeout=300'], log, ROOT)

@@ -28,27 +28,27 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PREFIX = Path(sys.prefix)
-INDEX = PREFIX / "share/ament_index/resource_index"
+INDEX = PREFIX / 'share/ament_index/resource_index'
 
 # The libraries of one package, each linked against the ones before it.
-GENERATOR_C = "rosidl_generator_c"
-FASTRTPS_C = "rosidl_typesupport_fastrtps_c"
-INTROSPECTION_C = "rosidl_typesupport_introspection_c"
-TYPESUPPORT_C = "rosidl_typesupport_c"
-GENERATOR_PY = "rosidl_generator_py"
-EXTENSION_MODULE = "extension_module"
+GENERATOR_C = 'rosidl_generator_c'
+FASTRTPS_C = 'rosidl_typesupport_fastrtps_c'
+INTROSPECTION_C = 'rosidl_typesupport_introspection_c'
+TYPESUPPORT_C = 'rosidl_typesupport_c'
+GENERATOR_PY = 'rosidl_generator_py'
+EXTENSION_MODULE = 'extension_module'
 LIBRARIES = (GENERATOR_C, FASTRTPS_C, INTROSPECTION_C, TYPESUPPORT_C, GENERATOR_PY)
 
 RUNTIME_LIBRARIES = (
-    "rosidl_runtime_c",
-    "rosidl_typesupport_c",
-    "rosidl_typesupport_introspection_c",
-    "rosidl_typesupport_fastrtps_c",
-    "rosidl_typesupport_fastrtps_cpp",
-    "rosidl_dynamic_typesupport",
-    "rmw",
-    "rcutils",
-    "fastcdr",
+    'rosidl_runtime_c',
+    'rosidl_typesupport_c',
+    'rosidl_typesupport_introspection_c',
+    'rosidl_typesupport_fastrtps_c',
+    'rosidl_typesupport_fastrtps_cpp',
+    'rosidl_dynamic_typesupport',
+    'rmw',
+    'rcutils',
+    'fastcdr',
 )
 
 
@@ -70,27 +70,31 @@ class InterfacePackage:
     @classmethod
     def read(cls, source: Path) -> InterfacePackage:
         """Read the package in the folder ``source``."""
-        manifest = source / "package.xml"
+        manifest = source / 'package.xml'
         if not manifest.is_file():
-            raise BuildError(f"{source} is no interface package: it has no package.xml")
+            raise BuildError(f'{source} is no interface package: it has no package.xml')
         root = ElementTree.parse(manifest).getroot()
         definitions = tuple(
-            path.relative_to(source) for kind in ("msg", "srv") for path in sorted((source / kind).glob(f"*.{kind}"))
+            path.relative_to(source)
+            for kind in ('msg', 'srv')
+            for path in sorted((source / kind).glob(f'*.{kind}'))
         )
         if not definitions:
-            raise BuildError(f"{source} has no msg/*.msg and no srv/*.srv: nothing to build")
+            raise BuildError(f'{source} has no msg/*.msg and no srv/*.srv: nothing to build')
         return cls(
-            name=root.findtext("name", "").strip(),
+            name=root.findtext('name', '').strip(),
             source=source.resolve(),
-            version=root.findtext("version", "").strip(),
-            dependencies=tuple(sorted((element.text or "").strip() for element in root.findall("depend"))),
+            version=root.findtext('version', '').strip(),
+            dependencies=tuple(
+                sorted((element.text or '').strip() for element in root.findall('depend'))
+            ),
             definitions=definitions,
         )
 
     @property
     def idl_files(self) -> tuple[str, ...]:
         """The definitions as IDL files, relative to the generated package folder."""
-        return tuple(path.with_suffix(".idl").as_posix() for path in self.definitions)
+        return tuple(path.with_suffix('.idl').as_posix() for path in self.definitions)
 
 
 @dataclass(frozen=True)
@@ -103,17 +107,17 @@ class Workspace:
     @property
     def generated(self) -> Path:
         """IDL, type hashes, C and C++ sources; its parent is an include folder."""
-        return self.root / "generated" / self.package.name
+        return self.root / 'generated' / self.package.name
 
     @property
     def introspection(self) -> Path:
         """The introspection type support: its sources have the names of others in ``generated``."""
-        return self.root / "introspection" / self.package.name
+        return self.root / 'introspection' / self.package.name
 
     @property
     def python(self) -> Path:
         """The Python package with the C sources of its extension module; its parent is an include folder."""
-        return self.root / "python" / self.package.name
+        return self.root / 'python' / self.package.name
 
     def renew(self) -> None:
         """Start from empty folders: a renamed message must not leave its old sources behind."""
@@ -125,16 +129,18 @@ class Workspace:
 
 def installed_interface_packages(prefix: Path = PREFIX) -> dict[str, Path]:
     """Every interface package in ``prefix``, with its share folder."""
-    index = prefix / "share/ament_index/resource_index/rosidl_interfaces"
-    return {entry.name: prefix / "share" / entry.name for entry in sorted(index.glob("*"))}
+    index = prefix / 'share/ament_index/resource_index/rosidl_interfaces'
+    return {entry.name: prefix / 'share' / entry.name for entry in sorted(index.glob('*'))}
 
 
 def check_dependencies(package: InterfacePackage, installed: Iterable[str]) -> None:
     """Raise when a declared dependency is not installed: the generators' own error would be a bare KeyError."""
     missing = sorted(set(package.dependencies) - set(installed))
     if missing:
-        wheels = " ".join("ros-" + name.replace("_", "-") for name in missing)
-        raise BuildError(f"{package.name} depends on {', '.join(missing)}, not found in {PREFIX}: install {wheels}")
+        wheels = ' '.join('ros-' + name.replace('_', '-') for name in missing)
+        raise BuildError(
+            f'{package.name} depends on {", ".join(missing)}, not found in {PREFIX}: install {wheels}'
+        )
 
 
 def generate(workspace: Workspace) -> dict[str, list[Path]]:
@@ -147,12 +153,19 @@ def generate(workspace: Workspace) -> dict[str, list[Path]]:
     from rosidl_typesupport_introspection_c import generate_c as generate_introspection_c
 
     package = workspace.package
-    installed = {name: share for name, share in installed_interface_packages().items() if name != package.name}
+    installed = {
+        name: share
+        for name, share in installed_interface_packages().items()
+        if name != package.name
+    }
     check_dependencies(package, installed)
     write_idl(workspace)
     arguments = functools.partial(write_arguments, workspace, installed)
     generate_type_hash(
-        arguments("rosidl_generator_type_description", include_paths=[f"{n}:{path}" for n, path in installed.items()])
+        arguments(
+            'rosidl_generator_type_description',
+            include_paths=[f'{n}:{path}' for n, path in installed.items()],
+        )
     )
     for generator in (GENERATOR_C, FASTRTPS_C, INTROSPECTION_C):
         write_visibility_header(workspace, generator)
@@ -160,7 +173,8 @@ def generate(workspace: Workspace) -> dict[str, list[Path]]:
         GENERATOR_C,
         ros_interface_files=[str(package.source / path) for path in package.definitions],
         type_description_tuples=[
-            f"{idl}:{(workspace.generated / idl).with_suffix('.json')}" for idl in package.idl_files
+            f'{idl}:{(workspace.generated / idl).with_suffix(".json")}'
+            for idl in package.idl_files
         ],
     )
     sources = {
@@ -169,13 +183,17 @@ def generate(workspace: Workspace) -> dict[str, list[Path]]:
         INTROSPECTION_C: generate_introspection_c(
             arguments(INTROSPECTION_C, output_dir=str(workspace.introspection))
         ),
-        TYPESUPPORT_C: generate_typesupport_c(arguments(TYPESUPPORT_C), [FASTRTPS_C, INTROSPECTION_C]),
+        TYPESUPPORT_C: generate_typesupport_c(
+            arguments(TYPESUPPORT_C), [FASTRTPS_C, INTROSPECTION_C]
+        ),
     }
-    python_files = generate_py(arguments(GENERATOR_PY, output_dir=str(workspace.python)), [TYPESUPPORT_C])
-    sources[GENERATOR_PY] = [name for name in python_files if name.endswith("_s.c")]
-    sources[EXTENSION_MODULE] = [name for name in python_files if ".ep." in name]
+    python_files = generate_py(
+        arguments(GENERATOR_PY, output_dir=str(workspace.python)), [TYPESUPPORT_C]
+    )
+    sources[GENERATOR_PY] = [name for name in python_files if name.endswith('_s.c')]
+    sources[EXTENSION_MODULE] = [name for name in python_files if '.ep.' in name]
     return {
-        library: sorted(Path(name) for name in names if name.endswith((".c", ".cpp")))
+        library: sorted(Path(name) for name in names if name.endswith(('.c', '.cpp')))
         for library, names in sources.items()
     }
 
@@ -185,24 +203,35 @@ def write_idl(workspace: Workspace) -> None:
     from rosidl_adapter.msg import convert_msg_to_idl
     from rosidl_adapter.srv import convert_srv_to_idl
 
-    converters: dict[str, Callable[..., object]] = {".msg": convert_msg_to_idl, ".srv": convert_srv_to_idl}
+    converters: dict[str, Callable[..., object]] = {
+        '.msg': convert_msg_to_idl,
+        '.srv': convert_srv_to_idl,
+    }
     package = workspace.package
     for path in package.definitions:
-        converters[path.suffix](package.source, package.name, path, workspace.generated / path.parent)
+        converters[path.suffix](
+            package.source, package.name, path, workspace.generated / path.parent
+        )
 
 
-def write_arguments(workspace: Workspace, installed: dict[str, Path], generator: str, **special: object) -> str:
+def write_arguments(
+    workspace: Workspace, installed: dict[str, Path], generator: str, **special: object
+) -> str:
     """Write the JSON file with which CMake would call ``generator``; returns its name."""
-    interfaces = [f"{name}:{idl}" for name, share in installed.items() for idl in sorted(share.glob("*/*.idl"))]
+    interfaces = [
+        f'{name}:{idl}'
+        for name, share in installed.items()
+        for idl in sorted(share.glob('*/*.idl'))
+    ]
     values: dict[str, object] = {
-        "package_name": workspace.package.name,
-        "output_dir": str(workspace.generated),
-        "template_dir": str(PREFIX / "share" / generator / "resource"),
-        "idl_tuples": [f"{workspace.generated}:{idl}" for idl in workspace.package.idl_files],
-        "ros_interface_dependencies": interfaces,
-        "target_dependencies": [],
+        'package_name': workspace.package.name,
+        'output_dir': str(workspace.generated),
+        'template_dir': str(PREFIX / 'share' / generator / 'resource'),
+        'idl_tuples': [f'{workspace.generated}:{idl}' for idl in workspace.package.idl_files],
+        'ros_interface_dependencies': interfaces,
+        'target_dependencies': [],
     }
-    path = workspace.root / f"{generator}.json"
+    path = workspace.root / f'{generator}.json'
     path.write_text(json.dumps(values | special, indent=1))
     return str(path)
 
@@ -211,11 +240,11 @@ def write_visibility_header(workspace: Workspace, generator: str) -> None:
     """Write the header with the export macros, for which the generators have a template but no caller outside CMake."""
     from rosidl_cli.command.helpers import generate_visibility_control_file
 
-    header = f"{generator}__visibility_control.h"
+    header = f'{generator}__visibility_control.h'
     generate_visibility_control_file(
         package_name=workspace.package.name,
-        template_path=PREFIX / "share" / generator / "resource" / f"{header}.in",
-        output_path=workspace.generated / "msg" / header,
+        template_path=PREFIX / 'share' / generator / 'resource' / f'{header}.in',
+        output_path=workspace.generated / 'msg' / header,
     )
 
 
@@ -237,14 +266,16 @@ def translation_units(sources: dict[str, list[Path]]) -> list[Unit]:
     """
     units: list[Unit] = []
     for library, paths in sources.items():
-        alone = [path for path in paths if path.name.endswith("__description.c")]
-        units += [Unit(library, f"{library}.{path.parts[-3]}.{path.name}", (path,)) for path in alone]
-        for suffix in (".c", ".cpp"):
+        alone = [path for path in paths if path.name.endswith('__description.c')]
+        units += [
+            Unit(library, f'{library}.{path.parts[-3]}.{path.name}', (path,)) for path in alone
+        ]
+        for suffix in ('.c', '.cpp'):
             together = tuple(path for path in paths if path.suffix == suffix and path not in alone)
             if together:
-                units.append(Unit(library, f"{library}.all{suffix}", together))
+                units.append(Unit(library, f'{library}.all{suffix}', together))
     # What takes longest must not start last.
-    return sorted(units, key=lambda unit: (not unit.name.endswith(".cpp"), -len(unit.sources)))
+    return sorted(units, key=lambda unit: (not unit.name.endswith('.cpp'), -len(unit.sources)))
 
 
 @dataclass(frozen=True)
@@ -255,55 +286,81 @@ class Compiler:
 
     def compile(self, unit: Unit) -> Path:
         """Compile one translation unit; returns its object file."""
-        source = self.workspace.root / "units" / unit.name
-        source.write_text("".join(f'#include "{path}"\n' for path in unit.sources))
-        target = source.with_name(source.name + ".o")
-        compiler = ["g++", "-std=c++17"] if source.suffix == ".cpp" else ["gcc", "-std=gnu11"]
-        define = f"-DROSIDL_GENERATOR_C_BUILDING_DLL_{self.workspace.package.name}"
-        flags = ["-O1", "-DNDEBUG", "-fPIC", "-w", define, *self.include_flags()]
-        call([*compiler, *flags, "-c", str(source), "-o", str(target)])
+        source = self.workspace.root / 'units' / unit.name
+        source.write_text(''.join(f'#include "{path}"\n' for path in unit.sources))
+        target = source.with_name(source.name + '.o')
+        compiler = ['g++', '-std=c++17'] if source.suffix == '.cpp' else ['gcc', '-std=gnu11']
+        define = f'-DROSIDL_GENERATOR_C_BUILDING_DLL_{self.workspace.package.name}'
+        flags = ['-O1', '-DNDEBUG', '-fPIC', '-w', define, *self.include_flags()]
+        call([*compiler, *flags, '-c', str(source), '-o', str(target)])
         return target
 
     def include_flags(self) -> list[str]:
         """The generated headers, CPython, numpy and every package of the prefix."""
         import numpy
 
-        own = [self.workspace.generated.parent, self.workspace.introspection.parent, self.workspace.python.parent]
-        python = [Path(sysconfig.get_path("include")), Path(numpy.get_include())]
+        own = [
+            self.workspace.generated.parent,
+            self.workspace.introspection.parent,
+            self.workspace.python.parent,
+        ]
+        python = [Path(sysconfig.get_path('include')), Path(numpy.get_include())]
         # ROS packages are included as include/PACKAGE/PACKAGE/...; vendored ones (fastcdr) as include/PACKAGE/...
-        prefix = [PREFIX / "include", *sorted(path for path in (PREFIX / "include").iterdir() if path.is_dir())]
-        return [f"-I{path}" for path in own] + [f"-isystem{path}" for path in (*python, *prefix)]
+        prefix = [
+            PREFIX / 'include',
+            *sorted(path for path in (PREFIX / 'include').iterdir() if path.is_dir()),
+        ]
+        return [f'-I{path}' for path in own] + [f'-isystem{path}' for path in (*python, *prefix)]
 
 
 def link(target: Path, objects: Sequence[Path], own: Sequence[str], rpath: str) -> None:
     """Link a shared object against the package's ``own`` libraries, those of other packages, and the runtime."""
     target.parent.mkdir(parents=True, exist_ok=True)
-    library_dir = PREFIX / "lib"
+    library_dir = PREFIX / 'lib'
     foreign = sorted(
-        path.name.removeprefix("lib").removesuffix(".so")
+        path.name.removeprefix('lib').removesuffix('.so')
         for name in installed_interface_packages()
-        for path in library_dir.glob(f"lib{name}__rosidl_*.so")
+        for path in library_dir.glob(f'lib{name}__rosidl_*.so')
         if path.stem.endswith(LIBRARIES)
     )
     libraries = [*own, *(name for name in foreign if name not in own), *RUNTIME_LIBRARIES]
     # Linked beside and renamed: a process that has the old library mapped keeps its old inode.
-    unfinished = target.with_name(target.name + ".new")
-    search = [f"-L{library_dir}", f"-Wl,-rpath-link,{library_dir}", f"-Wl,-rpath,{rpath}", "-Wl,--as-needed"]
-    call(["g++", "-shared", "-o", str(unfinished), *map(str, objects), *search, *(f"-l{name}" for name in libraries)])
+    unfinished = target.with_name(target.name + '.new')
+    search = [
+        f'-L{library_dir}',
+        f'-Wl,-rpath-link,{library_dir}',
+        f'-Wl,-rpath,{rpath}',
+        '-Wl,--as-needed',
+    ]
+    call(
+        [
+            'g++',
+            '-shared',
+            '-o',
+            str(unfinished),
+            *map(str, objects),
+            *search,
+            *(f'-l{name}' for name in libraries),
+        ]
+    )
     os.replace(unfinished, target)
 
 
 def call(command: Sequence[str]) -> None:
     """Run a compiler; raise with its output when it fails."""
-    result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    result = subprocess.run(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )
     if result.returncode:
-        raise BuildError(f"{command[0]} failed ({result.returncode}) on {command[-1]}:\n{result.stdout}")
+        raise BuildError(
+            f'{command[0]} failed ({result.returncode}) on {command[-1]}:\n{result.stdout}'
+        )
 
 
 def compile_and_link(workspace: Workspace, sources: dict[str, list[Path]], jobs: int) -> None:
     """Compile all units in parallel, then link and install the libraries and the extension module."""
     compiler = Compiler(workspace)
-    (workspace.root / "units").mkdir()
+    (workspace.root / 'units').mkdir()
     units = translation_units(sources)
     objects: dict[str, list[Path]] = {}
     with ThreadPoolExecutor(jobs) as pool:
@@ -313,39 +370,41 @@ def compile_and_link(workspace: Workspace, sources: dict[str, list[Path]], jobs:
     name = workspace.package.name
     linked: list[str] = []
     for library in LIBRARIES:
-        link(PREFIX / "lib" / f"lib{name}__{library}.so", objects[library], linked, "$ORIGIN")
-        linked.append(f"{name}__{library}")
-    module = f"{name}_s__{TYPESUPPORT_C}{sysconfig.get_config_var('EXT_SUFFIX')}"
-    link(site_packages() / name / module, objects[EXTENSION_MODULE], linked, "$ORIGIN/../../..")
+        link(PREFIX / 'lib' / f'lib{name}__{library}.so', objects[library], linked, '$ORIGIN')
+        linked.append(f'{name}__{library}')
+    module = f'{name}_s__{TYPESUPPORT_C}{sysconfig.get_config_var("EXT_SUFFIX")}'
+    link(site_packages() / name / module, objects[EXTENSION_MODULE], linked, '$ORIGIN/../../..')
 
 
 def site_packages() -> Path:
     """Where the running interpreter's compiled packages are installed."""
-    return Path(sysconfig.get_path("platlib"))
+    return Path(sysconfig.get_path('platlib'))
 
 
 def install_python(workspace: Workspace) -> None:
     """Install the Python classes."""
     target = site_packages() / workspace.package.name
     shutil.rmtree(target, ignore_errors=True)
-    shutil.copytree(workspace.python, target, ignore=shutil.ignore_patterns("*.c"))
-    (target / "__init__.py").touch()
+    shutil.copytree(workspace.python, target, ignore=shutil.ignore_patterns('*.c'))
+    (target / '__init__.py').touch()
 
 
 def install_share(workspace: Workspace) -> None:
     """Install definitions, type hashes and manifest, and register the package in the ament index."""
     package = workspace.package
-    share = PREFIX / "share" / package.name
+    share = PREFIX / 'share' / package.name
     shutil.rmtree(share, ignore_errors=True)
     for definition in package.definitions:
         target = share / definition
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(package.source / definition, target)
-        for suffix in (".idl", ".json"):
-            shutil.copy((workspace.generated / definition).with_suffix(suffix), target.with_suffix(suffix))
-    shutil.copy(package.source / "package.xml", share)
+        for suffix in ('.idl', '.json'):
+            shutil.copy(
+                (workspace.generated / definition).with_suffix(suffix), target.with_suffix(suffix)
+            )
+    shutil.copy(package.source / 'package.xml', share)
     interfaces = sorted([*package.idl_files, *(path.as_posix() for path in package.definitions)])
-    for resource, content in (("packages", ""), ("rosidl_interfaces", "\n".join(interfaces))):
+    for resource, content in (('packages', ''), ('rosidl_interfaces', '\n'.join(interfaces))):
         (INDEX / resource).mkdir(parents=True, exist_ok=True)
         (INDEX / resource / package.name).write_text(content)
 
@@ -364,22 +423,28 @@ def build(source: Path, build_root: Path, jobs: int) -> InterfacePackage:
 
 def main() -> int:
     """Build the packages that the command line names."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("packages", nargs="+", type=Path, metavar="PACKAGE_DIR")
-    parser.add_argument("--build", type=Path, required=True, help="folder for generated sources and objects")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument('packages', nargs='+', type=Path, metavar='PACKAGE_DIR')
+    parser.add_argument(
+        '--build', type=Path, required=True, help='folder for generated sources and objects'
+    )
+    parser.add_argument('--jobs', type=int, default=os.cpu_count() or 1)
     options = parser.parse_args()
     # The generators look up their own templates in the ament index.
-    os.environ["AMENT_PREFIX_PATH"] = str(PREFIX)
+    os.environ['AMENT_PREFIX_PATH'] = str(PREFIX)
     try:
         for source in options.packages:
             package = build(source, options.build, options.jobs)
-            print(f"{package.name} {package.version}: {len(package.definitions)} interfaces in {PREFIX}")
+            print(
+                f'{package.name} {package.version}: {len(package.definitions)} interfaces in {PREFIX}'
+            )
     except BuildError as error:
         print(error, file=sys.stderr)
         return 1
     return 0
 
 
-if __name__ == "__main__":
+if __name__ == '__main__':
     sys.exit(main())

@@ -23,7 +23,9 @@ ALLOWED = re.compile(
     r'|Unlicense|MPL-2\.0|Mozilla|Boost|BSL-1\.0|Expat)\b',
     re.IGNORECASE,
 )
-FORBIDDEN = re.compile(r'\b(A?GPL|LGPL|GNU|SSPL|BUSL|Commons Clause|CC-BY-NC|Proprietary)', re.IGNORECASE)
+FORBIDDEN = re.compile(
+    r'\b(A?GPL|LGPL|GNU|SSPL|BUSL|Commons Clause|CC-BY-NC|Proprietary)', re.IGNORECASE
+)
 # FFmpeg is LGPL-2.1 inside OpenCV's wheel, linked dynamically, which its licence allows; a system's own OpenCV replaces it.
 DYNAMICALLY_LINKED = {'opencv-python-headless'}
 
@@ -31,7 +33,11 @@ DYNAMICALLY_LINKED = {'opencv-python-headless'}
 def runtime() -> list[str]:
     """What setup.py asks for, extras included but those of the tests."""
     tree = ast.parse((ROOT / 'setup.py').read_text(encoding='utf-8'))
-    call = next(node for node in ast.walk(tree) if isinstance(node, ast.Call) and ast.unparse(node.func) == 'setup')
+    call = next(
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == 'setup'
+    )
     keywords = {keyword.arg: keyword.value for keyword in call.keywords}
     extras = ast.literal_eval(keywords['extras_require'])
     return [
@@ -46,7 +52,9 @@ def needed(names: list[str]) -> Iterator[Distribution]:
     while names:
         requirement = Requirement(names.pop())
         name = canonicalize_name(requirement.name)
-        if name in seen or (requirement.marker is not None and not requirement.marker.evaluate({'extra': ''})):
+        if name in seen or (
+            requirement.marker is not None and not requirement.marker.evaluate({'extra': ''})
+        ):
             continue
         seen.add(name)
         try:
@@ -60,12 +68,26 @@ def needed(names: list[str]) -> Iterator[Distribution]:
 def licence(of: Distribution) -> str:
     """What its metadata says, in one line."""
     metadata = of.metadata
-    classifiers = [text for text in metadata.get_all('Classifier') or [] if text.startswith('License ::')]
-    files = [path for path in of.files or [] if path.name.upper().startswith('LICEN') and 'dist-info' in str(path)]
-    if not classifiers and any('Permission is hereby granted, free of charge' in path.read_text() for path in files):
+    classifiers = [
+        text for text in metadata.get_all('Classifier') or [] if text.startswith('License ::')
+    ]
+    files = [
+        path
+        for path in of.files or []
+        if path.name.upper().startswith('LICEN') and 'dist-info' in str(path)
+    ]
+    if not classifiers and any(
+        'Permission is hereby granted, free of charge' in path.read_text() for path in files
+    ):
         classifiers = ['MIT, by its text']
-    short = [text for text in (metadata.get('License-Expression'), metadata.get('License')) if text]
-    return ' '.join('; '.join([*classifiers, *(text.strip().splitlines()[0][:200] for text in short if text.strip())]).split())
+    short = [
+        text for text in (metadata.get('License-Expression'), metadata.get('License')) if text
+    ]
+    return ' '.join(
+        '; '.join(
+            [*classifiers, *(text.strip().splitlines()[0][:200] for text in short if text.strip())]
+        ).split()
+    )
 
 
 def refused(text: str) -> str:
@@ -98,15 +120,25 @@ def pins(path: Path) -> list[Requirement]:
 
 @pytest.mark.parametrize('path', LISTS, ids=lambda path: path.stem)
 def test_what_the_environment_installs_is_pinned_or_bounded(path: Path) -> None:
-    open_ended = [str(each) for each in pins(path) if not any(each_one.operator in ('==', '<', '<=', '~=') for each_one in each.specifier)]
+    open_ended = [
+        str(each)
+        for each in pins(path)
+        if not any(each_one.operator in ('==', '<', '<=', '~=') for each_one in each.specifier)
+    ]
     assert open_ended == []
     if path.stem != 'requirements':
-        assert [str(each) for each in pins(path) if not str(each.specifier).startswith('==')] == [], 'ROS is one exact set'
+        assert [
+            str(each) for each in pins(path) if not str(each.specifier).startswith('==')
+        ] == [], 'ROS is one exact set'
 
 
 def test_what_is_installed_agrees_with_itself() -> None:
-    done = subprocess.run([sys.executable, '-m', 'pip', 'check', '-q'], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, '-m', 'pip', 'check', '-q'], capture_output=True, text=True, check=False
+    )
     ours = [line for line in done.stdout.splitlines() if 'No broken requirements' not in line]
     # Other tools of this environment may have their own quarrels; those of what the package needs are ours.
-    known = {canonicalize_name(each.metadata['Name']) for each in DISTRIBUTIONS} | {'zc-perception'}
+    known = {canonicalize_name(each.metadata['Name']) for each in DISTRIBUTIONS} | {
+        'zc-perception'
+    }
     assert [line for line in ours if canonicalize_name(line.split(' ')[0]) in known] == []

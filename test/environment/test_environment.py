@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-rclpy = pytest.importorskip("rclpy", reason="needs the environment that `make env` sets up")
+rclpy = pytest.importorskip('rclpy', reason='needs the environment that `make env` sets up')
 from ament_index_python import get_package_share_directory, get_resource  # noqa: E402
 from rclpy.context import Context  # noqa: E402
 from rclpy.node import Node  # noqa: E402
@@ -17,62 +17,71 @@ from waiting import until  # noqa: E402
 
 #: RIHS01 hashes of vision_msgs 4.1.1 and of Jazzy's composition_interfaces, from the definitions that they release.
 UPSTREAM_HASHES = {
-    "vision_msgs/msg/BoundingBox2D": "008eacbb0cf8f26e83795547bed013eec3675485ef386ec056d80eaaf1c1ce2f",
-    "vision_msgs/msg/BoundingBox2DArray": "2464e82838009386d371b523211c21c91d74d313fcdd6788223c531d621cf691",
-    "vision_msgs/msg/BoundingBox3D": "bbb73a65c163d7f9bb29009c7bde9f7faa576bd2d23299c4511d19230dab4698",
-    "vision_msgs/msg/BoundingBox3DArray": "a81938db9576b10c2eecd7c5a5da3eac496efd00221b25ed051dfbc81fb56da6",
-    "vision_msgs/msg/Classification": "f74db28d0eaef3afb78f48bf2161cd709a1383a0309d3454383b25be11345143",
-    "vision_msgs/msg/Detection2D": "0d12b69df5c593b3455b7346fac8205437a7d4bcb09b9e0e0b2dde787ded38ea",
-    "vision_msgs/msg/Detection2DArray": "214274120007f4a683866481336b70310268cfa107aebe9d594a6acf75bda968",
-    "vision_msgs/msg/Detection3D": "ddd703be132ab0b69d33121f1bb034132bfbb3b0ac5f9fb1516005ba1c8a265b",
-    "vision_msgs/msg/Detection3DArray": "793f5eab9595ac1c0da07873cc859db42eae51f0ee76056db8562515d830e018",
-    "vision_msgs/msg/LabelInfo": "3d37df4015cdf660cc851c51897f2acd957e1ca6205ba0a99aebffb9406b0783",
-    "vision_msgs/msg/ObjectHypothesis": "51da43cec11c01957a64d1e05a24acd18aae7745ec30b74348ad5f6d634f7f90",
-    "vision_msgs/msg/ObjectHypothesisWithPose": "41c12344c0396c48b81df12467c192d99b2a0eb1463c5c37194e4223251c80bc",
-    "vision_msgs/msg/Point2D": "eab0e83f44ab4de92ceaf76dd7d0e7638f2bdd1d16ffbe16c7a136c48e407247",
-    "vision_msgs/msg/Pose2D": "b0b5d1d7b4c20dd4fcde3ed1d4b289a919290572007d67a97043814db25d3648",
-    "vision_msgs/msg/VisionClass": "1e4a11f0fed50b5623cb8ff26ca0e37952a48a9c074d16f804b44e9164c2037a",
-    "vision_msgs/msg/VisionInfo": "95d3116a17484ad91c9a2686e1d54890bbfc3ff6c6a2de137738c4950d45d284",
-    "composition_interfaces/srv/ListNodes": "13f30d73a74c844ee4bacf78f3680f08777cad137f10fbd6a648544cc7b59d2a",
-    "composition_interfaces/srv/LoadNode": "2e521ef6066fba6d7fc3a3b175d486709f01b4d738d9a59188858546fc8e5acd",
-    "composition_interfaces/srv/UnloadNode": "dce562f83adc735ddcfe9dfb927b89293d4dd0fe2b8fc91e772fb83e970a43b0",
+    'vision_msgs/msg/BoundingBox2D': '008eacbb0cf8f26e83795547bed013eec3675485ef386ec056d80eaaf1c1ce2f',
+    'vision_msgs/msg/BoundingBox2DArray': '2464e82838009386d371b523211c21c91d74d313fcdd6788223c531d621cf691',
+    'vision_msgs/msg/BoundingBox3D': 'bbb73a65c163d7f9bb29009c7bde9f7faa576bd2d23299c4511d19230dab4698',
+    'vision_msgs/msg/BoundingBox3DArray': 'a81938db9576b10c2eecd7c5a5da3eac496efd00221b25ed051dfbc81fb56da6',
+    'vision_msgs/msg/Classification': 'f74db28d0eaef3afb78f48bf2161cd709a1383a0309d3454383b25be11345143',
+    'vision_msgs/msg/Detection2D': '0d12b69df5c593b3455b7346fac8205437a7d4bcb09b9e0e0b2dde787ded38ea',
+    'vision_msgs/msg/Detection2DArray': '214274120007f4a683866481336b70310268cfa107aebe9d594a6acf75bda968',
+    'vision_msgs/msg/Detection3D': 'ddd703be132ab0b69d33121f1bb034132bfbb3b0ac5f9fb1516005ba1c8a265b',
+    'vision_msgs/msg/Detection3DArray': '793f5eab9595ac1c0da07873cc859db42eae51f0ee76056db8562515d830e018',
+    'vision_msgs/msg/LabelInfo': '3d37df4015cdf660cc851c51897f2acd957e1ca6205ba0a99aebffb9406b0783',
+    'vision_msgs/msg/ObjectHypothesis': '51da43cec11c01957a64d1e05a24acd18aae7745ec30b74348ad5f6d634f7f90',
+    'vision_msgs/msg/ObjectHypothesisWithPose': '41c12344c0396c48b81df12467c192d99b2a0eb1463c5c37194e4223251c80bc',
+    'vision_msgs/msg/Point2D': 'eab0e83f44ab4de92ceaf76dd7d0e7638f2bdd1d16ffbe16c7a136c48e407247',
+    'vision_msgs/msg/Pose2D': 'b0b5d1d7b4c20dd4fcde3ed1d4b289a919290572007d67a97043814db25d3648',
+    'vision_msgs/msg/VisionClass': '1e4a11f0fed50b5623cb8ff26ca0e37952a48a9c074d16f804b44e9164c2037a',
+    'vision_msgs/msg/VisionInfo': '95d3116a17484ad91c9a2686e1d54890bbfc3ff6c6a2de137738c4950d45d284',
+    'composition_interfaces/srv/ListNodes': '13f30d73a74c844ee4bacf78f3680f08777cad137f10fbd6a648544cc7b59d2a',
+    'composition_interfaces/srv/LoadNode': '2e521ef6066fba6d7fc3a3b175d486709f01b4d738d9a59188858546fc8e5acd',
+    'composition_interfaces/srv/UnloadNode': 'dce562f83adc735ddcfe9dfb927b89293d4dd0fe2b8fc91e772fb83e970a43b0',
 }
 
 
-@pytest.mark.parametrize("name", UPSTREAM_HASHES)
+@pytest.mark.parametrize('name', UPSTREAM_HASHES)
 def test_the_installed_type_hash_is_upstreams(name: str) -> None:
-    package, kind, interface = name.split("/")
-    description = json.loads(Path(get_package_share_directory(package), kind, f"{interface}.json").read_text())
-    hashes = {entry["type_name"]: entry["hash_string"] for entry in description["type_hashes"]}
-    assert hashes[name] == f"RIHS01_{UPSTREAM_HASHES[name]}"
+    package, kind, interface = name.split('/')
+    description = json.loads(
+        Path(get_package_share_directory(package), kind, f'{interface}.json').read_text()
+    )
+    hashes = {entry['type_name']: entry['hash_string'] for entry in description['type_hashes']}
+    assert hashes[name] == f'RIHS01_{UPSTREAM_HASHES[name]}'
 
 
-@pytest.mark.parametrize("package", ["vision_msgs", "composition_interfaces"])
+@pytest.mark.parametrize('package', ['vision_msgs', 'composition_interfaces'])
 def test_a_built_package_is_in_the_ament_index(package: str) -> None:
-    listed = get_resource("rosidl_interfaces", package)[0].split()
+    listed = get_resource('rosidl_interfaces', package)[0].split()
     share = Path(get_package_share_directory(package))
     assert share.is_relative_to(sys.prefix)
-    assert (share / "package.xml").is_file()
-    installed = [str(path.relative_to(share)) for path in share.glob("*/*") if path.suffix != ".json"]
+    assert (share / 'package.xml').is_file()
+    installed = [
+        str(path.relative_to(share)) for path in share.glob('*/*') if path.suffix != '.json'
+    ]
     assert sorted(listed) == sorted(installed)
-    expected = {name for name in UPSTREAM_HASHES if name.startswith(f"{package}/")}
-    assert {f"{package}/{path.removesuffix('.idl')}" for path in listed if path.endswith(".idl")} == expected
+    expected = {name for name in UPSTREAM_HASHES if name.startswith(f'{package}/')}
+    assert {
+        f'{package}/{path.removesuffix(".idl")}' for path in listed if path.endswith('.idl')
+    } == expected
 
 
 def test_every_type_loads_and_its_hash_on_the_wire_is_upstreams() -> None:
     context = Context()
     rclpy.init(context=context)
-    node = Node("hashes", context=context, start_parameter_services=False)
+    node = Node('hashes', context=context, start_parameter_services=False)
     try:
         for name, expected in UPSTREAM_HASHES.items():
-            package, kind, interface = name.split("/")
-            generated = getattr(importlib.import_module(f"{package}.{kind}"), interface)
-            for part in (generated,) if kind == "msg" else (generated.Request, generated.Response):
+            package, kind, interface = name.split('/')
+            generated = getattr(importlib.import_module(f'{package}.{kind}'), interface)
+            for part in (generated,) if kind == 'msg' else (generated.Request, generated.Response):
                 assert part() == part(), name
-            if kind == "msg":
+            if kind == 'msg':
                 node.create_publisher(generated, name, 1)
                 (info,) = until(lambda topic=name: node.get_publishers_info_by_topic(topic), name)
-                assert (info.topic_type_hash.version, bytes(info.topic_type_hash.value).hex()) == (1, expected)
+                assert (info.topic_type_hash.version, bytes(info.topic_type_hash.value).hex()) == (
+                    1,
+                    expected,
+                )
     finally:
         node.destroy_node()
         rclpy.shutdown(context=context)

@@ -17,9 +17,9 @@ from environment.console import step
 from environment.debian_packages import AptError, fetch, unpack_member
 from environment.fixtures import kept
 
-LIBRARY = "libturbojpeg.so.0"
+LIBRARY = 'libturbojpeg.so.0'
 #: Debian's package, and Ubuntu's.
-PACKAGES = ("libturbojpeg0", "libturbojpeg")
+PACKAGES = ('libturbojpeg0', 'libturbojpeg')
 
 _loaded: list[ctypes.CDLL] = []
 
@@ -43,10 +43,10 @@ def library() -> Path:
 
 
 def _fetch(target: Path) -> None:
-    with step(f"fetching {LIBRARY} from its Debian package (0.2 MB)"):
+    with step(f'fetching {LIBRARY} from its Debian package (0.2 MB)'):
         try:
             (deb,) = fetch([PACKAGES[0]], target.parent)
         except AptError:
             (deb,) = fetch([PACKAGES[1]], target.parent)
         # Its name is a link to the file with the full version.
-        unpack_member(deb, "*/libturbojpeg.so.0.*", target)
+        unpack_member(deb, '*/libturbojpeg.so.0.*', target)

@@ -35,10 +35,15 @@ CRC = re.compile(r'frame (\d+): crc ([0-9a-f]{8})')
 
 
 @contextmanager
-def capture(domain: int, *, seen: Callable[[Frame], None] = lambda frame: None, **parameters: Any) -> Iterator[CaptureNode]:
+def capture(
+    domain: int, *, seen: Callable[[Frame], None] = lambda frame: None, **parameters: Any
+) -> Iterator[CaptureNode]:
     """A camera that runs; *seen* gets each frame before it is published. Nobody converts its frames."""
     with ros(domain) as context:
-        node = CaptureNode(context=context, parameter_overrides=overrides({'framerate': 60.0, **SIZE, **parameters}))
+        node = CaptureNode(
+            context=context,
+            parameter_overrides=overrides({'framerate': 60.0, **SIZE, **parameters}),
+        )
         publish = node.publisher.publish
 
         def see_and_publish(frame: Any) -> None:
@@ -49,13 +54,21 @@ def capture(domain: int, *, seen: Callable[[Frame], None] = lambda frame: None, 
         with spun(context, node):
             yield node
             assert node.publisher.statistics().conversions == 0
-            assert set(node.ledger.entries()) <= {'draw'}, 'nobody but the synthetic camera touches pixels'
+            assert set(node.ledger.entries()) <= {'draw'}, (
+                'nobody but the synthetic camera touches pixels'
+            )
 
 
-def until_ctrl_c(program: Path, domain: int, said: re.Pattern[str]) -> tuple[str, list[re.Match[str]]]:
+def until_ctrl_c(
+    program: Path, domain: int, said: re.Pattern[str]
+) -> tuple[str, list[re.Match[str]]]:
     """Run *program* until *said* was printed :data:`FRAMES` times, then send SIGINT; it must end well. All its output, and the matches."""
     running = subprocess.Popen(
-        [sys.executable, str(program)], env=environment(domain), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        [sys.executable, str(program)],
+        env=environment(domain),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     )
     stopper = threading.Timer(TIMEOUT_S, running.kill)
     stopper.start()
@@ -74,7 +87,9 @@ def until_ctrl_c(program: Path, domain: int, said: re.Pattern[str]) -> tuple[str
         ignored = r'Exception ignored in: [^\n]*__del__[^\n]*\nTraceback [^\n]*\n(?: [^\n]*\n|\n)*KeyboardInterrupt: *\n'
         unexpected = re.sub(ignored, '', output)
         assert running.wait(TIMEOUT_S) == 0 and 'Traceback' not in unexpected, output
-        assert [int(match[1]) for match in found] == sorted({int(match[1]) for match in found}), 'each frame once, in order'
+        assert [int(match[1]) for match in found] == sorted({int(match[1]) for match in found}), (
+            'each frame once, in order'
+        )
         return output, found
     finally:
         stopper.cancel()
@@ -89,10 +104,16 @@ def test_an_example_is_read_at_a_glance(program: Path) -> None:
 
 
 @pytest.mark.parametrize('name', ['viewer.py', 'asyncio_reader.py', 'README.md'])
-def test_a_program_reads_pixels_until_ctrl_c_and_ends_without_a_complaint(free_domain: int, tmp_path: Path, name: str) -> None:
+def test_a_program_reads_pixels_until_ctrl_c_and_ends_without_a_complaint(
+    free_domain: int, tmp_path: Path, name: str
+) -> None:
     program = EXAMPLES / name
     if name == 'README.md':
-        block = re.search(r'^```python\n(.*?)^```$', (ROOT / name).read_text(encoding='utf-8'), re.DOTALL | re.MULTILINE)
+        block = re.search(
+            r'^```python\n(.*?)^```$',
+            (ROOT / name).read_text(encoding='utf-8'),
+            re.DOTALL | re.MULTILINE,
+        )
         assert block is not None
         program = tmp_path / 'readme.py'
         program.write_text(block[1], encoding='utf-8')
@@ -101,7 +122,9 @@ def test_a_program_reads_pixels_until_ctrl_c_and_ends_without_a_complaint(free_d
     assert all(float(match[2]) > 1.0 for match in said), 'the pixels were there'
 
 
-def test_import_fd_reads_through_its_own_descriptors_what_the_camera_has_drawn(free_domain: int) -> None:
+def test_import_fd_reads_through_its_own_descriptors_what_the_camera_has_drawn(
+    free_domain: int,
+) -> None:
     drawn: dict[int, int] = {}
 
     def note(frame: Frame) -> None:
@@ -118,13 +141,18 @@ def test_import_fd_reads_through_its_own_descriptors_what_the_camera_has_drawn(f
     imports = [line for line in output.splitlines() if ' fd ' in line]
     assert len(imports) <= slots, 'each buffer once'
     for line in imports:
-        assert '100x80 nv12 modifier 0x0' in line and all(str(plane) in line for plane in layout.planes)
+        assert '100x80 nv12 modifier 0x0' in line and all(
+            str(plane) in line for plane in layout.planes
+        )
 
 
 def test_the_own_camera_publishes_to_the_viewer_until_ctrl_c(free_domain: int) -> None:
     """Each in a process of its own, and both end without a complaint."""
     camera = subprocess.Popen(
-        [sys.executable, str(EXAMPLES / 'own_camera.py')], env=environment(free_domain), stderr=subprocess.PIPE, text=True
+        [sys.executable, str(EXAMPLES / 'own_camera.py')],
+        env=environment(free_domain),
+        stderr=subprocess.PIPE,
+        text=True,
     )
     try:
         _, said = until_ctrl_c(VIEWER, free_domain, BRIGHTNESS)
@@ -141,8 +169,23 @@ def install_package(name: str, tmp_path: Path, installed: Path) -> None:
     """Install an example's package as a user does, from a copy: a build leaves files beside its source."""
     source = tmp_path / 'source'
     shutil.copytree(EXAMPLES / name, source)
-    pip = [sys.executable, '-m', 'pip', 'install', '--quiet', '--no-build-isolation', '--no-deps', '--no-index']
-    done = subprocess.run([*pip, '--target', str(installed), str(source)], capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    pip = [
+        sys.executable,
+        '-m',
+        'pip',
+        'install',
+        '--quiet',
+        '--no-build-isolation',
+        '--no-deps',
+        '--no-index',
+    ]
+    done = subprocess.run(
+        [*pip, '--target', str(installed), str(source)],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
 
 
@@ -163,11 +206,16 @@ def test_the_counter_camera_of_another_package_shows_the_number_of_each_frame(
 
     with capture(free_domain, seen=note, camera='counter', width=64, height=48) as camera:
         assert enough.wait(TIMEOUT_S)
-        assert camera.camera.device == 'CounterCamera' and (camera.camera.width, camera.camera.height) == (64, 48)
+        assert camera.camera.device == 'CounterCamera' and (
+            camera.camera.width,
+            camera.camera.height,
+        ) == (64, 48)
     assert all(number == sequence for number, sequence in shown) and shown[-1][0] >= FRAMES - 1
 
 
-def test_own_component_is_installed_and_works_in_the_camera_s_container(free_domain: int, tmp_path: Path) -> None:
+def test_own_component_is_installed_and_works_in_the_camera_s_container(
+    free_domain: int, tmp_path: Path
+) -> None:
     installed = install(tmp_path)
     install_package('own_component', tmp_path, installed)
     enough, values = threading.Event(), []
@@ -185,5 +233,7 @@ def test_own_component_is_installed_and_works_in_the_camera_s_container(free_dom
         container.wait_for("[brightness]: '/image_raw': link is in_process")
         assert ours.unload(number).success
         assert container.end() == 0
-        assert 'Traceback' not in container.output and 'left behind' not in container.output, container.output
+        assert 'Traceback' not in container.output and 'left behind' not in container.output, (
+            container.output
+        )
     assert min(values) > 1.0, 'the pixels were there'

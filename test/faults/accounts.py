@@ -35,7 +35,14 @@ class Stretch:
     def continued(self) -> Stretch:
         """What comes behind its last frame, with nothing in it yet."""
         before = self.dropped_before + self.dropped
-        return Stretch(self.last_ns + 1, before, self.connection, self.pool, self.last_ns, sequence=self.sequence)
+        return Stretch(
+            self.last_ns + 1,
+            before,
+            self.connection,
+            self.pool,
+            self.last_ns,
+            sequence=self.sequence,
+        )
 
 
 @dataclass(frozen=True)
@@ -66,9 +73,14 @@ def tally(stretches: Sequence[Stretch], published: Collection[int]) -> Tally:
     received = {captured for stretch in stretches for captured in stretch.captured}
     # Who is killed between publishing a frame and noting it has published it.
     came = {captured for captured in received.union(published) if first_ns <= captured <= last_ns}
-    seen = sum(any(stretch.first_ns <= captured <= stretch.last_ns for stretch in stretches) for captured in came)
+    seen = sum(
+        any(stretch.first_ns <= captured <= stretch.last_ns for stretch in stretches)
+        for captured in came
+    )
     dropped = sum(stretch.dropped for stretch in stretches)
-    return Tally(len(came), len(received), dropped, len(came) - seen, max(0, last_ns - first_ns) / 1e9)
+    return Tally(
+        len(came), len(received), dropped, len(came) - seen, max(0, last_ns - first_ns) / 1e9
+    )
 
 
 def noticed(
@@ -96,5 +108,7 @@ def noticed(
         least = LEAST_RATE * framerate * (frames.span_s - stalled_s)
         found[f'cameras that published less than {LEAST_RATE:.0%}'] = int(frames.came < least)
     if INFERENCE in bystanders:
-        found[f'pauses of detections over {MOST_PAUSE_S:g} s'] = int(detection_pause_s > MOST_PAUSE_S)
+        found[f'pauses of detections over {MOST_PAUSE_S:g} s'] = int(
+            detection_pause_s > MOST_PAUSE_S
+        )
     return found

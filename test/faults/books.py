@@ -7,7 +7,10 @@ from dataclasses import replace
 from faults.harness import Trial, fault
 
 
-@fault('all of it together', 'after all faults, no process that lives on holds a descriptor, thread, mapping or socket more than at first')
+@fault(
+    'all of it together',
+    'after all faults, no process that lives on holds a descriptor, thread, mapping or socket more than at first',
+)
 def together(trial: Trial) -> None:
     stage = trial.stage
     held = {role: stage.first.held[role] for role in stage.pids()}

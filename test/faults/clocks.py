@@ -34,7 +34,10 @@ def steps(trial: Trial) -> None:
             clock.write(struct.pack('=q', round(step * 1e9)))
             witness.expect(20, 10)
             stage.read_logs()
-    stage.meanwhile(lambda: int(witness.values('capture: clock').get('clock_steps', '0')) >= len(steps_s), 'steps are counted')
+    stage.meanwhile(
+        lambda: int(witness.values('capture: clock').get('clock_steps', '0')) >= len(steps_s),
+        'steps are counted',
+    )
     trial.note('steps', len(steps_s))
     trial.note('said', witness.text('capture: clock'))
 
@@ -45,9 +48,18 @@ def machine(trial: Trial) -> None:
     if shutil.which('gcc') is None:
         trial.absent('there is no gcc, which makes the clock that can be set')
     library, clock = trial.folder / 'clock.so', trial.folder / 'clock'
-    subprocess.run(['gcc', '-shared', '-fPIC', '-O1', '-Wall', '-Werror', '-o', library, SOURCE, '-ldl'], check=True, capture_output=True)
+    subprocess.run(
+        ['gcc', '-shared', '-fPIC', '-O1', '-Wall', '-Werror', '-o', library, SOURCE, '-ldl'],
+        check=True,
+        capture_output=True,
+    )
     clock.write_bytes(bytes(8))
-    arguments = [str(trial.folder), str(trial.domain), str(trial.random.randrange(1 << 30)), 'short' if trial.short else 'long']
+    arguments = [
+        str(trial.folder),
+        str(trial.domain),
+        str(trial.random.randrange(1 << 30)),
+        'short' if trial.short else 'long',
+    ]
     done = subprocess.run(
         [sys.executable, __file__, *arguments], env=os.environ | {'LD_PRELOAD': str(library), _CLOCK: str(clock)}, capture_output=True,
         text=True, timeout=300.0, check=False,
@@ -64,8 +76,18 @@ def main() -> None:
     """The machine whose clock is set."""
     folder, domain, seed, form = sys.argv[1:]
     with Stage(Path(folder), int(domain)) as stage:
-        each = Fault('steps', 'clocks', 'see above', steps, staged=True, long_only=False, bystanders=EVERYBODY)
-        outcome = run_fault(each, stage, Path(folder) / 'steps', int(domain), seed=int(seed), short=form == 'short')
+        each = Fault(
+            'steps',
+            'clocks',
+            'see above',
+            steps,
+            staged=True,
+            long_only=False,
+            bystanders=EVERYBODY,
+        )
+        outcome = run_fault(
+            each, stage, Path(folder) / 'steps', int(domain), seed=int(seed), short=form == 'short'
+        )
     print(json.dumps(outcome.as_dict()))
 
 

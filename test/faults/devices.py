@@ -56,23 +56,40 @@ class Books:
         nodes.until(nodes.camera.silent.is_set, 'no frame comes')
         nodes.until(lambda: nodes.inference.idle, 'every frame is done with')
         captured = nodes.capture._counters.total().captured
-        dropped, scheduler = nodes.inference.subscription.statistics().dropped, nodes.inference.scheduler.statistics()
-        return cls(captured, nodes.inference.processed, nodes.inference.failed, dropped, scheduler.refused_recovering)
+        dropped, scheduler = (
+            nodes.inference.subscription.statistics().dropped,
+            nodes.inference.scheduler.statistics(),
+        )
+        return cls(
+            captured,
+            nodes.inference.processed,
+            nodes.inference.failed,
+            dropped,
+            scheduler.refused_recovering,
+        )
 
     def close(self, trial: Trial, before: Books) -> None:
         """Say where the frames since *before* went."""
-        came, done, failed, dropped, no_device = (now - then for now, then in zip(astuple(self), astuple(before), strict=True))
+        came, done, failed, dropped, no_device = (
+            now - then for now, then in zip(astuple(self), astuple(before), strict=True)
+        )
         trial.frames(came, done, newest_wins=dropped, failed_and_said=failed, no_device=no_device)
 
 
 @fault('a camera that fails', 'a camera that is unplugged, silent or broken is waited for and comes back by itself; nothing of it stays',
        staged=False)  # fmt: skip
 def camera(trial: Trial) -> None:
-    with quiet(), own_sockets(trial.folder), fleet(trial.domain, capture={'slots': SLOTS}) as nodes:
+    with (
+        quiet(),
+        own_sockets(trial.folder),
+        fleet(trial.domain, capture={'slots': SLOTS}) as nodes,
+    ):
         before, books = with_slots(holding(os.getpid()), SLOTS), Books.of(nodes)
         for mode in CAMERA[:2] if trial.short else CAMERA * 4:
             nodes.camera.mode = mode
-            nodes.until(lambda: (nodes.reader.level('capture: camera') or 0) > 0, f'{mode} is said')
+            nodes.until(
+                lambda: (nodes.reader.level('capture: camera') or 0) > 0, f'{mode} is said'
+            )
             nodes.camera.mode = ''
             nodes.well('capture: camera')
             processed = nodes.inference.processed
@@ -81,13 +98,19 @@ def camera(trial: Trial) -> None:
         trial.note('openings of the camera', nodes.capture._counters.openings)
         trial.leaked(settled_excess(before, lambda: holding(os.getpid())))
         trial.must_be_zero('frames that failed', nodes.inference.failed)
-    trial.leaked(settled_excess({}, lambda: {'frame mappings afterwards': frame_mappings(os.getpid())}))
+    trial.leaked(
+        settled_excess({}, lambda: {'frame mappings afterwards': frame_mappings(os.getpid())})
+    )
 
 
 @fault('an accelerator that fails', 'a card that is pulled or late costs frames, each counted, and never the node; it is taken up again',
        staged=False)  # fmt: skip
 def accelerator(trial: Trial) -> None:
-    with quiet(), own_sockets(trial.folder), fleet(trial.domain, capture={'slots': SLOTS}, inference={'timeout': 0.2}) as nodes:
+    with (
+        quiet(),
+        own_sockets(trial.folder),
+        fleet(trial.domain, capture={'slots': SLOTS}, inference={'timeout': 0.2}) as nodes,
+    ):
         before, books = with_slots(holding(os.getpid()), SLOTS), Books.of(nodes)
         nodes.camera.mode = ''
         nodes.well('capture: camera')
@@ -104,9 +127,13 @@ def accelerator(trial: Trial) -> None:
             nodes.until(lambda: nodes.inference.processed > processed + 10, 'detections')  # noqa: B023
         after = Books.of(nodes)
         after.close(trial, books)
-        trial.must(after.failed > books.failed, 'cards that cost no frame: the fault did not happen')
+        trial.must(
+            after.failed > books.failed, 'cards that cost no frame: the fault did not happen'
+        )
         trial.leaked(settled_excess(before, lambda: holding(os.getpid())))
-    trial.leaked(settled_excess({}, lambda: {'frame mappings afterwards': frame_mappings(os.getpid())}))
+    trial.leaked(
+        settled_excess({}, lambda: {'frame mappings afterwards': frame_mappings(os.getpid())})
+    )
 
 
 @fault('devices of a real kernel', 'jobs that fail, cards and cameras that are pulled, consumers killed with imports: frames go on, '
@@ -126,7 +153,9 @@ def rig(trial: Trial) -> None:
     command = [sys.executable, script, 'camera', 'the graph survives', 'a graph that never got']
     result = machine.run(command, timeout=480, out_dir=trial.folder, vivid=camera_kit.VIVID)
     try:
-        found: dict[str, str] = json.loads((trial.folder / 'camera.json').read_text(encoding='utf-8'))
+        found: dict[str, str] = json.loads(
+            (trial.folder / 'camera.json').read_text(encoding='utf-8')
+        )
     except FileNotFoundError:
         raise AssertionError(result.report()) from None
     trial.note('kernel', kernel.version)

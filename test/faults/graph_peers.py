@@ -25,7 +25,14 @@ from zc_perception.link.announcement import Announcement, host_id
 from zc_perception.link.shared_memory import wire
 
 LATCHED = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
-_GARBAGE = (b'', b'\0', b'\0\1\0\0', b'\0\1\0\0\xff\xff\xff\x7f', b'\0\1\0\0\x10\0\0\0abc', b'\xff' * 64)
+_GARBAGE = (
+    b'',
+    b'\0',
+    b'\0\1\0\0',
+    b'\0\1\0\0\xff\xff\xff\x7f',
+    b'\0\1\0\0\x10\0\0\0abc',
+    b'\xff' * 64,
+)
 
 
 class Stranger(Onlooker):
@@ -39,7 +46,10 @@ class Stranger(Onlooker):
 
     def matched(self, publisher: Any, count: int = 1) -> None:
         """Until somebody reads it."""
-        until(lambda: publisher.get_subscription_count() >= count, f'readers of {publisher.topic_name}')
+        until(
+            lambda: publisher.get_subscription_count() >= count,
+            f'readers of {publisher.topic_name}',
+        )
 
     def close(self) -> None:
         self.executor.shutdown(timeout_sec=2.0)
@@ -49,7 +59,9 @@ class Stranger(Onlooker):
 
 def lies(socket: str) -> list[str]:
     """Announcements that aren't, or that promise what isn't there."""
-    good = json.loads(Announcement(PUBLISHER, host_id(), socket, 64, 48, ('NV12',), 'memfd').to_json())
+    good = json.loads(
+        Announcement(PUBLISHER, host_id(), socket, 64, 48, ('NV12',), 'memfd').to_json()
+    )
     nested = '[' * 100_000
     changed: list[dict[str, Any]] = [
         {'version': 2}, {'version': '1'}, {'version': None}, {'publisher_id': ''}, {'publisher_id': '../../etc/passwd'},
@@ -58,7 +70,18 @@ def lies(socket: str) -> list[str]:
         {'width': -1}, {'width': 0}, {'width': 1e300}, {'width': True}, {'height': 2**70}, {'formats': 'NV12'}, {'formats': [7]},
         {'formats': []}, {'formats': ['XXXX:0xffffffffffffffff'] * 1000}, {'heap': None},
     ]  # fmt: skip
-    return ['', 'null', '[]', '7', '"text"', '{', nested, '{"version": 1}', 'NaN', *(json.dumps(good | change) for change in changed)]
+    return [
+        '',
+        'null',
+        '[]',
+        '7',
+        '"text"',
+        '{',
+        nested,
+        '{"version": 1}',
+        'NaN',
+        *(json.dumps(good | change) for change in changed),
+    ]
 
 
 @fault('bytes that are no message', 'what can not be a message is thrown away by the middleware; no node notices',
@@ -84,13 +107,23 @@ def announcements(trial: Trial) -> None:
         stranger.matched(stranger.announcements, 2)
         for _ in range(trial.times(1, 5)):
             for text in lies(str(trial.folder / 'none.sock')):
-                stranger.announcements.publish(String(data=text.encode('utf-8', 'replace').decode()))
+                stranger.announcements.publish(
+                    String(data=text.encode('utf-8', 'replace').decode())
+                )
                 time.sleep(0.01)
             stage.read_logs()
             # Each of them sounds like a publisher of its own, and there are more than anybody remembers.
             for number in range(trial.random.randint(101, 150)):
                 identity = f'{trial.random.getrandbits(128):032x}'
-                lie = Announcement(identity, host_id(), str(trial.folder / f'{number}.sock'), 64, 48, ('NV12',), 'memfd')
+                lie = Announcement(
+                    identity,
+                    host_id(),
+                    str(trial.folder / f'{number}.sock'),
+                    64,
+                    48,
+                    ('NV12',),
+                    'memfd',
+                )
                 stranger.announcements.publish(String(data=lie.to_json()))
                 time.sleep(0.005)
             stage.read_logs()
@@ -118,11 +151,15 @@ def producer(trial: Trial) -> None:
                 _WAYS[connections[0] % len(_WAYS)](fake, peer)
 
     with Stranger(stage.domain) as stranger, FakeProducer(path) as fake:
-        thread = threading.Thread(target=misbehave, args=(fake,), name='producer that breaks the protocol')
+        thread = threading.Thread(
+            target=misbehave, args=(fake,), name='producer that breaks the protocol'
+        )
         thread.start()
         try:
             stranger.matched(stranger.announcements, 2)
-            announcement = Announcement(PUBLISHER, host_id(), str(path), 64, 48, ('NV12',), 'memfd')
+            announcement = Announcement(
+                PUBLISHER, host_id(), str(path), 64, 48, ('NV12',), 'memfd'
+            )
             # Only who has a writer on the topic, too, is a publisher of it.
             stranger.node.create_publisher(Image, 'image_raw', QoSProfile(depth=1))
             stranger.announcements.publish(String(data=announcement.to_json()))
@@ -170,11 +207,24 @@ def bad_pictures() -> list[Image]:
         {'width': 64, 'height': 48, 'step': 64, 'encoding': 'mono8', 'data': b''},
         {'width': 64, 'height': 48, 'step': 1, 'encoding': 'rgb8', 'data': bytes(64 * 48 * 3)},
         {'width': 0, 'height': 0, 'step': 0, 'encoding': 'rgb8'},
-        {'width': 2**32 - 1, 'height': 2**32 - 1, 'step': 2**32 - 1, 'encoding': 'rgb8', 'data': bytes(10)},
+        {
+            'width': 2**32 - 1,
+            'height': 2**32 - 1,
+            'step': 2**32 - 1,
+            'encoding': 'rgb8',
+            'data': bytes(10),
+        },
         {'width': 63, 'height': 47, 'step': 63, 'encoding': 'nv12', 'data': bytes(63 * 47)},
         {'width': 64, 'height': 48, 'step': 64, 'encoding': 'no such', 'data': bytes(64 * 48)},
         {'width': 64, 'height': 48, 'step': 128, 'encoding': 'yuv422', 'data': bytes(17)},
-        {'width': 2, 'height': 2, 'step': 6, 'encoding': 'bgr8', 'data': bytes(12), 'is_bigendian': 7},
+        {
+            'width': 2,
+            'height': 2,
+            'step': 6,
+            'encoding': 'bgr8',
+            'data': bytes(12),
+            'is_bigendian': 7,
+        },
     ]
     return [Image(**each) for each in fields]
 
@@ -192,7 +242,11 @@ def bad_detections() -> list[Detection2DArray]:
         box.center.position.x = box.center.position.y = box.size_x = box.size_y = size
         result = ObjectHypothesisWithPose()
         result.hypothesis.class_id, result.hypothesis.score = name, score
-        arrays.append(Detection2DArray(detections=[Detection2D(bbox=box, results=[result] * 3), Detection2D()]))
+        arrays.append(
+            Detection2DArray(
+                detections=[Detection2D(bbox=box, results=[result] * 3), Detection2D()]
+            )
+        )
     arrays.append(Detection2DArray(detections=[Detection2D()] * 3000))
     return arrays
 
@@ -223,13 +277,21 @@ def messages(trial: Trial) -> None:
                 pictures.publish(picture)
                 time.sleep(0.02)
             for array in bad_detections():
-                array.header.stamp, array.header.frame_id = stranger.pictures[-1].header.stamp, STRANGE
+                array.header.stamp, array.header.frame_id = (
+                    stranger.pictures[-1].header.stamp,
+                    STRANGE,
+                )
                 boxes.publish(array)
                 time.sleep(0.02)
             stage.read_logs()
-        pictures.publish(Image(width=128, height=128, step=384, encoding='rgb8', data=bytes(128 * 384)))
+        pictures.publish(
+            Image(width=128, height=128, step=384, encoding='rgb8', data=bytes(128 * 384))
+        )
         drawn = len(stranger.pictures)
         stage.meanwhile(lambda: len(stranger.pictures) > drawn + 3, 'pictures afterwards')
         for program in programs:
-            trial.must(program.alive and program.end() == 0, f'programs that ended badly: {program.output[-400:]}')
+            trial.must(
+                program.alive and program.end() == 0,
+                f'programs that ended badly: {program.output[-400:]}',
+            )
             trial.must_be_zero('tracebacks', program.output.count('Traceback'))

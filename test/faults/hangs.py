@@ -32,17 +32,32 @@ def inference(trial: Trial) -> None:
         came, least = witness.received - received, accounts.LEAST_RATE * FRAMERATE * lasted
         held = sum(count for name, count in stage.held().items() if name.startswith('inference'))
         trial.worst('slots that it held', float(held))
-        trial.must(0 < held <= _ITS_SLOTS, f'windows that were not kept: {held} slots held, {_ITS_SLOTS} are its own')
+        trial.must(
+            0 < held <= _ITS_SLOTS,
+            f'windows that were not kept: {held} slots held, {_ITS_SLOTS} are its own',
+        )
         detected_ns, newest_ns = witness.last_detection_ns, witness.last_stamp_ns
-        trial.must(came >= least, f'cameras that published less than {accounts.LEAST_RATE:.0%} while a consumer hung')
+        trial.must(
+            came >= least,
+            f'cameras that published less than {accounts.LEAST_RATE:.0%} while a consumer hung',
+        )
         stage.inference.send(signal.SIGCONT)
-        stage.meanwhile(lambda: witness.last_detection_ns > newest_ns, 'a detection of a new frame')  # noqa: B023
+        stage.meanwhile(
+            lambda newest_ns=newest_ns: witness.last_detection_ns > newest_ns,
+            'a detection of a new frame',
+        )
         old = witness.detections_of(detected_ns + 1, newest_ns)
-        trial.must(old <= _MOST_OLD, f'hangs after which {old} old frames were run, at most {_MOST_OLD} may be')
+        trial.must(
+            old <= _MOST_OLD,
+            f'hangs after which {old} old frames were run, at most {_MOST_OLD} may be',
+        )
         trial.worst('old frames that were run after it', float(old))
 
 
-@fault('capture stopped', 'a camera process that hangs makes nobody fall to messages or give up; frames go on where they stopped')
+@fault(
+    'capture stopped',
+    'a camera process that hangs makes nobody fall to messages or give up; frames go on where they stopped',
+)
 def capture(trial: Trial) -> None:
     stage, witness = trial.stage, trial.stage.witness
     for _ in range(trial.times(1, 4)):
@@ -56,7 +71,10 @@ def capture(trial: Trial) -> None:
         stage.read_logs()
 
 
-@fault('everybody stopped', 'after all processes stood still at once, as a suspended machine does, all go on')
+@fault(
+    'everybody stopped',
+    'after all processes stood still at once, as a suspended machine does, all go on',
+)
 def everybody(trial: Trial) -> None:
     stage = trial.stage
     programs = [stage.capture, stage.inference]

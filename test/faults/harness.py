@@ -54,7 +54,13 @@ FAULTS: dict[str, Fault] = {}
 
 
 def fault(
-    name: str, promise: str, *, staged: bool = True, long_only: bool = False, bystanders: tuple[str, ...] = (), needs: str = ''
+    name: str,
+    promise: str,
+    *,
+    staged: bool = True,
+    long_only: bool = False,
+    bystanders: tuple[str, ...] = (),
+    needs: str = '',
 ) -> Callable[[Any], Any]:
     """Register a fault."""
 
@@ -75,7 +81,15 @@ class Trial:
     :ivar folder: of its own, empty.
     """
 
-    def __init__(self, outcome: Outcome, stage: Stage | None, folder: Path, domain: int, seed: int, short: bool) -> None:
+    def __init__(
+        self,
+        outcome: Outcome,
+        stage: Stage | None,
+        folder: Path,
+        domain: int,
+        seed: int,
+        short: bool,
+    ) -> None:
         self.outcome = outcome
         self.folder = folder
         self.domain = domain
@@ -118,8 +132,12 @@ class Trial:
         """Frames that came and went; what is neither out nor dropped for a reason is unaccounted for, and must not be."""
         self.outcome.frames_in += frames_in
         self.outcome.frames_out += frames_out
-        self.outcome.drops.update({reason.replace('_', ' '): count for reason, count in drops.items()})
-        self.must_be_zero('frames unaccounted for', abs(frames_in - frames_out - sum(drops.values())))
+        self.outcome.drops.update(
+            {reason.replace('_', ' '): count for reason, count in drops.items()}
+        )
+        self.must_be_zero(
+            'frames unaccounted for', abs(frames_in - frames_out - sum(drops.values()))
+        )
 
     def absent(self, why: str) -> None:
         """It can't be done here.
@@ -139,12 +157,23 @@ def _judged(outcome: Outcome) -> Iterator[None]:
     except Exception as error:
         last = traceback.extract_tb(error.__traceback__)[-1]
         text = ' '.join(str(error).split())
-        outcome.status, outcome.reason = BROKEN, f'{type(error).__name__} at {Path(last.filename).name}:{last.lineno}: {text[:2000]}'
+        outcome.status, outcome.reason = (
+            BROKEN,
+            f'{type(error).__name__} at {Path(last.filename).name}:{last.lineno}: {text[:2000]}',
+        )
     outcome.seconds = round(time.monotonic() - began, 2)
     outcome.judge()
 
 
-def run_fault(each: Fault, stage: Stage | None, folder: Path, domain: int, *, seed: int = 1, short: bool = False) -> Outcome:
+def run_fault(
+    each: Fault,
+    stage: Stage | None,
+    folder: Path,
+    domain: int,
+    *,
+    seed: int = 1,
+    short: bool = False,
+) -> Outcome:
     """Do it, and say what came of it. Never raises for what goes wrong in it.
 
     :param stage: needed where ``each.staged``.
@@ -161,5 +190,8 @@ def run_fault(each: Fault, stage: Stage | None, folder: Path, domain: int, *, se
         else:
             each.run(trial)
     if outcome.status == ABSENT and not each.needs:
-        outcome.status, outcome.reason = BROKEN, f'absent, which it must not be anywhere: {outcome.reason}'
+        outcome.status, outcome.reason = (
+            BROKEN,
+            f'absent, which it must not be anywhere: {outcome.reason}',
+        )
     return outcome

@@ -18,7 +18,10 @@ _MIDDLEWARE = ('/dev/shm/', 'inet')
 
 def _unix_sockets() -> set[str]:
     """Inodes."""
-    return {line.split()[6] for line in Path('/proc/net/unix').read_text(encoding='utf-8').splitlines()[1:]}
+    return {
+        line.split()[6]
+        for line in Path('/proc/net/unix').read_text(encoding='utf-8').splitlines()[1:]
+    }
 
 
 def _kind(target: str, unix: Collection[str]) -> str:
@@ -54,7 +57,10 @@ def frame_mappings(pid: int) -> int:
 
 def resident_bytes(pid: int) -> int:
     """Memory that is its own and in use: without what libraries and frames share with others."""
-    resident, shared = (int(number) for number in Path(f'/proc/{pid}/statm').read_text(encoding='ascii').split()[1:3])
+    resident, shared = (
+        int(number)
+        for number in Path(f'/proc/{pid}/statm').read_text(encoding='ascii').split()[1:3]
+    )
     return (resident - shared) * _PAGE
 
 
@@ -67,7 +73,11 @@ def frame_buffers(pids: Collection[int]) -> set[int]:
                 with suppress(OSError):
                     if os.readlink(entry).startswith(FRAME):
                         found.add(entry.stat().st_ino)
-            for line in Path(f'/proc/{pid}/maps').read_text(encoding='utf-8', errors='replace').splitlines():
+            for line in (
+                Path(f'/proc/{pid}/maps')
+                .read_text(encoding='utf-8', errors='replace')
+                .splitlines()
+            ):
                 if FRAME in line:
                     found.add(int(line.split()[4]))
     return found
@@ -82,7 +92,9 @@ def holding(pid: int) -> Counter[str]:
     """Descriptors, threads and mappings by kind; the least of some looks, since a frame on its way has some for a moment."""
     looks = []
     for _ in range(12):
-        found = Counter({f'fd {kind}': count for kind, count in descriptors(pid).items() if is_ours(kind)})
+        found = Counter(
+            {f'fd {kind}': count for kind, count in descriptors(pid).items() if is_ours(kind)}
+        )
         found['threads'], found['frame mappings'] = threads(pid), frame_mappings(pid)
         looks.append(found)
         time.sleep(0.004)
@@ -102,7 +114,9 @@ def excess(before: Mapping[str, int], now: Mapping[str, int]) -> Counter[str]:
     return Counter(now) - Counter(before)
 
 
-def settled_excess(before: Mapping[str, int], look: Callable[[], Mapping[str, int]], patience_s: float = 60.0) -> Counter[str]:
+def settled_excess(
+    before: Mapping[str, int], look: Callable[[], Mapping[str, int]], patience_s: float = 60.0
+) -> Counter[str]:
     """What is still held more than *before* after some patience: threads end, sockets close and memory is unmapped in their own time."""
     deadline = time.monotonic() + patience_s
     while (found := excess(before, look())) and time.monotonic() < deadline:

@@ -25,7 +25,9 @@ class Forker:
     """A process that forks consumers on command, each in milliseconds; see ``test/link/shared_memory/link_process.py``."""
 
     def __init__(self, socket: Path, mode: str, count: int) -> None:
-        self.process: subprocess.Popen[str] = start('link_process.py', 'consumers', socket, mode, count)
+        self.process: subprocess.Popen[str] = start(
+            'link_process.py', 'consumers', socket, mode, count
+        )
 
     def fork(self) -> int:
         """A new consumer's pid."""
@@ -84,7 +86,10 @@ def inference(trial: Trial) -> None:
         stage.read_logs()
 
 
-@fault('capture killed', 'consumers of a killed camera process find its successor; nothing of the old buffers stays, no frame is converted')
+@fault(
+    'capture killed',
+    'consumers of a killed camera process find its successor; nothing of the old buffers stays, no frame is converted',
+)
 def capture(trial: Trial) -> None:
     stage = trial.stage
     for _ in range(trial.times(1, 6)):
@@ -92,7 +97,10 @@ def capture(trial: Trial) -> None:
         stage.read_logs()
         stage.capture.kill()
         stage.meanwhile(lambda: not frame_mappings(os.getpid()), 'nothing of it is mapped here')
-        stage.meanwhile(lambda: not frame_mappings(stage.inference.pid), 'nothing of it is mapped in the inference node')
+        stage.meanwhile(
+            lambda: not frame_mappings(stage.inference.pid),
+            'nothing of it is mapped in the inference node',
+        )
         began = time.monotonic()
         stage.start('capture')
         ready = time.monotonic()
@@ -114,7 +122,10 @@ def container(trial: Trial) -> None:
         try:
             for _ in range(trial.times(1, 4)):
                 with Container(installed, trial.domain) as running, client(trial.domain) as caller:
-                    for plugin, values in (('ours::CaptureNode', CAMERA), ('ours::InferenceNode', {'model': 'hog'})):
+                    for plugin, values in (
+                        ('ours::CaptureNode', CAMERA),
+                        ('ours::InferenceNode', {'model': 'hog'}),
+                    ):
                         loaded = caller.load(plugin, 'ours', parameters=values)
                         assert loaded.success, loaded.error_message
                     witness.expect(5, 3)
@@ -129,4 +140,7 @@ def container(trial: Trial) -> None:
             witness.close()
             gc.collect()
         trial.leaked(settled_excess(held, lambda: holding(os.getpid())))
-        trial.must(len(list((installed / 'sockets').glob('*.sock'))) <= 1, 'sockets of killed containers that a successor left')
+        trial.must(
+            len(list((installed / 'sockets').glob('*.sock'))) <= 1,
+            'sockets of killed containers that a successor left',
+        )

@@ -32,7 +32,11 @@ MOST_KILOBYTES = 12.0
 _JUDGED_LIVES = 500
 
 
-@fault('a thousand lives', 'nodes that were made, streamed and were destroyed a thousand times in one process leave nothing', staged=False)
+@fault(
+    'a thousand lives',
+    'nodes that were made, streamed and were destroyed a thousand times in one process leave nothing',
+    staged=False,
+)
 def thousand(trial: Trial) -> None:
     count = trial.times(20, 1000)
     with own_sockets(trial.folder):
@@ -47,7 +51,8 @@ def thousand(trial: Trial) -> None:
     trial.outcome.frames_in, trial.outcome.frames_out = found['captured'], found['processed']
     trial.outcome.drops.update({'newest wins': found['dropped'], 'at the ends': found['cut']})
     trial.must_be_zero(
-        f'lives at whose end less than 0 or more than {MOST_CUT} frames were neither detected on nor counted', found['strange lives']
+        f'lives at whose end less than 0 or more than {MOST_CUT} frames were neither detected on nor counted',
+        found['strange lives'],
     )
     trial.must_be_zero('frames that failed', found['failed'])
     trial.must_be_zero('sockets left in the folder', found['sockets'])
@@ -57,7 +62,8 @@ def thousand(trial: Trial) -> None:
     trial.note('memory, KB each', found['kilobytes'])
     if count >= _JUDGED_LIVES:
         trial.must(
-            found['kilobytes'] <= MOST_KILOBYTES, f'lives that left {found["kilobytes"]:.1f} KB each, at most {MOST_KILOBYTES:g} may be'
+            found['kilobytes'] <= MOST_KILOBYTES,
+            f'lives that left {found["kilobytes"]:.1f} KB each, at most {MOST_KILOBYTES:g} may be',
         )
 
 
@@ -75,12 +81,24 @@ def main() -> None:
     from zc_perception.nodes.process import NodeGroup
 
     count, totals = int(sys.argv[1]), Counter[str]()
-    values = {'width': 128, 'height': 128, 'framerate': 500.0, 'heap': 'memfd', 'pattern': 'counter'}
+    values = {
+        'width': 128,
+        'height': 128,
+        'framerate': 500.0,
+        'heap': 'memfd',
+        'pattern': 'counter',
+    }
     accelerator = AcceleratorFaults()
 
     def live(context: rclpy.Context) -> None:
-        capture = CaptureNode(context=context, parameter_overrides=[Parameter(k, value=v) for k, v in values.items()])
-        inference = InferenceNode(accelerator_factory=accelerator, context=context, parameter_overrides=[Parameter('model', value='hog')])
+        capture = CaptureNode(
+            context=context, parameter_overrides=[Parameter(k, value=v) for k, v in values.items()]
+        )
+        inference = InferenceNode(
+            accelerator_factory=accelerator,
+            context=context,
+            parameter_overrides=[Parameter('model', value='hog')],
+        )
         with NodeGroup(context, (capture, inference), lambda: None) as group:
             group.start()
             subscription = inference.subscription
@@ -90,7 +108,9 @@ def main() -> None:
             'captured': capture._counters.total().captured, 'processed': inference.processed, 'failed': inference.failed,
             'dropped': subscription.statistics().dropped,
         }  # fmt: skip
-        cut = counted['captured'] - sum(count for name, count in counted.items() if name != 'captured')
+        cut = counted['captured'] - sum(
+            count for name, count in counted.items() if name != 'captured'
+        )
         totals.update(counted | {'cut': cut, 'strange lives': not 0 <= cut <= MOST_CUT})
 
     def look() -> dict[str, int]:
@@ -104,7 +124,11 @@ def main() -> None:
     with quiet():
         for number in range(count + _WARM):
             if number == _WARM:
-                before, began_s, began_bytes = look(), time.monotonic(), resident_bytes(os.getpid())
+                before, began_s, began_bytes = (
+                    look(),
+                    time.monotonic(),
+                    resident_bytes(os.getpid()),
+                )
             elif number % _CONTEXT_EVERY == 0:
                 context.try_shutdown()
                 context = rclpy.Context()

@@ -45,14 +45,22 @@ class Outcome:
 
     def judge(self) -> None:
         """Broken, if anything isn't zero that must be."""
-        wrong = [f'{count} {kind}' for counts in (self.leaks, self.zero) for kind, count in counts.items() if count]
+        wrong = [
+            f'{count} {kind}'
+            for counts in (self.leaks, self.zero)
+            for kind, count in counts.items()
+            if count
+        ]
         if wrong:
             self.status = BROKEN
             self.reason = '; '.join(filter(None, [self.reason, ', '.join(wrong)]))
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON."""
-        return {**vars(self), **{name: dict(getattr(self, name)) for name in ('drops', 'leaks', 'zero', 'figures')}}
+        return {
+            **vars(self),
+            **{name: dict(getattr(self, name)) for name in ('drops', 'leaks', 'zero', 'figures')},
+        }
 
 
 @dataclass(frozen=True)
@@ -81,7 +89,11 @@ class Result:
             'date': datetime.now(timezone.utc).date().isoformat(),
             'short': self.short,
             'seed': self.seed,
-            'machine': {'kernel': platform.release(), 'cpus': os.cpu_count() or 0, 'python': platform.python_version()},
+            'machine': {
+                'kernel': platform.release(),
+                'cpus': os.cpu_count() or 0,
+                'python': platform.python_version(),
+            },
             'pass': self.holds,
             'faults': [outcome.as_dict() for outcome in self.outcomes],
         }
@@ -93,13 +105,19 @@ class Result:
 
     def table(self) -> str:
         """For people: a line for each fault."""
-        lines = [f'{"fault":<46} {"s":>6} {"in":>7} {"out":>7} {"dropped":>8} {"leaks":>6}  verdict']
+        lines = [
+            f'{"fault":<46} {"s":>6} {"in":>7} {"out":>7} {"dropped":>8} {"leaks":>6}  verdict'
+        ]
         for each in self.outcomes:
             numbers = f'{each.seconds:6.1f} {each.frames_in:7d} {each.frames_out:7d} {each.drops.total():8d} {each.leaks.total():6d}'
-            lines.append(f'{each.group + ": " + each.name:<46} {numbers}  {each.status}{": " * bool(each.reason)}{each.reason}')
+            lines.append(
+                f'{each.group + ": " + each.name:<46} {numbers}  {each.status}{": " * bool(each.reason)}{each.reason}'
+            )
         broken = sum(each.status == BROKEN for each in self.outcomes)
         absent = [each for each in self.outcomes if each.status == ABSENT]
-        lines.append(f'{len(self.outcomes)} faults, {broken} broken promises, {len(absent)} absent')
+        lines.append(
+            f'{len(self.outcomes)} faults, {broken} broken promises, {len(absent)} absent'
+        )
         lines += [f'NOT MEASURED: {each.group}: {each.name}: {each.reason}' for each in absent]
         lines += ['NOTHING WAS MEASURED'] * (len(absent) == len(self.outcomes))
         return '\n'.join(lines)

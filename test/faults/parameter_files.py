@@ -34,8 +34,14 @@ _VALUES = ['~', '', '{}', '[]', '[[1]]', '[1, a]', '"\\0"', '.nan', '-1', '1e999
            '!!python/object/apply:os.system ["true"]', "'", '"', '|', '>', '? a', '- b', '\t', 'yes', 'null', '2020-01-01', '{a: {b: 1}}',
            'x' * 5000]  # fmt: skip
 _scalars = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20)
-_names = st.sampled_from(['/**', '/**/capture', 'capture', 'ros__parameters', 'width', 'model', 'slots', '']) | st.text(max_size=8)
-_trees = st.recursive(_scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_names, inner, max_size=3), max_leaves=12)
+_names = st.sampled_from(
+    ['/**', '/**/capture', 'capture', 'ros__parameters', 'width', 'model', 'slots', '']
+) | st.text(max_size=8)
+_trees = st.recursive(
+    _scalars,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_names, inner, max_size=3),
+    max_leaves=12,
+)
 
 
 def mutated(rng: random.Random, text: str) -> bytes:
@@ -69,7 +75,13 @@ def shaped(count: int, seed: int) -> list[bytes]:
     """YAML of any shape, by hypothesis."""
     found: list[bytes] = []
 
-    @settings(max_examples=count, database=None, phases=[Phase.generate], suppress_health_check=list(HealthCheck), deadline=None)
+    @settings(
+        max_examples=count,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+        deadline=None,
+    )
     @given(_trees)
     def collect(tree: Any) -> None:
         found.append(yaml.safe_dump(tree, allow_unicode=True).encode('utf-8', 'surrogatepass'))
@@ -82,7 +94,11 @@ def garbage(count: int, rng: random.Random) -> list[bytes]:
     """*count* files: the stored ones, and a third each of the others."""
     stored = [path.read_bytes() for path in sorted(CORPUS.glob('*'))]
     texts = [path.read_text(encoding='utf-8') for path in sorted(CONFIG.glob('*.yaml'))]
-    files = [*stored, *shaped(count // 3, rng.randrange(1 << 30)), *(mutated(rng, rng.choice(texts)) for _ in range(count // 2))]
+    files = [
+        *stored,
+        *shaped(count // 3, rng.randrange(1 << 30)),
+        *(mutated(rng, rng.choice(texts)) for _ in range(count // 2)),
+    ]
     while len(files) < count:
         files.append(rng.randbytes(rng.randrange(300)))
     rng.shuffle(files)
@@ -104,7 +120,11 @@ def verdict(program: str, code: int, output: str) -> str:
     errors = [line for line in output.splitlines() if ' error: ' in line]
     if len(errors) != 1 or not output.rstrip().endswith(errors[0]):
         return f'{len(errors)} lines that say what is wrong'
-    return '' if errors[0].startswith(f'{program}: error: ') else 'a line that does not begin as the others'
+    return (
+        ''
+        if errors[0].startswith(f'{program}: error: ')
+        else 'a line that does not begin as the others'
+    )
 
 
 @fault('garbage for a parameter file', 'whatever a parameter file holds, the program ends with 2 and one line, or runs; never a traceback',
@@ -119,12 +139,24 @@ def files(trial: Trial) -> None:
         # As a user starts it, a process of its own; most of them forked from one that has imported everything, which is the same but quick.
         for path in paths[: trial.times(2, 12)]:
             program = trial.random.choice(PROGRAMS)
-            with Running(program, '--ros-args', '--params-file', str(path), domain=trial.domain) as running:
+            with Running(
+                program, '--ros-args', '--params-file', str(path), domain=trial.domain
+            ) as running:
                 running.start()
                 _judge(trial, ends, program, path, running)
-        command = [sys.executable, __file__, str(trial.random.randrange(1 << 30)), *map(str, paths[trial.times(2, 12) :])]
+        command = [
+            sys.executable,
+            __file__,
+            str(trial.random.randrange(1 << 30)),
+            *map(str, paths[trial.times(2, 12) :]),
+        ]
         done = subprocess.run(
-            command, env=os.environ | {'ROS_DOMAIN_ID': str(trial.domain)}, capture_output=True, text=True, timeout=600.0, check=False
+            command,
+            env=os.environ | {'ROS_DOMAIN_ID': str(trial.domain)},
+            capture_output=True,
+            text=True,
+            timeout=600.0,
+            check=False,
         )
         assert done.returncode == 0, done.stderr[-2000:]
         for line in done.stdout.splitlines():
@@ -146,7 +178,9 @@ def _judge(trial: Trial, ends: Counter[str], program: str, path: Path, running: 
     running._reader.join(5.0)
     ends[str(code)] += 1
     if wrong := verdict(program, code, running.output):
-        trial.must_be_zero(f'{program}, {path.read_bytes()!r:.300}: {wrong}: {running.output[-300:]}', 1)
+        trial.must_be_zero(
+            f'{program}, {path.read_bytes()!r:.300}: {wrong}: {running.output[-300:]}', 1
+        )
 
 
 def _forked(program: str, path: str) -> tuple[int, str]:
@@ -175,8 +209,12 @@ def _forked(program: str, path: str) -> tuple[int, str]:
     while True:
         ended, status = os.waitpid(pid, os.WNOHANG)
         if ended:
-            return os.waitstatus_to_exitcode(status), output.read_text(encoding='utf-8', errors='replace') if output.exists() else ''
-        ready = output.exists() and ']: ready' in output.read_text(encoding='utf-8', errors='replace')
+            return os.waitstatus_to_exitcode(status), output.read_text(
+                encoding='utf-8', errors='replace'
+            ) if output.exists() else ''
+        ready = output.exists() and ']: ready' in output.read_text(
+            encoding='utf-8', errors='replace'
+        )
         if ready and not asked:
             os.kill(pid, signal.SIGINT)
             asked = True
@@ -196,7 +234,9 @@ def main() -> None:
         program = rng.choice(PROGRAMS)
         code, output = _forked(program, path)
         wrong = verdict(program, code, output)
-        said = ' '.join(f'{program}, {Path(path).read_bytes()!r:.400}: {wrong}: {output[-400:]}'.split())
+        said = ' '.join(
+            f'{program}, {Path(path).read_bytes()!r:.400}: {wrong}: {output[-400:]}'.split()
+        )
         print(f'wrong\t{said}' if wrong else code, flush=True)
 
 

@@ -25,7 +25,9 @@ _LET_IN_S = 1.0
 
 def _broken_rules(values: Mapping[str, str]) -> Counter[str]:
     """How often each, since the camera's process began."""
-    return Counter({name: int(text) for name, text in values.items() if name.startswith('protocol_error_')})
+    return Counter(
+        {name: int(text) for name, text in values.items() if name.startswith('protocol_error_')}
+    )
 
 
 @fault('hostile conversations', 'whatever a peer says, it is told, counted and closed; the camera and everybody else notice nothing',
@@ -34,12 +36,26 @@ def conversations(trial: Trial) -> None:
     stage, rng = trial.stage, trial.random
     path = stage.socket()
     before = _broken_rules(stage.witness.fresh('capture: link'))
-    spare = [os.eventfd(0, os.EFD_CLOEXEC), os.open('/dev/null', os.O_RDWR | os.O_CLOEXEC), os.memfd_create('fault', os.MFD_CLOEXEC)]
-    releases = [(wire.pack_release(uid, generation, False), []) for uid in (0, 1, 2**63) for generation in (1, 2**40)]
+    spare = [
+        os.eventfd(0, os.EFD_CLOEXEC),
+        os.open('/dev/null', os.O_RDWR | os.O_CLOEXEC),
+        os.memfd_create('fault', os.MFD_CLOEXEC),
+    ]
+    releases = [
+        (wire.pack_release(uid, generation, False), [])
+        for uid in (0, 1, 2**63)
+        for generation in (1, 2**40)
+    ]
     count = trial.times(200, 4000)
     try:
         for number in range(count):
-            hello = wire.Hello(rng.choice((1, 2, 64)), rng.choice((1, 64)), 'hostile', rng.choice(('', 'f' * 32)), rng.random() < 0.3)
+            hello = wire.Hello(
+                rng.choice((1, 2, 64)),
+                rng.choice((1, 64)),
+                'hostile',
+                rng.choice(('', 'f' * 32)),
+                rng.random() < 0.3,
+            )
             with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as peer:
                 peer.connect(os.fspath(path))
                 messages = mutate(rng, [(wire.pack_hello(hello), []), *releases], spare)
@@ -60,7 +76,9 @@ def conversations(trial: Trial) -> None:
     trial.note('conversations', count)
     trial.note('rules broken, as it counts them', broken.total())
     trial.must(len(broken) >= 2, 'kinds of broken rules that are not counted')
-    trial.must('internal_errors' not in values, f'internal errors: {values.get("internal_errors")}')
+    trial.must(
+        'internal_errors' not in values, f'internal errors: {values.get("internal_errors")}'
+    )
 
 
 @fault('versions and floods of descriptors', 'other versions hear of it; descriptors that nobody asked for are closed, however many',
@@ -83,7 +101,10 @@ def descriptors(trial: Trial) -> None:
                 answers[peer.receive_refused().code] += 1
     finally:
         os.close(fds[0])
-    trial.must(set(answers) == {int(RefusalCode.VERSION), int(RefusalCode.PROTOCOL)}, f'other answers: {dict(answers)}')
+    trial.must(
+        set(answers) == {int(RefusalCode.VERSION), int(RefusalCode.PROTOCOL)},
+        f'other answers: {dict(answers)}',
+    )
 
 
 @fault('a crowd that says nothing', 'silent connections are turned away after a second; a crowd at the door keeps nobody out for longer',
@@ -109,11 +130,16 @@ def crowd(trial: Trial) -> None:
             peer.close()
         took_s, began = time.monotonic() - began, time.monotonic()
         trial.worst('until the last one was turned away, s', took_s)
-        trial.must(took_s <= _TURNED_AWAY_S, f'crowds that took longer than {_TURNED_AWAY_S:g} s to be turned away')
+        trial.must(
+            took_s <= _TURNED_AWAY_S,
+            f'crowds that took longer than {_TURNED_AWAY_S:g} s to be turned away',
+        )
         with RawPeer.welcomed(path):
             took_s = time.monotonic() - began
         trial.worst('until the next one was let in, s', took_s)
-        trial.must(took_s <= _LET_IN_S, f'consumers that a crowd kept out for longer than {_LET_IN_S:g} s')
+        trial.must(
+            took_s <= _LET_IN_S, f'consumers that a crowd kept out for longer than {_LET_IN_S:g} s'
+        )
 
 
 _STRANGER = """

@@ -22,7 +22,14 @@ class Running(Program):
     :param variables: of its environment.
     """
 
-    def __init__(self, name: str, *args: str, domain: int, variables: Mapping[str, str] | None = None, wrapper: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        name: str,
+        *args: str,
+        domain: int,
+        variables: Mapping[str, str] | None = None,
+        wrapper: Sequence[str] = (),
+    ) -> None:
         command = [sys.executable, *args] if name == 'python' else [str(BIN / name), *args]
         self.process = subprocess.Popen(
             [*wrapper, *command], env=environment(domain) | dict(variables or {}), stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
@@ -81,7 +88,11 @@ def own_sockets(folder: Path) -> Iterator[Path]:
     """A folder for sockets of our own below *folder*, whose name must be short; logs go to *folder*, too, and ROS stays on this machine."""
     sockets = folder / 's'
     sockets.mkdir(mode=0o700, exist_ok=True)
-    names = {'ZC_RUNTIME_DIR': str(sockets), 'ROS_HOME': str(folder), 'ROS_AUTOMATIC_DISCOVERY_RANGE': discovery_range()}
+    names = {
+        'ZC_RUNTIME_DIR': str(sockets),
+        'ROS_HOME': str(folder),
+        'ROS_AUTOMATIC_DISCOVERY_RANGE': discovery_range(),
+    }
     before = {name: os.environ.get(name) for name in names}
     os.environ |= names
     try:

@@ -71,7 +71,9 @@ class Theatre:
         self._done += 1
         if each.staged:
             self._stage = self._stage or Stage(self._folder, self._domain)
-            outcome = run_fault(each, self._stage, folder, self._domain, seed=self._seed, short=self._short)
+            outcome = run_fault(
+                each, self._stage, folder, self._domain, seed=self._seed, short=self._short
+            )
             if outcome.status == BROKEN:
                 self._clear()
             return outcome
@@ -82,15 +84,27 @@ class Theatre:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run; the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument('--short', action='store_true', help='the reduced form, as in CI')
-    parser.add_argument('--only', nargs='+', default=[''], metavar='WORD', help='faults that have one of these in their group or name')
+    parser.add_argument(
+        '--only',
+        nargs='+',
+        default=[''],
+        metavar='WORD',
+        help='faults that have one of these in their group or name',
+    )
     parser.add_argument('--seed', type=int, default=1)
     parser.add_argument('--json', type=Path, default=Path('build/faults/result.json'))
     parser.add_argument('--list', action='store_true', help='name the faults and their promises')
     options = parser.parse_args(arguments)
     known = all_faults().values()
-    chosen = [each for each in known if any(word in f'{each.group}: {each.name}' for word in options.only)]
+    chosen = [
+        each
+        for each in known
+        if any(word in f'{each.group}: {each.name}' for word in options.only)
+    ]
     chosen = [each for each in chosen if not (options.short and each.long_only)]
     if options.list:
         for each in chosen:
@@ -102,7 +116,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with Theatre(seed=options.seed, short=options.short) as theatre:
         for each in chosen:
             outcomes.append(outcome := theatre.do(each))
-            print(f'{outcome.status:6} {outcome.seconds:6.1f} s  {each.group}: {each.name}{": " * bool(outcome.reason)}{outcome.reason}')
+            print(
+                f'{outcome.status:6} {outcome.seconds:6.1f} s  {each.group}: {each.name}{": " * bool(outcome.reason)}{outcome.reason}'
+            )
             figures = ', '.join(f'{name} {value}' for name, value in outcome.figures.items())
             print(f'       {outcome.promise}{"; " * bool(figures)}{figures}', flush=True)
     result = Result(tuple(outcomes), options.short, options.seed)

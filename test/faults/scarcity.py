@@ -46,7 +46,11 @@ def no_descriptor(pid: int) -> contextlib.AbstractContextManager[None]:
     while used != before:  # who has just gone is still being closed
         time.sleep(0.2)
         used, before = _descriptors(pid), used
-    return limited(pid, resource.RLIMIT_NOFILE, next(number for number in range(len(used) + 1) if number not in used))
+    return limited(
+        pid,
+        resource.RLIMIT_NOFILE,
+        next(number for number in range(len(used) + 1) if number not in used),
+    )
 
 
 def _descriptors(pid: int) -> set[int]:
@@ -55,7 +59,9 @@ def _descriptors(pid: int) -> set[int]:
 
 def address_space(pid: int) -> int:
     """In use, in bytes."""
-    return int(Path(f'/proc/{pid}/statm').read_text(encoding='ascii').split()[0]) * os.sysconf('SC_PAGESIZE')
+    return int(Path(f'/proc/{pid}/statm').read_text(encoding='ascii').split()[0]) * os.sysconf(
+        'SC_PAGESIZE'
+    )
 
 
 @fault('EMFILE in capture', 'without a descriptor left the camera serves whoever is in, and lets in who waits as soon as it can',
@@ -71,19 +77,33 @@ def emfile_capture(trial: Trial) -> None:
                     peer.hello(name='late')
                 before = witness.received
                 stage.meanwhile(lambda: witness.received >= before + 30, 'frames go on')  # noqa: B023
-                trial.must(all(peer.nothing_there() for peer in peers), 'peers that were accepted without a descriptor')
+                trial.must(
+                    all(peer.nothing_there() for peer in peers),
+                    'peers that were accepted without a descriptor',
+                )
             for peer in peers:
-                trial.must(peer.receive_type() == MessageType.WELCOME, 'peers that were not let in afterwards')
-    stage.meanwhile(lambda: int(witness.values('capture: link').get('refused_descriptors', '0')) > 0, 'it is counted')
+                trial.must(
+                    peer.receive_type() == MessageType.WELCOME,
+                    'peers that were not let in afterwards',
+                )
+    stage.meanwhile(
+        lambda: int(witness.values('capture: link').get('refused_descriptors', '0')) > 0,
+        'it is counted',
+    )
 
 
-@fault('EMFILE in inference', 'a consumer without a descriptor left lives on without frames, says why, and heals when there are some')
+@fault(
+    'EMFILE in inference',
+    'a consumer without a descriptor left lives on without frames, says why, and heals when there are some',
+)
 def emfile_inference(trial: Trial) -> None:
     stage, witness = trial.stage, trial.stage.witness
     for _ in range(trial.times(1, 4)):
         # New buffers come with descriptors; those of the old ones go first, or there would be room.
         assert witness.change('deactivate')
-        stage.meanwhile(lambda: not frame_mappings(stage.inference.pid), 'the old buffers are gone')
+        stage.meanwhile(
+            lambda: not frame_mappings(stage.inference.pid), 'the old buffers are gone'
+        )
         with no_descriptor(stage.inference.pid):
             assert witness.change('activate')
             before = witness.received
@@ -99,8 +119,24 @@ def emfile_inference(trial: Trial) -> None:
         trial.worst('healed within, s', time.monotonic() - began)
 
 
-HUGE = {'pattern': 'counter', 'width': 7680, 'height': 4320, 'framerate': 2.0, 'slots': 3, 'heap': 'memfd', 'quarantine': 0.2}
-ROOMY = {'pattern': 'counter', 'width': 1280, 'height': 720, 'framerate': 20.0, 'slots': 24, 'heap': 'memfd', 'quarantine': 0.2}
+HUGE = {
+    'pattern': 'counter',
+    'width': 7680,
+    'height': 4320,
+    'framerate': 2.0,
+    'slots': 3,
+    'heap': 'memfd',
+    'quarantine': 0.2,
+}
+ROOMY = {
+    'pattern': 'counter',
+    'width': 1280,
+    'height': 720,
+    'framerate': 20.0,
+    'slots': 24,
+    'heap': 'memfd',
+    'quarantine': 0.2,
+}
 
 
 @fault('ENOMEM in inference', 'a consumer that can not map a frame loses that frame, counts it and says why; it detects again when it can',
@@ -109,8 +145,12 @@ def enomem_inference(trial: Trial) -> None:
     with own_sockets(trial.folder), contextlib.ExitStack() as ending:
         witness = Witness(trial.domain, frames=False)
         ending.callback(witness.close)
-        capture = ending.enter_context(Running('capture_node', *parameters(**ROOMY, autostart=False), domain=trial.domain))
-        inference = ending.enter_context(Running('inference_node', *parameters(model='road', threads=1), domain=trial.domain))
+        capture = ending.enter_context(
+            Running('capture_node', *parameters(**ROOMY, autostart=False), domain=trial.domain)
+        )
+        inference = ending.enter_context(
+            Running('inference_node', *parameters(model='road', threads=1), domain=trial.domain)
+        )
         capture.start('[capture]: ready')
         inference.start('[inference]: ready')
         for transition in ('configure', 'activate'):
@@ -120,10 +160,15 @@ def enomem_inference(trial: Trial) -> None:
             assert witness.change('deactivate')
             time.sleep(0.3)
             # Room for what Python and the middleware need in passing, not for another picture of 1.4 MB.
-            with limited(inference.pid, resource.RLIMIT_AS, address_space(inference.pid) + 1_000_000):
+            with limited(
+                inference.pid, resource.RLIMIT_AS, address_space(inference.pid) + 1_000_000
+            ):
                 assert witness.change('activate')
                 witness.forget_diagnostics()
-                until(lambda: (witness.level('inference: accelerator') or 0) > 0, lambda: f'it is said: {witness.describe()}')
+                until(
+                    lambda: (witness.level('inference: accelerator') or 0) > 0,
+                    lambda: f'it is said: {witness.describe()}',
+                )
                 trial.note('what is said', witness.text('inference: accelerator'))
                 trial.must(inference.alive and capture.alive, 'programs that ended')
             detected, began = witness.detections, time.monotonic()
@@ -140,7 +185,9 @@ def enomem_capture(trial: Trial) -> None:
     with own_sockets(trial.folder), contextlib.ExitStack() as ending:
         witness = Witness(trial.domain, frames=False)
         ending.callback(witness.close)
-        capture = ending.enter_context(Running('capture_node', *parameters(**HUGE, autostart=False), domain=trial.domain))
+        capture = ending.enter_context(
+            Running('capture_node', *parameters(**HUGE, autostart=False), domain=trial.domain)
+        )
         capture.start('[capture]: ready')
         for _ in range(trial.times(1, 4)):
             # Room for the threads' stacks, without which the C library aborts the process, and for no picture of 50 MB.
@@ -148,13 +195,19 @@ def enomem_capture(trial: Trial) -> None:
                 # What fails first depends on what the allocator has left: a transition, then it says so, or the camera's first frame.
                 steps = ('configure', 'activate')
                 part = 'camera' if all(witness.change(step) for step in steps) else 'lifecycle'
-                until(lambda: witness.level(f'capture: {part}') == 2, lambda: f'it is said: {witness.describe()}')  # noqa: B023
+                until(
+                    lambda part=part: witness.level(f'capture: {part}') == 2,
+                    lambda: f'it is said: {witness.describe()}',
+                )
                 trial.note('what is said', witness.text(f'capture: {part}'))
                 trial.must(capture.alive, 'programs that ended')
             began = time.monotonic()
             if part == 'lifecycle':
                 assert all(witness.change(step) for step in steps), witness.describe()
-            until(lambda: witness.text('capture: camera').startswith('streaming'), lambda: f'it streams: {witness.describe()}')
+            until(
+                lambda: witness.text('capture: camera').startswith('streaming'),
+                lambda: f'it streams: {witness.describe()}',
+            )
             trial.worst('healed within, s', time.monotonic() - began)
             assert witness.change('deactivate') and witness.change('cleanup')
         trial.must(capture.end() == 0, 'programs that did not end with 0')
@@ -173,7 +226,9 @@ def _can_mount(folder: Path) -> str:
     """Why no small disk can be made; empty: it can."""
     if shutil.which('unshare') is None:
         return 'there is no unshare(1)'
-    done = subprocess.run([*small_disk(folder, 'size=64k'), 'true'], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [*small_disk(folder, 'size=64k'), 'true'], capture_output=True, text=True, check=False
+    )
     return '' if done.returncode == 0 else f'no tmpfs can be mounted: {done.stderr.strip()}'
 
 
@@ -184,15 +239,23 @@ def enospc_recorder(trial: Trial) -> None:
     if why := _can_mount(disk):
         trial.absent(why)
     wrapper = small_disk(disk, 'size=1m', f'cp "{disk}/a.zcr" "{copy}"')
-    with Running('zc_record', *parameters(path=f'{disk}/a.zcr'), domain=trial.stage.domain, wrapper=wrapper) as recorder:
+    with Running(
+        'zc_record', *parameters(path=f'{disk}/a.zcr'), domain=trial.stage.domain, wrapper=wrapper
+    ) as recorder:
         recorder.start()
         trial.stage.meanwhile(recorder.ended, 'the recorder ends')
         trial.must(recorder.process.returncode == 1, 'exit codes other than 1')
-        trial.must('No space left on device' in recorder.output, f'ends without the reason: {recorder.output[-800:]}')
+        trial.must(
+            'No space left on device' in recorder.output,
+            f'ends without the reason: {recorder.output[-800:]}',
+        )
         trial.must_be_zero('tracebacks', recorder.output.count('Traceback'))
     with contextlib.closing(RecordingSource(copy)) as recording:
         frames = len(recording)
-        trial.must(all(recording.read_planes(number) is not None for number in range(frames)), 'frames that can not be read')
+        trial.must(
+            all(recording.read_planes(number) is not None for number in range(frames)),
+            'frames that can not be read',
+        )
     trial.note('frames in the recording', frames)
     trial.must(frames > 5, 'recordings that can not be played')
 
@@ -214,17 +277,30 @@ def enospc_others(trial: Trial) -> None:
         witness = Witness(trial.domain, frames=False)
         ending.callback(witness.close)
         camera = Running(
-            'capture_node', *parameters(**ROOMY, snapshot_folder=disk), domain=trial.domain, wrapper=small_disk(disk, 'size=64k')
+            'capture_node',
+            *parameters(**ROOMY, snapshot_folder=disk),
+            domain=trial.domain,
+            wrapper=small_disk(disk, 'size=64k'),
         )
         ending.enter_context(camera)
         camera.start('[capture]: ready')
         for _ in range(trial.times(1, 5)):
             answer = witness.call(Trigger, '/capture/snapshot', Trigger.Request())
-            trial.must(not answer.success and 'No space left on device' in answer.message, f'snapshots on a full disk: {answer.message}')
+            trial.must(
+                not answer.success and 'No space left on device' in answer.message,
+                f'snapshots on a full disk: {answer.message}',
+            )
         until(lambda: witness.text('capture: camera').startswith('streaming'), 'it streams')
         sockets.process.wait(30.0)
-        trial.must(sockets.process.returncode == 2, f'exit codes other than 2: {sockets.process.returncode}')
-        until(lambda: 'No space left' in sockets.output, lambda: f'one line with the reason: {sockets.output}', 5.0)
+        trial.must(
+            sockets.process.returncode == 2,
+            f'exit codes other than 2: {sockets.process.returncode}',
+        )
+        until(
+            lambda: 'No space left' in sockets.output,
+            lambda: f'one line with the reason: {sockets.output}',
+            5.0,
+        )
         for program in (sockets, camera):
             trial.must_be_zero('tracebacks', program.output.count('Traceback'))
         said = [line for line in sockets.output.splitlines() if 'error:' in line]

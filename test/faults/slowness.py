@@ -22,7 +22,10 @@ _SO_PEEK_OFF = 42
        bystanders=EVERYBODY)  # fmt: skip
 def never_read(trial: Trial) -> None:
     stage = trial.stage
-    peers = [RawPeer.welcomed(stage.socket(), window=2, depth=2, name='deaf') for _ in range(trial.times(2, 3))]
+    peers = [
+        RawPeer.welcomed(stage.socket(), window=2, depth=2, name='deaf')
+        for _ in range(trial.times(2, 3))
+    ]
     began = time.monotonic()
     while time.monotonic() - began < trial.times(1, 10):
         stage.read_logs()
@@ -35,7 +38,10 @@ def never_read(trial: Trial) -> None:
     trial.note('slots that they held', sum(held.values()))
     dropped = [text for name, text in values.items() if name.startswith('consumer deaf')]
     trial.must(bool(dropped) and ' dropped 0,' not in dropped[0], 'drops that are not counted')
-    trial.must_be_zero('frames without a slot', int(stage.witness.values('capture: camera').get('dropped_no_free_slot', '0')))
+    trial.must_be_zero(
+        'frames without a slot',
+        int(stage.witness.values('capture: camera').get('dropped_no_free_slot', '0')),
+    )
 
 
 class Peeker(RawPeer):
@@ -44,7 +50,9 @@ class Peeker(RawPeer):
     def look(self) -> bool:
         """At one packet, if there is one behind those that were looked at."""
         try:
-            packet, control, _, _ = self.socket.recvmsg(MAX_PACKET, 1024, socket.MSG_PEEK | socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC)
+            packet, control, _, _ = self.socket.recvmsg(
+                MAX_PACKET, 1024, socket.MSG_PEEK | socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
+            )
         except BlockingIOError:
             return False
         for _, _, data in control:
@@ -66,7 +74,14 @@ def full_socket(trial: Trial) -> None:
     def full() -> bool:
         while peer.look():
             counted[0] += 1
-        line = next((text for name, text in stage.witness.values('capture: link').items() if name.startswith('consumer peeker')), '')
+        line = next(
+            (
+                text
+                for name, text in stage.witness.values('capture: link').items()
+                if name.startswith('consumer peeker')
+            ),
+            '',
+        )
         return bool(line) and ' dropped 0,' not in line and 'holds 0 of' in line
 
     try:
@@ -103,19 +118,26 @@ def _peeker(path: Path) -> Peeker:
     return peer
 
 
-@fault('an overload', 'who is slower than the camera loses frames, each one told, never the newest, and never the order')
+@fault(
+    'an overload',
+    'who is slower than the camera loses frames, each one told, never the newest, and never the order',
+)
 def overload(trial: Trial) -> None:
     stage, witness = trial.stage, trial.stage.witness
     from rcl_interfaces.srv import SetParameters
     from rclpy.parameter import Parameter
 
     def rate(hz: float) -> None:
-        request = SetParameters.Request(parameters=[Parameter('max_rate', value=hz).to_parameter_msg()])
+        request = SetParameters.Request(
+            parameters=[Parameter('max_rate', value=hz).to_parameter_msg()]
+        )
         result = witness.call(SetParameters, '/inference/set_parameters', request).results[0]
         assert result.successful, result.reason
 
     with find_frame_logs(pids=[stage.capture.pid, stage.inference.pid]) as logs:
-        capture, inference = (next(log for log in logs if log.role == role) for role in ('capture', 'inference'))
+        capture, inference = (
+            next(log for log in logs if log.role == role) for role in ('capture', 'inference')
+        )
         rate(7.0)
         for log in (capture, inference):
             log.skip()
@@ -129,17 +151,27 @@ def overload(trial: Trial) -> None:
         published: set[int] = set()
 
         def noted() -> bool:
-            published.update(record.captured_ns for record in capture.read() if record.kind is RecordKind.PUBLISHED)
+            published.update(
+                record.captured_ns
+                for record in capture.read()
+                if record.kind is RecordKind.PUBLISHED
+            )
             return done[-1].captured_ns in published
 
         # The camera notes a frame behind its publishing, and it may be detected on before.
         until(noted, 'what was detected on in the log of the camera')
         done = [record for record in done if record.captured_ns >= min(published)]
         captured = [record.captured_ns for record in done]
-        trial.must(captured == sorted(set(captured)), 'frames detected on twice or in the wrong order')
-        trial.must_be_zero('frames detected on that nobody published', len(set(captured) - published))
+        trial.must(
+            captured == sorted(set(captured)), 'frames detected on twice or in the wrong order'
+        )
+        trial.must_be_zero(
+            'frames detected on that nobody published', len(set(captured) - published)
+        )
         span = [ns for ns in published if captured[0] <= ns <= captured[-1]]
         trial.note('published while it was overloaded', len(span))
         trial.note('detected on', len(done))
         trial.must(len(done) < len(span), 'overloads that did not happen')
-        trial.must_be_zero('frames that failed', sum(record.kind is RecordKind.FAILED for record in done))
+        trial.must_be_zero(
+            'frames that failed', sum(record.kind is RecordKind.FAILED for record in done)
+        )

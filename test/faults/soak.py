@@ -39,7 +39,15 @@ from waiting import until
 
 import faults
 from faults.harness import Trial, fault
-from faults.holdings import FRAME_KIND, descriptors, frame_buffers, frame_mappings, is_ours, resident_bytes, threads
+from faults.holdings import (
+    FRAME_KIND,
+    descriptors,
+    frame_buffers,
+    frame_mappings,
+    is_ours,
+    resident_bytes,
+    threads,
+)
 from faults.program import Running, own_sockets
 from faults.witness import spinning
 
@@ -126,20 +134,32 @@ class Soak:
         self.more_threads = max(0, last.threads - first.threads)
         self.more_middleware = max(0, last.middleware_descriptors - first.middleware_descriptors)
 
-    def broken(self, most_growth_mb: float = MOST_GROWTH_MB, most_middleware: int = MOST_MIDDLEWARE) -> list[str]:
+    def broken(
+        self, most_growth_mb: float = MOST_GROWTH_MB, most_middleware: int = MOST_MIDDLEWARE
+    ) -> list[str]:
         """What does not hold."""
         last = self.minutes[-1]
-        found = [f'memory grew by {self.growth_mb:.2f} MB, at most {most_growth_mb:g} may be'] * (self.growth_mb > most_growth_mb)
+        found = [f'memory grew by {self.growth_mb:.2f} MB, at most {most_growth_mb:g} may be'] * (
+            self.growth_mb > most_growth_mb
+        )
         found += [f'{self.more_descriptors} descriptors more'] * bool(self.more_descriptors)
         found += [f'{self.more_threads} threads more'] * bool(self.more_threads)
         middleware = f"{self.more_middleware} descriptors of the middleware's more, at most {most_middleware} may be"
         found += [middleware] * (self.more_middleware > most_middleware)
-        for kind, most in (('frame_mappings', MOST_BUFFERS), ('frame_buffers', MOST_BUFFERS), ('frame_descriptors', 2 * MOST_BUFFERS)):
+        for kind, most in (
+            ('frame_mappings', MOST_BUFFERS),
+            ('frame_buffers', MOST_BUFFERS),
+            ('frame_descriptors', 2 * MOST_BUFFERS),
+        ):
             held = max(getattr(minute, kind) for minute in self.minutes)
             found += [f'{held} {kind.replace("_", " ")}, at most {most} may be'] * (held > most)
         found += [f'{last.refused} changes of parameters refused'] * bool(last.refused)
-        found += [f'only {last.changes} of {self.due} changes of parameters taken'] * (last.changes < LEAST_CHANGES * self.due)
-        found += [f'detections stopped for {self.longest_pause_s:.2f} s'] * (self.longest_pause_s > MOST_PAUSE_S)
+        found += [f'only {last.changes} of {self.due} changes of parameters taken'] * (
+            last.changes < LEAST_CHANGES * self.due
+        )
+        found += [f'detections stopped for {self.longest_pause_s:.2f} s'] * (
+            self.longest_pause_s > MOST_PAUSE_S
+        )
         found += [f'{self.tracebacks} tracebacks'] * bool(self.tracebacks)
         return found + [f'exit code {self.exit_code}'] * (self.exit_code != 0)
 
@@ -158,7 +178,10 @@ class SoakOnlooker(Onlooker):
         self.refused = self.changed = 0
         for camera in CAMERAS:
             self.node.create_subscription(
-                Detection2DArray, f'/{camera}/detections', lambda message, camera=camera: self._on_detections(camera), QoSProfile(depth=10)
+                Detection2DArray,
+                f'/{camera}/detections',
+                lambda message, camera=camera: self._on_detections(camera),
+                QoSProfile(depth=10),
             )
         self._thread = spinning(self)
 
@@ -186,11 +209,20 @@ class SoakOnlooker(Onlooker):
             client = self._clients[service] = self.node.create_client(SetParameters, service)
         value = values[number // (len(_VALUES) * len(CAMERAS)) % len(values)]
         if client.service_is_ready():
-            self._futures.append(client.call_async(SetParameters.Request(parameters=[Parameter(name, value=value).to_parameter_msg()])))
+            self._futures.append(
+                client.call_async(
+                    SetParameters.Request(
+                        parameters=[Parameter(name, value=value).to_parameter_msg()]
+                    )
+                )
+            )
         done = [future for future in self._futures if future.done()]
         self._futures = [future for future in self._futures if not future.done()]
         results = [result.successful for future in done for result in future.result().results]
-        self.changed, self.refused = self.changed + sum(results), self.refused + len(results) - sum(results)
+        self.changed, self.refused = (
+            self.changed + sum(results),
+            self.refused + len(results) - sum(results),
+        )
 
     def close(self) -> None:
         """End."""
@@ -228,7 +260,12 @@ class _Looks:
 
 
 def soak(
-    minutes: int, warm_up_s: float, minute_s: float, domain: int, folder: Path, say: Callable[[Minute], object] = lambda minute: None
+    minutes: int,
+    warm_up_s: float,
+    minute_s: float,
+    domain: int,
+    folder: Path,
+    say: Callable[[Minute], object] = lambda minute: None,
 ) -> Soak:
     """Do it.
 
@@ -240,7 +277,9 @@ def soak(
         return _soak(minutes, warm_up_s, minute_s, domain, say)
 
 
-def _soak(minutes: int, warm_up_s: float, minute_s: float, domain: int, say: Callable[[Minute], object]) -> Soak:
+def _soak(
+    minutes: int, warm_up_s: float, minute_s: float, domain: int, say: Callable[[Minute], object]
+) -> Soak:
     values = parameters(
         pattern='counter', width=128, height=128, framerate=FRAMERATE, slots=SLOTS, quarantine=0.2, model='hog', heap='memfd',
     )  # fmt: skip
@@ -259,7 +298,9 @@ def _soak(minutes: int, warm_up_s: float, minute_s: float, domain: int, say: Cal
         warm = False
         while len(found.minutes) < minutes:
             now = time.monotonic()
-            assert program.alive, f'perception has ended with {program.process.returncode}:\n{program.output[-3000:]}'
+            assert program.alive, (
+                f'perception has ended with {program.process.returncode}:\n{program.output[-3000:]}'
+            )
             if viewer is None:
                 viewer = Running('python', viewer_py, '2', *topics, domain=domain)
                 viewer.start()
@@ -295,7 +336,9 @@ def _soak(minutes: int, warm_up_s: float, minute_s: float, domain: int, say: Cal
 @fault('four cameras for a while', 'while consumers are killed and parameters change, memory, descriptors and threads stay and detections '
        'never stop for 2 s', staged=False, long_only=True)  # fmt: skip
 def four_cameras(trial: Trial) -> None:
-    found = soak(trial.times(2, 4), trial.times(22, 40), trial.times(4, 12), trial.domain, trial.folder)
+    found = soak(
+        trial.times(2, 4), trial.times(22, 40), trial.times(4, 12), trial.domain, trial.folder
+    )
     # Half an hour is needed to tell growth from what the allocator has not given back yet, or the middleware: these bars are coarse ones.
     for broken in found.broken(most_growth_mb=4.0, most_middleware=60):
         trial.must_be_zero(broken, 1)
@@ -308,18 +351,27 @@ def four_cameras(trial: Trial) -> None:
     trial.note('memory, MB', last.memory_mb)
     trial.note('frame buffers', last.frame_buffers)
     trial.note('kills', last.attempts)
-    trial.must(last.kills > 0 and last.kills * 2 >= last.attempts, f'kills that hit no frame: {found.missed}')
+    trial.must(
+        last.kills > 0 and last.kills * 2 >= last.attempts,
+        f'kills that hit no frame: {found.missed}',
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run it; the exit code."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument('--minutes', type=int, default=30)
-    parser.add_argument('--warm-up', type=float, default=3.0, metavar='MINUTES', help='that count for nothing')
+    parser.add_argument(
+        '--warm-up', type=float, default=3.0, metavar='MINUTES', help='that count for nothing'
+    )
     parser.add_argument('--csv', type=Path, default=Path('build/faults/soak.csv'))
     options = parser.parse_args(arguments)
     if options.minutes < 2 or options.warm_up < 0.0:
-        parser.error(f'--minutes {options.minutes} --warm-up {options.warm_up:g}: growth shows in two minutes or more')
+        parser.error(
+            f'--minutes {options.minutes} --warm-up {options.warm_up:g}: growth shows in two minutes or more'
+        )
     options.csv.parent.mkdir(parents=True, exist_ok=True)
     with options.csv.open('w', newline='', encoding='utf-8') as file, locked_domain() as domain:
         writer = csv.DictWriter(file, list(Minute.__dataclass_fields__))

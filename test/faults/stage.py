@@ -84,7 +84,9 @@ class Stage:
     def start(self, role: str, variables: dict[str, str] | None = None) -> Running:
         """Start ``capture`` or ``inference``, in place of the one that has ended."""
         values: dict[str, Any] = CAMERA if role == 'capture' else MODEL
-        program = Running(f'{role}_node', *parameters(**values), domain=self.domain, variables=variables)
+        program = Running(
+            f'{role}_node', *parameters(**values), domain=self.domain, variables=variables
+        )
         self.programs[role] = program
         if role == 'capture' and hasattr(self, 'witness'):
             self.witness.new_life()
@@ -105,11 +107,16 @@ class Stage:
         """Where the camera's process listens now."""
         from zc_perception.link.shared_memory.socket_folder import is_dead
 
-        return until(lambda: next((p for p in self.sockets.glob('*.sock') if is_dead(p) is False), None), 'a socket')  # type: ignore[no-any-return]
+        return until(
+            lambda: next((p for p in self.sockets.glob('*.sock') if is_dead(p) is False), None),
+            'a socket',
+        )  # type: ignore[no-any-return]
 
     def pids(self) -> dict[str, int]:
         """Of all processes, by role."""
-        return {'witness': os.getpid()} | {role: program.pid for role, program in self.programs.items() if program.alive}
+        return {'witness': os.getpid()} | {
+            role: program.pid for role, program in self.programs.items() if program.alive
+        }
 
     # The books.
 
@@ -123,7 +130,9 @@ class Stage:
                 else:
                     log.close()
         for log_pid, log in list(self._logs.items()):
-            self._published += [record.captured_ns for record in log.read() if record.kind is RecordKind.PUBLISHED]
+            self._published += [
+                record.captured_ns for record in log.read() if record.kind is RecordKind.PUBLISHED
+            ]
             if not log.alive:
                 log.close()
                 del self._logs[log_pid]
@@ -131,7 +140,11 @@ class Stage:
     def holders(self) -> dict[str, int]:
         """Who holds slots of the camera, but for those who may, as its diagnostics say it from now on."""
         held = self.held()
-        return {name: count for name, count in held.items() if name.partition('#')[0].split(':')[0].strip('/') not in _KNOWN}
+        return {
+            name: count
+            for name, count in held.items()
+            if name.partition('#')[0].split(':')[0].strip('/') not in _KNOWN
+        }
 
     def held(self) -> dict[str, int]:
         """Who holds how many slots of the camera, as its diagnostics say it from now on."""
@@ -145,7 +158,9 @@ class Stage:
         :raises AssertionError: it doesn't.
         """
         for role, program in self.programs.items():
-            assert program.alive, f'{role} has ended with {program.process.returncode}:\n{program.output[-2000:]}'
+            assert program.alive, (
+                f'{role} has ended with {program.process.returncode}:\n{program.output[-2000:]}'
+            )
         self.witness.expect(5, 3)
 
     def _no_slot(self) -> tuple[int, int]:
@@ -165,7 +180,14 @@ class Stage:
             no_slot,
         )
 
-    def settle(self, trial: Trial, before: Account, *, final: bool = False, bystanders: Collection[str] = ()) -> None:
+    def settle(
+        self,
+        trial: Trial,
+        before: Account,
+        *,
+        final: bool = False,
+        bystanders: Collection[str] = (),
+    ) -> None:
         """Close the books of a fault: everything flows again, nothing is held, and every frame is accounted for.
 
         :param bystanders: who must not have noticed anything.
@@ -174,18 +196,35 @@ class Stage:
         self.balance(trial, before, bystanders)
         for role, pid in self.pids().items():
             # Of a killed publisher a connection is kept until the graph forgets it, after 20 s; the last fault looks at that once for all.
-            found = settled_excess(before.held[role], lambda pid=pid: holding(pid), 1.0 if trial.short and not final else 30.0)  # type: ignore[misc]
+            found = settled_excess(
+                before.held[role],
+                lambda pid=pid: holding(pid),
+                1.0 if trial.short and not final else 30.0,
+            )  # type: ignore[misc]
             if final or not trial.short:
                 trial.leaked(Counter({f'{role}: {kind}': count for kind, count in found.items()}))
             elif found:
-                trial.note(f'{role} holds for a while', ', '.join(f'{count} {kind}' for kind, count in found.items()))
+                trial.note(
+                    f'{role} holds for a while',
+                    ', '.join(f'{count} {kind}' for kind, count in found.items()),
+                )
         pids = self.pids().values()
-        trial.leaked(settled_excess({'frame buffers': SLOTS}, lambda: {'frame buffers': len(frame_buffers(pids))}))
+        trial.leaked(
+            settled_excess(
+                {'frame buffers': SLOTS}, lambda: {'frame buffers': len(frame_buffers(pids))}
+            )
+        )
         if final or not trial.short:
             leases = settled_excess({}, self.holders, 5.0)
-            trial.leaked(Counter({f'leases of {holder}': count for holder, count in leases.items()}))
+            trial.leaked(
+                Counter({f'leases of {holder}': count for holder, count in leases.items()})
+            )
         for role, program in self.programs.items():
-            said = ''.join(program.lines[before.lines[role] :] if len(program.lines) >= before.lines[role] else program.lines)
+            said = ''.join(
+                program.lines[before.lines[role] :]
+                if len(program.lines) >= before.lines[role]
+                else program.lines
+            )
             trial.must_be_zero('tracebacks', said.count('Traceback'))
         trial.must_be_zero('sockets that nobody listens at', self._dead_sockets())
 
@@ -204,18 +243,36 @@ class Stage:
         witness = self.witness
         self.up_to_date()
         stretches = witness.finish()
-        pauses, detection_pauses, stalled_s = witness.frame_pauses, witness.detection_pauses, witness.stalled_since_s()
+        pauses, detection_pauses, stalled_s = (
+            witness.frame_pauses,
+            witness.detection_pauses,
+            witness.stalled_since_s(),
+        )
         own_pauses = pauses.longest_own_s, detection_pauses.longest_own_s
-        pause_s, detection_pause_s, oldest_s = pauses.longest_s, detection_pauses.longest_s, witness.oldest_s
+        pause_s, detection_pause_s, oldest_s = (
+            pauses.longest_s,
+            detection_pauses.longest_s,
+            witness.oldest_s,
+        )
         self.read_logs()
-        self.meanwhile(lambda: self._published and self._published[-1] >= stretches[-1].last_ns, "the last frame's record")
+        self.meanwhile(
+            lambda: self._published and self._published[-1] >= stretches[-1].last_ns,
+            "the last frame's record",
+        )
         frames = tally(stretches, self._published)
-        trial.frames(frames.came, frames.received, newest_wins=frames.newest_wins, not_connected=frames.not_connected)
+        trial.frames(
+            frames.came,
+            frames.received,
+            newest_wins=frames.newest_wins,
+            not_connected=frames.not_connected,
+        )
         pid, no_slot = self._no_slot()
         no_slot -= before.no_slot[1] if pid == before.no_slot[0] else 0
         # On a busy machine the witness may fall behind by all that may wait for it, and then loses frames: nobody else has made it slow.
         judged = frames if oldest_s < 0.9 * DEPTH / FRAMERATE else replace(frames, newest_wins=0)
-        for what, count in noticed(bystanders, judged, FRAMERATE, no_slot, *own_pauses, stalled_s).items():
+        for what, count in noticed(
+            bystanders, judged, FRAMERATE, no_slot, *own_pauses, stalled_s
+        ).items():
             trial.must_be_zero(what, count)
         assert witness.frames is not None
         trial.must_be_zero('frames with wrong pixels', witness.wrong_pixels)

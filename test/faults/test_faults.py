@@ -37,7 +37,11 @@ def theatre() -> Iterator[Theatre]:
 def _cases() -> Iterator[Any]:
     """What needs root is marked so: CI runs it as root, and all else as an ordinary user."""
     for each in FAULTS:
-        yield pytest.param(each, id=each.name.replace(' ', '_'), marks=[pytest.mark.root] if each.needs == 'root' else [])
+        yield pytest.param(
+            each,
+            id=each.name.replace(' ', '_'),
+            marks=[pytest.mark.root] if each.needs == 'root' else [],
+        )
 
 
 @pytest.mark.parametrize('each', _cases())

@@ -18,7 +18,14 @@ from npu.json_schema import conforms
 from faults import run_faults
 from faults.accounts import Stretch, Tally, tally
 from faults.harness import Fault, Trial, run_fault
-from faults.holdings import excess, frame_buffers, frame_mappings, holding, settled_excess, with_slots
+from faults.holdings import (
+    excess,
+    frame_buffers,
+    frame_mappings,
+    holding,
+    settled_excess,
+    with_slots,
+)
 from faults.outcome import ABSENT, BROKEN, HELD, SCHEMA, Outcome, Result
 
 OWN = os.getpid()
@@ -41,7 +48,9 @@ def test_a_leak_of_each_kind_is_seen() -> None:
     try:
         found = excess(before, holding(OWN))
         assert found['fd unix socket'] == 2 and found['fd anon_inode:[eventfd]'] == 1
-        assert found['fd /memfd:zc_frame'] == 2 and found['frame mappings'] == 1, 'the mapping has a descriptor of its own'
+        assert found['fd /memfd:zc_frame'] == 2 and found['frame mappings'] == 1, (
+            'the mapping has a descriptor of its own'
+        )
         assert found['threads'] == 1
         assert frame_mappings(OWN) >= 1 and os.fstat(frame).st_ino in frame_buffers([OWN])
         # Frames that a test before has left are none of this one's.
@@ -49,7 +58,9 @@ def test_a_leak_of_each_kind_is_seen() -> None:
         assert 'frame mappings' not in bounded and bounded['threads'] == 1
         # Who closes in its own time isn't one who leaks.
         threading.Timer(0.2, stop.set).start()
-        assert 'threads' not in settled_excess(Counter(before) + Counter(found) - Counter({'threads': 1}), lambda: holding(OWN), 20.0)
+        assert 'threads' not in settled_excess(
+            Counter(before) + Counter(found) - Counter({'threads': 1}), lambda: holding(OWN), 20.0
+        )
     finally:
         stop.set()
         thread.join()
@@ -61,7 +72,13 @@ def test_a_leak_of_each_kind_is_seen() -> None:
 
 
 def outcome_of(run: Any, tmp_path: Path, needs: str = '') -> Outcome:
-    return run_fault(Fault('a fault', 'tests', 'a promise', run, False, False, needs=needs), None, tmp_path, 1, short=True)
+    return run_fault(
+        Fault('a fault', 'tests', 'a promise', run, False, False, needs=needs),
+        None,
+        tmp_path,
+        1,
+        short=True,
+    )
 
 
 def raises(trial: Trial) -> None:
@@ -78,7 +95,9 @@ def raises(trial: Trial) -> None:
     (raises, BROKEN, 'OSError at test_harness.py'),
     (lambda trial: trial.absent('no gcc'), BROKEN, 'no gcc'),
 ])  # fmt: skip
-def test_what_is_not_zero_breaks_the_promise(run: Any, status: str, words: str, tmp_path: Path) -> None:
+def test_what_is_not_zero_breaks_the_promise(
+    run: Any, status: str, words: str, tmp_path: Path
+) -> None:
     outcome = outcome_of(run, tmp_path)
     assert outcome.status == status and words in outcome.reason
     assert Result((outcome,), True, 1).holds is (status == HELD)
@@ -96,7 +115,9 @@ def test_what_is_absent_is_named_and_is_not_enough_by_itself(tmp_path: Path) -> 
 
 
 def stretch(first_ns: int, *captured: int, dropped: int = 0) -> Stretch:
-    return Stretch(first_ns, 0, 1, 2, captured[-1] if captured else first_ns - 1, list(captured), dropped)
+    return Stretch(
+        first_ns, 0, 1, 2, captured[-1] if captured else first_ns - 1, list(captured), dropped
+    )
 
 
 def test_every_frame_since_the_last_one_before_is_looked_for() -> None:
@@ -104,11 +125,15 @@ def test_every_frame_since_the_last_one_before_is_looked_for() -> None:
     last = Stretch(0, 5, 1, 2, times[0], times[:1], 2, 7).continued()
     assert last == Stretch(times[0] + 1, 7, 1, 2, times[0], [], 0, 7)
     last.captured, last.last_ns = times[3:], times[-1]
-    assert tally([last], times) == Tally(9, 7, 0, 0, pytest.approx(9.0)), 'two before the first one are missed'
+    assert tally([last], times) == Tally(9, 7, 0, 0, pytest.approx(9.0)), (
+        'two before the first one are missed'
+    )
     last.dropped = 2
     assert tally([last], times) == Tally(9, 7, 2, 0, pytest.approx(9.0))
     # A connection that broke, one frame after which nothing came for four, and one without a record.
-    assert tally([stretch(times[0], times[0], times[1]), stretch(times[6], *times[6:])], times[:-1]) == Tally(10, 6, 0, 4, 9.0)
+    assert tally(
+        [stretch(times[0], times[0], times[1]), stretch(times[6], *times[6:])], times[:-1]
+    ) == Tally(10, 6, 0, 4, 9.0)
 
 
 def test_the_result_is_what_its_schema_says(tmp_path: Path) -> None:

@@ -40,7 +40,12 @@ def main() -> None:
             said = True
             print('holding', flush=True)
 
-    subscriptions = [FrameSubscription(node, topic, partial(take, topic), held=held + 1, copy_free_required=True) for topic in topics]
+    subscriptions = [
+        FrameSubscription(
+            node, topic, partial(take, topic), held=held + 1, copy_free_required=True
+        )
+        for topic in topics
+    ]
     assert subscriptions
     rclpy.spin(node)
 

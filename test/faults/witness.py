@@ -69,7 +69,9 @@ def spinning(onlooker: Onlooker) -> threading.Thread:
         with contextlib.suppress(ExternalShutdownException):
             onlooker.executor.spin()
 
-    thread = threading.Thread(target=spin, name=f'{onlooker.node.get_name()} executor', daemon=True)
+    thread = threading.Thread(
+        target=spin, name=f'{onlooker.node.get_name()} executor', daemon=True
+    )
     thread.start()
     return thread
 
@@ -87,7 +89,9 @@ class Witness(Reader):
         set_logger_level(NAME, LoggingSeverity.ERROR)
         self._lock = threading.Lock()
         self.stretches: list[Stretch] = []
-        self.received = self.wrong_pixels = self.disorder = self.detections = self.detection_disorder = 0
+        self.received = self.wrong_pixels = self.disorder = self.detections = (
+            self.detection_disorder
+        ) = 0
         self._stalls = Stalls()
         self.frame_pauses, self.detection_pauses = Pauses(self.stalled_s), Pauses(self.stalled_s)
         self._stalled_before_s = 0.0
@@ -98,12 +102,22 @@ class Witness(Reader):
         """How long it looks at each frame: longer than a frame's time, and it loses some."""
         self._clients: dict[str, Any] = {}
         self._stop = threading.Event()
-        self.node.create_subscription(Detection2DArray, 'detections', self._on_detections, QoSProfile(depth=100))
-        self.frames = FrameSubscription(self.node, topic, depth=DEPTH, held=2, copy_free_required=True) if frames else None
-        self._links: Any = None if self.frames is None else self.frames._remote  # its connections are counted there
+        self.node.create_subscription(
+            Detection2DArray, 'detections', self._on_detections, QoSProfile(depth=100)
+        )
+        self.frames = (
+            FrameSubscription(self.node, topic, depth=DEPTH, held=2, copy_free_required=True)
+            if frames
+            else None
+        )
+        self._links: Any = (
+            None if self.frames is None else self.frames._remote
+        )  # its connections are counted there
         self._threads = [spinning(self)]
         if frames:
-            self._threads.append(threading.Thread(target=self._take, name='witness frames', daemon=True))
+            self._threads.append(
+                threading.Thread(target=self._take, name='witness frames', daemon=True)
+            )
             self._threads[-1].start()
 
     def _take(self) -> None:
@@ -121,7 +135,11 @@ class Witness(Reader):
             code = read_counter(planes[0])
         now, dropped = time.monotonic(), self.frames.statistics().dropped
         connection = sum(each.connections for each in self._links.statistics().values())
-        wrong = code is None or code.counter != data.sequence & 0xFFFFFFFF or code.stamp_ns != frame.header.stamp_ns
+        wrong = (
+            code is None
+            or code.counter != data.sequence & 0xFFFFFFFF
+            or code.stamp_ns != frame.header.stamp_ns
+        )
         # A camera that was killed and forgotten takes its connections with it: their sum alone may be what it was before.
         place = connection, data.buffer_uid >> 32
         with self._lock:
@@ -129,7 +147,9 @@ class Witness(Reader):
             if current is None or place != (current.connection, current.pool):
                 current = Stretch(data.captured_ns, dropped, *place)
                 self.stretches.append(current)
-            self.disorder += data.sequence <= current.sequence or frame.header.stamp_ns <= self.last_stamp_ns
+            self.disorder += (
+                data.sequence <= current.sequence or frame.header.stamp_ns <= self.last_stamp_ns
+            )
             current.sequence, current.last_ns = data.sequence, data.captured_ns
             current.dropped = dropped - current.dropped_before
             current.captured.append(data.captured_ns)
@@ -192,11 +212,18 @@ class Witness(Reader):
     def expect(self, frames: int = 3, detections: int = 2) -> None:
         """So many more come."""
         wanted = self.received + frames, self.detections + detections
-        until(lambda: self.received >= wanted[0] and self.detections >= wanted[1], lambda: f'frames and detections ({self.describe()})')
+        until(
+            lambda: self.received >= wanted[0] and self.detections >= wanted[1],
+            lambda: f'frames and detections ({self.describe()})',
+        )
 
     def describe(self) -> str:
         """For messages."""
-        link = '' if self.frames is None else f'{self.frames.statistics().rung}: {self.frames.statistics().reason}; '
+        link = (
+            ''
+            if self.frames is None
+            else f'{self.frames.statistics().rung}: {self.frames.statistics().reason}; '
+        )
         bad = {name: text for name, text in self.messages().items() if self.level(name)}
         return f'{link}{self.received} frames, {self.detections} detections, {bad}'
 
@@ -227,7 +254,12 @@ class Witness(Reader):
 
         :raises AssertionError: no answer.
         """
-        return answer_of(self._client(kind, service), request, lambda future, seconds: eventually(future.done, seconds), WAIT_S)
+        return answer_of(
+            self._client(kind, service),
+            request,
+            lambda future, seconds: eventually(future.done, seconds),
+            WAIT_S,
+        )
 
     def change(self, transition: str) -> bool:
         """``ros2 lifecycle set`` of the capture node; whether it was done."""
@@ -235,7 +267,11 @@ class Witness(Reader):
         # This request must not come twice. A node that answers the question after it knows the reader of the first answer as well: it was
         # made before that of the second.
         self.call(GetState, '/capture/get_state', GetState.Request())
-        future = client.call_async(ChangeState.Request(transition=Transition(id=getattr(Transition, f'TRANSITION_{transition.upper()}'))))
+        future = client.call_async(
+            ChangeState.Request(
+                transition=Transition(id=getattr(Transition, f'TRANSITION_{transition.upper()}'))
+            )
+        )
         until(future.done, f'the answer to {transition}', WAIT_S)
         return bool(future.result().success)
 

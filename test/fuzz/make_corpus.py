@@ -45,15 +45,31 @@ def packets() -> dict[str, bytes]:
     """Each message of WIRE.md."""
     layout = make_layout()
     return {
-        'hello': wire.pack_hello(wire.Hello(2, 3, 'npu', PUBLISHER, True, Requirements(((NV12, 0), (1, 2)), max_width=64))),
+        'hello': wire.pack_hello(
+            wire.Hello(
+                2, 3, 'npu', PUBLISHER, True, Requirements(((NV12, 0), (1, 2)), max_width=64)
+            )
+        ),
         'hello-options': wire.pack_hello(
-            wire.Hello(1, 1, requirements=Requirements(((NV12, 0),), options='heap=dma_heap/linux,cma | udmabuf; cpu=read; contiguous'))
+            wire.Hello(
+                1,
+                1,
+                requirements=Requirements(
+                    ((NV12, 0),), options='heap=dma_heap/linux,cma | udmabuf; cpu=read; contiguous'
+                ),
+            )
         ),
         'hello-plain': wire.pack_hello(wire.Hello(1, 1)),
         'welcome': wire.pack_welcome(wire.Welcome(4, 1, PUBLISHER)),
         'refused': wire.pack_refused(wire.Refused(RefusalCode.BUSY, 'come back later')),
-        'buffers': wire.pack_buffers(wire.BuffersMessage(7, layout, BT601_LIMITED, BufferKind.MEMFD, (layout.buffer_size(0),))),
-        'frame': pack_frame(FrameMessage(7, 1, 5, 1000, 1, 2, 3, 0, False), b'camera_optical_frame'),
+        'buffers': wire.pack_buffers(
+            wire.BuffersMessage(
+                7, layout, BT601_LIMITED, BufferKind.MEMFD, (layout.buffer_size(0),)
+            )
+        ),
+        'frame': pack_frame(
+            FrameMessage(7, 1, 5, 1000, 1, 2, 3, 0, False), b'camera_optical_frame'
+        ),
         'release': wire.pack_release(7, 1, False),
         'retired': wire.pack_retired(7),
     }
@@ -63,7 +79,10 @@ def recording() -> bytes:
     """Three frames of 16x8."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / 'a.zcr'
-        recorder, pool = FrameRecorder(str(path), ledger=CopyLedger(), buffer_bytes=1 << 20), make_pool(4, make_layout(16, 8))
+        recorder, pool = (
+            FrameRecorder(str(path), ledger=CopyLedger(), buffer_bytes=1 << 20),
+            make_pool(4, make_layout(16, 8)),
+        )
         for sequence in range(3):
             with make_frame(pool, sequence) as frame:
                 recorder.put(frame)
@@ -85,7 +104,9 @@ def compressed_image() -> bytes:
     kinds = STORE.types
     header = kinds['std_msgs/msg/Header'](kinds['builtin_interfaces/msg/Time'](1, 2), 'lens')
     name = 'sensor_msgs/msg/CompressedImage'
-    return bytes(STORE.serialize_cdr(kinds[name](header, 'jpeg', np.arange(40, dtype=np.uint8)), name))
+    return bytes(
+        STORE.serialize_cdr(kinds[name](header, 'jpeg', np.arange(40, dtype=np.uint8)), name)
+    )
 
 
 def bags() -> tuple[bytes, bytes]:
@@ -130,9 +151,25 @@ def jpegs() -> dict[str, bytes]:
 
 def examples() -> dict[str, dict[str, bytes]]:
     """By target and name."""
-    announcement = Announcement(PUBLISHER, 'a' * 32, '/run/user/1000/zc_perception/x.sock', 640, 480, ('NV12',), 'memfd').to_json().encode()
+    announcement = (
+        Announcement(
+            PUBLISHER,
+            'a' * 32,
+            '/run/user/1000/zc_perception/x.sock',
+            640,
+            480,
+            ('NV12',),
+            'memfd',
+        )
+        .to_json()
+        .encode()
+    )
     mcap, database = bags()
-    configurations = {path.stem: path.read_bytes() for path in sorted((ROOT / 'config').glob('*.yaml')) if path.stem in ('sim', 'stereo')}
+    configurations = {
+        path.stem: path.read_bytes()
+        for path in sorted((ROOT / 'config').glob('*.yaml'))
+        if path.stem in ('sim', 'stereo')
+    }
     return {
         'wire': packets(),
         'announcements': {'true': announcement, 'empty': b'{}', 'deep': b'[' * 3000, 'surrogate': b'"\\ud800"'},
@@ -162,7 +199,9 @@ def main() -> None:
         folder.mkdir(parents=True, exist_ok=True)
         for name, content in files.items():
             (folder / f'{name}.{TARGETS[target].suffix}').write_bytes(content)
-    print(f'{sum(path.is_file() for path in CORPUS.rglob("*"))} files in {os.path.relpath(CORPUS)}')
+    print(
+        f'{sum(path.is_file() for path in CORPUS.rglob("*"))} files in {os.path.relpath(CORPUS)}'
+    )
 
 
 if __name__ == '__main__':

@@ -5,7 +5,24 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-_NUMBERS = (0, 1, 2, 3, 127, 128, 255, 256, 2**15, 2**16 - 1, 2**31 - 1, 2**31, 2**32 - 1, 2**63 - 1, 2**63, 2**64 - 1)
+_NUMBERS = (
+    0,
+    1,
+    2,
+    3,
+    127,
+    128,
+    255,
+    256,
+    2**15,
+    2**16 - 1,
+    2**31 - 1,
+    2**31,
+    2**32 - 1,
+    2**63 - 1,
+    2**63,
+    2**64 - 1,
+)
 _WORDS = (b'\0', b'\xff\xfe', b'\xed\xa0\x80', b'{', b'[', b'"', b"'", b': ', b'- ', b'&a ', b'*a', b'!!python/object/apply:os.system [x]',
           b'\n', b'\t', b'null', b'NaN', b'1e999', b'-1', b'99999999999999999999', b'~', b'..', b'/', b'<<: ', b'%', b'\x80')  # fmt: skip
 
@@ -23,7 +40,9 @@ def mutated(rng: random.Random, content: bytes, others: Sequence[bytes]) -> byte
             case 2:
                 size = rng.choice((1, 2, 4, 8))
                 at -= at % size
-                raw[at : at + size] = (rng.choice(_NUMBERS) & (1 << 8 * size) - 1).to_bytes(size, rng.choice(('little', 'big')))
+                raw[at : at + size] = (rng.choice(_NUMBERS) & (1 << 8 * size) - 1).to_bytes(
+                    size, rng.choice(('little', 'big'))
+                )
             case 3:
                 del raw[at : at + rng.choice((1, 2, 4, 8, 64, 1 << 20))]
             case 4:

@@ -40,7 +40,9 @@ def defect(target: Target, content: bytes) -> str:
     return ''
 
 
-def fuzz(name: str, seconds: float, seed: int, most: int = 10**9) -> tuple[int, list[tuple[bytes, str]]]:
+def fuzz(
+    name: str, seconds: float, seed: int, most: int = 10**9
+) -> tuple[int, list[tuple[bytes, str]]]:
     """How many were tried within *seconds*, and those that broke it."""
     target, rng, stored = TARGETS[name], random.Random(f'{seed} {name}'), corpus(name)
     found: list[tuple[bytes, str]] = []
@@ -55,8 +57,12 @@ def fuzz(name: str, seconds: float, seed: int, most: int = 10**9) -> tuple[int, 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """The exit code: 1 if something broke."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('targets', nargs='*', default=list(TARGETS), metavar='TARGET', help=', '.join(TARGETS))
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        'targets', nargs='*', default=list(TARGETS), metavar='TARGET', help=', '.join(TARGETS)
+    )
     parser.add_argument('--seconds', type=float, default=60.0, help='for all of them')
     parser.add_argument('--seed', type=int, default=1)
     options = parser.parse_args(arguments)
@@ -65,7 +71,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         tried, found = fuzz(name, options.seconds / len(options.targets), options.seed)
         print(f'{name}: {tried} tried, {len(found)} broke it', flush=True)
         for content, text in found:
-            path = CORPUS / name / f'found-{hashlib.sha256(content).hexdigest()[:12]}.{TARGETS[name].suffix}'
+            path = (
+                CORPUS
+                / name
+                / f'found-{hashlib.sha256(content).hexdigest()[:12]}.{TARGETS[name].suffix}'
+            )
             path.write_bytes(content)
             print(f'{path}\n{text}')
         broken += len(found)

@@ -113,7 +113,12 @@ def _played(suffix: str) -> Callable[[bytes], None]:
                     if source.advance() is None:
                         break
                     if width * height < 1 << 22:
-                        source.read((np.empty((height, width), np.uint8), np.empty((height // 2, width // 2, 2), np.uint8)))
+                        source.read(
+                            (
+                                np.empty((height, width), np.uint8),
+                                np.empty((height // 2, width // 2, 2), np.uint8),
+                            )
+                        )
             finally:
                 source.close()
 
@@ -126,7 +131,11 @@ def _jpeg(raw: bytes) -> None:
     decoder = JpegDecoder(width, height)
     try:
         data = np.frombuffer(raw or b'-', np.uint8)
-        decoder.decode(data, np.empty((height, width), np.uint8), np.empty((height // 2, width // 2, 2), np.uint8))
+        decoder.decode(
+            data,
+            np.empty((height, width), np.uint8),
+            np.empty((height // 2, width // 2, 2), np.uint8),
+        )
     finally:
         decoder.close()
 

@@ -37,7 +37,9 @@ def test_every_target_has_a_corpus_and_every_folder_a_target() -> None:
     assert sum(path.stat().st_size for path in FILES) < 1 << 20
 
 
-def test_a_reader_that_breaks_is_found_and_what_broke_it_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reader_that_breaks_is_found_and_what_broke_it_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def read(raw: bytes) -> None:
         if b'{' not in raw:
             raise KeyError('{')

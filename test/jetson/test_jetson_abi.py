@@ -32,32 +32,70 @@ STRUCTS: dict[str, type[ctypes.Structure]] = {
 #: The library makes these, and the package reads only their beginning. What follows there, computed by hand for LP64.
 RESTS = {
     'R35': {
-        'NvBufSurfaceParams': Rest(384, [['paramex', 352, 8, 'pointer'], ['_reserved', 360, 24, 'pointer[3]']]),
+        'NvBufSurfaceParams': Rest(
+            384, [['paramex', 352, 8, 'pointer'], ['_reserved', 360, 24, 'pointer[3]']]
+        ),
         'NvBufSurface': Rest(64, [['_reserved', 32, 32, 'pointer[4]']]),
     },
     'R39.2': {
         'NvBufSurfaceParams': Rest(
-            400, [['paramex', 352, 8, 'pointer'], ['cudaBuffer', 360, 8, 'pointer'], ['_reserved', 368, 32, 'pointer[4]']]
+            400,
+            [
+                ['paramex', 352, 8, 'pointer'],
+                ['cudaBuffer', 360, 8, 'pointer'],
+                ['_reserved', 368, 32, 'pointer[4]'],
+            ],
         ),
-        'NvBufSurface': Rest(72, [['isImportedBuf', 32, 1, 'bool'], ['_reserved', 40, 32, 'pointer[4]']]),
+        'NvBufSurface': Rest(
+            72, [['isImportedBuf', 32, 1, 'bool'], ['_reserved', 40, 32, 'pointer[4]']]
+        ),
     },
 }
 ENUMS: dict[str, tuple[type[IntEnum] | type[IntFlag], Callable[[str], str]]] = {
-    'NvBufSurfaceColorFormat': (NvBufSurfaceFormat, lambda name: name.removeprefix('NVBUF_COLOR_FORMAT_')),
-    'NvBufSurfTransform_Compute': (abi.TransformCompute, lambda name: name.removeprefix('NvBufSurfTransformCompute_').upper()),
-    'NvBufSurfTransform_Inter': (abi.TransformFilter, lambda name: name.removeprefix('NvBufSurfTransformInter_').upper()),
-    'NvBufSurfTransform_Error': (abi.TransformError, lambda name: name.removeprefix('NvBufSurfTransformError_').upper()),
-    'NvBufSurfTransform_Transform_Flag': (abi.TransformFlag, lambda name: name.removeprefix('NVBUFSURF_TRANSFORM_')),
+    'NvBufSurfaceColorFormat': (
+        NvBufSurfaceFormat,
+        lambda name: name.removeprefix('NVBUF_COLOR_FORMAT_'),
+    ),
+    'NvBufSurfTransform_Compute': (
+        abi.TransformCompute,
+        lambda name: name.removeprefix('NvBufSurfTransformCompute_').upper(),
+    ),
+    'NvBufSurfTransform_Inter': (
+        abi.TransformFilter,
+        lambda name: name.removeprefix('NvBufSurfTransformInter_').upper(),
+    ),
+    'NvBufSurfTransform_Error': (
+        abi.TransformError,
+        lambda name: name.removeprefix('NvBufSurfTransformError_').upper(),
+    ),
+    'NvBufSurfTransform_Transform_Flag': (
+        abi.TransformFlag,
+        lambda name: name.removeprefix('NVBUFSURF_TRANSFORM_'),
+    ),
 }
 #: Enums of which the package uses a value or two: what the double has of the documented tables.
 TABLES = {
     'NvBufSurfaceMemType': {
-        f'NVBUF_MEM_{name}': value for value, name in enumerate(('DEFAULT', 'CUDA_PINNED', 'CUDA_DEVICE', 'CUDA_UNIFIED', 'SURFACE_ARRAY'))
+        f'NVBUF_MEM_{name}': value
+        for value, name in enumerate(
+            ('DEFAULT', 'CUDA_PINNED', 'CUDA_DEVICE', 'CUDA_UNIFIED', 'SURFACE_ARRAY')
+        )
     },
     'NvBufSurfaceLayout': {'NVBUF_LAYOUT_PITCH': 0, 'NVBUF_LAYOUT_BLOCK_LINEAR': 1},
-    'NvBufSurfaceDisplayScanFormat': {'NVBUF_DISPLAYSCANFORMAT_PROGRESSIVE': 0, 'NVBUF_DISPLAYSCANFORMAT_INTERLACED': 1},
-    'NvBufSurfaceTag': {'NVBUF_TAG_NONE': 0, 'NVBUF_TAG_CAMERA': 0x200, 'NVBUF_TAG_VIDEO_CONVERT': 0xF01},
-    'NvBufSurfaceMemMapFlags': {'NVBUF_MAP_READ': 0, 'NVBUF_MAP_WRITE': 1, 'NVBUF_MAP_READ_WRITE': 2},
+    'NvBufSurfaceDisplayScanFormat': {
+        'NVBUF_DISPLAYSCANFORMAT_PROGRESSIVE': 0,
+        'NVBUF_DISPLAYSCANFORMAT_INTERLACED': 1,
+    },
+    'NvBufSurfaceTag': {
+        'NVBUF_TAG_NONE': 0,
+        'NVBUF_TAG_CAMERA': 0x200,
+        'NVBUF_TAG_VIDEO_CONVERT': 0xF01,
+    },
+    'NvBufSurfaceMemMapFlags': {
+        'NVBUF_MAP_READ': 0,
+        'NVBUF_MAP_WRITE': 1,
+        'NVBUF_MAP_READ_WRITE': 2,
+    },
     'NvBufSurfTransform_Flip': {'NvBufSurfTransform_None': 0, 'NvBufSurfTransform_Rotate90': 1},
 }
 #: The colour formats that the double takes; the package knows more of them.
@@ -74,11 +112,21 @@ CONSTANTS = {
 
 def compare(header: Path, folder: Path, release: str = 'R35') -> list[str]:
     theirs = c_layout(header, 'NvBufSurf', folder, RELEASES[release])
-    constants = {name: value for values in theirs['enums'].values() for name, value in values.items()}
-    found = [f'{name} is {constants.get(name)} in C, {value} here' for name, value in CONSTANTS.items() if constants.get(name) != value]
+    constants = {
+        name: value for values in theirs['enums'].values() for name, value in values.items()
+    }
+    found = [
+        f'{name} is {constants.get(name)} in C, {value} here'
+        for name, value in CONSTANTS.items()
+        if constants.get(name) != value
+    ]
     for c_enum, (enum, name_of) in ENUMS.items():
         there = {name_of(name): value for name, value in theirs['enums'].pop(c_enum).items()}
-        here = {name: int(value) for name, value in enum.__members__.items() if enum is not NvBufSurfaceFormat or name in DOUBLE_S_FORMATS}
+        here = {
+            name: int(value)
+            for name, value in enum.__members__.items()
+            if enum is not NvBufSurfaceFormat or name in DOUBLE_S_FORMATS
+        }
         if there != here:
             found.append(f'{c_enum}: C {there}, Python {here}')
     ours = python_layout(STRUCTS, {})

@@ -28,9 +28,24 @@ LAYOUT = compute_layout(NV12, 322, 46)
 def libraries(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The double's releases, by name. Each is a file of its own: a library that is loaded once stays loaded."""
     folder = tmp_path_factory.mktemp('nvbufsurface')
-    paths = {release: folder / f'libnvbufsurface_{number}.so' for number, release in enumerate(RELEASES)}
+    paths = {
+        release: folder / f'libnvbufsurface_{number}.so' for number, release in enumerate(RELEASES)
+    }
     for release, options in RELEASES.items():
-        subprocess.run(['gcc', '-shared', '-fPIC', '-Wall', '-Werror', *options, '-o', paths[release], SOURCE], check=True)
+        subprocess.run(
+            [
+                'gcc',
+                '-shared',
+                '-fPIC',
+                '-Wall',
+                '-Werror',
+                *options,
+                '-o',
+                paths[release],
+                SOURCE,
+            ],
+            check=True,
+        )
     return {release: str(path) for release, path in paths.items()}
 
 
@@ -39,11 +54,21 @@ def value(library: str, name: str) -> int:
 
 
 @pytest.mark.parametrize('release', RELEASES)
-def test_an_image_has_the_library_s_strides_and_the_asked_size(release: str, libraries: dict[str, str]) -> None:
+def test_an_image_has_the_library_s_strides_and_the_asked_size(
+    release: str, libraries: dict[str, str]
+) -> None:
     (buffer,), layout = NvBufSurfaceHeap(libraries[release]).allocate_image(LAYOUT, BT601_LIMITED)
-    assert (layout.width, layout.height, layout.fourcc, layout.modifier) == (322, 46, NV12, LAYOUT.modifier)
+    assert (layout.width, layout.height, layout.fourcc, layout.modifier) == (
+        322,
+        46,
+        NV12,
+        LAYOUT.modifier,
+    )
     # 256-byte pitch and 64 KiB planes are the double's.
-    assert [(p.buffer, p.offset, p.stride, p.size) for p in layout.planes] == [(0, 0, 512, 0x10000), (0, 0x10000, 512, 0x10000)]
+    assert [(p.buffer, p.offset, p.stride, p.size) for p in layout.planes] == [
+        (0, 0, 512, 0x10000),
+        (0, 0x10000, 512, 0x10000),
+    ]
     validate_layout(layout, [buffer.size])
     assert (buffer.heap, buffer.writable) == ('nvbufsurface', True)
     buffer.mapping()[layout.planes[1].offset] = 200
@@ -58,7 +83,9 @@ def test_an_image_has_the_library_s_strides_and_the_asked_size(release: str, lib
         (Colorimetry(Matrix.BT709, Range.LIMITED), 33),
     ],
 )
-def test_colorimetry_is_part_of_the_format(colorimetry: Colorimetry, number: int, libraries: dict[str, str]) -> None:
+def test_colorimetry_is_part_of_the_format(
+    colorimetry: Colorimetry, number: int, libraries: dict[str, str]
+) -> None:
     (buffer,), _ = NvBufSurfaceHeap(libraries['current']).allocate_image(LAYOUT, colorimetry)
     assert value(libraries['current'], 'double_last_format') == number
     assert value(libraries['current'], 'double_last_tag') == 0x200, 'camera memory'
@@ -66,7 +93,9 @@ def test_colorimetry_is_part_of_the_format(colorimetry: Colorimetry, number: int
 
 
 @pytest.mark.parametrize('release', RELEASES)
-def test_the_surface_is_destroyed_with_its_buffer_once(release: str, libraries: dict[str, str]) -> None:
+def test_the_surface_is_destroyed_with_its_buffer_once(
+    release: str, libraries: dict[str, str]
+) -> None:
     library = libraries[release]
     heap = NvBufSurfaceHeap(library)
     (buffer,), _ = heap.allocate_image(LAYOUT, BT601_LIMITED)
@@ -74,8 +103,13 @@ def test_the_surface_is_destroyed_with_its_buffer_once(release: str, libraries: 
     lost = value(library, 'double_lost_descriptors')
     buffer.close()
     buffer.close()
-    assert value(library, 'double_lost_descriptors') == lost, 'the descriptor in the surface is its own'
-    assert (value(library, 'double_live_surfaces'), value(library, 'double_filled_at_destroy')) == (0, 1)
+    assert value(library, 'double_lost_descriptors') == lost, (
+        'the descriptor in the surface is its own'
+    )
+    assert (
+        value(library, 'double_live_surfaces'),
+        value(library, 'double_filled_at_destroy'),
+    ) == (0, 1)
 
 
 def test_a_buffer_under_a_view_keeps_its_surface(libraries: dict[str, str]) -> None:
@@ -138,9 +172,14 @@ def test_other_modifiers_and_formats_are_refused(libraries: dict[str, str]) -> N
         heap.allocate_image(compute_layout(fourcc_code('RG16'), 64, 48), BT601_LIMITED)
 
 
-def test_without_the_library_it_is_no_jetson(monkeypatch: pytest.MonkeyPatch, libraries: dict[str, str]) -> None:
+def test_without_the_library_it_is_no_jetson(
+    monkeypatch: pytest.MonkeyPatch, libraries: dict[str, str]
+) -> None:
     monkeypatch.setattr(nvbufsurface, 'LIBRARY', 'libnvbufsurface_that_is_missing.so')
-    with pytest.raises(AllocationError, match=r"heap 'nvbufsurface' needs libnvbufsurface_that_is_missing.so of JetPack"):
+    with pytest.raises(
+        AllocationError,
+        match=r"heap 'nvbufsurface' needs libnvbufsurface_that_is_missing.so of JetPack",
+    ):
         NvBufSurfaceHeap()
     monkeypatch.setattr(nvbufsurface, 'LIBRARY', libraries['current'])
     assert NvBufSurfaceHeap().name == 'nvbufsurface'

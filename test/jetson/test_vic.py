@@ -41,13 +41,21 @@ class Libraries:
     """The doubles, and what they count."""
 
     def __init__(self, folder: Path, *options: str) -> None:
-        self.surface, self.transform = str(folder / 'libnvbufsurface.so'), str(folder / 'libnvbufsurftransform.so')
-        for path, source in ((self.surface, 'nvbufsurface.c'), (self.transform, 'nvbufsurftransform.c')):
+        self.surface, self.transform = (
+            str(folder / 'libnvbufsurface.so'),
+            str(folder / 'libnvbufsurftransform.so'),
+        )
+        for path, source in (
+            (self.surface, 'nvbufsurface.c'),
+            (self.transform, 'nvbufsurftransform.c'),
+        ):
             flags = ['-shared', '-fPIC', '-O2', '-Wall', '-Wextra', '-Werror', *options]
             subprocess.run(['gcc', *flags, '-o', path, DOUBLES / source], check=True)
 
     def count(self, name: str) -> int:
-        library = self.transform if name in ('transforms', 'sessions', 'last_filter') else self.surface
+        library = (
+            self.transform if name in ('transforms', 'sessions', 'last_filter') else self.surface
+        )
         return ctypes.c_int.in_dll(ctypes.CDLL(library), f'double_{name}').value
 
 
@@ -61,7 +69,9 @@ def libraries(built: Libraries) -> Iterator[Libraries]:
     before = [built.count(name) for name in ('live_surfaces', 'mapped_planes')]
     yield built
     gc.collect()
-    assert [built.count(name) for name in ('live_surfaces', 'mapped_planes')] == before, 'surfaces, mapped planes'
+    assert [built.count(name) for name in ('live_surfaces', 'mapped_planes')] == before, (
+        'surfaces, mapped planes'
+    )
 
 
 @pytest.fixture
@@ -75,46 +85,69 @@ def picture(height: int, width: int, seed: int = 1) -> tuple[NDArray[np.uint8], 
     """Planes with smooth detail: scaling differs in its rounding alone."""
     random = np.random.default_rng(seed)
     luma = cv2.GaussianBlur(random.integers(16, 236, (height, width), np.uint8), (0, 0), 3)
-    chroma = cv2.GaussianBlur(random.integers(60, 196, (height // 2, width // 2, 2), np.uint8), (0, 0), 3)
+    chroma = cv2.GaussianBlur(
+        random.integers(60, 196, (height // 2, width // 2, 2), np.uint8), (0, 0), 3
+    )
     return luma, chroma
 
 
 def write(image: SurfaceImage, luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> None:
     """Into the buffer, as a camera would."""
     memory = np.frombuffer(image.buffers[0].memory(write=True), np.uint8)
-    for plane, shape, values in zip(image.layout.planes, image.layout.arrays, (luma, chroma), strict=True):
+    for plane, shape, values in zip(
+        image.layout.planes, image.layout.arrays, (luma, chroma), strict=True
+    ):
         np.ndarray(shape[1], np.uint8, memory, plane.offset, shape[4])[:] = values
 
 
 def read(image: SurfaceImage, plane: int) -> NDArray[np.uint8]:
     _, shape, _, offset, strides = image.layout.arrays[plane]
-    return np.ndarray(shape, np.uint8, np.frombuffer(image.buffers[0].memory(), np.uint8), offset, strides).copy()
+    return np.ndarray(
+        shape, np.uint8, np.frombuffer(image.buffers[0].memory(), np.uint8), offset, strides
+    ).copy()
 
 
-def surface(libraries: Libraries, width: int, height: int, colorimetry: Colorimetry = BT601_LIMITED) -> SurfaceImage:
-    buffers, layout = NvBufSurfaceHeap(libraries.surface).allocate_image(compute_layout(NV12, width, height), colorimetry)
+def surface(
+    libraries: Libraries, width: int, height: int, colorimetry: Colorimetry = BT601_LIMITED
+) -> SurfaceImage:
+    buffers, layout = NvBufSurfaceHeap(libraries.surface).allocate_image(
+        compute_layout(NV12, width, height), colorimetry
+    )
     return SurfaceImage(buffers, layout, colorimetry)
 
 
 def expected_rgb(
-    luma: NDArray[np.uint8], chroma: NDArray[np.uint8], size: tuple[int, int], colorimetry: Colorimetry
+    luma: NDArray[np.uint8],
+    chroma: NDArray[np.uint8],
+    size: tuple[int, int],
+    colorimetry: Colorimetry,
 ) -> NDArray[np.float64]:
     """Resized by OpenCV and converted by the recommendation's own formula."""
-    small = cv2.resize(luma.astype(np.float32), size, interpolation=cv2.INTER_LINEAR).astype(np.float64)
-    whole = cv2.resize(chroma.astype(np.float32), size, interpolation=cv2.INTER_LINEAR).astype(np.float64)
+    small = cv2.resize(luma.astype(np.float32), size, interpolation=cv2.INTER_LINEAR).astype(
+        np.float64
+    )
+    whole = cv2.resize(chroma.astype(np.float32), size, interpolation=cv2.INTER_LINEAR).astype(
+        np.float64
+    )
     red, blue = (0.2126, 0.0722) if colorimetry.matrix is Matrix.BT709 else (0.299, 0.114)
     full = colorimetry.range is Range.FULL
     y = small if full else (small - 16) * 255 / 219
     u, v = ((whole[..., i] - 128) * (1 if full else 255 / 224) for i in range(2))
     green = 1 - red - blue
     of_green = y - 2 * blue * (1 - blue) / green * u - 2 * red * (1 - red) / green * v
-    rgb: NDArray[np.float64] = np.stack([y + 2 * (1 - red) * v, of_green, y + 2 * (1 - blue) * u], -1)
+    rgb: NDArray[np.float64] = np.stack(
+        [y + 2 * (1 - red) * v, of_green, y + 2 * (1 - blue) * u], -1
+    )
     return np.clip(rgb, 0, 255)
 
 
 @pytest.mark.parametrize('colorimetry', COLORIMETRIES)
-@pytest.mark.parametrize('size', [(160, 90), (320, 180), (400, 226)], ids=['smaller', 'as it is', 'larger'])
-def test_nv12_becomes_rgba_of_the_wanted_size(colorimetry: str, size: tuple[int, int], vic: Vic, libraries: Libraries) -> None:
+@pytest.mark.parametrize(
+    'size', [(160, 90), (320, 180), (400, 226)], ids=['smaller', 'as it is', 'larger']
+)
+def test_nv12_becomes_rgba_of_the_wanted_size(
+    colorimetry: str, size: tuple[int, int], vic: Vic, libraries: Libraries
+) -> None:
     colours = COLORIMETRIES[colorimetry]
     source = surface(libraries, 320, 180, colours)
     luma, chroma = picture(180, 320)
@@ -145,11 +178,15 @@ def test_the_cpu_sees_each_new_picture(vic: Vic, libraries: Libraries) -> None:
     source.buffers[0].close()
 
 
-def test_block_linear_becomes_linear_in_a_buffer_of_the_pool(vic: Vic, libraries: Libraries) -> None:
+def test_block_linear_becomes_linear_in_a_buffer_of_the_pool(
+    vic: Vic, libraries: Libraries
+) -> None:
     """What a camera needs: one buffer's layout to another's. The double knows a layout that no linear reader understands."""
     linear = surface(libraries, 128, 96)
     tiled_memory = SealedMemfd().allocate(linear.buffers[0].size)
-    tiled = SurfaceImage((tiled_memory,), ImageLayout(128, 96, NV12, INVALID, linear.layout.planes), BT601_LIMITED)
+    tiled = SurfaceImage(
+        (tiled_memory,), ImageLayout(128, 96, NV12, INVALID, linear.layout.planes), BT601_LIMITED
+    )
     luma, chroma = picture(96, 128, 9)
     flipped = SurfaceImage((tiled_memory,), linear.layout, BT601_LIMITED)
     write(flipped, luma[::-1], chroma[::-1])
@@ -161,7 +198,9 @@ def test_block_linear_becomes_linear_in_a_buffer_of_the_pool(vic: Vic, libraries
     linear.buffers[0].close()
 
 
-def test_a_buffer_of_another_process_is_imported_with_its_layout(vic: Vic, libraries: Libraries, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_buffer_of_another_process_is_imported_with_its_layout(
+    vic: Vic, libraries: Libraries, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv('NVBUF_DOUBLE', 'stranger')
     source, target = surface(libraries, 128, 64), vic.allocate(64, 32, RGBA)
     luma, chroma = picture(64, 128, 2)
@@ -171,7 +210,10 @@ def test_a_buffer_of_another_process_is_imported_with_its_layout(vic: Vic, libra
         vic.transform(source, target)
     assert (libraries.count('imports') - imports, len(vic._surfaces)) == (1, 1), 'once per buffer'
     with target.reading() as planes:
-        assert np.abs(planes[0][..., :3] - expected_rgb(luma, chroma, (64, 32), BT601_LIMITED)).max() <= 2.0
+        assert (
+            np.abs(planes[0][..., :3] - expected_rgb(luma, chroma, (64, 32), BT601_LIMITED)).max()
+            <= 2.0
+        )
         del planes
     target.close()
     source.buffers[0].close()
@@ -191,12 +233,16 @@ def test_a_buffer_that_ended_is_let_go(vic: Vic, libraries: Libraries) -> None:
     target.close()
 
 
-def test_the_library_gets_descriptors_of_high_numbers(vic: Vic, libraries: Libraries, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_library_gets_descriptors_of_high_numbers(
+    vic: Vic, libraries: Libraries, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It caches by number, and low numbers are reused soon."""
     numbers = []
     cache = vic._surfaces
     original = cache._from_fd
-    monkeypatch.setattr(cache, '_from_fd', lambda fd, pointer: numbers.append(fd.value) or original(fd, pointer))
+    monkeypatch.setattr(
+        cache, '_from_fd', lambda fd, pointer: numbers.append(fd.value) or original(fd, pointer)
+    )
     source, target = surface(libraries, 64, 64), vic.allocate(32, 32, RGBA)
     vic.transform(source, target)
     assert numbers and min(numbers) >= nvbufsurface._HIGH_NUMBERS
@@ -205,10 +251,19 @@ def test_the_library_gets_descriptors_of_high_numbers(vic: Vic, libraries: Libra
     source.buffers[0].close()
 
 
-def test_a_stale_answer_of_the_library_is_noticed(vic: Vic, libraries: Libraries, monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second, target = surface(libraries, 64, 64), surface(libraries, 96, 64), vic.allocate(32, 32, RGBA)
+def test_a_stale_answer_of_the_library_is_noticed(
+    vic: Vic, libraries: Libraries, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, target = (
+        surface(libraries, 64, 64),
+        surface(libraries, 96, 64),
+        vic.allocate(32, 32, RGBA),
+    )
     monkeypatch.setenv('NVBUF_DOUBLE', 'stale')
-    with pytest.raises(AcceleratorError, match=r'says of this buffer \[64, 64, .*the frame \[96, 64, .*a reused descriptor'):
+    with pytest.raises(
+        AcceleratorError,
+        match=r'says of this buffer \[64, 64, .*the frame \[96, 64, .*a reused descriptor',
+    ):
         vic.transform(second, target)
     assert len(vic._surfaces) == 0
     target.close()
@@ -227,7 +282,9 @@ def test_a_stale_answer_of_the_library_is_noticed(vic: Vic, libraries: Libraries
         ('no_vic', r'has no VIC here \(status -1\)'),
     ],
 )
-def test_every_error_says_what_it_means(mode: str, words: str, vic: Vic, libraries: Libraries, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_error_says_what_it_means(
+    mode: str, words: str, vic: Vic, libraries: Libraries, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv('TRANSFORM_DOUBLE', mode)
     source, target = surface(libraries, 64, 64), vic.allocate(32, 32, RGBA)
     with pytest.raises(AcceleratorError, match=words):
@@ -258,26 +315,42 @@ def test_each_thread_has_a_session_of_its_own(vic: Vic, libraries: Libraries) ->
 
 @pytest.mark.parametrize(
     ('mode', 'words'),
-    [('refuse', 'could not allocate AB24'), ('no_map', 'could not map plane 0 of the image for the VIC'), ('block_linear', "'layout': 1")],
+    [
+        ('refuse', 'could not allocate AB24'),
+        ('no_map', 'could not map plane 0 of the image for the VIC'),
+        ('block_linear', "'layout': 1"),
+    ],
 )
-def test_an_image_that_cannot_be_had_leaves_nothing(mode: str, words: str, vic: Vic, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_image_that_cannot_be_had_leaves_nothing(
+    mode: str, words: str, vic: Vic, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv('NVBUF_DOUBLE', mode)
     with pytest.raises(AllocationError, match=words):
         vic.allocate(32, 32, RGBA)
 
 
-def test_memory_that_is_none_of_theirs_is_refused(vic: Vic, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_that_is_none_of_theirs_is_refused(
+    vic: Vic, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv('NVBUF_DOUBLE', 'refuse_import')
     layout = compute_layout(NV12, 64, 64)
     memory, target = SealedMemfd().allocate(layout.buffer_size(0)), vic.allocate(32, 32, RGBA)
-    with pytest.raises(AcceleratorError, match=r'does not know buffer \d+ \(memfd\) and refuses to import it; use heap: nvbufsurface'):
+    with pytest.raises(
+        AcceleratorError,
+        match=r'does not know buffer \d+ \(memfd\) and refuses to import it; use heap: nvbufsurface',
+    ):
         vic.transform(SurfaceImage((memory,), layout, BT601_LIMITED), target)
     split = compute_layout(NV12, 64, 64, buffer_per_plane=True)
-    halves: tuple[DmaBuf, ...] = tuple(SealedMemfd().allocate(split.buffer_size(i)) for i in range(2))
+    halves: tuple[DmaBuf, ...] = tuple(
+        SealedMemfd().allocate(split.buffer_size(i)) for i in range(2)
+    )
     with pytest.raises(AcceleratorError, match='in one buffer, this one has 2'):
         vic.transform(SurfaceImage(halves, split, BT601_LIMITED), target)
     with pytest.raises(FormatError):
-        vic.transform(SurfaceImage((memory,), compute_layout(fourcc_code('RG16'), 32, 32), BT601_LIMITED), target)
+        vic.transform(
+            SurfaceImage((memory,), compute_layout(fourcc_code('RG16'), 32, 32), BT601_LIMITED),
+            target,
+        )
     target.close()
     for buffer in (memory, *halves):
         buffer.close()

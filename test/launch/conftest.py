@@ -19,7 +19,11 @@ _outcomes: dict[str, str] = {}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption('--write-evidence', action='store_true', help='record this run of test/launch in evidence.json')
+    parser.addoption(
+        '--write-evidence',
+        action='store_true',
+        help='record this run of test/launch in evidence.json',
+    )
 
 
 def _writes(config: pytest.Config) -> bool:
@@ -47,15 +51,33 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
     if _writes(session.config) and _outcomes:
-        evidence_file.write(_outcomes, datetime.datetime.now(datetime.timezone.utc).isoformat(timespec='seconds'), _versions())
+        evidence_file.write(
+            _outcomes,
+            datetime.datetime.now(datetime.timezone.utc).isoformat(timespec='seconds'),
+            _versions(),
+        )
 
 
 def _versions() -> dict[str, str]:
     """Of the tools, as they say it themselves."""
-    packages = ('launch', 'launch_ros', 'ros2cli', 'ros2component', 'ros2lifecycle', 'ros2doctor', 'rclpy')
+    packages = (
+        'launch',
+        'launch_ros',
+        'ros2cli',
+        'ros2component',
+        'ros2lifecycle',
+        'ros2doctor',
+        'rclpy',
+    )
     versions = {}
     for package in packages:
-        done = subprocess.run(['ros2', 'pkg', 'xml', package, '-t', 'version'], capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(
+            ['ros2', 'pkg', 'xml', package, '-t', 'version'],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
         versions[package] = done.stdout.strip() if done.returncode == 0 else 'unknown'
     return versions
 

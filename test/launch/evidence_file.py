@@ -43,13 +43,20 @@ ELSEWHERE = ('test_evidence.py',)
 def _content(path: Path) -> bytes:
     """A file's bytes. Of YAML what a parser reads: no test depends on its comments and blank lines."""
     content = path.read_bytes()
-    return '\n'.join(map(repr, yaml.parse(content))).encode() if path.suffix == '.yaml' else content
+    return (
+        '\n'.join(map(repr, yaml.parse(content))).encode() if path.suffix == '.yaml' else content
+    )
 
 
 def hashes() -> dict[str, str]:
     """SHA-256 of every file that the tests depend on, by its path in the repository."""
-    paths = sorted({path for pattern in DEPENDS_ON for path in REPOSITORY.glob(pattern) if path.is_file()})
-    found = {path.relative_to(REPOSITORY).as_posix(): hashlib.sha256(_content(path)).hexdigest() for path in paths}
+    paths = sorted(
+        {path for pattern in DEPENDS_ON for path in REPOSITORY.glob(pattern) if path.is_file()}
+    )
+    found = {
+        path.relative_to(REPOSITORY).as_posix(): hashlib.sha256(_content(path)).hexdigest()
+        for path in paths
+    }
     return {name: digest for name, digest in found.items() if '__pycache__' not in name}
 
 
@@ -64,7 +71,12 @@ def test_functions() -> Iterator[str]:
 
 def write(outcomes: dict[str, str], date: str, versions: dict[str, str]) -> None:
     """Write the file anew."""
-    content: dict[str, Any] = {'date': date, 'versions': versions, 'tests': dict(sorted(outcomes.items())), 'files': hashes()}
+    content: dict[str, Any] = {
+        'date': date,
+        'versions': versions,
+        'tests': dict(sorted(outcomes.items())),
+        'files': hashes(),
+    }
     FILE.write_text(json.dumps(content, indent=1) + '\n', encoding='utf-8')
 
 

@@ -46,7 +46,13 @@ def why_not_here() -> str:
     for tool in ('ros2', 'colcon'):
         if shutil.which(tool) is None:
             return f"'{tool}' is not in the PATH: source a ROS 2 installation, with launch_ros, ros2cli and colcon, first"
-    done = subprocess.run(['ros2', 'pkg', 'prefix', 'launch_ros'], capture_output=True, text=True, timeout=COMMAND_S, check=False)
+    done = subprocess.run(
+        ['ros2', 'pkg', 'prefix', 'launch_ros'],
+        capture_output=True,
+        text=True,
+        timeout=COMMAND_S,
+        check=False,
+    )
     if done.returncode:
         return f"'ros2' does not find launch_ros: {' '.join((done.stderr or done.stdout).split())[-200:]}"
     return ''
@@ -74,22 +80,40 @@ class Workspace:
             else:
                 shutil.copy2(REPOSITORY / name, source / name)
         (source / 'test').mkdir()
-        shared = ('conftest.py', 'whole_run.py', 'descriptors.py', 'long_form.py', 'ros_domains.py', 'waiting.py', 'fastdds.xml')
+        shared = (
+            'conftest.py',
+            'whole_run.py',
+            'descriptors.py',
+            'long_form.py',
+            'ros_domains.py',
+            'waiting.py',
+            'fastdds.xml',
+        )
         for name in (*(f'test/{name}' for name in shared), TESTED):
             shutil.copy2(REPOSITORY / name, source / name)
-        shutil.copytree(HERE / 'foreign_components', folder / 'src' / 'foreign_components', ignore=ignored)
+        shutil.copytree(
+            HERE / 'foreign_components', folder / 'src' / 'foreign_components', ignore=ignored
+        )
         self.built = self.colcon('build')
         self.environment = self._sourced() if self.built.returncode == 0 else dict(os.environ)
 
     def colcon(self, *args: str) -> subprocess.CompletedProcess[str]:
         """Run it in the workspace."""
         return subprocess.run(
-            ['colcon', *args], cwd=self.folder, env=without_ros(), capture_output=True, text=True, timeout=BUILD_S, check=False
+            ['colcon', *args],
+            cwd=self.folder,
+            env=without_ros(),
+            capture_output=True,
+            text=True,
+            timeout=BUILD_S,
+            check=False,
         )
 
     def _sourced(self) -> dict[str, str]:
         command = 'source install/local_setup.bash && env -0'
-        text = subprocess.run(['bash', '-c', command], cwd=self.folder, capture_output=True, text=True, check=True).stdout
+        text = subprocess.run(
+            ['bash', '-c', command], cwd=self.folder, capture_output=True, text=True, check=True
+        ).stdout
         return dict(entry.split('=', 1) for entry in text.split('\0') if '=' in entry)
 
     @property
@@ -105,7 +129,9 @@ class Launch:
         self.process = process
         self.lines: list[str] = []
         self._grown = threading.Condition()
-        self._reader = threading.Thread(target=self._read, name='output of ros2 launch', daemon=True)
+        self._reader = threading.Thread(
+            target=self._read, name='output of ros2 launch', daemon=True
+        )
         self._reader.start()
 
     def _read(self) -> None:
@@ -134,7 +160,9 @@ class Launch:
                 if len(found) >= count:
                     return found
                 ended = not self._reader.is_alive()
-                assert not ended and time.monotonic() < deadline, f"'{pattern}' {len(found)} times of {count} in:\n{self.output}"
+                assert not ended and time.monotonic() < deadline, (
+                    f"'{pattern}' {len(found)} times of {count} in:\n{self.output}"
+                )
                 self._grown.wait(0.2)
 
     def pid_of(self, executable: str) -> int:

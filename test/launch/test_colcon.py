@@ -48,7 +48,12 @@ def test_a_program_of_the_workspace_says_what_is_wrong(ros2: Ros2) -> None:
 
 def test_colcon_test_passes(built: Workspace) -> None:
     done = built.colcon(
-        'test', '--packages-select', 'zc_perception', '--return-code-on-test-failure', '--event-handlers', 'console_direct+'
+        'test',
+        '--packages-select',
+        'zc_perception',
+        '--return-code-on-test-failure',
+        '--event-handlers',
+        'console_direct+',
     )
     assert done.returncode == 0, done.stdout + done.stderr
     result = built.colcon('test-result', '--all')

@@ -11,18 +11,25 @@ import evidence_file
 
 def test_nothing_has_changed_since_they_were_run() -> None:
     recorded, now = evidence_file.read()['files'], evidence_file.hashes()
-    changed = sorted(name for name in recorded.keys() | now.keys() if recorded.get(name) != now.get(name))
+    changed = sorted(
+        name for name in recorded.keys() | now.keys() if recorded.get(name) != now.get(name)
+    )
     assert not changed, f'run them again, where ros2 is: {evidence_file.RUN}'
     assert len(now) > 20, 'the files were found'
 
 
 def test_all_of_them_passed() -> None:
     evidence = evidence_file.read()
-    assert {name: outcome for name, outcome in evidence['tests'].items() if outcome != 'passed'} == {}
+    assert {
+        name: outcome for name, outcome in evidence['tests'].items() if outcome != 'passed'
+    } == {}
     run = {name.split('[')[0] for name in evidence['tests']}
     assert run == set(evidence_file.test_functions()), f'run them all: {evidence_file.RUN}'
 
 
 def test_it_says_what_they_were_run_with() -> None:
     evidence = evidence_file.read()
-    assert evidence['date'] and all(evidence['versions'].get(tool, 'unknown') != 'unknown' for tool in ('launch', 'launch_ros', 'ros2cli'))
+    assert evidence['date'] and all(
+        evidence['versions'].get(tool, 'unknown') != 'unknown'
+        for tool in ('launch', 'launch_ros', 'ros2cli')
+    )

@@ -42,13 +42,20 @@ def assert_clean(code: int, output: str) -> None:
 @pytest.mark.parametrize('name', FILES)
 def test_its_arguments_read_like_documentation(ros2: Ros2, name: str) -> None:
     said = ros2.say('launch', PACKAGE, name, '--show-args')
-    arguments = re.findall(r"^    '(\w+)':\n        (.*)\n(        \(default: .*\))?", said, re.MULTILINE)
+    arguments = re.findall(
+        r"^    '(\w+)':\n        (.*)\n(        \(default: .*\))?", said, re.MULTILINE
+    )
     assert len(arguments) >= 4, said
     for argument, description, default in arguments:
-        assert len(description) > 20 and description.strip()[-1] in '.]', f'{argument}: {description}'
+        assert len(description) > 20 and description.strip()[-1] in '.]', (
+            f'{argument}: {description}'
+        )
         assert 'no description' not in description.lower()
         assert default or argument == 'container', f'{argument} has no default'
-    assert "Valid choices are: ['debug', 'info', 'warn', 'error', 'fatal']" in said or name.startswith('load_into')
+    assert (
+        "Valid choices are: ['debug', 'info', 'warn', 'error', 'fatal']" in said
+        or name.startswith('load_into')
+    )
 
 
 def test_perception_runs_in_a_container_and_ends_by_ctrl_c(ros2: Ros2, small: str) -> None:
@@ -60,11 +67,19 @@ def test_perception_runs_in_a_container_and_ends_by_ctrl_c(ros2: Ros2, small: st
         listed = ros2.asked('component list', '/perception_container', until='/capture')
         assert re.search(r'1 +/inference\s+2 +/overlay\s+3 +/capture', listed), listed
         assert_clean(launch.interrupt(whole_group=True), launch.output)
-        assert all(f"unloaded '/{node}'" in launch.output for node in ('capture', 'overlay', 'inference')), launch.output
+        assert all(
+            f"unloaded '/{node}'" in launch.output for node in ('capture', 'overlay', 'inference')
+        ), launch.output
 
 
 def test_perception_runs_as_a_program(ros2: Ros2, small: str) -> None:
-    options = ['composition:=program', 'namespace:=truck', 'cameras:=front,rear', 'log_level:=info', small]
+    options = [
+        'composition:=program',
+        'namespace:=truck',
+        'cameras:=front,rear',
+        'log_level:=info',
+        small,
+    ]
     with ros2.launch(PACKAGE, 'perception.launch.py', *options) as launch:
         launch.wait_for(r'\[truck\.front\.overlay\]: ready')
         launch.wait_for(r'\[truck\.rear\.capture\]: ready')
@@ -75,19 +90,29 @@ def test_perception_runs_as_a_program(ros2: Ros2, small: str) -> None:
 def test_perception_in_xml_gives_each_component_its_section(ros2: Ros2, tmp_path: Path) -> None:
     path = tmp_path / 'mine.yaml'
     text = '/**/capture: {ros__parameters: {width: 320}}\n/truck/capture: {ros__parameters: {height: 240}}\n'
-    path.write_text(f'/**: {{ros__parameters: {{slots: 8, score_threshold: 0.5}}}}\n{text}', encoding='utf-8')
-    with ros2.launch(PACKAGE, 'perception.launch.xml', f'params_file:={path}', 'namespace:=truck') as launch:
+    path.write_text(
+        f'/**: {{ros__parameters: {{slots: 8, score_threshold: 0.5}}}}\n{text}', encoding='utf-8'
+    )
+    with ros2.launch(
+        PACKAGE, 'perception.launch.xml', f'params_file:={path}', 'namespace:=truck'
+    ) as launch:
         launch.wait_for(r'\[truck\.capture\]: synthetic scene, seed 0: NV12 LINEAR 320x240')
         launch.wait_for(LOADED.format('/truck/inference', '/truck/perception_container'))
         launch.wait_for("'/truck/image_raw': link is in_process")
         os.kill(launch.pid_of('component_container'), signal.SIGKILL)
         assert launch.end() == 1 and 'ended with exit code -9' in launch.output
-    assert "'slots'" not in launch.output and "'score_threshold'" not in launch.output, launch.output
+    assert "'slots'" not in launch.output and "'score_threshold'" not in launch.output, (
+        launch.output
+    )
 
 
-def test_components_in_a_launch_file_of_ones_own_warn_of_mistakes_alone(ros2: Ros2, tmp_path: Path) -> None:
+def test_components_in_a_launch_file_of_ones_own_warn_of_mistakes_alone(
+    ros2: Ros2, tmp_path: Path
+) -> None:
     path, parameters = tmp_path / 'own.launch.xml', tmp_path / 'all.yaml'
-    parameters.write_text('/**: {ros__parameters: {slots: 8, score_threshold: 0.5, widht: 320}}\n', encoding='utf-8')
+    parameters.write_text(
+        '/**: {ros__parameters: {slots: 8, score_threshold: 0.5, widht: 320}}\n', encoding='utf-8'
+    )
     nodes = ''.join(
         f'<composable_node pkg="zc_perception" plugin="zc_perception::{kind}Node" name="{kind.lower()}">{inside}</composable_node>'
         for kind, inside in (
@@ -96,14 +121,19 @@ def test_components_in_a_launch_file_of_ones_own_warn_of_mistakes_alone(ros2: Ro
         )
     )
     start = f'exec="component_container" name="mine" namespace="" output="screen" args="--ros-args --params-file {parameters}"'
-    path.write_text(f'<launch><node_container pkg="zc_perception" {start}>{nodes}</node_container></launch>', encoding='utf-8')
+    path.write_text(
+        f'<launch><node_container pkg="zc_perception" {start}>{nodes}</node_container></launch>',
+        encoding='utf-8',
+    )
     with ros2.launch(str(path)) as launch:
         launch.wait_for("'/image_raw': link is in_process")
         for node in ('inference', 'capture'):
             launch.wait_for(rf"\[{node}\]: parameter 'widht' is unknown; did you mean 'width'")
         launch.wait_for("\\[mine\\]: parameter 'widht' is not one of the container")
         assert_clean(launch.interrupt(), launch.output)
-    assert "'slots'" not in launch.output and "'score_threshold'" not in launch.output, launch.output
+    assert "'slots'" not in launch.output and "'score_threshold'" not in launch.output, (
+        launch.output
+    )
 
 
 @pytest.mark.parametrize(
@@ -117,7 +147,9 @@ def test_components_in_a_launch_file_of_ones_own_warn_of_mistakes_alone(ros2: Ro
     ],
     ids=' '.join,
 )
-def test_a_mistyped_key_for_all_nodes_is_said_with_the_right_one(ros2: Ros2, tmp_path: Path, arguments: list[str], ready: str) -> None:
+def test_a_mistyped_key_for_all_nodes_is_said_with_the_right_one(
+    ros2: Ros2, tmp_path: Path, arguments: list[str], ready: str
+) -> None:
     path = tmp_path / 'mine.yaml'
     path.write_text(f'/**: {{ros__parameters: {{widht: 333, slots: 6}}}}{SMALL}', encoding='utf-8')
     with ros2.launch(PACKAGE, *arguments, f'params_file:={path}', 'overlay:=true') as launch:
@@ -129,11 +161,20 @@ def test_a_mistyped_key_for_all_nodes_is_said_with_the_right_one(ros2: Ros2, tmp
         assert launch.output.count('widht') == 1, launch.output
 
 
-@pytest.mark.parametrize('arguments', [['split_process.launch.py'], ['perception.launch.py', 'composition:=program']], ids=' '.join)
-def test_a_parameter_for_the_nodes_of_all_packages_ends_nothing(ros2: Ros2, tmp_path: Path, small: str, arguments: list[str]) -> None:
+@pytest.mark.parametrize(
+    'arguments',
+    [['split_process.launch.py'], ['perception.launch.py', 'composition:=program']],
+    ids=' '.join,
+)
+def test_a_parameter_for_the_nodes_of_all_packages_ends_nothing(
+    ros2: Ros2, tmp_path: Path, small: str, arguments: list[str]
+) -> None:
     """Whoever includes our launch files may have set it for others; a mistake is said by the nodes."""
     path, (file, *rest) = tmp_path / 'mine.launch.xml', arguments
-    given = ''.join(f'<arg name="{name}" value="{value}"/>' for name, value in (each.split(':=') for each in (*rest, small)))
+    given = ''.join(
+        f'<arg name="{name}" value="{value}"/>'
+        for name, value in (each.split(':=') for each in (*rest, small))
+    )
     path.write_text(
         '<launch><set_parameter name="robot_radius" value="0.3"/><set_parameter name="scala" value="0.5"/>'
         f'<set_parameter name="slots" value="8"/><include file="$(find-pkg-share {PACKAGE})/launch/{file}">{given}</include></launch>',
@@ -150,22 +191,40 @@ def test_a_parameter_for_the_nodes_of_all_packages_ends_nothing(ros2: Ros2, tmp_
 
 def test_quality_of_service_for_all_nodes_is_nobodys_mistake(ros2: Ros2, tmp_path: Path) -> None:
     path = tmp_path / 'mine.yaml'
-    path.write_text(f'/**: {{ros__parameters: {{qos_overrides: {{/image_raw: {{publisher: {{depth: 2}}}}}}}}}}{SMALL}', encoding='utf-8')
-    for file, ready in (('perception.launch.py', "'/image_raw': link is in_process"), ('split_process.launch.py', 'link is shared_memory')):
+    path.write_text(
+        f'/**: {{ros__parameters: {{qos_overrides: {{/image_raw: {{publisher: {{depth: 2}}}}}}}}}}{SMALL}',
+        encoding='utf-8',
+    )
+    for file, ready in (
+        ('perception.launch.py', "'/image_raw': link is in_process"),
+        ('split_process.launch.py', 'link is shared_memory'),
+    ):
         with ros2.launch(PACKAGE, file, f'params_file:={path}', 'overlay:=False') as launch:
             launch.wait_for(ready)
-            assert '2' in ros2.asked('param get', '/capture', 'qos_overrides./image_raw.publisher.depth')
+            assert '2' in ros2.asked(
+                'param get', '/capture', 'qos_overrides./image_raw.publisher.depth'
+            )
             assert_clean(launch.interrupt(), launch.output)
         assert 'is unknown' not in launch.output and 'overlay' not in launch.output, launch.output
 
 
 def test_cameras_of_a_file_may_be_left_out(ros2: Ros2) -> None:
-    with ros2.launch(PACKAGE, 'multi_camera.launch.py', 'cameras:=front', 'overlay:=false', 'accelerator:=cpu') as launch:
+    with ros2.launch(
+        PACKAGE, 'multi_camera.launch.py', 'cameras:=front', 'overlay:=false', 'accelerator:=cpu'
+    ) as launch:
         launch.wait_for("'/front/image_raw': link is in_process")
         assert_clean(launch.interrupt(), launch.output)
     assert 'no section' not in launch.output
-    with ros2.launch(PACKAGE, 'multi_camera.launch.py', 'cameras:=left,front', 'overlay:=false', 'accelerator:=cpu') as launch:
-        launch.wait_for(r"\[WARNING\].*no section names '/left/capture', and there are .*: '\*\*/rear/capture'$")
+    with ros2.launch(
+        PACKAGE,
+        'multi_camera.launch.py',
+        'cameras:=left,front',
+        'overlay:=false',
+        'accelerator:=cpu',
+    ) as launch:
+        launch.wait_for(
+            r"\[WARNING\].*no section names '/left/capture', and there are .*: '\*\*/rear/capture'$"
+        )
         launch.wait_for("'/left/image_raw': link is in_process")
         assert_clean(launch.interrupt(), launch.output)
 
@@ -175,15 +234,27 @@ def test_stereo_runs(ros2: Ros2) -> None:
         for side in ('left', 'right'):
             launch.wait_for(rf'\[head\.{side}\.capture\]: ready')
         assert 'left_optical_frame' in detections(ros2, '/head/left/detections')
-        assert 'right_optical_frame' in ros2.asked('topic echo', '--once', '/head/right/camera_info', 'sensor_msgs/msg/CameraInfo')
+        assert 'right_optical_frame' in ros2.asked(
+            'topic echo', '--once', '/head/right/camera_info', 'sensor_msgs/msg/CameraInfo'
+        )
         assert_clean(launch.interrupt(), launch.output)
 
 
 @pytest.mark.parametrize('containers', ['one', 'each'])
 def test_several_cameras_run(ros2: Ros2, containers: str) -> None:
-    with ros2.launch(PACKAGE, 'multi_camera.launch.py', f'containers:={containers}', 'overlay:=false', 'accelerator:=cpu') as launch:
+    with ros2.launch(
+        PACKAGE,
+        'multi_camera.launch.py',
+        f'containers:={containers}',
+        'overlay:=false',
+        'accelerator:=cpu',
+    ) as launch:
         for camera in ('front', 'rear'):
-            container = '/perception_container' if containers == 'one' else f'/{camera}/perception_container'
+            container = (
+                '/perception_container'
+                if containers == 'one'
+                else f'/{camera}/perception_container'
+            )
             launch.wait_for(LOADED.format(f'/{camera}/capture', container))
             launch.wait_for(f"'/{camera}/image_raw': link is in_process")
         assert 'rear_optical_frame' in detections(ros2, '/rear/detections')
@@ -201,26 +272,45 @@ def test_split_processes_share_the_frames_memory(ros2: Ros2, small: str) -> None
         assert_clean(launch.interrupt(), launch.output)
 
 
-def test_nodes_are_loaded_into_a_container_that_runs(ros2: Ros2, small: str, tmp_path: Path) -> None:
+def test_nodes_are_loaded_into_a_container_that_runs(
+    ros2: Ros2, small: str, tmp_path: Path
+) -> None:
     container = tmp_path / 'container.launch.xml'
-    container.write_text('<launch><node pkg="zc_perception" exec="component_container_mt" name="mine" namespace="truck"/></launch>')
+    container.write_text(
+        '<launch><node pkg="zc_perception" exec="component_container_mt" name="mine" namespace="truck"/></launch>'
+    )
     with ros2.launch(str(container)) as launch:
         launch.wait_for('ready: ')
-        load = [PACKAGE, 'load_into_container.launch.py', 'container:=mine', 'namespace:=truck', small]
+        load = [
+            PACKAGE,
+            'load_into_container.launch.py',
+            'container:=mine',
+            'namespace:=truck',
+            small,
+        ]
         said = ros2.say('launch', *load, 'nodes:=inference,capture')
-        assert said.index("loaded '/truck/inference' into '/truck/mine'") < said.index("loaded '/truck/capture' into '/truck/mine'")
+        assert said.index("loaded '/truck/inference' into '/truck/mine'") < said.index(
+            "loaded '/truck/capture' into '/truck/mine'"
+        )
         assert 'camera_optical_frame' in detections(ros2, '/truck/detections')
         assert_clean(launch.interrupt(), launch.output)
 
 
 def test_a_container_that_is_not_there_is_said_and_so_is_which_are(ros2: Ros2) -> None:
-    done = ros2.run('launch', PACKAGE, 'load_into_container.launch.py', 'container:=/nowhere', 'timeout:=2')
+    done = ros2.run(
+        'launch', PACKAGE, 'load_into_container.launch.py', 'container:=/nowhere', 'timeout:=2'
+    )
     assert done.returncode == 1
-    assert "container '/nowhere' has not answered for 2 s; there is none; start one with 'ros2 run" in done.stdout
+    assert (
+        "container '/nowhere' has not answered for 2 s; there is none; start one with 'ros2 run"
+        in done.stdout
+    )
     assert 'Traceback' not in done.stdout
 
 
-def test_perception_within_another_launch_file_takes_its_namespace_and_parameters(ros2: Ros2, small: str, tmp_path: Path) -> None:
+def test_perception_within_another_launch_file_takes_its_namespace_and_parameters(
+    ros2: Ros2, small: str, tmp_path: Path
+) -> None:
     path = tmp_path / 'vehicle.launch.xml'
     path.write_text(
         f"""
@@ -248,20 +338,50 @@ def test_perception_within_another_launch_file_takes_its_namespace_and_parameter
 
 
 WRONG: dict[str, tuple[list[str], str]] = {
-    'no such file': (['perception.launch.py', 'params_file:=/no/such.yaml'], "params_file '/no/such.yaml' does not exist or is not a file"),
-    'no such file, in XML': (['perception.launch.xml', 'params_file:=/no/such.yaml'], "params_file '/no/such.yaml' does not exist"),
-    'a namespace that is none': (['perception.launch.py', 'namespace:=a//b'], "launch argument 'namespace': 'a//b' can't be a namespace"),
-    'no such file by name': (['perception.launch.py', 'params_file:=simm.yaml'], 'installed are jetson_metis.yaml, multi_camera.yaml,'),
+    'no such file': (
+        ['perception.launch.py', 'params_file:=/no/such.yaml'],
+        "params_file '/no/such.yaml' does not exist or is not a file",
+    ),
+    'no such file, in XML': (
+        ['perception.launch.xml', 'params_file:=/no/such.yaml'],
+        "params_file '/no/such.yaml' does not exist",
+    ),
+    'a namespace that is none': (
+        ['perception.launch.py', 'namespace:=a//b'],
+        "launch argument 'namespace': 'a//b' can't be a namespace",
+    ),
+    'no such file by name': (
+        ['perception.launch.py', 'params_file:=simm.yaml'],
+        'installed are jetson_metis.yaml, multi_camera.yaml,',
+    ),
     'no such argument': (
         ['perception.launch.py', 'acelerator:=cpu'],
         "launch argument 'acelerator' is unknown; did you mean 'accelerator'?; known are params_file",
     ),
-    'no such argument, in XML': (['perception.launch.xml', 'rate:=3'], "launch argument 'rate' is unknown"),
-    'no such kind': (['perception.launch.py', 'camera:=v4l3'], 'Argument "camera" provided value "v4l3" is not valid'),
-    'no such container program': (['perception.launch.py', 'executor:=many'], 'Argument "executor" provided value "many" is not valid'),
-    'cameras and stereo': (['perception.launch.py', 'stereo:=true', 'cameras:=a'], 'cameras and stereo can not go together'),
-    'no overlay in the program': (['perception.launch.py', 'composition:=program', 'overlay:=false'], 'needs composition:=container'),
-    'a name that is none': (['perception.launch.py', 'cameras:=4x'], "launch argument 'cameras': '4x' can't be a namespace"),
+    'no such argument, in XML': (
+        ['perception.launch.xml', 'rate:=3'],
+        "launch argument 'rate' is unknown",
+    ),
+    'no such kind': (
+        ['perception.launch.py', 'camera:=v4l3'],
+        'Argument "camera" provided value "v4l3" is not valid',
+    ),
+    'no such container program': (
+        ['perception.launch.py', 'executor:=many'],
+        'Argument "executor" provided value "many" is not valid',
+    ),
+    'cameras and stereo': (
+        ['perception.launch.py', 'stereo:=true', 'cameras:=a'],
+        'cameras and stereo can not go together',
+    ),
+    'no overlay in the program': (
+        ['perception.launch.py', 'composition:=program', 'overlay:=false'],
+        'needs composition:=container',
+    ),
+    'a name that is none': (
+        ['perception.launch.py', 'cameras:=4x'],
+        "launch argument 'cameras': '4x' can't be a namespace",
+    ),
     'a camera twice': (['multi_camera.launch.py', 'cameras:=a,a'], "'a' is there twice"),
     'no cameras': (['multi_camera.launch.py', 'cameras:=,'], "launch argument 'cameras' is empty"),
     'a delay that is none': (
@@ -282,7 +402,10 @@ WRONG: dict[str, tuple[list[str], str]] = {
         "'width' is 'wide'; it must be an integer",
     ),
     'a quality of service that is none': (
-        ['split_process.launch.py', 'FILE:/**: {ros__parameters: {qos_overrides: {/image_raw: {publisher: {reliability: foo}}}}}'],
+        [
+            'split_process.launch.py',
+            'FILE:/**: {ros__parameters: {qos_overrides: {/image_raw: {publisher: {reliability: foo}}}}}',
+        ],
         "'qos_overrides./image_raw.publisher.reliability' is 'foo'; it must be reliable or",
     ),
     'a recording that the arguments name': (
@@ -297,7 +420,9 @@ WRONG: dict[str, tuple[list[str], str]] = {
 
 
 @pytest.mark.parametrize('case', WRONG)
-def test_what_is_wrong_is_said_in_one_line_before_anything_starts(ros2: Ros2, tmp_path: Path, case: str) -> None:
+def test_what_is_wrong_is_said_in_one_line_before_anything_starts(
+    ros2: Ros2, tmp_path: Path, case: str
+) -> None:
     arguments, message = WRONG[case]
     path = tmp_path / 'wrong.yaml'
     if arguments[-1].startswith('FILE:'):
@@ -305,13 +430,19 @@ def test_what_is_wrong_is_said_in_one_line_before_anything_starts(ros2: Ros2, tm
         arguments = [*arguments[:-1], f'params_file:={path}']
     done = ros2.run('launch', PACKAGE, *arguments)
     assert done.returncode == 1, done.stdout
-    said = {line.split(']: ', 1)[-1].split('traceback): ')[-1] for line in done.stdout.splitlines() if 'ERROR' in line or 'rror:' in line}
+    said = {
+        line.split(']: ', 1)[-1].split('traceback): ')[-1]
+        for line in done.stdout.splitlines()
+        if 'ERROR' in line or 'rror:' in line
+    }
     assert any(message in line for line in said), done.stdout
     assert 'process started' not in done.stdout and 'Traceback' not in done.stdout
     assert len(said) <= 1 or case == 'no container named', said
 
 
-def test_a_component_that_cannot_be_loaded_ends_the_launch_with_the_reason(ros2: Ros2, tmp_path: Path) -> None:
+def test_a_component_that_cannot_be_loaded_ends_the_launch_with_the_reason(
+    ros2: Ros2, tmp_path: Path
+) -> None:
     path = tmp_path / 'card.yaml'
     path.write_text('/**/inference: {ros__parameters: {accelerator: axl}}\n', encoding='utf-8')
     done = ros2.run('launch', PACKAGE, 'perception.launch.py', f'params_file:={path}')
@@ -322,16 +453,23 @@ def test_a_component_that_cannot_be_loaded_ends_the_launch_with_the_reason(ros2:
 
 
 @pytest.mark.parametrize('composition', ['container', 'program'])
-def test_a_process_that_fails_ends_the_launch_with_one(ros2: Ros2, small: str, composition: str) -> None:
+def test_a_process_that_fails_ends_the_launch_with_one(
+    ros2: Ros2, small: str, composition: str
+) -> None:
     executable, ready = {
         'container': ('component_container', LOADED.format('/capture', '.*')),
         'program': ('perception', 'capture.*: ready'),
     }[composition]
-    with ros2.launch(PACKAGE, 'perception.launch.py', f'composition:={composition}', small) as launch:
+    with ros2.launch(
+        PACKAGE, 'perception.launch.py', f'composition:={composition}', small
+    ) as launch:
         launch.wait_for(ready)
         os.kill(launch.pid_of(executable), signal.SIGKILL)
         assert launch.end() == 1, launch.output
-        assert 'ended with exit code -9; its last lines say why' in launch.output and 'Traceback' not in launch.output
+        assert (
+            'ended with exit code -9; its last lines say why' in launch.output
+            and 'Traceback' not in launch.output
+        )
 
 
 def test_a_process_that_ends_well_ends_the_launch_with_zero(ros2: Ros2, small: str) -> None:
@@ -342,7 +480,9 @@ def test_a_process_that_ends_well_ends_the_launch_with_zero(ros2: Ros2, small: s
 
 
 def test_a_container_that_is_started_again_gets_its_nodes_again(ros2: Ros2, small: str) -> None:
-    with ros2.launch(PACKAGE, 'perception.launch.py', 'on_exit:=respawn', 'respawn_delay:=0.2', small) as launch:
+    with ros2.launch(
+        PACKAGE, 'perception.launch.py', 'on_exit:=respawn', 'respawn_delay:=0.2', small
+    ) as launch:
         launch.wait_for(LOADED.format('/capture', '.*'))
         first = launch.pid_of('component_container')
         os.kill(first, signal.SIGKILL)
@@ -363,7 +503,9 @@ def test_other_processes_go_on_if_they_are_to(ros2: Ros2, small: str) -> None:
 
 
 def test_without_autostart_nodes_wait_for_transitions(ros2: Ros2, small: str) -> None:
-    with ros2.launch(PACKAGE, 'perception.launch.py', 'autostart:=false', 'overlay:=false', small) as launch:
+    with ros2.launch(
+        PACKAGE, 'perception.launch.py', 'autostart:=false', 'overlay:=false', small
+    ) as launch:
         launch.wait_for(LOADED.format('/capture', '.*'))
         with ros2.daemon('/capture', '/inference'):
             assert 'unconfigured' in ros2.asked('lifecycle get', '/capture')

@@ -45,21 +45,42 @@ def components(ros2: Ros2) -> dict[str, int]:
     """Ids by name."""
     listed = ros2.asked('component list', until=CONTAINER)
     assert listed.splitlines()[0] == CONTAINER, listed
-    return {name: int(number) for number, name in re.findall(r'^ +(\d+) +(\S+)$', listed, re.MULTILINE)}
+    return {
+        name: int(number) for number, name in re.findall(r'^ +(\d+) +(\S+)$', listed, re.MULTILINE)
+    }
 
 
 @pytest.mark.usefixtures('graph')
 def test_component_list_load_and_unload_with_a_foreign_component(ros2: Ros2) -> None:
-    assert list(components(ros2)) == ['/inference', '/overlay', '/capture'], 'in the order of their ids'
-    load = ['-n', 'speaker', '--node-namespace', '/other', '-r', 'chatter:=words', '-p', 'text:=good morning']
-    said = ros2.asked('component load', CONTAINER, 'foreign_components', 'foreign_components::Talker', *load)
+    assert list(components(ros2)) == ['/inference', '/overlay', '/capture'], (
+        'in the order of their ids'
+    )
+    load = [
+        '-n',
+        'speaker',
+        '--node-namespace',
+        '/other',
+        '-r',
+        'chatter:=words',
+        '-p',
+        'text:=good morning',
+    ]
+    said = ros2.asked(
+        'component load', CONTAINER, 'foreign_components', 'foreign_components::Talker', *load
+    )
     assert "as '/other/speaker'" in said
-    assert 'good morning' in ros2.asked('topic echo', '--once', '/other/words', 'std_msgs/msg/String')
+    assert 'good morning' in ros2.asked(
+        'topic echo', '--once', '/other/words', 'std_msgs/msg/String'
+    )
     number = components(ros2)['/other/speaker']
-    twice = ros2.asked('component load', CONTAINER, 'foreign_components', 'foreign_components::Talker', *load)
+    twice = ros2.asked(
+        'component load', CONTAINER, 'foreign_components', 'foreign_components::Talker', *load
+    )
     assert "as '/other/speaker'" in twice, 'as containers of rclcpp do'
     for unique_id in (number, number + 1):
-        assert f'Unloaded component {unique_id}' in ros2.asked('component unload', CONTAINER, str(unique_id))
+        assert f'Unloaded component {unique_id}' in ros2.asked(
+            'component unload', CONTAINER, str(unique_id)
+        )
     assert '/other/speaker' not in components(ros2)
     gone = ros2.run('component', 'unload', CONTAINER, str(number))
     assert gone.returncode and f'No node found with unique_id: {number}' in gone.stdout
@@ -69,7 +90,16 @@ def test_component_list_load_and_unload_with_a_foreign_component(ros2: Ros2) -> 
 def test_component_unload_and_load_of_ours_while_the_others_go_on(ros2: Ros2) -> None:
     before = components(ros2)
     ros2.asked('component unload', CONTAINER, str(before['/capture']))
-    ros2.asked('component load', CONTAINER, 'zc_perception', 'zc_perception::CaptureNode', '-p', 'width:=320', '-p', 'height:=240')
+    ros2.asked(
+        'component load',
+        CONTAINER,
+        'zc_perception',
+        'zc_perception::CaptureNode',
+        '-p',
+        'width:=320',
+        '-p',
+        'height:=240',
+    )
     after = components(ros2)
     assert after['/capture'] > max(before.values()) and after['/inference'] == before['/inference']
     assert 'camera_optical_frame' in ros2.asked('topic echo', '--once', *DETECTIONS)
@@ -79,8 +109,16 @@ def test_component_unload_and_load_of_ours_while_the_others_go_on(ros2: Ros2) ->
 @pytest.mark.parametrize(
     ('package', 'plugin', 'reason'),
     [
-        ('foreign_components', 'foreign_components::Nobody', 'Failed to find class with the requested plugin name.'),
-        ('no_such_package', 'no_such_package::Nobody', 'Could not find requested resource in ament index'),
+        (
+            'foreign_components',
+            'foreign_components::Nobody',
+            'Failed to find class with the requested plugin name.',
+        ),
+        (
+            'no_such_package',
+            'no_such_package::Nobody',
+            'Could not find requested resource in ament index',
+        ),
     ],
 )
 def test_component_load_says_why_not(ros2: Ros2, package: str, plugin: str, reason: str) -> None:
@@ -98,10 +136,17 @@ def test_param_list_has_every_parameter(ros2: Ros2, node: str) -> None:
 @pytest.mark.usefixtures('graph')
 def test_param_describe_get_and_set(ros2: Ros2) -> None:
     described = ros2.asked('param describe', '/inference', 'score_threshold', 'accelerator')
-    for text in ('Detections with a lower score are dropped', 'Min value: -1.0', 'Max value: 1.0', 'one of: auto, axl, axruntime, cpu'):
+    for text in (
+        'Detections with a lower score are dropped',
+        'Min value: -1.0',
+        'Max value: 1.0',
+        'one of: auto, axl, axruntime, cpu',
+    ):
         assert text in described, described
     assert 'Double value is: -1.0' in ros2.asked('param get', '/inference', 'score_threshold')
-    assert 'Set parameter successful' in ros2.asked('param set', '/inference', 'score_threshold', '0.25')
+    assert 'Set parameter successful' in ros2.asked(
+        'param set', '/inference', 'score_threshold', '0.25'
+    )
     assert 'Double value is: 0.25' in ros2.asked('param get', '/inference', 'score_threshold')
     refused = ros2.run('param', 'set', '/inference', 'score_threshold', '7.0')
     assert "'score_threshold' is 7.0; it must be a number from 0 to 1, or -1" in refused.stdout
@@ -122,9 +167,15 @@ def test_param_dump_is_a_parameter_file(ros2: Ros2, tmp_path: Path) -> None:
 def test_topic_echo_info_and_list(ros2: Ros2) -> None:
     assert 'camera_optical_frame' in ros2.asked('topic echo', '--once', *DETECTIONS)
     info = ros2.asked('topic info', '-v', '/image_raw', until='Publisher count: 1')
-    assert 'Publisher count: 1' in info and 'Node name: capture' in info and 'Reliability: RELIABLE' in info
+    assert (
+        'Publisher count: 1' in info
+        and 'Node name: capture' in info
+        and 'Reliability: RELIABLE' in info
+    )
     assert 'Subscription count: 0' in info, 'who gets frames without a copy holds no reader'
-    ros2.asked('topic info', '/image_raw/_zc', until='Subscription count: 1')  # but shows here: inference; nobody looks at the overlay
+    ros2.asked(
+        'topic info', '/image_raw/_zc', until='Subscription count: 1'
+    )  # but shows here: inference; nobody looks at the overlay
     listed = ros2.asked('topic list', '-t', until='/detections/image [')
     for topic in (
         '/image_raw [sensor_msgs/msg/Image]', '/camera_info [sensor_msgs/msg/CameraInfo]',
@@ -137,41 +188,70 @@ def test_topic_echo_info_and_list(ros2: Ros2) -> None:
 @pytest.mark.usefixtures('graph')
 def test_service_call_enables_and_disables(ros2: Ros2) -> None:
     for value in ('false', 'true'):
-        said = ros2.say('service', 'call', '/inference/enable', 'std_srvs/srv/SetBool', f'{{data: {value}}}')
+        said = ros2.say(
+            'service', 'call', '/inference/enable', 'std_srvs/srv/SetBool', f'{{data: {value}}}'
+        )
         assert 'success=True' in said
-        assert f'Boolean value is: {value.capitalize()}' in ros2.asked('param get', '/inference', 'enabled')
+        assert f'Boolean value is: {value.capitalize()}' in ros2.asked(
+            'param get', '/inference', 'enabled'
+        )
 
 
 @pytest.mark.usefixtures('graph')
 def test_lifecycle_transitions(ros2: Ros2) -> None:
     assert ros2.asked('lifecycle nodes').split() == list(NODES)
     assert ros2.asked('lifecycle get', '/capture').strip() == 'active [3]'
-    steps = ('deactivate', 'inactive'), ('cleanup', 'unconfigured'), ('configure', 'inactive'), ('activate', 'active')
+    steps = (
+        ('deactivate', 'inactive'),
+        ('cleanup', 'unconfigured'),
+        ('configure', 'inactive'),
+        ('activate', 'active'),
+    )
     for transition, state in steps:
         assert transition in ros2.asked('lifecycle list', '/capture')
         assert 'Transitioning successful' in ros2.asked('lifecycle set', '/capture', transition)
         assert ros2.asked('lifecycle get', '/capture').startswith(state)
         if state == 'unconfigured':
-            assert 'Set parameter successful' in ros2.asked('param set', '/capture', 'width', '352')
+            assert 'Set parameter successful' in ros2.asked(
+                'param set', '/capture', 'width', '352'
+            )
     assert 'camera_optical_frame' in ros2.asked('topic echo', '--once', *DETECTIONS)
-    assert 'width: 352' in ros2.asked('topic echo', '--once', '/camera_info', 'sensor_msgs/msg/CameraInfo')
+    assert 'width: 352' in ros2.asked(
+        'topic echo', '--once', '/camera_info', 'sensor_msgs/msg/CameraInfo'
+    )
 
 
 @pytest.mark.usefixtures('graph')
 def test_node_info_names_the_interfaces(ros2: Ros2) -> None:
     info = ros2.asked('node info', '/inference', until='/inference/change_state')
-    for name in ('/detections: vision_msgs/msg/Detection2DArray', '/inference/enable: std_srvs/srv/SetBool', '/inference/change_state'):
+    for name in (
+        '/detections: vision_msgs/msg/Detection2DArray',
+        '/inference/enable: std_srvs/srv/SetBool',
+        '/inference/change_state',
+    ):
         assert name in info
 
 
 @pytest.mark.usefixtures('graph')
 def test_doctor_has_nothing_against_our_nodes(ros2: Ros2) -> None:
     """That nobody listens to a topic at the moment is what it says of every publisher; all else would be a mistake of ours."""
-    for _ in range(10):  # it looks around for half a second, which is not always enough to hear of every publisher
+    for _ in range(
+        10
+    ):  # it looks around for half a second, which is not always enough to hear of every publisher
         done = ros2.run('doctor')
         assert 'checks passed' in done.stdout, done.stdout
-        warnings = [line for line in done.stdout.splitlines() if 'Warning' in line or 'ERROR' in line or 'WARN' in line]
-        ours = [line for line in warnings if re.search(r'/(capture|inference|overlay|perception_container|image_raw|detections)\b', line)]
+        warnings = [
+            line
+            for line in done.stdout.splitlines()
+            if 'Warning' in line or 'ERROR' in line or 'WARN' in line
+        ]
+        ours = [
+            line
+            for line in warnings
+            if re.search(
+                r'/(capture|inference|overlay|perception_container|image_raw|detections)\b', line
+            )
+        ]
         if not any('Subscriber without publisher detected' in line for line in ours):
             break
     assert [line for line in ours if 'Publisher without subscriber detected' not in line] == []

@@ -39,7 +39,10 @@ from waiting import eventually, until
 from zc_perception.frame import Frame, Header
 from zc_perception.link.endpoints import AdaptedPublisher
 from zc_perception.link.endpoints.frame_reader import FrameReader
-from zc_perception.link.endpoints.frame_subscription import FrameSubscription, create_frame_subscription
+from zc_perception.link.endpoints.frame_subscription import (
+    FrameSubscription,
+    create_frame_subscription,
+)
 from zc_perception.link.image_conversion import frame_adapter
 from zc_perception.link.shared_memory.server import SharedMemoryServer
 from zc_perception.memory.heaps import SealedMemfd
@@ -112,8 +115,19 @@ class Camera:
             self._plain = self.node.create_publisher(Image, TOPIC, QoSProfile(depth=2 * AHEAD))
             return
         heap, layout = SealedMemfd(), compute_layout(NV12, WIDTH, HEIGHT)
-        self._pool = BufferPool(layout, lambda: (heap.allocate(layout.buffer_size(0)),), SLOTS, name='camera', reserve=RESERVE)
-        self._publisher = AdaptedPublisher(self.node, frame_adapter('mono8', CopyLedger(), holder='camera'), TOPIC, QoSProfile(depth=1))
+        self._pool = BufferPool(
+            layout,
+            lambda: (heap.allocate(layout.buffer_size(0)),),
+            SLOTS,
+            name='camera',
+            reserve=RESERVE,
+        )
+        self._publisher = AdaptedPublisher(
+            self.node,
+            frame_adapter('mono8', CopyLedger(), holder='camera'),
+            TOPIC,
+            QoSProfile(depth=1),
+        )
         self._server = SharedMemoryServer('camera', self._publisher.publisher_id, self._pool)
         self._publisher.use(self._pool)
         self._publisher.serve(self._server)
@@ -125,7 +139,9 @@ class Camera:
         for index in range(count):
             until(
                 lambda: self._progress[PUBLISHED] < self._progress[WITNESSED] + AHEAD,
-                lambda: f'the witness has no frame after {self._progress[WITNESSED]}, of {self._progress[PUBLISHED]}',
+                lambda: (
+                    f'the witness has no frame after {self._progress[WITNESSED]}, of {self._progress[PUBLISHED]}'
+                ),
                 pause=lambda: time.sleep(0.001),
             )
             self._publish_next()
@@ -156,8 +172,12 @@ class Camera:
             pixels = bytearray(WIDTH * HEIGHT * 3 // 2)
             for begin in (0, WIDTH * HEIGHT - 4, WIDTH * HEIGHT, len(pixels) - 4):
                 pixels[begin : begin + 4] = mark
-            message = Image(width=WIDTH, height=HEIGHT, step=WIDTH, encoding='nv12', data=bytes(pixels))
-            message.header.stamp.sec, message.header.stamp.nanosec = divmod(header.stamp_ns, 1_000_000_000)
+            message = Image(
+                width=WIDTH, height=HEIGHT, step=WIDTH, encoding='nv12', data=bytes(pixels)
+            )
+            message.header.stamp.sec, message.header.stamp.nanosec = divmod(
+                header.stamp_ns, 1_000_000_000
+            )
             self._plain.publish(message)
             return
         slot = self._pool.acquire()
@@ -165,7 +185,12 @@ class Camera:
             self.missed += 1
             return
         with Frame.publish_slot(
-            self._pool, slot, header=header, colorimetry=BT601_LIMITED, sequence=number, captured_ns=time.monotonic_ns()
+            self._pool,
+            slot,
+            header=header,
+            colorimetry=BT601_LIMITED,
+            sequence=number,
+            captured_ns=time.monotonic_ns(),
         ) as frame:
             with frame.map(write=True) as (luma, chroma):
                 four = memoryview(mark).cast('B')
@@ -179,9 +204,17 @@ class Camera:
         if self._pool is None:
             return {'missed': 0, 'held': {}, 'promised': 0, 'peers': []}
         self._pool.collect()
-        peers = [peer.name for peer in (*self._publisher.in_process_peers(), *self._server.statistics().consumers)]
+        peers = [
+            peer.name
+            for peer in (*self._publisher.in_process_peers(), *self._server.statistics().consumers)
+        ]
         promised = len(self._pool.slots) - RESERVE - self._pool.unpromised
-        return {'missed': self.missed, 'held': self._pool.statistics().holders, 'promised': promised, 'peers': sorted(peers)}
+        return {
+            'missed': self.missed,
+            'held': self._pool.statistics().holders,
+            'promised': promised,
+            'peers': sorted(peers),
+        }
 
     def close(self) -> None:
         if self._pool is not None:
@@ -220,7 +253,9 @@ def holding_here() -> Counter[str]:
     """What this process has, but for the middleware's and the pool of threads that an executor makes as it needs them."""
     gc.collect()
     found = holding(os.getpid())
-    found['threads'] = sum(not thread.name.startswith('ThreadPoolExecutor') for thread in threading.enumerate())
+    found['threads'] = sum(
+        not thread.name.startswith('ThreadPoolExecutor') for thread in threading.enumerate()
+    )
     return found
 
 
@@ -354,7 +389,9 @@ class User:
 
     def say(self, text: str) -> None:
         """Into the trail."""
-        self.trail.append(f'{time.monotonic():.3f} {self.name} at {self._progress[PUBLISHED]}: {text}')
+        self.trail.append(
+            f'{time.monotonic():.3f} {self.name} at {self._progress[PUBLISHED]}: {text}'
+        )
 
     def found(self, text: str) -> None:
         """A defect."""
@@ -394,8 +431,12 @@ class User:
     ) -> None:
         """For a while."""
         with self._lock:
-            due = time.monotonic() + self._whims.uniform(0.01, self._whims.choice((0.05, 0.05, 0.1, 0.2, 1.5)))
-            self.kept.append(Held(due, life, number, how, list(frames), list(views), list(other), cycle))
+            due = time.monotonic() + self._whims.uniform(
+                0.01, self._whims.choice((0.05, 0.05, 0.1, 0.2, 1.5))
+            )
+            self.kept.append(
+                Held(due, life, number, how, list(frames), list(views), list(other), cycle)
+            )
 
     def holds(self, life: Life) -> int:
         """Different frames."""
@@ -540,7 +581,9 @@ class User:
         self.end_life(life, how)
         time.sleep(self._whims.uniform(0.0, 0.1))
         with frame.map() as planes:
-            self.compare(number, planes, f'in the callback that has ended its subscription by {how}')
+            self.compare(
+                number, planes, f'in the callback that has ended its subscription by {how}'
+            )
 
     def _destroy_node(self, life: Life, frame: Frame, number: int) -> None:
         self._destroy(life, frame, number, 'destroy_node')
@@ -584,15 +627,23 @@ class User:
             self._all_lives.append(life)
             self.done['lives'] += 1
             if kind in ('queue', 'loop'):
-                read, frames = (self._read, life.frames.queue) if kind == 'queue' else (self._loop, life.frames)
-                threading.Thread(target=read, args=(life, frames), name='reader', daemon=True).start()
+                read, frames = (
+                    (self._read, life.frames.queue)
+                    if kind == 'queue'
+                    else (self._loop, life.frames)
+                )
+                threading.Thread(
+                    target=read, args=(life, frames), name='reader', daemon=True
+                ).start()
 
     def _callback(self, life: Life) -> Callable[[Frame], None]:
         def on_frame(frame: Frame) -> None:
             life.busy += 1
             try:
                 if life.ended:
-                    self.found(f'called after the end of life {life.number}: frame {number_of(frame)}')
+                    self.found(
+                        f'called after the end of life {life.number}: frame {number_of(frame)}'
+                    )
                 self.arrived(life, number_of(frame))
                 self.act(life, frame)
             finally:
@@ -604,7 +655,10 @@ class User:
         async def on_frame(frame: Frame) -> None:
             life.busy += 1
             try:
-                number, wait_s = number_of(frame), self._whims.choices((0.0, 0.01, 0.3), (20, 2, 1))[0]
+                number, wait_s = (
+                    number_of(frame),
+                    self._whims.choices((0.0, 0.01, 0.3), (20, 2, 1))[0],
+                )
                 if life.ended:
                     self.found(f'called after the end of life {life.number}: frame {number}')
                 self.arrived(life, number)
@@ -676,7 +730,10 @@ class User:
                 return
             self.life = None
             self._next_life_at = time.monotonic() + self._fate.uniform(0.0, 0.5)
-            keeps_node, removes_first = self._fate.choice((True, False)), self._fate.choice((True, False))
+            keeps_node, removes_first = (
+                self._fate.choice((True, False)),
+                self._fate.choice((True, False)),
+            )
             self.done[how] += 1
             self.say(f'{how}: the end of life {life.number}, which had {life.received} frames')
             node, frames = life.node, life.frames
@@ -731,7 +788,9 @@ class User:
         life.stuck = bool(busy) and not news
         if news or busy or self.holds(life) >= life.held:
             life.frozen_s = 0.0
-        elif camera_runs and not any(other.life is not None and other.life.stuck for other in self.neighbours):
+        elif camera_runs and not any(
+            other.life is not None and other.life.stuck for other in self.neighbours
+        ):
             life.frozen_s += passed_s
             if life.received:
                 self.worst_frozen_s = max(self.worst_frozen_s, life.frozen_s)
@@ -742,7 +801,9 @@ class User:
         if life.frozen_s > (FROZEN_S if life.received else UNMET_S):
             frames = life.frames
             state = None if frames is None else frames.statistics()
-            self.found(f'frozen: life {life.number} for {life.frozen_s:.1f} s, it holds {self.holds(life)} of {life.held}: {state}')
+            self.found(
+                f'frozen: life {life.number} for {life.frozen_s:.1f} s, it holds {self.holds(life)} of {life.held}: {state}'
+            )
             life.left_s = 0.0
         if (life.left_s <= 0.0 and not life.busy) or life.left_s < -3.0:
             self.end_life(life, self._fate.choice(('destroy', 'destroy_node')))
@@ -788,7 +849,9 @@ class UsersProgram:
     def begin(self, seed: int) -> None:
         """Have the users begin."""
         kind, together = _EXECUTORS[seed % len(_EXECUTORS)]
-        executors = [make_executor(kind, self._ros.context) for _ in range(1 if together else USERS)]
+        executors = [
+            make_executor(kind, self._ros.context) for _ in range(1 if together else USERS)
+        ]
         executors *= USERS // len(executors)
         for executor in dict.fromkeys(executors):
             self._ros.spin(executor)
@@ -797,9 +860,16 @@ class UsersProgram:
         self._before = holding_here()
         if self.camera is not None:
             self._before = with_slots(self._before, SLOTS)
-        self._users = [User(self._ros, seed, index, self._progress, executor) for index, executor in enumerate(executors)]
+        self._users = [
+            User(self._ros, seed, index, self._progress, executor)
+            for index, executor in enumerate(executors)
+        ]
         for user in self._users:
-            user.neighbours = [other for other in self._users if other is not user and other._executor is user._executor]
+            user.neighbours = [
+                other
+                for other in self._users
+                if other is not user and other._executor is user._executor
+            ]
         self._stop = threading.Event()
         self._ticker = threading.Thread(target=self._tick, name='ticker', daemon=True)
         self._ticker.start()
@@ -812,12 +882,17 @@ class UsersProgram:
         last, published = time.monotonic(), 0
         while not self._stop.wait(TICK_S):
             now = time.monotonic()
-            runs, published = int(self._progress[PUBLISHED]) > published, int(self._progress[PUBLISHED])
+            runs, published = (
+                int(self._progress[PUBLISHED]) > published,
+                int(self._progress[PUBLISHED]),
+            )
             for user in self._users:
                 try:
                     user.tick(min(now - last, 2 * TICK_S), runs, now)
                 except Exception as error:
-                    user.found(f'raised: {type(error).__name__}: {error}\n{traceback.format_exc()}')
+                    user.found(
+                        f'raised: {type(error).__name__}: {error}\n{traceback.format_exc()}'
+                    )
             last = now
 
     def finish(self) -> dict[str, Any]:
@@ -828,21 +903,39 @@ class UsersProgram:
         for user in self._users:
             user.end()
         idle_by = time.monotonic() + 60.0
-        while any(user.busy or user.kept or user.futures for user in self._users):  # who awaited something goes on now, and may keep more
+        while any(
+            user.busy or user.kept or user.futures for user in self._users
+        ):  # who awaited something goes on now, and may keep more
             if time.monotonic() > idle_by:
-                findings += [f'{user.name} has not ended: {user.busy} callbacks run, {len(user.kept)} kept' for user in self._users]
+                findings += [
+                    f'{user.name} has not ended: {user.busy} callbacks run, {len(user.kept)} kept'
+                    for user in self._users
+                ]
                 break
             time.sleep(0.01)
             for user in self._users:
                 user.let_go(float('inf'))
-        eventually(lambda: all(thread.name not in ('worker', 'reader') for thread in threading.enumerate()), 10.0)
+        eventually(
+            lambda: all(
+                thread.name not in ('worker', 'reader') for thread in threading.enumerate()
+            ),
+            10.0,
+        )
         for user in self._users:
             findings += user.findings
         done: Counter[str] = Counter()
         for user in self._users:
             done += user.done
-        worst = max(user.worst_frozen_s for user in self._users), max(user.worst_unmet_s for user in self._users)
-        return {'findings': findings, 'done': dict(done), 'frozen_s': worst[0], 'unmet_s': worst[1]}
+        worst = (
+            max(user.worst_frozen_s for user in self._users),
+            max(user.worst_unmet_s for user in self._users),
+        )
+        return {
+            'findings': findings,
+            'done': dict(done),
+            'frozen_s': worst[0],
+            'unmet_s': worst[1],
+        }
 
     def leaked(self) -> dict[str, int]:
         """What is still held of what wasn't before the users began."""

@@ -41,7 +41,11 @@ def main() -> None:
         if seen >= left:
             ended.set()
 
-    qos = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL) if 'latched' in sys.argv[3:] else None
+    qos = (
+        QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+        if 'latched' in sys.argv[3:]
+        else None
+    )
     frames = FrameSubscription(node, topic, show, qos=qos)
     threading.Thread(target=lambda: (os.read(0, 1), ended.set()), daemon=True).start()
     while not ended.is_set():

@@ -82,7 +82,12 @@ class LinkProcess:
     def __enter__(self) -> LinkProcess:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         if kind is not None:
             sys.stderr.write(self.log[-4000:])
         self.close()

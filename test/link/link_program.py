@@ -46,7 +46,9 @@ SECOND = 1_000_000_000
 def profile(*, depth: int, transient_local: bool = False, best_effort: bool = False) -> QoSProfile:
     return QoSProfile(
         depth=depth,
-        durability=DurabilityPolicy.TRANSIENT_LOCAL if transient_local else DurabilityPolicy.VOLATILE,
+        durability=DurabilityPolicy.TRANSIENT_LOCAL
+        if transient_local
+        else DurabilityPolicy.VOLATILE,
         reliability=ReliabilityPolicy.BEST_EFFORT if best_effort else ReliabilityPolicy.RELIABLE,
     )
 
@@ -64,7 +66,9 @@ def make_executor(kind: str, context: rclpy.Context) -> Any:
         from rclpy.experimental.events_executor import EventsExecutor
 
         return EventsExecutor(context=context)
-    return {'single': SingleThreadedExecutor, 'multi': MultiThreadedExecutor}[kind](context=context)
+    return {'single': SingleThreadedExecutor, 'multi': MultiThreadedExecutor}[kind](
+        context=context
+    )
 
 
 def spin(executor: Any, kind: str, stop: threading.Event, end: Any = None) -> None:
@@ -87,7 +91,11 @@ def refuse(value: Any) -> Any:
 
 
 def adapter(name: str, *, converts: bool, ledger: CopyLedger) -> TypeAdapter[Frame]:
-    return frame_adapter('mono8', ledger, holder=name) if converts else TypeAdapter(Frame, Image, refuse, refuse)
+    return (
+        frame_adapter('mono8', ledger, holder=name)
+        if converts
+        else TypeAdapter(Frame, Image, refuse, refuse)
+    )
 
 
 def checked(value: int, stamp: tuple[int, int]) -> int:
@@ -108,7 +116,13 @@ class PlainPublisher:
         self._stamped = options.get('stamped', True)
 
     def publish(self, value: int) -> None:
-        message = Image(width=WIDTH, height=HEIGHT, step=WIDTH, encoding='mono8', data=bytes([value]) * (WIDTH * HEIGHT))
+        message = Image(
+            width=WIDTH,
+            height=HEIGHT,
+            step=WIDTH,
+            encoding='mono8',
+            data=bytes([value]) * (WIDTH * HEIGHT),
+        )
         if self._stamped:
             message.header.stamp.sec, message.header.stamp.nanosec = 1, value
         self._publisher.publish(message)
@@ -131,14 +145,24 @@ class FramePublisher:
         heap, layout = SealedMemfd(), compute_layout(NV12, WIDTH, HEIGHT)
         ledger, qos = CopyLedger(), options['qos']
         self._stamped = options.get('stamped', True)
-        self._pool = BufferPool(layout, lambda: (heap.allocate(layout.buffer_size(0)),), options.get('slots', 28), name=options['name'])
+        self._pool = BufferPool(
+            layout,
+            lambda: (heap.allocate(layout.buffer_size(0)),),
+            options.get('slots', 28),
+            name=options['name'],
+        )
         self._publisher = AdaptedPublisher(
-            node, adapter(options['name'], converts=options['converts'], ledger=ledger), options['topic'], profile(**qos)
+            node,
+            adapter(options['name'], converts=options['converts'], ledger=ledger),
+            options['topic'],
+            profile(**qos),
         )
         self._server: SharedMemoryServer | None = None
         if options.get('serve', True):
             history = qos['depth'] if qos.get('transient_local') else 0
-            self._server = SharedMemoryServer(options['name'], self._publisher.publisher_id, self._pool, history=history)
+            self._server = SharedMemoryServer(
+                options['name'], self._publisher.publisher_id, self._pool, history=history
+            )
             self._publisher.serve(self._server)
         self._publisher.announce(width=WIDTH, height=HEIGHT, formats=('NV12',), heap='memfd')
 
@@ -147,7 +171,12 @@ class FramePublisher:
         assert slot is not None, f'no free slot: {self._pool.statistics().holders}'
         header = Header(SECOND + value if self._stamped else 0, '')
         with Frame.publish_slot(
-            self._pool, slot, header=header, colorimetry=_FULL, sequence=value, captured_ns=time.monotonic_ns()
+            self._pool,
+            slot,
+            header=header,
+            colorimetry=_FULL,
+            sequence=value,
+            captured_ns=time.monotonic_ns(),
         ) as frame:
             with frame.map(write=True) as planes:
                 planes[0][:] = value
@@ -190,7 +219,9 @@ class PlainSubscription(Receiver):
     def __init__(self, node: Node, options: dict[str, Any]) -> None:
         super().__init__(options)
         self._node = node
-        self._subscription = node.create_subscription(Image, options['topic'], self._on_message, profile(**options['qos']))
+        self._subscription = node.create_subscription(
+            Image, options['topic'], self._on_message, profile(**options['qos'])
+        )
 
     def _on_message(self, message: Image) -> None:
         stamp = message.header.stamp
@@ -281,13 +312,21 @@ class Program:
         self.context = rclpy.Context()
         rclpy.init(context=self.context)
         self._executor = make_executor(kind, self.context)
-        options = {'context': self.context, 'enable_rosout': False, 'start_parameter_services': False}
-        self._nodes = {role: Node(f'{role}_{os.getpid()}', **options) for role in ('publisher', 'subscriber')}
+        options = {
+            'context': self.context,
+            'enable_rosout': False,
+            'start_parameter_services': False,
+        }
+        self._nodes = {
+            role: Node(f'{role}_{os.getpid()}', **options) for role in ('publisher', 'subscriber')
+        }
         for node in self._nodes.values():
             self._executor.add_node(node)
         self._ends: dict[str, Any] = {}
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=spin, args=(self._executor, kind, self._stop), daemon=True)
+        self._thread = threading.Thread(
+            target=spin, args=(self._executor, kind, self._stop), daemon=True
+        )
         self._thread.start()
 
     def open(self, ends: list[dict[str, Any]]) -> None:
@@ -295,7 +334,9 @@ class Program:
 
         def make() -> None:
             for end in ends:
-                self._ends[end['name']] = KINDS[end['kind']](self._nodes[end['kind'].split()[1]], end)
+                self._ends[end['name']] = KINDS[end['kind']](
+                    self._nodes[end['kind'].split()[1]], end
+                )
 
         self._between_callbacks(make)
 
@@ -324,7 +365,9 @@ class Program:
     def state(self, names: list[str]) -> dict[str, dict[str, Any]]:
         return {name: self._ends[name].state() for name in names}
 
-    def wait(self, wanted: dict[str, dict[str, Any]], timeout_s: float = 60.0) -> dict[str, dict[str, Any]]:
+    def wait(
+        self, wanted: dict[str, dict[str, Any]], timeout_s: float = 60.0
+    ) -> dict[str, dict[str, Any]]:
         """Until every endpoint's state is as wanted: a number is the least, and counts entries of a list. Returns what isn't."""
         deadline = time.monotonic() + timeout_s
         while True:
@@ -349,7 +392,10 @@ class Program:
 
     def resources(self) -> dict[str, Any]:
         """Descriptors by kind, and threads, for a comparison of before and after."""
-        return {'descriptors': open_descriptors(), 'threads': sorted(thread.name for thread in threading.enumerate())}
+        return {
+            'descriptors': open_descriptors(),
+            'threads': sorted(thread.name for thread in threading.enumerate()),
+        }
 
     def end(self) -> None:
         self.close(list(self._ends))

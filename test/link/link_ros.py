@@ -21,9 +21,13 @@ from zc_perception.link.type_adapter import TypeAdapter
 LATCHED = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
 
 
-def announced(publisher_id: str, path: object = '/nowhere/x.sock', host: str = '', generation: int = 0) -> Announcement:
+def announced(
+    publisher_id: str, path: object = '/nowhere/x.sock', host: str = '', generation: int = 0
+) -> Announcement:
     """What a publisher of small NV12 frames says of itself."""
-    return Announcement(publisher_id, host or host_id(), str(path), 64, 48, ('NV12',), 'memfd', generation)
+    return Announcement(
+        publisher_id, host or host_id(), str(path), 64, 48, ('NV12',), 'memfd', generation
+    )
 
 
 class ConversionRan(Exception):
@@ -77,16 +81,29 @@ class Ros:
         return node
 
     def publisher(
-        self, node: Node, adapter: TypeAdapter[Any] = RAISING, qos: QoSProfile | None = None, topic: str = 'image', **options: Any
+        self,
+        node: Node,
+        adapter: TypeAdapter[Any] = RAISING,
+        qos: QoSProfile | None = None,
+        topic: str = 'image',
+        **options: Any,
     ) -> AdaptedPublisher[Any]:
-        self._endpoints.append(AdaptedPublisher(node, adapter, topic, qos or QoSProfile(depth=1), **options))
+        self._endpoints.append(
+            AdaptedPublisher(node, adapter, topic, qos or QoSProfile(depth=1), **options)
+        )
         return self._endpoints[-1]
 
     def subscription(
-        self, node: Node, adapter: TypeAdapter[Any] = RAISING, qos: QoSProfile | None = None, **options: Any
+        self,
+        node: Node,
+        adapter: TypeAdapter[Any] = RAISING,
+        qos: QoSProfile | None = None,
+        **options: Any,
     ) -> AdaptedSubscription[Any]:
         topic = options.pop('topic', 'image')
-        self._endpoints.append(AdaptedSubscription(node, adapter, topic, qos or QoSProfile(depth=1), **options))
+        self._endpoints.append(
+            AdaptedSubscription(node, adapter, topic, qos or QoSProfile(depth=1), **options)
+        )
         return self._endpoints[-1]
 
     def close(self) -> None:

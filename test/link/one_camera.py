@@ -31,11 +31,19 @@ RESERVE = 2
 class Camera:
     """Publishes tiny frames by one of the ways. Its pool is as a camera's: :data:`RESERVE` slots are its own."""
 
-    def __init__(self, ros: Ros, way: str, folder: Path, *, slots: int = 8, best_effort: bool = False) -> None:
+    def __init__(
+        self, ros: Ros, way: str, folder: Path, *, slots: int = 8, best_effort: bool = False
+    ) -> None:
         self.way = way
         self._node = ros.node('camera')
         heap, layout = SealedMemfd(), compute_layout(NV12, 32, 16)
-        self.pool = BufferPool(layout, lambda: (heap.allocate(layout.buffer_size(0)),), slots, name='camera', reserve=RESERVE)
+        self.pool = BufferPool(
+            layout,
+            lambda: (heap.allocate(layout.buffer_size(0)),),
+            slots,
+            name='camera',
+            reserve=RESERVE,
+        )
         self.number = 0
         self.missed = 0
         self._server: SharedMemoryServer | None = None
@@ -44,7 +52,9 @@ class Camera:
         reliability = ReliabilityPolicy.BEST_EFFORT if best_effort else ReliabilityPolicy.RELIABLE
         if way in ('in_process', 'both'):
             adapter = frame_adapter('mono8', CopyLedger(), holder='camera')
-            self._publisher = AdaptedPublisher(self._node, adapter, 'image', QoSProfile(depth=1, reliability=reliability))
+            self._publisher = AdaptedPublisher(
+                self._node, adapter, 'image', QoSProfile(depth=1, reliability=reliability)
+            )
         if way in ('shared_memory', 'both'):
             identity = self._publisher.publisher_id if self._publisher else 'a' * 32
             self._server = SharedMemoryServer('camera', identity, self.pool, folder=folder)
@@ -56,13 +66,21 @@ class Camera:
                 announcer = self._node.create_publisher(String, 'image/_zc', LATCHED)
                 announcer.publish(String(data=announced(identity, self._server.path).to_json()))
         if way == 'ros_message':
-            self._plain = self._node.create_publisher(Image, 'image', QoSProfile(depth=20, reliability=reliability))
+            self._plain = self._node.create_publisher(
+                Image, 'image', QoSProfile(depth=20, reliability=reliability)
+            )
 
     def publish(self) -> int:
         """One more frame. Its number is its stamp and its luma."""
         self.number += 1
         if self._plain is not None:
-            message = Image(width=32, height=16, step=32, encoding='mono8', data=bytes([self.number % 250]) * (32 * 16))
+            message = Image(
+                width=32,
+                height=16,
+                step=32,
+                encoding='mono8',
+                data=bytes([self.number % 250]) * (32 * 16),
+            )
             message.header.stamp.sec, message.header.stamp.nanosec = 1, self.number
             self._plain.publish(message)
             return self.number
@@ -72,7 +90,12 @@ class Camera:
             return self.number
         header = Header(1_000_000_000 + self.number, '')
         with Frame.publish_slot(
-            self.pool, slot, header=header, colorimetry=BT601_LIMITED, sequence=self.number, captured_ns=time.monotonic_ns()
+            self.pool,
+            slot,
+            header=header,
+            colorimetry=BT601_LIMITED,
+            sequence=self.number,
+            captured_ns=time.monotonic_ns(),
         ) as frame:
             if self._publisher is not None:
                 self._publisher.publish(frame)

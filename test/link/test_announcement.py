@@ -33,9 +33,16 @@ from zc_perception.link.announcement import (
 )
 from zc_perception.link.endpoints.remote_links import SharedMemoryLinks
 from zc_perception.link.endpoints.subscription import AdaptedSubscription
-from zc_perception.link.shared_memory.socket_folder import ANNOUNCEMENT_SUFFIX, STARTING, listen, remove_stale
+from zc_perception.link.shared_memory.socket_folder import (
+    ANNOUNCEMENT_SUFFIX,
+    STARTING,
+    listen,
+    remove_stale,
+)
 
-GOOD = Announcement('p1', 'h1', '/run/zc/socket', 640, 360, ('NV12', 'NV12:0x0300000000000010'), 'memfd')
+GOOD = Announcement(
+    'p1', 'h1', '/run/zc/socket', 640, 360, ('NV12', 'NV12:0x0300000000000010'), 'memfd'
+)
 # Surrogates can't be in a ROS string.
 texts = st.text(st.characters(exclude_categories=['Cs']), max_size=20)
 announcements = st.builds(
@@ -72,7 +79,11 @@ def test_any_text_is_an_announcement_or_none(text: str) -> None:
 def test_any_value_of_a_key_is_an_announcement_or_none(key: str, value: Any) -> None:
     announcement = Announcement.from_json(json.dumps({**asdict(GOOD), key: value}))
     if announcement is not None:
-        assert isinstance(announcement.width, int) and isinstance(announcement.height, int) and isinstance(announcement.socket, str)
+        assert (
+            isinstance(announcement.width, int)
+            and isinstance(announcement.height, int)
+            and isinstance(announcement.socket, str)
+        )
         assert all(isinstance(text, str) for text in announcement.formats)
 
 
@@ -90,7 +101,10 @@ def test_any_value_of_a_key_is_an_announcement_or_none(key: str, value: Any) -> 
         json.dumps({**asdict(GOOD), 'formats': {'NV12': 1}}),
         json.dumps({**asdict(GOOD), 'formats': None}),
         json.dumps({**asdict(GOOD), 'socket': None}),
-        *(json.dumps({**asdict(GOOD), 'generation': generation}) for generation in (-1, 1.5, '7', True, None)),
+        *(
+            json.dumps({**asdict(GOOD), 'generation': generation})
+            for generation in (-1, 1.5, '7', True, None)
+        ),
         '',
         'null',
         '5',
@@ -117,14 +131,26 @@ def test_who_says_no_generation_has_the_first_one() -> None:
     assert Announcement.from_json(json.dumps(values)) == GOOD and GOOD.generation == 0
 
 
-def test_another_version_s_announcement_is_none_and_keys_of_a_later_minor_one_are_ignored() -> None:
+def test_another_version_s_announcement_is_none_and_keys_of_a_later_minor_one_are_ignored() -> (
+    None
+):
     assert Announcement.from_json(json.dumps({**asdict(GOOD), 'version': VERSION + 1})) is None
     assert Announcement.from_json(json.dumps({**asdict(GOOD), 'colour': 'red'})) == GOOD
 
 
 def test_the_json_has_the_pinned_keys() -> None:
     values = json.loads(GOOD.to_json())
-    assert set(values) == {'version', 'publisher_id', 'host_id', 'socket', 'width', 'height', 'formats', 'heap', 'generation'}
+    assert set(values) == {
+        'version',
+        'publisher_id',
+        'host_id',
+        'socket',
+        'width',
+        'height',
+        'formats',
+        'heap',
+        'generation',
+    }
     assert values['version'] == 1 and values['formats'] == ['NV12', 'NV12:0x0300000000000010']
 
 
@@ -133,7 +159,9 @@ def test_publishers_differ_and_the_host_stays() -> None:
     assert host_id() == host_id() != ''
 
 
-def test_the_host_stays_the_same_when_nothing_can_be_opened_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_host_stays_the_same_when_nothing_can_be_opened_any_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     here = host_id()
 
     def none_left(*_: object, **__: object) -> None:
@@ -156,7 +184,9 @@ def read(folder: Path, topic: str = TOPIC, domain: int = DOMAIN) -> list[Announc
     return list(read_announcements(folder, topic, domain))
 
 
-def test_what_is_written_is_read_by_topic_and_domain_while_its_publisher_listens(tmp_path: Path) -> None:
+def test_what_is_written_is_read_by_topic_and_domain_while_its_publisher_listens(
+    tmp_path: Path,
+) -> None:
     path = tmp_path / 'a.sock'
     with listen(path):
         write_announcement(made_by(path), TOPIC, DOMAIN)
@@ -165,14 +195,19 @@ def test_what_is_written_is_read_by_topic_and_domain_while_its_publisher_listens
         later = replace(made_by(path), width=128)
         write_announcement(later, TOPIC, DOMAIN)
         assert read(tmp_path) == [later]
-        assert sorted(entry.name for entry in tmp_path.iterdir()) == ['a.announcement', 'a.sock'], 'nothing is left of writing'
+        assert sorted(entry.name for entry in tmp_path.iterdir()) == [
+            'a.announcement',
+            'a.sock',
+        ], 'nothing is left of writing'
     assert read(tmp_path) == [], 'who listens no more is not there'
     remove_announcement(path)
     remove_announcement(path)
     assert not announcement_path(path).exists()
 
 
-def test_there_may_be_no_folder_and_no_descriptor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_there_may_be_no_folder_and_no_descriptor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert read(tmp_path / 'nowhere') == []
     path = tmp_path / 'a.sock'
     with listen(path):
@@ -205,7 +240,9 @@ def test_a_folder_that_takes_no_file_is_no_error(tmp_path: Path) -> None:
         assert read(tmp_path) == [] and not list(tmp_path.glob(f'{STARTING}*'))
 
 
-GOOD_FILE = json.dumps({'topic': TOPIC, 'domain': DOMAIN, 'announcement': made_by(Path('/a.sock')).to_json()})
+GOOD_FILE = json.dumps(
+    {'topic': TOPIC, 'domain': DOMAIN, 'announcement': made_by(Path('/a.sock')).to_json()}
+)
 BAD_FILES = ['', '{', '[]', 'null', '[' * 16_000, GOOD_FILE[:-9], GOOD_FILE.replace(f'"{TOPIC}"', '7'),
              GOOD_FILE.replace('"announcement"', '"b"'), GOOD_FILE + ' ' * 20_000 + '{']  # fmt: skip
 
@@ -232,8 +269,16 @@ def test_only_regular_files_about_the_socket_beside_them_count(tmp_path: Path) -
     assert not open_descriptors() - before
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow], max_examples=200)
-@given(st.binary(max_size=300) | st.integers(0, len(GOOD_FILE)).map(lambda n: GOOD_FILE[:n].encode() + b'\xff' + GOOD_FILE[n:].encode()))
+@settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    max_examples=200,
+)
+@given(
+    st.binary(max_size=300)
+    | st.integers(0, len(GOOD_FILE)).map(
+        lambda n: GOOD_FILE[:n].encode() + b'\xff' + GOOD_FILE[n:].encode()
+    )
+)
 def test_any_bytes_are_read_or_passed_over(tmp_path: Path, raw: bytes) -> None:
     (tmp_path / f'a{ANNOUNCEMENT_SUFFIX}').write_bytes(raw)
     assert read(tmp_path) == []
@@ -252,14 +297,29 @@ def test_those_of_killed_publishers_go_with_their_sockets(tmp_path: Path) -> Non
         for path in (old, announcement_path(live)):
             os.utime(path, (hour_ago, hour_ago))
         assert remove_stale(tmp_path) == 1
-        assert sorted(path.name for path in tmp_path.iterdir()) == ['live.announcement', 'live.sock', 'young.announcement']
+        assert sorted(path.name for path in tmp_path.iterdir()) == [
+            'live.announcement',
+            'live.sock',
+            'young.announcement',
+        ]
 
 
 @pytest.fixture
 def there(start: Callable[[], LinkProcess]) -> LinkProcess:
     """Another process with an adapted publisher."""
     process = start()
-    process('open', [{'name': 'camera', 'kind': 'adapted publisher', 'topic': 'image', 'converts': False, 'qos': {'depth': 5}}])
+    process(
+        'open',
+        [
+            {
+                'name': 'camera',
+                'kind': 'adapted publisher',
+                'topic': 'image',
+                'converts': False,
+                'qos': {'depth': 5},
+            }
+        ],
+    )
     return process
 
 
@@ -268,7 +328,10 @@ def deaf(there: LinkProcess, here: Ros, monkeypatch: pytest.MonkeyPatch) -> Deaf
     """Makes subscriptions here whom no announcement reaches by message."""
     monkeypatch.setattr(AdaptedSubscription, '_on_announcement', lambda self, message: None)
     return lambda: here.subscription(
-        here.node('sub'), callback=lambda frame: None, qos=QoSProfile(depth=5), remote=SharedMemoryLinks('sub')
+        here.node('sub'),
+        callback=lambda frame: None,
+        qos=QoSProfile(depth=5),
+        remote=SharedMemoryLinks('sub'),
     )
 
 
@@ -276,7 +339,9 @@ def test_a_consumer_whom_no_message_reaches_finds_the_publisher(
     there: LinkProcess, deaf: Deaf, tmp_path: Path
 ) -> None:
     subscription = deaf()
-    assert eventually(lambda: subscription.statistics().rung == 'shared_memory'), subscription.statistics()
+    assert eventually(lambda: subscription.statistics().rung == 'shared_memory'), (
+        subscription.statistics()
+    )
     assert not there('wait', {'camera': {'consumers': 1}})
     there('publish', {'camera': [1]})
     assert eventually(lambda: subscription.statistics().received == 1)

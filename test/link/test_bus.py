@@ -20,12 +20,18 @@ KEY: BusKey = ('context', '/camera/image_raw', 'sensor_msgs/msg/Image')
 QOS = LinkQos(1)
 
 
-def subscription(holder: str = 'npu', qos: LinkQos = QOS, notify: Callable[[], None] | None = None) -> BusSubscription:
+def subscription(
+    holder: str = 'npu', qos: LinkQos = QOS, notify: Callable[[], None] | None = None
+) -> BusSubscription:
     return BusSubscription(holder, qos, FrameQueue(qos.depth), notify)
 
 
 def test_publisher_and_subscription_meet_in_any_order(make_frame: MakeFrame) -> None:
-    bus, publisher, second = InProcessBus(), BusPublisher('capture', QOS), BusPublisher('second', QOS)
+    bus, publisher, second = (
+        InProcessBus(),
+        BusPublisher('capture', QOS),
+        BusPublisher('second', QOS),
+    )
     early, late = subscription('early'), subscription('late')
     bus.add_subscription(KEY, early)
     bus.add_publisher(KEY, publisher)
@@ -51,8 +57,12 @@ def test_only_the_same_context_topic_and_type_meet(part: int) -> None:
     assert publisher.matched == ()
 
 
-@pytest.mark.parametrize(('wanted_reliable', 'offered_reliable'), itertools.product((True, False), repeat=2))
-@pytest.mark.parametrize(('wanted_latched', 'offered_latched'), itertools.product((True, False), repeat=2))
+@pytest.mark.parametrize(
+    ('wanted_reliable', 'offered_reliable'), itertools.product((True, False), repeat=2)
+)
+@pytest.mark.parametrize(
+    ('wanted_latched', 'offered_latched'), itertools.product((True, False), repeat=2)
+)
 def test_profiles_match_by_the_rules_of_dds(
     wanted_reliable: bool, offered_reliable: bool, wanted_latched: bool, offered_latched: bool
 ) -> None:
@@ -65,7 +75,9 @@ def test_profiles_match_by_the_rules_of_dds(
     assert len(publisher.matched) == enough
 
 
-def test_each_subscriber_gets_a_frame_of_its_own_over_the_same_data(make_pool: MakePool, make_frame: MakeFrame) -> None:
+def test_each_subscriber_gets_a_frame_of_its_own_over_the_same_data(
+    make_pool: MakePool, make_frame: MakeFrame
+) -> None:
     pool, bus, publisher = make_pool(slots=1), InProcessBus(), BusPublisher('capture', QOS)
     bus.add_publisher(KEY, publisher)
     subscriptions = [subscription('npu'), subscription('overlay')]
@@ -84,7 +96,9 @@ def test_each_subscriber_gets_a_frame_of_its_own_over_the_same_data(make_pool: M
     assert pool.statistics().holders == {}
 
 
-def test_above_its_quota_a_subscriber_goes_without_and_the_others_do_not(make_pool: MakePool, make_frame: MakeFrame) -> None:
+def test_above_its_quota_a_subscriber_goes_without_and_the_others_do_not(
+    make_pool: MakePool, make_frame: MakeFrame
+) -> None:
     pool, bus, publisher = make_pool(slots=2), InProcessBus(), BusPublisher('capture', QOS)
     pool.set_quota('slow', 1)
     bus.add_publisher(KEY, publisher)
@@ -96,12 +110,16 @@ def test_above_its_quota_a_subscriber_goes_without_and_the_others_do_not(make_po
     for sequence in range(2):
         publisher.publish(make_frame(pool, sequence=sequence))
     assert (slow.delivered, slow.refused, quick.delivered, quick.refused) == (1, 1, 2, 0)
-    assert told == [('slow', 1), ('quick', 1), ('quick', 2)], 'nobody is woken for a frame that did not come, or before it has come'
+    assert told == [('slow', 1), ('quick', 1), ('quick', 2)], (
+        'nobody is woken for a frame that did not come, or before it has come'
+    )
     for each in (slow, quick):
         each.queue.close()
 
 
-def test_who_left_gets_nothing_and_may_leave_twice(make_pool: MakePool, make_frame: MakeFrame) -> None:
+def test_who_left_gets_nothing_and_may_leave_twice(
+    make_pool: MakePool, make_frame: MakeFrame
+) -> None:
     pool, bus = make_pool(slots=1), InProcessBus()
     publisher, receiver = BusPublisher('capture', QOS), subscription()
     bus.add_publisher(KEY, publisher)
@@ -116,8 +134,15 @@ def test_who_left_gets_nothing_and_may_leave_twice(make_pool: MakePool, make_fra
     assert publisher.matched == () and bus.publishers(KEY) == ()
 
 
-def test_publishing_goes_on_while_subscribers_come_and_go(make_pool: MakePool, make_frame: MakeFrame) -> None:
-    pool, bus, publisher, errors = make_pool(slots=6), InProcessBus(), BusPublisher('capture', QOS), []
+def test_publishing_goes_on_while_subscribers_come_and_go(
+    make_pool: MakePool, make_frame: MakeFrame
+) -> None:
+    pool, bus, publisher, errors = (
+        make_pool(slots=6),
+        InProcessBus(),
+        BusPublisher('capture', QOS),
+        [],
+    )
     bus.add_publisher(KEY, publisher)
     steady = subscription('steady')
     bus.add_subscription(KEY, steady)

@@ -22,9 +22,15 @@ from zc_perception.memory.pool import BufferPool
 
 
 @pytest.fixture
-def camera(ros: Ros, make_pool: Callable[..., BufferPool], make_frame: Callable[..., Frame]) -> Iterator[None]:
+def camera(
+    ros: Ros, make_pool: Callable[..., BufferPool], make_frame: Callable[..., Frame]
+) -> Iterator[None]:
     """Publishes in this process some 200 frames a second."""
-    pool, publisher, stop = make_pool(slots=8), ros.publisher(ros.node('camera'), qos=QoSProfile(depth=1)), threading.Event()
+    pool, publisher, stop = (
+        make_pool(slots=8),
+        ros.publisher(ros.node('camera'), qos=QoSProfile(depth=1)),
+        threading.Event(),
+    )
 
     def run() -> None:
         sequence = 0
@@ -42,7 +48,9 @@ def camera(ros: Ros, make_pool: Callable[..., BufferPool], make_frame: Callable[
 
 @pytest.mark.usefixtures('camera')
 @pytest.mark.parametrize('asynchronous', [False, True])
-def test_a_callback_that_is_slower_than_the_camera_leaves_the_executor_to_others_too(ros: Ros, asynchronous: bool) -> None:
+def test_a_callback_that_is_slower_than_the_camera_leaves_the_executor_to_others_too(
+    ros: Ros, asynchronous: bool
+) -> None:
     node, seen, turns = ros.node('slow'), [], []
 
     def slow(frame: Frame) -> None:
@@ -59,7 +67,9 @@ def test_a_callback_that_is_slower_than_the_camera_leaves_the_executor_to_others
 
 
 @pytest.mark.usefixtures('camera')
-def test_a_coroutine_goes_on_when_what_it_awaits_is_there_though_nothing_else_wakes_the_executor(ros: Ros) -> None:
+def test_a_coroutine_goes_on_when_what_it_awaits_is_there_though_nothing_else_wakes_the_executor(
+    ros: Ros,
+) -> None:
     seen: list[int] = []
     awaited: list[Any] = []
 
@@ -84,7 +94,10 @@ def test_a_coroutine_goes_on_when_what_it_awaits_is_there_though_nothing_else_wa
 def test_a_coroutine_whose_node_is_destroyed_goes_on_to_its_end_and_gives_its_frame_back(
     ros: Ros, make_pool: Callable[..., BufferPool], make_frame: Callable[..., Frame]
 ) -> None:
-    pool, publisher = make_pool(slots=4), ros.publisher(ros.node('camera'), qos=QoSProfile(depth=1))
+    pool, publisher = (
+        make_pool(slots=4),
+        ros.publisher(ros.node('camera'), qos=QoSProfile(depth=1)),
+    )
     seen: list[bool] = []
     awaited: list[Any] = []
 

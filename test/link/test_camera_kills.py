@@ -56,7 +56,10 @@ class Kills:
 def holding() -> dict[str, int]:
     """Descriptors and threads of this process."""
     gc.collect()
-    return {'descriptors': len(os.listdir('/proc/self/fd')), 'threads': len(os.listdir('/proc/self/task'))}
+    return {
+        'descriptors': len(os.listdir('/proc/self/fd')),
+        'threads': len(os.listdir('/proc/self/task')),
+    }
 
 
 class KilledCamera:
@@ -69,7 +72,9 @@ class KilledCamera:
         self._folder = folder
         self._numbers: dict[str, list[int]] = {'callback': [], 'queue': []}
         node = ros.node('consumer')
-        called = FrameSubscription(node, 'image', lambda frame: self._came('callback', frame), copy_free_required=True)
+        called = FrameSubscription(
+            node, 'image', lambda frame: self._came('callback', frame), copy_free_required=True
+        )
         self._fetching = FrameSubscription(node, 'image')
         self._subscriptions = [called, self._fetching]
         self._dead: set[str] = set()
@@ -94,7 +99,10 @@ class KilledCamera:
         for subscription in self._subscriptions:
             statistics = subscription.statistics()
             # A killed process may take seconds to let go of its listening socket, and is as silent as a stopped one until then.
-            dies = 'does not answer' in statistics.reason and not self._named(statistics.reason) - self._dead
+            dies = (
+                'does not answer' in statistics.reason
+                and not self._named(statistics.reason) - self._dead
+            )
             if statistics.rung not in ('shared_memory', 'unmatched') and not dies:
                 self.found.wrong_rungs[f'{statistics.rung}: {statistics.reason}'] += 1
             linked &= statistics.rung == 'shared_memory' and statistics.window > 0
@@ -108,7 +116,18 @@ class KilledCamera:
         """One life of the camera."""
         with LinkProcess('single', self._domain, self._folder) as camera:
             qos = {'depth': 1, 'transient_local': False, 'best_effort': False}
-            camera('open', [{'name': 'camera', 'kind': 'adapted publisher', 'topic': 'image', 'qos': qos, 'converts': False}])
+            camera(
+                'open',
+                [
+                    {
+                        'name': 'camera',
+                        'kind': 'adapted publisher',
+                        'topic': 'image',
+                        'qos': qos,
+                        'converts': False,
+                    }
+                ],
+            )
             self._fetch()  # what the life before has left
             for numbers in self._numbers.values():
                 numbers.clear()
@@ -128,7 +147,11 @@ class KilledCamera:
             self.found.unmet += not linked
             state = camera('state', ['camera'])['camera']
             self.found.converted += state['readers'] + state['conversions'] + state['errors']
-            self._dead |= {name for each in self._subscriptions for name in self._named(each.statistics().reason)}
+            self._dead |= {
+                name
+                for each in self._subscriptions
+                for name in self._named(each.statistics().reason)
+            }
             camera.kill()
         self.found.kills += 1
 
@@ -140,7 +163,9 @@ class KilledCamera:
                 time.sleep(GONE_S)
                 self._fetch()
                 self.found.before = holding()
-        self.found.converted += sum(subscription.statistics().conversions for subscription in self._subscriptions)
+        self.found.converted += sum(
+            subscription.statistics().conversions for subscription in self._subscriptions
+        )
         self.found.after = self._settled(self.found.before)
         return self.found
 
@@ -161,7 +186,9 @@ class KilledCamera:
 
 @pytest.mark.parametrize('life_s', [0.2, 1.0, pytest.param(10.0, marks=pytest.mark.long)])
 @pytest.mark.timeout(3600 if LONG else 300)
-def test_whoever_lives_is_linked_and_nothing_is_left_of_the_dead(here: Ros, free_domain: int, tmp_path: Path, life_s: float) -> None:
+def test_whoever_lives_is_linked_and_nothing_is_left_of_the_dead(
+    here: Ros, free_domain: int, tmp_path: Path, life_s: float
+) -> None:
     camera = KilledCamera(here, free_domain, tmp_path)
     try:
         found = camera.run((200 if life_s < 10.0 else 30) if LONG else 6, life_s)

@@ -49,13 +49,19 @@ def pairs(here: Ros) -> Iterator[Callable[..., tuple[FrameSubscription, list[tup
     """Makes a subscription, and the list of what it gets."""
     made: list[FrameSubscription] = []
 
-    def make(callback: Callable[[Frame, CameraInfo], Any] | None = None, **options: Any) -> tuple[FrameSubscription, list[tuple[int, int]]]:
+    def make(
+        callback: Callable[[Frame, CameraInfo], Any] | None = None, **options: Any
+    ) -> tuple[FrameSubscription, list[tuple[int, int]]]:
         seen: list[tuple[int, int]] = []
 
         def note(frame: Frame, info: CameraInfo) -> None:
             seen.append((number_of(frame), info.width))
 
-        made.append(create_camera_subscription(here.node(f'viewer{len(made)}'), 'image', callback or note, **options))
+        made.append(
+            create_camera_subscription(
+                here.node(f'viewer{len(made)}'), 'image', callback or note, **options
+            )
+        )
         return made[-1], seen
 
     yield make
@@ -102,7 +108,11 @@ def test_a_frame_comes_with_the_message_of_its_stamp_whichever_is_first(
         if first == 'frame':
             time.sleep(0.003)
             infos.publish(count)
-        assert eventually(lambda count=count: len(seen) == count), (count, seen, subscription.statistics())
+        assert eventually(lambda count=count: len(seen) == count), (
+            count,
+            seen,
+            subscription.statistics(),
+        )
     assert seen == [(number, number) for number in range(1, 31)]
     assert subscription.statistics().dropped == 0
 
@@ -129,9 +139,17 @@ def test_frames_without_a_message_stop_nobody_and_are_said(
     source = camera()
     subscription, seen = pairs()
     begin(source, infos, subscription)
-    assert publishing(source, lambda: "no camera_info with their stamps on '/camera_info', where nothing came so far" in logged())
+    assert publishing(
+        source,
+        lambda: (
+            "no camera_info with their stamps on '/camera_info', where nothing came so far"
+            in logged()
+        ),
+    )
     assert seen == [] and source.missed == 0, 'the camera went on'
-    assert eventually(lambda: all(age_s < 2.0 for _, age_s in subscription.statistics().in_hand)), 'no frame is held for ever'
+    assert eventually(
+        lambda: all(age_s < 2.0 for _, age_s in subscription.statistics().in_hand)
+    ), 'no frame is held for ever'
     assert 'because this consumer holds all' not in logged()
     assert subscription.statistics().dropped > 2
 
@@ -140,7 +158,9 @@ def test_frames_without_a_message_stop_nobody_and_are_said(
 
 
 @pytest.mark.usefixtures('patient')
-def test_a_message_that_is_lost_costs_its_frame_and_no_other(camera: Cameras, infos: Infos, pairs: Pairs) -> None:
+def test_a_message_that_is_lost_costs_its_frame_and_no_other(
+    camera: Cameras, infos: Infos, pairs: Pairs
+) -> None:
     source = camera(slots=16)
     subscription, seen = pairs(depth=4)
     begin(source, infos, subscription)
@@ -157,7 +177,9 @@ def test_a_message_that_is_lost_costs_its_frame_and_no_other(camera: Cameras, in
 
 
 @pytest.mark.usefixtures('patient')
-def test_messages_without_a_frame_take_bounded_memory_and_cost_nothing(camera: Cameras, infos: Infos, pairs: Pairs) -> None:
+def test_messages_without_a_frame_take_bounded_memory_and_cost_nothing(
+    camera: Cameras, infos: Infos, pairs: Pairs
+) -> None:
     source = camera()
     subscription, seen = pairs()
     begin(source, infos, subscription)
@@ -170,7 +192,9 @@ def test_messages_without_a_frame_take_bounded_memory_and_cost_nothing(camera: C
     assert len(getattr(subscription, '_infos')) == 32  # noqa: B009
 
 
-def test_a_kept_frame_of_a_pair_is_one_of_those_that_may_be_held(camera: Cameras, infos: Infos, pairs: Pairs) -> None:
+def test_a_kept_frame_of_a_pair_is_one_of_those_that_may_be_held(
+    camera: Cameras, infos: Infos, pairs: Pairs
+) -> None:
     source, kept = camera(), []
     subscription, _ = pairs(lambda frame, info: kept.append((frame.keep(), info)))
     begin(source, infos, subscription)
@@ -189,9 +213,15 @@ def test_a_kept_frame_of_a_pair_is_one_of_those_that_may_be_held(camera: Cameras
 
 @pytest.mark.parametrize(
     ('topic', 'wanted'),
-    [('front/image_raw', '/ns/front/camera_info'), ('/left/color/image', '/left/color/camera_info'), ('image', '/ns/camera_info')],
+    [
+        ('front/image_raw', '/ns/front/camera_info'),
+        ('/left/color/image', '/left/color/camera_info'),
+        ('image', '/ns/camera_info'),
+    ],
 )
-def test_the_topic_of_the_messages_is_beside_the_image_s(here: Ros, topic: str, wanted: str) -> None:
+def test_the_topic_of_the_messages_is_beside_the_image_s(
+    here: Ros, topic: str, wanted: str
+) -> None:
     node = Node('viewer', namespace='ns', context=here.context)
     here.executor.add_node(node)
     create_camera_subscription(node, topic, lambda frame, info: None)
@@ -203,13 +233,22 @@ def test_the_topic_of_the_messages_is_beside_the_image_s(here: Ros, topic: str, 
 
 
 def test_both_topics_are_remapped_as_image_transport_s(here: Ros) -> None:
-    node = Node('viewer', context=here.context, cli_args=['--ros-args', '-r', 'image:=/front/color'])
+    node = Node(
+        'viewer', context=here.context, cli_args=['--ros-args', '-r', 'image:=/front/color']
+    )
     here.executor.add_node(node)
     subscription = create_camera_subscription(node, 'image', lambda frame, info: None)
     assert subscription.topic == '/front/color'
-    assert '/front/camera_info' in {name for name, _ in node.get_subscriber_names_and_types_by_node('viewer', '/')}
+    assert '/front/camera_info' in {
+        name for name, _ in node.get_subscriber_names_and_types_by_node('viewer', '/')
+    }
     subscription.destroy()
     # The graph is told of it a little later.
-    assert eventually(lambda: '/front/camera_info' not in {name for name, _ in node.get_subscriber_names_and_types_by_node('viewer', '/')})
+    assert eventually(
+        lambda: (
+            '/front/camera_info'
+            not in {name for name, _ in node.get_subscriber_names_and_types_by_node('viewer', '/')}
+        )
+    )
     here.executor.remove_node(node)
     node.destroy_node()

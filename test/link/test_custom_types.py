@@ -28,15 +28,28 @@ class Text(str):
 
 
 def text_adapter(custom: Any = str) -> TypeAdapter[Any]:
-    return TypeAdapter(custom, String, lambda text: String(data=str(text)), lambda message: custom(message.data))
+    return TypeAdapter(
+        custom, String, lambda text: String(data=str(text)), lambda message: custom(message.data)
+    )
 
 
 def to_image(pixels: np.ndarray[Any, Any]) -> Image:
     height, width = pixels.shape
-    return Image(width=width, height=height, step=width, encoding='mono8', data=array.array('B', pixels.tobytes()))
+    return Image(
+        width=width,
+        height=height,
+        step=width,
+        encoding='mono8',
+        data=array.array('B', pixels.tobytes()),
+    )
 
 
-ARRAYS = TypeAdapter(np.ndarray, Image, to_image, lambda m: np.frombuffer(m.data, np.uint8).reshape(m.height, m.width))
+ARRAYS = TypeAdapter(
+    np.ndarray,
+    Image,
+    to_image,
+    lambda m: np.frombuffer(m.data, np.uint8).reshape(m.height, m.width),
+)
 
 
 @pytest.fixture(params=[kind for kind in EXECUTORS if executor_exists(kind)])
@@ -51,14 +64,25 @@ def test_any_object_arrives_as_itself_and_as_a_message(ros: Ros) -> None:
     publisher = ros.publisher(ros.node('speaker'), text_adapter(), TEN, 'text')
     painter = ros.publisher(ros.node('painter'), ARRAYS, TEN, 'picture')
     ros.subscription(
-        ros.node('listener'), TypeAdapter(str, String, RAISING.to_ros, RAISING.to_custom), TEN, topic='text', callback=objects.append
+        ros.node('listener'),
+        TypeAdapter(str, String, RAISING.to_ros, RAISING.to_custom),
+        TEN,
+        topic='text',
+        callback=objects.append,
     )
     ros.subscription(ros.node('viewer'), ARRAYS, TEN, topic='picture', callback=arrays.append)
     plain = ros.node('plain')
     plain.create_subscription(String, 'text', lambda m: messages.append(m.data), TEN)
     plain.create_subscription(Image, 'picture', lambda m: messages.append(bytes(m.data)), TEN)
-    assert eventually(lambda: publisher.statistics().image_readers == 1 and painter.statistics().image_readers == 1)
-    word, pixels = 'a word of its own'.replace('own', 'kind'), np.arange(6, dtype=np.uint8).reshape(2, 3)
+    assert eventually(
+        lambda: (
+            publisher.statistics().image_readers == 1 and painter.statistics().image_readers == 1
+        )
+    )
+    word, pixels = (
+        'a word of its own'.replace('own', 'kind'),
+        np.arange(6, dtype=np.uint8).reshape(2, 3),
+    )
     publisher.publish(word)
     painter.publish(pixels)
     assert eventually(lambda: len(messages) == 2 and objects and arrays)
@@ -71,12 +95,26 @@ def test_any_object_arrives_as_itself_and_as_a_message(ros: Ros) -> None:
 def test_types_without_a_header_come_once_on_a_mixed_topic(ros: Ros, adapter: str) -> None:
     """Only the middleware's word on each message tells that it is a local object's."""
     made = text_adapter() if adapter == 'text' else ARRAYS
-    values: list[Any] = [str(n) for n in range(20)] if adapter == 'text' else [np.full((2, 2), n, np.uint8) for n in range(20)]
+    values: list[Any] = (
+        [str(n) for n in range(20)]
+        if adapter == 'text'
+        else [np.full((2, 2), n, np.uint8) for n in range(20)]
+    )
     received: list[str] = []
     publisher = ros.publisher(ros.node('speaker'), made, TEN, 'topic')
-    subscription = ros.subscription(ros.node('listener'), made, TEN, topic='topic', callback=lambda item: received.append(str(item)))
+    subscription = ros.subscription(
+        ros.node('listener'),
+        made,
+        TEN,
+        topic='topic',
+        callback=lambda item: received.append(str(item)),
+    )
     foreign = ros.node('foreign').create_publisher(made.ros_type, 'topic', TEN)
-    assert eventually(lambda: subscription.statistics().rung == ROS_MESSAGE and foreign.get_subscription_count() == 1)
+    assert eventually(
+        lambda: (
+            subscription.statistics().rung == ROS_MESSAGE and foreign.get_subscription_count() == 1
+        )
+    )
     assert eventually(lambda: publisher.statistics().image_readers == 1)
     expected = []
     for number, value in enumerate(values):
@@ -97,12 +135,23 @@ def test_two_custom_types_meet_through_the_message(ros: Ros) -> None:
     same, other = [], []
     publisher = ros.publisher(ros.node('speaker'), text_adapter(), TEN, 'text')
     ros.subscription(ros.node('same'), text_adapter(), TEN, topic='text', callback=same.append)
-    subscription = ros.subscription(ros.node('other'), text_adapter(Text), TEN, topic='text', callback=other.append)
-    assert eventually(lambda: publisher.statistics().image_readers == 1 and subscription.statistics().rung == ROS_MESSAGE)
+    subscription = ros.subscription(
+        ros.node('other'), text_adapter(Text), TEN, topic='text', callback=other.append
+    )
+    assert eventually(
+        lambda: (
+            publisher.statistics().image_readers == 1
+            and subscription.statistics().rung == ROS_MESSAGE
+        )
+    )
     for word in ('one', 'two'):
         publisher.publish(word)
     assert eventually(lambda: len(same) == len(other) == 2)
-    assert other == ['one', 'two'] and {type(text) for text in other} == {Text} and {type(text) for text in same} == {str}
+    assert (
+        other == ['one', 'two']
+        and {type(text) for text in other} == {Text}
+        and {type(text) for text in same} == {str}
+    )
     assert 'another type' in subscription.statistics().reason
     assert publisher.statistics().conversions == 2
 
@@ -111,7 +160,9 @@ def test_keep_all_of_what_needs_no_lease_converts_all(ros: Ros) -> None:
     received: list[str] = []
     everything = QoSProfile(history=HistoryPolicy.KEEP_ALL)
     publisher = ros.publisher(ros.node('speaker'), text_adapter(), everything, 'text')
-    ros.node('plain').create_subscription(String, 'text', lambda m: received.append(m.data), everything)
+    ros.node('plain').create_subscription(
+        String, 'text', lambda m: received.append(m.data), everything
+    )
     assert eventually(lambda: publisher.statistics().image_readers == 1)
     for number in range(200):
         publisher.publish(str(number))
@@ -124,12 +175,24 @@ def test_an_adapted_publisher_takes_messages_too(ros: Ros) -> None:
     latched = QoSProfile(depth=3, durability=DurabilityPolicy.TRANSIENT_LOCAL)
     publisher = ros.publisher(ros.node('speaker'), text_adapter(Text), latched, 'text')
     publisher.publish(String(data='early'))
-    ros.subscription(ros.node('late'), text_adapter(Text), latched, topic='text', callback=late.append)
-    ros.subscription(ros.node('listener'), text_adapter(Text), QoSProfile(depth=3), topic='text', callback=objects.append)
-    ros.node('plain').create_subscription(String, 'text', lambda m: messages.append(m.data), latched)
+    ros.subscription(
+        ros.node('late'), text_adapter(Text), latched, topic='text', callback=late.append
+    )
+    ros.subscription(
+        ros.node('listener'),
+        text_adapter(Text),
+        QoSProfile(depth=3),
+        topic='text',
+        callback=objects.append,
+    )
+    ros.node('plain').create_subscription(
+        String, 'text', lambda m: messages.append(m.data), latched
+    )
     assert eventually(lambda: publisher.statistics().image_readers == 1)
     publisher.publish(String(data='word'))
-    assert eventually(lambda: late == ['early', 'word'] and objects == ['word'] and messages == ['early', 'word'])
+    assert eventually(
+        lambda: late == ['early', 'word'] and objects == ['word'] and messages == ['early', 'word']
+    )
     assert type(objects[0]) is Text
     assert publisher.statistics().conversions == 0, 'the message went out as it was'
 
@@ -137,7 +200,10 @@ def test_an_adapted_publisher_takes_messages_too(ros: Ros) -> None:
 def test_a_message_that_is_none_of_the_custom_type_s_still_reaches_plain_readers(ros: Ros) -> None:
     messages: list[str] = []
     publisher = ros.publisher(
-        ros.node('speaker'), TypeAdapter(int, String, lambda n: String(data=str(n)), lambda m: int(m.data)), TEN, 'number'
+        ros.node('speaker'),
+        TypeAdapter(int, String, lambda n: String(data=str(n)), lambda m: int(m.data)),
+        TEN,
+        'number',
     )
     ros.subscription(ros.node('listener'), TypeAdapter(int, String, str, int), TEN, topic='number')
     ros.node('plain').create_subscription(String, 'number', lambda m: messages.append(m.data), TEN)
@@ -150,7 +216,9 @@ def test_a_message_that_is_none_of_the_custom_type_s_still_reaches_plain_readers
 def test_a_stranger_s_message_that_makes_the_adapter_raise_ends_nothing(ros: Ros) -> None:
     received: list[int] = []
     adapter = TypeAdapter(int, String, lambda n: String(data=str(n)), lambda m: int(m.data))
-    subscription = ros.subscription(ros.node('listener'), adapter, TEN, topic='number', callback=received.append)
+    subscription = ros.subscription(
+        ros.node('listener'), adapter, TEN, topic='number', callback=received.append
+    )
     foreign = ros.node('foreign').create_publisher(String, 'number', TEN)
     assert eventually(lambda: foreign.get_subscription_count() == 1)
     foreign.publish(String(data='no number'))
@@ -159,15 +227,23 @@ def test_a_stranger_s_message_that_makes_the_adapter_raise_ends_nothing(ros: Ros
     assert subscription.statistics().conversion_errors == 1 and ros.errors == []
 
 
-def test_the_compressed_picture_is_made_only_while_somebody_reads_it(ros: Ros, make_frame: Any) -> None:
+def test_the_compressed_picture_is_made_only_while_somebody_reads_it(
+    ros: Ros, make_frame: Any
+) -> None:
     ledger, pictures = CopyLedger(), []
     extra = ExtraMessage(CompressedImage, '/compressed', FrameToJpeg(80, ledger))
-    publisher = ros.publisher(ros.node('camera'), frame_adapter('rgb8', ledger, holder='camera'), TEN, extras=[extra])
+    publisher = ros.publisher(
+        ros.node('camera'), frame_adapter('rgb8', ledger, holder='camera'), TEN, extras=[extra]
+    )
     with make_frame() as frame:
         publisher.publish(frame)
     viewer = ros.node('viewer')
     reader = viewer.create_subscription(CompressedImage, 'image/compressed', pictures.append, TEN)
-    assert eventually(lambda: viewer.count_publishers('/image/compressed') == 1 and reader.get_publisher_count() == 1)
+    assert eventually(
+        lambda: (
+            viewer.count_publishers('/image/compressed') == 1 and reader.get_publisher_count() == 1
+        )
+    )
     with make_frame(stamp_ns=7) as frame:
         publisher.publish(frame)
     assert eventually(lambda: len(pictures) == 1)

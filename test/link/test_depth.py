@@ -23,10 +23,19 @@ PUBLISHED = 60
 
 
 @pytest.fixture(params=WAYS)
-def publish(request: pytest.FixtureRequest, here: Ros, free_domain: int, tmp_path: Path) -> Iterator[Callable[[int], Any]]:
+def publish(
+    request: pytest.FixtureRequest, here: Ros, free_domain: int, tmp_path: Path
+) -> Iterator[Callable[[int], Any]]:
     """Publishes a frame of that value: by a camera of this process, of another one, or by messages from another one."""
     qos = {'depth': 80, 'transient_local': False, 'best_effort': False}
-    end = {'name': 'p', 'kind': f'{WAYS[request.param]} publisher', 'topic': 'image', 'qos': qos, 'converts': False, 'slots': 64}
+    end = {
+        'name': 'p',
+        'kind': f'{WAYS[request.param]} publisher',
+        'topic': 'image',
+        'qos': qos,
+        'converts': False,
+        'slots': 64,
+    }
     if request.param == 'in_process':
         publisher = KINDS[end['kind']](here.node('camera'), end)
         yield publisher.publish
@@ -48,7 +57,13 @@ class Reader:
         self.seen: list[int] = []
         self._kept: list[Frame] = []
         self._keeping = True
-        self.frames = FrameSubscription(here.node('reader'), 'image', self._on_frame if how == 'callback' else None, held=1, **options)
+        self.frames = FrameSubscription(
+            here.node('reader'),
+            'image',
+            self._on_frame if how == 'callback' else None,
+            held=1,
+            **options,
+        )
         self._fetches = how == 'queue'
 
     def _on_frame(self, frame: Frame) -> None:
@@ -110,13 +125,20 @@ def begin(reader: Reader, publish: Callable[[int], Any]) -> None:
 
 @pytest.mark.parametrize('how', ['callback', 'queue'])
 @pytest.mark.parametrize('depth', [1, 10, 40])
-def test_the_newest_wait(publish: Callable[[int], Any], read: Callable[..., Reader], depth: int, how: str) -> None:
+def test_the_newest_wait(
+    publish: Callable[[int], Any], read: Callable[..., Reader], depth: int, how: str
+) -> None:
     reader = read(how, depth=depth)
     begin(reader, publish)
     for value in range(1, PUBLISHED + 1):
         publish(value)
     # By messages the last one comes a little later.
-    assert eventually(lambda: reader.frames.statistics().rung != 'ros_message' or reader.frames.statistics().conversions >= depth)
+    assert eventually(
+        lambda: (
+            reader.frames.statistics().rung != 'ros_message'
+            or reader.frames.statistics().conversions >= depth
+        )
+    )
     time.sleep(0.5)
     waited = reader.go_on()
     assert waited == list(range(PUBLISHED + 1 - depth, PUBLISHED + 1)), reader.frames.statistics()
@@ -126,12 +148,16 @@ def test_the_newest_wait(publish: Callable[[int], Any], read: Callable[..., Read
     assert statistics.rung == 'ros_message' or statistics.dropped >= PUBLISHED - depth
 
 
-def test_who_keeps_all_gets_the_newest_and_no_errors(publish: Callable[[int], Any], read: Callable[..., Reader]) -> None:
+def test_who_keeps_all_gets_the_newest_and_no_errors(
+    publish: Callable[[int], Any], read: Callable[..., Reader]
+) -> None:
     reader = read('callback', qos=QoSProfile(history=HistoryPolicy.KEEP_ALL))
     begin(reader, publish)
     for value in range(1, PUBLISHED + 1):
         publish(value)
     time.sleep(1.0)
     waited = [value for value in reader.go_on() if value <= PUBLISHED]
-    assert len(waited) >= 16 and waited == list(range(PUBLISHED + 1 - len(waited), PUBLISHED + 1)), reader.frames.statistics()
+    assert len(waited) >= 16 and waited == list(
+        range(PUBLISHED + 1 - len(waited), PUBLISHED + 1)
+    ), reader.frames.statistics()
     assert reader.frames.statistics().conversion_errors == 0

@@ -47,7 +47,9 @@ class Consumer:
         self.links = SharedMemoryLinks('npu')
         self.queue: KeepLastQueue[Frame] = KeepLastQueue(1, Frame.release)
         self._folder = folder
-        self.links.open(self.queue, LinkQos(1), lambda header: True, None, lambda: None, lambda *missed: None)
+        self.links.open(
+            self.queue, LinkQos(1), lambda header: True, None, lambda: None, lambda *missed: None
+        )
 
     def hear(self, *announcements: Announcement) -> None:
         for announcement in announcements:
@@ -56,15 +58,21 @@ class Consumer:
     def look(self, adapted: int = 1) -> list[RemotePublisher]:
         announced = self.announcements.known(())
         if self.announcements.incomplete(adapted):
-            for announcement in read_announcements(self._folder, TOPIC, 0, {a.socket for a in announced}):
-                self.announcements.add(announcement, confirmed=True, connected=self.links.connected())
+            for announcement in read_announcements(
+                self._folder, TOPIC, 0, {a.socket for a in announced}
+            ):
+                self.announcements.add(
+                    announcement, confirmed=True, connected=self.links.connected()
+                )
             announced = self.announcements.known(())
         states = self.links.update(announced, announced)
         self.announcements.judge(states)
         return self.announcements.present(states, adapted)
 
     def meets(self, publisher_id: str = CAMERA) -> bool:
-        return eventually(lambda: RemotePublisher(publisher_id, RemoteState.CONNECTED) in self.look())
+        return eventually(
+            lambda: RemotePublisher(publisher_id, RemoteState.CONNECTED) in self.look()
+        )
 
     @property
     def ids(self) -> list[str]:
@@ -85,7 +93,9 @@ def consumer(folder: Path) -> Iterator[Consumer]:
 @pytest.mark.parametrize('lie', [
     announced(CAMERA), announced(CAMERA, ''), announced(CAMERA, '/nowhere/x.sock', 'f' * 32),
 ], ids=['another socket', 'no socket', 'another host'])  # fmt: skip
-def test_a_liar_that_takes_a_publisher_s_name_does_not_move_it(consumer: Consumer, camera: SharedMemoryServer, lie: Announcement) -> None:
+def test_a_liar_that_takes_a_publisher_s_name_does_not_move_it(
+    consumer: Consumer, camera: SharedMemoryServer, lie: Announcement
+) -> None:
     consumer.hear(announced(CAMERA, camera.path))
     assert consumer.meets()
     consumer.hear(lie)
@@ -95,28 +105,42 @@ def test_a_liar_that_takes_a_publisher_s_name_does_not_move_it(consumer: Consume
     assert consumer.meets() and consumer.links.statistics()[CAMERA].connections == 1
 
 
-def test_the_file_beside_the_socket_is_worth_more_than_what_anybody_says(consumer: Consumer, camera: SharedMemoryServer) -> None:
+def test_the_file_beside_the_socket_is_worth_more_than_what_anybody_says(
+    consumer: Consumer, camera: SharedMemoryServer
+) -> None:
     """The camera's own message was pushed out, or came before a lie."""
     consumer.hear(announced(CAMERA), *liars(250))
-    assert consumer.look()[0].state is RemoteState.CONNECTING, 'as many as there are publishers have been heard of'
+    assert consumer.look()[0].state is RemoteState.CONNECTING, (
+        'as many as there are publishers have been heard of'
+    )
     write_announcement(announced(CAMERA, camera.path), TOPIC, 0)
     assert consumer.meets()
     assert eventually(lambda: consumer.look() and consumer.ids == [CAMERA])
 
 
-def test_what_a_file_confirms_is_not_moved_and_not_pushed_out_before_it_is_connected(folder: Path) -> None:
+def test_what_a_file_confirms_is_not_moved_and_not_pushed_out_before_it_is_connected(
+    folder: Path,
+) -> None:
     announcements = Announcements()
     announcements.add(announced(CAMERA, folder / 'c.sock'), confirmed=True)
     for liar in (announced(CAMERA), *liars(250)):
         announcements.add(liar)
     assert announced(CAMERA, folder / 'c.sock') in announcements.known(())
     announcements.add(announced(CAMERA, folder / 'd.sock'), confirmed=True)
-    assert announced(CAMERA, folder / 'd.sock') in announcements.known(()), 'another file replaces it'
+    assert announced(CAMERA, folder / 'd.sock') in announcements.known(()), (
+        'another file replaces it'
+    )
 
 
 def test_who_was_met_nowhere_goes_first_and_who_listens_stays_longest() -> None:
     announcements, connected = Announcements(), announced('a')
-    for announcement in (connected, announced('refuses'), announced('ended'), announced('nowhere'), announced('waits')):
+    for announcement in (
+        connected,
+        announced('refuses'),
+        announced('ended'),
+        announced('nowhere'),
+        announced('waits'),
+    ):
         announcements.add(announcement)
     announcements.judge([
         RemotePublisher('a', RemoteState.CONNECTED), RemotePublisher('refuses', RemoteState.IMPOSSIBLE, 'no slots', True),
@@ -127,21 +151,33 @@ def test_who_was_met_nowhere_goes_first_and_who_listens_stays_longest() -> None:
     for number in range(200):
         announcements.add(announced(f'{number:032x}'))
         known = [a.publisher_id for a in announcements.known(())]
-        left += [each for each in ('a', 'refuses', 'ended', 'nowhere', 'waits') if each not in known and each not in left]
+        left += [
+            each
+            for each in ('a', 'refuses', 'ended', 'nowhere', 'waits')
+            if each not in known and each not in left
+        ]
     assert left == ['ended', 'nowhere', 'waits']
 
 
-def test_surplus_at_whose_sockets_nobody_is_met_is_forgotten_after_a_while(consumer: Consumer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_surplus_at_whose_sockets_nobody_is_met_is_forgotten_after_a_while(
+    consumer: Consumer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr('zc_perception.link.endpoints.remote_links._PATIENCE_S', 0.0)
     consumer.hear(announced('far', host='f' * 32), *liars(20))
-    assert eventually(lambda: all(state.state is RemoteState.IMPOSSIBLE for state in consumer.look(21)))
+    assert eventually(
+        lambda: all(state.state is RemoteState.IMPOSSIBLE for state in consumer.look(21))
+    )
     assert len(consumer.ids) == 21
     monkeypatch.setattr(discovery, '_UNMET_S', 0.0)
     consumer.look()
-    assert consumer.ids == ['far', f'{19:032x}'], 'one is as good as the graph says; the other costs nothing'
+    assert consumer.ids == ['far', f'{19:032x}'], (
+        'one is as good as the graph says; the other costs nothing'
+    )
 
 
-def test_files_are_read_at_once_for_who_is_missing_and_now_and_then_for_who_is_not_in_the_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_are_read_at_once_for_who_is_missing_and_now_and_then_for_who_is_not_in_the_graph(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     now = [1000.0]
     monkeypatch.setattr(discovery, 'time', SimpleNamespace(monotonic=lambda: now[0]))
     announcements = Announcements()
@@ -157,7 +193,9 @@ def test_files_are_read_at_once_for_who_is_missing_and_now_and_then_for_who_is_n
     assert announcements.incomplete(1) and not announcements.incomplete(1)
 
 
-def test_who_listens_counts_beyond_the_graph_and_who_only_says_so_does_not(consumer: Consumer, camera: SharedMemoryServer) -> None:
+def test_who_listens_counts_beyond_the_graph_and_who_only_says_so_does_not(
+    consumer: Consumer, camera: SharedMemoryServer
+) -> None:
     """A producer without ROS has a socket and a file."""
     write_announcement(announced(CAMERA, camera.path), TOPIC, 0)
     consumer.hear(*liars(3))
@@ -166,12 +204,16 @@ def test_who_listens_counts_beyond_the_graph_and_who_only_says_so_does_not(consu
     assert eventually(lambda: consumer.queue.get(0.0) is None and consumer.look(0) == [])
 
 
-def test_who_listens_beyond_the_graph_and_refuses_is_seen_with_its_reason(consumer: Consumer, camera: SharedMemoryServer) -> None:
+def test_who_listens_beyond_the_graph_and_refuses_is_seen_with_its_reason(
+    consumer: Consumer, camera: SharedMemoryServer
+) -> None:
     camera.set_pool(None)
     write_announcement(announced(CAMERA, camera.path), TOPIC, 0)
 
     def refused() -> bool:
-        return any('no buffers yet' in state.reason and state.listens for state in consumer.look(0))
+        return any(
+            'no buffers yet' in state.reason and state.listens for state in consumer.look(0)
+        )
 
     assert eventually(refused)
 
@@ -179,7 +221,9 @@ def test_who_listens_beyond_the_graph_and_refuses_is_seen_with_its_reason(consum
 # The dead
 
 
-def told(announcements: Announcements, adapted: int, **states: RemoteState) -> list[tuple[str, RemoteState]]:
+def told(
+    announcements: Announcements, adapted: int, **states: RemoteState
+) -> list[tuple[str, RemoteState]]:
     """What is believed once that came of those who were heard of."""
     found = [RemotePublisher(name, state, 'why') for name, state in states.items()]
     announcements.judge(found)
@@ -198,7 +242,9 @@ def test_the_dead_come_last_and_only_as_many_as_the_graph_counts() -> None:
     states = {'dead': DEAD, 'live': LIVE, 'far': FAR}
     assert told(announcements, 3, **states) == [('live', LIVE), ('far', FAR), ('dead', DEAD)]
     assert told(announcements, 2, live=LIVE, far=FAR) == [('live', LIVE), ('far', FAR)]
-    assert told(announcements, 5, live=LIVE, far=FAR)[2:] == [('dead', DEAD)], 'of two nothing is known'
+    assert told(announcements, 5, live=LIVE, far=FAR)[2:] == [('dead', DEAD)], (
+        'of two nothing is known'
+    )
 
 
 def test_a_dead_one_is_remembered_though_the_graph_does_not_know_its_successor_yet() -> None:
@@ -214,7 +260,9 @@ def test_who_announces_again_is_alive() -> None:
     assert told(announcements, 1, camera=DEAD) == [('camera', DEAD)]
     assert announcements.known(()) == [] and announcements.incomplete(1)
     announcements.add(announced('camera'), confirmed=True)
-    assert told(announcements, 2, camera=RemoteState.CONNECTING) == [('camera', RemoteState.CONNECTING)]
+    assert told(announcements, 2, camera=RemoteState.CONNECTING) == [
+        ('camera', RemoteState.CONNECTING)
+    ]
 
 
 def test_the_dead_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -259,9 +307,14 @@ class Writers:
         writers = self.writers.get(topic, [])
         return [
             SimpleNamespace(
-                node_name=name, node_namespace='/', qos_profile=QoSProfile(depth=1), endpoint_gid=[*f'{topic}{number}'.encode()]
+                node_name=name,
+                node_namespace='/',
+                qos_profile=QoSProfile(depth=1),
+                endpoint_gid=[*f'{topic}{number}'.encode()],
             )
-            for number, name in (writers.items() if isinstance(writers, dict) else enumerate(writers))
+            for number, name in (
+                writers.items() if isinstance(writers, dict) else enumerate(writers)
+            )
         ]
 
 
@@ -271,9 +324,14 @@ def test_a_publisher_needs_no_writer_of_messages(monkeypatch: pytest.MonkeyPatch
     writers: Any = Writers()
     graph = PublisherGraph(writers, TOPIC, LinkQos(1))
     assert graph.count(()) == PublisherCount(0, 0, 0, '')
-    writers.writers = {f'{TOPIC}/_zc': ['bare', 'camera', 'here'], TOPIC: ['camera', 'here', 'plain']}
+    writers.writers = {
+        f'{TOPIC}/_zc': ['bare', 'camera', 'here'],
+        TOPIC: ['camera', 'here', 'plain'],
+    }
     here: Any = SimpleNamespace(name='/here')
-    assert graph.count([here]) == PublisherCount(1, 1, 1, ''), 'its writer of messages may be about to come'
+    assert graph.count([here]) == PublisherCount(1, 1, 1, ''), (
+        'its writer of messages may be about to come'
+    )
     now[0] += discovery._ALONE_S
     assert graph.count([here]) == PublisherCount(2, 2, 1, '')
     writers.writers = {f'{TOPIC}/_zc': ['here']}
@@ -303,7 +361,9 @@ def test_a_dead_publisher_whose_endpoints_go_one_after_the_other_is_no_plain_one
     def counted(**changes: list[int]) -> tuple[int, int]:
         """Adapted and plain ones, with these writers."""
         topics = {'images': TOPIC, 'announcers': f'{TOPIC}/_zc'}
-        writers.writers |= {topics[kind]: dict.fromkeys(numbers, 'camera') for kind, numbers in changes.items()}
+        writers.writers |= {
+            topics[kind]: dict.fromkeys(numbers, 'camera') for kind, numbers in changes.items()
+        }
         found = graph.count(())
         return found.adapted, found.plain
 
@@ -338,7 +398,9 @@ def test_a_silent_listener_with_many_names_delays_nobody(
             assert state.state is RemoteState.CONNECTING and 'nobody' not in state.reason
         monkeypatch.setattr('zc_perception.link.endpoints.remote_links._PATIENCE_S', 0.0)
         found = {(state.state, state.reason) for state in consumer.links.update(silent, silent)}
-        assert found == {(FAR, f"no answer from '{folder / 'silent.sock'}' yet")}, 'only messages are left meanwhile'
+        assert found == {(FAR, f"no answer from '{folder / 'silent.sock'}' yet")}, (
+            'only messages are left meanwhile'
+        )
 
 
 def test_frames_that_nobody_wants_do_not_keep_the_queue_s_owner() -> None:
@@ -347,7 +409,9 @@ def test_frames_that_nobody_wants_do_not_keep_the_queue_s_owner() -> None:
     def receive() -> Any:
         """Of a producer that is always quicker."""
         assert len(released) < 1000
-        return SimpleNamespace(data=SimpleNamespace(header=Header(1, '')), release=lambda: released.append(1))
+        return SimpleNamespace(
+            data=SimpleNamespace(header=Header(1, '')), release=lambda: released.append(1)
+        )
 
     client: Any = SimpleNamespace(fileno=lambda: -1, receive=receive, dropped=0)
     source = _Arrivals(client, False, lambda *missed: None, lambda header: False)

@@ -13,7 +13,9 @@ from zc_perception.link.duplicates import DuplicateFilter, Origin, message_ident
 
 
 @pytest.mark.parametrize('way', ['local', 'direct'])
-def test_what_came_directly_stands_for_one_message_and_another_publisher_s_passes(way: str) -> None:
+def test_what_came_directly_stands_for_one_message_and_another_publisher_s_passes(
+    way: str,
+) -> None:
     both = DuplicateFilter()
     for _ in range(2):
         getattr(both, way).append(Header(5, 'left'))
@@ -31,7 +33,11 @@ def test_a_message_stands_for_one_object_that_comes_directly() -> None:
 def test_without_a_stamp_everything_passes() -> None:
     both = DuplicateFilter()
     both.local.append(Header(0, 'left'))
-    assert both.accept_direct(Header(0, 'left')) and both.accept_message('left', 0) and both.accept_direct(Header(0, 'left'))
+    assert (
+        both.accept_direct(Header(0, 'left'))
+        and both.accept_message('left', 0)
+        and both.accept_direct(Header(0, 'left'))
+    )
     assert both.dropped == 0
 
 
@@ -41,8 +47,12 @@ def test_a_message_is_compared_with_what_its_publisher_may_have_sent_only() -> N
     both.direct.append(Header(6, 'left'))
     assert all(both.accept_message('left', stamp, Origin.PLAIN) for stamp in (5, 6, 7))
     assert both.accept_direct(Header(7, 'left')), 'a plain message stands for no object'
-    assert both.accept_message('left', 5, Origin.ELSEWHERE) and both.accept_message('left', 6, Origin.HERE)
-    assert not both.accept_message('left', 5, Origin.HERE) and not both.accept_message('left', 6, Origin.ELSEWHERE)
+    assert both.accept_message('left', 5, Origin.ELSEWHERE) and both.accept_message(
+        'left', 6, Origin.HERE
+    )
+    assert not both.accept_message('left', 5, Origin.HERE) and not both.accept_message(
+        'left', 6, Origin.ELSEWHERE
+    )
 
 
 def test_messages_of_objects_that_were_left_out_are_late() -> None:
@@ -51,8 +61,16 @@ def test_messages_of_objects_that_were_left_out_are_late() -> None:
     assert both.accept_message('left', 12), 'nothing newer has come'
     both.missed(Header(10, 'left'), Header(20, 'left'), 3)
     both.accept_direct(Header(20, 'left'))
-    assert [both.accept_message('left', stamp) for stamp in (14, 16, 18)] == [False, False, True], 'as many as were left out'
-    assert both.accept_message('right', 15) and both.accept_message('left', 9) and both.accept_message('left', 21)
+    assert [both.accept_message('left', stamp) for stamp in (14, 16, 18)] == [
+        False,
+        False,
+        True,
+    ], 'as many as were left out'
+    assert (
+        both.accept_message('right', 15)
+        and both.accept_message('left', 9)
+        and both.accept_message('left', 21)
+    )
     both.missed(Header(30, 'left'), Header(40, 'left'), 1)
     assert both.accept_message('left', 35, Origin.PLAIN) and not both.accept_message('left', 36)
 
@@ -61,9 +79,17 @@ def test_a_message_that_is_newer_than_what_came_directly_may_still_come_so() -> 
     both = DuplicateFilter()
     assert not both.may_come_directly('left', 5)
     both.accept_direct(Header(5, 'left'))
-    assert both.may_come_directly('left', 6) and both.may_come_directly('left', 6, Origin.ELSEWHERE)
-    assert not any(both.may_come_directly('left', 6, origin) for origin in (Origin.PLAIN, Origin.HERE))
-    assert not both.may_come_directly('right', 6) and not both.may_come_directly('left', 5) and not both.may_come_directly('left', 0)
+    assert both.may_come_directly('left', 6) and both.may_come_directly(
+        'left', 6, Origin.ELSEWHERE
+    )
+    assert not any(
+        both.may_come_directly('left', 6, origin) for origin in (Origin.PLAIN, Origin.HERE)
+    )
+    assert (
+        not both.may_come_directly('right', 6)
+        and not both.may_come_directly('left', 5)
+        and not both.may_come_directly('left', 0)
+    )
     assert not both.may_come_directly('left', 3_000_000_000), 'of another clock'
     both.direct.append(Header(3, 'left'))
     assert both.may_come_directly('left', 4), 'time has gone back'
@@ -79,11 +105,15 @@ def test_the_middleware_s_numbers_tell_publishers_apart_where_stamps_do_not() ->
     assert not both.accept_message('left', 10, Origin.ELSEWHERE, 101)
     assert both.accept_message('left', 15, Origin.ELSEWHERE, 3)
     assert not both.accept_message('left', 20, Origin.ELSEWHERE, 102)
-    assert both.may_come_directly('left', 31, Origin.ELSEWHERE, 104) and not both.may_come_directly('left', 32, Origin.ELSEWHERE, 4)
+    assert both.may_come_directly(
+        'left', 31, Origin.ELSEWHERE, 104
+    ) and not both.may_come_directly('left', 32, Origin.ELSEWHERE, 4)
     both.missed(Header(30, 'left'), Header(40, 'left'), 2)
     both.accept_direct(Header(40, 'left'))
     messages = [(32, 4), (33, 104), (36, 105), (37, 5)]
-    assert [both.accept_message('left', stamp, Origin.ELSEWHERE, number) for stamp, number in messages] == [True, False, False, True]
+    assert [
+        both.accept_message('left', stamp, Origin.ELSEWHERE, number) for stamp, number in messages
+    ] == [True, False, False, True]
 
 
 def test_a_wrong_guess_of_whose_a_message_is_corrects_itself() -> None:
@@ -93,8 +123,12 @@ def test_a_wrong_guess_of_whose_a_message_is_corrects_itself() -> None:
     assert not both.accept_message('left', 10, Origin.ELSEWHERE, 7)
     assert not both.accept_message('left', 11, Origin.ELSEWHERE, 8)
     # Of a publisher that is ahead by chance.
-    assert both.accept_message('left', 5, Origin.ELSEWHERE, 1) and both.accept_message('left', 6, Origin.ELSEWHERE, 2)
-    assert [both.accept_message('left', stamp, Origin.ELSEWHERE, stamp - 3) for stamp in range(12, 20)] == [False] * 8
+    assert both.accept_message('left', 5, Origin.ELSEWHERE, 1) and both.accept_message(
+        'left', 6, Origin.ELSEWHERE, 2
+    )
+    assert [
+        both.accept_message('left', stamp, Origin.ELSEWHERE, stamp - 3) for stamp in range(12, 20)
+    ] == [False] * 8
 
 
 def test_a_new_reader_of_latched_messages_gets_nothing_twice() -> None:
@@ -143,7 +177,9 @@ def test_another_publisher_of_the_same_frame_id_may_be_late() -> None:
     assert all(both.accept_message('camera', stamp) for stamp in range(5, 100, 10))
 
 
-def test_old_stamps_of_a_recording_are_late_only_for_a_moment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_old_stamps_of_a_recording_are_late_only_for_a_moment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     now = [100.0]
     monkeypatch.setattr('zc_perception.link.duplicates.time.monotonic', lambda: now[0])
     both = DuplicateFilter()
@@ -170,7 +206,16 @@ def test_memory_is_bounded_and_as_long_as_asked(remembered: int) -> None:
         both.missed(Header(stamp, 'remote'), Header(stamp + 9, 'remote'), 1)
         if stamp % 2 == 0:
             both.accept_message('messages', stamp)
-    for some in (both.local, both.direct, both._local, both._direct, both._message, both._gaps, both._first, both._latest):
+    for some in (
+        both.local,
+        both.direct,
+        both._local,
+        both._direct,
+        both._message,
+        both._gaps,
+        both._first,
+        both._latest,
+    ):
         assert len(some) <= remembered
     assert not both.accept_message(f'remote {5000 - remembered // 2}', 5000 - remembered // 2)
 
@@ -180,13 +225,19 @@ def test_no_object_is_accepted_on_both_ways(events: list[tuple[bool, int]]) -> N
     """Each publisher writes a stamp once per way; the ways race."""
     both, taken = DuplicateFilter(), []
     for direct, stamp in dict.fromkeys(events):
-        if both.accept_direct(Header(stamp, 'left')) if direct else both.accept_message('left', stamp):
+        if (
+            both.accept_direct(Header(stamp, 'left'))
+            if direct
+            else both.accept_message('left', stamp)
+        ):
             taken.append(stamp)
     assert len(taken) == len(set(taken))
 
 
 def test_a_message_s_identity_is_its_header_s() -> None:
     stamp = SimpleNamespace(sec=2, nanosec=3)
-    assert message_identity(SimpleNamespace(header=SimpleNamespace(frame_id='left', stamp=stamp))) == ('left', 2_000_000_003)
+    assert message_identity(
+        SimpleNamespace(header=SimpleNamespace(frame_id='left', stamp=stamp))
+    ) == ('left', 2_000_000_003)
     assert message_identity(SimpleNamespace(header=b'jpeg')) is None
     assert message_identity(SimpleNamespace(data='text')) is None

@@ -36,7 +36,9 @@ def mono8(name: str) -> TypeAdapter[Frame]:
     return frame_adapter('mono8', CopyLedger(), holder=name)
 
 
-def test_a_node_that_gets_its_executor_late_misses_nothing(ros: Ros, make_pool: Any, make_frame: Any) -> None:
+def test_a_node_that_gets_its_executor_late_misses_nothing(
+    ros: Ros, make_pool: Any, make_frame: Any
+) -> None:
     pool, seen = make_pool(slots=5), []
     publisher = ros.publisher(ros.node('camera'))
     node = Node('late', context=ros.context)
@@ -56,7 +58,9 @@ def test_a_node_that_gets_its_executor_late_misses_nothing(ros: Ros, make_pool: 
     node.destroy_node()
 
 
-def test_what_a_callback_raises_reaches_the_executor_and_costs_no_lease_and_no_frame(ros: Ros, make_pool: Any, make_frame: Any) -> None:
+def test_what_a_callback_raises_reaches_the_executor_and_costs_no_lease_and_no_frame(
+    ros: Ros, make_pool: Any, make_frame: Any
+) -> None:
     pool, seen, gate = make_pool(slots=8), [], threading.Event()
     publisher = ros.publisher(ros.node('camera'))
 
@@ -71,13 +75,18 @@ def test_what_a_callback_raises_reaches_the_executor_and_costs_no_lease_and_no_f
             publisher.publish(frame)
     gate.set()
     # Some executors raise it more than once.
-    assert eventually(lambda: {str(error) for error in ros.errors} == set('01234')), (seen, ros.errors)
+    assert eventually(lambda: {str(error) for error in ros.errors} == set('01234')), (
+        seen,
+        ros.errors,
+    )
     assert seen == [0, 1, 2, 3, 4]
     ros.errors.clear()
     assert eventually(lambda: pool.statistics().holders == {})
 
 
-def test_a_callback_may_destroy_its_own_subscription(ros: Ros, make_pool: Any, make_frame: Any) -> None:
+def test_a_callback_may_destroy_its_own_subscription(
+    ros: Ros, make_pool: Any, make_frame: Any
+) -> None:
     pool, seen = make_pool(slots=6), []
     publisher = ros.publisher(ros.node('camera'))
 
@@ -93,11 +102,17 @@ def test_a_callback_may_destroy_its_own_subscription(ros: Ros, make_pool: Any, m
     assert len(seen) == 1 and publisher.statistics().in_process_subscriptions == 0
 
 
-def test_destroying_while_frames_flow_leaks_nothing_and_disturbs_nobody(ros: Ros, make_pool: Any, make_frame: Any) -> None:
+def test_destroying_while_frames_flow_leaks_nothing_and_disturbs_nobody(
+    ros: Ros, make_pool: Any, make_frame: Any
+) -> None:
     pool, errors, done, seen = make_pool(slots=16), [], threading.Event(), []
     camera, visitors = ros.node('camera'), ros.node('visitors')
     publisher = ros.publisher(camera, mono8('camera'), QoSProfile(depth=2))
-    ros.subscription(ros.node('steady'), callback=lambda frame: seen.append(frame.data.sequence), qos=QoSProfile(depth=2))
+    ros.subscription(
+        ros.node('steady'),
+        callback=lambda frame: seen.append(frame.data.sequence),
+        qos=QoSProfile(depth=2),
+    )
 
     def flow() -> None:
         sequence = 0
@@ -116,7 +131,11 @@ def test_destroying_while_frames_flow_leaks_nothing_and_disturbs_nobody(ros: Ros
         for _ in range(15):
             visited: list[int] = []
             visitor = AdaptedSubscription(
-                visitors, RAISING, 'image', QoSProfile(depth=2), callback=lambda frame, visited=visited: visited.append(frame.data.sequence)
+                visitors,
+                RAISING,
+                'image',
+                QoSProfile(depth=2),
+                callback=lambda frame, visited=visited: visited.append(frame.data.sequence),
             )
             assert eventually(lambda visited=visited: len(visited) > 2)
             if ros.kind == 'events':
@@ -131,14 +150,26 @@ def test_destroying_while_frames_flow_leaks_nothing_and_disturbs_nobody(ros: Ros
     assert errors == [] and ros.errors == []
     assert seen == sorted(set(seen))
     assert eventually(lambda: pool.statistics().holders == {})
-    assert not [thread.name for thread in threading.enumerate() if 'to_ros' in thread.name or 'shared-memory' in thread.name]
+    assert not [
+        thread.name
+        for thread in threading.enumerate()
+        if 'to_ros' in thread.name or 'shared-memory' in thread.name
+    ]
 
 
-def test_order_is_kept_in_a_reentrant_group(free_domain: int, make_pool: Any, make_frame: Any) -> None:
+def test_order_is_kept_in_a_reentrant_group(
+    free_domain: int, make_pool: Any, make_frame: Any
+) -> None:
     """Four threads may run this group's callbacks at the same time, yet not those of one subscription."""
     ros = Ros(free_domain, 'multi')
     try:
-        pool, group, frames, messages, inside = make_pool(slots=40), ReentrantCallbackGroup(), [], [], []
+        pool, group, frames, messages, inside = (
+            make_pool(slots=40),
+            ReentrantCallbackGroup(),
+            [],
+            [],
+            [],
+        )
         publisher = ros.publisher(ros.node('camera'), qos=QoSProfile(depth=30))
         foreign = ros.node('foreign').create_publisher(Image, 'plain', 30)
 
@@ -149,7 +180,10 @@ def test_order_is_kept_in_a_reentrant_group(free_domain: int, make_pool: Any, ma
             inside.remove(kind)
 
         ros.subscription(
-            ros.node('viewer'), qos=QoSProfile(depth=30), callback_group=group, callback=lambda f: take('frame', frames, f.data.sequence)
+            ros.node('viewer'),
+            qos=QoSProfile(depth=30),
+            callback_group=group,
+            callback=lambda f: take('frame', frames, f.data.sequence),
         )
         reading = ros.subscription(
             ros.node('reader'), mono8('reader'), QoSProfile(depth=30), callback_group=group, topic='plain',
@@ -162,13 +196,19 @@ def test_order_is_kept_in_a_reentrant_group(free_domain: int, make_pool: Any, ma
             message = Image(width=32, height=16, step=32, encoding='mono8', data=bytes(512))
             message.header.stamp.nanosec = sequence
             foreign.publish(message)
-        assert eventually(lambda: len(frames) == 30 and len(messages) == 30), (len(frames), len(messages), reading.statistics())
+        assert eventually(lambda: len(frames) == 30 and len(messages) == 30), (
+            len(frames),
+            len(messages),
+            reading.statistics(),
+        )
         assert frames == messages == list(range(30)) and ros.errors == []
     finally:
         ros.close()
 
 
-def test_an_adapter_that_keeps_a_view_costs_one_lease_and_not_the_conversions(ros: Ros, make_pool: Any, make_frame: Any) -> None:
+def test_an_adapter_that_keeps_a_view_costs_one_lease_and_not_the_conversions(
+    ros: Ros, make_pool: Any, make_frame: Any
+) -> None:
     pool, kept, messages = make_pool(slots=4), [], []
     convert = mono8('camera').to_ros
 
@@ -177,7 +217,9 @@ def test_an_adapter_that_keeps_a_view_costs_one_lease_and_not_the_conversions(ro
             kept[:] = [planes[0]]
         return convert(frame)
 
-    publisher = ros.publisher(ros.node('camera'), TypeAdapter(Frame, Image, keeping, RAISING.to_custom))
+    publisher = ros.publisher(
+        ros.node('camera'), TypeAdapter(Frame, Image, keeping, RAISING.to_custom)
+    )
     ros.node('viewer').create_subscription(Image, 'image', messages.append, 1)
     assert eventually(lambda: publisher.statistics().image_readers == 1)
     for number in range(1, 6):
@@ -193,7 +235,11 @@ def test_an_adapter_that_keeps_a_view_costs_one_lease_and_not_the_conversions(ro
 def test_two_threads_may_publish_at_once(ros: Ros, make_pool: Any, make_frame: Any) -> None:
     pool, seen = make_pool(slots=60), []
     publisher = ros.publisher(ros.node('camera'), mono8('camera'), QoSProfile(depth=50))
-    ros.subscription(ros.node('viewer'), callback=lambda frame: seen.append(frame.data.sequence), qos=QoSProfile(depth=50))
+    ros.subscription(
+        ros.node('viewer'),
+        callback=lambda frame: seen.append(frame.data.sequence),
+        qos=QoSProfile(depth=50),
+    )
     ros.node('plain').create_subscription(Image, 'image', lambda message: None, 50)
     assert eventually(lambda: publisher.statistics().image_readers == 1)
     frames = [make_frame(pool, sequence=sequence) for sequence in range(40)]
@@ -219,14 +265,26 @@ def test_required_copy_free_is_refused_by_a_plain_publisher_without_a_reader(
 ) -> None:
     seen: list[str] = []
     foreign = ros.node('foreign').create_publisher(Image, 'image', 1)
-    subscription = ros.subscription(ros.node('strict'), copy_free_required=True, callback=lambda frame: seen.append(frame.header.frame_id))
-    assert eventually(lambda: subscription.statistics().rung == REFUSED and 'copy_free is required' in subscription.statistics().reason)
+    subscription = ros.subscription(
+        ros.node('strict'),
+        copy_free_required=True,
+        callback=lambda frame: seen.append(frame.header.frame_id),
+    )
+    assert eventually(
+        lambda: (
+            subscription.statistics().rung == REFUSED
+            and 'copy_free is required' in subscription.statistics().reason
+        )
+    )
     assert foreign.get_subscription_count() == 0
     publisher = ros.publisher(ros.node('camera'))
     with make_frame(frame_id='here') as frame:
         publisher.publish(frame)
     assert eventually(lambda: seen == ['here']), 'an adapted publisher still reaches it'
     subscription.update_rung()
-    assert subscription.statistics().rung == REFUSED and foreign.get_subscription_count() == publisher.statistics().image_readers == 0
+    assert (
+        subscription.statistics().rung == REFUSED
+        and foreign.get_subscription_count() == publisher.statistics().image_readers == 0
+    )
     assert [rung for rung, _ in subscription.statistics().routes] == [IN_PROCESS, REFUSED]
     assert eventually(lambda: '[ERROR]' in logged())

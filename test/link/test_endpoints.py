@@ -31,7 +31,14 @@ def test_the_same_object_inode_and_address_arrive_and_nothing_is_converted(
 
     def look(frame: Frame) -> None:
         with frame.map() as planes:
-            arrived.append((frame.data, frame.data.buffers[0].identity, planes[0].__array_interface__['data'][0], int(planes[0][0, 0])))
+            arrived.append(
+                (
+                    frame.data,
+                    frame.data.buffers[0].identity,
+                    planes[0].__array_interface__['data'][0],
+                    int(planes[0][0, 0]),
+                )
+            )
 
     for name in ('first', 'second'):
         ros.subscription(ros.node(name), callback=look)
@@ -47,10 +54,14 @@ def test_the_same_object_inode_and_address_arrive_and_nothing_is_converted(
         assert identity == frame.data.buffers[0].identity
         assert place == address
         assert value == 77
-    assert publisher.statistics().conversions == 0 and publisher.statistics().conversion_errors == 0
+    assert (
+        publisher.statistics().conversions == 0 and publisher.statistics().conversion_errors == 0
+    )
 
 
-def test_withheld_messages_are_never_made_and_their_readers_are_counted(ros: Ros, make_pool: Any, make_frame: Any) -> None:
+def test_withheld_messages_are_never_made_and_their_readers_are_counted(
+    ros: Ros, make_pool: Any, make_frame: Any
+) -> None:
     pool = make_pool(slots=4)
     publisher = ros.publisher(ros.node('camera'))
     publisher.messages.withheld = 'the CPU can not read them'
@@ -59,7 +70,9 @@ def test_withheld_messages_are_never_made_and_their_readers_are_counted(ros: Ros
     assert eventually(lambda: publisher.statistics().turned_away == 1)
     with make_frame(pool) as frame:
         publisher.publish(frame)
-        assert pool.statistics().holders == {pool.name: 1}, 'nobody keeps the frame for a conversion'
+        assert pool.statistics().holders == {pool.name: 1}, (
+            'nobody keeps the frame for a conversion'
+        )
     publisher.messages.withheld = ''
     assert publisher.statistics().turned_away == 0
     publisher.publish(make_frame(pool, sequence=1))
@@ -67,7 +80,9 @@ def test_withheld_messages_are_never_made_and_their_readers_are_counted(ros: Ros
     assert eventually(lambda: publisher.statistics().conversion_errors == 1)
 
 
-def test_plain_readers_share_one_conversion_per_frame_with_the_frames_header(ros: Ros, make_frame: Callable[..., Frame]) -> None:
+def test_plain_readers_share_one_conversion_per_frame_with_the_frames_header(
+    ros: Ros, make_frame: Callable[..., Frame]
+) -> None:
     ledger, messages = CopyLedger(), []
     publisher = ros.publisher(ros.node('camera'), frame_adapter('rgb8', ledger, holder='camera'))
     viewers = ros.node('viewers')
@@ -79,13 +94,19 @@ def test_plain_readers_share_one_conversion_per_frame_with_the_frames_header(ros
 
     assert eventually(lambda: len(messages) == 3)
     assert ledger.count('to_ros') == 1
-    assert {(m.header.stamp.sec, m.header.stamp.nanosec, m.header.frame_id) for m in messages} == {(5, 7, 'left')}
+    assert {(m.header.stamp.sec, m.header.stamp.nanosec, m.header.frame_id) for m in messages} == {
+        (5, 7, 'left')
+    }
 
 
-def test_every_delivery_is_its_own_frame_and_ends_with_the_callback_unless_shared(ros: Ros, make_pool: Any, make_frame: Any) -> None:
+def test_every_delivery_is_its_own_frame_and_ends_with_the_callback_unless_shared(
+    ros: Ros, make_pool: Any, make_frame: Any
+) -> None:
     pool, kept, ended = make_pool(slots=4), [], []
     publisher = ros.publisher(ros.node('camera'))
-    ros.subscription(ros.node('keeper'), callback=lambda frame: kept.append(frame.share()), holder='keeper')
+    ros.subscription(
+        ros.node('keeper'), callback=lambda frame: kept.append(frame.share()), holder='keeper'
+    )
     ros.subscription(ros.node('looker'), callback=ended.append, holder='looker')
     frame = make_frame(pool)
 
@@ -100,7 +121,9 @@ def test_every_delivery_is_its_own_frame_and_ends_with_the_callback_unless_share
     assert pool.statistics().holders == {}
 
 
-def test_a_mixed_topic_delivers_from_both_once_and_the_reader_goes_with_the_plain_publisher(ros: Ros, make_frame: Any) -> None:
+def test_a_mixed_topic_delivers_from_both_once_and_the_reader_goes_with_the_plain_publisher(
+    ros: Ros, make_frame: Any
+) -> None:
     ledger, frames = CopyLedger(), []
     subscription = ros.subscription(
         ros.node('consumer'),
@@ -110,9 +133,15 @@ def test_a_mixed_topic_delivers_from_both_once_and_the_reader_goes_with_the_plai
     )
     node = ros.node('foreign')
     foreign = node.create_publisher(Image, 'image', 5)
-    publisher = ros.publisher(ros.node('camera'), frame_adapter('rgb8', CopyLedger(), holder='camera'), qos=QoSProfile(depth=5))
+    publisher = ros.publisher(
+        ros.node('camera'),
+        frame_adapter('rgb8', CopyLedger(), holder='camera'),
+        qos=QoSProfile(depth=5),
+    )
     assert eventually(lambda: subscription.statistics().rung == ROS_MESSAGE)
-    assert eventually(lambda: foreign.get_subscription_count() == 1 and publisher.statistics().image_readers == 1)
+    assert eventually(
+        lambda: foreign.get_subscription_count() == 1 and publisher.statistics().image_readers == 1
+    )
     expected = []
     for number in range(1, 6):
         # The same camera by both, and the plain one is late: nothing of it is taken for old.
@@ -125,10 +154,17 @@ def test_a_mixed_topic_delivers_from_both_once_and_the_reader_goes_with_the_plai
         expected += [('camera', 100 + number), ('camera', number)]
         assert eventually(lambda: len(frames) == 2 * number)  # noqa: B023
     assert sorted(frames) == sorted(expected)
-    assert eventually(lambda: subscription.statistics().duplicates == 5), 'our own messages came, too'
+    assert eventually(lambda: subscription.statistics().duplicates == 5), (
+        'our own messages came, too'
+    )
     assert ledger.count('from_ros') == 5
     node.destroy_publisher(foreign)
-    assert eventually(lambda: subscription.statistics().rung == IN_PROCESS and publisher.statistics().image_readers == 0)
+    assert eventually(
+        lambda: (
+            subscription.statistics().rung == IN_PROCESS
+            and publisher.statistics().image_readers == 0
+        )
+    )
     converted = publisher.statistics().conversions
     with make_frame(frame_id='alone') as frame:
         publisher.publish(frame)
@@ -137,11 +173,16 @@ def test_a_mixed_topic_delivers_from_both_once_and_the_reader_goes_with_the_plai
 
 
 def test_keep_all_with_transient_local_is_refused_for_frames_only(ros: Ros) -> None:
-    for_ever = QoSProfile(history=HistoryPolicy.KEEP_ALL, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+    for_ever = QoSProfile(
+        history=HistoryPolicy.KEEP_ALL, durability=DurabilityPolicy.TRANSIENT_LOCAL
+    )
     with pytest.raises(ConfigError, match='transient_local'):
         ros.publisher(ros.node('camera'), qos=for_ever)
     ros.publisher(
-        ros.node('speaker'), TypeAdapter(str, String, lambda text: String(data=text), lambda m: m.data), qos=for_ever, topic='text'
+        ros.node('speaker'),
+        TypeAdapter(str, String, lambda text: String(data=text), lambda m: m.data),
+        qos=for_ever,
+        topic='text',
     )
 
 
@@ -149,8 +190,15 @@ def test_each_announcement_has_a_greater_generation(ros: Ros) -> None:
     told: list[Any] = []
     node = ros.node('camera')
     publisher = ros.publisher(node)
-    node.create_subscription(String, 'image/_zc', lambda message: told.append(Announcement.from_json(message.data)), 10)
-    assert eventually(lambda: node.count_subscribers('image/_zc') == 1 and publisher._announcer.get_subscription_count() == 1)
+    node.create_subscription(
+        String, 'image/_zc', lambda message: told.append(Announcement.from_json(message.data)), 10
+    )
+    assert eventually(
+        lambda: (
+            node.count_subscribers('image/_zc') == 1
+            and publisher._announcer.get_subscription_count() == 1
+        )
+    )
     for _ in range(3):
         publisher.announce(width=64, height=48, formats=['NV12'], heap='memfd')
     assert eventually(lambda: len(told) == 3)
@@ -158,11 +206,15 @@ def test_each_announcement_has_a_greater_generation(ros: Ros) -> None:
     assert replace(told[0], generation=0) == replace(told[2], generation=0)
 
 
-def test_a_topic_without_room_for_its_announcements_is_said_and_one_with_room_is_served(ros: Ros, make_frame: Any) -> None:
+def test_a_topic_without_room_for_its_announcements_is_said_and_one_with_room_is_served(
+    ros: Ros, make_frame: Any
+) -> None:
     arrived: list[Frame] = []
     node, longest = ros.node('camera'), f'/{"t" * 242}'
     for endpoint in (ros.publisher, ros.subscription):
-        with pytest.raises(ConfigError, match=r"has 244 characters, and at most 243 leave room for '/_zc'"):
+        with pytest.raises(
+            ConfigError, match=r"has 244 characters, and at most 243 leave room for '/_zc'"
+        ):
             endpoint(node, topic=f'{longest}t')
     publisher = ros.publisher(node, topic=longest)
     ros.subscription(node, topic=longest, callback=lambda frame: arrived.append(frame.share()))
@@ -174,12 +226,23 @@ def test_a_topic_without_room_for_its_announcements_is_said_and_one_with_room_is
 
 def test_remaps_and_namespaces_decide_who_meets(ros: Ros, make_frame: Any) -> None:
     arrived: list[int] = []
-    node = Node('camera', context=ros.context, namespace='/front', cli_args=['--ros-args', '-r', 'image:=/shared/picture'])
+    node = Node(
+        'camera',
+        context=ros.context,
+        namespace='/front',
+        cli_args=['--ros-args', '-r', 'image:=/shared/picture'],
+    )
     ros.executor.add_node(node)
     publisher = ros.publisher(node)
     assert publisher.topic == '/shared/picture'
-    ros.subscription(ros.node('here'), callback=lambda f: arrived.append(f.data.sequence), topic='/shared/picture')
-    ros.subscription(ros.node('there'), callback=lambda f: arrived.append(-1), topic='/front/image')
+    ros.subscription(
+        ros.node('here'),
+        callback=lambda f: arrived.append(f.data.sequence),
+        topic='/shared/picture',
+    )
+    ros.subscription(
+        ros.node('there'), callback=lambda f: arrived.append(-1), topic='/front/image'
+    )
     with make_frame(sequence=3) as frame:
         publisher.publish(frame)
     assert eventually(lambda: arrived == [3])

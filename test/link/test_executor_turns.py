@@ -36,7 +36,11 @@ def lookout(monkeypatch: pytest.MonkeyPatch) -> Lookout:
 
 
 def test_a_node_is_looked_at_once_it_is_spun(context: rclpy.Context, lookout: Lookout) -> None:
-    node, looked, others = rclpy.create_node('camera', context=context), threading.Event(), threading.Event()
+    node, looked, others = (
+        rclpy.create_node('camera', context=context),
+        threading.Event(),
+        threading.Event(),
+    )
     watch = NodeWatch(node, SOON_S, looked.set)
     turns = iter(range(20))
     beside = lookout.watch(SOON_S, lambda: next(turns, None) is None and others.set())
@@ -60,7 +64,10 @@ def end_context(node: Node) -> None:
 
 @pytest.mark.parametrize('end', [end_node, end_context])
 def test_the_end_of_a_node_or_its_context_is_the_end_of_looking_and_no_error(
-    context: rclpy.Context, lookout: Lookout, end: Callable[[Node], None], capfd: pytest.CaptureFixture[str]
+    context: rclpy.Context,
+    lookout: Lookout,
+    end: Callable[[Node], None],
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     node = rclpy.create_node('camera', context=context)
     executor = SingleThreadedExecutor(context=context)
@@ -75,7 +82,9 @@ def test_the_end_of_a_node_or_its_context_is_the_end_of_looking_and_no_error(
     executor.shutdown()
 
 
-def test_another_error_of_the_middleware_is_told_and_ends_nothing(lookout: Lookout, capfd: pytest.CaptureFixture[str]) -> None:
+def test_another_error_of_the_middleware_is_told_and_ends_nothing(
+    lookout: Lookout, capfd: pytest.CaptureFixture[str]
+) -> None:
     node = SimpleNamespace(executor=object(), context=SimpleNamespace(ok=lambda: True))
     looks: list[int] = []
 

@@ -26,7 +26,14 @@ from rclpy.time import Time as ClockTime
 from sensor_msgs.msg import Image
 from waiting import eventually
 
-from zc_perception.errors import AllocationError, ConfigError, FormatError, LayoutError, NegotiationError, ZcError
+from zc_perception.errors import (
+    AllocationError,
+    ConfigError,
+    FormatError,
+    LayoutError,
+    NegotiationError,
+    ZcError,
+)
 from zc_perception.frame import Frame
 from zc_perception.link.endpoints import IN_PROCESS, ROS_MESSAGE, frame_offer
 from zc_perception.link.endpoints.frame_publisher import FramePublisher
@@ -64,11 +71,22 @@ class Cameras:
         self._ends: list[Any] = []
 
     def publisher(self, *, name: str = 'camera', **options: Any) -> FramePublisher:
-        values: dict[str, Any] = {'width': WIDTH, 'height': HEIGHT, 'frame_id': 'optical', **options}
+        values: dict[str, Any] = {
+            'width': WIDTH,
+            'height': HEIGHT,
+            'frame_id': 'optical',
+            **options,
+        }
         self._ends.append(FramePublisher(self.ros.node(name), 'image', **values))
         return self._ends[-1]
 
-    def subscription(self, callback: Callable[[Frame], Any] | None = None, *, name: str = 'viewer', **options: Any) -> FrameSubscription:
+    def subscription(
+        self,
+        callback: Callable[[Frame], Any] | None = None,
+        *,
+        name: str = 'viewer',
+        **options: Any,
+    ) -> FrameSubscription:
         self._ends.append(FrameSubscription(self.ros.node(name), 'image', callback, **options))
         return self._ends[-1]
 
@@ -100,7 +118,10 @@ def cameras(here: Ros) -> Iterator[Cameras]:
 def printer(frames: int, *more: str) -> Iterator[subprocess.Popen[str]]:
     """frame_printer.py, which ends with the block at the latest."""
     running = subprocess.Popen(
-        [sys.executable, str(PRINTER), 'image', str(frames), *more], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, str(PRINTER), 'image', str(frames), *more],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     try:
         yield running
@@ -156,7 +177,11 @@ def test_pixels_header_and_numbers_arrive_in_another_process(cameras: Cameras, f
             planes = sent(publisher, value, stamp=1000 + value, frame_id=f'frame {value}')
             found = printed(running)
             assert found['planes'] == planes
-            assert (found['sequence'], found['stamp_ns'], found['frame_id']) == (value, 1000 + value, f'frame {value}')
+            assert (found['sequence'], found['stamp_ns'], found['frame_id']) == (
+                value,
+                1000 + value,
+                f'frame {value}',
+            )
     assert publisher.statistics().conversions == 0
 
 
@@ -179,14 +204,19 @@ def test_the_stamp_is_whatever_names_a_time(cameras: Cameras) -> None:
 
 
 @pytest.mark.parametrize(('fmt', 'encoding'), [('bgr8', 'bgr8'), ('NV12', 'rgb8')])
-def test_plain_subscribers_get_pictures_as_they_are_and_chroma_formats_as_rgb8(cameras: Cameras, fmt: str, encoding: str) -> None:
+def test_plain_subscribers_get_pictures_as_they_are_and_chroma_formats_as_rgb8(
+    cameras: Cameras, fmt: str, encoding: str
+) -> None:
     found = cameras.reader()
     publisher = cameras.publisher(format=fmt)
     assert eventually(lambda: publisher.statistics().image_readers == 1)
     sent(publisher, 5, stamp=1_000_000_002)
     assert eventually(lambda: found)
     message = found[0]
-    assert message.encoding == encoding and (message.header.stamp.sec, message.header.stamp.nanosec) == (1, 2)
+    assert message.encoding == encoding and (
+        message.header.stamp.sec,
+        message.header.stamp.nanosec,
+    ) == (1, 2)
     pixels = picture((HEIGHT, WIDTH, 3), 5)
     if fmt == 'NV12':
         rows = [picture(shape, 5).reshape(-1, WIDTH) for shape in FORMATS['NV12']]
@@ -195,7 +225,9 @@ def test_plain_subscribers_get_pictures_as_they_are_and_chroma_formats_as_rgb8(c
     assert publisher.ledger.count('to_ros') == 1
 
 
-def test_an_exception_in_the_loan_sends_nothing_and_gives_the_buffer_back(cameras: Cameras) -> None:
+def test_an_exception_in_the_loan_sends_nothing_and_gives_the_buffer_back(
+    cameras: Cameras,
+) -> None:
     publisher, subscription = cameras.pair(slots=2)
     for _ in range(5):
         with pytest.raises(KeyError), publisher.loan() as out:
@@ -203,7 +235,10 @@ def test_an_exception_in_the_loan_sends_nothing_and_gives_the_buffer_back(camera
             raise KeyError('user')
     sent(publisher, 1)
     with subscription.queue.get(60.0) as frame:
-        assert frame.data.sequence == 0 and frame.map().__enter__()[0][0, 0] == picture((HEIGHT, WIDTH), 1)[0, 0]
+        assert (
+            frame.data.sequence == 0
+            and frame.map().__enter__()[0][0, 0] == picture((HEIGHT, WIDTH), 1)[0, 0]
+        )
     statistics = publisher.statistics()
     assert (statistics.discarded, statistics.dropped, statistics.published) == (5, 0, 1)
 
@@ -219,9 +254,15 @@ def test_when_consumers_hold_every_buffer_the_frame_is_dropped_and_said_and_the_
         assert out.dropped
         fill(out.planes, 2)
     assert publisher.statistics().dropped == 1
-    assert 'frame 2 was dropped, because no buffer was free' in logged() and 'viewer' in logged() and "raise 'slots'" in logged()
+    assert (
+        'frame 2 was dropped, because no buffer was free' in logged()
+        and 'viewer' in logged()
+        and "raise 'slots'" in logged()
+    )
     with kept, kept.map() as planes:
-        assert np.array_equal(planes[0], picture((HEIGHT, WIDTH), 0)), 'what is thrown away is written nowhere'
+        assert np.array_equal(planes[0], picture((HEIGHT, WIDTH), 0)), (
+            'what is thrown away is written nowhere'
+        )
     sent(publisher, 3)
     numbers = []
     for _ in range(2):
@@ -301,14 +342,18 @@ def test_it_ends_with_its_node_and_leaves_nothing(here: Ros) -> None:
     threads = {thread.name for thread in threading.enumerate()}
     for _ in range(3):
         life()
-    assert {thread.name for thread in threading.enumerate()} <= threads and not any('shared-memory' in name for name in threads)
+    assert {thread.name for thread in threading.enumerate()} <= threads and not any(
+        'shared-memory' in name for name in threads
+    )
     assert not [path.name for path in folder.iterdir() if path.suffix in ('.sock', '.json')]
 
 
 def test_a_block_ends_it_and_the_topic_has_no_publisher_any_more(cameras: Cameras) -> None:
     node = cameras.ros.node('camera')
     with FramePublisher(node, 'image', width=WIDTH, height=HEIGHT) as publisher:
-        assert publisher.topic == '/image' and eventually(lambda: node.count_publishers('/image') == 1)
+        assert publisher.topic == '/image' and eventually(
+            lambda: node.count_publishers('/image') == 1
+        )
     assert eventually(lambda: node.count_publishers('/image') == 0)
 
 
@@ -321,14 +366,18 @@ def test_late_subscriptions_get_the_last_frame_of_a_latched_topic(cameras: Camer
     frame.release()
     with printer(1, 'latched') as running:
         found = printed(running)
-    assert found['planes'] == planes and publisher.statistics().conversions == 1, 'for the middleware\'s own history'
+    assert found['planes'] == planes and publisher.statistics().conversions == 1, (
+        "for the middleware's own history"
+    )
 
 
 # The agreement.
 
 
 def test_consumers_that_are_there_are_asked_before_the_buffers_are_made(cameras: Cameras) -> None:
-    subscription = cameras.subscription(constraints=BufferConstraints('card', stride_align=256, slots=2), held=2)
+    subscription = cameras.subscription(
+        constraints=BufferConstraints('card', stride_align=256, slots=2), held=2
+    )
     publisher = cameras.publisher(slots=4, participants=['later: NV12; height_align=64'])
     sent(publisher, 3)
     with subscription.queue.get(60.0) as frame:
@@ -337,7 +386,9 @@ def test_consumers_that_are_there_are_asked_before_the_buffers_are_made(cameras:
     assert eventually(lambda: subscription.statistics().rung == IN_PROCESS)
 
 
-def test_a_consumer_that_can_t_use_the_buffers_is_named_and_gets_messages(cameras: Cameras, logged: Callable[[], str]) -> None:
+def test_a_consumer_that_can_t_use_the_buffers_is_named_and_gets_messages(
+    cameras: Cameras, logged: Callable[[], str]
+) -> None:
     publisher = cameras.publisher(format='NV12')
     picky = BufferConstraints('picky', formats=((fourcc_code('YUYV'), LINEAR),))
     subscription = cameras.subscription(constraints=picky)
@@ -346,7 +397,9 @@ def test_a_consumer_that_can_t_use_the_buffers_is_named_and_gets_messages(camera
     assert eventually(lambda: subscription.statistics().rung == ROS_MESSAGE)
 
 
-def test_participants_that_no_buffer_could_suit_are_an_error_and_nothing_stays(cameras: Cameras) -> None:
+def test_participants_that_no_buffer_could_suit_are_an_error_and_nothing_stays(
+    cameras: Cameras,
+) -> None:
     with pytest.raises(NegotiationError, match='later'):
         cameras.publisher(format='NV12', participants=['later: YUYV'])
     assert not any(thread.name.startswith('shared-memory') for thread in threading.enumerate())
@@ -363,13 +416,21 @@ def test_participants_that_no_buffer_could_suit_are_an_error_and_nothing_stays(c
         ({'slots': 65}, ConfigError, 'slots 65'),
         ({'slots': 2.5}, ConfigError, 'slots 2.5'),
         ({'frame_id': 'x' * 5000}, ConfigError, 'frame_id has 5000 bytes'),
-        ({'colorimetry': 'bt710'}, FormatError, "'bt710' is not known; say the matrix: bt601, bt709"),
+        (
+            {'colorimetry': 'bt710'},
+            FormatError,
+            "'bt710' is not known; say the matrix: bt601, bt709",
+        ),
         ({'colorimetry': 'rgb full'}, FormatError, 'have no conversion'),
         ({'image_encoding': 'rgb9'}, ConfigError, "'rgb9' is not one of rgb8"),
         ({'heap': 'cloud'}, ConfigError, "heap 'cloud' is not known"),
         ({'participants': ['a b c']}, ConfigError, 'participants'),
         ({'modifier': 0}, ConfigError, 'fds'),
-        ({'qos': QoSProfile(depth=7, durability=DurabilityPolicy.TRANSIENT_LOCAL)}, ConfigError, 'depth 7 would keep 7 of 8 buffers'),
+        (
+            {'qos': QoSProfile(depth=7, durability=DurabilityPolicy.TRANSIENT_LOCAL)},
+            ConfigError,
+            'depth 7 would keep 7 of 8 buffers',
+        ),
     ],
 )
 def test_values_that_make_no_sense_are_refused_by_name(
@@ -380,7 +441,9 @@ def test_values_that_make_no_sense_are_refused_by_name(
     assert words in str(refused.value)
 
 
-def test_a_sentence_is_said_once_a_minute_and_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sentence_is_said_once_a_minute_and_memory_is_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     now, said = [0.0], []
     monkeypatch.setattr(frame_offer.time, 'monotonic', lambda: now[0])
     report = frame_offer.Report(said.append)
@@ -424,7 +487,13 @@ class Library:
         memory = self._maps[index]
         return [
             np.ndarray((HEIGHT, WIDTH), np.uint8, memory, self.offsets[0], (self.stride, 1)),
-            np.ndarray((HEIGHT // 2, WIDTH // 2, 2), np.uint8, memory, self.offsets[1], (self.stride, 2, 1)),
+            np.ndarray(
+                (HEIGHT // 2, WIDTH // 2, 2),
+                np.uint8,
+                memory,
+                self.offsets[1],
+                (self.stride, 2, 1),
+            ),
         ]
 
     def draw(self, index: int, value: int) -> list[int]:
@@ -450,18 +519,30 @@ def library(no_fd_leak: None) -> Iterator[Library]:
 
 
 def of(library: Library, **options: Any) -> dict[str, Any]:
-    return {'fds': library.fds, 'modifier': LINEAR, 'strides': [64, 64], 'offsets': library.offsets, **options}
+    return {
+        'fds': library.fds,
+        'modifier': LINEAR,
+        'strides': [64, 64],
+        'offsets': library.offsets,
+        **options,
+    }
 
 
-def test_buffers_of_a_library_arrive_in_the_same_process_and_come_back_once(library: Library, cameras: Cameras) -> None:
+def test_buffers_of_a_library_arrive_in_the_same_process_and_come_back_once(
+    library: Library, cameras: Cameras
+) -> None:
     publisher, subscription = cameras.pair(**of(library))
     checksums = library.draw(1, 7)
-    assert publisher.publish_fd(library.fds[1], stamp=42, frame_id='mine', released=library.released('first'))
+    assert publisher.publish_fd(
+        library.fds[1], stamp=42, frame_id='mine', released=library.released('first')
+    )
     frame = subscription.queue.get(60.0)
     assert frame is not None and library.back == []
     with frame.map() as planes:
         assert [zlib.crc32(plane.tobytes()) for plane in planes] == checksums
-    assert [buffer.identity.inode for buffer in frame.data.buffers] == [os.fstat(library.fds[1]).st_ino], 'the very memory'
+    assert [buffer.identity.inode for buffer in frame.data.buffers] == [
+        os.fstat(library.fds[1]).st_ino
+    ], 'the very memory'
     assert (frame.header.stamp_ns, frame.header.frame_id, frame.data.sequence) == (42, 'mine', 0)
     frame.release()
     assert library.back == ['first'] and publisher.ledger.entries() == {}
@@ -469,7 +550,9 @@ def test_buffers_of_a_library_arrive_in_the_same_process_and_come_back_once(libr
     subscription.queue.get(60.0).release()
 
 
-def test_buffers_of_a_library_arrive_in_another_process(library: Library, cameras: Cameras) -> None:
+def test_buffers_of_a_library_arrive_in_another_process(
+    library: Library, cameras: Cameras
+) -> None:
     publisher = cameras.publisher(**of(library))
     with printer(4) as running:
         assert eventually(lambda: publisher.statistics().shared_memory_consumers == 1)
@@ -484,7 +567,9 @@ def test_buffers_of_a_library_arrive_in_another_process(library: Library, camera
     assert eventually(lambda: library.back == ['0', '1', '2', '3'])
 
 
-def test_plain_subscribers_get_pictures_of_a_library_s_buffers(library: Library, cameras: Cameras) -> None:
+def test_plain_subscribers_get_pictures_of_a_library_s_buffers(
+    library: Library, cameras: Cameras
+) -> None:
     found = cameras.reader()
     publisher = cameras.publisher(**of(library, image_encoding='nv12'))
     assert eventually(lambda: publisher.statistics().image_readers == 1)
@@ -504,7 +589,9 @@ def test_a_buffer_that_was_not_named_is_taken_too(library: Library, cameras: Cam
         assert [zlib.crc32(plane.tobytes()) for plane in planes] == checksums
 
 
-def test_a_buffer_that_a_consumer_holds_is_not_sent_again(library: Library, cameras: Cameras, logged: Callable[[], str]) -> None:
+def test_a_buffer_that_a_consumer_holds_is_not_sent_again(
+    library: Library, cameras: Cameras, logged: Callable[[], str]
+) -> None:
     publisher, subscription = cameras.pair(**of(library))
     assert publisher.publish_fd(library.fds[0], released=library.released('first'))
     frame = subscription.queue.get(60.0)
@@ -552,7 +639,9 @@ def test_a_callback_may_publish_the_next_frame_raise_or_end_the_publisher(
     assert publisher.statistics().published == 2001
 
 
-def test_what_is_out_at_the_end_comes_back_when_it_is_released(library: Library, cameras: Cameras) -> None:
+def test_what_is_out_at_the_end_comes_back_when_it_is_released(
+    library: Library, cameras: Cameras
+) -> None:
     publisher, subscription = cameras.pair(**of(library))
     library.draw(0, 5)
     assert publisher.publish_fd(library.fds[0], released=library.released('out'))
@@ -566,7 +655,9 @@ def test_what_is_out_at_the_end_comes_back_when_it_is_released(library: Library,
     assert library.back == ['out', 'late']
 
 
-def test_loans_and_descriptors_have_publishers_of_their_own(library: Library, cameras: Cameras) -> None:
+def test_loans_and_descriptors_have_publishers_of_their_own(
+    library: Library, cameras: Cameras
+) -> None:
     lender, publisher = cameras.publisher(name='lender'), cameras.publisher(**of(library))
     with pytest.raises(ConfigError, match='has buffers of its own: write to them by loan'):
         lender.publish_fd(library.fds[0])
@@ -595,7 +686,9 @@ def test_descriptions_of_buffers_that_make_no_sense_are_refused(
     assert words in str(refused.value)
 
 
-def test_descriptors_that_are_no_buffers_are_refused_and_nothing_is_called(cameras: Cameras, library: Library) -> None:
+def test_descriptors_that_are_no_buffers_are_refused_and_nothing_is_called(
+    cameras: Cameras, library: Library
+) -> None:
     publisher, called = cameras.publisher(**of(library)), library.released('wrong')
     reading, writing = os.pipe()
     loose = os.memfd_create('loose', os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -624,7 +717,10 @@ def test_a_dma_buf_arrives_as_it_is(cameras: Cameras) -> None:
         pytest.skip(f'no dma-bufs here: {error}')
     buffers = [heap.allocate(WIDTH * HEIGHT * 3 // 2) for _ in range(2)]
     publisher = cameras.publisher(
-        fds=[buffer.fileno() for buffer in buffers], modifier=LINEAR, strides=[WIDTH, WIDTH], offsets=[0, WIDTH * HEIGHT]
+        fds=[buffer.fileno() for buffer in buffers],
+        modifier=LINEAR,
+        strides=[WIDTH, WIDTH],
+        offsets=[0, WIDTH * HEIGHT],
     )
     with buffers[1].cpu_access(3) as memory:
         memory[:] = bytes([77]) * len(memory)
@@ -632,7 +728,9 @@ def test_a_dma_buf_arrives_as_it_is(cameras: Cameras) -> None:
         assert eventually(lambda: publisher.statistics().shared_memory_consumers == 1)
         assert publisher.publish_fd(buffers[1].fileno())
         found = printed(running)
-    assert found['planes'] == [zlib.crc32(bytes([77]) * size) for size in (WIDTH * HEIGHT, WIDTH * HEIGHT // 2)]
+    assert found['planes'] == [
+        zlib.crc32(bytes([77]) * size) for size in (WIDTH * HEIGHT, WIDTH * HEIGHT // 2)
+    ]
     publisher.destroy()
     for buffer in buffers:
         buffer.close()

@@ -63,14 +63,20 @@ def alone(here: Ros) -> Iterator[Node]:
 
 
 def own_threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if 'spinner' in thread.name or 'receiver' in thread.name]
+    return [
+        thread.name
+        for thread in threading.enumerate()
+        if 'spinner' in thread.name or 'receiver' in thread.name
+    ]
 
 
 def others(here: Ros) -> Counter[str]:
     """The descriptors, without those of the camera's slots, which it maps one by one."""
     # An executor at rest keeps what it called last.
     here.on_executor(lambda: None)
-    return Counter({kind: count for kind, count in open_descriptors().items() if 'memfd' not in kind})
+    return Counter(
+        {kind: count for kind, count in open_descriptors().items() if 'memfd' not in kind}
+    )
 
 
 async def some_of(frames: FrameReader, count: int) -> list[Frame]:
@@ -107,7 +113,9 @@ def test_each_step_has_the_next_frame_for_its_time(
                     if len(seen) == 15:
                         break
             assert [frame.released for frame in seen] == [True] * 14 + [False]
-            assert eventually(lambda frames=frames: frames.statistics().rung == source.way), frames.statistics()
+            assert eventually(lambda frames=frames: frames.statistics().rung == source.way), (
+                frames.statistics()
+            )
             assert ('spinner of' in str(own_threads())) is not spun
         assert seen[-1].released and own_threads() == []
         numbers = [number_of(frame) for frame in seen]
@@ -119,15 +127,20 @@ def test_each_step_has_the_next_frame_for_its_time(
         frame = None
         del frames, node
         seen.clear()
-    assert before is not None and eventually(lambda: not others(here) - before), others(here) - before
+    assert before is not None and eventually(lambda: not others(here) - before), (
+        others(here) - before
+    )
     assert eventually(lambda: source.peers() == [])
     assert eventually(lambda: source.pool.unpromised == len(source.pool.slots) - RESERVE)
 
 
-def test_a_step_waits_for_its_frame(alone: Node, camera: Cameras, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_waits_for_its_frame(
+    alone: Node, camera: Cameras, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Frames are waited for, not looked for now and then."""
     source = camera()
     with FrameReader(alone, 'image') as frames:
+
         def step() -> Frame:
             return next(frames)
 
@@ -143,11 +156,24 @@ def test_a_step_waits_for_its_frame(alone: Node, camera: Cameras, monkeypatch: p
             timer.join()
 
 
-def test_frames_of_another_process_come_as_they_are(here: Ros, alone: Node, free_domain: int, tmp_path: Path) -> None:
+def test_frames_of_another_process_come_as_they_are(
+    here: Ros, alone: Node, free_domain: int, tmp_path: Path
+) -> None:
     """The values that its frames have are their luma and their stamp."""
     done = threading.Event()
     with LinkProcess('single', free_domain, tmp_path) as process:
-        process('open', [{'name': 'camera', 'kind': 'adapted publisher', 'topic': 'image', 'qos': QOS, 'converts': False}])
+        process(
+            'open',
+            [
+                {
+                    'name': 'camera',
+                    'kind': 'adapted publisher',
+                    'topic': 'image',
+                    'qos': QOS,
+                    'converts': False,
+                }
+            ],
+        )
 
         def flow() -> None:
             value = 0
@@ -207,12 +233,18 @@ def test_a_kept_frame_stays_until_it_is_released(alone: Node, flowing: Cameras) 
 
 @pytest.mark.parametrize('asynchronous', [False, True])
 @pytest.mark.parametrize('how', ['destroy', 'destroy_node', 'shutdown'])
-def test_a_loop_that_waits_ends_with_the_reader_the_node_or_the_context(free_domain: int, how: str, asynchronous: bool) -> None:
+def test_a_loop_that_waits_ends_with_the_reader_the_node_or_the_context(
+    free_domain: int, how: str, asynchronous: bool
+) -> None:
     context = rclpy.Context()
     rclpy.init(context=context, domain_id=free_domain)
     node = Node('reader', context=context)
     frames = FrameReader(node, 'image')
-    end = {'destroy': frames.destroy, 'destroy_node': node.destroy_node, 'shutdown': context.shutdown}[how]
+    end = {
+        'destroy': frames.destroy,
+        'destroy_node': node.destroy_node,
+        'shutdown': context.shutdown,
+    }[how]
     began = time.monotonic()
     threading.Timer(0.5, end).start()
 
@@ -246,7 +278,9 @@ def test_what_a_callback_of_the_node_raises_comes_out_of_the_loop(alone: Node) -
     assert own_threads() == []
 
 
-def test_the_program_may_begin_and_end_to_spin_the_node_at_any_time(here: Ros, alone: Node, flowing: Cameras) -> None:
+def test_the_program_may_begin_and_end_to_spin_the_node_at_any_time(
+    here: Ros, alone: Node, flowing: Cameras
+) -> None:
     flowing()
     ticks: list[str] = []
     alone.create_timer(0.02, lambda: ticks.append(threading.current_thread().name))
@@ -257,6 +291,7 @@ def test_the_program_may_begin_and_end_to_spin_the_node_at_any_time(here: Ros, a
             mine.spin_once(timeout_sec=0.1)
 
     with FrameReader(alone, 'image') as frames:
+
         def until(name: str) -> None:
             ticks.clear()
             for count, _ in enumerate(frames):
@@ -277,13 +312,18 @@ def test_the_program_may_begin_and_end_to_spin_the_node_at_any_time(here: Ros, a
     assert own_threads() == []
 
 
-@pytest.mark.parametrize(('options', 'said'), [({'max_held': 0}, 'max_held'), ({'copy_free': 'no'}, "copy_free 'no' is not one of")])
+@pytest.mark.parametrize(
+    ('options', 'said'),
+    [({'max_held': 0}, 'max_held'), ({'copy_free': 'no'}, "copy_free 'no' is not one of")],
+)
 def test_what_can_t_be_is_refused(alone: Node, options: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):
         FrameReader(alone, 'image', **options)
 
 
-@pytest.mark.parametrize('ending', ['', 'frames.destroy()', 'frames.__exit__(None, None, None); node.destroy_node()'])
+@pytest.mark.parametrize(
+    'ending', ['', 'frames.destroy()', 'frames.__exit__(None, None, None); node.destroy_node()']
+)
 def test_a_program_that_ends_inside_a_loop_ends_well(ending: str, free_domain: int) -> None:
     code = f"""
 import rclpy
@@ -301,5 +341,7 @@ print('done')
         [sys.executable, '-c', code], env={**os.environ, 'ROS_DOMAIN_ID': str(free_domain)}, capture_output=True, text=True, timeout=60.0,
         check=False,
     )  # fmt: skip
-    said = [line for line in done.stderr.splitlines() if 'rmw_fastrtps' not in line]  # its warning of the tests' profile
+    said = [
+        line for line in done.stderr.splitlines() if 'rmw_fastrtps' not in line
+    ]  # its warning of the tests' profile
     assert (done.returncode, done.stdout, said) == (0, 'done\n', [])

@@ -23,12 +23,16 @@ from zc_perception.frame import Frame
 Cameras = Callable[..., Camera]
 
 
-def test_it_lives_unreferenced_as_long_as_its_node_and_ends_with_it(here: Ros, camera: Cameras, dds_sockets: None) -> None:
+def test_it_lives_unreferenced_as_long_as_its_node_and_ends_with_it(
+    here: Ros, camera: Cameras, dds_sockets: None
+) -> None:
     source, seen = camera(), []
     for life in range(3):
         node = Node(f'viewer{life}', context=here.context)
         here.executor.add_node(node)
-        weak = weakref.ref(create_frame_subscription(node, 'image', lambda frame: seen.append(number_of(frame))))
+        weak = weakref.ref(
+            create_frame_subscription(node, 'image', lambda frame: seen.append(number_of(frame)))
+        )
         gc.collect()
         before = len(seen)
         assert publishing(source, lambda before=before: len(seen) > before + 3)
@@ -37,17 +41,28 @@ def test_it_lives_unreferenced_as_long_as_its_node_and_ends_with_it(here: Ros, c
         subscription = weak()
         assert subscription is None or subscription.queue.closed
         del subscription, node
-        assert not [thread.name for thread in threading.enumerate() if 'receiver' in thread.name or 'connector' in thread.name]
+        assert not [
+            thread.name
+            for thread in threading.enumerate()
+            if 'receiver' in thread.name or 'connector' in thread.name
+        ]
     assert seen == sorted(set(seen))
     assert eventually(lambda: source.peers() == [])
     assert eventually(lambda: source.pool.unpromised == len(source.pool.slots) - RESERVE)
 
 
-def test_two_frames_may_be_held_by_default_and_more_if_asked_for(here: Ros, camera: Cameras) -> None:
+def test_two_frames_may_be_held_by_default_and_more_if_asked_for(
+    here: Ros, camera: Cameras
+) -> None:
     source = camera(slots=16)
     for most, options in ((2, {}), (3, {'max_held': 3})):
         kept: list[Frame] = []
-        subscription = create_frame_subscription(here.node(f'viewer{most}'), 'image', lambda frame: kept.append(frame.keep()), **options)  # noqa: B023
+        subscription = create_frame_subscription(
+            here.node(f'viewer{most}'),
+            'image',
+            lambda frame, kept=kept: kept.append(frame.keep()),
+            **options,
+        )
         assert eventually(lambda subscription=subscription: source.met(subscription))
         assert publishing(source, lambda kept=kept, most=most: len(kept) == most)
         for _ in range(5):
@@ -58,7 +73,9 @@ def test_two_frames_may_be_held_by_default_and_more_if_asked_for(here: Ros, came
         subscription.destroy()
 
 
-def test_an_array_from_a_callback_stays_what_it_was_and_frames_go_on(here: Ros, camera: Cameras) -> None:
+def test_an_array_from_a_callback_stays_what_it_was_and_frames_go_on(
+    here: Ros, camera: Cameras
+) -> None:
     """The pixels of a frame whose array is kept are never those of a later one."""
     source, kept, seen = camera(), [], []
 
@@ -71,9 +88,13 @@ def test_an_array_from_a_callback_stays_what_it_was_and_frames_go_on(here: Ros, 
     assert eventually(lambda: source.met(subscription))
     assert publishing(source, lambda: len(seen) > 20), 'one of the two that it may hold is left'
     assert (kept[0] == kept[1]).all()
-    assert eventually(lambda: [each for each, _ in subscription.statistics().in_hand][:1] == seen[:1]), subscription.statistics()
+    assert eventually(
+        lambda: [each for each, _ in subscription.statistics().in_hand][:1] == seen[:1]
+    ), subscription.statistics()
     kept.clear()
-    assert publishing(source, lambda: seen[0] not in [each for each, _ in subscription.statistics().in_hand])
+    assert publishing(
+        source, lambda: seen[0] not in [each for each, _ in subscription.statistics().in_hand]
+    )
     subscription.destroy()
 
 

@@ -12,7 +12,20 @@ import cv2
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from pixel.format_samples import ALL, GREY, PUBLISHED, WORDS, YUV, expanded, noise, published_rgb, rgb_planes, spread, words_rgb, yuv_planes
+from pixel.format_samples import (
+    ALL,
+    GREY,
+    PUBLISHED,
+    WORDS,
+    YUV,
+    expanded,
+    noise,
+    published_rgb,
+    rgb_planes,
+    spread,
+    words_rgb,
+    yuv_planes,
+)
 from sensor_msgs.msg import Image
 
 from zc_perception.errors import ConfigError, FormatError, LayoutError, NegotiationError
@@ -59,7 +72,9 @@ def ledger() -> CopyLedger:
         ('NV15', LINEAR, 'NV15 has no conversion to an encoding'),
     ],
 )
-def test_what_can_not_become_a_message_is_known_beforehand(fourcc: str, modifier: int, reason: str) -> None:
+def test_what_can_not_become_a_message_is_known_beforehand(
+    fourcc: str, modifier: int, reason: str
+) -> None:
     layout = replace(compute_layout(fourcc_code(fourcc), WIDTH, HEIGHT), modifier=modifier)
     found = why_no_message(layout)
     assert found.startswith(reason) and bool(found) == bool(reason)
@@ -77,44 +92,88 @@ def nv12_noise(seed: int = 0) -> NDArray[np.uint8]:
     return np.random.default_rng(seed).integers(0, 256, (HEIGHT * 3 // 2, WIDTH), np.uint8)
 
 
-def frame_of(make_pool: MakePool, make_frame: MakeFrame, nv12: NDArray[np.uint8], stamp_ns: int = 3_000_000_007) -> Frame:
+def frame_of(
+    make_pool: MakePool,
+    make_frame: MakeFrame,
+    nv12: NDArray[np.uint8],
+    stamp_ns: int = 3_000_000_007,
+) -> Frame:
     """In a slot whose rows have padding."""
 
     def fill(luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> None:
         luma[:] = nv12[:HEIGHT]
         chroma[:] = nv12[HEIGHT:].reshape(chroma.shape)
 
-    return make_frame(make_pool(WIDTH, HEIGHT, slots=1, layout={'stride_align': 96}), stamp_ns=stamp_ns, frame_id='lens', fill=fill)
+    return make_frame(
+        make_pool(WIDTH, HEIGHT, slots=1, layout={'stride_align': 96}),
+        stamp_ns=stamp_ns,
+        frame_id='lens',
+        fill=fill,
+    )
 
 
 def expected_pixels(nv12: NDArray[np.uint8], encoding: str) -> NDArray[np.uint8]:
     if encoding == 'nv12':
         return nv12
     if encoding == 'mono8':  # 16 is black, 235 white
-        return np.clip(np.rint((nv12[:HEIGHT].astype(np.float64) - 16) * 255 / 219), 0, 255).astype(np.uint8)
+        return np.clip(
+            np.rint((nv12[:HEIGHT].astype(np.float64) - 16) * 255 / 219), 0, 255
+        ).astype(np.uint8)
     return np.asarray(cv2.cvtColor(nv12, CODES[encoding]))
 
 
-def image(encoding: str, pixels: NDArray[np.uint8], *, width: int = WIDTH, height: int = HEIGHT, padding: int = 0) -> Image:
+def image(
+    encoding: str,
+    pixels: NDArray[np.uint8],
+    *,
+    width: int = WIDTH,
+    height: int = HEIGHT,
+    padding: int = 0,
+) -> Image:
     """A message whose rows have *padding* bytes of 255 behind them."""
     rows = pixels.reshape(pixels.shape[0], -1)
     padded = np.pad(rows, ((0, 0), (0, padding)), constant_values=255)
-    message = Image(encoding=encoding, width=width, height=height, step=padded.shape[1], data=padded.tobytes())
-    message.header.stamp.sec, message.header.stamp.nanosec, message.header.frame_id = 12, 34, 'foreign'
+    message = Image(
+        encoding=encoding, width=width, height=height, step=padded.shape[1], data=padded.tobytes()
+    )
+    message.header.stamp.sec, message.header.stamp.nanosec, message.header.frame_id = (
+        12,
+        34,
+        'foreign',
+    )
     return message
 
 
-@pytest.mark.parametrize(('encoding', 'channels', 'rows'), [('rgb8', 3, 48), ('bgr8', 3, 48), ('mono8', 1, 48), ('nv12', 1, 72)])
+@pytest.mark.parametrize(
+    ('encoding', 'channels', 'rows'),
+    [('rgb8', 3, 48), ('bgr8', 3, 48), ('mono8', 1, 48), ('nv12', 1, 72)],
+)
 def test_a_frame_becomes_an_image(
-    make_pool: MakePool, make_frame: MakeFrame, ledger: CopyLedger, encoding: str, channels: int, rows: int
+    make_pool: MakePool,
+    make_frame: MakeFrame,
+    ledger: CopyLedger,
+    encoding: str,
+    channels: int,
+    rows: int,
 ) -> None:
     nv12 = nv12_noise()
     frame = frame_of(make_pool, make_frame, nv12)
     message = FrameToImage(encoding, ledger)(frame)
-    assert (message.encoding, message.width, message.height, message.is_bigendian) == (encoding, WIDTH, HEIGHT, 0)
+    assert (message.encoding, message.width, message.height, message.is_bigendian) == (
+        encoding,
+        WIDTH,
+        HEIGHT,
+        0,
+    )
     assert (message.step, len(message.data)) == (WIDTH * channels, WIDTH * channels * rows)
-    assert np.array_equal(np.frombuffer(message.data, np.uint8), expected_pixels(nv12, encoding).reshape(-1))
-    assert (message.header.stamp.sec, message.header.stamp.nanosec, message.header.frame_id) == (3, 7, 'lens')
+    assert np.array_equal(
+        np.frombuffer(message.data, np.uint8), expected_pixels(nv12, encoding).reshape(-1)
+    )
+    assert (message.header.stamp.sec, message.header.stamp.nanosec, message.header.frame_id) == (
+        3,
+        7,
+        'lens',
+    )
     assert ledger.entries() == {'to_ros': LedgerEntry(1, WIDTH * channels * rows)}
     frame.release()
 
@@ -124,7 +183,10 @@ def test_a_format_that_can_not_be_read_is_refused_by_name(
     make_pool: MakePool, make_frame: MakeFrame, ledger: CopyLedger, encoding: str
 ) -> None:
     frame = make_frame(make_pool(slots=1, fourcc=fourcc_code('NV15')))
-    with pytest.raises(FormatError, match=r"NV15 frames can't be read by a program here; it can read NV12, .* pixel_format"):
+    with pytest.raises(
+        FormatError,
+        match=r"NV15 frames can't be read by a program here; it can read NV12, .* pixel_format",
+    ):
         FrameToImage(encoding, ledger)(frame)
     with pytest.raises(FormatError, match="NV15 frames can't be read"):
         FrameToJpeg(80, ledger)(frame)
@@ -150,7 +212,9 @@ class VendorBuffer:
         return len(self._data)
 
 
-def test_an_image_in_a_vendor_s_buffer_is_converted_and_the_copy_is_booked(to_frame: ImageToFrame, ledger: CopyLedger) -> None:
+def test_an_image_in_a_vendor_s_buffer_is_converted_and_the_copy_is_booked(
+    to_frame: ImageToFrame, ledger: CopyLedger
+) -> None:
     foreign = image('mono8', np.random.default_rng(5).integers(0, 256, (HEIGHT, WIDTH), np.uint8))
     plain = foreign.data.tobytes()
     # An older message's setter would not take it.
@@ -173,10 +237,19 @@ def red_image(encoding: str, padding: int = 0) -> Image:
     """Of one colour, with *padding* bytes of 255 behind each row."""
     samples = SAMPLES[encoding]
     packed = 2 if encoding.startswith(('yu', 'uy')) else 1
-    message = image(encoding, np.full((HEIGHT, WIDTH // packed, len(samples)), samples, np.uint8), padding=padding)
-    if encoding.startswith('nv'):  # chroma of its own, with rows twice as long where it is not halved
+    message = image(
+        encoding,
+        np.full((HEIGHT, WIDTH // packed, len(samples)), samples, np.uint8),
+        padding=padding,
+    )
+    if encoding.startswith(
+        'nv'
+    ):  # chroma of its own, with rows twice as long where it is not halved
         times, rows = (2, HEIGHT) if encoding == 'nv24' else (1, HEIGHT // 2)
-        luma, chroma = np.full((HEIGHT, WIDTH), samples[0], np.uint8), np.full((rows, WIDTH * times // 2, 2), samples[1:], np.uint8)
+        luma, chroma = (
+            np.full((HEIGHT, WIDTH), samples[0], np.uint8),
+            np.full((rows, WIDTH * times // 2, 2), samples[1:], np.uint8),
+        )
         message = image(encoding, luma, padding=padding)
         message.data += image(encoding, chroma, padding=padding * times).data
     return message
@@ -192,7 +265,12 @@ def test_an_image_of_any_encoding_has_its_colour_and_header(
     with to_frame(message) as frame, frame.map() as planes:
         wanted = (76, 128, 128) if encoding == 'mono8' else (Y, CB, CR)
         found = [plane.astype(int) for plane in (planes[0], planes[1][..., 0], planes[1][..., 1])]
-        assert max(np.abs(samples - level).max() for samples, level in zip(found, wanted, strict=True)) <= 1
+        assert (
+            max(
+                np.abs(samples - level).max() for samples, level in zip(found, wanted, strict=True)
+            )
+            <= 1
+        )
         assert (frame.header.stamp_ns, frame.header.frame_id) == (12_000_000_034, 'foreign')
     assert ledger.count('from_ros') == 1
 
@@ -204,7 +282,12 @@ def test_encodings_one_after_another_leave_nothing_of_each_other(to_frame: Image
             message.is_bigendian = big
             with to_frame(message) as frame, frame.map() as planes:
                 wanted = (76, 128, 128) if encoding == 'mono8' else (Y, CB, CR)
-                assert np.abs(np.array([planes[0][0, 0], *planes[1][5, 5]]).astype(int) - wanted).max() <= 1
+                assert (
+                    np.abs(
+                        np.array([planes[0][0, 0], *planes[1][5, 5]]).astype(int) - wanted
+                    ).max()
+                    <= 1
+                )
 
 
 @pytest.mark.parametrize('quality', [0, 101, -1])
@@ -217,13 +300,20 @@ def test_grey_levels_are_those_of_the_message(to_frame: ImageToFrame, ledger: Co
     """They are 0..255 in messages, where luma of limited range has 16..235."""
     levels = np.tile(np.arange(0, 256, 4, dtype=np.uint8), (HEIGHT, 1))
     with to_frame(image('mono8', levels)) as frame:
-        assert (frame.data.colorimetry.matrix, frame.data.colorimetry.range) == (Matrix.BT601, Range.FULL)
-        colours = np.frombuffer(FrameToImage('rgb8', ledger)(frame).data, np.uint8).reshape(HEIGHT, WIDTH, 3)
+        assert (frame.data.colorimetry.matrix, frame.data.colorimetry.range) == (
+            Matrix.BT601,
+            Range.FULL,
+        )
+        colours = np.frombuffer(FrameToImage('rgb8', ledger)(frame).data, np.uint8).reshape(
+            HEIGHT, WIDTH, 3
+        )
     assert np.array_equal(colours, np.repeat(levels[..., None], 3, axis=2))
 
 
 @pytest.mark.parametrize('encoding', ['nv12', 'mono8'])
-def test_there_and_back_loses_nothing(to_frame: ImageToFrame, ledger: CopyLedger, encoding: str) -> None:
+def test_there_and_back_loses_nothing(
+    to_frame: ImageToFrame, ledger: CopyLedger, encoding: str
+) -> None:
     sent = image(encoding, expected_pixels(nv12_noise(5), encoding))
     with to_frame(sent) as frame:
         received = FrameToImage(encoding, ledger)(frame)
@@ -233,7 +323,10 @@ def test_there_and_back_loses_nothing(to_frame: ImageToFrame, ledger: CopyLedger
 def test_frames_are_numbered_and_the_pool_is_bounded(to_frame: ImageToFrame) -> None:
     message = image('mono8', nv12_noise()[:HEIGHT])
     frames = [to_frame(message), to_frame(message)]
-    with pytest.raises(FormatError, match=r"all 2 converted frames are in use \(\{'converter': 2\}\); release frames sooner"):
+    with pytest.raises(
+        FormatError,
+        match=r"all 2 converted frames are in use \(\{'converter': 2\}\); release frames sooner",
+    ):
         to_frame(message)
     frames.pop(0).release()
     frames.append(to_frame(message))
@@ -242,7 +335,9 @@ def test_frames_are_numbered_and_the_pool_is_bounded(to_frame: ImageToFrame) -> 
         frame.release()
 
 
-def test_another_size_gets_a_new_pool_and_older_frames_stay_readable(to_frame: ImageToFrame) -> None:
+def test_another_size_gets_a_new_pool_and_older_frames_stay_readable(
+    to_frame: ImageToFrame,
+) -> None:
     old = to_frame(image('mono8', np.full((HEIGHT, WIDTH), 77, np.uint8)))
     new = to_frame(image('mono8', np.full((20, 30), 55, np.uint8), width=30, height=20))
     with old.map() as planes:
@@ -256,19 +351,36 @@ def test_another_size_gets_a_new_pool_and_older_frames_stay_readable(to_frame: I
 @pytest.mark.parametrize(
     ('changes', 'message'),
     [
-        ({'encoding': 'bayer_rggb8'}, "'bayer_rggb8' can't be converted to a frame; publish nv12, nv21, nv24, .*, rgba8, bgra8, mono8$"),
+        (
+            {'encoding': 'bayer_rggb8'},
+            "'bayer_rggb8' can't be converted to a frame; publish nv12, nv21, nv24, .*, rgba8, bgra8, mono8$",
+        ),
         ({'encoding': ''}, "image encoding '' can't be converted"),
-        ({'step': WIDTH * 3 - 1}, 'image 64x48 rgb8: step 191 and 9216 bytes of data are too small'),
+        (
+            {'step': WIDTH * 3 - 1},
+            'image 64x48 rgb8: step 191 and 9216 bytes of data are too small',
+        ),
         ({'step': 0}, 'step 0 and'),
         ({'step': 0xFFFFFFFF}, 'are too small'),
         ({'data': b''}, 'and 0 bytes of data are too small'),
         ({'data': bytes(WIDTH * HEIGHT * 3 - 1)}, 'and 9215 bytes of data are too small'),
-        ({'encoding': 'bgra8'}, 'image 64x48 bgra8: step 192 and 9216 bytes of data are too small'),
-        ({'encoding': 'rgba8', 'step': WIDTH * 4}, 'image 64x48 rgba8: step 256 and 9216 bytes of data are too small'),
-        ({'height': HEIGHT + 2}, 'image 64x50 rgb8: step 192 and 9216 bytes of data are too small'),
+        (
+            {'encoding': 'bgra8'},
+            'image 64x48 bgra8: step 192 and 9216 bytes of data are too small',
+        ),
+        (
+            {'encoding': 'rgba8', 'step': WIDTH * 4},
+            'image 64x48 rgba8: step 256 and 9216 bytes of data are too small',
+        ),
+        (
+            {'height': HEIGHT + 2},
+            'image 64x50 rgb8: step 192 and 9216 bytes of data are too small',
+        ),
     ],
 )
-def test_a_message_that_contradicts_itself_is_refused(to_frame: ImageToFrame, changes: dict[str, object], message: str) -> None:
+def test_a_message_that_contradicts_itself_is_refused(
+    to_frame: ImageToFrame, changes: dict[str, object], message: str
+) -> None:
     foreign = image('rgb8', np.zeros((HEIGHT, WIDTH, 3), np.uint8))
     for name, value in changes.items():
         setattr(foreign, name, value)
@@ -276,13 +388,17 @@ def test_a_message_that_contradicts_itself_is_refused(to_frame: ImageToFrame, ch
         to_frame(foreign)
 
 
-@pytest.mark.parametrize('size', [{'width': 0}, {'height': 0}, {'width': 63}, {'height': 47}, {'width': 70_000}])
+@pytest.mark.parametrize(
+    'size', [{'width': 0}, {'height': 0}, {'width': 63}, {'height': 47}, {'width': 70_000}]
+)
 def test_impossible_sizes_are_refused(to_frame: ImageToFrame, size: dict[str, int]) -> None:
     with pytest.raises(LayoutError):
         to_frame(image('mono8', nv12_noise()[:HEIGHT], **size))
 
 
-def test_a_refused_message_leaks_no_slot(to_frame: ImageToFrame, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refused_message_leaks_no_slot(
+    to_frame: ImageToFrame, monkeypatch: pytest.MonkeyPatch
+) -> None:
     message = image('rgb8', np.zeros((HEIGHT, WIDTH, 3), np.uint8))
     with monkeypatch.context() as patch:
         patch.setattr(ToNv12, 'convert', lambda *arguments: 1 / 0)
@@ -301,7 +417,13 @@ class NamedHeap(SealedMemfd):
         self.name = name
 
 
-CARD = BufferConstraints('axl', formats=((NV12, LINEAR),), heaps=('dma_heap/', 'udmabuf'), devices=('/dev/metis-0:1:0',), slots=5)
+CARD = BufferConstraints(
+    'axl',
+    formats=((NV12, LINEAR),),
+    heaps=('dma_heap/', 'udmabuf'),
+    devices=('/dev/metis-0:1:0',),
+    slots=5,
+)
 
 
 @pytest.fixture
@@ -320,28 +442,45 @@ def heaps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return names
 
 
-def test_a_device_gets_memory_and_a_layout_that_it_can_import(to_frame: ImageToFrame, heaps: list[str]) -> None:
-    to_frame.suit(replace(CARD, stride_align=96, height_align=32, placement=Placement.BUFFER_PER_PLANE))
+def test_a_device_gets_memory_and_a_layout_that_it_can_import(
+    to_frame: ImageToFrame, heaps: list[str]
+) -> None:
+    to_frame.suit(
+        replace(CARD, stride_align=96, height_align=32, placement=Placement.BUFFER_PER_PLANE)
+    )
     for _ in range(3):
         with to_frame(image('nv12', nv12_noise())) as frame:
             layout = frame.data.layout
-            assert [(plane.buffer, plane.stride, plane.size) for plane in layout.planes] == [(0, 96, 96 * 64), (1, 96, 96 * 32)]
+            assert [(plane.buffer, plane.stride, plane.size) for plane in layout.planes] == [
+                (0, 96, 96 * 64),
+                (1, 96, 96 * 32),
+            ]
             with frame.map() as planes:
-                assert np.array_equal(planes[0], nv12_noise()[:HEIGHT]) and planes[1].tobytes() == nv12_noise()[HEIGHT:].tobytes()
+                assert (
+                    np.array_equal(planes[0], nv12_noise()[:HEIGHT])
+                    and planes[1].tobytes() == nv12_noise()[HEIGHT:].tobytes()
+                )
     assert heaps[3:] == ['opened dma_heap/system'], 'once for all messages of one size'
 
 
 def test_whose_cpu_reads_gets_ordinary_memory(to_frame: ImageToFrame, heaps: list[str]) -> None:
-    to_frame.suit(BufferConstraints('viewer', formats=((NV12, LINEAR),), cpu_access=CpuAccess.READ))
+    to_frame.suit(
+        BufferConstraints('viewer', formats=((NV12, LINEAR),), cpu_access=CpuAccess.READ)
+    )
     to_frame(image('nv12', nv12_noise())).release()
     assert heaps[3:] == ['opened memfd']
 
 
-def test_messages_that_can_not_suit_are_refused_with_the_reason(to_frame: ImageToFrame, heaps: list[str]) -> None:
+def test_messages_that_can_not_suit_are_refused_with_the_reason(
+    to_frame: ImageToFrame, heaps: list[str]
+) -> None:
     heaps[:] = ['memfd']
     to_frame.suit(CARD)
     for _ in range(3):
-        with pytest.raises(NegotiationError, match="axl can't use buffers of heap 'memfd', only of dma_heap/, udmabuf"):
+        with pytest.raises(
+            NegotiationError,
+            match="axl can't use buffers of heap 'memfd', only of dma_heap/, udmabuf",
+        ):
             to_frame(image('nv12', nv12_noise()))
     to_frame.suit(BufferConstraints('tiled', formats=((NV12, 0x0100000000000001),)))
     with pytest.raises(NegotiationError, match='NV12 is common, but no modifier of it'):
@@ -356,23 +495,49 @@ def test_messages_that_can_not_suit_are_refused_with_the_reason(to_frame: ImageT
 RGB_FULL = Colorimetry(Matrix.RGB, Range.FULL)
 
 
-def case(name: str, matrix: str = 'bt601', span: str = 'limited', *, blocks: int = 1) -> tuple[list[NDArray[Any]], NDArray[Any]]:
+def case(
+    name: str, matrix: str = 'bt601', span: str = 'limited', *, blocks: int = 1
+) -> tuple[list[NDArray[Any]], NDArray[Any]]:
     """Planes of noise, and R, G, B of each pixel, not rounded. With *blocks* of that many equal pixels."""
     random = np.random.default_rng(6)
     if name in YUV:
-        y, u, v = (plane[::blocks, ::blocks].repeat(blocks, axis=0).repeat(blocks, axis=1) for plane in noise(name, WIDTH, HEIGHT, 6))
-        return yuv_planes(name, y, u, v, random), published_rgb(y, spread(u, name), spread(v, name), matrix, span)
-    rgb = random.integers(0, 256, (HEIGHT // blocks, WIDTH // blocks, 3), np.uint8).repeat(blocks, axis=0).repeat(blocks, axis=1)
-    kept = np.repeat(rgb[..., :1], 3, axis=2) if name in GREY else words_rgb(rgb) if name in WORDS else rgb
+        y, u, v = (
+            plane[::blocks, ::blocks].repeat(blocks, axis=0).repeat(blocks, axis=1)
+            for plane in noise(name, WIDTH, HEIGHT, 6)
+        )
+        return yuv_planes(name, y, u, v, random), published_rgb(
+            y, spread(u, name), spread(v, name), matrix, span
+        )
+    rgb = (
+        random.integers(0, 256, (HEIGHT // blocks, WIDTH // blocks, 3), np.uint8)
+        .repeat(blocks, axis=0)
+        .repeat(blocks, axis=1)
+    )
+    kept = (
+        np.repeat(rgb[..., :1], 3, axis=2)
+        if name in GREY
+        else words_rgb(rgb)
+        if name in WORDS
+        else rgb
+    )
     return rgb_planes(name, rgb, random), expanded(kept, span if name in GREY else 'full')
 
 
-def frame_with(make_pool: MakePool, name: str, planes: Sequence[NDArray[Any]], colorimetry: Colorimetry) -> Frame:
-    pool = make_pool(WIDTH, len(planes[0]), slots=1, fourcc=fourcc_code(name), layout={'stride_align': 96})
+def frame_with(
+    make_pool: MakePool, name: str, planes: Sequence[NDArray[Any]], colorimetry: Colorimetry
+) -> Frame:
+    pool = make_pool(
+        WIDTH, len(planes[0]), slots=1, fourcc=fourcc_code(name), layout={'stride_align': 96}
+    )
     slot = pool.acquire()
     assert slot is not None
     frame = Frame.publish_slot(
-        pool, slot, header=Header(3_000_000_007, 'lens'), colorimetry=colorimetry, sequence=0, captured_ns=time.monotonic_ns()
+        pool,
+        slot,
+        header=Header(3_000_000_007, 'lens'),
+        colorimetry=colorimetry,
+        sequence=0,
+        captured_ns=time.monotonic_ns(),
     )
     with frame.map(write=True) as targets:
         for target, plane in zip(targets, planes, strict=True):
@@ -386,23 +551,37 @@ def pixels(message: Image) -> NDArray[np.uint8]:
 
 @pytest.mark.parametrize('name', ALL)
 @pytest.mark.parametrize('span', ['limited', 'full'])
-def test_a_grey_message_has_0_for_black_and_255_for_white(make_pool: MakePool, name: str, span: str) -> None:
+def test_a_grey_message_has_0_for_black_and_255_for_white(
+    make_pool: MakePool, name: str, span: str
+) -> None:
     planes, rgb = case(name, 'bt709', span)
     with frame_with(make_pool, name, planes, Colorimetry(Matrix.BT709, Range(span))) as frame:
         message = FrameToImage('mono8', CopyLedger())(frame)
-    wanted = expanded(noise(name, WIDTH, HEIGHT, 6)[0], span) if name in YUV else rgb @ np.array([0.299, 0.587, 0.114])
+    wanted = (
+        expanded(noise(name, WIDTH, HEIGHT, 6)[0], span)
+        if name in YUV
+        else rgb @ np.array([0.299, 0.587, 0.114])
+    )
     assert np.abs(pixels(message)[..., 0] - wanted).max() <= 2
 
 
 @pytest.mark.parametrize('name', ALL)
 @pytest.mark.parametrize(('matrix', 'span'), PUBLISHED)
-def test_an_nv12_message_is_bt601_limited_whatever_the_frame_is(make_pool: MakePool, name: str, matrix: str, span: str) -> None:
+def test_an_nv12_message_is_bt601_limited_whatever_the_frame_is(
+    make_pool: MakePool, name: str, matrix: str, span: str
+) -> None:
     """A message can't say anything else, and who reads it takes it for that."""
     planes, wanted = case(name, matrix, span, blocks=2)
     with frame_with(make_pool, name, planes, Colorimetry(Matrix(matrix), Range(span))) as frame:
         message = FrameToImage('nv12', CopyLedger())(frame)
-    assert (message.encoding, message.step, len(message.data)) == ('nv12', WIDTH, WIDTH * HEIGHT * 3 // 2)
-    read = cv2.cvtColor(np.frombuffer(message.data, np.uint8).reshape(-1, WIDTH), cv2.COLOR_YUV2RGB_NV12)
+    assert (message.encoding, message.step, len(message.data)) == (
+        'nv12',
+        WIDTH,
+        WIDTH * HEIGHT * 3 // 2,
+    )
+    read = cv2.cvtColor(
+        np.frombuffer(message.data, np.uint8).reshape(-1, WIDTH), cv2.COLOR_YUV2RGB_NV12
+    )
     off = np.abs(read - wanted)
     assert np.median(off) <= 2 and off.mean() <= 6
 
@@ -442,20 +621,44 @@ def test_bytes_that_would_be_taken_for_other_colours_are_converted() -> None:
 @pytest.mark.parametrize('encoding', ['rgb8', 'native', 'mono8'])
 def test_a_camera_may_change_its_format_and_size(make_pool: MakePool, encoding: str) -> None:
     convert, messages = FrameToImage(encoding, CopyLedger()), []
-    for name, share in (('NV12', 1), ('NV12', 2), ('NV12', 1), ('YUYV', 1), ('NV12', 1), ('P010', 2), ('R8  ', 1), ('YUYV', 2)):
+    for name, share in (
+        ('NV12', 1),
+        ('NV12', 2),
+        ('NV12', 1),
+        ('YUYV', 1),
+        ('NV12', 1),
+        ('P010', 2),
+        ('R8  ', 1),
+        ('YUYV', 2),
+    ):
         planes = [plane[: len(plane) // share] for plane in case(name)[0]]
         colorimetry = BT601_LIMITED if name in YUV else RGB_FULL
         with frame_with(make_pool, name, planes, colorimetry) as frame:
             messages.append(convert(frame))
-            assert messages[-1] == FrameToImage(encoding, CopyLedger())(frame) and messages[-1].height == HEIGHT // share
+            assert (
+                messages[-1] == FrameToImage(encoding, CopyLedger())(frame)
+                and messages[-1].height == HEIGHT // share
+            )
     assert all(message is messages[0] for message in messages), 'one message is kept'
 
 
 def test_a_jpeg_shows_the_frame(make_pool: MakePool) -> None:
-    ledger, planes = CopyLedger(), rgb_planes('RG24', np.full((HEIGHT, WIDTH, 3), (200, 120, 40), np.uint8), np.random.default_rng(0))
+    ledger, planes = (
+        CopyLedger(),
+        rgb_planes(
+            'RG24', np.full((HEIGHT, WIDTH, 3), (200, 120, 40), np.uint8), np.random.default_rng(0)
+        ),
+    )
     with frame_with(make_pool, 'RG24', planes, RGB_FULL) as frame:
         message = FrameToJpeg(95, ledger)(frame)
     assert 'jpeg' in message.format and ledger.count('to_jpeg') == 1
-    assert (message.header.stamp.sec, message.header.stamp.nanosec, message.header.frame_id) == (3, 7, 'lens')
+    assert (message.header.stamp.sec, message.header.stamp.nanosec, message.header.frame_id) == (
+        3,
+        7,
+        'lens',
+    )
     picture = cv2.imdecode(np.frombuffer(message.data, np.uint8), cv2.IMREAD_COLOR)
-    assert picture.shape == (HEIGHT, WIDTH, 3) and np.abs(picture.astype(int) - (40, 120, 200)).max() <= 4
+    assert (
+        picture.shape == (HEIGHT, WIDTH, 3)
+        and np.abs(picture.astype(int) - (40, 120, 200)).max() <= 4
+    )

@@ -30,7 +30,13 @@ Start = Callable[..., LinkProcess]
 
 
 def end(
-    name: str, kind: str, *, depth: int = 5, transient_local: bool = False, best_effort: bool = False, **options: Any
+    name: str,
+    kind: str,
+    *,
+    depth: int = 5,
+    transient_local: bool = False,
+    best_effort: bool = False,
+    **options: Any,
 ) -> dict[str, Any]:
     qos = {'depth': depth, 'transient_local': transient_local, 'best_effort': best_effort}
     return {'name': name, 'kind': kind, 'topic': 'image', 'qos': qos, 'converts': True, **options}
@@ -93,16 +99,33 @@ def test_incompatible_qos_never_meets(start: Start, kind: str, place: str) -> No
     here = there if place == 'same' else start()
     offered = [('weak', {'best_effort': True}), ('volatile', {})]
     wanted = [('strict', {}), ('latched', {'transient_local': True})]
-    there('open', [end(f'{name}_pub', f'{kind} publisher', topic=name, **qos) for name, qos in offered])
-    subscriptions = [end(f'{w}_of_{o}', 'adapted subscriber', topic=o, **qos) for w, qos in wanted for o, _ in offered]
+    there(
+        'open',
+        [end(f'{name}_pub', f'{kind} publisher', topic=name, **qos) for name, qos in offered],
+    )
+    subscriptions = [
+        end(f'{w}_of_{o}', 'adapted subscriber', topic=o, **qos)
+        for w, qos in wanted
+        for o, _ in offered
+    ]
     # The one that matches, as a sign that all was looked at.
-    subscriptions.append(end('lenient_of_weak', 'adapted subscriber', topic='weak', best_effort=True))
+    subscriptions.append(
+        end('lenient_of_weak', 'adapted subscriber', topic='weak', best_effort=True)
+    )
     here('open', subscriptions)
-    rung = 'ros_message' if kind == 'plain' else 'in_process' if place == 'same' else 'shared_memory'
+    rung = (
+        'ros_message' if kind == 'plain' else 'in_process' if place == 'same' else 'shared_memory'
+    )
     met(here, lenient_of_weak={'rung': rung}, strict_of_volatile={'rung': rung})
     for name in ('strict_of_weak', 'latched_of_weak', 'latched_of_volatile'):
         met(here, **{name: {'rung': 'unmatched', 'reason': 'incompatible'}})
-    ready = {'readers': 1} if kind == 'plain' else {'in_process': 1} if place == 'same' else {'consumers': 1}
+    ready = (
+        {'readers': 1}
+        if kind == 'plain'
+        else {'in_process': 1}
+        if place == 'same'
+        else {'consumers': 1}
+    )
     met(there, weak_pub=ready, volatile_pub=ready)
     there('publish', {'weak_pub': [5], 'volatile_pub': [6]})
     met(here, lenient_of_weak={'received': 1}, strict_of_volatile={'received': 1})
@@ -115,7 +138,10 @@ def test_incompatible_qos_never_meets(start: Start, kind: str, place: str) -> No
 def test_where_only_some_match_the_middleware_decides(start: Start) -> None:
     """An announcement doesn't say its publisher's QoS, so rung 2 might reach the wrong one."""
     here, there = start(), start()
-    there('open', [end('weak', 'adapted publisher', best_effort=True), end('strong', 'adapted publisher')])
+    there(
+        'open',
+        [end('weak', 'adapted publisher', best_effort=True), end('strong', 'adapted publisher')],
+    )
     here('open', [end('sub', 'adapted subscriber')])
     met(here, sub={'rung': 'ros_message', 'reason': 'QoS'})
     met(there, strong={'readers': 1})
@@ -130,9 +156,25 @@ def test_where_only_some_match_the_middleware_decides(start: Start) -> None:
 
 def test_required_copy_free_stays_without_a_reader_of_a_foreign_host(start: Start) -> None:
     here, there = start(), start()
-    there('open', [end('camera', 'adapted publisher', serve=False), end('plain', 'plain publisher', topic='plain')])
-    here('open', [end('sub', 'adapted subscriber', copy_free_required=True), end('other', 'adapted subscriber')])
-    met(here, other={'rung': 'ros_message', 'reason': 'offers no'}, sub={'rung': 'refused', 'reason': 'copy_free is required'})
+    there(
+        'open',
+        [
+            end('camera', 'adapted publisher', serve=False),
+            end('plain', 'plain publisher', topic='plain'),
+        ],
+    )
+    here(
+        'open',
+        [
+            end('sub', 'adapted subscriber', copy_free_required=True),
+            end('other', 'adapted subscriber'),
+        ],
+    )
+    met(
+        here,
+        other={'rung': 'ros_message', 'reason': 'offers no'},
+        sub={'rung': 'refused', 'reason': 'copy_free is required'},
+    )
     met(there, camera={'readers': 1})
     there('publish', {'camera': [1]})
     met(here, other={'received': 1})
@@ -190,7 +232,9 @@ def test_a_stranger_s_announcements_harm_nothing(start: Start, here: Ros) -> Non
 
 
 @pytest.mark.parametrize('names', ['many', 'its own'])
-def test_who_is_connected_stays_connected_whatever_a_stranger_announces(start: Start, here: Ros, names: str) -> None:
+def test_who_is_connected_stays_connected_whatever_a_stranger_announces(
+    start: Start, here: Ros, names: str
+) -> None:
     """More publishers than anybody has, or another place for the one that there is."""
     there = start()
     links, received = SharedMemoryLinks('sub'), []
@@ -208,12 +252,16 @@ def test_who_is_connected_stays_connected_whatever_a_stranger_announces(start: S
     assert eventually(lambda: announcer.get_subscription_count() == 2)
     heard.clear()
     for number in range(130):
-        announcer.publish(String(data=announced(f'{number:032x}' if names == 'many' else publisher_id).to_json()))
+        announcer.publish(
+            String(data=announced(f'{number:032x}' if names == 'many' else publisher_id).to_json())
+        )
         time.sleep(0.001)
     assert eventually(lambda: len(heard) >= 130)
     for value in (1, 2):
         there('publish', {'camera': [value]})
-        assert eventually(lambda value=value: received == list(range(1, value + 1))), subscription.statistics()
+        assert eventually(lambda value=value: received == list(range(1, value + 1))), (
+            subscription.statistics()
+        )
         time.sleep(0.6)  # it looks at the graph
     assert subscription.statistics().rung == 'shared_memory'
     stranger.destroy_publisher(announcer)
@@ -234,7 +282,9 @@ def test_a_publisher_on_another_host_is_read_by_messages(start: Start, here: Ros
         callback=lambda frame: received.append(frame.header.stamp_ns % 1000),
     )  # fmt: skip
     # Its real announcement is about to be replaced by one from far away.
-    node.create_publisher(String, 'image/_zc', LATCHED).publish(String(data=announcement(host_id='f' * 32)))
+    node.create_publisher(String, 'image/_zc', LATCHED).publish(
+        String(data=announcement(host_id='f' * 32))
+    )
     assert eventually(lambda: subscription.statistics().rung == 'ros_message')
     met(there, camera={'readers': 1})
     there('publish', {'camera': [3]})
@@ -247,24 +297,41 @@ def _slow_ones() -> Iterator[Any]:
         ('single', 'adapted', 'same', 3), ('multi', 'adapted', 'other', 1), ('events', 'plain', 'other', 3),
         ('single', 'plain', 'other', 1),
     }  # fmt: skip
-    for case in product(EXECUTORS, (('adapted', 'same'), ('adapted', 'other'), ('plain', 'other')), (1, 3)):
+    for case in product(
+        EXECUTORS, (('adapted', 'same'), ('adapted', 'other'), ('plain', 'other')), (1, 3)
+    ):
         executor, (kind, place), depth = case
         if executor_exists(executor):
             marks = () if (executor, kind, place, depth) in short else pytest.mark.long
-            yield pytest.param(executor, kind, place, depth, marks=marks, id=f'{kind}-{place}-{executor}-{depth}')
+            yield pytest.param(
+                executor, kind, place, depth, marks=marks, id=f'{kind}-{place}-{executor}-{depth}'
+            )
 
 
 @pytest.mark.parametrize(('executor', 'kind', 'place', 'depth'), _slow_ones())
-def test_a_slow_subscriber_costs_only_its_own_frames(start: Start, executor: str, kind: str, place: str, depth: int) -> None:
+def test_a_slow_subscriber_costs_only_its_own_frames(
+    start: Start, executor: str, kind: str, place: str, depth: int
+) -> None:
     there, slow = start('single'), start(executor)
     publisher = slow if place == 'same' else there
     quick = publisher if place == 'other' else there
     publisher('open', [end('camera', f'{kind} publisher', depth=depth)])
     slow('open', [end('slow', 'adapted subscriber', depth=depth, gated=True)])
     quick('open', [end('quick', 'adapted subscriber', depth=depth)])
-    rung = 'ros_message' if kind == 'plain' else 'in_process' if place == 'same' else 'shared_memory'
+    rung = (
+        'ros_message' if kind == 'plain' else 'in_process' if place == 'same' else 'shared_memory'
+    )
     met(slow, slow={'rung': rung})
-    met(quick, quick={'rung': 'ros_message' if kind == 'plain' else 'in_process' if quick is publisher else 'shared_memory'})
+    met(
+        quick,
+        quick={
+            'rung': 'ros_message'
+            if kind == 'plain'
+            else 'in_process'
+            if quick is publisher
+            else 'shared_memory'
+        },
+    )
     met(publisher, camera={'readers': 2} if kind == 'plain' else {'in_process': 1, 'consumers': 1})
     for number, value in enumerate(range(1, depth + 6), 1):
         publisher('publish', {'camera': [value]})
@@ -272,7 +339,9 @@ def test_a_slow_subscriber_costs_only_its_own_frames(start: Start, executor: str
         if number == 1:
             met(slow, slow={'entered': 1})
     if kind == 'plain':
-        publisher('acked', ['camera'])  # where the slow one is, too, though it has taken none of the later ones
+        publisher(
+            'acked', ['camera']
+        )  # where the slow one is, too, though it has taken none of the later ones
     slow('open_gates', ['slow'])
     met(slow, slow={'received': 1 + depth})
     published = list(range(1, depth + 6))
@@ -282,31 +351,76 @@ def test_a_slow_subscriber_costs_only_its_own_frames(start: Start, executor: str
         assert eventually(lambda: one(slow, 'slow')['dropped'] == 4 or rung == 'shared_memory')
 
 
-@pytest.mark.parametrize('greedy', [['camera'], ['other'], ['camera', 'camera', 'other']], ids='+'.join)
-def test_beside_greedy_ones_of_any_process_the_viewers_miss_nothing(start: Start, greedy: list[str]) -> None:
+@pytest.mark.parametrize(
+    'greedy', [['camera'], ['other'], ['camera', 'camera', 'other']], ids='+'.join
+)
+def test_beside_greedy_ones_of_any_process_the_viewers_miss_nothing(
+    start: Start, greedy: list[str]
+) -> None:
     """A greedy one keeps each frame that it is given. It asked for two."""
     there, here = start('multi'), start()
     processes = {'camera': there, 'other': here}
-    there('open', [end('camera', 'adapted publisher', depth=1, converts=False, slots=3 + 2 * len(greedy) + 2)])
+    there(
+        'open',
+        [
+            end(
+                'camera',
+                'adapted publisher',
+                depth=1,
+                converts=False,
+                slots=3 + 2 * len(greedy) + 2,
+            )
+        ],
+    )
     names = [f'greedy_{number}' for number in range(len(greedy))]
-    for process, name in [*((processes[place], name) for place, name in zip(greedy, names, strict=True)), (there, 'near'), (here, 'far')]:
+    for process, name in [
+        *((processes[place], name) for place, name in zip(greedy, names, strict=True)),
+        (there, 'near'),
+        (here, 'far'),
+    ]:
         keeps = 40 if name.startswith('greedy') else 0
-        process('open', [end(name, 'adapted subscriber', depth=1, held=2 if keeps else 1, keeps=keeps, converts=False)])
-    met(there, camera={'consumers': greedy.count('other') + 1, 'in_process': greedy.count('camera') + 1})
+        process(
+            'open',
+            [
+                end(
+                    name,
+                    'adapted subscriber',
+                    depth=1,
+                    held=2 if keeps else 1,
+                    keeps=keeps,
+                    converts=False,
+                )
+            ],
+        )
+    met(
+        there,
+        camera={'consumers': greedy.count('other') + 1, 'in_process': greedy.count('camera') + 1},
+    )
     others = [name for place, name in zip(greedy, names, strict=True) if place == 'other']
     shared = {'rung': 'shared_memory'}
-    met(here, far={**shared, 'windows': '1 of 1'}, **{name: {**shared, 'windows': '2 of 2'} for name in others})
+    met(
+        here,
+        far={**shared, 'windows': '1 of 1'},
+        **{name: {**shared, 'windows': '2 of 2'} for name in others},
+    )
     for value in range(1, 41):
         there('publish', {'camera': [value]})
         met(there, near={'received': value})
         met(here, far={'received': value})
     for process, name in ((there, 'near'), (here, 'far')):
-        assert one(process, name)['received'] == list(range(1, 41)) and one(process, name)['dropped'] == 0
+        assert (
+            one(process, name)['received'] == list(range(1, 41))
+            and one(process, name)['dropped'] == 0
+        )
     for place, name in zip(greedy, names, strict=True):
         # Its thread and its callback may be later than the viewers'; a newer frame may come before the callback ran for the first one.
-        both = eventually(lambda place=place, name=name: len(one(processes[place], name)['received']) == 2)
+        both = eventually(
+            lambda place=place, name=name: len(one(processes[place], name)['received']) == 2
+        )
         state = one(processes[place], name)
-        assert both, f'{state}\n{one(there, "camera")}\n{processes[place].log[-4000:]}\n{there.log[-4000:]}'
+        assert both, (
+            f'{state}\n{one(there, "camera")}\n{processes[place].log[-4000:]}\n{there.log[-4000:]}'
+        )
         first, second = state['received']
         assert first < second and state['windows'] == '2 of 2'
         text = f'holds all 2 that it may: frame {first} for'
@@ -325,7 +439,10 @@ def test_a_window_below_what_was_asked_for_is_said_once_for_each_connection(star
         met(here, sub={'received': warnings})
         there('close', ['camera'])
         met(here, sub={'windows': '0 of 0'})
-        assert here.log.count('lets this consumer hold') == warnings and "parameter 'slots'" in here.log
+        assert (
+            here.log.count('lets this consumer hold') == warnings
+            and "parameter 'slots'" in here.log
+        )
     there('open', [end('camera', 'adapted publisher', depth=1, slots=6, converts=False)])
     met(here, sub={'windows': '5 of 5', 'rung': 'shared_memory'})
     assert here.log.count('lets this consumer hold') == 2
@@ -333,7 +450,9 @@ def test_a_window_below_what_was_asked_for_is_said_once_for_each_connection(star
 
 def no_more(now: dict[str, Any], earlier: dict[str, Any]) -> bool:
     """Whether a process has neither more descriptors of any kind nor more threads than before."""
-    return Counter(now['descriptors']) <= Counter(earlier['descriptors']) and Counter(now['threads']) <= Counter(earlier['threads'])
+    return Counter(now['descriptors']) <= Counter(earlier['descriptors']) and Counter(
+        now['threads']
+    ) <= Counter(earlier['threads'])
 
 
 def test_fifty_publishers_and_subscriptions_later_nothing_is_left(start: Start) -> None:
@@ -346,18 +465,30 @@ def test_fifty_publishers_and_subscriptions_later_nothing_is_left(start: Start) 
         met(there, camera={'consumers': 1})
         there('publish', {'camera': [3]})
         met(here, sub={'received': 3 if number % 2 == 0 else 1})
-        for process, name in ((here, 'sub'), (there, 'camera')) if number % 3 else ((there, 'camera'), (here, 'sub')):
+        for process, name in (
+            ((here, 'sub'), (there, 'camera'))
+            if number % 3
+            else ((there, 'camera'), (here, 'sub'))
+        ):
             process('close', [name])
         if number == 1:
             before = [process('resources') for process in (here, there)]
     for process, earlier in zip((here, there), before, strict=True):
         # Less is no leak: something of the second turn may have been about to end.
-        assert eventually(lambda process=process, earlier=earlier: no_more(process('resources'), earlier)), (process('resources'), earlier)
+        assert eventually(
+            lambda process=process, earlier=earlier: no_more(process('resources'), earlier)
+        ), (process('resources'), earlier)
 
 
-def test_an_adapted_publisher_sends_messages_as_frames_to_other_processes(start: Start, here: Ros, make_pool: Any) -> None:
+def test_an_adapted_publisher_sends_messages_as_frames_to_other_processes(
+    start: Start, here: Ros, make_pool: Any
+) -> None:
     there, pool = start(), make_pool(32, 16, slots=12)
-    publisher = here.publisher(here.node('camera'), frame_adapter('mono8', CopyLedger(), holder='camera'), QoSProfile(depth=1))
+    publisher = here.publisher(
+        here.node('camera'),
+        frame_adapter('mono8', CopyLedger(), holder='camera'),
+        QoSProfile(depth=1),
+    )
     publisher.serve(SharedMemoryServer('camera', publisher.publisher_id, pool))
     publisher.announce(width=32, height=16, formats=('NV12',), heap='memfd')
     there('open', [end('sub', 'adapted subscriber', converts=False)])
@@ -376,9 +507,14 @@ def test_a_camera_without_its_runtime_folder_shares_memory_all_the_same(
     """As a program that su, cron or docker starts."""
     monkeypatch.setenv('XDG_RUNTIME_DIR', str(tmp_path / 'nowhere'))
     monkeypatch.delenv('ZC_RUNTIME_DIR', raising=False)
-    ros, arguments = Ros(free_domain, 'single'), ('-p', 'camera:=synthetic', '-p', 'width:=64', '-p', 'height:=64')
+    ros, arguments = (
+        Ros(free_domain, 'single'),
+        ('-p', 'camera:=synthetic', '-p', 'width:=64', '-p', 'height:=64'),
+    )
     try:
-        with Program('capture_node', '--ros-args', *arguments, domain=free_domain).start('ready') as camera:
+        with Program('capture_node', '--ros-args', *arguments, domain=free_domain).start(
+            'ready'
+        ) as camera:
             viewer = ros.subscription(
                 ros.node('viewer'), topic='image_raw', callback=lambda frame: None, remote=SharedMemoryLinks('viewer')
             )  # fmt: skip
@@ -386,6 +522,11 @@ def test_a_camera_without_its_runtime_folder_shares_memory_all_the_same(
             assert viewer.statistics().rung == 'shared_memory', viewer.statistics()
             assert camera.interrupt() == 0
             said = [line for line in camera.lines if 'XDG_RUNTIME_DIR' in line]
-            assert len(said) == 1 and '[WARN]' in said[0] and str(tmp_path / 'nowhere') in said[0] and 'ZC_RUNTIME_DIR' in said[0]
+            assert (
+                len(said) == 1
+                and '[WARN]' in said[0]
+                and str(tmp_path / 'nowhere') in said[0]
+                and 'ZC_RUNTIME_DIR' in said[0]
+            )
     finally:
         ros.close()

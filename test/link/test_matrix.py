@@ -33,7 +33,16 @@ class Case:
 
     @property
     def name(self) -> str:
-        return '_'.join((self.publisher, self.subscriber, self.place, f'depth{self.depth}', self.durability, self.first))
+        return '_'.join(
+            (
+                self.publisher,
+                self.subscriber,
+                self.place,
+                f'depth{self.depth}',
+                self.durability,
+                self.first,
+            )
+        )
 
     @property
     def latched(self) -> bool:
@@ -42,7 +51,13 @@ class Case:
     @property
     def rung(self) -> str:
         """The adapted subscription's."""
-        return 'ros_message' if self.publisher == 'plain' else 'in_process' if self.place == 'same' else 'shared_memory'
+        return (
+            'ros_message'
+            if self.publisher == 'plain'
+            else 'in_process'
+            if self.place == 'same'
+            else 'shared_memory'
+        )
 
     @property
     def message(self) -> bool:
@@ -76,7 +91,13 @@ class Case:
         """The state of that end once the two have met by the right rung."""
         if role == 'subscriber':
             return {'publishers': 1} if self.subscriber == 'plain' else {'rung': self.rung}
-        return {'readers': 1} if self.message else {'in_process': 1} if self.place == 'same' else {'consumers': 1}
+        return (
+            {'readers': 1}
+            if self.message
+            else {'in_process': 1}
+            if self.place == 'same'
+            else {'consumers': 1}
+        )
 
 
 CASES = [
@@ -107,7 +128,11 @@ class Run:
         """As long as the slowest takes."""
         asked = []
         for process in (self.here, self.there):
-            conditions = {f'{case.name}_{role}': wanted(case) for case in cases if self.place(case, role) is process}
+            conditions = {
+                f'{case.name}_{role}': wanted(case)
+                for case in cases
+                if self.place(case, role) is process
+            }
             if conditions:
                 process.send('wait', conditions)
                 asked.append(process)
@@ -117,39 +142,70 @@ class Run:
 
     def open(self, cases: list[Case], role: str) -> None:
         for process in (self.here, self.there):
-            process('open', [case.end(role) for case in cases if self.place(case, role) is process])
+            process(
+                'open', [case.end(role) for case in cases if self.place(case, role) is process]
+            )
 
     def run(self, cases: list[Case]) -> dict[Case, dict[str, Any]]:
         self.open([case for case in cases if case.first == 'subscriber'], 'subscriber')
         self.open(cases, 'publisher')
         for case in cases:
-            self.here('publish', {f'{case.name}_publisher': case.before if case.first == 'subscriber' else []})
+            self.here(
+                'publish',
+                {f'{case.name}_publisher': case.before if case.first == 'subscriber' else []},
+            )
         early = [case for case in cases if case.first == 'publisher' and case.before]
         for value in range(len(BEFORE)):
             # One at a time, or the thread that converts may skip some.
-            self.here('publish', {f'{case.name}_publisher': case.before[value : value + 1] for case in early})
+            self.here(
+                'publish',
+                {f'{case.name}_publisher': case.before[value : value + 1] for case in early},
+            )
             converting = [case for case in early if case.publisher == 'adapted']
-            self.wait(converting, 'publisher', lambda case, value=value: {'conversions': value + 1})
+            self.wait(
+                converting, 'publisher', lambda case, value=value: {'conversions': value + 1}
+            )
         self.open([case for case in cases if case.first == 'publisher'], 'subscriber')
         for role in ('subscriber', 'publisher'):
             self.wait(cases, role, lambda case, role=role: case.matched(role))
-        self.wait(cases, 'subscriber', lambda case: {'received': min(case.depth, len(case.before))})
-        converting = [case for case in cases if case.publisher == 'adapted' and case.end('publisher')['converts']]
+        self.wait(
+            cases, 'subscriber', lambda case: {'received': min(case.depth, len(case.before))}
+        )
+        converting = [
+            case
+            for case in cases
+            if case.publisher == 'adapted' and case.end('publisher')['converts']
+        ]
         self.wait(converting, 'publisher', lambda case: {'conversions': len(case.before)})
         for number, value in enumerate(AFTER, 1):
             self.here('publish', {f'{case.name}_publisher': [value] for case in cases})
-            self.wait(cases, 'subscriber', lambda case, number=number: {'received': min(case.depth, len(case.before)) + number})
-            self.wait(converting, 'publisher', lambda case, number=number: {'conversions': len(case.before) + number})
+            self.wait(
+                cases,
+                'subscriber',
+                lambda case, number=number: {
+                    'received': min(case.depth, len(case.before)) + number
+                },
+            )
+            self.wait(
+                converting,
+                'publisher',
+                lambda case, number=number: {'conversions': len(case.before) + number},
+            )
         results = {
             case: {
-                role: self.place(case, role)('state', [f'{case.name}_{role}'])[f'{case.name}_{role}']
+                role: self.place(case, role)('state', [f'{case.name}_{role}'])[
+                    f'{case.name}_{role}'
+                ]
                 for role in ('publisher', 'subscriber')
             }
             for case in cases
         }
         for role in ('subscriber', 'publisher'):
             for process in (self.here, self.there):
-                process('close', [f'{case.name}_{role}' for case in cases if self.place(case, role) is process])
+                process(
+                    'close',
+                    [f'{case.name}_{role}' for case in cases if self.place(case, role) is process],
+                )
         return results
 
     def close(self) -> None:
@@ -158,16 +214,24 @@ class Run:
 
 
 @pytest.fixture(scope='module')
-def result(request: pytest.FixtureRequest, module_domain: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[Case], Any]]:
+def result(
+    request: pytest.FixtureRequest, module_domain: int, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[Case], Any]]:
     """The result of a case. With the first one of an executor, all of its cases that were selected run."""
     selected = [
-        item.callspec.params['case'] for item in request.session.items if 'case' in getattr(getattr(item, 'callspec', None), 'params', {})
+        item.callspec.params['case']
+        for item in request.session.items
+        if 'case' in getattr(getattr(item, 'callspec', None), 'params', {})
     ]
     results: dict[Case, Any] = {}
 
     def of(case: Case) -> Any:
         if case not in results:
-            cases = [other for other in selected if isinstance(other, Case) and other.executor == case.executor]
+            cases = [
+                other
+                for other in selected
+                if isinstance(other, Case) and other.executor == case.executor
+            ]
             run = Run(case.executor, module_domain, tmp_path_factory.mktemp('sockets'))
             try:
                 for first in range(0, len(cases), AT_THE_SAME_TIME):
@@ -179,7 +243,11 @@ def result(request: pytest.FixtureRequest, module_domain: int, tmp_path_factory:
     yield of
 
 
-@pytest.mark.parametrize('case', [c for c in CASES if executor_exists(c.executor)], ids=lambda case: f'{case.executor}_{case.name}')
+@pytest.mark.parametrize(
+    'case',
+    [c for c in CASES if executor_exists(c.executor)],
+    ids=lambda case: f'{case.executor}_{case.name}',
+)
 def test_each_message_once_by_the_right_rung(case: Case, result: Callable[[Case], Any]) -> None:
     publisher, subscriber = result(case)['publisher'], result(case)['subscriber']
     assert subscriber['received'] == case.received, (publisher, subscriber)
@@ -189,5 +257,7 @@ def test_each_message_once_by_the_right_rung(case: Case, result: Callable[[Case]
         assert subscriber['errors'] == 0 and subscriber['duplicates'] == 0
     if case.publisher == 'adapted':
         # transient_local is for the late reader, who may be a plain one: rclcpp converts eagerly, too.
-        assert publisher['conversions'] == (case.published if case.subscriber == 'plain' or case.latched else 0)
+        assert publisher['conversions'] == (
+            case.published if case.subscriber == 'plain' or case.latched else 0
+        )
         assert publisher['errors'] == 0

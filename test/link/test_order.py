@@ -34,7 +34,15 @@ class Publishers:
 
     def open(self, name: str, kind: str, **options: Any) -> None:
         qos = {'depth': 50, 'transient_local': False, 'best_effort': False}
-        end = {'name': name, 'kind': f'{kind} publisher', 'topic': 'image', 'qos': qos, 'converts': True, 'slots': 60, **options}
+        end = {
+            'name': name,
+            'kind': f'{kind} publisher',
+            'topic': 'image',
+            'qos': qos,
+            'converts': True,
+            'slots': 60,
+            **options,
+        }
         if self._there is not None:
             self._there('open', [end])
         else:
@@ -48,7 +56,11 @@ class Publishers:
                 self._here[name].publish(value)
 
     def state(self, name: str) -> dict[str, Any]:
-        found: dict[str, Any] = self._there('state', [name])[name] if self._there is not None else self._here[name].state()
+        found: dict[str, Any] = (
+            self._there('state', [name])[name]
+            if self._there is not None
+            else self._here[name].state()
+        )
         return found
 
     def close(self) -> None:
@@ -57,7 +69,9 @@ class Publishers:
 
 
 @pytest.fixture
-def publishers(here: Ros, start: Callable[[], LinkProcess]) -> Iterator[Callable[[str], Publishers]]:
+def publishers(
+    here: Ros, start: Callable[[], LinkProcess]
+) -> Iterator[Callable[[str], Publishers]]:
     made: list[Publishers] = []
 
     def make(place: str) -> Publishers:
@@ -77,7 +91,9 @@ class Reader:
         self._random = random.Random(18)
         self._slow = slow
         self._done = threading.Event()
-        self.frames = FrameSubscription(node, 'image', self._take if how == 'callback' else None, **options)
+        self.frames = FrameSubscription(
+            node, 'image', self._take if how == 'callback' else None, **options
+        )
         self._thread = threading.Thread(target=self._run, daemon=True)
         if how == 'queue':
             self._thread.start()
@@ -126,7 +142,12 @@ def has_met(reader: Reader, source: Publishers, place: str, camera: str = 'camer
 @pytest.mark.parametrize('place', PLACES)
 @pytest.mark.parametrize(('held', 'depth'), [(1, 1), (1, 5), (3, 20)])
 def test_a_reader_that_is_sometimes_slow(
-    publishers: Callable[[str], Publishers], read: Callable[..., Reader], place: str, how: str, held: int, depth: int
+    publishers: Callable[[str], Publishers],
+    read: Callable[..., Reader],
+    place: str,
+    how: str,
+    held: int,
+    depth: int,
 ) -> None:
     source, reader = publishers(place), read(how, slow=True, held=held, depth=depth)
     source.open('camera', 'adapted')
@@ -135,15 +156,25 @@ def test_a_reader_that_is_sometimes_slow(
     for value in VALUES:
         if value % 30 == 0:
             # With depth 1 the middleware keeps what comes last: a message of the camera's that is made late would replace the plain one.
-            assert eventually(lambda value=value: source.state('camera')['converted'] >= value - value // 3), value
+            assert eventually(
+                lambda value=value: source.state('camera')['converted'] >= value - value // 3
+            ), value
         source.publish(**{'plain' if value % 3 == 0 else 'camera': value})
         time.sleep(0.004)
         if value % 30 == 0:  # the slowest machine gets some of each, too
-            assert eventually(lambda value=value: reader.seen and reader.seen[-1] > value - 30), (value, reader.seen)
-            eventually(lambda value=value: any(v > value - 30 and v % 3 == 0 for v in reader.seen), 5.0)
+            assert eventually(lambda value=value: reader.seen and reader.seen[-1] > value - 30), (
+                value,
+                reader.seen,
+            )
+            eventually(
+                lambda value=value: any(v > value - 30 and v % 3 == 0 for v in reader.seen), 5.0
+            )
     assert eventually(lambda: reader.seen and reader.seen[-1] >= VALUES[-1] - 1)
     time.sleep(0.3)
-    for name, mine in (('plain', [v for v in reader.seen if v % 3 == 0]), ('camera', [v for v in reader.seen if v % 3])):
+    for name, mine in (
+        ('plain', [v for v in reader.seen if v % 3 == 0]),
+        ('camera', [v for v in reader.seen if v % 3]),
+    ):
         assert len(mine) > 3, name
         assert mine == sorted(set(mine)), f'{name}: out of order or twice'
 
@@ -152,7 +183,11 @@ def test_a_reader_that_is_sometimes_slow(
 @pytest.mark.parametrize('place', PLACES)
 @pytest.mark.parametrize('stamped', [True, False])
 def test_equal_stamps_of_a_camera_and_a_plain_publisher(
-    publishers: Callable[[str], Publishers], read: Callable[..., Reader], place: str, how: str, stamped: bool
+    publishers: Callable[[str], Publishers],
+    read: Callable[..., Reader],
+    place: str,
+    how: str,
+    stamped: bool,
 ) -> None:
     source, reader = publishers(place), read(how, depth=50, held=2)
     source.open('camera', 'adapted', stamped=stamped)
@@ -162,16 +197,30 @@ def test_equal_stamps_of_a_camera_and_a_plain_publisher(
     for number, value in enumerate(values):
         # With a stamp, both have the same; without, the pixels tell them apart.
         pair = (value, value) if stamped else (2 * value % 250 + 1, 2 * value % 250)
-        source.publish(**({'camera': pair[0], 'plain': pair[1]} if number % 2 else {'plain': pair[1], 'camera': pair[0]}))
+        source.publish(
+            **(
+                {'camera': pair[0], 'plain': pair[1]}
+                if number % 2
+                else {'plain': pair[1], 'camera': pair[0]}
+            )
+        )
         # A conversion that is skipped would leave nothing to recognise, and of what is not read in time only the newest is kept.
         assert eventually(lambda number=number: source.state('camera')['conversions'] > number)
-        assert eventually(lambda pair=pair: not Counter(pair) - Counter(reader.seen)), (pair, Counter(reader.seen))
+        assert eventually(lambda pair=pair: not Counter(pair) - Counter(reader.seen)), (
+            pair,
+            Counter(reader.seen),
+        )
     if stamped:
         time.sleep(0.3)
         assert Counter(reader.seen) == dict.fromkeys(values, 2)
     else:
-        wanted = Counter(each for value in values for each in (2 * value % 250 + 1, 2 * value % 250))
-        assert eventually(lambda: not wanted - Counter(reader.seen)), (wanted - Counter(reader.seen), reader.frames.statistics())
+        wanted = Counter(
+            each for value in values for each in (2 * value % 250 + 1, 2 * value % 250)
+        )
+        assert eventually(lambda: not wanted - Counter(reader.seen)), (
+            wanted - Counter(reader.seen),
+            reader.frames.statistics(),
+        )
         if place == 'same':
             time.sleep(0.3)
             assert Counter(reader.seen) == wanted, 'what was written here is known'
@@ -181,7 +230,11 @@ def test_equal_stamps_of_a_camera_and_a_plain_publisher(
 @pytest.mark.parametrize('second', ['other', 'messages'])
 @pytest.mark.parametrize('place', PLACES)
 def test_equal_stamps_of_two_cameras(
-    publishers: Callable[[str], Publishers], read: Callable[..., Reader], place: str, second: str, how: str
+    publishers: Callable[[str], Publishers],
+    read: Callable[..., Reader],
+    place: str,
+    second: str,
+    how: str,
 ) -> None:
     first, other = publishers(place), publishers('other')
     reader = read(how, depth=50, held=2)
@@ -191,15 +244,25 @@ def test_equal_stamps_of_two_cameras(
         assert eventually(lambda: other.state('camera')['consumers'] == 1)
     else:
         # The middleware may show the reader to one camera later than to the other, and who has no reader yet makes no message.
-        assert eventually(lambda: all(each.state('camera')['readers'] == 1 for each in (first, other)))
-    assert eventually(lambda: len(reader.frames.statistics().routes) == 2), reader.frames.statistics()
+        assert eventually(
+            lambda: all(each.state('camera')['readers'] == 1 for each in (first, other))
+        )
+    assert eventually(lambda: len(reader.frames.statistics().routes) == 2), (
+        reader.frames.statistics()
+    )
     # The middleware numbers each one's messages. Only where that is the same, too, within a millisecond, they can't be told apart.
     other.publish(camera=250)
     for number, value in enumerate(list(VALUES)[:60]):
         for source in (first, other):
             source.publish(camera=value)
         if second == 'messages':
-            assert eventually(lambda number=number: all(each.state('camera')['conversions'] > number for each in (first, other)))
-        assert eventually(lambda number=number: len(reader.seen) >= 2 * number + 3), Counter(reader.seen)
+            assert eventually(
+                lambda number=number: all(
+                    each.state('camera')['conversions'] > number for each in (first, other)
+                )
+            )
+        assert eventually(lambda number=number: len(reader.seen) >= 2 * number + 3), Counter(
+            reader.seen
+        )
     time.sleep(0.3)
     assert Counter(reader.seen) == {**dict.fromkeys(list(VALUES)[:60], 2), 250: 1}

@@ -43,7 +43,9 @@ class Camera:
         """All that it says of other buffers is that they are others."""
         self._generation += 1
         self.server.set_pool(pool)
-        self._announcer.publish(String(data=announced(CAMERA, self.server.path, generation=self._generation).to_json()))
+        self._announcer.publish(
+            String(data=announced(CAMERA, self.server.path, generation=self._generation).to_json())
+        )
 
     def say(self) -> None:
         message = Image(height=2, width=2, encoding='mono8', step=2, data=bytes(4))
@@ -86,13 +88,19 @@ def test_memory_that_nobody_can_map_leaves_messages_and_says_why(
 
     adapter = frame_adapter('rgb8', CopyLedger(), holder='viewer')
     viewer = here.subscription(
-        here.node('viewer'), adapter, callback=look, remote=SharedMemoryLinks('viewer'), copy_free_required=required
+        here.node('viewer'),
+        adapter,
+        callback=look,
+        remote=SharedMemoryLinks('viewer'),
+        copy_free_required=required,
     )
     camera.allocate(write_only_pool)
     assert eventually(lambda: camera.server.consumers == 1)
     with make_frame(write_only_pool) as frame:
         camera.server.publish(frame)
-    assert eventually(lambda: viewer.statistics().rung == (REFUSED if required else ROS_MESSAGE)), viewer.statistics()
+    assert eventually(
+        lambda: viewer.statistics().rung == (REFUSED if required else ROS_MESSAGE)
+    ), viewer.statistics()
     assert 'buffer 0, a memfd, was opened with O_WRONLY' in viewer.statistics().reason
     assert 'O_WRONLY' in camera.server.statistics().last_refusal['constraints'], 'both ends say it'
     if not required:
@@ -129,10 +137,14 @@ def test_buffers_that_are_allocated_anew_are_tried_though_nothing_else_has_chang
 
     for attempt in (1, 2):
         publish(attempt)
-        assert eventually(lambda attempt=attempt: len(tried) == attempt and camera.server.consumers == 0)
+        assert eventually(
+            lambda attempt=attempt: len(tried) == attempt and camera.server.consumers == 0
+        )
         assert eventually(lambda: viewer.statistics().rung == REFUSED), viewer.statistics()
         assert 'the card refuses it' in viewer.statistics().reason
     fails[0] = False
     publish(3)
-    assert eventually(lambda: arrived == [3]) and eventually(lambda: viewer.statistics().rung == SHARED_MEMORY)
+    assert eventually(lambda: arrived == [3]) and eventually(
+        lambda: viewer.statistics().rung == SHARED_MEMORY
+    )
     assert len(tried) == 3

@@ -34,7 +34,13 @@ def producer(here: Ros, pool: BufferPool) -> Iterator[SharedMemoryServer]:
 @pytest.mark.parametrize('way', ['file', 'message'])
 @pytest.mark.parametrize('late', [False, True])
 def test_it_counts_as_a_publisher(
-    here: Ros, free_domain: int, producer: SharedMemoryServer, pool: BufferPool, make_frame: Any, way: str, late: bool
+    here: Ros,
+    free_domain: int,
+    producer: SharedMemoryServer,
+    pool: BufferPool,
+    make_frame: Any,
+    way: str,
+    late: bool,
 ) -> None:
     arrived: list[int] = []
 
@@ -50,7 +56,12 @@ def test_it_counts_as_a_publisher(
 
     if not late:
         announce()
-    viewer = here.subscription(here.node('viewer'), callback=look, remote=SharedMemoryLinks('viewer'), copy_free_required=True)
+    viewer = here.subscription(
+        here.node('viewer'),
+        callback=look,
+        remote=SharedMemoryLinks('viewer'),
+        copy_free_required=True,
+    )
     if late:
         assert viewer.statistics().rung == UNMATCHED
         announce()
@@ -66,10 +77,18 @@ def test_it_counts_as_a_publisher(
     assert eventually(lambda: viewer.statistics().rung == UNMATCHED), viewer.statistics()
 
 
-def test_a_file_of_another_topic_or_domain_is_nobody_here(here: Ros, free_domain: int, producer: SharedMemoryServer) -> None:
-    viewer = here.subscription(here.node('viewer'), callback=lambda frame: None, remote=SharedMemoryLinks('viewer'))
+def test_a_file_of_another_topic_or_domain_is_nobody_here(
+    here: Ros, free_domain: int, producer: SharedMemoryServer
+) -> None:
+    viewer = here.subscription(
+        here.node('viewer'), callback=lambda frame: None, remote=SharedMemoryLinks('viewer')
+    )
     for topic, domain in (('/other', free_domain), ('/image', free_domain + 1)):
         write_announcement(announced(CAMERA, producer.path), topic, domain)
-        written = json.loads(producer.path.with_suffix('.announcement').read_text(encoding='utf-8'))
+        written = json.loads(
+            producer.path.with_suffix('.announcement').read_text(encoding='utf-8')
+        )
         assert written['topic'] == topic and written['domain'] == domain
-        assert not eventually(lambda: producer.consumers or viewer.statistics().rung != UNMATCHED, 3.0), viewer.statistics()
+        assert not eventually(
+            lambda: producer.consumers or viewer.statistics().rung != UNMATCHED, 3.0
+        ), viewer.statistics()

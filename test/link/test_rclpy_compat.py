@@ -38,7 +38,13 @@ class Both(Protected):
 
 
 @pytest.mark.parametrize(
-    ('kind', 'called'), [(Public, 'send_response'), (Protected, '_send_response'), (Both, 'send_response'), (Both, '_send_response')]
+    ('kind', 'called'),
+    [
+        (Public, 'send_response'),
+        (Protected, '_send_response'),
+        (Both, 'send_response'),
+        (Both, '_send_response'),
+    ],
 )
 def test_an_answer_is_sent_once_whatever_an_executor_calls(kind: type[Any], called: str) -> None:
     service = kind()

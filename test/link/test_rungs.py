@@ -29,30 +29,134 @@ FAR = RemotePublisher('c' * 32, RemoteState.IMPOSSIBLE, 'on another host')
 TABLE = [
     ('nobody', TopicView(), UNMATCHED, False, 'no publisher'),
     ('local', TopicView(local=[HERE]), IN_PROCESS, False, '/camera is in this process'),
-    ('local, other QoS', TopicView(local=[LocalPublisher('/camera', 'best effort')]), UNMATCHED, False, '/camera: best effort; make both'),
-    ('local, other type', TopicView(local=[LocalPublisher('/camera', convertible=True)]), ROS_MESSAGE, True, 'another type'),
-    ('remote', TopicView(remote=[CONNECTED]), SHARED_MEMORY, False, 'publisher aaaaaaaa is in another process'),
-    ('remote, not yet', TopicView(remote=[CONNECTING]), UNMATCHED, False, 'connecting to publisher bbbbbbbb'),
-    ('remote, in trouble', TopicView(remote=[SCARCE]), UNMATCHED, False, "connecting to publisher eeeeeeee: no descriptor ('ulimit -n')"),
-    ('remote, far', TopicView(remote=[FAR]), ROS_MESSAGE, True, 'publisher cccccccc: on another host'),
+    (
+        'local, other QoS',
+        TopicView(local=[LocalPublisher('/camera', 'best effort')]),
+        UNMATCHED,
+        False,
+        '/camera: best effort; make both',
+    ),
+    (
+        'local, other type',
+        TopicView(local=[LocalPublisher('/camera', convertible=True)]),
+        ROS_MESSAGE,
+        True,
+        'another type',
+    ),
+    (
+        'remote',
+        TopicView(remote=[CONNECTED]),
+        SHARED_MEMORY,
+        False,
+        'publisher aaaaaaaa is in another process',
+    ),
+    (
+        'remote, not yet',
+        TopicView(remote=[CONNECTING]),
+        UNMATCHED,
+        False,
+        'connecting to publisher bbbbbbbb',
+    ),
+    (
+        'remote, in trouble',
+        TopicView(remote=[SCARCE]),
+        UNMATCHED,
+        False,
+        "connecting to publisher eeeeeeee: no descriptor ('ulimit -n')",
+    ),
+    (
+        'remote, far',
+        TopicView(remote=[FAR]),
+        ROS_MESSAGE,
+        True,
+        'publisher cccccccc: on another host',
+    ),
     ('killed', TopicView(remote=[GONE]), UNMATCHED, False, 'publisher dddddddd has ended'),
-    ('killed twice', TopicView(remote=[GONE, GONE]), UNMATCHED, False, '2 publishers have ended, the latest is publisher dddddddd'),
-    ('killed, and its successor', TopicView(remote=[GONE, CONNECTED]), SHARED_MEMORY, False, 'another process'),
-    ('required, killed', TopicView(remote=[GONE, CONNECTED], copy_free_required=True), SHARED_MEMORY, False, 'another process'),
-    ('not announced', TopicView(unannounced=2), UNMATCHED, False, '2 adapted publisher(s) not announced yet'),
+    (
+        'killed twice',
+        TopicView(remote=[GONE, GONE]),
+        UNMATCHED,
+        False,
+        '2 publishers have ended, the latest is publisher dddddddd',
+    ),
+    (
+        'killed, and its successor',
+        TopicView(remote=[GONE, CONNECTED]),
+        SHARED_MEMORY,
+        False,
+        'another process',
+    ),
+    (
+        'required, killed',
+        TopicView(remote=[GONE, CONNECTED], copy_free_required=True),
+        SHARED_MEMORY,
+        False,
+        'another process',
+    ),
+    (
+        'not announced',
+        TopicView(unannounced=2),
+        UNMATCHED,
+        False,
+        '2 adapted publisher(s) not announced yet',
+    ),
     ('plain', TopicView(plain=1), ROS_MESSAGE, True, '1 plain publisher(s)'),
-    ('plain, other QoS', TopicView(plain=1, mismatch='volatile'), UNMATCHED, False, 'elsewhere: volatile'),
+    (
+        'plain, other QoS',
+        TopicView(plain=1, mismatch='volatile'),
+        UNMATCHED,
+        False,
+        'elsewhere: volatile',
+    ),
     ('local and plain', TopicView(local=[HERE], plain=1), ROS_MESSAGE, True, '1 plain'),
-    ('local and remote', TopicView(local=[HERE], remote=[CONNECTED]), SHARED_MEMORY, False, 'another process'),
-    ('local and connecting', TopicView(local=[HERE], remote=[CONNECTING]), IN_PROCESS, False, '/camera'),
-    ('required, plain', TopicView(plain=1, copy_free_required=True), REFUSED, False, 'copy_free is required, but 1 plain'),
-    ('required, far', TopicView(remote=[FAR], copy_free_required=True), REFUSED, False, 'on another host'),
-    ('required, local', TopicView(local=[HERE], copy_free_required=True), IN_PROCESS, False, 'this process'),
-    ('required, local and plain', TopicView(local=[HERE], plain=1, copy_free_required=True), REFUSED, False, 'copy_free is required'),
+    (
+        'local and remote',
+        TopicView(local=[HERE], remote=[CONNECTED]),
+        SHARED_MEMORY,
+        False,
+        'another process',
+    ),
+    (
+        'local and connecting',
+        TopicView(local=[HERE], remote=[CONNECTING]),
+        IN_PROCESS,
+        False,
+        '/camera',
+    ),
+    (
+        'required, plain',
+        TopicView(plain=1, copy_free_required=True),
+        REFUSED,
+        False,
+        'copy_free is required, but 1 plain',
+    ),
+    (
+        'required, far',
+        TopicView(remote=[FAR], copy_free_required=True),
+        REFUSED,
+        False,
+        'on another host',
+    ),
+    (
+        'required, local',
+        TopicView(local=[HERE], copy_free_required=True),
+        IN_PROCESS,
+        False,
+        'this process',
+    ),
+    (
+        'required, local and plain',
+        TopicView(local=[HERE], plain=1, copy_free_required=True),
+        REFUSED,
+        False,
+        'copy_free is required',
+    ),
 ]
 
 
-@pytest.mark.parametrize(('view', 'rung', 'reader', 'words'), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE])
+@pytest.mark.parametrize(
+    ('view', 'rung', 'reader', 'words'), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE]
+)
 def test_the_table(view: TopicView, rung: str, reader: bool, words: str) -> None:
     choice = choose(view)
     assert (choice.rung, choice.reader) == (rung, reader)
@@ -60,7 +164,12 @@ def test_the_table(view: TopicView, rung: str, reader: bool, words: str) -> None
 
 
 locals_ = st.builds(LocalPublisher, st.just('/l'), st.sampled_from(['', 'no']), st.booleans())
-remotes = st.builds(RemotePublisher, st.text('abc', min_size=8, max_size=8), st.sampled_from(RemoteState), st.just('why'))
+remotes = st.builds(
+    RemotePublisher,
+    st.text('abc', min_size=8, max_size=8),
+    st.sampled_from(RemoteState),
+    st.just('why'),
+)
 views = st.builds(
     TopicView, st.lists(locals_, max_size=3), st.lists(remotes, max_size=3), st.integers(0, 2), st.integers(0, 2), st.booleans(),
     st.sampled_from(['', 'mismatch']),
@@ -70,7 +179,9 @@ views = st.builds(
 @given(views)
 def test_a_reader_exists_exactly_while_some_publisher_can_only_be_read(view: TopicView) -> None:
     choice = choose(view)
-    readable = [p for p in view.local if p.convertible and not p.mismatch] or [p for p in view.remote if p.state is RemoteState.IMPOSSIBLE]
+    readable = [p for p in view.local if p.convertible and not p.mismatch] or [
+        p for p in view.remote if p.state is RemoteState.IMPOSSIBLE
+    ]
     plain = view.plain and not view.mismatch
     assert choice.reader == bool((readable or plain) and not view.copy_free_required)
     assert choice.reason

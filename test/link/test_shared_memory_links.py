@@ -25,14 +25,25 @@ from zc_perception.memory.pool import BufferPool
 @pytest.mark.parametrize('with_callback', [False, True])
 @pytest.mark.parametrize('scarce', ['select.epoll', 'os.eventfd'])
 def test_without_a_descriptor_there_is_no_link_yet_and_one_later(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_fd_leak: None, scarce: str, with_callback: bool
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    no_fd_leak: None,
+    scarce: str,
+    with_callback: bool,
 ) -> None:
     def none_left(*_: object, **__: object) -> None:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
     queue: KeepLastQueue[Frame] = KeepLastQueue(1, Frame.release)
     links = SharedMemoryLinks('npu')
-    links.open(queue, LinkQos(1), lambda header: True, queue.put if with_callback else None, lambda: None, lambda *missed: None)
+    links.open(
+        queue,
+        LinkQos(1),
+        lambda header: True,
+        queue.put if with_callback else None,
+        lambda: None,
+        lambda *missed: None,
+    )
     there = [announced('a' * 32, tmp_path / 'a.sock')]
     with monkeypatch.context() as patch:
         patch.setattr(scarce, none_left)
@@ -40,7 +51,9 @@ def test_without_a_descriptor_there_is_no_link_yet_and_one_later(
         if 'ulimit' in state.reason:
             assert state.state is RemoteState.CONNECTING and 'Too many open files' in state.reason
         else:
-            assert scarce == 'os.eventfd' and not with_callback, 'without a thread of its own it needs none'
+            assert scarce == 'os.eventfd' and not with_callback, (
+                'without a thread of its own it needs none'
+            )
     (state,) = links.update(there, there)
     assert state.state is RemoteState.CONNECTING and 'ulimit' not in state.reason
     assert len(links.statistics()) == 1
@@ -48,7 +61,9 @@ def test_without_a_descriptor_there_is_no_link_yet_and_one_later(
     queue.end()
 
 
-def window_of(links: SharedMemoryLinks, queue: KeepLastQueue[Frame], there: list[Announcement], granted: int) -> Window:
+def window_of(
+    links: SharedMemoryLinks, queue: KeepLastQueue[Frame], there: list[Announcement], granted: int
+) -> Window:
     """The window of that size, once there is one; meanwhile the queue's owner waits for frames."""
     deadline = time.monotonic() + 60.0
     while time.monotonic() < deadline:
@@ -66,7 +81,14 @@ def test_a_narrow_window_is_told_and_a_publisher_with_more_slots_grants_more(
 ) -> None:
     queue: KeepLastQueue[Frame] = KeepLastQueue(1, Frame.release)
     links = SharedMemoryLinks('npu', held=4)
-    links.open(queue, LinkQos(1), lambda header: True, queue.put if with_callback else None, lambda: None, lambda *missed: None)
+    links.open(
+        queue,
+        LinkQos(1),
+        lambda header: True,
+        queue.put if with_callback else None,
+        lambda: None,
+        lambda *missed: None,
+    )
     assert links.windows() == []
     tmp_path.chmod(0o700)
     with SharedMemoryServer('camera', 'a' * 32, make_pool(slots=3), folder=tmp_path) as server:
@@ -85,11 +107,21 @@ def test_a_narrow_window_is_told_and_a_publisher_with_more_slots_grants_more(
 
 @pytest.mark.parametrize('with_callback', [False, True])
 def test_a_publisher_has_its_time_from_the_end_of_the_connection_on_however_late_somebody_looks(
-    tmp_path: Path, make_pool: Callable[..., BufferPool], monkeypatch: pytest.MonkeyPatch, with_callback: bool
+    tmp_path: Path,
+    make_pool: Callable[..., BufferPool],
+    monkeypatch: pytest.MonkeyPatch,
+    with_callback: bool,
 ) -> None:
     queue: KeepLastQueue[Frame] = KeepLastQueue(1, Frame.release)
     links = SharedMemoryLinks('npu')
-    links.open(queue, LinkQos(1), lambda header: True, queue.put if with_callback else None, lambda: None, lambda *missed: None)
+    links.open(
+        queue,
+        LinkQos(1),
+        lambda header: True,
+        queue.put if with_callback else None,
+        lambda: None,
+        lambda *missed: None,
+    )
     tmp_path.chmod(0o700)
     with SharedMemoryServer('camera', 'a' * 32, make_pool(slots=3), folder=tmp_path) as server:
         there = [announced('a' * 32, server.path)]
@@ -100,7 +132,9 @@ def test_a_publisher_has_its_time_from_the_end_of_the_connection_on_however_late
     while links.connected() and time.monotonic() < deadline:
         assert queue.get(0.01) is None
     # Longer than since the end of the connection, on a machine that stands still, too, and shorter than since somebody looked.
-    monkeypatch.setattr('zc_perception.link.endpoints.remote_links._PATIENCE_S', 0.99 * (time.monotonic() - looked))
+    monkeypatch.setattr(
+        'zc_perception.link.endpoints.remote_links._PATIENCE_S', 0.99 * (time.monotonic() - looked)
+    )
     (state,) = links.update(there, there)
     assert state.state is RemoteState.CONNECTING, state
     links.close()

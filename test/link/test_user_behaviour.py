@@ -18,7 +18,9 @@ from waiting import eventually
 
 PROGRAM = Path(__file__).with_name('careless_users.py')
 WAYS = ['other process', 'same process', 'messages']
-SEEDS = [int(seed) for seed in os.environ.get('ZC_USER_SEEDS', '').split(',') if seed] or ([1, 2, 3, 4, 5] if LONG else [1])
+SEEDS = [int(seed) for seed in os.environ.get('ZC_USER_SEEDS', '').split(',') if seed] or (
+    [1, 2, 3, 4, 5] if LONG else [1]
+)
 FRAMES = int(os.environ.get('ZC_USER_FRAMES', 20_000 if LONG else 1_200))
 """For each seed."""
 RATE_HZ = 400.0
@@ -69,7 +71,9 @@ def behave(way: str, seed: int, frames: int, domain: int, folder: Path) -> Outco
 
         def quiet() -> bool:
             last.update(source('camera.state'))
-            return {**last, 'held': {}} == {**before, 'held': {}} and set(last['held']) <= {'witness'}
+            return {**last, 'held': {}} == {**before, 'held': {}} and set(last['held']) <= {
+                'witness'
+            }
 
         assert eventually(lambda: witness('state')['last'] >= frames)
         if not eventually(quiet):
@@ -82,15 +86,23 @@ def behave(way: str, seed: int, frames: int, domain: int, folder: Path) -> Outco
         for name in ('lost', 'disorder', 'torn'):
             outcome.check(f'the witness: {name}', 0, outcome.witness[name])
         if way != 'messages':
-            outcome.check('frames that were copied for users', 0, outcome.users['done'].get('conversions', 0))
-        outcome.check('frames that could not be converted for users', 0, outcome.users['done'].get('conversion errors', 0))
+            outcome.check(
+                'frames that were copied for users', 0, outcome.users['done'].get('conversions', 0)
+            )
+        outcome.check(
+            'frames that could not be converted for users',
+            0,
+            outcome.users['done'].get('conversion errors', 0),
+        )
     return outcome
 
 
 @pytest.mark.timeout(1800 if LONG else 300)
 @pytest.mark.parametrize('seed', SEEDS)
 @pytest.mark.parametrize('way', WAYS)
-def test_users_who_do_what_they_like(way: str, seed: int, free_domain: int, tmp_path: Path) -> None:
+def test_users_who_do_what_they_like(
+    way: str, seed: int, free_domain: int, tmp_path: Path
+) -> None:
     outcome = behave(way, seed, FRAMES, free_domain, tmp_path)
     sys.stdout.write(f'seed {seed}, {way}: {outcome.users}, {outcome.witness}\n')
     assert not outcome.findings, f'seed {seed}: ' + '\n'.join(outcome.findings)

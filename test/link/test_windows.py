@@ -28,7 +28,9 @@ from zc_perception.link.rclpy_compat import InvalidHandle, create_reader
 def subscribe(here: Ros) -> Iterator[Callable[..., FrameSubscription]]:
     subscriptions = []
 
-    def make(name: str, callback: Callable[[Frame], Any] | None = None, **options: Any) -> FrameSubscription:
+    def make(
+        name: str, callback: Callable[[Frame], Any] | None = None, **options: Any
+    ) -> FrameSubscription:
         subscriptions.append(FrameSubscription(here.node(name), 'image', callback, **options))
         return subscriptions[-1]
 
@@ -41,7 +43,9 @@ Cameras = Callable[..., Camera]
 Subscribe = Callable[..., FrameSubscription]
 
 
-def test_no_more_is_held_than_was_asked_for_and_it_goes_on_with_the_newest(camera: Cameras, subscribe: Subscribe) -> None:
+def test_no_more_is_held_than_was_asked_for_and_it_goes_on_with_the_newest(
+    camera: Cameras, subscribe: Subscribe
+) -> None:
     source, kept = camera(), []
     greedy = subscribe('greedy', lambda frame: kept.append(frame.share()), held=2)
     assert eventually(lambda: source.met(greedy))
@@ -58,7 +62,9 @@ def test_no_more_is_held_than_was_asked_for_and_it_goes_on_with_the_newest(camer
         frame.release()
 
 
-def test_who_takes_frames_from_the_queue_gets_no_more_either(camera: Cameras, subscribe: Subscribe) -> None:
+def test_who_takes_frames_from_the_queue_gets_no_more_either(
+    camera: Cameras, subscribe: Subscribe
+) -> None:
     source, kept = camera(), []
     greedy = subscribe('greedy', held=2)
     assert publishing(source, lambda: source.met(greedy))
@@ -99,7 +105,10 @@ def test_a_full_window_is_told_with_the_frames_and_how_long(
     assert publishing(source, told)
     line = next(line for line in said.splitlines() if 'holds all 1' in line)
     assert '[WARN]' in line and f'frame {kept[0].data.sequence} for' in line
-    assert greedy.statistics().full_s >= 1.0 and greedy.statistics().in_hand[0][0] == kept[0].data.sequence
+    assert (
+        greedy.statistics().full_s >= 1.0
+        and greedy.statistics().in_hand[0][0] == kept[0].data.sequence
+    )
     if source.way != 'ros_message':
         assert [(held, window) for _, held, window in source.peers()] == [(1, 1)]
     kept.pop().release()
@@ -108,7 +117,9 @@ def test_a_full_window_is_told_with_the_frames_and_how_long(
     kept.pop().release()
 
 
-def test_a_callback_that_raises_with_views_of_the_pixels_alive(here: Ros, camera: Cameras, subscribe: Subscribe) -> None:
+def test_a_callback_that_raises_with_views_of_the_pixels_alive(
+    here: Ros, camera: Cameras, subscribe: Subscribe
+) -> None:
     source, seen = camera(), []
 
     def careless(frame: Frame) -> None:
@@ -130,7 +141,9 @@ def test_a_callback_that_raises_with_views_of_the_pixels_alive(here: Ros, camera
 
 def test_sharing_a_frame_twice_counts_once(camera: Cameras, subscribe: Subscribe) -> None:
     source, kept = camera(), []
-    subscription = subscribe('sharing', lambda frame: kept.append((frame.share(), frame.share(), frame.share())), held=2)
+    subscription = subscribe(
+        'sharing', lambda frame: kept.append((frame.share(), frame.share(), frame.share())), held=2
+    )
     assert eventually(lambda: source.met(subscription))
     assert publishing(source, lambda: len(kept) == 2)
     for frames in kept:
@@ -138,7 +151,9 @@ def test_sharing_a_frame_twice_counts_once(camera: Cameras, subscribe: Subscribe
             frame.release()
 
 
-def test_a_coroutine_is_awaited_one_frame_at_a_time(here: Ros, camera: Cameras, subscribe: Subscribe) -> None:
+def test_a_coroutine_is_awaited_one_frame_at_a_time(
+    here: Ros, camera: Cameras, subscribe: Subscribe
+) -> None:
     source, seen, running = camera(), [], []
 
     async def on_frame(frame: Frame) -> None:
@@ -182,7 +197,10 @@ def test_four_default_subscriptions_and_a_deep_one_share_a_default_pool(
     source, seen = Camera(here, 'both', tmp_path), {}
     for number, depth in enumerate((10, 1, 1, 1)):
         subscribe(
-            f'viewer{number}', lambda frame, number=number: seen.setdefault(number, []).append(number_of(frame)), depth=depth, held=held
+            f'viewer{number}',
+            lambda frame, number=number: seen.setdefault(number, []).append(number_of(frame)),
+            depth=depth,
+            held=held,
         )
     assert publishing(source, lambda: len(seen) == 4 or source.number > 500)
     windows = [(name, window) for name, _, window in source.peers()]
@@ -209,7 +227,9 @@ def test_without_a_slot_left_frames_come_as_messages_and_the_log_says_what_to_ch
     line = next(line for line in said.splitlines() if 'not promised' in line)
     assert '[WARN]' in line and "raise 'slots'" in line
     first.destroy()
-    assert publishing(source, lambda: second.statistics().rung == 'in_process'), 'there is room again'
+    assert publishing(source, lambda: second.statistics().rung == 'in_process'), (
+        'there is room again'
+    )
     source.close()
 
 

@@ -11,7 +11,16 @@ from link.wire.wire_process import ConsumerProcess
 from nodes.programs import Program
 from waiting import eventually
 
-CAMERA = ('-p', 'camera:=synthetic', '-p', 'width:=64', '-p', 'height:=64', '-p', 'framerate:=20.0')
+CAMERA = (
+    '-p',
+    'camera:=synthetic',
+    '-p',
+    'width:=64',
+    '-p',
+    'height:=64',
+    '-p',
+    'framerate:=20.0',
+)
 
 
 @pytest.fixture
@@ -25,7 +34,9 @@ def camera(domain: int) -> Program:
     return Program('capture_node', '--ros-args', *CAMERA, domain=domain).start('ready')
 
 
-def test_the_consumer_reads_the_stock_camera_as_the_c_consumer_does(free_domain: int, folder: Path, tmp_path: Path) -> None:
+def test_the_consumer_reads_the_stock_camera_as_the_c_consumer_does(
+    free_domain: int, folder: Path, tmp_path: Path
+) -> None:
     program = build_consumer(tmp_path)
     with camera(free_domain), PageProcess('consumer', folder, free_domain) as reader:
         publisher = reader.wait_for('welcome')[0]['publisher_id']
@@ -33,7 +44,9 @@ def test_the_consumer_reads_the_stock_camera_as_the_c_consumer_does(free_domain:
             _, lines, _ = other.result()
         expected = {(line['sequence'], *line['crc']) for line in lines}
         reader.wait_until(lambda: max(reader.pixels())[0] >= max(expected)[0])
-    common = {each for each in expected if each[0] in {sequence for sequence, *_ in reader.pixels()}}
+    common = {
+        each for each in expected if each[0] in {sequence for sequence, *_ in reader.pixels()}
+    }
     assert len(common) > 10 and common <= reader.pixels()
 
 
@@ -55,7 +68,9 @@ def test_the_consumer_finds_the_stock_camera_again(free_domain: int, folder: Pat
     assert ends <= {'eof', 'nobody'}, ends
 
 
-def test_frames_of_a_killed_consumer_come_back_to_the_stock_camera(free_domain: int, folder: Path) -> None:
+def test_frames_of_a_killed_consumer_come_back_to_the_stock_camera(
+    free_domain: int, folder: Path
+) -> None:
     with camera(free_domain) as stock:
         for _ in range(5):
             with PageProcess('consumer', folder, free_domain, '--hold', '2') as reader:
@@ -67,17 +82,31 @@ def test_frames_of_a_killed_consumer_come_back_to_the_stock_camera(free_domain: 
 
 
 @pytest.mark.parametrize('pixel_format', ['NV12', 'YUYV'])
-def test_the_stock_detector_takes_frames_of_the_producer(free_domain: int, folder: Path, pixel_format: str) -> None:
+def test_the_stock_detector_takes_frames_of_the_producer(
+    free_domain: int, folder: Path, pixel_format: str
+) -> None:
     """Also of one with other buffers now and then, and after a kill of the one before."""
-    with Program('inference_node', '--ros-args', '-p', 'model:=road', '-p', 'timeout:=20.0', domain=free_domain).start('ready') as detector:
+    with Program(
+        'inference_node',
+        '--ros-args',
+        '-p',
+        'model:=road',
+        '-p',
+        'timeout:=20.0',
+        domain=free_domain,
+    ).start('ready') as detector:
         for options in ((), ('--reconfigure', '10')):
-            with PageProcess('producer', folder, free_domain, '--format', pixel_format, *options) as producer:
+            with PageProcess(
+                'producer', folder, free_domain, '--format', pixel_format, *options
+            ) as producer:
                 publisher = producer.wait_for('announced')[0]['publisher_id']
                 producer.wait_for('released', 25, name='inference')
                 line = f'link is shared_memory: publisher {publisher[:8]}'
                 assert eventually(lambda line=line: line in detector.output), detector.output
                 assert len(producer.told('welcome', name='inference')) == 1, producer.told('gone')
                 producer.kill()
-        assert eventually(lambda: 'link is unmatched' in detector.output.rpartition(line)[2]), detector.output
+        assert eventually(lambda: 'link is unmatched' in detector.output.rpartition(line)[2]), (
+            detector.output
+        )
         assert detector.interrupt() == 0
     assert 'ERROR' not in detector.output, detector.output

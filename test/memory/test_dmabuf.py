@@ -58,7 +58,9 @@ class ScriptedIoctl:
     @property
     def syncs(self) -> list[tuple[int, int, int]]:
         """The arguments as ``struct dma_buf_sync`` has them."""
-        return [(fd, request, struct.unpack('<Q', argument)[0]) for fd, request, argument in self.calls]
+        return [
+            (fd, request, struct.unpack('<Q', argument)[0]) for fd, request, argument in self.calls
+        ]
 
     def __call__(self, fd: int, request: int, argument: bytes | bytearray) -> int:
         self.calls.append((fd, request, bytes(argument)))
@@ -100,7 +102,10 @@ def test_a_buffer_that_only_devices_touch_is_never_mapped(buffer: DmaBuf) -> Non
 def test_the_mapping_is_made_once_and_shared_with_other_mappings(buffer: DmaBuf) -> None:
     assert buffer.mapping() is buffer.mapping()
     buffer.mapping()[5000] = 42
-    with buffer.dup() as fd, mmap.mmap(fd.fileno(), buffer.size, mmap.MAP_SHARED, mmap.PROT_READ) as other:
+    with (
+        buffer.dup() as fd,
+        mmap.mmap(fd.fileno(), buffer.size, mmap.MAP_SHARED, mmap.PROT_READ) as other,
+    ):
         assert other[5000] == 42
 
 
@@ -117,14 +122,20 @@ def test_a_refused_mapping_says_what_to_do(tmp_path: Path) -> None:
     path = tmp_path / 'write_only'
     path.write_bytes(bytes(4096))
     buffer = DmaBuf(OwnedFd.open(str(path), os.O_WRONLY), BufferKind.DMABUF, 'nvmap')
-    with pytest.raises(AllocationError, match=r"\(nvmap\) can't be mapped for the CPU: Permission denied; use a consumer that imports it"):
+    with pytest.raises(
+        AllocationError,
+        match=r"\(nvmap\) can't be mapped for the CPU: Permission denied; use a consumer that imports it",
+    ):
         buffer.mapping()
     buffer.close()
 
 
 def test_a_memfd_that_was_opened_for_writing_only_is_no_buffer(buffer: DmaBuf) -> None:
     write_only = OwnedFd.open(f'/proc/self/fd/{buffer.fileno()}', os.O_WRONLY)
-    with pytest.raises(AllocationError, match=r'opened with O_WRONLY, so nobody can map it; its owner has to send an O_RDWR or O_RDONLY'):
+    with pytest.raises(
+        AllocationError,
+        match=r'opened with O_WRONLY, so nobody can map it; its owner has to send an O_RDWR or O_RDONLY',
+    ):
         DmaBuf.from_fd(write_only)
     assert write_only.closed
 
@@ -184,24 +195,37 @@ def test_who_listens_is_told_of_a_buffer_that_was_only_forgotten() -> None:
 
 @pytest.mark.parametrize(
     ('access', 'begin', 'end'),
-    [(CpuAccess.READ, 0b001, 0b101), (CpuAccess.WRITE, 0b010, 0b110), (CpuAccess.READ | CpuAccess.WRITE, 0b011, 0b111)],
+    [
+        (CpuAccess.READ, 0b001, 0b101),
+        (CpuAccess.WRITE, 0b010, 0b110),
+        (CpuAccess.READ | CpuAccess.WRITE, 0b011, 0b111),
+    ],
 )
-def test_sync_brackets_carry_the_direction(device_buffer: DmaBuf, ioctl: ScriptedIoctl, access: CpuAccess, begin: int, end: int) -> None:
+def test_sync_brackets_carry_the_direction(
+    device_buffer: DmaBuf, ioctl: ScriptedIoctl, access: CpuAccess, begin: int, end: int
+) -> None:
     device_buffer.begin_cpu_access(access)
     device_buffer.end_cpu_access(access)
     # _IOW('b', 0, struct dma_buf_sync), as dma-buf.h writes it.
     request = 1 << 30 | 8 << 16 | ord('b') << 8 | 0
-    assert ioctl.syncs == [(device_buffer.fileno(), request, begin), (device_buffer.fileno(), request, end)]
+    assert ioctl.syncs == [
+        (device_buffer.fileno(), request, begin),
+        (device_buffer.fileno(), request, end),
+    ]
 
 
 @pytest.mark.parametrize('number', [errno.EINTR, errno.EAGAIN])
-def test_an_interrupted_sync_is_tried_again(device_buffer: DmaBuf, ioctl: ScriptedIoctl, number: int) -> None:
+def test_an_interrupted_sync_is_tried_again(
+    device_buffer: DmaBuf, ioctl: ScriptedIoctl, number: int
+) -> None:
     ioctl.answers = [number, number, 0]
     device_buffer.begin_cpu_access(CpuAccess.READ)
     assert len(ioctl.calls) == 3
 
 
-def test_a_sync_that_never_succeeds_is_given_up(device_buffer: DmaBuf, ioctl: ScriptedIoctl) -> None:
+def test_a_sync_that_never_succeeds_is_given_up(
+    device_buffer: DmaBuf, ioctl: ScriptedIoctl
+) -> None:
     ioctl.answers = [errno.EINTR] * 10_000
     with pytest.raises(AcceleratorError, match='interrupted 100 times'):
         device_buffer.begin_cpu_access(CpuAccess.READ)
@@ -220,7 +244,9 @@ def test_a_memfd_needs_no_sync(buffer: DmaBuf, ioctl: ScriptedIoctl) -> None:
     assert ioctl.calls == []
 
 
-def test_the_exporter_is_the_kernel_s_word_for_a_dma_buf_only(buffer: DmaBuf, device_buffer: DmaBuf) -> None:
+def test_the_exporter_is_the_kernel_s_word_for_a_dma_buf_only(
+    buffer: DmaBuf, device_buffer: DmaBuf
+) -> None:
     assert buffer.exporter() == 'memfd'
     # Its fdinfo has no exp_name, because it is none.
     assert device_buffer.exporter() == 'unknown'
@@ -298,14 +324,18 @@ def test_a_forked_child_s_close_takes_nothing_from_its_parent(buffer: DmaBuf) ->
 
 def in_use() -> int:
     """Bytes of address space."""
-    return int(Path('/proc/self/statm').read_text(encoding='ascii').split()[0]) * os.sysconf('SC_PAGESIZE')
+    return int(Path('/proc/self/statm').read_text(encoding='ascii').split()[0]) * os.sysconf(
+        'SC_PAGESIZE'
+    )
 
 
 @pytest.mark.parametrize(('which', 'soft', 'words'), [
     (resource.RLIMIT_NOFILE, next_free, r"Too many open files; this process has no file descriptor left.*'ulimit -n'"),
     (resource.RLIMIT_AS, in_use, r"Cannot allocate memory; use fewer slots or a smaller image.*'ulimit -v'"),
 ])  # fmt: skip
-def test_a_mapping_is_refused_with_advice_and_works_afterwards(which: int, soft: Callable[[], int], words: str) -> None:
+def test_a_mapping_is_refused_with_advice_and_works_afterwards(
+    which: int, soft: Callable[[], int], words: str
+) -> None:
     large = SealedMemfd().allocate(256 << 20)
     with limited(which, soft()), pytest.raises(AllocationError, match=words):
         large.mapping()
@@ -316,7 +346,9 @@ def test_a_mapping_is_refused_with_advice_and_works_afterwards(which: int, soft:
 # cpu_access
 
 
-def test_cpu_access_is_bracketed_also_when_it_fails(device_buffer: DmaBuf, ioctl: ScriptedIoctl) -> None:
+def test_cpu_access_is_bracketed_also_when_it_fails(
+    device_buffer: DmaBuf, ioctl: ScriptedIoctl
+) -> None:
     os.ftruncate(device_buffer.fileno(), 4096)
     device_buffer.size = 4096
     with device_buffer.cpu_access(CpuAccess.WRITE) as mapping:
@@ -328,7 +360,9 @@ def test_cpu_access_is_bracketed_also_when_it_fails(device_buffer: DmaBuf, ioctl
     assert [flags for _, _, flags in ioctl.syncs] == [0b010, 0b110, 0b001, 0b101]
 
 
-def test_an_access_that_did_not_begin_is_not_ended(device_buffer: DmaBuf, ioctl: ScriptedIoctl) -> None:
+def test_an_access_that_did_not_begin_is_not_ended(
+    device_buffer: DmaBuf, ioctl: ScriptedIoctl
+) -> None:
     os.ftruncate(device_buffer.fileno(), 4096)
     device_buffer.size = 4096
     ioctl.answers = [errno.EIO]
@@ -339,7 +373,10 @@ def test_an_access_that_did_not_begin_is_not_ended(device_buffer: DmaBuf, ioctl:
 
 def test_cpu_access_for_writing_needs_a_writable_buffer(buffer: DmaBuf) -> None:
     reader = DmaBuf(buffer.dup(), BufferKind.MEMFD, 'memfd', writable=False)
-    with pytest.raises(AllocationError, match=r'is read-only here; ask for CpuAccess.READ'), reader.cpu_access(CpuAccess.WRITE):
+    with (
+        pytest.raises(AllocationError, match=r'is read-only here; ask for CpuAccess.READ'),
+        reader.cpu_access(CpuAccess.WRITE),
+    ):
         pytest.fail('the block ran')
     with reader.cpu_access(CpuAccess.READ) as mapping:
         assert mapping[0] == 0
@@ -367,7 +404,9 @@ def test_readers_wait_for_writers_and_writers_for_all(
     if free:
         buffer.begin_cpu_access(access, 0.01)
     else:
-        with pytest.raises(AcceleratorError, match=r'\(dma_heap/system\) is still in use by a device after 0.01 s'):
+        with pytest.raises(
+            AcceleratorError, match=r'\(dma_heap/system\) is still in use by a device after 0.01 s'
+        ):
             buffer.begin_cpu_access(access, 0.01)
     assert len(ioctl.calls) == free, 'SYNC would wait without end'
     buffer.close()
@@ -380,8 +419,12 @@ def test_no_device_keeps_a_memfd(buffer: DmaBuf) -> None:
 # Fences of the reservation object
 
 
-@pytest.mark.parametrize('access', [CpuAccess.READ, CpuAccess.WRITE, CpuAccess.READ | CpuAccess.WRITE])
-def test_fences_go_in_and_out_with_their_direction(device_buffer: DmaBuf, ioctl: ScriptedIoctl, access: CpuAccess) -> None:
+@pytest.mark.parametrize(
+    'access', [CpuAccess.READ, CpuAccess.WRITE, CpuAccess.READ | CpuAccess.WRITE]
+)
+def test_fences_go_in_and_out_with_their_direction(
+    device_buffer: DmaBuf, ioctl: ScriptedIoctl, access: CpuAccess
+) -> None:
     fence = device_buffer.export_fence(access)
     assert fence is not None and fence.wait(0.0)
     assert device_buffer.import_fence(fence, access)
@@ -398,7 +441,11 @@ def test_fences_go_in_and_out_with_their_direction(device_buffer: DmaBuf, ioctl:
 def test_a_memfd_has_no_fences_and_no_name_to_set(buffer: DmaBuf, ioctl: ScriptedIoctl) -> None:
     with SyncFileStandIn() as fence:
         assert not buffer.import_fence(fence, CpuAccess.READ)
-    assert (buffer.export_fence(CpuAccess.WRITE), buffer.sync_supported, buffer.set_name('camera')) == (None, False, False)
+    assert (
+        buffer.export_fence(CpuAccess.WRITE),
+        buffer.sync_supported,
+        buffer.set_name('camera'),
+    ) == (None, False, False)
     assert ioctl.calls == []
 
 
@@ -413,7 +460,9 @@ class SyncFileStandIn(SyncFile):
         self.close()
 
 
-def test_an_older_kernel_is_asked_once(device_buffer: DmaBuf, ioctl: ScriptedIoctl, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_older_kernel_is_asked_once(
+    device_buffer: DmaBuf, ioctl: ScriptedIoctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(dmabuf, 'is_dmabuf', lambda fd: True)
     ioctl.answers = [errno.ENOTTY] * 2
     with SyncFileStandIn() as fence:
@@ -425,14 +474,18 @@ def test_an_older_kernel_is_asked_once(device_buffer: DmaBuf, ioctl: ScriptedIoc
     assert device_buffer.set_name('camera'), 'it has that one'
 
 
-def test_what_is_no_dma_buf_says_nothing_about_the_kernel(device_buffer: DmaBuf, ioctl: ScriptedIoctl) -> None:
+def test_what_is_no_dma_buf_says_nothing_about_the_kernel(
+    device_buffer: DmaBuf, ioctl: ScriptedIoctl
+) -> None:
     ioctl.answers = [errno.ENOTTY]
     assert device_buffer.export_fence(CpuAccess.READ) is None
     assert device_buffer.sync_supported and len(ioctl.calls) == 2
 
 
 @pytest.mark.parametrize('number', [errno.EMFILE, errno.ENOMEM, errno.EINVAL])
-def test_other_errors_are_no_missing_ioctl(device_buffer: DmaBuf, ioctl: ScriptedIoctl, number: int) -> None:
+def test_other_errors_are_no_missing_ioctl(
+    device_buffer: DmaBuf, ioctl: ScriptedIoctl, number: int
+) -> None:
     ioctl.answers = [number]
     with pytest.raises(OSError) as caught:
         device_buffer.export_fence(CpuAccess.READ)
@@ -443,7 +496,9 @@ def test_other_errors_are_no_missing_ioctl(device_buffer: DmaBuf, ioctl: Scripte
 # Names
 
 
-def test_a_name_is_passed_as_the_string_itself(device_buffer: DmaBuf, ioctl: ScriptedIoctl) -> None:
+def test_a_name_is_passed_as_the_string_itself(
+    device_buffer: DmaBuf, ioctl: ScriptedIoctl
+) -> None:
     assert device_buffer.set_name('camera 0 slot 2')
     assert ioctl.calls == [(device_buffer.fileno(), SET_NAME, b'camera 0 slot 2\0')]
 
@@ -456,15 +511,21 @@ def test_a_name_that_does_not_fit_is_refused(device_buffer: DmaBuf, ioctl: Scrip
     assert len(ioctl.calls) == 1
 
 
-def test_older_kernels_name_no_attached_buffer(device_buffer: DmaBuf, ioctl: ScriptedIoctl) -> None:
+def test_older_kernels_name_no_attached_buffer(
+    device_buffer: DmaBuf, ioctl: ScriptedIoctl
+) -> None:
     ioctl.answers = [errno.EBUSY, errno.EFAULT]
     assert not device_buffer.set_name('camera')
     with pytest.raises(OSError, match='Bad address'):
         device_buffer.set_name('camera')
 
 
-def test_names_are_what_the_kernel_lists(buffer: DmaBuf, device_buffer: DmaBuf, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_are_what_the_kernel_lists(
+    buffer: DmaBuf, device_buffer: DmaBuf, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert buffer.name() == 'zc_frame'
     assert device_buffer.name() == ''
-    monkeypatch.setattr(dmabuf.abi, 'fdinfo', lambda fd: {'exp_name': 'nvmap', 'name': 'vi \ufffd'})
+    monkeypatch.setattr(
+        dmabuf.abi, 'fdinfo', lambda fd: {'exp_name': 'nvmap', 'name': 'vi \ufffd'}
+    )
     assert (device_buffer.name(), device_buffer.exporter()) == ('vi \ufffd', 'nvmap')

@@ -62,10 +62,19 @@ REFUSED: dict[str, tuple[Callable[[], int], str]] = {
     'file of a tmpfs': (_shm_file, 'a plain file'),
     'directory': (lambda: os.open('/', os.O_RDONLY), 'a directory'),
     'device': (lambda: os.open('/dev/zero', os.O_RDWR), 'a device file'),
-    'eventfd': (lambda: os.eventfd(0), 'no memory .*send a dma-buf, or a memfd with the seals SHRINK and GROW'),
-    'memfd without seals': (lambda: memfd(0), r'a memfd .*its owner has to add F_SEAL_SHRINK\|F_SEAL_GROW$'),
+    'eventfd': (
+        lambda: os.eventfd(0),
+        'no memory .*send a dma-buf, or a memfd with the seals SHRINK and GROW',
+    ),
+    'memfd without seals': (
+        lambda: memfd(0),
+        r'a memfd .*its owner has to add F_SEAL_SHRINK\|F_SEAL_GROW$',
+    ),
     'memfd that can grow': (lambda: memfd(SHRINK), 'a memfd .*its owner has to add F_SEAL_GROW$'),
-    'memfd that can shrink': (lambda: memfd(GROW), 'a memfd .*its owner has to add F_SEAL_SHRINK$'),
+    'memfd that can shrink': (
+        lambda: memfd(GROW),
+        'a memfd .*its owner has to add F_SEAL_SHRINK$',
+    ),
     'memfd with other seals': (lambda: memfd(WRITE | SEAL), 'a memfd .*can still change its size'),
 }
 
@@ -74,25 +83,42 @@ REFUSED: dict[str, tuple[Callable[[], int], str]] = {
 def test_what_is_no_buffer_is_refused_by_what_it_is_and_closed(kind: str) -> None:
     make, words = REFUSED[kind]
     fd = OwnedFd(make())
-    with pytest.raises(AllocationError, match=f'can be a dma-buf or a sealed memfd, but this is {words}'):
+    with pytest.raises(
+        AllocationError, match=f'can be a dma-buf or a sealed memfd, but this is {words}'
+    ):
         DmaBuf.from_fd(fd)
     assert fd.closed
 
 
-@pytest.mark.parametrize('seals', [SHRINK | GROW, SHRINK | GROW | SEAL, SHRINK | GROW | FUTURE_WRITE | SEAL, SHRINK | GROW | WRITE])
+@pytest.mark.parametrize(
+    'seals',
+    [
+        SHRINK | GROW,
+        SHRINK | GROW | SEAL,
+        SHRINK | GROW | FUTURE_WRITE | SEAL,
+        SHRINK | GROW | WRITE,
+    ],
+)
 def test_a_sealed_memfd_is_taken_read_only(seals: int) -> None:
     number = memfd(SHRINK | GROW)
     os.pwrite(number, b'\x07', 0)
     fcntl.fcntl(number, F_ADD_SEALS, seals)
     buffer = DmaBuf.from_fd(OwnedFd(number), expected_size=PAGE)
-    assert (buffer.kind, buffer.heap, buffer.size, buffer.writable) == (BufferKind.MEMFD, 'foreign/memfd', PAGE, False)
+    assert (buffer.kind, buffer.heap, buffer.size, buffer.writable) == (
+        BufferKind.MEMFD,
+        'foreign/memfd',
+        PAGE,
+        False,
+    )
     assert buffer.mapping()[0] == 7
     with pytest.raises(TypeError):
         buffer.mapping()[0] = 1
     buffer.close()
 
 
-@pytest.mark.parametrize(('announced', 'good'), [(1, True), (PAGE, True), (PAGE + 1, False), (1 << 40, False)])
+@pytest.mark.parametrize(
+    ('announced', 'good'), [(1, True), (PAGE, True), (PAGE + 1, False), (1 << 40, False)]
+)
 def test_the_size_is_the_kernel_s_not_the_sender_s(announced: int, good: bool) -> None:
     fd = OwnedFd(memfd(SHRINK | GROW))
     if good:
@@ -105,14 +131,18 @@ def test_the_size_is_the_kernel_s_not_the_sender_s(announced: int, good: bool) -
 
 @pytest.mark.parametrize('seal', [WRITE, FUTURE_WRITE])
 def test_what_is_sealed_against_writing_is_not_taken_for_writing(seal: int) -> None:
-    with pytest.raises(AllocationError, match=r'memfd /memfd:frame.* is sealed against writing; map it read-only'):
+    with pytest.raises(
+        AllocationError, match=r'memfd /memfd:frame.* is sealed against writing; map it read-only'
+    ):
         DmaBuf.from_fd(OwnedFd(memfd(SHRINK | GROW | seal)), writable=True)
 
 
 def test_what_was_opened_read_only_is_not_taken_for_writing() -> None:
     with OwnedFd(memfd(SHRINK | GROW)) as memory:
         narrow = OwnedFd.open(f'/proc/self/fd/{memory.fileno()}', os.O_RDONLY)
-    with pytest.raises(AllocationError, match='was opened read-only; its owner has to send an O_RDWR descriptor'):
+    with pytest.raises(
+        AllocationError, match='was opened read-only; its owner has to send an O_RDWR descriptor'
+    ):
         DmaBuf.from_fd(narrow, writable=True)
     assert narrow.closed
 
@@ -130,11 +160,17 @@ def test_a_writable_one_is_written_by_both() -> None:
 def test_a_dma_buf_is_known_by_its_fdinfo(monkeypatch: pytest.MonkeyPatch) -> None:
     with OwnedFd(memfd(SHRINK | GROW)) as fd:
         assert not is_dmabuf(fd)
-        monkeypatch.setattr(dmabuf.abi, 'fdinfo', lambda number: {'size': '4096', 'exp_name': 'nvmap'})
+        monkeypatch.setattr(
+            dmabuf.abi, 'fdinfo', lambda number: {'size': '4096', 'exp_name': 'nvmap'}
+        )
         assert is_dmabuf(fd)
         # What it looks like otherwise doesn't count.
         buffer = DmaBuf.from_fd(fd.dup(), writable=True, expected_size=PAGE)
-    assert (buffer.kind, buffer.heap, buffer.exporter()) == (BufferKind.DMABUF, 'foreign/nvmap', 'nvmap')
+    assert (buffer.kind, buffer.heap, buffer.exporter()) == (
+        BufferKind.DMABUF,
+        'foreign/nvmap',
+        'nvmap',
+    )
     buffer.close()
 
 
@@ -154,14 +190,20 @@ def test_identity_is_the_same_in_the_process_it_was_sent_to() -> None:
             buffer.close()
             ours.close()
             _, ancillary, _, _ = theirs.recvmsg(1, socket.CMSG_SPACE(4))
-            received = DmaBuf.from_fd(OwnedFd(array.array('i', ancillary[0][2])[0]), expected_size=PAGE)
-            theirs.sendall(f'{received.identity.device} {received.identity.inode} {received.mapping()[3]}'.encode())
+            received = DmaBuf.from_fd(
+                OwnedFd(array.array('i', ancillary[0][2])[0]), expected_size=PAGE
+            )
+            theirs.sendall(
+                f'{received.identity.device} {received.identity.inode} {received.mapping()[3]}'.encode()
+            )
             status = 0
         finally:
             os._exit(status)
     theirs.close()
     buffer.mapping()[3] = 33
-    ours.sendmsg([b'x'], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', [buffer.fileno()]))])
+    ours.sendmsg(
+        [b'x'], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', [buffer.fileno()]))]
+    )
     answer = ours.recv(100).decode()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert answer == f'{buffer.identity.device} {buffer.identity.inode} 33'
@@ -200,7 +242,14 @@ def _map_for_writing(number: int) -> None:
 def _protect(number: int) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
-    libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long]
+    libc.mmap.argtypes = [
+        ctypes.c_void_p,
+        ctypes.c_size_t,
+        ctypes.c_int,
+        ctypes.c_int,
+        ctypes.c_int,
+        ctypes.c_long,
+    ]
     libc.munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
     libc.mprotect.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
     address = libc.mmap(None, PAGE, mmap.PROT_READ, mmap.MAP_SHARED, number, 0)
@@ -237,7 +286,9 @@ ATTEMPTS: dict[str, Callable[[int], object]] = {
 
 
 @pytest.mark.parametrize('attempt', ATTEMPTS)
-def test_a_peer_can_not_change_what_was_sealed(attempt: str, shared: tuple[DmaBuf, OwnedFd]) -> None:
+def test_a_peer_can_not_change_what_was_sealed(
+    attempt: str, shared: tuple[DmaBuf, OwnedFd]
+) -> None:
     buffer, peer = shared
     buffer.mapping()[0] = 11
     with pytest.raises(OSError) as caught:
@@ -246,7 +297,10 @@ def test_a_peer_can_not_change_what_was_sealed(attempt: str, shared: tuple[DmaBu
     assert buffer.mapping()[0] == 11
 
 
-@pytest.mark.parametrize('attempt', ['write', 'map for writing', 'open again for writing', 'punch a hole', 'add any seal'])
+@pytest.mark.parametrize(
+    'attempt',
+    ['write', 'map for writing', 'open again for writing', 'punch a hole', 'add any seal'],
+)
 def test_without_the_seal_a_peer_could(attempt: str) -> None:
     buffer = SealedMemfd().allocate(2 * PAGE)
     ATTEMPTS[attempt](buffer.fileno())
@@ -298,6 +352,9 @@ def test_empty_memory_and_impossible_sizes_are_refused() -> None:
         fd = OwnedFd(os.memfd_create('peer', os.MFD_ALLOW_SEALING))
         os.ftruncate(fd.fileno(), size)
         fcntl.fcntl(fd.fileno(), abi.F_ADD_SEALS, abi.F_SEAL_SHRINK | abi.F_SEAL_GROW)
-        with pytest.raises(AllocationError, match=f'has {size} bytes, {expected} were announced; neither can be less than 1'):
+        with pytest.raises(
+            AllocationError,
+            match=f'has {size} bytes, {expected} were announced; neither can be less than 1',
+        ):
             DmaBuf.from_fd(fd, expected_size=expected)
         assert fd.closed

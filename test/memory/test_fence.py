@@ -18,7 +18,15 @@ from descriptors import limited, next_free
 from pool_kit import PATIENCE_S
 
 from zc_perception.errors import AcceleratorError
-from zc_perception.memory.fence import DeadlineFence, EventFence, Fence, SyncFile, Waker, check_timeout, poll_fd
+from zc_perception.memory.fence import (
+    DeadlineFence,
+    EventFence,
+    Fence,
+    SyncFile,
+    Waker,
+    check_timeout,
+    poll_fd,
+)
 from zc_perception.memory.owned_fd import OwnedFd
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
@@ -95,7 +103,9 @@ def test_a_wait_lasts_as_long_as_it_was_told_to(kind: str) -> None:
 
 
 @pytest.mark.parametrize('kind', PENDING)
-def test_a_handled_signal_neither_ends_nor_restarts_a_wait(kind: str, interrupting_signals: list[int]) -> None:
+def test_a_handled_signal_neither_ends_nor_restarts_a_wait(
+    kind: str, interrupting_signals: list[int]
+) -> None:
     fence, started = PENDING[kind](), time.monotonic()
     # With the whole time anew after each signal it would never end.
     assert not fence.wait(0.06)
@@ -158,7 +168,9 @@ def test_waiting_on_a_closed_descriptor_is_no_signal() -> None:
 def test_a_dead_peer_is_no_signal_either() -> None:
     reader, writer = os.pipe()
     os.close(writer)
-    with pytest.raises(AcceleratorError, match=rf"descriptor {reader} \(pipe:.*\) is gone; it can't signal"):
+    with pytest.raises(
+        AcceleratorError, match=rf"descriptor {reader} \(pipe:.*\) is gone; it can't signal"
+    ):
         poll_fd(reader, select.POLLIN, 10.0)
     os.close(reader)
 
@@ -286,7 +298,10 @@ def test_a_forked_child_s_wait_takes_nothing_from_its_parent() -> None:
             fence.close()
         os._exit(0 if good else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert all(fence.wait(0.0) for fence in fences) and len(select.select([f.fileno() for f in fences], [], [], 0.0)[0]) == 2
+    assert (
+        all(fence.wait(0.0) for fence in fences)
+        and len(select.select([f.fileno() for f in fences], [], [], 0.0)[0]) == 2
+    )
     for fence in fences:
         fence.close()
 
@@ -294,7 +309,9 @@ def test_a_forked_child_s_wait_takes_nothing_from_its_parent() -> None:
 # Waiting for other threads and for fences at once
 
 
-def ends(waker: Waker, fences: tuple[EventFence, ...] = ()) -> tuple[threading.Thread, threading.Event]:
+def ends(
+    waker: Waker, fences: tuple[EventFence, ...] = ()
+) -> tuple[threading.Thread, threading.Event]:
     """A wait without a bound in another thread, and whether it has ended."""
     ended = threading.Event()
     thread = threading.Thread(target=lambda: (waker.wait(None, fences), ended.set()), daemon=True)

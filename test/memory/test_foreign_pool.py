@@ -33,9 +33,13 @@ def again(of: Buffers) -> Buffers:
 def make(no_fd_leak: None) -> Iterator[Callable[..., ForeignBufferPool]]:
     pools: list[ForeignBufferPool] = []
 
-    def pool(known: list[Buffers], freed: list[Slot] | None = None, **options: int) -> ForeignBufferPool:
+    def pool(
+        known: list[Buffers], freed: list[Slot] | None = None, **options: int
+    ) -> ForeignBufferPool:
         freed = [] if freed is None else freed
-        pools.append(ForeignBufferPool(LAYOUT, known, name='camera', on_free=freed.append, **options))
+        pools.append(
+            ForeignBufferPool(LAYOUT, known, name='camera', on_free=freed.append, **options)
+        )
         return pools[-1]
 
     yield pool
@@ -43,7 +47,9 @@ def make(no_fd_leak: None) -> Iterator[Callable[..., ForeignBufferPool]]:
         made.close()
 
 
-def test_a_buffer_is_one_slot_by_whichever_descriptor_it_comes(make: Callable[..., ForeignBufferPool]) -> None:
+def test_a_buffer_is_one_slot_by_whichever_descriptor_it_comes(
+    make: Callable[..., ForeignBufferPool],
+) -> None:
     known = [buffers(), buffers()]
     pool = make(known)
     other = again(known[1])
@@ -52,14 +58,21 @@ def test_a_buffer_is_one_slot_by_whichever_descriptor_it_comes(make: Callable[..
     other[0].close()
 
 
-def test_an_unknown_buffer_gets_a_slot_of_its_own_until_there_are_enough(make: Callable[..., ForeignBufferPool]) -> None:
+def test_an_unknown_buffer_gets_a_slot_of_its_own_until_there_are_enough(
+    make: Callable[..., ForeignBufferPool],
+) -> None:
     freed: list[Slot] = []
     pool = make([buffers(), buffers()], freed, most=3)
     ended: list[int] = []
     pool.add_retire_listener(lambda slot: ended.append(slot.buffer_uid))
     new = buffers()
     slot = pool.adopt(new)
-    assert slot is not None and slot.index == 2 and slot.buffers is new and pool.slot_of(identities_of(new)) is slot
+    assert (
+        slot is not None
+        and slot.index == 2
+        and slot.buffers is new
+        and pool.slot_of(identities_of(new)) is slot
+    )
     assert (pool.replaced, ended, len(pool.slots)) == (0, [], 3)
     # Full: the free slot that was unused for the longest time makes room.
     for index in (0, 2, 1):
@@ -69,7 +82,12 @@ def test_an_unknown_buffer_gets_a_slot_of_its_own_until_there_are_enough(make: C
     oldest, before = pool.slots[0], pool.slots[0].generation
     old = identities_of(oldest.buffers)
     fresh = pool.adopt(buffers())
-    assert fresh is not None and fresh.index == 0 and ended == [oldest.buffer_uid] and pool.replaced == 1
+    assert (
+        fresh is not None
+        and fresh.index == 0
+        and ended == [oldest.buffer_uid]
+        and pool.replaced == 1
+    )
     assert fresh.generation >= before and fresh.buffer_uid != oldest.buffer_uid
     assert pool.slot_of(old) is None and oldest.state is SlotState.RETIRED
     assert pool.statistics().states == {SlotState.FREE: 3}
@@ -87,7 +105,9 @@ def test_what_is_in_use_is_never_replaced(make: Callable[..., ForeignBufferPool]
 
 
 def test_a_retired_place_is_taken_first(make: Callable[..., ForeignBufferPool]) -> None:
-    pool = ForeignBufferPool(LAYOUT, [buffers(), buffers()], name='camera', on_free=lambda slot: None)
+    pool = ForeignBufferPool(
+        LAYOUT, [buffers(), buffers()], name='camera', on_free=lambda slot: None
+    )
     pool._release_timeout_s = 0.0
     slot = pool.acquire(1)
     assert slot is not None
@@ -98,7 +118,12 @@ def test_a_retired_place_is_taken_first(make: Callable[..., ForeignBufferPool]) 
     pool.collect()
     assert slot.state is SlotState.RETIRED and pool.slot_of(retired) is None
     fresh = pool.adopt(buffers())
-    assert fresh is not None and fresh.index == 1 and len(pool.slots) == 2 and pool.acquire(1) is fresh
+    assert (
+        fresh is not None
+        and fresh.index == 1
+        and len(pool.slots) == 2
+        and pool.acquire(1) is fresh
+    )
     pool.discard(fresh)
     pool.close()
 
@@ -114,7 +139,9 @@ def test_frames_must_not_share_buffers(make: Callable[..., ForeignBufferPool]) -
         ForeignBufferPool(LAYOUT, [first, again(first)], name='camera', on_free=lambda slot: None)
 
 
-def test_a_layout_that_does_not_fit_is_refused_and_closed(make: Callable[..., ForeignBufferPool]) -> None:
+def test_a_layout_that_does_not_fit_is_refused_and_closed(
+    make: Callable[..., ForeignBufferPool],
+) -> None:
     small = (SealedMemfd().allocate(1),)
     pool = make([buffers()])
     with pytest.raises(LayoutError, match='plane'):
@@ -136,7 +163,9 @@ class Held:
     def __init__(self) -> None:
         self.buffers = HeldBuffers()
         self.given_back: list[str] = []
-        self.pool = ForeignBufferPool(LAYOUT, [buffers(), buffers()], name='camera', on_free=self.buffers.free)
+        self.pool = ForeignBufferPool(
+            LAYOUT, [buffers(), buffers()], name='camera', on_free=self.buffers.free
+        )
         self.pool.add_retire_listener(self.buffers.ended)
 
     def publish(self, index: int, name: str) -> Slot:

@@ -86,7 +86,10 @@ def test_memfd_sizes_are_whole_zeroed_pages(size: int, rounded: int) -> None:
 
 def test_a_memfd_can_not_change_its_size_and_stays_writable() -> None:
     buffer = SealedMemfd().allocate(PAGE)
-    assert fcntl.fcntl(buffer.fileno(), F_GET_SEALS) & (SEAL_SHRINK | SEAL_GROW | SEAL_WRITE) == SEAL_SHRINK | SEAL_GROW
+    assert (
+        fcntl.fcntl(buffer.fileno(), F_GET_SEALS) & (SEAL_SHRINK | SEAL_GROW | SEAL_WRITE)
+        == SEAL_SHRINK | SEAL_GROW
+    )
     for size in (0, 2 * PAGE):
         with pytest.raises(PermissionError):
             os.ftruncate(buffer.fileno(), size)
@@ -112,28 +115,39 @@ def test_sizes_are_sensible(size: int, name: str, devices: Path, kernel: KernelD
     heap.close()
 
 
-def test_a_memfd_that_the_kernel_refuses_is_an_allocation_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_memfd_that_the_kernel_refuses_is_an_allocation_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def refuse(fd: int, size: int) -> None:
         raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
 
     monkeypatch.setattr(heaps.os, 'ftruncate', refuse)
     with pytest.raises(
-        AllocationError, match='memfd could not allocate 4096 bytes: Cannot allocate memory; use fewer slots or a smaller image'
+        AllocationError,
+        match='memfd could not allocate 4096 bytes: Cannot allocate memory; use fewer slots or a smaller image',
     ):
         SealedMemfd().allocate(4096)
 
 
-def test_a_dma_heap_is_asked_for_whole_pages_close_on_exec(devices: Path, kernel: KernelDouble) -> None:
+def test_a_dma_heap_is_asked_for_whole_pages_close_on_exec(
+    devices: Path, kernel: KernelDouble
+) -> None:
     (devices / 'dma_heap' / 'system').touch()
     heap = DmaHeap('system')
     buffer = heap.allocate(PAGE + 1)
     assert kernel.heap_requests == [(2 * PAGE, 0, os.O_RDWR | os.O_CLOEXEC, 0)]
-    assert (buffer.kind, buffer.heap, buffer.size) == (BufferKind.DMABUF, 'dma_heap/system', 2 * PAGE)
+    assert (buffer.kind, buffer.heap, buffer.size) == (
+        BufferKind.DMABUF,
+        'dma_heap/system',
+        2 * PAGE,
+    )
     buffer.close()
     heap.close()
 
 
-def test_udmabuf_gets_a_sealed_memfd_that_stays_writable(devices: Path, kernel: KernelDouble) -> None:
+def test_udmabuf_gets_a_sealed_memfd_that_stays_writable(
+    devices: Path, kernel: KernelDouble
+) -> None:
     (devices / 'udmabuf').touch()
     heap = Udmabuf()
     buffer = heap.allocate(100)
@@ -148,7 +162,9 @@ def test_auto_takes_the_best_that_allocates(devices: Path, kernel: KernelDouble)
     (devices / 'udmabuf').touch()
     heap, reasons = open_heap()
     assert heap.name == 'udmabuf'
-    assert reasons == [f'this machine has no {devices}/dma_heap/system and no CMA heap in {devices}/dma_heap']
+    assert reasons == [
+        f'this machine has no {devices}/dma_heap/system and no CMA heap in {devices}/dma_heap'
+    ]
     heap.close()
 
 
@@ -162,7 +178,10 @@ def test_a_machine_without_any_heap_is_one_plain_line(devices: Path) -> None:
 
 @pytest.mark.parametrize('name', ['dma_heap/system', 'udmabuf'])
 def test_a_named_heap_that_is_missing_is_refused_with_advice(devices: Path, name: str) -> None:
-    with pytest.raises(AllocationError, match=f"heap '{name}' can't be opened: No such file or directory; use heap: auto"):
+    with pytest.raises(
+        AllocationError,
+        match=f"heap '{name}' can't be opened: No such file or directory; use heap: auto",
+    ):
         open_heap(name)
 
 
@@ -189,7 +208,9 @@ SYSTEM, UDMABUF, MEMFD = 'dma_heap/system', 'udmabuf', 'memfd'
         (HeapUse.NPU_RESULT, True, [*CMA, SYSTEM, UDMABUF]),
     ],
 )
-def test_the_order_of_heaps_by_use(use: HeapUse, jetson: bool, order: list[str], devices: Path) -> None:
+def test_the_order_of_heaps_by_use(
+    use: HeapUse, jetson: bool, order: list[str], devices: Path
+) -> None:
     if jetson:
         (devices / 'nvmap').touch()
     assert heap_order(use) == order
@@ -200,7 +221,9 @@ def test_the_order_of_another_machine_s_heaps(devices: Path, tmp_path: Path) -> 
     (other / 'dma_heap').mkdir(parents=True)
     (other / 'dma_heap' / 'vidmem_cma').touch()
     (other / 'nvmap').touch()
-    order = heap_order(HeapUse.CAMERA, dma_heaps=str(other / 'dma_heap'), nvmap=str(other / 'nvmap'))
+    order = heap_order(
+        HeapUse.CAMERA, dma_heaps=str(other / 'dma_heap'), nvmap=str(other / 'nvmap')
+    )
     assert order == [*CMA, 'dma_heap/vidmem_cma', SYSTEM, UDMABUF, MEMFD]
 
 
@@ -226,7 +249,9 @@ def test_contiguous_memory_is_cma(name: str, contiguous: bool) -> None:
 
 
 @pytest.mark.parametrize('use', HeapUse)
-def test_the_first_of_the_order_that_works_is_taken_and_the_others_are_explained(use: HeapUse, devices: Path, kernel: KernelDouble) -> None:
+def test_the_first_of_the_order_that_works_is_taken_and_the_others_are_explained(
+    use: HeapUse, devices: Path, kernel: KernelDouble
+) -> None:
     for name in ('system', 'reserved'):
         (devices / 'dma_heap' / name).touch()
     heap, reasons = open_heap(use=use)
@@ -236,7 +261,10 @@ def test_the_first_of_the_order_that_works_is_taken_and_the_others_are_explained
 
 
 def test_a_device_s_results_are_never_put_into_a_memfd(devices: Path) -> None:
-    with pytest.raises(AllocationError, match=r'no heap for npu_result works: this machine has no .*no CMA heap .*udmabuf') as caught:
+    with pytest.raises(
+        AllocationError,
+        match=r'no heap for npu_result works: this machine has no .*no CMA heap .*udmabuf',
+    ) as caught:
         open_heap(use=HeapUse.NPU_RESULT)
     assert 'memfd' not in str(caught.value)
 
@@ -249,7 +277,9 @@ def test_with_a_named_heap_the_use_does_not_matter(devices: Path) -> None:
 # All heaps that a camera offers
 
 
-def test_all_heaps_that_work_are_offered_and_the_one_that_is_chosen_gives_the_buffers(devices: Path, kernel: KernelDouble) -> None:
+def test_all_heaps_that_work_are_offered_and_the_one_that_is_chosen_gives_the_buffers(
+    devices: Path, kernel: KernelDouble
+) -> None:
     for name in ('system', 'linux,cma'):
         (devices / 'dma_heap' / name).touch()
     heaps = working_heaps()
@@ -273,17 +303,26 @@ def test_what_does_not_work_is_not_offered_and_says_why(devices: Path) -> None:
         'dma_heap/system could not allocate 1 bytes: Inappropriate ioctl for device',
     )
     heaps.close()
-    with pytest.raises(AllocationError, match=r'no heap works: this machine has no CMA heap .*; dma_heap/system could not allocate'):
+    with pytest.raises(
+        AllocationError,
+        match=r'no heap works: this machine has no CMA heap .*; dma_heap/system could not allocate',
+    ):
         working_heaps('auto', heap_order(HeapUse.CAMERA_IMPORT))
 
 
 def test_a_heap_that_is_named_is_the_only_one(devices: Path) -> None:
     heaps = working_heaps('memfd')
     assert (heaps.names, heaps.reasons) == ((MEMFD,), ("parameter 'heap' is 'memfd'",))
-    with pytest.raises(AllocationError, match="heap 'udmabuf' is not one of memfd; set parameter 'heap' to it, or to auto"):
+    with pytest.raises(
+        AllocationError,
+        match="heap 'udmabuf' is not one of memfd; set parameter 'heap' to it, or to auto",
+    ):
         heaps.choose(UDMABUF)
     heaps.close()
-    with pytest.raises(AllocationError, match="heap 'udmabuf' can't be opened: No such file or directory; use heap: auto"):
+    with pytest.raises(
+        AllocationError,
+        match="heap 'udmabuf' can't be opened: No such file or directory; use heap: auto",
+    ):
         working_heaps(UDMABUF)
 
 
@@ -355,7 +394,11 @@ class Refusing:
 @pytest.mark.parametrize(
     ('heap', 'number', 'advice'),
     [
-        ('dma_heap/linux,cma', errno.ENOMEM, 'use fewer slots or a smaller image, see CmaFree in /proc/meminfo, or use dma_heap/system'),
+        (
+            'dma_heap/linux,cma',
+            errno.ENOMEM,
+            'use fewer slots or a smaller image, see CmaFree in /proc/meminfo, or use dma_heap/system',
+        ),
         ('dma_heap/system', errno.ENOMEM, 'use fewer slots or a smaller image$'),
         ('dma_heap/system', errno.EMFILE, 'no file descriptor left; raise the limit'),
         ('dma_heap/system', errno.ENFILE, 'the machine has no file descriptor left'),
@@ -364,25 +407,37 @@ class Refusing:
         ('udmabuf', errno.ENOMEM, 'use fewer slots or a smaller image; see /sys/module'),
     ],
 )
-def test_a_refusal_names_the_next_step(heap: str, number: int, advice: str, devices: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_refusal_names_the_next_step(
+    heap: str, number: int, advice: str, devices: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (devices / heap).touch()
     opened, _ = open_heap(heap)
     monkeypatch.setattr(heaps.fcntl, 'ioctl', Refusing(number))
-    with pytest.raises(AllocationError, match=f'{heap} could not allocate 5000 bytes: {os.strerror(number)}.*{advice}'):
+    with pytest.raises(
+        AllocationError,
+        match=f'{heap} could not allocate 5000 bytes: {os.strerror(number)}.*{advice}',
+    ):
         opened.allocate(5000)
     opened.close()
 
 
-def test_a_device_file_of_somebody_else_names_the_group(devices: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_file_of_somebody_else_names_the_group(
+    devices: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # As root every file can be opened, so that its permissions can't play this part.
     def refuse(path: str, flags: int) -> int:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
 
     monkeypatch.setattr('zc_perception.memory.owned_fd.os.open', refuse)
-    with pytest.raises(AllocationError, match=r"heap 'dma_heap/system' can't be opened: Permission denied; add the user to the group"):
+    with pytest.raises(
+        AllocationError,
+        match=r"heap 'dma_heap/system' can't be opened: Permission denied; add the user to the group",
+    ):
         open_heap('dma_heap/system')
     heap, reasons = open_heap()
-    assert heap.name == 'memfd' and all('add the user to the group' in reason for reason in reasons)
+    assert heap.name == 'memfd' and all(
+        'add the user to the group' in reason for reason in reasons
+    )
 
 
 @pytest.mark.parametrize('name', ['memfd', 'udmabuf'])
@@ -391,13 +446,18 @@ def test_an_allocation_without_descriptors_says_so(devices: Path, name: str) -> 
     heap, _ = open_heap(name)
     with (
         limited(resource.RLIMIT_NOFILE, next_free()),
-        pytest.raises(AllocationError, match=rf"{name} could not allocate 4096 bytes: Too many open files.*'ulimit -n'"),
+        pytest.raises(
+            AllocationError,
+            match=rf"{name} could not allocate 4096 bytes: Too many open files.*'ulimit -n'",
+        ),
     ):
         heap.allocate(4096)
     heap.close()
 
 
-def test_a_heap_that_does_not_allocate_is_closed_again(devices: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_heap_that_does_not_allocate_is_closed_again(
+    devices: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (devices / 'dma_heap' / 'system').touch()
     (devices / 'udmabuf').touch()
     monkeypatch.setattr(heaps.fcntl, 'ioctl', Refusing(errno.ENOMEM))

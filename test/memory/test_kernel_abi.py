@@ -12,7 +12,15 @@ import pytest
 from zc_perception.memory import kernel_abi as abi
 from zc_perception.memory.dmabuf import CpuAccess
 
-INCLUDES = ('stddef.h', 'stdio.h', 'fcntl.h', 'linux/dma-buf.h', 'linux/dma-heap.h', 'linux/udmabuf.h', 'linux/sync_file.h')
+INCLUDES = (
+    'stddef.h',
+    'stdio.h',
+    'fcntl.h',
+    'linux/dma-buf.h',
+    'linux/dma-heap.h',
+    'linux/udmabuf.h',
+    'linux/sync_file.h',
+)
 NAMES = (
     'DMA_BUF_IOCTL_SYNC', 'DMA_BUF_SET_NAME', 'DMA_BUF_IOCTL_EXPORT_SYNC_FILE', 'DMA_BUF_IOCTL_IMPORT_SYNC_FILE', 'DMA_BUF_SYNC_END',
     'DMA_BUF_NAME_LEN', 'DMA_HEAP_IOCTL_ALLOC', 'UDMABUF_CREATE', 'UDMABUF_FLAGS_CLOEXEC', 'SYNC_IOC_MERGE', 'SYNC_IOC_FILE_INFO',
@@ -32,7 +40,10 @@ LAYOUTS = {
     'dma_heap_allocation_data': (abi.DMA_HEAP_ALLOCATION, ('len', 'fd', 'fd_flags', 'heap_flags')),
     'udmabuf_create': (abi.UDMABUF_CREATION, ('memfd', 'flags', 'offset', 'size')),
     'sync_merge_data': (abi.SYNC_MERGE_DATA, ('name', 'fd2', 'fence', 'flags', 'pad')),
-    'sync_file_info': (abi.SYNC_FILE_INFO, ('name', 'status', 'flags', 'num_fences', 'pad', 'sync_fence_info')),
+    'sync_file_info': (
+        abi.SYNC_FILE_INFO,
+        ('name', 'status', 'flags', 'num_fences', 'pad', 'sync_fence_info'),
+    ),
 }
 
 
@@ -41,13 +52,22 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
     """What the compiler says, by expression."""
     expressions = [*NUMBERS]
     for name, (_, members) in LAYOUTS.items():
-        expressions += [f'sizeof(struct {name})', *(f'offsetof(struct {name}, {member})' for member in members)]
+        expressions += [
+            f'sizeof(struct {name})',
+            *(f'offsetof(struct {name}, {member})' for member in members),
+        ]
     folder = tmp_path_factory.mktemp('abi')
     lines = [f'#include <{header}>' for header in INCLUDES]
-    lines += ['int main(void) {', *(f'printf("%llu\\n", (unsigned long long)({e}));' for e in expressions), 'return 0; }']
+    lines += [
+        'int main(void) {',
+        *(f'printf("%llu\\n", (unsigned long long)({e}));' for e in expressions),
+        'return 0; }',
+    ]
     (folder / 'abi.c').write_text('#define _GNU_SOURCE\n' + '\n'.join(lines) + '\n')
     subprocess.run(['gcc', '-o', folder / 'abi', folder / 'abi.c'], check=True)
-    values = subprocess.run([folder / 'abi'], check=True, capture_output=True, text=True).stdout.split()
+    values = subprocess.run(
+        [folder / 'abi'], check=True, capture_output=True, text=True
+    ).stdout.split()
     return dict(zip(expressions, map(int, values), strict=True))
 
 
@@ -74,7 +94,9 @@ def _offsets(layout: str) -> list[int]:
 def test_layouts(name: str, compiled: dict[str, int]) -> None:
     layout, members = LAYOUTS[name]
     assert layout.size == compiled[f'sizeof(struct {name})']
-    assert _offsets(layout.format) == [compiled[f'offsetof(struct {name}, {member})'] for member in members]
+    assert _offsets(layout.format) == [
+        compiled[f'offsetof(struct {name}, {member})'] for member in members
+    ]
 
 
 def test_fdinfo_is_read_by_key() -> None:
@@ -92,14 +114,21 @@ def test_fdinfo_of_a_closed_descriptor_is_empty() -> None:
 
 
 @pytest.mark.parametrize(
-    ('raw', 'name'), [(b'\xff\xfe', '\ufffd\ufffd'), (b'a\rexp_name:\tforged', 'a\rexp_name:\tforged'), (b'a\nexp_name:\tforged', 'a')]
+    ('raw', 'name'),
+    [
+        (b'\xff\xfe', '\ufffd\ufffd'),
+        (b'a\rexp_name:\tforged', 'a\rexp_name:\tforged'),
+        (b'a\nexp_name:\tforged', 'a'),
+    ],
 )
 def test_a_buffer_s_name_can_not_pass_for_the_kernel_s_own_lines(
     raw: bytes, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / 'fdinfo').write_bytes(b'exp_name:\tsystem\nname:\t' + raw + b'\n')
     # The one file that the function opens is this one.
-    monkeypatch.setattr('builtins.open', lambda _, **options: (tmp_path / 'fdinfo').open(**options))
+    monkeypatch.setattr(
+        'builtins.open', lambda _, **options: (tmp_path / 'fdinfo').open(**options)
+    )
     info = abi.fdinfo(3)
     assert (info['exp_name'], info['name']) == ('system', name)
 
@@ -111,5 +140,7 @@ def test_names_that_fit(name: str) -> None:
 
 @pytest.mark.parametrize('name', ['x' * 32, 'ä' * 16, 'two\nlines', 'nul\0', 'tab\t'])
 def test_names_that_do_not(name: str) -> None:
-    with pytest.raises(ValueError, match=r'buffer name .* must be printable and at most 31 bytes of UTF-8'):
+    with pytest.raises(
+        ValueError, match=r'buffer name .* must be printable and at most 31 bytes of UTF-8'
+    ):
         abi.c_name(name, 32, 'buffer name')

@@ -106,13 +106,25 @@ def test_the_block_closes_when_its_body_raises() -> None:
 def closings(source: str) -> list[int]:
     """Lines that close a descriptor by its number."""
     calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
-    return [node.lineno for node in calls if ast.unparse(node.func) in ('os.close', 'close', 'os.closerange', 'posix.close')]
+    return [
+        node.lineno
+        for node in calls
+        if ast.unparse(node.func) in ('os.close', 'close', 'os.closerange', 'posix.close')
+    ]
 
 
 def test_nobody_else_in_the_rooms_of_frames_closes_a_number() -> None:
     """Whoever borrows a descriptor has only a number, and can't close it by mistake: all owners are of this type."""
-    assert closings('import os\nos.close(3)\nfrom os import close\nclose(4)') == [2, 4], 'the search works'
+    assert closings('import os\nos.close(3)\nfrom os import close\nclose(4)') == [2, 4], (
+        'the search works'
+    )
     rooms = ('pixel', 'memory', 'negotiation', 'detection', 'camera', 'npu')
-    files = [path for room in rooms for path in (PACKAGE / room).rglob('*.py')] + [*PACKAGE.glob('*.py')]
-    found = {path.relative_to(PACKAGE).as_posix() for path in files if closings(path.read_text(encoding='utf-8'))}
+    files = [path for room in rooms for path in (PACKAGE / room).rglob('*.py')] + [
+        *PACKAGE.glob('*.py')
+    ]
+    found = {
+        path.relative_to(PACKAGE).as_posix()
+        for path in files
+        if closings(path.read_text(encoding='utf-8'))
+    }
     assert len(files) > 40 and found == {'memory/owned_fd.py'}

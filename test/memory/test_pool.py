@@ -32,10 +32,18 @@ def test_a_slot_goes_through_its_states(make_pool: MakePool) -> None:
     fence.signal()
     pool.collect()
     states.append(slot.state)
-    assert states == [SlotState.FREE, SlotState.FILLING, SlotState.LEASED, SlotState.WAITING, SlotState.FREE]
+    assert states == [
+        SlotState.FREE,
+        SlotState.FILLING,
+        SlotState.LEASED,
+        SlotState.WAITING,
+        SlotState.FREE,
+    ]
 
 
-def test_without_a_free_slot_the_new_frame_is_dropped_and_the_holders_are_named(make_pool: MakePool) -> None:
+def test_without_a_free_slot_the_new_frame_is_dropped_and_the_holders_are_named(
+    make_pool: MakePool,
+) -> None:
     pool = make_pool(slots=2)
     leases = [leased(pool, acquired(pool), holder) for holder in ('npu', 'overlay')]
     leases.append(leased(pool, leases[1].slot, 'npu'))
@@ -96,27 +104,74 @@ def use_slot(pool: BufferPool, other: BufferPool) -> None:
 
 
 WRONG_USES: list[tuple[str, Callable[[BufferPool, BufferPool], object], type[Exception], str]] = [
-    ('lease of another pool', lambda pool, other: pool.release(leased(other)), StaleFrameError, 'is of the pool of other, not of camera'),
-    ('slot of another pool', use_slot, StaleFrameError, 'is not of the pool of camera; lease it from its own'),
-    ('foreign discard', lambda pool, other: pool.discard(acquired(other)), StaleFrameError, 'is not of the pool of camera; discard it'),
+    (
+        'lease of another pool',
+        lambda pool, other: pool.release(leased(other)),
+        StaleFrameError,
+        'is of the pool of other, not of camera',
+    ),
+    (
+        'slot of another pool',
+        use_slot,
+        StaleFrameError,
+        'is not of the pool of camera; lease it from its own',
+    ),
+    (
+        'foreign discard',
+        lambda pool, other: pool.discard(acquired(other)),
+        StaleFrameError,
+        'is not of the pool of camera; discard it',
+    ),
     (
         'discard twice',
         lambda pool, _: [pool.discard(pool.slots[0]) for _ in [acquired(pool), 1]],
         StaleFrameError,
         'slot 0 is free; only one',
     ),
-    ('old discard', lambda pool, _: pool.discard(acquired(pool), 0), StaleFrameError, 'generation 0 is gone'),
-    ('future lease', lambda pool, _: pool.lease(acquired(pool), 7, 'npu'), StaleFrameError, r'generation 7 never was \(now 1, filling\)'),
-    ('free slot', lambda pool, _: pool.lease(pool.slots[0], 0, 'npu'), StaleFrameError, r'generation 0 is gone \(now 0, free\)'),
-    ('index too high', lambda pool, _: pool.acquire(3), ConfigError, 'there is no slot 3; its 3 slots are 0 to 2'),
+    (
+        'old discard',
+        lambda pool, _: pool.discard(acquired(pool), 0),
+        StaleFrameError,
+        'generation 0 is gone',
+    ),
+    (
+        'future lease',
+        lambda pool, _: pool.lease(acquired(pool), 7, 'npu'),
+        StaleFrameError,
+        r'generation 7 never was \(now 1, filling\)',
+    ),
+    (
+        'free slot',
+        lambda pool, _: pool.lease(pool.slots[0], 0, 'npu'),
+        StaleFrameError,
+        r'generation 0 is gone \(now 0, free\)',
+    ),
+    (
+        'index too high',
+        lambda pool, _: pool.acquire(3),
+        ConfigError,
+        'there is no slot 3; its 3 slots are 0 to 2',
+    ),
     ('index too low', lambda pool, _: pool.acquire(-1), ConfigError, 'there is no slot -1'),
-    ('index and wait', lambda pool, _: pool.acquire(1, wait_s=1.0), ConfigError, "slot 1 can't be waited for"),
+    (
+        'index and wait',
+        lambda pool, _: pool.acquire(1, wait_s=1.0),
+        ConfigError,
+        "slot 1 can't be waited for",
+    ),
 ]
 
 
-@pytest.mark.parametrize(('use', 'error', 'message'), [row[1:] for row in WRONG_USES], ids=[row[0] for row in WRONG_USES])
+@pytest.mark.parametrize(
+    ('use', 'error', 'message'),
+    [row[1:] for row in WRONG_USES],
+    ids=[row[0] for row in WRONG_USES],
+)
 def test_wrong_use_is_an_error_that_says_what(
-    make_pool: MakePool, use: Callable[[BufferPool, BufferPool], object], error: type[Exception], message: str
+    make_pool: MakePool,
+    use: Callable[[BufferPool, BufferPool], object],
+    error: type[Exception],
+    message: str,
 ) -> None:
     pool, other = make_pool(), make_pool(name='other')
     with pytest.raises(error, match=message):
@@ -126,7 +181,9 @@ def test_wrong_use_is_an_error_that_says_what(
 
 
 @pytest.mark.parametrize(
-    'again', [lambda buffer: buffer, lambda buffer: DmaBuf(buffer.dup(), buffer.kind, buffer.heap)], ids=['object', 'dup']
+    'again',
+    [lambda buffer: buffer, lambda buffer: DmaBuf(buffer.dup(), buffer.kind, buffer.heap)],
+    ids=['object', 'dup'],
 )
 def test_slots_in_the_same_memory_are_refused(again: Callable[[DmaBuf], DmaBuf]) -> None:
     image = compute_layout(NV12, 64, 48)

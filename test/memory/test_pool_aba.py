@@ -61,9 +61,14 @@ def test_the_same_inode_again_is_another_buffer(tmp_path: object) -> None:
     pool.release(old, EventFence())
     time.sleep(0.03)
     newer = leased(pool)
-    assert (newer.slot.index, newer.slot.buffers[0].identity) == (old.slot.index, old.slot.buffers[0].identity)
+    assert (newer.slot.index, newer.slot.buffers[0].identity) == (
+        old.slot.index,
+        old.slot.buffers[0].identity,
+    )
     assert newer.slot is not old.slot and newer.slot.buffer_uid != old.slot.buffer_uid
-    assert newer.generation > old.generation, 'index and generation name one frame, whatever the buffers'
+    assert newer.generation > old.generation, (
+        'index and generation name one frame, whatever the buffers'
+    )
     with pytest.raises(StaleFrameError):
         pool.lease(newer.slot, old.generation, 'npu')
     with pytest.raises(StaleFrameError):
@@ -90,7 +95,9 @@ def test_names_of_buffers_are_never_used_again() -> None:
     other.close()
 
 
-def test_a_frame_that_was_revoked_says_so(make_pool: Callable[..., BufferPool], make_frame: Callable[..., Frame]) -> None:
+def test_a_frame_that_was_revoked_says_so(
+    make_pool: Callable[..., BufferPool], make_frame: Callable[..., Frame]
+) -> None:
     pool = make_pool(slots=1)
     frame = make_frame(pool)
     assert pool.revoke(pool.name) == 1

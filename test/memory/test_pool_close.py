@@ -29,7 +29,11 @@ def reaper(no_fd_leak: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Reaper
     monkeypatch.setattr(pool_module, 'REAPER', own)
     threads: list[threading.Thread] = []
     watch = own.watch
-    monkeypatch.setattr(own, 'watch', lambda pool: (watch(pool), threads.append(own._thread or threading.Thread()))[0])
+    monkeypatch.setattr(
+        own,
+        'watch',
+        lambda pool: (watch(pool), threads.append(own._thread or threading.Thread()))[0],
+    )
     yield own
     until(lambda: not own.running, 'the end of the reaper')
     until(lambda: not any(thread.is_alive() for thread in threads), 'the end of its thread')
@@ -59,23 +63,33 @@ def test_a_fence_that_signals_ends_its_slot_without_a_call() -> None:
     assert pool.statistics().retired == 0
 
 
-def test_a_fence_that_never_signals_ends_its_slot_after_the_timeout_without_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fence_that_never_signals_ends_its_slot_after_the_timeout_without_a_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     pass_time = stop_clock(monkeypatch)
     pool, memory = counted_pool(1, release_timeout_s=TIMEOUT_S)
     pool.release(leased(pool), EventFence())
     ended = ends(pool)
     pool.close()
-    time.sleep(5 * TIMEOUT_S)  # the looks that closing makes it take are over: from here on only the deadline wakes it
+    time.sleep(
+        5 * TIMEOUT_S
+    )  # the looks that closing makes it take are over: from here on only the deadline wakes it
     assert memory.closes == [0] and not ended.is_set()
     pass_time(2 * TIMEOUT_S)
     assert ended.wait(PATIENCE_S)
     until(lambda: memory.closes == [1], 'the buffers are closed')
-    assert (pool.statistics().retired, len(memory.made)) == (1, 1), 'and nothing is allocated in its place'
+    assert (pool.statistics().retired, len(memory.made)) == (1, 1), (
+        'and nothing is allocated in its place'
+    )
 
 
 @pytest.mark.parametrize('fence_is', ['absent', 'pending', 'closed by its giver'])
-def test_a_lease_that_is_dropped_after_the_close_ends_its_slot(fence_is: str, reaper: Reaper) -> None:
-    pool, memory = counted_pool(2, release_timeout_s=TIMEOUT_S if fence_is == 'closed by its giver' else 60.0)
+def test_a_lease_that_is_dropped_after_the_close_ends_its_slot(
+    fence_is: str, reaper: Reaper
+) -> None:
+    pool, memory = counted_pool(
+        2, release_timeout_s=TIMEOUT_S if fence_is == 'closed by its giver' else 60.0
+    )
     lease, fence = leased(pool), EventFence()
     pool.close()
     assert memory.closes == [0, 1] and reaper.running
@@ -93,7 +107,9 @@ def test_a_lease_that_is_dropped_after_the_close_ends_its_slot(fence_is: str, re
     until(lambda: memory.closes == [1, 1], 'the buffers are closed')
 
 
-def test_a_frame_that_is_forgotten_after_the_close_ends_its_slot(make_pool: Callable[..., BufferPool], make_frame: MakeFrame) -> None:
+def test_a_frame_that_is_forgotten_after_the_close_ends_its_slot(
+    make_pool: Callable[..., BufferPool], make_frame: MakeFrame
+) -> None:
     pool = make_pool(slots=1)
     frame = make_frame(pool)
     ended = ends(pool)
@@ -140,7 +156,9 @@ def test_a_pool_that_is_closed_while_the_reaper_sleeps_is_finished_too() -> None
     lease, fence = leased(first), EventFence()
     second.release(leased(second), fence)
     asleep, wait = threading.Event(), Waker.wait
-    with mock.patch.object(Waker, 'wait', lambda self, *arguments: (asleep.set(), wait(self, *arguments))[1]):
+    with mock.patch.object(
+        Waker, 'wait', lambda self, *arguments: (asleep.set(), wait(self, *arguments))[1]
+    ):
         first.close()
         assert asleep.wait(PATIENCE_S)
     second.close()

@@ -41,8 +41,12 @@ def wait_in_thread(pool: BufferPool) -> tuple[threading.Thread, list[Slot | None
     """A producer that is already waiting when this returns."""
     got: list[Slot | None] = []
     looked, wait = threading.Event(), Waker.wait
-    thread = threading.Thread(target=lambda: got.append(pool.acquire(wait_s=2 * PATIENCE_S)), daemon=True)
-    with mock.patch.object(Waker, 'wait', lambda self, *arguments: (looked.set(), wait(self, *arguments))[1]):
+    thread = threading.Thread(
+        target=lambda: got.append(pool.acquire(wait_s=2 * PATIENCE_S)), daemon=True
+    )
+    with mock.patch.object(
+        Waker, 'wait', lambda self, *arguments: (looked.set(), wait(self, *arguments))[1]
+    ):
         thread.start()
         assert looked.wait(PATIENCE_S)
     return thread, got
@@ -53,8 +57,12 @@ def woken(thread: threading.Thread) -> bool:
     return not thread.is_alive()
 
 
-@pytest.mark.parametrize('event', ['release', 'fence', 'later fence', 'abandon', 'revoke', 'timeout', 'discard'])
-def test_whatever_frees_a_slot_wakes_a_waiting_producer(event: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    'event', ['release', 'fence', 'later fence', 'abandon', 'revoke', 'timeout', 'discard']
+)
+def test_whatever_frees_a_slot_wakes_a_waiting_producer(
+    event: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By itself: the look that it takes now and then comes too late here."""
     monkeypatch.setattr(pool_module, '_LOOK_AGAIN_S', 1000.0)
     pass_time = stop_clock(monkeypatch) if event == 'timeout' else None
@@ -139,7 +147,9 @@ def test_a_wait_does_not_spin(fence_is: str, monkeypatch: pytest.MonkeyPatch) ->
     pool.close()
 
 
-def test_a_released_frame_is_not_counted_as_abandoned(make_pool: MakePool, make_frame: MakeFrame) -> None:
+def test_a_released_frame_is_not_counted_as_abandoned(
+    make_pool: MakePool, make_frame: MakeFrame
+) -> None:
     pool = make_pool(slots=1)
     frame = make_frame(pool)
     frame.release()
@@ -162,7 +172,10 @@ def test_a_forked_child_asks_for_nothing_and_never_hangs(make_pool: MakePool) ->
             try:
                 signal.alarm(60)
                 for ask in (pool.acquire, lambda: pool.lease(lease.slot, 1, 'x')):
-                    with pytest.raises(StaleFrameError, match='belongs to the process that made it; a forked child makes its own'):
+                    with pytest.raises(
+                        StaleFrameError,
+                        match='belongs to the process that made it; a forked child makes its own',
+                    ):
                         ask()
                 pool.collect()
                 pool.discard(filling)
@@ -171,7 +184,11 @@ def test_a_forked_child_asks_for_nothing_and_never_hangs(make_pool: MakePool) ->
                 assert pool.revoke('npu') == 0
                 pool.close()
                 pool.set_quota('npu', 1)
-                assert pool.statistics().holders == {'npu': 2} and len(pool.slots) == 3 and 'npu holds 2' in pool.describe_holders()
+                assert (
+                    pool.statistics().holders == {'npu': 2}
+                    and len(pool.slots) == 3
+                    and 'npu holds 2' in pool.describe_holders()
+                )
                 assert lease.slot.buffers[0].mapping()[0] == 0 and heard == []
                 own, _ = counted_pool(2)
                 own.release(leased(own))
@@ -181,7 +198,11 @@ def test_a_forked_child_asks_for_nothing_and_never_hangs(make_pool: MakePool) ->
                 os._exit(status)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     pool.collect()
-    assert pool.statistics().states == {SlotState.LEASED: 1, SlotState.FILLING: 1, SlotState.FREE: 1}
+    assert pool.statistics().states == {
+        SlotState.LEASED: 1,
+        SlotState.FILLING: 1,
+        SlotState.FREE: 1,
+    }
     pool.release(lease)
 
 
@@ -211,10 +232,14 @@ def test_a_forked_child_has_a_reaper_of_its_own() -> None:
     pool.release(lease)
 
 
-def test_listeners_are_never_called_from_a_finalizer(make_pool: MakePool, make_frame: MakeFrame) -> None:
+def test_listeners_are_never_called_from_a_finalizer(
+    make_pool: MakePool, make_frame: MakeFrame
+) -> None:
     pool = make_pool(slots=1)
     told: list[bool] = []
-    pool.add_retire_listener(lambda slot: told.append(threading.current_thread().name == 'pool-reaper'))
+    pool.add_retire_listener(
+        lambda slot: told.append(threading.current_thread().name == 'pool-reaper')
+    )
     frame = make_frame(pool)
     pool.close()
     del frame

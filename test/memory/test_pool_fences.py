@@ -18,7 +18,9 @@ pytestmark = pytest.mark.usefixtures('no_fd_leak')
 MakePool = Callable[..., BufferPool]
 
 
-def test_a_slot_whose_fence_never_signals_is_replaced_and_never_reused(make_pool: MakePool) -> None:
+def test_a_slot_whose_fence_never_signals_is_replaced_and_never_reused(
+    make_pool: MakePool,
+) -> None:
     pool, fence = make_pool(slots=1, release_timeout_s=TIMEOUT_S), EventFence()
     slot = acquired(pool)
     old_identity, old_uid = slot.buffers[0].identity, slot.buffer_uid
@@ -27,13 +29,19 @@ def test_a_slot_whose_fence_never_signals_is_replaced_and_never_reused(make_pool
     fresh = acquired(pool)
     assert fresh is not slot and fresh.index == slot.index
     assert fresh.buffer_uid != old_uid and fresh.buffers[0].identity != old_identity
-    assert (slot.state, pool.statistics().retired, pool.statistics().slots) == (SlotState.RETIRED, 1, 1)
+    assert (slot.state, pool.statistics().retired, pool.statistics().slots) == (
+        SlotState.RETIRED,
+        1,
+        1,
+    )
     fence.signal()
     pool.discard(fresh)
     assert pool.acquire() is fresh
 
 
-def test_a_fence_that_signals_late_but_before_anybody_looked_saves_its_slot(make_pool: MakePool) -> None:
+def test_a_fence_that_signals_late_but_before_anybody_looked_saves_its_slot(
+    make_pool: MakePool,
+) -> None:
     pool, fence = make_pool(slots=1, release_timeout_s=TIMEOUT_S), EventFence()
     slot = acquired(pool)
     pool.release(leased(pool, slot), fence)
@@ -55,9 +63,13 @@ def test_a_slot_is_retired_while_a_late_job_still_reads_its_mapping(make_pool: M
     assert view[0] == 42
 
 
-def test_freed_slots_are_reported_the_replacement_of_a_retired_one_too(make_pool: MakePool) -> None:
+def test_freed_slots_are_reported_the_replacement_of_a_retired_one_too(
+    make_pool: MakePool,
+) -> None:
     freed: list[int] = []
-    pool = make_pool(slots=1, release_timeout_s=TIMEOUT_S, on_free=lambda slot: freed.append(slot.buffer_uid))
+    pool = make_pool(
+        slots=1, release_timeout_s=TIMEOUT_S, on_free=lambda slot: freed.append(slot.buffer_uid)
+    )
     slot = acquired(pool)
     pool.release(leased(pool, slot))
     pool.discard(acquired(pool))
@@ -68,7 +80,11 @@ def test_freed_slots_are_reported_the_replacement_of_a_retired_one_too(make_pool
     assert freed[2:] == [pool.slots[0].buffer_uid] != [slot.buffer_uid]
 
 
-@pytest.mark.parametrize('failure', [AllocationError('no memory'), OSError(12, 'Cannot allocate memory'), ValueError('a bug')], ids=repr)
+@pytest.mark.parametrize(
+    'failure',
+    [AllocationError('no memory'), OSError(12, 'Cannot allocate memory'), ValueError('a bug')],
+    ids=repr,
+)
 def test_a_replacement_that_can_not_be_allocated_is_tried_again(failure: Exception) -> None:
     """Whatever the allocator raises, the pool goes on with the other slots."""
     pool, memory = counted_pool(2, release_timeout_s=TIMEOUT_S)
@@ -106,11 +122,18 @@ def test_the_allocator_and_the_listeners_may_use_the_pool(monkeypatch: pytest.Mo
     heard: list[str] = []
     pool.add_retire_listener(lambda slot: heard.append(pool.describe_holders()))
     # Another look at the pool meanwhile begins no second replacement.
-    pool._source._allocate = lambda: (heard.append(repr(pool.statistics().states)), pool.collect(), memory())[2]
+    pool._source._allocate = lambda: (
+        heard.append(repr(pool.statistics().states)),
+        pool.collect(),
+        memory(),
+    )[2]
     pool.release(leased(pool), EventFence())
     pass_time(2 * TIMEOUT_S)
     fresh = acquired(pool)
-    assert heard == ['camera: 0 of 1 slots free; slot 0 generation 1 is retired', "{<SlotState.RETIRED: 'retired'>: 1}"]
+    assert heard == [
+        'camera: 0 of 1 slots free; slot 0 generation 1 is retired',
+        "{<SlotState.RETIRED: 'retired'>: 1}",
+    ]
     # A pool that is closed meanwhile wants no replacement any more.
     pool._source._allocate = lambda: (memory(), pool.close())[0]
     pool.release(leased(pool, fresh), EventFence())
@@ -120,7 +143,9 @@ def test_the_allocator_and_the_listeners_may_use_the_pool(monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize('broken', ['closed by its giver', 'raising'])
-def test_a_fence_that_can_not_be_looked_at_costs_its_slot_not_the_pool(broken: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fence_that_can_not_be_looked_at_costs_its_slot_not_the_pool(
+    broken: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     pass_time = stop_clock(monkeypatch)
     pool, memory = counted_pool(2, release_timeout_s=TIMEOUT_S)
     fence = EventFence()
@@ -184,7 +209,9 @@ def test_a_fence_of_a_refused_release_is_closed_too() -> None:
     pool.close()
 
 
-def test_failures_make_the_pauses_longer_and_a_success_makes_them_short_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failures_make_the_pauses_longer_and_a_success_makes_them_short_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     now = [100.0]
     monkeypatch.setattr(backoff, 'time', SimpleNamespace(monotonic=lambda: now[0]))
     pool, memory = counted_pool(1, release_timeout_s=TIMEOUT_S)
@@ -200,7 +227,10 @@ def test_failures_make_the_pauses_longer_and_a_success_makes_them_short_again(mo
         assert pool.statistics().failures == failures, 'too early for another attempt'
         now[0] += 0.2 * pauses[-1]
     assert pauses[:3] == pytest.approx([FIRST_RETRY_S, 2 * FIRST_RETRY_S, 4 * FIRST_RETRY_S])
-    assert max(pauses) == pytest.approx(LAST_RETRY_S) and pool.statistics().last_failure == 'no memory'
+    assert (
+        max(pauses) == pytest.approx(LAST_RETRY_S)
+        and pool.statistics().last_failure == 'no memory'
+    )
     memory.failure = None
     pool.release(leased(pool), EventFence())
     memory.run_out()

@@ -38,7 +38,9 @@ def test_a_quota_of_nothing_gets_nothing(make_pool: MakePool) -> None:
     pool.discard(slot)
 
 
-def test_thousands_of_consumers_that_came_and_went_leave_nothing_behind(make_pool: MakePool) -> None:
+def test_thousands_of_consumers_that_came_and_went_leave_nothing_behind(
+    make_pool: MakePool,
+) -> None:
     pool = make_pool(slots=1)
     slot = acquired(pool)
     keeper = leased(pool, slot, 'keeper')
@@ -54,10 +56,19 @@ def test_thousands_of_consumers_that_came_and_went_leave_nothing_behind(make_poo
         else:
             assert pool.revoke(holder) == 1
     statistics = pool.statistics()
-    assert (statistics.holders, statistics.quotas, statistics.refused_by_quota) == ({'keeper': 1}, {}, {})
+    assert (statistics.holders, statistics.quotas, statistics.refused_by_quota) == (
+        {'keeper': 1},
+        {},
+        {},
+    )
     assert (statistics.refused, statistics.revoked) == (3000, 1500)
     accounts = pool._accounts
-    assert (len(accounts.held), len(accounts.quotas), len(accounts.refused), len(slot.leases)) == (1, 0, 0, 1)
+    assert (len(accounts.held), len(accounts.quotas), len(accounts.refused), len(slot.leases)) == (
+        1,
+        0,
+        0,
+        1,
+    )
     pool.release(keeper)
 
 
@@ -94,7 +105,10 @@ def test_what_listeners_raise_is_counted_and_harms_nobody() -> None:
     pool.release(leased(pool))
     statistics = pool.statistics()
     assert statistics.failures == 1
-    assert statistics.last_failure == 'on_free for Slot(0, generation 1, free): ZeroDivisionError: division by zero'
+    assert (
+        statistics.last_failure
+        == 'on_free for Slot(0, generation 1, free): ZeroDivisionError: division by zero'
+    )
     pool.close()
     assert (heard, memory.closes) == ([0, 1], [1, 1])
     assert pool.statistics().failures == 3
@@ -103,7 +117,9 @@ def test_what_listeners_raise_is_counted_and_harms_nobody() -> None:
 def test_a_listener_that_was_removed_hears_nothing() -> None:
     pool, _ = counted_pool(1)
     heard: list[str] = []
-    removers = [pool.add_retire_listener(lambda slot, name=name: heard.append(name)) for name in 'abc']  # type: ignore
+    removers = [
+        pool.add_retire_listener(lambda slot, name=name: heard.append(name)) for name in 'abc'
+    ]  # type: ignore
     removers[1]()
     removers[1]()
     pool.close()
@@ -145,7 +161,9 @@ def test_the_only_one_gets_something_in_any_case_if_asked_for(make_pool: MakePoo
     assert pool.grant('another', 1, 1, alone=True) == (0, 0)
 
 
-def test_no_more_is_handed_out_than_the_window_and_the_holder_is_told_once_there_is_room(make_pool: MakePool) -> None:
+def test_no_more_is_handed_out_than_the_window_and_the_holder_is_told_once_there_is_room(
+    make_pool: MakePool,
+) -> None:
     pool, told = make_pool(slots=6), []
     pool.set_quota('viewer', 2, depth=2, on_room=lambda: told.append(pool.unpromised))
     leases = [leased(pool, acquired(pool), 'viewer') for _ in range(4)]

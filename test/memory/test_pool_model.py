@@ -16,7 +16,16 @@ from unittest import mock
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, precondition, rule
+from hypothesis.stateful import (
+    Bundle,
+    RuleBasedStateMachine,
+    consumes,
+    initialize,
+    invariant,
+    multiple,
+    precondition,
+    rule,
+)
 from pool_kit import SMALL, CountingAllocator, closes
 
 from zc_perception import backoff
@@ -54,15 +63,26 @@ class PoolModel(RuleBasedStateMachine):
     def build(self, slots: int) -> None:
         self.now = 1000.0
         clock = SimpleNamespace(monotonic=lambda: self.now)
-        self.patches = [mock.patch.object(module, 'time', clock) for module in (pool_module, backoff)]
+        self.patches = [
+            mock.patch.object(module, 'time', clock) for module in (pool_module, backoff)
+        ]
         # What a closed pool's reaper does is done by collect() here; test_reaper.py has the thread.
-        self.patches.append(mock.patch.object(pool_module, 'REAPER', SimpleNamespace(watch=lambda pool: Waker())))
+        self.patches.append(
+            mock.patch.object(pool_module, 'REAPER', SimpleNamespace(watch=lambda pool: Waker()))
+        )
         for patch in self.patches:
             patch.start()
         self.memory = CountingAllocator()
         self.freed: Counter[int] = Counter()
         self.heard: Counter[int] = Counter()
-        self.pool = BufferPool(SMALL, self.memory, slots, name='camera', release_timeout_s=TIMEOUT_S, on_free=self.on_free)
+        self.pool = BufferPool(
+            SMALL,
+            self.memory,
+            slots,
+            name='camera',
+            release_timeout_s=TIMEOUT_S,
+            on_free=self.on_free,
+        )
         self.pool.add_retire_listener(self.on_end)
         self.current: list[Expected] = []
         self.all: dict[int, Expected] = {}
@@ -89,8 +109,12 @@ class PoolModel(RuleBasedStateMachine):
         """Nobody holds it: what becomes of it now."""
         if slot.holders or slot.state in ('free', 'ended'):
             return
-        slot.fences = [(fence, deadline) for fence, deadline in slot.fences if fence in self.unsignalled]
-        if (slot.condemned and not slot.fences) or any(deadline < self.now for _, deadline in slot.fences):
+        slot.fences = [
+            (fence, deadline) for fence, deadline in slot.fences if fence in self.unsignalled
+        ]
+        if (slot.condemned and not slot.fences) or any(
+            deadline < self.now for _, deadline in slot.fences
+        ):
             slot.state = 'ended'
             self.retired += 1
         elif slot.fences:
@@ -103,7 +127,9 @@ class PoolModel(RuleBasedStateMachine):
 
     def collected(self) -> None:
         """What every look does: abandoned leases, fences, replacements."""
-        self.now += 1.5  # longer than any back-off of the allocator, and 40 steps are far from a timeout
+        self.now += (
+            1.5  # longer than any back-off of the allocator, and 40 steps are far from a timeout
+        )
         while self.abandoned:
             self.drop(self.abandoned.pop(0))
         for slot in list(self.all.values()):
@@ -116,7 +142,9 @@ class PoolModel(RuleBasedStateMachine):
             if slot.state == 'ended':
                 fresh = self.pool.slots[index]
                 assert fresh.buffer_uid not in self.all, 'a retired slot is replaced, never reused'
-                self.current[index] = self.all[fresh.buffer_uid] = Expected(fresh, index, slot.generation)
+                self.current[index] = self.all[fresh.buffer_uid] = Expected(
+                    fresh, index, slot.generation
+                )
                 self.expected_frees[fresh.buffer_uid] += 1
 
     def drop(self, lease: Lease) -> None:
@@ -126,7 +154,9 @@ class PoolModel(RuleBasedStateMachine):
 
     def check_acquired(self, slot: Slot, wanted: Expected) -> Descriptor:
         assert slot is wanted.slot
-        assert slot.generation > self.top.get(slot.index, 0), 'generations only grow, through replacements'
+        assert slot.generation > self.top.get(slot.index, 0), (
+            'generations only grow, through replacements'
+        )
         self.top[slot.index] = wanted.generation = slot.generation
         wanted.state, wanted.used = 'filling', self.now
         return slot, slot.generation
@@ -164,7 +194,9 @@ class PoolModel(RuleBasedStateMachine):
             with pytest.raises(StaleFrameError):
                 self.pool.lease(slot, generation, holder)
             return multiple()
-        holding = sum(name == holder for known in self.all.values() for name in known.holders.values())
+        holding = sum(
+            name == holder for known in self.all.values() for name in known.holders.values()
+        )
         lease = self.pool.lease(slot, generation, holder)
         if holding >= self.quotas.get(holder, 1000):
             assert lease is None
@@ -180,7 +212,11 @@ class PoolModel(RuleBasedStateMachine):
         descriptor = self.acquire()
         return self.lease(descriptor, holder) if isinstance(descriptor, tuple) else descriptor
 
-    @rule(target=dead_leases, lease=consumes(leases), fence=st.sampled_from(('none', 'pending', 'signalled', 'failed')))
+    @rule(
+        target=dead_leases,
+        lease=consumes(leases),
+        fence=st.sampled_from(('none', 'pending', 'signalled', 'failed')),
+    )
     def release(self, lease: Lease, fence: str) -> Lease:
         slot = self.all[lease.slot.buffer_uid]
         given = None if fence == 'none' else EventFence()
@@ -242,7 +278,10 @@ class PoolModel(RuleBasedStateMachine):
         self.now += 2 * TIMEOUT_S
         self.collected()
 
-    @rule(holder=st.sampled_from(HOLDERS), quarantine=st.sampled_from(('none', 'pending', 'signalled', 'impossible')))
+    @rule(
+        holder=st.sampled_from(HOLDERS),
+        quarantine=st.sampled_from(('none', 'pending', 'signalled', 'impossible')),
+    )
     def revoke(self, holder: str, quarantine: str) -> None:
         hit = [slot for slot in self.all.values() if holder in slot.holders.values()]
         made: dict[int, EventFence] = {}
@@ -258,12 +297,19 @@ class PoolModel(RuleBasedStateMachine):
             return made[uid]
 
         count = sum(name == holder for slot in hit for name in slot.holders.values())
-        assert self.pool.revoke(holder, None if quarantine == 'none' else make, timeout_s=TIMEOUT_S) == count
-        assert len(made) == (len(hit) if quarantine in ('pending', 'signalled') else 0), 'one quarantine for each slot'
+        assert (
+            self.pool.revoke(holder, None if quarantine == 'none' else make, timeout_s=TIMEOUT_S)
+            == count
+        )
+        assert len(made) == (len(hit) if quarantine in ('pending', 'signalled') else 0), (
+            'one quarantine for each slot'
+        )
         self.quotas.pop(holder, None)
         self.impossible += len(hit) if quarantine == 'impossible' else 0
         for slot in hit:
-            slot.holders = {number: name for number, name in slot.holders.items() if name != holder}
+            slot.holders = {
+                number: name for number, name in slot.holders.items() if name != holder
+            }
             slot.condemned |= quarantine == 'impossible'
             if quarantine == 'pending':
                 fence = made[slot.slot.buffer_uid]
@@ -283,7 +329,11 @@ class PoolModel(RuleBasedStateMachine):
         if self.closed or not (missing or len(self.current) < most or free):
             assert (fresh, ended) == (None, None) and other.closes == [1]
             return
-        assert fresh is not None and fresh.buffer_uid not in self.all and fresh.buffers[0] is other.made[0]
+        assert (
+            fresh is not None
+            and fresh.buffer_uid not in self.all
+            and fresh.buffers[0] is other.made[0]
+        )
         if missing:
             assert (fresh.index, ended) == (missing[0], None)
         elif len(self.current) < most:
@@ -329,11 +379,17 @@ class PoolModel(RuleBasedStateMachine):
                  'ended': SlotState.RETIRED}  # fmt: skip
         assert statistics.states == Counter(names[slot.state] for slot in self.current)
         assert statistics.slots == len(self.current)
-        assert statistics.holders == Counter(name for slot in self.all.values() for name in slot.holders.values())
+        assert statistics.holders == Counter(
+            name for slot in self.all.values() for name in slot.holders.values()
+        )
         assert (statistics.quotas, statistics.retired) == (self.quotas, self.retired)
         for uid, slot in self.all.items():
-            assert closes(slot.slot) == (slot.state == 'ended'), f'{slot}: its buffers are closed once, at its end'
-            assert self.heard[uid] == (slot.state == 'ended'), f'{slot}: listeners hear of its end once'
+            assert closes(slot.slot) == (slot.state == 'ended'), (
+                f'{slot}: its buffers are closed once, at its end'
+            )
+            assert self.heard[uid] == (slot.state == 'ended'), (
+                f'{slot}: listeners hear of its end once'
+            )
         assert self.freed == self.expected_frees
         assert statistics.failures >= self.impossible
 
@@ -351,7 +407,9 @@ class PoolModel(RuleBasedStateMachine):
         for patch in self.patches:
             patch.stop()
         for memory in (self.memory, *self.inserted):
-            assert memory.closes == [1] * len(memory.made), 'at the end every buffer ever made is closed, once'
+            assert memory.closes == [1] * len(memory.made), (
+                'at the end every buffer ever made is closed, once'
+            )
         assert set(self.heard.values()) <= {1}
 
 

@@ -40,7 +40,11 @@ def test_a_dead_holder_s_slots_wait_for_their_quarantine() -> None:
     assert pool.revoke('dead', quarantine) == 3
     assert sorted(made) == [0, 1], 'one for each slot that it held'
     assert pool.statistics().states == {SlotState.LEASED: 2, SlotState.WAITING: 1}
-    assert (pool.statistics().holders, pool.statistics().quotas, pool.statistics().revoked) == ({'npu': 2}, {}, 3)
+    assert (pool.statistics().holders, pool.statistics().quotas, pool.statistics().revoked) == (
+        {'npu': 2},
+        {},
+        3,
+    )
     for lease in dead:
         with pytest.raises(StaleFrameError, match='the lease of dead was revoked before'):
             pool.release(lease)
@@ -109,7 +113,13 @@ def test_an_interrupt_during_a_quarantine_loses_no_slot() -> None:
 
     with pytest.raises(KeyboardInterrupt):
         pool.revoke('npu', interrupted)
-    assert len({acquired(pool).buffer_uid for _ in leases} - {lease.slot.buffer_uid for lease in leases}) == 2
+    assert (
+        len(
+            {acquired(pool).buffer_uid for _ in leases}
+            - {lease.slot.buffer_uid for lease in leases}
+        )
+        == 2
+    )
     assert memory.closes == [1, 1, 0, 0]
     pool.close()
 
@@ -123,7 +133,11 @@ def test_a_frame_forgotten_by_a_holder_that_was_revoked_is_taken_back_once() -> 
     assert slot is lease.slot
     newer = leased(pool, slot)
     pool.collect()
-    assert (pool.statistics().abandoned, newer.ended, pool.statistics().holders) == (0, '', {'npu': 1})
+    assert (pool.statistics().abandoned, newer.ended, pool.statistics().holders) == (
+        0,
+        '',
+        {'npu': 1},
+    )
     pool.release(newer)
     pool.close()
 
@@ -137,7 +151,9 @@ class Scripted(DmaBuf):
     """A dma-buf whose export answers what it is told."""
 
     def __init__(self, answer: Callable[[], SyncFile | None]) -> None:
-        super().__init__(OwnedFd(os.memfd_create('stand_in')), BufferKind.DMABUF, 'dma_heap/system')
+        super().__init__(
+            OwnedFd(os.memfd_create('stand_in')), BufferKind.DMABUF, 'dma_heap/system'
+        )
         self.answer = answer
         self.asked: list[CpuAccess] = []
 
@@ -176,21 +192,29 @@ def make() -> Iterator[Callable[..., list[Scripted]]]:
         buffer.close()
 
 
-def test_a_pending_fence_is_what_is_waited_for(kernel: SyncKernel, make: Callable[..., list[Scripted]]) -> None:
+def test_a_pending_fence_is_what_is_waited_for(
+    kernel: SyncKernel, make: Callable[..., list[Scripted]]
+) -> None:
     job = KernelFence(b'metis-0')
     buffers = make(lambda: kernel.sync_file(job))
     fence = quarantine_fence(buffers, 0.0)
     assert isinstance(fence, SyncFile) and not fence.wait(0.0)
-    assert buffers[0].asked == [CpuAccess.WRITE], 'readers count too: the frame is going to be written'
+    assert buffers[0].asked == [CpuAccess.WRITE], (
+        'readers count too: the frame is going to be written'
+    )
     kernel.signal(job)
     assert fence.wait(0.0)
     fence.close()
 
 
-def test_all_buffers_of_the_frame_count(kernel: SyncKernel, make: Callable[..., list[Scripted]]) -> None:
+def test_all_buffers_of_the_frame_count(
+    kernel: SyncKernel, make: Callable[..., list[Scripted]]
+) -> None:
     jobs = [KernelFence(b'metis-0'), KernelFence(b'vi'), KernelFence(b'vic')]
     idle = KernelFence(b'stub', b'stub', 1, 1)
-    fence = quarantine_fence(make(*(lambda job=job: kernel.sync_file(job) for job in (*jobs, idle))), 0.0)
+    fence = quarantine_fence(
+        make(*(lambda job=job: kernel.sync_file(job) for job in (*jobs, idle))), 0.0
+    )
     for job in jobs:
         assert isinstance(fence, SyncFile) and not fence.wait(0.0)
         kernel.signal(job)
@@ -199,9 +223,13 @@ def test_all_buffers_of_the_frame_count(kernel: SyncKernel, make: Callable[..., 
     fence.close()
 
 
-def test_nothing_pending_may_mean_that_the_driver_adds_no_fences(kernel: SyncKernel, make: Callable[..., list[Scripted]]) -> None:
+def test_nothing_pending_may_mean_that_the_driver_adds_no_fences(
+    kernel: SyncKernel, make: Callable[..., list[Scripted]]
+) -> None:
     before = time.monotonic_ns()
-    fence = quarantine_fence(make(lambda: kernel.sync_file(KernelFence(b'stub', b'stub', 1, 1)), lambda: None), LONG_S)
+    fence = quarantine_fence(
+        make(lambda: kernel.sync_file(KernelFence(b'stub', b'stub', 1, 1)), lambda: None), LONG_S
+    )
     assert isinstance(fence, DeadlineFence) and not fence.wait(0.0)
     assert before + LONG_S * 1e9 <= fence.deadline_ns <= time.monotonic_ns() + LONG_S * 1e9
     fence.close()
@@ -217,7 +245,9 @@ def test_an_older_kernel_is_given_time(make: Callable[..., list[Scripted]]) -> N
     short.close()
 
 
-def test_a_memfd_needs_none_because_no_device_takes_it(make: Callable[..., list[Scripted]]) -> None:
+def test_a_memfd_needs_none_because_no_device_takes_it(
+    make: Callable[..., list[Scripted]],
+) -> None:
     memory = SealedMemfd().allocate(4096)
     fence = quarantine_fence([memory], LONG_S)
     assert fence.wait(0.0)
@@ -245,7 +275,9 @@ def test_fences_that_can_not_be_had_are_replaced_by_time(
 def test_a_merge_that_fails_leaves_nothing_open(
     kernel: SyncKernel, make: Callable[..., list[Scripted]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(SyncFile, 'merge', classmethod(lambda cls, name, first, second: _raise(errno.EMFILE)))
+    monkeypatch.setattr(
+        SyncFile, 'merge', classmethod(lambda cls, name, first, second: _raise(errno.EMFILE))
+    )
     given: list[SyncFile] = []
     fence = quarantine_fence(make(*[lambda: _pending(kernel, given)] * 2), LONG_S)
     assert isinstance(fence, DeadlineFence)
@@ -254,7 +286,9 @@ def test_a_merge_that_fails_leaves_nothing_open(
 
 
 @pytest.mark.parametrize('timeout_s', [-1.0, math.nan, math.inf])
-def test_a_quarantine_ends(timeout_s: float, kernel: SyncKernel, make: Callable[..., list[Scripted]]) -> None:
+def test_a_quarantine_ends(
+    timeout_s: float, kernel: SyncKernel, make: Callable[..., list[Scripted]]
+) -> None:
     for buffers in ([], make(lambda: kernel.sync_file(KernelFence(b'metis-0')))):
         with pytest.raises(ValueError, match='bounded'):
             quarantine_fence(buffers, timeout_s)

@@ -152,7 +152,10 @@ class Stress:
             except BaseException as error:
                 self.errors.append(f'{part.__name__}: {type(error).__name__}: {error}')
 
-        threads = [threading.Thread(target=guarded, args=(part, number), daemon=True) for number, part in enumerate(parts)]
+        threads = [
+            threading.Thread(target=guarded, args=(part, number), daemon=True)
+            for number, part in enumerate(parts)
+        ]
         for thread in threads:
             thread.start()
         time.sleep(seconds)
@@ -173,7 +176,9 @@ class Stress:
             uses[entry[2]].append(entry)
         for uid, entries in uses.items():
             whats = [what for _, what, _, _ in entries]
-            assert whats == ['acquired', 'given'] * (len(entries) // 2), f'{uid:x} had two fillers at once'
+            assert whats == ['acquired', 'given'] * (len(entries) // 2), (
+                f'{uid:x} had two fillers at once'
+            )
             generations = [generation for _, what, _, generation in entries if what == 'acquired']
             assert generations == sorted(set(generations)), f'{uid:x}: a generation was used twice'
 
@@ -182,7 +187,12 @@ class Stress:
 def test_nothing_is_lost_or_handed_out_twice(seed: int) -> None:
     stress = Stress(3, seed)
     parts: list[Any] = [stress.produce, stress.consume, stress.finish_jobs, stress.administrate]
-    stress.run(parts if seed == 1 else [stress.produce, stress.produce, stress.consume, stress.consume, stress.finish_jobs], SECONDS)
+    stress.run(
+        parts
+        if seed == 1
+        else [stress.produce, stress.produce, stress.consume, stress.consume, stress.finish_jobs],
+        SECONDS,
+    )
     assert stress.errors == []
     stress.check_history()
     assert len(stress.history) > 100, 'the threads got somewhere'
@@ -190,8 +200,15 @@ def test_nothing_is_lost_or_handed_out_twice(seed: int) -> None:
     assert statistics.states == {SlotState.FREE: statistics.slots}, stress.pool.describe_holders()
     assert statistics.holders == {}
     stress.pool.close()
-    until(lambda: stress.memory.closes == [1] * len(stress.memory.made), 'every buffer is closed once')
+    until(
+        lambda: stress.memory.closes == [1] * len(stress.memory.made),
+        'every buffer is closed once',
+    )
     assert set(stress.heard.values()) == {1}, 'listeners heard of each end once'
     # Buffers that came while every slot was in use never got into one: nobody hears of those.
-    assert {uid for _, _, uid, _ in stress.history} <= set(stress.heard) and len(stress.heard) <= len(stress.memory.made)
-    assert statistics.failures >= statistics.retired, 'only quarantines that could not be made cost a slot'
+    assert {uid for _, _, uid, _ in stress.history} <= set(stress.heard) and len(
+        stress.heard
+    ) <= len(stress.memory.made)
+    assert statistics.failures >= statistics.retired, (
+        'only quarantines that could not be made cost a slot'
+    )

@@ -34,7 +34,12 @@ def done(timestamp_ns: int, status: int = 1, timeline: bytes = b'metis-0') -> Ke
 
 def test_its_status_is_that_of_all_its_fences(kernel: SyncKernel) -> None:
     pending, good, failed = KernelFence(b'vi'), done(7), done(5, -errno.EIO)
-    for fences, status in (((), 1), ((good, pending), 0), ((good, good), 1), ((failed, good), -errno.EIO)):
+    for fences, status in (
+        ((), 1),
+        ((good, pending), 0),
+        ((good, good), 1),
+        ((failed, good), -errno.EIO),
+    ):
         fence = kernel.sync_file(*fences)
         assert (fence.status(), fence.wait(0.0)) == (status, status != 0)
         fence.close()
@@ -64,7 +69,9 @@ def test_signalling_ends_the_wait(kernel: SyncKernel) -> None:
     fence.close()
 
 
-def test_a_merge_signals_with_the_last_of_its_parts_and_leaves_them_open(kernel: SyncKernel) -> None:
+def test_a_merge_signals_with_the_last_of_its_parts_and_leaves_them_open(
+    kernel: SyncKernel,
+) -> None:
     fences = [KernelFence(b'metis-0'), KernelFence(b'vi')]
     first, second = (kernel.sync_file(fence) for fence in fences)
     merged = SyncFile.merge('both', first, second)
@@ -80,7 +87,9 @@ def test_a_merge_signals_with_the_last_of_its_parts_and_leaves_them_open(kernel:
 
 
 @pytest.mark.parametrize('failed', [0, 1])
-def test_an_error_that_the_kernel_drops_while_merging_is_kept(kernel: SyncKernel, failed: int) -> None:
+def test_an_error_that_the_kernel_drops_while_merging_is_kept(
+    kernel: SyncKernel, failed: int
+) -> None:
     pending = KernelFence(b'metis-0')
     parts = [kernel.sync_file(pending), kernel.sync_file(pending)]
     parts[failed].close()
@@ -118,14 +127,22 @@ def test_a_duplicate_has_the_error_of_its_merge(kernel: SyncKernel) -> None:
         fence.close()
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(
+    max_examples=60,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(
     states=st.lists(st.sampled_from([0, 1, -errno.EIO]), min_size=2, max_size=5),
     order=st.permutations(range(5)),
 )
-def test_however_parts_end_a_merge_tells_whether_all_went_well(states: list[int], order: list[int], kernel: SyncKernel) -> None:
+def test_however_parts_end_a_merge_tells_whether_all_went_well(
+    states: list[int], order: list[int], kernel: SyncKernel
+) -> None:
     """Some end before merging (*states*), the others after it, in any order, the second of those with an error."""
-    fences = [done(index + 1, status) if status else KernelFence(b'metis-0') for index, status in enumerate(states)]
+    fences = [
+        done(index + 1, status) if status else KernelFence(b'metis-0')
+        for index, status in enumerate(states)
+    ]
     parts = [kernel.sync_file(fence) for fence in fences]
     chain = [parts[0]]
     for part in parts[1:]:
@@ -168,7 +185,10 @@ FOREIGN: dict[str, tuple[Callable[[], int], str]] = {
     'timerfd': (_timer, r'anon_inode:\[timerfd\]'),
     'pipe': (_pipe, r'pipe:\['),
     'socket': (_socket, r'socket:\['),
-    'memfd of that name': (lambda: os.memfd_create('anon_inode:sync_file'), '/memfd:anon_inode:sync_file'),
+    'memfd of that name': (
+        lambda: os.memfd_create('anon_inode:sync_file'),
+        '/memfd:anon_inode:sync_file',
+    ),
     'device': (lambda: os.open('/dev/null', os.O_RDONLY), '/dev/null'),
 }
 
@@ -177,12 +197,17 @@ FOREIGN: dict[str, tuple[Callable[[], int], str]] = {
 def test_from_another_process_only_sync_files_are_taken(kind: str) -> None:
     make, words = FOREIGN[kind]
     fd = OwnedFd(make())
-    with pytest.raises(AcceleratorError, match=rf"must be a sync_file, not '{words}.*send the fence that a driver gave"):
+    with pytest.raises(
+        AcceleratorError,
+        match=rf"must be a sync_file, not '{words}.*send the fence that a driver gave",
+    ):
         fence_from_fd(fd)
     assert fd.closed, 'it was passed on, so that nobody else closes it'
 
 
-def test_a_sync_file_is_known_by_its_link_in_proc(kernel: SyncKernel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sync_file_is_known_by_its_link_in_proc(
+    kernel: SyncKernel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # The link is what Linux 6.12 shows in the rig; the rig's checks take a real one.
     monkeypatch.setattr(kernel_abi.os, 'readlink', lambda path: 'anon_inode:sync_file')
     fence = fence_from_fd(kernel.sync_file(done(time.monotonic_ns()))._fd)

@@ -38,14 +38,20 @@ def who(name: str, *formats: str, **others: object) -> BufferConstraints:
 class Producer:
     """An allocator: memory as asked for, unless ``vary`` answers something else."""
 
-    def __init__(self, vary: Callable[[Allocation], Allocation] = lambda allocation: allocation) -> None:
+    def __init__(
+        self, vary: Callable[[Allocation], Allocation] = lambda allocation: allocation
+    ) -> None:
         self.vary = vary
         self.requests: list[AllocationRequest] = []
         self.buffers: list[DmaBuf] = []
 
     def layout(self, request: AllocationRequest) -> ImageLayout:
         linear = request.limits.layout(request.fourcc, request.size, request.placement)
-        return linear if LINEAR in request.modifiers else replace(linear, modifier=request.modifiers[0])
+        return (
+            linear
+            if LINEAR in request.modifiers
+            else replace(linear, modifier=request.modifiers[0])
+        )
 
     def __call__(self, request: AllocationRequest) -> Allocation:
         heap, layout = SealedMemfd(), self.layout(request)

@@ -29,13 +29,24 @@ ONE, PER_PLANE = Placement.ONE_BUFFER, Placement.BUFFER_PER_PLANE
 DMA_HEAPS = ('dma_heap/system', 'dma_heap/linux,cma')
 
 
-def offering(participants: Sequence[BufferConstraints], heaps: tuple[str, ...]) -> list[BufferConstraints]:
+def offering(
+    participants: Sequence[BufferConstraints], heaps: tuple[str, ...]
+) -> list[BufferConstraints]:
     """The same with a camera that allocates from *heaps*; without any it names none."""
-    return [replace(p, heaps=heaps) if heaps and index == 0 else p for index, p in enumerate(participants)]
+    return [
+        replace(p, heaps=heaps) if heaps and index == 0 else p
+        for index, p in enumerate(participants)
+    ]
 
 
 def case(
-    name: str, participants: list[BufferConstraints], *, size: tuple[int, int] = SIZE, heaps: Any = (), wanted: int = 0, **expected: Any
+    name: str,
+    participants: list[BufferConstraints],
+    *,
+    size: tuple[int, int] = SIZE,
+    heaps: Any = (),
+    wanted: int = 0,
+    **expected: Any,
 ):
     return pytest.param(participants, size, heaps, wanted, expected, id=name)
 
@@ -109,7 +120,11 @@ AGREED = [
 
 @pytest.mark.parametrize(('participants', 'size', 'heaps', 'wanted', 'expected'), AGREED)
 def test_the_setting_suits_everybody(
-    participants: list[BufferConstraints], size: tuple[int, int], heaps: tuple[str, ...], wanted: int, expected: dict[str, Any]
+    participants: list[BufferConstraints],
+    size: tuple[int, int],
+    heaps: tuple[str, ...],
+    wanted: int,
+    expected: dict[str, Any],
 ) -> None:
     request = agree(offering(participants, heaps), size, wanted_slots=wanted)
     layout = request.layout() if LINEAR in request.modifiers else None
@@ -124,7 +139,13 @@ def test_the_setting_suits_everybody(
     assert request.size == size, 'padding never changes the image'
 
 
-def says(name: str, participants: list[BufferConstraints], *messages: str, size: tuple[int, int] = SIZE, heaps: Any = ()):
+def says(
+    name: str,
+    participants: list[BufferConstraints],
+    *messages: str,
+    size: tuple[int, int] = SIZE,
+    heaps: Any = (),
+):
     return pytest.param(participants, size, heaps, messages, id=name)
 
 
@@ -179,7 +200,10 @@ REFUSED = [
 
 @pytest.mark.parametrize(('participants', 'size', 'heaps', 'messages'), REFUSED)
 def test_an_empty_intersection_says_who_and_why(
-    participants: list[BufferConstraints], size: tuple[int, int], heaps: tuple[str, ...], messages: tuple[str, ...]
+    participants: list[BufferConstraints],
+    size: tuple[int, int],
+    heaps: tuple[str, ...],
+    messages: tuple[str, ...],
 ) -> None:
     with pytest.raises(NegotiationError) as refused:
         agree(offering(participants, heaps), size)
@@ -188,8 +212,25 @@ def test_an_empty_intersection_says_who_and_why(
 
 
 # A small universe in which everything can be tried.
-PAIRS = [f(text) for text in ('NV12 linear', 'NV12 tiled', 'NV12 implicit', 'YUYV linear', 'XR24 x', 'XR24 y', 'XR24 implicit')]
-FORMATS = st.one_of(st.none(), *(st.lists(st.sampled_from(PAIRS), unique=True, min_size=least).map(tuple) for least in (0, 4)))
+PAIRS = [
+    f(text)
+    for text in (
+        'NV12 linear',
+        'NV12 tiled',
+        'NV12 implicit',
+        'YUYV linear',
+        'XR24 x',
+        'XR24 y',
+        'XR24 implicit',
+    )
+]
+FORMATS = st.one_of(
+    st.none(),
+    *(
+        st.lists(st.sampled_from(PAIRS), unique=True, min_size=least).map(tuple)
+        for least in (0, 4)
+    ),
+)
 
 
 def seldom(usual: Any, *others: Any) -> st.SearchStrategy[Any]:
@@ -214,7 +255,9 @@ def constraints(draw: st.DrawFn, name: str, producer: bool = False) -> BufferCon
         offset_align=draw(seldom(1, 4096)),
         height_align=draw(seldom(1, 16)),
         max_stride=draw(seldom(None, 64, 128, 200)),
-        heaps=OFFERS if producer else draw(seldom(None, ('dma_heap/',), ('dma_heap/linux,cma', 'memfd'), ('v4l2/',))),
+        heaps=OFFERS
+        if producer
+        else draw(seldom(None, ('dma_heap/',), ('dma_heap/linux,cma', 'memfd'), ('v4l2/',))),
         contiguous=draw(seldom(False, True)),
         cpu_access=draw(seldom(CpuAccess(0), READ)),
         devices=draw(seldom((), ('/dev/dri/card0',), ('/dev/metis-0:1:0',))),
@@ -235,14 +278,23 @@ GROUPS = st.tuples(constraints('p0', producer=True), constraints('p1'), constrai
 
 def possible_memory(group: tuple[BufferConstraints, ...], heap: str) -> bool:
     return all(
-        (p.heaps is None or any(heap == h or (h[-1] == '/' and heap.startswith(h)) for h in p.heaps))
+        (
+            p.heaps is None
+            or any(heap == h or (h[-1] == '/' and heap.startswith(h)) for h in p.heaps)
+        )
         and (heap in ('dma_heap/linux,cma', 'v4l2/vivid') or not p.contiguous)
         and (heap != 'memfd' or not p.devices)
         for p in group
     )
 
 
-def possible_image(group: tuple[BufferConstraints, ...], fourcc: int, modifier: int, per_plane: bool, size: tuple[int, int]) -> bool:
+def possible_image(
+    group: tuple[BufferConstraints, ...],
+    fourcc: int,
+    modifier: int,
+    per_plane: bool,
+    size: tuple[int, int],
+) -> bool:
     """Whether a layout of that kind exists that each participant, looked at alone, can use."""
     planes = {NV12: 2, YUYV: 1, XR24: 1}[fourcc]
     listed = [p.formats is None or (fourcc, modifier) in p.formats for p in group]
@@ -259,7 +311,9 @@ def possible_image(group: tuple[BufferConstraints, ...], fourcc: int, modifier: 
     limit = min([p.max_stride for p in group if p.max_stride], default=1 << 31)
     return all(
         plane.stride <= limit
-        for plane in compute_layout(fourcc, *size, stride_align=align, offset_align=1, buffer_per_plane=per_plane).planes
+        for plane in compute_layout(
+            fourcc, *size, stride_align=align, offset_align=1, buffer_per_plane=per_plane
+        ).planes
     )
 
 
@@ -276,11 +330,17 @@ def possible(group: tuple[BufferConstraints, ...], size: tuple[int, int]) -> boo
     return (
         possible_sizes_and_counts(group, size)
         and any(possible_memory(group, heap) for heap in OFFERS)
-        and any(possible_image(group, *pair, per_plane, size) for pair in pairs for per_plane in (False, True))
+        and any(
+            possible_image(group, *pair, per_plane, size)
+            for pair in pairs
+            for per_plane in (False, True)
+        )
     )
 
 
-def negotiated(group: tuple[BufferConstraints, ...], size: tuple[int, int] = SIZE) -> AllocationRequest | None:
+def negotiated(
+    group: tuple[BufferConstraints, ...], size: tuple[int, int] = SIZE
+) -> AllocationRequest | None:
     try:
         return agree(group, size)
     except NegotiationError:
@@ -289,7 +349,9 @@ def negotiated(group: tuple[BufferConstraints, ...], size: tuple[int, int] = SIZ
 
 @settings(max_examples=200)
 @given(GROUPS)
-def test_nothing_is_found_exactly_where_brute_force_finds_nothing(group: tuple[BufferConstraints, ...]) -> None:
+def test_nothing_is_found_exactly_where_brute_force_finds_nothing(
+    group: tuple[BufferConstraints, ...],
+) -> None:
     assert (negotiated(group) is not None) == possible(group, SIZE)
 
 
@@ -303,7 +365,9 @@ def test_what_is_found_suits_each_one_alone(group: tuple[BufferConstraints, ...]
     assert possible_sizes_and_counts(group, SIZE)
     assert request.slots == max(1, sum(p.slots for p in group))
     for modifier in request.modifiers:
-        assert possible_image(group, request.fourcc, modifier, request.placement is PER_PLANE, SIZE)
+        assert possible_image(
+            group, request.fourcc, modifier, request.placement is PER_PLANE, SIZE
+        )
     if LINEAR not in request.modifiers:
         return
     layout = request.layout()
@@ -320,13 +384,19 @@ def test_what_is_found_suits_each_one_alone(group: tuple[BufferConstraints, ...]
 
 @settings(max_examples=200)
 @given(GROUPS)
-def test_the_order_of_consumers_changes_nothing_but_ties(group: tuple[BufferConstraints, ...]) -> None:
+def test_the_order_of_consumers_changes_nothing_but_ties(
+    group: tuple[BufferConstraints, ...],
+) -> None:
     results = [negotiated((group[0], *others)) for others in itertools.permutations(group[1:])]
     first = results[0]
     for other in results[1:]:
         assert (first is None) == (other is None)
         if first is not None and other is not None:
-            assert (first.fourcc, first.heap, first.slots) == (other.fourcc, other.heap, other.slots)
+            assert (first.fourcc, first.heap, first.slots) == (
+                other.fourcc,
+                other.heap,
+                other.slots,
+            )
             assert set(first.modifiers) == set(other.modifiers)
 
 
@@ -336,7 +406,9 @@ def test_no_possible_setting_is_cheaper(group: tuple[BufferConstraints, ...]) ->
     request = negotiated(group)
     if request is None:
         return
-    cost = {pair: sum(p.format_cost(pair) for p in group) for p in group for pair in p.formats or ()}
+    cost = {
+        pair: sum(p.format_cost(pair) for p in group) for p in group for pair in p.formats or ()
+    }
     best = min(
         cost[pair]
         for pair in cost
@@ -345,37 +417,58 @@ def test_no_possible_setting_is_cheaper(group: tuple[BufferConstraints, ...]) ->
     assert cost[request.fourcc, request.modifiers[0]] == best
 
 
-@given(st.lists(st.tuples(st.integers(1, 512), st.integers(1, 1024)), min_size=1, max_size=3), st.integers(1, 50), st.integers(1, 50))
-def test_an_agreed_layout_is_valid_and_aligned_for_each(alignments: list[tuple[int, int]], half_width: int, half_height: int) -> None:
-    participants = [who(f'p{i}', 'NV12 linear', stride_align=s, offset_align=o, slots=1) for i, (s, o) in enumerate(alignments)]
+@given(
+    st.lists(st.tuples(st.integers(1, 512), st.integers(1, 1024)), min_size=1, max_size=3),
+    st.integers(1, 50),
+    st.integers(1, 50),
+)
+def test_an_agreed_layout_is_valid_and_aligned_for_each(
+    alignments: list[tuple[int, int]], half_width: int, half_height: int
+) -> None:
+    participants = [
+        who(f'p{i}', 'NV12 linear', stride_align=s, offset_align=o, slots=1)
+        for i, (s, o) in enumerate(alignments)
+    ]
     layout = agree(participants, (2 * half_width, 2 * half_height)).layout()
     validate_layout(layout, [layout.buffer_size(0)])
     for stride, offset in alignments:
-        assert all(plane.stride % stride == 0 and plane.offset % offset == 0 for plane in layout.planes)
+        assert all(
+            plane.stride % stride == 0 and plane.offset % offset == 0 for plane in layout.planes
+        )
 
 
 def test_a_tiled_layout_is_the_camera_s_own_to_allocate() -> None:
-    expected = f'NV12 {modifier_name(TILED)}: only the camera itself can allocate a non-linear layout'
+    expected = (
+        f'NV12 {modifier_name(TILED)}: only the camera itself can allocate a non-linear layout'
+    )
     with pytest.raises(NegotiationError, match=re.escape(expected)):
         agree([who('camera', 'NV12 tiled')], SIZE).layout()
     with pytest.raises(NegotiationError, match=re.escape(expected)):
         agree([who('camera', 'NV12 tiled')], SIZE).settings()
     both = who('camera', 'NV12 tiled', 'NV12 linear')
-    assert agree([both], SIZE).settings().layout.modifier == LINEAR, 'where both would do it is LINEAR'
+    assert agree([both], SIZE).settings().layout.modifier == LINEAR, (
+        'where both would do it is LINEAR'
+    )
 
 
 def test_settings_are_what_was_wanted_where_the_allocator_varies_nothing() -> None:
     npu = who('npu', 'NV12 linear', stride_align=48, offset_align=4096, slots=3)
     settings = agree(offering([CAMERA, npu], ('memfd',)), (1918, 1078)).settings()
     luma, chroma = settings.layout.planes
-    assert settings.slots == 5 and luma.stride == chroma.stride == 1920 and chroma.offset % 4096 == 0
+    assert (
+        settings.slots == 5 and luma.stride == chroma.stride == 1920 and chroma.offset % 4096 == 0
+    )
     assert settings.heap == heap_offer('memfd') and settings.limits.stride_align == 48
     assert settings.describe().endswith("5 slots from heap 'memfd'")
 
 
 def test_a_format_whose_buffers_come_from_elsewhere_brings_its_heaps_along() -> None:
     camera = who(
-        'camera', 'YUYV linear', 'NV12 linear', heaps=('v4l2/driver',), format_heaps=((f('NV12 linear'), ('memfd', 'dma_heap/system')),)
+        'camera',
+        'YUYV linear',
+        'NV12 linear',
+        heaps=('v4l2/driver',),
+        format_heaps=((f('NV12 linear'), ('memfd', 'dma_heap/system')),),
     )
     for consumers, fourcc, heap in (
         ([], YUYV, 'v4l2/driver'),

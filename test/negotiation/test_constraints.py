@@ -18,17 +18,29 @@ from zc_perception.pixel.modifier import INVALID, LINEAR
 @pytest.mark.parametrize(
     ('fields', 'message'),
     [
-        ({'stride_align': 0}, "constraints of 'npu': stride_align 0 is not an integer in 1 .. 1073741824"),
+        (
+            {'stride_align': 0},
+            "constraints of 'npu': stride_align 0 is not an integer in 1 .. 1073741824",
+        ),
         ({'offset_align': -64}, 'offset_align -64 is not'),
         ({'height_align': 1.5}, 'height_align 1.5 is not'),
         ({'stride_align': True}, 'stride_align True is not'),
         ({'max_stride': 0}, 'max_stride 0 is not an integer in 1 .. 4294967295'),
-        ({'formats': (f('NV12 linear'), f('NV12 linear'))}, 'NV12 LINEAR is listed twice; name each format once'),
+        (
+            {'formats': (f('NV12 linear'), f('NV12 linear'))},
+            'NV12 LINEAR is listed twice; name each format once',
+        ),
         ({'formats': ((NV12, 1 << 64),)}, 'NV12: modifier 0x10000000000000000'),
         ({'formats': ((NV12, -1),)}, 'NV12: modifier'),
-        ({'formats': (f('NV12 linear'),), 'costs': ()}, 'costs has 0 entries for 1 formats; state one for each'),
+        (
+            {'formats': (f('NV12 linear'),), 'costs': ()},
+            'costs has 0 entries for 1 formats; state one for each',
+        ),
         ({'costs': (1.0,)}, 'costs has 1 entries for 0 formats'),
-        ({'formats': (f('NV12 linear'),), 'costs': (math.inf,)}, 'must be finite numbers; leave out what must not be chosen'),
+        (
+            {'formats': (f('NV12 linear'),), 'costs': (math.inf,)},
+            'must be finite numbers; leave out what must not be chosen',
+        ),
         ({'min_size': (0, 1)}, 'min_size 0 is not an integer in 1 .. 65535'),
         ({'max_size': (1, 1 << 16)}, 'max_size 65536 is not'),
         ({'min_size': (10, 10), 'max_size': (20, 9)}, 'min_size 10x10 is above max_size 20x9'),
@@ -45,24 +57,40 @@ def test_impossible_constraints_are_refused(fields: dict[str, Any], message: str
 
 def test_none_means_any_and_an_empty_list_means_none() -> None:
     for fmt in (f('NV12 linear'), f('NV12 tiled'), f('YUYV implicit')):
-        assert who('viewer').accepts_format(fmt) and not BufferConstraints('nobody', formats=()).accepts_format(fmt)
-    assert who('viewer').modifiers(NV12) is None and BufferConstraints('nobody', formats=()).modifiers(NV12) == ()
+        assert who('viewer').accepts_format(fmt) and not BufferConstraints(
+            'nobody', formats=()
+        ).accepts_format(fmt)
+    assert (
+        who('viewer').modifiers(NV12) is None
+        and BufferConstraints('nobody', formats=()).modifiers(NV12) == ()
+    )
 
 
 def test_formats_are_pairs() -> None:
     npu = who('npu', 'NV12 tiled', 'YUYV linear')
-    assert npu.accepts_format(f('NV12 tiled')) and not npu.accepts_format(f('NV12 linear')) and not npu.accepts_format(f('YUYV tiled'))
+    assert (
+        npu.accepts_format(f('NV12 tiled'))
+        and not npu.accepts_format(f('NV12 linear'))
+        and not npu.accepts_format(f('YUYV tiled'))
+    )
     assert (npu.modifiers(NV12), npu.modifiers(YUYV)) == ((TILED,), (LINEAR,))
 
 
 def test_a_cpu_reads_rows() -> None:
     for access in (CpuAccess.READ, CpuAccess.WRITE):
         cpu = who('cpu', cpu_access=access)
-        assert [cpu.accepts_format((NV12, m)) for m in (LINEAR, TILED, INVALID)] == [True, False, False]
+        assert [cpu.accepts_format((NV12, m)) for m in (LINEAR, TILED, INVALID)] == [
+            True,
+            False,
+            False,
+        ]
 
 
 def test_costs_are_stated_or_the_place_in_the_list() -> None:
-    assert [who('a', 'NV12 linear', 'NV12 tiled').format_cost(f(t)) for t in ('NV12 linear', 'NV12 tiled', 'YUYV linear')] == [0, 1, 0]
+    assert [
+        who('a', 'NV12 linear', 'NV12 tiled').format_cost(f(t))
+        for t in ('NV12 linear', 'NV12 tiled', 'YUYV linear')
+    ] == [0, 1, 0]
     assert who('a', 'NV12 linear', costs=(7.5,)).format_cost(f('NV12 linear')) == 7.5
     assert who('a').format_cost(f('NV12 linear')) == 0.0
 
@@ -81,7 +109,9 @@ def test_costs_are_stated_or_the_place_in_the_list() -> None:
         ((), 'memfd', False),
     ],
 )
-def test_heaps_are_names_or_prefixes(heaps: tuple[str, ...] | None, heap: str, accepted: bool) -> None:
+def test_heaps_are_names_or_prefixes(
+    heaps: tuple[str, ...] | None, heap: str, accepted: bool
+) -> None:
     assert BufferConstraints('npu', heaps=heaps).accepts_heap(heap) is accepted
 
 

@@ -21,7 +21,14 @@ def camera(*heaps: str, note: str = '') -> BufferConstraints:
 
 def metis(contiguous: bool = False, note: str = '') -> BufferConstraints:
     heaps = ('dma_heap/', 'udmabuf', 'v4l2/')
-    return who('metis', 'NV12 linear', heaps=heaps, devices=(CARD,), contiguous=contiguous, memory_note=note)
+    return who(
+        'metis',
+        'NV12 linear',
+        heaps=heaps,
+        devices=(CARD,),
+        contiguous=contiguous,
+        memory_note=note,
+    )
 
 
 def chosen(*participants: BufferConstraints) -> tuple[str, str]:
@@ -90,7 +97,9 @@ def test_the_first_that_suits_everybody_is_chosen_and_the_reason_is_one_line(
         ),
     ],
 )  # fmt: skip
-def test_where_no_heap_suits_everybody_each_objection_is_said_once(participants: list[BufferConstraints], objection: str) -> None:
+def test_where_no_heap_suits_everybody_each_objection_is_said_once(
+    participants: list[BufferConstraints], objection: str
+) -> None:
     choice = choose_heap(participants)
     assert (choice.heap, choice.reason, choice.objection) == (None, '', objection)
 
@@ -101,13 +110,25 @@ def test_nobody_has_to_care() -> None:
 
 
 def test_the_camera_s_heaps_are_the_offer_and_prefixes_are_none() -> None:
-    assert [offer.name for offer in offers_of([camera(SYSTEM, CMA), who('npu', heaps=(UDMABUF,))])] == [SYSTEM, CMA]
-    assert [offer.name for offer in offers_of([who('camera', 'NV12 linear'), who('npu', heaps=(UDMABUF, 'dma_heap/'))])] == [UDMABUF]
+    assert [
+        offer.name for offer in offers_of([camera(SYSTEM, CMA), who('npu', heaps=(UDMABUF,))])
+    ] == [SYSTEM, CMA]
+    assert [
+        offer.name
+        for offer in offers_of(
+            [who('camera', 'NV12 linear'), who('npu', heaps=(UDMABUF, 'dma_heap/'))]
+        )
+    ] == [UDMABUF]
 
 
 @pytest.mark.parametrize(('contiguous', 'objects'), [(True, False), (None, False), (False, True)])
-def test_whether_memory_is_contiguous_only_an_import_tells_where_nobody_knows(contiguous: bool | None, objects: bool) -> None:
-    assert bool(HeapOffer('x', contiguous=contiguous).objections(who('isp', contiguous=True))) == objects
+def test_whether_memory_is_contiguous_only_an_import_tells_where_nobody_knows(
+    contiguous: bool | None, objects: bool
+) -> None:
+    assert (
+        bool(HeapOffer('x', contiguous=contiguous).objections(who('isp', contiguous=True)))
+        == objects
+    )
 
 
 def test_a_vendor_s_cma_heap_is_contiguous_by_its_name() -> None:

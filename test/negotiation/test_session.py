@@ -47,13 +47,18 @@ class Importer:
 def test_everybody_who_fits_is_accepted_and_imports_every_slot(producer: Producer) -> None:
     importer = Importer()
     npu = Consumer(who('npu', 'NV12 linear', stride_align=128, slots=3), importer)
-    session = BufferSession(CAMERA, SIZE, wanted_slots=4, stand_ins=[who('display', 'NV12 linear', slots=1)])
+    session = BufferSession(
+        CAMERA, SIZE, wanted_slots=4, stand_ins=[who('display', 'NV12 linear', slots=1)]
+    )
     with pytest.raises(NegotiationError, match='not allocated yet'):
         session.settings  # noqa: B018
     assert session.objection(npu) == '', 'there are no buffers that it must not get'
     settings = session.allocate([npu], producer)
     assert (settings.slots, settings.layout.planes[0].stride) == (6, 128)
-    assert importer.seen == [buffer.identity.inode for buffer in producer.buffers] and not importer.given_back
+    assert (
+        importer.seen == [buffer.identity.inode for buffer in producer.buffers]
+        and not importer.given_back
+    )
     assert {name: outcome.verdict for name, outcome in session.outcomes().items()} == {
         'camera': Verdict.ACCEPTED, 'npu': Verdict.ACCEPTED, 'display': Verdict.STAND_IN,
     }  # fmt: skip
@@ -64,7 +69,11 @@ def test_who_does_not_fit_is_refused_by_name_and_the_others_go_on(producer: Prod
     session = BufferSession(CAMERA, SIZE, wanted_slots=3)
     assert session.allocate([tiled, fits], producer).format == (NV12, LINEAR)
     outcome = session.outcomes()['gpu']
-    assert outcome.verdict is Verdict.REFUSED and 'gpu' in outcome.reason and 'NV12 is common, but no modifier of it' in outcome.reason
+    assert (
+        outcome.verdict is Verdict.REFUSED
+        and 'gpu' in outcome.reason
+        and 'NV12 is common, but no modifier of it' in outcome.reason
+    )
     assert 'refused: ' in session.objection(tiled) and session.objection(fits) == ''
 
 
@@ -73,15 +82,25 @@ def test_of_two_that_exclude_each_other_the_first_is_served(producer: Producer) 
     first, second = Consumer(who('first', 'YUYV linear')), Consumer(who('second', 'NV12 linear'))
     session = BufferSession(camera, SIZE)
     session.allocate([first, second], producer)
-    assert session.objection(first) == '' and 'second' in session.objection(second) and 'first' in session.objection(second)
+    assert (
+        session.objection(first) == ''
+        and 'second' in session.objection(second)
+        and 'first' in session.objection(second)
+    )
 
 
 @pytest.mark.parametrize(
     ('stand_in', 'message'),
     [
         (who('display', 'YUYV linear'), 'no common pixel format and modifier'),
-        (who('display', 'NV12 linear', max_size=(32, 24)), 'display takes images of at most 32x24, not 64x48'),
-        (who('display', 'NV12 linear', max_slots=1), '2 slots are needed .camera 2., but display allows at most 1'),
+        (
+            who('display', 'NV12 linear', max_size=(32, 24)),
+            'display takes images of at most 32x24, not 64x48',
+        ),
+        (
+            who('display', 'NV12 linear', max_slots=1),
+            '2 slots are needed .camera 2., but display allows at most 1',
+        ),
     ],
 )
 def test_a_stand_in_that_does_not_fit_is_an_error_before_anything_is_allocated(
@@ -104,14 +123,18 @@ def test_a_failed_import_costs_that_consumer_the_buffers_and_is_undone(producer:
     assert session.objection(npu) == '' and len(whole.seen) == 4
 
 
-def test_what_the_allocator_pads_against_a_consumer_s_wish_costs_that_consumer_only(producer: Producer) -> None:
+def test_what_the_allocator_pads_against_a_consumer_s_wish_costs_that_consumer_only(
+    producer: Producer,
+) -> None:
     """A driver may not keep an alignment that it was asked for."""
 
     producer.vary = lambda allocation: replace(allocation, layout=compute_layout(NV12, *SIZE))
     npu = Consumer(who('npu', stride_align=128))
     session = BufferSession(CAMERA, SIZE)
     session.allocate([npu], producer)
-    assert session.objection(npu) == 'refused: plane 0: stride 64 is not a multiple of its stride_align 128; ' + (
+    assert session.objection(
+        npu
+    ) == 'refused: plane 0: stride 64 is not a multiple of its stride_align 128; ' + (
         'plane 1: stride 64 is not a multiple of its stride_align 128'
     )
 
@@ -131,7 +154,9 @@ def test_what_the_allocator_pads_against_a_consumer_s_wish_costs_that_consumer_o
         (lambda a: replace(a, buffers=a.buffers[:1]), 'the allocator gave 1 slots, participants need 2'),
     ],
 )  # fmt: skip
-def test_a_camera_that_answers_something_else_is_an_error(producer: Producer, vary: object, message: str) -> None:
+def test_a_camera_that_answers_something_else_is_an_error(
+    producer: Producer, vary: object, message: str
+) -> None:
     producer.vary = vary
     session = BufferSession(CAMERA, SIZE)
     with pytest.raises(NegotiationError, match=message):
@@ -147,9 +172,14 @@ def test_no_memory_is_the_allocator_s_own_error() -> None:
         BufferSession(CAMERA, SIZE).allocate([], full)
 
 
-def test_an_implicit_layout_stays_implicit_whatever_the_allocator_tells_afterwards(producer: Producer) -> None:
+def test_an_implicit_layout_stays_implicit_whatever_the_allocator_tells_afterwards(
+    producer: Producer,
+) -> None:
     camera = who('camera', 'NV12 implicit')
-    knows, reads = Consumer(who('npu', 'NV12 implicit')), Consumer(who('cpu', cpu_access=CpuAccess.READ))
+    knows, reads = (
+        Consumer(who('npu', 'NV12 implicit')),
+        Consumer(who('cpu', cpu_access=CpuAccess.READ)),
+    )
     producer.vary = lambda a: replace(a, layout=replace(a.layout, modifier=TILED))
     session = BufferSession(camera, SIZE)
     assert session.allocate([knows, reads], producer).layout.modifier == INVALID
@@ -164,13 +194,20 @@ def test_who_comes_late_must_suit_what_is_there(producer: Producer) -> None:
     importer = Importer()
     fits = Consumer(who('npu', 'NV12 linear', slots=3), importer)
     assert session.join(fits).verdict is Verdict.ACCEPTED and len(importer.seen) == 6
-    assert session.join(Consumer(who('gpu', 'YUYV linear'))).reason == 'format NV12 LINEAR is not one of its formats (YUYV LINEAR)'
+    assert (
+        session.join(Consumer(who('gpu', 'YUYV linear'))).reason
+        == 'format NV12 LINEAR is not one of its formats (YUYV LINEAR)'
+    )
     refused = session.join(Consumer(who('greedy', slots=2)))
-    assert refused.verdict is Verdict.REFUSED and refused.reason.startswith('it needs 2 slots, 1 of 6 are not spoken for (camera 2, npu 3)')
+    assert refused.verdict is Verdict.REFUSED and refused.reason.startswith(
+        'it needs 2 slots, 1 of 6 are not spoken for (camera 2, npu 3)'
+    )
     session.leave(fits)
     session.leave(fits)
     assert 'takes no part' in session.objection(fits)
-    assert session.join(Consumer(who('greedy', slots=2))).verdict is Verdict.ACCEPTED, 'the place is free'
+    assert session.join(Consumer(who('greedy', slots=2))).verdict is Verdict.ACCEPTED, (
+        'the place is free'
+    )
 
 
 def test_consumers_that_come_and_go_at_once_leave_the_books_right(producer: Producer) -> None:
@@ -195,7 +232,13 @@ def test_consumers_that_come_and_go_at_once_leave_the_books_right(producer: Prod
 def test_what_was_chosen_and_why_is_one_line(producer: Producer) -> None:
     camera = replace(CAMERA, heaps=('dma_heap/system', 'dma_heap/linux,cma'))
     session = BufferSession(camera, SIZE, stand_ins=[who('metis', 'NV12 linear', contiguous=True)])
-    assert session.allocate([Consumer(who('gpu', 'YUYV linear'))], producer).heap == heap_offer('dma_heap/linux,cma')
+    assert session.allocate([Consumer(who('gpu', 'YUYV linear'))], producer).heap == heap_offer(
+        'dma_heap/linux,cma'
+    )
     line = session.describe()
-    assert '\n' not in line and "from heap 'dma_heap/linux,cma'" in line and 'metis needs contiguous memory' in line
+    assert (
+        '\n' not in line
+        and "from heap 'dma_heap/linux,cma'" in line
+        and 'metis needs contiguous memory' in line
+    )
     assert 'gpu refused: ' in line and 'metis stand-in' in line and session.why in line

@@ -17,28 +17,43 @@ from zc_perception.negotiation.settings import BufferSettings, joint_limits, vio
 from zc_perception.pixel.layout import ImageLayout, PlaneLayout, compute_layout
 from zc_perception.pixel.modifier import INVALID, LINEAR
 
-BASE = BufferSettings(compute_layout(NV12, 640, 480, stride_align=64, offset_align=64), 4, HeapOffer('dma_heap/system', contiguous=False))
+BASE = BufferSettings(
+    compute_layout(NV12, 640, 480, stride_align=64, offset_align=64),
+    4,
+    HeapOffer('dma_heap/system', contiguous=False),
+)
 
 
 @pytest.mark.parametrize(
     ('fields', 'message'),
     [
-        ({'formats': (f('NV12 tiled'), f('YUYV linear'))}, 'format NV12 LINEAR is not one of its formats (NV12 NVIDIA'),
+        (
+            {'formats': (f('NV12 tiled'), f('YUYV linear'))},
+            'format NV12 LINEAR is not one of its formats (NV12 NVIDIA',
+        ),
         ({'formats': ()}, 'format NV12 LINEAR is not one of its formats (none)'),
         ({'stride_align': 256}, 'plane 0: stride 640 is not a multiple of its stride_align 256'),
-        ({'offset_align': 65536}, 'plane 1: offset 307200 is not a multiple of its offset_align 65536'),
+        (
+            {'offset_align': 65536},
+            'plane 1: offset 307200 is not a multiple of its offset_align 65536',
+        ),
         ({'max_stride': 639}, 'has a stride of 640 bytes, above max_stride 639'),
         ({'height_align': 64}, 'plane 0 has 307200 bytes, too few for 512 rows (height_align 64)'),
         ({'min_size': (641, 1)}, 'image size 640x480 is below its min_size 641x1'),
         ({'max_size': (640, 479)}, 'image size 640x480 is above its max_size 640x479'),
-        ({'placement': Placement.BUFFER_PER_PLANE}, 'planes lie in 1 buffer(s), it needs one buffer for each plane'),
+        (
+            {'placement': Placement.BUFFER_PER_PLANE},
+            'planes lie in 1 buffer(s), it needs one buffer for each plane',
+        ),
         ({'heaps': ('udmabuf',)}, "can't use buffers of heap 'dma_heap/system', only of udmabuf"),
         ({'contiguous': True}, "needs contiguous memory, which heap 'dma_heap/system' is not"),
         ({'slots': 5}, 'there are 4 slots, it needs 5'),
         ({'max_slots': 3}, 'there are 4 slots, it allows at most 3 (max_slots)'),
     ],
 )
-def test_every_constraint_is_checked_against_the_buffers(fields: dict[str, Any], message: str) -> None:
+def test_every_constraint_is_checked_against_the_buffers(
+    fields: dict[str, Any], message: str
+) -> None:
     found = violations(BufferConstraints('npu', **fields), BASE)
     assert message in found[0] and len(found) <= len(BASE.layout.planes), found
 
@@ -55,14 +70,23 @@ def test_what_suits_is_not_complained_about() -> None:
 def test_the_last_row_need_not_be_whole() -> None:
     """A driver's buffer may end with the last pixel."""
     luma, chroma = compute_layout(NV12, 60, 48, stride_align=64).planes
-    cut = replace(BASE, layout=ImageLayout(60, 48, NV12, LINEAR, (luma, replace(chroma, size=chroma.size - 4))))
+    cut = replace(
+        BASE,
+        layout=ImageLayout(60, 48, NV12, LINEAR, (luma, replace(chroma, size=chroma.size - 4))),
+    )
     assert violations(BufferConstraints('npu'), cut) == []
     assert 'too few for 64 rows' in violations(BufferConstraints('npu', height_align=64), cut)[0]
-    shorter = replace(cut, layout=replace(cut.layout, planes=(luma, replace(chroma, size=chroma.size - 5))))
-    assert violations(BufferConstraints('npu'), shorter) == ['plane 1 has 1531 bytes, too few for 48 rows (height_align 1)']
+    shorter = replace(
+        cut, layout=replace(cut.layout, planes=(luma, replace(chroma, size=chroma.size - 5)))
+    )
+    assert violations(BufferConstraints('npu'), shorter) == [
+        'plane 1 has 1531 bytes, too few for 48 rows (height_align 1)'
+    ]
 
 
-@pytest.mark.parametrize('fields', [{'heaps': ('udmabuf',)}, {'contiguous': True}, {'devices': ('/dev/metis-0:1:0',)}])
+@pytest.mark.parametrize(
+    'fields', [{'heaps': ('udmabuf',)}, {'contiguous': True}, {'devices': ('/dev/metis-0:1:0',)}]
+)
 def test_memory_of_an_unknown_heap_is_no_promise(fields: dict[str, Any]) -> None:
     unknown = replace(BASE, heap=None)
     assert violations(BufferConstraints('npu', **fields), unknown) == [
@@ -81,7 +105,11 @@ def test_a_cpu_and_an_unknown_layout() -> None:
 
 def test_mixed_planes_are_neither_placement() -> None:
     yu12 = f('YU12 linear')[0]
-    planes = (PlaneLayout(0, 0, 64, 64 * 48), PlaneLayout(1, 0, 32, 32 * 24), PlaneLayout(1, 32 * 24, 32, 32 * 24))
+    planes = (
+        PlaneLayout(0, 0, 64, 64 * 48),
+        PlaneLayout(1, 0, 32, 32 * 24),
+        PlaneLayout(1, 32 * 24, 32, 32 * 24),
+    )
     settings = BufferSettings(ImageLayout(64, 48, yu12, LINEAR, planes), 1)
     assert settings.placement is None
     for placement in Placement:
@@ -93,15 +121,27 @@ def test_mixed_planes_are_neither_placement() -> None:
 STEPS = st.sampled_from([1, 3, 16, 64, 100])
 
 
-@given(st.lists(st.tuples(STEPS, STEPS, STEPS, st.none() | st.integers(1, 9999)), min_size=1, max_size=4))
+@given(
+    st.lists(
+        st.tuples(STEPS, STEPS, STEPS, st.none() | st.integers(1, 9999)), min_size=1, max_size=4
+    )
+)
 def test_joint_limits_keep_everybody_s(limits: list[tuple[int, int, int, int | None]]) -> None:
     joint = joint_limits([
         BufferConstraints(f'p{number}', stride_align=stride, offset_align=offset, height_align=height, max_stride=most)
         for number, (stride, offset, height, most) in enumerate(limits)
     ])  # fmt: skip
     for stride, offset, height, most in limits:
-        assert joint.stride_align % stride == joint.offset_align % offset == joint.height_align % height == 0
+        assert (
+            joint.stride_align % stride
+            == joint.offset_align % offset
+            == joint.height_align % height
+            == 0
+        )
         assert most is None or (joint.max_stride is not None and joint.max_stride <= most)
     assert joint.max_stride in {most for *_, most in limits}
     layout = joint.layout(NV12, (64, 48), None)
-    assert all(not violations(BufferConstraints('p', height_align=height), BufferSettings(layout, 1)) for _, _, height, _ in limits)
+    assert all(
+        not violations(BufferConstraints('p', height_align=height), BufferSettings(layout, 1))
+        for _, _, height, _ in limits
+    )

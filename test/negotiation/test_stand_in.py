@@ -51,10 +51,16 @@ def test_text_is_constraints(text: str, expected: dict[str, Any]) -> None:
     [
         ('dma_heap/linux,cma', ('dma_heap/linux,cma',)),
         ('dma_heap/linux,cma | dma_heap/system', ('dma_heap/linux,cma', 'dma_heap/system')),
-        ('dma_heap/system|dma_heap/linux,cma|v4l2/odd,name', ('dma_heap/system', 'dma_heap/linux,cma', 'v4l2/odd,name')),
+        (
+            'dma_heap/system|dma_heap/linux,cma|v4l2/odd,name',
+            ('dma_heap/system', 'dma_heap/linux,cma', 'v4l2/odd,name'),
+        ),
         # As before there was a |, where it is plain what is meant.
         ('udmabuf, dma_heap/', ('udmabuf', 'dma_heap/')),
-        ('dma_heap/linux,cma,dma_heap/system,memfd', ('dma_heap/linux,cma', 'dma_heap/system', 'memfd')),
+        (
+            'dma_heap/linux,cma,dma_heap/system,memfd',
+            ('dma_heap/linux,cma', 'dma_heap/system', 'memfd'),
+        ),
         ('nvmap', ('nvmap',)),
     ],
 )
@@ -76,7 +82,10 @@ def test_every_heap_s_name_can_be_written(text: str, heaps: tuple[str, ...]) -> 
         ('npu: NV12:0x0', 'NV12'),
         ('npu: NV12:tiled', 'NV12:tiled'),
         ('npu: NV12 NV12', 'NV12 LINEAR is listed twice'),
-        ('npu: NV12; stide_align=256', "option 'stide_align' is unknown; did you mean 'stride_align'?; known are stride_align,"),
+        (
+            'npu: NV12; stide_align=256',
+            "option 'stide_align' is unknown; did you mean 'stride_align'?; known are stride_align,",
+        ),
         ('npu: NV12; contigous', "option 'contigous' is unknown; did you mean 'contiguous'?"),
         ('npu: NV12; contiguous=yes', "option 'contiguous' takes no value; write it alone"),
         ('npu: NV12; slots', "option 'slots' needs a value: slots=…"),
@@ -84,21 +93,35 @@ def test_every_heap_s_name_can_be_written(text: str, heaps: tuple[str, ...]) -> 
         ('npu: NV12; slots=two', "option 'slots' is 'two'; it must be a whole number"),
         ('npu: NV12; slots=-1', "option 'slots' is '-1'; it must be a whole number"),
         ('npu: NV12; stride_align=0', 'stride_align 0 is not an integer in 1 .. 1073741824'),
-        ('npu: NV12; max_size=1920', "option 'max_size' is '1920'; it must be WIDTHxHEIGHT, such as 1920x1080"),
+        (
+            'npu: NV12; max_size=1920',
+            "option 'max_size' is '1920'; it must be WIDTHxHEIGHT, such as 1920x1080",
+        ),
         ('npu: NV12; max_size=1x1; min_size=2x2', 'min_size 2x2 is above max_size 1x1'),
-        ('npu: NV12; heap=a,,b', "option 'heap' is 'a,,b'; it must be names with | between them, such as dma_heap/linux,cma"),
+        (
+            'npu: NV12; heap=a,,b',
+            "option 'heap' is 'a,,b'; it must be names with | between them, such as dma_heap/linux,cma",
+        ),
         ('npu: NV12; heap=udmabuf,nvmap', 'it must be names with | between them'),
         ('npu: NV12; heap=|', 'it must be names with | between them'),
-        ('npu: NV12; cpu=raed', "option 'cpu' is 'raed'; it must be one of read, write, read_write; did you mean 'read'?"),
+        (
+            'npu: NV12; cpu=raed',
+            "option 'cpu' is 'raed'; it must be one of read, write, read_write; did you mean 'read'?",
+        ),
         ('npu: NV12;', 'there is an empty option; remove a semicolon'),
         ('npu: NV12; slots=1; slots=2', "'slots=2' says slots a second time"),
-        ('npu: NV12; one_buffer; buffer_per_plane', "'buffer_per_plane' says placement a second time"),
+        (
+            'npu: NV12; one_buffer; buffer_per_plane',
+            "'buffer_per_plane' says placement a second time",
+        ),
     ],
 )
 def test_anything_else_is_one_sentence_with_the_nearest_word(text: str, message: str) -> None:
     with pytest.raises(ConfigError) as refused:
         parse_stand_in(text)
-    assert message in str(refused.value) and str(refused.value).startswith(f"parameter 'participants': '{text}'")
+    assert message in str(refused.value) and str(refused.value).startswith(
+        f"parameter 'participants': '{text}'"
+    )
 
 
 def test_a_list_leaves_empty_entries_out_and_has_each_name_once() -> None:

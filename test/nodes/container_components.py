@@ -27,7 +27,9 @@ class Quiet(Node):
         self.words = self.create_publisher(String, 'words', 1)
         self.get_logger().debug('made, debug')
         arguments = {name: value for name, value in kwargs.items() if isinstance(value, bool)}
-        print(f'{self.get_fully_qualified_name()}: size {self.get_parameter("size").value}, arguments {arguments}')
+        print(
+            f'{self.get_fully_qualified_name()}: size {self.get_parameter("size").value}, arguments {arguments}'
+        )
 
 
 class Other(Quiet):

@@ -43,12 +43,18 @@ OWN = ('CaptureNode', 'InferenceNode')
 
 def install(folder: Path) -> Path:
     """Metadata of packages with the components of the tests, as an installer would write it; a folder for the path."""
-    groups = {ZOO: _ENTRY_POINTS, 'ours': {f'ours::{name}': f'zc_perception.nodes.components:{name}' for name in OWN}}
+    groups = {
+        ZOO: _ENTRY_POINTS,
+        'ours': {f'ours::{name}': f'zc_perception.nodes.components:{name}' for name in OWN},
+    }
     for package, entries in groups.items():
         info = folder / f'{package}-1.0.dist-info'
         info.mkdir()
         (info / 'METADATA').write_text(f'Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n')
-        (info / 'entry_points.txt').write_text('[rclpy_components]\n' + ''.join(f'{name} = {value}\n' for name, value in entries.items()))
+        (info / 'entry_points.txt').write_text(
+            '[rclpy_components]\n'
+            + ''.join(f'{name} = {value}\n' for name, value in entries.items())
+        )
     return folder
 
 
@@ -60,14 +66,28 @@ class Container(Program):
     """
 
     def __init__(
-        self, folder: Path, domain: int, *args: str, program: str = 'component_container', wait: bool = True, cold: bool = False
+        self,
+        folder: Path,
+        domain: int,
+        *args: str,
+        program: str = 'component_container',
+        wait: bool = True,
+        cold: bool = False,
     ) -> None:
-        code = f'import sys; from zc_perception.nodes.main import {program} as main; sys.exit(main())'
+        code = (
+            f'import sys; from zc_perception.nodes.main import {program} as main; sys.exit(main())'
+        )
         path = os.pathsep.join([str(folder), str(TEST_FOLDER), os.environ.get('PYTHONPATH', '')])
         sockets = folder / 'sockets'
         sockets.mkdir(mode=0o700, exist_ok=True)
         variables = {'PYTHONPATH': path, 'ZC_RUNTIME_DIR': str(sockets)}
-        super().__init__(program if cold else [sys.executable, '-c', code], *args, domain=domain, cold=cold, variables=variables)
+        super().__init__(
+            program if cold else [sys.executable, '-c', code],
+            *args,
+            domain=domain,
+            cold=cold,
+            variables=variables,
+        )
         self.pid = self.process.pid
         self.start()
         if wait:
@@ -75,7 +95,10 @@ class Container(Program):
 
     def wait_for(self, text: str, count: int = 1) -> None:
         """Until *text* was printed *count* times."""
-        until(lambda: self.output.count(text) >= count or not self._reader.is_alive(), lambda: f'{text!r} was not printed:\n{self.output}')
+        until(
+            lambda: self.output.count(text) >= count or not self._reader.is_alive(),
+            lambda: f'{text!r} was not printed:\n{self.output}',
+        )
         assert self.output.count(text) >= count, f'{text!r} was not printed:\n{self.output}'
 
     def end(self, number: int = signal.SIGINT) -> int:
@@ -96,7 +119,9 @@ class Container(Program):
 
     def resident_bytes(self) -> int:
         """Its memory."""
-        return int(Path(f'/proc/{self.pid}/statm').read_text().split()[1]) * os.sysconf('SC_PAGESIZE')
+        return int(Path(f'/proc/{self.pid}/statm').read_text().split()[1]) * os.sysconf(
+            'SC_PAGESIZE'
+        )
 
 
 class Call:
@@ -138,8 +163,14 @@ class Client:
         self._spinner.executor.add_node(self.node)
         self._services = {
             # As many answers as the container takes requests: of more than fit, the oldest would be lost while this process stands still.
-            kind: self.node.create_client(kind, f'{container}/_container/{name}', qos_profile=QoSProfile(depth=200))
-            for kind, name in ((LoadNode, 'load_node'), (UnloadNode, 'unload_node'), (ListNodes, 'list_nodes'))
+            kind: self.node.create_client(
+                kind, f'{container}/_container/{name}', qos_profile=QoSProfile(depth=200)
+            )
+            for kind, name in (
+                (LoadNode, 'load_node'),
+                (UnloadNode, 'unload_node'),
+                (ListNodes, 'list_nodes'),
+            )
         }
         self._spinner.start()
         # An answer is lost whose reader the container doesn't know yet; this question is asked again, and its reader is the last one.
@@ -162,8 +193,14 @@ class Client:
     ) -> Call:
         """Ask for a component. *fields* are the request's others."""
         request = LoadNode.Request(package_name=package, plugin_name=plugin, **fields)
-        request.parameters = [Parameter(name, value=value).to_parameter_msg() for name, value in (parameters or {}).items()]
-        request.extra_arguments = [Parameter(name, value=value).to_parameter_msg() for name, value in (extra or {}).items()]
+        request.parameters = [
+            Parameter(name, value=value).to_parameter_msg()
+            for name, value in (parameters or {}).items()
+        ]
+        request.extra_arguments = [
+            Parameter(name, value=value).to_parameter_msg()
+            for name, value in (extra or {}).items()
+        ]
         return self.send(LoadNode, request)
 
     def load(self, plugin: str, package: str = ZOO, **options: Any) -> Any:

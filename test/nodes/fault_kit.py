@@ -129,7 +129,9 @@ class FaultyAccelerator(CpuAccelerator):
         self._engine = _Blank(self._engine, self._faults)
 
     def capabilities(self) -> Capabilities:
-        return Capabilities(self._faults.name, self._faults.device, copy_free=True, max_in_flight=2, may_hang=False)
+        return Capabilities(
+            self._faults.name, self._faults.device, copy_free=True, max_in_flight=2, may_hang=False
+        )
 
     def import_frame(self, frame: Frame) -> ImportHandle:
         if not self._faults.present:
@@ -192,13 +194,23 @@ class Reader(Onlooker):
 
     def level(self, name: str) -> int | None:
         status = self.last.get(name)
-        return None if status is None else status.level if isinstance(status.level, int) else status.level[0]
+        return (
+            None
+            if status is None
+            else status.level
+            if isinstance(status.level, int)
+            else status.level[0]
+        )
 
     def text(self, name: str) -> str:
         return str(self.last[name].message) if name in self.last else ''
 
     def values(self, name: str) -> dict[str, str]:
-        return {value.key: value.value for value in self.last[name].values} if name in self.last else {}
+        return (
+            {value.key: value.value for value in self.last[name].values}
+            if name in self.last
+            else {}
+        )
 
     def messages(self) -> dict[str, str]:
         """All that it knows."""
@@ -215,14 +227,26 @@ class Reader(Onlooker):
 class Fleet:
     """Capture and inference, running and well, and what is wrong with them."""
 
-    def __init__(self, context: rclpy.Context, reader: Reader, capture: dict[str, Any], inference: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        context: rclpy.Context,
+        reader: Reader,
+        capture: dict[str, Any],
+        inference: dict[str, Any],
+    ) -> None:
         self.camera, self.accelerator = CameraFaults(), AcceleratorFaults()
         self.context, self.reader = context, reader
         self.stalls = Stalls()
         self.group: NodeGroup | None = None
-        self.capture = CaptureNode(camera_factory=self.camera, context=context, parameter_overrides=overrides(capture))
+        self.capture = CaptureNode(
+            camera_factory=self.camera, context=context, parameter_overrides=overrides(capture)
+        )
         values = {'model': 'hog', 'timeout': 20.0, **inference}
-        self.inference = InferenceNode(accelerator_factory=self.accelerator, context=context, parameter_overrides=overrides(values))
+        self.inference = InferenceNode(
+            accelerator_factory=self.accelerator,
+            context=context,
+            parameter_overrides=overrides(values),
+        )
 
     def until(self, condition: Callable[[], bool], what: str) -> None:
         self.reader.until(condition, lambda: f'{what}: {self.reader.messages()}')
@@ -240,18 +264,28 @@ class Fleet:
         self.reader.comes_to(name, level, *words)
         took = time.monotonic() - began
         kept_s = 3 * (self.stalls.total_s - stalled) + max(0.0, _waited_s() - waited)
-        assert took <= SHOWN_S + kept_s, f'{name}: shown after {took:.2f} s, {kept_s:.2f} s of it for a busy machine'
+        assert took <= SHOWN_S + kept_s, (
+            f'{name}: shown after {took:.2f} s, {kept_s:.2f} s of it for a busy machine'
+        )
         return took
 
 
 @contextmanager
-def fleet(domain: int, *, capture: dict[str, Any] | None = None, inference: dict[str, Any] | None = None) -> Iterator[Fleet]:
+def fleet(
+    domain: int, *, capture: dict[str, Any] | None = None, inference: dict[str, Any] | None = None
+) -> Iterator[Fleet]:
     """Running nodes whose diagnostics are all well."""
     with ros(domain) as context, Reader(domain) as reader:
         made = Fleet(context, reader, capture or {}, inference or {})
         try:
             with spun(context, made.capture, made.inference) as made.group:
-                for part in ('capture: camera', 'capture: pool', 'capture: link', 'inference: accelerator', 'inference: detections'):
+                for part in (
+                    'capture: camera',
+                    'capture: pool',
+                    'capture: link',
+                    'inference: accelerator',
+                    'inference: detections',
+                ):
                     made.well(part)
                 made.until(lambda: made.inference.processed > 15, 'detections')
                 yield made

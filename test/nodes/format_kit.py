@@ -31,18 +31,27 @@ def planes_in(name: str, luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> 
     """A picture of NV12 in another format."""
     random = np.random.default_rng(0)
     if name not in YUV:
-        return rgb_planes(name, np.asarray(cv2.cvtColorTwoPlane(luma, chroma, cv2.COLOR_YUV2RGB_NV12), np.uint8), random)
+        return rgb_planes(
+            name,
+            np.asarray(cv2.cvtColorTwoPlane(luma, chroma, cv2.COLOR_YUV2RGB_NV12), np.uint8),
+            random,
+        )
     across, down = SUBSAMPLING[name]
     wide = chroma.repeat(2 // down, axis=0).repeat(2 // across, axis=1)
     return yuv_planes(name, luma, wide[..., 0], wide[..., 1], random)
 
 
-def record_road(path: Path, name: str, frames: int, width: int, height: int, seed: int = 11) -> None:
+def record_road(
+    path: Path, name: str, frames: int, width: int, height: int, seed: int = 11
+) -> None:
     """*frames* of the drawn road, in a pool whose rows have padding."""
     layout = compute_layout(fourcc_code(name), width, height, stride_align=96)
     heap, scene = SealedMemfd(), RoadScene(width, height, seed)
     pool = BufferPool(layout, lambda: (heap.allocate(layout.buffer_size(0)),), 2, name='camera')
-    luma, chroma = np.empty((height, width), np.uint8), np.empty((height // 2, width // 2, 2), np.uint8)
+    luma, chroma = (
+        np.empty((height, width), np.uint8),
+        np.empty((height // 2, width // 2, 2), np.uint8),
+    )
     colorimetry = BT601_LIMITED if name in YUV else Colorimetry(Matrix.RGB, Range.FULL)
     with FrameRecorder(path, ledger=CopyLedger()) as recorder:
         for number in range(frames):
@@ -50,7 +59,14 @@ def record_road(path: Path, name: str, frames: int, width: int, height: int, see
             slot = pool.acquire()
             assert slot is not None
             header = Header(START + number * PERIOD, 'lens')
-            with Frame.publish_slot(pool, slot, header=header, colorimetry=colorimetry, sequence=number, captured_ns=number) as frame:
+            with Frame.publish_slot(
+                pool,
+                slot,
+                header=header,
+                colorimetry=colorimetry,
+                sequence=number,
+                captured_ns=number,
+            ) as frame:
                 _write(frame, planes_in(name, luma, chroma))
                 assert recorder.put(frame)
     pool.close()

@@ -33,7 +33,9 @@ class Managed:
         rclpy.init(context=self.context, domain_id=domain)
         self.nodes: list[PerceptionNode] = []
         self.failures: list[str] = []
-        self._spinner = ExecutorThread(self.context, lambda: self.failures.append('the executor ended'))
+        self._spinner = ExecutorThread(
+            self.context, lambda: self.failures.append('the executor ended')
+        )
         self._onlooker = Onlooker(domain, 'manager')
         self.manager = self._onlooker.node
         self._clients: dict[tuple[str, str], Any] = {}
@@ -56,22 +58,34 @@ class Managed:
         """Ask a service, as another program."""
         client = self._clients.get((service, kind.__name__))
         if client is None:
-            client = self._clients[service, kind.__name__] = self.manager.create_client(kind, service)
+            client = self._clients[service, kind.__name__] = self.manager.create_client(
+                kind, service
+            )
             assert client.wait_for_service(WAIT_S), service
             if self.nodes:  # else it is another process's
                 wait_until_known(client, self.manager, self.nodes[-1], WAIT_S)
         future = client.call_async(request)
-        assert self._onlooker.done_within(future, WAIT_S), f'{service}: no answer within {WAIT_S:g} s'
+        assert self._onlooker.done_within(future, WAIT_S), (
+            f'{service}: no answer within {WAIT_S:g} s'
+        )
         return future.result()
 
     def change(self, node: PerceptionNode, transition: int, label: str = '') -> bool:
         """``ros2 lifecycle set``."""
         request = ChangeState.Request(transition=Transition(id=transition, label=label))
-        return bool(self.call(ChangeState, f'{node.get_fully_qualified_name()}/change_state', request).success)
+        return bool(
+            self.call(
+                ChangeState, f'{node.get_fully_qualified_name()}/change_state', request
+            ).success
+        )
 
     def state(self, node: PerceptionNode) -> str:
         """``ros2 lifecycle get``."""
-        return str(self.call(GetState, f'{node.get_fully_qualified_name()}/get_state', GetState.Request()).current_state.label)
+        return str(
+            self.call(
+                GetState, f'{node.get_fully_qualified_name()}/get_state', GetState.Request()
+            ).current_state.label
+        )
 
     def transitions(self, node: PerceptionNode) -> set[str]:
         """``ros2 lifecycle list``."""
@@ -82,7 +96,12 @@ class Managed:
     def states(self, node: PerceptionNode) -> set[str]:
         """All that there are."""
         name = f'{node.get_fully_qualified_name()}/get_available_states'
-        return {each.label for each in self.call(GetAvailableStates, name, GetAvailableStates.Request()).available_states}
+        return {
+            each.label
+            for each in self.call(
+                GetAvailableStates, name, GetAvailableStates.Request()
+            ).available_states
+        }
 
     def events(self, node: PerceptionNode) -> list[tuple[str, str]]:
         """Filled with (from, to) of each ``transition_event`` that is received while the manager spins."""
@@ -102,7 +121,12 @@ class Managed:
             assert not self.failures, self.failure
             self._onlooker.executor.spin_once(timeout_sec=0.005)
 
-        until(condition, what or (lambda: [status for node in self.nodes for status in node.collect_diagnostics()]), pause=spin)
+        until(
+            condition,
+            what
+            or (lambda: [status for node in self.nodes for status in node.collect_diagnostics()]),
+            pause=spin,
+        )
 
     @property
     def failure(self) -> str | None:

@@ -29,25 +29,41 @@ class Viewer(Onlooker):
 
     def look(self, kind: str) -> Any:
         if kind == 'raw':
-            return self.node.create_subscription(Image, 'detections/image', self.pictures.append, 10)
-        return self.node.create_subscription(CompressedImage, 'detections/image/compressed', self.jpegs.append, 10)
+            return self.node.create_subscription(
+                Image, 'detections/image', self.pictures.append, 10
+            )
+        return self.node.create_subscription(
+            CompressedImage, 'detections/image/compressed', self.jpegs.append, 10
+        )
 
 
 @contextmanager
-def camera_and_overlay(domain: int, **overlay: Any) -> Iterator[tuple[CaptureNode, OverlayNode, Viewer, list[int]]]:
+def camera_and_overlay(
+    domain: int, **overlay: Any
+) -> Iterator[tuple[CaptureNode, OverlayNode, Viewer, list[int]]]:
     """A camera whose frames say their number in their stamp, an overlay, and a viewer; no model."""
     stamps: list[int] = []
     with ros(domain) as context, Viewer(domain) as viewer:
-        capture = CaptureNode(context=context, parameter_overrides=overrides({'framerate': 30.0, 'pattern': 'counter'}))
+        capture = CaptureNode(
+            context=context,
+            parameter_overrides=overrides({'framerate': 30.0, 'pattern': 'counter'}),
+        )
         publish = capture.publisher.publish
-        capture.publisher.publish = lambda frame: (publish(frame), stamps.append(frame.header.stamp_ns))[0]  # type: ignore[method-assign]
+        capture.publisher.publish = lambda frame: (
+            publish(frame),
+            stamps.append(frame.header.stamp_ns),
+        )[0]  # type: ignore[method-assign]
         node = OverlayNode(context=context, parameter_overrides=overrides(overlay))
         with spun(context, capture, node):
             yield capture, node, viewer, stamps
 
 
 def detect(viewer: Viewer, stamp_ns: int, *boxes: tuple[float, float, float, float]) -> None:
-    found = Detections(np.array(boxes, np.float32).reshape(-1, 4), np.full(len(boxes), 0.5, np.float32), np.zeros(len(boxes), np.int64))
+    found = Detections(
+        np.array(boxes, np.float32).reshape(-1, 4),
+        np.full(len(boxes), 0.5, np.float32),
+        np.zeros(len(boxes), np.int64),
+    )
     viewer.detections.publish(DetectionsWriter(1).write(Header(stamp_ns, 'lens'), found))
 
 

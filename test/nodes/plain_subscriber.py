@@ -19,11 +19,28 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument('seconds', type=float)
     parser.add_argument('--image', action='store_true')
-    parser.add_argument('--until-images', type=int, default=sys.maxsize, help='end when so many came')
-    parser.add_argument('--until-detections', type=int, default=sys.maxsize, help='end when so many arrays came')
-    parser.add_argument('--with-others', action='store_true', help='...and labels, and ten messages of camera_info behind the first array')
-    parser.add_argument('--until-silent', type=float, default=0.0, help='end when no detections came for so long after the first')
-    parser.add_argument('--until-eof', action='store_true', help='end when stdin is closed and what had come was taken')
+    parser.add_argument(
+        '--until-images', type=int, default=sys.maxsize, help='end when so many came'
+    )
+    parser.add_argument(
+        '--until-detections', type=int, default=sys.maxsize, help='end when so many arrays came'
+    )
+    parser.add_argument(
+        '--with-others',
+        action='store_true',
+        help='...and labels, and ten messages of camera_info behind the first array',
+    )
+    parser.add_argument(
+        '--until-silent',
+        type=float,
+        default=0.0,
+        help='end when no detections came for so long after the first',
+    )
+    parser.add_argument(
+        '--until-eof',
+        action='store_true',
+        help='end when stdin is closed and what had come was taken',
+    )
     parser.add_argument('--namespace', default='')
     options = parser.parse_args()
     rclpy.init()
@@ -47,10 +64,18 @@ def main() -> None:
             ]
             for d in message.detections
         ]
-        seen['detections'].append({'stamp': stamp(message), 'frame_id': message.header.frame_id, 'boxes': boxes})
+        seen['detections'].append(
+            {'stamp': stamp(message), 'frame_id': message.header.frame_id, 'boxes': boxes}
+        )
 
     def on_info(message):
-        seen['camera_info'].append({'stamp': stamp(message), 'size': [message.width, message.height], 'frame_id': message.header.frame_id})
+        seen['camera_info'].append(
+            {
+                'stamp': stamp(message),
+                'size': [message.width, message.height],
+                'frame_id': message.header.frame_id,
+            }
+        )
 
     def on_labels(message):
         seen['labels'] = {str(c.class_id): c.class_name for c in message.class_map}
@@ -78,7 +103,9 @@ def main() -> None:
 
     closed = []
     if options.until_eof:
-        threading.Thread(target=lambda: (sys.stdin.read(), closed.append(time.monotonic())), daemon=True).start()
+        threading.Thread(
+            target=lambda: (sys.stdin.read(), closed.append(time.monotonic())), daemon=True
+        ).start()
     print('listening', flush=True)
     end = time.monotonic() + options.seconds
     while time.monotonic() < end:
@@ -89,7 +116,9 @@ def main() -> None:
             break
         if seen['images'] >= options.until_images:
             break
-        if len(seen['detections']) >= options.until_detections and (others() or not options.with_others):
+        if len(seen['detections']) >= options.until_detections and (
+            others() or not options.with_others
+        ):
             break
     json.dump(seen, sys.stdout)
     print(flush=True)

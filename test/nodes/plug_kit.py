@@ -23,7 +23,9 @@ from zc_perception.observe.diagnostics import Level, Status
 CONTROLS = {
     'brightness': ControlInfo('brightness', 'integer', 0, 255, 5, 128, 130, title='Brightness'),
     'horizontal_flip': ControlInfo('horizontal_flip', 'boolean', 0, 1, 1, 0, 0),
-    'power_line_frequency': ControlInfo('power_line_frequency', 'menu', 0, 2, 1, 1, 1, {0: 'Disabled', 1: '50 Hz', 2: '60 Hz'}),
+    'power_line_frequency': ControlInfo(
+        'power_line_frequency', 'menu', 0, 2, 1, 1, 1, {0: 'Disabled', 1: '50 Hz', 2: '60 Hz'}
+    ),
     'gain': ControlInfo('gain', 'integer', 0, 10, 1, 0, 7, read_only=True),
     'focus_absolute': ControlInfo('focus_absolute', 'integer', 0, 250, 1, 0, 10),
     'focus_automatic': ControlInfo('focus_automatic', 'boolean', 0, 1, 1, 1, 1),
@@ -44,7 +46,9 @@ class Plug:
 
     def __call__(self, identity: str) -> PluggedCamera:
         if not self.present:
-            raise CameraLostError("camera '/dev/video0' can't be opened: No such device; plug it in")
+            raise CameraLostError(
+                "camera '/dev/video0' can't be opened: No such device; plug it in"
+            )
         size = self.sizes.pop(0) if len(self.sizes) > 1 else self.sizes[0]
         self.opened.append(PluggedCamera(self, *size))
         return self.opened[-1]
@@ -79,7 +83,10 @@ class PluggedCamera(SyntheticCamera):
     def controls(self) -> Mapping[str, ControlInfo]:
         controls = self._plug.controls
         automatic = self._plug.says_inactive and bool(controls['focus_automatic'].value)
-        return {**controls, 'focus_absolute': replace(controls['focus_absolute'], inactive=automatic)}
+        return {
+            **controls,
+            'focus_absolute': replace(controls['focus_absolute'], inactive=automatic),
+        }
 
     def set_control(self, name: str, value: Any) -> int | None:
         self._plug.before_setting()
@@ -100,8 +107,14 @@ class Bench:
     :param more: other nodes, as kinds and their parameters.
     """
 
-    def __init__(self, run: Managed, plug: Plug, *more: tuple[Any, dict[str, Any]], **values: Any) -> None:
-        self.node = run.make(CaptureNode, {name.replace('__', '.'): value for name, value in values.items()}, camera_factory=plug)
+    def __init__(
+        self, run: Managed, plug: Plug, *more: tuple[Any, dict[str, Any]], **values: Any
+    ) -> None:
+        self.node = run.make(
+            CaptureNode,
+            {name.replace('__', '.'): value for name, value in values.items()},
+            camera_factory=plug,
+        )
         self.others = [run.make(*each) for each in more]
         self._plug = plug
         self.user, self.call, self.eventually = run.manager, run.call, run.eventually
@@ -119,11 +132,15 @@ class Bench:
         opened = len(self._plug.opened)
         yield
         self._plug.present = True
-        self.eventually(lambda: len(self._plug.opened) > opened and self.status('camera').level is Level.OK)
+        self.eventually(
+            lambda: len(self._plug.opened) > opened and self.status('camera').level is Level.OK
+        )
 
 
 @contextmanager
-def running(domain: int, plug: Plug, *more: tuple[Any, dict[str, Any]], **values: Any) -> Iterator[Bench]:
+def running(
+    domain: int, plug: Plug, *more: tuple[Any, dict[str, Any]], **values: Any
+) -> Iterator[Bench]:
     with managed(domain) as run:
         bench = Bench(run, plug, *more, **values)
         for node in (*bench.others, bench.node):

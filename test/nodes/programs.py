@@ -22,7 +22,12 @@ TIMEOUT_S = 60.0
 
 def environment(domain: int) -> dict[str, str]:
     """Ours, in *domain*, on this host only."""
-    return {**os.environ, 'ROS_DOMAIN_ID': str(domain), 'ROS_AUTOMATIC_DISCOVERY_RANGE': discovery_range(), 'PYTHONUNBUFFERED': '1'}
+    return {
+        **os.environ,
+        'ROS_DOMAIN_ID': str(domain),
+        'ROS_AUTOMATIC_DISCOVERY_RANGE': discovery_range(),
+        'PYTHONUNBUFFERED': '1',
+    }
 
 
 class Program:
@@ -34,7 +39,12 @@ class Program:
     """
 
     def __init__(
-        self, name: str | Sequence[str], *args: str, domain: int, cold: bool = False, variables: Mapping[str, str] | None = None
+        self,
+        name: str | Sequence[str],
+        *args: str,
+        domain: int,
+        cold: bool = False,
+        variables: Mapping[str, str] | None = None,
     ) -> None:
         self.process = (subprocess.Popen if cold else Started)(
             [*([str(BIN / name)] if isinstance(name, str) else name), *args],
@@ -62,7 +72,9 @@ class Program:
         assert self.process.stdout is not None
         for line in self.process.stdout:
             self.lines.append(line)
-            if self._ready_marks and all(any(mark in seen for seen in self.lines) for mark in self._ready_marks):
+            if self._ready_marks and all(
+                any(mark in seen for seen in self.lines) for mark in self._ready_marks
+            ):
                 self._ready.set()
         self._ready.set()
 

@@ -13,11 +13,15 @@ from rclpy.node import Node
 from zc_perception.link.rclpy_compat import parameter_overrides
 
 
-def rcl_reads(path: Path, domain: int, nodes: Sequence[str] = ('/capture',)) -> dict[str, dict[str, Any]] | None:
+def rcl_reads(
+    path: Path, domain: int, nodes: Sequence[str] = ('/capture',)
+) -> dict[str, dict[str, Any]] | None:
     """What nodes of these full names are given; ``None``: rcl refuses the file. A parameter without a value is ``None``."""
     context = rclpy.Context()
     try:
-        context.init(['--ros-args', '--params-file', str(path)], initialize_logging=False, domain_id=domain)
+        context.init(
+            ['--ros-args', '--params-file', str(path)], initialize_logging=False, domain_id=domain
+        )
     except Exception as error:  # rclpy has several classes of its own for this
         assert "Couldn't parse params file" in str(error), error
         return None
@@ -25,8 +29,16 @@ def rcl_reads(path: Path, domain: int, nodes: Sequence[str] = ('/capture',)) -> 
     try:
         for full_name in nodes:
             namespace, _, name = full_name.rpartition('/')
-            node = Node(name, context=context, namespace=namespace or '/', start_parameter_services=False, enable_rosout=False)
-            found[full_name] = {key: parameter.value for key, parameter in parameter_overrides(node).items()}
+            node = Node(
+                name,
+                context=context,
+                namespace=namespace or '/',
+                start_parameter_services=False,
+                enable_rosout=False,
+            )
+            found[full_name] = {
+                key: parameter.value for key, parameter in parameter_overrides(node).items()
+            }
             node.destroy_node()
         return found
     finally:

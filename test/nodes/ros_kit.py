@@ -38,7 +38,9 @@ def ros(domain: int, *arguments: str) -> Iterator[rclpy.Context]:
 
 
 @contextmanager
-def alone(domain: int, kind: Any, values: Mapping[str, Any] | None = None, **options: Any) -> Iterator[Any]:
+def alone(
+    domain: int, kind: Any, values: Mapping[str, Any] | None = None, **options: Any
+) -> Iterator[Any]:
     """A node of ours that nobody spins. At the end it is destroyed."""
     with ros(domain) as context:
         node = kind(context=context, parameter_overrides=overrides(values or {}), **options)
@@ -67,7 +69,9 @@ class Onlooker:
         self.executor = SingleThreadedExecutor(context=self.context)
         self.executor.add_node(self.node)
 
-    def until(self, condition: Callable[[], Any], what: object = '', timeout_s: float = WAIT_S) -> None:
+    def until(
+        self, condition: Callable[[], Any], what: object = '', timeout_s: float = WAIT_S
+    ) -> None:
         """Spin until it is so; see :func:`until`."""
         until(condition, what, timeout_s, lambda: self.executor.spin_once(timeout_sec=0.02))
 
@@ -100,7 +104,9 @@ def wait_until_known(client: Any, caller: Node, server: Node, timeout_s: float =
     until(known, f'{client.srv_name}: its server sees the client', timeout_s)
 
 
-def answer_of(client: Any, request: Any, wait: Callable[[Any, float], bool], timeout_s: float = 60.0) -> Any:
+def answer_of(
+    client: Any, request: Any, wait: Callable[[Any, float], bool], timeout_s: float = 60.0
+) -> Any:
     """The answer of a server in another process to a call that may be made twice.
 
     :param wait: whether a future is done within so many seconds.

@@ -28,34 +28,54 @@ def test_controls_are_parameters_with_the_driver_s_ranges(free_domain: int) -> N
     plug = Plug()
     with running(free_domain, plug, controls__brightness=200) as bench:
         node = bench.node
-        assert plug.controls['brightness'].value == 200 and node.get_parameter('controls.brightness').value == 200
+        assert (
+            plug.controls['brightness'].value == 200
+            and node.get_parameter('controls.brightness').value == 200
+        )
         assert node.get_parameter('controls.horizontal_flip').value is False
         described = bench.call(
-            DescribeParameters, '/capture/describe_parameters', DescribeParameters.Request(names=['controls.brightness', 'controls.gain'])
+            DescribeParameters,
+            '/capture/describe_parameters',
+            DescribeParameters.Request(names=['controls.brightness', 'controls.gain']),
         ).descriptors
         (limits,) = described[0].integer_range
         assert (limits.from_value, limits.to_value) == (0, 255) and described[1].read_only
-        assert node.set_parameters([Parameter('controls.horizontal_flip', value=True)])[0].successful
+        assert node.set_parameters([Parameter('controls.horizontal_flip', value=True)])[
+            0
+        ].successful
         assert plug.controls['horizontal_flip'].value == 1
-        assert node.set_parameters([Parameter('controls.power_line_frequency', value=2)])[0].successful
+        assert node.set_parameters([Parameter('controls.power_line_frequency', value=2)])[
+            0
+        ].successful
         refused = node.set_parameters([Parameter('controls.power_line_frequency', value=9)])[0]
         assert not refused.successful and '0 (Disabled), 1 (50 Hz), 2 (60 Hz)' in refused.reason
         assert not node.set_parameters([Parameter('controls.brightness', value=256)])[0].successful
         assert node.set_parameters([Parameter('controls.brightness', value=123)])[0].successful
         bench.eventually(lambda: node.get_parameter('controls.brightness').value == 120)
-        assert plug.controls['brightness'].value == 120, 'the driver rounds, and the parameter shows it'
+        assert plug.controls['brightness'].value == 120, (
+            'the driver rounds, and the parameter shows it'
+        )
 
 
 @pytest.mark.parametrize('says_inactive', [True, False])
-@pytest.mark.parametrize('order', [('focus_absolute', 'focus_automatic'), ('focus_automatic', 'focus_absolute')])
-def test_controls_that_depend_on_each_other_are_set_in_any_order(free_domain: int, order: tuple[str, ...], says_inactive: bool) -> None:
+@pytest.mark.parametrize(
+    'order', [('focus_absolute', 'focus_automatic'), ('focus_automatic', 'focus_absolute')]
+)
+def test_controls_that_depend_on_each_other_are_set_in_any_order(
+    free_domain: int, order: tuple[str, ...], says_inactive: bool
+) -> None:
     wanted = {'focus_absolute': 40, 'focus_automatic': False}
     plug = Plug()
     plug.says_inactive = says_inactive
-    with running(free_domain, plug, **{f'controls__{name}': wanted[name] for name in order}) as bench:
+    with running(
+        free_domain, plug, **{f'controls__{name}': wanted[name] for name in order}
+    ) as bench:
         assert (plug.value('focus_absolute'), plug.value('focus_automatic')) == (40, 0)
         assert bench.node.get_parameter('controls.focus_absolute').value == 40
-        assert bench.status('controls').level is Level.OK and bench.status('controls').values['focus_absolute'] == 40
+        assert (
+            bench.status('controls').level is Level.OK
+            and bench.status('controls').values['focus_absolute'] == 40
+        )
         with bench.unplugged():
             plug.controls = dict(CONTROLS)
         assert (plug.value('focus_absolute'), plug.value('focus_automatic')) == (40, 0)
@@ -63,12 +83,16 @@ def test_controls_that_depend_on_each_other_are_set_in_any_order(free_domain: in
 
 def test_what_the_driver_refuses_is_a_warning_and_the_camera_streams(free_domain: int) -> None:
     plug = Plug()
-    with running(free_domain, plug, controls__focus_absolute=40, controls__brightness=200) as bench:
+    with running(
+        free_domain, plug, controls__focus_absolute=40, controls__brightness=200
+    ) as bench:
         bench.eventually(lambda: bench.status('camera').level is Level.OK)
         assert plug.value('brightness') == 200
         status = bench.status('controls')
         assert status.level is Level.WARN and 'another control has it' in status.message
-        assert bench.node.set_parameters_atomically(setting(focus_absolute=41, focus_automatic=False)).successful
+        assert bench.node.set_parameters_atomically(
+            setting(focus_absolute=41, focus_automatic=False)
+        ).successful
         assert plug.value('focus_absolute') == 41
         assert bench.status('controls').level is Level.OK
 
@@ -95,19 +119,28 @@ def test_a_value_out_of_range_keeps_all_from_the_driver(free_domain: int) -> Non
     with running(free_domain, plug) as bench:
         calls: list[int] = []
         plug.before_setting = lambda: calls.append(1)
-        assert not bench.node.set_parameters_atomically(setting(brightness=50, power_line_frequency=9)).successful
+        assert not bench.node.set_parameters_atomically(
+            setting(brightness=50, power_line_frequency=9)
+        ).successful
         assert not calls
 
 
 @pytest.mark.parametrize(
-    ('second', 'words'), [({'power_line_frequency': 9}, '0 (Disabled)'), ({'focus_absolute': 5}, 'another control has it')]
+    ('second', 'words'),
+    [
+        ({'power_line_frequency': 9}, '0 (Disabled)'),
+        ({'focus_absolute': 5}, 'another control has it'),
+    ],
 )
 def test_all_are_set_or_none(free_domain: int, second: dict[str, Any], words: str) -> None:
     plug = Plug()
     with running(free_domain, plug) as bench:
         done = bench.node.set_parameters_atomically(setting(brightness=50, **second))
         assert not done.successful and words in done.reason
-        assert plug.value('brightness') == 130 and bench.node.get_parameter('controls.brightness').value == 130
+        assert (
+            plug.value('brightness') == 130
+            and bench.node.get_parameter('controls.brightness').value == 130
+        )
         with bench.unplugged():
             pass
         assert plug.value('brightness') == 130, 'what was refused is not set later either'
@@ -118,8 +151,12 @@ def test_parameters_show_what_a_camera_that_is_back_has(free_domain: int) -> Non
     with running(free_domain, plug) as bench:
         assert bench.node.get_parameter('controls.power_line_frequency').value == 1
         with bench.unplugged():
-            plug.controls['power_line_frequency'] = replace(plug.controls['power_line_frequency'], value=2)
-        bench.eventually(lambda: bench.node.get_parameter('controls.power_line_frequency').value == 2)
+            plug.controls['power_line_frequency'] = replace(
+                plug.controls['power_line_frequency'], value=2
+            )
+        bench.eventually(
+            lambda: bench.node.get_parameter('controls.power_line_frequency').value == 2
+        )
         assert bench.node.set_parameters(setting(power_line_frequency=0))[0].successful
 
 
@@ -150,16 +187,24 @@ def test_no_camera_is_closed_while_a_control_is_set(free_domain: int) -> None:
         assert not refused.successful and 'the camera is not there' in refused.reason
 
 
-def test_a_control_that_the_camera_lacks_is_a_warning_with_those_that_it_has(free_domain: int) -> None:
+def test_a_control_that_the_camera_lacks_is_a_warning_with_those_that_it_has(
+    free_domain: int,
+) -> None:
     plug = Plug()
     with running(free_domain, plug, controls__brightnes=5, controls__brightness=50) as bench:
         bench.eventually(lambda: bench.status('camera').level is Level.OK)
         assert plug.value('brightness') == 50, 'the others are set'
         found = bench.status('controls')
-        assert found.level is Level.WARN and "has no control 'brightnes'; did you mean 'brightness'?; it has brightness, " in found.message
+        assert (
+            found.level is Level.WARN
+            and "has no control 'brightnes'; did you mean 'brightness'?; it has brightness, "
+            in found.message
+        )
         assert found.advice == 'name controls that this camera has, or leave them out'
         for name in ('brightnes', 'gain'):
-            assert not bench.node.set_parameters([Parameter(f'controls.{name}', value=5)])[0].successful
+            assert not bench.node.set_parameters([Parameter(f'controls.{name}', value=5)])[
+                0
+            ].successful
 
 
 def test_so_it_is_with_a_camera_that_has_none(free_domain: int) -> None:

@@ -42,7 +42,9 @@ def constructor(kind: type[Camera], monkeypatch: pytest.MonkeyPatch) -> Mock:
 
 
 @pytest.mark.parametrize('kind', [kind for kind in CAMERAS if not draws(kind)])
-def test_each_camera_with_a_device_is_made_with_the_options(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_camera_with_a_device_is_made_with_the_options(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     double = constructor(camera_class(kind), monkeypatch)
     clock = StampClock(time.time_ns)
     made = factory(clock, camera=kind, heap='memfd', width=640, pipeline='x').open('')
@@ -57,7 +59,9 @@ def test_tests_of_cameras_have_the_parameters_that_there_are() -> None:
 
 
 @pytest.mark.parametrize('kind', ['gstreamer', 'argus'])
-def test_pipelines_hear_of_their_consumers_at_each_opening(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pipelines_hear_of_their_consumers_at_each_opening(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     double = constructor(camera_class(kind), monkeypatch)
     consumers: list[BufferConstraints] = []
     made = factory(camera=kind, pipeline='x', heard=lambda: consumers)
@@ -73,7 +77,14 @@ def test_stamps_increase_over_openings_although_the_wall_clock_was_set_back() ->
     def wall() -> int:
         return time.monotonic_ns() + 1_700_000_000_000_000_000 + ahead[0]
 
-    made = factory(StampClock(wall, SystemClocks(realtime=wall)), now_ns=wall, heap='memfd', width=64, height=64, framerate=1000.0)
+    made = factory(
+        StampClock(wall, SystemClocks(realtime=wall)),
+        now_ns=wall,
+        heap='memfd',
+        width=64,
+        height=64,
+        framerate=1000.0,
+    )
     stamps = []
     for step in (0, -10_000_000_000, 0):
         ahead[0] += step
@@ -92,8 +103,14 @@ def test_stamps_increase_over_openings_although_the_wall_clock_was_set_back() ->
 
 def test_a_lost_v4l2_camera_is_looked_for_where_it_is_now(monkeypatch: pytest.MonkeyPatch) -> None:
     double = constructor(v4l2_camera.V4l2Camera, monkeypatch)
-    monkeypatch.setattr(v4l2_camera, 'find_device', lambda identity: '/dev/video5' if identity == 'usb 7' else None)
-    for identity, path in (('', '/dev/video0'), ('usb 7', '/dev/video5'), ('usb 8', '/dev/video0')):
+    monkeypatch.setattr(
+        v4l2_camera, 'find_device', lambda identity: '/dev/video5' if identity == 'usb 7' else None
+    )
+    for identity, path in (
+        ('', '/dev/video0'),
+        ('usb 7', '/dev/video5'),
+        ('usb 8', '/dev/video0'),
+    ):
         factory(camera='v4l2').open(identity)
         options, found = double.call_args.args[1:]
         assert (found or options.parameters['device']) == path
@@ -106,11 +123,16 @@ def test_a_lost_v4l2_camera_is_looked_for_where_it_is_now(monkeypatch: pytest.Mo
         ({'keep_all': True}, 'never ends'),
         ({'camera': 'replay'}, "'video' is empty"),
         ({'pattern': 'bars', 'width': 321}, '321'),
-        ({'heap': 'nvbufsurface'}, "parameter 'heap' is 'nvbufsurface', .* camera 'synthetic' needs auto, dma_heap/NAME, udmabuf or memfd"),
+        (
+            {'heap': 'nvbufsurface'},
+            "parameter 'heap' is 'nvbufsurface', .* camera 'synthetic' needs auto, dma_heap/NAME, udmabuf or memfd",
+        ),
         ({'heap': 'nvbufsurface', 'camera': 'v4l2'}, "camera 'v4l2' needs auto"),
     ],
 )
-def test_parameters_that_do_not_go_together_are_named(values: dict[str, Any], message: str) -> None:
+def test_parameters_that_do_not_go_together_are_named(
+    values: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ConfigError, match=message):
         factory(**{'heap': 'memfd', **values}).open('')
 
@@ -122,7 +144,10 @@ def test_a_heap_that_is_not_there_is_an_error() -> None:
 
 @pytest.mark.parametrize(
     ('heap', 'offered', 'note'),
-    [('memfd', ('memfd',), "parameter 'heap' is 'memfd'"), ('auto', ('udmabuf', 'memfd'), 'this machine has no {}')],
+    [
+        ('memfd', ('memfd',), "parameter 'heap' is 'memfd'"),
+        ('auto', ('udmabuf', 'memfd'), 'this machine has no {}'),
+    ],
 )
 def test_a_named_heap_is_the_only_offer_and_auto_offers_all_that_work(
     heap: str, offered: tuple[str, ...], note: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -133,4 +158,7 @@ def test_a_named_heap_is_the_only_offer_and_auto_offers_all_that_work(
     camera = factory(heap=heap, width=64, height=64).open('')
     constraints = camera.constraints()
     camera.close()
-    assert (constraints.heaps, constraints.memory_note) == (offered, note.format(tmp_path / 'dma_heap'))
+    assert (constraints.heaps, constraints.memory_note) == (
+        offered,
+        note.format(tmp_path / 'dma_heap'),
+    )

@@ -32,7 +32,9 @@ from zc_perception.observe.diagnostics import Level, Status
 pytestmark = pytest.mark.usefixtures('ros_home')
 
 
-def test_an_unplugged_camera_is_an_error_until_it_is_back_and_detections_go_on(free_domain: int) -> None:
+def test_an_unplugged_camera_is_an_error_until_it_is_back_and_detections_go_on(
+    free_domain: int,
+) -> None:
     plug = Plug()
     with running(free_domain, plug, HOG) as bench:
         inference = bench.others[0]
@@ -59,9 +61,13 @@ def test_a_format_change_reconfigures_pool_links_and_imports(free_domain: int) -
     with running(free_domain, plug, HOG) as bench:
         inference = bench.others[0]
         sizes = []
-        inference.observers.append(lambda entry, found: sizes.append((entry.frame.data.width, entry.frame.data.height)))
+        inference.observers.append(
+            lambda entry, found: sizes.append((entry.frame.data.width, entry.frame.data.height))
+        )
         info = []
-        bench.user.create_subscription(CameraInfo, 'camera_info', lambda m: info.append((m.width, m.height)), 5)
+        bench.user.create_subscription(
+            CameraInfo, 'camera_info', lambda m: info.append((m.width, m.height)), 5
+        )
         bench.eventually(lambda: len(sizes) >= 3 and info)
         plug.opened[-1].error = CameraChangedError('the source is 192x128 now')
         bench.eventually(lambda: (192, 128) in sizes and (192, 128) in info)
@@ -76,9 +82,16 @@ def test_another_process_gets_the_new_format_without_a_copy(free_domain: int) ->
     detections = []
     with (
         running(free_domain, plug) as bench,
-        Program('inference_node', *required, domain=free_domain).start('link is shared_memory') as program,
+        Program('inference_node', *required, domain=free_domain).start(
+            'link is shared_memory'
+        ) as program,
     ):
-        bench.user.create_subscription(Detection2DArray, 'detections', lambda message: detections.append(message.header.stamp), 10)
+        bench.user.create_subscription(
+            Detection2DArray,
+            'detections',
+            lambda message: detections.append(message.header.stamp),
+            10,
+        )
         bench.eventually(lambda: len(detections) >= 3)
         plug.opened[-1].error = CameraChangedError('the source is 384x256 now')
         bench.eventually(lambda: len(plug.opened) == 2)
@@ -112,7 +125,12 @@ def test_a_camera_that_is_not_there_at_the_start_comes_later(free_domain: int) -
 
 
 @pytest.mark.parametrize(
-    'error', [CameraBusyError('another program has it'), CameraLostError('unplugged'), OSError(errno.EMFILE, 'Too many open files')]
+    'error',
+    [
+        CameraBusyError('another program has it'),
+        CameraLostError('unplugged'),
+        OSError(errno.EMFILE, 'Too many open files'),
+    ],
 )
 def test_a_camera_that_fails_in_the_first_negotiation_is_waited_for(
     free_domain: int, error: Exception, monkeypatch: pytest.MonkeyPatch
@@ -155,7 +173,9 @@ def test_a_slow_camera_is_opened_on_its_own_thread_and_a_stop_does_not_wait_for_
         assert not bench.node.supervisor._thread.is_alive()
 
 
-def test_a_pipeline_that_can_not_be_made_ends_the_start_at_once(free_domain: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pipeline_that_can_not_be_made_ends_the_start_at_once(
+    free_domain: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(description: str) -> None:
         raise ConfigError(f"pipeline '{description}': no element 'deadsrc'")
 
@@ -176,14 +196,22 @@ def calibrated(width: int, height: int) -> CameraInfo:
     return info
 
 
-def test_a_calibration_that_is_set_is_kept_and_published_with_each_frame(free_domain: int, ros_home: Path) -> None:
+def test_a_calibration_that_is_set_is_kept_and_published_with_each_frame(
+    free_domain: int, ros_home: Path
+) -> None:
     with running(free_domain, Plug(), camera_name='front') as bench:
         infos: list[CameraInfo] = []
         bench.user.create_subscription(CameraInfo, 'camera_info', infos.append, 5)
         bench.eventually(lambda: infos)
-        assert not infos[0].k.any() and (infos[0].width, infos[0].height) == (128, 96), 'uncalibrated, but of the right size'
+        assert not infos[0].k.any() and (infos[0].width, infos[0].height) == (128, 96), (
+            'uncalibrated, but of the right size'
+        )
         assert 'not calibrated' in bench.status('calibration').message
-        done = bench.call(SetCameraInfo, 'set_camera_info', SetCameraInfo.Request(camera_info=calibrated(128, 96)))
+        done = bench.call(
+            SetCameraInfo,
+            'set_camera_info',
+            SetCameraInfo.Request(camera_info=calibrated(128, 96)),
+        )
         assert done.success and 'front.yaml' in done.status_message
         bench.eventually(lambda: infos[-1].k[0] == 100.0)
         assert infos[-1].header.frame_id == 'lens' and infos[-1].header.stamp.sec > 0
@@ -193,22 +221,34 @@ def test_a_calibration_that_is_set_is_kept_and_published_with_each_frame(free_do
         infos = []
         bench.user.create_subscription(CameraInfo, 'camera_info', infos.append, 5)
         bench.eventually(lambda: infos)
-        assert list(infos[0].k) == list(calibrated(128, 96).k) and list(infos[0].d) == list(calibrated(128, 96).d)
+        assert list(infos[0].k) == list(calibrated(128, 96).k) and list(infos[0].d) == list(
+            calibrated(128, 96).d
+        )
 
 
 def test_a_calibration_of_another_size_is_named_and_not_published(free_domain: int) -> None:
     with running(free_domain, Plug()) as bench:
         infos: list[CameraInfo] = []
         bench.user.create_subscription(CameraInfo, 'camera_info', infos.append, 5)
-        done = bench.call(SetCameraInfo, 'set_camera_info', SetCameraInfo.Request(camera_info=calibrated(640, 480)))
+        done = bench.call(
+            SetCameraInfo,
+            'set_camera_info',
+            SetCameraInfo.Request(camera_info=calibrated(640, 480)),
+        )
         assert done.success
         found = bench.status('calibration')
-        assert found.level is Level.WARN and '640x480' in found.message and '128x96' in found.message
+        assert (
+            found.level is Level.WARN and '640x480' in found.message and '128x96' in found.message
+        )
         assert found.text().count('calibrate at this size') == 1
         count = len(infos)
         bench.eventually(lambda: len(infos) > count + 2)
         assert not infos[-1].k.any()
-        assert bench.call(SetCameraInfo, 'set_camera_info', SetCameraInfo.Request(camera_info=calibrated(128, 96))).success
+        assert bench.call(
+            SetCameraInfo,
+            'set_camera_info',
+            SetCameraInfo.Request(camera_info=calibrated(128, 96)),
+        ).success
         found = bench.status('calibration')
         assert (found.level, found.message, found.advice) == (Level.OK, 'calibrated', '')
 
@@ -226,15 +266,23 @@ def test_what_is_no_calibration_is_refused_by_the_service(free_domain: int) -> N
 def test_a_package_that_is_not_or_can_not_be_is_named(package: str, free_domain: int) -> None:
     url = f'package://{package}/camera.yaml'
     values = {'shared_memory': False, 'camera_info_url': url}
-    with pytest.raises(ConfigError, match=f"there is no ROS package '{package}'"), alone(free_domain, CaptureNode, values):
+    with (
+        pytest.raises(ConfigError, match=f"there is no ROS package '{package}'"),
+        alone(free_domain, CaptureNode, values),
+    ):
         pass
 
 
-def test_a_file_that_is_named_and_not_there_is_a_warning_and_the_usual_one_is_not(run: Managed) -> None:
+def test_a_file_that_is_named_and_not_there_is_a_warning_and_the_usual_one_is_not(
+    run: Managed,
+) -> None:
     values = {'shared_memory': False, 'width': 128, 'height': 128, 'heap': 'memfd'}
     usual = status(run.make(CaptureNode, values), 'calibration')
     assert usual.level is Level.OK and "there is no '" in usual.message
-    named = status(run.make(CaptureNode, {**values, 'camera_info_url': 'file:///nowhere/x.yaml'}), 'calibration')
+    named = status(
+        run.make(CaptureNode, {**values, 'camera_info_url': 'file:///nowhere/x.yaml'}),
+        'calibration',
+    )
     assert named.level is Level.WARN and "there is no '/nowhere/x.yaml'" in named.message
     assert named.advice == "run camera_calibration, or set 'camera_info_url'"
 
@@ -243,8 +291,13 @@ def _threads() -> int:
     return len(list(Path('/proc/self/task').iterdir()))
 
 
-@pytest.mark.parametrize(('kind', 'values'), [(CaptureNode, {'video': '/no/such', 'camera': 'replay'}), (InferenceNode, {'model': 'rood'})])
-def test_a_node_that_cannot_be_made_leaves_no_participant(kind: Any, values: dict[str, Any], free_domain: int) -> None:
+@pytest.mark.parametrize(
+    ('kind', 'values'),
+    [(CaptureNode, {'video': '/no/such', 'camera': 'replay'}), (InferenceNode, {'model': 'rood'})],
+)
+def test_a_node_that_cannot_be_made_leaves_no_participant(
+    kind: Any, values: dict[str, Any], free_domain: int
+) -> None:
     kept: list[Any] = []
 
     def attempt() -> None:
@@ -276,7 +329,9 @@ def tell(node: CaptureNode, time_ns: int) -> None:
     clock.set_ros_time_override(Time(nanoseconds=time_ns, clock_type=clock.clock_type))
 
 
-def test_the_system_s_time_until_a_simulation_drives_the_clock_and_after_it(node: CaptureNode) -> None:
+def test_the_system_s_time_until_a_simulation_drives_the_clock_and_after_it(
+    node: CaptureNode,
+) -> None:
     before = time.time_ns()
     assert before <= node.now_ns() <= time.time_ns()
     simulate(node, True)
@@ -294,7 +349,9 @@ def test_a_simulation_that_tells_no_time_is_a_warning_until_it_does(node: Captur
 
     simulate(node, True)
     found = stamped()
-    assert found.level is Level.WARN and found.message.startswith('use_sim_time is true and no /clock has come')
+    assert found.level is Level.WARN and found.message.startswith(
+        'use_sim_time is true and no /clock has come'
+    )
     assert 'ros2 bag play --clock' in found.advice
     tell(node, 5)
     for _ in range(2):  # it may pause
@@ -304,7 +361,9 @@ def test_a_simulation_that_tells_no_time_is_a_warning_until_it_does(node: Captur
 
 
 @pytest.mark.parametrize('ahead_ns', [-400_000, 0, 400_000])
-def test_a_simulation_at_the_time_of_day_is_known_for_one(node: CaptureNode, ahead_ns: int) -> None:
+def test_a_simulation_at_the_time_of_day_is_known_for_one(
+    node: CaptureNode, ahead_ns: int
+) -> None:
     stamps, now = node.camera.clock, time.time_ns()
     simulate(node, True)
     for simulated_ns in (now + ahead_ns, now + ahead_ns + 5):

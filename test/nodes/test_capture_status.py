@@ -21,7 +21,12 @@ from zc_perception.memory.ledger import CopyLedger
 from zc_perception.memory.pool import Holding, PoolStatistics, SlotState
 from zc_perception.nodes.camera_factory import CAMERA_SPECS, CameraFactory
 from zc_perception.nodes.capture import CaptureNode
-from zc_perception.nodes.capture_status import CaptureCounters, camera_status, clock_status, pool_status
+from zc_perception.nodes.capture_status import (
+    CaptureCounters,
+    camera_status,
+    clock_status,
+    pool_status,
+)
 from zc_perception.observe.diagnostics import Level, Status
 
 TARGET = 20.0
@@ -61,11 +66,20 @@ class Desk:
         self.camera = CountingCamera(**facts)
         self.counters.begin(cast(Camera, self.camera))
 
-    def look(self, after_s: float = 1.0, *, paced: bool = True, state: CameraState = CameraState.STREAMING, **counts: int) -> Status:
+    def look(
+        self,
+        after_s: float = 1.0,
+        *,
+        paced: bool = True,
+        state: CameraState = CameraState.STREAMING,
+        **counts: int,
+    ) -> Status:
         self.now += after_s
         self.camera.count(**counts)
         condition = CameraCondition(state, 'unplugged' if state is CameraState.LOST else '')
-        return camera_status(cast(Camera, self.camera), condition, self.counters, started=True, paced=paced)
+        return camera_status(
+            cast(Camera, self.camera), condition, self.counters, started=True, paced=paced
+        )
 
 
 @pytest.mark.parametrize(
@@ -75,17 +89,44 @@ class Desk:
         ({'captured': 18, 'late': 2}, Level.OK, 'streaming', ''),
         ({'captured': 19, 'bad': 1}, Level.WARN, 'frames left out lately: 1 bad', 'cable'),
         ({'captured': 17, 'lost': 3}, Level.WARN, '3 lost by the driver', 'lower its rate'),
-        ({'captured': 16, 'no_slot': 4}, Level.WARN, '4 without a free slot', "raise parameter 'slots'"),
-        ({'captured': 17, 'bad': 1, 'lost': 2}, Level.WARN, '1 bad, 2 lost by the driver', 'cable'),
-        ({'bad': 20}, Level.ERROR, 'no good frame comes any more, 20 bad ones came lately', 'cable'),
-        ({'no_slot': 20}, Level.ERROR, 'no slot is free, 20 were left out lately', "raise parameter 'slots'"),
+        (
+            {'captured': 16, 'no_slot': 4},
+            Level.WARN,
+            '4 without a free slot',
+            "raise parameter 'slots'",
+        ),
+        (
+            {'captured': 17, 'bad': 1, 'lost': 2},
+            Level.WARN,
+            '1 bad, 2 lost by the driver',
+            'cable',
+        ),
+        (
+            {'bad': 20},
+            Level.ERROR,
+            'no good frame comes any more, 20 bad ones came lately',
+            'cable',
+        ),
+        (
+            {'no_slot': 20},
+            Level.ERROR,
+            'no slot is free, 20 were left out lately',
+            "raise parameter 'slots'",
+        ),
         ({'captured': 10}, Level.OK, 'streaming', ''),
         ({'captured': 5}, Level.WARN, 'only 25 % of its framerate comes', 'exposure'),
-        ({'captured': 5, 'bad': 15}, Level.WARN, 'only 25 % of its framerate comes; frames left out lately: 15 bad', 'cable'),
+        (
+            {'captured': 5, 'bad': 15},
+            Level.WARN,
+            'only 25 % of its framerate comes; frames left out lately: 15 bad',
+            'cable',
+        ),
         ({}, Level.ERROR, 'no frame comes', 'cable'),
     ],
 )
-def test_a_second_of_streaming(counts: dict[str, int], level: Level, message: str, advice: str) -> None:
+def test_a_second_of_streaming(
+    counts: dict[str, int], level: Level, message: str, advice: str
+) -> None:
     desk = Desk()
     assert desk.look(captured=20).level is Level.OK
     status = desk.look(**counts)
@@ -94,8 +135,13 @@ def test_a_second_of_streaming(counts: dict[str, int], level: Level, message: st
     for _ in range(2):
         desk.look(captured=20)
     after = desk.look(captured=20)
-    assert (after.level, after.message, after.advice) == (Level.OK, 'streaming', ''), 'what was is not said for ever'
-    assert after.values['captured'] == 80 + counts.get('captured', 0) and after.values['framerate'] == '20.00'
+    assert (after.level, after.message, after.advice) == (Level.OK, 'streaming', ''), (
+        'what was is not said for ever'
+    )
+    assert (
+        after.values['captured'] == 80 + counts.get('captured', 0)
+        and after.values['framerate'] == '20.00'
+    )
 
 
 def test_the_rate_is_judged_over_enough_time_and_its_judgement_lasts_until_the_next() -> None:
@@ -135,8 +181,13 @@ def test_who_has_no_rate_can_not_be_too_slow(unpaced: dict[str, Any]) -> None:
 def test_a_pipeline_whose_frames_are_all_copied_is_a_warning() -> None:
     desk = Desk(copy_reason='memory:SystemMemory')
     status = desk.look(captured=20)
-    assert (status.level, status.message) == (Level.WARN, 'every frame is copied by the CPU: memory:SystemMemory')
-    assert desk.look(captured=19, bad=1).message.endswith('1 bad; every frame is copied by the CPU: memory:SystemMemory')
+    assert (status.level, status.message) == (
+        Level.WARN,
+        'every frame is copied by the CPU: memory:SystemMemory',
+    )
+    assert desk.look(captured=19, bad=1).message.endswith(
+        '1 bad; every frame is copied by the CPU: memory:SystemMemory'
+    )
     assert Desk(copy_reason='').look(captured=20).level is Level.OK
 
 
@@ -147,13 +198,21 @@ class TalkingCamera(SyntheticCamera):
         return self.said
 
 
-def test_what_a_camera_has_to_say_is_said_once_and_also_when_it_comes_later(free_domain: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    camera = TalkingCamera(64, 64, 30.0, 'lens', seed=1, heap=SealedMemfd(), now_ns=time.time_ns, ledger=CopyLedger())
+def test_what_a_camera_has_to_say_is_said_once_and_also_when_it_comes_later(
+    free_domain: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    camera = TalkingCamera(
+        64, 64, 30.0, 'lens', seed=1, heap=SealedMemfd(), now_ns=time.time_ns, ledger=CopyLedger()
+    )
     logger = Mock()
     monkeypatch.setattr(CaptureNode, 'get_logger', lambda node: logger)
 
     def said() -> list[str]:
-        return [call.args[0] for call in logger.warning.call_args_list if 'not calibrated' not in call.args[0]]
+        return [
+            call.args[0]
+            for call in logger.warning.call_args_list
+            if 'not calibrated' not in call.args[0]
+        ]
 
     with alone(free_domain, CaptureNode, camera_factory=lambda identity: camera) as node:
         node.configure_now()
@@ -166,18 +225,37 @@ def test_what_a_camera_has_to_say_is_said_once_and_also_when_it_comes_later(free
 
 @pytest.mark.parametrize(
     ('values', 'expected'),
-    [({}, 5.0), ({'framerate': 30.0}, 5.0), ({'framerate': 0.5}, 20.0), ({'framerate': 0.5, 'silent': 3.0}, 3.0)],
+    [
+        ({}, 5.0),
+        ({'framerate': 30.0}, 5.0),
+        ({'framerate': 0.5}, 20.0),
+        ({'framerate': 0.5, 'silent': 3.0}, 3.0),
+    ],
 )
 @pytest.mark.parametrize(
-    ('module', 'kind'), [(gstreamer_camera, 'GStreamerCamera'), (argus, 'ArgusCamera'), (libcamera, 'LibcameraCamera')]
+    ('module', 'kind'),
+    [
+        (gstreamer_camera, 'GStreamerCamera'),
+        (argus, 'ArgusCamera'),
+        (libcamera, 'LibcameraCamera'),
+    ],
 )
 def test_a_slow_pipeline_is_not_silent(
-    module: Any, kind: str, values: dict[str, float], expected: float, monkeypatch: pytest.MonkeyPatch
+    module: Any,
+    kind: str,
+    values: dict[str, float],
+    expected: float,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     double = create_autospec(getattr(module, kind).__init__, return_value=None)
     monkeypatch.setattr(getattr(module, kind), '__init__', double)
     defaults = {spec.name: spec.default for spec in CAMERA_SPECS}
-    given = {**defaults, 'camera': kind.removesuffix('Camera').lower(), 'pipeline': 'videotestsrc', **values}
+    given = {
+        **defaults,
+        'camera': kind.removesuffix('Camera').lower(),
+        'pipeline': 'videotestsrc',
+        **values,
+    }
     CameraFactory(CameraOptions(given, time.time_ns, CopyLedger())).open('')
     assert double.call_args.args[1].pipeline_silence_s() == expected
 
@@ -189,9 +267,18 @@ class PooledCamera(CountingCamera):
 
     def __init__(self) -> None:
         super().__init__()
-        self.found = PoolStatistics(4, {SlotState.FREE: 1, SlotState.LEASED: 3}, {'inference': 2}, 0, {}, 0, 0)
-        held = [('inference', 0, 0.5), ('inference', 2, 4.25), ('overlay', 0, 0.1), ('camera', 1, 0.01)]
-        self.pool = Mock(holdings=lambda: tuple(Holding(who, index, 7, seconds) for who, index, seconds in held))
+        self.found = PoolStatistics(
+            4, {SlotState.FREE: 1, SlotState.LEASED: 3}, {'inference': 2}, 0, {}, 0, 0
+        )
+        held = [
+            ('inference', 0, 0.5),
+            ('inference', 2, 4.25),
+            ('overlay', 0, 0.1),
+            ('camera', 1, 0.01),
+        ]
+        self.pool = Mock(
+            holdings=lambda: tuple(Holding(who, index, 7, seconds) for who, index, seconds in held)
+        )
 
     def pool_statistics(self) -> PoolStatistics:
         return self.found
@@ -207,14 +294,24 @@ def look_at_pool(camera: PooledCamera, counters: CaptureCounters) -> Status:
 @pytest.mark.parametrize(
     ('counts', 'message', 'advice'),
     [
-        ({'exhausted': 3}, 'no slot was free for 3 frame(s) lately: inference holds 2 for up to 4.25 s, overlay holds 1', 'release frames'),
-        ({'abandoned': 1}, '1 frame(s) were forgotten lately, not released', 'call release(), or use with'),
+        (
+            {'exhausted': 3},
+            'no slot was free for 3 frame(s) lately: inference holds 2 for up to 4.25 s, overlay holds 1',
+            'release frames',
+        ),
+        (
+            {'abandoned': 1},
+            '1 frame(s) were forgotten lately, not released',
+            'call release(), or use with',
+        ),
         ({'retired': 1}, '1 slot(s) retired and 0 release fence(s) failed lately', 'dmesg'),
         ({'fence_errors': 2}, '0 slot(s) retired and 2 release fence(s) failed lately', 'dmesg'),
         ({'failures': 1, 'last_failure': 'no memory'}, 'given back: no memory', 'free memory'),
     ],
 )
-def test_what_goes_wrong_with_slots_is_said_for_a_while(counts: dict[str, Any], message: str, advice: str) -> None:
+def test_what_goes_wrong_with_slots_is_said_for_a_while(
+    counts: dict[str, Any], message: str, advice: str
+) -> None:
     now = [10.0]
     counters, camera = CaptureCounters(lambda: now[0]), PooledCamera()
     assert look_at_pool(camera, counters).level is Level.OK
@@ -224,17 +321,24 @@ def test_what_goes_wrong_with_slots_is_said_for_a_while(counts: dict[str, Any], 
     now[0] += 2.9
     assert look_at_pool(camera, counters).level is Level.WARN
     now[0] += 0.2
-    assert (look_at_pool(camera, counters).level, look_at_pool(camera, counters).message) == (Level.OK, 'dma-bufs')
+    assert (look_at_pool(camera, counters).level, look_at_pool(camera, counters).message) == (
+        Level.OK,
+        'dma-bufs',
+    )
 
 
 def test_a_pool_says_who_holds_what_for_how_long() -> None:
     camera = PooledCamera()
     values = look_at_pool(camera, CaptureCounters()).values
-    assert values['holders'].startswith('inference holds 2 for up to 4.25 s, overlay holds 1 for up to 0.10 s')
+    assert values['holders'].startswith(
+        'inference holds 2 for up to 4.25 s, overlay holds 1 for up to 0.10 s'
+    )
     assert (values['slots'], values['free'], values['heap']) == (4, 1, 'dma_heap/system')
     assert values['slot 2'] == 'inference for 4.250 s' and values['slot 1'] == 'camera for 0.010 s'
     camera.heap_name = 'memfd'
-    assert look_at_pool(camera, CaptureCounters()).message.startswith('memfd: ordinary memory, no dma-buf')
+    assert look_at_pool(camera, CaptureCounters()).message.startswith(
+        'memfd: ordinary memory, no dma-buf'
+    )
     assert pool_status(None, CaptureCounters()).level is Level.WARN
 
 
@@ -242,18 +346,31 @@ def test_a_pool_says_who_holds_what_for_how_long() -> None:
     ('counted', 'message'),
     [
         (ClockStatistics(steps=1), 'the ROS clock was set 1 time(s) lately'),
-        (ClockStatistics(steps=2, ahead_ns=5_000_000), 'set 2 time(s) lately, stamps are 5.0 ms ahead until it has caught up'),
-        (ClockStatistics(implausible=4), '4 stamp(s) of the driver lay in the future or far in the past lately'),
+        (
+            ClockStatistics(steps=2, ahead_ns=5_000_000),
+            'set 2 time(s) lately, stamps are 5.0 ms ahead until it has caught up',
+        ),
+        (
+            ClockStatistics(implausible=4),
+            '4 stamp(s) of the driver lay in the future or far in the past lately',
+        ),
     ],
 )
-def test_a_clock_that_is_not_steady_is_a_warning_for_a_while(counted: ClockStatistics, message: str) -> None:
+def test_a_clock_that_is_not_steady_is_a_warning_for_a_while(
+    counted: ClockStatistics, message: str
+) -> None:
     now = [10.0]
     counters, camera = CaptureCounters(lambda: now[0]), Mock(identity='serial 7')
     camera.clock.statistics.return_value = ClockStatistics()
     assert clock_status(camera, counters, 1).level is Level.OK
     camera.clock.statistics.return_value = counted
     status = clock_status(camera, counters, 1)
-    assert status.level is Level.WARN and message in status.message and status.advice and status.hardware_id == 'serial 7'
+    assert (
+        status.level is Level.WARN
+        and message in status.message
+        and status.advice
+        and status.hardware_id == 'serial 7'
+    )
     now[0] += 3.1
     assert clock_status(camera, counters, 1).level is Level.OK
 
@@ -263,7 +380,10 @@ def test_stamps_that_are_far_ahead_are_a_warning_however_long_ago_the_clock_was_
     counters, camera = CaptureCounters(lambda: now[0]), Mock(identity='')
     camera.clock.statistics.return_value = ClockStatistics(steps=1, ahead_ns=3_000_000_000)
     for _ in range(3):
-        assert clock_status(camera, counters, 1).message == 'the ROS clock was set back, stamps are 3000.0 ms ahead until it has caught up'
+        assert (
+            clock_status(camera, counters, 1).message
+            == 'the ROS clock was set back, stamps are 3000.0 ms ahead until it has caught up'
+        )
         now[0] += 10
     camera.clock.statistics.return_value = ClockStatistics(steps=1, ahead_ns=9_000_000)
     assert clock_status(camera, counters, 1).level is Level.OK

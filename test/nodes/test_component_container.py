@@ -63,7 +63,9 @@ CLEAR: dict[str, Case] = {
 
 @pytest.fixture(scope='module')
 def container(module_domain: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Container]:
-    with Container(install(tmp_path_factory.mktemp('packages')), module_domain, cold=True) as running:
+    with Container(
+        install(tmp_path_factory.mktemp('packages')), module_domain, cold=True
+    ) as running:
         yield running
         assert running.end() == 0, running.output
 
@@ -104,7 +106,9 @@ def test_it_says_why_not_and_what_to_do(case: str, zoo: Client) -> None:
 
 def test_a_parameter_without_a_type_is_named(zoo: Client) -> None:
     bad = ParameterMessage(name='size', value=ParameterValue(type=99))
-    answer = zoo.send(LoadNode, LoadNode.Request(package_name='zoo', plugin_name='Quiet', parameters=[bad])).answer()
+    answer = zoo.send(
+        LoadNode, LoadNode.Request(package_name='zoo', plugin_name='Quiet', parameters=[bad])
+    ).answer()
     assert not answer.success
     assert answer.error_message.startswith("Parameter 'size' can't be used: ")
 
@@ -113,15 +117,21 @@ def test_what_a_failed_constructor_has_made_leaves_the_graph(zoo: Client) -> Non
     assert not zoo.load('RaisesAfterNode').success
     unique_id = zoo.loaded('Ticking')  # the graph has been told of this one later
     until(lambda: 'ticking' in zoo.node.get_node_names(), 'the later one in the graph')
-    until(lambda: 'half_made' not in zoo.node.get_node_names(), 'the half made one out of the graph')
+    until(
+        lambda: 'half_made' not in zoo.node.get_node_names(), 'the half made one out of the graph'
+    )
     assert zoo.unload(unique_id).success
 
 
-def test_what_can_not_be_spun_is_ended_and_its_name_is_free(zoo: Client, container: Container) -> None:
+def test_what_can_not_be_spun_is_ended_and_its_name_is_free(
+    zoo: Client, container: Container
+) -> None:
     assert not zoo.load('Comparable', node_name='tried').success
     assert zoo.list() == {}
     container.wait_for('tried: stopped')
-    unique_id = zoo.loaded('Ticking', node_name='later')  # the graph has been told of this one later
+    unique_id = zoo.loaded(
+        'Ticking', node_name='later'
+    )  # the graph has been told of this one later
     until(lambda: 'later' in zoo.node.get_node_names(), 'the later one in the graph')
     until(lambda: 'tried' not in zoo.node.get_node_names(), 'the other one out of the graph')
     again = zoo.loaded('Ticking', node_name='tried')
@@ -147,11 +157,20 @@ def test_a_constructor_s_traceback_is_in_the_log(zoo: Client, container: Contain
     container.wait_for("raise ValueError('first line")
 
 
-FOUND = ('Quiet zoo', 'zoo::Quiet zoo', 'inner::Quiet zoo', 'zoo::inner::Quiet zoo', 'elsewhere::Quiet zoo', 'Quiet elsewhere')
+FOUND = (
+    'Quiet zoo',
+    'zoo::Quiet zoo',
+    'inner::Quiet zoo',
+    'zoo::inner::Quiet zoo',
+    'elsewhere::Quiet zoo',
+    'Quiet elsewhere',
+)
 
 
 @pytest.mark.parametrize(('plugin', 'package'), [case.split() for case in FOUND])
-def test_a_plugin_is_found_with_and_without_its_package_s_name(plugin: str, package: str, zoo: Client) -> None:
+def test_a_plugin_is_found_with_and_without_its_package_s_name(
+    plugin: str, package: str, zoo: Client
+) -> None:
     answer = zoo.load(plugin, package)
     assert answer.success, answer.error_message
     assert (answer.full_node_name, answer.error_message) == ('/quiet', '')
@@ -170,14 +189,21 @@ def test_ids_rise_and_are_never_used_again(zoo: Client) -> None:
 
 
 @pytest.mark.parametrize('unique_id', [0, 2**64 - 1])
-def test_an_unknown_id_is_refused_in_the_words_that_clients_know(unique_id: int, zoo: Client) -> None:
+def test_an_unknown_id_is_refused_in_the_words_that_clients_know(
+    unique_id: int, zoo: Client
+) -> None:
     answer = zoo.unload(unique_id)
-    assert (answer.success, answer.error_message) == (False, f'No node found with unique_id: {unique_id}')
+    assert (answer.success, answer.error_message) == (
+        False,
+        f'No node found with unique_id: {unique_id}',
+    )
 
 
 def test_an_id_is_unloaded_once(zoo: Client) -> None:
     unique_id = zoo.loaded('Quiet')
-    answers = [call.answer() for call in [zoo.begin_unload(unique_id), zoo.begin_unload(unique_id)]]
+    answers = [
+        call.answer() for call in [zoo.begin_unload(unique_id), zoo.begin_unload(unique_id)]
+    ]
     assert sorted(answer.success for answer in answers) == [False, True]
 
 
@@ -190,7 +216,9 @@ def test_a_second_one_of_the_same_name_is_loaded_and_each_ends_by_its_id(zoo: Cl
     zoo.hears('/ticking/ticks')
 
 
-def test_an_unknown_extra_argument_is_passed_over_with_a_warning(zoo: Client, container: Container) -> None:
+def test_an_unknown_extra_argument_is_passed_over_with_a_warning(
+    zoo: Client, container: Container
+) -> None:
     """As rclcpp's container does."""
     zoo.loaded('Quiet', extra={'use_intraprocess_comms': True})
     container.wait_for(
@@ -206,21 +234,38 @@ def test_an_unknown_extra_argument_is_passed_over_with_a_warning(zoo: Client, co
         ({'node_namespace': '/front/left'}, '/front/left/quiet', '/front/left/words'),
         ({'node_namespace': 'front'}, '/front/quiet', '/front/words'),
         ({'node_name': 'mine', 'node_namespace': '/front'}, '/front/mine', '/front/words'),
-        ({'remap_rules': ['words:=speech', 'unused:=other'], 'node_namespace': '/front'}, '/front/quiet', '/front/speech'),
-        ({'remap_rules': ['__node:=ruled'], 'node_name': 'mine'}, '/ruled', '/words'),  # the first rule wins, and the request's come first
+        (
+            {'remap_rules': ['words:=speech', 'unused:=other'], 'node_namespace': '/front'},
+            '/front/quiet',
+            '/front/speech',
+        ),
+        (
+            {'remap_rules': ['__node:=ruled'], 'node_name': 'mine'},
+            '/ruled',
+            '/words',
+        ),  # the first rule wins, and the request's come first
     ],
 )
-def test_names_and_remaps_are_the_request_s(fields: dict[str, Any], full_name: str, topic: str, zoo: Client) -> None:
+def test_names_and_remaps_are_the_request_s(
+    fields: dict[str, Any], full_name: str, topic: str, zoo: Client
+) -> None:
     answer = zoo.load('Quiet', **fields)
     assert answer.full_node_name == full_name, answer.error_message
     name = full_name.rpartition('/')[2]
     # A node's name comes a little later than its endpoints, and goes a little later.
-    until(lambda: [info.node_name for info in zoo.node.get_publishers_info_by_topic(topic)] == [name], f'{name} on {topic}')
+    until(
+        lambda: (
+            [info.node_name for info in zoo.node.get_publishers_info_by_topic(topic)] == [name]
+        ),
+        f'{name} on {topic}',
+    )
 
 
 def test_parameters_are_the_node_s_start_up_values(zoo: Client) -> None:
     zoo.loaded('Quiet', parameters={'size': 42})
-    answer = zoo.call(GetParameters, '/quiet/get_parameters', GetParameters.Request(names=['size']))
+    answer = zoo.call(
+        GetParameters, '/quiet/get_parameters', GetParameters.Request(names=['size'])
+    )
     assert answer.values[0].integer_value == 42
 
 
@@ -246,7 +291,9 @@ def test_arguments_that_rclpy_knows_reach_the_node(zoo: Client, container: Conta
     assert '/given/get_parameters' not in services
 
 
-def test_a_log_level_is_the_component_s_alone_and_ends_with_it(zoo: Client, container: Container) -> None:
+def test_a_log_level_is_the_component_s_alone_and_ends_with_it(
+    zoo: Client, container: Container
+) -> None:
     unique_id = zoo.loaded('Quiet', log_level=10, node_name='chatty', node_namespace='/')
     container.wait_for('[DEBUG]')
     assert '[chatty]: made, debug' in container.output
@@ -272,5 +319,7 @@ def test_many_requests_at_once_are_all_answered_in_their_order(zoo: Client) -> N
 
 
 def test_the_container_has_its_parameter_and_nothing_unknown(zoo: Client) -> None:
-    listed = zoo.call(ListParameters, '/ComponentManager/list_parameters', ListParameters.Request())
+    listed = zoo.call(
+        ListParameters, '/ComponentManager/list_parameters', ListParameters.Request()
+    )
     assert 'thread_num' in listed.result.names

@@ -8,10 +8,17 @@ import pytest
 import rclpy
 from rclpy.task import Task
 
-from zc_perception.nodes.container.executor import _MAX_KINDS, AGAIN_AFTER_S, Complaints, ContainerExecutor
+from zc_perception.nodes.container.executor import (
+    _MAX_KINDS,
+    AGAIN_AFTER_S,
+    Complaints,
+    ContainerExecutor,
+)
 
 
-def test_work_that_was_found_for_a_node_that_has_left_since_is_dropped(context: rclpy.Context) -> None:
+def test_work_that_was_found_for_a_node_that_has_left_since_is_dropped(
+    context: rclpy.Context,
+) -> None:
     executor = ContainerExecutor(context, 'test', 1, lambda name, error: None, lambda: None)
     node = rclpy.create_node('leaver', context=context)
     executor.add_node(node)
@@ -36,7 +43,9 @@ def test_the_end_of_the_context_is_told(context: rclpy.Context) -> None:
     assert executor.failure is None
 
 
-def test_what_can_t_go_on_ends_with_the_reason(context: rclpy.Context, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_can_t_go_on_ends_with_the_reason(
+    context: rclpy.Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ended = threading.Event()
     executor = ContainerExecutor(context, 'test', 1, lambda name, error: None, ended.set)
 
@@ -85,12 +94,19 @@ def test_the_first_is_told_with_its_traceback_and_the_next_ones_are_counted(cloc
     for _ in range(7):
         assert complaints.text("'/a'", raised()) == ''
     clock.seconds += AGAIN_AFTER_S
-    assert complaints.text("'/a'", raised()) == "a callback of '/a' raises again and again (8 times since it was said last): ValueError: no"
+    assert (
+        complaints.text("'/a'", raised())
+        == "a callback of '/a' raises again and again (8 times since it was said last): ValueError: no"
+    )
     assert complaints.text("'/a'", raised()) == ''
 
 
-@pytest.mark.parametrize('other', [("'/b'", raised()), ("'/a'", raised(TypeError)), ("'/a'", raised_elsewhere())])
-def test_another_node_kind_or_place_is_told_at_once(other: tuple[str, BaseException], clock: Clock) -> None:
+@pytest.mark.parametrize(
+    'other', [("'/b'", raised()), ("'/a'", raised(TypeError)), ("'/a'", raised_elsewhere())]
+)
+def test_another_node_kind_or_place_is_told_at_once(
+    other: tuple[str, BaseException], clock: Clock
+) -> None:
     complaints = Complaints(clock)
     assert complaints.text("'/a'", raised())
     assert complaints.text(*other)

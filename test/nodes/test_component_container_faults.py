@@ -13,7 +13,12 @@ from rclpy.node import Node
 
 from zc_perception.nodes.container import manager
 from zc_perception.nodes.container.executor import ContainerExecutor
-from zc_perception.nodes.container.manager import ComponentManager, LoadError, construct, node_options
+from zc_perception.nodes.container.manager import (
+    ComponentManager,
+    LoadError,
+    construct,
+    node_options,
+)
 
 WAIT_S = 60.0
 
@@ -26,7 +31,9 @@ class Plain(Node):
 
 
 @pytest.fixture
-def container(context: rclpy.Context, monkeypatch: pytest.MonkeyPatch) -> Iterator[ComponentManager]:
+def container(
+    context: rclpy.Context, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[ComponentManager]:
     """Its services are called as functions; every plugin is :class:`Plain`."""
     monkeypatch.setattr(manager, 'load_class', lambda package, plugin: Plain)
     made = ComponentManager(context, multi_threaded=False)
@@ -40,14 +47,18 @@ def container(context: rclpy.Context, monkeypatch: pytest.MonkeyPatch) -> Iterat
 
 
 def load(container: ComponentManager) -> Any:
-    return container._on_load(LoadNode.Request(package_name='p', plugin_name='Plain'), LoadNode.Response())
+    return container._on_load(
+        LoadNode.Request(package_name='p', plugin_name='Plain'), LoadNode.Response()
+    )
 
 
 def listed(container: ComponentManager) -> list[str]:
     return list(container._on_list(ListNodes.Request(), ListNodes.Response()).full_node_names)
 
 
-def test_an_answer_is_text_that_can_be_sent(container: ComponentManager, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_is_text_that_can_be_sent(
+    container: ComponentManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(package: str, plugin: str) -> type[Node]:
         raise LoadError('/opt/\udcff is no module\0')
 
@@ -56,7 +67,9 @@ def test_an_answer_is_text_that_can_be_sent(container: ComponentManager, monkeyp
     assert (answer.success, answer.error_message) == (False, '/opt/\\udcff is no module\\x00')
 
 
-def test_an_executor_that_takes_no_node_leaves_nothing_of_it(container: ComponentManager, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_executor_that_takes_no_node_leaves_nothing_of_it(
+    container: ComponentManager, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stopped: list[str] = []
     monkeypatch.setattr(Plain, 'stop', lambda node: stopped.append(node.get_name()), raising=False)
     real = ContainerExecutor.add_node
@@ -69,7 +82,9 @@ def test_an_executor_that_takes_no_node_leaves_nothing_of_it(container: Componen
         patch.setattr(ContainerExecutor, 'add_node', half_way)
         answer = load(container)
     assert not answer.success
-    assert answer.error_message.startswith("The container can't spin it: TypeError: no \\udcff room")
+    assert answer.error_message.startswith(
+        "The container can't spin it: TypeError: no \\udcff room"
+    )
     assert (listed(container), stopped) == ([], ['plain'])
     assert container._executor is not None
     assert not container._executor.get_nodes(), 'it would be waited for, though it is destroyed'
@@ -89,14 +104,18 @@ def test_however_a_step_of_its_end_fails_the_component_is_forgotten_and_who_wait
 
     with monkeypatch.context() as patch:
         patch.setattr(Plain, 'destroy_node', fail)
-        answer = container._on_unload(UnloadNode.Request(unique_id=loaded.unique_id), UnloadNode.Response())
+        answer = container._on_unload(
+            UnloadNode.Request(unique_id=loaded.unique_id), UnloadNode.Response()
+        )
     assert answer.success, answer.error_message
     assert listed(container) == []
     assert len(said) == 1
     assert said[0].startswith("'/plain': destroy_node() failed, unloading goes on:\nTraceback")
 
 
-def test_a_loop_of_spin_once_in_a_constructor_is_named_and_goes_on(context: rclpy.Context, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loop_of_spin_once_in_a_constructor_is_named_and_goes_on(
+    context: rclpy.Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(manager, '_SLOW_AFTER_S', 0.01)
     said: list[str] = []
     hint = threading.Event()
@@ -123,7 +142,9 @@ def test_a_loop_of_spin_once_in_a_constructor_is_named_and_goes_on(context: rclp
     node.destroy_node()
 
 
-def test_a_constructor_that_only_waits_is_not_told_of_spinning(context: rclpy.Context, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_constructor_that_only_waits_is_not_told_of_spinning(
+    context: rclpy.Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(manager, '_SLOW_AFTER_S', 0.01)
     said: list[str] = []
     enough = threading.Event()

@@ -23,7 +23,12 @@ DDS = {'use_intra_process_comms': False}
 
 @pytest.fixture
 def container(free_domain: int, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Container]:
-    with Container(install(tmp_path_factory.mktemp('packages')), free_domain, program='component_container_mt', cold=True) as running:
+    with Container(
+        install(tmp_path_factory.mktemp('packages')),
+        free_domain,
+        program='component_container_mt',
+        cold=True,
+    ) as running:
         yield running
 
 
@@ -47,7 +52,9 @@ class Logs:
             for log in logs:
                 self.facts[log.role] = log.facts()
                 done = RecordKind.PUBLISHED if log.role == 'capture' else RecordKind.PROCESSED
-                self.records[log.role] |= {record.sequence: record for record in log.read() if record.kind == done}
+                self.records[log.role] |= {
+                    record.sequence: record for record in log.read() if record.kind == done
+                }
         return len(self.both())
 
     def _find(self) -> FoundFrameLogs:
@@ -60,19 +67,37 @@ class Logs:
 
 def load_both(ours: Client, order: tuple[str, str], **options: Any) -> dict[str, int]:
     parameters = {'CaptureNode': SMALL, 'InferenceNode': CPU}
-    return {name: ours.loaded(name, 'ours', parameters=parameters[name], **options) for name in order}
+    return {
+        name: ours.loaded(name, 'ours', parameters=parameters[name], **options) for name in order
+    }
 
 
 @pytest.mark.parametrize(
-    'order', [pytest.param(('CaptureNode', 'InferenceNode'), marks=pytest.mark.long), ('InferenceNode', 'CaptureNode')]
+    'order',
+    [
+        pytest.param(('CaptureNode', 'InferenceNode'), marks=pytest.mark.long),
+        ('InferenceNode', 'CaptureNode'),
+    ],
 )
-def test_frames_pass_as_the_same_memory_whichever_was_loaded_first(order: tuple[str, str], container: Container, ours: Client) -> None:
+def test_frames_pass_as_the_same_memory_whichever_was_loaded_first(
+    order: tuple[str, str], container: Container, ours: Client
+) -> None:
     ids = load_both(ours, order)
     logs = Logs(container)
-    until(lambda: logs.read() >= FRAMES and logs.facts['inference'].get('rung') == IN_PROCESS, 'frames through both')
+    until(
+        lambda: logs.read() >= FRAMES and logs.facts['inference'].get('rung') == IN_PROCESS,
+        'frames through both',
+    )
     for sequence in logs.both():
-        published, processed = logs.records['capture'][sequence], logs.records['inference'][sequence]
-        assert (published.st_dev, published.inodes, published.buffer_uid) == (processed.st_dev, processed.inodes, processed.buffer_uid)
+        published, processed = (
+            logs.records['capture'][sequence],
+            logs.records['inference'][sequence],
+        )
+        assert (published.st_dev, published.inodes, published.buffer_uid) == (
+            processed.st_dev,
+            processed.inodes,
+            processed.buffer_uid,
+        )
     assert all(record.inodes and all(record.inodes) for record in logs.records['capture'].values())
     pool = {inode for _, inode in logs.facts['capture']['pool']}
     assert {logs.records['inference'][sequence].inodes[0] for sequence in logs.both()} <= pool
@@ -86,17 +111,28 @@ def test_frames_pass_as_the_same_memory_whichever_was_loaded_first(order: tuple[
     assert 'Traceback' not in container.output
 
 
-@pytest.mark.parametrize('forced', ['CaptureNode', pytest.param('InferenceNode', marks=pytest.mark.long)])
-def test_without_in_process_communication_it_is_messages(forced: str, container: Container, ours: Client) -> None:
+@pytest.mark.parametrize(
+    'forced', ['CaptureNode', pytest.param('InferenceNode', marks=pytest.mark.long)]
+)
+def test_without_in_process_communication_it_is_messages(
+    forced: str, container: Container, ours: Client
+) -> None:
     for name, parameters in (('CaptureNode', SMALL), ('InferenceNode', CPU)):
         ours.loaded(name, 'ours', parameters=parameters, extra=DDS if name == forced else None)
     logs = Logs(container)
-    until(lambda: logs.read() is not None and logs.facts.get('inference', {}).get('conversions', 0) >= 5, 'frames by messages')
+    until(
+        lambda: (
+            logs.read() is not None and logs.facts.get('inference', {}).get('conversions', 0) >= 5
+        ),
+        'frames by messages',
+    )
     assert logs.facts['inference']['rung'] == ROS_MESSAGE
     assert container.end() == 0
 
 
-def test_cycles_of_the_package_s_own_components_leave_nothing(container: Container, ours: Client) -> None:
+def test_cycles_of_the_package_s_own_components_leave_nothing(
+    container: Container, ours: Client
+) -> None:
     logs = Logs(container)
 
     def no_more(descriptors: int, threads: int) -> bool:
@@ -111,7 +147,11 @@ def test_cycles_of_the_package_s_own_components_leave_nothing(container: Contain
 
     for _ in range(3):
         cycle()
-    descriptors, threads, resident = container.descriptors(), len(container.threads()), container.resident_bytes()
+    descriptors, threads, resident = (
+        container.descriptors(),
+        len(container.threads()),
+        container.resident_bytes(),
+    )
     for _ in range(10):
         for _ in range(5):
             cycle()
@@ -122,8 +162,13 @@ def test_cycles_of_the_package_s_own_components_leave_nothing(container: Contain
         # What is made once for the whole process, when it is needed first, stays; what leaks is more after the next cycles.
         descriptors, threads = container.descriptors(), len(container.threads())
     else:
-        raise AssertionError(f'{container.descriptors()} descriptors, {container.threads()}; before: {descriptors}, {threads}')
+        raise AssertionError(
+            f'{container.descriptors()} descriptors, {container.threads()}; before: {descriptors}, {threads}'
+        )
     assert container.resident_bytes() - resident < 40 << 20
-    until(lambda: 'memfd:' not in Path(f'/proc/{container.pid}/maps').read_text(), 'no frame and no log is mapped')
+    until(
+        lambda: 'memfd:' not in Path(f'/proc/{container.pid}/maps').read_text(),
+        'no frame and no log is mapped',
+    )
     assert container.end() == 0
     assert 'left behind' not in container.output

@@ -23,7 +23,9 @@ def start(free_domain: int, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     folder = install(tmp_path_factory.mktemp('packages'))
     running: list[Any] = []
 
-    def begin(*args: str, name: str = '/ComponentManager', program: str = 'component_container') -> tuple[Container, Client]:
+    def begin(
+        *args: str, name: str = '/ComponentManager', program: str = 'component_container'
+    ) -> tuple[Container, Client]:
         running.append(Container(folder, free_domain, *args, program=program))
         container = running[-1].__enter__()
         running.append(client(free_domain, name))
@@ -41,7 +43,9 @@ def ended_in_time(container: Container, number: int = signal.SIGINT) -> None:
     assert time.monotonic() - begun < ENDS_S
 
 
-def test_a_slow_constructor_keeps_neither_list_nor_unload_waiting_and_loads_wait_for_it(start: Start, tmp_path: Path) -> None:
+def test_a_slow_constructor_keeps_neither_list_nor_unload_waiting_and_loads_wait_for_it(
+    start: Start, tmp_path: Path
+) -> None:
     container, zoo = start()
     first = zoo.loaded('Quiet')
     slow = zoo.begin_load('Slow', parameters={'folder': str(tmp_path)})
@@ -59,7 +63,9 @@ def test_a_slow_constructor_keeps_neither_list_nor_unload_waiting_and_loads_wait
     ended_in_time(container)
 
 
-def test_a_constructor_that_spins_for_ever_keeps_neither_list_nor_the_end_waiting(start: Start) -> None:
+def test_a_constructor_that_spins_for_ever_keeps_neither_list_nor_the_end_waiting(
+    start: Start,
+) -> None:
     container, zoo = start()
     zoo.begin_load('SpinsForEver')
     zoo.hears()
@@ -70,14 +76,21 @@ def test_a_constructor_that_spins_for_ever_keeps_neither_list_nor_the_end_waitin
 @pytest.mark.parametrize('program', ['component_container', 'component_container_mt'])
 def test_what_callbacks_raise_is_said_and_the_others_go_on(program: str, start: Start) -> None:
     container, zoo = start(program=program)
-    ids = [zoo.loaded('Fragile', node_name='fragile'), zoo.loaded('ExitsInCallback', node_name='leaver')]
+    ids = [
+        zoo.loaded('Fragile', node_name='fragile'),
+        zoo.loaded('ExitsInCallback', node_name='leaver'),
+    ]
     zoo.loaded('Ticking')
     container.wait_for("a callback of '/fragile' has raised; the container goes on.")
     container.wait_for('RuntimeError: a tick has failed')
-    container.wait_for("a callback of '/leaver' has raised; the container goes on. To end a component, unload it.")
+    container.wait_for(
+        "a callback of '/leaver' has raised; the container goes on. To end a component, unload it."
+    )
     zoo.hears()
     zoo.hears()
-    assert container.output.count("callback of '/fragile' has raised") == 1, 'the same again is not said each time'
+    assert container.output.count("callback of '/fragile' has raised") == 1, (
+        'the same again is not said each time'
+    )
     assert [zoo.unload(unique_id).success for unique_id in ids] == [True, True]
     ended_in_time(container)
 
@@ -110,7 +123,9 @@ def test_a_callback_that_spins_keeps_the_only_thread_and_that_is_said(start: Sta
     container.wait_for('a callback spins')
     other = zoo.loaded('Ticking')
     zoo.unload(spinning)  # on a busy machine it answers that this still goes on
-    container.wait_for("'/spinning': a callback still runs after 1 s; the node is destroyed under it, its thread stays busy until")
+    container.wait_for(
+        "'/spinning': a callback still runs after 1 s; the node is destroyed under it, its thread stays busy until"
+    )
     assert zoo.list() == {other: '/ticking'}
     assert zoo.unload(other).success
     ended_in_time(container)
@@ -133,11 +148,25 @@ def test_a_managed_component_goes_down_step_by_step(start: Start, tmp_path: Path
     file = tmp_path / 'steps'
     unique_id = zoo.loaded('Managed', parameters={'file': str(file)})
     assert zoo.unload(unique_id).success
-    assert file.read_text().split() == ['configure', 'activate', 'deactivate', 'cleanup', 'stop', 'destroy']
+    assert file.read_text().split() == [
+        'configure',
+        'activate',
+        'deactivate',
+        'cleanup',
+        'stop',
+        'destroy',
+    ]
     file.unlink()
     zoo.loaded('Managed', parameters={'file': str(file)})
     ended_in_time(container, signal.SIGTERM)
-    assert file.read_text().split() == ['configure', 'activate', 'deactivate', 'cleanup', 'stop', 'destroy']
+    assert file.read_text().split() == [
+        'configure',
+        'activate',
+        'deactivate',
+        'cleanup',
+        'stop',
+        'destroy',
+    ]
 
 
 def test_a_component_that_won_t_end_is_taken_down_and_reported(start: Start) -> None:
@@ -145,7 +174,12 @@ def test_a_component_that_won_t_end_is_taken_down_and_reported(start: Start) -> 
     unique_id = zoo.loaded('Stubborn')
     assert zoo.unload(unique_id).success
     assert zoo.list() == {}
-    for text in ("'/ticking': stop() failed, unloading goes on", 'it will not stop', 'destroy_node() failed', 'it will not be destroyed'):
+    for text in (
+        "'/ticking': stop() failed, unloading goes on",
+        'it will not stop',
+        'destroy_node() failed',
+        'it will not be destroyed',
+    ):
         container.wait_for(text)
     until(lambda: 'ticking' not in zoo.node.get_node_names(), 'out of the graph')
     zoo.loaded('Ticking')
@@ -196,11 +230,18 @@ def test_global_arguments_are_the_container_s_unless_they_are_forwarded(start: S
     zoo.loaded('Quiet', node_name='theirs', extra={'forward_global_arguments': True})
     container.wait_for("/theirs: size 5, arguments {'use_global_arguments': True}")
     container.wait_for("forward_global_arguments: the container's own arguments")
-    until(lambda: zoo.node.count_publishers('/global') == 1 and zoo.node.count_publishers('/words') == 1, 'both topics')
+    until(
+        lambda: (
+            zoo.node.count_publishers('/global') == 1 and zoo.node.count_publishers('/words') == 1
+        ),
+        'both topics',
+    )
     container.wait_for("parameter 'size' is not one of the container")
 
 
-def test_a_section_for_all_nodes_is_no_mistake_of_those_that_do_not_have_all_of_it(start: Start, tmp_path: Path) -> None:
+def test_a_section_for_all_nodes_is_no_mistake_of_those_that_do_not_have_all_of_it(
+    start: Start, tmp_path: Path
+) -> None:
     path = tmp_path / 'all.yaml'
     values = 'slots: 8, score_threshold: 0.5, controls: {gain: 1}, max_frames: 3, autostart: false, widht: 3'
     path.write_text(f'/**: {{ros__parameters: {{{values}}}}}\n')
@@ -218,20 +259,36 @@ def test_cycles_leave_no_descriptor_no_thread_and_no_memory(start: Start) -> Non
     container, zoo = start()
     for _ in range(3):
         assert zoo.unload(zoo.loaded('Ticking')).success
-    descriptors, threads, resident = container.descriptors(), len(container.threads()), container.resident_bytes()
+    descriptors, threads, resident = (
+        container.descriptors(),
+        len(container.threads()),
+        container.resident_bytes(),
+    )
     for _ in range(CYCLES):
         unique_id = zoo.loaded('Ticking', parameters={'size': 3}, remap_rules=['a:=b'])
         assert zoo.unload(unique_id).success
     assert unique_id == CYCLES + 3
     assert zoo.list() == {}
-    until(lambda: container.descriptors() <= descriptors and len(container.threads()) <= threads, 'no more than before')
-    assert container.resident_bytes() - resident < 4 << 20  # rclpy's service for types, which it doesn't finalise, alone is 5 MiB
-    until(lambda: not [n for n, _ in zoo.node.get_service_names_and_types() if n.startswith('/ticking')], 'nothing of it in the graph')
+    until(
+        lambda: container.descriptors() <= descriptors and len(container.threads()) <= threads,
+        'no more than before',
+    )
+    assert (
+        container.resident_bytes() - resident < 4 << 20
+    )  # rclpy's service for types, which it doesn't finalise, alone is 5 MiB
+    until(
+        lambda: (
+            not [n for n, _ in zoo.node.get_service_names_and_types() if n.startswith('/ticking')]
+        ),
+        'nothing of it in the graph',
+    )
     ended_in_time(container)
 
 
 @pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_ends_it_with_components_and_a_load_under_way(number: int, start: Start, tmp_path: Path) -> None:
+def test_a_signal_ends_it_with_components_and_a_load_under_way(
+    number: int, start: Start, tmp_path: Path
+) -> None:
     container, zoo = start('--ros-args', '-p', 'thread_num:=3', program='component_container_mt')
     assert '3 thread(s) for components' in container.output
     for count in range(4):
@@ -245,7 +302,9 @@ def test_a_signal_ends_it_with_components_and_a_load_under_way(number: int, star
     names = [f"'/n{count}'" for count in range(4)]
     unloaded = [name for name in names if f'unloaded {name}' in container.output]
     # Behind the one that hangs each has little time, and on a busy machine one may need more: then that is said.
-    (late,) = (line for line in container.output.splitlines() if 'could not be unloaded in time' in line)
+    (late,) = (
+        line for line in container.output.splitlines() if 'could not be unloaded in time' in line
+    )
     assert len(unloaded) >= 2 and all(name in late for name in names if name not in unloaded)
     assert 'Traceback' not in container.output
 
@@ -254,11 +313,16 @@ def test_a_signal_ends_it_with_components_and_a_load_under_way(number: int, star
     ('arguments', 'text'),
     [
         (['--isolated'], "argument '--isolated' is unknown; set parameters by --ros-args"),
-        (['--ros-args', '-p', 'thread_num:=0'], "parameter 'thread_num' is 0; it must be an integer from 1 to 64"),
+        (
+            ['--ros-args', '-p', 'thread_num:=0'],
+            "parameter 'thread_num' is 0; it must be an integer from 1 to 64",
+        ),
         (['--ros-args', '-r', 'nonsense'], 'ROS arguments: '),
     ],
 )
-def test_a_wrong_argument_ends_it_with_one_line(arguments: list[str], text: str, free_domain: int, tmp_path: Path) -> None:
+def test_a_wrong_argument_ends_it_with_one_line(
+    arguments: list[str], text: str, free_domain: int, tmp_path: Path
+) -> None:
     with Container(tmp_path, free_domain, *arguments, wait=False) as container:
         assert container.process.wait(TIMEOUT_S) == 2
         container._reader.join(30.0)

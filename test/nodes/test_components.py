@@ -25,7 +25,11 @@ from zc_perception.observe.diagnostics import Level
 pytestmark = pytest.mark.usefixtures('ros_home')
 SMALL = {'width': 128, 'height': 128, 'framerate': 60.0, 'heap': 'memfd'}
 HOG = {'model': 'hog', 'timeout': 20.0}
-KINDS = {'capture': (components.CaptureNode, SMALL), 'inference': (components.InferenceNode, HOG), 'overlay': (components.OverlayNode, {})}
+KINDS = {
+    'capture': (components.CaptureNode, SMALL),
+    'inference': (components.InferenceNode, HOG),
+    'overlay': (components.OverlayNode, {}),
+}
 
 
 def load(run: Managed, *names: str) -> list[Any]:
@@ -35,10 +39,15 @@ def load(run: Managed, *names: str) -> list[Any]:
 def frames_go_on(run: Managed, inference: Any) -> None:
     seen = inference.processed
     run.eventually(lambda: inference.processed >= seen + 3)
-    assert inference.subscription.statistics().rung == IN_PROCESS and inference.subscription.statistics().conversions == 0
+    assert (
+        inference.subscription.statistics().rung == IN_PROCESS
+        and inference.subscription.statistics().conversions == 0
+    )
 
 
-@pytest.mark.parametrize('order', [('inference', 'capture'), ('capture', 'inference')], ids='-'.join)
+@pytest.mark.parametrize(
+    'order', [('inference', 'capture'), ('capture', 'inference')], ids='-'.join
+)
 def test_they_meet_whatever_is_loaded_first(run: Managed, order: tuple[str, str]) -> None:
     nodes = dict(zip(order, load(run, order[0]), strict=False))
     run.eventually(lambda: nodes[order[0]].state == 'active')
@@ -46,23 +55,33 @@ def test_they_meet_whatever_is_loaded_first(run: Managed, order: tuple[str, str]
     capture, inference = nodes['capture'], nodes['inference']
     frames_go_on(run, inference)
     assert status(capture, 'negotiation').values['participant cpu accelerator'] == 'accepted'
-    assert capture.camera.pool_statistics().quotas == {'inference': 2}, 'one in flight and one that waits'
+    assert capture.camera.pool_statistics().quotas == {'inference': 2}, (
+        'one in flight and one that waits'
+    )
     assert capture.ledger is inference.ledger is process_ledger(run.context)
-    assert set(capture.ledger.entries()) == {'draw', 'tensor'}, 'one ledger, and nobody else touched pixels'
+    assert set(capture.ledger.entries()) == {'draw', 'tensor'}, (
+        'one ledger, and nobody else touched pixels'
+    )
 
 
 @pytest.mark.parametrize('gone', ['capture', 'inference'])
-def test_the_other_goes_on_when_one_is_unloaded_and_meets_its_successor(run: Managed, gone: str) -> None:
+def test_the_other_goes_on_when_one_is_unloaded_and_meets_its_successor(
+    run: Managed, gone: str
+) -> None:
     nodes = dict(zip(('capture', 'inference'), load(run, 'capture', 'inference'), strict=True))
     for _ in range(3):
         frames_go_on(run, nodes['inference'])
         run.drop(nodes[gone])
         if gone == 'inference':
             count = nodes['capture'].publisher.statistics().published
-            run.eventually(lambda count=count: nodes['capture'].publisher.statistics().published >= count + 5)
+            run.eventually(
+                lambda count=count: nodes['capture'].publisher.statistics().published >= count + 5
+            )
             pool = nodes['capture'].camera.pool_statistics()
             assert not pool.holders.get('inference') and pool.quotas == {}
-            assert 'participant cpu accelerator' not in status(nodes['capture'], 'negotiation').values
+            assert (
+                'participant cpu accelerator' not in status(nodes['capture'], 'negotiation').values
+            )
         else:
             assert nodes['inference'].state == 'active'
         nodes[gone] = load(run, gone)[0]
@@ -77,7 +96,10 @@ def test_they_meet_again_after_transitions_of_either(run: Managed, changed: str)
         for step in steps:
             assert run.change(nodes[changed], step)
         frames_go_on(run, nodes['inference'])
-        assert status(nodes['capture'], 'negotiation').values['participant cpu accelerator'] == 'accepted'
+        assert (
+            status(nodes['capture'], 'negotiation').values['participant cpu accelerator']
+            == 'accepted'
+        )
 
 
 def test_unloading_gives_everything_back(run: Managed) -> None:
@@ -87,7 +109,10 @@ def test_unloading_gives_everything_back(run: Managed) -> None:
         pool = nodes[1].camera.pool
         for node in nodes:
             run.drop(node)
-        assert pool.statistics().states.get(SlotState.LEASED, 0) == 0 and pool.statistics().holders == {}
+        assert (
+            pool.statistics().states.get(SlotState.LEASED, 0) == 0
+            and pool.statistics().holders == {}
+        )
 
     def held() -> tuple[int, int]:
         gc.collect()
@@ -98,10 +123,15 @@ def test_unloading_gives_everything_back(run: Managed) -> None:
     for _ in range(13):
         cycle()
     # What some cycle makes for the first time, and keeps, is no leak. What two of five cycles leave behind is more than this.
-    run.eventually(lambda: held()[0] < descriptors + 5 and held()[1] < threads + 5, f'{held()}, before: {descriptors}, {threads}')
+    run.eventually(
+        lambda: held()[0] < descriptors + 5 and held()[1] < threads + 5,
+        f'{held()}, before: {descriptors}, {threads}',
+    )
 
 
-def test_nothing_of_an_unloaded_node_is_looked_at_any_more(run: Managed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_of_an_unloaded_node_is_looked_at_any_more(
+    run: Managed, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Else the thread that looks lives on for a turn, and a container takes it for something that a component has left behind."""
     lookout = Lookout()
     monkeypatch.setattr(executor_turns, 'LOOKOUT', lookout)
@@ -128,21 +158,32 @@ def test_what_is_wrong_is_the_constructor_s_error(run: Managed) -> None:
             run.make(kind, values)
 
 
-def test_a_key_that_nobody_knows_is_a_warning_with_the_nearest_name(run: Managed, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_key_that_nobody_knows_is_a_warning_with_the_nearest_name(
+    run: Managed, capfd: pytest.CaptureFixture[str]
+) -> None:
     run.make(components.CaptureNode, {**SMALL, 'widht': 3, 'global_of_another_package': True})
     said = capfd.readouterr().err
     assert '[WARN]' in said and "parameter 'widht' is unknown; did you mean 'width'?" in said
     assert "parameter 'global_of_another_package' is unknown" in said
 
 
-def test_quality_of_service_of_a_topic_of_another_of_our_nodes_is_none(run: Managed, capfd: pytest.CaptureFixture[str]) -> None:
-    ends = ('/image_raw.publisher', '/image_raw.subscription', '/rear/image_raw.publisher', '/detections.subscription')
+def test_quality_of_service_of_a_topic_of_another_of_our_nodes_is_none(
+    run: Managed, capfd: pytest.CaptureFixture[str]
+) -> None:
+    ends = (
+        '/image_raw.publisher',
+        '/image_raw.subscription',
+        '/rear/image_raw.publisher',
+        '/detections.subscription',
+    )
     everybodys = {f'qos_overrides.{end}.depth': 2 for end in ends}
     for kind, values in KINDS.values():
         run.make(kind, everybodys | values)
     assert 'is unknown' not in capfd.readouterr().err
     run.make(
-        components.OverlayNode, {'qos_overrides./image_raw.publisher.deepth': 2, 'qos_overrides./imag.publisher.depth': 2}, namespace='/b'
+        components.OverlayNode,
+        {'qos_overrides./image_raw.publisher.deepth': 2, 'qos_overrides./imag.publisher.depth': 2},
+        namespace='/b',
     )
     said = capfd.readouterr().err
     assert "publisher.deepth' is unknown" in said and "/imag.publisher.depth' is unknown" in said
@@ -157,13 +198,19 @@ def test_without_autostart_a_component_waits(run: Managed) -> None:
     assert run.change(node, CONFIGURE) and run.change(node, ACTIVATE)
 
 
-def test_a_start_that_fails_later_is_said_and_can_be_mended(run: Managed, logged: Callable[[], str]) -> None:
-    node = run.make(components.CaptureNode, {**SMALL, 'participants': ['display: NV12; heap=dma_heap/']})
+def test_a_start_that_fails_later_is_said_and_can_be_mended(
+    run: Managed, logged: Callable[[], str]
+) -> None:
+    node = run.make(
+        components.CaptureNode, {**SMALL, 'participants': ['display: NV12; heap=dma_heap/']}
+    )
     run.eventually(lambda: status(node, 'lifecycle').level is Level.ERROR)
     run.eventually(lambda: 'the node did not start' in logged())
     from rclpy.parameter import Parameter
 
-    run.eventually(lambda: node.set_parameters([Parameter('participants', value=[''])])[0].successful)
+    run.eventually(
+        lambda: node.set_parameters([Parameter('participants', value=[''])])[0].successful
+    )
     assert run.change(node, CONFIGURE) and run.change(node, ACTIVATE)
 
 
@@ -202,21 +249,33 @@ def test_the_meeting_point_knows_places_and_who_is_there() -> None:
     assert camera.here == []
 
 
-def test_a_late_consumer_that_gets_no_buffers_is_named_and_the_camera_goes_on(run: Managed, logged: Callable[[], str]) -> None:
+def test_a_late_consumer_that_gets_no_buffers_is_named_and_the_camera_goes_on(
+    run: Managed, logged: Callable[[], str]
+) -> None:
     def refuse(*_: Any) -> None:
         raise AcceleratorError('EINVAL')
 
     capture = load(run, 'capture')[0]
     run.eventually(lambda: capture.state == 'active' and capture.session is not None)
-    late = [Consumer(BufferConstraints('npu', slots=1), refuse), Consumer(BufferConstraints('greedy', slots=60))]
+    late = [
+        Consumer(BufferConstraints('npu', slots=1), refuse),
+        Consumer(BufferConstraints('greedy', slots=60)),
+    ]
     for consumer in late:
         MEETING.add_consumer(capture._key, consumer)
     outcomes = capture.session.outcomes()
     assert outcomes['npu'].verdict is Verdict.FELL_BACK and 'EINVAL' in outcomes['npu'].reason
-    assert outcomes['greedy'].verdict is Verdict.REFUSED and 'it needs 60 slots' in outcomes['greedy'].reason
+    assert (
+        outcomes['greedy'].verdict is Verdict.REFUSED
+        and 'it needs 60 slots' in outcomes['greedy'].reason
+    )
     run.eventually(lambda: 'npu fell back: ' in logged() and 'greedy refused: ' in logged())
     found = status(capture, 'negotiation')
-    assert found.level is Level.WARN and 'npu fell back' in found.message and 'greedy refused' in found.message
+    assert (
+        found.level is Level.WARN
+        and 'npu fell back' in found.message
+        and 'greedy refused' in found.message
+    )
     for consumer in late:
         MEETING.remove_consumer(capture._key, consumer)
     assert status(capture, 'negotiation').level is Level.OK

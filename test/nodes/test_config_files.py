@@ -8,7 +8,11 @@ import pytest
 from nodes.programs import Program
 
 CONFIG = Path(__file__).resolve().parents[2] / 'config'
-FILES = sorted(path.name for path in CONFIG.glob('*.yaml') if '/**/capture:' in path.read_text(encoding='utf-8'))
+FILES = sorted(
+    path.name
+    for path in CONFIG.glob('*.yaml')
+    if '/**/capture:' in path.read_text(encoding='utf-8')
+)
 # What stands in for a camera, a card and a compiled model. A section of its own per file, behind the file's.
 STAND_INS = """
 /**/capture: {ros__parameters: {camera: synthetic, heap: memfd, width: 320, height: 240, pixel_format: auto, memory: auto, keep_all: false}}
@@ -23,8 +27,14 @@ def test_it_starts_the_nodes(name: str, tmp_path: Path, free_domain: int) -> Non
     stand_ins = tmp_path / 'stand_ins.yaml'
     stand_ins.write_text(STAND_INS, encoding='utf-8')
     files = ['--ros-args', '--params-file', str(CONFIG / name), '--params-file', str(stand_ins)]
-    marks = [f'[{namespace}{node}]: ready' for namespace in NAMESPACES.get(name, ('',)) for node in ('capture', 'inference', 'overlay')]
-    with Program('perception', *OPTIONS.get(name, []), *files, domain=free_domain).start(*marks) as program:
+    marks = [
+        f'[{namespace}{node}]: ready'
+        for namespace in NAMESPACES.get(name, ('',))
+        for node in ('capture', 'inference', 'overlay')
+    ]
+    with Program('perception', *OPTIONS.get(name, []), *files, domain=free_domain).start(
+        *marks
+    ) as program:
         assert program.interrupt() == 0, program.output
         assert 'NV12 LINEAR 320x240' in program.output
         assert 'Traceback' not in program.output and 'is unknown' not in program.output

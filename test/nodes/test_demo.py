@@ -30,7 +30,9 @@ def _demo(args: list[str], domain: int) -> subprocess.CompletedProcess[str]:
 
 
 def test_a_bounded_run_writes_summary_and_picture(tmp_path: Path, free_domain: int) -> None:
-    done = _demo(['--frames', '60', '--seed', '3', '--framerate', '15', '--out', str(tmp_path)], free_domain)
+    done = _demo(
+        ['--frames', '60', '--seed', '3', '--framerate', '15', '--out', str(tmp_path)], free_domain
+    )
     assert done.returncode == 0, done.stderr
     summary = json.loads((tmp_path / 'summary.json').read_text())
     assert set(summary) >= KEYS
@@ -39,7 +41,12 @@ def test_a_bounded_run_writes_summary_and_picture(tmp_path: Path, free_domain: i
     assert set(summary['latency_ms']) == set(StageLatencies.STAGES)
     assert all(0 <= stage['p50'] <= stage['p99'] for stage in summary['latency_ms'].values())
     copies = summary['pixel_copies_per_frame']
-    assert copies['draw'] == 1 and 0.5 < copies['tensor'] <= 1.01 and 'to_ros' not in copies and 'from_ros' not in copies
+    assert (
+        copies['draw'] == 1
+        and 0.5 < copies['tensor'] <= 1.01
+        and 'to_ros' not in copies
+        and 'from_ros' not in copies
+    )
     assert summary['boxes_iou_min'] >= 0.5
     picture = cv2.imread(str(tmp_path / 'detections.png'))
     assert picture is not None and picture.shape == (360, 640, 3)
@@ -54,7 +61,9 @@ def test_a_bounded_run_writes_summary_and_picture(tmp_path: Path, free_domain: i
         (['--width', '99999'], "'width' is 99999"),
     ],
 )
-def test_bad_options_are_refused_in_one_line(args: list[str], message: str, tmp_path: Path, free_domain: int) -> None:
+def test_bad_options_are_refused_in_one_line(
+    args: list[str], message: str, tmp_path: Path, free_domain: int
+) -> None:
     done = _demo([*args, '--out', str(tmp_path)], free_domain)
     assert done.returncode == 2
     (line,) = done.stderr.splitlines()
@@ -65,11 +74,20 @@ def test_bad_options_are_refused_in_one_line(args: list[str], message: str, tmp_
     ('args', 'message'),
     [
         (['--duration', '-1'], '--duration is -1; it must be a positive number'),
-        (['--camera', 'tally'], "--camera is 'tally'; it must be one of synthetic, replay; for other cameras use the program perception"),
+        (
+            ['--camera', 'tally'],
+            "--camera is 'tally'; it must be one of synthetic, replay; for other cameras use the program perception",
+        ),
         (['--camera', 'replay'], '--camera replay needs a recording; add --video FILE'),
-        (['--video', 'drive.mp4'], '--video has no effect with --camera synthetic; add --camera replay'),
+        (
+            ['--video', 'drive.mp4'],
+            '--video has no effect with --camera synthetic; add --camera replay',
+        ),
         (['--keep-all'], '--keep-all has no effect with --camera synthetic; add --camera replay'),
-        (['--camera', 'replay', '--video', 'drive.mp4', '--seed', '0'], '--seed has no effect with --camera replay; leave it out'),
+        (
+            ['--camera', 'replay', '--video', 'drive.mp4', '--seed', '0'],
+            '--seed has no effect with --camera replay; leave it out',
+        ),
     ],
 )
 def test_options_that_can_not_be_meant_are_refused(args: list[str], message: str) -> None:
@@ -106,7 +124,15 @@ def _without_rights(place: Path) -> Path:
     return place
 
 
-@pytest.mark.parametrize('kind', [_in_place_of_a_folder, _below_a_file, _with_a_folder_in_place_of_the_summary, _without_rights])
+@pytest.mark.parametrize(
+    'kind',
+    [
+        _in_place_of_a_folder,
+        _below_a_file,
+        _with_a_folder_in_place_of_the_summary,
+        _without_rights,
+    ],
+)
 def test_a_folder_that_can_not_be_written_is_told_before_anything_runs(
     kind: Callable[[Path], Path], tmp_path: Path, free_domain: int
 ) -> None:
@@ -114,21 +140,38 @@ def test_a_folder_that_can_not_be_written_is_told_before_anything_runs(
     done = _demo(['--out', str(out)], free_domain)
     assert done.returncode == 2 and done.stdout == ''
     (line,) = done.stderr.splitlines()
-    assert line.startswith(f"zc_demo: error: --out '{out}' ") and line.endswith('name another folder')
+    assert line.startswith(f"zc_demo: error: --out '{out}' ") and line.endswith(
+        'name another folder'
+    )
 
 
 @pytest.mark.parametrize('older', [False, True])
-def test_an_early_end_says_that_there_is_no_picture(older: bool, tmp_path: Path, free_domain: int) -> None:
+def test_an_early_end_says_that_there_is_no_picture(
+    older: bool, tmp_path: Path, free_domain: int
+) -> None:
     if older:
         (tmp_path / 'detections.png').write_bytes(b'of another run')
-    with Program('zc_demo', '--duration', '600', '--framerate', '15', '--out', str(tmp_path), domain=free_domain).start() as running:
+    with Program(
+        'zc_demo',
+        '--duration',
+        '600',
+        '--framerate',
+        '15',
+        '--out',
+        str(tmp_path),
+        domain=free_domain,
+    ).start() as running:
         deadline = time.monotonic() + 120
-        while not any(re.match(r' *[0-9.]+ s +[1-9][0-9]* frames', line) for line in list(running.lines)):
+        while not any(
+            re.match(r' *[0-9.]+ s +[1-9][0-9]* frames', line) for line in list(running.lines)
+        ):
             assert time.monotonic() < deadline and running.process.poll() is None, running.output
             time.sleep(0.05)
         assert running.interrupt() == 0, running.output
     assert json.loads((tmp_path / 'summary.json').read_text())['frames'] > 0
     (told,) = (line for line in running.lines if line.startswith('wrote'))
-    assert told.startswith(f'wrote {tmp_path}/summary.json, no detections.png: it is taken in the second half of the run')
+    assert told.startswith(
+        f'wrote {tmp_path}/summary.json, no detections.png: it is taken in the second half of the run'
+    )
     assert ('earlier run' in told) is older
     assert (tmp_path / 'detections.png').exists() is older

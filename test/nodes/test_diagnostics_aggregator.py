@@ -19,14 +19,20 @@ PACKAGE = Path(zc_perception.__file__).parent
 FILE = PACKAGE.parent / 'config' / 'diagnostics_aggregator.yaml'
 ANALYZERS = {
     name: section
-    for name, section in yaml.safe_load(FILE.read_text(encoding='utf-8'))['analyzers']['ros__parameters'].items()
+    for name, section in yaml.safe_load(FILE.read_text(encoding='utf-8'))['analyzers'][
+        'ros__parameters'
+    ].items()
     if isinstance(section, dict)
 }
 
 
 def places(name: str) -> list[str]:
     """As GenericAnalyzer does it: ``std::regex_match``, the whole name."""
-    return [path for path, analyzer in ANALYZERS.items() if any(re.fullmatch(regex, name) for regex in analyzer['regex'])]
+    return [
+        path
+        for path, analyzer in ANALYZERS.items()
+        if any(re.fullmatch(regex, name) for regex in analyzer['regex'])
+    ]
 
 
 def parts_in_the_source() -> set[str]:
@@ -34,16 +40,26 @@ def parts_in_the_source() -> set[str]:
     found = set()
     for path in PACKAGE.glob('**/*.py'):
         for node in ast.walk(ast.parse(path.read_text(encoding='utf-8'))):
-            named = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == 'Status'
+            named = (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Name)
+                and node.func.id == 'Status'
+            )
             if named and node.args and isinstance(node.args[0], ast.Constant):  # type: ignore[attr-defined]
                 found.add(node.args[0].value)  # type: ignore[attr-defined]
     return found
 
 
 @pytest.mark.parametrize('namespace', ['', 'front', 'fleet/truck_7/front'])
-def test_what_the_nodes_say_has_one_place_each(context: rclpy.Context, tmp_path: Path, namespace: str) -> None:
+def test_what_the_nodes_say_has_one_place_each(
+    context: rclpy.Context, tmp_path: Path, namespace: str
+) -> None:
     nodes = [*PerceptionGraph(context, {'inference': {'model': 'hog'}}, namespace).nodes]
-    nodes.append(RecorderNode(context=context, parameter_overrides=overrides({'path': str(tmp_path / 'x.zcr')})))
+    nodes.append(
+        RecorderNode(
+            context=context, parameter_overrides=overrides({'path': str(tmp_path / 'x.zcr')})
+        )
+    )
     for node in nodes:
         statuses = node.collect_diagnostics()
         assert statuses
@@ -55,12 +71,32 @@ def test_what_the_nodes_say_has_one_place_each(context: rclpy.Context, tmp_path:
 
 def test_every_part_that_may_appear_has_a_place() -> None:
     parts = parts_in_the_source()
-    assert {'camera', 'pool', 'link', 'accelerator', 'detections', 'stereo', 'clock', 'copies', 'overlay', 'recording'} <= parts
-    lost = [part for part in parts if not any(places(f'{node}: {part}') for node in ('capture', 'inference', 'overlay', 'recorder'))]
+    assert {
+        'camera',
+        'pool',
+        'link',
+        'accelerator',
+        'detections',
+        'stereo',
+        'clock',
+        'copies',
+        'overlay',
+        'recording',
+    } <= parts
+    lost = [
+        part
+        for part in parts
+        if not any(
+            places(f'{node}: {part}') for node in ('capture', 'inference', 'overlay', 'recorder')
+        )
+    ]
     assert lost == []
 
 
-@pytest.mark.parametrize('name', ['other: camera', 'capture: camera of somebody', 'my_capture: camera', 'capture_2: pool'])
+@pytest.mark.parametrize(
+    'name',
+    ['other: camera', 'capture: camera of somebody', 'my_capture: camera', 'capture_2: pool'],
+)
 def test_what_others_say_is_left_to_others(name: str) -> None:
     assert places(name) == []
 
@@ -70,4 +106,6 @@ def test_each_analyzer_is_one_that_the_aggregator_has(name: str) -> None:
     analyzer = ANALYZERS[name]
     assert analyzer['type'] == 'diagnostic_aggregator/GenericAnalyzer' and analyzer['path']
     assert analyzer['timeout'] > 2 * 1.0, 'longer than two of the messages that come each second'
-    assert isinstance(analyzer['regex'], list) and all(isinstance(regex, str) for regex in analyzer['regex'])
+    assert isinstance(analyzer['regex'], list) and all(
+        isinstance(regex, str) for regex in analyzer['regex']
+    )

@@ -38,9 +38,16 @@ def short_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_camera_that_is_unplugged(free_domain: int) -> None:
     with fleet(free_domain) as run:
         run.camera.mode = 'unplugged'
-        run.shows('capture: camera', ERROR, 'No such device', 'the node tries again until it works')
+        run.shows(
+            'capture: camera', ERROR, 'No such device', 'the node tries again until it works'
+        )
         # Whoever waits for its frames says so too, and where to look.
-        run.shows('inference: detections', WARN, 'no frame comes any more', "look at the camera in the publisher's diagnostics")
+        run.shows(
+            'inference: detections',
+            WARN,
+            'no frame comes any more',
+            "look at the camera in the publisher's diagnostics",
+        )
         run.camera.mode = ''
         run.well('capture: camera')
         assert run.reader.last['capture: camera'].hardware_id == 'usb-1.2 serial 7'
@@ -54,7 +61,9 @@ def test_a_camera_that_is_unplugged(free_domain: int) -> None:
         ('bad', ('no good frame', 'look at its cable, power and bandwidth')),
     ],
 )
-def test_a_camera_that_is_silent_or_has_bad_frames(mode: str, words: tuple[str, str], free_domain: int) -> None:
+def test_a_camera_that_is_silent_or_has_bad_frames(
+    mode: str, words: tuple[str, str], free_domain: int
+) -> None:
     with fleet(free_domain) as run:
         run.camera.mode = mode
         run.shows('capture: camera', ERROR, *words)
@@ -72,9 +81,21 @@ def test_a_consumer_that_releases_nothing_is_named(free_domain: int) -> None:
                 kept.append(frame.share())
 
         adapter = frame_adapter('rgb8', run.capture.ledger, holder='x')
-        subscription = AdaptedSubscription(run.capture, adapter, 'image_raw', QoSProfile(depth=1), callback=keep, holder='slow_tracker')
+        subscription = AdaptedSubscription(
+            run.capture,
+            adapter,
+            'image_raw',
+            QoSProfile(depth=1),
+            callback=keep,
+            holder='slow_tracker',
+        )
         subscription.update_rung()
-        run.shows('capture: link', WARN, 'slow_tracker gets no more frames, because it holds all 1 that it may', 'has to release frames')
+        run.shows(
+            'capture: link',
+            WARN,
+            'slow_tracker gets no more frames, because it holds all 1 that it may',
+            'has to release frames',
+        )
         run.well('capture: pool')
         run.well('capture: camera')
         hoarding.clear()
@@ -88,10 +109,19 @@ def test_a_consumer_that_releases_nothing_is_named(free_domain: int) -> None:
     ('copy_free', 'level', 'words'),
     [
         ('preferred', WARN, ('ros_message: 1 plain publisher(s)', 'each frame is copied')),
-        ('required', ERROR, ('refused: copy_free is required, but 1 plain publisher(s)', "set 'copy_free' to 'preferred'")),
+        (
+            'required',
+            ERROR,
+            (
+                'refused: copy_free is required, but 1 plain publisher(s)',
+                "set 'copy_free' to 'preferred'",
+            ),
+        ),
     ],
 )
-def test_a_plain_publisher_on_the_topic_costs_copies(copy_free: str, level: int, words: tuple[str, str], free_domain: int) -> None:
+def test_a_plain_publisher_on_the_topic_costs_copies(
+    copy_free: str, level: int, words: tuple[str, str], free_domain: int
+) -> None:
     with fleet(free_domain, inference={'copy_free': copy_free}) as run:
         plain = run.reader.node.create_publisher(Image, 'image_raw', 1)
         run.shows('inference: link', level, *words)
@@ -103,14 +133,33 @@ def test_an_accelerator_that_is_lost(free_domain: int, logged: Callable[[], str]
     with fleet(free_domain) as run:
         first, part = run.inference.accelerator, 'inference: accelerator'
         run.accelerator.present = False
-        run.shows(part, ERROR, 'recovering since', 'attempt ', 'last error: no card: check lspci', 'dmesg | grep -i metis')
-        assert (run.reader.values(part)['device_losses'], run.reader.values(part)['recovered']) == ('1', '0')
+        run.shows(
+            part,
+            ERROR,
+            'recovering since',
+            'attempt ',
+            'last error: no card: check lspci',
+            'dmesg | grep -i metis',
+        )
+        assert (
+            run.reader.values(part)['device_losses'],
+            run.reader.values(part)['recovered'],
+        ) == ('1', '0')
         frozen = run.inference.processed
-        run.until(lambda: int(run.reader.values(part)['refused_recovering']) > 5, 'frames that are dropped meanwhile, and counted')
-        assert run.inference.processed - frozen <= 1 and isinstance(first, FaultyAccelerator) and first.closed
+        run.until(
+            lambda: int(run.reader.values(part)['refused_recovering']) > 5,
+            'frames that are dropped meanwhile, and counted',
+        )
+        assert (
+            run.inference.processed - frozen <= 1
+            and isinstance(first, FaultyAccelerator)
+            and first.closed
+        )
         run.accelerator.present = True
         run.well(part)
-        assert run.reader.values(part)['recovered'] == '1' and run.inference.accelerator is not first
+        assert (
+            run.reader.values(part)['recovered'] == '1' and run.inference.accelerator is not first
+        )
         run.well('inference: detections')
         run.until(lambda: run.inference.processed > frozen + 5, 'detections again')
         run.until(lambda: 'the device is back' in logged(), 'a line in the log')
@@ -121,9 +170,20 @@ def test_an_accelerator_that_is_lost(free_domain: int, logged: Callable[[], str]
 def test_an_accelerator_that_is_too_late(free_domain: int) -> None:
     with fleet(free_domain, inference={'timeout': 0.1}) as run:
         run.accelerator.job_s = 0.4
-        run.reader.comes_to('inference: accelerator', ERROR, 'every frame is lost, ', 'no result within 0.1 s', "raise parameter 'timeout'")
-        run.until(lambda: 'see part accelerator' in run.reader.text('inference: detections'), 'frames without results')
-        assert 'frames per second give results' in run.reader.text('inference: detections'), 'it is not called slow'
+        run.reader.comes_to(
+            'inference: accelerator',
+            ERROR,
+            'every frame is lost, ',
+            'no result within 0.1 s',
+            "raise parameter 'timeout'",
+        )
+        run.until(
+            lambda: 'see part accelerator' in run.reader.text('inference: detections'),
+            'frames without results',
+        )
+        assert 'frames per second give results' in run.reader.text('inference: detections'), (
+            'it is not called slow'
+        )
         run.accelerator.job_s = 0.0
         run.well('inference: accelerator')
         run.well('inference: detections')
@@ -132,7 +192,9 @@ def test_an_accelerator_that_is_too_late(free_domain: int) -> None:
 def test_a_model_that_is_too_slow_for_the_camera(free_domain: int) -> None:
     with fleet(free_domain) as run:
         run.accelerator.job_s = 0.1
-        run.shows('inference: detections', WARN, 'the model is too slow: only', 'take a smaller model')
+        run.shows(
+            'inference: detections', WARN, 'the model is too slow: only', 'take a smaller model'
+        )
         # Who asks for no more gets what was asked for.
         assert run.inference.set_parameters([Parameter('max_rate', value=5.0)])[0].successful
         run.well('inference: detections')
@@ -142,36 +204,69 @@ def test_a_model_that_is_too_slow_for_the_camera(free_domain: int) -> None:
         run.well('inference: detections')
 
 
-def test_who_asks_for_few_frames_a_second_gets_them_and_is_not_called_slow(free_domain: int) -> None:
+def test_who_asks_for_few_frames_a_second_gets_them_and_is_not_called_slow(
+    free_domain: int,
+) -> None:
     """Nor is what ran under one ``max_rate`` judged by the next one. A model that is too slow even for few is called so."""
     with fleet(free_domain) as run:
 
         def shows(text: str) -> bool:
-            assert run.reader.level('inference: detections') == 0, run.reader.text('inference: detections')
+            assert run.reader.level('inference: detections') == 0, run.reader.text(
+                'inference: detections'
+            )
             return text in run.reader.text('inference: detections')
 
         for max_rate in (2.0, 0.0):
-            assert run.inference.set_parameters([Parameter('max_rate', value=max_rate)])[0].successful
+            assert run.inference.set_parameters([Parameter('max_rate', value=max_rate)])[
+                0
+            ].successful
             run.until(lambda: shows('frames come, not for long enough yet'), 'judged anew')
             run.until(lambda: shows('frames per second'), 'a rate')
             shown = run.inference.processed
-            run.until(lambda shown=shown: shows('frames per second') and run.inference.processed > shown + 2, 'that stays')
+            run.until(
+                lambda shown=shown: (
+                    shows('frames per second') and run.inference.processed > shown + 2
+                ),
+                'that stays',
+            )
         run.accelerator.job_s = 0.6
         assert run.inference.set_parameters([Parameter('max_rate', value=3.0)])[0].successful
-        run.until(lambda: 'the model is too slow: only' in run.reader.text('inference: detections'), 'too slow for three a second')
+        run.until(
+            lambda: 'the model is too slow: only' in run.reader.text('inference: detections'),
+            'too slow for three a second',
+        )
 
 
 @pytest.mark.parametrize('refused', [10, pytest.param(4, marks=pytest.mark.long)])
-def test_an_accelerator_that_refuses_frames_is_not_called_slow(free_domain: int, refused: int) -> None:
+def test_an_accelerator_that_refuses_frames_is_not_called_slow(
+    free_domain: int, refused: int
+) -> None:
     with fleet(free_domain) as run:
         run.accelerator.refused = refused
         comes_to = run.reader.comes_to
         level, gives = (ERROR, 'only 0.0 of ') if refused == 10 else (WARN, 'only ')
-        comes_to('inference: detections', level, gives, 'frames per second give results', ' fail', 'see part accelerator')
+        comes_to(
+            'inference: detections',
+            level,
+            gives,
+            'frames per second give results',
+            ' fail',
+            'see part accelerator',
+        )
         lost = 'every frame is lost, ' if refused == 10 else 'lost lately, last: '
-        comes_to('inference: accelerator', level, lost, 'the buffer was refused: EINVAL', 'the error says what the device refused')
+        comes_to(
+            'inference: accelerator',
+            level,
+            lost,
+            'the buffer was refused: EINVAL',
+            'the error says what the device refused',
+        )
         if refused == 10:
-            comes_to('inference: link', ERROR, 'in_process: the accelerator takes none of the frames: the buffer was refused: EINVAL')
+            comes_to(
+                'inference: link',
+                ERROR,
+                'in_process: the accelerator takes none of the frames: the buffer was refused: EINVAL',
+            )
         assert 'too slow' not in run.reader.text('inference: detections')
         run.accelerator.refused = 0
         run.well('inference: link')
@@ -182,7 +277,13 @@ def test_an_accelerator_that_refuses_frames_is_not_called_slow(free_domain: int,
 def test_jobs_that_fail_are_not_called_slow_and_a_slow_model_still_is(free_domain: int) -> None:
     with fleet(free_domain) as run:
         run.accelerator.failing = True
-        run.reader.comes_to('inference: detections', ERROR, 'only 0.0 of ', 'frames per second give results', 'see part accelerator')
+        run.reader.comes_to(
+            'inference: detections',
+            ERROR,
+            'only 0.0 of ',
+            'frames per second give results',
+            'see part accelerator',
+        )
         assert 'too slow' not in run.reader.text('inference: detections')
         run.reader.comes_to('inference: accelerator', ERROR, 'every frame is lost, ', 'EIO')
         run.accelerator.failing = False
@@ -190,7 +291,10 @@ def test_jobs_that_fail_are_not_called_slow_and_a_slow_model_still_is(free_domai
         # Few refused ones don't explain what is missing.
         run.accelerator.refused, run.accelerator.job_s = 2, 0.1
         refused = run.inference.scheduler.statistics().refused_device
-        run.until(lambda: run.inference.scheduler.statistics().refused_device >= refused + 4, 'some are refused all the time')
+        run.until(
+            lambda: run.inference.scheduler.statistics().refused_device >= refused + 4,
+            'some are refused all the time',
+        )
         del run.reader.last['inference: detections']
         run.shows('inference: detections', WARN, 'the model is too slow: only')
         run.accelerator.refused, run.accelerator.job_s = 0, 0.0
@@ -210,7 +314,12 @@ def test_a_clock_that_is_set(free_domain: int, step_ns: int) -> None:
 def test_an_import_cache_that_is_of_no_use(free_domain: int) -> None:
     with fleet(free_domain) as run:
         run.accelerator.imports_each = True
-        run.shows('inference: accelerator', WARN, 'the import cache is of no use', 'let it reuse a fixed number of them')
+        run.shows(
+            'inference: accelerator',
+            WARN,
+            'the import cache is of no use',
+            'let it reuse a fixed number of them',
+        )
         run.accelerator.imports_each = False
         run.well('inference: accelerator')
         assert run.inference.set_parameters([Parameter('import_cache', value=False)])[0].successful
@@ -237,7 +346,12 @@ def test_a_card_that_is_too_hot(free_domain: int, tmp_path: Path) -> None:
             lambda: any(v.value == 'board 60.0 of 95' for v in run.reader.last['inference: accelerator'].values), 'the temperature'
         )  # fmt: skip
         heat(97)
-        run.shows('inference: accelerator', WARN, 'the card is too hot: board 97.0 of 95 degrees', 'look at its fan')
+        run.shows(
+            'inference: accelerator',
+            WARN,
+            'the card is too hot: board 97.0 of 95 degrees',
+            'look at its fan',
+        )
         heat(70)
         run.well('inference: accelerator')
 
@@ -247,14 +361,24 @@ def test_a_disk_that_is_full(free_domain: int, tmp_path: Path) -> None:
     with fleet(free_domain) as run:
         assert run.group is not None
         values = {'path': str(tmp_path / 'full.zcr'), 'overwrite': True}
-        recorder = RecorderNode(context=run.context, parameter_overrides=[Parameter(name, value=value) for name, value in values.items()])
+        recorder = RecorderNode(
+            context=run.context,
+            parameter_overrides=[Parameter(name, value=value) for name, value in values.items()],
+        )
         run.group.add_node(recorder)
         try:
             recorder.start()
-            run.shows('recorder: recording', ERROR, 'No space left on device', 'make room, then start a new recording')
+            run.shows(
+                'recorder: recording',
+                ERROR,
+                'No space left on device',
+                'make room, then start a new recording',
+            )
             for step in (recorder.trigger_deactivate, recorder.trigger_cleanup):
                 step()
-            assert recorder.set_parameters([Parameter('path', value=str(tmp_path / 'room.zcr'))])[0].successful
+            assert recorder.set_parameters([Parameter('path', value=str(tmp_path / 'room.zcr'))])[
+                0
+            ].successful
             recorder.start()
             run.well('recorder: recording')
             run.until(lambda: (tmp_path / 'room.zcr').stat().st_size > 10_000, 'frames on disk')
@@ -280,8 +404,14 @@ class Foreigner(Reader):
 
     def _send(self) -> None:
         self._sent += 1
-        image = Image(width=WIDTH, height=HEIGHT, encoding=self.encoding, step=WIDTH * self.pixel_bytes)
-        image.header.frame_id, image.header.stamp.sec, image.header.stamp.nanosec = 'lens', 1000, self._sent
+        image = Image(
+            width=WIDTH, height=HEIGHT, encoding=self.encoding, step=WIDTH * self.pixel_bytes
+        )
+        image.header.frame_id, image.header.stamp.sec, image.header.stamp.nanosec = (
+            'lens',
+            1000,
+            self._sent,
+        )
         image.data = bytes(image.step * HEIGHT)
         self._images.publish(image)
 
@@ -291,18 +421,39 @@ def test_each_node_says_that_messages_cannot_be_converted_and_nobody_blames_the_
 ) -> None:
     with Foreigner(free_domain) as foreigner:
         nodes = [
-            InferenceNode(context=context, parameter_overrides=overrides({'model': 'hog', 'timeout': 20.0})),
+            InferenceNode(
+                context=context, parameter_overrides=overrides({'model': 'hog', 'timeout': 20.0})
+            ),
             OverlayNode(context=context),
-            RecorderNode(context=context, parameter_overrides=overrides({'path': str(tmp_path / 'a.zcr')})),
+            RecorderNode(
+                context=context, parameter_overrides=overrides({'path': str(tmp_path / 'a.zcr')})
+            ),
         ]
         with spun(context, *nodes):
             for name in ('inference', 'overlay', 'recorder'):
-                foreigner.comes_to(f'{name}: link', WARN, 'message(s) could not be converted lately')
-            foreigner.comes_to('overlay: overlay', WARN, 'no picture: ', 'message(s) could not be converted lately')
-            foreigner.comes_to('inference: detections', ERROR, 'no frame could be converted lately', 'see part link')
+                foreigner.comes_to(
+                    f'{name}: link', WARN, 'message(s) could not be converted lately'
+                )
+            foreigner.comes_to(
+                'overlay: overlay',
+                WARN,
+                'no picture: ',
+                'message(s) could not be converted lately',
+            )
+            foreigner.comes_to(
+                'inference: detections',
+                ERROR,
+                'no frame could be converted lately',
+                'see part link',
+            )
             foreigner.encoding, foreigner.pixel_bytes = 'rgb8', 3
             foreigner.comes_to('inference: detections', OK, 'frames per second')
             foreigner.comes_to('overlay: overlay', OK)
             # What came before is usual by now: its end is not the camera's.
             foreigner.encoding, foreigner.pixel_bytes = 'mono16', 2
-            foreigner.comes_to('inference: detections', ERROR, 'no frame could be converted lately', 'see part link')
+            foreigner.comes_to(
+                'inference: detections',
+                ERROR,
+                'no frame could be converted lately',
+                'see part link',
+            )

@@ -20,14 +20,18 @@ WRITE = '.venv/bin/python tools/parameters_page.py docs/parameters.md'
 
 
 def write(page: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, PROGRAM, page], capture_output=True, text=True, timeout=120)
+    return subprocess.run(
+        [sys.executable, PROGRAM, page], capture_output=True, text=True, timeout=120
+    )
 
 
 def test_the_page_in_the_repository_is_the_nodes_declarations(tmp_path: Path) -> None:
     text = PAGE.read_text(encoding='utf-8')
     copy = tmp_path / 'parameters.md'
     kept, mark, _ = text.partition('<!-- tables:')
-    copy.write_text(kept + mark + text.partition(mark)[2].partition('\n')[0] + '\n| old |\n', encoding='utf-8')
+    copy.write_text(
+        kept + mark + text.partition(mark)[2].partition('\n')[0] + '\n| old |\n', encoding='utf-8'
+    )
     written = write(copy)
     assert written.returncode == 0, written.stderr
     assert copy.read_text(encoding='utf-8') == text, f'write it anew: {WRITE}'
@@ -62,7 +66,11 @@ def functions(file: Path) -> dict[str, ast.FunctionDef]:
 
 
 def directly(function: ast.FunctionDef) -> set[str]:
-    declarations = (call for call in called(function) if isinstance(call.func, ast.Name) and call.func.id == 'DeclareLaunchArgument')
+    declarations = (
+        call
+        for call in called(function)
+        if isinstance(call.func, ast.Name) and call.func.id == 'DeclareLaunchArgument'
+    )
     return {ast.literal_eval(call.args[0]) for call in declarations}
 
 
@@ -71,7 +79,9 @@ def declared(file: Path) -> set[str]:
     found = directly(function)
     for call in called(function):
         if isinstance(call.func, ast.Attribute) and ast.unparse(call.func.value) == 'arguments':
-            left_out = {keyword.arg for keyword in call.keywords if ast.unparse(keyword.value) == 'False'}
+            left_out = {
+                keyword.arg for keyword in call.keywords if ast.unparse(keyword.value) == 'False'
+            }
             found |= directly(shared[call.func.attr]) - left_out
     return found
 

@@ -43,10 +43,16 @@ class Bench:
 
     def __init__(self, run: Managed) -> None:
         self.run = run
-        self.capture = run.make(CaptureNode, {'heap': 'memfd', 'framerate': 100.0, 'seed': 4, 'jpeg_quality': 90})
+        self.capture = run.make(
+            CaptureNode, {'heap': 'memfd', 'framerate': 100.0, 'seed': 4, 'jpeg_quality': 90}
+        )
         self.inference = run.make(InferenceNode, {'threads': 1, 'timeout': 20.0})
         self.overlay = run.make(OverlayNode)
-        self.nodes = {'capture': self.capture, 'inference': self.inference, 'overlay': self.overlay}
+        self.nodes = {
+            'capture': self.capture,
+            'inference': self.inference,
+            'overlay': self.overlay,
+        }
         self.results: list[Result] = []
         self.published: list[int] = []
         self.tuned: list[dict[str, Any]] = []
@@ -62,7 +68,9 @@ class Bench:
             run.manager.create_subscription(kind, topic, kept.append, QoSProfile(depth=5))
         for node in (self.overlay, self.inference, self.capture):
             node.start()
-        run.eventually(lambda: len(self.results) >= 5 and all(self.messages.values()), 'everything flows')
+        run.eventually(
+            lambda: len(self.results) >= 5 and all(self.messages.values()), 'everything flows'
+        )
 
     def _spy(self) -> None:
         limits: list[Any] = [None]
@@ -77,7 +85,12 @@ class Bench:
         accelerator.tune = lambda **values: (self.tuned.append(values), tune(**values))
         self.inference.observers.append(
             lambda entry, found: self.results.append(
-                Result(entry.frame.header.stamp_ns, found, limits[0], self.inference.scheduler.statistics().in_flight)
+                Result(
+                    entry.frame.header.stamp_ns,
+                    found,
+                    limits[0],
+                    self.inference.scheduler.statistics().in_flight,
+                )
             )
         )
         publish = self.capture.publisher.publish
@@ -97,7 +110,11 @@ class Bench:
         if len(self.published) <= published + WITHIN:
             return []
         first = self.published[published + WITHIN]
-        return [m for m in self.messages[topic] if m.header.stamp.sec * 1_000_000_000 + m.header.stamp.nanosec >= first]
+        return [
+            m
+            for m in self.messages[topic]
+            if m.header.stamp.sec * 1_000_000_000 + m.header.stamp.nanosec >= first
+        ]
 
 
 @pytest.fixture(scope='module')
@@ -146,7 +163,9 @@ def messages(topic: str, holds: Callable[[Any], bool]) -> Any:
         assert not holds(bench.messages[topic][-1]), 'it would hold without the change'
         bench.set(node, name, value)
         start = len(bench.published)
-        bench.run.eventually(lambda: len(bench.messages_since(topic, start)) >= JUDGED, f'messages on {topic}')
+        bench.run.eventually(
+            lambda: len(bench.messages_since(topic, start)) >= JUDGED, f'messages on {topic}'
+        )
         assert all(holds(message) for message in bench.messages_since(topic, start))
 
     return check
@@ -163,8 +182,13 @@ def paced(bench: Bench, node: str, name: str, value: float) -> None:
 
 def disabled(bench: Bench, node: str, name: str, value: bool) -> None:
     bench.set(node, name, value)
-    start, refused = len(bench.results) + WITHIN, bench.inference.scheduler.statistics().refused_disabled
-    bench.run.eventually(lambda: bench.inference.scheduler.statistics().refused_disabled >= refused + 10)
+    start, refused = (
+        len(bench.results) + WITHIN,
+        bench.inference.scheduler.statistics().refused_disabled,
+    )
+    bench.run.eventually(
+        lambda: bench.inference.scheduler.statistics().refused_disabled >= refused + 10
+    )
     assert len(bench.results) <= start
 
 
@@ -184,13 +208,21 @@ def of_thread(look: Callable[[int], Any], allowed: Callable[[], bool], knob: str
 
     def check(bench: Bench, node: str, name: str, value: Any) -> None:
         bench.set(node, name, value)
-        thread = bench.capture.supervisor.threads[0] if node == 'capture' else bench.inference.scheduler.thread
+        thread = (
+            bench.capture.supervisor.threads[0]
+            if node == 'capture'
+            else bench.inference.scheduler.thread
+        )
         assert thread.native_id is not None
         if allowed():
             bench.run.eventually(lambda: look(thread.native_id))
         else:
             refused = status(bench.nodes[node], 'realtime')
-            assert refused.level is Level.WARN and knob in refused.message and 'grant the process' in refused.message
+            assert (
+                refused.level is Level.WARN
+                and knob in refused.message
+                and 'grant the process' in refused.message
+            )
 
     return check
 
@@ -213,11 +245,21 @@ def snapshot_goes_there(bench: Bench, node: str, name: str, value: str) -> None:
 
 
 CPU = str(min(os.sched_getaffinity(0)))
-BOUND = of_thread(lambda number: os.sched_getaffinity(number) == {int(CPU)}, lambda: True, 'cpu_affinity')
-FIFO = of_thread(lambda number: os.sched_getscheduler(number) == os.SCHED_FIFO, may_use_fifo, 'realtime_priority')
+BOUND = of_thread(
+    lambda number: os.sched_getaffinity(number) == {int(CPU)}, lambda: True, 'cpu_affinity'
+)
+FIFO = of_thread(
+    lambda number: os.sched_getscheduler(number) == os.SCHED_FIFO,
+    may_use_fifo,
+    'realtime_priority',
+)
 ENTRIES: dict[tuple[str, str], Dynamic] = {
-    ('capture', 'image_encoding'): Dynamic('mono8', messages('image_raw', lambda m: m.encoding == 'mono8')),
-    ('capture', 'jpeg_quality'): Dynamic(5, messages('image_raw/compressed', lambda m: len(m.data) < 15_000)),
+    ('capture', 'image_encoding'): Dynamic(
+        'mono8', messages('image_raw', lambda m: m.encoding == 'mono8')
+    ),
+    ('capture', 'jpeg_quality'): Dynamic(
+        5, messages('image_raw/compressed', lambda m: len(m.data) < 15_000)
+    ),
     ('capture', 'snapshot_folder'): Dynamic('{tmp}/elsewhere', snapshot_goes_there),
     ('capture', 'cpu_affinity'): Dynamic([CPU], BOUND),
     ('capture', 'realtime_priority'): Dynamic(2, FIFO),
@@ -225,7 +267,9 @@ ENTRIES: dict[tuple[str, str], Dynamic] = {
     ('inference', 'nms_threshold'): Dynamic(0.9, results(lambda r: r.limits.iou == 0.9)),
     ('inference', 'max_detections'): Dynamic(1, results(lambda r: len(r.found) <= 1)),
     ('inference', 'enabled'): Dynamic(False, disabled),
-    ('inference', 'classes'): Dynamic(['sign'], results(lambda r: set(r.found.classes.tolist()) <= {SIGN})),
+    ('inference', 'classes'): Dynamic(
+        ['sign'], results(lambda r: set(r.found.classes.tolist()) <= {SIGN})
+    ),
     ('inference', 'max_rate'): Dynamic(4.0, paced),
     ('inference', 'in_flight'): Dynamic(2, results(lambda r: r.in_flight == 2, some=True)),
     ('inference', 'timeout'): Dynamic(0.01, too_late, costs_frames=True),
@@ -233,12 +277,16 @@ ENTRIES: dict[tuple[str, str], Dynamic] = {
     ('inference', 'cpu_affinity'): Dynamic([CPU], BOUND),
     ('inference', 'realtime_priority'): Dynamic(2, FIFO),
     ('overlay', 'scale'): Dynamic(0.5, messages('detections/image', lambda m: m.width == 320)),
-    ('overlay', 'jpeg_quality'): Dynamic(5, messages('detections/image/compressed', lambda m: len(m.data) < 15_000)),
+    ('overlay', 'jpeg_quality'): Dynamic(
+        5, messages('detections/image/compressed', lambda m: len(m.data) < 15_000)
+    ),
 }
 
 
 @pytest.mark.parametrize('key', ENTRIES, ids='.'.join)
-def test_a_change_is_in_force_within_two_frames_and_loses_no_lease(key: tuple[str, str], bench: Bench) -> None:
+def test_a_change_is_in_force_within_two_frames_and_loses_no_lease(
+    key: tuple[str, str], bench: Bench
+) -> None:
     (node, name), entry = key, ENTRIES[key]
     before = bench.nodes[node].parameters[name]
     assert entry.value != before and node_specs()[node][name].dynamic
@@ -250,7 +298,8 @@ def test_a_change_is_in_force_within_two_frames_and_loses_no_lease(key: tuple[st
         bench.set(node, name, [''] if before == [] else before)
     seen = len(bench.results)
     bench.run.eventually(
-        lambda: len(bench.results) >= seen + WITHIN and len(bench.published) > captured, 'frames flow after it was set back'
+        lambda: len(bench.results) >= seen + WITHIN and len(bench.published) > captured,
+        'frames flow after it was set back',
     )
     pool = bench.capture.camera.pool_statistics()
     assert pool.abandoned == 0 and pool.retired == 0
@@ -259,8 +308,16 @@ def test_a_change_is_in_force_within_two_frames_and_loses_no_lease(key: tuple[st
 
 
 def test_of_a_set_that_fails_every_reason_is_said_and_nothing_is_taken(bench: Bench) -> None:
-    values = {'score_threshold': 7.0, 'classes': ['crocodile'], 'model': 'hog', 'max_rate': 3.0, 'autostart': False}
-    done = bench.inference.set_parameters_atomically([Parameter(name, value=value) for name, value in values.items()])
+    values = {
+        'score_threshold': 7.0,
+        'classes': ['crocodile'],
+        'model': 'hog',
+        'max_rate': 3.0,
+        'autostart': False,
+    }
+    done = bench.inference.set_parameters_atomically(
+        [Parameter(name, value=value) for name, value in values.items()]
+    )
     assert not done.successful
     for reason in (
         "parameter 'score_threshold' is 7.0; it must be a number from 0 to 1, or -1",
@@ -273,7 +330,9 @@ def test_of_a_set_that_fails_every_reason_is_said_and_nothing_is_taken(bench: Be
 
 
 def test_controls_are_not_set_when_another_parameter_of_the_set_is_refused(bench: Bench) -> None:
-    done = bench.capture.set_parameters_atomically([Parameter('jpeg_quality', value=300), Parameter('image_encoding', value='nv12')])
+    done = bench.capture.set_parameters_atomically(
+        [Parameter('jpeg_quality', value=300), Parameter('image_encoding', value='nv12')]
+    )
     assert not done.successful and "parameter 'jpeg_quality' is 300" in done.reason
     assert bench.capture.parameters['image_encoding'] == 'rgb8'
 
@@ -284,14 +343,21 @@ def test_label_info_says_the_threshold_in_force(bench: Bench) -> None:
 
     seen: list[float] = []
     qos = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
-    bench.run.manager.create_subscription(LabelInfo, 'label_info', lambda message: seen.append(round(message.threshold, 3)), qos)
+    bench.run.manager.create_subscription(
+        LabelInfo, 'label_info', lambda message: seen.append(round(message.threshold, 3)), qos
+    )
     bench.run.eventually(lambda: seen)
     bench.set('inference', 'score_threshold', 0.25)
     bench.run.eventually(lambda: seen[-1] == 0.25)
     arrays: list[Detection2DArray] = []
     bench.set('inference', 'score_threshold', 1.0)
-    bench.run.manager.create_subscription(Detection2DArray, 'detections', arrays.append, QoSProfile(depth=5))
-    bench.run.eventually(lambda: len(arrays) > WITHIN and not arrays[-1].detections, 'an empty array where nothing was found')
+    bench.run.manager.create_subscription(
+        Detection2DArray, 'detections', arrays.append, QoSProfile(depth=5)
+    )
+    bench.run.eventually(
+        lambda: len(arrays) > WITHIN and not arrays[-1].detections,
+        'an empty array where nothing was found',
+    )
     bench.set('inference', 'score_threshold', -1.0)
     bench.run.eventually(lambda: seen[-1] == 0.6)
 
@@ -299,7 +365,11 @@ def test_label_info_says_the_threshold_in_force(bench: Bench) -> None:
 def test_a_change_of_jpeg_quality_makes_and_ends_the_topic(bench: Bench) -> None:
     for quality, publishers in ((0, 0), (80, 1)):
         bench.set('capture', 'jpeg_quality', quality)
-        bench.run.eventually(lambda publishers=publishers: bench.capture.count_publishers('/image_raw/compressed') == publishers)
+        bench.run.eventually(
+            lambda publishers=publishers: (
+                bench.capture.count_publishers('/image_raw/compressed') == publishers
+            )
+        )
     count = len(bench.messages['image_raw/compressed'])
     bench.run.eventually(lambda: len(bench.messages['image_raw/compressed']) > count)
     bench.set('capture', 'jpeg_quality', 90)

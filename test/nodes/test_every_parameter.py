@@ -36,7 +36,12 @@ from zc_perception.nodes.params.spec import ParameterSpec
 from zc_perception.nodes.recorder import RecorderNode
 from zc_perception.nodes.stereo_side import StereoRig, StereoSide
 
-KINDS: dict[str, Any] = {'capture': CaptureNode, 'inference': InferenceNode, 'overlay': OverlayNode, 'recorder': RecorderNode}
+KINDS: dict[str, Any] = {
+    'capture': CaptureNode,
+    'inference': InferenceNode,
+    'overlay': OverlayNode,
+    'recorder': RecorderNode,
+}
 BASE: dict[str, dict[str, Any]] = {
     'capture': {'width': 128, 'height': 128, 'heap': 'memfd'},
     'inference': {'model': 'hog'},
@@ -86,17 +91,36 @@ def camera(kind: str, class_name: str, value: Any, argument: Any = None, **other
     """The camera's class gets it."""
     wanted = value if argument is None else argument
     slow = kind in ('gstreamer', 'argus')
-    return Static(value, lambda seen: wanted in seen.given[-1], {'camera': kind, **others}, (MODULES[class_name], class_name), active=slow)
+    return Static(
+        value,
+        lambda seen: wanted in seen.given[-1],
+        {'camera': kind, **others},
+        (MODULES[class_name], class_name),
+        active=slow,
+    )
 
 
 def option(value: Any, attribute: str, wanted: Any = None) -> Static:
     """The accelerator's options have it."""
     expected = value if wanted is None else wanted
-    return Static(value, lambda seen: getattr(seen.given[-1][2], attribute) == expected, {}, (inference_stream, 'open_accelerator'))
+    return Static(
+        value,
+        lambda seen: getattr(seen.given[-1][2], attribute) == expected,
+        {},
+        (inference_stream, 'open_accelerator'),
+    )
 
 
-SYNTHETIC, REPLAY, V4L2 = ('synthetic', 'SyntheticCamera'), ('replay', 'ReplayCamera'), ('v4l2', 'V4l2Camera')
-PIPELINE, ARGUS, LIBCAMERA = ('gstreamer', 'GStreamerCamera'), ('argus', 'ArgusCamera'), ('libcamera', 'LibcameraCamera')
+SYNTHETIC, REPLAY, V4L2 = (
+    ('synthetic', 'SyntheticCamera'),
+    ('replay', 'ReplayCamera'),
+    ('v4l2', 'V4l2Camera'),
+)
+PIPELINE, ARGUS, LIBCAMERA = (
+    ('gstreamer', 'GStreamerCamera'),
+    ('argus', 'ArgusCamera'),
+    ('libcamera', 'LibcameraCamera'),
+)
 LINKS = frame_links, 'SharedMemoryLinks'
 VIDEO = {'video': '/a.avi'}
 OWN_GROUP = str(os.getgid())
@@ -186,17 +210,26 @@ ENTRIES: dict[tuple[str, str], Static] = {
     ('recorder', 'copy_free'): Static('required', lambda seen: seen.node.subscription._required is True),
     ('recorder', 'autostart'): AUTOSTART,
 }  # fmt: skip
-DYNAMIC = {(node, name) for node, specs in node_specs().items() for name, spec in specs.items() if spec.dynamic}
+DYNAMIC = {
+    (node, name)
+    for node, specs in node_specs().items()
+    for name, spec in specs.items()
+    if spec.dynamic
+}
 
 
-def test_every_parameter_that_is_not_dynamic_has_an_entry_here_and_the_others_in_the_other_table() -> None:
+def test_every_parameter_that_is_not_dynamic_has_an_entry_here_and_the_others_in_the_other_table() -> (
+    None
+):
     from nodes.test_dynamic_parameters import ENTRIES as CHANGED_WHILE_RUNNING
 
     declared = {(node, name) for node, specs in node_specs().items() for name in specs}
     assert set(ENTRIES) == declared - DYNAMIC
     assert set(CHANGED_WHILE_RUNNING) == DYNAMIC
     for (node, name), entry in ENTRIES.items():
-        assert entry.value != node_specs()[node][name].default or name in BASE[node], f'{node}.{name}: the default shows nothing'
+        assert entry.value != node_specs()[node][name].default or name in BASE[node], (
+            f'{node}.{name}: the default shows nothing'
+        )
 
 
 @pytest.fixture(autouse=True)
@@ -225,8 +258,15 @@ class Bench:
     def set(kind: str, node: Any, values: dict[str, Any]) -> None:
         """All of *values*, and the defaults of all others, at once."""
         specs = node_specs()[kind]
-        wanted = {name: values.get(name, spec.default) for name, spec in specs.items() if not spec.fixed}
-        done = node.set_parameters_atomically([Parameter(name, value=[''] if value == [] else value) for name, value in wanted.items()])
+        wanted = {
+            name: values.get(name, spec.default) for name, spec in specs.items() if not spec.fixed
+        }
+        done = node.set_parameters_atomically(
+            [
+                Parameter(name, value=[''] if value == [] else value)
+                for name, value in wanted.items()
+            ]
+        )
         assert done.successful, done.reason
 
     def leave(self, node: Any) -> None:
@@ -291,12 +331,22 @@ def test_a_parameter_set_while_unconfigured_takes_effect_at_configure(
         module, replaced = entry.given_to
         if replaced.endswith('Camera'):
             module, replaced = getattr(module, replaced), '__init__'
-        monkeypatch.setattr(module, replaced, note_arguments(seen.given, getattr(module, replaced), replaced))
+        monkeypatch.setattr(
+            module, replaced, note_arguments(seen.given, getattr(module, replaced), replaced)
+        )
     if node_specs()[kind][name].fixed:
         refused = node.set_parameters([Parameter(name, value=not value)])[0]
-        assert not refused.successful and 'read-only: restart the node' in refused.reason and entry.effect(seen)
+        assert (
+            not refused.successful
+            and 'read-only: restart the node' in refused.reason
+            and entry.effect(seen)
+        )
         return
-    bench.set(kind, node, {k: filled(v) for k, v in {**BASE[kind], **entry.others, name: entry.value}.items()})
+    bench.set(
+        kind,
+        node,
+        {k: filled(v) for k, v in {**BASE[kind], **entry.others, name: entry.value}.items()},
+    )
     try:
         try:
             node.configure_now()
@@ -305,9 +355,16 @@ def test_a_parameter_set_while_unconfigured_takes_effect_at_configure(
         except ZcError as error:
             seen.error = error
         else:
-            refused = node.set_parameters([Parameter(name, value=_another(node_specs()[kind][name], value))])[0]
-            assert not refused.successful and f'the node is {node.state}: set it while unconfigured' in refused.reason
-        bench.run.eventually(lambda: _holds(entry, seen), f'{kind}.{name}: {value} has no effect: {seen}')
+            refused = node.set_parameters(
+                [Parameter(name, value=_another(node_specs()[kind][name], value))]
+            )[0]
+            assert (
+                not refused.successful
+                and f'the node is {node.state}: set it while unconfigured' in refused.reason
+            )
+        bench.run.eventually(
+            lambda: _holds(entry, seen), f'{kind}.{name}: {value} has no effect: {seen}'
+        )
     finally:
         bench.leave(node)
 
@@ -326,5 +383,9 @@ def _another(spec: ParameterSpec, value: Any) -> Any:
     if isinstance(value, bool):
         return not value
     if isinstance(value, (int, float)):
-        return first_of(type(value)(number) for number in (spec.low, spec.high) if number is not None and number != value)
+        return first_of(
+            type(value)(number)
+            for number in (spec.low, spec.high)
+            if number is not None and number != value
+        )
     return ['x'] if isinstance(value, list) else f'{value}x'

@@ -77,7 +77,10 @@ def test_subscriptions_may_be_destroyed_while_it_looks_at_them(spinning: Spinnin
     again()
     try:
         for _ in range(ROUNDS):
-            made = [node.create_subscription(String, 'text', lambda _: None, QoSProfile(depth=1)) for _ in range(4)]
+            made = [
+                node.create_subscription(String, 'text', lambda _: None, QoSProfile(depth=1))
+                for _ in range(4)
+            ]
             for subscription in made:
                 node.destroy_subscription(subscription)
             assert not spinning.failed.is_set(), spinning.thread.failure
@@ -167,7 +170,10 @@ def test_the_end_waits_for_a_callback_but_not_for_ever(context: rclpy.Context) -
     assert spinning.thread.failure is None and not spinning.failed.is_set()
 
 
-SMALL = {'capture': {'width': 64, 'height': 64, 'framerate': 30.0}, 'inference': {'accelerator': 'cpu', 'model': 'hog'}}
+SMALL = {
+    'capture': {'width': 64, 'height': 64, 'framerate': 30.0},
+    'inference': {'accelerator': 'cpu', 'model': 'hog'},
+}
 
 
 def test_it_is_woken_neither_for_frames_nor_to_look_at_anything(context: rclpy.Context) -> None:
@@ -177,16 +183,23 @@ def test_it_is_woken_neither_for_frames_nor_to_look_at_anything(context: rclpy.C
         assert [timer for node in group.nodes for timer in node.timers] == []
         group.start()
         done = threading.Event()
-        graph.inference.observers.append(lambda entry, found: done.set() if graph.inference.processed > 90 else None)
+        graph.inference.observers.append(
+            lambda entry, found: done.set() if graph.inference.processed > 90 else None
+        )
         # From here on, what the executor does is counted, and put there so that it is done all the same.
         executor = group._spinner.executor
         original = executor._spin_once_impl
-        executor._spin_once_impl = lambda *arguments: (executed.append(arguments), original(*arguments))[1]
+        executor._spin_once_impl = lambda *arguments: (
+            executed.append(arguments),
+            original(*arguments),
+        )[1]
         group.soon(lambda: None)
         assert done.wait(WAIT_S) and graph.inference.subscription.statistics().rung == IN_PROCESS
         assert graph.inference.processed > 90
         # One is the request above; none is a frame's.
-        assert len(executed) <= 3, f'the executor was woken {len(executed)} times for {graph.inference.processed} frames'
+        assert len(executed) <= 3, (
+            f'the executor was woken {len(executed)} times for {graph.inference.processed} frames'
+        )
 
 
 def test_they_tell_their_state_and_notice_who_comes_all_the_same(context: rclpy.Context) -> None:
@@ -201,7 +214,9 @@ def test_they_tell_their_state_and_notice_who_comes_all_the_same(context: rclpy.
     graph = PerceptionGraph(context, SMALL)
     with NodeGroup(context, graph.nodes, lambda: None) as group:
         group.start()
-        reader = rclpy.create_node('reader', context=context, parameter_overrides=[Parameter('use_sim_time', value=False)])
+        reader = rclpy.create_node(
+            'reader', context=context, parameter_overrides=[Parameter('use_sim_time', value=False)]
+        )
         reader.create_subscription(DiagnosticArray, '/diagnostics', on_diagnostics, 10)
         reader.create_subscription(Image, 'detections/image', lambda message: picture.set(), 1)
         group.add_node(reader)

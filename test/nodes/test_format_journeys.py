@@ -22,7 +22,21 @@ from zc_perception.pixel.fourcc import fourcc_code
 
 WIDTH, HEIGHT, FRAMES = 640, 360, 10
 # Of each kind of layout those that cameras have.
-FORMATS = ('NV12', 'NV21', 'NV16', 'NV24', 'YU12', 'YV12', 'YUYV', 'UYVY', 'P010', 'BG24', 'RG24', 'XR24', 'AB24')
+FORMATS = (
+    'NV12',
+    'NV21',
+    'NV16',
+    'NV24',
+    'YU12',
+    'YV12',
+    'YUYV',
+    'UYVY',
+    'P010',
+    'BG24',
+    'RG24',
+    'XR24',
+    'AB24',
+)
 
 
 def in_one_process(domain: int, path: Path) -> tuple[Boxes, set[str], set[int]]:
@@ -31,7 +45,12 @@ def in_one_process(domain: int, path: Path) -> tuple[Boxes, set[str], set[int]]:
     fourccs: set[int] = set()
     with ros(domain) as context:
         overrides = {
-            'capture': {'camera': 'replay', 'video': str(path), 'keep_all': True, 'stamps': 'recorded'},
+            'capture': {
+                'camera': 'replay',
+                'video': str(path),
+                'keep_all': True,
+                'stamps': 'recorded',
+            },
             'inference': {'keep_all': True, 'threads': 1, 'timeout': 20.0},
         }
         graph = PerceptionGraph(context, overrides)
@@ -46,14 +65,20 @@ def in_one_process(domain: int, path: Path) -> tuple[Boxes, set[str], set[int]]:
             until(lambda: len(found) >= FRAMES, lambda: f'{len(found)} frames', 120.0)
             reasons = set(graph.ledger.entries())
     assert sorted(found) == [START + number * PERIOD for number in range(FRAMES)]
-    return [(found[stamp].boxes, found[stamp].classes) for stamp in sorted(found)], reasons, fourccs
+    return (
+        [(found[stamp].boxes, found[stamp].classes) for stamp in sorted(found)],
+        reasons,
+        fourccs,
+    )
 
 
 def corners(boxes: list[Any]) -> tuple[NDArray[np.float64], NDArray[np.intp]]:
     """Of the boxes that a subscriber has printed."""
     numbers = np.array([box[:4] for box in boxes], np.float64).reshape(-1, 4)
     centres, halves = numbers[:, :2], numbers[:, 2:] / 2
-    return np.hstack([centres - halves, centres + halves]), np.array([int(box[4]) for box in boxes], np.intp)
+    return np.hstack([centres - halves, centres + halves]), np.array(
+        [int(box[4]) for box in boxes], np.intp
+    )
 
 
 @pytest.fixture(scope='module')
@@ -64,22 +89,40 @@ def nv12(module_domain: int, tmp_path_factory: pytest.TempPathFactory) -> Boxes:
 
 
 @pytest.mark.parametrize('name', FORMATS)
-def test_in_one_process_every_format_has_nv12_s_boxes(name: str, nv12: Boxes, free_domain: int, tmp_path: Path) -> None:
+def test_in_one_process_every_format_has_nv12_s_boxes(
+    name: str, nv12: Boxes, free_domain: int, tmp_path: Path
+) -> None:
     path = tmp_path / f'clip{SUFFIX}'
     record_road(path, name, FRAMES, WIDTH, HEIGHT)
     found, reasons, fourccs = in_one_process(free_domain, path)
-    assert fourccs == {fourcc_code(name)} and reasons == {'decode', 'tensor'}, 'the frames came as they were recorded, and were read once'
+    assert fourccs == {fourcc_code(name)} and reasons == {'decode', 'tensor'}, (
+        'the frames came as they were recorded, and were read once'
+    )
     check_same_boxes(found, nv12)
 
 
 @pytest.mark.parametrize('name', ['NV21', 'YUYV', 'P010'])
-def test_in_two_processes_and_as_messages_it_is_the_same_picture(name: str, nv12: Boxes, free_domain: int, tmp_path: Path) -> None:
+def test_in_two_processes_and_as_messages_it_is_the_same_picture(
+    name: str, nv12: Boxes, free_domain: int, tmp_path: Path
+) -> None:
     path = tmp_path / f'clip{SUFFIX}'
     record_road(path, name, FRAMES, WIDTH, HEIGHT)
-    subscriber = PlainSubscriber(['120', '--image', '--until-detections', str(FRAMES), '--until-silent', '20'], domain=free_domain)
-    slowly = parameters(camera='replay', video=path, stamps='recorded', loop=False, replay_rate=0.15, start_delay=2.0)
+    subscriber = PlainSubscriber(
+        ['120', '--image', '--until-detections', str(FRAMES), '--until-silent', '20'],
+        domain=free_domain,
+    )
+    slowly = parameters(
+        camera='replay',
+        video=path,
+        stamps='recorded',
+        loop=False,
+        replay_rate=0.15,
+        start_delay=2.0,
+    )
     with (
-        Program('inference_node', *parameters(threads=1, timeout=20.0), domain=free_domain).start('[inference]: ready'),
+        Program('inference_node', *parameters(threads=1, timeout=20.0), domain=free_domain).start(
+            '[inference]: ready'
+        ),
         Program('capture_node', *slowly, domain=free_domain).start('[capture]: ready'),
     ):
         seen = subscriber.result()
@@ -89,7 +132,10 @@ def test_in_two_processes_and_as_messages_it_is_the_same_picture(name: str, nv12
     check_same_boxes(list(found.values()), [expected[stamp] for stamp in found])
     image = seen['image']
     assert image is not None and (image['encoding'], image['size']) == ('rgb8', [WIDTH, HEIGHT])
-    luma, chroma = np.empty((HEIGHT, WIDTH), np.uint8), np.empty((HEIGHT // 2, WIDTH // 2, 2), np.uint8)
+    luma, chroma = (
+        np.empty((HEIGHT, WIDTH), np.uint8),
+        np.empty((HEIGHT // 2, WIDTH // 2, 2), np.uint8),
+    )
     RoadScene(WIDTH, HEIGHT, 11).draw((image['stamp'] - START) // PERIOD, luma, chroma)
     wanted = cv2.cvtColorTwoPlane(luma, chroma, cv2.COLOR_YUV2RGB_NV12)
     shown = np.frombuffer(bytes.fromhex(image['hex']), np.uint8).reshape(wanted.shape)

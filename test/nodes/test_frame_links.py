@@ -18,7 +18,11 @@ from waiting import until
 
 from zc_perception.errors import ConfigError
 from zc_perception.frame import Frame
-from zc_perception.link.endpoints import AdaptedPublisher, AdaptedSubscription, SubscriptionStatistics
+from zc_perception.link.endpoints import (
+    AdaptedPublisher,
+    AdaptedSubscription,
+    SubscriptionStatistics,
+)
 from zc_perception.link.endpoints.remote_links import OTHER_HOST
 from zc_perception.link.image_conversion import frame_adapter
 from zc_perception.link.shared_memory.client import SharedMemoryClient
@@ -39,7 +43,9 @@ def test_groups_and_users_are_given_by_name_or_number() -> None:
     assert user_ids([user.pw_name, str(user.pw_uid)]) == [user.pw_uid, user.pw_uid]
 
 
-@pytest.mark.parametrize('name', ['²', '99999999999999999999', '4294967295', '9' * 5000, 'a\0b', '\udc80', '-1'])
+@pytest.mark.parametrize(
+    'name', ['²', '99999999999999999999', '4294967295', '9' * 5000, 'a\0b', '\udc80', '-1']
+)
 def test_numbers_that_no_kernel_has_are_nobody(name: str) -> None:
     with pytest.raises(ConfigError, match='there is no group'):
         group_ids(name)
@@ -49,9 +55,14 @@ def test_numbers_that_no_kernel_has_are_nobody(name: str) -> None:
 
 
 def test_who_does_not_exist_is_named() -> None:
-    with pytest.raises(ConfigError, match="shared_memory_group': there is no group 'no-such-group'; see /etc/group"):
+    with pytest.raises(
+        ConfigError,
+        match="shared_memory_group': there is no group 'no-such-group'; see /etc/group",
+    ):
         group_ids('no-such-group')
-    with pytest.raises(ConfigError, match="shared_memory_users': there is no user 'no-such-user'; see /etc/passwd"):
+    with pytest.raises(
+        ConfigError, match="shared_memory_users': there is no user 'no-such-user'; see /etc/passwd"
+    ):
         user_ids(['no-such-user'])
 
 
@@ -84,16 +95,28 @@ def served(context: rclpy.Context) -> Iterator[ServedTopic]:
 @pytest.mark.parametrize(
     ('counted', 'words', 'advice'),
     [
-        ({'refused': {'not_allowed': 2}}, '2 time(s) a consumer was refused lately: not_allowed', "'shared_memory_group'"),
+        (
+            {'refused': {'not_allowed': 2}},
+            '2 time(s) a consumer was refused lately: not_allowed',
+            "'shared_memory_group'",
+        ),
         ({'refused': {'slots': 1}}, 'refused lately: slots', "raise 'slots'"),
         ({'refused': {'version': 1}}, 'refused lately: version', 'the same one at both ends'),
         ({'refused': {'constraints': 1}}, 'refused lately: constraints', 'participants'),
-        ({'protocol_errors': {'state': 1, 'value': 2}}, '3 time(s) a peer broke a rule', 'same version'),
+        (
+            {'protocol_errors': {'state': 1, 'value': 2}},
+            '3 time(s) a peer broke a rule',
+            'same version',
+        ),
         ({'internal_errors': 1, 'last_internal_error': 'KeyError: 7'}, 'KeyError: 7', 'report'),
     ],
 )
 def test_trouble_with_consumers_is_a_warning_for_a_while(
-    served: ServedTopic, counted: dict[str, Any], words: str, advice: str, monkeypatch: pytest.MonkeyPatch
+    served: ServedTopic,
+    counted: dict[str, Any],
+    words: str,
+    advice: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert served.links.status().level is Level.OK
     served.counted = counted
@@ -110,20 +133,38 @@ def test_who_is_merely_early_is_no_trouble(served: ServedTopic) -> None:
     assert status.level is Level.OK and status.values['refused_no_buffers'] == 5
 
 
-def test_consumers_are_named_with_their_rung_and_what_they_lost(served: ServedTopic, make_frame: Callable[..., Frame]) -> None:
-    remote = ConsumerStatistics('overlay', 'x', 42, 0, 2, 2, 1, held=1, pending=0, sent=9, dropped=3, trusted_writer=True)
+def test_consumers_are_named_with_their_rung_and_what_they_lost(
+    served: ServedTopic, make_frame: Callable[..., Frame]
+) -> None:
+    remote = ConsumerStatistics(
+        'overlay', 'x', 42, 0, 2, 2, 1, held=1, pending=0, sent=9, dropped=3, trusted_writer=True
+    )
     narrow = replace(remote, name='tracker elsewhere', asked=3, trusted_writer=False)
     served.counted = {'consumers': (remote, narrow)}
     adapter = frame_adapter('rgb8', CopyLedger(), holder='tracker')
-    subscription = AdaptedSubscription(served.node, adapter, 'image_raw', QoSProfile(depth=1), holder='tracker')
+    subscription = AdaptedSubscription(
+        served.node, adapter, 'image_raw', QoSProfile(depth=1), holder='tracker'
+    )
     for _ in range(3):
         with make_frame() as frame:
             served.publisher.publish(frame)
     status = served.links.status()
-    assert status.values['consumer tracker'] == 'in_process, sent 3, dropped 2, refused by its quota 0, holds 0 of 1'
-    assert status.values['consumer overlay'] == 'shared_memory, pid 42, sent 9, dropped 3, holds 1 of 2'
-    assert status.values['consumer tracker elsewhere'] == 'shared_memory, pid 42, sent 9, dropped 3, holds 1 of 2, asked for 3'
-    assert status.level is Level.OK and status.message == 'overlay can write to the buffers, which this heap cannot prevent'
+    assert (
+        status.values['consumer tracker']
+        == 'in_process, sent 3, dropped 2, refused by its quota 0, holds 0 of 1'
+    )
+    assert (
+        status.values['consumer overlay']
+        == 'shared_memory, pid 42, sent 9, dropped 3, holds 1 of 2'
+    )
+    assert (
+        status.values['consumer tracker elsewhere']
+        == 'shared_memory, pid 42, sent 9, dropped 3, holds 1 of 2, asked for 3'
+    )
+    assert (
+        status.level is Level.OK
+        and status.message == 'overlay can write to the buffers, which this heap cannot prevent'
+    )
     subscription.destroy()
 
 
@@ -133,38 +174,81 @@ def test_the_publisher_s_log_warns_of_a_consumer_that_was_granted_fewer_frames_t
     assert served.links.server is not None
     served.links.server.set_pool(make_pool(slots=5))
     path = served.links.server.path
-    with SharedMemoryClient(path, name='modest', window=1) as modest, SharedMemoryClient(path, name='greedy', window=4) as greedy:
+    with (
+        SharedMemoryClient(path, name='modest', window=1) as modest,
+        SharedMemoryClient(path, name='greedy', window=4) as greedy,
+    ):
         for client in (modest, greedy):
             connected(client)
         until(lambda: 'or end other consumers\n' in logged(), logged)
         values = dict(served.links.status().values)
-    modest_line, greedy_line = (next((line for line in logged().splitlines() if f'{name}#' in line), '') for name in ('modest', 'greedy'))
+    modest_line, greedy_line = (
+        next((line for line in logged().splitlines() if f'{name}#' in line), '')
+        for name in ('modest', 'greedy')
+    )
     assert '[INFO]' in modest_line and modest_line.endswith('is connected: window 1, depth 1')
-    assert '[WARN]' in greedy_line and 'window 2, depth 1; it asked for a window of 4' in greedy_line and "raise 'slots'" in greedy_line
+    assert (
+        '[WARN]' in greedy_line
+        and 'window 2, depth 1; it asked for a window of 4' in greedy_line
+        and "raise 'slots'" in greedy_line
+    )
     assert str(values['consumer greedy']).endswith('holds 0 of 2, asked for 4')
     assert str(values['consumer modest']).endswith('holds 0 of 1')
 
 
-def test_a_consumer_that_holds_all_that_it_may_is_named_at_both_ends(served: ServedTopic, logged: Callable[[], str]) -> None:
+def test_a_consumer_that_holds_all_that_it_may_is_named_at_both_ends(
+    served: ServedTopic, logged: Callable[[], str]
+) -> None:
     holds = ((7, 4.5), (9, 2.25))
-    greedy = ConsumerStatistics('greedy', 'x', 42, 0, 2, 2, 1, held=2, pending=1, sent=9, dropped=3, trusted_writer=False, in_hand=holds)
+    greedy = ConsumerStatistics(
+        'greedy',
+        'x',
+        42,
+        0,
+        2,
+        2,
+        1,
+        held=2,
+        pending=1,
+        sent=9,
+        dropped=3,
+        trusted_writer=False,
+        in_hand=holds,
+    )
     served.counted = {'consumers': (greedy,)}
     status = served.links.status()
     assert status.level is Level.WARN and 'greedy has to release frames' in status.advice
-    assert status.message == 'greedy gets no more frames, because it holds all 2 that it may: frame 7 for 4.5 s, frame 9 for 2.2 s'
-    assert str(status.values['consumer greedy']).endswith('holds 2 of 2 (frame 7 for 4.5 s, frame 9 for 2.2 s)')
+    assert (
+        status.message
+        == 'greedy gets no more frames, because it holds all 2 that it may: frame 7 for 4.5 s, frame 9 for 2.2 s'
+    )
+    assert str(status.values['consumer greedy']).endswith(
+        'holds 2 of 2 (frame 7 for 4.5 s, frame 9 for 2.2 s)'
+    )
     assert '[WARN]' in logged() and 'greedy gets no more frames' in logged()
     served.links.status()
     assert logged().count('greedy gets no more frames') == 1, 'once a minute'
     served.counted = {'consumers': (replace(greedy, in_hand=((7, 4.5), (9, 0.02))),)}
     assert served.links.status().level is Level.OK, 'it has got one just now'
-    statistics = SubscriptionStatistics('shared_memory', 'x', 5, 1, 0, 0, window=2, asked=2, in_hand=holds, full_s=2.25)
+    statistics = SubscriptionStatistics(
+        'shared_memory', 'x', 5, 1, 0, 0, window=2, asked=2, in_hand=holds, full_s=2.25
+    )
     status = subscription_status(SimpleNamespace(statistics=lambda: statistics), RecentCount())  # type: ignore[arg-type]
-    assert status.level is Level.WARN and 'this node holds all 2 that it may: frame 7 for 4.5 s, frame 9 for 2.2 s' in status.message
+    assert (
+        status.level is Level.WARN
+        and 'this node holds all 2 that it may: frame 7 for 4.5 s, frame 9 for 2.2 s'
+        in status.message
+    )
 
 
-def _subscription(rung: str, reason: str, errors: int = 0, *, window: int = 0, asked: int = 0) -> Any:
-    return SimpleNamespace(statistics=lambda: SubscriptionStatistics(rung, reason, 5, 1, 2, errors, window=window, asked=asked))
+def _subscription(
+    rung: str, reason: str, errors: int = 0, *, window: int = 0, asked: int = 0
+) -> Any:
+    return SimpleNamespace(
+        statistics=lambda: SubscriptionStatistics(
+            rung, reason, 5, 1, 2, errors, window=window, asked=asked
+        )
+    )
 
 
 @pytest.mark.parametrize(
@@ -172,15 +256,37 @@ def _subscription(rung: str, reason: str, errors: int = 0, *, window: int = 0, a
     [
         ('in_process', '/capture is in this process', Level.OK, ''),
         ('shared_memory', 'publisher 1a2b is in another process of this host', Level.OK, ''),
-        ('ros_message', '1 plain publisher(s): start an adapted one', Level.WARN, 'each frame is copied'),
+        (
+            'ros_message',
+            '1 plain publisher(s): start an adapted one',
+            Level.WARN,
+            'each frame is copied',
+        ),
         ('ros_message', f'publisher 1a2b: {OTHER_HOST}', Level.OK, ''),
         ('unmatched', 'no publisher', Level.WARN, 'start the camera'),
-        ('unmatched', "connecting to publisher 1a2b: no link to it; raise the limit ('ulimit -n')", Level.WARN, "if that doesn't pass"),
-        ('unmatched', 'QoS is incompatible: ...; make both ends the same', Level.WARN, "if that doesn't pass"),
-        ('refused', 'copy_free is required, but ...', Level.ERROR, "set 'copy_free' to 'preferred'"),
+        (
+            'unmatched',
+            "connecting to publisher 1a2b: no link to it; raise the limit ('ulimit -n')",
+            Level.WARN,
+            "if that doesn't pass",
+        ),
+        (
+            'unmatched',
+            'QoS is incompatible: ...; make both ends the same',
+            Level.WARN,
+            "if that doesn't pass",
+        ),
+        (
+            'refused',
+            'copy_free is required, but ...',
+            Level.ERROR,
+            "set 'copy_free' to 'preferred'",
+        ),
     ],
 )
-def test_each_rung_has_its_level_and_advice(rung: str, reason: str, level: Level, advice: str) -> None:
+def test_each_rung_has_its_level_and_advice(
+    rung: str, reason: str, level: Level, advice: str
+) -> None:
     status = subscription_status(_subscription(rung, reason), RecentCount())
     assert status.level is level and status.message == f'{rung}: {reason}'
     assert advice in status.advice and bool(status.advice) is (level is not Level.OK)
@@ -189,23 +295,42 @@ def test_each_rung_has_its_level_and_advice(rung: str, reason: str, level: Level
 
 def test_messages_that_can_not_be_converted_are_a_warning_while_they_come() -> None:
     errors = RecentCount()
-    assert subscription_status(_subscription('in_process', 'x', 1), errors).level is Level.OK, 'from before'
+    assert subscription_status(_subscription('in_process', 'x', 1), errors).level is Level.OK, (
+        'from before'
+    )
     status = subscription_status(_subscription('in_process', 'x', 4), errors)
-    assert status.level is Level.WARN and status.message.startswith('3 message(s) could not be converted lately') and status.advice
+    assert (
+        status.level is Level.WARN
+        and status.message.startswith('3 message(s) could not be converted lately')
+        and status.advice
+    )
 
 
 @pytest.mark.parametrize('rung', ['shared_memory', 'in_process'])
 def test_a_window_below_what_was_asked_for_is_a_warning_as_long_as_it_is_so(rung: str) -> None:
     status = subscription_status(_subscription(rung, 'x', window=2, asked=3), RecentCount())
-    assert status.level is Level.WARN and 'may hold 2 frame(s) at a time, 3 were asked for' in status.message
+    assert (
+        status.level is Level.WARN
+        and 'may hold 2 frame(s) at a time, 3 were asked for' in status.message
+    )
     assert "'slots'" in status.advice and 'end other consumers' in status.advice
-    assert (status.values['window'], status.values['window_asked'], status.values['reason']) == (2, 3, 'x')
+    assert (status.values['window'], status.values['window_asked'], status.values['reason']) == (
+        2,
+        3,
+        'x',
+    )
     status = subscription_status(_subscription(rung, 'x', window=3, asked=3), RecentCount())
     assert (status.level, status.advice, status.values['window']) == (Level.OK, '', 3)
-    assert 'window' not in subscription_status(_subscription(rung, 'x'), RecentCount()).values, 'nobody elsewhere grants anything'
+    assert 'window' not in subscription_status(_subscription(rung, 'x'), RecentCount()).values, (
+        'nobody elsewhere grants anything'
+    )
 
 
 def test_a_worse_rung_is_said_before_a_narrow_window() -> None:
     for rung, level in (('refused', Level.ERROR), ('ros_message', Level.WARN)):
         status = subscription_status(_subscription(rung, 'why', window=1, asked=3), RecentCount())
-        assert status.level is level and status.message == f'{rung}: why' and status.values['window_asked'] == 3
+        assert (
+            status.level is level
+            and status.message == f'{rung}: why'
+            and status.values['window_asked'] == 3
+        )

@@ -52,7 +52,9 @@ def running(domain: int, overrides: Overrides) -> Iterator[PerceptionGraph]:
 def test_inference_gets_the_cameras_own_framedata(free_domain: int) -> None:
     seen: list[FrameData] = []
     published: list[FrameData] = []
-    with running(free_domain, {'capture': {'framerate': 30.0, 'width': 320, 'height': 240}}) as graph:
+    with running(
+        free_domain, {'capture': {'framerate': 30.0, 'width': 320, 'height': 240}}
+    ) as graph:
         publish = graph.capture.publisher.publish
 
         def spy(frame):
@@ -78,8 +80,13 @@ def _threads_and_descriptors(at_most: tuple[int, int] | None = None) -> tuple[in
     gc.collect()
     least = (sys.maxsize, sys.maxsize)
     end = time.monotonic() + (2 if at_most is None else 60)
-    while time.monotonic() < end and (at_most is None or least[0] > at_most[0] or least[1] > at_most[1]):
-        least = min(least[0], threading.active_count()), min(least[1], len(os.listdir('/proc/self/fd')))
+    while time.monotonic() < end and (
+        at_most is None or least[0] > at_most[0] or least[1] > at_most[1]
+    ):
+        least = (
+            min(least[0], threading.active_count()),
+            min(least[1], len(os.listdir('/proc/self/fd'))),
+        )
         time.sleep(0.001)
     return least
 
@@ -93,7 +100,11 @@ def test_descriptors_threads_and_slots_are_flat_over_thousands_of_frames(free_do
     with running(free_domain, overrides) as graph:
 
         def wait_for(frames: int) -> None:
-            until(lambda: graph.capture.camera.statistics().captured >= frames, f'{frames} frames', 150.0)
+            until(
+                lambda: graph.capture.camera.statistics().captured >= frames,
+                f'{frames} frames',
+                150.0,
+            )
 
         wait_for(300)
         before = _threads_and_descriptors()
@@ -101,10 +112,20 @@ def test_descriptors_threads_and_slots_are_flat_over_thousands_of_frames(free_do
         for step in range(1, 11):
             wait_for(300 + frames // 10 * step)
             pool = graph.capture.camera.pool_statistics()
-            samples.append((_threads_and_descriptors(at_most=before), pool.slots, pool.abandoned, pool.retired))
+            samples.append(
+                (
+                    _threads_and_descriptors(at_most=before),
+                    pool.slots,
+                    pool.abandoned,
+                    pool.retired,
+                )
+            )
         processed, failed = graph.inference.processed, graph.inference.failed
         graph.capture.camera.stop()
-        until(lambda: graph.capture.camera.pool_statistics().states == {SlotState.FREE: 8}, 'all slots are free')
+        until(
+            lambda: graph.capture.camera.pool_statistics().states == {SlotState.FREE: 8},
+            'all slots are free',
+        )
         final = graph.capture.camera.pool_statistics()
     assert max(threads for (threads, _), *_ in samples) <= before[0], (before, samples)
     assert max(descriptors for (_, descriptors), *_ in samples) <= before[1], (before, samples)
@@ -116,7 +137,9 @@ def test_descriptors_threads_and_slots_are_flat_over_thousands_of_frames(free_do
 def test_starting_and_stopping_leaves_nothing_behind(free_domain: int) -> None:
     counts = []
     for _ in range(4):
-        with running(free_domain, {'capture': {'width': 128, 'height': 128}, 'inference': {'model': 'hog'}}) as graph:
+        with running(
+            free_domain, {'capture': {'width': 128, 'height': 128}, 'inference': {'model': 'hog'}}
+        ) as graph:
             until(lambda graph=graph: graph.inference.processed >= 3, 'detections')
         counts.append(_threads_and_descriptors())
     assert counts[1] == counts[2] == counts[3], 'the first start loads libraries that stay'
@@ -156,7 +179,9 @@ def capturing(domain: int, *consumers: Consumer, **parameters: object) -> Iterat
                 MEETING.remove_consumer(key, consumer)
 
 
-def test_camera_accelerator_and_stand_ins_agree_and_diagnostics_say_on_what(free_domain: int) -> None:
+def test_camera_accelerator_and_stand_ins_agree_and_diagnostics_say_on_what(
+    free_domain: int,
+) -> None:
     stand_in = 'display: NV12 XR24; stride_align=256; slots=2'
     overrides = {
         'capture': {'width': 128, 'height': 128, 'participants': [stand_in], 'slots': 3},
@@ -169,12 +194,22 @@ def test_camera_accelerator_and_stand_ins_agree_and_diagnostics_say_on_what(free
         assert {plane.stride for plane in slots[0].layout.planes} == {256}
         assert graph.capture.session is not None
         assert graph.capture.session.join(Consumer(parse_stand_in(stand_in))).has_buffers
-    assert status.level is Level.OK and 'NV12 LINEAR 128x128' in status.message and '7 slots from heap' in status.message
-    assert status.values['participant camera'] == status.values['participant cpu accelerator'] == 'accepted'
+    assert (
+        status.level is Level.OK
+        and 'NV12 LINEAR 128x128' in status.message
+        and '7 slots from heap' in status.message
+    )
+    assert (
+        status.values['participant camera']
+        == status.values['participant cpu accelerator']
+        == 'accepted'
+    )
     assert status.values['participant display'] == 'stand-in'
 
 
-def test_each_slot_is_imported_on_trial_before_the_first_frame_and_who_gets_none_is_named(free_domain: int) -> None:
+def test_each_slot_is_imported_on_trial_before_the_first_frame_and_who_gets_none_is_named(
+    free_domain: int,
+) -> None:
     seen: list[tuple[int, int, bool]] = []
 
     def trial(settings: BufferSettings, buffers: tuple[DmaBuf, ...]) -> None:
@@ -184,22 +219,41 @@ def test_each_slot_is_imported_on_trial_before_the_first_frame_and_who_gets_none
         raise AcceleratorError('EINVAL')
 
     metis = Consumer(BufferConstraints('metis', heaps=('dma_heap/', 'udmabuf')))
-    consumers = metis, Consumer(BufferConstraints('gpu'), refuse), Consumer(BufferConstraints('npu', slots=1), trial)
+    consumers = (
+        metis,
+        Consumer(BufferConstraints('gpu'), refuse),
+        Consumer(BufferConstraints('npu', slots=1), trial),
+    )
     with capturing(free_domain, *consumers, heap='memfd') as node:
         assert negotiation_status(node).level is Level.WARN, 'it waits for the camera'
         node.configure_now()
         slots = node.camera.slots
-        assert seen == [(slot.buffers[0].identity.inode, len(slots), False) for slot in slots], 'nothing is drawn yet'
+        assert seen == [(slot.buffers[0].identity.inode, len(slots), False) for slot in slots], (
+            'nothing is drawn yet'
+        )
         status = negotiation_status(node)
-        assert status.level is Level.WARN and "metis can't use buffers of heap 'memfd'" in status.message
-        assert f'gpu fell back: trial import of slot 0 of {len(slots)} failed: EINVAL' in status.message
-        assert str(status.values['participant metis']).startswith('refused: ') and status.values['participant npu'] == 'accepted'
+        assert (
+            status.level is Level.WARN
+            and "metis can't use buffers of heap 'memfd'" in status.message
+        )
+        assert (
+            f'gpu fell back: trial import of slot 0 of {len(slots)} failed: EINVAL'
+            in status.message
+        )
+        assert (
+            str(status.values['participant metis']).startswith('refused: ')
+            and status.values['participant npu'] == 'accepted'
+        )
         frames_come(node)
         assert len(seen) == len(slots), 'once each'
 
 
-def test_a_camera_that_fails_in_an_unforeseen_way_is_an_error_not_the_end_of_a_file(free_domain: int) -> None:
-    with running(free_domain, {'capture': {'width': 128, 'height': 128}, 'inference': {'model': 'hog'}}) as graph:
+def test_a_camera_that_fails_in_an_unforeseen_way_is_an_error_not_the_end_of_a_file(
+    free_domain: int,
+) -> None:
+    with running(
+        free_domain, {'capture': {'width': 128, 'height': 128}, 'inference': {'model': 'hog'}}
+    ) as graph:
 
         def fail() -> None:
             raise RuntimeError('the lens fell off')
@@ -210,9 +264,13 @@ def test_a_camera_that_fails_in_an_unforeseen_way_is_an_error_not_the_end_of_a_f
     assert found.level is Level.ERROR and 'RuntimeError: the lens fell off' in found.message
 
 
-def test_published_hog_boxes_equal_those_of_the_detector_on_the_same_luma(free_domain: int, tmp_path: Path) -> None:
+def test_published_hog_boxes_equal_those_of_the_detector_on_the_same_luma(
+    free_domain: int, tmp_path: Path
+) -> None:
     """Real pixels: every frame of (the first seconds of) a real pedestrian video, through a separate plain subscriber."""
-    assert VIDEO.is_file(), f'{VIDEO} is missing: run make test, which fetches it from the Debian package opencv-doc'
+    assert VIDEO.is_file(), (
+        f'{VIDEO} is missing: run make test, which fetches it from the Debian package opencv-doc'
+    )
     frames = 45 if LONG else 12
     clip = tmp_path / 'clip.avi'
     source = cv2.VideoCapture(str(VIDEO))
@@ -238,10 +296,20 @@ def test_published_hog_boxes_equal_those_of_the_detector_on_the_same_luma(free_d
     for number, published in enumerate(seen['detections']):
         assert published['stamp'] - first == number * 100_000_000, 'every frame once, in order'
         luma = cv2.cvtColor(replay.read()[1], cv2.COLOR_BGR2YUV_I420)[: size[1]]
-        expected = [[x, y, x + w, y + h] for x, y, w, h in np.asarray(hog.detectMultiScale(luma, winStride=(8, 8), scale=1.05)[0]).tolist()]
-        boxes = [[x - w / 2, y - h / 2, x + w / 2, y + h / 2] for x, y, w, h, *_ in published['boxes']]
+        expected = [
+            [x, y, x + w, y + h]
+            for x, y, w, h in np.asarray(
+                hog.detectMultiScale(luma, winStride=(8, 8), scale=1.05)[0]
+            ).tolist()
+        ]
+        boxes = [
+            [x - w / 2, y - h / 2, x + w / 2, y + h / 2] for x, y, w, h, *_ in published['boxes']
+        ]
         assert len(boxes) == len(expected)
-        overlaps = box_iou(np.array(expected, np.float64).reshape(-1, 4), np.array(boxes, np.float64).reshape(-1, 4))
+        overlaps = box_iou(
+            np.array(expected, np.float64).reshape(-1, 4),
+            np.array(boxes, np.float64).reshape(-1, 4),
+        )
         assert not expected or overlaps.max(axis=1).min() >= 0.95
         total += len(boxes)
     assert total > frames, 'people were really found'

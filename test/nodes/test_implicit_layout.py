@@ -38,8 +38,14 @@ HERE = Path(__file__).parent
 class Bench:
     """A capture node with a tiled camera, and a node of somebody else, both spun."""
 
-    def __init__(self, context: rclpy.Context, camera: TiledCamera, values: dict[str, Any]) -> None:
-        self.capture = CaptureNode(camera_factory=lambda identity: camera, context=context, parameter_overrides=overrides(values))
+    def __init__(
+        self, context: rclpy.Context, camera: TiledCamera, values: dict[str, Any]
+    ) -> None:
+        self.capture = CaptureNode(
+            camera_factory=lambda identity: camera,
+            context=context,
+            parameter_overrides=overrides(values),
+        )
         self.user = Node('user', context=context)
 
     def status(self, part: str) -> Status:
@@ -72,7 +78,9 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv('ZC_RUNTIME_DIR', str(tmp_path / 'run'))
 
 
-@pytest.mark.parametrize(('modifier', 'text'), [(INVALID, 'NV12:INVALID'), (NVIDIA_BLOCK, 'NV12:0x0300000000000010')])
+@pytest.mark.parametrize(
+    ('modifier', 'text'), [(INVALID, 'NV12:INVALID'), (NVIDIA_BLOCK, 'NV12:0x0300000000000010')]
+)
 def test_alone_it_runs_and_says_its_layout(modifier: int, text: str, free_domain: int) -> None:
     with running(free_domain, TiledCamera(modifier)) as bench:
         heard: list[String] = []
@@ -83,7 +91,9 @@ def test_alone_it_runs_and_says_its_layout(modifier: int, text: str, free_domain
         assert bench.status('negotiation').level is bench.status('link').level is Level.OK
 
 
-def test_plain_readers_hear_why_they_get_no_picture_and_the_camera_goes_on(free_domain: int) -> None:
+def test_plain_readers_hear_why_they_get_no_picture_and_the_camera_goes_on(
+    free_domain: int,
+) -> None:
     with running(free_domain, TiledCamera(), jpeg_quality=80) as bench:
         messages: list[Any] = []
         bench.user.create_subscription(Image, 'image_raw', messages.append, 1)
@@ -97,17 +107,27 @@ def test_plain_readers_hear_why_they_get_no_picture_and_the_camera_goes_on(free_
             '2 plain reader(s) of image_raw get no picture: NV12 with modifier INVALID has no rows that a CPU could read'
         )
         assert "'viewer: NV12'" in found.advice
-        assert (found.values['conversions'], found.values['conversion_errors']) == (0, 0) and not messages
+        assert (found.values['conversions'], found.values['conversion_errors']) == (
+            0,
+            0,
+        ) and not messages
 
 
 class Viewer:
     """``tiled_viewer.py`` in a process of its own."""
 
     def __init__(self, modifier: int, count: int, domain: int) -> None:
-        pipes: dict[str, Any] = {'stdin': subprocess.PIPE, 'stdout': subprocess.PIPE, 'stderr': subprocess.PIPE, 'text': True}
+        pipes: dict[str, Any] = {
+            'stdin': subprocess.PIPE,
+            'stdout': subprocess.PIPE,
+            'stderr': subprocess.PIPE,
+            'text': True,
+        }
         path = f'{HERE.parent}:{os.environ.get("PYTHONPATH", "")}'
         command = [sys.executable, HERE / 'tiled_viewer.py', str(modifier), str(count)]
-        self.process = subprocess.Popen(command, env={**environment(domain), 'PYTHONPATH': path}, **pipes)
+        self.process = subprocess.Popen(
+            command, env={**environment(domain), 'PYTHONPATH': path}, **pipes
+        )
         assert self.process.stdout is not None
         assert self.process.stdout.readline().strip() == 'listening'
 
@@ -124,13 +144,18 @@ class Viewer:
 
 
 @pytest.mark.parametrize('modifier', [INVALID, NVIDIA_BLOCK])
-def test_consumers_that_take_the_layout_get_the_memory_itself_in_both_processes(modifier: int, free_domain: int) -> None:
+def test_consumers_that_take_the_layout_get_the_memory_itself_in_both_processes(
+    modifier: int, free_domain: int
+) -> None:
     with running(free_domain, TiledCamera(modifier)) as bench:
         good: list[bool] = []
 
         def look(frame: Frame) -> None:
             memory = frame.data.buffers[0].memory()
-            good.append(frame.data.modifier == modifier and bytes(memory) == content(frame.data.sequence, len(memory)))
+            good.append(
+                frame.data.modifier == modifier
+                and bytes(memory) == content(frame.data.sequence, len(memory))
+            )
 
         npu = BufferConstraints('npu', formats=((NV12, modifier),))
         frames = FrameSubscription(bench.user, 'image_raw', look, constraints=npu)
@@ -139,11 +164,15 @@ def test_consumers_that_take_the_layout_get_the_memory_itself_in_both_processes(
         bench.until(lambda: len(good) > 5)
         assert all(good) and frames.statistics().rung == 'in_process'
         assert bench.status('negotiation').values['participant npu'] == 'accepted'
-        assert [one.participant for one in bench.capture._known_consumers()] == ['npu'], 'a pipeline would hear of it'
+        assert [one.participant for one in bench.capture._known_consumers()] == ['npu'], (
+            'a pipeline would hear of it'
+        )
         frames.destroy()
 
 
-def test_consumers_that_need_linear_images_are_refused_by_name_at_both_ends(free_domain: int, capfd: pytest.CaptureFixture[str]) -> None:
+def test_consumers_that_need_linear_images_are_refused_by_name_at_both_ends(
+    free_domain: int, capfd: pytest.CaptureFixture[str]
+) -> None:
     camera = TiledCamera()
     with running(free_domain, camera) as bench:
         frames: list[Frame] = []
@@ -153,8 +182,17 @@ def test_consumers_that_need_linear_images_are_refused_by_name_at_both_ends(free
         bench.until(lambda: near.statistics().rung == 'ros_message')
         refused = bench.status('negotiation')
         why = 'format NV12 INVALID is not one of its formats (NV12 LINEAR)'
-        assert refused.level is Level.WARN and f'near refused: {why}' in refused.message and why in near.statistics().reason
-        bench.until(lambda: 'viewer' in bench.status('link').message and 'NV12 INVALID' in bench.status('link').message)
+        assert (
+            refused.level is Level.WARN
+            and f'near refused: {why}' in refused.message
+            and why in near.statistics().reason
+        )
+        bench.until(
+            lambda: (
+                'viewer' in bench.status('link').message
+                and 'NV12 INVALID' in bench.status('link').message
+            )
+        )
         before = bench.captured()
         bench.until(lambda: bench.captured() > before + 20)
         found, log = far.result(ask=True)
@@ -166,8 +204,12 @@ def test_consumers_that_need_linear_images_are_refused_by_name_at_both_ends(free
         near.destroy()
 
 
-def test_a_stand_in_for_a_reader_makes_a_camera_that_can_give_linear_images(free_domain: int) -> None:
-    with running(free_domain, TiledCamera(converts=True), participants=['viewer: NV12; cpu=read']) as bench:
+def test_a_stand_in_for_a_reader_makes_a_camera_that_can_give_linear_images(
+    free_domain: int,
+) -> None:
+    with running(
+        free_domain, TiledCamera(converts=True), participants=['viewer: NV12; cpu=read']
+    ) as bench:
         assert [one.participant for one in bench.capture._known_consumers()] == ['viewer']
         messages: list[Image] = []
         bench.user.create_subscription(Image, 'image_raw', messages.append, 1)

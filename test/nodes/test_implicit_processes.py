@@ -23,11 +23,20 @@ def jetson(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     for name in ('nvbufsurface', 'nvbufsurftransform'):
         target = libraries / ('with_vic' if name == 'nvbufsurftransform' else '') / f'lib{name}.so'
         target.parent.mkdir(exist_ok=True)
-        subprocess.run(['gcc', '-shared', '-fPIC', '-Wall', '-Werror', '-o', target, DOUBLES / f'{name}.c'], check=True)
+        subprocess.run(
+            ['gcc', '-shared', '-fPIC', '-Wall', '-Werror', '-o', target, DOUBLES / f'{name}.c'],
+            check=True,
+        )
     found = root.environment(plugins)
     # The middleware's libraries are found by it as well.
-    path = ':'.join(filter(None, (str(libraries), found['LD_LIBRARY_PATH'], os.environ.get('LD_LIBRARY_PATH'))))
-    return {**found, 'LD_LIBRARY_PATH': path, 'NVBUF_LIBRARY': str(libraries / 'libnvbufsurface.so')}
+    path = ':'.join(
+        filter(None, (str(libraries), found['LD_LIBRARY_PATH'], os.environ.get('LD_LIBRARY_PATH')))
+    )
+    return {
+        **found,
+        'LD_LIBRARY_PATH': path,
+        'NVBUF_LIBRARY': str(libraries / 'libnvbufsurface.so'),
+    }
 
 
 @pytest.fixture(autouse=True)
@@ -46,19 +55,32 @@ def capture(domain: int, machine: dict[str, str]) -> Program:
 
 
 def until_said(program: Program, *words: str) -> None:
-    until(lambda: all(word in program.output for word in words), lambda: f'{words} in:\n{program.output}')
+    until(
+        lambda: all(word in program.output for word in words),
+        lambda: f'{words} in:\n{program.output}',
+    )
 
 
-def test_without_a_vic_it_runs_and_consumers_that_need_linear_images_are_refused_by_name(jetson: dict[str, str], free_domain: int) -> None:
+def test_without_a_vic_it_runs_and_consumers_that_need_linear_images_are_refused_by_name(
+    jetson: dict[str, str], free_domain: int
+) -> None:
     with capture(free_domain, jetson) as camera:
         camera.start('NV12 INVALID 320x240')
         until_said(camera, 'stay block-linear')
         viewer = PlainSubscriber(['600', '--image', '--until-images', '1'], domain=free_domain)
-        reader = Program('inference_node', *parameters(inference__model='hog', inference__accelerator='cpu'), domain=free_domain)
+        reader = Program(
+            'inference_node',
+            *parameters(inference__model='hog', inference__accelerator='cpu'),
+            domain=free_domain,
+        )
         with reader:
             reader.start('ready')
             try:
-                until_said(camera, 'plain reader(s) of image_raw get no picture: NV12 with modifier INVALID has no rows', "'viewer: NV12'")
+                until_said(
+                    camera,
+                    'plain reader(s) of image_raw get no picture: NV12 with modifier INVALID has no rows',
+                    "'viewer: NV12'",
+                )
                 misfit = 'format NV12 INVALID is not one of its formats (NV12 LINEAR'
                 until_said(camera, 'inference', misfit)
                 until_said(reader, misfit)
@@ -71,7 +93,9 @@ def test_without_a_vic_it_runs_and_consumers_that_need_linear_images_are_refused
 
 def test_with_a_vic_everybody_can_read_it(jetson: dict[str, str], free_domain: int) -> None:
     transform = Path(jetson['NVBUF_LIBRARY']).parent / 'with_vic'
-    with capture(free_domain, {**jetson, 'LD_LIBRARY_PATH': f'{transform}:{jetson["LD_LIBRARY_PATH"]}'}) as camera:
+    with capture(
+        free_domain, {**jetson, 'LD_LIBRARY_PATH': f'{transform}:{jetson["LD_LIBRARY_PATH"]}'}
+    ) as camera:
         camera.start('NV12 LINEAR 320x240', 'the VIC makes one of each frame')
         viewer = PlainSubscriber(['120', '--image', '--until-images', '3'], domain=free_domain)
         assert viewer.result()['images'] == 3
@@ -88,7 +112,9 @@ def test_frames_of_the_new_kind_follow_those_of_the_old(
     root = gstreamer()
     build_plugin(root, 'gst_frames.c', tmp_path)
     found = root.environment(tmp_path)
-    libraries = ':'.join(filter(None, (found['LD_LIBRARY_PATH'], os.environ.get('LD_LIBRARY_PATH'))))
+    libraries = ':'.join(
+        filter(None, (found['LD_LIBRARY_PATH'], os.environ.get('LD_LIBRARY_PATH')))
+    )
     monkeypatch.setenv('ROS_HOME', str(tmp_path))
     pipeline = (
         f'zcframes live={live} rate=30 change-at=20 frame-size=4608 caps-text={PICTURE.format("NV12", 64)} '
@@ -100,7 +126,12 @@ def test_frames_of_the_new_kind_follow_those_of_the_old(
             patch.setenv(name, value)
         camera = Program('capture_node', *options, domain=free_domain, cold=True)
     with camera:
-        camera.start('NV12 LINEAR 64x48', "now gives 'video/x-raw", 'NV21 LINEAR 32x48', 'the camera is back')
+        camera.start(
+            'NV12 LINEAR 64x48',
+            "now gives 'video/x-raw",
+            'NV21 LINEAR 32x48',
+            'the camera is back',
+        )
         viewer = PlainSubscriber(['120', '--image', '--until-images', '3'], domain=free_domain)
         assert viewer.result()['image']['size'] == [32, 48]
         assert camera.output.count('now gives') == 1 and camera.interrupt() == 0

@@ -23,7 +23,9 @@ from zc_perception.npu.manifest import ModelManifest
 from zc_perception.npu.metis_card import HostTree, choose_card
 
 
-def test_the_real_time_knobs_turn_the_accelerator_s_threads_too(free_domain: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_real_time_knobs_turn_the_accelerator_s_threads_too(
+    free_domain: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     stop = threading.Event()
     own = threading.Thread(target=stop.wait, name='of the accelerator')
     own.start()
@@ -38,7 +40,9 @@ def test_the_real_time_knobs_turn_the_accelerator_s_threads_too(free_domain: int
         own.join()
 
 
-def test_notices_are_said_once_and_shown_always(free_domain: int, monkeypatch: pytest.MonkeyPatch, logged: Callable[[], str]) -> None:
+def test_notices_are_said_once_and_shown_always(
+    free_domain: int, monkeypatch: pytest.MonkeyPatch, logged: Callable[[], str]
+) -> None:
     notice = 'the link is PCIe x1, not x4: use another slot'
     monkeypatch.setattr(FaultyAccelerator, 'notices', lambda _: (notice,))
     monkeypatch.setattr(FaultyAccelerator, 'facts', lambda _: {'pci_address': '0000:01:00.0'})
@@ -49,15 +53,21 @@ def test_notices_are_said_once_and_shown_always(free_domain: int, monkeypatch: p
             values = run.reader.values('inference: accelerator')
             assert values['notices'] == notice and values['pci_address'] == '0000:01:00.0'
         assert logged().count(notice) == 1
-        assert int(values['submitted']) >= int(values['completed']) > 0 and values['utilisation'].endswith('%')
+        assert int(values['submitted']) >= int(values['completed']) > 0 and values[
+            'utilisation'
+        ].endswith('%')
 
 
-def test_double_buffering_needs_more_frames_in_flight_and_says_so(free_domain: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_double_buffering_needs_more_frames_in_flight_and_says_so(
+    free_domain: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     capabilities = Capabilities('axruntime', 'metis-0:1:0', copy_free=False, max_in_flight=3)
     monkeypatch.setattr(FaultyAccelerator, 'capabilities', lambda self: capabilities)
     for in_flight, said in ((1, True), (3, False)):
         values = {'model': 'hog', 'double_buffer': True, 'in_flight': in_flight}
-        with alone(free_domain, InferenceNode, values, accelerator_factory=AcceleratorFaults()) as node:
+        with alone(
+            free_domain, InferenceNode, values, accelerator_factory=AcceleratorFaults()
+        ) as node:
             assert ('set in_flight to 3' in status(node, 'accelerator').values['notices']) is said
 
 
@@ -65,7 +75,9 @@ def test_the_node_ends_while_its_device_is_lost(free_domain: int) -> None:
     with fleet(free_domain) as run:
         run.accelerator.present = False
         run.until(lambda: run.inference.scheduler.state.recovering, 'a loss')
-    assert not run.inference.scheduler._thread.is_alive() and not any(thread.name == 'inference' for thread in threading.enumerate())
+    assert not run.inference.scheduler._thread.is_alive() and not any(
+        thread.name == 'inference' for thread in threading.enumerate()
+    )
 
 
 @pytest.mark.parametrize(
@@ -73,35 +85,58 @@ def test_the_node_ends_while_its_device_is_lost(free_domain: int) -> None:
     [
         ({'axl_ioctls': ['sumbit=70']}, "parameter 'axl_ioctls' has 'sumbit=70'"),
         ({'aipu_cores': 5}, "parameter 'aipu_cores' is 5; it must be an integer from 0 to 4"),
-        ({'output_dmabuf': 'maybe'}, "parameter 'output_dmabuf' is 'maybe'; it must be one of auto, true, false"),
-        ({'score_threshold': -0.5}, "parameter 'score_threshold' is -0.5; it must be a number from 0 to 1, or -1"),
-        ({'nms_threshold': -0.01}, "parameter 'nms_threshold' is -0.01; it must be a number from 0 to 1 (IoU), or -1"),
+        (
+            {'output_dmabuf': 'maybe'},
+            "parameter 'output_dmabuf' is 'maybe'; it must be one of auto, true, false",
+        ),
+        (
+            {'score_threshold': -0.5},
+            "parameter 'score_threshold' is -0.5; it must be a number from 0 to 1, or -1",
+        ),
+        (
+            {'nms_threshold': -0.01},
+            "parameter 'nms_threshold' is -0.01; it must be a number from 0 to 1 (IoU), or -1",
+        ),
         ({'double_buffer': 'yes'}, "parameter 'double_buffer' is 'yes'; it must be a boolean"),
-        ({'accelerator': 'axel'}, "parameter 'accelerator' is 'axel'; it must be one of auto, axl, axruntime, cpu"),
+        (
+            {'accelerator': 'axel'},
+            "parameter 'accelerator' is 'axel'; it must be one of auto, axl, axruntime, cpu",
+        ),
         ({'accelerator': 'axruntime'}, "model 'road' (engine onnx) can't run on axruntime"),
     ],
 )
-def test_wrong_parameters_are_one_sentence(free_domain: int, parameters: dict[str, Any], message: str) -> None:
+def test_wrong_parameters_are_one_sentence(
+    free_domain: int, parameters: dict[str, Any], message: str
+) -> None:
     with pytest.raises(ConfigError) as refused, alone(free_domain, InferenceNode, parameters):
         pass
     assert message in str(refused.value) and '\n' not in str(refused.value)
 
 
-def test_a_driver_without_our_ioctls_is_one_line_and_the_next_is_taken(free_domain: int, tmp_path: Any) -> None:
+def test_a_driver_without_our_ioctls_is_one_line_and_the_next_is_taken(
+    free_domain: int, tmp_path: Any
+) -> None:
     """/dev/null answers ENOTTY to everything, as the shipped driver does to our ioctls."""
     (tmp_path / 'model.yaml').write_text(
         'head: boxes\nclasses: [person]\ninput: {resize: none}\nvariants:\n'
         '  - {engine: axl, outputs: [{name: boxes, dtype: float32, shape: [8, 6]}]}\n  - {engine: opencv_hog}\n',
         encoding='utf-8',
     )
-    with alone(free_domain, InferenceNode, {'model': str(tmp_path), 'accelerator_device': '/dev/null'}) as node:
+    with alone(
+        free_domain, InferenceNode, {'model': str(tmp_path), 'accelerator_device': '/dev/null'}
+    ) as node:
         said: list[str] = []
         node.get_logger = lambda: _Lines(said)
         node.start()
-        assert node.accelerator.capabilities().name == 'cpu' and node.manifest.engine == 'opencv_hog'
+        assert (
+            node.accelerator.capabilities().name == 'cpu' and node.manifest.engine == 'opencv_hog'
+        )
         lines = [line for line in said if 'ENOTTY' in line]
         assert len(lines) == 1 and '\n' not in lines[0]
-        assert '/dev/null has no import and submit ioctls (ENOTTY)' in lines[0] and 'accelerator: axruntime' in lines[0]
+        assert (
+            '/dev/null has no import and submit ioctls (ENOTTY)' in lines[0]
+            and 'accelerator: axruntime' in lines[0]
+        )
 
 
 class _Lines:
@@ -114,21 +149,35 @@ def test_a_machine_without_a_card_is_told_where_it_runs_and_nothing_of_cards(
     free_domain: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The reasons are at debug level and in diagnostics; a card that is there and of no use is said, see the test above."""
-    monkeypatch.setattr(axl_accelerator, 'choose_card', lambda wanted, tree: choose_card(wanted, HostTree(tmp_path, tmp_path)))
+    monkeypatch.setattr(
+        axl_accelerator,
+        'choose_card',
+        lambda wanted, tree: choose_card(wanted, HostTree(tmp_path, tmp_path)),
+    )
     for wanted, quiet in (('', True), ('01:00.0', False)):
-        with alone(free_domain, InferenceNode, {'model': 'hog', 'accelerator_device': wanted}) as node:
+        with alone(
+            free_domain, InferenceNode, {'model': 'hog', 'accelerator_device': wanted}
+        ) as node:
             said: list[str] = []
             debug: list[str] = []
             monkeypatch.setattr(node, 'get_logger', partial(_Lines, said, debug))
             node.start()
-            assert [line for line in said if line.startswith('running on the CPU')] == ['running on the CPU (model hog, OpenCV HOG)']
+            assert [line for line in said if line.startswith('running on the CPU')] == [
+                'running on the CPU (model hog, OpenCV HOG)'
+            ]
             reasons = [line for line in (debug if quiet else said) if "doesn't fit" in line]
-            assert len(reasons) == 2 and 'no Metis card' in reasons[0] and 'engine: axruntime' in reasons[1]
+            assert (
+                len(reasons) == 2
+                and 'no Metis card' in reasons[0]
+                and 'engine: axruntime' in reasons[1]
+            )
             assert any('card' in line for line in said) is not quiet
             assert status(node, 'accelerator').values['why_no_better'] == '; '.join(reasons)
 
 
-def test_a_factory_whose_accelerator_refuses_the_model_leaves_nothing_open(free_domain: int) -> None:
+def test_a_factory_whose_accelerator_refuses_the_model_leaves_nothing_open(
+    free_domain: int,
+) -> None:
     class Refusing(FaultyAccelerator):
         def load(self, manifest: ModelManifest) -> None:
             raise ConfigError('not this model')
@@ -139,6 +188,9 @@ def test_a_factory_whose_accelerator_refuses_the_model_leaves_nothing_open(free_
         made.append(Refusing(AcceleratorFaults()))
         return made[-1]
 
-    with pytest.raises(ConfigError, match='not this model'), alone(free_domain, InferenceNode, accelerator_factory=make):
+    with (
+        pytest.raises(ConfigError, match='not this model'),
+        alone(free_domain, InferenceNode, accelerator_factory=make),
+    ):
         pass
     assert made[0].closed

@@ -15,7 +15,12 @@ from zc_perception.detection.detections import Detections
 from zc_perception.errors import ConfigError
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.nodes.inference import InferenceNode
-from zc_perception.nodes.inference_stream import ClassFilter, InferenceStream, Pace, select_accelerator
+from zc_perception.nodes.inference_stream import (
+    ClassFilter,
+    InferenceStream,
+    Pace,
+    select_accelerator,
+)
 from zc_perception.npu.cpu import CpuAccelerator
 
 MS = 1_000_000
@@ -35,11 +40,23 @@ def taken(max_rate: float, moments: list[int]) -> list[int]:
 
 @pytest.mark.parametrize(
     ('rate', 'camera', 'expected'),
-    [(0.0, 30.0, 30.0), (10.0, 30.0, 10.0), (30.0, 30.0, 30.0), (25.0, 60.0, 25.0), (100.0, 30.0, 30.0), (1.0, 60.0, 1.0)],
+    [
+        (0.0, 30.0, 30.0),
+        (10.0, 30.0, 10.0),
+        (30.0, 30.0, 30.0),
+        (25.0, 60.0, 25.0),
+        (100.0, 30.0, 30.0),
+        (1.0, 60.0, 1.0),
+    ],
 )
-def test_the_rate_is_kept_whatever_the_camera_s(rate: float, camera: float, expected: float) -> None:
+def test_the_rate_is_kept_whatever_the_camera_s(
+    rate: float, camera: float, expected: float
+) -> None:
     chance = np.random.default_rng(7)
-    moments = [round((number / camera + chance.uniform(-0.002, 0.002)) * 1e9) for number in range(100, 100 + round(20 * camera))]
+    moments = [
+        round((number / camera + chance.uniform(-0.002, 0.002)) * 1e9)
+        for number in range(100, 100 + round(20 * camera))
+    ]
     assert len(taken(rate, moments)) == pytest.approx(20 * expected, rel=0.06)
 
 
@@ -57,17 +74,32 @@ def test_a_change_of_the_rate_counts_at_once() -> None:
     assert pace.accepts() and pace.accepts()
 
 
-@given(st.lists(st.integers(0, 3), max_size=20), st.sets(st.sampled_from([*NAMES, '0', '1', '2', '3'])))
-def test_only_wanted_classes_come_out_and_all_of_them(classes: list[int], wanted: set[str]) -> None:
+@given(
+    st.lists(st.integers(0, 3), max_size=20),
+    st.sets(st.sampled_from([*NAMES, '0', '1', '2', '3'])),
+)
+def test_only_wanted_classes_come_out_and_all_of_them(
+    classes: list[int], wanted: set[str]
+) -> None:
     found = Detections(
-        np.arange(4 * len(classes), dtype=np.float32).reshape(-1, 4), np.arange(len(classes), dtype=np.float32), np.array(classes, np.intp)
+        np.arange(4 * len(classes), dtype=np.float32).reshape(-1, 4),
+        np.arange(len(classes), dtype=np.float32),
+        np.array(classes, np.intp),
     )
     # The name '7' is a name; there is no index 7.
-    indices = {NAMES.index(name) if name in NAMES else int(name) for name in wanted} or {0, 1, 2, 3}
+    indices = {NAMES.index(name) if name in NAMES else int(name) for name in wanted} or {
+        0,
+        1,
+        2,
+        3,
+    }
     left = ClassFilter(sorted(wanted), NAMES)(found)
     keep = [number for number, index in enumerate(classes) if index in indices]
     assert left.classes.tolist() == [classes[number] for number in keep]
-    assert left.scores.tolist() == [float(number) for number in keep] and left.boxes.tolist() == found.boxes[keep].tolist()
+    assert (
+        left.scores.tolist() == [float(number) for number in keep]
+        and left.boxes.tolist() == found.boxes[keep].tolist()
+    )
 
 
 @pytest.mark.parametrize(
@@ -99,7 +131,9 @@ def test_an_accelerator_that_is_opened_anew_takes_over_what_was_changed() -> Non
             self.values = values
 
     values = {spec.name: spec.default for spec in InferenceNode.SPECS} | {'model': 'hog'}
-    selected = select_accelerator(values, CopyLedger(), lambda: made.append(Tuned(CopyLedger(), 1)) or made[-1])
+    selected = select_accelerator(
+        values, CopyLedger(), lambda: made.append(Tuned(CopyLedger(), 1)) or made[-1]
+    )
     try:
         assert not hasattr(selected.accelerator, 'values')
         values |= {'import_cache': False, 'timeout': 0.25}
@@ -113,7 +147,10 @@ def test_an_accelerator_that_is_opened_anew_takes_over_what_was_changed() -> Non
 def test_frames_go_through_the_scheduler_s_thread_and_the_accelerator_s() -> None:
     """Asked each time: an accelerator that was lost comes again with other threads."""
     own, first, second = (threading.Thread(name=name) for name in ('scheduler', 'first', 'second'))
-    accelerators = [SimpleNamespace(hot_threads=lambda: (first,)), SimpleNamespace(hot_threads=lambda: (second,))]
+    accelerators = [
+        SimpleNamespace(hot_threads=lambda: (first,)),
+        SimpleNamespace(hot_threads=lambda: (second,)),
+    ]
     scheduler = SimpleNamespace(thread=own, accelerator=accelerators[0])
     values = {spec.name: spec.default for spec in InferenceNode.SPECS} | {'model': 'hog'}
     selected = select_accelerator(values, CopyLedger(), lambda: CpuAccelerator(CopyLedger(), 1))

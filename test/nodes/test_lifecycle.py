@@ -11,7 +11,18 @@ from typing import Any
 import pytest
 from lifecycle_msgs.msg import Transition
 from lifecycle_msgs.srv import ChangeState, GetState
-from nodes.managed import ACTIVATE, CLEANUP, CONFIGURE, DEACTIVATE, Managed, given_back, held, settle, status, threads_named
+from nodes.managed import (
+    ACTIVATE,
+    CLEANUP,
+    CONFIGURE,
+    DEACTIVATE,
+    Managed,
+    given_back,
+    held,
+    settle,
+    status,
+    threads_named,
+)
 from nodes.programs import Program, parameters
 from nodes.ros_kit import wait_until_known
 from rcl_interfaces.msg import Parameter as ParameterMessage
@@ -45,7 +56,10 @@ def test_without_autostart_a_node_waits_and_each_state_holds_what_it_should(run:
     assert {'unconfigured', 'inactive', 'active', 'finalized'} <= run.states(node)
     assert node.supervisor.camera is None and node.session is None
     lifecycle = status(node, 'lifecycle')
-    assert lifecycle.level is Level.WARN and 'ros2 lifecycle set /capture configure' in lifecycle.advice
+    assert (
+        lifecycle.level is Level.WARN
+        and 'ros2 lifecycle set /capture configure' in lifecycle.advice
+    )
     before = held()
 
     assert run.change(node, CONFIGURE) and run.state(node) == 'inactive'
@@ -59,51 +73,74 @@ def test_without_autostart_a_node_waits_and_each_state_holds_what_it_should(run:
 
     assert run.change(node, DEACTIVATE)
     published = frames(node)
-    assert not threads_named('camera') and node.supervisor.camera is None, 'the sensor is off, others may have the camera'
+    assert not threads_named('camera') and node.supervisor.camera is None, (
+        'the sensor is off, others may have the camera'
+    )
     time.sleep(0.1)
     assert frames(node) == published
 
     assert run.change(node, ACTIVATE)
     run.eventually(lambda: frames(node) >= published + 5)
-    assert run.change(node, DEACTIVATE) and run.change(node, CLEANUP) and run.state(node) == 'unconfigured'
+    assert (
+        run.change(node, DEACTIVATE)
+        and run.change(node, CLEANUP)
+        and run.state(node) == 'unconfigured'
+    )
     run.eventually(lambda: given_back(before), f'{held()}, before: {before}')
     assert run.change(node, CONFIGURE) and run.change(node, ACTIVATE)
     run.eventually(lambda: frames(node) >= 5)
 
 
-def test_inference_loads_its_model_when_configured_and_holds_no_frame_while_inactive(run: Managed) -> None:
+def test_inference_loads_its_model_when_configured_and_holds_no_frame_while_inactive(
+    run: Managed,
+) -> None:
     capture = run.make(CaptureNode, SMALL)
     node = run.make(InferenceNode, {**HOG, 'autostart': False})
     capture.start()
     with pytest.raises(AttributeError, match='is unconfigured'):
         _ = node.scheduler
-    assert [each.level for each in node.collect_diagnostics() if each.part == 'lifecycle'] == [Level.WARN]
+    assert [each.level for each in node.collect_diagnostics() if each.part == 'lifecycle'] == [
+        Level.WARN
+    ]
     for step in (CONFIGURE, ACTIVATE):
         assert run.change(node, step)
     run.eventually(lambda: node.processed >= 3, 'libraries are loaded')
     settle(run, [node, capture])
     before, processed = held(), node.processed
-    assert run.change(capture, CONFIGURE) and run.change(capture, ACTIVATE) and run.change(node, CONFIGURE)
+    assert (
+        run.change(capture, CONFIGURE)
+        and run.change(capture, ACTIVATE)
+        and run.change(node, CONFIGURE)
+    )
     assert node.manifest.engine == 'opencv_hog'
     run.eventually(lambda: frames(capture) >= 10)
-    assert 'inference' not in capture.camera.pool_statistics().holders and node.processed == processed
+    assert (
+        'inference' not in capture.camera.pool_statistics().holders and node.processed == processed
+    )
     for _ in range(2):
         seen = node.processed
         assert run.change(node, ACTIVATE)
         run.eventually(lambda seen=seen: node.processed >= seen + 3)
         assert run.change(node, DEACTIVATE)
         seen = node.processed
-        assert capture.camera.pool_statistics().holders.get('inference', 0) == 0, 'every buffer was given back'
+        assert capture.camera.pool_statistics().holders.get('inference', 0) == 0, (
+            'every buffer was given back'
+        )
         count = frames(capture)
         run.eventually(lambda count=count: frames(capture) >= count + 10)
         assert node.processed == seen
-    assert run.change(node, CLEANUP) and run.state(capture) == 'active', 'the camera has not noticed'
+    assert run.change(node, CLEANUP) and run.state(capture) == 'active', (
+        'the camera has not noticed'
+    )
     settle(run, [capture])
     run.eventually(lambda: given_back(before), f'{held()}, before: {before}')
 
 
 def test_a_consumer_that_comes_and_goes_leaves_nothing_with_the_camera(run: Managed) -> None:
-    capture, node = run.make(CaptureNode, SMALL), run.make(InferenceNode, {**HOG, 'autostart': False})
+    capture, node = (
+        run.make(CaptureNode, SMALL),
+        run.make(InferenceNode, {**HOG, 'autostart': False}),
+    )
     capture.start()
 
     def cycle() -> None:
@@ -115,10 +152,15 @@ def test_a_consumer_that_comes_and_goes_leaves_nothing_with_the_camera(run: Mana
     for _ in range(8):
         cycle()
     # The camera maps its slots when it first uses them, and something may be just going; eight would be seen.
-    run.eventually(lambda: held()[0] <= descriptors + 4 and held()[1] <= threads + 1, f'{held()}, before: {descriptors}, {threads}')
+    run.eventually(
+        lambda: held()[0] <= descriptors + 4 and held()[1] <= threads + 1,
+        f'{held()}, before: {descriptors}, {threads}',
+    )
 
 
-def test_a_result_that_comes_after_deactivate_is_dropped(run: Managed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_result_that_comes_after_deactivate_is_dropped(
+    run: Managed, monkeypatch: pytest.MonkeyPatch
+) -> None:
     capture, node = run.make(CaptureNode, SMALL), run.make(InferenceNode, HOG)
     entries: list[Any] = []
     node.observers.append(lambda entry, found: entries.append(entry))
@@ -139,7 +181,16 @@ def test_events_tell_of_each_transition(run: Managed) -> None:
     run.eventually(lambda: run.change(node, CONFIGURE) and run.change(node, CLEANUP) and events)
     for transition in (CONFIGURE, ACTIVATE, DEACTIVATE, CLEANUP):
         assert run.change(node, transition)
-    expected = ['configuring', 'inactive', 'activating', 'active', 'deactivating', 'inactive', 'cleaningup', 'unconfigured']
+    expected = [
+        'configuring',
+        'inactive',
+        'activating',
+        'active',
+        'deactivating',
+        'inactive',
+        'cleaningup',
+        'unconfigured',
+    ]
     run.eventually(lambda: [goal for _, goal in events][-len(expected) :] == expected, f'{events}')
 
 
@@ -160,16 +211,24 @@ def test_a_transition_that_is_refused_by_its_label_is_told_with_those_that_there
     node = run.make(OverlayNode)
     node.start()
     assert not run.change(node, 0, 'cleanup')
-    assert "the node is active: there is no transition 'cleanup' from here; there is deactivate, shutdown" in capfd.readouterr().err
+    assert (
+        "the node is active: there is no transition 'cleanup' from here; there is deactivate, shutdown"
+        in capfd.readouterr().err
+    )
     assert run.change(node, 0, 'deactivate')
     assert not run.change(node, CLEANUP, 'configure'), 'a label counts for more than a number'
     said = capfd.readouterr().err
-    assert "the node is inactive: there is no transition 'configure' from here; there is cleanup, activate, shutdown" in said
+    assert (
+        "the node is inactive: there is no transition 'configure' from here; there is cleanup, activate, shutdown"
+        in said
+    )
     assert not run.change(node, 0, 'fl\x1b[31my')
     assert "there is no transition 'fl\\x1b[31my' from here" in capfd.readouterr().err
 
 
-def test_the_executor_serves_others_during_a_transition(run: Managed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_executor_serves_others_during_a_transition(
+    run: Managed, monkeypatch: pytest.MonkeyPatch
+) -> None:
     node, other = run.make(CaptureNode, WAITING), run.make(OverlayNode, {'autostart': False})
     entered, go_on = threading.Event(), threading.Event()
     opened = node._factory.open
@@ -196,7 +255,10 @@ def test_what_can_be_mended_leaves_the_node_unconfigured_with_its_reason(run: Ma
     before = held()
     assert not run.change(node, CONFIGURE) and run.state(node) == 'unconfigured'
     lifecycle = status(node, 'lifecycle')
-    assert lifecycle.level is Level.ERROR and "heap 'dma_heap/nowhere' can't be opened" in lifecycle.message
+    assert (
+        lifecycle.level is Level.ERROR
+        and "heap 'dma_heap/nowhere' can't be opened" in lifecycle.message
+    )
     run.eventually(lambda: given_back(before), f'{held()}, before: {before}')
     assert node.set_parameters([Parameter('heap', value='memfd')])[0].successful
     assert run.change(node, CONFIGURE) and run.change(node, ACTIVATE)
@@ -205,7 +267,9 @@ def test_what_can_be_mended_leaves_the_node_unconfigured_with_its_reason(run: Ma
 
 
 @pytest.mark.parametrize('where', ['_agree', '_activate', '_deactivate', '_cleanup'])
-def test_an_unforeseen_error_is_recovered_from_by_configuring_again(where: str, run: Managed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unforeseen_error_is_recovered_from_by_configuring_again(
+    where: str, run: Managed, monkeypatch: pytest.MonkeyPatch
+) -> None:
     node = run.make(CaptureNode, WAITING)
     before = held()
     work, errors = getattr(node, where), [RuntimeError('the lens fell off')]
@@ -217,7 +281,10 @@ def test_an_unforeseen_error_is_recovered_from_by_configuring_again(where: str, 
 
     monkeypatch.setattr(node, where, failing)
     steps = [CONFIGURE, ACTIVATE, DEACTIVATE, CLEANUP]
-    results = [run.change(node, step) for step in steps[: ['_agree', '_activate', '_deactivate', '_cleanup'].index(where) + 1]]
+    results = [
+        run.change(node, step)
+        for step in steps[: ['_agree', '_activate', '_deactivate', '_cleanup'].index(where) + 1]
+    ]
     assert results[-1] is False and all(results[:-1]) and run.state(node) == 'unconfigured'
     assert 'RuntimeError: the lens fell off' in status(node, 'lifecycle').message
     run.eventually(lambda: given_back(before), f'{held()}, before: {before}')
@@ -239,7 +306,9 @@ def test_a_start_that_cannot_be_is_an_exception_for_the_program(run: Managed) ->
 
 
 def test_a_graph_without_autostart_is_made_and_waits(run: Managed) -> None:
-    graph = PerceptionGraph(run.context, {'capture': WAITING, 'inference': {**HOG, 'autostart': False}})
+    graph = PerceptionGraph(
+        run.context, {'capture': WAITING, 'inference': {**HOG, 'autostart': False}}
+    )
     run.nodes += graph.nodes
     for node in graph.nodes:
         run._spinner.executor.add_node(node)
@@ -258,25 +327,44 @@ def consumer_elsewhere(run: Managed, domain: int) -> Iterator[tuple[Any, Program
     capture = run.make(CaptureNode, SMALL)
     capture.start()
     seen: list[int] = []
-    run.manager.create_subscription(Detection2DArray, 'detections', lambda message: seen.append(message.header.stamp.nanosec), 10)
+    run.manager.create_subscription(
+        Detection2DArray,
+        'detections',
+        lambda message: seen.append(message.header.stamp.nanosec),
+        10,
+    )
     required = parameters(copy_free='required', model='hog', timeout=20.0)
-    with Program('inference_node', *required, domain=domain).start('link is shared_memory') as program:
+    with Program('inference_node', *required, domain=domain).start(
+        'link is shared_memory'
+    ) as program:
         yield capture, program, seen
         assert 'ros_message' not in program.output and program.interrupt() == 0
 
 
-def test_another_process_s_consumer_loses_the_camera_and_finds_it_again(run: Managed, free_domain: int) -> None:
+def test_another_process_s_consumer_loses_the_camera_and_finds_it_again(
+    run: Managed, free_domain: int
+) -> None:
     with consumer_elsewhere(run, free_domain) as (capture, program, seen):
         for steps in ([], [DEACTIVATE, ACTIVATE], [DEACTIVATE, CLEANUP, CONFIGURE, ACTIVATE]):
             for step in steps:
                 assert run.change(capture, step)
             count = len(seen)
-            run.eventually(lambda count=count: len(seen) >= count + 3, f'detections after {steps}\n{program.output}')
+            run.eventually(
+                lambda count=count: len(seen) >= count + 3,
+                f'detections after {steps}\n{program.output}',
+            )
         assert run.change(capture, DEACTIVATE)
-        run.eventually(lambda: not [h for h, n in capture._server.server._pool.statistics().holders.items() if n], 'leases came back')
+        run.eventually(
+            lambda: (
+                not [h for h, n in capture._server.server._pool.statistics().holders.items() if n]
+            ),
+            'leases came back',
+        )
 
 
-def test_another_process_s_consumer_is_granted_more_frames_when_it_asks_for_more(run: Managed, free_domain: int) -> None:
+def test_another_process_s_consumer_is_granted_more_frames_when_it_asks_for_more(
+    run: Managed, free_domain: int
+) -> None:
     with consumer_elsewhere(run, free_domain) as (capture, _, seen):
 
         def windows() -> list[int]:
@@ -285,7 +373,9 @@ def test_another_process_s_consumer_is_granted_more_frames_when_it_asks_for_more
         run.eventually(lambda: len(seen) >= 2 and windows())
         before = windows()
         value = ParameterValue(type=ParameterType.PARAMETER_INTEGER, integer_value=3)
-        request = SetParameters.Request(parameters=[ParameterMessage(name='in_flight', value=value)])
+        request = SetParameters.Request(
+            parameters=[ParameterMessage(name='in_flight', value=value)]
+        )
         assert run.call(SetParameters, '/inference/set_parameters', request).results[0].successful
         run.eventually(lambda: windows() == [before[0] + 2], f'{before} {windows()}')
         count = len(seen)
@@ -297,10 +387,18 @@ def test_a_program_without_autostart_waits_for_a_manager(run: Managed, free_doma
     args = parameters(autostart=False, width=128, height=128)
     waits = 'ready: it waits for ros2 lifecycle set /capture configure'
     with Program('capture_node', *args, domain=free_domain).start(waits) as program:
-        for step, state in ((CONFIGURE, 'inactive'), (ACTIVATE, 'active'), (DEACTIVATE, 'inactive'), (CLEANUP, 'unconfigured')):
+        for step, state in (
+            (CONFIGURE, 'inactive'),
+            (ACTIVATE, 'active'),
+            (DEACTIVATE, 'inactive'),
+            (CLEANUP, 'unconfigured'),
+        ):
             request = ChangeState.Request(transition=Transition(id=step))
             assert run.call(ChangeState, '/capture/change_state', request).success
-            assert run.call(GetState, '/capture/get_state', GetState.Request()).current_state.label == state
+            assert (
+                run.call(GetState, '/capture/get_state', GetState.Request()).current_state.label
+                == state
+            )
         assert program.interrupt() == 0, program.output
 
 
@@ -324,11 +422,16 @@ def test_each_state_has_its_own_advice(run: Managed) -> None:
         if step is not None:
             step()
         reason = refusal(node)
-        assert node.state == state and (against_setting in reason if against_setting else not reason)
+        assert node.state == state and (
+            against_setting in reason if against_setting else not reason
+        )
         assert ('lifecycle set' in reason) == (state in ('inactive', 'active'))
         if against_snapshot:
             message = run.call(Trigger, '/capture/snapshot', Trigger.Request()).message
-            assert message == f'no snapshot: the node is {state}, and no frames flow; {against_snapshot}'
+            assert (
+                message
+                == f'no snapshot: the node is {state}, and no frames flow; {against_snapshot}'
+            )
             assert status(node, 'lifecycle').advice == against_snapshot
 
 
@@ -338,25 +441,46 @@ def test_parts_that_are_referred_to_are_there(run: Managed) -> None:
     def camera_is_told_of() -> bool:
         return any(each.part == 'camera' for each in node.collect_diagnostics())
 
-    for step in (None, node.trigger_configure, node.trigger_activate, node.trigger_deactivate, node.trigger_cleanup, node.trigger_shutdown):
+    for step in (
+        None,
+        node.trigger_configure,
+        node.trigger_activate,
+        node.trigger_deactivate,
+        node.trigger_cleanup,
+        node.trigger_shutdown,
+    ):
         if step is not None:
             step()
         found = status(node, 'negotiation')
         assert 'part camera' not in found.advice or camera_is_told_of()
         if node.state in ('unconfigured', 'finalized'):
-            assert found.level is Level.OK and found.message == f'nothing to agree on: the node is {node.state}'
+            assert (
+                found.level is Level.OK
+                and found.message == f'nothing to agree on: the node is {node.state}'
+            )
         elif node.state == 'active':
             assert found.level is Level.OK
         else:
             told = status(node, 'camera')
-            assert (told.message, told.advice) == ('not started', 'start or activate the node'), 'nobody wants frames'
+            assert (told.message, told.advice) == ('not started', 'start or activate the node'), (
+                'nobody wants frames'
+            )
 
 
 def test_a_disagreement_is_told_on_with_what_helps(run: Managed) -> None:
-    node = run.make(CaptureNode, {**SMALL, 'autostart': False, 'participants': ['x: NV12; stride_align=256; max_stride=128']})
+    node = run.make(
+        CaptureNode,
+        {
+            **SMALL,
+            'autostart': False,
+            'participants': ['x: NV12; stride_align=256; max_stride=128'],
+        },
+    )
     node.trigger_configure()
     found = status(node, 'negotiation')
-    assert found.level is Level.ERROR and found.advice.endswith('then configure the node again or restart it')
+    assert found.level is Level.ERROR and found.advice.endswith(
+        'then configure the node again or restart it'
+    )
     node.trigger_shutdown()
     found = status(node, 'negotiation')
     assert found.level is Level.ERROR and found.advice.endswith('then restart the node')

@@ -10,7 +10,17 @@ from typing import Any
 
 import pytest
 from long_form import LONG
-from nodes.managed import ACTIVATE, CLEANUP, CONFIGURE, DEACTIVATE, given_back, held, managed, settle, status
+from nodes.managed import (
+    ACTIVATE,
+    CLEANUP,
+    CONFIGURE,
+    DEACTIVATE,
+    given_back,
+    held,
+    managed,
+    settle,
+    status,
+)
 
 from zc_perception.nodes.capture import CaptureNode
 from zc_perception.nodes.inference import InferenceNode
@@ -28,7 +38,10 @@ def test_the_last_frame_has_gone_before_deactivate_answers(free_domain: int) -> 
         capture, inference = run.make(CaptureNode, SMALL), run.make(InferenceNode, HOG)
         latest = {'capture': 0.0, 'inference': 0.0}
         capture.configure_now()
-        for name, owner, publisher in (('capture', capture.publisher, capture.publisher), ('inference', inference, inference._publisher)):
+        for name, owner, publisher in (
+            ('capture', capture.publisher, capture.publisher),
+            ('inference', inference, inference._publisher),
+        ):
             publish = publisher.publish
 
             def spy(item: Any, name: str = name, publish: Any = publish) -> None:
@@ -56,7 +69,9 @@ class Load:
 
     def __init__(self) -> None:
         self._stop = threading.Event()
-        self._threads = [threading.Thread(target=self._burn, name='load', daemon=True) for _ in range(2)]
+        self._threads = [
+            threading.Thread(target=self._burn, name='load', daemon=True) for _ in range(2)
+        ]
 
     def _burn(self) -> None:
         while not self._stop.is_set():
@@ -73,19 +88,26 @@ class Load:
             thread.join(10)
 
 
-def test_random_transitions_while_frames_flow_leak_nothing(free_domain: int, tmp_path: Path) -> None:
+def test_random_transitions_while_frames_flow_leak_nothing(
+    free_domain: int, tmp_path: Path
+) -> None:
     chance = random.Random(20_261_121)
     with managed(free_domain) as run:
         values = {**SMALL, 'framerate': 200.0, 'jpeg_quality': 50}
         capture, inference = run.make(CaptureNode, values), run.make(InferenceNode, HOG)
         overlay = run.make(OverlayNode)
-        recorder = run.make(RecorderNode, {'path': str(tmp_path / 'a.zcr'), 'overwrite': True, 'max_frames': 0})
+        recorder = run.make(
+            RecorderNode, {'path': str(tmp_path / 'a.zcr'), 'overwrite': True, 'max_frames': 0}
+        )
         nodes = [capture, inference, overlay, recorder]
         for node in reversed(nodes):
             node.start()
         run.eventually(lambda: inference.processed >= 3)
         errors: list[str] = []
-        threading.excepthook, hook = lambda args: errors.append(str(args.exc_value)), threading.excepthook
+        threading.excepthook, hook = (
+            lambda args: errors.append(str(args.exc_value)),
+            threading.excepthook,
+        )
         try:
             settle(run, nodes)  # libraries are loaded, clients connected
             for node in nodes:
@@ -98,10 +120,23 @@ def test_random_transitions_while_frames_flow_leak_nothing(free_domain: int, tmp
                     node = chance.choices(nodes, (4, 4, 1, 1))[0]
                     state = run.state(node)
                     # Mostly what the state has, and forwards: frames are to flow; now and then nonsense.
-                    options = {'unconfigured': [CONFIGURE], 'inactive': [ACTIVATE, ACTIVATE, CLEANUP], 'active': [DEACTIVATE]}[state]
-                    wanted = chance.choice(options) if chance.random() < 0.9 else chance.choice([CONFIGURE, ACTIVATE, DEACTIVATE, CLEANUP])
+                    options = {
+                        'unconfigured': [CONFIGURE],
+                        'inactive': [ACTIVATE, ACTIVATE, CLEANUP],
+                        'active': [DEACTIVATE],
+                    }[state]
+                    wanted = (
+                        chance.choice(options)
+                        if chance.random() < 0.9
+                        else chance.choice([CONFIGURE, ACTIVATE, DEACTIVATE, CLEANUP])
+                    )
                     done = run.change(node, wanted)
-                    assert done is (wanted in options), (node.get_name(), state, wanted, status(node, 'lifecycle'))
+                    assert done is (wanted in options), (
+                        node.get_name(),
+                        state,
+                        wanted,
+                        status(node, 'lifecycle'),
+                    )
                     allowed, refused = allowed + done, refused + (not done)
                     if chance.random() < 0.3:
                         time.sleep(chance.uniform(0.0, 0.05))
@@ -114,7 +149,11 @@ def test_random_transitions_while_frames_flow_leak_nothing(free_domain: int, tmp
             seen = inference.processed
             run.eventually(lambda: inference.processed >= seen + 3)
             pool = capture.camera.pool_statistics()
-            assert pool.abandoned == 0 and pool.retired == 0 and set(pool.holders) <= {'camera', 'inference', 'recorder', '/capture:to_ros'}
+            assert (
+                pool.abandoned == 0
+                and pool.retired == 0
+                and set(pool.holders) <= {'camera', 'inference', 'recorder', '/capture:to_ros'}
+            )
         finally:
             threading.excepthook = hook
         assert not errors and inference.failed == 0, errors

@@ -48,7 +48,9 @@ class Scene:
         self.nodes = list(nodes)
         self.waiting: list[Callable[[], object]] = []
         self.now = 100.0
-        self.liveness = Liveness(lambda: self.nodes, {'the executor': self.waiting.append}, lambda: self.now)
+        self.liveness = Liveness(
+            lambda: self.nodes, {'the executor': self.waiting.append}, lambda: self.now
+        )
 
     def after(self, seconds: float, *, run: bool = True) -> str:
         """What it says then; the executor runs meanwhile unless it hangs."""
@@ -98,7 +100,10 @@ def test_an_executor_that_runs_nothing_is_a_worry_and_is_asked_once() -> None:
     for _ in range(3):
         scene.after(1.0, run=False)
     assert len(scene.waiting) == 1
-    assert scene.after(PATIENCE_S, run=False) == f'the executor has run nothing for {PATIENCE_S + 3:.0f} s'
+    assert (
+        scene.after(PATIENCE_S, run=False)
+        == f'the executor has run nothing for {PATIENCE_S + 3:.0f} s'
+    )
     assert scene.after(1.0) == ''
     assert len(scene.waiting) == 1, 'asked again'
 
@@ -116,7 +121,12 @@ def test_all_worries_are_said() -> None:
     scene = Scene(Node(), Node('/inference', reason='no card'))
     scene.after(1.0)
     said = scene.after(100.0, run=False)
-    assert said.count(';') == 3 and 'the executor' in said and '/capture' in said and 'no card' in said
+    assert (
+        said.count(';') == 3
+        and 'the executor' in said
+        and '/capture' in said
+        and 'no card' in said
+    )
 
 
 @pytest.mark.parametrize(
@@ -134,9 +144,13 @@ def test_all_worries_are_said() -> None:
 def test_a_camera_s_progress_counts_while_its_silence_would_say_something(
     state: CameraState, framerate: float, progress: int | None
 ) -> None:
-    supervisor: Any = SimpleNamespace(camera=SimpleNamespace(framerate=framerate), condition=CameraCondition(state, 'a reason'))
+    supervisor: Any = SimpleNamespace(
+        camera=SimpleNamespace(framerate=framerate), condition=CameraCondition(state, 'a reason')
+    )
     counters = SimpleNamespace(total=lambda: CameraStatistics(5, 2, 0))
-    node: Any = SimpleNamespace(_flowing=True, parameters={'camera': 'v4l2'}, supervisor=supervisor, _counters=counters)
+    node: Any = SimpleNamespace(
+        _flowing=True, parameters={'camera': 'v4l2'}, supervisor=supervisor, _counters=counters
+    )
     assert CaptureNode.progress(node) == progress
     assert CaptureNode.given_up(node) == ('a reason' if state is CameraState.FAILED else '')
     supervisor.camera = None
@@ -144,14 +158,19 @@ def test_a_camera_s_progress_counts_while_its_silence_would_say_something(
 
 
 def test_real_nodes_say_how_far_they_are(context: rclpy.Context) -> None:
-    graph = PerceptionGraph(context, {'capture': {'width': 128, 'height': 96}, 'inference': {'timeout': 4.0, 'threads': 1}})
+    graph = PerceptionGraph(
+        context,
+        {'capture': {'width': 128, 'height': 96}, 'inference': {'timeout': 4.0, 'threads': 1}},
+    )
     assert graph.capture.progress() is None, 'nothing flows yet'
     with spun(context, *graph.nodes) as group:
         until(lambda: (graph.capture.progress() or 0) > 5)
         until(lambda: graph.inference.processed > 5)
         until(lambda: graph.inference.progress() is not None)
         assert graph.inference.patience_s == PATIENCE_S + 8.0
-        assert graph.overlay.progress() is None and not any(node.given_up() for node in graph.nodes)
+        assert graph.overlay.progress() is None and not any(
+            node.given_up() for node in graph.nodes
+        )
 
         now = [0.0]
         hold, held = threading.Event(), threading.Event()
@@ -168,8 +187,12 @@ def test_real_nodes_say_how_far_they_are(context: rclpy.Context) -> None:
         hold.set()
 
 
-def test_a_camera_that_hangs_is_a_worry_and_one_that_is_lost_is_not(context: rclpy.Context) -> None:
-    node = CaptureNode(context=context, parameter_overrides=overrides({'width': 128, 'height': 96}))
+def test_a_camera_that_hangs_is_a_worry_and_one_that_is_lost_is_not(
+    context: rclpy.Context,
+) -> None:
+    node = CaptureNode(
+        context=context, parameter_overrides=overrides({'width': 128, 'height': 96})
+    )
     with spun(context, node):
         hangs, go_on = threading.Event(), threading.Event()
         read = node.camera.capture

@@ -15,18 +15,30 @@ from vision_msgs.msg import Detection2DArray
 from zc_perception.detection.detections import Detections
 from zc_perception.frame import Header
 from zc_perception.nodes import messages
-from zc_perception.nodes.messages import DetectionsCdr, DetectionsWriter, cdr_is_understood, detections_writer, label_message
+from zc_perception.nodes.messages import (
+    DetectionsCdr,
+    DetectionsWriter,
+    cdr_is_understood,
+    detections_writer,
+    label_message,
+)
 
 HEADER = Header(3_000_000_005, 'front')
 COORDINATES = st.floats(-1e5, 1e5, width=32)
-FRAME_IDS = st.text(st.characters(exclude_characters='\0', exclude_categories=('Cs',)), max_size=40)
+FRAME_IDS = st.text(
+    st.characters(exclude_characters='\0', exclude_categories=('Cs',)), max_size=40
+)
 BOXES = st.tuples(COORDINATES, COORDINATES, COORDINATES, COORDINATES)
 ROWS = st.lists(st.tuples(BOXES, st.floats(0, 1, width=32), st.integers(0, 1200)), max_size=12)
 
 
 def detections(rows: list[tuple]) -> Detections:
     boxes = np.array([row[0] for row in rows], np.float32).reshape(-1, 4)
-    return Detections(boxes, np.array([row[1] for row in rows], np.float32), np.array([row[2] for row in rows], np.intp))
+    return Detections(
+        boxes,
+        np.array([row[1] for row in rows], np.float32),
+        np.array([row[2] for row in rows], np.intp),
+    )
 
 
 def read(serialised: bytes) -> Detection2DArray:
@@ -34,7 +46,12 @@ def read(serialised: bytes) -> Detection2DArray:
 
 
 @settings(max_examples=200, deadline=None)
-@given(frames=st.lists(st.tuples(st.integers(0, 2**31 * 10**9 - 1), FRAME_IDS, ROWS), min_size=1, max_size=3), classes=st.integers(0, 120))
+@given(
+    frames=st.lists(
+        st.tuples(st.integers(0, 2**31 * 10**9 - 1), FRAME_IDS, ROWS), min_size=1, max_size=3
+    ),
+    classes=st.integers(0, 120),
+)
 def test_the_middleware_reads_what_the_message_says(frames: list[tuple], classes: int) -> None:
     """Writers of several frames, as in the node: nothing of the frame before stays in either."""
     cdr, message = DetectionsCdr(classes), DetectionsWriter(classes)
@@ -43,24 +60,46 @@ def test_the_middleware_reads_what_the_message_says(frames: list[tuple], classes
         assert read(cdr.write(header, found)) == message.write(header, found)
 
 
-@pytest.mark.parametrize('frame_id', ['', 'a', 'ab', 'abc', 'abcd', 'camera_optical_frame', 'kamera_käfer', '相机'])
+@pytest.mark.parametrize(
+    'frame_id', ['', 'a', 'ab', 'abc', 'abcd', 'camera_optical_frame', 'kamera_käfer', '相机']
+)
 @pytest.mark.parametrize('classes', [[], [9], [10], [99, 100, 9], [0, 10, 100, 1000, 12345]])
 def test_each_alignment(frame_id: str, classes: list[int]) -> None:
     found = detections([((1, 2, 5, 10), 0.5, index) for index in classes])
     message = read(DetectionsCdr(20).write(Header(HEADER.stamp_ns, frame_id), found))
-    assert (message.header.stamp.sec, message.header.stamp.nanosec, message.header.frame_id) == (3, 5, frame_id)
-    assert [detection.results[0].hypothesis.class_id for detection in message.detections] == [str(index) for index in classes]
+    assert (message.header.stamp.sec, message.header.stamp.nanosec, message.header.frame_id) == (
+        3,
+        5,
+        frame_id,
+    )
+    assert [detection.results[0].hypothesis.class_id for detection in message.detections] == [
+        str(index) for index in classes
+    ]
     for detection in message.detections:
         box, pose = detection.bbox, detection.results[0].pose
-        assert (box.center.position.x, box.center.position.y, box.center.theta, box.size_x, box.size_y) == (3.0, 6.0, 0.0, 4.0, 8.0)
-        assert detection.header == message.header and detection.id == '' and detection.results[0].hypothesis.score == 0.5
+        assert (
+            box.center.position.x,
+            box.center.position.y,
+            box.center.theta,
+            box.size_x,
+            box.size_y,
+        ) == (3.0, 6.0, 0.0, 4.0, 8.0)
+        assert (
+            detection.header == message.header
+            and detection.id == ''
+            and detection.results[0].hypothesis.score == 0.5
+        )
         assert pose.pose.orientation.w == 1.0 and not pose.covariance.any()
 
 
 def test_numbers_that_are_none_go_through() -> None:
-    message = read(DetectionsCdr(1).write(HEADER, detections([((math.nan, 0, math.inf, 1), math.nan, 0)])))
+    message = read(
+        DetectionsCdr(1).write(HEADER, detections([((math.nan, 0, math.inf, 1), math.nan, 0)]))
+    )
     (detection,) = message.detections
-    assert math.isnan(detection.bbox.center.position.x) and math.isnan(detection.results[0].hypothesis.score)
+    assert math.isnan(detection.bbox.center.position.x) and math.isnan(
+        detection.results[0].hypothesis.score
+    )
     assert detection.bbox.center.position.y == 0.5
 
 
@@ -93,15 +132,23 @@ def test_bytes_that_say_something_else_are_not_used(change: object) -> None:
     assert not cdr_is_understood(lambda header, found: change(write(header, found)))  # type: ignore[operator]
 
 
-def test_where_the_middleware_does_not_understand_messages_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_the_middleware_does_not_understand_messages_are_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     def refuse(serialised: bytes, kind: type) -> None:
         raise RuntimeError('not this format')
 
     monkeypatch.setattr(messages, 'deserialize_message', refuse)
     message = detections_writer(3)(HEADER, detections([((1, 2, 5, 10), 0.5, 2)]))
-    assert isinstance(message, Detection2DArray) and message.detections[0].results[0].hypothesis.class_id == '2'
+    assert (
+        isinstance(message, Detection2DArray)
+        and message.detections[0].results[0].hypothesis.class_id == '2'
+    )
 
 
 def test_labels_name_the_ids() -> None:
     message = label_message(['car', 'sign'], 0.5)
-    assert [(c.class_id, c.class_name) for c in message.class_map] == [(0, 'car'), (1, 'sign')] and message.threshold == 0.5
+    assert [(c.class_id, c.class_name) for c in message.class_map] == [
+        (0, 'car'),
+        (1, 'sign'),
+    ] and message.threshold == 0.5

@@ -28,11 +28,15 @@ def ros_refuses(name: str) -> bool:
         return True
 
 
-@pytest.mark.parametrize('name', ['a//b', 'a/', '4x', 'a/4x', 'front-left', 'a b', 'ä', 'a\n', 'a.b', '~', '*'])
+@pytest.mark.parametrize(
+    'name', ['a//b', 'a/', '4x', 'a/4x', 'front-left', 'a b', 'ä', 'a\n', 'a.b', '~', '*']
+)
 def test_what_ros_refuses_is_none_and_the_message_says_what_is(name: str) -> None:
     with pytest.raises(ConfigError) as refusal:
         check_namespace(name, "launch argument 'namespace'")
-    assert str(refusal.value).startswith(f"launch argument 'namespace': '{name}' can't be a namespace; use letters")
+    assert str(refusal.value).startswith(
+        f"launch argument 'namespace': '{name}' can't be a namespace; use letters"
+    )
     assert ros_refuses(name)
 
 
@@ -50,9 +54,16 @@ def test_cameras_have_different_names() -> None:
 
 
 @pytest.mark.parametrize('program', ['capture_node', 'inference_node'])
-def test_a_namespace_that_is_too_long_for_ros_is_said_in_a_line(free_domain: int, program: str) -> None:
-    with Program(program, '--ros-args', '-r', f'__ns:=/{"n" * 230}', domain=free_domain).start('error:') as node:
+def test_a_namespace_that_is_too_long_for_ros_is_said_in_a_line(
+    free_domain: int, program: str
+) -> None:
+    with Program(program, '--ros-args', '-r', f'__ns:=/{"n" * 230}', domain=free_domain).start(
+        'error:'
+    ) as node:
         assert node.process.wait(60.0) == 2
         node._reader.join(30.0)
     (line,) = [line for line in node.lines if 'rmw_fastrtps' not in line]
-    assert 'topic length should not exceed' in line and 'choose another name or a shorter namespace' in line
+    assert (
+        'topic length should not exceed' in line
+        and 'choose another name or a shorter namespace' in line
+    )

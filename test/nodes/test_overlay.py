@@ -15,7 +15,16 @@ import pytest
 import rclpy
 from nodes.overlay_kit import Viewer, camera_and_overlay, detect, stamp_in
 from nodes.ros_kit import spun
-from pixel.format_samples import ALL, GREY, WORDS, YUV, noise, published_rgb, rgb_planes, yuv_planes
+from pixel.format_samples import (
+    ALL,
+    GREY,
+    WORDS,
+    YUV,
+    noise,
+    published_rgb,
+    rgb_planes,
+    yuv_planes,
+)
 from rclpy.parameter import Parameter
 from rclpy.qos import DurabilityPolicy, QoSProfile
 from sensor_msgs.msg import CompressedImage, Image
@@ -26,7 +35,13 @@ from zc_perception.errors import FormatError
 from zc_perception.frame import Frame, Header
 from zc_perception.nodes.messages import DetectionsWriter
 from zc_perception.nodes.overlay import OverlayNode
-from zc_perception.nodes.overlay_picture import MOST_BOXES, LabelledBox, Painter, PictureHistory, class_colour
+from zc_perception.nodes.overlay_picture import (
+    MOST_BOXES,
+    LabelledBox,
+    Painter,
+    PictureHistory,
+    class_colour,
+)
 from zc_perception.nodes.perception import PerceptionGraph
 from zc_perception.observe.diagnostics import Level
 from zc_perception.pixel.colorimetry import Colorimetry, Matrix, Range
@@ -38,22 +53,35 @@ def _stamp(number: int) -> tuple[int, int]:
     return number, 7
 
 
-def _keep(history: PictureHistory, make_frame: Callable[..., Frame], number: int, **size: int) -> None:
-    with make_frame(stamp_ns=number * 1_000_000_000 + 7, fill=lambda luma, chroma: luma.fill(number), **size) as frame:
+def _keep(
+    history: PictureHistory, make_frame: Callable[..., Frame], number: int, **size: int
+) -> None:
+    with make_frame(
+        stamp_ns=number * 1_000_000_000 + 7, fill=lambda luma, chroma: luma.fill(number), **size
+    ) as frame:
         history.keep(frame)
 
 
-def test_history_finds_the_frame_of_a_stamp_and_forgets_older_ones(make_frame: Callable[..., Frame]) -> None:
+def test_history_finds_the_frame_of_a_stamp_and_forgets_older_ones(
+    make_frame: Callable[..., Frame],
+) -> None:
     history = PictureHistory(limit=8, scale=1.0)
     for number in range(1, 5):
         _keep(history, make_frame, number)
     picture = history.take(_stamp(3))
-    assert picture is not None and (picture.luma == 3).all() and picture.luma.shape == (48, 64) and picture.scale == (1.0, 1.0)
+    assert (
+        picture is not None
+        and (picture.luma == 3).all()
+        and picture.luma.shape == (48, 64)
+        and picture.scale == (1.0, 1.0)
+    )
     assert history.take(_stamp(1)) is None and history.take(_stamp(99)) is None
     assert len(history) == 1
 
 
-def test_history_is_bounded_copies_and_pins_no_slot(make_pool: Callable, make_frame: Callable[..., Frame]) -> None:
+def test_history_is_bounded_copies_and_pins_no_slot(
+    make_pool: Callable, make_frame: Callable[..., Frame]
+) -> None:
     pool, history = make_pool(slots=1), PictureHistory(limit=3, scale=0.5)
     for number in range(1, 10):
         with make_frame(pool, stamp_ns=number * 1_000_000_000 + 7) as frame:
@@ -61,7 +89,12 @@ def test_history_is_bounded_copies_and_pins_no_slot(make_pool: Callable, make_fr
         assert pool.statistics().holders == {}
     assert len(history) == 3 and history.take(_stamp(6)) is None
     picture = history.take(_stamp(9))
-    assert picture is not None and picture.luma.shape == (24, 32) and picture.chroma.shape == (12, 16, 2) and picture.scale == (0.5, 0.5)
+    assert (
+        picture is not None
+        and picture.luma.shape == (24, 32)
+        and picture.chroma.shape == (12, 16, 2)
+        and picture.scale == (0.5, 0.5)
+    )
     history.clear()
     assert len(history) == 0
 
@@ -72,9 +105,18 @@ def test_history_follows_a_change_of_size_and_of_scale(make_frame: Callable[...,
     _keep(history, make_frame, 2, width=128, height=96)
     history.scale = 0.25
     _keep(history, make_frame, 3, width=128, height=72)
-    for number, shape, scale in ((1, (48, 64), (1.0, 1.0)), (2, (96, 128), (1.0, 1.0)), (3, (18, 32), (0.25, 0.25))):
+    for number, shape, scale in (
+        (1, (48, 64), (1.0, 1.0)),
+        (2, (96, 128), (1.0, 1.0)),
+        (3, (18, 32), (0.25, 0.25)),
+    ):
         picture = history.take(_stamp(number))
-        assert picture is not None and picture.luma.shape == shape and picture.scale == scale and (picture.luma == number).all()
+        assert (
+            picture is not None
+            and picture.luma.shape == shape
+            and picture.scale == scale
+            and (picture.luma == number).all()
+        )
 
 
 def _write(frame: Frame, planes: list[Any]) -> None:
@@ -83,36 +125,57 @@ def _write(frame: Frame, planes: list[Any]) -> None:
             np.copyto(target, plane)
 
 
-def test_a_frame_that_can_not_be_read_is_refused_in_words(make_pool: Callable[..., Any], make_frame: Callable[..., Frame]) -> None:
+def test_a_frame_that_can_not_be_read_is_refused_in_words(
+    make_pool: Callable[..., Any], make_frame: Callable[..., Frame]
+) -> None:
     frame = make_frame(make_pool(slots=1, fourcc=fourcc_code('NV15')))
-    with pytest.raises(FormatError, match=r"NV15 frames can't be read by a program here; it can read NV12, "):
+    with pytest.raises(
+        FormatError, match=r"NV15 frames can't be read by a program here; it can read NV12, "
+    ):
         PictureHistory(1, 1.0).keep(frame)
 
 
 @pytest.mark.parametrize('name', ALL)
 @pytest.mark.parametrize('scale', [1.0, 0.5])
-def test_pictures_of_every_format_have_the_frame_s_colours(make_pool: Callable[..., Any], name: str, scale: float) -> None:
+def test_pictures_of_every_format_have_the_frame_s_colours(
+    make_pool: Callable[..., Any], name: str, scale: float
+) -> None:
     random = np.random.default_rng(0)
     if name in YUV:
-        y, u, v = (np.full_like(plane, value) for plane, value in zip(noise(name, 64, 48, 0), (120, 90, 160), strict=True))
-        planes, wanted = yuv_planes(name, y, u, v, random), published_rgb(y[0, 0], u[0, 0], v[0, 0], 'bt709', 'full')
+        y, u, v = (
+            np.full_like(plane, value)
+            for plane, value in zip(noise(name, 64, 48, 0), (120, 90, 160), strict=True)
+        )
+        planes, wanted = (
+            yuv_planes(name, y, u, v, random),
+            published_rgb(y[0, 0], u[0, 0], v[0, 0], 'bt709', 'full'),
+        )
     else:
         rgb = np.broadcast_to(np.array([200, 120, 40], np.uint8), (48, 64, 3))
-        planes, wanted = rgb_planes(name, rgb, random), rgb[0, 0].astype(np.float64) if name not in GREY else np.full(3, 200.0)
+        planes, wanted = (
+            rgb_planes(name, rgb, random),
+            rgb[0, 0].astype(np.float64) if name not in GREY else np.full(3, 200.0),
+        )
     pool = make_pool(slots=1, fourcc=fourcc_code(name))
     slot, history = pool.acquire(), PictureHistory(2, scale)
     colorimetry = Colorimetry(Matrix.BT709, Range.FULL)
-    with Frame.publish_slot(pool, slot, header=Header(5, ''), colorimetry=colorimetry, sequence=0, captured_ns=0) as frame:
+    with Frame.publish_slot(
+        pool, slot, header=Header(5, ''), colorimetry=colorimetry, sequence=0, captured_ns=0
+    ) as frame:
         _write(frame, planes)
         assert history.keep(frame) == sum(plane.nbytes for plane in planes)
     picture = history.take((0, 5))
     assert picture is not None and picture.luma.shape == (48 * scale, 64 * scale)
     height, width = picture.luma.shape
-    shown = ToPicture(NV12, width, height, picture.colorimetry).convert((picture.luma, picture.chroma))
+    shown = ToPicture(NV12, width, height, picture.colorimetry).convert(
+        (picture.luma, picture.chroma)
+    )
     assert np.abs(shown - wanted).max() <= (9 if name in WORDS else 3)
 
 
-def _box(number: int, left: float, top: float, size: float = 20.0, score: float = 0.5) -> LabelledBox:
+def _box(
+    number: int, left: float, top: float, size: float = 20.0, score: float = 0.5
+) -> LabelledBox:
     return LabelledBox(left, top, left + size, top + size, str(number), f'class {number}', score)
 
 
@@ -137,13 +200,23 @@ def test_text_grows_with_the_picture(height: int) -> None:
 
 def test_labels_do_not_hide_each_other_and_the_most_certain_come_first() -> None:
     painter, picture = Painter(360), np.zeros((360, 640, 3), np.uint8)
-    painter.paint(picture, [_box(i, 100 + i, 100, 60, i / 10) for i in range(10)], (1.0, 1.0), 'caption')
+    painter.paint(
+        picture, [_box(i, 100 + i, 100, 60, i / 10) for i in range(10)], (1.0, 1.0), 'caption'
+    )
     fields = list(painter._taken)
     assert 3 <= len(fields) <= 5
     for i, one in enumerate(fields):
         for other in fields[i + 1 :]:
-            assert one[2] <= other[0] or other[2] <= one[0] or one[3] <= other[1] or other[3] <= one[1]
-    assert fields[0][:2] == (0, 0) and fields[1][:2] == (109, 100 - (fields[1][3] - fields[1][1])), 'the caption, then the best box'
+            assert (
+                one[2] <= other[0]
+                or other[2] <= one[0]
+                or one[3] <= other[1]
+                or other[3] <= one[1]
+            )
+    assert fields[0][:2] == (0, 0) and fields[1][:2] == (
+        109,
+        100 - (fields[1][3] - fields[1][1]),
+    ), 'the caption, then the best box'
     assert all(min(f) >= 0 and f[2] <= 640 and f[3] <= 360 for f in fields)
 
 
@@ -159,7 +232,9 @@ def test_the_work_of_a_picture_is_bounded(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_classes_have_colours_that_can_be_told_apart() -> None:
     colours = [class_colour(str(number)) for number in range(80)]
-    assert len(set(colours)) == 80 and all(0 <= value <= 255 for colour in colours for value in colour)
+    assert len(set(colours)) == 80 and all(
+        0 <= value <= 255 for colour in colours for value in colour
+    )
     for one, other in itertools.pairwise(colours):
         assert sum(abs(a - b) for a, b in zip(one, other, strict=True)) > 100
     assert class_colour('car') == class_colour('car') != class_colour('bus')
@@ -169,10 +244,16 @@ def draws() -> bool:
     return any(thread.name == 'overlay overlay' for thread in threading.enumerate())
 
 
-def test_pictures_are_drawn_only_while_subscribed_and_carry_the_frames_header(context: rclpy.Context, free_domain: int) -> None:
+def test_pictures_are_drawn_only_while_subscribed_and_carry_the_frames_header(
+    context: rclpy.Context, free_domain: int
+) -> None:
     stamps: dict[int, int] = {}
-    graph = PerceptionGraph(context, {'capture': {'framerate': 15.0, 'seed': 4}, 'inference': {'timeout': 20.0}})
-    graph.inference.observers.append(lambda entry, found: stamps.update({entry.frame.header.stamp_ns: len(found)}))
+    graph = PerceptionGraph(
+        context, {'capture': {'framerate': 15.0, 'seed': 4}, 'inference': {'timeout': 20.0}}
+    )
+    graph.inference.observers.append(
+        lambda entry, found: stamps.update({entry.frame.header.stamp_ns: len(found)})
+    )
     with spun(context, *graph.nodes), Viewer(free_domain) as viewer:
         viewer.until(lambda: graph.inference.processed > 5, 'detections')
         assert graph.overlay.drawn == 0 and graph.ledger.count('overlay') == 0
@@ -180,20 +261,31 @@ def test_pictures_are_drawn_only_while_subscribed_and_carry_the_frames_header(co
         subscription = viewer.look('raw')
         viewer.until(lambda: len(viewer.pictures) >= 5, 'pictures')
         viewer.node.destroy_subscription(subscription)
-        viewer.until(lambda: graph.overlay.collect_diagnostics()[0].message.startswith('idle'), 'rest')
+        viewer.until(
+            lambda: graph.overlay.collect_diagnostics()[0].message.startswith('idle'), 'rest'
+        )
         viewer.until(lambda: not draws(), 'the end of the thread')
         drawn = graph.overlay.drawn
         time.sleep(1.0)
         assert graph.overlay.drawn == drawn
     for picture in viewer.pictures:
-        assert (picture.encoding, picture.width, picture.height, picture.step) == ('bgr8', 640, 360, 1920)
+        assert (picture.encoding, picture.width, picture.height, picture.step) == (
+            'bgr8',
+            640,
+            360,
+            1920,
+        )
         assert stamp_in(picture) in stamps and picture.header.frame_id == 'camera_optical_frame'
     # Boxes are drawn in pure class colours, which the noisy scene hardly has.
     pixels = np.frombuffer(viewer.pictures[-1].data, np.uint8).reshape(-1, 3)
-    assert (pixels == (60, 220, 60)).all(axis=1).sum() + (pixels == (40, 160, 255)).all(axis=1).sum() > 20
+    assert (pixels == (60, 220, 60)).all(axis=1).sum() + (pixels == (40, 160, 255)).all(
+        axis=1
+    ).sum() > 20
 
 
-def test_the_rate_is_in_the_picture_as_soon_as_it_is_known_and_not_before(free_domain: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_rate_is_in_the_picture_as_soon_as_it_is_known_and_not_before(
+    free_domain: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     captions: list[str] = []
     paint = Painter.paint
 
@@ -213,7 +305,9 @@ def test_the_rate_is_in_the_picture_as_soon_as_it_is_known_and_not_before(free_d
             subscription = viewer.look('raw')
             viewer.until(shown_again, 'a rate')
             first, rate = captions[0], captions[-1].rpartition('objects')[2].split()
-            assert first.endswith('objects') and rate[1] == 'Hz' and 0 < float(rate[0]) < 40, captions
+            assert first.endswith('objects') and rate[1] == 'Hz' and 0 < float(rate[0]) < 40, (
+                captions
+            )
             viewer.node.destroy_subscription(subscription)
             viewer.until(lambda: not draws(), 'the end of the thread')
             captions.clear()
@@ -233,17 +327,24 @@ def test_jpeg_is_made_while_somebody_looks_at_it_and_shows_the_same(free_domain:
             return fed
 
         viewer.until(feed(lambda: len(viewer.jpegs) >= 3), 'JPEG pictures')
-        assert not viewer.pictures and overlay._message.header.stamp.sec == 0, 'nobody looks at the raw ones'
+        assert not viewer.pictures and overlay._message.header.stamp.sec == 0, (
+            'nobody looks at the raw ones'
+        )
         raw = viewer.look('raw')
         both: list[tuple[Image, CompressedImage]] = []
 
         def same() -> bool:
-            both[:] = [(p, j) for p in viewer.pictures for j in viewer.jpegs if stamp_in(p) == stamp_in(j)]
+            both[:] = [
+                (p, j) for p in viewer.pictures for j in viewer.jpegs if stamp_in(p) == stamp_in(j)
+            ]
             return bool(both)
 
         viewer.until(feed(same), 'the same picture in both forms')
         picture, jpeg = both[0]
-        assert jpeg.format == 'bgr8; jpeg compressed bgr8' and jpeg.header.frame_id == picture.header.frame_id == 'lens'
+        assert (
+            jpeg.format == 'bgr8; jpeg compressed bgr8'
+            and jpeg.header.frame_id == picture.header.frame_id == 'lens'
+        )
         decoded = cv2.imdecode(np.frombuffer(jpeg.data, np.uint8), cv2.IMREAD_COLOR)
         pixels = np.frombuffer(picture.data, np.uint8).reshape(picture.height, picture.width, 3)
         assert decoded.shape == pixels.shape and np.abs(decoded.astype(int) - pixels).mean() < 4
@@ -268,7 +369,9 @@ def kept_stamps(overlay: OverlayNode, after_each: Callable[[], None] = lambda: N
     return stamps
 
 
-def test_the_scale_changes_while_it_runs_and_boxes_stay_with_their_frames(free_domain: int) -> None:
+def test_the_scale_changes_while_it_runs_and_boxes_stay_with_their_frames(
+    free_domain: int,
+) -> None:
     with camera_and_overlay(free_domain, history=128) as (_, overlay, viewer, _):
         kept = kept_stamps(overlay)
         viewer.look('raw')
@@ -284,7 +387,10 @@ def test_the_scale_changes_while_it_runs_and_boxes_stay_with_their_frames(free_d
 
         def draw(stamp: int, *boxes: tuple[float, float, float, float]) -> Image:
             detect(viewer, stamp, *boxes)
-            viewer.until(lambda: any(stamp_in(picture) == stamp for picture in viewer.pictures), 'its picture')
+            viewer.until(
+                lambda: any(stamp_in(picture) == stamp for picture in viewer.pictures),
+                'its picture',
+            )
             assert stamp_in(viewer.pictures[-1]) == stamp
             return viewer.pictures[-1]
 
@@ -300,10 +406,15 @@ def test_the_scale_changes_while_it_runs_and_boxes_stay_with_their_frames(free_d
         assert (small.width, small.height, small.step) == (160, 90, 480)
         pixels = np.frombuffer(small.data, np.uint8).reshape(90, 160, 3)
         rows, columns = np.nonzero((pixels[50:] == class_colour('0')).all(axis=2))
-        assert (columns.min(), columns.max(), rows.max() + 50) == (80, 119, 79), 'the box is a quarter of its size in the frame'
+        assert (columns.min(), columns.max(), rows.max() + 50) == (80, 119, 79), (
+            'the box is a quarter of its size in the frame'
+        )
         unmatched = overlay.unmatched
         detect(viewer, 12345)
-        viewer.until(lambda: overlay.unmatched > unmatched, 'detections of a frame that never was are counted')
+        viewer.until(
+            lambda: overlay.unmatched > unmatched,
+            'detections of a frame that never was are counted',
+        )
 
 
 def test_who_takes_longer_for_a_frame_than_the_camera_draws_all_the_same(free_domain: int) -> None:
@@ -311,7 +422,11 @@ def test_who_takes_longer_for_a_frame_than_the_camera_draws_all_the_same(free_do
 
         def slow() -> None:
             subscription = overlay._frame_subscription
-            while subscription is not None and not len(subscription.queue) and not overlay._stop_drawing.is_set():
+            while (
+                subscription is not None
+                and not len(subscription.queue)
+                and not overlay._stop_drawing.is_set()
+            ):
                 time.sleep(0.001)
 
         kept = kept_stamps(overlay, slow)
@@ -331,11 +446,15 @@ def test_many_cameras_have_pictures_of_their_own(context: rclpy.Context, free_do
     sizes = {'left': (320, 192), 'right': (256, 160)}
     nodes = []
     for side, (width, height) in sizes.items():
-        nodes += PerceptionGraph(context, {'capture': {'width': width, 'height': height, 'framerate': 10.0}}, side).nodes
+        nodes += PerceptionGraph(
+            context, {'capture': {'width': width, 'height': height, 'framerate': 10.0}}, side
+        ).nodes
     with spun(context, *nodes), Viewer(free_domain) as viewer:
         for side, pictures in seen.items():
             viewer.node.create_subscription(Image, f'/{side}/detections/image', pictures.append, 5)
-        viewer.until(lambda: all(len(pictures) >= 2 for pictures in seen.values()), 'pictures of both')
+        viewer.until(
+            lambda: all(len(pictures) >= 2 for pictures in seen.values()), 'pictures of both'
+        )
     for side, pictures in seen.items():
         assert {(picture.width, picture.height) for picture in pictures} == {sizes[side]}
 
@@ -346,7 +465,11 @@ def test_names_come_from_the_labels_however_late_the_overlay_is(free_domain: int
         labels = viewer.node.create_publisher(LabelInfo, 'label_info', latched)
         labels.publish(LabelInfo(class_map=[VisionClass(class_id=2, class_name='traffic sign')]))
         viewer.until(lambda: overlay._names == {'2': 'traffic sign'}, 'labels')
-        found = Detections(np.array([[10.0, 20.0, 50.0, 60.0]], np.float32), np.array([0.5], np.float32), np.array([2]))
+        found = Detections(
+            np.array([[10.0, 20.0, 50.0, 60.0]], np.float32),
+            np.array([0.5], np.float32),
+            np.array([2]),
+        )
         message = DetectionsWriter(4).write(Header(stamps[-1] if stamps else 1, 'lens'), found)
         box = overlay._box(message.detections[0])
         assert box == LabelledBox(10.0, 20.0, 50.0, 60.0, '2', 'traffic sign', 0.5)
@@ -365,24 +488,35 @@ def test_frames_that_can_not_be_drawn_are_a_warning_until_they_can(free_domain: 
         viewer.until(lambda: overlay.collect_diagnostics()[0].level is Level.WARN, 'a warning')
         assert "NV15 frames can't be read" in overlay.collect_diagnostics()[0].message
         overlay._history.keep = keep  # type: ignore[method-assign]
-        viewer.until(lambda: overlay.collect_diagnostics()[0].level is Level.OK, 'no warning any more')
+        viewer.until(
+            lambda: overlay.collect_diagnostics()[0].level is Level.OK, 'no warning any more'
+        )
 
 
-def test_detections_wait_for_a_frame_that_comes_later_and_the_newest_win(free_domain: int, make_frame: Callable[..., Frame]) -> None:
+def test_detections_wait_for_a_frame_that_comes_later_and_the_newest_win(
+    free_domain: int, make_frame: Callable[..., Frame]
+) -> None:
     with camera_and_overlay(free_domain) as (_, overlay, _, _):
         history = PictureHistory(limit=8, scale=1.0)
 
         def message(number: int) -> Detection2DArray:
             return DetectionsWriter(1).write(
-                Header(number * 10**9 + 7, 'lens'), Detections(np.zeros((0, 4), np.float32), np.zeros(0, np.float32), np.zeros(0, np.int64))
+                Header(number * 10**9 + 7, 'lens'),
+                Detections(
+                    np.zeros((0, 4), np.float32), np.zeros(0, np.float32), np.zeros(0, np.int64)
+                ),
             )
 
         for number in (2, 3, 5):
             _keep(history, make_frame, number)
         waiting = deque([message(1), message(2), message(4), message(5), message(6), message(7)])
         overlay._draw_newest(history, waiting)
-        assert overlay._message.header.stamp.sec == 0 and overlay.drawn == 1, 'drawn, though nobody reads it'
-        assert (overlay.skipped, overlay.unmatched) == (1, 2), 'one has its picture and is out of date, two have none'
+        assert overlay._message.header.stamp.sec == 0 and overlay.drawn == 1, (
+            'drawn, though nobody reads it'
+        )
+        assert (overlay.skipped, overlay.unmatched) == (1, 2), (
+            'one has its picture and is out of date, two have none'
+        )
         assert [m.header.stamp.sec for m in waiting] == [6, 7] and len(history) == 0
         _keep(history, make_frame, 7)
         overlay._draw_newest(history, waiting)

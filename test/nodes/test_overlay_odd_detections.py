@@ -38,7 +38,9 @@ LEFT_OUT: dict[str, tuple[float, float, float, float, str, float]] = {
 GOOD = (150.0, 250.0, 100.0, 80.0, '0', 0.9)
 
 
-def message(stamp_ns: int, *boxes: tuple[float, float, float, float, str, float]) -> Detection2DArray:
+def message(
+    stamp_ns: int, *boxes: tuple[float, float, float, float, str, float]
+) -> Detection2DArray:
     """Written field by field, as another program would."""
     array = Detection2DArray()
     array.header.stamp.sec, array.header.stamp.nanosec = divmod(stamp_ns, 10**9)
@@ -53,7 +55,9 @@ def message(stamp_ns: int, *boxes: tuple[float, float, float, float, str, float]
     return array
 
 
-def picture_of(viewer: Viewer, stamps: list[int], *boxes: tuple[float, float, float, float, str, float]) -> Image:
+def picture_of(
+    viewer: Viewer, stamps: list[int], *boxes: tuple[float, float, float, float, str, float]
+) -> Image:
     """What becomes of these boxes in some frame."""
     viewer.pictures.clear()
     # Frames that nobody has sent boxes for yet: pictures of what was sent before may still come.
@@ -63,7 +67,11 @@ def picture_of(viewer: Viewer, stamps: list[int], *boxes: tuple[float, float, fl
         if stamps and stamps[-1] > before and stamps[-1] not in sent:
             sent.add(stamps[-1])
             viewer.detections.publish(message(stamps[-1], *boxes))
-        ours = (picture for picture in viewer.pictures if picture.header.stamp.sec * 10**9 + picture.header.stamp.nanosec in sent)
+        ours = (
+            picture
+            for picture in viewer.pictures
+            if picture.header.stamp.sec * 10**9 + picture.header.stamp.nanosec in sent
+        )
         return next(ours, None)
 
     viewer.until(lambda: drawn() is not None, 'a picture')
@@ -83,7 +91,12 @@ def verdict(overlay: OverlayNode) -> Status:
 
 def leases_come_back(capture: CaptureNode, overlay: OverlayNode, viewer: Viewer) -> None:
     viewer.until(lambda: verdict(overlay).message.startswith('idle'), 'rest')
-    viewer.until(lambda: not any('overlay' in holder for holder in capture.camera.pool.statistics().holders), 'its leases')
+    viewer.until(
+        lambda: (
+            not any('overlay' in holder for holder in capture.camera.pool.statistics().holders)
+        ),
+        'its leases',
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -91,7 +104,9 @@ def short_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(recent, 'RECENT_S', 0.5)
 
 
-def test_boxes_that_no_model_gives_cost_neither_the_others_nor_the_thread(free_domain: int) -> None:
+def test_boxes_that_no_model_gives_cost_neither_the_others_nor_the_thread(
+    free_domain: int,
+) -> None:
     with camera_and_overlay(free_domain) as (capture, overlay, viewer, stamps):
         raw, jpeg = viewer.look('raw'), viewer.look('jpeg')
         assert shows_good_box(picture_of(viewer, stamps, GOOD))
@@ -111,7 +126,9 @@ def test_boxes_that_no_model_gives_cost_neither_the_others_nor_the_thread(free_d
         def warned() -> bool:
             picture_of(viewer, stamps, odd, GOOD)
             warnings.append(verdict(overlay))
-            return 'box(es) with NaN or infinite numbers were left out lately' in warnings[-1].message
+            return (
+                'box(es) with NaN or infinite numbers were left out lately' in warnings[-1].message
+            )
 
         viewer.until(warned, 'a warning')
         assert (warnings[-1].level, overlay.failed) == (Level.WARN, 0)
@@ -124,7 +141,9 @@ def test_boxes_that_no_model_gives_cost_neither_the_others_nor_the_thread(free_d
         assert not thread.is_alive()
 
 
-def test_a_picture_that_can_not_be_drawn_is_a_warning_until_the_next_ones_can(free_domain: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_picture_that_can_not_be_drawn_is_a_warning_until_the_next_ones_can(
+    free_domain: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with camera_and_overlay(free_domain) as (capture, overlay, viewer, stamps):
         raw = viewer.look('raw')
         picture_of(viewer, stamps, GOOD)
@@ -152,7 +171,10 @@ def test_a_picture_that_can_not_be_drawn_is_a_warning_until_the_next_ones_can(fr
         viewer.until(feed(warned), 'a warning')
         status = warnings[-1]
         assert status.level is Level.WARN
-        assert 'picture(s) could not be drawn lately, last: ValueError: no such colour: \\udcff' in status.message
+        assert (
+            'picture(s) could not be drawn lately, last: ValueError: no such colour: \\udcff'
+            in status.message
+        )
         assert status.advice == 'look at boxes and class_ids: ros2 topic echo /detections'
         monkeypatch.setattr(Painter, 'paint', paint)
         assert shows_good_box(picture_of(viewer, stamps, GOOD))
@@ -171,16 +193,25 @@ def test_a_frame_that_can_not_be_kept_costs_that_picture(free_domain: int) -> No
             raise MemoryError('no room')
 
         overlay._history.keep = refuse  # type: ignore[method-assign]
-        viewer.until(lambda: 'could not be drawn lately, last: MemoryError: no room' in verdict(overlay).message, 'a warning')
+        viewer.until(
+            lambda: (
+                'could not be drawn lately, last: MemoryError: no room' in verdict(overlay).message
+            ),
+            'a warning',
+        )
         assert verdict(overlay).level is Level.WARN
         overlay._history.keep = keep  # type: ignore[method-assign]
         assert shows_good_box(picture_of(viewer, stamps, GOOD))
         viewer.until(lambda: verdict(overlay).level is Level.OK, 'no warning any more')
 
 
-def test_a_thread_that_has_ended_is_an_error_and_holds_no_frame(free_domain: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thread_that_has_ended_is_an_error_and_holds_no_frame(
+    free_domain: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ended: list[BaseException | None] = []
-    monkeypatch.setattr(threading, 'excepthook', lambda arguments: ended.append(arguments.exc_value))
+    monkeypatch.setattr(
+        threading, 'excepthook', lambda arguments: ended.append(arguments.exc_value)
+    )
     with camera_and_overlay(free_domain) as (capture, overlay, viewer, stamps):
         viewer.look('raw')
         picture_of(viewer, stamps, GOOD)
@@ -196,11 +227,19 @@ def test_a_thread_that_has_ended_is_an_error_and_holds_no_frame(free_domain: int
         thread.join(20)
         status = verdict(overlay)
         assert status.level is Level.ERROR
-        assert status.message == "the thread that draws has ended; its traceback is on the node's stderr"
+        assert (
+            status.message
+            == "the thread that draws has ended; its traceback is on the node's stderr"
+        )
         assert 'deactivate and activate the node' in status.advice
         captured = len(stamps)
         viewer.until(lambda: len(stamps) > captured + 5, 'more frames')
-        viewer.until(lambda: not any('overlay' in holder for holder in capture.camera.pool.statistics().holders), 'no lease is kept')
+        viewer.until(
+            lambda: (
+                not any('overlay' in holder for holder in capture.camera.pool.statistics().holders)
+            ),
+            'no lease is kept',
+        )
         overlay._draw_newest = draw  # type: ignore[method-assign]
         overlay.trigger_deactivate()
         overlay.trigger_activate()
@@ -208,19 +247,37 @@ def test_a_thread_that_has_ended_is_an_error_and_holds_no_frame(free_domain: int
         viewer.until(lambda: verdict(overlay).level is Level.OK, 'no warning')
 
 
-NUMBERS = st.floats(allow_nan=True, allow_infinity=True) | st.sampled_from([1e12, -1e12, 2.0**31, 2.0**63, 5e-324])
+NUMBERS = st.floats(allow_nan=True, allow_infinity=True) | st.sampled_from(
+    [1e12, -1e12, 2.0**31, 2.0**63, 5e-324]
+)
 
 
-@given(st.lists(st.tuples(NUMBERS, NUMBERS, NUMBERS, NUMBERS, st.text(max_size=30), NUMBERS), max_size=8), st.text(max_size=10))
-def test_whatever_is_finite_can_be_drawn(values: list[tuple[float, float, float, float, str, float]], name: str) -> None:
-    boxes = [LabelledBox(a, b, c, d, class_id, name + class_id, score) for a, b, c, d, class_id, score in values]
+@given(
+    st.lists(
+        st.tuples(NUMBERS, NUMBERS, NUMBERS, NUMBERS, st.text(max_size=30), NUMBERS), max_size=8
+    ),
+    st.text(max_size=10),
+)
+def test_whatever_is_finite_can_be_drawn(
+    values: list[tuple[float, float, float, float, str, float]], name: str
+) -> None:
+    boxes = [
+        LabelledBox(a, b, c, d, class_id, name + class_id, score)
+        for a, b, c, d, class_id, score in values
+    ]
     picture = np.zeros((90, 160, 3), np.uint8)
     Painter(90).paint(picture, [box for box in boxes if box.finite], (1.0, 0.5), 'caption')
-    finite = [all(abs(number) < INF for number in (a, b, c, d, score)) for a, b, c, d, _, score in values]
+    finite = [
+        all(abs(number) < INF for number in (a, b, c, d, score)) for a, b, c, d, _, score in values
+    ]
     assert [box.finite for box in boxes] == finite, 'a NaN is less than nothing'
 
 
 @example('\udcff')
-@given(st.integers(0, 10**40).map(str) | st.text() | st.text(st.sampled_from('0123456789²٣'), max_size=5000))
+@given(
+    st.integers(0, 10**40).map(str)
+    | st.text()
+    | st.text(st.sampled_from('0123456789²٣'), max_size=5000)
+)
 def test_every_class_has_a_colour(class_id: str) -> None:
     assert all(0 <= value <= 255 for value in class_colour(class_id))

@@ -28,7 +28,9 @@ class Bench:
 
     def __init__(self, run: Managed) -> None:
         self.run = run
-        capture = run.make(CaptureNode, {'width': 128, 'height': 128, 'heap': 'memfd', 'framerate': 30.0})
+        capture = run.make(
+            CaptureNode, {'width': 128, 'height': 128, 'heap': 'memfd', 'framerate': 30.0}
+        )
         inference = run.make(InferenceNode, {'threads': 1, 'timeout': 20.0})
         self.nodes = {'capture': capture, 'inference': inference}
         for node in (inference, capture):
@@ -36,20 +38,28 @@ class Bench:
 
     def set(self, node: str, *parameters: Any) -> list[str]:
         """Each by itself; the reasons, empty ones for those that are set."""
-        answer = self.run.call(SetParameters, f'/{node}/set_parameters', SetParameters.Request(parameters=self._messages(parameters)))
+        answer = self.run.call(
+            SetParameters,
+            f'/{node}/set_parameters',
+            SetParameters.Request(parameters=self._messages(parameters)),
+        )
         assert all(result.successful == (not result.reason) for result in answer.results)
         return [result.reason for result in answer.results]
 
     def set_together(self, node: str, *parameters: Any) -> str:
         """All or none; the reason, empty if they are set."""
         request = SetParametersAtomically.Request(parameters=self._messages(parameters))
-        result = self.run.call(SetParametersAtomically, f'/{node}/set_parameters_atomically', request).result
+        result = self.run.call(
+            SetParametersAtomically, f'/{node}/set_parameters_atomically', request
+        ).result
         assert result.successful == (not result.reason)
         return str(result.reason)
 
     @staticmethod
     def _messages(parameters: Sequence[Any]) -> list[ParameterMessage]:
-        return [each.to_parameter_msg() if isinstance(each, Parameter) else each for each in parameters]
+        return [
+            each.to_parameter_msg() if isinstance(each, Parameter) else each for each in parameters
+        ]
 
     def value(self, node: str, name: str) -> Any:
         """As the node and ROS have it, which is the same."""
@@ -72,24 +82,69 @@ def named(name: str, value: Any) -> Parameter:
 @pytest.mark.parametrize(
     ('node', 'name', 'value', 'reason'),
     [
-        ('inference', 'classes', ['²'], "parameter 'classes' has '²', which the model doesn't know"),
+        (
+            'inference',
+            'classes',
+            ['²'],
+            "parameter 'classes' has '²', which the model doesn't know",
+        ),
         ('inference', 'classes', ['9' * 5000], "parameter 'classes' has '999"),
-        ('capture', 'cpu_affinity', ['²'], "parameter 'cpu_affinity' has '²'; it must be CPUs that this process may use"),
+        (
+            'capture',
+            'cpu_affinity',
+            ['²'],
+            "parameter 'cpu_affinity' has '²'; it must be CPUs that this process may use",
+        ),
         ('capture', 'cpu_affinity', ['0-9' + '9' * 5000], "parameter 'cpu_affinity' has '0-9999"),
-        ('capture', 'cpu_affinity', 5, "parameter 'cpu_affinity' is 5; it must be a list of strings"),
-        ('capture', 'cpu_affinity', [True], "parameter 'cpu_affinity' is [True]; it must be a list of strings"),
-        ('capture', 'cpu_affinity', [0.5], "parameter 'cpu_affinity' is [0.5]; it must be a list of strings"),
-        ('inference', 'max_rate', 5000, "parameter 'max_rate' is 5000.0; it must be a number from 0 to 1000"),
-        ('capture', 'use_sim_time', 5, "parameter 'use_sim_time' is 5; it must be a boolean (true or false)"),
+        (
+            'capture',
+            'cpu_affinity',
+            5,
+            "parameter 'cpu_affinity' is 5; it must be a list of strings",
+        ),
+        (
+            'capture',
+            'cpu_affinity',
+            [True],
+            "parameter 'cpu_affinity' is [True]; it must be a list of strings",
+        ),
+        (
+            'capture',
+            'cpu_affinity',
+            [0.5],
+            "parameter 'cpu_affinity' is [0.5]; it must be a list of strings",
+        ),
+        (
+            'inference',
+            'max_rate',
+            5000,
+            "parameter 'max_rate' is 5000.0; it must be a number from 0 to 1000",
+        ),
+        (
+            'capture',
+            'use_sim_time',
+            5,
+            "parameter 'use_sim_time' is 5; it must be a boolean (true or false)",
+        ),
         ('capture', 'hight', 5, "parameter 'hight' is unknown; did you mean 'height'?"),
-        ('capture', 'score_threshold', 0.5, "parameter 'score_threshold' is unknown; it belongs to node 'inference': set it there"),
+        (
+            'capture',
+            'score_threshold',
+            0.5,
+            "parameter 'score_threshold' is unknown; it belongs to node 'inference': set it there",
+        ),
         (
             'capture',
             'inference.score_threshold',
             0.5,
             "is unknown; 'score_threshold' of node 'inference' is set by -p inference:score_threshold:=VALUE",
         ),
-        ('capture', 'qqq', 5, "parameter 'qqq' is unknown; known are assume_linear, autostart, camera, "),
+        (
+            'capture',
+            'qqq',
+            5,
+            "parameter 'qqq' is unknown; known are assume_linear, autostart, camera, ",
+        ),
         (
             'capture',
             'controls.brightness',
@@ -110,24 +165,40 @@ def named(name: str, value: Any) -> Parameter:
         ),
     ],
 )
-def test_a_value_that_can_not_be_is_refused_with_the_reason(node: str, name: str, value: Any, reason: str, bench: Bench) -> None:
+def test_a_value_that_can_not_be_is_refused_with_the_reason(
+    node: str, name: str, value: Any, reason: str, bench: Bench
+) -> None:
     (found,) = bench.set(node, named(name, value))
     assert found.startswith(reason) or reason in found
     assert bench.set_together(node, named(name, value)) == found and len(found) < 700
 
 
 def test_parameters_can_not_be_removed_and_stay_settable(bench: Bench) -> None:
-    for node, name in (('inference', 'classes'), ('capture', 'cpu_affinity'), ('inference', 'max_rate'), ('capture', 'use_sim_time')):
+    for node, name in (
+        ('inference', 'classes'),
+        ('capture', 'cpu_affinity'),
+        ('inference', 'max_rate'),
+        ('capture', 'use_sim_time'),
+    ):
         (reason,) = bench.set(node, Parameter(name, Parameter.Type.NOT_SET))
         assert reason.startswith(f"parameter '{name}' can't be removed")
     assert bench.set('inference', named('classes', ['car']), named('classes', [''])) == ['', '']
-    assert bench.set('capture', named('cpu_affinity', [str(CPU)]), named('cpu_affinity', [''])) == ['', '']
+    assert bench.set(
+        'capture', named('cpu_affinity', [str(CPU)]), named('cpu_affinity', [''])
+    ) == ['', '']
 
 
-def test_of_a_set_that_fails_every_reason_is_said_those_against_strangers_too(bench: Bench) -> None:
+def test_of_a_set_that_fails_every_reason_is_said_those_against_strangers_too(
+    bench: Bench,
+) -> None:
     good, unknown, bad = named('max_rate', 7.0), named('nothere', 1), named('max_detections', -4)
-    foreign, qos = named('use_sim_time', 'x'), named('qos_overrides./detections.publisher.depth', 4)
-    reason = bench.set_together('inference', good, unknown, bad, foreign, qos, named('max_detection', 4))
+    foreign, qos = (
+        named('use_sim_time', 'x'),
+        named('qos_overrides./detections.publisher.depth', 4),
+    )
+    reason = bench.set_together(
+        'inference', good, unknown, bad, foreign, qos, named('max_detection', 4)
+    )
     for part in (
         "parameter 'nothere' is unknown; known are accelerator, ",
         "parameter 'max_detections' is -4; it must be an integer from 0 to 10000",
@@ -143,33 +214,62 @@ def test_of_a_set_that_fails_every_reason_is_said_those_against_strangers_too(be
 
 
 def test_what_the_start_takes_is_taken_while_the_node_runs_too(bench: Bench) -> None:
-    assert bench.set('inference', named('max_rate', 50)) == [''] and type(bench.value('inference', 'max_rate')) is float
+    assert (
+        bench.set('inference', named('max_rate', 50)) == ['']
+        and type(bench.value('inference', 'max_rate')) is float
+    )
     assert bench.set_together('inference', named('max_rate', 0), named('classes', [1, 2])) == ''
-    assert (bench.value('inference', 'max_rate'), bench.value('inference', 'classes')) == (0.0, ['1', '2'])
-    for nothing in (Parameter('classes', Parameter.Type.BYTE_ARRAY, []), Parameter('classes', Parameter.Type.STRING_ARRAY, [])):
+    assert (bench.value('inference', 'max_rate'), bench.value('inference', 'classes')) == (
+        0.0,
+        ['1', '2'],
+    )
+    for nothing in (
+        Parameter('classes', Parameter.Type.BYTE_ARRAY, []),
+        Parameter('classes', Parameter.Type.STRING_ARRAY, []),
+    ):
         assert bench.set('inference', named('classes', ['', 'car']), nothing) == ['', '']
         assert bench.value('inference', 'classes') == []
-    assert bench.set('capture', named('cpu_affinity', [CPU])) == [''] and bench.value('capture', 'cpu_affinity') == [str(CPU)]
+    assert bench.set('capture', named('cpu_affinity', [CPU])) == [''] and bench.value(
+        'capture', 'cpu_affinity'
+    ) == [str(CPU)]
     assert bench.set('capture', named('cpu_affinity', [''])) == ['']
 
 
 def test_a_request_that_rclpy_can_not_read_is_refused(bench: Bench) -> None:
     on, off = named('enabled', True), named('enabled', False)
     first, second, third = bench.set('inference', off, NO_TYPE, on)
-    assert first == '' and "it can't be read" in second and third == second and bench.value('inference', 'enabled') is False
-    assert "it can't be read" in bench.set_together('inference', on, NO_TYPE) and bench.value('inference', 'enabled') is False
+    assert (
+        first == ''
+        and "it can't be read" in second
+        and third == second
+        and bench.value('inference', 'enabled') is False
+    )
+    assert (
+        "it can't be read" in bench.set_together('inference', on, NO_TYPE)
+        and bench.value('inference', 'enabled') is False
+    )
     assert bench.set('inference', on) == ['']
 
 
 @pytest.mark.parametrize(
-    ('kind', 'options'), [(OverlayNode, {}), (InferenceNode, {'model': 'hog'}), (RecorderNode, {'path': '{tmp}/a.zcr'})]
+    ('kind', 'options'),
+    [
+        (OverlayNode, {}),
+        (InferenceNode, {'model': 'hog'}),
+        (RecorderNode, {'path': '{tmp}/a.zcr'}),
+    ],
 )
-def test_a_user_that_does_not_exist_is_refused_at_once(kind: Any, options: dict[str, Any], free_domain: int, tmp_path: Any) -> None:
+def test_a_user_that_does_not_exist_is_refused_at_once(
+    kind: Any, options: dict[str, Any], free_domain: int, tmp_path: Any
+) -> None:
     options = {name: value.replace('{tmp}', str(tmp_path)) for name, value in options.items()}
     with managed(free_domain) as run:
         node = run.make(kind, {**options, 'autostart': False})
         for name in ('nobody_of_that_name', '²'):
             done = node.set_parameters([named('shared_memory_users', [name])])[0]
-            assert not done.successful and f"there is no user '{name}'; see /etc/passwd" in done.reason
+            assert (
+                not done.successful
+                and f"there is no user '{name}'; see /etc/passwd" in done.reason
+            )
         with pytest.raises(ConfigError, match="there is no user '²'"):
             run.make(kind, {**options, 'shared_memory_users': ['²']})

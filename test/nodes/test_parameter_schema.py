@@ -24,7 +24,11 @@ from zc_perception.nodes.params.yaml_file import read_parameter_yaml
 CONFIG = Path(__file__).resolve().parents[2] / 'config'
 SCHEMA_FILE = CONFIG / 'perception.schema.json'
 SCHEMA = json.loads(SCHEMA_FILE.read_text(encoding='utf-8'))
-FILES = sorted(path.name for path in CONFIG.glob('*.yaml') if '/**/capture' in path.read_text(encoding='utf-8'))
+FILES = sorted(
+    path.name
+    for path in CONFIG.glob('*.yaml')
+    if '/**/capture' in path.read_text(encoding='utf-8')
+)
 WRITE = f'.venv/bin/python -m zc_perception.nodes.params.schema config/{SCHEMA_FILE.name}'
 FRESH = schema.file_schema()
 SPECS = {(name, spec.name): spec for name, node in node_kinds().items() for spec in node.SPECS}
@@ -64,8 +68,14 @@ def test_the_schema_refuses_a_shipped_file_with_one_word_or_value_wrong(name: st
 @pytest.mark.parametrize('name', FILES)
 def test_the_nodes_take_each_shipped_file(name: str) -> None:
     file = read_parameter_yaml(str(CONFIG / name))
-    cameras = {'stereo.yaml': ('left', 'right'), 'multi_camera.yaml': ('front', 'rear')}.get(name, ('',))
-    nodes = {f'{"/" if camera else ""}{camera}/{kind}': kind for camera in cameras for kind in ('capture', 'inference', 'overlay')}
+    cameras = {'stereo.yaml': ('left', 'right'), 'multi_camera.yaml': ('front', 'rear')}.get(
+        name, ('',)
+    )
+    nodes = {
+        f'{"/" if camera else ""}{camera}/{kind}': kind
+        for camera in cameras
+        for kind in ('capture', 'inference', 'overlay')
+    }
     # What is the vehicle's own, and not on this machine.
     there = {'capture': {'video': __file__}, 'inference': {'model': 'road'}}
     check_file(file, nodes, there)
@@ -77,7 +87,9 @@ def test_the_nodes_take_each_shipped_file(name: str) -> None:
         assert kind == 'overlay' or values, 'the file is about this node'
     if len(cameras) == 2:
         one, other = (file.values(f'/{camera}/capture') for camera in cameras)
-        assert one['frame_id'] != other['frame_id'] and one['sensor_id'] != other['sensor_id'], 'its own section counts'
+        assert one['frame_id'] != other['frame_id'] and one['sensor_id'] != other['sensor_id'], (
+            'its own section counts'
+        )
 
 
 WRONG: dict[str, Any] = {
@@ -97,7 +109,12 @@ RIGHT: dict[str, Any] = {
     'quality of service': section('inference', **{'qos_overrides./detections.publisher.depth': 1}),
     'the clock': section('overlay', use_sim_time=True),
     "another package's node": {'/planner': {'ros__parameters': {'widht': 640}}},
-    'a namespace': {'front': {'capture': {'ros__parameters': {'width': 640}}, 'planner': {'ros__parameters': {'x': 1}}}},
+    'a namespace': {
+        'front': {
+            'capture': {'ros__parameters': {'width': 640}},
+            'planner': {'ros__parameters': {'x': 1}},
+        }
+    },
     "all nodes, others' too": {'/**': {'ros__parameters': {'width': 640, 'planner_rate': 3}}},
 }
 
@@ -114,17 +131,27 @@ def test_what_is_right_is_not(case: str) -> None:
 
 def values_near(spec: ParameterSpec) -> st.SearchStrategy[Any]:
     """Some that are allowed, some that are just not, and some of other types."""
-    bounds = [4] * spec.even + [bound for bound in (spec.low, spec.high, spec.besides) if bound is not None]
+    bounds = [4] * spec.even + [
+        bound for bound in (spec.low, spec.high, spec.besides) if bound is not None
+    ]
     near = [kind(bound + step) for bound in bounds for step in (-1, 0, 1) for kind in (int, float)]
-    numbers = st.one_of(st.integers(-(2**31), 2**31), st.floats(allow_nan=False, allow_infinity=False), *map(st.just, near))
+    numbers = st.one_of(
+        st.integers(-(2**31), 2**31),
+        st.floats(allow_nan=False, allow_infinity=False),
+        *map(st.just, near),
+    )
     texts = st.sampled_from([*spec.choices, '', 'x', 'true'])
-    return st.one_of(st.booleans(), numbers, texts, st.lists(st.one_of(texts, st.integers(0, 3)), max_size=2))
+    return st.one_of(
+        st.booleans(), numbers, texts, st.lists(st.one_of(texts, st.integers(0, 3)), max_size=2)
+    )
 
 
 @settings(max_examples=300)
 @given(st.data())
 def test_schema_and_node_agree_on_every_value(data: st.DataObject) -> None:
-    (node, name), spec = data.draw(st.sampled_from(sorted(SPECS.items(), key=lambda item: item[0])))
+    (node, name), spec = data.draw(
+        st.sampled_from(sorted(SPECS.items(), key=lambda item: item[0]))
+    )
     value = data.draw(values_near(spec))
     if type(value) is float and type(spec.default) is not float and value == int(value):
         return  # 3.0 is an integer to JSON Schema, but not to ROS
@@ -144,4 +171,6 @@ def test_the_comments_of_a_shipped_file_say_whether_it_can_change_at_run_time(na
             node = match[1]
         elif match := re.match(r'    (\w+): ', line):
             spec = SPECS[node, match[1]]
-            assert ' # ' in line and line.endswith(f'run time: {"yes" if spec.dynamic else "no"}'), f'{node}.{spec.name}: {line}'
+            assert ' # ' in line and line.endswith(
+                f'run time: {"yes" if spec.dynamic else "no"}'
+            ), f'{node}.{spec.name}: {line}'

@@ -12,7 +12,13 @@ import pytest
 import yaml
 
 from zc_perception.errors import ConfigError
-from zc_perception.nodes.params.verdict import Verdict, check_file, component_values, expected_nodes, judge
+from zc_perception.nodes.params.verdict import (
+    Verdict,
+    check_file,
+    component_values,
+    expected_nodes,
+    judge,
+)
 from zc_perception.nodes.params.yaml_file import ParameterYaml, read_parameter_yaml
 
 FILE = """\
@@ -43,19 +49,26 @@ def verdict(folder: Path, text: str, *namespaces: str) -> Verdict:
 
 def test_every_mistake_is_found_with_its_node_section_and_line(tmp_path: Path) -> None:
     found = verdict(tmp_path, FILE)
-    places = [(one.node, one.section, one.line, one.text.split(' is ')[0]) for one in found.problems]
+    places = [
+        (one.node, one.section, one.line, one.text.split(' is ')[0]) for one in found.problems
+    ]
     assert places == [
         ('capture', '/**/capture', 4, "parameter 'widht'"),
         ('capture', '/**/capture', 3, "parameter 'slots'"),
         ('capture', '', 0, "parameter 'qos_overrides./front/image_raw.publisher.depth'"),
         ('inference', '/front/inference', 6, "parameter 'max_rate'"),
     ]
-    assert found.warnings == ["section '/**': no node here has a parameter 'nobodys' (line 10)"] and found.misses == []
+    assert (
+        found.warnings == ["section '/**': no node here has a parameter 'nobodys' (line 10)"]
+        and found.misses == []
+    )
 
 
 def test_the_same_mistake_of_two_cameras_is_said_once(tmp_path: Path) -> None:
     found = verdict(tmp_path, '/**/capture: {ros__parameters: {slots: 0}}\n', '/front', '/rear')
-    assert [str(one) for one in found.problems] == ["parameter 'slots' is 0; it must be an integer from 3 to 64 (line 1)"]
+    assert [str(one) for one in found.problems] == [
+        "parameter 'slots' is 0; it must be an integer from 3 to 64 (line 1)"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -64,17 +77,27 @@ def test_the_same_mistake_of_two_cameras_is_said_once(tmp_path: Path) -> None:
         ('', [], ['/capture', '/inference', '/overlay']),
         ('/**/capture', [], ['/capture', '/inference', '/overlay']),
         ('/front/capture', [], ['/front/capture', '/front/inference', '/front/overlay']),
-        ('/**/truck/front/overlay', [], ['/truck/front/capture', '/truck/front/inference', '/truck/front/overlay']),
+        (
+            '/**/truck/front/overlay',
+            [],
+            ['/truck/front/capture', '/truck/front/inference', '/truck/front/overlay'],
+        ),
         ('/front/capture', ['/rear'], ['/rear/capture', '/rear/inference', '/rear/overlay']),
         ('/**/recorder', [], ['/capture', '/inference', '/overlay', '/recorder']),
         ('/recodrer', [], ['/capture', '/inference', '/overlay', '/recorder']),
         ('/planner', [], ['/capture', '/inference', '/overlay']),
     ],
 )
-def test_the_nodes_that_a_file_is_for(text: str, namespaces: list[str], nodes: list[str], tmp_path: Path) -> None:
-    sections = read(tmp_path, f'{text}: {{ros__parameters: {{use_sim_time: false}}}}\n' if text else '').sections
+def test_the_nodes_that_a_file_is_for(
+    text: str, namespaces: list[str], nodes: list[str], tmp_path: Path
+) -> None:
+    sections = read(
+        tmp_path, f'{text}: {{ros__parameters: {{use_sim_time: false}}}}\n' if text else ''
+    ).sections
     found = expected_nodes(sections, namespaces or None)
-    assert sorted(found) == nodes and all(node.endswith(f'/{kind}') for node, kind in found.items())
+    assert sorted(found) == nodes and all(
+        node.endswith(f'/{kind}') for node, kind in found.items()
+    )
 
 
 def test_a_section_that_misses_its_node_and_one_of_a_name_that_is_misspelt(tmp_path: Path) -> None:
@@ -90,8 +113,14 @@ def test_values_that_no_node_gets_are_a_warning_where_they_are_wrong(tmp_path: P
     found = verdict(tmp_path, text + '/rear/capture: {ros__parameters: {widht: 0}}\n', '')
     assert not found.problems and not found.misses
     first, second = [sentence for sentence in found.warnings if 'no node gets it now' in sentence]
-    assert "section '/**/capture': parameter 'slots' is 0; it must be an integer from 3 to 64 (line 1)" in first
-    assert "section '/rear/capture': parameter 'widht' is unknown; did you mean 'width'? (line 3)" in second
+    assert (
+        "section '/**/capture': parameter 'slots' is 0; it must be an integer from 3 to 64 (line 1)"
+        in first
+    )
+    assert (
+        "section '/rear/capture': parameter 'widht' is unknown; did you mean 'width'? (line 3)"
+        in second
+    )
 
 
 REFUSED: dict[str, tuple[str, str]] = {
@@ -104,7 +133,10 @@ REFUSED: dict[str, tuple[str, str]] = {
         '/**/capture: {ros__parameters: {score_threshold: 0.5}}',
         "capture: parameter 'score_threshold' is unknown; it belongs to node 'inference': set it there",
     ),
-    'a type of every node': ('/**: {ros__parameters: {use_sim_time: 5}}', "overlay: parameter 'use_sim_time' is 5; it must be a boolean"),
+    'a type of every node': (
+        '/**: {ros__parameters: {use_sim_time: 5}}',
+        "overlay: parameter 'use_sim_time' is 5; it must be a boolean",
+    ),
     'a QoS that there is not': (
         '/**: {ros__parameters: {qos_overrides: {/front/image_raw: {publisher: {reliability: foo}}}}}',
         "capture: parameter 'qos_overrides./front/image_raw.publisher.reliability' is 'foo'; it must be reliable or best_effort",
@@ -130,7 +162,9 @@ def test_what_is_wrong_is_said_in_one_line_that_names_the_file(tmp_path: Path, c
     file = read(tmp_path, text)
     with pytest.raises(ConfigError) as refusal:
         check_file(file, NODES)
-    assert message in str(refusal.value) and str(refusal.value).startswith(f"params_file '{file.path}': ")
+    assert message in str(refusal.value) and str(refusal.value).startswith(
+        f"params_file '{file.path}': "
+    )
     assert '\n' not in str(refusal.value)
 
 
@@ -141,11 +175,24 @@ def test_what_the_launch_arguments_set_stands_on_top_of_the_file(tmp_path: Path)
     assert check_file(file, NODES, {'capture': {'video': str(video)}}) == []
     assert check_file(file, NODES, {'capture': {'camera': 'synthetic'}}) == []
     with pytest.raises(
-        ConfigError, match=r"vehicle.yaml', with camera, video as the launch arguments say: capture: video '/nope' does not exist"
+        ConfigError,
+        match=r"vehicle.yaml', with camera, video as the launch arguments say: capture: video '/nope' does not exist",
     ):
-        check_file(file, NODES, {'capture': {'camera': 'replay', 'video': '/nope'}, 'recorder': {'path': ''}})
-    (problem,) = judge(read(tmp_path, '/**/capture: {ros__parameters: {slots: 0}}'), NODES, {'capture': {'slots': 1}}).problems
-    assert (problem.text.split(';')[0], problem.section, problem.line) == ("parameter 'slots' is 1", '', 0), 'it is not in the file'
+        check_file(
+            file,
+            NODES,
+            {'capture': {'camera': 'replay', 'video': '/nope'}, 'recorder': {'path': ''}},
+        )
+    (problem,) = judge(
+        read(tmp_path, '/**/capture: {ros__parameters: {slots: 0}}'),
+        NODES,
+        {'capture': {'slots': 1}},
+    ).problems
+    assert (problem.text.split(';')[0], problem.section, problem.line) == (
+        "parameter 'slots' is 1",
+        '',
+        0,
+    ), 'it is not in the file'
 
 
 OF_ANY_NODE: dict[str, tuple[str, list[str]]] = {
@@ -170,16 +217,35 @@ def test_a_key_for_any_node_that_none_has_is_a_warning(tmp_path: Path, case: str
     text, warned = OF_ANY_NODE[case]
     file = read(tmp_path, text)
     expected = [each.replace(': ', ': no node here has a parameter ', 1) for each in warned]
-    assert check_file(file, NODES) == [f'{file.where}: section {each} (line 1)' for each in expected]
+    assert check_file(file, NODES) == [
+        f'{file.where}: section {each} (line 1)' for each in expected
+    ]
 
 
 def test_each_component_gets_of_all_nodes_parameters_those_that_it_has(tmp_path: Path) -> None:
-    everybody = {'use_sim_time': True, 'width': 320, 'score_threshold': 0.5, 'planner_rate': 3, 'qos_overrides./x.publisher.depth': 1}
-    sections = {'/**': everybody, '/**/capture': {'participants': []}, '/**/overlay': {'scale': 0.5}}
-    file = read(tmp_path, yaml.safe_dump({name: {'ros__parameters': values} for name, values in sections.items()}))
+    everybody = {
+        'use_sim_time': True,
+        'width': 320,
+        'score_threshold': 0.5,
+        'planner_rate': 3,
+        'qos_overrides./x.publisher.depth': 1,
+    }
+    sections = {
+        '/**': everybody,
+        '/**/capture': {'participants': []},
+        '/**/overlay': {'scale': 0.5},
+    }
+    file = read(
+        tmp_path,
+        yaml.safe_dump({name: {'ros__parameters': values} for name, values in sections.items()}),
+    )
     shared = everybody.keys() - {'score_threshold', 'width', 'planner_rate'}
-    assert component_values(file, '/inference', 'inference', {}).keys() == shared | {'score_threshold'}
+    assert component_values(file, '/inference', 'inference', {}).keys() == shared | {
+        'score_threshold'
+    }
     assert component_values(file, '/overlay', 'overlay', {}).keys() == shared | {'scale'}
     capture = component_values(file, '/capture', 'capture', {'slots': 6, 'width': 64})
     assert capture.keys() == shared | {'width', 'participants', 'slots'}
-    assert (capture['participants'], capture['width'], capture['slots']) == ([''], 64, 6), 'an empty list has no type in ROS'
+    assert (capture['participants'], capture['width'], capture['slots']) == ([''], 64, 6), (
+        'an empty list has no type in ROS'
+    )

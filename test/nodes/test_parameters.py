@@ -78,12 +78,18 @@ def test_defaults_overrides_and_integers_for_numbers(make: Make) -> None:
 @pytest.mark.parametrize(
     ('values', 'message'),
     [
-        ({'rate': 'much'}, "node 'tested': parameter 'rate' is 'much'; it must be a number from 0 to 100 (Hz)"),
+        (
+            {'rate': 'much'},
+            "node 'tested': parameter 'rate' is 'much'; it must be a number from 0 to 100 (Hz)",
+        ),
         ({'rate': float('inf')}, "parameter 'rate' is inf; it must be a number"),
         ({'rate': True}, "parameter 'rate' is True; it must be a number"),
         ({'count': 9}, "parameter 'count' is 9; it must be an integer from 1 to 8"),
         ({'count': 2.0}, "parameter 'count' is 2.0; it must be an integer"),
-        ({'mode': 'fats'}, "parameter 'mode' is 'fats'; it must be one of fast, slow; did you mean 'fast'?"),
+        (
+            {'mode': 'fats'},
+            "parameter 'mode' is 'fats'; it must be one of fast, slow; did you mean 'fast'?",
+        ),
         ({'active': 1}, "parameter 'active' is 1; it must be a boolean"),
         ({'share': -0.5}, "parameter 'share' is -0.5; it must be a number from 0 to 1, or -1"),
         ({'share': -2}, "parameter 'share' is -2.0; it must be a number from 0 to 1, or -1"),
@@ -98,7 +104,9 @@ def test_defaults_overrides_and_integers_for_numbers(make: Make) -> None:
         ({'names': [1, 2]}, "parameter 'names' is [1, 2]; it must be a list of strings"),
     ],
 )
-def test_wrong_start_values_are_one_sentence(values: dict[str, Any], message: str, make: Make) -> None:
+def test_wrong_start_values_are_one_sentence(
+    values: dict[str, Any], message: str, make: Make
+) -> None:
     node = make(**values)
     with pytest.raises(ConfigError) as refused:
         NodeParameters(node, SPECS)
@@ -115,12 +123,21 @@ def test_wrong_start_values_and_mistyped_names_are_said_together(make: Make) -> 
     )
 
 
-@pytest.mark.parametrize(('text', 'value'), [('[]', []), ("['']", []), ("['a b', 'c']", ['a b', 'c']), ("['', 'c']", ['c'])])
-def test_lists_of_strings_come_from_files_empty_ones_too(text: str, value: list[str], free_domain: int, tmp_path: Path) -> None:
-    with started_with(free_domain, '--params-file', parameter_file(tmp_path, f'names: {text}')) as node:
+@pytest.mark.parametrize(
+    ('text', 'value'),
+    [('[]', []), ("['']", []), ("['a b', 'c']", ['a b', 'c']), ("['', 'c']", ['c'])],
+)
+def test_lists_of_strings_come_from_files_empty_ones_too(
+    text: str, value: list[str], free_domain: int, tmp_path: Path
+) -> None:
+    with started_with(
+        free_domain, '--params-file', parameter_file(tmp_path, f'names: {text}')
+    ) as node:
         assert NodeParameters(node, SPECS)['names'] == value
         shown = node.get_parameter('names')
-        assert shown.type_ is Parameter.Type.STRING_ARRAY and shown.value == (value or ['']), 'never an array of bytes'
+        assert shown.type_ is Parameter.Type.STRING_ARRAY and shown.value == (value or ['']), (
+            'never an array of bytes'
+        )
 
 
 @pytest.mark.parametrize('from_file', [True, False])
@@ -141,7 +158,11 @@ def test_lists_of_strings_come_from_files_empty_ones_too(text: str, value: list[
 def test_a_string_is_what_stands_there_without_quotes_too(
     name: str, text: str, value: str, from_file: bool, free_domain: int, tmp_path: Path
 ) -> None:
-    arguments = ['--params-file', parameter_file(tmp_path, f'{name}: {text}')] if from_file else ['-p', f'{name}:={text}']
+    arguments = (
+        ['--params-file', parameter_file(tmp_path, f'{name}: {text}')]
+        if from_file
+        else ['-p', f'{name}:={text}']
+    )
     with started_with(free_domain, *arguments) as node:
         assert NodeParameters(node, SPECS)[name] == value
         shown = node.get_parameter(name)
@@ -151,11 +172,21 @@ def test_a_string_is_what_stands_there_without_quotes_too(
 def test_one_number_besides_the_range_may_be_set_and_none_between(make: Make) -> None:
     node = make(share=0.5)
     parameters = NodeParameters(node, SPECS)
-    assert node.set_parameters([Parameter('share', value=-1.0)])[0].successful and parameters['share'] == -1.0
+    assert (
+        node.set_parameters([Parameter('share', value=-1.0)])[0].successful
+        and parameters['share'] == -1.0
+    )
     refused = node.set_parameters([Parameter('share', value=-0.5)])[0]
-    assert not refused.successful and 'it must be a number from 0 to 1, or -1' in refused.reason and parameters['share'] == -1.0
+    assert (
+        not refused.successful
+        and 'it must be a number from 0 to 1, or -1' in refused.reason
+        and parameters['share'] == -1.0
+    )
     described = node.describe_parameter('share')
-    assert (described.floating_point_range[0].from_value, described.floating_point_range[0].to_value) == (-1.0, 1.0)
+    assert (
+        described.floating_point_range[0].from_value,
+        described.floating_point_range[0].to_value,
+    ) == (-1.0, 1.0)
     assert described.additional_constraints == 'a number from 0 to 1, or -1'
 
 
@@ -164,7 +195,9 @@ def test_changes_go_through_the_same_check_and_reach_the_owner(make: Make) -> No
     parameters = NodeParameters(node, SPECS, lambda name, value: changes.append((name, value)))
     assert node.set_parameters([Parameter('rate', value=50.0)])[0].successful
     assert parameters['rate'] == 50.0 and changes == [('rate', 50.0)]
-    refused = node.set_parameters_atomically([Parameter('mode', value='slwo'), Parameter('active', value=False)])
+    refused = node.set_parameters_atomically(
+        [Parameter('mode', value='slwo'), Parameter('active', value=False)]
+    )
     assert not refused.successful and "did you mean 'slow'?" in refused.reason
     assert parameters['active'] is True, 'nothing of a refused set is taken over'
     assert not node.set_parameters([Parameter('rate', value=500.0)])[0].successful
@@ -176,27 +209,47 @@ def test_descriptors_tell_ros2_param_describe_everything(make: Make) -> None:
     node = make()
     NodeParameters(node, SPECS)
     rate, count, mode = (node.describe_parameter(n) for n in ('rate', 'count', 'mode'))
-    assert rate.description == 'A rate. [Hz]' and rate.floating_point_range[0].to_value == 100.0 and not rate.read_only
+    assert (
+        rate.description == 'A rate. [Hz]'
+        and rate.floating_point_range[0].to_value == 100.0
+        and not rate.read_only
+    )
     assert count.read_only and count.integer_range[0].from_value == 1
     assert mode.additional_constraints == 'one of: fast, slow'
 
 
-def test_an_unknown_key_is_told_with_the_nearest_one_of_this_node_before_others(make: Make) -> None:
+def test_an_unknown_key_is_told_with_the_nearest_one_of_this_node_before_others(
+    make: Make,
+) -> None:
     node = make(raet=1.0, elsewhere=2, use_sim_time=False)
     parameters = NodeParameters(node, SPECS)
     assert sorted(parameters.unclaimed()) == ['elsewhere', 'raet']
-    assert parameters.unknown('raet', ['raett']) == "parameter 'raet' is unknown; did you mean 'rate'?"
-    assert parameters.unknown('elsewher', ['elsewhere']) == "parameter 'elsewher' is unknown; did you mean 'elsewhere'?"
-    assert parameters.unknown('xyz').startswith("parameter 'xyz' is unknown; known are active, count, ")
+    assert (
+        parameters.unknown('raet', ['raett'])
+        == "parameter 'raet' is unknown; did you mean 'rate'?"
+    )
+    assert (
+        parameters.unknown('elsewher', ['elsewhere'])
+        == "parameter 'elsewher' is unknown; did you mean 'elsewhere'?"
+    )
+    assert parameters.unknown('xyz').startswith(
+        "parameter 'xyz' is unknown; known are active, count, "
+    )
 
 
-def test_integers_in_a_list_of_strings_are_what_yaml_makes_of_numbers(free_domain: int, tmp_path: Path) -> None:
+def test_integers_in_a_list_of_strings_are_what_yaml_makes_of_numbers(
+    free_domain: int, tmp_path: Path
+) -> None:
     specs = (ParameterSpec('cpus', [], 'CPUs.', whole_numbers=True, dynamic=True),)
     for text, value in (('[2, 3]', ['2', '3']), ('["2-3"]', ['2-3']), ('[]', [])):
-        with started_with(free_domain, '--params-file', parameter_file(tmp_path, f'cpus: {text}')) as node:
+        with started_with(
+            free_domain, '--params-file', parameter_file(tmp_path, f'cpus: {text}')
+        ) as node:
             parameters = NodeParameters(node, specs)
             assert parameters['cpus'] == value
-            assert node.set_parameters(parameters.judged([Parameter('cpus', value=[4, 5])])[0])[0].successful
+            assert node.set_parameters(parameters.judged([Parameter('cpus', value=[4, 5])])[0])[
+                0
+            ].successful
             assert parameters['cpus'] == node.get_parameter('cpus').value == ['4', '5']
 
 
@@ -204,15 +257,30 @@ def test_parameters_that_are_not_dynamic_may_be_set_when_the_owner_says_so(make:
     specs = (*SPECS, ParameterSpec('once', 1, 'Only a start takes it.', '', 0, 9, fixed=True))
     reasons = ['the node is busy']
     node, changes = make(), []
-    parameters = NodeParameters(node, specs, lambda name, value: changes.append((name, value)), changeable=lambda: ''.join(reasons))
+    parameters = NodeParameters(
+        node,
+        specs,
+        lambda name, value: changes.append((name, value)),
+        changeable=lambda: ''.join(reasons),
+    )
     refused = node.set_parameters([Parameter('count', value=4)])[0]
-    assert not refused.successful and refused.reason == "parameter 'count' can't change now, the node is busy" and parameters['count'] == 3
+    assert (
+        not refused.successful
+        and refused.reason == "parameter 'count' can't change now, the node is busy"
+        and parameters['count'] == 3
+    )
     assert node.set_parameters([Parameter('count', value=3)])[0].successful, 'it is no change'
     reasons.clear()
-    assert node.set_parameters([Parameter('count', value=4)])[0].successful and parameters['count'] == 4 and changes == [('count', 4)]
+    assert (
+        node.set_parameters([Parameter('count', value=4)])[0].successful
+        and parameters['count'] == 4
+        and changes == [('count', 4)]
+    )
     assert not node.set_parameters([Parameter('once', value=2)])[0].successful
     count, once = node.describe_parameter('count'), node.describe_parameter('once')
-    assert not count.read_only and count.description.endswith('Set it while the node is unconfigured.')
+    assert not count.read_only and count.description.endswith(
+        'Set it while the node is unconfigured.'
+    )
     assert once.read_only and 'unconfigured' not in once.description
 
 
@@ -223,20 +291,32 @@ def test_all_reasons_against_a_set_are_told_the_owner_s_too(make: Make) -> None:
 
     node = make()
     parameters = NodeParameters(node, SPECS, check=check, changeable=lambda: '')
-    values = [Parameter('rate', value=500.0), Parameter('title', value='bad'), Parameter('mode', value='fats'), Parameter('count', value=2)]
+    values = [
+        Parameter('rate', value=500.0),
+        Parameter('title', value='bad'),
+        Parameter('mode', value='fats'),
+        Parameter('count', value=2),
+    ]
     reasons = parameters.judged(values)[1]
     assert len(reasons) == 3 and 'no such title' in reasons and "did you mean 'fast'" in reasons[2]
     assert parameters.judged(values[3:])[1] == []
 
 
-def test_qos_overrides_for_topics_that_no_endpoint_has_are_unknown_once_all_are_there(make: Make) -> None:
-    node = make(**{'qos_overrides./image.publisher.depth': 3, 'qos_overrides./imgae.publisher.depth': 3})
+def test_qos_overrides_for_topics_that_no_endpoint_has_are_unknown_once_all_are_there(
+    make: Make,
+) -> None:
+    node = make(
+        **{'qos_overrides./image.publisher.depth': 3, 'qos_overrides./imgae.publisher.depth': 3}
+    )
     parameters = NodeParameters(node, SPECS)
     assert parameters.unclaimed() == []
     qos = publisher_qos(node, 'image', QoSProfile(depth=1))
     assert (
         qos.depth == 3
-        and publisher_qos(node, 'image', QoSProfile(depth=1, history=HistoryPolicy.KEEP_ALL)).history == HistoryPolicy.KEEP_ALL
+        and publisher_qos(
+            node, 'image', QoSProfile(depth=1, history=HistoryPolicy.KEEP_ALL)
+        ).history
+        == HistoryPolicy.KEEP_ALL
     )
     parameters.endpoints_declared = True
     (name,) = parameters.unclaimed()
@@ -245,14 +325,27 @@ def test_qos_overrides_for_topics_that_no_endpoint_has_are_unknown_once_all_are_
 
 @pytest.mark.parametrize(
     ('text', 'number'),
-    [('0', 0), ('7', 7), ('10', 10), ('11', None), ('²', None), ('１', None), ('-1', None), ('', None), (' 1', None), ('9' * 5000, None)],
+    [
+        ('0', 0),
+        ('7', 7),
+        ('10', 10),
+        ('11', None),
+        ('²', None),
+        ('１', None),
+        ('-1', None),
+        ('', None),
+        (' 1', None),
+        ('9' * 5000, None),
+    ],
 )
 def test_a_whole_number_is_plain_digits_in_a_range(text: str, number: int | None) -> None:
     assert whole_number(text, 10) == number
 
 
 def test_a_number_beyond_all_floats_is_out_of_range() -> None:
-    with pytest.raises(ConfigError, match=r"parameter 'rate' is 1000.*…; it must be a number from 0 to 100"):
+    with pytest.raises(
+        ConfigError, match=r"parameter 'rate' is 1000.*…; it must be a number from 0 to 100"
+    ):
         ParameterSpec('rate', 30.0, 'A rate.', 'Hz', 0.0, 100.0).convert(10**400)
 
 
@@ -284,8 +377,18 @@ def test_a_mistake_of_the_check_is_a_reason_and_one_of_the_owner_is_taken_back(m
     parameters = NodeParameters(node, SPECS, changed, check=check, changeable=lambda: '')
     (reason,) = parameters.judged([Parameter('title', value='x'), Parameter('rate', value=1.0)])[1]
     assert "parameter 'title' can't be checked: ValueError: odd" in reason
-    done = node.set_parameters_atomically([Parameter('rate', value=1.0), Parameter('mode', value='slow'), Parameter('active', value=False)])
-    assert not done.successful and done.reason == "parameter 'mode' can't be put in force: RuntimeError: no way; nothing was changed"
+    done = node.set_parameters_atomically(
+        [
+            Parameter('rate', value=1.0),
+            Parameter('mode', value='slow'),
+            Parameter('active', value=False),
+        ]
+    )
+    assert (
+        not done.successful
+        and done.reason
+        == "parameter 'mode' can't be put in force: RuntimeError: no way; nothing was changed"
+    )
     assert (parameters['rate'], parameters['mode'], parameters['active']) == (30.0, 'fast', True)
     assert told == [('rate', 1.0), ('mode', 'slow'), ('mode', 'fast'), ('rate', 30.0)]
 
@@ -297,8 +400,12 @@ def test_what_other_packages_offer_is_asked_for_only_when_no_choice_of_ours_is_m
         asked.append(None)
         return ('own',)
 
-    spec = ParameterSpec('accelerator', 'auto', 'Where.', choices=('auto', 'cpu'), other_choices=others)
+    spec = ParameterSpec(
+        'accelerator', 'auto', 'Where.', choices=('auto', 'cpu'), other_choices=others
+    )
     assert spec.convert('cpu') == 'cpu' and asked == []
     assert spec.convert('own') == 'own'
-    with pytest.raises(ConfigError, match="parameter 'accelerator' is 'owl'; it must be one of auto, cpu, own"):
+    with pytest.raises(
+        ConfigError, match="parameter 'accelerator' is 'owl'; it must be one of auto, cpu, own"
+    ):
         spec.convert('owl')

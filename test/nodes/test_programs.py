@@ -22,11 +22,16 @@ from zc_perception.nodes.overlay import OverlayNode
 from zc_perception.nodes.recorder import RecorderNode
 
 MODEL_WITH_BAD_KEY = 'name: x\nfile: model.onnx\nhead: yolov8\nclasses: [a]\nscore_treshold: 0.5\n'
-NOT_A_MODEL = 'name: x\nfile: weights.onnx\nhead: yolov8\nclasses: [a]\ninput: {width: 64, height: 64}\n'
+NOT_A_MODEL = (
+    'name: x\nfile: weights.onnx\nhead: yolov8\nclasses: [a]\ninput: {width: 64, height: 64}\n'
+)
 WRONG = {
     'unknown key': (['capture__widht=640'], "'widht' is unknown; did you mean 'width'?"),
     'key of no node here': (['inference__model_path=x'], "'model_path' is unknown"),
-    'wrong type': (['capture__width=wide'], "'width' is 'wide'; it must be an integer from 0 to 8192 (px)"),
+    'wrong type': (
+        ['capture__width=wide'],
+        "'width' is 'wide'; it must be an integer from 0 to 8192 (px)",
+    ),
     'unknown choice': (
         ['capture__camera=synthetik'],
         "'camera' is 'synthetik'; it must be one of synthetic, replay, v4l2, gstreamer, argus, libcamera; did you mean 'synthetic'?",
@@ -59,22 +64,38 @@ def test_a_wrong_parameter_ends_with_one_clear_line(case: str, free_domain: int)
     _assert_one_clear_line(_refused('perception', args, free_domain), message)
 
 
-def test_several_cameras_run_in_one_process_each_with_its_own_parameters(tmp_path: Path, free_domain: int) -> None:
+def test_several_cameras_run_in_one_process_each_with_its_own_parameters(
+    tmp_path: Path, free_domain: int
+) -> None:
     yaml = tmp_path / 'cameras.yaml'
-    sections = ('/**/capture', '{width: 128, height: 128}'), ('/front/capture', '{frame_id: nose}'), ('/**/inference', '{model: hog}')
-    yaml.write_text(''.join(f'{name}:\n  ros__parameters: {values}\n' for name, values in sections))
+    sections = (
+        ('/**/capture', '{width: 128, height: 128}'),
+        ('/front/capture', '{frame_id: nose}'),
+        ('/**/inference', '{model: hog}'),
+    )
+    yaml.write_text(
+        ''.join(f'{name}:\n  ros__parameters: {values}\n' for name, values in sections)
+    )
     args = ['--cameras', 'front', 'truck/rear', '--ros-args', '--params-file', str(yaml)]
-    with Program('perception', *args, domain=free_domain).start('[front.capture]: ready', '[truck.rear.inference]: ready') as program:
+    with Program('perception', *args, domain=free_domain).start(
+        '[front.capture]: ready', '[truck.rear.inference]: ready'
+    ) as program:
         for namespace in ('front', 'truck/rear'):
-            seen = PlainSubscriber(['120', '--until-detections', '3', '--namespace', namespace], domain=free_domain).result()
+            seen = PlainSubscriber(
+                ['120', '--until-detections', '3', '--namespace', namespace], domain=free_domain
+            ).result()
             assert len(seen['detections']) >= 3
-            assert {each['frame_id'] for each in seen['detections']} == {'nose' if namespace == 'front' else 'camera_optical_frame'}
+            assert {each['frame_id'] for each in seen['detections']} == {
+                'nose' if namespace == 'front' else 'camera_optical_frame'
+            }
         assert program.interrupt() == 0, program.output
 
 
 def test_a_camera_that_is_not_there_is_waited_for(free_domain: int) -> None:
     args = parameters(capture__camera='v4l2', capture__device='/dev/video77')
-    with Program('perception', *args, domain=free_domain).start('the camera is not there: ', *PERCEPTION_READY[:1]) as program:
+    with Program('perception', *args, domain=free_domain).start(
+        'the camera is not there: ', *PERCEPTION_READY[:1]
+    ) as program:
         assert "'/dev/video77'" in program.output and 'next attempt in' in program.output
         assert program.interrupt() == 0, program.output
 
@@ -87,21 +108,56 @@ def test_a_camera_that_is_not_there_is_waited_for(free_domain: int) -> None:
         ('perception', ['--cameras'], 'argument --cameras: expected at least one argument'),
         ('perception', ['--cameras', 'front', 'front'], "'front' is there twice"),
         ('perception', ['--cameras', '4x'], "'4x' can't be a namespace"),
-        ('perception', ['--cameras', 'front', '--ros-args', '-r', '__ns:=/truck'], "name the cameras 'truck/front'"),
-        ('capture_node', ['--ros-args', '-p', 'hight:=360'], "'hight' is unknown; did you mean 'height'?"),
+        (
+            'perception',
+            ['--cameras', 'front', '--ros-args', '-r', '__ns:=/truck'],
+            "name the cameras 'truck/front'",
+        ),
+        (
+            'capture_node',
+            ['--ros-args', '-p', 'hight:=360'],
+            "'hight' is unknown; did you mean 'height'?",
+        ),
         ('inference_node', ['--ros-args', '-p', 'treshold:=0.5'], "'treshold' is unknown"),
-        ('overlay_node', ['--ros-args', '-p', 'scale:=7.0'], "'scale' is 7.0; it must be a number from 0.1 to 1"),
-        ('perception', ['--ros-args', '-p', 'use_sim_time:=5'], "node 'capture': parameter 'use_sim_time' is 5; it must be a boolean"),
-        ('perception', ['--stereo', '--ros-args', '-p', 'use_sim_time:=5'], "parameter 'use_sim_time' is 5; it must be a boolean"),
-        ('overlay_node', ['--ros-args', '-p', 'start_type_description_service:=x'], "'start_type_description_service' is 'x'; it must be"),
-        ('component_container', ['--ros-args', '-p', 'use_sim_time:=5'], "'use_sim_time' is 5; it must be a boolean"),
+        (
+            'overlay_node',
+            ['--ros-args', '-p', 'scale:=7.0'],
+            "'scale' is 7.0; it must be a number from 0.1 to 1",
+        ),
+        (
+            'perception',
+            ['--ros-args', '-p', 'use_sim_time:=5'],
+            "node 'capture': parameter 'use_sim_time' is 5; it must be a boolean",
+        ),
+        (
+            'perception',
+            ['--stereo', '--ros-args', '-p', 'use_sim_time:=5'],
+            "parameter 'use_sim_time' is 5; it must be a boolean",
+        ),
+        (
+            'overlay_node',
+            ['--ros-args', '-p', 'start_type_description_service:=x'],
+            "'start_type_description_service' is 'x'; it must be",
+        ),
+        (
+            'component_container',
+            ['--ros-args', '-p', 'use_sim_time:=5'],
+            "'use_sim_time' is 5; it must be a boolean",
+        ),
     ],
 )
-def test_other_wrong_arguments_too(program: str, args: list[str], message: str, free_domain: int) -> None:
+def test_other_wrong_arguments_too(
+    program: str, args: list[str], message: str, free_domain: int
+) -> None:
     _assert_one_clear_line(_refused(program, args, free_domain), message)
 
 
-NODES = {'capture': CaptureNode, 'inference': InferenceNode, 'overlay': OverlayNode, 'recorder': RecorderNode}
+NODES = {
+    'capture': CaptureNode,
+    'inference': InferenceNode,
+    'overlay': OverlayNode,
+    'recorder': RecorderNode,
+}
 
 
 @pytest.mark.parametrize(
@@ -122,48 +178,90 @@ def test_the_parameters_that_help_names_are_there(program: str, node: str) -> No
         assert parameter in {spec.name for spec in NODES[owner or node].SPECS}
 
 
-def test_a_key_for_nodes_of_any_name_is_a_warning_and_one_for_ours_the_end(tmp_path: Path, free_domain: int) -> None:
+def test_a_key_for_nodes_of_any_name_is_a_warning_and_one_for_ours_the_end(
+    tmp_path: Path, free_domain: int
+) -> None:
     yaml = tmp_path / 'shared.yaml'
-    yaml.write_text('/**:\n  ros__parameters: {widht: 640, of_another_package: 1, score_threshold: 0.5}\n')
+    yaml.write_text(
+        '/**:\n  ros__parameters: {widht: 640, of_another_package: 1, score_threshold: 0.5}\n'
+    )
     args = ['--ros-args', '--params-file', str(yaml), '-p', 'width:=128', '-p', 'height:=128']
     with Program('capture_node', *args, domain=free_domain).start('[capture]: ready') as program:
         assert "parameter 'widht' is unknown; did you mean 'width'?" in program.output
-        assert "parameter 'of_another_package' is unknown" in program.output and '[WARN]' in program.output
-        assert 'score_threshold' not in program.output.replace('widht', ''), 'another of our nodes has it'
+        assert (
+            "parameter 'of_another_package' is unknown" in program.output
+            and '[WARN]' in program.output
+        )
+        assert 'score_threshold' not in program.output.replace('widht', ''), (
+            'another of our nodes has it'
+        )
         assert program.interrupt() == 0, program.output
     yaml.write_text('/**/capture:\n  ros__parameters: {widht: 640}\n')
-    _assert_one_clear_line(_refused('capture_node', ['--ros-args', '--params-file', str(yaml)], free_domain), "did you mean 'width'?")
+    _assert_one_clear_line(
+        _refused('capture_node', ['--ros-args', '--params-file', str(yaml)], free_domain),
+        "did you mean 'width'?",
+    )
     yaml.write_text('/**/capture:\n  ros__parameters: {score_threshold: 0.5}\n')
     for program in ('capture_node', 'perception'):
         refusal = _refused(program, ['--ros-args', '--params-file', str(yaml)], free_domain)
-        _assert_one_clear_line(refusal, "node 'capture': parameter 'score_threshold' is unknown; it belongs to node 'inference'")
+        _assert_one_clear_line(
+            refusal,
+            "node 'capture': parameter 'score_threshold' is unknown; it belongs to node 'inference'",
+        )
 
 
-def test_an_argument_for_all_nodes_is_no_mistake_where_another_of_ours_has_it(free_domain: int) -> None:
+def test_an_argument_for_all_nodes_is_no_mistake_where_another_of_ours_has_it(
+    free_domain: int,
+) -> None:
     """``SetParameter`` of a launch file becomes such an argument of every program; what none of ours has is a warning on demand."""
     args = ['--ros-args', '-p', 'framerate:=12.0', '-p', 'use_sim_time:=false']
     with Program('overlay_node', *args, domain=free_domain).start('[overlay]: ready') as program:
         assert program.interrupt() == 0 and 'framerate' not in program.output, program.output
     args = ['--ros-args', '-p', 'robot_radius:=0.3', '-p', 'scala:=0.5', '-p', 'framerate:=12.0']
-    for name, nodes in (('overlay_node', ['overlay']), ('perception', ['capture', 'inference', 'overlay'])):
-        _assert_one_clear_line(_refused(name, args, free_domain), "parameter 'robot_radius' is unknown")
+    for name, nodes in (
+        ('overlay_node', ['overlay']),
+        ('perception', ['capture', 'inference', 'overlay']),
+    ):
+        _assert_one_clear_line(
+            _refused(name, args, free_domain), "parameter 'robot_radius' is unknown"
+        )
         ready = [f'[{node}]: ready' for node in nodes]
-        with Program(name, '--unknown-parameters', 'warn', *args, domain=free_domain).start(*ready) as program:
+        with Program(name, '--unknown-parameters', 'warn', *args, domain=free_domain).start(
+            *ready
+        ) as program:
             for node in nodes:
-                assert f"[{node}]: parameter 'robot_radius' is unknown" in program.output, program.output
-            assert "[overlay]: parameter 'scala' is unknown; did you mean 'scale'?" in program.output
+                assert f"[{node}]: parameter 'robot_radius' is unknown" in program.output, (
+                    program.output
+                )
+            assert (
+                "[overlay]: parameter 'scala' is unknown; did you mean 'scale'?" in program.output
+            )
             assert "parameter 'framerate'" not in program.output and program.interrupt() == 0
     meant = ['--unknown-parameters', 'warn', '--ros-args', '-p', 'overlay:robot_radius:=0.3']
-    _assert_one_clear_line(_refused('overlay_node', meant, free_domain), "node 'overlay': parameter 'robot_radius' is unknown")
-    _assert_one_clear_line(_refused('overlay_node', ['--unknown-parameters', 'maybe'], free_domain), '--unknown-parameters')
+    _assert_one_clear_line(
+        _refused('overlay_node', meant, free_domain),
+        "node 'overlay': parameter 'robot_radius' is unknown",
+    )
+    _assert_one_clear_line(
+        _refused('overlay_node', ['--unknown-parameters', 'maybe'], free_domain),
+        '--unknown-parameters',
+    )
 
 
-def test_quality_of_service_for_all_nodes_is_no_mistake_in_a_program_of_one_of_them(tmp_path: Path, free_domain: int) -> None:
+def test_quality_of_service_for_all_nodes_is_no_mistake_in_a_program_of_one_of_them(
+    tmp_path: Path, free_domain: int
+) -> None:
     yaml = tmp_path / 'shared.yaml'
-    yaml.write_text('/**: {ros__parameters: {qos_overrides: {/image_raw: {publisher: {depth: 2}}}}}\n')
-    with Program('overlay_node', '--ros-args', '--params-file', str(yaml), domain=free_domain).start('[overlay]: ready') as program:
+    yaml.write_text(
+        '/**: {ros__parameters: {qos_overrides: {/image_raw: {publisher: {depth: 2}}}}}\n'
+    )
+    with Program(
+        'overlay_node', '--ros-args', '--params-file', str(yaml), domain=free_domain
+    ).start('[overlay]: ready') as program:
         assert program.interrupt() == 0 and 'is unknown' not in program.output, program.output
-    yaml.write_text('/overlay: {ros__parameters: {qos_overrides: {/image_raw: {publisher: {depth: 2}}}}}\n')
+    yaml.write_text(
+        '/overlay: {ros__parameters: {qos_overrides: {/image_raw: {publisher: {depth: 2}}}}}\n'
+    )
     refusal = _refused('overlay_node', ['--ros-args', '--params-file', str(yaml)], free_domain)
     _assert_one_clear_line(refusal, "did you mean 'qos_overrides./image_raw.subscription.depth'?")
 
@@ -174,7 +272,10 @@ def test_broken_yaml_and_broken_models_are_named(tmp_path: Path, free_domain: in
     done = _refused('perception', ['--ros-args', '--params-file', str(yaml)], free_domain)
     assert done.returncode != 0 and 'Traceback' not in done.stderr and str(yaml) in done.stderr
 
-    for name, text, message in (('key', MODEL_WITH_BAD_KEY, "key 'score_treshold' is unknown"), ('onnx', NOT_A_MODEL, "can't be loaded")):
+    for name, text, message in (
+        ('key', MODEL_WITH_BAD_KEY, "key 'score_treshold' is unknown"),
+        ('onnx', NOT_A_MODEL, "can't be loaded"),
+    ):
         folder = tmp_path / name
         folder.mkdir()
         (folder / 'model.yaml').write_text(text)
@@ -183,9 +284,15 @@ def test_broken_yaml_and_broken_models_are_named(tmp_path: Path, free_domain: in
         _assert_one_clear_line(done, message)
 
 
-@pytest.mark.parametrize('program', ['perception', 'capture_node', 'inference_node', 'overlay_node'])
+@pytest.mark.parametrize(
+    'program', ['perception', 'capture_node', 'inference_node', 'overlay_node']
+)
 def test_sigint_at_any_moment_after_ready_ends_with_zero(program: str, free_domain: int) -> None:
-    marks = PERCEPTION_READY if program == 'perception' else (f'[{program.removesuffix("_node")}]: ready',)
+    marks = (
+        PERCEPTION_READY
+        if program == 'perception'
+        else (f'[{program.removesuffix("_node")}]: ready',)
+    )
     chance = random.Random(free_domain)
     delays = (
         [0.0, 0.02, chance.uniform(0.03, 0.3), chance.uniform(0.3, 1.5)]
@@ -224,12 +331,20 @@ def caught(pid: int) -> int:
 
 @pytest.mark.parametrize('program', ['capture_node', 'perception', 'component_container'])
 @pytest.mark.parametrize('number', [signal.SIGINT, signal.SIGTERM])
-def test_as_soon_as_python_runs_our_code(program: str, number: signal.Signals, free_domain: int) -> None:
+def test_as_soon_as_python_runs_our_code(
+    program: str, number: signal.Signals, free_domain: int
+) -> None:
     running = subprocess.Popen(
-        [str(BIN / program)], env=environment(free_domain), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        [str(BIN / program)],
+        env=environment(free_domain),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     )
     try:
-        until(lambda: caught(running.pid) & _SIGTERM_BIT)  # Python has a handler of its own for SIGINT, none for SIGTERM
+        until(
+            lambda: caught(running.pid) & _SIGTERM_BIT
+        )  # Python has a handler of its own for SIGINT, none for SIGTERM
         running.send_signal(number)
         said, _ = running.communicate(timeout=60)
         assert running.returncode == 0 and said == ''
@@ -238,11 +353,17 @@ def test_as_soon_as_python_runs_our_code(program: str, number: signal.Signals, f
 
 
 @pytest.mark.parametrize('under', [[], ['nohup']], ids=['', 'nohup'])
-def test_a_terminal_that_closes_ends_a_program_in_order_but_not_under_nohup(under: list[str], free_domain: int, tmp_path: Path) -> None:
+def test_a_terminal_that_closes_ends_a_program_in_order_but_not_under_nohup(
+    under: list[str], free_domain: int, tmp_path: Path
+) -> None:
     path = tmp_path / 'drive.zcr'
     arguments = [*under, str(BIN / 'zc_record'), '--ros-args', '-p', f'path:={path}']
-    with Program('capture_node', *parameters(camera='synthetic'), domain=free_domain).start('ready'):
-        running = subprocess.Popen(arguments, env=environment(free_domain), stdin=subprocess.DEVNULL)
+    with Program('capture_node', *parameters(camera='synthetic'), domain=free_domain).start(
+        'ready'
+    ):
+        running = subprocess.Popen(
+            arguments, env=environment(free_domain), stdin=subprocess.DEVNULL
+        )
         try:
             until(path.exists, 'the first frame')
             running.send_signal(signal.SIGHUP)

@@ -15,7 +15,10 @@ from zc_perception.nodes.capture import CaptureNode
 from zc_perception.nodes.params.ros_arguments import refuse_unknown_parameters
 
 SMALL = {'width': 128, 'height': 128, 'heap': 'memfd', 'framerate': 30.0}
-RAW, COMPRESSED = 'qos_overrides./image_raw.publisher', 'qos_overrides./image_raw/compressed.publisher'
+RAW, COMPRESSED = (
+    'qos_overrides./image_raw.publisher',
+    'qos_overrides./image_raw/compressed.publisher',
+)
 TOPIC = '/image_raw/compressed'
 
 
@@ -26,7 +29,9 @@ def offered(node: CaptureNode) -> Any:
 
 @pytest.mark.parametrize('quality', [0, 50])
 def test_the_compressed_topic_has_its_own_whenever_it_comes(quality: int, run: Managed) -> None:
-    node = run.make(CaptureNode, {**SMALL, 'jpeg_quality': quality, f'{COMPRESSED}.reliability': 'best_effort'})
+    node = run.make(
+        CaptureNode, {**SMALL, 'jpeg_quality': quality, f'{COMPRESSED}.reliability': 'best_effort'}
+    )
     refuse_unknown_parameters([node], [])
     for wanted in (0, 60):
         assert node.set_parameters_atomically([Parameter('jpeg_quality', value=wanted)]).successful
@@ -37,7 +42,9 @@ def test_the_compressed_topic_has_its_own_whenever_it_comes(quality: int, run: M
 
 
 def test_it_is_declared_again_when_the_node_is_configured_again(run: Managed) -> None:
-    node = run.make(CaptureNode, {**SMALL, 'jpeg_quality': 50, f'{COMPRESSED}.reliability': 'best_effort'})
+    node = run.make(
+        CaptureNode, {**SMALL, 'jpeg_quality': 50, f'{COMPRESSED}.reliability': 'best_effort'}
+    )
     node.start()
     for step in (node.trigger_deactivate, node.trigger_cleanup):
         step()
@@ -47,15 +54,21 @@ def test_it_is_declared_again_when_the_node_is_configured_again(run: Managed) ->
 
 
 def test_what_is_set_for_the_picture_itself_is_not_for_the_compressed_one(run: Managed) -> None:
-    node = run.make(CaptureNode, {**SMALL, 'jpeg_quality': 50, f'{RAW}.reliability': 'best_effort'})
+    node = run.make(
+        CaptureNode, {**SMALL, 'jpeg_quality': 50, f'{RAW}.reliability': 'best_effort'}
+    )
     run.eventually(lambda: len(node.get_publishers_info_by_topic(TOPIC)) == 1)
     assert offered(node).reliability == ReliabilityPolicy.RELIABLE
 
 
 def test_a_latched_compressed_topic_has_a_picture_for_who_comes_late(run: Managed) -> None:
-    node = run.make(CaptureNode, {**SMALL, 'jpeg_quality': 50, f'{COMPRESSED}.durability': 'transient_local'})
+    node = run.make(
+        CaptureNode, {**SMALL, 'jpeg_quality': 50, f'{COMPRESSED}.durability': 'transient_local'}
+    )
     node.start()
-    run.eventually(lambda: node.publisher.statistics().conversions >= 2, 'converted, though nobody reads')
+    run.eventually(
+        lambda: node.publisher.statistics().conversions >= 2, 'converted, though nobody reads'
+    )
     node.trigger_deactivate()
     pictures: list[Any] = []
     qos = QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
@@ -64,8 +77,12 @@ def test_a_latched_compressed_topic_has_a_picture_for_who_comes_late(run: Manage
     assert node.publisher.statistics().image_readers == 0
 
 
-def test_a_latched_picture_is_kept_for_consumers_of_other_processes_that_come_late(run: Managed) -> None:
-    node = run.make(CaptureNode, {**SMALL, f'{RAW}.durability': 'transient_local', f'{RAW}.depth': 3})
+def test_a_latched_picture_is_kept_for_consumers_of_other_processes_that_come_late(
+    run: Managed,
+) -> None:
+    node = run.make(
+        CaptureNode, {**SMALL, f'{RAW}.durability': 'transient_local', f'{RAW}.depth': 3}
+    )
     node.start()
     run.eventually(lambda: node.publisher.statistics().published >= 5)
     pool = node.camera.pool
@@ -75,5 +92,8 @@ def test_a_latched_picture_is_kept_for_consumers_of_other_processes_that_come_la
 
 
 def test_a_policy_that_there_is_not_is_named_even_while_the_topic_is_off(run: Managed) -> None:
-    with pytest.raises(ConfigError, match=r"/image_raw/compressed\.publisher\.reliability' is 'sometimes'; it must be reliable or best"):
+    with pytest.raises(
+        ConfigError,
+        match=r"/image_raw/compressed\.publisher\.reliability' is 'sometimes'; it must be reliable or best",
+    ):
         run.make(CaptureNode, {**SMALL, f'{COMPRESSED}.reliability': 'sometimes'})

@@ -87,9 +87,29 @@ def test_cpus_are_numbers_and_ranges(entries: Any, expected: set[int]) -> None:
     assert parse_cpus(list(entries)) == expected
 
 
-@pytest.mark.parametrize('entry', ['4096', 'x', '', '-1', '1-', '3-1', '0-4096', '1.5', '²', '0-²', '１', '9' * 5000, '0-9' + '9' * 18])
+@pytest.mark.parametrize(
+    'entry',
+    [
+        '4096',
+        'x',
+        '',
+        '-1',
+        '1-',
+        '3-1',
+        '0-4096',
+        '1.5',
+        '²',
+        '0-²',
+        '１',
+        '9' * 5000,
+        '0-9' + '9' * 18,
+    ],
+)
 def test_what_is_no_cpu_of_this_process_is_refused(entry: str) -> None:
-    with pytest.raises(ConfigError, match=r"parameter 'cpu_affinity' has .*; it must be CPUs that this process may use: "):
+    with pytest.raises(
+        ConfigError,
+        match=r"parameter 'cpu_affinity' has .*; it must be CPUs that this process may use: ",
+    ):
         parse_cpus([entry])
 
 
@@ -103,15 +123,24 @@ def test_a_range_is_looked_at_before_it_is_counted() -> None:
         tracemalloc.stop()
 
 
-def test_without_them_nothing_is_asked_of_the_system(calls: Calls, thread: threading.Thread) -> None:
+def test_without_them_nothing_is_asked_of_the_system(
+    calls: Calls, thread: threading.Thread
+) -> None:
     made, node, _ = knobs(thread)
     made.configure()
     made.activate()
     made.cleanup()
-    assert calls.made == [] and node.said == [] and made.statuses() == [] and gc.get_freeze_count() == 0
+    assert (
+        calls.made == []
+        and node.said == []
+        and made.statuses() == []
+        and gc.get_freeze_count() == 0
+    )
 
 
-def test_threads_get_cpus_and_priority_when_the_node_is_activated_and_when_that_changes(calls: Calls, thread: threading.Thread) -> None:
+def test_threads_get_cpus_and_priority_when_the_node_is_activated_and_when_that_changes(
+    calls: Calls, thread: threading.Thread
+) -> None:
     made, _, parameters = knobs(thread, cpu_affinity=[str(CPUS[0])], realtime_priority=7)
     made.configure()
     assert calls.made == []
@@ -119,7 +148,10 @@ def test_threads_get_cpus_and_priority_when_the_node_is_activated_and_when_that_
     number = thread.native_id
     affinity, scheduler = calls.made
     assert affinity == ('sched_setaffinity', number, frozenset({CPUS[0]}))
-    assert scheduler[:3] == ('sched_setscheduler', number, os.SCHED_FIFO) and scheduler[3].sched_priority == 7
+    assert (
+        scheduler[:3] == ('sched_setscheduler', number, os.SCHED_FIFO)
+        and scheduler[3].sched_priority == 7
+    )
     parameters |= {'cpu_affinity': [], 'realtime_priority': 0}
     made.changed('realtime_priority')
     affinity, scheduler = calls.made[2:]
@@ -132,8 +164,16 @@ def test_threads_get_cpus_and_priority_when_the_node_is_activated_and_when_that_
 @pytest.mark.parametrize(
     ('refused', 'values', 'grant'),
     [
-        ('sched_setscheduler', {'realtime_priority': 42}, 'LimitRTPRIO=42 (systemd) or rtprio 42 (limits.conf)'),
-        ('mlockall', {'lock_memory': True}, 'LimitMEMLOCK=infinity (systemd) or memlock unlimited (limits.conf)'),
+        (
+            'sched_setscheduler',
+            {'realtime_priority': 42},
+            'LimitRTPRIO=42 (systemd) or rtprio 42 (limits.conf)',
+        ),
+        (
+            'mlockall',
+            {'lock_memory': True},
+            'LimitMEMLOCK=infinity (systemd) or memlock unlimited (limits.conf)',
+        ),
         ('sched_setaffinity', {'cpu_affinity': [str(CPUS[0])]}, 'cpuset'),
     ],
 )
@@ -145,7 +185,12 @@ def test_a_refusal_is_one_warning_with_what_to_grant(
     made.configure()
     made.activate()
     made.apply()
-    assert len(node.said) == 1 and grant in node.said[0] and 'Operation not permitted' in node.said[0] and '\n' not in node.said[0]
+    assert (
+        len(node.said) == 1
+        and grant in node.said[0]
+        and 'Operation not permitted' in node.said[0]
+        and '\n' not in node.said[0]
+    )
     (status,) = made.statuses()
     assert status.level is Level.WARN and next(iter(values)) in status.message
     calls.refused.clear()
@@ -156,18 +201,30 @@ def test_a_refusal_is_one_warning_with_what_to_grant(
 
 
 def test_what_is_the_process_s_ends_with_the_last_node_that_wants_it(calls: Calls) -> None:
-    first, second = knobs(lock_memory=True, gc_freeze=True)[0], knobs(lock_memory=True, gc_freeze=True)[0]
+    first, second = (
+        knobs(lock_memory=True, gc_freeze=True)[0],
+        knobs(lock_memory=True, gc_freeze=True)[0],
+    )
     first.configure()
     second.configure()
-    assert [name for name, *_ in calls.made] == ['mlockall'] and calls.made[0][1:] == (3,) and gc.get_freeze_count() > 0
+    assert (
+        [name for name, *_ in calls.made] == ['mlockall']
+        and calls.made[0][1:] == (3,)
+        and gc.get_freeze_count() > 0
+    )
     first.cleanup()
     first.cleanup()
     assert [name for name, *_ in calls.made] == ['mlockall'] and gc.get_freeze_count() > 0
     second.cleanup()
-    assert [name for name, *_ in calls.made] == ['mlockall', 'munlockall'] and gc.get_freeze_count() == 0
+    assert [name for name, *_ in calls.made] == [
+        'mlockall',
+        'munlockall',
+    ] and gc.get_freeze_count() == 0
 
 
-def test_a_thread_that_has_ended_is_no_fault(calls: Calls, thread: threading.Thread, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_thread_that_has_ended_is_no_fault(
+    calls: Calls, thread: threading.Thread, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def gone(*_: Any) -> None:
         raise ProcessLookupError(3, 'No such process')
 
@@ -177,7 +234,9 @@ def test_a_thread_that_has_ended_is_no_fault(calls: Calls, thread: threading.Thr
     assert node.said == [] and made.statuses() == []
 
 
-def test_a_thread_that_came_later_loses_what_it_inherited(calls: Calls, thread: threading.Thread) -> None:
+def test_a_thread_that_came_later_loses_what_it_inherited(
+    calls: Calls, thread: threading.Thread
+) -> None:
     """A device that is opened again has its threads from one that had the priority."""
     parameters: dict[str, Any] = {'cpu_affinity': [], 'realtime_priority': 7}
     threads = [threading.current_thread()]

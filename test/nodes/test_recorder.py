@@ -24,14 +24,18 @@ def ended(recorder: Program) -> tuple[int, str]:
     return code, recorder.output
 
 
-def test_frames_of_another_process_are_recorded_bit_by_bit(tmp_path: Path, free_domain: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_frames_of_another_process_are_recorded_bit_by_bit(
+    tmp_path: Path, free_domain: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv('ZC_RUNTIME_DIR', str(tmp_path / 'run'))
     (tmp_path / 'run').mkdir(mode=0o700)
     path = tmp_path / 'a.zcr'
     camera = parameters(width=320, height=240, framerate=30.0, seed=7, heap='memfd')
     with (
         Program('capture_node', *camera, domain=free_domain).start('[capture]: ready'),
-        record(free_domain, cold=True, path=path, max_frames=20, copy_free='required').start() as recorder,
+        record(
+            free_domain, cold=True, path=path, max_frames=20, copy_free='required'
+        ).start() as recorder,
     ):
         code, output = ended(recorder)
     assert code == 0, output
@@ -41,15 +45,25 @@ def test_frames_of_another_process_are_recorded_bit_by_bit(tmp_path: Path, free_
         assert len(reader) == 20 and reader.complete
         for number in range(20):
             frame, planes = reader.frame(number), reader.read_planes(number)
-            assert frame is not None and planes is not None and frame.header.frame_id == 'camera_optical_frame'
+            assert (
+                frame is not None
+                and planes is not None
+                and frame.header.frame_id == 'camera_optical_frame'
+            )
             luma, chroma = planes[0] * 0, planes[1] * 0
             scene.draw(frame.sequence, luma, chroma)
             assert (planes[0] == luma).all() and (planes[1] == chroma).all()
 
 
-@pytest.mark.parametrize(('values', 'said'), [({}, '0 frames in no file'), ({'autostart': False}, '')])
-def test_a_signal_ends_it_with_what_there_is(values: dict[str, bool], said: str, tmp_path: Path, free_domain: int) -> None:
-    with record(free_domain, path=tmp_path / 'a.zcr', **values).start('[recorder]: ready') as recorder:
+@pytest.mark.parametrize(
+    ('values', 'said'), [({}, '0 frames in no file'), ({'autostart': False}, '')]
+)
+def test_a_signal_ends_it_with_what_there_is(
+    values: dict[str, bool], said: str, tmp_path: Path, free_domain: int
+) -> None:
+    with record(free_domain, path=tmp_path / 'a.zcr', **values).start(
+        '[recorder]: ready'
+    ) as recorder:
         assert recorder.interrupt() == 0
     assert said in recorder.output and 'Traceback' not in recorder.output, recorder.output
 
@@ -61,10 +75,15 @@ def test_a_signal_ends_it_although_the_disk_is_stuck(tmp_path: Path, free_domain
     camera = parameters(width=640, height=480, framerate=30.0, heap='memfd')
     with (
         Program('capture_node', *camera, domain=free_domain).start('[capture]: ready'),
-        record(free_domain, path=path, overwrite=True, buffer=1).start('the disk is too slow') as recorder,
+        record(free_domain, path=path, overwrite=True, buffer=1).start(
+            'the disk is too slow'
+        ) as recorder,
     ):
         assert recorder.interrupt() == 1, recorder.output  # it had frames by then
-    assert f"'{path}': its disk has taken nothing for 1 s; " in recorder.output and 'frames could not be written' in recorder.output
+    assert (
+        f"'{path}': its disk has taken nothing for 1 s; " in recorder.output
+        and 'frames could not be written' in recorder.output
+    )
     assert 'Traceback' not in recorder.output
 
 
@@ -75,10 +94,15 @@ def test_a_signal_ends_it_although_the_disk_is_stuck(tmp_path: Path, free_domain
         ({'path': 'a.mp4'}, "recording 'a.mp4' must end in .zcr or .nv12"),
         ({'path': '{tmp}/file/a.zcr'}, "can't be made"),
         ({'pat': 'a.zcr'}, "'path' is empty"),
-        ({'path': '{tmp}/a.zcr', 'max_frame': 5}, "parameter 'max_frame' is unknown; did you mean 'max_frames'?"),
+        (
+            {'path': '{tmp}/a.zcr', 'max_frame': 5},
+            "parameter 'max_frame' is unknown; did you mean 'max_frames'?",
+        ),
     ],
 )
-def test_wrong_parameters_end_with_one_clear_line(values: dict[str, str], message: str, tmp_path: Path, free_domain: int) -> None:
+def test_wrong_parameters_end_with_one_clear_line(
+    values: dict[str, str], message: str, tmp_path: Path, free_domain: int
+) -> None:
     values = {name: str(value).replace('{tmp}', str(tmp_path)) for name, value in values.items()}
     (tmp_path / 'file').touch()
     with record(free_domain, **values).start() as recorder:

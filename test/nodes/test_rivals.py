@@ -36,15 +36,27 @@ def start(domain: int, *arguments: str) -> Program:
     return Program('capture_node', *arguments, domain=domain).start(': ready')
 
 
-def test_another_camera_on_the_topic_is_warned_of_at_both_ends_until_it_is_gone(capture: CaptureNode, free_domain: int) -> None:
+def test_another_camera_on_the_topic_is_warned_of_at_both_ends_until_it_is_gone(
+    capture: CaptureNode, free_domain: int
+) -> None:
     assert link(capture).level is Level.OK
     with start(free_domain, *parameters(framerate='5.0'), '-r', '__node:=second') as other:
-        until(lambda: "'/image_raw' has another publisher (/second)" in link(capture).message, 'a warning of the second camera')
+        until(
+            lambda: "'/image_raw' has another publisher (/second)" in link(capture).message,
+            'a warning of the second camera',
+        )
         warned = link(capture)
         assert warned.level is Level.WARN and 'ROS_DOMAIN_ID' in warned.advice
-        until(lambda: "'/image_raw' has another publisher (/capture)" in other.output, 'a line of the second camera')
-        assert other.output.count('has another publisher (/capture)') == 1, 'once, not at each look'
-        assert not [name for name in warned.values if name.startswith('protocol_error')], 'to be asked whether it listens is no fault'
+        until(
+            lambda: "'/image_raw' has another publisher (/capture)" in other.output,
+            'a line of the second camera',
+        )
+        assert other.output.count('has another publisher (/capture)') == 1, (
+            'once, not at each look'
+        )
+        assert not [name for name in warned.values if name.startswith('protocol_error')], (
+            'to be asked whether it listens is no fault'
+        )
         other.process.send_signal(signal.SIGKILL)
         other.process.wait(60)
         until(lambda: link(capture).level is Level.OK, 'the end of the warning', SOON_S)
@@ -53,16 +65,31 @@ def test_another_camera_on_the_topic_is_warned_of_at_both_ends_until_it_is_gone(
 
 def test_a_camera_in_another_namespace_is_none(capture: CaptureNode, free_domain: int) -> None:
     with start(free_domain, *parameters(framerate='5.0'), '-r', '__ns:=/rear') as other:
-        until(lambda: bool(capture.get_publishers_info_by_topic('/rear/image_raw/_zc')), 'the other camera in the graph')
+        until(
+            lambda: bool(capture.get_publishers_info_by_topic('/rear/image_raw/_zc')),
+            'the other camera in the graph',
+        )
         assert link(capture).level is Level.OK
         assert other.interrupt() == 0 and 'another publisher' not in other.output
 
 
-def test_one_that_can_not_be_asked_counts_once_it_has_stayed(capture: CaptureNode, free_domain: int) -> None:
+def test_one_that_can_not_be_asked_counts_once_it_has_stayed(
+    capture: CaptureNode, free_domain: int
+) -> None:
     clock = [100.0]
     rivals = Rivals(capture, capture.publisher, lambda: clock[0])
-    with start(free_domain, *parameters(framerate='5.0', shared_memory=False), '-r', '__node:=second') as other:
-        until(lambda: 'second' in [end.node_name for end in capture.get_publishers_info_by_topic('/image_raw/_zc')], 'it in the graph')
+    with start(
+        free_domain, *parameters(framerate='5.0', shared_memory=False), '-r', '__node:=second'
+    ) as other:
+        until(
+            lambda: (
+                'second'
+                in [
+                    end.node_name for end in capture.get_publishers_info_by_topic('/image_raw/_zc')
+                ]
+            ),
+            'it in the graph',
+        )
         assert rivals.look() == []
         clock[0] += UNPROVED_S - 1
         assert rivals.look() == []

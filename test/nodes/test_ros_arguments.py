@@ -17,7 +17,10 @@ from zc_perception.nodes.process import ros_context
 
 
 def refusal(*arguments: str) -> str:
-    with pytest.raises(ConfigError) as refused, ros_context(['--ros-args', *arguments], rclpy.Context()):
+    with (
+        pytest.raises(ConfigError) as refused,
+        ros_context(['--ros-args', *arguments], rclpy.Context()),
+    ):
         pass
     return str(refused.value)
 
@@ -31,7 +34,9 @@ def refusal(*arguments: str) -> str:
         ('capture:\n  ros__parameters:\n    frame_id: @a\n', 3, 'quotes'),
     ],
 )
-def test_a_bad_parameter_file_is_named_with_its_line(text: str, line: int, words: str, tmp_path: Path) -> None:
+def test_a_bad_parameter_file_is_named_with_its_line(
+    text: str, line: int, words: str, tmp_path: Path
+) -> None:
     path = tmp_path / 'bad.yaml'
     path.write_text(text, encoding='utf-8')
     found = refusal('--params-file', str(path))
@@ -42,13 +47,18 @@ def test_a_bad_parameter_file_is_named_with_its_line(text: str, line: int, words
 def test_a_file_behind_a_good_one_is_the_one_that_is_named(tmp_path: Path) -> None:
     good = tmp_path / 'good.yaml'
     good.write_text('capture: {ros__parameters: {width: 640}}\n', encoding='utf-8')
-    assert f"'{tmp_path}/none.yaml' can't be read" in refusal('--params-file', str(good), '--params-file', f'{tmp_path}/none.yaml')
+    assert f"'{tmp_path}/none.yaml' can't be read" in refusal(
+        '--params-file', str(good), '--params-file', f'{tmp_path}/none.yaml'
+    )
 
 
 def test_a_pipe_is_not_read_a_second_time(tmp_path: Path) -> None:
     pipe = tmp_path / 'pipe.yaml'
     os.mkfifo(pipe)
-    assert str(explain_ros_arguments(['--params-file', str(pipe)], RuntimeError('why'))) == 'ROS arguments: why'
+    assert (
+        str(explain_ros_arguments(['--params-file', str(pipe)], RuntimeError('why')))
+        == 'ROS arguments: why'
+    )
 
 
 @pytest.mark.parametrize(
@@ -69,9 +79,18 @@ def test_a_bad_argument_is_named(arguments: list[str], words: str) -> None:
 @pytest.mark.parametrize('program', ['perception', 'component_container'])
 def test_programs_say_it(program: str, free_domain: int, tmp_path: Path) -> None:
     path = tmp_path / 'bad.yaml'
-    path.write_text('capture:\n  ros__parameters:\n    width: 640\n   height: 480\n', encoding='utf-8')
+    path.write_text(
+        'capture:\n  ros__parameters:\n    width: 640\n   height: 480\n', encoding='utf-8'
+    )
     command = [str(BIN / program), '--ros-args', '--params-file', str(path)]
-    done = subprocess.run(command, env=environment(free_domain), capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        command,
+        env=environment(free_domain),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     assert done.returncode == 2 and done.stdout == ''
     (line,) = done.stderr.splitlines()
     assert line.startswith(f"{program}: error: parameter file '{path}' can't be read: line 4: ")
@@ -107,9 +126,19 @@ def _file(folder: Path, *sections: str, key: str = 'width') -> list[str]:
         ('/rear/planner', FRONT),
     ],
 )
-def test_sections_that_reach_a_node_or_are_somebody_elses_pass(section: str, nodes: list[str], tmp_path: Path) -> None:
+def test_sections_that_reach_a_node_or_are_somebody_elses_pass(
+    section: str, nodes: list[str], tmp_path: Path
+) -> None:
     assert (
-        warned(_file(tmp_path, section, key='beams' if section.endswith(('driver', 'planner')) else 'width'), nodes) == []
+        warned(
+            _file(
+                tmp_path,
+                section,
+                key='beams' if section.endswith(('driver', 'planner')) else 'width',
+            ),
+            nodes,
+        )
+        == []
     )
 
 
@@ -127,39 +156,77 @@ def _sections(folder: Path, text: str) -> list[str]:
             NODES,
             "no node 'camera' here, but all that section 'camera' sets .* '/\\*\\*/capture'",
         ),
-        ('/**/camera: {ros__parameters: {framerate: 5.0, width: 64}}', FRONT, "section '\\*\\*/camera' sets is a parameter of 'capture'"),
-        ('/front/detector: {ros__parameters: {score_threshold: 0.5}}', FRONT, "'front/detector' sets is a parameter of 'inference'"),
+        (
+            '/**/camera: {ros__parameters: {framerate: 5.0, width: 64}}',
+            FRONT,
+            "section '\\*\\*/camera' sets is a parameter of 'capture'",
+        ),
+        (
+            '/front/detector: {ros__parameters: {score_threshold: 0.5}}',
+            FRONT,
+            "'front/detector' sets is a parameter of 'inference'",
+        ),
         ('/camera: {ros__parameters: {framerate: 5.0, exposure: 3}}', NODES, ''),
         ('/camera: {ros__parameters: {framerate: 5.0, score_threshold: 0.5}}', NODES, ''),
-        ('/detector: {ros__parameters: {score_threshold: 0.5}}', ['/capture'], ''),  # no inference node would have it
+        (
+            '/detector: {ros__parameters: {score_threshold: 0.5}}',
+            ['/capture'],
+            '',
+        ),  # no inference node would have it
         ('/camera: {ros__parameters: {use_sim_time: true}}', NODES, ''),
         ('/camera: {ros__parameters: {}}', NODES, ''),
         ('/recorder: {ros__parameters: {shared_memory: true}}', NODES, ''),
         ('/**: {ros__parameters: {framerate: 5.0}}', NODES, ''),
     ],
 )
-def test_a_section_of_another_name_with_nothing_but_our_keys_is_a_warning(text: str, nodes: list[str], meant: str, tmp_path: Path) -> None:
+def test_a_section_of_another_name_with_nothing_but_our_keys_is_a_warning(
+    text: str, nodes: list[str], meant: str, tmp_path: Path
+) -> None:
     argv = _sections(tmp_path, text)
     said = warned(argv, nodes)
-    assert len(said) == bool(meant) and all(re.search(meant, sentence) and argv[-1] in sentence for sentence in said), said
+    assert len(said) == bool(meant) and all(
+        re.search(meant, sentence) and argv[-1] in sentence for sentence in said
+    ), said
 
 
 @pytest.mark.parametrize(
     ('section', 'nodes', 'message'),
     [
-        ('capture', FRONT, r"'capture' does not match node '/front/capture'; write '/\*\*/capture'"),
-        ('/*/capture', NODES, r"'\*/capture' does not match node '/capture'; write '/\*\*/capture'"),
-        ('/front/capture', ['/truck/front/capture'], r"does not match node '/truck/front/capture'; write '/\*\*/front/capture'"),
+        (
+            'capture',
+            FRONT,
+            r"'capture' does not match node '/front/capture'; write '/\*\*/capture'",
+        ),
+        (
+            '/*/capture',
+            NODES,
+            r"'\*/capture' does not match node '/capture'; write '/\*\*/capture'",
+        ),
+        (
+            '/front/capture',
+            ['/truck/front/capture'],
+            r"does not match node '/truck/front/capture'; write '/\*\*/front/capture'",
+        ),
         ('/*/front/capture', FRONT, r"write '/\*\*/front/capture'"),
-        ('/fornt/capture', FRONT, "'fornt/capture' does not match node '/front/capture'; did you mean 'front'?.* section of its own"),
+        (
+            '/fornt/capture',
+            FRONT,
+            "'fornt/capture' does not match node '/front/capture'; did you mean 'front'?.* section of its own",
+        ),
         ('/**/fornt/capture', ['/truck/front/capture'], "did you mean 'front'?"),
         ('/truk/front/capture', ['/truck/front/capture'], "did you mean 'truck/front'?"),
-        ('/frontleft/capture', ['/front_left/capture', '/front_right/capture'], "node '/front_left/capture'; did you mean 'front_left'?"),
+        (
+            '/frontleft/capture',
+            ['/front_left/capture', '/front_right/capture'],
+            "node '/front_left/capture'; did you mean 'front_left'?",
+        ),
         ('/**/captur', NODES, "no node 'captur' here; did you mean 'capture'"),
         ('inferense', NODES, "no node 'inferense' here; did you mean 'inference'"),
     ],
 )
-def test_sections_that_miss_are_refused_with_the_right_spelling(section: str, nodes: list[str], message: str, tmp_path: Path) -> None:
+def test_sections_that_miss_are_refused_with_the_right_spelling(
+    section: str, nodes: list[str], message: str, tmp_path: Path
+) -> None:
     argv = _file(tmp_path, section)
     with pytest.raises(ConfigError, match=message) as refused:
         warned(argv, nodes)
@@ -178,31 +245,53 @@ CAMERAS = ['/**', '/**/capture', '/**/front/capture', '/**/rear/capture', '/**/i
         (CAMERAS, ['left', 'right'], ['left', 'right'], ['**/front', '**/rear']),
         (CAMERAS, ['front', 'left'], ['left'], ['**/rear']),
         (CAMERAS, [''], [''], ['**/front', '**/rear']),
-        (['/cam1/capture'], ['cam0'], ['cam0'], ['cam1']),  # names that differ in a number are different cameras
+        (
+            ['/cam1/capture'],
+            ['cam0'],
+            ['cam0'],
+            ['cam1'],
+        ),  # names that differ in a number are different cameras
         (['/front_left/capture'], ['front_right'], ['front_right'], ['front_left']),
         (['/cam_a/capture'], ['cam_b'], ['cam_b'], ['cam_a']),
         (['/car/front/capture'], ['truck/front'], ['truck/front'], ['car/front']),
         (['/truck/capture'], ['truck/front'], ['truck/front'], ['truck']),
-        (['/fornt/capture', '/front/capture'], ['front'], [], []),  # not mistyped, for the other is there too
+        (
+            ['/fornt/capture', '/front/capture'],
+            ['front'],
+            [],
+            [],
+        ),  # not mistyped, for the other is there too
         (['/rear/overlay', '/front/capture'], ['front'], None, []),
     ],
 )
 def test_cameras_of_a_file_may_be_left_out_and_those_that_it_lacks_are_said(
-    sections: list[str], cameras: list[str], without: list[str] | None, elsewhere: list[str], tmp_path: Path
+    sections: list[str],
+    cameras: list[str],
+    without: list[str] | None,
+    elsewhere: list[str],
+    tmp_path: Path,
 ) -> None:
-    nodes = [f'/{camera}/{kind}'.replace('//', '/') for camera in cameras for kind in ('capture', 'inference', 'overlay')]
+    nodes = [
+        f'/{camera}/{kind}'.replace('//', '/')
+        for camera in cameras
+        for kind in ('capture', 'inference', 'overlay')
+    ]
     argv = _file(tmp_path, *sections)
     said = warned(argv, nodes)
     if without is None:
-        assert [sentence.split(', and')[0].split(': ')[1] for sentence in said] == ["no section names '/front/overlay'"]
+        assert [sentence.split(', and')[0].split(': ')[1] for sentence in said] == [
+            "no section names '/front/overlay'"
+        ]
     elif not without:
         assert said == []
     else:
         (sentence,) = said
-        missing, others = sentence.removeprefix(f"parameter file '{argv[-1]}': no section names ").split(
-            ', and there are sections for nodes that are not here: '
+        missing, others = sentence.removeprefix(
+            f"parameter file '{argv[-1]}': no section names "
+        ).split(', and there are sections for nodes that are not here: ')
+        assert missing == ', '.join(
+            f"'/{camera}/capture'".replace('//', '/') for camera in without
         )
-        assert missing == ', '.join(f"'/{camera}/capture'".replace('//', '/') for camera in without)
         assert others == ', '.join(f"'{camera}/capture'" for camera in elsewhere)
 
 
@@ -223,12 +312,16 @@ def test_several_files_are_judged_together(tmp_path: Path) -> None:
         ('rear/capture:framerate:=7.0', FRONT, "does not match node '/front/capture'"),
     ],
 )
-def test_arguments_that_miss_are_refused_too(argument: str, nodes: list[str], message: str) -> None:
+def test_arguments_that_miss_are_refused_too(
+    argument: str, nodes: list[str], message: str
+) -> None:
     with pytest.raises(ConfigError, match=message):
         warned(['perception', '--ros-args', '-p', argument], nodes)
 
 
-@pytest.mark.parametrize('argument', ['capture:framerate:=7.0', 'framerate:=7.0', 'video:=/a:b/c.avi'])
+@pytest.mark.parametrize(
+    'argument', ['capture:framerate:=7.0', 'framerate:=7.0', 'video:=/a:b/c.avi']
+)
 def test_arguments_that_reach_a_node_pass(argument: str) -> None:
     warned(['perception', '--ros-args', '-p', argument], NODES)
 
@@ -240,9 +333,13 @@ def test_what_is_set_for_a_node_is_told_apart_by_whom_it_was_meant_for(tmp_path:
         'qos_overrides: {/image: {publisher: {depth: 3}}}}\n'
         '/front/*:\n  ros__parameters: {in_front: 1}\n'
     )
-    second.write_text('/**/capture:\n  ros__parameters: {meant: 2}\nfront:\n  inference:\n    ros__parameters: {nested: 1}\n')
+    second.write_text(
+        '/**/capture:\n  ros__parameters: {meant: 2}\nfront:\n  inference:\n    ros__parameters: {nested: 1}\n'
+    )
     files = ['--params-file', str(first), '--params-file', str(second)]
-    line = CommandLine(['x', '--ros-args', *files, '-p', 'by_argument:=2', '-p', 'capture:other:=3'])
+    line = CommandLine(
+        ['x', '--ros-args', *files, '-p', 'by_argument:=2', '-p', 'capture:other:=3']
+    )
 
     def meant(node: str, whom: MeantFor) -> set[str]:
         return {key for key, found in line.keys(node).items() if found is whom}
@@ -251,6 +348,9 @@ def test_what_is_set_for_a_node_is_told_apart_by_whom_it_was_meant_for(tmp_path:
     assert meant('/capture', MeantFor.ANY_NODE) == always | {'nested'}
     assert meant('/front/capture', MeantFor.ANY_NODE) == always | {'nested', 'in_front', 'other'}
     assert meant('/front/inference', MeantFor.ANY_NODE) == always | {'meant', 'in_front', 'other'}
-    assert (meant('/capture', MeantFor.THIS_NODE), meant('/front/inference', MeantFor.THIS_NODE)) == ({'meant', 'other'}, {'nested'})
+    assert (
+        meant('/capture', MeantFor.THIS_NODE),
+        meant('/front/inference', MeantFor.THIS_NODE),
+    ) == ({'meant', 'other'}, {'nested'})
     assert meant('/capture', MeantFor.THIS_PROCESS) == {'by_argument'}
     assert CommandLine().keys('/capture') == {}

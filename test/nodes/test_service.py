@@ -79,7 +79,11 @@ class Waiting:
 
 
 def fed(
-    environment: dict[str, str], turns: int = 1, proc: Path = Path('/proc'), worries: tuple[str, ...] = ('',), longest_s: float = math.inf
+    environment: dict[str, str],
+    turns: int = 1,
+    proc: Path = Path('/proc'),
+    worries: tuple[str, ...] = ('',),
+    longest_s: float = math.inf,
 ) -> list[float | None]:
     """How long it was waited each time, if no wait lasts longer than *longest_s*. Of *worries* each is there once, and the last one from
     then on."""
@@ -100,7 +104,10 @@ def test_abstract_addresses_are_understood() -> None:
     listener.socket.close()
 
 
-@pytest.mark.parametrize('environment', [{'NOTIFY_SOCKET': address} for address in ('', '@', 'relative/path', 'vsock:2:1234')] + [{}])
+@pytest.mark.parametrize(
+    'environment',
+    [{'NOTIFY_SOCKET': address} for address in ('', '@', 'relative/path', 'vsock:2:1234')] + [{}],
+)
 def test_without_a_manager_nothing_is_said_or_opened(environment: dict[str, str]) -> None:
     before = open_descriptors()
     with ServiceManager({**environment, 'WATCHDOG_USEC': '1000000'}):
@@ -133,7 +140,9 @@ def test_a_manager_that_is_gone_or_does_not_read_costs_nothing(systemd: Systemd)
         ({'WATCHDOG_USEC': '5000000', 'WATCHDOG_PID': '4194304'}, False),
     ],
 )
-def test_the_watchdog_is_fed_where_it_waits_for_us_or_for_who_started_us(systemd: Systemd, values: dict[str, str], watched: bool) -> None:
+def test_the_watchdog_is_fed_where_it_waits_for_us_or_for_who_started_us(
+    systemd: Systemd, values: dict[str, str], watched: bool
+) -> None:
     (waited,) = fed(environ(systemd, **values))
     assert waited == (pytest.approx(5.0 / 3) if watched else None)
     assert ('WATCHDOG=1' in systemd.heard()) is watched
@@ -142,7 +151,9 @@ def test_the_watchdog_is_fed_where_it_waits_for_us_or_for_who_started_us(systemd
 def test_a_watchdog_of_a_process_that_started_us_counts_in_the_child(systemd: Systemd) -> None:
     program = 'from zc_perception.nodes.service import ServiceManager as S; S().feed_watchdog(lambda _: True, str)'
     values = environ(systemd, WATCHDOG_USEC='5000000', WATCHDOG_PID=str(os.getpid()))
-    subprocess.run([sys.executable, '-c', program], env=os.environ | values, check=True, timeout=60)
+    subprocess.run(
+        [sys.executable, '-c', program], env=os.environ | values, check=True, timeout=60
+    )
     assert systemd.heard()[-1] == 'WATCHDOG=1'
 
 
@@ -151,15 +162,27 @@ def test_a_proc_that_cannot_be_read_is_no_reason_to_fail(systemd: Systemd, tmp_p
     assert fed(values, proc=tmp_path / 'nothing') == [pytest.approx(2.0)]
 
 
-def test_it_is_fed_three_times_in_the_time_that_it_waits_and_not_while_there_is_a_worry(systemd: Systemd) -> None:
-    waits = fed(environ(systemd, WATCHDOG_USEC='3000000'), 10, worries=('', '', '', 'the executor\nhangs'))
+def test_it_is_fed_three_times_in_the_time_that_it_waits_and_not_while_there_is_a_worry(
+    systemd: Systemd,
+) -> None:
+    waits = fed(
+        environ(systemd, WATCHDOG_USEC='3000000'), 10, worries=('', '', '', 'the executor\nhangs')
+    )
     assert all(timeout is not None and 0.0 <= timeout <= 1.0 for timeout in waits)
     said = systemd.heard()
-    assert said.count('WATCHDOG=1') == 3 and said[0] == 'READY=1' and said[1].startswith('STATUS=running')
-    assert said[-2:] == ['STATUS=the executor hangs', 'STOPPING=1'], 'each status once, in one line'
+    assert (
+        said.count('WATCHDOG=1') == 3
+        and said[0] == 'READY=1'
+        and said[1].startswith('STATUS=running')
+    )
+    assert said[-2:] == ['STATUS=the executor hangs', 'STOPPING=1'], (
+        'each status once, in one line'
+    )
 
 
-def test_after_a_wait_that_ends_early_the_rest_is_waited_before_it_is_fed_again(systemd: Systemd) -> None:
+def test_after_a_wait_that_ends_early_the_rest_is_waited_before_it_is_fed_again(
+    systemd: Systemd,
+) -> None:
     waits = fed(environ(systemd, WATCHDOG_USEC='3000000'), 6, longest_s=0.25)
     assert waits == pytest.approx([1.0, 0.75, 0.5, 0.25, 1.0, 0.75])
     assert systemd.heard().count('WATCHDOG=1') == 2
@@ -170,21 +193,29 @@ def service(systemd: Systemd, monkeypatch: pytest.MonkeyPatch) -> Systemd:
     """What starts next is a service."""
     for name, value in environ(systemd, WATCHDOG_USEC=WATCHDOG_US).items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setenv('WATCHDOG_PID', str(os.getpid()))  # as of ros2 launch, whose child the program is
+    monkeypatch.setenv(
+        'WATCHDOG_PID', str(os.getpid())
+    )  # as of ros2 launch, whose child the program is
     return systemd
 
 
 def test_a_program_is_ready_lives_and_stops(service: Systemd, free_domain: int) -> None:
     with Program('perception', domain=free_domain).start(*PERCEPTION_READY) as program:
         heard = service.hears('WATCHDOG=1', 4)
-        assert heard[0] == 'READY=1' and any(line.startswith('STATUS=') and '/diagnostics' in line for line in heard)
+        assert heard[0] == 'READY=1' and any(
+            line.startswith('STATUS=') and '/diagnostics' in line for line in heard
+        )
         assert program.interrupt() == 0, program.output
         assert service.hears('STOPPING=1')[-1] == 'STOPPING=1'
 
 
-def test_a_camera_that_is_waited_for_is_no_reason_to_be_restarted(service: Systemd, free_domain: int) -> None:
+def test_a_camera_that_is_waited_for_is_no_reason_to_be_restarted(
+    service: Systemd, free_domain: int
+) -> None:
     args = parameters(camera='v4l2', device='/dev/video77')
-    with Program('capture_node', *args, domain=free_domain).start('the camera is not there: ') as program:
+    with Program('capture_node', *args, domain=free_domain).start(
+        'the camera is not there: '
+    ) as program:
         service.hears('READY=1')
         service.hears('WATCHDOG=1', 6)
         assert program.interrupt() == 0, program.output
@@ -199,7 +230,9 @@ def test_a_container_is_ready_lives_and_stops(service: Systemd, free_domain: int
 
 def test_a_program_that_is_stopped_says_nothing_more(service: Systemd, free_domain: int) -> None:
     # Only a child of ours can be waited for until it has stopped.
-    with Program('overlay_node', domain=free_domain, cold=True).start('[overlay]: ready') as program:
+    with Program('overlay_node', domain=free_domain, cold=True).start(
+        '[overlay]: ready'
+    ) as program:
         service.hears('WATCHDOG=1', 2)
         program.process.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, program.process.pid, os.WSTOPPED | os.WNOWAIT)

@@ -48,7 +48,9 @@ class Caller(Onlooker):
 def capturing(domain: int, **parameters: Any) -> Iterator[Caller]:
     camera = CameraFaults()
     with ros(domain) as context:
-        node = CaptureNode(camera_factory=camera, context=context, parameter_overrides=overrides(parameters))
+        node = CaptureNode(
+            camera_factory=camera, context=context, parameter_overrides=overrides(parameters)
+        )
         with spun(context, node), Caller(domain, camera, node) as caller:
             yield caller
     assert not has_a_thread(), 'it has ended'
@@ -64,7 +66,9 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(snapshot, 'FRAME_WAIT_S', WAIT_S)
 
 
-def test_a_picture_and_bytes_that_replay_plays(free_domain: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_picture_and_bytes_that_replay_plays(
+    free_domain: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr('nodes.fault_kit.FRAMERATE', 20.0)
     with capturing(free_domain, snapshot_folder=str(tmp_path / 'shots')) as run:
         assert not has_a_thread(), 'nobody has asked for one yet'
@@ -72,18 +76,38 @@ def test_a_picture_and_bytes_that_replay_plays(free_domain: int, tmp_path: Path,
         assert [answer.success for answer in answers] == [True, True], answers
         for answer in answers:
             paths = [Path(part) for part in answer.message.partition(': ')[2].split(', ')]
-            assert [''.join(path.suffixes) for path in paths] == ['.nv12', '.nv12.yaml', '.png'] and all(path.exists() for path in paths)
-            assert answer.message.startswith('frame ') and f'{SIZE[0]}x{SIZE[1]} NV12' in answer.message
+            assert [''.join(path.suffixes) for path in paths] == [
+                '.nv12',
+                '.nv12.yaml',
+                '.png',
+            ] and all(path.exists() for path in paths)
+            assert (
+                answer.message.startswith('frame ')
+                and f'{SIZE[0]}x{SIZE[1]} NV12' in answer.message
+            )
             source = open_source(str(paths[0]))
-            planes = [np.zeros((SIZE[1], SIZE[0]), np.uint8), np.zeros((SIZE[1] // 2, SIZE[0] // 2, 2), np.uint8)]
+            planes = [
+                np.zeros((SIZE[1], SIZE[0]), np.uint8),
+                np.zeros((SIZE[1] // 2, SIZE[0] // 2, 2), np.uint8),
+            ]
             assert source.advance() is not None and source.read(planes)
             assert raw_geometry(str(paths[0]), 0, 0).framerate == 20.0
             source.close()
-            assert b''.join(plane.tobytes() for plane in planes) == paths[0].read_bytes() and planes[0].std() > 10
+            assert (
+                b''.join(plane.tobytes() for plane in planes) == paths[0].read_bytes()
+                and planes[0].std() > 10
+            )
             assert cv2.imread(str(paths[2])).shape == (SIZE[1], SIZE[0], 3)
         assert answers[0].message != answers[1].message
         assert run.capture.ledger.count('snapshot') == 2
-        run.until(lambda: not any('snapshot' in holder for holder in run.capture.camera.pool.statistics().holders), 'its leases are back')
+        run.until(
+            lambda: (
+                not any(
+                    'snapshot' in holder for holder in run.capture.camera.pool.statistics().holders
+                )
+            ),
+            'its leases are back',
+        )
 
 
 def test_the_folder_changes_while_it_runs_and_may_be_below_the_home(
@@ -93,14 +117,22 @@ def test_the_folder_changes_while_it_runs_and_may_be_below_the_home(
     monkeypatch.setenv('SHOTS', str(tmp_path))
     with capturing(free_domain) as run:
         assert f'{tmp_path}/ros/zc_perception/snapshots/capture_' in run.answer().message
-        assert run.capture.set_parameters([Parameter('snapshot_folder', value='$SHOTS/else')])[0].successful
+        assert run.capture.set_parameters([Parameter('snapshot_folder', value='$SHOTS/else')])[
+            0
+        ].successful
         assert f'{tmp_path}/else/capture_' in run.answer().message
         monkeypatch.chdir(tmp_path)
-        assert run.capture.set_parameters([Parameter('snapshot_folder', value='below')])[0].successful
-        assert f': {tmp_path}/below/capture_' in run.answer().message, 'who reads the answer is in another folder'
+        assert run.capture.set_parameters([Parameter('snapshot_folder', value='below')])[
+            0
+        ].successful
+        assert f': {tmp_path}/below/capture_' in run.answer().message, (
+            'who reads the answer is in another folder'
+        )
 
 
-def test_without_a_frame_the_answer_says_why_in_time(free_domain: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_frame_the_answer_says_why_in_time(
+    free_domain: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with capturing(free_domain, snapshot_folder=str(tmp_path)) as run:
         assert run.answer().success
         run.camera.mode = 'unplugged'
@@ -109,7 +141,9 @@ def test_without_a_frame_the_answer_says_why_in_time(free_domain: int, tmp_path:
             patch.setattr(snapshot, 'FRAME_WAIT_S', 0.3)
             answer = run.answer()
         assert not answer.success
-        assert answer.message.startswith('no frame came within 0.3 s: ') and answer.message.endswith('; see /diagnostics')
+        assert answer.message.startswith(
+            'no frame came within 0.3 s: '
+        ) and answer.message.endswith('; see /diagnostics')
         assert 'ENODEV' in answer.message or 'No such device' in answer.message
         run.camera.mode = ''
         run.until(lambda: run.capture.supervisor.camera is not None, 'the camera')
@@ -122,7 +156,10 @@ def test_a_folder_that_takes_no_file_is_one_sentence(free_domain: int, tmp_path:
     with capturing(free_domain, snapshot_folder=str(tmp_path / 'file' / 'below')) as run:
         answer = run.answer()
         assert not answer.success and '\n' not in answer.message
-        assert answer.message.startswith(f"nothing was written to '{tmp_path}/file") and 'Not a directory' in answer.message
+        assert (
+            answer.message.startswith(f"nothing was written to '{tmp_path}/file")
+            and 'Not a directory' in answer.message
+        )
         assert "set parameter 'snapshot_folder'" in answer.message
 
 
@@ -143,8 +180,12 @@ def test_a_slow_disk_keeps_neither_the_camera_nor_the_executor_nor_later_callers
         first = run.call()
         run.until(began.is_set, 'the write begins')
         captured = run.capture.camera.statistics().captured
-        run.until(lambda: run.capture.camera.statistics().captured > captured + 10, 'the camera goes on')
-        assert not any('snapshot' in holder for holder in run.capture.camera.pool.statistics().holders), 'no slot waits for the disk'
+        run.until(
+            lambda: run.capture.camera.statistics().captured > captured + 10, 'the camera goes on'
+        )
+        assert not any(
+            'snapshot' in holder for holder in run.capture.camera.pool.statistics().holders
+        ), 'no slot waits for the disk'
         client = run.node.create_client(GetParameters, '/capture/get_parameters')
         wait_until_known(client, run.node, run.capture)
         asked = client.call_async(GetParameters.Request(names=['slots']))
@@ -152,11 +193,15 @@ def test_a_slow_disk_keeps_neither_the_camera_nor_the_executor_nor_later_callers
         waiting = [run.call() for _ in range(4)]
         run.until(lambda: run.capture._snapshots._requests.qsize() == 4, 'four wait')
         refused = run.answer()
-        assert not refused.success and refused.message.startswith('4 snapshots wait already, the first of them for ')
+        assert not refused.success and refused.message.startswith(
+            '4 snapshots wait already, the first of them for '
+        )
         assert refused.message.endswith(' s; is the disk slow? Call again later')
         assert not first.done()
         disk.set()
-        run.until(lambda: first.done() and all(future.done() for future in waiting), 'all are answered')
+        run.until(
+            lambda: first.done() and all(future.done() for future in waiting), 'all are answered'
+        )
         assert all(future.result().success for future in (first, *waiting))
     assert len(list(tmp_path.iterdir())) == 15
 
@@ -174,12 +219,16 @@ def test_the_node_ends_while_a_snapshot_waits(free_domain: int, tmp_path: Path) 
 CALLERS = 100
 
 
-def test_of_a_hundred_callers_at_once_each_gets_an_answer(free_domain: int, tmp_path: Path) -> None:
+def test_of_a_hundred_callers_at_once_each_gets_an_answer(
+    free_domain: int, tmp_path: Path
+) -> None:
     with capturing(free_domain, snapshot_folder=str(tmp_path)) as run:
         assert run.answer().success
         # The node's executor is kept until all have called: else it is a matter of luck how many requests there are at a time.
         busy, go_on = threading.Event(), threading.Event()
-        client = run.node.create_client(Trigger, '/capture/snapshot', qos_profile=QoSProfile(depth=2 * CALLERS))
+        client = run.node.create_client(
+            Trigger, '/capture/snapshot', qos_profile=QoSProfile(depth=2 * CALLERS)
+        )
         wait_until_known(client, run.node, run.capture)
 
         def keep() -> None:
@@ -195,11 +244,17 @@ def test_of_a_hundred_callers_at_once_each_gets_an_answer(free_domain: int, tmp_
         answers = [future.result() for future in futures]
         taken = [answer for answer in answers if answer.success]
         assert taken, 'the first ones at least'
-        assert all(answer.message.startswith('4 snapshots wait already') for answer in answers if not answer.success)
+        assert all(
+            answer.message.startswith('4 snapshots wait already')
+            for answer in answers
+            if not answer.success
+        )
     assert len(list(tmp_path.iterdir())) == 3 * (1 + len(taken))
 
 
-def test_without_a_camera_nobody_blames_the_disk(free_domain: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_camera_nobody_blames_the_disk(
+    free_domain: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with capturing(free_domain, snapshot_folder=str(tmp_path)) as run:
         run.camera.mode = 'unplugged'
         run.until(lambda: run.capture.supervisor.camera is None, 'a loss')
@@ -208,9 +263,13 @@ def test_without_a_camera_nobody_blames_the_disk(free_domain: int, tmp_path: Pat
         waiting += [run.call() for _ in range(4)]
         run.until(lambda: run.capture._snapshots._requests.qsize() == 4, 'four more wait')
         refused = run.answer()
-        assert not refused.success and refused.message.startswith('4 snapshots wait already, the first of them for ')
+        assert not refused.success and refused.message.startswith(
+            '4 snapshots wait already, the first of them for '
+        )
         assert 'disk' not in refused.message
-        assert '; no frame comes: ' in refused.message and refused.message.endswith('. Call again later')
+        assert '; no frame comes: ' in refused.message and refused.message.endswith(
+            '. Call again later'
+        )
         assert 'ENODEV' in refused.message or 'No such device' in refused.message
         run.camera.mode = ''
         run.until(lambda: all(future.done() for future in waiting), 'all are answered')
@@ -231,18 +290,29 @@ def test_a_node_that_is_not_active_refuses_at_once_and_those_who_wait_too(
         run.until(waiting.done, 'an answer to who waits')
         answer = waiting.result()  # maybe while the node is still deactivating
         assert not answer.success and answer.message.startswith('no snapshot: the node is ')
-        assert run.answer().message == 'no snapshot: the node is inactive, and no frames flow; ros2 lifecycle set /capture activate'
+        assert (
+            run.answer().message
+            == 'no snapshot: the node is inactive, and no frames flow; ros2 lifecycle set /capture activate'
+        )
         run.capture.trigger_cleanup()
-        assert run.answer().message == 'no snapshot: the node is unconfigured, and no frames flow; ros2 lifecycle set /capture configure'
+        assert (
+            run.answer().message
+            == 'no snapshot: the node is unconfigured, and no frames flow; ros2 lifecycle set /capture configure'
+        )
         run.camera.mode = ''
         run.capture.trigger_configure()
         run.capture.trigger_activate()
         assert run.answer().success, 'the advice helps'
 
 
-def test_a_node_that_was_never_active_refuses_without_a_thread(free_domain: int, tmp_path: Path) -> None:
+def test_a_node_that_was_never_active_refuses_without_a_thread(
+    free_domain: int, tmp_path: Path
+) -> None:
     with capturing(free_domain, snapshot_folder=str(tmp_path), autostart=False) as run:
-        assert run.answer().message == 'no snapshot: the node is unconfigured, and no frames flow; ros2 lifecycle set /capture configure'
+        assert (
+            run.answer().message
+            == 'no snapshot: the node is unconfigured, and no frames flow; ros2 lifecycle set /capture configure'
+        )
         assert not has_a_thread()
 
 
@@ -267,14 +337,32 @@ def variables(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures('variables')
-def test_a_folder_that_nobody_means_is_refused_while_it_runs(free_domain: int, tmp_path: Path) -> None:
+def test_a_folder_that_nobody_means_is_refused_while_it_runs(
+    free_domain: int, tmp_path: Path
+) -> None:
     with capturing(free_domain, snapshot_folder=str(tmp_path / 'shots')) as run:
         for named, reason in NOT_A_FOLDER.items():
             result = run.capture.set_parameters([Parameter('snapshot_folder', value=named)])[0]
-            assert (result.successful, result.reason) == (False, f"parameter 'snapshot_folder' is '{named}'; {reason}")
+            assert (result.successful, result.reason) == (
+                False,
+                f"parameter 'snapshot_folder' is '{named}'; {reason}",
+            )
         assert run.answer().message.count(f'{tmp_path}/shots/') == 3, 'the earlier one stays'
-        for good, folder in (('$SET/x', 'set/x'), ('./~nobody_here', '~nobody_here'), ('$', '$'), ('a$/b', 'a$/b')):
-            assert run.capture.set_parameters([Parameter('snapshot_folder', value=good)])[0].successful, good
+        for good, folder in (
+            ('$SET/x', 'set/x'),
+            ('./~nobody_here', '~nobody_here'),
+            ('$', '$'),
+            ('a$/b', 'a$/b'),
+        ):
+            assert run.capture.set_parameters([Parameter('snapshot_folder', value=good)])[
+                0
+            ].successful, good
             assert run.answer().success
             assert len(list((tmp_path / folder).glob('capture_*'))) == 3, good
-    assert {path.name for path in tmp_path.iterdir()} == {'shots', 'set', '~nobody_here', '$', 'a$'}
+    assert {path.name for path in tmp_path.iterdir()} == {
+        'shots',
+        'set',
+        '~nobody_here',
+        '$',
+        'a$',
+    }

@@ -19,14 +19,28 @@ from zc_perception.nodes.stereo_side import StereoRig, StereoSide
 from zc_perception.observe.diagnostics import Level
 
 WAIT_S = 120.0
-READY = tuple(f'{side}.{node}]: ready' for side in ('left', 'right') for node in ('capture', 'inference', 'overlay'))
+READY = tuple(
+    f'{side}.{node}]: ready'
+    for side in ('left', 'right')
+    for node in ('capture', 'inference', 'overlay')
+)
 BOTH = {'camera': 'synthetic', 'stamps': 'now', 'keep_all': False, 'stereo_tolerance': 0.005}
 
 
 def _yaml(folder: Path, **sections: str) -> str:
     file = folder / 'stereo.yaml'
-    names = {'both': '/**/capture', 'left': '/**/left/capture', 'right': '/**/right/capture', 'inference': '/**/inference'}
-    file.write_text(''.join(f'{names[name]}:\n  ros__parameters: {{{values}}}\n' for name, values in sections.items()))
+    names = {
+        'both': '/**/capture',
+        'left': '/**/left/capture',
+        'right': '/**/right/capture',
+        'inference': '/**/inference',
+    }
+    file.write_text(
+        ''.join(
+            f'{names[name]}:\n  ros__parameters: {{{values}}}\n'
+            for name, values in sections.items()
+        )
+    )
     return str(file)
 
 
@@ -40,11 +54,16 @@ class Listener(Onlooker):
         self.status: dict[str, Any] = {}
         for side in ('left', 'right'):
             for topic, kind in (('image_raw', Image), ('camera_info', CameraInfo)):
-                self.node.create_subscription(kind, f'{prefix}/{side}/{topic}', self._keep(f'{side}/{topic}'), 50)
+                self.node.create_subscription(
+                    kind, f'{prefix}/{side}/{topic}', self._keep(f'{side}/{topic}'), 50
+                )
         self.node.create_subscription(DiagnosticArray, '/diagnostics', self._on_diagnostics, 50)
 
     def _keep(self, name: str) -> Callable[[Any], None]:
-        stamps, frame_ids = self.stamps.setdefault(name, set()), self.frame_ids.setdefault(name, set())
+        stamps, frame_ids = (
+            self.stamps.setdefault(name, set()),
+            self.frame_ids.setdefault(name, set()),
+        )
 
         def keep(message: Any) -> None:
             stamps.add(message.header.stamp.sec * 1_000_000_000 + message.header.stamp.nanosec)
@@ -54,27 +73,54 @@ class Listener(Onlooker):
 
     def _on_diagnostics(self, message: DiagnosticArray) -> None:
         for status in message.status:
-            self.status[status.name] = (status.message, {value.key: value.value for value in status.values})
+            self.status[status.name] = (
+                status.message,
+                {value.key: value.value for value in status.values},
+            )
 
     def heard(self) -> str:
         return f'{self.status}, { ({name: len(stamps) for name, stamps in self.stamps.items()}) }'
 
 
 @pytest.mark.parametrize('prefix', ['', '/truck'])
-def test_two_cameras_give_pairs_in_two_namespaces(prefix: str, tmp_path: Path, free_domain: int) -> None:
+def test_two_cameras_give_pairs_in_two_namespaces(
+    prefix: str, tmp_path: Path, free_domain: int
+) -> None:
     # Nobody triggers synthetic cameras together: a tolerance of more than a frame's time makes pairs of any two.
     both = 'width: 128, height: 128, framerate: 60.0, pattern: counter, stereo_tolerance: 0.02'
-    file = _yaml(tmp_path, both=both, left='seed: 1, frame_id: l', right='seed: 2, frame_id: r', inference='model: hog')
+    file = _yaml(
+        tmp_path,
+        both=both,
+        left='seed: 1, frame_id: l',
+        right='seed: 2, frame_id: r',
+        inference='model: hog',
+    )
     namespace = ['-r', f'__ns:={prefix}'] if prefix else []
-    with Program('perception', '--stereo', '--ros-args', '--params-file', file, *namespace, domain=free_domain).start(*READY) as program:
+    with Program(
+        'perception',
+        '--stereo',
+        '--ros-args',
+        '--params-file',
+        file,
+        *namespace,
+        domain=free_domain,
+    ).start(*READY) as program:
         with Listener(free_domain, prefix) as listener:
-            names = [f'{prefix.lstrip("/") + "/" if prefix else ""}{side}/capture: stereo' for side in ('left', 'right')]
+            names = [
+                f'{prefix.lstrip("/") + "/" if prefix else ""}{side}/capture: stereo'
+                for side in ('left', 'right')
+            ]
             # Best-effort readers of big messages may miss some; camera_info is small.
             listener.until(
                 lambda: (
-                    len(listener.stamps['left/camera_info'] & listener.stamps['right/camera_info']) >= 30
-                    and len(listener.stamps['left/image_raw'] & listener.stamps['right/image_raw']) >= 5
-                    and all(name in listener.status and int(listener.status[name][1]['pairs']) > 0 for name in names)
+                    len(listener.stamps['left/camera_info'] & listener.stamps['right/camera_info'])
+                    >= 30
+                    and len(listener.stamps['left/image_raw'] & listener.stamps['right/image_raw'])
+                    >= 5
+                    and all(
+                        name in listener.status and int(listener.status[name][1]['pairs']) > 0
+                        for name in names
+                    )
                 ),
                 listener.heard,
                 WAIT_S,
@@ -82,8 +128,12 @@ def test_two_cameras_give_pairs_in_two_namespaces(prefix: str, tmp_path: Path, f
         left, right = listener.stamps['left/camera_info'], listener.stamps['right/camera_info']
         first, last = max(min(left), min(right)), min(max(left), max(right))
         both = {stamp for stamp in left | right if first <= stamp <= last}
-        assert len(left & right) >= 0.8 * len(both), 'nothing but pairs; the middleware may lose some messages'
-        assert listener.frame_ids['left/image_raw'] == {'l'} and listener.frame_ids['right/image_raw'] == {'r'}
+        assert len(left & right) >= 0.8 * len(both), (
+            'nothing but pairs; the middleware may lose some messages'
+        )
+        assert listener.frame_ids['left/image_raw'] == {'l'} and listener.frame_ids[
+            'right/image_raw'
+        ] == {'r'}
         for name, side in zip(names, ('left', 'right'), strict=True):
             values = listener.status[name][1]
             assert {'pairs', 'unmatched_left', 'unmatched_right'} <= set(values)
@@ -92,13 +142,24 @@ def test_two_cameras_give_pairs_in_two_namespaces(prefix: str, tmp_path: Path, f
 
 
 def test_a_side_whose_partner_is_not_there_says_so(tmp_path: Path, free_domain: int) -> None:
-    file = _yaml(tmp_path, both='width: 128, height: 128', right='camera: v4l2, device: /dev/video77', inference='model: hog')
-    with Program('perception', '--stereo', '--ros-args', '--params-file', file, domain=free_domain).start(
-        '[left.capture]: ready'
-    ) as program:
+    file = _yaml(
+        tmp_path,
+        both='width: 128, height: 128',
+        right='camera: v4l2, device: /dev/video77',
+        inference='model: hog',
+    )
+    with Program(
+        'perception', '--stereo', '--ros-args', '--params-file', file, domain=free_domain
+    ).start('[left.capture]: ready') as program:
         with Listener(free_domain) as listener:
             name = 'left/capture: stereo'
-            listener.until(lambda: name in listener.status and int(listener.status[name][1]['unmatched_left']) > 5, listener.heard, WAIT_S)
+            listener.until(
+                lambda: (
+                    name in listener.status and int(listener.status[name][1]['unmatched_left']) > 5
+                ),
+                listener.heard,
+                WAIT_S,
+            )
         message, values = listener.status[name]
         assert 'the right camera is not open' in message and values['pairs'] == '0'
         assert not listener.stamps['left/camera_info']
@@ -161,7 +222,9 @@ def test_diagnostics_tell_why_there_are_no_pairs(monkeypatch: pytest.MonkeyPatch
     ms = 1_000_000
 
     def look(start: int, shift: int | None) -> tuple[Level, str]:
-        sides.offer(range(start * ms, (start + 300) * ms, 33 * ms), None if shift is None else shift * ms)
+        sides.offer(
+            range(start * ms, (start + 300) * ms, 33 * ms), None if shift is None else shift * ms
+        )
         status = side.status()
         return status.level, status.message
 
@@ -177,7 +240,13 @@ def test_diagnostics_tell_why_there_are_no_pairs(monkeypatch: pytest.MonkeyPatch
 
 def test_the_rule_is_the_parameters() -> None:
     rig = StereoRig()
-    StereoSide(rig, Side.LEFT).begin('left', {**BOTH, 'camera': 'replay', 'stamps': 'recorded', 'stereo_tolerance': 0.0123})
-    assert isinstance(rig.sides, StereoSides) and rig.sides.rule.tolerance_ns == 12_300_000 and rig.sides.rule.by_stamp
+    StereoSide(rig, Side.LEFT).begin(
+        'left', {**BOTH, 'camera': 'replay', 'stamps': 'recorded', 'stereo_tolerance': 0.0123}
+    )
+    assert (
+        isinstance(rig.sides, StereoSides)
+        and rig.sides.rule.tolerance_ns == 12_300_000
+        and rig.sides.rule.by_stamp
+    )
     with pytest.raises(ConfigError, match="node 'right'"):
         StereoSide(rig, Side.RIGHT).begin('right', BOTH)

@@ -30,12 +30,23 @@ SAID = 'the driver of /dev/metis-0:1:0 imports only tight LINEAR images in one b
 
 
 def test_frames_that_the_driver_takes_none_of_are_an_error_of_link_accelerator_and_detections(
-    free_domain: int, make_pool: Callable[..., BufferPool], make_frame: Callable[..., Frame], monkeypatch: pytest.MonkeyPatch
+    free_domain: int,
+    make_pool: Callable[..., BufferPool],
+    make_frame: Callable[..., Frame],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pool = make_pool(100, 48, slots=4)
-    wanted, sequences = {'inference: link', 'inference: accelerator', 'inference: detections'}, itertools.count(1)
+    wanted, sequences = (
+        {'inference: link', 'inference: accelerator', 'inference: detections'},
+        itertools.count(1),
+    )
     with Reader(free_domain) as reader:
-        publisher = AdaptedPublisher(reader.node, frame_adapter('nv12', CopyLedger(), holder='plain'), 'image_raw', QoSProfile(depth=1))
+        publisher = AdaptedPublisher(
+            reader.node,
+            frame_adapter('nv12', CopyLedger(), holder='plain'),
+            'image_raw',
+            QoSProfile(depth=1),
+        )
         node = InferenceNode(
             accelerator_factory=lambda: counting_accelerator(monkeypatch, level=1)[0],
             context=reader.context,
@@ -49,9 +60,16 @@ def test_frames_that_the_driver_takes_none_of_are_an_error_of_link_accelerator_a
 
         with spun(reader.context, node):
             reader.until(all_are_wrong, reader.messages)
-            assert reader.text('inference: link').startswith(f'in_process: the accelerator takes none of the frames: {SAID}')
-            assert SAID in reader.text('inference: accelerator') and 'every frame is lost' in reader.text('inference: accelerator')
-            assert "choose a width that is a multiple of the camera's stride alignment" in reader.text('inference: accelerator')
+            assert reader.text('inference: link').startswith(
+                f'in_process: the accelerator takes none of the frames: {SAID}'
+            )
+            assert SAID in reader.text(
+                'inference: accelerator'
+            ) and 'every frame is lost' in reader.text('inference: accelerator')
+            assert (
+                "choose a width that is a multiple of the camera's stride alignment"
+                in reader.text('inference: accelerator')
+            )
             assert 'only 0.0 of ' in reader.text('inference: detections') and node.processed == 0
         publisher.destroy()
 
@@ -65,7 +83,10 @@ CAMERA = {
     'participants': '["wide: NV12; stride_align=512"]',
 }
 CARD = {'accelerator': 'axl', 'accelerator_device': '/dev/metis-0:1:0', 'model': MODEL}
-WHY = 'trial import of slot 0 failed: ', 'imports only tight LINEAR images in one buffer, not NV12 LINEAR 128x72 ([0] +0 stride 512'
+WHY = (
+    'trial import of slot 0 failed: ',
+    'imports only tight LINEAR images in one buffer, not NV12 LINEAR 128x72 ([0] +0 stride 512',
+)
 
 
 def _until_line(program: Program, *words: str) -> None:
@@ -80,12 +101,20 @@ def test_it_falls_to_messages_by_name_at_both_ends_and_works(free_domain: int) -
     inference = parameters(**{f'inference__{name}': value for name, value in CARD.items()})
     with (
         Program('capture_node', *capture, domain=free_domain) as camera,
-        Program(Path(sys.executable).name, str(HERE / 'tight_card.py'), *inference, domain=free_domain) as reader,
+        Program(
+            Path(sys.executable).name, str(HERE / 'tight_card.py'), *inference, domain=free_domain
+        ) as reader,
     ):
         camera.start('ready')
         reader.start('ready')
         _until_line(camera, 'WARN', "can't use the buffers: ", *WHY, 'it gets messages')
-        _until_line(reader, 'WARN', 'link is ros_message: publisher ', "this node can't use the publisher's buffers: ", *WHY)
+        _until_line(
+            reader,
+            'WARN',
+            'link is ros_message: publisher ',
+            "this node can't use the publisher's buffers: ",
+            *WHY,
+        )
         # Messages become tight images in memory that suits.
         _until_line(reader, 'job 3')
         for program in (reader, camera):

@@ -25,7 +25,11 @@ class Listener(Onlooker):
         self.inner: list[tuple[int, str]] = []
         self.sizes: dict[str, set[tuple[int, int]]] = {}
         for camera in cameras:
-            for kind, topic in ((Image, 'image_raw'), (CameraInfo, 'camera_info'), (Detection2DArray, 'detections')):
+            for kind, topic in (
+                (Image, 'image_raw'),
+                (CameraInfo, 'camera_info'),
+                (Detection2DArray, 'detections'),
+            ):
                 self._listen(camera, kind, topic)
 
     def _listen(self, camera: str, kind: Any, topic: str) -> None:
@@ -34,7 +38,11 @@ class Listener(Onlooker):
         def on_message(message: Any) -> None:
             seen.append(_header(message))
             if kind is Detection2DArray:
-                self.inner += [_header(detection) for detection in message.detections if _header(detection) != _header(message)]
+                self.inner += [
+                    _header(detection)
+                    for detection in message.detections
+                    if _header(detection) != _header(message)
+                ]
             else:
                 self.sizes.setdefault(camera, set()).add((message.width, message.height))
 
@@ -53,27 +61,46 @@ def _header(message: Any) -> tuple[int, str]:
     return message.header.stamp.sec * 10**9 + message.header.stamp.nanosec, message.header.frame_id
 
 
-def test_image_info_and_detections_of_a_frame_have_one_header_in_each_camera(context: rclpy.Context, free_domain: int) -> None:
+def test_image_info_and_detections_of_a_frame_have_one_header_in_each_camera(
+    context: rclpy.Context, free_domain: int
+) -> None:
     cameras = ['left', 'right']
     published: dict[str, set[tuple[int, str]]] = {camera: set() for camera in cameras}
     graphs = {}
     for number, camera in enumerate(cameras):
-        values = {'framerate': 10.0, 'width': 320, 'height': 192 - 32 * number, 'frame_id': f'{camera}_optical'}
-        graphs[camera] = PerceptionGraph(context, {'capture': values, 'inference': {'timeout': 20.0}}, camera)
+        values = {
+            'framerate': 10.0,
+            'width': 320,
+            'height': 192 - 32 * number,
+            'frame_id': f'{camera}_optical',
+        }
+        graphs[camera] = PerceptionGraph(
+            context, {'capture': values, 'inference': {'timeout': 20.0}}, camera
+        )
         graphs[camera].inference.observers.append(
-            lambda entry, found, camera=camera: published[camera].add((entry.frame.header.stamp_ns, entry.frame.header.frame_id))
+            lambda entry, found, camera=camera: published[camera].add(
+                (entry.frame.header.stamp_ns, entry.frame.header.frame_id)
+            )
         )
     nodes = [node for graph in graphs.values() for node in graph.nodes]
     with spun(context, *sorted(nodes, key=lambda node: node.get_name() != 'capture')):
         # Late: everything runs already.
-        until(lambda: all(graph.inference.processed >= 3 for graph in graphs.values()), 'detections')
+        until(
+            lambda: all(graph.inference.processed >= 3 for graph in graphs.values()), 'detections'
+        )
         with Listener(free_domain, cameras) as listener:
             labels = {camera: listener.labels(camera) for camera in cameras}
-            listener.until(lambda: all(len(seen) >= 10 for seen in listener.headers.values()), listener.heard)
+            listener.until(
+                lambda: all(len(seen) >= 10 for seen in listener.headers.values()), listener.heard
+            )
             listener.until(lambda: all(labels.values()), 'labels, which were published long ago')
     for camera in cameras:
-        images, infos, detections = (listener.headers[camera, topic] for topic in ('image_raw', 'camera_info', 'detections'))
-        assert {frame_id for seen in (images, infos, detections) for _, frame_id in seen} == {f'{camera}_optical'}
+        images, infos, detections = (
+            listener.headers[camera, topic] for topic in ('image_raw', 'camera_info', 'detections')
+        )
+        assert {frame_id for seen in (images, infos, detections) for _, frame_id in seen} == {
+            f'{camera}_optical'
+        }
         for seen in (images, infos, detections):
             assert seen == sorted(set(seen)), 'each once, in order'
         assert set(detections) <= published[camera], "an array's header is its frame's, whole"
@@ -81,7 +108,11 @@ def test_image_info_and_detections_of_a_frame_have_one_header_in_each_camera(con
         common = set(images) & set(infos) & set(detections)
         assert len(common) >= 5
         first, last = max(images[0], infos[0]), min(images[-1], infos[-1])
-        assert {stamp for stamp in images if first <= stamp <= last} <= set(infos), 'no picture without its camera_info'
+        assert {stamp for stamp in images if first <= stamp <= last} <= set(infos), (
+            'no picture without its camera_info'
+        )
         assert {c.class_name for c in labels[camera][0].class_map} >= {'car', 'pedestrian'}
     assert listener.inner == [], "each detection has its array's header"
-    assert listener.sizes == {'left': {(320, 192)}, 'right': {(320, 160)}}, 'nothing of the other camera'
+    assert listener.sizes == {'left': {(320, 192)}, 'right': {(320, 160)}}, (
+        'nothing of the other camera'
+    )

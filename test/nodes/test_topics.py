@@ -25,7 +25,12 @@ SEED = 11
 @pytest.fixture
 def graph(free_domain: int):
     """``perception`` at a moderate rate, so that two noisy cores keep up."""
-    args = parameters(capture__seed=SEED, capture__framerate=15, capture__frame_id='front_camera', inference__timeout=20.0)
+    args = parameters(
+        capture__seed=SEED,
+        capture__framerate=15,
+        capture__frame_id='front_camera',
+        inference__timeout=20.0,
+    )
     with Program('perception', *args, domain=free_domain).start(*PERCEPTION_READY) as running:
         yield running
         assert running.process.poll() is None, running.output
@@ -61,12 +66,19 @@ def _heard(domain: int, part: str, seconds: float) -> tuple[dict[str, str], str]
         reader.node.create_subscription(DiagnosticArray, '/diagnostics', on_array, 10)
         with suppress(AssertionError):
             reader.until(lambda: found, timeout_s=seconds)
-        publishers = [f'{info.node_namespace}{info.node_name}' for info in reader.node.get_publishers_info_by_topic('/diagnostics')]
+        publishers = [
+            f'{info.node_namespace}{info.node_name}'
+            for info in reader.node.get_publishers_info_by_topic('/diagnostics')
+        ]
     return found, f'statuses {sorted(names)} of publishers {sorted(publishers)}'
 
 
-def test_a_plain_process_gets_detections_info_and_labels_and_nothing_is_converted(graph: Program, free_domain: int) -> None:
-    seen = PlainSubscriber(['120', '--until-detections', '25', '--with-others'], domain=free_domain).result()
+def test_a_plain_process_gets_detections_info_and_labels_and_nothing_is_converted(
+    graph: Program, free_domain: int
+) -> None:
+    seen = PlainSubscriber(
+        ['120', '--until-detections', '25', '--with-others'], domain=free_domain
+    ).result()
 
     assert seen['labels'] == {'0': 'car', '1': 'pedestrian', '2': 'sign', '3': 'cone'}
     assert len(seen['detections']) >= 25
@@ -77,13 +89,20 @@ def test_a_plain_process_gets_detections_info_and_labels_and_nothing_is_converte
     assert {tuple(i['size']) for i in infos.values()} == {(640, 360)}
     assert len(set(stamps) & set(infos)) > 5, "detections carry their frame's own header"
     boxes = [b for d in seen['detections'] for b in d['boxes']]
-    assert boxes and all(0 <= b[0] <= 640 and 0 <= b[1] <= 360 and b[2] > 0 and b[3] > 0 and 0 <= b[5] <= 1 for b in boxes)
+    assert boxes and all(
+        0 <= b[0] <= 640 and 0 <= b[1] <= 360 and b[2] > 0 and b[3] > 0 and 0 <= b[5] <= 1
+        for b in boxes
+    )
     assert {b[4] for b in boxes} <= {'0', '1', '2', '3'}
     link = _diagnostics(free_domain, 'capture: link')
-    assert link['conversions'] == '0' and link['image_readers'] == '0' and int(link['published']) > 15
+    assert (
+        link['conversions'] == '0' and link['image_readers'] == '0' and int(link['published']) > 15
+    )
 
 
-def test_image_raw_shows_the_scene_and_is_converted_only_while_subscribed(graph: Program, free_domain: int) -> None:
+def test_image_raw_shows_the_scene_and_is_converted_only_while_subscribed(
+    graph: Program, free_domain: int
+) -> None:
     seen = PlainSubscriber(['120', '--image', '--until-images', '10'], domain=free_domain).result()
 
     image = seen['image']
@@ -92,10 +111,16 @@ def test_image_raw_shows_the_scene_and_is_converted_only_while_subscribed(graph:
     link = _diagnostics(free_domain, 'capture: link')
     assert _best_luma_difference(pixels, near=int(link['published'])) < 3.0
     assert int(link['conversions']) >= seen['images'] >= 10
-    until(lambda: _diagnostics(free_domain, 'capture: link')['image_readers'] == '0', 'the reader has ended', 120.0)
+    until(
+        lambda: _diagnostics(free_domain, 'capture: link')['image_readers'] == '0',
+        'the reader has ended',
+        120.0,
+    )
     after = int(_diagnostics(free_domain, 'capture: link')['conversions'])
     time.sleep(1.5)
-    assert int(_diagnostics(free_domain, 'capture: link')['conversions']) == after, 'nobody is subscribed any more'
+    assert int(_diagnostics(free_domain, 'capture: link')['conversions']) == after, (
+        'nobody is subscribed any more'
+    )
 
 
 def _best_luma_difference(pixels: np.ndarray, near: int) -> float:
@@ -127,23 +152,43 @@ def test_diagnostics_name_heap_rung_and_copies(graph: Program, free_domain: int)
 
 
 def test_separate_processes_share_the_memory(free_domain: int) -> None:
-    capture = Program('capture_node', *parameters(framerate=10, seed=SEED), domain=free_domain).start('[capture]: ready')
-    with capture, Program('inference_node', *parameters(timeout=20.0), domain=free_domain).start('link is shared_memory') as inference:
+    capture = Program(
+        'capture_node', *parameters(framerate=10, seed=SEED), domain=free_domain
+    ).start('[capture]: ready')
+    with (
+        capture,
+        Program('inference_node', *parameters(timeout=20.0), domain=free_domain).start(
+            'link is shared_memory'
+        ) as inference,
+    ):
         seen = PlainSubscriber(['120', '--until-detections', '25'], domain=free_domain).result()
         assert len(seen['detections']) == 25 and any(d['boxes'] for d in seen['detections'])
         link = _diagnostics(free_domain, 'inference: link', capture, inference)
         assert (link['rung'], link['conversions']) == ('shared_memory', '0')
         served = _diagnostics(free_domain, 'capture: link')
-        assert (served['shared_memory_consumers'], served['conversions'], served['image_readers']) == ('1', '0', '0')
+        assert (
+            served['shared_memory_consumers'],
+            served['conversions'],
+            served['image_readers'],
+        ) == ('1', '0', '0')
         assert inference.interrupt() == 0
         assert capture.interrupt() == 0
 
 
-def test_without_shared_memory_separate_processes_fall_back_to_messages_and_say_so(free_domain: int) -> None:
-    capture = Program('capture_node', *parameters(framerate=10, seed=SEED, shared_memory='false'), domain=free_domain).start(
-        '[capture]: ready'
-    )
-    with capture, Program('inference_node', *parameters(timeout=20.0), domain=free_domain).start('link is ros_message') as inference:
+def test_without_shared_memory_separate_processes_fall_back_to_messages_and_say_so(
+    free_domain: int,
+) -> None:
+    capture = Program(
+        'capture_node',
+        *parameters(framerate=10, seed=SEED, shared_memory='false'),
+        domain=free_domain,
+    ).start('[capture]: ready')
+    with (
+        capture,
+        Program('inference_node', *parameters(timeout=20.0), domain=free_domain).start(
+            'link is ros_message'
+        ) as inference,
+    ):
         seen = PlainSubscriber(['120', '--until-detections', '25'], domain=free_domain).result()
         assert len(seen['detections']) == 25 and any(d['boxes'] for d in seen['detections'])
         assert 'it offers no shared memory' in inference.output
@@ -153,8 +198,12 @@ def test_without_shared_memory_separate_processes_fall_back_to_messages_and_say_
 
 
 def test_a_copy_is_an_error_where_copy_free_is_required(free_domain: int) -> None:
-    capture = Program('capture_node', *parameters(framerate=10, shared_memory='false'), domain=free_domain).start('[capture]: ready')
-    inference = Program('inference_node', *parameters(copy_free='required'), domain=free_domain).start('link is refused')
+    capture = Program(
+        'capture_node', *parameters(framerate=10, shared_memory='false'), domain=free_domain
+    ).start('[capture]: ready')
+    inference = Program(
+        'inference_node', *parameters(copy_free='required'), domain=free_domain
+    ).start('link is refused')
     with capture, inference:
         assert 'copy_free is required, but publisher' in inference.output
         link = _diagnostics(free_domain, 'inference: link')
@@ -164,7 +213,9 @@ def test_a_copy_is_an_error_where_copy_free_is_required(free_domain: int) -> Non
         assert capture.interrupt() == 0
 
 
-def test_the_enable_service_stops_detections_and_lets_them_go_on(graph: Program, free_domain: int) -> None:
+def test_the_enable_service_stops_detections_and_lets_them_go_on(
+    graph: Program, free_domain: int
+) -> None:
     with Onlooker(free_domain) as user:
         arrays: list[Detection2DArray] = []
         user.node.create_subscription(Detection2DArray, 'detections', arrays.append, 10)
@@ -183,12 +234,24 @@ def test_the_enable_service_stops_detections_and_lets_them_go_on(graph: Program,
         user.until(a_silent_second, 'detections go on')
         assert call(True).success
         arrays.clear()
-        user.until(lambda: len(arrays) > 3 and any(a.detections for a in arrays), 'detections again')
+        user.until(
+            lambda: len(arrays) > 3 and any(a.detections for a in arrays), 'detections again'
+        )
 
 
 def test_perception_runs_in_a_namespace(free_domain: int) -> None:
-    names = ('image_raw', 'image_raw/_zc', 'camera_info', 'detections', 'label_info', 'detections/image')
+    names = (
+        'image_raw',
+        'image_raw/_zc',
+        'camera_info',
+        'detections',
+        'label_info',
+        'detections/image',
+    )
     topics = {'/diagnostics', *(f'/front/{name}' for name in names)}
     ready = '[front.overlay]: ready'
-    with Program('perception', '--ros-args', '-r', '__ns:=/front', domain=free_domain).start(ready), Onlooker(free_domain) as lister:
+    with (
+        Program('perception', '--ros-args', '-r', '__ns:=/front', domain=free_domain).start(ready),
+        Onlooker(free_domain) as lister,
+    ):
         lister.until(lambda: topics <= set(dict(lister.node.get_topic_names_and_types())), topics)

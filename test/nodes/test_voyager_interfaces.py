@@ -63,7 +63,9 @@ def variables(vehicle: Path, interface: str, imported: Path) -> dict[str, str]:
     }  # fmt: skip
 
 
-def test_the_demo_finds_the_same_with_both(vehicle: Path, tmp_path: Path, free_domain: int) -> None:
+def test_the_demo_finds_the_same_with_both(
+    vehicle: Path, tmp_path: Path, free_domain: int
+) -> None:
     summaries = {}
     for interface in ('python', 'c'):
         imported, out = tmp_path / f'{interface}.imported', tmp_path / interface
@@ -75,30 +77,58 @@ def test_the_demo_finds_the_same_with_both(vehicle: Path, tmp_path: Path, free_d
         assert done.returncode == 0, done.stderr
         assert imported.exists() == (interface == 'python')
         summary = json.loads((out / 'summary.json').read_text())
-        summaries[interface] = (summary['accelerator'], summary['frames'], summary['detections'], summary['dropped'])
+        summaries[interface] = (
+            summary['accelerator'],
+            summary['frames'],
+            summary['detections'],
+            summary['dropped'],
+        )
     assert summaries['python'] == summaries['c']
-    assert summaries['c'][:2] == ('axruntime', FRAMES) and summaries['c'][2] >= FRAMES and summaries['c'][3] == 0
+    assert (
+        summaries['c'][:2] == ('axruntime', FRAMES)
+        and summaries['c'][2] >= FRAMES
+        and summaries['c'][3] == 0
+    )
 
 
-def test_the_node_publishes_the_same_with_both(vehicle: Path, tmp_path: Path, free_domain: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_node_publishes_the_same_with_both(
+    vehicle: Path, tmp_path: Path, free_domain: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     found: dict[str, list[Any]] = {}
     still = vehicle / 'pictures' / '007.png'
     (tmp_path / 'still').mkdir()
     (tmp_path / 'still' / '0.png').write_bytes(still.read_bytes())
-    camera = parameters(capture__camera='replay', capture__video=tmp_path / 'still', capture__framerate=10.0)
+    camera = parameters(
+        capture__camera='replay', capture__video=tmp_path / 'still', capture__framerate=10.0
+    )
     for interface, cores in (('python', 1), ('python', 2), ('c', 1), ('c', 4)):
         imported = tmp_path / f'{interface}.imported'
         for name, value in variables(vehicle, interface, imported).items():
             monkeypatch.setenv(name, value)
-        values = {'model': vehicle / 'model.yaml', 'timeout': 20.0, 'accelerator': 'axruntime', 'aipu_cores': cores, 'in_flight': 2 * cores}
+        values = {
+            'model': vehicle / 'model.yaml',
+            'timeout': 20.0,
+            'accelerator': 'axruntime',
+            'aipu_cores': cores,
+            'in_flight': 2 * cores,
+        }
         arguments = parameters(**{f'inference__{name}': value for name, value in values.items()})
         with (
-            Program('inference_node', *arguments, domain=free_domain, cold=True).start('[inference]: ready') as inference,
-            Program('capture_node', *camera, domain=free_domain).start('[capture]: ready') as capture,
+            Program('inference_node', *arguments, domain=free_domain, cold=True).start(
+                '[inference]: ready'
+            ) as inference,
+            Program('capture_node', *camera, domain=free_domain).start(
+                '[capture]: ready'
+            ) as capture,
         ):
-            seen = PlainSubscriber(['120', '--until-detections', '3'], domain=free_domain).result()['detections']
+            seen = PlainSubscriber(
+                ['120', '--until-detections', '3'], domain=free_domain
+            ).result()['detections']
             assert (capture.interrupt(), inference.interrupt()) == (0, 0)
-        assert imported.exists() == (interface == 'python') and "accelerator 'axruntime'" in inference.output
+        assert (
+            imported.exists() == (interface == 'python')
+            and "accelerator 'axruntime'" in inference.output
+        )
         found[f'{interface} {cores}'] = [each['boxes'] for each in seen]
     first = found['python 1'][0]
     assert {box[4] for box in first} == {'0', '1'}, 'red and green'

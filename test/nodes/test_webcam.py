@@ -42,7 +42,9 @@ class Desk(Onlooker):
     def __init__(self, domain: int, context: rclpy.Context, webcam: LiveWebcam) -> None:
         super().__init__(domain)
         self.ledger = CopyLedger()
-        values = yaml.safe_load(CONFIG.read_text(encoding='utf-8'))['/**/capture']['ros__parameters']
+        values = yaml.safe_load(CONFIG.read_text(encoding='utf-8'))['/**/capture'][
+            'ros__parameters'
+        ]
         asked = {name: values[name] for name in ('pixel_format', 'memory')}
         del values['device']
         self.capture = CaptureNode(
@@ -50,28 +52,47 @@ class Desk(Onlooker):
             context=context, parameter_overrides=overrides(values),
         )  # fmt: skip
         detector = {'model': 'road', 'accelerator': 'cpu', 'timeout': 20.0}
-        self.inference = InferenceNode(ledger=self.ledger, context=context, parameter_overrides=overrides(detector))
+        self.inference = InferenceNode(
+            ledger=self.ledger, context=context, parameter_overrides=overrides(detector)
+        )
         self.images: list[Image] = []
         self.boxes: list[Detection2DArray] = []
         self.node.create_subscription(Image, '/image_raw', self.images.append, 1)
         self.node.create_subscription(Detection2DArray, '/detections', self.boxes.append, 10)
 
     def comes(self, condition: Callable[[], bool], what: str) -> None:
-        self.until(condition, lambda: f'{what}: {self.capture.camera.statistics()}, {self.capture.camera.facts()}', 120.0)
+        self.until(
+            condition,
+            lambda: f'{what}: {self.capture.camera.statistics()}, {self.capture.camera.facts()}',
+            120.0,
+        )
 
 
 @contextmanager
 def desk(domain: int, webcam: LiveWebcam) -> Iterator[Desk]:
-    with ros(domain) as context, Desk(domain, context, webcam) as made, spun(context, made.capture, made.inference):
+    with (
+        ros(domain) as context,
+        Desk(domain, context, webcam) as made,
+        spun(context, made.capture, made.inference),
+    ):
         yield made
 
 
-def test_a_webcam_with_yuyv_and_mjpg_works_with_the_shipped_file(free_domain: int, capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_webcam_with_yuyv_and_mjpg_works_with_the_shipped_file(
+    free_domain: int, capfd: pytest.CaptureFixture[str]
+) -> None:
     pictures = road_pictures(*SIZE, 12)
-    webcam = LiveWebcam('YUYV', 'MJPG', pictures=[*pictures[:6], *map(without_tables, pictures[6:])], size=SIZE)
+    webcam = LiveWebcam(
+        'YUYV', 'MJPG', pictures=[*pictures[:6], *map(without_tables, pictures[6:])], size=SIZE
+    )
     webcam.rates = {'YUYV': 5}
     with desk(free_domain, webcam) as made:
-        made.comes(lambda: sum(len(found.detections) for found in made.boxes) > 20 and len(made.images) > 2, 'boxes and pictures')
+        made.comes(
+            lambda: (
+                sum(len(found.detections) for found in made.boxes) > 20 and len(made.images) > 2
+            ),
+            'boxes and pictures',
+        )
         image = made.images[-1]
         assert (image.encoding, image.width, image.height) == ('rgb8', *SIZE)
         pixels = np.frombuffer(bytes(image.data), np.uint8).reshape(SIZE[1], SIZE[0], 3)
@@ -79,16 +100,24 @@ def test_a_webcam_with_yuyv_and_mjpg_works_with_the_shipped_file(free_domain: in
         statistics = made.capture.camera.statistics()
         assert made.ledger.count('decode') >= statistics.captured > 0 and statistics.bad == 0
     log = capfd.readouterr().err
-    assert 'MJPG, which the CPU decodes to NV12, about 3 to 6 ns for each pixel (booked as decode): YUYV does 5 Hz there' in log
+    assert (
+        'MJPG, which the CPU decodes to NV12, about 3 to 6 ns for each pixel (booked as decode): YUYV does 5 Hz there'
+        in log
+    )
 
 
 def test_a_thousand_mutated_pictures_do_not_end_the_node(free_domain: int) -> None:
     rng, size = random.Random(3), (160, 96)
     good = road_pictures(*size, 4)
     bad = [mutated(rng, rng.choice(good), good) for _ in range(1000)]
-    mixed = [picture for index in range(250) for picture in (*bad[4 * index : 4 * index + 4], good[index % 4])]
+    mixed = [
+        picture
+        for index in range(250)
+        for picture in (*bad[4 * index : 4 * index + 4], good[index % 4])
+    ]
     webcam = LiveWebcam('MJPG', pictures=mixed, size=size, hz=2000.0)
     with desk(free_domain, webcam) as made:
+
         def tried() -> int:
             statistics = made.capture.camera.statistics()
             return statistics.captured + statistics.bad

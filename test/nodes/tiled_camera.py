@@ -51,7 +51,9 @@ class TiledCamera(SyntheticCamera):
 
     def constraints(self) -> BufferConstraints:
         formats = ((NV12, self._modifier), *(((NV12, LINEAR),) if self._converts else ()))
-        return replace(super().constraints(), participant='tiled camera', formats=formats, cpu_access=NO_CPU)
+        return replace(
+            super().constraints(), participant='tiled camera', formats=formats, cpu_access=NO_CPU
+        )
 
     def allocate(self, request: AllocationRequest) -> None:
         if request.modifiers[0] == LINEAR:
@@ -63,7 +65,9 @@ class TiledCamera(SyntheticCamera):
         def allocate() -> tuple[DmaBuf, ...]:
             return (heap.allocate(layout.buffer_size(0)),)
 
-        self._pool = self._tiled = BufferPool(layout, allocate, request.slots, name='camera', reserve=2)
+        self._pool = self._tiled = BufferPool(
+            layout, allocate, request.slots, name='camera', reserve=2
+        )
 
     def capture(self) -> Frame | None:
         pool = self._tiled

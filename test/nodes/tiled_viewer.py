@@ -26,10 +26,20 @@ def main() -> None:
 
     def look(frame: Frame) -> None:
         memory = frame.data.buffers[0].memory()
-        good.append(frame.data.modifier == modifier and bytes(memory) == content(frame.data.sequence, len(memory)))
+        good.append(
+            frame.data.modifier == modifier
+            and bytes(memory) == content(frame.data.sequence, len(memory))
+        )
 
-    frames = FrameSubscription(node, 'image_raw', look, constraints=BufferConstraints('viewer', formats=((NV12, modifier),)))
-    threading.Thread(target=lambda: (sys.stdin.read(), good.extend([False] * count)), daemon=True).start()
+    frames = FrameSubscription(
+        node,
+        'image_raw',
+        look,
+        constraints=BufferConstraints('viewer', formats=((NV12, modifier),)),
+    )
+    threading.Thread(
+        target=lambda: (sys.stdin.read(), good.extend([False] * count)), daemon=True
+    ).start()
     print('listening', flush=True)
     while len(good) < count:
         rclpy.spin_once(node, timeout_sec=0.1)
@@ -38,7 +48,10 @@ def main() -> None:
     while frames.statistics().rung == 'unmatched' and time.monotonic() < end:
         rclpy.spin_once(node, timeout_sec=0.1)
     link = frames.statistics()
-    print(json.dumps({'good': good[:count].count(True), 'rung': link.rung, 'reason': link.reason}), flush=True)
+    print(
+        json.dumps({'good': good[:count].count(True), 'rung': link.rung, 'reason': link.reason}),
+        flush=True,
+    )
     frames.destroy()
     node.destroy_node()
     rclpy.shutdown()

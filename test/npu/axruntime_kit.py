@@ -27,7 +27,12 @@ WAIT_S = 60.0
 STRIDES = (8, 16, 32)
 CLASSES = ('red', 'green', 'blue')
 #: Y, U, V of saturated colours in BT.601 limited range, and of black.
-COLOURS = {'red': (81, 90, 240), 'green': (145, 54, 34), 'blue': (41, 240, 110), 'black': (16, 128, 128)}
+COLOURS = {
+    'red': (81, 90, 240),
+    'green': (145, 54, 34),
+    'blue': (41, 240, 110),
+    'black': (16, 128, 128),
+}
 
 
 def build_double(path: Path, *options: str) -> Path:
@@ -64,7 +69,11 @@ class Double:
         return list((ctypes.c_int * 4).in_dll(self.library, 'double_used_sub_devices'))
 
     def first_misuse(self) -> str:
-        return bytes((ctypes.c_char * 512).in_dll(self.library, 'double_first_misuse')).split(b'\0')[0].decode()
+        return (
+            bytes((ctypes.c_char * 512).in_dll(self.library, 'double_first_misuse'))
+            .split(b'\0')[0]
+            .decode()
+        )
 
 
 def model_file(folder: Path, width: int, height: int, **settings: float) -> Path:
@@ -75,7 +84,13 @@ def model_file(folder: Path, width: int, height: int, **settings: float) -> Path
 
 
 def model(
-    folder: Path, width: int = 64, height: int = 64, *, resize: str = 'letterbox', tensors: Sequence[TensorSpec] = (), **settings: float
+    folder: Path,
+    width: int = 64,
+    height: int = 64,
+    *,
+    resize: str = 'letterbox',
+    tensors: Sequence[TensorSpec] = (),
+    **settings: float,
 ) -> ModelManifest:
     """A manifest with its model file."""
     path = model_file(folder, width, height, **settings)
@@ -90,12 +105,22 @@ def start(accelerator: AxRuntimeAccelerator, frame: Frame) -> AxRuntimeJob:
     return accelerator.submit(accelerator.import_frame(frame), frame)
 
 
-def tensor_spec(width: int, height: int, scale: float = 1 / 255, zero_point: int = -128) -> QuantisedTensorSpec:
+def tensor_spec(
+    width: int, height: int, scale: float = 1 / 255, zero_point: int = -128
+) -> QuantisedTensorSpec:
     """What the double's models take."""
     return QuantisedTensorSpec(width, height, 3, scale, zero_point, ((1, 1), (1, 15), (0, 1)))
 
 
-def paint(luma: NDArray[np.uint8], chroma: NDArray[np.uint8], colour: str, left: int, top: int, right: int, bottom: int) -> None:
+def paint(
+    luma: NDArray[np.uint8],
+    chroma: NDArray[np.uint8],
+    colour: str,
+    left: int,
+    top: int,
+    right: int,
+    bottom: int,
+) -> None:
     """A rectangle at even pixels."""
     y, u, v = COLOURS[colour]
     luma[top:bottom, left:right] = y
@@ -136,7 +161,13 @@ def detect(tensor: NDArray[np.int8], spec: QuantisedTensorSpec) -> list[RawTenso
     (above, _), (left, _), (before, _) = spec.padding
     raw = tensor[above : above + spec.height, left : left + spec.width, before : before + 3]
     real = (raw.astype(np.float64) - spec.zero_point) * spec.scale
-    excess = np.stack([real[..., c] - np.maximum(real[..., (c + 1) % 3], real[..., (c + 2) % 3]) for c in range(3)], axis=-1)
+    excess = np.stack(
+        [
+            real[..., c] - np.maximum(real[..., (c + 1) % 3], real[..., (c + 2) % 3])
+            for c in range(3)
+        ],
+        axis=-1,
+    )
     outputs = []
     for stride in STRIDES:
         rows, columns = spec.height // stride, spec.width // stride
@@ -151,8 +182,18 @@ def detect(tensor: NDArray[np.int8], spec: QuantisedTensorSpec) -> list[RawTenso
                 for side, way in enumerate(ways):
                     steps = min(len(way) if way.all() else int(np.argmin(way)), 15 * stride)
                     _write_bins(bins[row, column, side], steps / stride)
-        outputs.append(RawTensor(bins.reshape(1, rows, columns, 64).astype(np.float32), layout='nhwc', name=f'box_{stride}'))
-        outputs.append(RawTensor(logits[np.newaxis].astype(np.float32), layout='nhwc', name=f'scores_{stride}'))
+        outputs.append(
+            RawTensor(
+                bins.reshape(1, rows, columns, 64).astype(np.float32),
+                layout='nhwc',
+                name=f'box_{stride}',
+            )
+        )
+        outputs.append(
+            RawTensor(
+                logits[np.newaxis].astype(np.float32), layout='nhwc', name=f'scores_{stride}'
+            )
+        )
     return outputs
 
 

@@ -48,7 +48,11 @@ class CountingCard:
     (``None``: none, or an older driver), ``numbers`` the driver's own ioctl numbers."""
 
     def __init__(
-        self, level: int = 2, in_flight: int = 4, formats: tuple[Format, ...] = LINEAR_ONLY, numbers: Mapping[str, int] | None = None
+        self,
+        level: int = 2,
+        in_flight: int = 4,
+        formats: tuple[Format, ...] = LINEAR_ONLY,
+        numbers: Mapping[str, int] | None = None,
     ) -> None:
         self.numbers = numbers
         self.capabilities = AxlCapabilities(level, in_flight, 64, 64, formats)
@@ -80,7 +84,9 @@ class CountingCard:
             raise self.release_error
         self.held.remove(handle)
 
-    def submit2(self, handle: int, result: Any, model_id: int, timeout_us: int, in_fence: Fence | None) -> CardFence:
+    def submit2(
+        self, handle: int, result: Any, model_id: int, timeout_us: int, in_fence: Fence | None
+    ) -> CardFence:
         assert handle in self.held
         self.submitted.append(in_fence)
         self.timeouts_us.append(timeout_us)
@@ -116,7 +122,11 @@ def counting_accelerator(
     **options: Any,
 ) -> Opened:
     """An axl accelerator with a model on a card that counts; the caller closes it."""
-    monkeypatch.setattr(axl, 'AxlDevice', lambda path, numbers, tree: CountingCard(level, in_flight, formats, numbers))
+    monkeypatch.setattr(
+        axl,
+        'AxlDevice',
+        lambda path, numbers, tree: CountingCard(level, in_flight, formats, numbers),
+    )
     monkeypatch.setattr(axl, 'open_result_heap', memfd_results)
     accelerator = axl.AxlAccelerator(AcceleratorOptions(device, **options), tree=tree)
     accelerator.load(manifest)

@@ -29,13 +29,17 @@ from zc_perception.npu.manifest import load_manifest
 
 
 @pytest.fixture
-def start(make_pool: MakePool, make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Bench]]:
+def start(
+    make_pool: MakePool, make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., Bench]]:
     """Starts schedulers; every one must still be alive, and end, at the end."""
     monkeypatch.setattr(scheduler, '_IDLE_POLL_S', 0.01)
     benches: list[Bench] = []
 
     def make(accelerator: ScriptedAccelerator | None = None, **options: object) -> Bench:
-        benches.append(Bench(make_pool(slots=12), make_frame, accelerator or ScriptedAccelerator(), **options))
+        benches.append(
+            Bench(make_pool(slots=12), make_frame, accelerator or ScriptedAccelerator(), **options)
+        )
         return benches[-1]
 
     yield make
@@ -76,9 +80,15 @@ def open_axruntime() -> Iterator[Open]:
     opened: list[AxRuntimeAccelerator] = []
 
     def make(ledger: CopyLedger | None = None, **options: Any) -> AxRuntimeAccelerator:
-        parts = {name: options.pop(name) for name in ('flush_after_s', 'tensor_heap') if name in options}
+        parts = {
+            name: options.pop(name) for name in ('flush_after_s', 'tensor_heap') if name in options
+        }
         wanted = AcceleratorOptions(**{'timeout_s': WAIT_S, **options})
-        opened.append(AxRuntimeAccelerator(ledger or CopyLedger(), wanted, **{'tensor_heap': SealedMemfd(), **parts}))
+        opened.append(
+            AxRuntimeAccelerator(
+                ledger or CopyLedger(), wanted, **{'tensor_heap': SealedMemfd(), **parts}
+            )
+        )
         return opened[-1]
 
     yield make
@@ -119,11 +129,18 @@ def double(built: Double) -> Iterator[Double]:
 def binding(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """The vendor's Python package, as a double; at the end all that was made of it is gone, and nothing was misused."""
     module = make_module()
-    module.double.stop_threads = ctypes.PyDLL(None).usleep  # a C function that is called without letting other threads go on
+    module.double.stop_threads = ctypes.PyDLL(
+        None
+    ).usleep  # a C function that is called without letting other threads go on
     monkeypatch.setitem(sys.modules, 'axelera', ModuleType('axelera'))
     monkeypatch.setitem(sys.modules, 'axelera.runtime', module)
     yield module
     gc.collect()
     double = module.double
-    settle(lambda: gc.collect() >= 0 and (double.live, double.contexts, double.used_sub_devices) == (0, 0, 0))
+    settle(
+        lambda: (
+            gc.collect() >= 0
+            and (double.live, double.contexts, double.used_sub_devices) == (0, 0, 0)
+        )
+    )
     assert (double.misuses, double.live, double.contexts, double.used_sub_devices) == ([], 0, 0, 0)

@@ -21,7 +21,15 @@ class Host:
         (self.tree.sysfs / 'dev/char').mkdir(parents=True)
         self._nodes = 0
 
-    def add_pci(self, address: str, *, port: str = '0000:00:1c.0', vendor: str = '0x1f9d', driver: str = 'metis', **files: str) -> Path:
+    def add_pci(
+        self,
+        address: str,
+        *,
+        port: str = '0000:00:1c.0',
+        vendor: str = '0x1f9d',
+        driver: str = 'metis',
+        **files: str,
+    ) -> Path:
         """A PCI device behind a port; *files* are its attributes."""
         folder = self.tree.sysfs / 'devices' / 'pci0000:00' / port / address
         folder.mkdir(parents=True)
@@ -35,7 +43,9 @@ class Host:
             (folder / 'driver').symlink_to(home)
         return folder
 
-    def add_card(self, address: str = '0000:01:00.0', name: str = 'metis-0:1:0', **options: str) -> str:
+    def add_card(
+        self, address: str = '0000:01:00.0', name: str = 'metis-0:1:0', **options: str
+    ) -> str:
         """A card with a driver and a node; the path of the node."""
         folder = self.add_pci(address, **options)
         node = self.add_node(name)

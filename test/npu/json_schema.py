@@ -16,10 +16,17 @@ ANNOTATIONS = {'$schema', '$defs', 'title', 'description', 'default'}
 
 def _is(value: Any, kind: str) -> bool:
     if kind in ('number', 'integer'):
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        if (
+            isinstance(value, bool)
+            or not isinstance(value, (int, float))
+            or not math.isfinite(value)
+        ):
             return False
         return kind == 'number' or value == int(value)
-    return isinstance(value, {'object': dict, 'array': list, 'string': str, 'boolean': bool, 'null': type(None)}[kind])
+    return isinstance(
+        value,
+        {'object': dict, 'array': list, 'string': str, 'boolean': bool, 'null': type(None)}[kind],
+    )
 
 
 def _equal(one: Any, other: Any) -> bool:
@@ -35,11 +42,20 @@ def conforms(value: Any, schema: Mapping[str, Any], root: Mapping[str, Any] | No
     return all(_keyword(name, operand, value, schema, root) for name, operand in schema.items())
 
 
-def _keyword(name: str, operand: Any, value: Any, schema: Mapping[str, Any], root: Mapping[str, Any]) -> bool:
-    number, text, array, table = _is(value, 'number'), isinstance(value, str), isinstance(value, list), isinstance(value, dict)
+def _keyword(
+    name: str, operand: Any, value: Any, schema: Mapping[str, Any], root: Mapping[str, Any]
+) -> bool:
+    number, text, array, table = (
+        _is(value, 'number'),
+        isinstance(value, str),
+        isinstance(value, list),
+        isinstance(value, dict),
+    )
     match name:
         case 'type':
-            return any(_is(value, kind) for kind in ([operand] if isinstance(operand, str) else operand))
+            return any(
+                _is(value, kind) for kind in ([operand] if isinstance(operand, str) else operand)
+            )
         case 'enum':
             return any(_equal(value, option) for option in operand)
         case 'minimum':
@@ -57,21 +73,40 @@ def _keyword(name: str, operand: Any, value: Any, schema: Mapping[str, Any], roo
         case 'maxItems':
             return not array or len(value) <= operand
         case 'uniqueItems':
-            return not array or not operand or not any(_equal(one, other) for one, other in combinations(value, 2))
+            return (
+                not array
+                or not operand
+                or not any(_equal(one, other) for one, other in combinations(value, 2))
+            )
         case 'items':
             return not array or all(conforms(item, operand, root) for item in value)
         case 'required':
             return not table or all(key in value for key in operand)
         case 'properties':
-            return not table or all(conforms(value[key], rule, root) for key, rule in operand.items() if key in value)
+            return not table or all(
+                conforms(value[key], rule, root) for key, rule in operand.items() if key in value
+            )
         case 'patternProperties':
             return not table or all(
-                conforms(value[key], rule, root) for pattern, rule in operand.items() for key in value if re.search(pattern, key)
+                conforms(value[key], rule, root)
+                for pattern, rule in operand.items()
+                for key in value
+                if re.search(pattern, key)
             )
         case 'additionalProperties':
             others = set(value) - set(schema.get('properties', ())) if table else set()
-            others = {key for key in others if not any(re.search(pattern, key) for pattern in schema.get('patternProperties', ()))}
-            return all(conforms(value[key], operand, root) for key in others) if operand is not False else not others
+            others = {
+                key
+                for key in others
+                if not any(
+                    re.search(pattern, key) for pattern in schema.get('patternProperties', ())
+                )
+            }
+            return (
+                all(conforms(value[key], operand, root) for key in others)
+                if operand is not False
+                else not others
+            )
         case 'anyOf':
             return any(conforms(value, option, root) for option in operand)
         case '$ref':

@@ -28,7 +28,9 @@ def _value(name: str, kind: int, shape: Sequence[Axis]) -> bytes:
     return _field(1, name) + _field(2, _field(1, _field(1, kind) + _field(2, axes)))
 
 
-def identity(shape: Sequence[Axis], kind: int, *, output_kind: int | None = None, inputs: int = 1) -> bytes:
+def identity(
+    shape: Sequence[Axis], kind: int, *, output_kind: int | None = None, inputs: int = 1
+) -> bytes:
     """Input ``x`` (and ``x1`` …), output ``y``: the same values, or with *output_kind* the same values in that type."""
     if output_kind is None:
         node = _field(1, 'x') + _field(2, 'y') + _field(4, 'Identity')
@@ -37,5 +39,10 @@ def identity(shape: Sequence[Axis], kind: int, *, output_kind: int | None = None
         node = _field(1, 'x') + _field(2, 'y') + _field(4, 'Cast') + _field(5, attribute)
     names = ['x', *(f'x{index}' for index in range(1, inputs))]
     values = b''.join(_field(11, _value(name, kind, shape)) for name in names)
-    graph = _field(1, node) + _field(2, 'identity') + values + _field(12, _value('y', output_kind or kind, shape))
+    graph = (
+        _field(1, node)
+        + _field(2, 'identity')
+        + values
+        + _field(12, _value('y', output_kind or kind, shape))
+    )
     return _field(1, 8) + _field(7, graph) + _field(8, _field(2, 13))

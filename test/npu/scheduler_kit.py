@@ -95,7 +95,13 @@ class ScriptedAccelerator(Accelerator):
         self.closed = 0
 
     def capabilities(self) -> Capabilities:
-        return Capabilities('scripted', 'test', copy_free=True, max_in_flight=self.max_in_flight, may_hang=self.may_hang)
+        return Capabilities(
+            'scripted',
+            'test',
+            copy_free=True,
+            max_in_flight=self.max_in_flight,
+            may_hang=self.may_hang,
+        )
 
     def constraints(self) -> BufferConstraints:
         return BufferConstraints('scripted')
@@ -155,7 +161,9 @@ class ScriptedAccelerator(Accelerator):
 class Factory:
     """Opens scripted accelerators anew, after the refusals in ``errors``."""
 
-    def __init__(self, *errors: Exception, make: Callable[[], ScriptedAccelerator] = ScriptedAccelerator) -> None:
+    def __init__(
+        self, *errors: Exception, make: Callable[[], ScriptedAccelerator] = ScriptedAccelerator
+    ) -> None:
         self.errors = list(errors)
         self.made: list[ScriptedAccelerator] = []
         self.calls: list[float] = []
@@ -177,7 +185,13 @@ class Factory:
 class Bench:
     """A running scheduler with what came out of it."""
 
-    def __init__(self, pool: BufferPool, make_frame: MakeFrame, accelerator: ScriptedAccelerator, **options: Any) -> None:
+    def __init__(
+        self,
+        pool: BufferPool,
+        make_frame: MakeFrame,
+        accelerator: ScriptedAccelerator,
+        **options: Any,
+    ) -> None:
         self.pool, self.accelerator = pool, accelerator
         self._make_frame = make_frame
         self.queue = FrameQueue(options.pop('depth', None))
@@ -247,11 +261,16 @@ def check_balance(bench: Bench) -> None:
     figures = bench.scheduler.statistics()
     refused = figures.refused_disabled + figures.refused_recovering + figures.refused_device
     assert figures.taken == refused + figures.submitted
-    assert figures.submitted == figures.completed + figures.timed_out + figures.failed and figures.in_flight == 0
+    assert (
+        figures.submitted == figures.completed + figures.timed_out + figures.failed
+        and figures.in_flight == 0
+    )
     assert figures.completed == len(bench.results)
     assert figures.timed_out + figures.failed + figures.refused_device == len(bench.errors)
     assert len(bench.jobs) == figures.submitted
     for accelerator in bench.accelerators:
-        assert accelerator.most_places <= accelerator.max_in_flight, 'jobs that were given up have places too'
+        assert accelerator.most_places <= accelerator.max_in_flight, (
+            'jobs that were given up have places too'
+        )
     for job in bench.jobs:
         assert len(job.ends) == 1, f'job of frame {job.sequence} was ended by {job.ends}'

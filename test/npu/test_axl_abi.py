@@ -36,11 +36,20 @@ CONSTANTS = {
 
 
 def test_python_and_c_agree(tmp_path: Path) -> None:
-    assert differences(c_layout(HEADER, 'axl_', tmp_path, macros='AXL_'), python_layout(STRUCTS, {'#define': CONSTANTS})) == []
+    assert (
+        differences(
+            c_layout(HEADER, 'axl_', tmp_path, macros='AXL_'),
+            python_layout(STRUCTS, {'#define': CONSTANTS}),
+        )
+        == []
+    )
 
 
 def test_the_header_stands_alone_in_c_and_cpp(tmp_path: Path) -> None:
-    for suffix, options in (('.c', ['-std=c99', '-Wall', '-Wextra', '-pedantic']), ('.cpp', ['-Wall', '-Wextra'])):
+    for suffix, options in (
+        ('.c', ['-std=c99', '-Wall', '-Wextra', '-pedantic']),
+        ('.cpp', ['-Wall', '-Wextra']),
+    ):
         source = tmp_path / f'alone{suffix}'
         source.write_text(f'#include "{HEADER}"\nint alone;\n', encoding='utf-8')
         if suffix == '.cpp' and not shutil.which('g++'):
@@ -49,17 +58,35 @@ def test_the_header_stands_alone_in_c_and_cpp(tmp_path: Path) -> None:
 
 
 def test_the_sizes_are_the_pinned_ones() -> None:
-    sizes = [ctypes.sizeof(struct) for struct in (abi.AxlImportFd, abi.AxlSubmit, abi.AxlPlane, abi.AxlImportPlanes)]
-    assert [*sizes, ctypes.sizeof(abi.AxlSubmit2), ctypes.sizeof(abi.AxlQuery)] == [40, 40, 24, 168, 48, 32]
+    sizes = [
+        ctypes.sizeof(struct)
+        for struct in (abi.AxlImportFd, abi.AxlSubmit, abi.AxlPlane, abi.AxlImportPlanes)
+    ]
+    assert [*sizes, ctypes.sizeof(abi.AxlSubmit2), ctypes.sizeof(abi.AxlQuery)] == [
+        40,
+        40,
+        24,
+        168,
+        48,
+        32,
+    ]
     codes = [getattr(abi.REQUESTS, name) for name in abi.IOCTL_NUMBERS]
     assert codes == [0xC0285540, 0xC0285541, 0x40045542, 0xC0A85543, 0xC0305544, 0xC0205545]
 
 
 def test_all_structs_of_the_module_are_compared() -> None:
-    structs = {value for value in vars(abi).values() if isinstance(value, type) and issubclass(value, ctypes.Structure)}
+    structs = {
+        value
+        for value in vars(abi).values()
+        if isinstance(value, type) and issubclass(value, ctypes.Structure)
+    }
     assert structs - {ctypes.LittleEndianStructure} == set(STRUCTS.values())
 
 
 def test_numbers_can_be_replaced() -> None:
     codes = abi.requests({'query': 77, 'import_fd': 78})
-    assert (codes.query & 0xFF, codes.import_fd & 0xFF, codes.submit) == (77, 78, abi.REQUESTS.submit)
+    assert (codes.query & 0xFF, codes.import_fd & 0xFF, codes.submit) == (
+        77,
+        78,
+        abi.REQUESTS.submit,
+    )

@@ -37,10 +37,17 @@ def test_a_good_card_needs_no_notice(make_opened: Callable[..., Opened], host: H
         'device': node, 'pci_address': '0000:01:00.0', 'pcie_link': '8 GT/s x4', 'driver_level': 2, 'max_in_flight': 4,
         'result_heap': 'memfd',
     }  # fmt: skip
-    assert (facts['imports'], facts['import_cache'], facts['release_errors'], facts['last_release_error']) == (0, '0 of 512', 0, '')
+    assert (
+        facts['imports'],
+        facts['import_cache'],
+        facts['release_errors'],
+        facts['last_release_error'],
+    ) == (0, '0 of 512', 0, '')
 
 
-def test_a_slow_or_unreadable_link_is_a_notice_and_seen_as_it_is_now(make_opened: Callable[..., Opened], host: Host) -> None:
+def test_a_slow_or_unreadable_link_is_a_notice_and_seen_as_it_is_now(
+    make_opened: Callable[..., Opened], host: Host
+) -> None:
     host.add_card(**{**GOOD_LINK, 'current_link_width': '1'})
     accelerator, _ = make_opened(device='', tree=host.tree)
     assert ['runs at 8 GT/s x1' in notice for notice in accelerator.notices()] == [True]
@@ -51,12 +58,18 @@ def test_a_slow_or_unreadable_link_is_a_notice_and_seen_as_it_is_now(make_opened
     assert str(accelerator.facts()['pcie_link']).startswith('unknown')
 
 
-def test_a_second_card_is_worth_a_notice_where_none_was_named(make_opened: Callable[..., Opened], host: Host) -> None:
+def test_a_second_card_is_worth_a_notice_where_none_was_named(
+    make_opened: Callable[..., Opened], host: Host
+) -> None:
     host.add_card(**GOOD_LINK)
     host.add_card('0004:01:00.0', 'metis-4:1:0', port='0000:00:1d.0', **GOOD_LINK)
     accelerator, _ = make_opened(device='', tree=host.tree)
     (notice,) = accelerator.notices()
-    assert 'there are 2 Metis cards' in notice and "'accelerator_device'" in notice and '0004:01:00.0' in notice
+    assert (
+        'there are 2 Metis cards' in notice
+        and "'accelerator_device'" in notice
+        and '0004:01:00.0' in notice
+    )
     named, _ = make_opened(device='04:01:00.0', tree=host.tree)
     assert list(named.notices()) == [] and named.capabilities().device.endswith('metis-4:1:0')
 
@@ -75,7 +88,12 @@ def test_a_driver_without_our_ioctls_names_them_and_the_way_out(host: Host) -> N
         AxlAccelerator(AcceleratorOptions(), tree=host.tree)
     text = str(refused.value)
     assert f'the driver of {node} has no import and submit ioctls (ENOTTY)' in text
-    assert 'accelerator: axruntime' in text and 'cpu' in text and "'axl_ioctls'" in text and '\n' not in text
+    assert (
+        'accelerator: axruntime' in text
+        and 'cpu' in text
+        and "'axl_ioctls'" in text
+        and '\n' not in text
+    )
 
 
 def test_no_card_is_said_before_anything_is_opened(host: Host) -> None:
@@ -86,7 +104,9 @@ def test_no_card_is_said_before_anything_is_opened(host: Host) -> None:
 # Imports and jobs.
 
 
-def test_an_import_is_not_released_under_a_job_that_was_given_up(make_opened: Callable[..., Opened], make_frame: MakeFrame) -> None:
+def test_an_import_is_not_released_under_a_job_that_was_given_up(
+    make_opened: Callable[..., Opened], make_frame: MakeFrame
+) -> None:
     """The pipeline releases the import when it gives the job up, and the device may still be reading."""
     accelerator, card = make_opened(import_cache=False)
     frame = make_frame()
@@ -103,7 +123,9 @@ def test_an_import_is_not_released_under_a_job_that_was_given_up(make_opened: Ca
 
 
 @pytest.mark.parametrize('cached', [True, False])
-def test_an_import_ends_with_its_last_job(make_opened: Callable[..., Opened], make_frame: MakeFrame, make_pool: Any, cached: bool) -> None:
+def test_an_import_ends_with_its_last_job(
+    make_opened: Callable[..., Opened], make_frame: MakeFrame, make_pool: Any, cached: bool
+) -> None:
     accelerator, card = make_opened(import_cache=cached)
     pool = make_pool()
     frame = make_frame(pool)
@@ -121,7 +143,9 @@ def test_an_import_ends_with_its_last_job(make_opened: Callable[..., Opened], ma
     assert card.held == set()
 
 
-def test_jobs_have_the_driver_s_number(make_opened: Callable[..., Opened], make_frame: MakeFrame) -> None:
+def test_jobs_have_the_driver_s_number(
+    make_opened: Callable[..., Opened], make_frame: MakeFrame
+) -> None:
     accelerator, card = make_opened()
     jobs = [submit(accelerator, make_frame()) for _ in range(3)]
     assert [job.device_seqno for job in jobs] == [1, 2, 3]
@@ -168,16 +192,24 @@ def test_level_1_imports_tight_images_and_says_why_not_others(
 ) -> None:
     accelerator, card = make_opened(level=1)
     tight = {'stride_align': 1, 'offset_align': 1}
-    for layout, good in ((tight, True), ({'stride_align': 256}, False), ({**tight, 'buffer_per_plane': True}, False)):
+    for layout, good in (
+        (tight, True),
+        ({'stride_align': 256}, False),
+        ({**tight, 'buffer_per_plane': True}, False),
+    ):
         frame = make_frame(make_pool(fourcc=NV12, layout=layout))
         if good:
             assert accelerator.import_frame(frame).number in card.held
         else:
-            with pytest.raises(AcceleratorError, match='imports only tight LINEAR images in one buffer, not NV12') as refused:
+            with pytest.raises(
+                AcceleratorError, match='imports only tight LINEAR images in one buffer, not NV12'
+            ) as refused:
                 accelerator.import_frame(frame)
             assert 'stride alignment' in str(refused.value)
     pool = make_pool(fourcc=NV12, layout=tight)
-    with pytest.raises(AcceleratorError, match=r'not NV12 INVALID .* let the camera give LINEAR images'):
+    with pytest.raises(
+        AcceleratorError, match=r'not NV12 INVALID .* let the camera give LINEAR images'
+    ):
         accelerator.trial_import(replace(pool.layout, modifier=INVALID), pool.slots[0].buffers)
 
 
@@ -210,7 +242,9 @@ def end(card: CountingCard, *jobs: AxlJob) -> None:
         job.close()
 
 
-def test_a_driver_that_can_waits_for_the_sync_file_itself(make_opened: Callable[..., Opened], make_frame: MakeFrame) -> None:
+def test_a_driver_that_can_waits_for_the_sync_file_itself(
+    make_opened: Callable[..., Opened], make_frame: MakeFrame
+) -> None:
     accelerator, card = make_opened()
     fence = Scripted(signals=False)
     job = submit(accelerator, make_frame(acquire_fence=fence))
@@ -219,7 +253,9 @@ def test_a_driver_that_can_waits_for_the_sync_file_itself(make_opened: Callable[
 
 
 @pytest.mark.parametrize('kind', ['an eventfd', 'a sync_file and an older driver'])
-def test_any_other_fence_has_signalled_before_the_job_starts(make_opened: Callable[..., Opened], make_frame: MakeFrame, kind: str) -> None:
+def test_any_other_fence_has_signalled_before_the_job_starts(
+    make_opened: Callable[..., Opened], make_frame: MakeFrame, kind: str
+) -> None:
     accelerator, card = make_opened(level=2 if kind == 'an eventfd' else 1, timeout_s=5.0)
     fence: Any = EventFence() if kind == 'an eventfd' else Scripted()
     frame = make_frame(acquire_fence=fence)
@@ -247,7 +283,12 @@ def test_a_fence_that_fails_or_never_signals_costs_its_frame_and_no_result_buffe
         if problem == 'failed':
             fence.signal(RuntimeError('the camera lost it'))
         frame = make_frame(acquire_fence=fence)
-        with pytest.raises(AcceleratorError, match='the camera lost it' if problem == 'failed' else 'acquire fence did not signal in time'):
+        with pytest.raises(
+            AcceleratorError,
+            match='the camera lost it'
+            if problem == 'failed'
+            else 'acquire fence did not signal in time',
+        ):
             submit(accelerator, frame)
         frame.release()
         fence.close()
@@ -257,7 +298,9 @@ def test_a_fence_that_fails_or_never_signals_costs_its_frame_and_no_result_buffe
     end(card, *jobs)
 
 
-def test_a_frame_that_the_card_reads_is_never_mapped(make_opened: Callable[..., Opened], make_pool: Any, make_frame: MakeFrame) -> None:
+def test_a_frame_that_the_card_reads_is_never_mapped(
+    make_opened: Callable[..., Opened], make_pool: Any, make_frame: MakeFrame
+) -> None:
     accelerator, card = make_opened()
     pool = make_pool()
     for slot in pool.slots:
@@ -280,7 +323,9 @@ def run_one(accelerator: AxlAccelerator, card: CountingCard, frame: Frame) -> No
     accelerator.release(handle)
 
 
-def test_the_cache_goes_off_and_on_and_imports_are_counted_on(opened: Opened, make_frame: MakeFrame) -> None:
+def test_the_cache_goes_off_and_on_and_imports_are_counted_on(
+    opened: Opened, make_frame: MakeFrame
+) -> None:
     accelerator, card = opened
     with make_frame() as frame:
         for cached, imports, held in ((True, 1, 1), (False, 4, 0), (True, 5, 1)):
@@ -312,7 +357,9 @@ def test_the_timeout_is_that_of_the_jobs_which_come(opened: Opened, make_frame: 
 # A card that goes away.
 
 
-def test_an_accelerator_closes_without_a_word_when_its_card_is_gone(make_opened: Callable[..., Opened], make_frame: MakeFrame) -> None:
+def test_an_accelerator_closes_without_a_word_when_its_card_is_gone(
+    make_opened: Callable[..., Opened], make_frame: MakeFrame
+) -> None:
     accelerator, card = make_opened()
     frame = make_frame()
     job = accelerator.submit(accelerator.import_frame(frame), frame)
@@ -330,7 +377,9 @@ def test_an_accelerator_closes_without_a_word_when_its_card_is_gone(make_opened:
     card.release_error = None
 
 
-def test_an_accelerator_opened_anew_knows_no_import_of_the_old_one(make_opened: Callable[..., Opened], make_frame: MakeFrame) -> None:
+def test_an_accelerator_opened_anew_knows_no_import_of_the_old_one(
+    make_opened: Callable[..., Opened], make_frame: MakeFrame
+) -> None:
     first, _ = make_opened()
     frame = make_frame()
     first.import_frame(frame)

@@ -23,7 +23,14 @@ from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.npu.axl import abi as axl_abi
 from zc_perception.npu.axl import device as axl_device
 from zc_perception.npu.axl.abi import ImportFlags
-from zc_perception.npu.axl.device import ADVICE, AxlDevice, AxlError, AxlGoneError, JobFence, axl_error
+from zc_perception.npu.axl.device import (
+    ADVICE,
+    AxlDevice,
+    AxlError,
+    AxlGoneError,
+    JobFence,
+    axl_error,
+)
 from zc_perception.pixel.fourcc import NV12, fourcc_code
 from zc_perception.pixel.layout import ImageLayout, PlaneLayout, compute_layout
 from zc_perception.pixel.modifier import LINEAR
@@ -46,12 +53,18 @@ def test_an_errno_has_its_exception_and_says_what_to_do(number: int) -> None:
     error = axl_error('submit2', number, 'import 3')
     assert type(error) is kind_of(number) and error.errno == number
     text = str(error)
-    assert text.startswith('axl submit2 (import 3) failed with ') and os.strerror(number) in text and text.endswith(ADVICE[number])
+    assert (
+        text.startswith('axl submit2 (import 3) failed with ')
+        and os.strerror(number) in text
+        and text.endswith(ADVICE[number])
+    )
     assert '\n' not in text
 
 
 def test_every_errno_that_the_contract_names_has_advice() -> None:
-    comments = ' '.join(re.findall(r'/\*.*?\*/', HEADER.read_text(encoding='utf-8'), flags=re.DOTALL))
+    comments = ' '.join(
+        re.findall(r'/\*.*?\*/', HEADER.read_text(encoding='utf-8'), flags=re.DOTALL)
+    )
     named = {word for word in re.findall(r'\bE[A-Z0-9]{3,}\b', comments) if hasattr(errno, word)}
     assert len(named) >= 9, named
     assert {getattr(errno, name) for name in named} <= set(ADVICE)
@@ -97,7 +110,9 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
 
 @pytest.fixture
 def device(driver: Driver, host: Host) -> Iterator[AxlDevice]:
-    device = AxlDevice(host.add_card(current_link_speed='2.5 GT/s PCIe', current_link_width='4'), tree=host.tree)
+    device = AxlDevice(
+        host.add_card(current_link_speed='2.5 GT/s PCIe', current_link_width='4'), tree=host.tree
+    )
     yield device
     device.close()
 
@@ -110,8 +125,12 @@ def buffer() -> Iterator[DmaBuf]:
 
 
 CALLS: dict[str, Callable[[AxlDevice, DmaBuf], object]] = {
-    'import_fd': lambda device, buffer: device.import_fd(buffer, 64, 48, NV12, ImportFlags.TO_DEVICE),
-    'import_planes': lambda device, buffer: device.import_planes(LAYOUT, [buffer], ImportFlags.TO_DEVICE),
+    'import_fd': lambda device, buffer: device.import_fd(
+        buffer, 64, 48, NV12, ImportFlags.TO_DEVICE
+    ),
+    'import_planes': lambda device, buffer: device.import_planes(
+        LAYOUT, [buffer], ImportFlags.TO_DEVICE
+    ),
     'submit': lambda device, buffer: device.submit(1, buffer, 0, 1000),
     'submit2': lambda device, buffer: device.submit2(1, buffer, 0, 1000, None),
     'release_import': lambda device, buffer: device.release_import(1),
@@ -120,7 +139,9 @@ CALLS: dict[str, Callable[[AxlDevice, DmaBuf], object]] = {
 
 @pytest.mark.parametrize('number', [errno.EINVAL, errno.ENODEV])
 @pytest.mark.parametrize('name', CALLS)
-def test_each_ioctl_raises_the_errno_s_exception(device: AxlDevice, driver: Driver, buffer: DmaBuf, name: str, number: int) -> None:
+def test_each_ioctl_raises_the_errno_s_exception(
+    device: AxlDevice, driver: Driver, buffer: DmaBuf, name: str, number: int
+) -> None:
     driver.number = number
     with pytest.raises(kind_of(number), match=f'axl {name}') as raised:
         CALLS[name](device, buffer)
@@ -148,13 +169,23 @@ def test_a_signal_in_an_ioctl_is_no_failure(device: AxlDevice, driver: Driver) -
 
 @pytest.mark.parametrize(
     ('answer', 'words'),
-    [({'max_in_flight': 0}, 'max_in_flight 0'), ({'stride_align': 48}, 'stride_align 48'), ({'offset_align': 0}, 'offset_align 0')],
+    [
+        ({'max_in_flight': 0}, 'max_in_flight 0'),
+        ({'stride_align': 48}, 'stride_align 48'),
+        ({'offset_align': 0}, 'offset_align 0'),
+    ],
 )
 def test_a_query_that_makes_no_sense_is_refused(
     device: AxlDevice, monkeypatch: pytest.MonkeyPatch, answer: dict[str, int], words: str
 ) -> None:
     def ioctl(fd: int, request: int, argument: Any) -> int:
-        for name, value in {'max_in_flight': 4, 'stride_align': 64, 'offset_align': 64, 'num_formats': 1, **answer}.items():
+        for name, value in {
+            'max_in_flight': 4,
+            'stride_align': 64,
+            'offset_align': 64,
+            'num_formats': 1,
+            **answer,
+        }.items():
             setattr(argument, name, value)
         return 0
 
@@ -176,7 +207,12 @@ def test_a_query_that_makes_no_sense_is_refused(
 )
 @pytest.mark.parametrize('query', [errno.ENOTTY, errno.EINVAL, errno.ENOSYS])
 def test_what_a_driver_knows_is_found_out_whatever_it_answers_to_unknown_numbers(
-    device: AxlDevice, monkeypatch: pytest.MonkeyPatch, query: int, release: int, import_fd: int, level: int
+    device: AxlDevice,
+    monkeypatch: pytest.MonkeyPatch,
+    query: int,
+    release: int,
+    import_fd: int,
+    level: int,
 ) -> None:
     def ioctl(fd: int, request: int, argument: Any) -> int:
         if isinstance(argument, axl_abi.AxlQuery):
@@ -193,7 +229,9 @@ def test_what_a_driver_knows_is_found_out_whatever_it_answers_to_unknown_numbers
 
 
 @pytest.mark.parametrize('count', [1, 64, 65, 300])
-def test_a_query_brings_all_formats_however_many(device: AxlDevice, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+def test_a_query_brings_all_formats_however_many(
+    device: AxlDevice, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
     def ioctl(fd: int, request: int, query: axl_abi.AxlQuery) -> int:
         room, query.num_formats = query.num_formats, count
         query.max_in_flight, query.stride_align, query.offset_align = 4, 64, 64
@@ -222,7 +260,11 @@ def test_a_query_brings_all_formats_however_many(device: AxlDevice, monkeypatch:
     ],
 )
 def test_a_node_that_can_t_be_opened_is_explained(
-    host: Host, monkeypatch: pytest.MonkeyPatch, number: int, kind: type[AcceleratorError], words: str
+    host: Host,
+    monkeypatch: pytest.MonkeyPatch,
+    number: int,
+    kind: type[AcceleratorError],
+    words: str,
 ) -> None:
     node = host.add_card()
 
@@ -232,7 +274,9 @@ def test_a_node_that_can_t_be_opened_is_explained(
     monkeypatch.setattr(OwnedFd, 'open', refuse)
     with pytest.raises(AcceleratorError, match=words) as raised:
         AxlDevice(node, tree=host.tree)
-    assert type(raised.value) is kind and f"'{node}' can't be opened: {os.strerror(number)}" in str(raised.value)
+    assert type(
+        raised.value
+    ) is kind and f"'{node}' can't be opened: {os.strerror(number)}" in str(raised.value)
 
 
 # Fences of jobs.
@@ -246,7 +290,12 @@ def ended(status: int, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize('number', ADVICE, ids=lambda n: errno.errorcode.get(n, str(n)))
 @pytest.mark.parametrize('name', ['submit', 'submit2'])
 def test_a_job_s_errno_is_explained_as_an_ioctl_s(
-    device: AxlDevice, driver: Driver, buffer: DmaBuf, monkeypatch: pytest.MonkeyPatch, name: str, number: int
+    device: AxlDevice,
+    driver: Driver,
+    buffer: DmaBuf,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    number: int,
 ) -> None:
     fence: Any = CALLS[name](device, buffer)
     ended(-number, monkeypatch)
@@ -264,7 +313,11 @@ def test_a_timeout_names_its_length_and_looks_at_the_link(
     with pytest.raises(AxlError) as raised:
         fence.check()
     text = str(raised.value)
-    assert 'import 7, timeout 50 ms' in text and 'the PCIe link of 0000:01:00.0 runs at 2.5 GT/s x4' in text and 'LnkSta' in text
+    assert (
+        'import 7, timeout 50 ms' in text
+        and 'the PCIe link of 0000:01:00.0 runs at 2.5 GT/s x4' in text
+        and 'LnkSta' in text
+    )
     host.write(host.tree.pci('0000:01:00.0'), current_link_speed='8.0 GT/s PCIe')
     with pytest.raises(AxlError, match=r'its PCIe link is good now \(8 GT/s x4\)'):
         fence.check()
@@ -283,8 +336,12 @@ def test_a_job_that_fails_on_a_card_that_is_gone_is_its_loss(
 
 
 @pytest.mark.parametrize(('status', 'words'), [(0, 'has not signalled'), (1, '')])
-def test_a_job_that_has_not_failed_has_no_errno(monkeypatch: pytest.MonkeyPatch, status: int, words: str) -> None:
-    fence = JobFence(OwnedFd(os.eventfd(0)), lambda number: pytest.fail('asked for an explanation'))
+def test_a_job_that_has_not_failed_has_no_errno(
+    monkeypatch: pytest.MonkeyPatch, status: int, words: str
+) -> None:
+    fence = JobFence(
+        OwnedFd(os.eventfd(0)), lambda number: pytest.fail('asked for an explanation')
+    )
     ended(status, monkeypatch)
     if words:
         with pytest.raises(AcceleratorError, match=words):
@@ -302,7 +359,10 @@ def allocate() -> Iterator[Callable[[ImageLayout], list[DmaBuf]]]:
     made: list[DmaBuf] = []
 
     def make(layout: ImageLayout) -> list[DmaBuf]:
-        buffers = [SealedMemfd().allocate(layout.buffer_size(index)) for index in range(layout.num_buffers)]
+        buffers = [
+            SealedMemfd().allocate(layout.buffer_size(index))
+            for index in range(layout.num_buffers)
+        ]
         made.extend(buffers)
         return buffers
 
@@ -314,61 +374,108 @@ def allocate() -> Iterator[Callable[[ImageLayout], list[DmaBuf]]]:
 LAYOUTS = {
     'one buffer': compute_layout(NV12, 64, 48, stride_align=256, offset_align=4096),
     'a buffer for each plane': compute_layout(YU12, 64, 48, buffer_per_plane=True),
-    'mixed buffers': ImageLayout(8, 4, YU12, LINEAR, (PlaneLayout(0, 8, 16, 64), PlaneLayout(1, 4, 8, 16), PlaneLayout(1, 32, 8, 16))),
-    'tiles': ImageLayout(64, 48, NV12, TILED, (PlaneLayout(0, 64, 0, 4096), PlaneLayout(0, 8192, 7, 2048))),
+    'mixed buffers': ImageLayout(
+        8,
+        4,
+        YU12,
+        LINEAR,
+        (PlaneLayout(0, 8, 16, 64), PlaneLayout(1, 4, 8, 16), PlaneLayout(1, 32, 8, 16)),
+    ),
+    'tiles': ImageLayout(
+        64, 48, NV12, TILED, (PlaneLayout(0, 64, 0, 4096), PlaneLayout(0, 8192, 7, 2048))
+    ),
 }
 
 
 @pytest.mark.parametrize('layout', LAYOUTS.values(), ids=LAYOUTS)
 def test_an_import_says_format_modifier_size_and_each_plane_with_its_own_handle(
-    device: AxlDevice, driver: Driver, allocate: Callable[[ImageLayout], list[DmaBuf]], layout: ImageLayout
+    device: AxlDevice,
+    driver: Driver,
+    allocate: Callable[[ImageLayout], list[DmaBuf]],
+    layout: ImageLayout,
 ) -> None:
     buffers = allocate(layout)
     assert device.import_planes(layout, buffers, ImportFlags.TO_DEVICE) == 41
     ((request, said),) = driver.calls
     assert request == axl_abi.requests(None).import_planes
-    assert (said.fourcc, said.modifier, said.width, said.height) == (layout.fourcc, layout.modifier, layout.width, layout.height)
-    assert (said.struct_size, said.flags, said.pad, said.num_planes) == (ctypes.sizeof(said), 1, 0, len(layout.planes))
+    assert (said.fourcc, said.modifier, said.width, said.height) == (
+        layout.fourcc,
+        layout.modifier,
+        layout.width,
+        layout.height,
+    )
+    assert (said.struct_size, said.flags, said.pad, said.num_planes) == (
+        ctypes.sizeof(said),
+        1,
+        0,
+        len(layout.planes),
+    )
     planes = [(p.fd, p.offset, p.stride, p.size) for p in said.planes[: said.num_planes]]
-    assert planes == [(buffers[p.buffer].fileno(), p.offset, p.stride, p.size) for p in layout.planes]
-    assert not any(bytes(plane) != bytes(ctypes.sizeof(plane)) for plane in said.planes[said.num_planes :]), 'the rest is zero'
+    assert planes == [
+        (buffers[p.buffer].fileno(), p.offset, p.stride, p.size) for p in layout.planes
+    ]
+    assert not any(
+        bytes(plane) != bytes(ctypes.sizeof(plane)) for plane in said.planes[said.num_planes :]
+    ), 'the rest is zero'
 
 
-def test_importing_borrows_the_descriptors(device: AxlDevice, driver: Driver, allocate: Callable[[ImageLayout], list[DmaBuf]]) -> None:
+def test_importing_borrows_the_descriptors(
+    device: AxlDevice, driver: Driver, allocate: Callable[[ImageLayout], list[DmaBuf]]
+) -> None:
     layout = LAYOUTS['mixed buffers']
     buffers = allocate(layout)
     numbers = [(buffer.fileno(), buffer.identity) for buffer in buffers]
     device.import_planes(layout, buffers, ImportFlags.TO_DEVICE)
     device.import_fd(buffers[0], 8, 4, YU12, ImportFlags.TO_DEVICE)
     device.release_import(41)
-    assert [(buffer.fileno(), DmaBuf(buffer.dup(), buffer.kind, 'again').identity) for buffer in buffers] == numbers
+    assert [
+        (buffer.fileno(), DmaBuf(buffer.dup(), buffer.kind, 'again').identity)
+        for buffer in buffers
+    ] == numbers
 
 
-def test_another_layout_is_another_import(device: AxlDevice, driver: Driver, allocate: Callable[[ImageLayout], list[DmaBuf]]) -> None:
+def test_another_layout_is_another_import(
+    device: AxlDevice, driver: Driver, allocate: Callable[[ImageLayout], list[DmaBuf]]
+) -> None:
     layout = LAYOUTS['one buffer']
     buffers = allocate(layout)
-    shifted = replace(layout, planes=(layout.planes[0], replace(layout.planes[1], offset=layout.planes[1].offset - 64)))
-    assert [device.import_planes(each, buffers, ImportFlags.TO_DEVICE) for each in (layout, shifted)] == [41, 42]
+    shifted = replace(
+        layout,
+        planes=(layout.planes[0], replace(layout.planes[1], offset=layout.planes[1].offset - 64)),
+    )
+    assert [
+        device.import_planes(each, buffers, ImportFlags.TO_DEVICE) for each in (layout, shifted)
+    ] == [41, 42]
     first, second = (said for _, said in driver.calls)
     assert first.planes[1].offset == second.planes[1].offset + 64
 
 
 @pytest.mark.parametrize('make', [lambda path: path.touch(), os.mkfifo])
-def test_what_is_no_device_is_not_taken_for_a_driver_without_ioctls(tmp_path: Path, make: Callable[[Path], None]) -> None:
+def test_what_is_no_device_is_not_taken_for_a_driver_without_ioctls(
+    tmp_path: Path, make: Callable[[Path], None]
+) -> None:
     path = tmp_path / 'metis-0:1:0'
     make(path)
     with pytest.raises(AcceleratorError) as caught:
         AxlDevice(str(path))
     message = str(caught.value)
-    assert message.startswith(f"parameter 'accelerator_device' is '{path}', which is no device node; it must be a Metis card's (")
+    assert message.startswith(
+        f"parameter 'accelerator_device' is '{path}', which is no device node; it must be a Metis card's ("
+    )
     assert 'ENOTTY' not in message and '\n' not in message
-    assert str(path) not in [os.path.realpath(entry) for entry in Path('/proc/self/fd').iterdir()], 'while the exception still lives'
+    assert str(path) not in [
+        os.path.realpath(entry) for entry in Path('/proc/self/fd').iterdir()
+    ], 'while the exception still lives'
 
 
-def test_a_driver_s_own_numbers_reach_its_ioctls(driver: Driver, allocate: Callable[[ImageLayout], list[DmaBuf]]) -> None:
+def test_a_driver_s_own_numbers_reach_its_ioctls(
+    driver: Driver, allocate: Callable[[ImageLayout], list[DmaBuf]]
+) -> None:
     numbers = {'import_planes': 100, 'release_import': 101}
     device = AxlDevice('/dev/null', numbers)
-    device.import_planes(LAYOUTS['one buffer'], allocate(LAYOUTS['one buffer']), ImportFlags.TO_DEVICE)
+    device.import_planes(
+        LAYOUTS['one buffer'], allocate(LAYOUTS['one buffer']), ImportFlags.TO_DEVICE
+    )
     device.release_import(1)
     device.import_fd(allocate(LAYOUTS['one buffer'])[0], 8, 4, YU12, ImportFlags.TO_DEVICE)
     device.close()
@@ -377,7 +484,9 @@ def test_a_driver_s_own_numbers_reach_its_ioctls(driver: Driver, allocate: Calla
 
 
 @pytest.mark.parametrize(('name', 'expected'), [('submit2', 0x1_0000_0007), ('submit', 0)])
-def test_the_number_is_that_which_the_ioctl_gave(monkeypatch: pytest.MonkeyPatch, name: str, expected: int) -> None:
+def test_the_number_is_that_which_the_ioctl_gave(
+    monkeypatch: pytest.MonkeyPatch, name: str, expected: int
+) -> None:
     def answer(fd: int, request: int, argument: Any) -> int:
         """``struct axl_submit2``: fence_fd at 28, seqno at 40; ``struct axl_submit``: fence_fd at 16."""
         size = request >> 16 & 0x3FFF
@@ -389,7 +498,11 @@ def test_the_number_is_that_which_the_ioctl_gave(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(axl_device.fcntl, 'ioctl', answer)
     device, buffer = AxlDevice('/dev/null'), SealedMemfd().allocate(4096)
-    fence = device.submit2(1, buffer, 0, 1000, None) if name == 'submit2' else device.submit(1, buffer, 0, 1000)
+    fence = (
+        device.submit2(1, buffer, 0, 1000, None)
+        if name == 'submit2'
+        else device.submit(1, buffer, 0, 1000)
+    )
     assert fence.seqno == expected
     fence.close()
     buffer.close()

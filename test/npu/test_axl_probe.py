@@ -65,9 +65,14 @@ def buffer() -> Iterator[DmaBuf]:
     buffer.close()
 
 
-def test_a_buffer_that_is_attached_is_taken_back(driver: ShippedDriver, node: str, buffer: DmaBuf) -> None:
+def test_a_buffer_that_is_attached_is_taken_back(
+    driver: ShippedDriver, node: str, buffer: DmaBuf
+) -> None:
     found = probe_shipped_attach(node, buffer)
-    assert (found.answer, found.number) == (Importable.YES, 0) and 'can import buffers of memfd' in found.text
+    assert (found.answer, found.number) == (
+        Importable.YES,
+        0,
+    ) and 'can import buffers of memfd' in found.text
     assert driver.calls == [axl_probe.DMA_ATTACH, axl_probe.DMA_DETACH] and driver.attached == {}
     assert not buffer.mapped
 
@@ -85,22 +90,36 @@ MEANINGS = {
 
 
 @pytest.mark.parametrize('number', MEANINGS)
-def test_a_refusal_is_explained_and_nothing_is_detached(driver: ShippedDriver, node: str, buffer: DmaBuf, number: int) -> None:
+def test_a_refusal_is_explained_and_nothing_is_detached(
+    driver: ShippedDriver, node: str, buffer: DmaBuf, number: int
+) -> None:
     driver.refusals[axl_probe.DMA_ATTACH] = [number]
     found = probe_shipped_attach(node, buffer)
     answer, words = MEANINGS[number]
-    assert (found.answer, found.number) == (answer, number) and words in found.text and '\n' not in found.text
+    assert (
+        (found.answer, found.number) == (answer, number)
+        and words in found.text
+        and '\n' not in found.text
+    )
     assert (errno.errorcode.get(number) or 'ENOTSUPP') in found.text and 'memfd' in found.text
     assert driver.calls == [axl_probe.DMA_ATTACH]
 
 
-def test_a_detach_that_fails_is_said_and_the_file_is_closed_all_the_same(driver: ShippedDriver, node: str, buffer: DmaBuf) -> None:
+def test_a_detach_that_fails_is_said_and_the_file_is_closed_all_the_same(
+    driver: ShippedDriver, node: str, buffer: DmaBuf
+) -> None:
     driver.refusals[axl_probe.DMA_DETACH] = [errno.EBUSY]
     found = probe_shipped_attach(node, buffer)
-    assert found.answer is Importable.YES and 'EBUSY' in found.text and 'when its file was closed' in found.text
+    assert (
+        found.answer is Importable.YES
+        and 'EBUSY' in found.text
+        and 'when its file was closed' in found.text
+    )
 
 
-def test_an_interruption_leaves_no_file_open(node: str, buffer: DmaBuf, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interruption_leaves_no_file_open(
+    node: str, buffer: DmaBuf, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # It outlives the probe with all that the probe had: nothing is closed by being collected.
     interruption = KeyboardInterrupt()
     opened: list[int] = []
@@ -116,20 +135,31 @@ def test_an_interruption_leaves_no_file_open(node: str, buffer: DmaBuf, monkeypa
         os.fstat(opened[0])
 
 
-def test_a_node_that_can_t_be_opened_answers_nothing(driver: ShippedDriver, host: Host, buffer: DmaBuf) -> None:
+def test_a_node_that_can_t_be_opened_answers_nothing(
+    driver: ShippedDriver, host: Host, buffer: DmaBuf
+) -> None:
     host.add_card()
     found = probe_shipped_attach(str(host.tree.dev / 'metis-9:9:9'), buffer, tree=host.tree)
-    assert (found.answer, found.number) == (Importable.UNKNOWN, errno.ENOENT) and 'found ' in found.text and 'metis-0:1:0' in found.text
+    assert (
+        (found.answer, found.number) == (Importable.UNKNOWN, errno.ENOENT)
+        and 'found ' in found.text
+        and 'metis-0:1:0' in found.text
+    )
     assert driver.calls == []
 
 
 def test_a_device_without_these_ioctls_says_so(buffer: DmaBuf) -> None:
     """The kernel's own ENOTTY."""
     found = probe_shipped_attach('/dev/null', buffer)
-    assert (found.answer, found.number) == (Importable.UNKNOWN, errno.ENOTTY) and "'U' 5" in found.text
+    assert (found.answer, found.number) == (
+        Importable.UNKNOWN,
+        errno.ENOTTY,
+    ) and "'U' 5" in found.text
 
 
-def test_the_numbers_are_what_a_c_compiler_makes_of_the_shipped_driver_s_header(tmp_path: Path) -> None:
+def test_the_numbers_are_what_a_c_compiler_makes_of_the_shipped_driver_s_header(
+    tmp_path: Path,
+) -> None:
     compiler = shutil.which('cc') or shutil.which('gcc')
     assert compiler, 'a C compiler is needed: apt-get install gcc'
     source = tmp_path / 'numbers.c'
@@ -139,5 +169,7 @@ def test_the_numbers_are_what_a_c_compiler_makes_of_the_shipped_driver_s_header(
         encoding='utf-8',
     )
     subprocess.run([compiler, '-o', str(tmp_path / 'numbers'), str(source)], check=True)
-    said = subprocess.run([str(tmp_path / 'numbers')], check=True, capture_output=True, text=True).stdout
+    said = subprocess.run(
+        [str(tmp_path / 'numbers')], check=True, capture_output=True, text=True
+    ).stdout
     assert said.split() == [str(axl_probe.DMA_ATTACH), str(axl_probe.DMA_DETACH)]

@@ -62,14 +62,34 @@ def run(accelerator: AxlAccelerator, frame: Frame, content: bytes = b'') -> AxlJ
     return job
 
 
-def test_outputs_are_the_result_s_memory_without_its_padding(opened: Opened, make_frame: MakeFrame) -> None:
+def test_outputs_are_the_result_s_memory_without_its_padding(
+    opened: Opened, make_frame: MakeFrame
+) -> None:
     accelerator, _ = opened
     written = np.arange(15, dtype=np.int16).reshape(3, 5)
-    job = run(accelerator, make_frame(), b'\0' * 8 + written.tobytes() + b'\0' * 26 + bytes([7, 8, 9, 10]))
+    job = run(
+        accelerator,
+        make_frame(),
+        b'\0' * 8 + written.tobytes() + b'\0' * 26 + bytes([7, 8, 9, 10]),
+    )
     boxes, plain = job.outputs()
-    assert boxes.values.tolist() == [[5, 6, 7], [10, 11, 12]] and plain.values.tolist() == [7, 8, 9, 10]
-    assert (boxes.name, boxes.layout, boxes.zero_point, boxes.values.dtype) == ('boxes', 'nhwc', 3, np.int16)
-    assert isinstance(boxes.scale, np.ndarray) and boxes.scale.tolist() == [0.5, 1.0, 2.0] and plain.scale == 1.0
+    assert boxes.values.tolist() == [[5, 6, 7], [10, 11, 12]] and plain.values.tolist() == [
+        7,
+        8,
+        9,
+        10,
+    ]
+    assert (boxes.name, boxes.layout, boxes.zero_point, boxes.values.dtype) == (
+        'boxes',
+        'nhwc',
+        3,
+        np.int16,
+    )
+    assert (
+        isinstance(boxes.scale, np.ndarray)
+        and boxes.scale.tolist() == [0.5, 1.0, 2.0]
+        and plain.scale == 1.0
+    )
     assert boxes.real().tolist() == [[1.0, 3.0, 8.0], [3.5, 8.0, 18.0]]
     job._result.buffer.memory(write=True)[64] = 200
     assert plain.values[0] == 200, 'a view: what the device writes shows'
@@ -78,7 +98,9 @@ def test_outputs_are_the_result_s_memory_without_its_padding(opened: Opened, mak
     job.close()
 
 
-def test_views_and_mappings_are_made_once_for_each_buffer(make_opened: Callable[..., Opened], make_frame: MakeFrame) -> None:
+def test_views_and_mappings_are_made_once_for_each_buffer(
+    make_opened: Callable[..., Opened], make_frame: MakeFrame
+) -> None:
     accelerator, _ = make_opened(in_flight=1)
     frame = make_frame()
     seen = set()
@@ -89,9 +111,16 @@ def test_views_and_mappings_are_made_once_for_each_buffer(make_opened: Callable[
     assert len(seen) == 1, 'the steady state allocates nothing'
 
 
-@pytest.mark.parametrize('end', [lambda job: (job.close(), job.close()), lambda job: job.abandon().close()], ids=['closed', 'given up'])
+@pytest.mark.parametrize(
+    'end',
+    [lambda job: (job.close(), job.close()), lambda job: job.abandon().close()],
+    ids=['closed', 'given up'],
+)
 def test_the_cpu_s_access_lasts_from_outputs_to_the_job_s_end(
-    opened: Opened, make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch, end: Callable[[AxlJob], object]
+    opened: Opened,
+    make_frame: MakeFrame,
+    monkeypatch: pytest.MonkeyPatch,
+    end: Callable[[AxlJob], object],
 ) -> None:
     accelerator, _ = opened
     access = Access(monkeypatch)
@@ -107,7 +136,9 @@ def test_the_cpu_s_access_lasts_from_outputs_to_the_job_s_end(
 
 
 @pytest.mark.parametrize('state', ['pending', 'failed', 'closed'])
-def test_there_is_no_result_without_success(opened: Opened, make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch, state: str) -> None:
+def test_there_is_no_result_without_success(
+    opened: Opened, make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch, state: str
+) -> None:
     accelerator, card = opened
     access = Access(monkeypatch)
     frame = make_frame()
@@ -117,7 +148,11 @@ def test_there_is_no_result_without_success(opened: Opened, make_frame: MakeFram
     if state == 'closed':
         card.jobs[0].signal()
         job.close()
-    words = {'pending': 'not signalled', 'failed': 'the card says no', 'closed': 'the job was closed'}[state]
+    words = {
+        'pending': 'not signalled',
+        'failed': 'the card says no',
+        'closed': 'the job was closed',
+    }[state]
     with pytest.raises(AcceleratorError, match=words):
         job.outputs()
     assert access.events == []
@@ -125,7 +160,9 @@ def test_there_is_no_result_without_success(opened: Opened, make_frame: MakeFram
     job.close()
 
 
-def test_closing_twice_or_after_giving_up_gives_back_once(make_opened: Callable[..., Opened], make_frame: MakeFrame) -> None:
+def test_closing_twice_or_after_giving_up_gives_back_once(
+    make_opened: Callable[..., Opened], make_frame: MakeFrame
+) -> None:
     accelerator, card = make_opened(in_flight=2)
     frame = make_frame()
     job = run(accelerator, frame)
@@ -138,14 +175,19 @@ def test_closing_twice_or_after_giving_up_gives_back_once(make_opened: Callable[
     fence.close()
     jobs = [run(accelerator, frame) for _ in range(2)]
     assert jobs[0]._result is not jobs[1]._result, 'one buffer for two jobs'
-    with pytest.raises(AcceleratorError, match='all 2 result buffers are in use, 0 of them by jobs that were given up'):
+    with pytest.raises(
+        AcceleratorError,
+        match='all 2 result buffers are in use, 0 of them by jobs that were given up',
+    ):
         accelerator.submit(accelerator.import_frame(frame), frame)
     for each in jobs:
         each.close()
     assert len(card.jobs) == 4
 
 
-def test_a_job_that_was_given_up_keeps_its_buffer_until_its_fence(make_opened: Callable[..., Opened], make_frame: MakeFrame) -> None:
+def test_a_job_that_was_given_up_keeps_its_buffer_until_its_fence(
+    make_opened: Callable[..., Opened], make_frame: MakeFrame
+) -> None:
     accelerator, card = make_opened(in_flight=1)
     frame = make_frame()
     job = accelerator.submit(accelerator.import_frame(frame), frame)
@@ -162,7 +204,9 @@ def test_a_job_that_was_given_up_keeps_its_buffer_until_its_fence(make_opened: C
     run(accelerator, frame).close()
 
 
-def test_views_that_outlive_the_accelerator_cost_nobody_anything(make_opened: Callable[..., Opened], make_frame: MakeFrame) -> None:
+def test_views_that_outlive_the_accelerator_cost_nobody_anything(
+    make_opened: Callable[..., Opened], make_frame: MakeFrame
+) -> None:
     accelerator, _ = make_opened()
     job = run(accelerator, make_frame())
     kept = job.outputs()[1].values
@@ -173,7 +217,9 @@ def test_views_that_outlive_the_accelerator_cost_nobody_anything(make_opened: Ca
     gc.collect()  # and goes with them: no_fd_leak looks
 
 
-def test_jobs_may_outlive_the_accelerator(make_opened: Callable[..., Opened], make_frame: MakeFrame) -> None:
+def test_jobs_may_outlive_the_accelerator(
+    make_opened: Callable[..., Opened], make_frame: MakeFrame
+) -> None:
     accelerator, card = make_opened()
     frame = make_frame()
     first, second = (accelerator.submit(accelerator.import_frame(frame), frame) for _ in range(2))
@@ -210,7 +256,16 @@ def test_cutting_padding_away_is_what_numpy_s_pad_undoes(data: st.DataObject) ->
     values = np.arange(np.prod(shape), dtype=dtype).reshape(shape)
     offset = data.draw(st.integers(0, 4)) * 4
     memory = b'\xee' * offset + np.pad(values, padding, constant_values=99).tobytes() + b'\xee' * 5
-    spec = TensorSpec('t', dtype, shape, offset, (1.0,), 0, '', padding if data.draw(st.booleans()) or np.any(padding) else ())
+    spec = TensorSpec(
+        't',
+        dtype,
+        shape,
+        offset,
+        (1.0,),
+        0,
+        '',
+        padding if data.draw(st.booleans()) or np.any(padding) else (),
+    )
     view = spec.view(memoryview(memory)).values
     assert view.dtype == np.dtype(dtype) and np.array_equal(view, values)
     assert not view.flags.owndata
@@ -242,7 +297,9 @@ class Machine:
     """Heaps by name."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, **room: int) -> None:
-        self.heaps = [FakeHeap(f'dma_heap/{name.replace("_", ",")}', size) for name, size in room.items()]
+        self.heaps = [
+            FakeHeap(f'dma_heap/{name.replace("_", ",")}', size) for name, size in room.items()
+        ]
         monkeypatch.setattr(heaps, '_open_named', self._open)
         monkeypatch.setattr(heaps, '_cma_heaps', lambda *_: ['dma_heap/linux,cma'])
 
@@ -260,7 +317,11 @@ class Machine:
         ({'linux_cma': 1 << 20, 'system': 1 << 20}, 'dma_heap/linux,cma', None),
         ({'system': 1 << 20}, 'dma_heap/system', '(this machine has no '),
         ({'linux_cma': 0, 'system': 1 << 20}, 'dma_heap/system', 'could not allocate 1 bytes'),
-        ({'linux_cma': 20_000, 'system': 1 << 20}, 'dma_heap/system', 'could not allocate 10000 bytes'),  # a page, but not all results
+        (
+            {'linux_cma': 20_000, 'system': 1 << 20},
+            'dma_heap/system',
+            'could not allocate 10000 bytes',
+        ),  # a page, but not all results
     ],
 )
 def test_results_come_from_cma_or_else_from_the_system_heap_which_is_said(
@@ -272,34 +333,49 @@ def test_results_come_from_cma_or_else_from_the_system_heap_which_is_said(
     if words is None:
         assert notice == ''
     else:
-        assert words in notice and heap in notice and 'IOMMU' in notice and 'CONFIG_DMABUF_HEAPS_CMA' in notice
+        assert (
+            words in notice
+            and heap in notice
+            and 'IOMMU' in notice
+            and 'CONFIG_DMABUF_HEAPS_CMA' in notice
+        )
     assert [each.name for each in machine.heaps if not each.closed] == [heap], 'others are closed'
     for buffer in buffers:
         buffer.close()
 
 
 @pytest.mark.parametrize('room', [{}, {'linux_cma': 20_000, 'system': 20_000}, {'system': 20_000}])
-def test_no_room_anywhere_is_an_error_and_leaves_nothing(monkeypatch: pytest.MonkeyPatch, room: dict[str, int]) -> None:
+def test_no_room_anywhere_is_an_error_and_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch, room: dict[str, int]
+) -> None:
     machine = Machine(monkeypatch, **room)
     with pytest.raises(AllocationError):
         axl.open_result_heap(10_000, 4)
     assert all(heap.closed for heap in machine.heaps)
 
 
-def test_the_accelerator_says_once_where_results_come_from(monkeypatch: pytest.MonkeyPatch, make_opened: Callable[..., Opened]) -> None:
+def test_the_accelerator_says_once_where_results_come_from(
+    monkeypatch: pytest.MonkeyPatch, make_opened: Callable[..., Opened]
+) -> None:
     open_result_heap = axl.open_result_heap
     accelerator, _ = make_opened()
     Machine(monkeypatch, system=1 << 20)
     monkeypatch.setattr(axl, 'open_result_heap', open_result_heap)
     accelerator.load(MANIFEST)
-    assert [notice for notice in accelerator.notices() if 'result buffers come from dma_heap/system' in notice]
+    assert [
+        notice
+        for notice in accelerator.notices()
+        if 'result buffers come from dma_heap/system' in notice
+    ]
     assert accelerator.facts()['result_heap'] == 'dma_heap/system'
     Machine(monkeypatch)
     with pytest.raises(AcceleratorError, match='no heap for result buffers'):
         accelerator.load(MANIFEST)
 
 
-def test_fences_that_are_given_up_are_watched_by_a_duplicate(opened: Opened, make_frame: MakeFrame) -> None:
+def test_fences_that_are_given_up_are_watched_by_a_duplicate(
+    opened: Opened, make_frame: MakeFrame
+) -> None:
     accelerator, card = opened
     frame = make_frame()
     job = accelerator.submit(accelerator.import_frame(frame), frame)

@@ -41,8 +41,16 @@ def installed(double: Double, monkeypatch: pytest.MonkeyPatch) -> Double:
 
 def noise(luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> None:
     random = np.random.default_rng(5)
-    luma[:] = random.integers(0, 256, (luma.shape[0] // 8, luma.shape[1] // 8), np.uint8).repeat(8, 0).repeat(8, 1)
-    chroma[:] = random.integers(0, 256, (*chroma.shape[:2],), np.uint8)[..., None] if chroma.ndim == 3 else 128
+    luma[:] = (
+        random.integers(0, 256, (luma.shape[0] // 8, luma.shape[1] // 8), np.uint8)
+        .repeat(8, 0)
+        .repeat(8, 1)
+    )
+    chroma[:] = (
+        random.integers(0, 256, (*chroma.shape[:2],), np.uint8)[..., None]
+        if chroma.ndim == 3
+        else 128
+    )
 
 
 def raw_results(accelerator: AxRuntimeAccelerator, frame: Frame) -> list[NDArray[Any]]:
@@ -54,7 +62,11 @@ def raw_results(accelerator: AxRuntimeAccelerator, frame: Frame) -> list[NDArray
 
 
 @pytest.mark.parametrize('double_buffer', [False, True], ids=['single', 'double'])
-@pytest.mark.parametrize(('output_dmabuf', 'refused'), [('auto', 0), ('false', 0), ('auto', 2)], ids=['auto', 'false', 'refused'])
+@pytest.mark.parametrize(
+    ('output_dmabuf', 'refused'),
+    [('auto', 0), ('false', 0), ('auto', 2)],
+    ids=['auto', 'false', 'refused'],
+)
 def test_both_interfaces_give_the_same_results(
     output_dmabuf: str, refused: int, double_buffer: bool,
     binding: Any, double: Double, open_accelerator: Open, make_frame: MakeFrame, tmp_path: Path,
@@ -63,14 +75,18 @@ def test_both_interfaces_give_the_same_results(
     frame = make_frame(width=64, height=64, fill=noise)
     results = []
     for library in ('', double.path):
-        accelerator = open_accelerator(library=library, double_buffer=double_buffer, output_dmabuf=output_dmabuf)
+        accelerator = open_accelerator(
+            library=library, double_buffer=double_buffer, output_dmabuf=output_dmabuf
+        )
         accelerator.load(model(tmp_path))
         results.append((accelerator.facts()['interface'], raw_results(accelerator, frame)))
         facts = accelerator.facts()
         assert (facts['input_dmabuf'], facts['output_dmabuf'], facts['postamble_graph']) == (
             True, output_dmabuf == 'auto' and not refused, 'postprocess_graph.onnx',
         )  # fmt: skip
-        assert any('outputs are MMIO' in notice for notice in accelerator.notices()) == bool(refused)
+        assert any('outputs are MMIO' in notice for notice in accelerator.notices()) == bool(
+            refused
+        )
         accelerator.close()
     assert [interface for interface, _ in results] == ['python', 'c']
     for by_binding, by_library in zip(results[0][1], results[1][1], strict=True):
@@ -85,7 +101,11 @@ def test_each_core_has_a_connection_a_thread_and_its_own_frames(
     make_frame: MakeFrame, tmp_path: Path,
 ) -> None:  # fmt: skip
     binding.double.run_s = 0.002
-    accelerator = open_accelerator(library='' if interface == 'python' else installed.path, aipu_cores=cores, double_buffer=double_buffer)
+    accelerator = open_accelerator(
+        library='' if interface == 'python' else installed.path,
+        aipu_cores=cores,
+        double_buffer=double_buffer,
+    )
     accelerator.load(model(tmp_path))
     limit, cores = accelerator.capabilities().max_in_flight, cores or 1
     assert limit == cores * (3 if double_buffer else 2)
@@ -93,7 +113,10 @@ def test_each_core_has_a_connection_a_thread_and_its_own_frames(
     if interface == 'python':
         taken = binding.double.options[-cores:]
         assert binding.double.used_sub_devices == cores
-        assert [(connected, options['aipu_cores'], options['num_sub_devices']) for connected, options in taken] == [(1, 1, 1)] * cores
+        assert [
+            (connected, options['aipu_cores'], options['num_sub_devices'])
+            for connected, options in taken
+        ] == [(1, 1, 1)] * cores
     else:
         assert (installed.used_sub_devices()[0], installed.instances) == (cores, cores)
     pool = make_pool(64, 64, slots=limit)
@@ -127,19 +150,28 @@ def test_the_binding_is_preferred(binding: Any, installed: Double, open_accelera
     assert (facts['interface'], facts['runtime'], facts['runtime_api'], facts['python_binding'], facts['device']) == (
         'python', 'axelera.runtime', '1.8.0', 'used', 'metis-1:3:0',
     )  # fmt: skip
-    assert open_accelerator(library=installed.path).facts()['python_binding'] == 'axruntime_library names the C library'
+    assert (
+        open_accelerator(library=installed.path).facts()['python_binding']
+        == 'axruntime_library names the C library'
+    )
 
 
 @pytest.mark.parametrize(
     ('source', 'words'),
     [
         (None, 'Python package axelera-runtime (axelera.runtime) is not installed'),
-        ('import axelera_missing', "axelera.runtime can't be imported: No module named 'axelera_missing'"),
+        (
+            'import axelera_missing',
+            "axelera.runtime can't be imported: No module named 'axelera_missing'",
+        ),
         (
             'raise OSError("libaxruntime.so: cannot\\n open shared object")',
             "can't be imported: OSError: libaxruntime.so: cannot open",
         ),
-        ('raise RuntimeError("made for Python 3.13")', "can't be imported: RuntimeError: made for Python 3.13"),
+        (
+            'raise RuntimeError("made for Python 3.13")',
+            "can't be imported: RuntimeError: made for Python 3.13",
+        ),
         ('', 'axelera.runtime has no Context'),
     ],
 )
@@ -164,9 +196,14 @@ def test_the_library_takes_the_place_of_a_binding_that_can_not_be_imported(
             sys.modules.pop(name, None)
 
 
-def test_without_both_the_message_names_both(open_accelerator: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_both_the_message_names_both(
+    open_accelerator: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(axruntime_library, 'candidates', lambda library: ['libmissing.so'])
-    with pytest.raises(AcceleratorError, match=r'libmissing\.so.*axelera-runtime.*\(Python package axelera-runtime .* is not installed\)'):
+    with pytest.raises(
+        AcceleratorError,
+        match=r'libmissing\.so.*axelera-runtime.*\(Python package axelera-runtime .* is not installed\)',
+    ):
         open_accelerator()
 
 
@@ -178,26 +215,37 @@ def test_a_binding_that_stops_other_threads_gives_way_to_the_library(
     assert accelerator.facts()['interface'] == 'python'
     accelerator.load(model(tmp_path))
     facts = accelerator.facts()
-    assert facts['interface'] == 'c' and 'stops the other threads of this process' in str(facts['python_binding'])
+    assert facts['interface'] == 'c' and 'stops the other threads of this process' in str(
+        facts['python_binding']
+    )
     assert run_numbered(accelerator, make_frame, 3) == 3
 
 
 def test_a_binding_that_stops_other_threads_is_better_than_nothing(
-    binding: Any, open_accelerator: Open, make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    binding: Any,
+    open_accelerator: Open,
+    make_frame: MakeFrame,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     monkeypatch.setattr(axruntime_library, 'candidates', lambda library: ['libmissing.so'])
     binding.double.stop_threads_s = 0.3
     accelerator = open_accelerator()
     accelerator.load(model(tmp_path))
     assert accelerator.facts()['interface'] == 'python'
-    assert any('split_process.launch.py' in notice and 'libmissing.so' in notice for notice in accelerator.notices())
+    assert any(
+        'split_process.launch.py' in notice and 'libmissing.so' in notice
+        for notice in accelerator.notices()
+    )
     binding.double.stop_threads_s = 0.0
     frame = make_frame(width=64, height=64, fill=numbered(3))
     assert raw_results(accelerator, frame)
     frame.release()
 
 
-def test_a_binding_that_lets_other_threads_go_stays(binding: Any, installed: Double, open_accelerator: Open, tmp_path: Path) -> None:
+def test_a_binding_that_lets_other_threads_go_stays(
+    binding: Any, installed: Double, open_accelerator: Open, tmp_path: Path
+) -> None:
     binding.double.run_s = 0.01
     accelerator = open_accelerator()
     accelerator.load(model(tmp_path))
@@ -208,12 +256,22 @@ def test_a_binding_that_lets_other_threads_go_stays(binding: Any, installed: Dou
     ('error', 'kind', 'words'),
     [
         ('UnknownError', AcceleratorError, r'injected into run \d+ \(UNKNOWN_ERROR\)'),
-        ('ConnectionError', DeviceLostError, r"CONNECTION_ERROR\); check that 'axdevice' lists the device"),
+        (
+            'ConnectionError',
+            DeviceLostError,
+            r"CONNECTION_ERROR\); check that 'axdevice' lists the device",
+        ),
         ('IncompatibleDevice', DeviceLostError, r"firmware doesn't fit this runtime"),
     ],
 )
 def test_a_run_that_fails_tells_a_job_s_error_from_a_lost_device(
-    error: str, kind: type[Exception], words: str, binding: Any, open_accelerator: Open, make_frame: MakeFrame, tmp_path: Path
+    error: str,
+    kind: type[Exception],
+    words: str,
+    binding: Any,
+    open_accelerator: Open,
+    make_frame: MakeFrame,
+    tmp_path: Path,
 ) -> None:
     accelerator = open_accelerator()
     accelerator.load(model(tmp_path))
@@ -237,26 +295,42 @@ def test_a_model_of_an_older_compiler_has_to_be_compiled_again(
     double.old_model = 1
     double.api_version = 0x010800
     with pytest.raises(ConfigError) as caught:
-        open_accelerator(library='' if interface == 'python' else double.path).load(model(tmp_path))
+        open_accelerator(library='' if interface == 'python' else double.path).load(
+            model(tmp_path)
+        )
     message = str(caught.value)
     assert 'Unsupported model version: 4.0, expected at least 5.0' in message
     assert message.endswith('compile it again with the release of the runtime (1.8.0)')
 
 
 @pytest.mark.parametrize('interface', ['python', 'c'])
-def test_no_compiler_is_asked_for_from_1_8_on(interface: str, binding: Any, double: Double, open_accelerator: Open, tmp_path: Path) -> None:
+def test_no_compiler_is_asked_for_from_1_8_on(
+    interface: str, binding: Any, double: Double, open_accelerator: Open, tmp_path: Path
+) -> None:
     binding.double.no_executor = True
     double.no_toolchain = 1
     double.api_version = 0x010800
     with pytest.raises(AcceleratorError, match='Failed to create executor') as caught:
-        open_accelerator(library='' if interface == 'python' else double.path).load(model(tmp_path))
+        open_accelerator(library='' if interface == 'python' else double.path).load(
+            model(tmp_path)
+        )
     assert 'riscv' not in str(caught.value)
-    assert needs_toolchain('1.7.0') and needs_toolchain('') and not needs_toolchain('1.8.0') and not needs_toolchain('2.0')
+    assert (
+        needs_toolchain('1.7.0')
+        and needs_toolchain('')
+        and not needs_toolchain('1.8.0')
+        and not needs_toolchain('2.0')
+    )
 
 
 @pytest.mark.parametrize('interface', ['python', 'c'])
 def test_an_old_driver_is_named_with_the_next_step(
-    interface: str, binding: Any, double: Double, open_accelerator: Open, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    interface: str,
+    binding: Any,
+    double: Double,
+    open_accelerator: Open,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     double.api_version = 0x010800
     for module in (axruntime, axruntime_runtime):
@@ -264,11 +338,16 @@ def test_an_old_driver_is_named_with_the_next_step(
     accelerator = open_accelerator(library='' if interface == 'python' else double.path)
     accelerator.load(model(tmp_path))
     words = 'the Metis driver is 1.5.7, and runtime 1.8.0 needs 1.6.2 or later: install that release of metis-dkms'
-    assert any(notice.startswith(words) for notice in accelerator.notices()) and accelerator.facts()['driver'] == '1.5.7'
+    assert (
+        any(notice.startswith(words) for notice in accelerator.notices())
+        and accelerator.facts()['driver'] == '1.5.7'
+    )
     accelerator.close()
     binding.double.no_executor, double.no_toolchain = True, 1
     with pytest.raises(AcceleratorError, match=f'Failed to create executor.*; {words}'):
-        open_accelerator(library='' if interface == 'python' else double.path).load(model(tmp_path))
+        open_accelerator(library='' if interface == 'python' else double.path).load(
+            model(tmp_path)
+        )
     binding.double.devices, double.devices = [], 0
     with pytest.raises(AcceleratorError, match=words):
         open_accelerator(library='' if interface == 'python' else double.path)
@@ -278,17 +357,27 @@ def test_an_old_driver_is_named_with_the_next_step(
     ('arguments', 'words'),
     [
         (('1.8.0', '1.6.2', '1.8.0', '7.4'), []),
-        (('1.8.0', '1.6.1', '1.8.0', '7.4'), ['the Metis driver is 1.6.1, and runtime 1.8.0 needs 1.6.2']),
+        (
+            ('1.8.0', '1.6.1', '1.8.0', '7.4'),
+            ['the Metis driver is 1.6.1, and runtime 1.8.0 needs 1.6.2'],
+        ),
         (('1.7.0', '1.5.4'), ['the Metis driver is 1.5.4, and runtime 1.7.0 needs 1.5.5']),
-        (('1.8.0', '1.6.2', 'v1.3.9', '6.9'), ["the card's firmware is v1.3.9", "the card's board controller is 6.9"]),
+        (
+            ('1.8.0', '1.6.2', 'v1.3.9', '6.9'),
+            ["the card's firmware is v1.3.9", "the card's board controller is 6.9"],
+        ),
         (('', '1.0.0'), []),
         (('1.8.0', '', '', ''), []),
         (('1.8.0', 'custom', 'none', '?'), []),
     ],
 )
-def test_parts_that_are_too_old_are_named_one_by_one(arguments: tuple[str, ...], words: list[str]) -> None:
+def test_parts_that_are_too_old_are_named_one_by_one(
+    arguments: tuple[str, ...], words: list[str]
+) -> None:
     lines = mismatches(*arguments)
-    assert len(lines) == len(words) and all(line.startswith(word) for line, word in zip(lines, words, strict=True))
+    assert len(lines) == len(words) and all(
+        line.startswith(word) for line, word in zip(lines, words, strict=True)
+    )
     assert all('\n' not in line and ': ' in line for line in lines)
 
 
@@ -297,17 +386,29 @@ def test_a_container_without_the_tools_is_told_which(
 ) -> None:
     binding.double.devices = []
     monkeypatch.setenv('PATH', str(tmp_path))
-    with pytest.raises(AcceleratorError, match=r'with lspci, which is not here: install package pciutils.*lsmod.*package kmod'):
+    with pytest.raises(
+        AcceleratorError,
+        match=r'with lspci, which is not here: install package pciutils.*lsmod.*package kmod',
+    ):
         open_accelerator()
 
 
-def test_a_device_that_another_program_has_is_named(binding: Any, open_accelerator: Open, tmp_path: Path) -> None:
+def test_a_device_that_another_program_has_is_named(
+    binding: Any, open_accelerator: Open, tmp_path: Path
+) -> None:
     first = open_accelerator(aipu_cores=4)
     first.load(model(tmp_path))
-    with pytest.raises(AcceleratorError, match=r'DEVICE_IN_USE.*fuser -v.*use another device: metis-1:3:0'):
+    with pytest.raises(
+        AcceleratorError, match=r'DEVICE_IN_USE.*fuser -v.*use another device: metis-1:3:0'
+    ):
         open_accelerator().load(model(tmp_path))
 
 
 def test_nothing_of_the_vendor_is_imported_unless_it_is_asked_for() -> None:
     code = 'import sys, zc_perception.npu.axruntime.accelerator; print(any(name.startswith("axelera") for name in sys.modules))'
-    assert subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, check=True).stdout == 'False\n'
+    assert (
+        subprocess.run(
+            [sys.executable, '-c', code], capture_output=True, text=True, check=True
+        ).stdout
+        == 'False\n'
+    )

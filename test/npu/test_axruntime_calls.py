@@ -104,4 +104,6 @@ def test_the_first_results_of_a_late_device_mean_nothing() -> None:
     slots = [Slot(n) for n in range(4)]
     results = [calls.run(Job(n), slots[n], Outputs()) for n in range(4)]
     assert results[:2] == [None, None] and [result.job.number for result in results[2:]] == [0, 1]
-    assert [slot.users for slot in slots] == [0, 0, 1, 1], 'an input is in use until its result is out'
+    assert [slot.users for slot in slots] == [0, 0, 1, 1], (
+        'an input is in use until its result is out'
+    )

@@ -40,7 +40,12 @@ def fail_runs(double: Double, after: int, count: int, code: Result = Result.RUNT
 
 @pytest.mark.parametrize('double_buffer', [False, True], ids=['single', 'double'])
 def test_a_failed_run_costs_its_frame_and_mixes_nothing_up(
-    double_buffer: bool, double: Double, open_accelerator: Open, make_pool: MakePool, make_frame: MakeFrame, tmp_path: Path
+    double_buffer: bool,
+    double: Double,
+    open_accelerator: Open,
+    make_pool: MakePool,
+    make_frame: MakeFrame,
+    tmp_path: Path,
 ) -> None:
     """Fails now and then, the frames come in bursts, some are given up: whatever does come out is the frame's own."""
     accelerator = open_accelerator(double_buffer=double_buffer, flush_after_s=0.001)
@@ -70,7 +75,9 @@ def test_a_failed_run_costs_its_frame_and_mixes_nothing_up(
             frame.release()
         until(lambda: all_free(pool) and accelerator._workers[0].open_jobs == 0)
     assert right > 60 and failed >= 5
-    assert (int(str(accelerator.facts()['reloads'])) > 0) == double_buffer, 'nobody knows what an instance with results inside answers next'
+    assert (int(str(accelerator.facts()['reloads'])) > 0) == double_buffer, (
+        'nobody knows what an instance with results inside answers next'
+    )
 
 
 @pytest.mark.parametrize('double_buffer', [False, True], ids=['single', 'double'])
@@ -115,7 +122,9 @@ def test_a_lost_device_fails_all_jobs_and_stays_lost(
     job.close()
 
 
-def test_a_device_that_takes_no_new_instance_is_lost(double: Double, open_accelerator: Open, make_frame: MakeFrame, tmp_path: Path) -> None:
+def test_a_device_that_takes_no_new_instance_is_lost(
+    double: Double, open_accelerator: Open, make_frame: MakeFrame, tmp_path: Path
+) -> None:
     accelerator = open_accelerator(double_buffer=True)
     accelerator.load(model(tmp_path))
     fail_runs(double, 1, 1)
@@ -123,7 +132,10 @@ def test_a_device_that_takes_no_new_instance_is_lost(double: Double, open_accele
     frame = make_frame(width=64, height=64)
     job = start(accelerator, frame)
     assert job.fence.wait(WAIT_S)
-    with pytest.raises(DeviceLostError, match=r'injected into run .*loading the model anew failed as well: .*no memory for double'):
+    with pytest.raises(
+        DeviceLostError,
+        match=r'injected into run .*loading the model anew failed as well: .*no memory for double',
+    ):
         job.outputs()
     job.close()
 
@@ -146,19 +158,29 @@ def test_a_run_that_never_returns_is_told_and_left_behind(
     # Only now: with so little patience from the beginning the second job might come too late.
     accelerator.tune(import_cache=True, timeout_s=0.01)
     until(lambda: accelerator._workers[0].silent_s() > 0.02)
-    with pytest.raises(DeviceLostError, match=r'the Voyager runtime has not answered for .*metis-0:1:0.*restart the node'):
+    with pytest.raises(
+        DeviceLostError,
+        match=r'the Voyager runtime has not answered for .*metis-0:1:0.*restart the node',
+    ):
         start(accelerator, third)
     third.release()
     first.release(jobs[0].abandon())
     second.release(jobs[1].abandon())
     until(lambda: all_free(pool))
-    with pytest.warns(RuntimeWarning, match=r'did not return from a call within 0\.05 s.*stays in use until this process ends'):
+    with pytest.warns(
+        RuntimeWarning,
+        match=r'did not return from a call within 0\.05 s.*stays in use until this process ends',
+    ):
         accelerator.close()
     accelerator.close()
     assert double.live_objects == 4, 'context, model, connection and instance: it may still write'
     double.end_hang()
     until(lambda: double.live_objects == 0)
-    until(lambda: not [thread for thread in threading.enumerate() if thread.name.startswith('axruntime')])
+    until(
+        lambda: (
+            not [thread for thread in threading.enumerate() if thread.name.startswith('axruntime')]
+        )
+    )
 
 
 def test_a_runtime_that_hangs_while_loading_is_lost(
@@ -171,7 +193,9 @@ def test_a_runtime_that_hangs_while_loading_is_lost(
     double.hang_at = 1
     with pytest.raises(DeviceLostError, match=r'did not load the model within 0\.05 s'):
         accelerator.load(model(tmp_path))
-    with pytest.raises(DeviceLostError, match='does not give the model before back; restart the node'):
+    with pytest.raises(
+        DeviceLostError, match='does not give the model before back; restart the node'
+    ):
         accelerator.load(model(tmp_path))
     with pytest.warns(RuntimeWarning):
         accelerator.close()
@@ -197,7 +221,12 @@ class HeldWriter:
 
 
 def test_a_job_that_is_given_up_frees_its_frame_as_soon_as_nobody_reads_it(
-    double: Double, open_accelerator: Open, make_pool: MakePool, make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    double: Double,
+    open_accelerator: Open,
+    make_pool: MakePool,
+    make_frame: MakeFrame,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
     held = HeldWriter(monkeypatch)
     accelerator = open_accelerator(double_buffer=True)
@@ -208,7 +237,9 @@ def test_a_job_that_is_given_up_frees_its_frame_as_soon_as_nobody_reads_it(
     jobs = [start(accelerator, converting), start(accelerator, waiting)]
     assert held.inside.wait(WAIT_S)
     fences = [job.abandon() for job in jobs]
-    assert [fence.wait(0.0) for fence in fences] == [False, True], 'one is being read, the other will not be'
+    assert [fence.wait(0.0) for fence in fences] == [False, True], (
+        'one is being read, the other will not be'
+    )
     converting.release(fences[0])
     waiting.release(fences[1])
     last = make_frame(pool, sequence=3, fill=numbered(3))
@@ -218,7 +249,9 @@ def test_a_job_that_is_given_up_frees_its_frame_as_soon_as_nobody_reads_it(
     job.close()
     last.release()
     until(lambda: all_free(pool))
-    assert held.written == [1, 3] and double.runs - trial_runs == 3, 'frame 3 and two calls to push it out'
+    assert held.written == [1, 3] and double.runs - trial_runs == 3, (
+        'frame 3 and two calls to push it out'
+    )
 
 
 def test_jobs_beyond_what_it_takes_are_refused_until_one_is_closed(
@@ -245,7 +278,11 @@ def test_jobs_beyond_what_it_takes_are_refused_until_one_is_closed(
 
 @pytest.mark.parametrize('double_buffer', [False, True], ids=['single', 'double'])
 def test_closing_in_the_middle_lets_submitted_jobs_end(
-    double_buffer: bool, open_accelerator: Open, make_pool: MakePool, make_frame: MakeFrame, tmp_path: Path
+    double_buffer: bool,
+    open_accelerator: Open,
+    make_pool: MakePool,
+    make_frame: MakeFrame,
+    tmp_path: Path,
 ) -> None:
     accelerator = open_accelerator(double_buffer=double_buffer, flush_after_s=WAIT_S)
     accelerator.load(model(tmp_path))
@@ -253,7 +290,9 @@ def test_closing_in_the_middle_lets_submitted_jobs_end(
     frames = [make_frame(pool, fill=numbered(n)) for n in (7, 8)]
     jobs = [start(accelerator, frame) for frame in frames]
     accelerator.close()
-    assert [number_in(job.outputs()) for job in jobs] == [7, 8], 'and results outlive the accelerator until their jobs are closed'
+    assert [number_in(job.outputs()) for job in jobs] == [7, 8], (
+        'and results outlive the accelerator until their jobs are closed'
+    )
     with pytest.raises(AcceleratorError, match='no model loaded'):
         start(accelerator, frames[0])
     with pytest.raises(AcceleratorError, match='was closed; open it anew'):
@@ -263,7 +302,9 @@ def test_closing_in_the_middle_lets_submitted_jobs_end(
         frame.release()
 
 
-def test_a_view_that_was_kept_is_memory_that_was_kept(open_accelerator: Open, make_frame: MakeFrame, tmp_path: Path) -> None:
+def test_a_view_that_was_kept_is_memory_that_was_kept(
+    open_accelerator: Open, make_frame: MakeFrame, tmp_path: Path
+) -> None:
     accelerator = open_accelerator()
     accelerator.load(model(tmp_path))
     job = start(accelerator, make_frame(width=64, height=64, fill=numbered(1023)))
@@ -276,7 +317,9 @@ def test_a_view_that_was_kept_is_memory_that_was_kept(open_accelerator: Open, ma
     gc.collect()
 
 
-def test_a_model_takes_the_place_of_another(double: Double, open_accelerator: Open, make_frame: MakeFrame, tmp_path: Path) -> None:
+def test_a_model_takes_the_place_of_another(
+    double: Double, open_accelerator: Open, make_frame: MakeFrame, tmp_path: Path
+) -> None:
     accelerator = open_accelerator(double_buffer=True)
     (tmp_path / 'other').mkdir()
     accelerator.load(model(tmp_path))
@@ -315,7 +358,9 @@ def test_a_frame_whose_fence_fails_costs_that_frame(
     bad, good = make_frame(pool, acquire_fence=fence), make_frame(pool, fill=numbered(4))
     jobs = [start(accelerator, bad), start(accelerator, good)]
     assert all(job.fence.wait(WAIT_S) for job in jobs)
-    with pytest.raises(AcceleratorError, match=r'could not become a tensor: .*the sensor lost its link'):
+    with pytest.raises(
+        AcceleratorError, match=r'could not become a tensor: .*the sensor lost its link'
+    ):
         jobs[0].outputs()
     assert number_in(jobs[1].outputs()) == 4
     for job in jobs:

@@ -81,7 +81,11 @@ def test_a_late_run_costs_the_frames_in_flight_and_no_other(
 
 
 def test_a_frame_is_free_before_its_place(
-    double: Double, open_accelerator: Open, make_pool: MakePool, make_frame: MakeFrame, tmp_path: Path
+    double: Double,
+    open_accelerator: Open,
+    make_pool: MakePool,
+    make_frame: MakeFrame,
+    tmp_path: Path,
 ) -> None:
     accelerator = open_accelerator()
     accelerator.load(model(tmp_path))
@@ -90,7 +94,9 @@ def test_a_frame_is_free_before_its_place(
     frames = [make_frame(pool, sequence=n, fill=numbered(n)) for n in range(2)]
     jobs = [accelerator.submit(accelerator.import_frame(frame), frame) for frame in frames]
     until(double.is_hanging)
-    until(lambda: accelerator._workers[0]._ready.qsize() == 1)  # a job that is given up before its tensor is filled ends at once
+    until(
+        lambda: accelerator._workers[0]._ready.qsize() == 1
+    )  # a job that is given up before its tensor is filled ends at once
     places = [os.dup(job.fence.fileno()) for job in jobs]
     try:
         fences = [job.abandon() for job in jobs]
@@ -110,10 +116,17 @@ def test_a_frame_is_free_before_its_place(
 
 @pytest.mark.parametrize('given_up', ['inside the call', 'after it'])
 def test_a_result_inside_the_runtime_that_nobody_wants_gives_its_place_back(
-    given_up: str, double: Double, open_accelerator: Open, make_pool: MakePool, make_frame: MakeFrame, tmp_path: Path
+    given_up: str,
+    double: Double,
+    open_accelerator: Open,
+    make_pool: MakePool,
+    make_frame: MakeFrame,
+    tmp_path: Path,
 ) -> None:
     """With double buffering it comes out two calls later: without frames there would be none."""
-    accelerator = open_accelerator(double_buffer=True, flush_after_s=0.3 if given_up == 'after it' else 0.05)
+    accelerator = open_accelerator(
+        double_buffer=True, flush_after_s=0.3 if given_up == 'after it' else 0.05
+    )
     accelerator.load(model(tmp_path))
     frame, runs = make_frame(make_pool(64, 64, slots=1), fill=numbered(1)), double.runs
     double.hang_at = runs + 1 if given_up == 'inside the call' else 0
@@ -148,15 +161,32 @@ def test_a_job_that_ends_while_it_is_given_up_frees_its_place(make_frame: MakeFr
 
 @pytest.mark.filterwarnings('ignore:the Voyager runtime did not return')
 def test_a_node_whose_runtime_hangs_ends_within_what_it_may_take(
-    double: Double, open_accelerator: Open, make_pool: MakePool, make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    double: Double,
+    open_accelerator: Open,
+    make_pool: MakePool,
+    make_frame: MakeFrame,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
-    assert scheduler._LONGEST_STOP_S + 2 * scheduler._IDLE_POLL_S + axruntime._CLOSE_TIMEOUT_IN_LONG_CALL_S < 2.0
+    assert (
+        scheduler._LONGEST_STOP_S
+        + 2 * scheduler._IDLE_POLL_S
+        + axruntime._CLOSE_TIMEOUT_IN_LONG_CALL_S
+        < 2.0
+    )
     assert axruntime._LONG_CALL_S + 2 * scheduler._IDLE_POLL_S + axruntime._CLOSE_TIMEOUT_S < 2.0
     monkeypatch.setattr(scheduler, '_LONGEST_STOP_S', 0.05)
     accelerator = open_accelerator()
     accelerator.load(model(tmp_path))
     pool, queue, errors = make_pool(64, 64, slots=4), FrameQueue(None), list[str]()
-    running = Scheduler(accelerator, queue, print, lambda frame, error: errors.append(str(error)), in_flight=2, timeout_s=60.0)
+    running = Scheduler(
+        accelerator,
+        queue,
+        print,
+        lambda frame, error: errors.append(str(error)),
+        in_flight=2,
+        timeout_s=60.0,
+    )
     double.hang_at = double.runs + 1
     running.start()
     for sequence in range(3):

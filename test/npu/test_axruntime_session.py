@@ -66,7 +66,9 @@ def devices(*names: str) -> list[Device]:
         ('/dev/metis-1:3:0', 1),
     ],
 )
-def test_a_device_is_chosen_by_all_that_choose_a_card(names: tuple[str, ...], wanted: str, index: int) -> None:
+def test_a_device_is_chosen_by_all_that_choose_a_card(
+    names: tuple[str, ...], wanted: str, index: int
+) -> None:
     assert choose_device(devices(*names), wanted).name == names[index]
 
 
@@ -78,38 +80,74 @@ def test_a_link_to_a_node_is_the_node_s_device(tmp_path: Path) -> None:
 def test_an_index_counts_in_the_order_of_the_addresses() -> None:
     """As the accelerator axl does, in whatever order the library lists them; hexadecimal, as the driver names its nodes."""
     listed = devices('odd', 'metis-0:1a:0', 'metis-0:9:0', 'metis-0:1:0')
-    chosen = [choose_device(listed, wanted).name for wanted in ('', '0', '1', '2', '3', '0000:1a:00.0', 'odd')]
-    assert chosen == ['odd', 'metis-0:1:0', 'metis-0:9:0', 'metis-0:1a:0', 'odd', 'metis-0:1a:0', 'odd']
+    chosen = [
+        choose_device(listed, wanted).name
+        for wanted in ('', '0', '1', '2', '3', '0000:1a:00.0', 'odd')
+    ]
+    assert chosen == [
+        'odd',
+        'metis-0:1:0',
+        'metis-0:9:0',
+        'metis-0:1a:0',
+        'odd',
+        'metis-0:1a:0',
+        'odd',
+    ]
 
 
 @pytest.mark.parametrize(
-    'wanted', ['2', '9999', '0002:03:00.0', '01:00.1', '/dev/metis-0:9:0', '/dev/null', '/', 'metis', '-1', 'x' * 5000, '/' + 'x' * 5000]
+    'wanted',
+    [
+        '2',
+        '9999',
+        '0002:03:00.0',
+        '01:00.1',
+        '/dev/metis-0:9:0',
+        '/dev/null',
+        '/',
+        'metis',
+        '-1',
+        'x' * 5000,
+        '/' + 'x' * 5000,
+    ],
 )
 def test_what_names_no_device_is_answered_with_those_there_are(wanted: str) -> None:
     with pytest.raises(AcceleratorError) as caught:
         choose_device(devices(*COLONS), wanted)
     message = str(caught.value)
-    assert message.startswith(f"could not find device '{wanted}', found metis-0:1:0, metis-1:3:0; set accelerator_device to one of them")
+    assert message.startswith(
+        f"could not find device '{wanted}', found metis-0:1:0, metis-1:3:0; set accelerator_device to one of them"
+    )
     assert 'an index below 2, or leave it empty' in message
 
 
 def test_no_device_names_the_tools(double: Double) -> None:
     double.devices = 0
-    with pytest.raises(AcceleratorError, match=r"no Metis device \(no devices found\): see 'axdevice'.*accelerator: cpu"):
+    with pytest.raises(
+        AcceleratorError,
+        match=r"no Metis device \(no devices found\): see 'axdevice'.*accelerator: cpu",
+    ):
         RuntimeSession(double.path)
 
 
 def test_no_library_names_the_sdk_and_the_cpu() -> None:
-    with pytest.raises(AcceleratorError, match=r'needs libmissing\.so: .*install the Voyager runtime.*accelerator: cpu'):
+    with pytest.raises(
+        AcceleratorError,
+        match=r'needs libmissing\.so: .*install the Voyager runtime.*accelerator: cpu',
+    ):
         RuntimeSession('libmissing.so')
 
 
 def test_a_library_of_something_else_is_refused() -> None:
-    with pytest.raises(AcceleratorError, match=r'libc\.so\.6 is no axruntime library: .*axr_create_context'):
+    with pytest.raises(
+        AcceleratorError, match=r'libc\.so\.6 is no axruntime library: .*axr_create_context'
+    ):
         RuntimeSession('libc.so.6')
 
 
-def test_the_library_is_looked_for_where_installers_put_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_library_is_looked_for_where_installers_put_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     for release, folder in (('1.2.5-1', 'lib'), ('1.10.0-1', 'lib'), ('1.8.0-1', 'omega/lib')):
         path = tmp_path / f'runtime-{release}' / folder
         path.mkdir(parents=True)
@@ -117,33 +155,53 @@ def test_the_library_is_looked_for_where_installers_put_it(monkeypatch: pytest.M
     monkeypatch.setattr(
         axruntime_library,
         'INSTALLED',
-        tuple(str(tmp_path / f'runtime-*/{folder}/libaxruntime.so') for folder in ('lib', 'omega/lib')),
+        tuple(
+            str(tmp_path / f'runtime-*/{folder}/libaxruntime.so')
+            for folder in ('lib', 'omega/lib')
+        ),
     )
     packages = tmp_path / 'site-packages'
     (packages / 'axelera' / 'lib').mkdir(parents=True)
     monkeypatch.syspath_prepend(str(packages))
     monkeypatch.setenv('AXELERA_RUNTIME_DIR', '/sdk')
     found = candidates()
-    assert found[:3] == ['libaxruntime.so', '/sdk/lib/libaxruntime.so', '/sdk/omega/lib/libaxruntime.so']
-    assert found[3] == str(packages / 'axelera' / 'lib' / 'libaxruntime.so'), 'of the wheel axelera-runtime'
-    assert [re.findall(r'runtime-([\d.]+)', path)[0] for path in found[4:]] == ['1.10.0', '1.8.0', '1.2.5'], 'the newest first'
+    assert found[:3] == [
+        'libaxruntime.so',
+        '/sdk/lib/libaxruntime.so',
+        '/sdk/omega/lib/libaxruntime.so',
+    ]
+    assert found[3] == str(packages / 'axelera' / 'lib' / 'libaxruntime.so'), (
+        'of the wheel axelera-runtime'
+    )
+    assert [re.findall(r'runtime-([\d.]+)', path)[0] for path in found[4:]] == [
+        '1.10.0',
+        '1.8.0',
+        '1.2.5',
+    ], 'the newest first'
     assert candidates('/mine/libaxruntime.so') == ['/mine/libaxruntime.so']
     monkeypatch.delenv('AXELERA_RUNTIME_DIR')
     assert len(candidates()) == 5
 
 
-def test_a_device_that_another_process_has_is_named_with_who_and_what_next(double: Double, session: RuntimeSession, tmp_path: Path) -> None:
+def test_a_device_that_another_process_has_is_named_with_who_and_what_next(
+    double: Double, session: RuntimeSession, tmp_path: Path
+) -> None:
     double.foreign_sub_devices = 4
     with pytest.raises(AcceleratorError) as caught:
         session.open_model(model_file(tmp_path, 64, 64), 1)
     message = str(caught.value)
-    assert "device 'metis-0:1:0' can't be connected: 4 of 4 sub-devices are in use (DEVICE_IN_USE)" in message
+    assert (
+        "device 'metis-0:1:0' can't be connected: 4 of 4 sub-devices are in use (DEVICE_IN_USE)"
+        in message
+    )
     assert 'exclusive to one process' in message and "'fuser -v /dev/metis*'" in message
     assert message.endswith('use another device: metis-1:3:0')
     assert double.live_objects == 1, 'the model is gone again, the context stays'
 
 
-def test_two_sessions_share_a_device_as_far_as_it_goes(double: Double, session: RuntimeSession, tmp_path: Path) -> None:
+def test_two_sessions_share_a_device_as_far_as_it_goes(
+    double: Double, session: RuntimeSession, tmp_path: Path
+) -> None:
     session.open_model(model_file(tmp_path, 64, 64), 3)
     other = RuntimeSession(double.path)
     with pytest.raises(AcceleratorError, match='4 of 4 sub-devices are in use'):
@@ -156,33 +214,67 @@ def test_two_sessions_share_a_device_as_far_as_it_goes(double: Double, session: 
 
 def test_a_file_that_is_no_model_is_named(session: RuntimeSession, tmp_path: Path) -> None:
     (tmp_path / 'a\nb.json').write_text('{}')
-    with pytest.raises(ConfigError, match=r"(?s)model '.*b\.json' can't be loaded: .* is no compiled model \(VALUE_ERROR\)") as caught:
+    with pytest.raises(
+        ConfigError,
+        match=r"(?s)model '.*b\.json' can't be loaded: .* is no compiled model \(VALUE_ERROR\)",
+    ) as caught:
         session.open_model(tmp_path / 'a\nb.json', 1)
-    assert '\n' not in str(caught.value).split(': ', 1)[1], "the library's own words become one line"
+    assert '\n' not in str(caught.value).split(': ', 1)[1], (
+        "the library's own words become one line"
+    )
 
 
-def test_another_struct_layout_is_refused(double: Double, session: RuntimeSession, tmp_path: Path) -> None:
+def test_another_struct_layout_is_refused(
+    double: Double, session: RuntimeSession, tmp_path: Path
+) -> None:
     double.wrong_tensor_size = 8
-    with pytest.raises(AcceleratorError, match=r'input 0 has 21128 bytes, its shape says 21120: .*another struct layout'):
+    with pytest.raises(
+        AcceleratorError,
+        match=r'input 0 has 21128 bytes, its shape says 21120: .*another struct layout',
+    ):
         session.open_model(model_file(tmp_path, 64, 64), 1)
 
 
-def test_a_model_tells_its_tensors_and_what_the_host_has_to_do(session: RuntimeSession, tmp_path: Path) -> None:
+def test_a_model_tells_its_tensors_and_what_the_host_has_to_do(
+    session: RuntimeSession, tmp_path: Path
+) -> None:
     model = session.open_model(model_file(tmp_path, 64, 96), 1)
     tensors = [*model.inputs, *model.outputs]
-    assert (tensors[0].name, tensors[0].padded_shape, tensors[0].shape) == ('images', (1, 98, 80, 4), (1, 96, 64, 3))
+    assert (tensors[0].name, tensors[0].padded_shape, tensors[0].shape) == (
+        'images',
+        (1, 98, 80, 4),
+        (1, 96, 64, 3),
+    )
     assert [(t.name, t.padded_shape, t.shape, t.zero_point) for t in tensors[1:3]] == [
         ('box_8', (1, 12, 9, 64), (1, 12, 8, 64), 100), ('scores_8', (1, 12, 8, 64), (1, 12, 8, 3), -20),
     ]  # fmt: skip
-    assert model.properties == {'input_tensor_layout': 'NHWC', 'postamble_graph': 'postprocess_graph.onnx'}
+    assert model.properties == {
+        'input_tensor_layout': 'NHWC',
+        'postamble_graph': 'postprocess_graph.onnx',
+    }
 
 
 @pytest.mark.parametrize(
     ('prepare', 'options', 'kind', 'words'),
     [
-        ({'no_toolchain': 1}, {}, AcceleratorError, 'kernel_function.*riscv64-unknown-elf-gcc is on PATH'),
-        ({'refuse_double_buffer': 1}, {'double_buffer': True}, AcceleratorError, 'double_buffer=1, .*: no memory for double buffering'),
-        ({'refuse_output_dmabuf': 1}, {'output_dmabuf': True}, ConfigError, r'not MMIO \(NOT_IMPLEMENTED\); .*update the Voyager SDK'),
+        (
+            {'no_toolchain': 1},
+            {},
+            AcceleratorError,
+            'kernel_function.*riscv64-unknown-elf-gcc is on PATH',
+        ),
+        (
+            {'refuse_double_buffer': 1},
+            {'double_buffer': True},
+            AcceleratorError,
+            'double_buffer=1, .*: no memory for double buffering',
+        ),
+        (
+            {'refuse_output_dmabuf': 1},
+            {'output_dmabuf': True},
+            ConfigError,
+            r'not MMIO \(NOT_IMPLEMENTED\); .*update the Voyager SDK',
+        ),
     ],
 )
 def test_an_instance_that_cannot_be_says_why(
@@ -201,7 +293,9 @@ def test_closing_twice_destroys_once(double: Double, tmp_path: Path) -> None:
     session = RuntimeSession(double.path)
     session.open_model(model_file(tmp_path, 96, 64), 1).connections[0].load_instance(OPTIONS)
     connection = session.open_model(model_file(tmp_path, 64, 64), 1).connections[0]
-    assert (double.used_sub_devices()[0], double.live_objects) == (1, 3), 'all of the model before is destroyed'
+    assert (double.used_sub_devices()[0], double.live_objects) == (1, 3), (
+        'all of the model before is destroyed'
+    )
     for _ in range(2):
         connection.load_instance(OPTIONS)
     assert (double.instances, double.live_objects) == (3, 4), 'the instance before is destroyed'

@@ -36,7 +36,10 @@ def jetson(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     paths = {}
     for name in ('nvbufsurface', 'nvbufsurftransform'):
         paths[name] = str(folder / f'lib{name}.so')
-        subprocess.run(['gcc', '-shared', '-fPIC', '-O2', '-o', paths[name], DOUBLES / f'{name}.c'], check=True)
+        subprocess.run(
+            ['gcc', '-shared', '-fPIC', '-O2', '-o', paths[name], DOUBLES / f'{name}.c'],
+            check=True,
+        )
     return paths
 
 
@@ -46,12 +49,18 @@ def ledger() -> CopyLedger:
 
 
 @pytest.fixture
-def accelerator(double: Double, jetson: dict[str, str], ledger: CopyLedger) -> Iterator[AxRuntimeAccelerator]:
+def accelerator(
+    double: Double, jetson: dict[str, str], ledger: CopyLedger
+) -> Iterator[AxRuntimeAccelerator]:
     vic = Vic(jetson['nvbufsurftransform'], jetson['nvbufsurface'])
-    accelerator = AxRuntimeAccelerator(ledger, AcceleratorOptions(library=double.path), tensor_heap=SealedMemfd(), vic=vic)
+    accelerator = AxRuntimeAccelerator(
+        ledger, AcceleratorOptions(library=double.path), tensor_heap=SealedMemfd(), vic=vic
+    )
     yield accelerator
     accelerator.close()
-    assert ctypes.c_int.in_dll(ctypes.CDLL(jetson['nvbufsurface']), 'double_mapped_planes').value == 0
+    assert (
+        ctypes.c_int.in_dll(ctypes.CDLL(jetson['nvbufsurface']), 'double_mapped_planes').value == 0
+    )
 
 
 @pytest.fixture
@@ -60,7 +69,13 @@ def pool(jetson: dict[str, str]) -> Iterator[BufferPool]:
     heap, wanted = NvBufSurfaceHeap(jetson['nvbufsurface']), compute_layout(NV12, 256, 144)
     (probe,), layout = heap.allocate_image(wanted, BT601_LIMITED)
     probe.close()
-    pool = BufferPool(layout, lambda: heap.allocate_image(wanted, BT601_LIMITED)[0], 2, name='camera', release_timeout_s=WAIT_S)
+    pool = BufferPool(
+        layout,
+        lambda: heap.allocate_image(wanted, BT601_LIMITED)[0],
+        2,
+        name='camera',
+        release_timeout_s=WAIT_S,
+    )
     yield pool
     pool.close()
 
@@ -72,17 +87,27 @@ def two_blobs(luma: np.ndarray, chroma: np.ndarray) -> None:
 
 
 def test_the_vic_scales_and_the_cpu_quantises(
-    accelerator: AxRuntimeAccelerator, pool: BufferPool, make_frame: MakeFrame, ledger: CopyLedger, jetson: dict[str, str], tmp_path: Path
+    accelerator: AxRuntimeAccelerator,
+    pool: BufferPool,
+    make_frame: MakeFrame,
+    ledger: CopyLedger,
+    jetson: dict[str, str],
+    tmp_path: Path,
 ) -> None:
     accelerator.load(model(tmp_path, 128, 96))
-    transforms = ctypes.c_int.in_dll(ctypes.CDLL(jetson['nvbufsurftransform']), 'double_transforms')
+    transforms = ctypes.c_int.in_dll(
+        ctypes.CDLL(jetson['nvbufsurftransform']), 'double_transforms'
+    )
     before = transforms.value
     for _ in range(3):
         frame = make_frame(pool, fill=two_blobs)
         job = start(accelerator, frame)
         assert job.fence.wait(WAIT_S)
         spec = tensor_spec(128, 96)
-        converter, tensor = PlanesToQuantised(job.letterbox, spec, NV12, BT601_LIMITED), np.empty(spec.shape, np.int8)
+        converter, tensor = (
+            PlanesToQuantised(job.letterbox, spec, NV12, BT601_LIMITED),
+            np.empty(spec.shape, np.int8),
+        )
         converter.prepare(tensor)
         with frame.map() as planes:
             converter.convert(planes, tensor)
@@ -105,7 +130,10 @@ def test_ordinary_memory_is_left_to_the_cpu(
     job = start(accelerator, make_frame(width=256, height=144, fill=two_blobs))
     assert job.fence.wait(WAIT_S)
     job.close()
-    assert (accelerator.facts()['vic_frames'], ledger.entries()) == (0, {'tensor': LedgerEntry(1, 256 * 144 * 3 // 2)})
+    assert (accelerator.facts()['vic_frames'], ledger.entries()) == (
+        0,
+        {'tensor': LedgerEntry(1, 256 * 144 * 3 // 2)},
+    )
 
 
 def test_a_vic_that_refuses_is_replaced_by_the_cpu_and_said(
@@ -117,15 +145,22 @@ def test_a_vic_that_refuses_is_replaced_by_the_cpu_and_said(
     for count in (1, 2):
         frame = make_frame(pool, fill=two_blobs)
         job = start(accelerator, frame)
-        assert job.fence.wait(WAIT_S) and (job.outputs()[1].values > job.outputs()[1].zero_point).any()
+        assert (
+            job.fence.wait(WAIT_S)
+            and (job.outputs()[1].values > job.outputs()[1].zero_point).any()
+        )
         assert ledger.entries() == {'tensor': LedgerEntry(count, count * 256 * 144 * 3 // 2)}
         job.close()
         frame.release()
     (notice,) = accelerator.notices()
-    assert notice.startswith('the VIC does not scale the frames, the CPU does: the VIC could not make AB24 128x72 of NV12 256x144')
+    assert notice.startswith(
+        'the VIC does not scale the frames, the CPU does: the VIC could not make AB24 128x72 of NV12 256x144'
+    )
 
 
-def test_the_vic_waits_for_the_camera(accelerator: AxRuntimeAccelerator, pool: BufferPool, make_frame: MakeFrame, tmp_path: Path) -> None:
+def test_the_vic_waits_for_the_camera(
+    accelerator: AxRuntimeAccelerator, pool: BufferPool, make_frame: MakeFrame, tmp_path: Path
+) -> None:
     accelerator.load(model(tmp_path, 128, 96))
     fence = EventFence()
     fence.signal(RuntimeError('the ISP dropped it'))

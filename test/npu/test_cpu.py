@@ -49,7 +49,12 @@ def accelerator(ledger: CopyLedger) -> Iterator[CpuAccelerator]:
 
 
 def road_frame(make_frame: MakeFrame, scene: RoadScene, index: int) -> Frame:
-    return make_frame(width=scene.width, height=scene.height, sequence=index, fill=lambda luma, chroma: scene.draw(index, luma, chroma))
+    return make_frame(
+        width=scene.width,
+        height=scene.height,
+        sequence=index,
+        fill=lambda luma, chroma: scene.draw(index, luma, chroma),
+    )
 
 
 def run(accelerator: CpuAccelerator, frame: Frame) -> CpuJob:
@@ -58,7 +63,9 @@ def run(accelerator: CpuAccelerator, frame: Frame) -> CpuJob:
     return job
 
 
-def test_the_road_model_finds_what_is_in_the_frame(accelerator: CpuAccelerator, ledger: CopyLedger, make_frame: MakeFrame) -> None:
+def test_the_road_model_finds_what_is_in_the_frame(
+    accelerator: CpuAccelerator, ledger: CopyLedger, make_frame: MakeFrame
+) -> None:
     manifest, scene = load_manifest('road'), RoadScene(640, 360, 3)
     accelerator.load(manifest)
     wanted = found = 0
@@ -66,7 +73,9 @@ def test_the_road_model_finds_what_is_in_the_frame(accelerator: CpuAccelerator, 
         frame = road_frame(make_frame, scene, index)
         job = run(accelerator, frame)
         detections = make_head(manifest.head).decode(
-            job.outputs(), job.letterbox, DecodeLimits(manifest.score_threshold, manifest.nms_threshold, 100)
+            job.outputs(),
+            job.letterbox,
+            DecodeLimits(manifest.score_threshold, manifest.nms_threshold, 100),
         )
         for item in scene.truth(index):
             if item.visible < 0.9 or min(item.width, item.height) < 20:
@@ -98,14 +107,18 @@ def test_the_hog_model_yields_opencv_s_own_people(
             planes[0][..., ::2] = luma.reshape(384, 320, 2)
     job = run(accelerator, frame)
     found = make_head(manifest.head).decode(
-        job.outputs(), job.letterbox, DecodeLimits(manifest.score_threshold, manifest.nms_threshold, 100)
+        job.outputs(),
+        job.letterbox,
+        DecodeLimits(manifest.score_threshold, manifest.nms_threshold, 100),
     )
     hog = cv2.HOGDescriptor()
     hog.setSVMDetector(np.asarray(cv2.HOGDescriptor.getDefaultPeopleDetector(), np.float32))
     boxes, distances = hog.detectMultiScale(luma, winStride=(8, 8), scale=1.05)
     assert len(boxes) >= 1, 'the picture was chosen because HOG sees somebody in it'
     order = np.argsort(-np.reshape(distances, -1))
-    assert found.boxes.tolist() == [[x, y, x + w, y + h] for x, y, w, h in np.asarray(boxes)[order].tolist()]
+    assert found.boxes.tolist() == [
+        [x, y, x + w, y + h] for x, y, w, h in np.asarray(boxes)[order].tolist()
+    ]
     assert found.scores == pytest.approx(1 - np.exp(-np.reshape(distances, -1)[order]))
     job.close()
     frame.release()
@@ -113,7 +126,11 @@ def test_the_hog_model_yields_opencv_s_own_people(
 
 @pytest.mark.parametrize(('width', 'height'), [(128, 96), (62, 128), (2, 2)])
 def test_a_picture_smaller_than_hog_s_window_has_nobody_in_it(
-    accelerator: CpuAccelerator, make_pool: MakePool, make_frame: MakeFrame, width: int, height: int
+    accelerator: CpuAccelerator,
+    make_pool: MakePool,
+    make_frame: MakeFrame,
+    width: int,
+    height: int,
 ) -> None:
     accelerator.load(load_manifest('hog'))
     with make_frame(make_pool(width, height)) as frame:
@@ -135,7 +152,9 @@ class ScriptedEngine:
     def geometry(self, width: int, height: int) -> Letterbox:
         return Letterbox.fit(width, height, width, height)
 
-    def run(self, planes: Sequence[NDArray[Any]], layout: Any, colorimetry: Any) -> list[RawTensor]:
+    def run(
+        self, planes: Sequence[NDArray[Any]], layout: Any, colorimetry: Any
+    ) -> list[RawTensor]:
         self.started.set()
         assert self.go_on.wait(WAIT_S)
         self.seen.append(int(planes[0][0, 0]))
@@ -168,7 +187,9 @@ def test_an_engine_s_exception_is_a_failing_fence(
         job.outputs()
     job.close()
     frame.release()
-    assert pool.statistics().states == {SlotState.FREE: 1}, 'nothing of the traceback holds the pixels'
+    assert pool.statistics().states == {SlotState.FREE: 1}, (
+        'nothing of the traceback holds the pixels'
+    )
     good = filled(make_frame, pool, 2)
     again = run(accelerator, good)
     assert again.outputs()[0].values[0, 0] == 2
@@ -229,4 +250,8 @@ def test_a_job_that_was_given_up_frees_its_place_however_late_it_ends(
 def test_it_says_that_it_reads_pixels(accelerator: CpuAccelerator) -> None:
     accelerator.load(load_manifest('road'))
     capabilities = accelerator.capabilities()
-    assert (capabilities.name, capabilities.device, capabilities.copy_free) == ('cpu', 'ONNX Runtime, road', False)
+    assert (capabilities.name, capabilities.device, capabilities.copy_free) == (
+        'cpu',
+        'ONNX Runtime, road',
+        False,
+    )

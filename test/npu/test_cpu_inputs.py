@@ -42,7 +42,14 @@ def accelerator() -> Iterator[CpuAccelerator]:
     accelerator.close()
 
 
-def loaded(accelerator: CpuAccelerator, folder: Path, weights: bytes, *, outputs: Any = None, **network: Any) -> CpuAccelerator:
+def loaded(
+    accelerator: CpuAccelerator,
+    folder: Path,
+    weights: bytes,
+    *,
+    outputs: Any = None,
+    **network: Any,
+) -> CpuAccelerator:
     (folder / 'model.onnx').write_bytes(weights)
     values: dict[str, Any] = {
         'file': 'model.onnx', 'input': {'width': WIDTH, 'height': HEIGHT, **network}, 'head': 'boxes', 'classes': ['a'],
@@ -57,7 +64,10 @@ def loaded(accelerator: CpuAccelerator, folder: Path, weights: bytes, *, outputs
 def seen(accelerator: CpuAccelerator, make_frame: MakeFrame) -> Any:
     def fill(luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> None:
         random = np.random.default_rng(3)
-        luma[:], chroma[:] = random.integers(0, 256, luma.shape), random.integers(0, 256, chroma.shape)
+        luma[:], chroma[:] = (
+            random.integers(0, 256, luma.shape),
+            random.integers(0, 256, chroma.shape),
+        )
 
     frame = make_frame(width=WIDTH, height=HEIGHT, fill=fill)
     job = accelerator.submit(accelerator.import_frame(frame), frame)
@@ -70,7 +80,9 @@ def seen(accelerator: CpuAccelerator, make_frame: MakeFrame) -> Any:
 
 def reference(folder: Path, make_frame: MakeFrame) -> NDArray[np.float32]:
     """What a float NCHW model is given, 0..1."""
-    accelerator = loaded(CpuAccelerator(CopyLedger(), 1), folder, identity([1, 3, HEIGHT, WIDTH], FLOAT))
+    accelerator = loaded(
+        CpuAccelerator(CopyLedger(), 1), folder, identity([1, 3, HEIGHT, WIDTH], FLOAT)
+    )
     values: NDArray[np.float32] = seen(accelerator, make_frame).values
     accelerator.close()
     assert values.shape == (1, 3, HEIGHT, WIDTH) and values.min() == 0.0 and values.max() == 1.0
@@ -78,11 +90,21 @@ def reference(folder: Path, make_frame: MakeFrame) -> NDArray[np.float32]:
 
 
 @pytest.mark.parametrize(
-    ('layout', 'shape'), [('nchw', [1, 3, HEIGHT, WIDTH]), ('nhwc', [1, HEIGHT, WIDTH, 3]), ('nchw', ['N', 3, 'H', 'W'])]
+    ('layout', 'shape'),
+    [
+        ('nchw', [1, 3, HEIGHT, WIDTH]),
+        ('nhwc', [1, HEIGHT, WIDTH, 3]),
+        ('nchw', ['N', 3, 'H', 'W']),
+    ],
 )
 @pytest.mark.parametrize(
     ('dtype', 'kind', 'scale', 'zero_point'),
-    [('uint8', UINT8, 1 / 255, 0), ('int8', INT8, 1 / 255, -128), ('int8', INT8, 1 / 200, -128), ('float32', FLOAT, 1.0, 0)],
+    [
+        ('uint8', UINT8, 1 / 255, 0),
+        ('int8', INT8, 1 / 255, -128),
+        ('int8', INT8, 1 / 200, -128),
+        ('float32', FLOAT, 1.0, 0),
+    ],
 )
 def test_the_input_is_given_in_its_own_type_and_layout(
     accelerator: CpuAccelerator, tmp_path: Path, make_frame: MakeFrame,
@@ -91,23 +113,31 @@ def test_the_input_is_given_in_its_own_type_and_layout(
     expected: NDArray[Any] = reference(tmp_path, make_frame)
     if dtype != 'float32':
         limits = np.iinfo(dtype)
-        expected = np.clip(np.rint(expected.astype(np.float64) / scale) + zero_point, limits.min, limits.max).astype(dtype)
+        expected = np.clip(
+            np.rint(expected.astype(np.float64) / scale) + zero_point, limits.min, limits.max
+        ).astype(dtype)
     expected = expected if layout == 'nchw' else expected.transpose(0, 2, 3, 1)
     network = {'layout': layout, 'dtype': dtype, 'scale': scale, 'zero_point': zero_point}
     output = seen(loaded(accelerator, tmp_path, identity(shape, kind), **network), make_frame)
     assert output.values.dtype == expected.dtype and output.values.shape == expected.shape
-    assert np.abs(output.values.astype(int) - expected.astype(int)).max() == 0 or dtype == 'float32'
+    assert (
+        np.abs(output.values.astype(int) - expected.astype(int)).max() == 0 or dtype == 'float32'
+    )
     assert (output.values == expected).mean() > 0.999
 
 
-def test_colours_are_those_of_the_frame(accelerator: CpuAccelerator, tmp_path: Path, make_pool: MakePool) -> None:
+def test_colours_are_those_of_the_frame(
+    accelerator: CpuAccelerator, tmp_path: Path, make_pool: MakePool
+) -> None:
     """The same samples mean other colours in another matrix and range, and a camera may change both."""
     loaded(accelerator, tmp_path, identity([1, 3, HEIGHT, WIDTH], FLOAT))
     pool, brightest = make_pool(WIDTH, HEIGHT, slots=1), []
     for colours in (BT601_LIMITED, FULL, BT601_LIMITED):
         slot = pool.acquire()
         assert slot is not None
-        frame = Frame.publish_slot(pool, slot, header=Header(1, 'camera'), colorimetry=colours, sequence=0, captured_ns=1)
+        frame = Frame.publish_slot(
+            pool, slot, header=Header(1, 'camera'), colorimetry=colours, sequence=0, captured_ns=1
+        )
         with frame.map(write=True) as planes:
             planes[0][:], planes[1][:] = 16, 128
         job = accelerator.submit(accelerator.import_frame(frame), frame)
@@ -118,7 +148,9 @@ def test_colours_are_those_of_the_frame(accelerator: CpuAccelerator, tmp_path: P
     assert brightest == pytest.approx([0.0, 16 / 255, 0.0], abs=0.004)
 
 
-def test_quantised_outputs_have_the_manifest_s_scale(accelerator: CpuAccelerator, tmp_path: Path, make_frame: MakeFrame) -> None:
+def test_quantised_outputs_have_the_manifest_s_scale(
+    accelerator: CpuAccelerator, tmp_path: Path, make_frame: MakeFrame
+) -> None:
     outputs = [{'name': 'y', 'scale': 0.25, 'zero_point': -3, 'layout': 'nhwc'}]
     weights = identity([1, HEIGHT, WIDTH, 3], INT8)
     network = {'layout': 'nhwc', 'dtype': 'int8', 'scale': 1 / 255, 'zero_point': -128}
@@ -132,13 +164,23 @@ def test_outputs_that_fit_the_file_are_taken(accelerator: CpuAccelerator, tmp_pa
     described = {'name': 'y', 'shape': [1, 3, HEIGHT, WIDTH], 'dtype': 'float32'}
     loaded(accelerator, tmp_path, identity([1, 3, HEIGHT, WIDTH], FLOAT), outputs=[described])
     loaded(accelerator, tmp_path, identity(['N', 3, 'H', 'W'], FLOAT), outputs=[described])
-    loaded(accelerator, tmp_path, identity([1, 3, HEIGHT, WIDTH], FLOAT, output_kind=INT64), outputs=[described])
+    loaded(
+        accelerator,
+        tmp_path,
+        identity([1, 3, HEIGHT, WIDTH], FLOAT, output_kind=INT64),
+        outputs=[described],
+    )
 
 
 @pytest.mark.parametrize('kind', [INT64, FLOAT16, DOUBLE])
-def test_outputs_of_other_types_become_float32(accelerator: CpuAccelerator, tmp_path: Path, make_frame: MakeFrame, kind: int) -> None:
+def test_outputs_of_other_types_become_float32(
+    accelerator: CpuAccelerator, tmp_path: Path, make_frame: MakeFrame, kind: int
+) -> None:
     weights = identity([1, 3, HEIGHT, WIDTH], FLOAT, output_kind=kind)
-    assert seen(loaded(accelerator, tmp_path, weights, range=[0, 255]), make_frame).values.dtype == np.float32
+    assert (
+        seen(loaded(accelerator, tmp_path, weights, range=[0, 255]), make_frame).values.dtype
+        == np.float32
+    )
 
 
 @pytest.mark.parametrize(
@@ -150,12 +192,24 @@ def test_outputs_of_other_types_become_float32(accelerator: CpuAccelerator, tmp_
             {},
             r"key 'input\.dtype' is float32, the file's input is tensor\(uint8\); set input\.dtype: uint8",
         ),
-        (identity([1, 3, HEIGHT, WIDTH], FLOAT16), {}, r'tensor\(float16\); export the model with one of float32, uint8, int8'),
-        (identity([1, HEIGHT, WIDTH, 3], FLOAT), {}, r"input is 64x48, the file's is \[1, 48, 64, 3\] \(it must be N, C, H, W\)"),
+        (
+            identity([1, 3, HEIGHT, WIDTH], FLOAT16),
+            {},
+            r'tensor\(float16\); export the model with one of float32, uint8, int8',
+        ),
+        (
+            identity([1, HEIGHT, WIDTH, 3], FLOAT),
+            {},
+            r"input is 64x48, the file's is \[1, 48, 64, 3\] \(it must be N, C, H, W\)",
+        ),
         (identity([1, 3, HEIGHT, WIDTH], FLOAT), {'layout': 'nhwc'}, r'\(it must be N, H, W, C\)'),
         (identity([2, 3, HEIGHT, WIDTH], FLOAT), {}, r"the file's is \[2, 3, 48, 64\]"),
         (identity([3, HEIGHT, WIDTH], FLOAT), {}, r"the file's is \[3, 48, 64\]"),
-        (identity([1, 3, HEIGHT, WIDTH], FLOAT, inputs=2), {}, r'has 2 inputs \(x, x1\); it needs one'),
+        (
+            identity([1, 3, HEIGHT, WIDTH], FLOAT, inputs=2),
+            {},
+            r'has 2 inputs \(x, x1\); it needs one',
+        ),
         (
             identity([1, 3, HEIGHT, WIDTH], FLOAT),
             {'outputs': [{'name': 'y', 'shape': [1, 3, HEIGHT, WIDTH + 1]}]},
@@ -181,19 +235,44 @@ def test_outputs_of_other_types_become_float32(accelerator: CpuAccelerator, tmp_
             {'outputs': [{'name': 'y', 'dtype': 'int32'}]},
             r"key 'outputs\[0\]\.dtype' is int32, the file's is float32",
         ),
-        (identity([1, 3, HEIGHT, WIDTH], FLOAT), {'outputs': [{'name': 'z'}]}, r"key 'outputs\[0\]\.name' is 'z', .* it has y"),
+        (
+            identity([1, 3, HEIGHT, WIDTH], FLOAT),
+            {'outputs': [{'name': 'z'}]},
+            r"key 'outputs\[0\]\.name' is 'z', .* it has y",
+        ),
     ],
-    ids=['no model', 'uint8', 'float16', 'nhwc', 'nchw', 'batch', 'axes', 'inputs', 'size', 'rank', 'open', 'type', 'converted', 'output'],
+    ids=[
+        'no model',
+        'uint8',
+        'float16',
+        'nhwc',
+        'nchw',
+        'batch',
+        'axes',
+        'inputs',
+        'size',
+        'rank',
+        'open',
+        'type',
+        'converted',
+        'output',
+    ],
 )
 def test_weights_that_contradict_the_manifest_are_refused(
-    accelerator: CpuAccelerator, tmp_path: Path, weights: bytes, options: dict[str, Any], message: str
+    accelerator: CpuAccelerator,
+    tmp_path: Path,
+    weights: bytes,
+    options: dict[str, Any],
+    message: str,
 ) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
         loaded(accelerator, tmp_path, weights, **options)
     assert '\n' not in str(caught.value)
 
 
-def test_a_job_that_was_given_up_before_it_began_is_not_run(accelerator: CpuAccelerator, tmp_path: Path, make_frame: MakeFrame) -> None:
+def test_a_job_that_was_given_up_before_it_began_is_not_run(
+    accelerator: CpuAccelerator, tmp_path: Path, make_frame: MakeFrame
+) -> None:
     """Else a model that is too slow would run ever older frames."""
     runs: list[int] = []
     loaded(accelerator, tmp_path, identity([1, 3, HEIGHT, WIDTH], FLOAT))
@@ -211,7 +290,9 @@ def test_a_job_that_was_given_up_before_it_began_is_not_run(accelerator: CpuAcce
 
     engine.run = slow  # type: ignore[method-assign]
     hold = accelerator._jobs
-    accelerator._jobs = type(hold)()  # the worker waits in the first one; it sees both jobs at once
+    accelerator._jobs = type(
+        hold
+    )()  # the worker waits in the first one; it sees both jobs at once
     jobs.extend(accelerator.submit(accelerator.import_frame(frame), frame) for _ in range(2))
     for _ in range(2):
         hold.put(accelerator._jobs.get())
@@ -223,25 +304,41 @@ def test_a_job_that_was_given_up_before_it_began_is_not_run(accelerator: CpuAcce
     given_up[0].close()
 
 
-def test_frames_may_change_their_format(accelerator: CpuAccelerator, tmp_path: Path, make_pool: MakePool, make_frame: MakeFrame) -> None:
+def test_frames_may_change_their_format(
+    accelerator: CpuAccelerator, tmp_path: Path, make_pool: MakePool, make_frame: MakeFrame
+) -> None:
     loaded(accelerator, tmp_path, identity([1, 3, HEIGHT, WIDTH], FLOAT))
     seen_values = []
     for name in ('NV12', 'YUYV', 'R8  ', 'NV12'):
-        job = accelerator.submit(ImportHandle(), make_frame(make_pool(WIDTH, HEIGHT, slots=1, fourcc=fourcc_code(name))))
+        job = accelerator.submit(
+            ImportHandle(), make_frame(make_pool(WIDTH, HEIGHT, slots=1, fourcc=fourcc_code(name)))
+        )
         assert job.fence.wait(WAIT_S)
         seen_values.append(job.outputs()[0].values[0, :, 0, 0].tolist())
         job.close()
     green = seen_values[0]
-    assert green[1] > 0.5 and seen_values == [green, pytest.approx(green, abs=0.01), [0, 0, 0], green], 'Y, U and V of 0 are green'
+    assert green[1] > 0.5 and seen_values == [
+        green,
+        pytest.approx(green, abs=0.01),
+        [0, 0, 0],
+        green,
+    ], 'Y, U and V of 0 are green'
 
 
 def test_what_can_not_be_read_fails_its_frame_by_name(
     accelerator: CpuAccelerator, tmp_path: Path, make_pool: MakePool, make_frame: MakeFrame
 ) -> None:
     loaded(accelerator, tmp_path, identity([1, 3, HEIGHT, WIDTH], FLOAT))
-    job = accelerator.submit(ImportHandle(), make_frame(make_pool(WIDTH, HEIGHT, slots=1, fourcc=fourcc_code('NV15'))))
+    job = accelerator.submit(
+        ImportHandle(), make_frame(make_pool(WIDTH, HEIGHT, slots=1, fourcc=fourcc_code('NV15')))
+    )
     assert job.fence.wait(WAIT_S)
-    with pytest.raises(AcceleratorError, match=r"NV15 frames can't be read by a program here; it can read NV12.*the camera's pixel_format"):
+    with pytest.raises(
+        AcceleratorError,
+        match=r"NV15 frames can't be read by a program here; it can read NV12.*the camera's pixel_format",
+    ):
         job.outputs()
     job.close()
-    assert fourcc_code('NV15') not in {fourcc for fourcc, _ in accelerator.constraints().formats or ()}
+    assert fourcc_code('NV15') not in {
+        fourcc for fourcc, _ in accelerator.constraints().formats or ()
+    }

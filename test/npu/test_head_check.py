@@ -25,7 +25,9 @@ from zc_perception.npu.selection import open_accelerator
 
 pytestmark = [
     pytest.mark.usefixtures('warm_engines', 'no_fd_leak'),
-    pytest.mark.skipif(bool(find_cards()), reason='this machine has a Metis card; the rig covers that case'),
+    pytest.mark.skipif(
+        bool(find_cards()), reason='this machine has a Metis card; the rig covers that case'
+    ),
 ]
 
 
@@ -46,43 +48,85 @@ RUNTIME = {'engine': 'axruntime', 'file': 'model.axm', 'input': {'width': 64, 'h
 
 def test_weights_with_another_number_of_classes_are_refused_with_both_keys(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
-        open_accelerator('cpu', manifest_file(tmp_path, ONNX, classes=['a', 'b', 'c']), AcceleratorOptions(threads=1), CopyLedger())
+        open_accelerator(
+            'cpu',
+            manifest_file(tmp_path, ONNX, classes=['a', 'b', 'c']),
+            AcceleratorOptions(threads=1),
+            CopyLedger(),
+        )
     message = str(caught.value)
-    assert message.startswith(f"{tmp_path / 'model.yaml'}: key 'head' is yolov8 and key 'classes' has 3 names, which does not fit")
-    assert '1x8x5040' in message and '1x7xN' in message and 'correct the one that is wrong' in message and '\n' not in message
+    assert message.startswith(
+        f"{tmp_path / 'model.yaml'}: key 'head' is yolov8 and key 'classes' has 3 names, which does not fit"
+    )
+    assert (
+        '1x8x5040' in message
+        and '1x7xN' in message
+        and 'correct the one that is wrong' in message
+        and '\n' not in message
+    )
 
 
 def test_auto_goes_on_to_a_variant_that_fits(tmp_path: Path, double: Double) -> None:
     options = AcceleratorOptions(library=double.path, threads=1)
-    selected = open_accelerator('auto', manifest_file(tmp_path, RUNTIME, ONNX, classes=['a', 'b', 'c', 'd']), options, CopyLedger())
+    selected = open_accelerator(
+        'auto',
+        manifest_file(tmp_path, RUNTIME, ONNX, classes=['a', 'b', 'c', 'd']),
+        options,
+        CopyLedger(),
+    )
     selected.accelerator.close()
     assert selected.manifest.engine == 'onnx'
-    assert "accelerator 'axruntime' doesn't fit" in selected.reasons[1] and "key 'classes' has 4 names" in selected.reasons[1]
+    assert (
+        "accelerator 'axruntime' doesn't fit" in selected.reasons[1]
+        and "key 'classes' has 4 names" in selected.reasons[1]
+    )
     assert double.instances == 0, 'nothing was put on the device'
 
 
 @pytest.mark.parametrize('classes', [['a'], ['a', 'b', 'c', 'd', 'e']])
-def test_a_compiled_model_with_another_number_of_classes_is_refused(tmp_path: Path, double: Double, classes: list[str]) -> None:
-    with pytest.raises(ConfigError, match=rf"key 'classes' has {len(classes)} names?, which does not fit .* engine axruntime"):
+def test_a_compiled_model_with_another_number_of_classes_is_refused(
+    tmp_path: Path, double: Double, classes: list[str]
+) -> None:
+    with pytest.raises(
+        ConfigError,
+        match=rf"key 'classes' has {len(classes)} names?, which does not fit .* engine axruntime",
+    ):
         open_accelerator(
-            'axruntime', manifest_file(tmp_path, RUNTIME, classes=classes), AcceleratorOptions(library=double.path), CopyLedger()
+            'axruntime',
+            manifest_file(tmp_path, RUNTIME, classes=classes),
+            AcceleratorOptions(library=double.path),
+            CopyLedger(),
         )
     fits = manifest_file(tmp_path, RUNTIME, classes=['a', 'b', 'c'])
-    selected = open_accelerator('axruntime', fits, AcceleratorOptions(library=double.path), CopyLedger())
+    selected = open_accelerator(
+        'axruntime', fits, AcceleratorOptions(library=double.path), CopyLedger()
+    )
     selected.accelerator.close()
 
 
-def test_no_accelerator_left_is_an_error_of_the_configuration(tmp_path: Path, double: Double) -> None:
+def test_no_accelerator_left_is_an_error_of_the_configuration(
+    tmp_path: Path, double: Double
+) -> None:
     manifest = manifest_file(tmp_path, RUNTIME, ONNX, classes=['a'])
-    with pytest.raises(ConfigError, match=r"^no accelerator fits: .*'axruntime'.*'classes' has 1 name, .*'cpu'.*'classes' has 1 name,"):
-        open_accelerator('auto', manifest, AcceleratorOptions(library=double.path, threads=1), CopyLedger())
+    with pytest.raises(
+        ConfigError,
+        match=r"^no accelerator fits: .*'axruntime'.*'classes' has 1 name, .*'cpu'.*'classes' has 1 name,",
+    ):
+        open_accelerator(
+            'auto', manifest, AcceleratorOptions(library=double.path, threads=1), CopyLedger()
+        )
 
 
-def test_a_card_s_tensors_are_checked_as_the_manifest_describes_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_card_s_tensors_are_checked_as_the_manifest_describes_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     boxes = TensorSpec('boxes', 'int16', (64, 6), 8, (1.0, 1.0, 1.0, 1.0, 0.5, 1.0), 3)
     good = replace(MANIFEST, head=HeadSpec('boxes', 1), tensors=(boxes,))
     accelerator, _ = counting_accelerator(monkeypatch, manifest=good)
-    with pytest.raises(ConfigError, match=r"key 'head' is boxes and key 'classes' has 1 name, .* engine axl \(head boxes: .*64x5.*nx6"):
+    with pytest.raises(
+        ConfigError,
+        match=r"key 'head' is boxes and key 'classes' has 1 name, .* engine axl \(head boxes: .*64x5.*nx6",
+    ):
         accelerator.load(replace(good, tensors=(replace(boxes, shape=(64, 5), scale=(1.0,)),)))
     accelerator.close()
 
@@ -96,10 +140,14 @@ def test_a_grid_of_the_frame_s_own_size_waits_for_the_frame() -> None:
 
 @pytest.mark.parametrize('rows', [0, 1, 300])
 def test_a_table_of_any_length_fits(rows: int) -> None:
-    check_head(replace(MANIFEST, head=HeadSpec('boxes', 1)), [RawTensor(np.zeros((rows, 6), np.float32))])
+    check_head(
+        replace(MANIFEST, head=HeadSpec('boxes', 1)), [RawTensor(np.zeros((rows, 6), np.float32))]
+    )
 
 
-def test_weights_that_cannot_be_run_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_that_cannot_be_run_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from zc_perception.npu.cpu import OnnxEngine
 
     def broken(self: OnnxEngine, tensor: Any) -> Any:
@@ -107,9 +155,17 @@ def test_weights_that_cannot_be_run_are_refused(tmp_path: Path, monkeypatch: pyt
 
     monkeypatch.setattr(OnnxEngine, '_infer', broken)
     (tmp_path / 'model.onnx').write_bytes(identity([1, 3, 48, 64], FLOAT))
-    values = {'file': 'model.onnx', 'input': {'width': 64, 'height': 48}, 'head': 'boxes', 'classes': ['a']}
+    values = {
+        'file': 'model.onnx',
+        'input': {'width': 64, 'height': 48},
+        'head': 'boxes',
+        'classes': ['a'],
+    }
     (tmp_path / 'model.yaml').write_text(yaml.safe_dump(values), encoding='utf-8')
     accelerator = CpuAccelerator(CopyLedger(), 1)
-    with pytest.raises(ConfigError, match=r"model file '.*model\.onnx' can't be run: a node failed; export it anew"):
+    with pytest.raises(
+        ConfigError,
+        match=r"model file '.*model\.onnx' can't be run: a node failed; export it anew",
+    ):
         accelerator.load(load_manifest(str(tmp_path)))
     accelerator.close()

@@ -84,11 +84,19 @@ def test_a_duplicate_of_the_descriptor_is_the_same_buffer(buffers: list[DmaBuf])
         replace(LAYOUT, width=62),
         replace(LAYOUT, height=46),
         replace(LAYOUT, modifier=1 << 56 | 1),
-        replace(LAYOUT, planes=(LAYOUT.planes[0], replace(LAYOUT.planes[1], offset=LAYOUT.planes[1].offset - 64))),
+        replace(
+            LAYOUT,
+            planes=(
+                LAYOUT.planes[0],
+                replace(LAYOUT.planes[1], offset=LAYOUT.planes[1].offset - 64),
+            ),
+        ),
         replace(LAYOUT, planes=(PlaneLayout(0, 0, 32, 1024), LAYOUT.planes[1])),
     ],
 )
-def test_another_layout_of_the_same_buffer_is_another_import(buffers: list[DmaBuf], layout) -> None:
+def test_another_layout_of_the_same_buffer_is_another_import(
+    buffers: list[DmaBuf], layout
+) -> None:
     device = Device()
     cache = ImportCache(device.release)
     assert _get(cache, device, buffers[0]) == 1
@@ -111,7 +119,9 @@ def test_an_inode_that_is_a_key_cannot_be_given_to_another_buffer(buffers: list[
     for buffer in fresh:
         buffer.close()
     cache.clear()
-    assert open_files(buffers[0].identity.inode) == 1, 'what the cache borrowed is not closed, and its duplicate is'
+    assert open_files(buffers[0].identity.inode) == 1, (
+        'what the cache borrowed is not closed, and its duplicate is'
+    )
 
 
 def test_the_least_recently_used_import_goes_first(buffers: list[DmaBuf]) -> None:
@@ -166,8 +176,12 @@ def test_an_import_that_a_job_reads_is_not_released_under_it() -> None:
         buffer.close()
 
 
-@pytest.mark.parametrize(('error', 'counted'), [(AcceleratorError('EIO'), 1), (DeviceLostError('ENODEV'), 0)])
-def test_a_release_that_the_device_refuses_is_counted_unless_it_is_gone(error: Exception, counted: int) -> None:
+@pytest.mark.parametrize(
+    ('error', 'counted'), [(AcceleratorError('EIO'), 1), (DeviceLostError('ENODEV'), 0)]
+)
+def test_a_release_that_the_device_refuses_is_counted_unless_it_is_gone(
+    error: Exception, counted: int
+) -> None:
     def refuse(handle: int) -> None:
         raise error
 
@@ -178,14 +192,21 @@ def test_a_release_that_the_device_refuses_is_counted_unless_it_is_gone(error: E
 
 @settings(max_examples=60)
 @given(st.data())
-def test_whatever_happens_no_handle_is_lost_and_none_is_used_after_its_release(data: st.DataObject) -> None:
+def test_whatever_happens_no_handle_is_lost_and_none_is_used_after_its_release(
+    data: st.DataObject,
+) -> None:
     """A random run of frames, jobs, ends of buffers and forgetting, against what a device would say."""
     device = Device()
     jobs = ImportsInUse(device.release)
     cache = ImportCache(jobs.release, limit=data.draw(st.integers(1, 3)))
     buffers = _many(5)
     running: list[int] = []
-    for step in data.draw(st.lists(st.tuples(st.sampled_from(['frame', 'end', 'forget', 'close']), st.integers(0, 4)), max_size=40)):
+    for step in data.draw(
+        st.lists(
+            st.tuples(st.sampled_from(['frame', 'end', 'forget', 'close']), st.integers(0, 4)),
+            max_size=40,
+        )
+    ):
         what, index = step
         if what == 'frame':
             handle = _get(cache, device, buffers[index])
@@ -242,7 +263,10 @@ def retire(pool: BufferPool) -> None:
 
 ENDS: dict[str, tuple[Callable[[BufferPool], None], set[int]]] = {
     'a retired slot': (retire, {2, 3}),
-    'a slot whose place is taken': (lambda pool: pool.insert((SealedMemfd().allocate(8192),), 3), {2, 3}),
+    'a slot whose place is taken': (
+        lambda pool: pool.insert((SealedMemfd().allocate(8192),), 3),
+        {2, 3},
+    ),
     'the end of the pool': (lambda pool: pool.close(), set()),
     'a slot closed by its link': (lambda pool: pool.slots[1].buffers[0].close(), {1, 3}),
 }
@@ -251,7 +275,11 @@ ENDS: dict[str, tuple[Callable[[BufferPool], None], set[int]]] = {
 @pytest.mark.parametrize('thread', ['its own thread', 'another thread'])
 @pytest.mark.parametrize(('end', 'left'), ENDS.values(), ids=ENDS)
 def test_an_import_ends_with_its_buffer(
-    opened: Opened, make_pool: MakePool, end: Callable[[BufferPool], None], left: set[int], thread: str
+    opened: Opened,
+    make_pool: MakePool,
+    end: Callable[[BufferPool], None],
+    left: set[int],
+    thread: str,
 ) -> None:
     accelerator, card = opened
     pool = make_pool()
@@ -267,10 +295,14 @@ def test_an_import_ends_with_its_buffer(
     assert card.held == {1, 2, 3}, 'only the thread that owns the cache may call the device'
     accelerator.tidy()
     assert card.held == left
-    assert {number for number, inode in inodes.items() if open_files(inode)} == left, 'and the memory is free'
+    assert {number for number, inode in inodes.items() if open_files(inode)} == left, (
+        'and the memory is free'
+    )
 
 
-def test_the_next_import_lets_go_of_what_ended_before_it(opened: Opened, make_pool: MakePool, make_frame: MakeFrame) -> None:
+def test_the_next_import_lets_go_of_what_ended_before_it(
+    opened: Opened, make_pool: MakePool, make_frame: MakeFrame
+) -> None:
     accelerator, card = opened
     pool = make_pool()
     for sequence in range(4):
@@ -284,7 +316,9 @@ def test_the_next_import_lets_go_of_what_ended_before_it(opened: Opened, make_po
     assert (accelerator.imports, card.held) == (2, {2})
 
 
-def test_a_frame_held_over_the_end_of_its_pool_keeps_its_import(opened: Opened, make_pool: MakePool, make_frame: MakeFrame) -> None:
+def test_a_frame_held_over_the_end_of_its_pool_keeps_its_import(
+    opened: Opened, make_pool: MakePool, make_frame: MakeFrame
+) -> None:
     accelerator, card = opened
     pool = make_pool()
     trial(accelerator, pool)
@@ -292,7 +326,9 @@ def test_a_frame_held_over_the_end_of_its_pool_keeps_its_import(opened: Opened, 
     pool.close()
     accelerator.tidy()
     assert card.held == {1}
-    assert accelerator.import_frame(old).number == 1 and accelerator.imports == 3, 'it can still be run, without another import'
+    assert accelerator.import_frame(old).number == 1 and accelerator.imports == 3, (
+        'it can still be run, without another import'
+    )
     old.release()
     accelerator.tidy()
     assert card.held == set()
@@ -341,7 +377,11 @@ def test_what_the_device_refuses_to_release_is_counted_and_costs_no_frame(
     assert handle.number == 4
     cache = accelerator._cache
     facts = accelerator.facts()
-    assert cache is not None and (len(cache), facts['release_errors'], facts['last_release_error']) == (1, 3, 'EIO')
+    assert cache is not None and (
+        len(cache),
+        facts['release_errors'],
+        facts['last_release_error'],
+    ) == (1, 3, 'EIO')
     card.release_error = None
 
 
@@ -378,7 +418,9 @@ def pool(make_pool: MakePool) -> BufferPool:
     return make_pool()
 
 
-def frames_through(accelerator: AxlAccelerator, pool: BufferPool, make_frame: MakeFrame, count: int) -> None:
+def frames_through(
+    accelerator: AxlAccelerator, pool: BufferPool, make_frame: MakeFrame, count: int
+) -> None:
     for sequence in range(count):
         with make_frame(pool, sequence=sequence) as frame:
             accelerator.release(accelerator.import_frame(frame))
@@ -394,9 +436,17 @@ def test_trial_imports_don_t_falsify_the_count_of_imports(
         accelerator.trial_import(slot.layout, slot.buffers)
     assert card.made == len(slots)
     if cached:
-        assert (accelerator.imports, accelerator.trial_imports, len(card.held)) == (len(slots), 0, len(slots))
+        assert (accelerator.imports, accelerator.trial_imports, len(card.held)) == (
+            len(slots),
+            0,
+            len(slots),
+        )
     else:
-        assert (accelerator.imports, accelerator.trial_imports, card.held) == (0, len(slots), set())
+        assert (accelerator.imports, accelerator.trial_imports, card.held) == (
+            0,
+            len(slots),
+            set(),
+        )
     frames_through(accelerator, pool, make_frame, 7)
     # The verification's I3: as many as distinct buffers with the cache, as frames without it.
     assert accelerator.imports == (len(slots) if cached else 7)
@@ -404,7 +454,9 @@ def test_trial_imports_don_t_falsify_the_count_of_imports(
 
 
 @pytest.mark.parametrize('cached', [True, False])
-def test_what_a_trial_keeps_can_be_given_back(cached: bool, make_opened: MakeOpened, pool: BufferPool) -> None:
+def test_what_a_trial_keeps_can_be_given_back(
+    cached: bool, make_opened: MakeOpened, pool: BufferPool
+) -> None:
     accelerator, card = make_opened(import_cache=cached)
     undos = [accelerator.trial_import(slot.layout, slot.buffers) for slot in pool.slots]
     assert all((undo is not None) == cached for undo in undos)
@@ -414,7 +466,9 @@ def test_what_a_trial_keeps_can_be_given_back(cached: bool, make_opened: MakeOpe
 
 
 @pytest.mark.parametrize('cached', [True, False])
-def test_a_trial_that_fails_raises_and_leaves_nothing(cached: bool, make_opened: MakeOpened, pool: BufferPool) -> None:
+def test_a_trial_that_fails_raises_and_leaves_nothing(
+    cached: bool, make_opened: MakeOpened, pool: BufferPool
+) -> None:
     accelerator, card = make_opened(import_cache=cached)
     card.import_error = AcceleratorError('EINVAL')
     with pytest.raises(AcceleratorError, match='EINVAL'):
@@ -423,7 +477,9 @@ def test_a_trial_that_fails_raises_and_leaves_nothing(cached: bool, make_opened:
 
 
 @pytest.mark.parametrize('modifier', [INVALID, 0x0300000000000010])
-def test_a_layout_that_the_driver_lists_is_imported_as_what_it_is(modifier: int, make_opened: MakeOpened, make_frame: MakeFrame) -> None:
+def test_a_layout_that_the_driver_lists_is_imported_as_what_it_is(
+    modifier: int, make_opened: MakeOpened, make_frame: MakeFrame
+) -> None:
     accelerator, card = make_opened(formats=((NV12, LINEAR), (NV12, modifier)))
     assert accelerator.constraints().accepts_format((NV12, modifier))
     heap, layout = SealedMemfd(), replace(compute_layout(NV12, 64, 48), modifier=modifier)
@@ -431,14 +487,27 @@ def test_a_layout_that_the_driver_lists_is_imported_as_what_it_is(modifier: int,
     for slot in pool.slots:
         accelerator.trial_import(slot.layout, slot.buffers)
     frames_through(accelerator, pool, make_frame, 4)
-    assert card.modifiers == [modifier] * len(pool.slots), 'imported once, by the layout that it has'
+    assert card.modifiers == [modifier] * len(pool.slots), (
+        'imported once, by the layout that it has'
+    )
     pool.close()
 
 
 def test_what_the_driver_says_is_in_the_constraints(make_opened: MakeOpened) -> None:
     constraints = make_opened()[0].constraints()
-    assert constraints.participant == 'axl /dev/metis-0:1:0' and constraints.devices == ('/dev/metis-0:1:0',)
-    assert (constraints.stride_align, constraints.formats, constraints.placement) == (64, ((NV12, LINEAR),), None)
+    assert constraints.participant == 'axl /dev/metis-0:1:0' and constraints.devices == (
+        '/dev/metis-0:1:0',
+    )
+    assert (constraints.stride_align, constraints.formats, constraints.placement) == (
+        64,
+        ((NV12, LINEAR),),
+        None,
+    )
     assert not constraints.uses_cpu and not constraints.accepts_heap('memfd')
-    assert constraints.memory_note.startswith('whether the card is behind an IOMMU is not known') and not constraints.contiguous
-    assert make_opened(level=1)[0].constraints().placement is Placement.ONE_BUFFER, 'IMPORT_FD takes one descriptor'
+    assert (
+        constraints.memory_note.startswith('whether the card is behind an IOMMU is not known')
+        and not constraints.contiguous
+    )
+    assert make_opened(level=1)[0].constraints().placement is Placement.ONE_BUFFER, (
+        'IMPORT_FD takes one descriptor'
+    )

@@ -17,13 +17,28 @@ from zc_perception.detection.heads import HEADS
 from zc_perception.detection.heads.spec import HeadSpec
 from zc_perception.errors import ConfigError
 from zc_perception.npu import manifest as manifest_module
-from zc_perception.npu.manifest import HEAD, ModelInput, TensorSpec, find_manifest, load_manifest, parse_yaml
+from zc_perception.npu.manifest import (
+    HEAD,
+    ModelInput,
+    TensorSpec,
+    find_manifest,
+    load_manifest,
+    parse_yaml,
+)
 
 GOOD: dict[str, Any] = {
     'name': 'boxes',
     'engine': 'onnx',
     'file': 'weights.onnx',
-    'input': {'width': 320, 'height': 192, 'layout': 'nchw', 'colour': 'bgr', 'range': [-1, 1.0], 'resize': 'stretch', 'pad': 0},
+    'input': {
+        'width': 320,
+        'height': 192,
+        'layout': 'nchw',
+        'colour': 'bgr',
+        'range': [-1, 1.0],
+        'resize': 'stretch',
+        'pad': 0,
+    },
     'outputs': [{'name': 'detections'}],
     'head': 'yolov8',
     'classes': ['car', 'person'],
@@ -32,7 +47,14 @@ GOOD: dict[str, Any] = {
     'max_detections': 20,
     'licence': 'MIT',
 }
-TENSOR: dict[str, Any] = {'name': 'out', 'dtype': 'int8', 'shape': [1, 6, 2], 'offset': 64, 'scale': [0.5, 0.25], 'zero_point': -3}
+TENSOR: dict[str, Any] = {
+    'name': 'out',
+    'dtype': 'int8',
+    'shape': [1, 6, 2],
+    'offset': 64,
+    'scale': [0.5, 0.25],
+    'zero_point': -3,
+}
 AXL: dict[str, Any] = {**GOOD, 'engine': 'axl', 'model_id': 7, 'outputs': [TENSOR]}
 MISSING = object()
 
@@ -40,7 +62,9 @@ MISSING = object()
 def written(folder: Path, values: Any) -> str:
     (folder / 'weights.onnx').touch()
     path = folder / 'model.yaml'
-    path.write_text(values if isinstance(values, str) else yaml.safe_dump(values), encoding='utf-8')
+    path.write_text(
+        values if isinstance(values, str) else yaml.safe_dump(values), encoding='utf-8'
+    )
     return str(path)
 
 
@@ -48,7 +72,9 @@ def changed(values: dict[str, Any], key: str, value: Any) -> dict[str, Any]:
     """A copy with the value at 'a.b' or 'a[0].b' replaced, added, or with MISSING left out."""
     copy = yaml.safe_load(yaml.safe_dump(values))
     target: Any = copy
-    *parents, last = (int(name) if name == '0' else name for name in key.replace('[0]', '.0').split('.'))
+    *parents, last = (
+        int(name) if name == '0' else name for name in key.replace('[0]', '.0').split('.')
+    )
     for parent in parents:
         target = target[parent]
     if value is MISSING:
@@ -60,35 +86,75 @@ def changed(values: dict[str, Any], key: str, value: Any) -> dict[str, Any]:
 
 def test_a_whole_manifest_is_read(tmp_path: Path) -> None:
     manifest = load_manifest(written(tmp_path, GOOD))
-    assert (manifest.name, manifest.engine, manifest.file) == ('boxes', 'onnx', tmp_path / 'weights.onnx')
-    assert manifest.input == ModelInput(width=320, height=192, bgr=True, low=-1.0, high=1.0, resize='stretch', pad=0)
-    assert (manifest.head.kind, manifest.classes, manifest.max_detections) == ('yolov8', ('car', 'person'), 20)
+    assert (manifest.name, manifest.engine, manifest.file) == (
+        'boxes',
+        'onnx',
+        tmp_path / 'weights.onnx',
+    )
+    assert manifest.input == ModelInput(
+        width=320, height=192, bgr=True, low=-1.0, high=1.0, resize='stretch', pad=0
+    )
+    assert (manifest.head.kind, manifest.classes, manifest.max_detections) == (
+        'yolov8',
+        ('car', 'person'),
+        20,
+    )
     assert (manifest.score_threshold, manifest.nms_threshold) == (0.3, 1.0)
     assert (manifest.path, manifest.model_id) == (tmp_path / 'model.yaml', 0)
-    assert manifest.tensors == (TensorSpec('detections', '', (), 0, (1.0,), 0),), 'what is left out is the own file of the weights'
+    assert manifest.tensors == (TensorSpec('detections', '', (), 0, (1.0,), 0),), (
+        'what is left out is the own file of the weights'
+    )
     assert (manifest.variants, manifest.missing) == ((manifest,), '')
 
 
 def test_what_is_left_out_has_its_default(tmp_path: Path) -> None:
-    values = {'file': 'weights.onnx', 'input': {'width': 64, 'height': 32}, 'head': 'yolov8', 'classes': ['car']}
+    values = {
+        'file': 'weights.onnx',
+        'input': {'width': 64, 'height': 32},
+        'head': 'yolov8',
+        'classes': ['car'],
+    }
     manifest = load_manifest(written(tmp_path, values))
     assert (manifest.name, manifest.engine) == (tmp_path.name, 'onnx')
-    assert manifest.input == ModelInput(width=64, height=32, bgr=False, low=0.0, high=1.0, resize='letterbox', pad=114)
-    assert (manifest.score_threshold, manifest.nms_threshold, manifest.max_detections) == (0.25, 0.45, 300)
+    assert manifest.input == ModelInput(
+        width=64, height=32, bgr=False, low=0.0, high=1.0, resize='letterbox', pad=114
+    )
+    assert (manifest.score_threshold, manifest.nms_threshold, manifest.max_detections) == (
+        0.25,
+        0.45,
+        300,
+    )
 
 
 def test_a_device_s_tensors_are_read(tmp_path: Path) -> None:
     manifest = load_manifest(written(tmp_path, AXL))
     spec = TensorSpec('out', 'int8', (1, 6, 2), 64, (0.5, 0.25), -3)
-    assert (manifest.engine, manifest.model_id, manifest.tensors, spec.num_bytes) == ('axl', 7, (spec,), 12)
-    (padded,) = load_manifest(written(tmp_path, changed(AXL, 'outputs[0].padding', [[0, 0], [1, 2], [0, 1]]))).tensors
-    assert (padded, padded.num_bytes) == (dataclasses.replace(spec, padding=((0, 0), (1, 2), (0, 1))), 27)
-    (largest,) = load_manifest(written(tmp_path, changed(AXL, 'outputs[0].shape', [1 << 28, 2, 2]))).tensors
+    assert (manifest.engine, manifest.model_id, manifest.tensors, spec.num_bytes) == (
+        'axl',
+        7,
+        (spec,),
+        12,
+    )
+    (padded,) = load_manifest(
+        written(tmp_path, changed(AXL, 'outputs[0].padding', [[0, 0], [1, 2], [0, 1]]))
+    ).tensors
+    assert (padded, padded.num_bytes) == (
+        dataclasses.replace(spec, padding=((0, 0), (1, 2), (0, 1))),
+        27,
+    )
+    (largest,) = load_manifest(
+        written(tmp_path, changed(AXL, 'outputs[0].shape', [1 << 28, 2, 2]))
+    ).tensors
     assert largest.num_bytes == 1 << 30, 'as many bytes as a result buffer may have'
 
 
 def test_an_engine_without_weights_needs_no_file_and_no_size(tmp_path: Path) -> None:
-    values = {'engine': 'opencv_hog', 'input': {'resize': 'none'}, 'head': 'boxes', 'classes': ['person']}
+    values = {
+        'engine': 'opencv_hog',
+        'input': {'resize': 'none'},
+        'head': 'boxes',
+        'classes': ['person'],
+    }
     manifest = load_manifest(written(tmp_path, values))
     assert manifest.file is None and (manifest.input.width, manifest.input.height) == (0, 0)
 
@@ -127,7 +193,9 @@ def test_an_engine_without_weights_needs_no_file_and_no_size(tmp_path: Path) -> 
         ('input.range', [0, float('inf')], 'two different numbers'),
     ],
 )
-def test_a_wrong_value_is_refused_with_what_is_allowed(tmp_path: Path, key: str, value: Any, allowed: str) -> None:
+def test_a_wrong_value_is_refused_with_what_is_allowed(
+    tmp_path: Path, key: str, value: Any, allowed: str
+) -> None:
     path = written(tmp_path, changed(GOOD, key, value))
     with pytest.raises(ConfigError) as caught:
         load_manifest(path)
@@ -139,18 +207,40 @@ def test_a_wrong_value_is_refused_with_what_is_allowed(tmp_path: Path, key: str,
 @pytest.mark.parametrize(
     ('key', 'value', 'allowed'),
     [
-        ('outputs[0].dtype', 'int4', "one of int8, uint8, int16, int32, float32; did you mean 'int8'?"),
+        (
+            'outputs[0].dtype',
+            'int4',
+            "one of int8, uint8, int16, int32, float32; did you mean 'int8'?",
+        ),
         ('outputs[0].shape', [1, 0], 'a list of positive sizes'),
         ('outputs[0].shape', [1 << 29, 2, 2], 'one of 1073741824 bytes at most, padding included'),
         ('outputs[0].scale', [1.0, 2.0, 3.0], 'a number, or 2 of them'),
         ('outputs[0].scale', 0, 'a number above 0, or one for each element of the last axis'),
-        ('outputs[0].scale', [1.0, 0.0], 'a number above 0, or one for each element of the last axis'),
-        ('outputs[0].padding', [[0, 1]], 'a list with two numbers for each of the 3 axes of shape'),
-        ('outputs[0].padding', [[0, 0], [0, 0], [0, -1]], 'a list with two numbers for each axis, elements before and after'),
-        ('outputs[0].padding', [[0, 0], [0, 0], [0]], 'a list with two numbers for each axis, elements before and after'),
+        (
+            'outputs[0].scale',
+            [1.0, 0.0],
+            'a number above 0, or one for each element of the last axis',
+        ),
+        (
+            'outputs[0].padding',
+            [[0, 1]],
+            'a list with two numbers for each of the 3 axes of shape',
+        ),
+        (
+            'outputs[0].padding',
+            [[0, 0], [0, 0], [0, -1]],
+            'a list with two numbers for each axis, elements before and after',
+        ),
+        (
+            'outputs[0].padding',
+            [[0, 0], [0, 0], [0]],
+            'a list with two numbers for each axis, elements before and after',
+        ),
     ],
 )
-def test_a_wrong_tensor_is_refused_with_its_place(tmp_path: Path, key: str, value: Any, allowed: str) -> None:
+def test_a_wrong_tensor_is_refused_with_its_place(
+    tmp_path: Path, key: str, value: Any, allowed: str
+) -> None:
     path = written(tmp_path, changed(AXL, key, value))
     with pytest.raises(ConfigError) as caught:
         load_manifest(path)
@@ -165,10 +255,17 @@ def test_a_card_s_tensors_are_described_whole(tmp_path: Path, key: str) -> None:
 
 def test_tensors_that_lie_on_each_other_are_refused(tmp_path: Path) -> None:
     second = {**TENSOR, 'name': 'second', 'offset': 64 + 12 - 1}
-    with pytest.raises(ConfigError, match=r"key 'outputs\[0\]\.offset' is 75; it must be 76 or more, where tensor 'out' has ended"):
+    with pytest.raises(
+        ConfigError,
+        match=r"key 'outputs\[0\]\.offset' is 75; it must be 76 or more, where tensor 'out' has ended",
+    ):
         load_manifest(written(tmp_path, {**AXL, 'outputs': [second, TENSOR]}))
-    apart = load_manifest(written(tmp_path, {**AXL, 'outputs': [{**second, 'offset': 76}, TENSOR]}))
-    assert [tensor.name for tensor in apart.tensors] == ['second', 'out'], 'in the order of the file'
+    apart = load_manifest(
+        written(tmp_path, {**AXL, 'outputs': [{**second, 'offset': 76}, TENSOR]})
+    )
+    assert [tensor.name for tensor in apart.tensors] == ['second', 'out'], (
+        'in the order of the file'
+    )
 
 
 @pytest.mark.parametrize('key', ['file', 'head', 'classes', 'input.width', 'input.height'])
@@ -191,14 +288,24 @@ def test_an_empty_value_is_not_called_missing(tmp_path: Path, key: str, allowed:
     values: Any = {**GOOD, 'outputs': [None]} if key == 'outputs[0]' else changed(GOOD, key, None)
     with pytest.raises(ConfigError) as caught:
         load_manifest(written(tmp_path, values))
-    assert str(caught.value) == f"{tmp_path / 'model.yaml'}: key '{key}' is empty (null); it must be {allowed}"
+    assert (
+        str(caught.value)
+        == f"{tmp_path / 'model.yaml'}: key '{key}' is empty (null); it must be {allowed}"
+    )
 
 
 @pytest.mark.parametrize(
     ('key', 'near'),
-    [('score_treshold', 'score_threshold'), ('class', 'classes'), ('input.colours', 'colour'), ('outputs[0].nome', 'name')],
+    [
+        ('score_treshold', 'score_threshold'),
+        ('class', 'classes'),
+        ('input.colours', 'colour'),
+        ('outputs[0].nome', 'name'),
+    ],
 )
-def test_an_unknown_key_is_refused_with_the_nearest_known(tmp_path: Path, key: str, near: str) -> None:
+def test_an_unknown_key_is_refused_with_the_nearest_known(
+    tmp_path: Path, key: str, near: str
+) -> None:
     with pytest.raises(ConfigError) as caught:
         load_manifest(written(tmp_path, changed(GOOD, key, 1)))
     assert f"key '{key}' is unknown; did you mean '{near}'?; known are " in str(caught.value)
@@ -210,11 +317,16 @@ def test_an_unknown_key_is_refused_with_the_nearest_known(tmp_path: Path, key: s
         ('', "the file must be a mapping of keys, not 'None'"),
         ('- a', 'the file must be a mapping of keys'),
         ('a: [', "can't be read: while parsing"),
-        ('input: 5\nhead: boxes\nengine: opencv_hog\nclasses: [a]', "key 'input' is 5; it must be a mapping of keys"),
+        (
+            'input: 5\nhead: boxes\nengine: opencv_hog\nclasses: [a]',
+            "key 'input' is 5; it must be a mapping of keys",
+        ),
         ('1: 2', "key '1' is unknown"),
     ],
 )
-def test_what_is_no_manifest_is_refused_in_one_line(tmp_path: Path, text: str, message: str) -> None:
+def test_what_is_no_manifest_is_refused_in_one_line(
+    tmp_path: Path, text: str, message: str
+) -> None:
     with pytest.raises(ConfigError) as caught:
         load_manifest(written(tmp_path, text))
     assert message in str(caught.value) and '\n' not in str(caught.value)
@@ -227,7 +339,9 @@ def test_bytes_that_are_no_text_are_refused(tmp_path: Path) -> None:
 
 
 def test_weights_that_are_not_there_are_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"key 'file' names 'other\.onnx', which does not exist in "):
+    with pytest.raises(
+        ConfigError, match=r"key 'file' names 'other\.onnx', which does not exist in "
+    ):
         load_manifest(written(tmp_path, changed(GOOD, 'file', 'other.onnx')))
 
 
@@ -237,9 +351,13 @@ def test_a_model_is_a_shipped_name_a_folder_or_a_path(tmp_path: Path) -> None:
     assert find_manifest('road').parent.name == 'road'
 
 
-@pytest.mark.parametrize('model', ['', 'no_such_model', '~nobody_has_this_name/model.yaml', 'x' * 5000, 'a\0b'])
+@pytest.mark.parametrize(
+    'model', ['', 'no_such_model', '~nobody_has_this_name/model.yaml', 'x' * 5000, 'a\0b']
+)
 def test_a_model_that_is_nowhere_is_refused_with_those_there_are(model: str) -> None:
-    with pytest.raises(ConfigError, match='is not known; use one of hog, road or the path of a model'):
+    with pytest.raises(
+        ConfigError, match='is not known; use one of hog, road or the path of a model'
+    ):
         find_manifest(model)
 
 
@@ -254,8 +372,12 @@ def test_weights_in_place_of_a_manifest_get_advice(tmp_path: Path) -> None:
         find_manifest(str(tmp_path / 'weights.onnx'))
 
 
-@pytest.mark.parametrize(('key', 'table'), [('class_agnostic', 'head'), ('strides', 'head'), ('width', 'input')])
-def test_a_key_in_the_wrong_place_is_told_where_it_belongs(tmp_path: Path, key: str, table: str) -> None:
+@pytest.mark.parametrize(
+    ('key', 'table'), [('class_agnostic', 'head'), ('strides', 'head'), ('width', 'input')]
+)
+def test_a_key_in_the_wrong_place_is_told_where_it_belongs(
+    tmp_path: Path, key: str, table: str
+) -> None:
     with pytest.raises(ConfigError, match=f"key '{key}' is unknown; it belongs to '{table}'"):
         load_manifest(written(tmp_path, {**GOOD, key: 1}))
 
@@ -267,19 +389,28 @@ def test_a_long_value_is_shown_in_part(tmp_path: Path) -> None:
 
 
 def test_every_option_of_a_head_is_a_key_and_no_other() -> None:
-    options = {field.name for field in dataclasses.fields(HeadSpec)} - {'num_classes', 'input_size'}
+    options = {field.name for field in dataclasses.fields(HeadSpec)} - {
+        'num_classes',
+        'input_size',
+    }
     assert set(HEAD.keys) == options
     for field in dataclasses.fields(HeadSpec):
         key = HEAD.keys.get(field.name)
         if key is not None and key.default is not None:
             default = list(field.default) if isinstance(field.default, tuple) else field.default
-            assert key.default == default, f'{field.name}: the default that is documented is the one that is used'
+            assert key.default == default, (
+                f'{field.name}: the default that is documented is the one that is used'
+            )
 
 
-def test_a_head_s_options_reach_it_and_are_checked_by_it_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_head_s_options_reach_it_and_are_checked_by_it_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     head = {'kind': 'yolov8', 'strides': [4, 8], 'class_agnostic': True, 'reg_max': 8}
     manifest = load_manifest(written(tmp_path, {**GOOD, 'head': head}))
-    assert manifest.head == HeadSpec('yolov8', 2, (320, 192), (4, 8), reg_max=8, class_agnostic=True)
+    assert manifest.head == HeadSpec(
+        'yolov8', 2, (320, 192), (4, 8), reg_max=8, class_agnostic=True
+    )
 
     def refuse(spec: HeadSpec) -> None:
         raise ConfigError(f'head.strides has {len(spec.strides)} levels')
@@ -287,23 +418,39 @@ def test_a_head_s_options_reach_it_and_are_checked_by_it_at_once(tmp_path: Path,
     monkeypatch.setattr(manifest_module, 'make_head', refuse)
     with pytest.raises(ConfigError, match=r'model\.yaml: head\.strides has 2 levels'):
         load_manifest(written(tmp_path, {**GOOD, 'head': head}))
-    with pytest.raises(ConfigError, match=r'model\.yaml: variants\[0\]\.head\.strides has 3 levels'):
+    with pytest.raises(
+        ConfigError, match=r'model\.yaml: variants\[0\]\.head\.strides has 3 levels'
+    ):
         variant = {'engine': 'axl', 'outputs': [TENSOR], 'head': 'yolov8'}
-        load_manifest(written(tmp_path, {'input': GOOD['input'], 'classes': ['a'], 'variants': [variant]}))
+        load_manifest(
+            written(tmp_path, {'input': GOOD['input'], 'classes': ['a'], 'variants': [variant]})
+        )
 
 
 def test_an_option_of_another_kind_of_head_is_refused_with_its_key(tmp_path: Path) -> None:
-    path = written(tmp_path, {**GOOD, 'head': {'kind': 'yolov8', 'reg_max': 16, 'suppressed': True, 'coordinates': 'input'}})
+    path = written(
+        tmp_path,
+        {
+            **GOOD,
+            'head': {'kind': 'yolov8', 'reg_max': 16, 'suppressed': True, 'coordinates': 'input'},
+        },
+    )
     with pytest.raises(ConfigError) as caught:
         load_manifest(path)
-    assert str(caught.value).startswith(f"{path}: head.coordinates is not for head 'yolov8'; it is for boxes, ssd: leave it out")
+    assert str(caught.value).startswith(
+        f"{path}: head.coordinates is not for head 'yolov8'; it is for boxes, ssd: leave it out"
+    )
 
 
 def test_anchors_and_priors_become_numbers_of_one_type(tmp_path: Path) -> None:
     anchors = [[[10, 13], [16, 30], [33, 23]]] * 3
-    manifest = load_manifest(written(tmp_path, {**GOOD, 'head': {'kind': 'yolov5', 'anchors': anchors}}))
+    manifest = load_manifest(
+        written(tmp_path, {**GOOD, 'head': {'kind': 'yolov5', 'anchors': anchors}})
+    )
     assert manifest.head.anchors == (((10.0, 13.0), (16.0, 30.0), (33.0, 23.0)),) * 3
-    assert {type(side) for level in manifest.head.anchors for anchor in level for side in anchor} == {float}
+    assert {
+        type(side) for level in manifest.head.anchors for anchor in level for side in anchor
+    } == {float}
 
 
 def test_classes_may_stand_in_a_file(tmp_path: Path) -> None:
@@ -322,11 +469,15 @@ def test_classes_may_stand_in_a_file(tmp_path: Path) -> None:
         (None, "names 'labels.txt', which can't be read"),
     ],
 )
-def test_a_file_of_classes_that_cannot_be_meant_is_refused(tmp_path: Path, content: bytes | None, message: str) -> None:
+def test_a_file_of_classes_that_cannot_be_meant_is_refused(
+    tmp_path: Path, content: bytes | None, message: str
+) -> None:
     if content is not None:
         (tmp_path / 'labels.txt').write_bytes(content)
     values = {**changed(GOOD, 'classes', MISSING), 'classes_file': 'labels.txt'}
-    with pytest.raises(ConfigError, match=f"key 'classes_file' {message}" if 'names' in message else message):
+    with pytest.raises(
+        ConfigError, match=f"key 'classes_file' {message}" if 'names' in message else message
+    ):
         load_manifest(written(tmp_path, values))
     with pytest.raises(ConfigError, match="keys 'classes' and 'classes_file' say the same"):
         load_manifest(written(tmp_path, {**GOOD, 'classes_file': 'labels.txt'}))
@@ -334,20 +485,30 @@ def test_a_file_of_classes_that_cannot_be_meant_is_refused(tmp_path: Path, conte
 
 def test_a_pipe_in_place_of_a_file_of_classes_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / 'labels.txt')
-    with pytest.raises(ConfigError, match=r"names 'labels\.txt', which can't be read: it is no file"):
-        load_manifest(written(tmp_path, {**changed(GOOD, 'classes', MISSING), 'classes_file': 'labels.txt'}))
+    with pytest.raises(
+        ConfigError, match=r"names 'labels\.txt', which can't be read: it is no file"
+    ):
+        load_manifest(
+            written(tmp_path, {**changed(GOOD, 'classes', MISSING), 'classes_file': 'labels.txt'})
+        )
 
 
 def test_other_types_than_float_need_their_scale(tmp_path: Path) -> None:
     values = changed(GOOD, 'input.dtype', 'uint8')
-    with pytest.raises(ConfigError, match=r"key 'input\.scale' is missing; it must be a number above 0, as the values are uint8"):
+    with pytest.raises(
+        ConfigError,
+        match=r"key 'input\.scale' is missing; it must be a number above 0, as the values are uint8",
+    ):
         load_manifest(written(tmp_path, values))
     given = load_manifest(written(tmp_path, changed(values, 'input.scale', 0.5))).input
     assert (given.dtype, given.scale, given.zero_point, given.layout) == ('uint8', 0.5, 0, 'nchw')
 
 
 def test_weights_need_a_picture_of_their_size(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"key 'input\.resize' is 'none'; it must be one of letterbox, stretch for engine onnx"):
+    with pytest.raises(
+        ConfigError,
+        match=r"key 'input\.resize' is 'none'; it must be one of letterbox, stretch for engine onnx",
+    ):
         load_manifest(written(tmp_path, changed(GOOD, 'input.resize', 'none')))
 
 
@@ -360,7 +521,10 @@ def test_a_file_name_that_no_file_can_have_is_not_there(tmp_path: Path, name: st
 # One manifest for several engines.
 
 
-VARIANTS: dict[str, Any] = {**GOOD, 'variants': [{'engine': 'axl', 'model_id': 9, 'outputs': [TENSOR], 'score_threshold': 0.5}]}
+VARIANTS: dict[str, Any] = {
+    **GOOD,
+    'variants': [{'engine': 'axl', 'model_id': 9, 'outputs': [TENSOR], 'score_threshold': 0.5}],
+}
 
 
 def test_a_variant_is_the_top_level_with_some_keys_replaced(tmp_path: Path) -> None:
@@ -368,16 +532,31 @@ def test_a_variant_is_the_top_level_with_some_keys_replaced(tmp_path: Path) -> N
     assert [variant.engine for variant in manifest.variants] == ['onnx', 'axl']
     card = manifest.for_engines(('axl',))
     assert card is not None and (card.model_id, card.score_threshold, card.file) == (9, 0.5, None)
-    assert (card.classes, card.input, card.nms_threshold) == (manifest.classes, manifest.input, manifest.nms_threshold)
-    assert [spec.name for spec in card.tensors] == ['out'] and [spec.name for spec in manifest.tensors] == ['detections']
-    assert manifest.score_threshold == 0.3 and manifest.for_engines(('onnx', 'opencv_hog')) is manifest
+    assert (card.classes, card.input, card.nms_threshold) == (
+        manifest.classes,
+        manifest.input,
+        manifest.nms_threshold,
+    )
+    assert [spec.name for spec in card.tensors] == ['out'] and [
+        spec.name for spec in manifest.tensors
+    ] == ['detections']
+    assert (
+        manifest.score_threshold == 0.3
+        and manifest.for_engines(('onnx', 'opencv_hog')) is manifest
+    )
     assert manifest.for_engines(('axruntime',)) is None
-    assert repr(manifest) and manifest == load_manifest(written(tmp_path, VARIANTS)), 'it does not contain itself'
+    assert repr(manifest) and manifest == load_manifest(written(tmp_path, VARIANTS)), (
+        'it does not contain itself'
+    )
 
 
 def test_a_top_level_without_an_engine_only_says_what_the_variants_share(tmp_path: Path) -> None:
-    values = changed(changed(changed(VARIANTS, 'engine', MISSING), 'file', MISSING), 'outputs', MISSING)
-    assert [variant.engine for variant in load_manifest(written(tmp_path, values)).variants] == ['axl']
+    values = changed(
+        changed(changed(VARIANTS, 'engine', MISSING), 'file', MISSING), 'outputs', MISSING
+    )
+    assert [variant.engine for variant in load_manifest(written(tmp_path, values)).variants] == [
+        'axl'
+    ]
 
 
 def test_a_variant_s_classes_replace_the_file_of_classes(tmp_path: Path) -> None:
@@ -391,21 +570,43 @@ def test_a_variant_s_classes_replace_the_file_of_classes(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ('key', 'value', 'message'),
     [
-        ('variants[0].engine', 'onnx', "key 'variants[0].engine' is 'onnx'; it must be one that no other variant has"),
-        ('variants[0].engine', MISSING, "key 'variants[0].engine' is missing; it must be one that no other variant has"),
-        ('variants[0].outputs', MISSING, "key 'variants[0].outputs' is missing; it must be a list of at least one tensor for engine axl"),
+        (
+            'variants[0].engine',
+            'onnx',
+            "key 'variants[0].engine' is 'onnx'; it must be one that no other variant has",
+        ),
+        (
+            'variants[0].engine',
+            MISSING,
+            "key 'variants[0].engine' is missing; it must be one that no other variant has",
+        ),
+        (
+            'variants[0].outputs',
+            MISSING,
+            "key 'variants[0].outputs' is missing; it must be a list of at least one tensor for engine axl",
+        ),
         (
             'variants[0].outputs',
             [{**TENSOR, 'scale': [1, 2, 3]}],
             "key 'variants[0].outputs[0].scale' is [1, 2, 3]; it must be a number, or 2",
         ),
-        ('variants[0].score_threshold', 2, "key 'variants[0].score_threshold' is 2; it must be a number from 0.0 to 1.0"),
-        ('variants[0].modelid', 2, "key 'variants[0].modelid' is unknown; did you mean 'model_id'?"),
+        (
+            'variants[0].score_threshold',
+            2,
+            "key 'variants[0].score_threshold' is 2; it must be a number from 0.0 to 1.0",
+        ),
+        (
+            'variants[0].modelid',
+            2,
+            "key 'variants[0].modelid' is unknown; did you mean 'model_id'?",
+        ),
         ('variants[0].name', 'x', "key 'variants[0].name' is unknown"),
         ('variants[0]', 5, "key 'variants[0]' is 5; it must be a mapping of keys"),
     ],
 )
-def test_what_is_wrong_with_a_variant_is_said_with_its_place(tmp_path: Path, key: str, value: Any, message: str) -> None:
+def test_what_is_wrong_with_a_variant_is_said_with_its_place(
+    tmp_path: Path, key: str, value: Any, message: str
+) -> None:
     values = changed(VARIANTS, key, value)
     with pytest.raises(ConfigError) as caught:
         load_manifest(written(tmp_path, values))
@@ -413,9 +614,20 @@ def test_what_is_wrong_with_a_variant_is_said_with_its_place(tmp_path: Path, key
 
 
 @pytest.mark.parametrize(('key', 'value'), [('model_id', 3), ('outputs', [TENSOR])])
-def test_what_is_one_engine_s_own_does_not_stand_where_no_engine_is(tmp_path: Path, key: str, value: Any) -> None:
-    values = {'head': 'yolov8', 'classes': ['a'], 'input': GOOD['input'], 'variants': VARIANTS['variants'], key: value}
-    with pytest.raises(ConfigError, match=f"key '{key}' is .*; it must be a key of a variant, as the top level has neither"):
+def test_what_is_one_engine_s_own_does_not_stand_where_no_engine_is(
+    tmp_path: Path, key: str, value: Any
+) -> None:
+    values = {
+        'head': 'yolov8',
+        'classes': ['a'],
+        'input': GOOD['input'],
+        'variants': VARIANTS['variants'],
+        key: value,
+    }
+    with pytest.raises(
+        ConfigError,
+        match=f"key '{key}' is .*; it must be a key of a variant, as the top level has neither",
+    ):
         load_manifest(written(tmp_path, values))
 
 
@@ -424,19 +636,28 @@ def test_a_variant_whose_file_is_elsewhere_waits_for_it(tmp_path: Path) -> None:
     manifest = load_manifest(written(tmp_path, values))
     compiled = manifest.for_engines(('axruntime',))
     assert compiled is not None and compiled.file is None
-    assert "key 'variants[0].file' names 'build/model.json', which does not exist in" in compiled.missing
+    assert (
+        "key 'variants[0].file' names 'build/model.json', which does not exist in"
+        in compiled.missing
+    )
     values['file'] = 'other.onnx'
-    with pytest.raises(ConfigError, match=r"key 'file' names 'other\.onnx'.*key 'variants\[0\]\.file' names 'build/model\.json'"):
+    with pytest.raises(
+        ConfigError,
+        match=r"key 'file' names 'other\.onnx'.*key 'variants\[0\]\.file' names 'build/model\.json'",
+    ):
         load_manifest(written(tmp_path, values))
 
 
 def test_a_file_and_what_is_in_it_are_not_another_engine_s(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"key 'variants\[0\]\.file' is missing; it must be the weights' file name"):
+    with pytest.raises(
+        ConfigError,
+        match=r"key 'variants\[0\]\.file' is missing; it must be the weights' file name",
+    ):
         load_manifest(written(tmp_path, {**GOOD, 'variants': [{'engine': 'axruntime'}]}))
     (tmp_path / 'model.axm').touch()
-    compiled = load_manifest(written(tmp_path, {**GOOD, 'variants': [{'engine': 'axruntime', 'file': 'model.axm'}]})).for_engines(
-        ('axruntime',)
-    )
+    compiled = load_manifest(
+        written(tmp_path, {**GOOD, 'variants': [{'engine': 'axruntime', 'file': 'model.axm'}]})
+    ).for_engines(('axruntime',))
     assert compiled is not None and compiled.tensors == ()
 
 
@@ -461,7 +682,9 @@ def test_numbers_with_an_exponent_are_numbers(tmp_path: Path, text: str, value: 
     assert load_manifest(path).score_threshold == value
 
 
-@pytest.mark.parametrize('text', ['1e', 'e1', '1e-', '0x1e', '1e1x', '-e1', '.e1', '1e1.0', '1 e1', 'a1e1'])
+@pytest.mark.parametrize(
+    'text', ['1e', 'e1', '1e-', '0x1e', '1e1x', '-e1', '.e1', '1e1.0', '1 e1', 'a1e1']
+)
 def test_what_only_looks_like_one_stays_what_it_was(text: str) -> None:
     assert parse_yaml(f'k: {text}') == yaml.safe_load(f'k: {text}')
 
@@ -473,7 +696,10 @@ def test_every_number_that_python_writes_is_read_again(value: float, form: str) 
 
 
 @given(
-    st.recursive(st.none() | st.booleans() | st.integers() | st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner))
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    )
 )
 def test_everything_else_is_read_as_ever(values: Any) -> None:
     text = yaml.safe_dump(values, default_style='"')
@@ -484,16 +710,31 @@ def test_everything_else_is_read_as_ever(values: Any) -> None:
     ('text', 'message'),
     [
         ('name: a\nname: b\n', "key 'name' stands in line 1 and again in line 2; leave one out"),
-        (HOG + 'classes: [a]\n"head": yolov8\n', "key 'head' stands in line 2 and again in line 5"),
-        ('input:\n  width: 64\n  height: 32\n  width: 64\n', "key 'width' stands in line 2 and again in line 4"),
-        ('variants:\n- {engine: axl, model_id: 1, model_id: 1}\n', "key 'model_id' stands in line 2 and again in line 2"),
+        (
+            HOG + 'classes: [a]\n"head": yolov8\n',
+            "key 'head' stands in line 2 and again in line 5",
+        ),
+        (
+            'input:\n  width: 64\n  height: 32\n  width: 64\n',
+            "key 'width' stands in line 2 and again in line 4",
+        ),
+        (
+            'variants:\n- {engine: axl, model_id: 1, model_id: 1}\n',
+            "key 'model_id' stands in line 2 and again in line 2",
+        ),
     ],
 )
-def test_a_key_that_stands_twice_is_refused_with_both_lines(tmp_path: Path, text: str, message: str) -> None:
+def test_a_key_that_stands_twice_is_refused_with_both_lines(
+    tmp_path: Path, text: str, message: str
+) -> None:
     path = written(tmp_path, text)
     with pytest.raises(ConfigError) as caught:
         load_manifest(path)
-    assert path in str(caught.value) and message in str(caught.value) and '\n' not in str(caught.value)
+    assert (
+        path in str(caught.value)
+        and message in str(caught.value)
+        and '\n' not in str(caught.value)
+    )
 
 
 def test_a_merged_key_may_be_replaced_and_siblings_may_have_the_same(tmp_path: Path) -> None:
@@ -505,11 +746,20 @@ def test_a_merged_key_may_be_replaced_and_siblings_may_have_the_same(tmp_path: P
 @pytest.mark.parametrize(
     ('line', 'hint'),
     [
-        ('classes: [no, yes]', 'quote it: YAML takes yes, no, on, off, true and false for booleans'),
-        ('classes: [car, off]', 'quote it: YAML takes yes, no, on, off, true and false for booleans'),
+        (
+            'classes: [no, yes]',
+            'quote it: YAML takes yes, no, on, off, true and false for booleans',
+        ),
+        (
+            'classes: [car, off]',
+            'quote it: YAML takes yes, no, on, off, true and false for booleans',
+        ),
         ('classes: [car, 5]', "quote it ('5'): YAML takes it for a number"),
         ('classes: [5e3]', "quote it ('5000.0'): YAML takes it for a number"),
-        ('classes: [a]\nname: on', 'quote it: YAML takes yes, no, on, off, true and false for booleans'),
+        (
+            'classes: [a]\nname: on',
+            'quote it: YAML takes yes, no, on, off, true and false for booleans',
+        ),
         ('classes: [a]\nname: 2026-01-31', "quote it ('2026-01-31'): YAML takes it for a date"),
     ],
 )

@@ -14,7 +14,13 @@ from hypothesis import strategies as st
 from npu.json_schema import conforms
 
 from zc_perception.errors import ConfigError
-from zc_perception.npu.manifest import MANIFEST, MODELS, load_manifest, manifest_schema, shipped_models
+from zc_perception.npu.manifest import (
+    MANIFEST,
+    MODELS,
+    load_manifest,
+    manifest_schema,
+    shipped_models,
+)
 from zc_perception.npu.manifest_rules import Place
 
 PATH = MODELS / 'model.schema.json'
@@ -47,7 +53,13 @@ def structure_is_read(values: Any) -> bool:
 
 def places(value: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     """The way to every value inside."""
-    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    inside = (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value)
+        if isinstance(value, list)
+        else ()
+    )
     return [at, *(place for key, entry in inside for place in places(entry, (*at, key)))]
 
 
@@ -59,23 +71,65 @@ def test_the_schema_in_the_repository_is_the_reader_s_table() -> None:
 
 
 def test_every_key_is_in_the_example_that_is_changed_below() -> None:
-    tables = [(SCHEMA, WHOLE), (SCHEMA['$defs']['input'], WHOLE['input']), (SCHEMA['$defs']['outputs']['items'], TENSOR)]
+    tables = [
+        (SCHEMA, WHOLE),
+        (SCHEMA['$defs']['input'], WHOLE['input']),
+        (SCHEMA['$defs']['outputs']['items'], TENSOR),
+    ]
     tables.append((SCHEMA['$defs']['head']['anyOf'][1], HEAD))
     for schema, example in tables:
-        assert set(schema['properties']) == set(example) and schema['additionalProperties'] is False
+        assert (
+            set(schema['properties']) == set(example) and schema['additionalProperties'] is False
+        )
     assert conforms(WHOLE, SCHEMA) and structure_is_read(WHOLE)
 
 
 # 5.0 is an integer to JSON and none to YAML: the one case in which the two differ on purpose.
-SMALL = st.none() | st.booleans() | st.integers(-3, 3) | st.sampled_from([-0.5, 0.25, 1.5, 10**6, 2**31, 2**33, 1e300])
-WORDS = st.sampled_from(['', 'onnx', 'axl', 'nchw', 'rgb', 'letterbox', 'int8', 'yolov8', 'boxes', 'xyxy', 'source', 'car'])
-VALUES = st.recursive(SMALL | WORDS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(WORDS, inner, max_size=2), max_leaves=6)
-KEYS = st.sampled_from([*MANIFEST.keys, 'width', 'kind', 'strides', 'shape', 'padding', 'head_', 'engin', ''])
+SMALL = (
+    st.none()
+    | st.booleans()
+    | st.integers(-3, 3)
+    | st.sampled_from([-0.5, 0.25, 1.5, 10**6, 2**31, 2**33, 1e300])
+)
+WORDS = st.sampled_from(
+    [
+        '',
+        'onnx',
+        'axl',
+        'nchw',
+        'rgb',
+        'letterbox',
+        'int8',
+        'yolov8',
+        'boxes',
+        'xyxy',
+        'source',
+        'car',
+    ]
+)
+VALUES = st.recursive(
+    SMALL | WORDS,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(WORDS, inner, max_size=2),
+    max_leaves=6,
+)
+KEYS = st.sampled_from(
+    [*MANIFEST.keys, 'width', 'kind', 'strides', 'shape', 'padding', 'head_', 'engin', '']
+)
 
 
 @settings(max_examples=600)
-@given(st.lists(st.tuples(st.sampled_from(PLACES), st.sampled_from(['set', 'delete', 'add']), VALUES, KEYS), min_size=1, max_size=3))
-def test_what_one_refuses_the_other_refuses(changes: list[tuple[tuple[Any, ...], str, Any, str]]) -> None:
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(PLACES), st.sampled_from(['set', 'delete', 'add']), VALUES, KEYS
+        ),
+        min_size=1,
+        max_size=3,
+    )
+)
+def test_what_one_refuses_the_other_refuses(
+    changes: list[tuple[tuple[Any, ...], str, Any, str]],
+) -> None:
     values = copy.deepcopy(WHOLE)
     for place, action, value, key in changes:
         target: Any = values
@@ -93,7 +147,10 @@ def test_what_one_refuses_the_other_refuses(changes: list[tuple[tuple[Any, ...],
     assert conforms(values, SCHEMA) == structure_is_read(values), values
 
 
-@pytest.mark.parametrize('model', [*shipped_models(), str(Path(__file__).parents[1] / 'rig' / 'models' / 'virtual_metis.yaml')])
+@pytest.mark.parametrize(
+    'model',
+    [*shipped_models(), str(Path(__file__).parents[1] / 'rig' / 'models' / 'virtual_metis.yaml')],
+)
 def test_the_manifests_of_the_repository_conform(model: str) -> None:
     assert conforms(yaml.safe_load(load_manifest(model).path.read_text(encoding='utf-8')), SCHEMA)
 
@@ -102,7 +159,11 @@ def test_every_key_tells_what_it_is_for() -> None:
     def check(schema: dict[str, Any]) -> None:
         for name, rule in schema.get('properties', {}).items():
             assert rule['description'].endswith('.'), f'{name} has no sentence'
-        for inner in [*schema.get('anyOf', ()), *schema.get('$defs', {}).values(), *([schema['items']] if 'items' in schema else ())]:
+        for inner in [
+            *schema.get('anyOf', ()),
+            *schema.get('$defs', {}).values(),
+            *([schema['items']] if 'items' in schema else ()),
+        ]:
             check(inner)
 
     check(SCHEMA)

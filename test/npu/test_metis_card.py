@@ -93,13 +93,20 @@ def test_a_path_is_taken_as_it_is_and_still_has_its_address(two: Host) -> None:
     assert choose_card('/nowhere/metis-9:9:9', two.tree) == MetisCard('/nowhere/metis-9:9:9')
 
 
-@pytest.mark.parametrize('wanted', ['2', 'metis-0:1:0', '0004:01:00.1', '01:00.0', 'gpu', '4:1', '-1', ' ', '1.', '0x1', '٣'])
+@pytest.mark.parametrize(
+    'wanted',
+    ['2', 'metis-0:1:0', '0004:01:00.1', '01:00.0', 'gpu', '4:1', '-1', ' ', '1.', '0x1', '٣'],
+)
 def test_what_there_is_not_is_refused_with_what_there_is(two: Host, wanted: str) -> None:
     with pytest.raises(AcceleratorError) as refused:
         choose_card(wanted, two.tree)
     text = str(refused.value)
-    assert f"no Metis card '{wanted}'" in text and "'accelerator_device'" in text and '\n' not in text
-    assert all(word in text for word in ('metis-0:a:0', '0000:0a:00.0', 'metis-4:1:0', '0004:01:00.0'))
+    assert (
+        f"no Metis card '{wanted}'" in text and "'accelerator_device'" in text and '\n' not in text
+    )
+    assert all(
+        word in text for word in ('metis-0:a:0', '0000:0a:00.0', 'metis-4:1:0', '0004:01:00.0')
+    )
 
 
 @given(st.text(max_size=12))
@@ -133,13 +140,17 @@ def _without_node(host: Host) -> None:
         (lambda host: shutil.rmtree(host.tree.sysfs), ['nothing of vendor 1f9d']),
     ],
 )
-def test_no_card_at_all_is_explained(host: Host, machine: Callable[[Host], None], words: list[str]) -> None:
+def test_no_card_at_all_is_explained(
+    host: Host, machine: Callable[[Host], None], words: list[str]
+) -> None:
     machine(host)
     for wanted in ('', '0', 'metis-0:1:0', '01:00.0'):
         with pytest.raises(AcceleratorError, match='no Metis card') as refused:
             choose_card(wanted, host.tree)
         assert all(word in str(refused.value) for word in words), refused.value
-        assert found_cards(host.tree) == str(refused.value), 'so says a node that can not be opened, too'
+        assert found_cards(host.tree) == str(refused.value), (
+            'so says a node that can not be opened, too'
+        )
 
 
 def test_a_node_without_sysfs_is_known_by_its_name(host: Host) -> None:
@@ -213,7 +224,10 @@ def grouped(host: Host, kind: str | None, unit: str = '') -> None:
 def test_behind_an_iommu_scattered_pages_will_do(kind: str, host: Host) -> None:
     grouped(host, kind, 'dmar0')
     iommu = read_iommu(ADDRESS, host.tree)
-    assert iommu == Iommu(True, f'IOMMU group 7 ({kind}) of dmar0', '7', kind, 'dmar0') and not iommu.needs_contiguous
+    assert (
+        iommu == Iommu(True, f'IOMMU group 7 ({kind}) of dmar0', '7', kind, 'dmar0')
+        and not iommu.needs_contiguous
+    )
 
 
 def test_one_that_passes_addresses_through_is_as_none(host: Host) -> None:
@@ -238,11 +252,17 @@ def test_without_a_group_there_is_none(host: Host) -> None:
         (ADDRESS, '', 'does not say it'),
     ],
 )
-def test_what_can_not_be_known_is_said_and_nothing_is_demanded(address: str, kind: str | None, words: str, host: Host) -> None:
+def test_what_can_not_be_known_is_said_and_nothing_is_demanded(
+    address: str, kind: str | None, words: str, host: Host
+) -> None:
     grouped(host, kind)
     iommu = read_iommu(address, host.tree)
     assert iommu.translates is None and not iommu.needs_contiguous
-    assert iommu.text.startswith('whether ') and ' is not known: ' in iommu.text and words in iommu.text
+    assert (
+        iommu.text.startswith('whether ')
+        and ' is not known: ' in iommu.text
+        and words in iommu.text
+    )
 
 
 @pytest.mark.parametrize(
@@ -254,14 +274,26 @@ def test_what_can_not_be_known_is_said_and_nothing_is_demanded(address: str, kin
     ],
 )
 def test_the_card_s_constraints_follow(iommu: Iommu, contiguous: bool, note: str) -> None:
-    constraints = AxlCapabilities(2, 4, 64, 64, ((NV12, LINEAR),)).constraints('/dev/metis-0:1:0', iommu)
+    constraints = AxlCapabilities(2, 4, 64, 64, ((NV12, LINEAR),)).constraints(
+        '/dev/metis-0:1:0', iommu
+    )
     assert (constraints.contiguous, constraints.memory_note) == (contiguous, note)
 
 
 # The PCIe link: good, too slow with its cause, or not known, which is never good.
 
-GOOD = {'current_link_speed': '8.0 GT/s PCIe', 'current_link_width': '4', 'max_link_speed': '8.0 GT/s PCIe', 'max_link_width': '4'}
-PORT = {'max_link_speed': '16.0 GT/s PCIe', 'max_link_width': '16', 'current_link_speed': '8.0 GT/s PCIe', 'current_link_width': '4'}
+GOOD = {
+    'current_link_speed': '8.0 GT/s PCIe',
+    'current_link_width': '4',
+    'max_link_speed': '8.0 GT/s PCIe',
+    'max_link_width': '4',
+}
+PORT = {
+    'max_link_speed': '16.0 GT/s PCIe',
+    'max_link_width': '16',
+    'current_link_speed': '8.0 GT/s PCIe',
+    'current_link_width': '4',
+}
 
 
 def link(root: Path, port: dict[str, str] | None = None, **changed: str) -> PcieLink:
@@ -275,7 +307,13 @@ def link(root: Path, port: dict[str, str] | None = None, **changed: str) -> Pcie
 
 @pytest.mark.parametrize(
     ('speed', 'width'),
-    [('8.0 GT/s PCIe', '4'), ('8 GT/s', '4'), ('16.0 GT/s PCIe', '4'), ('32.0 GT/s PCIe', '16'), ('8.0 GT/s PCIe', '8')],
+    [
+        ('8.0 GT/s PCIe', '4'),
+        ('8 GT/s', '4'),
+        ('16.0 GT/s PCIe', '4'),
+        ('32.0 GT/s PCIe', '16'),
+        ('8.0 GT/s PCIe', '8'),
+    ],
 )
 def test_a_link_that_is_fast_enough_needs_no_words(tmp_path: Path, speed: str, width: str) -> None:
     found = link(tmp_path, current_link_speed=speed, current_link_width=width)
@@ -285,27 +323,59 @@ def test_a_link_that_is_fast_enough_needs_no_words(tmp_path: Path, speed: str, w
 @pytest.mark.parametrize(
     ('changed', 'port', 'words'),
     [
-        ({'current_link_speed': '2.5 GT/s PCIe'}, {}, ['runs at 2.5 GT/s x4 instead of 8 GT/s x4', 'reseat the card']),
+        (
+            {'current_link_speed': '2.5 GT/s PCIe'},
+            {},
+            ['runs at 2.5 GT/s x4 instead of 8 GT/s x4', 'reseat the card'],
+        ),
         ({'current_link_speed': '5.0 GT/s PCIe'}, {}, ['runs at 5 GT/s x4', 'reseat']),
         ({'current_link_width': '1'}, {}, ['runs at 8 GT/s x1', 'reseat']),
-        ({'current_link_width': '2'}, {'max_link_width': '2'}, ['slot (port 0000:00:1c.0) can do no more than 16 GT/s x2', 'another slot']),
-        ({'current_link_speed': '5.0 GT/s PCIe'}, {'max_link_speed': '5.0 GT/s PCIe'}, ['no more than 5 GT/s x16']),
-        ({'current_link_width': '2', 'max_link_width': '2'}, {}, ['the card itself offers only 8 GT/s x2', 'firmware']),
-        ({'current_link_speed': 'Unknown', 'current_link_width': '0'}, {}, ['runs at ? GT/s x0', 'down or retraining']),
+        (
+            {'current_link_width': '2'},
+            {'max_link_width': '2'},
+            ['slot (port 0000:00:1c.0) can do no more than 16 GT/s x2', 'another slot'],
+        ),
+        (
+            {'current_link_speed': '5.0 GT/s PCIe'},
+            {'max_link_speed': '5.0 GT/s PCIe'},
+            ['no more than 5 GT/s x16'],
+        ),
+        (
+            {'current_link_width': '2', 'max_link_width': '2'},
+            {},
+            ['the card itself offers only 8 GT/s x2', 'firmware'],
+        ),
+        (
+            {'current_link_speed': 'Unknown', 'current_link_width': '0'},
+            {},
+            ['runs at ? GT/s x0', 'down or retraining'],
+        ),
         ({'current_link_speed': 'Unknown speed'}, {}, ['runs at ? GT/s x4', 'down or retraining']),
         ({'current_link_width': '255'}, {}, ['runs at 8 GT/s x?', 'down or retraining']),
-        ({'current_link_width': '1', 'max_link_width': '', 'max_link_speed': ''}, {'max_link_speed': 'Unknown'}, ['reseat']),
+        (
+            {'current_link_width': '1', 'max_link_width': '', 'max_link_speed': ''},
+            {'max_link_speed': 'Unknown'},
+            ['reseat'],
+        ),
     ],
 )
-def test_a_slow_link_is_diagnosed_with_its_cause(tmp_path: Path, changed: dict[str, str], port: dict[str, str], words: list[str]) -> None:
+def test_a_slow_link_is_diagnosed_with_its_cause(
+    tmp_path: Path, changed: dict[str, str], port: dict[str, str], words: list[str]
+) -> None:
     text = link(tmp_path, port, **changed).diagnosis()
     assert all(word in text for word in words), text
-    assert ADDRESS in text and 'lspci -vvv -d 1f9d:1100 | grep LnkSta' in text and 'Speed 8GT/s, Width x4' in text
+    assert (
+        ADDRESS in text
+        and 'lspci -vvv -d 1f9d:1100 | grep LnkSta' in text
+        and 'Speed 8GT/s, Width x4' in text
+    )
 
 
 def test_what_can_t_be_read_is_said_and_never_good(tmp_path: Path) -> None:
     missing = link(tmp_path / 'a', current_link_speed='')
-    assert '0000:01:00.0 shows no PCIe link' in missing.diagnosis() and str(missing).startswith('unknown (')
+    assert '0000:01:00.0 shows no PCIe link' in missing.diagnosis() and str(missing).startswith(
+        'unknown ('
+    )
     gone = read_link('0000:09:00.0', Host(tmp_path / 'b').tree)
     assert '0000:09:00.0 is not on PCI' in gone.diagnosis()
     assert 'address is unknown' in read_link('', Host(tmp_path / 'c').tree).diagnosis()
@@ -328,7 +398,9 @@ def test_only_numbers_that_are_known_and_large_enough_are_good(speed: str, width
         (device / 'current_link_speed').write_text(speed, encoding='utf-8')
         (device / 'current_link_width').write_text(width, encoding='utf-8')
         found = read_link(ADDRESS, HostTree(sysfs=Path(folder)))
-    assert found.diagnosis() != '' or (found.now.gts is not None and found.now.gts >= 8 and int(found.now.width or 0) >= 4)
+    assert found.diagnosis() != '' or (
+        found.now.gts is not None and found.now.gts >= 8 and int(found.now.width or 0) >= 4
+    )
 
 
 # Temperatures, and the thread that reads them.
@@ -354,13 +426,35 @@ def sensor(tree: HostTree, where: str = 'hwmon/hwmon2', number: int = 1, **value
     [
         ({'input': 61250}, Temperature('temp1', 61.25), False, 'temp1 61.2'),
         ({'input': 61250, 'label': 'core'}, Temperature('core', 61.25), False, 'core 61.2'),
-        ({'input': -5000, 'label': 'board', 'crit': 105000}, Temperature('board', -5.0, 105.0), False, 'board -5.0 of 105'),
-        ({'input': 95000, 'max': 95000, 'crit': 105000}, Temperature('temp1', 95.0, 95.0), True, 'temp1 95.0 of 95'),
-        ({'input': 104999, 'crit': 105000}, Temperature('temp1', 104.999, 105.0), False, 'temp1 105.0 of 105'),
-        ({'input': 50000, 'crit': 'n/a', 'label': ''}, Temperature('temp1', 50.0), False, 'temp1 50.0'),
+        (
+            {'input': -5000, 'label': 'board', 'crit': 105000},
+            Temperature('board', -5.0, 105.0),
+            False,
+            'board -5.0 of 105',
+        ),
+        (
+            {'input': 95000, 'max': 95000, 'crit': 105000},
+            Temperature('temp1', 95.0, 95.0),
+            True,
+            'temp1 95.0 of 95',
+        ),
+        (
+            {'input': 104999, 'crit': 105000},
+            Temperature('temp1', 104.999, 105.0),
+            False,
+            'temp1 105.0 of 105',
+        ),
+        (
+            {'input': 50000, 'crit': 'n/a', 'label': ''},
+            Temperature('temp1', 50.0),
+            False,
+            'temp1 50.0',
+        ),
     ],
 )
-def test_a_sensor_is_read_with_its_limit(tree: HostTree, values: dict[str, object], expected: Temperature, hot: bool, text: str) -> None:
+def test_a_sensor_is_read_with_its_limit(
+    tree: HostTree, values: dict[str, object], expected: Temperature, hot: bool, text: str
+) -> None:
     sensor(tree, **values)
     found = read_temperatures(ADDRESS, tree)
     assert found == Temperatures((expected,)) and str(found) == text
@@ -389,7 +483,9 @@ def test_all_sensors_of_the_card_are_read_and_no_others(tree: HostTree) -> None:
         (ADDRESS, '', ''),
     ],
 )
-def test_what_can_not_be_read_says_why(tree: HostTree, address: str, prepare: str, reason: str) -> None:
+def test_what_can_not_be_read_says_why(
+    tree: HostTree, address: str, prepare: str, reason: str
+) -> None:
     if prepare:
         sensor(tree, input=prepare)
     if not reason:
@@ -402,7 +498,9 @@ def test_what_can_not_be_read_says_why(tree: HostTree, address: str, prepare: st
     assert address or TemperatureWatch(tree).latest(address) == found
 
 
-def test_who_asks_never_waits_for_the_card(tree: HostTree, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_asks_never_waits_for_the_card(
+    tree: HostTree, monkeypatch: pytest.MonkeyPatch
+) -> None:
     card = threading.Event()
     answers = iter(range(100))
 

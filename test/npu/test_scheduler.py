@@ -27,7 +27,9 @@ def test_results_keep_the_frames_order_when_jobs_do_not(start: Callable[..., Ben
     for index in (3, 1, 2):
         bench.accelerator.finish(index)
     time.sleep(0.02)
-    assert bench.results == [] and len(bench.accelerator.jobs) == 4, 'the oldest is not done, and four are in flight'
+    assert bench.results == [] and len(bench.accelerator.jobs) == 4, (
+        'the oldest is not done, and four are in flight'
+    )
     bench.accelerator.finish(0)
     for index in (5, 4):
         bench.accelerator.finish(index)
@@ -39,7 +41,9 @@ def test_results_keep_the_frames_order_when_jobs_do_not(start: Callable[..., Ben
 
 
 @pytest.mark.parametrize(('asked', 'accepted', 'limit'), [(4, 8, 4), (4, 2, 2), (0, 8, 1)])
-def test_no_more_jobs_are_in_flight_than_both_sides_allow(start: Callable[..., Bench], asked: int, accepted: int, limit: int) -> None:
+def test_no_more_jobs_are_in_flight_than_both_sides_allow(
+    start: Callable[..., Bench], asked: int, accepted: int, limit: int
+) -> None:
     bench = start(ScriptedAccelerator(max_in_flight=accepted), in_flight=asked)
     bench.feed(*range(6))
     until(lambda: len(bench.accelerator.jobs) == bench.scheduler.in_flight == limit)
@@ -47,14 +51,22 @@ def test_no_more_jobs_are_in_flight_than_both_sides_allow(start: Callable[..., B
     assert len(bench.accelerator.jobs) == bench.scheduler.in_flight == limit
 
 
-@pytest.mark.parametrize('in_flight', [1, 2], ids=['the next comes after it', 'the next was done behind it'])
-def test_a_timeout_costs_that_frame_only_and_its_slot_waits_for_the_late_job(start: Callable[..., Bench], in_flight: int) -> None:
+@pytest.mark.parametrize(
+    'in_flight', [1, 2], ids=['the next comes after it', 'the next was done behind it']
+)
+def test_a_timeout_costs_that_frame_only_and_its_slot_waits_for_the_late_job(
+    start: Callable[..., Bench], in_flight: int
+) -> None:
     bench = start(in_flight=in_flight, timeout_s=SHORT_S)
     bench.accelerator.instant.add(1)
     bench.feed(0, 1)
     until(lambda: bench.results == [1] and bench.scheduler.in_flight == 0)
     ((sequence, error),) = bench.errors
-    assert sequence == 0 and isinstance(error, TimeoutError) and str(error) == 'no result within 0.05 s'
+    assert (
+        sequence == 0
+        and isinstance(error, TimeoutError)
+        and str(error) == 'no result within 0.05 s'
+    )
     bench.pool.collect()
     assert bench.pool.statistics().states == {SlotState.WAITING: 1, SlotState.FREE: 11}
     assert bench.pool.statistics().holders == {}
@@ -65,15 +77,21 @@ def test_a_timeout_costs_that_frame_only_and_its_slot_waits_for_the_late_job(sta
 
 @pytest.mark.parametrize('kind', [AcceleratorError, OSError, ValueError])
 @pytest.mark.parametrize('step', ['import', 'submit'])
-def test_a_refused_frame_is_reported_and_released(start: Callable[..., Bench], step: str, kind: type[Exception]) -> None:
+def test_a_refused_frame_is_reported_and_released(
+    start: Callable[..., Bench], step: str, kind: type[Exception]
+) -> None:
     bench, error = start(), kind('no more handles')
-    (bench.accelerator.import_errors if step == 'import' else bench.accelerator.submit_errors).append(error)
+    (
+        bench.accelerator.import_errors if step == 'import' else bench.accelerator.submit_errors
+    ).append(error)
     bench.feed(0, 1)
     bench.accelerator.finish(0)
     until(lambda: bench.results == [1])
     assert bench.errors == [(0, error)]
     until(bench.all_free)
-    assert bench.accelerator.releases == bench.accelerator.imports, 'what was imported was released'
+    assert bench.accelerator.releases == bench.accelerator.imports, (
+        'what was imported was released'
+    )
 
 
 def test_a_callback_that_keeps_a_view_costs_its_frame_only(start: Callable[..., Bench]) -> None:
@@ -95,14 +113,21 @@ def test_a_callback_that_keeps_a_view_costs_its_frame_only(start: Callable[..., 
     assert bench.pool.statistics().abandoned == 1
 
 
-def test_without_frames_the_accelerator_is_told_to_tidy_up_in_its_own_thread(start: Callable[..., Bench]) -> None:
+def test_without_frames_the_accelerator_is_told_to_tidy_up_in_its_own_thread(
+    start: Callable[..., Bench],
+) -> None:
     """Buffers of a camera that has stopped would stay imported until the next one's first frame."""
     bench = start()
     until(lambda: len(bench.accelerator.tidied) > 2)
-    assert set(bench.accelerator.tidied) == {bench.scheduler._thread.ident} and not bench.accelerator.jobs
+    assert (
+        set(bench.accelerator.tidied) == {bench.scheduler._thread.ident}
+        and not bench.accelerator.jobs
+    )
 
 
-def test_stopping_waits_for_the_jobs_in_flight(start: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stopping_waits_for_the_jobs_in_flight(
+    start: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(scheduler, '_LONGEST_STOP_S', LONG_S)
     bench = start(in_flight=2)
     bench.feed(0, 1, 2)
@@ -122,7 +147,9 @@ def test_stopping_gives_up_on_jobs_that_never_end(start: Callable[..., Bench]) -
     bench.feed(0, 1)
     until(lambda: bool(bench.accelerator.jobs))
     bench.scheduler.stop()
-    until(lambda: bench.scheduler.in_flight == 0)  # on a busy machine its thread ends a moment later
+    until(
+        lambda: bench.scheduler.in_flight == 0
+    )  # on a busy machine its thread ends a moment later
     assert bench.results == []
     assert all(isinstance(error, TimeoutError) for _, error in bench.errors)
 
@@ -131,12 +158,16 @@ def test_stopping_twice_or_before_the_start_does_nothing(start: Callable[..., Be
     bench = start()
     bench.scheduler.stop()
     bench.scheduler.stop()
-    never_started = Scheduler(ScriptedAccelerator(), FrameQueue(1), print, print, in_flight=1, timeout_s=1.0)
+    never_started = Scheduler(
+        ScriptedAccelerator(), FrameQueue(1), print, print, in_flight=1, timeout_s=1.0
+    )
     never_started.stop()
     assert never_started.in_flight == 0
 
 
-def test_a_queue_that_was_closed_is_not_polled_in_a_circle(start: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_queue_that_was_closed_is_not_polled_in_a_circle(
+    start: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
+) -> None:
     bench, looks = start(), []
     until(lambda: bench.scheduler._thread.is_alive())
     bench.queue.close()
@@ -144,10 +175,14 @@ def test_a_queue_that_was_closed_is_not_polled_in_a_circle(start: Callable[..., 
     monkeypatch.setattr(bench.queue, 'get', lambda: looks.append(1) or get())
     began = time.monotonic()
     time.sleep(0.1)
-    assert len(looks) < 20 + 2 * (time.monotonic() - began) / 0.01, 'one look for each idle wait of 10 ms, not one after the other'
+    assert len(looks) < 20 + 2 * (time.monotonic() - began) / 0.01, (
+        'one look for each idle wait of 10 ms, not one after the other'
+    )
 
 
-def test_stop_does_not_wait_for_the_idle_poll(start: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stop_does_not_wait_for_the_idle_poll(
+    start: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(scheduler, '_IDLE_POLL_S', 30.0)
     bench = start()
     until(lambda: bool(bench.accelerator.tidied))
@@ -187,7 +222,9 @@ def test_whoever_takes_errors_cannot_end_the_thread(start: Callable[..., Bench])
     assert bench.scheduler.statistics().refused_device == 1
 
 
-def test_a_callback_that_releases_the_frame_itself_costs_nothing(start: Callable[..., Bench]) -> None:
+def test_a_callback_that_releases_the_frame_itself_costs_nothing(
+    start: Callable[..., Bench],
+) -> None:
     bench = start()
     bench.on_result = lambda entry: entry.frame.release()
     bench.feed(0, 1)
@@ -217,7 +254,14 @@ def test_the_figures_say_where_every_frame_went(start: Callable[..., Bench]) -> 
     until(lambda: bench.lost == [1, 2, 5] and bench.scheduler.in_flight == 0)
     figures = bench.scheduler.statistics()
     assert replace(figures, busy_ns=0, at_ns=0) == SchedulerStatistics(
-        taken=5, refused_disabled=1, refused_device=1, submitted=3, completed=1, timed_out=1, failed=1, imports=4
+        taken=5,
+        refused_disabled=1,
+        refused_device=1,
+        submitted=3,
+        completed=1,
+        timed_out=1,
+        failed=1,
+        imports=4,
     )
     assert figures.lost == 3
     check_balance(bench)
@@ -251,7 +295,10 @@ def test_utilisation_is_the_share_of_time_with_a_job(start: Callable[..., Bench]
     done = bench.scheduler.statistics()
     time.sleep(0.02)
     assert bench.scheduler.statistics().busy_ns == done.busy_ns
-    assert SchedulerStatistics(busy_ns=5, at_ns=10).utilisation_since(SchedulerStatistics(at_ns=10)) == 0.0
+    assert (
+        SchedulerStatistics(busy_ns=5, at_ns=10).utilisation_since(SchedulerStatistics(at_ns=10))
+        == 0.0
+    )
 
 
 def test_a_source_that_joins_the_queue_is_waited_for(start: Callable[..., Bench]) -> None:
@@ -282,18 +329,26 @@ def failure_of(bench: Bench, sequence: int) -> InFlight | None:
     return bench.failing[0]
 
 
-def test_a_job_that_fails_or_is_late_is_known_while_it_is_reported(start: Callable[..., Bench]) -> None:
+def test_a_job_that_fails_or_is_late_is_known_while_it_is_reported(
+    start: Callable[..., Bench],
+) -> None:
     bench = start(timeout_s=SHORT_S)
     bench.accelerator.failing[7] = AcceleratorError('no')
     failed = failure_of(bench, 7)
-    assert failed is not None and failed.handle.number == 1 and failed.received_ns <= failed.submitted_ns <= failed.signalled_ns
+    assert (
+        failed is not None
+        and failed.handle.number == 1
+        and failed.received_ns <= failed.submitted_ns <= failed.signalled_ns
+    )
     late = start(timeout_s=SHORT_S)
     entry = failure_of(late, 3)
     assert entry is not None and entry.job is late.accelerator.jobs[0] and entry.signalled_ns == 0
 
 
 @pytest.mark.parametrize('where', ['import_errors', 'submit_errors'])
-def test_a_frame_that_the_device_never_had_has_no_job(start: Callable[..., Bench], where: str) -> None:
+def test_a_frame_that_the_device_never_had_has_no_job(
+    start: Callable[..., Bench], where: str
+) -> None:
     bench = start()
     getattr(bench.accelerator, where).append(AcceleratorError('no'))
     assert failure_of(bench, 5) is None
@@ -310,14 +365,22 @@ def test_more_frames_are_taken_and_given_up_sooner(start: Callable[..., Bench]) 
     until(lambda: len(bench.accelerator.jobs) == 3)
     bench.accelerator.finish(0)
     until(lambda: bench.lost[:2] == [1, 2])  # with the new timeout; the first had the old one
-    assert bench.results == [0] and all(str(error) == 'no result within 0.05 s' for _, error in bench.errors)
+    assert bench.results == [0] and all(
+        str(error) == 'no result within 0.05 s' for _, error in bench.errors
+    )
 
 
-def test_a_change_is_made_on_its_thread_or_before_it_runs(start: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_change_is_made_on_its_thread_or_before_it_runs(
+    start: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
+) -> None:
     threads: list[str] = []
     note = threads.append
-    monkeypatch.setattr(ScriptedAccelerator, 'tune', lambda self, **_: note(threading.current_thread().name))
-    never_started = Scheduler(ScriptedAccelerator(), FrameQueue(1), print, print, in_flight=1, timeout_s=1.0)
+    monkeypatch.setattr(
+        ScriptedAccelerator, 'tune', lambda self, **_: note(threading.current_thread().name)
+    )
+    never_started = Scheduler(
+        ScriptedAccelerator(), FrameQueue(1), print, print, in_flight=1, timeout_s=1.0
+    )
     for scheduler_of in (never_started, start().scheduler):
         scheduler_of.tune(in_flight=2, timeout_s=1.0, import_cache=True)
     assert threads == [threading.current_thread().name, 'inference']

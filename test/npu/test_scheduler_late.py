@@ -9,7 +9,16 @@ from collections.abc import Callable
 import pytest
 from frame_queues import FrameQueue
 from npu.card_kit import counting_accelerator
-from npu.scheduler_kit import LONG_S, SHORT_S, Bench, Factory, MakeFrame, MakePool, ScriptedAccelerator, check_balance
+from npu.scheduler_kit import (
+    LONG_S,
+    SHORT_S,
+    Bench,
+    Factory,
+    MakeFrame,
+    MakePool,
+    ScriptedAccelerator,
+    check_balance,
+)
 from waiting import until
 
 from zc_perception.frame import Frame
@@ -42,8 +51,17 @@ def given_up(bench: Bench, *sequences: int) -> None:
 @pytest.mark.usefixtures('patient')
 @pytest.mark.parametrize('depth', [None, 1], ids=['keep all', 'newest wins'])
 @pytest.mark.parametrize('room', [1, 2])
-def test_frames_wait_while_the_device_is_only_late(start: Start, room: int, depth: int | None) -> None:
-    bench = start(ScriptedAccelerator(room), in_flight=4, timeout_s=SHORT_S, depth=depth, keep_all=depth is None, reopen=Factory())
+def test_frames_wait_while_the_device_is_only_late(
+    start: Start, room: int, depth: int | None
+) -> None:
+    bench = start(
+        ScriptedAccelerator(room),
+        in_flight=4,
+        timeout_s=SHORT_S,
+        depth=depth,
+        keep_all=depth is None,
+        reopen=Factory(),
+    )
     first = list(range(room))
     for sequence in first:
         bench.feed(sequence)
@@ -57,7 +75,9 @@ def test_frames_wait_while_the_device_is_only_late(start: Start, room: int, dept
     for job in bench.accelerator.jobs:
         job.fence.signal()
     until(lambda: bench.results == (later if depth is None else [9]))
-    assert bench.lost == first and bench.scheduler.statistics().dropped == (0 if depth is None else len(later) - 1)
+    assert bench.lost == first and bench.scheduler.statistics().dropped == (
+        0 if depth is None else len(later) - 1
+    )
     assert bench.scheduler.statistics().losses == 0
     check_balance(bench)
     until(bench.all_free)
@@ -93,7 +113,9 @@ def test_a_place_that_comes_back_stops_the_clock_of_hanging(start: Start) -> Non
 
 @pytest.mark.usefixtures('patient')
 @pytest.mark.parametrize('keep_all', [True, False])
-def test_where_every_frame_counts_none_is_sent_after_a_late_one(start: Start, keep_all: bool) -> None:
+def test_where_every_frame_counts_none_is_sent_after_a_late_one(
+    start: Start, keep_all: bool
+) -> None:
     """A device with room for eight, of which one is to be used: it would only be late with the next as well."""
     bench = start(in_flight=1, timeout_s=SHORT_S, keep_all=keep_all, reopen=Factory())
     bench.accelerator.instant.add(1)
@@ -107,16 +129,29 @@ def test_where_every_frame_counts_none_is_sent_after_a_late_one(start: Start, ke
 
 
 @pytest.mark.parametrize(
-    ('room', 'in_flight', 'keep_all'), [(1, 4, False), (2, 4, False), (2, 2, True), (8, 1, True), (8, 1, False), (8, 4, False)]
+    ('room', 'in_flight', 'keep_all'),
+    [(1, 4, False), (2, 4, False), (2, 2, True), (8, 1, True), (8, 1, False), (8, 4, False)],
 )
-def test_a_device_that_never_ends_its_jobs_hangs_after_three_timeouts(start: Start, room: int, in_flight: int, keep_all: bool) -> None:
-    bench = start(ScriptedAccelerator(room), in_flight=in_flight, timeout_s=SHORT_S, keep_all=keep_all, reopen=Factory(make=at_once))
+def test_a_device_that_never_ends_its_jobs_hangs_after_three_timeouts(
+    start: Start, room: int, in_flight: int, keep_all: bool
+) -> None:
+    bench = start(
+        ScriptedAccelerator(room),
+        in_flight=in_flight,
+        timeout_s=SHORT_S,
+        keep_all=keep_all,
+        reopen=Factory(make=at_once),
+    )
     began = time.monotonic()
     bench.feed(*range(12))
     until(lambda: bench.scheduler.statistics().recovered == 1)
     assert time.monotonic() - began > 3 * SHORT_S
     assert bench.accelerator.closed == 1 and bench.scheduler.statistics().losses == 1
-    assert len(bench.accelerator.jobs) == len(bench.lost) == (in_flight if keep_all else min(room, 3 * in_flight))
+    assert (
+        len(bench.accelerator.jobs)
+        == len(bench.lost)
+        == (in_flight if keep_all else min(room, 3 * in_flight))
+    )
     if keep_all:
         until(lambda: len(bench.results) == 12 - in_flight)
     for job in bench.jobs:
@@ -137,8 +172,12 @@ def test_jobs_that_were_in_flight_together_are_late_together(start: Start) -> No
 
 
 @pytest.mark.parametrize('may_hang', [True, False])
-def test_without_a_way_to_reopen_the_device_itself_is_asked_again(start: Start, may_hang: bool) -> None:
-    bench = start(ScriptedAccelerator(1, may_hang=may_hang), in_flight=1, timeout_s=SHORT_S, keep_all=True)
+def test_without_a_way_to_reopen_the_device_itself_is_asked_again(
+    start: Start, may_hang: bool
+) -> None:
+    bench = start(
+        ScriptedAccelerator(1, may_hang=may_hang), in_flight=1, timeout_s=SHORT_S, keep_all=True
+    )
     bench.feed(0)
     given_up(bench, 0)
     bench.accelerator.instant_all = True
@@ -151,14 +190,21 @@ def test_without_a_way_to_reopen_the_device_itself_is_asked_again(start: Start, 
 
 
 def test_a_lost_device_s_late_jobs_take_no_place_on_the_next(start: Start) -> None:
-    bench = start(ScriptedAccelerator(1), in_flight=1, timeout_s=SHORT_S, reopen=Factory(make=lambda: at_once(1)))
+    bench = start(
+        ScriptedAccelerator(1),
+        in_flight=1,
+        timeout_s=SHORT_S,
+        reopen=Factory(make=lambda: at_once(1)),
+    )
     bench.feed(0)
     until(lambda: bench.scheduler.statistics().recovered == 1)
     bench.feed(1)
     until(lambda: bench.results == [1])
 
 
-def test_a_job_that_cannot_be_given_up_takes_no_place_and_keeps_its_slot_for_another_timeout(start: Start) -> None:
+def test_a_job_that_cannot_be_given_up_takes_no_place_and_keeps_its_slot_for_another_timeout(
+    start: Start,
+) -> None:
     bench = start(ScriptedAccelerator(1), in_flight=1, timeout_s=SHORT_S)
     bench.accelerator.abandon_error = OSError(24, 'Too many open files')
     bench.feed(0)
@@ -170,7 +216,9 @@ def test_a_job_that_cannot_be_given_up_takes_no_place_and_keeps_its_slot_for_ano
     assert bench.accelerator.jobs[0].closed
 
 
-def test_without_a_descriptor_for_the_place_the_device_itself_is_asked(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_descriptor_for_the_place_the_device_itself_is_asked(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def dup(fd: int) -> int:
         raise OSError(24, 'Too many open files')
 
@@ -244,7 +292,9 @@ def test_the_accelerator_of_the_real_driver_refuses_none_while_it_is_late(
         accelerator.close()
 
 
-def test_stopping_gives_up_after_a_second_whatever_the_timeout(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stopping_gives_up_after_a_second_whatever_the_timeout(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(recovering_device, 'HANG_TIMEOUTS', 1)
     monkeypatch.setattr(scheduler, '_LONGEST_STOP_S', 0.05)
     bench = start(in_flight=3, timeout_s=LONG_S, reopen=Factory())
@@ -258,7 +308,9 @@ def test_stopping_gives_up_after_a_second_whatever_the_timeout(start: Start, mon
     bench.scheduler._thread.join(LONG_S)
     assert bench.lost == [0, 1, 2]
     assert [str(error) for _, error in bench.errors] == ['no result when the node stopped'] * 3
-    assert bench.scheduler.statistics().losses == 0, 'that is no hang, and whoever stops opens nothing anew'
+    assert bench.scheduler.statistics().losses == 0, (
+        'that is no hang, and whoever stops opens nothing anew'
+    )
     assert len(bench.scheduler._late) == 0
 
 
@@ -267,7 +319,9 @@ def test_only_late_again_and_again_is_hanging() -> None:
     now = time.monotonic_ns()
     assert watch.timed_out(now) == watch.timed_out(now) == '', 'together'
     assert watch.timed_out(time.monotonic_ns()) == ''
-    assert 'hangs: 3 times in a row there was no result within 1 s' in watch.timed_out(time.monotonic_ns())
+    assert 'hangs: 3 times in a row there was no result within 1 s' in watch.timed_out(
+        time.monotonic_ns()
+    )
     watch.start()
     assert watch.timed_out(time.monotonic_ns()) == ''
 
@@ -276,5 +330,10 @@ def test_having_no_place_for_two_timeouts_is_hanging() -> None:
     watch, second = HangWatch(1.0), 1_000_000_000
     assert [watch.full(True, second), watch.full(True, 3 * second)] == ['', '']
     assert 'ended none of its jobs within 3 s' in watch.full(True, 3 * second + 1)
-    assert watch.full(False, 3 * second + 2) == watch.full(True, 4 * second) == watch.full(True, 6 * second) == ''
+    assert (
+        watch.full(False, 3 * second + 2)
+        == watch.full(True, 4 * second)
+        == watch.full(True, 6 * second)
+        == ''
+    )
     assert watch.full(True, 6 * second + 1)

@@ -8,7 +8,14 @@ import threading
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from npu.scheduler_kit import Bench, Factory, MakeFrame, MakePool, ScriptedAccelerator, check_balance
+from npu.scheduler_kit import (
+    Bench,
+    Factory,
+    MakeFrame,
+    MakePool,
+    ScriptedAccelerator,
+    check_balance,
+)
 from waiting import until
 
 from zc_perception.errors import AcceleratorError, DeviceLostError
@@ -90,7 +97,10 @@ def finish_all(bench: Bench) -> bool:
     return len(bench.queue) == 0 and bench.scheduler.in_flight == 0
 
 
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(
+    max_examples=200,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(
     events=st.lists(st.sampled_from(EVENTS), max_size=50),
     in_flight=st.integers(1, 4),
@@ -129,7 +139,13 @@ def test_every_frame_ends_once_and_nothing_is_left(
         for event in events:
             chaos.do(event, enabled)
             if calm:
-                until(lambda: bench.scheduler.state.recovering or not bench.queue or bench.scheduler.in_flight >= min(in_flight, room))
+                until(
+                    lambda: (
+                        bench.scheduler.state.recovering
+                        or not bench.queue
+                        or bench.scheduler.in_flight >= min(in_flight, room)
+                    )
+                )
         if calm:
             until(lambda: finish_all(bench))
     finally:
@@ -139,18 +155,29 @@ def test_every_frame_ends_once_and_nothing_is_left(
     check_balance(bench)
     if calm:
         assert figures.taken + figures.dropped == chaos.fed, 'no frame was forgotten'
-    assert figures.taken + figures.dropped <= chaos.fed, 'what was not taken has been released with the queue'
+    assert figures.taken + figures.dropped <= chaos.fed, (
+        'what was not taken has been released with the queue'
+    )
     assert bench.results == sorted(bench.results)
-    assert len({*bench.results, *bench.lost}) == len(bench.results) + len(bench.lost), 'no frame has two ends'
-    assert [accelerator.closed for accelerator in bench.accelerators[:-1]] == [1] * (len(bench.accelerators) - 1)
+    assert len({*bench.results, *bench.lost}) == len(bench.results) + len(bench.lost), (
+        'no frame has two ends'
+    )
+    assert [accelerator.closed for accelerator in bench.accelerators[:-1]] == [1] * (
+        len(bench.accelerators) - 1
+    )
     assert figures.losses >= figures.recovered == len(bench.accelerators) - 1
     until(bench.all_free)
     pool.close()
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(
+    max_examples=60,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(
-    events=st.lists(st.sampled_from(['frame', 'frame', 'frame', 'given up', 'late end', 'done']), max_size=30),
+    events=st.lists(
+        st.sampled_from(['frame', 'frame', 'frame', 'given up', 'late end', 'done']), max_size=30
+    ),
     in_flight=st.integers(1, 4),
     room=st.integers(1, 4),
     depth=st.sampled_from([1, None]),
@@ -172,7 +199,16 @@ def test_a_device_that_is_only_late_costs_what_it_had(
     monkeypatch.setattr(recovering_device, 'HANG_TIMEOUTS', 10**9)
     pool = make_pool(slots=FRAMES + 1, width=16, height=16)
     device = ScriptedAccelerator(room)
-    bench = Bench(pool, make_frame, device, depth=depth, in_flight=in_flight, timeout_s=0.004, keep_all=keep_all, reopen=Factory())
+    bench = Bench(
+        pool,
+        make_frame,
+        device,
+        depth=depth,
+        in_flight=in_flight,
+        timeout_s=0.004,
+        keep_all=keep_all,
+        reopen=Factory(),
+    )
     chaos = Chaos(bench, seed)
     try:
         for event in events:
@@ -187,8 +223,15 @@ def test_a_device_that_is_only_late_costs_what_it_had(
         bench.end()
     figures = bench.scheduler.statistics()
     check_balance(bench)
-    assert (figures.losses, figures.refused_device, figures.refused_recovering, figures.failed) == (0, 0, 0, 0)
-    assert sorted([*bench.results, *bench.lost]) == [job.sequence for job in device.jobs], 'each that the device had, and no other'
+    assert (
+        figures.losses,
+        figures.refused_device,
+        figures.refused_recovering,
+        figures.failed,
+    ) == (0, 0, 0, 0)
+    assert sorted([*bench.results, *bench.lost]) == [job.sequence for job in device.jobs], (
+        'each that the device had, and no other'
+    )
     assert len(device.jobs) + figures.dropped == chaos.fed
     if depth is None:
         assert figures.dropped == 0

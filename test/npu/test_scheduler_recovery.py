@@ -47,7 +47,9 @@ def lose_at(bench: Bench, step: str) -> None:
 
 
 @pytest.mark.parametrize('step', ['import', 'submit', 'fence', 'outputs', 'release'])
-def test_a_lost_device_costs_what_is_in_flight_and_comes_back(start: Callable[..., Bench], step: str) -> None:
+def test_a_lost_device_costs_what_is_in_flight_and_comes_back(
+    start: Callable[..., Bench], step: str
+) -> None:
     bench = start(in_flight=4, reopen=Factory())
     lose_at(bench, step)
     until(lambda: bench.scheduler.statistics().recovered == 1)
@@ -58,7 +60,11 @@ def test_a_lost_device_costs_what_is_in_flight_and_comes_back(start: Callable[..
     # Each lost job is named while it is reported. The device never had that of frame 2.
     named = [None if entry is None else entry.frame.data.sequence for entry in bench.failing]
     assert named == [None if sequence == 2 else sequence for sequence in expected]
-    assert all('the card is gone' in str(error) for _, error in bench.errors if isinstance(error, DeviceLostError))
+    assert all(
+        'the card is gone' in str(error)
+        for _, error in bench.errors
+        if isinstance(error, DeviceLostError)
+    )
     for job in first.jobs:
         job.fence.signal()
     bench.feed(3)
@@ -101,14 +107,18 @@ def test_it_is_tried_again_and_again_with_a_visible_reason(start: Callable[..., 
     assert bench.reopen.entered.wait(LONG_S)
     state = bench.scheduler.state
     assert state.recovering and state.attempt == 1 and state.last_error == 'the card is gone'
-    assert re.fullmatch(r'recovering since \d+\.\d s, attempt 1, last error: the card is gone', state.describe())
+    assert re.fullmatch(
+        r'recovering since \d+\.\d s, attempt 1, last error: the card is gone', state.describe()
+    )
     bench.reopen.gate.set()
     until(lambda: bench.scheduler.statistics().recovered == 1)
     assert len(bench.reopen.calls) == 3
     assert not bench.scheduler.state.recovering and bench.scheduler.state.describe() == 'running'
 
 
-def test_a_device_that_comes_back_only_to_be_lost_is_tried_less_and_less_often(start: Callable[..., Bench]) -> None:
+def test_a_device_that_comes_back_only_to_be_lost_is_tried_less_and_less_often(
+    start: Callable[..., Bench],
+) -> None:
     def broken() -> ScriptedAccelerator:
         accelerator = ScriptedAccelerator()
         accelerator.tidy_errors.append(DeviceLostError('lost again'))
@@ -118,8 +128,15 @@ def test_a_device_that_comes_back_only_to_be_lost_is_tried_less_and_less_often(s
     lose_at(bench, 'fence')
     until(lambda: bench.scheduler.state.attempt >= 4)
     bench.reopen._make = ScriptedAccelerator
-    until(lambda: not bench.scheduler.state.recovering and not bench.scheduler.accelerator.tidy_errors)
-    gaps = [later - earlier for earlier, later in zip(bench.reopen.calls[:4], bench.reopen.calls[1:4], strict=False)]
+    until(
+        lambda: (
+            not bench.scheduler.state.recovering and not bench.scheduler.accelerator.tidy_errors
+        )
+    )
+    gaps = [
+        later - earlier
+        for earlier, later in zip(bench.reopen.calls[:4], bench.reopen.calls[1:4], strict=False)
+    ]
     assert all(gap >= QUICK_S * 2**number for number, gap in enumerate(gaps, 1)), gaps
     assert bench.scheduler.state.attempt >= 4, 'it has not proved itself'
     bench.feed(7)
@@ -154,7 +171,9 @@ def test_offline_frames_wait_for_the_device(start: Callable[..., Bench]) -> None
 
 
 @pytest.mark.parametrize('whose', ['ours', 'the driver'])
-def test_timeouts_in_a_row_are_a_device_that_hangs(start: Callable[..., Bench], whose: str) -> None:
+def test_timeouts_in_a_row_are_a_device_that_hangs(
+    start: Callable[..., Bench], whose: str
+) -> None:
     bench = start(in_flight=1, timeout_s=SHORT_S if whose == 'ours' else LONG_S, reopen=Factory())
     bench.feed(0, 1, 2)
     for index in range(3 if whose != 'ours' else 0):
@@ -186,7 +205,9 @@ def test_a_result_in_between_shows_that_it_does_not_hang(start: Callable[..., Be
 
 
 def test_a_cpu_is_slow_but_does_not_hang(start: Callable[..., Bench]) -> None:
-    bench = start(ScriptedAccelerator(may_hang=False), in_flight=1, timeout_s=SHORT_S, reopen=Factory())
+    bench = start(
+        ScriptedAccelerator(may_hang=False), in_flight=1, timeout_s=SHORT_S, reopen=Factory()
+    )
     bench.feed(0, 1, 2, 3)
     until(lambda: len(bench.errors) == 4)
     assert bench.reopen.calls == [] and bench.accelerator.closed == 0
@@ -198,10 +219,16 @@ def test_without_a_way_to_reopen_each_frame_is_lost_by_itself(start: Callable[..
     bench.accelerator.instant.add(1)
     bench.feed(0, 1)
     until(lambda: bench.results == [1])
-    assert bench.lost == [0] and bench.accelerator.closed == 0 and not bench.scheduler.state.recovering
+    assert (
+        bench.lost == [0]
+        and bench.accelerator.closed == 0
+        and not bench.scheduler.state.recovering
+    )
 
 
-def test_a_trial_import_runs_between_two_frames_on_the_scheduler_s_thread(start: Callable[..., Bench]) -> None:
+def test_a_trial_import_runs_between_two_frames_on_the_scheduler_s_thread(
+    start: Callable[..., Bench],
+) -> None:
     bench = start()
     undo = bench.scheduler.trial_import(None, ())
     assert bench.accelerator.trials == [bench.scheduler._thread.ident]
@@ -216,7 +243,9 @@ def test_a_trial_import_runs_between_two_frames_on_the_scheduler_s_thread(start:
     assert bench.accelerator.trials == [threading.get_ident()], 'without a thread it is the caller'
 
 
-def test_the_import_of_a_device_that_was_lost_is_not_undone_on_the_next(start: Callable[..., Bench]) -> None:
+def test_the_import_of_a_device_that_was_lost_is_not_undone_on_the_next(
+    start: Callable[..., Bench],
+) -> None:
     bench = start(reopen=Factory())
     undo = bench.scheduler.trial_import(None, ())
     lose_at(bench, 'fence')
@@ -230,11 +259,15 @@ def test_while_there_is_no_device_buffers_are_taken_unseen(start: Callable[..., 
     bench.reopen.gate = threading.Event()
     lose_at(bench, 'fence')
     assert bench.reopen.entered.wait(LONG_S)
-    assert bench.scheduler.trial_import(None, ()) is None, 'at once, though the thread is opening the device'
+    assert bench.scheduler.trial_import(None, ()) is None, (
+        'at once, though the thread is opening the device'
+    )
     bench.reopen.gate.set()
 
 
-def test_stopping_while_it_waits_to_try_again_is_immediate(start: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stopping_while_it_waits_to_try_again_is_immediate(
+    start: Callable[..., Bench], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(recovering_device, 'FIRST_DELAY_S', 1000.0)
     monkeypatch.setattr(recovering_device, 'LONGEST_DELAY_S', 1000.0)
     bench = start(reopen=Factory())
@@ -243,7 +276,9 @@ def test_stopping_while_it_waits_to_try_again_is_immediate(start: Callable[..., 
     assert bench.scheduler.stop() and bench.reopen.calls == []
 
 
-def test_stopping_while_the_device_is_opened_leaves_nothing_open(start: Callable[..., Bench]) -> None:
+def test_stopping_while_the_device_is_opened_leaves_nothing_open(
+    start: Callable[..., Bench],
+) -> None:
     """The call doesn't come back in time: stop gives up on it, and the thread closes what it gets."""
     bench = start(timeout_s=SHORT_S, reopen=Factory())
     bench.reopen.gate = threading.Event()
@@ -261,7 +296,9 @@ def test_stopping_while_the_device_is_opened_leaves_nothing_open(start: Callable
 
 
 @pytest.mark.parametrize('lost', [False, True])
-def test_a_loss_while_it_stops_ends_what_is_in_flight(start: Callable[..., Bench], lost: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loss_while_it_stops_ends_what_is_in_flight(
+    start: Callable[..., Bench], lost: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(scheduler, '_LONGEST_STOP_S', LONG_S)
     bench = start(in_flight=2, reopen=Factory())
     bench.feed(0, 1)
@@ -278,7 +315,9 @@ def test_a_loss_while_it_stops_ends_what_is_in_flight(start: Callable[..., Bench
     check_balance(bench)
 
 
-def test_an_accelerator_whose_end_fails_is_replaced_all_the_same(start: Callable[..., Bench]) -> None:
+def test_an_accelerator_whose_end_fails_is_replaced_all_the_same(
+    start: Callable[..., Bench],
+) -> None:
     class Stubborn(ScriptedAccelerator):
         def close(self) -> None:
             raise OSError('no such device')

@@ -21,7 +21,9 @@ from zc_perception.npu.selection import BUILT_IN, engines_of, open_accelerator, 
 
 pytestmark = [
     pytest.mark.usefixtures('no_fd_leak'),
-    pytest.mark.skipif(bool(find_cards()), reason='this machine has a Metis card; the rig covers that case'),
+    pytest.mark.skipif(
+        bool(find_cards()), reason='this machine has a Metis card; the rig covers that case'
+    ),
 ]
 VIRTUAL = str(Path(__file__).parents[1] / 'rig' / 'models' / 'virtual_metis.yaml')
 
@@ -29,21 +31,36 @@ VIRTUAL = str(Path(__file__).parents[1] / 'rig' / 'models' / 'virtual_metis.yaml
 def test_auto_goes_on_to_the_cpu_and_says_why_not_axl() -> None:
     selected = open_accelerator('auto', load_manifest('hog'), AcceleratorOptions(), CopyLedger())
     assert selected.accelerator.capabilities().name == 'cpu'
-    assert len(selected.reasons) == 2 and "'axl' doesn't fit: no Metis card" in selected.reasons[0] and selected.without_card
+    assert (
+        len(selected.reasons) == 2
+        and "'axl' doesn't fit: no Metis card" in selected.reasons[0]
+        and selected.without_card
+    )
     selected.accelerator.close()
 
 
 def test_a_named_accelerator_is_not_replaced_by_another_but_told_of_it() -> None:
-    with pytest.raises(AcceleratorError, match=r"no Metis card.*; model 'hog' also runs on accelerator: cpu$"):
+    with pytest.raises(
+        AcceleratorError, match=r"no Metis card.*; model 'hog' also runs on accelerator: cpu$"
+    ):
         open_accelerator('axl', load_manifest('hog'), AcceleratorOptions(), CopyLedger())
-    with pytest.raises(ConfigError, match=r"model 'hog' \(engine opencv_hog\) can't run on axruntime; add a variant with engine: axr"):
+    with pytest.raises(
+        ConfigError,
+        match=r"model 'hog' \(engine opencv_hog\) can't run on axruntime; add a variant with engine: axr",
+    ):
         open_accelerator('axruntime', load_manifest('hog'), AcceleratorOptions(), CopyLedger())
-    with pytest.raises(ConfigError, match=r"can't run on cpu; add a variant with engine: onnx or opencv_hog.*accelerator: axl$"):
+    with pytest.raises(
+        ConfigError,
+        match=r"can't run on cpu; add a variant with engine: onnx or opencv_hog.*accelerator: axl$",
+    ):
         open_accelerator('cpu', load_manifest(VIRTUAL), AcceleratorOptions(), CopyLedger())
 
 
 def test_a_model_that_fits_nowhere_is_refused_with_every_reason() -> None:
-    with pytest.raises(ConfigError, match=r"^no accelerator fits: .*'axl'.*no Metis card.*'axruntime'.*engine axl.*'cpu'.*engine axl"):
+    with pytest.raises(
+        ConfigError,
+        match=r"^no accelerator fits: .*'axl'.*no Metis card.*'axruntime'.*engine axl.*'cpu'.*engine axl",
+    ):
         open_accelerator('auto', load_manifest(VIRTUAL), AcceleratorOptions(), CopyLedger())
 
 
@@ -55,8 +72,16 @@ def variants(folder: Path, *engines: str, **changes: Any) -> ModelManifest:
         'opencv_hog': {'input': {'resize': 'none'}},
     }
     (folder / 'model.axm').touch()
-    entries = [{'engine': engine, **known[engine], **changes.get(engine, {})} for engine in engines]
-    values = {'name': 'many', 'head': 'boxes', 'classes': ['a'], 'input': {'resize': 'none'}, 'variants': entries}
+    entries = [
+        {'engine': engine, **known[engine], **changes.get(engine, {})} for engine in engines
+    ]
+    values = {
+        'name': 'many',
+        'head': 'boxes',
+        'classes': ['a'],
+        'input': {'resize': 'none'},
+        'variants': entries,
+    }
     (folder / 'model.yaml').write_text(yaml.safe_dump(values), encoding='utf-8')
     return load_manifest(str(folder))
 
@@ -64,7 +89,9 @@ def variants(folder: Path, *engines: str, **changes: Any) -> ModelManifest:
 class Opened:
     """What an accelerator's ``open`` was called with."""
 
-    def __init__(self, refusal: Exception | None = None, load_refusal: Exception | None = None) -> None:
+    def __init__(
+        self, refusal: Exception | None = None, load_refusal: Exception | None = None
+    ) -> None:
         self.refusal, self.load_refusal = refusal, load_refusal
         self.calls: list[tuple[AcceleratorOptions, CopyLedger]] = []
         self.loaded: list[ModelManifest] = []
@@ -92,47 +119,80 @@ def runtime(monkeypatch: pytest.MonkeyPatch) -> Opened:
     return opened
 
 
-def test_auto_goes_from_a_driver_without_our_ioctls_to_the_runtime(tmp_path: Path, runtime: Opened) -> None:
+def test_auto_goes_from_a_driver_without_our_ioctls_to_the_runtime(
+    tmp_path: Path, runtime: Opened
+) -> None:
     """/dev/null answers ENOTTY to everything, as the shipped driver does to ours."""
     manifest, ledger = variants(tmp_path, 'axl', 'axruntime', 'opencv_hog'), CopyLedger()
     options = AcceleratorOptions('/dev/null')
     selected = open_accelerator('auto', manifest, options, ledger)
     assert selected.accelerator is runtime
     (reason,) = selected.reasons
-    assert not selected.without_card and reason.startswith("accelerator 'axl' doesn't fit: ") and '\n' not in reason
-    assert '/dev/null' in reason and 'no import and submit ioctls (ENOTTY)' in reason and 'accelerator: axruntime' in reason
+    assert (
+        not selected.without_card
+        and reason.startswith("accelerator 'axl' doesn't fit: ")
+        and '\n' not in reason
+    )
+    assert (
+        '/dev/null' in reason
+        and 'no import and submit ioctls (ENOTTY)' in reason
+        and 'accelerator: axruntime' in reason
+    )
     assert selected.manifest.engine == 'axruntime' and runtime.loaded == [selected.manifest]
     assert runtime.calls == [(options, ledger)]
 
 
-def test_a_node_whose_driver_lacks_our_ioctls_is_the_runtime_s_device_too(tmp_path: Path, double: Double) -> None:
+def test_a_node_whose_driver_lacks_our_ioctls_is_the_runtime_s_device_too(
+    tmp_path: Path, double: Double
+) -> None:
     """The whole way with the parameter set, from ENOTTY to a model that is ready on the second device of the runtime's double."""
     node = tmp_path / 'metis-1:3:0'
     node.symlink_to('/dev/null')
     model_file(tmp_path, 64, 64).rename(tmp_path / 'compiled.axm')
     network = {'width': 64, 'height': 64, 'resize': 'stretch'}
-    compiled = {'file': 'compiled.axm', 'head': 'yolov8', 'classes': ['r', 'g', 'b'], 'input': network}
+    compiled = {
+        'file': 'compiled.axm',
+        'head': 'yolov8',
+        'classes': ['r', 'g', 'b'],
+        'input': network,
+    }
     manifest = variants(tmp_path, 'axl', 'axruntime', 'opencv_hog', axruntime=compiled)
-    selected = open_accelerator('auto', manifest, AcceleratorOptions(str(node), library=double.path), CopyLedger())
-    assert (selected.accelerator.capabilities().name, selected.accelerator.capabilities().device) == ('axruntime', 'metis-1:3:0')
-    assert len(selected.reasons) == 1 and 'ENOTTY' in selected.reasons[0] and double.used_sub_devices() == [0, 1, 0, 0]
+    selected = open_accelerator(
+        'auto', manifest, AcceleratorOptions(str(node), library=double.path), CopyLedger()
+    )
+    assert (
+        selected.accelerator.capabilities().name,
+        selected.accelerator.capabilities().device,
+    ) == ('axruntime', 'metis-1:3:0')
+    assert (
+        len(selected.reasons) == 1
+        and 'ENOTTY' in selected.reasons[0]
+        and double.used_sub_devices() == [0, 1, 0, 0]
+    )
     selected.accelerator.close()
     again = selected.reopen()
     assert again.capabilities().device == 'metis-1:3:0'
     again.close()
 
 
-def test_auto_goes_on_when_the_runtime_is_missing_or_refuses_the_model(tmp_path: Path, runtime: Opened) -> None:
+def test_auto_goes_on_when_the_runtime_is_missing_or_refuses_the_model(
+    tmp_path: Path, runtime: Opened
+) -> None:
     manifest = variants(tmp_path, 'axl', 'axruntime', 'opencv_hog')
     runtime.refusal = AcceleratorError('libaxruntime.so is not installed')
     selected = open_accelerator('auto', manifest, AcceleratorOptions(), CopyLedger())
     selected.accelerator.close()
     assert selected.manifest.engine == 'opencv_hog' and len(selected.reasons) == 2
-    assert selected.reasons[1] == "accelerator 'axruntime' doesn't fit: libaxruntime.so is not installed"
+    assert (
+        selected.reasons[1]
+        == "accelerator 'axruntime' doesn't fit: libaxruntime.so is not installed"
+    )
     runtime.refusal, runtime.load_refusal = None, ConfigError('compiled for another chip')
     again = open_accelerator('auto', manifest, AcceleratorOptions(), CopyLedger())
     again.accelerator.close()
-    assert 'compiled for another chip' in again.reasons[1] and runtime.closed == 1, 'what was opened is closed'
+    assert 'compiled for another chip' in again.reasons[1] and runtime.closed == 1, (
+        'what was opened is closed'
+    )
 
 
 def test_a_model_without_a_variant_for_the_runtime_does_not_even_open_it(runtime: Opened) -> None:
@@ -142,17 +202,29 @@ def test_a_model_without_a_variant_for_the_runtime_does_not_even_open_it(runtime
 
 
 def test_a_variant_whose_file_is_not_there_is_a_reason(tmp_path: Path, runtime: Opened) -> None:
-    manifest = variants(tmp_path, 'axruntime', 'opencv_hog', axruntime={'file': 'build/model.json'})
+    manifest = variants(
+        tmp_path, 'axruntime', 'opencv_hog', axruntime={'file': 'build/model.json'}
+    )
     selected = open_accelerator('auto', manifest, AcceleratorOptions(), CopyLedger())
     selected.accelerator.close()
-    assert "key 'variants[0].file' names 'build/model.json', which does not exist" in selected.reasons[1] and runtime.calls == []
+    assert (
+        "key 'variants[0].file' names 'build/model.json', which does not exist"
+        in selected.reasons[1]
+        and runtime.calls == []
+    )
     with pytest.raises(ConfigError, match='which does not exist'):
         open_accelerator('axruntime', manifest, AcceleratorOptions(), CopyLedger())
 
 
 def test_what_was_chosen_is_what_is_opened_again(tmp_path: Path, runtime: Opened) -> None:
-    selected = open_accelerator('auto', variants(tmp_path, 'axruntime', 'opencv_hog'), AcceleratorOptions(), CopyLedger())
-    assert selected.reopen() is runtime and len(runtime.calls) == 2 and runtime.loaded == [selected.manifest] * 2
+    selected = open_accelerator(
+        'auto', variants(tmp_path, 'axruntime', 'opencv_hog'), AcceleratorOptions(), CopyLedger()
+    )
+    assert (
+        selected.reopen() is runtime
+        and len(runtime.calls) == 2
+        and runtime.loaded == [selected.manifest] * 2
+    )
     runtime.load_refusal = AcceleratorError('in use')
     with pytest.raises(AcceleratorError, match='in use'):
         selected.reopen()
@@ -208,7 +280,12 @@ def own_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A package as an installer leaves it, with accelerators that are good, no class, and can't be imported."""
     module = f'own_accelerator_{tmp_path.name}'.replace('-', '_')
     folder = tmp_path / 'site'
-    entries = {'own': f'{module}:Own', 'function': f'{module}:no_class', 'broken': f'{module}_that_is_missing:Own', 'cpu': f'{module}:Own'}
+    entries = {
+        'own': f'{module}:Own',
+        'function': f'{module}:no_class',
+        'broken': f'{module}_that_is_missing:Own',
+        'cpu': f'{module}:Own',
+    }
     install(folder, 'own-accelerator', {'zc_perception.accelerators': entries})
     (folder / f'{module}.py').write_text(OWN, encoding='utf-8')
     monkeypatch.syspath_prepend(folder)
@@ -216,25 +293,57 @@ def own_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures('own_package')
 def test_an_accelerator_of_another_package_is_opened_by_its_name(tmp_path: Path) -> None:
-    values = {'engine': 'own', 'head': 'boxes', 'classes': ['a'], 'input': {'width': 64, 'height': 48}}
+    values = {
+        'engine': 'own',
+        'head': 'boxes',
+        'classes': ['a'],
+        'input': {'width': 64, 'height': 48},
+    }
     (tmp_path / 'model.yaml').write_text(yaml.safe_dump(values), encoding='utf-8')
     for model in (str(tmp_path), 'road'):
-        selected = open_accelerator('own', load_manifest(model), AcceleratorOptions('here'), CopyLedger())
-        assert selected.accelerator.capabilities().name == 'own' and selected.manifest.engine in ('own', 'onnx')
+        selected = open_accelerator(
+            'own', load_manifest(model), AcceleratorOptions('here'), CopyLedger()
+        )
+        assert selected.accelerator.capabilities().name == 'own' and selected.manifest.engine in (
+            'own',
+            'onnx',
+        )
         again = selected.reopen()
         assert again is not selected.accelerator and again.capabilities().device == 'here'
         assert (again.trial_import(None, ()), again.imports, again.hot_threads()) == (None, 0, ())  # type: ignore[arg-type]
-    assert engines_of('own') == ('own', 'onnx') and other_accelerators() == ('broken', 'function', 'own')
-    assert open_accelerator('auto', load_manifest('hog'), AcceleratorOptions(), CopyLedger()).accelerator.capabilities().name == 'cpu'
+    assert engines_of('own') == ('own', 'onnx') and other_accelerators() == (
+        'broken',
+        'function',
+        'own',
+    )
+    assert (
+        open_accelerator('auto', load_manifest('hog'), AcceleratorOptions(), CopyLedger())
+        .accelerator.capabilities()
+        .name
+        == 'cpu'
+    )
 
 
 @pytest.mark.usefixtures('own_package')
 @pytest.mark.parametrize(
     ('name', 'words'),
     [
-        ('broken', ["'broken' of package 'own-accelerator' can't be imported", 'ModuleNotFoundError', 'try: python3 -c "import own_']),
+        (
+            'broken',
+            [
+                "'broken' of package 'own-accelerator' can't be imported",
+                'ModuleNotFoundError',
+                'try: python3 -c "import own_',
+            ],
+        ),
         ('function', ["accelerator 'function' is <function no_class", 'no class derived from']),
-        ('owm', ["'owm' is not known; it must be one of auto, axl, axruntime, cpu, broken, function, own", "did you mean 'own'"]),
+        (
+            'owm',
+            [
+                "'owm' is not known; it must be one of auto, axl, axruntime, cpu, broken, function, own",
+                "did you mean 'own'",
+            ],
+        ),
     ],
 )
 def test_a_package_that_is_broken_is_named(name: str, words: list[str]) -> None:
@@ -243,24 +352,39 @@ def test_a_package_that_is_broken_is_named(name: str, words: list[str]) -> None:
     assert all(word in str(caught.value) for word in words), str(caught.value)
 
 
-def test_two_packages_with_one_name_are_both_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_packages_with_one_name_are_both_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for package in ('one', 'two'):
-        install(tmp_path / package, package, {'zc_perception.accelerators': {'twin': f'{package}:Twin'}})
+        install(
+            tmp_path / package,
+            package,
+            {'zc_perception.accelerators': {'twin': f'{package}:Twin'}},
+        )
         monkeypatch.syspath_prepend(tmp_path / package)
-    with pytest.raises(ConfigError, match=r"'twin' of group .*\.accelerators is offered by package 'two' and package 'one'; uninstall one"):
+    with pytest.raises(
+        ConfigError,
+        match=r"'twin' of group .*\.accelerators is offered by package 'two' and package 'one'; uninstall one",
+    ):
         open_accelerator('twin', load_manifest('hog'), AcceleratorOptions(), CopyLedger())
 
 
 def test_ioctl_numbers_are_read_from_texts() -> None:
     assert parse_ioctl_numbers([]) == {}
     assert parse_ioctl_numbers(['submit=70', ' query = 0x47 ']) == {'submit': 70, 'query': 0x47}
-    assert parse_ioctl_numbers(['submit=67', 'import_planes=65']) == {'submit': 67, 'import_planes': 65}, 'two may change places'
+    assert parse_ioctl_numbers(['submit=67', 'import_planes=65']) == {
+        'submit': 67,
+        'import_planes': 65,
+    }, 'two may change places'
 
 
 @pytest.mark.parametrize(
     ('entries', 'message'),
     [
-        (['sumbit=70'], "parameter 'axl_ioctls' has 'sumbit=70'; it must be 'name=number' .* from 0 to 255 .*; did you mean 'submit'"),
+        (
+            ['sumbit=70'],
+            "parameter 'axl_ioctls' has 'sumbit=70'; it must be 'name=number' .* from 0 to 255 .*; did you mean 'submit'",
+        ),
         (['submit'], "has 'submit'; it must be 'name=number'"),
         (['submit='], "has 'submit='; it must be"),
         (['submit=x'], "has 'submit=x'; it must be"),

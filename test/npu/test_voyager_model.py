@@ -17,7 +17,14 @@ from zc_perception.npu.voyager_model import CompiledInput, read_compiled_input
 
 
 def tensor(name: str, *shape: int) -> dict[str, Any]:
-    return {'name': name, 'memory_pool': 'pool', 'offset': 0, 'size': 1, 'shape': list(shape), 'dtype': 'int8'}
+    return {
+        'name': name,
+        'memory_pool': 'pool',
+        'offset': 0,
+        'size': 1,
+        'shape': list(shape),
+        'dtype': 'int8',
+    }
 
 
 # A yolov8n of 640x640: model.json has what lies in memory, manifest.json what of it is padding.
@@ -39,18 +46,31 @@ def written(folder: Path, model: Any = MODEL, manifest: Any = MANIFEST) -> Path:
 
 
 def yaml_for(folder: Path, size: dict[str, Any] | None = None, **changes: Any) -> str:
-    values = {'engine': 'axruntime', 'file': 'model.json', 'input': size or {}, 'head': 'yolov8', 'classes': ['a', 'b', 'c'], **changes}
+    values = {
+        'engine': 'axruntime',
+        'file': 'model.json',
+        'input': size or {},
+        'head': 'yolov8',
+        'classes': ['a', 'b', 'c'],
+        **changes,
+    }
     (folder / 'model.yaml').write_text(yaml.safe_dump(values), encoding='utf-8')
     return str(folder)
 
 
 def test_the_manifest_may_be_beside_or_in_the_folder_above(tmp_path: Path) -> None:
-    assert read_compiled_input(written(tmp_path)) == CompiledInput((1, 642, 656, 4), (1, 640, 640, 3))
+    assert read_compiled_input(written(tmp_path)) == CompiledInput(
+        (1, 642, 656, 4), (1, 640, 640, 3)
+    )
     (tmp_path / 'x').mkdir()
     path = written(tmp_path / 'x', manifest=None)
     assert read_compiled_input(path) == CompiledInput((1, 642, 656, 4), (1, 640, 640, 3))
-    (tmp_path / 'manifest.json').write_text(json.dumps({**MANIFEST, 'model_lib_file': 'y/model.json'}), encoding='utf-8')
-    assert read_compiled_input(path) == CompiledInput((1, 642, 656, 4)), "another model's, so the padding is not known"
+    (tmp_path / 'manifest.json').write_text(
+        json.dumps({**MANIFEST, 'model_lib_file': 'y/model.json'}), encoding='utf-8'
+    )
+    assert read_compiled_input(path) == CompiledInput((1, 642, 656, 4)), (
+        "another model's, so the padding is not known"
+    )
 
 
 @pytest.mark.parametrize(
@@ -62,33 +82,64 @@ def test_the_manifest_may_be_beside_or_in_the_folder_above(tmp_path: Path) -> No
         ([], None),
     ],
 )
-def test_paddings_of_other_sdks_are_understood(tmp_path: Path, padding: list[list[int]], inner: tuple[int, ...] | None) -> None:
-    model = read_compiled_input(written(tmp_path, manifest={**MANIFEST, 'n_padded_ch_inputs': padding}))
+def test_paddings_of_other_sdks_are_understood(
+    tmp_path: Path, padding: list[list[int]], inner: tuple[int, ...] | None
+) -> None:
+    model = read_compiled_input(
+        written(tmp_path, manifest={**MANIFEST, 'n_padded_ch_inputs': padding})
+    )
     assert model is not None and model.inner_shape == inner
 
 
 @pytest.mark.parametrize(
     ('file', 'key', 'value', 'message'),
     [
-        ('model', 'inputs', None, "model.json: key 'inputs' is missing; it must be a list of tensors"),
+        (
+            'model',
+            'inputs',
+            None,
+            "model.json: key 'inputs' is missing; it must be a list of tensors",
+        ),
         ('model', 'inputs', [], "key 'inputs' is []; it must be a list of tensors"),
         ('model', 'inputs', [5], "key 'inputs' is [5]; it must be a list of tensors"),
-        ('model', 'inputs', [{'shape': [1, 0]}], 'of which the first has a shape of positive sizes; compile the model again'),
-        ('model', 'inputs', [{'shape': [16320]}], 'the first input has shape [16320]; a frame needs 1 x height x width x channels'),
-        ('manifest', 'n_padded_ch_inputs', {'a': 1}, "manifest.json: key 'n_padded_ch_inputs' is {'a': 1}; it must be for each"),
+        (
+            'model',
+            'inputs',
+            [{'shape': [1, 0]}],
+            'of which the first has a shape of positive sizes; compile the model again',
+        ),
+        (
+            'model',
+            'inputs',
+            [{'shape': [16320]}],
+            'the first input has shape [16320]; a frame needs 1 x height x width x channels',
+        ),
+        (
+            'manifest',
+            'n_padded_ch_inputs',
+            {'a': 1},
+            "manifest.json: key 'n_padded_ch_inputs' is {'a': 1}; it must be for each",
+        ),
         ('manifest', 'n_padded_ch_inputs', [[-1]], "key 'n_padded_ch_inputs' is [[-1]]"),
         ('manifest', 'n_padded_ch_inputs', [[0] * 10], 'less than its shape [1, 642, 656, 4]'),
         ('manifest', 'n_padded_ch_inputs', [[0, 0, 600, 42, 0, 0, 0, 0]], 'less than its shape'),
     ],
 )
-def test_what_is_wrong_is_named_by_file_and_key(tmp_path: Path, file: str, key: str, value: Any, message: str) -> None:
+def test_what_is_wrong_is_named_by_file_and_key(
+    tmp_path: Path, file: str, key: str, value: Any, message: str
+) -> None:
     changed = {**(MODEL if file == 'model' else MANIFEST), key: value}
     with pytest.raises(ConfigError) as caught:
-        read_compiled_input(written(tmp_path, changed) if file == 'model' else written(tmp_path, manifest=changed))
+        read_compiled_input(
+            written(tmp_path, changed) if file == 'model' else written(tmp_path, manifest=changed)
+        )
     assert message in str(caught.value) and '\n' not in str(caught.value)
 
 
-@pytest.mark.parametrize(('text', 'message'), [('{', "can't be read"), ('[]', 'is no JSON object'), ('', "can't be read")])
+@pytest.mark.parametrize(
+    ('text', 'message'),
+    [('{', "can't be read"), ('[]', 'is no JSON object'), ('', "can't be read")],
+)
 def test_what_is_no_model_is_refused(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / 'model.json').write_text(text, encoding='utf-8')
     with pytest.raises(ConfigError, match=message):
@@ -97,7 +148,10 @@ def test_what_is_no_model_is_refused(tmp_path: Path, text: str, message: str) ->
 
 def test_the_wrong_one_of_the_two_files_is_told_the_other(tmp_path: Path) -> None:
     written(tmp_path)
-    with pytest.raises(ConfigError, match=r"is the compiler's manifest; give the model\.json that it names \(x/model\.json\)"):
+    with pytest.raises(
+        ConfigError,
+        match=r"is the compiler's manifest; give the model\.json that it names \(x/model\.json\)",
+    ):
         read_compiled_input(tmp_path / 'manifest.json')
 
 
@@ -113,14 +167,23 @@ def test_what_only_the_runtime_can_read_is_left_to_it(tmp_path: Path) -> None:
 
 
 ANYTHING = st.recursive(
-    st.none() | st.booleans() | st.integers(-5, 700) | st.floats(allow_nan=False) | st.text(max_size=3),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(['name', 'shape']), inner, max_size=3),
+    st.none()
+    | st.booleans()
+    | st.integers(-5, 700)
+    | st.floats(allow_nan=False)
+    | st.text(max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.sampled_from(['name', 'shape']), inner, max_size=3)
+    ),
     max_leaves=8,
 )
 
 
 @given(st.sampled_from([*MODEL, *MANIFEST]), ANYTHING)
-def test_whatever_stands_there_is_read_or_refused_in_one_line(tmp_path_factory: pytest.TempPathFactory, key: str, value: Any) -> None:
+def test_whatever_stands_there_is_read_or_refused_in_one_line(
+    tmp_path_factory: pytest.TempPathFactory, key: str, value: Any
+) -> None:
     folder = tmp_path_factory.mktemp('voyager')
     model = {**MODEL, **({key: value} if key in MODEL else {})}
     manifest = {**MANIFEST, **({key: value} if key in MANIFEST else {})}
@@ -136,19 +199,41 @@ def test_a_manifest_takes_its_size_from_the_compiled_model(tmp_path: Path) -> No
     written(tmp_path)
     manifest = load_manifest(yaml_for(tmp_path))
     assert (manifest.engine, manifest.file) == ('axruntime', tmp_path / 'model.json')
-    assert (manifest.input.width, manifest.input.height, manifest.head.input_size) == (640, 640, (640, 640))
+    assert (manifest.input.width, manifest.input.height, manifest.head.input_size) == (
+        640,
+        640,
+        (640, 640),
+    )
 
 
 @pytest.mark.parametrize(
     ('known', 'size', 'message'),
     [
-        (True, {'width': 320, 'height': 640}, r"key 'input\.width' is 320; it must be 640, as .*model\.json says"),
-        (True, {'resize': 'none'}, r"key 'input\.resize' is 'none'; it must be one of letterbox, stretch"),
-        (False, {'width': 640, 'height': 700}, r"key 'input\.height' is 700; it must be at most 642, as .*model\.json says"),
-        (False, {}, r"key 'input\.width' is missing; .*as there is no manifest\.json beside .*model\.json"),
+        (
+            True,
+            {'width': 320, 'height': 640},
+            r"key 'input\.width' is 320; it must be 640, as .*model\.json says",
+        ),
+        (
+            True,
+            {'resize': 'none'},
+            r"key 'input\.resize' is 'none'; it must be one of letterbox, stretch",
+        ),
+        (
+            False,
+            {'width': 640, 'height': 700},
+            r"key 'input\.height' is 700; it must be at most 642, as .*model\.json says",
+        ),
+        (
+            False,
+            {},
+            r"key 'input\.width' is missing; .*as there is no manifest\.json beside .*model\.json",
+        ),
     ],
 )
-def test_a_manifest_that_contradicts_the_compiled_model_is_refused(tmp_path: Path, known: bool, size: Any, message: str) -> None:
+def test_a_manifest_that_contradicts_the_compiled_model_is_refused(
+    tmp_path: Path, known: bool, size: Any, message: str
+) -> None:
     written(tmp_path, manifest=MANIFEST if known else None)
     with pytest.raises(ConfigError, match=message):
         load_manifest(yaml_for(tmp_path, size))
@@ -156,14 +241,21 @@ def test_a_manifest_that_contradicts_the_compiled_model_is_refused(tmp_path: Pat
 
 def test_a_graph_before_the_npu_has_to_be_explained(tmp_path: Path) -> None:
     written(tmp_path, manifest={**MANIFEST, 'preprocess_graph': 'x/pre.onnx'})
-    with pytest.raises(ConfigError, match=r"wants 'x/pre\.onnx' to run before it.*'input\.range' of model\.yaml"):
+    with pytest.raises(
+        ConfigError, match=r"wants 'x/pre\.onnx' to run before it.*'input\.range' of model\.yaml"
+    ):
         load_manifest(yaml_for(tmp_path))
     assert load_manifest(yaml_for(tmp_path, {'range': [-1, 1]})).input.low == -1.0
 
 
-def test_a_model_that_only_the_runtime_can_read_has_its_size_in_the_manifest(tmp_path: Path) -> None:
+def test_a_model_that_only_the_runtime_can_read_has_its_size_in_the_manifest(
+    tmp_path: Path,
+) -> None:
     (tmp_path / 'model.axm').write_bytes(b'\0')
     with pytest.raises(ConfigError, match=r"key 'input\.width' is missing"):
         load_manifest(yaml_for(tmp_path, file='model.axm'))
     given_size = {'width': 640, 'height': 384}
-    assert load_manifest(yaml_for(tmp_path, given_size, file='model.axm')).head.input_size == (640, 384)
+    assert load_manifest(yaml_for(tmp_path, given_size, file='model.axm')).head.input_size == (
+        640,
+        384,
+    )

@@ -23,7 +23,10 @@ FIELDS = (
 def record_at(memory: bytes, index: int) -> dict[str, int]:
     """The fields of the record in place *index* of the ring."""
     start = 32 * 1024 + 192 * index
-    return {name: struct.unpack_from(f'<{letter}', memory, start + offset)[0] for name, offset, letter in FIELDS}
+    return {
+        name: struct.unpack_from(f'<{letter}', memory, start + offset)[0]
+        for name, offset, letter in FIELDS
+    }
 
 
 def made_frame(
@@ -39,7 +42,14 @@ def made_frame(
     return Made(data=data, published_ns=published_ns)
 
 
-def made_entry(frame: Any, received_ns: int = 8, submitted_ns: int = 9, signalled_ns: int = 10, handle: int = 2, **job: int) -> Any:
+def made_entry(
+    frame: Any,
+    received_ns: int = 8,
+    submitted_ns: int = 9,
+    signalled_ns: int = 10,
+    handle: int = 2,
+    **job: int,
+) -> Any:
     """What a log reads of a job."""
     return Made(
         frame=frame, received_ns=received_ns, submitted_ns=submitted_ns, signalled_ns=signalled_ns, handle=Made(number=handle),

@@ -14,9 +14,22 @@ from zc_perception.observe.frame_log import FrameLog
 def flood_record(log: FrameLog, n: int) -> None:
     """The n-th."""
     frame = made_frame(
-        n, inodes=(n + 1, n + 2), generation=2 * n, buffer_uid=3 * n, stamp_ns=4 * n, captured_ns=5 * n, published_ns=6 * n, cost_ns=7 * n
+        n,
+        inodes=(n + 1, n + 2),
+        generation=2 * n,
+        buffer_uid=3 * n,
+        stamp_ns=4 * n,
+        captured_ns=5 * n,
+        published_ns=6 * n,
+        cost_ns=7 * n,
     )
-    log.processed(made_entry(frame, 8 * n, 9 * n, 10 * n, n % 1000, device_seqno=11 * n), 12 * n, 13 * n, 14 * n, n % 77)
+    log.processed(
+        made_entry(frame, 8 * n, 9 * n, 10 * n, n % 1000, device_seqno=11 * n),
+        12 * n,
+        13 * n,
+        14 * n,
+        n % 77,
+    )
 
 
 def main(what: str, seconds: float) -> None:

@@ -20,7 +20,8 @@ from zc_perception.observe import diagnostics
 from zc_perception.observe.diagnostics import DiagnosticsPublisher, Figures, Level, Status
 
 OK, WARN, ERROR = (
-    level if isinstance(level, int) else level[0] for level in (DiagnosticStatus.OK, DiagnosticStatus.WARN, DiagnosticStatus.ERROR)
+    level if isinstance(level, int) else level[0]
+    for level in (DiagnosticStatus.OK, DiagnosticStatus.WARN, DiagnosticStatus.ERROR)
 )
 PACKAGE = Path(zc_perception.__file__).parent
 
@@ -34,7 +35,9 @@ class Desk:
         self.statuses: list[Status] = [Status('camera', Level.OK, 'streaming')]
         self.regular = 0
         monkeypatch.setattr(diagnostics, 'time', SimpleNamespace(monotonic=lambda: self.now))
-        self.publisher = DiagnosticsPublisher(node, lambda: self.statuses, before_publishing=self._count)
+        self.publisher = DiagnosticsPublisher(
+            node, lambda: self.statuses, before_publishing=self._count
+        )
         self.publisher._publisher = SimpleNamespace(publish=self.sent.append)  # type: ignore[assignment]
 
     def _count(self) -> None:
@@ -50,7 +53,9 @@ class Desk:
 
     def become(self, level: Level, message: str = 'something', part: str = 'camera') -> None:
         advice = '' if level is Level.OK else 'do something'
-        self.statuses = [status for status in self.statuses if status.part != part] + [Status(part, level, message, advice=advice)]
+        self.statuses = [status for status in self.statuses if status.part != part] + [
+            Status(part, level, message, advice=advice)
+        ]
 
 
 @pytest.fixture
@@ -81,7 +86,10 @@ def test_a_change_of_level_is_in_the_next_look_both_ways(desk: Desk, level: Leve
     for change in (level, Level.OK):
         desk.become(change)
         assert desk.pass_time(diagnostics.LOOK_S) == 1
-        assert number(desk.sent[-1].status[0].level) == {Level.OK: OK, Level.WARN: WARN, Level.ERROR: ERROR}[change]
+        assert (
+            number(desk.sent[-1].status[0].level)
+            == {Level.OK: OK, Level.WARN: WARN, Level.ERROR: ERROR}[change]
+        )
     assert desk.regular < len(desk.sent), 'what is done once a second is not done for changes'
 
 
@@ -113,14 +121,32 @@ def test_a_part_that_comes_or_goes_is_a_change(desk: Desk) -> None:
 
 def test_the_form_is_what_aggregators_sort_by(desk: Desk, node: Node) -> None:
     desk.statuses = [
-        Status('camera', Level.WARN, '3 bad', {'bad': 3, 'rate': '29.97'}, 'look at its cable', 'serial 7'),
+        Status(
+            'camera',
+            Level.WARN,
+            '3 bad',
+            {'bad': 3, 'rate': '29.97'},
+            'look at its cable',
+            'serial 7',
+        ),
         Status('copies', Level.OK, 'none'),
     ]
     desk.pass_time(1.0)
     camera, copies = desk.sent[-1].status
-    assert (camera.name, camera.message, camera.hardware_id) == ('front/left/capture: camera', '3 bad; look at its cable', 'serial 7')
-    assert [(value.key, value.value) for value in camera.values] == [('bad', '3'), ('rate', '29.97')]
-    assert (copies.name, copies.message, copies.hardware_id) == ('front/left/capture: copies', 'none', socket.gethostname())
+    assert (camera.name, camera.message, camera.hardware_id) == (
+        'front/left/capture: camera',
+        '3 bad; look at its cable',
+        'serial 7',
+    )
+    assert [(value.key, value.value) for value in camera.values] == [
+        ('bad', '3'),
+        ('rate', '29.97'),
+    ]
+    assert (copies.name, copies.message, copies.hardware_id) == (
+        'front/left/capture: copies',
+        'none',
+        socket.gethostname(),
+    )
     stamp = desk.sent[-1].header.stamp
     assert abs(stamp.sec - node.get_clock().now().nanoseconds / 1e9) < 60
 
@@ -142,10 +168,14 @@ def test_figures_are_made_when_they_are_published_and_not_at_each_look(desk: Des
     messages = desk.pass_time(5.0)
     assert len(made) == messages <= 6
     figures = Figures(make)
-    assert len(figures) == 1 and list(figures) == ['frames'] and figures['frames'] == messages + 1, 'made once, however often it is read'
+    assert (
+        len(figures) == 1 and list(figures) == ['frames'] and figures['frames'] == messages + 1
+    ), 'made once, however often it is read'
 
 
-def test_whoever_collects_may_fail_and_the_node_lives(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_whoever_collects_may_fail_and_the_node_lives(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail() -> Any:
         raise ZeroDivisionError('nobody had thought of that')
 
@@ -153,12 +183,20 @@ def test_whoever_collects_may_fail_and_the_node_lives(desk: Desk, monkeypatch: p
     assert desk.pass_time(2.0) >= 2
     (status,) = desk.sent[-1].status
     assert number(status.level) == ERROR and status.name == 'front/left/capture: diagnostics'
-    assert 'ZeroDivisionError: nobody had thought of that' in status.message and 'report it' in status.message
+    assert (
+        'ZeroDivisionError: nobody had thought of that' in status.message
+        and 'report it' in status.message
+    )
 
-    desk.publisher._collect = lambda: [Status('pool', Level.OK, 'well', Figures(fail)), Status('camera', Level.OK, 'streaming')]
+    desk.publisher._collect = lambda: [
+        Status('pool', Level.OK, 'well', Figures(fail)),
+        Status('camera', Level.OK, 'streaming'),
+    ]
     desk.pass_time(1.0)
     pool, camera = desk.sent[-1].status
-    assert (pool.name, number(pool.level)) == ('front/left/capture: pool', ERROR) and number(camera.level) == OK
+    assert (pool.name, number(pool.level)) == ('front/left/capture: pool', ERROR) and number(
+        camera.level
+    ) == OK
 
     desk.publisher._collect = lambda: [Status('camera', Level.OK, 'streaming')]
     desk.publisher._before_publishing = fail
@@ -168,7 +206,11 @@ def test_whoever_collects_may_fail_and_the_node_lives(desk: Desk, monkeypatch: p
 
 def test_it_goes_on_while_a_simulation_s_time_stands_still(free_domain: int) -> None:
     with Onlooker(free_domain) as reader:
-        node = rclpy.create_node('capture', context=reader.context, parameter_overrides=overrides({'use_sim_time': True}))
+        node = rclpy.create_node(
+            'capture',
+            context=reader.context,
+            parameter_overrides=overrides({'use_sim_time': True}),
+        )
         reader.executor.add_node(node)
         came: list[DiagnosticArray] = []
         reader.node.create_subscription(DiagnosticArray, '/diagnostics', came.append, 10)
@@ -182,13 +224,20 @@ def test_it_goes_on_while_a_simulation_s_time_stands_still(free_domain: int) -> 
 
 def _statuses_of(path: Path) -> Iterator[tuple[int, ast.Call]]:
     for found in ast.walk(ast.parse(path.read_text(encoding='utf-8'))):
-        if isinstance(found, ast.Call) and isinstance(found.func, ast.Name) and found.func.id == 'Status':
+        if (
+            isinstance(found, ast.Call)
+            and isinstance(found.func, ast.Name)
+            and found.func.id == 'Status'
+        ):
             yield found.lineno, found
 
 
 def _may_be_bad(level: ast.expr) -> bool:
     """Whether it names WARN or ERROR: alone, or as one of two."""
-    return any(isinstance(part, ast.Attribute) and part.attr in ('WARN', 'ERROR') for part in ast.walk(level))
+    return any(
+        isinstance(part, ast.Attribute) and part.attr in ('WARN', 'ERROR')
+        for part in ast.walk(level)
+    )
 
 
 @pytest.mark.parametrize('path', sorted(PACKAGE.glob('nodes/**/*.py')), ids=lambda path: path.name)

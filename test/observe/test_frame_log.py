@@ -14,7 +14,16 @@ from collections.abc import Callable, Iterator
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from observe.frame_log_kit import FIELDS, SIZE, log_memory, made_entry, made_frame, overwrite, own_log_links, record_at
+from observe.frame_log_kit import (
+    FIELDS,
+    SIZE,
+    log_memory,
+    made_entry,
+    made_frame,
+    overwrite,
+    own_log_links,
+    record_at,
+)
 
 from zc_perception.observe.frame_log import (
     CAPACITY,
@@ -27,7 +36,11 @@ from zc_perception.observe.frame_log import (
     find_frame_logs,
 )
 
-U32, U64, I64 = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1), st.integers(-(2**63), 2**63 - 1)
+U32, U64, I64 = (
+    st.integers(0, 2**32 - 1),
+    st.integers(0, 2**64 - 1),
+    st.integers(-(2**63), 2**63 - 1),
+)
 
 
 @pytest.fixture
@@ -53,7 +66,12 @@ def reader(log: FrameLog) -> Iterator[FrameLogReader]:
     large=st.lists(U64, min_size=4, max_size=4), device=U64, seqno=U64,
 )  # fmt: skip
 def test_every_value_comes_back_and_lies_where_the_layout_says(
-    inodes: tuple[int, ...], times: list[int], small: tuple[int, int, int], large: list[int], device: int, seqno: int
+    inodes: tuple[int, ...],
+    times: list[int],
+    small: tuple[int, int, int],
+    large: list[int],
+    device: int,
+    seqno: int,
 ) -> None:
     handle, detections, _ = small
     sequence, generation, uid, _ = large
@@ -62,7 +80,13 @@ def test_every_value_comes_back_and_lies_where_the_layout_says(
         cost_ns=times[3], device=device,
     )  # fmt: skip
     with FrameLog('inference', '/n') as log:
-        log.processed(made_entry(frame, times[4], times[5], times[6], handle, device_seqno=seqno), times[7], times[8], 1, detections)
+        log.processed(
+            made_entry(frame, times[4], times[5], times[6], handle, device_seqno=seqno),
+            times[7],
+            times[8],
+            1,
+            detections,
+        )
         memory = log_memory()
         with find_frame_logs(pids=[os.getpid()]) as logs:
             (record,) = logs[0].read()
@@ -77,7 +101,9 @@ def test_every_value_comes_back_and_lies_where_the_layout_says(
     assert {name: lies[name] for name in expected} == expected
     assert record.inodes == inodes and record.kind is RecordKind.PROCESSED
     shared = [name for name, _, _ in FIELDS if hasattr(record, name)]
-    assert len(shared) == len(FIELDS) - 7 and all(getattr(record, name) == expected[name] for name in shared)
+    assert len(shared) == len(FIELDS) - 7 and all(
+        getattr(record, name) == expected[name] for name in shared
+    )
 
 
 def test_the_memory_has_the_documented_head(log: FrameLog) -> None:
@@ -86,7 +112,10 @@ def test_the_memory_has_the_documented_head(log: FrameLog) -> None:
     assert len(memory) == SIZE
     assert struct.unpack_from('<4sIIIQQQI', memory)[:5] == (b'ZCFL', 1, 192, 4096, 1)
     assert struct.unpack_from('<I', memory, 40) == (os.getpid(),)
-    assert memory[48:64].rstrip(b'\0') == b'inference' and memory[64:320].rstrip(b'\0') == b'/front/inference'
+    assert (
+        memory[48:64].rstrip(b'\0') == b'inference'
+        and memory[64:320].rstrip(b'\0') == b'/front/inference'
+    )
 
 
 def test_each_kind_says_what_it_knows(log: FrameLog, reader: FrameLogReader) -> None:
@@ -96,10 +125,21 @@ def test_each_kind_says_what_it_knows(log: FrameLog, reader: FrameLogReader) -> 
     log.failed(made_frame(4), 99, made_entry(made_frame(4), handle=5, device_seqno=6))
     log.processed(made_entry(made_frame(5)), 11, 12, 13, 2)
     published, stamped, unsent, lost, done = reader.read()
-    assert [r.kind for r in (published, unsent, done)] == [RecordKind.PUBLISHED, RecordKind.FAILED, RecordKind.PROCESSED]
-    assert (published.published_ns, stamped.published_ns, published.sent_ns) == (70, 60, 71), 'the link knows better when it was'
+    assert [r.kind for r in (published, unsent, done)] == [
+        RecordKind.PUBLISHED,
+        RecordKind.FAILED,
+        RecordKind.PROCESSED,
+    ]
+    assert (published.published_ns, stamped.published_ns, published.sent_ns) == (70, 60, 71), (
+        'the link knows better when it was'
+    )
     assert (unsent.done_ns, unsent.received_ns, unsent.device_handle) == (99, 0, 0)
-    assert (lost.done_ns, lost.submitted_ns, lost.device_handle, lost.device_seqno) == (99, 9, 5, 6)
+    assert (lost.done_ns, lost.submitted_ns, lost.device_handle, lost.device_seqno) == (
+        99,
+        9,
+        5,
+        6,
+    )
     assert (done.device_seqno, done.detections) == (0, 2), 'an accelerator without numbers'
 
 
@@ -108,7 +148,11 @@ def test_more_buffers_than_a_record_has_room_for(log: FrameLog, reader: FrameLog
     assert reader.read()[0].inodes == (1, 2, 3, 4)
 
 
-@pytest.mark.parametrize('wrong', [{'sequence': 2**64}, {'generation': -1}, {'stamp_ns': 2**63}, {'inodes': (None,)}], ids=str)
+@pytest.mark.parametrize(
+    'wrong',
+    [{'sequence': 2**64}, {'generation': -1}, {'stamp_ns': 2**63}, {'inodes': (None,)}],
+    ids=str,
+)
 def test_a_value_that_no_frame_has_costs_that_record_and_one_warning(
     log: FrameLog, reader: FrameLogReader, warnings: list[str], wrong: dict[str, int]
 ) -> None:
@@ -126,21 +170,40 @@ def test_read_gives_each_record_once(log: FrameLog, reader: FrameLogReader) -> N
         log.published(made_frame(sequence), 1, 2)
     assert [record.sequence for record in reader.read()] == [0, 1, 2]
     log.published(made_frame(3), 1, 2)
-    assert [record.sequence for record in reader.read()] == [3] and reader.read() == [] and reader.lost == 0
+    assert (
+        [record.sequence for record in reader.read()] == [3]
+        and reader.read() == []
+        and reader.lost == 0
+    )
     log.published(made_frame(4), 1, 2)
     reader.skip()
     assert reader.read() == [] and reader.lost == 0 and reader.written == log.written == 5
 
 
-@pytest.mark.parametrize('more', [1, CAPACITY - MARGIN - 1, CAPACITY - MARGIN, CAPACITY - 1, CAPACITY, CAPACITY + 1, 3 * CAPACITY + 17])
-def test_what_was_overwritten_is_counted_and_never_read(log: FrameLog, reader: FrameLogReader, more: int) -> None:
+@pytest.mark.parametrize(
+    'more',
+    [
+        1,
+        CAPACITY - MARGIN - 1,
+        CAPACITY - MARGIN,
+        CAPACITY - 1,
+        CAPACITY,
+        CAPACITY + 1,
+        3 * CAPACITY + 17,
+    ],
+)
+def test_what_was_overwritten_is_counted_and_never_read(
+    log: FrameLog, reader: FrameLogReader, more: int
+) -> None:
     log.published(made_frame(0), 1, 2)
     reader.read()
     for sequence in range(1, more + 1):
         log.published(made_frame(sequence), 1, 2)
     records = reader.read()
     assert reader.lost + len(records) == more
-    assert [record.sequence for record in records] == list(range(more + 1 - len(records), more + 1))
+    assert [record.sequence for record in records] == list(
+        range(more + 1 - len(records), more + 1)
+    )
     assert len(records) == more if more <= CAPACITY - MARGIN else len(records) >= CAPACITY // 3
     log.published(made_frame(more + 1), 1, 2)
     assert [record.sequence for record in reader.read()] == [more + 1]
@@ -152,11 +215,15 @@ def test_who_comes_late_has_lost_nothing(log: FrameLog) -> None:
     with find_frame_logs(pids=[os.getpid()]) as (reader,):
         records = reader.read()
         assert reader.lost == 0
-        assert [r.sequence for r in records] == list(range(CAPACITY + MARGIN - 1, 2 * CAPACITY)), 'the oldest may be being overwritten'
+        assert [r.sequence for r in records] == list(range(CAPACITY + MARGIN - 1, 2 * CAPACITY)), (
+            'the oldest may be being overwritten'
+        )
 
 
 @given(place=st.sampled_from([*range(8), *range(184, 192)]), flip=st.integers(1, 255))
-def test_a_record_without_its_number_at_both_ends_is_not_read_until_it_is_there(place: int, flip: int) -> None:
+def test_a_record_without_its_number_at_both_ends_is_not_read_until_it_is_there(
+    place: int, flip: int
+) -> None:
     with FrameLog('capture', '/c') as log, find_frame_logs(pids=[os.getpid()]) as (reader,):
         log.published(made_frame(1), 1, 2)
         log.published(made_frame(2), 1, 2)
@@ -183,20 +250,46 @@ def test_its_size_is_sealed(log: FrameLog) -> None:
 
 def test_facts_come_back_whole(log: FrameLog, reader: FrameLogReader) -> None:
     assert reader.facts() == {'role': 'inference', 'node': '/front/inference', 'pid': os.getpid()}
-    log.describe({'pool': [[1, 2]], 'reason': 'Größe', 'copies': {'draw': {'count': 1, 'bytes': 2}}, 'odd': {1, 2} and object})
+    log.describe(
+        {
+            'pool': [[1, 2]],
+            'reason': 'Größe',
+            'copies': {'draw': {'count': 1, 'bytes': 2}},
+            'odd': {1, 2} and object,
+        }
+    )
     facts = reader.facts()
-    assert facts['pool'] == [[1, 2]] and facts['reason'] == 'Größe' and facts['node'] == '/front/inference' and 'object' in facts['odd']
+    assert (
+        facts['pool'] == [[1, 2]]
+        and facts['reason'] == 'Größe'
+        and facts['node'] == '/front/inference'
+        and 'object' in facts['odd']
+    )
     log.describe(lambda: {'n': 2})
-    assert reader.facts() == {'role': 'inference', 'node': '/front/inference', 'pid': os.getpid(), 'n': 2}
+    assert reader.facts() == {
+        'role': 'inference',
+        'node': '/front/inference',
+        'pid': os.getpid(),
+        'n': 2,
+    }
 
 
-def test_facts_that_are_too_long_lose_their_largest_values(log: FrameLog, reader: FrameLogReader, warnings: list[str]) -> None:
+def test_facts_that_are_too_long_lose_their_largest_values(
+    log: FrameLog, reader: FrameLogReader, warnings: list[str]
+) -> None:
     log.describe({'small': 1, 'large': 'x' * 20000, 'larger': 'ü' * 20000})
     facts = reader.facts()
-    assert facts['left_out'] == ['larger'] and facts['small'] == 1 and len(facts['large']) == 20000 and not warnings
+    assert (
+        facts['left_out'] == ['larger']
+        and facts['small'] == 1
+        and len(facts['large']) == 20000
+        and not warnings
+    )
 
 
-def test_facts_that_are_being_written_leave_the_earlier_ones(log: FrameLog, reader: FrameLogReader) -> None:
+def test_facts_that_are_being_written_leave_the_earlier_ones(
+    log: FrameLog, reader: FrameLogReader
+) -> None:
     log.describe({'n': 1})
     assert reader.facts()['n'] == 1
     memory = log_memory()
@@ -212,7 +305,9 @@ def test_facts_that_are_being_written_leave_the_earlier_ones(log: FrameLog, read
     assert reader.facts() == {'n': 9}
 
 
-def test_facts_that_cannot_be_gathered_cost_one_warning(log: FrameLog, reader: FrameLogReader, warnings: list[str]) -> None:
+def test_facts_that_cannot_be_gathered_cost_one_warning(
+    log: FrameLog, reader: FrameLogReader, warnings: list[str]
+) -> None:
     log.describe({'n': 1})
 
     def gather() -> dict[str, object]:
@@ -225,14 +320,20 @@ def test_facts_that_cannot_be_gathered_cost_one_warning(log: FrameLog, reader: F
     assert reader.facts()['n'] == 2, 'the next ones are written again'
 
 
-def test_a_closed_log_stays_readable_and_takes_nothing_more(log: FrameLog, reader: FrameLogReader) -> None:
+def test_a_closed_log_stays_readable_and_takes_nothing_more(
+    log: FrameLog, reader: FrameLogReader
+) -> None:
     log.published(made_frame(1), 1, 2)
-    assert not reader.ended and reader.alive and len(own_log_links()) == 2, "the writer's and the reader's"
+    assert not reader.ended and reader.alive and len(own_log_links()) == 2, (
+        "the writer's and the reader's"
+    )
     log.close()
     log.close()
     log.published(made_frame(2), 1, 2)
     log.describe(lambda: pytest.fail('gathered for nobody'))
-    assert reader.ended and not reader.alive and [record.sequence for record in reader.read()] == [1]
+    assert (
+        reader.ended and not reader.alive and [record.sequence for record in reader.read()] == [1]
+    )
     assert log.closed and len(own_log_links()) == 1
     reader.close()
     reader.close()
@@ -253,9 +354,16 @@ def _no_seals(*_: object) -> int:
     raise OSError(errno.EPERM, 'Operation not permitted')
 
 
-@pytest.mark.parametrize(('module', 'name', 'failing'), [(os, 'memfd_create', _no_descriptor), (os, 'ftruncate', _no_seals)])
+@pytest.mark.parametrize(
+    ('module', 'name', 'failing'),
+    [(os, 'memfd_create', _no_descriptor), (os, 'ftruncate', _no_seals)],
+)
 def test_a_node_without_a_log_is_warned_once_and_works(
-    no_fd_leak: None, monkeypatch: pytest.MonkeyPatch, module: object, name: str, failing: Callable[..., int]
+    no_fd_leak: None,
+    monkeypatch: pytest.MonkeyPatch,
+    module: object,
+    name: str,
+    failing: Callable[..., int],
 ) -> None:
     warnings: list[str] = []
     with monkeypatch.context() as patch:
@@ -268,7 +376,9 @@ def test_a_node_without_a_log_is_warned_once_and_works(
     assert log.closed and len(warnings) == 1 and 'zc_verify' in warnings[0]
 
 
-def test_closing_while_another_thread_writes_costs_nothing_but_the_record(no_fd_leak: None, warnings: list[str]) -> None:
+def test_closing_while_another_thread_writes_costs_nothing_but_the_record(
+    no_fd_leak: None, warnings: list[str]
+) -> None:
     stop, logs = threading.Event(), [FrameLog('capture', '/capture', warnings.append)]
 
     def write() -> None:

@@ -56,14 +56,21 @@ def word(value: int) -> bytes:
 
 
 def facts(text: bytes, generation: int = 2, size: int | None = None) -> tuple[int, bytes]:
-    return FACTS, struct.pack('<QII', generation, len(text) if size is None else size, zlib.crc32(text)) + text
+    return FACTS, struct.pack(
+        '<QII', generation, len(text) if size is None else size, zlib.crc32(text)
+    ) + text
 
 
 def record(number: int, **fields: int) -> tuple[int, bytes]:
     """In its place of the ring."""
     content = bytearray(RECORD)
     for name, offset, letter in FIELDS:
-        struct.pack_into(f'<{letter}', content, offset, number if name in ('number', 'number_again') else fields.get(name, 1))
+        struct.pack_into(
+            f'<{letter}',
+            content,
+            offset,
+            number if name in ('number', 'number_again') else fields.get(name, 1),
+        )
     return RING + (number - 1) % CAPACITY * RECORD, bytes(content)
 
 
@@ -79,11 +86,17 @@ def reads(reader: FrameLogReader) -> None:
 
 
 JSON_VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5), lambda inner: st.lists(inner, max_size=3), max_leaves=8
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3),
+    max_leaves=8,
 )
 
 
-@given(st.binary(max_size=300) | JSON_VALUES.map(lambda value: json.dumps(value).encode()) | st.text(max_size=100).map(str.encode))
+@given(
+    st.binary(max_size=300)
+    | JSON_VALUES.map(lambda value: json.dumps(value).encode())
+    | st.text(max_size=100).map(str.encode)
+)
 @example(NESTED)
 @example(b'{"a": ' * 4_000)
 @example(DIGITS)
@@ -103,22 +116,35 @@ def test_facts_that_are_no_object_leave_the_earlier_ones(text: bytes) -> None:
             assert found == {'role': '', 'node': '', 'pid': 0}
 
 
-@given(generation=U64, size=U32 | st.integers(0, ROOM + 1), checksum=U32, text=st.binary(max_size=100))
-def test_whatever_the_head_of_the_facts_says(generation: int, size: int, checksum: int, text: bytes) -> None:
+@given(
+    generation=U64, size=U32 | st.integers(0, ROOM + 1), checksum=U32, text=st.binary(max_size=100)
+)
+def test_whatever_the_head_of_the_facts_says(
+    generation: int, size: int, checksum: int, text: bytes
+) -> None:
     with log_with((FACTS, struct.pack('<QII', generation, size, checksum) + text)) as reader:
         reads(reader)
 
 
-@pytest.mark.parametrize(('size', 'expected'), [(ROOM, {'n': 1}), (ROOM + 1, {'role': '', 'node': '', 'pid': 0})])
+@pytest.mark.parametrize(
+    ('size', 'expected'), [(ROOM, {'n': 1}), (ROOM + 1, {'role': '', 'node': '', 'pid': 0})]
+)
 def test_facts_end_where_the_ring_begins(size: int, expected: dict[str, object]) -> None:
     with log_with(facts(b'{"n": 1}'.ljust(size))) as reader:
         assert reader.facts() == expected
 
 
 def test_a_kind_that_is_not_known_costs_that_record_alone() -> None:
-    ring = [record(number, kind=kind) for number, kind in ((1, 1), (2, 77), (3, 3), (4, 0), (5, 2**32 - 1), (6, 2))]
+    ring = [
+        record(number, kind=kind)
+        for number, kind in ((1, 1), (2, 77), (3, 3), (4, 0), (5, 2**32 - 1), (6, 2))
+    ]
     with log_with((16, word(6)), *ring) as reader:
-        assert [(entry.number, int(entry.kind)) for entry in reader.read()] == [(1, 1), (3, 3), (6, 2)]
+        assert [(entry.number, int(entry.kind)) for entry in reader.read()] == [
+            (1, 1),
+            (3, 3),
+            (6, 2),
+        ]
         assert reader.lost == 3
         assert reader.read() == []
         assert reader.lost == 3
@@ -131,9 +157,16 @@ def test_a_kind_that_is_not_known_costs_that_record_alone() -> None:
 )  # fmt: skip
 @example(written=0, ended=0, values=[], noise=[], writer=b'\xff' * WRITER)
 def test_whatever_is_in_the_ring_and_of_its_writer(
-    written: int, ended: int, values: list[tuple[int, int, int, int]], noise: list[bytes], writer: bytes
+    written: int,
+    ended: int,
+    values: list[tuple[int, int, int, int]],
+    noise: list[bytes],
+    writer: bytes,
 ) -> None:
-    pieces = [record(number, kind=kind, num_buffers=buffers, sequence=sequence) for number, kind, buffers, sequence in values]
+    pieces = [
+        record(number, kind=kind, num_buffers=buffers, sequence=sequence)
+        for number, kind, buffers, sequence in values
+    ]
     pieces += [(RING + index * 977, content) for index, content in enumerate(noise)]
     with log_with((16, word(written) + word(ended) + writer), *pieces) as reader:
         reads(reader)

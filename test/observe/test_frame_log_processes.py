@@ -17,7 +17,13 @@ import pytest
 from observe.frame_log_kit import SIZE, made_frame, own_log_links
 
 from zc_perception.memory.owned_fd import OwnedFd
-from zc_perception.observe.frame_log import FrameLog, FrameLogReader, FrameRecord, UnreadableProcess, find_frame_logs
+from zc_perception.observe.frame_log import (
+    FrameLog,
+    FrameLogReader,
+    FrameRecord,
+    UnreadableProcess,
+    find_frame_logs,
+)
 
 TESTS = Path(__file__).parents[1]
 SEALS = 1 | 2 | 4
@@ -28,7 +34,9 @@ Writer = subprocess.Popen[str]
 def writer(what: str, seconds: float = 0.0) -> Iterator[Writer]:
     command = [sys.executable, '-m', 'observe.log_writer', what, str(seconds)]
     environment = {**os.environ, 'PYTHONPATH': os.pathsep.join([str(TESTS), str(TESTS.parent)])}
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment) as process:
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+    ) as process:
         try:
             assert process.stdout is not None
             assert process.stdout.readline() == 'ready\n'
@@ -44,7 +52,9 @@ def follows_from_its_number(record: FrameRecord) -> bool:
     ) and record.device_seqno == 11 * n  # fmt: skip
 
 
-def test_every_record_is_whole_while_another_process_writes_at_full_speed(no_fd_leak: None) -> None:
+def test_every_record_is_whole_while_another_process_writes_at_full_speed(
+    no_fd_leak: None,
+) -> None:
     with writer('flood', 1.0) as process, find_frame_logs(pids=[process.pid]) as (reader,):
         reader_begins = reader.read()
         first = reader_begins[0].number if reader_begins else reader.written + 1
@@ -80,13 +90,19 @@ def _still_writing(reader: FrameLogReader) -> bool:
 
 def test_a_killed_process_s_log_stays_readable(no_fd_leak: None) -> None:
     with writer('still') as process, find_frame_logs(pids=[process.pid]) as (reader,):
-        assert reader.alive and (reader.pid, reader.role, reader.node) == (process.pid, 'inference', '/writer')
+        assert reader.alive and (reader.pid, reader.role, reader.node) == (
+            process.pid,
+            'inference',
+            '/writer',
+        )
         process.kill()
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
         assert not reader.alive, 'though its parent has not asked for its status yet'
         process.wait()
         assert not reader.alive and not reader.ended
-        assert [record.sequence for record in reader.read()] == [0, 1, 2] and reader.facts()['n'] == 3
+        assert [record.sequence for record in reader.read()] == [0, 1, 2] and reader.facts()[
+            'n'
+        ] == 3
         assert list(find_frame_logs(pids=[process.pid])) == []
 
 
@@ -97,7 +113,9 @@ def test_a_process_that_is_killed_while_it_writes_leaves_whole_records(no_fd_lea
         process.send_signal(signal.SIGKILL)
         process.wait()
         records = reader.read()
-        assert records[-1].number == reader.written and all(follows_from_its_number(record) for record in records)
+        assert records[-1].number == reader.written and all(
+            follows_from_its_number(record) for record in records
+        )
 
 
 def test_a_node_that_ends_in_order_says_so() -> None:
@@ -109,7 +127,12 @@ def test_a_node_that_ends_in_order_says_so() -> None:
 
 
 def test_all_processes_are_searched() -> None:
-    with writer('still') as one, writer('still') as other, FrameLog('capture', '/mine') as mine, find_frame_logs() as logs:
+    with (
+        writer('still') as one,
+        writer('still') as other,
+        FrameLog('capture', '/mine') as mine,
+        find_frame_logs() as logs,
+    ):
         mine.describe({})
         found = {log.pid: log.node for log in logs}
     assert found[one.pid] == found[other.pid] == '/writer' and found[os.getpid()] == '/mine'
@@ -144,11 +167,18 @@ def test_a_forked_child_writes_nothing_and_has_no_log(no_fd_leak: None) -> None:
             log.published(made_frame(2), 1, 2)
             log.describe({'who': 'child'})
             log.close()
-            return log.closed and len(own_log_links()) == readers_own and list(find_frame_logs(pids=[os.getpid()])) == []
+            return (
+                log.closed
+                and len(own_log_links()) == readers_own
+                and list(find_frame_logs(pids=[os.getpid()])) == []
+            )
 
         assert _in_child(child)
         log.published(made_frame(3), 1, 2)
-        assert [record.sequence for record in reader.read()] == [1, 3] and 'who' not in reader.facts()
+        assert [record.sequence for record in reader.read()] == [
+            1,
+            3,
+        ] and 'who' not in reader.facts()
         assert reader.alive and not reader.ended, "the child's close was not the parent's"
 
 
@@ -159,13 +189,19 @@ def test_a_child_may_begin_a_log_of_its_own() -> None:
             own = FrameLog('capture', '/child')
             own.published(made_frame(2), 1, 2)
             with find_frame_logs(pids=[os.getpid()]) as (reader,):
-                return [record.sequence for record in reader.read()] == [2] and reader.own_pid == os.getpid()
+                return [record.sequence for record in reader.read()] == [
+                    2
+                ] and reader.own_pid == os.getpid()
 
         assert _in_child(child)
         assert log.written == 0
 
 
-def _memfd(size: int = SIZE, seals: int = SEALS, head: bytes = struct.pack('<4sIII', b'ZCFL', 1, 192, 4096)) -> OwnedFd:
+def _memfd(
+    size: int = SIZE,
+    seals: int = SEALS,
+    head: bytes = struct.pack('<4sIII', b'ZCFL', 1, 192, 4096),
+) -> OwnedFd:
     fd = OwnedFd(os.memfd_create('zc_frame_log', os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
     os.ftruncate(fd.fileno(), size)
     os.pwrite(fd.fileno(), head, 0)
@@ -188,8 +224,14 @@ def _memfd(size: int = SIZE, seals: int = SEALS, head: bytes = struct.pack('<4sI
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_what_only_has_the_name_is_reported_and_hides_no_log(no_fd_leak: None, options: dict[str, object], why: str) -> None:
-    with _memfd(**options), FrameLog('capture', '/mine'), find_frame_logs(pids=[os.getpid()]) as logs:  # type: ignore[arg-type]
+def test_what_only_has_the_name_is_reported_and_hides_no_log(
+    no_fd_leak: None, options: dict[str, object], why: str
+) -> None:
+    with (
+        _memfd(**options),
+        FrameLog('capture', '/mine'),
+        find_frame_logs(pids=[os.getpid()]) as logs,
+    ):  # type: ignore[arg-type]
         assert [log.node for log in logs] == ['/mine']
         (unreadable,) = logs.unreadable
         assert unreadable.pid == os.getpid() and why in unreadable.reason and unreadable.next_step
@@ -197,13 +239,18 @@ def test_what_only_has_the_name_is_reported_and_hides_no_log(no_fd_leak: None, o
 
 def test_a_log_without_a_writer_is_nobody_s() -> None:
     with _memfd(), find_frame_logs(pids=[os.getpid()]) as logs:
-        assert list(logs) == [] and logs.unreadable == (), 'its header names no pid of this process'
+        assert list(logs) == [] and logs.unreadable == (), (
+            'its header names no pid of this process'
+        )
 
 
 def test_a_file_is_no_log(tmp_path: Path) -> None:
     path = tmp_path / 'log'
     path.write_bytes(bytes(SIZE))
-    with OwnedFd.open(str(path), os.O_RDONLY) as fd, pytest.raises(ValueError, match=r'another file|sealed'):
+    with (
+        OwnedFd.open(str(path), os.O_RDONLY) as fd,
+        pytest.raises(ValueError, match=r'another file|sealed'),
+    ):
         FrameLogReader(fd)
 
 
@@ -218,18 +265,27 @@ def _proc(tmp_path: Path, pid: int, **files: str) -> Path:
     return tmp_path
 
 
-def test_a_process_in_a_container_has_two_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_in_a_container_has_two_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(os, 'getpid', lambda: 7)
         log = FrameLog('capture', '/inside')
-    with log, find_frame_logs(_proc(tmp_path, 4711, status='Name:\tpython\nNSpid:\t4711\t7\n')) as (reader,):
+    with (
+        log,
+        find_frame_logs(_proc(tmp_path, 4711, status='Name:\tpython\nNSpid:\t4711\t7\n')) as (
+            reader,
+        ),
+    ):
         assert (reader.pid, reader.own_pid, reader.alive) == (4711, 7, True)
     with log, find_frame_logs(_proc(tmp_path, 12, status='NSpid:\t12\t8\n'), pids=[12]) as logs:
         assert list(logs) == [], 'that is somebody else, who reads it'
 
 
 @pytest.mark.parametrize('which', ['fd', 'log'])
-def test_processes_that_may_not_be_read_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: str) -> None:
+def test_processes_that_may_not_be_read_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, which: str
+) -> None:
     proc = _proc(tmp_path, 4711, comm='perception\n')
     listdir, open_file = os.listdir, os.open
 
@@ -258,7 +314,9 @@ def test_a_pid_that_is_asked_for_and_not_there_is_named() -> None:
     process = subprocess.Popen([sys.executable, '-c', ''])
     process.wait()
     assert find_frame_logs(pids=[process.pid]).unreadable == (
-        UnreadableProcess(process.pid, '', 'there is no such process', 'start it, or give another pid'),
+        UnreadableProcess(
+            process.pid, '', 'there is no such process', 'start it, or give another pid'
+        ),
     )
 
 
@@ -267,5 +325,7 @@ def test_reading_needs_neither_numpy_nor_ros() -> None:
         'import sys; import zc_perception.observe.frame_log, zc_perception.observe.timeline; '
         "print(sorted({'numpy', 'rclpy', 'cv2', 'yaml'} & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, check=True, cwd=TESTS.parent)
+    done = subprocess.run(
+        [sys.executable, '-c', code], capture_output=True, text=True, check=True, cwd=TESTS.parent
+    )
     assert done.stdout == '[]\n'

@@ -26,7 +26,9 @@ def test_percentiles_are_numpy_s(samples: list[int]) -> None:
     window = LatencyWindow()
     for sample in samples:
         window.record(sample)
-    assert (window.percentiles().p50, window.percentiles().p99) == pytest.approx(tuple(np.percentile(samples, (50, 99)) / 1e6))
+    assert (window.percentiles().p50, window.percentiles().p99) == pytest.approx(
+        tuple(np.percentile(samples, (50, 99)) / 1e6)
+    )
 
 
 def test_old_samples_leave_the_window_and_stay_counted() -> None:
@@ -40,12 +42,16 @@ def test_old_samples_leave_the_window_and_stay_counted() -> None:
 
 
 def test_without_samples_there_is_no_number() -> None:
-    assert math.isnan(LatencyWindow().percentiles().p50) and math.isnan(LatencyWindow().percentiles().p99)
+    assert math.isnan(LatencyWindow().percentiles().p50) and math.isnan(
+        LatencyWindow().percentiles().p99
+    )
 
 
 def test_no_sample_of_several_threads_is_lost() -> None:
     window = LatencyWindow()
-    threads = [threading.Thread(target=lambda: [window.record(1) for _ in range(500)]) for _ in range(4)]
+    threads = [
+        threading.Thread(target=lambda: [window.record(1) for _ in range(500)]) for _ in range(4)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -68,8 +74,13 @@ def test_a_frame_s_stages_are_recorded_together() -> None:
         latencies.record_frame(*(stage * frame * 1000 for stage in range(1, 6)))
     latencies.record('capture', 7_000_000)
     summary = latencies.summary()
-    assert list(summary) == ['capture', 'link', 'infer', 'decode', 'publish', 'end_to_end'] and summary['capture'].p50 == 7.0
+    assert (
+        list(summary) == ['capture', 'link', 'infer', 'decode', 'publish', 'end_to_end']
+        and summary['capture'].p50 == 7.0
+    )
     middle = (102 + WINDOW + 101) / 2 / 1000
-    assert [summary[stage].p50 for stage in StageLatencies.INFERENCE] == pytest.approx([stage * middle for stage in range(1, 6)])
+    assert [summary[stage].p50 for stage in StageLatencies.INFERENCE] == pytest.approx(
+        [stage * middle for stage in range(1, 6)]
+    )
     last = np.quantile(np.arange(102, WINDOW + 102), 0.99) / 1000
     assert summary['end_to_end'].p99 == pytest.approx(5 * last)

@@ -24,21 +24,32 @@ def test_who_is_not_root_is_to_be(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ('effective', 'needed', 'lacking', 'not_said'),
     [
-        (0, (), ('CAP_SYS_PTRACE and CAP_SYS_ADMIN', '--cap-add SYS_PTRACE --cap-add SYS_ADMIN'), 'run as root'),
+        (
+            0,
+            (),
+            ('CAP_SYS_PTRACE and CAP_SYS_ADMIN', '--cap-add SYS_PTRACE --cap-add SYS_ADMIN'),
+            'run as root',
+        ),
         (PTRACE, (), ('CAP_SYS_ADMIN', '--cap-add SYS_ADMIN'), 'PTRACE'),
         (ADMIN, (), ('CAP_SYS_PTRACE', '--cap-add SYS_PTRACE'), 'ADMIN'),
         (0, ('CAP_SYS_PTRACE',), ('CAP_SYS_PTRACE', '--cap-add SYS_PTRACE'), 'ADMIN'),
     ],
 )
 def test_a_root_is_told_what_it_lacks(
-    effective: int, needed: tuple[str, ...], lacking: tuple[str, ...], not_said: str, tmp_path: Path
+    effective: int,
+    needed: tuple[str, ...],
+    lacking: tuple[str, ...],
+    not_said: str,
+    tmp_path: Path,
 ) -> None:
     text = told(tmp_path, effective, *needed)
     assert all(words in text for words in lacking) and not_said not in text
 
 
 def test_a_root_that_has_them_is_one_of_a_container(tmp_path: Path) -> None:
-    assert 'of the machine itself' in told(tmp_path, PTRACE | ADMIN) and '--cap-add' not in told(tmp_path, PTRACE | ADMIN)
+    assert 'of the machine itself' in told(tmp_path, PTRACE | ADMIN) and '--cap-add' not in told(
+        tmp_path, PTRACE | ADMIN
+    )
 
 
 def test_capabilities_that_are_not_shown_are_none(tmp_path: Path) -> None:

@@ -23,4 +23,8 @@ def test_own_process_and_threads_are_found() -> None:
 
 
 def test_who_has_ended_has_nothing(tmp_path: Path) -> None:
-    assert (all_pids(tmp_path / 'nothing'), threads_of(5, tmp_path), command_name(5, tmp_path)) == ([], [], '')
+    assert (
+        all_pids(tmp_path / 'nothing'),
+        threads_of(5, tmp_path),
+        command_name(5, tmp_path),
+    ) == ([], [], '')

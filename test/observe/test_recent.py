@@ -53,7 +53,9 @@ def test_no_growth_is_lost_or_counted_twice(looks: list[tuple[float, int]]) -> N
         clock.now += pause
         count += growth
         history.append((clock.now, growth))
-        assert counter.see(count) == sum(grown for at, grown in history if clock.now - at < RECENT_S)
+        assert counter.see(count) == sum(
+            grown for at, grown in history if clock.now - at < RECENT_S
+        )
 
 
 def test_a_rate_needs_its_time() -> None:
@@ -86,7 +88,9 @@ def test_slow_counters_are_looked_at_for_longer() -> None:
         clock.now += 0.2
         found.append(rates.see(look // 10, over_s=20.0))
     assert found[98] is None and found[-1] == (pytest.approx(0.5, rel=0.06),)
-    assert len(rates._looks) <= recent._LOOKS_KEPT + 3, 'memory is bounded, however long the window'
+    assert len(rates._looks) <= recent._LOOKS_KEPT + 3, (
+        'memory is bounded, however long the window'
+    )
 
 
 def test_rates_begin_anew_with_counters_that_do() -> None:
@@ -107,7 +111,9 @@ def test_a_rate_of_few_events_waits_for_more_of_them() -> None:
     found = []
     for look in range(150):
         clock.now += 0.2
-        found.append(rates.see(look // 5, look // 10, at_least=10))  # one a second, half of them done
+        found.append(
+            rates.see(look // 5, look // 10, at_least=10)
+        )  # one a second, half of them done
     assert found[45] is None and found[60] is not None
     assert found[-1] == (pytest.approx(1.0, rel=0.1), pytest.approx(0.5, rel=0.2))
     before = len(rates._looks)
@@ -119,7 +125,9 @@ def test_a_rate_of_few_events_waits_for_more_of_them() -> None:
     assert rates.see(29, 14, at_least=10) is not None, 'the last ones are still the last ones'
 
 
-@pytest.mark.parametrize(('every_s', 'overdue_s'), [(0.03, 1.0), (0.2, 1.0), (0.5, 1.8), (2.0, 6.6), (30.0, 91.0)])
+@pytest.mark.parametrize(
+    ('every_s', 'overdue_s'), [(0.03, 1.0), (0.2, 1.0), (0.5, 1.8), (2.0, 6.6), (30.0, 91.0)]
+)
 def test_silence_is_what_is_longer_than_the_usual_pause(every_s: float, overdue_s: float) -> None:
     clock = Clock()
     silence = Silence(clock)
@@ -141,7 +149,9 @@ def test_silence_is_what_is_longer_than_the_usual_pause(every_s: float, overdue_
     for more in range(1, 10):
         assert silence.see(count + more) == 0.0
         clock.now += min(every_s, 0.2) if more < 9 else overdue_s + 0.3
-    assert silence.see(count + 9) > 1.0, 'the silence that has ended is not taken for a usual pause'
+    assert silence.see(count + 9) > 1.0, (
+        'the silence that has ended is not taken for a usual pause'
+    )
 
 
 @pytest.mark.parametrize('flow_s', [0.6, 0.8, 1.6, 5.0])
@@ -170,7 +180,9 @@ def test_a_slower_pace_is_learnt() -> None:
     found = []
     for number in range(300):
         clock.now += 0.2
-        found.append(silence.see(number if number < 50 else 50 + (number - 50) // 25))  # 5 Hz, then one in 5 s
+        found.append(
+            silence.see(number if number < 50 else 50 + (number - 50) // 25)
+        )  # 5 Hz, then one in 5 s
     assert any(found[50:110]) and not any(found[200:])
 
 

@@ -26,7 +26,15 @@ from observe.timeline_kit import (
 )
 
 from zc_perception.observe.frame_log import FrameRecord, RecordKind
-from zc_perception.observe.timeline import BUFFERS, IMPORTS, JOBS, OTHER, WAITS, NodeTrack, build_timeline
+from zc_perception.observe.timeline import (
+    BUFFERS,
+    IMPORTS,
+    JOBS,
+    OTHER,
+    WAITS,
+    NodeTrack,
+    build_timeline,
+)
 
 
 def test_each_stage_is_where_and_when_it_was() -> None:
@@ -41,12 +49,25 @@ def test_each_stage_is_where_and_when_it_was() -> None:
     }  # fmt: skip
     for stage, (start_ns, end_ns, pid) in expected.items():
         _, second = slices(trace, stage)
-        assert (second['ts'], second['dur'], second['pid']) == (start_ns / 1000, pytest.approx((end_ns - start_ns) / 1000), pid), stage
-        assert (second['args']['sequence'], second['args']['stamp_ns'], second['args']['inodes']) == (1, 10**18 + PERIOD, [101])
+        assert (second['ts'], second['dur'], second['pid']) == (
+            start_ns / 1000,
+            pytest.approx((end_ns - start_ns) / 1000),
+            pid,
+        ), stage
+        assert (
+            second['args']['sequence'],
+            second['args']['stamp_ns'],
+            second['args']['inodes'],
+        ) == (1, 10**18 + PERIOD, [101])
     assert slices(trace, 'infer')[1]['args']['device_handle'] == 2
     names = track_names(trace)
-    assert names[CAPTURE_PID, CAPTURE_THREAD] == '/capture thread' and names[INFERENCE_PID, INFERENCE_THREAD] == '/inference thread'
-    assert {slices(trace, stage)[0]['tid'] for stage in ('import', 'decode', 'publish')} == {INFERENCE_THREAD}
+    assert (
+        names[CAPTURE_PID, CAPTURE_THREAD] == '/capture thread'
+        and names[INFERENCE_PID, INFERENCE_THREAD] == '/inference thread'
+    )
+    assert {slices(trace, stage)[0]['tid'] for stage in ('import', 'decode', 'publish')} == {
+        INFERENCE_THREAD
+    }
     assert trace['otherData']['frames'] == trace['otherData']['whole_frames'] == 2
 
 
@@ -67,7 +88,11 @@ def test_one_flow_leads_each_frame_through_all_processes_and_the_device() -> Non
 def test_nodes_of_one_process_share_it() -> None:
     trace = build_timeline(nodes(1, inference_pid=CAPTURE_PID))
     check_rules(trace)
-    names = [e['args']['name'] for e in trace['traceEvents'] if e['ph'] == 'M' and e['name'] == 'process_name']
+    names = [
+        e['args']['name']
+        for e in trace['traceEvents']
+        if e['ph'] == 'M' and e['name'] == 'process_name'
+    ]
     assert names == ['capture /capture, inference /inference']
 
 
@@ -77,11 +102,25 @@ def test_kernel_events_find_their_frames() -> None:
     assert trace['otherData']['events'] == trace['otherData']['events_of_frames'], 'each one'
     for category in (JOBS, WAITS):
         assert [e['args']['sequence'] for e in slices(trace, category)] == list(range(6))
-    for name in ('axl_dmabuf_import', 'axl_dmabuf_release', 'dma_buf_attach', 'dma_buf_detach', 'dma_fence_signaled', 'dma_fence_init'):
+    for name in (
+        'axl_dmabuf_import',
+        'axl_dmabuf_release',
+        'dma_buf_attach',
+        'dma_buf_detach',
+        'dma_fence_signaled',
+        'dma_fence_init',
+    ):
         assert [e['args']['sequence'] for e in instants(trace, name)] == list(range(6)), name
     job = slices(trace, JOBS)[4]
-    assert (job['ts'], job['dur']) == ((BASE + 4 * PERIOD + 2 * MS + 100) / 1000, pytest.approx((9 * MS - 100) / 1000))
-    assert job['args']['status'] == '0' and job['args']['handle'] == '1' and job['args']['inodes'] == [100]
+    assert (job['ts'], job['dur']) == (
+        (BASE + 4 * PERIOD + 2 * MS + 100) / 1000,
+        pytest.approx((9 * MS - 100) / 1000),
+    )
+    assert (
+        job['args']['status'] == '0'
+        and job['args']['handle'] == '1'
+        and job['args']['inodes'] == [100]
+    )
     wait = slices(trace, WAITS)[0]
     assert (wait['ts'], wait['dur']) == ((BASE + 3 * MS) / 1000, pytest.approx(8000.2))
     assert {e['cat'] for e in instants(trace, 'dma_buf_attach')} == {BUFFERS}
@@ -93,12 +132,20 @@ def test_two_cards_with_the_same_numbers_are_told_apart_by_the_time(later_ms: in
     """Handles and job numbers begin at 1 in every open file."""
     left, right = nodes(2), nodes(2)
     late = [
-        NodeTrack(f'/right{node.node}', node.role, node.pid + 7, [_moved(record, later_ms * MS) for record in node.records])
+        NodeTrack(
+            f'/right{node.node}',
+            node.role,
+            node.pid + 7,
+            [_moved(record, later_ms * MS) for record in node.records],
+        )
         for node in right
     ]
     events = [e for n in range(2) for e in kernel_events(n) if e.name.startswith('axl_')]
     own = [e for e in events if e.name in SUBMITS]
-    events += [event(e.time_ns + later_ms * MS, e.name, e.tid, **{**e.fields, 'ctx': 41, 'inode': 900}) for e in own]
+    events += [
+        event(e.time_ns + later_ms * MS, e.name, e.tid, **{**e.fields, 'ctx': 41, 'inode': 900})
+        for e in own
+    ]
     trace = build_timeline(left + late, events)
     check_rules(trace)
     jobs = slices(trace, JOBS)
@@ -110,9 +157,15 @@ SUBMITS = ('axl_submit', 'axl_complete')
 
 
 def _moved(record: FrameRecord, by_ns: int) -> FrameRecord:
-    times = {name: getattr(record, name) + by_ns for name in record._fields if name.endswith('_ns') and getattr(record, name)}
+    times = {
+        name: getattr(record, name) + by_ns
+        for name in record._fields
+        if name.endswith('_ns') and getattr(record, name)
+    }
     times['capture_cost_ns'] = record.capture_cost_ns
-    return record._replace(**times, buffer_uid=record.buffer_uid + 40, inodes=(record.inodes[0] + 800,))
+    return record._replace(
+        **times, buffer_uid=record.buffer_uid + 40, inodes=(record.inodes[0] + 800,)
+    )
 
 
 def test_a_driver_that_tells_no_numbers_is_joined_by_handle_and_time() -> None:
@@ -140,9 +193,15 @@ def test_an_event_of_no_frame_is_shown_without_one() -> None:
 
 def test_the_frame_of_a_buffer_is_the_one_that_was_in_it_then() -> None:
     times = [BASE + 4 * PERIOD + MS, BASE + 16 * MS, BASE + 30 * MS, BASE + 60 * MS]
-    trace = build_timeline(nodes(5), [event(time_ns, 'dma_buf_mmap', inode=100) for time_ns in times])
-    found = {e['ts'] * 1000 - BASE: e['args'].get('sequence') for e in instants(trace, 'dma_buf_mmap')}
-    assert found == {4 * PERIOD + MS: 4, 16 * MS: 0, 30 * MS: 0, 60 * MS: None}, 'and of a while afterwards, but not for ever'
+    trace = build_timeline(
+        nodes(5), [event(time_ns, 'dma_buf_mmap', inode=100) for time_ns in times]
+    )
+    found = {
+        e['ts'] * 1000 - BASE: e['args'].get('sequence') for e in instants(trace, 'dma_buf_mmap')
+    }
+    assert found == {4 * PERIOD + MS: 4, 16 * MS: 0, 30 * MS: 0, 60 * MS: None}, (
+        'and of a while afterwards, but not for ever'
+    )
 
 
 def test_what_has_begun_and_not_ended_lasts_until_the_last_event() -> None:
@@ -151,32 +210,62 @@ def test_what_has_begun_and_not_ended_lasts_until_the_last_event() -> None:
     check_rules(trace)
     for category in (JOBS, WAITS):
         (only,) = slices(trace, category)
-        assert only['args']['unfinished'] and only['ts'] + only['dur'] == pytest.approx(events[-1].time_ns / 1000)
-    trace = build_timeline(nodes(1), [e for e in kernel_events(0) if e.name in ('axl_complete', 'dma_fence_wait_end')])
+        assert only['args']['unfinished'] and only['ts'] + only['dur'] == pytest.approx(
+            events[-1].time_ns / 1000
+        )
+    trace = build_timeline(
+        nodes(1), [e for e in kernel_events(0) if e.name in ('axl_complete', 'dma_fence_wait_end')]
+    )
     check_rules(trace)
-    assert slices(trace, JOBS) == [] and len(instants(trace, 'axl_complete')) == 1, 'one that began before the recording'
+    assert slices(trace, JOBS) == [] and len(instants(trace, 'axl_complete')) == 1, (
+        'one that began before the recording'
+    )
 
 
 def test_jobs_that_overlap_have_lanes_of_their_own() -> None:
     both = nodes(6)
-    both[1].records = [record._replace(signalled_ns=record.signalled_ns + 70 * MS) for record in both[1].records]
+    both[1].records = [
+        record._replace(signalled_ns=record.signalled_ns + 70 * MS) for record in both[1].records
+    ]
     events = [e for n in range(6) for e in kernel_events(n) if e.name == 'axl_submit']
-    events += [event(BASE + n * PERIOD + 90 * MS, 'axl_complete', handle=1 + n % 4, ctx=CONTEXT, seqno=n + 1, status=0) for n in range(6)]
+    events += [
+        event(
+            BASE + n * PERIOD + 90 * MS,
+            'axl_complete',
+            handle=1 + n % 4,
+            ctx=CONTEXT,
+            seqno=n + 1,
+            status=0,
+        )
+        for n in range(6)
+    ]
     trace = build_timeline(both, events)
     check_rules(trace)
     names = track_names(trace)
-    assert {names[e['pid'], e['tid']] for e in slices(trace, JOBS)} == {JOBS, f'{JOBS} (2)', f'{JOBS} (3)'}
+    assert {names[e['pid'], e['tid']] for e in slices(trace, JOBS)} == {
+        JOBS,
+        f'{JOBS} (2)',
+        f'{JOBS} (3)',
+    }
     own = '/inference infer'
-    assert {names[e['pid'], e['tid']] for e in slices(trace, 'infer')} == {own, f'{own} (2)', f'{own} (3)'}
+    assert {names[e['pid'], e['tid']] for e in slices(trace, 'infer')} == {
+        own,
+        f'{own} (2)',
+        f'{own} (3)',
+    }
 
 
 def test_a_copy_is_joined_by_its_stamp() -> None:
     both = nodes(4)
-    both[1].records = [processed(n, buffer_uid=9000, generation=1, sequence=70 + n, inodes=(4,)) for n in range(4)]
+    both[1].records = [
+        processed(n, buffer_uid=9000, generation=1, sequence=70 + n, inodes=(4,)) for n in range(4)
+    ]
     trace = build_timeline(both)
     check_rules(trace)
     assert trace['otherData']['whole_frames'] == trace['otherData']['frames'] == 4
-    assert [e['args']['frame'] for e in slices(trace, 'publish')] == [e['args']['frame'] for e in slices(trace, 'capture')]
+    assert [e['args']['frame'] for e in slices(trace, 'publish')] == [
+        e['args']['frame'] for e in slices(trace, 'capture')
+    ]
 
 
 def test_a_stamp_that_two_cameras_share_joins_nothing() -> None:
@@ -195,12 +284,16 @@ def test_a_node_that_saw_the_frame_alone_still_shows_it() -> None:
 
 def test_a_failed_frame_says_when() -> None:
     both = nodes(1)
-    both[1].records = [processed(0, kind=RecordKind.FAILED, signalled_ns=0, decoded_ns=0, sent_ns=0)]
+    both[1].records = [
+        processed(0, kind=RecordKind.FAILED, signalled_ns=0, decoded_ns=0, sent_ns=0)
+    ]
     trace = build_timeline(both)
     check_rules(trace)
     (failed,) = instants(trace, 'failed')
     assert failed['ts'] == (BASE + 13 * MS) / 1000
-    assert [(e['ts'], e['dur']) for e in slices(trace, 'infer')] == [((BASE + 2 * MS) / 1000, 11_000.0)]
+    assert [(e['ts'], e['dur']) for e in slices(trace, 'infer')] == [
+        ((BASE + 2 * MS) / 1000, 11_000.0)
+    ]
     assert slices(trace, 'decode') == [] and trace['otherData']['whole_frames'] == 0
 
 
@@ -221,7 +314,15 @@ RECORDS = st.builds(
     st.lists(st.integers(1, 3), min_size=1, max_size=4).map(tuple), st.integers(0, 2), st.integers(0, 3),
 )  # fmt: skip
 NAMES = st.sampled_from(
-    ['axl_submit', 'axl_complete', 'axl_dmabuf_import', 'dma_fence_wait_start', 'dma_fence_wait_end', 'dma_fence_signaled', 'dma_buf_mmap']
+    [
+        'axl_submit',
+        'axl_complete',
+        'axl_dmabuf_import',
+        'dma_fence_wait_start',
+        'dma_fence_wait_end',
+        'dma_fence_signaled',
+        'dma_buf_mmap',
+    ]
 )
 EVENTS = st.builds(
     lambda time_ns, name, tid, numbers: event(time_ns, name, tid, **dict(zip(('handle', 'ctx', 'seqno', 'inode'), numbers, strict=True))),
@@ -231,12 +332,18 @@ EVENTS = st.builds(
 
 @settings(max_examples=150)
 @given(
-    captured=st.lists(RECORDS, max_size=6), inferred=st.lists(RECORDS, max_size=6), events=st.lists(EVENTS, max_size=12), same=st.booleans()
+    captured=st.lists(RECORDS, max_size=6),
+    inferred=st.lists(RECORDS, max_size=6),
+    events=st.lists(EVENTS, max_size=12),
+    same=st.booleans(),
 )
 def test_whatever_was_recorded_the_trace_keeps_the_rules(
     captured: list[FrameRecord], inferred: list[FrameRecord], events: list[object], same: bool
 ) -> None:
-    tracks = [NodeTrack('/capture', 'capture', 5, captured), NodeTrack('/inference', 'inference', 5 if same else 6, inferred)]
+    tracks = [
+        NodeTrack('/capture', 'capture', 5, captured),
+        NodeTrack('/inference', 'inference', 5 if same else 6, inferred),
+    ]
     trace = build_timeline(tracks, events)  # type: ignore[arg-type]
     check_rules(trace)
     assert sum(trace['otherData']['events'].values()) == len(events)

@@ -19,7 +19,9 @@ CONTEXT = 40
 
 
 def event(time_ns: int, name: str, tid: int = INFERENCE_THREAD, **fields: object) -> KernelEvent:
-    return KernelEvent(time_ns, 1, 'inference', tid, name, {key: str(value) for key, value in fields.items()})
+    return KernelEvent(
+        time_ns, 1, 'inference', tid, name, {key: str(value) for key, value in fields.items()}
+    )
 
 
 def published(n: int, **changes: Any) -> FrameRecord:
@@ -47,11 +49,24 @@ def processed(n: int, **changes: Any) -> FrameRecord:
 
 def kernel_events(n: int) -> list[KernelEvent]:
     """Of frame *n*, with the import cache off."""
-    t, inode, handle, fence = BASE + n * PERIOD, 100 + n % 4, 1 + n % 4, {'context': CONTEXT, 'seqno': n + 1}
+    t, inode, handle, fence = (
+        BASE + n * PERIOD,
+        100 + n % 4,
+        1 + n % 4,
+        {'context': CONTEXT, 'seqno': n + 1},
+    )
     job = {'handle': handle, 'ctx': CONTEXT, 'seqno': n + 1}
     return [
         event(t + MS + 100, 'dma_buf_attach', inode=inode),
-        event(t + MS + 300, 'axl_dmabuf_import', handle=handle, inode=inode, exporter='system', iova='0x1000', size=4096),
+        event(
+            t + MS + 300,
+            'axl_dmabuf_import',
+            handle=handle,
+            inode=inode,
+            exporter='system',
+            iova='0x1000',
+            size=4096,
+        ),
         event(t + 2 * MS + 50, 'dma_fence_init', **fence),
         event(t + 2 * MS + 100, 'axl_submit', model=1, **job),
         event(t + 3 * MS, 'dma_fence_wait_start', **fence),
@@ -63,7 +78,9 @@ def kernel_events(n: int) -> list[KernelEvent]:
     ]
 
 
-def nodes(frames: int, *, capture_pid: int = CAPTURE_PID, inference_pid: int = INFERENCE_PID) -> list[NodeTrack]:
+def nodes(
+    frames: int, *, capture_pid: int = CAPTURE_PID, inference_pid: int = INFERENCE_PID
+) -> list[NodeTrack]:
     return [
         NodeTrack('/capture', 'capture', capture_pid, [published(n) for n in range(frames)]),
         NodeTrack('/inference', 'inference', inference_pid, [processed(n) for n in range(frames)]),
@@ -72,7 +89,10 @@ def nodes(frames: int, *, capture_pid: int = CAPTURE_PID, inference_pid: int = I
 
 def check_rules(trace: Mapping[str, Any]) -> None:
     """The trace-event format's rules, and ours: slices of one track never overlap, flows go forward and begin inside of slices."""
-    assert set(trace) == {'traceEvents', 'displayTimeUnit', 'otherData'} and trace['displayTimeUnit'] == 'ms'
+    assert (
+        set(trace) == {'traceEvents', 'displayTimeUnit', 'otherData'}
+        and trace['displayTimeUnit'] == 'ms'
+    )
     json.dumps(trace, allow_nan=False)
     events: Sequence[Mapping[str, Any]] = trace['traceEvents']
     assert {e['ph'] for e in events} <= set('MXistf')
@@ -81,8 +101,17 @@ def check_rules(trace: Mapping[str, Any]) -> None:
     assert [e['ts'] for e in timed] == sorted(e['ts'] for e in timed)
     by_track: dict[tuple[int, int], list[Mapping[str, Any]]] = {}
     for e in timed:
-        assert (e['pid'], e['tid'], 'thread_name') in named and (e['pid'], 0, 'process_name') in named
-        assert isinstance(e['name'], str) and e['name'] and isinstance(e['ts'], float) and e['ts'] >= 0
+        assert (e['pid'], e['tid'], 'thread_name') in named and (
+            e['pid'],
+            0,
+            'process_name',
+        ) in named
+        assert (
+            isinstance(e['name'], str)
+            and e['name']
+            and isinstance(e['ts'], float)
+            and e['ts'] >= 0
+        )
         if e['ph'] == 'X':
             assert e['dur'] > 0
             by_track.setdefault((e['pid'], e['tid']), []).append(e)
@@ -95,9 +124,14 @@ def check_rules(trace: Mapping[str, Any]) -> None:
     for e in timed:
         if e['ph'] in 'stf':
             flows.setdefault(e['id'], []).append(e)
-            assert any(s['ts'] <= e['ts'] < s['ts'] + s['dur'] for s in by_track[e['pid'], e['tid']]), e
+            assert any(
+                s['ts'] <= e['ts'] < s['ts'] + s['dur'] for s in by_track[e['pid'], e['tid']]
+            ), e
     for steps in flows.values():
-        phases = ''.join(step['ph'] for step in sorted(steps, key=lambda step: (step['ts'], 'stf'.index(step['ph']))))
+        phases = ''.join(
+            step['ph']
+            for step in sorted(steps, key=lambda step: (step['ts'], 'stf'.index(step['ph'])))
+        )
         assert phases[0] == 's' and phases[-1] == 'f' and set(phases[1:-1]) <= {'t'}, phases
 
 
@@ -110,4 +144,8 @@ def instants(trace: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
 
 
 def track_names(trace: Mapping[str, Any]) -> dict[tuple[int, int], str]:
-    return {(e['pid'], e['tid']): e['args']['name'] for e in trace['traceEvents'] if e['ph'] == 'M' and e['name'] == 'thread_name'}
+    return {
+        (e['pid'], e['tid']): e['args']['name']
+        for e in trace['traceEvents']
+        if e['ph'] == 'M' and e['name'] == 'thread_name'
+    }

@@ -24,7 +24,9 @@ PUBLISHED = {
 # Luma samples that share a chroma sample, across and down.
 SUBSAMPLING = {
     **dict.fromkeys(('NV12', 'NV21', 'YU12', 'YV12', 'P010', 'P012', 'P016'), (2, 2)),
-    **dict.fromkeys(('NV16', 'NV61', 'YU16', 'YV16', 'P210', 'YUYV', 'YVYU', 'UYVY', 'VYUY'), (2, 1)),
+    **dict.fromkeys(
+        ('NV16', 'NV61', 'YU16', 'YV16', 'P210', 'YUYV', 'YVYU', 'UYVY', 'VYUY'), (2, 1)
+    ),
     **dict.fromkeys(('NV24', 'NV42', 'YU24', 'YV24'), (1, 1)),
 }
 WIDE = {'P010': 10, 'P012': 12, 'P016': 16, 'P210': 10}
@@ -50,7 +52,9 @@ def _wide(samples: Samples, bits: int, random: np.random.Generator) -> NDArray[n
     return (samples.astype(np.uint16) << 8) | (below >> (16 - bits) << (16 - bits))
 
 
-def yuv_planes(name: str, y: Samples, u: Samples, v: Samples, random: np.random.Generator) -> list[NDArray[Any]]:
+def yuv_planes(
+    name: str, y: Samples, u: Samples, v: Samples, random: np.random.Generator
+) -> list[NDArray[Any]]:
     """The planes of luma (height, width) and chroma samples at the format's own subsampling."""
     if name in WIDE:
         return [_wide(plane, WIDE[name], random) for plane in (y, np.stack([u, v], axis=-1))]
@@ -74,20 +78,35 @@ def rgb_planes(name: str, rgb: Samples, random: np.random.Generator) -> list[NDA
     if name == 'R16 ':
         return [_wide(red, 16, random)]
     if name in WORDS:
-        r, g, b = red.astype(np.uint16) >> 3, green.astype(np.uint16) >> 2, blue.astype(np.uint16) >> 3
+        r, g, b = (
+            red.astype(np.uint16) >> 3,
+            green.astype(np.uint16) >> 2,
+            blue.astype(np.uint16) >> 3,
+        )
         return [(r << 11) | (g << 5) | b if name == 'RG16' else (b << 11) | (g << 5) | r]
     rest = random.integers(0, 256, red.shape, np.uint8)
-    return [np.stack([{'R': red, 'G': green, 'B': blue}.get(letter, rest) for letter in BYTE_ORDERS[name]], axis=-1)]
+    return [
+        np.stack(
+            [{'R': red, 'G': green, 'B': blue}.get(letter, rest) for letter in BYTE_ORDERS[name]],
+            axis=-1,
+        )
+    ]
 
 
 def strided(plane: NDArray[Any], padding: int) -> NDArray[Any]:
     """The same samples, read-only, with *padding* samples of noise behind each row."""
     rows, row = plane.shape[0], plane[0].size + padding
-    memory = np.random.default_rng(padding).integers(0, 256, (rows, row * plane.itemsize), np.uint8).view(plane.dtype)
+    memory = (
+        np.random.default_rng(padding)
+        .integers(0, 256, (rows, row * plane.itemsize), np.uint8)
+        .view(plane.dtype)
+    )
     inner = [plane.itemsize]
     for size in plane.shape[:1:-1]:
         inner.insert(0, inner[0] * size)
-    view: NDArray[Any] = np.ndarray(plane.shape, plane.dtype, memory, 0, (memory.strides[0], *inner))
+    view: NDArray[Any] = np.ndarray(
+        plane.shape, plane.dtype, memory, 0, (memory.strides[0], *inner)
+    )
     view[:] = plane
     memory.flags.writeable = view.flags.writeable = False
     return view
@@ -99,12 +118,18 @@ def spread(chroma: NDArray[Any], name: str) -> NDArray[Any]:
     return chroma.repeat(down, axis=0).repeat(across, axis=1)
 
 
-def published_rgb(y: NDArray[Any], u: NDArray[Any], v: NDArray[Any], matrix: str, span: str) -> NDArray[np.float64]:
+def published_rgb(
+    y: NDArray[Any], u: NDArray[Any], v: NDArray[Any], matrix: str, span: str
+) -> NDArray[np.float64]:
     """From planes of one size, not rounded."""
     factor, red, green_b, green_r, blue = PUBLISHED[matrix, span]
     luma = (y.astype(np.float64) - (16 if span == 'limited' else 0)) * factor
     b, r = (chroma.astype(np.float64) - 128 for chroma in (u, v))
-    return np.clip(np.stack([luma + red * r, luma + green_b * b + green_r * r, luma + blue * b], axis=-1), 0, 255)
+    return np.clip(
+        np.stack([luma + red * r, luma + green_b * b + green_r * r, luma + blue * b], axis=-1),
+        0,
+        255,
+    )
 
 
 def expanded(samples: NDArray[Any], span: str) -> NDArray[np.float64]:
@@ -124,5 +149,8 @@ def noise(name: str, width: int, height: int, seed: int) -> tuple[Samples, Sampl
 
 def words_rgb(rgb: Samples) -> Samples:
     """What 5, 6 and 5 bits keep of R, G, B, with all ones as 255."""
-    kept = [np.rint((rgb[..., i] >> (8 - bits)).astype(np.float64) * 255 / ((1 << bits) - 1)) for i, bits in enumerate((5, 6, 5))]
+    kept = [
+        np.rint((rgb[..., i] >> (8 - bits)).astype(np.float64) * 255 / ((1 << bits) - 1))
+        for i, bits in enumerate((5, 6, 5))
+    ]
     return np.stack(kept, axis=-1).astype(np.uint8)

@@ -45,17 +45,29 @@ def plane_bytes(name: str, index: int, layout: ImageLayout) -> Iterator[int]:
                 yield from range(start, start + sample)
 
 
-def is_safe(name: str, layout: ImageLayout, buffer_sizes: Sequence[int], identities: Sequence[Hashable] | None = None) -> bool:
+def is_safe(
+    name: str,
+    layout: ImageLayout,
+    buffer_sizes: Sequence[int],
+    identities: Sequence[Hashable] | None = None,
+) -> bool:
     """Whether every sample lies in its buffer, no byte belongs to two samples, and no word is torn."""
     assert len(layout.planes) == len(PLANES[name])
     seen: set[tuple[Hashable, int]] = set()
     for index, plane in enumerate(layout.planes):
         sample = PLANES[name][index][0]
-        if not 0 <= plane.buffer < len(buffer_sizes) or plane.offset % sample or plane.stride % sample:
+        if (
+            not 0 <= plane.buffer < len(buffer_sizes)
+            or plane.offset % sample
+            or plane.stride % sample
+        ):
             return False
         memory = plane.buffer if identities is None else identities[plane.buffer]
         touched = [(memory, address) for address in plane_bytes(name, index, layout)]
-        if min(a for _, a in touched) < 0 or max(a for _, a in touched) >= buffer_sizes[plane.buffer]:
+        if (
+            min(a for _, a in touched) < 0
+            or max(a for _, a in touched) >= buffer_sizes[plane.buffer]
+        ):
             return False
         before = len(seen)
         seen.update(touched)

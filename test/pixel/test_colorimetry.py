@@ -84,7 +84,12 @@ def test_gstreamer_s_other_words_are_refused(text: str, why: str) -> None:
         from_gstreamer_colorimetry(text)
 
 
-@given(st.one_of(st.text(max_size=12), st.lists(st.integers(0, 20), min_size=4, max_size=4).map(lambda n: ':'.join(map(str, n)))))
+@given(
+    st.one_of(
+        st.text(max_size=12),
+        st.lists(st.integers(0, 20), min_size=4, max_size=4).map(lambda n: ':'.join(map(str, n))),
+    )
+)
 def test_any_text_is_a_colorimetry_or_refused(text: str) -> None:
     try:
         found = from_gstreamer_colorimetry(text)
@@ -97,8 +102,14 @@ def test_gstreamer_s_numbers_are_those_of_its_header(header: Callable[[str], CHe
     text = header('video-color.h').text
 
     def numbers(prefix: str) -> dict[str, int]:
-        (block,) = (b for b in re.findall(r'typedef enum\s*\{(.*?)\}', text, re.DOTALL) if f'{prefix}_UNKNOWN = 0' in b)
-        names = re.findall(rf'^\s*{prefix}_(\w+)', re.sub(r'/\*.*?\*/', '', block, flags=re.DOTALL), re.MULTILINE)
+        (block,) = (
+            b
+            for b in re.findall(r'typedef enum\s*\{(.*?)\}', text, re.DOTALL)
+            if f'{prefix}_UNKNOWN = 0' in b
+        )
+        names = re.findall(
+            rf'^\s*{prefix}_(\w+)', re.sub(r'/\*.*?\*/', '', block, flags=re.DOTALL), re.MULTILINE
+        )
         return {name: number for number, name in enumerate(names)}
 
     spans, matrices = numbers('GST_VIDEO_COLOR_RANGE'), numbers('GST_VIDEO_COLOR_MATRIX')
@@ -107,14 +118,29 @@ def test_gstreamer_s_numbers_are_those_of_its_header(header: Callable[[str], CHe
     def written(span: str, matrix: str, transfer: str, primary: str) -> str:
         return f'{spans[span]}:{matrices[matrix]}:{transfers[transfer]}:{primaries[primary]}'
 
-    assert from_gstreamer_colorimetry(written('0_255', 'BT601', 'BT601', 'SMPTE170M')) == Colorimetry(Matrix.BT601, FULL)
-    assert from_gstreamer_colorimetry(written('0_255', 'BT709', 'BT709', 'BT709')) == Colorimetry(Matrix.BT709, FULL)
-    assert from_gstreamer_colorimetry(written('0_255', 'BT2020', 'BT2020_12', 'BT2020')) == Colorimetry(Matrix.BT2020, FULL)
-    assert from_gstreamer_colorimetry(written('16_235', 'BT709', 'SRGB', 'BT709')) == Colorimetry(Matrix.BT709, LIMITED, Transfer.SRGB)
-    assert from_gstreamer_colorimetry(written('0_255', 'BT2020', 'SMPTE2084', 'BT2020')) == Colorimetry(Matrix.BT2020, FULL, Transfer.PQ)
-    assert from_gstreamer_colorimetry(written('16_235', 'RGB', 'BT709', 'BT709')) == Colorimetry(Matrix.RGB, LIMITED)
+    assert from_gstreamer_colorimetry(
+        written('0_255', 'BT601', 'BT601', 'SMPTE170M')
+    ) == Colorimetry(Matrix.BT601, FULL)
+    assert from_gstreamer_colorimetry(written('0_255', 'BT709', 'BT709', 'BT709')) == Colorimetry(
+        Matrix.BT709, FULL
+    )
+    assert from_gstreamer_colorimetry(
+        written('0_255', 'BT2020', 'BT2020_12', 'BT2020')
+    ) == Colorimetry(Matrix.BT2020, FULL)
+    assert from_gstreamer_colorimetry(written('16_235', 'BT709', 'SRGB', 'BT709')) == Colorimetry(
+        Matrix.BT709, LIMITED, Transfer.SRGB
+    )
+    assert from_gstreamer_colorimetry(
+        written('0_255', 'BT2020', 'SMPTE2084', 'BT2020')
+    ) == Colorimetry(Matrix.BT2020, FULL, Transfer.PQ)
+    assert from_gstreamer_colorimetry(written('16_235', 'RGB', 'BT709', 'BT709')) == Colorimetry(
+        Matrix.RGB, LIMITED
+    )
     for same in ('BT709', 'BT601', 'BT2020_10', 'BT2020_12'):
-        assert from_gstreamer_colorimetry(written('16_235', 'BT601', same, 'SMPTE170M')) == BT601_LIMITED
+        assert (
+            from_gstreamer_colorimetry(written('16_235', 'BT601', same, 'SMPTE170M'))
+            == BT601_LIMITED
+        )
 
 
 # V4L2
@@ -128,13 +154,26 @@ def test_gstreamer_s_numbers_are_those_of_its_header(header: Callable[[str], CHe
         ('REC709', '709', 'LIM_RANGE', '709', Colorimetry(Matrix.BT709, LIMITED)),
         ('REC709', '601', 'FULL_RANGE', '709', Colorimetry(Matrix.BT601, FULL)),
         ('BT2020', 'BT2020', 'LIM_RANGE', '709', Colorimetry(Matrix.BT2020, LIMITED)),
-        ('BT2020', 'BT2020', 'LIM_RANGE', 'SMPTE2084', Colorimetry(Matrix.BT2020, LIMITED, Transfer.PQ)),
+        (
+            'BT2020',
+            'BT2020',
+            'LIM_RANGE',
+            'SMPTE2084',
+            Colorimetry(Matrix.BT2020, LIMITED, Transfer.PQ),
+        ),
         ('SRGB', 'XV601', 'LIM_RANGE', 'SRGB', Colorimetry(Matrix.BT601, LIMITED, Transfer.SRGB)),
         ('REC709', 'XV709', 'LIM_RANGE', '709', Colorimetry(Matrix.BT709, LIMITED)),
         ('JPEG', 'DEFAULT', 'DEFAULT', 'DEFAULT', Colorimetry(Matrix.BT601, FULL, Transfer.SRGB)),
     ],
 )
-def test_v4l2_s_numbers(colorspace: str, encoding: str, quantization: str, transfer: str, expected: Colorimetry, v4l2: CHeader) -> None:
+def test_v4l2_s_numbers(
+    colorspace: str,
+    encoding: str,
+    quantization: str,
+    transfer: str,
+    expected: Colorimetry,
+    v4l2: CHeader,
+) -> None:
     fields = V4l2Colorimetry(
         v4l2.value(f'V4L2_COLORSPACE_{colorspace}'),
         v4l2.value(f'V4L2_YCBCR_ENC_{encoding}'),
@@ -146,7 +185,9 @@ def test_v4l2_s_numbers(colorspace: str, encoding: str, quantization: str, trans
 
 @pytest.mark.parametrize('rgb', [False, True])
 @pytest.mark.parametrize('colorspace', range(13))
-def test_what_a_driver_leaves_at_default_is_what_the_header_maps_it_to(colorspace: int, rgb: bool, v4l2: CHeader) -> None:
+def test_what_a_driver_leaves_at_default_is_what_the_header_maps_it_to(
+    colorspace: int, rgb: bool, v4l2: CHeader
+) -> None:
     encoding = v4l2.value(f'V4L2_MAP_YCBCR_ENC_DEFAULT({colorspace})')
     mapped = V4l2Colorimetry(
         colorspace,
@@ -194,7 +235,12 @@ def test_a_person_s_words_name_matrix_range_and_transfer(text: str, expected: Co
     assert named_colorimetry(text) == expected
 
 
-@pytest.mark.parametrize('text', ['', 'full', 'bt709 wide', 'bt709 full srgb srgb', 'full bt709', 'BT709', '2:3:5:1'])
+@pytest.mark.parametrize(
+    'text', ['', 'full', 'bt709 wide', 'bt709 full srgb srgb', 'full bt709', 'BT709', '2:3:5:1']
+)
 def test_other_words_are_refused_and_those_that_there_are_listed(text: str) -> None:
-    with pytest.raises(FormatError, match='matrix: bt601, bt709, bt2020, rgb; then range: limited, full; then transfer: bt709, srgb, pq'):
+    with pytest.raises(
+        FormatError,
+        match='matrix: bt601, bt709, bt2020, rgb; then range: limited, full; then transfer: bt709, srgb, pq',
+    ):
         named_colorimetry(text)

@@ -41,14 +41,18 @@ def colours(matrix: str, span: str) -> Colorimetry:
     return Colorimetry(Matrix(matrix), Range(span))
 
 
-def yuv_case(name: str, width: int, height: int, seed: int = 0, padding: int = 0) -> tuple[list[NDArray[Any]], tuple[Any, Any, Any]]:
+def yuv_case(
+    name: str, width: int, height: int, seed: int = 0, padding: int = 0
+) -> tuple[list[NDArray[Any]], tuple[Any, Any, Any]]:
     """Planes, and luma and chroma for each pixel."""
     y, u, v = noise(name, width, height, seed)
     planes = yuv_planes(name, y, u, v, np.random.default_rng(seed))
     return [strided(plane, padding) for plane in planes], (y, spread(u, name), spread(v, name))
 
 
-def rgb_case(name: str, width: int, height: int, seed: int = 0, padding: int = 0) -> tuple[list[NDArray[Any]], NDArray[np.uint8]]:
+def rgb_case(
+    name: str, width: int, height: int, seed: int = 0, padding: int = 0
+) -> tuple[list[NDArray[Any]], NDArray[np.uint8]]:
     """Planes, and R, G, B of each pixel as the format keeps it."""
     random = np.random.default_rng(seed)
     rgb = random.integers(0, 256, (height, width, 3), np.uint8)
@@ -59,8 +63,14 @@ def rgb_case(name: str, width: int, height: int, seed: int = 0, padding: int = 0
 
 
 def test_every_format_of_the_table_is_readable_or_packed_across_bytes() -> None:
-    assert {FORMATS[code].name for code in READABLE} == set(ALL) == {f.name for f in FORMATS.values()} - {'NV15'}
-    assert list(READABLE.values()) == sorted(READABLE.values()) and next(iter(READABLE)) == fourcc_code('NV12')
+    assert (
+        {FORMATS[code].name for code in READABLE}
+        == set(ALL)
+        == {f.name for f in FORMATS.values()} - {'NV15'}
+    )
+    assert list(READABLE.values()) == sorted(READABLE.values()) and next(
+        iter(READABLE)
+    ) == fourcc_code('NV12')
 
 
 @pytest.mark.parametrize('name', YUV)
@@ -79,23 +89,34 @@ def test_a_picture_has_the_colours_of_the_published_matrix(
 @pytest.mark.parametrize('name', RGB_FORMATS)
 @pytest.mark.parametrize('span', ['full', 'limited'])
 @pytest.mark.parametrize(('width', 'height', 'padding'), [(136, 48, 0), (33, 7, 3)])
-def test_grey_and_rgb_keep_their_colours_and_get_their_range(name: str, span: str, width: int, height: int, padding: int) -> None:
+def test_grey_and_rgb_keep_their_colours_and_get_their_range(
+    name: str, span: str, width: int, height: int, padding: int
+) -> None:
     planes, rgb = rgb_case(name, width, height, padding=padding)
     most = 2 if name in WORDS and span == 'limited' else 1 if name in WORDS else 0.5
-    picture = ToPicture(fourcc_code(name), width, height, Colorimetry(Matrix.RGB, Range(span))).convert(planes)
+    picture = ToPicture(
+        fourcc_code(name), width, height, Colorimetry(Matrix.RGB, Range(span))
+    ).convert(planes)
     assert np.abs(picture - expanded(rgb, span)).max() <= most
     # A Y'CbCr matrix and its range say nothing of R, G, B; grey is luma.
-    picture = ToPicture(fourcc_code(name), width, height, Colorimetry(Matrix.BT709, Range(span))).convert(planes)
+    picture = ToPicture(
+        fourcc_code(name), width, height, Colorimetry(Matrix.BT709, Range(span))
+    ).convert(planes)
     assert np.abs(picture - expanded(rgb, span if name in GREY else 'full')).max() <= most
 
 
 @pytest.mark.parametrize('name', ALL)
 @pytest.mark.parametrize('channels', [3, 4])
 @pytest.mark.parametrize('size', [None, (24, 20)], ids=['same', 'scaled'])
-def test_bgr_is_rgb_the_other_way_round_and_a_fourth_channel_is_255(name: str, channels: int, size: tuple[int, int] | None) -> None:
+def test_bgr_is_rgb_the_other_way_round_and_a_fourth_channel_is_255(
+    name: str, channels: int, size: tuple[int, int] | None
+) -> None:
     planes = (yuv_case(name, 40, 32) if name in YUV else rgb_case(name, 40, 32))[0]
     rgb, bgr = (
-        ToPicture(fourcc_code(name), 40, 32, BT601_LIMITED, size=size, channels=channels, bgr=bgr).convert(planes) for bgr in (False, True)
+        ToPicture(
+            fourcc_code(name), 40, 32, BT601_LIMITED, size=size, channels=channels, bgr=bgr
+        ).convert(planes)
+        for bgr in (False, True)
     )
     assert np.array_equal(rgb[..., :3], bgr[..., 2::-1]) and len(np.unique(rgb)) > 50
     assert (rgb[..., 3:] == 255).all() and (bgr[..., 3:] == 255).all()
@@ -103,13 +124,21 @@ def test_bgr_is_rgb_the_other_way_round_and_a_fourth_channel_is_255(name: str, c
 
 @pytest.mark.parametrize(
     ('name', 'code'),
-    [('YUYV', cv2.COLOR_YUV2RGB_YUY2), ('UYVY', cv2.COLOR_YUV2RGB_UYVY), ('YVYU', cv2.COLOR_YUV2RGB_YVYU)],
+    [
+        ('YUYV', cv2.COLOR_YUV2RGB_YUY2),
+        ('UYVY', cv2.COLOR_YUV2RGB_UYVY),
+        ('YVYU', cv2.COLOR_YUV2RGB_YVYU),
+    ],
 )
 @pytest.mark.parametrize('width', [640, 200])
-def test_packed_formats_are_opencv_s_conversion_to_the_bit(name: str, code: int, width: int) -> None:
+def test_packed_formats_are_opencv_s_conversion_to_the_bit(
+    name: str, code: int, width: int
+) -> None:
     planes, _ = yuv_case(name, width, 32)
     wanted = cv2.cvtColor(np.ascontiguousarray(planes[0]).reshape(32, width, 2), code)
-    assert np.array_equal(ToPicture(fourcc_code(name), width, 32, BT601_LIMITED).convert(planes), wanted)
+    assert np.array_equal(
+        ToPicture(fourcc_code(name), width, 32, BT601_LIMITED).convert(planes), wanted
+    )
 
 
 @pytest.mark.parametrize(
@@ -124,8 +153,13 @@ def test_packed_formats_are_opencv_s_conversion_to_the_bit(name: str, code: int,
 @pytest.mark.parametrize('width', [640, 200])
 def test_4_2_0_is_opencv_s_conversion_to_the_bit(name: str, code: int, width: int) -> None:
     planes, _ = yuv_case(name, width, 32, padding=5)
-    flat = np.concatenate([np.ascontiguousarray(plane).reshape(-1) for plane in planes]).reshape(-1, width)
-    assert np.array_equal(ToPicture(fourcc_code(name), width, 32, BT601_LIMITED).convert(planes), cv2.cvtColor(flat, code))
+    flat = np.concatenate([np.ascontiguousarray(plane).reshape(-1) for plane in planes]).reshape(
+        -1, width
+    )
+    assert np.array_equal(
+        ToPicture(fourcc_code(name), width, 32, BT601_LIMITED).convert(planes),
+        cv2.cvtColor(flat, code),
+    )
 
 
 @settings(max_examples=150, deadline=None)
@@ -149,27 +183,50 @@ def test_one_colour_is_that_colour_at_any_size_and_stride(
     width, height = blocks[0] * across, blocks[1] * down
     random = np.random.default_rng(seed)
     if name in YUV:
-        y, u, v = (np.full(shape, random.integers(low, 256), np.uint8) for shape, low in (((height, width), 16), *[(blocks[::-1], 0)] * 2))
+        y, u, v = (
+            np.full(shape, random.integers(low, 256), np.uint8)
+            for shape, low in (((height, width), 16), *[(blocks[::-1], 0)] * 2)
+        )
         planes = yuv_planes(name, y, u, v, np.random.default_rng(seed))
         wanted = published_rgb(y[0, 0], u[0, 0], v[0, 0], *colour)
     else:
         rgb = np.broadcast_to(random.integers(0, 256, 3, np.uint8), (height, width, 3))
         planes = rgb_planes(name, rgb, random)
-        pixel = np.repeat(rgb[0, 0, :1], 3) if name in GREY else words_rgb(rgb)[0, 0] if name in WORDS else rgb[0, 0]
+        pixel = (
+            np.repeat(rgb[0, 0, :1], 3)
+            if name in GREY
+            else words_rgb(rgb)[0, 0]
+            if name in WORDS
+            else rgb[0, 0]
+        )
         wanted = expanded(pixel, colour[1] if name in GREY else 'full')
     size = target or (width, height)
-    converter = ToPicture(fourcc_code(name), width, height, colours(*colour), size=target, channels=channels, bgr=bgr)
+    converter = ToPicture(
+        fourcc_code(name), width, height, colours(*colour), size=target, channels=channels, bgr=bgr
+    )
     memory = np.full((size[1], size[0] + 3, channels), 77, np.uint8)
-    picture = converter.convert([strided(plane, padding) for plane in planes], memory[:, : size[0]] if given_memory else None)
+    picture = converter.convert(
+        [strided(plane, padding) for plane in planes],
+        memory[:, : size[0]] if given_memory else None,
+    )
     assert picture.shape == (size[1], size[0], channels)
     assert np.abs(picture[..., :3][..., :: -1 if bgr else 1] - wanted).max() <= 2.1
     assert (picture[..., 3:] == 255).all()
-    assert not given_memory or (np.shares_memory(picture, memory) and (memory[:, size[0] :] == 77).all())
+    assert not given_memory or (
+        np.shares_memory(picture, memory) and (memory[:, size[0] :] == 77).all()
+    )
 
 
 @settings(max_examples=100, deadline=None)
-@given(name=st.sampled_from(YUV), ratio=st.sampled_from([1, 2, 3, 5]), colour=st.sampled_from(list(PUBLISHED)), seed=st.integers(0, 99))
-def test_a_smooth_picture_scaled_is_the_whole_one_scaled_after(name: str, ratio: int, colour: tuple[str, str], seed: int) -> None:
+@given(
+    name=st.sampled_from(YUV),
+    ratio=st.sampled_from([1, 2, 3, 5]),
+    colour=st.sampled_from(list(PUBLISHED)),
+    seed=st.integers(0, 99),
+)
+def test_a_smooth_picture_scaled_is_the_whole_one_scaled_after(
+    name: str, ratio: int, colour: tuple[str, str], seed: int
+) -> None:
     """Colours without edges: where resizing before and after the conversion is the same but for rounding and where chroma lies."""
     width, height = 96 * ratio, 64 * ratio
     phase = seed / 10
@@ -177,22 +234,34 @@ def test_a_smooth_picture_scaled_is_the_whole_one_scaled_after(name: str, ratio:
     x, y = np.meshgrid(np.linspace(0, 3, width), np.linspace(0, 3, height))
     luma = (126 + 60 * np.sin(x + phase) * np.cos(y)).astype(np.uint8)
     u, v = (
-        (128 + 40 * np.cos(part + phase)).reshape(height // down, down, width // across, across).mean(axis=(1, 3)).astype(np.uint8)
+        (128 + 40 * np.cos(part + phase))
+        .reshape(height // down, down, width // across, across)
+        .mean(axis=(1, 3))
+        .astype(np.uint8)
         for part in (x, y)
     )
     planes = yuv_planes(name, luma, u, v, np.random.default_rng(seed))
-    scaled = ToPicture(fourcc_code(name), width, height, colours(*colour), size=(96, 64)).convert(planes)
+    scaled = ToPicture(fourcc_code(name), width, height, colours(*colour), size=(96, 64)).convert(
+        planes
+    )
     whole = published_rgb(luma, spread(u, name), spread(v, name), *colour).astype(np.float32)
     off = np.abs(scaled - cv2.resize(whole, (96, 64), interpolation=cv2.INTER_AREA))
     assert off.mean() < 1.3 and off.max() <= 6
 
 
 @pytest.mark.parametrize('size', [(96, 64), (64, 43), (50, 30), (37, 91), (240, 100)])
-@pytest.mark.parametrize(('name', 'like'), [('P010', 'NV12'), ('P016', 'NV12'), ('P210', 'NV16'), ('NV21', 'NV12'), ('YU12', 'NV12')])
-def test_formats_that_differ_in_their_layout_alone_give_the_same_picture_at_any_size(name: str, like: str, size: tuple[int, int]) -> None:
+@pytest.mark.parametrize(
+    ('name', 'like'),
+    [('P010', 'NV12'), ('P016', 'NV12'), ('P210', 'NV16'), ('NV21', 'NV12'), ('YU12', 'NV12')],
+)
+def test_formats_that_differ_in_their_layout_alone_give_the_same_picture_at_any_size(
+    name: str, like: str, size: tuple[int, int]
+) -> None:
     y, u, v = noise(like, 192, 128, 3)
     pictures = [
-        ToPicture(fourcc_code(kind), 192, 128, BT601_LIMITED, size=size).convert(yuv_planes(kind, y, u, v, np.random.default_rng(3)))
+        ToPicture(fourcc_code(kind), 192, 128, BT601_LIMITED, size=size).convert(
+            yuv_planes(kind, y, u, v, np.random.default_rng(3))
+        )
         for kind in (name, like)
     ]
     assert np.array_equal(*pictures)
@@ -206,7 +275,10 @@ def test_a_converter_keeps_nothing_of_the_frame_before(name: str) -> None:
         first = converter.convert(cases[0])
         second = converter.convert(cases[1])
         assert first is second, 'the memory is allocated once'
-        assert np.array_equal(second, ToPicture(fourcc_code(name), 48, 32, BT601_LIMITED, size=size).convert(cases[1]))
+        assert np.array_equal(
+            second,
+            ToPicture(fourcc_code(name), 48, 32, BT601_LIMITED, size=size).convert(cases[1]),
+        )
 
 
 @pytest.mark.parametrize('name', ALL)
@@ -228,11 +300,16 @@ def test_luma_is_the_format_s_own_samples(name: str) -> None:
         and (out[:, width:] == 9).all()
     )
     own = name in YUV and len(planes) > 1 and planes[0].dtype == np.uint8
-    assert np.shares_memory(luma, planes[0]) is (own or name == 'R8  '), 'a plane that is there already is not copied'
+    assert np.shares_memory(luma, planes[0]) is (own or name == 'R8  '), (
+        'a plane that is there already is not copied'
+    )
 
 
 def test_what_can_not_be_read_is_refused_with_what_can() -> None:
-    with pytest.raises(FormatError, match=r"^NV15 frames can't be read by a program here; it can read NV12, NV21, .*P010.*pixel_format"):
+    with pytest.raises(
+        FormatError,
+        match=r"^NV15 frames can't be read by a program here; it can read NV12, NV21, .*P010.*pixel_format",
+    ):
         ToPicture(fourcc_code('NV15'), 64, 48, BT601_LIMITED)
     with pytest.raises(FormatError, match=r"pixel format 'ABCD' \(0x44434241\) is not known"):
         ToLuma(fourcc_code('ABCD'), 64, 48, BT601_LIMITED)
@@ -246,16 +323,25 @@ def test_what_can_not_be_read_is_refused_with_what_can() -> None:
         ('RG24', Colorimetry(Matrix.RGB, Range.FULL, Transfer.PQ), 'transfer pq'),
     ],
 )
-def test_samples_without_a_conversion_are_refused(name: str, colorimetry: Colorimetry, named: str) -> None:
+def test_samples_without_a_conversion_are_refused(
+    name: str, colorimetry: Colorimetry, named: str
+) -> None:
     with pytest.raises(FormatError, match=named):
         ToPicture(fourcc_code(name), 64, 48, colorimetry)
 
 
 @pytest.mark.parametrize(
     ('name', 'width', 'height', 'named'),
-    [('NV12', 63, 48, 'width 63'), ('NV12', 64, 47, 'height 47'), ('YUYV', 63, 48, 'width 63'), ('P010', 64, 47, 'height 47')],
+    [
+        ('NV12', 63, 48, 'width 63'),
+        ('NV12', 64, 47, 'height 47'),
+        ('YUYV', 63, 48, 'width 63'),
+        ('P010', 64, 47, 'height 47'),
+    ],
 )
-def test_sizes_that_the_format_can_t_have_are_refused(name: str, width: int, height: int, named: str) -> None:
+def test_sizes_that_the_format_can_t_have_are_refused(
+    name: str, width: int, height: int, named: str
+) -> None:
     with pytest.raises(LayoutError, match=named):
         ToPicture(fourcc_code(name), width, height, BT601_LIMITED)
 
@@ -265,12 +351,27 @@ def test_planes_of_another_format_or_size_are_refused_where_they_can_be_told(oth
     planes = (yuv_case if other in YUV else rgb_case)(other, 64, 48)[0]
     if other == 'NV21':  # nothing but its name tells it from NV12, its size does
         planes = [plane[:-1] for plane in planes]
-    for converter in (ToPicture(fourcc_code('NV12'), 64, 48, BT601_LIMITED), ToLuma(fourcc_code('NV12'), 64, 48, BT601_LIMITED)):
-        with pytest.raises(LayoutError, match=r'this conversion was made for NV12 64x48, uint8 \(48, 64\) and uint8 \(24, 32, 2\)'):
+    for converter in (
+        ToPicture(fourcc_code('NV12'), 64, 48, BT601_LIMITED),
+        ToLuma(fourcc_code('NV12'), 64, 48, BT601_LIMITED),
+    ):
+        with pytest.raises(
+            LayoutError,
+            match=r'this conversion was made for NV12 64x48, uint8 \(48, 64\) and uint8 \(24, 32, 2\)',
+        ):
             converter.convert(planes)
 
 
-@pytest.mark.parametrize('out', [np.empty((48, 63, 3), np.uint8), np.empty((48, 64, 4), np.uint8), np.empty((48, 64, 3), np.int16)])
+@pytest.mark.parametrize(
+    'out',
+    [
+        np.empty((48, 63, 3), np.uint8),
+        np.empty((48, 64, 4), np.uint8),
+        np.empty((48, 64, 3), np.int16),
+    ],
+)
 def test_memory_of_another_shape_is_refused(out: NDArray[Any]) -> None:
     with pytest.raises(LayoutError, match=r'this conversion writes uint8 \(48, 64, 3\)'):
-        ToPicture(fourcc_code('YUYV'), 64, 48, BT601_LIMITED).convert(yuv_case('YUYV', 64, 48)[0], out)
+        ToPicture(fourcc_code('YUYV'), 64, 48, BT601_LIMITED).convert(
+            yuv_case('YUYV', 64, 48)[0], out
+        )

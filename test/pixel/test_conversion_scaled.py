@@ -26,7 +26,9 @@ COLORIMETRIES = [Colorimetry(Matrix(matrix), Range(span)) for matrix, span in PU
 def noise(width: int, height: int, seed: int = 0) -> Planes:
     """All that 8 bits hold, but luma below black, which OpenCV takes for black and ITU-R doesn't."""
     random = np.random.default_rng(seed)
-    return random.integers(16, 256, (height, width), np.uint8), random.integers(0, 256, (height // 2, width // 2, 2), np.uint8)
+    return random.integers(16, 256, (height, width), np.uint8), random.integers(
+        0, 256, (height // 2, width // 2, 2), np.uint8
+    )
 
 
 def road(width: int, height: int) -> Planes:
@@ -35,14 +37,22 @@ def road(width: int, height: int) -> Planes:
     return planes
 
 
-def nv12_rgb(luma: NDArray[Any], chroma: NDArray[Any], colorimetry: Colorimetry) -> NDArray[np.float64]:
+def nv12_rgb(
+    luma: NDArray[Any], chroma: NDArray[Any], colorimetry: Colorimetry
+) -> NDArray[np.float64]:
     """From planes of one size, not rounded."""
-    return published_rgb(luma, chroma[..., 0], chroma[..., 1], colorimetry.matrix.value, colorimetry.range.value)
+    return published_rgb(
+        luma, chroma[..., 0], chroma[..., 1], colorimetry.matrix.value, colorimetry.range.value
+    )
 
 
-def to_rgb(box: Letterbox, colorimetry: Colorimetry = BT601_LIMITED, channels: int = 3) -> ToPicture:
+def to_rgb(
+    box: Letterbox, colorimetry: Colorimetry = BT601_LIMITED, channels: int = 3
+) -> ToPicture:
     size = box.width, box.height
-    return ToPicture(NV12, box.source_width, box.source_height, colorimetry, size=size, channels=channels)
+    return ToPicture(
+        NV12, box.source_width, box.source_height, colorimetry, size=size, channels=channels
+    )
 
 
 def linear(plane: NDArray[np.floating], width: int, height: int) -> NDArray[np.float64]:
@@ -52,7 +62,10 @@ def linear(plane: NDArray[np.floating], width: int, height: int) -> NDArray[np.f
         at = np.clip((np.arange(size) + 0.5) * count / size - 0.5, 0, count - 1)
         low = np.floor(at).astype(int)
         weight = (at - low).reshape([-1 if a == axis else 1 for a in range(plane.ndim)])
-        plane = plane.take(low, axis) * (1 - weight) + plane.take(np.minimum(low + 1, count - 1), axis) * weight
+        plane = (
+            plane.take(low, axis) * (1 - weight)
+            + plane.take(np.minimum(low + 1, count - 1), axis) * weight
+        )
     return plane
 
 
@@ -66,7 +79,12 @@ def linear(plane: NDArray[np.floating], width: int, height: int) -> NDArray[np.f
     seed=st.integers(0, 1000),
 )
 def test_any_size_is_luma_and_chroma_resized_then_converted(
-    source: tuple[int, int], target: tuple[int, int], stretch: bool, colorimetry: Colorimetry, channels: int, seed: int
+    source: tuple[int, int],
+    target: tuple[int, int],
+    stretch: bool,
+    colorimetry: Colorimetry,
+    channels: int,
+    seed: int,
 ) -> None:
     """Luma alone, with grey chroma, and the colour of a frame of one colour: what the sizes decide, without chroma's own filter."""
     width, height = source[0] * 2, source[1] * 2
@@ -74,7 +92,9 @@ def test_any_size_is_luma_and_chroma_resized_then_converted(
     converter = to_rgb(box, colorimetry, channels)
     luma, chroma = noise(width, height, seed)
     grey = np.full_like(chroma, 128)
-    wanted = nv12_rgb(linear(luma, box.width, box.height), np.full((box.height, box.width, 2), 128), colorimetry)
+    wanted = nv12_rgb(
+        linear(luma, box.width, box.height), np.full((box.height, box.width, 2), 128), colorimetry
+    )
     got = converter.convert((luma, grey))
     assert got.shape == (box.height, box.width, channels)
     assert np.abs(got[..., :3] - wanted).max() <= 2.2
@@ -98,10 +118,14 @@ def test_any_size_is_luma_and_chroma_resized_then_converted(
     ],
     ids=['3:1', '5:1', '2:1', '4:1', '3.08:1', 'portrait', '1:2'],
 )
-def test_the_short_cut_is_near_the_full_conversion(size: tuple[int, int], target: int, mean: float, largest: int) -> None:
+def test_the_short_cut_is_near_the_full_conversion(
+    size: tuple[int, int], target: int, mean: float, largest: int
+) -> None:
     """In grey levels of 255, on a picture with edges and a sensor's noise. Chroma at half the size would be off by 2.7 at 2:1."""
     planes, box = road(*size), Letterbox.fit(*size, target, target)
-    full = cv2.resize(cv2.cvtColorTwoPlane(*planes, cv2.COLOR_YUV2RGB_NV12), (box.width, box.height))
+    full = cv2.resize(
+        cv2.cvtColorTwoPlane(*planes, cv2.COLOR_YUV2RGB_NV12), (box.width, box.height)
+    )
     off = np.abs(to_rgb(box).convert(planes).astype(np.int16) - full)
     assert off.mean() <= mean and off.max() <= largest
 
@@ -112,9 +136,13 @@ def test_the_short_cut_is_near_the_full_conversion(size: tuple[int, int], target
     ratio=st.tuples(*[st.sampled_from([1, 3, 5, 7, 9])] * 2),
     seed=st.integers(0, 99),
 )
-def test_at_odd_ratios_noise_too_is_the_full_conversion(size: tuple[int, int], ratio: tuple[int, int], seed: int) -> None:
+def test_at_odd_ratios_noise_too_is_the_full_conversion(
+    size: tuple[int, int], ratio: tuple[int, int], seed: int
+) -> None:
     width, height = size[0] * 2, size[1] * 2
     luma, chroma = planes = noise(width * ratio[0], height * ratio[1], seed)
     box = Letterbox.fit(luma.shape[1], luma.shape[0], width, height, stretch=True)
-    full = cv2.resize(cv2.cvtColorTwoPlane(*planes, cv2.COLOR_YUV2RGB_NV12), (box.width, box.height))
+    full = cv2.resize(
+        cv2.cvtColorTwoPlane(*planes, cv2.COLOR_YUV2RGB_NV12), (box.width, box.height)
+    )
     assert np.abs(to_rgb(box).convert((luma, chroma)).astype(np.int16) - full).max() <= 1

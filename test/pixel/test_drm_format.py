@@ -14,7 +14,11 @@ from zc_perception.pixel.modifier import INVALID, LINEAR
 # Names of GStreamer's that are four capitals and digits, and no DRM fourcc.
 GSTREAMER_ONLY = {'I420', 'Y42B', 'Y444', 'YUY2', 'BGRA', 'RGBA', 'ABGR', 'ARGB'}
 names = st.from_regex(r'\A[A-Z0-9]{1,4}\Z').map(lambda name: f'{name:<4}')
-fourccs = st.one_of(st.sampled_from(sorted(FORMATS)), st.sampled_from(sorted(GSTREAMER_ONLY)).map(fourcc_code), names.map(fourcc_code))
+fourccs = st.one_of(
+    st.sampled_from(sorted(FORMATS)),
+    st.sampled_from(sorted(GSTREAMER_ONLY)).map(fourcc_code),
+    names.map(fourcc_code),
+)
 modifiers = st.integers(1, (1 << 64) - 1).filter(lambda modifier: modifier != INVALID)
 
 

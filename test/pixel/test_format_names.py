@@ -46,7 +46,9 @@ def code(name: str) -> int:
         ('Y16 ', 'R16', False), ('BGR3', 'RG24', False), ('RGB3', 'BG24', False), ('RGBP', 'RG16', False), ('P010', 'P010', False),
     ],
 )  # fmt: skip
-def test_v4l2_s_own_formats_are_linear_by_definition(v4l2: str, fourcc: str, multiplanar: bool) -> None:
+def test_v4l2_s_own_formats_are_linear_by_definition(
+    v4l2: str, fourcc: str, multiplanar: bool
+) -> None:
     assert from_v4l2(v4l2) == (code(fourcc), LINEAR, multiplanar)
     assert from_v4l2(fourcc_code(v4l2)) == (code(fourcc), LINEAR, multiplanar)
 
@@ -114,17 +116,26 @@ def test_drm_argb_is_gstreamer_bgra() -> None:
 @entries
 def test_gstreamer_names_go_both_ways(entry: PixelFormat) -> None:
     if entry.gstreamer is None:
-        with pytest.raises(FormatError, match='has no GStreamer format; as a dma-buf it goes as DMA_DRM'):
+        with pytest.raises(
+            FormatError, match='has no GStreamer format; as a dma-buf it goes as DMA_DRM'
+        ):
             gstreamer_name(entry.code)
     else:
         assert from_gstreamer(gstreamer_name(entry.code)) == (entry.code, LINEAR)
         if entry.bits == 8 and 'G' in entry.components[0]:
-            assert entry.gstreamer.upper() == ''.join(entry.components[0]), 'as the bytes lie in memory'
+            assert entry.gstreamer.upper() == ''.join(entry.components[0]), (
+                'as the bytes lie in memory'
+            )
 
 
 @pytest.mark.parametrize(
     ('name', 'modifier'),
-    [('NV12_4L4', VIVANTE_TILED), ('NV12_64Z32', SAMSUNG_64_32), ('NV12_32L32', 0x0900000000000001), ('NV12_16L32S', 0x0B00000000000001)],
+    [
+        ('NV12_4L4', VIVANTE_TILED),
+        ('NV12_64Z32', SAMSUNG_64_32),
+        ('NV12_32L32', 0x0900000000000001),
+        ('NV12_16L32S', 0x0B00000000000001),
+    ],
 )
 def test_well_known_tilings_have_gstreamer_formats_of_their_own(name: str, modifier: int) -> None:
     assert gstreamer_format(NV12, modifier) == name
@@ -139,7 +150,11 @@ def test_everything_else_that_is_not_linear_is_dma_drm() -> None:
 
 @pytest.mark.parametrize(
     ('name', 'why'),
-    [('DMA_DRM', 'says nothing by itself'), ('I42O', "has no DRM fourcc here; did you mean 'I420'"), ('A420', 'no DRM fourcc')],
+    [
+        ('DMA_DRM', 'says nothing by itself'),
+        ('I42O', "has no DRM fourcc here; did you mean 'I420'"),
+        ('A420', 'no DRM fourcc'),
+    ],
 )
 def test_gstreamer_names_that_are_refused_say_why(name: str, why: str) -> None:
     with pytest.raises(FormatError, match=why):
@@ -200,13 +215,24 @@ def test_encodings_without_a_fourcc_are_refused(encoding: str) -> None:
         (29, 'P010', Matrix.BT601, Range.LIMITED),
     ],
 )
-def test_nvbufsurface_formats_carry_matrix_and_range(value: int, fourcc: str, matrix: Matrix, span: Range) -> None:
+def test_nvbufsurface_formats_carry_matrix_and_range(
+    value: int, fourcc: str, matrix: Matrix, span: Range
+) -> None:
     assert from_nvbufsurface(value) == (code(fourcc), Colorimetry(matrix, span))
     assert nvbufsurface_format(code(fourcc), Colorimetry(matrix, span)) == value
 
 
 @pytest.mark.parametrize(
-    ('value', 'fourcc'), [(1, 'R8'), (19, 'AB24'), (20, 'AR24'), (23, 'XB24'), (24, 'XR24'), (27, 'BG24'), (28, 'RG24')]
+    ('value', 'fourcc'),
+    [
+        (1, 'R8'),
+        (19, 'AB24'),
+        (20, 'AR24'),
+        (23, 'XB24'),
+        (24, 'XR24'),
+        (27, 'BG24'),
+        (28, 'RG24'),
+    ],
 )
 def test_nvbufsurface_rgb_has_one_format_for_all_colours(value: int, fourcc: str) -> None:
     assert from_nvbufsurface(value)[0] == code(fourcc)
@@ -219,19 +245,27 @@ def test_every_nvbufsurface_format_goes_both_ways() -> None:
     assert all(nvbufsurface_format(*pair) == value for value, pair in pairs.items())
 
 
-@pytest.mark.parametrize(('name', 'fourcc'), [('NV12', 'NV12'), ('R8', 'R8  '), ('rgb8', 'BG24'), ('yuv422_yuy2', 'YUYV')])
+@pytest.mark.parametrize(
+    ('name', 'fourcc'),
+    [('NV12', 'NV12'), ('R8', 'R8  '), ('rgb8', 'BG24'), ('yuv422_yuy2', 'YUYV')],
+)
 def test_a_person_s_name_is_a_fourcc_s_or_ros_s(name: str, fourcc: str) -> None:
     assert named_format(name).name == fourcc
 
 
 @pytest.mark.parametrize('name', ['nv13', 'RGB', '', 'bayer_rggb8', None, 842094158])
 def test_other_names_are_refused_and_those_that_there_are_listed(name: object) -> None:
-    with pytest.raises(FormatError, match=r'is not known.*; known are NV12, .*R8, .*; and of ROS nv12, .*rgb8'):
+    with pytest.raises(
+        FormatError, match=r'is not known.*; known are NV12, .*R8, .*; and of ROS nv12, .*rgb8'
+    ):
         named_format(name)  # type: ignore[arg-type]
 
 
 def test_range_and_matrix_are_never_taken_for_granted() -> None:
-    chosen = {nvbufsurface_format(NV12, Colorimetry(m, r)) for m, r in itertools.product((Matrix.BT601, Matrix.BT709), Range)}
+    chosen = {
+        nvbufsurface_format(NV12, Colorimetry(m, r))
+        for m, r in itertools.product((Matrix.BT601, Matrix.BT709), Range)
+    }
     assert chosen == {6, 7, 33, 34}
     # The transfer function isn't in the format.
     assert nvbufsurface_format(NV12, Colorimetry(Matrix.BT709, Range.LIMITED, Transfer.SRGB)) == 33
@@ -240,7 +274,11 @@ def test_range_and_matrix_are_never_taken_for_granted() -> None:
 @pytest.mark.parametrize(
     ('fourcc', 'colours', 'why'),
     [
-        ('NV12', Colorimetry(Matrix.BT2020, Range.FULL), 'known are bt601 limited, bt601 full, bt709 limited'),
+        (
+            'NV12',
+            Colorimetry(Matrix.BT2020, Range.FULL),
+            'known are bt601 limited, bt601 full, bt709 limited',
+        ),
         (
             'NV21',
             Colorimetry(Matrix.BT709, Range.LIMITED),

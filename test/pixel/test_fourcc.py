@@ -7,7 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from zc_perception.errors import FormatError
-from zc_perception.pixel.fourcc import FORMATS, NV12, format_by_name, fourcc_code, fourcc_name, pixel_format
+from zc_perception.pixel.fourcc import (
+    FORMATS,
+    NV12,
+    format_by_name,
+    fourcc_code,
+    fourcc_name,
+    pixel_format,
+)
 
 
 def test_codes_are_little_endian_words() -> None:
@@ -24,7 +31,11 @@ def test_odd_sizes_round_up_to_whole_chroma_samples() -> None:
 
 def test_names_of_one_system_are_unique() -> None:
     for system in ('name', 'v4l2', 'v4l2_multiplanar', 'gstreamer', 'ros'):
-        names = [getattr(entry, system) for entry in FORMATS.values() if getattr(entry, system) is not None]
+        names = [
+            getattr(entry, system)
+            for entry in FORMATS.values()
+            if getattr(entry, system) is not None
+        ]
         assert len(names) == len(set(names)), system
 
 

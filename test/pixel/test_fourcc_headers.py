@@ -12,7 +12,12 @@ import pytest
 from environment.c_header import CHeader
 
 from zc_perception.pixel.drm_format import parse_drm_format
-from zc_perception.pixel.format_names import _GSTREAMER_TILED, _ROS_OLD_NAMES, _V4L2_REFUSED, _V4L2_TILED
+from zc_perception.pixel.format_names import (
+    _GSTREAMER_TILED,
+    _ROS_OLD_NAMES,
+    _V4L2_REFUSED,
+    _V4L2_TILED,
+)
 from zc_perception.pixel.fourcc import FORMATS, PixelFormat, fourcc_code
 
 # The macros' names after DRM_FORMAT_, written from the header.
@@ -34,15 +39,31 @@ V4L2_MACROS = {
     'RX24': ('BGRX32', None), 'RA24': ('BGRA32', None), 'BX24': ('XRGB32', None), 'BA24': ('ARGB32', None), 'RG16': ('RGB565', None),
     'BG16': (None, None),
 }  # fmt: skip
-V4L2_TILED_MACROS = {'VT12': 'NV12_4L4', 'VT15': 'NV15_4L4', 'ST12': 'NV12_32L32', 'TM12': 'NV12MT', 'MM21': 'MM21', 'Q08C': 'QC08C'}
+V4L2_TILED_MACROS = {
+    'VT12': 'NV12_4L4',
+    'VT15': 'NV15_4L4',
+    'ST12': 'NV12_32L32',
+    'TM12': 'NV12MT',
+    'MM21': 'MM21',
+    'Q08C': 'QC08C',
+}
 # In videodev2.h of Linux 6.12, and not yet in that of some distributions.
-YOUNG_IN_V4L2 = {'P012': 'P012', 'P012M': 'PM12', 'NV15_4L4': 'VT15', 'NV12_8L128': 'AT12', 'MT2110T': 'MT2T', 'MT2110R': 'MT2R'}
+YOUNG_IN_V4L2 = {
+    'P012': 'P012',
+    'P012M': 'PM12',
+    'NV15_4L4': 'VT15',
+    'NV12_8L128': 'AT12',
+    'MT2110T': 'MT2T',
+    'MT2110R': 'MT2R',
+}
 # In GStreamer since 1.24, likewise.
 YOUNG_IN_GSTREAMER = {'NV12_10LE40_4L4'}
 LETTERS = {'Cr': 'V', 'Cb': 'U', 'x': 'X'}
 IMAGE_ENCODINGS = Path(sys.prefix, 'include/sensor_msgs/sensor_msgs/image_encodings.hpp')
 
-every_format = pytest.mark.parametrize('entry', FORMATS.values(), ids=lambda entry: entry.name.strip())
+every_format = pytest.mark.parametrize(
+    'entry', FORMATS.values(), ids=lambda entry: entry.name.strip()
+)
 
 
 def macro_of(entry: PixelFormat) -> str:
@@ -61,7 +82,11 @@ def test_codes_are_those_of_the_drm_header(entry: PixelFormat, drm: CHeader) -> 
 
 
 def test_every_fourcc_of_the_drm_header_can_be_written_in_caps(drm: CHeader) -> None:
-    named = [(name, m) for name, m in drm.macros.items() if name.startswith('DRM_FORMAT_') and m.body[:1] == ('fourcc_code',)]
+    named = [
+        (name, m)
+        for name, m in drm.macros.items()
+        if name.startswith('DRM_FORMAT_') and m.body[:1] == ('fourcc_code',)
+    ]
     assert len(named) > 80
     for name, macro in named:
         text = ''.join(token[1] for token in macro.body if token.startswith("'"))
@@ -82,7 +107,10 @@ def test_the_order_in_memory_is_the_drm_headers(entry: PixelFormat, drm: CHeader
     else:
         order_of_planes = re.search(r'subsampled C(\w) \(1\) and C(\w) \(2\) planes', comment)
         assert order_of_planes is not None, comment
-        assert entry.components == (('Y',), *((LETTERS[f'C{letter}'],) for letter in order_of_planes.groups()))
+        assert entry.components == (
+            ('Y',),
+            *((LETTERS[f'C{letter}'],) for letter in order_of_planes.groups()),
+        )
 
 
 @every_format
@@ -99,7 +127,10 @@ def test_the_subsampling_is_the_drm_headers(entry: PixelFormat, drm: CHeader) ->
     samples = len(chroma.components) // (2 if len(entry.planes) == 2 else 1)
     assert (chroma.horizontal / samples, chroma.vertical) == (horizontal, vertical)
     assert luma.horizontal == len(luma.components) and luma.vertical == 1
-    assert all(plane == entry.planes[1] or plane.components != chroma.components for plane in entry.planes[2:])
+    assert all(
+        plane == entry.planes[1] or plane.components != chroma.components
+        for plane in entry.planes[2:]
+    )
 
 
 @every_format
@@ -108,8 +139,13 @@ def test_planes_and_their_bits_are_the_drm_headers(entry: PixelFormat, drm: CHea
         assert len(entry.planes) == 1
         return
     block = drm.preceding_comment(macro_of(entry), 'index 0')
-    described = {int(index): int(bits) + 1 for index, bits in re.findall(r'index (\d)\s*[=:].*?\[(\d+):0\]', block)}
-    assert [plane.element_bytes * 8 for plane in entry.planes] == [described[i] for i in range(len(described))]
+    described = {
+        int(index): int(bits) + 1
+        for index, bits in re.findall(r'index (\d)\s*[=:].*?\[(\d+):0\]', block)
+    }
+    assert [plane.element_bytes * 8 for plane in entry.planes] == [
+        described[i] for i in range(len(described))
+    ]
     if significant := re.search(r'index 0 = Y plane, \[15:0\] Y:x \[(\d+):\d\]', block):
         assert entry.bits == int(significant[1])
 
@@ -124,22 +160,35 @@ def v4l2_code(header: CHeader, macro: str) -> int:
 
 @every_format
 def test_v4l2_names_are_those_of_the_kernel_header(entry: PixelFormat, v4l2: CHeader) -> None:
-    for name, macro in zip((entry.v4l2, entry.v4l2_multiplanar), V4L2_MACROS[entry.name], strict=True):
-        assert (None if name is None else fourcc_code(name)) == (None if macro is None else v4l2_code(v4l2, macro))
+    for name, macro in zip(
+        (entry.v4l2, entry.v4l2_multiplanar), V4L2_MACROS[entry.name], strict=True
+    ):
+        assert (None if name is None else fourcc_code(name)) == (
+            None if macro is None else v4l2_code(v4l2, macro)
+        )
 
 
 @every_format
 def test_v4l2_has_no_name_for_what_we_leave_without_one(entry: PixelFormat, v4l2: CHeader) -> None:
     # V4L2 often takes DRM's own fourcc for the same thing; then we must not have missed it. Elsewhere it is Bayer.
     bayer = {'RG16': 'SRGGB16'}
-    named = {v4l2.value(name) for name, m in v4l2.macros.items() if name.startswith('V4L2_PIX_FMT_') and m.body[:1] == ('v4l2_fourcc',)}
+    named = {
+        v4l2.value(name)
+        for name, m in v4l2.macros.items()
+        if name.startswith('V4L2_PIX_FMT_') and m.body[:1] == ('v4l2_fourcc',)
+    }
     assert len(named) > 100
     if entry.v4l2 != entry.name and entry.code in named:
         assert v4l2.value(f'V4L2_PIX_FMT_{bayer[entry.name]}') == entry.code
 
 
 @pytest.mark.parametrize(
-    'name', [f.name for f in FORMATS.values() if f.bits == 8 and f.components[0][-1] in 'RGBAX' and len(f.components[0]) > 1]
+    'name',
+    [
+        f.name
+        for f in FORMATS.values()
+        if f.bits == 8 and f.components[0][-1] in 'RGBAX' and len(f.components[0]) > 1
+    ],
 )
 def test_v4l2_and_drm_agree_on_the_bytes_of_rgb(name: str, v4l2: CHeader) -> None:
     entry = FORMATS[fourcc_code(name)]
@@ -158,7 +207,11 @@ def test_v4l2_tiled_names_are_those_of_the_kernel_header(v4l2: CHeader) -> None:
 
 
 def test_every_v4l2_name_that_is_refused_is_one_of_v4l2s(v4l2: CHeader) -> None:
-    known = {v4l2.value(name) for name, m in v4l2.macros.items() if name.startswith('V4L2_PIX_FMT_') and m.body[:1] == ('v4l2_fourcc',)}
+    known = {
+        v4l2.value(name)
+        for name, m in v4l2.macros.items()
+        if name.startswith('V4L2_PIX_FMT_') and m.body[:1] == ('v4l2_fourcc',)
+    }
     strange = {name for name in _V4L2_REFUSED if fourcc_code(name) not in known}
     assert strange <= set(YOUNG_IN_V4L2.values())
 
@@ -175,6 +228,8 @@ def test_ros_encodings_are_those_of_sensor_msgs() -> None:
     if not IMAGE_ENCODINGS.is_file():
         assert os.environ.get('ZC_RIG') != 'required', f'{IMAGE_ENCODINGS} is missing'
         pytest.skip(f'{IMAGE_ENCODINGS} is not there: this is no environment of `make env`')
-    encodings = set(re.findall(r'const char \w+\[\] = "(\w+)"', IMAGE_ENCODINGS.read_text(encoding='utf-8')))
+    encodings = set(
+        re.findall(r'const char \w+\[\] = "(\w+)"', IMAGE_ENCODINGS.read_text(encoding='utf-8'))
+    )
     ours = {f.ros for f in FORMATS.values() if f.ros} | set(_ROS_OLD_NAMES)
     assert ours - encodings == {'nv12'}, 'nv12 is the one that this package adds'

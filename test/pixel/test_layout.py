@@ -14,8 +14,22 @@ from pixel.layout_oracle import PLANES, is_safe
 
 import zc_perception
 from zc_perception.errors import FormatError, LayoutError
-from zc_perception.pixel.fourcc import FORMATS, NV12, PixelFormat, PlaneFormat, fourcc_code, fourcc_name
-from zc_perception.pixel.layout import ImageLayout, PlaneLayout, check_dimensions, compute_layout, sample_bytes, validate_layout
+from zc_perception.pixel.fourcc import (
+    FORMATS,
+    NV12,
+    PixelFormat,
+    PlaneFormat,
+    fourcc_code,
+    fourcc_name,
+)
+from zc_perception.pixel.layout import (
+    ImageLayout,
+    PlaneLayout,
+    check_dimensions,
+    compute_layout,
+    sample_bytes,
+    validate_layout,
+)
 from zc_perception.pixel.modifier import LINEAR
 
 P010, RG16, XR24, YU12 = map(fourcc_code, ('P010', 'RG16', 'XR24', 'YU12'))
@@ -35,7 +49,13 @@ def own_sizes(layout: ImageLayout) -> list[int]:
     st.booleans(),
 )
 def test_every_computed_layout_is_valid_and_has_the_alignments(
-    fourcc: int, width: int, height: int, stride_align: int, offset_align: int, height_align: int, buffer_per_plane: bool
+    fourcc: int,
+    width: int,
+    height: int,
+    stride_align: int,
+    offset_align: int,
+    height_align: int,
+    buffer_per_plane: bool,
 ) -> None:
     fmt = FORMATS[fourcc]
     layout = compute_layout(
@@ -44,9 +64,14 @@ def test_every_computed_layout_is_valid_and_has_the_alignments(
     )  # fmt: skip
     validate_layout(layout, own_sizes(layout))
     assert layout.num_buffers == (len(fmt.planes) if buffer_per_plane else 1)
-    assert all(p.stride % stride_align == 0 and p.offset % offset_align == 0 for p in layout.planes)
+    assert all(
+        p.stride % stride_align == 0 and p.offset % offset_align == 0 for p in layout.planes
+    )
     padded = -(-layout.height // height_align) * height_align
-    assert all(p.size >= p.stride * (padded // element.vertical) for p, element in zip(layout.planes, fmt.planes, strict=True))
+    assert all(
+        p.size >= p.stride * (padded // element.vertical)
+        for p, element in zip(layout.planes, fmt.planes, strict=True)
+    )
 
 
 @given(
@@ -59,7 +84,13 @@ def test_every_computed_layout_is_valid_and_has_the_alignments(
     st.booleans(),
 )
 def test_no_sample_of_a_computed_layout_leaves_its_buffer_or_meets_another(
-    name: str, width: int, height: int, stride_align: int, offset_align: int, height_align: int, buffer_per_plane: bool
+    name: str,
+    width: int,
+    height: int,
+    stride_align: int,
+    offset_align: int,
+    height_align: int,
+    buffer_per_plane: bool,
 ) -> None:
     layout = compute_layout(
         fourcc_code(name), 4 * width, 2 * height,
@@ -71,7 +102,11 @@ def test_no_sample_of_a_computed_layout_leaves_its_buffer_or_meets_another(
 def test_1000_wide_in_1024_stays_1000_wide() -> None:
     """The document's own example: a buffer of 1000x1000 that is allocated as if it were 1024x1000."""
     layout = compute_layout(XR24, 1000, 1000, stride_align=1024 * 4)
-    assert (layout.width, layout.height, layout.planes) == (1000, 1000, (PlaneLayout(0, 0, 1024 * 4, 1024 * 4 * 1000),))
+    assert (layout.width, layout.height, layout.planes) == (
+        1000,
+        1000,
+        (PlaneLayout(0, 0, 1024 * 4, 1024 * 4 * 1000),),
+    )
     luma = compute_layout(NV12, 1000, 1000, stride_align=1024).planes[0]
     assert luma == PlaneLayout(0, 0, 1024, 1024 * 1000)
 
@@ -88,7 +123,10 @@ def test_1080_high_in_1088_stays_1080_high() -> None:
 def test_a_1080p_nv12_image_has_full_luma_and_half_chroma() -> None:
     """1920x1080 samples of Y and 960x540 of U and V, and still an image of 1920x1080."""
     layout = compute_layout(NV12, 1920, 1080, stride_align=1, offset_align=1)
-    assert layout.planes == (PlaneLayout(0, 0, 1920, 1920 * 1080), PlaneLayout(0, 1920 * 1080, 1920, 960 * 2 * 540))
+    assert layout.planes == (
+        PlaneLayout(0, 0, 1920, 1920 * 1080),
+        PlaneLayout(0, 1920 * 1080, 1920, 960 * 2 * 540),
+    )
 
 
 @pytest.mark.parametrize(
@@ -96,10 +134,19 @@ def test_a_1080p_nv12_image_has_full_luma_and_half_chroma() -> None:
     [
         (NV12, (PlaneLayout(0, 0, 64, 64 * 4), PlaneLayout(1, 0, 64, 64 * 2))),
         (P010, (PlaneLayout(0, 0, 64, 64 * 4), PlaneLayout(1, 0, 64, 64 * 2))),
-        (YU12, (PlaneLayout(0, 0, 64, 64 * 4), PlaneLayout(1, 0, 64, 64 * 2), PlaneLayout(2, 0, 64, 64 * 2))),
+        (
+            YU12,
+            (
+                PlaneLayout(0, 0, 64, 64 * 4),
+                PlaneLayout(1, 0, 64, 64 * 2),
+                PlaneLayout(2, 0, 64, 64 * 2),
+            ),
+        ),
     ],
 )
-def test_a_buffer_per_plane_starts_at_its_beginning(fourcc: int, planes: tuple[PlaneLayout, ...]) -> None:
+def test_a_buffer_per_plane_starts_at_its_beginning(
+    fourcc: int, planes: tuple[PlaneLayout, ...]
+) -> None:
     layout = compute_layout(fourcc, 6, 4, offset_align=4096, buffer_per_plane=True)
     assert layout.planes == planes
     assert layout.num_buffers == len(planes) and own_sizes(layout) == [p.size for p in planes]
@@ -114,12 +161,17 @@ def test_words_are_never_torn_whatever_alignment_is_asked() -> None:
 @pytest.mark.parametrize('name', sorted(PLANES))
 def test_sample_sizes_are_the_documented_ones(name: str) -> None:
     fmt = FORMATS[fourcc_code(name)]
-    assert [sample_bytes(fmt, index) for index in range(len(fmt.planes))] == [sample for sample, *_ in PLANES[name]]
+    assert [sample_bytes(fmt, index) for index in range(len(fmt.planes))] == [
+        sample for sample, *_ in PLANES[name]
+    ]
 
 
 def test_components_that_are_wider_than_their_share_make_one_word() -> None:
     """Four components in four bytes, but of 10 bits: XRGB2101010."""
-    assert sample_bytes(PixelFormat('XR30', (PlaneFormat(4, components=tuple('BGRX')),), bits=10), 0) == 4
+    assert (
+        sample_bytes(PixelFormat('XR30', (PlaneFormat(4, components=tuple('BGRX')),), bits=10), 0)
+        == 4
+    )
 
 
 @pytest.mark.parametrize('fourcc', sorted(FORMATS), ids=fourcc_name)
@@ -141,7 +193,9 @@ def test_samples_divide_the_elements_of_every_format(fourcc: int) -> None:
         (65536, 48, 'width 65536 is outside 1 .. 65535'),
         (64, -2, 'height -2 is outside 1 .. 65535'),
         (1 << 64, 48, 'width 18446744073709551616 is outside 1 .. 65535'),
-        pytest.param(64, 1 << 99999, 'height a number of 100000 bits is outside 1 .. 65535', id='huge'),
+        pytest.param(
+            64, 1 << 99999, 'height a number of 100000 bits is outside 1 .. 65535', id='huge'
+        ),
         (63, 48, 'width 63 is not a multiple of 2, which NV12 needs; use 62 or 64'),
         (64, 47, 'height 47 is not a multiple of 2, which NV12 needs; use 46 or 48'),
         (1, 48, 'width 1 is not a multiple of 2, which NV12 needs; use 2'),
@@ -156,14 +210,19 @@ def test_samples_divide_the_elements_of_every_format(fourcc: int) -> None:
     ],
 )
 def test_impossible_sizes_are_refused(width: Any, height: Any, message: str) -> None:
-    for refuse in (lambda: compute_layout(NV12, width, height), lambda: check_dimensions(FORMATS[NV12], width, height)):
+    for refuse in (
+        lambda: compute_layout(NV12, width, height),
+        lambda: check_dimensions(FORMATS[NV12], width, height),
+    ):
         with pytest.raises(LayoutError) as error:
             refuse()
         assert str(error.value) == message
 
 
 def test_the_largest_image_has_a_layout() -> None:
-    layout = compute_layout(P010, 65534, 65534, stride_align=1 << 30, offset_align=1 << 30, height_align=1 << 30)
+    layout = compute_layout(
+        P010, 65534, 65534, stride_align=1 << 30, offset_align=1 << 30, height_align=1 << 30
+    )
     validate_layout(layout, own_sizes(layout))
 
 
@@ -184,7 +243,10 @@ def test_a_buffer_that_no_plane_uses_has_no_size() -> None:
 
 
 def test_a_description_has_format_size_and_planes() -> None:
-    assert compute_layout(NV12, 64, 48).describe() == 'NV12 LINEAR 64x48 ([0] +0 stride 64, [0] +3072 stride 64)'
+    assert (
+        compute_layout(NV12, 64, 48).describe()
+        == 'NV12 LINEAR 64x48 ([0] +0 stride 64, [0] +3072 stride 64)'
+    )
 
 
 def test_no_layout_without_a_modifier() -> None:
@@ -194,7 +256,9 @@ def test_no_layout_without_a_modifier() -> None:
 
 def _promises(default: ast.expr | None) -> bool:
     """Whether a default says something: ``None`` says that there is none yet."""
-    return default is not None and not (isinstance(default, ast.Constant) and default.value is None)
+    return default is not None and not (
+        isinstance(default, ast.Constant) and default.value is None
+    )
 
 
 def modifiers_with_defaults(source: str) -> Iterator[str]:
@@ -202,12 +266,29 @@ def modifiers_with_defaults(source: str) -> Iterator[str]:
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
             positional = [*node.args.posonlyargs, *node.args.args]
-            defaults = [None] * (len(positional) - len(node.args.defaults)) + list(node.args.defaults)
-            pairs = [*zip(positional, defaults, strict=True), *zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True)]
-            yield from (f'line {node.lineno}' for argument, default in pairs if argument.arg == 'modifier' and _promises(default))
+            defaults = [None] * (len(positional) - len(node.args.defaults)) + list(
+                node.args.defaults
+            )
+            pairs = [
+                *zip(positional, defaults, strict=True),
+                *zip(node.args.kwonlyargs, node.args.kw_defaults, strict=True),
+            ]
+            yield from (
+                f'line {node.lineno}'
+                for argument, default in pairs
+                if argument.arg == 'modifier' and _promises(default)
+            )
         elif isinstance(node, ast.ClassDef):
-            fields = [n for n in node.body if isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name)]
-            yield from (f'line {f.lineno}' for f in fields if f.target.id == 'modifier' and f.value is not None)  # type: ignore[union-attr]
+            fields = [
+                n
+                for n in node.body
+                if isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name)
+            ]
+            yield from (
+                f'line {f.lineno}'
+                for f in fields
+                if f.target.id == 'modifier' and f.value is not None
+            )  # type: ignore[union-attr]
 
 
 def test_no_default_modifier_anywhere_in_the_package() -> None:

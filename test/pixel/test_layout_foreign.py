@@ -131,14 +131,26 @@ TOP = (1 << 63) - 1
          'plane 0: offset 3 is not a multiple of 2, the bytes of a sample; align it'),
     ],
 )  # fmt: skip
-def test_messages_name_the_plane_and_the_numbers(layout: ImageLayout, sizes: list[int], message: str) -> None:
+def test_messages_name_the_plane_and_the_numbers(
+    layout: ImageLayout, sizes: list[int], message: str
+) -> None:
     with pytest.raises(LayoutError) as error:
         validate_layout(layout, sizes)
-    assert str(error.value).endswith(message) if message.startswith('planes,') else str(error.value) == message
+    assert (
+        str(error.value).endswith(message)
+        if message.startswith('planes,')
+        else str(error.value) == message
+    )
 
 
 @pytest.mark.parametrize(
-    'layout', [changed(GOOD, modifier=1 << 64), changed(GOOD, modifier=-1), changed(GOOD, fourcc=0), changed(GOOD, fourcc=NV12 + 1)]
+    'layout',
+    [
+        changed(GOOD, modifier=1 << 64),
+        changed(GOOD, modifier=-1),
+        changed(GOOD, fourcc=0),
+        changed(GOOD, fourcc=NV12 + 1),
+    ],
 )
 def test_unknown_formats_and_modifiers_are_refused(layout: ImageLayout) -> None:
     with pytest.raises(FormatError):
@@ -168,7 +180,9 @@ def test_planes_without_rows_are_checked_by_their_extent_alone(modifier: int) ->
     with pytest.raises(LayoutError, match=r'^plane 1: ends at byte 3074, its buffer 0 has 3073$'):
         validate_layout(layout, [3073])
     with pytest.raises(LayoutError, match=r'^planes 0 and 1 overlap in buffer 0'):
-        validate_layout(changed(layout, planes=(layout.planes[0], PlaneLayout(0, 3072, 0, 8))), [9999])
+        validate_layout(
+            changed(layout, planes=(layout.planes[0], PlaneLayout(0, 3072, 0, 8))), [9999]
+        )
 
 
 @pytest.mark.parametrize(('modifier', 'count'), [(LINEAR, 1), (TILED, 1)])
@@ -179,21 +193,33 @@ def test_the_modifier_settles_the_number_of_planes(modifier: int, count: int) ->
         if given_count == count:
             validate_layout(layout, [4 * 4096])
         else:
-            with pytest.raises(LayoutError, match=rf'has {count} planes, the layout has {given_count}$'):
+            with pytest.raises(
+                LayoutError, match=rf'has {count} planes, the layout has {given_count}$'
+            ):
                 validate_layout(layout, [4 * 4096])
 
 
 @pytest.mark.parametrize('modifier', [INVALID, 1 << 56 | 6])
 def test_an_unknown_layout_may_have_planes_of_its_own(modifier: int) -> None:
     """Compression, such as I915_FORMAT_MOD_Y_TILED_GEN12_RC_CCS, adds planes behind the format's; INVALID says nothing of how many."""
-    planes = (PlaneLayout(0, 0, 0, 3072), PlaneLayout(0, 3072, 0, 1536), PlaneLayout(0, 4608, 0, 512))
+    planes = (
+        PlaneLayout(0, 0, 0, 3072),
+        PlaneLayout(0, 3072, 0, 1536),
+        PlaneLayout(0, 4608, 0, 512),
+    )
     validate_layout(nv12(*planes, modifier=modifier), [5120])
 
 
-@pytest.mark.parametrize('value', [1 << 31, 1 << 62, 1 << 63, (1 << 64) - 1, 1 << 4000], ids=int.bit_length)
+@pytest.mark.parametrize(
+    'value', [1 << 31, 1 << 62, 1 << 63, (1 << 64) - 1, 1 << 4000], ids=int.bit_length
+)
 @pytest.mark.parametrize('field', ['buffer', 'offset', 'stride', 'size'])
 def test_no_field_s_value_costs_memory(field: str, value: int) -> None:
-    layouts = [nv12(changed(LUMA, **{field: value}), CHROMA), nv12(*[LUMA] * 1_000_000), changed(GOOD, width=value, height=value)]
+    layouts = [
+        nv12(changed(LUMA, **{field: value}), CHROMA),
+        nv12(*[LUMA] * 1_000_000),
+        changed(GOOD, width=value, height=value),
+    ]
     tracemalloc.start()
     try:
         for layout in layouts:
@@ -233,7 +259,9 @@ def refused_or_safe(case: Case, layout: ImageLayout, sizes: Sequence[int]) -> No
     try:
         validate_layout(layout, sizes)
     except LayoutError as error:
-        assert any(word in str(error) for word in ('plane 0:', 'plane 1:', 'plane 2:', 'planes')), f'names no plane: {error}'
+        assert any(
+            word in str(error) for word in ('plane 0:', 'plane 1:', 'plane 2:', 'planes')
+        ), f'names no plane: {error}'
     else:
         assert is_safe(case.name, layout, sizes), f'{layout} passed with buffers of {sizes} bytes'
 
@@ -249,15 +277,27 @@ def test_a_corrupted_field_is_refused_or_harmless(case: Case, data: st.DataObjec
     name = data.draw(st.sampled_from(['buffer', 'offset', 'stride', 'size']))
     good = getattr(plane, name)
     near = st.integers(-300, 300).map(lambda delta: good + delta)
-    value = data.draw(st.one_of(near, st.integers(-(1 << 66), 1 << 66), st.sampled_from([good // 2, good * 2, *WILD])))
+    value = data.draw(
+        st.one_of(
+            near, st.integers(-(1 << 66), 1 << 66), st.sampled_from([good // 2, good * 2, *WILD])
+        )
+    )
     planes = list(case.layout.planes)
     planes[index] = changed(plane, **{name: value})
     refused_or_safe(case, changed(case.layout, planes=tuple(planes)), case.sizes)
 
 
 @given(cases(), st.data())
-def test_buffers_in_another_order_or_number_are_refused_or_harmless(case: Case, data: st.DataObject) -> None:
-    sizes = data.draw(st.one_of(st.permutations(case.sizes), st.just(case.sizes[:-1]), st.just([*case.sizes, case.sizes[0]])))
+def test_buffers_in_another_order_or_number_are_refused_or_harmless(
+    case: Case, data: st.DataObject
+) -> None:
+    sizes = data.draw(
+        st.one_of(
+            st.permutations(case.sizes),
+            st.just(case.sizes[:-1]),
+            st.just([*case.sizes, case.sizes[0]]),
+        )
+    )
     refused_or_safe(case, case.layout, sizes)
     planes = data.draw(st.permutations(case.layout.planes))
     refused_or_safe(case, changed(case.layout, planes=tuple(planes)), case.sizes)
@@ -267,15 +307,23 @@ def test_buffers_in_another_order_or_number_are_refused_or_harmless(case: Case, 
 def test_another_number_of_planes_is_refused(case: Case, data: st.DataObject) -> None:
     planes = case.layout.planes
     other = data.draw(st.sampled_from([planes[:-1], (*planes, planes[-1]), planes * 2, ()]))
-    with pytest.raises(LayoutError, match=rf'has {len(planes)} planes, the layout has {len(other)}$'):
+    with pytest.raises(
+        LayoutError, match=rf'has {len(planes)} planes, the layout has {len(other)}$'
+    ):
         validate_layout(changed(case.layout, planes=other), case.sizes)
 
 
 @given(cases(), st.integers(1, 64), st.integers(0, 2))
 def test_a_buffer_that_is_too_small_is_refused(case: Case, missing: int, which: int) -> None:
     which %= case.layout.num_buffers
-    sizes = [size - missing if i == which else size for i, size in enumerate([case.layout.buffer_size(i) for i in range(len(case.sizes))])]
-    with pytest.raises(LayoutError, match=r'^plane \d: (ends at byte \d+, its buffer \d has \d+$|its buffer \d has -?\d+ bytes)'):
+    sizes = [
+        size - missing if i == which else size
+        for i, size in enumerate([case.layout.buffer_size(i) for i in range(len(case.sizes))])
+    ]
+    with pytest.raises(
+        LayoutError,
+        match=r'^plane \d: (ends at byte \d+, its buffer \d has \d+$|its buffer \d has -?\d+ bytes)',
+    ):
         validate_layout(case.layout, sizes)
 
 

@@ -30,7 +30,16 @@ WILD = (
     {'offset': 0}, 1j, object(),
 )  # fmt: skip
 FOURCCS = tuple(FORMATS)
-MODIFIERS = (LINEAR, INVALID, 1 << 56 | 1, 1 << 56 | 4, 3 << 56 | 0x10, 8 << 56 | 1, 0x42 << 56, (1 << 64) - 1)
+MODIFIERS = (
+    LINEAR,
+    INVALID,
+    1 << 56 | 1,
+    1 << 56 | 4,
+    3 << 56 | 0x10,
+    8 << 56 | 1,
+    0x42 << 56,
+    (1 << 64) - 1,
+)
 
 
 @pytest.fixture(scope='module')
@@ -84,14 +93,24 @@ class Peer:
             large = [size for size in SIZES if size >= layout.buffer_size(index)]
             sizes.append(large[0] if large else SIZES[-1])
         for _ in range(chance.choice((0, 1, 1, 1, 2, 3, 8))):
-            planes, kind = list(layout.planes) if isinstance(layout.planes, tuple) else [], chance.random()
+            planes, kind = (
+                list(layout.planes) if isinstance(layout.planes, tuple) else [],
+                chance.random(),
+            )
             if kind < 0.6 and planes:
                 index = chance.randrange(len(planes))
                 if isinstance(planes[index], PlaneLayout):
                     planes[index] = self._plane(planes[index])
                 layout = replace(layout, planes=tuple(planes))
             elif kind < 0.7:
-                changed: Any = chance.choice((planes[:-1], planes * 2, planes[::-1], planes * 500 if len(planes) < 9 else ()))
+                changed: Any = chance.choice(
+                    (
+                        planes[:-1],
+                        planes * 2,
+                        planes[::-1],
+                        planes * 500 if len(planes) < 9 else (),
+                    )
+                )
                 kinds: tuple[Any, ...] = (tuple(changed), tuple(changed), changed, None)
                 layout = replace(layout, planes=chance.choice(kinds))
             elif kind < 0.8:
@@ -100,7 +119,14 @@ class Peer:
             elif kind < 0.9:
                 layout = replace(layout, modifier=chance.choice(MODIFIERS))
             else:
-                sizes = chance.choice(([*sizes, SIZES[-1]], sizes[:-1], sizes[::-1], [chance.choice((*SIZES, *WILD)) for _ in sizes]))
+                sizes = chance.choice(
+                    (
+                        [*sizes, SIZES[-1]],
+                        sizes[:-1],
+                        sizes[::-1],
+                        [chance.choice((*SIZES, *WILD)) for _ in sizes],
+                    )
+                )
         return layout, sizes
 
 
@@ -124,7 +150,13 @@ def read_every_sample(layout: ImageLayout, buffers: tuple[DmaBuf, ...]) -> None:
     with map_buffers(layout, buffers, CpuAccess.READ, []) as planes:
         for plane, where in zip(planes, layout.planes, strict=True):
             first = int(plane.__array_interface__['data'][0])
-            last = first + sum((n - 1) * stride for n, stride in zip(plane.shape, plane.strides, strict=True)) + plane.itemsize
+            last = (
+                first
+                + sum(
+                    (n - 1) * stride for n, stride in zip(plane.shape, plane.strides, strict=True)
+                )
+                + plane.itemsize
+            )
             assert ends[where.buffer][0] <= first and last <= ends[where.buffer][1]
             assert plane.flags.aligned and all(stride > 0 for stride in plane.strides)
             plane.max()
@@ -146,5 +178,7 @@ def test_descriptors_are_refused_or_readable(memories: dict[int, DmaBuf]) -> Non
             read_every_sample(layout, tuple(memories[size] for size in sizes))
     # Neither all wrong nor all right, or this tests nothing.
     assert outcomes.total() == DESCRIPTORS
-    assert outcomes['refused'] > 0.3 * DESCRIPTORS and outcomes['read'] > 0.1 * DESCRIPTORS, outcomes
+    assert outcomes['refused'] > 0.3 * DESCRIPTORS and outcomes['read'] > 0.1 * DESCRIPTORS, (
+        outcomes
+    )
     assert outcomes['without rows'] > 0.01 * DESCRIPTORS, outcomes

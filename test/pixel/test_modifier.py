@@ -9,7 +9,15 @@ from hypothesis import strategies as st
 
 from zc_perception.errors import FormatError
 from zc_perception.pixel.fourcc import FORMATS, NV12, fourcc_code
-from zc_perception.pixel.modifier import INVALID, LINEAR, KnownModifier, Vendor, check_modifier, modifier_name, plane_count
+from zc_perception.pixel.modifier import (
+    INVALID,
+    LINEAR,
+    KnownModifier,
+    Vendor,
+    check_modifier,
+    modifier_name,
+    plane_count,
+)
 
 NVIDIA_BLOCK = 3 << 56 | 0x10
 # Younger than the header of some distributions: the numbers are copied by hand from that of Linux 6.15.
@@ -45,7 +53,9 @@ def test_short_names(modifier: int, name: str) -> None:
 def test_any_number_is_named_by_its_vendor(modifier: int) -> None:
     vendor = modifier >> 56
     name = modifier_name(modifier)
-    assert name in ('LINEAR', 'INVALID') or name.startswith(f'{Vendor(vendor).name}:' if vendor <= 12 else f'vendor 0x{vendor:02x}:')
+    assert name in ('LINEAR', 'INVALID') or name.startswith(
+        f'{Vendor(vendor).name}:' if vendor <= 12 else f'vendor 0x{vendor:02x}:'
+    )
 
 
 @pytest.mark.parametrize('modifier', [LINEAR, *KnownModifier, NVIDIA_BLOCK])
@@ -54,13 +64,18 @@ def test_tiling_adds_no_planes(name: str, planes: int, modifier: int) -> None:
     assert plane_count(fourcc_code(name), modifier) == planes
 
 
-@pytest.mark.parametrize('modifier', [INVALID, 0x7F << 56 | 1, 1 << 56 | 4, 5, 2 << 56 | 0x3B02, 6 << 56 | 1 << 48 | 1])
+@pytest.mark.parametrize(
+    'modifier', [INVALID, 0x7F << 56 | 1, 1 << 56 | 4, 5, 2 << 56 | 0x3B02, 6 << 56 | 1 << 48 | 1]
+)
 def test_where_nobody_says_it_the_number_of_planes_is_open(modifier: int) -> None:
     """No vendor known, or one whose modifiers can add planes with the state of a compression, as Intel's, AMD's and Vivante's."""
     assert plane_count(NV12, modifier) is None
 
 
-@given(st.sampled_from(sorted(FORMATS)), st.one_of(st.sampled_from(list(KnownModifier)), st.integers(0, (1 << 64) - 1)))
+@given(
+    st.sampled_from(sorted(FORMATS)),
+    st.one_of(st.sampled_from(list(KnownModifier)), st.integers(0, (1 << 64) - 1)),
+)
 def test_no_modifier_takes_planes_away(fourcc: int, modifier: int) -> None:
     assert plane_count(fourcc, modifier) in (None, len(FORMATS[fourcc].planes))
 
@@ -94,7 +109,11 @@ def test_numbers_are_those_of_the_header(name: str, drm: CHeader) -> None:
 
 
 def test_no_vendor_of_the_header_is_missing(drm: CHeader) -> None:
-    names = {name.removeprefix('DRM_FORMAT_MOD_VENDOR_') for name in drm.macros if name.startswith('DRM_FORMAT_MOD_VENDOR_')}
+    names = {
+        name.removeprefix('DRM_FORMAT_MOD_VENDOR_')
+        for name in drm.macros
+        if name.startswith('DRM_FORMAT_MOD_VENDOR_')
+    }
     assert len(names) > 10 and names <= set(Vendor.__members__)
 
 
@@ -107,7 +126,9 @@ def test_no_vendor_of_the_header_is_missing(drm: CHeader) -> None:
         'AMLOGIC_FBC(AMLOGIC_FBC_LAYOUT_BASIC, AMLOGIC_FBC_OPTION_MEM_SAVING)',
     ],
 )
-def test_parameters_of_vendors_whose_layouts_have_no_planes_of_their_own(parameters: str, drm: CHeader) -> None:
+def test_parameters_of_vendors_whose_layouts_have_no_planes_of_their_own(
+    parameters: str, drm: CHeader
+) -> None:
     modifier = drm.value(f'DRM_FORMAT_MOD_{parameters}')
     assert plane_count(NV12, modifier) == 2
     assert modifier_name(modifier).startswith(parameters.partition('_')[0] + ':0x')

@@ -33,9 +33,13 @@ def limited_bt601(rgb: NDArray[np.uint8]) -> tuple[NDArray[np.float64], NDArray[
     return 16 + 219 * luma, np.stack([128 + 224 * u, 128 + 224 * v], axis=2)
 
 
-def strided_planes(width: int, height: int, padding: int) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
+def strided_planes(
+    width: int, height: int, padding: int
+) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
     """Memory of both planes with *padding* bytes behind each row."""
-    return np.full((height, width + padding), UNTOUCHED, np.uint8), np.full((height // 2, width + padding), UNTOUCHED, np.uint8)
+    return np.full((height, width + padding), UNTOUCHED, np.uint8), np.full(
+        (height // 2, width + padding), UNTOUCHED, np.uint8
+    )
 
 
 @pytest.mark.parametrize('rgb_order', [True, False])
@@ -45,16 +49,23 @@ def test_samples_are_bt601_limited(width: int, height: int, padding: int, rgb_or
     blocks = np.random.default_rng(width).integers(0, 256, (height // 2, width // 2, 3), np.uint8)
     rgb = blocks.repeat(2, axis=0).repeat(2, axis=1)
     luma_memory, chroma_memory = strided_planes(width, height, padding)
-    luma, chroma = luma_memory[:, :width], chroma_memory[:, :width].reshape(height // 2, width // 2, 2)
+    luma, chroma = (
+        luma_memory[:, :width],
+        chroma_memory[:, :width].reshape(height // 2, width // 2, 2),
+    )
     if padding:
         chroma = np.ndarray(chroma.shape, np.uint8, chroma_memory, strides=(width + padding, 2, 1))
 
-    Nv12Writer(width, height).write(rgb if rgb_order else rgb[..., ::-1].copy(), luma, chroma, rgb=rgb_order)
+    Nv12Writer(width, height).write(
+        rgb if rgb_order else rgb[..., ::-1].copy(), luma, chroma, rgb=rgb_order
+    )
 
     wanted_luma, wanted_chroma = limited_bt601(rgb)
     assert np.abs(luma - wanted_luma).max() <= 2
     assert np.abs(chroma - wanted_chroma[::2, ::2]).max() <= 2
-    assert (luma_memory[:, width:] == UNTOUCHED).all() and (chroma_memory[:, width:] == UNTOUCHED).all()
+    assert (luma_memory[:, width:] == UNTOUCHED).all() and (
+        chroma_memory[:, width:] == UNTOUCHED
+    ).all()
 
 
 def test_a_writer_keeps_nothing_of_the_picture_before() -> None:
@@ -66,7 +77,9 @@ def test_a_writer_keeps_nothing_of_the_picture_before() -> None:
         for one, picture in zip(writers, (first, second)[-len(writers) :], strict=True):
             one.write(picture, luma, chroma)
         results.append((luma, chroma))
-    assert np.array_equal(results[0][0], results[1][0]) and np.array_equal(results[0][1], results[1][1])
+    assert np.array_equal(results[0][0], results[1][0]) and np.array_equal(
+        results[0][1], results[1][1]
+    )
 
 
 @pytest.mark.parametrize('rgb_order', [True, False])
@@ -74,7 +87,10 @@ def test_alpha_is_ignored(rgb_order: bool) -> None:
     random = np.random.default_rng(2)
     picture = random.integers(0, 256, (16, 32, 3), np.uint8)
     # The extremes, too: whole transparency blackens nothing.
-    alphas = [random.integers(0, 256, (16, 32, 1), np.uint8), *(np.full((16, 32, 1), alpha, np.uint8) for alpha in (0, 255))]
+    alphas = [
+        random.integers(0, 256, (16, 32, 1), np.uint8),
+        *(np.full((16, 32, 1), alpha, np.uint8) for alpha in (0, 255)),
+    ]
     results = set()
     for shown in (picture, *(np.concatenate([picture, alpha], axis=2) for alpha in alphas)):
         luma, chroma = np.zeros((16, 32), np.uint8), np.zeros((8, 16, 2), np.uint8)
@@ -98,7 +114,9 @@ def test_planes_of_a_padded_layout_in_one_buffer_are_written_in_place() -> None:
     memory = np.full(layout.buffer_size(0), UNTOUCHED, np.uint8)
     luma, chroma = (
         np.ndarray(shape, np.uint8, memory, plane.offset, (plane.stride, *rest))
-        for plane, shape, rest in zip(layout.planes, ((34, 50), (17, 25, 2)), ((1,), (2, 1)), strict=True)
+        for plane, shape, rest in zip(
+            layout.planes, ((34, 50), (17, 25, 2)), ((1,), (2, 1)), strict=True
+        )
     )
     picture = np.full((34, 50, 3), 255, np.uint8)
     Nv12Writer(50, 34).write(picture, luma, chroma)
@@ -107,7 +125,9 @@ def test_planes_of_a_padded_layout_in_one_buffer_are_written_in_place() -> None:
     assert int((memory == UNTOUCHED).sum()) == memory.size - significant, 'padding stays as it was'
 
 
-@pytest.mark.parametrize(('width', 'height'), [(63, 48), (64, 47), (0, 48), (64, -2), (65536, 48), (64.0, 48)])
+@pytest.mark.parametrize(
+    ('width', 'height'), [(63, 48), (64, 47), (0, 48), (64, -2), (65536, 48), (64.0, 48)]
+)
 def test_sizes_that_nv12_can_t_have_are_refused(width: Any, height: Any) -> None:
     with pytest.raises(LayoutError, match=r'^(width|height) '):
         Nv12Writer(width, height)
@@ -123,23 +143,67 @@ GOOD: dict[str, NDArray[Any]] = {
 @pytest.mark.parametrize(
     ('name', 'array', 'message'),
     [
-        ('picture', np.zeros((18, 32, 3), np.uint8), 'picture is uint8 (18, 32, 3); this writer needs uint8 (16, 32, 3)'),
-        ('picture', np.zeros((16, 32), np.uint8), 'picture is uint8 (16, 32); this writer needs uint8 (16, 32, 3)'),
-        ('picture', np.zeros((16, 34, 4), np.uint8), 'picture is uint8 (16, 34, 4); this writer needs uint8 (16, 32, 4)'),
-        ('picture', np.zeros((16, 32, 5), np.uint8), 'picture is uint8 (16, 32, 5); this writer needs uint8 (16, 32, 3)'),
-        ('picture', np.zeros((16, 32, 3), np.float32), 'picture is float32 (16, 32, 3); this writer needs uint8 (16, 32, 3)'),
-        ('luma', np.zeros((16, 30), np.uint8), 'luma is uint8 (16, 30); this writer needs uint8 (16, 32)'),
-        ('chroma', np.zeros((16, 16, 2), np.uint8), 'chroma is uint8 (16, 16, 2); this writer needs uint8 (8, 16, 2)'),
-        ('chroma', np.zeros((8, 32), np.uint8), 'chroma is uint8 (8, 32); this writer needs uint8 (8, 16, 2)'),
-        ('luma', np.frombuffer(bytes(512), np.uint8).reshape(16, 32), 'luma is read-only; map the frame with write=True'),
-        ('chroma', np.frombuffer(bytes(256), np.uint8).reshape(8, 16, 2), 'chroma is read-only; map the frame with write=True'),
+        (
+            'picture',
+            np.zeros((18, 32, 3), np.uint8),
+            'picture is uint8 (18, 32, 3); this writer needs uint8 (16, 32, 3)',
+        ),
+        (
+            'picture',
+            np.zeros((16, 32), np.uint8),
+            'picture is uint8 (16, 32); this writer needs uint8 (16, 32, 3)',
+        ),
+        (
+            'picture',
+            np.zeros((16, 34, 4), np.uint8),
+            'picture is uint8 (16, 34, 4); this writer needs uint8 (16, 32, 4)',
+        ),
+        (
+            'picture',
+            np.zeros((16, 32, 5), np.uint8),
+            'picture is uint8 (16, 32, 5); this writer needs uint8 (16, 32, 3)',
+        ),
+        (
+            'picture',
+            np.zeros((16, 32, 3), np.float32),
+            'picture is float32 (16, 32, 3); this writer needs uint8 (16, 32, 3)',
+        ),
+        (
+            'luma',
+            np.zeros((16, 30), np.uint8),
+            'luma is uint8 (16, 30); this writer needs uint8 (16, 32)',
+        ),
+        (
+            'chroma',
+            np.zeros((16, 16, 2), np.uint8),
+            'chroma is uint8 (16, 16, 2); this writer needs uint8 (8, 16, 2)',
+        ),
+        (
+            'chroma',
+            np.zeros((8, 32), np.uint8),
+            'chroma is uint8 (8, 32); this writer needs uint8 (8, 16, 2)',
+        ),
+        (
+            'luma',
+            np.frombuffer(bytes(512), np.uint8).reshape(16, 32),
+            'luma is read-only; map the frame with write=True',
+        ),
+        (
+            'chroma',
+            np.frombuffer(bytes(256), np.uint8).reshape(8, 16, 2),
+            'chroma is read-only; map the frame with write=True',
+        ),
     ],
 )
-def test_arrays_that_opencv_would_silently_replace_are_refused(name: str, array: NDArray[Any], message: str) -> None:
+def test_arrays_that_opencv_would_silently_replace_are_refused(
+    name: str, array: NDArray[Any], message: str
+) -> None:
     arrays = {**GOOD, name: array}
     with pytest.raises(LayoutError, match=f'^{re.escape(message)}$'):
         Nv12Writer(32, 16).write(arrays['picture'], arrays['luma'], arrays['chroma'])
-    assert (GOOD['luma'] == UNTOUCHED).all() and (GOOD['chroma'] == UNTOUCHED).all(), 'nothing was written before'
+    assert (GOOD['luma'] == UNTOUCHED).all() and (GOOD['chroma'] == UNTOUCHED).all(), (
+        'nothing was written before'
+    )
 
 
 def test_a_read_only_picture_is_as_good_as_any() -> None:
@@ -153,7 +217,9 @@ def halved(chroma: NDArray[np.uint8], name: str) -> NDArray[np.float64]:
     """The mean of what a sample of 4:2:0 covers, from chroma at the format's own subsampling."""
     across, down = SUBSAMPLING[name]
     rows, columns = chroma.shape
-    return chroma.reshape(rows * down // 2, 2 // down, columns * across // 2, 2 // across).mean(axis=(1, 3))
+    return chroma.reshape(rows * down // 2, 2 // down, columns * across // 2, 2 // across).mean(
+        axis=(1, 3)
+    )
 
 
 @settings(max_examples=150, deadline=None)
@@ -169,35 +235,57 @@ def test_luma_stays_and_chroma_is_the_mean_of_what_it_covers(
 ) -> None:
     width, height = blocks[0] * 2, blocks[1] * 2
     y, u, v = noise(name, width, height, seed)
-    planes = [strided(plane, paddings[0]) for plane in yuv_planes(name, y, u, v, np.random.default_rng(seed))]
+    planes = [
+        strided(plane, paddings[0])
+        for plane in yuv_planes(name, y, u, v, np.random.default_rng(seed))
+    ]
     luma_memory, chroma_memory = strided_planes(width, height, paddings[1])
-    luma, chroma = luma_memory[:, :width], np.ndarray((height // 2, width // 2, 2), np.uint8, chroma_memory, 0, (width + paddings[1], 2, 1))
+    luma, chroma = (
+        luma_memory[:, :width],
+        np.ndarray(
+            (height // 2, width // 2, 2), np.uint8, chroma_memory, 0, (width + paddings[1], 2, 1)
+        ),
+    )
     colorimetry = Colorimetry(Matrix.BT709, span)
     converter = ToNv12(fourcc_code(name), width, height, colorimetry)
     converter.convert(planes, luma, chroma)
     assert np.array_equal(luma, y) and converter.colorimetry == colorimetry
     wanted = np.stack([halved(u, name), halved(v, name)], axis=-1)
     assert np.abs(chroma - wanted).max() <= (0 if SUBSAMPLING[name] == (2, 2) else 0.75)
-    assert (luma_memory[:, width:] == UNTOUCHED).all() and (chroma_memory[:, width:] == UNTOUCHED).all()
+    assert (luma_memory[:, width:] == UNTOUCHED).all() and (
+        chroma_memory[:, width:] == UNTOUCHED
+    ).all()
 
 
 @pytest.mark.parametrize('name', RGB_FORMATS)
 @pytest.mark.parametrize('span', Range, ids=lambda span: span.value)
 def test_grey_and_rgb_become_bt601_limited(name: str, span: Range) -> None:
     width, height = 34, 18
-    blocks = np.random.default_rng(3).integers(16, 236, (height // 2, width // 2, 3), np.uint8) & 0xF8  # what words of 5 bits keep
+    blocks = (
+        np.random.default_rng(3).integers(16, 236, (height // 2, width // 2, 3), np.uint8) & 0xF8
+    )  # what words of 5 bits keep
     rgb = blocks.repeat(2, axis=0).repeat(2, axis=1)
     if name in GREY:
         rgb = np.repeat(rgb[..., :1], 3, axis=2)
     planes = [strided(plane, 3) for plane in rgb_planes(name, rgb, np.random.default_rng(4))]
-    luma, chroma = np.zeros((height, width), np.uint8), np.zeros((height // 2, width // 2, 2), np.uint8)
+    luma, chroma = (
+        np.zeros((height, width), np.uint8),
+        np.zeros((height // 2, width // 2, 2), np.uint8),
+    )
     converter = ToNv12(fourcc_code(name), width, height, Colorimetry(Matrix.RGB, span))
     converter.convert(planes, luma, chroma)
     assert converter.colorimetry == BT601_LIMITED
-    full = rgb if span is Range.FULL else np.clip(np.rint((rgb.astype(np.float64) - 16) * 255 / 219), 0, 255).astype(np.uint8)
+    full = (
+        rgb
+        if span is Range.FULL
+        else np.clip(np.rint((rgb.astype(np.float64) - 16) * 255 / 219), 0, 255).astype(np.uint8)
+    )
     wanted_luma, wanted_chroma = limited_bt601(full)
     most = 8 if name in ('RG16', 'BG16') else 2
-    assert np.abs(luma - wanted_luma).max() <= most and np.abs(chroma - wanted_chroma[::2, ::2]).max() <= most
+    assert (
+        np.abs(luma - wanted_luma).max() <= most
+        and np.abs(chroma - wanted_chroma[::2, ::2]).max() <= most
+    )
 
 
 @settings(max_examples=80, deadline=None)
@@ -206,22 +294,35 @@ def test_grey_and_rgb_become_bt601_limited(name: str, span: Range) -> None:
     target=st.tuples(st.integers(1, 60), st.integers(1, 40)),
     colour=st.tuples(*[st.integers(16, 235)] * 3),
 )
-def test_a_frame_of_one_colour_keeps_it_at_any_size(name: str, target: tuple[int, int], colour: tuple[int, int, int]) -> None:
+def test_a_frame_of_one_colour_keeps_it_at_any_size(
+    name: str, target: tuple[int, int], colour: tuple[int, int, int]
+) -> None:
     size = target[0] * 2, target[1] * 2
     random = np.random.default_rng(0)
     if name in YUV:
-        y, u, v = (np.full_like(plane, value) for plane, value in zip(noise(name, 64, 48, 0), colour, strict=True))
+        y, u, v = (
+            np.full_like(plane, value)
+            for plane, value in zip(noise(name, 64, 48, 0), colour, strict=True)
+        )
         planes, colorimetry = yuv_planes(name, y, u, v, random), BT601_LIMITED
         wanted: Any = colour
     else:
         rgb = np.broadcast_to(np.array(colour, np.uint8) & 0xF8, (48, 64, 3))
-        planes, colorimetry = rgb_planes(name, np.repeat(rgb[..., :1], 3, axis=2) if name in GREY else rgb, random), RGB_FULL
-        luma_of, chroma_of = limited_bt601(np.repeat(rgb[:1, :1, :1], 3, axis=2) if name in GREY else rgb[:1, :1])
+        planes, colorimetry = (
+            rgb_planes(name, np.repeat(rgb[..., :1], 3, axis=2) if name in GREY else rgb, random),
+            RGB_FULL,
+        )
+        luma_of, chroma_of = limited_bt601(
+            np.repeat(rgb[:1, :1, :1], 3, axis=2) if name in GREY else rgb[:1, :1]
+        )
         wanted = (luma_of[0, 0], *chroma_of[0, 0])
     luma, chroma = np.zeros(size[::-1], np.uint8), np.zeros((target[1], target[0], 2), np.uint8)
     ToNv12(fourcc_code(name), 64, 48, colorimetry, size=size).convert(planes, luma, chroma)
     most = 8 if name in ('RG16', 'BG16') else 2
-    assert all(np.abs(part - value).max() <= most for part, value in zip((luma, chroma[..., 0], chroma[..., 1]), wanted, strict=True))
+    assert all(
+        np.abs(part - value).max() <= most
+        for part, value in zip((luma, chroma[..., 0], chroma[..., 1]), wanted, strict=True)
+    )
 
 
 def test_a_reduced_frame_is_the_mean_of_what_each_sample_covers() -> None:
@@ -242,7 +343,11 @@ def test_formats_sizes_and_targets_that_can_t_be_are_refused() -> None:
         ToNv12(fourcc_code('R8  '), 33, 48, RGB_FULL)
     converter = ToNv12(fourcc_code('YUYV'), 32, 16, BT601_LIMITED)
     planes = yuv_planes('YUYV', *noise('YUYV', 32, 16, 0), np.random.default_rng(0))
-    with pytest.raises(LayoutError, match=r'chroma is uint8 \(8, 32\); this conversion writes uint8 \(8, 16, 2\)'):
+    with pytest.raises(
+        LayoutError, match=r'chroma is uint8 \(8, 32\); this conversion writes uint8 \(8, 16, 2\)'
+    ):
         converter.convert(planes, GOOD['luma'].copy(), np.zeros((8, 32), np.uint8))
     with pytest.raises(LayoutError, match='luma is read-only'):
-        converter.convert(planes, np.frombuffer(bytes(512), np.uint8).reshape(16, 32), GOOD['chroma'].copy())
+        converter.convert(
+            planes, np.frombuffer(bytes(512), np.uint8).reshape(16, 32), GOOD['chroma'].copy()
+        )

@@ -40,7 +40,12 @@ _WHEELS = (
     'numpy', 'opencv-python-headless', 'PyYAML', 'pytest', 'pytest-timeout', 'pluggy', 'iniconfig', 'packaging', 'hypothesis',
     'sortedcontainers',
 )  # fmt: skip
-_PLATFORMS = ('manylinux2014_aarch64', 'manylinux_2_17_aarch64', 'manylinux_2_27_aarch64', 'manylinux_2_28_aarch64')
+_PLATFORMS = (
+    'manylinux2014_aarch64',
+    'manylinux_2_17_aarch64',
+    'manylinux_2_27_aarch64',
+    'manylinux_2_28_aarch64',
+)
 #: Part of the root's key: what is made of the packages.
 _FORMAT = 1
 
@@ -58,7 +63,9 @@ class Tools:
         libraries = [str(self.root / part / 'x86_64-linux-gnu') for part in ('usr/lib', 'lib')]
         return {
             'PATH': f'{found.get("PATH", "")}:{self.root / "usr/bin"}',
-            'LD_LIBRARY_PATH': ':'.join(filter(None, [found.get('LD_LIBRARY_PATH', ''), *libraries])),
+            'LD_LIBRARY_PATH': ':'.join(
+                filter(None, [found.get('LD_LIBRARY_PATH', ''), *libraries])
+            ),
         }
 
     @property
@@ -66,13 +73,18 @@ class Tools:
         """Return the emulator."""
         path = shutil.which('qemu-system-aarch64', path=self.environment['PATH'])
         if path is None:
-            raise RigError(f'no qemu-system-aarch64 below {self.root}; delete that folder to fetch it again')
+            raise RigError(
+                f'no qemu-system-aarch64 below {self.root}; delete that folder to fetch it again'
+            )
         return Path(path)
 
     @property
     def compiler(self) -> str:
         """Return the compiler of C programs for the guest."""
-        return shutil.which(f'{_TRIPLET}-gcc-12', path=self.environment['PATH']) or f'{_TRIPLET}-gcc-12'
+        return (
+            shutil.which(f'{_TRIPLET}-gcc-12', path=self.environment['PATH'])
+            or f'{_TRIPLET}-gcc-12'
+        )
 
     @property
     def cross(self) -> module_build.CrossCompiler:
@@ -85,7 +97,9 @@ class Arm64Rig(Rig):
 
     def __init__(self, cache_folder: Path | None = None) -> None:
         """Choose the cache; nothing is looked at or fetched before `prepare`."""
-        super().__init__(cache_folder=(cache_folder or cache.rig_folder()) / ARCHITECTURE, install=False)
+        super().__init__(
+            cache_folder=(cache_folder or cache.rig_folder()) / ARCHITECTURE, install=False
+        )
         self.tools: Tools | None = None
         self._root: Path | None = None
 
@@ -93,12 +107,16 @@ class Arm64Rig(Rig):
         if self._ready is None:
             folder = cache.checked_folder(self._cache_folder)
             lock = folder / 'lock'
-            with locked(lock, f'rig: waiting for another process that prepares the rig (it holds {lock})'):
+            with locked(
+                lock, f'rig: waiting for another process that prepares the rig (it holds {lock})'
+            ):
                 try:
                     self.tools = Tools(_unpacked_tools(folder))
                     self._root = _guest_root(folder)
                 except SetupError as error:
-                    raise RigUnavailable(f'the packages for arm64 are not cached and cannot be fetched: {error}') from error
+                    raise RigUnavailable(
+                        f'the packages for arm64 are not cached and cannot be fetched: {error}'
+                    ) from error
                 kernel = packages.current(folder, packages.ARM64)
                 module = module_build.build(kernel, folder, cross=self.tools.cross)
                 self._ready = (kernel, module, initramfs.build(kernel, folder))
@@ -158,12 +176,32 @@ def _install_wheels(wheels: Sequence[str], target: Path) -> None:
     """Wheels need no installation: they are archives of what lies in ``dist-packages``."""
     target.mkdir(parents=True)
     platforms = [word for platform in _PLATFORMS for word in ('--platform', platform)]
-    options = ['--quiet', '--no-deps', '--only-binary=:all:', '--python-version=3.11', '--implementation=cp', *platforms]
+    options = [
+        '--quiet',
+        '--no-deps',
+        '--only-binary=:all:',
+        '--python-version=3.11',
+        '--implementation=cp',
+        *platforms,
+    ]
     with scratch_folder(target.parent) as scratch:
-        command = [sys.executable, '-m', 'pip', 'download', *options, '--dest', str(scratch), *wheels]
-        result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+        command = [
+            sys.executable,
+            '-m',
+            'pip',
+            'download',
+            *options,
+            '--dest',
+            str(scratch),
+            *wheels,
+        ]
+        result = subprocess.run(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+        )
         if result.returncode:
-            raise RigUnavailable(f'the wheels for aarch64 cannot be fetched:\n{result.stdout[-2000:]}')
+            raise RigUnavailable(
+                f'the wheels for aarch64 cannot be fetched:\n{result.stdout[-2000:]}'
+            )
         for wheel in scratch.glob('*.whl'):
             with zipfile.ZipFile(wheel) as archive:
                 archive.extractall(target)

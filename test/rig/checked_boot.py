@@ -41,7 +41,9 @@ class Boot:
     def must_hold(self, name: str) -> None:
         """Fail the test if the guest did not get to this check, or with the check's traceback."""
         if name not in self.outcome:
-            pytest.fail(f'the guest did not get to this check\n{self.result.report()}', pytrace=False)
+            pytest.fail(
+                f'the guest did not get to this check\n{self.result.report()}', pytrace=False
+            )
         if self.outcome[name]:
             pytest.fail(self.outcome[name], pytrace=False)
 
@@ -64,22 +66,43 @@ def gstreamer_for_guest() -> dict[str, str]:
 
     environment = gstreamer().environment()
     register = 'from zc_perception.camera.gstreamer.abi import load_gstreamer; assert load_gstreamer().has_element("v4l2src")'
-    subprocess.run([sys.executable, '-c', register], env=with_environment(environment), cwd=_TEST.parent, check=True)
+    subprocess.run(
+        [sys.executable, '-c', register],
+        env=with_environment(environment),
+        cwd=_TEST.parent,
+        check=True,
+    )
     return environment
 
 
 def checks_of(suite: str) -> list[Any]:
     """Parameters of a test: the names of a suite's checks, marked where only the long form runs them."""
-    return [pytest.param(name, marks=[pytest.mark.long] if name in LONG_CHECKS else []) for name in run_checks.checks_of(suite)]
+    return [
+        pytest.param(name, marks=[pytest.mark.long] if name in LONG_CHECKS else [])
+        for name in run_checks.checks_of(suite)
+    ]
 
 
-def boot_suite(rig: Rig, out: Path, suite: str, *arguments: str, python: Sequence[str] = (sys.executable,), **options: Any) -> Boot:
+def boot_suite(
+    rig: Rig,
+    out: Path,
+    suite: str,
+    *arguments: str,
+    python: Sequence[str] = (sys.executable,),
+    **options: Any,
+) -> Boot:
     """Run a suite of checks in one boot.
 
     :param options: of :meth:`Rig.run`.
     """
     compile_for_guest()
-    return boot_script(rig, out, f'{suite}.json', [*python, str(GUEST / 'run_checks.py'), suite, *arguments], **options)
+    return boot_script(
+        rig,
+        out,
+        f'{suite}.json',
+        [*python, str(GUEST / 'run_checks.py'), suite, *arguments],
+        **options,
+    )
 
 
 def boot_script(rig: Rig, out: Path, results: str, command: Sequence[str], **options: Any) -> Boot:

@@ -22,15 +22,39 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest='what', required=True)
     commands.add_parser('prepare', help='fetch the kernel, build the module; both are cached')
     run = commands.add_parser('run', help='run a command as root in a guest')
-    run.add_argument('-o', '--out', type=Path, default=Path('build/rig'), help='folder for the artifacts ($RIG_OUT)')
+    run.add_argument(
+        '-o',
+        '--out',
+        type=Path,
+        default=Path('build/rig'),
+        help='folder for the artifacts ($RIG_OUT)',
+    )
     run.add_argument('-t', '--timeout', type=float, default=120.0, help='seconds for the command')
-    run.add_argument('--vivid', nargs='?', const=VIVID_DEFAULT, help='load the vivid camera, with these parameters')
-    run.add_argument('--param', default='', help="parameters of the virtual Metis, e.g. 'latency_us=5000'")
-    run.add_argument('--env', action='append', default=[], metavar='NAME=VALUE', help='a variable for the command')
+    run.add_argument(
+        '--vivid',
+        nargs='?',
+        const=VIVID_DEFAULT,
+        help='load the vivid camera, with these parameters',
+    )
+    run.add_argument(
+        '--param', default='', help="parameters of the virtual Metis, e.g. 'latency_us=5000'"
+    )
+    run.add_argument(
+        '--env',
+        action='append',
+        default=[],
+        metavar='NAME=VALUE',
+        help='a variable for the command',
+    )
     run.add_argument('--append', default='', help="for the kernel's command line")
     run.add_argument('--qemu', type=shlex.split, default=[], help='more arguments for QEMU')
     run.add_argument('command', nargs='+', help='the command, after --')
-    parser.add_argument('--install', action='store_true', default=None, help='install QEMU with apt if it is missing')
+    parser.add_argument(
+        '--install',
+        action='store_true',
+        default=None,
+        help='install QEMU with apt if it is missing',
+    )
     return parser
 
 
@@ -41,7 +65,10 @@ def main() -> int:
         rig = Rig(install=arguments.install)
         started = time.monotonic()
         kernel = rig.prepare()
-        print(f'rig: linux {kernel.version}, ready after {time.monotonic() - started:.1f} s', file=sys.stderr)
+        print(
+            f'rig: linux {kernel.version}, ready after {time.monotonic() - started:.1f} s',
+            file=sys.stderr,
+        )
         if arguments.what == 'prepare':
             return 0
         result = rig.run(
@@ -63,7 +90,10 @@ def main() -> int:
     if result.ok:
         sys.stdout.write(result.stdout)
         sys.stderr.write(result.stderr)
-        print(f'rig: {result.wall_s:.1f} s, up after {result.boot_s} s, artifacts in {arguments.out}', file=sys.stderr)
+        print(
+            f'rig: {result.wall_s:.1f} s, up after {result.boot_s} s, artifacts in {arguments.out}',
+            file=sys.stderr,
+        )
     else:
         print(result.report())
     return result.rc

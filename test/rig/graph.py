@@ -15,7 +15,14 @@ from .checked_boot import GUEST, TIMEOUT_S, compile_for_guest
 from .guest.graph_variants import MEMORY_MIB, RUNS, VARIANTS, VIVID
 
 NPU = '0000:01:00.0'
-KNOWN_EXPORTERS = ('videobuf2_vmalloc', 'videobuf2_dma_contig', 'system', 'udmabuf', 'nvmap', 'tegra-buf')
+KNOWN_EXPORTERS = (
+    'videobuf2_vmalloc',
+    'videobuf2_dma_contig',
+    'system',
+    'udmabuf',
+    'nvmap',
+    'tegra-buf',
+)
 ENVIRONMENT = {'ROS_AUTOMATIC_DISCOVERY_RANGE': 'LOCALHOST'}
 INVARIANTS = ('I1', 'I2', 'I3', 'I4')
 #: What the document's own script writes.
@@ -34,7 +41,9 @@ class GraphRuns:
     runs: dict[str, dict[str, Any]]
 
 
-def graph_command(wanted: Mapping[str, int], *, whole: bool = False, verify: bool = True) -> list[str]:
+def graph_command(
+    wanted: Mapping[str, int], *, whole: bool = False, verify: bool = True
+) -> list[str]:
     """What runs these variants in the guest, with so many frames each.
 
     :param whole: ``zc_verify`` judges all of these frames, and draws each run; else as many as the variant says, and draws one of them.
@@ -58,14 +67,26 @@ def clear_runs(out_dir: Path, names: Iterable[str]) -> None:
 def read_runs(out_dir: Path) -> dict[str, dict[str, Any]]:
     """The figures that the guest left, by variant."""
     found = {name: out_dir / name / 'figures.json' for name in VARIANTS}
-    return {name: json.loads(path.read_text(encoding='utf-8')) for name, path in found.items() if path.exists()}
+    return {
+        name: json.loads(path.read_text(encoding='utf-8'))
+        for name, path in found.items()
+        if path.exists()
+    }
 
 
 def run_graph(rig: Rig, out_dir: Path, wanted: Mapping[str, int]) -> GraphRuns:
     """Boot once and run these variants; ``zc_verify`` judges every frame."""
     clear_runs(out_dir, VARIANTS)
     command = graph_command(wanted, whole=True)
-    boot = rig.run(command, timeout=TIMEOUT_S, out_dir=out_dir, vivid=VIVID, env=ENVIRONMENT, memory_mib=MEMORY_MIB, cpus=2)
+    boot = rig.run(
+        command,
+        timeout=TIMEOUT_S,
+        out_dir=out_dir,
+        vivid=VIVID,
+        env=ENVIRONMENT,
+        memory_mib=MEMORY_MIB,
+        cpus=2,
+    )
     return GraphRuns(boot, read_runs(out_dir))
 
 
@@ -81,7 +102,11 @@ def checks_of(run: dict[str, Any], wanted: int, verified: int | None = None) -> 
     trials = run['trial_imports'] * variant.buffers
     # With it each of the pool's buffers is imported once; not all of a pool need ever carry a frame.
     imported = set(run['traced_import_inodes'])
-    imports_wanted = len(imported & set(run['pool_inodes'])) if variant.cached else run['traced_submits'] * variant.buffers
+    imports_wanted = (
+        len(imported & set(run['pool_inodes']))
+        if variant.cached
+        else run['traced_submits'] * variant.buffers
+    )
     table = {
         'frames': (run['frames'] >= wanted, {'frames': run['frames'], 'wanted': wanted, 'camera_fps': run['camera_fps']}),
         'layout': (
@@ -130,12 +155,29 @@ def checks_of(run: dict[str, Any], wanted: int, verified: int | None = None) -> 
         ),
         'verify': _verified(run, wanted if verified is None else verified),
     }  # fmt: skip
-    return {name: {'holds': bool(holds), **figures} for name, (holds, figures) in table.items() if name in check_names(run['variant'])}
+    return {
+        name: {'holds': bool(holds), **figures}
+        for name, (holds, figures) in table.items()
+        if name in check_names(run['variant'])
+    }
 
 
 def check_names(variant: str) -> list[str]:
     """What is checked of a variant. The CPU draws the pixels of some, so that I4 is not theirs."""
-    names = ['frames', 'layout', 'content', 'results', 'I1', 'I2', 'I3', 'I4', 'link', 'subscriber', 'nothing_left', 'verify']
+    names = [
+        'frames',
+        'layout',
+        'content',
+        'results',
+        'I1',
+        'I2',
+        'I3',
+        'I4',
+        'link',
+        'subscriber',
+        'nothing_left',
+        'verify',
+    ]
     without = {'I4'} if VARIANTS[variant].drawn else set()
     without |= set() if VARIANTS[variant].verified else {'verify'}
     return [name for name in names if name not in without]
@@ -145,17 +187,39 @@ def _verified(run: dict[str, Any], wanted: int) -> tuple[bool, dict[str, Any]]:
     """``zc_verify``'s verdict: everything measured, everything true, and the document's four where they can be; waits counted."""
     verdict = run['verify']
     checks = {name: verdict.get('checks', {}).get(name, {}) for name in INVARIANTS}
-    good = all(check.get('holds') is True and check.get('measured') is True for check in checks.values())
-    figures: dict[str, Any] = {'exit': verdict.get('exit'), 'pass': verdict.get('pass'), 'frames': verdict.get('frames')}
+    good = all(
+        check.get('holds') is True and check.get('measured') is True for check in checks.values()
+    )
+    figures: dict[str, Any] = {
+        'exit': verdict.get('exit'),
+        'pass': verdict.get('pass'),
+        'frames': verdict.get('frames'),
+    }
     figures |= {name: check.get('holds') for name, check in checks.items()}
     detail = verdict.get('detail', {})
-    figures['fence_waits'] = detail.get('fence_wait_lines', 0) + detail.get('fence_waits_by_poll', 0)
+    figures['fence_waits'] = detail.get('fence_wait_lines', 0) + detail.get(
+        'fence_waits_by_poll', 0
+    )
     figures['exporters'] = detail.get('exporters', [])
-    holds = good and figures['exit'] == 0 and figures['pass'] is True and (figures['frames'] or 0) >= wanted
-    holds = holds and figures['fence_waits'] >= wanted and bool(figures['exporters']) and 'timeline' in verdict.get('files', {})
+    holds = (
+        good
+        and figures['exit'] == 0
+        and figures['pass'] is True
+        and (figures['frames'] or 0) >= wanted
+    )
+    holds = (
+        holds
+        and figures['fence_waits'] >= wanted
+        and bool(figures['exporters'])
+        and 'timeline' in verdict.get('files', {})
+    )
     if run['variant'] == OF_RUN['document']:
         figures['pass_document'] = verdict.get('pass_document')
-        holds = holds and figures['pass_document'] is True and all(verdict.get(key) is True for key in DOCUMENT_KEYS)
+        holds = (
+            holds
+            and figures['pass_document'] is True
+            and all(verdict.get(key) is True for key in DOCUMENT_KEYS)
+        )
     return holds, figures
 
 
@@ -169,7 +233,9 @@ def result_of(graph: GraphRuns, kernel: str, wanted: Mapping[str, int]) -> dict[
     complete = set(wanted) >= set(RUNS) and all(run['checks'] for run in runs.values())
     document = runs.get(OF_RUN['document'], {}).get('verify', {})
     return {
-        'pass': graph.boot.ok and complete and all(check['holds'] for run in runs.values() for check in run['checks'].values()),
+        'pass': graph.boot.ok
+        and complete
+        and all(check['holds'] for run in runs.values() for check in run['checks'].values()),
         'checks': runs.get(OF_RUN['checks'], {}).get('verify', {}).get('checks', {}),
         **{key: document.get(key) for key in (*DOCUMENT_KEYS, 'detail', 'pass_document')},
         'of_run': OF_RUN,

@@ -98,11 +98,19 @@ def build(kernel: Kernel, cache: Path) -> Path:
 
 def _archive(kernel: Kernel) -> bytes:
     program, folder = stat.S_IFREG | 0o755, stat.S_IFDIR | 0o755
-    members = [(name, folder, b'') for name in ('bin', 'proc', 'sys', 'dev', 'modules', 'lower', 'upper')]
-    members += [('bin/busybox', program, kernel.busybox.read_bytes()), ('init', program, INIT.encode())]
+    members = [
+        (name, folder, b'') for name in ('bin', 'proc', 'sys', 'dev', 'modules', 'lower', 'upper')
+    ]
+    members += [
+        ('bin/busybox', program, kernel.busybox.read_bytes()),
+        ('init', program, INIT.encode()),
+    ]
     for number, module in enumerate(kernel.load_order(BOOT_MODULES)):
         members.append((f'modules/{number:02d}-{module.name}', program, module.read_bytes()))
-    return b''.join(_member(number, *member) for number, member in enumerate([*members, ('TRAILER!!!', 0, b'')], start=1))
+    return b''.join(
+        _member(number, *member)
+        for number, member in enumerate([*members, ('TRAILER!!!', 0, b'')], start=1)
+    )
 
 
 def _member(number: int, path: str, mode: int, data: bytes) -> bytes:
@@ -112,6 +120,20 @@ def _member(number: int, path: str, mode: int, data: bytes) -> bytes:
     """
     name = path.encode() + b'\0'
     # ino, mode, uid, gid, nlink, mtime, filesize, devmajor, devminor, rdevmajor, rdevminor, namesize, check
-    fields = (number, mode, 0, 0, 2 if stat.S_ISDIR(mode) else 1, 0, len(data), 0, 0, 0, 0, len(name), 0)
+    fields = (
+        number,
+        mode,
+        0,
+        0,
+        2 if stat.S_ISDIR(mode) else 1,
+        0,
+        len(data),
+        0,
+        0,
+        0,
+        0,
+        len(name),
+        0,
+    )
     header = b'070701' + b''.join(b'%08x' % field for field in fields) + name
     return b''.join(part + bytes(-len(part) % 4) for part in (header, data))

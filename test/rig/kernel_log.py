@@ -59,7 +59,11 @@ _SYSRQ = 'sysrq: Show Blocked State'
 def complaints(log: str) -> list[str]:
     """Return the lines of `log` that no healthy kernel prints, in their order."""
     log = _VIVID_LATE.sub('', log.partition(_SYSRQ)[0])
-    return [line for line in log.splitlines() if _COMPLAINTS.search(line) and not _HARMLESS.search(line)]
+    return [
+        line
+        for line in log.splitlines()
+        if _COMPLAINTS.search(line) and not _HARMLESS.search(line)
+    ]
 
 
 def died_of_emulation(log: str) -> bool:

@@ -41,7 +41,11 @@ def measure(flavour: str, frames: int, out: Path) -> dict[str, dict[str, float]]
         [sys.executable, str(GUEST / 'latency_run.py'), str(frames)], timeout=2 * TIMEOUT_S, out_dir=out, vivid=True, env=ENVIRONMENT,
         memory_mib=MEMORY_MIB, qemu_args=_ICOUNT,
     ).check()  # fmt: skip
-    print(f'{kernel.release}: {time.monotonic() - began:.0f} s\n{result.stdout}', file=sys.stderr, flush=True)
+    print(
+        f'{kernel.release}: {time.monotonic() - began:.0f} s\n{result.stdout}',
+        file=sys.stderr,
+        flush=True,
+    )
     series = json.loads((out / 'latency.json').read_text(encoding='utf-8'))
     return {priority: quantiles_ms(found) for priority, found in series.items()}
 
@@ -54,15 +58,22 @@ def main() -> int:
     options = parser.parse_args()
     compile_for_guest()
     try:
-        found = {flavour: measure(flavour, options.frames, options.out / flavour) for flavour in FLAVOURS}
+        found = {
+            flavour: measure(flavour, options.frames, options.out / flavour)
+            for flavour in FLAVOURS
+        }
     except (RigError, RigUnavailable) as error:
         print(f'rig: {error}', file=sys.stderr)
         return 1
     (options.out / 'latency.json').write_text(json.dumps(found, indent=1) + '\n', encoding='utf-8')
-    print(f'| kernel | `realtime_priority` | {" | ".join(f"{name}, ms" for name in _QUANTILES)} |\n|---|---|{"---|" * len(_QUANTILES)}')
+    print(
+        f'| kernel | `realtime_priority` | {" | ".join(f"{name}, ms" for name in _QUANTILES)} |\n|---|---|{"---|" * len(_QUANTILES)}'
+    )
     for flavour, priorities in found.items():
         for priority, row in priorities.items():
-            print(f'| {flavour} | {priority} | {" | ".join(str(value) for value in row.values())} |')
+            print(
+                f'| {flavour} | {priority} | {" | ".join(str(value) for value in row.values())} |'
+            )
     return 0
 
 

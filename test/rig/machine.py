@@ -27,7 +27,18 @@ RC_KERNEL_COMPLAINED = 126
 #: What booting and powering off may take beyond the command's own time; generous for loaded machines.
 _GRACE_S = 60.0
 
-_EXCHANGED = ('rc', 'rc.new', 'rig_error', 'stdout', 'stderr', 'dmesg', 'kmsg.live', 'console', 'boot_s', 'end_s')
+_EXCHANGED = (
+    'rc',
+    'rc.new',
+    'rig_error',
+    'stdout',
+    'stderr',
+    'dmesg',
+    'kmsg.live',
+    'console',
+    'boot_s',
+    'end_s',
+)
 
 
 # TCG reads all of a masked vector load (VMASKMOV, VPMASKMOV), also what the mask leaves out. NumPy's sorts and ONNX Runtime's products load
@@ -51,7 +62,17 @@ class Machine:
 _NPU = ('-device', 'pcie-root-port,id=npu,chassis=1', '-device', 'pci-testdev,bus=npu')
 X86_64 = Machine(
     QEMU,
-    ('-machine', 'q35', '-accel', 'tcg', '-cpu', _CPU, '-device', 'intel-iommu,intremap=off', *_NPU),
+    (
+        '-machine',
+        'q35',
+        '-accel',
+        'tcg',
+        '-cpu',
+        _CPU,
+        '-device',
+        'intel-iommu,intremap=off',
+        *_NPU,
+    ),
     (
         'console=ttyS0',
         'intel_iommu=on',
@@ -65,7 +86,14 @@ def arm64(qemu: Path, environment: Mapping[str, str]) -> Machine:
 
     Without authenticated pointers, which cost QEMU a quarter of the time.
     """
-    board = ('-machine', 'virt,iommu=smmuv3,gic-version=3', '-accel', 'tcg,tb-size=512', '-cpu', 'max,pauth=off')
+    board = (
+        '-machine',
+        'virt,iommu=smmuv3,gic-version=3',
+        '-accel',
+        'tcg,tb-size=512',
+        '-cpu',
+        'max,pauth=off',
+    )
     return Machine(str(qemu), (*board, *_NPU), ('console=ttyAMA0',), environment)
 
 
@@ -189,17 +217,36 @@ def command_line(qemu: str, boot: Boot) -> list[str]:
         *boot.machine.arguments,
         *('-smp', str(boot.cpus), '-m', str(boot.memory_mib)),
         *('-display', 'none', '-no-reboot', '-nodefaults', '-nic', 'none'),
-        *('-chardev', f'file,id=console,path={_escaped(boot.out_dir / "console")}', '-serial', 'chardev:console'),
-        *('-kernel', str(boot.image), '-initrd', str(boot.initramfs), '-append', ' '.join(append).strip()),
+        *(
+            '-chardev',
+            f'file,id=console,path={_escaped(boot.out_dir / "console")}',
+            '-serial',
+            'chardev:console',
+        ),
+        *(
+            '-kernel',
+            str(boot.image),
+            '-initrd',
+            str(boot.initramfs),
+            '-append',
+            ' '.join(append).strip(),
+        ),
         *_share('host', boot.root, 'readonly=on,'),
         *_share('out', boot.out_dir),
-        *(word for number, folder in enumerate(boot.shares) for word in _share(f'share{number}', folder, 'readonly=on,')),
+        *(
+            word
+            for number, folder in enumerate(boot.shares)
+            for word in _share(f'share{number}', folder, 'readonly=on,')
+        ),
         *boot.qemu_args,
     ]
 
 
 def _share(tag: str, folder: Path, options: str = '') -> tuple[str, str]:
-    return '-virtfs', f'local,path={_escaped(folder)},mount_tag={tag},{options}security_model=none,multidevs=remap'
+    return (
+        '-virtfs',
+        f'local,path={_escaped(folder)},mount_tag={tag},{options}security_model=none,multidevs=remap',
+    )
 
 
 def _mounts(boot: Boot) -> str:
@@ -207,7 +254,9 @@ def _mounts(boot: Boot) -> str:
     lines = []
     for number, folder in enumerate(boot.shares):
         point = f'"$root"{shlex.quote(str(folder))}'
-        lines.append(f'mkdir -p {point} && mount $p9,cache=loose,ro share{number} {point} || fail "{folder} cannot be mounted"\n')
+        lines.append(
+            f'mkdir -p {point} && mount $p9,cache=loose,ro share{number} {point} || fail "{folder} cannot be mounted"\n'
+        )
     return ''.join(lines)
 
 
@@ -253,4 +302,8 @@ def _read(path: Path) -> str:
 
 
 def _tail(text: str, limit: int) -> str:
-    return text if len(text) <= limit else f'[... {len(text) - limit} characters before ...]\n{text[-limit:]}'
+    return (
+        text
+        if len(text) <= limit
+        else f'[... {len(text) - limit} characters before ...]\n{text[-limit:]}'
+    )

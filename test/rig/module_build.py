@@ -20,7 +20,9 @@ MODULE_NAME = 'metis_virtual'
 
 def sources(folder: Path = MODULE_SOURCES) -> list[Path]:
     """Return the files that make the module, in a stable order."""
-    return sorted(path for path in folder.iterdir() if path.suffix in ('.c', '.h') or path.name == 'Kbuild')
+    return sorted(
+        path for path in folder.iterdir() if path.suffix in ('.c', '.h') or path.name == 'Kbuild'
+    )
 
 
 @dataclass(frozen=True)
@@ -38,7 +40,11 @@ class CrossCompiler:
 
     def options(self, compiler: str) -> list[str]:
         """Return what ``make`` is told of it."""
-        return [f'ARCH={self.architecture}', f'CROSS_COMPILE={self.prefix}', f'CC={self.prefix}{compiler}']
+        return [
+            f'ARCH={self.architecture}',
+            f'CROSS_COMPILE={self.prefix}',
+            f'CC={self.prefix}{compiler}',
+        ]
 
 
 def cache_key(kernel: Kernel, files: list[Path]) -> str:
@@ -51,7 +57,9 @@ def cache_key(kernel: Kernel, files: list[Path]) -> str:
     return digest.hexdigest()[:32]
 
 
-def build(kernel: Kernel, cache: Path, folder: Path = MODULE_SOURCES, cross: CrossCompiler | None = None) -> Path:
+def build(
+    kernel: Kernel, cache: Path, folder: Path = MODULE_SOURCES, cross: CrossCompiler | None = None
+) -> Path:
     """Return the built module; it is made again only when its sources or the kernel changed."""
     files = sources(folder)
     home = cache / 'modules' / cache_key(kernel, files)
@@ -61,18 +69,44 @@ def build(kernel: Kernel, cache: Path, folder: Path = MODULE_SOURCES, cross: Cro
         return module
     compiler = f'{cross.prefix if cross else ""}{kernel.compiler}'
     environment = {**os.environ, **(cross.environment if cross else {})}
-    missing = [tool for tool in (compiler, 'make') if not shutil.which(tool, path=environment.get('PATH'))]
+    missing = [
+        tool for tool in (compiler, 'make') if not shutil.which(tool, path=environment.get('PATH'))
+    ]
     if missing:
-        raise RigUnavailable(f"building the rig's kernel module needs {' and '.join(missing)}: apt-get install {' '.join(missing)}")
+        raise RigUnavailable(
+            f"building the rig's kernel module needs {' and '.join(missing)}: apt-get install {' '.join(missing)}"
+        )
     with appearing(home) as scratch:
         for path in files:
             shutil.copyfile(path, scratch / path.name)
         # CONFIG_DEBUG_INFO_BTF_MODULES= : otherwise the build wants pahole.
-        options = ['CONFIG_DEBUG_INFO_BTF_MODULES=', 'W=1', 'KCFLAGS=-Werror', *(cross.options(kernel.compiler) if cross else ())]
-        command = ['make', '-C', str(kernel.headers), f'-j{os.cpu_count() or 1}', f'M={scratch}', *options, 'modules']
-        result = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+        options = [
+            'CONFIG_DEBUG_INFO_BTF_MODULES=',
+            'W=1',
+            'KCFLAGS=-Werror',
+            *(cross.options(kernel.compiler) if cross else ()),
+        ]
+        command = [
+            'make',
+            '-C',
+            str(kernel.headers),
+            f'-j{os.cpu_count() or 1}',
+            f'M={scratch}',
+            *options,
+            'modules',
+        ]
+        result = subprocess.run(
+            command,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
         if result.returncode:
-            raise RigError(f"the rig's kernel module did not build for {kernel.version}:\n{result.stdout}")
+            raise RigError(
+                f"the rig's kernel module did not build for {kernel.version}:\n{result.stdout}"
+            )
         (scratch / 'build.log').write_text(result.stdout, encoding='utf-8')
     keep_newest((cache / 'modules').iterdir(), 4)
     return module

@@ -75,12 +75,18 @@ class Kernel:
     @property
     def complete(self) -> bool:
         """Return whether all of it is unpacked: an earlier state of the tests may have wanted fewer modules."""
-        return self.image.is_file() and all((self.root / 'modules' / f'{name}.ko').is_file() for name in self.wanted_modules)
+        return self.image.is_file() and all(
+            (self.root / 'modules' / f'{name}.ko').is_file() for name in self.wanted_modules
+        )
 
     @property
     def busybox(self) -> Path:
         """Return the static busybox that is the initramfs's user space."""
-        found = [path for path in (self.root / 'bin/busybox', self.root / 'usr/bin/busybox') if path.is_file()]
+        found = [
+            path
+            for path in (self.root / 'bin/busybox', self.root / 'usr/bin/busybox')
+            if path.is_file()
+        ]
         if not found:
             raise RigError(f'no busybox below {self.root}; delete that folder to fetch it again')
         return found[0]
@@ -91,12 +97,17 @@ class Kernel:
         config = (self.root / 'boot' / f'config-{self.release}').read_text(encoding='utf-8')
         match = re.search(r'^CONFIG_CC_VERSION_TEXT="([^"\s]+)', config, re.MULTILINE)
         if not match:
-            raise RigError(f'the configuration of kernel {self.version} does not name its compiler')
+            raise RigError(
+                f'the configuration of kernel {self.version} does not name its compiler'
+            )
         return match[1].rpartition('-linux-gnu-')[2]
 
     def load_order(self, names: Iterable[str]) -> list[Path]:
         """Return the files of `names` and of what they depend on, in the order to load them."""
-        return load_order({path.stem.replace('-', '_'): path for path in (self.root / 'modules').iterdir()}, names)
+        return load_order(
+            {path.stem.replace('-', '_'): path for path in (self.root / 'modules').iterdir()},
+            names,
+        )
 
 
 def load_order(files: dict[str, Path], names: Iterable[str]) -> list[Path]:
@@ -132,7 +143,9 @@ def current(cache: Path, flavour: str = ORDINARY, *, now: float | None = None) -
     now = time.time() if now is None else now
     state_file = cache / 'kernel.json'
     state = _read_state(state_file)
-    cached = Kernel(state['version'], cache / 'kernels' / state['version'], flavour) if state else None
+    cached = (
+        Kernel(state['version'], cache / 'kernels' / state['version'], flavour) if state else None
+    )
     if cached and cached.complete and 0 <= now - float(state['checked']) < _CHECK_EVERY_S:
         return cached
     try:
@@ -142,9 +155,13 @@ def current(cache: Path, flavour: str = ORDINARY, *, now: float | None = None) -
             _fetch(kernel)
     except SetupError as error:
         if not (cached and cached.complete):
-            raise RigUnavailable(f'the kernel packages are not cached and cannot be fetched: {error}') from error
+            raise RigUnavailable(
+                f'the kernel packages are not cached and cannot be fetched: {error}'
+            ) from error
         kernel = cached  # and ask again tomorrow: without a network each attempt takes its time
-    state_file.write_text(json.dumps({'version': kernel.version, 'checked': now}), encoding='utf-8')
+    state_file.write_text(
+        json.dumps({'version': kernel.version, 'checked': now}), encoding='utf-8'
+    )
     keep_newest((cache / 'kernels').iterdir(), 2)
     return kernel
 
@@ -158,15 +175,24 @@ def _read_state(file: Path) -> dict[str, str]:
 
 
 def _newest_version(flavour: str) -> str:
-    image = resolve_dependency(f'linux-image-{SERIES}-{flavour}', 'linux-image-', ARM64 if flavour == ARM64 else '')
+    image = resolve_dependency(
+        f'linux-image-{SERIES}-{flavour}', 'linux-image-', ARM64 if flavour == ARM64 else ''
+    )
     return image.removeprefix('linux-image-').removesuffix(f'-{flavour}')
 
 
 def _fetch(kernel: Kernel) -> None:
     version = kernel.version
     # Its own; and what runs here, or is the same everywhere.
-    of_kernel = [f'linux-image-{kernel.release}', f'linux-headers-{kernel.release}', 'busybox-static']
-    of_build = [f'linux-headers-{version}-common{"-rt" if kernel.flavour == REAL_TIME else ""}', f'linux-kbuild-{version}']
+    of_kernel = [
+        f'linux-image-{kernel.release}',
+        f'linux-headers-{kernel.release}',
+        'busybox-static',
+    ]
+    of_build = [
+        f'linux-headers-{version}-common{"-rt" if kernel.flavour == REAL_TIME else ""}',
+        f'linux-kbuild-{version}',
+    ]
     with appearing(kernel.root) as scratch:
         downloads = scratch / 'downloads'
         for package in (*fetch(of_kernel, downloads, kernel.foreign), *fetch(of_build, downloads)):
@@ -175,12 +201,17 @@ def _fetch(kernel: Kernel) -> None:
         _keep_modules(scratch, kernel)
         # The packaged Makefile includes its common part by an absolute path below /usr/src.
         makefile = scratch / 'usr/src' / f'linux-headers-{kernel.release}' / 'Makefile'
-        makefile.write_text(makefile.read_text(encoding='utf-8').replace('/usr/src/', f'{kernel.root}/usr/src/'), encoding='utf-8')
+        makefile.write_text(
+            makefile.read_text(encoding='utf-8').replace('/usr/src/', f'{kernel.root}/usr/src/'),
+            encoding='utf-8',
+        )
 
 
 def _keep_modules(scratch: Path, kernel: Kernel) -> None:
     """Unpack the modules that the rig loads into ``modules/`` and drop the other four thousand."""
-    tree = next(path for path in (scratch / 'lib/modules', scratch / 'usr/lib/modules') if path.is_dir())
+    tree = next(
+        path for path in (scratch / 'lib/modules', scratch / 'usr/lib/modules') if path.is_dir()
+    )
     kept = scratch / 'modules'
     kept.mkdir()
     packed = {path.name.split('.')[0].replace('-', '_'): path for path in tree.rglob('*.ko*')}
@@ -188,7 +219,9 @@ def _keep_modules(scratch: Path, kernel: Kernel) -> None:
     while wanted:
         name = wanted.pop()
         if name not in packed:
-            raise RigUnavailable(f'the kernel package {kernel.version} has no module {name!r}, which the rig needs')
+            raise RigUnavailable(
+                f'the kernel package {kernel.version} has no module {name!r}, which the rig needs'
+            )
         target = kept / f'{name}.ko'
         if target.exists():
             continue

@@ -30,11 +30,15 @@ class Rig:
     would be an error (``ZC_RIG=required``). ``flavour`` is one of `packages.FLAVOURS`, by default what ``ZC_RIG_KERNEL`` names.
     """
 
-    def __init__(self, *, cache_folder: Path | None = None, install: bool | None = None, flavour: str = '') -> None:
+    def __init__(
+        self, *, cache_folder: Path | None = None, install: bool | None = None, flavour: str = ''
+    ) -> None:
         """Choose the kernel and the cache, where each kernel has a folder of its own; nothing is fetched before `prepare`."""
         self._flavour = flavour or os.environ.get('ZC_RIG_KERNEL') or packages.ORDINARY
         if self._flavour not in packages.FLAVOURS:
-            raise RigError(f"the rig has no kernel '{self._flavour}'; set ZC_RIG_KERNEL to one of {', '.join(packages.FLAVOURS)}")
+            raise RigError(
+                f"the rig has no kernel '{self._flavour}'; set ZC_RIG_KERNEL to one of {', '.join(packages.FLAVOURS)}"
+            )
         home = cache_folder or cache.rig_folder()
         self._cache_folder = home if self._flavour == packages.ORDINARY else home / self._flavour
         self._install = os.environ.get('ZC_RIG') == 'required' if install is None else install
@@ -51,9 +55,15 @@ class Rig:
             machine.require_qemu()
             folder = cache.checked_folder(self._cache_folder)
             lock = folder / 'lock'
-            with locked(lock, f'rig: waiting for another process that prepares the rig (it holds {lock})'):
+            with locked(
+                lock, f'rig: waiting for another process that prepares the rig (it holds {lock})'
+            ):
                 kernel = packages.current(folder, self._flavour)
-                self._ready = (kernel, module_build.build(kernel, folder), initramfs.build(kernel, folder))
+                self._ready = (
+                    kernel,
+                    module_build.build(kernel, folder),
+                    initramfs.build(kernel, folder),
+                )
         return self._ready
 
     def _place(self) -> dict[str, Any]:
@@ -97,9 +107,16 @@ class Rig:
             'RIG_BUSYBOX': str(kernel.busybox),
             **(env or {}),
         }
-        wanted = (*(() if vivid in (None, False) else ('vivid',)), *(packages.USB_MODULES if usb else ()))
+        wanted = (
+            *(() if vivid in (None, False) else ('vivid',)),
+            *(packages.USB_MODULES if usb else ()),
+        )
         given = {'vivid': VIVID_DEFAULT if vivid is True else _parameters(vivid)}
-        loads = [(path, given.get(path.stem, '')) for path in kernel.load_order(wanted)] if wanted else []
+        loads = (
+            [(path, given.get(path.stem, '')) for path in kernel.load_order(wanted)]
+            if wanted
+            else []
+        )
         loads.append((module, _parameters(module_params)))
         boot = machine.Boot(
             image=kernel.image,
@@ -122,7 +139,10 @@ class Rig:
 
 def _parameters(given: str | Mapping[str, object] | bool | None) -> str:
     if isinstance(given, Mapping):
-        return ' '.join(f'{name}={int(value) if isinstance(value, bool) else value}' for name, value in given.items())
+        return ' '.join(
+            f'{name}={int(value) if isinstance(value, bool) else value}'
+            for name, value in given.items()
+        )
     return str(given or '')
 
 
@@ -132,7 +152,9 @@ def _load_line(module: Path, parameters: str) -> str:
     return f'insmod "$root"{quoted} {words} || fail "the module {module.name} does not load"\n'
 
 
-def _script(command: Sequence[str], variables: Mapping[str, str], cwd: Path, timeout: float) -> str:
+def _script(
+    command: Sequence[str], variables: Mapping[str, str], cwd: Path, timeout: float
+) -> str:
     exports = ''.join(f'export {name}={shlex.quote(value)}\n' for name, value in variables.items())
     # The guest ends the command itself, so that a hang leaves a kernel log that shows it.
     return f'{exports}cd {shlex.quote(str(cwd))} || exit 1\nexec timeout -k 5 {timeout:g} {shlex.join(command)}\n'
@@ -148,7 +170,14 @@ def _install_qemu() -> None:
     environment = {**os.environ, 'DEBIAN_FRONTEND': 'noninteractive'}
     result = None
     for step in (machine.INSTALL_QEMU, ('apt-get', 'update'), machine.INSTALL_QEMU):
-        result = subprocess.run([*sudo, *step], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+        result = subprocess.run(
+            [*sudo, *step],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            check=False,
+        )
         if step == machine.INSTALL_QEMU and result.returncode == 0:
             return
     if result is not None:

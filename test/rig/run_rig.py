@@ -30,7 +30,11 @@ def main() -> int:
     }
     for name, variant in RUNS.items():
         parser.add_argument(
-            '--frames' if name == 'cached' else f'--{name}-frames', type=int, dest=name, default=variant.frames, help=helps[name]
+            '--frames' if name == 'cached' else f'--{name}-frames',
+            type=int,
+            dest=name,
+            default=variant.frames,
+            help=helps[name],
         )
     options = parser.parse_args()
     wanted = {name: getattr(options, name) for name in RUNS}
@@ -39,7 +43,9 @@ def main() -> int:
         # Who asks for the rig by name wants it: QEMU is installed where this user may.
         rig = Rig(install=True)
         kernel = rig.prepare()
-        print(f'rig: Linux {kernel.version} ready after {time.monotonic() - began:.1f} s', flush=True)
+        print(
+            f'rig: Linux {kernel.version} ready after {time.monotonic() - began:.1f} s', flush=True
+        )
         graph = run_graph(rig, options.out, wanted)
     except (RigUnavailable, RigError) as error:
         return tell(error)
@@ -48,10 +54,14 @@ def main() -> int:
     for variant, run in result['runs'].items():
         for name, check in run['checks'].items():
             figures = ', '.join(f'{k} {v}' for k, v in check.items() if k != 'holds')
-            print(f'{"ok  " if check["holds"] else "FAIL"} {variant:9s} {name:12s} {figures[:150]}')
+            print(
+                f'{"ok  " if check["holds"] else "FAIL"} {variant:9s} {name:12s} {figures[:150]}'
+            )
     if not result['pass']:
         print(graph.boot.report(), file=sys.stderr)
-    print(f'rig: {"pass" if result["pass"] else "FAIL"}, {time.monotonic() - began:.1f} s in all; wrote {options.out}/result.json')
+    print(
+        f'rig: {"pass" if result["pass"] else "FAIL"}, {time.monotonic() - began:.1f} s in all; wrote {options.out}/result.json'
+    )
     return 0 if result['pass'] else 1
 
 

@@ -67,7 +67,11 @@ def afterwards(outcome: Mapping[str, Any]) -> str:
     if 'error' in outcome:
         return str(outcome['error'])
     left = [outcome[what] for what in ('buffers', 'instances') if outcome[what]]
-    return f'left behind: {left} {outcome["left_on_device"]}' if left or any(outcome['left_on_device'].values()) else ''
+    return (
+        f'left behind: {left} {outcome["left_on_device"]}'
+        if left or any(outcome['left_on_device'].values())
+        else ''
+    )
 
 
 def checks_of(part: str, file: Path) -> dict[str, str]:
@@ -79,7 +83,12 @@ def checks_of(part: str, file: Path) -> dict[str, str]:
         return outcome
     missing = outcome.get('sabotaged', {'error': 'the guest did not get to it'})
     told = {name: outcome.get(name, missing) for name in (*VERIFIED, AFTERWARDS)}
-    wrong = {name: afterwards(one) if name == AFTERWARDS else one.get('error') or wrong_verdict(name, one) for name, one in told.items()}
+    wrong = {
+        name: afterwards(one)
+        if name == AFTERWARDS
+        else one.get('error') or wrong_verdict(name, one)
+        for name, one in told.items()
+    }
     return {f'zc_verify: {name}': text for name, text in wrong.items()}
 
 
@@ -96,17 +105,35 @@ def _boot(rig: Arm64Rig, name: str, out: Path, variables: Mapping[str, str]) -> 
     share = SHARES[name]
     command = [PYTHON, str(GUEST / 'arm64_checks.py'), *share.parts]
     result = rig.run(
-        command, timeout=_TIMEOUT_S, out_dir=out / name, vivid=share.vivid, env=variables, memory_mib=graph_variants.MEMORY_MIB
+        command,
+        timeout=_TIMEOUT_S,
+        out_dir=out / name,
+        vivid=share.vivid,
+        env=variables,
+        memory_mib=graph_variants.MEMORY_MIB,
     )
-    print(f'rig: guest {name}: {", ".join(share.parts)}: {result.wall_s:.1f} s, up after {result.boot_s} s', flush=True)
+    print(
+        f'rig: guest {name}: {", ".join(share.parts)}: {result.wall_s:.1f} s, up after {result.boot_s} s',
+        flush=True,
+    )
     return result
 
 
 def result_of(results: Mapping[str, RigResult], out: Path) -> dict[str, Any]:
     """Return what ``result.json`` says."""
-    parts = {part: checks_of(part, out / name / f'{part}.json') for name, share in SHARES.items() for part in share.parts}
-    checks = {f'{part}: {check}': text for part, found in parts.items() for check, text in found.items()}
-    not_here = {check: text.removeprefix(NOT_HERE) for check, text in checks.items() if text.startswith(NOT_HERE)}
+    parts = {
+        part: checks_of(part, out / name / f'{part}.json')
+        for name, share in SHARES.items()
+        for part in share.parts
+    }
+    checks = {
+        f'{part}: {check}': text for part, found in parts.items() for check, text in found.items()
+    }
+    not_here = {
+        check: text.removeprefix(NOT_HERE)
+        for check, text in checks.items()
+        if text.startswith(NOT_HERE)
+    }
     failed = {check: text for check, text in checks.items() if text and check not in not_here}
     complaints = [line for result in results.values() for line in result.complaints]
     ended = all(result.rc in (0, 1) for result in results.values())
@@ -117,7 +144,9 @@ def result_of(results: Mapping[str, RigResult], out: Path) -> dict[str, Any]:
         'not_here': not_here,
         'not_run': NOT_RUN,
         'by_part': {part: len(found) for part, found in parts.items()},
-        'verify': {name: {check: check not in CASES[name] for check in INVARIANTS} for name in VERIFIED},
+        'verify': {
+            name: {check: check not in CASES[name] for check in INVARIANTS} for name in VERIFIED
+        },
         'kernel_complaints': complaints,
         'wall_s': {name: round(result.wall_s, 1) for name, result in results.items()},
     }
@@ -137,17 +166,23 @@ def main() -> int:
         variables = {
             PROGRAM: str(_consumer(rig)), 'RIG_CASES': ' '.join(VERIFIED), 'PYTHONDONTWRITEBYTECODE': '1',
         }  # fmt: skip
-        print(f'rig: Linux {kernel.release} ready after {time.monotonic() - began:.1f} s', flush=True)
+        print(
+            f'rig: Linux {kernel.release} ready after {time.monotonic() - began:.1f} s', flush=True
+        )
         names = [options.only] if options.only else list(SHARES)
         with ThreadPoolExecutor(len(SHARES)) as pool:
-            futures = {name: pool.submit(_boot, rig, name, options.out, variables) for name in names}
+            futures = {
+                name: pool.submit(_boot, rig, name, options.out, variables) for name in names
+            }
             results = {name: future.result() for name, future in futures.items()}
     except (RigUnavailable, RigError) as error:
         return tell(error)
     found = {'kernel': kernel.release, **result_of(results, options.out)}
     (options.out / 'result.json').write_text(json.dumps(found, indent=1) + '\n', encoding='utf-8')
     _tell(found, results)
-    print(f'rig: {"pass" if found["pass"] else "FAIL"}, {time.monotonic() - began:.1f} s in all; wrote {options.out}/result.json')
+    print(
+        f'rig: {"pass" if found["pass"] else "FAIL"}, {time.monotonic() - began:.1f} s in all; wrote {options.out}/result.json'
+    )
     return 0 if found['pass'] else 1
 
 

@@ -48,7 +48,9 @@ _LONG = ('usb',)
 
 
 def _marked(suite: str, param: Any) -> Any:
-    return pytest.param(suite, *param.values, marks=[*param.marks, *([pytest.mark.long] if suite in _LONG else [])])
+    return pytest.param(
+        suite, *param.values, marks=[*param.marks, *([pytest.mark.long] if suite in _LONG else [])]
+    )
 
 
 @pytest.fixture(scope='module')
@@ -58,13 +60,17 @@ def boots(rig: Rig, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str],
 
     def boot(suite: str) -> Boot:
         if suite not in done:
-            done[suite] = boot_suite(rig, tmp_path_factory.mktemp(suite), suite, **SUITES[suite](tmp_path_factory))
+            done[suite] = boot_suite(
+                rig, tmp_path_factory.mktemp(suite), suite, **SUITES[suite](tmp_path_factory)
+            )
         return done[suite]
 
     return boot
 
 
-@pytest.mark.parametrize(('suite', 'name'), [_marked(suite, param) for suite in SUITES for param in checks_of(suite)])
+@pytest.mark.parametrize(
+    ('suite', 'name'), [_marked(suite, param) for suite in SUITES for param in checks_of(suite)]
+)
 def test_in_the_guest(suite: str, name: str, boots: Callable[[str], Boot]) -> None:
     boots(suite).must_hold(name)
 

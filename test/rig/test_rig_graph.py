@@ -13,19 +13,31 @@ from long_form import LONG
 from . import Rig
 from .checked_boot import Boot, boot_suite
 from .checked_boot import checks_of as checks_of_suite
-from .graph import ENVIRONMENT, GraphRuns, check_names, checks_of, clear_runs, graph_command, read_runs
+from .graph import (
+    ENVIRONMENT,
+    GraphRuns,
+    check_names,
+    checks_of,
+    clear_runs,
+    graph_command,
+    read_runs,
+)
 from .guest.graph_variants import MEMORY_MIB, RUNS, VARIANTS, VIVID
 
 pytestmark = pytest.mark.rig
 
 #: ``make rig`` has its 300 frames; here time counts, too.
-WANTED = {name: variant.frames if LONG else min(variant.frames, 12) for name, variant in VARIANTS.items()}
+WANTED = {
+    name: variant.frames if LONG else min(variant.frames, 12) for name, variant in VARIANTS.items()
+}
 #: What only the long form and ``make rig`` run. ``padded_both_ways`` pads rows and heights at once.
 LONG_RUNS = ('uncached', 'document', 'two_padded_buffers', 'padded_rows', 'padded_height')
 
 
 def _params(names: Iterable[str]) -> list[Any]:
-    return [pytest.param(name, marks=[pytest.mark.long] if name in LONG_RUNS else []) for name in names]
+    return [
+        pytest.param(name, marks=[pytest.mark.long] if name in LONG_RUNS else []) for name in names
+    ]
 
 
 @dataclass(frozen=True)
@@ -41,7 +53,10 @@ def package_boot(rig: Rig, tmp_path_factory: pytest.TempPathFactory) -> GraphBoo
     out = tmp_path_factory.mktemp('package')
     clear_runs(out, VARIANTS)
     # The short form leaves zc_verify's verdict on such a graph to test_rig_verify.py.
-    _, _, *variants = graph_command({name: frames for name, frames in WANTED.items() if LONG or name not in LONG_RUNS}, verify=LONG)
+    _, _, *variants = graph_command(
+        {name: frames for name, frames in WANTED.items() if LONG or name not in LONG_RUNS},
+        verify=LONG,
+    )
     options: dict[str, Any] = {'vivid': VIVID, 'env': ENVIRONMENT, 'memory_mib': MEMORY_MIB}
     boot = boot_suite(rig, out, 'accelerator', *variants, **options)
     return GraphBoot(boot.result, boot.outcome, GraphRuns(boot.result, read_runs(out)))
@@ -55,7 +70,9 @@ def test_in_the_guest(name: str, package_boot: GraphBoot) -> None:
 @pytest.mark.parametrize(
     ('variant', 'check'),
     [
-        pytest.param(*param.values, check, marks=[pytest.mark.long] if check == 'verify' else param.marks)
+        pytest.param(
+            *param.values, check, marks=[pytest.mark.long] if check == 'verify' else param.marks
+        )
         for param in _params(VARIANTS)
         for check in check_names(param.values[0])
     ],
@@ -66,11 +83,15 @@ def test_the_graph(variant: str, check: str, package_boot: GraphBoot) -> None:
     run = package_boot.graph.runs[variant]
     found = checks_of(run, WANTED[variant], VARIANTS[variant].verified)[check]
     # As text, which pytest doesn't shorten.
-    assert found['holds'], json.dumps([found, run['verify'] if check == 'verify' else ''], indent=1)
+    assert found['holds'], json.dumps(
+        [found, run['verify'] if check == 'verify' else ''], indent=1
+    )
 
 
 @pytest.mark.parametrize('variant', _params(VARIANTS))
-def test_the_kernel_s_trace_and_the_fences_of_each_run_are_kept(variant: str, package_boot: GraphBoot) -> None:
+def test_the_kernel_s_trace_and_the_fences_of_each_run_are_kept(
+    variant: str, package_boot: GraphBoot
+) -> None:
     folder = package_boot.result.artifacts / variant
     trace = (folder / 'kernel.trace').read_text(encoding='utf-8')
     assert trace.count('axl_dmabuf_import: ') == package_boot.graph.runs[variant]['traced_imports']
@@ -82,7 +103,9 @@ def test_the_kernel_s_trace_and_the_fences_of_each_run_are_kept(variant: str, pa
 @pytest.mark.long
 @pytest.mark.parametrize('variant', RUNS)
 def test_the_verdict_has_a_timeline(variant: str, package_boot: GraphBoot) -> None:
-    events = json.loads((package_boot.result.artifacts / variant / 'timeline.json').read_text(encoding='utf-8'))['traceEvents']
+    events = json.loads(
+        (package_boot.result.artifacts / variant / 'timeline.json').read_text(encoding='utf-8')
+    )['traceEvents']
     assert len(events) > 10 * VARIANTS[variant].verified
 
 

@@ -12,7 +12,16 @@ from typing import Any
 import pytest
 from environment.errors import SetupError
 
-from . import RigError, RigResult, RigUnavailable, cache, kernel_log, machine, module_build, packages
+from . import (
+    RigError,
+    RigResult,
+    RigUnavailable,
+    cache,
+    kernel_log,
+    machine,
+    module_build,
+    packages,
+)
 from . import rig as rig_module
 from .graph import DOCUMENT_KEYS, GraphRuns, check_names, checks_of, result_of
 from .guest.graph_variants import RUNS, VARIANTS
@@ -68,7 +77,11 @@ BROKEN: dict[str, list[dict[str, Any]]] = {
         {'traced_imports': 1, 'traced_import_inodes': [5]},
         {'submitted_inodes': []},
     ],
-    'I4': [{'cpu_mappings': ['12: 7f00-7f01 rw-s 0 00:0c 5 /dmabuf:']}, {'looks': 0}, {'copies': {'tensor': 60}}],
+    'I4': [
+        {'cpu_mappings': ['12: 7f00-7f01 rw-s 0 00:0c 5 /dmabuf:']},
+        {'looks': 0},
+        {'copies': {'tensor': 60}},
+    ],
     'link': [{'conversions': 1}],
     'subscriber': [{'received_by_plain_subscriber': 10}],
     'nothing_left': [{'left_in_bufinfo': [5]}],
@@ -78,15 +91,24 @@ BROKEN: dict[str, list[dict[str, Any]]] = {
 SPARE = {'traced_imports': 3, 'traced_import_inodes': [5, 6, 9]}
 
 
-@pytest.mark.parametrize(('variant', 'changes'), [*((variant, {}) for variant in VARIANTS), ('cached', SPARE)])
+@pytest.mark.parametrize(
+    ('variant', 'changes'), [*((variant, {}) for variant in VARIANTS), ('cached', SPARE)]
+)
 def test_a_good_run_passes(variant: str, changes: dict[str, Any]) -> None:
     checks = checks_of({**_good_run(variant), **changes}, WANTED)
-    assert list(checks) == check_names(variant) and all(check['holds'] for check in checks.values())
+    assert list(checks) == check_names(variant) and all(
+        check['holds'] for check in checks.values()
+    )
 
 
 @pytest.mark.parametrize(
     ('variant', 'name', 'fault'),
-    [(variant, name, fault) for variant in VARIANTS for name in check_names(variant) for fault in BROKEN[name]],
+    [
+        (variant, name, fault)
+        for variant in VARIANTS
+        for name in check_names(variant)
+        for fault in BROKEN[name]
+    ],
 )
 def test_each_check_can_fail(name: str, variant: str, fault: dict[str, Any]) -> None:
     assert not checks_of({**_good_run(variant), **fault}, WANTED)[name]['holds']
@@ -105,12 +127,20 @@ def test_each_check_can_fail(name: str, variant: str, fault: dict[str, Any]) -> 
         {'detail': {**_good_verdict()['detail'], 'fence_waits_by_poll': 39}},
         {'detail': {**_good_verdict()['detail'], 'exporters': []}},
         {'files': {}},
-        *({'checks': {**_good_verdict()['checks'], name: {'holds': True, 'measured': False}}} for name in INVARIANTS),
-        *({'checks': {**_good_verdict()['checks'], name: {'holds': None, 'measured': True}}} for name in INVARIANTS),
+        *(
+            {'checks': {**_good_verdict()['checks'], name: {'holds': True, 'measured': False}}}
+            for name in INVARIANTS
+        ),
+        *(
+            {'checks': {**_good_verdict()['checks'], name: {'holds': None, 'measured': True}}}
+            for name in INVARIANTS
+        ),
     ],
     ids=str,
 )
-def test_a_verdict_counts_only_if_all_was_measured_and_holds(fault: dict[str, Any], variant: str) -> None:
+def test_a_verdict_counts_only_if_all_was_measured_and_holds(
+    fault: dict[str, Any], variant: str
+) -> None:
     run = {**_good_run(variant), 'verify': {**_good_verdict(), **fault}}
     assert not checks_of(run, WANTED)['verify']['holds']
 
@@ -145,10 +175,21 @@ def test_the_result_names_which_run_says_what() -> None:
     runs['document']['verify']['detail']['imports'] = 77
     runs['cached']['verify']['checks']['I3']['imports'] = 0
     result = _result(runs)
-    assert result['of_run'] == {'checks': 'cached', 'document': 'document'} and set(result['checks']) == set(INVARIANTS)
-    assert (result['checks']['I3']['imports'], result['detail']['imports'], result['pass_document']) == (0, 77, True)
-    assert all(result[key] is True for key in DOCUMENT_KEYS) and (result['kernel'], result['wall_s']) == ('6.12.0', 12.3)
-    assert all(run['verify']['pass'] and 'verify' not in run['figures'] for run in result['runs'].values())
+    assert result['of_run'] == {'checks': 'cached', 'document': 'document'} and set(
+        result['checks']
+    ) == set(INVARIANTS)
+    assert (
+        result['checks']['I3']['imports'],
+        result['detail']['imports'],
+        result['pass_document'],
+    ) == (0, 77, True)
+    assert all(result[key] is True for key in DOCUMENT_KEYS) and (
+        result['kernel'],
+        result['wall_s'],
+    ) == ('6.12.0', 12.3)
+    assert all(
+        run['verify']['pass'] and 'verify' not in run['figures'] for run in result['runs'].values()
+    )
 
 
 # --- make rig-arm64 --------------------------------------------------------------------------------
@@ -158,7 +199,13 @@ def _verdict(name: str, **changes: dict[str, bool]) -> dict[str, Any]:
     """What ``zc_verify`` must say of a case, but for *changes* by check."""
     wrong = CASES[name]
     checks = {check: {'holds': check not in wrong, 'measured': True} for check in INVARIANTS}
-    return {'checks': {**checks, **changes}, 'exit': int(bool(wrong)), 'pass': not wrong, 'frames': FRAMES, 'problems': []}
+    return {
+        'checks': {**checks, **changes},
+        'exit': int(bool(wrong)),
+        'pass': not wrong,
+        'frames': FRAMES,
+        'problems': [],
+    }
 
 
 def _leave(out: Path, **changes: dict[str, Any]) -> dict[str, RigResult]:
@@ -169,8 +216,13 @@ def _leave(out: Path, **changes: dict[str, Any]) -> dict[str, RigResult]:
             outcome: dict[str, Any] = {'a check': ''}
             if part == 'verify':
                 nothing_left = {'left_on_device': {'jobs': 0}, 'buffers': {}, 'instances': []}
-                outcome = {**{case: _verdict(case) for case in VERIFIED}, 'afterwards': nothing_left}
-            (out / name / f'{part}.json').write_text(json.dumps({**outcome, **changes.get(part, {})}), encoding='utf-8')
+                outcome = {
+                    **{case: _verdict(case) for case in VERIFIED},
+                    'afterwards': nothing_left,
+                }
+            (out / name / f'{part}.json').write_text(
+                json.dumps({**outcome, **changes.get(part, {})}), encoding='utf-8'
+            )
     return {name: RigResult(0, '', '', '', '', out, 1.0) for name in SHARES}
 
 
@@ -188,8 +240,20 @@ def test_all_well_is_a_pass(tmp_path: Path) -> None:
         ('verify', {'nothing': _verdict('nothing', I2={'holds': True, 'measured': False})}),
         ('verify', {'nothing': {**_verdict('nothing'), 'frames': FRAMES - 1}}),
         ('verify', {'nothing': {**_verdict('nothing'), 'error': 'it did not run'}}),
-        ('verify', {'afterwards': {'left_on_device': {'jobs': 1}, 'buffers': {}, 'instances': []}}),
-        ('verify', {'afterwards': {'left_on_device': {'jobs': 0}, 'buffers': {'5': 'udmabuf'}, 'instances': []}}),
+        (
+            'verify',
+            {'afterwards': {'left_on_device': {'jobs': 1}, 'buffers': {}, 'instances': []}},
+        ),
+        (
+            'verify',
+            {
+                'afterwards': {
+                    'left_on_device': {'jobs': 0},
+                    'buffers': {'5': 'udmabuf'},
+                    'instances': [],
+                }
+            },
+        ),
     ],
 )
 def test_one_failure_is_a_failure(part: str, outcome: dict[str, Any], tmp_path: Path) -> None:
@@ -233,7 +297,9 @@ def test_complaints_are_found(line: str) -> None:
 def test_backtraces_that_the_rig_asked_for_are_no_complaints() -> None:
     log = '[   60.0] sysrq: Show Blocked State\n[   60.1] Call Trace:'
     assert kernel_log.complaints(log) == []
-    assert kernel_log.complaints(f'[    5.0] BUG: bad page state\n{log}') == ['[    5.0] BUG: bad page state']
+    assert kernel_log.complaints(f'[    5.0] BUG: bad page state\n{log}') == [
+        '[    5.0] BUG: bad page state'
+    ]
 
 
 @pytest.mark.parametrize(
@@ -252,7 +318,9 @@ def test_only_what_emulation_breaks_is_booted_again_and_only_once(
     def boot(given: machine.Boot) -> machine.RigResult:
         seen.append(given)
         console = consoles[len(seen) - 1]
-        return machine.RigResult(machine.RC_NOT_FINISHED if console else 0, '', '', '', console, tmp_path, 1.0)
+        return machine.RigResult(
+            machine.RC_NOT_FINISHED if console else 0, '', '', '', console, tmp_path, 1.0
+        )
 
     kernel = SimpleNamespace(image=tmp_path, busybox=tmp_path)
     monkeypatch.setattr(rig_module.Rig, '_prepared', lambda self: (kernel, tmp_path, tmp_path))
@@ -281,7 +349,10 @@ class Archive:
         return f'{prefix}{self.version}-amd64'
 
     def _fetch(self, kernel: packages.Kernel) -> None:
-        for file in (kernel.image, *(kernel.root / 'modules' / f'{name}.ko' for name in kernel.wanted_modules)):
+        for file in (
+            kernel.image,
+            *(kernel.root / 'modules' / f'{name}.ko' for name in kernel.wanted_modules),
+        ):
             file.parent.mkdir(parents=True, exist_ok=True)
             file.touch()
 
@@ -290,7 +361,9 @@ class Archive:
         return packages.current(self.folder, now=now).version
 
 
-def test_a_newer_kernel_is_looked_for_once_a_day(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_newer_kernel_is_looked_for_once_a_day(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     archive = Archive(monkeypatch, tmp_path)
     day = 24 * 3600.0
     assert [archive.current(now) for now in (0.0, 10.0, day - 1)] == ['6.12.1+deb12'] * 3
@@ -300,14 +373,19 @@ def test_a_newer_kernel_is_looked_for_once_a_day(tmp_path: Path, monkeypatch: py
     archive.version = None
     assert [archive.current(now) for now in (2 * day, 2 * day + 1)] == ['6.12.2+deb12'] * 2
     assert archive.asked == 3
-    assert sorted(path.name for path in (tmp_path / 'kernels').iterdir()) == ['6.12.1+deb12', '6.12.2+deb12']
+    assert sorted(path.name for path in (tmp_path / 'kernels').iterdir()) == [
+        '6.12.1+deb12',
+        '6.12.2+deb12',
+    ]
     for number in (3, 4):
         archive.version = f'6.12.{number}+deb12'
         archive.current(number * day)
     assert len(list((tmp_path / 'kernels').iterdir())) == 2
 
 
-def test_no_network_and_no_cache_is_unavailable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_network_and_no_cache_is_unavailable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     archive = Archive(monkeypatch, tmp_path)
     archive.version = None
     with pytest.raises(RigUnavailable, match=r'no network for linux-image-6\.12-amd64'):
@@ -316,7 +394,9 @@ def test_no_network_and_no_cache_is_unavailable(tmp_path: Path, monkeypatch: pyt
 
 def test_a_kernel_that_there_is_not_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv('ZC_RIG_KERNEL', 'rt')
-    with pytest.raises(RigError, match=r"no kernel 'rt'; set ZC_RIG_KERNEL to one of amd64, rt-amd64"):
+    with pytest.raises(
+        RigError, match=r"no kernel 'rt'; set ZC_RIG_KERNEL to one of amd64, rt-amd64"
+    ):
         rig_module.Rig()
 
 
@@ -327,7 +407,10 @@ def test_a_cache_in_which_nothing_can_be_built_is_refused(tmp_path: Path) -> Non
 
 def test_a_missing_qemu_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shutil, 'which', lambda name: None)
-    with pytest.raises(RigUnavailable, match=r'qemu-system-x86_64 is not installed: apt-get install .* qemu-system-x86$'):
+    with pytest.raises(
+        RigUnavailable,
+        match=r'qemu-system-x86_64 is not installed: apt-get install .* qemu-system-x86$',
+    ):
         rig_module.Rig(cache_folder=tmp_path, install=False).prepare()
 
 
@@ -348,7 +431,10 @@ def _machine_with_apt(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str
     log = folder / 'apt.log'
     (folder / 'bin').mkdir()
     apt = folder / 'bin/apt-get'
-    apt.write_text(script.format(log=log, folder=folder / 'bin', chmod=shutil.which('chmod')), encoding='utf-8')
+    apt.write_text(
+        script.format(log=log, folder=folder / 'bin', chmod=shutil.which('chmod')),
+        encoding='utf-8',
+    )
     apt.chmod(0o755)
     (folder / 'bin/touch').symlink_to(str(shutil.which('touch')))
     monkeypatch.setenv('PATH', str(folder / 'bin'))
@@ -356,11 +442,15 @@ def _machine_with_apt(folder: Path, monkeypatch: pytest.MonkeyPatch, script: str
     return log
 
 
-def test_qemu_is_installed_where_the_rig_is_required(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_qemu_is_installed_where_the_rig_is_required(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     log = _machine_with_apt(tmp_path, monkeypatch, FAKE_APT)
     monkeypatch.setenv('ZC_RIG', 'required')
     # What comes after QEMU is missing as well.
-    monkeypatch.setattr(packages, 'current', lambda folder, flavour: pytest.fail('far enough', pytrace=False))
+    monkeypatch.setattr(
+        packages, 'current', lambda folder, flavour: pytest.fail('far enough', pytrace=False)
+    )
     with pytest.raises(pytest.fail.Exception, match='far enough'):
         rig_module.Rig(cache_folder=tmp_path / 'cache').prepare()
     install = ' '.join(machine.INSTALL_QEMU[1:])
@@ -375,16 +465,24 @@ def test_nothing_is_installed_unasked(tmp_path: Path, monkeypatch: pytest.Monkey
     assert not log.exists()
 
 
-def test_an_installation_that_fails_shows_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _machine_with_apt(tmp_path, monkeypatch, '#!/bin/sh\necho "E: Unable to locate package"; exit 100\n')
-    with pytest.raises(RigUnavailable, match=r'(?s)qemu-system-x86 failed:\n.*E: Unable to locate package'):
+def test_an_installation_that_fails_shows_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _machine_with_apt(
+        tmp_path, monkeypatch, '#!/bin/sh\necho "E: Unable to locate package"; exit 100\n'
+    )
+    with pytest.raises(
+        RigUnavailable, match=r'(?s)qemu-system-x86 failed:\n.*E: Unable to locate package'
+    ):
         rig_module.Rig(cache_folder=tmp_path / 'cache', install=True).prepare()
 
 
 def test_a_missing_compiler_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / 'boot').mkdir()
     config = tmp_path / 'boot/config-6.12.1+deb12-amd64'
-    config.write_text('CONFIG_CC_VERSION_TEXT="x86_64-linux-gnu-gcc-12 (Debian 12.2.0)"\n', encoding='utf-8')
+    config.write_text(
+        'CONFIG_CC_VERSION_TEXT="x86_64-linux-gnu-gcc-12 (Debian 12.2.0)"\n', encoding='utf-8'
+    )
     monkeypatch.setattr(shutil, 'which', lambda name, path=None: None)
     with pytest.raises(RigUnavailable, match='gcc-12 and make: apt-get install gcc-12 make'):
         module_build.build(packages.Kernel('6.12.1+deb12', tmp_path), tmp_path)

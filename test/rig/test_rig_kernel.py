@@ -19,7 +19,9 @@ def run(rig: Rig, tmp_path: Path) -> Run:
     """Run a shell command in a guest of its own."""
 
     def run_shell(script: str, timeout: float = 60, **options: object) -> RigResult:
-        return rig.run(['/bin/sh', '-c', script], timeout=timeout, out_dir=tmp_path / "a, 'b c'", **options)  # type: ignore[arg-type]
+        return rig.run(
+            ['/bin/sh', '-c', script], timeout=timeout, out_dir=tmp_path / "a, 'b c'", **options
+        )  # type: ignore[arg-type]
 
     return run_shell
 
@@ -30,7 +32,13 @@ def test_status_output_and_artifacts_come_back(run: Run) -> None:
         'ls /dev/video0 /dev/shm /sys/kernel/debug/dma_buf/bufinfo /sys/kernel/tracing/events/axl/axl_dmabuf_import/id; '
         'echo "$HOME" > "$RIG_OUT/artifact"; touch "$HOME/writable" /root-of-the-overlay; exit 7'
     )
-    result = run(script, vivid=True, module_params={'latency_us': 5}, env={'WORD': "two 'words'"}, cwd=Path('/usr/lib'))
+    result = run(
+        script,
+        vivid=True,
+        module_params={'latency_us': 5},
+        env={'WORD': "two 'words'"},
+        cwd=Path('/usr/lib'),
+    )
     lines = result.stdout.splitlines()
     assert lines[:4] == ['out', '/usr/lib', "two 'words'", '5'], result.report()
     assert '/dev/video0' in lines and result.stderr == 'err\n', result.report()

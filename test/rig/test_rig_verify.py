@@ -75,21 +75,56 @@ RUN = [name for name in (*CASES, *UNKNOWN, *NOTHING_AGAIN) if LONG or name in SH
 
 def _params(names: Iterable[str]) -> list[Any]:
     """Test parameters, of which those that the short form leaves out are marked."""
-    return [pytest.param(name, marks=[] if name in SHORT else [pytest.mark.long]) for name in names]
+    return [
+        pytest.param(name, marks=[] if name in SHORT else [pytest.mark.long]) for name in names
+    ]
 
 
 #: What gives each away, by figures of the checks that are false: there (more than 0), or absent. The ledger is the nodes' own word, and
 #: never all that there is.
 EVIDENCE: dict[str, dict[str, bool]] = {
-    'maps': {'mappings': True, 'memmove_64k': False, 'memmove_from_frames': False, 'ledger': False},
-    'maps_without_a_main_thread': {'mappings': True, 'mmap_events': False, 'memmove_64k': False, 'ledger': False},
-    'maps_by_another_name': {'mappings': True, 'mmap_events': False, 'memmove_64k': False, 'ledger': False},
+    'maps': {
+        'mappings': True,
+        'memmove_64k': False,
+        'memmove_from_frames': False,
+        'ledger': False,
+    },
+    'maps_without_a_main_thread': {
+        'mappings': True,
+        'mmap_events': False,
+        'memmove_64k': False,
+        'ledger': False,
+    },
+    'maps_by_another_name': {
+        'mappings': True,
+        'mmap_events': False,
+        'memmove_64k': False,
+        'ledger': False,
+    },
     'copies_with_numpy': {'mmap_events': True, 'memmove_64k': True, 'ledger': False},
-    'copies_row_by_row': {'mappings': True, 'memmove_64k': False, 'memmove_from_frames': True, 'ledger': False},
+    'copies_row_by_row': {
+        'mappings': True,
+        'memmove_64k': False,
+        'memmove_from_frames': True,
+        'ledger': False,
+    },
     'submits_an_old_decoy': {'frames_not_imported': True, 'imports': False},
-    'exchanges_handles': {'frames_read_elsewhere': True, 'frames_not_imported': False, 'imports': False},
-    'imports_twice': {'imports': True, 'frames_with_own_import': True, 'frames_not_imported': False},
-    'keeps_imports': {'imports_kept': True, 'frames_with_own_import': True, 'frames_not_imported': False, 'frames_read_elsewhere': False},
+    'exchanges_handles': {
+        'frames_read_elsewhere': True,
+        'frames_not_imported': False,
+        'imports': False,
+    },
+    'imports_twice': {
+        'imports': True,
+        'frames_with_own_import': True,
+        'frames_not_imported': False,
+    },
+    'keeps_imports': {
+        'imports_kept': True,
+        'frames_with_own_import': True,
+        'frames_not_imported': False,
+        'frames_read_elsewhere': False,
+    },
     'imports_decoys_alone': {'frames_not_imported': True, 'frames_attached': False},
     'unknown_exporter': {'exporters': True},
     'plain_link': {'mappings': True, 'memmove_64k': True, 'ledger': True},
@@ -107,7 +142,10 @@ class VerifyBoot(Boot):
         """One case that came to its end."""
         found: dict[str, Any] = self.outcome.get(name) or self.outcome.get('sabotaged', {})
         if name not in self.outcome or 'error' in found:
-            pytest.fail(f'{name} did not run: {found.get("error", "")}\n{self.result.report()}', pytrace=False)
+            pytest.fail(
+                f'{name} did not run: {found.get("error", "")}\n{self.result.report()}',
+                pytrace=False,
+            )
         return found
 
 
@@ -115,24 +153,43 @@ class VerifyBoot(Boot):
 def verify_boot(rig: Rig, tmp_path_factory: pytest.TempPathFactory) -> VerifyBoot:
     """Run all cases in one boot."""
     compile_for_guest()
-    options: dict[str, Any] = {'vivid': VIVID, 'env': {**ENVIRONMENT, **gstreamer_for_guest()}, 'memory_mib': MEMORY_MIB}
+    options: dict[str, Any] = {
+        'vivid': VIVID,
+        'env': {**ENVIRONMENT, **gstreamer_for_guest()},
+        'memory_mib': MEMORY_MIB,
+    }
     command = [sys.executable, str(GUEST / 'verify_run.py'), *RUN, NOBODY]
     boot = boot_script(rig, tmp_path_factory.mktemp('verify'), 'verify.json', command, **options)
     return VerifyBoot(boot.result, boot.outcome)
 
 
 def _told(outcome: Mapping[str, Any]) -> str:
-    return json.dumps({name: outcome.get(name) for name in ('exit', 'pass', 'checks', 'unreadable', 'said')}, indent=1)
+    return json.dumps(
+        {name: outcome.get(name) for name in ('exit', 'pass', 'checks', 'unreadable', 'said')},
+        indent=1,
+    )
 
 
 def wrong_verdict(name: str, outcome: Mapping[str, Any]) -> str:
     """Nothing if exactly the checks of the table are false, and all others measured and true; else what ``zc_verify`` said instead."""
     false = CASES[name]
-    found = {check: (one.get('holds'), one.get('measured')) for check, one in outcome.get('checks', {}).items()}
+    found = {
+        check: (one.get('holds'), one.get('measured'))
+        for check, one in outcome.get('checks', {}).items()
+    }
     as_expected = found == {check: (check not in false, True) for check in INVARIANTS}
     ended = outcome.get('exit') == bool(false) and outcome.get('pass') is not bool(false)
-    good = as_expected and ended and outcome.get('frames', 0) >= FRAMES and not outcome.get('problems')
-    return '' if good else f'expected to be false: {sorted(false)}; problems of the graph: {outcome.get("problems")}; {_told(outcome)}'
+    good = (
+        as_expected
+        and ended
+        and outcome.get('frames', 0) >= FRAMES
+        and not outcome.get('problems')
+    )
+    return (
+        ''
+        if good
+        else f'expected to be false: {sorted(false)}; problems of the graph: {outcome.get("problems")}; {_told(outcome)}'
+    )
 
 
 @pytest.mark.parametrize('name', _params(CASES))
@@ -159,7 +216,11 @@ def test_a_check_that_fails_says_what_to_do_next(name: str, verify_boot: VerifyB
 @pytest.mark.parametrize('name', _params(EVIDENCE))
 def test_it_is_found_by_what_the_kernel_shows(name: str, verify_boot: VerifyBoot) -> None:
     outcome = verify_boot.case(name)
-    figures = {key: value for check in sorted(CASES[name]) for key, value in outcome['checks'][check].items()}
+    figures = {
+        key: value
+        for check in sorted(CASES[name])
+        for key, value in outcome['checks'][check].items()
+    }
     assert {key: bool(figures[key]) for key in EVIDENCE[name]} == EVIDENCE[name], _told(outcome)
 
 
@@ -168,7 +229,9 @@ def test_what_nobody_can_know_is_never_passed_over(name: str, verify_boot: Verif
     outcome = verify_boot.case(name)
     holds = {check: found['holds'] for check, found in outcome['checks'].items()}
     assert holds.pop('I4') is not True and set(holds.values()) == {True}, _told(outcome)
-    assert UNKNOWN[name] in outcome['checks']['I4']['reason'] and outcome['frames'] >= FRAMES, _told(outcome)
+    assert UNKNOWN[name] in outcome['checks']['I4']['reason'] and outcome['frames'] >= FRAMES, (
+        _told(outcome)
+    )
 
 
 @pytest.mark.long
@@ -181,7 +244,11 @@ def test_i3_says_what_it_can_not_see(verify_boot: VerifyBoot) -> None:
 def test_fences_tell_which_buffers_the_jobs_read(verify_boot: VerifyBoot) -> None:
     outcome = verify_boot.case('nothing')
     found = outcome['checks']['I3']
-    assert found['frames_by_earlier_import'] and found['frames_confirmed_by_fence'] and not found['frames_read_elsewhere'], _told(outcome)
+    assert (
+        found['frames_by_earlier_import']
+        and found['frames_confirmed_by_fence']
+        and not found['frames_read_elsewhere']
+    ), _told(outcome)
 
 
 @pytest.mark.long
@@ -189,13 +256,17 @@ def test_numbers_of_one_kind_count_the_same_window(verify_boot: VerifyBoot) -> N
     outcome = verify_boot.case('without_a_cache')
     detail, figures = outcome['detail'], outcome['checks']['I3']
     assert detail['submitted_frames'] == figures['frames'] == outcome['frames'], _told(outcome)
-    assert [detail[name] for name in ('imports', 'releases')] == [figures[name] for name in ('imports', 'releases')], _told(outcome)
+    assert [detail[name] for name in ('imports', 'releases')] == [
+        figures[name] for name in ('imports', 'releases')
+    ], _told(outcome)
 
 
 @pytest.mark.long
 def test_two_nodes_of_one_process_are_told_apart(verify_boot: VerifyBoot) -> None:
     outcome = verify_boot.case('second_node')
-    inference = [process['node'] for process in outcome['processes'] if process['role'] == 'inference']
+    inference = [
+        process['node'] for process in outcome['processes'] if process['role'] == 'inference'
+    ]
     assert sorted(inference) == ['/inference', '/second'], _told(outcome)
 
 
@@ -208,7 +279,9 @@ def test_exporters_are_named(name: str, exporter: str, verify_boot: VerifyBoot) 
 
 def test_the_verdict_has_a_timeline(verify_boot: VerifyBoot) -> None:
     outcome = verify_boot.case('nothing')
-    events = json.loads((verify_boot.result.artifacts / 'nothing' / 'timeline.json').read_text(encoding='utf-8'))['traceEvents']
+    events = json.loads(
+        (verify_boot.result.artifacts / 'nothing' / 'timeline.json').read_text(encoding='utf-8')
+    )['traceEvents']
     assert 'timeline' in outcome['files'] and len(events) > 10 * FRAMES
 
 
@@ -227,15 +300,23 @@ def test_the_sabotaged_graph_went_on(name: str, verify_boot: VerifyBoot) -> None
 def test_a_user_who_may_see_nothing_is_told_so(verify_boot: VerifyBoot) -> None:
     outcome = verify_boot.case(NOBODY)
     assert outcome['exit'] == 3, _told(outcome)
-    assert any('not measured' in line for line in outcome['said']) and any('root' in line for line in outcome['said']), _told(outcome)
-    assert not any(check['holds'] for check in outcome.get('checks', {}).values()) and not outcome.get('pass'), _told(outcome)
+    assert any('not measured' in line for line in outcome['said']) and any(
+        'root' in line for line in outcome['said']
+    ), _told(outcome)
+    assert not any(
+        check['holds'] for check in outcome.get('checks', {}).values()
+    ) and not outcome.get('pass'), _told(outcome)
 
 
 @pytest.mark.parametrize('name', _params(PROCESSES))
-def test_two_processes_share_the_frames_by_shared_memory(name: str, verify_boot: VerifyBoot) -> None:
+def test_two_processes_share_the_frames_by_shared_memory(
+    name: str, verify_boot: VerifyBoot
+) -> None:
     outcome = verify_boot.case(name)
     processes = outcome['processes']
-    assert {process['role'] for process in processes} == {'capture', 'inference'} and len({process['pid'] for process in processes}) == 2
+    assert {process['role'] for process in processes} == {'capture', 'inference'} and len(
+        {process['pid'] for process in processes}
+    ) == 2
     assert any(process.get('rung') == 'shared_memory' for process in processes), processes
 
 
@@ -243,7 +324,9 @@ def test_two_processes_share_the_frames_by_shared_memory(name: str, verify_boot:
 def test_nodes_that_ran_already_go_on_undisturbed(verify_boot: VerifyBoot) -> None:
     outcome = verify_boot.case('two_processes')
     # By our own look: the card is attached to the camera's buffers while both run.
-    assert list(outcome['attached'].values()).count('videobuf2_dma_contig') > 1, outcome['attached']
+    assert list(outcome['attached'].values()).count('videobuf2_dma_contig') > 1, outcome[
+        'attached'
+    ]
     assert outcome['nodes_exit'] == 0
 
 
@@ -263,7 +346,10 @@ def test_no_buffer_is_left_in_the_kernel(verify_boot: VerifyBoot) -> None:
 
 
 def test_nothing_is_left_in_the_kernel_s_tracing(verify_boot: VerifyBoot) -> None:
-    assert verify_boot.case(AFTERWARDS)['instances'] == [] and not verify_boot.case(AFTERWARDS)['dynamic_events']
+    assert (
+        verify_boot.case(AFTERWARDS)['instances'] == []
+        and not verify_boot.case(AFTERWARDS)['dynamic_events']
+    )
 
 
 def test_the_kernel_is_content(verify_boot: VerifyBoot) -> None:

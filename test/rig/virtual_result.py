@@ -98,7 +98,12 @@ class PlanePixels:
         return [self.data[start : start + length] for start in starts]
 
 
-def expected_crcs(format_name: str, width: int, height: int, planes: Sequence[PlanePixels]) -> list[int]:
+def expected_crcs(
+    format_name: str, width: int, height: int, planes: Sequence[PlanePixels]
+) -> list[int]:
     """Return the CRC that the device must find in each plane."""
     shapes = FORMATS[format_name]
-    return [zlib.crc32(b''.join(plane.rows(shape, width, height))) for shape, plane in zip(shapes, planes, strict=True)]
+    return [
+        zlib.crc32(b''.join(plane.rows(shape, width, height)))
+        for shape, plane in zip(shapes, planes, strict=True)
+    ]

@@ -13,7 +13,16 @@ from torch.utils.data import IterableDataset, get_worker_info
 from zc_perception.camera.scene import MAX_OBJECTS, RoadScene, SceneObject
 
 INPUT_WIDTH, INPUT_HEIGHT, PAD = 640, 384, 114
-FRAME_SIZES = ((640, 360), (640, 480), (1280, 720), (320, 240), (1920, 1080), (800, 600), (1280, 800), (480, 270))
+FRAME_SIZES = (
+    (640, 360),
+    (640, 480),
+    (1280, 720),
+    (320, 240),
+    (1920, 1080),
+    (800, 600),
+    (1280, 800),
+    (480, 270),
+)
 SIZE_SHARES = (0.40, 0.17, 0.13, 0.06, 0.06, 0.06, 0.06, 0.06)
 LIVE_SCENES = 24
 FRAMES_PER_SCENE = 12
@@ -34,16 +43,20 @@ class Letterbox:
         """RGB ``(384, 640, 3)``: planes resized first, then converted, then padded."""
         if luma.shape != (self.height, self.width):
             luma = cv2.resize(luma, (self.width, self.height), interpolation=cv2.INTER_LINEAR)
-            chroma = cv2.resize(chroma, (self.width // 2, self.height // 2), interpolation=cv2.INTER_LINEAR)
+            chroma = cv2.resize(
+                chroma, (self.width // 2, self.height // 2), interpolation=cv2.INTER_LINEAR
+            )
         picture = np.full((INPUT_HEIGHT, INPUT_WIDTH, 3), PAD, np.uint8)
-        picture[self.top : self.top + self.height, self.left : self.left + self.width] = cv2.cvtColorTwoPlane(
-            luma, chroma, cv2.COLOR_YUV2RGB_NV12
+        picture[self.top : self.top + self.height, self.left : self.left + self.width] = (
+            cv2.cvtColorTwoPlane(luma, chroma, cv2.COLOR_YUV2RGB_NV12)
         )
         return picture
 
     def boxes(self, objects: tuple[SceneObject, ...]) -> NDArray[np.float32]:
         """Truth ``(n, 4)`` as x0, y0, x1, y1 in input pixels."""
-        corners = np.array([(o.x, o.y, o.x + o.width, o.y + o.height) for o in objects], np.float32)
+        corners = np.array(
+            [(o.x, o.y, o.x + o.width, o.y + o.height) for o in objects], np.float32
+        )
         return corners * self.scale + np.array([self.left, self.top] * 2, np.float32)
 
 
@@ -57,12 +70,18 @@ class LiveScene:
         self._letterbox = Letterbox(width, height)
         self.drawn = 0
 
-    def sample(self, index: int) -> tuple[NDArray[np.uint8], NDArray[np.float32], NDArray[np.int64]]:
+    def sample(
+        self, index: int
+    ) -> tuple[NDArray[np.uint8], NDArray[np.float32], NDArray[np.int64]]:
         """Picture, boxes (input pixels) and class indices of a frame."""
         objects = self._scene.draw(index, self._luma, self._chroma)
         self.drawn += 1
         picture = self._letterbox.apply(self._luma, self._chroma)
-        return picture, self._letterbox.boxes(objects), np.array([o.class_index for o in objects], np.int64)
+        return (
+            picture,
+            self._letterbox.boxes(objects),
+            np.array([o.class_index for o in objects], np.int64),
+        )
 
 
 class RoadFrames(IterableDataset[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]):
@@ -81,7 +100,9 @@ class RoadFrames(IterableDataset[tuple[torch.Tensor, torch.Tensor, torch.Tensor]
         while True:
             if len(live) < LIVE_SCENES:
                 width, height = FRAME_SIZES[rng.choice(len(FRAME_SIZES), p=SIZE_SHARES)]
-                live.append(LiveScene(width, height, int(rng.integers(*self._scenes)), self._palette))
+                live.append(
+                    LiveScene(width, height, int(rng.integers(*self._scenes)), self._palette)
+                )
             place = int(rng.integers(len(live)))
             picture, boxes, labels = live[place].sample(int(rng.integers(LAST_INDEX)))
             yield _padded(jittered(picture, rng), boxes, labels, flip=bool(rng.random() < 0.5))

@@ -13,7 +13,9 @@ SCORE_POWER, IOU_POWER = 0.5, 6.0
 BOX_WEIGHT = 5.0
 
 
-def detection_loss(boxes: Tensor, logits: Tensor, centres: Tensor, real: Tensor, labels: Tensor) -> Tensor:
+def detection_loss(
+    boxes: Tensor, logits: Tensor, centres: Tensor, real: Tensor, labels: Tensor
+) -> Tensor:
     """Loss of a batch.
 
     ``boxes`` ``(b, n, 4)``, ``logits`` ``(b, n, c)``, ``centres`` ``(n, 2)``; ``real`` ``(b, m, 4)`` and ``labels``
@@ -25,19 +27,25 @@ def detection_loss(boxes: Tensor, logits: Tensor, centres: Tensor, real: Tensor,
         targets, chosen = assign(boxes, logits.sigmoid(), centres, real, labels)
     weight = targets.sum(2)
     total = weight.sum().clamp(min=1.0)
-    class_loss = functional.binary_cross_entropy_with_logits(logits, targets, reduction='sum') / total
+    class_loss = (
+        functional.binary_cross_entropy_with_logits(logits, targets, reduction='sum') / total
+    )
     positive = weight > 0
     wanted = real.gather(1, chosen[..., None].expand(-1, -1, 4))[positive]
     box_loss = ((1 - ciou(boxes[positive], wanted)) * weight[positive]).sum() / total
     return class_loss + BOX_WEIGHT * box_loss
 
 
-def assign(boxes: Tensor, scores: Tensor, centres: Tensor, real: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+def assign(
+    boxes: Tensor, scores: Tensor, centres: Tensor, real: Tensor, labels: Tensor
+) -> tuple[Tensor, Tensor]:
     """Soft class targets ``(b, n, c)`` and the index of each cell's truth box ``(b, n)``."""
     valid = labels >= 0
     inside = contains(real, centres) & valid[..., None]
     overlap = pairwise_iou(real, boxes) * inside
-    own_score = scores.transpose(1, 2).gather(1, labels.clamp(min=0)[..., None].expand(-1, -1, boxes.shape[1]))
+    own_score = scores.transpose(1, 2).gather(
+        1, labels.clamp(min=0)[..., None].expand(-1, -1, boxes.shape[1])
+    )
     metric = own_score.pow(SCORE_POWER) * overlap.pow(IOU_POWER) * inside
     best = metric.topk(CANDIDATES, 2)
     picked = torch.zeros_like(metric).scatter_(2, best.indices, (best.values > 1e-9).float())
@@ -45,7 +53,11 @@ def assign(boxes: Tensor, scores: Tensor, centres: Tensor, real: Tensor, labels:
     chosen = rivals.argmax(1)
     picked *= functional.one_hot(chosen, real.shape[1]).transpose(1, 2)
     metric = metric * picked
-    strength = metric / metric.amax(2, keepdim=True).clamp(min=1e-9) * (overlap * picked).amax(2, keepdim=True)
+    strength = (
+        metric
+        / metric.amax(2, keepdim=True).clamp(min=1e-9)
+        * (overlap * picked).amax(2, keepdim=True)
+    )
     quality = strength.amax(1)
     classes = labels.clamp(min=0).gather(1, chosen)
     return functional.one_hot(classes, scores.shape[2]) * quality[..., None], chosen
@@ -75,7 +87,13 @@ def ciou(a: Tensor, b: Tensor) -> Tensor:
     hull = torch.maximum(a[:, 2:], b[:, 2:]) - torch.minimum(a[:, :2], b[:, :2])
     apart = (a[:, :2] + a[:, 2:] - b[:, :2] - b[:, 2:]).square().sum(1) / 4
     size_a, size_b = (a[:, 2:] - a[:, :2]).clamp(min=1e-3), (b[:, 2:] - b[:, :2]).clamp(min=1e-3)
-    skew = 4 / math.pi**2 * (torch.atan(size_a[:, 0] / size_a[:, 1]) - torch.atan(size_b[:, 0] / size_b[:, 1])).square()
+    skew = (
+        4
+        / math.pi**2
+        * (
+            torch.atan(size_a[:, 0] / size_a[:, 1]) - torch.atan(size_b[:, 0] / size_b[:, 1])
+        ).square()
+    )
     with torch.no_grad():
         share = skew / (1 - iou + skew + 1e-6)
     return iou - apart / hull.square().sum(1).clamp(min=1e-6) - share * skew

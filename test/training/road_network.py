@@ -43,7 +43,9 @@ class LevelConv(nn.Module):
     def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
         self.conv = nn.Conv2d(inputs, outputs, 3, padding=1, bias=False)
-        self.norms = nn.ModuleList([nn.BatchNorm2d(outputs, momentum=0.03, eps=1e-3) for _ in STRIDES])
+        self.norms = nn.ModuleList(
+            [nn.BatchNorm2d(outputs, momentum=0.03, eps=1e-3) for _ in STRIDES]
+        )
 
     def forward(self, x: Tensor, level: int) -> Tensor:
         norm = self.norms[level]
@@ -81,11 +83,24 @@ class RoadNetwork(nn.Module):
         fine = self.stride8(self.stride4(x))
         middle = self.stride16(fine)
         coarse = self.lateral[2](self.stride32(middle))
-        middle = self.merge[1](self.lateral[1](middle) + functional.interpolate(coarse, scale_factor=2.0))
-        fine = self.merge[0](self.lateral[0](fine) + functional.interpolate(middle, scale_factor=2.0))
-        for level, (features, stride) in enumerate(zip((fine, middle, coarse), STRIDES, strict=True)):
-            log_reach = self.box_out[level](self.box_branch(features, level)).float().clamp(max=MAX_LOG_REACH)
-            yield log_reach.exp() * stride, self.class_out[level](self.class_branch(features, level)).float()
+        middle = self.merge[1](
+            self.lateral[1](middle) + functional.interpolate(coarse, scale_factor=2.0)
+        )
+        fine = self.merge[0](
+            self.lateral[0](fine) + functional.interpolate(middle, scale_factor=2.0)
+        )
+        for level, (features, stride) in enumerate(
+            zip((fine, middle, coarse), STRIDES, strict=True)
+        ):
+            log_reach = (
+                self.box_out[level](self.box_branch(features, level))
+                .float()
+                .clamp(max=MAX_LOG_REACH)
+            )
+            yield (
+                log_reach.exp() * stride,
+                self.class_out[level](self.class_branch(features, level)).float(),
+            )
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Boxes ``(b, n, 4)`` as x0, y0, x1, y1 in pixels and class logits ``(b, n, classes)``."""
@@ -113,7 +128,9 @@ class Decoded(nn.Module):
             row = (torch.arange(int(reach.shape[3])) + 0.5) * stride
             column = ((torch.arange(int(reach.shape[2])) + 0.5) * stride)[:, None]
             middle = (high - low) * 0.5
-            box = torch.cat((middle[:, :1] + row, middle[:, 1:] + column, low + high, scores.sigmoid()), 1)
+            box = torch.cat(
+                (middle[:, :1] + row, middle[:, 1:] + column, low + high, scores.sigmoid()), 1
+            )
             decoded.append(box.flatten(2))
         return torch.cat(decoded, 2)
 

@@ -11,7 +11,12 @@ from typing import Any
 
 import numpy as np
 from colour_baseline import ColourBaseline, RoadFrame, road_frames
-from detection.average_precision import AveragePrecision, ImageBoxes, average_precision, precision_recall
+from detection.average_precision import (
+    AveragePrecision,
+    ImageBoxes,
+    average_precision,
+    precision_recall,
+)
 from road_evaluation import INPUT_HEIGHT, INPUT_WIDTH, RoadModel
 
 from zc_perception.camera.scene import CLASS_NAMES
@@ -36,7 +41,9 @@ def write_report(model_path: Path, facts: dict[str, Any]) -> dict[str, Any]:
         'held_out': {},
     }
     for width, height in SIZES:
-        frames = list(road_frames(width, height, 'held_out', HELD_OUT_SEED, SCENES, FRAMES_PER_SCENE))
+        frames = list(
+            road_frames(width, height, 'held_out', HELD_OUT_SEED, SCENES, FRAMES_PER_SCENE)
+        )
         report['held_out'][f'{width}x{height}'] = {
             **_quality(model, frames),
             'colour_baseline': _baseline_figures(width, height, 'held_out', frames),
@@ -62,7 +69,9 @@ def _quality(model: RoadModel, frames: list[RoadFrame]) -> dict[str, Any]:
     }
 
 
-def _baseline_figures(width: int, height: int, palette: str, frames: list[RoadFrame]) -> dict[str, Any]:
+def _baseline_figures(
+    width: int, height: int, palette: str, frames: list[RoadFrame]
+) -> dict[str, Any]:
     """The baseline learns the very palette that it is tested on, which is more than the model gets."""
     baseline = ColourBaseline(list(road_frames(width, height, palette, BASELINE_SEED, 12, 5)))
     detections: list[ImageBoxes] = [baseline.detect(frame) for frame in frames]
@@ -71,7 +80,9 @@ def _baseline_figures(width: int, height: int, palette: str, frames: list[RoadFr
 
 
 def _figures(measured: AveragePrecision) -> dict[str, Any]:
-    per_class = {name: round(value, 4) for name, value in zip(CLASS_NAMES, measured.per_class, strict=True)}
+    per_class = {
+        name: round(value, 4) for name, value in zip(CLASS_NAMES, measured.per_class, strict=True)
+    }
     return {'map_50': round(measured.mean, 4), 'ap_50': per_class}
 
 

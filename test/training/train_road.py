@@ -28,7 +28,10 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader
 
-sys.path.extend(str(Path(__file__).resolve().parents[2] / folder) for folder in ('', 'test', 'test/camera', 'test/detection'))
+sys.path.extend(
+    str(Path(__file__).resolve().parents[2] / folder)
+    for folder in ('', 'test', 'test/camera', 'test/detection')
+)
 
 from road_data import INPUT_HEIGHT, INPUT_WIDTH, RoadFrames, to_input
 from road_export import export
@@ -68,7 +71,9 @@ class Trainer:
         self._peak_rate = peak_rate
         self._device = device
         self._network = RoadNetwork(len(CLASS_NAMES)).to(device, memory_format=torch.channels_last)
-        self._optimiser = torch.optim.AdamW(self._network.parameters(), peak_rate, weight_decay=0.02)
+        self._optimiser = torch.optim.AdamW(
+            self._network.parameters(), peak_rate, weight_decay=0.02
+        )
         self.average = copy.deepcopy(self._network).eval()
         self.steps = 0
         if checkpoint.exists():
@@ -84,7 +89,9 @@ class Trainer:
             return
         frames = RoadFrames(SEED + self.steps, 'train', *TRAIN_SCENES)
         loader = DataLoader(frames, BATCH, num_workers=1, prefetch_factor=4)
-        centres = torch.cat([cell_centres(INPUT_HEIGHT // s, INPUT_WIDTH // s, s, self._device) for s in STRIDES])
+        centres = torch.cat(
+            [cell_centres(INPUT_HEIGHT // s, INPUT_WIDTH // s, s, self._device) for s in STRIDES]
+        )
         started = saved = time.monotonic()
         smooth = math.nan
         self._network.train()
@@ -134,7 +141,9 @@ class Trainer:
     @torch.no_grad()
     def _update_average(self) -> None:
         keep = min(0.998, self.steps / (self.steps + 10))
-        for mean, value in zip(self.average.state_dict().values(), self._network.state_dict().values(), strict=True):
+        for mean, value in zip(
+            self.average.state_dict().values(), self._network.state_dict().values(), strict=True
+        ):
             if mean.dtype.is_floating_point:
                 mean.lerp_(value, 1 - keep)
             else:
@@ -154,14 +163,31 @@ class Trainer:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('--minutes', type=float, default=40.0, help='training time (default: 40; 0: only export)')
-    parser.add_argument('--steps', type=int, help=f'training steps of {BATCH} frames, instead of --minutes')
-    parser.add_argument('--rate', type=float, default=3e-3, help='peak learning rate (default: 0.003)')
-    parser.add_argument('--threads', type=int, default=2, help='CPU threads of the training (default: 2)')
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        '--minutes', type=float, default=40.0, help='training time (default: 40; 0: only export)'
+    )
+    parser.add_argument(
+        '--steps', type=int, help=f'training steps of {BATCH} frames, instead of --minutes'
+    )
+    parser.add_argument(
+        '--rate', type=float, default=3e-3, help='peak learning rate (default: 0.003)'
+    )
+    parser.add_argument(
+        '--threads', type=int, default=2, help='CPU threads of the training (default: 2)'
+    )
     checkpoint = ROOT / 'build/road_training.pt'
-    parser.add_argument('--checkpoint', type=Path, default=checkpoint, help='training state, continued if it exists')
-    parser.add_argument('--out', type=Path, default=ROOT / 'zc_perception/models/road', help='folder of the model')
+    parser.add_argument(
+        '--checkpoint',
+        type=Path,
+        default=checkpoint,
+        help='training state, continued if it exists',
+    )
+    parser.add_argument(
+        '--out', type=Path, default=ROOT / 'zc_perception/models/road', help='folder of the model'
+    )
     return parser.parse_args()
 
 

@@ -27,7 +27,9 @@ PAIR = re.compile(r'(?P<key>[A-Z]+)(?:\{(?P<of>\w+)\})?(?P<how>==|\+=|=)"(?P<val
 def rules(*, disabled: bool = False) -> list[list[re.Match[str]]]:
     """Each rule's pairs; with *disabled* those in comments too."""
     lines = (VEHICLE / '70-zc-perception.rules').read_text(encoding='utf-8').splitlines()
-    lines = [line.lstrip('#') if disabled and line.startswith('#SUBSYSTEM') else line for line in lines]
+    lines = [
+        line.lstrip('#') if disabled and line.startswith('#SUBSYSTEM') else line for line in lines
+    ]
     found = []
     for line in lines:
         if line and not line.startswith('#'):
@@ -48,7 +50,9 @@ def test_each_rule_compares_and_sets_what_udev_knows() -> None:
 def test_every_file_says_where_it_goes() -> None:
     for path in VEHICLE.iterdir():
         first, _ = path.read_text(encoding='utf-8').split('\n', 1)
-        assert re.fullmatch(r'# .*(Into /etc/[\w./]+/, then|docker compose up).*', first), path.name
+        assert re.fullmatch(r'# .*(Into /etc/[\w./]+/, then|docker compose up).*', first), (
+            path.name
+        )
 
 
 def settings_of(**device: str) -> dict[str, str]:
@@ -57,7 +61,10 @@ def settings_of(**device: str) -> dict[str, str]:
     for rule in rules():
         tests = [pair for pair in rule if pair['how'] == '==']
         patterns = {pair['key']: pair['value'] for pair in tests}
-        if all(any(Path(device.get(key.lower(), '')).match(one) for one in value.split('|')) for key, value in patterns.items()):
+        if all(
+            any(Path(device.get(key.lower(), '')).match(one) for one in value.split('|'))
+            for key, value in patterns.items()
+        ):
             given |= {pair['key']: pair['value'] for pair in rule if pair['how'] != '=='}
     return given
 
@@ -79,7 +86,14 @@ def test_members_of_video_can_use_the_device_and_others_cannot(device: dict[str,
     assert given['GROUP'] == 'video' and given['MODE'] == '0660'
 
 
-@pytest.mark.parametrize('device', [{'subsystem': 'misc', 'kernel': 'kvm'}, {'subsystem': 'block', 'kernel': 'sda'}, {'kernel': 'null'}])
+@pytest.mark.parametrize(
+    'device',
+    [
+        {'subsystem': 'misc', 'kernel': 'kvm'},
+        {'subsystem': 'block', 'kernel': 'sda'},
+        {'kernel': 'null'},
+    ],
+)
 def test_all_other_devices_are_left_alone(device: dict[str, str]) -> None:
     assert settings_of(**device) == {}
 
@@ -99,7 +113,9 @@ def unit() -> dict[str, dict[str, list[str]]]:
 
 def test_the_unit_restarts_watches_and_allows_what_the_parameters_need() -> None:
     service = {key: values[-1] for key, values in unit()['Service'].items()}
-    assert service['Type'] == 'notify' and service['NotifyAccess'] == 'all', 'the child of ros2 launch speaks'
+    assert service['Type'] == 'notify' and service['NotifyAccess'] == 'all', (
+        'the child of ros2 launch speaks'
+    )
     assert int(service['WatchdogSec']) >= 10 and service['Restart'] == 'on-failure'
     assert service['KillSignal'] == 'SIGINT' and service['KillMode'] == 'mixed'
     assert int(service['LimitRTPRIO']) > 0 and service['LimitMEMLOCK'] == 'infinity'
@@ -107,21 +123,39 @@ def test_the_unit_restarts_watches_and_allows_what_the_parameters_need() -> None
     assert 'video' in service['SupplementaryGroups'].split()
 
 
-def test_the_unit_starts_a_launch_file_with_a_parameter_file_and_more_arguments(tmp_path: Path) -> None:
+def test_the_unit_starts_a_launch_file_with_a_parameter_file_and_more_arguments(
+    tmp_path: Path,
+) -> None:
     service = unit()['Service']
-    variables = dict(pair.split('=', 1) for line in service['Environment'] for pair in line.split())
+    variables = dict(
+        pair.split('=', 1) for line in service['Environment'] for pair in line.split()
+    )
     assert (REPOSITORY / 'launch' / variables['ZC_LAUNCH']).is_file()
     assert variables['ZC_RUNTIME_DIR'] == f'/run/{service["RuntimeDirectory"][0]}'
     command = service['ExecStart'][0]
     assert set(re.findall(r'\$(\w+)', command)) <= set(variables)
-    assert 'params_file:=' in command and "'params_file'" in (REPOSITORY / 'zc_perception/nodes/launching/arguments.py').read_text()
+    assert (
+        'params_file:=' in command
+        and "'params_file'"
+        in (REPOSITORY / 'zc_perception/nodes/launching/arguments.py').read_text()
+    )
     shell = re.search(r"-c '(.*)'$", command)
     assert shell is not None
     (tmp_path / 'ros2').write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
     (tmp_path / 'ros2').chmod(0o755)
     (tmp_path / 'setup.bash').write_text(f'PATH={tmp_path}:$PATH\n')
-    given = {'ZC_SETUP': str(tmp_path / 'setup.bash'), 'ZC_PARAMS': '/etc/my file.yaml', 'ZC_ARGS': 'cameras:=front,rear overlay:=false'}
-    done = subprocess.run(['bash', '-c', shell[1]], env={**os.environ, **variables, **given}, capture_output=True, text=True, check=True)
+    given = {
+        'ZC_SETUP': str(tmp_path / 'setup.bash'),
+        'ZC_PARAMS': '/etc/my file.yaml',
+        'ZC_ARGS': 'cameras:=front,rear overlay:=false',
+    }
+    done = subprocess.run(
+        ['bash', '-c', shell[1]],
+        env={**os.environ, **variables, **given},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     own = ['launch', 'zc_perception', 'perception.launch.py', 'params_file:=/etc/my file.yaml']
     assert done.stdout.splitlines() == [*own, 'cameras:=front,rear', 'overlay:=false']
 
@@ -134,24 +168,40 @@ def test_systemd_takes_the_unit(tmp_path: Path) -> None:
     assert parser.sections() == ['Unit', 'Service', 'Install']
     if shutil.which('systemd-analyze'):
         done = _analyzed(UNIT)
-        assert [line for line in done.stderr.splitlines() if UNIT.name in line] == [], 'other units are not our concern'
+        assert [line for line in done.stderr.splitlines() if UNIT.name in line] == [], (
+            'other units are not our concern'
+        )
         wrong = tmp_path / UNIT.name
-        wrong.write_text(UNIT.read_text(encoding='utf-8').replace('WatchdogSec=20', 'WatchdogSeconds=20'), encoding='utf-8')
+        wrong.write_text(
+            UNIT.read_text(encoding='utf-8').replace('WatchdogSec=20', 'WatchdogSeconds=20'),
+            encoding='utf-8',
+        )
         assert 'WatchdogSeconds' in _analyzed(wrong).stderr, 'it does read it'
 
 
 def _analyzed(path: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(['systemd-analyze', 'verify', path], capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(
+        ['systemd-analyze', 'verify', path],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
 
 
 def test_limits_are_lines_of_pam_limits() -> None:
     lines = (VEHICLE / 'zc-perception.limits.conf').read_text(encoding='utf-8').splitlines()
     entries = [line.split() for line in lines if line and not line.startswith('#')]
-    assert {(who, item): value for who, _, item, value in entries} == {('@video', 'rtprio'): '80', ('@video', 'memlock'): 'unlimited'}
+    assert {(who, item): value for who, _, item, value in entries} == {
+        ('@video', 'rtprio'): '80',
+        ('@video', 'memlock'): 'unlimited',
+    }
 
 
 def composed() -> dict[str, Any]:
-    content: dict[str, Any] = yaml.safe_load((VEHICLE / 'compose.yaml').read_text(encoding='utf-8'))
+    content: dict[str, Any] = yaml.safe_load(
+        (VEHICLE / 'compose.yaml').read_text(encoding='utf-8')
+    )
     return content
 
 
@@ -171,17 +221,29 @@ def test_the_containers_run_programs_that_are_installed() -> None:
     programs = (REPOSITORY / 'setup.py').read_text(encoding='utf-8')
     for service in composed()['services'].values():
         shell, option, line = service['command']
-        found = re.fullmatch(r'exec "\$\$\(ros2 pkg prefix zc_perception\)/lib/zc_perception/(\w+)" --ros-args --params-file (\S+)', line)
+        found = re.fullmatch(
+            r'exec "\$\$\(ros2 pkg prefix zc_perception\)/lib/zc_perception/(\w+)" --ros-args --params-file (\S+)',
+            line,
+        )
         assert (shell, option) == ('bash', '-c') and found and f"'{found[1]} = " in programs
-        assert any(volume.split(':')[-2] == found[2] and volume.endswith(':ro') for volume in service['volumes'])
-        assert any(volume.endswith(f':{service["environment"]["ROS_HOME"]}') for volume in service['volumes']), 'for snapshots'
+        assert any(
+            volume.split(':')[-2] == found[2] and volume.endswith(':ro')
+            for volume in service['volumes']
+        )
+        assert any(
+            volume.endswith(f':{service["environment"]["ROS_HOME"]}')
+            for volume in service['volumes']
+        ), 'for snapshots'
 
 
 def test_a_stop_reaches_the_program_itself(tmp_path: Path) -> None:
     """What docker's init signals is the command's own process and none of its children."""
     (tmp_path / 'lib/zc_perception').mkdir(parents=True)
     program = tmp_path / 'lib/zc_perception/capture_node'
-    program.write_text('#!/bin/sh\ntrap "echo in order; exit 0" INT\necho ready\nwhile :; do sleep 0.05; done\n', encoding='utf-8')
+    program.write_text(
+        '#!/bin/sh\ntrap "echo in order; exit 0" INT\necho ready\nwhile :; do sleep 0.05; done\n',
+        encoding='utf-8',
+    )
     ros2 = tmp_path / 'ros2'
     ros2.write_text(f'#!/bin/sh\necho {tmp_path}\n', encoding='utf-8')
     for path in (program, ros2):
@@ -191,7 +253,14 @@ def test_a_stop_reaches_the_program_itself(tmp_path: Path) -> None:
     path = f'{tmp_path}:{os.environ["PATH"]}'
     # A shell can't catch what was ignored when it began, as in a job in the background.
     heeds = functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
-    process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env={**os.environ, 'PATH': path}, preexec_fn=heeds)
+    process = subprocess.Popen(
+        command,
+        stdin=pipe,
+        stdout=pipe,
+        text=True,
+        env={**os.environ, 'PATH': path},
+        preexec_fn=heeds,
+    )
     try:
         assert process.stdout is not None and process.stdout.readline() == 'ready\n'
         process.send_signal(signal.SIGINT)
@@ -209,4 +278,7 @@ def test_a_device_with_colons_in_its_name_is_written_out() -> None:
                 expanded = re.sub(r'\$\{\w+:-([^}]*)\}', r'\1', device)
                 assert expanded.count(':') == 1 and len(set(expanded.split(':'))) == 1, device
             else:
-                assert set(device) == {'source', 'target', 'permissions'} and 'metis' in device['source']
+                assert (
+                    set(device) == {'source', 'target', 'permissions'}
+                    and 'metis' in device['source']
+                )

@@ -6,7 +6,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from verify.verify_kit import DRIVER_THREAD, MS, PCI, PERIOD, PID, POOL, START, THREAD, cached_graph, event, look, record
+from verify.verify_kit import (
+    DRIVER_THREAD,
+    MS,
+    PCI,
+    PERIOD,
+    PID,
+    POOL,
+    START,
+    THREAD,
+    cached_graph,
+    event,
+    look,
+    record,
+)
 
 from zc_perception.observe.frame_log import FrameRecord, RecordKind
 from zc_perception.observe.timeline import KernelEvent
@@ -41,31 +54,59 @@ class Card:
         """Import an image; the handle."""
         handle = self.had()
         for index, inode in enumerate(inodes):
-            attach = event(time_ns + index - 9, 'dma_buf_dynamic_attach', thread or self.thread, ino=inode, dev_name=PCI)
-            self.events += [attach, event(time_ns + index, 'axl_dmabuf_import', thread or self.thread, handle=handle, inode=inode)]
+            attach = event(
+                time_ns + index - 9,
+                'dma_buf_dynamic_attach',
+                thread or self.thread,
+                ino=inode,
+                dev_name=PCI,
+            )
+            self.events += [
+                attach,
+                event(
+                    time_ns + index,
+                    'axl_dmabuf_import',
+                    thread or self.thread,
+                    handle=handle,
+                    inode=inode,
+                ),
+            ]
         return handle
 
-    def run(self, time_ns: int, handle: int, *inodes: int, after_ns: int = 200_000, **changes: Any) -> None:
+    def run(
+        self, time_ns: int, handle: int, *inodes: int, after_ns: int = 200_000, **changes: Any
+    ) -> None:
         """A frame: the node notes its time, the kernel has the job a little later."""
         self.seqno += 1
         context = self.context or 1000 * self.thread + self.seqno
         job = {'handle': handle, 'ctx': context, 'seqno': self.seqno}
         done = event(time_ns + 4 * MS, 'axl_complete', DRIVER_THREAD, **job)
         self.events += [event(time_ns + after_ns, 'axl_submit', self.thread, **job), done]
-        made = record(len(self.records) + 1, time_ns, inodes, handle, self.seqno, thread_id=self.thread)
+        made = record(
+            len(self.records) + 1, time_ns, inodes, handle, self.seqno, thread_id=self.thread
+        )
         self.records.append(made._replace(**changes))
 
     def refused(self, time_ns: int, *inodes: int) -> None:
         """A frame that the card took no job of: the node notes no more than that it failed."""
         made = record(len(self.records) + 1, time_ns, inodes, 0, 0, thread_id=self.thread)
-        nothing = dict.fromkeys(('received_ns', 'submitted_ns', 'signalled_ns', 'decoded_ns', 'sent_ns'), 0)
+        nothing = dict.fromkeys(
+            ('received_ns', 'submitted_ns', 'signalled_ns', 'decoded_ns', 'sent_ns'), 0
+        )
         self.records.append(made._replace(kind=RecordKind.FAILED, done_ns=time_ns, **nothing))
 
-    def give_back(self, time_ns: int, handle: int, *inodes: int, thread: int = DRIVER_THREAD) -> None:
+    def give_back(
+        self, time_ns: int, handle: int, *inodes: int, thread: int = DRIVER_THREAD
+    ) -> None:
         """Release an image."""
         for index, inode in enumerate(inodes):
-            release = event(time_ns + index, 'axl_dmabuf_release', thread, handle=handle, inode=inode)
-            self.events += [release, event(time_ns + index, 'dma_buf_detach', thread, ino=inode, dev_name=PCI)]
+            release = event(
+                time_ns + index, 'axl_dmabuf_release', thread, handle=handle, inode=inode
+            )
+            self.events += [
+                release,
+                event(time_ns + index, 'dma_buf_detach', thread, ino=inode, dev_name=PCI),
+            ]
 
     def reopened(self) -> None:
         """From now on it is another open file."""
@@ -86,7 +127,11 @@ def cached(card: Card, handles: Mapping[int, int], times: Sequence[int] = TIMES)
 
 
 def uncached(
-    card: Card, times: Sequence[int] = TIMES, pool: Sequence[int] = POOL, *, more: Callable[[int, int], None] = lambda time_ns, inode: None
+    card: Card,
+    times: Sequence[int] = TIMES,
+    pool: Sequence[int] = POOL,
+    *,
+    more: Callable[[int, int], None] = lambda time_ns, inode: None,
 ) -> None:
     """Each frame is imported, run, and given back; *more* happens before each."""
     for index, time_ns in enumerate(times):
@@ -108,7 +153,13 @@ def taken(card: Card, time_ns: int) -> dict[int, int]:
 
 
 def node(
-    *cards: Card, cached: bool, was_cached: bool | None = None, trials: int = 0, name: str = '/inference', pid: int = PID, **changes: Any
+    *cards: Card,
+    cached: bool,
+    was_cached: bool | None = None,
+    trials: int = 0,
+    name: str = '/inference',
+    pid: int = PID,
+    **changes: Any,
 ) -> NodeView:
     """The node whose cards these are.
 
@@ -116,21 +167,32 @@ def node(
     :param trials: imports on trial that it counted.
     """
     records = sorted((one for card in cards for one in card.records), key=lambda one: one.done_ns)
-    before = {'accelerator': 'axl', 'pci_address': PCI, 'import_cache': cached if was_cached is None else was_cached, 'trial_imports': 3}
+    before = {
+        'accelerator': 'axl',
+        'pci_address': PCI,
+        'import_cache': cached if was_cached is None else was_cached,
+        'trial_imports': 3,
+    }
     after = {**before, 'import_cache': cached, 'trial_imports': 3 + trials}
     return replace(NodeView(pid, name, 'inference', before, after, tuple(records)), **changes)
 
 
-def observed(nodes: Sequence[NodeView], cards: Sequence[Card], attached: Mapping[int, int] | None = None) -> Observation:
+def observed(
+    nodes: Sequence[NodeView], cards: Sequence[Card], attached: Mapping[int, int] | None = None
+) -> Observation:
     """What is seen of them.
 
     :param attached: by buffer, how often the card was attached before all events.
     """
     inodes = {inode for one in nodes for made in one.records for inode in made.inodes}
-    before = look(START - 500 * MS, {inode: [PCI] * (attached or {}).get(inode, 0) for inode in inodes})
+    before = look(
+        START - 500 * MS, {inode: [PCI] * (attached or {}).get(inode, 0) for inode in inodes}
+    )
     events = sorted((one for card in cards for one in card.events), key=lambda one: one.time_ns)
     threads = {thread: card.pid for card in cards for thread in (card.pid, card.thread)}
-    return cached_graph(nodes=tuple(nodes), trace=Trace(events), snapshots=(before,), process_of=threads)
+    return cached_graph(
+        nodes=tuple(nodes), trace=Trace(events), snapshots=(before,), process_of=threads
+    )
 
 
 def judged(seen: Observation) -> tuple[bool | None, str]:

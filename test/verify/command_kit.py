@@ -17,7 +17,11 @@ from npu.json_schema import conforms
 from zc_perception.verify.result import SCHEMA
 
 #: Those that end a command; a SIGHUP that is ignored, as when the tests run under nohup, ends none.
-ENDING = (signal.SIGINT, signal.SIGTERM, *((signal.SIGHUP,) if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN else ()))
+ENDING = (
+    signal.SIGINT,
+    signal.SIGTERM,
+    *((signal.SIGHUP,) if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN else ()),
+)
 TEST = Path(__file__).resolve().parents[1]
 
 
@@ -34,7 +38,13 @@ def nodes_command(*wishes: str) -> list[str]:
 @contextmanager
 def nodes(*wishes: str) -> Iterator[subprocess.Popen[str]]:
     """Nodes that run, with frames flowing."""
-    with subprocess.Popen(nodes_command(*wishes), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment()) as process:
+    with subprocess.Popen(
+        nodes_command(*wishes),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment(),
+    ) as process:
         try:
             assert process.stdout is not None
             assert process.stdout.readline() == 'ready\n'
@@ -52,7 +62,9 @@ def verify_command(*options: object, command: Sequence[str] = ()) -> list[str]:
 def verify(*options: object, command: Sequence[str] = ()) -> subprocess.CompletedProcess[str]:
     """Run it to its end."""
     words = verify_command(*options, command=command)
-    return subprocess.run(words, capture_output=True, text=True, timeout=240, env=environment(), check=False)
+    return subprocess.run(
+        words, capture_output=True, text=True, timeout=240, env=environment(), check=False
+    )
 
 
 def result_in(folder: Path) -> Any:

@@ -21,7 +21,13 @@ EVENTS = {
     ),
     'sched': ('sched_process_fork', 'sched_switch'),
 }
-DMA_BUF = ('dma_buf_dynamic_attach', 'dma_buf_detach', 'dma_buf_mmap_internal', 'dma_buf_export', 'dma_buf_fd')
+DMA_BUF = (
+    'dma_buf_dynamic_attach',
+    'dma_buf_detach',
+    'dma_buf_mmap_internal',
+    'dma_buf_export',
+    'dma_buf_fd',
+)
 
 
 class FakeTracefs:
@@ -54,7 +60,9 @@ class FakeTracefs:
         (self.root / 'dynamic_events').write_text('')
         real_mkdir, real_rmdir = Path.mkdir, Path.rmdir
 
-        def mkdir(path: Path, mode: int = 0o777, parents: bool = False, exist_ok: bool = False) -> None:
+        def mkdir(
+            path: Path, mode: int = 0o777, parents: bool = False, exist_ok: bool = False
+        ) -> None:
             if path.parent == self.root / 'instances' and self.refuse_writes:
                 raise PermissionError(errno.EACCES, 'Permission denied', str(path))
             real_mkdir(path, mode, parents, exist_ok)
@@ -87,7 +95,9 @@ class FakeTracefs:
         for cpu in range(2):
             folder = instance / 'per_cpu' / f'cpu{cpu}'
             folder.mkdir(parents=True)
-            (folder / 'stats').write_text('entries: 0\noverrun: 0\ncommit overrun: 0\nbytes: 0\ndropped events: 0\nread events: 5\n')
+            (folder / 'stats').write_text(
+                'entries: 0\noverrun: 0\ncommit overrun: 0\nbytes: 0\ndropped events: 0\nread events: 5\n'
+            )
         for system, names in self._events.items():
             for name in names:
                 self._event(instance, system, name)
@@ -121,7 +131,9 @@ class FakeTracefs:
         else:
             path.write_text(text)
             if path.name == 'enable':
-                instance = self.root / 'instances' / path.relative_to(self.root / 'instances').parts[0]
+                instance = (
+                    self.root / 'instances' / path.relative_to(self.root / 'instances').parts[0]
+                )
                 on = any(one.read_text() == '1' for one in instance.glob('events/*/*/enable'))
                 (instance / 'events' / 'enable').write_text('X' if on else '0')
 
@@ -129,7 +141,9 @@ class FakeTracefs:
         path = self.root / 'dynamic_events'
         lines = path.read_text().splitlines()
         if definition.startswith('-:'):
-            kept = [line for line in lines if line.split(' ')[0].partition(':')[2] != definition[2:]]
+            kept = [
+                line for line in lines if line.split(' ')[0].partition(':')[2] != definition[2:]
+            ]
             if kept == lines:
                 raise FileNotFoundError(errno.ENOENT, 'No such file or directory', str(path))
             group, name = definition[2:].split('/')
@@ -150,11 +164,16 @@ class FakeTracefs:
     def enabled(self, instance: Path) -> set[str]:
         """``SYSTEM/NAME`` of the events that are recorded."""
         return {
-            one.parent.relative_to(instance / 'events').as_posix() for one in instance.glob('events/*/*/enable') if one.read_text() == '1'
+            one.parent.relative_to(instance / 'events').as_posix()
+            for one in instance.glob('events/*/*/enable')
+            if one.read_text() == '1'
         }
 
     @property
     def clean(self) -> bool:
         """Whether nothing is left of anybody."""
-        nothing = not list((self.root / 'instances').iterdir()) and (self.root / 'dynamic_events').read_text() == ''
+        nothing = (
+            not list((self.root / 'instances').iterdir())
+            and (self.root / 'dynamic_events').read_text() == ''
+        )
         return nothing and (self.root / 'options' / 'record-cmd').read_text().strip() == '1'

@@ -35,23 +35,54 @@ def main(wishes: Sequence[str]) -> None:
     if 'twice' in wishes and not os.fork():
         time.sleep(0.5)
     ended: list[int] = []
-    signal.signal(signal.SIGINT, signal.SIG_IGN if 'stubborn' in wishes else lambda number, frame: ended.append(number))
+    signal.signal(
+        signal.SIGINT,
+        signal.SIG_IGN if 'stubborn' in wishes else lambda number, frame: ended.append(number),
+    )
     pool = _pool()
     mapped = mmap.mmap(pool[0], SIZE) if 'map' in wishes else None
     count = 0
-    with FrameLog('capture', '/made/capture') as capture, FrameLog('inference', '/made/inference') as inference:
+    with (
+        FrameLog('capture', '/made/capture') as capture,
+        FrameLog('inference', '/made/inference') as inference,
+    ):
         identities = [(os.fstat(fd).st_dev, os.fstat(fd).st_ino) for fd in pool]
 
         while not ended:
             if count % 20 == 0:
                 facts = {'copies': {}, 'processed': count}
-                capture.describe({**facts, 'camera': 'made', 'device': 'made', 'heap': 'memfd', 'slots': 3, 'pool': identities})
-                inference.describe({**facts, 'accelerator': 'axl', 'pci_address': '0000:01:00.0', 'import_cache': True, 'imports': 3})
+                capture.describe(
+                    {
+                        **facts,
+                        'camera': 'made',
+                        'device': 'made',
+                        'heap': 'memfd',
+                        'slots': 3,
+                        'pool': identities,
+                    }
+                )
+                inference.describe(
+                    {
+                        **facts,
+                        'accelerator': 'axl',
+                        'pci_address': '0000:01:00.0',
+                        'import_cache': True,
+                        'imports': 3,
+                    }
+                )
             now = time.monotonic_ns()
             device, inode = identities[count % len(pool)]
-            frame = made_frame(count, inodes=(inode,), device=device, captured_ns=now - 2000, published_ns=now - 1000)
+            frame = made_frame(
+                count,
+                inodes=(inode,),
+                device=device,
+                captured_ns=now - 2000,
+                published_ns=now - 1000,
+            )
             capture.published(frame, now - 1000, now)
-            inference.processed(made_entry(frame, now, now, now, handle=1, device_seqno=count), now, now, now, 1)
+            inference.processed(
+                made_entry(frame, now, now, now, handle=1, device_seqno=count), now, now, now, 1
+            )
             count += 1
             if count == 10:
                 print('ready', flush=True)

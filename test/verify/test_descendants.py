@@ -86,8 +86,12 @@ def test_threads_are_the_nodes_own_and_whom_these_start(tmp_path: Path) -> None:
     threads.look()
     assert threads.processes()[52] == 5
     forks = [
-        event(1, 'sched_process_fork', 51, comm='python', pid=51, child_comm='python', child_pid=53),
-        event(2, 'sched_process_fork', 53, comm='python', pid=53, child_comm='python', child_pid=54),
+        event(
+            1, 'sched_process_fork', 51, comm='python', pid=51, child_comm='python', child_pid=53
+        ),
+        event(
+            2, 'sched_process_fork', 53, comm='python', pid=53, child_comm='python', child_pid=54
+        ),
         event(3, 'sched_process_fork', 99, comm='sh', pid=99, child_comm='sh', child_pid=100),
         event(4, 'axl_submit', 51, child_pid=101),
         event(5, 'sched_process_fork', 51, child_pid=6),

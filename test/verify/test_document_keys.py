@@ -28,7 +28,12 @@ from zc_perception.verify.evidence.kernel_events import Trace
 from zc_perception.verify.observation import Observation
 from zc_perception.verify.result import notes
 
-GOOD = {'I1_attach_count_ge2': True, 'I2_known_exporter': True, 'I3_axl_imports': True, 'I4_no_memcpy_hot': True}
+GOOD = {
+    'I1_attach_count_ge2': True,
+    'I2_known_exporter': True,
+    'I3_axl_imports': True,
+    'I4_no_memcpy_hot': True,
+}
 
 
 def both_attach(**changes: object) -> Observation:
@@ -41,7 +46,12 @@ def test_the_document_s_picture_passes_by_the_letter() -> None:
     assert keys.keys == GOOD and keys.holds
     assert tuple(keys.keys) == KEYS
     detail = keys.detail
-    assert (detail['imports'], detail['releases'], detail['multi_attach_inodes'], detail['exporters']) == (
+    assert (
+        detail['imports'],
+        detail['releases'],
+        detail['multi_attach_inodes'],
+        detail['exporters'],
+    ) == (
         20,
         20,
         ['11', '12', '13'],
@@ -57,7 +67,10 @@ def test_an_exporter_is_no_attachment_and_a_cache_no_import_per_frame() -> None:
         'I3_axl_imports': False,
         'I4_no_memcpy_hot': True,
     }
-    assert document_keys(uncached_graph()).keys == GOOD | {'I1_attach_count_ge2': False, 'I2_known_exporter': False}
+    assert document_keys(uncached_graph()).keys == GOOD | {
+        'I1_attach_count_ge2': False,
+        'I2_known_exporter': False,
+    }
 
 
 def hot(percent: int, samples: int = 1000) -> Callable[[Observation], Observation]:
@@ -65,26 +78,45 @@ def hot(percent: int, samples: int = 1000) -> Callable[[Observation], Observatio
 
 
 SPOILT: dict[str, tuple[Callable[[Observation], Observation], dict[str, bool | None]]] = {
-    'other exporter': (lambda seen: replace(seen, exporters={**seen.exporters, POOL[0]: 'udmabuf'}), {'I2_known_exporter': False}),
+    'other exporter': (
+        lambda seen: replace(seen, exporters={**seen.exporters, POOL[0]: 'udmabuf'}),
+        {'I2_known_exporter': False},
+    ),
     'unknown exporter': (lambda seen: replace(seen, exporters={}), {'I2_known_exporter': False}),
     'one import missing': (
         lambda seen: (
             replace(
-                seen, trace=Trace(seen.trace.events[:60] + [item for item in seen.trace.events[60:] if item.name != 'axl_dmabuf_import'])
+                seen,
+                trace=Trace(
+                    seen.trace.events[:60]
+                    + [item for item in seen.trace.events[60:] if item.name != 'axl_dmabuf_import']
+                ),
             )
             if seen.trace
             else seen
         ),
         {'I3_axl_imports': False},
     ),
-    'no frame': (lambda seen: with_records(seen, lambda old: None), {'I3_axl_imports': None, 'I4_no_memcpy_hot': None}),
+    'no frame': (
+        lambda seen: with_records(seen, lambda old: None),
+        {'I3_axl_imports': None, 'I4_no_memcpy_hot': None},
+    ),
     'hot': (hot(2), {'I4_no_memcpy_hot': False}),
     'exactly one per cent': (hot(1), {}),
-    'kernel hot': (lambda seen: replace(seen, shares=(CopyShare(PID, 1000, 0, {'memcpy': 30}),)), {'I4_no_memcpy_hot': False}),
-    'kernel copies of arguments': (lambda seen: replace(seen, shares=(CopyShare(PID, 1000, 0, {'_copy_to_user': 30}),)), {}),
+    'kernel hot': (
+        lambda seen: replace(seen, shares=(CopyShare(PID, 1000, 0, {'memcpy': 30}),)),
+        {'I4_no_memcpy_hot': False},
+    ),
+    'kernel copies of arguments': (
+        lambda seen: replace(seen, shares=(CopyShare(PID, 1000, 0, {'_copy_to_user': 30}),)),
+        {},
+    ),
     'few samples': (hot(0, MIN_SAMPLES - 1), {'I4_no_memcpy_hot': None}),
     'hot by few samples': (hot(50, MIN_SAMPLES - 1), {'I4_no_memcpy_hot': None}),
-    'samples of others': (lambda seen: replace(seen, shares=(CopyShare(PID + 1, 1000, 0),)), {'I4_no_memcpy_hot': None}),
+    'samples of others': (
+        lambda seen: replace(seen, shares=(CopyShare(PID + 1, 1000, 0),)),
+        {'I4_no_memcpy_hot': None},
+    ),
     'not sampled': (lambda seen: replace(seen, shares=None), {'I4_no_memcpy_hot': None}),
     'no bufinfo': (
         lambda seen: replace(seen, snapshots=()),
@@ -99,7 +131,9 @@ SPOILT: dict[str, tuple[Callable[[Observation], Observation], dict[str, bool | N
         {'I1_attach_count_ge2': None, 'I2_known_exporter': None, 'I3_axl_imports': None},
     ),
     'no driver events': (
-        lambda seen: replace(seen, event_sources={name: how for name, how in SOURCES.items() if 'axl' not in name}),
+        lambda seen: replace(
+            seen, event_sources={name: how for name, how in SOURCES.items() if 'axl' not in name}
+        ),
         {'I3_axl_imports': None},
     ),
 }
@@ -117,7 +151,9 @@ def test_without_events_counts_are_what_was_seen_at_least() -> None:
     few = {name: how for name, how in SOURCES.items() if not name.startswith('dma_buf')}
     blind = uncached_graph('vivid.0', event_sources=few)
     assert document_keys(blind).keys['I1_attach_count_ge2'] is None
-    seen_once = replace(blind, snapshots=(*blind.snapshots, look(START + 700 * MS, {POOL[0]: ['vivid.0', PCI]})))
+    seen_once = replace(
+        blind, snapshots=(*blind.snapshots, look(START + 700 * MS, {POOL[0]: ['vivid.0', PCI]}))
+    )
     assert document_keys(seen_once).keys['I1_attach_count_ge2'] is True
 
 
@@ -150,5 +186,7 @@ def test_fences_are_counted_and_slow_ones_told() -> None:
     (note,) = notes(seen)
     assert '70 ms' in note and 'LnkSta' in note
     assert notes(cached_graph()) == []
-    slow = with_records(cached_graph(), lambda old: old._replace(signalled_ns=old.submitted_ns + 60 * MS))
+    slow = with_records(
+        cached_graph(), lambda old: old._replace(signalled_ns=old.submitted_ns + 60 * MS)
+    )
     assert '60 ms' in notes(slow)[0]

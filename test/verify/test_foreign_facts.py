@@ -69,7 +69,10 @@ def test_what_nodes_say_is_in_its_form() -> None:
 
 @pytest.mark.parametrize('facts', [WRONG[0], WRONG[4], WRONG[9], WRONG[15], WRONG[18]], ids=repr)
 def test_wrong_facts_are_an_unreadable_log(
-    tmp_path: Path, facts: dict[str, Any], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    facts: dict[str, Any],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(GRACE, 0.1)
     with FrameLog('capture', '/strange/node') as log:
@@ -78,14 +81,16 @@ def test_wrong_facts_are_an_unreadable_log(
     json.loads((tmp_path / RESULT).read_text(), parse_constant=pytest.fail)
     document = result_in(tmp_path)
     (told,) = [one for one in document['unreadable'] if one['topic'] == 'frame log']
-    assert told['source'] == f'frame log of /strange/node (process {os.getpid()})' and told['reason'].startswith(
-        f'its {next(iter(facts))} '
-    )
+    assert told['source'] == f'frame log of /strange/node (process {os.getpid()})' and told[
+        'reason'
+    ].startswith(f'its {next(iter(facts))} ')
     assert all(told['reason'] in check['reason'] for check in document['checks'].values())
     assert f'not measured: {told["source"]}' in capsys.readouterr().out
 
 
-def test_what_nobody_foresaw_is_no_verdict(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_nobody_foresaw_is_no_verdict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     def fail(*_: object) -> None:
         raise ValueError('nobody\nforesaw it')
 
@@ -95,13 +100,19 @@ def test_what_nobody_foresaw_is_no_verdict(tmp_path: Path, monkeypatch: pytest.M
     with nodes() as process:
         assert main([*OPTIONS, '--pid', str(process.pid), '--output', str(tmp_path)]) == 3
     told = capsys.readouterr().err
-    assert told.count('\n') == 1 and 'ValueError: nobody\\nforesaw it' in told and f'please report it with {tmp_path}/traceback.txt' in told
+    assert (
+        told.count('\n') == 1
+        and 'ValueError: nobody\\nforesaw it' in told
+        and f'please report it with {tmp_path}/traceback.txt' in told
+    )
     text = (tmp_path / 'traceback.txt').read_text()
     assert text.startswith('Traceback') and 'foresaw it' in text
     assert not (tmp_path / RESULT).exists()
 
 
-def test_a_name_forges_no_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_name_forges_no_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(GRACE, 0.1)
     with FrameLog('capture', '/x\x1b]0;owned\x07\nPASS (build/verify/result.json)\x1b[8m\x9b'):
         assert main([*OPTIONS, '--pid', str(os.getpid()), '--output', str(tmp_path)]) == 3
@@ -111,7 +122,9 @@ def test_a_name_forges_no_line(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert r'/x\x1b]0;owned\x07\nPASS' in told
 
 
-def test_a_terminal_without_these_letters_gets_them_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_terminal_without_these_letters_gets_them_escaped(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     stream = io.TextIOWrapper(io.BytesIO(), encoding='ascii')
     monkeypatch.setattr(sys, 'stdout', stream)
     Say(False)('/日本: it holds')

@@ -5,8 +5,28 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from verify.card_kit import TIMES, Card, cached, had, image, judged, node, observed, taken, uncached
-from verify.verify_kit import DRIVER_THREAD, MS, PERIOD, POOL, START, cached_graph, event, uncached_graph
+from verify.card_kit import (
+    TIMES,
+    Card,
+    cached,
+    had,
+    image,
+    judged,
+    node,
+    observed,
+    taken,
+    uncached,
+)
+from verify.verify_kit import (
+    DRIVER_THREAD,
+    MS,
+    PERIOD,
+    POOL,
+    START,
+    cached_graph,
+    event,
+    uncached_graph,
+)
 
 from zc_perception.observe.frame_log import RecordKind
 from zc_perception.verify.evidence.kernel_events import Trace
@@ -41,7 +61,10 @@ def test_imports_on_trial_are_given_back_and_counted_by_the_node() -> None:
     assert judged(observed([node(card, cached=False, trials=3)], [card])) == (True, '')
     assert judged(observed([node(card, cached=False, trials=2)], [card]))[0] is False
     card.take(TIMES[4] + 2 * MS, POOL[0])
-    assert judged(observed([node(card, cached=False, trials=9)], [card])) == (False, '1 imports were of no frame, though the cache is off')
+    assert judged(observed([node(card, cached=False, trials=9)], [card])) == (
+        False,
+        '1 imports were of no frame, though the cache is off',
+    )
 
 
 def test_what_lies_across_the_window_s_ends_is_no_matter() -> None:
@@ -71,7 +94,9 @@ def test_an_import_whose_job_is_still_to_come_when_the_recording_ends_is_no_matt
 def test_the_import_of_a_frame_whose_job_the_card_refused_is_none_too_many() -> None:
     card = Card()
     uncached(card, TIMES)
-    card.give_back(TIMES[5] + 22 * MS, card.take(TIMES[5] + 20 * MS, POOL[0]), POOL[0], thread=card.thread)
+    card.give_back(
+        TIMES[5] + 22 * MS, card.take(TIMES[5] + 20 * MS, POOL[0]), POOL[0], thread=card.thread
+    )
     without = observed([node(card, cached=False)], [card])
     card.refused(TIMES[5] + 21 * MS, POOL[0])
     assert judged(without) == (False, '1 imports were of no frame, though the cache is off')
@@ -85,7 +110,11 @@ def beside_an_uncached_node(card: Card) -> Observation:
         handle = other.take(time_ns + MS, 31)
         other.run(time_ns + 2 * MS, handle, 31)
         other.give_back(time_ns + 8 * MS, handle, 31)
-    return observed([node(card, cached=True), node(other, cached=False, pid=200, name='/rear')], [card, other], ALL)
+    return observed(
+        [node(card, cached=True), node(other, cached=False, pid=200, name='/rear')],
+        [card, other],
+        ALL,
+    )
 
 
 def test_a_broken_cache_shows_beside_a_node_that_has_none() -> None:
@@ -94,7 +123,10 @@ def test_a_broken_cache_shows_beside_a_node_that_has_none() -> None:
     assert judged(beside_an_uncached_node(card)) == (True, '')
     for index, time_ns in enumerate(TIMES):
         card.take(time_ns + 10 * MS, image(index))
-    assert judged(beside_an_uncached_node(card)) == (False, 'buffers were imported 20 times more often than the cache needs')
+    assert judged(beside_an_uncached_node(card)) == (
+        False,
+        'buffers were imported 20 times more often than the cache needs',
+    )
 
 
 def turned(on: bool) -> Observation:
@@ -138,7 +170,10 @@ def opened_anew(times: int) -> Observation:
 
 def test_who_gives_everything_back_imports_it_once_more() -> None:
     assert judged(opened_anew(1)) == (True, '')
-    assert judged(opened_anew(3)) == (False, 'buffers were imported 6 times more often than the cache needs')
+    assert judged(opened_anew(3)) == (
+        False,
+        'buffers were imported 6 times more often than the cache needs',
+    )
 
 
 def test_it_may_also_have_got_other_buffers_before() -> None:
@@ -179,7 +214,11 @@ def test_a_number_of_an_earlier_job_is_not_the_later_frame_s() -> None:
     card.records.clear()
     card.reopened()
     cached(card, taken(card, START - 400 * MS))
-    lost = next(one for one in card.events if one.name == 'axl_submit' and one.fields['ctx'] == '101' and one.fields['seqno'] == '2')
+    lost = next(
+        one
+        for one in card.events
+        if one.name == 'axl_submit' and one.fields['ctx'] == '101' and one.fields['seqno'] == '2'
+    )
     card.events.remove(lost)
     told = '0 jobs of the driver are no frame of a node, 1 frames have no job'
     assert judged(observed([node(card, cached=True)], [card], ALL)) == (False, told)
@@ -212,7 +251,9 @@ def test_new_buffers_may_be_used_after_the_window() -> None:
     assert judged(observed([node(card, cached=True)], [card], ALL))[0] is False
 
 
-def test_a_cache_that_was_too_small_imports_again_what_it_threw_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cache_that_was_too_small_imports_again_what_it_threw_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     entries = 64
     monkeypatch.setattr('zc_perception.verify.imports.ENTRIES', entries)
     card = Card()
@@ -244,14 +285,19 @@ def test_facts_of_another_version_explain_nothing(fact: str) -> None:
 
 
 def test_frames_by_imports_from_before_the_recording_are_counted() -> None:
-    figures = [check_imports(graph()).figures['frames_by_earlier_import'] for graph in (cached_graph, uncached_graph)]
+    figures = [
+        check_imports(graph()).figures['frames_by_earlier_import']
+        for graph in (cached_graph, uncached_graph)
+    ]
     assert figures == [20, 0]
 
 
 def test_the_same_job_twice_is_one_too_many() -> None:
     card = Card()
     cached(card, had(card))
-    card.events += [replace(one, time_ns=one.time_ns + 1000) for one in card.events if one.name == 'axl_submit']
+    card.events += [
+        replace(one, time_ns=one.time_ns + 1000) for one in card.events if one.name == 'axl_submit'
+    ]
     told = '20 jobs of the driver are no frame of a node, 0 frames have no job'
     assert judged(observed([node(card, cached=True)], [card], ALL)) == (False, told)
 
@@ -298,7 +344,12 @@ def test_a_trace_that_cannot_be_read_everywhere_proves_nothing() -> None:
     seen = cached_graph()
     assert seen.trace is not None
     damaged = replace(seen, trace=Trace(seen.trace.events, damaged=2))
-    assert {check.name: check.holds for check in all_checks(damaged)} == {'I1': True, 'I2': True, 'I3': None, 'I4': None}
+    assert {check.name: check.holds for check in all_checks(damaged)} == {
+        'I1': True,
+        'I2': True,
+        'I3': None,
+        'I4': None,
+    }
     assert check_imports(damaged).reason == "the kernel's trace has 2 lines that cannot be read"
     lost = check_imports(replace(seen, trace=Trace(seen.trace.events, 3, 2)))
     assert lost.reason == "the kernel's trace lost 3 events and has 2 lines that cannot be read"
@@ -310,7 +361,14 @@ def test_another_process_s_release_of_the_same_buffer_by_the_same_number_is_its_
     cached(second, taken(second, START - 90 * MS), [time_ns + MS for time_ns in TIMES[:5]])
     for handle, inode in enumerate(POOL, 1):
         # On the driver's thread, behind the job that it completed last.
-        done = event(TIMES[4] + 20 * MS + handle, 'axl_complete', DRIVER_THREAD, ctx=2, seqno=handle, handle=handle)
+        done = event(
+            TIMES[4] + 20 * MS + handle,
+            'axl_complete',
+            DRIVER_THREAD,
+            ctx=2,
+            seqno=handle,
+            handle=handle,
+        )
         second.events.append(done)
         second.give_back(TIMES[4] + 20 * MS + handle, handle, inode)
     nodes = [node(first, cached=True), node(second, cached=True, pid=200, name='/rear')]
@@ -331,7 +389,10 @@ def test_without_a_cache_an_import_has_to_be_given_back() -> None:
     card = Card()
     never_given_back(card, TIMES, 2)
     seen = observed([node(card, cached=False)], [card])
-    assert judged(seen) == (False, '2 imports were not given back after their frames, though the cache is off')
+    assert judged(seen) == (
+        False,
+        '2 imports were not given back after their frames, though the cache is off',
+    )
     assert 'release_errors' in check_imports(seen).next_step
 
 

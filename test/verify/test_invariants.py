@@ -35,7 +35,12 @@ from zc_perception.verify.evidence import Unreadable
 from zc_perception.verify.evidence.copies import LargeCopy
 from zc_perception.verify.evidence.kernel_events import Trace
 from zc_perception.verify.evidence.mappings import MemoryMapping
-from zc_perception.verify.invariants import KNOWN_EXPORTERS, all_checks, check_attached, check_imports
+from zc_perception.verify.invariants import (
+    KNOWN_EXPORTERS,
+    all_checks,
+    check_attached,
+    check_imports,
+)
 from zc_perception.verify.observation import Observation
 
 ROOT = Unreadable('something', 'Permission denied', 'run as root')
@@ -49,23 +54,53 @@ def figures(seen: Observation, name: str) -> dict[str, Any]:
 @pytest.mark.parametrize('graph', [cached_graph, uncached_graph])
 def test_a_good_pipeline_keeps_all_four(graph: Callable[[], Observation]) -> None:
     checks = all_checks(graph())
-    assert {check.name: check.holds for check in checks} == {'I1': True, 'I2': True, 'I3': True, 'I4': True}
+    assert {check.name: check.holds for check in checks} == {
+        'I1': True,
+        'I2': True,
+        'I3': True,
+        'I4': True,
+    }
     assert all(check.reason == '' and check.next_step == '' and check.measured for check in checks)
 
 
 def test_the_figures_are_those_of_the_window() -> None:
     cached, uncached = figures(cached_graph(), 'I3'), figures(uncached_graph(), 'I3')
-    assert (cached['frames'], cached['kernel_submits'], cached['imports'], cached['frames_with_own_import']) == (20, 20, 0, 0)
-    assert (uncached['frames'], uncached['kernel_submits'], uncached['imports'], uncached['frames_with_own_import']) == (20, 20, 20, 20)
+    assert (
+        cached['frames'],
+        cached['kernel_submits'],
+        cached['imports'],
+        cached['frames_with_own_import'],
+    ) == (20, 20, 0, 0)
+    assert (
+        uncached['frames'],
+        uncached['kernel_submits'],
+        uncached['imports'],
+        uncached['frames_with_own_import'],
+    ) == (20, 20, 20, 20)
     assert figures(uncached_graph(), 'I1')['frames_attached'] == 20
     assert figures(cached_graph(), 'I2')['exporters'] == {'system': 3}
 
 
 def submits_other_buffer(seen: Observation) -> Observation:
     """Sabotage: it imported a buffer of its own by each handle that it submits, while its log says the frame's."""
-    seen = replace(seen, snapshots=tuple(look(one.start_ns, {**dict.fromkeys(POOL, ()), 99: [PCI]}) for one in seen.snapshots))
+    seen = replace(
+        seen,
+        snapshots=tuple(
+            look(one.start_ns, {**dict.fromkeys(POOL, ()), 99: [PCI]}) for one in seen.snapshots
+        ),
+    )
     return with_events(
-        seen, *(event(START - 400 * MS + handle, 'axl_dmabuf_import', handle=handle, inode=99, exporter='system') for handle in (1, 2, 3))
+        seen,
+        *(
+            event(
+                START - 400 * MS + handle,
+                'axl_dmabuf_import',
+                handle=handle,
+                inode=99,
+                exporter='system',
+            )
+            for handle in (1, 2, 3)
+        ),
     )
 
 
@@ -73,15 +108,26 @@ def imports_other_buffers(seen: Observation) -> Observation:
     """The same without a cache."""
     assert seen.trace is not None
     events = [
-        replace(item, fields={**item.fields, **{key: '99' for key in ('inode', 'ino') if key in item.fields}}) for item in seen.trace.events
+        replace(
+            item,
+            fields={
+                **item.fields,
+                **{key: '99' for key in ('inode', 'ino') if key in item.fields},
+            },
+        )
+        for item in seen.trace.events
     ]
     return replace(seen, trace=Trace(events))
 
 
 def submits_after_its_release(seen: Observation) -> Observation:
     """A handle whose buffer was given back."""
-    given_back = event(START - 300 * MS, 'axl_dmabuf_release', DRIVER_THREAD, handle=1, inode=POOL[0])
-    return with_events(seen, event(START - 400 * MS, 'axl_dmabuf_import', handle=1, inode=POOL[0]), given_back)
+    given_back = event(
+        START - 300 * MS, 'axl_dmabuf_release', DRIVER_THREAD, handle=1, inode=POOL[0]
+    )
+    return with_events(
+        seen, event(START - 400 * MS, 'axl_dmabuf_import', handle=1, inode=POOL[0]), given_back
+    )
 
 
 def detaches_early(seen: Observation) -> Observation:
@@ -89,13 +135,19 @@ def detaches_early(seen: Observation) -> Observation:
     assert seen.trace is not None
     return with_events(
         seen,
-        *(replace(item, time_ns=item.time_ns - 5 * MS - 100_000) for item in seen.trace.events if item.name == 'dma_buf_detach'),
+        *(
+            replace(item, time_ns=item.time_ns - 5 * MS - 100_000)
+            for item in seen.trace.events
+            if item.name == 'dma_buf_detach'
+        ),
         without=['dma_buf_detach'],
     )
 
 
 def maps_a_frame(seen: Observation) -> Observation:
-    return replace(seen, mappings=(MemoryMapping(PID, 0x1000, 0x2000, 'rw-s', 12, POOL[0], '/dmabuf:'),))
+    return replace(
+        seen, mappings=(MemoryMapping(PID, 0x1000, 0x2000, 'rw-s', 12, POOL[0], '/dmabuf:'),)
+    )
 
 
 def in_use(*events: Any) -> Callable[[Observation], Observation]:
@@ -106,24 +158,44 @@ def another_inference(**after: Any) -> Callable[[Observation], Observation]:
     return lambda seen: with_facts(seen, 'inference', **after)
 
 
-BROKEN: dict[str, tuple[Callable[[], Observation], Callable[[Observation], Observation], set[str], str]] = {
+BROKEN: dict[
+    str, tuple[Callable[[], Observation], Callable[[Observation], Observation], set[str], str]
+] = {
     'not attached': (
         cached_graph,
-        lambda seen: replace(seen, snapshots=tuple(look(one.start_ns, dict.fromkeys(POOL, ())) for one in seen.snapshots)),
+        lambda seen: replace(
+            seen,
+            snapshots=tuple(look(one.start_ns, dict.fromkeys(POOL, ())) for one in seen.snapshots),
+        ),
         {'I1', 'I3'},
         '/dmabuf: lines',
     ),
     'another device is attached': (
         cached_graph,
-        lambda seen: replace(seen, snapshots=tuple(look(s.start_ns, dict.fromkeys(POOL, ('vivid',))) for s in seen.snapshots)),
+        lambda seen: replace(
+            seen,
+            snapshots=tuple(
+                look(s.start_ns, dict.fromkeys(POOL, ('vivid',))) for s in seen.snapshots
+            ),
+        ),
         {'I1', 'I3'},
         '/dmabuf: lines',
     ),
     'detached too early': (uncached_graph, detaches_early, {'I1'}, '/dmabuf: lines'),
     'imports its own buffer': (cached_graph, submits_other_buffer, {'I1', 'I3'}, 'axl_ioctls'),
-    'imports its own buffer each time': (uncached_graph, imports_other_buffers, {'I1', 'I3'}, 'axl_ioctls'),
+    'imports its own buffer each time': (
+        uncached_graph,
+        imports_other_buffers,
+        {'I1', 'I3'},
+        'axl_ioctls',
+    ),
     'submitted after its release': (cached_graph, submits_after_its_release, {'I3'}, 'axl_ioctls'),
-    'no importing accelerator': (cached_graph, another_inference(accelerator='cpu', pci_address=''), {'I1', 'I3'}, "use accelerator 'axl'"),
+    'no importing accelerator': (
+        cached_graph,
+        another_inference(accelerator='cpu', pci_address=''),
+        {'I1', 'I3'},
+        "use accelerator 'axl'",
+    ),
     'unknown exporter': (
         cached_graph,
         lambda seen: replace(seen, exporters={**seen.exporters, POOL[1]: 'axl_shadow'}),
@@ -149,7 +221,11 @@ BROKEN: dict[str, tuple[Callable[[], Observation], Callable[[Observation], Obser
     ),
     'a frame without a job': (
         cached_graph,
-        lambda seen: with_node(seen, 'inference', records=(*seen.nodes[1].records, record(90, MIDDLE, (POOL[0],), 1, 90))),
+        lambda seen: with_node(
+            seen,
+            'inference',
+            records=(*seen.nodes[1].records, record(90, MIDDLE, (POOL[0],), 1, 90)),
+        ),
         {'I3'},
         'other programs that use the card',
     ),
@@ -162,7 +238,10 @@ BROKEN: dict[str, tuple[Callable[[], Observation], Callable[[Observation], Obser
                     [
                         item
                         for item in seen.trace.events
-                        if not (item.name == 'axl_dmabuf_import' and MIDDLE <= item.time_ns < MIDDLE + PERIOD)
+                        if not (
+                            item.name == 'axl_dmabuf_import'
+                            and MIDDLE <= item.time_ns < MIDDLE + PERIOD
+                        )
                     ]
                 ),
             )
@@ -179,9 +258,24 @@ BROKEN: dict[str, tuple[Callable[[], Observation], Callable[[Observation], Obser
         'parameter import_cache',
     ),
     'mapped': (cached_graph, maps_a_frame, {'I4'}, 'end that program'),
-    'mapped for a moment': (cached_graph, in_use(event(MIDDLE, 'dma_buf_mmap_internal', 4242, ino=POOL[1])), {'I4'}, 'trace.txt'),
-    'camera mapped': (cached_graph, in_use(event(MIDDLE, 'vb2_mmap', 4242, rdev=81 << 20)), {'I4'}, 'trace.txt'),
-    'camera mapped by a node on an old kernel': (cached_graph, in_use(event(MIDDLE, 'vb2_mmap')), {'I4'}, 'trace.txt'),
+    'mapped for a moment': (
+        cached_graph,
+        in_use(event(MIDDLE, 'dma_buf_mmap_internal', 4242, ino=POOL[1])),
+        {'I4'},
+        'trace.txt',
+    ),
+    'camera mapped': (
+        cached_graph,
+        in_use(event(MIDDLE, 'vb2_mmap', 4242, rdev=81 << 20)),
+        {'I4'},
+        'trace.txt',
+    ),
+    'camera mapped by a node on an old kernel': (
+        cached_graph,
+        in_use(event(MIDDLE, 'vb2_mmap')),
+        {'I4'},
+        'trace.txt',
+    ),
     'copied by the library': (
         cached_graph,
         lambda seen: replace(seen, copies=(LargeCopy(PID, 345600, False, 20),)),
@@ -217,7 +311,13 @@ def test_each_fault_breaks_its_invariants_and_no_other(fault: str) -> None:
 def another_set(seen: Observation, **changes: Any) -> Observation:
     """Capture and inference of a second camera, in another process."""
     rear = (replace(node, pid=200, node=f'/rear{node.node}') for node in seen.nodes)
-    return replace(seen, nodes=(*seen.nodes, *(replace(node, **changes) if node.role == 'inference' else node for node in rear)))
+    return replace(
+        seen,
+        nodes=(
+            *seen.nodes,
+            *(replace(node, **changes) if node.role == 'inference' else node for node in rear),
+        ),
+    )
 
 
 def killed(seen: Observation) -> Observation:
@@ -230,8 +330,14 @@ def killed(seen: Observation) -> Observation:
 
 
 UNKNOWN: dict[str, tuple[Callable[[Observation], Observation], set[str]]] = {
-    'bufinfo': (lambda seen: replace(seen, snapshots=(), unreadable={'bufinfo': [ROOT]}), {'I1', 'I3'}),
-    'trace': (lambda seen: replace(seen, trace=None, event_sources={}, unreadable={'trace': [ROOT]}), {'I3', 'I4'}),
+    'bufinfo': (
+        lambda seen: replace(seen, snapshots=(), unreadable={'bufinfo': [ROOT]}),
+        {'I1', 'I3'},
+    ),
+    'trace': (
+        lambda seen: replace(seen, trace=None, event_sources={}, unreadable={'trace': [ROOT]}),
+        {'I3', 'I4'},
+    ),
     'lost events': (lambda seen: with_events(seen, lost=3), {'I3', 'I4'}),
     'exporters': (lambda seen: replace(seen, exporters={}), {'I2'}),
     'maps': (lambda seen: replace(seen, unreadable={'maps': [ROOT]}), {'I4'}),
@@ -239,46 +345,90 @@ UNKNOWN: dict[str, tuple[Callable[[Observation], Observation], set[str]]] = {
     'memmove': (lambda seen: replace(seen, copies=None), {'I4'}),
     'memmove of one process': (lambda seen: replace(seen, unreadable={'memmove': [ROOT]}), {'I4'}),
     'driver events': (
-        lambda seen: replace(seen, event_sources={name: how for name, how in SOURCES.items() if not name.startswith('axl_')}),
+        lambda seen: replace(
+            seen,
+            event_sources={
+                name: how for name, how in SOURCES.items() if not name.startswith('axl_')
+            },
+        ),
         {'I3'},
     ),
     'mmap events': (
-        lambda seen: replace(seen, event_sources={name: how for name, how in SOURCES.items() if name != 'dma_buf_mmap_internal'}),
+        lambda seen: replace(
+            seen,
+            event_sources={
+                name: how for name, how in SOURCES.items() if name != 'dma_buf_mmap_internal'
+            },
+        ),
         {'I4'},
     ),
     'a mapping by the function tracer': (
         lambda seen: with_events(
-            replace(seen, event_sources={**SOURCES, 'dma_buf_mmap_internal': 'function tracer'}), event(MIDDLE, 'dma_buf_mmap_internal')
+            replace(seen, event_sources={**SOURCES, 'dma_buf_mmap_internal': 'function tracer'}),
+            event(MIDDLE, 'dma_buf_mmap_internal'),
         ),
         {'I4'},
     ),
-    'video events': (lambda seen: replace(seen, event_sources={name: how for name, how in SOURCES.items() if name != 'vb2_mmap'}), {'I4'}),
+    'video events': (
+        lambda seen: replace(
+            seen, event_sources={name: how for name, how in SOURCES.items() if name != 'vb2_mmap'}
+        ),
+        {'I4'},
+    ),
     'ledger': (lambda seen: with_node(seen, 'capture', after={}), {'I4'}),
     'no capture node': (lambda seen: replace(seen, nodes=seen.nodes[1:]), {'I4'}),
-    'a device without an address': (lambda seen: with_facts(seen, 'inference', pci_address=''), {'I1', 'I3'}),
-    'overwritten records': (lambda seen: with_node(seen, 'inference', lost=2), {'I1', 'I2', 'I3', 'I4'}),
-    'no frame': (
-        lambda seen: replace(with_records(with_events(seen, without=['axl_submit', 'axl_complete']), lambda old: None)),
+    'a device without an address': (
+        lambda seen: with_facts(seen, 'inference', pci_address=''),
+        {'I1', 'I3'},
+    ),
+    'overwritten records': (
+        lambda seen: with_node(seen, 'inference', lost=2),
         {'I1', 'I2', 'I3', 'I4'},
     ),
-    'no frame of one node of two': (lambda seen: another_set(seen, records=()), {'I1', 'I2', 'I3', 'I4'}),
+    'no frame': (
+        lambda seen: replace(
+            with_records(
+                with_events(seen, without=['axl_submit', 'axl_complete']), lambda old: None
+            )
+        ),
+        {'I1', 'I2', 'I3', 'I4'},
+    ),
+    'no frame of one node of two': (
+        lambda seen: another_set(seen, records=()),
+        {'I1', 'I2', 'I3', 'I4'},
+    ),
     'no accelerator of one node of two': (
         lambda seen: another_set(seen, after={'copies': {}}, records=()),
         {'I1', 'I2', 'I3', 'I4'},
     ),
-    'frames without an accelerator': (lambda seen: with_facts(with_events(seen), 'inference', accelerator=''), {'I1', 'I2', 'I3', 'I4'}),
+    'frames without an accelerator': (
+        lambda seen: with_facts(with_events(seen), 'inference', accelerator=''),
+        {'I1', 'I2', 'I3', 'I4'},
+    ),
     'a node that was killed': (killed, {'I1', 'I2', 'I3', 'I4'}),
-    'a capture node that ended': (lambda seen: with_node(seen, 'capture', ended_ns=MIDDLE), {'I1', 'I2', 'I3', 'I4'}),
+    'a capture node that ended': (
+        lambda seen: with_node(seen, 'capture', ended_ns=MIDDLE),
+        {'I1', 'I2', 'I3', 'I4'},
+    ),
     'old counters': (
         lambda seen: with_node(
-            with_events(seen, event(MIDDLE, 'axl_dmabuf_import', handle=8, inode=POOL[0], exporter='system')), 'inference', described=False
+            with_events(
+                seen,
+                event(MIDDLE, 'axl_dmabuf_import', handle=8, inode=POOL[0], exporter='system'),
+            ),
+            'inference',
+            described=False,
         ),
         {'I3', 'I4'},
     ),
-    'a log of another version': (lambda seen: replace(seen, unreadable={'frame log': [ROOT]}), {'I1', 'I2', 'I3', 'I4'}),
+    'a log of another version': (
+        lambda seen: replace(seen, unreadable={'frame log': [ROOT]}),
+        {'I1', 'I2', 'I3', 'I4'},
+    ),
     'failed before the device': (
         lambda seen: with_records(
-            with_events(seen, without=['axl_submit']), lambda old: old._replace(kind=RecordKind.FAILED, submitted_ns=0, device_seqno=0)
+            with_events(seen, without=['axl_submit']),
+            lambda old: old._replace(kind=RecordKind.FAILED, submitted_ns=0, device_seqno=0),
         ),
         {'I1', 'I2', 'I3', 'I4'},
     ),
@@ -296,7 +446,10 @@ def test_what_could_not_be_seen_is_never_true(what: str) -> None:
 
 def test_an_idle_node_is_named_with_what_to_do() -> None:
     (check, *_) = all_checks(another_set(cached_graph(), records=()))
-    assert check.reason == 'no frame was submitted to a device in the window by /rear/inference (process 200)'
+    assert (
+        check.reason
+        == 'no frame was submitted to a device in the window by /rear/inference (process 200)'
+    )
     assert 'Measure longer (--seconds)' in check.next_step
 
 
@@ -320,25 +473,67 @@ def test_a_frame_in_two_buffers_needs_both() -> None:
         return old._replace(inodes=(first, second), device_handle=1)
 
     both = with_records(cached_graph(), two)
-    both = with_node(both, 'capture', records=tuple(old._replace(inodes=(first, second)) for old in both.nodes[0].records))
+    both = with_node(
+        both,
+        'capture',
+        records=tuple(old._replace(inodes=(first, second)) for old in both.nodes[0].records),
+    )
     assert both.trace is not None
-    events = [replace(item, fields={**item.fields, 'handle': '1'}) if item.name == 'axl_submit' else item for item in both.trace.events]
-    both = replace(both, trace=Trace(events), exporters={first: 'system', second: 'system', **both.exporters})
+    events = [
+        replace(item, fields={**item.fields, 'handle': '1'}) if item.name == 'axl_submit' else item
+        for item in both.trace.events
+    ]
+    both = replace(
+        both, trace=Trace(events), exporters={first: 'system', second: 'system', **both.exporters}
+    )
     both = replace(both, dmabufs=both.dmabufs | {first, second})
     whole = tuple(look(one.start_ns, {first: [PCI], second: [PCI]}) for one in both.snapshots)
     half = tuple(look(one.start_ns, {first: [PCI], second: []}) for one in both.snapshots)
-    assert verdicts(replace(both, snapshots=whole)) == {'I1': True, 'I2': True, 'I3': True, 'I4': True}
-    assert verdicts(replace(both, snapshots=half)) == {'I1': False, 'I2': True, 'I3': False, 'I4': True}
-    imports = [event(START - 200 * MS + index, 'axl_dmabuf_import', handle=1, inode=inode) for index, inode in enumerate((first, second))]
-    late = [event(START + 4 * MS + index, 'axl_dmabuf_import', handle=1, inode=inode) for index, inode in enumerate((first, second))]
-    attach = [event(START + 3 * MS, 'dma_buf_dynamic_attach', ino=inode, dev_name=PCI) for inode in (first, second)]
+    assert verdicts(replace(both, snapshots=whole)) == {
+        'I1': True,
+        'I2': True,
+        'I3': True,
+        'I4': True,
+    }
+    assert verdicts(replace(both, snapshots=half)) == {
+        'I1': False,
+        'I2': True,
+        'I3': False,
+        'I4': True,
+    }
+    imports = [
+        event(START - 200 * MS + index, 'axl_dmabuf_import', handle=1, inode=inode)
+        for index, inode in enumerate((first, second))
+    ]
+    late = [
+        event(START + 4 * MS + index, 'axl_dmabuf_import', handle=1, inode=inode)
+        for index, inode in enumerate((first, second))
+    ]
+    attach = [
+        event(START + 3 * MS, 'dma_buf_dynamic_attach', ino=inode, dev_name=PCI)
+        for inode in (first, second)
+    ]
     seen_before = with_events(replace(both, snapshots=whole), *imports)
     assert figures(seen_before, 'I3')['imports'] == 0
     looks = (look(START - 50 * MS, {first: [], second: []}), *whole[1:])
     new = with_events(
-        with_records(replace(both, snapshots=looks), lambda old: old if old.submitted_ns > START + 4 * MS else None), *attach, *late
+        with_records(
+            replace(both, snapshots=looks),
+            lambda old: old if old.submitted_ns > START + 4 * MS else None,
+        ),
+        *attach,
+        *late,
     )
-    new = replace(new, trace=Trace([item for item in new.trace.events if item.name != 'axl_submit' or item.time_ns > START]))  # type: ignore[union-attr]
+    new = replace(
+        new,
+        trace=Trace(
+            [
+                item
+                for item in new.trace.events
+                if item.name != 'axl_submit' or item.time_ns > START
+            ]
+        ),
+    )  # type: ignore[union-attr]
     assert check_imports(new).holds is True
     assert (figures(new, 'I3')['imports'], figures(new, 'I3')['new_buffers']) == (1, 2)
 
@@ -352,9 +547,16 @@ def test_a_trial_import_of_a_late_joiner_is_no_surplus() -> None:
 def test_other_programs_on_the_card_are_not_ours() -> None:
     others = [
         event(MIDDLE + index, name, 5555, handle=1, ctx=9, seqno=1, inode=POOL[0])
-        for index, name in enumerate(('axl_dmabuf_import', 'axl_submit', 'axl_complete', 'axl_dmabuf_release'))
+        for index, name in enumerate(
+            ('axl_dmabuf_import', 'axl_submit', 'axl_complete', 'axl_dmabuf_release')
+        )
     ]
-    assert verdicts(with_events(cached_graph(), *others)) == {'I1': True, 'I2': True, 'I3': True, 'I4': True}
+    assert verdicts(with_events(cached_graph(), *others)) == {
+        'I1': True,
+        'I2': True,
+        'I3': True,
+        'I4': True,
+    }
 
 
 def test_mappings_of_other_buffers_and_outside_of_the_window_are_no_matter() -> None:
@@ -371,7 +573,12 @@ def test_mappings_of_other_buffers_and_outside_of_the_window_are_no_matter() -> 
 def test_nodes_of_one_process_share_a_ledger() -> None:
     seen = cached_graph()
     for role in ('capture', 'inference'):
-        seen = with_facts(seen, role, {'copies': {'draw': {'count': 5, 'bytes': 1}}}, copies={'draw': {'count': 9, 'bytes': 1}})
+        seen = with_facts(
+            seen,
+            role,
+            {'copies': {'draw': {'count': 5, 'bytes': 1}}},
+            copies={'draw': {'count': 9, 'bytes': 1}},
+        )
     assert figures(seen, 'I4')['ledger'] == {'draw': 4}
 
 

@@ -12,7 +12,10 @@ from zc_perception.verify.job_fences import FencePlaces, FrameJob, find_fences
 from zc_perception.verify.observation import Observation
 
 LEFT, RIGHT, BACK = POOL
-FIRST, SECOND, THIRD = (FrameJob(START + index * MS, index + 1, frozenset((inode,))) for index, inode in enumerate(POOL))
+FIRST, SECOND, THIRD = (
+    FrameJob(START + index * MS, index + 1, frozenset((inode,)))
+    for index, inode in enumerate(POOL)
+)
 
 
 def fences(time_ns: int, numbers: Mapping[int, Sequence[int]], driver: str = 'axl') -> Snapshot:
@@ -55,28 +58,44 @@ def test_a_buffer_that_is_no_frame_s_counts_as_well() -> None:
 
 def test_a_job_reads_all_buffers_of_its_frame() -> None:
     both = FrameJob(START, 1, frozenset((LEFT, RIGHT)))
-    assert places([both], fences(START + 20 * MS, {LEFT: [1], RIGHT: [1]})) == FencePlaces({0}, set())
-    assert places([both], fences(START + 20 * MS, {LEFT: [1], BACK: [1]})) == FencePlaces(set(), {0})
+    assert places([both], fences(START + 20 * MS, {LEFT: [1], RIGHT: [1]})) == FencePlaces(
+        {0}, set()
+    )
+    assert places([both], fences(START + 20 * MS, {LEFT: [1], BACK: [1]})) == FencePlaces(
+        set(), {0}
+    )
 
 
 def test_what_is_not_there_says_nothing() -> None:
     late = fences(START - MS, {LEFT: [], RIGHT: [1]})
     assert places([FIRST], late) == FencePlaces(), 'the job came after the look'
-    assert places([FIRST], fences(START + 20 * MS, {RIGHT: [1]})) == FencePlaces(), 'the buffer is gone'
-    assert places([FIRST], fences(START + 20 * MS, {LEFT: [], RIGHT: []})) == FencePlaces(), 'the driver adds no fences'
-    assert places([FIRST], fences(START + 20 * MS, {LEFT: [], RIGHT: [1]}, driver='gpu')) == FencePlaces(), "another driver's"
+    assert places([FIRST], fences(START + 20 * MS, {RIGHT: [1]})) == FencePlaces(), (
+        'the buffer is gone'
+    )
+    assert places([FIRST], fences(START + 20 * MS, {LEFT: [], RIGHT: []})) == FencePlaces(), (
+        'the driver adds no fences'
+    )
+    assert (
+        places([FIRST], fences(START + 20 * MS, {LEFT: [], RIGHT: [1]}, driver='gpu'))
+        == FencePlaces()
+    ), "another driver's"
 
 
 def test_a_number_that_several_open_files_have_accuses_nobody() -> None:
     seen = fences(START + 20 * MS, {LEFT: [], RIGHT: [1]})
     assert places([FIRST], seen) == FencePlaces(set(), {0})
     assert places([FIRST], seen, others={1: RIGHT}) == FencePlaces(), "it is the other node's job"
-    assert places([FIRST], seen, strangers=[1]) == FencePlaces(), "it may be the other program's job"
+    assert places([FIRST], seen, strangers=[1]) == FencePlaces(), (
+        "it may be the other program's job"
+    )
 
 
 def with_fences(seen: Observation, exchanged: Mapping[int, int]) -> Observation:
     """At each look the fence of each buffer's last job is there, or in the buffer that it is exchanged for."""
-    jobs = [(record.submitted_ns, record.inodes[0], record.device_seqno) for record in seen.nodes[1].records]
+    jobs = [
+        (record.submitted_ns, record.inodes[0], record.device_seqno)
+        for record in seen.nodes[1].records
+    ]
     for made in seen.snapshots:
         last = {inode: number for time_ns, inode, number in jobs if time_ns < made.start_ns}
         for inode, number in last.items():
@@ -90,10 +109,16 @@ def test_handles_of_the_right_buffers_are_confirmed() -> None:
     assert len(check.figures['not_seen']) == 1, check.figures['not_seen']
     unsure = check_imports(cached_graph())
     assert unsure.holds is True and unsure.figures['frames_confirmed_by_fence'] == 0
-    assert 'whether the images of 3 handles from before the recording were exchanged' in unsure.figures['not_seen'][1]
+    assert (
+        'whether the images of 3 handles from before the recording were exchanged'
+        in unsure.figures['not_seen'][1]
+    )
 
 
 def test_handles_that_were_exchanged_before_the_recording_are_found_out() -> None:
     check = check_imports(with_fences(cached_graph(), {LEFT: RIGHT, RIGHT: BACK, BACK: LEFT}))
     assert check.holds is False and 'the fence of their job lies in another buffer' in check.reason
-    assert check.figures['frames_not_imported'] == 0 and check.figures['frames_confirmed_by_fence'] == 0
+    assert (
+        check.figures['frames_not_imported'] == 0
+        and check.figures['frames_confirmed_by_fence'] == 0
+    )

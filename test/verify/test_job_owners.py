@@ -45,13 +45,26 @@ def views(cards: Pair, is_cached: bool, *, threads: bool = True) -> list[NodeVie
 
     :param threads: whether their logs have the same thread numbers as the trace.
     """
-    nodes = [node(card, cached=is_cached, name=name) for card, name in zip(cards, ('/front', '/rear'), strict=True)]
+    nodes = [
+        node(card, cached=is_cached, name=name)
+        for card, name in zip(cards, ('/front', '/rear'), strict=True)
+    ]
     if threads:
         return nodes
-    return [replace(one, records=tuple(old._replace(thread_id=9) for old in one.records)) for one in nodes]
+    return [
+        replace(one, records=tuple(old._replace(thread_id=9) for old in one.records))
+        for one in nodes
+    ]
 
 
-def both(run: Callable[..., None], cards: Pair, later_ns: int = MS, pool: tuple[int, ...] = REAR, *, threads: bool = True) -> Observation:
+def both(
+    run: Callable[..., None],
+    cards: Pair,
+    later_ns: int = MS,
+    pool: tuple[int, ...] = REAR,
+    *,
+    threads: bool = True,
+) -> Observation:
     run(cards[0], POOL, 0)
     run(cards[1], pool, later_ns)
     is_cached = run is cached
@@ -65,7 +78,12 @@ def both(run: Callable[..., None], cards: Pair, later_ns: int = MS, pool: tuple[
 @pytest.mark.parametrize('contexts', [True, False])
 @pytest.mark.parametrize('pool', [REAR, POOL], ids=['two cameras', 'one camera'])
 def test_two_good_nodes_of_one_process(
-    run: Callable[..., None], seqno: int, later_ns: int, threads: bool, contexts: bool, pool: tuple[int, ...]
+    run: Callable[..., None],
+    seqno: int,
+    later_ns: int,
+    threads: bool,
+    contexts: bool,
+    pool: tuple[int, ...],
 ) -> None:
     seen = both(run, pair(seqno=seqno, contexts=contexts), later_ns, pool, threads=threads)
     assert judged(seen) == (True, '')
@@ -77,7 +95,10 @@ def test_jobs_that_come_nearer_to_the_other_node_s_time(threads: bool) -> None:
     front, rear = pair()
     uncached(front, POOL, 0, after_ns=300_000)
     uncached(rear, REAR, 200_000, after_ns=200_000)
-    assert judged(observed(views((front, rear), False, threads=threads), (front, rear))) == (True, '')
+    assert judged(observed(views((front, rear), False, threads=threads), (front, rear))) == (
+        True,
+        '',
+    )
 
 
 def test_an_image_in_two_buffers_is_imported_while_the_other_node_imports() -> None:
@@ -94,7 +115,10 @@ def test_an_image_in_two_buffers_is_imported_while_the_other_node_imports() -> N
 def test_imports_that_another_thread_made_before_the_first_frame(pool: tuple[int, ...]) -> None:
     cards = pair()
     for card, inodes in zip(cards, (POOL, pool), strict=True):
-        handles = {inode: card.take(START + MS + index, inode, thread=MAIN) for index, inode in enumerate(inodes)}
+        handles = {
+            inode: card.take(START + MS + index, inode, thread=MAIN)
+            for index, inode in enumerate(inodes)
+        }
         for index, time_ns in enumerate(TIMES):
             inode = inodes[index % len(inodes)]
             card.run(time_ns, handles[inode], inode)
@@ -113,7 +137,9 @@ def has_a_job_too_many(rear: Card) -> None:
 
 def takes_the_other_s_buffer(rear: Card) -> None:
     rear.events = [
-        replace(one, fields={**one.fields, 'inode': str(POOL[0])}) if one.name in ('axl_dmabuf_import', 'axl_dmabuf_release') else one
+        replace(one, fields={**one.fields, 'inode': str(POOL[0])})
+        if one.name in ('axl_dmabuf_import', 'axl_dmabuf_release')
+        else one
         for one in rear.events
     ]
 
@@ -129,31 +155,56 @@ def imports_nothing(rear: Card) -> None:
 
 def submits_one_handle(rear: Card) -> None:
     """The log says so, too: one handle for all buffers."""
-    rear.events = [replace(one, fields={**one.fields, 'handle': '1'}) if one.name == 'axl_submit' else one for one in rear.events]
+    rear.events = [
+        replace(one, fields={**one.fields, 'handle': '1'}) if one.name == 'axl_submit' else one
+        for one in rear.events
+    ]
     rear.records = [one._replace(device_handle=1) for one in rear.records]
 
 
 FAULTS = {
-    'drops a job': (drops_a_job, (cached, uncached), '0 jobs of the driver are no frame of a node, 1 frames have no job'),
-    'a job too many': (has_a_job_too_many, (cached,), '1 jobs of the driver are no frame of a node, 0 frames have no job'),
-    "the other's buffer": (takes_the_other_s_buffer, (uncached,), 'frames were submitted whose buffer was not imported'),
+    'drops a job': (
+        drops_a_job,
+        (cached, uncached),
+        '0 jobs of the driver are no frame of a node, 1 frames have no job',
+    ),
+    'a job too many': (
+        has_a_job_too_many,
+        (cached,),
+        '1 jobs of the driver are no frame of a node, 0 frames have no job',
+    ),
+    "the other's buffer": (
+        takes_the_other_s_buffer,
+        (uncached,),
+        'frames were submitted whose buffer was not imported',
+    ),
     'imports twice': (imports_twice, (cached, uncached), 'imports'),
     'imports nothing': (imports_nothing, (uncached,), 'frames'),
-    'one handle': (submits_one_handle, (cached, uncached), 'frames were submitted whose buffer was not imported'),
+    'one handle': (
+        submits_one_handle,
+        (cached, uncached),
+        'frames were submitted whose buffer was not imported',
+    ),
 }
 BROKEN = [(fault, run) for fault, (_, runs, _) in FAULTS.items() for run in runs]
 
 
-@pytest.mark.parametrize(('fault', 'run'), BROKEN, ids=[f'{fault}, {run.__name__}' for fault, run in BROKEN])
+@pytest.mark.parametrize(
+    ('fault', 'run'), BROKEN, ids=[f'{fault}, {run.__name__}' for fault, run in BROKEN]
+)
 @pytest.mark.parametrize('seqno', [0, 1000])
 @pytest.mark.parametrize('threads', [True, False])
-def test_one_broken_node_of_two(fault: str, run: Callable[..., None], seqno: int, threads: bool) -> None:
+def test_one_broken_node_of_two(
+    fault: str, run: Callable[..., None], seqno: int, threads: bool
+) -> None:
     cards = pair(seqno=seqno)
     run(cards[0], POOL, 0)
     run(cards[1], REAR, MS)
     FAULTS[fault][0](cards[1])
     is_cached = run is cached
-    holds, reason = judged(observed(views(cards, is_cached, threads=threads), cards, ATTACHED if is_cached else {}))
+    holds, reason = judged(
+        observed(views(cards, is_cached, threads=threads), cards, ATTACHED if is_cached else {})
+    )
     assert holds is False and (FAULTS[fault][2] in reason or 'imported' in reason), reason
 
 
@@ -166,4 +217,7 @@ def test_a_cache_beside_a_node_without_one_in_the_same_process() -> None:
     assert judged(observed(nodes, (front, rear), attached)) == (True, '')
     for index, time_ns in enumerate(TIMES):
         front.take(time_ns + 20 * MS, POOL[index % len(POOL)])
-    assert judged(observed(nodes, (front, rear), attached)) == (False, 'buffers were imported 20 times more often than the cache needs')
+    assert judged(observed(nodes, (front, rear), attached)) == (
+        False,
+        'buffers were imported 20 times more often than the cache needs',
+    )

@@ -15,7 +15,15 @@ from typing import Any
 
 import pytest
 from processes import is_alive
-from verify.command_kit import ENDING, environment, nodes, nodes_command, result_in, verify, verify_command
+from verify.command_kit import (
+    ENDING,
+    environment,
+    nodes,
+    nodes_command,
+    result_in,
+    verify,
+    verify_command,
+)
 from waiting import until
 
 from zc_perception.observe.frame_log import (
@@ -64,7 +72,9 @@ def test_a_pid_without_a_node_is_told_before_anything_is_measured(tmp_path: Path
     with nodes() as process:
         done = verify('--seconds', 0.5, '--pid', process.pid, os.getpid(), '--output', tmp_path)
     assert (done.returncode, done.stdout, done.stderr.count('\n')) == (2, '', 1)
-    assert f'process {os.getpid()} (' in done.stderr and 'is no node with a frame log' in done.stderr
+    assert (
+        f'process {os.getpid()} (' in done.stderr and 'is no node with a frame log' in done.stderr
+    )
 
 
 def test_a_pid_that_can_not_be_read_is_named_and_nothing_is_true(tmp_path: Path) -> None:
@@ -74,7 +84,11 @@ def test_a_pid_that_can_not_be_read_is_named_and_nothing_is_true(tmp_path: Path)
     assert done.returncode == 3 and f'not measured: process {pid} (' in done.stdout
     assert {one['pid'] for one in document['processes']} == {process.pid}
     (told,) = [one for one in document['unreadable'] if one['topic'] == 'frame log']
-    assert told['source'].startswith(f'process {pid} (') and f'version {VERSION + 1}' in told['reason'] and told['next_step']
+    assert (
+        told['source'].startswith(f'process {pid} (')
+        and f'version {VERSION + 1}' in told['reason']
+        and told['next_step']
+    )
     assert_not_measured(document, told['source'])
 
 
@@ -82,25 +96,49 @@ def test_a_log_that_can_not_be_read_counts_though_no_pid_was_given(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with nodes() as process, foreign_log() as pid:
-        monkeypatch.setattr('zc_perception.verify.workload.find_frame_logs', lambda pids: find_frame_logs(pids=[process.pid, pid]))
-        monkeypatch.setattr(verification, 'running_nodes', lambda pids: find_frame_logs(pids=[process.pid, pid]))
+        monkeypatch.setattr(
+            'zc_perception.verify.workload.find_frame_logs',
+            lambda pids: find_frame_logs(pids=[process.pid, pid]),
+        )
+        monkeypatch.setattr(
+            verification, 'running_nodes', lambda pids: find_frame_logs(pids=[process.pid, pid])
+        )
         assert main(['--seconds', '0.5', '--output', str(tmp_path)]) == 3
-        monkeypatch.setattr(verification, 'running_nodes', lambda pids: find_frame_logs(pids=[pid]))
+        monkeypatch.setattr(
+            verification, 'running_nodes', lambda pids: find_frame_logs(pids=[pid])
+        )
         assert main(['--output', str(tmp_path / 'alone')]) == 3
     document = result_in(tmp_path)
-    assert [one['source'].split()[1] for one in document['unreadable'] if one['topic'] == 'frame log'] == [str(pid)]
+    assert [
+        one['source'].split()[1] for one in document['unreadable'] if one['topic'] == 'frame log'
+    ] == [str(pid)]
     assert_not_measured(document, f'process {pid} (')
-    assert f'not measured: process {pid} (' in capsys.readouterr().err and not (tmp_path / 'alone' / 'result.json').exists()
+    assert (
+        f'not measured: process {pid} (' in capsys.readouterr().err
+        and not (tmp_path / 'alone' / 'result.json').exists()
+    )
 
 
 def test_many_processes_that_can_not_be_read_are_one_line() -> None:
-    several = [UnreadableProcess(pid, f'name{pid}', 'its open files may not be listed', 'run as root') for pid in range(300)]
+    several = [
+        UnreadableProcess(pid, f'name{pid}', 'its open files may not be listed', 'run as root')
+        for pid in range(300)
+    ]
     (line,) = hidden_logs(several)
-    assert line.source == '300 processes' and '0 (name0), 1 (name1)' in line.reason and '9 (' not in line.reason
-    assert [one.source for one in hidden_logs(several[:2])] == ['process 0 (name0)', 'process 1 (name1)']
+    assert (
+        line.source == '300 processes'
+        and '0 (name0), 1 (name1)' in line.reason
+        and '9 (' not in line.reason
+    )
+    assert [one.source for one in hidden_logs(several[:2])] == [
+        'process 0 (name0)',
+        'process 1 (name1)',
+    ]
 
 
-def test_a_node_that_begins_in_between_was_not_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_node_that_begins_in_between_was_not_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     later: list[FrameLog] = []
 
     def beginning(*arguments: Any) -> Newcomers:
@@ -109,12 +147,24 @@ def test_a_node_that_begins_in_between_was_not_measured(tmp_path: Path, monkeypa
 
     monkeypatch.setattr(verification, 'Newcomers', beginning)
     with FrameLog('capture', '/made/capture'):
-        words = ['--seconds', '0.2', '--no-sampling', '--quiet', '--pid', str(os.getpid()), '--output', str(tmp_path)]
+        words = [
+            '--seconds',
+            '0.2',
+            '--no-sampling',
+            '--quiet',
+            '--pid',
+            str(os.getpid()),
+            '--output',
+            str(tmp_path),
+        ]
         assert main(words) == 3
     later[0].close()
     document = result_in(tmp_path)
     (told,) = [one for one in document['unreadable'] if one['topic'] == 'frame log']
-    assert told['source'] == f'inference /made/later (process {os.getpid()})' and told['next_step'] == 'measure once more'
+    assert (
+        told['source'] == f'inference /made/later (process {os.getpid()})'
+        and told['next_step'] == 'measure once more'
+    )
     assert_not_measured(document, 'it began while others were measured, and was not looked at')
 
 
@@ -127,7 +177,9 @@ def test_only_those_that_began_in_time_are_newcomers() -> None:
             newcomers.look()
         # It has ended meanwhile: nobody looked at it all the same.
         newcomers.look()
-        assert [one.source for one in newcomers.unreadable(time.monotonic_ns())] == [f'capture /made/new (process {os.getpid()})']
+        assert [one.source for one in newcomers.unreadable(time.monotonic_ns())] == [
+            f'capture /made/new (process {os.getpid()})'
+        ]
         assert newcomers.unreadable(before) == []
 
 
@@ -138,7 +190,10 @@ def test_a_newcomer_that_can_not_be_read_counts_once() -> None:
             newcomers.look()
             newcomers.look()
             (told,) = newcomers.unreadable(time.monotonic_ns())
-            assert told.source.startswith(f'process {pid} (') and f'version {VERSION + 1}' in told.reason
+            assert (
+                told.source.startswith(f'process {pid} (')
+                and f'version {VERSION + 1}' in told.reason
+            )
         with foreign_log() as pid, find_frame_logs(pids=[pid]) as hidden:
             known_before = Newcomers(hidden, [pid], None)
             known_before.look()
@@ -146,10 +201,14 @@ def test_a_newcomer_that_can_not_be_read_counts_once() -> None:
 
 
 @contextlib.contextmanager
-def measuring(folder: Path, *options: object, command: Sequence[str] = ()) -> Iterator[tuple[subprocess.Popen[str], int]]:
+def measuring(
+    folder: Path, *options: object, command: Sequence[str] = ()
+) -> Iterator[tuple[subprocess.Popen[str], int]]:
     """``zc_verify`` that has begun, and the process that it measures."""
     words = verify_command(*options, '--output', folder, command=command)
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment()) as process:
+    with subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment()
+    ) as process:
         try:
             assert process.stdout is not None
             found = None
@@ -163,15 +222,23 @@ def measuring(folder: Path, *options: object, command: Sequence[str] = ()) -> It
 
 
 def test_a_node_that_is_killed_meanwhile_is_told_and_nothing_is_true(tmp_path: Path) -> None:
-    with nodes() as made, measuring(tmp_path, '--seconds', 600, '--pid', made.pid) as (process, pid):
+    with (
+        nodes() as made,
+        measuring(tmp_path, '--seconds', 600, '--pid', made.pid) as (process, pid),
+    ):
         os.kill(pid, signal.SIGKILL)
         said, _ = process.communicate(timeout=120)
     document = result_in(tmp_path)
     assert process.returncode == 3
-    assert_not_measured(document, f'/made/capture (process {pid}), /made/inference (process {pid}) ended while it was measured')
+    assert_not_measured(
+        document,
+        f'/made/capture (process {pid}), /made/inference (process {pid}) ended while it was measured',
+    )
     assert any('no node was left' in note for note in document['notes'])
     assert any(f'/made/inference (process {pid}) ended ' in note for note in document['notes'])
-    assert [line.removeprefix('note: ') for line in said.splitlines() if line.startswith('note: ')] == document['notes']
+    assert [
+        line.removeprefix('note: ') for line in said.splitlines() if line.startswith('note: ')
+    ] == document['notes']
 
 
 def test_a_command_that_ends_by_itself_is_told_and_nothing_is_true(tmp_path: Path) -> None:
@@ -179,7 +246,9 @@ def test_a_command_that_ends_by_itself_is_told_and_nothing_is_true(tmp_path: Pat
         os.kill(pid, signal.SIGINT)
         process.communicate(timeout=120)
     document = result_in(tmp_path)
-    assert process.returncode == 3 and any(note.startswith('the command ended its nodes or itself') for note in document['notes'])
+    assert process.returncode == 3 and any(
+        note.startswith('the command ended its nodes or itself') for note in document['notes']
+    )
     assert_not_measured(document, f'/made/inference (process {pid}) ended while it was measured')
 
 
@@ -195,24 +264,46 @@ def test_a_hangup_that_is_ignored_ends_nothing() -> None:
 
 
 @pytest.mark.parametrize('number', ENDING)
-def test_a_signal_before_anything_is_measured_is_no_failure_of_the_command(tmp_path: Path, number: signal.Signals) -> None:
+def test_a_signal_before_anything_is_measured_is_no_failure_of_the_command(
+    tmp_path: Path, number: signal.Signals
+) -> None:
     words = verify_command('--wait', 600, '--output', tmp_path, command=['sleep', '600'])
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()) as process:
+    with subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
+    ) as process:
         try:
             until(lambda: (tmp_path / 'command.log').exists())
             process.send_signal(number)
             _, told = process.communicate(timeout=120)
         finally:
             process.kill()
-    assert (process.returncode, told) == (128 + number, f'zc_verify: interrupted by {number.name} before anything was measured\n')
+    assert (process.returncode, told) == (
+        128 + number,
+        f'zc_verify: interrupted by {number.name} before anything was measured\n',
+    )
 
 
-def test_what_a_command_left_in_another_session_is_ended_by_force(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_command_left_in_another_session_is_ended_by_force(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr('zc_perception.verify.workload._PATIENCE_S', (0.3, 5.0, 5.0))
     monkeypatch.setenv('PYTHONPATH', environment()['PYTHONPATH'])
     command = ['bash', '-c', 'setsid "$@" & exec sleep 600', 'bash', *nodes_command('stubborn')]
     # They say 'ready' with their tenth frame.
-    main(['--seconds', '60', '--frames', '20', '--no-sampling', '--quiet', '--output', str(tmp_path), '--', *command])
+    main(
+        [
+            '--seconds',
+            '60',
+            '--frames',
+            '20',
+            '--no-sampling',
+            '--quiet',
+            '--output',
+            str(tmp_path),
+            '--',
+            *command,
+        ]
+    )
     assert_ended(tmp_path, 'ready\n')
 
 
@@ -220,7 +311,9 @@ def test_what_a_command_started_without_its_environment_is_its_own(tmp_path: Pat
     """As sudo and runuser do, in another session; an orphan, too."""
     clean = ['env', '-i', f'PYTHONPATH={environment()["PYTHONPATH"]}', 'setsid']
     command = ['bash', '-c', '("$@" &); exec sleep 600', 'bash', *clean, *nodes_command()]
-    done = verify('--seconds', 60, '--frames', 20, '--no-sampling', '--output', tmp_path, command=command)
+    done = verify(
+        '--seconds', 60, '--frames', 20, '--no-sampling', '--output', tmp_path, command=command
+    )
     assert done.returncode in (1, 3), done.stderr
     assert_ended(tmp_path, 'ready\nended\n')
 
@@ -237,9 +330,13 @@ def assert_ended(folder: Path, said: str) -> None:
 
 
 def test_a_camera_that_loads_slowly_is_waited_for(tmp_path: Path) -> None:
-    done = verify('--seconds', 0.3, '--no-sampling', '--output', tmp_path, command=nodes_command('twice'))
+    done = verify(
+        '--seconds', 0.3, '--no-sampling', '--output', tmp_path, command=nodes_command('twice')
+    )
     document = result_in(tmp_path)
-    assert len({one['pid'] for one in document['processes'] if one['role'] == 'inference'}) == 2, done.stdout
+    assert len({one['pid'] for one in document['processes'] if one['role'] == 'inference'}) == 2, (
+        done.stdout
+    )
     assert not [one for one in document['unreadable'] if one['topic'] == 'frame log']
 
 
@@ -249,15 +346,27 @@ def test_who_reads_no_further_ends_no_measurement(tmp_path: Path) -> None:
         os.close(reading)
         try:
             words = verify_command('--seconds', 0.5, '--pid', made.pid, '--output', tmp_path)
-            done = subprocess.run(words, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=120, env=environment(), check=False)
+            done = subprocess.run(
+                words,
+                stdout=writing,
+                stderr=subprocess.PIPE,
+                text=True,
+                timeout=120,
+                env=environment(),
+                check=False,
+            )
         finally:
             os.close(writing)
     document = result_in(tmp_path)
     assert document['frames'] > 0 and done.stderr == ''
-    assert done.returncode == (1 if all(check['measured'] for check in document['checks'].values()) else 3)
+    assert done.returncode == (
+        1 if all(check['measured'] for check in document['checks'].values()) else 3
+    )
 
 
-def test_nothing_found_is_still_no_node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_nothing_found_is_still_no_node(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(verification, 'running_nodes', lambda pids: FoundFrameLogs())
     assert main(['--output', str(tmp_path)]) == 2
     assert 'there is no node with a frame log on this machine' in capsys.readouterr().err

@@ -22,11 +22,15 @@ ROOT = Unreadable('tracefs', 'Permission denied (/sys/kernel/tracing/instances)'
 
 
 def mapped(seen: Observation) -> Observation:
-    return replace(seen, mappings=(MemoryMapping(100, 0x1000, 0x2000, 'rw-s', 12, 11, '/dmabuf:'),))
+    return replace(
+        seen, mappings=(MemoryMapping(100, 0x1000, 0x2000, 'rw-s', 12, 11, '/dmabuf:'),)
+    )
 
 
 def unseen(seen: Observation) -> Observation:
-    return replace(seen, trace=None, event_sources={}, copies=None, shares=None, unreadable={'trace': (ROOT,)})
+    return replace(
+        seen, trace=None, event_sources={}, copies=None, shares=None, unreadable={'trace': (ROOT,)}
+    )
 
 
 CASES: dict[str, tuple[Callable[[], Observation], int, bool]] = {
@@ -36,12 +40,23 @@ CASES: dict[str, tuple[Callable[[], Observation], int, bool]] = {
     'unseen': (lambda: unseen(cached_graph()), 3, False),
     'unseen and mapped': (lambda: unseen(mapped(cached_graph())), 3, False),
     'nothing': (lambda: Observation(0, 10), 3, False),
-    'no accelerator': (lambda: with_facts(cached_graph(), 'inference', accelerator='cpu', pci_address=''), 1, False),
+    'no accelerator': (
+        lambda: with_facts(cached_graph(), 'inference', accelerator='cpu', pci_address=''),
+        1,
+        False,
+    ),
 }
 
 
 def result_of(seen: Observation) -> Result:
-    return Result(seen, all_checks(seen), document_keys(seen), notes(seen), ['zc_verify'], {'timeline': 'timeline.json'})
+    return Result(
+        seen,
+        all_checks(seen),
+        document_keys(seen),
+        notes(seen),
+        ['zc_verify'],
+        {'timeline': 'timeline.json'},
+    )
 
 
 @pytest.mark.parametrize('case', CASES)
@@ -54,7 +69,9 @@ def test_what_is_written_is_what_the_schema_says(case: str, tmp_path: Path) -> N
     assert conforms(document, schema)
     assert (result.exit_code, document['pass']) == (exit_code, passed)
     assert document['pass'] == all(check['holds'] is True for check in document['checks'].values())
-    assert document['pass_document'] == all(document[key] is True for key in document if key.startswith('I'))
+    assert document['pass_document'] == all(
+        document[key] is True for key in document if key.startswith('I')
+    )
     assert [file.name for file in tmp_path.iterdir()] == ['result.json']
 
 
@@ -90,16 +107,27 @@ def test_processes_say_who_they_are() -> None:
 
 def test_what_json_does_not_know_is_never_written(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match='JSON'):
-        write_result(result_of(with_facts(cached_graph(), 'capture', width=float('nan'))), tmp_path)
+        write_result(
+            result_of(with_facts(cached_graph(), 'capture', width=float('nan'))), tmp_path
+        )
     assert list(tmp_path.iterdir()) == []
 
 
 def test_the_verdict_has_a_line_for_each_check_and_the_next_step_of_what_fails() -> None:
     good = verdict(result_of(cached_graph()))
-    assert [line.split(':')[0] for line in good[1:5]] == ['I1 holds', 'I2 holds', 'I3 holds', 'I4 holds'] and good[-1] == 'PASS'
+    assert [line.split(':')[0] for line in good[1:5]] == [
+        'I1 holds',
+        'I2 holds',
+        'I3 holds',
+        'I4 holds',
+    ] and good[-1] == 'PASS'
     bad = verdict(result_of(mapped(cached_graph())))
     where = next(index for index, line in enumerate(bad) if line.startswith('I4 DOES NOT HOLD'))
-    assert 'process 100' in bad[where + 1] and bad[where + 2].startswith('   next: ') and bad[-1] == 'FAIL'
+    assert (
+        'process 100' in bad[where + 1]
+        and bad[where + 2].startswith('   next: ')
+        and bad[-1] == 'FAIL'
+    )
     blind = verdict(result_of(unseen(cached_graph())))
     assert (
         any(line.startswith('I3 not measured') for line in blind)

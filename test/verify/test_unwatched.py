@@ -10,7 +10,20 @@ from types import SimpleNamespace as Made
 from typing import Any
 
 import pytest
-from verify.verify_kit import MS, PERIOD, PID, POOL, START, cached_graph, event, record, verdicts, with_events, with_facts, with_node
+from verify.verify_kit import (
+    MS,
+    PERIOD,
+    PID,
+    POOL,
+    START,
+    cached_graph,
+    event,
+    record,
+    verdicts,
+    with_events,
+    with_facts,
+    with_node,
+)
 
 from zc_perception.verify import measurement
 from zc_perception.verify.invariants import all_checks
@@ -31,19 +44,30 @@ def reason(seen: Observation) -> str:
 
 def of_other_buffers(seen: Observation) -> Observation:
     """The capture node that is watched makes frames in other buffers than those that are submitted."""
-    seen = replace(seen, exporters=dict.fromkeys((*POOL, *REAR), 'system'), dmabufs=frozenset((*POOL, *REAR)))
-    return with_node(seen, 'capture', records=tuple(old._replace(inodes=(old.inodes[0] + 10,)) for old in seen.nodes[0].records))
+    seen = replace(
+        seen, exporters=dict.fromkeys((*POOL, *REAR), 'system'), dmabufs=frozenset((*POOL, *REAR))
+    )
+    return with_node(
+        seen,
+        'capture',
+        records=tuple(old._replace(inodes=(old.inodes[0] + 10,)) for old in seen.nodes[0].records),
+    )
 
 
 def test_frames_of_a_node_that_is_not_seen_are_not_measured() -> None:
     seen = of_other_buffers(cached_graph())
     assert verdicts(seen) == only_i4(None)
-    assert reason(seen) == f'20 frames of /inference (process {PID}) come from a node that is not seen'
+    assert (
+        reason(seen)
+        == f'20 frames of /inference (process {PID}) come from a node that is not seen'
+    )
     assert 'measure all nodes of the pipeline' in all_checks(seen)[3].next_step
 
 
 def test_what_speaks_against_it_still_does() -> None:
-    seen = with_events(of_other_buffers(cached_graph()), event(MIDDLE, 'dma_buf_mmap_internal', 4242, ino=POOL[1]))
+    seen = with_events(
+        of_other_buffers(cached_graph()), event(MIDDLE, 'dma_buf_mmap_internal', 4242, ino=POOL[1])
+    )
     assert verdicts(seen) == only_i4(False)
 
 
@@ -52,7 +76,11 @@ def test_a_pool_at_either_end_of_the_window_is_known(when: str) -> None:
     """A format change: the frames of the old pool are still submitted, or those of the new one are."""
     seen = of_other_buffers(cached_graph())
     pool = {'pool': [[12, inode] for inode in POOL]}
-    known = with_facts(seen, 'capture', pool) if when == 'before' else with_facts(seen, 'capture', **pool)
+    known = (
+        with_facts(seen, 'capture', pool)
+        if when == 'before'
+        else with_facts(seen, 'capture', **pool)
+    )
     assert verdicts(known) == only_i4(True)
     elsewhere = {'pool': [[13, inode] for inode in POOL]}
     assert verdicts(with_facts(seen, 'capture', elsewhere, **elsewhere)) == only_i4(None)
@@ -65,9 +93,16 @@ def test_a_pool_that_came_and_went_is_known_by_its_frames() -> None:
 
 def test_a_frame_from_before_the_window_may_be_of_a_pool_that_is_gone() -> None:
     seen = cached_graph()
-    gone = with_node(seen, 'capture', records=tuple(old for old in seen.nodes[0].records if old.inodes != (POOL[0],)))
+    gone = with_node(
+        seen,
+        'capture',
+        records=tuple(old for old in seen.nodes[0].records if old.inodes != (POOL[0],)),
+    )
     assert verdicts(gone) == only_i4(None)
-    early = (old._replace(published_ns=START - MS) if old.inodes == (POOL[0],) else old for old in seen.nodes[1].records)
+    early = (
+        old._replace(published_ns=START - MS) if old.inodes == (POOL[0],) else old
+        for old in seen.nodes[1].records
+    )
     assert verdicts(with_node(gone, 'inference', records=tuple(early))) == only_i4(True)
 
 
@@ -76,10 +111,18 @@ def test_one_camera_of_two_is_not_enough() -> None:
     seen = cached_graph()
     rear = tuple(record(old.number, old.submitted_ns, (old.inodes[0] + 10,), old.device_handle, old.device_seqno)
                  for old in seen.nodes[1].records)  # fmt: skip
-    both = replace(seen, nodes=(*seen.nodes, replace(seen.nodes[1], pid=200, node='/rear/inference', records=rear)))
-    both = replace(both, exporters=dict.fromkeys((*POOL, *REAR), 'system'), dmabufs=frozenset((*POOL, *REAR)))
+    both = replace(
+        seen,
+        nodes=(*seen.nodes, replace(seen.nodes[1], pid=200, node='/rear/inference', records=rear)),
+    )
+    both = replace(
+        both, exporters=dict.fromkeys((*POOL, *REAR), 'system'), dmabufs=frozenset((*POOL, *REAR))
+    )
     assert verdicts(both)['I4'] is None
-    assert '20 frames of /rear/inference (process 200) come from a node that is not seen' in reason(both)
+    assert (
+        '20 frames of /rear/inference (process 200) come from a node that is not seen'
+        in reason(both)
+    )
     assert '/inference (process 100)' not in reason(both)
 
 
@@ -114,17 +157,25 @@ BEFORE = [('dma_buf_mmap_internal', {'ino': POOL[1]}), ('vb2_mmap', {'rdev': 81 
 
 
 @pytest.mark.parametrize(('name', 'fields'), BEFORE)
-def test_a_mapping_between_the_first_look_and_the_window_may_have_ended_in_it(name: str, fields: dict[str, int]) -> None:
+def test_a_mapping_between_the_first_look_and_the_window_may_have_ended_in_it(
+    name: str, fields: dict[str, int]
+) -> None:
     seen = cached_graph(looked_ns=START - 100 * MS)
     mapped = event(START - 50 * MS, name, 4242, **fields)
     assert verdicts(with_events(seen, mapped)) == only_i4(None)
     assert 'frames were mapped 1 times just before the window' in reason(with_events(seen, mapped))
-    assert verdicts(with_events(seen, replace(mapped, time_ns=START - 150 * MS))) == only_i4(True), 'the first look would have shown it'
+    assert verdicts(with_events(seen, replace(mapped, time_ns=START - 150 * MS))) == only_i4(
+        True
+    ), 'the first look would have shown it'
     assert verdicts(with_events(seen, mapped, replace(mapped, time_ns=MIDDLE))) == only_i4(False)
 
 
-@pytest.mark.parametrize('cameras', [{'camera_rdevs': frozenset[int]()}, {'lost_cameras': frozenset(('/dev/video7',))}])
-def test_a_camera_of_unknown_number_may_be_any_device_that_a_node_maps(cameras: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    'cameras', [{'camera_rdevs': frozenset[int]()}, {'lost_cameras': frozenset(('/dev/video7',))}]
+)
+def test_a_camera_of_unknown_number_may_be_any_device_that_a_node_maps(
+    cameras: dict[str, Any],
+) -> None:
     seen = cached_graph(**cameras)
     assert verdicts(seen) == only_i4(True)
     mapped = event(MIDDLE, 'vb2_mmap', rdev=(81 << 20) + 2)
@@ -142,9 +193,15 @@ def test_a_camera_that_nobody_names_may_be_any_device_that_anybody_maps() -> Non
 
 @pytest.mark.parametrize(
     ('device', 'exporter', 'wanted'),
-    [('/dev/video0 (vivid)', 'videobuf2_vmalloc', False), ('v4l2src ! appsink', 'videobuf2_vmalloc', True), ('pattern', 'system', False)],
+    [
+        ('/dev/video0 (vivid)', 'videobuf2_vmalloc', False),
+        ('v4l2src ! appsink', 'videobuf2_vmalloc', True),
+        ('pattern', 'system', False),
+    ],
 )
-def test_a_camera_is_unnamed_if_its_frames_are_of_a_device_that_it_does_not_name(device: str, exporter: str, wanted: bool) -> None:
+def test_a_camera_is_unnamed_if_its_frames_are_of_a_device_that_it_does_not_name(
+    device: str, exporter: str, wanted: bool
+) -> None:
     node = capture_node(5, device, [[12, 41]])
     memory = memory_of([node], {}, Cameras(), {41: exporter})
     assert memory.any_camera is wanted and memory.dmabufs == {41}
@@ -163,9 +220,17 @@ def test_a_camera_is_what_its_node_sees_under_that_name(tmp_path: Path) -> None:
     (dev / 'front').symlink_to('zero')
     (tmp_path / '6' / 'root').mkdir(parents=True)
     cameras = Cameras(tmp_path)
-    cameras.look([capture_node(5, '/dev/zero (vivid)'), capture_node(5, '/dev/front'), capture_node(5, 'libcamera 1')])
+    cameras.look(
+        [
+            capture_node(5, '/dev/zero (vivid)'),
+            capture_node(5, '/dev/front'),
+            capture_node(5, 'libcamera 1'),
+        ]
+    )
     null = os.stat('/dev/null').st_rdev
-    assert cameras.numbers == {os.major(null) << 20 | os.minor(null)} and cameras.lost == frozenset()
+    assert (
+        cameras.numbers == {os.major(null) << 20 | os.minor(null)} and cameras.lost == frozenset()
+    )
     assert {'/dev/zero', '/dev/front'} <= cameras.paths
     cameras.look([capture_node(6, '/dev/zero')])
     assert cameras.lost == {'/dev/zero'}

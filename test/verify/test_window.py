@@ -27,7 +27,9 @@ class Pipeline:
     :param every: the capture node, and the inference node some frames later.
     """
 
-    def __init__(self, capture: FrameLog, inference: FrameLog, every: int = 5, later: int = 0) -> None:
+    def __init__(
+        self, capture: FrameLog, inference: FrameLog, every: int = 5, later: int = 0
+    ) -> None:
         self._capture, self._inference = capture, inference
         self._every, self._later = every, later
         self.frames = 0
@@ -40,14 +42,22 @@ class Pipeline:
         now = time.monotonic_ns()
         frame = made_frame(self.frames, captured_ns=now, published_ns=now)
         self._capture.published(frame, now, now)
-        self._inference.processed(made_entry(frame, now, now, now, handle=1, device_seqno=self.frames), now, now, now, 1)
+        self._inference.processed(
+            made_entry(frame, now, now, now, handle=1, device_seqno=self.frames), now, now, now, 1
+        )
         if self.frames % self._every == 0:
             self._describe(self._capture)
         if self.frames % self._every == self._later:
             self._describe(self._inference)
 
     def _describe(self, log: FrameLog) -> None:
-        log.describe({'copies': {'draw': {'count': self.copies, 'bytes': 1}}, 'processed': self.frames, 'accelerator': 'axl'})
+        log.describe(
+            {
+                'copies': {'draw': {'count': self.copies, 'bytes': 1}},
+                'processed': self.frames,
+                'accelerator': 'axl',
+            }
+        )
 
     def book(self) -> None:
         """Copies of somebody who looks on, as the next counters tell."""
@@ -57,14 +67,22 @@ class Pipeline:
 
 @contextmanager
 def pipeline(**how: int) -> Iterator[Pipeline]:
-    with FrameLog('capture', '/made/capture') as capture, FrameLog('inference', '/made/inference') as inference:
+    with (
+        FrameLog('capture', '/made/capture') as capture,
+        FrameLog('inference', '/made/inference') as inference,
+    ):
         yield Pipeline(capture, inference, **how)
 
 
-def watch(tmp_path: Path, wait: Callable[[float], bool], frames: int = 20, **options: bool) -> tuple[Ending, Observation]:
+def watch(
+    tmp_path: Path, wait: Callable[[float], bool], frames: int = 20, **options: bool
+) -> tuple[Ending, Observation]:
     """Measure this process's nodes for so many frames, on a kernel that shows nothing."""
     roots = Roots(tracing=tmp_path / 'tracing', debugfs=tmp_path / 'debug', sysfs=tmp_path / 'sys')
-    with find_frame_logs(pids=[os.getpid()]) as logs, Measurement(roots, memmove_probe=False, **options) as measured:
+    with (
+        find_frame_logs(pids=[os.getpid()]) as logs,
+        Measurement(roots, memmove_probe=False, **options) as measured,
+    ):
         return measured.watch(logs, 60, frames, wait, lambda: True), measured.observation()
 
 
@@ -72,7 +90,9 @@ def booked(node: NodeView) -> int:
     return node.copies()['draw']
 
 
-def test_what_is_copied_behind_the_window_is_not_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_copied_behind_the_window_is_not_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pipeline() as made:
 
         class Sampler:
@@ -144,14 +164,18 @@ def test_jobs_in_flight_at_the_end_are_waited_for(tmp_path: Path) -> None:
             if len(submitted) > 4:  # five jobs at a time
                 at = submitted.pop(0)
                 frame = made_frame(count)
-                log.processed(made_entry(frame, at, at, at, handle=1, device_seqno=count), at, at, at, 1)
+                log.processed(
+                    made_entry(frame, at, at, at, handle=1, device_seqno=count), at, at, at, 1
+                )
             return False
 
         _, seen = watch(tmp_path, wait, sampling=False)
     assert seen.nodes[0].records[-1].submitted_ns > seen.end_ns
 
 
-def test_all_maps_are_looked_at_before_the_window_and_it_is_known_since_when(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_maps_are_looked_at_before_the_window_and_it_is_known_since_when(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     looks: list[int] = []
     scan = measurement.scan_maps
 
@@ -211,7 +235,9 @@ def test_the_first_new_facts_are_those_of_the_window_s_end() -> None:
 def test_a_node_that_ends_before_it_has_told_its_counters_has_ended() -> None:
     def view(end_first: bool) -> Any:
         with node() as (log, watched):
-            for step in (log.close, watched.keep_facts) if end_first else (watched.keep_facts, log.close):
+            for step in (
+                (log.close, watched.keep_facts) if end_first else (watched.keep_facts, log.close)
+            ):
                 step()
                 watched.read()
             return watched

@@ -13,7 +13,15 @@ from typing import Any
 
 import pytest
 from observe.frame_log_kit import made_entry, made_frame
-from verify.command_kit import ENDING, environment, nodes, nodes_command, result_in, verify, verify_command
+from verify.command_kit import (
+    ENDING,
+    environment,
+    nodes,
+    nodes_command,
+    result_in,
+    verify,
+    verify_command,
+)
 from verify.fake_tracefs import FakeTracefs
 
 from zc_perception.observe.frame_log import FrameLog, find_frame_logs
@@ -32,22 +40,36 @@ def test_running_nodes_are_measured(tmp_path: Path) -> None:
     assert done.stderr == ''
     assert f'measuring inference /made/inference (process {process.pid})' in done.stdout
     assert document['frames'] > 10 and document['window']['seconds'] >= 1
-    assert [(one['pid'], one['role']) for one in document['processes']] == [(process.pid, 'capture'), (process.pid, 'inference')]
+    assert [(one['pid'], one['role']) for one in document['processes']] == [
+        (process.pid, 'capture'),
+        (process.pid, 'inference'),
+    ]
     # Frames on memfd, one of them mapped: whatever can be read here, these two are false.
-    assert document['checks']['I2']['holds'] is False and document['checks']['I2']['exporters'] == {'memfd': 3}
-    assert document['checks']['I4']['holds'] is False and len(document['checks']['I4']['mappings']) == 1
+    assert document['checks']['I2']['holds'] is False and document['checks']['I2'][
+        'exporters'
+    ] == {'memfd': 3}
+    assert (
+        document['checks']['I4']['holds'] is False
+        and len(document['checks']['I4']['mappings']) == 1
+    )
     measured = all(check['measured'] for check in document['checks'].values())
     assert done.returncode == (1 if measured else 3)
     assert done.stdout.splitlines()[-1].startswith('FAIL' if measured else 'NOT MEASURED')
     timeline = json.loads((tmp_path / 'timeline.json').read_text())
-    assert {entry['args']['name'] for entry in timeline['traceEvents'] if entry.get('name') == 'process_name'}
+    assert {
+        entry['args']['name']
+        for entry in timeline['traceEvents']
+        if entry.get('name') == 'process_name'
+    }
 
 
 def test_sampling_that_is_left_out_is_told_and_its_key_is_not_known(tmp_path: Path) -> None:
     with nodes() as process:
         verify('--seconds', 0.5, '--no-sampling', '--pid', process.pid, '--output', tmp_path)
     document = result_in(tmp_path)
-    assert [one['reason'] for one in document['unreadable'] if one['topic'] == 'sampling'] == ['left out by --no-sampling']
+    assert [one['reason'] for one in document['unreadable'] if one['topic'] == 'sampling'] == [
+        'left out by --no-sampling'
+    ]
     assert document['I4_no_memcpy_hot'] is None and document['pass_document'] is False
     assert document['checks']['I4']['sampled'] == []
 
@@ -55,7 +77,9 @@ def test_sampling_that_is_left_out_is_told_and_its_key_is_not_known(tmp_path: Pa
 def test_a_command_is_started_measured_and_ended(tmp_path: Path) -> None:
     with nodes() as other:
         # It says 'ready' with its tenth frame.
-        done = verify('--seconds', 60, '--frames', 20, '--output', tmp_path, command=nodes_command())
+        done = verify(
+            '--seconds', 60, '--frames', 20, '--output', tmp_path, command=nodes_command()
+        )
         document = result_in(tmp_path)
         (pid,) = {one['pid'] for one in document['processes']}
         assert pid != other.pid and other.poll() is None
@@ -67,7 +91,9 @@ def test_a_command_is_started_measured_and_ended(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize('number', ENDING)
-def test_a_signal_ends_it_and_what_was_seen_is_judged(tmp_path: Path, number: signal.Signals) -> None:
+def test_a_signal_ends_it_and_what_was_seen_is_judged(
+    tmp_path: Path, number: signal.Signals
+) -> None:
     words = verify_command('--seconds', 600, '--output', tmp_path, command=nodes_command())
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=environment()) as process:
         assert process.stdout is not None
@@ -99,7 +125,9 @@ def test_a_signal_ends_it_and_what_was_seen_is_judged(tmp_path: Path, number: si
         (['--wait', '1', '--', 'sleep', '60'], 'started no node within 1 s'),
     ],
 )
-def test_wrong_use_is_told_in_a_sentence(options: list[str], named: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_use_is_told_in_a_sentence(
+    options: list[str], named: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(['--output', str(tmp_path), *options]) == 2
     told = capsys.readouterr().err
     assert named in told and told.startswith('zc_verify: ') and told.count('\n') == 1
@@ -108,10 +136,21 @@ def test_wrong_use_is_told_in_a_sentence(options: list[str], named: str, tmp_pat
 def test_it_starts_without_what_takes_long_to_import() -> None:
     heavy = ('numpy', 'cv2', 'rclpy', 'yaml')
     code = f'import sys, zc_perception.verify.verification as _; print([name for name in {heavy} if name in sys.modules])'
-    assert subprocess.run([sys.executable, '-c', code], capture_output=True, text=True, env=environment(), check=True).stdout == '[]\n'
+    assert (
+        subprocess.run(
+            [sys.executable, '-c', code],
+            capture_output=True,
+            text=True,
+            env=environment(),
+            check=True,
+        ).stdout
+        == '[]\n'
+    )
 
 
-def test_a_folder_that_can_not_be_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_folder_that_can_not_be_written(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / 'file').write_text('')
     assert main(['--output', str(tmp_path / 'file' / 'folder')]) == 2
     assert '--output' in capsys.readouterr().err
@@ -129,7 +168,9 @@ class FakeKernel:
 
     def __init__(self, tmp_path: Path, patch: pytest.MonkeyPatch) -> None:
         self.tracefs = FakeTracefs(tmp_path, patch)
-        self.roots = Roots(tracing=self.tracefs.root, debugfs=tmp_path / 'debug', sysfs=tmp_path / 'sys')
+        self.roots = Roots(
+            tracing=self.tracefs.root, debugfs=tmp_path / 'debug', sysfs=tmp_path / 'sys'
+        )
         (tmp_path / 'debug' / 'dma_buf').mkdir(parents=True)
         self.bufinfo = tmp_path / 'debug' / 'dma_buf' / 'bufinfo'
         self._number = 0
@@ -138,21 +179,40 @@ class FakeKernel:
     def attach(self, device: str) -> None:
         text = '\nDma-buf Objects:\nsize\tflags\n'
         for inode in (71, 72):
-            text += (
-                f'{FRAME_BYTES:08}\t00000002\t0000000f\t00000002\tsystem\t{inode:08}\t<none>\n\tAttached Devices:\n\t{device}\nTotal 1\n\n'
-            )
+            text += f'{FRAME_BYTES:08}\t00000002\t0000000f\t00000002\tsystem\t{inode:08}\t<none>\n\tAttached Devices:\n\t{device}\nTotal 1\n\n'
         self.bufinfo.write_text(text)
 
     def frame(self, capture: FrameLog, inference: FrameLog, *, job: bool = True) -> None:
         """One, in the logs and in the trace."""
         self._number += 1
         now = time.monotonic_ns()
-        frame = made_frame(self._number, inodes=(71 + self._number % 2,), captured_ns=now - 2000, published_ns=now - 1000)
+        frame = made_frame(
+            self._number,
+            inodes=(71 + self._number % 2,),
+            captured_ns=now - 2000,
+            published_ns=now - 1000,
+        )
         capture.published(frame, now - 1000, now)
-        inference.processed(made_entry(frame, now, now, now, handle=1 + self._number % 2, device_seqno=self._number), now, now, now, 1)
+        inference.processed(
+            made_entry(
+                frame, now, now, now, handle=1 + self._number % 2, device_seqno=self._number
+            ),
+            now,
+            now,
+            now,
+            1,
+        )
         facts = {'copies': {}, 'processed': self._number}
         capture.describe({**facts, 'camera': 'v4l2', 'pool': [[3, 71], [3, 72]]})
-        inference.describe({**facts, 'accelerator': 'axl', 'pci_address': PCI, 'import_cache': True, 'trial_imports': 0})
+        inference.describe(
+            {
+                **facts,
+                'accelerator': 'axl',
+                'pci_address': PCI,
+                'import_cache': True,
+                'trial_imports': 0,
+            }
+        )
         if job:
             pipe = self.tracefs.root / 'instances' / own_name() / 'trace_pipe'
             with pipe.open('a') as file:
@@ -165,27 +225,40 @@ class FakeKernel:
 
 def measure(kernel: FakeKernel, ticks: int = 4, **frames: Any) -> dict[str, Any]:
     """Measure this process's own two nodes; what the checks say."""
-    with FrameLog('capture', '/fake/capture') as capture, FrameLog('inference', '/fake/inference') as inference:
+    with (
+        FrameLog('capture', '/fake/capture') as capture,
+        FrameLog('inference', '/fake/inference') as inference,
+    ):
         kernel_frames = iter(range(10 * ticks))
 
         def wait(seconds: float) -> bool:
             kernel.frame(capture, inference, **frames)
             return next(kernel_frames) >= ticks
 
-        with find_frame_logs(pids=[os.getpid()]) as logs, Measurement(kernel.roots, memmove_probe=False) as measurement:
+        with (
+            find_frame_logs(pids=[os.getpid()]) as logs,
+            Measurement(kernel.roots, memmove_probe=False) as measurement,
+        ):
             measurement.watch(logs, 60, 0, wait, lambda: True)
             seen = measurement.observation()
     assert kernel.tracefs.clean
     return {check.name: check for check in all_checks(seen)}
 
 
-def test_a_kernel_that_agrees_with_the_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_that_agrees_with_the_logs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     checks = measure(FakeKernel(tmp_path, monkeypatch))
     assert [checks[name].holds for name in ('I1', 'I2', 'I3')] == [True, True, True], checks
-    assert checks['I1'].figures['frames'] >= 4 and checks['I3'].figures['kernel_submits'] == checks['I3'].figures['frames']
+    assert (
+        checks['I1'].figures['frames'] >= 4
+        and checks['I3'].figures['kernel_submits'] == checks['I3'].figures['frames']
+    )
 
 
-def test_a_kernel_that_knows_no_attachment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_that_knows_no_attachment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kernel = FakeKernel(tmp_path, monkeypatch)
     kernel.attach('vivid.0')
     checks = measure(kernel)
@@ -198,7 +271,9 @@ def test_a_kernel_that_knows_no_jobs(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert 'frames have no job' in checks['I3'].reason
 
 
-def test_memory_below_udmabuf_is_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_below_udmabuf_is_looked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In all processes; a sealed memfd that has room for a frame."""
     program = """
 import fcntl, os, sys
@@ -209,7 +284,11 @@ print(flush=True)
 sys.stdin.read()
 """
     kernel = FakeKernel(tmp_path, monkeypatch)
-    with subprocess.Popen([sys.executable, '-c', program, str(FRAME_BYTES)], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as other:
+    with subprocess.Popen(
+        [sys.executable, '-c', program, str(FRAME_BYTES)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as other:
         assert other.stdout is not None and other.stdout.readline()
         told = f'process {other.pid} ('
         assert told not in measure(kernel)['I4'].reason
@@ -218,7 +297,9 @@ sys.stdin.read()
         other.kill()
 
 
-def test_an_error_in_the_middle_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_in_the_middle_leaves_nothing_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kernel = FakeKernel(tmp_path, monkeypatch)
     with (
         FrameLog('inference', '/fake/inference'),
@@ -230,14 +311,22 @@ def test_an_error_in_the_middle_leaves_nothing_behind(tmp_path: Path, monkeypatc
     assert kernel.tracefs.clean
 
 
-def test_what_a_killed_run_left_is_removed_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_killed_run_left_is_removed_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     kernel = FakeKernel(tmp_path, monkeypatch)
     left = Measurement(kernel.roots)
     left.__enter__()  # and never ended
-    (kernel.tracefs.root / 'instances' / own_name()).rename(kernel.tracefs.root / 'instances' / own_name(4194305))
-    text = (kernel.tracefs.root / 'dynamic_events').read_text().replace(own_name(), own_name(4194305))
+    (kernel.tracefs.root / 'instances' / own_name()).rename(
+        kernel.tracefs.root / 'instances' / own_name(4194305)
+    )
+    text = (
+        (kernel.tracefs.root / 'dynamic_events').read_text().replace(own_name(), own_name(4194305))
+    )
     (kernel.tracefs.root / 'dynamic_events').write_text(text)
-    for folder in (kernel.tracefs.root / 'instances' / own_name(4194305) / 'events').glob(own_name()):
+    for folder in (kernel.tracefs.root / 'instances' / own_name(4194305) / 'events').glob(
+        own_name()
+    ):
         folder.rename(folder.with_name(own_name(4194305)))
     with Measurement(kernel.roots) as measurement:
         assert measurement.leftovers == [own_name(4194305)]

@@ -39,10 +39,19 @@ SOURCES = {
 
 def event(time_ns: int, name: str, tid: int = THREAD, **fields: Any) -> KernelEvent:
     """One line of the trace."""
-    return KernelEvent(time_ns, 0, '<...>', tid, name, {key: str(value) for key, value in fields.items()})
+    return KernelEvent(
+        time_ns, 0, '<...>', tid, name, {key: str(value) for key, value in fields.items()}
+    )
 
 
-def record(number: int, submitted_ns: int, inodes: tuple[int, ...], handle: int, seqno: int, **changes: Any) -> FrameRecord:
+def record(
+    number: int,
+    submitted_ns: int,
+    inodes: tuple[int, ...],
+    handle: int,
+    seqno: int,
+    **changes: Any,
+) -> FrameRecord:
     """A processed frame."""
     taken = published(number, inodes, submitted_ns - 3 * MS)
     made = taken._replace(
@@ -61,9 +70,14 @@ def published(number: int, inodes: tuple[int, ...], published_ns: int) -> FrameR
     )  # fmt: skip
 
 
-def look(time_ns: int, attached: Mapping[int, Sequence[str]], exporter: str = 'system') -> Snapshot:
+def look(
+    time_ns: int, attached: Mapping[int, Sequence[str]], exporter: str = 'system'
+) -> Snapshot:
     """One at bufinfo."""
-    objects = {inode: BufferObject(inode, 4096, exporter, list(devices)) for inode, devices in attached.items()}
+    objects = {
+        inode: BufferObject(inode, 4096, exporter, list(devices))
+        for inode, devices in attached.items()
+    }
     return Snapshot(time_ns, time_ns + 100_000, objects)
 
 
@@ -79,13 +93,36 @@ def cached_graph(**changes: Any) -> Observation:
         item
         for time_ns, inode, number in submits()
         for item in (
-            event(time_ns - 300_000, 'dma_fence_init', driver='axl', timeline='metis-0', context=1, seqno=number),
-            event(time_ns - 200_000, 'axl_submit', handle=inode - 10, ctx=1, seqno=number, model=1),
-            event(time_ns + 4 * MS, 'axl_complete', DRIVER_THREAD, handle=inode - 10, ctx=1, seqno=number, status=0),
+            event(
+                time_ns - 300_000,
+                'dma_fence_init',
+                driver='axl',
+                timeline='metis-0',
+                context=1,
+                seqno=number,
+            ),
+            event(
+                time_ns - 200_000, 'axl_submit', handle=inode - 10, ctx=1, seqno=number, model=1
+            ),
+            event(
+                time_ns + 4 * MS,
+                'axl_complete',
+                DRIVER_THREAD,
+                handle=inode - 10,
+                ctx=1,
+                seqno=number,
+                status=0,
+            ),
         )
     ]
-    records = [record(number, time_ns, (inode,), inode - 10, number) for time_ns, inode, number in submits()]
-    looks = [look(START - 20 * MS + index * 250 * MS, {inode: [PCI] for inode in POOL}) for index in range(5)]
+    records = [
+        record(number, time_ns, (inode,), inode - 10, number)
+        for time_ns, inode, number in submits()
+    ]
+    looks = [
+        look(START - 20 * MS + index * 250 * MS, {inode: [PCI] for inode in POOL})
+        for index in range(5)
+    ]
     return _graph(events, records, looks, True, **changes)
 
 
@@ -99,20 +136,61 @@ def uncached_graph(second_device: str = '', **changes: Any) -> Observation:
     for time_ns, inode, number in submits():
         handle = number % 4
         events += [
-            event(time_ns - 900_000, 'dma_buf_dynamic_attach', ino=inode, dev_name=PCI, result='0xff41de9d0f8628a0'),
-            event(time_ns - 800_000, 'axl_dmabuf_import', handle=handle, inode=inode, exporter='system', iova='0x100', size=4096),
+            event(
+                time_ns - 900_000,
+                'dma_buf_dynamic_attach',
+                ino=inode,
+                dev_name=PCI,
+                result='0xff41de9d0f8628a0',
+            ),
+            event(
+                time_ns - 800_000,
+                'axl_dmabuf_import',
+                handle=handle,
+                inode=inode,
+                exporter='system',
+                iova='0x100',
+                size=4096,
+            ),
             event(time_ns - 200_000, 'axl_submit', handle=handle, ctx=1, seqno=number, model=1),
-            event(time_ns + 4 * MS, 'axl_complete', DRIVER_THREAD, handle=handle, ctx=1, seqno=number, status=0),
-            event(time_ns + 5 * MS, 'axl_dmabuf_release', DRIVER_THREAD, handle=handle, inode=inode),
+            event(
+                time_ns + 4 * MS,
+                'axl_complete',
+                DRIVER_THREAD,
+                handle=handle,
+                ctx=1,
+                seqno=number,
+                status=0,
+            ),
+            event(
+                time_ns + 5 * MS, 'axl_dmabuf_release', DRIVER_THREAD, handle=handle, inode=inode
+            ),
             event(time_ns + 5 * MS, 'dma_buf_detach', DRIVER_THREAD, ino=inode, dev_name=PCI),
         ]
-    records = [record(number, time_ns, (inode,), number % 4, number) for time_ns, inode, number in submits()]
-    looks = [look(START - 20 * MS + index * 250 * MS, dict.fromkeys(POOL, always)) for index in range(5)]
+    records = [
+        record(number, time_ns, (inode,), number % 4, number)
+        for time_ns, inode, number in submits()
+    ]
+    looks = [
+        look(START - 20 * MS + index * 250 * MS, dict.fromkeys(POOL, always)) for index in range(5)
+    ]
     return _graph(events, records, looks, False, **changes)
 
 
-def _graph(events: list[KernelEvent], records: list[FrameRecord], looks: list[Snapshot], cached: bool, **changes: Any) -> Observation:
-    facts = {'accelerator': 'axl', 'pci_address': PCI, 'import_cache': cached, 'copies': {}, 'trial_imports': 3}
+def _graph(
+    events: list[KernelEvent],
+    records: list[FrameRecord],
+    looks: list[Snapshot],
+    cached: bool,
+    **changes: Any,
+) -> Observation:
+    facts = {
+        'accelerator': 'axl',
+        'pci_address': PCI,
+        'import_cache': cached,
+        'copies': {},
+        'trial_imports': 3,
+    }
     capture_facts = {'camera': 'v4l2', 'device': '/dev/video0 (vivid)', 'copies': {}}
     shots = [published(number, (inode,), time_ns - 3 * MS) for time_ns, inode, number in submits()]
     made = Observation(
@@ -145,21 +223,32 @@ def verdicts(seen: Observation) -> dict[str, bool | None]:
 
 def with_node(seen: Observation, role: str, **changes: Any) -> Observation:
     """The same with another view of the nodes of a role."""
-    return replace(seen, nodes=tuple(replace(node, **changes) if node.role == role else node for node in seen.nodes))
+    return replace(
+        seen,
+        nodes=tuple(
+            replace(node, **changes) if node.role == role else node for node in seen.nodes
+        ),
+    )
 
 
-def with_facts(seen: Observation, role: str, before: Mapping[str, Any] | None = None, **after: Any) -> Observation:
+def with_facts(
+    seen: Observation, role: str, before: Mapping[str, Any] | None = None, **after: Any
+) -> Observation:
     """The same with other facts."""
     return replace(
         seen,
         nodes=tuple(
-            replace(node, before={**node.before, **(before or {})}, after={**node.after, **after}) if node.role == role else node
+            replace(node, before={**node.before, **(before or {})}, after={**node.after, **after})
+            if node.role == role
+            else node
             for node in seen.nodes
         ),
     )
 
 
-def with_events(seen: Observation, *more: KernelEvent, without: Sequence[str] = (), lost: int = 0) -> Observation:
+def with_events(
+    seen: Observation, *more: KernelEvent, without: Sequence[str] = (), lost: int = 0
+) -> Observation:
     """The same with another trace."""
     assert seen.trace is not None
     kept = [item for item in seen.trace.events if item.name not in without]

@@ -16,7 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from cyclonedds.core import DDSException, InstanceState, ReadCondition, SampleState, ViewState, WaitSet
+from cyclonedds.core import (
+    DDSException,
+    InstanceState,
+    ReadCondition,
+    SampleState,
+    ViewState,
+    WaitSet,
+)
 from cyclonedds.domain import Domain, DomainParticipant
 from cyclonedds.idl import IdlStruct
 from cyclonedds.idl.types import array, uint8
@@ -51,7 +58,9 @@ class _Participant:
 
     def topic(self, size: int) -> tuple[type[Any], Topic[Any]]:
         """The type of a picture of so many bytes, and its topic."""
-        kind = dataclasses.dataclass(type('Picture', (IdlStruct,), {'__annotations__': {'data': array[uint8, size]}}))
+        kind = dataclasses.dataclass(
+            type('Picture', (IdlStruct,), {'__annotations__': {'data': array[uint8, size]}})
+        )
         return kind, Topic(self.participant, f'{self._name}_{size}', kind, qos=_QOS)
 
 
@@ -68,7 +77,10 @@ class CycloneDdsOut(PicturesOut):
         kind, topic = self._participant.topic(nv12_size(width, height))
         self._writer = DataWriter(self._participant.participant, topic, qos=_QOS)
         self._picture = kind(data=self.source)
-        wait_until(lambda: bool(self._writer.get_matched_subscriptions()), 'Cyclone DDS has found no reader')
+        wait_until(
+            lambda: bool(self._writer.get_matched_subscriptions()),
+            'Cyclone DDS has found no reader',
+        )
 
     def publish(self) -> None:
         # Its history is full and the reader doesn't follow: the frame is lost.
@@ -90,12 +102,16 @@ class CycloneDdsIn(PicturesIn):
         self._stop.clear()
         _, topic = self._participant.topic(nv12_size(width, height))
         reader = DataReader(self._participant.participant, topic, qos=_QOS)
-        self._thread = threading.Thread(target=self._receive, args=(reader,), name='bench cyclonedds', daemon=True)
+        self._thread = threading.Thread(
+            target=self._receive, args=(reader,), name='bench cyclonedds', daemon=True
+        )
         self._thread.start()
 
     def _receive(self, reader: DataReader[Any]) -> None:
         wait_set = WaitSet(self._participant.participant)
-        wait_set.attach(ReadCondition(reader, SampleState.NotRead | ViewState.Any | InstanceState.Alive))
+        wait_set.attach(
+            ReadCondition(reader, SampleState.NotRead | ViewState.Any | InstanceState.Alive)
+        )
         while not self._stop.is_set():
             if wait_set.wait(_WAKE):
                 for picture in reader.take(4):

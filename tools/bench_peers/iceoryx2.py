@@ -75,13 +75,19 @@ class Iceoryx2Out(PicturesOut):
         self._filled: set[int] = set()
 
     def other_end(self) -> tuple[bool, str]:
-        return self._services.frames.dynamic_config.number_of_subscribers > 0, 'the publisher sees no subscriber'
+        return (
+            self._services.frames.dynamic_config.number_of_subscribers > 0,
+            'the publisher sees no subscriber',
+        )
 
     def prepare(self, width: int, height: int) -> None:
         super().prepare(width, height)
         self._end()
         self._publisher = (
-            self._services.frames.publisher_builder().initial_max_slice_len(nv12_size(width, height)).max_loaned_samples(1).create()
+            self._services.frames.publisher_builder()
+            .initial_max_slice_len(nv12_size(width, height))
+            .max_loaned_samples(1)
+            .create()
         )
         wait_until(lambda: self.other_end()[0], 'iceoryx2 has no subscriber')
 

@@ -48,11 +48,39 @@ class Variant:
 
 
 VARIANTS: dict[str, Variant] = {
-    'zenoh': Variant('eclipse-zenoh', 'zenoh', 'ZenohOut', 'ZenohIn', {'shared_memory': False}, copies=True),
-    'zenoh_shared_memory': Variant('eclipse-zenoh', 'zenoh', 'ZenohOut', 'ZenohIn', {'shared_memory': True}, copies=True, read=True),
-    'iceoryx2_copy': Variant('iceoryx2', 'iceoryx2', 'Iceoryx2Out', 'Iceoryx2In', {'in_place': False}, one_cpu=True, read=True),
-    'iceoryx2_in_place': Variant('iceoryx2', 'iceoryx2', 'Iceoryx2Out', 'Iceoryx2In', {'in_place': True}, one_cpu=True, read=True),
-    'cyclonedds': Variant('cyclonedds', 'cyclonedds', 'CycloneDdsOut', 'CycloneDdsIn', copies=True),
+    'zenoh': Variant(
+        'eclipse-zenoh', 'zenoh', 'ZenohOut', 'ZenohIn', {'shared_memory': False}, copies=True
+    ),
+    'zenoh_shared_memory': Variant(
+        'eclipse-zenoh',
+        'zenoh',
+        'ZenohOut',
+        'ZenohIn',
+        {'shared_memory': True},
+        copies=True,
+        read=True,
+    ),
+    'iceoryx2_copy': Variant(
+        'iceoryx2',
+        'iceoryx2',
+        'Iceoryx2Out',
+        'Iceoryx2In',
+        {'in_place': False},
+        one_cpu=True,
+        read=True,
+    ),
+    'iceoryx2_in_place': Variant(
+        'iceoryx2',
+        'iceoryx2',
+        'Iceoryx2Out',
+        'Iceoryx2In',
+        {'in_place': True},
+        one_cpu=True,
+        read=True,
+    ),
+    'cyclonedds': Variant(
+        'cyclonedds', 'cyclonedds', 'CycloneDdsOut', 'CycloneDdsIn', copies=True
+    ),
 }
 # What copies a camera's frame at least once.
 _COPYING = ('zenoh_shared_memory', 'cyclonedds', 'iceoryx2_copy')
@@ -63,16 +91,34 @@ def _below_peer(peer: str, size: str) -> Bar:
     key = link_key(peer, size=_SIZES[size])
     figure = figure_of(key, lambda row: row.ratio_to.get(SHARED_MEMORY))
     involved = (key, link_key('shared_memory', size=_SIZES[size]))
-    return Bar(f'{size} unthrottled: shared_memory below {peer}, times', figure, 5, '×', at_least=True, involved=involved)
+    return Bar(
+        f'{size} unthrottled: shared_memory below {peer}, times',
+        figure,
+        5,
+        '×',
+        at_least=True,
+        involved=involved,
+    )
 
 
 def _above_in_place(size: str) -> Bar:
     key = link_key('iceoryx2_in_place', size=_SIZES[size])
-    figure = figure_of(key, lambda row: -row.added_us[SHARED_MEMORY] if SHARED_MEMORY in row.added_us else None)
-    return Bar(f'{size} unthrottled: shared_memory above iceoryx2_in_place', figure, 25, ' µs', involved=(key,))
+    figure = figure_of(
+        key, lambda row: -row.added_us[SHARED_MEMORY] if SHARED_MEMORY in row.added_us else None
+    )
+    return Bar(
+        f'{size} unthrottled: shared_memory above iceoryx2_in_place',
+        figure,
+        25,
+        ' µs',
+        involved=(key,),
+    )
 
 
-BARS = (*(_below_peer(peer, size) for peer in _COPYING for size in _SIZES), *(_above_in_place(size) for size in _SIZES))
+BARS = (
+    *(_below_peer(peer, size) for peer in _COPYING for size in _SIZES),
+    *(_above_in_place(size) for size in _SIZES),
+)
 
 # Its processes are modules of this folder's package.
 _TOOLS = str(Path(__file__).resolve().parents[1])
@@ -90,7 +136,9 @@ def _segments_of(worker: Worker) -> set[Path]:
     """Shared memory that a process has mapped, by name."""
     with contextlib.suppress(OSError):
         lines = Path(f'/proc/{worker.pid}/maps').read_text(encoding='utf-8').splitlines()
-        return {Path(line[line.index(f'{_SEGMENTS}/') :]) for line in lines if f' {_SEGMENTS}/' in line}
+        return {
+            Path(line[line.index(f'{_SEGMENTS}/') :]) for line in lines if f' {_SEGMENTS}/' in line
+        }
     return set()
 
 
@@ -120,7 +168,11 @@ class PeerCase:
     @property
     def stalled(self) -> str:
         """What became of its series, if not all were measured."""
-        return f'{len(self.failures)} of {self._series} series: {self.failures[-1]}' if self.failures else ''
+        return (
+            f'{len(self.failures)} of {self._series} series: {self.failures[-1]}'
+            if self.failures
+            else ''
+        )
 
     def open(self) -> None:
         """Start it.
@@ -130,7 +182,12 @@ class PeerCase:
         """
         self._place = Path(tempfile.mkdtemp(prefix='zcb'))
         self._others = set(_SEGMENTS.glob('*'))
-        environment = {**self._environment, 'PYTHONPATH': os.pathsep.join(filter(None, (_TOOLS, self._environment.get('PYTHONPATH'))))}
+        environment = {
+            **self._environment,
+            'PYTHONPATH': os.pathsep.join(
+                filter(None, (_TOOLS, self._environment.get('PYTHONPATH')))
+            ),
+        }
         workers = []
         answers = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with answers[0], answers[1]:
@@ -145,7 +202,9 @@ class PeerCase:
         self._ends.wait_until_matched()
         self._note_segments()
 
-    def measure(self, variant: str, condition: Condition, frames: int, *, read: bool = False) -> Series:
+    def measure(
+        self, variant: str, condition: Condition, frames: int, *, read: bool = False
+    ) -> Series:
         """See :class:`Case`. A failure is said, and all frames are lost.
 
         :raises TornFrameError: a frame was torn: that is no loss.
@@ -162,7 +221,10 @@ class PeerCase:
         except TornFrameError:
             raise
         except BenchError as error:
-            self._fail(error, f'{variant}: {condition.width}x{condition.height} at {condition.rate_hz:g} Hz')
+            self._fail(
+                error,
+                f'{variant}: {condition.width}x{condition.height} at {condition.rate_hz:g} Hz',
+            )
             return Series([], math.nan, frames)
         self._failed_in_a_row = 0
         self._note_segments()
@@ -172,7 +234,10 @@ class PeerCase:
         self._failed_in_a_row += 1
         self.failures.append(str(error))
         given_up = self._failed_in_a_row == _TRIES
-        self._say(f'{where}: {error}; all frames are lost' + (f', and it is not tried again after {_TRIES} in a row' if given_up else ''))
+        self._say(
+            f'{where}: {error}; all frames are lost'
+            + (f', and it is not tried again after {_TRIES} in a row' if given_up else '')
+        )
         self.close()
         # At once: its next series may have to run on other CPUs from its start. If it fails, that series says so.
         if not given_up:
@@ -198,7 +263,9 @@ class PeerCase:
         if self._place is None:
             return
         # iceoryx2 names them after the folder; others' names are known only by what was mapped.
-        for segment in (self._segments - self._others) | set(_SEGMENTS.glob(f'{self._place.name}_*')):
+        for segment in (self._segments - self._others) | set(
+            _SEGMENTS.glob(f'{self._place.name}_*')
+        ):
             with contextlib.suppress(OSError):
                 segment.unlink()
         self._segments.clear()

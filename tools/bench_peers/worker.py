@@ -39,9 +39,13 @@ def _make(role: str, variant: Variant, place: Path, answers: socket.socket) -> R
     try:
         module = importlib.import_module(f'bench_peers.{variant.module}')
     except ModuleNotFoundError as error:
-        raise _Absent(f"{variant.distribution} is not installed: pip install 'zc_perception[bench]'") from error
+        raise _Absent(
+            f"{variant.distribution} is not installed: pip install 'zc_perception[bench]'"
+        ) from error
     except Exception as error:  # a library that isn't this machine's, a version with other names
-        raise _Absent(f'{variant.distribution} ({_version(variant.distribution)}) can not be used: {error}') from error
+        raise _Absent(
+            f'{variant.distribution} ({_version(variant.distribution)}) can not be used: {error}'
+        ) from error
     maker = getattr(module, variant.producer if role == 'peer_out' else variant.consumer)
     made: Role = maker(place, answers, **variant.options)
     return made

@@ -61,7 +61,9 @@ class ZenohOut(PicturesOut):
         super().prepare(width, height)
         if self._shared_memory:
             self._provider = None  # the old one's memory first
-            self._provider = zenoh.shm.ShmProvider.default_backend(max(_POOL, _POOL_FRAMES * nv12_size(width, height)))
+            self._provider = zenoh.shm.ShmProvider.default_backend(
+                max(_POOL, _POOL_FRAMES * nv12_size(width, height))
+            )
             self._policy = zenoh.shm.BlockOn(zenoh.shm.GarbageCollect())
 
     def publish(self) -> None:

@@ -5,7 +5,16 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 
-from zc_perception.bench.subcommand import FULL_HD, Bar, Command, Figure, Measured, Say, check_counts, figure_of
+from zc_perception.bench.subcommand import (
+    FULL_HD,
+    Bar,
+    Command,
+    Figure,
+    Measured,
+    Say,
+    check_counts,
+    figure_of,
+)
 
 
 def _median(case: str) -> Figure:
@@ -14,8 +23,16 @@ def _median(case: str) -> Figure:
 
 def _quicker(case: str, variant: str, times: float = 1.0) -> Bar:
     """How many times as long another way takes."""
-    figure = figure_of((case, variant, *FULL_HD, 0.0), lambda row: row.ratio_to.get(f'{case}/ours'))
-    return Bar(f'{case}: {"quicker" if times >= 1.0 else "no slower"} than {variant}, times', figure, times, '×', at_least=True)
+    figure = figure_of(
+        (case, variant, *FULL_HD, 0.0), lambda row: row.ratio_to.get(f'{case}/ours')
+    )
+    return Bar(
+        f'{case}: {"quicker" if times >= 1.0 else "no slower"} than {variant}, times',
+        figure,
+        times,
+        '×',
+        at_least=True,
+    )
 
 
 DECODE_BARS = (
@@ -31,7 +48,9 @@ DECODE_BARS = (
     _quicker('tensor', 'exact'),
     Bar(
         'tensor of 1080p: off the exact one on noise, at most',
-        figure_of(('tensor', 'ours', *FULL_HD, 0.0), lambda row: row.figures.get('noise_max_off_levels')),
+        figure_of(
+            ('tensor', 'ours', *FULL_HD, 0.0), lambda row: row.figures.get('noise_max_off_levels')
+        ),
         1,
         ' levels',
     ),
@@ -46,11 +65,21 @@ def _prepare(options: argparse.Namespace) -> Callable[[Say], Measured]:
     check_counts(options, frames=100_000)
 
     def measure(say: Say) -> Measured:
-        from zc_perception.bench.decode_cases import measure_decoding  # it needs OpenCV, which --help must not
+        from zc_perception.bench.decode_cases import (
+            measure_decoding,
+        )  # it needs OpenCV, which --help must not
 
-        return Measured(measure_decoding(options.repetitions, options.frames, say), {'opencv_threads': 1})
+        return Measured(
+            measure_decoding(options.repetitions, options.frames, say), {'opencv_threads': 1}
+        )
 
     return measure
 
 
-DECODE = Command('decode', 'what a frame costs before and after the network: input tensor and boxes', _add_options, _prepare, DECODE_BARS)
+DECODE = Command(
+    'decode',
+    'what a frame costs before and after the network: input tensor and boxes',
+    _add_options,
+    _prepare,
+    DECODE_BARS,
+)

@@ -60,12 +60,16 @@ class Level:
 
 def real(values: NDArray[np.int8]) -> NDArray[np.float32]:
     """Of a level's values."""
-    numbers: NDArray[np.float32] = (values.astype(np.float32) - np.float32(_ZERO_POINT)) * np.float32(_SCALE)
+    numbers: NDArray[np.float32] = (
+        values.astype(np.float32) - np.float32(_ZERO_POINT)
+    ) * np.float32(_SCALE)
     return numbers
 
 
 def _quantised(values: NDArray[np.floating]) -> NDArray[np.int8]:
-    raw: NDArray[np.int8] = np.clip(np.rint(values / _SCALE + _ZERO_POINT), -128, 127).astype(np.int8)
+    raw: NDArray[np.int8] = np.clip(np.rint(values / _SCALE + _ZERO_POINT), -128, 127).astype(
+        np.int8
+    )
     return raw
 
 
@@ -84,7 +88,10 @@ class _Object:
         middle = ((y0 + y1) / 2 / stride - 0.5, (x0 + x1) / 2 / stride - 0.5)
         rows = range(math.ceil(y0 / stride - 0.5), math.floor(y1 / stride - 0.5) + 1)
         columns = range(math.ceil(x0 / stride - 0.5), math.floor(x1 / stride - 0.5) + 1)
-        return sorted(((row, column) for row in rows for column in columns), key=lambda cell: math.dist(cell, middle))
+        return sorted(
+            ((row, column) for row in rows for column in columns),
+            key=lambda cell: math.dist(cell, middle),
+        )
 
 
 def _place_objects(random: np.random.Generator) -> list[_Object]:
@@ -97,7 +104,9 @@ def _place_objects(random: np.random.Generator) -> list[_Object]:
         x, y = BOX.left + (column + 0.5) * across, BOX.top + (row + 0.5) * down
         width, height = random.uniform(0.6, 0.95) * across, random.uniform(0.6, 0.95) * down
         corners = (x - width / 2, y - height / 2, x + width / 2, y + height / 2)
-        objects.append(_Object(int(random.integers(CLASSES)), corners, int(random.choice(2, p=(0.8, 0.2)))))
+        objects.append(
+            _Object(int(random.integers(CLASSES)), corners, int(random.choice(2, p=(0.8, 0.2))))
+        )
     return objects
 
 
@@ -114,12 +123,16 @@ def make_levels(cells: int | None = None) -> list[Level]:
         stride = STRIDES[one.level]
         for rank, (row, column) in enumerate(one.cells()[:cells]):
             at = np.array([column + 0.5, row + 0.5]) * stride
-            sides = np.concatenate([at - one.corners[:2], np.array(one.corners[2:]) - at]) + random.normal(0, 0.7, 4)
+            sides = np.concatenate(
+                [at - one.corners[:2], np.array(one.corners[2:]) - at]
+            ) + random.normal(0, 0.7, 4)
             scores[one.level][row, column, one.kind] = 2.5 - 0.15 * rank + random.normal(0, 0.3)
             for side, place in enumerate(np.clip(sides / stride, 0, BINS - 1.01)):
                 below = int(place)
                 distances[one.level][row, column, side, below] = 8.0
-                distances[one.level][row, column, side, below + 1] = 8.0 + math.log(max(1e-3, place - below) / (1.001 - place + below))
+                distances[one.level][row, column, side, below + 1] = 8.0 + math.log(
+                    max(1e-3, place - below) / (1.001 - place + below)
+                )
     return [
         Level(stride, _quantised(distance.reshape(n, n, 4 * BINS)), _quantised(score))
         for stride, n, distance, score in zip(STRIDES, grids, distances, scores, strict=True)
@@ -131,13 +144,25 @@ def raw_outputs(levels: list[Level]) -> list[RawTensor]:
     outputs = []
     for level in levels:
         for values in (level.boxes, level.scores):
-            padded = np.full((1, *values.shape[:2], -(-values.shape[2] // 64) * 64), _ZERO_POINT, np.int8)
+            padded = np.full(
+                (1, *values.shape[:2], -(-values.shape[2] // 64) * 64), _ZERO_POINT, np.int8
+            )
             padded[0, :, :, : values.shape[2]] = values
-            outputs.append(RawTensor(padded[..., : values.shape[2]], _SCALE, _ZERO_POINT, 'nhwc', f'stride{level.stride}'))
+            outputs.append(
+                RawTensor(
+                    padded[..., : values.shape[2]],
+                    _SCALE,
+                    _ZERO_POINT,
+                    'nhwc',
+                    f'stride{level.stride}',
+                )
+            )
     return outputs
 
 
-def decode_levels(boxes: list[NDArray[np.float32]], scores: list[NDArray[np.float32]]) -> NDArray[np.float32]:
+def decode_levels(
+    boxes: list[NDArray[np.float32]], scores: list[NDArray[np.float32]]
+) -> NDArray[np.float32]:
     """The network's own last layers in numpy: (4 + classes, cells) of centre and size in input pixels, and probabilities.
 
     :param boxes: (cells down, cells across, 4 · bins) of each level.
@@ -150,7 +175,9 @@ def decode_levels(boxes: list[NDArray[np.float32]], scores: list[NDArray[np.floa
         shares /= shares.sum(axis=2, keepdims=True)
         sides = (shares @ np.arange(BINS, dtype=np.float32)) * np.float32(stride)
         down, across = np.divmod(np.arange(n * n), n)
-        centres = (np.stack([across, down], axis=1) + np.float32(0.5)).astype(np.float32) * np.float32(stride)
+        centres = (np.stack([across, down], axis=1) + np.float32(0.5)).astype(
+            np.float32
+        ) * np.float32(stride)
         low, high = centres - sides[:, :2], centres + sides[:, 2:]
         probabilities = np.float32(1) / (np.float32(1) + np.exp(-logits.reshape(n * n, -1)))
         parts.append(np.concatenate([(low + high) / 2, high - low, probabilities], axis=1).T)
@@ -159,12 +186,23 @@ def decode_levels(boxes: list[NDArray[np.float32]], scores: list[NDArray[np.floa
 
 def decoded_output(levels: list[Level]) -> RawTensor:
     """1 × 84 × 8400 float32, as an exported YOLOv8 yields it."""
-    return RawTensor(decode_levels([real(level.boxes) for level in levels], [real(level.scores) for level in levels])[None])
+    return RawTensor(
+        decode_levels(
+            [real(level.boxes) for level in levels], [real(level.scores) for level in levels]
+        )[None]
+    )
 
 
 TENSOR_SIDE = 640
 # As a YOLOv8n compiled for the Metis takes it: RGB and a fourth channel, padded.
-TENSOR_SPEC = QuantisedTensorSpec(TENSOR_SIDE, TENSOR_SIDE, channels=3, scale=0.0039213, zero_point=-130, padding=((1, 1), (1, 15), (0, 1)))
+TENSOR_SPEC = QuantisedTensorSpec(
+    TENSOR_SIDE,
+    TENSOR_SIDE,
+    channels=3,
+    scale=0.0039213,
+    zero_point=-130,
+    padding=((1, 1), (1, 15), (0, 1)),
+)
 # Of 255 grey levels, on the drawn road with its sensor noise. At an odd ratio (1080p) they are equal but for rounding.
 MOST_OFF_MEAN = 1.0
 
@@ -190,8 +228,14 @@ class _Ways:
         self._rgb = ToPicture(NV12, width, height, BT601_LIMITED, size=inner[::-1])
         self._tensor = np.empty(TENSOR_SPEC.shape, np.int8)
         self._ours.prepare(self._tensor)
-        self._luma, self._chroma = np.empty(inner, np.uint8), np.empty((inner[0] // 2, inner[1] // 2, 2), np.uint8)
-        self._full, self._small = np.empty((height, width, 3), np.uint8), np.empty((*inner, 3), np.uint8)
+        self._luma, self._chroma = (
+            np.empty(inner, np.uint8),
+            np.empty((inner[0] // 2, inner[1] // 2, 2), np.uint8),
+        )
+        self._full, self._small = (
+            np.empty((height, width, 3), np.uint8),
+            np.empty((*inner, 3), np.uint8),
+        )
         self._rgba = np.empty((*inner, 4), np.uint8)
 
     def ours(self, planes: Planes) -> None:
@@ -219,7 +263,9 @@ class _Ways:
         self._ours.convert_rgba(self._rgba, self._tensor)
 
 
-def tensor_case(width: int, height: int) -> tuple[dict[str, Callable[[], object]], Callable[[], Figures]]:
+def tensor_case(
+    width: int, height: int
+) -> tuple[dict[str, Callable[[], object]], Callable[[], Figures]]:
     """Variants, and what tells how far their pictures are from the exact one."""
     ways, pictures = _Ways(width, height), _pictures(width, height)
     road = pictures['road']
@@ -239,24 +285,33 @@ def tensor_case(width: int, height: int) -> tuple[dict[str, Callable[[], object]
             exact = ways.exact_rgb(planes).astype(np.int16)
             for name, convert in colours.items():
                 off = np.abs(convert(planes) - exact)
-                told = {f'{kind}_mean_off_levels': float(off.mean()), f'{kind}_max_off_levels': float(off.max())}
+                told = {
+                    f'{kind}_mean_off_levels': float(off.mean()),
+                    f'{kind}_max_off_levels': float(off.max()),
+                }
                 figures.setdefault(name, {}).update(told)
         if figures['ours']['road_mean_off_levels'] > MOST_OFF_MEAN:
-            raise BenchError(f'the tensor of {width}x{height} is {figures["ours"]["road_mean_off_levels"]:.2f} levels off the exact one')
+            raise BenchError(
+                f'the tensor of {width}x{height} is {figures["ours"]["road_mean_off_levels"]:.2f} levels off the exact one'
+            )
         return figures
 
     return variants, check
 
 
 def _to_source(corners: NDArray[np.float32]) -> NDArray[np.float32]:
-    scale = np.array([BOX.source_width / BOX.width, BOX.source_height / BOX.height] * 2, np.float32)
+    scale = np.array(
+        [BOX.source_width / BOX.width, BOX.source_height / BOX.height] * 2, np.float32
+    )
     moved = (corners - np.array([BOX.left, BOX.top] * 2, np.float32)) * scale
     limit = np.array([BOX.source_width, BOX.source_height] * 2, np.float32)
     clipped: NDArray[np.float32] = np.clip(moved, np.float32(0), limit)
     return clipped
 
 
-def _finish(corners: NDArray[np.float32], scores: NDArray[np.float32], classes: NDArray[np.intp], kept: Any) -> Detections:
+def _finish(
+    corners: NDArray[np.float32], scores: NDArray[np.float32], classes: NDArray[np.intp], kept: Any
+) -> Detections:
     order = np.asarray(kept, np.intp).reshape(-1)
     order = order[np.argsort(-scores[order], kind='stable')][: LIMITS.count]
     return Detections(_to_source(corners[order]), scores[order], classes[order])
@@ -275,7 +330,9 @@ def filter_first(rows: NDArray[np.float32]) -> Detections:
     centre, half = some[:2].T, some[2:4].T / 2
     corners = np.concatenate([centre - half, centre + half], axis=1)
     rectangles = np.concatenate([corners[:, :2], corners[:, 2:] - corners[:, :2]], axis=1)
-    kept = cv2.dnn.NMSBoxesBatched(rectangles.tolist(), scores.tolist(), classes.tolist(), LIMITS.score, LIMITS.iou)
+    kept = cv2.dnn.NMSBoxesBatched(
+        rectangles.tolist(), scores.tolist(), classes.tolist(), LIMITS.score, LIMITS.iou
+    )
     return _finish(corners, scores, classes, kept)
 
 
@@ -292,14 +349,25 @@ def numpy_usual(rows: NDArray[np.float32]) -> Detections:
     corners[:, 2:] = predictions[:, :2] + predictions[:, 2:4] / 2
     found = scores >= LIMITS.score
     corners, scores, classes = corners[found], scores[found], classes[found]
-    rectangles = np.concatenate([corners[:, :2], corners[:, 2:] - corners[:, :2]], axis=1).astype(np.float64)
+    rectangles = np.concatenate([corners[:, :2], corners[:, 2:] - corners[:, :2]], axis=1).astype(
+        np.float64
+    )
     rectangles[:, :2] += classes[:, None] * 4096.0
-    return _finish(corners, scores, classes, cv2.dnn.NMSBoxes(rectangles.tolist(), scores.tolist(), LIMITS.score, LIMITS.iou))
+    return _finish(
+        corners,
+        scores,
+        classes,
+        cv2.dnn.NMSBoxes(rectangles.tolist(), scores.tolist(), LIMITS.score, LIMITS.iou),
+    )
 
 
 def numpy_levels(levels: list[Level]) -> Detections:
     """Raw levels: to real numbers, the network's last layers for every cell, then :func:`filter_first`."""
-    return filter_first(decode_levels([real(level.boxes) for level in levels], [real(level.scores) for level in levels]))
+    return filter_first(
+        decode_levels(
+            [real(level.boxes) for level in levels], [real(level.scores) for level in levels]
+        )
+    )
 
 
 OURS = 'ours'
@@ -336,19 +404,32 @@ def check_same(case: str, found: Mapping[str, Detections]) -> None:
         raise BenchError(f"case '{case}': {first} found nothing in a scene of {OBJECTS} objects")
     for name, one in others:
         if len(one) != len(wanted):
-            raise BenchError(f"case '{case}': {name} found {len(one)} boxes, {first} {len(wanted)}")
+            raise BenchError(
+                f"case '{case}': {name} found {len(one)} boxes, {first} {len(wanted)}"
+            )
         # Those of equal score may change places.
         for a, b in zip(_ordered(one), _ordered(wanted), strict=True):
-            if a[1] != b[1] or abs(a[0] - b[0]) > _SAME_SCORE or np.abs(np.subtract(a[2:], b[2:])).max() > _SAME_PX:
-                raise BenchError(f"case '{case}': {name} found (score, class, box) {a}, {first} {b}")
+            if (
+                a[1] != b[1]
+                or abs(a[0] - b[0]) > _SAME_SCORE
+                or np.abs(np.subtract(a[2:], b[2:])).max() > _SAME_PX
+            ):
+                raise BenchError(
+                    f"case '{case}': {name} found (score, class, box) {a}, {first} {b}"
+                )
 
 
 def _ordered(found: Detections) -> list[tuple[float, ...]]:
     rows = zip(found.scores.tolist(), found.classes.tolist(), found.boxes.tolist(), strict=True)
-    return sorted(((score, kind, *box) for score, kind, box in rows), key=lambda row: (row[1], *(round(v) for v in row[2:4])))
+    return sorted(
+        ((score, kind, *box) for score, kind, box in rows),
+        key=lambda row: (row[1], *(round(v) for v in row[2:4])),
+    )
 
 
-def _head_case(name: str, outputs: Sequence[RawTensor], others: Mapping[str, Callable[[], Detections]]) -> Case:
+def _head_case(
+    name: str, outputs: Sequence[RawTensor], others: Mapping[str, Callable[[], Detections]]
+) -> Case:
     head = make_head(SPEC)
     variants = {OURS: lambda: head.decode(outputs, BOX, LIMITS), **others}
 
@@ -382,7 +463,9 @@ def cases() -> list[Case]:
             [sparse],
             {'filter_first': lambda: filter_first(few), 'numpy_usual': lambda: numpy_usual(few)},
         ),
-        _head_case('yolov8_dfl_int8', raw_outputs(levels), {'numpy_usual': lambda: numpy_levels(levels)}),
+        _head_case(
+            'yolov8_dfl_int8', raw_outputs(levels), {'numpy_usual': lambda: numpy_levels(levels)}
+        ),
         *tensors,
     ]
 
@@ -411,7 +494,9 @@ def series(run: Callable[[], object], calls: int, figures: Mapping[str, float]) 
     return Series(latencies, (time.thread_time_ns() - spent) / 1e3 / calls, figures=figures)
 
 
-def measure_decoding(count: int, calls: int, say: Say, all_cases: Sequence[Case] | None = None) -> list[Row]:
+def measure_decoding(
+    count: int, calls: int, say: Say, all_cases: Sequence[Case] | None = None
+) -> list[Row]:
     """Rows of all cases.
 
     :param count: of repetitions.

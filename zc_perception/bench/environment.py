@@ -43,10 +43,13 @@ def describe_environment() -> dict[str, Any]:
     """Machine, kernel, versions, load. Names neither host nor user."""
     return {
         'date': datetime.now(timezone.utc).date().isoformat(),
-        'cpu': _first_line('/proc/cpuinfo', 'model name') or _first_line('/proc/device-tree/model') or platform.machine(),
+        'cpu': _first_line('/proc/cpuinfo', 'model name')
+        or _first_line('/proc/device-tree/model')
+        or platform.machine(),
         'cpus': len(os.sched_getaffinity(0)),
         'memory_gib': round(os.sysconf('SC_PAGE_SIZE') * os.sysconf('SC_PHYS_PAGES') / 2**30, 1),
-        'governor': _first_line('/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor') or 'unknown',
+        'governor': _first_line('/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor')
+        or 'unknown',
         'virtual': 'hypervisor' in _first_line('/proc/cpuinfo', 'flags').split(),
         'kernel': platform.release(),
         'libc': ' '.join(platform.libc_ver()),
@@ -67,7 +70,11 @@ _TUNING = (
 )
 _TUNING_PREFIXES = ('MALLOC_', 'RMW_FASTRTPS_', 'ZENOH_', 'IOX2_')
 # Of the allocator: memory that was as large as a frame once isn't given back, so that the next frame faults no fresh pages in.
-KEPT_MEMORY = {'MALLOC_MMAP_THRESHOLD_': str(1 << 30), 'MALLOC_TRIM_THRESHOLD_': str(1 << 30), 'MALLOC_TOP_PAD_': str(1 << 26)}
+KEPT_MEMORY = {
+    'MALLOC_MMAP_THRESHOLD_': str(1 << 30),
+    'MALLOC_TRIM_THRESHOLD_': str(1 << 30),
+    'MALLOC_TOP_PAD_': str(1 << 26),
+}
 
 
 def fastdds_profile() -> Path:
@@ -78,21 +85,34 @@ def fastdds_profile() -> Path:
     package = Path(__file__).resolve().parents[1]
     places = [
         package.parent / 'config',
-        *(Path(p) / 'share/zc_perception/config' for p in (*os.environ.get('AMENT_PREFIX_PATH', '').split(':'), sys.prefix)),
+        *(
+            Path(p) / 'share/zc_perception/config'
+            for p in (*os.environ.get('AMENT_PREFIX_PATH', '').split(':'), sys.prefix)
+        ),
     ]
     for place in places:
         if (place / 'fastdds_images.xml').is_file():
             return place / 'fastdds_images.xml'
-    raise BenchError('fastdds_images.xml is not installed; run from the source tree or an installed package')
+    raise BenchError(
+        'fastdds_images.xml is not installed; run from the source tree or an installed package'
+    )
 
 
 def tuned_environment() -> dict[str, str]:
     """What makes plain images as quick as they get: a shared-memory segment that holds them, and an allocator that keeps its memory."""
     profile = str(fastdds_profile())
-    return {'FASTRTPS_DEFAULT_PROFILES_FILE': profile, 'FASTDDS_DEFAULT_PROFILES_FILE': profile, **KEPT_MEMORY}
+    return {
+        'FASTRTPS_DEFAULT_PROFILES_FILE': profile,
+        'FASTDDS_DEFAULT_PROFILES_FILE': profile,
+        **KEPT_MEMORY,
+    }
 
 
 def plain_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     """*environment* without tuning, on this host only, and on a ROS domain of its own unless one is set."""
-    kept = {name: value for name, value in environment.items() if name not in _TUNING and not name.startswith(_TUNING_PREFIXES)}
+    kept = {
+        name: value
+        for name, value in environment.items()
+        if name not in _TUNING and not name.startswith(_TUNING_PREFIXES)
+    }
     return {'ROS_DOMAIN_ID': '101', **kept, 'ROS_AUTOMATIC_DISCOVERY_RANGE': 'LOCALHOST'}

@@ -53,7 +53,9 @@ PLAIN = ('rclpy_image_default', 'rclpy_image_tuned')
 READ = 'link_read'
 # With a consumer that reads every pixel: of the peers, those that say so are measured, too.
 READERS = ('in_process_mailbox', 'shared_memory', 'rclpy_image_tuned')
-REFERENCES = [('floor', name) for name in FLOORS] + [('link', name) for name in (*PLAIN, 'shared_memory')]
+REFERENCES = [('floor', name) for name in FLOORS] + [
+    ('link', name) for name in (*PLAIN, 'shared_memory')
+]
 READ_REFERENCES = [*REFERENCES[: len(FLOORS)], (READ, 'shared_memory')]
 WARM_UP_FRAMES = 12
 _MATCH_S = 60.0
@@ -66,7 +68,9 @@ class TornFrameError(BenchError):
     """A consumer got a frame that is put together from several, or not all of it."""
 
 
-def series_of(frames: int, sent: Sequence[tuple[int, int]], arrived: Sequence[tuple[int, int]], cpu_us: float) -> Series:
+def series_of(
+    frames: int, sent: Sequence[tuple[int, int]], arrived: Sequence[tuple[int, int]], cpu_us: float
+) -> Series:
     """What a producer and a consumer noted of the same series.
 
     :param frames: how many were to be sent; those that could not be are lost too.
@@ -85,7 +89,9 @@ def series_of(frames: int, sent: Sequence[tuple[int, int]], arrived: Sequence[tu
 class Case(Protocol):
     """Something to measure."""
 
-    def measure(self, variant: str, condition: Condition, frames: int, *, read: bool = False) -> Series:
+    def measure(
+        self, variant: str, condition: Condition, frames: int, *, read: bool = False
+    ) -> Series:
         """One repetition.
 
         :param read: the consumer reads every pixel.
@@ -118,7 +124,9 @@ class FloorCase:
     def workers(self) -> tuple[Worker, ...]:
         return (self._worker,)
 
-    def measure(self, variant: str, condition: Condition, frames: int, *, read: bool = False) -> Series:
+    def measure(
+        self, variant: str, condition: Condition, frames: int, *, read: bool = False
+    ) -> Series:
         """See :class:`Case`.
 
         :raises BenchError: twice in a row, or the process ended.
@@ -135,7 +143,9 @@ class FloorCase:
 
     def _measure(self, variant: str, condition: Condition, frames: int) -> Series:
         patience_s = self.patience_s + (frames / condition.rate_hz if condition.rate_hz else 0.0)
-        answer = self._worker.ask(patience_s, floor=variant, frames=frames, rate_hz=condition.rate_hz)
+        answer = self._worker.ask(
+            patience_s, floor=variant, frames=frames, rate_hz=condition.rate_hz
+        )
         return Series([ns / 1e3 for ns in answer['latencies_ns']], answer['cpu_us'] / frames)
 
 
@@ -167,7 +177,9 @@ class LinkCase:
                     )
                 time.sleep(0.1)
 
-    def measure(self, variant: str, condition: Condition, frames: int, *, read: bool = False) -> Series:
+    def measure(
+        self, variant: str, condition: Condition, frames: int, *, read: bool = False
+    ) -> Series:
         """See :class:`Case`. The first frames of a new size introduce and map its buffers: set-up, not hand-over."""
         for end in dict.fromkeys((self.consumer, self.producer)):
             end.ask(self.patience_s, op='prepare', width=condition.width, height=condition.height)
@@ -185,14 +197,20 @@ class LinkCase:
         else:
             self.consumer.ask(self.patience_s, op='begin', first=first, rate_hz=rate_hz, read=read)
             sent = self.producer.ask(patience_s, **run)['sent']
-            arrived = self.consumer.ask(self.patience_s, op='end', last=sent[-1][0] if sent else first - 1)['arrived']
-            spent = [end.ask(self.patience_s, op='spent') for end in (self.consumer, self.producer)]
+            arrived = self.consumer.ask(
+                self.patience_s, op='end', last=sent[-1][0] if sent else first - 1
+            )['arrived']
+            spent = [
+                end.ask(self.patience_s, op='spent') for end in (self.consumer, self.producer)
+            ]
         if any(s['conversions'] for s in spent):
             raise BenchError(
                 f'frames were converted to messages on a link without copies ({self.consumer.role}): it does not measure what it says'
             )
         if torn := sum(s['torn'] for s in spent):
-            raise TornFrameError(f"{torn} frame(s) of '{self.consumer.role}' were torn: not all of a frame's pixels were its own")
+            raise TornFrameError(
+                f"{torn} frame(s) of '{self.consumer.role}' were torn: not all of a frame's pixels were its own"
+            )
         return series_of(frames, sent, arrived, sum(s['cpu_us'] for s in spent))
 
 
@@ -253,7 +271,12 @@ class Cases:
             # Nothing of a floor goes over the network, and what its context says there would be work for the others.
             alone = {**self._environment, 'ROS_AUTOMATIC_DISCOVERY_RANGE': 'OFF'}
             bare, guard = (
-                FloorCase(functools.partial(self._start, FLOOR_WORKER, name, environment=alone, orderly=False), say)
+                FloorCase(
+                    functools.partial(
+                        self._start, FLOOR_WORKER, name, environment=alone, orderly=False
+                    ),
+                    say,
+                )
                 for name in ('floors', 'floor guard')
             )
             self._cases = {name: guard if name == 'guard' else bare for name in FLOORS}
@@ -265,13 +288,20 @@ class Cases:
             if own:
                 self.facts = self._workers[-1].ask(op='describe')
             if self._peers is not None:
-                self._cases |= self._peers.open([variant for variant in variants if variant in peers.names])
+                self._cases |= self._peers.open(
+                    [variant for variant in variants if variant in peers.names]
+                )
         except BaseException:
             self.close()
             raise
 
     def _start(
-        self, module: str, *arguments: str, environment: Mapping[str, str], inherited: Sequence[int] = (), orderly: bool = True
+        self,
+        module: str,
+        *arguments: str,
+        environment: Mapping[str, str],
+        inherited: Sequence[int] = (),
+        orderly: bool = True,
     ) -> Worker:
         worker = Worker(module, arguments, environment, inherited, orderly=orderly)
         self._workers.append(worker)
@@ -280,12 +310,20 @@ class Cases:
     def _open(self, variant: str) -> LinkCase:
         topic = f'{self._prefix}/{variant}'
         if variant in PLAIN:
-            return self._open_plain(topic, tuned_environment() if variant == 'rclpy_image_tuned' else {})
-        roles = {'in_process_mailbox': 'local_mailbox', 'in_process_executor': 'local_executor', 'shared_memory': 'frames_out'}
+            return self._open_plain(
+                topic, tuned_environment() if variant == 'rclpy_image_tuned' else {}
+            )
+        roles = {
+            'in_process_mailbox': 'local_mailbox',
+            'in_process_executor': 'local_executor',
+            'shared_memory': 'frames_out',
+        }
         producer = self._start(WORKER, roles[variant], topic, environment=self._environment)
         if variant != 'shared_memory':
             return LinkCase(producer, producer)
-        return LinkCase(producer, self._start(WORKER, 'frames_in', topic, environment=self._environment))
+        return LinkCase(
+            producer, self._start(WORKER, 'frames_in', topic, environment=self._environment)
+        )
 
     def _open_plain(self, topic: str, tuning: Mapping[str, str]) -> LinkCase:
         environment = {**self._environment, **tuning}
@@ -293,7 +331,14 @@ class Cases:
         ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with ends[0], ends[1]:
             producer, consumer = (
-                self._start(WORKER, role, topic, str(end.fileno()), environment=environment, inherited=[end.fileno()])
+                self._start(
+                    WORKER,
+                    role,
+                    topic,
+                    str(end.fileno()),
+                    environment=environment,
+                    inherited=[end.fileno()],
+                )
                 for role, end in zip(('images_out', 'images_in'), ends, strict=True)
             )
             return LinkCase(producer, consumer)
@@ -354,7 +399,9 @@ class LinkPlan:
             return min(self.frames_unthrottled, max(8, round(100 / megabytes)))
         return self.frames_unthrottled
 
-    def steps(self, repetition: int, absent: Container[str] = ()) -> list[tuple[str, str, Condition]]:
+    def steps(
+        self, repetition: int, absent: Container[str] = ()
+    ) -> list[tuple[str, str, Condition]]:
         """Case, variant and condition: each once, in this repetition's order."""
         chance = random.Random(f'{self.seed} {repetition}')
         conditions = [Condition(*size, rate) for size in self.sizes for rate in self.rates_hz]
@@ -362,23 +409,37 @@ class LinkPlan:
         order = []
         for condition in conditions:
             # Floor and case of one condition stay neighbours: what the machine does changes by the second.
-            steps = [('link', variant) for variant in self.variants] + [('floor', name) for name in FLOORS]
+            steps = [('link', variant) for variant in self.variants] + [
+                ('floor', name) for name in FLOORS
+            ]
             if not condition.rate_hz and (condition.width, condition.height) in self.read_sizes:
-                steps += [(READ, variant) for variant in (*READERS, *self.peers.readers) if variant in self.variants]
+                steps += [
+                    (READ, variant)
+                    for variant in (*READERS, *self.peers.readers)
+                    if variant in self.variants
+                ]
             chance.shuffle(steps)
-            order += [(case, variant, condition) for case, variant in steps if variant not in absent]
+            order += [
+                (case, variant, condition) for case, variant in steps if variant not in absent
+            ]
         return order
 
     def on_one_cpu(self, variant: str, condition: Condition) -> bool:
         """Whether a series runs on one CPU."""
-        return self.one_cpu and not condition.rate_hz and variant in (*FLOORS, *LINKS, *self.peers.one_cpu)
+        return (
+            self.one_cpu
+            and not condition.rate_hz
+            and variant in (*FLOORS, *LINKS, *self.peers.one_cpu)
+        )
 
 
 def link_rows(rounds: Rounds) -> list[Row]:
     """All of a run, those with a consumer that reads every pixel compared to each other."""
     read = {key: series for key, series in rounds.items() if key[0] in ('floor', READ)}
     others = {key: series for key, series in rounds.items() if key[0] != READ}
-    return make_rows(others, REFERENCES) + [row for row in make_rows(read, READ_REFERENCES) if row.case == READ]
+    return make_rows(others, REFERENCES) + [
+        row for row in make_rows(read, READ_REFERENCES) if row.case == READ
+    ]
 
 
 def measure_links(plan: LinkPlan, say: Say) -> Measured:
@@ -392,9 +453,14 @@ def measure_links(plan: LinkPlan, say: Say) -> Measured:
         for repetition in repetitions(plan.repetitions, say):
             for case, variant, condition in plan.steps(repetition, cases.absent):
                 with _on_cpus(cases[variant], plan.on_one_cpu(variant, condition)):
-                    series = cases[variant].measure(variant, condition, plan.frames(variant, condition), read=case == READ)
+                    series = cases[variant].measure(
+                        variant, condition, plan.frames(variant, condition), read=case == READ
+                    )
                 rounds[case, variant, condition].append(series)
-        facts = {**cases.facts, 'unthrottled_cpus': 1 if plan.one_cpu else len(os.sched_getaffinity(0))}
+        facts = {
+            **cases.facts,
+            'unthrottled_cpus': 1 if plan.one_cpu else len(os.sched_getaffinity(0)),
+        }
         for name, found in (('absent', cases.absent), ('stalled', cases.stalled)):
             if found:
                 facts[name] = dict(found)
@@ -451,18 +517,33 @@ def _speed(rate_hz: float, tuned: float, default: float) -> list[Bar]:
     return bars
 
 
-def _floor(variant: str, floor: str, rate_hz: float, *, added_us: float = 0.0, times: float = 0.0) -> Bar:
+def _floor(
+    variant: str, floor: str, rate_hz: float, *, added_us: float = 0.0, times: float = 0.0
+) -> Bar:
     key, text = link_key(variant, rate_hz), f'1080p {_when(rate_hz)}: {variant}'
     if added_us:
         figure = figure_of(key, lambda row: row.added_us.get(f'floor/{floor}'))
         return Bar(f'{text} above the floor {floor}', figure, added_us, ' µs', involved=(key,))
-    return Bar(f'{text} to the floor {floor}', figure_of(key, lambda row: row.ratio_to.get(f'floor/{floor}')), times, '×', involved=(key,))
+    return Bar(
+        f'{text} to the floor {floor}',
+        figure_of(key, lambda row: row.ratio_to.get(f'floor/{floor}')),
+        times,
+        '×',
+        involved=(key,),
+    )
 
 
 def _cpu_below(plain: str) -> Bar:
     key = link_key(plain)
     figure = figure_of(key, lambda row: row.cpu_ratio_to.get(SHARED_MEMORY))
-    return Bar(f'1080p unthrottled: CPU per frame of shared_memory below {plain}, times', figure, 50, '×', at_least=True, involved=(key,))
+    return Bar(
+        f'1080p unthrottled: CPU per frame of shared_memory below {plain}, times',
+        figure,
+        50,
+        '×',
+        at_least=True,
+        involved=(key,),
+    )
 
 
 LINK_BARS = (
@@ -486,18 +567,52 @@ LINK_BARS = (
 
 
 def _add_options(peers: Peers, parser: argparse.ArgumentParser) -> None:
-    parser.add_argument('--sizes', nargs='+', choices=SIZES, default=list(SIZES), help='picture sizes (default: all)')
-    parser.add_argument('--rates', nargs='+', type=float, default=[30.0, 0.0], metavar='HZ', help='0: unthrottled (default: 30 0)')
+    parser.add_argument(
+        '--sizes',
+        nargs='+',
+        choices=SIZES,
+        default=list(SIZES),
+        help='picture sizes (default: all)',
+    )
+    parser.add_argument(
+        '--rates',
+        nargs='+',
+        type=float,
+        default=[30.0, 0.0],
+        metavar='HZ',
+        help='0: unthrottled (default: 30 0)',
+    )
     every = [*LINKS, *PLAIN, *peers.names]
-    parser.add_argument('--variants', nargs='+', choices=every, default=every, metavar='NAME', help=f'of {", ".join(every)} (default: all)')
+    parser.add_argument(
+        '--variants',
+        nargs='+',
+        choices=every,
+        default=every,
+        metavar='NAME',
+        help=f'of {", ".join(every)} (default: all)',
+    )
     parser.add_argument(
         '--read', nargs='+', choices=(*SIZES, 'none'), default=['1080p'],
         help='of the sizes, those at which links and their best rivals are measured with a consumer that reads every pixel too; '
         'unthrottled (default: 1080p)',
     )  # fmt: skip
-    parser.add_argument('--seconds', type=float, default=1.5, help='of each series at a rate; at least 20 frames (default: 1.5)')
-    parser.add_argument('--frames', type=int, default=300, help='of each unthrottled series; fewer of large messages (default: 300)')
-    parser.add_argument('--all-cpus', action='store_true', help='do not keep unthrottled series without copies on one CPU')
+    parser.add_argument(
+        '--seconds',
+        type=float,
+        default=1.5,
+        help='of each series at a rate; at least 20 frames (default: 1.5)',
+    )
+    parser.add_argument(
+        '--frames',
+        type=int,
+        default=300,
+        help='of each unthrottled series; fewer of large messages (default: 300)',
+    )
+    parser.add_argument(
+        '--all-cpus',
+        action='store_true',
+        help='do not keep unthrottled series without copies on one CPU',
+    )
 
 
 def _prepare(peers: Peers, options: argparse.Namespace) -> Callable[[Say], Measured]:
@@ -522,8 +637,18 @@ def _prepare(peers: Peers, options: argparse.Namespace) -> Callable[[Say], Measu
 
 def link_command(peers: Peers = NO_PEERS) -> Command:
     """The sub-command, which measures *peers*, too."""
-    add_options, prepare = functools.partial(_add_options, peers), functools.partial(_prepare, peers)
-    return Command('link', 'what handing over a frame costs', add_options, prepare, (*LINK_BARS, *peers.bars), ('rclpy', 'cv2'))
+    add_options, prepare = (
+        functools.partial(_add_options, peers),
+        functools.partial(_prepare, peers),
+    )
+    return Command(
+        'link',
+        'what handing over a frame costs',
+        add_options,
+        prepare,
+        (*LINK_BARS, *peers.bars),
+        ('rclpy', 'cv2'),
+    )
 
 
 LINK = link_command()

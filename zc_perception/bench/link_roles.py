@@ -80,7 +80,10 @@ class Look:
         now = time.monotonic_ns()
         last = planes[-1]
         whole = _read(first, _middle(first))[0] == number == _read(last, last.nbytes - _SIZE)[0]
-        if not whole or (self.every_pixel and total != sum_expected(sum(plane.nbytes for plane in planes), number)):
+        if not whole or (
+            self.every_pixel
+            and total != sum_expected(sum(plane.nbytes for plane in planes), number)
+        ):
             self.torn += 1
         return number, now
 
@@ -98,7 +101,9 @@ def cpu_us() -> float:
     return (used.ru_utime + used.ru_stime) * 1e6
 
 
-def paced(first: int, frames: int, rate_hz: float, answered: Callable[[int], bool]) -> Iterator[int]:
+def paced(
+    first: int, frames: int, rate_hz: float, answered: Callable[[int], bool]
+) -> Iterator[int]:
     """Numbers of the frames to send, each when it is due: at a steady rate, or when the one before was answered.
 
     :param answered: waits for a frame's answer, not for ever; ``False``: none came.
@@ -135,7 +140,11 @@ class Arrivals:
     def wait_for(self, last: int) -> Times:
         """All, once the frame *last* has come, or can't be expected any more."""
         deadline = time.monotonic() + ANSWER_S
-        while last >= self._first and not (self._times and self._times[-1][0] >= last) and time.monotonic() < deadline:
+        while (
+            last >= self._first
+            and not (self._times and self._times[-1][0] >= last)
+            and time.monotonic() < deadline
+        ):
             time.sleep(0.001)
         return self._times
 
@@ -197,7 +206,11 @@ class Role:
 
     def spent(self) -> dict[str, Any]:
         """What the series cost."""
-        return {'cpu_us': self._ended_us - self._began_us, 'conversions': self.conversions(), 'torn': self.look.torn}
+        return {
+            'cpu_us': self._ended_us - self._began_us,
+            'conversions': self.conversions(),
+            'torn': self.look.torn,
+        }
 
     def close(self) -> None:
         """Free everything that the node's end doesn't."""
@@ -259,7 +272,9 @@ class PicturesOut(Role):
     def run(self, first: int, frames: int, rate_hz: float, read: bool = False) -> dict[str, Any]:
         self.begin(first, rate_hz, read)
         sent: Times = []
-        for number in paced(first, frames, rate_hz, lambda number: answered(self._answers, number)):
+        for number in paced(
+            first, frames, rate_hz, lambda number: answered(self._answers, number)
+        ):
             stamp([self.picture()], number)
             sent.append((number, time.monotonic_ns()))
             self.publish()

@@ -38,11 +38,26 @@ from rclpy.qos import HistoryPolicy, QoSProfile, ReliabilityPolicy
 from rclpy.utilities import get_default_context, get_rmw_implementation_identifier
 from sensor_msgs.msg import Image
 
-from zc_perception.bench.link_roles import ANSWER_S, FILL, PicturesIn, PicturesOut, Role, Times, paced, stamp
+from zc_perception.bench.link_roles import (
+    ANSWER_S,
+    FILL,
+    PicturesIn,
+    PicturesOut,
+    Role,
+    Times,
+    paced,
+    stamp,
+)
 from zc_perception.bench.obeying import answer, hold_back_termination, obey
 from zc_perception.errors import ZcError
 from zc_perception.frame import Frame, Header
-from zc_perception.link.endpoints import IN_PROCESS, SHARED_MEMORY, AdaptedPublisher, AdaptedSubscription, SharedMemoryLinks
+from zc_perception.link.endpoints import (
+    IN_PROCESS,
+    SHARED_MEMORY,
+    AdaptedPublisher,
+    AdaptedSubscription,
+    SharedMemoryLinks,
+)
 from zc_perception.link.image_conversion import frame_adapter
 from zc_perception.link.rclpy_compat import init_without_signal_handlers
 from zc_perception.link.shared_memory.server import SharedMemoryServer
@@ -70,7 +85,10 @@ def _buffers(layout: ImageLayout) -> tuple[DmaBuf, ...]:
 def _pixels(slot: Slot) -> list[np.ndarray[Any, Any]]:
     """A slot's planes, as its producer writes them."""
     mappings = [np.frombuffer(buffer.mapping(), np.uint8) for buffer in slot.buffers]
-    return [mappings[plane.buffer][plane.offset : plane.offset + plane.size] for plane in slot.layout.planes]
+    return [
+        mappings[plane.buffer][plane.offset : plane.offset + plane.size]
+        for plane in slot.layout.planes
+    ]
 
 
 class FramesOut(Role):
@@ -78,7 +96,9 @@ class FramesOut(Role):
 
     def __init__(self, node: Node, topic: str, *, shared_memory: bool = True) -> None:
         super().__init__()
-        self.publisher: AdaptedPublisher[Frame] = AdaptedPublisher(node, frame_adapter('rgb8', CopyLedger(), holder='bench'), topic, _QOS)
+        self.publisher: AdaptedPublisher[Frame] = AdaptedPublisher(
+            node, frame_adapter('rgb8', CopyLedger(), holder='bench'), topic, _QOS
+        )
         # One for each frame whose slot is free again: every lease on it is back.
         self._returned: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._out = 0
@@ -88,13 +108,17 @@ class FramesOut(Role):
         self._pools: dict[tuple[int, int], BufferPool] = {}
         self.prepare(64, 48)
         if shared_memory:
-            self.publisher.serve(SharedMemoryServer('bench', self.publisher.publisher_id, self._pool))
+            self.publisher.serve(
+                SharedMemoryServer('bench', self.publisher.publisher_id, self._pool)
+            )
         self.publisher.announce(width=64, height=48, formats=('NV12',), heap='memfd')
 
     def prepare(self, width: int, height: int) -> None:
         layout = compute_layout(NV12, width, height)
         if (width, height) not in self._pools:
-            made = BufferPool(layout, lambda: _buffers(layout), SLOTS, name='bench', on_free=self._on_free)
+            made = BufferPool(
+                layout, lambda: _buffers(layout), SLOTS, name='bench', on_free=self._on_free
+            )
             self._pools[width, height] = made
         self._pool = self._pools[width, height]
 
@@ -126,13 +150,22 @@ class FramesOut(Role):
                 continue  # not sent, hence lost
             stamp(self._planes(slot), number)
             header = Header(number, 'bench')
-            frame = Frame.publish_slot(self._pool, slot, header=header, colorimetry=BT601_LIMITED, sequence=number, captured_ns=0)
+            frame = Frame.publish_slot(
+                self._pool,
+                slot,
+                header=header,
+                colorimetry=BT601_LIMITED,
+                sequence=number,
+                captured_ns=0,
+            )
             self._out += 1
             sent.append((number, time.monotonic_ns()))
             self.publisher.publish(frame)
             frame.release()
         if not self._all_back():
-            raise ZcError(f'{self._out} frame(s) were not given back within {ANSWER_S:g} s of the end of a series')
+            raise ZcError(
+                f'{self._out} frame(s) were not given back within {ANSWER_S:g} s of the end of a series'
+            )
         self.finish()
         return {'sent': sent}
 
@@ -149,7 +182,9 @@ class FramesOut(Role):
 class FramesTaken:
     """A subscription's frames on a thread of its own, as the hot path takes them."""
 
-    def __init__(self, subscription: AdaptedSubscription[Frame], arrived: Callable[[Frame], None]) -> None:
+    def __init__(
+        self, subscription: AdaptedSubscription[Frame], arrived: Callable[[Frame], None]
+    ) -> None:
         self._subscription = subscription
         self._arrived = arrived
         self._stop = threading.Event()
@@ -176,7 +211,9 @@ class FramesIn(Role):
     def __init__(self, node: Node, topic: str) -> None:
         super().__init__()
         adapter = frame_adapter('rgb8', CopyLedger(), holder='bench')
-        self._subscription = AdaptedSubscription(node, adapter, topic, _QOS, remote=SharedMemoryLinks('bench consumer'))
+        self._subscription = AdaptedSubscription(
+            node, adapter, topic, _QOS, remote=SharedMemoryLinks('bench consumer')
+        )
         self._taken = FramesTaken(self._subscription, self._read)
 
     def _read(self, frame: Frame) -> None:
@@ -185,7 +222,10 @@ class FramesIn(Role):
 
     def other_end(self) -> tuple[bool, str]:
         statistics = self._subscription.statistics()
-        return statistics.rung == SHARED_MEMORY, f'the link is {statistics.rung}: {statistics.reason}'
+        return (
+            statistics.rung == SHARED_MEMORY,
+            f'the link is {statistics.rung}: {statistics.reason}',
+        )
 
     def conversions(self) -> int:
         return self._subscription.statistics().conversions
@@ -218,7 +258,10 @@ class FramesLocal(FramesOut):
 
     def run(self, first: int, frames: int, rate_hz: float, read: bool = False) -> dict[str, Any]:
         # Frames are noted before they are given back, and all are back.
-        return {**super().run(first, frames, rate_hz, read), 'arrived': self.arrivals.wait_for(first - 1)}
+        return {
+            **super().run(first, frames, rate_hz, read),
+            'arrived': self.arrivals.wait_for(first - 1),
+        }
 
     def conversions(self) -> int:
         return super().conversions() + self._subscription.statistics().conversions
@@ -231,7 +274,9 @@ class FramesLocal(FramesOut):
 
 
 def _image_qos() -> QoSProfile:
-    return QoSProfile(depth=10, history=HistoryPolicy.KEEP_LAST, reliability=ReliabilityPolicy.RELIABLE)
+    return QoSProfile(
+        depth=10, history=HistoryPolicy.KEEP_LAST, reliability=ReliabilityPolicy.RELIABLE
+    )
 
 
 class ImagesOut(PicturesOut):
@@ -247,7 +292,13 @@ class ImagesOut(PicturesOut):
 
     def prepare(self, width: int, height: int) -> None:
         super().prepare(width, height)
-        self._message = Image(width=width, height=height, step=width, encoding='nv12', data=array.array('B', self.source))
+        self._message = Image(
+            width=width,
+            height=height,
+            step=width,
+            encoding='nv12',
+            data=array.array('B', self.source),
+        )
         self.pixels = np.frombuffer(self._message.data, np.uint8)
 
     def publish(self) -> None:
@@ -263,7 +314,9 @@ class ImagesIn(PicturesIn):
         self._subscription = node.create_subscription(Image, topic, self._on_image, _image_qos())
 
     def other_end(self) -> tuple[bool, str]:
-        return bool(self._node.count_publishers(self._subscription.topic_name)), 'the subscriber sees no publisher'
+        return bool(
+            self._node.count_publishers(self._subscription.topic_name)
+        ), 'the subscriber sees no publisher'
 
     def _on_image(self, message: Image) -> None:
         self.arrived(np.frombuffer(message.data, np.uint8))
@@ -272,7 +325,11 @@ class ImagesIn(PicturesIn):
 def _make(role: str, node: Node, topic: str) -> Role:
     if role in ('images_out', 'images_in'):
         answers = socket.socket(fileno=int(sys.argv[3]))
-        return ImagesOut(node, topic, answers) if role == 'images_out' else ImagesIn(node, topic, answers)
+        return (
+            ImagesOut(node, topic, answers)
+            if role == 'images_out'
+            else ImagesIn(node, topic, answers)
+        )
     makers: dict[str, Callable[[], Role]] = {
         'frames_out': lambda: FramesOut(node, topic),
         'frames_in': lambda: FramesIn(node, topic),
@@ -296,7 +353,11 @@ def _serve(role_name: str, topic: str) -> None:
             spinning.start()
             ending.callback(spinning.join, 2.0)
         ending.callback(executor.shutdown)
-        role.facts = {'rmw': get_rmw_implementation_identifier(), 'buffers': 'sealed memfd', 'slots': SLOTS}
+        role.facts = {
+            'rmw': get_rmw_implementation_identifier(),
+            'buffers': 'sealed memfd',
+            'slots': SLOTS,
+        }
         obey(role)
 
 

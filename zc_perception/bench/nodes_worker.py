@@ -93,13 +93,19 @@ class Graph:
             from_due=parameters is not None,
         )
         own = [Parameter(name, value=value) for name, value in (parameters or {}).items()]
-        self.capture = CaptureNode(camera_factory=lambda identity: self.camera, parameter_overrides=own, **common)
+        self.capture = CaptureNode(
+            camera_factory=lambda identity: self.camera, parameter_overrides=own, **common
+        )
         try:
             values = {'model': MODEL, 'in_flight': _IN_FLIGHT}
             if depth > 1:
                 values[f'qos_overrides.{self.capture.publisher.topic}.subscription.depth'] = depth
             overrides = [*own, *(Parameter(name, value=value) for name, value in values.items())]
-            self.inference = InferenceNode(accelerator_factory=lambda: DelayedAccelerator(delay_s), parameter_overrides=overrides, **common)
+            self.inference = InferenceNode(
+                accelerator_factory=lambda: DelayedAccelerator(delay_s),
+                parameter_overrides=overrides,
+                **common,
+            )
         except BaseException:
             self.capture.stop()
             self.capture.destroy_node()
@@ -109,7 +115,9 @@ class Graph:
     def _published(self, entry: InFlight, found: Detections) -> None:
         self.spent_ns.append(time.process_time_ns())
         self.camera.go_on()
-        self.latencies_us.append((time.monotonic_ns() - entry.frame.data.captured_ns - self._delay_ns) / 1e3)
+        self.latencies_us.append(
+            (time.monotonic_ns() - entry.frame.data.captured_ns - self._delay_ns) / 1e3
+        )
 
     def counts(self) -> dict[str, int]:
         """What became of the camera's frames so far, by reasons."""
@@ -134,7 +142,9 @@ def busy_s(cpus: Collection[int], stat: str) -> float:
     for line in stat.splitlines():
         name, *fields = line.split()
         if name.removeprefix('cpu').isdigit() and int(name.removeprefix('cpu')) in cpus:
-            ticks += sum(int(field) for number, field in enumerate(fields[:_FIELDS]) if number not in _IDLE)
+            ticks += sum(
+                int(field) for number, field in enumerate(fields[:_FIELDS]) if number not in _IDLE
+            )
     return ticks * _TICK_S
 
 
@@ -178,9 +188,17 @@ class MachineUse:
         self._thread.start()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._stop.set()
-        self._cpu_ns, self._wall_ns = time.process_time_ns() - self._cpu_ns, time.monotonic_ns() - self._wall_ns
+        self._cpu_ns, self._wall_ns = (
+            time.process_time_ns() - self._cpu_ns,
+            time.monotonic_ns() - self._wall_ns,
+        )
         self._busy_s = busy_s(self._cpus, _stat()) - self._busy_s
         self._thread.join()
 
@@ -217,7 +235,14 @@ class Cameras:
         self._topic = topic
         self._rate_hz = float(rate_hz)
         knobs = json.loads(parameters) if parameters else None
-        self._of_each = (CopyLedger(), (int(width), int(height)), self._rate_hz, float(delay_ms) / 1e3, int(depth), knobs)
+        self._of_each = (
+            CopyLedger(),
+            (int(width), int(height)),
+            self._rate_hz,
+            float(delay_ms) / 1e3,
+            int(depth),
+            knobs,
+        )
         self._graphs: list[Graph] = []
 
     def grow(self, cameras: int) -> dict[str, Any]:
@@ -246,7 +271,12 @@ class Cameras:
     def refused(self) -> dict[str, Any]:
         """The nodes' own warnings."""
         nodes = [node for graph in self._graphs for node in (graph.capture, graph.inference)]
-        reasons = [status.message for node in nodes for status in node.collect_diagnostics() if status.part == 'realtime']
+        reasons = [
+            status.message
+            for node in nodes
+            for status in node.collect_diagnostics()
+            if status.part == 'realtime'
+        ]
         return {'refused': '; '.join(dict.fromkeys(reasons))}
 
     def matched(self) -> dict[str, Any]:
@@ -265,7 +295,9 @@ class Cameras:
         time.sleep(seconds)
         return {'cpu_us': (time.process_time_ns() - began_ns) / 1e3}
 
-    def run(self, cameras: int, seconds: float, spread: bool = False, probed: bool = False) -> dict[str, Any]:
+    def run(
+        self, cameras: int, seconds: float, spread: bool = False, probed: bool = False
+    ) -> dict[str, Any]:
         graphs = self._graphs[:cameras]
         gc.collect()
         before = [graph.counts() for graph in graphs]
@@ -285,9 +317,15 @@ class Cameras:
         _wait_until_idle(graphs)
         cpu_us, wall_s = (time.process_time_ns() - began_ns) / 1e3, time.monotonic() - began_s
         after = [graph.counts() for graph in graphs]
-        total = {name: sum(new[name] - old[name] for new, old in zip(after, before, strict=True)) for name in after[0]}
+        total = {
+            name: sum(new[name] - old[name] for new, old in zip(after, before, strict=True))
+            for name in after[0]
+        }
         # A camera that is a period late leaves out what was due meanwhile; its last frame may or may not have been due.
-        due = max(total['captured'] + total['no_slot'] + total['late'], cameras * int(ran_s * self._rate_hz - 1))
+        due = max(
+            total['captured'] + total['no_slot'] + total['late'],
+            cameras * int(ran_s * self._rate_hz - 1),
+        )
         drops = {name: total[name] for name in ('no_slot', 'newest_wins', 'device')}
         drops['late'] = due - total['captured'] - total['no_slot']
         return {
@@ -301,7 +339,9 @@ class Cameras:
             'latencies_us': [latency for graph in graphs for latency in graph.latencies_us],
             'cpu_each_us': self._cpu_each(graphs),
             'stages_us': self._stages(graphs),
-            'conversions': sum(graph.capture.publisher.statistics().conversions for graph in graphs),
+            'conversions': sum(
+                graph.capture.publisher.statistics().conversions for graph in graphs
+            ),
             'imports': sum(graph.inference.accelerator.imports for graph in graphs),
             'use': {} if use is None else use.figures(),
         }
@@ -322,7 +362,10 @@ class Cameras:
 
     def close(self) -> None:
         """End all of them, producers first."""
-        nodes = [*(graph.capture for graph in self._graphs), *(graph.inference for graph in self._graphs)]
+        nodes = [
+            *(graph.capture for graph in self._graphs),
+            *(graph.inference for graph in self._graphs),
+        ]
         for node in nodes:
             node.stop()
         for node in nodes:

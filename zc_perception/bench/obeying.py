@@ -89,6 +89,10 @@ def obey(server: object, running: ExecutorThread | None = None) -> None:
         for command in commands():
             if running is not None and running.failure:
                 print(running.failure, file=sys.stderr)
-                answer({'failure': f'its executor has ended: {running.failure.strip().splitlines()[-1]}'})
+                answer(
+                    {
+                        'failure': f'its executor has ended: {running.failure.strip().splitlines()[-1]}'
+                    }
+                )
             else:
                 answer(getattr(server, command.pop('op'))(**command) or {})

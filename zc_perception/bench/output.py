@@ -49,7 +49,9 @@ def check_apart(names: Mapping[str, str | None]) -> None:
             continue
         other = seen.setdefault(os.path.realpath(name), option)
         if other != option:
-            raise ConfigError(f"{other} and {option} are the same file '{name}', and one would replace the other; give each its own")
+            raise ConfigError(
+                f"{other} and {option} are the same file '{name}', and one would replace the other; give each its own"
+            )
 
 
 def _is_device(name: str) -> bool:
@@ -67,7 +69,9 @@ def write(path: Path, content: str | bytes, option: str) -> None:
     try:
         write_whole(path, content)
     except OSError as error:
-        raise ConfigError(f"{option} '{path}' can't be written: {error.strerror}; name another file with {option}") from error
+        raise ConfigError(
+            f"{option} '{path}' can't be written: {error.strerror}; name another file with {option}"
+        ) from error
 
 
 EXIT_FAILURE = 1

@@ -123,7 +123,9 @@ def series_of(run: dict[str, Any], idle: dict[str, Any], idle_s: float, received
         **{f'{stage}_us': run['stages_us'][stage] for stage in _STAGES},
     }
     if run['cpu_each_us']:
-        figures['cpu_p50_us'] = statistics.median(run['cpu_each_us']) - at_rest * run['wall_s'] / due
+        figures['cpu_p50_us'] = (
+            statistics.median(run['cpu_each_us']) - at_rest * run['wall_s'] / due
+        )
     return Series(latencies, cpu_us, due - min(len(latencies), received), figures)
 
 
@@ -132,7 +134,9 @@ def check_path(run: dict[str, Any]) -> None:
     :raises BenchError: a run measured something else than the path from camera to detections within a process.
     """
     if run['conversions']:
-        raise BenchError(f'{run["conversions"]} frames became messages: the link was not in process')
+        raise BenchError(
+            f'{run["conversions"]} frames became messages: the link was not in process'
+        )
     if len(run['latencies_us']) < 2 or not run['detections']:
         raise BenchError('no frame came through with a detection')
 
@@ -149,14 +153,32 @@ class Cameras:
     """
 
     def __init__(
-        self, topic: str, condition: Condition, delay_ms: float, how: str, depth: int = 1, parameters: str = '', *, confined: bool = True
+        self,
+        topic: str,
+        condition: Condition,
+        delay_ms: float,
+        how: str,
+        depth: int = 1,
+        parameters: str = '',
+        *,
+        confined: bool = True,
     ) -> None:
         self._topic = f'/zc_bench/run_{os.getpid()}/{topic}'
         environment = plain_environment()
-        numbers = (condition.width, condition.height, f'{condition.rate_hz:g}', f'{delay_ms:g}', depth)
+        numbers = (
+            condition.width,
+            condition.height,
+            f'{condition.rate_hz:g}',
+            f'{delay_ms:g}',
+            depth,
+        )
         self.reader = Worker(READER, ['reader', how], environment)
         try:
-            self.nodes = Worker(WORKER, ['cameras', self._topic, *map(str, numbers), *filter(None, [parameters])], environment)
+            self.nodes = Worker(
+                WORKER,
+                ['cameras', self._topic, *map(str, numbers), *filter(None, [parameters])],
+                environment,
+            )
         except BaseException:
             self.reader.close()
             raise
@@ -169,21 +191,28 @@ class Cameras:
 
         :raises BenchError: the nodes have not found each other, or the reader has not found them.
         """
-        self.reader.ask(op='watch', topics=[f'{self._topic}/camera_{number}/detections' for number in range(cameras)])
+        self.reader.ask(
+            op='watch',
+            topics=[f'{self._topic}/camera_{number}/detections' for number in range(cameras)],
+        )
         grown = self.nodes.ask(PATIENCE_S, op='grow', cameras=cameras)
         if 'refused' in grown:
             return str(grown['refused'])
         deadline = time.monotonic() + _MATCH_S
         while not (state := self.nodes.ask(op='matched'))['matched']:
             if time.monotonic() > deadline:
-                raise BenchError(f'the nodes have not found each other within {_MATCH_S:g} s: {state["reason"]}')
+                raise BenchError(
+                    f'the nodes have not found each other within {_MATCH_S:g} s: {state["reason"]}'
+                )
             time.sleep(0.05)
         return ''
 
     def run(self, cameras: int, seconds: float, **more: bool) -> tuple[dict[str, Any], int]:
         """The first so many cameras run, the others rest: what the nodes answer, and how many messages the reader got."""
         self.reader.ask(op='received')
-        run = self.nodes.ask(PATIENCE_S + seconds, op='run', cameras=cameras, seconds=seconds, **more)
+        run = self.nodes.ask(
+            PATIENCE_S + seconds, op='run', cameras=cameras, seconds=seconds, **more
+        )
         received, deadline = 0, time.monotonic() + _READ_S
         while received < run['published'] and time.monotonic() < deadline:
             received += self.reader.ask(op='received')['received']
@@ -210,7 +239,12 @@ class Processes:
         try:
             for number, setup in enumerate(plan.setups):
                 self._of[setup] = Cameras(
-                    f'setup_{number}', setup.condition, plan.delay_ms, 'decoded', parameters=setup.parameters, confined=plan.confined
+                    f'setup_{number}',
+                    setup.condition,
+                    plan.delay_ms,
+                    'decoded',
+                    parameters=setup.parameters,
+                    confined=plan.confined,
                 )
             for setup, cameras in self._of.items():
                 if refused := cameras.grow(setup.cameras):
@@ -231,7 +265,11 @@ class Processes:
         """
         cameras = self._of[setup]
         rest_s = seconds if rest_s is None else rest_s
-        idle = cameras.nodes.ask(PATIENCE_S + rest_s, op='idle', seconds=rest_s) if rest_s else {'cpu_us': 0.0}
+        idle = (
+            cameras.nodes.ask(PATIENCE_S + rest_s, op='idle', seconds=rest_s)
+            if rest_s
+            else {'cpu_us': 0.0}
+        )
         run, received = cameras.run(setup.cameras, seconds)
         return series_of(run, idle, rest_s or 1.0, received)
 
@@ -258,7 +296,9 @@ def measure_pipelines(plan: PipelinePlan, say: Say) -> Measured:
             order = list(plan.setups)
             random.Random(repetition).shuffle(order)
             for setup in order:
-                rounds['pipeline', setup.variant, setup.condition].append(processes.measure(setup, plan.seconds))
+                rounds['pipeline', setup.variant, setup.condition].append(
+                    processes.measure(setup, plan.seconds)
+                )
         return Measured(make_rows(rounds, [('pipeline', '1_camera')]), processes.facts)
 
 
@@ -281,7 +321,13 @@ def _cpu_growth(rows: Rows) -> float | None:
 
 
 def _cpu_bar(text: str, key: Key) -> Bar:
-    return Bar(f'{text}: CPU per frame, capture to published detections', _cpu(key), _CPU_US, ' µs', involved=(key,))
+    return Bar(
+        f'{text}: CPU per frame, capture to published detections',
+        _cpu(key),
+        _CPU_US,
+        ' µs',
+        involved=(key,),
+    )
 
 
 PIPELINE_BARS = (
@@ -289,13 +335,25 @@ PIPELINE_BARS = (
     _cpu_bar('4K unthrottled', _ONE_4K),
     _cpu_bar('1080p at 30 Hz', _ONE_30),
     _cpu_bar('4K at 30 Hz', _ONE_4K_30),
-    Bar('4K to 1080p, unthrottled: CPU per frame', _cpu_growth, 1.1, '×', involved=(_ONE, _ONE_4K)),
-    Bar('8 cameras of 1080p at 30 Hz in one process on 2 CPUs: lost frames', figure_of(_EIGHT, lambda row: row.lost_per_cent), 0, ' %'),
+    Bar(
+        '4K to 1080p, unthrottled: CPU per frame', _cpu_growth, 1.1, '×', involved=(_ONE, _ONE_4K)
+    ),
+    Bar(
+        '8 cameras of 1080p at 30 Hz in one process on 2 CPUs: lost frames',
+        figure_of(_EIGHT, lambda row: row.lost_per_cent),
+        0,
+        ' %',
+    ),
 )
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument('--seconds', type=float, default=3.0, help='of each series, and the same again at rest (default: 3)')
+    parser.add_argument(
+        '--seconds',
+        type=float,
+        default=3.0,
+        help='of each series, and the same again at rest (default: 3)',
+    )
     add_delay(parser)
 
 
@@ -307,5 +365,10 @@ def _prepare(options: argparse.Namespace) -> Callable[[Say], Measured]:
 
 
 PIPELINE = Command(
-    'pipeline', "the host's cost of a frame from capture to detections", _add_options, _prepare, PIPELINE_BARS, ('rclpy', 'cv2')
+    'pipeline',
+    "the host's cost of a frame from capture to detections",
+    _add_options,
+    _prepare,
+    PIPELINE_BARS,
+    ('rclpy', 'cv2'),
 )

@@ -23,7 +23,11 @@ from zc_perception.errors import ConfigError
 from zc_perception.programs import OptionParser, StrictParser, start
 
 _WHAT = 'Measures this package beside its floors and beside what one would use instead.'
-_EXAMPLES = ('zc_bench link --sizes 1080p', 'zc_bench decode --json decode.json', 'zc_bench pipeline --check')
+_EXAMPLES = (
+    'zc_bench link --sizes 1080p',
+    'zc_bench decode --json decode.json',
+    'zc_bench pipeline --check',
+)
 COMMANDS = (LINK, DECODE, PIPELINE, REALTIME, SCALE, STARTUP, TIMELINE)
 
 
@@ -41,7 +45,11 @@ def _parser(known: Sequence[Command]) -> OptionParser:
         one = commands.add_parser(command.name, help=command.help, description=command.help)
         one.set_defaults(command=command)
         one.add_argument('--json', metavar='FILE', help='write all rows there')
-        one.add_argument('--check', action='store_true', help="compare to the package's bars; exit code 1 if one fails or was not measured")
+        one.add_argument(
+            '--check',
+            action='store_true',
+            help="compare to the package's bars; exit code 1 if one fails or was not measured",
+        )
         one.add_argument('--repetitions', type=int, default=7, help='(default: %(default)s)')
         command.add_options(one)
     return parser
@@ -53,12 +61,14 @@ def _figure(value: float | None, width: int) -> str:
 
 def report(rows: Sequence[Row]) -> str:
     """A table for people."""
-    head = (
-        f'{"case":28s} {"size [px]":>10s} {"rate [Hz]":>9s} {"median [µs]":>11s} {"p99 [µs]":>10s} {"CPU [µs/frame]":>14s} {"lost [%]":>8s}'
-    )
+    head = f'{"case":28s} {"size [px]":>10s} {"rate [Hz]":>9s} {"median [µs]":>11s} {"p99 [µs]":>10s} {"CPU [µs/frame]":>14s} {"lost [%]":>8s}'
     lines = [f'{head}   median as a multiple of each floor']
     for row in rows:
-        floors = ' '.join(f'{name.split("/")[1]} {ratio:.2f}' for name, ratio in row.ratio_to.items() if row.case != 'floor')
+        floors = ' '.join(
+            f'{name.split("/")[1]} {ratio:.2f}'
+            for name, ratio in row.ratio_to.items()
+            if row.case != 'floor'
+        )
         if P99_RATIO in row.figures:
             floors += f', p99 {row.figures[P99_RATIO]:.2f}'
         lines.append(
@@ -77,7 +87,10 @@ def _run(options: argparse.Namespace) -> int:
     environment = describe_environment()
     measured = measure(say)
     environment |= {**measured.facts, 'load_average_after': [round(v, 2) for v in os.getloadavg()]}
-    document: dict[str, Any] = {'environment': environment, 'rows': [row.as_json() for row in measured.rows]}
+    document: dict[str, Any] = {
+        'environment': environment,
+        'rows': [row.as_json() for row in measured.rows],
+    }
     # The file first: whatever becomes of the terminal, the figures are there. And the table after all: whatever became of the file.
     try:
         if path is not None:
@@ -97,4 +110,6 @@ def run(arguments: Sequence[str] | None = None, known: Sequence[Command] = COMMA
 
     :param known: the sub-commands that there are.
     """
-    return start(_parser(known), lambda options: exit_code_of('zc_bench', lambda: _run(options)), arguments)
+    return start(
+        _parser(known), lambda options: exit_code_of('zc_bench', lambda: _run(options)), arguments
+    )

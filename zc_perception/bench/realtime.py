@@ -102,9 +102,16 @@ def beside_none(series: Mapping[str, Series]) -> dict[str, Series]:
 
     def figures(own: Series) -> dict[str, float]:
         pairs = {P50_RATIO: (own.median_us, none.median_us), P99_RATIO: (own.p99_us, none.p99_us)}
-        return {name: mine / other for name, (mine, other) in pairs.items() if other and math.isfinite(mine / other)}
+        return {
+            name: mine / other
+            for name, (mine, other) in pairs.items()
+            if other and math.isfinite(mine / other)
+        }
 
-    return {variant: one if variant == NONE else replace(one, figures={**one.figures, **figures(one)}) for variant, one in series.items()}
+    return {
+        variant: one if variant == NONE else replace(one, figures={**one.figures, **figures(one)})
+        for variant, one in series.items()
+    }
 
 
 def measure_realtime(plan: RealtimePlan, say: Say) -> Measured:
@@ -114,12 +121,18 @@ def measure_realtime(plan: RealtimePlan, say: Say) -> Measured:
     """
     cpus = sorted(os.sched_getaffinity(0))
     setups = {
-        name: Setup(1, FULL_HD, RATE_HZ, json.dumps(values)) for name, values in knobs(cpus).items() if name in {NONE, *plan.variants}
+        name: Setup(1, FULL_HD, RATE_HZ, json.dumps(values))
+        for name, values in knobs(cpus).items()
+        if name in {NONE, *plan.variants}
     }
     rounds = Measuring(list)
-    pipelines = PipelinePlan(plan.repetitions, plan.seconds, plan.delay_ms, tuple(setups.values()), confined=False)
+    pipelines = PipelinePlan(
+        plan.repetitions, plan.seconds, plan.delay_ms, tuple(setups.values()), confined=False
+    )
     with contextlib.closing(Processes(pipelines)) as processes:
-        absent = {name: reason for name, setup in setups.items() if (reason := processes.refused(setup))}
+        absent = {
+            name: reason for name, setup in setups.items() if (reason := processes.refused(setup))
+        }
         for name, reason in absent.items():
             say(f'absent: {name}: {reason}')
             del setups[name]
@@ -131,16 +144,25 @@ def measure_realtime(plan: RealtimePlan, say: Say) -> Measured:
         for repetition in repetitions(plan.repetitions, say):
             shuffled = random.Random(repetition)
             for state in shuffled.sample(STATES, len(STATES)):
-                with busy_machine(len(cpus) + 1) if state == 'loaded' else contextlib.nullcontext():
+                with (
+                    busy_machine(len(cpus) + 1) if state == 'loaded' else contextlib.nullcontext()
+                ):
                     order = shuffled.sample(list(setups), len(setups))
-                    found = {name: processes.measure(setups[name], plan.seconds, min(_REST_S, plan.seconds)) for name in order}
+                    found = {
+                        name: processes.measure(
+                            setups[name], plan.seconds, min(_REST_S, plan.seconds)
+                        )
+                        for name in order
+                    }
                 for name, series in beside_none(found).items():
                     rounds[f'realtime_{state}', name, setups[name].condition].append(series)
         facts = {**processes.facts, 'busy_processes': len(cpus) + 1, 'absent': absent}
     rows = []
     for state in STATES:
         case = f'realtime_{state}'
-        rows += make_rows({key: series for key, series in rounds.items() if key[0] == case}, [(case, NONE)])
+        rows += make_rows(
+            {key: series for key, series in rounds.items() if key[0] == case}, [(case, NONE)]
+        )
     return Measured(rows, facts)
 
 
@@ -159,7 +181,13 @@ REALTIME_BARS = (
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument('--variants', nargs='+', choices=VARIANTS, default=list(VARIANTS), help='none is always one (default: all)')
+    parser.add_argument(
+        '--variants',
+        nargs='+',
+        choices=VARIANTS,
+        default=list(VARIANTS),
+        help='none is always one (default: all)',
+    )
     parser.add_argument('--seconds', type=float, default=10.0, help='of each series (default: 10)')
     add_delay(parser)
 
@@ -167,7 +195,12 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
 def _prepare(options: argparse.Namespace) -> Callable[[Say], Measured]:
     check_counts(options, seconds=3600)
     check_delay(options.delay_ms, RATE_HZ)
-    plan = RealtimePlan(options.repetitions, options.seconds, options.delay_ms, tuple(dict.fromkeys(options.variants)))
+    plan = RealtimePlan(
+        options.repetitions,
+        options.seconds,
+        options.delay_ms,
+        tuple(dict.fromkeys(options.variants)),
+    )
     return lambda say: measure_realtime(plan, say)
 
 

@@ -101,7 +101,10 @@ def _ratio(own: float, other: float) -> float:
 
 def _median_figures(repetitions: Sequence[Series]) -> dict[str, float]:
     names = dict.fromkeys(name for series in repetitions for name in series.figures)
-    medians = {name: _median(series.figures.get(name, math.nan) for series in repetitions) for name in names}
+    medians = {
+        name: _median(series.figures.get(name, math.nan) for series in repetitions)
+        for name in names
+    }
     return {name: value for name, value in medians.items() if value is not None}
 
 
@@ -113,7 +116,9 @@ def make_rows(rounds: Rounds, references: Sequence[tuple[str, str]]) -> list[Row
     :raises ValueError: cases of one condition have different numbers of repetitions, so that they can't be paired.
     """
     rows = []
-    for (case, variant, condition), repetitions in sorted(rounds.items(), key=lambda item: (item[0][2], item[0][0], item[0][1])):
+    for (case, variant, condition), repetitions in sorted(
+        rounds.items(), key=lambda item: (item[0][2], item[0][0], item[0][1])
+    ):
         ratios: dict[str, float] = {}
         added: dict[str, float] = {}
         cpu_ratios: dict[str, float] = {}
@@ -126,7 +131,13 @@ def make_rows(rounds: Rounds, references: Sequence[tuple[str, str]]) -> list[Row
             for table, value in (
                 (ratios, _median(_ratio(own.median_us, other.median_us) for own, other in pairs)),
                 (added, _median(own.median_us - other.median_us for own, other in pairs)),
-                (cpu_ratios, _median(_ratio(own.cpu_us_per_frame, other.cpu_us_per_frame) for own, other in pairs)),
+                (
+                    cpu_ratios,
+                    _median(
+                        _ratio(own.cpu_us_per_frame, other.cpu_us_per_frame)
+                        for own, other in pairs
+                    ),
+                ),
             ):
                 if value is not None:
                     table[name] = value

@@ -30,7 +30,19 @@ from typing import Any
 
 from zc_perception.bench.pipeline import Cameras, check_path
 from zc_perception.bench.rows import Condition, Row, Series, make_rows
-from zc_perception.bench.subcommand import FULL_HD, SIZES, Bar, Command, Key, Measured, Say, add_delay, check_counts, check_delay, figure_of
+from zc_perception.bench.subcommand import (
+    FULL_HD,
+    SIZES,
+    Bar,
+    Command,
+    Key,
+    Measured,
+    Say,
+    add_delay,
+    check_counts,
+    check_delay,
+    figure_of,
+)
 from zc_perception.bench.worker import BenchError
 from zc_perception.errors import ConfigError
 
@@ -89,7 +101,11 @@ def window_of(run: dict[str, Any], received: int) -> Window:
     check_path(run)
     drops = {name: int(run['drops'].get(name, 0)) for name in DROPS}
     drops['unread'] = max(0, run['published'] - received)
-    figures = {**run['use'], **{f'lost_{name}': float(count) for name, count in drops.items()}, 'fps': run['published'] / run['ran_s']}
+    figures = {
+        **run['use'],
+        **{f'lost_{name}': float(count) for name, count in drops.items()},
+        'fps': run['published'] / run['ran_s'],
+    }
     cpu_us = figures['process_percent'] / 100.0 * run['ran_s'] * 1e6 / run['due']
     return Window(Series(run['latencies_us'], cpu_us, sum(drops.values()), figures), drops)
 
@@ -98,7 +114,11 @@ def explain(window: Window, cpus: int) -> str:
     """What gave out in a window with losses."""
     figures = window.series.figures
     process, machine = figures['process_percent'], figures['machine_percent']
-    losses = ', '.join(f'{count} {name}' for name, count in sorted(window.drops.items(), key=lambda drop: -drop[1]) if count)
+    losses = ', '.join(
+        f'{count} {name}'
+        for name, count in sorted(window.drops.items(), key=lambda drop: -drop[1])
+        if count
+    )
     others = machine - process / cpus
     waits = f'p99 {figures["gil_wait_p99_us"] / 1e3:.1f} ms'
     # One thread at a time runs Python; what is above one CPU is the middleware's threads and system calls.
@@ -132,7 +152,9 @@ class Search:
     :param most: windows of each number.
     """
 
-    def __init__(self, window: Callable[[int], Window], grow: Callable[[int], str], say: Say, most: int = 2) -> None:
+    def __init__(
+        self, window: Callable[[int], Window], grow: Callable[[int], str], say: Say, most: int = 2
+    ) -> None:
         self._window, self._grow, self._say, self._most = window, grow, say, most
         self.windows: dict[int, list[Window]] = {}
         self.held = self.failed = 0
@@ -144,7 +166,9 @@ class Search:
             windows.append(self._window(cameras))
             last = windows[-1]
             lost = ', '.join(f'{count} {name}' for name, count in last.drops.items() if count)
-            self._say(f'{cameras} cameras: p99 {last.series.p99_us / 1e3:.1f} ms, {f"lost {lost}" if lost else "nothing lost"}')
+            self._say(
+                f'{cameras} cameras: p99 {last.series.p99_us / 1e3:.1f} ms, {f"lost {lost}" if lost else "nothing lost"}'
+            )
             if last.holds:
                 return True
         return False
@@ -176,10 +200,15 @@ class Search:
 def _searched(plan: ScalePlan, condition: Condition, say: Say) -> tuple[Search, int]:
     """Of one size and rate; and how many CPUs the cameras had."""
     topic = f'scale_{condition.width}x{condition.height}_{condition.rate_hz:g}'.replace('.', '_')
-    with contextlib.closing(Cameras(topic, condition, plan.delay_ms, 'raw', plan.depth, _KNOBS)) as cameras:
+    with contextlib.closing(
+        Cameras(topic, condition, plan.delay_ms, 'raw', plan.depth, _KNOBS)
+    ) as cameras:
 
         def grow(number: int) -> str:
-            need, there = number * _SLOTS * condition.width * condition.height * 3 // 2, available_memory()
+            need, there = (
+                number * _SLOTS * condition.width * condition.height * 3 // 2,
+                available_memory(),
+            )
             if need + _SPARE > there:
                 return f'memory: {number} cameras have {need >> 20} MiB of buffers, {there >> 20} MiB are there'
             refused = cameras.grow(number)
@@ -188,7 +217,9 @@ def _searched(plan: ScalePlan, condition: Condition, say: Say) -> tuple[Search, 
             return refused
 
         def window(number: int) -> Window:
-            return window_of(*cameras.run(number, plan.seconds, spread=not plan.in_step, probed=True))
+            return window_of(
+                *cameras.run(number, plan.seconds, spread=not plan.in_step, probed=True)
+            )
 
         search = Search(window, grow, say, plan.windows)
         search.run(iter(plan.cameras))
@@ -207,17 +238,35 @@ def measure_scale(plan: ScalePlan, say: Say) -> Measured:
         say(f'{name}: up to {max(plan.cameras)} cameras, {plan.seconds:g} s each')
         search, cpus = _searched(plan, condition, say)
         for number, windows in search.windows.items():
-            rows += make_rows({(CASE, variant(number, in_step=plan.in_step), condition): [_series(windows, plan.seconds)]}, [])
-        limits[name] = {'cameras': search.held, 'first_loss': search.failed, 'limit': search.limit(cpus), 'cpus': cpus}
+            rows += make_rows(
+                {
+                    (CASE, variant(number, in_step=plan.in_step), condition): [
+                        _series(windows, plan.seconds)
+                    ]
+                },
+                [],
+            )
+        limits[name] = {
+            'cameras': search.held,
+            'first_loss': search.failed,
+            'limit': search.limit(cpus),
+            'cpus': cpus,
+        }
         say(f'{name}: {search.held} cameras without a loss; limit: {limits[name]["limit"]}')
     if not rows:
-        raise BenchError(f'not one camera could be started: {"; ".join(limit["limit"] for limit in limits.values())}')
+        raise BenchError(
+            f'not one camera could be started: {"; ".join(limit["limit"] for limit in limits.values())}'
+        )
     return Measured(rows, {'limits': limits})
 
 
 def _series(windows: Sequence[Window], seconds: float) -> Series:
     before = sum(window.series.lost for window in windows[:-1])
-    figures = {'window_s': seconds, 'windows': float(len(windows)), 'lost_in_earlier_windows': float(before)}
+    figures = {
+        'window_s': seconds,
+        'windows': float(len(windows)),
+        'lost_in_earlier_windows': float(before),
+    }
     return replace(windows[-1].series, figures={**windows[-1].series.figures, **figures})
 
 
@@ -250,14 +299,46 @@ SCALE_BARS = (
 def _add_options(parser: argparse.ArgumentParser) -> None:
     defaults = ScalePlan()
     parser.add_argument(
-        '--cameras', nargs='+', type=int, default=list(defaults.cameras), metavar='N', help='numbers to try (default: 1 … 64)'
+        '--cameras',
+        nargs='+',
+        type=int,
+        default=list(defaults.cameras),
+        metavar='N',
+        help='numbers to try (default: 1 … 64)',
     )
-    parser.add_argument('--sizes', nargs='+', choices=SIZES, default=['1080p'], help='picture sizes (default: 1080p)')
-    parser.add_argument('--rates', nargs='+', type=float, default=list(defaults.rates), metavar='HZ', help='of each camera (default: 30)')
-    parser.add_argument('--seconds', type=float, default=defaults.seconds, help='in which nothing may be lost (default: 10)')
+    parser.add_argument(
+        '--sizes',
+        nargs='+',
+        choices=SIZES,
+        default=['1080p'],
+        help='picture sizes (default: 1080p)',
+    )
+    parser.add_argument(
+        '--rates',
+        nargs='+',
+        type=float,
+        default=list(defaults.rates),
+        metavar='HZ',
+        help='of each camera (default: 30)',
+    )
+    parser.add_argument(
+        '--seconds',
+        type=float,
+        default=defaults.seconds,
+        help='in which nothing may be lost (default: 10)',
+    )
     add_delay(parser)
-    parser.add_argument('--in-step', action='store_true', help='all cameras have their frames at the same moment, as triggered ones do')
-    parser.add_argument('--depth', type=int, default=defaults.depth, help='frames of a camera that may wait (default: 2; perception: 1)')
+    parser.add_argument(
+        '--in-step',
+        action='store_true',
+        help='all cameras have their frames at the same moment, as triggered ones do',
+    )
+    parser.add_argument(
+        '--depth',
+        type=int,
+        default=defaults.depth,
+        help='frames of a camera that may wait (default: 2; perception: 1)',
+    )
     # Windows of a number in which something was lost.
     parser.set_defaults(repetitions=defaults.windows)
 
@@ -272,7 +353,9 @@ def _prepare(options: argparse.Namespace) -> Callable[[Say], Measured]:
         if not 1 <= cameras <= _MOST_CAMERAS:
             raise ConfigError(f'--cameras {cameras}: each is 1 to {_MOST_CAMERAS}')
     if not 1 <= options.depth <= _MOST_DEPTH:
-        raise ConfigError(f'--depth {options.depth}: give 1 to {_MOST_DEPTH}; the camera has 8 slots')
+        raise ConfigError(
+            f'--depth {options.depth}: give 1 to {_MOST_DEPTH}; the camera has 8 slots'
+        )
     plan = ScalePlan(
         tuple(sorted(set(options.cameras))),
         tuple(SIZES[size] for size in dict.fromkeys(options.sizes)),

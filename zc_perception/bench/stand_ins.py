@@ -46,7 +46,9 @@ class PrefilledCamera(DrawnCamera):
     :param from_due: a frame's time is when it was due, as a driver's time stamp is, not when the thread has woken up for it.
     """
 
-    def __init__(self, *arguments: Any, unthrottled: bool = False, from_due: bool = False, **options: Any) -> None:
+    def __init__(
+        self, *arguments: Any, unthrottled: bool = False, from_due: bool = False, **options: Any
+    ) -> None:
         super().__init__(*arguments, heap=SealedMemfd(), **options)
         self.running = threading.Event()
         self._from_due = from_due
@@ -88,7 +90,9 @@ class PrefilledCamera(DrawnCamera):
             header=header,
             colorimetry=self.colorimetry,
             sequence=self._sequence,
-            captured_ns=round((self._next_time - 1.0 / self.framerate) * 1e9) if self._from_due else began_ns,
+            captured_ns=round((self._next_time - 1.0 / self.framerate) * 1e9)
+            if self._from_due
+            else began_ns,
             capture_cost_ns=time.monotonic_ns() - began_ns,
         )
         self._sequence += 1
@@ -136,7 +140,9 @@ def fixed_result(manifest: ModelManifest) -> NDArray[np.float32]:
     rows[4:] = random.uniform(0, 0.05, (classes, cells))
     places = random.choice(cells, (OBJECTS, _CELLS_PER_OBJECT), replace=False)
     for number, place in enumerate(places):
-        rows[:4, place] = np.array([(number + 0.5) * width / OBJECTS, height / 2, 0.6 * width / OBJECTS, 60])[:, None]
+        rows[:4, place] = np.array(
+            [(number + 0.5) * width / OBJECTS, height / 2, 0.6 * width / OBJECTS, 60]
+        )[:, None]
         rows[:4, place] += random.normal(0, 0.5, (4, _CELLS_PER_OBJECT))
         rows[4 + number % classes, place] = random.uniform(0.7, 0.95, _CELLS_PER_OBJECT)
     return rows[None]
@@ -175,7 +181,9 @@ class TimerFence:
 class DelayedJob:
     """See :class:`~zc_perception.npu.accelerator.Job`. The fence goes back to *fences* when the job is closed."""
 
-    def __init__(self, fence: TimerFence, outputs: Outputs, box: Letterbox, fences: list[TimerFence]) -> None:
+    def __init__(
+        self, fence: TimerFence, outputs: Outputs, box: Letterbox, fences: list[TimerFence]
+    ) -> None:
         self.fence: Fence = fence
         self.letterbox = box
         self._timer = fence
@@ -201,7 +209,9 @@ class DelayedAccelerator(Accelerator):
 
     def __init__(self, delay_s: float, max_in_flight: int = 4) -> None:
         self._delay_s = delay_s
-        self._capabilities = Capabilities('delayed', f'{delay_s * 1e3:g} ms for each frame', True, max_in_flight)
+        self._capabilities = Capabilities(
+            'delayed', f'{delay_s * 1e3:g} ms for each frame', True, max_in_flight
+        )
         self._imports = 0
         self._fences: list[TimerFence] = []
         self._cache = ImportCache(lambda handle: None)
@@ -215,7 +225,9 @@ class DelayedAccelerator(Accelerator):
     def constraints(self) -> BufferConstraints:
         return BufferConstraints('delayed accelerator', formats=((NV12, LINEAR),))
 
-    def trial_import(self, layout: ImageLayout, buffers: tuple[DmaBuf, ...]) -> Callable[[], None] | None:
+    def trial_import(
+        self, layout: ImageLayout, buffers: tuple[DmaBuf, ...]
+    ) -> Callable[[], None] | None:
         self._import(layout, buffers)
         return None
 
@@ -224,7 +236,9 @@ class DelayedAccelerator(Accelerator):
         self._outputs = (RawTensor(fixed_result(manifest)),)
 
     def _import(self, layout: ImageLayout, buffers: tuple[DmaBuf, ...]) -> int:
-        return self._cache.get(import_key(1, _TO_DEVICE, layout, buffers), buffers, self._new_handle)
+        return self._cache.get(
+            import_key(1, _TO_DEVICE, layout, buffers), buffers, self._new_handle
+        )
 
     def _new_handle(self) -> int:
         self._imports += 1
@@ -236,7 +250,10 @@ class DelayedAccelerator(Accelerator):
     def submit(self, handle: ImportHandle, frame: Frame) -> DelayedJob:
         """See :class:`Accelerator`. Sets a timer; nothing reads the frame."""
         layout = frame.data.layout
-        if self._box is None or (self._box.source_width, self._box.source_height) != (layout.width, layout.height):
+        if self._box is None or (self._box.source_width, self._box.source_height) != (
+            layout.width,
+            layout.height,
+        ):
             self._box = Letterbox.fit(layout.width, layout.height, *self._input)
         fence = self._fences.pop() if self._fences else TimerFence(self._delay_s)
         fence.arm()

@@ -116,19 +116,27 @@ def find_program(name: str = PROGRAM, environment: Mapping[str, str] = os.enviro
 
     :raises BenchError: none is there.
     """
-    prefixes = [Path(prefix) / 'lib' / 'zc_perception' for prefix in environment.get('AMENT_PREFIX_PATH', '').split(os.pathsep) if prefix]
+    prefixes = [
+        Path(prefix) / 'lib' / 'zc_perception'
+        for prefix in environment.get('AMENT_PREFIX_PATH', '').split(os.pathsep)
+        if prefix
+    ]
     for folder in (Path(sysconfig.get_path('scripts')), Path(sys.executable).parent, *prefixes):
         if os.access(folder / name, os.X_OK):
             return folder / name
     found = shutil.which(name, path=environment.get('PATH', ''))
     if found is None:
-        raise BenchError(f"the console script '{name}' is not installed beside {sys.executable}; install the package: pip install -e .")
+        raise BenchError(
+            f"the console script '{name}' is not installed beside {sys.executable}; install the package: pip install -e ."
+        )
     return Path(found)
 
 
 def environment_files() -> list[Path]:
     """What a start reads: all of this Python's packages, and this one, wherever that is."""
-    folders = {Path(sysconfig.get_path(name)) for name in ('stdlib', 'purelib', 'platlib')} | {Path(zc_perception.__file__).parent}
+    folders = {Path(sysconfig.get_path(name)) for name in ('stdlib', 'purelib', 'platlib')} | {
+        Path(zc_perception.__file__).parent
+    }
     files: set[Path] = set()
     for folder in folders:
         for base, _, names in os.walk(folder):
@@ -137,7 +145,12 @@ def environment_files() -> list[Path]:
 
 
 def _cpu_us(pid: int) -> float:
-    fields = Path(f'/proc/{pid}/stat').read_text(encoding='utf-8', errors='replace').rpartition(')')[2].split()
+    fields = (
+        Path(f'/proc/{pid}/stat')
+        .read_text(encoding='utf-8', errors='replace')
+        .rpartition(')')[2]
+        .split()
+    )
     return (int(fields[11]) + int(fields[12])) * _TICK_US
 
 
@@ -169,7 +182,11 @@ class Starter:
             with INTERRUPTION.put_off():
                 executed_ns = time.monotonic_ns()
                 process = subprocess.Popen(
-                    command, env=self._environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True
+                    command,
+                    env=self._environment,
+                    stdout=subprocess.DEVNULL,
+                    stderr=subprocess.PIPE,
+                    start_new_session=True,
                 )
                 ending.callback(_end, process)
             received_ns = self._wait(process)
@@ -183,13 +200,20 @@ class Starter:
             if first_ns:
                 return first_ns
             if process.poll() is not None:
-                raise BenchError(f"'{PROGRAM}' ended with exit code {process.returncode}{_last_line(process)}")
+                raise BenchError(
+                    f"'{PROGRAM}' ended with exit code {process.returncode}{_last_line(process)}"
+                )
             time.sleep(_LOOK_S)
         raise BenchError(f"'{PROGRAM}' has published no detections within {_PATIENCE_S:.0f} s")
 
 
 def _last_line(process: subprocess.Popen[bytes]) -> str:
-    lines = (process.stderr.read() if process.stderr is not None else b'').decode(errors='replace').strip().splitlines()
+    lines = (
+        (process.stderr.read() if process.stderr is not None else b'')
+        .decode(errors='replace')
+        .strip()
+        .splitlines()
+    )
     return f': {lines[-1]}' if lines else ''
 
 
@@ -199,11 +223,15 @@ def _logged(pid: int) -> tuple[Mapping[str, int], FrameRecord, FrameRecord]:
     with find_frame_logs(pids=[pid]) as logs:
         by_role = {log.role: log for log in logs}
         if not {'capture', 'inference'} <= set(by_role):
-            raise BenchError(f"'{PROGRAM}' has frame logs of {sorted(by_role) or 'no node'}; needed are those of capture and inference")
+            raise BenchError(
+                f"'{PROGRAM}' has frame logs of {sorted(by_role) or 'no node'}; needed are those of capture and inference"
+            )
         # The facts are written once a second.
         while 'ready' not in (stages := by_role['inference'].facts().get('startup', {})):
             if time.monotonic() > deadline:
-                raise BenchError(f"'{PROGRAM}' doesn't say when it was ready; is it of another version?")
+                raise BenchError(
+                    f"'{PROGRAM}' doesn't say when it was ready; is it of another version?"
+                )
             time.sleep(_LOOK_S)
         frames, results = by_role['capture'].read(), by_role['inference'].read()
         done = [record for record in results if record.sent_ns]
@@ -225,7 +253,10 @@ def series_of(start: Start) -> dict[str, Series]:
     """Both cases of one start."""
     figures = {**start.figures(), 'cpu_ms': start.cpu_us / 1e3}
     ends = {PUBLISHED: start.detections.sent_ns, RECEIVED: start.received_ns}
-    return {case: Series([(end - start.executed_ns) / 1e3], start.cpu_us, 0, figures) for case, end in ends.items()}
+    return {
+        case: Series([(end - start.executed_ns) / 1e3], start.cpu_us, 0, figures)
+        for case, end in ends.items()
+    }
 
 
 def measure_startup(plan: StartupPlan, say: Say) -> Measured:
@@ -238,7 +269,9 @@ def measure_startup(plan: StartupPlan, say: Say) -> Measured:
     with contextlib.closing(Starter(plan)) as starter:
         starter.start()  # bytecode is written at the very first one
         for repetition in range(plan.repetitions):
-            for variant in random.Random(repetition).sample(list(plan.variants), len(plan.variants)):
+            for variant in random.Random(repetition).sample(
+                list(plan.variants), len(plan.variants)
+            ):
                 if variant == COLD:
                     evict(files)
                 start = starter.start()
@@ -263,7 +296,9 @@ _PUBLISHED_WARM: Key = (PUBLISHED, WARM, *_CAMERA)
 STARTUP_BARS = (
     Bar(
         'warm start: from executing perception to the first detections published',
-        figure_of(_PUBLISHED_WARM, lambda row: None if row.median_us is None else row.median_us / 1e6),
+        figure_of(
+            _PUBLISHED_WARM, lambda row: None if row.median_us is None else row.median_us / 1e6
+        ),
         1.5,
         ' s',
     ),
@@ -272,18 +307,35 @@ STARTUP_BARS = (
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
     defaults = StartupPlan()
-    parser.add_argument('--variants', nargs='+', choices=VARIANTS, default=list(VARIANTS), help='(default: all)')
     parser.add_argument(
-        '--parameters', nargs='+', metavar='NAME:=VALUE', default=list(defaults.parameters), help='of the nodes (default: accelerator:=cpu)'
+        '--variants', nargs='+', choices=VARIANTS, default=list(VARIANTS), help='(default: all)'
+    )
+    parser.add_argument(
+        '--parameters',
+        nargs='+',
+        metavar='NAME:=VALUE',
+        default=list(defaults.parameters),
+        help='of the nodes (default: accelerator:=cpu)',
     )
 
 
 def _prepare(options: argparse.Namespace) -> Callable[[Say], Measured]:
     for parameter in options.parameters:
         if ':=' not in parameter:
-            raise ConfigError(f"--parameters '{parameter}': each is NAME:=VALUE, such as accelerator:=cpu")
-    plan = StartupPlan(options.repetitions, tuple(dict.fromkeys(options.variants)), tuple(options.parameters))
+            raise ConfigError(
+                f"--parameters '{parameter}': each is NAME:=VALUE, such as accelerator:=cpu"
+            )
+    plan = StartupPlan(
+        options.repetitions, tuple(dict.fromkeys(options.variants)), tuple(options.parameters)
+    )
     return lambda say: measure_startup(plan, say)
 
 
-STARTUP = Command('startup', 'from executing perception to the first detections', _add_options, _prepare, STARTUP_BARS, ('rclpy', 'cv2'))
+STARTUP = Command(
+    'startup',
+    'from executing perception to the first detections',
+    _add_options,
+    _prepare,
+    STARTUP_BARS,
+    ('rclpy', 'cv2'),
+)

@@ -133,7 +133,12 @@ class Command:
 
 def add_delay(parser: argparse.ArgumentParser) -> None:
     """The option of commands whose accelerator is the benchmark's own."""
-    parser.add_argument('--delay-ms', type=float, default=2.0, help='how long the accelerator takes for a frame (default: 2)')
+    parser.add_argument(
+        '--delay-ms',
+        type=float,
+        default=2.0,
+        help='how long the accelerator takes for a frame (default: 2)',
+    )
 
 
 def check_delay(delay_ms: float, rate_hz: float) -> None:
@@ -142,7 +147,9 @@ def check_delay(delay_ms: float, rate_hz: float) -> None:
     :raises ConfigError: it takes too long.
     """
     if not 0 <= delay_ms <= 1800 / rate_hz:
-        raise ConfigError(f'--delay-ms {delay_ms:g}: give 0 to {1800 / rate_hz:g}; two frames are in flight at {rate_hz:g} Hz')
+        raise ConfigError(
+            f'--delay-ms {delay_ms:g}: give 0 to {1800 / rate_hz:g}; two frames are in flight at {rate_hz:g} Hz'
+        )
 
 
 def check_counts(options: argparse.Namespace, **most: int) -> None:

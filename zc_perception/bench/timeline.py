@@ -25,7 +25,15 @@ from typing import Any
 from zc_perception.bench.output import check_apart, target, write
 from zc_perception.bench.pipeline import RATE_HZ, PipelinePlan, Processes, Setup
 from zc_perception.bench.rows import Condition, Row, Series, make_rows
-from zc_perception.bench.subcommand import FULL_HD, Command, Measured, Say, add_delay, check_counts, check_delay
+from zc_perception.bench.subcommand import (
+    FULL_HD,
+    Command,
+    Measured,
+    Say,
+    add_delay,
+    check_counts,
+    check_delay,
+)
 from zc_perception.bench.worker import BenchError
 from zc_perception.errors import ConfigError
 from zc_perception.observe.frame_log import CAPACITY, FrameLogReader, FrameRecord, find_frame_logs
@@ -71,7 +79,10 @@ def stages_us(record: FrameRecord) -> dict[str, float]:
     for number in range(1, len(times)):
         # A fence may be seen by a thread that is late to note that it was submitted.
         times[number] = max(times[number], times[number - 1])
-    found = {name: (end - begin) / 1e3 for (name, _), (begin, end) in zip(STAGES, itertools.pairwise(times), strict=True)}
+    found = {
+        name: (end - begin) / 1e3
+        for (name, _), (begin, end) in zip(STAGES, itertools.pairwise(times), strict=True)
+    }
     return {**found, WHOLE: (times[-1] - times[0]) / 1e3}
 
 
@@ -82,13 +93,17 @@ def rows_of(records: Sequence[FrameRecord], condition: Condition) -> list[Row]:
     """
     stages = [stages_us(record) for record in records if record.sent_ns and record.captured_ns]
     if len(stages) < 2:
-        raise BenchError('fewer than two frames were captured and processed by the same machine in that time')
+        raise BenchError(
+            'fewer than two frames were captured and processed by the same machine in that time'
+        )
     series = {name: Series([frame[name] for frame in stages], _NO_CPU) for name in stages[0]}
     whole = series[WHOLE].median_us
     found = []
     for name, one in series.items():
         share = {'share_percent': 100.0 * one.median_us / whole} if whole else {}
-        found += make_rows({(CASE, name, condition): [Series(one.latencies_us, _NO_CPU, 0, share)]}, [])
+        found += make_rows(
+            {(CASE, name, condition): [Series(one.latencies_us, _NO_CPU, 0, share)]}, []
+        )
     return found
 
 
@@ -111,13 +126,17 @@ def measure_timeline(plan: TimelinePlan, say: Say) -> tuple[Measured, dict[str, 
             for hidden in logs.unreadable:
                 say(f'not seen: {hidden.name} ({hidden.pid}): {hidden.reason}; {hidden.next_step}')
             if not {'capture', 'inference'} <= {log.role for log in logs}:
-                raise BenchError('none of these programs runs a capture and an inference node; start one, or leave out --running')
+                raise BenchError(
+                    'none of these programs runs a capture and an inference node; start one, or leave out --running'
+                )
             say(f'looking at {", ".join(sorted(log.node for log in logs))} for {plan.seconds:g} s')
             tracks = _tracks(logs, lambda: time.sleep(plan.seconds))
             condition = _condition([log.facts() for log in logs])
         return _result(tracks, condition, {})
     setup = Setup(1, FULL_HD, RATE_HZ)
-    with contextlib.closing(Processes(PipelinePlan(1, plan.seconds, plan.delay_ms, (setup,)))) as processes:
+    with contextlib.closing(
+        Processes(PipelinePlan(1, plan.seconds, plan.delay_ms, (setup,)))
+    ) as processes:
         processes.measure(setup, min(1.0, plan.seconds), 0.0)
         with find_frame_logs() as logs:
             own = [log for log in logs if log.node.startswith(f'/zc_bench/run_{os.getpid()}/')]
@@ -132,29 +151,48 @@ def _condition(facts: Sequence[dict[str, Any]]) -> Condition:
     return Condition(*max(sizes, default=(1, 1)), 0.0)
 
 
-def _result(tracks: Sequence[NodeTrack], condition: Condition, facts: dict[str, Any]) -> tuple[Measured, dict[str, Any]]:
+def _result(
+    tracks: Sequence[NodeTrack], condition: Condition, facts: dict[str, Any]
+) -> tuple[Measured, dict[str, Any]]:
     records = [record for track in tracks if track.role == 'inference' for record in track.records]
-    return Measured(rows_of(records, condition), {**facts, 'frames': len(records)}), build_timeline(tracks)
+    return Measured(
+        rows_of(records, condition), {**facts, 'frames': len(records)}
+    ), build_timeline(tracks)
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
     plan = TimelinePlan()
     parser.add_argument('--seconds', type=float, default=plan.seconds, help='(default: 5)')
     add_delay(parser)
-    parser.add_argument('--running', nargs='*', type=int, metavar='PID', help='nodes that run already; no PID: all that may be seen')
-    parser.add_argument('--trace', metavar='FILE', default=str(plan.trace), help='for ui.perfetto.dev (default: build/bench/timeline.json)')
+    parser.add_argument(
+        '--running',
+        nargs='*',
+        type=int,
+        metavar='PID',
+        help='nodes that run already; no PID: all that may be seen',
+    )
+    parser.add_argument(
+        '--trace',
+        metavar='FILE',
+        default=str(plan.trace),
+        help='for ui.perfetto.dev (default: build/bench/timeline.json)',
+    )
     parser.set_defaults(repetitions=1)
 
 
 def _prepare(options: argparse.Namespace) -> Callable[[Say], Measured]:
     if options.check:
-        raise ConfigError('--check: timeline has no bars of its own; zc_bench pipeline --check compares what a frame costs')
+        raise ConfigError(
+            '--check: timeline has no bars of its own; zc_bench pipeline --check compares what a frame costs'
+        )
     # A frame log has so many frames; a second of them is for what looks at it.
     check_counts(options, seconds=CAPACITY / RATE_HZ - 1)
     check_delay(options.delay_ms, RATE_HZ)
     running = None if options.running is None else tuple(options.running)
     check_apart({'--trace': options.trace, '--json': options.json})
-    plan = TimelinePlan(options.seconds, options.delay_ms, running, target(options.trace, '--trace'))
+    plan = TimelinePlan(
+        options.seconds, options.delay_ms, running, target(options.trace, '--trace')
+    )
 
     def measure(say: Say) -> Measured:
         measured, trace = measure_timeline(plan, say)
@@ -165,4 +203,10 @@ def _prepare(options: argparse.Namespace) -> Callable[[Say], Measured]:
     return measure
 
 
-TIMELINE = Command('timeline', "where a frame's time goes: medians of the stages, and a trace", _add_options, _prepare, ())
+TIMELINE = Command(
+    'timeline',
+    "where a frame's time goes: medians of the stages, and a trace",
+    _add_options,
+    _prepare,
+    (),
+)

@@ -42,7 +42,13 @@ class Worker:
     """
 
     def __init__(
-        self, module: str, arguments: Sequence[str], environment: Mapping[str, str], inherited: Sequence[int] = (), *, orderly: bool = True
+        self,
+        module: str,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        inherited: Sequence[int] = (),
+        *,
+        orderly: bool = True,
     ) -> None:
         self.role = arguments[0]
         self._orderly = orderly
@@ -105,7 +111,9 @@ class Worker:
     def _line(self, deadline: float, timeout_s: float) -> bytes:
         assert self._process.stdout is not None
         while b'\n' not in self._pending:
-            if not select.select([self._process.stdout], [], [], max(0.0, deadline - time.monotonic()))[0]:
+            if not select.select(
+                [self._process.stdout], [], [], max(0.0, deadline - time.monotonic())
+            )[0]:
                 raise NoAnswerError(
                     f"the benchmark's process '{self.role}' doesn't answer within {timeout_s:.0f} s; is the machine overloaded?"
                 )
@@ -122,7 +130,11 @@ class Worker:
             status = self._process.wait(_END_S)
         except subprocess.TimeoutExpired:
             return BenchError(f"the benchmark's process '{self.role}' has closed its pipes")
-        how = f'was killed by {signal.Signals(-status).name}' if status < 0 else f'has ended with exit code {status}'
+        how = (
+            f'was killed by {signal.Signals(-status).name}'
+            if status < 0
+            else f'has ended with exit code {status}'
+        )
         return BenchError(f"the benchmark's process '{self.role}' {how}")
 
     def ask(self, timeout_s: float = _START_S, **command: Any) -> dict[str, Any]:

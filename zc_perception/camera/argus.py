@@ -22,9 +22,22 @@ from zc_perception.camera.camera import CameraOptions
 from zc_perception.camera.gstreamer.abi import MAP_READ, GStreamer, MapInfo, load_gstreamer
 from zc_perception.camera.gstreamer.buffers import RESERVE
 from zc_perception.camera.gstreamer.camera import GStreamerCamera
-from zc_perception.camera.gstreamer.image import FrameMemory, FrameReader, StreamFormat, offered_nvmm_caps
+from zc_perception.camera.gstreamer.image import (
+    FrameMemory,
+    FrameReader,
+    StreamFormat,
+    offered_nvmm_caps,
+)
 from zc_perception.camera.gstreamer.pipeline import Sample
-from zc_perception.errors import AcceleratorError, AllocationError, CameraChangedError, CameraError, ConfigError, FormatError, LayoutError
+from zc_perception.errors import (
+    AcceleratorError,
+    AllocationError,
+    CameraChangedError,
+    CameraError,
+    ConfigError,
+    FormatError,
+    LayoutError,
+)
 from zc_perception.jetson.abi import SurfaceParams
 from zc_perception.jetson.nvbufsurface import (
     NvBufSurfaceHeap,
@@ -66,7 +79,9 @@ class NvmmFrames(FrameReader):
         """
         info = MapInfo()
         if not self._gst.gst_buffer_map(sample.buffer, byref(info), MAP_READ):
-            raise LayoutError('an NVMM buffer could not be mapped, so that its NvBufSurface is not known; see the log of its element')
+            raise LayoutError(
+                'an NVMM buffer could not be mapped, so that its NvBufSurface is not known; see the log of its element'
+            )
         try:
             return surface_parameters(info.data, info.size)
         finally:
@@ -103,9 +118,13 @@ def source_description(gst: GStreamer, parameters: Mapping[str, Any]) -> str:
     try:
         words = [SOURCE]
         for name, value in wanted.items():
-            found = next((n for n in (name, name.replace('-', '_')) if gst.has_property(element, n)), None)
+            found = next(
+                (n for n in (name, name.replace('-', '_')) if gst.has_property(element, n)), None
+            )
             if found is None:
-                raise ConfigError(f"{SOURCE} of this release has no property '{name}'; see gst-inspect-1.0 {SOURCE}")
+                raise ConfigError(
+                    f"{SOURCE} of this release has no property '{name}'; see gst-inspect-1.0 {SOURCE}"
+                )
             words.append(f'{found}={value}')
         # Where there are two kinds of NVMM buffers, the newer is the NvBufSurface.
         if gst.has_property(element, 'bufapi-version'):
@@ -124,7 +143,13 @@ class ArgusCamera(GStreamerCamera):
     :raises CameraError: the sensor doesn't run, or the library's structs are others than those we know.
     """
 
-    def __init__(self, options: CameraOptions, *, library: str | None = None, transform_library: str | None = None) -> None:
+    def __init__(
+        self,
+        options: CameraOptions,
+        *,
+        library: str | None = None,
+        transform_library: str | None = None,
+    ) -> None:
         self._library = library
         self._transform_library = transform_library
         self._sensor_id = options.parameters['sensor_id']
@@ -144,7 +169,9 @@ class ArgusCamera(GStreamerCamera):
 
     def _open_reader(self, first: Sample) -> FrameReader:
         if not self._format.nvmm:
-            raise CameraError(f"{self._where} gives no NVMM frames but '{self._format.caps}'; use camera: gstreamer")
+            raise CameraError(
+                f"{self._where} gives no NVMM frames but '{self._format.caps}'; use camera: gstreamer"
+            )
         reader = NvmmFrames(self._gst, self._format, self._library)
         _, self._colours = surface_image(reader.parameters(first))
         return reader
@@ -155,7 +182,9 @@ class ArgusCamera(GStreamerCamera):
         self._colorimetry = self._colours
 
     def _begin_copying(self, first: Sample, reason: str) -> None:
-        raise CameraError(f'{self._where}: {reason}; it must be a dma-buf of nvmap, see that /dev/nvmap is there')
+        raise CameraError(
+            f'{self._where}: {reason}; it must be a dma-buf of nvmap, see that /dev/nvmap is there'
+        )
 
     @property
     def identity(self) -> str:
@@ -195,12 +224,22 @@ class ArgusCamera(GStreamerCamera):
         except (AllocationError, FormatError) as error:
             if vic is not None:
                 vic.close()
-            raise CameraError(f'{self._where} is block-linear, and no linear images can be made of it: {error}') from error
+            raise CameraError(
+                f'{self._where} is block-linear, and no linear images can be made of it: {error}'
+            ) from error
 
         def allocate() -> Buffers:
-            return made.pop()[0] if made else heap.allocate_image(settings.layout, self._colours)[0]
+            return (
+                made.pop()[0] if made else heap.allocate_image(settings.layout, self._colours)[0]
+            )
 
-        self._pool = BufferPool(made[0][1], allocate, settings.slots, name='camera', reserve=min(RESERVE, settings.slots))
+        self._pool = BufferPool(
+            made[0][1],
+            allocate,
+            settings.slots,
+            name='camera',
+            reserve=min(RESERVE, settings.slots),
+        )
         self._vic = vic
 
     def allocate(self, request: AllocationRequest) -> None:
@@ -245,7 +284,9 @@ class ArgusCamera(GStreamerCamera):
         if memory.signature != self._signature:
             layout, _ = reader.layout(sample, memory)
             if layout != self._layout:
-                raise CameraChangedError(f'{self._where} now gives {layout.describe()} instead of {self._layout.describe()}')
+                raise CameraChangedError(
+                    f'{self._where} now gives {layout.describe()} instead of {self._layout.describe()}'
+                )
             self._signature = memory.signature
         identity = memory.parts[0].identity()
         buffer = self._sources.get(identity)
@@ -258,13 +299,19 @@ class ArgusCamera(GStreamerCamera):
 
     def facts(self) -> dict[str, object]:
         """For diagnostics."""
-        return {**super().facts(), 'sensor_id': self._sensor_id, 'converted_by_vic': self._converted}
+        return {
+            **super().facts(),
+            'sensor_id': self._sensor_id,
+            'converted_by_vic': self._converted,
+        }
 
     def notices(self) -> Sequence[str]:
         """Sentences worth saying once."""
         found = list(super().notices())
         if self._stays:
-            found.append(f'{self._stays}; its frames stay block-linear, and consumers that need LINEAR ones are refused')
+            found.append(
+                f'{self._stays}; its frames stay block-linear, and consumers that need LINEAR ones are refused'
+            )
         if self._vic is not None:
             found.append(
                 f'{self._where} gives block-linear images; as a consumer needs linear ones, the VIC makes one of each frame '

@@ -91,7 +91,12 @@ class Calibration:
         """Write everything but the header into a ``sensor_msgs/CameraInfo``, or whatever has its attributes."""
         message.width, message.height = self.width, self.height
         message.distortion_model = self.distortion_model
-        message.d, message.k, message.r, message.p = list(self.d), list(self.k), list(self.r), list(self.p)
+        message.d, message.k, message.r, message.p = (
+            list(self.d),
+            list(self.k),
+            list(self.r),
+            list(self.p),
+        )
         message.binning_x, message.binning_y = self.binning_x, self.binning_y
         for name in _ROI:
             setattr(message.roi, name, getattr(self.roi, name))
@@ -123,7 +128,9 @@ def from_camera_info(message: Any, camera_name: str) -> Calibration:
     :raises ConfigError: a value that no camera has; the message names the field.
     """
     roi = message.roi
-    region = RegionOfInterest(int(roi.x_offset), int(roi.y_offset), int(roi.width), int(roi.height), bool(roi.do_rectify))
+    region = RegionOfInterest(
+        int(roi.x_offset), int(roi.y_offset), int(roi.width), int(roi.height), bool(roi.do_rectify)
+    )
     d, k, r, p = (tuple(float(value) for value in getattr(message, name)) for name in 'dkrp')
     made = Calibration(
         int(message.width), int(message.height), camera_name, str(message.distortion_model), d, k, r, p,
@@ -140,17 +147,25 @@ def check_calibration(calibration: Calibration, source: str) -> None:
     """
     for key, side in (('image_width', calibration.width), ('image_height', calibration.height)):
         if not 1 <= side <= MAX_SIDE:
-            raise ConfigError(f"'{source}': {key} is {side}; it must be an integer from 1 to {MAX_SIDE}")
+            raise ConfigError(
+                f"'{source}': {key} is {side}; it must be an integer from 1 to {MAX_SIDE}"
+            )
     for key, (name, rows, columns) in _MATRICES.items():
         values = getattr(calibration, name)
         if columns and len(values) != rows * columns:
-            raise ConfigError(f"'{source}': {key} has {len(values)} values; it must have {rows * columns} ({rows}x{columns})")
+            raise ConfigError(
+                f"'{source}': {key} has {len(values)} values; it must have {rows * columns} ({rows}x{columns})"
+            )
         for value in values:
             if not math.isfinite(value):
-                raise ConfigError(f"'{source}': {key} has the value {value}; all must be finite numbers")
+                raise ConfigError(
+                    f"'{source}': {key} has the value {value}; all must be finite numbers"
+                )
     _check_distortion(calibration, source)
     if calibration.k[0] < 0 or calibration.k[4] < 0:
-        raise ConfigError(f"'{source}': camera_matrix has focal lengths {calibration.k[0]:g} and {calibration.k[4]:g}; they are positive")
+        raise ConfigError(
+            f"'{source}': camera_matrix has focal lengths {calibration.k[0]:g} and {calibration.k[4]:g}; they are positive"
+        )
 
 
 def _check_distortion(calibration: Calibration, source: str) -> None:
@@ -159,11 +174,15 @@ def _check_distortion(calibration: Calibration, source: str) -> None:
         return  # a lens without distortion
     if model not in DISTORTION_COEFFICIENTS:
         known = ', '.join(DISTORTION_COEFFICIENTS)
-        raise ConfigError(f"'{source}': distortion_model is '{model}'; it must be one of {known}{nearest(model, DISTORTION_COEFFICIENTS)}")
+        raise ConfigError(
+            f"'{source}': distortion_model is '{model}'; it must be one of {known}{nearest(model, DISTORTION_COEFFICIENTS)}"
+        )
     allowed = DISTORTION_COEFFICIENTS[model]
     if found and found not in allowed:
         counts = ' or '.join(map(str, allowed))
-        raise ConfigError(f"'{source}': distortion_coefficients has {found} values; {model} has {counts}")
+        raise ConfigError(
+            f"'{source}': distortion_coefficients has {found} values; {model} has {counts}"
+        )
 
 
 def parse_calibration(text: str, source: str) -> Calibration:
@@ -173,24 +192,35 @@ def parse_calibration(text: str, source: str) -> Calibration:
     :raises ConfigError: names file, key, value and what is allowed.
     """
     if len(text) > MAX_BYTES:
-        raise ConfigError(f"'{source}' has {len(text)} characters; a calibration file has at most {MAX_BYTES}")
+        raise ConfigError(
+            f"'{source}' has {len(text)} characters; a calibration file has at most {MAX_BYTES}"
+        )
     try:
         # BaseLoader makes text of every scalar and ignores tags.
         document = yaml.load(_OPENCV_HEADER.sub('', text), Loader=yaml.BaseLoader)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise ConfigError(f"'{source}' is no YAML: {message_of(error)}") from error
     if not isinstance(document, dict):
-        raise ConfigError(f"'{source}' is no calibration: it has no keys; it must have {', '.join(_REQUIRED)}")
+        raise ConfigError(
+            f"'{source}' is no calibration: it has no keys; it must have {', '.join(_REQUIRED)}"
+        )
     for key in _REQUIRED:
         if key not in document:
-            raise ConfigError(f"'{source}': key '{key}' is missing{_looks_like(key, document)}; a calibration has {', '.join(_REQUIRED)}")
+            raise ConfigError(
+                f"'{source}': key '{key}' is missing{_looks_like(key, document)}; a calibration has {', '.join(_REQUIRED)}"
+            )
     unknown = [str(key) for key in document if key not in _KNOWN]
-    notices = [f"'{source}': key '{key}' is unknown and ignored{nearest(key, _KNOWN)}" for key in unknown]
+    notices = [
+        f"'{source}': key '{key}' is unknown and ignored{nearest(key, _KNOWN)}" for key in unknown
+    ]
     model = document.get('distortion_model')
     if model is None:
         notices.append(f"'{source}': key 'distortion_model' is missing; taken as plumb_bob")
         model = 'plumb_bob'
-    matrices = {name: _matrix(document[key], key, rows, columns, source) for key, (name, rows, columns) in _MATRICES.items()}
+    matrices = {
+        name: _matrix(document[key], key, rows, columns, source)
+        for key, (name, rows, columns) in _MATRICES.items()
+    }
     made = Calibration(
         _integer(document['image_width'], 'image_width', source, 1),
         _integer(document['image_height'], 'image_height', source, 1),
@@ -218,26 +248,45 @@ def _text(value: object, key: str, source: str) -> str:
 
 
 def _integer(value: object, key: str, source: str, low: int = 0) -> int:
-    if not isinstance(value, str) or not _INTEGER.fullmatch(value) or len(value) > 9 or not low <= int(value) <= MAX_SIDE:
-        raise ConfigError(f"'{source}': {key} is {shown(value)}; it must be an integer from {low} to {MAX_SIDE}")
+    if (
+        not isinstance(value, str)
+        or not _INTEGER.fullmatch(value)
+        or len(value) > 9
+        or not low <= int(value) <= MAX_SIDE
+    ):
+        raise ConfigError(
+            f"'{source}': {key} is {shown(value)}; it must be an integer from {low} to {MAX_SIDE}"
+        )
     return int(value)
 
 
 def _matrix(value: object, key: str, rows: int, columns: int, source: str) -> tuple[float, ...]:
     if not isinstance(value, dict) or not isinstance(value.get('data'), list):
-        raise ConfigError(f"'{source}': {key} is {shown(value)}; it must have the keys rows, cols and data, a list of numbers")
+        raise ConfigError(
+            f"'{source}': {key} is {shown(value)}; it must have the keys rows, cols and data, a list of numbers"
+        )
     shape = [_integer(value.get(part), f'{key}.{part}', source) for part in ('rows', 'cols')]
     if columns and shape != [rows, columns]:
-        raise ConfigError(f"'{source}': {key} is {shape[0]}x{shape[1]}; it must be {rows}x{columns}")
+        raise ConfigError(
+            f"'{source}': {key} is {shape[0]}x{shape[1]}; it must be {rows}x{columns}"
+        )
     numbers = [_number(entry, key, source) for entry in value['data']]
     if len(numbers) != shape[0] * shape[1]:
-        raise ConfigError(f"'{source}': {key}.data has {len(numbers)} values; {shape[0]}x{shape[1]} are {shape[0] * shape[1]}")
+        raise ConfigError(
+            f"'{source}': {key}.data has {len(numbers)} values; {shape[0]}x{shape[1]} are {shape[0] * shape[1]}"
+        )
     return tuple(numbers)
 
 
 def _number(value: object, key: str, source: str) -> float:
-    if not isinstance(value, str) or not _NUMBER.fullmatch(value) or not math.isfinite(float(value)):
-        raise ConfigError(f"'{source}': {key}.data has the value {shown(value)}; all must be finite numbers")
+    if (
+        not isinstance(value, str)
+        or not _NUMBER.fullmatch(value)
+        or not math.isfinite(float(value))
+    ):
+        raise ConfigError(
+            f"'{source}': {key}.data has the value {shown(value)}; all must be finite numbers"
+        )
     return float(value)
 
 
@@ -245,10 +294,14 @@ def _region(value: object, source: str) -> RegionOfInterest:
     if value is None:
         return RegionOfInterest()
     if not isinstance(value, dict):
-        raise ConfigError(f"'{source}': roi is {shown(value)}; it must have the keys {', '.join(_ROI)} and do_rectify")
+        raise ConfigError(
+            f"'{source}': roi is {shown(value)}; it must have the keys {', '.join(_ROI)} and do_rectify"
+        )
     rectify = str(value.get('do_rectify', 'false')).lower()
     if rectify not in ('true', 'false', '0', '1'):
-        raise ConfigError(f"'{source}': roi.do_rectify is {shown(rectify)}; it must be true or false")
+        raise ConfigError(
+            f"'{source}': roi.do_rectify is {shown(rectify)}; it must be true or false"
+        )
     x, y, width, height = (_integer(value.get(name, '0'), f'roi.{name}', source) for name in _ROI)
     return RegionOfInterest(x, y, width, height, rectify in ('true', '1'))
 
@@ -261,7 +314,10 @@ class _Dumper(yaml.SafeDumper):
     """Knows :class:`_Quoted`."""
 
 
-_Dumper.add_representer(_Quoted, lambda dumper, text: dumper.represent_scalar('tag:yaml.org,2002:str', str(text), style='"'))
+_Dumper.add_representer(
+    _Quoted,
+    lambda dumper, text: dumper.represent_scalar('tag:yaml.org,2002:str', str(text), style='"'),
+)
 
 
 def format_calibration(calibration: Calibration) -> str:
@@ -269,7 +325,11 @@ def format_calibration(calibration: Calibration) -> str:
     camera = calibration.camera_name
     # Readers of other versions of YAML take 0815, 1e5 or y for something else than a name.
     camera = camera if re.fullmatch(r'[A-Za-z][\w/.-]+', camera, re.ASCII) else _Quoted(camera)
-    found: dict[str, Any] = {'image_width': calibration.width, 'image_height': calibration.height, 'camera_name': camera}
+    found: dict[str, Any] = {
+        'image_width': calibration.width,
+        'image_height': calibration.height,
+        'camera_name': camera,
+    }
     for key, (name, rows, columns) in _MATRICES.items():
         values = [float(value) for value in getattr(calibration, name)]
         if key == 'distortion_coefficients':
@@ -279,7 +339,16 @@ def format_calibration(calibration: Calibration) -> str:
         found |= {'binning_x': calibration.binning_x, 'binning_y': calibration.binning_y}
     if calibration.roi != RegionOfInterest():
         found['roi'] = asdict(calibration.roi)
-    return str(yaml.dump(found, Dumper=_Dumper, sort_keys=False, default_flow_style=None, allow_unicode=True, width=1 << 16))
+    return str(
+        yaml.dump(
+            found,
+            Dumper=_Dumper,
+            sort_keys=False,
+            default_flow_style=None,
+            allow_unicode=True,
+            width=1 << 16,
+        )
+    )
 
 
 DEFAULT_URL = 'file://${ROS_HOME}/camera_info/${NAME}.yaml'
@@ -296,11 +365,17 @@ def camera_name_of(text: str) -> str:
 def ros_home(environment: Mapping[str, str] = os.environ) -> Path:
     """``$ROS_HOME``, by default ``~/.ros``."""
     named = environment.get('ROS_HOME', '')
-    return Path(named) if named else Path(environment.get('HOME') or os.path.expanduser('~')) / '.ros'
+    return (
+        Path(named) if named else Path(environment.get('HOME') or os.path.expanduser('~')) / '.ros'
+    )
 
 
 def calibration_path(
-    url: str, camera_name: str, *, package_folder: PackageFolder | None = None, environment: Mapping[str, str] = os.environ
+    url: str,
+    camera_name: str,
+    *,
+    package_folder: PackageFolder | None = None,
+    environment: Mapping[str, str] = os.environ,
 ) -> Path:
     """The file that a ``camera_info_url`` names.
 
@@ -315,21 +390,33 @@ def calibration_path(
         scheme, rest = 'file', resolved
     if scheme.lower() == 'file':
         if not rest.startswith('/'):
-            raise ConfigError(f"parameter 'camera_info_url' is '{given}'; a file URL has an absolute path: file:///folder/camera.yaml")
+            raise ConfigError(
+                f"parameter 'camera_info_url' is '{given}'; a file URL has an absolute path: file:///folder/camera.yaml"
+            )
         return Path(rest)
     if scheme.lower() != 'package':
-        raise ConfigError(f"parameter 'camera_info_url' is '{given}'; it must begin with file:// or package://")
+        raise ConfigError(
+            f"parameter 'camera_info_url' is '{given}'; it must begin with file:// or package://"
+        )
     package, _, path = rest.partition('/')
     if not package or not path:
-        raise ConfigError(f"parameter 'camera_info_url' is '{given}'; a package URL is package://PACKAGE/path/in/its/share.yaml")
+        raise ConfigError(
+            f"parameter 'camera_info_url' is '{given}'; a package URL is package://PACKAGE/path/in/its/share.yaml"
+        )
     if package_folder is None:
-        raise ConfigError(f"parameter 'camera_info_url' is '{given}'; packages can't be looked up here, use file://")
+        raise ConfigError(
+            f"parameter 'camera_info_url' is '{given}'; packages can't be looked up here, use file://"
+        )
     try:
         folder = Path(package_folder(package))
     except LookupError as error:
-        raise ConfigError(f"parameter 'camera_info_url' is '{given}'; there is no ROS package '{package}' in this environment") from error
+        raise ConfigError(
+            f"parameter 'camera_info_url' is '{given}'; there is no ROS package '{package}' in this environment"
+        ) from error
     if '..' in Path(path).parts:
-        raise ConfigError(f"parameter 'camera_info_url' is '{given}'; its path must stay in the package, without '..'")
+        raise ConfigError(
+            f"parameter 'camera_info_url' is '{given}'; its path must stay in the package, without '..'"
+        )
     return folder / path
 
 
@@ -339,7 +426,9 @@ def _substitute(url: str, camera_name: str, environment: Mapping[str, str]) -> s
     def value(match: re.Match[str]) -> str:
         if match[1] not in values:
             allowed = ', '.join(f'${{{name}}}' for name in _VARIABLES)
-            raise ConfigError(f"parameter 'camera_info_url' is '{url}': variable '{match[0]}' is unknown; known are {allowed}")
+            raise ConfigError(
+                f"parameter 'camera_info_url' is '{url}': variable '{match[0]}' is unknown; known are {allowed}"
+            )
         return values[match[1]]
 
     return re.sub(r'\$\{([^}]*)\}', value, url)
@@ -354,7 +443,9 @@ def load_calibration(path: Path) -> Calibration:
     try:
         if path.exists() and not path.is_file():
             # To open a pipe would wait for its writer, and no signal ends that.
-            raise ConfigError(f"calibration '{path}' is no file; set 'camera_info_url' to one that camera_calibration has written")
+            raise ConfigError(
+                f"calibration '{path}' is no file; set 'camera_info_url' to one that camera_calibration has written"
+            )
         with path.open('rb') as file:
             content = file.read(MAX_BYTES + 1)
         text = content.decode('utf-8')
@@ -363,7 +454,9 @@ def load_calibration(path: Path) -> Calibration:
     except OSError as error:
         raise ConfigError(f"calibration '{path}' can't be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise ConfigError(f"calibration '{path}' is no text in UTF-8 ({error.reason} at byte {error.start})") from error
+        raise ConfigError(
+            f"calibration '{path}' is no text in UTF-8 ({error.reason} at byte {error.start})"
+        ) from error
     return parse_calibration(text, str(path))
 
 
@@ -377,7 +470,9 @@ def save_calibration(path: Path, calibration: Calibration) -> None:
         Path(os.path.realpath(path)).parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, format_calibration(calibration))
     except OSError as error:
-        raise ConfigError(f"calibration '{path}' can't be written: {error.strerror}; set 'camera_info_url' to another place") from error
+        raise ConfigError(
+            f"calibration '{path}' can't be written: {error.strerror}; set 'camera_info_url' to another place"
+        ) from error
 
 
 class CameraInfoStore:
@@ -393,7 +488,9 @@ class CameraInfoStore:
         self, url: str, camera_name: str, size: tuple[int, int], *, package_folder: PackageFolder | None = None,
         environment: Mapping[str, str] = os.environ,
     ) -> None:  # fmt: skip
-        self.path = calibration_path(url, camera_name, package_folder=package_folder, environment=environment)
+        self.path = calibration_path(
+            url, camera_name, package_folder=package_folder, environment=environment
+        )
         self.camera_name = camera_name
         self._named = bool(url)
         self._size = size
@@ -419,25 +516,41 @@ class CameraInfoStore:
 
     def _mismatch(self) -> str | None:
         """See :meth:`Calibration.size_mismatch`. Before the camera is open nobody knows."""
-        return self.calibration.size_mismatch(*self._size, str(self.path)) if any(self._size) else None
+        return (
+            self.calibration.size_mismatch(*self._size, str(self.path))
+            if any(self._size)
+            else None
+        )
 
     @property
     def wrong(self) -> bool:
         """Whether the troubles are more than that nobody has calibrated the camera: a file was named that isn't there, or doesn't fit."""
-        return (self._missing and self._named) or (self.calibration.calibrated and bool(self.troubles))
+        return (self._missing and self._named) or (
+            self.calibration.calibrated and bool(self.troubles)
+        )
 
     @property
     def troubles(self) -> tuple[tuple[str, str], ...]:
         """What is, and what to do about it: no file, another size, another name, unknown keys. Frames go on in any case."""
         if self._missing:
-            return ((f"the camera is not calibrated: there is no '{self.path}'", "run camera_calibration, or set 'camera_info_url'"),)
+            return (
+                (
+                    f"the camera is not calibrated: there is no '{self.path}'",
+                    "run camera_calibration, or set 'camera_info_url'",
+                ),
+            )
         found = [(notice, 'correct the file') for notice in self.calibration.notices]
         if not self.calibration.calibrated:
             text = f"calibration '{self.path}' has a camera matrix of zeros: the camera counts as not calibrated"
             return (*found, (text, 'run camera_calibration'))
         mismatch = self._mismatch()
         if mismatch:
-            found.append((mismatch, "calibrate at this size, run the camera at that one, or set 'camera_info_url' to one that fits"))
+            found.append(
+                (
+                    mismatch,
+                    "calibrate at this size, run the camera at that one, or set 'camera_info_url' to one that fits",
+                )
+            )
         other = self.calibration.camera_name
         if other not in ('', 'unknown', self.camera_name):
             text = f"calibration '{self.path}' is of a camera named '{other}', this one is '{self.camera_name}'"

@@ -187,7 +187,9 @@ class Camera(ABC):
 
     def configure(self, settings: BufferSettings) -> None:
         """Allocate buffers of exactly this layout."""
-        raise NotImplementedError(f'{type(self).__name__} overrides neither allocate nor configure')
+        raise NotImplementedError(
+            f'{type(self).__name__} overrides neither allocate nor configure'
+        )
 
     @property
     def pool(self) -> BufferPool | None:
@@ -240,7 +242,9 @@ def drawn_constraints(fourcc: int, size: Size, heaps: OfferedHeaps) -> BufferCon
     )
 
 
-def heap_pool(settings: BufferSettings, heaps: OfferedHeaps, *, name: str, reserve: int) -> BufferPool:
+def heap_pool(
+    settings: BufferSettings, heaps: OfferedHeaps, *, name: str, reserve: int
+) -> BufferPool:
     """The pool of a producer whose frames the CPU writes: as many slots as *settings* say, mapped for the CPU.
 
     :param heaps: that of the settings is chosen there; they have to stay open as long as the pool.
@@ -255,7 +259,13 @@ def heap_pool(settings: BufferSettings, heaps: OfferedHeaps, *, name: str, reser
     def allocate() -> tuple[DmaBuf, ...]:
         return tuple(map(heaps.allocate, sizes))
 
-    return BufferPool(settings.layout, mapped(allocate), settings.slots, name=name, reserve=min(reserve, settings.slots))
+    return BufferPool(
+        settings.layout,
+        mapped(allocate),
+        settings.slots,
+        name=name,
+        reserve=min(reserve, settings.slots),
+    )
 
 
 class DrawnCamera(Camera):
@@ -352,8 +362,12 @@ class DrawnCamera(Camera):
 
     def configure(self, settings: BufferSettings) -> None:
         layout = settings.layout
-        self._bytes = sum(p.rows(layout.height) * p.row_bytes(layout.width) for p in layout.format.planes)
-        self._pool = heap_pool(settings, self._heaps, name='camera', reserve=self.constraints().slots)
+        self._bytes = sum(
+            p.rows(layout.height) * p.row_bytes(layout.width) for p in layout.format.planes
+        )
+        self._pool = heap_pool(
+            settings, self._heaps, name='camera', reserve=self.constraints().slots
+        )
 
     def draw(self, sequence: int, planes: Sequence[NDArray[Any]]) -> bool:
         """Write frame *sequence* into *planes*, which are :attr:`fourcc`'s. ``False``: there is no such frame."""
@@ -377,7 +391,9 @@ class DrawnCamera(Camera):
         header = self._header()
         drawn = False
         try:
-            with map_buffers(slot.layout, slot.buffers, CpuAccess.READ | CpuAccess.WRITE, []) as planes:
+            with map_buffers(
+                slot.layout, slot.buffers, CpuAccess.READ | CpuAccess.WRITE, []
+            ) as planes:
                 drawn = self.draw(self._sequence, planes)
             if drawn is None:  # a forgotten return: all frames would be passed over in silence
                 raise self._forgotten_return()
@@ -444,7 +460,13 @@ class DrawnCamera(Camera):
         return not stopped
 
     def statistics(self) -> CameraStatistics:
-        return CameraStatistics(self._captured, self._dropped + self._bad, self._late, bad=self._bad, no_slot=self._dropped)
+        return CameraStatistics(
+            self._captured,
+            self._dropped + self._bad,
+            self._late,
+            bad=self._bad,
+            no_slot=self._dropped,
+        )
 
     def stop(self) -> None:
         self._stop.set()

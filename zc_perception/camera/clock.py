@@ -56,7 +56,9 @@ class SystemClocks:
 
     def of(self, clock: CaptureClock) -> Clock:
         """The one that the driver's stamps are of."""
-        return {CaptureClock.BOOTTIME: self.boottime, CaptureClock.REALTIME: self.realtime}.get(clock, self.monotonic)
+        return {CaptureClock.BOOTTIME: self.boottime, CaptureClock.REALTIME: self.realtime}.get(
+            clock, self.monotonic
+        )
 
 
 SYSTEM_CLOCKS = SystemClocks()
@@ -91,7 +93,11 @@ class StampClock:
     """
 
     def __init__(
-        self, ros_now_ns: Clock, clocks: SystemClocks = SYSTEM_CLOCKS, *, is_simulated: Callable[[], bool] = lambda: False
+        self,
+        ros_now_ns: Clock,
+        clocks: SystemClocks = SYSTEM_CLOCKS,
+        *,
+        is_simulated: Callable[[], bool] = lambda: False,
     ) -> None:
         self._ros_now = ros_now_ns
         self._clocks = clocks
@@ -126,7 +132,9 @@ class StampClock:
         device = self._clocks.of(clock)
         simulated = self._is_simulated()
         ros, at, width = self._read(device, simulated)
-        if self._is_simulated() is not simulated:  # it began or ended while the clocks were read, which may thus be of two times
+        if (
+            self._is_simulated() is not simulated
+        ):  # it began or ended while the clocks were read, which may thus be of two times
             simulated = not simulated
             ros, at, width = self._read(device, simulated)
         if simulated is not self._simulated:
@@ -151,7 +159,11 @@ class StampClock:
             return self._ros_now(), 0, 0
         if self._capture_clock is CaptureClock.REALTIME:
             at = device()
-            return at, at, 0  # the ROS clock is the device's: a measured offset would be nothing but noise
+            return (
+                at,
+                at,
+                0,
+            )  # the ROS clock is the device's: a measured offset would be nothing but noise
         return self._read_pair(device)
 
     def _read_pair(self, device: Clock) -> tuple[int, int, int]:
@@ -209,5 +221,17 @@ class StampClock:
 
     def statistics(self) -> ClockStatistics:
         """Offset, jitter and counters; from any thread."""
-        offset = 0 if self._simulated or self._capture_clock is CaptureClock.UNKNOWN else self._offset or 0
-        return ClockStatistics(offset, self._jitter, self._steps, self._corrected, self._ahead, self._implausible, self._simulated)
+        offset = (
+            0
+            if self._simulated or self._capture_clock is CaptureClock.UNKNOWN
+            else self._offset or 0
+        )
+        return ClockStatistics(
+            offset,
+            self._jitter,
+            self._steps,
+            self._corrected,
+            self._ahead,
+            self._implausible,
+            self._simulated,
+        )

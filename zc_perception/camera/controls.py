@@ -52,7 +52,9 @@ class ControlInfo:
             return ', '.join(f'{value} ({text})' for value, text in sorted(self.menu.items()))
         if self.kind == 'bitmask':
             return f'bits of {self.maximum:#x}'
-        return f'{self.minimum} .. {self.maximum}' + (f' in steps of {self.step}' if self.step > 1 else '')
+        return f'{self.minimum} .. {self.maximum}' + (
+            f' in steps of {self.step}' if self.step > 1 else ''
+        )
 
 
 NO_CONTROLS: Mapping[str, ControlInfo] = MappingProxyType({})
@@ -91,7 +93,11 @@ def checked_value(camera: str, info: ControlInfo, value: ControlValue) -> int:
 
 def _number(what: str, info: ControlInfo, value: ControlValue) -> int:
     if isinstance(value, str):
-        found = [number for number, text in info.menu.items() if text.casefold() == value.strip().casefold()]
+        found = [
+            number
+            for number, text in info.menu.items()
+            if text.casefold() == value.strip().casefold()
+        ]
         if not found:
             hint = nearest(value, info.menu.values())
             raise ConfigError(f"{what} can't be {value!r}{hint}; it takes {info.allowed()}")
@@ -99,5 +105,7 @@ def _number(what: str, info: ControlInfo, value: ControlValue) -> int:
     if isinstance(value, bool) and info.kind != 'boolean':
         raise ConfigError(f"{what} can't be {value!r}, it is no switch; it takes {info.allowed()}")
     if not isinstance(value, int):
-        raise ConfigError(f"{what} can't be {value!r}, which is not an integer; it takes {info.allowed()}")
+        raise ConfigError(
+            f"{what} can't be {value!r}, which is not an integer; it takes {info.allowed()}"
+        )
     return int(value)

@@ -61,12 +61,31 @@ def _library() -> ctypes.CDLL:
             continue
         pointer, number = ctypes.c_void_p, ctypes.c_int
         library.tjInitDecompress.restype = pointer
-        library.tjDecompressHeader3.argtypes = [pointer, pointer, ctypes.c_ulong, *[ctypes.POINTER(number)] * 4]
-        library.tjDecompressToYUVPlanes.argtypes = [pointer, pointer, ctypes.c_ulong, pointer, number, pointer, number, number]
-        library.tjGetErrorStr2.argtypes, library.tjGetErrorStr2.restype = [pointer], ctypes.c_char_p
+        library.tjDecompressHeader3.argtypes = [
+            pointer,
+            pointer,
+            ctypes.c_ulong,
+            *[ctypes.POINTER(number)] * 4,
+        ]
+        library.tjDecompressToYUVPlanes.argtypes = [
+            pointer,
+            pointer,
+            ctypes.c_ulong,
+            pointer,
+            number,
+            pointer,
+            number,
+            number,
+        ]
+        library.tjGetErrorStr2.argtypes, library.tjGetErrorStr2.restype = (
+            [pointer],
+            ctypes.c_char_p,
+        )
         library.tjGetErrorCode.argtypes = library.tjDestroy.argtypes = [pointer]
         return library
-    raise ConfigError(f'JPEG pictures need the library libturbojpeg: {INSTALL} ({"; ".join(reasons)})')
+    raise ConfigError(
+        f'JPEG pictures need the library libturbojpeg: {INSTALL} ({"; ".join(reasons)})'
+    )
 
 
 def missing_library() -> str:
@@ -105,7 +124,9 @@ class JpegDecoder:
             raise CameraError('libturbojpeg could not make a decoder: no memory')
         return handle
 
-    def decode(self, data: NDArray[np.uint8], luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> None:
+    def decode(
+        self, data: NDArray[np.uint8], luma: NDArray[np.uint8], chroma: NDArray[np.uint8]
+    ) -> None:
         """Write the picture *data* to the planes of an NV12 image.
 
         :param data: the JPEG's bytes, contiguous. What follows its end is ignored.
@@ -132,11 +153,15 @@ class JpegDecoder:
         if bytes(data[:2]) != _BEGIN:
             raise BadJpegError('a broken JPEG came: its first bytes are no picture')
         width, height, sampling, colours = (ctypes.c_int() for _ in range(4))
-        if self._library.tjDecompressHeader3(handle, data.ctypes.data, data.size, width, height, sampling, colours):
+        if self._library.tjDecompressHeader3(
+            handle, data.ctypes.data, data.size, width, height, sampling, colours
+        ):
             self._refuse_unless_harmless(handle)
         if (width.value, height.value) != self._size:
             wanted = f'{self._size[0]}x{self._size[1]}'
-            raise BadJpegError(f'a JPEG of {width.value}x{height.value} came, the camera is set to {wanted}')
+            raise BadJpegError(
+                f'a JPEG of {width.value}x{height.value} came, the camera is set to {wanted}'
+            )
         if colours.value not in (_YCBCR, _GREY):
             what = _OTHER_COLOURS.get(colours.value, f'colour space {colours.value}')
             raise BadJpegError(f"a JPEG with {what} came; only Y'CbCr and grey can be decoded")
@@ -147,17 +172,28 @@ class JpegDecoder:
         return _SUBSAMPLING[sampling.value]
 
     def _decode(
-        self, handle: int, data: NDArray[np.uint8], luma: NDArray[np.uint8], chroma: NDArray[np.uint8], sampling: tuple[int, int] | None
+        self,
+        handle: int,
+        data: NDArray[np.uint8],
+        luma: NDArray[np.uint8],
+        chroma: NDArray[np.uint8],
+        sampling: tuple[int, int] | None,
     ) -> None:
         width, height = self._size
         across, down = sampling or (1, 1)
         columns, rows = -(-width // across), -(-height // down)
         direct = (columns * across, rows * down) == self._size
         first = luma if direct else self._plane(0, rows * down, columns * across)
-        others = [] if sampling is None else [self._plane(1, rows, columns), self._plane(2, rows, columns)]
+        others = (
+            []
+            if sampling is None
+            else [self._plane(1, rows, columns), self._plane(2, rows, columns)]
+        )
         planes = (ctypes.c_void_p * 3)(*(plane.ctypes.data for plane in (first, *others)))
         strides = (ctypes.c_int * 3)(*(plane.strides[0] for plane in (first, *others)))
-        if self._library.tjDecompressToYUVPlanes(handle, data.ctypes.data, data.size, planes, width, strides, height, _LIMIT_SCANS):
+        if self._library.tjDecompressToYUVPlanes(
+            handle, data.ctypes.data, data.size, planes, width, strides, height, _LIMIT_SCANS
+        ):
             self._refuse_unless_harmless(handle)
         if not direct:
             luma[:] = first[:height, :width]
@@ -174,7 +210,10 @@ class JpegDecoder:
         halved = self._halved[index]
         if plane.shape == halved.shape:
             return plane
-        if plane.shape == (2 * halved.shape[0], halved.shape[1]):  # 4:2:2, what most webcams make; resize() takes ten times as long
+        if plane.shape == (
+            2 * halved.shape[0],
+            halved.shape[1],
+        ):  # 4:2:2, what most webcams make; resize() takes ten times as long
             cv2.addWeighted(plane[::2], 0.5, plane[1::2], 0.5, 0.0, halved)
         else:
             cv2.resize(plane, halved.shape[::-1], halved, interpolation=cv2.INTER_AREA)

@@ -54,7 +54,11 @@ def camera_class(kind: str) -> type[Camera]:
         found = load_entry_point(CAMERA_GROUP, kind)
     if found is None:
         known = (*CAMERAS, *other_cameras())
-        raise ConfigError(f"camera '{kind}' is not known; it must be one of {', '.join(known)}{nearest(kind, known)}")
+        raise ConfigError(
+            f"camera '{kind}' is not known; it must be one of {', '.join(known)}{nearest(kind, known)}"
+        )
     if not (isinstance(found, type) and issubclass(found, Camera)):
-        raise ConfigError(f"camera '{kind}' is {found!r}, which is no class derived from zc_perception.camera.camera.Camera")
+        raise ConfigError(
+            f"camera '{kind}' is {found!r}, which is no class derived from zc_perception.camera.camera.Camera"
+        )
     return found

@@ -27,7 +27,14 @@ from typing import Any, ClassVar
 from zc_perception.camera.borrowed import BorrowedMemory, own_descriptors
 from zc_perception.camera.camera import Camera, CameraOptions, CameraStatistics
 from zc_perception.camera.clock import CaptureClock
-from zc_perception.errors import AllocationError, CameraBusyError, CameraError, CameraLostError, ConfigError, LayoutError
+from zc_perception.errors import (
+    AllocationError,
+    CameraBusyError,
+    CameraError,
+    CameraLostError,
+    ConfigError,
+    LayoutError,
+)
 from zc_perception.frame import Frame, Header
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.memory.pool import BufferPool, Buffers, Slot, close_buffers
@@ -47,7 +54,10 @@ def planes_of(buffer: Any) -> list[BorrowedMemory]:
     """The planes of a FrameBuffer of either generation."""
     if hasattr(buffer, 'planes'):
         return [BorrowedMemory(plane.fd, plane.offset, plane.length) for plane in buffer.planes]
-    return [BorrowedMemory(buffer.fd(index), buffer.offset(index), buffer.length(index)) for index in range(buffer.num_planes)]
+    return [
+        BorrowedMemory(buffer.fd(index), buffer.offset(index), buffer.length(index))
+        for index in range(buffer.num_planes)
+    ]
 
 
 def checked(what: str, result: Any) -> Any:
@@ -65,12 +75,21 @@ def error_of(what: str, error: BaseException) -> CameraError:
     text = f'libcamera could not {what}: {error}'
     if os.strerror(errno.EBUSY) in str(error):
         return CameraBusyError(f'{text}; end the other program that uses the camera')
-    return CameraError(f'{text}; try it with the program cam of libcamera-tools, and see its log (LIBCAMERA_LOG_LEVELS=*:DEBUG)')
+    return CameraError(
+        f'{text}; try it with the program cam of libcamera-tools, and see its log (LIBCAMERA_LOG_LEVELS=*:DEBUG)'
+    )
 
 
 def named(controls: Mapping[Any, Any], name: str) -> tuple[Any, Any] | None:
     """The control of that name and its value, or ``None``."""
-    return next(((control, value) for control, value in controls.items() if getattr(control, 'name', control) == name), None)
+    return next(
+        (
+            (control, value)
+            for control, value in controls.items()
+            if getattr(control, 'name', control) == name
+        ),
+        None,
+    )
 
 
 def choose_camera(names: Sequence[str], wanted: str) -> int:
@@ -86,9 +105,13 @@ def choose_camera(names: Sequence[str], wanted: str) -> int:
         return 0
     if wanted.isascii() and wanted.isdigit() and len(wanted) < 5 and int(wanted) < len(names):
         return int(wanted)
-    found = [name for name in names if wanted == name] or [name for name in names if wanted in name]
+    found = [name for name in names if wanted == name] or [
+        name for name in names if wanted in name
+    ]
     if len(found) != 1:
-        raise CameraError(f"libcamera has {len(found)} cameras '{wanted}'; there are {', '.join(names)}: name one, or its number")
+        raise CameraError(
+            f"libcamera has {len(found)} cameras '{wanted}'; there are {', '.join(names)}: name one, or its number"
+        )
     return names.index(found[0])
 
 
@@ -100,9 +123,13 @@ def import_libcamera() -> Any:
     try:
         module = importlib.import_module('libcamera')
     except ImportError as error:
-        raise ConfigError(f"camera 'libcamera' needs its Python bindings: {error}; {_INSTALL}") from error
+        raise ConfigError(
+            f"camera 'libcamera' needs its Python bindings: {error}; {_INSTALL}"
+        ) from error
     if not hasattr(module, 'CameraManager'):
-        raise ConfigError(f"the module 'libcamera' at {getattr(module, '__file__', '?')} is something else; {_INSTALL}")
+        raise ConfigError(
+            f"the module 'libcamera' at {getattr(module, '__file__', '?')} is something else; {_INSTALL}"
+        )
     if not hasattr(module.CameraManager, 'get_ready_requests'):
         raise ConfigError(
             "the module 'libcamera' is from before the middle of 2022, when its names were others; install libcamera 0.0.1 or newer"
@@ -204,7 +231,9 @@ class LibcameraCamera(Camera):
 
     def __init__(self, options: CameraOptions) -> None:
         parameters = options.parameters
-        wanted, width, height, buffers = (parameters[name] for name in ('libcamera_id', 'width', 'height', 'pipeline_buffers'))
+        wanted, width, height, buffers = (
+            parameters[name] for name in ('libcamera_id', 'width', 'height', 'pipeline_buffers')
+        )
         self._frame_id = parameters['frame_id']
         self.framerate = self._wanted_rate = parameters['framerate']
         self._watchdog_s = options.pipeline_silence_s()
@@ -260,7 +289,9 @@ class LibcameraCamera(Camera):
         configuration.validate()
         name, size = str(stream.pixel_format), stream.size
         if name != 'NV12':
-            raise ConfigError(f"camera '{self._camera.id}' has no NV12 stream but {name}; use camera: gstreamer with libcamerasrc")
+            raise ConfigError(
+                f"camera '{self._camera.id}' has no NV12 stream but {name}; use camera: gstreamer with libcamerasrc"
+            )
         if width and height and (size.width, size.height) != (width, height):
             raise ConfigError(
                 f"camera '{self._camera.id}' can't do {width}x{height}; the nearest is {size.width}x{size.height}: set width and height"
@@ -273,10 +304,14 @@ class LibcameraCamera(Camera):
     def _describe(self) -> tuple[ImageLayout, Colorimetry]:
         """The layout of every buffer, which must all be alike."""
         if len(self._buffers) < RESERVE:
-            raise CameraError(f"camera '{self._camera.id}' gave {len(self._buffers)} buffers; at least {RESERVE} are needed")
+            raise CameraError(
+                f"camera '{self._camera.id}' gave {len(self._buffers)} buffers; at least {RESERVE} are needed"
+            )
         layouts = {self._layout_of(planes_of(buffer)) for buffer in self._buffers}
         if len(layouts) != 1:
-            raise CameraError(f"camera '{self._camera.id}': its buffers are not alike; report the camera and libcamera's version")
+            raise CameraError(
+                f"camera '{self._camera.id}': its buffers are not alike; report the camera and libcamera's version"
+            )
         return layouts.pop(), _colorimetry(self._configuration.color_space)
 
     def _layout_of(self, planes: list[BorrowedMemory]) -> ImageLayout:
@@ -286,14 +321,25 @@ class LibcameraCamera(Camera):
         if len(planes) == 1:
             # All in one: chroma follows luma.
             luma = stride * self.height
-            places = [(0, planes[0].offset, luma), (0, planes[0].offset + luma, planes[0].size - luma)]
+            places = [
+                (0, planes[0].offset, luma),
+                (0, planes[0].offset + luma, planes[0].size - luma),
+            ]
         else:
             order = list(dict.fromkeys(identities))
-            places = [(order.index(i), plane.offset, plane.size) for i, plane in zip(identities, planes, strict=True)]
+            places = [
+                (order.index(i), plane.offset, plane.size)
+                for i, plane in zip(identities, planes, strict=True)
+            ]
         if len(places) != len(shapes):
-            raise CameraError(f"camera '{self._camera.id}' gives NV12 in {len(places)} planes; there must be 1 or 2")
+            raise CameraError(
+                f"camera '{self._camera.id}' gives NV12 in {len(places)} planes; there must be 1 or 2"
+            )
         lying = zip(places, shapes, strict=True)
-        made = tuple(PlaneLayout(buffer, offset, stride, min(size, stride * p.rows(self.height))) for (buffer, offset, size), p in lying)
+        made = tuple(
+            PlaneLayout(buffer, offset, stride, min(size, stride * p.rows(self.height)))
+            for (buffer, offset, size), p in lying
+        )
         return ImageLayout(self.width, self.height, NV12, LINEAR, made)
 
     @property
@@ -327,7 +373,9 @@ class LibcameraCamera(Camera):
 
         def take() -> Buffers:
             if not waiting:
-                raise AllocationError(f"camera '{self._camera.id}': a libcamera buffer can't be replaced while streaming")
+                raise AllocationError(
+                    f"camera '{self._camera.id}': a libcamera buffer can't be replaced while streaming"
+                )
             return self._adopt(planes_of(waiting.pop(0)))
 
         try:
@@ -341,10 +389,14 @@ class LibcameraCamera(Camera):
             )
         except (AllocationError, LayoutError) as error:
             raise CameraError(f"camera '{self._camera.id}': {error}") from error
-        self._by_slot = [self._request(index, buffer) for index, buffer in enumerate(self._buffers)]
+        self._by_slot = [
+            self._request(index, buffer) for index, buffer in enumerate(self._buffers)
+        ]
 
     def _adopt(self, planes: list[BorrowedMemory]) -> Buffers:
-        buffers = own_descriptors({plane.identity(): plane for plane in planes}.values(), self.heap_name)
+        buffers = own_descriptors(
+            {plane.identity(): plane for plane in planes}.values(), self.heap_name
+        )
         try:
             validate_layout(self._layout, [buffer.size for buffer in buffers])
         except LayoutError:
@@ -355,7 +407,9 @@ class LibcameraCamera(Camera):
     def _request(self, index: int, buffer: Any) -> Any:
         request = self._camera.create_request(self._box.cookie | index)
         if request is None:
-            raise CameraError(f"camera '{self._camera.id}': libcamera made no request; release the camera elsewhere and try again")
+            raise CameraError(
+                f"camera '{self._camera.id}': libcamera made no request; release the camera elsewhere and try again"
+            )
         self._call('add a buffer to a request', lambda: request.add_buffer(self._stream, buffer))
         return request
 
@@ -400,11 +454,16 @@ class LibcameraCamera(Camera):
             return None
         if request is None:
             # An unplugged camera takes no requests either. Those that it has come back cancelled a little later, and say what it is.
-            if self._queue_error is not None and time.monotonic() - self._queue_error_at > _CANCELLED_WITHIN_S:
+            if (
+                self._queue_error is not None
+                and time.monotonic() - self._queue_error_at > _CANCELLED_WITHIN_S
+            ):
                 raise self._queue_error
             silent = time.monotonic() - self._last_frame
             if 0.0 < self._watchdog_s < silent:
-                raise CameraLostError(f"camera '{self._camera.id}' gave no frame for {silent:.1f} s; see its cable and libcamera's log")
+                raise CameraLostError(
+                    f"camera '{self._camera.id}' gave no frame for {silent:.1f} s; see its cable and libcamera's log"
+                )
             return None
         self._last_frame = time.monotonic()
         return self._frame(pool, request)
@@ -412,7 +471,9 @@ class LibcameraCamera(Camera):
     def _frame(self, pool: BufferPool, request: Any) -> Frame | None:
         slot = pool.acquire(request.cookie & 0xFFFF)
         if slot is None:
-            raise CameraError(f"camera '{self._camera.id}': request {request.cookie & 0xFFFF} came back although it was not queued")
+            raise CameraError(
+                f"camera '{self._camera.id}': request {request.cookie & 0xFFFF} came back although it was not queued"
+            )
         self._count(int(request.sequence))
         buffer = self._buffers[slot.index]
         if request.status != self._module.Request.Status.Complete or _bad(self._module, buffer):
@@ -432,7 +493,11 @@ class LibcameraCamera(Camera):
         clock = CaptureClock.UNKNOWN if captured_boot_ns is None else CaptureClock.BOOTTIME
         stamp_ns = self.clock.stamp(captured_boot_ns or 0, clock)
         now = time.monotonic_ns()
-        age = 0 if captured_boot_ns is None else max(0, time.clock_gettime_ns(time.CLOCK_BOOTTIME) - captured_boot_ns)
+        age = (
+            0
+            if captured_boot_ns is None
+            else max(0, time.clock_gettime_ns(time.CLOCK_BOOTTIME) - captured_boot_ns)
+        )
         return Frame.publish_slot(
             pool,
             slot,
@@ -448,7 +513,9 @@ class LibcameraCamera(Camera):
         self._last_sequence = sequence
 
     def statistics(self) -> CameraStatistics:
-        return CameraStatistics(self._captured, self._lost + self._bad, 0, self._lost, self._bad, 0)
+        return CameraStatistics(
+            self._captured, self._lost + self._bad, 0, self._lost, self._bad, 0
+        )
 
     def stop(self) -> None:
         self._stopped = True
@@ -492,5 +559,7 @@ def _timestamp(request: Any, buffer: Any) -> int | None:
 def _colorimetry(space: Any) -> Colorimetry:
     """A stream's colours; BT.601 limited where it doesn't say."""
     encoding, span = str(getattr(space, 'ycbcrEncoding', '')), str(getattr(space, 'range', ''))
-    matrix = next((matrix for name, matrix in _MATRICES.items() if encoding.endswith(name)), Matrix.BT601)
+    matrix = next(
+        (matrix for name, matrix in _MATRICES.items() if encoding.endswith(name)), Matrix.BT601
+    )
     return Colorimetry(matrix, Range.FULL if span.endswith('Full') else Range.LIMITED)

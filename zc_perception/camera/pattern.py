@@ -29,7 +29,11 @@ _BLACK, _WHITE, _NEUTRAL = 16, 235, 128
 _CHESS = (np.add.outer(np.arange(_ROWS), np.arange(_COLUMNS)) % 2).astype(np.uint8)
 
 # ITU-R BT.601-7 and BT.709-6: the weights of red and blue in luma.
-_WEIGHTS = {Matrix.BT601: (0.299, 0.114), Matrix.BT709: (0.2126, 0.0722), Matrix.BT2020: (0.2627, 0.0593)}
+_WEIGHTS = {
+    Matrix.BT601: (0.299, 0.114),
+    Matrix.BT709: (0.2126, 0.0722),
+    Matrix.BT2020: (0.2627, 0.0593),
+}
 BAR_COLOURS = {
     'white': (1, 1, 1), 'yellow': (1, 1, 0), 'cyan': (0, 1, 1), 'green': (0, 1, 0),
     'magenta': (1, 0, 1), 'red': (1, 0, 0), 'blue': (0, 0, 1), 'black': (0, 0, 0),
@@ -57,21 +61,24 @@ def draw_counter(code: TimeCode, luma: NDArray[np.uint8], chroma: NDArray[np.uin
     chroma[:] = _NEUTRAL
 
 
-def sample_levels(red: float, green: float, blue: float, colorimetry: Colorimetry) -> tuple[int, int, int]:
+def sample_levels(
+    red: float, green: float, blue: float, colorimetry: Colorimetry
+) -> tuple[int, int, int]:
     """Y, U and V of a colour, as 8-bit samples.
 
     :param red: R', 0 to 1; likewise the others.
     :raises ValueError: RGB has no such samples.
     """
     if colorimetry.matrix not in _WEIGHTS:
-        raise ValueError(f'colour bars need one of {", ".join(m.value for m in _WEIGHTS)}, got {colorimetry.matrix.value}')
+        raise ValueError(
+            f'colour bars need one of {", ".join(m.value for m in _WEIGHTS)}, got {colorimetry.matrix.value}'
+        )
     of_red, of_blue = _WEIGHTS[colorimetry.matrix]
     luma = of_red * red + (1 - of_red - of_blue) * green + of_blue * blue
     u, v = (blue - luma) / (2 * (1 - of_blue)), (red - luma) / (2 * (1 - of_red))
-    if colorimetry.range is Range.FULL:
-        levels = (255 * luma, 128 + 255 * u, 128 + 255 * v)
-    else:
-        levels = (16 + 219 * luma, 128 + 224 * u, 128 + 224 * v)
+    full = colorimetry.range is Range.FULL
+    low, of_luma, of_colour = (0, 255, 255) if full else (16, 219, 224)
+    levels = (low + of_luma * luma, 128 + of_colour * u, 128 + of_colour * v)
     y, cb, cr = (min(255, max(0, round(level))) for level in levels)
     return y, cb, cr
 
@@ -82,7 +89,9 @@ class ColourBars:
     :raises ValueError: a colorimetry without samples for it.
     """
 
-    def __init__(self, width: int, height: int, colorimetry: Colorimetry, amplitude: float = 0.75) -> None:
+    def __init__(
+        self, width: int, height: int, colorimetry: Colorimetry, amplitude: float = 0.75
+    ) -> None:
         self._luma = np.empty((height, width), np.uint8)
         self._chroma = np.empty((height // 2, width // 2, 2), np.uint8)
         bars = [tuple(amplitude * share for share in colour) for colour in BAR_COLOURS.values()]
@@ -90,7 +99,9 @@ class ColourBars:
         split = int(height * _BARS_HEIGHT) & ~1
         for colours, top, bottom in ((bars, 0, split), (greys, split, height)):
             for index, (red, green, blue) in enumerate(colours):
-                left, right = (int(width * place / len(colours)) & ~1 for place in (index, index + 1))
+                left, right = (
+                    int(width * place / len(colours)) & ~1 for place in (index, index + 1)
+                )
                 y, u, v = sample_levels(red, green, blue, colorimetry)
                 self._luma[top:bottom, left:right] = y
                 self._chroma[top // 2 : bottom // 2, left // 2 : right // 2] = u, v

@@ -45,7 +45,15 @@ from zc_perception.frame import Frame, Header
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.pixel.colorimetry import Colorimetry, Matrix, Range, Transfer
 from zc_perception.pixel.fourcc import NV12, PixelFormat, format_by_name, fourcc_name
-from zc_perception.pixel.layout import MAX_PLANES, ImageLayout, PlaneLayout, check_dimensions, compute_layout, validate_layout, views
+from zc_perception.pixel.layout import (
+    MAX_PLANES,
+    ImageLayout,
+    PlaneLayout,
+    check_dimensions,
+    compute_layout,
+    validate_layout,
+    views,
+)
 from zc_perception.pixel.modifier import LINEAR
 
 SUFFIX = '.zcr'
@@ -75,7 +83,13 @@ class RecordingFormat:
     @cached_property
     def tight(self) -> ImageLayout:
         """How the planes lie in the file: rows and planes one after the other."""
-        return compute_layout(self.layout.fourcc, self.layout.width, self.layout.height, stride_align=1, offset_align=1)
+        return compute_layout(
+            self.layout.fourcc,
+            self.layout.width,
+            self.layout.height,
+            stride_align=1,
+            offset_align=1,
+        )
 
     @property
     def frame_bytes(self) -> int:
@@ -100,19 +114,41 @@ def parse_description(content: bytes, source: str) -> RecordingFormat:
     try:
         found = json.loads(content)
         if found['version'] != VERSION:
-            raise ConfigError(f"recording '{source}' has version {found['version']}; this package reads {VERSION}")
+            raise ConfigError(
+                f"recording '{source}' has version {found['version']}; this package reads {VERSION}"
+            )
         if found['modifier'] != LINEAR:
             raise FormatError(f'modifier {found["modifier"]} is not LINEAR')
         fmt: PixelFormat = format_by_name(found['fourcc'])
         check_dimensions(fmt, found['width'], found['height'])
-        planes = tuple(PlaneLayout(plane['buffer'], plane['offset'], plane['stride'], plane['size']) for plane in found['planes'])
-        if not all(isinstance(plane.buffer, int) and 0 <= plane.buffer < MAX_PLANES for plane in planes):
-            raise LayoutError(f'planes are in buffers {[plane.buffer for plane in planes]}; there are 0 to {MAX_PLANES - 1}')
+        planes = tuple(
+            PlaneLayout(plane['buffer'], plane['offset'], plane['stride'], plane['size'])
+            for plane in found['planes']
+        )
+        if not all(
+            isinstance(plane.buffer, int) and 0 <= plane.buffer < MAX_PLANES for plane in planes
+        ):
+            raise LayoutError(
+                f'planes are in buffers {[plane.buffer for plane in planes]}; there are 0 to {MAX_PLANES - 1}'
+            )
         layout = ImageLayout(found['width'], found['height'], fmt.code, LINEAR, planes)
         validate_layout(layout, [layout.buffer_size(index) for index in range(layout.num_buffers)])
-        colorimetry = Colorimetry(Matrix(found['matrix']), Range(found['range']), Transfer(found['transfer']))
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, FormatError, LayoutError, OverflowError) as error:
-        raise ConfigError(f"recording '{source}': its description can't be used: {type(error).__name__} {error}") from error
+        colorimetry = Colorimetry(
+            Matrix(found['matrix']), Range(found['range']), Transfer(found['transfer'])
+        )
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+        FormatError,
+        LayoutError,
+        OverflowError,
+    ) as error:
+        raise ConfigError(
+            f"recording '{source}': its description can't be used: {type(error).__name__} {error}"
+        ) from error
     return RecordingFormat(layout, colorimetry)
 
 
@@ -131,7 +167,9 @@ def preamble(recording_format: RecordingFormat) -> bytes:
     return PREAMBLE.pack(MAGIC, len(description), zlib.crc32(description)) + description
 
 
-def frame_head(header: Header, sequence: int, captured_ns: int, pixels: bytearray | memoryview) -> bytes:
+def frame_head(
+    header: Header, sequence: int, captured_ns: int, pixels: bytearray | memoryview
+) -> bytes:
     """What stands before a frame's pixels."""
     frame_id = header.frame_id.encode()
     fields = FRAME_FIELDS.pack(
@@ -147,7 +185,13 @@ def index_of(offsets: Sequence[int], at: int) -> bytes:
     """
     table = np.asarray(offsets, '<u8').tobytes()
     count = struct.pack('<Q', len(offsets))
-    return INDEX + struct.pack('<I', zlib.crc32(count + table)) + count + table + TRAILER.pack(END, at)
+    return (
+        INDEX
+        + struct.pack('<I', zlib.crc32(count + table))
+        + count
+        + table
+        + TRAILER.pack(END, at)
+    )
 
 
 class RecordingSource(FrameSource):
@@ -187,7 +231,11 @@ class RecordingSource(FrameSource):
                 f"recording '{self.name}' is {layout.width}x{layout.height} and is played bit by bit; "
                 "set parameters 'width' and 'height' to 0"
             )
-        stamps = [frame.header.stamp_ns for number in range(min(RATE_FROM, len(self))) if (frame := self.frame(number))]
+        stamps = [
+            frame.header.stamp_ns
+            for number in range(min(RATE_FROM, len(self)))
+            if (frame := self.frame(number))
+        ]
         super().__init__(self.name, layout.width, layout.height, rate_of(stamps))
         self.fourcc, self.colorimetry = layout.fourcc, self.format.colorimetry
         self._first_ns = stamps[0] if stamps else None
@@ -200,13 +248,19 @@ class RecordingSource(FrameSource):
     def _read_preamble(self) -> tuple[RecordingFormat, int]:
         head = self._file.read(PREAMBLE.size)
         if len(head) < PREAMBLE.size or head[:6] != MAGIC[:6]:
-            raise ConfigError(f"'{self.name}' is no raw recording: it does not begin with {MAGIC[:5].decode()}")
+            raise ConfigError(
+                f"'{self.name}' is no raw recording: it does not begin with {MAGIC[:5].decode()}"
+            )
         magic, length, crc = PREAMBLE.unpack(head)
         if magic != MAGIC:
-            raise ConfigError(f"recording '{self.name}' begins with {magic!r}; this package reads {MAGIC!r}")
+            raise ConfigError(
+                f"recording '{self.name}' begins with {magic!r}; this package reads {MAGIC!r}"
+            )
         description = self._file.read(length) if length <= MAX_DESCRIPTION else b''
         if len(description) != length or zlib.crc32(description) != crc:
-            raise ConfigError(f"recording '{self.name}' is damaged: its description ({length} bytes) is cut or changed")
+            raise ConfigError(
+                f"recording '{self.name}' is damaged: its description ({length} bytes) is cut or changed"
+            )
         return parse_description(description, self.name), PREAMBLE.size + length
 
     def _read_index(self, start: int) -> list[int] | None:
@@ -221,11 +275,20 @@ class RecordingSource(FrameSource):
         self._file.seek(at)
         kind, crc, count = INDEX_HEAD.unpack(self._file.read(INDEX_HEAD.size))
         table = self._file.read(room)
-        if kind != INDEX or count * 8 != room or len(table) != room or zlib.crc32(struct.pack('<Q', count) + table) != crc:
+        if (
+            kind != INDEX
+            or count * 8 != room
+            or len(table) != room
+            or zlib.crc32(struct.pack('<Q', count) + table) != crc
+        ):
             return None
         offsets: list[int] = np.frombuffer(table, '<u8').tolist()
         # One sound frame where the index has it shows that it is this file's; that others are spoilt is no reason to drop it.
-        return offsets if not offsets or any(self._read_head(offset) is not None for offset in offsets) else None
+        return (
+            offsets
+            if not offsets or any(self._read_head(offset) is not None for offset in offsets)
+            else None
+        )
 
     def _scan(self, start: int) -> list[int]:
         """Offsets of the frames that are all there, from the file's beginning on."""
@@ -247,12 +310,22 @@ class RecordingSource(FrameSource):
         kind, crc = FRAME_HEAD.unpack_from(head)
         if kind != FRAME or zlib.crc32(head[FRAME_HEAD.size :]) != crc:
             return None
-        sequence, stamp_ns, captured_ns, id_bytes, pixel_crc, pixel_bytes = FRAME_FIELDS.unpack_from(head, FRAME_HEAD.size)
+        sequence, stamp_ns, captured_ns, id_bytes, pixel_crc, pixel_bytes = (
+            FRAME_FIELDS.unpack_from(head, FRAME_HEAD.size)
+        )
         following = at + _HEAD_BYTES + id_bytes + pixel_bytes
-        if id_bytes > MAX_FRAME_ID or pixel_bytes != self.format.frame_bytes or following > self._size:
+        if (
+            id_bytes > MAX_FRAME_ID
+            or pixel_bytes != self.format.frame_bytes
+            or following > self._size
+        ):
             return None
         frame_id = self._file.read(id_bytes).decode('utf-8', errors='replace')
-        return RecordedFrame(Header(stamp_ns, frame_id), sequence, captured_ns), following, pixel_crc
+        return (
+            RecordedFrame(Header(stamp_ns, frame_id), sequence, captured_ns),
+            following,
+            pixel_crc,
+        )
 
     def frame(self, number: int) -> RecordedFrame | None:
         """A frame's data but its pixels; ``None`` if they are damaged.
@@ -281,7 +354,9 @@ class RecordingSource(FrameSource):
         try:
             frame = self.frame(self.number)
         except OSError as error:
-            raise RecordingError(f"recording '{self.name}' can't be read: {error.strerror}") from error
+            raise RecordingError(
+                f"recording '{self.name}' can't be read: {error.strerror}"
+            ) from error
         if frame is None:
             return Moment(self._last_ns)
         if self._first_ns is None:
@@ -293,7 +368,9 @@ class RecordingSource(FrameSource):
         try:
             found = self.read_planes(self.number)
         except OSError as error:
-            raise RecordingError(f"recording '{self.name}' can't be read: {error.strerror}") from error
+            raise RecordingError(
+                f"recording '{self.name}' can't be read: {error.strerror}"
+            ) from error
         if found is None:
             return False
         for source, target in zip(found, planes, strict=True):
@@ -362,7 +439,11 @@ class _File:
     """One file of a recording: a container, or raw NV12 with its geometry beside it."""
 
     def __init__(
-        self, path: Path, recording_format: RecordingFormat, open_output: Callable[[Path], Any], on_written: Callable[[], None]
+        self,
+        path: Path,
+        recording_format: RecordingFormat,
+        open_output: Callable[[Path], Any],
+        on_written: Callable[[], None],
     ) -> None:
         self.path = path
         self._on_written = on_written
@@ -411,7 +492,9 @@ class _File:
 
     def _write_sidecar(self) -> None:
         layout = self.format.layout
-        geometry = RawGeometry.tight(layout.width, layout.height, round(rate_of(self._stamps), 6), self.format.colorimetry)
+        geometry = RawGeometry.tight(
+            layout.width, layout.height, round(rate_of(self._stamps), 6), self.format.colorimetry
+        )
         Path(str(self.path) + SIDECAR).write_text(format_sidecar(geometry), encoding='utf-8')
 
 
@@ -463,9 +546,13 @@ class FrameRecorder:
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise ConfigError(f"folder '{self._path.parent}' can't be made: {error.strerror}") from error
+            raise ConfigError(
+                f"folder '{self._path.parent}' can't be made: {error.strerror}"
+            ) from error
         if self._path.exists() and not self._overwrite:
-            raise ConfigError(f"recording '{self._path}' exists; choose another path, or allow to overwrite it")
+            raise ConfigError(
+                f"recording '{self._path}' exists; choose another path, or allow to overwrite it"
+            )
         if not os.access(self._path.parent, os.W_OK | os.X_OK):
             raise ConfigError(f"folder '{self._path.parent}' can't be written to")
 
@@ -480,7 +567,11 @@ class FrameRecorder:
             self._refused += 1
             self._failure = problem
             return False
-        if self._format is None or self._format.layout != layout or self._format.colorimetry != frame.data.colorimetry:
+        if (
+            self._format is None
+            or self._format.layout != layout
+            or self._format.colorimetry != frame.data.colorimetry
+        ):
             self._format = RecordingFormat(layout, frame.data.colorimetry)
         content = None if self._ended else self._buffer(self._format.frame_bytes)
         if content is None:
@@ -501,7 +592,9 @@ class FrameRecorder:
         with self._lock:
             self._waiting += 1
         data = frame.data
-        self._full.put(_Copy(content, planes, self._format, data.header, data.sequence, data.captured_ns))
+        self._full.put(
+            _Copy(content, planes, self._format, data.header, data.sequence, data.captured_ns)
+        )
         return True
 
     def _problem(self, layout: ImageLayout) -> str:
@@ -541,7 +634,9 @@ class FrameRecorder:
                     file.add(copy)
                     self._recorded += 1
                     self._bytes += len(copy.content)
-            except Exception as error:  # whatever it was: a thread that only ended would look like a slow disk
+            except (
+                Exception
+            ) as error:  # whatever it was: a thread that only ended would look like a slow disk
                 self._end(error)
             with self._lock:
                 self._waiting -= 1
@@ -558,7 +653,11 @@ class FrameRecorder:
 
     def _next_file(self, recording_format: RecordingFormat) -> _File:
         number = len(self._files) + 1
-        path = self._path if number == 1 else self._path.with_name(f'{self._path.stem}_{number}{self._path.suffix}')
+        path = (
+            self._path
+            if number == 1
+            else self._path.with_name(f'{self._path.stem}_{number}{self._path.suffix}')
+        )
         file = _File(path, recording_format, self._open_output, self._on_written)
         self._files.append(str(path))
         return file

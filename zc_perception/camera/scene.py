@@ -56,17 +56,23 @@ def noise_tiles(
     return luma, [_triangular(chroma_shape, 4, rng) for _ in range(count)]
 
 
-def _triangular(shape: tuple[int, ...], half_range: int, rng: np.random.Generator) -> NDArray[np.uint8]:
+def _triangular(
+    shape: tuple[int, ...], half_range: int, rng: np.random.Generator
+) -> NDArray[np.uint8]:
     noise = rng.integers(0, half_range + 1, shape, np.uint8)
     noise += rng.integers(0, half_range + 1, shape, np.uint8)
     return noise
 
 
-def _texture(height: int, width: int, cells: tuple[int, ...], rng: np.random.Generator) -> NDArray[np.float32]:
+def _texture(
+    height: int, width: int, cells: tuple[int, ...], rng: np.random.Generator
+) -> NDArray[np.float32]:
     """Smooth random field of about -1 to 1: one octave per entry of ``cells`` (cells across), halving in strength."""
     field = np.zeros((height, width), np.float32)
     for octave, across in enumerate(cells):
-        coarse = rng.uniform(-1, 1, (max(across * height // max(width, 1), 2), across)).astype(np.float32)
+        coarse = rng.uniform(-1, 1, (max(across * height // max(width, 1), 2), across)).astype(
+            np.float32
+        )
         field += cv2.resize(coarse, (width, height), interpolation=cv2.INTER_CUBIC) * 0.5**octave
     return field
 
@@ -75,37 +81,61 @@ def _store(plane: NDArray[np.uint8], levels: NDArray[np.floating], low: int, hig
     plane[:] = np.clip(levels, low, high).astype(np.uint8)
 
 
-def _draw_sky(luma: NDArray[np.uint8], chroma: NDArray[np.uint8], rng: np.random.Generator) -> None:
+def _draw_sky(
+    luma: NDArray[np.uint8], chroma: NDArray[np.uint8], rng: np.random.Generator
+) -> None:
     height, width = luma.shape
     top, bottom = rng.uniform(90, 140), rng.uniform(150, 185)
     ramp = np.linspace(top, bottom, height, dtype=np.float32)[:, None]
-    _store(luma, ramp + 16 * _texture(height, width, (5, 11, 23), rng), shapes.LUMA_LOW, shapes.LUMA_HIGH)
+    _store(
+        luma,
+        ramp + 16 * _texture(height, width, (5, 11, 23), rng),
+        shapes.LUMA_LOW,
+        shapes.LUMA_HIGH,
+    )
     blue = np.linspace(rng.uniform(20, 34), 6, chroma.shape[0], dtype=np.float32)[:, None]
     _store(chroma[..., 0], np.broadcast_to(128 + blue, chroma.shape[:2]), 16, 232)
     _store(chroma[..., 1], np.broadcast_to(128 - 0.6 * blue, chroma.shape[:2]), 16, 232)
 
 
-def _draw_ground(luma: NDArray[np.uint8], chroma: NDArray[np.uint8], rng: np.random.Generator) -> None:
+def _draw_ground(
+    luma: NDArray[np.uint8], chroma: NDArray[np.uint8], rng: np.random.Generator
+) -> None:
     height, width = luma.shape
-    _store(luma, rng.uniform(65, 115) + 22 * _texture(height, width, (9, 40, 120, 260), rng), shapes.LUMA_LOW, shapes.LUMA_HIGH)
+    _store(
+        luma,
+        rng.uniform(65, 115) + 22 * _texture(height, width, (9, 40, 120, 260), rng),
+        shapes.LUMA_LOW,
+        shapes.LUMA_HIGH,
+    )
     for channel, tint in enumerate(rng.uniform(-22, -4, 2)):
         field = 9 * _texture(chroma.shape[0], chroma.shape[1], (7, 30), rng)
         _store(chroma[..., channel], 128 + tint + field, 16, 232)
 
 
-def _draw_hills(luma: NDArray[np.uint8], chroma: NDArray[np.uint8], horizon: int, rng: np.random.Generator) -> None:
+def _draw_hills(
+    luma: NDArray[np.uint8], chroma: NDArray[np.uint8], horizon: int, rng: np.random.Generator
+) -> None:
     height, width = luma.shape
     for layer in range(2):
         crests = horizon - height * (0.09 - 0.035 * layer) * rng.uniform(0.2, 1.0, 9)
-        line = cv2.resize(crests.astype(np.float32)[None], (width, 1), interpolation=cv2.INTER_CUBIC)[0]
+        line = cv2.resize(
+            crests.astype(np.float32)[None], (width, 1), interpolation=cv2.INTER_CUBIC
+        )[0]
         x = np.arange(0, width, max(width // 160, 1))
         ridge = np.stack([x, line[x]], axis=1).round().astype(np.int32)
-        outline = np.vstack([ridge, [[width, ridge[-1, 1]], [width, horizon], [0, horizon]]]).astype(np.int32)
+        outline = np.vstack(
+            [ridge, [[width, ridge[-1, 1]], [width, horizon], [0, horizon]]]
+        ).astype(np.int32)
         cv2.fillPoly(luma, [outline], float(rng.uniform(75, 125)))
-        cv2.fillPoly(chroma, [outline >> 1], (float(rng.uniform(112, 134)), float(rng.uniform(108, 126))))
+        cv2.fillPoly(
+            chroma, [outline >> 1], (float(rng.uniform(112, 134)), float(rng.uniform(108, 126)))
+        )
 
 
-def _draw_skyline(luma: NDArray[np.uint8], chroma: NDArray[np.uint8], horizon: int, rng: np.random.Generator) -> None:
+def _draw_skyline(
+    luma: NDArray[np.uint8], chroma: NDArray[np.uint8], horizon: int, rng: np.random.Generator
+) -> None:
     height, width = luma.shape
     for _ in range(int(rng.integers(7, 14))):
         wall = shapes.body_colour(rng, shapes.PALETTES['all'])
@@ -117,27 +147,39 @@ def _draw_skyline(luma: NDArray[np.uint8], chroma: NDArray[np.uint8], horizon: i
         for row in range(rows):
             for column in range(columns):
                 x, y = left + across * (column + 0.25) / columns, top + tall * (row + 0.25) / rows
-                _fill_box(luma, chroma, (x, y, x + across * 0.5 / columns, y + tall * 0.5 / rows), pane)
+                _fill_box(
+                    luma, chroma, (x, y, x + across * 0.5 / columns, y + tall * 0.5 / rows), pane
+                )
 
 
 def _draw_road(
-    luma: NDArray[np.uint8], chroma: NDArray[np.uint8], horizon: int, edges: RoadEdges, rng: np.random.Generator
+    luma: NDArray[np.uint8],
+    chroma: NDArray[np.uint8],
+    horizon: int,
+    edges: RoadEdges,
+    rng: np.random.Generator,
 ) -> None:
     height, width = luma.shape
     outline = _wedge(edges, edges.left, edges.right, horizon, height)
     asphalt = np.clip(
-        rng.uniform(62, 96) + 9 * _texture(height, width, (6, 90, 300), rng), shapes.LUMA_LOW, shapes.LUMA_HIGH
+        rng.uniform(62, 96) + 9 * _texture(height, width, (6, 90, 300), rng),
+        shapes.LUMA_LOW,
+        shapes.LUMA_HIGH,
     ).astype(np.uint8)
     mask = np.zeros((height, width), np.uint8)
     cv2.fillPoly(mask, [outline], 255)
     cv2.copyTo(asphalt, mask, luma)
-    cv2.fillPoly(chroma, [outline >> 1], (float(rng.uniform(126, 132)), float(rng.uniform(124, 130))))
+    cv2.fillPoly(
+        chroma, [outline >> 1], (float(rng.uniform(126, 132)), float(rng.uniform(124, 130)))
+    )
     line = (edges.right - edges.left) * 0.014
     for edge in (edges.left, edges.right):
         cv2.fillPoly(luma, [_wedge(edges, edge - line, edge + line, horizon, height)], 188)
 
 
-def _wedge(edges: RoadEdges, left: float, right: float, horizon: int, height: int) -> NDArray[np.int32]:
+def _wedge(
+    edges: RoadEdges, left: float, right: float, horizon: int, height: int
+) -> NDArray[np.int32]:
     x = edges.vanishing_x
     return np.rint([(x, horizon), (right, height), (left, height)]).astype(np.int32)
 
@@ -150,7 +192,9 @@ def _fill_box(
 ) -> None:
     x0, y0, x1, y1 = (round(c) for c in corners)
     cv2.rectangle(luma, (x0, y0), (x1 - 1, y1 - 1), colour[0], cv2.FILLED)
-    cv2.rectangle(chroma, (x0 // 2, y0 // 2), ((x1 - 1) // 2, (y1 - 1) // 2), colour[1:], cv2.FILLED)
+    cv2.rectangle(
+        chroma, (x0 // 2, y0 // 2), ((x1 - 1) // 2, (y1 - 1) // 2), colour[1:], cv2.FILLED
+    )
 
 
 CLASS_NAMES: tuple[str, ...] = ('car', 'pedestrian', 'sign', 'cone')
@@ -209,7 +253,16 @@ class _Kind:
 
 _OBJECT_KINDS = (
     _Kind(shapes.car, (1.75, 2.1), (0.74, 0.86), (-_LANE, 0.0, _LANE), 0.3, (6, 10), (-11.0, 9.0)),
-    _Kind(shapes.pedestrian, (0.84, 0.98), (2.0, 2.3), (-3.5, -1.5, 1.5, 3.5), 1.5, (4, 7), (-1.0, 1.0), 2.2),
+    _Kind(
+        shapes.pedestrian,
+        (0.84, 0.98),
+        (2.0, 2.3),
+        (-3.5, -1.5, 1.5, 3.5),
+        1.5,
+        (4, 7),
+        (-1.0, 1.0),
+        2.2,
+    ),
     _Kind(shapes.sign, (0.9, 1.15), (2.0, 2.6), (-5.4, 5.4), 0.6, (4, 7)),
     _Kind(shapes.cone, (0.84, 1.0), (1.15, 1.4), (-4.3, -1.5, 1.5, 4.3), 0.3, (5, 8)),
 )
@@ -269,7 +322,9 @@ class RoadScene:
         """
         check_size(width, height)
         if palette not in shapes.PALETTES:
-            raise ValueError(f'palette must be one of {", ".join(shapes.PALETTES)}, got {palette!r}')
+            raise ValueError(
+                f'palette must be one of {", ".join(shapes.PALETTES)}, got {palette!r}'
+            )
         if seed < 0:
             raise ValueError(f'seed must be 0 or more, got {seed}')
         self.width = width
@@ -288,7 +343,9 @@ class RoadScene:
         self._free = np.empty((height, width), np.uint8)
         self._mask = np.empty((MAX_OBJECT_SIDE, MAX_OBJECT_SIDE), np.uint8)
 
-    def draw(self, index: int, luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> tuple[SceneObject, ...]:
+    def draw(
+        self, index: int, luma: NDArray[np.uint8], chroma: NDArray[np.uint8]
+    ) -> tuple[SceneObject, ...]:
         """Draws frame ``index`` (0 or more, 30 per second) and returns its ground truth, nearest object first.
 
         ``luma`` is ``(height, width)`` and ``chroma`` ``(height/2, width/2, 2)`` with U before V, both writable uint8;
@@ -319,7 +376,9 @@ class RoadScene:
         self._free.fill(255)
         objects: list[SceneObject] = []
         sprites: list[_Sprite] = []
-        candidates = sorted((self._place(track, index) for track in self._objects), key=lambda s: s.depth)
+        candidates = sorted(
+            (self._place(track, index) for track in self._objects), key=lambda s: s.depth
+        )
         for sprite in candidates:
             self._accept(sprite, objects, sprites)
         if len(objects) < MIN_OBJECTS:
@@ -334,8 +393,16 @@ class RoadScene:
         vertices = np.concatenate(sprite.polygons)
         x0, y0 = vertices.min(axis=0).tolist()
         x1, y1 = (vertices.max(axis=0) + 1).tolist()
-        left, top, right, bottom = max(x0, 0), max(y0, 0), min(x1, self.width), min(y1, self.height)
-        if min(right - left, bottom - top) < MIN_OBJECT_SIDE or max(x1 - x0, y1 - y0) > MAX_OBJECT_SIDE:
+        left, top, right, bottom = (
+            max(x0, 0),
+            max(y0, 0),
+            min(x1, self.width),
+            min(y1, self.height),
+        )
+        if (
+            min(right - left, bottom - top) < MIN_OBJECT_SIDE
+            or max(x1 - x0, y1 - y0) > MAX_OBJECT_SIDE
+        ):
             return
         inside = self._silhouette(sprite, x0, y0, x1, y1)
         total = cv2.countNonZero(inside)
@@ -350,11 +417,21 @@ class RoadScene:
             return
         cv2.subtract(free, inside, free)
         bounds = cv2.boundingRect(inside)
-        objects.append(SceneObject(sprite.class_index, float(left + bounds[0]), float(top + bounds[1]),
-                                   float(bounds[2]), float(bounds[3]), min(shown / total, 1.0)))
+        objects.append(
+            SceneObject(
+                sprite.class_index,
+                float(left + bounds[0]),
+                float(top + bounds[1]),
+                float(bounds[2]),
+                float(bounds[3]),
+                min(shown / total, 1.0),
+            )
+        )
         sprites.append(sprite)
 
-    def _silhouette(self, sprite: _Sprite, x0: int, y0: int, x1: int, y1: int) -> NDArray[np.uint8]:
+    def _silhouette(
+        self, sprite: _Sprite, x0: int, y0: int, x1: int, y1: int
+    ) -> NDArray[np.uint8]:
         """Mask (0 or 255) of ``sprite``'s pixels within a part of the image, valid until the next call."""
         mask = self._mask[: y1 - y0, : x1 - x0]
         mask.fill(0)
@@ -362,13 +439,20 @@ class RoadScene:
             cv2.fillPoly(mask, [polygon], 255, offset=(-x0, -y0))
         return mask
 
-    def _make_tracks(self, kinds: tuple[_Kind, ...], first_number: int, rng: np.random.Generator) -> list[_Track]:
+    def _make_tracks(
+        self, kinds: tuple[_Kind, ...], first_number: int, rng: np.random.Generator
+    ) -> list[_Track]:
         tracks: list[_Track] = []
         for class_index, kind in enumerate(kinds):
             near, far = self._lens.depth_range(kind)
             for _ in range(int(rng.integers(kind.count[0], kind.count[1] + 1))):
-                phase, speed = rng.uniform(0.0, far - near), self._ego_speed + rng.uniform(*kind.own_speed)
-                tracks.append(_Track(kind, class_index, first_number + len(tracks), near, far, phase, speed))
+                phase, speed = (
+                    rng.uniform(0.0, far - near),
+                    self._ego_speed + rng.uniform(*kind.own_speed),
+                )
+                tracks.append(
+                    _Track(kind, class_index, first_number + len(tracks), near, far, phase, speed)
+                )
         return tracks
 
     def _place(self, track: _Track, index: int) -> _Sprite:
@@ -417,16 +501,24 @@ class RoadScene:
             if far <= near:
                 continue
             for x in (-_LANE / 2, _LANE / 2):
-                corners = [lens.ground(x - 0.07, near), lens.ground(x + 0.07, near),
-                           lens.ground(x + 0.07, far), lens.ground(x - 0.07, far)]
+                corners = [
+                    lens.ground(x - 0.07, near),
+                    lens.ground(x + 0.07, near),
+                    lens.ground(x + 0.07, far),
+                    lens.ground(x - 0.07, far),
+                ]
                 cv2.fillPoly(luma, [np.array(corners).round().astype(np.int32)], 180)
 
     def _draw_shadow(self, sprite: _Sprite, luma: NDArray[np.uint8]) -> None:
-        cv2.ellipse(luma, sprite.foot, (sprite.reach, max(sprite.reach // 6, 1)), 0, 0, 360, 34, cv2.FILLED)
+        cv2.ellipse(
+            luma, sprite.foot, (sprite.reach, max(sprite.reach // 6, 1)), 0, 0, 360, 34, cv2.FILLED
+        )
 
     def _add_noise(self, index: int, luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> None:
         rng = np.random.default_rng((self.seed, 3, index))
-        tile, y, x = (int(n) for n in rng.integers(0, (_NOISE_TILES, _NOISE_MARGIN, _NOISE_MARGIN)))
+        tile, y, x = (
+            int(n) for n in rng.integers(0, (_NOISE_TILES, _NOISE_MARGIN, _NOISE_MARGIN))
+        )
         luma_tile, chroma_tile = self._noise[0][tile], self._noise[1][tile]
         cv2.add(luma, luma_tile[y : y + self.height, x : x + self.width], luma)
         cv2.add(chroma, chroma_tile[y : y + self.height // 2, x : x + self.width // 2], chroma)
@@ -451,12 +543,16 @@ class _Lens:
 
     def ground(self, lateral: float, depth: float) -> tuple[float, float]:
         """Pixel of the road's surface ``lateral`` metres to the right and ``depth`` metres ahead."""
-        return (self._centre_x + self._focal_x * lateral / depth,
-                self._horizon + self._focal_y * _CAMERA_HEIGHT / depth)
+        return (
+            self._centre_x + self._focal_x * lateral / depth,
+            self._horizon + self._focal_y * _CAMERA_HEIGHT / depth,
+        )
 
     def road_edges(self) -> RoadEdges:
         """The road's edges at the bottom of the image."""
-        left, right = (self.ground(side * _ROAD_HALF_WIDTH, self.bottom_depth)[0] for side in (-1, 1))
+        left, right = (
+            self.ground(side * _ROAD_HALF_WIDTH, self.bottom_depth)[0] for side in (-1, 1)
+        )
         return RoadEdges(left, right, self._centre_x)
 
     def depth_range(self, kind: _Kind) -> tuple[float, float]:
@@ -466,16 +562,24 @@ class _Lens:
         longest = kind.width[1] * max(kind.aspect[1], 1.0)
         far = focal * thinnest / self.smallest if kind in _OBJECT_KINDS else 40.0
         beside = min(abs(x) for x in kind.lateral) - kind.jitter - kind.sweep
-        near = max(focal * longest / self.largest, self.bottom_depth * 1.02, self._focal_x * beside / self._centre_x)
+        near = max(
+            focal * longest / self.largest,
+            self.bottom_depth * 1.02,
+            self._focal_x * beside / self._centre_x,
+        )
         return min(near, 0.7 * far), far
 
-    def sprite(self, class_index: int, look: _Look, lateral: float, depth: float, swing: float) -> _Sprite:
+    def sprite(
+        self, class_index: int, look: _Look, lateral: float, depth: float, swing: float
+    ) -> _Sprite:
         """``look`` standing on the road at ``lateral`` and ``depth``."""
         x, y = self.ground(lateral, depth)
         pixels = _FOCAL * self.scale / depth
         width, height = look.width * pixels, look.height * pixels
         polygons = look.shape.polygons(x, y, width, height, swing)
-        return _Sprite(class_index, look.shape, polygons, depth, (round(x), round(y)), round(width * 0.55))
+        return _Sprite(
+            class_index, look.shape, polygons, depth, (round(x), round(y)), round(width * 0.55)
+        )
 
 
 def _make_look(kind: _Kind, hues: tuple[float, float], rng: np.random.Generator) -> _Look:
@@ -492,4 +596,6 @@ def check_size(width: int, height: int) -> None:
     """
     for name, side in (('width', width), ('height', height)):
         if side < MIN_FRAME_SIDE or side % 2:
-            raise ValueError(f'{name} must be an even number of at least {MIN_FRAME_SIDE} pixels, got {side}')
+            raise ValueError(
+                f'{name} must be an even number of at least {MIN_FRAME_SIDE} pixels, got {side}'
+            )

@@ -23,7 +23,11 @@ LUMA_LOW = 16
 LUMA_HIGH = 203
 """Highest level drawn: the noise adds up to 32 and the sum must stay a legal luma (235)."""
 
-PALETTES: dict[str, tuple[float, float]] = {'all': (0.0, 360.0), 'train': (0.0, 200.0), 'held_out': (220.0, 340.0)}
+PALETTES: dict[str, tuple[float, float]] = {
+    'all': (0.0, 360.0),
+    'train': (0.0, 200.0),
+    'held_out': (220.0, 340.0),
+}
 """Hue range of object bodies, in degrees of ``atan2(V - 128, U - 128)``."""
 
 
@@ -55,7 +59,9 @@ class Shape:
     def _vertices(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         return np.array(self._points), np.array(self._sway)
 
-    def polygons(self, x: float, y: float, width: float, height: float, swing: float) -> list[NDArray[np.int32]]:
+    def polygons(
+        self, x: float, y: float, width: float, height: float, swing: float
+    ) -> list[NDArray[np.int32]]:
         """Vertices in whole pixels, one ``(k, 2)`` array per part.
 
         ``x, y`` is the middle of the foot in pixels, ``width, height`` the size in pixels, ``swing`` -1 to 1.
@@ -65,7 +71,12 @@ class Shape:
         return [placed[part.start : part.stop] for part in self.parts]
 
 
-def paint(polygons: list[NDArray[np.int32]], shape: Shape, luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> None:
+def paint(
+    polygons: list[NDArray[np.int32]],
+    shape: Shape,
+    luma: NDArray[np.uint8],
+    chroma: NDArray[np.uint8],
+) -> None:
     """Fills ``polygons`` of ``shape`` into ``luma`` (h, w) and ``chroma`` (h/2, w/2, 2); parts outside are clipped."""
     for polygon, part in zip(polygons, shape.parts, strict=True):
         level, u, v = part.colour
@@ -116,10 +127,17 @@ def box(x0: float, y0: float, x1: float, y1: float) -> Points:
 
 def trapezoid(half_top: float, y_top: float, half_bottom: float, y_bottom: float) -> Points:
     """A symmetric trapezoid around x = 0."""
-    return [(-half_top, y_top), (half_top, y_top), (half_bottom, y_bottom), (-half_bottom, y_bottom)]
+    return [
+        (-half_top, y_top),
+        (half_top, y_top),
+        (half_bottom, y_bottom),
+        (-half_bottom, y_bottom),
+    ]
 
 
-def ellipse(x: float, y: float, half_width: float, half_height: float, corners: int = 14, turn: float = 0.0) -> Points:
+def ellipse(
+    x: float, y: float, half_width: float, half_height: float, corners: int = 14, turn: float = 0.0
+) -> Points:
     """A regular polygon stretched to an ellipse; ``turn`` rotates its corners (radians)."""
     angles = [turn + 2 * math.pi * k / corners for k in range(corners)]
     return [(x + half_width * math.sin(a), y - half_height * math.cos(a)) for a in angles]
@@ -134,10 +152,19 @@ def car(rng: np.random.Generator, hues: tuple[float, float], aspect: float) -> S
     tyre = neutral(rng.uniform(18, 40), rng)
     for side in (-1, 1):
         shape.add(box(side * 0.46, sill - 0.06, side * 0.26, 0.0), tyre)
-    shape.add(trapezoid(cabin, roof, cabin + 0.09, shoulder), shaded(body, rng) if rng.random() < 0.3 else body)
+    shape.add(
+        trapezoid(cabin, roof, cabin + 0.09, shoulder),
+        shaded(body, rng) if rng.random() < 0.3 else body,
+    )
     glass = neutral(_opposite(body[0], rng), rng)
     shape.add(trapezoid(cabin - 0.05, roof + 0.07, cabin + 0.02, shoulder - 0.02), glass)
-    rounded = [(-0.44, shoulder), (0.44, shoulder), (0.5, shoulder + 0.1), (0.5, sill - 0.05), (0.45, sill)]
+    rounded = [
+        (-0.44, shoulder),
+        (0.44, shoulder),
+        (0.5, shoulder + 0.1),
+        (0.5, sill - 0.05),
+        (0.45, sill),
+    ]
     shape.add([*rounded, (-0.45, sill), (-0.5, sill - 0.05), (-0.5, shoulder + 0.1)], body)
     shape.add(box(-0.49, sill - rng.uniform(0.1, 0.18), 0.49, sill - 0.03), shaded(body, rng))
     light = contrasting(body, rng, hues)
@@ -152,18 +179,41 @@ def car(rng: np.random.Generator, hues: tuple[float, float], aspect: float) -> S
 def pedestrian(rng: np.random.Generator, hues: tuple[float, float], aspect: float) -> Shape:
     """A walking figure: head, torso, two arms, two legs that swing."""
     coat = body_colour(rng, hues)
-    trousers, sleeve, skin = contrasting(coat, rng, hues), shaded(coat, rng), contrasting(coat, rng, hues)
+    trousers, sleeve, skin = (
+        contrasting(coat, rng, hues),
+        shaded(coat, rng),
+        contrasting(coat, rng, hues),
+    )
     hip, shoulder, chin = -rng.uniform(0.44, 0.50), -rng.uniform(0.80, 0.84), -0.855
     shape = Shape()
     for side in (-1, 1):
         still, foot = (0.0, 0.0), (side * 0.22, 0.0)
-        leg = [(side * 0.02, hip - 0.03), (side * 0.26, hip - 0.03), (side * 0.27, 0.0), (side * 0.07, 0.0)]
+        leg = [
+            (side * 0.02, hip - 0.03),
+            (side * 0.26, hip - 0.03),
+            (side * 0.27, 0.0),
+            (side * 0.07, 0.0),
+        ]
         shape.add(leg, trousers if side < 0 else shaded(trousers, rng), [still, still, foot, foot])
         hand = (-side * 0.10, 0.0)
-        arm = [(side * 0.24, shoulder + 0.01), (side * 0.36, shoulder + 0.04), (side * 0.49, hip), (side * 0.36, hip)]
+        arm = [
+            (side * 0.24, shoulder + 0.01),
+            (side * 0.36, shoulder + 0.04),
+            (side * 0.49, hip),
+            (side * 0.36, hip),
+        ]
         shape.add(arm, sleeve, [still, still, hand, hand])
-    shape.add([(-0.30, shoulder), (0.30, shoulder), (0.34, shoulder + 0.06), (0.27, hip), (-0.27, hip),
-                 (-0.34, shoulder + 0.06)], coat)
+    shape.add(
+        [
+            (-0.30, shoulder),
+            (0.30, shoulder),
+            (0.34, shoulder + 0.06),
+            (0.27, hip),
+            (-0.27, hip),
+            (-0.34, shoulder + 0.06),
+        ],
+        coat,
+    )
     if rng.random() < 0.6:
         middle = rng.uniform(shoulder + 0.1, hip - 0.08)
         shape.add(box(-0.26, middle, 0.26, middle + 0.06), shaded(coat, rng))
@@ -214,7 +264,10 @@ def cone(rng: np.random.Generator, hues: tuple[float, float], aspect: float) -> 
         return tip + (foot - tip) * (y + 1) / (slab + 1)
 
     shape = Shape()
-    shape.add(box(-0.5, slab, 0.5, 0.0), shaded(body, rng) if rng.random() < 0.6 else contrasting(body, rng, hues))
+    shape.add(
+        box(-0.5, slab, 0.5, 0.0),
+        shaded(body, rng) if rng.random() < 0.6 else contrasting(body, rng, hues),
+    )
     shape.add(trapezoid(tip, -1.0, foot, slab), body)
     for middle in ((-0.42, -0.70), (-0.55,))[rng.integers(2)]:
         top, bottom = middle - rng.uniform(0.06, 0.10), middle + rng.uniform(0.06, 0.10)

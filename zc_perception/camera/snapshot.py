@@ -16,7 +16,14 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from zc_perception.camera.recording import RAW_SUFFIX, SUFFIX, RecordingFormat, frame_head, index_of, preamble
+from zc_perception.camera.recording import (
+    RAW_SUFFIX,
+    SUFFIX,
+    RecordingFormat,
+    frame_head,
+    index_of,
+    preamble,
+)
 from zc_perception.camera.replay.raw import SIDECAR, RawGeometry, format_sidecar
 from zc_perception.errors import FormatError
 from zc_perception.frame import Frame, Header
@@ -59,9 +66,18 @@ class Snapshot:
         """
         data = frame.data
         if data.layout.modifier != LINEAR:
-            raise FormatError(f'{data.layout.describe()} has no rows that the CPU reads; let a participant ask for LINEAR frames')
+            raise FormatError(
+                f'{data.layout.describe()} has no rows that the CPU reads; let a participant ask for LINEAR frames'
+            )
         found = RecordingFormat(data.layout, data.colorimetry)
-        snapshot = cls(found, data.header, data.sequence, data.captured_ns, bytearray(found.frame_bytes), framerate)
+        snapshot = cls(
+            found,
+            data.header,
+            data.sequence,
+            data.captured_ns,
+            bytearray(found.frame_bytes),
+            framerate,
+        )
         with frame.map() as sources:
             for source, target in zip(sources, snapshot.planes(), strict=True):
                 np.copyto(target, source)
@@ -76,10 +92,16 @@ class Snapshot:
         """B G R, or grey (height, width); ``None``: nobody here makes a picture of that format."""
         layout, colorimetry = self.recording_format.layout, self.recording_format.colorimetry
         try:
-            picture = ToPicture(layout.fourcc, layout.width, layout.height, colorimetry, bgr=True).convert(self.planes())
+            picture = ToPicture(
+                layout.fourcc, layout.width, layout.height, colorimetry, bgr=True
+            ).convert(self.planes())
         except FormatError:
             return None
-        return picture[..., 0] if len(layout.format.components[0]) == 1 and not layout.format.is_yuv else picture
+        return (
+            picture[..., 0]
+            if len(layout.format.components[0]) == 1 and not layout.format.is_yuv
+            else picture
+        )
 
     def _files(self) -> Mapping[str, bytes | bytearray]:
         """Contents by suffix. The frame itself first: a picture alone is of no use to a program."""
@@ -88,10 +110,16 @@ class Snapshot:
         files: dict[str, bytes | bytearray]
         if layout.fourcc == NV12 and colorimetry.matrix is not Matrix.RGB:
             geometry = RawGeometry.tight(layout.width, layout.height, self.framerate, colorimetry)
-            files = {RAW_SUFFIX: self.content, RAW_SUFFIX + SIDECAR: format_sidecar(geometry).encode()}
+            files = {
+                RAW_SUFFIX: self.content,
+                RAW_SUFFIX + SIDECAR: format_sidecar(geometry).encode(),
+            }
         else:
             start = preamble(found)
-            frame = frame_head(self.header, self.sequence, self.captured_ns, self.content) + self.content
+            frame = (
+                frame_head(self.header, self.sequence, self.captured_ns, self.content)
+                + self.content
+            )
             files = {SUFFIX: start + frame + index_of([len(start)], len(start) + len(frame))}
         picture = self.picture()
         if picture is not None:
@@ -117,7 +145,9 @@ class Snapshot:
     def describe(self) -> str:
         """One phrase."""
         layout = self.recording_format.layout
-        return f'frame {self.sequence}, {layout.width}x{layout.height} {fourcc_name(layout.fourcc)}'
+        return (
+            f'frame {self.sequence}, {layout.width}x{layout.height} {fourcc_name(layout.fourcc)}'
+        )
 
 
 def _write_new(base: Path, files: Mapping[str, bytes | bytearray]) -> tuple[Path, ...]:

@@ -155,7 +155,9 @@ class PairMatcher(Generic[T]):
         """Counters; from any thread."""
         alone = tuple(self._alone.items())
         apart = min(tuple(self._apart.values()), default=None)
-        return StereoStatistics(self._pairs, alone, self._restarts, self._difference, self._max_difference, apart)
+        return StereoStatistics(
+            self._pairs, alone, self._restarts, self._difference, self._max_difference, apart
+        )
 
 
 def give_same_stamp(left: Frame, right: Frame) -> None:
@@ -185,7 +187,9 @@ class PairingRule:
                 "on the other; set it once, in the section '/**/capture'"
             )
         if self.by_stamp != other.by_stamp:
-            raise ConfigError('one side replays a recording by its own stamps, the other does not; set camera and stamps the same on both')
+            raise ConfigError(
+                'one side replays a recording by its own stamps, the other does not; set camera and stamps the same on both'
+            )
 
 
 class StereoSides:
@@ -249,7 +253,9 @@ class StereoSides:
                 self._news.wait(left_s)
 
     def _match(self, side: Side, frame: Frame) -> None:
-        pair = self._matcher.offer(side, frame.header.stamp_ns if self.rule.by_stamp else frame.data.captured_ns, frame)
+        pair = self._matcher.offer(
+            side, frame.header.stamp_ns if self.rule.by_stamp else frame.data.captured_ns, frame
+        )
         if pair is not None:
             give_same_stamp(*pair)
             self._ready[Side.LEFT].append(pair[0])

@@ -135,7 +135,13 @@ class CameraSupervisor:
         condition = self._condition
         if condition.state is not CameraState.LOST:
             return condition
-        return CameraCondition(condition.state, condition.reason, self._attempts, self._losses, self._retry.remaining_s)
+        return CameraCondition(
+            condition.state,
+            condition.reason,
+            self._attempts,
+            self._losses,
+            self._retry.remaining_s,
+        )
 
     @property
     def finished(self) -> bool:
@@ -202,7 +208,11 @@ class CameraSupervisor:
                 self._live()
         except Exception as error:
             # Whatever it was, the owner lives on and says so: a thread that only ended would look like the end of a file.
-            text = one_line(error) if isinstance(error, ZcError) else f'{one_line(error)} ({_place(error)})'
+            text = (
+                one_line(error)
+                if isinstance(error, ZcError)
+                else f'{one_line(error)} ({_place(error)})'
+            )
             self._become(CameraCondition(CameraState.FAILED, text, losses=self._losses))
         finally:
             if self._stop.is_set():
@@ -225,7 +235,9 @@ class CameraSupervisor:
             # At once, but a source that changes all the time must not take all the time.
             self._retry.due = self._streaming_since + self._first_retry_s
             self._become(CameraCondition(CameraState.LOST, str(error), losses=self._losses))
-        except RecordingError:  # retries are for devices: a recording would begin at its first frame again
+        except (
+            RecordingError
+        ):  # retries are for devices: a recording would begin at its first frame again
             raise
         except (CameraError, NegotiationError, AllocationError, OSError) as error:
             self._lose(error)
@@ -251,7 +263,9 @@ class CameraSupervisor:
         if self._identity and camera.identity != self._identity:
             other = camera.identity
             camera.close()
-            raise CameraLostError(f"another camera ('{other}') is where '{self._identity}' was; plug that in again, or restart the node")
+            raise CameraLostError(
+                f"another camera ('{other}') is where '{self._identity}' was; plug that in again, or restart the node"
+            )
         self._identity = camera.identity
         with self._lock:
             self._camera, self._prepared = camera, False
@@ -266,7 +280,11 @@ class CameraSupervisor:
                 self._attempts = 0
                 self._retry.start_over()
         self._retry.failed()
-        self._become(CameraCondition(CameraState.LOST, str(error), self._attempts, self._losses, self._retry.pause_s))
+        self._become(
+            CameraCondition(
+                CameraState.LOST, str(error), self._attempts, self._losses, self._retry.pause_s
+            )
+        )
 
     def _become(self, condition: CameraCondition) -> None:
         self._condition = condition

@@ -54,7 +54,9 @@ class SyntheticCamera(DrawnCamera):
 
     @property
     def device(self) -> str:
-        return f'synthetic {"scene" if self._pattern == "road" else self._pattern}, seed {self._seed}'
+        return (
+            f'synthetic {"scene" if self._pattern == "road" else self._pattern}, seed {self._seed}'
+        )
 
     def _header(self) -> Header:
         header = super()._header()

@@ -35,7 +35,9 @@ def box_iou(a: NDArray[np.floating], b: NDArray[np.floating]) -> NDArray[np.floa
     high = np.minimum(first[:, None, 2:], second[None, :, 2:])
     overlap = np.prod(np.clip(high - low, 0.0, None), axis=2)
     union = _areas(first)[:, None] + _areas(second)[None, :] - overlap
-    iou: NDArray[np.float64] = np.divide(overlap, union, out=np.zeros_like(overlap), where=union > 0)
+    iou: NDArray[np.float64] = np.divide(
+        overlap, union, out=np.zeros_like(overlap), where=union > 0
+    )
     return iou
 
 

@@ -30,7 +30,15 @@ class Letterbox:
     top: int
 
     @classmethod
-    def fit(cls, source_width: int, source_height: int, input_width: int, input_height: int, *, stretch: bool = False) -> Letterbox:
+    def fit(
+        cls,
+        source_width: int,
+        source_height: int,
+        input_width: int,
+        input_height: int,
+        *,
+        stretch: bool = False,
+    ) -> Letterbox:
         """The largest picture with the source's aspect that fits, centred; with *stretch* the whole input.
 
         The last column or row of an input of odd size stays border.
@@ -38,16 +46,29 @@ class Letterbox:
         :raises ConfigError: a size is below 2.
         """
         if min(source_width, source_height, input_width, input_height) < 2:
-            raise ConfigError(f'letterbox {source_width}x{source_height} into {input_width}x{input_height}: every size must be at least 2')
+            raise ConfigError(
+                f'letterbox {source_width}x{source_height} into {input_width}x{input_height}: every size must be at least 2'
+            )
         even_width, even_height = input_width // 2 * 2, input_height // 2 * 2
         if stretch:
-            return cls(source_width, source_height, input_width, input_height, even_width, even_height, 0, 0)
+            return cls(
+                source_width,
+                source_height,
+                input_width,
+                input_height,
+                even_width,
+                even_height,
+                0,
+                0,
+            )
         scale = min(input_width / source_width, input_height / source_height)
         width = min(even_width, max(2, round(source_width * scale / 2) * 2))
         height = min(even_height, max(2, round(source_height * scale / 2) * 2))
         left = (input_width - width) // 4 * 2
         top = (input_height - height) // 4 * 2
-        return cls(source_width, source_height, input_width, input_height, width, height, left, top)
+        return cls(
+            source_width, source_height, input_width, input_height, width, height, left, top
+        )
 
     def to_source(self, boxes: NDArray[np.float32]) -> NDArray[np.float32]:
         """Boxes (n, 4) x0, y0, x1, y1 from input pixels to source pixels, clipped to the image.
@@ -69,7 +90,12 @@ class Letterbox:
         :param low: the least x0, y0, x1, y1 of all, in input pixels; a NaN where there is one.
         :param high: the highest.
         """
-        return low[2] > self.left and low[3] > self.top and high[0] < self.left + self.width and high[1] < self.top + self.height
+        return (
+            low[2] > self.left
+            and low[3] > self.top
+            and high[0] < self.left + self.width
+            and high[1] < self.top + self.height
+        )
 
     @cached_property
     def picture(self) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
@@ -79,6 +105,10 @@ class Letterbox:
 
     @cached_property
     def _axes(self) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-        pairs = (self.left, self.top), (self.source_width, self.source_height), (self.width, self.height)
+        pairs = (
+            (self.left, self.top),
+            (self.source_width, self.source_height),
+            (self.width, self.height),
+        )
         offset, source, size = (np.array(pair * 2, np.float64) for pair in pairs)
         return offset, source, size

@@ -28,7 +28,11 @@ _TURNS = (0.0, 0.5, 0.21)
 
 
 def keep(
-    corners: NDArray[np.float32], scores: NDArray[np.float32], classes: NDArray[np.intp] | None, iou_threshold: float, limit: int
+    corners: NDArray[np.float32],
+    scores: NDArray[np.float32],
+    classes: NDArray[np.intp] | None,
+    iou_threshold: float,
+    limit: int,
 ) -> NDArray[np.intp]:
     """Indices of the boxes that stay, best first; of equal scores the one that stands first.
 
@@ -48,7 +52,9 @@ def keep(
     boxes = np.empty((5, count))
     boxes[:2] = corners[:2]
     np.subtract(corners[2:], corners[:2], out=boxes[2:4], dtype=np.float32)
-    if count <= FEW and boxes[2:4].min() >= NO_SIZE and scores.min() > 0:  # OpenCV takes only what is above zero
+    if (
+        count <= FEW and boxes[2:4].min() >= NO_SIZE and scores.min() > 0
+    ):  # OpenCV takes only what is above zero
         return _few(boxes, scores, classes, threshold)[:limit]
     order = _best_first(scores)
     boxes = boxes.take(order, axis=1)
@@ -61,7 +67,9 @@ def keep(
     for start in range(0, count, _CHUNK):
         # What is kept so far doesn't suppress each other, so going through it again changes nothing but what comes behind.
         some = np.concatenate((kept, np.arange(start, min(start + _CHUNK, count))))
-        kept = some[_keep(boxes.take(some, axis=1), None if classes is None else classes[some], threshold)]
+        kept = some[
+            _keep(boxes.take(some, axis=1), None if classes is None else classes[some], threshold)
+        ]
         if len(kept) >= limit:
             break
     return order[kept[:limit]]
@@ -79,7 +87,9 @@ def _best_first(scores: NDArray[np.float32]) -> NDArray[np.intp]:
     return order
 
 
-def _keep(boxes: NDArray[np.float64], classes: NDArray[np.intp] | None, threshold: np.float32) -> NDArray[np.intp]:
+def _keep(
+    boxes: NDArray[np.float64], classes: NDArray[np.intp] | None, threshold: np.float32
+) -> NDArray[np.intp]:
     """Places of those that stay, in ascending order.
 
     No box that stays suppresses another one, and each box that goes is suppressed by a better one that stays. There is only one such set.
@@ -88,7 +98,9 @@ def _keep(boxes: NDArray[np.float64], classes: NDArray[np.intp] | None, threshol
     :param boxes: (5, n) x, y, width, height, area, best first.
     """
     count = boxes.shape[1]
-    if boxes[2:4].min() < NO_SIZE:  # OpenCV counts such boxes as the same object, wherever they have been moved to
+    if (
+        boxes[2:4].min() < NO_SIZE
+    ):  # OpenCV counts such boxes as the same object, wherever they have been moved to
         return _class_by_class(boxes, _falling(count), classes, threshold)
     suppressors = np.arange(count)
     left, rest, kinds = suppressors.copy(), boxes, classes
@@ -133,7 +145,9 @@ def _keep(boxes: NDArray[np.float64], classes: NDArray[np.intp] | None, threshol
 
 
 @np.errstate(over='ignore', invalid='ignore')
-def _leaders(boxes: NDArray[np.float64], classes: NDArray[np.intp] | None, turn: int) -> NDArray[np.intp]:
+def _leaders(
+    boxes: NDArray[np.float64], classes: NDArray[np.intp] | None, turn: int
+) -> NDArray[np.intp]:
     """For each box one that may well suppress it: the best whose centre lies in the same square of a grid as wide as the boxes are.
 
     Two grids one after the other, or the boxes around an object at a line would have several. Squares are told apart by a hash.
@@ -148,13 +162,21 @@ def _leaders(boxes: NDArray[np.float64], classes: NDArray[np.intp] | None, turn:
     some = (first == np.arange(count)).nonzero()[0]
     second = np.empty(count, np.intp)
     second[some] = _best_in_squares(
-        doubled.take(some, axis=1), octaves[some] - (1 << 23), None if classes is None else classes[some], some, _TURNS[turn] + 1 / 3
+        doubled.take(some, axis=1),
+        octaves[some] - (1 << 23),
+        None if classes is None else classes[some],
+        some,
+        _TURNS[turn] + 1 / 3,
     )
     return np.asarray(second.take(first))
 
 
 def _best_in_squares(
-    doubled: NDArray[np.float64], areas: NDArray[np.int32], classes: NDArray[np.intp] | None, places: NDArray[np.intp], shift: float
+    doubled: NDArray[np.float64],
+    areas: NDArray[np.int32],
+    classes: NDArray[np.intp] | None,
+    places: NDArray[np.intp],
+    shift: float,
 ) -> NDArray[np.intp]:
     octaves = areas >> 24
     squares = doubled * _PER_HALF_PIXEL.take(octaves, mode='clip')
@@ -178,7 +200,10 @@ def _falling(count: int) -> NDArray[np.float32]:
 
 
 def _few(
-    boxes: NDArray[np.float64], scores: NDArray[np.float32], classes: NDArray[np.intp] | None, threshold: np.float32
+    boxes: NDArray[np.float64],
+    scores: NDArray[np.float32],
+    classes: NDArray[np.intp] | None,
+    threshold: np.float32,
 ) -> NDArray[np.intp]:
     """Places of those that stay, best first.
 
@@ -216,7 +241,10 @@ def keep_few(
 
 
 def _class_by_class(
-    boxes: NDArray[np.float64], scores: NDArray[np.float32], classes: NDArray[np.intp] | None, threshold: np.float32
+    boxes: NDArray[np.float64],
+    scores: NDArray[np.float32],
+    classes: NDArray[np.intp] | None,
+    threshold: np.float32,
 ) -> NDArray[np.intp]:
     """As :func:`_few`, where boxes can't be moved apart."""
     if classes is None:
@@ -228,7 +256,11 @@ def _class_by_class(
     kept, start = [], 0
     for end in ends:
         some = order[start:end]
-        kept.append(some if end - start == 1 else some[_opencv(boxes.take(some, axis=1), _falling(end - start), threshold)])
+        kept.append(
+            some
+            if end - start == 1
+            else some[_opencv(boxes.take(some, axis=1), _falling(end - start), threshold)]
+        )
         start = end
     chosen = np.sort(np.concatenate(kept))
     result: NDArray[np.intp] = chosen.take(_best_first(scores.take(chosen)))
@@ -248,7 +280,9 @@ def _overlaps(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.floa
     return overlaps
 
 
-def _opencv(boxes: NDArray[np.float64], scores: NDArray[np.float32], threshold: np.float32) -> NDArray[np.intp]:
+def _opencv(
+    boxes: NDArray[np.float64], scores: NDArray[np.float32], threshold: np.float32
+) -> NDArray[np.intp]:
     # A list of lists is read quicker than an array, which OpenCV takes number by number.
     opencv: Any = cv2.dnn.NMSBoxes
     found = opencv(boxes[:4].T.tolist(), scores, 0.0, float(threshold))

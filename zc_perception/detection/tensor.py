@@ -40,12 +40,26 @@ class PlanesToTensor:
     :raises LayoutError: a source of a size that the format can't have.
     """
 
-    def __init__(self, box: Letterbox, fourcc: int, colorimetry: Colorimetry, *, pad: int, low: float, high: float, bgr: bool) -> None:
+    def __init__(
+        self,
+        box: Letterbox,
+        fourcc: int,
+        colorimetry: Colorimetry,
+        *,
+        pad: int,
+        low: float,
+        high: float,
+        bgr: bool,
+    ) -> None:
         size = (box.width, box.height)
-        self._picture = ToPicture(fourcc, box.source_width, box.source_height, colorimetry, size=size, bgr=bgr)
+        self._picture = ToPicture(
+            fourcc, box.source_width, box.source_height, colorimetry, size=size, bgr=bgr
+        )
         self._table = (low + np.arange(256) * ((high - low) / 255)).astype(np.float32)
         self._planes = [np.empty((box.height, box.width), np.uint8) for _ in range(3)]
-        self._tensor = np.full((1, 3, box.input_height, box.input_width), self._table[pad], np.float32)
+        self._tensor = np.full(
+            (1, 3, box.input_height, box.input_width), self._table[pad], np.float32
+        )
         inner = self._tensor[0, :, box.top : box.top + box.height, box.left : box.left + box.width]
         self._channels = [inner[c] for c in range(3)]
 
@@ -98,7 +112,9 @@ class QuantisedTensorSpec:
             ('padding', min(min(p) for p in self.padding) < 0, '0 or more each'),
         ):
             if wrong:
-                raise ConfigError(f"the model's input: {name} is {getattr(self, name)}, allowed is {allowed}")
+                raise ConfigError(
+                    f"the model's input: {name} is {getattr(self, name)}, allowed is {allowed}"
+                )
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -114,7 +130,9 @@ class QuantisedTensorSpec:
     def table(self) -> Tensor:
         """(256): what is written for each sample."""
         real = self.low + np.arange(256) * ((self.high - self.low) / 255)
-        written: Tensor = np.clip(np.rint(real / self.scale + self.zero_point), -128, 127).astype(np.int8)
+        written: Tensor = np.clip(np.rint(real / self.scale + self.zero_point), -128, 127).astype(
+            np.int8
+        )
         return written
 
 
@@ -125,7 +143,9 @@ def added_constant(table: Tensor) -> int | None:
     if not len(middle):
         return None
     constant = int(written[middle[0]] - middle[0])
-    return constant if np.array_equal(np.clip(np.arange(256) + constant, 0, 255), written) else None
+    return (
+        constant if np.array_equal(np.clip(np.arange(256) + constant, 0, 255), written) else None
+    )
 
 
 class _Quantiser:
@@ -177,7 +197,9 @@ class PlanesToQuantised:
     :raises LayoutError: a source of a size that the format can't have.
     """
 
-    def __init__(self, box: Letterbox, spec: QuantisedTensorSpec, fourcc: int, colorimetry: Colorimetry) -> None:
+    def __init__(
+        self, box: Letterbox, spec: QuantisedTensorSpec, fourcc: int, colorimetry: Colorimetry
+    ) -> None:
         if (box.input_width, box.input_height) != (spec.width, spec.height):
             raise ConfigError(
                 f"the letterbox is for an input of {box.input_width}x{box.input_height}, the model's is {spec.width}x{spec.height}"
@@ -197,7 +219,9 @@ class PlanesToQuantised:
         self._inner = shape[:2]
         source = box.source_width, box.source_height
         size = box.width, box.height
-        self._picture = ToPicture(fourcc, *source, colorimetry, size=size, channels=self._channels, bgr=spec.bgr)
+        self._picture = ToPicture(
+            fourcc, *source, colorimetry, size=size, channels=self._channels, bgr=spec.bgr
+        )
         self._quantiser = _Quantiser(spec, shape)
         self._narrow = None if self._whole else np.empty(shape, np.uint8)
         self._swapped = np.empty(shape, np.uint8) if spec.bgr or self._channels == 3 else None
@@ -210,7 +234,9 @@ class PlanesToQuantised:
         """
         self._check(out)
         out[:] = self.spec.zero
-        out[self._picture_rows, self._picture_columns, self._samples] = self.spec.table()[self.spec.pad]
+        out[self._picture_rows, self._picture_columns, self._samples] = self.spec.table()[
+            self.spec.pad
+        ]
 
     def convert(self, planes: Planes, out: Tensor) -> None:
         """Scale, convert, quantise one frame into *out*.
@@ -231,7 +257,9 @@ class PlanesToQuantised:
         """
         self._check(out)
         if rgba.shape != (*self._inner, 4) or rgba.dtype != np.uint8:
-            raise LayoutError(f"pixels are {rgba.dtype} {rgba.shape}; the letterbox's are uint8 {(*self._inner, 4)}: scale them to that")
+            raise LayoutError(
+                f"pixels are {rgba.dtype} {rgba.shape}; the letterbox's are uint8 {(*self._inner, 4)}: scale them to that"
+            )
         if self._swapped is None:
             self._write(rgba, out, opaque=False)
             return
@@ -254,7 +282,12 @@ class PlanesToQuantised:
     def _check(self, out: Tensor) -> None:
         """OpenCV answers a destination that it can't use with memory of its own, and the tensor would keep the frame before."""
         shape = self.spec.shape
-        if out.shape != shape or out.dtype != np.int8 or out.strides[1:] != (shape[2], 1) or out.strides[0] < 0:
+        if (
+            out.shape != shape
+            or out.dtype != np.int8
+            or out.strides[1:] != (shape[2], 1)
+            or out.strides[0] < 0
+        ):
             raise LayoutError(
                 f'the tensor is {out.dtype} {out.shape} with strides {out.strides}; the model takes int8 {shape} with elements side by side'
             )

@@ -42,9 +42,7 @@ _TAKE_A_CARD = ('auto', 'axl', 'axruntime')
 _NO_CARD = 'there is no Metis card'
 _UNUSED = 'the parameter file uses no Metis card'
 _UDEV = 'KERNEL=="metis-*", GROUP="video", MODE="0660"'
-_OTHER_DRIVER = (
-    'use accelerator: axruntime (Voyager SDK) or cpu, install a driver with the import ioctls, or give its numbers in axl_ioctls'
-)
+_OTHER_DRIVER = 'use accelerator: axruntime (Voyager SDK) or cpu, install a driver with the import ioctls, or give its numbers in axl_ioctls'
 
 
 def wanted_cards(needs: Needs, tree: HostTree) -> list[MetisCard]:
@@ -64,17 +62,25 @@ def numbers_of(needs: Needs) -> Mapping[str, int]:
 
     :raises ConfigError: they can't be understood.
     """
-    entries = next((inference.axl_ioctls for inference in needs.inferences if inference.axl_ioctls), ())
+    entries = next(
+        (inference.axl_ioctls for inference in needs.inferences if inference.axl_ioctls), ()
+    )
     return parse_ioctl_numbers(entries) if entries else {}
 
 
-def _of_each_card(look: Callable[[System, Needs, MetisCard], Finding]) -> Callable[[System, Needs], Iterator[Finding]]:
+def _of_each_card(
+    look: Callable[[System, Needs, MetisCard], Finding],
+) -> Callable[[System, Needs], Iterator[Finding]]:
     """A check that looks at the cards one by one. Without a card it does not apply: only :func:`metis_cards` complains of that."""
 
     def check(system: System, needs: Needs) -> Iterator[Finding]:
         cards = [] if needs.card() is Need.UNUSED else wanted_cards(needs, system.host)
         if not cards:
-            yield skip(_UNUSED if needs.card() is Need.UNUSED else f'{_NO_CARD} to look at; see metis.cards')
+            yield skip(
+                _UNUSED
+                if needs.card() is Need.UNUSED
+                else f'{_NO_CARD} to look at; see metis.cards'
+            )
         for card in cards:
             yield look(system, needs, card)
 
@@ -97,37 +103,75 @@ def metis_cards(system: System, needs: Needs) -> Iterator[Finding]:
     need = needs.card()
     devices, cards = _pci_devices(system), find_cards(system.host)
     if need is Need.UNUSED:
-        yield skip(_UNUSED, pci=[address for address, _, _ in devices], nodes=[card.path for card in cards])
+        yield skip(
+            _UNUSED,
+            pci=[address for address, _, _ in devices],
+            nodes=[card.path for card in cards],
+        )
         return
     nodes = {card.pci_address: card for card in cards}
     for address, device, driver in devices:
-        figures = {'pci_id': f'1f9d:{device}', 'driver': driver, 'node': system.shown(nodes[address].path) if address in nodes else ''}
+        figures = {
+            'pci_id': f'1f9d:{device}',
+            'driver': driver,
+            'node': system.shown(nodes[address].path) if address in nodes else '',
+        }
         if not driver:
             advice = 'load the driver (modprobe metis) and see dmesg | grep -i -e metis -e axl'
-            yield Finding(need.missing, f'{address} (1f9d:{device}) has no driver', advice, address, figures)
+            yield Finding(
+                need.missing, f'{address} (1f9d:{device}) has no driver', advice, address, figures
+            )
         elif address not in nodes:
             advice = 'look at ls -l /dev/metis*, and give the container its device node (--device)'
             yield Finding(
-                need.missing, f"driver '{driver}' has {address}, but there is no device node /dev/metis-* for it", advice, address, figures
+                need.missing,
+                f"driver '{driver}' has {address}, but there is no device node /dev/metis-* for it",
+                advice,
+                address,
+                figures,
             )
         else:
-            yield ok(f"{address} (1f9d:{device}), driver '{driver}', node {figures['node']}", address, **figures)
+            yield ok(
+                f"{address} (1f9d:{device}), driver '{driver}', node {figures['node']}",
+                address,
+                **figures,
+            )
     for card in cards:
         if card.pci_address not in {address for address, _, _ in devices}:
-            where = f'PCI device {card.pci_address} is not of vendor 1f9d' if card.pci_address else 'sysfs does not show the PCI device'
-            yield ok(f'{system.shown(card.path)}, whose {where}', card.name, node=system.shown(card.path), pci=card.pci_address)
+            where = (
+                f'PCI device {card.pci_address} is not of vendor 1f9d'
+                if card.pci_address
+                else 'sysfs does not show the PCI device'
+            )
+            yield ok(
+                f'{system.shown(card.path)}, whose {where}',
+                card.name,
+                node=system.shown(card.path),
+                pci=card.pci_address,
+            )
     if not devices and not cards:
         advice = (
             'if the machine has a card, check its power and slot (lspci -d 1f9d:), then rescan PCI '
             '(echo 1 > /sys/bus/pci/rescan); without a card use accelerator: cpu'
         )
-        yield Finding(need.missing, f'{_NO_CARD}: nothing of vendor 1f9d on PCI, and no {system.dev}/metis-*', advice)
-    for wanted in dict.fromkeys(i.accelerator_device for i in needs.inferences if i.accelerator_device and i.accelerator in _TAKE_A_CARD):
+        yield Finding(
+            need.missing,
+            f'{_NO_CARD}: nothing of vendor 1f9d on PCI, and no {system.dev}/metis-*',
+            advice,
+        )
+    for wanted in dict.fromkeys(
+        i.accelerator_device
+        for i in needs.inferences
+        if i.accelerator_device and i.accelerator in _TAKE_A_CARD
+    ):
         try:
             choose_card(wanted, system.host)
         except ZcError as error:
             yield Finding(
-                need.missing, f"accelerator_device '{wanted}': {error}", 'set accelerator_device to a card that was found', wanted
+                need.missing,
+                f"accelerator_device '{wanted}': {error}",
+                'set accelerator_device to a card that was found',
+                wanted,
             )
 
 
@@ -139,9 +183,21 @@ def metis_access(system: System, needs: Needs, card: MetisCard) -> Finding:
     if number == 0:
         return ok(f'{shown} can be opened', card.name, **figures)
     if number in DENIED:
-        return Finding(needs.card().missing, f'this user may not open {shown}', rights_advice(_UDEV, shown), card.name, figures)
+        return Finding(
+            needs.card().missing,
+            f'this user may not open {shown}',
+            rights_advice(_UDEV, shown),
+            card.name,
+            figures,
+        )
     advice = f'the card may be off or resetting; see dmesg | grep -i -e metis -e axl, and {found_cards(system.host)}'
-    return Finding(needs.card().missing, f"{shown} can't be opened: {os.strerror(number)}", advice, card.name, figures)
+    return Finding(
+        needs.card().missing,
+        f"{shown} can't be opened: {os.strerror(number)}",
+        advice,
+        card.name,
+        figures,
+    )
 
 
 @_of_each_card
@@ -172,17 +228,29 @@ def _ioctls(system: System, needs: Needs, card: MetisCard) -> Finding:
         with closing(system.open_card(card.path, numbers_of(needs), system.host)) as device:
             answer = device.query()
     except ZcError as error:
-        return Finding(need.missing, f'{card.name} does not answer: {error}', 'see metis.access', card.name)
+        return Finding(
+            need.missing, f'{card.name} does not answer: {error}', 'see metis.access', card.name
+        )
     figures = {
         'level': answer.level, 'max_in_flight': answer.max_in_flight, 'stride_align': answer.stride_align,
         'offset_align': answer.offset_align, 'formats': len(answer.formats),
     }  # fmt: skip
     if answer.level >= 2:
         limits = f'{answer.max_in_flight} jobs in flight, strides of {answer.stride_align} bytes'
-        return ok(f'import, submit and query: {len(answer.formats)} formats, {limits}', card.name, **figures)
+        return ok(
+            f'import, submit and query: {len(answer.formats)} formats, {limits}',
+            card.name,
+            **figures,
+        )
     if answer.level == 1:
         text = 'the driver has only ioctls 64 to 66: it takes LINEAR images without padding in one buffer, and one job at a time'
-        return Finding(Status.WARN, text, 'a newer driver takes padded images and several jobs', card.name, figures)
+        return Finding(
+            Status.WARN,
+            text,
+            'a newer driver takes padded images and several jobs',
+            card.name,
+            figures,
+        )
     text = 'the driver has no import and submit ioctls (ENOTTY), as the shipped driver'
     return Finding(need.missing, text, _OTHER_DRIVER, card.name, figures)
 
@@ -199,7 +267,9 @@ def metis_attach(system: System, needs: Needs, card: MetisCard) -> Finding:
         return ok(f'a page of {buffer.heap} was attached and detached', card.name, **figures)
     if probe.answer is Importable.UNKNOWN and needs.accelerator('axruntime') is not Need.REQUIRED:
         return skip(probe.text, card.name, **figures)
-    advice = 'enable the IOMMU for the card, or use a contiguous heap; see memory.heaps and metis.iommu'
+    advice = (
+        'enable the IOMMU for the card, or use a contiguous heap; see memory.heaps and metis.iommu'
+    )
     return Finding(needs.card().missing, probe.text, advice, card.name, figures)
 
 
@@ -227,13 +297,25 @@ def metis_iommu(system: System, needs: Needs, card: MetisCard) -> Finding:
     iommu = read_iommu(card.pci_address, system.host)
     figures = {'group': iommu.group, 'type': iommu.kind, 'iommu': iommu.unit}
     if iommu.translates:
-        return ok(f'{iommu.text}: the card can use buffers of scattered pages', card.name, **figures)
+        return ok(
+            f'{iommu.text}: the card can use buffers of scattered pages', card.name, **figures
+        )
     if iommu.translates is None:
-        return skip(f'{iommu.text}; the import of each buffer tells whether the card can use it', card.name, **figures)
+        return skip(
+            f'{iommu.text}; the import of each buffer tells whether the card can use it',
+            card.name,
+            **figures,
+        )
     enable = ('boot without iommu=pt (iommu.passthrough=0)' if iommu.group else
               'enable the IOMMU (intel_iommu=on, amd_iommu=on, iommus in the device tree)')  # fmt: skip
     advice = f'leave heap at auto, which takes a CMA heap then (see memory.heaps), or {enable}'
-    return Finding(Status.WARN, f'{iommu.text}, so it can use only physically contiguous buffers', advice, card.name, figures)
+    return Finding(
+        Status.WARN,
+        f'{iommu.text}, so it can use only physically contiguous buffers',
+        advice,
+        card.name,
+        figures,
+    )
 
 
 TOOLCHAIN = 'riscv64-unknown-elf-gcc'
@@ -254,33 +336,59 @@ def voyager_runtime(system: System, needs: Needs) -> Iterator[Finding]:
     if need is Need.UNUSED:
         yield skip('the parameter file uses no accelerator axruntime', releases=_installed(system))
         return
-    libraries = dict.fromkeys(inference.axruntime_library for inference in needs.inferences) or ('',)
+    libraries = dict.fromkeys(inference.axruntime_library for inference in needs.inferences) or (
+        '',
+    )
     for library in libraries:
         answer = system.ask('voyager', library)
-        figures = {**answer, 'releases': _installed(system), 'activated': system.environment.get('AXELERA_RUNTIME_DIR', '')}
+        figures = {
+            **answer,
+            'releases': _installed(system),
+            'activated': system.environment.get('AXELERA_RUNTIME_DIR', ''),
+        }
         if 'error' in answer:
-            releases = f'; installed: {", ".join(_installed(system))}' if _installed(system) else ''
+            releases = (
+                f'; installed: {", ".join(_installed(system))}' if _installed(system) else ''
+            )
             found = str(answer['error']).rpartition('; ')[0] or str(answer['error'])
             yield Finding(need.missing_extra, f'{found}{releases}', _INSTALL, library, figures)
             continue
         yield ok(f'{answer["path"]}, API {answer["api_version"]}', library, **figures)
         for mismatch in mismatches(str(answer['release']), driver_version(system.host)):
             found, _, advice = mismatch.partition(': ')
-            yield Finding(need.missing_extra, found, advice, f'{library} driver'.strip(), {'release': answer['release']})
+            yield Finding(
+                need.missing_extra,
+                found,
+                advice,
+                f'{library} driver'.strip(),
+                {'release': answer['release']},
+            )
         for tool, package in TOOLS.items():
-            if need is Need.REQUIRED and shutil.which(tool, path=system.environment.get('PATH', '')) is None:
+            if (
+                need is Need.REQUIRED
+                and shutil.which(tool, path=system.environment.get('PATH', '')) is None
+            ):
                 found = f'the runtime looks for cards with {tool}, which is not on PATH'
-                yield Finding(Status.WARN, found, f'install package {package}; in a container, in its image', f'{library} {tool}'.strip())
+                yield Finding(
+                    Status.WARN,
+                    found,
+                    f'install package {package}; in a container, in its image',
+                    f'{library} {tool}'.strip(),
+                )
 
 
 def voyager_toolchain(system: System, needs: Needs) -> Iterator[Finding]:
     """Before release 1.8 the runtime compiles part of each model when it loads it."""
     need = needs.accelerator('axruntime')
     if need is Need.REQUIRED:
-        answers = [system.ask('voyager', inference.axruntime_library) for inference in needs.inferences]
+        answers = [
+            system.ask('voyager', inference.axruntime_library) for inference in needs.inferences
+        ]
         releases = [str(answer.get('release', '')) for answer in answers]
         if releases and not any(map(needs_toolchain, releases)):
-            yield skip(f'runtime {", ".join(dict.fromkeys(releases))} needs none: the compiled model has all')
+            yield skip(
+                f'runtime {", ".join(dict.fromkeys(releases))} needs none: the compiled model has all'
+            )
             return
     if need is not Need.REQUIRED and not _installed(system):
         yield skip('only accelerator axruntime needs it')
@@ -291,7 +399,11 @@ def voyager_toolchain(system: System, needs: Needs) -> Iterator[Finding]:
     else:
         advice = f'activate the SDK, so that {TOOLCHAIN} is on PATH of the node; a systemd unit has a PATH of its own'
         yield Finding(
-            need.missing, f'{TOOLCHAIN} is not on PATH: models fail to load with "Failed to create executor"', advice, '', {'path': ''}
+            need.missing,
+            f'{TOOLCHAIN} is not on PATH: models fail to load with "Failed to create executor"',
+            advice,
+            '',
+            {'path': ''},
         )
 
 
@@ -314,7 +426,11 @@ def model_manifest(system: System, needs: Needs) -> Iterator[Finding]:
             continue
         engines = ', '.join(answer['engines'])
         figures = {key: answer[key] for key in ('name', 'manifest', 'engines', 'classes', 'input')}
-        yield ok(f'model {answer["name"]}: engine {engines}, {answer["classes"]} classes', inference.node, **figures)
+        yield ok(
+            f'model {answer["name"]}: engine {engines}, {answer["classes"]} classes',
+            inference.node,
+            **figures,
+        )
 
 
 def model_load(system: System, needs: Needs) -> Iterator[Finding]:
@@ -325,11 +441,17 @@ def model_load(system: System, needs: Needs) -> Iterator[Finding]:
             yield skip('there is no such model; see model.manifest', inference.node)
             continue
         if 'error' in answer:
-            yield told(Status.FAIL, answer['error'], inference.node, accelerator=inference.accelerator)
+            yield told(
+                Status.FAIL, answer['error'], inference.node, accelerator=inference.accelerator
+            )
             continue
-        figures = {key: answer[key] for key in ('accelerator', 'device', 'copy_free', 'engine', 'reasons')}
+        figures = {
+            key: answer[key] for key in ('accelerator', 'device', 'copy_free', 'engine', 'reasons')
+        }
         device = f' ({answer["device"]})' if answer['device'] else ''
         found = f'model {answer["name"]} runs on {answer["accelerator"]}{device}, engine {answer["engine"]}'
-        if answer['reasons']:  # a model without a variant for a card, or no card, is no fault of the machine
+        if answer[
+            'reasons'
+        ]:  # a model without a variant for a card, or no card, is no fault of the machine
             found += '; no better accelerator fits (--verbose says why)'
         yield ok(found, inference.node, **figures)

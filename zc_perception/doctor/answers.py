@@ -25,7 +25,13 @@ if TYPE_CHECKING:
     from zc_perception.camera.gstreamer.abi import GStreamer
 
 _PR_SET_PDEATHSIG = 1
-MESSAGES = ('sensor_msgs.msg', 'vision_msgs.msg', 'diagnostic_msgs.msg', 'std_srvs.srv', 'lifecycle_msgs.srv')
+MESSAGES = (
+    'sensor_msgs.msg',
+    'vision_msgs.msg',
+    'diagnostic_msgs.msg',
+    'std_srvs.srv',
+    'lifecycle_msgs.srv',
+)
 
 
 def _file_of(library: ctypes.CDLL | str) -> str:
@@ -52,7 +58,13 @@ def describe_voyager(library: str = '') -> dict[str, Any]:
         except ZcError as error:
             without_binding = str(error)
         else:
-            return {'path': MODULE, 'file': '', 'api_version': release, 'release': release, 'python_binding': ''}
+            return {
+                'path': MODULE,
+                'file': '',
+                'api_version': release,
+                'release': release,
+                'python_binding': '',
+            }
     try:
         runtime = RuntimeLibrary(library)
     except ZcError as error:
@@ -103,7 +115,10 @@ def describe_libcamera() -> dict[str, Any]:
         return {'error': str(error)}
     except (RuntimeError, OSError) as error:
         return {'error': f'libcamera could not list its cameras: {error}'}
-    version = str(getattr(module, '__version__', '') or getattr(module.CameraManager.singleton(), 'version', ''))
+    version = str(
+        getattr(module, '__version__', '')
+        or getattr(module.CameraManager.singleton(), 'version', '')
+    )
     with suppress(metadata.PackageNotFoundError):
         version = version or metadata.version('libcamera')
     return {'file': str(getattr(module, '__file__', '')), 'version': version, 'cameras': cameras}
@@ -114,7 +129,10 @@ def _element(gst: GStreamer, name: str) -> dict[str, Any]:
         return {'there': False}
     made = gst.gst_element_factory_make(name.encode(), None)
     if not made:
-        return {'there': True, 'error': 'the registry has it, but it could not be made: a library of its plugin is missing'}
+        return {
+            'there': True,
+            'error': 'the registry has it, but it could not be made: a library of its plugin is missing',
+        }
     gst.gst_object_unref(gst.gst_object_ref_sink(made))
     return {'there': True}
 
@@ -127,7 +145,10 @@ def describe_gstreamer(*elements: str) -> dict[str, Any]:
         gst = load_gstreamer()
     except ZcError as error:
         return {'error': str(error)}
-    return {'version': '.'.join(map(str, gst.version)), 'elements': {name: _element(gst, name) for name in elements}}
+    return {
+        'version': '.'.join(map(str, gst.version)),
+        'elements': {name: _element(gst, name) for name in elements},
+    }
 
 
 def try_pipeline(description: str) -> dict[str, Any]:
@@ -179,7 +200,9 @@ def try_model(text: str) -> dict[str, Any]:
         manifest = load_manifest(wanted['model'])
     except ZcError as error:
         return {'error': str(error), 'stage': 'manifest'}
-    engines = {variant.engine: variant.missing or str(variant.file or '') for variant in manifest.variants}
+    engines = {
+        variant.engine: variant.missing or str(variant.file or '') for variant in manifest.variants
+    }
     answer: dict[str, Any] = {
         'name': manifest.name,
         'manifest': str(manifest.path),
@@ -231,8 +254,19 @@ def _missing_middleware(installed: Sequence[str]) -> str:
     if not wanted or wanted in installed:
         return ''
     folders = os.environ.get('LD_LIBRARY_PATH', '').split(os.pathsep)
-    folders += [os.path.join(prefix, 'lib') for prefix in os.environ.get('AMENT_PREFIX_PATH', '').split(os.pathsep) if prefix]
-    return '' if any(folder and os.path.exists(os.path.join(folder, f'lib{wanted}.so')) for folder in folders) else wanted
+    folders += [
+        os.path.join(prefix, 'lib')
+        for prefix in os.environ.get('AMENT_PREFIX_PATH', '').split(os.pathsep)
+        if prefix
+    ]
+    return (
+        ''
+        if any(
+            folder and os.path.exists(os.path.join(folder, f'lib{wanted}.so'))
+            for folder in folders
+        )
+        else wanted
+    )
 
 
 def _version(*names: str) -> str:
@@ -247,7 +281,11 @@ def _version(*names: str) -> str:
 def describe_ros() -> dict[str, Any]:
     """rclpy with its version and middleware, and what each package of messages says to being imported; ``missing``: the middleware that is
     wanted but isn't there, without which nothing can be imported."""
-    answer: dict[str, Any] = {'middlewares': _middlewares(), 'rclpy_version': _version('rclpy', 'ros-rclpy'), 'messages': {}}
+    answer: dict[str, Any] = {
+        'middlewares': _middlewares(),
+        'rclpy_version': _version('rclpy', 'ros-rclpy'),
+        'messages': {},
+    }
     if missing := _missing_middleware(answer['middlewares']):
         return {**answer, 'missing': missing}
     try:
@@ -261,12 +299,17 @@ def describe_ros() -> dict[str, Any]:
             importlib.import_module(name)
             answer['messages'][name] = ''
         except Exception as error:
-            answer['messages'][name] = f'{type(error).__name__}: {" ".join(str(error).split())[:200]}'
+            answer['messages'][name] = (
+                f'{type(error).__name__}: {" ".join(str(error).split())[:200]}'
+            )
     return answer
 
 
 # In front of and behind what rcl's parser has to say.
-_RCL_PREFIX, _RCL_PLACES = re.compile(r".*?params file: '.*?'\. Error: ", re.DOTALL), re.compile(r',? at \S+\.c:\d+')
+_RCL_PREFIX, _RCL_PLACES = (
+    re.compile(r".*?params file: '.*?'\. Error: ", re.DOTALL),
+    re.compile(r',? at \S+\.c:\d+'),
+)
 
 
 def _rcl_refusal(path: str) -> str:
@@ -299,7 +342,10 @@ def check_parameters(path: str, cameras: str = 'named', *namespaces: str) -> dic
     except ConfigError as error:
         return {'problems': [str(error)], 'warnings': [], 'checked': 0}
     if missing := _missing_middleware(_middlewares()):
-        return {'error': f"RMW_IMPLEMENTATION is '{missing}', which is not installed", 'missing': missing}
+        return {
+            'error': f"RMW_IMPLEMENTATION is '{missing}', which is not installed",
+            'missing': missing,
+        }
     try:  # by name, as rclpy is: type checkers find no types behind these
         verdict = importlib.import_module('zc_perception.nodes.params.verdict')
         kinds = importlib.import_module('zc_perception.nodes.params.kinds').node_kinds()
@@ -308,15 +354,33 @@ def check_parameters(path: str, cameras: str = 'named', *namespaces: str) -> dic
     if refusal := _rcl_refusal(path):
         return {'problems': [refusal], 'warnings': [], 'checked': 0}
     given = cameras == 'given'
-    found = verdict.judge(file, verdict.expected_nodes(file.sections, namespaces if given else None))
-    problems = [f"section '{one.section}': {one}" if one.section else f"node '{one.node}': {one}" for one in found.problems]
+    found = verdict.judge(
+        file, verdict.expected_nodes(file.sections, namespaces if given else None)
+    )
+    problems = [
+        f"section '{one.section}': {one}" if one.section else f"node '{one.node}': {one}"
+        for one in found.problems
+    ]
     misses = [f'section {one}' for one in found.misses]
     if given or not any(nodes_named(name, file.sections) for name in kinds):
-        problems += misses if given else [f'{miss}, or give --cameras as perception gets it' for miss in misses]
+        problems += (
+            misses
+            if given
+            else [f'{miss}, or give --cameras as perception gets it' for miss in misses]
+        )
         misses = []
-    ours = [values for section, values in file.sections if '*' in last_name(section) or last_name(section) in kinds]
+    ours = [
+        values
+        for section, values in file.sections
+        if '*' in last_name(section) or last_name(section) in kinds
+    ]
     checked = sum(map(len, ours))
-    return {'problems': list(dict.fromkeys(problems)), 'warnings': found.warnings, 'misses': misses, 'checked': checked}
+    return {
+        'problems': list(dict.fromkeys(problems)),
+        'warnings': found.warnings,
+        'misses': misses,
+        'checked': checked,
+    }
 
 
 #: Who answers what.

@@ -42,7 +42,14 @@ def ask(question: str, *arguments: str, time_limit_s: float = TIME_LIMIT_S) -> d
     reading, writing = os.pipe2(os.O_CLOEXEC)
     with OwnedFd(reading) as pipe, OwnedFd(os.memfd_create('zc_doctor', os.MFD_CLOEXEC)) as errors:
         writer = OwnedFd(writing)
-        command = [sys.executable, '-m', 'zc_perception.doctor.answers', str(writing), question, *arguments]
+        command = [
+            sys.executable,
+            '-m',
+            'zc_perception.doctor.answers',
+            str(writing),
+            question,
+            *arguments,
+        ]
         try:
             with _lock:  # whoever ends all must find this one, too
                 process = subprocess.Popen(
@@ -55,7 +62,9 @@ def ask(question: str, *arguments: str, time_limit_s: float = TIME_LIMIT_S) -> d
                 )
                 _running.add(process.pid)
         except OSError as error:
-            raise NoAnswerError(f"'{question}' could not be asked: no process can be started: {error.strerror}") from error
+            raise NoAnswerError(
+                f"'{question}' could not be asked: no process can be started: {error.strerror}"
+            ) from error
         finally:
             writer.close()
         try:
@@ -83,10 +92,16 @@ def _read(pipe: OwnedFd, time_limit_s: float) -> bytes | None:
 
 
 def _understood(
-    question: str, text: bytes | None, process: subprocess.Popen[bytes], errors: OwnedFd, time_limit_s: float
+    question: str,
+    text: bytes | None,
+    process: subprocess.Popen[bytes],
+    errors: OwnedFd,
+    time_limit_s: float,
 ) -> dict[str, Any]:
     if text is None:
-        raise NoAnswerError(f'no answer to {question} within {time_limit_s:g} s: a library, driver or device hangs; see dmesg')
+        raise NoAnswerError(
+            f'no answer to {question} within {time_limit_s:g} s: a library, driver or device hangs; see dmesg'
+        )
     with contextlib.suppress(ValueError):
         answer = json.loads(text)
         if isinstance(answer, dict):
@@ -94,11 +109,17 @@ def _understood(
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(_KILLED_S)
     status = process.poll()
-    how = f'was ended by {_signal(-status)}' if status is not None and status < 0 else f'ended with status {status}'
+    how = (
+        f'was ended by {_signal(-status)}'
+        if status is not None and status < 0
+        else f'ended with status {status}'
+    )
     size = os.fstat(errors.fileno()).st_size
     tail = os.pread(errors.fileno(), _TAIL, max(0, size - _TAIL))
     last = ' '.join(tail.decode(errors='replace').split())
-    raise NoAnswerError(f'the process that looked at {question} {how}' + (f': …{last}' if last else ''))
+    raise NoAnswerError(
+        f'the process that looked at {question} {how}' + (f': …{last}' if last else '')
+    )
 
 
 def _signal(number: int) -> str:

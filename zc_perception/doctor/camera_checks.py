@@ -68,9 +68,16 @@ def look_at(file: DeviceFile) -> CameraView:
     """
     capability = abi.Capability()
     call(file, 'QUERYCAP', abi.VIDIOC_QUERYCAP, capability)
-    flags = capability.device_caps if capability.capabilities & abi.CAP_DEVICE_CAPS else capability.capabilities
+    flags = (
+        capability.device_caps
+        if capability.capabilities & abi.CAP_DEVICE_CAPS
+        else capability.capabilities
+    )
     names = _decoded(capability.driver), _decoded(capability.card), _decoded(capability.bus_info)
-    if not flags & (abi.CAP_VIDEO_CAPTURE | abi.CAP_VIDEO_CAPTURE_MPLANE) or not flags & abi.CAP_STREAMING:
+    if (
+        not flags & (abi.CAP_VIDEO_CAPTURE | abi.CAP_VIDEO_CAPTURE_MPLANE)
+        or not flags & abi.CAP_STREAMING
+    ):
         return CameraView(*names, 'metadata' if flags & abi.CAP_META_CAPTURE else 'other')
     device = V4l2Device(file)
     busy, imports = _buffers(device)
@@ -81,7 +88,10 @@ def look_at(file: DeviceFile) -> CameraView:
     codes = device.fourccs()
     best = [code for offer in format_offers(codes)[0] for code in offer.codes]
     rated = {*best[:_RATED_FORMATS], *JPEGS}
-    formats = tuple(_format(device, code, rated=code in rated) for code in [*best, *(code for code in codes if code not in best)])
+    formats = tuple(
+        _format(device, code, rated=code in rated)
+        for code in [*best, *(code for code in codes if code not in best)]
+    )
     return CameraView(*names, 'capture', device.multiplanar, current, busy, imports, formats)
 
 
@@ -110,11 +120,17 @@ def _format(device: V4l2Device, code: int, *, rated: bool) -> dict[str, Any]:
 _UDEV = 'SUBSYSTEM=="video4linux", GROUP="video", MODE="0660"'
 _SHOWN = 6
 # What frames of the YAML's other cameras come from; looked at by other checks.
-_ELSEWHERE = {'gstreamer': 'gstreamer.pipeline', 'argus': 'gstreamer.pipeline', 'libcamera': 'libcamera.bindings'}
+_ELSEWHERE = {
+    'gstreamer': 'gstreamer.pipeline',
+    'argus': 'gstreamer.pipeline',
+    'libcamera': 'libcamera.bindings',
+}
 
 
 def _video_nodes(system: System) -> list[str]:
-    names = [name for name in system.names('dev') if name.startswith('video') and name[5:].isdigit()]
+    names = [
+        name for name in system.names('dev') if name.startswith('video') and name[5:].isdigit()
+    ]
     return [f'/dev/{name}' for name in sorted(names, key=lambda name: int(name[5:]))]
 
 
@@ -122,7 +138,11 @@ def _need(needs: Needs, node: str) -> Need:
     """Who needs that very node."""
     if not needs.known:
         return Need.POSSIBLE
-    return Need.REQUIRED if any(c.camera == 'v4l2' and c.device == node for c in needs.cameras) else Need.UNUSED
+    return (
+        Need.REQUIRED
+        if any(c.camera == 'v4l2' and c.device == node for c in needs.cameras)
+        else Need.UNUSED
+    )
 
 
 def _refused(system: System, status: Status, node: str, number: int, subject: str) -> Finding:
@@ -132,12 +152,19 @@ def _refused(system: System, status: Status, node: str, number: int, subject: st
     elif number == errno.EBUSY:
         found, advice = f'{node} is busy{_users(system, node)}', 'end the program that uses it'
     else:
-        found, advice = f"{node} can't be opened: {os.strerror(number)}", 'read dmesg; unplug the camera and plug it in again'
+        found, advice = (
+            f"{node} can't be opened: {os.strerror(number)}",
+            'read dmesg; unplug the camera and plug it in again',
+        )
     return Finding(status, found, advice, subject, {'errno': number})
 
 
 def _users(system: System, node: str) -> str:
-    users = [user for user in system.users_of(str(system.root / node.lstrip('/'))) if user != 'this process']
+    users = [
+        user
+        for user in system.users_of(str(system.root / node.lstrip('/')))
+        if user != 'this process'
+    ]
     return f': {", ".join(users)}' if users else ''
 
 
@@ -153,15 +180,33 @@ def camera_devices(system: System, needs: Needs) -> Iterator[Finding]:
             captures += 1
             yield _refused(system, missing, node, error.errno or errno.EIO, node)
         except CameraError as error:
-            yield Finding(missing, f'{node} does not answer: {error}', 'read dmesg; unplug the camera and plug it in again', node)
+            yield Finding(
+                missing,
+                f'{node} does not answer: {error}',
+                'read dmesg; unplug the camera and plug it in again',
+                node,
+            )
         else:
             if view.role == 'capture':
                 captures += 1
                 yield _camera(system, needs, node, view)
             else:
-                what = 'carries metadata, not pictures' if view.role == 'metadata' else 'is no streaming capture device'
-                yield skip(f'{node} ({view.card}) {what}', node, driver=view.driver, card=view.card, role=view.role)
-    need, found = needs.camera('v4l2'), 'there is no V4L2 camera' + ('' if nodes else ': no /dev/video*')
+                what = (
+                    'carries metadata, not pictures'
+                    if view.role == 'metadata'
+                    else 'is no streaming capture device'
+                )
+                yield skip(
+                    f'{node} ({view.card}) {what}',
+                    node,
+                    driver=view.driver,
+                    card=view.card,
+                    role=view.role,
+                )
+    need, found = (
+        needs.camera('v4l2'),
+        'there is no V4L2 camera' + ('' if nodes else ': no /dev/video*'),
+    )
     if need is Need.UNUSED and not captures:
         yield skip(f'{found}, and none is needed')
     elif not captures and (need is Need.POSSIBLE or not nodes):
@@ -174,14 +219,20 @@ def camera_devices(system: System, needs: Needs) -> Iterator[Finding]:
 
 def _camera(system: System, needs: Needs, node: str, view: CameraView) -> Finding:
     names = [one['fourcc'] for one in view.formats]
-    formats = ', '.join(names[:_SHOWN]) + (f' and {len(names) - _SHOWN} more formats' if len(names) > _SHOWN else '') or 'no formats'
+    formats = (
+        ', '.join(names[:_SHOWN])
+        + (f' and {len(names) - _SHOWN} more formats' if len(names) > _SHOWN else '')
+        or 'no formats'
+    )
     if view.formats and view.formats[0]['sizes']:
         formats += f'; {names[0]} in {", ".join(view.formats[0]["sizes"])}'
     found = f'{node}: {view.card} (driver {view.driver}, {view.bus}), now {view.current or "?"}; {formats}'
     if not view.busy:
         return ok(found, node, **asdict(view))
     need = _need(needs, node)
-    status, advice = (Status.OK, '') if need is Need.UNUSED else (need.missing, 'end the program that uses it')
+    status, advice = (
+        (Status.OK, '') if need is Need.UNUSED else (need.missing, 'end the program that uses it')
+    )
     return Finding(status, f'{found}; in use{_users(system, node)}', advice, node, asdict(view))
 
 
@@ -199,27 +250,62 @@ def configured_cameras(system: System, needs: Needs) -> Iterator[Finding]:
         elif draws(camera.camera):
             yield ok(f'camera {camera.camera} needs no device', camera.node)
         elif camera.camera in CAMERAS:
-            yield skip(f'camera {camera.camera}: nothing is known of what it needs; start the node to see what it says', camera.node)
+            yield skip(
+                f'camera {camera.camera}: nothing is known of what it needs; start the node to see what it says',
+                camera.node,
+            )
         elif camera.camera in (others := other_cameras()):
-            yield skip(f'camera {camera.camera} is of another package; start the node to see what it says', camera.node)
+            yield skip(
+                f'camera {camera.camera} is of another package; start the node to see what it says',
+                camera.node,
+            )
         else:
             kinds = ', '.join((*CAMERAS, *others))
-            yield Finding(Status.FAIL, f"there is no camera '{camera.camera}'", f'set camera to one of {kinds}', camera.node)
+            yield Finding(
+                Status.FAIL,
+                f"there is no camera '{camera.camera}'",
+                f'set camera to one of {kinds}',
+                camera.node,
+            )
 
 
 def _recording(system: System, camera: CameraNeed) -> Finding:
     if not camera.video:
         advice = f'set it in the parameter file, or when the node starts (-p {camera.node.rsplit("/", 1)[-1]}:video:=PATH)'
-        return Finding(Status.WARN, "camera replay has no recording: parameter 'video' is empty", advice, camera.node)
-    path = str(system.root / camera.video.lstrip('/')) if camera.video.startswith('/') else camera.video
-    asked = {'video': path, **{name: getattr(camera, name) for name in ('width', 'height', 'framerate', 'replay_topic')}}
+        return Finding(
+            Status.WARN,
+            "camera replay has no recording: parameter 'video' is empty",
+            advice,
+            camera.node,
+        )
+    path = (
+        str(system.root / camera.video.lstrip('/'))
+        if camera.video.startswith('/')
+        else camera.video
+    )
+    asked = {
+        'video': path,
+        **{
+            name: getattr(camera, name)
+            for name in ('width', 'height', 'framerate', 'replay_topic')
+        },
+    }
     try:
         answer = system.ask('recording', json.dumps(asked))
     except NoAnswerError as error:
         answer = {'error': str(error)}
     if 'error' in answer:
-        return Finding(Status.FAIL, answer['error'], 'give video the path of a recording that can be played', camera.node)
-    return ok(f'{camera.video} can be played, {answer["width"]}x{answer["height"]}', camera.node, **answer)
+        return Finding(
+            Status.FAIL,
+            answer['error'],
+            'give video the path of a recording that can be played',
+            camera.node,
+        )
+    return ok(
+        f'{camera.video} can be played, {answer["width"]}x{answer["height"]}',
+        camera.node,
+        **answer,
+    )
 
 
 def _sharing(system: System, needs: Needs, camera: CameraNeed) -> list[str]:
@@ -228,14 +314,24 @@ def _sharing(system: System, needs: Needs, camera: CameraNeed) -> list[str]:
     def device(other: CameraNeed) -> str:
         return os.path.realpath(system.root / other.device.lstrip('/'))
 
-    return [c.node for c in needs.cameras if c.camera == 'v4l2' and c.node != camera.node and device(c) == device(camera)]
+    return [
+        c.node
+        for c in needs.cameras
+        if c.camera == 'v4l2' and c.node != camera.node and device(c) == device(camera)
+    ]
 
 
 def _configured(system: System, needs: Needs, camera: CameraNeed) -> Finding:
     device, subject = camera.device, camera.node
     if others := _sharing(system, needs, camera):
         found = f'{device} is also the camera of {", ".join(others)}, and only one node can use it'
-        return Finding(Status.FAIL, found, 'give each node a device of its own', subject, {'shared_with': others})
+        return Finding(
+            Status.FAIL,
+            found,
+            'give each node a device of its own',
+            subject,
+            {'shared_with': others},
+        )
     there = ', '.join(_video_nodes(system)) or 'none'
     try:
         with system.video(device) as file:
@@ -247,13 +343,26 @@ def _configured(system: System, needs: Needs, camera: CameraNeed) -> Finding:
     except OSError as error:
         if error.errno == errno.ENOENT:
             advice = 'plug it in, give the container its device node (--device), or set device to one that was found'
-            return Finding(Status.FAIL, f'{device} is not there; found: {there}', advice, subject, {'errno': errno.ENOENT})
+            return Finding(
+                Status.FAIL,
+                f'{device} is not there; found: {there}',
+                advice,
+                subject,
+                {'errno': errno.ENOENT},
+            )
         return _refused(system, Status.FAIL, device, error.errno or errno.EIO, subject)
     except CameraError as error:
-        return Finding(Status.FAIL, f'{device} does not answer: {error}', f'set device to another one: {there}', subject)
+        return Finding(
+            Status.FAIL,
+            f'{device} does not answer: {error}',
+            f'set device to another one: {there}',
+            subject,
+        )
 
 
-def _offered(system: System, needs: Needs, camera: CameraNeed, view: CameraView, device: V4l2Device) -> Finding:
+def _offered(
+    system: System, needs: Needs, camera: CameraNeed, view: CameraView, device: V4l2Device
+) -> Finding:
     """Whether it offers what is asked: the node's own choice of formats, which changes nothing in the device."""
     names = sorted(one['fourcc'] for one in view.formats)
     figures: dict[str, Any] = {'formats': names, 'imports': view.imports, 'nv12': False}
@@ -265,7 +374,9 @@ def _offered(system: System, needs: Needs, camera: CameraNeed, view: CameraView,
         wrong.append("its driver can't use buffers of this package (memory: import)")
         steps.append('set memory to export or auto')
     try:
-        choice = choose_formats(device, camera.width, camera.height, camera.pixel_format, camera.framerate)
+        choice = choose_formats(
+            device, camera.width, camera.height, camera.pixel_format, camera.framerate
+        )
     except ConfigError as error:  # only JPEGs come into question, and their library is missing
         wrong.append(str(error))
         steps.append(INSTALL)
@@ -273,13 +384,19 @@ def _offered(system: System, needs: Needs, camera: CameraNeed, view: CameraView,
         wrong.append(str(error))
         steps.append('set pixel_format, width and height to what it offers, or use another camera')
     else:
-        figures['nv12'] = choice.jpeg is not None or any(offer.fourcc == NV12 for offer in choice.offers)
+        figures['nv12'] = choice.jpeg is not None or any(
+            offer.fourcc == NV12 for offer in choice.offers
+        )
         if camera.framerate and (rates := _other_rates(device, choice, camera.framerate)):
-            wrong.append(f'it does not offer {camera.framerate:g} Hz at this size, but {", ".join(rates)}')
+            wrong.append(
+                f'it does not offer {camera.framerate:g} Hz at this size, but {", ".join(rates)}'
+            )
             steps.append('set framerate to one of these rates')
     where = f'{camera.device} ({view.card})'
     if wrong:
-        return Finding(Status.FAIL, f'{where}: {"; ".join(wrong)}', '; '.join(steps), camera.node, figures)
+        return Finding(
+            Status.FAIL, f'{where}: {"; ".join(wrong)}', '; '.join(steps), camera.node, figures
+        )
     if not figures['nv12'] and camera.pixel_format == 'auto':
         status = Status.FAIL if needs.accelerator('axl') is Need.REQUIRED else Status.WARN
         advice = 'use a camera or mode with NV12, or look at metis.ioctls: the card may import one of these formats'
@@ -288,13 +405,20 @@ def _offered(system: System, needs: Needs, camera: CameraNeed, view: CameraView,
         found = f'{where} offers no NV12, only {", ".join(names)}: a consumer that takes only NV12 gets a converted copy'
         return Finding(status, found, advice, camera.node, figures)
     rate = f' at {camera.framerate:g} Hz' if camera.framerate else ''
-    return ok(f'{where} offers what is asked: {size_text(choice.size)}{rate}, {camera.pixel_format}', camera.node, **figures)
+    return ok(
+        f'{where} offers what is asked: {size_text(choice.size)}{rate}, {camera.pixel_format}',
+        camera.node,
+        **figures,
+    )
 
 
 def _other_rates(device: V4l2Device, choice: FormatChoice, wanted: float) -> list[str]:
     """The rates that there are instead of the one that is wanted; none where it is among them, or the driver doesn't say."""
     found: list[str] = []
-    codes = [*(code for offer in choice.offers for code in offer.codes), *([] if choice.jpeg is None else [choice.jpeg])]
+    codes = [
+        *(code for offer in choice.offers for code in offer.codes),
+        *([] if choice.jpeg is None else [choice.jpeg]),
+    ]
     for code in codes:
         try:
             rates = device.frame_rates(code, *choice.size)
@@ -306,7 +430,9 @@ def _other_rates(device: V4l2Device, choice: FormatChoice, wanted: float) -> lis
     return list(dict.fromkeys(found))
 
 
-_UNCALIBRATED = 'the node warns and goes on, and its camera_info says uncalibrated (a camera matrix of zeros)'
+_UNCALIBRATED = (
+    'the node warns and goes on, and its camera_info says uncalibrated (a camera matrix of zeros)'
+)
 
 
 def _share_folder(system: System, package: str) -> str:
@@ -334,28 +460,60 @@ def _calibration(system: System, camera: CameraNeed) -> Finding:
     size = (camera.width, camera.height) if camera.width and camera.height else (0, 0)
     try:
         path = calibration_path(
-            camera.camera_info_url, name, package_folder=lambda package: _share_folder(system, package), environment=system.environment
+            camera.camera_info_url,
+            name,
+            package_folder=lambda package: _share_folder(system, package),
+            environment=system.environment,
         )
         there = system.root / str(path).lstrip('/')
         store = CameraInfoStore(str(there), name, size)
     except ConfigError as error:
-        return Finding(Status.FAIL, str(error), 'correct it: the node does not start with this value', camera.node)
-    figures = {'file': str(path), 'camera_name': name, 'there': there.exists(), 'named': bool(camera.camera_info_url)}
+        return Finding(
+            Status.FAIL,
+            str(error),
+            'correct it: the node does not start with this value',
+            camera.node,
+        )
+    figures = {
+        'file': str(path),
+        'camera_name': name,
+        'there': there.exists(),
+        'named': bool(camera.camera_info_url),
+    }
     if not there.exists():
         if not camera.camera_info_url:
-            return skip(f"no calibration is set (camera_info_url), and there is no '{path}'", camera.node, **figures)
+            return skip(
+                f"no calibration is set (camera_info_url), and there is no '{path}'",
+                camera.node,
+                **figures,
+            )
         advice = 'put the file there (camera_calibration writes it), or set camera_info_url to a file that exists'
-        return Finding(Status.WARN, f"there is no '{path}' (camera_info_url); {_UNCALIBRATED}", advice, camera.node, figures)
+        return Finding(
+            Status.WARN,
+            f"there is no '{path}' (camera_info_url); {_UNCALIBRATED}",
+            advice,
+            camera.node,
+            figures,
+        )
     if troubles := store.troubles:
         texts, steps = ('; '.join(dict.fromkeys(part)) for part in zip(*troubles, strict=True))
-        return Finding(Status.WARN if store.wrong else Status.OK, texts, steps if store.wrong else '', camera.node, figures)
+        return Finding(
+            Status.WARN if store.wrong else Status.OK,
+            texts,
+            steps if store.wrong else '',
+            camera.node,
+            figures,
+        )
     return ok(f"calibration '{path}' can be used", camera.node, **figures)
 
 
 _JETPACK = 'it comes with JetPack (nvidia-l4t-gstreamer), and a container needs it mounted'
 #: What each is for, and where it comes from.
 PURPOSES = {
-    'appsink': ('the end of every pipeline, which gives frames to this package', 'apt install gstreamer1.0-plugins-base'),
+    'appsink': (
+        'the end of every pipeline, which gives frames to this package',
+        'apt install gstreamer1.0-plugins-base',
+    ),
     'v4l2src': ('V4L2 cameras in pipelines', 'apt install gstreamer1.0-plugins-good'),
     'nvarguscamerasrc': ("the Argus camera (ZED X through Jetson's ISP)", _JETPACK),
     'nvv4l2camerasrc': ('V4L2 cameras into NVMM memory', _JETPACK),
@@ -377,7 +535,9 @@ def gstreamer_library(system: System, needs: Needs) -> Iterator[Finding]:
         return
     answer = system.ask('gstreamer', *PURPOSES)
     if 'error' in answer:
-        yield told(_pipeline_need(needs).missing_extra, answer['error'])  # as the camera itself says it, with the packages to install
+        yield told(
+            _pipeline_need(needs).missing_extra, answer['error']
+        )  # as the camera itself says it, with the packages to install
     else:
         yield ok(f'GStreamer {answer["version"]}', version=answer['version'])
 
@@ -395,14 +555,22 @@ def gstreamer_elements(system: System, needs: Needs) -> Iterator[Finding]:
     if all(camera.pipeline.strip() for camera in needs.cameras if camera.camera == 'argus'):
         wanted.discard('nvarguscamerasrc')  # a pipeline brings its own source
     pipelines = [camera.pipeline for camera in needs.cameras if camera.camera in _OF_CAMERA]
-    wanted |= {part.split()[0] for pipeline in pipelines for part in pipeline.split('!') if part.split()}
+    wanted |= {
+        part.split()[0] for pipeline in pipelines for part in pipeline.split('!') if part.split()
+    }
     for name, (purpose, advice) in PURPOSES.items():
         found: dict[str, Any] = answer['elements'].get(name, {'there': False})
         need = Need.REQUIRED if name in wanted else Need.UNUSED if needs.known else Need.POSSIBLE
         figures = {'there': found['there']}
         if not found['there']:
             step = advice if need is Need.REQUIRED else ''
-            yield Finding(need.missing_extra, f'element {name} is missing; it is for: {purpose}', step, name, figures)
+            yield Finding(
+                need.missing_extra,
+                f'element {name} is missing; it is for: {purpose}',
+                step,
+                name,
+                figures,
+            )
         elif 'error' in found:
             yield Finding(need.missing, f'{name}: {found["error"]}', advice, name, figures)
         else:
@@ -417,15 +585,25 @@ def gstreamer_pipelines(system: System, needs: Needs) -> Iterator[Finding]:
     for camera in cameras:
         if not camera.pipeline.strip():
             if camera.camera == 'argus':
-                yield skip(f'argus makes its own pipeline for sensor {camera.sensor_id}; see gstreamer.elements', camera.node)
+                yield skip(
+                    f'argus makes its own pipeline for sensor {camera.sensor_id}; see gstreamer.elements',
+                    camera.node,
+                )
             else:
                 advice = "set parameter pipeline, for example to 'v4l2src device=/dev/video0 io-mode=dmabuf'"
-                yield Finding(Status.FAIL, 'camera gstreamer has an empty pipeline', advice, camera.node)
+                yield Finding(
+                    Status.FAIL, 'camera gstreamer has an empty pipeline', advice, camera.node
+                )
             continue
         answer = system.ask('pipeline', camera.pipeline)
         if 'error' in answer:
             advice = 'compare the names of elements and properties with gst-inspect-1.0 ELEMENT, and see gstreamer.elements'
-            yield Finding(Status.FAIL, f'GStreamer can not make the pipeline: {answer["error"]}', advice, camera.node)
+            yield Finding(
+                Status.FAIL,
+                f'GStreamer can not make the pipeline: {answer["error"]}',
+                advice,
+                camera.node,
+            )
         else:
             yield ok('GStreamer can make the pipeline', camera.node)
 

@@ -45,7 +45,9 @@ def exit_code(results: Sequence[Result]) -> int:
 
 def heading(system: System, needs: Needs) -> str:
     """The report's first line."""
-    return printable(f'zc_doctor {zc_perception.__version__}: Linux {system.release or "?"} on {system.machine}, {needs.summary()}')
+    return printable(
+        f'zc_doctor {zc_perception.__version__}: Linux {system.release or "?"} on {system.machine}, {needs.summary()}'
+    )
 
 
 def lines_of(result: Result, verbose: bool) -> Iterator[str]:
@@ -59,7 +61,9 @@ def lines_of(result: Result, verbose: bool) -> Iterator[str]:
         yield printable(f'      -> {finding.advice}')
     if verbose and finding.figures:
         text = ', '.join(f'{name}={value}' for name, value in finding.figures.items())
-        yield printable(f'      {text if len(text) <= _LONGEST else text[:_LONGEST] + " … (--json has it all)"}')
+        yield printable(
+            f'      {text if len(text) <= _LONGEST else text[:_LONGEST] + " … (--json has it all)"}'
+        )
 
 
 def summary_line(results: Sequence[Result], verbose: bool) -> str:
@@ -95,7 +99,10 @@ def document(results: Sequence[Result], system: System, needs: Needs) -> dict[st
             }
             for result in results
         ],
-        'summary': {**{status.value: counts[status] for status in Status}, 'exit_code': exit_code(results)},
+        'summary': {
+            **{status.value: counts[status] for status in Status},
+            'exit_code': exit_code(results),
+        },
     }
 
 
@@ -115,7 +122,9 @@ def _write(path: Path, result: dict[str, Any]) -> None:
             _complain(f"zc_doctor: made folder '{folder}' for --json")
         write_whole(path, json.dumps(result, indent=1, allow_nan=False) + '\n')
     except OSError as error:
-        raise ConfigError(f"--json '{path}' can't be written: {error.strerror}; name another file") from error
+        raise ConfigError(
+            f"--json '{path}' can't be written: {error.strerror}; name another file"
+        ) from error
 
 
 def _say(text: str) -> None:
@@ -128,7 +137,9 @@ def _say(text: str) -> None:
     if isinstance(error, BrokenPipeError):
         raise error
     if error is not None:
-        raise ConfigError(f"the report can't be written to stdout: {error.strerror}; send it to another place") from error
+        raise ConfigError(
+            f"the report can't be written to stdout: {error.strerror}; send it to another place"
+        ) from error
 
 
 def _complain(text: str) -> None:
@@ -144,7 +155,9 @@ def run(options: argparse.Namespace, system: System, *, json_only: bool) -> int:
     """
     needs = read_needs(options.params_file, options.cameras)
     if not 0 < options.time_limit <= _LONGEST_S:
-        raise ConfigError(f'--time-limit is {options.time_limit:g}; it must be a number of seconds above 0, at most {_LONGEST_S:g}')
+        raise ConfigError(
+            f'--time-limit is {options.time_limit:g}; it must be a number of seconds above 0, at most {_LONGEST_S:g}'
+        )
     results: list[Result] = []
     if not json_only:
         _say(heading(system, needs))

@@ -39,7 +39,9 @@ class Need(Enum):
     @property
     def missing(self) -> Status:
         """The verdict on something that is missing, or can't be used."""
-        return {Need.REQUIRED: Status.FAIL, Need.POSSIBLE: Status.WARN, Need.UNUSED: Status.SKIP}[self]
+        return {Need.REQUIRED: Status.FAIL, Need.POSSIBLE: Status.WARN, Need.UNUSED: Status.SKIP}[
+            self
+        ]
 
     @property
     def missing_extra(self) -> Status:

@@ -19,7 +19,9 @@ from zc_perception.memory.heaps import Heap, HeapUse, OfferedHeaps, heap_order, 
 
 def heap_nodes(system: System) -> dict[str, Path]:
     """Names as parameter ``heap`` takes them, and their nodes."""
-    found = {f'dma_heap/{name}': system.dev / 'dma_heap' / name for name in system.names('dev/dma_heap')}
+    found = {
+        f'dma_heap/{name}': system.dev / 'dma_heap' / name for name in system.names('dev/dma_heap')
+    }
     if (system.dev / 'udmabuf').exists():
         found['udmabuf'] = system.dev / 'udmabuf'
     return found
@@ -37,7 +39,9 @@ def auto_heaps(system: System, use: HeapUse) -> OfferedHeaps:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), name)
         return system.open_heap(name)
 
-    order = heap_order(use, dma_heaps=str(system.dev / 'dma_heap'), nvmap=str(system.dev / 'nvmap'))
+    order = heap_order(
+        use, dma_heaps=str(system.dev / 'dma_heap'), nvmap=str(system.dev / 'nvmap')
+    )
     return working_heaps('auto', order, opener=open_one)
 
 
@@ -75,7 +79,9 @@ def allocate(system: System, name: str, size: int = PAGE) -> Iterator[DmaBuf]:
 @contextmanager
 def first_dmabuf(system: System) -> Iterator[DmaBuf | None]:
     """A page of the first heap that gives a dma-buf: the scattered ones first, since the contiguous pool is small. ``None``: none does."""
-    names = sorted(heap_nodes(system), key=lambda name: (name != 'dma_heap/system', 'cma' in name, name))
+    names = sorted(
+        heap_nodes(system), key=lambda name: (name != 'dma_heap/system', 'cma' in name, name)
+    )
     found = None
     with ExitStack() as opened:
         for name in names:

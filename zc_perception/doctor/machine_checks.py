@@ -76,10 +76,18 @@ def kernel_release(system: System, needs: Needs) -> Iterator[Finding]:
     figures = {'release': release, 'machine': system.machine, 'tegra': system.is_tegra}
     found = f'Linux {release} on {system.machine}{" (Jetson)" if system.is_tegra else ""}'
     if version == (0, 0):
-        yield Finding(Status.WARN, 'the kernel release could not be read', 'mount /proc', '', figures)
+        yield Finding(
+            Status.WARN, 'the kernel release could not be read', 'mount /proc', '', figures
+        )
     elif version < HEAPS_SINCE:
         advice = 'install Linux 5.6 or newer: older kernels have no dma-heaps, and no device can import buffers of this package'
-        yield Finding(Status.FAIL if needs.device_imports() else Status.WARN, f'{found}, which has no dma-heaps', advice, '', figures)
+        yield Finding(
+            Status.FAIL if needs.device_imports() else Status.WARN,
+            f'{found}, which has no dma-heaps',
+            advice,
+            '',
+            figures,
+        )
     else:
         yield ok(found, **figures)
 
@@ -87,15 +95,25 @@ def kernel_release(system: System, needs: Needs) -> Iterator[Finding]:
 def read_options(system: System) -> tuple[dict[str, str], str]:
     """The kernel's options without ``CONFIG_``, and the file that they are from; nothing and the files that were tried."""
     release, tried = system.release, []
-    for name in ('proc/config.gz', f'boot/config-{release}', f'lib/modules/{release}/config', f'lib/modules/{release}/build/.config'):
+    for name in (
+        'proc/config.gz',
+        f'boot/config-{release}',
+        f'lib/modules/{release}/config',
+        f'lib/modules/{release}/build/.config',
+    ):
         path = system.root / name
         try:
             raw = path.read_bytes()
-            text = (gzip.decompress(raw) if raw[:2] == b'\x1f\x8b' else raw).decode(errors='replace')
+            text = (gzip.decompress(raw) if raw[:2] == b'\x1f\x8b' else raw).decode(
+                errors='replace'
+            )
         except (OSError, EOFError, zlib.error):
             tried.append('/' + name)
             continue
-        found = {(m[1] or m[3]).removeprefix('CONFIG_'): (m[2] or 'n').strip('"') for m in _LINE.finditer(text)}
+        found = {
+            (m[1] or m[3]).removeprefix('CONFIG_'): (m[2] or 'n').strip('"')
+            for m in _LINE.finditer(text)
+        }
         if found:
             return found, '/' + name
         tried.append('/' + name)
@@ -121,14 +139,21 @@ def kernel_options(system: System, needs: Needs) -> Iterator[Finding]:
             'run modprobe configs, which makes /proc/config.gz, or install /boot/config-* of your distribution; '
             'the memory checks try the important options themselves'
         )
-        yield Finding(Status.WARN, f"the kernel's options can't be read ({source}){shown}", advice, '', {'source': ''})
+        yield Finding(
+            Status.WARN,
+            f"the kernel's options can't be read ({source}){shown}",
+            advice,
+            '',
+            {'source': ''},
+        )
         return
     mine = [option for option in OPTIONS if not option.machine or system.machine in option.machine]
     figures = {name: options.get(name, 'n') for option in mine for name in option.names}
     missing = [
         option
         for option in mine
-        if all(figures[name] == 'n' for name in (*option.names, option.instead) if name) and not _present_without_options(system, option)
+        if all(figures[name] == 'n' for name in (*option.names, option.instead) if name)
+        and not _present_without_options(system, option)
     ]
     wanted = [option for option in missing if not option.informative]
     named = set(needs.own_heaps()) - {'auto', 'memfd'}
@@ -137,7 +162,9 @@ def kernel_options(system: System, needs: Needs) -> Iterator[Finding]:
     if wanted:
         status = need.missing if any(option.core for option in wanted) else Status.WARN
     texts = [f'{" or ".join(option.names)} ({option.use})' for option in missing]
-    found = f'{len(mine) - len(missing)} of {len(mine)} set ({source})' + (f'; not set: {", ".join(texts)}' if texts else '')
+    found = f'{len(mine) - len(missing)} of {len(mine)} set ({source})' + (
+        f'; not set: {", ".join(texts)}' if texts else ''
+    )
     advice = ''
     if wanted:
         names = ', '.join(f'CONFIG_{option.names[0]}=y' for option in wanted)
@@ -154,14 +181,20 @@ def sync_file_ioctls(system: System, needs: Needs) -> Iterator[Finding]:
         else:
             there, how = buffer.sync_supported, f'tried with a buffer of {buffer.heap}'
     if there:
-        yield ok(f'fences can be exchanged with buffers ({how})', supported=True, asked=buffer is not None)
+        yield ok(
+            f'fences can be exchanged with buffers ({how})',
+            supported=True,
+            asked=buffer is not None,
+        )
         return
     found = f'the kernel has no DMA_BUF_IOCTL_EXPORT_SYNC_FILE and IMPORT ({how})'
     advice = (
         'you need not do anything: the package waits for devices with poll(2) before it hands a buffer on; '
         'Linux 6.0 and newer have these ioctls'
     )
-    yield Finding(Status.WARN, found, advice, '', {'supported': False, 'asked': buffer is not None})
+    yield Finding(
+        Status.WARN, found, advice, '', {'supported': False, 'asked': buffer is not None}
+    )
 
 
 _RELEASE = re.compile(r'R(\d+) \(release\), REVISION: ([\d.]+)')
@@ -181,7 +214,9 @@ def jetson_release(system: System, needs: Needs) -> Iterator[Finding]:
     if not system.is_tegra:
         if _jetson_need(needs) is Need.REQUIRED:
             yield Finding(
-                Status.FAIL, f'{_NOT_HERE}, and the parameter file has an argus camera', 'use camera: v4l2, gstreamer or libcamera here'
+                Status.FAIL,
+                f'{_NOT_HERE}, and the parameter file has an argus camera',
+                'use camera: v4l2, gstreamer or libcamera here',
             )
         else:
             yield skip(_NOT_HERE)
@@ -190,21 +225,32 @@ def jetson_release(system: System, needs: Needs) -> Iterator[Finding]:
     match = _RELEASE.search(system.read('etc/nv_tegra_release'))
     if match is None:
         yield ok(
-            f'{model}, Linux {system.release}; its Jetson Linux release is unknown (no /etc/nv_tegra_release)', model=model, release=''
+            f'{model}, Linux {system.release}; its Jetson Linux release is unknown (no /etc/nv_tegra_release)',
+            model=model,
+            release='',
         )
         return
     release = f'R{match[1]}.{match[2]}'
     jetpack = _JETPACK.get(int(match[1]))
-    yield ok(f'{model}, Jetson Linux {release}{f" (JetPack {jetpack})" if jetpack else ""}', model=model, release=release, jetpack=jetpack)
+    yield ok(
+        f'{model}, Jetson Linux {release}{f" (JetPack {jetpack})" if jetpack else ""}',
+        model=model,
+        release=release,
+        jetpack=jetpack,
+    )
 
 
-def _of_jetson(judge: Callable[[Need, dict[str, Any]], Finding]) -> Callable[[System, Needs], Iterator[Finding]]:
+def _of_jetson(
+    judge: Callable[[Need, dict[str, Any]], Finding],
+) -> Callable[[System, Needs], Iterator[Finding]]:
     """A check of what a Jetson's library answers; the question has its name. Elsewhere it does not apply."""
 
     def check(system: System, needs: Needs) -> Iterator[Finding]:
         need = _jetson_need(needs)
         if need is Need.UNUSED or (need is Need.POSSIBLE and not system.is_tegra):
-            yield skip('no camera in the parameter file needs it' if need is Need.UNUSED else _NOT_HERE)
+            yield skip(
+                'no camera in the parameter file needs it' if need is Need.UNUSED else _NOT_HERE
+            )
         else:
             yield judge(need, system.ask(judge.__name__))
 
@@ -215,7 +261,13 @@ def _of_jetson(judge: Callable[[Need, dict[str, Any]], Finding]) -> Callable[[Sy
 def nvbufsurface(need: Need, answer: dict[str, Any]) -> Finding:
     """Loaded, and its structs tried on an image of our own."""
     if not answer.get('loaded'):
-        return Finding(need.missing, f"libnvbufsurface can't be loaded: {answer['error']}", _JETPACK_ADVICE, '', answer)
+        return Finding(
+            need.missing,
+            f"libnvbufsurface can't be loaded: {answer['error']}",
+            _JETPACK_ADVICE,
+            '',
+            answer,
+        )
     file = answer['file'] or 'libnvbufsurface'
     if 'error' in answer:
         advice = (
@@ -231,7 +283,13 @@ def vic(need: Need, answer: dict[str, Any]) -> Finding:
     """Block-linear camera images become linear by it."""
     if 'error' in answer:
         # Only cameras whose images are block-linear, and only where nobody can use them so.
-        return Finding(Status.WARN, f"libnvbufsurftransform can't be loaded: {answer['error']}", _JETPACK_ADVICE, '', answer)
+        return Finding(
+            Status.WARN,
+            f"libnvbufsurftransform can't be loaded: {answer['error']}",
+            _JETPACK_ADVICE,
+            '',
+            answer,
+        )
     return ok(f'{answer["file"] or "libnvbufsurftransform"} loads', **answer)
 
 
@@ -242,7 +300,10 @@ _SLOW = ('hpet', 'acpi_pm', 'jiffies', 'refined-jiffies', 'pit')
 
 def clock_source(system: System, needs: Needs) -> Iterator[Finding]:
     """Every frame is stamped several times."""
-    source, others = system.read(_FOLDER, 'current_clocksource'), system.read(_FOLDER, 'available_clocksource')
+    source, others = (
+        system.read(_FOLDER, 'current_clocksource'),
+        system.read(_FOLDER, 'available_clocksource'),
+    )
     figures = {'source': source, 'available': others.split()}
     if not source:
         yield skip('the kernel does not show its clock source', **figures)
@@ -251,7 +312,9 @@ def clock_source(system: System, needs: Needs) -> Iterator[Finding]:
             f'dmesg | grep -i clocksource says why no better one is used (available: {others}); '
             'update the BIOS, or boot with tsc=reliable if you know that it is'
         )
-        yield Finding(Status.WARN, f'clock source {source}, which is slow to read', advice, '', figures)
+        yield Finding(
+            Status.WARN, f'clock source {source}, which is slow to read', advice, '', figures
+        )
     else:
         yield ok(f'clock source {source}', **figures)
 
@@ -263,12 +326,16 @@ def synchronised(system: System, needs: Needs) -> Iterator[Finding]:
     figures = {'synchronised': state, 'ptp': clocks}
     hardware = f', PTP clocks: {", ".join(clocks)}' if clocks else ''
     if state is None:
-        yield skip(f'the kernel does not say whether the clock is synchronised{hardware}', **figures)
+        yield skip(
+            f'the kernel does not say whether the clock is synchronised{hardware}', **figures
+        )
     elif state:
         yield ok(f'the clock is synchronised{hardware}', **figures)
     else:
         advice = 'start chrony, or ptp4l with phc2sys; with only one machine it does not matter, because all stamps come from one clock'
-        yield Finding(Status.WARN, f'no program synchronises the clock{hardware}', advice, '', figures)
+        yield Finding(
+            Status.WARN, f'no program synchronises the clock{hardware}', advice, '', figures
+        )
 
 
 _CAP_SYS_NICE, _CAP_IPC_LOCK = 1 << 23, 1 << 14
@@ -321,9 +388,17 @@ def realtime(system: System, needs: Needs) -> Iterator[Finding]:
     if wanted > limit and not capable:
         highest = max(wanted, 80)
         advice = f'add to {_LIMITS_FILE}: @video - rtprio {highest}; systemd: LimitRTPRIO={highest}; container: --ulimit rtprio={highest}'
-        yield Finding(Status.FAIL, f'realtime_priority {wanted} is not allowed: the limit is {limit:g}', advice, '', figures)
+        yield Finding(
+            Status.FAIL,
+            f'realtime_priority {wanted} is not allowed: the limit is {limit:g}',
+            advice,
+            '',
+            figures,
+        )
     elif limit or capable:
-        yield ok(f'real-time priorities up to {99 if capable else f"{limit:g}"} are allowed', **figures)
+        yield ok(
+            f'real-time priorities up to {99 if capable else f"{limit:g}"} are allowed', **figures
+        )
     else:
         yield ok('no real-time priorities are allowed, and no node needs them', **figures)
 
@@ -340,23 +415,43 @@ def locked_memory(system: System, needs: Needs) -> Iterator[Finding]:
     text = 'without limit' if math.isinf(limit) or capable else f'up to {limit / (1 << 20):g} MiB'
     if wanted and not capable and not math.isinf(limit):
         advice = f'add to {_LIMITS_FILE}: @video - memlock unlimited; systemd: LimitMEMLOCK=infinity; container: --ulimit memlock=-1'
-        yield Finding(Status.FAIL, f'lock_memory locks all memory of a process, but memory may be locked {text}', advice, '', figures)
+        yield Finding(
+            Status.FAIL,
+            f'lock_memory locks all memory of a process, but memory may be locked {text}',
+            advice,
+            '',
+            figures,
+        )
     else:
-        yield ok(f'memory may be locked {text}{"" if wanted else ", and no node needs it"}', **figures)
+        yield ok(
+            f'memory may be locked {text}{"" if wanted else ", and no node needs it"}', **figures
+        )
 
 
 def descriptors(system: System, needs: Needs) -> Iterator[Finding]:
     """Each buffer is a descriptor, in every process that shares it, and each job in flight a fence."""
-    limit = _limit(system, 'Max open files', 'self', 1)  # the hard one: the programs raise the soft one to it themselves
+    limit = _limit(
+        system, 'Max open files', 'self', 1
+    )  # the hard one: the programs raise the soft one to it themselves
     if limit is None:
         yield skip('/proc/self/limits does not show the limit')
         return
     pools = [pool_need(system, needs, camera) for camera in needs.cameras]
-    needed = _OWN_DESCRIPTORS + sum(_PER_SLOT * pool.slots * max(1, len(pool.buffers)) for pool in pools)
+    needed = _OWN_DESCRIPTORS + sum(
+        _PER_SLOT * pool.slots * max(1, len(pool.buffers)) for pool in pools
+    )
     figures = {'limit': _as_json(limit), 'needed': needed}
     if limit < needed:
-        advice = f'add to {_LIMITS_FILE}: @video - nofile 4096; in a systemd unit: LimitNOFILE=4096'
-        yield Finding(Status.FAIL, f'{limit:g} open files are allowed, about {needed} are needed', advice, '', figures)
+        advice = (
+            f'add to {_LIMITS_FILE}: @video - nofile 4096; in a systemd unit: LimitNOFILE=4096'
+        )
+        yield Finding(
+            Status.FAIL,
+            f'{limit:g} open files are allowed, about {needed} are needed',
+            advice,
+            '',
+            figures,
+        )
     else:
         yield ok(f'{_as_json(limit)} open files are allowed, about {needed} are needed', **figures)
 
@@ -366,14 +461,20 @@ def _kinds(system: System, process: str) -> tuple[int, int]:
     numbers, frames = system.names('proc', process, 'fd'), 0
     for number in numbers:
         with suppress(OSError):
-            frames += os.readlink(system.proc / process / 'fd' / number).startswith(('/dmabuf:', '/memfd:zc_frame '))
+            frames += os.readlink(system.proc / process / 'fd' / number).startswith(
+                ('/dmabuf:', '/memfd:zc_frame ')
+            )
     return len(numbers), frames
 
 
 def open_files(system: System, needs: Needs) -> Iterator[Finding]:
     """Of all processes that this user may look into."""
     words = system.read('proc/sys/fs/file-nr').split()
-    counts = {process: len(system.names('proc', process, 'fd')) for process in system.names('proc') if process.isdigit()}
+    counts = {
+        process: len(system.names('proc', process, 'fd'))
+        for process in system.names('proc')
+        if process.isdigit()
+    }
     if len(words) != 3 or not all(word.isdigit() for word in words) or not any(counts.values()):
         yield skip('/proc shows neither the table of open files nor any process')
         return
@@ -382,7 +483,14 @@ def open_files(system: System, needs: Needs) -> Iterator[Finding]:
     number, frames = _kinds(system, process)
     limit = soft_limit(system, 'Max open files', process) or math.inf
     name = system.read('proc', process, 'comm') or 'process'
-    figures = {'used': used, 'limit': most, 'process': int(process), 'name': name, 'descriptors': number, 'buffers': frames}
+    figures = {
+        'used': used,
+        'limit': most,
+        'process': int(process),
+        'name': name,
+        'descriptors': number,
+        'buffers': frames,
+    }
     found = f'{used} files are open; {name} ({process}) has most of them, {number}, of which {frames} are frame buffers'
     if used > _NEARLY * most or number > _NEARLY * limit:
         full = 'the machine' if used > _NEARLY * most else f'{name} ({process})'

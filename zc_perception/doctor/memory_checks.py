@@ -13,7 +13,14 @@ from pathlib import Path
 
 from zc_perception.doctor.accelerator_checks import numbers_of, wanted_cards
 from zc_perception.doctor.finding import Finding, Need, Status, ok, skip
-from zc_perception.doctor.heaps import PAGE, allocate, heap_nodes, rights_advice, trial_heaps, udev_line
+from zc_perception.doctor.heaps import (
+    PAGE,
+    allocate,
+    heap_nodes,
+    rights_advice,
+    trial_heaps,
+    udev_line,
+)
 from zc_perception.doctor.needs import Needs
 from zc_perception.doctor.pool_need import PoolNeed, pool_need
 from zc_perception.doctor.system import DENIED, System
@@ -45,7 +52,11 @@ def _rights(path: Path) -> dict[str, object]:
         status = path.stat()
     except OSError:
         return {}
-    return {'mode': f'{status.st_mode & 0o7777:04o}', 'owner': status.st_uid, 'group': status.st_gid}
+    return {
+        'mode': f'{status.st_mode & 0o7777:04o}',
+        'owner': status.st_uid,
+        'group': status.st_gid,
+    }
 
 
 def heaps(system: System, needs: Needs) -> Iterator[Finding]:
@@ -55,36 +66,65 @@ def heaps(system: System, needs: Needs) -> Iterator[Finding]:
     usable = 0
     for name, node in nodes.items():
         number = system.open_node(str(node))
-        shown, figures = system.shown(node), {'contiguous': is_contiguous(name), 'errno': number, **_rights(node)}
+        shown, figures = (
+            system.shown(node),
+            {'contiguous': is_contiguous(name), 'errno': number, **_rights(node)},
+        )
         if number == 0:
             usable += 1
-            what = 'contiguous memory' if is_contiguous(name) else 'ordinary memory' if name == 'udmabuf' else 'memory in scattered pages'
+            what = (
+                'contiguous memory'
+                if is_contiguous(name)
+                else 'ordinary memory'
+                if name == 'udmabuf'
+                else 'memory in scattered pages'
+            )
             yield ok(f'{shown} can be used ({what})', name, **figures)
         elif number in DENIED:
             found = f'this user may not open {shown} (mode {figures.get("mode", "?")}, group {figures.get("group", "?")})'
-            yield Finding(needs.heap(name).missing, found, rights_advice(udev_line(name), shown), name, figures)
+            yield Finding(
+                needs.heap(name).missing,
+                found,
+                rights_advice(udev_line(name), shown),
+                name,
+                figures,
+            )
         else:
             found = f"{shown} can't be opened: {os.strerror(number)}"
-            yield Finding(needs.heap(name).missing, found, 'read dmesg; unload its module and load it again', name, figures)
+            yield Finding(
+                needs.heap(name).missing,
+                found,
+                'read dmesg; unload its module and load it again',
+                name,
+                figures,
+            )
     for name in named:
         if name not in nodes:
             there = ', '.join(nodes) or 'none'
             number = errno.ENOENT
             advice = f'set heap to one that was found, or to auto, or {_ENABLE}'
             yield Finding(
-                Status.FAIL, f"heap '{name}' in the parameter file does not exist; found: {there}", advice, name, {'errno': number}
+                Status.FAIL,
+                f"heap '{name}' in the parameter file does not exist; found: {there}",
+                advice,
+                name,
+                {'errno': number},
             )
     if not usable and not named:
         need = Need.REQUIRED if needs.device_imports() else Need.POSSIBLE
         if needs.known and not needs.own_heaps() and need is Need.POSSIBLE:
-            yield skip('no heap can be used, and none is needed: the cameras bring their own buffers')
+            yield skip(
+                'no heap can be used, and none is needed: the cameras bring their own buffers'
+            )
         else:
             yield Finding(need.missing, f'no heap can be used; {_OTHERWISE}', _ENABLE)
 
 
 def _reference(system: System, needs: Needs) -> tuple[int, str]:
     """The largest buffer that is asked for, or what is usual."""
-    pools = [pool_need(system, needs, camera) for camera in needs.cameras if camera.camera != 'argus']
+    pools = [
+        pool_need(system, needs, camera) for camera in needs.cameras if camera.camera != 'argus'
+    ]
     if known := [pool for pool in pools if pool.buffers]:
         largest = max(known, key=lambda pool: max(pool.buffers))
         return max(largest.buffers), f'{largest.camera.label}, {largest.size[0]}x{largest.size[1]}'
@@ -99,16 +139,30 @@ def udmabuf_limits(system: System, needs: Needs) -> Iterator[Finding]:
     limit = system.read('sys/module/udmabuf/parameters/size_limit_mb')
     size, what = _reference(system, needs)
     if not limit.isdigit():
-        yield ok('/dev/udmabuf is there; the kernel does not show its limits', size_limit_mib=None, needed=size)
+        yield ok(
+            '/dev/udmabuf is there; the kernel does not show its limits',
+            size_limit_mib=None,
+            needed=size,
+        )
     elif int(limit) * _MIB < size:
         advice = (
             'echo options udmabuf size_limit_mb=512 > /etc/modprobe.d/udmabuf.conf and load the module again, '
             'or boot with udmabuf.size_limit_mb=512'
         )
         found = f'udmabuf gives at most {limit} MiB per buffer, {what} needs {size / _MIB:.1f} MiB'
-        yield Finding(needs.heap('udmabuf').missing, found, advice, '', {'size_limit_mib': int(limit), 'needed': size})
+        yield Finding(
+            needs.heap('udmabuf').missing,
+            found,
+            advice,
+            '',
+            {'size_limit_mib': int(limit), 'needed': size},
+        )
     else:
-        yield ok(f'udmabuf gives up to {limit} MiB per buffer, enough for {what}', size_limit_mib=int(limit), needed=size)
+        yield ok(
+            f'udmabuf gives up to {limit} MiB per buffer, enough for {what}',
+            size_limit_mib=int(limit),
+            needed=size,
+        )
 
 
 def read_cma(system: System) -> tuple[int, int] | None:
@@ -126,15 +180,30 @@ def cma_pool(system: System, needs: Needs) -> Iterator[Finding]:
     """Pools in contiguous memory against what there is of it; other pools are named with the memory that they take."""
     cma = read_cma(system)
     total, free = cma or (0, 0)
-    there = f'CmaTotal {total / _MIB:.0f} MiB, CmaFree {free / _MIB:.0f} MiB' if cma else 'there is no contiguous pool (CmaTotal)'
+    there = (
+        f'CmaTotal {total / _MIB:.0f} MiB, CmaFree {free / _MIB:.0f} MiB'
+        if cma
+        else 'there is no contiguous pool (CmaTotal)'
+    )
     pools = [pool_need(system, needs, camera) for camera in needs.cameras]
     sure = sum(p.total for p in pools if p.contiguous)
     perhaps = sum(p.total for p in pools if p.contiguous is None)
-    figures: dict[str, object] = {'total': total, 'free': free, 'needed': sure, 'pools': [_figures(pool) for pool in pools]}
+    figures: dict[str, object] = {
+        'total': total,
+        'free': free,
+        'needed': sure,
+        'pools': [_figures(pool) for pool in pools],
+    }
     words = ', '.join(_described(p) for p in pools)
     if refused := [f'{p.camera.label}: {p.refusal}' for p in pools if p.refusal]:
         change = 'change what the message names: an entry of participants, slots, a heap, a format or the size'
-        yield Finding(Status.FAIL, f'the nodes can not agree on buffers for {"; ".join(refused)}', change, '', figures)
+        yield Finding(
+            Status.FAIL,
+            f'the nodes can not agree on buffers for {"; ".join(refused)}',
+            change,
+            '',
+            figures,
+        )
         return
     if pools and all(p.contiguous is False for p in pools):
         yield skip(f'no camera needs contiguous memory: {words}', **figures)
@@ -146,7 +215,10 @@ def cma_pool(system: System, needs: Needs) -> Iterator[Finding]:
     if not pools:
         slot = compute_layout(NV12, 1920, 1080).buffer_size(0)
         if cma is None:
-            yield skip(f'{there}; heap dma_heap/linux,cma, ISPs and cards without IOMMU need a contiguous pool', **figures)
+            yield skip(
+                f'{there}; heap dma_heap/linux,cma, ISPs and cards without IOMMU need a contiguous pool',
+                **figures,
+            )
         else:
             yield ok(f'{there}: room for {free // slot} NV12 frames of 1920x1080', **figures)
         return
@@ -155,16 +227,31 @@ def cma_pool(system: System, needs: Needs) -> Iterator[Finding]:
     if not sure and cma is None:
         yield skip(f'no camera is known to need contiguous memory: {words}; {there}', **figures)
     elif sure > total:
-        yield Finding(Status.FAIL, f'the contiguous pool is too small: {text}', _LARGER, '', figures)
+        yield Finding(
+            Status.FAIL, f'the contiguous pool is too small: {text}', _LARGER, '', figures
+        )
     elif sure > free:
-        waiting = 'end the programs that hold the rest (the nodes themselves, if they run), or ' + _LARGER
-        yield Finding(Status.FAIL, f'not enough of the contiguous pool is free: {text}', waiting, '', figures)
+        waiting = (
+            'end the programs that hold the rest (the nodes themselves, if they run), or '
+            + _LARGER
+        )
+        yield Finding(
+            Status.FAIL, f'not enough of the contiguous pool is free: {text}', waiting, '', figures
+        )
     elif sure + perhaps > free and cma is not None:
-        yield Finding(Status.WARN, f'the contiguous pool may be too small, if these drivers allocate from it: {text}', _LARGER, '', figures)
+        yield Finding(
+            Status.WARN,
+            f'the contiguous pool may be too small, if these drivers allocate from it: {text}',
+            _LARGER,
+            '',
+            figures,
+        )
     elif unknown:
         reason = '; '.join(f'{p.camera.label}: {p.problem}' for p in unknown)
         found = f'the size of some pools is not known ({reason}); {there}'
-        yield Finding(Status.WARN, found, 'set width and height in the parameter file', '', figures)
+        yield Finding(
+            Status.WARN, found, 'set width and height in the parameter file', '', figures
+        )
     else:
         yield ok(f'enough: {text}', **figures)
 
@@ -196,15 +283,37 @@ def cpu_trials(system: System, needs: Needs) -> Iterator[Finding]:
     for name in trial_heaps(system):
         try:
             with allocate(system, name, 4 * PAGE) as buffer:
-                same, figures = _written_and_read(buffer), {'size': buffer.size, 'kind': buffer.kind.value, 'exporter': buffer.exporter()}
+                same, figures = (
+                    _written_and_read(buffer),
+                    {
+                        'size': buffer.size,
+                        'kind': buffer.kind.value,
+                        'exporter': buffer.exporter(),
+                    },
+                )
         except (ZcError, OSError) as error:
-            yield Finding(_heap_need(needs, name).missing, f'a buffer of {name} could not be used: {error}', 'see memory.heaps', name)
+            yield Finding(
+                _heap_need(needs, name).missing,
+                f'a buffer of {name} could not be used: {error}',
+                'see memory.heaps',
+                name,
+            )
             continue
         if same:
-            yield ok(f'allocated, mapped, synchronised, written and read back ({figures["exporter"]})', name, **figures)
+            yield ok(
+                f'allocated, mapped, synchronised, written and read back ({figures["exporter"]})',
+                name,
+                **figures,
+            )
         else:
             advice = 'report it with the exporter and the kernel: its SYNC ioctl does not keep CPU caches coherent'
-            yield Finding(Status.FAIL, f'a buffer of {name} did not hold what was written', advice, name, figures)
+            yield Finding(
+                Status.FAIL,
+                f'a buffer of {name} did not hold what was written',
+                advice,
+                name,
+                figures,
+            )
 
 
 def _written_and_read(buffer: DmaBuf) -> bool:
@@ -214,7 +323,9 @@ def _written_and_read(buffer: DmaBuf) -> bool:
             mapping[offset : offset + len(_PATTERN)] = _PATTERN
     buffer.unmap()
     with buffer.cpu_access(CpuAccess.READ) as mapping:
-        return all(mapping[offset : offset + len(_PATTERN)] == _PATTERN for offset in where) and not any(mapping[256:512])
+        return all(
+            mapping[offset : offset + len(_PATTERN)] == _PATTERN for offset in where
+        ) and not any(mapping[256:512])
 
 
 def fence_trials(system: System, needs: Needs) -> Iterator[Finding]:
@@ -227,19 +338,36 @@ def fence_trials(system: System, needs: Needs) -> Iterator[Finding]:
             with allocate(system, name) as buffer:
                 yield _fences(buffer, name)
         except (ZcError, OSError) as error:
-            yield Finding(_heap_need(needs, name).missing, f'no buffer of {name} could be tested: {error}', 'see memory.heaps', name)
+            yield Finding(
+                _heap_need(needs, name).missing,
+                f'no buffer of {name} could be tested: {error}',
+                'see memory.heaps',
+                name,
+            )
 
 
 def _fences(buffer: DmaBuf, name: str) -> Finding:
     fence = buffer.export_fence(CpuAccess.READ | CpuAccess.WRITE)
     if fence is None:
-        return skip('the kernel has no such ioctls; see kernel.sync_file_ioctls', name, supported=False)
+        return skip(
+            'the kernel has no such ioctls; see kernel.sync_file_ioctls', name, supported=False
+        )
     try:
         if not fence.wait(1.0):
-            return Finding(Status.FAIL, f'the fence of an unused buffer of {name} does not signal', 'report it with the kernel', name)
+            return Finding(
+                Status.FAIL,
+                f'the fence of an unused buffer of {name} does not signal',
+                'report it with the kernel',
+                name,
+            )
         fence.check()
         if not buffer.import_fence(fence, CpuAccess.READ):
-            return Finding(Status.WARN, f'fences can be taken out of buffers of {name}, not put back', 'install Linux 6.0 or newer', name)
+            return Finding(
+                Status.WARN,
+                f'fences can be taken out of buffers of {name}, not put back',
+                'install Linux 6.0 or newer',
+                name,
+            )
     finally:
         fence.close()
     return ok('a fence was taken out of a buffer, waited for and put back', name, supported=True)
@@ -250,29 +378,52 @@ def import_trials(system: System, needs: Needs) -> Iterator[Finding]:
     cards, names = find_cards(system.host), list(heap_nodes(system))
     need = needs.accelerator('axl')
     if not cards or need is Need.UNUSED:
-        reason = 'there is no Metis card' if not cards else 'the parameter file uses no accelerator axl'
-        yield Finding(need.missing, reason, 'see metis.cards') if need is Need.REQUIRED else skip(reason)
+        reason = (
+            'there is no Metis card' if not cards else 'the parameter file uses no accelerator axl'
+        )
+        yield (
+            Finding(need.missing, reason, 'see metis.cards')
+            if need is Need.REQUIRED
+            else skip(reason)
+        )
         return
     if not names:
-        yield Finding(need.missing, 'there is no heap whose buffers a card could import', 'see memory.heaps')
+        yield Finding(
+            need.missing, 'there is no heap whose buffers a card could import', 'see memory.heaps'
+        )
         return
     for card in wanted_cards(needs, system.host) or cards:
         try:
             device = system.open_card(card.path, numbers_of(needs), system.host)
         except ZcError as error:
-            yield Finding(need.missing, f'{system.shown(card.path)} could not be opened: {error}', 'see metis.access', card.name)
+            yield Finding(
+                need.missing,
+                f'{system.shown(card.path)} could not be opened: {error}',
+                'see metis.access',
+                card.name,
+            )
             continue
         with closing(device):
             try:
                 capabilities = device.query()
             except ZcError as error:
-                yield Finding(need.missing, f'{system.shown(card.path)} does not answer: {error}', 'see metis.ioctls', card.name)
+                yield Finding(
+                    need.missing,
+                    f'{system.shown(card.path)} does not answer: {error}',
+                    'see metis.ioctls',
+                    card.name,
+                )
             else:
                 yield from _imports_into(system, needs, device, capabilities, card, names)
 
 
 def _imports_into(
-    system: System, needs: Needs, device: AxlDevice, capabilities: AxlCapabilities, card: MetisCard, names: list[str]
+    system: System,
+    needs: Needs,
+    device: AxlDevice,
+    capabilities: AxlCapabilities,
+    card: MetisCard,
+    names: list[str],
 ) -> Iterator[Finding]:
     for name in names:
         subject = f'{name} -> {card.name}'
@@ -284,7 +435,12 @@ def _imports_into(
                 yield _imported(system, device, capabilities, name, subject)
         except (ZcError, OSError) as error:
             advice = 'memory.heaps shows its rights and metis.iommu why the card refuses pages; read dmesg, or set another heap'
-            yield Finding(_import_need(needs, name).missing, f'a buffer of {name} could not be imported: {error}', advice, subject)
+            yield Finding(
+                _import_need(needs, name).missing,
+                f'a buffer of {name} could not be imported: {error}',
+                advice,
+                subject,
+            )
 
 
 def _import_need(needs: Needs, name: str) -> Need:
@@ -292,7 +448,9 @@ def _import_need(needs: Needs, name: str) -> Need:
     return needs.accelerator('axl') if needs.heap(name) is Need.REQUIRED else Need.POSSIBLE
 
 
-def _imported(system: System, device: AxlDevice, capabilities: AxlCapabilities, name: str, subject: str) -> Finding:
+def _imported(
+    system: System, device: AxlDevice, capabilities: AxlCapabilities, name: str, subject: str
+) -> Finding:
     fourccs = [fourcc for fourcc, modifier in capabilities.formats if modifier == LINEAR]
     fourcc = NV12 if NV12 in fourccs or not fourccs else fourccs[0]
     tight = capabilities.level == 1
@@ -308,7 +466,9 @@ def _imported(system: System, device: AxlDevice, capabilities: AxlCapabilities, 
     return ok(found, subject, level=capabilities.level, bytes=layout.buffer_size(0))
 
 
-def _attached(system: System, needs: Needs, card: MetisCard, buffer: DmaBuf, subject: str) -> Finding:
+def _attached(
+    system: System, needs: Needs, card: MetisCard, buffer: DmaBuf, subject: str
+) -> Finding:
     """With the shipped driver, which can only say whether it could: a page, as a failed attach keeps the buffer for ever."""
     if buffer.kind is not BufferKind.DMABUF:
         raise AcceleratorError(f'{buffer.heap} gave no dma-buf')

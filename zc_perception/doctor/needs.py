@@ -16,7 +16,12 @@ from zc_perception.camera.kinds import draws
 from zc_perception.doctor.finding import Need
 from zc_perception.errors import ConfigError
 from zc_perception.nodes.namespaces import check_cameras
-from zc_perception.nodes.params.yaml_file import Section, nodes_named, read_parameter_yaml, values_of
+from zc_perception.nodes.params.yaml_file import (
+    Section,
+    nodes_named,
+    read_parameter_yaml,
+    values_of,
+)
 
 T = TypeVar('T', 'CameraNeed', 'InferenceNeed')
 
@@ -105,7 +110,11 @@ class Needs:
     def accelerator(self, name: str) -> Need:
         """Who needs that accelerator."""
         wanted = [inference.accelerator for inference in self.inferences]
-        return Need.POSSIBLE if 'auto' in wanted and name not in wanted else self._need(name in wanted)
+        return (
+            Need.POSSIBLE
+            if 'auto' in wanted and name not in wanted
+            else self._need(name in wanted)
+        )
 
     def card(self) -> Need:
         """Who needs a Metis card, whatever talks to it."""
@@ -114,18 +123,24 @@ class Needs:
 
     def own_heaps(self) -> tuple[str, ...]:
         """The heaps that cameras take their buffers from: names, or ``auto``."""
-        return tuple(dict.fromkeys(camera.heap for camera in self.cameras if uses_own_heap(camera)))
+        return tuple(
+            dict.fromkeys(camera.heap for camera in self.cameras if uses_own_heap(camera))
+        )
 
     def heap(self, name: str) -> Need:
         """Who needs that heap."""
         heaps = self.own_heaps()
         return (
-            Need.POSSIBLE if name not in heaps and self.known and ('auto' in heaps or self.device_imports()) else self._need(name in heaps)
+            Need.POSSIBLE
+            if name not in heaps and self.known and ('auto' in heaps or self.device_imports())
+            else self._need(name in heaps)
         )
 
     def namespaces(self) -> tuple[str, ...]:
         """Of all these nodes; empty: none."""
-        nodes = [camera.node for camera in self.cameras] + [inference.node for inference in self.inferences]
+        nodes = [camera.node for camera in self.cameras] + [
+            inference.node for inference in self.inferences
+        ]
         return tuple(dict.fromkeys(node.rpartition('/')[0] for node in nodes))
 
     def device_imports(self) -> bool:
@@ -143,7 +158,9 @@ class Needs:
         """One line for people."""
         if not self.known:
             return 'no parameter file was given: every use is checked'
-        parts = [camera.label for camera in self.cameras] + [f'{i.node} ({i.accelerator}, model {i.model})' for i in self.inferences]
+        parts = [camera.label for camera in self.cameras] + [
+            f'{i.node} ({i.accelerator}, model {i.model})' for i in self.inferences
+        ]
         return f'for {self.path}: {", ".join(parts)}'
 
 
@@ -161,10 +178,18 @@ def _taken(kind: type[T], node: str, values: Mapping[str, Any]) -> T:
         if wanted is float and type(value) is int:
             value = float(value)
         elif wanted is tuple:
-            value = tuple(v for v in value if v != '') if isinstance(value, list) else () if value is None else value
+            value = (
+                tuple(v for v in value if v != '')
+                if isinstance(value, list)
+                else ()
+                if value is None
+                else value
+            )
         elif name == 'accelerator_device' and type(value) is int:
             value = str(value)
-        if type(value) is wanted and (wanted is not tuple or all(type(one) is str for one in value)):
+        if type(value) is wanted and (
+            wanted is not tuple or all(type(one) is str for one in value)
+        ):
             taken[name] = value
     return replace(default, **taken)
 

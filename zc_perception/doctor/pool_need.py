@@ -15,7 +15,12 @@ from zc_perception.camera import libcamera
 from zc_perception.camera.camera import DrawnCamera, drawn_constraints
 from zc_perception.camera.gstreamer import buffers as pipeline_buffers
 from zc_perception.camera.kinds import camera_class, draws
-from zc_perception.camera.v4l2.choice import FormatChoice, aligned_format, choose_formats, reserve_of
+from zc_perception.camera.v4l2.choice import (
+    FormatChoice,
+    aligned_format,
+    choose_formats,
+    reserve_of,
+)
 from zc_perception.camera.v4l2.controls import V4l2Controls
 from zc_perception.camera.v4l2.device import V4l2Device
 from zc_perception.camera.v4l2.formats import JPEGS, FormatOffer, driver_layout
@@ -24,7 +29,13 @@ from zc_perception.doctor.accelerator_checks import numbers_of
 from zc_perception.doctor.heaps import auto_heaps
 from zc_perception.doctor.needs import CameraNeed, InferenceNeed, Needs, uses_own_heap
 from zc_perception.doctor.system import System
-from zc_perception.errors import AllocationError, ConfigError, FormatError, NegotiationError, ZcError
+from zc_perception.errors import (
+    AllocationError,
+    ConfigError,
+    FormatError,
+    NegotiationError,
+    ZcError,
+)
 from zc_perception.memory.heaps import HeapUse, OfferedHeaps, is_contiguous
 from zc_perception.negotiation.agreement import slots_of
 from zc_perception.negotiation.constraints import NO_CPU, BufferConstraints, Size
@@ -51,12 +62,20 @@ def _namespace(node: str) -> str:
 
 def _beside(needs: Needs, camera: CameraNeed) -> list[InferenceNeed]:
     """The inference nodes of the camera's namespace. One that is in no camera's stands for those that each camera is going to have."""
-    own = [inference for inference in needs.inferences if _namespace(inference.node) == _namespace(camera.node)]
+    own = [
+        inference
+        for inference in needs.inferences
+        if _namespace(inference.node) == _namespace(camera.node)
+    ]
     spaces = {_namespace(one.node) for one in needs.cameras}
-    return own or [inference for inference in needs.inferences if _namespace(inference.node) not in spaces]
+    return own or [
+        inference for inference in needs.inferences if _namespace(inference.node) not in spaces
+    ]
 
 
-def _card(system: System, needs: Needs, inference: InferenceNeed) -> tuple[MetisCard, AxlCapabilities] | None:
+def _card(
+    system: System, needs: Needs, inference: InferenceNeed
+) -> tuple[MetisCard, AxlCapabilities] | None:
     """The card that accelerator axl would take, and what its driver says; ``None``: it can't be asked, or has no ioctls for frames."""
     with suppress(ZcError):
         card = choose_card(inference.accelerator_device, system.host)
@@ -70,10 +89,15 @@ def _of_accelerator(system: System, needs: Needs, inference: InferenceNeed) -> B
     if inference.accelerator in ('axl', 'auto') and (found := _card(system, needs, inference)):
         card, capabilities = found
         iommu = read_iommu(card.pci_address, system.host)
-        return with_frames(capabilities.constraints(card.path, iommu), inference.in_flight, capabilities.jobs)
+        return with_frames(
+            capabilities.constraints(card.path, iommu), inference.in_flight, capabilities.jobs
+        )
     if inference.accelerator == 'cpu':
         return with_frames(cpu_constraints(), inference.in_flight, CPU_JOBS)
-    if inference.accelerator not in ('auto', 'axruntime'):  # axl without a card, or another package's: it holds its frames all the same
+    if inference.accelerator not in (
+        'auto',
+        'axruntime',
+    ):  # axl without a card, or another package's: it holds its frames all the same
         return BufferConstraints(inference.accelerator, slots=inference.in_flight + 1)
     jobs = axruntime_jobs(inference.aipu_cores, double_buffer=inference.double_buffer)
     return with_frames(axruntime_constraints(), inference.in_flight, jobs)
@@ -131,7 +155,9 @@ class PoolNeed:
 
     def of(self, slots: int, buffers: Sequence[int]) -> PoolNeed:
         """With so many slots of such buffers."""
-        return replace(self, slots=slots, buffers=tuple(-(-size // _PAGE) * _PAGE for size in buffers))
+        return replace(
+            self, slots=slots, buffers=tuple(-(-size // _PAGE) * _PAGE for size in buffers)
+        )
 
 
 @dataclass(frozen=True)
@@ -155,12 +181,20 @@ class _Consumers:
         """
         accelerators, stand_ins = self.accelerators, self.stand_ins
         if self.heaps is None:
-            accelerators, stand_ins = list(map(anywhere, accelerators)), list(map(anywhere, stand_ins))
+            accelerators, stand_ins = (
+                list(map(anywhere, accelerators)),
+                list(map(anywhere, stand_ins)),
+            )
         session = BufferSession(camera, size, wanted_slots=self.wanted, stand_ins=stand_ins)
         request, refused = session.plan([Consumer(one) for one in accelerators])
         _, impossible = session.plan([Consumer(counting_only(one.constraints)) for one in refused])
         if impossible:
-            raise NegotiationError('; '.join(f'{one.constraints.participant}: {outcome.reason}' for one, outcome in impossible.items()))
+            raise NegotiationError(
+                '; '.join(
+                    f'{one.constraints.participant}: {outcome.reason}'
+                    for one, outcome in impossible.items()
+                )
+            )
         return request.settings()
 
     def slots(self, held: int) -> int:
@@ -168,14 +202,19 @@ class _Consumers:
 
         :param held: by the camera.
         """
-        return slots_of([BufferConstraints('camera', slots=held), *self.accelerators, *self.stand_ins], self.wanted)
+        return slots_of(
+            [BufferConstraints('camera', slots=held), *self.accelerators, *self.stand_ins],
+            self.wanted,
+        )
 
 
 def _drawing(kind: str) -> type[DrawnCamera] | None:
     """The class of a camera that draws its frames out of nothing, so that it knows their size and format before it is opened; ``None``:
     another kind of camera."""
     found = camera_class(kind) if draws(kind) else None
-    return found if found is not None and issubclass(found, DrawnCamera) and all(found.SIZE) else None
+    return (
+        found if found is not None and issubclass(found, DrawnCamera) and all(found.SIZE) else None
+    )
 
 
 def picture_size(system: System, camera: CameraNeed) -> Size:
@@ -219,14 +258,31 @@ def pool_need(system: System, needs: Needs, camera: CameraNeed) -> PoolNeed:
     try:
         heaps = None
         if uses_own_heap(camera):
-            heaps = _offered(system, camera, HeapUse.CAMERA_IMPORT if camera.camera == 'v4l2' else HeapUse.CAMERA)
+            heaps = _offered(
+                system,
+                camera,
+                HeapUse.CAMERA_IMPORT if camera.camera == 'v4l2' else HeapUse.CAMERA,
+            )
             need = need.in_heap(heaps.name)
-        accelerators = [_of_accelerator(system, needs, inference) for inference in _beside(needs, camera)]
+        accelerators = [
+            _of_accelerator(system, needs, inference) for inference in _beside(needs, camera)
+        ]
         consumers = _Consumers(accelerators, parse_stand_ins(camera.participants), heaps, wanted)
     except AllocationError as error:  # who looks for heaps complains
-        return replace(need, memory='a heap that is not there', contiguous=False, slots=max(wanted, 0), problem=str(error))
+        return replace(
+            need,
+            memory='a heap that is not there',
+            contiguous=False,
+            slots=max(wanted, 0),
+            problem=str(error),
+        )
     except (ConfigError, NegotiationError) as error:
-        return replace(need, slots=max(wanted, 0), problem='its participants are not known', refusal=str(error))
+        return replace(
+            need,
+            slots=max(wanted, 0),
+            problem='its participants are not known',
+            refusal=str(error),
+        )
     found = _asked(system, need, consumers) if camera.camera == 'v4l2' else None
     return found or _computed(system, need, consumers)
 
@@ -240,20 +296,38 @@ def _asked(system: System, need: PoolNeed, consumers: _Consumers) -> PoolNeed | 
             own_buffers = OfferedHeaps((f'v4l2/{device.driver}',), (EXPORTED,))
             if camera.memory == 'export':
                 consumers = replace(consumers, heaps=own_buffers)
-            choice = choose_formats(device, camera.width, camera.height, camera.pixel_format, camera.framerate)
+            choice = choose_formats(
+                device, camera.width, camera.height, camera.pixel_format, camera.framerate
+            )
             heaps = consumers.heaps or own_buffers
             decoded = () if choice.jpeg is None else _offered(system, camera, HeapUse.CAMERA).names
-            own = choice.constraints(heaps.names, reserve_of(V4l2Controls(device).minimum_buffers()), '; '.join(heaps.reasons), decoded)
+            own = choice.constraints(
+                heaps.names,
+                reserve_of(V4l2Controls(device).minimum_buffers()),
+                '; '.join(heaps.reasons),
+                decoded,
+            )
             return _of_driver(device, choice, replace(need, size=choice.size), own, consumers)
     except (ZcError, OSError):
         return None
 
 
-def _of_driver(device: V4l2Device, choice: FormatChoice, need: PoolNeed, own: BufferConstraints, consumers: _Consumers) -> PoolNeed:
+def _of_driver(
+    device: V4l2Device,
+    choice: FormatChoice,
+    need: PoolNeed,
+    own: BufferConstraints,
+    consumers: _Consumers,
+) -> PoolNeed:
     try:
         settings = consumers.plan(own, choice.size)
     except NegotiationError as error:
-        return replace(need, slots=consumers.slots(own.slots), problem='its participants do not agree', refusal=str(error))
+        return replace(
+            need,
+            slots=consumers.slots(own.slots),
+            problem='its participants do not agree',
+            refusal=str(error),
+        )
     code = choice.code(settings.format, settings.placement)
     assert code is not None, 'the camera agreed on it'
     if code in JPEGS:
@@ -262,16 +336,26 @@ def _of_driver(device: V4l2Device, choice: FormatChoice, need: PoolNeed, own: Bu
     driver = aligned_format(device.try_format, code, choice.size, settings.limits.stride_align)
     sizes = tuple(plane.size for plane in driver.planes)
     given = replace(settings, layout=driver_layout(driver))
-    stand_ins = consumers.stand_ins if consumers.heaps else list(map(anywhere, consumers.stand_ins))
+    stand_ins = (
+        consumers.stand_ins if consumers.heaps else list(map(anywhere, consumers.stand_ins))
+    )
     need = _placed(need, settings)
-    broken = [f'{one.participant}: {"; ".join(found)}' for one in stand_ins if (found := violations(one, given))]
+    broken = [
+        f'{one.participant}: {"; ".join(found)}'
+        for one in stand_ins
+        if (found := violations(one, given))
+    ]
     refusal = f"the driver's frames do not suit {'; '.join(broken)}" if broken else ''
     return replace(need.of(settings.slots, sizes), refusal=refusal)
 
 
 def _placed(need: PoolNeed, settings: BufferSettings) -> PoolNeed:
     """In the heap that was agreed on, where it is the package's to choose."""
-    return need if settings.heap is None or not uses_own_heap(need.camera) else need.in_heap(settings.heap.name)
+    return (
+        need
+        if settings.heap is None or not uses_own_heap(need.camera)
+        else need.in_heap(settings.heap.name)
+    )
 
 
 def _named_format(pixel_format: str, size: Size) -> FormatChoice:
@@ -290,10 +374,22 @@ def _computed(system: System, need: PoolNeed, consumers: _Consumers) -> PoolNeed
     if drawing is None:
         consumers = replace(consumers, stand_ins=list(map(counting_only, consumers.stand_ins)))
     if not draws(camera.camera):
-        consumers = replace(consumers, accelerators=list(map(counting_only, consumers.accelerators)))
-    held = reserve_of(0) if camera.camera == 'v4l2' else libcamera.RESERVE if camera.camera == 'libcamera' else pipeline_buffers.RESERVE
+        consumers = replace(
+            consumers, accelerators=list(map(counting_only, consumers.accelerators))
+        )
+    held = (
+        reserve_of(0)
+        if camera.camera == 'v4l2'
+        else libcamera.RESERVE
+        if camera.camera == 'libcamera'
+        else pipeline_buffers.RESERVE
+    )
     if not all(size):
-        return replace(need, slots=consumers.slots(held), problem='its picture size is not known before it streams; set width and height')
+        return replace(
+            need,
+            slots=consumers.slots(held),
+            problem='its picture size is not known before it streams; set width and height',
+        )
     fourcc, need = NV12 if drawing is None else drawing.fourcc, replace(need, size=size)
     try:
         if draws(camera.camera):
@@ -302,8 +398,20 @@ def _computed(system: System, need: PoolNeed, consumers: _Consumers) -> PoolNeed
         elif camera.camera == 'v4l2':
             own = _named_format(camera.pixel_format, size).constraints((need.memory,), held)
         else:
-            own = BufferConstraints('camera', formats=((fourcc, LINEAR),), heaps=(need.memory,), slots=held, min_size=size, max_size=size)
+            own = BufferConstraints(
+                'camera',
+                formats=((fourcc, LINEAR),),
+                heaps=(need.memory,),
+                slots=held,
+                min_size=size,
+                max_size=size,
+            )
         settings = consumers.plan(own, size)
     except NegotiationError as error:  # or the size is one that nothing can have
-        return replace(need, slots=consumers.slots(held), problem='its participants do not agree', refusal=str(error))
+        return replace(
+            need,
+            slots=consumers.slots(held),
+            problem='its participants do not agree',
+            refusal=str(error),
+        )
     return _placed(need, settings).of(settings.slots, settings.sizes())

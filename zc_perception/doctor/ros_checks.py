@@ -21,7 +21,13 @@ from zc_perception.doctor.needs import Needs
 from zc_perception.doctor.pool_need import picture_size
 from zc_perception.doctor.system import System
 from zc_perception.errors import ConfigError
-from zc_perception.link.shared_memory.socket_folder import SUFFIX, default_folder, folder_complaint, runtime_folder, socket_path
+from zc_perception.link.shared_memory.socket_folder import (
+    SUFFIX,
+    default_folder,
+    folder_complaint,
+    runtime_folder,
+    socket_path,
+)
 
 
 def parameter_file(system: System, needs: Needs) -> Iterator[Finding]:
@@ -29,18 +35,30 @@ def parameter_file(system: System, needs: Needs) -> Iterator[Finding]:
     if not needs.known:
         yield skip('no parameter file was given (--params-file)')
         return
-    answer = system.ask('parameters', needs.path, 'given' if needs.cameras_given else 'named', *needs.namespaces())
+    answer = system.ask(
+        'parameters', needs.path, 'given' if needs.cameras_given else 'named', *needs.namespaces()
+    )
     if 'error' in answer:
-        step = 'install it, or unset RMW_IMPLEMENTATION;' if 'missing' in answer else 'source ROS 2;'
+        step = (
+            'install it, or unset RMW_IMPLEMENTATION;' if 'missing' in answer else 'source ROS 2;'
+        )
         advice = f'{step} then run zc_doctor again, which checks every key'
-        yield Finding(Status.WARN, f'{needs.path} could not be checked: {answer["error"]}', advice, '', {'checked': None})
+        yield Finding(
+            Status.WARN,
+            f'{needs.path} could not be checked: {answer["error"]}',
+            advice,
+            '',
+            {'checked': None},
+        )
         return
     problems, misses, checked = answer['problems'], answer.get('misses', []), answer['checked']
     warnings = [*misses, *answer['warnings']]
     figures = {'checked': checked, 'problems': problems, 'warnings': warnings}
     if problems:
         found = f'{needs.path}: {"; ".join([*problems, *warnings])}'
-        yield Finding(Status.FAIL, found, 'correct it: the node does not start with it', '', figures)
+        yield Finding(
+            Status.FAIL, found, 'correct it: the node does not start with it', '', figures
+        )
     elif warnings:
         advice = 'correct it, unless it belongs to another package; the nodes start in any case'
         if misses:
@@ -48,7 +66,9 @@ def parameter_file(system: System, needs: Needs) -> Iterator[Finding]:
         yield Finding(Status.WARN, f'{needs.path}: {"; ".join(warnings)}', advice, '', figures)
     elif not checked:
         found = f'{needs.path} has no parameter for the nodes of this package'
-        yield Finding(Status.WARN, found, 'name its sections /**/capture, /**/inference', '', figures)
+        yield Finding(
+            Status.WARN, found, 'name its sections /**/capture, /**/inference', '', figures
+        )
     else:
         yield ok(f'{needs.path}: {checked} parameters, all known and in range', **figures)
 
@@ -63,7 +83,9 @@ _SAFE_DOMAINS = (*range(102), *range(215, 233))
 _RANGES = ('OFF', 'SUBNET', 'LOCALHOST', 'SYSTEM_DEFAULT')
 _SOURCE = 'source /opt/ros/DISTRO/setup.bash before the nodes start'
 _MIB = 1 << 20
-_NO_MIDDLEWARE = 'the middleware that RMW_IMPLEMENTATION names is not installed; see ros.middleware'
+_NO_MIDDLEWARE = (
+    'the middleware that RMW_IMPLEMENTATION names is not installed; see ros.middleware'
+)
 
 
 def ros_distribution(system: System, needs: Needs) -> Iterator[Finding]:
@@ -75,13 +97,27 @@ def ros_distribution(system: System, needs: Needs) -> Iterator[Finding]:
         yield ok(f'ROS 2 {name}', **figures)
     elif name:
         found = f"ROS 2 '{name}', with which this package is not tested"
-        yield Finding(Status.WARN, found, f'use {", ".join(SUPPORTED[:-1])} or {SUPPORTED[-1]}', '', figures)
+        yield Finding(
+            Status.WARN, found, f'use {", ".join(SUPPORTED[:-1])} or {SUPPORTED[-1]}', '', figures
+        )
     elif installed:
-        yield Finding(Status.WARN, f'ROS_DISTRO is not set; installed: {", ".join(installed)}', _SOURCE, '', figures)
+        yield Finding(
+            Status.WARN,
+            f'ROS_DISTRO is not set; installed: {", ".join(installed)}',
+            _SOURCE,
+            '',
+            figures,
+        )
     elif system.ask('ros').get('rclpy_version'):
         yield ok('ROS 2 from Python wheels: ROS_DISTRO is not set', **figures)
     else:
-        yield Finding(Status.FAIL, 'there is no ROS 2', f'install ROS 2 {SUPPORTED[0]} or newer; {_SOURCE}', '', figures)
+        yield Finding(
+            Status.FAIL,
+            'there is no ROS 2',
+            f'install ROS 2 {SUPPORTED[0]} or newer; {_SOURCE}',
+            '',
+            figures,
+        )
 
 
 def ros_rclpy(system: System, needs: Needs) -> Iterator[Finding]:
@@ -92,7 +128,9 @@ def ros_rclpy(system: System, needs: Needs) -> Iterator[Finding]:
         yield skip(_NO_MIDDLEWARE, **figures)
     elif 'error' in answer:
         advice = f'{_SOURCE}, with the Python that it was built for'
-        yield Finding(Status.FAIL, f"rclpy can't be imported: {answer['error']}", advice, '', figures)
+        yield Finding(
+            Status.FAIL, f"rclpy can't be imported: {answer['error']}", advice, '', figures
+        )
     else:
         yield ok(f'rclpy {answer["rclpy_version"] or "of an unknown version"}', **figures)
 
@@ -105,27 +143,46 @@ def ros_middleware(system: System, needs: Needs) -> Iterator[Finding]:
     advice = f'apt install ros-$ROS_DISTRO-{wanted.replace("_", "-")}, or unset RMW_IMPLEMENTATION'
     if 'missing' in answer:
         found = f"RMW_IMPLEMENTATION is '{answer['missing']}', which is not installed: no node can start"
-        yield Finding(Status.FAIL, f'{found}; installed: {", ".join(there) or "none"}', advice, '', figures)
+        yield Finding(
+            Status.FAIL, f'{found}; installed: {", ".join(there) or "none"}', advice, '', figures
+        )
     elif 'error' in answer:
         yield skip('rclpy can not be imported; see ros.rclpy', **figures)
     elif wanted and figures['used'] != wanted:
-        yield Finding(Status.FAIL, f"RMW_IMPLEMENTATION is '{wanted}', but {figures['used']} is used", advice, '', figures)
+        yield Finding(
+            Status.FAIL,
+            f"RMW_IMPLEMENTATION is '{wanted}', but {figures['used']} is used",
+            advice,
+            '',
+            figures,
+        )
     else:
-        yield ok(f'{figures["used"]}{" (the default)" if not wanted else ""}; installed: {", ".join(there) or figures["used"]}', **figures)
+        yield ok(
+            f'{figures["used"]}{" (the default)" if not wanted else ""}; installed: {", ".join(there) or figures["used"]}',
+            **figures,
+        )
 
 
 def ros_messages(system: System, needs: Needs) -> Iterator[Finding]:
     """Packages that the nodes import."""
     answer = system.ask('ros')
     if 'missing' in answer or 'error' in answer:
-        yield skip(_NO_MIDDLEWARE if 'missing' in answer else 'rclpy can not be imported; see ros.rclpy')
+        yield skip(
+            _NO_MIDDLEWARE if 'missing' in answer else 'rclpy can not be imported; see ros.rclpy'
+        )
         return
     broken = {name: why for name, why in answer['messages'].items() if why}
     if broken:
-        packages = ' '.join(f'ros-$ROS_DISTRO-{name.split(".")[0].replace("_", "-")}' for name in broken)
+        packages = ' '.join(
+            f'ros-$ROS_DISTRO-{name.split(".")[0].replace("_", "-")}' for name in broken
+        )
         found = '; '.join(f'{name}: {why}' for name, why in broken.items())
         yield Finding(
-            Status.FAIL, f'not all messages can be imported: {found}', f'apt install {packages}', '', {'messages': answer['messages']}
+            Status.FAIL,
+            f'not all messages can be imported: {found}',
+            f'apt install {packages}',
+            '',
+            {'messages': answer['messages']},
         )
     else:
         yield ok(f'{", ".join(answer["messages"])} can be imported', messages=answer['messages'])
@@ -138,7 +195,11 @@ def _segment(path: Path) -> int:
     :raises ElementTree.ParseError: it is no XML.
     """
     tree = ElementTree.parse(path)
-    sizes = [(node.text or '').strip() for node in tree.iter() if node.tag.rpartition('}')[2] == 'segment_size']
+    sizes = [
+        (node.text or '').strip()
+        for node in tree.iter()
+        if node.tag.rpartition('}')[2] == 'segment_size'
+    ]
     return max((int(size) for size in sizes if size.isdigit()), default=0)
 
 
@@ -163,25 +224,43 @@ def large_messages(system: System, needs: Needs) -> Iterator[Finding]:
     if 'fastrtps' not in used:
         yield skip(f'this check knows nothing of {used or "the middleware"}', middleware=used)
         return
-    set_here = {name: system.environment[name] for name in _PROFILES if system.environment.get(name)}
+    set_here = {
+        name: system.environment[name] for name in _PROFILES if system.environment.get(name)
+    }
     advice = f'set {_PROFILES[0]} (Kilted and later: {_PROFILES[1]}) to the path of config/fastdds_images.xml for both ends'
-    figures: dict[str, object] = {'middleware': used, 'profiles': set_here, 'segment': _DEFAULT_SEGMENT, 'image': image}
+    figures: dict[str, object] = {
+        'middleware': used,
+        'profiles': set_here,
+        'segment': _DEFAULT_SEGMENT,
+        'image': image,
+    }
     if not set_here:
-        room = f'an image of {image / _MIB:.1f} MiB does not fit into the default segment of 512 KiB'
+        room = (
+            f'an image of {image / _MIB:.1f} MiB does not fit into the default segment of 512 KiB'
+        )
         found = f'no Fast DDS profile is set: {room}, and {only} lose most'
         yield Finding(Status.WARN, found, advice, '', figures)
         return
     name, path = next(iter(set_here.items()))
     try:
-        figures['segment'] = size = _segment(system.root / path.lstrip('/') if path.startswith('/') else Path(path))
+        figures['segment'] = size = _segment(
+            system.root / path.lstrip('/') if path.startswith('/') else Path(path)
+        )
     except (OSError, ElementTree.ParseError) as error:
-        yield Finding(Status.FAIL, f"{name} is '{path}', which can't be read: {error}", advice, '', figures)
+        yield Finding(
+            Status.FAIL, f"{name} is '{path}', which can't be read: {error}", advice, '', figures
+        )
         return
     if size < 2 * image:
         found = f"{name} '{path}' has a segment of {size / _MIB:.1f} MiB, images have {image / _MIB:.1f} MiB"
-        yield Finding(Status.WARN, found, f'raise segment_size to at least {4 * image}', '', figures)
+        yield Finding(
+            Status.WARN, found, f'raise segment_size to at least {4 * image}', '', figures
+        )
     else:
-        yield ok(f'{path}: segment of {size / _MIB:.0f} MiB for images of {image / _MIB:.1f} MiB', **figures)
+        yield ok(
+            f'{path}: segment of {size / _MIB:.0f} MiB for images of {image / _MIB:.1f} MiB',
+            **figures,
+        )
 
 
 def _receive_buffer(system: System, image: int, only: str) -> Finding:
@@ -201,19 +280,33 @@ def ros_discovery(system: System, needs: Needs) -> Iterator[Finding]:
     local = system.environment.get('ROS_LOCALHOST_ONLY', '')
     figures = {'domain': domain, 'range': reach, 'localhost_only': local}
     if domain and not (re.fullmatch('[0-9]{1,3}', domain) and int(domain) <= 232):
-        yield Finding(Status.FAIL, f"ROS_DOMAIN_ID is '{domain}'", 'set it to a number from 0 to 101', '', figures)
+        yield Finding(
+            Status.FAIL,
+            f"ROS_DOMAIN_ID is '{domain}'",
+            'set it to a number from 0 to 101',
+            '',
+            figures,
+        )
     elif domain and int(domain) not in _SAFE_DOMAINS:
         found = f'ROS_DOMAIN_ID {domain} uses ports that Linux gives to other programs'
         yield Finding(Status.WARN, found, 'use 0 to 101 (or 215 to 232)', '', figures)
     elif reach and reach.upper() not in _RANGES:
         advice = f'set it to one of {", ".join(_RANGES)}'
-        yield Finding(Status.FAIL, f"ROS_AUTOMATIC_DISCOVERY_RANGE is '{reach}'", advice, '', figures)
+        yield Finding(
+            Status.FAIL, f"ROS_AUTOMATIC_DISCOVERY_RANGE is '{reach}'", advice, '', figures
+        )
     elif reach and local == '1':
         found = 'ROS_LOCALHOST_ONLY and ROS_AUTOMATIC_DISCOVERY_RANGE are both set; from Iron on ROS_LOCALHOST_ONLY wins'
-        yield Finding(Status.WARN, found, 'unset ROS_LOCALHOST_ONLY, which is deprecated', '', figures)
+        yield Finding(
+            Status.WARN, found, 'unset ROS_LOCALHOST_ONLY, which is deprecated', '', figures
+        )
     else:
         hosts = (
-            'this host only' if local == '1' or reach.upper() == 'LOCALHOST' else 'nobody' if reach.upper() == 'OFF' else 'the whole subnet'
+            'this host only'
+            if local == '1' or reach.upper() == 'LOCALHOST'
+            else 'nobody'
+            if reach.upper() == 'OFF'
+            else 'the whole subnet'
         )
         yield ok(f'domain {domain or "0 (the default)"}, found by {hosts}', **figures)
 
@@ -222,18 +315,28 @@ def runtime_socket_folder(system: System, needs: Needs) -> Iterator[Finding]:
     """As a publisher would find it."""
     folder = default_folder(system.environment)
     figures: dict[str, object] = {'folder': str(folder), 'exists': folder.is_dir(), 'sockets': 0}
-    groups = sorted({camera.shared_memory_group for camera in needs.cameras if camera.shared_memory_group})
+    groups = sorted(
+        {camera.shared_memory_group for camera in needs.cameras if camera.shared_memory_group}
+    )
     step = 'set the environment variable ZC_RUNTIME_DIR to another folder, the same for all nodes'
     for name in groups:
         try:
             number = grp.getgrnam(name).gr_gid
         except KeyError:
             advice = f'groupadd {name}, or set shared_memory_group to a group that exists'
-            yield Finding(Status.FAIL, f"there is no group '{name}' (shared_memory_group)", advice, name, figures)
+            yield Finding(
+                Status.FAIL,
+                f"there is no group '{name}' (shared_memory_group)",
+                advice,
+                name,
+                figures,
+            )
             return
         if number not in {*os.getgroups(), os.getegid()} and system.user:
             found = f"this user is not in group '{name}' (shared_memory_group), so it can't open the folder to that group"
-            yield Finding(Status.FAIL, found, f'usermod -aG {name} USER, and log in again', name, figures)
+            yield Finding(
+                Status.FAIL, found, f'usermod -aG {name} USER, and log in again', name, figures
+            )
             return
     try:
         socket_path(folder, '0' * 32)
@@ -248,14 +351,21 @@ def runtime_socket_folder(system: System, needs: Needs) -> Iterator[Finding]:
     if figures['exists']:
         figures['sockets'] = sum(name.endswith(SUFFIX) for name in os.listdir(folder))
     elif refusal := _refusal(folder.parent):
-        found = f"folder '{folder}' does not exist, and can't be made in {folder.parent}: {refusal}"
-        yield Finding(Status.FAIL, found, f'make it with mode 0700 for this user, or {step}', '', figures)
+        found = (
+            f"folder '{folder}' does not exist, and can't be made in {folder.parent}: {refusal}"
+        )
+        yield Finding(
+            Status.FAIL, found, f'make it with mode 0700 for this user, or {step}', '', figures
+        )
         return
     if complaint := folder_complaint(system.environment):
         found, _, advice = complaint.rpartition(': ')
         yield Finding(Status.WARN, found, advice, '', figures)
     elif figures['exists']:
-        yield ok(f"folder '{folder}' belongs to this user alone and has {figures['sockets']} sockets", **figures)
+        yield ok(
+            f"folder '{folder}' belongs to this user alone and has {figures['sockets']} sockets",
+            **figures,
+        )
     else:
         yield ok(f"folder '{folder}' can be made when it is needed", **figures)
 

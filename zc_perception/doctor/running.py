@@ -36,7 +36,9 @@ class _Memory:
     def __init__(self, ask: Callable[..., dict[str, Any]]) -> None:
         self._ask = ask
         self._lock = threading.Lock()
-        self._answers: dict[tuple[str, ...], tuple[threading.Lock, list[dict[str, Any] | NoAnswerError]]] = {}
+        self._answers: dict[
+            tuple[str, ...], tuple[threading.Lock, list[dict[str, Any] | NoAnswerError]]
+        ] = {}
 
     def __call__(self, *question: str) -> dict[str, Any]:
         with self._lock:
@@ -55,7 +57,12 @@ class _Memory:
 
 def _not_checked(check: Check, why: str) -> list[Result]:
     advice = f'report it if it happens again; to leave it out, name all groups but {check.group} after --only'
-    return [Result(check, Finding(Status.FAIL, f'could not be checked: {why}', advice, '', {'checked': False}))]
+    return [
+        Result(
+            check,
+            Finding(Status.FAIL, f'could not be checked: {why}', advice, '', {'checked': False}),
+        )
+    ]
 
 
 def run_check(check: Check, system: System, needs: Needs) -> list[Result]:
@@ -63,7 +70,9 @@ def run_check(check: Check, system: System, needs: Needs) -> list[Result]:
     found: list[Result] = []
     try:
         for finding in check.function(system, needs):
-            found.append(Result(check, finding))  # one by one: what was found before it stumbled counts
+            found.append(
+                Result(check, finding)
+            )  # one by one: what was found before it stumbled counts
     except ZcError as error:
         return [*found, *_not_checked(check, str(error))]
     except Exception as error:  # a defect of a check must not hide what the others found
@@ -83,7 +92,9 @@ class _Lane:
         return self.waiting[0]
 
 
-def run_checks(checks: Sequence[Check], system: System, needs: Needs, limit_s: float = CHECK_LIMIT_S) -> Iterator[Result]:
+def run_checks(
+    checks: Sequence[Check], system: System, needs: Needs, limit_s: float = CHECK_LIMIT_S
+) -> Iterator[Result]:
     """The findings, in the order of *checks*, each as soon as those before it are there.
 
     :param limit_s: of each check.
@@ -99,7 +110,9 @@ def run_checks(checks: Sequence[Check], system: System, needs: Needs, limit_s: f
 
     def start(lane: _Lane) -> None:
         lane.deadline = time.monotonic() + limit_s
-        threading.Thread(target=work, args=(lane.running,), name=f'zc_doctor {lane.running.id}', daemon=True).start()
+        threading.Thread(
+            target=work, args=(lane.running,), name=f'zc_doctor {lane.running.id}', daemon=True
+        ).start()
 
     for lane in lanes.values():
         start(lane)
@@ -122,8 +135,16 @@ def _collect(
     try:
         check, results = ended.get(timeout=max(0.0, deadline - time.monotonic()))
     except queue.Empty:
-        late = [lane for lane in lanes.values() if lane.waiting and lane.deadline <= time.monotonic()]
-        over = [(lane.running, _not_checked(lane.running, f'it did not end within {limit_s:g} s; see dmesg')) for lane in late]
+        late = [
+            lane for lane in lanes.values() if lane.waiting and lane.deadline <= time.monotonic()
+        ]
+        over = [
+            (
+                lane.running,
+                _not_checked(lane.running, f'it did not end within {limit_s:g} s; see dmesg'),
+            )
+            for lane in late
+        ]
     else:
         # One that was given up may end after all.
         over = [(check, results)] if check.id not in done else []

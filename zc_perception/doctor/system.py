@@ -127,12 +127,20 @@ class System:
     def shown(self, path: Path | str) -> str:
         """A path as it is on the machine itself."""
         path = Path(path)
-        return str(Path('/') / path.relative_to(self.root)) if path.is_relative_to(self.root) else str(path)
+        return (
+            str(Path('/') / path.relative_to(self.root))
+            if path.is_relative_to(self.root)
+            else str(path)
+        )
 
     def read(self, *parts: str) -> str:
         """A file's text, stripped; empty where it can't be read."""
         try:
-            return self.root.joinpath(*parts).read_text(encoding='utf-8', errors='replace').strip(' \t\r\n\0')
+            return (
+                self.root.joinpath(*parts)
+                .read_text(encoding='utf-8', errors='replace')
+                .strip(' \t\r\n\0')
+            )
         except OSError:
             return ''
 

@@ -25,21 +25,62 @@ GROUPS = (
 )  # fmt: skip
 _WHAT = """Looks at everything that the camera-to-NPU path needs and says what to do. What the parameter file names has to work. What 'auto'
 may take is a warning. What the file doesn't use is left out. Without a file it says what each use needs."""
-_EXAMPLES = ('zc_doctor', 'zc_doctor --params-file my.yaml --verbose', 'zc_doctor --only cameras metis')
+_EXAMPLES = (
+    'zc_doctor',
+    'zc_doctor --params-file my.yaml --verbose',
+    'zc_doctor --only cameras metis',
+)
 
 
 def _parser() -> OptionParser:
     from zc_perception.doctor.asking import CHECK_LIMIT_S
     from zc_perception.programs import OptionParser
 
-    parser = OptionParser('zc_doctor', _WHAT, _EXAMPLES, after='Exit code: 0 nothing failed, 1 something did, 2 wrong use.')
+    parser = OptionParser(
+        'zc_doctor',
+        _WHAT,
+        _EXAMPLES,
+        after='Exit code: 0 nothing failed, 1 something did, 2 wrong use.',
+    )
     main, more = parser.main, parser.more
-    main.add_argument('--params-file', default='', metavar='FILE', help='the ROS parameter file that the nodes are going to have')
-    main.add_argument('--cameras', nargs='+', default=[], metavar='NAME', help='namespaces, as for perception --cameras')
-    main.add_argument('--only', nargs='+', default=[], choices=GROUPS, metavar='GROUP', help=f'one or more of {", ".join(GROUPS)}')
-    main.add_argument('--verbose', action='store_true', help="show figures, and what doesn't apply and why")
-    more.add_argument('--json', nargs='?', const=_STDOUT, metavar='FILE', help='write the result there; without FILE to stdout, alone')
-    more.add_argument('--time-limit', type=float, default=CHECK_LIMIT_S, metavar='S', help=f'of each check (default: {CHECK_LIMIT_S:g})')
+    main.add_argument(
+        '--params-file',
+        default='',
+        metavar='FILE',
+        help='the ROS parameter file that the nodes are going to have',
+    )
+    main.add_argument(
+        '--cameras',
+        nargs='+',
+        default=[],
+        metavar='NAME',
+        help='namespaces, as for perception --cameras',
+    )
+    main.add_argument(
+        '--only',
+        nargs='+',
+        default=[],
+        choices=GROUPS,
+        metavar='GROUP',
+        help=f'one or more of {", ".join(GROUPS)}',
+    )
+    main.add_argument(
+        '--verbose', action='store_true', help="show figures, and what doesn't apply and why"
+    )
+    more.add_argument(
+        '--json',
+        nargs='?',
+        const=_STDOUT,
+        metavar='FILE',
+        help='write the result there; without FILE to stdout, alone',
+    )
+    more.add_argument(
+        '--time-limit',
+        type=float,
+        default=CHECK_LIMIT_S,
+        metavar='S',
+        help=f'of each check (default: {CHECK_LIMIT_S:g})',
+    )
     return parser
 
 
@@ -52,7 +93,9 @@ def main(arguments: Sequence[str] | None = None, system: System | None = None) -
             from zc_perception.doctor import command
             from zc_perception.doctor.system import System
 
-            return command.run_until_a_signal(options, system or System(), json_only=options.json == _STDOUT)
+            return command.run_until_a_signal(
+                options, system or System(), json_only=options.json == _STDOUT
+            )
 
         return start(_parser(), run, arguments)
 

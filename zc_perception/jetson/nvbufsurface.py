@@ -38,7 +38,11 @@ from zc_perception.jetson.abi import (
 from zc_perception.memory.dmabuf import BufferIdentity, DmaBuf
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.pixel.colorimetry import Colorimetry
-from zc_perception.pixel.format_names import NvBufSurfaceFormat, from_nvbufsurface, nvbufsurface_format
+from zc_perception.pixel.format_names import (
+    NvBufSurfaceFormat,
+    from_nvbufsurface,
+    nvbufsurface_format,
+)
 from zc_perception.pixel.fourcc import fourcc_name, pixel_format
 from zc_perception.pixel.layout import ImageLayout, PlaneLayout, validate_layout
 from zc_perception.pixel.modifier import INVALID, LINEAR, modifier_name
@@ -52,7 +56,10 @@ _TRIAL_SIZE = (646, 358)
 _FOR_CPU = {'NvBufSurfaceMap': 3, 'NvBufSurfaceUnMap': 2, 'NvBufSurfaceSyncForCpu': 2}
 # The descriptors that the library is given begin here.
 _HIGH_NUMBERS = 512
-assert Surface.surfaceList.offset == SURFACE_LIST_OFFSET and SurfaceParams.planeParams.offset == PLANE_PARAMS_OFFSET
+assert (
+    Surface.surfaceList.offset == SURFACE_LIST_OFFSET
+    and SurfaceParams.planeParams.offset == PLANE_PARAMS_OFFSET
+)
 
 
 def load_library(who: str, name: str, *functions: str) -> ctypes.CDLL:
@@ -107,12 +114,19 @@ class NvBufSurfaceHeap:
     name = 'nvbufsurface'
 
     def __init__(self, library: str | None = None) -> None:
-        self._library = load_library("heap 'nvbufsurface' needs", library or LIBRARY, 'NvBufSurfaceDestroy', 'NvBufSurfaceCreate')
+        self._library = load_library(
+            "heap 'nvbufsurface' needs",
+            library or LIBRARY,
+            'NvBufSurfaceDestroy',
+            'NvBufSurfaceCreate',
+        )
         self._library.NvBufSurfaceDestroy.argtypes = [SurfacePointer]
         # Releases before R35 lack it. It tells the library that this is a camera's memory.
         self._allocate = getattr(self._library, 'NvBufSurfaceAllocate', None)
 
-    def allocate_image(self, layout: ImageLayout, colorimetry: Colorimetry) -> tuple[tuple[DmaBuf, ...], ImageLayout]:
+    def allocate_image(
+        self, layout: ImageLayout, colorimetry: Colorimetry
+    ) -> tuple[tuple[DmaBuf, ...], ImageLayout]:
         """One image in one buffer, and where its planes really lie. The surface is destroyed when the buffer is closed.
 
         See :meth:`allocate_surface`.
@@ -121,16 +135,22 @@ class NvBufSurfaceHeap:
         try:
             # The surface owns the descriptor in it; the memory lives as long as either of the two.
             fd = OwnedFd.duplicate(owner.pointer[0].surfaceList[0].bufferDesc)
-            buffer = DmaBuf.from_fd(fd, expected_size=real.buffer_size(0), writable=True, heap=self.name, keeper=owner)
+            buffer = DmaBuf.from_fd(
+                fd, expected_size=real.buffer_size(0), writable=True, heap=self.name, keeper=owner
+            )
         except OSError as error:
             owner.close()
-            raise AllocationError(f"libnvbufsurface's buffer can't be duplicated: {error.strerror}") from error
+            raise AllocationError(
+                f"libnvbufsurface's buffer can't be duplicated: {error.strerror}"
+            ) from error
         except BaseException:
             owner.close()
             raise
         return (buffer,), real
 
-    def allocate_surface(self, layout: ImageLayout, colorimetry: Colorimetry, tag: int = TAG_CAMERA) -> tuple[OwnedSurface, ImageLayout]:
+    def allocate_surface(
+        self, layout: ImageLayout, colorimetry: Colorimetry, tag: int = TAG_CAMERA
+    ) -> tuple[OwnedSurface, ImageLayout]:
         """A surface of one image, and where its planes lie.
 
         :param layout: of it count width, height and format; strides and offsets are the library's choice, in the layout returned.
@@ -139,16 +159,28 @@ class NvBufSurfaceHeap:
         :raises FormatError: the library has no name for the format.
         """
         if layout.modifier != LINEAR:
-            raise AllocationError(f"heap 'nvbufsurface' gives LINEAR images here, not {modifier_name(layout.modifier)}; negotiate LINEAR")
+            raise AllocationError(
+                f"heap 'nvbufsurface' gives LINEAR images here, not {modifier_name(layout.modifier)}; negotiate LINEAR"
+            )
         color_format = int(nvbufsurface_format(layout.fourcc, colorimetry))
         wanted = CreateParams(
-            width=layout.width, height=layout.height, colorFormat=color_format, layout=LAYOUT_PITCH, memType=MEM_SURFACE_ARRAY
+            width=layout.width,
+            height=layout.height,
+            colorFormat=color_format,
+            layout=LAYOUT_PITCH,
+            memType=MEM_SURFACE_ARRAY,
         )
         surface = ctypes.POINTER(Surface)()
         if self._allocate is not None:
-            status = self._allocate(ctypes.byref(surface), ctypes.c_uint32(1), ctypes.byref(AllocateParams(params=wanted, memtag=tag)))
+            status = self._allocate(
+                ctypes.byref(surface),
+                ctypes.c_uint32(1),
+                ctypes.byref(AllocateParams(params=wanted, memtag=tag)),
+            )
         else:
-            status = self._library.NvBufSurfaceCreate(ctypes.byref(surface), ctypes.c_uint32(1), ctypes.byref(wanted))
+            status = self._library.NvBufSurfaceCreate(
+                ctypes.byref(surface), ctypes.c_uint32(1), ctypes.byref(wanted)
+            )
         if status != 0 or not surface:
             raise AllocationError(
                 f'libnvbufsurface could not allocate {fourcc_name(layout.fourcc)} {layout.width}x{layout.height} (status {status}); '
@@ -171,9 +203,21 @@ def _image_layout(asked: ImageLayout, color_format: int, surface: Surface) -> Im
         )
     params = surface.surfaceList[0]
     names = ('width', 'height', 'format', 'layout', 'planes')
-    values = (params.width, params.height, params.colorFormat, params.layout, params.planeParams.num_planes)
+    values = (
+        params.width,
+        params.height,
+        params.colorFormat,
+        params.layout,
+        params.planeParams.num_planes,
+    )
     came = dict(zip(names, values, strict=True))
-    want = dict(zip(names, (asked.width, asked.height, color_format, LAYOUT_PITCH, len(asked.format.planes)), strict=True))
+    want = dict(
+        zip(
+            names,
+            (asked.width, asked.height, color_format, LAYOUT_PITCH, len(asked.format.planes)),
+            strict=True,
+        )
+    )
     if came != want:
         raise AllocationError(
             f'libnvbufsurface was asked for {want} and returned {came}; this release may have another struct layout: use heap: auto'
@@ -194,10 +238,14 @@ def surface_parameters(address: int, size: int) -> SurfaceParams:
     :raises LayoutError: there is no image in device memory with a descriptor.
     """
     if size < ctypes.sizeof(Surface):
-        raise LayoutError(f'an NvBufSurface has at least {ctypes.sizeof(Surface)} bytes, this buffer has {size}: it holds something else')
+        raise LayoutError(
+            f'an NvBufSurface has at least {ctypes.sizeof(Surface)} bytes, this buffer has {size}: it holds something else'
+        )
     surface = Surface.from_address(address)
     if not surface.batchSize or not surface.surfaceList:
-        raise LayoutError(f'the NvBufSurface has a batch of {surface.batchSize} images; one is needed')
+        raise LayoutError(
+            f'the NvBufSurface has a batch of {surface.batchSize} images; one is needed'
+        )
     if surface.memType not in (MEM_DEFAULT, MEM_SURFACE_ARRAY, MEM_HANDLE):
         raise LayoutError(
             f'the NvBufSurface has memory of type {surface.memType}, which has no descriptor; let its element use surface arrays '
@@ -212,7 +260,9 @@ def surface_signature(parameters: SurfaceParams) -> bytes:
     """Equal for two images that differ in nothing but where they are."""
     address = ctypes.addressof(parameters)
     head = ctypes.string_at(address, SurfaceParams.bufferDesc.offset)
-    return head + ctypes.string_at(address + SurfaceParams.planeParams.offset, PlaneParams._reserved.offset)
+    return head + ctypes.string_at(
+        address + SurfaceParams.planeParams.offset, PlaneParams._reserved.offset
+    )
 
 
 def surface_image(parameters: SurfaceParams) -> tuple[ImageLayout, Colorimetry]:
@@ -226,14 +276,20 @@ def surface_image(parameters: SurfaceParams) -> tuple[ImageLayout, Colorimetry]:
     """
     fourcc, colorimetry = from_nvbufsurface(parameters.colorFormat)
     if parameters.layout not in (LAYOUT_PITCH, LAYOUT_BLOCK_LINEAR):
-        raise LayoutError(f'NvBufSurface layout {parameters.layout} is neither pitch (0) nor block-linear (1)')
+        raise LayoutError(
+            f'NvBufSurface layout {parameters.layout} is neither pitch (0) nor block-linear (1)'
+        )
     planes = parameters.planeParams
     modifier = LINEAR if parameters.layout == LAYOUT_PITCH else INVALID
     layout = ImageLayout(parameters.width, parameters.height, fourcc, modifier, ())
     count = len(layout.format.planes)
     if planes.num_planes != count:
-        raise LayoutError(f'the NvBufSurface has {planes.num_planes} planes, {layout.format.name} has {count}')
-    places = tuple(PlaneLayout(0, planes.offset[i], planes.pitch[i], planes.psize[i]) for i in range(count))
+        raise LayoutError(
+            f'the NvBufSurface has {planes.num_planes} planes, {layout.format.name} has {count}'
+        )
+    places = tuple(
+        PlaneLayout(0, planes.offset[i], planes.pitch[i], planes.psize[i]) for i in range(count)
+    )
     return ImageLayout(layout.width, layout.height, fourcc, modifier, places), colorimetry
 
 
@@ -243,13 +299,21 @@ def check_structs(library: str | None = None) -> None:
     :raises AllocationError: the library isn't there or doesn't allocate, or its structs are others; the message says what stood there.
     """
     name = library or LIBRARY
-    loaded = load_library('frames in NVMM memory need', name, 'NvBufSurfaceCreate', 'NvBufSurfaceDestroy')
+    loaded = load_library(
+        'frames in NVMM memory need', name, 'NvBufSurfaceCreate', 'NvBufSurfaceDestroy'
+    )
     width, height = _TRIAL_SIZE
     wanted = CreateParams(
-        width=width, height=height, colorFormat=NvBufSurfaceFormat.NV12_ER, layout=LAYOUT_PITCH, memType=MEM_SURFACE_ARRAY
+        width=width,
+        height=height,
+        colorFormat=NvBufSurfaceFormat.NV12_ER,
+        layout=LAYOUT_PITCH,
+        memType=MEM_SURFACE_ARRAY,
     )
     pointer = ctypes.c_void_p()
-    status = loaded.NvBufSurfaceCreate(ctypes.byref(pointer), ctypes.c_uint32(1), ctypes.byref(wanted))
+    status = loaded.NvBufSurfaceCreate(
+        ctypes.byref(pointer), ctypes.c_uint32(1), ctypes.byref(wanted)
+    )
     if status != 0 or not pointer.value:
         raise AllocationError(
             f'{name} could not allocate a trial image of {width}x{height} (status {status}); see the kernel log for nvmap'
@@ -280,12 +344,19 @@ def _find_problem(address: int) -> str:
     if found != (width, height, NvBufSurfaceFormat.NV12_ER, LAYOUT_PITCH):
         return f'width, height, format and layout read {found}'
     planes = parameters.planeParams
-    if planes.num_planes != 2 or tuple(planes.width)[:2] != (width, width // 2) or tuple(planes.height)[:2] != (height, height // 2):
-        return (
-            f'{planes.num_planes} planes of {tuple(planes.width)} x {tuple(planes.height)} {PLANE_PARAMS_OFFSET} bytes inside of its list'
-        )
+    if (
+        planes.num_planes != 2
+        or tuple(planes.width)[:2] != (width, width // 2)
+        or tuple(planes.height)[:2] != (height, height // 2)
+    ):
+        return f'{planes.num_planes} planes of {tuple(planes.width)} x {tuple(planes.height)} {PLANE_PARAMS_OFFSET} bytes inside of its list'
     pitches, ends = tuple(planes.pitch)[:2], [planes.offset[i] + planes.psize[i] for i in range(2)]
-    if min(pitches) < width or parameters.pitch != pitches[0] or ends[0] > planes.offset[1] or ends[1] > parameters.dataSize:
+    if (
+        min(pitches) < width
+        or parameters.pitch != pitches[0]
+        or ends[0] > planes.offset[1]
+        or ends[1] > parameters.dataSize
+    ):
         return f'pitches {pitches} and planes that end at {ends} of {parameters.dataSize} bytes'
     is_open = os.path.lexists(f'/proc/self/fd/{parameters.bufferDesc}')
     return '' if is_open else f'descriptor {parameters.bufferDesc}, which is not open'
@@ -330,9 +401,14 @@ class SurfaceCache:
     """
 
     def __init__(self, library: str | None = None) -> None:
-        self.library = load_library('the VIC needs', library or LIBRARY, 'NvBufSurfaceDestroy', *_FOR_CPU)
+        self.library = load_library(
+            'the VIC needs', library or LIBRARY, 'NvBufSurfaceDestroy', *_FOR_CPU
+        )
         for name in ('NvBufSurfaceDestroy', *_FOR_CPU):
-            getattr(self.library, name).argtypes = [SurfacePointer, *[ctypes.c_int] * _FOR_CPU.get(name, 0)]
+            getattr(self.library, name).argtypes = [
+                SurfacePointer,
+                *[ctypes.c_int] * _FOR_CPU.get(name, 0),
+            ]
         self._from_fd = getattr(self.library, 'NvBufSurfaceFromFd', None)
         self._import = getattr(self.library, 'NvBufSurfaceImport', None)
         self._entries: dict[tuple[BufferIdentity, ImageLayout], _Entry] = {}
@@ -361,14 +437,31 @@ class SurfaceCache:
         buffer = image.buffers[0]
         color_format = int(nvbufsurface_format(image.layout.fourcc, image.colorimetry))
         with contextlib.ExitStack() as opened:
-            fd = opened.enter_context(OwnedFd(fcntl.fcntl(buffer.fileno(), fcntl.F_DUPFD_CLOEXEC, _HIGH_NUMBERS)))
+            fd = opened.enter_context(
+                OwnedFd(fcntl.fcntl(buffer.fileno(), fcntl.F_DUPFD_CLOEXEC, _HIGH_NUMBERS))
+            )
             pointer = SurfacePointer()
-            if self._from_fd is None or self._from_fd(ctypes.c_int(fd.fileno()), ctypes.byref(pointer)) != 0 or not pointer:
-                pointer, parameters = SurfacePointer(), map_params(image, fd.fileno(), color_format)
-                if self._import is None or self._import(ctypes.byref(pointer), ctypes.byref(parameters)) != 0 or not pointer:
+            if (
+                self._from_fd is None
+                or self._from_fd(ctypes.c_int(fd.fileno()), ctypes.byref(pointer)) != 0
+                or not pointer
+            ):
+                pointer, parameters = (
+                    SurfacePointer(),
+                    map_params(image, fd.fileno(), color_format),
+                )
+                if (
+                    self._import is None
+                    or self._import(ctypes.byref(pointer), ctypes.byref(parameters)) != 0
+                    or not pointer
+                ):
                     raise AcceleratorError(
                         f'libnvbufsurface does not know buffer {buffer.identity.inode} ({buffer.heap}) and '
-                        + ('refuses to import it' if self._import is not None else 'this release has no NvBufSurfaceImport')
+                        + (
+                            'refuses to import it'
+                            if self._import is not None
+                            else 'this release has no NvBufSurfaceImport'
+                        )
                         + '; use heap: nvbufsurface or a camera that delivers such buffers'
                     )
                 opened.enter_context(contextlib.closing(OwnedSurface(self.library, pointer)))
@@ -403,9 +496,14 @@ def map_params(image: SurfaceImage, fd: int, color_format: int) -> MapParams:
         layout=LAYOUT_PITCH if layout.modifier == LINEAR else LAYOUT_BLOCK_LINEAR,
         colorFormat=color_format,
     )
-    for index, (plane, shape) in enumerate(zip(layout.planes, pixel_format(layout.fourcc).planes, strict=True)):
+    for index, (plane, shape) in enumerate(
+        zip(layout.planes, pixel_format(layout.fourcc).planes, strict=True)
+    ):
         target = parameters.planes[index]
-        target.width, target.height = -(-layout.width // shape.horizontal), -(-layout.height // shape.vertical)
+        target.width, target.height = (
+            -(-layout.width // shape.horizontal),
+            -(-layout.height // shape.vertical),
+        )
         target.pitch, target.offset, target.psize = plane.stride, plane.offset, plane.size
     return parameters
 
@@ -416,13 +514,23 @@ def _check(pointer: ctypes._Pointer[Surface], layout: ImageLayout, color_format:
     :raises AcceleratorError: it doesn't.
     """
     if not pointer[0].surfaceList:
-        raise AcceleratorError('libnvbufsurface returned a surface without an image; this release may have another struct layout')
+        raise AcceleratorError(
+            'libnvbufsurface returned a surface without an image; this release may have another struct layout'
+        )
     params = pointer[0].surfaceList[0]
-    came: list[object] = [params.width, params.height, params.colorFormat, params.planeParams.num_planes]
+    came: list[object] = [
+        params.width,
+        params.height,
+        params.colorFormat,
+        params.planeParams.num_planes,
+    ]
     want: list[object] = [layout.width, layout.height, color_format, len(layout.planes)]
     if layout.modifier == LINEAR:
         count = min(len(layout.planes), params.planeParams.num_planes)
-        came += [params.layout, *((params.planeParams.offset[i], params.planeParams.pitch[i]) for i in range(count))]
+        came += [
+            params.layout,
+            *((params.planeParams.offset[i], params.planeParams.pitch[i]) for i in range(count)),
+        ]
         want += [LAYOUT_PITCH, *((plane.offset, plane.stride) for plane in layout.planes[:count])]
     if came != want:
         raise AcceleratorError(

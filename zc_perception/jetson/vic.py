@@ -33,7 +33,13 @@ from zc_perception.jetson.abi import (
     TransformParams,
     TransformRect,
 )
-from zc_perception.jetson.nvbufsurface import NvBufSurfaceHeap, OwnedSurface, SurfaceCache, SurfaceImage, load_library
+from zc_perception.jetson.nvbufsurface import (
+    NvBufSurfaceHeap,
+    OwnedSurface,
+    SurfaceCache,
+    SurfaceImage,
+    load_library,
+)
 from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry
 from zc_perception.pixel.fourcc import fourcc_name
 from zc_perception.pixel.layout import ImageLayout, compute_layout
@@ -69,13 +75,21 @@ class VicImage:
     def _map(self, index: int) -> None:
         pointer = self._owner.pointer
         if self._library.NvBufSurfaceMap(pointer, 0, index, MAP_READ) != 0:
-            raise AllocationError(f'libnvbufsurface could not map plane {index} of the image for the VIC; see the kernel log for nvmap')
+            raise AllocationError(
+                f'libnvbufsurface could not map plane {index} of the image for the VIC; see the kernel log for nvmap'
+            )
         self._mapped = index + 1
-        address = ctypes.cast(pointer[0].surfaceList, ctypes.POINTER(MappedSurfaceParams))[0].mappedAddr.addr[index]
+        address = ctypes.cast(pointer[0].surfaceList, ctypes.POINTER(MappedSurfaceParams))[
+            0
+        ].mappedAddr.addr[index]
         if not address:
-            raise AllocationError(f'libnvbufsurface mapped plane {index} nowhere; this release may have another struct layout')
+            raise AllocationError(
+                f'libnvbufsurface mapped plane {index} nowhere; this release may have another struct layout'
+            )
         _, shape, sample, _, strides = self.layout.arrays[index]
-        memory = memoryview((ctypes.c_uint8 * self.layout.planes[index].size).from_address(address)).cast('B')
+        memory = memoryview(
+            (ctypes.c_uint8 * self.layout.planes[index].size).from_address(address)
+        ).cast('B')
         view: NDArray[Any] = np.ndarray(shape, sample, memory, 0, strides)
         view.flags.writeable = False
         self._views.append(view)
@@ -97,7 +111,9 @@ class VicImage:
         for index in range(self._mapped):
             # One plane after the other: all at once (-1) is reported broken on some releases.
             if self._library.NvBufSurfaceSyncForCpu(self.pointer, 0, index) != 0:
-                raise AcceleratorError(f'libnvbufsurface could not synchronise plane {index} for the CPU; see the kernel log for nvmap')
+                raise AcceleratorError(
+                    f'libnvbufsurface could not synchronise plane {index} for the CPU; see the kernel log for nvmap'
+                )
         yield self._views
 
     def close(self) -> None:
@@ -124,19 +140,27 @@ class Vic:
         names = ('NvBufSurfTransform', 'NvBufSurfTransformSetSessionParams')
         loaded = load_library('the VIC needs', library or TRANSFORM_LIBRARY, *names)
         self._transform, self._configure = (getattr(loaded, name) for name in names)
-        self._transform.argtypes = [SurfacePointer, SurfacePointer, ctypes.POINTER(TransformParams)]
+        self._transform.argtypes = [
+            SurfacePointer,
+            SurfacePointer,
+            ctypes.POINTER(TransformParams),
+        ]
         self._configure.argtypes = [ctypes.POINTER(TransformConfigParams)]
         # A session's parameters belong to the thread that sets them.
         self._sessions = threading.local()
 
-    def allocate(self, width: int, height: int, fourcc: int, colorimetry: Colorimetry = BT601_LIMITED) -> VicImage:
+    def allocate(
+        self, width: int, height: int, fourcc: int, colorimetry: Colorimetry = BT601_LIMITED
+    ) -> VicImage:
         """An image for the VIC to write and the CPU to read.
 
         :param colorimetry: of a Y'CbCr format; others have none.
         :raises AllocationError: no memory, or the library lays it out in a way that isn't understood.
         :raises FormatError: NvBufSurface doesn't have the format.
         """
-        owner, layout = self._heap.allocate_surface(compute_layout(fourcc, width, height), colorimetry, TAG_VIDEO_CONVERT)
+        owner, layout = self._heap.allocate_surface(
+            compute_layout(fourcc, width, height), colorimetry, TAG_VIDEO_CONVERT
+        )
         return VicImage(self._surfaces.library, owner, layout)
 
     def transform(self, source: SurfaceImage, destination: SurfaceImage | VicImage) -> None:
@@ -148,14 +172,20 @@ class Vic:
         :raises FormatError: NvBufSurface doesn't have a format.
         """
         self._begin_session()
-        source_rect, destination_rect = (TransformRect(0, 0, i.layout.width, i.layout.height) for i in (source, destination))
+        source_rect, destination_rect = (
+            TransformRect(0, 0, i.layout.width, i.layout.height) for i in (source, destination)
+        )
         parameters = TransformParams(
             transform_flag=TransformFlag.CROP_SRC | TransformFlag.CROP_DST | TransformFlag.FILTER,
             transform_filter=TransformFilter.BILINEAR,
             src_rect=ctypes.pointer(source_rect),
             dst_rect=ctypes.pointer(destination_rect),
         )
-        target = destination.pointer if isinstance(destination, VicImage) else self._surfaces.surface(destination)
+        target = (
+            destination.pointer
+            if isinstance(destination, VicImage)
+            else self._surfaces.surface(destination)
+        )
         status = self._transform(self._surfaces.surface(source), target, ctypes.byref(parameters))
         if status != TransformError.SUCCESS:
             raise AcceleratorError(
@@ -166,9 +196,13 @@ class Vic:
     def _begin_session(self) -> None:
         if getattr(self._sessions, 'set', False):
             return
-        status = self._configure(ctypes.byref(TransformConfigParams(compute_mode=TransformCompute.VIC)))
+        status = self._configure(
+            ctypes.byref(TransformConfigParams(compute_mode=TransformCompute.VIC))
+        )
         if status != TransformError.SUCCESS:
-            raise AcceleratorError(f'libnvbufsurftransform has no VIC here (status {status}): {_ADVICE.get(status, "see dmesg")}')
+            raise AcceleratorError(
+                f'libnvbufsurftransform has no VIC here (status {status}): {_ADVICE.get(status, "see dmesg")}'
+            )
         self._sessions.set = True
 
     def tidy(self) -> None:

@@ -20,7 +20,12 @@ from itertools import islice
 from pathlib import Path
 
 from zc_perception.errors import ConfigError
-from zc_perception.link.shared_memory.socket_folder import ANNOUNCEMENT_SUFFIX, STARTING, SUN_PATH, is_dead
+from zc_perception.link.shared_memory.socket_folder import (
+    ANNOUNCEMENT_SUFFIX,
+    STARTING,
+    SUN_PATH,
+    is_dead,
+)
 
 VERSION = 1
 SUFFIX = '/_zc'
@@ -59,7 +64,12 @@ class Announcement:
         except UnicodeEncodeError:
             return False
         address = not path or (path.startswith('/') and '\0' not in path and length <= SUN_PATH)
-        return address and publisher_id.isascii() and publisher_id.isprintable() and 0 < len(publisher_id) <= _PUBLISHER_ID_BYTES
+        return (
+            address
+            and publisher_id.isascii()
+            and publisher_id.isprintable()
+            and 0 < len(publisher_id) <= _PUBLISHER_ID_BYTES
+        )
 
     def to_json(self) -> str:
         """One line of JSON."""
@@ -77,9 +87,15 @@ class Announcement:
         texts = {key: values.get(key) for key in ('publisher_id', 'host_id', 'socket', 'heap')}
         sizes = {key: values.get(key) for key in ('width', 'height')}
         formats, generation = values.get('formats'), values.get('generation', 0)
-        good = all(isinstance(v, str) for v in texts.values()) and all(type(v) is int and v > 0 for v in sizes.values())
+        good = all(isinstance(v, str) for v in texts.values()) and all(
+            type(v) is int and v > 0 for v in sizes.values()
+        )
         good = good and type(generation) is int and generation >= 0
-        if not good or not isinstance(formats, list) or not all(isinstance(f, str) for f in formats):
+        if (
+            not good
+            or not isinstance(formats, list)
+            or not all(isinstance(f, str) for f in formats)
+        ):
             return None
         return cls(**texts, **sizes, formats=tuple(formats), generation=generation)  # type: ignore[arg-type]
 
@@ -135,7 +151,11 @@ def write_announcement(announcement: Announcement, topic: str, domain: int) -> N
     text = json.dumps({'topic': topic, 'domain': domain, 'announcement': announcement.to_json()})
     try:
         socket = os.stat(announcement.socket)
-        with open(os.open(starting, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), 'w', encoding='utf-8') as file:
+        with open(
+            os.open(starting, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600),
+            'w',
+            encoding='utf-8',
+        ) as file:
             if socket.st_mode & stat.S_IWGRP:
                 os.fchown(file.fileno(), -1, socket.st_gid)
                 os.fchmod(file.fileno(), 0o640)
@@ -152,7 +172,9 @@ def remove_announcement(socket: Path) -> None:
         announcement_path(socket).unlink()
 
 
-def read_announcements(folder: Path, topic: str, domain: int, known: Collection[str] = ()) -> Iterator[Announcement]:
+def read_announcements(
+    folder: Path, topic: str, domain: int, known: Collection[str] = ()
+) -> Iterator[Announcement]:
     """Those in *folder* of publishers that listen. Somebody else may have written the files: what makes no sense is passed over, and who
     listens is checked at the socket.
 
@@ -160,13 +182,21 @@ def read_announcements(folder: Path, topic: str, domain: int, known: Collection[
     """
     try:
         with os.scandir(folder) as entries:
-            names = [entry.name for entry in islice(entries, 2 * _MAX_FILES) if entry.name.endswith(ANNOUNCEMENT_SUFFIX)]
+            names = [
+                entry.name
+                for entry in islice(entries, 2 * _MAX_FILES)
+                if entry.name.endswith(ANNOUNCEMENT_SUFFIX)
+            ]
     except OSError:
         return
     for name in sorted(names)[:_MAX_FILES]:
         announcement = _read(folder / name, topic, domain)
         socket = folder / name.replace(ANNOUNCEMENT_SUFFIX, '.sock')
-        if announcement is not None and announcement.socket == str(socket) and (str(socket) in known or _listens(socket)):
+        if (
+            announcement is not None
+            and announcement.socket == str(socket)
+            and (str(socket) in known or _listens(socket))
+        ):
             yield announcement
 
 
@@ -179,13 +209,19 @@ def _listens(path: Path) -> bool:
 
 def _read(path: Path, topic: str, domain: int) -> Announcement | None:
     try:
-        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), 'rb') as file:
+        with open(
+            os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), 'rb'
+        ) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 return None
             values = json.loads(file.read(_MAX_BYTES))
     except (OSError, ValueError, RecursionError):
         return None
-    if not isinstance(values, dict) or values.get('topic') != topic or values.get('domain') != domain:
+    if (
+        not isinstance(values, dict)
+        or values.get('topic') != topic
+        or values.get('domain') != domain
+    ):
         return None
     text = values.get('announcement')
     return Announcement.from_json(text) if isinstance(text, str) else None

@@ -57,7 +57,9 @@ class LocalWindows:
         self._granted: dict[BusSubscription[Any], Granted] = {}
         self._refused: set[BusSubscription[Any]] = set()
 
-    def settle(self, pool: BufferPool, holders: Sequence[BusSubscription[Any]]) -> dict[BusSubscription[Any], str]:
+    def settle(
+        self, pool: BufferPool, holders: Sequence[BusSubscription[Any]]
+    ) -> dict[BusSubscription[Any], str]:
         """Promise slots of *pool* to those *holders* who have none of it yet or ask for more now, and take back what others had.
 
         :returns: by holder who may get frames, its name in the pool.
@@ -79,7 +81,9 @@ class LocalWindows:
             holder.go_on()
         return names
 
-    def _grant(self, pool: BufferPool, holder: BusSubscription[Any], before: Granted | None) -> None:
+    def _grant(
+        self, pool: BufferPool, holder: BusSubscription[Any], before: Granted | None
+    ) -> None:
         """Lock held."""
         name = before.holder if before is not None else pool.free_name(holder.holder)
         window, depth = holder.held, holder.qos.depth or _KEEP_ALL_DEPTH
@@ -254,8 +258,14 @@ class BusPublisher(Generic[T]):
         """Promise slots to who hasn't been promised any yet, and no more to who has gone."""
         with self._settling:
             matched, pool = self.matched, self._pool
-            holders = self.windows.settle(pool, matched) if isinstance(pool, BufferPool) else {s: s.holder for s in matched}
-            self._served = tuple((s, holders[s]) for s in matched if s in holders and not s.resting)
+            holders = (
+                self.windows.settle(pool, matched)
+                if isinstance(pool, BufferPool)
+                else {s: s.holder for s in matched}
+            )
+            self._served = tuple(
+                (s, holders[s]) for s in matched if s in holders and not s.resting
+            )
 
     def _is_ours(self, item: T) -> bool:
         """Whether an object that waits takes a slot of the present pool."""
@@ -275,7 +285,11 @@ class BusPublisher(Generic[T]):
         if subscription.headers is not None:
             subscription.headers.append(item.header)  # type: ignore[attr-defined]
         delivery = self.deliver(item, holder)
-        if delivery is None and self.pool_of is not None and subscription.queue.drop_oldest(self._is_ours):
+        if (
+            delivery is None
+            and self.pool_of is not None
+            and subscription.queue.drop_oldest(self._is_ours)
+        ):
             # It holds all that it may, and as many wait as may: the newest wins.
             delivery = self.deliver(item, holder)
         if delivery is None:
@@ -290,7 +304,11 @@ class BusPublisher(Generic[T]):
         kept = self.deliver(item, self._historian)
         if kept is not None:
             self.history.append(kept)
-        return [self.history.popleft()] if self.qos.depth is not None and len(self.history) > self.qos.depth else []
+        return (
+            [self.history.popleft()]
+            if self.qos.depth is not None and len(self.history) > self.qos.depth
+            else []
+        )
 
     def _end(self, items: list[T]) -> None:
         if self.release is not None:

@@ -96,7 +96,11 @@ class _Came:
 
     def between(self, frame_id: str, after_ns: int, before_ns: int) -> int:
         """How many came with a stamp in between."""
-        return sum(came for (name, stamp), (came, _) in self._keys.items() if name == frame_id and after_ns < stamp < before_ns)
+        return sum(
+            came
+            for (name, stamp), (came, _) in self._keys.items()
+            if name == frame_id and after_ns < stamp < before_ns
+        )
 
 
 @dataclass
@@ -121,7 +125,9 @@ class _Writers:
         self._latest: deque[tuple[int, bool]] = deque(maxlen=_MAX_WRITERS)
 
     def _nearest(self, number: int, direct: bool) -> tuple[int, bool] | None:
-        return max((each for each in self._latest if each[1] is direct and each[0] < number), default=None)
+        return max(
+            (each for each in self._latest if each[1] is direct and each[0] < number), default=None
+        )
 
     def note(self, number: int | None, direct: bool) -> None:
         """That message's publisher is known."""
@@ -135,7 +141,11 @@ class _Writers:
         """Whether the objects of that message's publisher come copy-free; ``None``: nobody can tell."""
         if number is None or not any(direct for _, direct in self._latest):
             return None
-        found = [(-1, direct) if before is None else before for direct in (True, False) for before in [self._nearest(number, direct)]]
+        found = [
+            (-1, direct) if before is None else before
+            for direct in (True, False)
+            for before in [self._nearest(number, direct)]
+        ]
         (direct_number, _), (other_number, _) = found
         return None if direct_number == other_number >= 0 else direct_number > other_number
 
@@ -202,7 +212,13 @@ class DuplicateFilter:
                 if count > 0:
                     self._gaps.append(_Gap(after.frame_id, before.stamp_ns, after.stamp_ns, count))
 
-    def may_come_directly(self, frame_id: str, stamp_ns: int, origin: Origin = Origin.UNKNOWN, number: int | None = None) -> bool:
+    def may_come_directly(
+        self,
+        frame_id: str,
+        stamp_ns: int,
+        origin: Origin = Origin.UNKNOWN,
+        number: int | None = None,
+    ) -> bool:
         """Whether a message may be of a publisher of another process whose own object is still to come: it waits there, because we hold as
         many as we may. To take the message would bring that object, and others before it, too late.
         """
@@ -211,9 +227,18 @@ class DuplicateFilter:
         with self._lock:
             self._collect()
             latest = self._latest.get(frame_id, stamp_ns)
-            return latest < stamp_ns <= latest + _AHEAD_NS and self._writers.is_direct(number) is not False
+            return (
+                latest < stamp_ns <= latest + _AHEAD_NS
+                and self._writers.is_direct(number) is not False
+            )
 
-    def accept_message(self, frame_id: str, stamp_ns: int, origin: Origin = Origin.UNKNOWN, number: int | None = None) -> bool:
+    def accept_message(
+        self,
+        frame_id: str,
+        stamp_ns: int,
+        origin: Origin = Origin.UNKNOWN,
+        number: int | None = None,
+    ) -> bool:
         """Whether a message is new: not what came copy-free, and not older than what came so from the same publisher.
 
         :param number: the middleware's, of the messages of its publisher; ``None``: it isn't known.
@@ -225,7 +250,9 @@ class DuplicateFilter:
             self._collect()
             old = origin is not Origin.ELSEWHERE and self._local.match(key)
             if not old and origin is not Origin.HERE:
-                late = time.monotonic() < self._late_until and stamp_ns < self._first.get(frame_id, stamp_ns)
+                late = time.monotonic() < self._late_until and stamp_ns < self._first.get(
+                    frame_id, stamp_ns
+                )
                 old = late or self._comes_again(key, number)
             self.dropped += old
             return not old
@@ -246,7 +273,9 @@ class DuplicateFilter:
         """Lock held: an object of another process came."""
         if header.frame_id in self._first or len(self._first) < self._remembered:
             # Time may go back, in simulation.
-            self._first[header.frame_id] = min(header.stamp_ns, self._first.get(header.frame_id, header.stamp_ns))
+            self._first[header.frame_id] = min(
+                header.stamp_ns, self._first.get(header.frame_id, header.stamp_ns)
+            )
 
     def _comes_again(self, key: Key, number: int | None) -> bool:
         """Lock held: whether a message's object came from another process before, or was left out there."""
@@ -284,4 +313,8 @@ def message_identity(message: Any) -> Key | None:
     """(frame_id, stamp) of a message with a ``std_msgs/Header``; ``None`` without."""
     header = getattr(message, 'header', None)
     stamp = getattr(header, 'stamp', None)
-    return None if header is None or stamp is None else (header.frame_id, stamp.sec * 1_000_000_000 + stamp.nanosec)
+    return (
+        None
+        if header is None or stamp is None
+        else (header.frame_id, stamp.sec * 1_000_000_000 + stamp.nanosec)
+    )

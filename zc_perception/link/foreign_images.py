@@ -46,10 +46,16 @@ class ForeignImages:
     ) -> None:
         self._sets = [(each,) if isinstance(each, int) else tuple(each) for each in sets]
         if not LEAST_IMAGES <= len(self._sets) <= MAX_SLOTS:
-            raise ConfigError(f'{len(self._sets)} image(s) in fds; {LEAST_IMAGES} to {MAX_SLOTS} are possible')
+            raise ConfigError(
+                f'{len(self._sets)} image(s) in fds; {LEAST_IMAGES} to {MAX_SLOTS} are possible'
+            )
         check_modifier(modifier)
         first, count = self._sets[0], len(strides)
-        if len(first) not in (1, count) or count < len(fmt.planes) or len(offsets) not in (0, count):
+        if (
+            len(first) not in (1, count)
+            or count < len(fmt.planes)
+            or len(offsets) not in (0, count)
+        ):
             raise ConfigError(
                 f'{fmt.name.strip()} has {len(fmt.planes)} plane(s), and there are {count} stride(s), {len(offsets)} offset(s) and '
                 f'{len(first)} descriptor(s): give a stride for each plane, an offset for each or none, and one descriptor or one for each'
@@ -91,7 +97,9 @@ class ForeignImages:
         other = next((buffer.heap for buffer in made if buffer.heap != self.heap), None)
         if other is not None:
             close_buffers(made)
-            raise AllocationError(f"a frame in memory of '{other}', while consumers agreed on memory of '{self.heap}'; use one kind only")
+            raise AllocationError(
+                f"a frame in memory of '{other}', while consumers agreed on memory of '{self.heap}'; use one kind only"
+            )
         return made
 
     def known(self) -> list[Buffers]:
@@ -115,7 +123,9 @@ class ForeignImages:
                 buffer = DmaBuf.from_fd(OwnedFd.duplicate(fds[self._pattern.index(index)]))
                 made.append(buffer)
                 if buffer.kind is BufferKind.MEMFD:
-                    buffer.heap = BufferKind.MEMFD.value  # so that everybody knows that no device can import it
+                    buffer.heap = (
+                        BufferKind.MEMFD.value
+                    )  # so that everybody knows that no device can import it
         except BaseException:
             close_buffers(made)
             raise
@@ -127,7 +137,9 @@ class ForeignImages:
         :param slots: that their owner needs for itself.
         """
         layout, size = self.layout, (self.layout.width, self.layout.height)
-        placement = {1: Placement.ONE_BUFFER, len(layout.planes): Placement.BUFFER_PER_PLANE}.get(layout.num_buffers)
+        placement = {1: Placement.ONE_BUFFER, len(layout.planes): Placement.BUFFER_PER_PLANE}.get(
+            layout.num_buffers
+        )
         return BufferConstraints(
             participant,
             formats=((layout.fourcc, layout.modifier),),
@@ -150,17 +162,32 @@ def _distinct(fds: Sequence[int]) -> tuple[tuple[int, ...], tuple[BufferIdentity
         try:
             status = os.fstat(fd)
         except OSError as error:
-            raise AllocationError(f'file descriptor {fd}: {error.strerror}; it has to be open during the call') from error
+            raise AllocationError(
+                f'file descriptor {fd}: {error.strerror}; it has to be open during the call'
+            ) from error
         of_fds.append(BufferIdentity(status.st_dev, status.st_ino))
     identities = tuple(dict.fromkeys(of_fds))
     return tuple(map(identities.index, of_fds)), identities
 
 
 def _plane_size(
-    fmt: PixelFormat, size: Size, modifier: int, index: int, places: Sequence[tuple[int, int]], stride: int, buffers: Buffers
+    fmt: PixelFormat,
+    size: Size,
+    modifier: int,
+    index: int,
+    places: Sequence[tuple[int, int]],
+    stride: int,
+    buffers: Buffers,
 ) -> int:
     """Of a LINEAR plane its rows, the last of which may be cut short; what a tiled plane needs only its vendor knows."""
     buffer, offset = places[index]
-    end = min([buffers[buffer].size, *(other for same, other in places if same == buffer and other > offset)])
-    rows = fmt.planes[index].rows(size[1]) if modifier == LINEAR and index < len(fmt.planes) else None
+    end = min(
+        [
+            buffers[buffer].size,
+            *(other for same, other in places if same == buffer and other > offset),
+        ]
+    )
+    rows = (
+        fmt.planes[index].rows(size[1]) if modifier == LINEAR and index < len(fmt.planes) else None
+    )
     return max(1, end - offset if rows is None else min(stride * rows, end - offset))

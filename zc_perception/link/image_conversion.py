@@ -30,7 +30,13 @@ from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry, Matrix, 
 from zc_perception.pixel.conversion import ToLuma, ToPicture
 from zc_perception.pixel.format_names import from_ros_encoding
 from zc_perception.pixel.fourcc import NV12, pixel_format
-from zc_perception.pixel.layout import ImageLayout, chained_layout, check_dimensions, compute_layout, views
+from zc_perception.pixel.layout import (
+    ImageLayout,
+    chained_layout,
+    check_dimensions,
+    compute_layout,
+    views,
+)
 from zc_perception.pixel.modifier import LINEAR
 from zc_perception.pixel.nv12 import Nv12Writer, ToNv12
 from zc_perception.pixel.readable import READABLE, check_readable, full_range_table, rgb_range
@@ -74,7 +80,11 @@ def native_encoding(fourcc: int, colorimetry: Colorimetry) -> str:
     A message can't say matrix and range: those of its Y'CbCr are BT.601 limited, those of R, G, B and of grey are full.
     """
     fmt = pixel_format(fourcc)
-    same = (colorimetry.matrix, colorimetry.range) == _MEANT if fmt.is_yuv else rgb_range(fmt, colorimetry) is Range.FULL
+    same = (
+        (colorimetry.matrix, colorimetry.range) == _MEANT
+        if fmt.is_yuv
+        else rgb_range(fmt, colorimetry) is Range.FULL
+    )
     return _OLDEST_NAMES.get(fmt.ros, fmt.ros) if fmt.ros and same else 'rgb8'
 
 
@@ -96,7 +106,9 @@ class FrameToImage:
 
     def __init__(self, encoding: str, ledger: CopyLedger) -> None:
         if encoding not in OUTPUT_ENCODINGS:
-            raise ConfigError(f"image encoding '{encoding}' is not one of {', '.join(OUTPUT_ENCODINGS)}")
+            raise ConfigError(
+                f"image encoding '{encoding}' is not one of {', '.join(OUTPUT_ENCODINGS)}"
+            )
         self._encoding = encoding
         self._ledger = ledger
         self._message = Image()
@@ -107,7 +119,11 @@ class FrameToImage:
     def _prepare(self, layout: ImageLayout, colorimetry: Colorimetry) -> None:
         """For frames of another format or size than before."""
         size = layout.fourcc, layout.width, layout.height
-        encoding = native_encoding(layout.fourcc, colorimetry) if self._encoding == NATIVE else self._encoding
+        encoding = (
+            native_encoding(layout.fourcc, colorimetry)
+            if self._encoding == NATIVE
+            else self._encoding
+        )
         convert: Callable[[Planes], object]
         if encoding in ('rgb8', 'bgr8'):
             picture = ToPicture(*size, colorimetry, bgr=encoding == 'bgr8')
@@ -116,14 +132,27 @@ class FrameToImage:
             check_readable(layout.fourcc, colorimetry)
             convert = self._copy
         elif encoding == 'mono8':
-            span = colorimetry.range if layout.format.is_yuv else rgb_range(layout.format, colorimetry)
+            span = (
+                colorimetry.range
+                if layout.format.is_yuv
+                else rgb_range(layout.format, colorimetry)
+            )
             convert = self._to_grey(ToLuma(*size, colorimetry), span)
         else:
             convert = self._to_nv12(layout, colorimetry)
         fourcc = from_ros_encoding(encoding)
-        image = chained_layout(fourcc, layout.width, layout.height, pixel_format(fourcc).planes[0].row_bytes(layout.width))
+        image = chained_layout(
+            fourcc,
+            layout.width,
+            layout.height,
+            pixel_format(fourcc).planes[0].row_bytes(layout.width),
+        )
         message = self._message
-        if (message.encoding, message.width, message.height) != (encoding, layout.width, layout.height):
+        if (message.encoding, message.width, message.height) != (
+            encoding,
+            layout.width,
+            layout.height,
+        ):
             memory = array.array('B', bytes(image.buffer_size(0)))
             message.encoding, message.width, message.height = encoding, layout.width, layout.height
             message.step, message.data = image.planes[0].stride, memory
@@ -142,13 +171,17 @@ class FrameToImage:
         table = full_range_table()
         return lambda planes: cv2.LUT(luma.convert(planes), table, dst=self._planes[0])
 
-    def _to_nv12(self, layout: ImageLayout, colorimetry: Colorimetry) -> Callable[[Planes], object]:
+    def _to_nv12(
+        self, layout: ImageLayout, colorimetry: Colorimetry
+    ) -> Callable[[Planes], object]:
         size = layout.width, layout.height
         direct = ToNv12(layout.fourcc, *size, colorimetry)
         if (direct.colorimetry.matrix, direct.colorimetry.range) == _MEANT:
             return lambda planes: direct.convert(planes, self._planes[0], self._planes[1])
         picture, writer = ToPicture(layout.fourcc, *size, colorimetry, bgr=True), Nv12Writer(*size)
-        return lambda planes: writer.write(picture.convert(planes), self._planes[0], self._planes[1])
+        return lambda planes: writer.write(
+            picture.convert(planes), self._planes[0], self._planes[1]
+        )
 
     def __call__(self, frame: Frame) -> Image:
         """The message. With several planes, ``step`` is the first one's row; with nv12 ``data`` holds ``step * height * 3 / 2`` bytes.
@@ -190,7 +223,9 @@ class FrameToJpeg:
         """
         data = frame.data
         if self._picture is None or self._key != (data.layout, data.colorimetry):
-            self._picture = ToPicture(data.fourcc, data.width, data.height, data.colorimetry, bgr=True)
+            self._picture = ToPicture(
+                data.fourcc, data.width, data.height, data.colorimetry, bgr=True
+            )
             self._key = data.layout, data.colorimetry
         stamp_to_message(data.header, self._message)
         with frame.map() as planes:
@@ -266,7 +301,9 @@ class ImageToFrame:
                 self._unfit = error
                 raise
             sizes = [layout.buffer_size(index) for index in range(layout.num_buffers)]
-            self._pool = BufferPool(layout, lambda: tuple(map(heap.allocate, sizes)), self._slots, name=self._holder)
+            self._pool = BufferPool(
+                layout, lambda: tuple(map(heap.allocate, sizes)), self._slots, name=self._holder
+            )
             if self._window is not None:
                 held, depth, on_room = self._window
                 self._pool.set_quota(self._holder, held, depth=depth, on_room=on_room)
@@ -277,8 +314,12 @@ class ImageToFrame:
         """Ordinary memory where that does: no device has to reach it."""
         if self._needs is None:
             return compute_layout(NV12, width, height), self._heap
-        self._heap = heaps = working_heaps(order=list(dict.fromkeys([SealedMemfd.name, *heap_order(HeapUse.CAMERA)])))
-        own = BufferConstraints('messages', formats=((NV12, LINEAR),), heaps=heaps.names, cpu_access=CpuAccess.WRITE)
+        self._heap = heaps = working_heaps(
+            order=list(dict.fromkeys([SealedMemfd.name, *heap_order(HeapUse.CAMERA)]))
+        )
+        own = BufferConstraints(
+            'messages', formats=((NV12, LINEAR),), heaps=heaps.names, cpu_access=CpuAccess.WRITE
+        )
         request = agree([own, self._needs], (width, height))
         if request.heap is not None:
             heaps.choose(request.heap.name)
@@ -298,17 +339,27 @@ class ImageToFrame:
         converter = self._converters.get(image.fourcc)
         if converter is None:
             # Grey levels are luma of full range: no level is lost, there and back.
-            given = Colorimetry(Matrix.RGB, Range.LIMITED if grey else Range.FULL) if not image.format.is_yuv else BT601_LIMITED
-            converter = self._converters[image.fourcc] = ToNv12(image.fourcc, image.width, image.height, given)
+            given = (
+                Colorimetry(Matrix.RGB, Range.LIMITED if grey else Range.FULL)
+                if not image.format.is_yuv
+                else BT601_LIMITED
+            )
+            converter = self._converters[image.fourcc] = ToNv12(
+                image.fourcc, image.width, image.height, given
+            )
         data = bytes_of(message.data)
         if data is not message.data:
             self._ledger.book('from_ros', len(data))
         sources = views(image, data)
         slot = pool.acquire()
         if slot is None:
-            raise FormatError(f'all {self._slots} converted frames are in use ({pool.statistics().holders}); release frames sooner')
+            raise FormatError(
+                f'all {self._slots} converted frames are in use ({pool.statistics().holders}); release frames sooner'
+            )
         try:
-            with map_buffers(slot.layout, slot.buffers, CpuAccess.READ | CpuAccess.WRITE, []) as planes:
+            with map_buffers(
+                slot.layout, slot.buffers, CpuAccess.READ | CpuAccess.WRITE, []
+            ) as planes:
                 converter.convert(sources, planes[0], planes[1])
         except BaseException:
             pool.discard(slot)
@@ -330,13 +381,17 @@ class ImageToFrame:
         """Where the message's planes lie in its data."""
         width, height, encoding = message.width, message.height, message.encoding
         if encoding not in INPUT_ENCODINGS:
-            raise FormatError(f"image encoding '{encoding}' can't be converted to a frame; publish {', '.join(INPUT_ENCODINGS)}")
+            raise FormatError(
+                f"image encoding '{encoding}' can't be converted to a frame; publish {', '.join(INPUT_ENCODINGS)}"
+            )
         check_dimensions(pixel_format(NV12), width, height)
         fourcc = from_ros_encoding(encoding)
         whole = message.step >= pixel_format(fourcc).planes[0].row_bytes(width)
         image = chained_layout(fourcc, width, height, message.step) if whole else None
         if image is None or len(message.data) < image.buffer_size(0):
-            raise FormatError(f'image {width}x{height} {encoding}: step {message.step} and {len(message.data)} bytes of data are too small')
+            raise FormatError(
+                f'image {width}x{height} {encoding}: step {message.step} and {len(message.data)} bytes of data are too small'
+            )
         return image
 
     def close(self) -> None:
@@ -349,4 +404,6 @@ class ImageToFrame:
 
 def frame_adapter(encoding: str, ledger: CopyLedger, *, holder: str) -> TypeAdapter[Frame]:
     """The adapter Frame ↔ ``sensor_msgs/Image``, one for each endpoint: it keeps that endpoint's scratch memory."""
-    return TypeAdapter(Frame, Image, FrameToImage(encoding, ledger), ImageToFrame(ledger, holder=holder))
+    return TypeAdapter(
+        Frame, Image, FrameToImage(encoding, ledger), ImageToFrame(ledger, holder=holder)
+    )

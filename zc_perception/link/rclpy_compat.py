@@ -84,14 +84,23 @@ def publish(publisher: Any, message: Any) -> None:
         publisher.publish(message)
 
 
-def create_reader(node: Node, ros_type: type[Any], topic: str, callback: Callable[..., Any], qos: QoSProfile, **options: Any) -> Any:
+def create_reader(
+    node: Node,
+    ros_type: type[Any],
+    topic: str,
+    callback: Callable[..., Any],
+    qos: QoSProfile,
+    **options: Any,
+) -> Any:
     """A subscription that may be destroyed while its node is spun, on whichever thread.
 
     By default a subscription of rclpy has an event handler. An executor that has just gathered what it waits for raises InvalidHandle
     when that handler is destroyed, and ``spin`` ends. So this one has none.
     """
     quiet = SubscriptionEventCallbacks(use_default_callbacks=False)
-    return node.create_subscription(ros_type, topic, callback, qos, event_callbacks=quiet, **options)
+    return node.create_subscription(
+        ros_type, topic, callback, qos, event_callbacks=quiet, **options
+    )
 
 
 def when_destroyed(entity: Any, call: Callable[[], object]) -> None:
@@ -174,7 +183,10 @@ def _refusing(callback: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
             if hasattr(response, 'result'):
                 response.result = refused
             else:
-                response.results = [*response.results, *[refused] * (len(request.parameters) - len(response.results))]
+                response.results = [
+                    *response.results,
+                    *[refused] * (len(request.parameters) - len(response.results)),
+                ]
             return response
 
     return guarded
@@ -182,7 +194,9 @@ def _refusing(callback: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
 
 def init_without_signal_handlers(context: rclpy.Context, args: list[str] | None) -> None:
     """Initialise *context*; signals are this program's own business, so that it ends in order."""
-    rclpy.init(args=args, context=context, signal_handler_options=rclpy.signals.SignalHandlerOptions.NO)
+    rclpy.init(
+        args=args, context=context, signal_handler_options=rclpy.signals.SignalHandlerOptions.NO
+    )
 
 
 def begin_lifecycle(node: Any, lock: threading.RLock, refused: Callable[[str], object]) -> None:
@@ -196,7 +210,12 @@ def begin_lifecycle(node: Any, lock: threading.RLock, refused: Callable[[str], o
     """
     LifecycleNodeMixin.__init__(node, callback_group=ReentrantCallbackGroup())
     machine = node._state_machine
-    for name in ('get_state', 'get_available_states', 'get_available_transitions', 'get_transition_graph'):
+    for name in (
+        'get_state',
+        'get_available_states',
+        'get_available_transitions',
+        'get_transition_graph',
+    ):
         asked = getattr(node, f'_service_{name}', None)  # Humble has no transition graph
         if asked is not None:
             asked.callback = _while_there(machine, asked.callback)
@@ -210,7 +229,9 @@ def begin_lifecycle(node: Any, lock: threading.RLock, refused: Callable[[str], o
                 there = [transition[1] for transition in machine.available_transitions]
                 if label and label not in there:
                     response.success = False
-                    refused(f"there is no transition '{printable(label)}' from here; there is {', '.join(there) or 'none'}")
+                    refused(
+                        f"there is no transition '{printable(label)}' from here; there is {', '.join(there) or 'none'}"
+                    )
                     return
                 change_state(request, response)
                 if not response.success:
@@ -277,7 +298,12 @@ def declare_qos_overrides(node: Node, kind: type[Any], topic: str, qos: QoSProfi
     :param kind: ``Publisher`` or ``Subscription``.
     :raises Exception: a value that is none; rclpy has several classes of its own for this.
     """
-    policies = (QoSPolicyKind.HISTORY, QoSPolicyKind.DEPTH, QoSPolicyKind.RELIABILITY, QoSPolicyKind.DURABILITY)
+    policies = (
+        QoSPolicyKind.HISTORY,
+        QoSPolicyKind.DEPTH,
+        QoSPolicyKind.RELIABILITY,
+        QoSPolicyKind.DURABILITY,
+    )
     prefix, given = f'qos_overrides.{topic}.{kind.__name__.lower()}.', parameter_overrides(node)
     overridden = [policy for policy in policies if prefix + policy.name.lower() in given]
     _declare_qos_parameters(kind, node, topic, qos, QoSOverridingOptions(overridden))
@@ -320,6 +346,8 @@ def without_type_description(given: list[Parameter]) -> list[Parameter]:
     rclpy never finalises that service (seen in Jazzy and Kilted): of a node that is destroyed it stays in the graph, with 100 KiB of
     memory, for as long as the process has another node. Humble has no such service.
     """
-    if importlib.util.find_spec('rclpy.type_description_service') is None or any(p.name == _TYPE_DESCRIPTION for p in given):
+    if importlib.util.find_spec('rclpy.type_description_service') is None or any(
+        p.name == _TYPE_DESCRIPTION for p in given
+    ):
         return given
     return [*given, Parameter(_TYPE_DESCRIPTION, value=False)]

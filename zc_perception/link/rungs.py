@@ -101,9 +101,13 @@ def choose(view: TopicView) -> Choice:
         if local.mismatch:
             mismatches.append(f'{local.name}: {local.mismatch}')
         elif local.convertible:
-            routes.append((ROS_MESSAGE, f'{local.name} adapts another type: only the message is common'))
+            routes.append(
+                (ROS_MESSAGE, f'{local.name} adapts another type: only the message is common')
+            )
         elif local.misfit:
-            routes.append((ROS_MESSAGE, f"{local.name}'s buffers can't be used here: {local.misfit}"))
+            routes.append(
+                (ROS_MESSAGE, f"{local.name}'s buffers can't be used here: {local.misfit}")
+            )
         else:
             routes.append((IN_PROCESS, f'{local.name} is in this process'))
     for remote in view.remote:
@@ -118,21 +122,37 @@ def choose(view: TopicView) -> Choice:
         else:
             routes.append((ROS_MESSAGE, f'{label}: {remote.reason}'))
     if ended:
-        waiting.append(f'{ended[0]} has ended' if len(ended) == 1 else f'{len(ended)} publishers have ended, the latest is {ended[0]}')
+        waiting.append(
+            f'{ended[0]} has ended'
+            if len(ended) == 1
+            else f'{len(ended)} publishers have ended, the latest is {ended[0]}'
+        )
     if view.mismatch:
         mismatches.append(f'a publisher elsewhere: {view.mismatch}')
     else:
         if view.unannounced:
             waiting.append(f'{view.unannounced} adapted publisher(s) not announced yet')
         if view.plain:
-            routes.append((ROS_MESSAGE, f'{view.plain} plain publisher(s): start an adapted one in this process or on this host'))
+            routes.append(
+                (
+                    ROS_MESSAGE,
+                    f'{view.plain} plain publisher(s): start an adapted one in this process or on this host',
+                )
+            )
     if view.copy_free_required:
-        routes = [(REFUSED, f'copy_free is required, but {why}') if rung == ROS_MESSAGE else (rung, why) for rung, why in routes]
+        routes = [
+            (REFUSED, f'copy_free is required, but {why}') if rung == ROS_MESSAGE else (rung, why)
+            for rung, why in routes
+        ]
     if routes:
         rung, reason = max(routes, key=lambda route: _ORDER.index(route[0]))
         return Choice(rung, reason, any(r == ROS_MESSAGE for r, _ in routes), tuple(routes))
     if waiting:
         return Choice(UNMATCHED, '; '.join(waiting), False)
     if mismatches:
-        return Choice(UNMATCHED, f'QoS is incompatible: {"; ".join(mismatches)}; make both ends the same', False)
+        return Choice(
+            UNMATCHED,
+            f'QoS is incompatible: {"; ".join(mismatches)}; make both ends the same',
+            False,
+        )
     return Choice(UNMATCHED, NO_PUBLISHER, False)

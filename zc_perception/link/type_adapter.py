@@ -81,7 +81,9 @@ class TypeAdapter(Generic[CustomT]):
     """Whether objects of the custom type are :class:`Leased`."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, 'leased', all(hasattr(self.custom_type, name) for name in _LEASED_METHODS))
+        object.__setattr__(
+            self, 'leased', all(hasattr(self.custom_type, name) for name in _LEASED_METHODS)
+        )
 
     def deliver(self, item: CustomT, holder: str) -> CustomT | None:
         """For links: what *holder* gets, a lease of its own or the very object. ``None``: it is at its quota."""

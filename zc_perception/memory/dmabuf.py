@@ -27,7 +27,9 @@ from zc_perception.memory.owned_fd import OwnedFd
 CPU_ACCESS_TIMEOUT_S = 5.0
 _SYNC_ATTEMPTS = 100
 MAPPABLE = 'its owner has to send an O_RDWR or O_RDONLY descriptor'
-_UNMAPPABLE = 'use a consumer that imports it, or a heap with CPU access such as /dev/dma_heap/system'
+_UNMAPPABLE = (
+    'use a consumer that imports it, or a heap with CPU access such as /dev/dma_heap/system'
+)
 # What has nothing to do with the exporter. A mapping of Python's takes a descriptor, too.
 _EXHAUSTED = {
     errno.ENOMEM: "use fewer slots or a smaller image, or raise this process's limit ('ulimit -v', vm.max_map_count)",
@@ -107,7 +109,13 @@ class DmaBuf:
 
     @classmethod
     def from_fd(
-        cls, fd: OwnedFd, *, expected_size: int | None = None, writable: bool = False, heap: str | None = None, keeper: Keeper | None = None
+        cls,
+        fd: OwnedFd,
+        *,
+        expected_size: int | None = None,
+        writable: bool = False,
+        heap: str | None = None,
+        keeper: Keeper | None = None,
     ) -> DmaBuf:
         """Adopt a descriptor from somewhere else: a dma-buf, or a memfd that can't change its size under us.
 
@@ -125,11 +133,17 @@ class DmaBuf:
             elif seals_of(number) & FIXED_SIZE == FIXED_SIZE:
                 kind, exporter = BufferKind.MEMFD, 'memfd'
             else:
-                raise AllocationError(f'a buffer can be a dma-buf or a sealed memfd, but this is {describe_descriptor(number)}')
+                raise AllocationError(
+                    f'a buffer can be a dma-buf or a sealed memfd, but this is {describe_descriptor(number)}'
+                )
             if kind is BufferKind.MEMFD and is_write_only(number):
-                raise AllocationError(f'the memfd {abi.describe_fd(number)} was opened with O_WRONLY, so nobody can map it; {MAPPABLE}')
+                raise AllocationError(
+                    f'the memfd {abi.describe_fd(number)} was opened with O_WRONLY, so nobody can map it; {MAPPABLE}'
+                )
             if writable and kind is BufferKind.MEMFD and seals_of(number) & NO_NEW_WRITERS:
-                raise AllocationError(f'the memfd {abi.describe_fd(number)} is sealed against writing; map it read-only')
+                raise AllocationError(
+                    f'the memfd {abi.describe_fd(number)} is sealed against writing; map it read-only'
+                )
             buffer = cls(fd, kind, heap or f'foreign/{exporter}', writable=writable)
             if writable and not buffer.writable:
                 raise AllocationError(
@@ -172,7 +186,9 @@ class DmaBuf:
             if self._mapping is None:
                 protection = mmap.PROT_READ | (mmap.PROT_WRITE if self.writable else 0)
                 try:
-                    self._mapping = mmap.mmap(self.fileno(), self.size, mmap.MAP_SHARED, protection)
+                    self._mapping = mmap.mmap(
+                        self.fileno(), self.size, mmap.MAP_SHARED, protection
+                    )
                 except OSError as error:
                     step = _EXHAUSTED.get(error.errno or 0, _UNMAPPABLE)
                     raise AllocationError(
@@ -223,7 +239,9 @@ class DmaBuf:
         :raises AcceleratorError: a device hasn't finished with it in time.
         """
         if access & CpuAccess.WRITE and not self.writable:
-            raise AllocationError(f'buffer {self.identity.inode} ({self.heap}) is read-only here; ask for CpuAccess.READ')
+            raise AllocationError(
+                f'buffer {self.identity.inode} ({self.heap}) is read-only here; ask for CpuAccess.READ'
+            )
         mapping = self.mapping()
         self.begin_cpu_access(access)
         try:
@@ -252,7 +270,9 @@ class DmaBuf:
                 # The kernel documents that both must be retried: the wait for the device's fences was interrupted.
                 if error.errno not in (errno.EINTR, errno.EAGAIN):
                     raise
-        raise AcceleratorError(f'DMA_BUF_IOCTL_SYNC on buffer {self.identity.inode} was interrupted {_SYNC_ATTEMPTS} times')
+        raise AcceleratorError(
+            f'DMA_BUF_IOCTL_SYNC on buffer {self.identity.inode} was interrupted {_SYNC_ATTEMPTS} times'
+        )
 
     def _optional_ioctl(self, request: int, argument: bytes | bytearray) -> bool:
         """Whether the kernel has this ioctl and it was done. A memfd has none of them."""
@@ -294,7 +314,10 @@ class DmaBuf:
         :param access: what the fence stands for. READ: writers wait for it; with WRITE: everybody does.
         :returns: ``False`` for a memfd, and on kernels before 6.0: wait for the fence instead.
         """
-        return self._optional_ioctl(abi.DMA_BUF_IOCTL_IMPORT_SYNC_FILE, abi.DMA_BUF_SYNC_FILE.pack(int(access), fence.fileno()))
+        return self._optional_ioctl(
+            abi.DMA_BUF_IOCTL_IMPORT_SYNC_FILE,
+            abi.DMA_BUF_SYNC_FILE.pack(int(access), fence.fileno()),
+        )
 
     def set_name(self, name: str) -> bool:
         """Name it in fdinfo and bufinfo (DMA_BUF_SET_NAME): who looks for a leak sees whose buffer it is.
@@ -347,8 +370,12 @@ class DmaBuf:
         if self.kind is BufferKind.MEMFD and self.peers_can_write:
             if self.writable:
                 self.mapping()
-            with contextlib.suppress(OSError):  # EINVAL before Linux 5.1; EPERM where its maker forbade further seals
-                fcntl.fcntl(self.fileno(), abi.F_ADD_SEALS, abi.F_SEAL_FUTURE_WRITE | abi.F_SEAL_SEAL)
+            with contextlib.suppress(
+                OSError
+            ):  # EINVAL before Linux 5.1; EPERM where its maker forbade further seals
+                fcntl.fcntl(
+                    self.fileno(), abi.F_ADD_SEALS, abi.F_SEAL_FUTURE_WRITE | abi.F_SEAL_SEAL
+                )
         return not self.peers_can_write
 
     def unmap(self) -> None:
@@ -431,7 +458,9 @@ def describe_descriptor(fd: int) -> str:
     mode = os.fstat(fd).st_mode
     link = abi.describe_fd(fd)
     if link.startswith('/memfd:'):
-        missing = '|'.join(f'F_SEAL_{name}' for name, seal in _FIXED_SIZE_SEALS.items() if not seals_of(fd) & seal)
+        missing = '|'.join(
+            f'F_SEAL_{name}' for name, seal in _FIXED_SIZE_SEALS.items() if not seals_of(fd) & seal
+        )
         return f'a memfd ({link}) that can still change its size; its owner has to add {missing}'
     kinds = ((stat.S_ISFIFO, 'a pipe'), (stat.S_ISSOCK, 'a socket'), (stat.S_ISDIR, 'a directory'), (stat.S_ISCHR, 'a device file'),
              (stat.S_ISREG, 'a plain file'))  # fmt: skip

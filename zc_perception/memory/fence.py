@@ -57,7 +57,9 @@ def check_timeout(timeout_s: float) -> float:
     :raises ValueError: negative, infinite or NaN.
     """
     if not 0.0 <= timeout_s < math.inf:
-        raise ValueError(f'timeout {timeout_s} s: waits are bounded, give seconds from 0 (only look) upwards')
+        raise ValueError(
+            f'timeout {timeout_s} s: waits are bounded, give seconds from 0 (only look) upwards'
+        )
     return timeout_s
 
 
@@ -79,7 +81,9 @@ def poll_fd(fd: int, events: int, timeout_s: float) -> bool:
             if seen & events:
                 return True
             # POLLERR and POLLHUP come whether asked for or not, and at once: polling again would spin.
-            raise AcceleratorError(f"the other end of descriptor {fd} ({abi.describe_fd(fd)}) is gone; it can't signal any more")
+            raise AcceleratorError(
+                f"the other end of descriptor {fd} ({abi.describe_fd(fd)}) is gone; it can't signal any more"
+            )
         remaining_ms = math.ceil((deadline - time.monotonic()) * 1000)
         if remaining_ms <= 0:
             return False
@@ -115,7 +119,9 @@ class EventFence:
             raise AcceleratorError('the fence has not signalled')
         if self._error is not None:
             # A lost device stays one: whoever checks has to do more than to give the job up.
-            kind = DeviceLostError if isinstance(self._error, DeviceLostError) else AcceleratorError
+            kind = (
+                DeviceLostError if isinstance(self._error, DeviceLostError) else AcceleratorError
+            )
             raise kind(f'the job failed: {self._error}') from self._error
 
     def close(self) -> None:
@@ -194,11 +200,17 @@ class SyncFile:
         :raises ValueError: the name is too long.
         :raises OSError: EMFILE, ENOMEM.
         """
-        argument = bytearray(abi.SYNC_MERGE_DATA.pack(abi.c_name(name, abi.SYNC_NAME_LEN, 'fence name'), second.fileno(), -1, 0, 0))
+        argument = bytearray(
+            abi.SYNC_MERGE_DATA.pack(
+                abi.c_name(name, abi.SYNC_NAME_LEN, 'fence name'), second.fileno(), -1, 0, 0
+            )
+        )
         fcntl.ioctl(first.fileno(), abi.SYNC_IOC_MERGE, argument)
         merged = cls(OwnedFd(abi.SYNC_MERGE_DATA.unpack(argument)[2]))
         # Looked at after merging: what is pending now was pending then, and is part of it.
-        merged._merged_error = min(0, *(part._merged_error or part.status() for part in (first, second)))
+        merged._merged_error = min(
+            0, *(part._merged_error or part.status() for part in (first, second))
+        )
         return merged
 
     def fileno(self) -> int:

@@ -11,7 +11,14 @@ from collections.abc import Callable, Sequence
 
 from zc_perception.errors import AllocationError
 from zc_perception.memory.dmabuf import BufferIdentity
-from zc_perception.memory.pool import MAX_SLOTS, BufferPool, Buffers, Slot, SlotState, close_buffers
+from zc_perception.memory.pool import (
+    MAX_SLOTS,
+    BufferPool,
+    Buffers,
+    Slot,
+    SlotState,
+    close_buffers,
+)
 from zc_perception.pixel.layout import ImageLayout
 
 Identities = tuple[BufferIdentity, ...]
@@ -114,11 +121,15 @@ class ForeignBufferPool(BufferPool):
 
         def allocate() -> Buffers:
             if not waiting:
-                raise AllocationError(f'the buffers of {name} are not ours to allocate; a retired one is replaced by the next new one')
+                raise AllocationError(
+                    f'the buffers of {name} are not ours to allocate; a retired one is replaced by the next new one'
+                )
             return waiting.pop(0)
 
         try:
-            super().__init__(layout, allocate, len(waiting), name=name, on_free=on_free, reserve=reserve)
+            super().__init__(
+                layout, allocate, len(waiting), name=name, on_free=on_free, reserve=reserve
+            )
         except BaseException:
             for buffers in waiting:
                 close_buffers(buffers)

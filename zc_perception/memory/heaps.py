@@ -61,7 +61,9 @@ def is_contiguous(heap: str) -> bool:
 
 def _cma_heaps(dma_heaps: str) -> list[str]:
     try:
-        others = sorted(entry for entry in os.listdir(dma_heaps) if 'cma' in entry and entry not in _CMA)
+        others = sorted(
+            entry for entry in os.listdir(dma_heaps) if 'cma' in entry and entry not in _CMA
+        )
     except OSError:
         others = []
     return [f'dma_heap/{name}' for name in (*_CMA, *others)]
@@ -93,7 +95,9 @@ def heap_order(use: HeapUse, *, dma_heaps: str = '', nvmap: str = '') -> list[st
 
 def _page_align(size: int) -> int:
     if not 0 < size <= _MAX_SIZE:
-        raise AllocationError(f'buffer size {size} must be positive and at most {_MAX_SIZE} bytes; check the image size')
+        raise AllocationError(
+            f'buffer size {size} must be positive and at most {_MAX_SIZE} bytes; check the image size'
+        )
     page = os.sysconf('SC_PAGE_SIZE')
     return -(-size // page) * page
 
@@ -137,13 +141,22 @@ class DmaHeap:
 
     def allocate(self, size: int) -> DmaBuf:
         """See :class:`Heap`."""
-        argument = bytearray(abi.DMA_HEAP_ALLOCATION.pack(_page_align(size), 0, os.O_RDWR | os.O_CLOEXEC, 0))
+        argument = bytearray(
+            abi.DMA_HEAP_ALLOCATION.pack(_page_align(size), 0, os.O_RDWR | os.O_CLOEXEC, 0)
+        )
         try:
             fcntl.ioctl(self._fd.fileno(), abi.DMA_HEAP_IOCTL_ALLOC, argument)
         except OSError as error:
             used_up = error.errno == errno.ENOMEM and is_contiguous(self.name)
-            raise _refusal(self.name, size, error, ', see CmaFree in /proc/meminfo, or use dma_heap/system' if used_up else '') from error
-        return DmaBuf(OwnedFd(abi.DMA_HEAP_ALLOCATION.unpack(argument)[1]), BufferKind.DMABUF, self.name)
+            raise _refusal(
+                self.name,
+                size,
+                error,
+                ', see CmaFree in /proc/meminfo, or use dma_heap/system' if used_up else '',
+            ) from error
+        return DmaBuf(
+            OwnedFd(abi.DMA_HEAP_ALLOCATION.unpack(argument)[1]), BufferKind.DMABUF, self.name
+        )
 
     def close(self) -> None:
         """See :class:`Heap`."""
@@ -164,10 +177,16 @@ class Udmabuf:
         try:
             # udmabuf insists on SHRINK and refuses seals against writing.
             with _sealed_memfd(aligned, abi.F_SEAL_SHRINK) as memory:
-                argument = bytearray(abi.UDMABUF_CREATION.pack(memory.fileno(), abi.UDMABUF_FLAGS_CLOEXEC, 0, aligned))
+                argument = bytearray(
+                    abi.UDMABUF_CREATION.pack(
+                        memory.fileno(), abi.UDMABUF_FLAGS_CLOEXEC, 0, aligned
+                    )
+                )
                 fd = fcntl.ioctl(self._fd.fileno(), abi.UDMABUF_CREATE, argument)
         except OSError as error:
-            raise _refusal(self.name, size, error, '; see /sys/module/udmabuf/parameters/size_limit_mb') from error
+            raise _refusal(
+                self.name, size, error, '; see /sys/module/udmabuf/parameters/size_limit_mb'
+            ) from error
         return DmaBuf(OwnedFd(fd), BufferKind.DMABUF, self.name)
 
     def close(self) -> None:
@@ -199,7 +218,9 @@ def _open_named(name: str) -> Heap:
         return SealedMemfd()
     if name.startswith('dma_heap/') and '/' not in name[len('dma_heap/') :]:
         return DmaHeap(name[len('dma_heap/') :])
-    raise ConfigError(f"heap '{name}' is not known; use auto, dma_heap/NAME (see ls {DMA_HEAP_DIRECTORY}), udmabuf or memfd")
+    raise ConfigError(
+        f"heap '{name}' is not known; use auto, dma_heap/NAME (see ls {DMA_HEAP_DIRECTORY}), udmabuf or memfd"
+    )
 
 
 def _absent(candidates: Sequence[str], missing: set[str]) -> list[str]:
@@ -280,7 +301,9 @@ def _open_or_refuse(name: str) -> Heap:
     try:
         return _open_named(name)
     except OSError as error:
-        raise AllocationError(f"heap '{name}' can't be opened: {_said(error)}; use heap: auto") from error
+        raise AllocationError(
+            f"heap '{name}' can't be opened: {_said(error)}; use heap: auto"
+        ) from error
 
 
 class OfferedHeaps:
@@ -292,7 +315,13 @@ class OfferedHeaps:
     :param reasons: why others are not among them.
     """
 
-    def __init__(self, names: Sequence[str], reasons: Sequence[str] = (), *, opener: Opener = _open_or_refuse) -> None:
+    def __init__(
+        self,
+        names: Sequence[str],
+        reasons: Sequence[str] = (),
+        *,
+        opener: Opener = _open_or_refuse,
+    ) -> None:
         self.names = tuple(names)
         self.reasons = tuple(reasons)
         self._opener = opener
@@ -321,7 +350,9 @@ class OfferedHeaps:
         if self._closed:
             raise AllocationError(f"heap '{name}': its owner is closed")
         if name not in self.names:
-            raise AllocationError(f"heap '{name}' is not one of {', '.join(self.names)}; set parameter 'heap' to it, or to auto")
+            raise AllocationError(
+                f"heap '{name}' is not one of {', '.join(self.names)}; set parameter 'heap' to it, or to auto"
+            )
         if self._heap is not None and self._heap.name == name:
             return
         try:
@@ -337,7 +368,10 @@ class OfferedHeaps:
 
         :param reason: a sentence that begins with its name.
         """
-        self.names, self.reasons = tuple(other for other in self.names if other != name), (*self.reasons, reason)
+        self.names, self.reasons = (
+            tuple(other for other in self.names if other != name),
+            (*self.reasons, reason),
+        )
 
     def allocate(self, size: int) -> DmaBuf:
         """See :class:`Heap`. Where nobody has chosen, from the best."""
@@ -353,7 +387,9 @@ class OfferedHeaps:
         self._closed = True
 
 
-def working_heaps(name: str = 'auto', order: Sequence[str] = (), *, opener: Opener = _open_named) -> OfferedHeaps:
+def working_heaps(
+    name: str = 'auto', order: Sequence[str] = (), *, opener: Opener = _open_named
+) -> OfferedHeaps:
     """The heap *name*, which is the user's choice; with ``auto`` all those of *order* that allocate a page.
 
     :param order: names, the best first; empty: :func:`heap_order`'s for cameras.

@@ -22,7 +22,17 @@ class Account:
     this holder loses a frame.
     """
 
-    __slots__ = ('depth', 'frames', 'holder', 'limit', 'lossless', 'on_room', 'refused', 'waits', 'window')
+    __slots__ = (
+        'depth',
+        'frames',
+        'holder',
+        'limit',
+        'lossless',
+        'on_room',
+        'refused',
+        'waits',
+        'window',
+    )
 
     def __init__(self, holder: str) -> None:
         self.holder = holder
@@ -60,17 +70,27 @@ class HolderAccounts:
     @property
     def held(self) -> dict[str, int]:
         """Leases by holder, of those who have any."""
-        return {account.holder: account.frames for account in self.accounts.values() if account.frames}
+        return {
+            account.holder: account.frames for account in self.accounts.values() if account.frames
+        }
 
     @property
     def quotas(self) -> dict[str, int]:
         """The most leases by holder, of those with a limit."""
-        return {account.holder: account.limit for account in self.accounts.values() if account.window is not None}
+        return {
+            account.holder: account.limit
+            for account in self.accounts.values()
+            if account.window is not None
+        }
 
     @property
     def refused(self) -> dict[str, int]:
         """Refusals by holder, of those with a limit who were refused."""
-        return {account.holder: account.refused for account in self.accounts.values() if account.refused}
+        return {
+            account.holder: account.refused
+            for account in self.accounts.values()
+            if account.refused
+        }
 
     @property
     def promised(self) -> int:
@@ -80,14 +100,24 @@ class HolderAccounts:
 
     @staticmethod
     def _promises(accounts: Iterable[Account]) -> tuple[int, int]:
-        limited = [(account.window, account.depth) for account in accounts if account.window is not None]
-        return sum(window for window, _ in limited), max((depth for _, depth in limited), default=0)
+        limited = [
+            (account.window, account.depth) for account in accounts if account.window is not None
+        ]
+        return sum(window for window, _ in limited), max(
+            (depth for _, depth in limited), default=0
+        )
 
     def _others(self, holder: str) -> tuple[int, int]:
-        return self._promises(account for account in self.accounts.values() if account.holder != holder)
+        return self._promises(
+            account for account in self.accounts.values() if account.holder != holder
+        )
 
     def set_quota(
-        self, holder: str, window: int | None, depth: int, on_room: Callable[[], object] | None = None
+        self,
+        holder: str,
+        window: int | None,
+        depth: int,
+        on_room: Callable[[], object] | None = None,
     ) -> Callable[[], object] | None:
         """See :meth:`BufferPool.set_quota`.
 
@@ -99,7 +129,12 @@ class HolderAccounts:
         account = self.accounts.get(holder)
         if account is None:
             account = self.accounts[holder] = Account(holder)
-        account.window, account.depth, account.limit, account.on_room = window, depth, window + depth, on_room
+        account.window, account.depth, account.limit, account.on_room = (
+            window,
+            depth,
+            window + depth,
+            on_room,
+        )
         if account.waits:
             account.waits = False
             return on_room
@@ -140,7 +175,13 @@ class HolderAccounts:
         account = self.accounts.get(holder)
         if account is None:
             return
-        account.window, account.depth, account.limit, account.refused, account.on_room = None, 0, _NO_LIMIT, 0, None
+        account.window, account.depth, account.limit, account.refused, account.on_room = (
+            None,
+            0,
+            _NO_LIMIT,
+            0,
+            None,
+        )
         account.waits = account.lossless = False
         if not account.frames:
             del self.accounts[holder]

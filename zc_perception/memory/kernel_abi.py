@@ -48,7 +48,10 @@ def fdinfo(fd: int) -> dict[str, str]:
     A buffer's name may be any bytes, and comes after the keys that the kernel itself fills in: hence no strict decoding and the first line.
     """
     entries: dict[str, str] = {}
-    with suppress(OSError), open(f'/proc/self/fdinfo/{fd}', encoding='utf-8', errors='replace', newline='\n') as info:
+    with (
+        suppress(OSError),
+        open(f'/proc/self/fdinfo/{fd}', encoding='utf-8', errors='replace', newline='\n') as info,
+    ):
         for line in info:
             key, colon, value = line.rstrip('\n').partition(':\t')
             if colon:
@@ -71,5 +74,7 @@ def c_name(name: str, capacity: int, what: str) -> bytes:
     """
     encoded = name.encode()
     if len(encoded) >= capacity or not name.isprintable():
-        raise ValueError(f'{what} {name!r} must be printable and at most {capacity - 1} bytes of UTF-8 ({len(encoded)} given)')
+        raise ValueError(
+            f'{what} {name!r} must be printable and at most {capacity - 1} bytes of UTF-8 ({len(encoded)} given)'
+        )
     return encoded + b'\0'

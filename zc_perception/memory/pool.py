@@ -54,7 +54,13 @@ class SlotState(Enum):
     RETIRED = 'retired'
 
 
-_FREE, _FILLING, _LEASED, _WAITING, _RETIRED = SlotState.FREE, SlotState.FILLING, SlotState.LEASED, SlotState.WAITING, SlotState.RETIRED
+_FREE, _FILLING, _LEASED, _WAITING, _RETIRED = (
+    SlotState.FREE,
+    SlotState.FILLING,
+    SlotState.LEASED,
+    SlotState.WAITING,
+    SlotState.RETIRED,
+)
 
 
 class PendingFence(NamedTuple):
@@ -132,9 +138,27 @@ class Lease:
     counts. ``False``: another one does. ``None``: it is the holder's only one, and counts.
     """
 
-    __slots__ = ('account', 'ended', 'generation', 'handed', 'number', 'pool', 'since', 'slot', 'twin')
+    __slots__ = (
+        'account',
+        'ended',
+        'generation',
+        'handed',
+        'number',
+        'pool',
+        'since',
+        'slot',
+        'twin',
+    )
 
-    def __init__(self, pool: BufferPool, slot: Slot, generation: int, number: int, account: Account, since: float) -> None:
+    def __init__(
+        self,
+        pool: BufferPool,
+        slot: Slot,
+        generation: int,
+        number: int,
+        account: Account,
+        since: float,
+    ) -> None:
         self.pool = pool
         self.slot = slot
         self.generation = generation
@@ -406,7 +430,11 @@ class SlotTable:
             return min(self.missing), None
         if len(self.slots) < most:
             return len(self.slots), None
-        ended = min((slot for slot in self.slots if slot.state is _FREE), key=lambda slot: slot.since, default=None)
+        ended = min(
+            (slot for slot in self.slots if slot.state is _FREE),
+            key=lambda slot: slot.since,
+            default=None,
+        )
         return (None, None) if ended is None else (ended.index, ended)
 
     def replace(self, fresh: Slot) -> None:
@@ -490,9 +518,13 @@ class BufferPool:
         reserve: int = 0,
     ) -> None:
         if not 0.0 < release_timeout_s < float('inf'):
-            raise ConfigError(f'pool of {name}: a release timeout of {release_timeout_s} s; a number of seconds above 0 is needed')
+            raise ConfigError(
+                f'pool of {name}: a release timeout of {release_timeout_s} s; a number of seconds above 0 is needed'
+            )
         if reserve < 0 or reserve > max(slots, 1):
-            raise ConfigError(f'pool of {name}: {reserve} of {slots} slots reserved for the producer; 0 to {slots} can be')
+            raise ConfigError(
+                f'pool of {name}: {reserve} of {slots} slots reserved for the producer; 0 to {slots} can be'
+            )
         self.name = name
         self._release_timeout_s = release_timeout_s
         self._on_free = on_free
@@ -571,9 +603,13 @@ class BufferPool:
     def _check_index(self, index: int, wait_s: float) -> None:
         count = len(self._table.slots)
         if not 0 <= index < count:
-            raise ConfigError(f'pool of {self.name}: there is no slot {index}; its {count} slots are 0 to {count - 1}')
+            raise ConfigError(
+                f'pool of {self.name}: there is no slot {index}; its {count} slots are 0 to {count - 1}'
+            )
         if wait_s > 0.0:
-            raise ConfigError(f"pool of {self.name}: slot {index} can't be waited for; wait for any, or acquire what a driver has filled")
+            raise ConfigError(
+                f"pool of {self.name}: slot {index} can't be waited for; wait for any, or acquire what a driver has filled"
+            )
 
     def _wait_for_slot(self, deadline: float) -> Slot | None:
         with self._lock:
@@ -595,7 +631,9 @@ class BufferPool:
                 now = time.monotonic()
                 if now >= deadline:
                     return None
-                look_again_at = min([now + _LOOK_AGAIN_S, deadline, *(p.deadline for p in pending), *retry_at])
+                look_again_at = min(
+                    [now + _LOOK_AGAIN_S, deadline, *(p.deadline for p in pending), *retry_at]
+                )
                 waker.wait(max(0.001, look_again_at - now), [p.fence for p in pending])
         finally:
             with self._lock:
@@ -615,11 +653,15 @@ class BufferPool:
             return
         with self._lock:
             if not self._source.made(slot):
-                raise StaleFrameError(f'{slot!r} is not of the pool of {self.name}; discard it in its own pool')
+                raise StaleFrameError(
+                    f'{slot!r} is not of the pool of {self.name}; discard it in its own pool'
+                )
             if slot.state is _RETIRED:
                 return
             if slot.state is not _FILLING:
-                raise StaleFrameError(f'{self.name} slot {slot.index} is {slot.state.value}; only one being filled can be discarded')
+                raise StaleFrameError(
+                    f'{self.name} slot {slot.index} is {slot.state.value}; only one being filled can be discarded'
+                )
             if generation is not None and generation != slot.generation:
                 raise self._stale(slot, generation)
             reached = self._table.settle(slot)
@@ -637,15 +679,21 @@ class BufferPool:
         if self._forked:
             raise self._not_ours()
         with self._lock:
-            if slot.generation != generation or (slot.state is not _FILLING and slot.state is not _LEASED):
+            if slot.generation != generation or (
+                slot.state is not _FILLING and slot.state is not _LEASED
+            ):
                 raise self._stale(slot, generation)
             if not self._source.made(slot):
-                raise StaleFrameError(f'{slot!r} is not of the pool of {self.name}; lease it from its own pool')
+                raise StaleFrameError(
+                    f'{slot!r} is not of the pool of {self.name}; lease it from its own pool'
+                )
             account = self._accounts.take(holder)
             if account is None:
                 return None
             slot.state = _LEASED
-            lease = Lease(self, slot, generation, next(self._lease_numbers), account, time.monotonic())
+            lease = Lease(
+                self, slot, generation, next(self._lease_numbers), account, time.monotonic()
+            )
             slot.leases[lease.number] = lease
             return lease
 
@@ -660,7 +708,9 @@ class BufferPool:
         with self._lock:
             if slot.leases.get(lease.number) is not lease or lease.pool is not self:
                 raise self._not_good(lease, None)
-            twin = Lease(self, slot, lease.generation, next(self._lease_numbers), lease.account, lease.since)
+            twin = Lease(
+                self, slot, lease.generation, next(self._lease_numbers), lease.account, lease.since
+            )
             slot.leases[twin.number] = twin
             lease.twin, twin.twin = lease.twin is not False, False
             return twin
@@ -673,7 +723,12 @@ class BufferPool:
         account = lease.account
         with self._lock:
             window = account.window
-            waits = window is not None and account.frames > window and not lease.handed and not lease.ended
+            waits = (
+                window is not None
+                and account.frames > window
+                and not lease.handed
+                and not lease.ended
+            )
             if waits and self._frames_in_hand(account) >= (window or 0):
                 account.waits = True
                 return False
@@ -682,7 +737,10 @@ class BufferPool:
 
     def _frames_in_hand(self, account: Account) -> int:
         """Lock held."""
-        return sum(any(lease.handed and lease.account is account for lease in slot.leases.values()) for slot in self._table.slots)
+        return sum(
+            any(lease.handed and lease.account is account for lease in slot.leases.values())
+            for slot in self._table.slots
+        )
 
     def release(self, lease: Lease, fence: Fence | None = None) -> None:
         """Drop a lease. With *fence*, whose ownership passes here in any case, the slot is free only once that has signalled.
@@ -732,7 +790,11 @@ class BufferPool:
         """Lock held: whether the holder of a twin has the frame by another lease, which counts from now on."""
         if not lease.twin:
             return True
-        twins = (other for other in lease.slot.leases.values() if other.twin is False and other.account is lease.account)
+        twins = (
+            other
+            for other in lease.slot.leases.values()
+            if other.twin is False and other.account is lease.account
+        )
         heir = next(twins, None)
         if heir is None:
             return False
@@ -741,7 +803,9 @@ class BufferPool:
 
     # What is done when a consumer has died.
 
-    def revoke(self, holder: str, quarantine: Quarantine | None = None, *, timeout_s: float = QUARANTINE_S) -> int:
+    def revoke(
+        self, holder: str, quarantine: Quarantine | None = None, *, timeout_s: float = QUARANTINE_S
+    ) -> int:
         """Take back every lease of a holder that died, and forget its quota. Releasing one of them raises StaleFrameError afterwards.
 
         :param quarantine: makes the fence, owned here from then on, that signals when no device of the dead process uses the buffers any
@@ -752,7 +816,12 @@ class BufferPool:
         if self._forked:
             return 0
         with self._lock:
-            leases = [lease for slot in self._table.slots for lease in slot.leases.values() if lease.holder == holder]
+            leases = [
+                lease
+                for slot in self._table.slots
+                for lease in slot.leases.values()
+                if lease.holder == holder
+            ]
             pinned = {lease.slot.buffer_uid: lease.slot for lease in leases}
             for slot in pinned.values():
                 slot.pins += 1  # it must not become free before its quarantine is there
@@ -770,7 +839,9 @@ class BufferPool:
                     self._count_failure(error, f'the quarantine of {slot!r}')
         finally:
             for uid, slot in pinned.items():
-                self._unpin(slot, fences.get(uid), time.monotonic() + timeout_s, condemn=uid not in fences)
+                self._unpin(
+                    slot, fences.get(uid), time.monotonic() + timeout_s, condemn=uid not in fences
+                )
         return len(leases)
 
     def _unpin(self, slot: Slot, fence: Fence | None, deadline: float, *, condemn: bool) -> None:
@@ -796,7 +867,9 @@ class BufferPool:
     def collect(self) -> None:
         """Take back what came free without a call: for producers that don't :meth:`acquire` for a while."""
         table = self._table
-        if (table.waiting or table.missing or not self._abandoned_leases.empty()) and not self._forked:
+        if (
+            table.waiting or table.missing or not self._abandoned_leases.empty()
+        ) and not self._forked:
             self._collect()
 
     def _collect(self) -> None:
@@ -817,7 +890,9 @@ class BufferPool:
             ended += over
             if self._waker is not None and (freed or ended):
                 self._waker.wake(len(freed) + len(ended))
-            wanted = [] if self._replacing or self._retry.remaining_s else sorted(self._table.missing)
+            wanted = (
+                [] if self._replacing or self._retry.remaining_s else sorted(self._table.missing)
+            )
             if wanted:
                 self._replacing = True
         self._tell_ended(ended)
@@ -905,19 +980,32 @@ class BufferPool:
         )
 
     def _not_ours(self) -> StaleFrameError:
-        return StaleFrameError(f'the pool of {self.name} belongs to the process that made it; a forked child makes its own')
+        return StaleFrameError(
+            f'the pool of {self.name} belongs to the process that made it; a forked child makes its own'
+        )
 
     def _not_good(self, lease: Lease, fence: Fence | None) -> StaleFrameError:
         """Lock held. The fence is ours, unless it is the very one that came with the first release."""
         if fence is not None and all(fence is not pending.fence for pending in lease.slot.fences):
             fence.close()
         if lease.pool is not self:
-            return StaleFrameError(f'{lease!r} is of the pool of {lease.pool.name}, not of {self.name}; release it there')
-        return StaleFrameError(f'{self.name} slot {lease.slot.index}: the lease of {lease.holder} was {lease.ended or "ended"} before')
+            return StaleFrameError(
+                f'{lease!r} is of the pool of {lease.pool.name}, not of {self.name}; release it there'
+            )
+        return StaleFrameError(
+            f'{self.name} slot {lease.slot.index}: the lease of {lease.holder} was {lease.ended or "ended"} before'
+        )
 
     # How many frames each holder may have.
 
-    def set_quota(self, holder: str, frames: int | None, *, depth: int = 0, on_room: Callable[[], object] | None = None) -> None:
+    def set_quota(
+        self,
+        holder: str,
+        frames: int | None,
+        *,
+        depth: int = 0,
+        on_room: Callable[[], object] | None = None,
+    ) -> None:
         """*holder* may have at most *frames* in hand at a time, and the *depth* newest ones may wait for it besides; ``None`` for no limit
         of its own, and when that consumer is gone.
 
@@ -952,7 +1040,9 @@ class BufferPool:
         :param whole: this holder took part in the agreement, which has counted its window.
         """
         with self._lock:
-            granted = self._accounts.grant(holder, window, depth, len(self._table.slots), on_room, alone=alone, whole=whole)
+            granted = self._accounts.grant(
+                holder, window, depth, len(self._table.slots), on_room, alone=alone, whole=whole
+            )
             if granted[0]:
                 self._accounts.accounts[holder].lossless = lossless
             return granted
@@ -961,7 +1051,9 @@ class BufferPool:
         """*wanted*, or that with a number if somebody of that name has leases or a quota already."""
         with self._lock:
             accounts = self._accounts.accounts
-            names = itertools.chain([wanted], (f'{wanted}#{number}' for number in itertools.count(2)))
+            names = itertools.chain(
+                [wanted], (f'{wanted}#{number}' for number in itertools.count(2))
+            )
             return next(name for name in names if name not in accounts)
 
     @property
@@ -1006,7 +1098,9 @@ class BufferPool:
         ours = {buffer.identity for buffer in buffers}
         for slot in self._table.in_use:
             if ours & {buffer.identity for buffer in slot.buffers}:
-                raise LayoutError(f'a new frame of {self.name} is partly in the buffers of {slot!r}; frames must not share buffers')
+                raise LayoutError(
+                    f'a new frame of {self.name} is partly in the buffers of {slot!r}; frames must not share buffers'
+                )
 
     # What the pool says about itself.
 
@@ -1034,17 +1128,24 @@ class BufferPool:
             now, slots = time.monotonic(), self._table.slots
             by_holder: dict[str, list[str]] = {}
             for lease in self._holdings(now):
-                where = f'slot {lease.index} generation {lease.generation} for {lease.held_s:.2f} s'
+                where = (
+                    f'slot {lease.index} generation {lease.generation} for {lease.held_s:.2f} s'
+                )
                 by_holder.setdefault(lease.holder, []).append(where)
             free = sum(slot.state is _FREE for slot in slots)
             parts = [f'{self.name}: {free} of {len(slots)} slots free']
-            parts += [f'{holder} holds {len(where)} ({", ".join(where)})' for holder, where in by_holder.items()]
+            parts += [
+                f'{holder} holds {len(where)} ({", ".join(where)})'
+                for holder, where in by_holder.items()
+            ]
             for slot in slots:
                 place = f'slot {slot.index} generation {slot.generation}'
                 if slot.state is _FILLING:
                     parts.append(f'{place} is being filled for {now - slot.since:.2f} s')
                 elif slot.state is _WAITING:
-                    parts.append(f'{place} waits for {len(slot.fences)} release fence{"s" if len(slot.fences) != 1 else ""}')
+                    parts.append(
+                        f'{place} waits for {len(slot.fences)} release fence{"s" if len(slot.fences) != 1 else ""}'
+                    )
                 elif slot.state is _RETIRED:
                     parts.append(f'{place} is retired')
             return '; '.join(parts)
@@ -1108,7 +1209,9 @@ class BufferPool:
             left = len(self._table.in_use)
             if not left:
                 self._waker = None
-            return Remainder(left, [p.fence for p in pending], min((p.deadline for p in pending), default=None))
+            return Remainder(
+                left, [p.fence for p in pending], min((p.deadline for p in pending), default=None)
+            )
 
     def _after_fork(self) -> None:
         """In the child: the lock may be held by a thread that exists only in the parent."""

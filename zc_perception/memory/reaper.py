@@ -61,7 +61,9 @@ class Reaper:
         with self._lock:
             if self._thread is None:
                 self._waker = Waker()
-                self._thread = threading.Thread(target=self._run, args=(self._waker,), name='pool-reaper', daemon=True)
+                self._thread = threading.Thread(
+                    target=self._run, args=(self._waker,), name='pool-reaper', daemon=True
+                )
                 try:
                     self._thread.start()
                 except RuntimeError:  # no threads any more: the kernel is about to free everything
@@ -92,7 +94,9 @@ class Reaper:
         looks = [(pool, pool.reap()) for pool in pools]
         finished = [pool for pool, look in looks if not look.slots]
         with self._lock:
-            self._pools = [pool for pool in self._pools if not any(pool is other for other in finished)]
+            self._pools = [
+                pool for pool in self._pools if not any(pool is other for other in finished)
+            ]
             if not self._pools:
                 self._end()
                 return False

@@ -16,7 +16,9 @@ _libc = ctypes.CDLL(None, use_errno=True)
 class _TimerSpec(ctypes.Structure):
     """``struct itimerspec`` of 64-bit Linux."""
 
-    _fields_ = tuple((name, ctypes.c_int64) for name in ('interval_s', 'interval_ns', 'value_s', 'value_ns'))
+    _fields_ = tuple(
+        (name, ctypes.c_int64) for name in ('interval_s', 'interval_ns', 'value_s', 'value_ns')
+    )
 
 
 def timer_spec(time_ns: int) -> Any:

@@ -21,7 +21,14 @@ from zc_perception.negotiation.constraints import (
     size_text,
 )
 from zc_perception.negotiation.heap_offer import choose_heap
-from zc_perception.negotiation.settings import Allocation, AllocationRequest, BufferSettings, ImageLimits, joint_limits, violations
+from zc_perception.negotiation.settings import (
+    Allocation,
+    AllocationRequest,
+    BufferSettings,
+    ImageLimits,
+    joint_limits,
+    violations,
+)
 from zc_perception.pixel.fourcc import FORMATS, fourcc_name, pixel_format
 from zc_perception.pixel.layout import ImageLayout, check_dimensions, validate_layout
 from zc_perception.pixel.modifier import INVALID, LINEAR, modifier_name
@@ -36,10 +43,18 @@ def _choosy(participants: Participants) -> list[BufferConstraints]:
 def _candidates(participants: Participants) -> list[Format]:
     """All formats that everybody accepts, the cheapest first. LINEAR comes before an implicit layout that no consumer lists."""
     producer, *others = _choosy(participants)
-    found = [fmt for fmt in producer.formats or () if all(p.accepts_format(fmt) for p in participants)]
+    found = [
+        fmt for fmt in producer.formats or () if all(p.accepts_format(fmt) for p in participants)
+    ]
     linear = {fourcc for fourcc, modifier in found if modifier == LINEAR}
     listed = {fmt for p in others for fmt in p.formats or ()}
-    return sorted(found, key=lambda fmt: (fmt[1] == INVALID and fmt[0] in linear and fmt not in listed, _cost(participants, fmt)))
+    return sorted(
+        found,
+        key=lambda fmt: (
+            fmt[1] == INVALID and fmt[0] in linear and fmt not in listed,
+            _cost(participants, fmt),
+        ),
+    )
 
 
 def _cost(participants: Participants, fmt: Format) -> float:
@@ -49,7 +64,10 @@ def _cost(participants: Participants, fmt: Format) -> float:
 def _format_objection(participants: Participants) -> str:
     """Why there is no candidate."""
     choosy = _choosy(participants)
-    offers = '; '.join(f'{p.participant}: {", ".join(map(format_text, p.formats or ())) or "none"}' for p in choosy)
+    offers = '; '.join(
+        f'{p.participant}: {", ".join(map(format_text, p.formats or ())) or "none"}'
+        for p in choosy
+    )
     common = [f for f in choosy[0].formats or () if all(f in (p.formats or ()) for p in choosy)]
     if common:
         users = ', '.join(p.participant for p in participants if p.uses_cpu)
@@ -92,7 +110,10 @@ def _choose_placement(participants: Participants) -> tuple[Placement | None, str
             wanted.setdefault(p.placement, p.participant)
     if len(wanted) > 1:
         names = ' and '.join(f'{who} {placement.value}' for placement, who in wanted.items())
-        return None, f'planes cannot lie as both want: {names}; choose a format with one plane or change one of them'
+        return (
+            None,
+            f'planes cannot lie as both want: {names}; choose a format with one plane or change one of them',
+        )
     return next(iter(wanted), None), None
 
 
@@ -124,10 +145,18 @@ def slots_of(participants: Participants, wanted: int) -> int:
 
 
 def _by_step(participants: Participants, name: str) -> str:
-    return ', '.join(f'{p.participant} {getattr(p, name)}' for p in participants if getattr(p, name) > 1)
+    return ', '.join(
+        f'{p.participant} {getattr(p, name)}' for p in participants if getattr(p, name) > 1
+    )
 
 
-def _layout_objection(participants: Participants, limits: ImageLimits, fmt: Format, size: Size, placement: Placement | None) -> str | None:
+def _layout_objection(
+    participants: Participants,
+    limits: ImageLimits,
+    fmt: Format,
+    size: Size,
+    placement: Placement | None,
+) -> str | None:
     """Why an image of that format can't be, or a LINEAR one can't keep the limits. What else other layouts need only their allocator
     knows; its answer is checked."""
     fourcc, text = fmt[0], format_text(fmt)
@@ -141,14 +170,20 @@ def _layout_objection(participants: Participants, limits: ImageLimits, fmt: Form
         layout = limits.layout(fourcc, size, placement)
     except (LayoutError, FormatError) as error:
         steps = '; '.join(
-            f'{name}: {by}' for name in ('stride_align', 'offset_align', 'height_align') if (by := _by_step(participants, name))
+            f'{name}: {by}'
+            for name in ('stride_align', 'offset_align', 'height_align')
+            if (by := _by_step(participants, name))
         )
-        return f'{text} {size_text(size)}: {error}' + (f' ({steps})' if steps and 'align' in str(error) else '')
+        return f'{text} {size_text(size)}: {error}' + (
+            f' ({steps})' if steps and 'align' in str(error) else ''
+        )
     widest = max(plane.stride for plane in layout.planes)
     if limits.max_stride is not None and widest > limits.max_stride:
         who = next(p.participant for p in participants if p.max_stride == limits.max_stride)
         steps = _by_step(participants, 'stride_align')
-        multiple = f', a multiple of {limits.stride_align} (stride_align: {steps})' if steps else ''
+        multiple = (
+            f', a multiple of {limits.stride_align} (stride_align: {steps})' if steps else ''
+        )
         return (
             f'{text} {size_text(size)} has a stride of {widest} bytes{multiple}, but {who} takes at most {limits.max_stride}; '
             'choose a narrower image or change one of them'
@@ -177,7 +212,9 @@ def agree(participants: Participants, size: Size, *, wanted_slots: int = 0) -> A
         candidates, memory_objection = suited, ''
     objections += _size_objections(participants, size)
     objections += filter(None, (memory_objection, placement_objection, count_objection))
-    against = {fmt: _layout_objection(participants, limits, fmt, size, placement) for fmt in candidates}
+    against = {
+        fmt: _layout_objection(participants, limits, fmt, size, placement) for fmt in candidates
+    }
     good = [fmt for fmt in candidates if against[fmt] is None]
     if candidates and not good:
         objections += dict.fromkeys(filter(None, against.values()))
@@ -186,7 +223,9 @@ def agree(participants: Participants, size: Size, *, wanted_slots: int = 0) -> A
     fourcc, memory = good[0][0], memories[good[0]]
     return AllocationRequest(
         fourcc=fourcc,
-        modifiers=tuple(fmt[1] for fmt in good if fmt[0] == fourcc and memories[fmt].heap == memory.heap),
+        modifiers=tuple(
+            fmt[1] for fmt in good if fmt[0] == fourcc and memories[fmt].heap == memory.heap
+        ),
         size=size,
         slots=total,
         needed=needed,
@@ -210,10 +249,14 @@ def _check_varied(request: AllocationRequest, layout: ImageLayout) -> None:
         )
     if layout.modifier not in request.modifiers:
         names = ', '.join(map(modifier_name, request.modifiers))
-        raise LayoutError(f'the allocator chose modifier {modifier_name(layout.modifier)}, acceptable are {names}')
+        raise LayoutError(
+            f'the allocator chose modifier {modifier_name(layout.modifier)}, acceptable are {names}'
+        )
 
 
-def check_answer(request: AllocationRequest, allocation: Allocation, participants: Participants) -> BufferSettings:
+def check_answer(
+    request: AllocationRequest, allocation: Allocation, participants: Participants
+) -> BufferSettings:
     """The settings of what was really allocated.
 
     An allocator chooses a modifier from the list and may pad. It varies nothing else. What it tells of an allocation for which nobody
@@ -229,13 +272,19 @@ def check_answer(request: AllocationRequest, allocation: Allocation, participant
         for buffers in allocation.buffers:
             validate_layout(layout, [b.size for b in buffers], [b.identity for b in buffers])
     except (LayoutError, FormatError) as error:
-        raise NegotiationError(f'the allocator was asked for {request.describe()}; {error}') from error
+        raise NegotiationError(
+            f'the allocator was asked for {request.describe()}; {error}'
+        ) from error
     if len(allocation.buffers) < request.needed:
         raise NegotiationError(
             f'the allocator gave {len(allocation.buffers)} slots, participants need {request.needed}; hold fewer frames at a time'
         )
     settings = BufferSettings(layout, len(allocation.buffers), request.heap, request.limits)
-    broken = [f'{p.participant}: {"; ".join(found)}' for p in participants if (found := violations(p, settings))]
+    broken = [
+        f'{p.participant}: {"; ".join(found)}'
+        for p in participants
+        if (found := violations(p, settings))
+    ]
     if broken:
         raise NegotiationError(
             f'the allocator answered {layout.describe()}, which does not suit {"; ".join(broken)}; change the image size'

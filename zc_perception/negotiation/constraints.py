@@ -117,9 +117,13 @@ class BufferConstraints:
             self._refuse(f'{format_text(twice)} is listed twice; name each format once')
         if self.costs is not None:
             if len(self.costs) != len(self.formats or ()):
-                self._refuse(f'costs has {len(self.costs)} entries for {len(self.formats or ())} formats; state one for each')
+                self._refuse(
+                    f'costs has {len(self.costs)} entries for {len(self.formats or ())} formats; state one for each'
+                )
             if not all(map(math.isfinite, self.costs)):
-                self._refuse(f'costs {self.costs} must be finite numbers; leave out what must not be chosen')
+                self._refuse(
+                    f'costs {self.costs} must be finite numbers; leave out what must not be chosen'
+                )
 
     def _check_sizes(self) -> None:
         for name in ('min_size', 'max_size'):
@@ -154,7 +158,11 @@ class BufferConstraints:
 
     def modifiers(self, fourcc: int) -> tuple[int, ...] | None:
         """The modifiers that it lists for *fourcc*; ``None``: any."""
-        return None if self.formats is None else tuple(modifier for code, modifier in self.formats if code == fourcc)
+        return (
+            None
+            if self.formats is None
+            else tuple(modifier for code, modifier in self.formats if code == fourcc)
+        )
 
     def format_cost(self, fmt: Format) -> float:
         """What *fmt* costs it; nothing if it lists none."""
@@ -166,8 +174,12 @@ class BufferConstraints:
     def for_format(self, fmt: Format) -> BufferConstraints:
         """These constraints where *fmt* is chosen."""
         heaps = dict(self.format_heaps).get(fmt)
-        return self if heaps is None else replace(self, heaps=heaps, format_heaps=(), memory_note='')
+        return (
+            self if heaps is None else replace(self, heaps=heaps, format_heaps=(), memory_note='')
+        )
 
     def accepts_heap(self, heap: str) -> bool:
         """Whether it can use buffers of *heap*."""
-        return self.heaps is None or any(heap == h or (h.endswith('/') and heap.startswith(h)) for h in self.heaps)
+        return self.heaps is None or any(
+            heap == h or (h.endswith('/') and heap.startswith(h)) for h in self.heaps
+        )

@@ -59,7 +59,10 @@ def offers_of(participants: Sequence[BufferConstraints]) -> list[HeapOffer]:
     """The heaps to choose from: those that the producer names, in its order; where it names none, all that anybody names in full."""
     producer = next((p for p in participants if p.formats is not None), None)
     naming = participants if producer is None or producer.heaps is None else [producer]
-    return [heap_offer(name) for name in dict.fromkeys(n for p in naming for n in p.heaps or () if not n.endswith('/'))]
+    return [
+        heap_offer(name)
+        for name in dict.fromkeys(n for p in naming for n in p.heaps or () if not n.endswith('/'))
+    ]
 
 
 @dataclass(frozen=True)
@@ -83,20 +86,28 @@ def choose_heap(participants: Sequence[BufferConstraints]) -> HeapChoice:
     if good:
         return HeapChoice(good[0], _reason(good[0], offers, participants))
     if offers:
-        return HeapChoice(objection=f"{_against(offers, participants)}{_producer_note(participants)}; set parameter 'heap'")
+        return HeapChoice(
+            objection=f"{_against(offers, participants)}{_producer_note(participants)}; set parameter 'heap'"
+        )
     who = [p.participant for p in participants if p.wants_certain_memory]
     if who:
-        return HeapChoice(objection=f"{', '.join(who)}: wants certain memory, but no heap is offered; set parameter 'heap'")
+        return HeapChoice(
+            objection=f"{', '.join(who)}: wants certain memory, but no heap is offered; set parameter 'heap'"
+        )
     return HeapChoice()
 
 
-def _reason(best: HeapOffer, offers: Sequence[HeapOffer], participants: Sequence[BufferConstraints]) -> str:
+def _reason(
+    best: HeapOffer, offers: Sequence[HeapOffer], participants: Sequence[BufferConstraints]
+) -> str:
     unsuitable = offers[: offers.index(best)]
     found = [_against(unsuitable, participants)] if unsuitable else []
     if not unsuitable:
         names = ', '.join(offer.name for offer in offers)
         first = f'it comes first of {names} and suits everybody'
-        found.append(first if len(offers) > 1 else f'no other is on offer{_producer_note(participants)}')
+        found.append(
+            first if len(offers) > 1 else f'no other is on offer{_producer_note(participants)}'
+        )
     for p in participants:
         if p.contiguous and best.contiguous is None:
             found.append(f'only the import tells {p.participant} whether it is contiguous')
@@ -108,7 +119,11 @@ def _reason(best: HeapOffer, offers: Sequence[HeapOffer], participants: Sequence
 def _producer_note(participants: Sequence[BufferConstraints]) -> str:
     """Why there are no other heaps, as far as the producer says so."""
     producer = next((p for p in participants if p.formats is not None), None)
-    return f' ({producer.participant}: {producer.memory_note})' if producer is not None and producer.memory_note else ''
+    return (
+        f' ({producer.participant}: {producer.memory_note})'
+        if producer is not None and producer.memory_note
+        else ''
+    )
 
 
 def _against(offers: Sequence[HeapOffer], participants: Sequence[BufferConstraints]) -> str:
@@ -125,4 +140,8 @@ def _against(offers: Sequence[HeapOffer], participants: Sequence[BufferConstrain
 def _text(objection: _Objection, names: Sequence[str]) -> str:
     before, of_one, of_several = objection
     quoted = ', '.join(f"'{name}'" for name in names)
-    return f'{before}heap {quoted}{of_one}' if len(names) == 1 else f'{before}heaps {quoted}{of_several}'
+    return (
+        f'{before}heap {quoted}{of_one}'
+        if len(names) == 1
+        else f'{before}heaps {quoted}{of_several}'
+    )

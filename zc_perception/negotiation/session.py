@@ -35,7 +35,15 @@ from enum import Enum
 from zc_perception.errors import NegotiationError
 from zc_perception.negotiation.agreement import agree, check_answer
 from zc_perception.negotiation.constraints import BufferConstraints, Size
-from zc_perception.negotiation.settings import AllocationRequest, Allocator, Buffers, BufferSettings, TrialImport, Undo, violations
+from zc_perception.negotiation.settings import (
+    AllocationRequest,
+    Allocator,
+    Buffers,
+    BufferSettings,
+    TrialImport,
+    Undo,
+    violations,
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,7 +127,9 @@ class BufferSession:
             self._outcomes = {consumer: outcomes[consumer] for consumer in consumers}
         return settings
 
-    def plan(self, consumers: Sequence[Consumer]) -> tuple[AllocationRequest, dict[Consumer, Outcome]]:
+    def plan(
+        self, consumers: Sequence[Consumer]
+    ) -> tuple[AllocationRequest, dict[Consumer, Outcome]]:
         """What :meth:`allocate` asks the camera for, and those of *consumers* that it refuses before. Nothing is allocated.
 
         :raises NegotiationError: camera and stand-ins don't agree.
@@ -137,10 +147,16 @@ class BufferSession:
         return request, refused
 
     def _agree(self, consumers: Sequence[Consumer]) -> AllocationRequest:
-        participants = [self._camera, *(consumer.constraints for consumer in consumers), *self._stand_ins]
+        participants = [
+            self._camera,
+            *(consumer.constraints for consumer in consumers),
+            *self._stand_ins,
+        ]
         return agree(participants, self._size, wanted_slots=self._wanted_slots)
 
-    def _admit(self, consumer: Consumer, settings: BufferSettings, buffers: Sequence[Buffers]) -> Outcome:
+    def _admit(
+        self, consumer: Consumer, settings: BufferSettings, buffers: Sequence[Buffers]
+    ) -> Outcome:
         problems = violations(consumer.constraints, settings)
         if problems:
             return Outcome(Verdict.REFUSED, '; '.join(problems))
@@ -155,7 +171,9 @@ class BufferSession:
         settings = self.settings
         free = self._unclaimed(settings)
         if consumer.constraints.slots > free:
-            outcome = Outcome(Verdict.REFUSED, self._too_few(consumer.constraints.slots, free, settings))
+            outcome = Outcome(
+                Verdict.REFUSED, self._too_few(consumer.constraints.slots, free, settings)
+            )
         else:
             outcome = self._admit(consumer, settings, self._buffers)
         with self._lock:
@@ -163,11 +181,17 @@ class BufferSession:
         return outcome
 
     def _unclaimed(self, settings: BufferSettings) -> int:
-        return settings.slots - self._camera.slots - sum(consumer.constraints.slots for consumer in self._accepted())
+        return (
+            settings.slots
+            - self._camera.slots
+            - sum(consumer.constraints.slots for consumer in self._accepted())
+        )
 
     def _too_few(self, wanted: int, free: int, settings: BufferSettings) -> str:
         claims = [self._camera, *(consumer.constraints for consumer in self._accepted())]
-        holders = ', '.join(f'{claim.participant} {claim.slots}' for claim in claims if claim.slots)
+        holders = ', '.join(
+            f'{claim.participant} {claim.slots}' for claim in claims if claim.slots
+        )
         return (
             f"it needs {wanted} slots, {max(free, 0)} of {settings.slots} are not spoken for ({holders}); raise parameter 'slots', "
             'or name it in the parameter participants'
@@ -175,7 +199,9 @@ class BufferSession:
 
     def _accepted(self) -> list[Consumer]:
         with self._lock:
-            return [consumer for consumer, outcome in self._outcomes.items() if outcome.has_buffers]
+            return [
+                consumer for consumer, outcome in self._outcomes.items() if outcome.has_buffers
+            ]
 
     def leave(self, consumer: Consumer) -> None:
         """*consumer* is gone: its slots are somebody else's. Idempotent."""
@@ -200,7 +226,9 @@ class BufferSession:
         """
         with self._lock:
             if self._settings is None:
-                raise NegotiationError(f'the buffers of {self._camera.participant} are not allocated yet')
+                raise NegotiationError(
+                    f'the buffers of {self._camera.participant} are not allocated yet'
+                )
             return self._settings
 
     @property
@@ -210,9 +238,14 @@ class BufferSession:
 
     def outcomes(self) -> dict[str, Outcome]:
         """What became of each participant, by name; of two consumers of one name the later."""
-        found = {} if self._settings is None else {self._camera.participant: Outcome(Verdict.ACCEPTED)}
+        found = (
+            {} if self._settings is None else {self._camera.participant: Outcome(Verdict.ACCEPTED)}
+        )
         with self._lock:
-            found |= {consumer.constraints.participant: outcome for consumer, outcome in self._outcomes.items()}
+            found |= {
+                consumer.constraints.participant: outcome
+                for consumer, outcome in self._outcomes.items()
+            }
         for stand_in in self._stand_ins:
             found.setdefault(stand_in.participant, Outcome(Verdict.STAND_IN))
         return found
@@ -223,7 +256,9 @@ class BufferSession:
         :raises NegotiationError: nothing is allocated.
         """
         why = f' ({self._why})' if self._why else ''
-        return f'{self.settings.describe()}{why}; ' + ', '.join(f'{name} {outcome}' for name, outcome in self.outcomes().items())
+        return f'{self.settings.describe()}{why}; ' + ', '.join(
+            f'{name} {outcome}' for name, outcome in self.outcomes().items()
+        )
 
     @property
     def why(self) -> str:
@@ -231,7 +266,12 @@ class BufferSession:
         return self._why
 
 
-def trial_failure(trial: TrialImport | None, settings: BufferSettings, slots: Sequence[Buffers], number: int | None = None) -> str:
+def trial_failure(
+    trial: TrialImport | None,
+    settings: BufferSettings,
+    slots: Sequence[Buffers],
+    number: int | None = None,
+) -> str:
     """Import every slot's buffers on trial; what went wrong, or nothing. After a failure the imports before it are given back.
 
     :param number: of the only slot in *slots*, where nobody knows yet how many there will be.

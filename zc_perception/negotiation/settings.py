@@ -82,7 +82,11 @@ class BufferSettings:
             return None
         if self.layout.num_buffers == 1:
             return Placement.ONE_BUFFER
-        return Placement.BUFFER_PER_PLANE if self.layout.num_buffers == len(self.layout.planes) else None
+        return (
+            Placement.BUFFER_PER_PLANE
+            if self.layout.num_buffers == len(self.layout.planes)
+            else None
+        )
 
     def describe(self) -> str:
         """One line for logs."""
@@ -125,7 +129,9 @@ class AllocationRequest:
         """
         if LINEAR not in self.modifiers:
             names = ', '.join(format_text((self.fourcc, modifier)) for modifier in self.modifiers)
-            raise NegotiationError(f'{names}: only the camera itself can allocate a non-linear layout')
+            raise NegotiationError(
+                f'{names}: only the camera itself can allocate a non-linear layout'
+            )
         return self.limits.layout(self.fourcc, self.size, self.placement)
 
     def settings(self) -> BufferSettings:
@@ -138,7 +144,9 @@ class AllocationRequest:
     def describe(self) -> str:
         """One line for messages."""
         modifiers = ', '.join(map(modifier_name, self.modifiers))
-        return f'{fourcc_name(self.fourcc)} ({modifiers}) {size_text(self.size)}, {self.slots} slots'
+        return (
+            f'{fourcc_name(self.fourcc)} ({modifiers}) {size_text(self.size)}, {self.slots} slots'
+        )
 
 
 @dataclass(frozen=True)
@@ -162,7 +170,11 @@ how to give it back, for when nothing comes of the buffers."""
 
 def _stride_problem(layout: ImageLayout, max_stride: int | None) -> str | None:
     widest = max(plane.stride for plane in layout.planes)
-    return None if max_stride is None or widest <= max_stride else f'has a stride of {widest} bytes, above max_stride {max_stride}'
+    return (
+        None
+        if max_stride is None or widest <= max_stride
+        else f'has a stride of {widest} bytes, above max_stride {max_stride}'
+    )
 
 
 def _rows_problem(layout: ImageLayout, height_align: int) -> str | None:
@@ -180,19 +192,39 @@ def violations(constraints: BufferConstraints, settings: BufferSettings) -> list
     layout, found = settings.layout, []
     size = (layout.width, layout.height)
     if not constraints.accepts_format(settings.format):
-        offered = 'only LINEAR for its CPU access' if constraints.formats is None else ', '.join(map(format_text, constraints.formats))
-        found.append(f'format {format_text(settings.format)} is not one of its formats ({offered or "none"})')
+        offered = (
+            'only LINEAR for its CPU access'
+            if constraints.formats is None
+            else ', '.join(map(format_text, constraints.formats))
+        )
+        found.append(
+            f'format {format_text(settings.format)} is not one of its formats ({offered or "none"})'
+        )
     for index, plane in enumerate(layout.planes):
         for name, value, step in (
             ('stride', plane.stride, constraints.stride_align),
             ('offset', plane.offset, constraints.offset_align),
         ):
             if value % step:
-                found.append(f'plane {index}: {name} {value} is not a multiple of its {name}_align {step}')
-    found += filter(None, (_stride_problem(layout, constraints.max_stride), _rows_problem(layout, constraints.height_align)))
+                found.append(
+                    f'plane {index}: {name} {value} is not a multiple of its {name}_align {step}'
+                )
+    found += filter(
+        None,
+        (
+            _stride_problem(layout, constraints.max_stride),
+            _rows_problem(layout, constraints.height_align),
+        ),
+    )
     found += _size_problems(constraints, settings, size)
-    if constraints.placement is not None and len(layout.planes) > 1 and settings.placement is not constraints.placement:
-        found.append(f'planes lie in {layout.num_buffers} buffer(s), it needs {constraints.placement.value}')
+    if (
+        constraints.placement is not None
+        and len(layout.planes) > 1
+        and settings.placement is not constraints.placement
+    ):
+        found.append(
+            f'planes lie in {layout.num_buffers} buffer(s), it needs {constraints.placement.value}'
+        )
     if settings.heap is not None:
         found += settings.heap.objections(constraints)
     elif constraints.wants_certain_memory:
@@ -200,16 +232,24 @@ def violations(constraints: BufferConstraints, settings: BufferSettings) -> list
     if settings.slots < constraints.slots:
         found.append(f'there are {settings.slots} slots, it needs {constraints.slots}')
     if constraints.max_slots is not None and settings.slots > constraints.max_slots:
-        found.append(f'there are {settings.slots} slots, it allows at most {constraints.max_slots} (max_slots)')
+        found.append(
+            f'there are {settings.slots} slots, it allows at most {constraints.max_slots} (max_slots)'
+        )
     return found
 
 
-def _size_problems(constraints: BufferConstraints, settings: BufferSettings, size: Size) -> list[str]:
+def _size_problems(
+    constraints: BufferConstraints, settings: BufferSettings, size: Size
+) -> list[str]:
     found = []
     if constraints.min_size is not None and not fits_within(constraints.min_size, size):
-        found.append(f'image size {size_text(size)} is below its min_size {size_text(constraints.min_size)}')
+        found.append(
+            f'image size {size_text(size)} is below its min_size {size_text(constraints.min_size)}'
+        )
     if constraints.max_size is not None and not fits_within(size, constraints.max_size):
-        found.append(f'image size {size_text(size)} is above its max_size {size_text(constraints.max_size)}')
+        found.append(
+            f'image size {size_text(size)} is above its max_size {size_text(constraints.max_size)}'
+        )
     return found
 
 

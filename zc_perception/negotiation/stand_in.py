@@ -11,13 +11,21 @@ from typing import Any
 
 from zc_perception.errors import ConfigError, FormatError, NegotiationError, nearest
 from zc_perception.memory.dmabuf import CpuAccess
-from zc_perception.negotiation.constraints import BufferConstraints, Format, Placement, Size, size_text
+from zc_perception.negotiation.constraints import (
+    BufferConstraints,
+    Format,
+    Placement,
+    Size,
+    size_text,
+)
 from zc_perception.pixel.drm_format import parse_drm_format
 from zc_perception.pixel.fourcc import pixel_format
 
 SYNTAX = 'NAME: FORMAT FORMAT:MODIFIER …; OPTION=VALUE; heap=HEAP | HEAP …; …'
 _NAME = re.compile(r'[A-Za-z0-9][A-Za-z0-9_./-]*')
-_NEXT_HEAP = re.compile(r',(?=\s*(?:dma_heap/|udmabuf|memfd|v4l2/|gstreamer/|libcamera|nvbufsurface|,|$))')
+_NEXT_HEAP = re.compile(
+    r',(?=\s*(?:dma_heap/|udmabuf|memfd|v4l2/|gstreamer/|libcamera|nvbufsurface|,|$))'
+)
 _SIZE = re.compile(r'([0-9]{1,5})x([0-9]{1,5})')
 
 
@@ -43,9 +51,15 @@ def _names(text: str) -> tuple[str, ...]:
 
 def _heaps(text: str) -> tuple[str, ...]:
     # Names such as dma_heap/linux,cma have a comma of their own. Without a | a comma ends a name only where another heap's name begins.
-    names = tuple(name.strip() for name in (text.split('|') if '|' in text else re.split(_NEXT_HEAP, text)))
-    if not all(names) or ('|' not in text and any(',' in name and not name.startswith('dma_heap/') for name in names)):
-        raise ValueError('must be names with | between them, such as dma_heap/linux,cma | dma_heap/system')
+    names = tuple(
+        name.strip() for name in (text.split('|') if '|' in text else re.split(_NEXT_HEAP, text))
+    )
+    if not all(names) or (
+        '|' not in text and any(',' in name and not name.startswith('dma_heap/') for name in names)
+    ):
+        raise ValueError(
+            'must be names with | between them, such as dma_heap/linux,cma | dma_heap/system'
+        )
     return names
 
 
@@ -69,9 +83,25 @@ _OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
     'device': ('devices', _names),
     'slots': ('slots', _number),
     'max_slots': ('max_slots', _number),
-    'cpu': ('cpu_access', _one_of({'read': CpuAccess.READ, 'write': CpuAccess.WRITE, 'read_write': CpuAccess.READ | CpuAccess.WRITE})),
+    'cpu': (
+        'cpu_access',
+        _one_of(
+            {
+                'read': CpuAccess.READ,
+                'write': CpuAccess.WRITE,
+                'read_write': CpuAccess.READ | CpuAccess.WRITE,
+            }
+        ),
+    ),
 }
-_NUMBERS = {'stride_align': 1, 'offset_align': 1, 'height_align': 1, 'max_stride': None, 'slots': 0, 'max_slots': None}
+_NUMBERS = {
+    'stride_align': 1,
+    'offset_align': 1,
+    'height_align': 1,
+    'max_stride': None,
+    'slots': 0,
+    'max_slots': None,
+}
 _FLAGS: dict[str, tuple[str, Any]] = {
     'contiguous': ('contiguous', True),
     'one_buffer': ('placement', Placement.ONE_BUFFER),
@@ -97,7 +127,9 @@ def _option(part: str) -> tuple[str, Any]:
         return _FLAGS[key]
     if key not in _OPTIONS:
         known = [*_OPTIONS, *_FLAGS]
-        raise ValueError(f"option '{key}' is unknown{nearest(key, known)}; known are {', '.join(known)}")
+        raise ValueError(
+            f"option '{key}' is unknown{nearest(key, known)}; known are {', '.join(known)}"
+        )
     name, convert = _OPTIONS[key]
     if not equals or not value:
         raise ValueError(f"option '{key}' needs a value: {key}=…")
@@ -147,7 +179,9 @@ def parse_stand_in(text: str) -> BufferConstraints:
         return ConfigError(f"parameter 'participants': '{text}': {problem}")
 
     if not colon or not _NAME.fullmatch(name):
-        raise refused(f'it must begin with a name of letters, digits, _ . / - and a colon: {SYNTAX}')
+        raise refused(
+            f'it must begin with a name of letters, digits, _ . / - and a colon: {SYNTAX}'
+        )
     if not words:
         raise refused(f"{name} has no format; write drm-formats such as NV12, or 'any'")
     try:
@@ -166,19 +200,37 @@ def parse_stand_ins(entries: Sequence[str]) -> list[BufferConstraints]:
     for entry in filter(None, (entry.strip() for entry in entries)):
         constraints = parse_stand_in(entry)
         if constraints.participant in found:
-            raise ConfigError(f"parameter 'participants': '{constraints.participant}' stands there twice; give each its own name")
+            raise ConfigError(
+                f"parameter 'participants': '{constraints.participant}' stands there twice; give each its own name"
+            )
         found[constraints.participant] = constraints
     return list(found.values())
 
 
 def options_text(constraints: BufferConstraints) -> str:
     """Everything but name and formats of *constraints*, as :func:`parse_stand_in` reads it after them; empty: nothing is asked for."""
-    found = [f'{name}={getattr(constraints, name)}' for name in _NUMBERS if getattr(constraints, name) not in (None, _NUMBERS[name])]
-    found += [f'{name}={size_text(size)}' for name in ('min_size', 'max_size') if (size := getattr(constraints, name)) is not None]
-    for key, names, between in (('heap', constraints.heaps, '|'), ('device', constraints.devices, ',')):
+    found = [
+        f'{name}={getattr(constraints, name)}'
+        for name in _NUMBERS
+        if getattr(constraints, name) not in (None, _NUMBERS[name])
+    ]
+    found += [
+        f'{name}={size_text(size)}'
+        for name in ('min_size', 'max_size')
+        if (size := getattr(constraints, name)) is not None
+    ]
+    for key, names, between in (
+        ('heap', constraints.heaps, '|'),
+        ('device', constraints.devices, ','),
+    ):
         found += [f'{key}={between.join(names)}'] if names else []
     if constraints.cpu_access:
-        read, write = CpuAccess.READ in constraints.cpu_access, CpuAccess.WRITE in constraints.cpu_access
+        read, write = (
+            CpuAccess.READ in constraints.cpu_access,
+            CpuAccess.WRITE in constraints.cpu_access,
+        )
         found.append(f'cpu={"read_write" if read and write else "read" if read else "write"}')
-    found += [flag for flag, (name, value) in _FLAGS.items() if getattr(constraints, name) == value]
+    found += [
+        flag for flag, (name, value) in _FLAGS.items() if getattr(constraints, name) == value
+    ]
     return '; '.join(found)

@@ -39,7 +39,9 @@ class CameraControls:
         self._attached_before = False
         self._known: dict[str, ControlInfo] = {}
         self._wanted: dict[str, Any] = {
-            name[len(PREFIX) :]: override.value for name, override in parameter_overrides(node).items() if name.startswith(PREFIX)
+            name[len(PREFIX) :]: override.value
+            for name, override in parameter_overrides(node).items()
+            if name.startswith(PREFIX)
         }
         self._in_force: dict[str, Any] = {}
         self._refused: dict[str, str] = {}
@@ -77,7 +79,9 @@ class CameraControls:
             self._show(name)
             return
         with self._tell():
-            self._node.declare_parameter(PREFIX + name, self._in_force[name], _descriptor(info), ignore_override=True)
+            self._node.declare_parameter(
+                PREFIX + name, self._in_force[name], _descriptor(info), ignore_override=True
+            )
 
     def detach(self) -> None:
         """The camera goes. Nobody uses it from here on; until it is back, setting a control is refused."""
@@ -98,7 +102,9 @@ class CameraControls:
         """Set all of them, or none. Asks the driver even for a value that was set before: another program may have changed it since."""
         camera = self._camera
         if camera is None:
-            raise CameraError(f"control '{next(iter(wanted))}' can't be set: the camera is not there; see /diagnostics")
+            raise CameraError(
+                f"control '{next(iter(wanted))}' can't be set: the camera is not there; see /diagnostics"
+            )
         before = camera.controls()
         for name, value in wanted.items():
             if name not in before:
@@ -106,7 +112,11 @@ class CameraControls:
             checked_value(camera.device, before[name], value)
         refused = _set_all(camera, wanted)
         if refused:
-            done = {name: before[name].value for name in wanted if name not in refused and before[name].value is not None}
+            done = {
+                name: before[name].value
+                for name in wanted
+                if name not in refused and before[name].value is not None
+            }
             _set_all(camera, done)
             raise next(iter(refused.values()))
         now = camera.controls()

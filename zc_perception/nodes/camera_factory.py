@@ -64,14 +64,18 @@ def check_camera(values: Mapping[str, Any]) -> None:
     """
     kind = values['camera']
     if values['keep_all'] and kind != 'replay':
-        raise ConfigError(f"parameter 'keep_all' is true, but camera '{kind}' never ends; use it with camera: replay")
+        raise ConfigError(
+            f"parameter 'keep_all' is true, but camera '{kind}' never ends; use it with camera: replay"
+        )
     if kind != 'argus' and values['heap'] == _ARGUS_HEAP:
         raise ConfigError(
             f"parameter 'heap' is '{_ARGUS_HEAP}', which has memory for whole images only, as camera argus takes them by itself; "
             f"camera '{kind}' needs auto, dma_heap/NAME, udmabuf or memfd"
         )
     if kind == 'gstreamer' and not values['pipeline'].strip():
-        raise ConfigError("parameter 'pipeline' is empty; camera gstreamer needs one: 'v4l2src device=/dev/video0 io-mode=dmabuf'")
+        raise ConfigError(
+            "parameter 'pipeline' is empty; camera gstreamer needs one: 'v4l2src device=/dev/video0 io-mode=dmabuf'"
+        )
 
 
 def check_recording(values: Mapping[str, Any]) -> None:
@@ -89,7 +93,9 @@ class CameraFactory:
     :param consumers: what is known of the frames' consumers now; a pipeline is asked for a format that they accept.
     """
 
-    def __init__(self, options: CameraOptions, consumers: Callable[[], Sequence[BufferConstraints]] = tuple) -> None:
+    def __init__(
+        self, options: CameraOptions, consumers: Callable[[], Sequence[BufferConstraints]] = tuple
+    ) -> None:
         self._options = options
         self._consumers = consumers
         self._before: Camera | None = None
@@ -119,7 +125,9 @@ class CameraFactory:
         """
         check_camera(self._options.parameters)
         before, self._before = self._before, None
-        options = replace(self._options, consumers=tuple(self._consumers()), identity=identity, before=before)
+        options = replace(
+            self._options, consumers=tuple(self._consumers()), identity=identity, before=before
+        )
         self._before = self._kind().open(options)
         return self._before
 

@@ -31,7 +31,10 @@ CAMERA_INFO_SPECS = (
 def _package_folder(name: str) -> str:
     try:
         return str(get_package_share_directory(name))
-    except (PackageNotFoundError, ValueError) as error:  # ValueError: no package can have such a name
+    except (
+        PackageNotFoundError,
+        ValueError,
+    ) as error:  # ValueError: no package can have such a name
         raise LookupError(name) from error
 
 
@@ -53,7 +56,9 @@ class CameraInfoPublisher:
         self._lock = threading.Lock()
         self.reload(parameters)
         self._message = CameraInfo()
-        self._publisher = node.create_publisher(CameraInfo, 'camera_info', publisher_qos(node, 'camera_info', QoSProfile(depth=5)))
+        self._publisher = node.create_publisher(
+            CameraInfo, 'camera_info', publisher_qos(node, 'camera_info', QoSProfile(depth=5))
+        )
         self._service = node.create_service(SetCameraInfo, 'set_camera_info', self._on_set)
 
     def reload(self, parameters: NodeParameters) -> None:
@@ -81,7 +86,9 @@ class CameraInfoPublisher:
                 stamp_to_message(header, self._message)
                 self._publisher.publish(self._message)
 
-    def _on_set(self, request: SetCameraInfo.Request, response: SetCameraInfo.Response) -> SetCameraInfo.Response:
+    def _on_set(
+        self, request: SetCameraInfo.Request, response: SetCameraInfo.Response
+    ) -> SetCameraInfo.Response:
         try:
             with self._lock:
                 self._store.replace(from_camera_info(request.camera_info, self._store.camera_name))
@@ -95,8 +102,20 @@ class CameraInfoPublisher:
     def status(self) -> Status:
         """For diagnostics."""
         with self._lock:
-            troubles, wrong, calibrated = self._store.troubles, self._store.wrong, self._store.current.calibrated
-        values = {'file': str(self._store.path), 'camera_name': self._store.camera_name, 'calibrated': calibrated}
-        text, advice = ('; '.join(dict.fromkeys(part)) for part in zip(*troubles, strict=True)) if troubles else ('calibrated', '')
+            troubles, wrong, calibrated = (
+                self._store.troubles,
+                self._store.wrong,
+                self._store.current.calibrated,
+            )
+        values = {
+            'file': str(self._store.path),
+            'camera_name': self._store.camera_name,
+            'calibrated': calibrated,
+        }
+        text, advice = (
+            ('; '.join(dict.fromkeys(part)) for part in zip(*troubles, strict=True))
+            if troubles
+            else ('calibrated', '')
+        )
         # Many use no calibration: that is no fault, a wrong one is.
         return Status('calibration', Level.WARN if wrong else Level.OK, text, values, advice)

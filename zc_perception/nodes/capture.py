@@ -27,8 +27,17 @@ from zc_perception.negotiation.session import BufferSession
 from zc_perception.negotiation.settings import Allocation, AllocationRequest
 from zc_perception.negotiation.stand_in import SYNTAX, parse_stand_ins
 from zc_perception.nodes.camera_controls import PREFIX, CameraControls
-from zc_perception.nodes.camera_factory import CAMERA_SPECS, CameraFactory, check_camera, check_recording
-from zc_perception.nodes.camera_info import CAMERA_INFO_SPECS, CameraInfoPublisher, calibration_store
+from zc_perception.nodes.camera_factory import (
+    CAMERA_SPECS,
+    CameraFactory,
+    check_camera,
+    check_recording,
+)
+from zc_perception.nodes.camera_info import (
+    CAMERA_INFO_SPECS,
+    CameraInfoPublisher,
+    calibration_store,
+)
 from zc_perception.nodes.capture_status import (
     CaptureCounters,
     camera_status,
@@ -79,7 +88,9 @@ _SPECS = (
 def _check_frame_id(frame_id: str) -> None:
     size = len(frame_id.encode(errors='replace'))
     if size > MAX_FRAME_ID:
-        raise ConfigError(f"parameter 'frame_id' has {size} bytes; at most {MAX_FRAME_ID} can be sent to other processes")
+        raise ConfigError(
+            f"parameter 'frame_id' has {size} bytes; at most {MAX_FRAME_ID} can be sent to other processes"
+        )
 
 
 def _check_room(qos: QoSProfile, slots: int) -> None:
@@ -108,7 +119,11 @@ class CaptureNode(PerceptionNode):
         'frame_id': _check_frame_id, 'participants': parse_stand_ins, 'shared_memory_group': group_ids, 'cpu_affinity': parse_cpus,
         'snapshot_folder': snapshot_folder,
     }  # fmt: skip
-    ENDPOINTS = (_FRAMES, Endpoint('image_raw/compressed', 'publisher'), Endpoint('camera_info', 'publisher'))
+    ENDPOINTS = (
+        _FRAMES,
+        Endpoint('image_raw/compressed', 'publisher'),
+        Endpoint('camera_info', 'publisher'),
+    )
 
     def __init__(
         self,
@@ -122,7 +137,9 @@ class CaptureNode(PerceptionNode):
         self._node_clock = self.get_clock()
         self._disagreement = ''
         self._counters = CaptureCounters()
-        self._stamps = StampClock(self.now_ns, is_simulated=lambda: self._node_clock.ros_time_is_active)
+        self._stamps = StampClock(
+            self.now_ns, is_simulated=lambda: self._node_clock.ros_time_is_active
+        )
         self._camera_factory = camera_factory
         self._stereo = stereo
         self._key = bus_key(self, self.resolve_topic_name('image_raw'), Image)
@@ -134,19 +151,32 @@ class CaptureNode(PerceptionNode):
         self._controls = CameraControls(self)
         self._factory = self._new_factory()
         self.supervisor = self._new_supervisor()
-        self._snapshots = SnapshotService(self, self.parameters, self.ledger, lambda: self.supervisor)
+        self._snapshots = SnapshotService(
+            self, self.parameters, self.ledger, lambda: self.supervisor
+        )
         self._ends.callback(self._snapshots.close)
-        self.frame_log = FrameLog('capture', self.get_fully_qualified_name(), self.get_logger().warning)
+        self.frame_log = FrameLog(
+            'capture', self.get_fully_qualified_name(), self.get_logger().warning
+        )
         self._ends.callback(self.frame_log.close)
         self._begin()
 
     def _new_factory(self) -> CameraFactory:
-        options = CameraOptions(self.parameters, self.now_ns, self.ledger, self._stamps, lambda: self.supervisor.stopping)
+        options = CameraOptions(
+            self.parameters,
+            self.now_ns,
+            self.ledger,
+            self._stamps,
+            lambda: self.supervisor.stopping,
+        )
         return CameraFactory(options, self._known_consumers)
 
     def _known_consumers(self) -> list[BufferConstraints]:
         """Stand-ins, and who is in this process."""
-        return [*self._stand_ins, *(consumer.constraints for consumer in MEETING.consumers(self._key))]
+        return [
+            *self._stand_ins,
+            *(consumer.constraints for consumer in MEETING.consumers(self._key)),
+        ]
 
     def _new_supervisor(self, identity: str = '') -> CameraSupervisor:
         return CameraSupervisor(
@@ -172,13 +202,17 @@ class CaptureNode(PerceptionNode):
             self._factory.check()
         else:
             self.supervisor.open_now()
-        adapter = frame_adapter(self.parameters['image_encoding'], self.ledger, holder=self.get_name())
+        adapter = frame_adapter(
+            self.parameters['image_encoding'], self.ledger, holder=self.get_name()
+        )
         self._compressed_qos()  # declared now, though the topic may come later
         qos = publisher_qos(self, 'image_raw', QoSProfile(depth=1))
         _check_room(qos, self.parameters['slots'])
         self._publisher = AdaptedPublisher(self, adapter, 'image_raw', qos, extras=self._extras())
         self._server = FrameServer(self, self.parameters, self._publisher)
-        self._offer = FrameOffer(self, self._publisher, self._server.server, changed=self._describe)
+        self._offer = FrameOffer(
+            self, self._publisher, self._server.server, changed=self._describe
+        )
         self._camera_info.reload(self.parameters)
 
     def _agree(self) -> None:
@@ -230,7 +264,9 @@ class CaptureNode(PerceptionNode):
     def publisher(self) -> AdaptedPublisher[Frame]:
         """Of ``image_raw``, while the node is configured."""
         if self._publisher is None:
-            raise AttributeError(f"node '{self.get_name()}' is {self.state}: it has no publisher of image_raw; configure it")
+            raise AttributeError(
+                f"node '{self.get_name()}' is {self.state}: it has no publisher of image_raw; configure it"
+            )
         return self._publisher
 
     @classmethod
@@ -244,7 +280,9 @@ class CaptureNode(PerceptionNode):
     def _on_parameter(self, name: str, value: Any) -> None:
         publisher = self._publisher
         if publisher is not None and name == 'image_encoding':
-            publisher.messages.convert_by(frame_adapter(value, self.ledger, holder=self.get_name()).to_ros)
+            publisher.messages.convert_by(
+                frame_adapter(value, self.ledger, holder=self.get_name()).to_ros
+            )
         elif publisher is not None and name == 'jpeg_quality':
             publisher.messages.offer(self._extras())
         self._realtime.changed(name)
@@ -255,10 +293,23 @@ class CaptureNode(PerceptionNode):
 
     def _extras(self) -> list[ExtraMessage[Frame]]:
         quality = self.parameters['jpeg_quality']
-        return [ExtraMessage(CompressedImage, '/compressed', FrameToJpeg(quality, self.ledger), self._compressed_qos())] if quality else []
+        return (
+            [
+                ExtraMessage(
+                    CompressedImage,
+                    '/compressed',
+                    FrameToJpeg(quality, self.ledger),
+                    self._compressed_qos(),
+                )
+            ]
+            if quality
+            else []
+        )
 
     def _compressed_qos(self) -> QoSProfile:
-        return publisher_qos(self, f'{self.resolve_topic_name("image_raw")}/compressed', QoSProfile(depth=1))
+        return publisher_qos(
+            self, f'{self.resolve_topic_name("image_raw")}/compressed', QoSProfile(depth=1)
+        )
 
     def now_ns(self) -> int:
         """The ROS clock, in ns. Unless a simulation drives it, that is the system's, which costs less to read."""
@@ -302,14 +353,22 @@ class CaptureNode(PerceptionNode):
 
         size, wanted = (camera.width, camera.height), self.parameters['slots']
         try:
-            session = offer.agree(camera.constraints(), size, allocate, wanted_slots=wanted, stand_ins=self._stand_ins)
+            session = offer.agree(
+                camera.constraints(),
+                size,
+                allocate,
+                wanted_slots=wanted,
+                stand_ins=self._stand_ins,
+            )
         except (NegotiationError, AllocationError) as error:
             self._disagreement = str(error)
             raise
         offer.begin(session, camera.pool, camera.heap_name)
         layout = session.settings.layout
         choice = camera.facts().get('choice')
-        self.get_logger().info(f'{camera.device}: {layout.describe()} at {camera.framerate:g} Hz{f"; {choice}" if choice else ""}')
+        self.get_logger().info(
+            f'{camera.device}: {layout.describe()} at {camera.framerate:g} Hz{f"; {choice}" if choice else ""}'
+        )
         offer.say_agreement(session)
         self.warn_once(camera.notices())
         self._describe()
@@ -323,7 +382,9 @@ class CaptureNode(PerceptionNode):
         """For the frame log: camera, pool and consumers. Without a camera, what is known without one."""
         camera = self.supervisor.camera
         link = self.publisher.statistics()
-        here = [{'name': IN_PROCESS, 'pid': os.getpid(), 'rung': IN_PROCESS}] * link.in_process_subscriptions
+        here = [
+            {'name': IN_PROCESS, 'pid': os.getpid(), 'rung': IN_PROCESS}
+        ] * link.in_process_subscriptions
         facts: dict[str, Any] = {
             'camera': self.parameters['camera'],
             'conversions': link.conversions,
@@ -335,13 +396,22 @@ class CaptureNode(PerceptionNode):
         if camera is None:
             return facts
         statistics = camera.statistics()
-        facts |= {'device': camera.device, 'heap': camera.heap_name, 'captured': statistics.captured, 'dropped': statistics.dropped}
+        facts |= {
+            'device': camera.device,
+            'heap': camera.heap_name,
+            'captured': statistics.captured,
+            'dropped': statistics.dropped,
+        }
         slots = camera.slots
         if slots:
             layout = slots[0].layout
             facts |= {
                 'slots': len(slots),
-                'pool': [[buffer.identity.device, buffer.identity.inode] for slot in slots for buffer in slot.buffers],
+                'pool': [
+                    [buffer.identity.device, buffer.identity.inode]
+                    for slot in slots
+                    for buffer in slot.buffers
+                ],
                 'layout': layout.describe(),
                 'fourcc': fourcc_name(layout.fourcc),
                 'width': layout.width,
@@ -356,11 +426,17 @@ class CaptureNode(PerceptionNode):
             self.get_logger().error(f'the camera is not there: {condition.reason}{again}')
         elif condition.state is CameraState.FAILED:
             self.get_logger().error(f'the camera stopped: {condition.reason}')
-        elif condition.state is CameraState.STREAMING and (condition.losses or self._counters.openings > 1) and self._flowing:
+        elif (
+            condition.state is CameraState.STREAMING
+            and (condition.losses or self._counters.openings > 1)
+            and self._flowing
+        ):
             self.get_logger().info('the camera is back')
         elif condition.state is CameraState.ENDED:
             captured = self._counters.total().captured
-            self.get_logger().info(f'{self.camera.device}: end of the recording after {captured} frames')
+            self.get_logger().info(
+                f'{self.camera.device}: end of the recording after {captured} frames'
+            )
 
     def _publish(self, frame: Frame) -> None:
         publisher = self._publisher
@@ -381,10 +457,19 @@ class CaptureNode(PerceptionNode):
     def progress(self) -> int | None:
         """Frames that the camera has had, whatever became of them; ``None`` while it is waited for. Recordings have pauses."""
         camera = self.supervisor.camera
-        if not self._flowing or self.parameters['camera'] == 'replay' or camera is None or 0 < camera.framerate < _SLOWEST_HZ:
+        if (
+            not self._flowing
+            or self.parameters['camera'] == 'replay'
+            or camera is None
+            or 0 < camera.framerate < _SLOWEST_HZ
+        ):
             return None
         total = self._counters.total()
-        return total.captured + total.dropped if self.supervisor.condition.state is CameraState.STREAMING else None
+        return (
+            total.captured + total.dropped
+            if self.supervisor.condition.state is CameraState.STREAMING
+            else None
+        )
 
     def given_up(self) -> str:
         """See :class:`PerceptionNode`: no waiting brings the camera back."""
@@ -396,13 +481,28 @@ class CaptureNode(PerceptionNode):
         camera, server, session = self.supervisor.camera, self._server, self.session
         if camera is not None and session is not None:
             self.warn_once(camera.notices())
-        agreed = negotiation_status(session, self._disagreement, self.state, waits=server is not None)
-        found = [self.lifecycle_status(), copies_status(self.ledger), latency_status(self.latencies), agreed]
+        agreed = negotiation_status(
+            session, self._disagreement, self.state, waits=server is not None
+        )
+        found = [
+            self.lifecycle_status(),
+            copies_status(self.ledger),
+            latency_status(self.latencies),
+            agreed,
+        ]
         if server is None:
             return found
-        paced = self.parameters['camera'] != 'replay'  # recordings have pauses, and keep_all goes as fast as its consumers
+        paced = (
+            self.parameters['camera'] != 'replay'
+        )  # recordings have pauses, and keep_all goes as fast as its consumers
         return [
-            camera_status(camera, self.supervisor.condition, self._counters, started=self._flowing, paced=paced),
+            camera_status(
+                camera,
+                self.supervisor.condition,
+                self._counters,
+                started=self._flowing,
+                paced=paced,
+            ),
             pool_status(camera, self._counters),
             clock_status(camera, self._counters, self.now_ns()),
             server.status(),

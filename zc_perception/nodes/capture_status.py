@@ -24,7 +24,10 @@ _AHEAD_NS = 10_000_000
 _LEFT_OUT = {
     'bad': ('{} bad', 'look at its cable, power and bandwidth'),
     'lost': ('{} lost by the driver', 'lower its rate or size, or raise what its bus may carry'),
-    'no_slot': ('{} without a free slot', "raise parameter 'slots', or release frames sooner: part 'pool' names the holders"),
+    'no_slot': (
+        '{} without a free slot',
+        "raise parameter 'slots', or release frames sooner: part 'pool' names the holders",
+    ),
 }
 
 
@@ -49,7 +52,10 @@ class CaptureCounters:
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self.openings = 0
-        self.pool_events = {name: RecentCount(monotonic) for name in ('exhausted', 'abandoned', 'retired', 'fence_errors', 'failures')}
+        self.pool_events = {
+            name: RecentCount(monotonic)
+            for name in ('exhausted', 'abandoned', 'retired', 'fence_errors', 'failures')
+        }
         self.clock_events = {name: RecentCount(monotonic) for name in ('steps', 'implausible')}
         self._recent = {name: RecentCount(monotonic) for name in ('captured', *_LEFT_OUT)}
         self._rate = RecentRates(monotonic)
@@ -69,7 +75,12 @@ class CaptureCounters:
         if self._camera is None:
             return self._before
         now = self._camera.statistics()
-        return CameraStatistics(*(getattr(self._before, f.name) + getattr(now, f.name) for f in fields(CameraStatistics)))
+        return CameraStatistics(
+            *(
+                getattr(self._before, f.name) + getattr(now, f.name)
+                for f in fields(CameraStatistics)
+            )
+        )
 
     def look(self, target: float) -> CaptureInterval:
         """What came lately.
@@ -77,7 +88,9 @@ class CaptureCounters:
         :param target: frames per second that a streaming camera should give; 0: there is none, or it doesn't stream.
         """
         total = self.total()
-        recent = {name: counter.see(getattr(total, name)) for name, counter in self._recent.items()}
+        recent = {
+            name: counter.see(getattr(total, name)) for name, counter in self._recent.items()
+        }
         (rate,) = self._rate.see(total.captured) or (0.0,)
         pace = None
         if target <= 0 or self._judged_opening != self.openings:
@@ -90,22 +103,36 @@ class CaptureCounters:
 
 
 def camera_status(
-    camera: Camera | None, condition: CameraCondition, counters: CaptureCounters, *, started: bool, paced: bool = True
+    camera: Camera | None,
+    condition: CameraCondition,
+    counters: CaptureCounters,
+    *,
+    started: bool,
+    paced: bool = True,
 ) -> Status:
     """Whether it streams at its rate, and what was lost lately.
 
     :param paced: whether it should keep its rate; else its consumers make the pace.
     """
     streaming = condition.state is CameraState.STREAMING
-    interval = counters.look(camera.framerate if camera is not None and streaming and paced else 0.0)
-    copy_reason = str(camera.facts().get('copy_reason') or '') if camera is not None and streaming else ''
+    interval = counters.look(
+        camera.framerate if camera is not None and streaming and paced else 0.0
+    )
+    copy_reason = (
+        str(camera.facts().get('copy_reason') or '') if camera is not None and streaming else ''
+    )
     level, message, advice = _camera_verdict(condition, interval, copy_reason, started=started)
     values = Figures(lambda: _camera_values(camera, condition, counters, interval))
-    return Status('camera', level, message, values, advice, '' if camera is None else camera.identity)
+    return Status(
+        'camera', level, message, values, advice, '' if camera is None else camera.identity
+    )
 
 
 def _camera_values(
-    camera: Camera | None, condition: CameraCondition, counters: CaptureCounters, interval: CaptureInterval
+    camera: Camera | None,
+    condition: CameraCondition,
+    counters: CaptureCounters,
+    interval: CaptureInterval,
 ) -> dict[str, object]:
     statistics = counters.total()
     values: dict[str, object] = {
@@ -134,7 +161,9 @@ def _camera_values(
     return values
 
 
-def _camera_verdict(condition: CameraCondition, interval: CaptureInterval, copy_reason: str, *, started: bool) -> tuple[Level, str, str]:
+def _camera_verdict(
+    condition: CameraCondition, interval: CaptureInterval, copy_reason: str, *, started: bool
+) -> tuple[Level, str, str]:
     """Level, message and advice.
 
     :param copy_reason: why the CPU copies every frame; empty: it doesn't.
@@ -152,20 +181,41 @@ def _camera_verdict(condition: CameraCondition, interval: CaptureInterval, copy_
     if not started:
         return Level.WARN, 'not started', 'start or activate the node'
     if condition.state is CameraState.CLOSED:
-        return Level.WARN, 'waits for the first frame', 'if none comes, look at its cable and power'
+        return (
+            Level.WARN,
+            'waits for the first frame',
+            'if none comes, look at its cable and power',
+        )
     if interval.bad and (not interval.captured or interval.pace == 0):
-        return Level.ERROR, f'no good frame comes any more, {interval.bad} bad ones came lately', _LEFT_OUT['bad'][1]
+        return (
+            Level.ERROR,
+            f'no good frame comes any more, {interval.bad} bad ones came lately',
+            _LEFT_OUT['bad'][1],
+        )
     if interval.pace == 0 and interval.no_slot:
-        return Level.ERROR, f'no frame comes out: no slot is free, {interval.no_slot} were left out lately', _LEFT_OUT['no_slot'][1]
+        return (
+            Level.ERROR,
+            f'no frame comes out: no slot is free, {interval.no_slot} were left out lately',
+            _LEFT_OUT['no_slot'][1],
+        )
     if interval.pace == 0:
-        return Level.ERROR, 'no frame comes', 'check its cable and power, and which consumer holds its buffers (part pool)'
+        return (
+            Level.ERROR,
+            'no frame comes',
+            'check its cable and power, and which consumer holds its buffers (part pool)',
+        )
     complaints, advice = [], []
     if interval.pace is not None and interval.pace < _FAR_BELOW:
         complaints.append(f'only {100 * interval.pace:.0f} % of its framerate comes')
-        advice.append('in the dark a long exposure causes this; otherwise look at the counters of frames left out')
+        advice.append(
+            'in the dark a long exposure causes this; otherwise look at the counters of frames left out'
+        )
     left_out = {name: getattr(interval, name) for name in _LEFT_OUT if getattr(interval, name)}
     if left_out:
-        complaints.append('frames left out lately: ' + ', '.join(_LEFT_OUT[name][0].format(number) for name, number in left_out.items()))
+        complaints.append(
+            'frames left out lately: '
+            + ', '.join(_LEFT_OUT[name][0].format(number) for name, number in left_out.items())
+        )
         advice += [_LEFT_OUT[name][1] for name in left_out]
     if copy_reason:
         complaints.append(f'every frame is copied by the CPU: {copy_reason}')
@@ -175,7 +225,9 @@ def _camera_verdict(condition: CameraCondition, interval: CaptureInterval, copy_
     return Level.OK, 'streaming', ''
 
 
-def negotiation_status(session: BufferSession | None, disagreement: str, state: str, *, waits: bool) -> Status:
+def negotiation_status(
+    session: BufferSession | None, disagreement: str, state: str, *, waits: bool
+) -> Status:
     """What was agreed on, why, and what became of each participant.
 
     :param disagreement: why nothing was; empty: nobody has tried.
@@ -183,10 +235,24 @@ def negotiation_status(session: BufferSession | None, disagreement: str, state: 
     """
     if session is None or not session.settled:
         if disagreement:
-            again = 'restart the node' if state == 'finalized' else 'configure the node again or restart it'
-            return Status('negotiation', Level.ERROR, disagreement, advice=f'change what the message names, then {again}')
+            again = (
+                'restart the node'
+                if state == 'finalized'
+                else 'configure the node again or restart it'
+            )
+            return Status(
+                'negotiation',
+                Level.ERROR,
+                disagreement,
+                advice=f'change what the message names, then {again}',
+            )
         if waits:
-            return Status('negotiation', Level.WARN, 'waits for the camera', advice='part camera says what it waits for')
+            return Status(
+                'negotiation',
+                Level.WARN,
+                'waits for the camera',
+                advice='part camera says what it waits for',
+            )
         return Status('negotiation', Level.OK, f'nothing to agree on: the node is {state}')
     outcomes, settings = session.outcomes(), session.settings.describe()
     values: dict[str, object] = {'settings': settings, 'because': session.why}
@@ -195,25 +261,47 @@ def negotiation_status(session: BufferSession | None, disagreement: str, state: 
     if not lost:
         return Status('negotiation', Level.OK, settings, values)
     text = f'{"; ".join(lost)}: frames reach them as messages, which are copies, or not at all'
-    return Status('negotiation', Level.WARN, text, values, 'change what the message names, or start them before the camera')
+    return Status(
+        'negotiation',
+        Level.WARN,
+        text,
+        values,
+        'change what the message names, or start them before the camera',
+    )
 
 
 def pool_status(camera: Camera | None, counters: CaptureCounters) -> Status:
     """Slots, who holds them and for how long, and what went wrong with them lately."""
     pool, found = (None, None) if camera is None else (camera.pool, camera.pool_statistics())
     if camera is None or pool is None or found is None:
-        return Status('pool', Level.WARN, 'not configured', advice='it is once the camera is there; see part camera')
-    recent = {name: counter.see(getattr(found, name)) for name, counter in counters.pool_events.items()}
+        return Status(
+            'pool',
+            Level.WARN,
+            'not configured',
+            advice='it is once the camera is there; see part camera',
+        )
+    recent = {
+        name: counter.see(getattr(found, name)) for name, counter in counters.pool_events.items()
+    }
     level, message, advice = _pool_verdict(found, pool, recent)
     if level is Level.OK:
         message = 'dma-bufs'
         if camera.heap_name == 'memfd':
             message = "memfd: ordinary memory, no dma-buf; devices can't import it"
     heap = camera.heap_name
-    return Status('pool', level, message, Figures(lambda: _pool_values(found, pool, heap)), advice, camera.identity)
+    return Status(
+        'pool',
+        level,
+        message,
+        Figures(lambda: _pool_values(found, pool, heap)),
+        advice,
+        camera.identity,
+    )
 
 
-def _pool_verdict(found: PoolStatistics, pool: BufferPool, recent: dict[str, int]) -> tuple[Level, str, str]:
+def _pool_verdict(
+    found: PoolStatistics, pool: BufferPool, recent: dict[str, int]
+) -> tuple[Level, str, str]:
     if recent['exhausted']:
         return (
             Level.WARN,
@@ -222,11 +310,23 @@ def _pool_verdict(found: PoolStatistics, pool: BufferPool, recent: dict[str, int
         )
     if recent['retired'] or recent['fence_errors']:
         text = f'{recent["retired"]} slot(s) retired and {recent["fence_errors"]} release fence(s) failed lately'
-        return Level.WARN, text, 'a device does not finish with its frames: look at the accelerator and at dmesg'
+        return (
+            Level.WARN,
+            text,
+            'a device does not finish with its frames: look at the accelerator and at dmesg',
+        )
     if recent['failures']:
-        return Level.WARN, f'a slot could not be replaced or given back: {found.last_failure}', 'free memory of that heap'
+        return (
+            Level.WARN,
+            f'a slot could not be replaced or given back: {found.last_failure}',
+            'free memory of that heap',
+        )
     if recent['abandoned']:
-        return Level.WARN, f'{recent["abandoned"]} frame(s) were forgotten lately, not released', 'call release(), or use with'
+        return (
+            Level.WARN,
+            f'{recent["abandoned"]} frame(s) were forgotten lately, not released',
+            'call release(), or use with',
+        )
     return Level.OK, '', ''
 
 
@@ -238,7 +338,13 @@ def _holders(pool: BufferPool) -> str:
         slots.setdefault(holding.holder, set()).add(holding.index)
         longest[holding.holder] = max(longest.get(holding.holder, 0.0), holding.held_s)
     ordered = sorted(slots, key=lambda holder: (-len(slots[holder]), -longest[holder]))
-    return ', '.join(f'{holder} holds {len(slots[holder])} for up to {longest[holder]:.2f} s' for holder in ordered) or 'nobody holds one'
+    return (
+        ', '.join(
+            f'{holder} holds {len(slots[holder])} for up to {longest[holder]:.2f} s'
+            for holder in ordered
+        )
+        or 'nobody holds one'
+    )
 
 
 def _pool_values(found: PoolStatistics, pool: BufferPool, heap: str) -> dict[str, object]:
@@ -250,7 +356,9 @@ def _pool_values(found: PoolStatistics, pool: BufferPool, heap: str) -> dict[str
         'holders': _holders(pool),
         'promised': ', '.join(f'{holder}: {number}' for holder, number in found.quotas.items()),
         'reserve': found.reserve,
-        'refused_by_quota': ', '.join(f'{holder}: {number}' for holder, number in found.refused_by_quota.items()),
+        'refused_by_quota': ', '.join(
+            f'{holder}: {number}' for holder, number in found.refused_by_quota.items()
+        ),
         'exhausted': found.exhausted,
         'abandoned_leases': found.abandoned,
         'taken_back': found.revoked,
@@ -271,7 +379,9 @@ def clock_status(camera: Camera | None, counters: CaptureCounters, ros_now_ns: i
     if camera is None:
         return Status('clock', Level.OK, 'no camera is open')
     clock = camera.clock.statistics()
-    steps, implausible = (counters.clock_events[name].see(getattr(clock, name)) for name in ('steps', 'implausible'))
+    steps, implausible = (
+        counters.clock_events[name].see(getattr(clock, name)) for name in ('steps', 'implausible')
+    )
     values = Figures(lambda: {
         'clock_offset_ns': clock.offset_ns,
         'clock_jitter_ns': clock.jitter_ns,
@@ -283,8 +393,16 @@ def clock_status(camera: Camera | None, counters: CaptureCounters, ros_now_ns: i
     })  # fmt: skip
     text = advice = ''
     if steps or clock.ahead_ns >= _AHEAD_NS:
-        text = f'the ROS clock was set {steps} time(s) lately' if steps else 'the ROS clock was set back'
-        text += f', stamps are {clock.ahead_ns / 1e6:.1f} ms ahead until it has caught up' if clock.ahead_ns else ''
+        text = (
+            f'the ROS clock was set {steps} time(s) lately'
+            if steps
+            else 'the ROS clock was set back'
+        )
+        text += (
+            f', stamps are {clock.ahead_ns / 1e6:.1f} ms ahead until it has caught up'
+            if clock.ahead_ns
+            else ''
+        )
         advice = 'let chrony or ptp4l slew it instead (makestep only at the start); in a simulation it is a jump or a restart'
     elif implausible:
         text = f'{implausible} stamp(s) of the driver lay in the future or far in the past lately; the time of arrival counts instead'
@@ -294,7 +412,13 @@ def clock_status(camera: Camera | None, counters: CaptureCounters, ros_now_ns: i
         advice = 'start the simulation or ros2 bag play --clock, or set use_sim_time: false'
     if text:
         return Status('clock', Level.WARN, text, values, advice, camera.identity)
-    return Status('clock', Level.OK, 'simulated' if clock.simulated else 'steady', values, hardware_id=camera.identity)
+    return Status(
+        'clock',
+        Level.OK,
+        'simulated' if clock.simulated else 'steady',
+        values,
+        hardware_id=camera.identity,
+    )
 
 
 def copies_status(ledger: CopyLedger) -> Status:
@@ -306,10 +430,18 @@ def copies_status(ledger: CopyLedger) -> Status:
 
 def copy_facts(ledger: CopyLedger) -> dict[str, dict[str, int]]:
     """For a frame log: how often and how much the CPU copied, by reason."""
-    return {reason: {'count': entry.count, 'bytes': entry.bytes} for reason, entry in ledger.entries().items()}
+    return {
+        reason: {'count': entry.count, 'bytes': entry.bytes}
+        for reason, entry in ledger.entries().items()
+    }
 
 
 def latency_status(latencies: StageLatencies) -> Status:
     """Per stage."""
-    values = Figures(lambda: {f'{stage}_ms': f'p50 {p.p50:.3f}, p99 {p.p99:.3f}' for stage, p in latencies.summary().items()})
+    values = Figures(
+        lambda: {
+            f'{stage}_ms': f'p50 {p.p50:.3f}, p99 {p.p99:.3f}'
+            for stage, p in latencies.summary().items()
+        }
+    )
     return Status('latency', Level.OK, 'per stage', values)

@@ -19,7 +19,10 @@ _DETECTOR = {
     'accelerator': 'auto, axl, axruntime or cpu',
     'score_threshold': 'detections with a lower score are dropped',
 }
-_OVERLAY = {'scale': 'size of the picture, as a part of the frame', 'jpeg_quality': 'of detections/image/compressed'}
+_OVERLAY = {
+    'scale': 'size of the picture, as a part of the frame',
+    'jpeg_quality': 'of detections/image/compressed',
+}
 _RECORDER = {
     'path': 'the file to write: NAME.zcr, or NAME.nv12 for pixels alone',
     'overwrite': 'whether an existing file may be replaced',
@@ -51,18 +54,28 @@ PROGRAMS: dict[str, tuple[str, list[str], dict[str, str]]] = {
         ],
         {
             f'{node}:{name}': purpose
-            for node, parameters in (('capture', _CAMERA), ('inference', _DETECTOR), ('overlay', {'scale': _OVERLAY['scale']}))
+            for node, parameters in (
+                ('capture', _CAMERA),
+                ('inference', _DETECTOR),
+                ('overlay', {'scale': _OVERLAY['scale']}),
+            )
             for name, purpose in parameters.items()
         },
     ),
     'zc_record': (
         'Writes the frames of image_raw to disk, bit by bit, without slowing the camera down. It ends at Ctrl-C or at a limit.',
-        ['zc_record --ros-args -p path:=drive.zcr', 'zc_record --ros-args -p path:=drive.zcr -p max_duration:=60.0'],
+        [
+            'zc_record --ros-args -p path:=drive.zcr',
+            'zc_record --ros-args -p path:=drive.zcr -p max_duration:=60.0',
+        ],
         _RECORDER,
     ),
     'component_container': (
         'Holds components (rclpy_components) that are loaded on request. One thread runs all their callbacks.',
-        ['component_container', 'ros2 component load /ComponentManager zc_perception zc_perception::CaptureNode'],
+        [
+            'component_container',
+            'ros2 component load /ComponentManager zc_perception zc_perception::CaptureNode',
+        ],
         {},
     ),
     'component_container_mt': (
@@ -80,9 +93,19 @@ def options_of(program: str) -> NodeOptionParser:
     if program == 'perception':
         which = parser.main.add_mutually_exclusive_group()
         which.add_argument(
-            '--cameras', nargs='+', default=[], metavar='NAME', help='one set of nodes for each, in the namespace of its name'
+            '--cameras',
+            nargs='+',
+            default=[],
+            metavar='NAME',
+            help='one set of nodes for each, in the namespace of its name',
         )
-        which.add_argument('--stereo', action='store_true', help='two cameras in namespaces left and right, whose frames are pairs')
-    if not program.startswith('component_container'):  # whose components get their parameters in the request to load them
+        which.add_argument(
+            '--stereo',
+            action='store_true',
+            help='two cameras in namespaces left and right, whose frames are pairs',
+        )
+    if not program.startswith(
+        'component_container'
+    ):  # whose components get their parameters in the request to load them
         parser.add_unknown_parameters()
     return parser

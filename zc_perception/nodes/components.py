@@ -40,18 +40,27 @@ class SelfStarting(PerceptionNode):
     def _begin_when_spun(self) -> None:
         for name in self.parameters.unclaimed():
             if not somebody_has(name):
-                self.get_logger().warning(self.parameters.unknown(name, names_of(node_kinds().values())))
+                self.get_logger().warning(
+                    self.parameters.unknown(name, names_of(node_kinds().values()))
+                )
         self._starter: Timer | None = None
         if self.parameters['autostart']:
             # The steady clock: a simulation's time may stand still.
             clock = Clock(clock_type=ClockType.STEADY_TIME)
-            self._starter = self.create_timer(_SOON_S, self._on_spun, callback_group=MutuallyExclusiveCallbackGroup(), clock=clock)
+            self._starter = self.create_timer(
+                _SOON_S,
+                self._on_spun,
+                callback_group=MutuallyExclusiveCallbackGroup(),
+                clock=clock,
+            )
 
     def _on_spun(self) -> None:
         timer, self._starter = self._starter, None
         if timer is not None:
             self.destroy_timer(timer)
-            threading.Thread(target=self._start, name=f'start of {self.get_name()}', daemon=True).start()
+            threading.Thread(
+                target=self._start, name=f'start of {self.get_name()}', daemon=True
+            ).start()
 
     def _start(self) -> None:
         try:

@@ -41,22 +41,66 @@ def option_parser() -> OptionParser:
     parser = OptionParser(
         'zc_demo',
         'Runs camera, link, accelerator and detections in one process on real ROS 2 topics, and writes summary.json and detections.png.',
-        ['zc_demo', 'zc_demo --duration 5 --out build/demo', 'zc_demo --camera replay --video drive.mp4 --keep-all'],
+        [
+            'zc_demo',
+            'zc_demo --duration 5 --out build/demo',
+            'zc_demo --camera replay --video drive.mp4 --keep-all',
+        ],
     )
     first, more = parser.main, parser.more
-    first.add_argument('--duration', type=float, metavar='S', help='seconds to run; default 10, with --keep-all until the recording ends')
-    first.add_argument('--camera', default='synthetic', metavar='|'.join(_CAMERAS), help='a drawn road scene (default), or a recording')
-    first.add_argument('--video', metavar='FILE', help='replay: the recording')
-    first.add_argument('--model', default='road', help="a shipped model (road, hog) or a model.yaml's path; default road")
-    first.add_argument('--accelerator', default='auto', help='auto (default), axl, axruntime or cpu')
     first.add_argument(
-        '--out', type=Path, default=Path('build/demo'), metavar='FOLDER', help='for summary.json and detections.png; default build/demo'
+        '--duration',
+        type=float,
+        metavar='S',
+        help='seconds to run; default 10, with --keep-all until the recording ends',
     )
-    more.add_argument('--frames', type=int, metavar='N', help='stop after so many frames have been detected on')
-    more.add_argument('--keep-all', action='store_true', help='replay: every frame once, as fast as the detector goes')
-    more.add_argument('--width', type=int, default=0, metavar='PX', help="of the picture; default: the camera's own")
-    more.add_argument('--height', type=int, default=0, metavar='PX', help="of the picture; default: the camera's own")
-    more.add_argument('--framerate', type=float, default=0.0, metavar='HZ', help="default: the camera's own")
+    first.add_argument(
+        '--camera',
+        default='synthetic',
+        metavar='|'.join(_CAMERAS),
+        help='a drawn road scene (default), or a recording',
+    )
+    first.add_argument('--video', metavar='FILE', help='replay: the recording')
+    first.add_argument(
+        '--model',
+        default='road',
+        help="a shipped model (road, hog) or a model.yaml's path; default road",
+    )
+    first.add_argument(
+        '--accelerator', default='auto', help='auto (default), axl, axruntime or cpu'
+    )
+    first.add_argument(
+        '--out',
+        type=Path,
+        default=Path('build/demo'),
+        metavar='FOLDER',
+        help='for summary.json and detections.png; default build/demo',
+    )
+    more.add_argument(
+        '--frames', type=int, metavar='N', help='stop after so many frames have been detected on'
+    )
+    more.add_argument(
+        '--keep-all',
+        action='store_true',
+        help='replay: every frame once, as fast as the detector goes',
+    )
+    more.add_argument(
+        '--width',
+        type=int,
+        default=0,
+        metavar='PX',
+        help="of the picture; default: the camera's own",
+    )
+    more.add_argument(
+        '--height',
+        type=int,
+        default=0,
+        metavar='PX',
+        help="of the picture; default: the camera's own",
+    )
+    more.add_argument(
+        '--framerate', type=float, default=0.0, metavar='HZ', help="default: the camera's own"
+    )
     more.add_argument('--seed', type=int, metavar='N', help='synthetic: which scene; default 0')
     more.add_argument('--heap', default='auto', help='where the buffers come from; default auto')
     return parser
@@ -83,12 +127,16 @@ def check(options: argparse.Namespace) -> None:
         unbounded = options.keep_all or options.frames is not None
         options.duration = math.inf if unbounded else DEFAULT_DURATION_S
     elif not (math.isfinite(options.duration) and options.duration > 0):
-        raise ConfigError(f'--duration is {options.duration:g}; it must be a positive number of seconds')
+        raise ConfigError(
+            f'--duration is {options.duration:g}; it must be a positive number of seconds'
+        )
     replay = options.camera == 'replay'
     for name in _SYNTHETIC_ONLY if replay else _REPLAY_ONLY:
         if (given := getattr(options, name)) is not None and given is not False:
             instead = 'leave it out' if replay else 'add --camera replay'
-            raise ConfigError(f'--{name.replace("_", "-")} has no effect with --camera {options.camera}; {instead}')
+            raise ConfigError(
+                f'--{name.replace("_", "-")} has no effect with --camera {options.camera}; {instead}'
+            )
     if replay and not options.video:
         raise ConfigError('--camera replay needs a recording; add --video FILE')
     options.seed = options.seed or 0

@@ -50,7 +50,9 @@ def _check_folder(folder: Path) -> None:
         for name in (_SUMMARY, _PICTURE):
             check_writable(folder / name)
     except OSError as error:
-        raise ConfigError(f"--out '{folder}' can't be written: {error.strerror}; name another folder") from error
+        raise ConfigError(
+            f"--out '{folder}' can't be written: {error.strerror}; name another folder"
+        ) from error
 
 
 def overrides_from(options: argparse.Namespace) -> Overrides:
@@ -68,7 +70,11 @@ def overrides_from(options: argparse.Namespace) -> Overrides:
         capture['video'] = options.video
     return {
         'capture': capture,
-        'inference': {'model': options.model, 'accelerator': options.accelerator, 'keep_all': options.keep_all},
+        'inference': {
+            'model': options.model,
+            'accelerator': options.accelerator,
+            'keep_all': options.keep_all,
+        },
     }
 
 
@@ -102,7 +108,9 @@ class Truth:
         smallest = 1.0
         for box, index in zip(found.boxes, found.classes, strict=True):
             same = [o for o in self._scene.truth(sequence) if o.class_index == index]
-            corners = np.array([[o.x, o.y, o.x + o.width, o.y + o.height] for o in same], np.float64).reshape(-1, 4)
+            corners = np.array(
+                [[o.x, o.y, o.x + o.width, o.y + o.height] for o in same], np.float64
+            ).reshape(-1, 4)
             best = box_iou(box[None].astype(np.float64), corners).max() if len(same) else 0.0
             smallest = min(smallest, float(best))
         return round(smallest, 4)
@@ -124,12 +132,17 @@ class Watcher(Node):
         self._best = (-1, 0.0)
         self._ratings: OrderedDict[_Stamp, tuple[int, float]] = OrderedDict()
         self._image_subscription: Any = None
-        self.create_subscription(Detection2DArray, 'detections', self._on_detections, QoSProfile(depth=50))
+        self.create_subscription(
+            Detection2DArray, 'detections', self._on_detections, QoSProfile(depth=50)
+        )
 
     def _on_detections(self, message: Detection2DArray) -> None:
         self.arrays += 1
         scores = [d.results[0].hypothesis.score for d in message.detections]
-        self._ratings[_stamp_of(message)] = min(len(scores), _ENOUGH_BOXES), min(scores, default=0.0)
+        self._ratings[_stamp_of(message)] = (
+            min(len(scores), _ENOUGH_BOXES),
+            min(scores, default=0.0),
+        )
         while len(self._ratings) > _REMEMBERED:
             self._ratings.popitem(last=False)
 
@@ -141,14 +154,20 @@ class Watcher(Node):
     def want_picture(self) -> None:
         """Subscribe to the annotated picture, which is drawn only from then on."""
         if self._image_subscription is None:
-            self._image_subscription = self.create_subscription(Image, 'detections/image', self._on_image, QoSProfile(depth=1))
+            self._image_subscription = self.create_subscription(
+                Image, 'detections/image', self._on_image, QoSProfile(depth=1)
+            )
 
     def _on_image(self, message: Image) -> None:
         stamp = _stamp_of(message)
         rating = self._ratings.get(stamp, (0, 0.0))
         if rating > self._best:
             self._best = rating
-            self.picture = np.frombuffer(message.data, np.uint8).reshape(message.height, message.width, 3).copy()
+            self.picture = (
+                np.frombuffer(message.data, np.uint8)
+                .reshape(message.height, message.width, 3)
+                .copy()
+            )
             self.boxes_iou_min = self._truth.boxes_iou_min(stamp)
 
 
@@ -176,7 +195,8 @@ def summarise(graph: PerceptionGraph, watcher: Watcher, elapsed_s: float) -> dic
         'accelerator': graph.inference.accelerator.capabilities().name,
         'latency_ms': latencies_of(graph),
         'pixel_copies_per_frame': {
-            reason: round(entry.count / max(1, camera.captured), 3) for reason, entry in sorted(graph.ledger.entries().items())
+            reason: round(entry.count / max(1, camera.captured), 3)
+            for reason, entry in sorted(graph.ledger.entries().items())
         },
         'boxes_iou_min': watcher.boxes_iou_min,
         'captured': camera.captured,
@@ -200,7 +220,11 @@ class Progress:
         now = time.monotonic()
         if now - self._last >= (_PROGRESS_S if self._live else 4 * _PROGRESS_S):
             self._last = now
-            print(f'\r\x1b[K{text}' if self._live else text, end='' if self._live else '\n', flush=True)
+            print(
+                f'\r\x1b[K{text}' if self._live else text,
+                end='' if self._live else '\n',
+                flush=True,
+            )
 
     def end(self) -> None:
         """Leave the live line."""
@@ -208,7 +232,13 @@ class Progress:
             print()
 
 
-def _run(options: argparse.Namespace, graph: PerceptionGraph, watcher: Watcher, group: NodeGroup, stop: StopRequest) -> float:
+def _run(
+    options: argparse.Namespace,
+    graph: PerceptionGraph,
+    watcher: Watcher,
+    group: NodeGroup,
+    stop: StopRequest,
+) -> float:
     """Run until the end, a signal, or the limit; the seconds from the first to the last frame."""
     progress = Progress()
     started = time.monotonic()
@@ -218,8 +248,15 @@ def _run(options: argparse.Namespace, graph: PerceptionGraph, watcher: Watcher, 
         now, processed = time.monotonic(), graph.inference.processed
         if processed > seen:
             first, last, seen = first or now, now, processed
-        fraction = max((now - started) / options.duration, processed / options.frames if options.frames else 0.0)
-        if fraction >= _PICTURE_AT or graph.capture.finished or graph.capture.parameters['keep_all']:
+        fraction = max(
+            (now - started) / options.duration,
+            processed / options.frames if options.frames else 0.0,
+        )
+        if (
+            fraction >= _PICTURE_AT
+            or graph.capture.finished
+            or graph.capture.parameters['keep_all']
+        ):
             watcher.want_picture()
         progress.show(
             f'{now - started:5.1f} s  {processed:5d} frames  {graph.inference.detected:6d} detections  '
@@ -231,7 +268,9 @@ def _run(options: argparse.Namespace, graph: PerceptionGraph, watcher: Watcher, 
     deadline = time.monotonic() + _DRAIN_S
     while time.monotonic() < deadline and not stop.wait(0.02):
         ended = graph.capture.finished
-        if (watcher.picture is not None or ended) and (watcher.arrays >= graph.inference.processed or not ended):
+        if (watcher.picture is not None or ended) and (
+            watcher.arrays >= graph.inference.processed or not ended
+        ):
             break
         watcher.want_picture()
     progress.end()
@@ -243,12 +282,19 @@ def _print_summary(summary: dict[str, Any]) -> None:
         f'{summary["frames"]} frames of {summary["camera"]} in {summary["seconds"]} s ({summary["fps"]} per second), '
         f'{summary["detections"]} detections, {summary["dropped"]} dropped'
     )
-    print(f'link {summary["rung"]}, buffers from {summary["heap"]}, accelerator {summary["accelerator"]}, model {summary["model"]}')
-    print('passes over pixels per frame: ' + ', '.join(f'{k} {v:g}' for k, v in summary['pixel_copies_per_frame'].items()))
+    print(
+        f'link {summary["rung"]}, buffers from {summary["heap"]}, accelerator {summary["accelerator"]}, model {summary["model"]}'
+    )
+    print(
+        'passes over pixels per frame: '
+        + ', '.join(f'{k} {v:g}' for k, v in summary['pixel_copies_per_frame'].items())
+    )
     for stage, values in summary['latency_ms'].items():
         print(f'  {stage:<11} p50 {values["p50"]:8.3f} ms   p99 {values["p99"]:8.3f} ms')
     if summary['boxes_iou_min'] is not None:
-        print(f'smallest IoU of a box in the picture with its true object: {summary["boxes_iou_min"]}')
+        print(
+            f'smallest IoU of a box in the picture with its true object: {summary["boxes_iou_min"]}'
+        )
 
 
 def run(options: argparse.Namespace) -> int:
@@ -262,7 +308,9 @@ def run(options: argparse.Namespace) -> int:
                 graph = PerceptionGraph(context, overrides_from(options))
                 camera = graph.capture.camera
                 synthetic = isinstance(camera, SyntheticCamera)
-                truth = Truth(RoadScene(camera.width, camera.height, options.seed) if synthetic else None)
+                truth = Truth(
+                    RoadScene(camera.width, camera.height, options.seed) if synthetic else None
+                )
                 graph.inference.observers.append(truth.observe)
                 watcher = Watcher(context, truth)
                 with NodeGroup(context, graph.nodes, stop.set) as group:

@@ -58,13 +58,24 @@ SUBSCRIPTION_SPECS = (
 CONVERTIBLE = 'publish an encoding and a size that the log names'
 """What to do about messages that can't be converted."""
 _UNLESS_IT_PASSES = "if that doesn't pass, see the publisher's log and diagnostics, and compare both ends: ros2 topic info -v"
-_NARROW = "raise the publisher's 'slots'; or end other consumers, then deactivate and activate this node"
+_NARROW = (
+    "raise the publisher's 'slots'; or end other consumers, then deactivate and activate this node"
+)
 _FULL = 'release frames sooner, and keep no arrays of their pixels; or let it hold more'
 # Those rungs that are no good, and what to do about them.
 _LINK_VERDICTS = {
-    REFUSED: (Level.ERROR, "run that publisher in this process, or on this host with shared_memory, or set 'copy_free' to 'preferred'"),
-    UNMATCHED: (Level.WARN, 'start the camera, or compare topic name, namespace and QoS of both ends: ros2 topic info -v'),
-    ROS_MESSAGE: (Level.WARN, 'each frame is copied; see that nothing but an adapted publisher of this host publishes here'),
+    REFUSED: (
+        Level.ERROR,
+        "run that publisher in this process, or on this host with shared_memory, or set 'copy_free' to 'preferred'",
+    ),
+    UNMATCHED: (
+        Level.WARN,
+        'start the camera, or compare topic name, namespace and QoS of both ends: ros2 topic info -v',
+    ),
+    ROS_MESSAGE: (
+        Level.WARN,
+        'each frame is copied; see that nothing but an adapted publisher of this host publishes here',
+    ),
 }
 # Why consumers of other processes are refused for good, and what to do about it.
 _REFUSALS = {
@@ -104,7 +115,9 @@ def subscribe_frames(
     """
     options: dict[str, Any] = {}
     if parameters['shared_memory']:
-        options['remote'] = SharedMemoryLinks(node.get_name(), held=held, allowed_uids=user_ids(parameters['shared_memory_users']))
+        options['remote'] = SharedMemoryLinks(
+            node.get_name(), held=held, allowed_uids=user_ids(parameters['shared_memory_users'])
+        )
     return AdaptedSubscription(
         node,
         frame_adapter('rgb8', ledger, holder=f'{node.get_name()}:from_ros'),
@@ -165,7 +178,9 @@ def group_ids(name: str) -> list[int]:
         number = whole_number(name, _HIGHEST_ID)
         return [grp.getgrnam(name).gr_gid if number is None else number]
     except (KeyError, ValueError):  # ValueError: a name that none can have
-        raise ConfigError(f"parameter 'shared_memory_group': there is no group {shown(name)}; see /etc/group") from None
+        raise ConfigError(
+            f"parameter 'shared_memory_group': there is no group {shown(name)}; see /etc/group"
+        ) from None
 
 
 def user_ids(names: Sequence[str]) -> list[int]:
@@ -176,7 +191,9 @@ def user_ids(names: Sequence[str]) -> list[int]:
             number = whole_number(name, _HIGHEST_ID)
             ids.append(pwd.getpwnam(name).pw_uid if number is None else number)
         except (KeyError, ValueError):
-            raise ConfigError(f"parameter 'shared_memory_users': there is no user {shown(name)}; see /etc/passwd") from None
+            raise ConfigError(
+                f"parameter 'shared_memory_users': there is no user {shown(name)}; see /etc/passwd"
+            ) from None
     return ids
 
 
@@ -186,28 +203,44 @@ class FrameServer:
     :raises ConfigError: a group that doesn't exist, or a folder for the socket that can't be used.
     """
 
-    def __init__(self, node: Node, parameters: NodeParameters, publisher: AdaptedPublisher[Frame]) -> None:
+    def __init__(
+        self, node: Node, parameters: NodeParameters, publisher: AdaptedPublisher[Frame]
+    ) -> None:
         self._publisher = publisher
-        self._recent = {name: RecentCount() for name in ('conversion_errors', 'internal_errors', 'protocol_errors', *_REFUSALS)}
+        self._recent = {
+            name: RecentCount()
+            for name in ('conversion_errors', 'internal_errors', 'protocol_errors', *_REFUSALS)
+        }
         self.server: SharedMemoryServer | None = None
         groups, logger = group_ids(parameters['shared_memory_group']), node.get_logger()
         self._rivals = Rivals(node, publisher)
         self._warn = Report(lambda text: logger.warning(text))
         self._warned: dict[str, float] = {}
         if parameters['shared_memory']:
-            self.server = serve_frames(node, publisher, allowed_gids=groups, quarantine_timeout_s=parameters['quarantine'])
+            self.server = serve_frames(
+                node, publisher, allowed_gids=groups, quarantine_timeout_s=parameters['quarantine']
+            )
 
     def peers(self) -> list[dict[str, Any]]:
         """Consumers in other processes, for the frame log."""
         consumers = () if self.server is None else self.server.statistics().consumers
-        return [{'name': consumer.name, 'pid': consumer.pid, 'rung': SHARED_MEMORY} for consumer in consumers]
+        return [
+            {'name': consumer.name, 'pid': consumer.pid, 'rung': SHARED_MEMORY}
+            for consumer in consumers
+        ]
 
     def status(self) -> Status:
         """Who gets frames how, and who lately didn't."""
         link = self._publisher.statistics()
         server = None if self.server is None else self.server.statistics()
         values = Figures(lambda: self._values(link, server))
-        trusted = '' if server is None else ', '.join(consumer.name for consumer in server.consumers if consumer.trusted_writer)
+        trusted = (
+            ''
+            if server is None
+            else ', '.join(
+                consumer.name for consumer in server.consumers if consumer.trusted_writer
+            )
+        )
         rivals = self._rivals.look()
         trouble = self._trouble(link, server)
         if rivals:
@@ -215,7 +248,9 @@ class FrameServer:
             self._warn(f'{text}; {_APART}')
             trouble = trouble or (text, _APART)
         if link.turned_away:
-            text = f'{link.turned_away} plain reader(s) of image_raw get no picture: {link.withheld}'
+            text = (
+                f'{link.turned_away} plain reader(s) of image_raw get no picture: {link.withheld}'
+            )
             self._warn(f'{text}; {_LINEAR_NEEDED}')
             trouble = trouble or (text, _LINEAR_NEEDED)
         if trouble:
@@ -224,26 +259,49 @@ class FrameServer:
             text = f'{link.image_readers} plain image_raw reader(s): frames are converted, a copy each'
             return Status('link', Level.OK, text, values)
         if trusted:
-            return Status('link', Level.OK, f'{trusted} can write to the buffers, which this heap cannot prevent', values)
+            return Status(
+                'link',
+                Level.OK,
+                f'{trusted} can write to the buffers, which this heap cannot prevent',
+                values,
+            )
         return Status('link', Level.OK, 'no plain reader: nothing is converted', values)
 
-    def _trouble(self, link: PublisherStatistics, server: ServerStatistics | None) -> tuple[str, str] | None:
+    def _trouble(
+        self, link: PublisherStatistics, server: ServerStatistics | None
+    ) -> tuple[str, str] | None:
         """What went wrong lately, and what to do about it."""
         failed = self._recent['conversion_errors'].see(link.conversion_errors)
         if server is not None:
             internal = self._recent['internal_errors'].see(server.internal_errors)
             broken = self._recent['protocol_errors'].see(sum(server.protocol_errors.values()))
-            lately = {reason: self._recent[reason].see(server.refused.get(reason, 0)) for reason in _REFUSALS}
+            lately = {
+                reason: self._recent[reason].see(server.refused.get(reason, 0))
+                for reason in _REFUSALS
+            }
             for reason, count in lately.items():
                 if count:
-                    return f'{count} time(s) a consumer was refused lately: {server.last_refusal.get(reason, reason)}', _REFUSALS[reason]
+                    return (
+                        f'{count} time(s) a consumer was refused lately: {server.last_refusal.get(reason, reason)}',
+                        _REFUSALS[reason],
+                    )
             if internal:
                 text = f'a consumer lost its connection to a fault of this package: {server.last_internal_error}'
                 return text, 'it connects again; please report this line'
             if broken:
-                return f'{broken} time(s) a peer broke a rule of the protocol lately', 'run the same version of this package at both ends'
-        stalled = [(peer.name, peer.window, peer.in_hand) for peer in self._publisher.in_process_peers() if peer.window]
-        stalled += [(peer.name, peer.window, peer.in_hand) for peer in (() if server is None else server.consumers)]
+                return (
+                    f'{broken} time(s) a peer broke a rule of the protocol lately',
+                    'run the same version of this package at both ends',
+                )
+        stalled = [
+            (peer.name, peer.window, peer.in_hand)
+            for peer in self._publisher.in_process_peers()
+            if peer.window
+        ]
+        stalled += [
+            (peer.name, peer.window, peer.in_hand)
+            for peer in (() if server is None else server.consumers)
+        ]
         for name, window, in_hand in stalled:
             if full_s(window, in_hand) >= STALLED_S:
                 text = f'{name} gets no more frames, because it holds all {window} that it may: {describe_in_hand(in_hand)}'
@@ -251,21 +309,28 @@ class FrameServer:
                 return text, f'{name} has to release frames, or drop the arrays of their pixels'
         for peer in self._publisher.in_process_peers():
             if peer.without_slots:
-                text = f"{peer.name} gets no frames but as messages, which are copies: {peer.without_slots}"
+                text = f'{peer.name} gets no frames but as messages, which are copies: {peer.without_slots}'
                 self._warn_stalled(peer.name, text)
                 return text, "raise 'slots', or let consumers hold fewer frames"
         if failed:
-            return f'{failed} frame(s) could not be published as a message lately', 'the log says why; other consumers still get them'
+            return (
+                f'{failed} frame(s) could not be published as a message lately',
+                'the log says why; other consumers still get them',
+            )
         return None
 
     def _warn_stalled(self, name: str, text: str) -> None:
         """In the log, each consumer again after a minute."""
         now = time.monotonic()
         if now - self._warned.get(name, -_SAY_AGAIN_S) >= _SAY_AGAIN_S:
-            self._warned = {other: at for other, at in self._warned.items() if now - at < _SAY_AGAIN_S} | {name: now}
+            self._warned = {
+                other: at for other, at in self._warned.items() if now - at < _SAY_AGAIN_S
+            } | {name: now}
             self._warn(text)
 
-    def _values(self, link: PublisherStatistics, server: ServerStatistics | None) -> dict[str, object]:
+    def _values(
+        self, link: PublisherStatistics, server: ServerStatistics | None
+    ) -> dict[str, object]:
         values: dict[str, object] = {
             'published': link.published,
             'in_process_subscriptions': link.in_process_subscriptions,
@@ -275,7 +340,10 @@ class FrameServer:
             'conversion_errors': link.conversion_errors,
         }
         if link.withheld:
-            values |= {'readers_without_picture': link.turned_away, 'no_picture_because': link.withheld}
+            values |= {
+                'readers_without_picture': link.turned_away,
+                'no_picture_because': link.withheld,
+            }
         for peer in self._publisher.in_process_peers():
             values[f'consumer {peer.name}'] = (
                 f'{IN_PROCESS}, sent {peer.sent}, dropped {peer.dropped}, refused by its quota {peer.refused}'
@@ -288,10 +356,14 @@ class FrameServer:
                 f'{SHARED_MEMORY}, pid {consumer.pid}, sent {consumer.sent}, dropped {consumer.dropped}'
             ) + _holds(consumer.held, consumer.in_hand, consumer.window, consumer.asked)
         values |= {f'refused_{reason}': count for reason, count in server.refused.items()}
-        values |= {f'protocol_error_{reason}': count for reason, count in server.protocol_errors.items()}
+        values |= {
+            f'protocol_error_{reason}': count for reason, count in server.protocol_errors.items()
+        }
         values['leases_taken_back'] = server.taken_back
         if server.internal_errors:
-            values['internal_errors'] = f'{server.internal_errors}, last: {server.last_internal_error}'
+            values['internal_errors'] = (
+                f'{server.internal_errors}, last: {server.last_internal_error}'
+            )
         return values
 
 
@@ -300,4 +372,6 @@ def _holds(held: int, in_hand: Sequence[tuple[int, float]], window: int, asked: 
     if not window:
         return ''
     which = f' ({describe_in_hand(in_hand)})' if full_s(window, in_hand) >= STALLED_S else ''
-    return f', holds {held} of {window}{which}' + (f', asked for {asked}' if window < asked else '')
+    return f', holds {held} of {window}{which}' + (
+        f', asked for {asked}' if window < asked else ''
+    )

@@ -19,7 +19,13 @@ from zc_perception.link.endpoints import AdaptedSubscription
 from zc_perception.link.rungs import REFUSED, UNMATCHED
 from zc_perception.negotiation.session import Consumer
 from zc_perception.nodes.capture_status import copies_status, copy_facts, latency_status
-from zc_perception.nodes.frame_links import CONVERTIBLE, SUBSCRIPTION_SPECS, subscribe_frames, subscription_status, user_ids
+from zc_perception.nodes.frame_links import (
+    CONVERTIBLE,
+    SUBSCRIPTION_SPECS,
+    subscribe_frames,
+    subscription_status,
+    user_ids,
+)
 from zc_perception.nodes.inference_stream import (
     ClassFilter,
     InferenceStream,
@@ -127,13 +133,23 @@ class InferenceNode(PerceptionNode):
         self._stream: InferenceStream | None = None
         self._pace = Pace(self.parameters['max_rate'])
         self._classes = ClassFilter((), ())
-        self._realtime = Realtime(self, self.parameters, lambda: () if self._stream is None else self._stream.hot_threads())
+        self._realtime = Realtime(
+            self,
+            self.parameters,
+            lambda: () if self._stream is None else self._stream.hot_threads(),
+        )
         self._status = InferenceStatus(self)
-        self._publisher = self.create_publisher(Detection2DArray, 'detections', publisher_qos(self, 'detections', QoSProfile(depth=10)))
-        latched = publisher_qos(self, 'label_info', QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL))
+        self._publisher = self.create_publisher(
+            Detection2DArray, 'detections', publisher_qos(self, 'detections', QoSProfile(depth=10))
+        )
+        latched = publisher_qos(
+            self, 'label_info', QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+        )
         self._label_publisher = self.create_publisher(LabelInfo, 'label_info', latched)
         self._enable_service = self.create_service(SetBool, '~/enable', self._on_enable)
-        self.frame_log = FrameLog('inference', self.get_fully_qualified_name(), self.get_logger().warning)
+        self.frame_log = FrameLog(
+            'inference', self.get_fully_qualified_name(), self.get_logger().warning
+        )
         self._ends.callback(self._status.close)
         self._ends.callback(self.frame_log.close)
         self._begin()
@@ -209,7 +225,9 @@ class InferenceNode(PerceptionNode):
     def _configured(self) -> InferenceStream:
         stream = self._stream
         if stream is None:
-            raise AttributeError(f"node '{self.get_name()}' is {self.state}: it has neither accelerator nor subscription; configure it")
+            raise AttributeError(
+                f"node '{self.get_name()}' is {self.state}: it has neither accelerator nor subscription; configure it"
+            )
         return stream
 
     @property
@@ -259,7 +277,11 @@ class InferenceNode(PerceptionNode):
             values = self.parameters
             if name == 'in_flight':
                 stream.subscription.hold(value)
-            stream.scheduler.tune(in_flight=values['in_flight'], timeout_s=values['timeout'], import_cache=values['import_cache'])
+            stream.scheduler.tune(
+                in_flight=values['in_flight'],
+                timeout_s=values['timeout'],
+                import_cache=values['import_cache'],
+            )
         self._realtime.changed(name)
 
     def _announce_accelerator(self) -> None:
@@ -269,15 +291,29 @@ class InferenceNode(PerceptionNode):
         for reason in selected.reasons:
             (logger.debug if selected.without_card else logger.info)(reason)
         if not capabilities.on_card:
-            logger.info(f'running on the CPU (model {selected.manifest.name}, {capabilities.device.partition(", ")[0]})')
+            logger.info(
+                f'running on the CPU (model {selected.manifest.name}, {capabilities.device.partition(", ")[0]})'
+            )
         else:
-            access = 'it reads each frame itself' if capabilities.copy_free else 'each frame is converted once'
-            logger.info(f"running on accelerator '{capabilities.name}' (model {selected.manifest.name}, {capabilities.device}): {access}")
+            access = (
+                'it reads each frame itself'
+                if capabilities.copy_free
+                else 'each frame is converted once'
+            )
+            logger.info(
+                f"running on accelerator '{capabilities.name}' (model {selected.manifest.name}, {capabilities.device}): {access}"
+            )
         self._status.say_notices()
 
     def _subscribe(self) -> AdaptedSubscription[Frame]:
-        qos = QoSProfile(history=HistoryPolicy.KEEP_ALL) if self.parameters['keep_all'] else QoSProfile(depth=1)
-        return subscribe_frames(self, self.parameters, self.ledger, qos, held=self.parameters['in_flight'])
+        qos = (
+            QoSProfile(history=HistoryPolicy.KEEP_ALL)
+            if self.parameters['keep_all']
+            else QoSProfile(depth=1)
+        )
+        return subscribe_frames(
+            self, self.parameters, self.ledger, qos, held=self.parameters['in_flight']
+        )
 
     def _consumer(self) -> Consumer:
         """The accelerator as a participant in the camera's buffers: it holds the frames in flight and the one that waits."""
@@ -303,7 +339,11 @@ class InferenceNode(PerceptionNode):
 
     def _facts(self) -> dict[str, Any]:
         """For the frame log: accelerator, link and counters."""
-        accelerator, statistics, link = self.accelerator, self.scheduler.statistics(), self.subscription.statistics()
+        accelerator, statistics, link = (
+            self.accelerator,
+            self.scheduler.statistics(),
+            self.subscription.statistics(),
+        )
         capabilities = accelerator.capabilities()
         known = accelerator.facts()
         return {
@@ -337,7 +377,11 @@ class InferenceNode(PerceptionNode):
         done_ns = time.monotonic_ns()
         data, stream = entry.frame.data, self._configured()
         maximum = self.parameters['max_detections'] or stream.manifest.max_detections
-        limits = DecodeLimits(self.score_threshold, self._own('nms_threshold', stream.manifest.nms_threshold), maximum)
+        limits = DecodeLimits(
+            self.score_threshold,
+            self._own('nms_threshold', stream.manifest.nms_threshold),
+            maximum,
+        )
         found = self._classes(stream.head.decode(entry.job.outputs(), entry.job.letterbox, limits))
         decoded_ns = time.monotonic_ns()
         self._publisher.publish(stream.to_message(data.header, found))
@@ -357,7 +401,9 @@ class InferenceNode(PerceptionNode):
         self.failed += 1
         self.frame_log.failed(frame, time.monotonic_ns(), self.scheduler.failing)
         self._status.lost(error)
-        self.get_logger().error(f'frame {frame.data.sequence} was lost: {error}', throttle_duration_sec=5.0)
+        self.get_logger().error(
+            f'frame {frame.data.sequence} was lost: {error}', throttle_duration_sec=5.0
+        )
 
     def detection_readers(self) -> int:
         """Subscribers of ``detections``, in any process."""
@@ -371,7 +417,12 @@ class InferenceNode(PerceptionNode):
     def progress(self) -> int | None:
         """Frames that are done with; ``None`` while none is in work, or the device is lost."""
         stream = self._stream
-        if not self._flowing or stream is None or stream.scheduler.in_flight == 0 or stream.scheduler.state.since_ns:
+        if (
+            not self._flowing
+            or stream is None
+            or stream.scheduler.in_flight == 0
+            or stream.scheduler.state.since_ns
+        ):
             return None
         return self.processed + self.failed
 
@@ -420,8 +471,14 @@ class InferenceStatus:
         capabilities, given = accelerator.capabilities(), node.parameters['in_flight']
         notices = list(accelerator.notices())
         needed = capabilities.max_in_flight
-        if node.parameters['double_buffer'] and capabilities.name == 'axruntime' and given < needed:
-            notices.append(f'double_buffer with in_flight: {given} waits for frames that never come; set in_flight to {needed}')
+        if (
+            node.parameters['double_buffer']
+            and capabilities.name == 'axruntime'
+            and given < needed
+        ):
+            notices.append(
+                f'double_buffer with in_flight: {given} waits for frames that never come; set in_flight to {needed}'
+            )
         return notices
 
     def say_notices(self) -> None:
@@ -443,17 +500,34 @@ class InferenceStatus:
         if statistics.completed != self._at_result.completed:
             self._at_result = statistics
         link = subscription_status(stream.subscription, self._conversion_errors)
-        if lost and self._since_result(statistics, 'refused_device') >= _ALL_LOST and link.level is not Level.ERROR:
+        if (
+            lost
+            and self._since_result(statistics, 'refused_device') >= _ALL_LOST
+            and link.level is not Level.ERROR
+        ):
             text = f'{link.values["rung"]}: the accelerator takes none of the frames: {self._last_error}'
             link = replace(link, level=Level.ERROR, message=text, advice=_SAID)
-        return [link, self._accelerator_status(stream, statistics, state, lost), self._rate_status(stream, statistics, state, link), *found]
+        return [
+            link,
+            self._accelerator_status(stream, statistics, state, lost),
+            self._rate_status(stream, statistics, state, link),
+            *found,
+        ]
 
     def _since_result(self, statistics: SchedulerStatistics, *counters: str) -> int:
         """How much these counters have grown since the last result was seen, or since the start."""
         return sum(getattr(statistics, name) - getattr(self._at_result, name) for name in counters)
 
-    def _accelerator_status(self, stream: InferenceStream, statistics: SchedulerStatistics, state: DeviceState, lost: int) -> Status:
-        recent = {name: counter.see(getattr(statistics, name)) for name, counter in self._recent.items()}
+    def _accelerator_status(
+        self,
+        stream: InferenceStream,
+        statistics: SchedulerStatistics,
+        state: DeviceState,
+        lost: int,
+    ) -> Status:
+        recent = {
+            name: counter.see(getattr(statistics, name)) for name, counter in self._recent.items()
+        }
         capabilities = stream.scheduler.accelerator.capabilities()
         heat = self._temperature.latest(_pci_address(stream.scheduler.accelerator))
         in_a_row = self._since_result(statistics, 'refused_device', 'timed_out', 'failed')
@@ -462,7 +536,12 @@ class InferenceStatus:
         return Status('accelerator', level, message, values, advice, capabilities.device)
 
     def _accelerator_verdict(
-        self, state: DeviceState, lost: int, in_a_row: int, recent: dict[str, int], heat: Temperatures
+        self,
+        state: DeviceState,
+        lost: int,
+        in_a_row: int,
+        recent: dict[str, int],
+        heat: Temperatures,
     ) -> tuple[Level, str, str]:
         """Level, message and advice.
 
@@ -478,8 +557,16 @@ class InferenceStatus:
         too_late = lost and recent['timed_out'] * 2 >= lost
         timeout = self._node.parameters['timeout']
         if lost and in_a_row >= _ALL_LOST:
-            advice = f"raise parameter 'timeout' ({timeout:g} s), or give the device less to do" if too_late else _SAID
-            return Level.ERROR, f'every frame is lost, {in_a_row} since the last result: {self._last_error}', advice
+            advice = (
+                f"raise parameter 'timeout' ({timeout:g} s), or give the device less to do"
+                if too_late
+                else _SAID
+            )
+            return (
+                Level.ERROR,
+                f'every frame is lost, {in_a_row} since the last result: {self._last_error}',
+                advice,
+            )
         if heat.too_hot:
             text = f'the card is too hot: {", ".join(map(str, heat.too_hot))} degrees'
             return Level.WARN, text, 'look at its fan and air, or run fewer frames'
@@ -492,7 +579,11 @@ class InferenceStatus:
         if lost:
             return Level.WARN, f'{lost} frame(s) lost lately, last: {self._last_error}', _SAID
         imports, submitted = recent['imports'], recent['submitted']
-        if self._node.parameters['import_cache'] and submitted >= _IMPORTS_FROM and imports * 2 >= submitted:
+        if (
+            self._node.parameters['import_cache']
+            and submitted >= _IMPORTS_FROM
+            and imports * 2 >= submitted
+        ):
             return (
                 Level.WARN,
                 f'the import cache is of no use: {imports} imports for {submitted} frames lately',
@@ -501,7 +592,11 @@ class InferenceStatus:
         return Level.OK, 'running', ''
 
     def _accelerator_values(
-        self, stream: InferenceStream, statistics: SchedulerStatistics, state: DeviceState, heat: Temperatures
+        self,
+        stream: InferenceStream,
+        statistics: SchedulerStatistics,
+        state: DeviceState,
+        heat: Temperatures,
     ) -> dict[str, object]:
         node, accelerator = self._node, stream.scheduler.accelerator
         capabilities = accelerator.capabilities()
@@ -517,12 +612,16 @@ class InferenceStatus:
             'failed': node.failed,
             'imports': statistics.imports,
             'trial_imports': statistics.trial_imports,
-            'import_cache_hits': max(0, statistics.submitted - statistics.imports) if statistics.imports else 0,
+            'import_cache_hits': max(0, statistics.submitted - statistics.imports)
+            if statistics.imports
+            else 0,
             'last_error': self._last_error,
             'notices': '; '.join(self._notices(accelerator)),
             'why_no_better': '; '.join(stream.selected.reasons),
             'utilisation': f'{statistics.utilisation_since(earlier):.0%}',
-            'temperature_c': str(heat) if capabilities.on_card else f'unreadable (the {capabilities.name} is not a card)',
+            'temperature_c': str(heat)
+            if capabilities.on_card
+            else f'unreadable (the {capabilities.name} is not a card)',
             'in_flight': statistics.in_flight,
             'submitted': statistics.submitted,
             'completed': statistics.completed,
@@ -549,10 +648,18 @@ class InferenceStatus:
     def _judge(self, *counts: int) -> tuple[float, ...] | None:
         """Frames that came, results and frames that failed, per second, over enough of the first two; ``None`` until there were."""
         over_s = _JUDGED_FRAMES / self._most if self._most > 0 else 0.0
-        self._judged = self._rates.see(*counts, over_s=over_s, at_least=_JUDGED_FRAMES) or self._judged
+        self._judged = (
+            self._rates.see(*counts, over_s=over_s, at_least=_JUDGED_FRAMES) or self._judged
+        )
         return self._judged
 
-    def _rate_status(self, stream: InferenceStream, statistics: SchedulerStatistics, state: DeviceState, link: Status) -> Status:
+    def _rate_status(
+        self,
+        stream: InferenceStream,
+        statistics: SchedulerStatistics,
+        state: DeviceState,
+        link: Status,
+    ) -> Status:
         """Results per second against the frames that come."""
         node = self._node
         enabled = bool(node.parameters['enabled']) and node.flowing
@@ -587,29 +694,55 @@ class InferenceStatus:
         elif link.level is not Level.OK and link.values['rung'] in (UNMATCHED, REFUSED):
             message = 'waits for a publisher'
         elif unconverted and (silent_s or came == self._came_before):
-            level, message = Level.ERROR, f'no frame could be converted lately, of {unconverted} message(s)'
+            level, message = (
+                Level.ERROR,
+                f'no frame could be converted lately, of {unconverted} message(s)',
+            )
             advice = f'see part link: {CONVERTIBLE}'
         elif silent_s:
             level, message = Level.WARN, f'no frame comes any more, for {silent_s:.0f} s now'
             advice = "look at the camera in the publisher's diagnostics; if its recording has ended, all is well"
         elif rates is None:
-            message = 'waits for frames' if came == self._came_before else 'frames come, not for long enough yet to judge their rate'
-        elif done < _LEAST * target and not state.recovering and failing and (failing >= done or done + failing >= _LEAST * target):
+            message = (
+                'waits for frames'
+                if came == self._came_before
+                else 'frames come, not for long enough yet to judge their rate'
+            )
+        elif (
+            done < _LEAST * target
+            and not state.recovering
+            and failing
+            and (failing >= done or done + failing >= _LEAST * target)
+        ):
             level = Level.WARN if done else Level.ERROR
             message = f'only {done:.1f} of {target:.1f} frames per second give results, {failing:.1f} fail'
             advice = 'see part accelerator, which has the last error'
         elif done < _LEAST * target and not state.recovering:
-            level, message = Level.WARN, f'the model is too slow: only {done:.1f} of {target:.1f} frames per second are run'
+            level, message = (
+                Level.WARN,
+                f'the model is too slow: only {done:.1f} of {target:.1f} frames per second are run',
+            )
             advice = "lower the camera's framerate or set max_rate, take a smaller model, or raise in_flight where the device takes more"
-        return Status('detections', level, message, values, advice, stream.scheduler.accelerator.capabilities().device)
+        return Status(
+            'detections',
+            level,
+            message,
+            values,
+            advice,
+            stream.scheduler.accelerator.capabilities().device,
+        )
 
     def _log_losses(self, now: SchedulerStatistics, state: DeviceState) -> None:
         earlier, self._logged = self._logged, now
         logger = self._node.get_logger()
         if now.losses > earlier.losses:
-            logger.error(f'the device was lost: {state.last_error or self._last_error}; the node opens it again')
+            logger.error(
+                f'the device was lost: {state.last_error or self._last_error}; the node opens it again'
+            )
         if now.recovered > earlier.recovered:
-            logger.info(f'the device is back, frames are run again ({now.refused_recovering} were dropped meanwhile in all)')
+            logger.info(
+                f'the device is back, frames are run again ({now.refused_recovering} were dropped meanwhile in all)'
+            )
 
     def close(self) -> None:
         """End what runs aside."""
@@ -621,5 +754,7 @@ def _pci_address(accelerator: Accelerator) -> str:
     capabilities = accelerator.capabilities()
     if not capabilities.on_card:
         return ''
-    place = place_of(capabilities.device.rpartition('/')[2]) or place_of(str(accelerator.facts().get('pci_address', '')))
+    place = place_of(capabilities.device.rpartition('/')[2]) or place_of(
+        str(accelerator.facts().get('pci_address', ''))
+    )
     return '' if place is None else '{:04x}:{:02x}:{:02x}.{:x}'.format(*place)

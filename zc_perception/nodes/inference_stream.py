@@ -44,7 +44,9 @@ def accelerator_options(values: Mapping[str, Any]) -> AcceleratorOptions:
     )
 
 
-def select_accelerator(values: Mapping[str, Any], ledger: CopyLedger, factory: Callable[[], Accelerator] | None) -> Selection:
+def select_accelerator(
+    values: Mapping[str, Any], ledger: CopyLedger, factory: Callable[[], Accelerator] | None
+) -> Selection:
     """Open the accelerator that the parameters name, or *factory*'s, with the model loaded.
 
     One that is opened again takes over what has been changed meanwhile.
@@ -53,9 +55,13 @@ def select_accelerator(values: Mapping[str, Any], ledger: CopyLedger, factory: C
     """
     manifest = load_manifest(values['model'])
     if factory is None:
-        selected = open_accelerator(values['accelerator'], manifest, accelerator_options(values), ledger)
+        selected = open_accelerator(
+            values['accelerator'], manifest, accelerator_options(values), ledger
+        )
     else:
-        selected = Selection(_loaded(factory, manifest), manifest, (), lambda: _loaded(factory, manifest))
+        selected = Selection(
+            _loaded(factory, manifest), manifest, (), lambda: _loaded(factory, manifest)
+        )
 
     def reopen() -> Accelerator:
         accelerator = selected.reopen()
@@ -104,7 +110,9 @@ class InferenceStream:
 class Pace:
     """Lets so many frames a second through, the newest at each time. One thread asks."""
 
-    def __init__(self, max_rate: float, monotonic_ns: Callable[[], int] = time.monotonic_ns) -> None:
+    def __init__(
+        self, max_rate: float, monotonic_ns: Callable[[], int] = time.monotonic_ns
+    ) -> None:
         self._monotonic_ns = monotonic_ns
         self._due_ns = 0
         self.set(max_rate)
@@ -155,7 +163,11 @@ class ClassFilter:
         if mask is None or not len(found):
             return found
         keep = mask[found.classes]
-        return found if keep.all() else Detections(found.boxes[keep], found.scores[keep], found.classes[keep])
+        return (
+            found
+            if keep.all()
+            else Detections(found.boxes[keep], found.scores[keep], found.classes[keep])
+        )
 
 
 def check_classes(values: Mapping[str, Any]) -> None:

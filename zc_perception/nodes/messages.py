@@ -15,7 +15,13 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 from rclpy.serialization import deserialize_message
-from vision_msgs.msg import Detection2D, Detection2DArray, LabelInfo, ObjectHypothesisWithPose, VisionClass
+from vision_msgs.msg import (
+    Detection2D,
+    Detection2DArray,
+    LabelInfo,
+    ObjectHypothesisWithPose,
+    VisionClass,
+)
 
 from zc_perception.detection.detections import Detections
 from zc_perception.frame import Header
@@ -55,9 +61,16 @@ class DetectionsWriter:
         It has the frame's header, whole; boxes as centre and size in source-image pixels; ``class_id`` a decimal string.
         """
         message = self._message
-        message.header.stamp.sec, message.header.stamp.nanosec = divmod(header.stamp_ns, 1_000_000_000)
+        message.header.stamp.sec, message.header.stamp.nanosec = divmod(
+            header.stamp_ns, 1_000_000_000
+        )
         message.header.frame_id = header.frame_id
-        rows = zip(detections.boxes.tolist(), detections.scores.tolist(), detections.classes.tolist(), strict=True)
+        rows = zip(
+            detections.boxes.tolist(),
+            detections.scores.tolist(),
+            detections.classes.tolist(),
+            strict=True,
+        )
         for number, ((x0, y0, x1, y1), score, index) in enumerate(rows):
             detection = self._detection(number)
             box, hypothesis = detection.bbox, detection.results[0].hypothesis
@@ -109,10 +122,21 @@ class DetectionsCdr:
         parts = [_ENCAPSULATION, head, _COUNT.pack(len(detections))]
         add, numbers, known = parts.extend, _NUMBERS.pack, self._num_classes
         lead, results, end = head, self._firsts, self._first_end
-        rows = zip(detections.boxes.tolist(), detections.scores.tolist(), detections.classes.tolist(), strict=True)
+        rows = zip(
+            detections.boxes.tolist(),
+            detections.scores.tolist(),
+            detections.classes.tolist(),
+            strict=True,
+        )
         for (x0, y0, x1, y1), score, index in rows:
             result = results[index] if index < known else self._result(end, index)
-            add((lead, result, numbers(score, _UPRIGHT, (x0 + x1) / 2, (y0 + y1) / 2, x1 - x0, y1 - y0)))
+            add(
+                (
+                    lead,
+                    result,
+                    numbers(score, _UPRIGHT, (x0 + x1) / 2, (y0 + y1) / 2, x1 - x0, y1 - y0),
+                )
+            )
             if results is self._firsts:
                 lead, results, end = _NEXT + head, self._others, self._other_end
         if len(detections):
@@ -124,11 +148,15 @@ def _samples() -> list[tuple[Header, Detections]]:
     """Every remainder of 8 in the length of the frame id, class ids of all lengths that alignment tells apart, and no detections."""
     samples = []
     for count in (0, 3):
-        corners = np.arange(count, dtype=np.float32)[:, None] * 20 + np.array([1, 2.5, 5, 10.25], np.float32)
+        corners = np.arange(count, dtype=np.float32)[:, None] * 20 + np.array(
+            [1, 2.5, 5, 10.25], np.float32
+        )
         for length in range(9):
             classes = np.array([7, 10 + length, 100 + length], np.intp)[:count]
             found = Detections(corners, np.linspace(0.75, 0.25, count, dtype=np.float32), classes)
-            samples.append((Header(1_700_000_000_000_000_005 + length, 'öptical_'[:length]), found))
+            samples.append(
+                (Header(1_700_000_000_000_000_005 + length, 'öptical_'[:length]), found)
+            )
     return samples
 
 
@@ -139,12 +167,17 @@ def cdr_is_understood(write: Write) -> bool:
     """
     mine = DetectionsCdr(105)
     try:
-        return all(deserialize_message(mine.write(*sample), Detection2DArray) == write(*sample) for sample in _samples())
+        return all(
+            deserialize_message(mine.write(*sample), Detection2DArray) == write(*sample)
+            for sample in _samples()
+        )
     except Exception:  # a middleware of its own format has errors of its own
         return False
 
 
-def detections_writer(num_classes: int) -> Callable[[Header, Detections], Detection2DArray | bytes]:
+def detections_writer(
+    num_classes: int,
+) -> Callable[[Header, Detections], Detection2DArray | bytes]:
     """What makes of a frame's detections what ``Publisher.publish`` takes: serialised bytes where the middleware understands them as they
     are meant, else a message, valid until the next call.
     """
@@ -154,4 +187,7 @@ def detections_writer(num_classes: int) -> Callable[[Header, Detections], Detect
 
 def label_message(classes: Sequence[str], threshold: float) -> LabelInfo:
     """Names of the class ids, and the score below which nothing is published."""
-    return LabelInfo(class_map=[VisionClass(class_id=i, class_name=name) for i, name in enumerate(classes)], threshold=threshold)
+    return LabelInfo(
+        class_map=[VisionClass(class_id=i, class_name=name) for i, name in enumerate(classes)],
+        threshold=threshold,
+    )

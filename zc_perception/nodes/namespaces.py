@@ -21,7 +21,9 @@ def check_namespace(name: str, where: str) -> None:
     """
     if not _NAMESPACE.fullmatch(name):
         allowed = "letters, digits and underscores, no digit first, and one '/' between parts"
-        raise ConfigError(f"{where}: '{name}' can't be a namespace; use {allowed}, such as front_left or truck/front")
+        raise ConfigError(
+            f"{where}: '{name}' can't be a namespace; use {allowed}, such as front_left or truck/front"
+        )
 
 
 def check_cameras(names: Sequence[str], where: str) -> None:
@@ -29,4 +31,6 @@ def check_cameras(names: Sequence[str], where: str) -> None:
     for name in names:
         check_namespace(name, where)
         if names.count(name) > 1:
-            raise ConfigError(f"{where}: '{name}' is there twice; each camera needs a name of its own")
+            raise ConfigError(
+                f"{where}: '{name}' is there twice; each camera needs a name of its own"
+            )

@@ -26,8 +26,21 @@ from zc_perception.link.endpoints import AdaptedSubscription
 from zc_perception.link.endpoints.executor_turns import NodeWatch
 from zc_perception.link.rclpy_compat import call_soon, publish, subscription_count
 from zc_perception.memory.owned_fd import OwnedFd
-from zc_perception.nodes.frame_links import CONVERTIBLE, SUBSCRIPTION_SPECS, cpu_reader, subscribe_frames, subscription_status, user_ids
-from zc_perception.nodes.overlay_picture import LabelledBox, Painter, PictureHistory, ReducedPicture, Stamp
+from zc_perception.nodes.frame_links import (
+    CONVERTIBLE,
+    SUBSCRIPTION_SPECS,
+    cpu_reader,
+    subscribe_frames,
+    subscription_status,
+    user_ids,
+)
+from zc_perception.nodes.overlay_picture import (
+    LabelledBox,
+    Painter,
+    PictureHistory,
+    ReducedPicture,
+    Stamp,
+)
 from zc_perception.nodes.params.qos_overrides import Endpoint, publisher_qos, subscription_qos
 from zc_perception.nodes.params.spec import ParameterSpec
 from zc_perception.nodes.perception_node import LIFECYCLE_SPECS, PerceptionNode
@@ -46,9 +59,32 @@ _MOST_AGE_MS = 60_000
 # As many as wait in the queue. Where a copy takes longer than a frame's time, more would come for ever, and nothing be drawn.
 _MOST_AT_ONCE = 2
 _SPECS = (
-    ParameterSpec('scale', 1.0, 'Size of detections/image, as a part of the size of the frame.', '', 0.1, 1.0, dynamic=True),
-    ParameterSpec('history', 32, 'Most pictures that wait for their detections. They need memory only while somebody looks.', '', 1, 256),
-    ParameterSpec('jpeg_quality', 80, 'JPEG quality of detections/image/compressed.', '', 1, 100, dynamic=True),
+    ParameterSpec(
+        'scale',
+        1.0,
+        'Size of detections/image, as a part of the size of the frame.',
+        '',
+        0.1,
+        1.0,
+        dynamic=True,
+    ),
+    ParameterSpec(
+        'history',
+        32,
+        'Most pictures that wait for their detections. They need memory only while somebody looks.',
+        '',
+        1,
+        256,
+    ),
+    ParameterSpec(
+        'jpeg_quality',
+        80,
+        'JPEG quality of detections/image/compressed.',
+        '',
+        1,
+        100,
+        dynamic=True,
+    ),
     *SUBSCRIPTION_SPECS,
     *LIFECYCLE_SPECS,
 )
@@ -87,7 +123,9 @@ class OverlayNode(PerceptionNode):
         self.left_out = 0
         self._last_error = ''
         self._unfit = ''
-        self._recent = {name: RecentCount() for name in ('drawn', 'unmatched', 'failed', 'left_out')}
+        self._recent = {
+            name: RecentCount() for name in ('drawn', 'unmatched', 'failed', 'left_out')
+        }
         self._conversion_errors = RecentCount()
         self._rate = RecentRates()
         self._draw_times = LatencyWindow()
@@ -110,13 +148,23 @@ class OverlayNode(PerceptionNode):
         self._wake_lock = threading.Lock()
         # A demand is looked at now and then, and by who activates or deactivates the node.
         self._demand_lock = threading.RLock()
-        self._publisher = self.create_publisher(Image, 'detections/image', publisher_qos(self, 'detections/image', QoSProfile(depth=1)))
+        self._publisher = self.create_publisher(
+            Image, 'detections/image', publisher_qos(self, 'detections/image', QoSProfile(depth=1))
+        )
         compressed = f'{self._publisher.topic_name}/compressed'
-        self._jpeg_publisher = self.create_publisher(CompressedImage, compressed, publisher_qos(self, compressed, QoSProfile(depth=1)))
-        latched = subscription_qos(self, 'label_info', QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL))
+        self._jpeg_publisher = self.create_publisher(
+            CompressedImage, compressed, publisher_qos(self, compressed, QoSProfile(depth=1))
+        )
+        latched = subscription_qos(
+            self, 'label_info', QoSProfile(depth=1, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+        )
         self._detections_qos = subscription_qos(self, 'detections', QoSProfile(depth=10))
-        subscription_qos(self, 'image_raw', QoSProfile(depth=2))  # declared now, though it is used only while somebody looks
-        self._label_subscription = self.create_subscription(LabelInfo, 'label_info', self._on_labels, latched)
+        subscription_qos(
+            self, 'image_raw', QoSProfile(depth=2)
+        )  # declared now, though it is used only while somebody looks
+        self._label_subscription = self.create_subscription(
+            LabelInfo, 'label_info', self._on_labels, latched
+        )
         self._begin()
         self._ends.callback(NodeWatch(self, _DEMAND_PERIOD_S, self._look_at_demand).stop)
 
@@ -146,7 +194,9 @@ class OverlayNode(PerceptionNode):
             call_soon(executor, self.update_demand)
 
     def _wanted(self) -> bool:
-        return self.flowing and any(subscription_count(publisher) for publisher in (self._publisher, self._jpeg_publisher))
+        return self.flowing and any(
+            subscription_count(publisher) for publisher in (self._publisher, self._jpeg_publisher)
+        )
 
     def _update_demand(self) -> None:
         wanted = self._wanted()
@@ -161,8 +211,16 @@ class OverlayNode(PerceptionNode):
             )
             self._stop_drawing = threading.Event()
             self._wake = OwnedFd(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
-            arguments = self._frame_subscription, self._wake, self._stop_drawing, self._history, self._detections
-            thread = threading.Thread(target=self._run, args=arguments, name=f'overlay {self.get_name()}', daemon=True)
+            arguments = (
+                self._frame_subscription,
+                self._wake,
+                self._stop_drawing,
+                self._history,
+                self._detections,
+            )
+            thread = threading.Thread(
+                target=self._run, args=arguments, name=f'overlay {self.get_name()}', daemon=True
+            )
             thread.start()
             self._thread = thread  # diagnostics take one that doesn't live for one that has died
         elif not wanted:
@@ -216,10 +274,17 @@ class OverlayNode(PerceptionNode):
                 poller.register(wake.fileno(), select.POLLIN)
                 if not subscription.queue.closed:  # a closed one polls readable for ever
                     poller.register(subscription.queue.fileno(), select.POLLIN)
-                if any(fd == wake.fileno() for fd, _ in poller.poll(0 if kept == _MOST_AT_ONCE else _IDLE_POLL_MS)):
+                if any(
+                    fd == wake.fileno()
+                    for fd, _ in poller.poll(0 if kept == _MOST_AT_ONCE else _IDLE_POLL_MS)
+                ):
                     os.eventfd_read(wake.fileno())
                 kept = 0
-                while kept < _MOST_AT_ONCE and not stop.is_set() and (frame := subscription.queue.get()) is not None:
+                while (
+                    kept < _MOST_AT_ONCE
+                    and not stop.is_set()
+                    and (frame := subscription.queue.get()) is not None
+                ):
                     self._keep(frame, history)
                     kept += 1
                 if not stop.is_set():
@@ -291,13 +356,17 @@ class OverlayNode(PerceptionNode):
         age = f'{age_ms:.0f} ms  ' if 0 <= age_ms < _MOST_AGE_MS else ''
         (self._pace,) = self._rate.see(self.drawn) or (self._pace,)
         rate = '' if self._pace is None else f'  {self._pace:.1f} Hz'
-        self._painter.paint(self._picture, boxes, reduced.scale, f'{age}{len(boxes)} objects{rate}')
+        self._painter.paint(
+            self._picture, boxes, reduced.scale, f'{age}{len(boxes)} objects{rate}'
+        )
         if subscription_count(self._publisher):
             self._message.header = message.header
             publish(self._publisher, self._message)
         if subscription_count(self._jpeg_publisher):
             self._jpeg.header = message.header
-            _, encoded = cv2.imencode('.jpg', self._picture, (cv2.IMWRITE_JPEG_QUALITY, self.parameters['jpeg_quality']))
+            _, encoded = cv2.imencode(
+                '.jpg', self._picture, (cv2.IMWRITE_JPEG_QUALITY, self.parameters['jpeg_quality'])
+            )
             self._jpeg.data = array.array('B', encoded.tobytes())
             publish(self._jpeg_publisher, self._jpeg)
         self.drawn += 1
@@ -305,7 +374,11 @@ class OverlayNode(PerceptionNode):
 
     def _prepare(self, width: int, height: int) -> None:
         if self._picture.shape[:2] != (height, width):
-            self._message.width, self._message.height, self._message.step = width, height, width * 3
+            self._message.width, self._message.height, self._message.step = (
+                width,
+                height,
+                width * 3,
+            )
             self._message.data = array.array('B', bytes(width * height * 3))
             self._picture = np.frombuffer(self._message.data, np.uint8).reshape(height, width, 3)
             self._to_bgr = None
@@ -316,37 +389,85 @@ class OverlayNode(PerceptionNode):
         x, y = box.center.position.x, box.center.position.y
         half_width, half_height = box.size_x / 2, box.size_y / 2
         name = self._names.get(hypothesis.class_id, hypothesis.class_id)
-        return LabelledBox(x - half_width, y - half_height, x + half_width, y + half_height, hypothesis.class_id, name, hypothesis.score)
+        return LabelledBox(
+            x - half_width,
+            y - half_height,
+            x + half_width,
+            y + half_height,
+            hypothesis.class_id,
+            name,
+            hypothesis.score,
+        )
 
     def collect_diagnostics(self) -> list[Status]:
         """Whether anybody looks, and whether pictures find their detections."""
         subscription = self._frame_subscription
-        links = [] if subscription is None else [subscription_status(subscription, self._conversion_errors)]
+        links = (
+            []
+            if subscription is None
+            else [subscription_status(subscription, self._conversion_errors)]
+        )
         return [self._overlay_status(subscription), *links, self.lifecycle_status()]
 
     def _overlay_status(self, subscription: AdaptedSubscription[Frame] | None) -> Status:
-        drawn, unmatched, failed, left_out = (recent.see(getattr(self, name)) for name, recent in self._recent.items())
+        drawn, unmatched, failed, left_out = (
+            recent.see(getattr(self, name)) for name, recent in self._recent.items()
+        )
         thread = self._thread
         values = Figures(self._values)
         if subscription is None:
-            return Status('overlay', Level.OK, 'idle: nobody subscribes to detections/image', values)
+            return Status(
+                'overlay', Level.OK, 'idle: nobody subscribes to detections/image', values
+            )
         if thread is not None and not thread.is_alive() and thread is self._thread:
             text = "the thread that draws has ended; its traceback is on the node's stderr"
-            return Status('overlay', Level.ERROR, text, values, 'deactivate and activate the node, or start it again')
+            return Status(
+                'overlay',
+                Level.ERROR,
+                text,
+                values,
+                'deactivate and activate the node, or start it again',
+            )
         if failed:
             text = f'{failed} picture(s) could not be drawn lately, last: {self._last_error}'
-            return Status('overlay', Level.WARN, text, values, f'look at boxes and class_ids: {self._echo()}')
+            return Status(
+                'overlay', Level.WARN, text, values, f'look at boxes and class_ids: {self._echo()}'
+            )
         if left_out:
             text = f'{left_out} box(es) with NaN or infinite numbers were left out lately'
-            return Status('overlay', Level.WARN, text, values, f'look at what the model gives: {self._echo()}')
+            return Status(
+                'overlay',
+                Level.WARN,
+                text,
+                values,
+                f'look at what the model gives: {self._echo()}',
+            )
         if self._unfit:
-            return Status('overlay', Level.WARN, f'no picture: {self._unfit}', values, "set the camera's pixel_format to NV12")
+            return Status(
+                'overlay',
+                Level.WARN,
+                f'no picture: {self._unfit}',
+                values,
+                "set the camera's pixel_format to NV12",
+            )
         unconverted = self._conversion_errors.see(subscription.statistics().conversion_errors)
         if unconverted and not drawn:
-            return Status('overlay', Level.WARN, f'no picture: {unconverted} message(s) could not be converted lately', values, CONVERTIBLE)
+            return Status(
+                'overlay',
+                Level.WARN,
+                f'no picture: {unconverted} message(s) could not be converted lately',
+                values,
+                CONVERTIBLE,
+            )
         if unmatched > drawn:
             text = f'{unmatched} detections came lately whose frame is not here any more, or never was'
-            return Status('overlay', Level.WARN, text, values, "raise parameter 'history' for a slow model, or lower 'scale'")
+            return Status(
+                'overlay',
+                Level.WARN,
+                text,
+                values,
+                "raise parameter 'history' for a slow model, or lower 'scale'",
+            )
         return Status('overlay', Level.OK, 'drawing', values)
 
     def _echo(self) -> str:
@@ -373,4 +494,6 @@ def _be_nice() -> None:
     """To draw is less urgent than what the other threads do."""
     thread = threading.get_native_id()
     with contextlib.suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, thread, min(19, os.getpriority(os.PRIO_PROCESS, thread) + _NICER))
+        os.setpriority(
+            os.PRIO_PROCESS, thread, min(19, os.getpriority(os.PRIO_PROCESS, thread) + _NICER)
+        )

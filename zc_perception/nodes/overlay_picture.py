@@ -89,7 +89,9 @@ class PictureHistory:
         height, width = (max(2, round(size * scale / 2) * 2) for size in (data.height, data.width))
         key = data.layout, data.colorimetry, width, height
         if self._converter is None or self._key != key:
-            self._converter = ToNv12(data.fourcc, data.width, data.height, data.colorimetry, size=(width, height))
+            self._converter = ToNv12(
+                data.fourcc, data.width, data.height, data.colorimetry, size=(width, height)
+            )
             self._key = key
         with self._lock:
             if len(self._pictures) >= self._limit:
@@ -97,14 +99,23 @@ class PictureHistory:
             spare = self._spare.pop() if self._spare else None
         if spare is None or spare.luma.shape != (height, width):
             self._spare.clear()
-            luma, chroma = np.empty((height, width), np.uint8), np.empty((height // 2, width // 2, 2), np.uint8)
+            luma, chroma = (
+                np.empty((height, width), np.uint8),
+                np.empty((height // 2, width // 2, 2), np.uint8),
+            )
         else:
             luma, chroma = spare.luma, spare.chroma
         with frame.map() as source:
             self._converter.convert(source, luma, chroma)
             num_bytes = sum(plane.nbytes for plane in source)
         stamp = divmod(frame.header.stamp_ns, 1_000_000_000)
-        reduced = ReducedPicture(luma, chroma, self._converter.colorimetry, (width / data.width, height / data.height), data.captured_ns)
+        reduced = ReducedPicture(
+            luma,
+            chroma,
+            self._converter.colorimetry,
+            (width / data.width, height / data.height),
+            data.captured_ns,
+        )
         with self._lock:
             self._pictures[stamp] = reduced
             self.newest = stamp
@@ -161,7 +172,9 @@ def class_colour(class_id: str) -> Colour:
     if number < len(_COLOURS):
         return _COLOURS[number]
     # Hues a golden section apart never come close to those right before; lightness tells turns apart.
-    red, green, blue = colorsys.hsv_to_rgb(number * _GOLDEN % 1.0, (0.85, 0.55)[number // 7 % 2], (1.0, 0.75, 0.9)[number // 5 % 3])
+    red, green, blue = colorsys.hsv_to_rgb(
+        number * _GOLDEN % 1.0, (0.85, 0.55)[number // 7 % 2], (1.0, 0.75, 0.9)[number // 5 % 3]
+    )
     return round(blue * 255), round(green * 255), round(red * 255)
 
 
@@ -174,7 +187,13 @@ class Painter:
         self.text_line = max(1, round(self.text_scale * 1.5))
         self._taken: list[tuple[int, int, int, int]] = []
 
-    def paint(self, picture: NDArray[np.uint8], boxes: Sequence[LabelledBox], scale: tuple[float, float], caption: str) -> None:
+    def paint(
+        self,
+        picture: NDArray[np.uint8],
+        boxes: Sequence[LabelledBox],
+        scale: tuple[float, float],
+        caption: str,
+    ) -> None:
         """Draw *boxes*, the most certain ones on top, and *caption* in the corner."""
         self._taken.clear()
         shown = sorted(boxes, key=lambda box: -box.score)[:MOST_BOXES]
@@ -183,20 +202,40 @@ class Painter:
         if caption:
             self._text(picture, caption, 0, 0, _BLACK)
         corners = [
-            (_pixel(box.left * scale[0]), _pixel(box.top * scale[1]), _pixel(box.right * scale[0]) - 1, _pixel(box.bottom * scale[1]) - 1)
+            (
+                _pixel(box.left * scale[0]),
+                _pixel(box.top * scale[1]),
+                _pixel(box.right * scale[0]) - 1,
+                _pixel(box.bottom * scale[1]) - 1,
+            )
             for box in shown
         ]
-        for box, (left, top, right, bottom) in zip(reversed(shown), reversed(corners), strict=True):
-            cv2.rectangle(picture, (left, top), (right, bottom), class_colour(box.class_id), self.line)
+        for box, (left, top, right, bottom) in zip(
+            reversed(shown), reversed(corners), strict=True
+        ):
+            cv2.rectangle(
+                picture, (left, top), (right, bottom), class_colour(box.class_id), self.line
+            )
         for box, corner in zip(shown, corners, strict=True):
-            self._label(picture, f'{box.name[:_LONGEST_NAME]} {box.score:.2f}', corner, class_colour(box.class_id))
+            self._label(
+                picture,
+                f'{box.name[:_LONGEST_NAME]} {box.score:.2f}',
+                corner,
+                class_colour(box.class_id),
+            )
 
     def _size(self, text: str) -> tuple[int, int]:
         """Width and height of the text's field."""
         (width, height), below = cv2.getTextSize(text, _FONT, self.text_scale, self.text_line)
         return width + 2, height + below + 1
 
-    def _label(self, picture: NDArray[np.uint8], text: str, corner: tuple[int, int, int, int], colour: Colour) -> None:
+    def _label(
+        self,
+        picture: NDArray[np.uint8],
+        text: str,
+        corner: tuple[int, int, int, int],
+        colour: Colour,
+    ) -> None:
         """Above the box, or where there is room: below its upper edge, below the box. Where there is none it is left out: it would hide
         another one that is more certain."""
         text = text.encode('ascii', 'replace').decode()  # the font has nothing else
@@ -218,7 +257,16 @@ class Painter:
         cv2.rectangle(picture, (x, y), (x + width - 1, y + height - 1), colour, cv2.FILLED)
         blue, green, red = colour
         ink = _BLACK if 0.114 * blue + 0.587 * green + 0.299 * red > 110 else _WHITE
-        cv2.putText(picture, text, (x + 1, y + height - below), _FONT, self.text_scale, ink, self.text_line, cv2.LINE_AA)
+        cv2.putText(
+            picture,
+            text,
+            (x + 1, y + height - below),
+            _FONT,
+            self.text_scale,
+            ink,
+            self.text_line,
+            cv2.LINE_AA,
+        )
 
 
 def _overlap(one: tuple[int, int, int, int], other: tuple[int, int, int, int]) -> bool:

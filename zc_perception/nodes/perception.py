@@ -34,7 +34,11 @@ class PerceptionGraph:
     """
 
     def __init__(
-        self, context: rclpy.Context, overrides: Overrides | None = None, camera: str = '', stereo: StereoSide | None = None
+        self,
+        context: rclpy.Context,
+        overrides: Overrides | None = None,
+        camera: str = '',
+        stereo: StereoSide | None = None,
     ) -> None:
         self.ledger = process_ledger(context)
         self._namespace = f'/{camera}' if camera else ''
@@ -52,14 +56,20 @@ class PerceptionGraph:
             if self.capture.parameters['autostart']:
                 self.capture.configure_now()  # with the accelerator, which it has met by now
 
-    def _make(self, kind: Any, name: str, context: rclpy.Context, overrides: Overrides | None) -> Any:
+    def _make(
+        self, kind: Any, name: str, context: rclpy.Context, overrides: Overrides | None
+    ) -> Any:
         values = (overrides or {}).get(name, {})
         options: dict[str, Any] = {'namespace': self._namespace} if self._namespace else {}
         if self._stereo is not None:
             # A node's own arguments come before the program's.
             options['cli_args'] = ['--ros-args', '-r', f'__ns:={self._namespace}']
             options |= {'stereo': self._stereo} if kind is CaptureNode else {}
-        node = kind(context=context, parameter_overrides=[Parameter(k, value=v) for k, v in values.items()], **options)
+        node = kind(
+            context=context,
+            parameter_overrides=[Parameter(k, value=v) for k, v in values.items()],
+            **options,
+        )
         self._nodes.append(node)
         if self._namespace and node.get_namespace() != self._namespace:
             raise ConfigError(
@@ -85,7 +95,9 @@ def perception_nodes(context: rclpy.Context, cameras: Sequence[str]) -> Sequence
     :raises ConfigError: a name that can't be a namespace, or is there twice.
     """
     check_cameras(cameras, '--cameras')
-    return _wired([partial(PerceptionGraph, context, camera=camera) for camera in cameras or ('',)])
+    return _wired(
+        [partial(PerceptionGraph, context, camera=camera) for camera in cameras or ('',)]
+    )
 
 
 def stereo_nodes(context: rclpy.Context) -> Sequence[PerceptionNode]:
@@ -93,7 +105,10 @@ def stereo_nodes(context: rclpy.Context) -> Sequence[PerceptionNode]:
     namespace = _program_namespace(context)
     rig = StereoRig()
     names = {side: f'{namespace}/{side.value}'.strip('/') for side in Side}
-    graphs = [partial(PerceptionGraph, context, camera=name, stereo=StereoSide(rig, side)) for side, name in names.items()]
+    graphs = [
+        partial(PerceptionGraph, context, camera=name, stereo=StereoSide(rig, side))
+        for side, name in names.items()
+    ]
     # Cameras are started last, one right after the other: those that nobody triggers are in step then.
     return sorted(_wired(graphs), key=lambda node: not isinstance(node, CaptureNode))
 
@@ -101,7 +116,13 @@ def stereo_nodes(context: rclpy.Context) -> Sequence[PerceptionNode]:
 def _program_namespace(context: rclpy.Context) -> str:
     """That which the command line gives to all nodes; only a node knows. What else is given is left to the nodes that it is for."""
     own = [Parameter(spec.name, value=False) for spec in EVERY_NODE_SPECS]
-    node = rclpy.create_node('zc_stereo', context=context, start_parameter_services=False, enable_rosout=False, parameter_overrides=own)
+    node = rclpy.create_node(
+        'zc_stereo',
+        context=context,
+        start_parameter_services=False,
+        enable_rosout=False,
+        parameter_overrides=own,
+    )
     try:
         return str(node.get_namespace()).strip('/')
     finally:

@@ -20,7 +20,13 @@ from rclpy.node import Node
 from rclpy.parameter import Parameter
 
 from zc_perception.errors import ConfigError, ZcError, one_line
-from zc_perception.link.rclpy_compat import InvalidHandle, begin_lifecycle, end_lifecycle, guard_parameter_services, lifecycle_state
+from zc_perception.link.rclpy_compat import (
+    InvalidHandle,
+    begin_lifecycle,
+    end_lifecycle,
+    guard_parameter_services,
+    lifecycle_state,
+)
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.nodes.params.node_parameters import NodeParameters, begin_node
 from zc_perception.nodes.params.qos_overrides import Endpoint
@@ -86,7 +92,9 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
     ENDPOINTS: Sequence[Endpoint] = ()
     """Those whose QoS can be overridden."""
 
-    def __init__(self, name: str, *, ledger: CopyLedger | None = None, **node_options: Any) -> None:
+    def __init__(
+        self, name: str, *, ledger: CopyLedger | None = None, **node_options: Any
+    ) -> None:
         begin_node(self, name, **node_options)
         self.ledger = ledger or process_ledger(self.context)
         self._ends = contextlib.ExitStack()
@@ -100,7 +108,12 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
         # Held during a transition; who stops the node waits for it.
         self._transitions = threading.RLock()
         self.parameters = NodeParameters(
-            self, self.SPECS, self._on_parameter, self.PREFIXES, check=self._check_parameter, changeable=self._not_changeable
+            self,
+            self.SPECS,
+            self._on_parameter,
+            self.PREFIXES,
+            check=self._check_parameter,
+            changeable=self._not_changeable,
         )
         guard_parameter_services(self)
         begin_lifecycle(self, self._transitions, self._on_refused)
@@ -199,7 +212,9 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
     def _pass(self, transition: Callable[[], Any]) -> None:
         self._error = None
         if transition() != TransitionCallbackReturn.SUCCESS:
-            raise self._error or ConfigError(f"node '{self.get_name()}': {self._failure or 'it could not change its state'}")
+            raise self._error or ConfigError(
+                f"node '{self.get_name()}': {self._failure or 'it could not change its state'}"
+            )
 
     def stop(self) -> None:
         """End work within a second or two and give everything back. Idempotent; the node itself is destroyed by its owner."""
@@ -229,7 +244,9 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
         """At the end of the constructor: what is wrong with the parameters ends it. Diagnostics begin when all is there."""
         if self.parameters['autostart']:
             self._open_once()
-        self._diagnostics = DiagnosticsPublisher(self, self.collect_diagnostics, before_publishing=self._describe)
+        self._diagnostics = DiagnosticsPublisher(
+            self, self.collect_diagnostics, before_publishing=self._describe
+        )
 
     def _open_once(self) -> None:
         if self._opened:
@@ -327,18 +344,28 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
     def lifecycle_status(self) -> Status:
         """For diagnostics: the state, and why it isn't the one that somebody wanted."""
         state = self.state
-        values = {'state': state, 'autostart': self.parameters['autostart'], 'last_failure': self._failure}
+        values = {
+            'state': state,
+            'autostart': self.parameters['autostart'],
+            'last_failure': self._failure,
+        }
         name = self.get_fully_qualified_name()
         if state == ACTIVE:
             return Status('lifecycle', Level.OK, 'active', values)
         if self._failure:
             again = f'correct that, then: ros2 lifecycle set {name} configure'
-            return Status('lifecycle', Level.ERROR, f'{state}: {self._failure}', values, advice=again)
+            return Status(
+                'lifecycle', Level.ERROR, f'{state}: {self._failure}', values, advice=again
+            )
         if self._stopped:
             return Status('lifecycle', Level.OK, 'it has ended', values)
         if state == FINALIZED:
-            return Status('lifecycle', Level.WARN, 'it was shut down', values, advice=self.next_step())
-        return Status('lifecycle', Level.WARN, f'{state}: no frames flow', values, advice=self.next_step())
+            return Status(
+                'lifecycle', Level.WARN, 'it was shut down', values, advice=self.next_step()
+            )
+        return Status(
+            'lifecycle', Level.WARN, f'{state}: no frames flow', values, advice=self.next_step()
+        )
 
     def next_step(self) -> str:
         """What brings a node that isn't active there."""
@@ -346,7 +373,11 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
         if self._stopped or state == FINALIZED:
             return 'only a restart brings it back'
         step = {UNCONFIGURED: 'configure', INACTIVE: 'activate'}.get(state)
-        return f'ros2 lifecycle set {self.get_fully_qualified_name()} {step}' if step else 'wait a moment'
+        return (
+            f'ros2 lifecycle set {self.get_fully_qualified_name()} {step}'
+            if step
+            else 'wait a moment'
+        )
 
     def _not_changeable(self) -> str:
         """Why parameters that aren't dynamic can't be set now; empty: they can, the next configure takes them."""
@@ -355,7 +386,10 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
             return f'the node is {FINALIZED}: restart it with that value'
         if state == UNCONFIGURED and not self._opened:
             return ''
-        name, steps = self.get_fully_qualified_name(), {ACTIVE: 'deactivate and cleanup', INACTIVE: 'cleanup'}.get(state)
+        name, steps = (
+            self.get_fully_qualified_name(),
+            {ACTIVE: 'deactivate and cleanup', INACTIVE: 'cleanup'}.get(state),
+        )
         way = f'ros2 lifecycle set {name} {steps}' if steps else 'wait a moment, then cleanup'
         now = 'being started' if state == UNCONFIGURED else state
         return f'the node is {now}: set it while unconfigured ({way}), or restart with it'

@@ -24,7 +24,12 @@ from rclpy.utilities import remove_ros_args
 from zc_perception.errors import EXIT_USAGE, ZcError, error_line
 from zc_perception.link.rclpy_compat import InvalidHandle, call_soon, init_without_signal_handlers
 from zc_perception.memory.owned_fd import OwnedFd
-from zc_perception.nodes.params.ros_arguments import CommandLine, command_line, explain_ros_arguments, remember_command_line
+from zc_perception.nodes.params.ros_arguments import (
+    CommandLine,
+    command_line,
+    explain_ros_arguments,
+    remember_command_line,
+)
 from zc_perception.nodes.perception_node import PerceptionNode, all_or_none
 from zc_perception.nodes.service import Liveness, serve
 from zc_perception.nodes.startup import STARTUP
@@ -127,7 +132,9 @@ class ExecutorThread:
         """
         self._ending = True
         if self._thread.is_alive():
-            call_soon(self.executor, lambda: None)  # a task ends the wait; waking the executor alone would begin the next one
+            call_soon(
+                self.executor, lambda: None
+            )  # a task ends the wait; waking the executor alone would begin the next one
             self._thread.join(timeout=_CALLBACK_ENDS_S)
         if self._thread.is_alive():
             self._given_up = True
@@ -136,7 +143,9 @@ class ExecutorThread:
 
 
 @contextlib.contextmanager
-def ros_context(args: Sequence[str] | None, context: rclpy.Context | None = None, *, tolerant: bool = False) -> Iterator[rclpy.Context]:
+def ros_context(
+    args: Sequence[str] | None, context: rclpy.Context | None = None, *, tolerant: bool = False
+) -> Iterator[rclpy.Context]:
     """An initialised context: *context*, or one of its own.
 
     :param tolerant: a bare ``-p`` that none of the package's nodes has is a warning.
@@ -145,7 +154,9 @@ def ros_context(args: Sequence[str] | None, context: rclpy.Context | None = None
     context = context or rclpy.Context()
     raised = _raise_descriptor_limit()
     try:
-        remove_ros_args(['', *(args or ())])  # raises for what is wrong with them, where init would write to stderr as well
+        remove_ros_args(
+            ['', *(args or ())]
+        )  # raises for what is wrong with them, where init would write to stderr as well
         init_without_signal_handlers(context, None if args is None else list(args))
     except Exception as error:  # rclpy has several classes of its own for this
         raise explain_ros_arguments(args or (), error) from error
@@ -176,7 +187,12 @@ class NodeGroup:
     :param on_failure: called on the executor's thread when a callback's exception has ended it.
     """
 
-    def __init__(self, context: rclpy.Context, nodes: Sequence[PerceptionNode], on_failure: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        context: rclpy.Context,
+        nodes: Sequence[PerceptionNode],
+        on_failure: Callable[[], None],
+    ) -> None:
         self.nodes = tuple(nodes)
         self._spinner = ExecutorThread(context, on_failure)
 
@@ -219,12 +235,18 @@ class NodeGroup:
 def _checked(nodes: Sequence[PerceptionNode]) -> Sequence[PerceptionNode]:
     """The nodes, if the command line's parameters reach them; else they are taken down."""
     with all_or_none(nodes):
-        for sentence in command_line(nodes[0].context).check([node.get_fully_qualified_name() for node in nodes]):
+        for sentence in command_line(nodes[0].context).check(
+            [node.get_fully_qualified_name() for node in nodes]
+        ):
             nodes[0].get_logger().warning(sentence)
     return nodes
 
 
-def run_program(program: str, build: Callable[[rclpy.Context], Sequence[PerceptionNode]], options: argparse.Namespace) -> int:
+def run_program(
+    program: str,
+    build: Callable[[rclpy.Context], Sequence[PerceptionNode]],
+    options: argparse.Namespace,
+) -> int:
     """Run until a signal; the exit code.
 
     :param build: makes the nodes.
@@ -235,7 +257,9 @@ def run_program(program: str, build: Callable[[rclpy.Context], Sequence[Percepti
     with StopRequest() as stop:
         try:
             with (
-                ros_context(sys.argv[1:], tolerant=options.unknown_parameters == 'warn') as context,
+                ros_context(
+                    sys.argv[1:], tolerant=options.unknown_parameters == 'warn'
+                ) as context,
                 NodeGroup(context, _checked(build(context)), stop.set) as group,
             ):
                 STARTUP.reached('nodes')
@@ -243,7 +267,9 @@ def run_program(program: str, build: Callable[[rclpy.Context], Sequence[Percepti
                 STARTUP.reached('ready')
                 for node in group.nodes:
                     step = f': it waits for ros2 lifecycle set {node.get_fully_qualified_name()} configure'
-                    node.get_logger().info('ready' if node.parameters['autostart'] else f'ready{step}')
+                    node.get_logger().info(
+                        'ready' if node.parameters['autostart'] else f'ready{step}'
+                    )
                 serve(stop.wait, group.liveness())
                 if group.failure is not None:
                     print(group.failure, file=sys.stderr)

@@ -40,7 +40,9 @@ def perception(options: argparse.Namespace) -> int:
     """``perception``."""
 
     def build(context: rclpy.Context) -> Sequence[PerceptionNode]:
-        return stereo_nodes(context) if options.stereo else perception_nodes(context, options.cameras)
+        return (
+            stereo_nodes(context) if options.stereo else perception_nodes(context, options.cameras)
+        )
 
     return run_program('perception', build, options)
 
@@ -53,7 +55,9 @@ def zc_record(options: argparse.Namespace) -> int:
 
     def build(context: rclpy.Context) -> Sequence[PerceptionNode]:
         # The program waits for a signal; it is told to end by the same one.
-        nodes.append(RecorderNode(context=context, on_finished=lambda: os.kill(os.getpid(), signal.SIGINT)))
+        nodes.append(
+            RecorderNode(context=context, on_finished=lambda: os.kill(os.getpid(), signal.SIGINT))
+        )
         return _alone(nodes[0])
 
     code = run_program('zc_record', build, options)

@@ -52,7 +52,10 @@ def parse_cpus(entries: Sequence[str]) -> frozenset[int]:
     found: set[int] = set()
     for entry in entries:
         begin, dash, end = str(entry).strip().partition('-')
-        first, last = whole_number(begin, max(allowed)), whole_number(end if dash else begin, max(allowed))
+        first, last = (
+            whole_number(begin, max(allowed)),
+            whole_number(end if dash else begin, max(allowed)),
+        )
         numbers = range(0) if first is None or last is None else range(first, last + 1)
         if not numbers or not set(numbers) <= allowed:
             text = ', '.join(map(str, sorted(allowed)))
@@ -120,7 +123,12 @@ class Realtime:
     :param threads: whose threads they are: asked each time, since cameras and devices come again with new ones.
     """
 
-    def __init__(self, node: Node, parameters: Mapping[str, Any], threads: Callable[[], Iterable[threading.Thread]]) -> None:
+    def __init__(
+        self,
+        node: Node,
+        parameters: Mapping[str, Any],
+        threads: Callable[[], Iterable[threading.Thread]],
+    ) -> None:
         self._node = node
         self._parameters = parameters
         self._threads = threads
@@ -152,7 +160,10 @@ class Realtime:
                 self._apply(thread.native_id)
 
     def _apply(self, number: int) -> None:
-        cpus, priority = parse_cpus(self._parameters['cpu_affinity']), self._parameters['realtime_priority']
+        cpus, priority = (
+            parse_cpus(self._parameters['cpu_affinity']),
+            self._parameters['realtime_priority'],
+        )
         # Once there was something to change: threads of a later device have it from the one that started them.
         if not cpus and not priority and not self._changed:
             return
@@ -163,7 +174,11 @@ class Realtime:
             'its cgroup (cpuset) all of them',
             lambda: os.sched_setaffinity(number, cpus or _given),
         )
-        policy, parameter = (os.SCHED_FIFO, os.sched_param(priority)) if priority else (os.SCHED_OTHER, os.sched_param(0))
+        policy, parameter = (
+            (os.SCHED_FIFO, os.sched_param(priority))
+            if priority
+            else (os.SCHED_OTHER, os.sched_param(0))
+        )
         self._try(
             'realtime_priority',
             f'threads do not run with SCHED_FIFO {priority}',
@@ -201,4 +216,11 @@ class Realtime:
         refused = self._refused.copy()
         if not refused:
             return []
-        return [Status('realtime', Level.WARN, '; '.join(refused.values()), advice='see docs/vehicle.md, real-time knobs')]
+        return [
+            Status(
+                'realtime',
+                Level.WARN,
+                '; '.join(refused.values()),
+                advice='see docs/vehicle.md, real-time knobs',
+            )
+        ]

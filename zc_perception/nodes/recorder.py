@@ -16,7 +16,12 @@ from zc_perception.link.endpoints import AdaptedSubscription
 from zc_perception.link.rungs import ROS_MESSAGE
 from zc_perception.memory.dmabuf import CpuAccess
 from zc_perception.negotiation.constraints import BufferConstraints
-from zc_perception.nodes.frame_links import SUBSCRIPTION_SPECS, subscribe_frames, subscription_status, user_ids
+from zc_perception.nodes.frame_links import (
+    SUBSCRIPTION_SPECS,
+    subscribe_frames,
+    subscription_status,
+    user_ids,
+)
 from zc_perception.nodes.params.qos_overrides import Endpoint
 from zc_perception.nodes.params.spec import ParameterSpec
 from zc_perception.nodes.perception_node import LIFECYCLE_SPECS, PerceptionNode
@@ -47,7 +52,9 @@ class RecorderNode(PerceptionNode):
     CHECKS: ClassVar[Mapping[str, Callable[[Any], object]]] = {'shared_memory_users': user_ids}
     ENDPOINTS = (Endpoint('image_raw', 'subscription', adapted=True),)
 
-    def __init__(self, *, on_finished: Callable[[], None] | None = None, **node_options: Any) -> None:
+    def __init__(
+        self, *, on_finished: Callable[[], None] | None = None, **node_options: Any
+    ) -> None:
         super().__init__('recorder', **node_options)
         self._on_finished = on_finished
         self._stop = threading.Event()
@@ -66,28 +73,36 @@ class RecorderNode(PerceptionNode):
         """The file, and the subscription, which takes nothing before the node is active."""
         path = self.parameters['path']
         if not path:
-            raise ConfigError(f"parameter 'path' is empty; set it to the file to write, ending in {SUFFIX} or {RAW_SUFFIX}")
+            raise ConfigError(
+                f"parameter 'path' is empty; set it to the file to write, ending in {SUFFIX} or {RAW_SUFFIX}"
+            )
         self._taken, self._first_s, self._finished = 0, None, False
         self._recorder = FrameRecorder(
             path, ledger=self.ledger, buffer_bytes=self.parameters['buffer'] << 20, overwrite=self.parameters['overwrite']
         )  # fmt: skip
         # It writes bytes as they are, of whatever format.
         needs = BufferConstraints(self.get_name(), cpu_access=CpuAccess.READ)
-        self._subscription = subscribe_frames(self, self.parameters, self.ledger, QoSProfile(depth=4), held=_HELD, constraints=needs)
+        self._subscription = subscribe_frames(
+            self, self.parameters, self.ledger, QoSProfile(depth=4), held=_HELD, constraints=needs
+        )
         self._subscription.pause()
 
     @property
     def recorder(self) -> FrameRecorder:
         """What writes, once the node has been configured."""
         if self._recorder is None:
-            raise AttributeError(f"node '{self.get_name()}' is {self.state}: it records nothing; configure it")
+            raise AttributeError(
+                f"node '{self.get_name()}' is {self.state}: it records nothing; configure it"
+            )
         return self._recorder
 
     @property
     def subscription(self) -> AdaptedSubscription[Frame]:
         """Of ``image_raw``, while the node is configured."""
         if self._subscription is None:
-            raise AttributeError(f"node '{self.get_name()}' is {self.state}: it has no subscription; configure it")
+            raise AttributeError(
+                f"node '{self.get_name()}' is {self.state}: it has no subscription; configure it"
+            )
         return self._subscription
 
     def _activate(self) -> None:
@@ -118,14 +133,24 @@ class RecorderNode(PerceptionNode):
             self._first_s = time.monotonic()
         self._taken += kept
         if not kept:
-            self.get_logger().warning(f'frame {frame.data.sequence} was left out: {self._reason()}', throttle_duration_sec=5.0)
+            self.get_logger().warning(
+                f'frame {frame.data.sequence} was left out: {self._reason()}',
+                throttle_duration_sec=5.0,
+            )
 
     def _reason(self) -> str:
-        return self.recorder.statistics().failure or "the disk is too slow; raise 'buffer', or record fewer pixels"
+        return (
+            self.recorder.statistics().failure
+            or "the disk is too slow; raise 'buffer', or record fewer pixels"
+        )
 
     def _all_there(self) -> bool:
         frames, duration = self.parameters['max_frames'], self.parameters['max_duration']
-        late = duration > 0 and self._first_s is not None and time.monotonic() - self._first_s >= duration
+        late = (
+            duration > 0
+            and self._first_s is not None
+            and time.monotonic() - self._first_s >= duration
+        )
         return late or (frames > 0 and self._taken >= frames) or self.recorder.failed
 
     @property
@@ -155,12 +180,30 @@ class RecorderNode(PerceptionNode):
             'files': ', '.join(statistics.files),
         }
         if self.recorder.failed:
-            return Status('recording', Level.ERROR, statistics.failure, values, 'make room, then start a new recording')
+            return Status(
+                'recording',
+                Level.ERROR,
+                statistics.failure,
+                values,
+                'make room, then start a new recording',
+            )
         if self._left_out.see(statistics.refused + statistics.dropped):
-            return Status('recording', Level.WARN, f'frames were left out lately: {self._reason()}', values, 'the figures say how many')
+            return Status(
+                'recording',
+                Level.WARN,
+                f'frames were left out lately: {self._reason()}',
+                values,
+                'the figures say how many',
+            )
         if self.subscription.statistics().rung == ROS_MESSAGE:
             text = 'frames come as messages, converted: the recording is not what the camera gave'
-            return Status('recording', Level.WARN, text, values, "record on the camera's host, and let nobody else publish there")
+            return Status(
+                'recording',
+                Level.WARN,
+                text,
+                values,
+                "record on the camera's host, and let nobody else publish there",
+            )
         return Status('recording', Level.OK, 'finished' if self._finished else 'recording', values)
 
     def _deactivate(self) -> None:
@@ -184,6 +227,8 @@ class RecorderNode(PerceptionNode):
         done = self._recorder.statistics()
         files = ', '.join(done.files) or 'no file'
         left_out = f'{done.dropped} left out because the disk was too slow'
-        self.get_logger().info(f'{done.recorded} frames in {files}, {left_out}, {done.refused} refused')
+        self.get_logger().info(
+            f'{done.recorded} frames in {files}, {left_out}, {done.refused} refused'
+        )
         if self._recorder.failed:
             self.get_logger().error(done.failure)

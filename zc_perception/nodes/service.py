@@ -44,13 +44,20 @@ class ServiceManager:
     """
 
     def __init__(
-        self, environ: Mapping[str, str] = os.environ, proc: Path = PROC, monotonic: Callable[[], float] = time.monotonic
+        self,
+        environ: Mapping[str, str] = os.environ,
+        proc: Path = PROC,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._address = _address(environ.get('NOTIFY_SOCKET', ''))
         self._socket: socket.socket | None = None
         if self._address is not None:
-            self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
-        self._period_s = _watchdog_s(environ, proc) / _PER_TIMEOUT if self._socket is not None else 0.0
+            self._socket = socket.socket(
+                socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
+            )
+        self._period_s = (
+            _watchdog_s(environ, proc) / _PER_TIMEOUT if self._socket is not None else 0.0
+        )
         self._status = ''
         self._monotonic = monotonic
 
@@ -58,7 +65,9 @@ class ServiceManager:
         """Everything has started. What the unit waits for with ``Type=notify``."""
         self._send('READY=1')
 
-    def feed_watchdog(self, wait: Callable[[float | None], bool], worry: Callable[[], str]) -> None:
+    def feed_watchdog(
+        self, wait: Callable[[float | None], bool], worry: Callable[[], str]
+    ) -> None:
         """Feed the watchdog as often as it needs that, until *wait* returns true; and say how the program is to ``systemctl status``.
 
         :param wait: as for :func:`serve`.
@@ -88,7 +97,9 @@ class ServiceManager:
 
     def _send(self, message: str) -> None:
         if self._socket is not None:
-            with contextlib.suppress(OSError):  # never a reason to stop, nor to wait: a full queue means that it has enough to read
+            with contextlib.suppress(
+                OSError
+            ):  # never a reason to stop, nor to wait: a full queue means that it has enough to read
                 self._socket.sendto(message.encode(), self._address)
 
     def __enter__(self) -> ServiceManager:

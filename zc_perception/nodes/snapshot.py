@@ -52,13 +52,19 @@ def snapshot_folder(named: str) -> Path:
         name = plain or braced
         if not os.environ.get(name):
             has = 'an empty' if name in os.environ else 'no'
-            raise ConfigError(f"{beginning}the environment of this node has {has} variable '{name}': set it, or give the whole path")
+            raise ConfigError(
+                f"{beginning}the environment of this node has {has} variable '{name}': set it, or give the whole path"
+            )
     path = os.path.expanduser(os.path.expandvars(named))
     if path.startswith('~'):
         user = path.partition('/')[0]
-        raise ConfigError(f"{beginning}'{user}' is nobody's home here: give the whole path, or begin with './' for a folder of that name")
+        raise ConfigError(
+            f"{beginning}'{user}' is nobody's home here: give the whole path, or begin with './' for a folder of that name"
+        )
     if not path.strip() or '\0' in path:
-        raise ConfigError(f'{beginning}that is no name of a folder: give its path, or nothing for the usual one')
+        raise ConfigError(
+            f'{beginning}that is no name of a folder: give its path, or nothing for the usual one'
+        )
     return Path(os.path.abspath(path))
 
 
@@ -71,7 +77,11 @@ class SnapshotService:
     """
 
     def __init__(
-        self, node: PerceptionNode, parameters: NodeParameters, ledger: CopyLedger, supervisor: Callable[[], CameraSupervisor]
+        self,
+        node: PerceptionNode,
+        parameters: NodeParameters,
+        ledger: CopyLedger,
+        supervisor: Callable[[], CameraSupervisor],
     ) -> None:
         self._parameters = parameters
         self._ledger = ledger
@@ -87,7 +97,9 @@ class SnapshotService:
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
         self._node = node
-        self._service = node.create_service(Trigger, '~/snapshot', self._on_call, qos_profile=_REQUESTS)
+        self._service = node.create_service(
+            Trigger, '~/snapshot', self._on_call, qos_profile=_REQUESTS
+        )
         answer_later(self._service, self._on_request)
 
     def _why_no_frame(self) -> str:
@@ -112,7 +124,9 @@ class SnapshotService:
             if not refusal:
                 self._requests.put((response, send))
                 if self._thread is None:
-                    self._thread = threading.Thread(target=self._run, name=f'snapshot {self._node.get_name()}', daemon=True)
+                    self._thread = threading.Thread(
+                        target=self._run, name=f'snapshot {self._node.get_name()}', daemon=True
+                    )
                     self._thread.start()
                 return
         response.success, response.message = False, refusal
@@ -128,7 +142,13 @@ class SnapshotService:
             return ''
         busy = '' if since is None else f', the first of them for {time.monotonic() - since:.1f} s'
         reason = '' if self._writing else self._why_no_frame()
-        guess = 'is the disk slow? ' if self._writing else f'no frame comes: {reason}. ' if reason else ''
+        guess = (
+            'is the disk slow? '
+            if self._writing
+            else f'no frame comes: {reason}. '
+            if reason
+            else ''
+        )
         return f'{_MOST_WAITING} snapshots wait already{busy}; {guess}Call again later'
 
     def _not_active(self) -> str:
@@ -160,11 +180,15 @@ class SnapshotService:
             if not ending and not self._node.flowing:
                 raise _Failed(self._not_active())
             reason = 'the node is ending' if ending else self._why_no_frame()
-            raise _Failed(f'no frame came within {FRAME_WAIT_S:g} s: {reason or "the camera gives none"}; see /diagnostics')
+            raise _Failed(
+                f'no frame came within {FRAME_WAIT_S:g} s: {reason or "the camera gives none"}; see /diagnostics'
+            )
         try:
             camera = self._supervisor().camera
             with frame:
-                snapshot = Snapshot.of(frame, self._ledger, 0.0 if camera is None else camera.framerate)
+                snapshot = Snapshot.of(
+                    frame, self._ledger, 0.0 if camera is None else camera.framerate
+                )
             folder = snapshot_folder(self._parameters['snapshot_folder'])
         except ZcError as error:
             raise _Failed(f'no snapshot: {error}') from error
@@ -172,12 +196,21 @@ class SnapshotService:
         try:
             paths = snapshot.write(folder, self._prefix)
         except OSError as error:
-            reason, mend = error.strerror or str(error), "free space there, or set parameter 'snapshot_folder' to a folder that takes files"
-            raise _Failed(f"nothing was written to '{error.filename or folder}': {reason}; {mend}") from error
+            reason, mend = (
+                error.strerror or str(error),
+                "free space there, or set parameter 'snapshot_folder' to a folder that takes files",
+            )
+            raise _Failed(
+                f"nothing was written to '{error.filename or folder}': {reason}; {mend}"
+            ) from error
         finally:
             self._writing = False
         self._node.get_logger().info(f'snapshot of {snapshot.describe()}: {paths[0]}')
-        missing = '' if paths[-1].suffix == PICTURE_SUFFIX else '; no picture: that format is not shown by any viewer here'
+        missing = (
+            ''
+            if paths[-1].suffix == PICTURE_SUFFIX
+            else '; no picture: that format is not shown by any viewer here'
+        )
         return f'{snapshot.describe()}: {", ".join(map(str, paths))}{missing}'
 
     def _next_frame(self) -> Frame | None:

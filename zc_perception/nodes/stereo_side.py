@@ -65,8 +65,12 @@ class StereoSide:
         by_stamp = parameters['camera'] == 'replay' and parameters['stamps'] == 'recorded'
         try:
             if parameters['keep_all']:
-                raise ConfigError("parameter 'keep_all' is true; frames become pairs by the time at which they come, set it to false")
-            self._rig.settle(self.side, PairingRule(round(parameters['stereo_tolerance'] * 1e9), by_stamp))
+                raise ConfigError(
+                    "parameter 'keep_all' is true; frames become pairs by the time at which they come, set it to false"
+                )
+            self._rig.settle(
+                self.side, PairingRule(round(parameters['stereo_tolerance'] * 1e9), by_stamp)
+            )
         except ConfigError as error:
             raise ConfigError(f"node '{node}': {error}") from None
 
@@ -102,11 +106,25 @@ class StereoSide:
             self._paired = found.pairs > pairs
         if not sides.present(self.side.other):
             text = f'the {other} camera is not open: no frame has a counterpart, none is published'
-            return Status('stereo', Level.WARN, text, values, f'see part camera of the {other} node')
+            return Status(
+                'stereo', Level.WARN, text, values, f'see part camera of the {other} node'
+            )
         if self._paired:
             return Status('stereo', Level.OK, f'{found.pairs} pairs', values)
         if found.apart_ns is None or found.apart_ns <= sides.rule.tolerance_ns:
             text = f'frames of the {other} camera do not come'
-            return Status('stereo', Level.WARN, text, values, 'look at its cable and power, and at its trigger')
+            return Status(
+                'stereo',
+                Level.WARN,
+                text,
+                values,
+                'look at its cable and power, and at its trigger',
+            )
         text = f'frames come {found.apart_ns / 1e6:.1f} ms apart, the tolerance is {tolerance}'
-        return Status('stereo', Level.WARN, text, values, 'trigger the cameras together or raise stereo_tolerance')
+        return Status(
+            'stereo',
+            Level.WARN,
+            text,
+            values,
+            'trigger the cameras together or raise stereo_tolerance',
+        )

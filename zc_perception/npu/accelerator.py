@@ -170,7 +170,9 @@ class Accelerator(ABC):
     def close(self) -> None:
         """End jobs in flight, release everything. Idempotent."""
 
-    def trial_import(self, layout: ImageLayout, buffers: tuple[DmaBuf, ...]) -> Callable[[], None] | None:
+    def trial_import(
+        self, layout: ImageLayout, buffers: tuple[DmaBuf, ...]
+    ) -> Callable[[], None] | None:
         """Before the first frame: import one slot's buffers as :meth:`import_frame` will. Where imports are cached this one is kept.
 
         :returns: how to give back an import that was kept, for when nothing comes of the buffers.

@@ -22,7 +22,13 @@ from zc_perception.errors import AcceleratorError, ConfigError, message_of
 from zc_perception.frame import Frame
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.negotiation.constraints import BufferConstraints
-from zc_perception.npu.accelerator import Accelerator, AcceleratorOptions, Capabilities, ImportHandle, Outputs
+from zc_perception.npu.accelerator import (
+    Accelerator,
+    AcceleratorOptions,
+    Capabilities,
+    ImportHandle,
+    Outputs,
+)
 from zc_perception.npu.constraints import CPU_JOBS, cpu_constraints
 from zc_perception.npu.manifest import DTYPES, ModelManifest, TensorSpec, check_head
 from zc_perception.npu.worked_job import WorkedJob
@@ -59,16 +65,22 @@ class OnnxEngine:
         try:
             import onnxruntime
         except ImportError as error:
-            raise ConfigError(f"model '{manifest.name}' needs ONNX Runtime: pip install onnxruntime, or use model: hog") from error
+            raise ConfigError(
+                f"model '{manifest.name}' needs ONNX Runtime: pip install onnxruntime, or use model: hog"
+            ) from error
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         options.log_severity_level = 3
         # Spinning workers would take the core from the camera's thread.
         options.add_session_config_entry('session.intra_op.allow_spinning', '0')
         try:
-            self._session = onnxruntime.InferenceSession(str(manifest.file), options, providers=['CPUExecutionProvider'])
+            self._session = onnxruntime.InferenceSession(
+                str(manifest.file), options, providers=['CPUExecutionProvider']
+            )
         except Exception as error:  # onnxruntime has no common base class of its errors
-            raise ConfigError(f"model file '{manifest.file}' can't be loaded: {message_of(error)}") from error
+            raise ConfigError(
+                f"model file '{manifest.file}' can't be loaded: {message_of(error)}"
+            ) from error
         self._file, self._input = manifest.file, manifest.input
         self._check_input(manifest)
         self._name = self._session.get_inputs()[0].name
@@ -78,18 +90,35 @@ class OnnxEngine:
     def _check_input(self, manifest: ModelManifest) -> None:
         inputs, wanted = self._session.get_inputs(), manifest.input
         if len(inputs) != 1:
-            raise ConfigError(f"model file '{manifest.file}' has {len(inputs)} inputs ({', '.join(i.name for i in inputs)}); it needs one")
-        size = (3, wanted.height, wanted.width) if wanted.layout == 'nchw' else (wanted.height, wanted.width, 3)
+            raise ConfigError(
+                f"model file '{manifest.file}' has {len(inputs)} inputs ({', '.join(i.name for i in inputs)}); it needs one"
+            )
+        size = (
+            (3, wanted.height, wanted.width)
+            if wanted.layout == 'nchw'
+            else (wanted.height, wanted.width, 3)
+        )
         shape, kind = inputs[0].shape, inputs[0].type
         # A size that the file leaves open has a name, or none.
-        fits = len(shape) == 4 and all(not isinstance(has, int) or has == want for has, want in zip(shape, (1, *size), strict=True))
+        fits = len(shape) == 4 and all(
+            not isinstance(has, int) or has == want
+            for has, want in zip(shape, (1, *size), strict=True)
+        )
         if not fits:
             axes = 'N, C, H, W' if wanted.layout == 'nchw' else 'N, H, W, C'
-            raise ConfigError(f"{manifest.path}: input is {wanted.width}x{wanted.height}, the file's is {shape} (it must be {axes})")
+            raise ConfigError(
+                f"{manifest.path}: input is {wanted.width}x{wanted.height}, the file's is {shape} (it must be {axes})"
+            )
         if kind != _ONNX_TYPES[wanted.dtype]:
             named = {onnx: ours for ours, onnx in _ONNX_TYPES.items()}.get(kind)
-            hint = f'set input.dtype: {named}' if named else f'export the model with one of {", ".join(_ONNX_TYPES)}'
-            raise ConfigError(f"{manifest.path}: key 'input.dtype' is {wanted.dtype}, the file's input is {kind}; {hint}")
+            hint = (
+                f'set input.dtype: {named}'
+                if named
+                else f'export the model with one of {", ".join(_ONNX_TYPES)}'
+            )
+            raise ConfigError(
+                f"{manifest.path}: key 'input.dtype' is {wanted.dtype}, the file's input is {kind}; {hint}"
+            )
 
     def _specs(self, manifest: ModelManifest) -> list[TensorSpec | None]:
         """What the manifest says of each output of the file."""
@@ -100,10 +129,22 @@ class OnnxEngine:
                 raise ConfigError(
                     f"{manifest.path}: key 'outputs[{index}].name' is '{spec.name}', which the file doesn't have; it has {', '.join(names)}"
                 )
-            shape, dtype = outputs[spec.name].shape or spec.shape, _GIVEN_TYPES.get(outputs[spec.name].type, 'float32')
-            open_sizes = [want if isinstance(has, str) or has is None else has for has, want in zip(shape, spec.shape, strict=False)]
+            shape, dtype = (
+                outputs[spec.name].shape or spec.shape,
+                _GIVEN_TYPES.get(outputs[spec.name].type, 'float32'),
+            )
+            open_sizes = [
+                want if isinstance(has, str) or has is None else has
+                for has, want in zip(shape, spec.shape, strict=False)
+            ]
             for key, value, real, fits in (
-                ('shape', list(spec.shape), list(shape), not spec.shape or (len(shape) == len(spec.shape) and open_sizes == [*spec.shape])),
+                (
+                    'shape',
+                    list(spec.shape),
+                    list(shape),
+                    not spec.shape
+                    or (len(shape) == len(spec.shape) and open_sizes == [*spec.shape]),
+                ),
                 ('dtype', spec.dtype, dtype, spec.dtype in ('', dtype)),
             ):
                 if not fits:
@@ -123,23 +164,47 @@ class OnnxEngine:
         try:
             return self._infer(np.zeros(shape, self._input.dtype))
         except Exception as error:  # onnxruntime has no common base class of its errors
-            raise ConfigError(f"model file '{self._file}' can't be run: {message_of(error)}; export it anew") from error
+            raise ConfigError(
+                f"model file '{self._file}' can't be run: {message_of(error)}; export it anew"
+            ) from error
 
     def geometry(self, width: int, height: int) -> Letterbox:
-        return Letterbox.fit(width, height, self._input.width, self._input.height, stretch=self._input.resize == 'stretch')
+        return Letterbox.fit(
+            width,
+            height,
+            self._input.width,
+            self._input.height,
+            stretch=self._input.resize == 'stretch',
+        )
 
-    def _convert(self, planes: Planes, layout: ImageLayout, colorimetry: Colorimetry) -> NDArray[Any]:
+    def _convert(
+        self, planes: Planes, layout: ImageLayout, colorimetry: Colorimetry
+    ) -> NDArray[Any]:
         spec = self._input
         # Tuples compare their members by identity first, and the layout of a pool's slots is one object.
         if self._converter is None or self._converter[:2] != (layout, colorimetry):
             box = self.geometry(layout.width, layout.height)
-            converter = PlanesToTensor(box, layout.fourcc, colorimetry, pad=spec.pad, low=spec.low, high=spec.high, bgr=spec.bgr)
+            converter = PlanesToTensor(
+                box,
+                layout.fourcc,
+                colorimetry,
+                pad=spec.pad,
+                low=spec.low,
+                high=spec.high,
+                bgr=spec.bgr,
+            )
             self._converter = layout, colorimetry, converter
         tensor: NDArray[Any] = self._converter[2].convert(planes)
         if spec.dtype != 'float32':
             limits = np.iinfo(spec.dtype)
-            tensor = np.rint(tensor / spec.scale + spec.zero_point).clip(limits.min, limits.max).astype(spec.dtype)
-        return tensor if spec.layout == 'nchw' else np.ascontiguousarray(tensor.transpose(0, 2, 3, 1))
+            tensor = (
+                np.rint(tensor / spec.scale + spec.zero_point)
+                .clip(limits.min, limits.max)
+                .astype(spec.dtype)
+            )
+        return (
+            tensor if spec.layout == 'nchw' else np.ascontiguousarray(tensor.transpose(0, 2, 3, 1))
+        )
 
     def run(self, planes: Planes, layout: ImageLayout, colorimetry: Colorimetry) -> Outputs:
         return self._infer(self._convert(planes, layout, colorimetry))
@@ -164,9 +229,13 @@ class HogEngine:
 
     def __init__(self) -> None:
         if not hasattr(cv2, 'HOGDescriptor'):
-            raise ConfigError(f"model 'hog' needs OpenCV 4, this is {cv2.__version__}: pip install 'opencv-python-headless<5'")
+            raise ConfigError(
+                f"model 'hog' needs OpenCV 4, this is {cv2.__version__}: pip install 'opencv-python-headless<5'"
+            )
         self._hog = cv2.HOGDescriptor()
-        self._hog.setSVMDetector(np.asarray(cv2.HOGDescriptor.getDefaultPeopleDetector(), np.float32))
+        self._hog.setSVMDetector(
+            np.asarray(cv2.HOGDescriptor.getDefaultPeopleDetector(), np.float32)
+        )
         self._converter: tuple[ImageLayout, Colorimetry, ToLuma] | None = None
 
     def geometry(self, width: int, height: int) -> Letterbox:
@@ -178,7 +247,11 @@ class HogEngine:
         The SVM's distance d > 0 has no upper bound; the score is 1 - exp(-d), so that it lies in 0..1 as subscribers expect.
         """
         if self._converter is None or self._converter[:2] != (layout, colorimetry):
-            self._converter = layout, colorimetry, ToLuma(layout.fourcc, layout.width, layout.height, colorimetry)
+            self._converter = (
+                layout,
+                colorimetry,
+                ToLuma(layout.fourcc, layout.width, layout.height, colorimetry),
+            )
         luma = self._converter[2].convert(planes)
         window_width, window_height = self._hog.winSize
         if luma.shape[1] < window_width or luma.shape[0] < window_height:
@@ -235,21 +308,32 @@ class CpuAccelerator(Accelerator):
         self._closing = False
 
     def capabilities(self) -> Capabilities:
-        return Capabilities('cpu', self._name, copy_free=False, max_in_flight=CPU_JOBS, may_hang=False, on_card=False)
+        return Capabilities(
+            'cpu',
+            self._name,
+            copy_free=False,
+            max_in_flight=CPU_JOBS,
+            may_hang=False,
+            on_card=False,
+        )
 
     def constraints(self) -> BufferConstraints:
         return cpu_constraints()
 
     def load(self, manifest: ModelManifest) -> None:
         if manifest.engine not in self.engines:
-            raise ConfigError(f"model '{manifest.name}' (engine {manifest.engine}) can't run on the cpu accelerator")
+            raise ConfigError(
+                f"model '{manifest.name}' (engine {manifest.engine}) can't run on the cpu accelerator"
+            )
         if manifest.engine == 'onnx':
             weights = OnnxEngine(manifest, self._threads)
             check_head(manifest, weights.run_blank())
             self._engine = weights
         else:
             self._engine = HogEngine()
-        self._name = f'ONNX Runtime, {manifest.name}' if manifest.engine == 'onnx' else 'OpenCV HOG'
+        self._name = (
+            f'ONNX Runtime, {manifest.name}' if manifest.engine == 'onnx' else 'OpenCV HOG'
+        )
         self._closing = False
         if self._worker is None:
             self._worker = threading.Thread(target=self._work, name='cpu-accelerator', daemon=True)
@@ -261,7 +345,9 @@ class CpuAccelerator(Accelerator):
     def submit(self, handle: ImportHandle, frame: Frame) -> CpuJob:
         if self._engine is None or self._worker is None:
             raise AcceleratorError('the cpu accelerator has no model loaded')
-        job = CpuJob(frame, self._engine.geometry(frame.data.width, frame.data.height), lambda result: None)
+        job = CpuJob(
+            frame, self._engine.geometry(frame.data.width, frame.data.height), lambda result: None
+        )
         self._jobs.put(job)
         return job
 
@@ -269,12 +355,16 @@ class CpuAccelerator(Accelerator):
         while (job := self._jobs.get()) is not None:
             result, error = None, AcceleratorError('the accelerator was closed')
             frame = None if self._closing else job.begin_reading()
-            if frame is not None:  # else it was given up before it began, and would only keep the next one waiting
+            if (
+                frame is not None
+            ):  # else it was given up before it began, and would only keep the next one waiting
                 try:
                     with frame.map() as planes:
                         self._ledger.book('tensor', sum(p.nbytes for p in planes))
                         assert self._engine is not None
-                        result = CpuResult(self._engine.run(planes, frame.data.layout, frame.data.colorimetry))
+                        result = CpuResult(
+                            self._engine.run(planes, frame.data.layout, frame.data.colorimetry)
+                        )
                 except AcceleratorError as failure:
                     error = AcceleratorError(str(failure))
                 except Exception as failure:

@@ -32,7 +32,9 @@ ENTRIES = 512
 """More than cameras have buffers; each entry is a descriptor or more, and a range of device addresses."""
 
 
-def import_key(epoch: int, direction: int, layout: ImageLayout, buffers: Sequence[DmaBuf]) -> CacheKey:
+def import_key(
+    epoch: int, direction: int, layout: ImageLayout, buffers: Sequence[DmaBuf]
+) -> CacheKey:
     """The key of one image."""
     planes = tuple((buffers[p.buffer].identity, p.offset, p.stride) for p in layout.planes)
     return epoch, direction, layout.fourcc, layout.modifier, layout.width, layout.height, planes

@@ -117,7 +117,10 @@ class TensorSpec:
         """Shape as it lies in memory."""
         if not self.padding:
             return self.shape
-        return tuple(before + size + after for size, (before, after) in zip(self.shape, self.padding, strict=True))
+        return tuple(
+            before + size + after
+            for size, (before, after) in zip(self.shape, self.padding, strict=True)
+        )
 
     @property
     def num_bytes(self) -> int:
@@ -126,13 +129,20 @@ class TensorSpec:
 
     def whole(self, memory: Any) -> NDArray[Any]:
         """The tensor in *memory*, with its padding; a view."""
-        return np.frombuffer(memory, self.dtype, math.prod(self.padded_shape), self.offset).reshape(self.padded_shape)
+        return np.frombuffer(
+            memory, self.dtype, math.prod(self.padded_shape), self.offset
+        ).reshape(self.padded_shape)
 
     def view(self, memory: Any) -> RawTensor:
         """The tensor in *memory*, without its padding, as heads take it; nothing is copied."""
         values = self.whole(memory)
         if self.padding:
-            values = values[tuple(slice(before, before + size) for size, (before, _) in zip(self.shape, self.padding, strict=True))]
+            values = values[
+                tuple(
+                    slice(before, before + size)
+                    for size, (before, _) in zip(self.shape, self.padding, strict=True)
+                )
+            ]
         return self.raw(values)
 
     def raw(self, values: NDArray[Any]) -> RawTensor:
@@ -185,24 +195,40 @@ def other_engines() -> tuple[str, ...]:
     return offered(ACCELERATOR_GROUP)
 
 
-_SCALE = either(number(above=0), array('numbers', number(above=0), 1), 'a number above 0, or one for each element of the last axis')
+_SCALE = either(
+    number(above=0),
+    array('numbers', number(above=0), 1),
+    'a number above 0, or one for each element of the last axis',
+)
 _PAIR = array('a pair', integer(0, _LARGEST_SIDE), 2, 2)
 _ANCHOR = array('a pair', number(above=0), 2, 2)
 _PRIOR = array('four numbers', number(), 4, 4)
 
 INPUT = Table(
     {
-        'width': Key(integer(2, _LARGEST_SIDE), 'Width of the network input in pixels, without padding.'),
-        'height': Key(integer(2, _LARGEST_SIDE), 'Height of the network input in pixels, without padding.'),
+        'width': Key(
+            integer(2, _LARGEST_SIDE), 'Width of the network input in pixels, without padding.'
+        ),
+        'height': Key(
+            integer(2, _LARGEST_SIDE), 'Height of the network input in pixels, without padding.'
+        ),
         'layout': Key(choice('nchw', 'nhwc'), 'Order of the axes.', 'nchw'),
         'dtype': Key(choice('float32', 'uint8', 'int8'), 'Type of the values.', 'float32'),
         'colour': Key(choice('rgb', 'bgr'), 'Order of the channels.', 'rgb'),
         'range': Key(
-            array('two different numbers, the tensor values of samples 0 and 255', number(), 2, 2, different=True),
+            array(
+                'two different numbers, the tensor values of samples 0 and 255',
+                number(),
+                2,
+                2,
+                different=True,
+            ),
             'Real values of samples 0 and 255.',
             [0.0, 1.0],
         ),
-        'scale': Key(number(above=0), 'Types other than float32: value = (raw - zero_point) * scale.'),
+        'scale': Key(
+            number(above=0), 'Types other than float32: value = (raw - zero_point) * scale.'
+        ),
         'zero_point': Key(integer(*_INT32), 'Types other than float32: the raw value of 0.', 0),
         'resize': Key(
             choice('letterbox', 'stretch', 'none'),
@@ -218,12 +244,20 @@ OUTPUTS = TableList(
             'name': Key(text('a name'), 'Name of the tensor.'),
             'layout': Key(choice('nchw', 'nhwc'), 'Order of the axes, if they have one.'),
             'dtype': Key(choice(*DTYPES), 'Type of the values.'),
-            'shape': Key(array('a list of positive sizes', integer(1, 1 << 30), 1), 'Sizes without padding.'),
+            'shape': Key(
+                array('a list of positive sizes', integer(1, 1 << 30), 1), 'Sizes without padding.'
+            ),
             'offset': Key(integer(0, 1 << 30), 'Bytes from the start of the result buffer.', 0),
-            'scale': Key(_SCALE, 'value = (raw - zero_point) * scale; one, or one for each element of the last axis.', 1.0),
+            'scale': Key(
+                _SCALE,
+                'value = (raw - zero_point) * scale; one, or one for each element of the last axis.',
+                1.0,
+            ),
             'zero_point': Key(integer(*_INT32), 'The raw value of 0.', 0),
             'padding': Key(
-                array('a list with two numbers for each axis, elements before and after', _PAIR, 1),
+                array(
+                    'a list with two numbers for each axis, elements before and after', _PAIR, 1
+                ),
                 'Elements before and after each axis in the result buffer.',
             ),
         },
@@ -236,22 +270,59 @@ HEAD = Table(
     {
         'kind': Key(choice(*HEADS, others=other_heads), 'How the outputs are read.'),
         'strides': Key(
-            array('a list of integers from 1 to 1024', integer(1, 1024), 1), 'Input pixels per cell of each level.', [8, 16, 32]
+            array('a list of integers from 1 to 1024', integer(1, 1024), 1),
+            'Input pixels per cell of each level.',
+            [8, 16, 32],
         ),
         'anchors': Key(
-            array('for each level a list of width and height in pixels', array('a list of pairs', _ANCHOR, 1), 1),
+            array(
+                'for each level a list of width and height in pixels',
+                array('a list of pairs', _ANCHOR, 1),
+                1,
+            ),
             'yolov5, ssd: for each level its anchors, width and height in input pixels.',
         ),
-        'reg_max': Key(integer(1, 64), 'yolov8: bins of the distribution of each distance; 1: distances are given directly.', 16),
-        'sigmoid': Key(boolean(), 'Whether the host has to apply it to scores; left out: as this kind of head is usually exported.'),
-        'softmax': Key(boolean(), 'ssd: scores are logits of one softmax over all classes.', False),
-        'class_agnostic': Key(boolean(), 'One suppression for all classes instead of one for each.', False),
-        'variances': Key(array('two numbers above 0', number(above=0), 2, 2), 'ssd: centre and size variances.', [0.1, 0.2]),
-        'background': Key(integer(-1, 1 << 16), 'ssd: index of the background class among the scores; -1: there is none.', 0),
-        'priors': Key(array('a list of four numbers each', _PRIOR), 'ssd: cx, cy, w, h of each prior, relative to the input.'),
-        'box_order': Key(choice('xyxy', 'yxyx'), 'ssd, boxes: which axis comes first in corners and deltas.', 'xyxy'),
-        'coordinates': Key(choice('source', 'input', 'relative'), 'ssd, boxes: unit of corners; left out: as usual for the kind.'),
-        'suppressed': Key(boolean(), 'boxes: whether the model has removed duplicates already.', True),
+        'reg_max': Key(
+            integer(1, 64),
+            'yolov8: bins of the distribution of each distance; 1: distances are given directly.',
+            16,
+        ),
+        'sigmoid': Key(
+            boolean(),
+            'Whether the host has to apply it to scores; left out: as this kind of head is usually exported.',
+        ),
+        'softmax': Key(
+            boolean(), 'ssd: scores are logits of one softmax over all classes.', False
+        ),
+        'class_agnostic': Key(
+            boolean(), 'One suppression for all classes instead of one for each.', False
+        ),
+        'variances': Key(
+            array('two numbers above 0', number(above=0), 2, 2),
+            'ssd: centre and size variances.',
+            [0.1, 0.2],
+        ),
+        'background': Key(
+            integer(-1, 1 << 16),
+            'ssd: index of the background class among the scores; -1: there is none.',
+            0,
+        ),
+        'priors': Key(
+            array('a list of four numbers each', _PRIOR),
+            'ssd: cx, cy, w, h of each prior, relative to the input.',
+        ),
+        'box_order': Key(
+            choice('xyxy', 'yxyx'),
+            'ssd, boxes: which axis comes first in corners and deltas.',
+            'xyxy',
+        ),
+        'coordinates': Key(
+            choice('source', 'input', 'relative'),
+            'ssd, boxes: unit of corners; left out: as usual for the kind.',
+        ),
+        'suppressed': Key(
+            boolean(), 'boxes: whether the model has removed duplicates already.', True
+        ),
     },
     needed=('kind',),
 )
@@ -259,23 +330,39 @@ HEAD = Table(
 _VARIANT_KEYS = {
     'engine': Key(choice(*ENGINES, others=other_engines), 'What runs the model.', 'onnx'),
     'file': Key(
-        text("the weights' file name, relative to the manifest"), "onnx: the weights; axruntime: the model.json of Voyager's compiler."
+        text("the weights' file name, relative to the manifest"),
+        "onnx: the weights; axruntime: the model.json of Voyager's compiler.",
     ),
     'model_id': Key(integer(0, (1 << 32) - 1), 'axl: number of the model on the card.', 0),
-    'input': Key(INPUT, 'What the network takes (axruntime: layout, type, scale and zero point are those of the compiled model).'),
-    'outputs': Key(OUTPUTS, 'What the network yields: needed for axl; for others only what their own files leave open.'),
+    'input': Key(
+        INPUT,
+        'What the network takes (axruntime: layout, type, scale and zero point are those of the compiled model).',
+    ),
+    'outputs': Key(
+        OUTPUTS,
+        'What the network yields: needed for axl; for others only what their own files leave open.',
+    ),
     'head': Key(
-        WordOrTable(choice(*HEADS, others=other_heads), HEAD), 'How the outputs are read: the kind of head, or a mapping with its options.'
+        WordOrTable(choice(*HEADS, others=other_heads), HEAD),
+        'How the outputs are read: the kind of head, or a mapping with its options.',
     ),
     'classes': Key(
-        array('a list of at least one class name', text('a name'), 1), 'Names of the classes, in the order of the scores, no background.'
+        array('a list of at least one class name', text('a name'), 1),
+        'Names of the classes, in the order of the scores, no background.',
     ),
-    'classes_file': Key(text('the name of a text file with one class per line, relative to the manifest'), 'In place of classes.'),
+    'classes_file': Key(
+        text('the name of a text file with one class per line, relative to the manifest'),
+        'In place of classes.',
+    ),
     'score_threshold': Key(number(0.0, 1.0), 'Detections below are dropped.', 0.25),
-    'nms_threshold': Key(number(0.0, 1.0), 'IoU above which the weaker of two boxes is dropped.', 0.45),
+    'nms_threshold': Key(
+        number(0.0, 1.0), 'IoU above which the weaker of two boxes is dropped.', 0.45
+    ),
     'max_detections': Key(integer(1, 10000), 'At most so many per frame.', 300),
 }
-_ELSEWHERE = {name: 'head' for name in HEAD.keys if name != 'kind'} | {name: 'input' for name in INPUT.keys if name not in ('scale',)}
+_ELSEWHERE = {name: 'head' for name in HEAD.keys if name != 'kind'} | {
+    name: 'input' for name in INPUT.keys if name not in ('scale',)
+}
 VARIANT = Table(_VARIANT_KEYS, elsewhere=_ELSEWHERE)
 MANIFEST = Table(
     {
@@ -295,7 +382,10 @@ MANIFEST = Table(
 def _with_references(table: Table, names: Iterable[str]) -> Schema:
     schema = table.schema()
     for name in names:
-        schema['properties'][name] = {'$ref': f'#/$defs/{name}', 'description': table.keys[name].description}
+        schema['properties'][name] = {
+            '$ref': f'#/$defs/{name}',
+            'description': table.keys[name].description,
+        }
     return schema
 
 
@@ -340,8 +430,12 @@ def find_manifest(model: str) -> Path:
         if path.is_file() and path.suffix in ('.yaml', '.yml'):
             return path
         if path.is_file():
-            raise ConfigError(f"model '{model}' is not a manifest; write a model.yaml beside it (see docs/models.md) and give its path")
-    raise ConfigError(f"model '{model}' is not known; use one of {', '.join(shipped)} or the path of a model.yaml{nearest(model, shipped)}")
+            raise ConfigError(
+                f"model '{model}' is not a manifest; write a model.yaml beside it (see docs/models.md) and give its path"
+            )
+    raise ConfigError(
+        f"model '{model}' is not known; use one of {', '.join(shipped)} or the path of a model.yaml{nearest(model, shipped)}"
+    )
 
 
 def load_manifest(model: str) -> ModelManifest:
@@ -367,11 +461,22 @@ def load_manifest(model: str) -> ModelManifest:
         parts.insert(0, _Part(path, values, None, None))
     else:
         for key in values.keys() & set(_NEVER_SHARED):
-            raise Place(path).at(key).refuse(values[key], "a key of a variant, as the top level has neither 'engine' nor 'file'")
+            raise (
+                Place(path)
+                .at(key)
+                .refuse(
+                    values[key],
+                    "a key of a variant, as the top level has neither 'engine' nor 'file'",
+                )
+            )
     for position, part in enumerate(parts):
         if any(part.get('engine') == other.get('engine') for other in parts[:position]):
             place, words = part.own_place('engine'), 'one that no other variant has'
-            raise place.refuse(part.own['engine'], words) if 'engine' in part.own else place.missing(words)
+            raise (
+                place.refuse(part.own['engine'], words)
+                if 'engine' in part.own
+                else place.missing(words)
+            )
     manifests = [_manifest(part) for part in parts]
     if all(manifest.missing for manifest in manifests):
         raise ConfigError('; '.join(manifest.missing for manifest in manifests))
@@ -389,7 +494,9 @@ def check_head(manifest: ModelManifest, outputs: Sequence[RawTensor]) -> None:
             return
         width = height = _ANY_SIZE
     try:
-        make_head(manifest.head).decode(outputs, Letterbox.fit(width, height, width, height, stretch=True), _BLANK_LIMITS)
+        make_head(manifest.head).decode(
+            outputs, Letterbox.fit(width, height, width, height, stretch=True), _BLANK_LIMITS
+        )
     except AcceleratorError as error:
         names = f'{len(manifest.classes)} name' + ('' if len(manifest.classes) == 1 else 's')
         raise ConfigError(
@@ -437,17 +544,32 @@ class _Part:
         self.path = path
         self.own = top if own is None else own
         self._index = index
-        replaced = ('classes', 'classes_file') if 'classes' in self.own or 'classes_file' in self.own else ()
-        self.values = {**{k: v for k, v in top.items() if k not in ('variants', *_NEVER_SHARED, *replaced)}, **self.own}
+        replaced = (
+            ('classes', 'classes_file')
+            if 'classes' in self.own or 'classes_file' in self.own
+            else ()
+        )
+        self.values = {
+            **{k: v for k, v in top.items() if k not in ('variants', *_NEVER_SHARED, *replaced)},
+            **self.own,
+        }
 
     def place(self, key: str) -> Place:
         """Where *key* stands, or should."""
-        return Place(self.path).at(key) if key in self.values and key not in self.own else self.own_place(key)
+        return (
+            Place(self.path).at(key)
+            if key in self.values and key not in self.own
+            else self.own_place(key)
+        )
 
     def own_place(self, key: str) -> Place:
         """Where *key* would stand in this variant itself."""
         place = Place(self.path)
-        return place.at(key) if self._index is None else place.at('variants').item(self._index).at(key)
+        return (
+            place.at(key)
+            if self._index is None
+            else place.at('variants').item(self._index).at(key)
+        )
 
     def get(self, key: str) -> Any:
         """Its value, or its default."""
@@ -474,7 +596,10 @@ def _file(part: _Part, engine: str) -> tuple[Path | None, str]:
         if file.is_file():
             return file, ''
     where = part.place('file')
-    return None, f"{part.path}: key '{where.key}' names '{name}', which does not exist in {part.path.parent}"
+    return (
+        None,
+        f"{part.path}: key '{where.key}' names '{name}', which does not exist in {part.path.parent}",
+    )
 
 
 def _classes(part: _Part) -> tuple[str, ...]:
@@ -482,18 +607,24 @@ def _classes(part: _Part) -> tuple[str, ...]:
         return tuple(part.needed('classes'))
     name, place = part.values['classes_file'], part.place('classes_file')
     if 'classes' in part.values:
-        raise ConfigError(f"{part.path}: keys '{part.place('classes').key}' and '{place.key}' say the same; leave one out")
+        raise ConfigError(
+            f"{part.path}: keys '{part.place('classes').key}' and '{place.key}' say the same; leave one out"
+        )
     try:
         file = part.path.parent / name
         if file.exists() and not file.is_file():
             raise OSError('it is no file')  # a pipe would be waited for
         lines = file.read_text(encoding='utf-8').rstrip().splitlines()
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{part.path}: key '{place.key}' names '{name}', which can't be read: {error}") from error
+        raise ConfigError(
+            f"{part.path}: key '{place.key}' names '{name}', which can't be read: {error}"
+        ) from error
     classes = tuple(line.strip() for line in lines)
     if not classes or '' in classes:
         line = classes.index('') + 1 if classes else 1
-        raise ConfigError(f"{part.path}: key '{place.key}' names '{name}', whose line {line} is empty; it must have one class per line")
+        raise ConfigError(
+            f"{part.path}: key '{place.key}' names '{name}', whose line {line} is empty; it must have one class per line"
+        )
     return classes
 
 
@@ -515,9 +646,13 @@ def _compiled_size(part: _Part, file: Path, given: Values) -> tuple[int, int] | 
     for name, size in (('width', width), ('height', height)):
         value = given.get(name, size if inner else None)
         if value is None:
-            raise place.at(name).missing(f'{INPUT.keys[name].rule.words}, as there is no manifest.json beside {file}')
+            raise place.at(name).missing(
+                f'{INPUT.keys[name].rule.words}, as there is no manifest.json beside {file}'
+            )
         if value != size if inner else value > size:
-            raise place.at(name).refuse(value, f'{"" if inner else "at most "}{size}, as {file} says')
+            raise place.at(name).refuse(
+                value, f'{"" if inner else "at most "}{size}, as {file} says'
+            )
     return (width, height) if inner else None
 
 
@@ -527,8 +662,12 @@ def _input(part: _Part, engine: str, file: Path | None) -> ModelInput:
     if values['resize'] == 'none' and engine in ('onnx', 'axruntime'):
         raise place.at('resize').refuse('none', f'one of letterbox, stretch for engine {engine}')
     if engine == 'onnx' and values['dtype'] != 'float32' and values['scale'] is None:
-        raise place.at('scale').missing(f'{INPUT.keys["scale"].rule.words}, as the values are {values["dtype"]}')
-    size = _compiled_size(part, file, given) if engine == 'axruntime' and file is not None else None
+        raise place.at('scale').missing(
+            f'{INPUT.keys["scale"].rule.words}, as the values are {values["dtype"]}'
+        )
+    size = (
+        _compiled_size(part, file, given) if engine == 'axruntime' and file is not None else None
+    )
     if size is None and (values['resize'] == 'none' or (engine == 'axruntime' and file is None)):
         size = 0, 0
     for name in ('width', 'height'):
@@ -550,7 +689,9 @@ def _tensor(values: Values, place: Place, engine: str) -> TensorSpec:
     if shape and len(scales) not in (1, shape[-1]):
         raise place.at('scale').refuse(scale, f'a number, or {shape[-1]} of them')
     if padding and len(padding) != len(shape):
-        raise place.at('padding').refuse(padding, f'a list with two numbers for each of the {len(shape)} axes of shape')
+        raise place.at('padding').refuse(
+            padding, f'a list with two numbers for each of the {len(shape)} axes of shape'
+        )
     tensor = TensorSpec(
         name=values['name'],
         dtype=values.get('dtype', ''),
@@ -562,7 +703,9 @@ def _tensor(values: Values, place: Place, engine: str) -> TensorSpec:
         padding=tuple((before, after) for before, after in padding),
     )
     if engine == 'axl' and tensor.num_bytes > _LARGEST_TENSOR:
-        raise place.at('shape').refuse(values['shape'], f'one of {_LARGEST_TENSOR} bytes at most, padding included')
+        raise place.at('shape').refuse(
+            values['shape'], f'one of {_LARGEST_TENSOR} bytes at most, padding included'
+        )
     return tensor
 
 
@@ -570,13 +713,19 @@ def _tensors(part: _Part, engine: str) -> tuple[TensorSpec, ...]:
     place = part.place('outputs')
     if engine == 'axl' and 'outputs' not in part.values:
         raise place.missing('a list of at least one tensor for engine axl')
-    tensors = [_tensor(values, place.item(index), engine) for index, values in enumerate(part.get('outputs') or ())]
+    tensors = [
+        _tensor(values, place.item(index), engine)
+        for index, values in enumerate(part.get('outputs') or ())
+    ]
     if engine == 'axl':
         ordered = sorted(tensors, key=lambda tensor: tensor.offset)
         for first, second in pairwise(ordered):
             if second.offset < first.offset + first.num_bytes:
                 where = place.item(tensors.index(second)).at('offset')
-                raise where.refuse(second.offset, f"{first.offset + first.num_bytes} or more, where tensor '{first.name}' has ended")
+                raise where.refuse(
+                    second.offset,
+                    f"{first.offset + first.num_bytes} or more, where tensor '{first.name}' has ended",
+                )
     return tuple(tensors)
 
 
@@ -587,14 +736,25 @@ def _floats(value: Any) -> Any:
 def _head(part: _Part, num_classes: int, network: ModelInput) -> HeadSpec:
     given = part.needed('head')
     options: dict[str, Any] = {'kind': given} if isinstance(given, str) else given
-    convert: dict[str, Callable[[Any], Any]] = {'anchors': _floats, 'priors': _floats, 'variances': _floats, 'strides': tuple}
-    values = {name: convert[name](value) if name in convert else value for name, value in options.items()}
+    convert: dict[str, Callable[[Any], Any]] = {
+        'anchors': _floats,
+        'priors': _floats,
+        'variances': _floats,
+        'strides': tuple,
+    }
+    values = {
+        name: convert[name](value) if name in convert else value for name, value in options.items()
+    }
     head = HeadSpec(num_classes=num_classes, input_size=(network.width, network.height), **values)
-    if network.width or network.resize == 'none':  # else the compiled model's file isn't there to say it
+    if (
+        network.width or network.resize == 'none'
+    ):  # else the compiled model's file isn't there to say it
         try:
             make_head(head)
         except ConfigError as error:
-            raise ConfigError(f'{part.path}: {part.place("head").key.removesuffix("head")}{error}') from error
+            raise ConfigError(
+                f'{part.path}: {part.place("head").key.removesuffix("head")}{error}'
+            ) from error
     return head
 
 

@@ -31,7 +31,9 @@ class Place:
 
     def refuse(self, value: object, allowed: str) -> ConfigError:
         """The error for a value that isn't allowed; ``None``: the key has none."""
-        return ConfigError(f"{self.path}: key '{self.key}' is {'empty (null)' if value is None else shown(value)}; it must be {allowed}")
+        return ConfigError(
+            f"{self.path}: key '{self.key}' is {'empty (null)' if value is None else shown(value)}; it must be {allowed}"
+        )
 
     def missing(self, allowed: str) -> ConfigError:
         """The error for a key that isn't there."""
@@ -69,8 +71,14 @@ class Leaf(Rule):
         if value is None or not self.accepts(value):
             others = self.others()
             if not (isinstance(value, str) and value in others):
-                near = nearest(value, (*self.json.get('enum', ()), *others)) if isinstance(value, str) else ''
-                raise place.refuse(value, ', '.join((self.words, *others)) + (near or _unquoted(value, self.json)))
+                near = (
+                    nearest(value, (*self.json.get('enum', ()), *others))
+                    if isinstance(value, str)
+                    else ''
+                )
+                raise place.refuse(
+                    value, ', '.join((self.words, *others)) + (near or _unquoted(value, self.json))
+                )
 
     def schema(self) -> Schema:
         return dict(self.json)
@@ -79,7 +87,9 @@ class Leaf(Rule):
 def _unquoted(value: Any, schema: Schema) -> str:
     """What to do about something that was meant as a text, such as ``no``, and isn't one without quotes."""
     if schema.get('type') == 'array' and isinstance(value, list):
-        return next((hint for hint in (_unquoted(entry, schema['items']) for entry in value) if hint), '')
+        return next(
+            (hint for hint in (_unquoted(entry, schema['items']) for entry in value) if hint), ''
+        )
     if schema.get('type') != 'string':
         return ''
     if isinstance(value, bool):
@@ -94,10 +104,17 @@ def number(low: float = -math.inf, high: float = math.inf, *, above: float = -ma
     words = 'a finite number'
     schema: Schema = {'type': 'number'}
     if math.isfinite(low):
-        words, schema = f'a number from {low} to {high}', {'type': 'number', 'minimum': low, 'maximum': high}
+        words, schema = (
+            f'a number from {low} to {high}',
+            {'type': 'number', 'minimum': low, 'maximum': high},
+        )
     elif math.isfinite(above):
         words, schema = f'a number above {above:g}', {'type': 'number', 'exclusiveMinimum': above}
-    return Leaf(words, lambda v: type(v) in (int, float) and math.isfinite(v) and above < v and low <= v <= high, schema)
+    return Leaf(
+        words,
+        lambda v: type(v) in (int, float) and math.isfinite(v) and above < v and low <= v <= high,
+        schema,
+    )
 
 
 def integer(low: int, high: int) -> Leaf:
@@ -119,7 +136,12 @@ def choice(*options: str, others: Callable[[], tuple[str, ...]] = tuple) -> Leaf
 
     :param others: further words, which other packages offer; the JSON schema doesn't have them.
     """
-    return Leaf('one of ' + ', '.join(options), lambda v: isinstance(v, str) and v in options, {'enum': list(options)}, others)
+    return Leaf(
+        'one of ' + ', '.join(options),
+        lambda v: isinstance(v, str) and v in options,
+        {'enum': list(options)},
+        others,
+    )
 
 
 def text(words: str, *, empty: bool = False) -> Leaf:
@@ -128,15 +150,25 @@ def text(words: str, *, empty: bool = False) -> Leaf:
     return Leaf(words, lambda v: isinstance(v, str) and (empty or v != ''), schema)
 
 
-def array(words: str, item: Leaf, least: int = 0, most: int | None = None, *, different: bool = False) -> Leaf:
+def array(
+    words: str, item: Leaf, least: int = 0, most: int | None = None, *, different: bool = False
+) -> Leaf:
     """A list of leaves.
 
     :param different: no two of them, which are texts or numbers then, may be equal.
     """
 
     def accepts(value: Any) -> bool:
-        good = isinstance(value, list) and len(value) >= least and (most is None or len(value) <= most)
-        return good and all(item.accepts(v) for v in value) and not (different and len(set(value)) < len(value))
+        good = (
+            isinstance(value, list)
+            and len(value) >= least
+            and (most is None or len(value) <= most)
+        )
+        return (
+            good
+            and all(item.accepts(v) for v in value)
+            and not (different and len(set(value)) < len(value))
+        )
 
     schema: Schema = {'type': 'array', 'items': item.schema()}
     if different:
@@ -150,7 +182,11 @@ def array(words: str, item: Leaf, least: int = 0, most: int | None = None, *, di
 
 def either(first: Leaf, second: Leaf, words: str) -> Leaf:
     """One of two leaves."""
-    return Leaf(words, lambda v: first.accepts(v) or second.accepts(v), {'anyOf': [first.schema(), second.schema()]})
+    return Leaf(
+        words,
+        lambda v: first.accepts(v) or second.accepts(v),
+        {'anyOf': [first.schema(), second.schema()]},
+    )
 
 
 @dataclass(frozen=True)
@@ -181,19 +217,27 @@ class Table(Rule):
     def check(self, value: Any, place: Place) -> None:
         if not isinstance(value, Mapping):
             if not place.key:
-                raise ConfigError(f"{place.path}: the file must be a mapping of keys, not '{value}'")
+                raise ConfigError(
+                    f"{place.path}: the file must be a mapping of keys, not '{value}'"
+                )
             raise place.refuse(value, self.words)
         for name in value:
             if name not in self.keys:
                 if name in self.elsewhere:
-                    raise ConfigError(f"{place.path}: key '{place.at(str(name)).key}' is unknown; it belongs to '{self.elsewhere[name]}'")
+                    raise ConfigError(
+                        f"{place.path}: key '{place.at(str(name)).key}' is unknown; it belongs to '{self.elsewhere[name]}'"
+                    )
                 hint = nearest(str(name), self.keys)
                 known = ', '.join(self.keys)
-                raise ConfigError(f"{place.path}: key '{place.at(str(name)).key}' is unknown{hint}; known are {known}")
+                raise ConfigError(
+                    f"{place.path}: key '{place.at(str(name)).key}' is unknown{hint}; known are {known}"
+                )
         for name, entry in value.items():
             key = self.keys[name]
             if entry is None and key.default is not None:
-                raise place.at(name).refuse(None, f'{key.rule.words}, or left out for {key.default}')
+                raise place.at(name).refuse(
+                    None, f'{key.rule.words}, or left out for {key.default}'
+                )
             key.rule.check(entry, place.at(name))
         for name in (*self.needed, *self._lacking(value)):
             if name not in value:
@@ -209,7 +253,11 @@ class Table(Rule):
             properties[name] = {**key.rule.schema(), 'description': key.description}
             if key.default is not None:
                 properties[name]['default'] = key.default
-        schema: Schema = {'type': 'object', 'additionalProperties': False, 'properties': properties}
+        schema: Schema = {
+            'type': 'object',
+            'additionalProperties': False,
+            'properties': properties,
+        }
         if self.needed:
             schema['required'] = list(self.needed)
         if self.sets:

@@ -34,8 +34,13 @@ from zc_perception.errors import AcceleratorError, NoDeviceError
 VENDOR = '0x1f9d'
 _NODES = ('metis-*', 'europa-*')
 _PARAMETER = "parameter 'accelerator_device'"
-_PCI_ADDRESS = re.compile(r'(?:([0-9a-f]{1,8}):)?([0-9a-f]{1,2}):([0-9a-f]{1,2})\.([0-7])', re.ASCII | re.IGNORECASE)
-_NAME = re.compile(r'(?:(?:metis|europa)-)?([0-9a-f]{1,8})[:-]([0-9a-f]{1,2})[:-]([0-9a-f]{1,2})', re.ASCII | re.IGNORECASE)
+_PCI_ADDRESS = re.compile(
+    r'(?:([0-9a-f]{1,8}):)?([0-9a-f]{1,2}):([0-9a-f]{1,2})\.([0-7])', re.ASCII | re.IGNORECASE
+)
+_NAME = re.compile(
+    r'(?:(?:metis|europa)-)?([0-9a-f]{1,8})[:-]([0-9a-f]{1,2})[:-]([0-9a-f]{1,2})',
+    re.ASCII | re.IGNORECASE,
+)
 INDEX = re.compile(r'[0-9]{1,4}', re.ASCII)
 _GONE = b'\xff\xff'
 """What a read of a PCI device's vendor gives that doesn't answer any more."""
@@ -100,7 +105,13 @@ def card_at(path: str, tree: HostTree = HOST) -> MetisCard:
     with suppress(OSError):
         status = os.stat(path)
         if stat.S_ISCHR(status.st_mode):
-            link = tree.sysfs / 'dev' / 'char' / f'{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}' / 'device'
+            link = (
+                tree.sysfs
+                / 'dev'
+                / 'char'
+                / f'{os.major(status.st_rdev)}:{os.minor(status.st_rdev)}'
+                / 'device'
+            )
             for part in reversed(link.resolve(strict=True).parts):
                 if _PCI_ADDRESS.fullmatch(part):
                     return MetisCard(path, part)
@@ -125,7 +136,11 @@ def find_cards(tree: HostTree = HOST) -> list[MetisCard]:
 def driver_version(tree: HostTree = HOST) -> str:
     """Of the Metis driver, as it says itself; empty where it doesn't, or isn't loaded."""
     with suppress(OSError):
-        return (tree.sysfs / 'class' / 'metis' / 'version').read_text(encoding='ascii', errors='replace').strip()
+        return (
+            (tree.sysfs / 'class' / 'metis' / 'version')
+            .read_text(encoding='ascii', errors='replace')
+            .strip()
+        )
     return ''
 
 
@@ -182,7 +197,11 @@ def choose_card(wanted: str, tree: HostTree = HOST) -> MetisCard:
         if int(wanted) < len(cards):
             return cards[int(wanted)]
     else:
-        exact = [card for card in cards if wanted.lower() in (card.name.lower(), card.pci_address.lower())]
+        exact = [
+            card
+            for card in cards
+            if wanted.lower() in (card.name.lower(), card.pci_address.lower())
+        ]
         place = place_of(wanted)
         for card in exact or [card for card in cards if place is not None and card.place == place]:
             return card
@@ -236,7 +255,9 @@ def read_iommu(address: str, tree: HostTree = HOST) -> Iommu:
     """
     device = tree.pci(address)
     if not address or not device.is_dir():
-        reason = f'{address} is not on PCI in {tree.sysfs}' if address else 'its PCI address is unknown'
+        reason = (
+            f'{address} is not on PCI in {tree.sysfs}' if address else 'its PCI address is unknown'
+        )
         return Iommu(None, f'whether the card is behind an IOMMU is not known: {reason}')
     link = device / 'iommu_group'
     if not link.exists():
@@ -246,12 +267,26 @@ def read_iommu(address: str, tree: HostTree = HOST) -> Iommu:
         behind = unit.resolve().name if unit.exists() else ''
         kind = (link / 'type').read_text(encoding='ascii', errors='replace').strip()
     except OSError as error:
-        return Iommu(None, f"whether the card is behind an IOMMU is not known: {link}/type can't be read ({error.strerror})", link.name)
+        return Iommu(
+            None,
+            f"whether the card is behind an IOMMU is not known: {link}/type can't be read ({error.strerror})",
+            link.name,
+        )
     if kind in ('', 'unknown'):
-        return Iommu(None, f"whether IOMMU group {group} translates the card's addresses is not known: {link}/type does not say it", group)
+        return Iommu(
+            None,
+            f"whether IOMMU group {group} translates the card's addresses is not known: {link}/type does not say it",
+            group,
+        )
     if kind == 'identity':
         return Iommu(False, f'IOMMU group {group} passes addresses through', group, kind, behind)
-    return Iommu(True, f'IOMMU group {group} ({kind}){f" of {behind}" if behind else ""}', group, kind, behind)
+    return Iommu(
+        True,
+        f'IOMMU group {group} ({kind}){f" of {behind}" if behind else ""}',
+        group,
+        kind,
+        behind,
+    )
 
 
 @dataclass(frozen=True)
@@ -269,7 +304,12 @@ class LinkRate:
     @property
     def enough(self) -> bool:
         """Whether both are known and no less than the card wants."""
-        return self.gts is not None and self.width is not None and self.gts >= NEEDED_GTS and self.width >= NEEDED_WIDTH
+        return (
+            self.gts is not None
+            and self.width is not None
+            and self.gts >= NEEDED_GTS
+            and self.width >= NEEDED_WIDTH
+        )
 
     def __str__(self) -> str:
         speed = '? GT/s' if self.gts is None else f'{self.gts:g} GT/s'
@@ -319,7 +359,10 @@ def _read(attribute: Path) -> str:
 
 
 def _rate(device: Path, which: str) -> LinkRate:
-    speed, width = _SPEED.match(_read(device / f'{which}_link_speed')), _WIDTH.fullmatch(_read(device / f'{which}_link_width'))
+    speed, width = (
+        _SPEED.match(_read(device / f'{which}_link_speed')),
+        _WIDTH.fullmatch(_read(device / f'{which}_link_width')),
+    )
     # 255 lanes are what a device reports that doesn't answer any more.
     lanes = None if width is None or int(width[0]) > 64 else int(width[0])
     return LinkRate(None if speed is None else float(speed[1]), lanes)
@@ -336,8 +379,15 @@ def read_link(address: str, tree: HostTree = HOST) -> PcieLink:
     try:
         now = _rate(device, 'current')
     except OSError as error:
-        missing = f'{address} shows no PCIe link' if device.exists() else f'{address} is not on PCI'
-        return PcieLink(address, problem=missing if isinstance(error, FileNotFoundError) else f'{address}: {error.strerror}')
+        missing = (
+            f'{address} shows no PCIe link' if device.exists() else f'{address} is not on PCI'
+        )
+        return PcieLink(
+            address,
+            problem=missing
+            if isinstance(error, FileNotFoundError)
+            else f'{address}: {error.strerror}',
+        )
     card, port, parent = LinkRate(), LinkRate(), device.resolve().parent
     with suppress(OSError):
         card = _rate(device, 'max')
@@ -399,8 +449,17 @@ def _sensor(attribute: Path) -> Temperature | None:
     stem = attribute.name.removesuffix('_input')
     name = stem
     with suppress(OSError):
-        name = attribute.with_name(f'{stem}_label').read_text(encoding='utf-8', errors='replace').strip() or stem
-    limits = [limit for which in ('max', 'crit') if (limit := _degrees(attribute.with_name(f'{stem}_{which}'))) is not None]
+        name = (
+            attribute.with_name(f'{stem}_label')
+            .read_text(encoding='utf-8', errors='replace')
+            .strip()
+            or stem
+        )
+    limits = [
+        limit
+        for which in ('max', 'crit')
+        if (limit := _degrees(attribute.with_name(f'{stem}_{which}'))) is not None
+    ]
     return Temperature(name, celsius, min(limits, default=None))
 
 
@@ -417,7 +476,11 @@ def read_temperatures(address: str, tree: HostTree = HOST) -> Temperatures:
     attributes = [*device.glob('hwmon/hwmon*/temp*_input'), *device.glob('*/*/hwmon*/temp*_input')]
     if not attributes:
         return Temperatures(problem=f'the driver of {address} has no hwmon sensors')
-    found = [sensor for attribute in sorted(set(attributes)) if (sensor := _sensor(attribute)) is not None]
+    found = [
+        sensor
+        for attribute in sorted(set(attributes))
+        if (sensor := _sensor(attribute)) is not None
+    ]
     return Temperatures(tuple(found), '' if found else f'the sensors of {address} do not answer')
 
 
@@ -440,7 +503,9 @@ class TemperatureWatch:
             if not address:
                 return read_temperatures(address, self.tree)
             if self._thread is None or not self._thread.is_alive():
-                self._thread = threading.Thread(target=self._read, args=(address,), name='npu temperature', daemon=True)
+                self._thread = threading.Thread(
+                    target=self._read, args=(address,), name='npu temperature', daemon=True
+                )
                 self._thread.start()
             if time.monotonic() - self._read_at > _STALE_S and self._last.sensors:
                 return Temperatures(problem=f'the card has not answered for {_STALE_S:g} s')

@@ -170,6 +170,9 @@ class HangWatch:
     def full(self, is_full: bool, now_ns: int) -> str:
         """Whether jobs that were given up have every place. What to say of a device that hangs, or nothing."""
         self._full_since_ns = (self._full_since_ns or now_ns) if is_full else 0
-        if not is_full or now_ns - self._full_since_ns <= (HANG_TIMEOUTS - 1) * self._timeout_s * 1e9:
+        if (
+            not is_full
+            or now_ns - self._full_since_ns <= (HANG_TIMEOUTS - 1) * self._timeout_s * 1e9
+        ):
             return ''
         return f'the device hangs: it has ended none of its jobs within {HANG_TIMEOUTS * self._timeout_s:g} s, and has room for no other'

@@ -221,7 +221,9 @@ class Scheduler:
                 self._wake.close()
             return not self._left_alone
 
-    def trial_import(self, layout: ImageLayout, buffers: tuple[DmaBuf, ...]) -> Callable[[], None] | None:
+    def trial_import(
+        self, layout: ImageLayout, buffers: tuple[DmaBuf, ...]
+    ) -> Callable[[], None] | None:
         """:meth:`Accelerator.trial_import`, asked for by another thread and done between two frames. While the device is lost nothing is
         tried: the new device imports the buffers with their first frames.
 
@@ -240,7 +242,11 @@ class Scheduler:
                     raise
                 self._lose(lost)
                 return None
-            return None if undo is None else lambda: self._between_frames(lambda: self._undo(undo, accelerator))
+            return (
+                None
+                if undo is None
+                else lambda: self._between_frames(lambda: self._undo(undo, accelerator))
+            )
 
         return None if self._device.state.recovering else self._between_frames(attempt)
 
@@ -251,7 +257,11 @@ class Scheduler:
         """
 
         def change() -> None:
-            self._wanted, self._timeout_s, self._timeout_ns = max(1, in_flight), timeout_s, round(timeout_s * 1e9)
+            self._wanted, self._timeout_s, self._timeout_ns = (
+                max(1, in_flight),
+                timeout_s,
+                round(timeout_s * 1e9),
+            )
             self._hang_watch.set_timeout(timeout_s)
             if not self._device.state.recovering:
                 self._device.accelerator.tune(import_cache=import_cache, timeout_s=timeout_s)
@@ -331,7 +341,9 @@ class Scheduler:
         """Whether the device takes another job. A job that was given up keeps its place until the device has ended it. With *keep_all* no
         frame is submitted behind such a job, as it would be late too."""
         taken = len(self._jobs) + len(self._late)
-        return (taken if self._keep_all else len(self._jobs)) < self._wanted and taken < max(1, self._device.capabilities.max_in_flight)
+        return (taken if self._keep_all else len(self._jobs)) < self._wanted and taken < max(
+            1, self._device.capabilities.max_in_flight
+        )
 
     def _tidy(self) -> None:
         # Without frames nothing else would, and a camera that starts anew may need the memory of its old buffers.
@@ -344,7 +356,11 @@ class Scheduler:
         poller = self._poller
         recovering = self.state.recovering
         # A closed queue polls readable for ever.
-        take = take and not self._queue.closed and (not self._keep_all if recovering else self._has_room())
+        take = (
+            take
+            and not self._queue.closed
+            and (not self._keep_all if recovering else self._has_room())
+        )
         queue_fd = self._queue.fileno() if take else -1
         if queue_fd != self._queue_fd:
             if self._queue_fd >= 0:
@@ -352,7 +368,9 @@ class Scheduler:
             if queue_fd >= 0:
                 poller.register(queue_fd, select.POLLIN)
             self._queue_fd = queue_fd
-        until_ns = self._jobs[0].deadline_ns if self._jobs else self._device.due_ns if recovering else 0
+        until_ns = (
+            self._jobs[0].deadline_ns if self._jobs else self._device.due_ns if recovering else 0
+        )
         timeout_ms = _IDLE_POLL_S * 1000
         if until_ns:
             timeout_ms = min(timeout_ms, max(0.0, (until_ns - time.monotonic_ns()) / 1e6))
@@ -398,7 +416,15 @@ class Scheduler:
             submitted_ns = time.monotonic_ns()
             job = accelerator.submit(handle, frame)
             deadline_ns = received_ns + self._timeout_ns
-            entry = InFlight(frame, handle, job, received_ns, deadline_ns, job.fence.fileno(), submitted_ns=submitted_ns)
+            entry = InFlight(
+                frame,
+                handle,
+                job,
+                received_ns,
+                deadline_ns,
+                job.fence.fileno(),
+                submitted_ns=submitted_ns,
+            )
             self._poller.register(entry.fence_fd, select.POLLIN)
         except Exception as error:
             lost = self._device.loss(error)
@@ -456,7 +482,11 @@ class Scheduler:
         """No result came in time. The device may still read the frame, so the lease takes the fence: the slot is not reused before it."""
         self._stop_waiting(entry)
         hanging = self._count_late(entry)
-        why = 'no result when the node stopped' if self._stop else f'no result within {self._timeout_s:g} s'
+        why = (
+            'no result when the node stopped'
+            if self._stop
+            else f'no result within {self._timeout_s:g} s'
+        )
         self._report(entry.frame, TimeoutError(why), entry)
         fence = self._late.give_up(entry.job, self._timeout_s)
         lost = self._device.guarded(self._device.accelerator.release, entry.handle)
@@ -470,7 +500,9 @@ class Scheduler:
         """
         self._counts.timed_out += 1
         hanging = self._hang_watch.timed_out(entry.received_ns)
-        may_lose = self._device.replaceable and self._device.capabilities.may_hang and not self._stop
+        may_lose = (
+            self._device.replaceable and self._device.capabilities.may_hang and not self._stop
+        )
         return hanging if may_lose else ''
 
     def _lose(self, reason: str) -> None:
@@ -479,7 +511,11 @@ class Scheduler:
             entry = self._jobs[0]
             self._stop_waiting(entry)
             self._counts.failed += 1
-            self._report(entry.frame, DeviceLostError(f'the device was lost with the frame in flight: {reason}'), entry)
+            self._report(
+                entry.frame,
+                DeviceLostError(f'the device was lost with the frame in flight: {reason}'),
+                entry,
+            )
             self._release(entry.frame, self._late.give_up(entry.job, self._timeout_s))
             self._jobs.popleft()
         self._hang_watch.start()

@@ -38,7 +38,9 @@ class Registered:
 
 BUILT_IN: Mapping[str, Registered] = {
     'axl': Registered(('axl',), 'zc_perception.npu.axl.accelerator:AxlAccelerator'),
-    'axruntime': Registered(('axruntime',), 'zc_perception.npu.axruntime.accelerator:AxRuntimeAccelerator'),
+    'axruntime': Registered(
+        ('axruntime',), 'zc_perception.npu.axruntime.accelerator:AxRuntimeAccelerator'
+    ),
     'cpu': Registered(('onnx', 'opencv_hog'), 'zc_perception.npu.cpu:CpuAccelerator'),
 }
 """In the order of ``auto``."""
@@ -76,9 +78,13 @@ def _class_of(name: str) -> type[Accelerator]:
     found = load_entry_point(ACCELERATOR_GROUP, name)
     if found is None:
         known = (*ACCELERATORS, *other_accelerators())
-        raise ConfigError(f"accelerator '{name}' is not known; it must be one of {', '.join(known)}{nearest(name, known)}")
+        raise ConfigError(
+            f"accelerator '{name}' is not known; it must be one of {', '.join(known)}{nearest(name, known)}"
+        )
     if not (isinstance(found, type) and issubclass(found, Accelerator)):
-        raise ConfigError(f"accelerator '{name}' is {found!r}, which is no class derived from zc_perception.npu.accelerator.Accelerator")
+        raise ConfigError(
+            f"accelerator '{name}' is {found!r}, which is no class derived from zc_perception.npu.accelerator.Accelerator"
+        )
     return found
 
 
@@ -110,7 +116,9 @@ def _variant(name: str, manifest: ModelManifest) -> ModelManifest:
     return variant
 
 
-def _open_loaded(name: str, manifest: ModelManifest, options: AcceleratorOptions, ledger: CopyLedger) -> tuple[Accelerator, ModelManifest]:
+def _open_loaded(
+    name: str, manifest: ModelManifest, options: AcceleratorOptions, ledger: CopyLedger
+) -> tuple[Accelerator, ModelManifest]:
     # A Metis card that can't be used is worth saying before a model that doesn't fit. Others look for nothing, or take the card for
     # themselves as soon as they are opened.
     variant = None if name == 'axl' else _variant(name, manifest)
@@ -125,13 +133,19 @@ def _open_loaded(name: str, manifest: ModelManifest, options: AcceleratorOptions
 
 
 def _alternatives(failed: str, manifest: ModelManifest) -> str:
-    others = [name for name, entry in BUILT_IN.items() if name != failed and manifest.for_engines(entry.engines) is not None]
+    others = [
+        name
+        for name, entry in BUILT_IN.items()
+        if name != failed and manifest.for_engines(entry.engines) is not None
+    ]
     if not others:
         return f"model '{manifest.name}' runs on no other accelerator"
     return f"model '{manifest.name}' also runs on accelerator: {' or '.join(others)}"
 
 
-def open_accelerator(name: str, manifest: ModelManifest, options: AcceleratorOptions, ledger: CopyLedger) -> Selection:
+def open_accelerator(
+    name: str, manifest: ModelManifest, options: AcceleratorOptions, ledger: CopyLedger
+) -> Selection:
     """Open an accelerator and load the model's variant for it.
 
     :param name: one of :data:`ACCELERATORS`, or one that another package offers.

@@ -42,18 +42,26 @@ def _load(path: Path) -> Mapping[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"compiled model '{path}' can't be read: {message_of(error)}") from error
     if not isinstance(values, Mapping):
-        raise ConfigError(f"compiled model '{path}' is no JSON object; give the model.json that Voyager's compiler wrote")
+        raise ConfigError(
+            f"compiled model '{path}' is no JSON object; give the model.json that Voyager's compiler wrote"
+        )
     return values
 
 
 def _wrong(path: Path, key: str, value: object, allowed: str) -> ConfigError:
     shown = 'missing' if value is None else f'{value!r:.80}'
-    return ConfigError(f"{path}: key '{key}' is {shown}; it must be {allowed}; compile the model again, or give another model.json")
+    return ConfigError(
+        f"{path}: key '{key}' is {shown}; it must be {allowed}; compile the model again, or give another model.json"
+    )
 
 
 def _numbers(value: object, low: int) -> tuple[int, ...]:
     """A list of whole numbers from *low* on; empty: it is none."""
-    return tuple(value) if isinstance(value, list) and all(type(n) is int and n >= low for n in value) else ()
+    return (
+        tuple(value)
+        if isinstance(value, list) and all(type(n) is int and n >= low for n in value)
+        else ()
+    )
 
 
 def _find_manifest(path: Path) -> Path | None:
@@ -61,7 +69,10 @@ def _find_manifest(path: Path) -> Path | None:
     beside, above = path.with_name('manifest.json'), path.parent.parent / 'manifest.json'
     if beside.is_file():
         return beside
-    if above.is_file() and Path(str(_load(above).get('model_lib_file'))).parts[-2:] == (path.parent.name, path.name):
+    if above.is_file() and Path(str(_load(above).get('model_lib_file'))).parts[-2:] == (
+        path.parent.name,
+        path.name,
+    ):
         return above
     return None
 
@@ -75,8 +86,15 @@ def _without_padding(path: Path, listed: object, shape: tuple[int, ...]) -> tupl
         top, left, bottom, right = numbers
         numbers = (0, 0, top, bottom, left, right)
     around = [sum(numbers[2 * axis : 2 * axis + 2]) for axis in range(len(shape))]
-    if not 0 < len(numbers) <= 2 * len(shape) or any(size <= both for size, both in zip(shape, around, strict=True)):
-        raise _wrong(path, _PADDING, listed, f'for each input a list with two numbers for each axis, less than its shape {list(shape)}')
+    if not 0 < len(numbers) <= 2 * len(shape) or any(
+        size <= both for size, both in zip(shape, around, strict=True)
+    ):
+        raise _wrong(
+            path,
+            _PADDING,
+            listed,
+            f'for each input a list with two numbers for each axis, less than its shape {list(shape)}',
+        )
     return tuple(size - both for size, both in zip(shape, around, strict=True))
 
 
@@ -91,18 +109,31 @@ def read_compiled_input(path: Path) -> CompiledInput | None:
         return None
     values = _load(path)
     if 'model_lib_file' in values:
-        raise ConfigError(f"'{path}' is the compiler's manifest; give the model.json that it names ({values['model_lib_file']})")
+        raise ConfigError(
+            f"'{path}' is the compiler's manifest; give the model.json that it names ({values['model_lib_file']})"
+        )
     major, inputs = str(values.get('version', '')).partition('.')[0], values.get('inputs')
     if _MAJOR.fullmatch(major) and int(major) > _KNOWN_VERSION and inputs is None:
         return None
     first = inputs[0] if isinstance(inputs, list) and inputs else None
     shape = _numbers(first.get('shape'), 1) if isinstance(first, Mapping) else ()
     if not shape:
-        raise _wrong(path, 'inputs', inputs, 'a list of tensors, of which the first has a shape of positive sizes')
+        raise _wrong(
+            path,
+            'inputs',
+            inputs,
+            'a list of tensors, of which the first has a shape of positive sizes',
+        )
     if len(shape) != 4:
-        raise ConfigError(f'{path}: the first input has shape {list(shape)}; a frame needs 1 x height x width x channels')
+        raise ConfigError(
+            f'{path}: the first input has shape {list(shape)}; a frame needs 1 x height x width x channels'
+        )
     manifest = _find_manifest(path)
     if manifest is None:
         return CompiledInput(shape)
     known = _load(manifest)
-    return CompiledInput(shape, _without_padding(manifest, known.get(_PADDING), shape), str(known.get('preprocess_graph') or ''))
+    return CompiledInput(
+        shape,
+        _without_padding(manifest, known.get(_PADDING), shape),
+        str(known.get('preprocess_graph') or ''),
+    )

@@ -43,7 +43,9 @@ class WorkedJob(Generic[R]):
     :param give_back: takes the result, or ``None`` if there was none, when the job is over; called once, on any thread.
     """
 
-    def __init__(self, frame: Frame, letterbox: Letterbox, give_back: Callable[[R | None], None]) -> None:
+    def __init__(
+        self, frame: Frame, letterbox: Letterbox, give_back: Callable[[R | None], None]
+    ) -> None:
         self.fence = EventFence()
         self._let_go: EventFence | None = None
         self.letterbox = letterbox
@@ -92,7 +94,9 @@ class WorkedJob(Generic[R]):
         """See :class:`Job`."""
         result = self._result
         if self._owner_done:
-            raise AcceleratorError('the job was closed, and its result with it; read outputs before')
+            raise AcceleratorError(
+                'the job was closed, and its result with it; read outputs before'
+            )
         self.fence.check()
         assert result is not None
         if not self._result_is_read:

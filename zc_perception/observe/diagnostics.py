@@ -30,7 +30,11 @@ class Level(Enum):
     ERROR = 'error'
 
 
-_LEVELS = {Level.OK: DiagnosticStatus.OK, Level.WARN: DiagnosticStatus.WARN, Level.ERROR: DiagnosticStatus.ERROR}
+_LEVELS = {
+    Level.OK: DiagnosticStatus.OK,
+    Level.WARN: DiagnosticStatus.WARN,
+    Level.ERROR: DiagnosticStatus.ERROR,
+}
 
 
 class Figures(Mapping[str, Any]):
@@ -86,7 +90,11 @@ class DiagnosticsPublisher:
     """
 
     def __init__(
-        self, node: Node, collect: Callable[[], Sequence[Status]], *, before_publishing: Callable[[], object] = lambda: None
+        self,
+        node: Node,
+        collect: Callable[[], Sequence[Status]],
+        *,
+        before_publishing: Callable[[], object] = lambda: None,
     ) -> None:
         self._node = node
         self._collect = collect

@@ -141,7 +141,9 @@ class FrameRecord(NamedTuple):
     thread_id: int
 
 
-_PUBLISHED, _PROCESSED, _FAILED = (int(kind) for kind in (RecordKind.PUBLISHED, RecordKind.PROCESSED, RecordKind.FAILED))
+_PUBLISHED, _PROCESSED, _FAILED = (
+    int(kind) for kind in (RecordKind.PUBLISHED, RecordKind.PROCESSED, RecordKind.FAILED)
+)
 _pack_record = RECORD.pack_into
 _logs: weakref.WeakSet[FrameLog] = weakref.WeakSet()
 
@@ -166,7 +168,9 @@ class FrameLog:
     :param warn: gets a sentence when something doesn't work.
     """
 
-    def __init__(self, role: str, node: str, warn: Callable[[str], object] = lambda text: None) -> None:
+    def __init__(
+        self, role: str, node: str, warn: Callable[[str], object] = lambda text: None
+    ) -> None:
         self.role = role
         self.node = node
         self._warn = warn
@@ -178,7 +182,9 @@ class FrameLog:
         try:
             memory = self._create()
         except (OSError, ValueError) as error:
-            self._complain(f'no frame log, so zc_verify and the timeline will not see this node: {error}')
+            self._complain(
+                f'no frame log, so zc_verify and the timeline will not see this node: {error}'
+            )
             return
         self._open = memory, memoryview(memory).cast('Q')
         _logs.add(self)
@@ -187,7 +193,9 @@ class FrameLog:
         with OwnedFd(os.memfd_create(NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)) as fd:
             os.ftruncate(fd.fileno(), SIZE)
             # Its size never changes: who has it mapped can't be killed by that. No seal against writing, that is what it is for.
-            fcntl.fcntl(fd.fileno(), abi.F_ADD_SEALS, abi.F_SEAL_SHRINK | abi.F_SEAL_GROW | abi.F_SEAL_SEAL)
+            fcntl.fcntl(
+                fd.fileno(), abi.F_ADD_SEALS, abi.F_SEAL_SHRINK | abi.F_SEAL_GROW | abi.F_SEAL_SEAL
+            )
             memory = mmap.mmap(fd.fileno(), SIZE)  # keeps a descriptor of its own
         names = self.role.encode()[:16], self.node.encode()[:256]
         WRITER.pack_into(memory, WRITER_OFFSET, time.monotonic_ns(), os.getpid(), *names)
@@ -216,9 +224,13 @@ class FrameLog:
         :param began_ns: before it was published; counts where the link itself notes no time.
         :param sent_ns: when everybody had it.
         """
-        self._write(_PUBLISHED, frame.data, frame.published_ns or began_ns, 0, 0, 0, 0, 0, sent_ns, 0, 0, 0)
+        self._write(
+            _PUBLISHED, frame.data, frame.published_ns or began_ns, 0, 0, 0, 0, 0, sent_ns, 0, 0, 0
+        )
 
-    def processed(self, entry: InFlight, done_ns: int, decoded_ns: int, sent_ns: int, detections: int) -> None:
+    def processed(
+        self, entry: InFlight, done_ns: int, decoded_ns: int, sent_ns: int, detections: int
+    ) -> None:
         """A frame's detections were sent."""
         frame = entry.frame
         self._write(
@@ -283,7 +295,9 @@ class FrameLog:
             memory, words = opened
             try:
                 gathered = facts() if callable(facts) else facts
-                text = _fitting({'role': self.role, 'node': self.node, 'pid': os.getpid(), **gathered})
+                text = _fitting(
+                    {'role': self.role, 'node': self.node, 'pid': os.getpid(), **gathered}
+                )
                 generation = words[FACTS_WORD] | 1
                 words[FACTS_WORD] = generation
                 FACTS_SIZES.pack_into(memory, FACTS_OFFSET + 8, len(text), zlib.crc32(text))
@@ -312,7 +326,12 @@ class FrameLog:
     def __enter__(self) -> FrameLog:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
 
@@ -321,7 +340,10 @@ def _fitting(facts: dict[str, Any]) -> bytes:
     text = _json(facts)
     left_out: list[str] = []
     while len(text) > FACTS_ROOM:
-        largest = max((key for key in facts if key not in ('role', 'node', 'pid')), key=lambda key: len(_json(facts[key])))
+        largest = max(
+            (key for key in facts if key not in ('role', 'node', 'pid')),
+            key=lambda key: len(_json(facts[key])),
+        )
         facts = {key: value for key, value in facts.items() if key != largest}
         left_out.append(largest)
         text = _json({**facts, 'left_out': left_out})
@@ -367,7 +389,9 @@ class FrameLogReader:
         self._memory = mmap.mmap(fd.fileno(), SIZE, access=mmap.ACCESS_READ)
         self._words = memoryview(self._memory).cast('Q')
         try:
-            self.started_ns, self.own_pid, role, node = WRITER.unpack_from(self._memory, WRITER_OFFSET)
+            self.started_ns, self.own_pid, role, node = WRITER.unpack_from(
+                self._memory, WRITER_OFFSET
+            )
             self.role = _text(role)
             self.node = _text(node)
             #: As this process sees it. :attr:`own_pid` is what the process itself thinks: another number in a container.
@@ -376,7 +400,11 @@ class FrameLogReader:
             self.lost = 0
             self._process = process_state(self.pid, proc)
             self._proc = proc
-            self._facts: dict[str, Any] = {'role': self.role, 'node': self.node, 'pid': self.own_pid}
+            self._facts: dict[str, Any] = {
+                'role': self.role,
+                'node': self.node,
+                'pid': self.own_pid,
+            }
             self._next = self._oldest()
         except BaseException:
             self.close()
@@ -483,7 +511,12 @@ class FrameLogReader:
     def __enter__(self) -> FrameLogReader:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.close()
 
     def __str__(self) -> str:
@@ -496,14 +529,21 @@ class FoundFrameLogs(list[FrameLogReader]):
     :ivar unreadable: processes that may have one more, and why it isn't here.
     """
 
-    def __init__(self, logs: Collection[FrameLogReader] = (), unreadable: Collection[UnreadableProcess] = ()) -> None:
+    def __init__(
+        self, logs: Collection[FrameLogReader] = (), unreadable: Collection[UnreadableProcess] = ()
+    ) -> None:
         super().__init__(logs)
         self.unreadable = tuple(unreadable)
 
     def __enter__(self) -> FoundFrameLogs:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         for log in self:
             log.close()
 
@@ -581,7 +621,9 @@ def _check(fd: OwnedFd) -> None:
     """:raises ValueError: not a log that this version understands."""
     status = os.fstat(fd.fileno())
     if not stat.S_ISREG(status.st_mode) or status.st_size != SIZE:
-        raise ValueError(f'a frame log is a memfd of {SIZE} bytes, this is one of {status.st_size}')
+        raise ValueError(
+            f'a frame log is a memfd of {SIZE} bytes, this is one of {status.st_size}'
+        )
     fixed = abi.F_SEAL_SHRINK | abi.F_SEAL_GROW
     try:
         seals = fcntl.fcntl(fd.fileno(), abi.F_GET_SEALS)
@@ -615,4 +657,6 @@ def _namespace_pids(process: Path) -> set[int]:
         lines = (process / 'status').read_text(errors='replace').splitlines()
     except OSError:
         return set()
-    return {int(number) for line in lines if line.startswith('NSpid:') for number in line.split()[1:]}
+    return {
+        int(number) for line in lines if line.startswith('NSpid:') for number in line.split()[1:]
+    }

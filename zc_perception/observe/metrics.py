@@ -82,7 +82,9 @@ class StageLatencies:
         """
         self.windows[stage].record(duration_ns)
 
-    def record_frame(self, link_ns: int, infer_ns: int, decode_ns: int, publish_ns: int, end_to_end_ns: int) -> None:
+    def record_frame(
+        self, link_ns: int, infer_ns: int, decode_ns: int, publish_ns: int, end_to_end_ns: int
+    ) -> None:
         """Add a frame's stages in the inference node, all at once, which costs less than one by one. One thread only."""
         count = self._frame_count
         self._frames[count % WINDOW] = (link_ns, infer_ns, decode_ns, publish_ns, end_to_end_ns)
@@ -90,10 +92,15 @@ class StageLatencies:
 
     def summary(self) -> dict[str, Percentiles]:
         """Percentiles of every stage that has samples."""
-        found = {stage: window.percentiles() for stage, window in self.windows.items() if window.count}
+        found = {
+            stage: window.percentiles() for stage, window in self.windows.items() if window.count
+        }
         frames = np.array(self._frames[: min(self._frame_count, WINDOW)], np.int64)
         if len(frames):
             frames.sort(axis=0)
             columns = zip(self.INFERENCE, frames.T, strict=True)
-            found |= {stage: Percentiles(_quantile(samples, 0.50), _quantile(samples, 0.99)) for stage, samples in columns}
+            found |= {
+                stage: Percentiles(_quantile(samples, 0.50), _quantile(samples, 0.99))
+                for stage, samples in columns
+            }
         return {stage: found[stage] for stage in self.STAGES if stage in found}

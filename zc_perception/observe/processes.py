@@ -21,7 +21,9 @@ def all_pids(proc: Path = PROC) -> list[int]:
 def threads_of(pid: int, proc: Path = PROC) -> list[int]:
     """A process's threads; none where it has ended."""
     try:
-        return sorted(int(entry) for entry in os.listdir(proc / str(pid) / 'task') if entry.isdigit())
+        return sorted(
+            int(entry) for entry in os.listdir(proc / str(pid) / 'task') if entry.isdigit()
+        )
     except OSError:
         return []
 

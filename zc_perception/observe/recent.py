@@ -51,16 +51,22 @@ class RecentRates:
         self._monotonic = monotonic
         self._looks: deque[tuple[float, tuple[int, ...]]] = deque()
 
-    def see(self, *counts: int, over_s: float = 0.0, at_least: int = 0) -> tuple[float, ...] | None:
+    def see(
+        self, *counts: int, over_s: float = 0.0, at_least: int = 0
+    ) -> tuple[float, ...] | None:
         """Look at the counters, always the same ones: growth of each per second; ``None`` until there is a look that is old enough.
 
         :param over_s: take them over so long, where that is more.
         :param at_least: and until the first counter has grown by so much: a rate of few events says little.
         """
         now, looks, span = self._monotonic(), self._looks, max(RATE_S, over_s)
-        if looks and any(count < before for count, before in zip(counts, looks[-1][1], strict=True)):
+        if looks and any(
+            count < before for count, before in zip(counts, looks[-1][1], strict=True)
+        ):
             looks.clear()  # somebody began anew
-        while len(looks) > 1 and now - looks[1][0] >= span and counts[0] - looks[1][1][0] >= at_least:
+        while (
+            len(looks) > 1 and now - looks[1][0] >= span and counts[0] - looks[1][1][0] >= at_least
+        ):
             looks.popleft()
         then, before = looks[0] if looks else (now, counts)
         if len(looks) > 1 and looks[-1][1] == looks[-2][1] == counts:
@@ -69,7 +75,9 @@ class RecentRates:
             looks.append((now, counts))
         if now - then < span or counts[0] - before[0] < at_least:
             return None
-        return tuple((count - old) / (now - then) for count, old in zip(counts, before, strict=True))
+        return tuple(
+            (count - old) / (now - then) for count, old in zip(counts, before, strict=True)
+        )
 
     def forget(self) -> None:
         """Begin anew at the next look."""

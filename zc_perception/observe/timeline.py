@@ -120,13 +120,24 @@ class JoinedFrame:
 def began_ns(record: FrameRecord) -> int:
     """The first thing that is known of it in this node."""
     if record.kind == RecordKind.PUBLISHED:
-        return record.captured_ns - record.capture_cost_ns if record.captured_ns else record.published_ns
+        return (
+            record.captured_ns - record.capture_cost_ns
+            if record.captured_ns
+            else record.published_ns
+        )
     return record.published_ns or record.received_ns or record.done_ns
 
 
 def ended_ns(record: FrameRecord) -> int:
     """The last thing."""
-    return max(record.published_ns, record.received_ns, record.submitted_ns, record.signalled_ns, record.done_ns, record.sent_ns)
+    return max(
+        record.published_ns,
+        record.received_ns,
+        record.submitted_ns,
+        record.signalled_ns,
+        record.done_ns,
+        record.sent_ns,
+    )
 
 
 def ran_at(record: FrameRecord, time_ns: int) -> bool:
@@ -180,13 +191,21 @@ class FrameFinder:
                 self._of_inode.setdefault(inode, []).append(frame)
             for _, record in frame.records:
                 if record.submitted_ns and record.device_handle:
-                    self._jobs.setdefault((record.device_handle, record.device_seqno), []).append((record, frame))
+                    self._jobs.setdefault((record.device_handle, record.device_seqno), []).append(
+                        (record, frame)
+                    )
 
-    def of_job(self, handle: int, seqno: int, fence: tuple[int, int], time_ns: int) -> JoinedFrame | None:
+    def of_job(
+        self, handle: int, seqno: int, fence: tuple[int, int], time_ns: int
+    ) -> JoinedFrame | None:
         """Of a submit; its fence belongs to the frame from then on. Handles and numbers are an open file's own: of two nodes that have
         the same ones, it is that which submitted then. A driver that tells no numbers gives 0, and only the time is left."""
         for key in ((handle, seqno), (handle, 0)):
-            running = [(abs(time_ns - record.submitted_ns), frame) for record, frame in self._jobs.get(key, ()) if ran_at(record, time_ns)]
+            running = [
+                (abs(time_ns - record.submitted_ns), frame)
+                for record, frame in self._jobs.get(key, ())
+                if ran_at(record, time_ns)
+            ]
             if running:
                 self.of_fence[fence] = min(running, key=lambda one: one[0])[1]
                 return self.of_fence[fence]
@@ -195,8 +214,12 @@ class FrameFinder:
     def of_inode(self, inode: int, time_ns: int) -> JoinedFrame | None:
         """The frame that was in this buffer then."""
         frames = self._of_inode.get(inode, [])
-        index = bisect_right(frames, time_ns + _SLACK_NS // 10, key=lambda frame: frame.begin_ns) - 1
-        return frames[index] if index >= 0 and time_ns <= frames[index].end_ns + _AFTER_NS else None
+        index = (
+            bisect_right(frames, time_ns + _SLACK_NS // 10, key=lambda frame: frame.begin_ns) - 1
+        )
+        return (
+            frames[index] if index >= 0 and time_ns <= frames[index].end_ns + _AFTER_NS else None
+        )
 
 
 @dataclass
@@ -226,13 +249,32 @@ class Track:
     spans: list[Span] = field(default_factory=list)
     instants: list[dict[str, Any]] = field(default_factory=list)
 
-    def span(self, name: str, category: str, start_ns: int, end_ns: int, frame: int, arguments: Mapping[str, Any]) -> None:
+    def span(
+        self,
+        name: str,
+        category: str,
+        start_ns: int,
+        end_ns: int,
+        frame: int,
+        arguments: Mapping[str, Any],
+    ) -> None:
         """Something that lasted. Nothing lasts less than 1 ns."""
-        self.spans.append(Span(name, category, start_ns, max(end_ns, start_ns + 1), frame, arguments))
+        self.spans.append(
+            Span(name, category, start_ns, max(end_ns, start_ns + 1), frame, arguments)
+        )
 
-    def instant(self, name: str, category: str, time_ns: int, arguments: Mapping[str, Any]) -> None:
+    def instant(
+        self, name: str, category: str, time_ns: int, arguments: Mapping[str, Any]
+    ) -> None:
         """Something that happened."""
-        made = {'ph': 'i', 's': 't', 'name': name, 'cat': category, 'pid': self.pid, 'tid': self.tid}
+        made = {
+            'ph': 'i',
+            's': 't',
+            'name': name,
+            'cat': category,
+            'pid': self.pid,
+            'tid': self.tid,
+        }
         self.instants.append({**made, 'ts': time_ns / 1000, 'args': dict(arguments)})
 
 
@@ -264,7 +306,9 @@ class Trace:
             if (track.pid, track.name) == (pid, name):
                 return track
         taken = any(track.tid == tid and track.pid == pid for track in self._tracks)
-        self._tracks.append(Track(pid, name, self.own_id() if taken or not tid else tid, len(self._tracks)))
+        self._tracks.append(
+            Track(pid, name, self.own_id() if taken or not tid else tid, len(self._tracks))
+        )
         return self._tracks[-1]
 
     def to_json(self, other: Mapping[str, Any]) -> dict[str, Any]:
@@ -275,12 +319,19 @@ class Trace:
         events: list[dict[str, Any]] = []
         named: list[dict[str, Any]] = []
         for index, (pid, names) in enumerate(self._processes.items()):
-            named += [_metadata('process_name', pid, 0, name=', '.join(names)), _metadata('process_sort_index', pid, 0, sort_index=index)]
+            named += [
+                _metadata('process_name', pid, 0, name=', '.join(names)),
+                _metadata('process_sort_index', pid, 0, sort_index=index),
+            ]
         for track in self._tracks:
             for lane, tid in enumerate(self._lanes(track)):
                 name = track.name if lane == 0 else f'{track.name} ({lane + 1})'
                 named += [_metadata('thread_name', track.pid, tid, name=name)]
-                named += [_metadata('thread_sort_index', track.pid, tid, sort_index=100 * track.order + lane)]
+                named += [
+                    _metadata(
+                        'thread_sort_index', track.pid, tid, sort_index=100 * track.order + lane
+                    )
+                ]
             events += [
                 {
                     'ph': 'X', 'name': span.name, 'cat': span.category, 'pid': track.pid, 'tid': span.tid, 'ts': span.start_ns / 1000,
@@ -297,7 +348,10 @@ class Trace:
         lanes = [track.tid]
         free_at = [0]
         for span in sorted(track.spans, key=lambda span: (span.start_ns, -span.end_ns)):
-            lane = next((lane for lane, free_ns in enumerate(free_at) if free_ns <= span.start_ns), len(lanes))
+            lane = next(
+                (lane for lane, free_ns in enumerate(free_at) if free_ns <= span.start_ns),
+                len(lanes),
+            )
             if lane == len(lanes):
                 lanes.append(self.own_id())
                 free_at.append(0)
@@ -318,17 +372,34 @@ class Trace:
                 continue  # it leads nowhere
             way.sort(key=lambda step: (step[0].start_ns, step[0].end_ns))
             for (span, track), phase in zip(way, ['s', *['t'] * (len(way) - 2), 'f'], strict=True):
-                flow: dict[str, Any] = {'ph': phase, 'name': 'frame', 'cat': 'frame', 'id': frame, 'pid': track.pid, 'tid': span.tid}
+                flow: dict[str, Any] = {
+                    'ph': phase,
+                    'name': 'frame',
+                    'cat': 'frame',
+                    'id': frame,
+                    'pid': track.pid,
+                    'tid': span.tid,
+                }
                 flow['ts'] = span.start_ns / 1000
                 flows.append(flow if phase == 's' else {**flow, 'bp': 'e'})
         return flows
 
 
 def _metadata(what: str, pid: int, tid: int, **arguments: Any) -> dict[str, Any]:
-    return {'ph': 'M', 'name': what, 'cat': '__metadata', 'pid': pid, 'tid': tid, 'ts': 0, 'args': arguments}
+    return {
+        'ph': 'M',
+        'name': what,
+        'cat': '__metadata',
+        'pid': pid,
+        'tid': tid,
+        'ts': 0,
+        'args': arguments,
+    }
 
 
-def _arguments(node: NodeTrack, record: FrameRecord, frame: JoinedFrame, **more: Any) -> dict[str, Any]:
+def _arguments(
+    node: NodeTrack, record: FrameRecord, frame: JoinedFrame, **more: Any
+) -> dict[str, Any]:
     return {
         'node': node.node,
         'frame': frame.number,
@@ -340,18 +411,33 @@ def _arguments(node: NodeTrack, record: FrameRecord, frame: JoinedFrame, **more:
     }
 
 
-def _capture_stages(trace: Trace, node: NodeTrack, record: FrameRecord, frame: JoinedFrame) -> None:
+def _capture_stages(
+    trace: Trace, node: NodeTrack, record: FrameRecord, frame: JoinedFrame
+) -> None:
     arguments = _arguments(node, record, frame)
     camera = trace.track(node.pid, f'{node.node} capture')
     thread = trace.track(node.pid, f'{node.node} thread', record.thread_id)
     if record.captured_ns and record.published_ns >= record.captured_ns:
-        camera.span('capture', 'capture', record.captured_ns - record.capture_cost_ns, record.published_ns, frame.number, arguments)
+        camera.span(
+            'capture',
+            'capture',
+            record.captured_ns - record.capture_cost_ns,
+            record.published_ns,
+            frame.number,
+            arguments,
+        )
     if record.sent_ns > record.published_ns > 0:
-        thread.span('deliver', 'deliver', record.published_ns, record.sent_ns, frame.number, arguments)
+        thread.span(
+            'deliver', 'deliver', record.published_ns, record.sent_ns, frame.number, arguments
+        )
 
 
-def _inference_stages(trace: Trace, node: NodeTrack, record: FrameRecord, frame: JoinedFrame) -> None:
-    arguments = _arguments(node, record, frame, device_seqno=record.device_seqno, detections=record.detections)
+def _inference_stages(
+    trace: Trace, node: NodeTrack, record: FrameRecord, frame: JoinedFrame
+) -> None:
+    arguments = _arguments(
+        node, record, frame, device_seqno=record.device_seqno, detections=record.detections
+    )
     link = trace.track(node.pid, f'{node.node} link')
     device = trace.track(node.pid, f'{node.node} infer')
     thread = trace.track(node.pid, f'{node.node} thread', record.thread_id)
@@ -419,7 +505,15 @@ class _Kernel:
             self._fence(event, fence)
         else:
             frame = None if event.inode < 0 else self._finder.of_inode(event.inode, event.time_ns)
-            self._instant(IMPORTS if event.name.startswith('axl_') else OTHER if event.inode < 0 else BUFFERS, event, frame)
+            self._instant(
+                IMPORTS
+                if event.name.startswith('axl_')
+                else OTHER
+                if event.inode < 0
+                else BUFFERS,
+                event,
+                frame,
+            )
 
     def _fence(self, event: KernelEvent, fence: tuple[int, int]) -> None:
         frame = self._finder.of_fence.get(fence)
@@ -437,25 +531,59 @@ class _Kernel:
     def finish(self) -> None:
         """What began and didn't end lasts until the last event."""
         for submit, frame in self._submits.values():
-            self._span(JOBS, f'job {submit.fields.get("seqno", "")}', submit, self._last_ns, frame, {'unfinished': True})
+            self._span(
+                JOBS,
+                f'job {submit.fields.get("seqno", "")}',
+                submit,
+                self._last_ns,
+                frame,
+                {'unfinished': True},
+            )
         for wait in self._waits.values():
             fence = _fence_of(wait)
-            self._span(WAITS, f'wait for {fence[1]}', wait, self._last_ns, self._finder.of_fence.get(fence), {'unfinished': True})
+            self._span(
+                WAITS,
+                f'wait for {fence[1]}',
+                wait,
+                self._last_ns,
+                self._finder.of_fence.get(fence),
+                {'unfinished': True},
+            )
 
     def _arguments(self, event: KernelEvent, frame: JoinedFrame | None) -> dict[str, Any]:
-        known = {} if frame is None else {'frame': frame.number, 'sequence': frame.first.sequence, 'inodes': sorted(frame.inodes)}
+        known = (
+            {}
+            if frame is None
+            else {
+                'frame': frame.number,
+                'sequence': frame.first.sequence,
+                'inodes': sorted(frame.inodes),
+            }
+        )
         return {**event.fields, **known, 'thread': f'{event.comm}-{event.tid}', 'cpu': event.cpu}
 
-    def _span(self, track: str, name: str, start: KernelEvent, end_ns: int, frame: JoinedFrame | None, more: Mapping[str, Any]) -> None:
+    def _span(
+        self,
+        track: str,
+        name: str,
+        start: KernelEvent,
+        end_ns: int,
+        frame: JoinedFrame | None,
+        more: Mapping[str, Any],
+    ) -> None:
         number = frame.number if frame is not None and track == JOBS else 0
-        self._track(track).span(name, track, start.time_ns, end_ns, number, {**more, **self._arguments(start, frame)})
+        self._track(track).span(
+            name, track, start.time_ns, end_ns, number, {**more, **self._arguments(start, frame)}
+        )
 
     def _instant(self, track: str, event: KernelEvent, frame: JoinedFrame | None) -> None:
         self.joined[event.name] += frame is not None
         self._track(track).instant(event.name, track, event.time_ns, self._arguments(event, frame))
 
 
-def build_timeline(nodes: Sequence[NodeTrack], events: Iterable[KernelEvent] = ()) -> dict[str, Any]:
+def build_timeline(
+    nodes: Sequence[NodeTrack], events: Iterable[KernelEvent] = ()
+) -> dict[str, Any]:
     """A trace that ``json.dump`` writes. A flow leads each frame from the camera through all nodes and the device.
 
     ``otherData`` says how many frames there were, how many of them whole, and of each kind of event how many found their frame.

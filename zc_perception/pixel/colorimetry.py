@@ -58,10 +58,19 @@ def named_colorimetry(text: str) -> Colorimetry:
     :raises FormatError: other words.
     """
     words = text.split()
-    names: list[dict[str, Enum]] = [{member.value: member for member in kind} for kind in (Matrix, Range, Transfer)]
-    if not 1 <= len(words) <= 3 or any(word not in known for word, known in zip(words, names, strict=False)):
-        allowed = '; then '.join(f'{kind}: {", ".join(known)}' for kind, known in zip(('matrix', 'range', 'transfer'), names, strict=True))
-        raise FormatError(f"colorimetry '{text}' is not known; say the {allowed}. The last ones may be left out: 'bt709', 'bt601 full'")
+    names: list[dict[str, Enum]] = [
+        {member.value: member for member in kind} for kind in (Matrix, Range, Transfer)
+    ]
+    if not 1 <= len(words) <= 3 or any(
+        word not in known for word, known in zip(words, names, strict=False)
+    ):
+        allowed = '; then '.join(
+            f'{kind}: {", ".join(known)}'
+            for kind, known in zip(('matrix', 'range', 'transfer'), names, strict=True)
+        )
+        raise FormatError(
+            f"colorimetry '{text}' is not known; say the {allowed}. The last ones may be left out: 'bt709', 'bt601 full'"
+        )
     matrix = Matrix(words[0])
     default = RGB_FULL if matrix is Matrix.RGB else BT601_LIMITED
     span = Range(words[1]) if len(words) > 1 else default.range
@@ -75,7 +84,14 @@ _GST_NAMES = {
 _GST_RANGES = {1: Range.FULL, 2: Range.LIMITED}
 _GST_MATRICES = {1: Matrix.RGB, 3: Matrix.BT709, 4: Matrix.BT601, 6: Matrix.BT2020}
 # 11, 13 and 16 (BT.2020 with 12 and 10 bits, BT.601) are the same function as 5, says the header.
-_GST_TRANSFERS = {5: Transfer.BT709, 7: Transfer.SRGB, 11: Transfer.BT709, 13: Transfer.BT709, 14: Transfer.PQ, 16: Transfer.BT709}
+_GST_TRANSFERS = {
+    5: Transfer.BT709,
+    7: Transfer.SRGB,
+    11: Transfer.BT709,
+    13: Transfer.BT709,
+    14: Transfer.PQ,
+    16: Transfer.BT709,
+}
 
 
 def from_gstreamer_colorimetry(text: str) -> Colorimetry:
@@ -85,11 +101,19 @@ def from_gstreamer_colorimetry(text: str) -> Colorimetry:
     """
     numbers = _GST_NAMES.get(text, text).split(':')
     if len(numbers) != 4 or not all(n.isascii() and n.isdigit() and len(n) < 4 for n in numbers):
-        raise FormatError(f"colorimetry '{text}' is neither one of {', '.join(_GST_NAMES)} nor four numbers such as '2:3:5:1'")
+        raise FormatError(
+            f"colorimetry '{text}' is neither one of {', '.join(_GST_NAMES)} nor four numbers such as '2:3:5:1'"
+        )
     span, matrix, transfer, _ = (int(n) for n in numbers)
-    for name, number, known in (('range', span, _GST_RANGES), ('matrix', matrix, _GST_MATRICES), ('transfer', transfer, _GST_TRANSFERS)):
+    for name, number, known in (
+        ('range', span, _GST_RANGES),
+        ('matrix', matrix, _GST_MATRICES),
+        ('transfer', transfer, _GST_TRANSFERS),
+    ):
         if number not in known:
-            raise FormatError(f"colorimetry '{text}': {name} {number} is not one of {', '.join(map(str, known))}")
+            raise FormatError(
+                f"colorimetry '{text}': {name} {number} is not one of {', '.join(map(str, known))}"
+            )
     return Colorimetry(_GST_MATRICES[matrix], _GST_RANGES[span], _GST_TRANSFERS[transfer])
 
 
@@ -103,7 +127,14 @@ class V4l2Colorimetry(NamedTuple):
 
 
 _SMPTE170M, _REC709, _JPEG, _SRGB, _BT2020, _DCI_P3 = 1, 3, 7, 8, 10, 12
-_V4L2_MATRICES = {1: Matrix.BT601, 2: Matrix.BT709, 3: Matrix.BT601, 4: Matrix.BT709, 5: Matrix.BT601, 6: Matrix.BT2020}
+_V4L2_MATRICES = {
+    1: Matrix.BT601,
+    2: Matrix.BT709,
+    3: Matrix.BT601,
+    4: Matrix.BT709,
+    5: Matrix.BT601,
+    6: Matrix.BT2020,
+}
 _V4L2_TRANSFERS = {1: Transfer.BT709, 2: Transfer.SRGB, 7: Transfer.PQ}
 # What DEFAULT encoding and transfer mean in a colour space, where it isn't BT.601 and BT.709 (V4L2_MAP_*_DEFAULT).
 _V4L2_DEFAULT_ENCODING = {_REC709: 2, _DCI_P3: 2, _BT2020: 6, 2: 8}
@@ -120,8 +151,14 @@ def from_v4l2_colorimetry(fields: V4l2Colorimetry, *, rgb: bool = False) -> Colo
     transfer = fields.xfer_func or _V4L2_DEFAULT_TRANSFER.get(fields.colorspace, 1)
     span = fields.quantization or (1 if rgb or fields.colorspace == _JPEG else 2)
     if not rgb and encoding not in _V4L2_MATRICES:
-        raise FormatError(f"V4L2 Y'CbCr encoding {encoding} has no matrix here; known are {', '.join(map(str, _V4L2_MATRICES))}")
+        raise FormatError(
+            f"V4L2 Y'CbCr encoding {encoding} has no matrix here; known are {', '.join(map(str, _V4L2_MATRICES))}"
+        )
     if transfer not in _V4L2_TRANSFERS or span not in (1, 2):
-        raise FormatError(f'V4L2 transfer function {transfer} or quantization {span} is not known; known are 1, 2 and 7, and 1 and 2')
+        raise FormatError(
+            f'V4L2 transfer function {transfer} or quantization {span} is not known; known are 1, 2 and 7, and 1 and 2'
+        )
     matrix = Matrix.RGB if rgb else _V4L2_MATRICES[encoding]
-    return Colorimetry(matrix, Range.FULL if span == 1 else Range.LIMITED, _V4L2_TRANSFERS[transfer])
+    return Colorimetry(
+        matrix, Range.FULL if span == 1 else Range.LIMITED, _V4L2_TRANSFERS[transfer]
+    )

@@ -23,7 +23,18 @@ from zc_perception.errors import LayoutError
 from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry, Matrix, Range
 from zc_perception.pixel.fourcc import PixelFormat
 from zc_perception.pixel.readable import check_readable, full_range_table, rgb_matrix, rgb_range
-from zc_perception.pixel.samples import Apart, Checked, Filters, Pixels, Planes, Resized, Size, Yuv, two_by_two, yuv_of
+from zc_perception.pixel.samples import (
+    Apart,
+    Checked,
+    Filters,
+    Pixels,
+    Planes,
+    Resized,
+    Size,
+    Yuv,
+    two_by_two,
+    yuv_of,
+)
 
 # OpenCV converts this many columns at once (two vectors of 64 bytes, AVX-512; others have less), and those that are left over one by
 # one: at 360 columns nine tenths of the time.
@@ -41,7 +52,9 @@ _PACKED_CODES = {'YUYV': _codes('YUY2'), 'YVYU': _codes('YVYU'), 'UYVY': _codes(
 # No conversion of OpenCV's: the same order, and one that it has none for.
 _AS_IT_IS, _ANY_ORDER = -1, -2
 # 5 and 6 bits to 8, so that all ones become 255; OpenCV leaves the low bits at 0.
-_WIDEN = np.stack([np.arange(256) | np.arange(256) >> bits for bits in (5, 6, 5)], axis=-1).astype(np.uint8)[None]
+_WIDEN = np.stack([np.arange(256) | np.arange(256) >> bits for bits in (5, 6, 5)], axis=-1).astype(
+    np.uint8
+)[None]
 
 
 class ToPicture:
@@ -73,18 +86,25 @@ class ToPicture:
         self._picture: Pixels | None = None
         self._way: _Way
         if not fmt.is_yuv:
-            self._way = _FromRgb(fmt, (width, height), self._size, channels, bgr, rgb_range(fmt, colorimetry))
+            self._way = _FromRgb(
+                fmt, (width, height), self._size, channels, bgr, rgb_range(fmt, colorimetry)
+            )
             return
         yuv = yuv_of(fmt)
         # OpenCV's own conversions know BT.601 limited alone, and no scaling.
-        plain = (colorimetry.matrix, colorimetry.range) == (BT601_LIMITED.matrix, BT601_LIMITED.range) and self._size == (width, height)
+        plain = (colorimetry.matrix, colorimetry.range) == (
+            BT601_LIMITED.matrix,
+            BT601_LIMITED.range,
+        ) and self._size == (width, height)
         if plain and (yuv.horizontal, yuv.vertical) == (2, 1) and fmt.name != 'VYUY':
             self._way = _Packed(fmt, yuv, width, height, channels, bgr)
         elif plain and yuv.vertical == 2:
             self._way = _TwoPlanes(yuv, width, height, channels, bgr)
         else:
             matrix = rgb_matrix(colorimetry)
-            self._way = _ByMatrix(yuv, (width, height), self._size, channels, matrix[::-1] if bgr else matrix)
+            self._way = _ByMatrix(
+                yuv, (width, height), self._size, channels, matrix[::-1] if bgr else matrix
+            )
 
     def convert(self, planes: Planes, out: Pixels | None = None) -> Pixels:
         """The picture (height, width, channels). Without *out*, the next call overwrites it.
@@ -99,7 +119,9 @@ class ToPicture:
                 self._picture = np.empty(self._shape, np.uint8)
             out = self._picture
         elif out.shape != self._shape or out.dtype != np.uint8:
-            raise LayoutError(f'the picture is {out.dtype} {out.shape}; this conversion writes uint8 {self._shape}')
+            raise LayoutError(
+                f'the picture is {out.dtype} {out.shape}; this conversion writes uint8 {self._shape}'
+            )
         self._way.write(found, out)
         return out
 
@@ -118,12 +140,21 @@ class _Aligned:
     :param parts: per input, the columns that share an element of it, and its elements' components; none for 1.
     """
 
-    def __init__(self, width: int, height: int, channels: int, parts: Sequence[tuple[int, int, tuple[int, ...]]]) -> None:
+    def __init__(
+        self,
+        width: int,
+        height: int,
+        channels: int,
+        parts: Sequence[tuple[int, int, tuple[int, ...]]],
+    ) -> None:
         self._split = width // _COLUMNS * _COLUMNS
         self._rest = width - self._split
         self._shares = [horizontal for horizontal, _, _ in parts]
         if self._rest:
-            self._inputs = [np.zeros((height // down, _COLUMNS // across, *more), np.uint8) for across, down, more in parts]
+            self._inputs = [
+                np.zeros((height // down, _COLUMNS // across, *more), np.uint8)
+                for across, down, more in parts
+            ]
             self._output = np.empty((height, _COLUMNS, channels), np.uint8)
 
     def run(self, convert: Any, inputs: Sequence[Pixels], out: Pixels) -> None:
@@ -133,7 +164,13 @@ class _Aligned:
             convert(inputs, out)
             return
         if split:
-            convert([given[:, : split // across] for given, across in zip(inputs, self._shares, strict=True)], out[:, :split])
+            convert(
+                [
+                    given[:, : split // across]
+                    for given, across in zip(inputs, self._shares, strict=True)
+                ],
+                out[:, :split],
+            )
         for given, across, memory in zip(inputs, self._shares, self._inputs, strict=True):
             np.copyto(memory[:, : self._rest // across], given[:, split // across :])
         convert(self._inputs, self._output)
@@ -167,7 +204,9 @@ class _TwoPlanes(_Way):
 class _Packed(_Way):
     """4:2:2 of the picture's size, BT.601 limited. Planes are put into YUYV first, which is quicker than a matrix."""
 
-    def __init__(self, fmt: PixelFormat, yuv: Yuv, width: int, height: int, channels: int, bgr: bool) -> None:
+    def __init__(
+        self, fmt: PixelFormat, yuv: Yuv, width: int, height: int, channels: int, bgr: bool
+    ) -> None:
         self._planar, self._v_first = yuv.planar, yuv.v_first
         name = fmt.name if yuv.packed else 'YVYU' if yuv.v_first and not yuv.planar else 'YUYV'
         self._code = _PACKED_CODES[name][bgr, channels]
@@ -175,7 +214,9 @@ class _Packed(_Way):
         self._pairs = np.empty((height, width // 2, 2), np.uint8) if yuv.planar else None
         self._rows = (height, width)
         self._luma = Resized((height, width), (width, height), cv2.INTER_NEAREST, wide=yuv.wide)
-        self._chroma = Resized((height, width // 2, 2), (width // 2, height), cv2.INTER_NEAREST, wide=yuv.wide)
+        self._chroma = Resized(
+            (height, width // 2, 2), (width // 2, height), cv2.INTER_NEAREST, wide=yuv.wide
+        )
         self._aligned = _Aligned(width, height, channels, [(1, 1, (2,))])
 
     def write(self, planes: Planes, out: Pixels) -> None:
@@ -186,7 +227,9 @@ class _Packed(_Way):
             if self._pairs is not None:
                 cv2.merge(planes[:0:-1] if self._v_first else planes[1:], dst=self._pairs)
                 chroma = self._pairs
-            cv2.merge([self._luma(planes[0]), self._chroma(chroma).reshape(self._rows)], dst=self._packed)
+            cv2.merge(
+                [self._luma(planes[0]), self._chroma(chroma).reshape(self._rows)], dst=self._packed
+            )
             packed = self._packed
         self._aligned.run(self._convert, [packed], out)
 
@@ -197,7 +240,9 @@ class _Packed(_Way):
 class _ByMatrix(_Way):
     """Any Y'CbCr format, size and colorimetry."""
 
-    def __init__(self, yuv: Yuv, source: Size, size: Size, channels: int, matrix: NDArray[np.float64]) -> None:
+    def __init__(
+        self, yuv: Yuv, source: Size, size: Size, channels: int, matrix: NDArray[np.float64]
+    ) -> None:
         self._yuv = yuv
         self._matrix = matrix
         width, height = source
@@ -206,11 +251,20 @@ class _ByMatrix(_Way):
         chroma_filter = filters.chroma(yuv.horizontal, yuv.vertical)
         shape = (size[1], size[0])
         # The nearest samples of a packed format can be taken out of it; for others it comes apart first.
-        self._nearest = yuv.packed and source != size and filters.luma == chroma_filter == cv2.INTER_NEAREST_EXACT
+        self._nearest = (
+            yuv.packed
+            and source != size
+            and filters.luma == chroma_filter == cv2.INTER_NEAREST_EXACT
+        )
         if self._nearest:
             self._size = size
-            self._two, self._four = np.empty((*shape, 2), np.uint8), np.empty((*shape, 4), np.uint8)
-            self._twos, self._fours = ([np.empty(shape, np.uint8) for _ in range(count)] for count in (2, 4))
+            self._two, self._four = (
+                np.empty((*shape, 2), np.uint8),
+                np.empty((*shape, 4), np.uint8),
+            )
+            self._twos, self._fours = (
+                [np.empty(shape, np.uint8) for _ in range(count)] for count in (2, 4)
+            )
         else:
             self._apart = Apart(yuv, width, height)
             self._luma = Resized((height, width), size, filters.luma, wide=yuv.wide)
@@ -239,7 +293,9 @@ class _ByMatrix(_Way):
         return self._luma(luma), small
 
     def _nearest_samples(self, packed: Pixels) -> tuple[Pixels, list[Pixels]]:
-        cv2.resize(two_by_two(packed), self._size, dst=self._two, interpolation=cv2.INTER_NEAREST_EXACT)
+        cv2.resize(
+            two_by_two(packed), self._size, dst=self._two, interpolation=cv2.INTER_NEAREST_EXACT
+        )
         cv2.resize(packed, self._size, dst=self._four, interpolation=cv2.INTER_NEAREST_EXACT)
         cv2.split(self._two, self._twos)
         cv2.split(self._four, self._fours)
@@ -250,7 +306,9 @@ class _ByMatrix(_Way):
 class _FromRgb(_Way):
     """Grey, and R, G, B in any order."""
 
-    def __init__(self, fmt: PixelFormat, source: Size, size: Size, channels: int, bgr: bool, span: Range) -> None:
+    def __init__(
+        self, fmt: PixelFormat, source: Size, size: Size, channels: int, bgr: bool, span: Range
+    ) -> None:
         components = fmt.components[0]
         wanted = [*('BGR' if bgr else 'RGB'), 'A'][:channels]
         self._channels = channels
@@ -259,9 +317,17 @@ class _FromRgb(_Way):
         self._table = full_range_table() if span is Range.LIMITED else None
         word_code = cv2.COLOR_BGR5652BGR if (components[0] == 'B') == bgr else cv2.COLOR_BGR5652RGB
         grey_code = cv2.COLOR_GRAY2BGR if channels == 3 else cv2.COLOR_GRAY2BGRA
-        self._code = word_code if self._word else grey_code if self._grey else _order_code(components, wanted)
+        self._code = (
+            word_code
+            if self._word
+            else grey_code
+            if self._grey
+            else _order_code(components, wanted)
+        )
         self._moves = _moves(components, wanted) if self._code == _ANY_ORDER else []
-        shape: tuple[int, ...] = source[::-1] if self._grey else (*source[::-1], 3 if self._word else len(components))
+        shape: tuple[int, ...] = (
+            source[::-1] if self._grey else (*source[::-1], 3 if self._word else len(components))
+        )
         self._resized = Resized(shape, size, Filters(source, size).luma, wide=fmt.bits == 16)
         self._wide = np.empty((*source[::-1], 3), np.uint8) if self._word else None
         # Padding where alpha is wanted, and alpha that is not 255.
@@ -270,7 +336,9 @@ class _FromRgb(_Way):
 
     def write(self, planes: Planes, out: Pixels) -> None:
         if self._wide is not None:
-            cv2.cvtColor(planes[0].view(np.uint8).reshape(*planes[0].shape, 2), self._code, dst=self._wide)
+            cv2.cvtColor(
+                planes[0].view(np.uint8).reshape(*planes[0].shape, 2), self._code, dst=self._wide
+            )
             cv2.LUT(self._wide, _WIDEN, dst=self._wide)
         picture = self._resized(planes[0] if self._wide is None else self._wide)
         target = out if self._three is None else self._three
@@ -300,7 +368,11 @@ def _order_code(components: Sequence[str], wanted: Sequence[str]) -> int:
 
 def _moves(components: Sequence[str], wanted: Sequence[str]) -> list[int]:
     """For ``mixChannels``: from where to where."""
-    return [number for place, name in enumerate(wanted[:3]) for number in (components.index(name), place)]
+    return [
+        number
+        for place, name in enumerate(wanted[:3])
+        for number in (components.index(name), place)
+    ]
 
 
 class ToLuma:
@@ -317,7 +389,11 @@ class ToLuma:
         self._yuv = yuv_of(fmt) if fmt.is_yuv else None
         colour = self._yuv is None and len(fmt.components[0]) > 1
         # R, G, B of limited range stay that.
-        self._colours = ToPicture(fourcc, width, height, Colorimetry(Matrix.RGB, Range.FULL), bgr=True) if colour else None
+        self._colours = (
+            ToPicture(fourcc, width, height, Colorimetry(Matrix.RGB, Range.FULL), bgr=True)
+            if colour
+            else None
+        )
         packed = self._yuv is not None and self._yuv.packed
         self._resized = Resized(self._shape, (width, height), cv2.INTER_NEAREST, wide=fmt.bits > 8)
         self._grey = np.empty(self._shape, np.uint8) if packed or colour else None
@@ -329,7 +405,9 @@ class ToLuma:
         """
         found = self._check(planes)
         if out is not None and (out.shape != self._shape or out.dtype != np.uint8):
-            raise LayoutError(f'the picture is {out.dtype} {out.shape}; this conversion writes uint8 {self._shape}')
+            raise LayoutError(
+                f'the picture is {out.dtype} {out.shape}; this conversion writes uint8 {self._shape}'
+            )
         if self._grey is None:
             return self._resized(found[0], out)
         target = self._grey if out is None else out

@@ -35,14 +35,18 @@ def drm_format_string(fourcc: int, modifier: int, *, implicit: bool = False) -> 
     """
     name = fourcc_name(fourcc)
     if not 0 <= fourcc < 1 << 32 or not _FOURCC.fullmatch(name):
-        raise FormatError(f"fourcc 0x{fourcc:08x} ('{name}') has no drm-format string: capitals, digits and trailing blanks only")
+        raise FormatError(
+            f"fourcc 0x{fourcc:08x} ('{name}') has no drm-format string: capitals, digits and trailing blanks only"
+        )
     _refuse_gstreamer_name(name, name)
     if check_modifier(modifier) == LINEAR:
         return name
     if modifier == INVALID:
         if implicit:
             return f'{name}:{_IMPLICIT}'
-        raise FormatError(f"'{name.strip()}' with an INVALID (implicit) modifier has no drm-format string: ask the allocator first")
+        raise FormatError(
+            f"'{name.strip()}' with an INVALID (implicit) modifier has no drm-format string: ask the allocator first"
+        )
     return f'{name}:0x{modifier:016x}'
 
 
@@ -60,13 +64,19 @@ def parse_drm_format(text: str, *, implicit: bool = False) -> tuple[int, int]:
     if implicit and value == _IMPLICIT:
         return fourcc, INVALID
     if not _MODIFIER.fullmatch(value):
-        raise FormatError(f"drm-format '{text}': the modifier must be '0x' and 16 hexadecimal digits, as in 'NV12:0x0100000000000002'")
+        raise FormatError(
+            f"drm-format '{text}': the modifier must be '0x' and 16 hexadecimal digits, as in 'NV12:0x0100000000000002'"
+        )
     modifier = int(value, 16)
     if modifier == LINEAR:
-        raise FormatError(f"drm-format '{text}': LINEAR is not written out; the linear format is '{name}'")
+        raise FormatError(
+            f"drm-format '{text}': LINEAR is not written out; the linear format is '{name}'"
+        )
     if modifier == INVALID:
         advice = f"write '{name}:{_IMPLICIT}'" if implicit else 'leave the format out of the list'
-        raise FormatError(f"drm-format '{text}': the digits of INVALID (a layout that nobody names) are no modifier; {advice}")
+        raise FormatError(
+            f"drm-format '{text}': the digits of INVALID (a layout that nobody names) are no modifier; {advice}"
+        )
     return fourcc, modifier
 
 
@@ -76,7 +86,9 @@ def _parse_fourcc(name: str, text: str) -> int:
         return fourcc_code(name)
     padded = f'{name:<4}'
     if len(name) < 4 and _FOURCC.fullmatch(padded):
-        raise FormatError(f"drm-format '{text}': a fourcc has four characters; write '{padded}' with its trailing blanks")
+        raise FormatError(
+            f"drm-format '{text}': a fourcc has four characters; write '{padded}' with its trailing blanks"
+        )
     raise FormatError(
         f"drm-format '{text}': '{name}' is no DRM fourcc, which is four capitals and digits{nearest(name.upper(), _DRM_NAMES)}"
     )
@@ -84,4 +96,6 @@ def _parse_fourcc(name: str, text: str) -> int:
 
 def _refuse_gstreamer_name(name: str, text: str) -> None:
     if name in _GSTREAMER_NAMES and name not in _DRM_NAMES:
-        raise FormatError(f"drm-format '{text}': '{name}' is GStreamer's name; the DRM fourcc is '{_GSTREAMER_NAMES[name]}'")
+        raise FormatError(
+            f"drm-format '{text}': '{name}' is GStreamer's name; the DRM fourcc is '{_GSTREAMER_NAMES[name]}'"
+        )

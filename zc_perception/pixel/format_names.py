@@ -98,7 +98,9 @@ def gstreamer_name(fourcc: int) -> str:
     """
     name = pixel_format(fourcc).gstreamer
     if name is None:
-        raise FormatError(f"'{fourcc_name(fourcc).strip()}' has no GStreamer format; as a dma-buf it goes as {DMA_DRM}")
+        raise FormatError(
+            f"'{fourcc_name(fourcc).strip()}' has no GStreamer format; as a dma-buf it goes as {DMA_DRM}"
+        )
     return name
 
 
@@ -107,7 +109,11 @@ def gstreamer_format(fourcc: int, modifier: int) -> str:
 
     :raises FormatError: LINEAR, and GStreamer has no format for it.
     """
-    return gstreamer_name(fourcc) if modifier == LINEAR else _GSTREAMER_TILED.get((fourcc, modifier), DMA_DRM)
+    return (
+        gstreamer_name(fourcc)
+        if modifier == LINEAR
+        else _GSTREAMER_TILED.get((fourcc, modifier), DMA_DRM)
+    )
 
 
 def from_gstreamer(name: str) -> tuple[int, int]:
@@ -116,15 +122,21 @@ def from_gstreamer(name: str) -> tuple[int, int]:
     :raises FormatError: ``DMA_DRM``, which is no format by itself, or a name without a DRM fourcc here.
     """
     if name == DMA_DRM:
-        raise FormatError(f"GStreamer format '{DMA_DRM}' says nothing by itself; the format is in the caps field drm-format")
+        raise FormatError(
+            f"GStreamer format '{DMA_DRM}' says nothing by itself; the format is in the caps field drm-format"
+        )
     if name not in _GSTREAMER_BY_NAME:
-        raise FormatError(f"GStreamer format '{name}' has no DRM fourcc here{nearest(name, _GSTREAMER_BY_NAME)}")
+        raise FormatError(
+            f"GStreamer format '{name}' has no DRM fourcc here{nearest(name, _GSTREAMER_BY_NAME)}"
+        )
     return _GSTREAMER_BY_NAME[name]
 
 
 # Names of sensor_msgs/image_encodings.hpp that are no entry's own: those of Humble, deprecated since.
 _ROS_OLD_NAMES = {'yuv422': 'UYVY', 'yuv422_yuy2': 'YUYV'}
-_ROS_BY_NAME = {f.ros: f.code for f in FORMATS.values() if f.ros} | {k: fourcc_code(v) for k, v in _ROS_OLD_NAMES.items()}
+_ROS_BY_NAME = {f.ros: f.code for f in FORMATS.values() if f.ros} | {
+    k: fourcc_code(v) for k, v in _ROS_OLD_NAMES.items()
+}
 
 
 def ros_encoding(fourcc: int) -> str:
@@ -134,7 +146,9 @@ def ros_encoding(fourcc: int) -> str:
     """
     name = pixel_format(fourcc).ros
     if name is None:
-        raise FormatError(f"'{fourcc_name(fourcc).strip()}' has no ROS image encoding; convert it, to rgb8 for instance")
+        raise FormatError(
+            f"'{fourcc_name(fourcc).strip()}' has no ROS image encoding; convert it, to rgb8 for instance"
+        )
     return name
 
 
@@ -144,7 +158,9 @@ def from_ros_encoding(text: str) -> int:
     :raises FormatError: an encoding without a DRM fourcc, such as ``bayer_rggb8`` or ``32FC1``.
     """
     if text not in _ROS_BY_NAME:
-        raise FormatError(f"image encoding '{text}' has no DRM fourcc here{nearest(text, _ROS_BY_NAME)}")
+        raise FormatError(
+            f"image encoding '{text}' has no DRM fourcc here{nearest(text, _ROS_BY_NAME)}"
+        )
     return _ROS_BY_NAME[text]
 
 
@@ -157,7 +173,9 @@ def named_format(name: str) -> PixelFormat:
     found = own.get(name) or (FORMATS[_ROS_BY_NAME[name]] if name in _ROS_BY_NAME else None)
     if found is None:
         hint = nearest(str(name), [*own, *_ROS_BY_NAME])
-        raise FormatError(f"pixel format '{name}' is not known{hint}; known are {', '.join(own)}; and of ROS {', '.join(_ROS_BY_NAME)}")
+        raise FormatError(
+            f"pixel format '{name}' is not known{hint}; known are {', '.join(own)}; and of ROS {', '.join(_ROS_BY_NAME)}"
+        )
     return found
 
 
@@ -220,7 +238,9 @@ _NVBUF_BY_PAIR: dict[tuple[int, Matrix, Range], NvBufSurfaceFormat] = {
     for suffix, colours in _NVBUF_SUFFIXES.items()
     if base + suffix in NvBufSurfaceFormat.__members__
 }
-_NVBUF_BY_FOURCC = {fourcc_code(fourcc): NvBufSurfaceFormat[name] for name, fourcc in _NVBUF_RGB.items()}
+_NVBUF_BY_FOURCC = {
+    fourcc_code(fourcc): NvBufSurfaceFormat[name] for name, fourcc in _NVBUF_RGB.items()
+}
 
 
 def nvbufsurface_format(fourcc: int, colorimetry: Colorimetry) -> NvBufSurfaceFormat:
@@ -235,8 +255,14 @@ def nvbufsurface_format(fourcc: int, colorimetry: Colorimetry) -> NvBufSurfaceFo
         return found
     name = pixel_format(fourcc).name.strip()
     there = [f'{m.value} {r.value}' for f, m, r in _NVBUF_BY_PAIR if f == fourcc]
-    why = f'known are {", ".join(there)}' if there else 'none is known for it; newer libraries may have one'
-    raise FormatError(f"no NvBufSurface colour format for '{name}' {colorimetry.matrix.value} {colorimetry.range.value}: {why}")
+    why = (
+        f'known are {", ".join(there)}'
+        if there
+        else 'none is known for it; newer libraries may have one'
+    )
+    raise FormatError(
+        f"no NvBufSurface colour format for '{name}' {colorimetry.matrix.value} {colorimetry.range.value}: {why}"
+    )
 
 
 def from_nvbufsurface(value: int) -> tuple[int, Colorimetry]:

@@ -95,7 +95,9 @@ def _align(value: int, alignment: int) -> int:
 
 def _check_integer(name: str, value: object, low: int, high: int) -> None:
     if not isinstance(value, int) or isinstance(value, bool):
-        raise LayoutError(f'{name} {shown(value)} is not an integer; it must be one in {low} .. {high}')
+        raise LayoutError(
+            f'{name} {shown(value)} is not an integer; it must be one in {low} .. {high}'
+        )
     if not low <= value <= high:
         raise LayoutError(f'{name} {shown(value)} is outside {low} .. {high}')
 
@@ -108,9 +110,15 @@ def check_dimensions(fmt: PixelFormat, width: int, height: int) -> None:
     for name, value, step in (('width', width, fmt.horizontal), ('height', height, fmt.vertical)):
         _check_integer(name, value, 1, MAX_DIMENSION - 1)
         if value % step:
-            near = [n for n in (value - value % step, value - value % step + step) if 0 < n < MAX_DIMENSION]
+            near = [
+                n
+                for n in (value - value % step, value - value % step + step)
+                if 0 < n < MAX_DIMENSION
+            ]
             choice = ' or '.join(map(str, near))
-            raise LayoutError(f'{name} {value} is not a multiple of {step}, which {fmt.name.strip()} needs; use {choice}')
+            raise LayoutError(
+                f'{name} {value} is not a multiple of {step}, which {fmt.name.strip()} needs; use {choice}'
+            )
 
 
 def compute_layout(
@@ -133,7 +141,11 @@ def compute_layout(
     """
     fmt = pixel_format(fourcc)
     check_dimensions(fmt, width, height)
-    for name, value in (('stride_align', stride_align), ('offset_align', offset_align), ('height_align', height_align)):
+    for name, value in (
+        ('stride_align', stride_align),
+        ('offset_align', offset_align),
+        ('height_align', height_align),
+    ):
         _check_integer(name, value, 1, MAX_ALIGNMENT)
     padded_height = _align(height, height_align)
     planes, offset = [], 0
@@ -150,7 +162,9 @@ def compute_layout(
     return ImageLayout(width, height, fourcc, LINEAR, tuple(planes))
 
 
-def chained_layout(fourcc: int, width: int, height: int, stride: int, rows: int = 0) -> ImageLayout:
+def chained_layout(
+    fourcc: int, width: int, height: int, stride: int, rows: int = 0
+) -> ImageLayout:
     """A LINEAR layout as messages and raw files have it: in one buffer, planes follow each other without a gap.
 
     The strides of later planes are in proportion to the first one's. The last row needn't be whole.
@@ -164,19 +178,30 @@ def chained_layout(fourcc: int, width: int, height: int, stride: int, rows: int 
     check_dimensions(fmt, width, height)
     first, planes, offset = fmt.planes[0], [], 0
     for index, plane in enumerate(fmt.planes):
-        own, rest = divmod(stride * plane.element_bytes * first.horizontal, first.element_bytes * plane.horizontal)
+        own, rest = divmod(
+            stride * plane.element_bytes * first.horizontal, first.element_bytes * plane.horizontal
+        )
         if rest or own < plane.row_bytes(width) or own % sample_bytes(fmt, index):
-            raise LayoutError(f'plane {index}: a row of {stride} bytes of {fmt.name.strip()} leaves it no stride for {width} pixels')
+            raise LayoutError(
+                f'plane {index}: a row of {stride} bytes of {fmt.name.strip()} leaves it no stride for {width} pixels'
+            )
         count = plane.rows(height)
         last = index == len(fmt.planes) - 1
-        planes.append(PlaneLayout(0, offset, own, own * (count - 1) + plane.row_bytes(width) if last else own * count))
+        planes.append(
+            PlaneLayout(
+                0, offset, own, own * (count - 1) + plane.row_bytes(width) if last else own * count
+            )
+        )
         offset += own * plane.rows(rows or height)
     return ImageLayout(width, height, fourcc, LINEAR, tuple(planes))
 
 
 def views(layout: ImageLayout, memory: Any) -> list[NDArray[Any]]:
     """The planes of a LINEAR layout in *memory*, which is that of its only buffer."""
-    return [np.ndarray(array.shape, array.sample, memory, array.offset, array.strides) for array in layout.arrays]
+    return [
+        np.ndarray(array.shape, array.sample, memory, array.offset, array.strides)
+        for array in layout.arrays
+    ]
 
 
 def sample_bytes(fmt: PixelFormat, plane: int) -> int:
@@ -204,7 +229,9 @@ def _plane_array(layout: ImageLayout, index: int) -> PlaneArray:
     return PlaneArray(plane.buffer, shape, f'<u{sample}', plane.offset, strides)
 
 
-def validate_layout(layout: ImageLayout, buffer_sizes: Sequence[int], identities: Sequence[Hashable] | None = None) -> None:
+def validate_layout(
+    layout: ImageLayout, buffer_sizes: Sequence[int], identities: Sequence[Hashable] | None = None
+) -> None:
     """Check a layout that somebody else made: every sample of every plane lies in its buffer, and no two planes share a byte.
 
     The fields may hold anything that a peer sent, of any type; the cost doesn't depend on their values. Planes are compared by their
@@ -228,7 +255,9 @@ def validate_layout(layout: ImageLayout, buffer_sizes: Sequence[int], identities
         raise LayoutError(f'{len(identities)} identities for {buffers} buffers; give one for each')
     used = _check_planes(layout, fmt, buffers)
     if used < buffers:
-        raise LayoutError(f'{count} planes use {used} of {buffers} buffers; leave out buffer {used}, which has no plane')
+        raise LayoutError(
+            f'{count} planes use {used} of {buffers} buffers; leave out buffer {used}, which has no plane'
+        )
     for index, plane in enumerate(layout.planes):
         size, end = buffer_sizes[plane.buffer], plane.offset + plane.size
         if not isinstance(size, int) or size < 1:
@@ -236,7 +265,9 @@ def validate_layout(layout: ImageLayout, buffer_sizes: Sequence[int], identities
                 f"plane {index}: its buffer {plane.buffer} has {shown(size)} bytes; ask the kernel for the buffer's real size"
             )
         if end > size:
-            raise LayoutError(f'plane {index}: ends at byte {end}, its buffer {plane.buffer} has {size}')
+            raise LayoutError(
+                f'plane {index}: ends at byte {end}, its buffer {plane.buffer} has {size}'
+            )
     _check_overlap(layout, range(buffers) if identities is None else identities)
 
 
@@ -249,16 +280,22 @@ def _check_image(layout: ImageLayout) -> PixelFormat:
         raise LayoutError(f'modifier {shown(layout.modifier)} is not an integer; LINEAR is 0')
     check_modifier(layout.modifier)
     if not isinstance(layout.planes, tuple):
-        raise LayoutError(f'planes are a {type(layout.planes).__name__}; they must be a tuple of at most {MAX_PLANES} PlaneLayouts')
+        raise LayoutError(
+            f'planes are a {type(layout.planes).__name__}; they must be a tuple of at most {MAX_PLANES} PlaneLayouts'
+        )
     count, least = len(layout.planes), len(fmt.planes)
     exact = plane_count(layout.fourcc, layout.modifier)
     least, most = (least, MAX_PLANES) if exact is None else (exact, exact)
     if not least <= count <= most:
         number = f'{least} planes' if least == most else f'{least} to {most} planes'
-        raise LayoutError(f'{fmt.name.strip()} {modifier_name(layout.modifier)} has {number}, the layout has {count}')
+        raise LayoutError(
+            f'{fmt.name.strip()} {modifier_name(layout.modifier)} has {number}, the layout has {count}'
+        )
     for index, plane in enumerate(layout.planes):
         if not isinstance(plane, PlaneLayout):
-            raise LayoutError(f'plane {index}: {shown(plane)} is not a PlaneLayout of buffer, offset, stride and size')
+            raise LayoutError(
+                f'plane {index}: {shown(plane)} is not a PlaneLayout of buffer, offset, stride and size'
+            )
     return fmt
 
 
@@ -271,9 +308,13 @@ def _check_planes(layout: ImageLayout, fmt: PixelFormat, buffers: int) -> int:
         _check_integer(f'plane {index}: stride', plane.stride, 0, MAX_STRIDE)
         _check_integer(f'plane {index}: size', plane.size, 1, MAX_BYTES)
         if plane.offset + plane.size > MAX_BYTES:
-            raise LayoutError(f'plane {index}: ends at byte {plane.offset + plane.size}, above {MAX_BYTES}, where any file ends')
+            raise LayoutError(
+                f'plane {index}: ends at byte {plane.offset + plane.size}, above {MAX_BYTES}, where any file ends'
+            )
         if plane.buffer > used:
-            raise LayoutError(f'plane {index}: buffer {plane.buffer} comes before buffer {used}; number buffers in the order of the planes')
+            raise LayoutError(
+                f'plane {index}: buffer {plane.buffer} comes before buffer {used}; number buffers in the order of the planes'
+            )
         used = max(used, plane.buffer + 1)
         if layout.modifier == LINEAR:
             _check_rows(layout, fmt, index)
@@ -288,17 +329,30 @@ def _check_rows(layout: ImageLayout, fmt: PixelFormat, index: int) -> None:
     sample = sample_bytes(fmt, index)
     for name, value in (('offset', plane.offset), ('stride', plane.stride)):
         if value % sample:
-            raise LayoutError(f'plane {index}: {name} {value} is not a multiple of {sample}, the bytes of a sample; align it')
+            raise LayoutError(
+                f'plane {index}: {name} {value} is not a multiple of {sample}, the bytes of a sample; align it'
+            )
     if plane.size < (needed := plane.stride * (rows - 1) + row):
-        raise LayoutError(f'plane {index}: size {plane.size} is below the {needed} bytes that {rows} rows need')
+        raise LayoutError(
+            f'plane {index}: size {plane.size} is below the {needed} bytes that {rows} rows need'
+        )
 
 
 def _check_overlap(layout: ImageLayout, identities: Sequence[Hashable]) -> None:
     """Planes in the same memory have no byte in common; *identities* says which buffers are the same."""
-    extents = [(identities.index(identities[p.buffer]), p.offset, p.offset + p.size, i) for i, p in enumerate(layout.planes)]
+    extents = [
+        (identities.index(identities[p.buffer]), p.offset, p.offset + p.size, i)
+        for i, p in enumerate(layout.planes)
+    ]
     extents.sort()
     for (memory, _, end, index), (other_memory, start, _, other) in itertools.pairwise(extents):
         if memory == other_memory and start < end:
             first, second = layout.planes[index].buffer, layout.planes[other].buffer
-            where = f'buffer {first}' if first == second else f'buffers {first} and {second}, which are the same memory'
-            raise LayoutError(f'planes {index} and {other} overlap in {where}: one ends at byte {end}, the other starts at {start}')
+            where = (
+                f'buffer {first}'
+                if first == second
+                else f'buffers {first} and {second}, which are the same memory'
+            )
+            raise LayoutError(
+                f'planes {index} and {other} overlap in {where}: one ends at byte {end}, the other starts at {start}'
+            )

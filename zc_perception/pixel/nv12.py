@@ -33,14 +33,28 @@ class Nv12Writer:
 
     def __init__(self, width: int, height: int) -> None:
         check_dimensions(pixel_format(NV12), width, height)
-        self._shapes = {'picture': (height, width, 3), 'luma': (height, width), 'chroma': (height // 2, width // 2, 2)}
+        self._shapes = {
+            'picture': (height, width, 3),
+            'luma': (height, width),
+            'chroma': (height // 2, width // 2, 2),
+        }
         self._height = height
         self._planar = np.empty((height * 3 // 2, width), np.uint8)
         half, quarter = (height // 2, width // 2), height * width // 4
         flat = self._planar[height:].reshape(-1)
-        self._half_planes = [flat[:quarter].reshape(half), flat[quarter : 2 * quarter].reshape(half)]
+        self._half_planes = [
+            flat[:quarter].reshape(half),
+            flat[quarter : 2 * quarter].reshape(half),
+        ]
 
-    def write(self, picture: NDArray[np.uint8], luma: NDArray[np.uint8], chroma: NDArray[np.uint8], *, rgb: bool = False) -> None:
+    def write(
+        self,
+        picture: NDArray[np.uint8],
+        luma: NDArray[np.uint8],
+        chroma: NDArray[np.uint8],
+        *,
+        rgb: bool = False,
+    ) -> None:
         """Write *picture* (height, width, 3), B G R or with *rgb* R G B, into *luma* and *chroma* of any row stride.
 
         A picture may have a fourth channel, alpha. It is ignored: a transparent pixel keeps its colour.
@@ -52,7 +66,9 @@ class Nv12Writer:
         for (name, shape), array in zip(shapes.items(), (picture, luma, chroma), strict=True):
             # OpenCV answers a destination of the wrong shape with a new array, and the planes would keep the picture before.
             if array.shape != shape or array.dtype != np.uint8:
-                raise LayoutError(f'{name} is {array.dtype} {array.shape}; this writer needs uint8 {shape}')
+                raise LayoutError(
+                    f'{name} is {array.dtype} {array.shape}; this writer needs uint8 {shape}'
+                )
             if array is not picture and not array.flags.writeable:
                 raise LayoutError(f'{name} is read-only; map the frame with write=True')
         cv2.cvtColor(picture, _CODES[rgb, alpha], dst=self._planar)
@@ -68,7 +84,15 @@ class ToNv12:
     :raises LayoutError: a size that the format or NV12 can't have.
     """
 
-    def __init__(self, fourcc: int, width: int, height: int, colorimetry: Colorimetry, *, size: Size | None = None) -> None:
+    def __init__(
+        self,
+        fourcc: int,
+        width: int,
+        height: int,
+        colorimetry: Colorimetry,
+        *,
+        size: Size | None = None,
+    ) -> None:
         fmt = check_readable(fourcc, colorimetry)
         self._check = Checked(fmt, width, height)
         self._size = size or (width, height)
@@ -90,11 +114,15 @@ class ToNv12:
         :raises LayoutError: planes of another size or type, or a target that can't be written.
         """
         found = self._check(planes)
-        for name, target, shape in zip(('luma', 'chroma'), (luma, chroma), self._shapes, strict=True):
+        for name, target, shape in zip(
+            ('luma', 'chroma'), (luma, chroma), self._shapes, strict=True
+        ):
             # OpenCV answers a destination of the wrong shape with a new array, and the planes would keep the picture before.
             if target.shape != shape or target.dtype != np.uint8 or not target.flags.writeable:
                 kind = 'uint8' if target.flags.writeable else 'read-only'
-                raise LayoutError(f'{name} is {kind} {target.shape}; this conversion writes uint8 {shape}')
+                raise LayoutError(
+                    f'{name} is {kind} {target.shape}; this conversion writes uint8 {shape}'
+                )
         self._way.write(found, luma, chroma)
 
 
@@ -107,7 +135,9 @@ class _Nv12Way:
 
 
 def _area(source: Size, size: Size) -> int:
-    return int(cv2.INTER_AREA if size[0] <= source[0] and size[1] <= source[1] else cv2.INTER_LINEAR)
+    return int(
+        cv2.INTER_AREA if size[0] <= source[0] and size[1] <= source[1] else cv2.INTER_LINEAR
+    )
 
 
 class _YuvToNv12(_Nv12Way):
@@ -116,15 +146,28 @@ class _YuvToNv12(_Nv12Way):
         self._v_first = yuv.v_first
         self._apart = Apart(yuv, width, height)
         self._luma = Resized((height, width), size, _area(source, size), wide=yuv.wide)
-        samples, half = (width // yuv.horizontal, height // yuv.vertical), (size[0] // 2, size[1] // 2)
+        samples, half = (
+            (width // yuv.horizontal, height // yuv.vertical),
+            (size[0] // 2, size[1] // 2),
+        )
         self._pairs = not yuv.planar
         # A pair of planes is resized more quickly than a plane of pairs.
-        self._direct = Resized((*samples[::-1], 2), half, cv2.INTER_NEAREST, wide=yuv.wide) if self._pairs and samples == half else None
+        self._direct = (
+            Resized((*samples[::-1], 2), half, cv2.INTER_NEAREST, wide=yuv.wide)
+            if self._pairs and samples == half
+            else None
+        )
         if self._direct is not None:
             self._order = [0, 1, 1, 0] if yuv.v_first else []
             return
-        self._split = [np.empty(samples[::-1], np.uint16 if yuv.wide else np.uint8) for _ in range(2)] if self._pairs else []
-        self._chroma = [Resized(samples[::-1], half, _area(samples, half), wide=yuv.wide) for _ in range(2)]
+        self._split = (
+            [np.empty(samples[::-1], np.uint16 if yuv.wide else np.uint8) for _ in range(2)]
+            if self._pairs
+            else []
+        )
+        self._chroma = [
+            Resized(samples[::-1], half, _area(samples, half), wide=yuv.wide) for _ in range(2)
+        ]
 
     def write(self, planes: Planes, luma: Pixels, chroma: Pixels) -> None:
         own_luma, own_chroma = self._apart(planes)
@@ -156,13 +199,23 @@ class _GreyToNv12(_Nv12Way):
 
 
 class _RgbToNv12(_Nv12Way):
-    def __init__(self, fmt: PixelFormat, source: Size, size: Size, colorimetry: Colorimetry) -> None:
+    def __init__(
+        self, fmt: PixelFormat, source: Size, size: Size, colorimetry: Colorimetry
+    ) -> None:
         components = fmt.components[0]
         self._rgb = components[0] == 'R'
-        plain = components[0] in 'RB' and fmt.bits == 8 and rgb_range(fmt, colorimetry) is Range.FULL
+        plain = (
+            components[0] in 'RB' and fmt.bits == 8 and rgb_range(fmt, colorimetry) is Range.FULL
+        )
         # Nv12Writer takes B, G, R and R, G, B, with a fourth channel and without.
-        self._resized = Resized((*source[::-1], len(components)), size, _area(source, size)) if plain else None
-        self._picture = None if plain else ToPicture(fmt.code, *source, colorimetry, size=size, bgr=not self._rgb)
+        self._resized = (
+            Resized((*source[::-1], len(components)), size, _area(source, size)) if plain else None
+        )
+        self._picture = (
+            None
+            if plain
+            else ToPicture(fmt.code, *source, colorimetry, size=size, bgr=not self._rgb)
+        )
         self._writer = Nv12Writer(*size)
 
     def write(self, planes: Planes, luma: Pixels, chroma: Pixels) -> None:

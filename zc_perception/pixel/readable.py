@@ -22,7 +22,11 @@ READABLE: dict[int, float] = {fourcc_code(name): cost for name, cost in _COSTS.i
 """What can be read, with its cost above NV12's; the cheapest first."""
 
 # Kr and Kb of each recommendation; Kg is what is left of 1.
-_LUMA_WEIGHTS = {Matrix.BT601: (0.299, 0.114), Matrix.BT709: (0.2126, 0.0722), Matrix.BT2020: (0.2627, 0.0593)}
+_LUMA_WEIGHTS = {
+    Matrix.BT601: (0.299, 0.114),
+    Matrix.BT709: (0.2126, 0.0722),
+    Matrix.BT2020: (0.2627, 0.0593),
+}
 
 
 def check_readable(fourcc: int, colorimetry: Colorimetry) -> PixelFormat:
@@ -36,7 +40,9 @@ def check_readable(fourcc: int, colorimetry: Colorimetry) -> PixelFormat:
         raise FormatError(
             f"{fmt.name.strip()} frames can't be read by a program here; it can read {known}: set the camera's pixel_format to one of them"
         )
-    if (fmt.is_yuv and colorimetry.matrix not in _LUMA_WEIGHTS) or colorimetry.transfer is Transfer.PQ:
+    if (
+        fmt.is_yuv and colorimetry.matrix not in _LUMA_WEIGHTS
+    ) or colorimetry.transfer is Transfer.PQ:
         known = ', '.join(matrix.value for matrix in _LUMA_WEIGHTS)
         raise FormatError(
             f'{fmt.name.strip()} frames of matrix {colorimetry.matrix.value} and transfer {colorimetry.transfer.value} have no conversion '
@@ -72,7 +78,9 @@ def rgb_range(fmt: PixelFormat, colorimetry: Colorimetry) -> Range:
 
 def full_range_table() -> NDArray[np.uint8]:
     """(256): what samples of limited range are in 0..255: 16 is black, 235 white. For luma, and for R, G, B of limited range."""
-    table: NDArray[np.uint8] = np.clip(np.rint((np.arange(256) - 16) * (255 / 219)), 0, 255).astype(np.uint8)
+    table: NDArray[np.uint8] = np.clip(
+        np.rint((np.arange(256) - 16) * (255 / 219)), 0, 255
+    ).astype(np.uint8)
     return table
 
 

@@ -34,7 +34,10 @@ class Checked:
         for plane, (shape, dtype) in zip(found, self._arrays, strict=False):
             fits = fits and plane.shape == shape and plane.dtype == dtype
         if not fits:
-            has, wants = ([f'{dtype} {shape}' for shape, dtype in these] for these in ([(p.shape, p.dtype) for p in found], self._arrays))
+            has, wants = (
+                [f'{dtype} {shape}' for shape, dtype in these]
+                for these in ([(p.shape, p.dtype) for p in found], self._arrays)
+            )
             raise LayoutError(
                 f'planes are {" and ".join(has)}; this conversion was made for {self._text}, {" and ".join(wants)}: '
                 'make another for frames of another size or format'
@@ -49,17 +52,25 @@ class Resized:
     :param wide: whether its samples have 16 bits.
     """
 
-    def __init__(self, shape: Sequence[int], size: Size, interpolation: int, *, wide: bool = False) -> None:
+    def __init__(
+        self, shape: Sequence[int], size: Size, interpolation: int, *, wide: bool = False
+    ) -> None:
         rows, columns, *components = shape
         self._size = size
         self._filter = interpolation
         self._scaled = (columns, rows) != size
         # The mean of two rows, for which OpenCV's resizing takes twelve times as long.
-        self._two_rows = interpolation == cv2.INTER_AREA and (columns, rows) == (size[0], 2 * size[1])
+        self._two_rows = interpolation == cv2.INTER_AREA and (columns, rows) == (
+            size[0],
+            2 * size[1],
+        )
         result = (size[1], size[0], *components)
         # Where a filter mixes samples, they are of 8 bits before: the picture is the one that NV12 gives. Where it only picks some, it
         # comes first, and fewer are left to cut down.
-        between = self._scaled and interpolation not in (cv2.INTER_NEAREST, cv2.INTER_NEAREST_EXACT)
+        between = self._scaled and interpolation not in (
+            cv2.INTER_NEAREST,
+            cv2.INTER_NEAREST_EXACT,
+        )
         self._before = np.empty(tuple(shape), np.uint8) if wide and between else None
         wide = wide and not between
         self._memory = np.empty(result, np.uint16 if wide else np.uint8) if self._scaled else None
@@ -129,7 +140,9 @@ class Apart:
 
     def __init__(self, yuv: Yuv, width: int, height: int) -> None:
         self._yuv = yuv
-        self._halves = [np.empty((height, width), np.uint8) for _ in range(2)] if yuv.packed else []
+        self._halves = (
+            [np.empty((height, width), np.uint8) for _ in range(2)] if yuv.packed else []
+        )
         self._pairs = (height, width // 2, 2)
 
     def __call__(self, planes: Planes) -> tuple[NDArray[Any], list[NDArray[Any]]]:
@@ -150,7 +163,9 @@ class Filters:
 
     def __init__(self, source: Size, size: Size) -> None:
         # Source samples per sample of the picture, across and down; 0 where that is no whole number.
-        self._ratios = [0 if whole % part else whole // part for whole, part in zip(source, size, strict=True)]
+        self._ratios = [
+            0 if whole % part else whole // part for whole, part in zip(source, size, strict=True)
+        ]
         self._enlarged = size[0] > source[0] or size[1] > source[1]
         # At an odd ratio linear interpolation reads the one sample in the middle: the same picture, a third of the time.
         odd = all(ratio % 2 for ratio in self._ratios)
@@ -161,5 +176,8 @@ class Filters:
 
         The rule is the same for 4:4:4: a scene gives the same picture in every format.
         """
-        between = any(ratio and ratio % (2 * shared) == 0 for ratio, shared in zip(self._ratios, (horizontal, vertical), strict=True))
+        between = any(
+            ratio and ratio % (2 * shared) == 0
+            for ratio, shared in zip(self._ratios, (horizontal, vertical), strict=True)
+        )
         return int(cv2.INTER_LINEAR if self._enlarged or between else cv2.INTER_NEAREST_EXACT)

@@ -44,23 +44,43 @@ def document_keys(seen: Observation) -> DocumentKeys:
     counts = {inode: max((sum(state.values()) for state in history.during(seen.start_ns, seen.end_ns)), default=0)
               for inode, history in found.items()}  # fmt: skip
     several = sorted(inode for inode, count in counts.items() if count >= 2)
-    exact = bool(found) and attachments_are_recorded(seen) and all(history.exact for history in found.values())
+    exact = (
+        bool(found)
+        and attachments_are_recorded(seen)
+        and all(history.exact for history in found.values())
+    )
     attach: bool | None = bool(several)
     if not several and not exact:
         attach = None
-    exporters = sorted({name for inode in seen.frame_inodes() if (name := seen.exporters.get(inode))})
+    exporters = sorted(
+        {name for inode in seen.frame_inodes() if (name := seen.exporters.get(inode))}
+    )
     known: bool | None = None
     if attach is not None:
-        known = bool(several) and all(seen.exporters.get(inode) in DOCUMENT_EXPORTERS for inode in several)
+        known = bool(several) and all(
+            seen.exporters.get(inode) in DOCUMENT_EXPORTERS for inode in several
+        )
     following = ImportFollowing(seen, found) if seen.trace is not None and seen.snapshots else None
     imports: bool | None = None
-    if following is not None and not following.unreadable and following.submitted and seen.trace is not None and not seen.trace.gap:
+    if (
+        following is not None
+        and not following.unreadable
+        and following.submitted
+        and seen.trace is not None
+        and not seen.trace.gap
+    ):
         imports = following.own_imports >= following.submitted
-    counted = Counter(event.name for event in seen.trace.events if seen.within(event.time_ns)) if seen.trace is not None else Counter()
+    counted = (
+        Counter(event.name for event in seen.trace.events if seen.within(event.time_ns))
+        if seen.trace is not None
+        else Counter()
+    )
     detail = {
         'imports': counted[IMPORT],
         'releases': counted[RELEASE],
-        'fence_wait_lines': sum(counted[name] for name in ('dma_fence_wait_start', 'dma_fence_wait_end')),
+        'fence_wait_lines': sum(
+            counted[name] for name in ('dma_fence_wait_start', 'dma_fence_wait_end')
+        ),
         # A sync_file is waited for by poll(2), of which the kernel's events know nothing.
         'fence_waits_by_poll': sum(record.signalled_ns > 0 for _, record in seen.all_submitted()),
         'fence_lines': {name: counted[name] for name in FENCES},
@@ -81,7 +101,9 @@ def document_keys(seen: Observation) -> DocumentKeys:
 def _hot(seen: Observation) -> bool | None:
     """Whether no node spends more than one per cent of its own time in memcpy or memmove."""
     shares = {share.pid: share for share in seen.shares or ()}
-    if any(share.percent > HOT_PERCENT and share.samples >= MIN_SAMPLES for share in shares.values()):
+    if any(
+        share.percent > HOT_PERCENT and share.samples >= MIN_SAMPLES for share in shares.values()
+    ):
         return False
     pids = {node.pid for node in seen.nodes}
     enough = all(pid in shares and shares[pid].samples >= MIN_SAMPLES for pid in pids)

@@ -54,7 +54,11 @@ class _Frames:
 
     def until_use(self, event: KernelEvent) -> float:
         """How long it is from an import to the nearest frame that was submitted by its handle."""
-        uses = (one for one in self.records if one.device_handle == event.number('handle') and event.inode in one.inodes)
+        uses = (
+            one
+            for one in self.records
+            if one.device_handle == event.number('handle') and event.inode in one.inodes
+        )
         return min((abs(one.submitted_ns - event.time_ns) for one in uses), default=float('inf'))
 
 
@@ -70,7 +74,11 @@ class JobOwners:
         for index, node in enumerate(nodes):
             self._of_pid.setdefault(node.pid, []).append(index)
         # The threads of a log are those of its own namespace of process ids, the trace's those of the first.
-        self._tell_threads = all(seen.process_of.get(thread) == frames.pid for frames in self._frames for thread in frames.threads)
+        self._tell_threads = all(
+            seen.process_of.get(thread) == frames.pid
+            for frames in self._frames
+            for thread in frames.threads
+        )
         jobs: dict[int, list[KernelEvent]] = {}
         imported: defaultdict[int, Counter[int]] = defaultdict(Counter)
         for event in seen.trace.named(IMPORT, SUBMIT) if seen.trace is not None else ():
@@ -78,10 +86,20 @@ class JobOwners:
                 imported[event.tid][event.inode] += 1
             elif seen.process_of.get(event.tid) in self._of_pid:
                 jobs.setdefault(event.tid, []).append(event)
-        self._of_thread = self._choose({tid: (self._of_pid[seen.process_of[tid]], jobs[tid]) for tid in jobs}, imported)
+        self._of_thread = self._choose(
+            {tid: (self._of_pid[seen.process_of[tid]], jobs[tid]) for tid in jobs}, imported
+        )
         self._record_of: dict[int, FrameRecord] = {}  # by id of the event
         self.unmatched = [
-            self._match(frames, [event for tid, owner in self._of_thread.items() if owner == index for event in jobs[tid]])
+            self._match(
+                frames,
+                [
+                    event
+                    for tid, owner in self._of_thread.items()
+                    if owner == index
+                    for event in jobs[tid]
+                ],
+            )
             for index, frames in enumerate(self._frames)
         ]
 
@@ -103,7 +121,9 @@ class JobOwners:
         if tid in self._of_thread:
             return [self._of_thread[tid]]
         nodes = self._of_pid.get(pid, [])
-        return [index for index in nodes if self._tell_threads and tid in self._frames[index].threads] or nodes
+        return [
+            index for index in nodes if self._tell_threads and tid in self._frames[index].threads
+        ] or nodes
 
     def of_import(self, pid: int, event: KernelEvent) -> Sequence[int]:
         """The nodes that may have made an import: by its thread and by whose frames lie there; first that whose handle it is soonest."""
@@ -112,7 +132,9 @@ class JobOwners:
         return sorted(nodes, key=lambda index: self._frames[index].until_use(event))
 
     def _choose(
-        self, threads: Mapping[int, tuple[Sequence[int], Sequence[KernelEvent]]], imported: Mapping[int, Counter[int]]
+        self,
+        threads: Mapping[int, tuple[Sequence[int], Sequence[KernelEvent]]],
+        imported: Mapping[int, Counter[int]],
     ) -> dict[int, int]:
         """Give each thread the node whose jobs it submitted, the surest first. Threads that were busy at the same time are not of one node.
 
@@ -123,27 +145,43 @@ class JobOwners:
             (score, index, tid)
             for tid, (nodes, jobs) in threads.items()
             for index in nodes
-            if tid not in owner and (score := self._score(index, tid, jobs, imported.get(tid, Counter()))) is not None
+            if tid not in owner
+            and (score := self._score(index, tid, jobs, imported.get(tid, Counter()))) is not None
         ]
         for _, index, tid in sorted(scores, key=lambda one: one[0], reverse=True):
             rivals = [threads[other][1] for other, its in owner.items() if its == index]
             jobs = threads[tid][1]
-            if tid not in owner and all(jobs[-1].time_ns < other[0].time_ns or other[-1].time_ns < jobs[0].time_ns for other in rivals):
+            if tid not in owner and all(
+                jobs[-1].time_ns < other[0].time_ns or other[-1].time_ns < jobs[0].time_ns
+                for other in rivals
+            ):
                 owner[tid] = index
         return owner
 
-    def _score(self, index: int, tid: int, jobs: Sequence[KernelEvent], imported: Counter[int]) -> tuple[bool, int, int] | None:
+    def _score(
+        self, index: int, tid: int, jobs: Sequence[KernelEvent], imported: Counter[int]
+    ) -> tuple[bool, int, int] | None:
         """How well a node's frames fit to what a thread did; ``None``: not at all."""
         frames = self._frames[index]
-        away = [min(abs(job.time_ns - one.submitted_ns) for one in found) for job in jobs if (found := frames.candidates(job))]
-        fitting = len(away) + sum(count for inode, count in imported.items() if inode in frames.inodes)
+        away = [
+            min(abs(job.time_ns - one.submitted_ns) for one in found)
+            for job in jobs
+            if (found := frames.candidates(job))
+        ]
+        fitting = len(away) + sum(
+            count for inode, count in imported.items() if inode in frames.inodes
+        )
         same_thread = self._tell_threads and tid in frames.threads
         return (same_thread, fitting, -sum(away)) if fitting or same_thread else None
 
     def _match(self, frames: _Frames, jobs: Sequence[KernelEvent]) -> list[FrameRecord]:
         """Give each job of a node its frame, the nearest first; the frames that are left."""
         left = {id(record): record for record in frames.records}
-        pairs = [(abs(job.time_ns - record.submitted_ns), id(job), id(record)) for job in jobs for record in frames.candidates(job)]
+        pairs = [
+            (abs(job.time_ns - record.submitted_ns), id(job), id(record))
+            for job in jobs
+            for record in frames.candidates(job)
+        ]
         for _, job_id, record_id in sorted(pairs):
             if record_id in left and job_id not in self._record_of:
                 self._record_of[job_id] = left.pop(record_id)
@@ -175,7 +213,9 @@ class Import:
 
     def alive_at(self, time_ns: int) -> bool:
         """Whether it was there."""
-        return (self.earlier or self.begin_ns < time_ns) and (not self.released_ns or self.released_ns >= time_ns)
+        return (self.earlier or self.begin_ns < time_ns) and (
+            not self.released_ns or self.released_ns >= time_ns
+        )
 
 
 class ImportTable:
@@ -250,7 +290,9 @@ class ImportTable:
         self._growing.pop(event.tid, None)
         if event.tid == self._last_tid:
             self.last = None
-        found = next(one for one in self._of_handle[event.number('handle')] if event.inode in one.left)
+        found = next(
+            one for one in self._of_handle[event.number('handle')] if event.inode in one.left
+        )
         found.left.discard(event.inode)
         if found.left:
             return
@@ -258,7 +300,9 @@ class ImportTable:
         self._alive.discard(found)
         self._given_back.add(frozenset(found.image))
         if not self._alive and len(self._given_back) > 1:
-            self.clearings.append((event.time_ns, frozenset(self._given_back), frozenset(self._used)))
+            self.clearings.append(
+                (event.time_ns, frozenset(self._given_back), frozenset(self._used))
+            )
 
     def cleared_ns(self, since_ns: int) -> int:
         """The first time, after *since_ns*, when the node gave back everything and imported it again later; 0: there is none.
@@ -268,16 +312,24 @@ class ImportTable:
         """
         last_ns = {frozenset(one.image): one.begin_ns for one in self.imports}
         for time_ns, given_back, used in self.clearings:
-            if time_ns >= since_ns and all(image in given_back or last_ns.get(image, 0) < time_ns for image in used):
+            if time_ns >= since_ns and all(
+                image in given_back or last_ns.get(image, 0) < time_ns for image in used
+            ):
                 return time_ns
         return 0
 
 
-def _needed(cached: Sequence[Import], table: ImportTable, since_ns: int, attached: Collection[int]) -> list[Import]:
+def _needed(
+    cached: Sequence[Import], table: ImportTable, since_ns: int, attached: Collection[int]
+) -> list[Import]:
     """The imports that a cache needs: the first one of each image that the node did not have yet, and, if the node gave everything back,
     the first one of each image after that."""
     cleared_ns = table.cleared_ns(since_ns)
-    made = {(frozenset(one.image), False) for one in (*table.earlier, *table.imports) if one.alive_at(since_ns)}
+    made = {
+        (frozenset(one.image), False)
+        for one in (*table.earlier, *table.imports)
+        if one.alive_at(since_ns)
+    }
     needed = []
     for one in cached:
         key = frozenset(one.image), 0 < cleared_ns < one.begin_ns
@@ -304,14 +356,15 @@ def _kept(node: NodeView, table: ImportTable) -> int:
     done = sorted(record.done_ns for record in node.records if record.submitted_ns)
     if len(done) <= _GRACE_FRAMES:
         return 0
-    return sum(0 < one.done_ns <= done[-_GRACE_FRAMES - 1] and not one.released_ns for one in table.imports)
+    return sum(
+        0 < one.done_ns <= done[-_GRACE_FRAMES - 1] and not one.released_ns
+        for one in table.imports
+    )
 
 
 _NOT_IMPORTED = 'dmesg | grep axl; strace -f -e trace=ioctl -p PID; compare the ioctl numbers of driver and package (parameter axl_ioctls)'
 _IMPORTS_DIFFER = 'does the camera open new buffers while it runs (other inodes in every frame)? Otherwise look at parameter import_cache'
-_IMPORTS_KEPT = (
-    'look at release_errors in /diagnostics of the inference node, and at dmesg; otherwise set import_cache to true and report it'
-)
+_IMPORTS_KEPT = 'look at release_errors in /diagnostics of the inference node, and at dmesg; otherwise set import_cache to true and report it'
 _SUBMITS_DIFFER = 'look for other programs that use the card, and for lost frames in /diagnostics of the inference node'
 
 
@@ -342,14 +395,20 @@ class ImportFollowing:
         self._nodes = [node for node in seen.inference_nodes() if node.accelerator == IMPORTING]
         self.submitted = self.kernel_submits = self.unknown_jobs = self.missing_jobs = 0
         self.foreign = self.own_imports = self.earlier_imports = self.shared_imports = 0
-        self.imports = self.releases = self.new_buffers = self.surplus = self.unused = self.kept = 0
+        self.imports = self.releases = self.new_buffers = self.surplus = self.unused = (
+            self.kept
+        ) = 0
         self.confirmed = self.elsewhere = self.unsure_handles = 0
         self.unknown: list[tuple[str, str]] = []
         self._owners = JobOwners(self._nodes, seen)
         self._tables = [ImportTable() for _ in self._nodes]
         self._others = ImportTable()
-        self._shared: Counter[int] = Counter()  # by node, frames of the window that had no import of their own
-        images = {record.inodes for node in self._nodes for record in node.records if record.submitted_ns}
+        self._shared: Counter[int] = (
+            Counter()
+        )  # by node, frames of the window that had no import of their own
+        images = {
+            record.inodes for node in self._nodes for record in node.records if record.submitted_ns
+        }
         self._images = {frozenset(image) for image in images}
         self._frame_inodes = {inode for image in images for inode in image}
         # A node that ends in the middle leaves jobs behind that it has noted nowhere.
@@ -357,17 +416,23 @@ class ImportFollowing:
         self._jobs: list[tuple[FrameJob, Import, bool]] = []  # the last one: in the window
         self._strangers: set[int] = set()
         self._owner_of_fence: dict[tuple[int, int], int] = {}
-        self._completed: dict[int, int] = {}  # by thread of the driver, whose job it completed last
+        self._completed: dict[
+            int, int
+        ] = {}  # by thread of the driver, whose job it completed last
         self.unreadable = self._why_not()
         if not self.unreadable and seen.trace is not None:
             self._follow(seen.trace.named(IMPORT, RELEASE, SUBMIT, COMPLETE))
 
     def _why_not(self) -> str:
-        absent = [event for event in (IMPORT, RELEASE, SUBMIT) if event not in self._seen.event_sources]
+        absent = [
+            event for event in (IMPORT, RELEASE, SUBMIT) if event not in self._seen.event_sources
+        ]
         if absent or self._seen.trace is None:
             return f'{", ".join(absent) or "the trace"} could not be recorded'
         if any(not node.after.get('pci_address') for node in self._nodes):
-            return 'a node does not say where its device is, so its earlier imports could not be told'
+            return (
+                'a node does not say where its device is, so its earlier imports could not be told'
+            )
         return ''
 
     def _follow(self, events: Sequence[KernelEvent]) -> None:
@@ -403,7 +468,13 @@ class ImportFollowing:
             used = self._tables[owner].submit(event, record.inodes if record is not None else ())
             if record is not None:
                 of_window = self._seen.within(record.submitted_ns)
-                self._jobs.append((FrameJob(event.time_ns, event.number('seqno'), frozenset(record.inodes)), used, of_window))
+                self._jobs.append(
+                    (
+                        FrameJob(event.time_ns, event.number('seqno'), frozenset(record.inodes)),
+                        used,
+                        of_window,
+                    )
+                )
                 used.done_ns = record.done_ns if record.kind == RecordKind.PROCESSED else 0
                 if of_window:
                     self._judge(owner, record, used)
@@ -417,7 +488,10 @@ class ImportFollowing:
         known = bool(wanted) and wanted <= used.left
         if used.earlier:
             device = str(self._nodes[owner].after.get('pci_address', ''))
-            attached = all(inode in self._found and self._found[inode].states[0][device] > 0 for inode in wanted)
+            attached = all(
+                inode in self._found and self._found[inode].states[0][device] > 0
+                for inode in wanted
+            )
             known = bool(wanted) and attached and not used.released_ns
             self.earlier_imports += 1
             used.frames[frozenset(wanted)] += known
@@ -432,15 +506,27 @@ class ImportFollowing:
         self.releases += self._seen.within(event.time_ns) and event.inode in self._frame_inodes
         last = self._completed.get(event.tid, -1)
         if pid in self._owners.pids:
-            holding = [owner for owner in self._owners.of_thread(pid, event.tid) if self._tables[owner].holds(event)]
+            holding = [
+                owner
+                for owner in self._owners.of_thread(pid, event.tid)
+                if self._tables[owner].holds(event)
+            ]
         else:
             # Another program may have the same buffer by the same number.
-            holding = [owner for owner, table in enumerate(self._tables) if table.holds(event, recorded=owner != last)]
+            holding = [
+                owner
+                for owner, table in enumerate(self._tables)
+                if table.holds(event, recorded=owner != last)
+            ]
             if self._others.holds(event) and last not in holding:
                 self._others.release(event)
                 return
         if holding:
-            owner = last if last in holding else min(holding, key=lambda owner: self._nodes[owner].cached)
+            owner = (
+                last
+                if last in holding
+                else min(holding, key=lambda owner: self._nodes[owner].cached)
+            )
             self._tables[owner].release(event)
 
     def _look_at_fences(self) -> None:
@@ -452,51 +538,90 @@ class ImportFollowing:
         for job, _, _ in self._jobs:
             users[job.seqno] |= job.inodes
         trace = self._seen.trace
-        drivers = drivers_of(self._owner_of_fence.keys(), trace.named(*FENCES)) if trace is not None else set()
-        places = find_fences([job for job, _, _ in self._jobs], users, self._strangers, self._seen.snapshots, drivers)
+        drivers = (
+            drivers_of(self._owner_of_fence.keys(), trace.named(*FENCES))
+            if trace is not None
+            else set()
+        )
+        places = find_fences(
+            [job for job, _, _ in self._jobs],
+            users,
+            self._strangers,
+            self._seen.snapshots,
+            drivers,
+        )
         of_window = {index for index, (_, _, inside) in enumerate(self._jobs) if inside}
         self.confirmed = len(places.own & of_window - places.elsewhere)
         self.elsewhere = len(places.elsewhere & of_window)
         sure = {id(self._jobs[index][1]) for index in places.own}
-        self.unsure_handles = sum(id(one) not in sure for table in self._tables for one in table.earlier)
+        self.unsure_handles = sum(
+            id(one) not in sure for table in self._tables for one in table.earlier
+        )
 
     def _attached(self, node: NodeView) -> set[int]:
         """Buffers that the card had of this node when the window began, as far as attachments tell."""
         device = str(node.after['pci_address'])
-        users = [one for one, other in enumerate(self._nodes) if str(other.after.get('pci_address')) == device]
+        users = [
+            one
+            for one, other in enumerate(self._nodes)
+            if str(other.after.get('pci_address')) == device
+        ]
         return {
             inode
             for inode, history in self._found.items()
-            if history.at(self._seen.start_ns)[device] >= sum(self._owners.uses(one, inode) for one in users)
+            if history.at(self._seen.start_ns)[device]
+            >= sum(self._owners.uses(one, inode) for one in users)
         }
 
     def _weigh(self, index: int, node: NodeView) -> None:
         """Judge a node's imports of the window; those of other buffers than frames' don't count."""
         seen, table = self._seen, self._tables[index]
-        self.submitted += sum(seen.within(record.submitted_ns) for record in node.records if record.submitted_ns)
-        self.missing_jobs += sum(seen.within(record.submitted_ns) for record in self._owners.unmatched[index])
-        of_window = [one for one in table.imports if seen.within(one.begin_ns) and not one.image.isdisjoint(self._frame_inodes)]
+        self.submitted += sum(
+            seen.within(record.submitted_ns) for record in node.records if record.submitted_ns
+        )
+        self.missing_jobs += sum(
+            seen.within(record.submitted_ns) for record in self._owners.unmatched[index]
+        )
+        of_window = [
+            one
+            for one in table.imports
+            if seen.within(one.begin_ns) and not one.image.isdisjoint(self._frame_inodes)
+        ]
         self.imports += len(of_window)
         # What was imported before the recording began is not known, but each of these handles stands for one image only.
         self.foreign += sum(one.frames.total() for one in table.earlier if len(one.frames) > 1)
         if node.before.get('import_cache', node.cached) != node.cached:
-            self.unknown.append((f'parameter import_cache of {node} changed meanwhile', 'measure once more, and leave it as it is'))
+            self.unknown.append(
+                (
+                    f'parameter import_cache of {node} changed meanwhile',
+                    'measure once more, and leave it as it is',
+                )
+            )
             return
         trials, surplus, unused = max(0, node.grown('trial_imports')), 0, 0
         if node.cached:
-            needed = [one for one in _needed(of_window, table, seen.start_ns, self._attached(node)) if one.image in self._images]
+            needed = [
+                one
+                for one in _needed(of_window, table, seen.start_ns, self._attached(node))
+                if one.image in self._images
+            ]
             self.new_buffers += sum(len(one.image) for one in needed)
             # A cache that finds itself too small imports again what it threw out, once each.
             own = {frozenset(record.inodes) for record in node.records if record.submitted_ns}
             surplus = max(0, len(of_window) - len(needed) - max(0, len(own) - ENTRIES) - trials)
         else:
             self.shared_imports += self._shared[index]
-            unread = _without_refused([one for one in of_window if not one.submits and one is not table.last], node)
+            unread = _without_refused(
+                [one for one in of_window if not one.submits and one is not table.last], node
+            )
             unused = len(unread) - min(sum(one.released_ns > 0 for one in unread), trials)
         if not node.counted:
             return
         self.kept += 0 if node.cached else _kept(node, table)
-        if surplus + unused and not {'trial_imports', 'import_cache'} <= node.before.keys() & node.after.keys():
+        if (
+            surplus + unused
+            and not {'trial_imports', 'import_cache'} <= node.before.keys() & node.after.keys()
+        ):
             told = f'{node} imported more often than its frames need, and does not tell what it imported on trial'
             self.unknown.append((told, 'use nodes of this version'))
             return
@@ -538,7 +663,11 @@ class ImportFollowing:
 
     def _not_seen(self) -> list[str]:
         """What no source tells, so that it cannot be judged."""
-        told = ["where the planes begin in an import, and their strides: the driver's events do not say it"]
+        told = [
+            "where the planes begin in an import, and their strides: the driver's events do not say it"
+        ]
         if self.unsure_handles:
-            told.append(f'whether the images of {self.unsure_handles} handles from before the recording were exchanged: no fence was seen')
+            told.append(
+                f'whether the images of {self.unsure_handles} handles from before the recording were exchanged: no fence was seen'
+            )
         return told

@@ -61,7 +61,13 @@ class Check:
 
     def as_json(self) -> dict[str, Any]:
         """For ``result.json``."""
-        own = {'holds': self.holds, 'measured': self.measured, 'source': self.source, 'reason': self.reason, 'next_step': self.next_step}
+        own = {
+            'holds': self.holds,
+            'measured': self.measured,
+            'source': self.source,
+            'reason': self.reason,
+            'next_step': self.next_step,
+        }
         return {**own, **self.figures}
 
 
@@ -92,7 +98,15 @@ class Findings:
             holds = None if self.unknown else True
         told = self.broken or self.unknown
         steps = list(dict.fromkeys(step for _, step in told if step))
-        return Check(name, title, holds, source, figures, '; '.join(dict.fromkeys(reason for reason, _ in told)), '; '.join(steps))
+        return Check(
+            name,
+            title,
+            holds,
+            source,
+            figures,
+            '; '.join(dict.fromkeys(reason for reason, _ in told)),
+            '; '.join(steps),
+        )
 
 
 def histories(seen: Observation) -> dict[int, History]:
@@ -124,7 +138,8 @@ def _frames(seen: Observation, findings: Findings) -> None:
     ended = [str(node) for node in seen.nodes if node.ended_ns]
     if ended:
         findings.unsure(
-            f'{", ".join(ended)} ended while it was measured', 'look into its log for the reason, start it again, and measure while it runs'
+            f'{", ".join(ended)} ended while it was measured',
+            'look into its log for the reason, start it again, and measure while it runs',
         )
     _unread(seen, findings, 'frame log')
     if seen.lost_records:
@@ -176,7 +191,11 @@ def check_attached(seen: Observation) -> Check:
                 step = 'look for the card in /sys/bus/pci/devices; zc_doctor checks it'
                 findings.unsure(f'node {node.node} does not say where its device is', step)
                 continue
-            absent = [inode for inode in record.inodes if not found[inode].at(record.submitted_ns)[device]]
+            absent = [
+                inode
+                for inode in record.inodes
+                if not found[inode].at(record.submitted_ns)[device]
+            ]
             attached += not absent
             for inode in absent:
                 (missing if _sure(found[inode], inode, seen) else unsure)[inode] += 1
@@ -184,20 +203,36 @@ def check_attached(seen: Observation) -> Check:
         for inode in missing:
             step = "look for /dmabuf: lines in /proc/PID/maps of the inference node, and let it import the camera's own descriptor"
             step = _NOT_A_DMABUF if inode in memory and inode not in seen.dmabufs else step
-            findings.breaks(f'the device was not attached to buffers of {sum(missing.values())} submitted frames', step)
+            findings.breaks(
+                f'the device was not attached to buffers of {sum(missing.values())} submitted frames',
+                step,
+            )
         if unsure:
-            findings.unsure('attachments are only looked at from time to time, and were missing at some looks', _newer(seen))
+            findings.unsure(
+                'attachments are only looked at from time to time, and were missing at some looks',
+                _newer(seen),
+            )
     figures = {
         'frames': len(seen.all_submitted()),
         'frames_attached': attached,
-        'devices': sorted({str(node.after.get('pci_address', '')) for node in seen.inference_nodes()} - {''}),
-        'attached': {str(inode): dict(history.at(seen.end_ns)) for inode, history in found.items()},
+        'devices': sorted(
+            {str(node.after.get('pci_address', '')) for node in seen.inference_nodes()} - {''}
+        ),
+        'attached': {
+            str(inode): dict(history.at(seen.end_ns)) for inode, history in found.items()
+        },
         'not_attached_inodes': sorted(missing),
         'exact': events and all(history.exact for history in found.values()),
         'looks': len(seen.snapshots),
     }
-    source = f'frame log, bufinfo, {seen.event_sources[ATTACH]} {ATTACH}' if events else 'frame log, bufinfo'
-    return findings.conclude('I1', "the NPU's device is attached to every submitted frame", source, figures)
+    source = (
+        f'frame log, bufinfo, {seen.event_sources[ATTACH]} {ATTACH}'
+        if events
+        else 'frame log, bufinfo'
+    )
+    return findings.conclude(
+        'I1', "the NPU's device is attached to every submitted frame", source, figures
+    )
 
 
 def _sure(history: History, inode: int, seen: Observation) -> bool:
@@ -221,15 +256,29 @@ def check_exporters(seen: Observation, known: Collection[str] = KNOWN_EXPORTERS)
         if name:
             exporters[inode] = name
         elif not _unread(seen, findings, 'exporters'):
-            findings.unsure(f'no source names the exporter of buffer {inode}', 'measure longer: it is gone already')
+            findings.unsure(
+                f'no source names the exporter of buffer {inode}',
+                'measure longer: it is gone already',
+            )
         if name == 'memfd':
             findings.breaks('frames lie in memfds, which no device can import', _NOT_A_DMABUF)
         elif name and name not in known:
             step = 'with Argus pass nvbuf-memory-type=4 (CMA); if the memory is fine for your devices, name it with --known-exporter'
-            findings.breaks(f"exporter '{name}' is not a known one ({', '.join(sorted(known))})", step)
+            findings.breaks(
+                f"exporter '{name}' is not a known one ({', '.join(sorted(known))})", step
+            )
     counts = Counter(exporters.values())
-    figures = {'buffers': len(seen.frame_inodes()), 'exporters': dict(counts), 'known': sorted(known)}
-    return findings.conclude('I2', 'every frame buffer has a known exporter', 'frame log, bufinfo, sysfs, fdinfo', figures)
+    figures = {
+        'buffers': len(seen.frame_inodes()),
+        'exporters': dict(counts),
+        'known': sorted(known),
+    }
+    return findings.conclude(
+        'I2',
+        'every frame buffer has a known exporter',
+        'frame log, bufinfo, sysfs, fdinfo',
+        figures,
+    )
 
 
 def check_imports(seen: Observation) -> Check:
@@ -238,7 +287,12 @@ def check_imports(seen: Observation) -> Check:
     _frames(seen, findings)
     following = None
     if seen.trace is None or not seen.snapshots:
-        _unread(seen, findings, *(('trace',) if seen.trace is None else ()), *(() if seen.snapshots else ('bufinfo',)))
+        _unread(
+            seen,
+            findings,
+            *(('trace',) if seen.trace is None else ()),
+            *(() if seen.snapshots else ('bufinfo',)),
+        )
         if not findings.unknown:
             findings.unsure('the kernel was not watched', as_root())
     else:
@@ -255,7 +309,9 @@ def check_imports(seen: Observation) -> Check:
             _counters(seen, findings)
     figures = following.figures() if following is not None else {}
     source = 'frame log, tracepoints axl_dmabuf_import, axl_dmabuf_release and axl_submit, bufinfo'
-    return findings.conclude('I3', 'every submitted buffer was imported, each as often as it has to be', source, figures)
+    return findings.conclude(
+        'I3', 'every submitted buffer was imported, each as often as it has to be', source, figures
+    )
 
 
 def check_copies(seen: Observation) -> Check:
@@ -277,19 +333,34 @@ def check_copies(seen: Observation) -> Check:
         'mappings': [str(one) for one in seen.mappings[:_SHOWN]],
         'scans': seen.scans,
         'mmap_events': len(mapped),
-        'mmap_by': sorted({seen.process_of.get(event.tid, event.tid) for event in mapped})[:_SHOWN],
+        'mmap_by': sorted({seen.process_of.get(event.tid, event.tid) for event in mapped})[
+            :_SHOWN
+        ],
         'memmove_calls': seen.copy_calls,
-        'memmove_64k': None if seen.copies is None else sum(copy.count for copy in seen.copies if copy.size >= LARGE),
-        'memmove_from_frames': None if seen.copies is None else sum(copy.count for copy in seen.copies if copy.from_frame),
+        'memmove_64k': None
+        if seen.copies is None
+        else sum(copy.count for copy in seen.copies if copy.size >= LARGE),
+        'memmove_from_frames': None
+        if seen.copies is None
+        else sum(copy.count for copy in seen.copies if copy.from_frame),
         'ledger': booked,
         'sampled': [
-            {'pid': share.pid, 'samples': share.samples, 'percent': round(share.percent, 2), 'kernel': dict(share.kernel)}
+            {
+                'pid': share.pid,
+                'samples': share.samples,
+                'percent': round(share.percent, 2),
+                'kernel': dict(share.kernel),
+            }
             for share in seen.shares or ()
         ],
     }
-    how = sorted({seen.event_sources[event] for event in (MMAP, VIDEO_MMAP) if event in seen.event_sources})
+    how = sorted(
+        {seen.event_sources[event] for event in (MMAP, VIDEO_MMAP) if event in seen.event_sources}
+    )
     probed = () if seen.copies is None else ('uprobe on memmove',)
-    source = ', '.join(['frame log', '/proc/*/maps', *(f'{way} of mmap' for way in how), *probed, 'copy ledger'])
+    source = ', '.join(
+        ['frame log', '/proc/*/maps', *(f'{way} of mmap' for way in how), *probed, 'copy ledger']
+    )
     return findings.conclude('I4', 'no frame is mapped or copied by a CPU', source, figures)
 
 
@@ -303,13 +374,21 @@ def _unwatched(seen: Observation, findings: Findings) -> None:
             'frame log says why in its own'
         )
         findings.unsure(f'{told} come from a node that is not seen', step)
-    made = any(seen.exporters.get(inode) == UDMABUF for _, record in seen.all_submitted() for inode in record.inodes)
+    made = any(
+        seen.exporters.get(inode) == UDMABUF
+        for _, record in seen.all_submitted()
+        for inode in record.inodes
+    )
     if made and seen.backing:
         told = f"udmabuf's frames may be read through memory that they may be made of: {'; '.join(seen.backing[:_SHOWN])}"
-        findings.unsure(told, 'end that program, or let the camera use another heap (dma_heap/system)')
+        findings.unsure(
+            told, 'end that program, or let the camera use another heap (dma_heap/system)'
+        )
     if seen.pins:
         told = f'pages of frames may be held without a mapping: {"; ".join(seen.pins[:_SHOWN])}'
-        findings.unsure(told, 'end that program, or whatever reads the pipe too slowly, and measure once more')
+        findings.unsure(
+            told, 'end that program, or whatever reads the pipe too slowly, and measure once more'
+        )
 
 
 def _mmap_events(seen: Observation, findings: Findings) -> list[KernelEvent]:
@@ -318,20 +397,40 @@ def _mmap_events(seen: Observation, findings: Findings) -> list[KernelEvent]:
         _unread(seen, findings, 'trace')
         findings.unsure('mappings that come and go were not recorded', as_root())
         return []
-    events = [event for event in seen.trace.named(MMAP, VIDEO_MMAP) if (seen.looked_ns or seen.start_ns) <= event.time_ns <= seen.end_ns]
+    events = [
+        event
+        for event in seen.trace.named(MMAP, VIDEO_MMAP)
+        if (seen.looked_ns or seen.start_ns) <= event.time_ns <= seen.end_ns
+    ]
     found = [event for event in events if seen.within(event.time_ns) and _maps_frames(event, seen)]
-    if any(event.name == MMAP and event.inode < 0 and event.tid in seen.process_of for event in events):
-        findings.unsure('a node mapped a dma-buf, and this kernel does not tell which', _newer(seen))
-    if early := sum(_maps_frames(event, seen) for event in events if event.time_ns < seen.start_ns):
+    if any(
+        event.name == MMAP and event.inode < 0 and event.tid in seen.process_of for event in events
+    ):
+        findings.unsure(
+            'a node mapped a dma-buf, and this kernel does not tell which', _newer(seen)
+        )
+    if early := sum(
+        _maps_frames(event, seen) for event in events if event.time_ns < seen.start_ns
+    ):
         # The first look at all maps was too soon for them. If one ended in the window, before the last look, nothing else tells of it.
         told = f'frames were mapped {early} times just before the window, and whether they stayed mapped in it is not known'
-        findings.unsure(told, 'find who by the events in trace.txt and end that program, or measure once more')
+        findings.unsure(
+            told, 'find who by the events in trace.txt and end that program, or measure once more'
+        )
     if found:
         findings.breaks(f'frames were mapped {len(found)} times', _WAS_MAPPED)
-    if seen.any_camera and (others := [event for event in events if event.name == VIDEO_MMAP and event.tid not in seen.process_of]):
+    if seen.any_camera and (
+        others := [
+            event
+            for event in events
+            if event.name == VIDEO_MMAP and event.tid not in seen.process_of
+        ]
+    ):
         told = f'a video device was mapped {len(others)} times, and perhaps it is the camera, whose node does not say which device it uses'
         findings.unsure(told, _WAS_MAPPED)
-    if MMAP not in seen.event_sources or (VIDEO_MMAP not in seen.event_sources and (seen.camera_rdevs or seen.lost_cameras)):
+    if MMAP not in seen.event_sources or (
+        VIDEO_MMAP not in seen.event_sources and (seen.camera_rdevs or seen.lost_cameras)
+    ):
         _unread(seen, findings, 'trace')
         findings.unsure('mappings that come and go were not recorded', _newer(seen))
     elif seen.trace.gap:
@@ -342,7 +441,9 @@ def _mmap_events(seen: Observation, findings: Findings) -> list[KernelEvent]:
 def _maps_frames(event: KernelEvent, seen: Observation) -> bool:
     if event.name == MMAP:
         return event.inode in seen.dmabufs
-    return event.number('rdev') in seen.camera_rdevs or (event.tid in seen.process_of and not _is_other(event, seen))
+    return event.number('rdev') in seen.camera_rdevs or (
+        event.tid in seen.process_of and not _is_other(event, seen)
+    )
 
 
 def _is_other(event: KernelEvent, seen: Observation) -> bool:
@@ -353,13 +454,18 @@ def _is_other(event: KernelEvent, seen: Observation) -> bool:
 def _large_copies(seen: Observation, findings: Findings) -> None:
     if seen.copies is None:
         _unread(seen, findings, 'memmove')
-        findings.unsure('large copies of the C library were not counted', '' if seen.why('memmove') else as_root())
+        findings.unsure(
+            'large copies of the C library were not counted',
+            '' if seen.why('memmove') else as_root(),
+        )
         return
     _unread(seen, findings, 'memmove')
     step = 'make the settings of both sides the same; look at conversions and rung in /diagnostics'
     for copy in seen.copies[:_SHOWN]:
         place = 'out of a frame' if copy.from_frame else f'of {LARGE} bytes or more'
-        findings.breaks(f'process {copy.pid} made {copy.count} copies {place}, of {copy.size} bytes', step)
+        findings.breaks(
+            f'process {copy.pid} made {copy.count} copies {place}, of {copy.size} bytes', step
+        )
     if seen.trace is not None and seen.trace.gap and not seen.copies:
         findings.unsure(seen.trace.gap, _LOST_EVENTS)
 
@@ -375,17 +481,22 @@ def _booked_copies(nodes: Sequence[NodeView], findings: Findings) -> dict[str, i
         total[reason] += count
     if total:
         told = ', '.join(f'{count} of {reason}' for reason, count in sorted(total.items()))
-        step = (
-            'end plain sensor_msgs/Image subscribers of the topic (RViz, rosbag2), and use a camera and an accelerator that are copy-free'
-        )
+        step = 'end plain sensor_msgs/Image subscribers of the topic (RViz, rosbag2), and use a camera and an accelerator that are copy-free'
         findings.breaks(f"the nodes' ledger counts copies: {told}", step)
     silent = [node.node for node in nodes if 'copies' not in node.after]
     if silent or not any(node.role == CAPTURE for node in nodes):
         who = ', '.join(silent) or 'the capture node'
-        findings.unsure(f'the copy ledger of {who} was not read', 'let zc_verify see all nodes of the pipeline')
+        findings.unsure(
+            f'the copy ledger of {who} was not read', 'let zc_verify see all nodes of the pipeline'
+        )
     return dict(total)
 
 
 def all_checks(seen: Observation, known: Collection[str] = KNOWN_EXPORTERS) -> list[Check]:
     """I1 to I4."""
-    return [check_attached(seen), check_exporters(seen, known), check_imports(seen), check_copies(seen)]
+    return [
+        check_attached(seen),
+        check_exporters(seen, known),
+        check_imports(seen),
+        check_copies(seen),
+    ]

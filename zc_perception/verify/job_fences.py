@@ -42,7 +42,11 @@ def drivers_of(contexts: Collection[tuple[int, int]], events: Sequence[KernelEve
     :param contexts: (context, seqno).
     :param events: those of fences.
     """
-    return {event.fields.get('driver', '') for event in events if (event.number('context'), event.number('seqno')) in contexts} - {''}
+    return {
+        event.fields.get('driver', '')
+        for event in events
+        if (event.number('context'), event.number('seqno')) in contexts
+    } - {''}
 
 
 def find_fences(

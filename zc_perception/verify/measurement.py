@@ -19,10 +19,30 @@ from zc_perception.observe.frame_log import FrameLogReader, RecordKind
 from zc_perception.observe.processes import PROC
 from zc_perception.verify.evidence import Unreadable
 from zc_perception.verify.evidence.attachments import Snapshot
-from zc_perception.verify.evidence.buffers import DEBUGFS, DMABUF, MEMFD, SYSFS, read_bufinfo, read_exporters, read_holders
+from zc_perception.verify.evidence.buffers import (
+    DEBUGFS,
+    DMABUF,
+    MEMFD,
+    SYSFS,
+    read_bufinfo,
+    read_exporters,
+    read_holders,
+)
 from zc_perception.verify.evidence.copies import MemmoveProbe, copies_of, shares_of
-from zc_perception.verify.evidence.kernel_events import FUNCTION, MMAP, KernelRecording, open_recording
-from zc_perception.verify.evidence.mappings import UDMABUF, FrameMemory, MemoryMapping, find_memfds, find_pins, scan_maps
+from zc_perception.verify.evidence.kernel_events import (
+    FUNCTION,
+    MMAP,
+    KernelRecording,
+    open_recording,
+)
+from zc_perception.verify.evidence.mappings import (
+    UDMABUF,
+    FrameMemory,
+    MemoryMapping,
+    find_memfds,
+    find_pins,
+    scan_maps,
+)
 from zc_perception.verify.evidence.sampling import Sampler, open_sampler
 from zc_perception.verify.evidence.tracefs import TRACING, remove_leftovers
 from zc_perception.verify.observation import CAPTURE, VIDEO_EXPORTER, Observation, names_device
@@ -34,7 +54,9 @@ def identities_of(nodes: Iterable[WatchedNode]) -> set[tuple[int, int]]:
     found = set()
     for node in nodes:
         found |= {(record.st_dev, inode) for record in node.records for inode in record.inodes}
-        found |= {(device, inode) for device, inode in (node.before or node.facts()).get('pool', ())}
+        found |= {
+            (device, inode) for device, inode in (node.before or node.facts()).get('pool', ())
+        }
     return found
 
 
@@ -63,7 +85,9 @@ class Cameras:
             self.paths |= {path, os.path.realpath(path)}
             there = Path(f'{self._proc}/{pid}/root{path}')
             with contextlib.suppress(OSError):
-                self.paths.add(os.path.normpath(os.path.join(os.path.dirname(path), os.readlink(there))))
+                self.paths.add(
+                    os.path.normpath(os.path.join(os.path.dirname(path), os.readlink(there)))
+                )
             try:
                 number = os.stat(there).st_rdev
             except OSError:
@@ -91,7 +115,9 @@ def memory_of(
     """
     nodes = list(nodes)
     unnamed = [node for node in nodes if node.role == CAPTURE and not names_device(node.facts())]
-    any_camera = any(exporters.get(inode, '').startswith(VIDEO_EXPORTER) for _, inode in identities_of(unnamed))
+    any_camera = any(
+        exporters.get(inode, '').startswith(VIDEO_EXPORTER) for _, inode in identities_of(unnamed)
+    )
     frames = identities_of(nodes)
     dmabufs = frozenset(inode for device, inode in frames if kinds.get((device, inode)) != MEMFD)
     memfds = frozenset(identity for identity in frames if kinds.get(identity) != DMABUF)
@@ -150,7 +176,9 @@ class Measurement:
     :param sampling: whether the processors are sampled after the window.
     """
 
-    def __init__(self, roots: Roots | None = None, *, memmove_probe: bool = True, sampling: bool = True) -> None:
+    def __init__(
+        self, roots: Roots | None = None, *, memmove_probe: bool = True, sampling: bool = True
+    ) -> None:
         self.roots = roots or Roots()
         #: Instances of earlier runs that were killed, which the constructor's caller may want to tell of.
         self.leftovers: list[str] = []
@@ -295,7 +323,12 @@ class Measurement:
         """After the window, without the probe. While the kernel handles a probe no sample can be taken; the timer then fires when
         ``memmove`` goes on, which would count as time in ``memmove``."""
         if not self._with_sampling:
-            self._seen.tell('sampling', Unreadable('sampling', 'left out by --no-sampling', 'run once more without this option'))
+            self._seen.tell(
+                'sampling',
+                Unreadable(
+                    'sampling', 'left out by --no-sampling', 'run once more without this option'
+                ),
+            )
             return
         sampler = open_sampler(self._pids)
         if isinstance(sampler, Unreadable):
@@ -320,7 +353,13 @@ class Measurement:
             node.expect_facts()
         return now_ns
 
-    def _wait_for_facts(self, wait: Wait, enough: Callable[[Iterable[bool]], bool], before_ns: int, past_ns: int = 0) -> int:
+    def _wait_for_facts(
+        self,
+        wait: Wait,
+        enough: Callable[[Iterable[bool]], bool],
+        before_ns: int,
+        past_ns: int = 0,
+    ) -> int:
         """Wait until *enough* nodes have rewritten their facts. A signal doesn't shorten it: the jobs in flight go on, too.
 
         :param enough: ``any`` or ``all``, of the nodes.
@@ -333,7 +372,14 @@ class Measurement:
             now_ns = time.monotonic_ns()
             self._read_logs()
             idle = waited >= _GRACE_S
-            if enough([node.ended_ns > 0 or (node.renewed and node.is_past(past_ns)) or (idle and node.idle) for node in self._nodes]):
+            if enough(
+                [
+                    node.ended_ns > 0
+                    or (node.renewed and node.is_past(past_ns))
+                    or (idle and node.idle)
+                    for node in self._nodes
+                ]
+            ):
                 break
             before_ns = now_ns
             if self._recording is not None:
@@ -379,13 +425,20 @@ class Measurement:
         self._identities |= {(one.device, one.inode): one.kind for one in holders.held}
         self._sizes |= {one.inode: one.size for one in holders.held if one.kind == DMABUF}
         exporters = self._seen.exporters
-        exporters |= {inode: name for inode, name in holders.exporters().items() if inode not in exporters}
-        if any(kind == DMABUF and inode not in exporters for (_, inode), kind in self._identities.items()):
+        exporters |= {
+            inode: name for inode, name in holders.exporters().items() if inode not in exporters
+        }
+        if any(
+            kind == DMABUF and inode not in exporters
+            for (_, inode), kind in self._identities.items()
+        ):
             statistics = read_exporters(self.roots.sysfs)
             if isinstance(statistics, Unreadable):
                 self._seen.tell('exporters', statistics)
             else:
-                exporters |= {inode: name for inode, name in statistics.items() if inode not in exporters}
+                exporters |= {
+                    inode: name for inode, name in statistics.items() if inode not in exporters
+                }
 
     def _look_at_maps(self, everybody: bool) -> None:
         """Look for mappings of frames.
@@ -402,11 +455,21 @@ class Measurement:
         for mapping in scan.mappings:
             self._mappings.setdefault((mapping.pid, mapping.start, mapping.inode), mapping)
         if self._probe is not None and self._mappings:
-            own = [mapping for mapping in self._mappings.values() if mapping.pid in set(self._threads.pids)]
+            own = [
+                mapping
+                for mapping in self._mappings.values()
+                if mapping.pid in set(self._threads.pids)
+            ]
             self._probe.watch_sources(own)
-        made = {self._sizes[inode] for inode in memory.dmabufs if self._seen.exporters.get(inode) == UDMABUF and inode in self._sizes}
+        made = {
+            self._sizes[inode]
+            for inode in memory.dmabufs
+            if self._seen.exporters.get(inode) == UDMABUF and inode in self._sizes
+        }
         if made:
-            self._backing |= dict.fromkeys(find_memfds(min(made), pids, self.roots.proc, (os.getpid(),), memory.memfds))
+            self._backing |= dict.fromkeys(
+                find_memfds(min(made), pids, self.roots.proc, (os.getpid(),), memory.memfds)
+            )
 
     def _look_at_pins(self) -> None:
         """Look for pages that are held without a mapping. A pipe whose reader is only slow gets a moment to become empty."""
@@ -415,7 +478,9 @@ class Measurement:
             self._pins |= dict.fromkeys(find_pins(proc=self.roots.proc))
 
     def _mappings_are_recorded(self) -> bool:
-        return self._recording is not None and self._recording.sources.get(MMAP, FUNCTION) != FUNCTION
+        return (
+            self._recording is not None and self._recording.sources.get(MMAP, FUNCTION) != FUNCTION
+        )
 
     def trace_text(self) -> str:
         """The kernel's trace, as text; call it before :meth:`close`."""
@@ -425,19 +490,40 @@ class Measurement:
         """What was seen."""
         seen = self._seen
         memory = memory_of(self._nodes, self._identities, self._cameras, seen.exporters)
-        seen.dmabufs, seen.memfds, seen.any_camera = memory.dmabufs, memory.memfds, memory.any_camera
+        seen.dmabufs, seen.memfds, seen.any_camera = (
+            memory.dmabufs,
+            memory.memfds,
+            memory.any_camera,
+        )
         seen.camera_rdevs, seen.lost_cameras = frozenset(self._cameras.numbers), self._cameras.lost
-        seen.nodes, seen.snapshots, seen.process_of = self._nodes, self._snapshots, self._threads.processes()
-        seen.mappings, seen.backing, seen.pins = list(self._mappings.values()), list(self._backing), list(self._pins)
+        seen.nodes, seen.snapshots, seen.process_of = (
+            self._nodes,
+            self._snapshots,
+            self._threads.processes(),
+        )
+        seen.mappings, seen.backing, seen.pins = (
+            list(self._mappings.values()),
+            list(self._backing),
+            list(self._pins),
+        )
         if self._recording is not None:
             seen.event_sources = self._recording.sources
         if self._probe is not None:
             seen.copy_calls = self._probe.calls
             seen.tell('memmove', *self._probe.unreadable)
             if seen.trace is not None and self._probe.functions:
-                seen.copies = copies_of(seen.trace, seen.process_of, seen.mappings, seen.start_ns, seen.end_ns)
+                seen.copies = copies_of(
+                    seen.trace, seen.process_of, seen.mappings, seen.start_ns, seen.end_ns
+                )
         if not self._with_probe:
-            seen.tell('memmove', Unreadable('memmove probe', 'left out by --no-memmove-probe', 'run once more without this option'))
+            seen.tell(
+                'memmove',
+                Unreadable(
+                    'memmove probe',
+                    'left out by --no-memmove-probe',
+                    'run once more without this option',
+                ),
+            )
         if self._samples is not None:
             seen.shares, unreadable = shares_of(self._samples, self._pids, self.roots.proc)
             seen.tell('sampling', *unreadable)

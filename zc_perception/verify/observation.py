@@ -80,7 +80,10 @@ class NodeView:
     def copies(self) -> dict[str, int]:
         """Copies that the ledger counted between *before* and *after*, by reason."""
         before, after = self.before.get('copies', {}), self.after.get('copies', {})
-        grown = {reason: entry['count'] - before.get(reason, {}).get('count', 0) for reason, entry in after.items()}
+        grown = {
+            reason: entry['count'] - before.get(reason, {}).get('count', 0)
+            for reason, entry in after.items()
+        }
         return {reason: count for reason, count in grown.items() if count}
 
 
@@ -151,12 +154,18 @@ class Observation:
     def submitted(self, node: NodeView) -> list[FrameRecord]:
         """Frames that a node submitted in the window, in order."""
         wanted = (RecordKind.PROCESSED, RecordKind.FAILED)
-        found = [record for record in node.records if record.kind in wanted and record.submitted_ns and self.within(record.submitted_ns)]
+        found = [
+            record
+            for record in node.records
+            if record.kind in wanted and record.submitted_ns and self.within(record.submitted_ns)
+        ]
         return sorted(found, key=lambda record: record.submitted_ns)
 
     def all_submitted(self) -> list[tuple[NodeView, FrameRecord]]:
         """Of all nodes."""
-        return [(node, record) for node in self.inference_nodes() for record in self.submitted(node)]
+        return [
+            (node, record) for node in self.inference_nodes() for record in self.submitted(node)
+        ]
 
     def unseen_frames(self) -> dict[str, int]:
         """How many frames each inference node has from cameras that are not watched, by the node's name.
@@ -165,18 +174,40 @@ class Observation:
         window don't count: their pool may be gone.
         """
         captures = [node for node in self.nodes if node.role == CAPTURE]
-        known = {(record.st_dev, inode) for node in captures for record in node.records for inode in record.inodes}
-        known |= {(device, inode) for node in captures for facts in (node.before, node.after) for device, inode in facts.get('pool', ())}
+        known = {
+            (record.st_dev, inode)
+            for node in captures
+            for record in node.records
+            for inode in record.inodes
+        }
+        known |= {
+            (device, inode)
+            for node in captures
+            for facts in (node.before, node.after)
+            for device, inode in facts.get('pool', ())
+        }
         found: dict[str, int] = {}
         for node in self.inference_nodes():
-            late = [one for one in self.submitted(node) if (one.published_ns or one.received_ns or one.submitted_ns) >= self.start_ns]
-            if count := sum(any((one.st_dev, inode) not in known for inode in one.inodes) for one in late):
+            late = [
+                one
+                for one in self.submitted(node)
+                if (one.published_ns or one.received_ns or one.submitted_ns) >= self.start_ns
+            ]
+            if count := sum(
+                any((one.st_dev, inode) not in known for inode in one.inodes) for one in late
+            ):
                 found[str(node)] = count
         return found
 
     def frame_inodes(self) -> set[int]:
         """Of the frames that any node was done with in the window."""
-        return {inode for node in self.nodes for record in node.records if self.within(time_of(record)) for inode in record.inodes}
+        return {
+            inode
+            for node in self.nodes
+            for record in node.records
+            if self.within(time_of(record))
+            for inode in record.inodes
+        }
 
     @property
     def lost_records(self) -> int:

@@ -76,7 +76,19 @@ class Result:
 
 
 def _node(node: NodeView, seen: Observation) -> dict[str, Any]:
-    named = ('accelerator', 'import_cache', 'pci_address', 'rung', 'camera', 'device', 'heap', 'fourcc', 'width', 'height', 'slots')
+    named = (
+        'accelerator',
+        'import_cache',
+        'pci_address',
+        'rung',
+        'camera',
+        'device',
+        'heap',
+        'fourcc',
+        'width',
+        'height',
+        'slots',
+    )
     records = [record for record in node.records if seen.within(time_of(record))]
     return {
         'pid': node.pid,
@@ -113,7 +125,9 @@ def write_result(result: Result, folder: Path) -> Path:
 def verdict(result: Result) -> list[str]:
     """A few lines for a person: one per check, with the next step under those that do not hold."""
     words = {True: 'holds', False: 'DOES NOT HOLD', None: 'not measured'}
-    lines = [f'{len(result.seen.all_submitted())} frames in {(result.seen.end_ns - result.seen.start_ns) / 1e9:.1f} s']
+    lines = [
+        f'{len(result.seen.all_submitted())} frames in {(result.seen.end_ns - result.seen.start_ns) / 1e9:.1f} s'
+    ]
     for check in result.checks:
         lines.append(f'{check.name} {words[check.holds]}: {check.title}')
         if check.holds is not True:
@@ -121,11 +135,21 @@ def verdict(result: Result) -> list[str]:
             if check.next_step:
                 lines.append(f'   next: {check.next_step}')
     keys = result.document.keys.items()
-    said = ', '.join(f'{name} {"?" if value is None else str(value).lower()}' for name, value in keys)
+    said = ', '.join(
+        f'{name} {"?" if value is None else str(value).lower()}' for name, value in keys
+    )
     lines.append(f'the document, literally: {said}')
-    lines += [f'{check.name} does not see {one}' for check in result.checks for one in check.figures.get('not_seen', ())]
+    lines += [
+        f'{check.name} does not see {one}'
+        for check in result.checks
+        for one in check.figures.get('not_seen', ())
+    ]
     lines += [f'note: {note}' for note in result.notes]
-    lines.append({EXIT_PASS: 'PASS', EXIT_BROKEN: 'FAIL', EXIT_NOT_MEASURED: 'NOT MEASURED'}[result.exit_code])
+    lines.append(
+        {EXIT_PASS: 'PASS', EXIT_BROKEN: 'FAIL', EXIT_NOT_MEASURED: 'NOT MEASURED'}[
+            result.exit_code
+        ]
+    )
     return lines
 
 
@@ -150,5 +174,7 @@ def notes(seen: Observation) -> list[str]:
         long = [wait for wait in waits if wait > SLOW_FENCE_MS]
         if long:
             worst = f'{len(long)} {what} took more than {SLOW_FENCE_MS:g} ms, the longest {max(long):.0f} ms'
-            found.append(f'{worst}: lspci -vvv -d 1f9d:1100 | grep LnkSta must show Speed 8GT/s and Width x4; zc_doctor checks it')
+            found.append(
+                f'{worst}: lspci -vvv -d 1f9d:1100 | grep LnkSta must show Speed 8GT/s and Width x4; zc_doctor checks it'
+            )
     return found

@@ -27,8 +27,23 @@ from zc_perception.verify.evidence import Unreadable
 from zc_perception.verify.invariants import KNOWN_EXPORTERS, all_checks
 from zc_perception.verify.measurement import Ending, Measurement, Roots
 from zc_perception.verify.observation import Observation
-from zc_perception.verify.result import EXIT_NOT_MEASURED, EXIT_USAGE, RESULT, Result, notes, verdict, write_result
-from zc_perception.verify.workload import Command, Newcomers, absent, hidden_logs, running_nodes, wait_for_frames
+from zc_perception.verify.result import (
+    EXIT_NOT_MEASURED,
+    EXIT_USAGE,
+    RESULT,
+    Result,
+    notes,
+    verdict,
+    write_result,
+)
+from zc_perception.verify.workload import (
+    Command,
+    Newcomers,
+    absent,
+    hidden_logs,
+    running_nodes,
+    wait_for_frames,
+)
 from zc_perception.whole_file import write_whole
 
 
@@ -83,7 +98,10 @@ class Say:
 
 TRACE, TIMELINE, LOG, ERROR = 'trace.txt', 'timeline.json', 'command.log', 'traceback.txt'
 _WHAT = 'Measures whether the four invariants hold for the nodes that run, or for those that a command starts.'
-_EXAMPLES = ('sudo zc_verify --seconds 10', 'sudo zc_verify --output build/verify -- ros2 launch zc_perception perception.launch.py')
+_EXAMPLES = (
+    'sudo zc_verify --seconds 10',
+    'sudo zc_verify --output build/verify -- ros2 launch zc_perception perception.launch.py',
+)
 _EPILOG = """exit status: 0 all four were measured and hold; 1 all were measured, and one does not hold; 3 not all could be measured, or
 zc_verify itself failed; 2 wrong use, or there is no node to measure; 128 + n: signal n came before anything was measured. Everything is
 measured only as root."""
@@ -91,26 +109,58 @@ measured only as root."""
 
 def parser() -> OptionParser:
     """The options."""
-    made = OptionParser('zc_verify', _WHAT, _EXAMPLES, usage='[options] [-- COMMAND ...]', after=_EPILOG)
+    made = OptionParser(
+        'zc_verify', _WHAT, _EXAMPLES, usage='[options] [-- COMMAND ...]', after=_EPILOG
+    )
     main, more = made.main, made.more
-    main.add_argument('--seconds', type=float, default=10.0, help='how long, and up to a second more for the counters (default: 10)')
-    main.add_argument('--frames', type=int, default=0, help='measure until so many frames were processed (0: the whole time)')
-    main.add_argument('--output', type=Path, default=Path('build/verify'), help=f'folder for {RESULT}, {TRACE}, {TIMELINE}')
-    main.add_argument('--pid', type=int, nargs='+', default=None, help='measure the nodes of these processes only')
-    main.add_argument('command', nargs='*', help='start this, measure what it starts, end it (after --)')
+    main.add_argument(
+        '--seconds',
+        type=float,
+        default=10.0,
+        help='how long, and up to a second more for the counters (default: 10)',
+    )
+    main.add_argument(
+        '--frames',
+        type=int,
+        default=0,
+        help='measure until so many frames were processed (0: the whole time)',
+    )
+    main.add_argument(
+        '--output',
+        type=Path,
+        default=Path('build/verify'),
+        help=f'folder for {RESULT}, {TRACE}, {TIMELINE}',
+    )
+    main.add_argument(
+        '--pid',
+        type=int,
+        nargs='+',
+        default=None,
+        help='measure the nodes of these processes only',
+    )
+    main.add_argument(
+        'command', nargs='*', help='start this, measure what it starts, end it (after --)'
+    )
     more.add_argument('--known-exporter', nargs='+', default=[], action='extend', metavar='NAME',
                       help=f'an exporter that is fine, besides {", ".join(KNOWN_EXPORTERS)}')  # fmt: skip
     more.add_argument('--no-memmove-probe', action='store_true',
                       help="do not count the C library's copies, which slows memmove down; I4 is then not measured")  # fmt: skip
     more.add_argument('--no-sampling', action='store_true',
                       help="do not sample the processors after the window; the document's fourth key is then not known")  # fmt: skip
-    more.add_argument('--wait', type=float, default=60.0, help='how long a command may take until frames flow (default: 60)')
+    more.add_argument(
+        '--wait',
+        type=float,
+        default=60.0,
+        help='how long a command may take until frames flow (default: 60)',
+    )
     more.add_argument('--quiet', action='store_true', help='print the last line only')
     return made
 
 
 @contextlib.contextmanager
-def _workload(arguments: argparse.Namespace, stop: Stop) -> Iterator[tuple[FoundFrameLogs, Command | None]]:
+def _workload(
+    arguments: argparse.Namespace, stop: Stop
+) -> Iterator[tuple[FoundFrameLogs, Command | None]]:
     if not arguments.command:
         with running_nodes(arguments.pid) as found:
             yield found, None
@@ -127,7 +177,9 @@ class _NotMeasured(ConfigError):
     """There are processes that this user may not look into."""
 
 
-def _unreadable(found: FoundFrameLogs, arguments: argparse.Namespace, command: Command | None) -> list[Unreadable]:
+def _unreadable(
+    found: FoundFrameLogs, arguments: argparse.Namespace, command: Command | None
+) -> list[Unreadable]:
     """What may be a node and can't be read.
 
     :raises ConfigError: a process that was asked for is none, or there is nothing to measure.
@@ -138,7 +190,10 @@ def _unreadable(found: FoundFrameLogs, arguments: argparse.Namespace, command: C
     # One without a name has ended meanwhile.
     hidden = hidden_logs([one for one in found.unreadable if arguments.pid or one.name])
     if not arguments.pid and command is None:
-        hidden = [replace(one, next_step=f'{one.next_step}, or name the nodes with --pid') for one in hidden]
+        hidden = [
+            replace(one, next_step=f'{one.next_step}, or name the nodes with --pid')
+            for one in hidden
+        ]
     if found:
         return hidden
     if hidden:
@@ -146,14 +201,18 @@ def _unreadable(found: FoundFrameLogs, arguments: argparse.Namespace, command: C
     if command is not None:
         how = 'has ended' if command.ended else f'started no node within {arguments.wait:g} s'
         raise ConfigError(f'the command {how}; see {arguments.output / LOG}')
-    raise ConfigError('there is no node with a frame log on this machine; start one, or give a command after --')
+    raise ConfigError(
+        'there is no node with a frame log on this machine; start one, or give a command after --'
+    )
 
 
 def _measure(arguments: argparse.Namespace, stop: Stop, say: Say) -> Result:
     arguments.output.mkdir(parents=True, exist_ok=True)
     for name in (RESULT, TRACE, TIMELINE, ERROR):
         (arguments.output / name).unlink(missing_ok=True)
-    with Measurement(Roots(), memmove_probe=not arguments.no_memmove_probe, sampling=not arguments.no_sampling) as measurement:
+    with Measurement(
+        Roots(), memmove_probe=not arguments.no_memmove_probe, sampling=not arguments.no_sampling
+    ) as measurement:
         for name in measurement.leftovers:
             say(f'removed {name}, which an earlier run left behind')
         with _workload(arguments, stop) as (found, command):
@@ -167,7 +226,9 @@ def _measure(arguments: argparse.Namespace, stop: Stop, say: Say) -> Result:
                 os.nice(10)  # after the command was started, which would inherit it
             running = functools.partial(_still_run, found, command)
             newcomers = Newcomers(found, arguments.pid, command)
-            ending = measurement.watch(found, arguments.seconds, arguments.frames, stop.wait, running, newcomers.look)
+            ending = measurement.watch(
+                found, arguments.seconds, arguments.frames, stop.wait, running, newcomers.look
+            )
             seen = measurement.observation()
             unread = [*hidden, *seen.why('frame log'), *newcomers.unreadable(seen.end_ns)]
             for one in unread[len(hidden) :]:
@@ -186,7 +247,9 @@ def _measure(arguments: argparse.Namespace, stop: Stop, say: Say) -> Result:
     if arguments.command:
         files['command'] = LOG
     document = document_keys(seen)
-    result = Result(seen, all_checks(seen, known), document, told, sys.argv, files | {'timeline': TIMELINE})
+    result = Result(
+        seen, all_checks(seen, known), document, told, sys.argv, files | {'timeline': TIMELINE}
+    )
     _write_timeline(seen, arguments.output)
     write_result(result, arguments.output)
     return result
@@ -212,23 +275,40 @@ def _cut_short(
 
 def _write_timeline(seen: Observation, folder: Path) -> None:
     tracks = [
-        NodeTrack(node.node, node.role, node.pid, [record for record in node.records if seen.within(record.done_ns or record.published_ns)])
+        NodeTrack(
+            node.node,
+            node.role,
+            node.pid,
+            [
+                record
+                for record in node.records
+                if seen.within(record.done_ns or record.published_ns)
+            ],
+        )
         for node in seen.nodes
     ]
-    events = [event for event in seen.trace.events if seen.within(event.time_ns)] if seen.trace is not None else []
+    events = (
+        [event for event in seen.trace.events if seen.within(event.time_ns)]
+        if seen.trace is not None
+        else []
+    )
     write_whole(folder / TIMELINE, json.dumps(build_timeline(tracks, events), allow_nan=False))
 
 
 def _check(arguments: argparse.Namespace) -> None:
     """:raises ConfigError: an option can't be used."""
     if not 0.1 <= arguments.seconds <= 86400:
-        raise ConfigError(f'--seconds is {arguments.seconds:g}, outside of 0.1..86400; 10 is a good start')
+        raise ConfigError(
+            f'--seconds is {arguments.seconds:g}, outside of 0.1..86400; 10 is a good start'
+        )
     if arguments.frames < 0:
         raise ConfigError(f'--frames is {arguments.frames}; it must be 0 (the whole time) or more')
     if not 1 <= arguments.wait <= 86400:
         raise ConfigError(f'--wait is {arguments.wait:g}, outside of 1..86400; 60 is a good start')
     if arguments.command and arguments.pid:
-        raise ConfigError('--pid names running nodes and a command starts new ones; give one of both')
+        raise ConfigError(
+            '--pid names running nodes and a command starts new ones; give one of both'
+        )
 
 
 def _failed(error: Exception, folder: Path, say: Say) -> int:

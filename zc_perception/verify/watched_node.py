@@ -21,7 +21,11 @@ from zc_perception.verify.observation import INFERENCE, NodeView
 
 def _is_text(value: object) -> bool:
     """That can be a path, and be written."""
-    return isinstance(value, str) and '\0' not in value and not any('\ud800' <= c <= '\udfff' for c in value)
+    return (
+        isinstance(value, str)
+        and '\0' not in value
+        and not any('\ud800' <= c <= '\udfff' for c in value)
+    )
 
 
 def _is_count(value: object) -> bool:
@@ -33,12 +37,15 @@ def _is_flag(value: object) -> bool:
 
 
 def _is_pool(value: object) -> bool:
-    return isinstance(value, list) and all(isinstance(one, list) and len(one) == 2 and all(map(_is_count, one)) for one in value)
+    return isinstance(value, list) and all(
+        isinstance(one, list) and len(one) == 2 and all(map(_is_count, one)) for one in value
+    )
 
 
 def _is_ledger(value: object) -> bool:
     return isinstance(value, dict) and all(
-        _is_text(reason) and isinstance(entry, dict) and _is_count(entry.get('count')) for reason, entry in value.items()
+        _is_text(reason) and isinstance(entry, dict) and _is_count(entry.get('count'))
+        for reason, entry in value.items()
     )
 
 
@@ -47,7 +54,9 @@ _TEXT: _Form = (_is_text, 'a text')
 _COUNT: _Form = (_is_count, 'a number of 0..18446744073709551615')
 #: All that is read of them here; what else a node tells is no matter.
 _FORMS: dict[str, _Form] = {
-    **dict.fromkeys(('accelerator', 'pci_address', 'rung', 'camera', 'device', 'heap', 'fourcc'), _TEXT),
+    **dict.fromkeys(
+        ('accelerator', 'pci_address', 'rung', 'camera', 'device', 'heap', 'fourcc'), _TEXT
+    ),
     **dict.fromkeys(('width', 'height', 'slots', 'failed', 'dropped', 'trial_imports'), _COUNT),
     'import_cache': (_is_flag, 'true or false'),
     'pool': (_is_pool, 'a list of [st_dev, inode]'),

@@ -16,7 +16,12 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from zc_perception.errors import ConfigError
-from zc_perception.observe.frame_log import FoundFrameLogs, FrameLogReader, UnreadableProcess, find_frame_logs
+from zc_perception.observe.frame_log import (
+    FoundFrameLogs,
+    FrameLogReader,
+    UnreadableProcess,
+    find_frame_logs,
+)
 from zc_perception.observe.processes import PROC, all_pids, process_state, who
 from zc_perception.verify.evidence import Unreadable
 from zc_perception.verify.observation import INFERENCE
@@ -37,7 +42,11 @@ class Descendants:
 
     def __init__(self) -> None:
         self._before: dict[int, int] = {}
-        self._before = {pid: state.start for pid in all_pids() if self.has(pid) and (state := process_state(pid))}
+        self._before = {
+            pid: state.start
+            for pid in all_pids()
+            if self.has(pid) and (state := process_state(pid))
+        }
         self._libc = ctypes.CDLL(None)
         was = ctypes.c_int(0)
         self._libc.prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(was), 0, 0, 0)
@@ -75,7 +84,13 @@ class Descendants:
         own = os.getpid()
         for pid in all_pids():
             state = process_state(pid)
-            if pid != but and state is not None and state.ended and state.parent == own and self._before.get(pid) != state.start:
+            if (
+                pid != but
+                and state is not None
+                and state.ended
+                and state.parent == own
+                and self._before.get(pid) != state.start
+            ):
                 with contextlib.suppress(ChildProcessError):
                     os.waitpid(pid, os.WNOHANG)
 
@@ -108,12 +123,18 @@ class Command:
         self._descendants = Descendants()
         try:
             self._process = subprocess.Popen(
-                self.words, stdin=subprocess.DEVNULL, stdout=self._output, stderr=subprocess.STDOUT, start_new_session=True
+                self.words,
+                stdin=subprocess.DEVNULL,
+                stdout=self._output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
             )
         except OSError as error:
             self._descendants.close()
             self._output.close()
-            raise ConfigError(f'the command {self.words[0]!r} cannot be started: {error.strerror}; give one that is in PATH') from error
+            raise ConfigError(
+                f'the command {self.words[0]!r} cannot be started: {error.strerror}; give one that is in PATH'
+            ) from error
 
     def started(self, pid: int) -> bool:
         """Whether a process is the command or was started by it, and has not ended."""
@@ -158,7 +179,9 @@ def running_nodes(pids: Collection[int] | None) -> FoundFrameLogs:
     return FoundFrameLogs([log for log in found if log.alive], found.unreadable)
 
 
-def wait_for_frames(command: Command, seconds: float, wait: Callable[[float], bool]) -> FoundFrameLogs:
+def wait_for_frames(
+    command: Command, seconds: float, wait: Callable[[float], bool]
+) -> FoundFrameLogs:
     """The nodes that a command started, once no more of them begin and frames flow through all that infer; after *seconds* those that
     there are."""
     known: dict[tuple[int, str, int], FrameLogReader] = {}
@@ -178,7 +201,11 @@ def wait_for_frames(command: Command, seconds: float, wait: Callable[[float], bo
                 known[identity] = log
                 settled = time.monotonic() + _SETTLED_S
         inferring = [log for log in known.values() if log.role == INFERENCE]
-        if inferring and time.monotonic() >= settled and all(log.written >= _FLOWING for log in inferring):
+        if (
+            inferring
+            and time.monotonic() >= settled
+            and all(log.written >= _FLOWING for log in inferring)
+        ):
             break
     return FoundFrameLogs(sorted(known.values(), key=lambda log: (log.pid, log.node)), unreadable)
 
@@ -197,7 +224,9 @@ def absent(found: FoundFrameLogs, pids: Collection[int]) -> list[str]:
         if not (PROC / str(pid)).exists():
             told.append(f'process {pid}: there is no such process; start it, or give another pid')
         elif pid not in seen and pid not in hidden:
-            told.append(f'{who(pid)} is no node with a frame log; give those of capture and inference nodes, or no --pid')
+            told.append(
+                f'{who(pid)} is no node with a frame log; give those of capture and inference nodes, or no --pid'
+            )
     return told
 
 
@@ -210,9 +239,17 @@ def hidden_logs(unreadable: Collection[UnreadableProcess]) -> list[Unreadable]:
     for step, those in by_step.items():
         if len(those) > _NAMED:
             names = ', '.join(f'{one.pid} ({one.name})' for one in those[:_NAMED])
-            told.append(Unreadable(f'{len(those)} processes', f'they may be nodes but cannot be looked into: {names}, …', step))
+            told.append(
+                Unreadable(
+                    f'{len(those)} processes',
+                    f'they may be nodes but cannot be looked into: {names}, …',
+                    step,
+                )
+            )
         else:
-            told += [Unreadable(f'process {one.pid} ({one.name})', one.reason, step) for one in those]
+            told += [
+                Unreadable(f'process {one.pid} ({one.name})', one.reason, step) for one in those
+            ]
     return told
 
 
@@ -226,7 +263,9 @@ class Newcomers:
     :param pids: of these processes; ``None``: of all, or of those that the command started.
     """
 
-    def __init__(self, found: FoundFrameLogs, pids: Collection[int] | None, command: Command | None) -> None:
+    def __init__(
+        self, found: FoundFrameLogs, pids: Collection[int] | None, command: Command | None
+    ) -> None:
         self._known = {identity_of(log) for log in found}
         self._hidden = {one.pid for one in found.unreadable}
         self._unreadable: dict[int, tuple[int, UnreadableProcess]] = {}
@@ -239,7 +278,12 @@ class Newcomers:
         with find_frame_logs(pids=self._pids) as logs:
             for log in logs:
                 identity = identity_of(log)
-                if identity not in self._known and identity not in self._began and log.alive and self._counts(log.pid):
+                if (
+                    identity not in self._known
+                    and identity not in self._began
+                    and log.alive
+                    and self._counts(log.pid)
+                ):
                     self._began[identity] = min(now_ns, log.started_ns), str(log)
         for one in logs.unreadable:
             # One without a name has ended meanwhile.
@@ -252,5 +296,7 @@ class Newcomers:
     def unreadable(self, until_ns: int) -> list[Unreadable]:
         """Those that began before a moment of CLOCK_MONOTONIC, and what may be one and can't be read."""
         hidden = [one for began_ns, one in self._unreadable.values() if began_ns <= until_ns]
-        lines = dict.fromkeys(line for began_ns, line in self._began.values() if began_ns <= until_ns)
+        lines = dict.fromkeys(
+            line for began_ns, line in self._began.values() if began_ns <= until_ns
+        )
         return [*(Unreadable(line, _REASON, _STEP) for line in lines), *hidden_logs(hidden)]

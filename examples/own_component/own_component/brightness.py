@@ -1,4 +1,5 @@
 """A component that publishes the mean brightness of each camera frame."""
+
 from rclpy.node import Node
 from std_msgs.msg import Float32
 
@@ -6,16 +7,16 @@ from zc_perception import Frame, FrameSubscription
 
 
 class Brightness(Node):
-    def __init__(self, **options):               # the container passes rclpy.Node's options
+    def __init__(self, **options):  # the container passes rclpy.Node's options
         super().__init__('brightness', **options)
         self.publisher = self.create_publisher(Float32, 'brightness', 10)
         self.frames = FrameSubscription(self, 'image_raw', self.on_frame)
 
-    def on_frame(self, frame: Frame):            # the very object that the camera has published
+    def on_frame(self, frame: Frame):  # the very object that the camera has published
         with frame.map() as planes:
             brightness = planes[0].mean()
         self.publisher.publish(Float32(data=float(brightness)))
 
-    def destroy_node(self):                      # ros2 component unload calls it
+    def destroy_node(self):  # ros2 component unload calls it
         self.frames.destroy()
         super().destroy_node()

@@ -95,7 +95,13 @@ class _Session:
         return self._peer is not None
 
     def declare_publisher(
-        self, key: str, *, congestion_control: CongestionControl, priority: Priority, express: bool, reliability: Reliability
+        self,
+        key: str,
+        *,
+        congestion_control: CongestionControl,
+        priority: Priority,
+        express: bool,
+        reliability: Reliability,
     ) -> _Publisher:
         assert key and express and congestion_control and priority and reliability
         return _Publisher(self)

@@ -53,17 +53,30 @@ def expected_bin(logits: Sequence[float]) -> float:
     return sum(i * share for i, share in enumerate(shares)) / sum(shares)
 
 
-def yolov8_levels(boxes: Sequence[Array], classes: Sequence[Array], strides: Sequence[int], bins: int, by_sigmoid: bool) -> Iterator[Box]:
+def yolov8_levels(
+    boxes: Sequence[Array],
+    classes: Sequence[Array],
+    strides: Sequence[int],
+    bins: int,
+    by_sigmoid: bool,
+) -> Iterator[Box]:
     """Of each level (rows, columns, 4 * bins) and (rows, columns, classes)."""
     for box, score, stride in zip(boxes, classes, strides, strict=True):
         for row in range(box.shape[0]):
             for column in range(box.shape[1]):
                 number, logit = best_class(score[row, column].tolist())
                 values = box[row, column].tolist()
-                sides = [expected_bin(values[i * bins : (i + 1) * bins]) if bins > 1 else values[i] for i in range(4)]
+                sides = [
+                    expected_bin(values[i * bins : (i + 1) * bins]) if bins > 1 else values[i]
+                    for i in range(4)
+                ]
                 x, y = column + 0.5, row + 0.5
                 corners = (x - sides[0], y - sides[1], x + sides[2], y + sides[3])
-                yield Box(probability(logit, by_sigmoid), number, *[corner * stride for corner in corners])
+                yield Box(
+                    probability(logit, by_sigmoid),
+                    number,
+                    *[corner * stride for corner in corners],
+                )
 
 
 def yolov8_rows(rows: Array, by_sigmoid: bool = False) -> Iterator[Box]:
@@ -74,7 +87,10 @@ def yolov8_rows(rows: Array, by_sigmoid: bool = False) -> Iterator[Box]:
 
 
 def yolov5_levels(
-    levels: Sequence[Array], strides: Sequence[int], anchors: Sequence[Sequence[tuple[float, float]]], by_sigmoid: bool
+    levels: Sequence[Array],
+    strides: Sequence[int],
+    anchors: Sequence[Sequence[tuple[float, float]]],
+    by_sigmoid: bool,
 ) -> Iterator[Box]:
     """Of each level (rows, columns, anchors, 5 + classes)."""
     for level, stride, sizes in zip(levels, strides, anchors, strict=True):
@@ -88,7 +104,9 @@ def yolov5_levels(
             yield centred(score, number, *centre, (2 * w) ** 2 * width, (2 * h) ** 2 * height)
 
 
-def yolox_levels(levels: Sequence[Array], strides: Sequence[int], by_sigmoid: bool) -> Iterator[Box]:
+def yolox_levels(
+    levels: Sequence[Array], strides: Sequence[int], by_sigmoid: bool
+) -> Iterator[Box]:
     """Of each level (rows, columns, 5 + classes)."""
     for level, stride in zip(levels, strides, strict=True):
         for row, column in np.ndindex(*level.shape[:2]):
@@ -96,10 +114,14 @@ def yolox_levels(levels: Sequence[Array], strides: Sequence[int], by_sigmoid: bo
             number, value = best_class(values[5:])
             score = probability(values[4], by_sigmoid) * probability(value, by_sigmoid)
             centre = ((values[0] + column) * stride, (values[1] + row) * stride)
-            yield centred(score, number, *centre, math.exp(values[2]) * stride, math.exp(values[3]) * stride)
+            yield centred(
+                score, number, *centre, math.exp(values[2]) * stride, math.exp(values[3]) * stride
+            )
 
 
-def ssd_scores(logits: Sequence[float], background: int, softmax: bool, by_sigmoid: bool) -> tuple[int, float]:
+def ssd_scores(
+    logits: Sequence[float], background: int, softmax: bool, by_sigmoid: bool
+) -> tuple[int, float]:
     if softmax:
         top = max(logits)
         total = sum(math.exp(x - top) for x in logits)
@@ -111,11 +133,24 @@ def ssd_scores(logits: Sequence[float], background: int, softmax: bool, by_sigmo
     return best_class(scores)
 
 
-def ssd_box(score: float, number: int, deltas: Sequence[float], prior: Sequence[float], variances: tuple[float, float]) -> Box:
+def ssd_box(
+    score: float,
+    number: int,
+    deltas: Sequence[float],
+    prior: Sequence[float],
+    variances: tuple[float, float],
+) -> Box:
     """Deltas x, y, w, h; prior and result in input pixels."""
     cx = prior[0] + deltas[0] * variances[0] * prior[2]
     cy = prior[1] + deltas[1] * variances[0] * prior[3]
-    return centred(score, number, cx, cy, prior[2] * math.exp(deltas[2] * variances[1]), prior[3] * math.exp(deltas[3] * variances[1]))
+    return centred(
+        score,
+        number,
+        cx,
+        cy,
+        prior[2] * math.exp(deltas[2] * variances[1]),
+        prior[3] * math.exp(deltas[3] * variances[1]),
+    )
 
 
 def in_source(boxes: Sequence[Box], box: Letterbox) -> list[Box]:
@@ -131,7 +166,9 @@ def in_source(boxes: Sequence[Box], box: Letterbox) -> list[Box]:
     return moved
 
 
-def suppressed(boxes: Sequence[Box], threshold: float, agnostic: bool = False) -> tuple[list[Box], float]:
+def suppressed(
+    boxes: Sequence[Box], threshold: float, agnostic: bool = False
+) -> tuple[list[Box], float]:
     """Greedy suppression, and how near any decision came to being another one: an overlap to the threshold, or rivals in score."""
     ranked = sorted(boxes, key=lambda one: -one.score)
     corners = np.array([one[2:] for one in ranked], np.float64).reshape(-1, 4)
@@ -151,11 +188,18 @@ def suppressed(boxes: Sequence[Box], threshold: float, agnostic: bool = False) -
     return [ranked[i] for i in kept], nearest
 
 
-def assert_same(found: Detections, expected: Sequence[Box], tolerance: float = 2e-3, score_tolerance: float = 3e-6) -> None:
+def assert_same(
+    found: Detections,
+    expected: Sequence[Box],
+    tolerance: float = 2e-3,
+    score_tolerance: float = 3e-6,
+) -> None:
     """The same boxes, in any order where scores are equal within the tolerance; but for slivers, which rounding makes or takes."""
     assert (np.diff(found.scores) <= 0).all(), 'best first'
     left = list(expected)
-    for corners, score, number in zip(found.boxes.tolist(), found.scores.tolist(), found.classes.tolist(), strict=True):
+    for corners, score, number in zip(
+        found.boxes.tolist(), found.scores.tolist(), found.classes.tolist(), strict=True
+    ):
         match = next(
             (
                 one

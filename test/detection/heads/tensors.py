@@ -13,21 +13,37 @@ GRIDS = tuple((INPUT[1] // stride, INPUT[0] // stride) for stride in STRIDES)
 
 
 def quantised(
-    real: NDArray[np.floating], random: np.random.Generator, *, scale: float, zero_point: int, dtype: str = 'int8', name: str = ''
+    real: NDArray[np.floating],
+    random: np.random.Generator,
+    *,
+    scale: float,
+    zero_point: int,
+    dtype: str = 'int8',
+    name: str = '',
 ) -> RawTensor:
     """(1, rows, columns, channels) as a view into a larger buffer."""
     limits = np.iinfo(dtype)
     before, after = random.integers(0, 3, 3), random.integers(0, 20, 3)
     shape = np.array(real.shape[1:])
-    buffer = random.integers(limits.min, limits.max, (1, *(shape + before + after)), dtype=dtype, endpoint=True)
-    inner = buffer[(slice(None), *(slice(b, b + size) for b, size in zip(before, shape, strict=True)))]
+    buffer = random.integers(
+        limits.min, limits.max, (1, *(shape + before + after)), dtype=dtype, endpoint=True
+    )
+    inner = buffer[
+        (slice(None), *(slice(b, b + size) for b, size in zip(before, shape, strict=True)))
+    ]
     inner[...] = np.clip(np.round(real / scale + zero_point), limits.min, limits.max)
     return RawTensor(inner, scale, zero_point, 'nhwc', name)
 
 
 def as_nchw(tensor: RawTensor) -> RawTensor:
     """The same values with channels in front, contiguous."""
-    return RawTensor(np.ascontiguousarray(tensor.values.transpose(0, 3, 1, 2)), tensor.scale, tensor.zero_point, 'nchw', tensor.name)
+    return RawTensor(
+        np.ascontiguousarray(tensor.values.transpose(0, 3, 1, 2)),
+        tensor.scale,
+        tensor.zero_point,
+        'nchw',
+        tensor.name,
+    )
 
 
 def dequantised(tensor: RawTensor) -> NDArray[np.float64]:
@@ -35,4 +51,8 @@ def dequantised(tensor: RawTensor) -> NDArray[np.float64]:
     values = tensor.values[0].astype(np.float64)
     if tensor.layout == 'nchw':
         values = values.transpose(1, 2, 0)
-    return values if tensor.values.dtype == np.float32 else (values - tensor.zero_point) * float(tensor.scale)
+    return (
+        values
+        if tensor.values.dtype == np.float32
+        else (values - tensor.zero_point) * float(tensor.scale)
+    )

@@ -17,10 +17,14 @@ from zc_perception.errors import AcceleratorError
 BOX = Letterbox.fit(1920, 1080, 640, 640)
 
 
-def decode(*rows: Sequence[float], score: float = 0.25, limit: int = 10, **options: object) -> Detections:
+def decode(
+    *rows: Sequence[float], score: float = 0.25, limit: int = 10, **options: object
+) -> Detections:
     values = np.array(rows, np.float32).reshape(-1, 6)
     results = [
-        make_head(HeadSpec('boxes', 8, **options)).decode([RawTensor(shaped)], BOX, DecodeLimits(score, 0.5, limit))  # type: ignore[arg-type]
+        make_head(HeadSpec('boxes', 8, **options)).decode(
+            [RawTensor(shaped)], BOX, DecodeLimits(score, 0.5, limit)
+        )  # type: ignore[arg-type]
         for shaped in (values, values[None])
     ]
     assert results[0].boxes.tolist() == results[1].boxes.tolist()
@@ -28,13 +32,20 @@ def decode(*rows: Sequence[float], score: float = 0.25, limit: int = 10, **optio
 
 
 def test_boxes_are_filtered_and_sorted_and_not_moved() -> None:
-    found = decode((1, 2, 30, 40, 0.3, 1), (5, 6, 70, 80, 0.9, 0), (1, 2, 30, 40, 0.1, 1), (1, 1, 9, 9, float('nan'), 0))
+    found = decode(
+        (1, 2, 30, 40, 0.3, 1),
+        (5, 6, 70, 80, 0.9, 0),
+        (1, 2, 30, 40, 0.1, 1),
+        (1, 1, 9, 9, float('nan'), 0),
+    )
     assert found.boxes.tolist() == [[5, 6, 70, 80], [1, 2, 30, 40]]
     assert found.classes.tolist() == [0, 1] and found.scores.tolist() == pytest.approx([0.9, 0.3])
 
 
 def test_they_are_limited_to_the_best() -> None:
-    assert decode(*[(0, 0, 5, 5, 0.1 * i, i) for i in range(1, 8)], limit=2, score=0).classes.tolist() == [7, 6]
+    assert decode(
+        *[(0, 0, 5, 5, 0.1 * i, i) for i in range(1, 8)], limit=2, score=0
+    ).classes.tolist() == [7, 6]
 
 
 def test_places_of_a_table_that_are_empty_are_no_detections() -> None:
@@ -55,8 +66,12 @@ def test_a_corner_that_is_no_number_is_no_detection(corner: float) -> None:
 def test_input_pixels_go_through_the_letterbox_and_are_clipped() -> None:
     found = decode((-5, 140, 320, 320, 0.9, 3), coordinates='input')
     assert found.boxes.tolist() == [[0, 0, 960, 540]]
-    assert decode((0, 0.21875, 0.5, 0.5, 0.9, 3), coordinates='relative').boxes.tolist() == [[0, 0, 960, 540]]
-    assert decode((0.21875, 0, 0.5, 0.5, 0.9, 3), coordinates='relative', box_order='yxyx').boxes.tolist() == [[0, 0, 960, 540]]
+    assert decode((0, 0.21875, 0.5, 0.5, 0.9, 3), coordinates='relative').boxes.tolist() == [
+        [0, 0, 960, 540]
+    ]
+    assert decode(
+        (0.21875, 0, 0.5, 0.5, 0.9, 3), coordinates='relative', box_order='yxyx'
+    ).boxes.tolist() == [[0, 0, 960, 540]]
 
 
 def test_duplicates_are_left_alone_unless_the_manifest_says_so() -> None:
@@ -68,4 +83,6 @@ def test_duplicates_are_left_alone_unless_the_manifest_says_so() -> None:
 @pytest.mark.parametrize('shapes', [[], [(3, 5)], [(2, 3, 6)], [(3, 6), (3, 6)], [(6,)]])
 def test_another_layout_is_an_error_with_its_shape(shapes: list[tuple[int, ...]]) -> None:
     with pytest.raises(AcceleratorError, match=r'head boxes: .*expected one output nx6 or 1xnx6'):
-        make_head(HeadSpec('boxes', 1)).decode([RawTensor(np.zeros(s, np.float32)) for s in shapes], BOX, DecodeLimits(0.5, 0.5, 10))
+        make_head(HeadSpec('boxes', 1)).decode(
+            [RawTensor(np.zeros(s, np.float32)) for s in shapes], BOX, DecodeLimits(0.5, 0.5, 10)
+        )

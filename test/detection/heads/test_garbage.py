@@ -32,12 +32,20 @@ CASES = {
     'boxes in the input': ('boxes', {'coordinates': 'input', 'suppressed': False}, [(1, 20, 6)]),
     'yolov5': ('yolov5', {'anchors': ANCHORS}, [(1, *grid, 16) for grid in GRIDS]),
     'yolov5 rows': ('yolov5', {}, [(1, 40, 8)]),
-    'yolov8': ('yolov8', {}, [(1, *grid, channels) for grid in GRIDS for channels in (64, CLASSES)]),
+    'yolov8': (
+        'yolov8',
+        {},
+        [(1, *grid, channels) for grid in GRIDS for channels in (64, CLASSES)],
+    ),
     'yolov8 without dfl': ('yolov8', {'reg_max': 1}, [(1, 4 + CLASSES, *grid) for grid in GRIDS]),
     'yolov8 decoded': ('yolov8', {}, [(1, 7, 40)]),
     'yolov8 decoded logits': ('yolov8', {'sigmoid': True}, [(1, 40, 7)]),
     'yolox': ('yolox', {}, [(1, CELLS, 8)]),
-    'yolox parts': ('yolox', {'sigmoid': True}, [(1, *grid, channels) for grid in GRIDS for channels in (4, 1, CLASSES)]),
+    'yolox parts': (
+        'yolox',
+        {'sigmoid': True},
+        [(1, *grid, channels) for grid in GRIDS for channels in (4, 1, CLASSES)],
+    ),
     'ssd': ('ssd', {'priors': ((0.5, 0.5, 0.3, 0.3),) * 30}, [(1, 30, 4), (1, 30, 4)]),
     'ssd anchors': ('ssd', {'anchors': ANCHORS}, [(1, 2 * CELLS, 4), (1, 2 * CELLS, 4)]),
     'ssd softmax': ('ssd', {'softmax': True, 'coordinates': 'input'}, [(1, 30, 4), (1, 30, 4)]),
@@ -50,7 +58,9 @@ CASES = {
 
 def head_of_the_page(spec: HeadSpec) -> Any:
     """The head that docs/models.md shows to people who write their own."""
-    block = re.search(r'^```python\n(.*?)^```$', PAGE.read_text(encoding='utf-8'), re.DOTALL | re.MULTILINE)
+    block = re.search(
+        r'^```python\n(.*?)^```$', PAGE.read_text(encoding='utf-8'), re.DOTALL | re.MULTILINE
+    )
     assert block is not None
     names: dict[str, Any] = {}
     exec(block[1], names)
@@ -60,7 +70,11 @@ def head_of_the_page(spec: HeadSpec) -> Any:
 @pytest.mark.parametrize('shapes', [[], [(20, 6)], [(5,)], [(20, 5), (20, 5)]])
 def test_the_head_of_the_page_refuses_other_outputs(shapes: list[tuple[int, ...]]) -> None:
     with pytest.raises(AcceleratorError, match=r'head mine: .*: expected one output nx5'):
-        head_of_the_page(SPEC).decode([RawTensor(np.zeros(shape, np.float32)) for shape in shapes], BOX, DecodeLimits(0.5, 0.5, 10))
+        head_of_the_page(SPEC).decode(
+            [RawTensor(np.zeros(shape, np.float32)) for shape in shapes],
+            BOX,
+            DecodeLimits(0.5, 0.5, 10),
+        )
 
 
 class Watched(HeadSpec):
@@ -74,19 +88,33 @@ class Watched(HeadSpec):
 
 @pytest.mark.parametrize('kind', HEADS)
 def test_the_options_of_a_kind_are_those_that_it_reads(kind: str) -> None:
-    options = {field.name for field in dataclasses.fields(HeadSpec)} - {'kind', 'num_classes', 'input_size'}
+    options = {field.name for field in dataclasses.fields(HeadSpec)} - {
+        'kind',
+        'num_classes',
+        'input_size',
+    }
     read = set()
     for _, given_here, shapes in (case for case in CASES.values() if case[0] == kind):
         spec = Watched(**{**dataclasses.asdict(SPEC), 'kind': kind, **given_here})  # type: ignore[arg-type]
         head = HEADS[kind].make(spec)
-        head.decode([garbage(np.random.default_rng(0), 'int8', shape) for shape in shapes], BOX, DecodeLimits(0.0, 0.5, 50))
+        head.decode(
+            [garbage(np.random.default_rng(0), 'int8', shape) for shape in shapes],
+            BOX,
+            DecodeLimits(0.0, 0.5, 50),
+        )
         read |= spec.__dict__['read'] & options
     assert read == set(HEADS[kind].options)
-    assert kind in {case[0] for case in CASES.values()}, 'add a case, so that this head gets garbage, too'
+    assert kind in {case[0] for case in CASES.values()}, (
+        'add a case, so that this head gets garbage, too'
+    )
 
 
 def test_each_option_is_for_some_kind() -> None:
-    options = {field.name for field in dataclasses.fields(HeadSpec)} - {'kind', 'num_classes', 'input_size'}
+    options = {field.name for field in dataclasses.fields(HeadSpec)} - {
+        'kind',
+        'num_classes',
+        'input_size',
+    }
     assert {name for kind in HEADS.values() for name in kind.options} == options
 
 
@@ -98,7 +126,9 @@ def test_each_option_is_for_some_kind() -> None:
     st.sampled_from([0.0, 0.45, 1.0]),
     st.booleans(),
 )
-def test_no_box_that_is_none(case: str, seed: int, numbers: str, score: float, iou: float, agnostic: bool) -> None:
+def test_no_box_that_is_none(
+    case: str, seed: int, numbers: str, score: float, iou: float, agnostic: bool
+) -> None:
     kind, options, shapes = CASES[case]
     random = np.random.default_rng(seed)
     agnostic &= kind != 'boxes' or not options.get('suppressed', True)
@@ -106,13 +136,21 @@ def test_no_box_that_is_none(case: str, seed: int, numbers: str, score: float, i
     head = head_of_the_page(spec) if kind == 'mine' else make_head(spec)
     with warnings.catch_warnings():
         warnings.simplefilter('error')
-        found = head.decode([garbage(random, numbers, shape) for shape in shapes], BOX, DecodeLimits(score, iou, 50))
+        found = head.decode(
+            [garbage(random, numbers, shape) for shape in shapes],
+            BOX,
+            DecodeLimits(score, iou, 50),
+        )
     assert len(found) <= 50 and found.boxes.shape == (len(found), 4)
     assert found.boxes.dtype == found.scores.dtype == np.float32
     assert np.isfinite(found.boxes).all()
     assert (found.boxes[:, 2:] > found.boxes[:, :2]).all() and (found.boxes >= 0).all()
     assert (found.boxes <= [321, 203, 321, 203]).all()
-    assert (found.scores >= np.float32(score)).all() and (found.scores <= 1).all() and (np.diff(found.scores) <= 0).all()
+    assert (
+        (found.scores >= np.float32(score)).all()
+        and (found.scores <= 1).all()
+        and (np.diff(found.scores) <= 0).all()
+    )
     assert ((found.classes >= 0) & (found.classes < CLASSES)).all()
 
 
@@ -120,11 +158,16 @@ def garbage(random: np.random.Generator, numbers: str, shape: tuple[int, ...]) -
     if numbers == 'bits':
         return RawTensor(random.integers(0, 2**32, shape, np.uint32).view(np.float32))
     if numbers == 'special':
-        pool = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1, 0.5, -1, 3, 3.4e38, -3.4e38, 1e-45, 40, 100], np.float32)
+        pool = np.array(
+            [np.nan, np.inf, -np.inf, 0.0, -0.0, 1, 0.5, -1, 3, 3.4e38, -3.4e38, 1e-45, 40, 100],
+            np.float32,
+        )
         return RawTensor(random.choice(pool, shape))
     if numbers == 'huge':
         with np.errstate(over='ignore'):  # what is too large becomes infinite
-            return RawTensor((random.normal(0, 1, shape) * 10.0 ** random.uniform(-3, 38)).astype(np.float32))
+            return RawTensor(
+                (random.normal(0, 1, shape) * 10.0 ** random.uniform(-3, 38)).astype(np.float32)
+            )
     dtype = 'int8' if numbers == 'saturated' else numbers
     limits = np.iinfo(dtype)
     if numbers == 'saturated':
@@ -143,41 +186,87 @@ def test_strides_that_do_not_ascend(kind: str, strides: tuple[int, ...]) -> None
 
 @pytest.mark.parametrize('kind', ['ssd', 'yolov5', 'yolox'])
 def test_an_input_that_a_stride_does_not_divide(kind: str) -> None:
-    with pytest.raises(ConfigError, match=r'head.strides: 32 does not divide the input of 640x368 pixels'):
-        make_head(HeadSpec(kind, 1, input_size=(640, 368), anchors=() if kind == 'yolox' else ANCHORS))
+    with pytest.raises(
+        ConfigError, match=r'head.strides: 32 does not divide the input of 640x368 pixels'
+    ):
+        make_head(
+            HeadSpec(kind, 1, input_size=(640, 368), anchors=() if kind == 'yolox' else ANCHORS)
+        )
 
 
 def test_decoded_tensors_can_be_of_any_input_s_size() -> None:
     for kind in ('yolov5', 'yolov8'):
         table = np.array([[20, 20, 10, 10, 0.9, 0.9]], np.float32)
         head = make_head(HeadSpec(kind, 1 if kind == 'yolov5' else 2, input_size=(50, 50)))
-        assert len(head.decode([RawTensor(table)], Letterbox.fit(50, 50, 50, 50), DecodeLimits(0.5, 0.5, 10))) == 1
+        assert (
+            len(
+                head.decode(
+                    [RawTensor(table)], Letterbox.fit(50, 50, 50, 50), DecodeLimits(0.5, 0.5, 10)
+                )
+            )
+            == 1
+        )
 
 
 @pytest.mark.parametrize('kind', ['yolov5', 'yolov8', 'yolox'])
 def test_a_letterbox_that_a_stride_does_not_divide(kind: str) -> None:
     head = make_head(HeadSpec(kind, 1, anchors=ANCHORS if kind == 'yolov5' else ()))
-    with pytest.raises(AcceleratorError, match=r'head.strides: 32 does not divide the input of 96x80 pixels'):
-        head.decode([RawTensor(np.zeros((1, 9, 12, 12), np.float32))], Letterbox.fit(64, 48, 96, 80), DecodeLimits(0.5, 0.5, 10))
+    with pytest.raises(
+        AcceleratorError, match=r'head.strides: 32 does not divide the input of 96x80 pixels'
+    ):
+        head.decode(
+            [RawTensor(np.zeros((1, 9, 12, 12), np.float32))],
+            Letterbox.fit(64, 48, 96, 80),
+            DecodeLimits(0.5, 0.5, 10),
+        )
 
 
 def test_frames_of_another_geometry_than_the_head_s() -> None:
     head = make_head(HeadSpec('yolox', 1, input_size=(640, 640)))
-    with pytest.raises(AcceleratorError, match=r'head yolox: head.input_size is 640x640, but frames are letterboxed to 96x64'):
-        head.decode([RawTensor(np.zeros((1, CELLS, 6), np.float32))], BOX, DecodeLimits(0.5, 0.5, 10))
+    with pytest.raises(
+        AcceleratorError,
+        match=r'head yolox: head.input_size is 640x640, but frames are letterboxed to 96x64',
+    ):
+        head.decode(
+            [RawTensor(np.zeros((1, CELLS, 6), np.float32))], BOX, DecodeLimits(0.5, 0.5, 10)
+        )
 
 
 @pytest.mark.parametrize(
     ('spec', 'message'),
     [
-        (HeadSpec('yolov9', 1), rf"head.kind 'yolov9' is unknown: one of {', '.join(HEADS)}; did you mean 'yolov"),
-        (HeadSpec('yolov8', 1, coordinates='input'), "head.coordinates is not for head 'yolov8'; it is for boxes, ssd: leave it out, or"),
-        (HeadSpec('boxes', 1, anchors=ANCHORS), "head.anchors is not for head 'boxes'; it is for ssd, yolov5"),
-        (HeadSpec('boxes', 1, softmax=True), "head.softmax is not for head 'boxes'; it is for ssd"),
-        (HeadSpec('boxes', 1, sigmoid=False), "head.sigmoid is not for head 'boxes'; it is for ssd, yolov5, yolov8, yolox"),
-        (HeadSpec('yolox', 1, suppressed=False), "head.suppressed is not for head 'yolox'; it is for boxes"),
-        (HeadSpec('boxes', 1, class_agnostic=True), 'head.class_agnostic is for boxes that the host suppresses: add suppressed: false'),
-        (HeadSpec('ssd', 1, strides=(8, 16)), 'head.strides belongs to head.anchors, from which priors are made: give both'),
+        (
+            HeadSpec('yolov9', 1),
+            rf"head.kind 'yolov9' is unknown: one of {', '.join(HEADS)}; did you mean 'yolov",
+        ),
+        (
+            HeadSpec('yolov8', 1, coordinates='input'),
+            "head.coordinates is not for head 'yolov8'; it is for boxes, ssd: leave it out, or",
+        ),
+        (
+            HeadSpec('boxes', 1, anchors=ANCHORS),
+            "head.anchors is not for head 'boxes'; it is for ssd, yolov5",
+        ),
+        (
+            HeadSpec('boxes', 1, softmax=True),
+            "head.softmax is not for head 'boxes'; it is for ssd",
+        ),
+        (
+            HeadSpec('boxes', 1, sigmoid=False),
+            "head.sigmoid is not for head 'boxes'; it is for ssd, yolov5, yolov8, yolox",
+        ),
+        (
+            HeadSpec('yolox', 1, suppressed=False),
+            "head.suppressed is not for head 'yolox'; it is for boxes",
+        ),
+        (
+            HeadSpec('boxes', 1, class_agnostic=True),
+            'head.class_agnostic is for boxes that the host suppresses: add suppressed: false',
+        ),
+        (
+            HeadSpec('ssd', 1, strides=(8, 16)),
+            'head.strides belongs to head.anchors, from which priors are made: give both',
+        ),
     ],
 )
 def test_specs_that_are_none(spec: HeadSpec, message: str) -> None:

@@ -17,17 +17,28 @@ GRIDS = ((8, 12), (4, 6), (2, 3))
 
 
 def tensors(shapes: list[tuple[int, ...]], layout: str = '') -> list[RawTensor]:
-    return [RawTensor(np.full(shape, number, np.float32), layout=layout) for number, shape in enumerate(shapes)]
+    return [
+        RawTensor(np.full(shape, number, np.float32), layout=layout)
+        for number, shape in enumerate(shapes)
+    ]
 
 
-@given(st.permutations(range(6)), st.booleans(), st.sampled_from(['', 'said']), st.integers(1, 200))
-def test_parts_are_found_in_any_order(order: list[int], channels_first: bool, said: str, classes: int) -> None:
+@given(
+    st.permutations(range(6)), st.booleans(), st.sampled_from(['', 'said']), st.integers(1, 200)
+)
+def test_parts_are_found_in_any_order(
+    order: list[int], channels_first: bool, said: str, classes: int
+) -> None:
     if classes in (12, 6, 3, 8, 4, 2, 64):
         classes += 200
     shapes = [(rows, columns, channels) for rows, columns in GRIDS for channels in (64, classes)]
-    turned = [(1, c, h, w) if channels_first else (1, h, w, c) for h, w, c in (shapes[i] for i in order)]
+    turned = [
+        (1, c, h, w) if channels_first else (1, h, w, c) for h, w, c in (shapes[i] for i in order)
+    ]
     outputs = tensors(turned, ('nchw' if channels_first else 'nhwc') if said else '')
-    for (rows, columns), level in zip(GRIDS, arrange('yolov8', outputs, GRIDS, {'box': 64, 'class': classes}), strict=True):
+    for (rows, columns), level in zip(
+        GRIDS, arrange('yolov8', outputs, GRIDS, {'box': 64, 'class': classes}), strict=True
+    ):
         for name, channels in (('box', 64), ('class', classes)):
             assert order[level[name].output] == shapes.index((rows, columns, channels))
             assert level[name].view(outputs).shape == (rows, columns, channels)
@@ -35,15 +46,26 @@ def test_parts_are_found_in_any_order(order: list[int], channels_first: bool, sa
 
 def test_parts_of_one_tensor_lie_behind_each_other() -> None:
     values = np.broadcast_to(np.arange(9, dtype=np.float32), (1, 2, 3, 9)).copy()
-    for outputs in ([RawTensor(values)], [RawTensor(np.ascontiguousarray(values.transpose(0, 3, 1, 2)))]):
+    for outputs in (
+        [RawTensor(values)],
+        [RawTensor(np.ascontiguousarray(values.transpose(0, 3, 1, 2)))],
+    ):
         level = arrange('yolox', outputs, GRIDS[2:], {'box': 4, 'objectness': 1, 'class': 4})[0]
-        assert [level[name].view(outputs)[1, 2].tolist() for name in level] == [[0, 1, 2, 3], [4], [5, 6, 7, 8]]
+        assert [level[name].view(outputs)[1, 2].tolist() for name in level] == [
+            [0, 1, 2, 3],
+            [4],
+            [5, 6, 7, 8],
+        ]
 
 
 def test_parts_with_as_many_channels_are_told_apart_by_their_order() -> None:
     outputs = tensors([(1, 2, 3, 1), (1, 2, 3, 4), (1, 2, 3, 4)])
     level = arrange('yolox', outputs, GRIDS[2:], {'box': 4, 'objectness': 1, 'class': 4})[0]
-    assert {name: part.output for name, part in level.items()} == {'box': 1, 'objectness': 0, 'class': 2}
+    assert {name: part.output for name, part in level.items()} == {
+        'box': 1,
+        'objectness': 0,
+        'class': 2,
+    }
 
 
 @pytest.mark.parametrize('order', itertools.permutations(range(2)))
@@ -57,16 +79,27 @@ def test_a_cube_is_read_as_the_other_outputs_are(order: tuple[int, ...]) -> None
 
 def test_a_cube_alone_needs_its_layout() -> None:
     cube = np.zeros((1, 8, 8, 8), np.float32)
-    with pytest.raises(AcceleratorError, match=r"head yolov8: output 0 'raw' has shape 1x8x8x8: this can be NHWC or NCHW; the manifest"):
+    with pytest.raises(
+        AcceleratorError,
+        match=r"head yolov8: output 0 'raw' has shape 1x8x8x8: this can be NHWC or NCHW; the manifest",
+    ):
         arrange('yolov8', [RawTensor(cube, name='raw')], ((8, 8),), {'box': 4, 'class': 4})
     for layout in ('nhwc', 'nchw'):
-        level = arrange('yolov8', [RawTensor(cube, layout=layout)], ((8, 8),), {'box': 4, 'class': 4})[0]
+        level = arrange(
+            'yolov8', [RawTensor(cube, layout=layout)], ((8, 8),), {'box': 4, 'class': 4}
+        )[0]
         assert level['box'].channels_first == (layout == 'nchw')
 
 
 def test_a_tensor_that_fits_nothing_is_named() -> None:
-    outputs = [RawTensor(np.zeros((1, 8, 12, 64), np.float32), name='a'), RawTensor(np.zeros((1, 9, 12, 5), np.float32), name='b')]
-    with pytest.raises(AcceleratorError, match=r"output 1 'b' has shape 1x9x12x5: expected for each of the grids 8x12, 4x6, 2x3"):
+    outputs = [
+        RawTensor(np.zeros((1, 8, 12, 64), np.float32), name='a'),
+        RawTensor(np.zeros((1, 9, 12, 5), np.float32), name='b'),
+    ]
+    with pytest.raises(
+        AcceleratorError,
+        match=r"output 1 'b' has shape 1x9x12x5: expected for each of the grids 8x12, 4x6, 2x3",
+    ):
         arrange('yolov8', outputs, GRIDS, {'box': 64, 'class': 5})
 
 
@@ -90,7 +123,8 @@ def test_scales(scale: object, fine: bool) -> None:
         assert (readable('ssd', [tensor])[0].real() == tensor.real()).all()
     else:
         with pytest.raises(
-            AcceleratorError, match=r'head ssd: output 0 has shape 2x6 and scale .*: expected a number above 0, or an array'
+            AcceleratorError,
+            match=r'head ssd: output 0 has shape 2x6 and scale .*: expected a number above 0, or an array',
         ):
             readable('ssd', [tensor])
 
@@ -102,5 +136,8 @@ def test_rare_types_become_float32(dtype: str) -> None:
 
 
 def test_usual_types_are_not_touched() -> None:
-    outputs = [RawTensor(np.zeros(3, dtype), 0.5) for dtype in ('int8', 'uint8', 'int16', 'uint16', 'int32', 'float32')]
+    outputs = [
+        RawTensor(np.zeros(3, dtype), 0.5)
+        for dtype in ('int8', 'uint8', 'int16', 'uint16', 'int32', 'float32')
+    ]
     assert readable('ssd', outputs) is outputs

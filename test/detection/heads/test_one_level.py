@@ -23,24 +23,33 @@ SPECS = {
 }
 
 
-def found(spec: HeadSpec, values: NDArray[np.float32], layout: str, grid: tuple[int, int]) -> Detections:
+def found(
+    spec: HeadSpec, values: NDArray[np.float32], layout: str, grid: tuple[int, int]
+) -> Detections:
     width, height = grid[1] * 32, grid[0] * 32
     return make_head(spec).decode(
-        [RawTensor(values, layout=layout)], Letterbox.fit(width, height, width, height), DecodeLimits(0.3, 0.5, 50)
+        [RawTensor(values, layout=layout)],
+        Letterbox.fit(width, height, width, height),
+        DecodeLimits(0.3, 0.5, 50),
     )
 
 
 @pytest.mark.parametrize('head', SPECS)
 @pytest.mark.parametrize('grid', [(1, 1), (1, 3), (2, 2), (3, 5)])
 @pytest.mark.parametrize('layout', ['nhwc', 'nchw'])
-def test_a_level_without_a_batch_axis_is_the_level(head: str, grid: tuple[int, int], layout: str) -> None:
+def test_a_level_without_a_batch_axis_is_the_level(
+    head: str, grid: tuple[int, int], layout: str
+) -> None:
     spec, channels = SPECS[head]
     values = np.random.default_rng(channels).normal(0.2, 1.0, (*grid, channels)).astype(np.float32)
     if layout == 'nchw':
         values = np.ascontiguousarray(values.transpose(2, 0, 1))
     expected, result = found(spec, values[None], layout, grid), found(spec, values, layout, grid)
     assert len(expected) and result.boxes.tolist() == expected.boxes.tolist()
-    assert (result.scores.tolist(), result.classes.tolist()) == (expected.scores.tolist(), expected.classes.tolist())
+    assert (result.scores.tolist(), result.classes.tolist()) == (
+        expected.scores.tolist(),
+        expected.classes.tolist(),
+    )
     if grid[0] > 1:  # nothing else has this shape, so that it needn't be said
         assert found(spec, values, '', grid).boxes.tolist() == expected.boxes.tolist()
 
@@ -48,7 +57,10 @@ def test_a_level_without_a_batch_axis_is_the_level(head: str, grid: tuple[int, i
 def test_what_can_be_a_level_or_a_table_has_to_be_said() -> None:
     spec, channels = SPECS['yolov8']
     values = np.full((1, 3, channels), 0.4, np.float32)
-    with pytest.raises(AcceleratorError, match=r'output 0 has shape 1x3x20: this can be a raw level or a table of boxes; the manifest'):
+    with pytest.raises(
+        AcceleratorError,
+        match=r'output 0 has shape 1x3x20: this can be a raw level or a table of boxes; the manifest',
+    ):
         found(spec, values, '', (1, 3))
     values[..., :4] = 30
     assert found(spec, values[0], '', (1, 3)).boxes.tolist() == [[15, 15, 45, 32]]
@@ -62,13 +74,25 @@ def test_tables_of_another_size_than_the_grid_stay_tables() -> None:
         assert found(spec, values, layout, (2, 2)).boxes.tolist() == [[15, 15, 45, 45]]
 
 
-@pytest.mark.parametrize(('kind', 'numbers', 'usual'), [('yolov8', 20, 'nchw'), ('yolov5', 21, 'nhwc')])
-def test_a_square_table_is_read_as_exporters_write_it_unless_the_layout_says_otherwise(kind: str, numbers: int, usual: str) -> None:
+@pytest.mark.parametrize(
+    ('kind', 'numbers', 'usual'), [('yolov8', 20, 'nchw'), ('yolov5', 21, 'nhwc')]
+)
+def test_a_square_table_is_read_as_exporters_write_it_unless_the_layout_says_otherwise(
+    kind: str, numbers: int, usual: str
+) -> None:
     table = np.random.default_rng(2).uniform(0.1, 0.9, (numbers, numbers)).astype(np.float32)
     table[:, :4] = np.random.default_rng(3).uniform(10, 60, (numbers, 4))
-    spec, box, limits = HeadSpec(kind, CLASSES), Letterbox.fit(64, 64, 64, 64), DecodeLimits(0.2, 1.0, 100)
-    more = make_head(spec).decode([RawTensor(np.concatenate((table, table * 0)))], box, limits)  # not square: rows for certain
+    spec, box, limits = (
+        HeadSpec(kind, CLASSES),
+        Letterbox.fit(64, 64, 64, 64),
+        DecodeLimits(0.2, 1.0, 100),
+    )
+    more = make_head(spec).decode(
+        [RawTensor(np.concatenate((table, table * 0)))], box, limits
+    )  # not square: rows for certain
     for layout in ('', 'nhwc', 'nchw'):
         values = table.T if (layout or usual) == 'nchw' else table
-        result = make_head(spec).decode([RawTensor(np.ascontiguousarray(values[None]), layout=layout)], box, limits)
+        result = make_head(spec).decode(
+            [RawTensor(np.ascontiguousarray(values[None]), layout=layout)], box, limits
+        )
         assert len(more) > 5 and result.boxes.tolist() == more.boxes.tolist()

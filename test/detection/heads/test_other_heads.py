@@ -43,19 +43,31 @@ def no_head(spec):
 @pytest.fixture(autouse=True)
 def own_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / 'site'
-    values = {'half': 'half_head:Half', 'nothing': 'half_head:nothing', 'no_head': 'half_head:no_head', 'broken': 'half_head:Missing'}
+    values = {
+        'half': 'half_head:Half',
+        'nothing': 'half_head:nothing',
+        'no_head': 'half_head:no_head',
+        'broken': 'half_head:Missing',
+    }
     install(folder, 'half-head', {'zc_perception.heads': values})
     (folder / 'half_head.py').write_text(SOURCE, encoding='utf-8')
     monkeypatch.syspath_prepend(folder)
 
 
 def test_a_manifest_names_a_head_of_another_package_and_it_decodes(tmp_path: Path) -> None:
-    values = {'engine': 'opencv_hog', 'head': 'half', 'classes': ['a'], 'input': {'resize': 'none'}}
+    values = {
+        'engine': 'opencv_hog',
+        'head': 'half',
+        'classes': ['a'],
+        'input': {'resize': 'none'},
+    }
     (tmp_path / 'model.yaml').write_text(yaml.safe_dump(values), encoding='utf-8')
     head = make_head(load_manifest(str(tmp_path)).head)
     rows = RawTensor(np.array([[8, 8, 24, 24, 0.8, 0]], np.float32))
     found = head.decode([rows], Letterbox.fit(64, 48, 64, 48), DecodeLimits(0.5, 0.5, 10))
-    assert found.scores.tolist() == pytest.approx([0.4]) and found.boxes.tolist() == [[8, 8, 24, 24]]
+    assert found.scores.tolist() == pytest.approx([0.4]) and found.boxes.tolist() == [
+        [8, 8, 24, 24]
+    ]
 
 
 @pytest.mark.parametrize(
@@ -63,8 +75,14 @@ def test_a_manifest_names_a_head_of_another_package_and_it_decodes(tmp_path: Pat
     [
         ('nothing', "head.kind 'nothing' is 3, which makes nothing with a method decode"),
         ('no_head', "head.kind 'no_head' is <function no_head"),
-        ('broken', "'broken' of package 'half-head' can't be imported (half_head:Missing): AttributeError"),
-        ('hal', f"head.kind 'hal' is unknown: one of {', '.join(HEADS)}, broken, half, no_head, nothing; did you mean 'half'"),
+        (
+            'broken',
+            "'broken' of package 'half-head' can't be imported (half_head:Missing): AttributeError",
+        ),
+        (
+            'hal',
+            f"head.kind 'hal' is unknown: one of {', '.join(HEADS)}, broken, half, no_head, nothing; did you mean 'half'",
+        ),
     ],
 )
 def test_what_is_no_head_is_refused_with_its_package(kind: str, words: str) -> None:
@@ -75,5 +93,8 @@ def test_what_is_no_head_is_refused_with_its_package(kind: str, words: str) -> N
 
 def test_the_manifest_s_reader_lists_them_too(tmp_path: Path) -> None:
     (tmp_path / 'model.yaml').write_text('head: yolo9\nclasses: [a]\n', encoding='utf-8')
-    with pytest.raises(ConfigError, match=rf"key 'head' is 'yolo9'; it must be one of {', '.join(HEADS)}, broken, half, no_head, nothing"):
+    with pytest.raises(
+        ConfigError,
+        match=rf"key 'head' is 'yolo9'; it must be one of {', '.join(HEADS)}, broken, half, no_head, nothing",
+    ):
         load_manifest(str(tmp_path))

@@ -20,11 +20,17 @@ SCORES = np.array([0.9, 0.8, 0.7, 0.6, 0.5], np.float32)
 def test_a_box_far_larger_than_the_picture(size: float, copies: int) -> None:
     """Few candidates, and so many that they are suppressed in another way."""
     rows = np.zeros((5, 84), np.float32)
-    for row, (x, y, kind) in zip(rows, ((100, 100, 2), (170, 100, 2), (300, 300, 79), (360, 300, 79), (320, 320, 0)), strict=True):
+    for row, (x, y, kind) in zip(
+        rows,
+        ((100, 100, 2), (170, 100, 2), (300, 300, 79), (360, 300, 79), (320, 320, 0)),
+        strict=True,
+    ):
         row[:4], row[4 + kind] = (x, y, 50, 50), 1
     rows[4, 2:4] = size
     rows[:, 4:] *= SCORES[:, None]
-    found = make_head(HeadSpec('yolov8', 80)).decode([RawTensor(np.tile(rows, (copies, 1))[None])], BOX, LIMITS)
+    found = make_head(HeadSpec('yolov8', 80)).decode(
+        [RawTensor(np.tile(rows, (copies, 1))[None])], BOX, LIMITS
+    )
     assert found.scores.tolist() == SCORES.tolist()
     assert found.classes.tolist() == [2, 2, 79, 79, 0]
 

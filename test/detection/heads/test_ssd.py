@@ -24,8 +24,12 @@ EVERYTHING = 1.0
 NEAR = 1e-5
 
 
-def priors_of(random: np.random.Generator, count: int) -> tuple[tuple[float, float, float, float], ...]:
-    return tuple((*random.random(2).tolist(), *random.uniform(0.05, 0.6, 2).tolist()) for _ in range(count))
+def priors_of(
+    random: np.random.Generator, count: int
+) -> tuple[tuple[float, float, float, float], ...]:
+    return tuple(
+        (*random.random(2).tolist(), *random.uniform(0.05, 0.6, 2).tolist()) for _ in range(count)
+    )
 
 
 @given(
@@ -37,20 +41,33 @@ def priors_of(random: np.random.Generator, count: int) -> tuple[tuple[float, flo
     st.floats(0.05, 0.95),
     st.booleans(),
 )
-def test_deltas_on_priors(seed: int, classes: int, ground: str, kind: str, order: str, score: float, int8: bool) -> None:
+def test_deltas_on_priors(
+    seed: int, classes: int, ground: str, kind: str, order: str, score: float, int8: bool
+) -> None:
     random = np.random.default_rng(seed)
     count = int(random.integers(1, 60))
     background = {'first': 0, 'last': classes, 'none': -1}[ground]
     width = classes + (background >= 0)
     priors, variances = priors_of(random, count), (0.1, 0.2)
-    logits = random.random((1, count, width)) if kind == 'done' else random.normal(0, 3, (1, count, width))
+    logits = (
+        random.random((1, count, width))
+        if kind == 'done'
+        else random.normal(0, 3, (1, count, width))
+    )
     deltas = random.normal(0, 2, (1, count, 4))
     if int8:
         scale = 1 / 255 if kind == 'done' else 0.08
         point = -128 if kind == 'done' else 5
-        scores = RawTensor(np.clip(np.round(logits / scale) + point, -128, 127).astype(np.int8), scale, point)
-        boxes = RawTensor(np.clip(np.round(deltas / 0.05) - 7, -128, 127).astype(np.int8), 0.05, -7)
-        left = (scores.values[0].astype(float) - point) * scale, (boxes.values[0].astype(float) + 7) * 0.05
+        scores = RawTensor(
+            np.clip(np.round(logits / scale) + point, -128, 127).astype(np.int8), scale, point
+        )
+        boxes = RawTensor(
+            np.clip(np.round(deltas / 0.05) - 7, -128, 127).astype(np.int8), 0.05, -7
+        )
+        left = (
+            (scores.values[0].astype(float) - point) * scale,
+            (boxes.values[0].astype(float) + 7) * 0.05,
+        )
     else:
         scores, boxes = RawTensor(logits.astype(np.float32)), RawTensor(deltas.astype(np.float32))
         left = scores.values[0].astype(float), boxes.values[0].astype(float)
@@ -58,7 +75,12 @@ def test_deltas_on_priors(seed: int, classes: int, ground: str, kind: str, order
     for row, delta, prior in zip(*left, priors, strict=True):
         number, value = ssd_scores(row.tolist(), background, kind == 'softmax', kind == 'sigmoid')
         assume(abs(value - score) > NEAR)
-        pixels = (prior[0] * INPUT[0], prior[1] * INPUT[1], prior[2] * INPUT[0], prior[3] * INPUT[1])
+        pixels = (
+            prior[0] * INPUT[0],
+            prior[1] * INPUT[1],
+            prior[2] * INPUT[0],
+            prior[3] * INPUT[1],
+        )
         turned = delta[[1, 0, 3, 2]] if order == 'yxyx' else delta
         if value >= score:
             expected.append(ssd_box(value, number, turned.tolist(), pixels, variances))
@@ -70,11 +92,20 @@ def test_deltas_on_priors(seed: int, classes: int, ground: str, kind: str, order
     )  # fmt: skip
     # With four numbers in each only the order tells which is which: boxes first.
     outputs = [boxes, scores] if width == 4 or seed % 2 else [scores, boxes]
-    assert_same(head.decode(outputs, SMALL, DecodeLimits(score, EVERYTHING, 1000)), in_source(expected, SMALL))
+    assert_same(
+        head.decode(outputs, SMALL, DecodeLimits(score, EVERYTHING, 1000)),
+        in_source(expected, SMALL),
+    )
 
 
-def decode(spec: HeadSpec, *outputs: object, score: float = 0.3, box: Letterbox = SMALL) -> Detections:
-    return make_head(spec).decode([RawTensor(np.asarray(output, np.float32)) for output in outputs], box, DecodeLimits(score, 0.5, 10))
+def decode(
+    spec: HeadSpec, *outputs: object, score: float = 0.3, box: Letterbox = SMALL
+) -> Detections:
+    return make_head(spec).decode(
+        [RawTensor(np.asarray(output, np.float32)) for output in outputs],
+        box,
+        DecodeLimits(score, 0.5, 10),
+    )
 
 
 def test_priors_are_made_from_anchors_level_row_column_anchor() -> None:
@@ -82,9 +113,16 @@ def test_priors_are_made_from_anchors_level_row_column_anchor() -> None:
     count = 2 * math.prod(GRIDS[0]) + math.prod(GRIDS[1]) + math.prod(GRIDS[2])
     scores = np.zeros((1, count, 2))
     scores[0, [2 * (3 * 12 + 5) + 1, 2 * 96 + 6 + 2, 2 * 96 + 24 + 4], 1] = 0.9, 0.8, 0.7
-    found = decode(HeadSpec('ssd', 1, INPUT, STRIDES, anchors), scores, np.zeros((1, count, 4)), box=Letterbox.fit(96, 64, 96, 64))
+    found = decode(
+        HeadSpec('ssd', 1, INPUT, STRIDES, anchors),
+        scores,
+        np.zeros((1, count, 4)),
+        box=Letterbox.fit(96, 64, 96, 64),
+    )
     expected = [(44, 28, 5, 9), (2.5 * 16, 1.5 * 16, 20, 12), (1.5 * 32, 1.5 * 32, 30, 40)]
-    assert found.boxes.tolist() == [[x - w / 2, y - h / 2, x + w / 2, min(y + h / 2, 64)] for x, y, w, h in expected]
+    assert found.boxes.tolist() == [
+        [x - w / 2, y - h / 2, x + w / 2, min(y + h / 2, 64)] for x, y, w, h in expected
+    ]
 
 
 @pytest.mark.parametrize(
@@ -97,7 +135,9 @@ def test_priors_are_made_from_anchors_level_row_column_anchor() -> None:
     ],
 )
 def test_decoded_boxes_in_each_unit(options: dict[str, str], corners: tuple[float, ...]) -> None:
-    found = decode(HeadSpec('ssd', 1, INPUT, **options), [[[0.1, 0.9], [0.9, 0.1]]], [[corners, corners]])  # type: ignore[arg-type]
+    found = decode(
+        HeadSpec('ssd', 1, INPUT, **options), [[[0.1, 0.9], [0.9, 0.1]]], [[corners, corners]]
+    )  # type: ignore[arg-type]
     np.testing.assert_allclose(found.boxes, [[321 / 4, 203 / 4, 321 / 2, 203 * 0.75]], rtol=1e-5)
     assert found.scores.tolist() == pytest.approx([0.9])
 
@@ -122,7 +162,9 @@ def test_the_table_with_seven_columns_ends_at_a_negative_image() -> None:
     ]
     found = decode(HeadSpec('ssd', 2, INPUT), np.reshape(table, (1, 1, 5, 7)))
     assert found.classes.tolist() == [1, 0]
-    np.testing.assert_allclose(found.boxes, [[0, 0, 160.5, 101.5], [80.25, 50.75, 160.5, 152.25]], rtol=1e-6)
+    np.testing.assert_allclose(
+        found.boxes, [[0, 0, 160.5, 101.5], [80.25, 50.75, 160.5, 152.25]], rtol=1e-6
+    )
 
 
 @pytest.mark.parametrize('count', [2, 7, -1, float('nan')])
@@ -155,8 +197,14 @@ def test_scores_that_are_no_numbers_are_no_detections(bad: float, softmax: bool)
         ({'background': 2}, 'head.background is 2: must be 0 .first., 3 .last. or -1'),
         ({'softmax': True, 'sigmoid': True}, 'head.softmax and head.sigmoid'),
         ({'priors': ((0.5, 0.5, 0.0, 1.0),)}, 'head.priors: every prior'),
-        ({'priors': ((0.5, 0.5, 1.0, 1.0),), 'coordinates': 'input'}, 'head.coordinates belongs to decoded boxes'),
-        ({'priors': ((0.5, 0.5, 1.0, 1.0),), 'anchors': (((1.0, 1.0),),) * 3}, 'head.anchors and head.priors'),
+        (
+            {'priors': ((0.5, 0.5, 1.0, 1.0),), 'coordinates': 'input'},
+            'head.coordinates belongs to decoded boxes',
+        ),
+        (
+            {'priors': ((0.5, 0.5, 1.0, 1.0),), 'anchors': (((1.0, 1.0),),) * 3},
+            'head.anchors and head.priors',
+        ),
         ({'anchors': (((1.0, 1.0),),) * 2}, 'head.anchors has 2 levels, head.strides 3'),
     ],
 )
@@ -165,13 +213,24 @@ def test_options_that_do_not_belong_together(options: dict[str, object], key: st
         make_head(HeadSpec('ssd', 3, **options))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize('shapes', [[], [(1, 5, 4)], [(1, 5, 4), (1, 6, 4)], [(1, 5, 3), (1, 5, 4)], [(1, 5, 4)] * 3])
+@pytest.mark.parametrize(
+    'shapes', [[], [(1, 5, 4)], [(1, 5, 4), (1, 6, 4)], [(1, 5, 3), (1, 5, 4)], [(1, 5, 4)] * 3]
+)
 def test_another_layout_is_an_error_with_its_shape(shapes: list[tuple[int, ...]]) -> None:
     head = make_head(HeadSpec('ssd', 3, INPUT))
-    with pytest.raises(AcceleratorError, match=r'head ssd: .*expected boxes 1xNx4 and scores 1xNx4 \(3 classes and the background\)'):
-        head.decode([RawTensor(np.zeros(shape, np.float32)) for shape in shapes], SMALL, DecodeLimits(0.5, 0.5, 10))
+    with pytest.raises(
+        AcceleratorError,
+        match=r'head ssd: .*expected boxes 1xNx4 and scores 1xNx4 \(3 classes and the background\)',
+    ):
+        head.decode(
+            [RawTensor(np.zeros(shape, np.float32)) for shape in shapes],
+            SMALL,
+            DecodeLimits(0.5, 0.5, 10),
+        )
 
 
 def test_each_prior_counts_for_its_best_class() -> None:
-    found: NDArray[np.intp] = decode(HeadSpec('ssd', 2, INPUT), [[[0.1, 0.6, 0.7]]], [[[0.1, 0.1, 0.9, 0.9]]]).classes
+    found: NDArray[np.intp] = decode(
+        HeadSpec('ssd', 2, INPUT), [[[0.1, 0.6, 0.7]]], [[[0.1, 0.1, 0.9, 0.9]]]
+    ).classes
     assert found.tolist() == [1]

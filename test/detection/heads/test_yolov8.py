@@ -34,15 +34,28 @@ def rows(*anchors: Sequence[float], empty: int = 50) -> NDArray[np.float32]:
     return table
 
 
-def decode_rows(table: NDArray[np.float32], score: float = 0.25, iou: float = 0.5, limit: int = 100, **options: object) -> Detections:
+def decode_rows(
+    table: NDArray[np.float32],
+    score: float = 0.25,
+    iou: float = 0.5,
+    limit: int = 100,
+    **options: object,
+) -> Detections:
     """Both arrangements, which have to give the same."""
     results = []
-    for values in (np.ascontiguousarray(table.T[None]), np.ascontiguousarray(table[None]), np.ascontiguousarray(table)):
+    for values in (
+        np.ascontiguousarray(table.T[None]),
+        np.ascontiguousarray(table[None]),
+        np.ascontiguousarray(table),
+    ):
         head = make_head(HeadSpec('yolov8', CLASSES, **options))  # type: ignore[arg-type]
         results.append(head.decode([RawTensor(values)], BOX, DecodeLimits(score, iou, limit)))
     for other in results[1:]:
         assert other.boxes.tolist() == results[0].boxes.tolist()
-        assert (other.scores.tolist(), other.classes.tolist()) == (results[0].scores.tolist(), results[0].classes.tolist())
+        assert (other.scores.tolist(), other.classes.tolist()) == (
+            results[0].scores.tolist(),
+            results[0].classes.tolist(),
+        )
     return results[0]
 
 
@@ -53,7 +66,13 @@ def test_a_known_box_comes_out_in_source_pixels() -> None:
 
 
 def test_two_objects_come_best_first_and_duplicates_are_suppressed() -> None:
-    found = decode_rows(rows((100, 200, 40, 40, 0.6, 0, 0), (400, 300, 50, 60, 0, 0, 0.9), (102, 201, 40, 40, 0.5, 0, 0)))
+    found = decode_rows(
+        rows(
+            (100, 200, 40, 40, 0.6, 0, 0),
+            (400, 300, 50, 60, 0, 0, 0.9),
+            (102, 201, 40, 40, 0.5, 0, 0),
+        )
+    )
     assert found.classes.tolist() == [2, 0]
     assert found.scores.tolist() == pytest.approx([0.9, 0.6])
     assert found.boxes[1].tolist() == pytest.approx([240, 120, 360, 240])
@@ -71,7 +90,10 @@ def test_boxes_are_clipped_to_the_picture() -> None:
 
 
 def test_a_box_in_the_border_is_no_detection() -> None:
-    assert len(decode_rows(rows((320, 60, 100, 100, 0.9, 0, 0), (700, 300, 100, 100, 0.9, 0, 0)))) == 0
+    assert (
+        len(decode_rows(rows((320, 60, 100, 100, 0.9, 0, 0), (700, 300, 100, 100, 0.9, 0, 0))))
+        == 0
+    )
 
 
 def test_a_score_at_the_threshold_counts() -> None:
@@ -93,12 +115,23 @@ def test_a_threshold_of_zero_lets_every_cell_through() -> None:
 def test_nothing_above_the_threshold_is_an_empty_result() -> None:
     for table in (rows(), rows(empty=0), rows((320, 320, 64, 32, 0.2, 0.1, 0.1))):
         found = decode_rows(table)
-        assert (len(found), found.boxes.shape, found.scores.shape, found.classes.shape) == (0, (0, 4), (0,), (0,))
+        assert (len(found), found.boxes.shape, found.scores.shape, found.classes.shape) == (
+            0,
+            (0, 4),
+            (0,),
+            (0,),
+        )
 
 
 @pytest.mark.parametrize('bad', [float('nan'), float('inf')])
 def test_scores_that_are_no_numbers_are_passed_over(bad: float) -> None:
-    found = decode_rows(rows((100, 200, 40, 40, bad, bad, bad), (400, 300, 50, 60, bad, 0.7, 0), (200, 300, 50, 60, bad, 0.1, 0)))
+    found = decode_rows(
+        rows(
+            (100, 200, 40, 40, bad, bad, bad),
+            (400, 300, 50, 60, bad, 0.7, 0),
+            (200, 300, 50, 60, bad, 0.1, 0),
+        )
+    )
     assert found.classes.tolist() == [1] and found.scores.tolist() == pytest.approx([0.7])
 
 
@@ -111,7 +144,9 @@ def test_boxes_that_are_no_boxes_are_no_detections_and_suppress_none(bad: float)
 
 def test_the_number_of_detections_is_limited_to_the_best() -> None:
     anchors = [(30 + 60 * i, 300, 20, 20, 0.3 + 0.05 * i, 0, 0) for i in range(10)]
-    assert decode_rows(rows(*anchors), limit=4).scores.tolist() == pytest.approx([0.75, 0.7, 0.65, 0.6])
+    assert decode_rows(rows(*anchors), limit=4).scores.tolist() == pytest.approx(
+        [0.75, 0.7, 0.65, 0.6]
+    )
 
 
 def test_logits_are_told_apart_from_probabilities_by_the_manifest() -> None:
@@ -119,12 +154,20 @@ def test_logits_are_told_apart_from_probabilities_by_the_manifest() -> None:
     assert found.scores.tolist()[0] == 0.5 and found.classes.tolist()[0] == 1
 
 
-@given(st.integers(0, 2**32), st.sampled_from([1, 2, 7, 16, 80]), st.floats(0.05, 0.95), st.booleans())
-def test_decoded_tensors_are_decoded_as_the_slow_way_does(seed: int, classes: int, score: float, by_sigmoid: bool) -> None:
+@given(
+    st.integers(0, 2**32), st.sampled_from([1, 2, 7, 16, 80]), st.floats(0.05, 0.95), st.booleans()
+)
+def test_decoded_tensors_are_decoded_as_the_slow_way_does(
+    seed: int, classes: int, score: float, by_sigmoid: bool
+) -> None:
     random = np.random.default_rng(seed)
     count = int(random.integers(0, 60))
-    table = np.concatenate([random.uniform(-50, 700, (count, 2)), random.uniform(1, 200, (count, 2))], axis=1)
-    scores = random.normal(0, 2, (count, classes)) if by_sigmoid else random.random((count, classes))
+    table = np.concatenate(
+        [random.uniform(-50, 700, (count, 2)), random.uniform(1, 200, (count, 2))], axis=1
+    )
+    scores = (
+        random.normal(0, 2, (count, classes)) if by_sigmoid else random.random((count, classes))
+    )
     table = np.concatenate([table, scores], axis=1).astype(np.float32)
     boxes = list(yolov8_rows(table.astype(np.float64), by_sigmoid))
     assume(all(abs(one.score - score) > NEAR for one in boxes))
@@ -133,7 +176,9 @@ def test_decoded_tensors_are_decoded_as_the_slow_way_does(seed: int, classes: in
     for values in (np.ascontiguousarray(table.T[None]), table[None]):
         if values.shape[1:] == (4 + classes, 4 + classes):
             continue
-        assert_same(head.decode([RawTensor(values)], BOX, DecodeLimits(score, EVERYTHING, 1000)), expected)
+        assert_same(
+            head.decode([RawTensor(values)], BOX, DecodeLimits(score, EVERYTHING, 1000)), expected
+        )
 
 
 Levels = tuple[list[NDArray[np.float64]], list[NDArray[np.float64]]]
@@ -144,21 +189,34 @@ def random_levels(random: np.random.Generator, bins: int, classes: int, loud: fl
     return boxes, [random.normal(-loud, 2, (1, *grid, classes)) for grid in GRIDS]
 
 
-def outputs_of(random: np.random.Generator, levels: Levels, arrangement: str) -> tuple[list[RawTensor], Levels]:
+def outputs_of(
+    random: np.random.Generator, levels: Levels, arrangement: str
+) -> tuple[list[RawTensor], Levels]:
     """Outputs, and the real numbers that are left of them."""
     boxes, scores = levels
     if arrangement == 'float':
         pairs = [
-            (RawTensor(b.astype(np.float32), layout='nhwc'), RawTensor(s.astype(np.float32), layout='nhwc'))
+            (
+                RawTensor(b.astype(np.float32), layout='nhwc'),
+                RawTensor(s.astype(np.float32), layout='nhwc'),
+            )
             for b, s in zip(*levels, strict=True)
         ]
     else:
-        dtype = 'uint8' if arrangement == 'uint8' else 'int16' if arrangement == 'int16' else 'int8'
+        dtype = (
+            'uint8' if arrangement == 'uint8' else 'int16' if arrangement == 'int16' else 'int8'
+        )
         middle = 128 if dtype == 'uint8' else 0
 
         def one(real: NDArray[np.float64]) -> RawTensor:
             scale = float(random.uniform(0.02, 0.6)) / (100 if dtype == 'int16' else 1)
-            return quantised(real, random, scale=scale, zero_point=middle + int(random.integers(-40, 40)), dtype=dtype)
+            return quantised(
+                real,
+                random,
+                scale=scale,
+                zero_point=middle + int(random.integers(-40, 40)),
+                dtype=dtype,
+            )
 
         pairs = [(one(b), one(s)) for b, s in zip(boxes, scores, strict=True)]
     if arrangement == 'nchw':
@@ -169,19 +227,28 @@ def outputs_of(random: np.random.Generator, levels: Levels, arrangement: str) ->
 
 
 @pytest.mark.parametrize('arrangement', ['int8', 'uint8', 'int16', 'nchw', 'float'])
-@given(st.integers(0, 2**32), st.sampled_from([(16, 3), (16, 80), (8, 1), (1, 5)]), st.floats(0.05, 0.95), st.booleans())
+@given(
+    st.integers(0, 2**32),
+    st.sampled_from([(16, 3), (16, 80), (8, 1), (1, 5)]),
+    st.floats(0.05, 0.95),
+    st.booleans(),
+)
 def test_raw_levels_are_decoded_as_the_slow_way_does(
     arrangement: str, seed: int, sizes: tuple[int, int], score: float, by_sigmoid: bool
 ) -> None:
     random = np.random.default_rng(seed)
     bins, classes = sizes
-    outputs, left = outputs_of(random, random_levels(random, bins, classes, 3.0 if by_sigmoid else 0.0), arrangement)
+    outputs, left = outputs_of(
+        random, random_levels(random, bins, classes, 3.0 if by_sigmoid else 0.0), arrangement
+    )
     boxes = list(yolov8_levels(*left, STRIDES, bins, by_sigmoid))
     assume(all(abs(one.score - score) > NEAR for one in boxes))
     expected = in_source([one for one in boxes if one.score >= score], SMALL)
     head = make_head(HeadSpec('yolov8', classes, INPUT, STRIDES, reg_max=bins, sigmoid=by_sigmoid))
     assert_same(head.decode(outputs, SMALL, DecodeLimits(score, EVERYTHING, 1000)), expected)
-    assert_same(head.decode(outputs, SMALL, DecodeLimits(score, EVERYTHING, 1000)), expected)  # nothing is left of the first time
+    assert_same(
+        head.decode(outputs, SMALL, DecodeLimits(score, EVERYTHING, 1000)), expected
+    )  # nothing is left of the first time
 
 
 def realistic_levels(random: np.random.Generator, objects: int, classes: int) -> Levels:
@@ -197,18 +264,25 @@ def realistic_levels(random: np.random.Generator, objects: int, classes: int) ->
             place = np.array([column + 0.5, row + 0.5]) * stride
             if (np.abs(place - centre) > 1.2 * stride).any():
                 continue
-            sides = np.concatenate([place - centre + size / 2, centre + size / 2 - place]) / stride + random.normal(0, 0.1, 4)
+            sides = np.concatenate(
+                [place - centre + size / 2, centre + size / 2 - place]
+            ) / stride + random.normal(0, 0.1, 4)
             scores[level][0, row, column, number] = random.uniform(-1, 3)
             for side, distance in enumerate(np.clip(sides, 0, 14.9)):
                 bins = np.full(16, -6.0)
                 low = int(distance)
-                bins[low], bins[low + 1] = np.log(max(1 - distance + low, 1e-3)) + 4, np.log(max(distance - low, 1e-3)) + 4
+                bins[low], bins[low + 1] = (
+                    np.log(max(1 - distance + low, 1e-3)) + 4,
+                    np.log(max(distance - low, 1e-3)) + 4,
+                )
                 boxes[level][0, row, column, 16 * side : 16 * side + 16] = bins
     return boxes, scores
 
 
 @given(st.integers(0, 2**32), st.integers(0, 25), st.sampled_from([1, 3, 20]), st.booleans())
-def test_objects_in_quantised_levels_are_what_the_slow_way_finds(seed: int, objects: int, classes: int, agnostic: bool) -> None:
+def test_objects_in_quantised_levels_are_what_the_slow_way_finds(
+    seed: int, objects: int, classes: int, agnostic: bool
+) -> None:
     random = np.random.default_rng(seed)
     outputs, left = outputs_of(random, realistic_levels(random, objects, classes), 'int8')
     boxes = list(yolov8_levels(*left, STRIDES, 16, True))
@@ -223,35 +297,66 @@ def test_objects_in_quantised_levels_are_what_the_slow_way_finds(seed: int, obje
 def test_one_tensor_for_each_level_holds_boxes_first() -> None:
     random = np.random.default_rng(4)
     boxes, scores = random_levels(random, 16, 5, 2)
-    together = [np.concatenate(pair, axis=3).astype(np.float32) for pair in zip(boxes, scores, strict=True)]
+    together = [
+        np.concatenate(pair, axis=3).astype(np.float32) for pair in zip(boxes, scores, strict=True)
+    ]
     expected = in_source(
-        [b for b in yolov8_levels([b[0] for b in boxes], [s[0] for s in scores], STRIDES, 16, True) if b.score >= 0.4], SMALL
+        [
+            b
+            for b in yolov8_levels(
+                [b[0] for b in boxes], [s[0] for s in scores], STRIDES, 16, True
+            )
+            if b.score >= 0.4
+        ],
+        SMALL,
     )
     head = make_head(HeadSpec('yolov8', 5, INPUT, STRIDES))
     assert len(expected) > 5
-    for outputs in (together[::-1], [np.ascontiguousarray(one.transpose(0, 3, 1, 2)) for one in together]):
-        assert_same(head.decode([RawTensor(one) for one in outputs], SMALL, DecodeLimits(0.4, EVERYTHING, 1000)), expected)
+    for outputs in (
+        together[::-1],
+        [np.ascontiguousarray(one.transpose(0, 3, 1, 2)) for one in together],
+    ):
+        assert_same(
+            head.decode(
+                [RawTensor(one) for one in outputs], SMALL, DecodeLimits(0.4, EVERYTHING, 1000)
+            ),
+            expected,
+        )
 
 
 @pytest.mark.parametrize('dtype', ['int8', 'uint8', 'int16'])
 @pytest.mark.parametrize('layout', ['', 'nhwc'])
 @pytest.mark.parametrize('classes', [5, 60, 64])
-def test_a_scale_for_each_channel_gives_what_real_numbers_give(dtype: str, layout: str, classes: int) -> None:
+def test_a_scale_for_each_channel_gives_what_real_numbers_give(
+    dtype: str, layout: str, classes: int
+) -> None:
     """With as many classes as box channels, in one tensor or apart, all frames: to the bit."""
     random = np.random.default_rng(classes)
     head, plain = (make_head(HeadSpec('yolov8', classes, INPUT, STRIDES)) for _ in range(2))
     limits = np.iinfo(dtype)
     for _ in range(3):
         outputs = []
-        for real in (part for pair in zip(*random_levels(random, 16, classes, 2), strict=True) for part in pair):
+        for real in (
+            part
+            for pair in zip(*random_levels(random, 16, classes, 2), strict=True)
+            for part in pair
+        ):
             scale = random.uniform(0.05, 0.2, real.shape[-1]).astype(np.float32)
             values = np.clip(np.round(real / scale + 7), limits.min, limits.max).astype(dtype)
             outputs.append(RawTensor(values, scale, 7, layout))
-        whole = [RawTensor((o.values.astype(np.float32) - np.float32(7)) * np.asarray(o.scale, np.float32), layout=layout) for o in outputs]
+        whole = [
+            RawTensor(
+                (o.values.astype(np.float32) - np.float32(7)) * np.asarray(o.scale, np.float32),
+                layout=layout,
+            )
+            for o in outputs
+        ]
         result = head.decode(outputs, SMALL, DecodeLimits(0.4, 0.6, 1000))
         expected = plain.decode(whole, SMALL, DecodeLimits(0.4, 0.6, 1000))
         assert len(expected) > 5
-        assert [v.tolist() for v in vars(result).values()] == [v.tolist() for v in vars(expected).values()]
+        assert [v.tolist() for v in vars(result).values()] == [
+            v.tolist() for v in vars(expected).values()
+        ]
 
 
 @pytest.mark.parametrize('extreme', [1e4, -1e4, 88.0, -100.0])
@@ -259,11 +364,20 @@ def test_distributions_far_from_zero_are_no_problem(extreme: float) -> None:
     random = np.random.default_rng(6)
     boxes, scores = random_levels(random, 16, 2, 0)
     boxes = [box + extreme for box in boxes]
-    outputs = [RawTensor(part.astype(np.float32)) for pair in zip(boxes, scores, strict=True) for part in pair]
+    outputs = [
+        RawTensor(part.astype(np.float32))
+        for pair in zip(boxes, scores, strict=True)
+        for part in pair
+    ]
     left = [o.values[0].astype(np.float64) for o in outputs]
-    expected = in_source([b for b in yolov8_levels(left[::2], left[1::2], STRIDES, 16, True) if b.score >= 0.5], SMALL)
+    expected = in_source(
+        [b for b in yolov8_levels(left[::2], left[1::2], STRIDES, 16, True) if b.score >= 0.5],
+        SMALL,
+    )
     head = make_head(HeadSpec('yolov8', 2, INPUT, STRIDES))
-    assert_same(head.decode(outputs, SMALL, DecodeLimits(0.5, EVERYTHING, 1000)), expected, tolerance=0.02)
+    assert_same(
+        head.decode(outputs, SMALL, DecodeLimits(0.5, EVERYTHING, 1000)), expected, tolerance=0.02
+    )
 
 
 def test_outputs_of_another_arrangement_may_follow() -> None:
@@ -273,7 +387,10 @@ def test_outputs_of_another_arrangement_may_follow() -> None:
         table = rows((320, 320, 64, 32, 0.5, 0, 0), empty=count)
         assert len(head.decode([RawTensor(np.ascontiguousarray(table.T[None]))], BOX, limits)) == 1
     assert [Box(0.5, 0, 864, 492, 1056, 588)] == [
-        Box(float(s), int(c), *b) for b, s, c in zip(*vars(head.decode([RawTensor(table)], BOX, limits)).values(), strict=True)
+        Box(float(s), int(c), *b)
+        for b, s, c in zip(
+            *vars(head.decode([RawTensor(table)], BOX, limits)).values(), strict=True
+        )
     ]
 
 
@@ -284,14 +401,26 @@ def test_outputs_of_another_arrangement_may_follow() -> None:
         ([(2, 7, 10)], r'output 0 has shape 2x7x10: expected 1x7xN or 1xNx7 \(4 \+ 3 classes\)'),
         ([(1, 8, 10)], r'output 0 has shape 1x8x10: expected 1x7xN'),
         ([()], r'output 0 has shape \(\): expected'),
-        ([(1, 7, 10)] * 2, r'output 0 has shape 1x7x10: expected for each of the grids 80x80, 40x40, 20x20'),
-        ([(1, 80, 80, 64), (1, 80, 80, 4)], r'output 1 has shape 1x80x80x4: expected .* 64 box and 3 class channels, or 67 in one tensor'),
+        (
+            [(1, 7, 10)] * 2,
+            r'output 0 has shape 1x7x10: expected for each of the grids 80x80, 40x40, 20x20',
+        ),
+        (
+            [(1, 80, 80, 64), (1, 80, 80, 4)],
+            r'output 1 has shape 1x80x80x4: expected .* 64 box and 3 class channels, or 67 in one tensor',
+        ),
         ([(1, 80, 80, 64), (1, 80, 80, 3)], r'grid 40x40 has outputs with no channels'),
         ([(1, 80, 80, 67)] * 2, r'grid 80x80 has outputs with 67 and 67 channels'),
         ([(1, 81, 80, 64)], r'output 0 has shape 1x81x80x64: expected'),
     ],
 )
-def test_another_layout_is_an_error_with_its_shape(shapes: list[tuple[int, ...]], message: str) -> None:
+def test_another_layout_is_an_error_with_its_shape(
+    shapes: list[tuple[int, ...]], message: str
+) -> None:
     head = make_head(HeadSpec('yolov8', CLASSES))
     with pytest.raises(AcceleratorError, match=f'head yolov8: .*({message})'):
-        head.decode([RawTensor(np.zeros(shape, np.float32)) for shape in shapes], BOX, DecodeLimits(0.5, 0.5, 10))
+        head.decode(
+            [RawTensor(np.zeros(shape, np.float32)) for shape in shapes],
+            BOX,
+            DecodeLimits(0.5, 0.5, 10),
+        )

@@ -16,5 +16,7 @@ setup(
     maintainer_email='somebody@example.com',
     description='A component for tests.',
     license='Apache-2.0',
-    entry_points={'rclpy_components': ['foreign_components::Talker = foreign_components.talker:Talker']},
+    entry_points={
+        'rclpy_components': ['foreign_components::Talker = foreign_components.talker:Talker']
+    },
 )

@@ -54,6 +54,8 @@ def server(pool: BufferPool, serve: Serve) -> SharedMemoryServer:
 
 @pytest.fixture
 def client(server: SharedMemoryServer) -> Iterator[SharedMemoryClient]:
-    with SharedMemoryClient(server.path, name='npu', publisher_id=PUBLISHER, window=3, depth=2) as made:
+    with SharedMemoryClient(
+        server.path, name='npu', publisher_id=PUBLISHER, window=3, depth=2
+    ) as made:
         connected(made)
         yield made

@@ -47,7 +47,10 @@ class FrameMessage(NamedTuple):
 
 
 def pack_frame(message: FrameMessage, frame_id: bytes) -> bytes:
-    return wire.FRAME.pack(wire.MessageType.FRAME, wire.FRAME.size + len(frame_id), 0, *message) + frame_id
+    return (
+        wire.FRAME.pack(wire.MessageType.FRAME, wire.FRAME.size + len(frame_id), 0, *message)
+        + frame_id
+    )
 
 
 def make_layout(width: int = 64, height: int = 48, **options: Any) -> ImageLayout:
@@ -68,7 +71,13 @@ def make_frame(pool: BufferPool, sequence: int, **options: Any) -> Frame:
     assert slot is not None, pool.describe_holders()
     options.setdefault('header', Header(1000 + sequence, 'camera_optical_frame'))
     return Frame.publish_slot(
-        pool, slot, colorimetry=BT601_LIMITED, sequence=sequence, captured_ns=time.monotonic_ns(), capture_cost_ns=17, **options
+        pool,
+        slot,
+        colorimetry=BT601_LIMITED,
+        sequence=sequence,
+        captured_ns=time.monotonic_ns(),
+        capture_cost_ns=17,
+        **options,
     )
 
 
@@ -111,7 +120,9 @@ class RawPeer:
         """The next packet and its descriptors; an empty one is EOF."""
         while True:
             try:
-                packet, control, flags, _ = self.socket.recvmsg(4096, 1024, socket.MSG_CMSG_CLOEXEC)
+                packet, control, flags, _ = self.socket.recvmsg(
+                    4096, 1024, socket.MSG_CMSG_CLOEXEC
+                )
                 break
             except ConnectionResetError:
                 continue
@@ -205,12 +216,24 @@ class FakeProducer:
         layout = changes.pop('layout', make_layout())
         fds = changes.pop('fds', None)
         buffer = self.buffer()
-        message = wire.BuffersMessage(uid, layout, BT601_LIMITED, BufferKind.MEMFD, (buffer.size,))._replace(**changes)
+        message = wire.BuffersMessage(
+            uid, layout, BT601_LIMITED, BufferKind.MEMFD, (buffer.size,)
+        )._replace(**changes)
         peer.send(wire.pack_buffers(message), [buffer.fileno()] if fds is None else fds)
         return buffer
 
-    def frame(self, peer: RawPeer, uid: int = 7, generation: int = 1, *, fds: list[int] | None = None, **changes: Any) -> None:
-        message = FrameMessage(uid, generation, generation, 1000, 1, 2, 3, 0, bool(fds))._replace(**changes)
+    def frame(
+        self,
+        peer: RawPeer,
+        uid: int = 7,
+        generation: int = 1,
+        *,
+        fds: list[int] | None = None,
+        **changes: Any,
+    ) -> None:
+        message = FrameMessage(uid, generation, generation, 1000, 1, 2, 3, 0, bool(fds))._replace(
+            **changes
+        )
         peer.send(pack_frame(message, b'camera'), fds)
 
     def close(self) -> None:
@@ -255,7 +278,11 @@ def connected(client: SharedMemoryClient) -> None:
 
 def start(program: str, *arguments: object, **options: Any) -> subprocess.Popen[str]:
     """A program of this folder in a process of its own."""
-    environment = os.environ | {'PYTHONPATH': os.pathsep.join([str(HERE), str(HERE.parents[2]), os.environ.get('PYTHONPATH', '')])}
+    environment = os.environ | {
+        'PYTHONPATH': os.pathsep.join(
+            [str(HERE), str(HERE.parents[2]), os.environ.get('PYTHONPATH', '')]
+        )
+    }
     return subprocess.Popen(
         [sys.executable, str(HERE / program), *map(str, arguments)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         env=environment, **options,
@@ -278,4 +305,7 @@ def all_free(pool: BufferPool) -> bool:
 
 def settled(server: SharedMemoryServer, reason: str, count: int = 1) -> None:
     """The server's thread has counted the end of *count* connections."""
-    until(lambda: server.statistics().ended.get(reason) == count, f'{count} x {reason}, not {server.statistics()}')
+    until(
+        lambda: server.statistics().ended.get(reason) == count,
+        f'{count} x {reason}, not {server.statistics()}',
+    )

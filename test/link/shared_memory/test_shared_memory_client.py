@@ -16,7 +16,16 @@ import numpy as np
 import pytest
 from descriptors import limited, next_free
 from frame_queues import FrameQueue
-from memory_link import PATIENCE_S, PUBLISHER, FakeProducer, attempt, connected, make_frame, publish, receive
+from memory_link import (
+    PATIENCE_S,
+    PUBLISHER,
+    FakeProducer,
+    attempt,
+    connected,
+    make_frame,
+    publish,
+    receive,
+)
 from waiting import until
 
 from zc_perception.errors import FrameReleasedError
@@ -49,7 +58,12 @@ def test_a_frame_arrives_with_everything_that_is_known_of_it(
         slot = next(slot for slot in pool.slots if slot.buffer_uid == uid)
         data = frame.data
         assert data.header == Header(1005, 'camera_optical_frame') and frame.header is data.header
-        assert (data.layout, data.colorimetry, data.buffer_uid, data.generation) == (slot.layout, BT601_LIMITED, uid, generation)
+        assert (data.layout, data.colorimetry, data.buffer_uid, data.generation) == (
+            slot.layout,
+            BT601_LIMITED,
+            uid,
+            generation,
+        )
         assert (data.sequence, data.capture_cost_ns, data.acquire_fence) == (5, 17, None)
         assert 0 < data.captured_ns <= frame.published_ns
         assert [b.identity for b in data.buffers] == [b.identity for b in slot.buffers]
@@ -60,7 +74,9 @@ def test_a_frame_arrives_with_everything_that_is_known_of_it(
     until(lambda: held(server) == 0, 'the release')
 
 
-def test_the_pixels_are_the_producers_and_mapped_once(pool: BufferPool, server: SharedMemoryServer, client: SharedMemoryClient) -> None:
+def test_the_pixels_are_the_producers_and_mapped_once(
+    pool: BufferPool, server: SharedMemoryServer, client: SharedMemoryClient
+) -> None:
     for slot in pool.slots:
         slot.buffers[0].mapping()[:] = os.urandom(slot.buffers[0].size)
     for sequence in range(30):
@@ -69,11 +85,15 @@ def test_the_pixels_are_the_producers_and_mapped_once(pool: BufferPool, server: 
         inode = slot.buffers[0].identity.inode
         with receive(client) as frame:
             with frame.map() as planes:
-                luma = np.frombuffer(slot.buffers[0].mapping(), np.uint8)[: 48 * 64].reshape(48, 64)
+                luma = np.frombuffer(slot.buffers[0].mapping(), np.uint8)[: 48 * 64].reshape(
+                    48, 64
+                )
                 assert zlib.crc32(planes[0].tobytes()) == zlib.crc32(luma.tobytes())
                 # No copy: what the producer writes now is seen here now.
                 slot.buffers[0].mapping()[0] = sequence
-                assert planes[0][0, 0] == sequence and mappings_of(inode) == 2, 'one of the producer, one of the consumer'
+                assert planes[0][0, 0] == sequence and mappings_of(inode) == 2, (
+                    'one of the producer, one of the consumer'
+                )
             del luma
         until(lambda: held(server) == 0, 'the release')
 
@@ -96,7 +116,9 @@ def test_leases_of_this_process_are_counted_here_and_released_once(
     assert server.statistics().protocol_errors == {}
 
 
-def test_a_forgotten_frame_is_taken_back_and_counted(pool: BufferPool, server: SharedMemoryServer, client: SharedMemoryClient) -> None:
+def test_a_forgotten_frame_is_taken_back_and_counted(
+    pool: BufferPool, server: SharedMemoryServer, client: SharedMemoryClient
+) -> None:
     publish(server, pool, 0)
     frame = receive(client)
     del frame
@@ -106,7 +128,9 @@ def test_a_forgotten_frame_is_taken_back_and_counted(pool: BufferPool, server: S
     assert client.statistics().abandoned == 1
 
 
-def test_releases_come_from_any_thread(pool: BufferPool, server: SharedMemoryServer, client: SharedMemoryClient) -> None:
+def test_releases_come_from_any_thread(
+    pool: BufferPool, server: SharedMemoryServer, client: SharedMemoryClient
+) -> None:
     for turn in range(50):
         for sequence in range(3):
             publish(server, pool, 3 * turn + sequence)
@@ -155,7 +179,9 @@ def test_a_fence_that_is_waited_for_ends_with_the_conversation(
             fence.fileno()
 
 
-def test_two_jobs_on_one_frame_release_it_together(pool: BufferPool, server: SharedMemoryServer, client: SharedMemoryClient) -> None:
+def test_two_jobs_on_one_frame_release_it_together(
+    pool: BufferPool, server: SharedMemoryServer, client: SharedMemoryClient
+) -> None:
     publish(server, pool, 0)
     first, second = EventFence(), EventFence()
     frame = receive(client)
@@ -169,7 +195,10 @@ def test_two_jobs_on_one_frame_release_it_together(pool: BufferPool, server: Sha
 
 
 def test_a_sync_file_travels_with_the_release(folder: Path) -> None:
-    with FakeProducer(folder / 's') as producer, SharedMemoryClient(folder / 's', name='npu') as client:
+    with (
+        FakeProducer(folder / 's') as producer,
+        SharedMemoryClient(folder / 's', name='npu') as client,
+    ):
         peer = producer.serve(client)
         producer.introduce(peer)
         producer.frame(peer)
@@ -184,9 +213,14 @@ def test_a_sync_file_travels_with_the_release(folder: Path) -> None:
         peer.close()
 
 
-def test_an_acquire_fence_is_a_real_sync_file_and_waited_for(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_acquire_fence_is_a_real_sync_file_and_waited_for(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     event = os.eventfd(0, os.EFD_CLOEXEC)
-    with FakeProducer(folder / 's') as producer, SharedMemoryClient(folder / 's', name='npu') as client:
+    with (
+        FakeProducer(folder / 's') as producer,
+        SharedMemoryClient(folder / 's', name='npu') as client,
+    ):
         peer = producer.serve(client)
         producer.introduce(peer)
         producer.frame(peer, fds=[event])
@@ -208,7 +242,10 @@ def test_an_acquire_fence_is_a_real_sync_file_and_waited_for(folder: Path, monke
 
 
 def test_a_retired_slot_is_unmapped_with_its_last_frame(folder: Path) -> None:
-    with FakeProducer(folder / 's') as producer, SharedMemoryClient(folder / 's', name='npu', window=2) as client:
+    with (
+        FakeProducer(folder / 's') as producer,
+        SharedMemoryClient(folder / 's', name='npu', window=2) as client,
+    ):
         peer = producer.serve(client, window=2)
         inodes = [producer.introduce(peer, uid).identity.inode for uid in (7, 8)]
         for uid in (7, 8):
@@ -220,7 +257,10 @@ def test_a_retired_slot_is_unmapped_with_its_last_frame(folder: Path) -> None:
         frames[1].release()
         for uid in (7, 8):
             peer.send(wire.pack_retired(uid))
-        until(lambda: client.receive() is None and not mappings_of(inodes[1]), 'the idle one is unmapped')
+        until(
+            lambda: client.receive() is None and not mappings_of(inodes[1]),
+            'the idle one is unmapped',
+        )
         with frames[0].map() as planes:
             assert planes[0][0, 0] == 0, 'the held one stays'
         assert mappings_of(inodes[0]) == 1
@@ -232,7 +272,9 @@ def test_a_retired_slot_is_unmapped_with_its_last_frame(folder: Path) -> None:
         peer.close()
 
 
-def test_held_frames_outlive_the_producer(pool: BufferPool, server: SharedMemoryServer, client: SharedMemoryClient) -> None:
+def test_held_frames_outlive_the_producer(
+    pool: BufferPool, server: SharedMemoryServer, client: SharedMemoryClient
+) -> None:
     for sequence in range(2):
         publish(server, pool, sequence)
     frames = [receive(client) for _ in range(2)]
@@ -250,10 +292,14 @@ def test_held_frames_outlive_the_producer(pool: BufferPool, server: SharedMemory
     frames[1].release(EventFence())
     assert mappings_of(inodes[0]) == 2
     shared.release()
-    assert mappings_of(inodes[0]) == 1 and mappings_of(inodes[1]) == 1, 'only the producer has them now'
+    assert mappings_of(inodes[0]) == 1 and mappings_of(inodes[1]) == 1, (
+        'only the producer has them now'
+    )
 
 
-def test_without_a_descriptor_it_backs_off_and_connects_later(folder: Path, pool: BufferPool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_descriptor_it_backs_off_and_connects_later(
+    folder: Path, pool: BufferPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The thread that connects must not end by it."""
 
     def none_left(*_: object, **__: object) -> None:
@@ -271,8 +317,13 @@ def test_without_a_descriptor_it_backs_off_and_connects_later(folder: Path, pool
         assert attempt(client) is None and client.connected
 
 
-def test_buffers_that_find_no_descriptor_left_are_not_called_the_producer_s_fault(folder: Path) -> None:
-    with FakeProducer(folder / 's') as producer, SharedMemoryClient(folder / 's', name='npu') as client:
+def test_buffers_that_find_no_descriptor_left_are_not_called_the_producer_s_fault(
+    folder: Path,
+) -> None:
+    with (
+        FakeProducer(folder / 's') as producer,
+        SharedMemoryClient(folder / 's', name='npu') as client,
+    ):
         peer = producer.serve(client)
         with limited(resource.RLIMIT_NOFILE, next_free()):
             peer.send(b'whatever comes with it', [0])
@@ -282,14 +333,24 @@ def test_buffers_that_find_no_descriptor_left_are_not_called_the_producer_s_faul
         peer.close()
 
 
-def test_it_connects_when_there_is_somebody_and_backs_off_while_not(folder: Path, pool: BufferPool) -> None:
+def test_it_connects_when_there_is_somebody_and_backs_off_while_not(
+    folder: Path, pool: BufferPool
+) -> None:
     with SharedMemoryClient(folder / f'{PUBLISHER}.sock', name='npu') as client:
         delays = []
         for _ in range(7):
             client._retry.due = 0.0  # time has passed
             delays.append(attempt(client))
         assert all(delay is not None for delay in delays)
-        assert [round(delay or 0, 2) for delay in delays] == [0.02, 0.04, 0.08, 0.16, 0.32, 0.5, 0.5]
+        assert [round(delay or 0, 2) for delay in delays] == [
+            0.02,
+            0.04,
+            0.08,
+            0.16,
+            0.32,
+            0.5,
+            0.5,
+        ]
         assert client.statistics().ended == {'gone': 7}, 'calls before it is due do nothing'
         client._retry.due = time.monotonic() + PATIENCE_S  # not due
         with SharedMemoryServer('camera', PUBLISHER, pool, folder=folder):
@@ -322,7 +383,10 @@ def test_it_connects_when_there_is_somebody_and_backs_off_while_not(folder: Path
 
 
 def test_a_producer_that_closes_after_each_frame_is_met_less_and_less_often(folder: Path) -> None:
-    with FakeProducer(folder / 's') as producer, SharedMemoryClient(folder / 's', name='npu') as client:
+    with (
+        FakeProducer(folder / 's') as producer,
+        SharedMemoryClient(folder / 's', name='npu') as client,
+    ):
         delays = []
         for _ in range(7):
             client._retry.due = 0.0  # time has passed
@@ -343,12 +407,20 @@ def test_a_producer_that_closes_after_each_frame_is_met_less_and_less_often(fold
         assert client._retry.pause_s == 0.02, 'what was long ago is forgotten'
 
 
-def test_a_receiver_reconnects_by_itself_and_hands_frames_on(folder: Path, pool: BufferPool) -> None:
+def test_a_receiver_reconnects_by_itself_and_hands_frames_on(
+    folder: Path, pool: BufferPool
+) -> None:
     queue, states = FrameQueue(10), []
-    client = SharedMemoryClient(folder / f'{PUBLISHER}.sock', name='npu', publisher_id=PUBLISHER, window=2)
-    with SharedMemoryReceiver(client, queue.put, lambda connected, why: states.append((connected, why))):
+    client = SharedMemoryClient(
+        folder / f'{PUBLISHER}.sock', name='npu', publisher_id=PUBLISHER, window=2
+    )
+    with SharedMemoryReceiver(
+        client, queue.put, lambda connected, why: states.append((connected, why))
+    ):
         for turn in range(3):
-            with SharedMemoryServer('camera', PUBLISHER, pool, folder=folder, quarantine_timeout_s=0.01) as server:
+            with SharedMemoryServer(
+                'camera', PUBLISHER, pool, folder=folder, quarantine_timeout_s=0.01
+            ) as server:
                 until(lambda server=server: server.consumers, 'the connection')
                 publish(server, pool, turn)
                 frame = queue.get(20.0)
@@ -359,7 +431,10 @@ def test_a_receiver_reconnects_by_itself_and_hands_frames_on(folder: Path, pool:
                 fence.signal()
                 until(lambda server=server: held(server) == 0, 'the release after its fence')
         until(lambda: len(states) == 6, 'the last end')
-        assert [state for state, _ in states] == [True, False] * 3 and 'closed the connection' in states[1][1]
+        assert [state for state, _ in states] == [
+            True,
+            False,
+        ] * 3 and 'closed the connection' in states[1][1]
     queue.close()
     assert not any('shared-memory' in thread.name for thread in threading.enumerate())
 
@@ -375,7 +450,10 @@ def test_what_a_callback_raises_is_said_once_and_does_not_end_the_receiver(
             raise RuntimeError('callback')
 
     client = SharedMemoryClient(folder / f'{PUBLISHER}.sock', name='npu', window=2)
-    with SharedMemoryServer('camera', PUBLISHER, pool, folder=folder) as server, SharedMemoryReceiver(client, deliver):
+    with (
+        SharedMemoryServer('camera', PUBLISHER, pool, folder=folder) as server,
+        SharedMemoryReceiver(client, deliver),
+    ):
         until(lambda: server.consumers, 'the connection')
         for sequence in range(3):
             publish(server, pool, sequence)
@@ -384,7 +462,9 @@ def test_what_a_callback_raises_is_said_once_and_does_not_end_the_receiver(
     assert capfd.readouterr().err.count('RuntimeError: callback') == 1
 
 
-def test_a_forgotten_frame_is_given_back_before_its_queue_waits(pool: BufferPool, server: SharedMemoryServer) -> None:
+def test_a_forgotten_frame_is_given_back_before_its_queue_waits(
+    pool: BufferPool, server: SharedMemoryServer
+) -> None:
     """Nothing is readable then, and with a window of one nothing else would come."""
     queue = FrameQueue(1)
     with SharedMemoryClient(server.path, name='npu', publisher_id=PUBLISHER, window=1) as client:
@@ -437,7 +517,9 @@ def test_what_is_held_beyond_the_end_of_the_consumer_stays_as_it_is(
     assert not pool.statistics().holders
 
 
-def test_a_forked_child_hides_nobodys_end(pool: BufferPool, server: SharedMemoryServer, client: SharedMemoryClient) -> None:
+def test_a_forked_child_hides_nobodys_end(
+    pool: BufferPool, server: SharedMemoryServer, client: SharedMemoryClient
+) -> None:
     publish(server, pool, 0)
     frame = receive(client)
     go_read, go_write = os.pipe()

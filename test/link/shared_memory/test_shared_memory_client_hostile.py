@@ -37,7 +37,10 @@ def a_fd(kind: str) -> int:
 
 
 def test_buffers_of_an_unknown_format_end_the_connection(folder: Path) -> None:
-    with FakeProducer(folder / 's') as producer, SharedMemoryClient(folder / 's', name='npu') as client:
+    with (
+        FakeProducer(folder / 's') as producer,
+        SharedMemoryClient(folder / 's', name='npu') as client,
+    ):
         peer = producer.serve(client)
         producer.introduce(peer, layout=ImageLayout(64, 48, 1, 0, (PlaneLayout(0, 0, 64, 3072),)))
         until(lambda: client.receive() is None and not client.connected, 'the refusal')
@@ -48,11 +51,17 @@ def test_buffers_of_an_unknown_format_end_the_connection(folder: Path) -> None:
 @pytest.mark.parametrize('kind', ['pipe', 'file', 'eventfd', 'unsealed'])
 def test_only_a_dma_buf_or_a_sealed_memfd_is_a_buffer(folder: Path, kind: str) -> None:
     fd = a_fd(kind)
-    with FakeProducer(folder / 's') as producer, SharedMemoryClient(folder / 's', name='npu') as client:
+    with (
+        FakeProducer(folder / 's') as producer,
+        SharedMemoryClient(folder / 's', name='npu') as client,
+    ):
         peer = producer.serve(client)
         producer.introduce(peer, fds=[fd])
         until(lambda: client.receive() is None and not client.connected, 'the refusal')
-        assert client.statistics().ended == {'buffers': 1} and 'a buffer can be a dma-buf or a sealed memfd' in client.last_end
+        assert (
+            client.statistics().ended == {'buffers': 1}
+            and 'a buffer can be a dma-buf or a sealed memfd' in client.last_end
+        )
         peer.close()
     os.close(fd)
 
@@ -81,7 +90,10 @@ HOSTILE: dict[str, tuple[str, Callable[[FakeProducer, RawPeer], None]]] = {
 @pytest.mark.parametrize('what', HOSTILE)
 def test_a_producer_that_breaks_a_rule_is_left(folder: Path, what: str) -> None:
     reason, attack = HOSTILE[what]
-    with FakeProducer(folder / 's') as producer, SharedMemoryClient(folder / 's', name='npu') as client:
+    with (
+        FakeProducer(folder / 's') as producer,
+        SharedMemoryClient(folder / 's', name='npu') as client,
+    ):
         peer = producer.serve(client)
         for uid in (7, 8):
             producer.introduce(peer, uid)
@@ -114,7 +126,10 @@ def test_a_producer_that_breaks_a_rule_is_left(folder: Path, what: str) -> None:
 
 
 def test_a_retired_slot_gets_no_frame(folder: Path) -> None:
-    with FakeProducer(folder / 's') as producer, SharedMemoryClient(folder / 's', name='npu', window=2) as client:
+    with (
+        FakeProducer(folder / 's') as producer,
+        SharedMemoryClient(folder / 's', name='npu', window=2) as client,
+    ):
         peer = producer.serve(client, window=2)
         producer.introduce(peer)
         producer.frame(peer)
@@ -128,28 +143,52 @@ def test_a_retired_slot_gets_no_frame(folder: Path) -> None:
 
 
 def test_a_producer_that_closes_instead_of_an_answer_has_gone(folder: Path) -> None:
-    with FakeProducer(folder / 's') as producer, SharedMemoryClient(folder / 's', name='npu') as client:
+    with (
+        FakeProducer(folder / 's') as producer,
+        SharedMemoryClient(folder / 's', name='npu') as client,
+    ):
         assert client.approach() is not None
         with RawPeer(producer.listener.accept()[0]) as peer:
             assert peer.receive_type() == MessageType.HELLO
         attempt(client)
-        assert not client.connected and client.statistics().ended == {'gone': 1} and 'closed the connection' in client.last_end
+        assert (
+            not client.connected
+            and client.statistics().ended == {'gone': 1}
+            and 'closed the connection' in client.last_end
+        )
 
 
 def test_a_wrong_user_is_not_talked_to(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr('zc_perception.link.shared_memory.client.producer_allowed', lambda peer, uids: peer.uid in uids)
-    with FakeProducer(folder / 's') as producer, SharedMemoryClient(folder / 's', name='npu') as client:
+    monkeypatch.setattr(
+        'zc_perception.link.shared_memory.client.producer_allowed',
+        lambda peer, uids: peer.uid in uids,
+    )
+    with (
+        FakeProducer(folder / 's') as producer,
+        SharedMemoryClient(folder / 's', name='npu') as client,
+    ):
         attempt(client)
-        assert client.statistics().ended == {'not_allowed': 1} and f'user {os.geteuid()} listens' in client.last_end
+        assert (
+            client.statistics().ended == {'not_allowed': 1}
+            and f'user {os.geteuid()} listens' in client.last_end
+        )
         peer = RawPeer(producer.listener.accept()[0])
         assert peer.receive()[0] == b'', 'not a word was said'
         peer.close()
-    with FakeProducer(folder / 't') as producer, SharedMemoryClient(folder / 't', name='npu', allowed_uids=(os.geteuid(),)) as client:
+    with (
+        FakeProducer(folder / 't') as producer,
+        SharedMemoryClient(folder / 't', name='npu', allowed_uids=(os.geteuid(),)) as client,
+    ):
         producer.serve(client).close()
 
 
-def test_a_foreign_users_memfd_has_to_be_narrowed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with FakeProducer(folder / 's') as producer, SharedMemoryClient(folder / 's', name='npu') as client:
+def test_a_foreign_users_memfd_has_to_be_narrowed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with (
+        FakeProducer(folder / 's') as producer,
+        SharedMemoryClient(folder / 's', name='npu') as client,
+    ):
         peer = producer.serve(client)
         slots = client._slots
         assert slots is not None

@@ -8,7 +8,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from memory_link import PUBLISHER, FakeProducer, RawPeer, attempt, connected, publish, receive, settled
+from memory_link import (
+    PUBLISHER,
+    FakeProducer,
+    RawPeer,
+    attempt,
+    connected,
+    publish,
+    receive,
+    settled,
+)
 from waiting import until
 
 from zc_perception.errors import ConfigError
@@ -41,22 +50,32 @@ class Importer:
             raise OSError('the card refuses it')
 
 
-def test_each_slot_is_imported_on_trial_once_before_its_first_frame(pool: BufferPool, serve: Serve) -> None:
+def test_each_slot_is_imported_on_trial_once_before_its_first_frame(
+    pool: BufferPool, serve: Serve
+) -> None:
     server, importer = serve(pool), Importer()
     with SharedMemoryClient(server.path, name='npu', window=2, trial_import=importer) as client:
         connected(client)
         for sequence in range(4):
             publish(server, pool, sequence)
             with receive(client) as frame:
-                assert tuple(buffer.identity.inode for buffer in frame.data.buffers) in importer.seen
-        assert len(importer.seen) == len(set(importer.seen)) < 4, 'a slot that comes again is known'
+                assert (
+                    tuple(buffer.identity.inode for buffer in frame.data.buffers) in importer.seen
+                )
+        assert len(importer.seen) == len(set(importer.seen)) < 4, (
+            'a slot that comes again is known'
+        )
 
 
-def test_a_failed_trial_import_is_told_to_both_ends_and_not_tried_again(pool: BufferPool, serve: Serve) -> None:
+def test_a_failed_trial_import_is_told_to_both_ends_and_not_tried_again(
+    pool: BufferPool, serve: Serve
+) -> None:
     said: list[str] = []
     warned: list[str] = []
     server, importer = serve(pool, report=said.append, warn=warned.append), Importer(fails=True)
-    with SharedMemoryClient(server.path, name='npu', publisher_id=PUBLISHER, trial_import=importer) as client:
+    with SharedMemoryClient(
+        server.path, name='npu', publisher_id=PUBLISHER, trial_import=importer
+    ) as client:
         connected(client)
         publish(server, pool, 0)
         until(lambda: client.receive() is None and not client.connected, 'the end')
@@ -71,22 +90,32 @@ def test_a_failed_trial_import_is_told_to_both_ends_and_not_tried_again(pool: Bu
         assert client.approach() is None and not client.connected
         importer.fails = False
         client.retarget(server.path, PUBLISHER)
-        assert attempt(client) is None and client.connected and client.statistics().connections == 2
+        assert (
+            attempt(client) is None and client.connected and client.statistics().connections == 2
+        )
         publish(server, pool, 1)
         receive(client).release()
     settled(server, 'eof')
 
 
-def test_a_new_announcement_wakes_a_receiver_whose_trial_import_failed(pool: BufferPool, serve: Serve) -> None:
+def test_a_new_announcement_wakes_a_receiver_whose_trial_import_failed(
+    pool: BufferPool, serve: Serve
+) -> None:
     server, importer, frames = serve(pool), Importer(fails=True), []
     client = SharedMemoryClient(server.path, name='npu', trial_import=importer)
     states: list[tuple[bool, str]] = []
-    with SharedMemoryReceiver(client, frames.append, lambda connected, reason: states.append((connected, reason))) as receiver:
+    with SharedMemoryReceiver(
+        client, frames.append, lambda connected, reason: states.append((connected, reason))
+    ) as receiver:
         until(lambda: server.consumers, 'the connection')
         publish(server, pool, 0)
         settled(server, 'constraints')
         until(lambda: len(states) == 2, 'the end')
-        assert states[0] == (True, '') and states[1][0] is False and 'the card refuses it' in states[1][1]
+        assert (
+            states[0] == (True, '')
+            and states[1][0] is False
+            and 'the card refuses it' in states[1][1]
+        )
         importer.fails = False
         receiver.retarget(server.path, PUBLISHER)
         until(lambda: server.consumers, 'the next connection')
@@ -96,16 +125,26 @@ def test_a_new_announcement_wakes_a_receiver_whose_trial_import_failed(pool: Buf
     settled(server, 'eof')
 
 
-@pytest.mark.parametrize(('options', 'kind'), [('', BufferKind.MEMFD), ('cpu=read', BufferKind.DMABUF), ('', BufferKind.DMABUF)])
-def test_memory_that_nobody_can_map_is_refused_by_name(folder: Path, options: str, kind: BufferKind) -> None:
+@pytest.mark.parametrize(
+    ('options', 'kind'),
+    [('', BufferKind.MEMFD), ('cpu=read', BufferKind.DMABUF), ('', BufferKind.DMABUF)],
+)
+def test_memory_that_nobody_can_map_is_refused_by_name(
+    folder: Path, options: str, kind: BufferKind
+) -> None:
     needs = Requirements(options=options)
-    with FakeProducer(folder / 's') as fake, SharedMemoryClient(folder / 's', name='npu', requirements=needs) as client:
+    with (
+        FakeProducer(folder / 's') as fake,
+        SharedMemoryClient(folder / 's', name='npu', requirements=needs) as client,
+    ):
         peer, buffer = fake.serve(client), fake.buffer()
         write_only = os.open(f'/proc/self/fd/{buffer.fileno()}', os.O_WRONLY | os.O_CLOEXEC)
         fake.introduce(peer, kind=kind, fds=[write_only])
         os.close(write_only)
         until(lambda: client.receive() is None and not client.connected, 'the end')
-        if kind is BufferKind.DMABUF and not options:  # a device would take it: that it is no dma-buf is another matter
+        if (
+            kind is BufferKind.DMABUF and not options
+        ):  # a device would take it: that it is no dma-buf is another matter
             assert client.statistics().ended == {'buffers': 1}
         else:
             why = f"buffer 0, a {kind.value}, was opened with O_WRONLY, so it can't be mapped; its owner has to send an O_RDWR or"
@@ -135,7 +174,11 @@ class OldProducer:
         self.hellos.append(packet)
         formats = int.from_bytes(packet[48:52], 'little')
         if packet[52:56] != bytes(4) or formats > 32 or len(packet) != 128 + 16 * formats:
-            peer.send(wire.pack_refused(wire.Refused(RefusalCode.PROTOCOL, 'HELLO: a reserved field is not 0')))
+            peer.send(
+                wire.pack_refused(
+                    wire.Refused(RefusalCode.PROTOCOL, 'HELLO: a reserved field is not 0')
+                )
+            )
             peer.close()
         else:
             peer.send(wire.pack_welcome(wire.Welcome(1, 1, PUBLISHER)))
@@ -143,7 +186,10 @@ class OldProducer:
 
 
 def test_an_old_producer_is_met_without_options(folder: Path) -> None:
-    with FakeProducer(folder / 's') as fake, SharedMemoryClient(folder / 's', name='npu', requirements=MANY) as client:
+    with (
+        FakeProducer(folder / 's') as fake,
+        SharedMemoryClient(folder / 's', name='npu', requirements=MANY) as client,
+    ):
         old = OldProducer(fake)
         peers: list[RawPeer] = []
         for turn in range(3):
@@ -153,7 +199,9 @@ def test_an_old_producer_is_met_without_options(folder: Path) -> None:
                 until(lambda: attempt(client) is None, 'the connection')
                 client.retarget(folder / 's', 'another publisher')
             else:
-                assert attempt(client) is not None and 'a reserved field is not 0' in client.last_end
+                assert (
+                    attempt(client) is not None and 'a reserved field is not 0' in client.last_end
+                )
             thread.join()
         for peer in peers:
             peer.close()
@@ -165,7 +213,10 @@ def test_an_old_producer_is_met_without_options(folder: Path) -> None:
 
 def test_what_an_old_producer_was_not_told_is_judged_here(folder: Path) -> None:
     needs = Requirements(options='min_size=65x1')
-    with FakeProducer(folder / 's') as fake, SharedMemoryClient(folder / 's', name='npu', requirements=needs) as client:
+    with (
+        FakeProducer(folder / 's') as fake,
+        SharedMemoryClient(folder / 's', name='npu', requirements=needs) as client,
+    ):
         old = OldProducer(fake)
         peers: list[RawPeer] = []
         thread = threading.Thread(target=lambda: peers.extend([old.answer(), old.answer()]))
@@ -181,15 +232,22 @@ def test_what_an_old_producer_was_not_told_is_judged_here(folder: Path) -> None:
         peers[1].close()
 
 
-def test_buffers_of_before_the_newest_announcement_don_t_keep_from_trying_those_of_after_it(folder: Path) -> None:
+def test_buffers_of_before_the_newest_announcement_don_t_keep_from_trying_those_of_after_it(
+    folder: Path,
+) -> None:
     """The announcement overtakes BUFFERS that were sent before: those wait in the socket."""
     importer = Importer(fails=True)
-    with FakeProducer(folder / 's') as fake, SharedMemoryClient(folder / 's', name='npu', trial_import=importer) as client:
+    with (
+        FakeProducer(folder / 's') as fake,
+        SharedMemoryClient(folder / 's', name='npu', trial_import=importer) as client,
+    ):
         first = fake.serve(client)
         client.retarget(folder / 's')
         fake.introduce(first)
         until(lambda: client.receive() is None and not client.connected, 'the end')
-        assert client.statistics().ended == {'constraints': 1} and client.approach() is not None, 'worth another attempt'
+        assert client.statistics().ended == {'constraints': 1} and client.approach() is not None, (
+            'worth another attempt'
+        )
         second = fake.serve(client)
         fake.introduce(second)
         until(lambda: client.receive() is None and not client.connected, 'the end')

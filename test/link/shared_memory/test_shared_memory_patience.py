@@ -23,7 +23,9 @@ pytestmark = pytest.mark.usefixtures('no_fd_leak')
 
 def come_and_go(peer: RawPeer, buffer: DmaBuf, uid: int) -> None:
     """BUFFERS and BUFFER_RETIRED of a slot that never has a frame."""
-    message = wire.BuffersMessage(uid, make_layout(), BT601_LIMITED, BufferKind.MEMFD, (buffer.size,))
+    message = wire.BuffersMessage(
+        uid, make_layout(), BT601_LIMITED, BufferKind.MEMFD, (buffer.size,)
+    )
     peer.send(wire.pack_buffers(message), [buffer.fileno()])
     peer.send(wire.pack_retired(uid))
 
@@ -35,8 +37,13 @@ def readable(fd: int) -> bool:
 def test_one_call_takes_only_so_much_that_brings_no_frame_and_the_rest_is_still_readable(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr('zc_perception.link.shared_memory.client._PACKETS_AT_ONCE', range(8))  # a socket holds fewer than the real number
-    with FakeProducer(folder / 's') as producer, SharedMemoryClient(folder / 's', name='npu') as client:
+    monkeypatch.setattr(
+        'zc_perception.link.shared_memory.client._PACKETS_AT_ONCE', range(8)
+    )  # a socket holds fewer than the real number
+    with (
+        FakeProducer(folder / 's') as producer,
+        SharedMemoryClient(folder / 's', name='npu') as client,
+    ):
         peer, buffer = producer.serve(client), producer.buffer()
         for uid in range(100, 108):
             come_and_go(peer, buffer, uid)
@@ -52,7 +59,10 @@ def test_one_call_takes_only_so_much_that_brings_no_frame_and_the_rest_is_still_
 def test_releases_that_found_the_socket_full_go_out_when_there_is_room(folder: Path) -> None:
     """The producer reads nothing meanwhile. Nobody else would call: no frame comes, and the window is full for the producer."""
     frames = 1000
-    with FakeProducer(folder / 's') as producer, SharedMemoryClient(folder / 's', name='npu') as client:
+    with (
+        FakeProducer(folder / 's') as producer,
+        SharedMemoryClient(folder / 's', name='npu') as client,
+    ):
         peer = producer.serve(client)
         producer.introduce(peer)
         for generation in range(1, frames + 1):
@@ -72,7 +82,10 @@ def test_releases_that_found_the_socket_full_go_out_when_there_is_room(folder: P
 
 
 def test_who_sends_no_frame_for_ever_is_left_and_not_met_again_at_once(folder: Path) -> None:
-    with FakeProducer(folder / 's') as producer, SharedMemoryClient(folder / 's', name='npu') as client:
+    with (
+        FakeProducer(folder / 's') as producer,
+        SharedMemoryClient(folder / 's', name='npu') as client,
+    ):
         peer, buffer = producer.serve(client), producer.buffer()
 
         def flood() -> None:
@@ -87,7 +100,10 @@ def test_who_sends_no_frame_for_ever_is_left_and_not_met_again_at_once(folder: P
         until(lambda: client.receive() is None and not client.connected, 'the end')
         peer.close()
         thread.join()
-        assert client.statistics().ended == {'flood': 1} and f'more than {MAX_OTHERS} messages' in client.last_end
+        assert (
+            client.statistics().ended == {'flood': 1}
+            and f'more than {MAX_OTHERS} messages' in client.last_end
+        )
         assert (client.approach() or 0.0) > 1.0
 
 
@@ -97,7 +113,10 @@ def test_only_the_end_of_a_connection_that_lasted_is_noted(
 ) -> None:
     """Who welcomes and parts at once, again and again, would else never be read by messages."""
     monkeypatch.setattr('zc_perception.link.shared_memory.client._SETTLED_S', settled_s)
-    with FakeProducer(folder / 's') as producer, SharedMemoryClient(folder / 's', name='npu') as client:
+    with (
+        FakeProducer(folder / 's') as producer,
+        SharedMemoryClient(folder / 's', name='npu') as client,
+    ):
         before_s = 0.0
         for _ in range(3):
             client._retry.due = 0.0  # time has passed
@@ -110,7 +129,10 @@ def test_only_the_end_of_a_connection_that_lasted_is_noted(
 def test_a_frame_now_and_then_is_enough(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A camera that is configured anew has other slots each time."""
     monkeypatch.setattr('zc_perception.link.shared_memory.remote_slots.MAX_OTHERS', 8)
-    with FakeProducer(folder / 's') as producer, SharedMemoryClient(folder / 's', name='npu') as client:
+    with (
+        FakeProducer(folder / 's') as producer,
+        SharedMemoryClient(folder / 's', name='npu') as client,
+    ):
         peer, buffer = producer.serve(client), producer.buffer()
         for uid in range(20):
             for spare in range(3):
@@ -123,17 +145,29 @@ def test_a_frame_now_and_then_is_enough(folder: Path, monkeypatch: pytest.Monkey
 
 
 def test_an_attempt_goes_on_from_call_to_call(folder: Path) -> None:
-    with FakeProducer(folder / 's') as producer, SharedMemoryClient(folder / 's', name='npu', publisher_id=PUBLISHER) as client:
+    with (
+        FakeProducer(folder / 's') as producer,
+        SharedMemoryClient(folder / 's', name='npu', publisher_id=PUBLISHER) as client,
+    ):
         assert client.awaited is None
         assert client.approach() is not None and not client.connected and not client.listens
         with RawPeer(producer.listener.accept()[0]) as peer:
             wire.parse_hello(peer.receive()[0])
             awaited = client.awaited
             assert awaited is not None and not readable(awaited)
-            assert client.approach() is not None and client.awaited == awaited and client.statistics().ended == {}
+            assert (
+                client.approach() is not None
+                and client.awaited == awaited
+                and client.statistics().ended == {}
+            )
             peer.send(wire.pack_welcome(wire.Welcome(1, 1, PUBLISHER)))
             assert readable(awaited)
-            assert client.approach() is None and client.connected and client.listens and client.awaited is None
+            assert (
+                client.approach() is None
+                and client.connected
+                and client.listens
+                and client.awaited is None
+            )
             producer.introduce(peer)
             producer.frame(peer)
             receive(client).release()
@@ -141,7 +175,10 @@ def test_an_attempt_goes_on_from_call_to_call(folder: Path) -> None:
 
 @pytest.mark.parametrize('how', ['close', 'retarget'])
 def test_an_attempt_may_end_otherwise(folder: Path, how: str) -> None:
-    with FakeProducer(folder / 's') as producer, SharedMemoryClient(folder / 's', name='npu') as client:
+    with (
+        FakeProducer(folder / 's') as producer,
+        SharedMemoryClient(folder / 's', name='npu') as client,
+    ):
         client.approach()
         with RawPeer(producer.listener.accept()[0]) as peer:
             wire.parse_hello(peer.receive()[0])
@@ -154,23 +191,41 @@ def test_an_attempt_may_end_otherwise(folder: Path, how: str) -> None:
             assert peer.receive()[0] == b'', 'the producer sees EOF'
 
 
-def test_who_says_nothing_is_asked_less_and_less_often(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_says_nothing_is_asked_less_and_less_often(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr('zc_perception.link.shared_memory.client.HANDSHAKE_S', 0.001)
     with FakeProducer(folder / 's'), SharedMemoryClient(folder / 's', name='npu') as client:
         delays = []
         for _ in range(10):
             client._retry.due = 0.0  # time has passed
             delays.append(attempt(client) or 0.0)
-        assert [round(delay, 2) for delay in delays] == [0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.0, 5.0]
+        assert [round(delay, 2) for delay in delays] == [
+            0.02,
+            0.04,
+            0.08,
+            0.16,
+            0.32,
+            0.64,
+            1.28,
+            2.56,
+            5.0,
+            5.0,
+        ]
         assert client.listens and client.statistics().ended == {'gone': 10}
 
 
 def test_a_socket_with_a_full_backlog_is_somebody_s(folder: Path) -> None:
     waiting = []
-    with FakeProducer(folder / 's') as producer, SharedMemoryClient(folder / 's', name='npu') as client:
+    with (
+        FakeProducer(folder / 's') as producer,
+        SharedMemoryClient(folder / 's', name='npu') as client,
+    ):
         producer.listener.listen(0)
         for _ in itertools.repeat(None, 20):
-            waiting.append(socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK))
+            waiting.append(
+                socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
+            )
             if waiting[-1].connect_ex(str(folder / 's')):
                 break
         assert client.approach() is not None and client.awaited is None
@@ -182,12 +237,21 @@ def test_a_socket_with_a_full_backlog_is_somebody_s(folder: Path) -> None:
 @pytest.mark.parametrize(('answer', 'listens'), [
     (wire.Refused(4, 'no slots'), True), (wire.Refused(3, 'unfit'), True), (wire.Refused(6, 'another'), False), (None, False),
 ])  # fmt: skip
-def test_whether_somebody_was_met_who_may_be_the_publisher(folder: Path, answer: wire.Refused | None, listens: bool) -> None:
-    with FakeProducer(folder / 's') as producer, SharedMemoryClient(folder / 's', name='npu', publisher_id=PUBLISHER) as client:
+def test_whether_somebody_was_met_who_may_be_the_publisher(
+    folder: Path, answer: wire.Refused | None, listens: bool
+) -> None:
+    with (
+        FakeProducer(folder / 's') as producer,
+        SharedMemoryClient(folder / 's', name='npu', publisher_id=PUBLISHER) as client,
+    ):
         client.approach()
         with RawPeer(producer.listener.accept()[0]) as peer:
             peer.receive()
-            peer.send(wire.pack_welcome(wire.Welcome(1, 1, 'somebody')) if answer is None else wire.pack_refused(answer))
+            peer.send(
+                wire.pack_welcome(wire.Welcome(1, 1, 'somebody'))
+                if answer is None
+                else wire.pack_refused(answer)
+            )
         until(lambda: client.approach() is not None and client.last_end, 'the answer')
         assert client.listens is listens
     with SharedMemoryClient(folder / 'nobody', name='npu') as client:
@@ -196,7 +260,9 @@ def test_whether_somebody_was_met_who_may_be_the_publisher(folder: Path, answer:
 
 def test_a_receiver_ends_at_once_while_its_producer_says_nothing(folder: Path) -> None:
     with FakeProducer(folder / 's') as producer:
-        receiver = SharedMemoryReceiver(SharedMemoryClient(folder / 's', name='npu'), lambda frame: frame.release())
+        receiver = SharedMemoryReceiver(
+            SharedMemoryClient(folder / 's', name='npu'), lambda frame: frame.release()
+        )
         with RawPeer(producer.listener.accept()[0]) as peer:
             peer.receive()
             receiver.close()

@@ -20,7 +20,17 @@ from pathlib import Path
 
 import pytest
 from long_form import LONG
-from memory_link import PATIENCE_S, PUBLISHER, all_free, line, make_frame, make_layout, make_pool, publish, start
+from memory_link import (
+    PATIENCE_S,
+    PUBLISHER,
+    all_free,
+    line,
+    make_frame,
+    make_layout,
+    make_pool,
+    publish,
+    start,
+)
 from waiting import until
 
 from zc_perception.frame import Frame
@@ -75,7 +85,9 @@ def check_times(what: str, taken_s: list[float], most_s: float) -> None:
     """A busy machine is late; who wants the figure runs the long form on one that isn't."""
     taken_s.sort()
     assert taken_s[-1] < most_s or not LONG, what
-    print(f'\n{what}: {1e3 * taken_s[len(taken_s) // 2]:.1f} ms (median), {1e3 * taken_s[-1]:.1f} ms (worst)')
+    print(
+        f'\n{what}: {1e3 * taken_s[len(taken_s) // 2]:.1f} ms (median), {1e3 * taken_s[-1]:.1f} ms (worst)'
+    )
 
 
 def mappings_of_frames() -> set[str]:
@@ -99,12 +111,19 @@ def frames_mapped() -> int:
 
 def is_stopped(pid: int) -> bool:
     """Whether none of its threads runs any more: a signal takes its time."""
-    states = [path.read_text('ascii').rpartition(')')[2].split()[0] for path in Path(f'/proc/{pid}/task').glob('*/stat')]
+    states = [
+        path.read_text('ascii').rpartition(')')[2].split()[0]
+        for path in Path(f'/proc/{pid}/task').glob('*/stat')
+    ]
     return set(states) == {'T'}
 
 
 def everybody_idle(server: SharedMemoryServer, name: str) -> bool:
-    return all(consumer.held == consumer.pending == 0 for consumer in server.statistics().consumers if consumer.name == name)
+    return all(
+        consumer.held == consumer.pending == 0
+        for consumer in server.statistics().consumers
+        if consumer.name == name
+    )
 
 
 def test_the_consumers_memory_is_the_producers_mapped_once_and_never_copied(folder: Path) -> None:
@@ -114,13 +133,17 @@ def test_the_consumers_memory_is_the_producers_mapped_once_and_never_copied(fold
     for slot in pool.slots:
         buffer = slot.buffers[0]
         buffer.mapping()[:] = os.urandom(buffer.size)
-        crcs = [zlib.crc32(buffer.mapping()[p.offset : p.offset + p.size]) for p in slot.layout.planes]
+        crcs = [
+            zlib.crc32(buffer.mapping()[p.offset : p.offset + p.size]) for p in slot.layout.planes
+        ]
         written[buffer.identity.inode] = buffer.identity.device, buffer.size, crcs
         # Nobody here has the pixels mapped from now on, and nobody can map them for writing.
         assert buffer.seal_for_sharing()
         buffer.unmap()
         assert not buffer.mapped
-    with SharedMemoryServer('camera', PUBLISHER, pool, folder=folder, quarantine_timeout_s=0.02) as server:
+    with SharedMemoryServer(
+        'camera', PUBLISHER, pool, folder=folder, quarantine_timeout_s=0.02
+    ) as server:
         process = start('link_process.py', 'check', server.path, 10_000)
         assert line(process) == 'ready'
         fds = len(os.listdir('/proc/self/fd'))
@@ -132,11 +155,15 @@ def test_the_consumers_memory_is_the_producers_mapped_once_and_never_copied(fold
             for _ in range(2):
                 freed.get(timeout=PATIENCE_S)
         seen = json.loads(line(process))
-        assert {frame['inode'] for frame in seen} == {slot.buffers[0].identity.inode for slot in pool.slots[:2]}
+        assert {frame['inode'] for frame in seen} == {
+            slot.buffers[0].identity.inode for slot in pool.slots[:2]
+        }
         for frame in seen:
             assert (frame['device'], frame['size'], frame['crc']) == written[frame['inode']]
             assert frame['mappings'] == 1
-        assert len({frame['fds'] for frame in seen[4:]}) == 1, 'descriptors of the consumer over 10,000 frames'
+        assert len({frame['fds'] for frame in seen[4:]}) == 1, (
+            'descriptors of the consumer over 10,000 frames'
+        )
         assert abs(seen[-1]['lines'] - seen[4]['lines']) < 8, 'mappings of the consumer'
         assert len(os.listdir('/proc/self/fd')) <= fds, 'descriptors of the producer'
         assert not any(buffer.mapped for slot in pool.slots for buffer in slot.buffers)
@@ -147,10 +174,17 @@ def test_the_consumers_memory_is_the_producers_mapped_once_and_never_copied(fold
 
 
 @pytest.mark.parametrize(
-    ('slots', 'window', 'timeout_s', 'fence_s'), [(24, 2, 0.02, 0.02), (8, 1, QUARANTINE_S, None)], ids=['fences', 'default']
+    ('slots', 'window', 'timeout_s', 'fence_s'),
+    [(24, 2, 0.02, 0.02), (8, 1, QUARANTINE_S, None)],
+    ids=['fences', 'default'],
 )
 def test_killed_consumers_leave_nothing_and_nobody_else_notices(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, slots: int, window: int, timeout_s: float, fence_s: float | None
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    slots: int,
+    window: int,
+    timeout_s: float,
+    fence_s: float | None,
 ) -> None:
     """Three others go on meanwhile. ``fences``: as if devices were busy with what was held; ``default``: no slot is spare."""
     busy_until_ns: dict[object, int] = {}
@@ -166,8 +200,13 @@ def test_killed_consumers_leave_nothing_and_nobody_else_notices(
     threads, others, reused = set(threading.enumerate()), 3 * window + window, 0
     pool = make_pool(slots)
     unpromised = pool.unpromised
-    with SharedMemoryServer('camera', PUBLISHER, pool, folder=folder, quarantine_timeout_s=timeout_s) as server:
-        workers, victims = Forker('consumers', server.path, 'work', window), Forker('consumers', server.path, 'hold', 2)
+    with SharedMemoryServer(
+        'camera', PUBLISHER, pool, folder=folder, quarantine_timeout_s=timeout_s
+    ) as server:
+        workers, victims = (
+            Forker('consumers', server.path, 'work', window),
+            Forker('consumers', server.path, 'hold', 2),
+        )
         for _ in range(3):
             workers.fork()
         until(lambda: len(consumers(server, 'work')) == 3, 'the others')
@@ -180,8 +219,14 @@ def test_killed_consumers_leave_nothing_and_nobody_else_notices(
             # Killed between any two steps: with nothing, while receiving, holding a full window.
             for step in range(kill % 4 + 1):
                 with make_frame(pool, sequence) as frame:
-                    until_ns = [busy_until_ns.pop(buffer.identity) for buffer in frame.data.buffers if buffer.identity in busy_until_ns]
-                    assert max(until_ns, default=0) <= time.monotonic_ns(), 'reused before its fence'
+                    until_ns = [
+                        busy_until_ns.pop(buffer.identity)
+                        for buffer in frame.data.buffers
+                        if buffer.identity in busy_until_ns
+                    ]
+                    assert max(until_ns, default=0) <= time.monotonic_ns(), (
+                        'reused before its fence'
+                    )
                     reused += len(until_ns)
                     if step == kill % 4:
                         os.kill(pid, signal.SIGKILL)
@@ -190,22 +235,42 @@ def test_killed_consumers_leave_nothing_and_nobody_else_notices(
                     sequence += 1
                 if step < kill % 4:
                     until(lambda: everybody_idle(server, 'work'), 'the others')
-            until(lambda gone=holder: not consumers(server, 'hold') and gone not in pool.statistics().holders, 'the end')  # type: ignore[misc]
+            until(
+                lambda gone=holder: (
+                    not consumers(server, 'hold') and gone not in pool.statistics().holders
+                ),
+                'the end',
+            )  # type: ignore[misc]
             taken_s.append(time.monotonic() - killed_at)
             until(lambda: everybody_idle(server, 'work'), 'the others')
-        until(lambda: all_free(pool) and server.statistics().ended == {'eof': CONSUMER_KILLS}, 'every slot, and the last end')
-        assert frames_mapped() <= slots and len(os.listdir('/proc/self/fd')) - frames_mapped() <= fds
+        until(
+            lambda: all_free(pool) and server.statistics().ended == {'eof': CONSUMER_KILLS},
+            'every slot, and the last end',
+        )
+        assert (
+            frames_mapped() <= slots and len(os.listdir('/proc/self/fd')) - frames_mapped() <= fds
+        )
         statistics = server.statistics()
         assert statistics.welcomed == CONSUMER_KILLS + 3
         assert statistics.taken_back > CONSUMER_KILLS // 2, 'many were killed with frames'
-        assert fence_s is None or reused > CONSUMER_KILLS // 4, 'many slots came back from quarantine'
+        assert fence_s is None or reused > CONSUMER_KILLS // 4, (
+            'many slots came back from quarantine'
+        )
         assert pool.unpromised == unpromised - others and pool.statistics().exhausted == 0
         assert [(c.sent, c.dropped) for c in statistics.consumers] == [(sequence, 0)] * 3
     assert server.counters.internal_errors == 0, server.counters.last_internal_error
-    check_times(f'{CONSUMER_KILLS} consumers killed, {statistics.taken_back} leases back', taken_s, 0.1)
+    check_times(
+        f'{CONSUMER_KILLS} consumers killed, {statistics.taken_back} leases back', taken_s, 0.1
+    )
     for _ in range(3):
         report = json.loads(line(workers.process))
-        assert report == {'last': sequence - 1, 'gaps': 0, 'dropped': 0, 'ended': {'eof': 1}, 'left': [0, 0, 0]}
+        assert report == {
+            'last': sequence - 1,
+            'gaps': 0,
+            'dropped': 0,
+            'ended': {'eof': 1},
+            'left': [0, 0, 0],
+        }
     workers.close()
     victims.close()
     assert not list(folder.iterdir()) and set(threading.enumerate()) <= threads
@@ -244,7 +309,11 @@ def test_consumers_find_the_successor_of_a_killed_producer(folder: Path) -> None
         # One that tries to connect again has a socket for a moment.
         until(lambda: len(os.listdir('/proc/self/fd')) <= fds, 'nothing of it is open')
         first.clear()
-    check_times(f'{PRODUCER_KILLS} producers killed: 3 consumers receive again, counted from the socket', taken_s, 1.0)
+    check_times(
+        f'{PRODUCER_KILLS} producers killed: 3 consumers receive again, counted from the socket',
+        taken_s,
+        1.0,
+    )
     for receiver in receivers:
         assert receiver.client.statistics().connections == PRODUCER_KILLS
         receiver.close()
@@ -259,24 +328,42 @@ def test_consumers_find_the_successor_of_a_killed_producer(folder: Path) -> None
     pool.close()
 
 
-def test_a_stopped_consumer_costs_its_window_and_gets_the_newest_when_it_goes_on(server: SharedMemoryServer, pool: BufferPool) -> None:
+def test_a_stopped_consumer_costs_its_window_and_gets_the_newest_when_it_goes_on(
+    server: SharedMemoryServer, pool: BufferPool
+) -> None:
     workers = Forker('consumers', server.path, 'work', 2)
     pids = [workers.fork() for _ in range(2)]
     until(lambda: len(consumers(server, 'work')) == 2, 'both')
-    stopped = next(consumer for consumer in server.statistics().consumers if consumer.pid == pids[0])
+    stopped = next(
+        consumer for consumer in server.statistics().consumers if consumer.pid == pids[0]
+    )
     publish(server, pool, 0)
     until(lambda: everybody_idle(server, 'work'), 'both')
     os.kill(pids[0], signal.SIGSTOP)
     until(lambda: is_stopped(pids[0]), 'the stop')
     for sequence in range(1, 100):
         publish(server, pool, sequence)
-        until(lambda: all(c.held == 0 for c in server.statistics().consumers if c.pid != stopped.pid), 'the other one')
+        until(
+            lambda: all(
+                c.held == 0 for c in server.statistics().consumers if c.pid != stopped.pid
+            ),
+            'the other one',
+        )
     counted = {consumer.pid: consumer for consumer in server.statistics().consumers}
-    assert (counted[pids[0]].held, counted[pids[0]].pending, counted[pids[0]].dropped) == (2, 2, 95)
+    assert (counted[pids[0]].held, counted[pids[0]].pending, counted[pids[0]].dropped) == (
+        2,
+        2,
+        95,
+    )
     assert (counted[pids[1]].sent, counted[pids[1]].dropped) == (100, 0)
     os.kill(pids[0], signal.SIGCONT)
     until(lambda: everybody_idle(server, 'work'), 'the stopped one')
     server.close()
-    reports = sorted((json.loads(line(workers.process)) for _ in range(2)), key=lambda report: report['dropped'])
-    assert [(report['last'], report['gaps'], report['dropped']) for report in reports] == [(99, 0, 0), (99, 1, 95)]
+    reports = sorted(
+        (json.loads(line(workers.process)) for _ in range(2)), key=lambda report: report['dropped']
+    )
+    assert [(report['last'], report['gaps'], report['dropped']) for report in reports] == [
+        (99, 0, 0),
+        (99, 1, 95),
+    ]
     workers.close()

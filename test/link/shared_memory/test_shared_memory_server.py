@@ -7,7 +7,16 @@ import threading
 from collections.abc import Callable
 
 import pytest
-from memory_link import PUBLISHER, FrameMessage, RawPeer, all_free, make_frame, make_pool, publish, settled
+from memory_link import (
+    PUBLISHER,
+    FrameMessage,
+    RawPeer,
+    all_free,
+    make_frame,
+    make_pool,
+    publish,
+    settled,
+)
 from waiting import until
 
 from zc_perception.frame import Frame, Header
@@ -28,7 +37,9 @@ pytestmark = pytest.mark.usefixtures('no_fd_leak')
 Serve = Callable[..., SharedMemoryServer]
 
 
-def test_buffers_come_once_for_each_slot_and_before_its_first_frame(pool: BufferPool, serve: Serve) -> None:
+def test_buffers_come_once_for_each_slot_and_before_its_first_frame(
+    pool: BufferPool, serve: Serve
+) -> None:
     server = serve(pool)
     with RawPeer.welcomed(server.path, window=2) as peer:
         sent = [publish(server, pool, sequence) for sequence in range(2)]
@@ -36,25 +47,45 @@ def test_buffers_come_once_for_each_slot_and_before_its_first_frame(pool: Buffer
             packet, fds = peer.receive()
             message = wire.parse_buffers(packet)
             slot = next(slot for slot in pool.slots if slot.buffer_uid == uid)
-            assert (message.uid, message.layout, message.sizes) == (uid, slot.layout, tuple(b.size for b in slot.buffers))
+            assert (message.uid, message.layout, message.sizes) == (
+                uid,
+                slot.layout,
+                tuple(b.size for b in slot.buffers),
+            )
             assert [os.fstat(fd).st_ino for fd in fds] == [b.identity.inode for b in slot.buffers]
             for fd in fds:
                 os.close(fd)
             frame = peer.receive_frame()
-            assert (frame.uid, frame.generation, frame.sequence, frame.dropped) == (uid, generation, sequence, 0)
-            assert (frame.stamp_ns, frame.capture_cost_ns, frame.fence) == (1000 + sequence, 17, False)
+            assert (frame.uid, frame.generation, frame.sequence, frame.dropped) == (
+                uid,
+                generation,
+                sequence,
+                0,
+            )
+            assert (frame.stamp_ns, frame.capture_cost_ns, frame.fence) == (
+                1000 + sequence,
+                17,
+                False,
+            )
             assert 0 < frame.captured_ns <= frame.published_ns
             peer.release(frame)
         until(lambda: all_free(pool), 'releases')
         assert publish(server, pool, 2)[0] == sent[0][0]
         packet, fds = peer.receive()
-        assert wire.message_type(packet) is MessageType.FRAME and not fds, 'BUFFERS of a known slot came again'
+        assert wire.message_type(packet) is MessageType.FRAME and not fds, (
+            'BUFFERS of a known slot came again'
+        )
         assert packet[wire.FRAME.size :] == b'camera_optical_frame'
 
 
-def test_a_full_window_keeps_the_newest_and_tells_what_it_dropped(pool: BufferPool, serve: Serve) -> None:
+def test_a_full_window_keeps_the_newest_and_tells_what_it_dropped(
+    pool: BufferPool, serve: Serve
+) -> None:
     server = serve(pool)
-    with RawPeer.welcomed(server.path, window=2, depth=2) as slow, RawPeer.welcomed(server.path) as quick:
+    with (
+        RawPeer.welcomed(server.path, window=2, depth=2) as slow,
+        RawPeer.welcomed(server.path) as quick,
+    ):
         for sequence in range(7):
             publish(server, pool, sequence)
             frame = quick.receive_frame()
@@ -65,10 +96,15 @@ def test_a_full_window_keeps_the_newest_and_tells_what_it_dropped(pool: BufferPo
         assert [first.sequence, second.sequence] == [0, 1] and slow.nothing_there()
         consumer = server.statistics().consumers[0]
         assert (consumer.held, consumer.pending, consumer.sent, consumer.dropped) == (2, 2, 2, 3)
-        until(lambda: pool.statistics().holders == {consumer.holder: 4}, 'the slot of the last release')
+        until(
+            lambda: pool.statistics().holders == {consumer.holder: 4},
+            'the slot of the last release',
+        )
         slow.release(second)
         third = slow.receive_frame()
-        assert (third.sequence, third.dropped) == (5, 3), 'the newest two were kept, three were dropped'
+        assert (third.sequence, third.dropped) == (5, 3), (
+            'the newest two were kept, three were dropped'
+        )
         assert slow.nothing_there()
         slow.release(first)
         fourth = slow.receive_frame()
@@ -83,11 +119,22 @@ def test_a_recording_waits_for_who_asks_for_all(pool: BufferPool, serve: Serve) 
     with RawPeer.welcomed(server.path, window=1, depth=MAX_DEPTH) as peer:
         sent = 0
         while (slot := pool.acquire(wait_s=0.05)) is not None:
-            with Frame.publish_slot(pool, slot, header=Header(sent, ''), colorimetry=BT601_LIMITED, sequence=sent, captured_ns=1) as frame:
+            with Frame.publish_slot(
+                pool,
+                slot,
+                header=Header(sent, ''),
+                colorimetry=BT601_LIMITED,
+                sequence=sent,
+                captured_ns=1,
+            ) as frame:
                 server.publish(frame)
             sent += 1
         consumer = server.statistics().consumers[0]
-        assert 2 <= sent < len(pool.slots) and (consumer.held, consumer.pending, consumer.dropped) == (1, sent - 1, 0)
+        assert 2 <= sent < len(pool.slots) and (
+            consumer.held,
+            consumer.pending,
+            consumer.dropped,
+        ) == (1, sent - 1, 0)
         peer.release(peer.receive_frame())
         slot = pool.acquire(wait_s=10.0)
         assert slot is not None, 'it goes on with the release'
@@ -112,7 +159,9 @@ def test_the_same_frame_is_sent_once(pool: BufferPool, serve: Serve) -> None:
         assert server.statistics().consumers[0].dropped == 1
 
 
-def test_windows_of_all_consumers_the_greatest_depth_and_the_reserve_fit_the_pool(pool: BufferPool, serve: Serve) -> None:
+def test_windows_of_all_consumers_the_greatest_depth_and_the_reserve_fit_the_pool(
+    pool: BufferPool, serve: Serve
+) -> None:
     server = serve(pool)
     peers = []
     for asked, window, depth in (((3, 1), 3, 1), ((2, 2), 1, 1), ((2, 9), 1, 1), ((2, 1), 1, 1)):
@@ -150,7 +199,9 @@ def test_windows_of_all_consumers_the_greatest_depth_and_the_reserve_fit_the_poo
     (Requirements(options='contiguous'), "contiguous memory, which heap 'memfd' is not"),
     (Requirements(options='device=/dev/npu'), "/dev/npu of consumer can't attach to buffers of heap 'memfd'"),
 ])  # fmt: skip
-def test_who_cannot_use_what_is_allocated_is_told_why(pool: BufferPool, serve: Serve, requirements: Requirements, why: str) -> None:
+def test_who_cannot_use_what_is_allocated_is_told_why(
+    pool: BufferPool, serve: Serve, requirements: Requirements, why: str
+) -> None:
     said: list[str] = []
     server = serve(None, report=said.append)
     server.set_pool(pool, heap_offer('memfd'))
@@ -164,7 +215,9 @@ def test_who_cannot_use_what_is_allocated_is_told_why(pool: BufferPool, serve: S
     until(lambda: any(refused.text in line for line in said), 'the sentence')
 
 
-def test_a_pool_whose_buffers_come_from_elsewhere_now_is_judged_by_that(pool: BufferPool, serve: Serve) -> None:
+def test_a_pool_whose_buffers_come_from_elsewhere_now_is_judged_by_that(
+    pool: BufferPool, serve: Serve
+) -> None:
     server = serve(None)
     server.set_pool(pool, heap_offer('udmabuf'))
     server.set_pool(pool, heap_offer('memfd'))
@@ -173,32 +226,50 @@ def test_a_pool_whose_buffers_come_from_elsewhere_now_is_judged_by_that(pool: Bu
         assert peer.receive_refused().code == RefusalCode.CONSTRAINTS
 
 
-def test_who_wants_certain_memory_comes_in_where_nobody_knows_whose_it_is(pool: BufferPool, serve: Serve) -> None:
+def test_who_wants_certain_memory_comes_in_where_nobody_knows_whose_it_is(
+    pool: BufferPool, serve: Serve
+) -> None:
     """Its own trial import decides then."""
-    with RawPeer.welcomed(serve(pool).path, requirements=Requirements(options='heap=dma_heap/system; contiguous; device=/dev/npu')):
+    with RawPeer.welcomed(
+        serve(pool).path,
+        requirements=Requirements(options='heap=dma_heap/system; contiguous; device=/dev/npu'),
+    ):
         pass
 
 
-def test_a_consumer_that_refuses_its_buffers_is_named_and_costs_nobody_a_frame(pool: BufferPool, serve: Serve) -> None:
+def test_a_consumer_that_refuses_its_buffers_is_named_and_costs_nobody_a_frame(
+    pool: BufferPool, serve: Serve
+) -> None:
     said: list[str] = []
     warned: list[str] = []
     server = serve(pool, report=said.append, warn=warned.append)
-    with RawPeer.welcomed(server.path, name='npu') as peer, RawPeer.welcomed(server.path, name='viewer') as other:
+    with (
+        RawPeer.welcomed(server.path, name='npu') as peer,
+        RawPeer.welcomed(server.path, name='viewer') as other,
+    ):
         publish(server, pool, 0)
         assert peer.receive_type() == MessageType.BUFFERS
-        peer.send(wire.pack_refused(wire.Refused(RefusalCode.CONSTRAINTS, 'trial import failed: EINVAL')))
+        peer.send(
+            wire.pack_refused(wire.Refused(RefusalCode.CONSTRAINTS, 'trial import failed: EINVAL'))
+        )
         settled(server, 'constraints')
         assert other.receive_frame().sequence == 0 and server.consumers == 1
         until(lambda: len(said) == 3, 'the end')
     statistics = server.statistics()
     assert statistics.refused == {'constraints': 1} and statistics.protocol_errors == {}
     assert statistics.last_refusal == {'constraints': 'npu: trial import failed: EINVAL'}
-    assert len(warned) == 1 and "npu#" in warned[0] and "can't use the buffers: trial import failed: EINVAL" in warned[0]
+    assert (
+        len(warned) == 1
+        and 'npu#' in warned[0]
+        and "can't use the buffers: trial import failed: EINVAL" in warned[0]
+    )
     settled(server, 'eof')
     assert all_free(pool) and pool.unpromised == 7
 
 
-def test_a_refusal_arrives_although_its_sender_left_packets_unread(pool: BufferPool, serve: Serve) -> None:
+def test_a_refusal_arrives_although_its_sender_left_packets_unread(
+    pool: BufferPool, serve: Serve
+) -> None:
     """The kernel tells the server of a reset connection first."""
     server = serve(pool)
     with RawPeer.welcomed(server.path, name='npu') as peer:
@@ -208,8 +279,12 @@ def test_a_refusal_arrives_although_its_sender_left_packets_unread(pool: BufferP
     assert server.statistics().last_refusal == {'constraints': 'npu: because'} and all_free(pool)
 
 
-@pytest.mark.parametrize('code', [code for code in RefusalCode if code is not RefusalCode.CONSTRAINTS])
-def test_a_consumer_refuses_only_because_of_its_constraints(pool: BufferPool, serve: Serve, code: RefusalCode) -> None:
+@pytest.mark.parametrize(
+    'code', [code for code in RefusalCode if code is not RefusalCode.CONSTRAINTS]
+)
+def test_a_consumer_refuses_only_because_of_its_constraints(
+    pool: BufferPool, serve: Serve, code: RefusalCode
+) -> None:
     server = serve(pool)
     with RawPeer.welcomed(server.path) as peer:
         peer.send(wire.pack_refused(wire.Refused(code, 'because')))
@@ -217,9 +292,14 @@ def test_a_consumer_refuses_only_because_of_its_constraints(pool: BufferPool, se
     settled(server, 'value')
 
 
-def test_who_wants_somebody_else_or_comes_before_the_buffers_is_told(pool: BufferPool, serve: Serve) -> None:
+def test_who_wants_somebody_else_or_comes_before_the_buffers_is_told(
+    pool: BufferPool, serve: Serve
+) -> None:
     server = serve(None)
-    for hello, code in (({'publisher_id': 'e' * 32}, RefusalCode.OTHER_PUBLISHER), ({}, RefusalCode.BUSY)):
+    for hello, code in (
+        ({'publisher_id': 'e' * 32}, RefusalCode.OTHER_PUBLISHER),
+        ({}, RefusalCode.BUSY),
+    ):
         with RawPeer.connected(server.path) as peer:
             peer.hello(**hello)
             assert peer.receive_refused().code == code
@@ -228,7 +308,9 @@ def test_who_wants_somebody_else_or_comes_before_the_buffers_is_told(pool: Buffe
         assert server.consumers == 1
 
 
-def test_another_pool_disconnects_and_another_slot_does_not(pool: BufferPool, serve: Serve) -> None:
+def test_another_pool_disconnects_and_another_slot_does_not(
+    pool: BufferPool, serve: Serve
+) -> None:
     server = serve(pool)
     with RawPeer.welcomed(server.path) as peer:
         uid, _ = publish(server, pool, 0)
@@ -259,19 +341,26 @@ def test_another_pool_disconnects_and_another_slot_does_not(pool: BufferPool, se
     other.close()
 
 
-def test_buffers_that_no_longer_fit_end_the_connection_with_the_reason(pool: BufferPool, serve: Serve) -> None:
+def test_buffers_that_no_longer_fit_end_the_connection_with_the_reason(
+    pool: BufferPool, serve: Serve
+) -> None:
     """The publisher's frames come from another pool already, while the server still serves the first."""
     server, wide = serve(pool), make_pool(1, compute_layout(NV12, 128, 16))
     with RawPeer.welcomed(server.path, requirements=Requirements(max_width=64)) as peer:
         publish(server, wide, 0)
         refused = peer.receive_refused()
-        assert refused.code == RefusalCode.CONSTRAINTS and 'image size 128x16 is above its max_size 64x65535' in refused.text
+        assert (
+            refused.code == RefusalCode.CONSTRAINTS
+            and 'image size 128x16 is above its max_size 64x65535' in refused.text
+        )
     settled(server, 'constraints')
     assert all_free(wide) and pool.unpromised == 7
     wide.close()
 
 
-def test_a_fence_of_this_process_holds_back_its_frame_and_those_behind_it(pool: BufferPool, serve: Serve) -> None:
+def test_a_fence_of_this_process_holds_back_its_frame_and_those_behind_it(
+    pool: BufferPool, serve: Serve
+) -> None:
     server = serve(pool)
     with RawPeer.welcomed(server.path, window=3, depth=3) as peer:
         fences = [EventFence(), EventFence()]
@@ -329,7 +418,10 @@ def test_history_comes_first_and_only_to_those_that_ask(pool: BufferPool, serve:
     for sequence in range(4):
         publish(server, pool, sequence)
     assert pool.statistics().holders == {'camera:shared_memory_history': 2}
-    with RawPeer.welcomed(server.path, window=2, history=True) as late, RawPeer.welcomed(server.path) as plain:
+    with (
+        RawPeer.welcomed(server.path, window=2, history=True) as late,
+        RawPeer.welcomed(server.path) as plain,
+    ):
         publish(server, pool, 4)
         for sequence in (2, 3, 4):
             frame = late.receive_frame()
@@ -340,16 +432,23 @@ def test_history_comes_first_and_only_to_those_that_ask(pool: BufferPool, serve:
     until(lambda: all_free(pool), 'all slots')
 
 
-def test_a_real_sync_file_is_the_only_release_fence(pool: BufferPool, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_real_sync_file_is_the_only_release_fence(
+    pool: BufferPool, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
     server = serve(pool)
     event = os.eventfd(0, os.EFD_CLOEXEC)
-    for fds, words in (([event], ('sync_file', 'eventfd')), ([event, event], ('2 descriptors came where 1 may',))):
+    for fds, words in (
+        ([event], ('sync_file', 'eventfd')),
+        ([event, event], ('2 descriptors came where 1 may',)),
+    ):
         with RawPeer.welcomed(server.path) as peer:
             uid, generation = publish(server, pool, 0)
             peer.receive_frame()
             peer.send(wire.pack_release(uid, generation, True), fds)
             refused = peer.receive_refused()
-            assert refused.code == RefusalCode.PROTOCOL and all(word in refused.text for word in words), refused
+            assert refused.code == RefusalCode.PROTOCOL and all(
+                word in refused.text for word in words
+            ), refused
         until(lambda: all_free(pool), 'the quarantine')
     # No driver is here to make one; what becomes of it is seen with a stand-in.
     monkeypatch.setattr(unix_socket, 'fence_from_fd', SyncFile)
@@ -357,7 +456,10 @@ def test_a_real_sync_file_is_the_only_release_fence(pool: BufferPool, serve: Ser
         uid, generation = publish(server, pool, 1)
         frame = peer.receive_frame()
         peer.send(wire.pack_release(uid, generation, True), [event])
-        until(lambda: pool.statistics().states.get(SlotState.WAITING) == 1, 'the slot waits for the fence')
+        until(
+            lambda: pool.statistics().states.get(SlotState.WAITING) == 1,
+            'the slot waits for the fence',
+        )
         os.eventfd_write(event, 1)
         until(lambda: all_free(pool), 'the fence')
         assert server.statistics().consumers[0].held == 0 and frame.uid == uid
@@ -375,7 +477,9 @@ def test_what_is_sent_cannot_be_written_by_its_consumers(pool: BufferPool, serve
         assert not server.statistics().consumers[0].trusted_writer
 
 
-def test_a_frame_id_that_is_too_long_costs_the_consumers_and_not_the_camera(pool: BufferPool, serve: Serve) -> None:
+def test_a_frame_id_that_is_too_long_costs_the_consumers_and_not_the_camera(
+    pool: BufferPool, serve: Serve
+) -> None:
     server = serve(pool)
     with RawPeer.welcomed(server.path) as peer:
         with make_frame(pool, 0, header=Header(0, 'ü' * 127)) as frame:
@@ -406,7 +510,9 @@ def test_closing_tells_everybody_and_leaves_nothing(pool: BufferPool, serve: Ser
     publish(server, pool, 1)
 
 
-def test_who_is_granted_fewer_frames_than_it_asked_for_is_warned_of(pool: BufferPool, serve: Serve) -> None:
+def test_who_is_granted_fewer_frames_than_it_asked_for_is_warned_of(
+    pool: BufferPool, serve: Serve
+) -> None:
     said: list[str] = []
     warned: list[str] = []
     server = serve(pool, report=said.append, warn=warned.append)
@@ -414,12 +520,17 @@ def test_who_is_granted_fewer_frames_than_it_asked_for_is_warned_of(pool: Buffer
         pass
     settled(server, 'eof')
     until(lambda: len(said) == 2, 'the sentences')
-    assert warned == [] and 'window 4, depth 1' in said[0], 'a smaller depth costs frames, but starves nobody'
+    assert warned == [] and 'window 4, depth 1' in said[0], (
+        'a smaller depth costs frames, but starves nobody'
+    )
     with RawPeer.welcomed(server.path, name='npu', window=7):
         until(lambda: warned, 'the warning')
         (found,) = server.statistics().consumers
     assert (found.window, found.asked) == (4, 7)
-    assert 'is connected: window 4, depth 1; it asked for a window of 7' in warned[0] and "raise 'slots', or end other" in warned[0]
+    assert (
+        'is connected: window 4, depth 1; it asked for a window of 7' in warned[0]
+        and "raise 'slots', or end other" in warned[0]
+    )
 
 
 def test_the_log_gets_a_sentence_for_each_consumer(pool: BufferPool, serve: Serve) -> None:

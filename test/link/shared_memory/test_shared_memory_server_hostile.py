@@ -23,17 +23,24 @@ pytestmark = pytest.mark.usefixtures('no_fd_leak')
 Serve = Callable[..., SharedMemoryServer]
 
 
-def test_a_silent_consumer_is_turned_away(pool: BufferPool, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_silent_consumer_is_turned_away(
+    pool: BufferPool, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr('zc_perception.link.shared_memory.server.HANDSHAKE_S', 0.05)
     server = serve(pool)
     with RawPeer.connected(server.path) as peer:
         assert peer.receive_refused() == (RefusalCode.PROTOCOL, 'no HELLO within 0.05 s')
-    assert server.statistics().protocol_errors == {'silent': 1} and server.statistics().handshaking == 0
+    assert (
+        server.statistics().protocol_errors == {'silent': 1}
+        and server.statistics().handshaking == 0
+    )
 
 
 @pytest.mark.parametrize('count', [0, 1, 2, 4])
 @pytest.mark.parametrize('welcome', [True, False])
-def test_an_empty_packet_is_an_end_whatever_comes_with_it(pool: BufferPool, serve: Serve, count: int, welcome: bool) -> None:
+def test_an_empty_packet_is_an_end_whatever_comes_with_it(
+    pool: BufferPool, serve: Serve, count: int, welcome: bool
+) -> None:
     server = serve(pool)
     with RawPeer.welcomed(server.path) if welcome else RawPeer.connected(server.path) as peer:
         peer.send(b'', count * [0])
@@ -42,7 +49,9 @@ def test_an_empty_packet_is_an_end_whatever_comes_with_it(pool: BufferPool, serv
     assert not server.statistics().protocol_errors
 
 
-def test_one_that_gave_up_waiting_is_promised_nothing(pool: BufferPool, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_gave_up_waiting_is_promised_nothing(
+    pool: BufferPool, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It may be connected again by the time that its first attempt is looked at."""
     read, gave_up = PacketReader.read, threading.Event()
 
@@ -59,8 +68,12 @@ def test_one_that_gave_up_waiting_is_promised_nothing(pool: BufferPool, serve: S
     assert server.statistics().welcomed == 0 and pool.unpromised == free
 
 
-def test_more_consumers_than_allowed_are_told_to_come_back(pool: BufferPool, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr('zc_perception.link.shared_memory.server.HANDSHAKE_S', 120.0)  # the two silent ones stay until the crowd has gone
+def test_more_consumers_than_allowed_are_told_to_come_back(
+    pool: BufferPool, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        'zc_perception.link.shared_memory.server.HANDSHAKE_S', 120.0
+    )  # the two silent ones stay until the crowd has gone
     monkeypatch.setattr('zc_perception.link.shared_memory.server.MAX_CONNECTIONS', 3)
     server = serve(pool)
     good = RawPeer.welcomed(server.path)
@@ -87,7 +100,9 @@ def test_more_consumers_than_allowed_are_told_to_come_back(pool: BufferPool, ser
         pass
 
 
-def test_out_of_descriptors_the_server_waits_without_spinning(pool: BufferPool, serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_out_of_descriptors_the_server_waits_without_spinning(
+    pool: BufferPool, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
     server = serve(pool)
     listener, calls = server._listener, []
 
@@ -118,10 +133,14 @@ def test_out_of_descriptors_the_server_waits_without_spinning(pool: BufferPool, 
             server._accept_at = 1.0  # the pause is over
             server._wake_up()
             assert late.receive_type() == MessageType.WELCOME
-    assert server.statistics().refused == {'descriptors': 1} and set(calls) == {'shared-memory camera'}
+    assert server.statistics().refused == {'descriptors': 1} and set(calls) == {
+        'shared-memory camera'
+    }
 
 
-def test_what_a_dead_consumer_held_is_quarantined_and_what_waited_for_it_is_free_at_once(pool: BufferPool, serve: Serve) -> None:
+def test_what_a_dead_consumer_held_is_quarantined_and_what_waited_for_it_is_free_at_once(
+    pool: BufferPool, serve: Serve
+) -> None:
     server = serve(pool, quarantine_timeout_s=0.5)
     with RawPeer.welcomed(server.path, window=1, depth=2):
         for sequence in range(3):
@@ -171,7 +190,9 @@ def test_each_frame_of_a_dead_consumer_is_quarantined_once_whatever_pool_it_is_o
     other.close()
 
 
-def test_a_consumer_that_never_reads_holds_its_window_and_nothing_else(pool: BufferPool, serve: Serve) -> None:
+def test_a_consumer_that_never_reads_holds_its_window_and_nothing_else(
+    pool: BufferPool, serve: Serve
+) -> None:
     server = serve(pool)
     with RawPeer.welcomed(server.path, window=2, depth=2):
         for sequence in range(500):
@@ -196,11 +217,16 @@ def test_frames_that_do_not_go_into_a_full_socket_are_dropped_and_told(serve: Se
         for frame in frames:
             frame.release()
         connection = server._connections[0]
-        connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)  # as small as the kernel lets it be
+        connection.socket.setsockopt(
+            socket.SOL_SOCKET, socket.SO_SNDBUF, 1
+        )  # as small as the kernel lets it be
         for sequence in range(100, 106):
             publish(server, pool, sequence, header=Header(1, 255 * 'f'))
         sent = connection.statistics().sent - 8
-        assert 0 < sent < 6 and (connection.statistics().held, connection.statistics().dropped) == (sent, 6 - sent)
+        assert 0 < sent < 6 and (
+            connection.statistics().held,
+            connection.statistics().dropped,
+        ) == (sent, 6 - sent)
         for sequence in range(100, 100 + sent):
             received = peer.receive_frame()
             assert (received.sequence, received.dropped) == (sequence, 0)
@@ -227,7 +253,11 @@ def test_a_slot_is_introduced_once_although_the_first_time_something_did_not_go_
             publish(server, pool, 0)
         publish(server, pool, 1)  # in the same slot
         assert [peer.receive_type() for _ in range(2)] == [MessageType.BUFFERS, MessageType.FRAME]
-        assert peer.nothing_there() and not connection.failure and connection.statistics().dropped == 1
+        assert (
+            peer.nothing_there()
+            and not connection.failure
+            and connection.statistics().dropped == 1
+        )
 
 
 def test_a_full_socket_ends_the_connection(pool: BufferPool, serve: Serve) -> None:

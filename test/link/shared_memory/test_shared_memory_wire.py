@@ -15,7 +15,13 @@ from memory_link import FrameMessage, pack_frame
 
 from zc_perception.errors import ConfigError, printable
 from zc_perception.link.shared_memory import wire
-from zc_perception.link.shared_memory.protocol import MAX_OPTIONS, MAX_PACKET, MessageType, ProtocolError, RefusalCode
+from zc_perception.link.shared_memory.protocol import (
+    MAX_OPTIONS,
+    MAX_PACKET,
+    MessageType,
+    ProtocolError,
+    RefusalCode,
+)
 from zc_perception.link.shared_memory.requirements import Requirements
 from zc_perception.memory.dmabuf import BufferKind, CpuAccess
 from zc_perception.negotiation.constraints import BufferConstraints, Placement
@@ -24,9 +30,15 @@ from zc_perception.pixel.colorimetry import Colorimetry, Matrix, Range, Transfer
 from zc_perception.pixel.layout import ImageLayout, PlaneLayout
 
 PAGE = Path(wire.__file__).parents[1] / 'WIRE.md'
-U32, U64, S64 = st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1), st.integers(-(2**63), 2**63 - 1)
+U32, U64, S64 = (
+    st.integers(0, 2**32 - 1),
+    st.integers(0, 2**64 - 1),
+    st.integers(-(2**63), 2**63 - 1),
+)
 ABOVE_0 = st.integers(1, 2**32 - 1)
-HEAP = st.sampled_from(['dma_heap/system', 'dma_heap/linux,cma', 'dma_heap/', 'udmabuf', 'memfd', 'v4l2/uvcvideo'])
+HEAP = st.sampled_from(
+    ['dma_heap/system', 'dma_heap/linux,cma', 'dma_heap/', 'udmabuf', 'memfd', 'v4l2/uvcvideo']
+)
 TEXT = st.text(st.characters(exclude_characters='\0', exclude_categories=['Cs']), max_size=10)
 CONSTRAINTS = st.builds(
     BufferConstraints,
@@ -36,8 +48,12 @@ CONSTRAINTS = st.builds(
     min_size=st.none() | st.tuples(st.integers(1, 65535), st.integers(1, 65535)),
     heaps=st.none() | st.lists(HEAP, min_size=1, max_size=8, unique=True).map(tuple),
     contiguous=st.booleans(),
-    devices=st.lists(st.from_regex(r'/dev/[a-z]{1,8}[0-9:-]{0,8}', fullmatch=True), max_size=4).map(tuple),
-    cpu_access=st.sampled_from([CpuAccess(0), CpuAccess.READ, CpuAccess.WRITE, CpuAccess.READ | CpuAccess.WRITE]),
+    devices=st.lists(
+        st.from_regex(r'/dev/[a-z]{1,8}[0-9:-]{0,8}', fullmatch=True), max_size=4
+    ).map(tuple),
+    cpu_access=st.sampled_from(
+        [CpuAccess(0), CpuAccess.READ, CpuAccess.WRITE, CpuAccess.READ | CpuAccess.WRITE]
+    ),
     placement=st.none() | st.sampled_from(Placement),
 )
 REQUIREMENTS = st.builds(
@@ -47,7 +63,9 @@ REQUIREMENTS = st.builds(
 ID = st.text(st.characters(min_codepoint=0x20, max_codepoint=0x7E), min_size=1, max_size=32)
 HELLO = st.builds(wire.Hello, st.integers(1, 64), st.integers(1, 64), TEXT, st.just('') | ID, st.booleans(),
                   REQUIREMENTS, st.integers(0, 1), st.integers(1, 9))  # fmt: skip
-WELCOME = st.builds(wire.Welcome, st.integers(1, 64), st.integers(1, 64), ID, st.integers(0, 65535))
+WELCOME = st.builds(
+    wire.Welcome, st.integers(1, 64), st.integers(1, 64), ID, st.integers(0, 65535)
+)
 FRAME = st.builds(FrameMessage, U64, U64, U64, S64, S64, S64, U64, U32, st.booleans())
 
 
@@ -55,15 +73,27 @@ FRAME = st.builds(FrameMessage, U64, U64, U64, S64, S64, S64, U64, U32, st.boole
 def buffers_messages(draw: st.DrawFn) -> wire.BuffersMessage:
     sizes = tuple(draw(st.lists(U64, min_size=1, max_size=4)))
     plane = st.builds(PlaneLayout, st.integers(0, len(sizes) - 1), U64, U32, U64)
-    layout = ImageLayout(draw(U32), draw(U32), draw(U32), draw(U64), tuple(draw(st.lists(plane, min_size=1, max_size=4))))
-    colorimetry = Colorimetry(*(draw(st.sampled_from(list(kind))) for kind in (Matrix, Range, Transfer)))
-    return wire.BuffersMessage(draw(U64), layout, colorimetry, draw(st.sampled_from(list(BufferKind))), sizes)
+    layout = ImageLayout(
+        draw(U32),
+        draw(U32),
+        draw(U32),
+        draw(U64),
+        tuple(draw(st.lists(plane, min_size=1, max_size=4))),
+    )
+    colorimetry = Colorimetry(
+        *(draw(st.sampled_from(list(kind))) for kind in (Matrix, Range, Transfer))
+    )
+    return wire.BuffersMessage(
+        draw(U64), layout, colorimetry, draw(st.sampled_from(list(BufferKind))), sizes
+    )
 
 
 BUFFERS = buffers_messages()
 A_HELLO = wire.pack_hello(wire.Hello(1, 1, 'a', 'b', requirements=Requirements(((1, 2), (3, 4)))))
 A_LAYOUT = ImageLayout(64, 48, 1, 0, (PlaneLayout(0, 0, 64, 3072),))
-A_BUFFERS = wire.BuffersMessage(1, A_LAYOUT, Colorimetry(Matrix.BT601, Range.LIMITED), BufferKind.MEMFD, (4096,))
+A_BUFFERS = wire.BuffersMessage(
+    1, A_LAYOUT, Colorimetry(Matrix.BT601, Range.LIMITED), BufferKind.MEMFD, (4096,)
+)
 PACKETS = {
     'HELLO': A_HELLO,
     'WELCOME': wire.pack_welcome(wire.Welcome(1, 1, 'b')),
@@ -91,14 +121,20 @@ def test_hello_comes_back(hello: wire.Hello) -> None:
 @given(CONSTRAINTS)
 def test_options_say_every_constraint_that_has_no_field(constraints: BufferConstraints) -> None:
     assert parse_options(options_text(constraints)) == constraints
-    needs = wire.parse_hello(wire.pack_hello(wire.Hello(1, 1, requirements=Requirements.of(constraints)))).requirements
-    assert parse_options(needs.options) == constraints and needs.memory == (1 if constraints.devices else 3)
+    needs = wire.parse_hello(
+        wire.pack_hello(wire.Hello(1, 1, requirements=Requirements.of(constraints)))
+    ).requirements
+    assert parse_options(needs.options) == constraints and needs.memory == (
+        1 if constraints.devices else 3
+    )
 
 
 def test_the_fields_of_hello_say_what_they_can_and_options_the_rest() -> None:
     npu = BufferConstraints('npu', formats=((1, 2),), stride_align=64, offset_align=4096, max_size=(640, 480), slots=3,
                             max_slots=9, contiguous=True, devices=('/dev/npu',), memory_note='no IOMMU')  # fmt: skip
-    assert Requirements.of(npu) == Requirements(((1, 2),), 1, 64, 4096, 640, 480, 'device=/dev/npu; contiguous')
+    assert Requirements.of(npu) == Requirements(
+        ((1, 2),), 1, 64, 4096, 640, 480, 'device=/dev/npu; contiguous'
+    )
     assert Requirements.of(BufferConstraints('viewer')) == Requirements()
 
 
@@ -127,7 +163,10 @@ def test_options_that_a_producer_does_not_understand_are_named(options: bytes, n
     assert caught.value.code is RefusalCode.CONSTRAINTS and caught.value.reason == 'constraints'
 
 
-@pytest.mark.parametrize('options', [b'\xff\xfe', b'cpu=read\0contiguous', b'x' * (MAX_OPTIONS + 1), b'contiguous;' * 100])
+@pytest.mark.parametrize(
+    'options',
+    [b'\xff\xfe', b'cpu=read\0contiguous', b'x' * (MAX_OPTIONS + 1), b'contiguous;' * 100],
+)
 def test_options_that_are_no_text_or_too_long_break_the_protocol(options: bytes) -> None:
     with pytest.raises(ProtocolError) as caught:
         wire.parse_hello(hello_with(options))
@@ -135,7 +174,9 @@ def test_options_that_are_no_text_or_too_long_break_the_protocol(options: bytes)
 
 
 def test_options_as_long_as_they_may_be() -> None:
-    longest = Requirements(options='heap=' + '|'.join(f'dma_heap/{number:010}' for number in range(51)))
+    longest = Requirements(
+        options='heap=' + '|'.join(f'dma_heap/{number:010}' for number in range(51))
+    )
     longest = Requirements(options=longest.options + 'x' * (MAX_OPTIONS - len(longest.options)))
     packet = wire.pack_hello(wire.Hello(1, 1, requirements=longest))
     assert len(packet) == 128 + MAX_OPTIONS and wire.parse_hello(packet).requirements == longest
@@ -145,7 +186,9 @@ def test_options_as_long_as_they_may_be() -> None:
 
 def test_a_hello_of_64_formats_and_options_fits_a_packet() -> None:
     many = Requirements(tuple((number, 2) for number in range(64)), options='contiguous')
-    assert wire.parse_hello(wire.pack_hello(wire.Hello(1, 1, requirements=many))).requirements == many
+    assert (
+        wire.parse_hello(wire.pack_hello(wire.Hello(1, 1, requirements=many))).requirements == many
+    )
     assert 128 + 64 * 16 + MAX_OPTIONS <= MAX_PACKET
     packet = bytearray(wire.pack_hello(wire.Hello(1, 1, requirements=many)) + bytes(16))
     struct.pack_into('<H', packet, 2, len(packet))
@@ -155,7 +198,9 @@ def test_a_hello_of_64_formats_and_options_fits_a_packet() -> None:
 
 
 def test_what_an_old_producer_hears_it_can_read() -> None:
-    old = Requirements(tuple((number, 2) for number in range(64)), 1, 64, 32, 1920, 1080, 'contiguous').for_old_producers()
+    old = Requirements(
+        tuple((number, 2) for number in range(64)), 1, 64, 32, 1920, 1080, 'contiguous'
+    ).for_old_producers()
     assert old == Requirements(tuple((number, 2) for number in range(32)), 1, 64, 32, 1920, 1080)
     assert wire.pack_hello(wire.Hello(1, 1, requirements=old))[52:56] == bytes(4)
 
@@ -166,7 +211,9 @@ def test_welcome_comes_back(welcome: wire.Welcome) -> None:
 
 
 @given(st.sampled_from(RefusalCode), st.text(max_size=600))
-def test_refused_comes_back_as_far_as_a_packet_and_a_log_line_hold_it(code: RefusalCode, text: str) -> None:
+def test_refused_comes_back_as_far_as_a_packet_and_a_log_line_hold_it(
+    code: RefusalCode, text: str
+) -> None:
     packet = wire.pack_refused(wire.Refused(code, text))
     assert len(packet) <= 512
     refused = wire.parse_refused(packet)
@@ -292,21 +339,32 @@ def test_values_out_of_range_are_refused(name: str, offset: int, value: bytes) -
     assert caught.value.code is RefusalCode.PROTOCOL
 
 
-@pytest.mark.parametrize(('low', 'high', 'good'), [(1, 1, True), (0, 5, True), (2, 9, False), (0, 0, False)])
+@pytest.mark.parametrize(
+    ('low', 'high', 'good'), [(1, 1, True), (0, 5, True), (2, 9, False), (0, 0, False)]
+)
 def test_the_version_is_one_that_both_speak(low: int, high: int, good: bool) -> None:
     packet = wire.pack_hello(wire.Hello(1, 1, min_version=low, max_version=high))
     if good:
         wire.parse_hello(packet)
         return
     # Whatever else a later version says: its version alone decides.
-    shapes = [packet, packet[:16] + b'\xff' * 200, packet[:16], packet[:4] + b'\xff' * 4 + packet[8:]]
+    shapes = [
+        packet,
+        packet[:16] + b'\xff' * 200,
+        packet[:16],
+        packet[:4] + b'\xff' * 4 + packet[8:],
+    ]
     for future in (shape[:2] + struct.pack('<H', len(shape)) + shape[4:] for shape in shapes):
-        with pytest.raises(ProtocolError, match=r'speaks versions \d \.\. \d, this producer 1 \.\. 1') as caught:
+        with pytest.raises(
+            ProtocolError, match=r'speaks versions \d \.\. \d, this producer 1 \.\. 1'
+        ) as caught:
             wire.parse_hello(future)
         assert caught.value.code is RefusalCode.VERSION
 
 
-@pytest.mark.parametrize('name', ['HELLO', 'WELCOME', 'REFUSED', 'BUFFERS', 'FRAME', 'RELEASE', 'BUFFER_RETIRED'])
+@pytest.mark.parametrize(
+    'name', ['HELLO', 'WELCOME', 'REFUSED', 'BUFFERS', 'FRAME', 'RELEASE', 'BUFFER_RETIRED']
+)
 def test_types_and_sizes_are_those_of_the_page(name: str) -> None:
     pattern = rf'^## {name} \(type (\d)\), (?:\w+ → \w+|both directions), (\d+)([^,\n]*) bytes'
     heading = re.search(pattern, PAGE.read_text(encoding='utf-8'), re.MULTILINE)
@@ -321,7 +379,9 @@ def test_types_and_sizes_are_those_of_the_page(name: str) -> None:
 
 def test_the_fields_lie_where_the_page_says() -> None:
     """Against bytes written out by hand, which no packing code of ours has touched."""
-    hello = wire.Hello(2, 3, 'npu', 'ab', True, Requirements(((0x3231564E, 5),), 2, 64, 32, 1920, 1080))
+    hello = wire.Hello(
+        2, 3, 'npu', 'ab', True, Requirements(((0x3231564E, 5),), 2, 64, 32, 1920, 1080)
+    )
     by_hand = (
         b'\1\0\x90\0\0\0\0\0' + b'ZCLK' + b'\1\0\1\0' + b'\2\0\0\0' + b'\3\0\0\0' + b'\1\0\0\0' + b'\2\0\0\0' + b'\x40\0\0\0'
         + b'\x20\0\0\0' + b'\x80\7\0\0' + b'\x38\4\0\0' + b'\1\0\0\0' + b'\0\0\0\0' + b'ab'.ljust(32, b'\0') + b'npu'.ljust(40, b'\0')
@@ -329,10 +389,23 @@ def test_the_fields_lie_where_the_page_says() -> None:
     )  # fmt: skip
     assert wire.pack_hello(hello) == by_hand
     frame = pack_frame(FrameMessage(1, 2, 3, -1, 5, 6, 7, 8, True), b'cam')
-    by_hand = b'\5\0\x4b\0\0\0\0\0' + b''.join(n.to_bytes(8, 'little') for n in (1, 2, 3)) + b'\xff' * 8
-    by_hand += b''.join(n.to_bytes(8, 'little') for n in (5, 6, 7)) + b'\x08\0\0\0' + b'\1\0\0\0' + b'cam'
+    by_hand = (
+        b'\5\0\x4b\0\0\0\0\0' + b''.join(n.to_bytes(8, 'little') for n in (1, 2, 3)) + b'\xff' * 8
+    )
+    by_hand += (
+        b''.join(n.to_bytes(8, 'little') for n in (5, 6, 7)) + b'\x08\0\0\0' + b'\1\0\0\0' + b'cam'
+    )
     assert frame == by_hand
-    assert wire.pack_release(1, 2, True) == b'\6\0\x20\0\0\0\0\0' + b'\1' + b'\0' * 7 + b'\2' + b'\0' * 7 + b'\1\0\0\0' + b'\0\0\0\0'
+    assert (
+        wire.pack_release(1, 2, True)
+        == b'\6\0\x20\0\0\0\0\0'
+        + b'\1'
+        + b'\0' * 7
+        + b'\2'
+        + b'\0' * 7
+        + b'\1\0\0\0'
+        + b'\0\0\0\0'
+    )
     assert wire.pack_retired(9) == b'\7\0\x10\0\0\0\0\0' + b'\x09' + b'\0' * 7
 
 

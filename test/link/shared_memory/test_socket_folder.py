@@ -49,42 +49,64 @@ def leave_dead_socket(path: Path) -> Path:
     ({'ZC_RUNTIME_DIR': '/a', 'XDG_RUNTIME_DIR': '/b'}, '/a'), ({'XDG_RUNTIME_DIR': '/'}, '/zc_perception'),
     ({'ZC_RUNTIME_DIR': ''}, f'/tmp/zc_perception-{os.geteuid()}'), ({}, f'/tmp/zc_perception-{os.geteuid()}'),
 ])  # fmt: skip
-def test_which_folder(environment: dict[str, str], expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(socket_folder.os, 'access', lambda path, mode, effective_ids: path == Path('/'))
+def test_which_folder(
+    environment: dict[str, str], expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        socket_folder.os, 'access', lambda path, mode, effective_ids: path == Path('/')
+    )
     assert default_folder(environment) == Path(expected)
     assert folder_complaint(environment) == ''
 
 
 @pytest.mark.parametrize('runtime', ['{}/nowhere', '{}/file', '{}/forbidden', 'relative'])
-def test_a_runtime_folder_that_cannot_be_used_is_replaced_and_said(folder: Path, runtime: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_runtime_folder_that_cannot_be_used_is_replaced_and_said(
+    folder: Path, runtime: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """As su, cron and docker leave it."""
     forbidden = folder / 'forbidden'
     forbidden.mkdir()
     (folder / 'file').touch()
     access = os.access
     # Root may write everywhere.
-    monkeypatch.setattr(socket_folder.os, 'access', lambda path, *mode, **how: path != forbidden and access(path, *mode, **how))
+    monkeypatch.setattr(
+        socket_folder.os,
+        'access',
+        lambda path, *mode, **how: path != forbidden and access(path, *mode, **how),
+    )
     monkeypatch.setattr(socket_folder, '_FALLBACK', folder)
     monkeypatch.chdir(folder)
     (folder / 'relative').mkdir()
     environment = {'XDG_RUNTIME_DIR': runtime.format(folder)}
     made = runtime_folder(environment=environment)
-    assert made == default_folder(environment) == folder / f'zc_perception-{os.geteuid()}' and mode(made) == 0o700
+    assert (
+        made == default_folder(environment) == folder / f'zc_perception-{os.geteuid()}'
+        and mode(made) == 0o700
+    )
     complaint = folder_complaint(environment)
-    assert environment['XDG_RUNTIME_DIR'] in complaint and str(made) in complaint and 'ZC_RUNTIME_DIR' in complaint
+    assert (
+        environment['XDG_RUNTIME_DIR'] in complaint
+        and str(made) in complaint
+        and 'ZC_RUNTIME_DIR' in complaint
+    )
     assert folder_complaint(environment | {'ZC_RUNTIME_DIR': '/a'}) == ''
     # What a container shares with its host may lie in a folder of root's.
     (forbidden / 'zc_perception').mkdir()
     assert default_folder({'XDG_RUNTIME_DIR': str(forbidden)}) == forbidden / 'zc_perception'
 
 
-def test_a_server_goes_on_without_the_runtime_folder_and_warns_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_goes_on_without_the_runtime_folder_and_warns_once(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv('ZC_RUNTIME_DIR', raising=False)
     monkeypatch.setenv('XDG_RUNTIME_DIR', str(folder / 'nowhere'))
     monkeypatch.setattr(socket_folder, '_FALLBACK', folder)
     warned: list[str] = []
     pool = make_pool(2)
-    with SharedMemoryServer('camera', PUBLISHER, pool, warn=warned.append) as server, RawPeer.welcomed(server.path):
+    with (
+        SharedMemoryServer('camera', PUBLISHER, pool, warn=warned.append) as server,
+        RawPeer.welcomed(server.path),
+    ):
         assert server.path.parent == folder / f'zc_perception-{os.geteuid()}'
     pool.close()
     assert len(warned) == 1 and str(folder / 'nowhere') in warned[0]
@@ -104,7 +126,9 @@ def test_it_is_made_for_this_user_alone_or_for_a_group(folder: Path) -> None:
     (lambda path: (path.mkdir(), path.chmod(0o755)), r'is open to others \(mode 0755\); run .chmod 0700.'),
     (lambda path: (path.mkdir(), path.chmod(0o720)), r'is open to others \(mode 0720\)'),
 ])  # fmt: skip
-def test_a_folder_that_others_could_enter_is_refused(folder: Path, spoil: Callable[[Path], object], complaint: str) -> None:
+def test_a_folder_that_others_could_enter_is_refused(
+    folder: Path, spoil: Callable[[Path], object], complaint: str
+) -> None:
     place = folder / 'x'
     spoil(place)
     with pytest.raises(ConfigError, match=complaint) as caught:
@@ -112,7 +136,9 @@ def test_a_folder_that_others_could_enter_is_refused(folder: Path, spoil: Callab
     assert 'ZC_RUNTIME_DIR' in str(caught.value) and str(place) in str(caught.value)
 
 
-def test_a_folder_of_somebody_else_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_of_somebody_else_is_refused(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     owner = os.geteuid()
     monkeypatch.setattr(socket_folder.os, 'geteuid', lambda: owner + 1)
     with pytest.raises(ConfigError, match=f'belongs to user {owner}, this is user {owner + 1}'):
@@ -149,11 +175,19 @@ def test_only_sockets_that_nobody_listens_at_are_removed(folder: Path) -> None:
     young = leave_dead_socket(folder / '.starting-1')
     old = leave_dead_socket(folder / '.starting-2')
     os.utime(old, (0, 0))
-    with listen(folder / 'live.sock'), socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as busy:
+    with (
+        listen(folder / 'live.sock'),
+        socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as busy,
+    ):
         busy.bind(os.fspath(folder / 'busy.sock'))
         busy.listen(0)
-        waiting = [socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK) for _ in range(8)]
-        assert any(sock.connect_ex(os.fspath(folder / 'busy.sock')) for sock in waiting), 'its backlog is full'
+        waiting = [
+            socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
+            for _ in range(8)
+        ]
+        assert any(sock.connect_ex(os.fspath(folder / 'busy.sock')) for sock in waiting), (
+            'its backlog is full'
+        )
         assert remove_stale(folder) == 2
         for sock in waiting:
             sock.close()
@@ -215,7 +249,9 @@ def test_servers_that_start_at_once_leave_each_other_alone(folder: Path) -> None
     while len(alive) < 8:
         alive += os.read(ready_read, 8)
     remove_stale(folder)
-    assert sorted(path.name for path in folder.iterdir()) == sorted(f'{n}-{t}.sock' for n in range(8) for t in range(0, 20, 2))
+    assert sorted(path.name for path in folder.iterdir()) == sorted(
+        f'{n}-{t}.sock' for n in range(8) for t in range(0, 20, 2)
+    )
     os.close(end_write)
     for pid in children:
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
@@ -234,7 +270,10 @@ def test_who_is_served(peer: Peer, gids: tuple[int, ...], allowed: bool) -> None
     assert consumer_allowed(peer, gids) is allowed
 
 
-@pytest.mark.parametrize(('uid', 'uids', 'allowed'), [(ME, (), True), (0, (), True), (ME + 1, (), False), (ME + 1, (ME + 1,), True)])
+@pytest.mark.parametrize(
+    ('uid', 'uids', 'allowed'),
+    [(ME, (), True), (0, (), True), (ME + 1, (), False), (ME + 1, (ME + 1,), True)],
+)
 def test_who_is_listened_to(uid: int, uids: tuple[int, ...], allowed: bool) -> None:
     assert producer_allowed(Peer(1, uid, 1), uids) is allowed
 
@@ -247,11 +286,15 @@ def test_a_stranger_is_refused_and_a_member_of_a_group_that_is_let_in_is_served(
     root = os.geteuid() == 0
     allowed = 77 if root else (os.getegid() if served else os.getegid() + 1)
     pool = make_pool(4)
-    with SharedMemoryServer('camera', PUBLISHER, pool, folder=folder, allowed_gids=(allowed,) if root or served else ()) as server:
+    with SharedMemoryServer(
+        'camera', PUBLISHER, pool, folder=folder, allowed_gids=(allowed,) if root or served else ()
+    ) as server:
         folder.chmod(0o755)
         server.path.chmod(0o666)
         if not root:
-            monkeypatch.setattr('zc_perception.link.shared_memory.unix_socket.os.geteuid', lambda: STRANGER)
+            monkeypatch.setattr(
+                'zc_perception.link.shared_memory.unix_socket.os.geteuid', lambda: STRANGER
+            )
         pid = os.fork() if root else None
         if pid == 0:
             status = 1
@@ -267,7 +310,9 @@ def test_a_stranger_is_refused_and_a_member_of_a_group_that_is_let_in_is_served(
         else:
             assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
         counted = server.statistics()
-        assert (counted.welcomed, counted.refused) == ((1, {}) if served else (0, {'not_allowed': 1}))
+        assert (counted.welcomed, counted.refused) == (
+            (1, {}) if served else (0, {'not_allowed': 1})
+        )
         until(lambda: not server.consumers, 'the end')
     pool.close()
 

@@ -24,7 +24,16 @@ from waiting import until
 if __name__ == '__main__':
     sys.path[:0] = [str(Path(__file__).resolve().parent), str(Path(__file__).resolve().parents[3])]
 
-from memory_link import PUBLISHER, FrameMessage, attempt, connected, make_frame, make_layout, make_pool, pack_frame
+from memory_link import (
+    PUBLISHER,
+    FrameMessage,
+    attempt,
+    connected,
+    make_frame,
+    make_layout,
+    make_pool,
+    pack_frame,
+)
 
 from zc_perception.frame import Frame
 from zc_perception.link.shared_memory import wire
@@ -61,7 +70,9 @@ def mutate(rng: random.Random, messages: list[Message], spare: list[int]) -> lis
             packet += rng.randbytes(rng.choice((1, 8, 300, MAX_PACKET)))
         elif kind == 4 and len(packet) >= 16:
             at = rng.randrange(0, len(packet) - 7, 4)
-            packet[at : at + 8] = rng.choice((0, 1, 2**31, 2**32 - 1, 2**63, 2**64 - 1)).to_bytes(8, 'little')
+            packet[at : at + 8] = rng.choice((0, 1, 2**31, 2**32 - 1, 2**63, 2**64 - 1)).to_bytes(
+                8, 'little'
+            )
         elif kind == 5:
             fds = rng.choices(spare, k=rng.choice((0, 1, 2, 5, 40)))
         elif kind == 6:
@@ -119,7 +130,9 @@ class ServerFuzz:
 
     def __init__(self, folder: Path) -> None:
         self.pool = make_pool(12, reserve=1)
-        self.server = SharedMemoryServer('fuzz', PUBLISHER, self.pool, folder=folder, quarantine_timeout_s=0.0)
+        self.server = SharedMemoryServer(
+            'fuzz', PUBLISHER, self.pool, folder=folder, quarantine_timeout_s=0.0
+        )
         self.good = SharedMemoryClient(self.server.path, name='good', window=2, depth=2)
         connected(self.good)
         self.sequence = 12
@@ -134,9 +147,19 @@ class ServerFuzz:
 
     def turn(self, rng: random.Random, spare: list[int]) -> None:
         needs = Requirements(((NV12, 0), (1, 2)) if rng.random() < 0.5 else ())
-        hello = wire.Hello(rng.choice((1, 2, 64)), 1, 'fuzz', rng.choice(('', PUBLISHER)), rng.random() < 0.3, needs)
+        hello = wire.Hello(
+            rng.choice((1, 2, 64)),
+            1,
+            'fuzz',
+            rng.choice(('', PUBLISHER)),
+            rng.random() < 0.3,
+            needs,
+        )
         slots = self.pool.slots
-        releases = [(wire.pack_release(slot.buffer_uid, slot.generation + 1, False), []) for slot in slots[:3]]
+        releases = [
+            (wire.pack_release(slot.buffer_uid, slot.generation + 1, False), [])
+            for slot in slots[:3]
+        ]
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
             sock.connect(os.fspath(self.server.path))
             conversation = mutate(rng, [(wire.pack_hello(hello), []), *releases], spare)
@@ -164,12 +187,18 @@ class ServerFuzz:
 
     def check(self) -> None:
         """Everything has come back, and the good one is still served."""
-        until(lambda: self.server.statistics().handshaking == 0 and self.server.consumers == 1, 'the end of the hostile ones')
+        until(
+            lambda: self.server.statistics().handshaking == 0 and self.server.consumers == 1,
+            'the end of the hostile ones',
+        )
         assert self.good.connected, self.good.last_end
         until(self.idle, f'every slot: {self.pool.describe_holders()}')
         received = self.good.statistics().received
         self.publish(1)
-        until(lambda: self.idle() and self.good.statistics().received > received, 'a frame for the good one')
+        until(
+            lambda: self.idle() and self.good.statistics().received > received,
+            'a frame for the good one',
+        )
         assert self.server.counters.internal_errors == 0, self.server.counters.last_internal_error
 
     def idle(self) -> bool:
@@ -200,10 +229,14 @@ class ClientFuzz:
         self.buffers: list[DmaBuf] = [heap.allocate(layout.buffer_size(0)) for _ in range(3)]
         self.good: list[Message] = []
         for uid, buffer in enumerate(self.buffers, 1):
-            message = wire.BuffersMessage(uid, layout, BT601_LIMITED, BufferKind.MEMFD, (buffer.size,))
+            message = wire.BuffersMessage(
+                uid, layout, BT601_LIMITED, BufferKind.MEMFD, (buffer.size,)
+            )
             self.good.append((wire.pack_buffers(message), [buffer.fileno()]))
         for sequence in range(6):
-            message = FrameMessage(sequence % 3 + 1, sequence // 3 + 1, sequence, 1, 2, 3, 4, 0, False)
+            message = FrameMessage(
+                sequence % 3 + 1, sequence // 3 + 1, sequence, 1, 2, 3, 4, 0, False
+            )
             self.good.append((pack_frame(message, b'camera'), []))
         self.good.append((wire.pack_retired(2), []))
         self.ends: dict[str, int] = {}
@@ -253,7 +286,11 @@ class ClientFuzz:
 def fuzz(seed: int, seconds: float, folder: Path) -> dict[str, object]:
     """Run both for *seconds* altogether. Returns what came of it."""
     rng = random.Random(seed)
-    spare = [os.eventfd(0, os.EFD_CLOEXEC), os.open('/dev/null', os.O_RDWR | os.O_CLOEXEC), os.memfd_create('fuzz', os.MFD_CLOEXEC)]
+    spare = [
+        os.eventfd(0, os.EFD_CLOEXEC),
+        os.open('/dev/null', os.O_RDWR | os.O_CLOEXEC),
+        os.memfd_create('fuzz', os.MFD_CLOEXEC),
+    ]
     server, client = ServerFuzz(folder), ClientFuzz(folder)
     for _ in range(20):
         server.turn(rng, spare)
@@ -280,7 +317,9 @@ def fuzz(seed: int, seconds: float, folder: Path) -> dict[str, object]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument('--seconds', type=float, default=60.0)
     parser.add_argument('--seed', type=int, default=1)
     arguments = parser.parse_args()

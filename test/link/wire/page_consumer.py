@@ -45,7 +45,9 @@ FORMATS = {
 
 
 def say(event: str, **details: Any) -> None:
-    sys.stdout.write(json.dumps({'event': event, **details}) + '\n')  # in one piece: a signal may end the program here
+    sys.stdout.write(
+        json.dumps({'event': event, **details}) + '\n'
+    )  # in one piece: a signal may end the program here
     sys.stdout.flush()
 
 
@@ -141,7 +143,9 @@ class Slot:
 
 def check_buffers(packet: bytes, fds: list[int], same_user: bool) -> tuple[int, Slot]:
     """The slot of a BUFFERS message, all rules checked. The caller still owns the descriptors."""
-    uid, width, height, fourcc, num_planes, modifier, num_buffers, kind = struct.unpack_from('<QII4sIQII', packet, 8)
+    uid, width, height, fourcc, num_planes, modifier, num_buffers, kind = struct.unpack_from(
+        '<QII4sIQII', packet, 8
+    )
     matrix, color_range, transfer, zero = struct.unpack_from('<BBB13s', packet, 48)
     planes = [struct.unpack_from('<IIQQ', packet, 64 + 24 * i) for i in range(4)]
     sizes = struct.unpack_from('<4Q', packet, 160)
@@ -225,7 +229,9 @@ def plane_crcs(slot: Slot) -> list[int]:
     """A CRC of each plane's pixels, without the padding."""
     sync(slot, 1)
     crcs = []
-    for (index, stride, offset, _), (unit, x, y) in zip(slot.planes, FORMATS[slot.fourcc], strict=True):
+    for (index, stride, offset, _), (unit, x, y) in zip(
+        slot.planes, FORMATS[slot.fourcc], strict=True
+    ):
         row, crc = slot.size[0] // x * unit, 0
         with memoryview(slot.maps[index]) as view:
             for start in range(offset, offset + slot.size[1] // y * stride, stride):
@@ -254,7 +260,9 @@ class Conversation:
                 raise Broken(f'user {user} listens there')
             self._socket.settimeout(ANSWER_SECONDS)
             self._window = self._greet(announcement.publisher_id, options)
-            self._hold = min(hold, self._window - 1)  # whoever holds the whole window gets no frame that would make it release one
+            self._hold = min(
+                hold, self._window - 1
+            )  # whoever holds the whole window gets no frame that would make it release one
             self._socket.settimeout(None)
         except BaseException:
             self._socket.close()
@@ -289,7 +297,9 @@ class Conversation:
         room = socket.CMSG_SPACE(4 * 4)
         for attempt in (1, 2):
             try:
-                packet, control, flags, _ = self._socket.recvmsg(4096, room, socket.MSG_CMSG_CLOEXEC)
+                packet, control, flags, _ = self._socket.recvmsg(
+                    4096, room, socket.MSG_CMSG_CLOEXEC
+                )
                 break
             except ConnectionResetError:
                 if attempt == 2:
@@ -473,7 +483,12 @@ def main() -> int:
     parser.add_argument('--topic', default='/image_raw')
     parser.add_argument('--domain', type=int, default=int(os.environ.get('ROS_DOMAIN_ID') or 0))
     parser.add_argument('--frames', type=int, default=sys.maxsize)
-    parser.add_argument('--hold', type=int, default=0, help='frames to hold before one is released, as far as the window allows')
+    parser.add_argument(
+        '--hold',
+        type=int,
+        default=0,
+        help='frames to hold before one is released, as far as the window allows',
+    )
     arguments = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     plans: dict[str, Plan] = {}

@@ -23,8 +23,19 @@ class PageProcess:
     """
 
     def __init__(self, name: str, folder: Path, domain: int, *options: str) -> None:
-        command = [sys.executable, str(Path(__file__).with_name(f'page_{name}.py')), '--domain', str(domain), *options]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, 'ZC_RUNTIME_DIR': str(folder)})
+        command = [
+            sys.executable,
+            str(Path(__file__).with_name(f'page_{name}.py')),
+            '--domain',
+            str(domain),
+            *options,
+        ]
+        self.process = subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, 'ZC_RUNTIME_DIR': str(folder)},
+        )
         self.events: list[Event] = []
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()

@@ -43,7 +43,9 @@ FORMATS = {'NV12': ((1, 1, 1), (2, 2, 2)), 'YUYV': ((4, 2, 1),)}
 
 
 def say(event: str, **details: Any) -> None:
-    sys.stdout.write(json.dumps({'event': event, **details}) + '\n')  # in one piece: a signal may end the program here
+    sys.stdout.write(
+        json.dumps({'event': event, **details}) + '\n'
+    )  # in one piece: a signal may end the program here
     sys.stdout.flush()
 
 
@@ -133,9 +135,13 @@ class Pool:
     def draw(self, slot: Slot, number: int) -> list[int]:
         """Fill a slot with a pattern: the CRC of each plane without its padding."""
         crcs = []
-        for plane, ((_, stride, offset, _), (unit, x, y)) in enumerate(zip(self.planes, FORMATS[self.fourcc], strict=True)):
+        for plane, ((_, stride, offset, _), (unit, x, y)) in enumerate(
+            zip(self.planes, FORMATS[self.fourcc], strict=True)
+        ):
             row, crc = self.width // x * unit, 0
-            pattern = bytes((i + 3 * number + 7 * plane) % 256 for i in range(256)) * (row // 256 + 2)
+            pattern = bytes((i + 3 * number + 7 * plane) % 256 for i in range(256)) * (
+                row // 256 + 2
+            )
             for line in range(self.height // y):
                 at, shift = offset + line * stride, line % 256
                 slot.memory[at : at + row] = pattern[shift : shift + row]
@@ -174,7 +180,9 @@ class Wants:
             raise Refusal(UNSUITABLE, 'there are only memfds here')
         if self.formats and (pool.fourcc.encode(), LINEAR) not in self.formats:
             raise Refusal(UNSUITABLE, f'the format is {pool.fourcc}')
-        if (self.max_width and pool.width > self.max_width) or (self.max_height and pool.height > self.max_height):
+        if (self.max_width and pool.width > self.max_width) or (
+            self.max_height and pool.height > self.max_height
+        ):
             raise Refusal(UNSUITABLE, f'the image has {pool.width}x{pool.height} pixels')
         for _, stride, offset, _ in pool.planes:
             if stride % self.stride_align or offset % self.offset_align:
@@ -241,7 +249,9 @@ def parse_hello(packet: bytes, publisher_id: str) -> tuple[Wants, str]:
         raise Refusal(RULE, 'text that is not UTF-8') from None
     if wanted_id.rstrip(b'\0') not in (b'', publisher_id.encode()):
         raise Refusal(OTHER_PUBLISHER, f'this is {publisher_id}')
-    return Wants(window, depth, memory, stride_align, offset_align, max_width, max_height, formats, options), consumer
+    return Wants(
+        window, depth, memory, stride_align, offset_align, max_width, max_height, formats, options
+    ), consumer
 
 
 @dataclass(eq=False)
@@ -272,7 +282,9 @@ class Producer:
         self._uids = 1
         self._sequence = 0
         self._pool = self._new_pool(1)
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
+        self._listener = socket.socket(
+            socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK
+        )
         starting = self._starting + secrets.token_hex(4)
         self._listener.bind(starting)
         os.chmod(starting, 0o600)
@@ -334,13 +346,17 @@ class Producer:
         client = Client(connection, time.monotonic())
         self._clients.append(client)
         self._selector.register(connection, selectors.EVENT_READ, lambda: self._read(client))
-        user = struct.unpack('3i', connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))[1]
+        user = struct.unpack(
+            '3i', connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+        )[1]
         if user not in (0, os.geteuid()):
             self._refuse(client, Refusal(NOT_ALLOWED, "only the producer's user and root"))
 
     def _read(self, client: Client) -> None:
         try:
-            packet, control, flags, _ = client.socket.recvmsg(4096, socket.CMSG_SPACE(4 * 4), socket.MSG_CMSG_CLOEXEC)
+            packet, control, flags, _ = client.socket.recvmsg(
+                4096, socket.CMSG_SPACE(4 * 4), socket.MSG_CMSG_CLOEXEC
+            )
         except BlockingIOError:
             return
         except ConnectionResetError:
@@ -379,7 +395,8 @@ class Producer:
         client.wants = wants
         self._send(
             client,
-            struct.pack('<HHIHHII12s', WELCOME, 64, 0, 1, 0, client.window, client.depth, b'') + self.publisher_id.encode(),
+            struct.pack('<HHIHHII12s', WELCOME, 64, 0, 1, 0, client.window, client.depth, b'')
+            + self.publisher_id.encode(),
         )
         say('welcome', name=client.name, window=client.window, depth=client.depth)
 
@@ -485,7 +502,9 @@ class Producer:
     def _refuse(self, client: Client, refusal: Refusal) -> None:
         text = str(refusal).encode()[:500]
         with suppress(OSError):
-            client.socket.send(struct.pack('<HHII', REFUSED, 12 + len(text), 0, refusal.code) + text)
+            client.socket.send(
+                struct.pack('<HHII', REFUSED, 12 + len(text), 0, refusal.code) + text
+            )
         self._close(client, f'refused with {refusal.code}: {refusal}')
 
     def _close(self, client: Client, why: str) -> None:

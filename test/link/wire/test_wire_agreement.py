@@ -32,8 +32,36 @@ pytestmark = pytest.mark.usefixtures('no_fd_leak')
 PATIENCE_S = 60.0
 CONVERSATIONS = 60
 SEEDS = range(100 if LONG else 2)
-FORMATS = ((spec.NV12, 0), (spec.NV12, spec.INVALID), (spec.fourcc('NV21'), 0), (spec.P010, 0), (spec.YUYV, 0), (spec.R8, 0))
-INTERESTING = (0, 1, 2, 3, 4, 5, 7, 8, 63, 64, 65, 255, 256, 65535, 65536, 1 << 31, (1 << 32) - 1, 1 << 63, (1 << 64) - 1, spec.INVALID)
+FORMATS = (
+    (spec.NV12, 0),
+    (spec.NV12, spec.INVALID),
+    (spec.fourcc('NV21'), 0),
+    (spec.P010, 0),
+    (spec.YUYV, 0),
+    (spec.R8, 0),
+)
+INTERESTING = (
+    0,
+    1,
+    2,
+    3,
+    4,
+    5,
+    7,
+    8,
+    63,
+    64,
+    65,
+    255,
+    256,
+    65535,
+    65536,
+    1 << 31,
+    (1 << 32) - 1,
+    1 << 63,
+    (1 << 64) - 1,
+    spec.INVALID,
+)
 Message = tuple[bytes, list[int]]
 
 
@@ -48,9 +76,20 @@ def listener(place: Path) -> Iterator[socket.socket]:
 
 @pytest.fixture
 def slots() -> Iterator[list[Slot]]:
-    not_known = Image(uid=4, modifier=spec.INVALID, planes=[(0, 64, 0, 4000), (0, 64, 4000, 500), (1, 8, 0, 64)], sizes=[4500, 64])
+    not_known = Image(
+        uid=4,
+        modifier=spec.INVALID,
+        planes=[(0, 64, 0, 4000), (0, 64, 4000, 500), (1, 8, 0, 64)],
+        sizes=[4500, 64],
+    )
     p010 = Image(5, 16, 2, spec.P010, planes=[(0, 34, 2, 68), (0, 32, 70, 32)], sizes=[104])
-    images = [Image.nv12(uid=1), Image.nv12(uid=2, buffers=2), Image.one_plane(spec.R8, 64, uid=3), not_known, p010]
+    images = [
+        Image.nv12(uid=1),
+        Image.nv12(uid=2, buffers=2),
+        Image.one_plane(spec.R8, 64, uid=3),
+        not_known,
+        p010,
+    ]
     made = [Slot(image) for image in images]
     yield made
     for slot in made:
@@ -61,7 +100,11 @@ def conversation(slots: list[Slot]) -> list[Message]:
     """All right so far."""
     messages: list[Message] = [(spec.welcome(2, 1), [])]
     messages += [(slot.image.pack(), list(slot.fds)) for slot in slots]
-    messages += [(spec.frame(slot.image.uid, generation, 0, published_ns=1), []) for generation in (1, 2) for slot in slots]
+    messages += [
+        (spec.frame(slot.image.uid, generation, 0, published_ns=1), [])
+        for generation in (1, 2)
+        for slot in slots
+    ]
     return [*messages, (spec.retired(2), []), (spec.frame(1, 3, 0, published_ns=1), [])]
 
 
@@ -76,11 +119,21 @@ def alter(rng: random.Random, messages: list[Message], others: list[int]) -> lis
             size = rng.choice((1, 2, 4, 4, 8))
             at = rng.randrange(0, len(packet) - size + 1, min(size, 4))
             value = int.from_bytes(packet[at : at + size], 'little')
-            other = rng.choice(INTERESTING) if rng.random() < 0.5 else value + rng.choice((-64, -8, -1, 1, 8, 64))
+            other = (
+                rng.choice(INTERESTING)
+                if rng.random() < 0.5
+                else value + rng.choice((-64, -8, -1, 1, 8, 64))
+            )
             packet[at : at + size] = (other % (1 << 8 * size)).to_bytes(size, 'little')
         elif kind == 11:
-            packet = packet[: rng.randrange(len(packet) + 1)] if rng.random() < 0.5 else packet + bytes(rng.choice((1, 8, 5000)))
-            packet[2:4] = (len(packet) % 65536).to_bytes(2, 'little') if len(packet) > 3 else packet[2:4]
+            packet = (
+                packet[: rng.randrange(len(packet) + 1)]
+                if rng.random() < 0.5
+                else packet + bytes(rng.choice((1, 8, 5000)))
+            )
+            packet[2:4] = (
+                (len(packet) % 65536).to_bytes(2, 'little') if len(packet) > 3 else packet[2:4]
+            )
         elif kind == 12:
             fds = rng.choices([*others, *fds], k=rng.choice((0, 1, 2, 4, 5, 9)))
         elif kind == 13:
@@ -90,7 +143,10 @@ def alter(rng: random.Random, messages: list[Message], others: list[int]) -> lis
             messages.insert(rng.randrange(len(messages)), messages.pop(index))
             continue
         else:
-            codes = (rng.choice((0, 1, 4, 5, 6, 7, (1 << 32) - 1)), rng.randbytes(rng.randrange(500)))
+            codes = (
+                rng.choice((0, 1, 4, 5, 6, 7, (1 << 32) - 1)),
+                rng.randbytes(rng.randrange(500)),
+            )
             packet, fds = bytearray(spec.refused(*codes)), []
         messages[index] = bytes(packet), fds
     return messages
@@ -110,7 +166,9 @@ def say(listener: socket.socket, messages: list[Message]) -> None:
             pass
 
 
-def verdict_of_the_package(listener: socket.socket, messages: list[Message], **options: Any) -> tuple[str, str]:
+def verdict_of_the_package(
+    listener: socket.socket, messages: list[Message], **options: Any
+) -> tuple[str, str]:
     options = {'window': 2, 'requirements': Requirements(formats=FORMATS)} | options
     with SharedMemoryClient(Path(listener.getsockname()), name='client', **options) as client:
         producer = threading.Thread(target=say, args=(listener, messages))
@@ -123,28 +181,46 @@ def verdict_of_the_package(listener: socket.socket, messages: list[Message], **o
         producer.join()
         (reason,) = client.statistics().ended
         assert reason != 'internal', client.last_end
-        return {'eof': 'ended', 'gone': 'ended', 'refused': 'refused'}.get(reason, 'broken'), client.last_end
+        return {'eof': 'ended', 'gone': 'ended', 'refused': 'refused'}.get(
+            reason, 'broken'
+        ), client.last_end
 
 
-ANY_FORMAT = [option for code, modifier in FORMATS for option in ('--format', f'{code.to_bytes(4, "little").decode()}:{modifier}')]
+ANY_FORMAT = [
+    option
+    for code, modifier in FORMATS
+    for option in ('--format', f'{code.to_bytes(4, "little").decode()}:{modifier}')
+]
 
 
-def verdict_of_the_page(program: Path, listener: socket.socket, messages: list[Message], *options: str) -> tuple[str, str]:
-    with ConsumerProcess(program, Path(listener.getsockname()), '--window', '2', *(options or ANY_FORMAT)) as consumer:
+def verdict_of_the_page(
+    program: Path, listener: socket.socket, messages: list[Message], *options: str
+) -> tuple[str, str]:
+    with ConsumerProcess(
+        program, Path(listener.getsockname()), '--window', '2', *(options or ANY_FORMAT)
+    ) as consumer:
         say(listener, messages)
         code, lines, _ = consumer.result()
-    return {FRAMES_READ: 'ended', ENDED: 'ended', REFUSED: 'refused', RULE_BROKEN: 'broken'}[code], str(lines[-1:])
+    return {FRAMES_READ: 'ended', ENDED: 'ended', REFUSED: 'refused', RULE_BROKEN: 'broken'}[
+        code
+    ], str(lines[-1:])
 
 
 # By the rule's name: whether a certain publisher is asked for, and what is said.
 Said = Callable[[], tuple[list[Message], list[Slot]]]
 
 
-def said(image: Image | None, *packets: bytes, welcome: bool = True, **lies: Any) -> tuple[list[Message], list[Slot]]:
+def said(
+    image: Image | None, *packets: bytes, welcome: bool = True, **lies: Any
+) -> tuple[list[Message], list[Slot]]:
     """Unless not, WELCOME; BUFFERS of *image*, with *lies*; and *packets*."""
     slots = [] if image is None else [Slot(image)]
     buffers = [(lie(slot.image, **lies).pack(), slot.fds) for slot in slots]
-    return [*([(spec.welcome(1, 1), [])] if welcome else []), *buffers, *((packet, []) for packet in packets)], slots
+    return [
+        *([(spec.welcome(1, 1), [])] if welcome else []),
+        *buffers,
+        *((packet, []) for packet in packets),
+    ], slots
 
 
 BROKEN: dict[str, tuple[str, bool, Said]] = {
@@ -152,27 +228,64 @@ BROKEN: dict[str, tuple[str, bool, Said]] = {
         f'first: {name}': (
             rule,
             not (name == 'nobody' or name.startswith('id_')),  # those are wrong for everybody
-            partial(lambda name, message: said(None, message(), welcome=name.endswith(('unknown', 'welcomes'))), name, message),
+            partial(
+                lambda name, message: said(
+                    None, message(), welcome=name.endswith(('unknown', 'welcomes'))
+                ),
+                name,
+                message,
+            ),
         )
         for name, (rule, message) in FIRST_MESSAGES.items()
     },
-    **{f'buffers: {name}': (rule, True, partial(said, Image.nv12(), **lies)) for name, (rule, lies) in WRONG_BUFFERS.items()},
-    **{f'image: {name}': (rule, False, partial(said, image)) for name, (rule, image) in WRONG_IMAGES.items()},
     **{
-        f'frame: {name}': (rule, True, partial(lambda messages: said(Image.nv12(), *messages()), messages))
+        f'buffers: {name}': (rule, True, partial(said, Image.nv12(), **lies))
+        for name, (rule, lies) in WRONG_BUFFERS.items()
+    },
+    **{
+        f'image: {name}': (rule, False, partial(said, image))
+        for name, (rule, image) in WRONG_IMAGES.items()
+    },
+    **{
+        f'frame: {name}': (
+            rule,
+            True,
+            partial(lambda messages: said(Image.nv12(), *messages()), messages),
+        )
         for name, (rule, messages) in WRONG_FRAMES.items()
     },
 }
 
 
 @pytest.mark.parametrize('name', BROKEN)
-def test_both_consumers_notice_each_broken_rule(program: Path, listener: socket.socket, name: str) -> None:
+def test_both_consumers_notice_each_broken_rule(
+    program: Path, listener: socket.socket, name: str
+) -> None:
     rule, asked, say_it = BROKEN[name]
     messages, slots = say_it()
-    needs = Requirements(((spec.NV12, 0),), stride_align=8, offset_align=16, max_width=72, max_height=48) if asked else Requirements()
-    ours, why = verdict_of_the_package(listener, messages, requirements=needs, publisher_id='spec-server' if asked else '')
-    options = ('--publisher', 'spec-server', '--format', 'NV12:0', '--align', '8:16', '--max-size', '72:48')
-    theirs, found = verdict_of_the_page(program, listener, messages, *(options if asked else ('--depth', '1')))
+    needs = (
+        Requirements(
+            ((spec.NV12, 0),), stride_align=8, offset_align=16, max_width=72, max_height=48
+        )
+        if asked
+        else Requirements()
+    )
+    ours, why = verdict_of_the_package(
+        listener, messages, requirements=needs, publisher_id='spec-server' if asked else ''
+    )
+    options = (
+        '--publisher',
+        'spec-server',
+        '--format',
+        'NV12:0',
+        '--align',
+        '8:16',
+        '--max-size',
+        '72:48',
+    )
+    theirs, found = verdict_of_the_page(
+        program, listener, messages, *(options if asked else ('--depth', '1'))
+    )
     for slot in slots:
         slot.close()
     assert (ours, theirs) == ('broken', 'broken'), (why, found)
@@ -180,17 +293,29 @@ def test_both_consumers_notice_each_broken_rule(program: Path, listener: socket.
 
 
 @pytest.mark.parametrize('seed', SEEDS)
-def test_both_consumers_say_the_same_of_every_conversation(program: Path, listener: socket.socket, slots: list[Slot], seed: int) -> None:
+def test_both_consumers_say_the_same_of_every_conversation(
+    program: Path, listener: socket.socket, slots: list[Slot], seed: int
+) -> None:
     rng, right = random.Random(seed), conversation(slots)
-    others = [os.open('/dev/null', os.O_RDWR | os.O_CLOEXEC), os.memfd_create('unsealed', os.MFD_CLOEXEC), slots[0].fds[0]]
-    assert verdict_of_the_package(listener, right)[0] == verdict_of_the_page(program, listener, right)[0] == 'ended'
+    others = [
+        os.open('/dev/null', os.O_RDWR | os.O_CLOEXEC),
+        os.memfd_create('unsealed', os.MFD_CLOEXEC),
+        slots[0].fds[0],
+    ]
+    assert (
+        verdict_of_the_package(listener, right)[0]
+        == verdict_of_the_page(program, listener, right)[0]
+        == 'ended'
+    )
     found = {'ended': 0, 'refused': 0, 'broken': 0}
     for number in range(CONVERSATIONS):
         messages = alter(rng, right, others)
         ours, why = verdict_of_the_package(listener, messages)
         theirs, rule = verdict_of_the_page(program, listener, messages)
         # Only the C consumer remembers the uids of slots that are retired; the page lets it.
-        assert ours == theirs or "'rule': 'uid'" in rule, f'conversation {number}: {ours}: {why}; the C consumer: {theirs}: {rule}'
+        assert ours == theirs or "'rule': 'uid'" in rule, (
+            f'conversation {number}: {ours}: {why}; the C consumer: {theirs}: {rule}'
+        )
         found[ours] += 1
     for fd in others[:2]:
         os.close(fd)

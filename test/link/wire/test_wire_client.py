@@ -24,7 +24,9 @@ from zc_perception.link.shared_memory.wire import Hello
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
 PATIENCE_S = 60.0
-NV12_ALIGNED = Requirements(formats=((spec.NV12, 0),), stride_align=8, offset_align=16, max_width=72, max_height=48)
+NV12_ALIGNED = Requirements(
+    formats=((spec.NV12, 0),), stride_align=8, offset_align=16, max_width=72, max_height=48
+)
 
 
 @pytest.fixture
@@ -36,7 +38,9 @@ def slot() -> Iterator[Slot]:
 
 @contextmanager
 def meeting(
-    server: SpecServer, answer: Callable[[Conversation], object] = Conversation.open, **options: object
+    server: SpecServer,
+    answer: Callable[[Conversation], object] = Conversation.open,
+    **options: object,
 ) -> Iterator[tuple[SharedMemoryClient, Conversation]]:
     """A client that connects to *server*, which says *answer*."""
     client = SharedMemoryClient(server.path, name='client', **options)  # type: ignore[arg-type]
@@ -78,11 +82,38 @@ def test_the_hello_is_what_the_page_says(server: SpecServer) -> None:
         formats=((spec.NV12, 0), (spec.R8, 7)), memory=2, stride_align=64, offset_align=4096, max_width=1920, max_height=1080,
         options='contiguous; cpu=read',
     )  # fmt: skip
-    options = {'publisher_id': 'p' * 32, 'window': 5, 'depth': 3, 'history': True, 'requirements': requirements}
-    with meeting(server, lambda conversation: hellos.append(conversation.open(publisher=b'p' * 32)), **options):
+    options = {
+        'publisher_id': 'p' * 32,
+        'window': 5,
+        'depth': 3,
+        'history': True,
+        'requirements': requirements,
+    }
+    with meeting(
+        server,
+        lambda conversation: hellos.append(conversation.open(publisher=b'p' * 32)),
+        **options,
+    ):
         pass
     formats = ((spec.NV12, 0), (spec.R8, 7))
-    assert hellos == [spec.Hello(1, 1, 5, 3, 1, 2, 64, 4096, 1920, 1080, b'p' * 32, b'client', formats, b'contiguous; cpu=read')]
+    assert hellos == [
+        spec.Hello(
+            1,
+            1,
+            5,
+            3,
+            1,
+            2,
+            64,
+            4096,
+            1920,
+            1080,
+            b'p' * 32,
+            b'client',
+            formats,
+            b'contiguous; cpu=read',
+        )
+    ]
 
 
 def test_frames_come_with_their_pixels_and_go_back(server: SpecServer, slot: Slot) -> None:
@@ -92,9 +123,15 @@ def test_frames_come_with_their_pixels_and_go_back(server: SpecServer, slot: Slo
             conversation.wait_free(slot)
             content = np.random.default_rng(number).bytes(80 * 72)
             slot.fill([content])
-            conversation.publish(slot, number, stamp_ns=number, frame_id=f'cämera {number}'.encode())
+            conversation.publish(
+                slot, number, stamp_ns=number, frame_id=f'cämera {number}'.encode()
+            )
             frame = next_frame(client)
-            assert (frame.data.sequence, frame.data.header.stamp_ns, frame.data.header.frame_id) == (number, number, f'cämera {number}')
+            assert (
+                frame.data.sequence,
+                frame.data.header.stamp_ns,
+                frame.data.header.frame_id,
+            ) == (number, number, f'cämera {number}')
             with frame.map() as planes:
                 crcs = [zlib.crc32(plane.tobytes()) for plane in planes]
             rows = [content[80 * y :][:64] for y in range(72)]
@@ -121,12 +158,16 @@ def test_a_refusal_is_raised_with_its_code(server: SpecServer, code: int) -> Non
 
 
 @pytest.mark.parametrize('name', UNCLEAR_REFUSALS)
-def test_a_refusal_is_no_error_of_the_producer_however_it_is_said(server: SpecServer, name: str) -> None:
+def test_a_refusal_is_no_error_of_the_producer_however_it_is_said(
+    server: SpecServer, name: str
+) -> None:
     code, text, meant = UNCLEAR_REFUSALS[name]
     error = refused(server, spec.refused(code, text))
     shown = str(error)
     assert error.code == meant
-    assert shown.rstrip('\ufffd').strip() == 'why' and shown.endswith('\ufffd') is not text.isascii(), shown
+    assert (
+        shown.rstrip('\ufffd').strip() == 'why' and shown.endswith('\ufffd') is not text.isascii()
+    ), shown
     with meeting(server) as (client, conversation):
         conversation.send(spec.refused(code, text))
         assert 'refused: why' in wait_for_end(client)
@@ -134,15 +175,21 @@ def test_a_refusal_is_no_error_of_the_producer_however_it_is_said(server: SpecSe
 
 
 @pytest.mark.parametrize('count', [0, 1, 4])
-def test_an_empty_packet_is_an_end_whatever_comes_with_it(server: SpecServer, slot: Slot, count: int) -> None:
+def test_an_empty_packet_is_an_end_whatever_comes_with_it(
+    server: SpecServer, slot: Slot, count: int
+) -> None:
     with meeting(server) as (client, conversation):
         conversation.send(b'', count * slot.fds)
         wait_for_end(client)
         assert client.statistics().ended == {'eof': 1}
 
 
-@pytest.mark.parametrize('name', ['too_wide', 'other_format', 'other_modifier', 'stride_unaligned', 'offset_unaligned'])
-def test_what_the_page_allows_and_the_consumer_ruled_out_it_refuses_by_name(server: SpecServer, slot: Slot, name: str) -> None:
+@pytest.mark.parametrize(
+    'name', ['too_wide', 'other_format', 'other_modifier', 'stride_unaligned', 'offset_unaligned']
+)
+def test_what_the_page_allows_and_the_consumer_ruled_out_it_refuses_by_name(
+    server: SpecServer, slot: Slot, name: str
+) -> None:
     """What breaks a rule of the page it just leaves: test_wire_agreement.py."""
     with meeting(server, requirements=NV12_ALIGNED) as (client, conversation):
         conversation.send(lie(slot.image, **WRONG_BUFFERS[name][1]).pack(), slot.fds)
@@ -161,7 +208,9 @@ def test_one_memory_behind_two_descriptors_is_compared(server: SpecServer) -> No
     slot.close()
 
 
-def test_memory_of_a_kind_that_was_not_asked_for_is_noticed(server: SpecServer, slot: Slot) -> None:
+def test_memory_of_a_kind_that_was_not_asked_for_is_noticed(
+    server: SpecServer, slot: Slot
+) -> None:
     with meeting(server, requirements=Requirements(memory=1)) as (client, conversation):
         conversation.announce(slot)
         assert 'memfds, which it does not take' in wait_for_end(client)
@@ -171,7 +220,9 @@ def test_memory_of_a_kind_that_was_not_asked_for_is_noticed(server: SpecServer, 
         assert conversation.refusal == 'the buffers are memfds, which it does not take'
 
 
-def test_a_layout_that_is_not_known_comes_to_who_did_not_rule_it_out(server: SpecServer, slot: Slot) -> None:
+def test_a_layout_that_is_not_known_comes_to_who_did_not_rule_it_out(
+    server: SpecServer, slot: Slot
+) -> None:
     """Its lines mean nothing: less than a row, more rows than there are bytes."""
     slot.image.modifier = spec.INVALID
     slot.image.planes = [(0, 1, 0, LUMA), (0, 0, LUMA, CHROMA)]
@@ -193,7 +244,9 @@ def test_the_same_buffers_without_a_lie_are_taken(server: SpecServer, slot: Slot
 
 
 @pytest.mark.parametrize(('count', 'uid'), [(1, 8), (2, 7)], ids=['window', 'lease'])
-def test_more_frames_than_are_free_are_noticed(server: SpecServer, slot: Slot, count: int, uid: int) -> None:
+def test_more_frames_than_are_free_are_noticed(
+    server: SpecServer, slot: Slot, count: int, uid: int
+) -> None:
     other = Slot(Image.nv12(uid=8))
     with meeting(server, window=count) as (client, conversation):
         conversation.announce(slot)
@@ -235,7 +288,9 @@ def test_retired_slots_that_are_still_held_do_not_count(server: SpecServer, slot
 
 
 @pytest.mark.parametrize('count', [0, 2, 5])
-def test_another_number_of_descriptors_is_noticed(server: SpecServer, slot: Slot, count: int) -> None:
+def test_another_number_of_descriptors_is_noticed(
+    server: SpecServer, slot: Slot, count: int
+) -> None:
     with meeting(server) as (client, conversation):
         conversation.send(slot.image.pack(), count * slot.fds)
         wait_for_end(client)

@@ -55,27 +55,53 @@ def start(program: Path, folder: Path) -> Iterator[Start]:
 
 def told(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Of a consumer's lines what the producer knows too."""
-    return [{key: line[key] for key in ('sequence', 'stamp_ns', 'frame_id', 'crc')} for line in lines]
+    return [
+        {key: line[key] for key in ('sequence', 'stamp_ns', 'frame_id', 'crc')} for line in lines
+    ]
 
 
-def test_a_thousand_frames_arrive_with_the_right_pixels(start_producer: StartProducer, start: Start) -> None:
+def test_a_thousand_frames_arrive_with_the_right_pixels(
+    start_producer: StartProducer, start: Start
+) -> None:
     producer = start_producer()
-    consumer = start('--frames', '1000', '--publisher', producer.publisher_id, '--name', 'c', '--format', 'NV12:0', '--window', '2')
+    consumer = start(
+        '--frames',
+        '1000',
+        '--publisher',
+        producer.publisher_id,
+        '--name',
+        'c',
+        '--format',
+        'NV12:0',
+        '--window',
+        '2',
+    )
     published = producer.publish(1000, 'c')
     code, frames, summary = consumer.result()
     assert code == FRAMES_READ
     assert told(frames) == published
     assert {frame['dropped'] for frame in frames} == {0}
     assert (summary['frames'], summary['reconnects'], summary['retired']) == (1000, 0, 0)
-    assert summary['mappings'] == len({frame['inode'] for frame in frames}) == len({frame['uid'] for frame in frames}) <= 8
+    assert (
+        summary['mappings']
+        == len({frame['inode'] for frame in frames})
+        == len({frame['uid'] for frame in frames})
+        <= 8
+    )
     producer.wait_for('consumers', 0)
     statistics = producer.statistics()
-    assert (statistics['taken_back'], statistics['protocol_errors'], statistics['internal_errors']) == (0, {}, 0)
+    assert (
+        statistics['taken_back'],
+        statistics['protocol_errors'],
+        statistics['internal_errors'],
+    ) == (0, {}, 0)
     producer.close()
 
 
 @pytest.mark.parametrize('orderly', [True, False])
-def test_a_restart_of_the_producer_is_survived(start_producer: StartProducer, start: Start, orderly: bool) -> None:
+def test_a_restart_of_the_producer_is_survived(
+    start_producer: StartProducer, start: Start, orderly: bool
+) -> None:
     first = start_producer('a' * 32)
     consumer = start('--frames', '20', '--name', 'c', '--reconnect', '60')
     published = first.publish(10, 'c')
@@ -88,7 +114,9 @@ def test_a_restart_of_the_producer_is_survived(start_producer: StartProducer, st
     assert summary['reconnects'] == 1
 
 
-def test_frames_stay_readable_after_the_producer_was_killed(start_producer: StartProducer, start: Start) -> None:
+def test_frames_stay_readable_after_the_producer_was_killed(
+    start_producer: StartProducer, start: Start
+) -> None:
     producer = start_producer()
     consumer = start('--hold', '--window', '3', '--depth', '1', '--name', 'c')
     producer.publish(3, 'c')
@@ -107,7 +135,11 @@ def test_what_a_slow_consumer_loses_is_told(start_producer: StartProducer, start
     published = producer.publish(2, 'quick', 'slow') + producer.publish(28, 'quick')
     assert [slow.line()['sequence'] for _ in range(2)] == [1, 2]
     by_name = {found['name']: found for found in producer.statistics()['consumers']}
-    assert (by_name['slow']['held'], by_name['slow']['pending'], by_name['slow']['dropped']) == (2, 1, 27)
+    assert (by_name['slow']['held'], by_name['slow']['pending'], by_name['slow']['dropped']) == (
+        2,
+        1,
+        27,
+    )
     slow.process.kill()
     producer.wait_for('consumers', 1)
     published += producer.publish(10, 'quick')
@@ -133,10 +165,15 @@ def test_drops_are_counted_in_the_next_frame(start_producer: StartProducer) -> N
             if spec.HEADER.unpack_from(data)[0] == spec.FRAME:
                 frames.append(spec.FRAME_BODY.unpack_from(data, 8))
                 connection.send(spec.release(*frames[-1][:2]))
-    assert [(sequence, dropped) for _, _, sequence, _, _, _, _, dropped, _ in frames] == [(1, 0), (10, 8)]
+    assert [(sequence, dropped) for _, _, sequence, _, _, _, _, dropped, _ in frames] == [
+        (1, 0),
+        (10, 8),
+    ]
 
 
-def test_a_late_joiner_gets_the_history_that_it_asked_for(start_producer: StartProducer, start: Start) -> None:
+def test_a_late_joiner_gets_the_history_that_it_asked_for(
+    start_producer: StartProducer, start: Start
+) -> None:
     producer = start_producer(history=2)
     published = producer.publish(5)
     late = start('--history', '--frames', '2', '--window', '1', '--depth', '2')
@@ -147,7 +184,9 @@ def test_a_late_joiner_gets_the_history_that_it_asked_for(start_producer: StartP
     assert told(other.result()[1]) == published
 
 
-def test_slots_whose_place_others_take_are_retired(start_producer: StartProducer, start: Start) -> None:
+def test_slots_whose_place_others_take_are_retired(
+    start_producer: StartProducer, start: Start
+) -> None:
     producer = start_producer()
     consumer = start('--frames', '20', '--name', 'c')
     published = producer.publish(10, 'c')
@@ -156,7 +195,9 @@ def test_slots_whose_place_others_take_are_retired(start_producer: StartProducer
     code, frames, summary = consumer.result()
     assert code == FRAMES_READ and told(frames) == published
     earlier = {frame['uid'] for frame in frames[:10]}
-    assert summary['retired'] >= len(earlier) and not earlier & {frame['uid'] for frame in frames[10:]}
+    assert summary['retired'] >= len(earlier) and not earlier & {
+        frame['uid'] for frame in frames[10:]
+    }
 
 
 @pytest.fixture(scope='module')
@@ -181,7 +222,9 @@ PATIENCE = ('empty-packet', 'never-hello', 'never-read', 'never-release')
 
 
 def test_every_misbehaviour_is_in_the_table(program: Path) -> None:
-    output = subprocess.run([program, '--misbehave', 'list'], capture_output=True, text=True, check=True).stdout
+    output = subprocess.run(
+        [program, '--misbehave', 'list'], capture_output=True, text=True, check=True
+    ).stdout
     assert sorted(output.split()) == sorted([*MISBEHAVIOUR, *PATIENCE])
 
 
@@ -244,7 +287,11 @@ def test_a_consumer_that_only_takes_costs_the_others_nothing(
     ],
 )
 def test_what_does_not_fit_is_refused_with_its_reason(
-    living_producer: Callable[[], ProducerProcess], program: Path, options: tuple[str, ...], code: int, text: str
+    living_producer: Callable[[], ProducerProcess],
+    program: Path,
+    options: tuple[str, ...],
+    code: int,
+    text: str,
 ) -> None:
     with ConsumerProcess(program, living_producer().path, *options) as consumer:
         found, reason = consumer.refusal()
@@ -260,10 +307,18 @@ OTHER_HELLOS = {
     'later_as_always': (spec.Hello(min_version=2, max_version=9).pack(), 0, VERSION),
     'later_and_longer': (spec.packet(spec.HELLO, LATER + bytes(range(256))), 0, VERSION),
     'later_and_shortest': (spec.packet(spec.HELLO, LATER), 0, VERSION),
-    'later_with_a_field_in_the_header': (spec.packet(spec.HELLO, LATER + bytes(112), zero=7), 0, VERSION),
+    'later_with_a_field_in_the_header': (
+        spec.packet(spec.HELLO, LATER + bytes(112), zero=7),
+        0,
+        VERSION,
+    ),
     'later_with_descriptors': (spec.packet(spec.HELLO, LATER + bytes(112)), 4, VERSION),
     'later_with_too_many_descriptors': (spec.packet(spec.HELLO, LATER + bytes(112)), 5, RULE),
-    'later_with_a_wrong_length': (spec.packet(spec.HELLO, LATER + bytes(112), length=127), 0, RULE),
+    'later_with_a_wrong_length': (
+        spec.packet(spec.HELLO, LATER + bytes(112), length=127),
+        0,
+        RULE,
+    ),
     'later_cut_off': (spec.packet(spec.HELLO, LATER[:-1]), 0, RULE),
     'later_with_other_magic': (spec.packet(spec.HELLO, b'ZCLX' + LATER[4:] + bytes(112)), 0, RULE),
     'later_of_another_type': (spec.packet(8, LATER + bytes(112)), 0, RULE),
@@ -273,10 +328,22 @@ OTHER_HELLOS = {
     'id_not_ascii': (spec.Hello(publisher_id='ü'.encode()).pack(), 0, RULE),
     'id_with_a_line': (spec.Hello(publisher_id=b'c\n').pack(), 0, RULE),
     'id_of_another': (spec.Hello(publisher_id=b' ~').pack(), 0, ANOTHER),
-    'most_formats': (spec.Hello(formats=tuple((number, 0) for number in range(64))).pack(), 0, CONSTRAINTS),
-    'too_many_formats': (spec.Hello(formats=tuple((number, 0) for number in range(65))).pack(), 0, RULE),
+    'most_formats': (
+        spec.Hello(formats=tuple((number, 0) for number in range(64))).pack(),
+        0,
+        CONSTRAINTS,
+    ),
+    'too_many_formats': (
+        spec.Hello(formats=tuple((number, 0) for number in range(65))).pack(),
+        0,
+        RULE,
+    ),
     'options_that_do_not_suit': (spec.Hello(options=b'max_stride=8').pack(), 0, CONSTRAINTS),
-    'options_of_a_later_time': (spec.Hello(options=b'contiguous; polarised').pack(), 0, CONSTRAINTS),
+    'options_of_a_later_time': (
+        spec.Hello(options=b'contiguous; polarised').pack(),
+        0,
+        CONSTRAINTS,
+    ),
     'options_too_long': (spec.Hello(options=bytes(1025)).pack(), 0, RULE),
     'options_not_utf8': (spec.Hello(options=b'\xff').pack(), 0, RULE),
     'name_not_utf8': (spec.Hello(name=b'\xff').pack(), 0, RULE),
@@ -285,7 +352,9 @@ OTHER_HELLOS = {
 
 
 @pytest.mark.parametrize('name', OTHER_HELLOS)
-def test_other_hellos_are_refused_with_the_code_of_the_page(living_producer: Callable[[], ProducerProcess], name: str) -> None:
+def test_other_hellos_are_refused_with_the_code_of_the_page(
+    living_producer: Callable[[], ProducerProcess], name: str
+) -> None:
     data, descriptors, code = OTHER_HELLOS[name]
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
         connection.settimeout(60)
@@ -300,11 +369,16 @@ def test_other_hellos_are_refused_with_the_code_of_the_page(living_producer: Cal
 def test_a_later_version_is_spoken_down(start_producer: StartProducer, start: Start) -> None:
     producer = start_producer()
     consumer = start('--version', '1:7', '--frames', '1', '--name', 'c')
-    assert told([consumer.line() for _ in producer.publish(1, 'c')]) and consumer.result()[0] == FRAMES_READ
+    assert (
+        told([consumer.line() for _ in producer.publish(1, 'c')])
+        and consumer.result()[0] == FRAMES_READ
+    )
 
 
 @pytest.mark.parametrize('options', [{'slots': 2}, {'pool': 0}], ids=['slots', 'no_pool'])
-def test_a_busy_producer_says_so(start_producer: StartProducer, start: Start, options: dict[str, int]) -> None:
+def test_a_busy_producer_says_so(
+    start_producer: StartProducer, start: Start, options: dict[str, int]
+) -> None:
     producer = start_producer(**options)
     if options != {'pool': 0}:
         start('--hold', '--window', '1')
@@ -312,7 +386,9 @@ def test_a_busy_producer_says_so(start_producer: StartProducer, start: Start, op
     assert start().refusal()[0] == BUSY
 
 
-def test_window_and_depth_shrink_to_what_is_free(start_producer: StartProducer, start: Start) -> None:
+def test_window_and_depth_shrink_to_what_is_free(
+    start_producer: StartProducer, start: Start
+) -> None:
     producer = start_producer(slots=6)
     consumer = start('--window', '64', '--depth', '64', '--name', 'c', '--frames', '30')
     published = producer.publish(30, 'c')

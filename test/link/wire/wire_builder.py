@@ -21,7 +21,9 @@ def compiler() -> list[str]:
     """The command in ``CC``, else ``cc``. Raises CompilerError where it isn't installed."""
     command = shlex.split(environ.get('CC', '')) or ['cc']
     if shutil.which(command[0]) is None:
-        raise CompilerError(f'{command[0]!r} is not installed: the wire tests need a C compiler, install gcc and libc6-dev or set CC')
+        raise CompilerError(
+            f'{command[0]!r} is not installed: the wire tests need a C compiler, install gcc and libc6-dev or set CC'
+        )
     return command
 
 

@@ -36,7 +36,9 @@ class ProducerProcess:
     def __init__(self, folder: Path, publisher_id: str, **options: int) -> None:
         self.publisher_id = publisher_id
         command = [sys.executable, __file__, str(folder), publisher_id, json.dumps(options)]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
         try:
             self.path = Path(self._answer())
         except BaseException:
@@ -65,7 +67,9 @@ class ProducerProcess:
     def wait_for(self, key: str, value: object) -> None:
         """Until ``statistics()[key]``, or the number of its entries, is *value*."""
         deadline = time.monotonic() + PATIENCE_S
-        while (found := self.statistics()[key]) != value and not (isinstance(found, list | dict) and len(found) == value):
+        while (found := self.statistics()[key]) != value and not (
+            isinstance(found, list | dict) and len(found) == value
+        ):
             assert time.monotonic() < deadline, f'{key} is {found}, not {value}'
             time.sleep(0.002)
 
@@ -100,19 +104,29 @@ def fill(frame: Frame, seed: int) -> list[int]:
 
 
 class _Producer:
-    def __init__(self, folder: Path, publisher_id: str, *, slots: int = 8, history: int = 0, pool: int = 1) -> None:
+    def __init__(
+        self, folder: Path, publisher_id: str, *, slots: int = 8, history: int = 0, pool: int = 1
+    ) -> None:
         self.layout = compute_layout(NV12, 64, 48)
-        self.pool = BufferPool(self.layout, self._allocate, slots, name='camera', release_timeout_s=PATIENCE_S)
-        self.server = SharedMemoryServer('camera', publisher_id, self.pool if pool else None, folder=folder, history=history)
+        self.pool = BufferPool(
+            self.layout, self._allocate, slots, name='camera', release_timeout_s=PATIENCE_S
+        )
+        self.server = SharedMemoryServer(
+            'camera', publisher_id, self.pool if pool else None, folder=folder, history=history
+        )
         self.sequence = 0
 
     def _allocate(self) -> tuple[DmaBuf, ...]:
         heap = SealedMemfd()
-        return tuple(heap.allocate(self.layout.buffer_size(i)) for i in range(self.layout.num_buffers))
+        return tuple(
+            heap.allocate(self.layout.buffer_size(i)) for i in range(self.layout.num_buffers)
+        )
 
     def _ready(self, names: list[str]) -> bool:
         waiting = [found for found in self.server.statistics().consumers if found.name in names]
-        return len(waiting) == len(names) and all(found.pending == 0 and found.held < found.window for found in waiting)
+        return len(waiting) == len(names) and all(
+            found.pending == 0 and found.held < found.window for found in waiting
+        )
 
     def publish(self, count: int, names: list[str]) -> list[dict[str, Any]]:
         return [self._publish_one(names) for _ in range(count)]
@@ -125,10 +139,20 @@ class _Producer:
         self.sequence += 1
         header = Header(1_700_000_000_000_000_000 + self.sequence, f'camera_{self.sequence}')
         frame = Frame.publish_slot(
-            self.pool, slot, header=header, colorimetry=BT601_LIMITED, sequence=self.sequence, captured_ns=time.monotonic_ns()
+            self.pool,
+            slot,
+            header=header,
+            colorimetry=BT601_LIMITED,
+            sequence=self.sequence,
+            captured_ns=time.monotonic_ns(),
         )
         crc = fill(frame, self.sequence)
-        told = {'sequence': self.sequence, 'stamp_ns': header.stamp_ns, 'frame_id': header.frame_id, 'crc': crc}
+        told = {
+            'sequence': self.sequence,
+            'stamp_ns': header.stamp_ns,
+            'frame_id': header.frame_id,
+            'crc': crc,
+        }
         self.server.publish(frame)
         frame.release()
         return told

@@ -90,15 +90,34 @@ class Hello:
             MAGIC, self.min_version, self.max_version, self.window, self.depth, self.flags, self.memory, self.stride_align,
             self.offset_align, self.max_width, self.max_height, len(self.formats), len(self.options), self.publisher_id, self.name,
         )  # fmt: skip
-        return packet(HELLO, body + b''.join(HELLO_FORMAT.pack(fourcc, 0, modifier) for fourcc, modifier in self.formats) + self.options)
+        return packet(
+            HELLO,
+            body
+            + b''.join(HELLO_FORMAT.pack(fourcc, 0, modifier) for fourcc, modifier in self.formats)
+            + self.options,
+        )
 
     @classmethod
     def parse(cls, data: bytes) -> Hello:
         """Of a packet whose header is right. Raises RuleBroken."""
         _demand(len(data) >= 128, 'length')
-        magic, low, high, window, depth, flags, memory, stride, offset, width, height, count, options, publisher, name = (
-            HELLO_BODY.unpack_from(data, 8)
-        )
+        (
+            magic,
+            low,
+            high,
+            window,
+            depth,
+            flags,
+            memory,
+            stride,
+            offset,
+            width,
+            height,
+            count,
+            options,
+            publisher,
+            name,
+        ) = HELLO_BODY.unpack_from(data, 8)
         _demand(magic == MAGIC, 'magic')
         _demand(count <= 64, 'num_formats')
         _demand(options <= 1024, 'options')
@@ -119,8 +138,20 @@ class Hello:
         )  # fmt: skip
 
 
-def welcome(window: int, depth: int, publisher: bytes = b'spec-server', *, version: int = 1, reserved: Sequence[int] = (0, 0, 0)) -> bytes:
-    return packet(WELCOME, WELCOME_BODY.pack(version, reserved[0], window, depth, reserved[1], reserved[2], publisher))
+def welcome(
+    window: int,
+    depth: int,
+    publisher: bytes = b'spec-server',
+    *,
+    version: int = 1,
+    reserved: Sequence[int] = (0, 0, 0),
+) -> bytes:
+    return packet(
+        WELCOME,
+        WELCOME_BODY.pack(
+            version, reserved[0], window, depth, reserved[1], reserved[2], publisher
+        ),
+    )
 
 
 def refused(code: int, text: bytes) -> bytes:
@@ -143,22 +174,49 @@ class Image:
     kind: int = MEMFD
     colour: tuple[int, int, int] = (1, 1, 1)
     reserved: tuple[int, int, int] = (0, 0, 0)
-    planes: list[tuple[int, int, int, int]] = field(default_factory=list)  # buffer, stride, offset, size
+    planes: list[tuple[int, int, int, int]] = field(
+        default_factory=list
+    )  # buffer, stride, offset, size
     sizes: list[int] = field(default_factory=list)
     num_planes: int | None = None
     num_buffers: int | None = None
-    tail_planes: list[tuple[int, int, int, int]] = field(default_factory=list)  # where unused ones should be zero
+    tail_planes: list[tuple[int, int, int, int]] = field(
+        default_factory=list
+    )  # where unused ones should be zero
     tail_sizes: list[int] = field(default_factory=list)
 
     @classmethod
-    def nv12(cls, uid: int = 7, width: int = 64, height: int = 48, *, stride: int = 80, buffers: int = 1) -> Image:
+    def nv12(
+        cls, uid: int = 7, width: int = 64, height: int = 48, *, stride: int = 80, buffers: int = 1
+    ) -> Image:
         luma, chroma = stride * height, stride * ((height + 1) // 2)
         if buffers == 1:
-            return cls(uid, width, height, planes=[(0, stride, 0, luma), (0, stride, luma, chroma)], sizes=[luma + chroma])
-        return cls(uid, width, height, planes=[(0, stride, 0, luma), (1, stride, 0, chroma)], sizes=[luma, chroma])
+            return cls(
+                uid,
+                width,
+                height,
+                planes=[(0, stride, 0, luma), (0, stride, luma, chroma)],
+                sizes=[luma + chroma],
+            )
+        return cls(
+            uid,
+            width,
+            height,
+            planes=[(0, stride, 0, luma), (1, stride, 0, chroma)],
+            sizes=[luma, chroma],
+        )
 
     @classmethod
-    def one_plane(cls, fourcc: int, row: int, uid: int = 7, width: int = 64, height: int = 48, *, padding: int = 16) -> Image:
+    def one_plane(
+        cls,
+        fourcc: int,
+        row: int,
+        uid: int = 7,
+        width: int = 64,
+        height: int = 48,
+        *,
+        padding: int = 16,
+    ) -> Image:
         size = (row + padding) * height
         return cls(uid, width, height, fourcc, planes=[(0, row + padding, 0, size)], sizes=[size])
 
@@ -209,7 +267,17 @@ def frame(
     now = time.monotonic_ns()
     return packet(
         FRAME,
-        FRAME_BODY.pack(uid, generation, sequence, stamp_ns, now, now if published_ns is None else published_ns, 0, 0, flags)
+        FRAME_BODY.pack(
+            uid,
+            generation,
+            sequence,
+            stamp_ns,
+            now,
+            now if published_ns is None else published_ns,
+            0,
+            0,
+            flags,
+        )
         + frame_id,
     )
 
@@ -220,7 +288,9 @@ def retired(uid: int) -> bytes:
 
 def is_sync_file(fd: int) -> bool:
     """Told without an ioctl: the kernel writes a sync_file's descriptor link like this."""
-    return re.fullmatch(r'anon_inode:\[?sync_file\]?', os.readlink(f'/proc/self/fd/{fd}')) is not None
+    return (
+        re.fullmatch(r'anon_inode:\[?sync_file\]?', os.readlink(f'/proc/self/fd/{fd}')) is not None
+    )
 
 
 class Conversation:
@@ -236,7 +306,9 @@ class Conversation:
     def receive(self) -> bytes:
         """One packet of the consumer, checked, and what it says done. Raises RuleBroken, ConsumerGone, TimeoutError."""
         try:
-            data, ancillary, flags, _ = self.socket.recvmsg(MAX_PACKET, socket.CMSG_SPACE(4 * 4), socket.MSG_CMSG_CLOEXEC)
+            data, ancillary, flags, _ = self.socket.recvmsg(
+                MAX_PACKET, socket.CMSG_SPACE(4 * 4), socket.MSG_CMSG_CLOEXEC
+            )
         except ConnectionResetError:  # told once, where the consumer left packets unread; what it said before still lies in the queue
             return self.receive()
         descriptors = array.array('i')
@@ -282,7 +354,9 @@ class Conversation:
         del self.leases[uid]
 
     def send(self, data: bytes, fds: Sequence[int] = ()) -> None:
-        self.socket.sendmsg([data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', fds))] if fds else [])
+        self.socket.sendmsg(
+            [data], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', fds))] if fds else []
+        )
 
     def expect_hello(self) -> Hello:
         self.receive()
@@ -299,13 +373,17 @@ class Conversation:
     def announce(self, slot: Slot) -> None:
         self.send(slot.image.pack(), slot.fds)
 
-    def publish(self, slot: Slot, sequence: int, *, frame_id: bytes = b'camera', stamp_ns: int = 0) -> None:
+    def publish(
+        self, slot: Slot, sequence: int, *, frame_id: bytes = b'camera', stamp_ns: int = 0
+    ) -> None:
         """Waits for a place in the window and for the slot, as a producer would keep them free."""
         while len(self.leases) >= self.window or slot.image.uid in self.leases:
             self.receive()
         slot.generation += 1
         self.leases[slot.image.uid] = slot.generation
-        self.send(frame(slot.image.uid, slot.generation, sequence, frame_id=frame_id, stamp_ns=stamp_ns))
+        self.send(
+            frame(slot.image.uid, slot.generation, sequence, frame_id=frame_id, stamp_ns=stamp_ns)
+        )
 
     def wait_free(self, slot: Slot) -> None:
         while slot.image.uid in self.leases:

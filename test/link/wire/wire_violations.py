@@ -19,9 +19,18 @@ FIRST_MESSAGES = {
     'release': ('type', lambda: spec.release(7, 1)),
     'type_0': ('type', lambda: spec.packet(0, bytes(56))),
     'type_8': ('type', lambda: spec.packet(8, bytes(56))),
-    'header_zero': ('reserved', lambda: spec.packet(spec.WELCOME, spec.welcome(2, 1)[8:], zero=1 << 31)),
-    'length_too_large': ('length', lambda: spec.packet(spec.WELCOME, spec.welcome(2, 1)[8:], length=65)),
-    'length_too_small': ('length', lambda: spec.packet(spec.WELCOME, spec.welcome(2, 1)[8:], length=63)),
+    'header_zero': (
+        'reserved',
+        lambda: spec.packet(spec.WELCOME, spec.welcome(2, 1)[8:], zero=1 << 31),
+    ),
+    'length_too_large': (
+        'length',
+        lambda: spec.packet(spec.WELCOME, spec.welcome(2, 1)[8:], length=65),
+    ),
+    'length_too_small': (
+        'length',
+        lambda: spec.packet(spec.WELCOME, spec.welcome(2, 1)[8:], length=63),
+    ),
     'long_welcome': ('length', lambda: spec.packet(spec.WELCOME, spec.welcome(2, 1)[8:] + b'\0')),
     'oversized': ('packet', lambda: spec.packet(spec.REFUSED, bytes(4089))),
     'version_0': ('version', lambda: spec.welcome(2, 1, version=0)),
@@ -104,20 +113,43 @@ WRONG_BUFFERS = {
     'overlap': ('overlap', {'planes': [(0, 80, 0, LUMA), (0, 80, LUMA - 16, CHROMA)]}),
     'same_plane_twice': ('overlap', {'planes': [(0, 80, 0, LUMA), (0, 80, 0, CHROMA)]}),
     'stride_unaligned': ('alignment', {'planes': [(0, 76, 0, LUMA), (0, 80, LUMA, CHROMA)]}),
-    'offset_unaligned': ('alignment', {'planes': [(0, 80, 0, LUMA), (0, 80, LUMA + 8, CHROMA - 8)]}),
+    'offset_unaligned': (
+        'alignment',
+        {'planes': [(0, 80, 0, LUMA), (0, 80, LUMA + 8, CHROMA - 8)]},
+    ),
 }
 
 # Images whose memory is as they say, to a consumer that takes everything.
 WRONG_IMAGES = {
-    'buffer_without_plane': ('planes', Image(planes=[(0, 80, 0, LUMA), (0, 80, LUMA, CHROMA)], sizes=[LUMA + CHROMA, 4096])),
-    'buffers_not_in_order': ('planes', Image(planes=[(1, 80, 0, LUMA), (0, 80, 0, CHROMA)], sizes=[CHROMA, LUMA])),
-    'offset_tears_samples': ('alignment', Image(7, 16, 2, spec.P010, planes=[(0, 32, 1, 64), (0, 32, 65, 32)], sizes=[97])),
-    'stride_tears_samples': ('alignment', Image(7, 16, 2, spec.P010, planes=[(0, 33, 0, 66), (0, 32, 66, 32)], sizes=[98])),
-    'fewer_planes': ('planes', Image(modifier=spec.INVALID, planes=[(0, 64, 0, 6000)], sizes=[6000])),
+    'buffer_without_plane': (
+        'planes',
+        Image(planes=[(0, 80, 0, LUMA), (0, 80, LUMA, CHROMA)], sizes=[LUMA + CHROMA, 4096]),
+    ),
+    'buffers_not_in_order': (
+        'planes',
+        Image(planes=[(1, 80, 0, LUMA), (0, 80, 0, CHROMA)], sizes=[CHROMA, LUMA]),
+    ),
+    'offset_tears_samples': (
+        'alignment',
+        Image(7, 16, 2, spec.P010, planes=[(0, 32, 1, 64), (0, 32, 65, 32)], sizes=[97]),
+    ),
+    'stride_tears_samples': (
+        'alignment',
+        Image(7, 16, 2, spec.P010, planes=[(0, 33, 0, 66), (0, 32, 66, 32)], sizes=[98]),
+    ),
+    'fewer_planes': (
+        'planes',
+        Image(modifier=spec.INVALID, planes=[(0, 64, 0, 6000)], sizes=[6000]),
+    ),
     'odd_yuyv': ('image', Image.one_plane(spec.YUYV, 128, width=63)),
     'too_wide': ('image', Image.one_plane(spec.R8, 1 << 16, width=1 << 16, height=1)),
     'too_high': ('image', Image.one_plane(spec.R8, 1, width=1, height=1 << 16)),
-    'tiled_odd': ('image', Image(width=63, modifier=TILED, planes=[(0, 64, 0, 5000), (0, 64, 5000, 900)], sizes=[6000])),
+    'tiled_odd': (
+        'image',
+        Image(
+            width=63, modifier=TILED, planes=[(0, 64, 0, 5000), (0, 64, 5000, 900)], sizes=[6000]
+        ),
+    ),
 }
 
 # To a window of 1, after the BUFFERS of uid 7. The first frame of two is right, and to be released before the second.

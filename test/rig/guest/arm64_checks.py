@@ -27,7 +27,9 @@ SUITES = ('contract', 'memory', 'accelerator', 'camera')
 #: What needs ROS, or dma-heaps.
 _WITHOUT = ('graph_faults', 'doctor_checks')
 #: Tests of decoding, which run as they are; below ``test/``.
-DECODE = tuple(f'detection/heads/test_{name}.py' for name in ('boxes', 'ssd', 'yolov5', 'yolov8', 'yolox'))
+DECODE = tuple(
+    f'detection/heads/test_{name}.py' for name in ('boxes', 'ssd', 'yolov5', 'yolov8', 'yolox')
+)
 #: Of each property; the guest is a dozen times slower than the machines that the tests are made for.
 _EXAMPLES = 2
 
@@ -36,8 +38,17 @@ def run_checks(part: str) -> bool:
     """Run the checks of a part: those of the short form. Of one for each heap, those of heaps that are there run."""
     known = checks_of(part, _WITHOUT)
     absent = [heap for heap in HEAP_EXPORTERS if heap not in heaps_there()]
-    without = {name: f'{harness.NOT_HERE}this kernel has no {heap}' for name in known for heap in absent if heap in name}
-    found = {name: check for name, check in known.items() if name not in without and name not in harness.LONG_CHECKS}
+    without = {
+        name: f'{harness.NOT_HERE}this kernel has no {heap}'
+        for name in known
+        for heap in absent
+        if heap in name
+    }
+    found = {
+        name: check
+        for name, check in known.items()
+        if name not in without and name not in harness.LONG_CHECKS
+    }
     results = Path(os.environ['RIG_OUT']) / f'{part}.json'
     good = harness.run(found, results)
     results.write_text(json.dumps(without | json.loads(results.read_text()), indent=1))
@@ -62,14 +73,31 @@ def run_decode(part: str) -> bool:
             elif report.failed or report.when == 'call':
                 self.outcome[report.nodeid] = report.longreprtext
 
-    settings.register_profile('guest', deadline=None, suppress_health_check=list(HealthCheck), derandomize=True, max_examples=_EXAMPLES)
+    settings.register_profile(
+        'guest',
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        derandomize=True,
+        max_examples=_EXAMPLES,
+    )
     settings.load_profile('guest')
     results = Results()
-    options = ['-q', '--noconftest', '-p', 'no:cacheprovider', '-o', 'addopts=', '-c', str(_TEST.parent / 'pyproject.toml')]
+    options = [
+        '-q',
+        '--noconftest',
+        '-p',
+        'no:cacheprovider',
+        '-o',
+        'addopts=',
+        '-c',
+        str(_TEST.parent / 'pyproject.toml'),
+    ]
     code = pytest.main([*options, *(str(_TEST / path) for path in DECODE)], plugins=[results])
     if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
         results.outcome['pytest'] = f'pytest ended with {code!r}'
-    (Path(os.environ['RIG_OUT']) / f'{part}.json').write_text(json.dumps(results.outcome, indent=1))
+    (Path(os.environ['RIG_OUT']) / f'{part}.json').write_text(
+        json.dumps(results.outcome, indent=1)
+    )
     return code == pytest.ExitCode.OK
 
 
@@ -78,7 +106,9 @@ def run_verify(part: str) -> bool:
     from rig.guest import plain_graph, verifier
 
     out = Path(os.environ['RIG_OUT'])
-    outcomes = verifier.record(plain_graph.cases(os.environ['RIG_CASES'].split(), out), out / f'{part}.json')
+    outcomes = verifier.record(
+        plain_graph.cases(os.environ['RIG_CASES'].split(), out), out / f'{part}.json'
+    )
     return not any('error' in outcome for outcome in outcomes.values())
 
 

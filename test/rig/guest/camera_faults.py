@@ -12,9 +12,24 @@ from waiting import until
 from zc_perception.camera.v4l2.camera import V4l2Camera
 from zc_perception.camera.v4l2.controls import V4l2Controls
 from zc_perception.camera.v4l2.device import V4l2Device, find_device
-from zc_perception.errors import CameraBusyError, CameraChangedError, CameraError, CameraLostError, ConfigError
+from zc_perception.errors import (
+    CameraBusyError,
+    CameraChangedError,
+    CameraError,
+    CameraLostError,
+    ConfigError,
+)
 
-from .camera_kit import MULTI, SINGLE, capture_until, configured, next_frame, opened, settled, streaming
+from .camera_kit import (
+    MULTI,
+    SINGLE,
+    capture_until,
+    configured,
+    next_frame,
+    opened,
+    settled,
+    streaming,
+)
 from .harness import check, check_each, equal
 from .kernel_api import any_heap
 from .package_kit import kernel_crcs, refused
@@ -35,7 +50,11 @@ def a_frame_that_the_driver_marks_bad_is_counted_and_queued_again() -> None:
         camera.set_control('inject_v4l2_buf_flag_error', 0)
         capture_until(camera, lambda: camera.statistics().bad == 1, 'a bad frame')
         good = camera.statistics().captured
-        capture_until(camera, lambda: camera.statistics().captured > good + 2 * len(camera.slots), 'good frames again')
+        capture_until(
+            camera,
+            lambda: camera.statistics().captured > good + 2 * len(camera.slots),
+            'good frames again',
+        )
         equal((camera.statistics().bad, camera.restarts), (1, 0), 'bad frames and restarts')
 
 
@@ -48,7 +67,11 @@ def frames_that_the_driver_drops_are_counted_as_lost() -> None:
         camera.set_control('percentage_of_dropped_buffers', 0)
         with settled(camera) as frame:
             statistics = camera.statistics()
-            equal(frame.data.sequence - first + 1 - statistics.captured, statistics.lost + statistics.no_slot, 'gaps in the sequence')
+            equal(
+                frame.data.sequence - first + 1 - statistics.captured,
+                statistics.lost + statistics.no_slot,
+                'gaps in the sequence',
+            )
 
 
 @check
@@ -226,12 +249,19 @@ with opened({path!r}, 2):
 def another_program_that_streams_is_named() -> None:
     with streaming(SINGLE) as camera:
         next_frame(camera).release()
-        with refused(CameraBusyError, 'busy', 'another program uses it: this process', 'end that one first'):
+        with refused(
+            CameraBusyError, 'busy', 'another program uses it: this process', 'end that one first'
+        ):
             opened(SINGLE)
         next_frame(camera).release()
     paths = [entry for entry in sys.path if entry]
     script = f'import sys; sys.path[:0] = {paths!r}{_STREAMER.format(path=SINGLE)}'
-    process = subprocess.Popen([sys.executable, '-S', '-c', script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, '-S', '-c', script],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     try:
         assert process.stdout is not None and process.stdout.readline() == 'ready\n'
         with refused(CameraBusyError, f'({process.pid})', 'another program uses it'):
@@ -261,7 +291,9 @@ def controls_change_the_picture() -> None:
         camera.set_control('horizontal_flip', False)
         assert not np.array_equal(bars[0], bars[1])
         difference = np.abs(bars[0].astype(int) - bars[1][::-1].astype(int))
-        assert np.median(difference) <= 1 and (difference > 2).mean() < 0.05, 'the flipped picture is the mirror image'
+        assert np.median(difference) <= 1 and (difference > 2).mean() < 0.05, (
+            'the flipped picture is the mirror image'
+        )
         camera.set_control('test_pattern', '100% White')
         with settled(camera) as frame, frame.map() as planes:
             assert planes[0].min() == planes[0].max() > 200, (planes[0].min(), planes[0].max())
@@ -275,7 +307,11 @@ def controls_have_the_drivers_ranges_and_refuse_what_is_outside() -> None:
     try:
         infos = camera.controls()
         brightness = infos['brightness']
-        equal((brightness.kind, brightness.minimum, brightness.maximum, brightness.step), ('integer', 0, 255, 1), 'brightness')
+        equal(
+            (brightness.kind, brightness.minimum, brightness.maximum, brightness.step),
+            ('integer', 0, 255, 1),
+            'brightness',
+        )
         equal(infos['horizontal_flip'].kind, 'boolean', 'kind')
         equal(infos['disconnect'].kind, 'button', 'kind')
         assert infos['test_pattern'].menu[0].startswith('75% Colorbar'), infos['test_pattern']
@@ -305,7 +341,9 @@ def controls_have_the_drivers_ranges_and_refuse_what_is_outside() -> None:
         ):
             with refused(ConfigError, name, *words):
                 camera.set_control(name, bad)
-        compound = [name for name in infos if 'array' in name or 'area' in name or 'rectangle' in name]
+        compound = [
+            name for name in infos if 'array' in name or 'area' in name or 'rectangle' in name
+        ]
         equal(compound, [], 'compound controls')
         time_limit = time.monotonic() + 1.0
         camera.controls()

@@ -26,14 +26,28 @@ VIVID = 'n_devs=4 node_types=0x1,0x1,0x1,0x1 multiplanar=1,2,1,2 allocators=0,0,
 START_OF_EXPOSURE = 1
 
 
-def opened(path: str, *, size: tuple[int, int] = SIZE, rate: float = RATE, **options: Any) -> V4l2Camera:
+def opened(
+    path: str, *, size: tuple[int, int] = SIZE, rate: float = RATE, **options: Any
+) -> V4l2Camera:
     """A camera that is not configured."""
-    return V4l2Camera(camera_options(device=path, width=size[0], height=size[1], framerate=rate, **options))
+    return V4l2Camera(
+        camera_options(device=path, width=size[0], height=size[1], framerate=rate, **options)
+    )
 
 
-def agreed(camera: Camera, stand_ins: Sequence[BufferConstraints], consumers: Sequence[Consumer] = (), slots: int = 4) -> BufferSession:
+def agreed(
+    camera: Camera,
+    stand_ins: Sequence[BufferConstraints],
+    consumers: Sequence[Consumer] = (),
+    slots: int = 4,
+) -> BufferSession:
     """Agree on a camera's buffers as a capture node does."""
-    session = BufferSession(camera.constraints(), (camera.width, camera.height), wanted_slots=slots, stand_ins=stand_ins)
+    session = BufferSession(
+        camera.constraints(),
+        (camera.width, camera.height),
+        wanted_slots=slots,
+        stand_ins=stand_ins,
+    )
 
     def allocate(request: AllocationRequest) -> Allocation:
         camera.allocate(request)
@@ -43,14 +57,18 @@ def agreed(camera: Camera, stand_ins: Sequence[BufferConstraints], consumers: Se
     return session
 
 
-def configured(camera: V4l2Camera, consumers: Sequence[BufferConstraints] = (), slots: int = 6) -> V4l2Camera:
+def configured(
+    camera: V4l2Camera, consumers: Sequence[BufferConstraints] = (), slots: int = 6
+) -> V4l2Camera:
     """The same camera, with buffers."""
     agreed(camera, consumers, slots=slots)
     return camera
 
 
 @contextmanager
-def streaming(path: str, consumers: Sequence[BufferConstraints] = (), slots: int = 6, **options: Any) -> Iterator[V4l2Camera]:
+def streaming(
+    path: str, consumers: Sequence[BufferConstraints] = (), slots: int = 6, **options: Any
+) -> Iterator[V4l2Camera]:
     """A configured camera whose timestamps lie in the past, as a real one's."""
     camera = opened(path, **options)
     try:
@@ -62,7 +80,12 @@ def streaming(path: str, consumers: Sequence[BufferConstraints] = (), slots: int
 
 def next_frame(camera: Camera) -> Frame:
     """The camera's next frame, soon."""
-    frame: Frame = until(camera.capture, lambda: f'a frame: {camera.statistics()} {camera.pool_statistics()}', PATIENCE_S, _at_once)
+    frame: Frame = until(
+        camera.capture,
+        lambda: f'a frame: {camera.statistics()} {camera.pool_statistics()}',
+        PATIENCE_S,
+        _at_once,
+    )
     return frame
 
 

@@ -15,12 +15,29 @@ from zc_perception.npu.axl.accelerator import AxlAccelerator
 from zc_perception.pixel.format_names import from_v4l2
 from zc_perception.pixel.modifier import LINEAR
 
-from .camera_kit import MULTI, MULTI_DMA, RATE, SINGLE, SINGLE_DMA, SIZE, capture_until, configured, next_frame, opened, streaming
+from .camera_kit import (
+    MULTI,
+    MULTI_DMA,
+    RATE,
+    SINGLE,
+    SINGLE_DMA,
+    SIZE,
+    capture_until,
+    configured,
+    next_frame,
+    opened,
+    streaming,
+)
 from .harness import check, check_each, equal
 from .kernel_api import HEAP_EXPORTERS, any_heap, bufinfo
 from .package_kit import accelerator, device_crcs, kernel_crcs, refused
 
-EXPORTERS = {SINGLE: 'videobuf2_vmalloc', MULTI: 'videobuf2_vmalloc', SINGLE_DMA: 'videobuf2_dma_contig', MULTI_DMA: 'videobuf2_dma_contig'}
+EXPORTERS = {
+    SINGLE: 'videobuf2_vmalloc',
+    MULTI: 'videobuf2_vmalloc',
+    SINGLE_DMA: 'videobuf2_dma_contig',
+    MULTI_DMA: 'videobuf2_dma_contig',
+}
 NAMES = {'single': SINGLE, 'multi': MULTI, 'single_dma': SINGLE_DMA, 'multi_dma': MULTI_DMA}
 
 
@@ -38,10 +55,19 @@ def _same_to_device_and_kernel(npu: AxlAccelerator, frame: Frame) -> list[int]:
 def frames_reach_the_device_as_the_camera_made_them(variant: str) -> None:
     name, pixel_format, memory = variant.split()
     before = set(bufinfo())
-    with accelerator() as npu, streaming(NAMES[name], [npu.constraints()], pixel_format=pixel_format, memory=memory) as camera:
+    with (
+        accelerator() as npu,
+        streaming(
+            NAMES[name], [npu.constraints()], pixel_format=pixel_format, memory=memory
+        ) as camera,
+    ):
         equal(camera.memory, memory, 'memory')
         layout = camera.slots[0].layout
-        equal((layout.width, layout.height, layout.num_buffers), (*SIZE, 2 if pixel_format == 'NM12' else 1), 'layout')
+        equal(
+            (layout.width, layout.height, layout.num_buffers),
+            (*SIZE, 2 if pixel_format == 'NM12' else 1),
+            'layout',
+        )
         inodes = {buffer.identity.inode for slot in camera.slots for buffer in slot.buffers}
         exporter = EXPORTERS[NAMES[name]] if memory == 'export' else HEAP_EXPORTERS[any_heap()]
         equal({bufinfo()[inode].exporter for inode in inodes}, {exporter}, 'exporter')
@@ -88,10 +114,17 @@ def every_frame_of_a_stream_at_640x360_comes_or_is_counted_as_lost() -> None:
             first = last = (frame.data.sequence, frame.data.captured_ns)
         for _ in range(150):
             with next_frame(camera) as frame:
-                assert frame.data.sequence > last[0] and frame.data.captured_ns > last[1], (frame.data, last)
+                assert frame.data.sequence > last[0] and frame.data.captured_ns > last[1], (
+                    frame.data,
+                    last,
+                )
                 last = (frame.data.sequence, frame.data.captured_ns)
         statistics, periods = camera.statistics(), last[0] - first[0]
-        equal(statistics.lost + statistics.no_slot, periods + 1 - statistics.captured, 'counted as missing')
+        equal(
+            statistics.lost + statistics.no_slot,
+            periods + 1 - statistics.captured,
+            'counted as missing',
+        )
         equal(statistics.bad, 0, 'bad frames')
         rate = periods / (last[1] - first[1]) * 1e9
         assert abs(rate - RATE) < 0.3, rate
@@ -108,13 +141,22 @@ def the_negotiation_picks_the_format_and_the_placement() -> None:
         (BufferConstraints('any'), 'NV12', 1),
     ):
         with streaming(MULTI, [wanted]) as camera, next_frame(camera) as frame:
-            equal((frame.data.fourcc, frame.data.layout.num_buffers), (from_v4l2(code).fourcc, buffers), wanted.participant)
+            equal(
+                (frame.data.fourcc, frame.data.layout.num_buffers),
+                (from_v4l2(code).fourcc, buffers),
+                wanted.participant,
+            )
             assert kernel_crcs(frame)
 
 
 @check_each('single', 'multi')
 def strides_are_asked_of_the_driver(name: str) -> None:
-    with accelerator() as npu, streaming(NAMES[name], [npu.constraints(), BufferConstraints('wide', stride_align=256)]) as camera:
+    with (
+        accelerator() as npu,
+        streaming(
+            NAMES[name], [npu.constraints(), BufferConstraints('wide', stride_align=256)]
+        ) as camera,
+    ):
         equal([plane.stride for plane in camera.slots[0].layout.planes], [768, 768], 'strides')
         with next_frame(camera) as frame:
             _same_to_device_and_kernel(npu, frame)
@@ -128,7 +170,9 @@ def data_that_begins_behind_a_header_is_found() -> None:
         assert offsets[0] > 0, offsets
         with frame.map() as planes:
             # Colour bars, and nothing of the header: every luma value is a legal one.
-            assert planes[0].shape == (360, 640) and planes[0].min() >= 16 and planes[0].std() > 20, (planes[0].min(), planes[0].std())
+            assert (
+                planes[0].shape == (360, 640) and planes[0].min() >= 16 and planes[0].std() > 20
+            ), (planes[0].min(), planes[0].std())
 
 
 @check
@@ -138,8 +182,15 @@ def stamps_are_the_drivers_own_mapped_to_the_ros_clock() -> None:
         for _ in range(10):
             with next_frame(camera) as frame:
                 # Who is interrupted between the two reads gets too little.
-                data, offset = frame.data, max(time.time_ns() - time.monotonic_ns() for _ in range(5))
-                assert abs(data.header.stamp_ns - data.captured_ns - offset) < 1_000_000, (data.header, data.captured_ns, offset)
+                data, offset = (
+                    frame.data,
+                    max(time.time_ns() - time.monotonic_ns() for _ in range(5)),
+                )
+                assert abs(data.header.stamp_ns - data.captured_ns - offset) < 1_000_000, (
+                    data.header,
+                    data.captured_ns,
+                    offset,
+                )
                 assert frame.header.stamp_ns > last
                 last = frame.header.stamp_ns
         equal(camera.clock.statistics().implausible, 0, 'implausible stamps')
@@ -170,10 +221,16 @@ def frames_that_consumers_hold_back_are_told_from_lost_ones() -> None:
             frame.release()
         next_frame(camera).release()
         statistics = camera.statistics()
-        assert statistics.no_slot >= 5 and statistics.dropped == statistics.no_slot + statistics.lost, statistics
+        assert (
+            statistics.no_slot >= 5 and statistics.dropped == statistics.no_slot + statistics.lost
+        ), statistics
         made = len(camera.slots)
         states = {SlotState.FREE: made}
-        capture_until(camera, lambda: camera.pool_statistics().states == states, 'all slots are with the driver again')
+        capture_until(
+            camera,
+            lambda: camera.pool_statistics().states == states,
+            'all slots are with the driver again',
+        )
 
 
 @check
@@ -184,7 +241,9 @@ def the_same_device_has_one_identity_and_others_have_others() -> None:
         identities.append(camera.identity)
         camera.close()
     equal(len(set(identities)), len(NAMES), 'identities')
-    assert all('vivid' in identity and '/dev/' not in identity for identity in identities), identities
+    assert all('vivid' in identity and '/dev/' not in identity for identity in identities), (
+        identities
+    )
     link = Path('/tmp/another_name')
     link.symlink_to(MULTI)
     try:
@@ -197,7 +256,13 @@ def the_same_device_has_one_identity_and_others_have_others() -> None:
 
 @check
 def what_it_can_not_do_is_said_with_what_it_can() -> None:
-    with refused(CameraError, "can't do 641x359", 'the nearest is', 'it offers NV12 in 320x180, 640x360', 'also YUYV'):
+    with refused(
+        CameraError,
+        "can't do 641x359",
+        'the nearest is',
+        'it offers NV12 in 320x180, 640x360',
+        'also YUYV',
+    ):
         opened(SINGLE, size=(641, 359))
     with refused(CameraError, "no pixel format 'NM12'", 'NV12', 'pixel_format'):
         opened(SINGLE, pixel_format='NM12')

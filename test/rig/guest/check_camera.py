@@ -74,7 +74,11 @@ def frames_of_a_camera_are_what_the_device_sees() -> None:
             handles = [npu.import_fd(buffer.fd, SIZE).handle for buffer in buffers]
             objects = bufinfo()
             exporters |= {objects[buffer.inode].exporter for buffer in buffers}
-            equal([objects[buffer.inode].attached for buffer in buffers], [[NPU]] * 4, 'attached devices')
+            equal(
+                [objects[buffer.inode].attached for buffer in buffers],
+                [[NPU]] * 4,
+                'attached devices',
+            )
             for index in range(4):
                 fcntl.ioctl(fd, _QBUF, _buffer_argument(index))
             fcntl.ioctl(fd, _STREAMON, struct.pack('I', _CAPTURE))
@@ -83,7 +87,10 @@ def frames_of_a_camera_are_what_the_device_sees() -> None:
                 fcntl.ioctl(fd, _DQBUF, argument)
                 index = struct.unpack_from('I', argument)[0]
                 pixels = buffers[index].read(buffers[index].size)
-                planes = [PlanePixels(pixels, stride), PlanePixels(pixels, stride, stride * SIZE[1])]
+                planes = [
+                    PlanePixels(pixels, stride),
+                    PlanePixels(pixels, stride, stride * SIZE[1]),
+                ]
                 result = npu.run(handles[index])
                 equal(result.crcs(), expected_crcs('NV12', *SIZE, planes), 'CRCs')
                 fcntl.ioctl(fd, _QBUF, argument)

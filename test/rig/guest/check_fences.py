@@ -7,7 +7,16 @@ import os
 import time
 
 from .harness import check, equal, raises
-from .kernel_api import SYNC_END, SYNC_READ, SYNC_WRITE, fence_info, heap_buffer, is_readable, parameters, wait_fence
+from .kernel_api import (
+    SYNC_END,
+    SYNC_READ,
+    SYNC_WRITE,
+    fence_info,
+    heap_buffer,
+    is_readable,
+    parameters,
+    wait_fence,
+)
 from .npu_client import RESULT_SIZE, Npu, make_image, read_result, scene
 
 
@@ -24,13 +33,21 @@ def a_fence_tells_when_its_job_ended() -> None:
             after = _now_us()
             assert not is_readable(job.fence), 'the fence is readable at once'
             pending = fence_info(job.fence)
-        equal((pending.status, pending.driver, pending.timeline), (0, 'axl', 'metis-0'), 'pending fence')
-        assert before <= job.submit_us <= after, f'submit_us {job.submit_us} is not within {before}..{after}'
+        equal(
+            (pending.status, pending.driver, pending.timeline),
+            (0, 'axl', 'metis-0'),
+            'pending fence',
+        )
+        assert before <= job.submit_us <= after, (
+            f'submit_us {job.submit_us} is not within {before}..{after}'
+        )
         equal(job.completion_us, 0, 'completion_us')
         done = wait_fence(job.fence)
         equal((done.status, done.driver, done.timeline), (1, 'axl', 'metis-0'), 'signalled fence')
         end_us = done.timestamp_ns // 1000
-        assert job.submit_us + 2000000 <= end_us <= _now_us(), f'timestamp {end_us}, submitted {job.submit_us}'
+        assert job.submit_us + 2000000 <= end_us <= _now_us(), (
+            f'timestamp {end_us}, submitted {job.submit_us}'
+        )
         os.close(job.fence)
 
 
@@ -44,13 +61,23 @@ def fences_are_close_on_exec() -> None:
 
 @check
 def an_acquire_fence_is_waited_for() -> None:
-    with Npu() as npu, Npu() as other, make_image('NV12', 160, 96) as image, heap_buffer(RESULT_SIZE) as result:
-        handle, other_handle = npu.import_planes(image.argument()).handle, other.import_planes(image.argument()).handle
+    with (
+        Npu() as npu,
+        Npu() as other,
+        make_image('NV12', 160, 96) as image,
+        heap_buffer(RESULT_SIZE) as result,
+    ):
+        handle, other_handle = (
+            npu.import_planes(image.argument()).handle,
+            other.import_planes(image.argument()).handle,
+        )
         with parameters(latency_us=2000000):
             producer = other.submit2(other_handle, result.fd)
         with parameters(latency_us=0, reservation_fences=0):
             consumer = npu.submit2(handle, result.fd, in_fence=producer.fence)
-            assert not is_readable(consumer.fence, 50), 'the job did not wait for its acquire fence'
+            assert not is_readable(consumer.fence, 50), (
+                'the job did not wait for its acquire fence'
+            )
             # Written while it waits, seen because it has not read before.
             image.planes[0].buffer.memory()[0:4] = b'late'
             first, second = wait_fence(producer.fence), consumer.wait()
@@ -65,21 +92,41 @@ def an_acquire_fence_is_waited_for() -> None:
 
 @check
 def an_error_of_the_acquire_fence_is_passed_on() -> None:
-    with Npu() as npu, Npu() as other, make_image('NV12', 64, 48) as image, heap_buffer(RESULT_SIZE) as result:
-        handle, other_handle = npu.import_planes(image.argument()).handle, other.import_planes(image.argument()).handle
+    with (
+        Npu() as npu,
+        Npu() as other,
+        make_image('NV12', 64, 48) as image,
+        heap_buffer(RESULT_SIZE) as result,
+    ):
+        handle, other_handle = (
+            npu.import_planes(image.argument()).handle,
+            other.import_planes(image.argument()).handle,
+        )
         with parameters(fail_every=1):
             failed = other.submit2(other_handle, result.fd)
             wait_fence(failed.fence)
         with parameters(latency_us=50000):
-            equal(npu.submit2(handle, result.fd, in_fence=failed.fence).wait().status, -errno.EIO, 'status')
+            equal(
+                npu.submit2(handle, result.fd, in_fence=failed.fence).wait().status,
+                -errno.EIO,
+                'status',
+            )
         os.close(failed.fence)
         equal(result.read(RESULT_SIZE), bytes(RESULT_SIZE), 'result buffer')
 
 
 @check
 def an_acquire_fence_that_never_comes_is_a_timeout() -> None:
-    with Npu() as npu, Npu() as other, make_image('NV12', 64, 48) as image, heap_buffer(RESULT_SIZE) as result:
-        handle, other_handle = npu.import_planes(image.argument()).handle, other.import_planes(image.argument()).handle
+    with (
+        Npu() as npu,
+        Npu() as other,
+        make_image('NV12', 64, 48) as image,
+        heap_buffer(RESULT_SIZE) as result,
+    ):
+        handle, other_handle = (
+            npu.import_planes(image.argument()).handle,
+            other.import_planes(image.argument()).handle,
+        )
         with parameters(hang_every=1):
             stuck = other.submit2(other_handle, result.fd, timeout_us=20000000)
             time.sleep(0.02)
@@ -89,7 +136,11 @@ def an_acquire_fence_that_never_comes_is_a_timeout() -> None:
         waited = info.timestamp_ns // 1000 - job.submit_us
         assert 60000 <= waited < 9000000, f'the timeout of 60000 us took {waited} us'
         other.close()
-        equal(wait_fence(stuck.fence).status, -errno.ECANCELED, 'status of the job whose file was closed')
+        equal(
+            wait_fence(stuck.fence).status,
+            -errno.ECANCELED,
+            'status of the job whose file was closed',
+        )
         os.close(stuck.fence)
 
 
@@ -97,7 +148,12 @@ def an_acquire_fence_that_never_comes_is_a_timeout() -> None:
 def acquire_fences_must_be_sync_files() -> None:
     with scene() as (npu, image, handle, result):
         eventfd = os.memfd_create('no fence')
-        for fd, number in ((eventfd, errno.EINVAL), (image.planes[0].buffer.fd, errno.EINVAL), (-2, errno.EBADF), (9999, errno.EBADF)):
+        for fd, number in (
+            (eventfd, errno.EINVAL),
+            (image.planes[0].buffer.fd, errno.EINVAL),
+            (-2, errno.EBADF),
+            (9999, errno.EBADF),
+        ):
             with raises(number):
                 npu.submit2(handle, result.fd, in_fence=fd)
         os.close(eventfd)
@@ -110,10 +166,17 @@ def jobs_put_fences_into_reservation_objects() -> None:
         with parameters(latency_us=2000000):
             job = npu.submit(handle, result.fd)
             # A writer has to wait for our reading, a reader has not.
-            fences = [(buffer.reservation_fence(SYNC_WRITE), buffer.reservation_fence(SYNC_READ)) for buffer in inputs]
+            fences = [
+                (buffer.reservation_fence(SYNC_WRITE), buffer.reservation_fence(SYNC_READ))
+                for buffer in inputs
+            ]
             written = result.reservation_fence(SYNC_READ)
             for writer, reader in fences:
-                equal((is_readable(writer), is_readable(reader)), (False, True), 'input free for (writer, reader)')
+                equal(
+                    (is_readable(writer), is_readable(reader)),
+                    (False, True),
+                    'input free for (writer, reader)',
+                )
             equal(is_readable(written), False, 'result free for a reader')
             started = time.monotonic()
             result.sync(SYNC_READ)

@@ -21,7 +21,11 @@ BYTES = 64 * 48 * 3 // 2
 
 def _query(npu: Npu, room: int) -> tuple[abi.AxlQuery, list[abi.AxlFormat]]:
     formats = (abi.AxlFormat * max(room, 1))()
-    argument = abi.AxlQuery(struct_size=ctypes.sizeof(abi.AxlQuery), num_formats=room, formats_ptr=ctypes.addressof(formats) if room else 0)
+    argument = abi.AxlQuery(
+        struct_size=ctypes.sizeof(abi.AxlQuery),
+        num_formats=room,
+        formats_ptr=ctypes.addressof(formats) if room else 0,
+    )
     npu.call(abi.REQUESTS.query, argument)
     return argument, list(formats)
 
@@ -31,8 +35,12 @@ def query_lists_what_can_be_imported() -> None:
     with Npu() as npu:
         answer, formats = _query(npu, 64)
         equal(answer.abi_version, abi.ABI_VERSION, 'abi_version')
-        equal((answer.max_in_flight, answer.stride_align, answer.offset_align), (4, 1, 1), 'limits')
-        listed = {(entry.fourcc, entry.modifier, entry.pad) for entry in formats[: answer.num_formats]}
+        equal(
+            (answer.max_in_flight, answer.stride_align, answer.offset_align), (4, 1, 1), 'limits'
+        )
+        listed = {
+            (entry.fourcc, entry.modifier, entry.pad) for entry in formats[: answer.num_formats]
+        }
         equal(listed, {(fourcc(name), 0, 0) for name in FORMATS}, 'formats')
 
 
@@ -45,7 +53,11 @@ def query_writes_no_more_than_there_is_room_for() -> None:
         few = (abi.AxlFormat * 3)()
         npu.call(
             abi.REQUESTS.query,
-            abi.AxlQuery(struct_size=ctypes.sizeof(abi.AxlQuery), num_formats=2, formats_ptr=ctypes.addressof(few)),
+            abi.AxlQuery(
+                struct_size=ctypes.sizeof(abi.AxlQuery),
+                num_formats=2,
+                formats_ptr=ctypes.addressof(few),
+            ),
         )
         equal((few[1].fourcc, few[2].fourcc), (formats[1].fourcc, 0), 'second and third entry')
 
@@ -59,10 +71,24 @@ def import_shows_in_bufinfo_and_in_the_trace() -> None:
         equal(bufinfo()[buffer.inode].attached, [NPU], 'attached devices')
         npu.release(got.handle)
         equal(bufinfo()[buffer.inode].attached, [], 'attached devices after release')
-        inode, handle, exporter = str(buffer.inode), str(got.handle), bufinfo()[buffer.inode].exporter
-        expected = {'handle': handle, 'inode': inode, 'exporter': exporter, 'iova': hex(got.iova_base), 'size': str(buffer.size)}
+        inode, handle, exporter = (
+            str(buffer.inode),
+            str(got.handle),
+            bufinfo()[buffer.inode].exporter,
+        )
+        expected = {
+            'handle': handle,
+            'inode': inode,
+            'exporter': exporter,
+            'iova': hex(got.iova_base),
+            'size': str(buffer.size),
+        }
         equal(trace_events('axl_dmabuf_import'), [expected], 'import event')
-        equal(trace_events('axl_dmabuf_release'), [{'handle': handle, 'inode': inode}], 'release event')
+        equal(
+            trace_events('axl_dmabuf_release'),
+            [{'handle': handle, 'inode': inode}],
+            'release event',
+        )
 
 
 @check
@@ -70,7 +96,11 @@ def planes_in_one_buffer_are_one_attachment() -> None:
     with Npu() as npu, make_image('NV12', 64, 48, gaps=(128, 64, 0, 0)) as image, tracing('axl'):
         got = npu.import_planes(image.argument())
         equal(live()['attachments'], 1, 'attachments')
-        equal(got.iova_base[1] - got.iova_base[0], image.planes[1].offset - image.planes[0].offset, 'distance of planes')
+        equal(
+            got.iova_base[1] - got.iova_base[0],
+            image.planes[1].offset - image.planes[0].offset,
+            'distance of planes',
+        )
         npu.release(got.handle)
         equal(len(trace_events('axl_dmabuf_import')), 1, 'import events')
 
@@ -79,17 +109,28 @@ def planes_in_one_buffer_are_one_attachment() -> None:
 def planes_in_two_buffers_are_two_attachments() -> None:
     with Npu() as npu, make_image('NV12', 64, 48, separate=True) as image, tracing('axl'):
         handle = npu.import_planes(image.argument()).handle
-        equal([bufinfo()[buffer.inode].attached for buffer in image.buffers()], [[NPU]] * 2, 'attached devices')
+        equal(
+            [bufinfo()[buffer.inode].attached for buffer in image.buffers()],
+            [[NPU]] * 2,
+            'attached devices',
+        )
         npu.release(handle)
         events = trace_events('axl_dmabuf_import')
-        equal({event['inode'] for event in events}, {str(buffer.inode) for buffer in image.buffers()}, 'inodes')
+        equal(
+            {event['inode'] for event in events},
+            {str(buffer.inode) for buffer in image.buffers()},
+            'inodes',
+        )
         equal({event['handle'] for event in events}, {str(handle)}, 'handles')
 
 
 @check
 def a_second_import_is_a_second_handle() -> None:
     with Npu() as npu, heap_buffer(BYTES) as buffer:
-        first, second = npu.import_fd(buffer.fd, SIZE).handle, npu.import_fd(buffer.fd, SIZE).handle
+        first, second = (
+            npu.import_fd(buffer.fd, SIZE).handle,
+            npu.import_fd(buffer.fd, SIZE).handle,
+        )
         assert first != second, 'both imports have the same handle'
         equal(bufinfo()[buffer.inode].attached, [NPU] * 2, 'attached devices')
         npu.release(first)
@@ -209,7 +250,9 @@ def wrong_headers_of_planes_are_rejected() -> None:
         expect_nothing_left()
 
 
-def _call_grown(npu: Npu, request: int, argument: ctypes.LittleEndianStructure, tail: bytes) -> bytes:
+def _call_grown(
+    npu: Npu, request: int, argument: ctypes.LittleEndianStructure, tail: bytes
+) -> bytes:
     """Call with `argument` as a program with a newer header would pass it; return what it then holds."""
     data = bytearray(bytes(argument) + tail)
     struct.pack_into('<I', data, 0, len(data))
@@ -262,11 +305,16 @@ def bad_addresses_are_efault_and_leave_nothing() -> None:
     with Npu() as npu, make_image('NV12', *SIZE) as image, heap_buffer(4096) as result:
         handle = npu.import_planes(image.argument()).handle
         arguments = {
-            abi.REQUESTS.import_fd: abi.AxlImportFd(fd=image.planes[0].buffer.fd, width=64, height=48, pixfmt=fourcc('NV12'), flags=1),
+            abi.REQUESTS.import_fd: abi.AxlImportFd(
+                fd=image.planes[0].buffer.fd, width=64, height=48, pixfmt=fourcc('NV12'), flags=1
+            ),
             abi.REQUESTS.import_planes: image.argument(),
             abi.REQUESTS.submit: abi.AxlSubmit(input_handle=handle, result_fd=result.fd),
             abi.REQUESTS.submit2: abi.AxlSubmit2(
-                struct_size=ctypes.sizeof(abi.AxlSubmit2), input_handle=handle, in_fence_fd=-1, result_fd=result.fd
+                struct_size=ctypes.sizeof(abi.AxlSubmit2),
+                input_handle=handle,
+                in_fence_fd=-1,
+                result_fd=result.fd,
             ),
             abi.REQUESTS.query: abi.AxlQuery(struct_size=ctypes.sizeof(abi.AxlQuery)),
         }
@@ -277,10 +325,18 @@ def bad_addresses_are_efault_and_leave_nothing() -> None:
             libc.mprotect(ctypes.c_void_p(page), ctypes.c_size_t(mmap.PAGESIZE), mmap.PROT_READ)
             with raises(errno.EFAULT):
                 npu.call_at(request, page)
-            libc.mprotect(ctypes.c_void_p(page), ctypes.c_size_t(mmap.PAGESIZE), mmap.PROT_READ | mmap.PROT_WRITE)
+            libc.mprotect(
+                ctypes.c_void_p(page),
+                ctypes.c_size_t(mmap.PAGESIZE),
+                mmap.PROT_READ | mmap.PROT_WRITE,
+            )
         with raises(errno.EFAULT):
             npu.call_at(abi.REQUESTS.release_import, 8)
-        equal([live()[what] for what in ('attachments', 'imports', 'jobs')], [1, 1, 0], 'live objects')
+        equal(
+            [live()[what] for what in ('attachments', 'imports', 'jobs')],
+            [1, 1, 0],
+            'live objects',
+        )
     del view
     memory.close()
 
@@ -305,6 +361,11 @@ def older_drivers_answer_enotty() -> None:
             npu.release(npu.import_fd(buffer.fd, SIZE).handle)
         with parameters(abi_level=0):
             equal(_answers(npu), [False] * 6, 'ioctls of level 0')
-        for request in (abi.ioc(3, 'U', 63, 40), abi.ioc(3, 'U', 70, 40), abi.ioc(1, 'U', 67, 168), abi.ioc(3, 'V', 64, 40)):
+        for request in (
+            abi.ioc(3, 'U', 63, 40),
+            abi.ioc(3, 'U', 70, 40),
+            abi.ioc(1, 'U', 67, 168),
+            abi.ioc(3, 'V', 64, 40),
+        ):
             with raises(errno.ENOTTY):
                 npu.call_at(request, 8)

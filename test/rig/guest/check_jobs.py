@@ -29,11 +29,15 @@ def submit_rejects_bad_arguments() -> None:
             npu.submit(handle, other)
         os.close(other)
         with raises(errno.EINVAL):
-            npu.call(abi.REQUESTS.submit, abi.AxlSubmit(input_handle=handle, result_fd=result.fd, pad=1))
+            npu.call(
+                abi.REQUESTS.submit, abi.AxlSubmit(input_handle=handle, result_fd=result.fd, pad=1)
+            )
         size = ctypes.sizeof(abi.AxlSubmit2)
         for members in ({'flags': 1}, {'struct_size': size - 8}, {'struct_size': 0}):
             members = {'struct_size': size, **members}
-            argument = abi.AxlSubmit2(input_handle=handle, in_fence_fd=-1, result_fd=result.fd, **members)
+            argument = abi.AxlSubmit2(
+                input_handle=handle, in_fence_fd=-1, result_fd=result.fd, **members
+            )
             with raises(errno.EINVAL):
                 npu.call(abi.REQUESTS.submit2, argument)
         output = npu.import_fd(result.fd, (16, 16), flags=abi.ImportFlags.FROM_DEVICE).handle
@@ -69,14 +73,30 @@ def jobs_end_in_the_order_of_their_seqno() -> None:
         stamps = [info.timestamp_ns for info in ends]
         equal(stamps, sorted(stamps), 'order of the ends')
         for name in ('axl_submit', 'axl_complete'):
-            equal([event['seqno'] for event in trace_events(name)], ['1', '2', '3', '4'], f'seqno of {name}')
-        equal({event['status'] for event in trace_events('axl_complete')}, {'0'}, 'status in the trace')
+            equal(
+                [event['seqno'] for event in trace_events(name)],
+                ['1', '2', '3', '4'],
+                f'seqno of {name}',
+            )
+        equal(
+            {event['status'] for event in trace_events('axl_complete')},
+            {'0'},
+            'status in the trace',
+        )
 
 
 @check
 def more_jobs_than_max_in_flight_are_busy() -> None:
-    with Npu() as npu, Npu() as other, make_image('NV12', 64, 48) as image, heap_buffer(RESULT_SIZE) as result:
-        handle, other_handle = npu.import_planes(image.argument()).handle, other.import_planes(image.argument()).handle
+    with (
+        Npu() as npu,
+        Npu() as other,
+        make_image('NV12', 64, 48) as image,
+        heap_buffer(RESULT_SIZE) as result,
+    ):
+        handle, other_handle = (
+            npu.import_planes(image.argument()).handle,
+            other.import_planes(image.argument()).handle,
+        )
         with parameters(max_in_flight=2):
             with parameters(hang_every=1):
                 fences = [npu.submit(handle, result.fd).fence for _ in range(2)]
@@ -92,7 +112,10 @@ def more_jobs_than_max_in_flight_are_busy() -> None:
 
 @check
 def who_sees_a_fence_may_submit_again() -> None:
-    with scene('R8', 16, 16) as (npu, _image, handle, result), parameters(max_in_flight=1, latency_us=0):
+    with (
+        scene('R8', 16, 16) as (npu, _image, handle, result),
+        parameters(max_in_flight=1, latency_us=0),
+    ):
         for _ in range(100):
             npu.submit(handle, result.fd).wait()
 
@@ -110,7 +133,10 @@ def an_injected_error_is_on_the_fence_alone() -> None:
 def a_hang_ends_with_its_timeout() -> None:
     with scene() as (npu, _image, handle, result):
         with parameters(hang_every=2):
-            good, hung, late = (npu.submit(handle, result.fd, timeout_us=time_us) for time_us in (20000000, 80000, 20000000))
+            good, hung, late = (
+                npu.submit(handle, result.fd, timeout_us=time_us)
+                for time_us in (20000000, 80000, 20000000)
+            )
             equal(good.wait().status, 1, 'status before')
             info = hung.wait()
             equal(info.status, -errno.ETIMEDOUT, 'status')
@@ -124,13 +150,26 @@ def a_hang_ends_with_its_timeout() -> None:
 def a_job_that_is_too_slow_is_a_timeout() -> None:
     with scene() as (npu, _image, handle, result):
         with parameters(latency_us=300000):
-            equal(npu.submit(handle, result.fd, timeout_us=20000).wait().status, -errno.ETIMEDOUT, 'status')
+            equal(
+                npu.submit(handle, result.fd, timeout_us=20000).wait().status,
+                -errno.ETIMEDOUT,
+                'status',
+            )
             with parameters(default_timeout_us=20000):
-                equal(npu.submit(handle, result.fd, timeout_us=0).wait().status, -errno.ETIMEDOUT, 'status with the default')
+                equal(
+                    npu.submit(handle, result.fd, timeout_us=0).wait().status,
+                    -errno.ETIMEDOUT,
+                    'status with the default',
+                )
             # The time in the queue counts as well.
             with parameters(latency_us=2000000):
-                first, second = npu.submit(handle, result.fd), npu.submit(handle, result.fd, 2300000)
-            equal((first.wait().status, second.wait().status), (1, -errno.ETIMEDOUT), 'status of two')
+                first, second = (
+                    npu.submit(handle, result.fd),
+                    npu.submit(handle, result.fd, 2300000),
+                )
+            equal(
+                (first.wait().status, second.wait().status), (1, -errno.ETIMEDOUT), 'status of two'
+            )
         with parameters(latency_us=0):
             job = npu.submit(handle, result.fd, timeout_us=1)
             equal(job.wait().status, -errno.ETIMEDOUT, 'status with no time at all')

@@ -13,7 +13,18 @@ from pathlib import Path
 from waiting import until
 
 from .harness import check, equal, expect_nothing_left, raises
-from .kernel_api import SYSCALLS, bufinfo, heap_buffer, is_readable, libc, live, parameters, shadow_buffer, trace_events, tracing
+from .kernel_api import (
+    SYSCALLS,
+    bufinfo,
+    heap_buffer,
+    is_readable,
+    libc,
+    live,
+    parameters,
+    shadow_buffer,
+    trace_events,
+    tracing,
+)
 from .npu_client import RESULT_SIZE, Npu, make_image, scene
 
 
@@ -56,7 +67,9 @@ def close_ends_imports_and_jobs() -> None:
         npu = Npu()
         handles = [npu.import_planes(image.argument()).handle for _ in range(5)]
         with parameters(hang_every=1):
-            fences = [npu.submit(handle, result.fd, timeout_us=60000000).fence for handle in handles[:4]]
+            fences = [
+                npu.submit(handle, result.fd, timeout_us=60000000).fence for handle in handles[:4]
+            ]
             npu.close()
         # At once: close() returns when the device is done with the buffers.
         equal(live()['attachments'], 0, 'attachments after close()')
@@ -124,7 +137,11 @@ def sigkill_while_busy_leaves_nothing_behind() -> None:
         os.setsid()
 
     def children() -> list[int]:
-        return [int(entry.name) for entry in Path('/proc').iterdir() if entry.name.isdigit() and _parent(entry) in pids]
+        return [
+            int(entry.name)
+            for entry in Path('/proc').iterdir()
+            if entry.name.isdigit() and _parent(entry) in pids
+        ]
 
     with parameters(latency_us=500):
         for _ in range(5):
@@ -169,7 +186,9 @@ def the_module_stays_while_something_of_it_is_used() -> None:
         _remove_module()
     image, result = make_image('NV12', 64, 48), heap_buffer(RESULT_SIZE)
     with parameters(hang_every=1):
-        job = npu.submit(npu.import_planes(image.argument()).handle, result.fd, timeout_us=60000000)
+        job = npu.submit(
+            npu.import_planes(image.argument()).handle, result.fd, timeout_us=60000000
+        )
     image.close()
     result.close()
     npu.close()

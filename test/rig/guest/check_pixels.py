@@ -37,7 +37,11 @@ def the_header_of_a_result_names_its_job() -> None:
             result = read_result(buffer)
             got = (result.magic, result.version, result.seqno, result.width, result.height)
             equal(got, (MAGIC, VERSION, number, 160, 96), 'header')
-            equal((result.fourcc, result.num_planes, result.model_id), (fourcc('NV12'), 2, 7), 'header')
+            equal(
+                (result.fourcc, result.num_planes, result.model_id),
+                (fourcc('NV12'), 2, 7),
+                'header',
+            )
             equal(list(result.crc32[2:]), [0, 0], 'unused CRCs')
 
 
@@ -60,7 +64,9 @@ def odd_sizes_offsets_and_strides() -> None:
 def planes_in_buffers_of_their_own() -> None:
     with Npu() as npu:
         for name in ('NV12', 'YU12'):
-            with make_image(name, 160, 96, separate=True, padding=(32, 16, 8, 0), gaps=(64, 128, 4096, 0)) as image:
+            with make_image(
+                name, 160, 96, separate=True, padding=(32, 16, 8, 0), gaps=(64, 128, 4096, 0)
+            ) as image:
                 _expect_right(npu, image)
 
 
@@ -87,19 +93,30 @@ def a_refilled_buffer_is_read_anew() -> None:
 
 @check
 def a_wrong_layout_is_a_wrong_crc() -> None:
-    with Npu() as npu, make_image('NV12', 160, 96, padding=(32, 32, 0, 0), gaps=(64, 64, 0, 0)) as image:
+    with (
+        Npu() as npu,
+        make_image('NV12', 160, 96, padding=(32, 32, 0, 0), gaps=(64, 64, 0, 0)) as image,
+    ):
         right = image.crcs()
         for index in range(2):
             for member, change in (('offset', 1), ('offset', -1), ('stride', 1), ('stride', -32)):
                 argument = image.argument()
-                setattr(argument.planes[index], member, getattr(argument.planes[index], member) + change)
+                setattr(
+                    argument.planes[index],
+                    member,
+                    getattr(argument.planes[index], member) + change,
+                )
                 argument.planes[index].size -= 32 if change > 0 else 0
                 if member == 'stride' and change > 0:
-                    argument.planes[index].size = argument.planes[index].stride * 96 // (index + 1) - 1
+                    argument.planes[index].size = (
+                        argument.planes[index].stride * 96 // (index + 1) - 1
+                    )
                 handle = npu.import_planes(argument).handle
                 got = npu.run(handle).crcs()
                 npu.release(handle)
-                assert got[index] != right[index], f'plane {index} with {member} {change:+d} has the right CRC'
+                assert got[index] != right[index], (
+                    f'plane {index} with {member} {change:+d} has the right CRC'
+                )
                 equal(got[1 - index], right[1 - index], 'CRC of the other plane')
 
 
@@ -108,7 +125,10 @@ def swapped_planes_are_a_wrong_crc() -> None:
     with Npu() as npu, make_image('YU12', 160, 96, separate=True) as image:
         right = image.crcs()
         argument = image.argument()
-        argument.planes[1], argument.planes[2] = image.argument().planes[2], image.argument().planes[1]
+        argument.planes[1], argument.planes[2] = (
+            image.argument().planes[2],
+            image.argument().planes[1],
+        )
         handle = npu.import_planes(argument).handle
         equal(npu.run(handle).crcs(), [right[0], right[2], right[1]], 'CRCs of swapped planes')
         npu.release(handle)

@@ -12,7 +12,17 @@ from waiting import until
 from zc_perception.npu.axl import abi
 
 from .harness import check, equal, expect_nothing_left, raises
-from .kernel_api import LatePage, bufinfo, heap_buffer, is_readable, live, parameters, pulled, replug, unbound
+from .kernel_api import (
+    LatePage,
+    bufinfo,
+    heap_buffer,
+    is_readable,
+    live,
+    parameters,
+    pulled,
+    replug,
+    unbound,
+)
 from .npu_client import RESULT_SIZE, Npu, device_path, make_image
 
 
@@ -29,10 +39,22 @@ def a_pulled_card_ends_jobs_and_imports_of_open_files() -> None:
             npu.release(handle)
             with pulled():
                 # remove() returned: the device is done with everything.
-                equal((live()['attachments'], live()['imports'], live()['jobs']), (0, 0, 0), 'attachments, imports, jobs')
+                equal(
+                    (live()['attachments'], live()['imports'], live()['jobs']),
+                    (0, 0, 0),
+                    'attachments, imports, jobs',
+                )
                 equal([is_readable(fence) for fence in (*fences, waiting)], [True] * 4, 'fences')
-                equal([Npu.status(fence) for fence in (*fences, waiting)], [-errno.ENODEV] * 4, 'status')
-                equal((bufinfo()[inode].attached, bufinfo()[result.inode].attached), ([], []), 'attached devices')
+                equal(
+                    [Npu.status(fence) for fence in (*fences, waiting)],
+                    [-errno.ENODEV] * 4,
+                    'status',
+                )
+                equal(
+                    (bufinfo()[inode].attached, bufinfo()[result.inode].attached),
+                    ([], []),
+                    'attached devices',
+                )
                 with raises(errno.ENODEV):
                     npu.import_planes(image.argument())
                 with raises(errno.ENODEV):
@@ -41,7 +63,11 @@ def a_pulled_card_ends_jobs_and_imports_of_open_files() -> None:
                     idle.release(1)
                 assert not os.path.exists(node), 'the node is still there'
         with Npu() as again:
-            equal(again.run(again.import_planes(image.argument()).handle).crcs(), image.crcs(), 'CRCs by the card that came back')
+            equal(
+                again.run(again.import_planes(image.argument()).handle).crcs(),
+                image.crcs(),
+                'CRCs by the card that came back',
+            )
             with raises(errno.ENODEV):  # the same address, another card
                 npu.import_planes(image.argument())
         for fence in (*fences, waiting):
@@ -92,7 +118,11 @@ def a_card_waits_for_ioctls_that_use_it() -> None:
         page.fill(bytes(image.argument()))
         calling.join(20)
         removing.join(20)
-        equal((outcome, removed.is_set()), ([0], True), 'the ioctl that came first worked, and the card went')
+        equal(
+            (outcome, removed.is_set()),
+            ([0], True),
+            'the ioctl that came first worked, and the card went',
+        )
         equal(live()['attachments'], 0, 'attachments')
 
 

@@ -10,7 +10,15 @@ import os
 from zc_perception.npu.axl import abi
 
 from .harness import check, equal, raises
-from .kernel_api import NPU, bufinfo, heap_buffer, is_readable, merge_fences, parameters, udmabuf_buffer
+from .kernel_api import (
+    NPU,
+    bufinfo,
+    heap_buffer,
+    is_readable,
+    merge_fences,
+    parameters,
+    udmabuf_buffer,
+)
 from .npu_client import RESULT_SIZE, Npu, make_image, read_result
 
 # As the shipped driver's header has them, not as the package does: _IOWR('U', 5, int) and 6.
@@ -24,14 +32,21 @@ def jobs_that_run_side_by_side_overtake_each_other() -> None:
         results = [heap_buffer(RESULT_SIZE) for _ in images]
         with Npu() as npu:
             handles = [npu.import_planes(image.argument()).handle for image in images]
-            jobs = [npu.submit2(handle, result.fd) for handle, result in zip(handles, results, strict=True)]
+            jobs = [
+                npu.submit2(handle, result.fd)
+                for handle, result in zip(handles, results, strict=True)
+            ]
             infos = [job.wait() for job in jobs]
             stamps = [info.timestamp_ns for info in infos]
             equal([info.status for info in infos], [1] * 4, 'status')
             equal(stamps, sorted(stamps, reverse=True), 'the first job ends last')
             for image, result, job in zip(images, results, jobs, strict=True):
                 got = read_result(result)
-                equal((got.seqno, got.crcs()), (job.seqno, image.crcs()), 'each result is of its own image')
+                equal(
+                    (got.seqno, got.crcs()),
+                    (job.seqno, image.crcs()),
+                    'each result is of its own image',
+                )
         for buffer in (*images, *results):
             buffer.close()
 
@@ -40,11 +55,18 @@ def jobs_that_run_side_by_side_overtake_each_other() -> None:
 def jobs_that_run_side_by_side_have_timelines_of_their_own() -> None:
     """The kernel merges fences of one timeline into the last of them: that would say too early that all have ended."""
     images = make_image('NV12', 64, 48)
-    with parameters(out_of_order=1, latency_us=500000), Npu() as npu, images as image, heap_buffer(RESULT_SIZE) as result:
+    with (
+        parameters(out_of_order=1, latency_us=500000),
+        Npu() as npu,
+        images as image,
+        heap_buffer(RESULT_SIZE) as result,
+    ):
         handle = npu.import_planes(image.argument()).handle
         jobs = [npu.submit2(handle, result.fd) for _ in range(4)]
         merged = merge_fences(jobs[0].fence, jobs[3].fence)
-        assert is_readable(jobs[3].fence, 10000) and not is_readable(jobs[0].fence), 'the last did not overtake the first'
+        assert is_readable(jobs[3].fence, 10000) and not is_readable(jobs[0].fence), (
+            'the last did not overtake the first'
+        )
         assert not is_readable(merged), 'merged, but only the last counts'
         assert is_readable(merged, 10000) and is_readable(jobs[0].fence)
         for fence in (merged, *(job.fence for job in jobs)):

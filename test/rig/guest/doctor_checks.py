@@ -24,7 +24,9 @@ from .kernel_api import bufinfo, parameters
 GROUPS = ('kernel', 'memory', 'buffers', 'cameras', 'metis', 'link', 'time', 'limits')
 REPORT = 'doctor.json'
 _NOBODY = 65534
-_SCHEMA = json.loads(Path(zc_doctor.__file__).with_name('doctor.schema.json').read_text(encoding='utf-8'))
+_SCHEMA = json.loads(
+    Path(zc_doctor.__file__).with_name('doctor.schema.json').read_text(encoding='utf-8')
+)
 _VEHICLE = """
 /**/capture:
   ros__parameters: {{camera: v4l2, device: {device}, width: 640, height: 360, framerate: 30.0, memory: {memory}, heap: {heap}}}
@@ -60,7 +62,10 @@ def _of(checks: list[dict[str, Any]], name: str, subject: str) -> dict[str, Any]
 
 def _parameters(**values: str) -> str:
     path = _out() / 'vehicle.yaml'
-    path.write_text(_VEHICLE.format(**{'device': SINGLE, 'memory': 'auto', 'heap': 'auto', **values}), encoding='utf-8')
+    path.write_text(
+        _VEHICLE.format(**{'device': SINGLE, 'memory': 'auto', 'heap': 'auto', **values}),
+        encoding='utf-8',
+    )
     return str(path)
 
 
@@ -86,22 +91,64 @@ def the_doctor_finds_heaps_cards_and_cameras_in_order() -> None:
     code, checks = examine(_parameters(memory='import', heap='dma_heap/system'), *GROUPS)
     failed = [entry for entry in checks if entry['status'] == 'fail']
     equal((code, failed), (0, []), 'what fails')
-    heaps = {f'dma_heap/{name}' for name in os.listdir('/dev/dma_heap')} | ({'udmabuf'} if os.path.exists('/dev/udmabuf') else set())
+    heaps = {f'dma_heap/{name}' for name in os.listdir('/dev/dma_heap')} | (
+        {'udmabuf'} if os.path.exists('/dev/udmabuf') else set()
+    )
     equal(_statuses(checks, 'memory.heaps'), dict.fromkeys(heaps, 'ok'), 'heaps')
     equal(_statuses(checks, 'buffers.cpu'), dict.fromkeys(heaps | {'memfd'}, 'ok'), 'buffers')
     equal(_statuses(checks, 'buffers.fences'), dict.fromkeys(heaps, 'ok'), 'fences')
     (card,) = _statuses(checks, 'metis.access')
-    equal(_statuses(checks, 'buffers.import'), dict.fromkeys((f'{heap} -> {card}' for heap in heaps), 'ok'), 'imports')
-    for name in ('kernel.release', 'kernel.sync_file_ioctls', 'metis.cards', 'metis.access', 'metis.driver', 'metis.ioctls', 'metis.iommu'):
+    equal(
+        _statuses(checks, 'buffers.import'),
+        dict.fromkeys((f'{heap} -> {card}' for heap in heaps), 'ok'),
+        'imports',
+    )
+    for name in (
+        'kernel.release',
+        'kernel.sync_file_ioctls',
+        'metis.cards',
+        'metis.access',
+        'metis.driver',
+        'metis.ioctls',
+        'metis.iommu',
+    ):
         equal(set(_statuses(checks, name).values()), {'ok'}, name)
     equal(_of(checks, 'metis.ioctls', card)['figures']['level'], 2, 'the level of the ioctls')
-    equal(_of(checks, 'kernel.sync_file_ioctls', '')['figures'], {'supported': True, 'asked': True}, 'the kernel was asked')
-    equal(_statuses(checks, 'cameras.devices'), {f'/dev/video{number}': 'ok' for number in range(4)}, 'cameras')
-    equal(_statuses(checks, 'cameras.configured'), {'/capture': 'ok'}, 'the camera of the parameter file, and that it takes our buffers')
-    equal({entry['driver'] for e in checks if e['id'] == 'cameras.devices' for entry in [e['figures']]}, {'vivid'}, 'drivers')
-    formats = {entry['fourcc']: entry for entry in _of(checks, 'cameras.devices', SINGLE)['figures']['formats']}
-    assert '640x360' in formats['NV12']['sizes'] and formats['NV12']['rates']['640x360'], formats['NV12']
-    assert 'NM12' in {entry['fourcc'] for entry in _of(checks, 'cameras.devices', MULTI)['figures']['formats']}
+    equal(
+        _of(checks, 'kernel.sync_file_ioctls', '')['figures'],
+        {'supported': True, 'asked': True},
+        'the kernel was asked',
+    )
+    equal(
+        _statuses(checks, 'cameras.devices'),
+        {f'/dev/video{number}': 'ok' for number in range(4)},
+        'cameras',
+    )
+    equal(
+        _statuses(checks, 'cameras.configured'),
+        {'/capture': 'ok'},
+        'the camera of the parameter file, and that it takes our buffers',
+    )
+    equal(
+        {
+            entry['driver']
+            for e in checks
+            if e['id'] == 'cameras.devices'
+            for entry in [e['figures']]
+        },
+        {'vivid'},
+        'drivers',
+    )
+    formats = {
+        entry['fourcc']: entry
+        for entry in _of(checks, 'cameras.devices', SINGLE)['figures']['formats']
+    }
+    assert '640x360' in formats['NV12']['sizes'] and formats['NV12']['rates']['640x360'], formats[
+        'NV12'
+    ]
+    assert 'NM12' in {
+        entry['fourcc'] for entry in _of(checks, 'cameras.devices', MULTI)['figures']['formats']
+    }
     equal(set(bufinfo()) - before, set(), 'buffers that are left')
 
 
@@ -111,8 +158,13 @@ def the_doctor_says_which_camera_is_in_use_and_leaves_it_alone() -> None:
         code, checks = examine(_parameters(), 'cameras')
         found = _of(checks, 'cameras.configured', '/capture')
         equal((code, found['status']), (1, 'fail'), 'the verdict')
-        assert 'in use' in found['found'] and _of(checks, 'cameras.devices', SINGLE)['figures']['busy'], found
-        equal(_of(checks, 'cameras.devices', MULTI)['figures']['busy'], False, 'another one is free')
+        assert (
+            'in use' in found['found']
+            and _of(checks, 'cameras.devices', SINGLE)['figures']['busy']
+        ), found
+        equal(
+            _of(checks, 'cameras.devices', MULTI)['figures']['busy'], False, 'another one is free'
+        )
         next_frame(camera).release()  # it streams on
 
 
@@ -121,27 +173,63 @@ def the_doctor_knows_the_generations_of_a_real_driver() -> None:
     vehicle = _parameters()
     with parameters(abi_level=1):
         code, checks = examine(vehicle, 'buffers', 'metis')
-        equal((code, set(_statuses(checks, 'metis.ioctls').values())), (0, {'warn'}), 'the first generation of ioctls')
+        equal(
+            (code, set(_statuses(checks, 'metis.ioctls').values())),
+            (0, {'warn'}),
+            'the first generation of ioctls',
+        )
         equal(set(_statuses(checks, 'buffers.import').values()), {'ok'}, 'its imports')
-    for values, attach in (({'abi_level': 0}, 'skip'), ({'shipped': 1}, 'ok'), ({'shipped': 1, 'shipped_error': errno.ENOMEM}, 'fail')):
+    for values, attach in (
+        ({'abi_level': 0}, 'skip'),
+        ({'shipped': 1}, 'ok'),
+        ({'shipped': 1, 'shipped_error': errno.ENOMEM}, 'fail'),
+    ):
         with parameters(**values):
             code, checks = examine(vehicle, 'buffers', 'metis')
-        equal((code, set(_statuses(checks, 'metis.ioctls').values())), (1, {'fail'}), f'ioctls with {values}')
-        equal(set(_statuses(checks, 'metis.attach').values()), {attach}, f'attaching with {values}')
-        equal(set(_statuses(checks, 'buffers.import').values()), {'fail'}, f'imports with {values}')
+        equal(
+            (code, set(_statuses(checks, 'metis.ioctls').values())),
+            (1, {'fail'}),
+            f'ioctls with {values}',
+        )
+        equal(
+            set(_statuses(checks, 'metis.attach').values()), {attach}, f'attaching with {values}'
+        )
+        equal(
+            set(_statuses(checks, 'buffers.import').values()), {'fail'}, f'imports with {values}'
+        )
 
 
 @check
 def the_doctor_says_what_another_user_may_not_open() -> None:
     code, checks = _examined_by_nobody('memory', 'cameras', 'metis', 'buffers')
     equal(code, 0, 'nothing is required')
-    heaps = {entry['subject']: entry for entry in checks if entry['id'] == 'memory.heaps' and entry['subject']}
+    heaps = {
+        entry['subject']: entry
+        for entry in checks
+        if entry['id'] == 'memory.heaps' and entry['subject']
+    }
     assert {'dma_heap/system', 'udmabuf'} <= set(heaps), heaps
     for name, entry in heaps.items():
         equal((entry['status'], entry['figures']['errno']), ('warn', errno.EACCES), name)
-        assert 'may not open ' in entry['found'] and 'mode 0600' in entry['found'] and 'udevadm' in entry['advice'], entry
+        assert (
+            'may not open ' in entry['found']
+            and 'mode 0600' in entry['found']
+            and 'udevadm' in entry['advice']
+        ), entry
     equal(_of(checks, 'memory.heaps', '')['status'], 'warn', 'no heap that this user can use')
-    equal({entry['figures']['errno'] for entry in checks if entry['id'] == 'cameras.devices'}, {errno.EACCES}, 'cameras')
-    equal(set(_statuses(checks, 'metis.access').values()), {'ok'}, 'the virtual card is open to everybody')
-    equal(set(_statuses(checks, 'buffers.import').values()), {'warn'}, 'without buffers there is nothing to import')
+    equal(
+        {entry['figures']['errno'] for entry in checks if entry['id'] == 'cameras.devices'},
+        {errno.EACCES},
+        'cameras',
+    )
+    equal(
+        set(_statuses(checks, 'metis.access').values()),
+        {'ok'},
+        'the virtual card is open to everybody',
+    )
+    equal(
+        set(_statuses(checks, 'buffers.import').values()),
+        {'warn'},
+        'without buffers there is nothing to import',
+    )
     equal(_of(checks, 'buffers.cpu', 'memfd')['status'], 'ok', 'a memfd is for everybody')

@@ -17,7 +17,13 @@ from .kernel_api import TRACING, bufinfo, write_control
 
 _MAP_LINE = re.compile(r'^\S+ \S+ \S+ \S+ (\d+)\s+(/dmabuf:|/dev/video)\S*')
 _EVENT = re.compile(r'\s(\d+\.\d+): (?:axl_)?(\w+): (.*)$')
-_EVENTS = ('axl/axl_dmabuf_import', 'axl/axl_dmabuf_release', 'axl/axl_submit', 'axl/axl_complete', 'dma_fence/dma_fence_signaled')
+_EVENTS = (
+    'axl/axl_dmabuf_import',
+    'axl/axl_dmabuf_release',
+    'axl/axl_submit',
+    'axl/axl_complete',
+    'dma_fence/dma_fence_signaled',
+)
 
 
 def cpu_mappings(inodes: Iterable[int]) -> list[str]:
@@ -112,4 +118,6 @@ def event_counts(trace: str) -> Counter[str]:
 def inodes_of(trace: str, event: str) -> list[int]:
     """The inodes of one kind of event, in order."""
     lines = (line for line in trace.splitlines() if f'{event}: ' in line)
-    return [int(match[1]) for match in (re.search(r'\binode=(\d+)', line) for line in lines) if match]
+    return [
+        int(match[1]) for match in (re.search(r'\binode=(\d+)', line) for line in lines) if match
+    ]

@@ -48,7 +48,9 @@ class Running:
     def _most_attachments(self) -> int:
         """One import of each slot, and a result buffer for each job in flight."""
         pool = self.capture.camera.pool
-        return len(pool.slots) * len(pool.slots[0].buffers) + self.inference.parameters['in_flight']
+        return (
+            len(pool.slots) * len(pool.slots[0].buffers) + self.inference.parameters['in_flight']
+        )
 
     def set_control(self, name: str, value: object) -> None:
         self.capture.camera.set_control(name, value)
@@ -61,21 +63,39 @@ class Running:
     def expect_no_more_than_before(self) -> None:
         """Neither dma-bufs beyond the pool and the results, nor attachments beyond its imports."""
         gc.collect()
-        until(lambda: len(self.objects) <= self._objects, f'no more than {self._objects} dma-bufs, not {len(self.objects)}', PATIENCE_S)
-        until(lambda: live()['attachments'] <= self._attachments, f'no more than {self._attachments} attachments', PATIENCE_S)
+        until(
+            lambda: len(self.objects) <= self._objects,
+            f'no more than {self._objects} dma-bufs, not {len(self.objects)}',
+            PATIENCE_S,
+        )
+        until(
+            lambda: live()['attachments'] <= self._attachments,
+            f'no more than {self._attachments} attachments',
+            PATIENCE_S,
+        )
 
 
 @contextmanager
-def streaming_graph(device: str = SINGLE, capture: Mapping[str, object] = MappingProxyType({}), **inference: object) -> Iterator[Running]:
+def streaming_graph(
+    device: str = SINGLE, capture: Mapping[str, object] = MappingProxyType({}), **inference: object
+) -> Iterator[Running]:
     """Capture, inference and overlay in this process, started; with these parameters instead of those here."""
-    from zc_perception.nodes.perception import PerceptionGraph  # only these checks need ROS, whose import takes long in the guest
+    from zc_perception.nodes.perception import (
+        PerceptionGraph,
+    )  # only these checks need ROS, whose import takes long in the guest
     from zc_perception.nodes.process import NodeGroup
 
     from .graph_kit import ros
 
     baseline = set(bufinfo())
     with ros() as context:
-        graph = PerceptionGraph(context, {'capture': {**CAPTURE, 'device': device, **capture}, 'inference': INFERENCE | inference})
+        graph = PerceptionGraph(
+            context,
+            {
+                'capture': {**CAPTURE, 'device': device, **capture},
+                'inference': INFERENCE | inference,
+            },
+        )
         with NodeGroup(context, graph.nodes, lambda: None) as group:
             group.start()
             yield Running(graph, baseline)
@@ -95,7 +115,9 @@ def controls_are_parameters_of_the_capture_node_and_change_the_picture() -> None
     with streaming_graph() as running:
 
         def ask(value: int) -> tuple[bool, str]:
-            (answer,) = running.capture.set_parameters([Parameter('controls.brightness', value=value)])
+            (answer,) = running.capture.set_parameters(
+                [Parameter('controls.brightness', value=value)]
+            )
             return answer.successful, answer.reason
 
         running.inference.observers.append(look)
@@ -126,7 +148,14 @@ def the_graph_survives_a_device_that_hangs() -> None:
     with streaming_graph(timeout=0.3) as running:
         with parameters(hang_every=5):
             lost = running.inference.failed + running.inference.scheduler.statistics().losses
-            until(lambda: running.inference.failed + running.inference.scheduler.statistics().losses >= lost + 2, 'hangs show', PATIENCE_S)
+            until(
+                lambda: (
+                    running.inference.failed + running.inference.scheduler.statistics().losses
+                    >= lost + 2
+                ),
+                'hangs show',
+                PATIENCE_S,
+            )
         running.expect_frames()
         running.expect_no_more_than_before()
 
@@ -136,11 +165,23 @@ def the_graph_survives_a_card_that_is_pulled() -> None:
     with streaming_graph() as running:
         camera = running.capture.camera
         with pulled():
-            until(lambda: running.inference.scheduler.state.recovering, 'the loss is noticed', PATIENCE_S)
+            until(
+                lambda: running.inference.scheduler.state.recovering,
+                'the loss is noticed',
+                PATIENCE_S,
+            )
             equal(live()['attachments'], 0, 'attachments while there is no card')
             captured = camera.statistics().captured
-            until(lambda: camera.statistics().captured > captured + 20, 'the camera streams on', PATIENCE_S)
-        until(lambda: not running.inference.scheduler.state.recovering, 'the card works again', PATIENCE_S)
+            until(
+                lambda: camera.statistics().captured > captured + 20,
+                'the camera streams on',
+                PATIENCE_S,
+            )
+        until(
+            lambda: not running.inference.scheduler.state.recovering,
+            'the card works again',
+            PATIENCE_S,
+        )
         running.expect_frames()
         running.expect_no_more_than_before()
 
@@ -150,7 +191,10 @@ def the_driver_s_module_can_not_be_unloaded_under_the_graph() -> None:
     with streaming_graph() as running:
         command = [os.environ['RIG_BUSYBOX'], 'rmmod', 'metis_virtual']
         done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode != 0 and 'temporarily unavailable' in done.stderr, (done.returncode, done.stderr)
+        assert done.returncode != 0 and 'temporarily unavailable' in done.stderr, (
+            done.returncode,
+            done.stderr,
+        )
         running.expect_frames()
         running.expect_no_more_than_before()
 
@@ -160,7 +204,10 @@ CAMERA_FAULTS = {
     'a bad frame': ['inject_v4l2_buf_flag_error'],
     'a buffer that is not queued': ['inject_vidioc_qbuf_error'],
     'a stream that breaks off': ['inject_fatal_streaming_error'],
-    'a stream that breaks off and does not start at once': ['inject_vidioc_streamon_error', 'inject_fatal_streaming_error'],
+    'a stream that breaks off and does not start at once': [
+        'inject_vidioc_streamon_error',
+        'inject_fatal_streaming_error',
+    ],
     'unplugging': ['disconnect'],
 }
 _SHORT = ('a stream that breaks off', 'unplugging')
@@ -173,7 +220,11 @@ def the_graph_survives_of_its_camera(fault: str) -> None:
         for control in CAMERA_FAULTS[fault]:
             running.set_control(control, 0)
         if fault == 'unplugging':
-            until(lambda: running.capture.supervisor.condition.losses == 1, 'the loss is noticed', PATIENCE_S)
+            until(
+                lambda: running.capture.supervisor.condition.losses == 1,
+                'the loss is noticed',
+                PATIENCE_S,
+            )
         # Past everything that was under way at that moment.
         running.expect_frames(30)
         running.expect_no_more_than_before()
@@ -185,7 +236,11 @@ def the_graph_survives_buffers_that_the_driver_drops() -> None:
         running.set_control('percentage_of_dropped_buffers', 50)
         try:
             lost = running.capture.camera.statistics().lost
-            until(lambda: running.capture.camera.statistics().lost > lost + 5, 'lost frames are counted', PATIENCE_S)
+            until(
+                lambda: running.capture.camera.statistics().lost > lost + 5,
+                'lost frames are counted',
+                PATIENCE_S,
+            )
         finally:
             running.set_control('percentage_of_dropped_buffers', 0)
         running.expect_frames()
@@ -197,7 +252,9 @@ def _consumer(name: str, **values: object) -> subprocess.Popen[bytes]:
 
     It imports Python modules at once, which takes long here beside a graph that streams, and begins with the first line on its stdin.
     """
-    words = [word for key, value in (INFERENCE | values).items() for word in ('-p', f'{key}:={value}')]
+    words = [
+        word for key, value in (INFERENCE | values).items() for word in ('-p', f'{key}:={value}')
+    ]
     code = 'import sys; from zc_perception.nodes import main, programs; sys.stdin.readline(); sys.exit(main.inference_node())'
     command = [sys.executable, '-c', code, '--ros-args', '-r', f'__node:={name}', *words]
     with _log(name).open('wb') as log:
@@ -226,7 +283,11 @@ def the_graph_survives_a_consumer_that_is_killed_with_its_imports() -> None:
         with parameters(latency_us=20000):
             try:
                 _begin(consumer)
-                until(lambda: _consumers(running) == 1 and live()['attachments'] > attachments + 3, 'it imports frames', 120)
+                until(
+                    lambda: _consumers(running) == 1 and live()['attachments'] > attachments + 3,
+                    'it imports frames',
+                    120,
+                )
                 until(lambda: live()['jobs'] > 0, 'it has jobs in flight', PATIENCE_S)
             finally:
                 consumer.send_signal(signal.SIGKILL)
@@ -252,11 +313,25 @@ def nodes_whose_trial_imports_fail_fall_a_rung_by_name_in_this_process_and_in_an
             with streaming_graph(SINGLE, padded, timeout=60.0) as running:
                 link = running.inference.subscription.statistics()
                 equal(link.rung, 'ros_message', 'rung here')
-                assert all(word in link.reason for word in ('trial import of slot 0 of', *why)), link.reason
+                assert all(word in link.reason for word in ('trial import of slot 0 of', *why)), (
+                    link.reason
+                )
                 _begin(consumer)
-                words = '[elsewhere]: ', 'link is ros_message', "can't use the publisher's buffers", 'trial import of slot 0', *why
+                words = (
+                    '[elsewhere]: ',
+                    'link is ros_message',
+                    "can't use the publisher's buffers",
+                    'trial import of slot 0',
+                    *why,
+                )
                 lines = _log('elsewhere').read_text
-                until(lambda: any(all(word in line for word in words) for line in lines().splitlines()), 'it falls as well', 120)
+                until(
+                    lambda: any(
+                        all(word in line for word in words) for line in lines().splitlines()
+                    ),
+                    'it falls as well',
+                    120,
+                )
                 running.expect_frames()
         finally:
             consumer.kill()

@@ -31,12 +31,22 @@ class PlainSubscriber:
     """A process that knows standard messages only; it listens to all runs."""
 
     def __init__(self) -> None:
-        command = [sys.executable, str(TEST / 'nodes' / 'plain_subscriber.py'), '900', '--until-eof']
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        command = [
+            sys.executable,
+            str(TEST / 'nodes' / 'plain_subscriber.py'),
+            '900',
+            '--until-eof',
+        ]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
 
     def wait_until_listening(self) -> None:
         """Its imports take as long as ours: start it first, wait for it late."""
-        assert self._process.stdout is not None and self._process.stdout.readline().strip() == 'listening'
+        assert (
+            self._process.stdout is not None
+            and self._process.stdout.readline().strip() == 'listening'
+        )
 
     def stamps(self) -> set[int]:
         """End it; the stamps of all detections that it received."""
@@ -46,7 +56,9 @@ class PlainSubscriber:
 
 def make_graph(context: rclpy.Context, variant: Variant) -> PerceptionGraph:
     """The nodes of a variant, not started."""
-    return PerceptionGraph(context, {'capture': variant.capture, 'inference': variant.inference(MODEL)})
+    return PerceptionGraph(
+        context, {'capture': variant.capture, 'inference': variant.inference(MODEL)}
+    )
 
 
 @contextmanager
@@ -66,7 +78,9 @@ class RunningGraph:
     def __init__(self, context: rclpy.Context, variant: Variant) -> None:
         self.problems: list[str] = []
         self.graph = make_graph(context, variant)
-        self._group = NodeGroup(context, self.graph.nodes, lambda: self.problems.append('the executor failed'))
+        self._group = NodeGroup(
+            context, self.graph.nodes, lambda: self.problems.append('the executor failed')
+        )
 
     def __enter__(self) -> RunningGraph:
         self._group.__enter__()
@@ -134,7 +148,10 @@ class RunningGraph:
             'accelerator': graph.inference.accelerator.capabilities().name,
             'heap': camera.heap_name,
             'copies': {reason: entry.count for reason, entry in graph.ledger.entries().items()},
-            'latency_ms': {s: [round(p.p50, 2), round(p.p99, 2)] for s, p in graph.inference.latencies.summary().items()},
+            'latency_ms': {
+                s: [round(p.p50, 2), round(p.p99, 2)]
+                for s, p in graph.inference.latencies.summary().items()
+            },
             'problems': self.problems,
         }
 
@@ -145,7 +162,12 @@ def thread_seconds() -> dict[str, float]:
     found: dict[str, float] = {}
     for thread in threading.enumerate():
         with suppress(OSError):  # it has just ended
-            fields = Path(f'/proc/self/task/{thread.native_id}/stat').read_text().rpartition(')')[2].split()
+            fields = (
+                Path(f'/proc/self/task/{thread.native_id}/stat')
+                .read_text()
+                .rpartition(')')[2]
+                .split()
+            )
             found[thread.name] = (int(fields[11]) + int(fields[12])) / ticks
     fields = Path('/proc/self/stat').read_text().rpartition(')')[2].split()
     found['process'] = (int(fields[11]) + int(fields[12])) / ticks

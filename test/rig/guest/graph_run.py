@@ -78,7 +78,12 @@ def _patience(frames: int) -> float:
     return 720.0 + frames
 
 
-def _stream(running: RunningGraph, checker: FrameChecker, verify: Callable[[], Verifier] | None, wanted: int) -> _Streamed:
+def _stream(
+    running: RunningGraph,
+    checker: FrameChecker,
+    verify: Callable[[], Verifier] | None,
+    wanted: int,
+) -> _Streamed:
     """Run until so many frames were checked, and until whoever verifies has seen as many."""
     watch = Watch(running.inodes)
     before = thread_seconds()
@@ -87,18 +92,26 @@ def _stream(running: RunningGraph, checker: FrameChecker, verify: Callable[[], V
     verifier = None if verify is None else verify()
     with watch.running(PERIOD_S):
         eventually(
-            lambda: (len(checker.frames) >= wanted and (verifier is None or verifier.measured)) or bool(running.problems),
+            lambda: (
+                (len(checker.frames) >= wanted and (verifier is None or verifier.measured))
+                or bool(running.problems)
+            ),
             _patience(wanted),
         )
         watch.look()
-    cpu = {name: round(seconds - before.get(name, 0.0), 2) for name, seconds in thread_seconds().items()}
+    cpu = {
+        name: round(seconds - before.get(name, 0.0), 2)
+        for name, seconds in thread_seconds().items()
+    }
     return watch, cpu, verifier
 
 
 def _figures(frames: list[dict[str, Any]], watch: Watch, trace: str) -> dict[str, Any]:
     """What the frames and the kernel say."""
     submitted = {inode for frame in frames for inode in frame['inodes']}
-    span_s = (frames[-1]['captured_ns'] - frames[0]['captured_ns']) / 1e9 if len(frames) > 1 else 0.0
+    span_s = (
+        (frames[-1]['captured_ns'] - frames[0]['captured_ns']) / 1e9 if len(frames) > 1 else 0.0
+    )
     steps = frames[-1]['sequence'] - frames[0]['sequence'] if frames else 0
     imported = inodes_of(trace, 'axl_dmabuf_import')
     return {
@@ -127,11 +140,15 @@ def _figures(frames: list[dict[str, Any]], watch: Watch, trace: str) -> dict[str
     }
 
 
-def run_variant(name: str, variant: Variant, wanted: int, verified: int, options: Sequence[str], out: Path) -> dict[str, Any]:
+def run_variant(
+    name: str, variant: Variant, wanted: int, verified: int, options: Sequence[str], out: Path
+) -> dict[str, Any]:
     """One run from opening the camera to closing everything."""
     began = time.monotonic()
     checker = FrameChecker()
-    verify = partial(Verifier, out / name, ['--pid', str(os.getpid()), '--frames', str(verified), *options])
+    verify = partial(
+        Verifier, out / name, ['--pid', str(os.getpid()), '--frames', str(verified), *options]
+    )
     with recording():
         with ros() as context, RunningGraph(context, variant) as running:
             running.graph.inference.observers.append(checker.observe)
@@ -161,7 +178,9 @@ def main(arguments: Sequence[str]) -> int:
     for name, frames, *verified in chosen:
         number, *options = verified or ['0']
         results.append(run_variant(name, VARIANTS[name], int(frames), int(number), options, out))
-        print(f'{results[-1]["took_s"]:7.2f} s  {name}: {results[-1]["frames"]} frames', flush=True)
+        print(
+            f'{results[-1]["took_s"]:7.2f} s  {name}: {results[-1]["frames"]} frames', flush=True
+        )
     received = subscriber.stamps()
     for result in results:
         stamps = result.pop('stamps')

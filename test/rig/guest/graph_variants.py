@@ -23,7 +23,14 @@ _V4L2 = {
 }  # fmt: skip
 #: Slow enough to leave the guest time for whoever watches.
 _CALM = {**_V4L2, 'framerate': 5.0}
-_SYNTHETIC = {'camera': 'synthetic', 'pattern': 'counter', 'width': WIDTH, 'framerate': 15.0, 'heap': 'dma_heap/system', 'slots': 6}
+_SYNTHETIC = {
+    'camera': 'synthetic',
+    'pattern': 'counter',
+    'width': WIDTH,
+    'framerate': 15.0,
+    'heap': 'dma_heap/system',
+    'slots': 6,
+}
 
 
 @dataclass(frozen=True)

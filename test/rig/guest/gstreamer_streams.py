@@ -28,7 +28,12 @@ from .kernel_api import bufinfo
 from .package_kit import accelerator, device_crcs, kernel_crcs, refused
 
 #: Single-planar, multi-planar, and both with memory of the DMA API.
-DEVICES = {'single': '/dev/video0', 'multi': '/dev/video1', 'single_dma': '/dev/video2', 'multi_dma': '/dev/video3'}
+DEVICES = {
+    'single': '/dev/video0',
+    'multi': '/dev/video1',
+    'single_dma': '/dev/video2',
+    'multi_dma': '/dev/video3',
+}
 NV12 = 'video/x-raw,format=NV12,width=640,height=360,framerate=30/1'
 _DISCONNECT = 0x00F0F000 + 65  # vivid's own control
 _S_CTRL = 0xC008561C
@@ -60,7 +65,11 @@ def _foreign() -> dict[int, str]:
     for name in os.listdir('/proc/self/fd'):
         with suppress(OSError):
             found[int(name)] = os.readlink(f'/proc/self/fd/{name}')
-    return {number: what for number, what in found.items() if what.startswith(('/dev/video', 'socket:'))}
+    return {
+        number: what
+        for number, what in found.items()
+        if what.startswith(('/dev/video', 'socket:'))
+    }
 
 
 def warm_up() -> None:
@@ -71,11 +80,15 @@ def warm_up() -> None:
 
 def _open(pipeline: str, ledger: CopyLedger, **options: Any) -> GStreamerCamera:
     _opened[0] += 1
-    return GStreamerCamera(camera_options(pipeline=pipeline, ledger=ledger, heap='dma_heap/system', **options))
+    return GStreamerCamera(
+        camera_options(pipeline=pipeline, ledger=ledger, heap='dma_heap/system', **options)
+    )
 
 
 @contextmanager
-def _streaming(pipeline: str, slots: int = 6, **options: Any) -> Iterator[tuple[GStreamerCamera, CopyLedger]]:
+def _streaming(
+    pipeline: str, slots: int = 6, **options: Any
+) -> Iterator[tuple[GStreamerCamera, CopyLedger]]:
     ledger = CopyLedger()
     camera = _open(pipeline, ledger, **options)
     try:
@@ -95,9 +108,16 @@ def frames_of_v4l2src_are_the_drivers_own_buffers(variant: str) -> None:
     name, _, option = variant.partition(' ')
     before = set(bufinfo())
     exporter = 'videobuf2_dma_contig' if name.endswith('_dma') else 'videobuf2_vmalloc'
-    with accelerator() as npu, _streaming(f'v4l2src device={DEVICES[name]} {option} ! {NV12}') as (camera, ledger):
+    with (
+        accelerator() as npu,
+        _streaming(f'v4l2src device={DEVICES[name]} {option} ! {NV12}') as (camera, ledger),
+    ):
         equal(camera.copy_reason, '', 'why it is copied')
-        equal((camera.heap_name, camera.width, camera.height, camera.framerate), (f'gstreamer/{exporter}', 640, 360, 30.0), 'camera')
+        equal(
+            (camera.heap_name, camera.width, camera.height, camera.framerate),
+            (f'gstreamer/{exporter}', 640, 360, 30.0),
+            'camera',
+        )
         contents, used, uids = set(), set(), set()
         for _ in range(12):
             with next_frame(camera) as frame:
@@ -112,7 +132,11 @@ def frames_of_v4l2src_are_the_drivers_own_buffers(variant: str) -> None:
                 assert 0 <= age < 2_000_000_000, age
         equal({bufinfo()[inode].exporter for inode in used}, {exporter}, 'exporter')
         assert len(contents) > 8 and len(uids) > 1, (len(contents), uids)
-        equal((ledger.entries(), camera.statistics().bad, camera.facts()['copied_upstream']), ({}, 0, 0), 'copies')
+        equal(
+            (ledger.entries(), camera.statistics().bad, camera.facts()['copied_upstream']),
+            ({}, 0, 0),
+            'copies',
+        )
         descriptors = frame.data.layout.num_buffers
         equal(descriptors, 2 if name.startswith('multi') else 1, 'descriptors of a frame')
         equal(len(used), len(uids) * descriptors, 'buffers')
@@ -124,7 +148,9 @@ def frames_of_v4l2src_are_the_drivers_own_buffers(variant: str) -> None:
 @_but_for_pools
 def rows_that_the_driver_pads_are_no_reason_to_copy(name: str) -> None:
     """1366 pixels: neither GStreamer's own stride nor vivid's may decide whether a frame is copied."""
-    with _streaming(f'v4l2src device={DEVICES[name]} io-mode=dmabuf ! video/x-raw,format=NV12,width=1280,height=720') as (camera, ledger):
+    with _streaming(
+        f'v4l2src device={DEVICES[name]} io-mode=dmabuf ! video/x-raw,format=NV12,width=1280,height=720'
+    ) as (camera, ledger):
         equal(camera.copy_reason, '', 'why it is copied')
         with next_frame(camera) as frame, accelerator() as npu:
             equal(device_crcs(npu, frame), kernel_crcs(frame), 'what the device saw')
@@ -151,22 +177,36 @@ def a_copying_pipeline_is_reported_as_such(variant: str) -> None:
     pipeline = f'v4l2src device={DEVICES[name]} {source} ! {NV12}'
     if element:
         pipeline += f' ! {element.strip()} ! {caps[element.strip()]}'
-    with refused(CameraError, 'would be copied: its frames are in system memory', 'io-mode=dmabuf'):
+    with refused(
+        CameraError, 'would be copied: its frames are in system memory', 'io-mode=dmabuf'
+    ):
         _open(pipeline, CopyLedger(), require_dmabuf=True)
     with _streaming(pipeline) as (camera, ledger):
-        assert 'system memory' in camera.copy_reason and 'is copied by the CPU' in camera.notices()[0], camera.notices()
-        equal(camera.heap_name, 'system' if camera.heap_name == 'system' else 'dma_heap/system', 'heap')
+        assert (
+            'system memory' in camera.copy_reason and 'is copied by the CPU' in camera.notices()[0]
+        ), camera.notices()
+        equal(
+            camera.heap_name,
+            'system' if camera.heap_name == 'system' else 'dma_heap/system',
+            'heap',
+        )
         for _ in range(4):
             with next_frame(camera) as frame, frame.map() as planes:
                 assert planes[0].std() > 10, 'a picture'
         entry = ledger.entries()['gstreamer_copy']
-        equal((entry.count, entry.bytes), (4, 4 * camera.width * camera.height * 3 // 2), 'what was booked')
+        equal(
+            (entry.count, entry.bytes),
+            (4, 4 * camera.width * camera.height * 3 // 2),
+            'what was booked',
+        )
 
 
 @check_each('single', 'multi')
 @_but_for_pools
 def consumers_that_hold_everything_get_nothing_copied_in_silence(name: str) -> None:
-    with _streaming(f'v4l2src device={DEVICES[name]} io-mode=dmabuf ! {NV12}', slots=4, pipeline_buffers=4) as (camera, ledger):
+    with _streaming(
+        f'v4l2src device={DEVICES[name]} io-mode=dmabuf ! {NV12}', slots=4, pipeline_buffers=4
+    ) as (camera, ledger):
         held: list[Frame] = []
         end = time.monotonic() + 6.0
         while time.monotonic() < end and not camera.statistics().dropped:
@@ -186,7 +226,10 @@ def consumers_that_hold_everything_get_nothing_copied_in_silence(name: str) -> N
 @_but_for_pools
 def an_unplugged_camera_is_lost(name: str) -> None:
     """vivid's own control takes the node away; it comes back when everybody has closed it."""
-    with refused(CameraLostError, DEVICES[name]), _streaming(f'v4l2src device={DEVICES[name]} io-mode=dmabuf ! {NV12}') as (camera, _):
+    with (
+        refused(CameraLostError, DEVICES[name]),
+        _streaming(f'v4l2src device={DEVICES[name]} io-mode=dmabuf ! {NV12}') as (camera, _),
+    ):
         next_frame(camera).release()
         _disconnect(DEVICES[name])
         end = time.monotonic() + PATIENCE_S

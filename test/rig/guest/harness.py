@@ -47,7 +47,9 @@ def long_check(function: Check) -> Check:
     return check(function)
 
 
-def check_each(*variants: str, long: Sequence[str] = ()) -> Callable[[CheckOfVariant], CheckOfVariant]:
+def check_each(
+    *variants: str, long: Sequence[str] = ()
+) -> Callable[[CheckOfVariant], CheckOfVariant]:
     """Register a check once for each variant, which is its argument; the long form has more variants."""
 
     def register(function: CheckOfVariant) -> CheckOfVariant:
@@ -70,7 +72,9 @@ def raises(*numbers: int) -> Iterator[None]:
         got = errno.errorcode.get(error.errno or 0, str(error.errno))
     else:
         got = 'no error'
-    raise AssertionError(f'expected {" or ".join(errno.errorcode[number] for number in numbers)}, got {got}')
+    raise AssertionError(
+        f'expected {" or ".join(errno.errorcode[number] for number in numbers)}, got {got}'
+    )
 
 
 def equal(got: object, expected: object, what: str = 'value') -> None:
@@ -159,12 +163,20 @@ def run(checks: dict[str, Check], results: Path) -> bool:
             expect_nothing_left()
             # Soon, not at once: a thread that has just ended something may still be letting go of it.
             settles(lambda before=fds: _open_fds() - before, set(), 'open file descriptors')
-            settles(lambda before=buffers: set(bufinfo()) - before, set(), 'dma-bufs that nobody lets go of')
+            settles(
+                lambda before=buffers: set(bufinfo()) - before,
+                set(),
+                'dma-bufs that nobody lets go of',
+            )
             outcome[name] = ''
         except NotHere as missing:
             outcome[name] = f'{NOT_HERE}{missing}'
         except ModuleNotFoundError as missing:
-            outcome[name] = f'{NOT_HERE}there is no {missing.name}' if missing.name in _OF_ROS else traceback.format_exc()
+            outcome[name] = (
+                f'{NOT_HERE}there is no {missing.name}'
+                if missing.name in _OF_ROS
+                else traceback.format_exc()
+            )
         except Exception:
             outcome[name] = traceback.format_exc()
         if outcome[name]:

@@ -133,7 +133,11 @@ def need_heap(name: str) -> None:
 
 def heap_buffer(size: int, access: int = os.O_RDWR) -> Buffer:
     """Allocate from /dev/dma_heap/system; for what works with any heap, from udmabuf where there is none."""
-    return system_buffer(size, access) if any_heap() != 'udmabuf' or access != os.O_RDWR else udmabuf_buffer(size)
+    return (
+        system_buffer(size, access)
+        if any_heap() != 'udmabuf' or access != os.O_RDWR
+        else udmabuf_buffer(size)
+    )
 
 
 def system_buffer(size: int, access: int = os.O_RDWR) -> Buffer:
@@ -156,7 +160,11 @@ def udmabuf_buffer(size: int) -> Buffer:
     try:
         os.ftruncate(memory, size)
         fcntl.fcntl(memory, _F_ADD_SEALS, _F_SEAL_SHRINK)
-        return Buffer(fcntl.ioctl(device, _UDMABUF_CREATE, bytearray(struct.pack('IIQQ', memory, 1, 0, size))))
+        return Buffer(
+            fcntl.ioctl(
+                device, _UDMABUF_CREATE, bytearray(struct.pack('IIQQ', memory, 1, 0, size))
+            )
+        )
     finally:
         os.close(device)
         os.close(memory)
@@ -252,7 +260,10 @@ def bufinfo() -> dict[int, BufInfo]:
 
 def live() -> dict[str, int]:
     """Return what the virtual device still holds."""
-    return {name: int((METIS_DEBUGFS / name).read_text()) for name in ('attachments', 'imports', 'jobs', 'fences')}
+    return {
+        name: int((METIS_DEBUGFS / name).read_text())
+        for name in ('attachments', 'imports', 'jobs', 'fences')
+    }
 
 
 @contextmanager
@@ -282,7 +293,11 @@ class LatePage(Closing):
         if self._fd < 0:
             raise OSError(ctypes.get_errno(), 'userfaultfd')
         fcntl.ioctl(self._fd, _UFFD_API, bytearray(struct.pack('QQQ', 0xAA, 0, 0)))
-        fcntl.ioctl(self._fd, _UFFD_REGISTER, bytearray(struct.pack('QQQQ', self.address, mmap.PAGESIZE, 1, 0)))
+        fcntl.ioctl(
+            self._fd,
+            _UFFD_REGISTER,
+            bytearray(struct.pack('QQQQ', self.address, mmap.PAGESIZE, 1, 0)),
+        )
 
     def await_fault(self) -> None:
         """Wait until somebody needs the page."""
@@ -293,7 +308,13 @@ class LatePage(Closing):
     def fill(self, data: bytes) -> None:
         """Give the page content, and let those go on who wait for it."""
         content = ctypes.create_string_buffer(data, mmap.PAGESIZE)
-        fcntl.ioctl(self._fd, _UFFD_COPY, bytearray(struct.pack('QQQQq', self.address, ctypes.addressof(content), mmap.PAGESIZE, 0, 0)))
+        fcntl.ioctl(
+            self._fd,
+            _UFFD_COPY,
+            bytearray(
+                struct.pack('QQQQq', self.address, ctypes.addressof(content), mmap.PAGESIZE, 0, 0)
+            ),
+        )
 
     def close(self) -> None:
         """Whoever still waits gets zeros."""

@@ -44,10 +44,15 @@ _CAPTURE = {
     'controls.timestamp_source': VIVID_START_OF_EXPOSURE,
 }  # fmt: skip
 #: One computes, one has the kernel write pages.
-_BUSY = ((sys.executable, '-c', 'while True: pass'), ('dd', 'if=/dev/zero', 'of=/dev/null', 'bs=4M', 'status=none'))
+_BUSY = (
+    (sys.executable, '-c', 'while True: pass'),
+    ('dd', 'if=/dev/zero', 'of=/dev/null', 'bs=4M', 'status=none'),
+)
 #: The driver has finished a buffer, and who dequeues it gets this time stamp.
 _BUFFER_EVENTS = ('vb2/vb2_buf_done', 'v4l2/v4l2_dqbuf')
-_BUFFER = re.compile(r'\s(\d+)\.(\d{6}): (vb2_buf_done|v4l2_dqbuf): .*?\bindex = (\d+),.*\btimestamp = (\d+)')
+_BUFFER = re.compile(
+    r'\s(\d+)\.(\d{6}): (vb2_buf_done|v4l2_dqbuf): .*?\bindex = (\d+),.*\btimestamp = (\d+)'
+)
 
 
 def _rarely() -> None:
@@ -90,7 +95,14 @@ class Stopwatch:
         """Note when it was captured, submitted, ready and published."""
         now_ns = time.monotonic_ns()
         assert isinstance(entry.job, AxlJob)
-        self.frames.append((entry.frame.data.captured_ns, entry.submitted_ns, fence_info(entry.job.fence.fileno()).timestamp_ns, now_ns))
+        self.frames.append(
+            (
+                entry.frame.data.captured_ns,
+                entry.submitted_ns,
+                fence_info(entry.job.fence.fileno()).timestamp_ns,
+                now_ns,
+            )
+        )
 
 
 def set_priority(running: RunningGraph, priority: int) -> None:
@@ -100,18 +112,26 @@ def set_priority(running: RunningGraph, priority: int) -> None:
         assert answer.successful, answer.reason
     thread = running.graph.inference.scheduler.thread.native_id
     policy = os.sched_getscheduler(thread)
-    assert policy == (os.SCHED_FIFO if priority else os.SCHED_OTHER), f'the scheduler thread has policy {policy}, not priority {priority}'
+    assert policy == (os.SCHED_FIFO if priority else os.SCHED_OTHER), (
+        f'the scheduler thread has policy {policy}, not priority {priority}'
+    )
 
 
 def raise_the_camera() -> None:
     """Let vivid's thread come before everything else that the CPU does."""
-    threads = [int(comm.parent.name) for comm in Path('/proc').glob('[0-9]*/comm') if comm.read_text().startswith('vivid-')]
+    threads = [
+        int(comm.parent.name)
+        for comm in Path('/proc').glob('[0-9]*/comm')
+        if comm.read_text().startswith('vivid-')
+    ]
     assert threads, 'vivid has no thread'
     for thread in threads:
         os.sched_setscheduler(thread, os.SCHED_FIFO, os.sched_param(VIVID_PRIORITY))
 
 
-def series(running: RunningGraph, stopwatch: Stopwatch, priority: int, wanted: int) -> dict[str, list[int]]:
+def series(
+    running: RunningGraph, stopwatch: Stopwatch, priority: int, wanted: int
+) -> dict[str, list[int]]:
     """Nanoseconds of so many frames."""
     set_priority(running, priority)
     with busy():
@@ -119,10 +139,20 @@ def series(running: RunningGraph, stopwatch: Stopwatch, priority: int, wanted: i
         eventually(lambda: len(stopwatch.frames) >= begin, _PATIENCE_S, _rarely)
         with recording():
             begin = len(stopwatch.frames)
-            eventually(lambda: len(stopwatch.frames) >= begin + wanted + _MARGIN or bool(running.problems), _PATIENCE_S, _rarely)
+            eventually(
+                lambda: (
+                    len(stopwatch.frames) >= begin + wanted + _MARGIN or bool(running.problems)
+                ),
+                _PATIENCE_S,
+                _rarely,
+            )
             frames, done = stopwatch.frames[begin:], done_us(trace_text())
     assert not running.problems, running.problems
-    known = [(done[captured // 1000] * 1000, *times) for captured, *times in frames if captured // 1000 in done][:wanted]
+    known = [
+        (done[captured // 1000] * 1000, *times)
+        for captured, *times in frames
+        if captured // 1000 in done
+    ][:wanted]
     assert len(known) == wanted, f'{len(known)} of {wanted} frames are in the trace'
     return {
         'to_device': [submitted - finished for finished, submitted, _, _ in known],
@@ -137,15 +167,23 @@ def main() -> int:
     for event in _BUFFER_EVENTS:
         write_control(TRACING / 'events' / event / 'enable', '1')
     found = {}
-    with ros() as context, RunningGraph(context, Variant(wanted, True, _CAPTURE, keep_all=False)) as running:
+    with (
+        ros() as context,
+        RunningGraph(context, Variant(wanted, True, _CAPTURE, keep_all=False)) as running,
+    ):
         running.graph.inference.observers.append(stopwatch.observe)
         running.start()
-        assert eventually(lambda: len(stopwatch.frames) > _SETTLING, _PATIENCE_S, _rarely), running.figures()
+        assert eventually(lambda: len(stopwatch.frames) > _SETTLING, _PATIENCE_S, _rarely), (
+            running.figures()
+        )
         raise_the_camera()
         for priority in PRIORITIES:
             began = time.monotonic()
             found[priority] = series(running, stopwatch, priority, wanted)
-            print(f'{time.monotonic() - began:7.1f} s  priority {priority}: {wanted} frames', flush=True)
+            print(
+                f'{time.monotonic() - began:7.1f} s  priority {priority}: {wanted} frames',
+                flush=True,
+            )
         figures = running.figures()
     print(json.dumps(figures), flush=True)
     (Path(os.environ['RIG_OUT']) / 'latency.json').write_text(json.dumps(found))

@@ -57,9 +57,16 @@ PATIENCE_S = 20.0
 def served(pool: BufferPool | None, **options: Any) -> Iterator[SharedMemoryServer]:
     """A server in a folder of its own; nothing may have gone wrong inside of it."""
     options.setdefault('quarantine_timeout_s', 0.05)
-    with tempfile.TemporaryDirectory() as folder, SharedMemoryServer('camera', PUBLISHER, pool, folder=Path(folder), **options) as server:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        SharedMemoryServer('camera', PUBLISHER, pool, folder=Path(folder), **options) as server,
+    ):
         yield server
-        equal((server.counters.internal_errors, server.counters.last_internal_error), (0, ''), 'internal errors')
+        equal(
+            (server.counters.internal_errors, server.counters.last_internal_error),
+            (0, ''),
+            'internal errors',
+        )
 
 
 def free_slot(pool: BufferPool) -> Slot:
@@ -72,7 +79,9 @@ def free_slot(pool: BufferPool) -> Slot:
 def camera_of(exporter: str) -> Iterator[tuple[V4l2Camera, BufferPool]]:
     """A streaming camera with slots for consumers, and its pool."""
     slots = [BufferConstraints('consumers', slots=4)]
-    with streaming(str(cameras()[EXPORTERS[exporter]]), slots, size=SIZE, rate=FRAMERATE) as camera:
+    with streaming(
+        str(cameras()[EXPORTERS[exporter]]), slots, size=SIZE, rate=FRAMERATE
+    ) as camera:
         assert camera.pool is not None
         # Of the checks here none is about patience: on a slow machine too, a fence that a check holds back gets enough of it.
         camera.pool._release_timeout_s = PATIENCE_S
@@ -136,7 +145,12 @@ class Remote:
     def __enter__(self) -> Remote:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         if self._ended:
             return
         if kind is not None:
@@ -184,7 +198,9 @@ def next_received(client: SharedMemoryClient) -> Frame:
         assert client.connected, client.last_end
         poller.poll(100)
 
-    frame: Frame = until(client.receive, lambda: f'a frame: {client.statistics()}', PATIENCE_S, wait)
+    frame: Frame = until(
+        client.receive, lambda: f'a frame: {client.statistics()}', PATIENCE_S, wait
+    )
     return frame
 
 
@@ -203,7 +219,13 @@ class Consumer:
         self._job: SyncFile | None = None
 
     def connect(self, path: str, window: int = 1, depth: int = 1, memory: int = 3) -> None:
-        self._client = SharedMemoryClient(Path(path), name='consumer', window=window, depth=depth, requirements=Requirements(memory=memory))
+        self._client = SharedMemoryClient(
+            Path(path),
+            name='consumer',
+            window=window,
+            depth=depth,
+            requirements=Requirements(memory=memory),
+        )
         connected(self._client)
 
     def receive(self) -> dict[str, Any]:
@@ -229,13 +251,18 @@ class Consumer:
 
     def mappings(self, sequence: int) -> list[list[tuple[int, str]]]:
         """Size and permissions of every mapping of each buffer."""
-        return [[line[1:] for line in maps_lines(buffer.identity.inode)] for buffer in self._held[sequence].data.buffers]
+        return [
+            [line[1:] for line in maps_lines(buffer.identity.inode)]
+            for buffer in self._held[sequence].data.buffers
+        ]
 
     def map_for_writing(self, sequence: int) -> int:
         """What the kernel says to who tries, past the package: 0 or an errno."""
         buffer = self._held[sequence].data.buffers[0]
         try:
-            mmap.mmap(buffer.fileno(), buffer.size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE).close()
+            mmap.mmap(
+                buffer.fileno(), buffer.size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE
+            ).close()
         except OSError as error:
             return error.errno or -1
         return 0
@@ -250,7 +277,9 @@ class Consumer:
     def release(self, sequence: int, with_job: bool = False) -> None:
         """Give the frame back; with the fence of the job that reads it."""
         assert self._job is not None or not with_job
-        self._held.pop(sequence).release(self._job.dup() if with_job and self._job is not None else None)
+        self._held.pop(sequence).release(
+            self._job.dup() if with_job and self._job is not None else None
+        )
 
     def finish_job(self) -> int:
         """The status of the job's fence."""
@@ -297,7 +326,9 @@ class Producer:
     def serve(self, folder: str, publisher_id: str, heap: str, slots: int) -> str:
         """Make a pool and listen; the socket's path."""
         self._heap, _ = open_heap(heap)
-        self._pool = BufferPool(LAYOUT, partial(allocate, self._heap, LAYOUT), slots, name='camera', reserve=1)
+        self._pool = BufferPool(
+            LAYOUT, partial(allocate, self._heap, LAYOUT), slots, name='camera', reserve=1
+        )
         self._server = SharedMemoryServer('camera', publisher_id, self._pool, folder=Path(folder))
         return str(self._server.path)
 

@@ -70,9 +70,17 @@ class Npu(Closing):
         if libc.ioctl(self.fd, ctypes.c_ulong(request), ctypes.c_void_p(address)) < 0:
             raise OSError(ctypes.get_errno(), 'ioctl')
 
-    def import_fd(self, fd: int, size: tuple[int, int], pixfmt: str = 'NV12', flags: int = abi.ImportFlags.TO_DEVICE) -> abi.AxlImportFd:
+    def import_fd(
+        self,
+        fd: int,
+        size: tuple[int, int],
+        pixfmt: str = 'NV12',
+        flags: int = abi.ImportFlags.TO_DEVICE,
+    ) -> abi.AxlImportFd:
         """Import one tight image."""
-        argument = abi.AxlImportFd(fd=fd, width=size[0], height=size[1], pixfmt=fourcc(pixfmt), flags=flags)
+        argument = abi.AxlImportFd(
+            fd=fd, width=size[0], height=size[1], pixfmt=fourcc(pixfmt), flags=flags
+        )
         return self.call(abi.REQUESTS.import_fd, argument)
 
     def import_planes(self, argument: abi.AxlImportPlanes) -> abi.AxlImportPlanes:
@@ -83,13 +91,19 @@ class Npu(Closing):
         """Release an import."""
         fcntl.ioctl(self.fd, abi.REQUESTS.release_import, ctypes.c_uint32(handle))
 
-    def submit(self, handle: int, result: int, timeout_us: int = LONG_US, model_id: int = 0) -> Job:
+    def submit(
+        self, handle: int, result: int, timeout_us: int = LONG_US, model_id: int = 0
+    ) -> Job:
         """Submit with the first generation."""
-        argument = abi.AxlSubmit(input_handle=handle, result_fd=result, timeout_us=timeout_us, model_id=model_id)
+        argument = abi.AxlSubmit(
+            input_handle=handle, result_fd=result, timeout_us=timeout_us, model_id=model_id
+        )
         self.call(abi.REQUESTS.submit, argument)
         return Job(argument.fence_fd, argument.submit_us, argument.completion_us)
 
-    def submit2(self, handle: int, result: int, in_fence: int = abi.NO_FENCE, timeout_us: int = LONG_US) -> Job:
+    def submit2(
+        self, handle: int, result: int, in_fence: int = abi.NO_FENCE, timeout_us: int = LONG_US
+    ) -> Job:
         """Submit with the second generation."""
         argument = abi.AxlSubmit2(
             struct_size=ctypes.sizeof(abi.AxlSubmit2),
@@ -155,12 +169,19 @@ class Image(Closing):
             modifier=0,
         )
         for target, plane in zip(argument.planes, self.planes, strict=False):
-            target.fd, target.stride, target.offset, target.size = plane.buffer.fd, plane.stride, plane.offset, plane.size
+            target.fd, target.stride, target.offset, target.size = (
+                plane.buffer.fd,
+                plane.stride,
+                plane.offset,
+                plane.size,
+            )
         return argument
 
     def crcs(self) -> list[int]:
         """Return the CRCs that the device must find."""
-        return expected_crcs(self.format_name, self.width, self.height, [plane.pixels() for plane in self.planes])
+        return expected_crcs(
+            self.format_name, self.width, self.height, [plane.pixels() for plane in self.planes]
+        )
 
     def buffers(self) -> list[Buffer]:
         """Return the distinct buffers."""
@@ -205,7 +226,13 @@ def make_image(
 
 
 @contextmanager
-def scene(format_name: str = 'NV12', width: int = 64, height: int = 48, **options: Any) -> Iterator[tuple[Npu, Image, int, Buffer]]:
+def scene(
+    format_name: str = 'NV12', width: int = 64, height: int = 48, **options: Any
+) -> Iterator[tuple[Npu, Image, int, Buffer]]:
     """An open file of the device, an image, the handle of its import, and a buffer for a result."""
-    with Npu() as npu, make_image(format_name, width, height, **options) as image, heap_buffer(RESULT_SIZE) as result:
+    with (
+        Npu() as npu,
+        make_image(format_name, width, height, **options) as image,
+        heap_buffer(RESULT_SIZE) as result,
+    ):
         yield npu, image, npu.import_planes(image.argument()).handle, result

@@ -20,7 +20,18 @@ from zc_perception.pixel.layout import compute_layout
 from .check_camera import EXPORTERS, SIZE, cameras, export, opened
 from .harness import check_each, equal, raises
 from .kernel_api import any_heap, bufinfo, libc
-from .package_kit import PAGE, RESULT_SIZE, adopted, buffers, card, level_crcs, maps_lines, refused, result_crcs, start
+from .package_kit import (
+    PAGE,
+    RESULT_SIZE,
+    adopted,
+    buffers,
+    card,
+    level_crcs,
+    maps_lines,
+    refused,
+    result_crcs,
+    start,
+)
 from .package_memory import death, poke
 
 LAYOUT = compute_layout(NV12, *SIZE)
@@ -43,7 +54,11 @@ def an_exported_buffer_is_adopted(exporter: str) -> None:
     with _exported(exporter, os.O_RDWR, writable=True) as buffer, buffer.dup() as fd:
         info = bufinfo()[buffer.identity.inode]
         assert is_dmabuf(fd)
-        equal((buffer.kind, buffer.exporter(), info.exporter), (BufferKind.DMABUF, exporter, exporter), 'kind and exporter')
+        equal(
+            (buffer.kind, buffer.exporter(), info.exporter),
+            (BufferKind.DMABUF, exporter, exporter),
+            'kind and exporter',
+        )
         wanted = -(-BYTES // PAGE) * PAGE
         equal((buffer.size, info.size), (wanted, wanted), 'size')
         buffer.set_name('camera 0')
@@ -69,7 +84,11 @@ def a_second_export_is_another_dma_buf_of_the_same_memory(exporter: str) -> None
 
 @check_each(*EXPORTERS)
 def what_the_cpu_writes_there_is_what_the_device_reads(exporter: str) -> None:
-    with _exported(exporter, os.O_RDWR, writable=True) as buffer, card() as device, buffers(any_heap(), RESULT_SIZE) as (result,):
+    with (
+        _exported(exporter, os.O_RDWR, writable=True) as buffer,
+        card() as device,
+        buffers(any_heap(), RESULT_SIZE) as (result,),
+    ):
         for level in (70, 7):
             with buffer.cpu_access(CpuAccess.READ | CpuAccess.WRITE) as memory:
                 memory[:BYTES] = bytes([level]) * BYTES
@@ -85,14 +104,22 @@ def a_read_only_export_can_not_be_written(exporter: str) -> None:
     with _exported(exporter, os.O_RDONLY) as buffer, card() as device:
         assert not buffer.writable
         with raises(errno.EACCES):  # the kernel's own word: nobody who has this descriptor can
-            mmap.mmap(buffer.fileno(), buffer.size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE)
+            mmap.mmap(
+                buffer.fileno(), buffer.size, mmap.MAP_SHARED, mmap.PROT_READ | mmap.PROT_WRITE
+            )
         buffer.begin_cpu_access(CpuAccess.READ)
         with refused(TypeError):
             buffer.mapping()[0] = 1
         ((address, size, permissions),) = maps_lines(buffer.identity.inode)
         equal((size, permissions), (buffer.size, 'r--s'), 'size and permissions')
         equal(death(poke, address), -signal.SIGSEGV, 'end of a process that writes there')
-        equal(libc.mprotect(ctypes.c_void_p(address), ctypes.c_size_t(PAGE), mmap.PROT_READ | mmap.PROT_WRITE), -1, 'mprotect()')
+        equal(
+            libc.mprotect(
+                ctypes.c_void_p(address), ctypes.c_size_t(PAGE), mmap.PROT_READ | mmap.PROT_WRITE
+            ),
+            -1,
+            'mprotect()',
+        )
         equal(ctypes.get_errno(), errno.EACCES, 'errno of mprotect()')
         buffer.end_cpu_access(CpuAccess.READ)
         with refused(AllocationError, 'read-only'), buffer.cpu_access(CpuAccess.WRITE):

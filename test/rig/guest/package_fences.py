@@ -19,7 +19,15 @@ from zc_perception.memory.pool import quarantine_fence
 from zc_perception.npu.axl.device import AxlDevice
 
 from .harness import check, check_each, equal
-from .kernel_api import SYNC_READ, SYNC_WRITE, any_heap, fence_info, is_readable, parameters, shadow_buffer
+from .kernel_api import (
+    SYNC_READ,
+    SYNC_WRITE,
+    any_heap,
+    fence_info,
+    is_readable,
+    parameters,
+    shadow_buffer,
+)
 from .package_kit import (
     HEAPS,
     LAYOUT,
@@ -121,7 +129,11 @@ def a_job_in_flight_is_a_pending_fence_of_its_buffers(heap: str) -> None:
         assert job.wait(0.0), 'the exported fence signalled before the job'
         exported.check()
         exported.close()
-        equal([_exported_pending(buffer, WRITE) for buffer in (b.source, b.result)], [False, False], 'pending after the job')
+        equal(
+            [_exported_pending(buffer, WRITE) for buffer in (b.source, b.result)],
+            [False, False],
+            'pending after the job',
+        )
         job.close()
 
 
@@ -134,7 +146,10 @@ def an_imported_fence_is_what_the_users_of_that_buffer_wait_for(heap: str) -> No
             assert not job.wait(0.0), 'importing consumed the fence'
             for pending in (_exported_pending(b.other, READ), _kernel_pending(b.other, SYNC_READ)):
                 equal(pending, reader_waits, f'whether a reader has to wait, fence of {access!r}')
-            for pending in (_exported_pending(b.other, WRITE), _kernel_pending(b.other, SYNC_WRITE)):
+            for pending in (
+                _exported_pending(b.other, WRITE),
+                _kernel_pending(b.other, SYNC_WRITE),
+            ):
                 equal(pending, True, f'whether a writer has to wait, fence of {access!r}')
             with refused(AcceleratorError):
                 b.other.begin_cpu_access(BOTH, 0.05)
@@ -160,8 +175,14 @@ def a_sync_file_s_status_is_its_job_s(heap: str) -> None:
         let_go()
         assert job.wait(20.0)
         raw = fence_info(job.fileno())
-        equal((job.status(), raw.status, raw.driver, raw.timeline), (1, 1, 'axl', 'metis-0'), 'the fence')
-        assert before < going <= raw.timestamp_ns <= time.monotonic_ns(), f'{going} .. {raw.timestamp_ns}'
+        equal(
+            (job.status(), raw.status, raw.driver, raw.timeline),
+            (1, 1, 'axl', 'metis-0'),
+            'the fence',
+        )
+        assert before < going <= raw.timestamp_ns <= time.monotonic_ns(), (
+            f'{going} .. {raw.timestamp_ns}'
+        )
         equal(os.get_inheritable(job.fileno()), False, 'inherited by child programs')
         _finish(job)
 
@@ -173,7 +194,9 @@ def an_error_stays_visible_through_merge_and_export() -> None:
         with parameters(latency_us=200000):
             good = start(second, [b.source], result)
         merged = SyncFile.merge('one of them fails', good, failing)
-        assert failing.wait(20.0) and is_readable(failing.fileno()), 'an error fence polls readable'
+        assert failing.wait(20.0) and is_readable(failing.fileno()), (
+            'an error fence polls readable'
+        )
         equal(failing.status(), -errno.EIO, 'status')
         with refused(AcceleratorError, 'Input/output error'):
             failing.check()
@@ -199,9 +222,17 @@ def a_frame_is_not_mapped_before_its_acquire_fence(heap: str) -> None:
         inode = pool.slots[0].buffers[0].identity.inode
         with recorded() as recording:
             for fence, words in ((failed, 'Input/output error'), (stuck, 'did not signal')):
-                with publish(pool, acquire_fence=fence.dup()) as frame, refused(AcceleratorError, words), frame.map():
+                with (
+                    publish(pool, acquire_fence=fence.dup()) as frame,
+                    refused(AcceleratorError, words),
+                    frame.map(),
+                ):
                     raise RuntimeError('mapped')
-            equal((recording().mappings(inode), recording().syncs(inode)), (0, []), 'calls of mmap, SYNCs')
+            equal(
+                (recording().mappings(inode), recording().syncs(inode)),
+                (0, []),
+                'calls of mmap, SYNCs',
+            )
         hung.close()  # which ends its job
         assert stuck.wait(20.0)
         late = b.start(latency_us=200000)
@@ -216,7 +247,12 @@ def a_frame_is_not_mapped_before_its_acquire_fence(heap: str) -> None:
 
 @check_each(*HEAPS)
 def a_quarantine_ends_with_the_job_and_not_before(heap: str) -> None:
-    with bench(heap) as b, card() as second, buffers(heap, RESULT_SIZE) as (result,), ExitStack() as gate:
+    with (
+        bench(heap) as b,
+        card() as second,
+        buffers(heap, RESULT_SIZE) as (result,),
+        ExitStack() as gate,
+    ):
         with parameters(latency_us=100000):
             fast = start(second, [b.source], result)
         let_go = gate.enter_context(jobs_held())

@@ -25,8 +25,17 @@ def a_library_s_dma_bufs_become_frames_that_the_card_reads_as_they_are(name: str
     heap, _ = open_heap(name)
     layout = compute_layout(NV12, *_SIZE, stride_align=256)
     library = [heap.allocate(layout.buffer_size(0)) for _ in range(3)]
-    places = {'strides': [plane.stride for plane in layout.planes], 'offsets': [plane.offset for plane in layout.planes]}
-    images = ForeignImages(pixel_format(NV12), _SIZE, [buffer.fileno() for buffer in library[:2]], modifier=LINEAR, **places)
+    places = {
+        'strides': [plane.stride for plane in layout.planes],
+        'offsets': [plane.offset for plane in layout.planes],
+    }
+    images = ForeignImages(
+        pixel_format(NV12),
+        _SIZE,
+        [buffer.fileno() for buffer in library[:2]],
+        modifier=LINEAR,
+        **places,
+    )
     equal(images.layout, layout, 'layout')
     equal(images.heap, f'foreign/{name.rpartition("/")[2]}', 'heap')
     held, back = HeldBuffers(), []
@@ -36,16 +45,25 @@ def a_library_s_dma_bufs_become_frames_that_the_card_reads_as_they_are(name: str
         for number in (0, 1, 2, 1, 2, 0):  # the third one comes by later
             fds = (library[number].fileno(),)
             with library[number].cpu_access(CpuAccess.WRITE) as memory:
-                memory[:] = bytes((number * 31 + place * 7 + place // 256) % 251 for place in range(256)) * (len(memory) // 256)
+                memory[:] = bytes(
+                    (number * 31 + place * 7 + place // 256) % 251 for place in range(256)
+                ) * (len(memory) // 256)
             slot = pool.slot_of(images.identities(fds)) or pool.adopt(images.buffers(fds))
             assert slot is not None and pool.acquire(slot.index) is slot
             held.hold(slot, lambda number=number: back.append(number))
             frame = Frame.publish_slot(
-                pool, slot, header=Header(0, ''), colorimetry=BT601_LIMITED, sequence=number, captured_ns=time.monotonic_ns()
+                pool,
+                slot,
+                header=Header(0, ''),
+                colorimetry=BT601_LIMITED,
+                sequence=number,
+                captured_ns=time.monotonic_ns(),
             )
             with frame:
                 equal(frame.data.buffers[0].kind, BufferKind.DMABUF, 'kind')
-                equal(frame.data.buffers[0].identity, library[number].identity, 'which memory it is')
+                equal(
+                    frame.data.buffers[0].identity, library[number].identity, 'which memory it is'
+                )
                 equal(device_crcs(npu, frame), crcs(frame), 'what the device sees')
     equal(back, [0, 1, 2, 1, 2, 0], 'what came back to the library')
     equal(len(pool.slots), 3, 'slots')

@@ -41,9 +41,20 @@ from zc_perception.pixel.layout import ImageLayout, PlaneLayout, compute_layout
 
 from ..virtual_result import VirtualResult
 from .harness import equal
-from .kernel_api import HEAP_EXPORTERS, METIS_PARAMETERS, TRACING, Buffer, BufInfo, any_heap, bufinfo, write_control
+from .kernel_api import (
+    HEAP_EXPORTERS,
+    METIS_PARAMETERS,
+    TRACING,
+    Buffer,
+    BufInfo,
+    any_heap,
+    bufinfo,
+    write_control,
+)
 
-MANIFEST = load_manifest(str(Path(__file__).resolve().parents[1] / 'models' / 'virtual_metis.yaml'))
+MANIFEST = load_manifest(
+    str(Path(__file__).resolve().parents[1] / 'models' / 'virtual_metis.yaml')
+)
 HEAPS = tuple(HEAP_EXPORTERS)
 PAGE = os.sysconf('SC_PAGE_SIZE')
 RESULT_SIZE = 4096
@@ -53,7 +64,11 @@ LAYOUTS = {
     'padded stride': compute_layout(NV12, 1000, 60, stride_align=1024),
     'padded height': compute_layout(NV12, 640, 1080 // 4, height_align=16),
     'offset': replace(
-        compute_layout(NV12, 64, 48), planes=(PlaneLayout(0, 4096, 128, 128 * 48), PlaneLayout(0, 4096 + 128 * 64, 128, 128 * 24))
+        compute_layout(NV12, 64, 48),
+        planes=(
+            PlaneLayout(0, 4096, 128, 128 * 48),
+            PlaneLayout(0, 4096 + 128 * 64, 128, 128 * 24),
+        ),
     ),
     'two buffers': compute_layout(NV12, 322, 46, buffer_per_plane=True),
 }
@@ -94,7 +109,12 @@ def card() -> AbstractContextManager[AxlDevice]:
 
 
 def start(
-    device: AxlDevice, source: Sequence[DmaBuf], result: DmaBuf, *, layout: ImageLayout = LAYOUT, timeout_us: int = LONG_US
+    device: AxlDevice,
+    source: Sequence[DmaBuf],
+    result: DmaBuf,
+    *,
+    layout: ImageLayout = LAYOUT,
+    timeout_us: int = LONG_US,
 ) -> SyncFile:
     """Let the device read `source` and write `result`; both stay attached until the fence has signalled."""
     handle = device.import_planes(layout, source, ImportFlags.TO_DEVICE)
@@ -123,14 +143,19 @@ def result_crcs(result: DmaBuf) -> list[int]:
     """What the device saw when it wrote `result`; zeros if it didn't."""
     result.begin_cpu_access(CpuAccess.READ)
     try:
-        return VirtualResult.from_buffer_copy(result.mapping()[: ctypes.sizeof(VirtualResult)]).crcs()
+        return VirtualResult.from_buffer_copy(
+            result.mapping()[: ctypes.sizeof(VirtualResult)]
+        ).crcs()
     finally:
         result.end_cpu_access(CpuAccess.READ)
 
 
 def level_crcs(level: int, layout: ImageLayout = LAYOUT) -> list[int]:
     """The CRCs of a frame in which every sample is *level*."""
-    return [zlib.crc32(bytes([level]) * (plane.row_bytes(layout.width) * plane.rows(layout.height))) for plane in layout.format.planes]
+    return [
+        zlib.crc32(bytes([level]) * (plane.row_bytes(layout.width) * plane.rows(layout.height)))
+        for plane in layout.format.planes
+    ]
 
 
 # What the kernel does with dma-bufs.
@@ -158,14 +183,18 @@ class Recording:
     """What the probes saw."""
 
     def __init__(self, text: str) -> None:
-        self._events = [(int(m[1]), m[2], _fields(m[3])) for m in map(_EVENT.search, text.splitlines()) if m]
+        self._events = [
+            (int(m[1]), m[2], _fields(m[3])) for m in map(_EVENT.search, text.splitlines()) if m
+        ]
 
     def syncs(self, *inodes: int, result: int = 0) -> list[Sync]:
         """The SYNCs that ended with `result` (0 is success), in order; of these buffers, or of all."""
         return [
             Sync(thread, int(f['inode']), int(f['flags']))
             for thread, name, f in self._events
-            if name == 'dmabuf_ioctl' and int(f['request'], 16) == _SYNC and int(f['result']) == result
+            if name == 'dmabuf_ioctl'
+            and int(f['request'], 16) == _SYNC
+            and int(f['result']) == result
             if not inodes or int(f['inode']) in inodes
         ]
 
@@ -174,7 +203,9 @@ class Recording:
 
     def mappings(self, *inodes: int) -> int:
         """How often one of these buffers was mapped."""
-        return sum(name == 'dmabuf_mmap' and int(f['inode']) in inodes for _, name, f in self._events)
+        return sum(
+            name == 'dmabuf_mmap' and int(f['inode']) in inodes for _, name, f in self._events
+        )
 
     @property
     def bad_closes(self) -> int:
@@ -259,7 +290,9 @@ def adopted(raw: Buffer, **options: object) -> DmaBuf:
 
 
 @contextmanager
-def pool_of(heap: str, layout: ImageLayout, slots: int = 3, **options: Any) -> Iterator[BufferPool]:
+def pool_of(
+    heap: str, layout: ImageLayout, slots: int = 3, **options: Any
+) -> Iterator[BufferPool]:
     """A pool on a heap's buffers, closed at the end."""
     own, _ = open_heap(heap)
     made = BufferPool(layout, partial(allocate, own, layout), slots, name='camera', **options)
@@ -272,7 +305,14 @@ def allocate(heap: Heap, layout: ImageLayout) -> tuple[DmaBuf, ...]:
     return tuple(heap.allocate(layout.buffer_size(i)) for i in range(layout.num_buffers))
 
 
-def publish(pool: BufferPool, slot: Slot | None = None, *, sequence: int = 1, level: int | None = None, **options: Any) -> Frame:
+def publish(
+    pool: BufferPool,
+    slot: Slot | None = None,
+    *,
+    sequence: int = 1,
+    level: int | None = None,
+    **options: Any,
+) -> Frame:
     """A frame of a free slot, or of *slot*; filled with one value where *level* is given."""
     slot = slot or pool.acquire()
     assert slot is not None, f'no free slot: {pool.statistics()}'
@@ -327,7 +367,9 @@ def kernel_crcs(frame: Frame) -> list[int]:
     try:
         for plane, element in zip(data.planes, data.layout.format.planes, strict=True):
             rows = element.row_bytes(data.width), plane.stride, element.rows(data.height)
-            argument = bytearray(struct.pack(_PROBE, data.buffers[plane.buffer].fileno(), *rows, plane.offset, 0, 0))
+            argument = bytearray(
+                struct.pack(_PROBE, data.buffers[plane.buffer].fileno(), *rows, plane.offset, 0, 0)
+            )
             fcntl.ioctl(probe, _PROBE_CRC, argument)
             found.append(struct.unpack(_PROBE, argument)[5])
     finally:

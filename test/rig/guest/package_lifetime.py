@@ -23,7 +23,21 @@ from zc_perception.memory.reaper import REAPER
 
 from .harness import check_each, equal, together
 from .kernel_api import any_heap, bufinfo
-from .package_kit import HEAPS, LAYOUT, RESULT_SIZE, Child, buffers, card, jobs_held, pool_of, publish, recorded, refused, start, wait_for
+from .package_kit import (
+    HEAPS,
+    LAYOUT,
+    RESULT_SIZE,
+    Child,
+    buffers,
+    card,
+    jobs_held,
+    pool_of,
+    publish,
+    recorded,
+    refused,
+    start,
+    wait_for,
+)
 
 THREADS, TURNS, FORKS = (4, 150, 5) if LONG else (4, 60, 2)
 #: What a forked child still has when it ends.
@@ -46,7 +60,9 @@ def _collector_everywhere() -> Iterator[None]:
 
 def _acquired(pool: BufferPool) -> Slot:
     """A slot; what was forgotten before has to come back for that."""
-    slot: Slot = until(pool.acquire, lambda: f'forgotten frames come back: {pool.statistics()}', pause=gc.collect)
+    slot: Slot = until(
+        pool.acquire, lambda: f'forgotten frames come back: {pool.statistics()}', pause=gc.collect
+    )
     return slot
 
 
@@ -54,7 +70,12 @@ def _forget(pool: BufferPool, fence: SyncFile, turn: int) -> None:
     """Lose two frames, a buffer, three fences and sometimes a view, in a knot that only the collector unties."""
     frame = publish(pool, _acquired(pool), sequence=turn)
     fences = [fence.dup(), EventFence(), DeadlineFence(9.0)]
-    knot: list[Any] = [frame, frame.deliver('reader'), DmaBuf.from_fd(frame.data.buffers[0].dup()), *fences]
+    knot: list[Any] = [
+        frame,
+        frame.deliver('reader'),
+        DmaBuf.from_fd(frame.data.buffers[0].dup()),
+        *fences,
+    ]
     knot[5].fileno()
     if turn % 3 == 0:
         with frame.map() as planes:
@@ -74,7 +95,12 @@ def _expect_everything_back(pool: BufferPool, leases: int) -> None:
 
 @check_each(*HEAPS)
 def thousands_of_forgotten_things_are_taken_back(heap: str) -> None:
-    with card() as device, pool_of(heap, LAYOUT, slots=16) as pool, buffers(heap, RESULT_SIZE) as (result,), recorded() as recording:
+    with (
+        card() as device,
+        pool_of(heap, LAYOUT, slots=16) as pool,
+        buffers(heap, RESULT_SIZE) as (result,),
+        recorded() as recording,
+    ):
         fence = start(device, pool.slots[0].buffers, result)
 
         def worker() -> None:
@@ -108,7 +134,10 @@ def a_closed_pool_ends_by_itself_when_device_and_consumer_are_done(heap: str) ->
         let_go()
         assert job.wait(20.0)
         job.close()
-        until(lambda: set(inodes) & set(bufinfo()) == {inodes[0]}, 'the buffers go that the device and the collector had')
+        until(
+            lambda: set(inodes) & set(bufinfo()) == {inodes[0]},
+            'the buffers go that the device and the collector had',
+        )
         held.release()
         del held
         until(lambda: not set(inodes) & set(bufinfo()), 'the last buffer goes')
@@ -163,7 +192,11 @@ _ENDS: dict[str, Callable[[list[Frame]], None]] = {
 
 @check_each(*_ENDS)
 def a_fork_in_the_middle_takes_nothing_and_does_not_hang(end: str) -> None:
-    with card() as device, pool_of(any_heap(), LAYOUT, slots=8) as pool, buffers('udmabuf', RESULT_SIZE) as (result,):
+    with (
+        card() as device,
+        pool_of(any_heap(), LAYOUT, slots=8) as pool,
+        buffers('udmabuf', RESULT_SIZE) as (result,),
+    ):
         fence = start(device, pool.slots[0].buffers, result)
         held = [publish(pool, sequence=1000 + i, level=40 + i) for i in range(2)]
         stop, turns = threading.Event(), [0] * 3
@@ -191,7 +224,11 @@ def a_fork_in_the_middle_takes_nothing_and_does_not_hang(end: str) -> None:
             equal(recording().bad_closes, 0, 'closes of descriptors that were not open')
             for i, frame in enumerate(held):
                 with frame.map() as planes:
-                    equal((int(planes[0].min()), int(planes[1].max())), (40 + i, 40 + i), 'pixels of a frame held over the forks')
+                    equal(
+                        (int(planes[0].min()), int(planes[1].max())),
+                        (40 + i, 40 + i),
+                        'pixels of a frame held over the forks',
+                    )
                 frame.release()
             _expect_everything_back(pool, 2 * sum(turns))
         fence.close()
@@ -202,7 +239,11 @@ def a_process_killed_in_the_middle_leaves_nothing(heap: str) -> None:
     before = set(bufinfo())
 
     def churn(theirs: socket.socket) -> None:
-        with card() as device, pool_of(heap, LAYOUT, slots=6) as pool, buffers(heap, RESULT_SIZE) as (result,):
+        with (
+            card() as device,
+            pool_of(heap, LAYOUT, slots=6) as pool,
+            buffers(heap, RESULT_SIZE) as (result,),
+        ):
             fence = start(device, pool.slots[0].buffers, result)
             for turn in range(1_000_000):
                 _forget(pool, fence, turn)

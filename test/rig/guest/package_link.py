@@ -31,7 +31,20 @@ from .link_kit import (
     open_fds,
     served,
 )
-from .package_kit import HEAPS, LAYOUT, buffers, card, info_of, jobs_held, kernel_crcs, maps_lines, pool_of, publish, recorded, start
+from .package_kit import (
+    HEAPS,
+    LAYOUT,
+    buffers,
+    card,
+    info_of,
+    jobs_held,
+    kernel_crcs,
+    maps_lines,
+    pool_of,
+    publish,
+    recorded,
+    start,
+)
 
 SLOTS, FRAMES, CAMERA_FRAMES = 4, 300, 120
 READ, END = 1, 4
@@ -67,50 +80,104 @@ def another_process_reads_the_very_memory_that_the_device_wrote() -> None:
                 server.publish(frame)
                 inode, right = frame.data.buffers[0].identity.inode, kernel_crcs(frame)
                 seen = consumer.call('receive')
-                equal((seen['sequence'], seen['inodes'], seen['kinds']), (index, [inode], ['dmabuf']), 'sequence, inode and kind')
+                equal(
+                    (seen['sequence'], seen['inodes'], seen['kinds']),
+                    (index, [inode], ['dmabuf']),
+                    'sequence, inode and kind',
+                )
                 equal(seen['fence'], 'NoneType', 'acquire fence of a frame that is ready')
                 equal(consumer.call('pixels', index), right, 'CRCs')
-                equal([maps_lines(inode), frame.data.buffers[0].mapped], [[], False], 'mappings of the producer')
+                equal(
+                    [maps_lines(inode), frame.data.buffers[0].mapped],
+                    [[], False],
+                    'mappings of the producer',
+                )
             contents.add(tuple(right))
-            equal(consumer.call('map_for_writing', index), 0, 'a heap has no read-only descriptors')
+            equal(
+                consumer.call('map_for_writing', index), 0, 'a heap has no read-only descriptors'
+            )
             consumer.call('release', index)
             freed.get(timeout=PATIENCE_S)
         equal((len(contents), len(inodes)), (SLOTS, SLOTS), 'contents, buffers')
         (statistics,) = server.statistics().consumers
-        equal(statistics.trusted_writer, True, 'whether the log has to say that the consumer could write')
+        equal(
+            statistics.trusted_writer,
+            True,
+            'whether the log has to say that the consumer could write',
+        )
         fds = open_fds(), consumer.call('fds')
         consumer.ask('stream', FRAMES)
         for sequence in range(SLOTS, SLOTS + FRAMES, 2):
             # Two at a time, so that more than one slot has its turn.
-            with publish(pool, sequence=sequence) as first, publish(pool, sequence=sequence + 1) as second:
+            with (
+                publish(pool, sequence=sequence) as first,
+                publish(pool, sequence=sequence + 1) as second,
+            ):
                 server.publish(first)
                 server.publish(second)
             for _ in range(2):
                 freed.get(timeout=PATIENCE_S)
         seen = consumer.answer()
-        equal((open_fds(), set(seen['fds'])), (fds[0], {fds[1]}), f'descriptors of both over {FRAMES} frames')
-        equal([number for number, _ in seen['frames']], list(range(SLOTS, SLOTS + FRAMES)), 'sequences')
+        equal(
+            (open_fds(), set(seen['fds'])),
+            (fds[0], {fds[1]}),
+            f'descriptors of both over {FRAMES} frames',
+        )
+        equal(
+            [number for number, _ in seen['frames']],
+            list(range(SLOTS, SLOTS + FRAMES)),
+            'sequences',
+        )
         assert {inode for _, (inode, _) in seen['frames']} <= inodes
-        equal(seen['mappings'], [[[image.size, 'r--s']]] * len(seen['mappings']), 'mappings of a buffer')
+        equal(
+            seen['mappings'],
+            [[[image.size, 'r--s']]] * len(seen['mappings']),
+            'mappings of a buffer',
+        )
         # The kernel's own account of the attempts to write is part of these: one more mapping for each slot.
         found = recording()
-        equal({inode: found.mappings(inode) for inode in inodes}, dict.fromkeys(inodes, 2), 'calls of mmap, of all processes')
-        equal({sync.thread for sync in found.syncs(*inodes)}, {consumer.pid}, 'who touched the pixels')
+        equal(
+            {inode: found.mappings(inode) for inode in inodes},
+            dict.fromkeys(inodes, 2),
+            'calls of mmap, of all processes',
+        )
+        equal(
+            {sync.thread for sync in found.syncs(*inodes)},
+            {consumer.pid},
+            'who touched the pixels',
+        )
         (statistics,) = server.statistics().consumers
-        equal((statistics.sent, statistics.dropped, statistics.held), (FRAMES + SLOTS, 0, 0), 'sent, dropped, held')
+        equal(
+            (statistics.sent, statistics.dropped, statistics.held),
+            (FRAMES + SLOTS, 0, 0),
+            'sent, dropped, held',
+        )
 
 
 @check_each(*EXPORTERS)
 def another_process_reads_the_cameras_own_buffers_and_cannot_write_them(exporter: str) -> None:
-    with Remote(Consumer) as consumer, camera_of(exporter) as (camera, pool), served(pool) as server, recorded() as recording:
+    with (
+        Remote(Consumer) as consumer,
+        camera_of(exporter) as (camera, pool),
+        served(pool) as server,
+        recorded() as recording,
+    ):
         consumer.call('connect', str(server.path), 2, 2)
         with next_frame(camera) as frame:
             server.publish(frame)
             sequence, inode = frame.data.sequence, frame.data.buffers[0].identity.inode
             seen = consumer.call('receive')
-            equal((seen['sequence'], seen['inodes'], info_of(frame.data.buffers[0]).exporter), (sequence, [inode], exporter), 'the frame')
+            equal(
+                (seen['sequence'], seen['inodes'], info_of(frame.data.buffers[0]).exporter),
+                (sequence, [inode], exporter),
+                'the frame',
+            )
             equal(consumer.call('pixels', sequence), kernel_crcs(frame), 'CRCs')
-            equal(consumer.call('map_for_writing', sequence), errno.EACCES, 'errno of a consumer that maps it for writing')
+            equal(
+                consumer.call('map_for_writing', sequence),
+                errno.EACCES,
+                'errno of a consumer that maps it for writing',
+            )
             consumer.call('release', sequence)
         fds = open_fds()
         consumer.ask('stream', CAMERA_FRAMES)
@@ -118,21 +185,43 @@ def another_process_reads_the_cameras_own_buffers_and_cannot_write_them(exporter
         while (sent := server.statistics().consumers[0].sent) <= CAMERA_FRAMES:
             with next_frame(camera) as frame:
                 server.publish(frame)
-                right[frame.data.sequence] = frame.data.buffers[0].identity.inode, kernel_crcs(frame)
+                right[frame.data.sequence] = (
+                    frame.data.buffers[0].identity.inode,
+                    kernel_crcs(frame),
+                )
         seen = consumer.answer()
         equal(open_fds(), fds, f'descriptors of the producer over {CAMERA_FRAMES} frames')
         got = {number: (inode, found) for number, (inode, found) in seen['frames']}
         equal(got, {number: right[number] for number in got}, f'inodes and CRCs of {sent} frames')
-        assert len(got) == CAMERA_FRAMES and len({tuple(found) for _, found in got.values()}) > CAMERA_FRAMES // 2, 'the picture moves'
+        assert (
+            len(got) == CAMERA_FRAMES
+            and len({tuple(found) for _, found in got.values()}) > CAMERA_FRAMES // 2
+        ), 'the picture moves'
         inodes = {inode for inode, _ in right.values()}
         sizes = {info_of(buffer).size for slot in camera.slots for buffer in slot.buffers}
-        equal(seen['mappings'], [[[max(sizes), 'r--s']]] * len(seen['mappings']), 'mappings of a buffer')
+        equal(
+            seen['mappings'],
+            [[[max(sizes), 'r--s']]] * len(seen['mappings']),
+            'mappings of a buffer',
+        )
         found = recording()
-        equal({inode: found.mappings(inode) for inode in inodes}, dict.fromkeys(inodes, 1), 'calls of mmap, of all processes')
-        equal({sync.thread for sync in found.syncs(*inodes)}, {consumer.pid}, 'who touched the pixels')
+        equal(
+            {inode: found.mappings(inode) for inode in inodes},
+            dict.fromkeys(inodes, 1),
+            'calls of mmap, of all processes',
+        )
+        equal(
+            {sync.thread for sync in found.syncs(*inodes)},
+            {consumer.pid},
+            'who touched the pixels',
+        )
         (statistics,) = server.statistics().consumers
         equal(statistics.trusted_writer, False, 'whether the consumer could write')
-        equal(set(seen['fds'][CAMERA_FRAMES // 2 :]), {seen['fds'][-1]}, 'descriptors of the consumer')
+        equal(
+            set(seen['fds'][CAMERA_FRAMES // 2 :]),
+            {seen['fds'][-1]},
+            'descriptors of the consumer',
+        )
 
 
 # Which memory.
@@ -141,9 +230,17 @@ def another_process_reads_the_cameras_own_buffers_and_cannot_write_them(exporter
 @check_each('a dma-buf as a memfd', 'a memfd as a dma-buf')
 def memory_that_is_not_what_it_is_announced_as_is_refused(what: str) -> None:
     kind = BufferKind.MEMFD if what.endswith('memfd') else BufferKind.DMABUF
-    with ExitStack() as stack, buffers(any_heap() if kind is BufferKind.MEMFD else 'memfd', LAYOUT.buffer_size(0)) as (buffer,):
+    with (
+        ExitStack() as stack,
+        buffers(any_heap() if kind is BufferKind.MEMFD else 'memfd', LAYOUT.buffer_size(0)) as (
+            buffer,
+        ),
+    ):
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        with FakeProducer(folder / 'socket') as producer, SharedMemoryClient(producer.path, name='consumer') as client:
+        with (
+            FakeProducer(folder / 'socket') as producer,
+            SharedMemoryClient(producer.path, name='consumer') as client,
+        ):
             peer = producer.serve(client)
             producer.introduce(peer, fds=[buffer.fileno()], kind=kind, sizes=(buffer.size,))
             until(lambda: client.receive() is not None or not client.connected, 'BUFFERS comes')
@@ -177,7 +274,9 @@ def a_consumer_in_c_reads_dma_bufs_with_real_fences_and_syncs(heap: str) -> None
                 with parameters(reservation_fences=0, fail_every=int(sequence == 8)):
                     fence = start(device, [image], slot.buffers[0])
             level = None if fence else sequence
-            with publish(pool, slot, sequence=sequence, level=level, acquire_fence=fence and fence.dup()) as frame:
+            with publish(
+                pool, slot, sequence=sequence, level=level, acquire_fence=fence and fence.dup()
+            ) as frame:
                 server.publish(frame)
                 if fence is not None:
                     let_go()
@@ -187,29 +286,61 @@ def a_consumer_in_c_reads_dma_bufs_with_real_fences_and_syncs(heap: str) -> None
                 got = consumer.line()
                 crc = kernel_crcs(frame) if status == 1 else []
                 right.append((sequence, frame.data.buffers[0].identity.inode, status, crc))
-            equal((got['sequence'], got['inode'], got['fence_status'], got['crc']), right[-1], f'frame {sequence}')
+            equal(
+                (got['sequence'], got['inode'], got['fence_status'], got['crc']),
+                right[-1],
+                f'frame {sequence}',
+            )
         code, lines, summary = consumer.result()
         inodes = {inode for _, inode, _, _ in right}
-        equal((code, lines, summary['frames'], summary['mappings']), (FRAMES_READ, [], 12, len(inodes)), 'end')
-        brackets = [sync.flags for sync in recording().syncs(*inodes) if sync.thread == consumer.process.pid]
+        equal(
+            (code, lines, summary['frames'], summary['mappings']),
+            (FRAMES_READ, [], 12, len(inodes)),
+            'end',
+        )
+        brackets = [
+            sync.flags
+            for sync in recording().syncs(*inodes)
+            if sync.thread == consumer.process.pid
+        ]
         equal(brackets, [READ, READ | END] * 11, 'SYNCs of the consumer')
 
 
 @check_each(*EXPORTERS)
 def a_consumer_in_c_reads_the_cameras_own_buffers(exporter: str) -> None:
-    with camera_of(exporter) as (camera, pool), served(pool) as server, ExitStack() as stack, recorded() as recording:
+    with (
+        camera_of(exporter) as (camera, pool),
+        served(pool) as server,
+        ExitStack() as stack,
+        recorded() as recording,
+    ):
         program = c_program(Path(stack.enter_context(tempfile.TemporaryDirectory())))
-        consumer = stack.enter_context(ConsumerProcess(program, server.path, '--memory', 'dmabuf', '--frames', '20', '--timeout', '30'))
+        consumer = stack.enter_context(
+            ConsumerProcess(
+                program, server.path, '--memory', 'dmabuf', '--frames', '20', '--timeout', '30'
+            )
+        )
         until(lambda: server.consumers == 1, 'it connects', PATIENCE_S)
         right = {}
         while (consumers := server.statistics().consumers) and consumers[0].sent < 20:
             with next_frame(camera) as frame:
                 server.publish(frame)
-                right[frame.data.sequence] = frame.data.buffers[0].identity.inode, kernel_crcs(frame)
+                right[frame.data.sequence] = (
+                    frame.data.buffers[0].identity.inode,
+                    kernel_crcs(frame),
+                )
         code, lines, summary = consumer.result()
         got = {line['sequence']: (line['inode'], line['crc']) for line in lines}
-        equal((code, len(got), got), (FRAMES_READ, 20, {number: right[number] for number in got}), 'inodes and CRCs')
+        equal(
+            (code, len(got), got),
+            (FRAMES_READ, 20, {number: right[number] for number in got}),
+            'inodes and CRCs',
+        )
         inodes = {inode for inode, _ in got.values()}
         equal(summary['mappings'], len(inodes), 'mappings')
-        brackets = [sync.flags for sync in recording().syncs(*inodes) if sync.thread == consumer.process.pid]
+        brackets = [
+            sync.flags
+            for sync in recording().syncs(*inodes)
+            if sync.thread == consumer.process.pid
+        ]
         equal(brackets, [READ, READ | END] * 20, 'SYNCs of the consumer')

@@ -21,8 +21,31 @@ from .camera_kit import next_frame
 from .check_camera import EXPORTERS
 from .harness import check, check_each, equal, settles
 from .kernel_api import any_heap, bufinfo, live, parameters
-from .link_kit import PATIENCE_S, PUBLISHER, Consumer, Producer, Remote, camera_of, connected, next_received, overwrite, served
-from .package_kit import LAYOUT, RESULT_SIZE, buffers, card, crcs, jobs_held, kernel_crcs, level_crcs, pool_of, publish, result_crcs
+from .link_kit import (
+    PATIENCE_S,
+    PUBLISHER,
+    Consumer,
+    Producer,
+    Remote,
+    camera_of,
+    connected,
+    next_received,
+    overwrite,
+    served,
+)
+from .package_kit import (
+    LAYOUT,
+    RESULT_SIZE,
+    buffers,
+    card,
+    crcs,
+    jobs_held,
+    kernel_crcs,
+    level_crcs,
+    pool_of,
+    publish,
+    result_crcs,
+)
 
 LEVEL = 61
 OVERWRITTEN = 255
@@ -58,7 +81,9 @@ class Scene:
 
 
 @contextmanager
-def _killed_while_its_device_reads(heap: str, quarantine_s: float, *, reservation_fences: int) -> Iterator[Scene]:
+def _killed_while_its_device_reads(
+    heap: str, quarantine_s: float, *, reservation_fences: int
+) -> Iterator[Scene]:
     """The device's open file is shared with this process, so that the kernel doesn't end the job along with the consumer."""
     with (
         card() as device,
@@ -79,15 +104,25 @@ def _killed_while_its_device_reads(heap: str, quarantine_s: float, *, reservatio
         equal(list(pool.statistics().holders.values()), [1], 'leases, of the consumer alone')
         killed_at = time.monotonic()
         consumer.kill()
-        until(lambda: (server.consumers, pool.statistics().holders) == (0, {}), 'the lease is taken back', PATIENCE_S)
+        until(
+            lambda: (server.consumers, pool.statistics().holders) == (0, {}),
+            'the lease is taken back',
+            PATIENCE_S,
+        )
         settles(lambda: server.statistics().taken_back, 1, 'frames taken back')
         equal(live()['jobs'], 1, 'jobs of the dead process')
         yield Scene(pool, server, result, uid, killed_at, gate)
-        equal((pool.statistics().retired, len(pool.slots), pool.unpromised), (0, 3, 2), 'retired slots, slots, slots for others')
+        equal(
+            (pool.statistics().retired, len(pool.slots), pool.unpromised),
+            (0, 3, 2),
+            'retired slots, slots, slots for others',
+        )
 
 
 def _expect_others_only(scene: Scene, uids: set[int]) -> None:
-    assert scene.uid not in uids, f'slot {scene.uid} was filled again while the device was going to read it'
+    assert scene.uid not in uids, (
+        f'slot {scene.uid} was filled again while the device was going to read it'
+    )
     equal(len(uids), 2, 'slots that the producer went on with')
 
 
@@ -105,7 +140,9 @@ def a_killed_consumers_frame_is_not_written_before_its_device_is_done() -> None:
 def without_reservation_fences_the_longest_job_is_waited_for() -> None:
     heap = any_heap()
     # A machine that is so slow that the time was over before anything could be seen gets more of it.
-    if not any(_waits_for_the_longest_job(heap, quarantine_s) for quarantine_s in (1.5, 6.0, 24.0)):
+    if not any(
+        _waits_for_the_longest_job(heap, quarantine_s) for quarantine_s in (1.5, 6.0, 24.0)
+    ):
         raise AssertionError('this machine is too slow to see anything')
 
 
@@ -118,9 +155,15 @@ def _waits_for_the_longest_job(heap: str, quarantine_s: float) -> bool:
         scene.let_go()
         if in_time:
             _expect_others_only(scene, uids)
-        until(lambda: scene.uid in scene.overwrite(), 'the slot comes back', quarantine_s + PATIENCE_S)
+        until(
+            lambda: scene.uid in scene.overwrite(),
+            'the slot comes back',
+            quarantine_s + PATIENCE_S,
+        )
         over_s = time.monotonic() - scene.killed_at
-        assert over_s >= quarantine_s, f'the slot was filled again after {over_s:.2f} s of {quarantine_s} s'
+        assert over_s >= quarantine_s, (
+            f'the slot was filled again after {over_s:.2f} s of {quarantine_s} s'
+        )
         if in_time:
             equal(scene.seen_by_the_device, LEVEL, 'level of the pixels that the device saw')
         return in_time
@@ -137,7 +180,9 @@ def without_any_quarantine_the_device_would_read_another_frame() -> None:
 
 
 @check_each(*EXPORTERS)
-def a_killed_consumers_buffer_is_not_filled_by_the_camera_before_the_device_is_done(exporter: str) -> None:
+def a_killed_consumers_buffer_is_not_filled_by_the_camera_before_the_device_is_done(
+    exporter: str,
+) -> None:
     with (
         card() as device,
         buffers(any_heap(), RESULT_SIZE) as (result,),
@@ -154,13 +199,23 @@ def a_killed_consumers_buffer_is_not_filled_by_the_camera_before_the_device_is_d
         let_go = gate.enter_context(jobs_held())
         consumer.call('submit', sequence)
         consumer.kill()
-        until(lambda: (server.consumers, pool.statistics().holders) == (0, {}), 'the lease is taken back', PATIENCE_S)
+        until(
+            lambda: (server.consumers, pool.statistics().holders) == (0, {}),
+            'the lease is taken back',
+            PATIENCE_S,
+        )
         used = _filled(server, camera, 20)
-        assert uid not in used and len(used) > 1, f'buffer {uid} was filled again while the device was going to read it; filled were {used}'
+        assert uid not in used and len(used) > 1, (
+            f'buffer {uid} was filled again while the device was going to read it; filled were {used}'
+        )
         let_go()
         until(lambda: live()['jobs'] == 0, 'the device reads', PATIENCE_S)
         equal(result_crcs(result), right, 'what the device saw')
-        until(lambda: uid in _filled(server, camera, 1), 'the buffer comes back to the camera', PATIENCE_S)
+        until(
+            lambda: uid in _filled(server, camera, 1),
+            'the buffer comes back to the camera',
+            PATIENCE_S,
+        )
 
 
 def _filled(server: SharedMemoryServer, camera: V4l2Camera, count: int) -> set[int]:
@@ -181,7 +236,9 @@ def frames_of_a_killed_producer_stay_readable_and_its_successors_are_found() -> 
         first, again, third = (stack.enter_context(Remote(Producer)) for _ in range(3))
         folder = stack.enter_context(tempfile.TemporaryDirectory())
         path = Path(first.call('serve', folder, PUBLISHER, heap, 5))
-        client = stack.enter_context(SharedMemoryClient(path, name='consumer', publisher_id=PUBLISHER, window=3, depth=1))
+        client = stack.enter_context(
+            SharedMemoryClient(path, name='consumer', publisher_id=PUBLISHER, window=3, depth=1)
+        )
         connected(client)
         held, inodes = [], set()
         for level in (31, 32):
@@ -194,7 +251,11 @@ def frames_of_a_killed_producer_stay_readable_and_its_successors_are_found() -> 
         until(lambda: client.receive() is None and not client.connected, 'EOF', PATIENCE_S)
         equal(client.statistics().ended, {'eof': 1}, client.last_end)
         until(lambda: of_first & set(bufinfo()) == inodes, 'what nobody held goes', PATIENCE_S)
-        equal([crcs(frame) for frame in held], [level_crcs(31), level_crcs(32)], 'pixels of the dead producer')
+        equal(
+            [crcs(frame) for frame in held],
+            [level_crcs(31), level_crcs(32)],
+            'pixels of the dead producer',
+        )
 
         # A restart under the same name, past the socket that the dead one left.
         assert path.exists(), 'who was killed leaves its socket'
@@ -213,7 +274,11 @@ def frames_of_a_killed_producer_stay_readable_and_its_successors_are_found() -> 
         with next_received(client) as frame:
             equal(crcs(frame), level_crcs(51), 'pixels of the third')
 
-        equal([crcs(frame) for frame in held], [level_crcs(31), level_crcs(32)], 'pixels of the dead producer at the end')
+        equal(
+            [crcs(frame) for frame in held],
+            [level_crcs(31), level_crcs(32)],
+            'pixels of the dead producer at the end',
+        )
         for frame in held:
             frame.release()
         equal(client.statistics().connections, 3, 'connections')

@@ -11,7 +11,16 @@ from .camera_kit import next_frame
 from .check_camera import EXPORTERS
 from .harness import check, check_each, equal
 from .kernel_api import any_heap, parameters
-from .link_kit import PATIENCE_S, Consumer, Remote, RemoteError, camera_of, free_slot, overwrite, served
+from .link_kit import (
+    PATIENCE_S,
+    Consumer,
+    Remote,
+    RemoteError,
+    camera_of,
+    free_slot,
+    overwrite,
+    served,
+)
 from .package_kit import (
     LAYOUT,
     RESULT_SIZE,
@@ -55,7 +64,11 @@ def a_frame_is_not_read_before_the_device_has_written_it() -> None:
             equal(consumer.call('fence', 7, 0.0), [False, 0], 'signalled, status')
             with refused(RemoteError, 'did not signal'):
                 consumer.call('pixels', 7)
-            equal((recording().mappings(inode), recording().syncs(inode)), (0, []), 'calls of mmap, SYNCs')
+            equal(
+                (recording().mappings(inode), recording().syncs(inode)),
+                (0, []),
+                'calls of mmap, SYNCs',
+            )
             consumer.ask('fence', 7, PATIENCE_S)
             let_go()
             equal(consumer.answer(), [True, 1], 'signalled, status')
@@ -92,7 +105,11 @@ def a_frame_whose_device_failed_is_an_error_in_the_other_process(when: str) -> N
             with refused(RemoteError, 'AcceleratorError', 'Input/output error'):
                 consumer.call('pixels', 7)
             inode = slot.buffers[0].identity.inode
-            equal((recording().mappings(inode), recording().syncs(inode)), (0, []), 'calls of mmap, SYNCs')
+            equal(
+                (recording().mappings(inode), recording().syncs(inode)),
+                (0, []),
+                'calls of mmap, SYNCs',
+            )
             consumer.call('release', 7)
         job.close()
 
@@ -119,7 +136,9 @@ def a_slot_is_not_filled_again_before_the_consumers_device_has_read_it() -> None
         consumer.call('release', 7, True)
         until(lambda: server.statistics().consumers[0].held == 0, 'RELEASE comes')
         used = set().union(*(overwrite(server, pool) for _ in range(30)))
-        assert uid not in used and len(used) == 4, f'slot {uid} was filled again while the device read it; filled were {used}'
+        assert uid not in used and len(used) == 4, (
+            f'slot {uid} was filled again while the device read it; filled were {used}'
+        )
         let_go()
         equal(consumer.call('finish_job'), 1, 'status of the job')
         until(lambda: uid in overwrite(server, pool), 'the slot comes back', PATIENCE_S)
@@ -150,7 +169,9 @@ def the_camera_does_not_fill_what_the_consumers_device_reads(exporter: str) -> N
         for _ in range(20):
             with next_frame(camera) as frame:
                 used.add(frame.data.buffer_uid)
-        assert uid not in used and len(used) > 1, f'buffer {uid} was filled again while the device read it; filled were {used}'
+        assert uid not in used and len(used) > 1, (
+            f'buffer {uid} was filled again while the device read it; filled were {used}'
+        )
         let_go()
         equal(consumer.call('finish_job'), 1, 'status of the job')
         equal(result_crcs(result), right, 'what the device saw')

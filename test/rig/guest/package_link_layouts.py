@@ -38,7 +38,10 @@ def _geometry(frame: Frame) -> list[list[int]]:
     return [[plane.stride, plane.size // plane.stride] for plane in frame.data.planes]
 
 
-_VARIANTS = [f'{heap}: {name}' for heap, name in zip(('dma_heap/system', 'udmabuf', 'dma_heap/system'), ASKED, strict=True)]
+_VARIANTS = [
+    f'{heap}: {name}'
+    for heap, name in zip(('dma_heap/system', 'udmabuf', 'dma_heap/system'), ASKED, strict=True)
+]
 
 
 @check_each(*_VARIANTS)
@@ -51,16 +54,25 @@ def in_process_the_card_and_the_cpu_read_what_was_written(variant: str) -> None:
             camera.allocate(consumer)
             equal(camera.session.objection(consumer), '', 'what stands against the card')
             bus, queue = InProcessBus(), KeepLastQueue(1, Frame.release)
-            publisher: BusPublisher[Frame] = BusPublisher('camera', LinkQos(1), objection=camera.session.objection)
+            publisher: BusPublisher[Frame] = BusPublisher(
+                'camera', LinkQos(1), objection=camera.session.objection
+            )
             bus.add_publisher(('', 'image_raw', 'Image'), publisher)
-            bus.add_subscription(('', 'image_raw', 'Image'), BusSubscription('npu', LinkQos(1), queue, consumer=consumer))
+            bus.add_subscription(
+                ('', 'image_raw', 'Image'),
+                BusSubscription('npu', LinkQos(1), queue, consumer=consumer),
+            )
             for _ in range(FRAMES):
                 written, right = camera.frame()
                 with written:
                     publisher.publish(written)
                 with queue.get() as frame:
                     equal(_geometry(frame), planes, 'strides and rows')
-                    equal((device_crcs(npu, frame), crcs(frame), kernel_crcs(frame)), (right,) * 3, 'what card, CPU and kernel read')
+                    equal(
+                        (device_crcs(npu, frame), crcs(frame), kernel_crcs(frame)),
+                        (right,) * 3,
+                        'what card, CPU and kernel read',
+                    )
             equal(npu.imports, len(camera.pool.slots), 'imports')
             queue.end()
 
@@ -103,7 +115,11 @@ class CardReader:
         assert client is not None and self._npu is not None
         until(lambda: client.receive() is None and not client.connected, 'it leaves', PATIENCE_S)
         found = client.statistics()
-        equal((found.received, found.ended, self._npu.imports), (0, {'constraints': 1}, 0), 'frames, ends, imports')
+        equal(
+            (found.received, found.ended, self._npu.imports),
+            (0, {'constraints': 1}, 0),
+            'frames, ends, imports',
+        )
         return client.last_end
 
     def close(self) -> None:
@@ -117,8 +133,15 @@ class CardReader:
 def in_another_process_the_card_and_the_cpu_read_what_was_written(variant: str) -> None:
     heap, _, name = variant.partition(': ')
     options, planes = ASKED[name]
-    said = {key: value.value if isinstance(value, Placement) else value for key, value in options.items()}
-    with Remote(CardReader) as reader, heap_camera(heap, BufferConstraints('reader', **options)) as camera, served(None) as server:
+    said = {
+        key: value.value if isinstance(value, Placement) else value
+        for key, value in options.items()
+    }
+    with (
+        Remote(CardReader) as reader,
+        heap_camera(heap, BufferConstraints('reader', **options)) as camera,
+        served(None) as server,
+    ):
         camera.allocate()
         server.set_pool(camera.pool, camera.settings.heap)
         reader.call('connect', str(server.path), said)
@@ -130,10 +153,22 @@ def in_another_process_the_card_and_the_cpu_read_what_was_written(variant: str) 
                 server.publish(frame)
                 inodes.add(frame.data.buffers[0].identity.inode)
                 seen = reader.call('read')
-                equal((seen['sequence'], seen['planes']), (sequence, planes), 'sequence, strides and rows')
-                equal((seen['card'], seen['cpu'], kernel_crcs(frame)), (right,) * 3, 'what card, CPU and kernel read')
+                equal(
+                    (seen['sequence'], seen['planes']),
+                    (sequence, planes),
+                    'sequence, strides and rows',
+                )
+                equal(
+                    (seen['card'], seen['cpu'], kernel_crcs(frame)),
+                    (right,) * 3,
+                    'what card, CPU and kernel read',
+                )
         equal(seen['imports'], len(inodes), 'imports of the other process')
-        equal(sum(NPU in devices for devices in camera.attached()), len(inodes) * camera.settings.layout.num_buffers, 'attachments')
+        equal(
+            sum(NPU in devices for devices in camera.attached()),
+            len(inodes) * camera.settings.layout.num_buffers,
+            'attachments',
+        )
 
 
 @check
@@ -154,12 +189,22 @@ def in_another_process_a_card_whose_trial_import_fails_leaves_by_name() -> None:
                 server.publish(frame)
             words = 'trial import of slot', 'only tight LINEAR images in one buffer', 'stride 512'
             end = reader.call('until_left')
-            assert all(word in end for word in ("this node can't use the publisher's buffers", *words)), end
+            assert all(
+                word in end for word in ("this node can't use the publisher's buffers", *words)
+            ), end
             until(lambda: server.consumers == 0, 'the producer lets it go', PATIENCE_S)
             settles(lambda: server.statistics().ended, {'constraints': 1}, 'ends')
             statistics = server.statistics()
-            equal((statistics.welcomed, statistics.refused), (1, {'constraints': 1}), 'welcome, refused')
-            assert all(word in statistics.last_refusal['constraints'] for word in ('reader', *words)), statistics.last_refusal
-            assert any(all(word in line for word in ("can't use the buffers", *words)) for line in said), said
+            equal(
+                (statistics.welcomed, statistics.refused),
+                (1, {'constraints': 1}),
+                'welcome, refused',
+            )
+            assert all(
+                word in statistics.last_refusal['constraints'] for word in ('reader', *words)
+            ), statistics.last_refusal
+            assert any(
+                all(word in line for word in ("can't use the buffers", *words)) for line in said
+            ), said
         until(lambda: camera.pool.statistics().holders == {}, 'no slot is kept for it', PATIENCE_S)
         equal(live()['imports'], 0, 'imports')

@@ -51,8 +51,16 @@ def a_buffer_is_a_zeroed_dma_buf_of_whole_pages(heap: str) -> None:
             with buffer.dup() as fd:
                 assert is_dmabuf(fd), f'{buffer} is no dma-buf'
             wanted = -(-size // PAGE) * PAGE
-            equal((buffer.kind, buffer.size, info_of(buffer).size), (BufferKind.DMABUF, wanted, wanted), f'kind and size of {size} bytes')
-            equal((buffer.exporter(), info_of(buffer).exporter), (HEAP_EXPORTERS[heap], HEAP_EXPORTERS[heap]), 'exporter')
+            equal(
+                (buffer.kind, buffer.size, info_of(buffer).size),
+                (BufferKind.DMABUF, wanted, wanted),
+                f'kind and size of {size} bytes',
+            )
+            equal(
+                (buffer.exporter(), info_of(buffer).exporter),
+                (HEAP_EXPORTERS[heap], HEAP_EXPORTERS[heap]),
+                'exporter',
+            )
             equal(os.get_inheritable(buffer.fileno()), False, 'inherited by child programs')
             equal(bytes(buffer.mapping()), bytes(wanted), 'first content')
 
@@ -62,7 +70,11 @@ def a_foreign_dma_buf_is_adopted(exporter: str) -> None:
     raw = RAW[exporter](3 * PAGE)
     inode = raw.inode
     buffer = adopted(raw, expected_size=2 * PAGE + 1)
-    equal((buffer.identity.inode, buffer.size, buffer.kind), (inode, 3 * PAGE, BufferKind.DMABUF), 'identity, size, kind')
+    equal(
+        (buffer.identity.inode, buffer.size, buffer.kind),
+        (inode, 3 * PAGE, BufferKind.DMABUF),
+        'identity, size, kind',
+    )
     equal(buffer.exporter(), bufinfo()[inode].exporter, 'exporter')
     with refused(AllocationError):
         adopted(RAW[exporter](PAGE), expected_size=PAGE + 1)
@@ -86,7 +98,11 @@ def an_identity_is_the_same_for_every_descriptor_in_every_process(heap: str) -> 
         status = os.fstat(buffer.fileno())
         equal(buffer.identity, BufferIdentity(status.st_dev, status.st_ino), 'identity')
         twin = DmaBuf.from_fd(buffer.dup())
-        equal((twin.identity, twin.size, twin.kind), (buffer.identity, buffer.size, buffer.kind), 'what a duplicate is')
+        equal(
+            (twin.identity, twin.size, twin.kind),
+            (buffer.identity, buffer.size, buffer.kind),
+            'what a duplicate is',
+        )
         here = repr((buffer.identity, buffer.size, twin.exporter()))
         for _ in range(2):
             child.send(buffer)
@@ -97,7 +113,9 @@ def an_identity_is_the_same_for_every_descriptor_in_every_process(heap: str) -> 
             equal(again.identity, buffer.identity, 'identity of the reopened file')
             again.close()
         else:
-            with raises(errno.ENXIO):  # so that nobody turns a read-only descriptor into another one
+            with raises(
+                errno.ENXIO
+            ):  # so that nobody turns a read-only descriptor into another one
                 os.open(f'/proc/self/fd/{buffer.fileno()}', os.O_RDWR)
     child.join()
 
@@ -130,8 +148,16 @@ def planes_lie_at_the_mappings_address(heap: str) -> None:
             for index, (view, plane) in enumerate(zip(planes, layout.planes, strict=True)):
                 lines = maps_lines(frame.data.buffers[plane.buffer].identity.inode)
                 equal(len(lines), 1, f'mappings, {name}, plane {index}')
-                equal(view.__array_interface__['data'][0] - plane.offset, lines[0][0], f'address, {name}, plane {index}')
-                equal(lines[0][1], frame.data.buffers[plane.buffer].size, f'mapped bytes, {name}, plane {index}')
+                equal(
+                    view.__array_interface__['data'][0] - plane.offset,
+                    lines[0][0],
+                    f'address, {name}, plane {index}',
+                )
+                equal(
+                    lines[0][1],
+                    frame.data.buffers[plane.buffer].size,
+                    f'mapped bytes, {name}, plane {index}',
+                )
             del view
 
 
@@ -145,14 +171,22 @@ def a_buffer_is_mapped_once_however_often_it_is_used(heap: str) -> None:
             with publish(pool, sequence=turn) as frame, frame.map(write=bool(turn % 2)) as planes:
                 addresses |= {plane.__array_interface__['data'][0] for plane in planes}
         equal([len(maps_lines(inode)) for inode in inodes], [1, 1], 'mappings after 100 frames')
-        equal([recording().mappings(inode) for inode in inodes], [1, 1], 'calls of mmap in 100 frames')
+        equal(
+            [recording().mappings(inode) for inode in inodes],
+            [1, 1],
+            'calls of mmap in 100 frames',
+        )
         equal(len(addresses), 2, 'addresses of the two planes')
     equal([maps_lines(inode) for inode in inodes], [[], []], 'mappings after the pool was closed')
 
 
 @check_each(*HEAPS)
 def a_frame_that_only_devices_touch_is_never_mapped(heap: str) -> None:
-    with accelerator() as npu, pool_of(heap, LAYOUTS['tight'], slots=2) as pool, recorded() as recording:
+    with (
+        accelerator() as npu,
+        pool_of(heap, LAYOUTS['tight'], slots=2) as pool,
+        recorded() as recording,
+    ):
         inodes = [s.buffers[0].identity.inode for s in pool.slots]
         blank = zlib.crc32(bytes(64 * 48)), zlib.crc32(bytes(64 * 24))
         for turn in range(4):
@@ -160,7 +194,11 @@ def a_frame_that_only_devices_touch_is_never_mapped(heap: str) -> None:
                 equal(tuple(device_crcs(npu, frame)[:2]), blank, 'CRCs of the device')
                 assert not frame.data.buffers[0].mapped
         equal([maps_lines(inode) for inode in inodes], [[], []], 'mappings')
-        equal((recording().mappings(*inodes), recording().syncs(*inodes)), (0, []), 'calls of mmap, SYNCs')
+        equal(
+            (recording().mappings(*inodes), recording().syncs(*inodes)),
+            (0, []),
+            'calls of mmap, SYNCs',
+        )
 
 
 def death(work: object, *arguments: object) -> int:
@@ -219,7 +257,11 @@ def what_is_written_is_seen_by_the_device_and_by_another_process(heap: str) -> N
             with publish(pool, level=level) as frame:
                 whole = frame.data.buffers[0].mapping()
                 child.socket.send(b'?')
-                equal(int(child.answer()), zlib.crc32(whole), f'CRC in the other process, level {level}')
+                equal(
+                    int(child.answer()),
+                    zlib.crc32(whole),
+                    f'CRC in the other process, level {level}',
+                )
                 equal(device_crcs(npu, frame), crcs(frame), f'CRCs of the device, level {level}')
                 wanted = [zlib.crc32(bytes([level]) * size) for size in (1000 * 60, 1000 * 30)]
                 equal(crcs(frame), wanted, f'CRCs here, level {level}')
@@ -241,8 +283,14 @@ def a_release_with_a_live_view_is_refused_and_works_afterwards(heap: str) -> Non
         for _ in range(2):
             with refused(BufferError, 'view'):
                 frame.release()
-            assert not frame.released and pool.acquire() is None, 'the slot went although it is in use'
-            equal((kept.min(), kept.max(), len(maps_lines(inode))), (5, 5, 1), 'the pixels of the view, mappings')
+            assert not frame.released and pool.acquire() is None, (
+                'the slot went although it is in use'
+            )
+            equal(
+                (kept.min(), kept.max(), len(maps_lines(inode))),
+                (5, 5, 1),
+                'the pixels of the view, mappings',
+            )
         del kept
         fill(frame, 9)
         frame.release()

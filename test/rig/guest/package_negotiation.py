@@ -17,7 +17,13 @@ from zc_perception.memory.heaps import open_heap
 from zc_perception.memory.pool import BufferPool
 from zc_perception.negotiation.constraints import BufferConstraints, Placement
 from zc_perception.negotiation.session import BufferSession, Consumer, Outcome, Verdict
-from zc_perception.negotiation.settings import Allocation, AllocationRequest, Buffers, BufferSettings, Undo
+from zc_perception.negotiation.settings import (
+    Allocation,
+    AllocationRequest,
+    Buffers,
+    BufferSettings,
+    Undo,
+)
 from zc_perception.npu.axl.accelerator import AxlAccelerator
 from zc_perception.pixel.fourcc import NV12, fourcc_code
 from zc_perception.pixel.modifier import LINEAR
@@ -39,7 +45,13 @@ class HeapCamera:
     settings: BufferSettings
 
     def __init__(self, heap: str, *stand_ins: BufferConstraints, **camera: Any) -> None:
-        own = BufferConstraints('camera', formats=((NV12, LINEAR),), heaps=(heap,), cpu_access=CpuAccess.WRITE, **camera)
+        own = BufferConstraints(
+            'camera',
+            formats=((NV12, LINEAR),),
+            heaps=(heap,),
+            cpu_access=CpuAccess.WRITE,
+            **camera,
+        )
         self.session = BufferSession(own, SIZE, wanted_slots=SLOTS, stand_ins=stand_ins)
         self._sequence = 0
 
@@ -52,7 +64,9 @@ class HeapCamera:
         assert request.heap is not None
         layout = request.layout()
         with closing(open_heap(request.heap.name)[0]) as heap:
-            self.pool = BufferPool(layout, partial(allocate, heap, layout), request.slots, name='camera', reserve=1)
+            self.pool = BufferPool(
+                layout, partial(allocate, heap, layout), request.slots, name='camera', reserve=1
+            )
         return Allocation(layout, tuple(slot.buffers for slot in self.pool.slots))
 
     def outcome(self, consumer: Consumer) -> Outcome:
@@ -93,7 +107,10 @@ def heap_camera(heap: str, *stand_ins: BufferConstraints, **camera: Any) -> Iter
 
 def importer(npu: AxlAccelerator, constraints: BufferConstraints | None = None) -> Consumer:
     """A consumer with that card."""
-    return Consumer(constraints or npu.constraints(), lambda settings, buffers: npu.trial_import(settings.layout, buffers))
+    return Consumer(
+        constraints or npu.constraints(),
+        lambda settings, buffers: npu.trial_import(settings.layout, buffers),
+    )
 
 
 def _blind(participant: str) -> BufferConstraints:
@@ -106,11 +123,17 @@ def every_buffer_is_imported_before_the_first_frame_and_never_again(variant: str
     heap, _, placement = variant.partition(', ')
     with accelerator() as npu, heap_camera(heap, placement=Placement(placement)) as made:
         settings = made.allocate(importer(npu))
-        equal((settings.slots, settings.layout.num_buffers), (3, 2 if 'each' in placement else 1), 'slots, buffers of each')
+        equal(
+            (settings.slots, settings.layout.num_buffers),
+            (3, 2 if 'each' in placement else 1),
+            'slots, buffers of each',
+        )
         inodes = made.inodes()
         equal(made.attached(), [[NPU]] * len(inodes), 'who is attached to each buffer')
         equal((npu.imports, live()['imports']), (3, 3), 'imports here and in the driver')
-        equal([maps_lines(inode) for inode in inodes], [[]] * len(inodes), 'mappings after the trial')
+        equal(
+            [maps_lines(inode) for inode in inodes], [[]] * len(inodes), 'mappings after the trial'
+        )
         for _ in range(9):
             frame, right = made.frame()
             equal((device_crcs(npu, frame), crcs(frame)), (right, right), 'pixels')
@@ -122,7 +145,11 @@ def every_buffer_is_imported_before_the_first_frame_and_never_again(variant: str
 def without_a_cache_a_trial_leaves_nothing_attached(heap: str) -> None:
     with accelerator(import_cache=False) as npu, heap_camera(heap) as made:
         made.allocate(importer(npu))
-        equal((npu.trial_imports, npu.imports, live()['imports']), (3, 0, 0), 'trial imports, imports, imports that are left')
+        equal(
+            (npu.trial_imports, npu.imports, live()['imports']),
+            (3, 0, 0),
+            'trial imports, imports, imports that are left',
+        )
         equal(made.attached(), [[]] * 3, 'who is attached to each buffer')
 
 
@@ -139,8 +166,16 @@ def imports_that_were_kept_are_given_back_when_a_later_slot_fails(heap: str) -> 
 
         consumer = Consumer(npu.constraints(), trial)
         made.allocate(consumer)
-        equal(str(made.outcome(consumer)), 'fell back: trial import of slot 2 of 3 failed: broken', 'outcome')
-        equal((npu.imports, len(npu._cache), live()['imports']), (2, 0, 0), 'imports, cached ones, those that are left')  # type: ignore[arg-type]
+        equal(
+            str(made.outcome(consumer)),
+            'fell back: trial import of slot 2 of 3 failed: broken',
+            'outcome',
+        )
+        equal(
+            (npu.imports, len(npu._cache), live()['imports']),
+            (2, 0, 0),
+            'imports, cached ones, those that are left',
+        )  # type: ignore[arg-type]
 
 
 @check_each(*HEAPS)
@@ -151,10 +186,16 @@ def a_layout_that_only_the_driver_knows_to_refuse_shows_in_the_trial(heap: str) 
         with heap_camera(heap, BufferConstraints('wide', stride_align=512)) as made:
             made.allocate(consumer)
             outcome = made.outcome(consumer)
-            assert outcome.verdict is Verdict.FELL_BACK and 'only tight LINEAR' in outcome.reason, outcome
+            assert (
+                outcome.verdict is Verdict.FELL_BACK and 'only tight LINEAR' in outcome.reason
+            ), outcome
         with heap_camera(heap) as made:
             made.allocate(consumer)
-            equal((made.outcome(consumer).verdict, made.attached()), (Verdict.ACCEPTED, [[NPU]] * 3), 'of tight buffers')
+            equal(
+                (made.outcome(consumer).verdict, made.attached()),
+                (Verdict.ACCEPTED, [[NPU]] * 3),
+                'of tight buffers',
+            )
 
 
 @check_each(*HEAPS)
@@ -162,8 +203,14 @@ def a_late_joiner_imports_what_is_there(heap: str) -> None:
     with accelerator() as npu, heap_camera(heap, slots=1) as made:
         made.allocate(Consumer(_blind('reader')))
         equal(made.attached(), [[]] * 3, 'who is attached before')
-        equal(made.session.join(importer(npu, replace(npu.constraints(), slots=1))), Outcome(Verdict.ACCEPTED), 'the joiner')
+        equal(
+            made.session.join(importer(npu, replace(npu.constraints(), slots=1))),
+            Outcome(Verdict.ACCEPTED),
+            'the joiner',
+        )
         equal(made.attached(), [[NPU]] * 3, 'who is attached afterwards')
-        outcome = made.session.join(Consumer(BufferConstraints('stranger', formats=((fourcc_code('YUYV'), LINEAR),))))
+        outcome = made.session.join(
+            Consumer(BufferConstraints('stranger', formats=((fourcc_code('YUYV'), LINEAR),)))
+        )
         assert outcome.verdict is Verdict.REFUSED and 'YUYV' in outcome.reason, outcome
         equal(made.outcome(importer(npu)).verdict, Verdict.ACCEPTED, 'the one before')

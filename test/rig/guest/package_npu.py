@@ -37,8 +37,29 @@ from zc_perception.pixel.fourcc import NV12
 
 from ..virtual_result import VirtualResult
 from .harness import check, equal, settles
-from .kernel_api import NPU, any_heap, bufinfo, fence_info, heap_buffer, heaps_there, live, parameters, pulled
-from .package_kit import LAYOUTS, PAGE, accelerator, crcs, device_crcs, frames, jobs_held, opened_accelerator, recorded, refused
+from .kernel_api import (
+    NPU,
+    any_heap,
+    bufinfo,
+    fence_info,
+    heap_buffer,
+    heaps_there,
+    live,
+    parameters,
+    pulled,
+)
+from .package_kit import (
+    LAYOUTS,
+    PAGE,
+    accelerator,
+    crcs,
+    device_crcs,
+    frames,
+    jobs_held,
+    opened_accelerator,
+    recorded,
+    refused,
+)
 
 _RESULT = ctypes.sizeof(VirtualResult)
 
@@ -65,7 +86,9 @@ class Flow:
         job, sequence = entry.job, entry.frame.data.sequence
         (boxes,) = job.outputs()
         result = VirtualResult.of_job(job, _RESULT)
-        if result.crcs() != self.pixels[sequence] or not np.array_equal(boxes.values, np.ctypeslib.as_array(result.boxes)):
+        if result.crcs() != self.pixels[sequence] or not np.array_equal(
+            boxes.values, np.ctypeslib.as_array(result.boxes)
+        ):
             self.wrong.append(sequence)
         self.ends.append(fence_info(job.fence.fileno()).timestamp_ns)
         self.results.append(sequence)  # last: whoever waits for it looks at all of these
@@ -75,11 +98,17 @@ class Flow:
 
     def wait(self, count: int) -> None:
         """Until so many frames are through."""
-        until(lambda: len(self.results) + len(self.losses) >= count, f'{count} frames are through', 20)
+        until(
+            lambda: len(self.results) + len(self.losses) >= count,
+            f'{count} frames are through',
+            20,
+        )
 
 
 @contextmanager
-def flow(*, in_flight: int = 4, timeout_s: float = 20.0, patience_s: float = 0.0, **options: float) -> Iterator[Flow]:
+def flow(
+    *, in_flight: int = 4, timeout_s: float = 20.0, patience_s: float = 0.0, **options: float
+) -> Iterator[Flow]:
     """A scheduler on the card, which opens it anew should it be lost. It gives a job up when the driver should, or after *patience_s*."""
     queue = FrameQueue(None)
     made: Flow
@@ -107,19 +136,32 @@ def flow(*, in_flight: int = 4, timeout_s: float = 20.0, patience_s: float = 0.0
 @check
 def every_result_is_of_its_own_frame_with_0_imports_a_frame_or_1() -> None:
     for cached in (True, False):
-        with flow(import_cache=cached) as through, frames(LAYOUTS['padded stride'], slots=6) as make:
+        with (
+            flow(import_cache=cached) as through,
+            frames(LAYOUTS['padded stride'], slots=6) as make,
+        ):
             npu = through.scheduler.accelerator
             for _ in range(6):
                 through.put(make())
             through.wait(6)
             before = npu.imports
             for number in range(12):
-                until(lambda number=number: len(through.results) >= number + 4, 'slots come back', 20)
+                until(
+                    lambda number=number: len(through.results) >= number + 4, 'slots come back', 20
+                )
                 through.put(make())
             through.wait(18)
-            equal(npu.imports - before, 0 if cached else 12, 'imports of 12 frames in the steady state')
+            equal(
+                npu.imports - before,
+                0 if cached else 12,
+                'imports of 12 frames in the steady state',
+            )
             equal((through.results, through.losses), (list(range(1, 19)), []), 'results')
-            settles(lambda cached=cached: live()['imports'] - cached * len(bufinfo_attached()), 0, 'imports beyond the buffers attached')
+            settles(
+                lambda cached=cached: live()['imports'] - cached * len(bufinfo_attached()),
+                0,
+                'imports beyond the buffers attached',
+            )
 
 
 def bufinfo_attached() -> list[int]:
@@ -130,20 +172,34 @@ def bufinfo_attached() -> list[int]:
 @check
 def device_errors_and_hangs_cost_their_own_frames_only() -> None:
     # A hung job holds up those behind it until its timeout, which is theirs too: one at a time there.
-    for parameter, words, in_flight, timeout_s in (('fail_every', 'Input/output error', 4, 20.0), ('hang_every', 'timed out', 1, 3.0)):
-        with flow(in_flight=in_flight, timeout_s=timeout_s, patience_s=20.0) as through, frames(LAYOUTS['tight'], slots=12) as make:
+    for parameter, words, in_flight, timeout_s in (
+        ('fail_every', 'Input/output error', 4, 20.0),
+        ('hang_every', 'timed out', 1, 3.0),
+    ):
+        with (
+            flow(in_flight=in_flight, timeout_s=timeout_s, patience_s=20.0) as through,
+            frames(LAYOUTS['tight'], slots=12) as make,
+        ):
             with parameters(**{parameter: 3}):
                 for _ in range(9):
                     through.put(make())
                 through.wait(9)
-            equal([sequence for sequence, _ in through.losses], [3, 6, 9], f'{parameter}: lost frames')
+            equal(
+                [sequence for sequence, _ in through.losses],
+                [3, 6, 9],
+                f'{parameter}: lost frames',
+            )
             equal(through.results, [1, 2, 4, 5, 7, 8], f'{parameter}: results in order')
             assert all(words in str(error) for _, error in through.losses), through.losses
 
 
 @check
 def jobs_that_overtake_each_other_come_out_in_frame_order() -> None:
-    with parameters(out_of_order=1, latency_us=15000), flow() as through, frames(LAYOUTS['tight'], slots=12) as make:
+    with (
+        parameters(out_of_order=1, latency_us=15000),
+        flow() as through,
+        frames(LAYOUTS['tight'], slots=12) as make,
+    ):
         for _ in range(12):
             through.put(make())
         through.wait(12)
@@ -163,13 +219,31 @@ def a_card_that_is_pulled_costs_its_frames_and_works_again_when_it_is_back() -> 
             until(lambda: through.scheduler.statistics().in_flight == 3, 'three jobs in flight')
             with pulled():
                 through.wait(4)
-                equal([type(error) for _, error in through.losses], [AxlGoneError, DeviceLostError, DeviceLostError], 'losses')
-                equal([sequence for sequence, _ in through.losses], [2, 3, 4], 'lost frames, in order')
-                assert all(isinstance(error, DeviceLostError) and 'ENODEV' in str(error) for _, error in through.losses), through.losses
-                until(lambda: 'no Metis card' in through.scheduler.state.last_error, 'opening it anew fails, and says why', 10)
+                equal(
+                    [type(error) for _, error in through.losses],
+                    [AxlGoneError, DeviceLostError, DeviceLostError],
+                    'losses',
+                )
+                equal(
+                    [sequence for sequence, _ in through.losses],
+                    [2, 3, 4],
+                    'lost frames, in order',
+                )
+                assert all(
+                    isinstance(error, DeviceLostError) and 'ENODEV' in str(error)
+                    for _, error in through.losses
+                ), through.losses
+                until(
+                    lambda: 'no Metis card' in through.scheduler.state.last_error,
+                    'opening it anew fails, and says why',
+                    10,
+                )
                 equal(bufinfo_attached(), [], 'attached while there is no card')
                 through.put(make())  # refused, and counted
-                until(lambda: through.scheduler.statistics().refused_recovering == 1, 'frames are let go meanwhile')
+                until(
+                    lambda: through.scheduler.statistics().refused_recovering == 1,
+                    'frames are let go meanwhile',
+                )
         until(lambda: not through.scheduler.state.recovering, 'the card works again', 20)
         for _ in range(4):
             through.put(make())
@@ -177,7 +251,9 @@ def a_card_that_is_pulled_costs_its_frames_and_works_again_when_it_is_back() -> 
         equal(through.results, [1, 6, 7, 8, 9], 'results')
         again = through.scheduler.accelerator
         assert isinstance(again, AxlAccelerator) and again is not first
-        assert again.imports >= 1 and again.facts()['epoch'] != first.facts()['epoch'], 'no import survives'  # type: ignore[attr-defined]
+        assert again.imports >= 1 and again.facts()['epoch'] != first.facts()['epoch'], (
+            'no import survives'
+        )  # type: ignore[attr-defined]
         equal(again.facts()['release_errors'], 0, 'release errors')
 
 
@@ -192,14 +268,20 @@ def a_card_that_hangs_is_opened_anew() -> None:
             for _ in range(3):
                 through.put(make())
             through.wait(3)
-            until(lambda: through.scheduler.statistics().losses == 1, 'three timeouts in a row are a loss', 20)
+            until(
+                lambda: through.scheduler.statistics().losses == 1,
+                'three timeouts in a row are a loss',
+                20,
+            )
         for turn in range(4, 24):  # a machine that is busy may be late with a first result, too
             until(lambda: not through.scheduler.state.recovering, 'the card works again', 20)
             through.put(make())
             until(lambda turn=turn: _ended(through) == turn, 'the frame is through', 20)
             if through.results:
                 break
-        assert through.results and all('timed out' in str(e) or 'no result within' in str(e) for _, e in through.losses), through.losses
+        assert through.results and all(
+            'timed out' in str(e) or 'no result within' in str(e) for _, e in through.losses
+        ), through.losses
 
 
 @check
@@ -222,10 +304,19 @@ def an_accelerator_ends_with_its_jobs_in_flight() -> None:
 def what_a_job_s_fence_says_is_explained() -> None:
     cases: list[tuple[dict[str, int], float, tuple[str, ...]]] = [
         ({'fail_every': 1}, 5.0, ('EIO', "'model_id'")),
-        ({'hang_every': 1}, 0.05, ('ETIMEDOUT', 'timeout 50 ms', 'back-pressured', "link can't be read", 'LnkSta')),
+        (
+            {'hang_every': 1},
+            0.05,
+            ('ETIMEDOUT', 'timeout 50 ms', 'back-pressured', "link can't be read", 'LnkSta'),
+        ),
     ]
     for fault, timeout_s, words in cases:
-        with parameters(**fault), accelerator(timeout_s=timeout_s) as npu, frames(LAYOUTS['tight']) as make, make() as frame:
+        with (
+            parameters(**fault),
+            accelerator(timeout_s=timeout_s) as npu,
+            frames(LAYOUTS['tight']) as make,
+            make() as frame,
+        ):
             job = npu.submit(npu.import_frame(frame), frame)
             assert job.fence.wait(10.0)
             with refused(AxlError, 'axl job (import 1', *words):
@@ -243,10 +334,18 @@ def an_import_is_not_taken_from_a_job_that_was_given_up() -> None:
             frame.release(job.abandon())
             npu.release(handle)
             npu.tidy()
-            equal((live()['imports'], npu.facts()['jobs_given_up']), (1, 1), 'imports and jobs given up')
+            equal(
+                (live()['imports'], npu.facts()['jobs_given_up']),
+                (1, 1),
+                'imports and jobs given up',
+            )
         until(lambda: live()['jobs'] == 0, 'the job ends', 20)
         npu.tidy()
-        equal((live()['imports'], npu.facts()['jobs_given_up']), (0, 0), 'imports and jobs given up, after the job')
+        equal(
+            (live()['imports'], npu.facts()['jobs_given_up']),
+            (0, 0),
+            'imports and jobs given up, after the job',
+        )
 
 
 @check
@@ -259,10 +358,18 @@ def a_result_is_mapped_once_and_read_between_syncs() -> None:
                 assert job.fence.wait(10.0)
                 job.outputs()
                 job.outputs()
-                equal(recording().flags(*inodes), [1, 5] * number + [1], 'SYNCs of results, in the middle of a frame')
+                equal(
+                    recording().flags(*inodes),
+                    [1, 5] * number + [1],
+                    'SYNCs of results, in the middle of a frame',
+                )
                 job.close()
                 npu.tidy()
-        equal(recording().flags(*inodes), [int(CpuAccess.READ), int(CpuAccess.READ) | 4] * 12, 'SYNCs of results')
+        equal(
+            recording().flags(*inodes),
+            [int(CpuAccess.READ), int(CpuAccess.READ) | 4] * 12,
+            'SYNCs of results',
+        )
         # One buffer after the other is spare: the last that came back goes first.
         equal(recording().mappings(*inodes), 1, 'mappings of results')
         equal(recording().bad_closes, 0, 'descriptors closed twice')
@@ -277,15 +384,28 @@ def the_card_is_found_by_node_name_and_pci_address() -> None:
     equal((card.path, card.pci_address), ('/dev/metis-0:1:0', '0000:01:00.0'), 'the card')
     for wanted in ('', '0', 'metis-0:1:0', '0:1:0', '0000:01:00.0', '01:00.0', card.path):
         equal(choose_card(wanted), card, f"the card that '{wanted}' means")
-    with refused(AcceleratorError, "no Metis card '02:00.0'", '/dev/metis-0:1:0 (PCI 0000:01:00.0)'):
+    with refused(
+        AcceleratorError, "no Metis card '02:00.0'", '/dev/metis-0:1:0 (PCI 0000:01:00.0)'
+    ):
         choose_card('02:00.0')
     with accelerator(device='01:00.0') as npu:
         facts = npu.facts()
-        equal((facts['device'], facts['pci_address'], facts['driver_level']), (card.path, '0000:01:00.0', 2), 'facts')
+        equal(
+            (facts['device'], facts['pci_address'], facts['driver_level']),
+            (card.path, '0000:01:00.0', 2),
+            'facts',
+        )
         # QEMU's function is no PCI Express one: unknown is said, and is not good.
-        assert str(facts['pcie_link']).startswith('unknown (0000:01:00.0 shows no PCIe link'), facts
-        assert sum("PCIe link can't be read" in notice for notice in npu.notices()) == 1, npu.notices()
-        assert sum(f'result buffers come from {any_heap()}' in notice for notice in npu.notices()) == 1, npu.notices()
+        assert str(facts['pcie_link']).startswith('unknown (0000:01:00.0 shows no PCIe link'), (
+            facts
+        )
+        assert sum("PCIe link can't be read" in notice for notice in npu.notices()) == 1, (
+            npu.notices()
+        )
+        assert (
+            sum(f'result buffers come from {any_heap()}' in notice for notice in npu.notices())
+            == 1
+        ), npu.notices()
 
 
 @check
@@ -302,7 +422,11 @@ def the_shipped_driver_says_which_heaps_it_can_import() -> None:
             with parameters(shipped_error=errno.ENOMEM):
                 equal(probe_shipped_attach(card.path, buffer).number, errno.ENOMEM, 'errno')
             with pulled():
-                equal(probe_shipped_attach(card.path, buffer).answer, Importable.UNKNOWN, 'answer without a card')
+                equal(
+                    probe_shipped_attach(card.path, buffer).answer,
+                    Importable.UNKNOWN,
+                    'answer without a card',
+                )
             buffer.close()
             heap.close()
     yes, no = (Importable.YES, 0), (Importable.NO, errno.EINVAL)
@@ -313,14 +437,28 @@ def the_shipped_driver_says_which_heaps_it_can_import() -> None:
 def a_driver_without_our_ioctls_makes_auto_go_on_and_says_so_in_one_line() -> None:
     for variant in ({'shipped': 1}, {'abi_level': 0}):
         with parameters(**variant):
-            with refused(AcceleratorError, '/dev/metis-0:1:0', 'no import and submit ioctls (ENOTTY)', 'axruntime', 'cpu'):
+            with refused(
+                AcceleratorError,
+                '/dev/metis-0:1:0',
+                'no import and submit ioctls (ENOTTY)',
+                'axruntime',
+                'cpu',
+            ):
                 AxlAccelerator(AcceleratorOptions())
-            selection = open_accelerator('auto', load_manifest('hog'), AcceleratorOptions(), CopyLedger())
+            selection = open_accelerator(
+                'auto', load_manifest('hog'), AcceleratorOptions(), CopyLedger()
+            )
             equal(selection.accelerator.capabilities().name, 'cpu', 'accelerator')
             (why,) = [reason for reason in selection.reasons if "'axl'" in reason]
             assert 'no import and submit ioctls (ENOTTY)' in why and '\n' not in why, why
             selection.accelerator.close()
-            settles(lambda: [t.name for t in threading.enumerate() if t is not threading.main_thread()], [], 'threads')
+            settles(
+                lambda: [
+                    t.name for t in threading.enumerate() if t is not threading.main_thread()
+                ],
+                [],
+                'threads',
+            )
 
 
 @check
@@ -363,7 +501,11 @@ def errnos_become_exceptions() -> None:
     device, other = AxlDevice(find_cards()[0].path), AxlDevice(find_cards()[0].path)
     heap, _ = open_heap(any_heap())
     layout = LAYOUTS['tight']
-    buffer, small, result = heap.allocate(layout.buffer_size(0)), heap.allocate(4096), heap.allocate(4096)
+    buffer, small, result = (
+        heap.allocate(layout.buffer_size(0)),
+        heap.allocate(4096),
+        heap.allocate(4096),
+    )
     memory = SealedMemfd().allocate(layout.buffer_size(0))
     closed = heap.allocate(4096)
     number = closed.fileno()
@@ -383,7 +525,9 @@ def errnos_become_exceptions() -> None:
         with refused(AxlError, 'EINVAL'):
             device.import_planes(layout, [buffer], ImportFlags(8))
         with refused(AxlError, 'EINVAL'):
-            device.import_planes(replace(layout, fourcc=0x20202020), [buffer], ImportFlags.TO_DEVICE)
+            device.import_planes(
+                replace(layout, fourcc=0x20202020), [buffer], ImportFlags.TO_DEVICE
+            )
         with refused(AxlError, 'EINVAL'):
             device.import_fd(small, 64, 48, NV12, ImportFlags.FROM_DEVICE | ImportFlags.TO_DEVICE)
         closed.fileno = lambda: number  # type: ignore[method-assign]
@@ -392,7 +536,9 @@ def errnos_become_exceptions() -> None:
             device.import_fd(closed, 64, 48, NV12, ImportFlags.TO_DEVICE)
         if 'dma_heap/system' in heaps_there():  # udmabuf makes none that can't be written
             narrow = heap_buffer(layout.buffer_size(0), os.O_RDONLY)
-            reader = DmaBuf(OwnedFd(narrow.fd), BufferKind.DMABUF, 'dma_heap/system', writable=False)
+            reader = DmaBuf(
+                OwnedFd(narrow.fd), BufferKind.DMABUF, 'dma_heap/system', writable=False
+            )
             narrow.fd = -1
             with refused(AxlError, 'EACCES', 'TO_DEVICE'):
                 device.import_fd(reader, 64, 48, NV12, ImportFlags.BIDIRECTIONAL)
@@ -411,7 +557,11 @@ def older_drivers_work_for_tight_images() -> None:
     with parameters(abi_level=1), accelerator() as npu:
         with frames(LAYOUTS['tight']) as make, make() as frame:
             equal(device_crcs(npu, frame), crcs(frame), 'CRCs with ioctls 64-66 alone')
-        with frames(LAYOUTS['padded stride']) as make, make() as frame, refused(AcceleratorError, 'only tight LINEAR'):
+        with (
+            frames(LAYOUTS['padded stride']) as make,
+            make() as frame,
+            refused(AcceleratorError, 'only tight LINEAR'),
+        ):
             npu.import_frame(frame)
 
 

@@ -43,7 +43,11 @@ def _collected(pool: BufferPool) -> PoolStatistics:
 
 @check_each(*HEAPS)
 def a_slot_is_not_reused_before_its_release_fence(heap: str) -> None:
-    with card() as device, pool_of(heap, LAYOUT, slots=1, release_timeout_s=20.0) as pool, buffers(heap, RESULT_SIZE) as (result,):
+    with (
+        card() as device,
+        pool_of(heap, LAYOUT, slots=1, release_timeout_s=20.0) as pool,
+        buffers(heap, RESULT_SIZE) as (result,),
+    ):
         for level in (10, 20, 30):
             frame = publish(pool, level=level)
             with jobs_held():
@@ -60,7 +64,11 @@ def a_slot_is_not_reused_before_its_release_fence(heap: str) -> None:
 @check
 def a_release_fence_that_fails_frees_the_slot_and_is_counted() -> None:
     heap = any_heap()
-    with card() as device, pool_of(heap, LAYOUT, slots=1, release_timeout_s=20.0) as pool, buffers(heap, RESULT_SIZE) as (result,):
+    with (
+        card() as device,
+        pool_of(heap, LAYOUT, slots=1, release_timeout_s=20.0) as pool,
+        buffers(heap, RESULT_SIZE) as (result,),
+    ):
         frame = publish(pool, level=10)
         with jobs_held():
             with parameters(fail_every=1):
@@ -83,7 +91,11 @@ def _stays_taken(pool: BufferPool) -> None:
 
 def _overwrite_as_soon_as_possible(pool: BufferPool) -> Slot:
     """The next frame into the first slot that comes free, without waiting for the device as a CPU should: a camera's DMA doesn't either."""
-    slot: Slot = until(pool.acquire, lambda: f'a slot comes free: {pool.statistics()}', pause=lambda: time.sleep(0.001))
+    slot: Slot = until(
+        pool.acquire,
+        lambda: f'a slot comes free: {pool.statistics()}',
+        pause=lambda: time.sleep(0.001),
+    )
     for buffer in slot.buffers:
         if buffer.writable:
             buffer.mapping()[:] = b'\xff' * buffer.size
@@ -94,7 +106,10 @@ def _overwrite_as_soon_as_possible(pool: BufferPool) -> Slot:
 @check
 def a_slot_with_a_hung_job_is_replaced_and_never_used_again() -> None:
     heap = any_heap()
-    with accelerator(timeout_s=5.0) as npu, pool_of(heap, LAYOUT, slots=2, release_timeout_s=0.2) as pool:
+    with (
+        accelerator(timeout_s=5.0) as npu,
+        pool_of(heap, LAYOUT, slots=2, release_timeout_s=0.2) as pool,
+    ):
         gone: list[Slot] = []
         remove = pool.add_retire_listener(gone.append)
         frame = publish(pool, level=77)
@@ -103,15 +118,27 @@ def a_slot_with_a_hung_job_is_replaced_and_never_used_again() -> None:
             job = npu.submit(npu.import_frame(frame), frame)
         frame.release(job.abandon())
         until(lambda: _collected(pool).retired == 1, 'the slot is retired')
-        equal([[b.identity.inode for b in slot.buffers] for slot in gone], [[stuck]], 'slots told to the listener')
-        assert stuck not in _inodes(pool.slots) and len(pool.slots) == 2, 'the retired buffer is still in the pool'
+        equal(
+            [[b.identity.inode for b in slot.buffers] for slot in gone],
+            [[stuck]],
+            'slots told to the listener',
+        )
+        assert stuck not in _inodes(pool.slots) and len(pool.slots) == 2, (
+            'the retired buffer is still in the pool'
+        )
         assert stuck in bufinfo() and live()['jobs'] == 1, 'the device has let go already'
         seen = set()
         for turn in range(20):
             with publish(pool, sequence=turn, level=turn) as fresh:
                 seen.add(fresh.data.buffers[0].identity.inode)
                 assert fresh.data.buffer_uid != uid
-        assert stuck not in seen and seen <= _inodes(pool.slots), (stuck, seen, pool.slots, _inodes(pool.slots), pool.statistics())
+        assert stuck not in seen and seen <= _inodes(pool.slots), (
+            stuck,
+            seen,
+            pool.slots,
+            _inodes(pool.slots),
+            pool.statistics(),
+        )
         until(lambda: live()['jobs'] == 0, 'the driver gives the job up', 20.0)
         assert stuck in bufinfo(), 'the import cache should still hold it here'
         npu.tidy()
@@ -125,7 +152,11 @@ def a_slot_with_a_hung_job_is_replaced_and_never_used_again() -> None:
 @check
 def the_import_cache_forgets_what_the_pool_has_given_up() -> None:
     heap = any_heap()
-    with card() as device, pool_of(heap, LAYOUT, slots=2, release_timeout_s=0.1) as pool, buffers(heap, RESULT_SIZE) as (result,):
+    with (
+        card() as device,
+        pool_of(heap, LAYOUT, slots=2, release_timeout_s=0.1) as pool,
+        buffers(heap, RESULT_SIZE) as (result,),
+    ):
         cache = ImportCache(device.release_import)
         for slot in pool.slots:
             _imported(cache, device, slot.buffers)
@@ -141,7 +172,10 @@ def the_import_cache_forgets_what_the_pool_has_given_up() -> None:
         equal(len(cache), 1, 'imports remembered')
         assert job.wait(20.0)
         job.close()
-        until(lambda: (live()['imports'], stuck in bufinfo()) == (1, False), 'the driver forgets it too')
+        until(
+            lambda: (live()['imports'], stuck in bufinfo()) == (1, False),
+            'the driver forgets it too',
+        )
         pool.close()
         cache.forget_ended()
         equal((len(cache), live()['imports']), (0, 0), 'imports after the pool was closed')
@@ -150,4 +184,6 @@ def the_import_cache_forgets_what_the_pool_has_given_up() -> None:
 
 def _imported(cache: ImportCache, device: AxlDevice, source: Sequence[DmaBuf]) -> int:
     key = import_key(1, 1, LAYOUT, source)
-    return cache.get(key, source, lambda: device.import_planes(LAYOUT, source, ImportFlags.TO_DEVICE))
+    return cache.get(
+        key, source, lambda: device.import_planes(LAYOUT, source, ImportFlags.TO_DEVICE)
+    )

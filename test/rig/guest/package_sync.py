@@ -36,7 +36,10 @@ from .package_kit import (
 )
 
 READ, WRITE, END = 1, 2, 4
-_INTERRUPTED = (-errno.EINTR, -512)  # the second is ERESTARTSYS, which becomes the first on the way to user space
+_INTERRUPTED = (
+    -errno.EINTR,
+    -512,
+)  # the second is ERESTARTSYS, which becomes the first on the way to user space
 
 
 class _Planned(Exception):
@@ -70,7 +73,11 @@ def a_block_that_nobody_leaves_is_ended_too(heap: str) -> None:
         equal([recording().flags(i) for i in inodes], [[READ], [READ]], 'SYNCs within the block')
         del block
         gc.collect()
-        equal([recording().flags(i) for i in inodes], [[READ, READ | END]] * 2, 'SYNCs after it was forgotten')
+        equal(
+            [recording().flags(i) for i in inodes],
+            [[READ, READ | END]] * 2,
+            'SYNCs after it was forgotten',
+        )
 
 
 @check
@@ -116,7 +123,11 @@ def _signals(count: int, then: Callable[[], None]) -> Iterator[list[float]]:
 
 @check_each(*HEAPS)
 def signals_do_not_end_the_wait_for_the_device(heap: str) -> None:
-    with card() as device, buffers(heap, LAYOUT.buffer_size(0), RESULT_SIZE) as (source, result), recorded() as recording:
+    with (
+        card() as device,
+        buffers(heap, LAYOUT.buffer_size(0), RESULT_SIZE) as (source, result),
+        recorded() as recording,
+    ):
         with jobs_held() as let_go:
             job = start(device, [source], result)
             with _signals(5, let_go) as hits:
@@ -131,7 +142,11 @@ def signals_do_not_end_the_wait_for_the_device(heap: str) -> None:
 @check_each(*HEAPS)
 def a_sync_that_a_signal_interrupts_is_repeated(heap: str) -> None:
     """The kernel itself waits where a job comes between our look at the fences and START: EINTR, by its documentation to be repeated."""
-    with card() as device, buffers(heap, LAYOUT.buffer_size(0), RESULT_SIZE) as (source, result), recorded() as recording:
+    with (
+        card() as device,
+        buffers(heap, LAYOUT.buffer_size(0), RESULT_SIZE) as (source, result),
+        recorded() as recording,
+    ):
         result.wait_for_devices = lambda *_: True  # type: ignore[method-assign]
         with jobs_held() as let_go:
             job = start(device, [source], result)
@@ -141,29 +156,52 @@ def a_sync_that_a_signal_interrupts_is_repeated(heap: str) -> None:
         result.end_cpu_access(CpuAccess.READ)
         seen = recording()
         job.close()
-    interrupted = [sync for number in _INTERRUPTED for sync in seen.syncs(result.identity.inode, result=number)]
+    interrupted = [
+        sync
+        for number in _INTERRUPTED
+        for sync in seen.syncs(result.identity.inode, result=number)
+    ]
     equal({sync.flags for sync in interrupted}, {READ}, 'what was interrupted')
     equal(seen.flags(result.identity.inode), [READ, READ | END], 'SYNCs that succeeded')
 
 
 @check_each(*HEAPS)
 def a_device_that_hangs_does_not_hang_the_cpu(heap: str) -> None:
-    with card() as device, buffers(heap, LAYOUT.buffer_size(0), RESULT_SIZE) as (source, result), recorded() as recording:
+    with (
+        card() as device,
+        buffers(heap, LAYOUT.buffer_size(0), RESULT_SIZE) as (source, result),
+        recorded() as recording,
+    ):
         with parameters(hang_every=1):
             job = start(device, [source], result)
-        for buffer, access in ((result, CpuAccess.READ), (source, CpuAccess.READ | CpuAccess.WRITE)):
+        for buffer, access in (
+            (result, CpuAccess.READ),
+            (source, CpuAccess.READ | CpuAccess.WRITE),
+        ):
             with refused(AcceleratorError, 'in use by a device'):
                 buffer.begin_cpu_access(access, 0.05)
         source.begin_cpu_access(CpuAccess.READ, 0.05)  # a reader does not wait for a reader
         source.end_cpu_access(CpuAccess.READ)
-        equal(recording().flags(result.identity.inode), [], 'SYNCs of the buffer that the device writes')
-        equal(recording().flags(source.identity.inode), [READ, READ | END], 'SYNCs of the buffer that it reads')
+        equal(
+            recording().flags(result.identity.inode),
+            [],
+            'SYNCs of the buffer that the device writes',
+        )
+        equal(
+            recording().flags(source.identity.inode),
+            [READ, READ | END],
+            'SYNCs of the buffer that it reads',
+        )
         job.close()
 
 
 @check_each(*HEAPS)
 def a_wait_for_the_device_lets_other_threads_run(heap: str) -> None:
-    with card() as device, buffers(heap, LAYOUT.buffer_size(0), RESULT_SIZE) as (source, result), jobs_held() as let_go:
+    with (
+        card() as device,
+        buffers(heap, LAYOUT.buffer_size(0), RESULT_SIZE) as (source, result),
+        jobs_held() as let_go,
+    ):
         job = start(device, [source], result)
         source.begin_cpu_access(CpuAccess.READ, 0.05)  # a reader does not wait for a reader
         source.end_cpu_access(CpuAccess.READ)

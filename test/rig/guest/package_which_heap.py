@@ -53,16 +53,28 @@ def _synthetic(heap: str) -> AbstractContextManager[SyntheticCamera]:
     return closing(SyntheticCamera(*SIZE, 30.0, 'cam', seed=1, pattern='bars', **options))
 
 
-def _agree(participants: Sequence[str], expected: str, because: str, heap: str = 'auto', seen: Verdict = Verdict.ACCEPTED) -> None:
+def _agree(
+    participants: Sequence[str],
+    expected: str,
+    because: str,
+    heap: str = 'auto',
+    seen: Verdict = Verdict.ACCEPTED,
+) -> None:
     """The heap that is chosen is the kernel's exporter of every buffer, and a card that was accepted sees what the CPU wrote."""
     equal(_doctors(participants, heap), expected, 'what the doctor expects')
     with accelerator() as npu, _synthetic(heap) as camera:
         session = agreed(camera, parse_stand_ins(participants), [importer(npu)])
         line = session.describe()
         equal(camera.heap_name, expected, f'heap ({line})')
-        exporters = {bufinfo()[buffer.identity.inode].exporter for slot in camera.slots for buffer in slot.buffers}
+        exporters = {
+            bufinfo()[buffer.identity.inode].exporter
+            for slot in camera.slots
+            for buffer in slot.buffers
+        }
         equal(exporters, {expected.rpartition('/')[2]}, 'exporters in the kernel')
-        assert session.why.startswith(f'heap {expected} because ') and because in session.why, session.why
+        assert session.why.startswith(f'heap {expected} because ') and because in session.why, (
+            session.why
+        )
         equal(session.outcomes()[npu.constraints().participant].verdict, seen, line)
         if seen is Verdict.ACCEPTED:
             with next_frame(camera) as frame:
@@ -71,17 +83,45 @@ def _agree(participants: Sequence[str], expected: str, because: str, heap: str =
 
 def _doctors(participants: Sequence[str], heap: str) -> str:
     """The heap that the doctor counts the same camera's buffers in, beside the same accelerator."""
-    capture = {'camera': 'synthetic', 'width': SIZE[0], 'height': SIZE[1], 'heap': heap, 'participants': list(participants)}
-    needs = needs_of([('/capture', capture), ('/inference', {'accelerator': 'axl'})], 'vehicle.yaml')
+    capture = {
+        'camera': 'synthetic',
+        'width': SIZE[0],
+        'height': SIZE[1],
+        'heap': heap,
+        'participants': list(participants),
+    }
+    needs = needs_of(
+        [('/capture', capture), ('/inference', {'accelerator': 'axl'})], 'vehicle.yaml'
+    )
     return pool_need(System(), needs, needs.cameras[0]).memory
 
 
 _CHOICES = {
-    'nobody minds': ([], SYSTEM, f'it comes first of {SYSTEM}, {CMA}, {UDMABUF}, memfd and suits everybody'),
-    'contiguous': (['isp: NV12; contiguous'], CMA, f"isp needs contiguous memory, which heap '{SYSTEM}' is not"),
-    'a name with a comma': ([f'isp: NV12; heap={CMA}'], CMA, f"isp can't use buffers of heap '{SYSTEM}', only of {CMA}"),
-    'two names, one with a comma': ([f'isp: NV12; heap=udmabuf | {CMA}'], CMA, f"isp can't use buffers of heap '{SYSTEM}'"),
-    'another name': (['isp: NV12; heap=udmabuf'], UDMABUF, f"isp can't use buffers of heaps '{SYSTEM}', '{CMA}', only of udmabuf"),
+    'nobody minds': (
+        [],
+        SYSTEM,
+        f'it comes first of {SYSTEM}, {CMA}, {UDMABUF}, memfd and suits everybody',
+    ),
+    'contiguous': (
+        ['isp: NV12; contiguous'],
+        CMA,
+        f"isp needs contiguous memory, which heap '{SYSTEM}' is not",
+    ),
+    'a name with a comma': (
+        [f'isp: NV12; heap={CMA}'],
+        CMA,
+        f"isp can't use buffers of heap '{SYSTEM}', only of {CMA}",
+    ),
+    'two names, one with a comma': (
+        [f'isp: NV12; heap=udmabuf | {CMA}'],
+        CMA,
+        f"isp can't use buffers of heap '{SYSTEM}'",
+    ),
+    'another name': (
+        ['isp: NV12; heap=udmabuf'],
+        UDMABUF,
+        f"isp can't use buffers of heaps '{SYSTEM}', '{CMA}', only of udmabuf",
+    ),
 }
 
 
@@ -104,7 +144,11 @@ def a_card_behind_no_iommu_gets_contiguous_memory() -> None:
     with parameters(untranslated=1), identity():
         assert read_iommu(NPU).needs_contiguous, read_iommu(NPU)
         passes = f'({read_iommu(NPU).text})'
-        _agree([], CMA, f"axl /dev/metis-0:1:0 needs contiguous memory {passes}, which heap '{SYSTEM}' is not")
+        _agree(
+            [],
+            CMA,
+            f"axl /dev/metis-0:1:0 needs contiguous memory {passes}, which heap '{SYSTEM}' is not",
+        )
         # A heap that the user named stays. The card is refused by name before any import, and the camera goes on.
         _agree([], SYSTEM, f"parameter 'heap' is '{SYSTEM}'", heap=SYSTEM, seen=Verdict.REFUSED)
         _expect_scattered_to_fail()
@@ -133,10 +177,17 @@ def _expect_scattered_to_fail() -> None:
 @check
 def a_camera_that_imports_offers_the_heaps_that_its_driver_takes() -> None:
     _contiguous_heap()
-    with closing(opened(SINGLE, memory='import', pixel_format='NV12')) as camera, accelerator() as npu:
+    with (
+        closing(opened(SINGLE, memory='import', pixel_format='NV12')) as camera,
+        accelerator() as npu,
+    ):
         equal(camera.constraints().heaps, (SYSTEM, CMA, UDMABUF), 'heaps on offer')
         session = agreed(camera, parse_stand_ins(['isp: NV12; contiguous']), [importer(npu)])
         verdicts = {outcome.verdict for outcome in session.outcomes().values()}
-        equal((camera.heap_name, verdicts), (CMA, {Verdict.ACCEPTED, Verdict.STAND_IN}), session.describe())
+        equal(
+            (camera.heap_name, verdicts),
+            (CMA, {Verdict.ACCEPTED, Verdict.STAND_IN}),
+            session.describe(),
+        )
         with next_frame(camera) as frame:
             equal(device_crcs(npu, frame), crcs(frame), 'what the device sees')

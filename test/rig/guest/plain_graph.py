@@ -56,7 +56,9 @@ class _Receiver:
         publisher.rematch((*publisher.matched, self.subscription))
 
     def close(self) -> None:
-        self._publisher.rematch(tuple(one for one in self._publisher.matched if one is not self.subscription))
+        self._publisher.rematch(
+            tuple(one for one in self._publisher.matched if one is not self.subscription)
+        )
         self.queue.close()
 
 
@@ -98,7 +100,14 @@ class _Inference:
         self._stack.callback(self._receiver.close)
         npu = self._stack.enter_context(accelerator())
         self._log = self._stack.enter_context(FrameLog('inference', f'/{name}'))
-        self.scheduler = Scheduler(npu, self._receiver.queue, self._on_result, self._on_error, in_flight=IN_FLIGHT, timeout_s=60.0)
+        self.scheduler = Scheduler(
+            npu,
+            self._receiver.queue,
+            self._on_result,
+            self._on_error,
+            in_flight=IN_FLIGHT,
+            timeout_s=60.0,
+        )
         self._stack.callback(self.scheduler.stop)
         self.scheduler.start()
 
@@ -114,7 +123,9 @@ class _Inference:
 
     def _on_result(self, entry: InFlight) -> None:
         done_ns = time.monotonic_ns()
-        limits = DecodeLimits(MANIFEST.score_threshold, MANIFEST.nms_threshold, MANIFEST.max_detections)
+        limits = DecodeLimits(
+            MANIFEST.score_threshold, MANIFEST.nms_threshold, MANIFEST.max_detections
+        )
         found = len(self._head.decode(entry.job.outputs(), entry.job.letterbox, limits))
         decoded_ns = time.monotonic_ns()
         self._log.processed(entry, done_ns, decoded_ns, time.monotonic_ns(), found)
@@ -144,7 +155,10 @@ class _Inference:
 
 
 def _copies(ledger: CopyLedger) -> dict[str, dict[str, int]]:
-    return {reason: {'count': entry.count, 'bytes': entry.bytes} for reason, entry in ledger.entries().items()}
+    return {
+        reason: {'count': entry.count, 'bytes': entry.bytes}
+        for reason, entry in ledger.entries().items()
+    }
 
 
 class PlainGraph:
@@ -158,12 +172,19 @@ class PlainGraph:
         self._ledger = CopyLedger()
         self._stop = threading.Event()
         self._log = FrameLog('capture', '/capture')
-        self.publisher: BusPublisher[Frame] = BusPublisher('capture', _QOS, pool_of=lambda frame: frame.pool)
+        self.publisher: BusPublisher[Frame] = BusPublisher(
+            'capture', _QOS, pool_of=lambda frame: frame.pool
+        )
         self.problems: list[str] = []
         self.inference = _Inference(self.publisher, 'inference')
         self._all_inference = [self.inference]
-        self.graph = SimpleNamespace(capture=SimpleNamespace(camera=camera, frame_log=self._log), inference=self.inference)
-        self._threads = [threading.Thread(target=partial(self._guarded, run)) for run in (self._capture, self._describe)]
+        self.graph = SimpleNamespace(
+            capture=SimpleNamespace(camera=camera, frame_log=self._log), inference=self.inference
+        )
+        self._threads = [
+            threading.Thread(target=partial(self._guarded, run))
+            for run in (self._capture, self._describe)
+        ]
         for thread in self._threads:
             thread.start()
 
@@ -217,7 +238,10 @@ class PlainGraph:
 
     def flows(self) -> bool:
         """Wait until frames have their results; whether they do."""
-        return eventually(lambda: self.inference.processed > 3 or bool(self.problems), 60) and not self.problems
+        return (
+            eventually(lambda: self.inference.processed > 3 or bool(self.problems), 60)
+            and not self.problems
+        )
 
     def close(self) -> None:
         self._stop.set()
@@ -238,7 +262,12 @@ def allocated(camera: Camera) -> Camera:
     """The camera with buffers that the accelerator takes as well."""
     own = camera.constraints()
     with accelerator() as npu:
-        camera.allocate(agree([own, npu.constraints(), BufferConstraints('slots', slots=SLOTS - own.slots)], (camera.width, camera.height)))
+        camera.allocate(
+            agree(
+                [own, npu.constraints(), BufferConstraints('slots', slots=SLOTS - own.slots)],
+                (camera.width, camera.height),
+            )
+        )
     return camera
 
 
@@ -252,7 +281,13 @@ def vivid_camera() -> Camera:
 def untouched_camera(heap: Heap) -> Camera:
     """Buffers of a heap, which the CPU has no part in."""
     with unmapped():
-        base = {'heap': heap, 'now_ns': time.time_ns, 'ledger': CopyLedger(), 'seed': 1, 'pattern': 'counter'}
+        base = {
+            'heap': heap,
+            'now_ns': time.time_ns,
+            'ledger': CopyLedger(),
+            'seed': 1,
+            'pattern': 'counter',
+        }
         return allocated(UntouchedCamera(WIDTH, HEIGHT, FPS, 'camera', **base))
 
 

@@ -43,7 +43,12 @@ def checks_of(suite: str, without: Sequence[str] = ()) -> dict[str, harness.Chec
     modules = [module for module in SUITES[suite] if module not in without]
     for module in modules:
         importlib.import_module(f'rig.guest.{module}')
-    return {name: check for module in modules for name, check in harness.CHECKS.items() if name.startswith(f'{module}: ')}
+    return {
+        name: check
+        for module in modules
+        for name, check in harness.CHECKS.items()
+        if name.startswith(f'{module}: ')
+    }
 
 
 def main(suite: str, arguments: Sequence[str]) -> int:
@@ -52,9 +57,15 @@ def main(suite: str, arguments: Sequence[str]) -> int:
     parts = [argument for argument in arguments if ':' not in argument]
     checks = checks_of(suite)
     if parts:
-        chosen = {name: check for name, check in checks.items() if any(part in name for part in parts)}
+        chosen = {
+            name: check for name, check in checks.items() if any(part in name for part in parts)
+        }
     else:
-        chosen = {name: check for name, check in checks.items() if LONG or name not in harness.LONG_CHECKS}
+        chosen = {
+            name: check
+            for name, check in checks.items()
+            if LONG or name not in harness.LONG_CHECKS
+        }
     for module in SUITES[suite]:
         getattr(sys.modules[f'rig.guest.{module}'], 'warm_up', lambda: None)()
     good = harness.run(chosen, Path(os.environ['RIG_OUT']) / f'{suite}.json')

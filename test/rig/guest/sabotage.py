@@ -129,7 +129,9 @@ def _copying_rows(spectator: Consumer) -> Iterator[None]:
 
 
 @contextmanager
-def _importing(running: Running, choose: Callable[[AxlAccelerator, Frame], ImportHandle]) -> Iterator[None]:
+def _importing(
+    running: Running, choose: Callable[[AxlAccelerator, Frame], ImportHandle]
+) -> Iterator[None]:
     """Let the accelerator import by another rule, on its own thread."""
     npu = running.graph.inference.accelerator
     assert isinstance(npu, AxlAccelerator)
@@ -255,9 +257,14 @@ def _exchange_handles(running: Running) -> Iterator[None]:
     image, always."""
     npu = running.graph.inference.accelerator
     entries = dict(npu._cache._entries).values()
-    handles = sorted((identity.inode, entry.handle) for entry in entries for identity in entry.identities)
+    handles = sorted(
+        (identity.inode, entry.handle) for entry in entries for identity in entry.identities
+    )
     assert len(handles) > 1, 'fewer than two buffers are imported'
-    wrong = {inode: handle for (inode, _), (_, handle) in zip(handles, [*handles[1:], handles[0]], strict=True)}
+    wrong = {
+        inode: handle
+        for (inode, _), (_, handle) in zip(handles, [*handles[1:], handles[0]], strict=True)
+    }
     exchanged = threading.Event()
 
     def choose(npu: AxlAccelerator, frame: Frame) -> ImportHandle:
@@ -360,11 +367,17 @@ def _other_program(running: Running, program: str) -> Iterator[subprocess.Popen[
 def _mapped_without_a_main_thread(running: Running) -> Iterator[None]:
     """Another process has a frame mapped. Its main thread has ended, so its own /proc/PID/maps is empty."""
     with _other_program(running, _WITHOUT_MAIN_THREAD) as process:
-        assert eventually(lambda: not Path(f'/proc/{process.pid}/maps').read_bytes(), 30), 'its main thread goes on'
+        assert eventually(lambda: not Path(f'/proc/{process.pid}/maps').read_bytes(), 30), (
+            'its main thread goes on'
+        )
         yield
 
 
-_WAITING = [str(number) for name, number in SYSCALLS.items() if name in ('clock_nanosleep', 'select', 'pselect6')]
+_WAITING = [
+    str(number)
+    for name, number in SYSCALLS.items()
+    if name in ('clock_nanosleep', 'select', 'pselect6')
+]
 _MOMENT_S = 2.0
 
 
@@ -373,8 +386,13 @@ def _has_looked() -> bool:
     for process in Path('/proc').glob('[0-9]*'):
         with suppress(OSError):
             if b'zc_perception.verify.zc_verify' in (process / 'cmdline').read_bytes():
-                open_files = {os.readlink(link).rpartition('/')[2] for link in (process / 'fd').iterdir()}
-                return 'trace_pipe' in open_files and (process / 'syscall').read_text().split()[0] in _WAITING
+                open_files = {
+                    os.readlink(link).rpartition('/')[2] for link in (process / 'fd').iterdir()
+                }
+                return (
+                    'trace_pipe' in open_files
+                    and (process / 'syscall').read_text().split()[0] in _WAITING
+                )
     return False
 
 
@@ -459,7 +477,9 @@ SABOTAGES: dict[str, Saboteur] = {
     'imports_at_a_wrong_offset': lambda running, spectator: _import_at_a_wrong_offset(running),
     'second_node': lambda running, spectator: running.second_inference(),
     'imports_decoys_alone': lambda running, spectator: _import_decoys_alone(running),
-    'maps_without_a_main_thread': lambda running, spectator: _mapped_without_a_main_thread(running),
+    'maps_without_a_main_thread': lambda running, spectator: _mapped_without_a_main_thread(
+        running
+    ),
     'holds_pages_in_a_pipe': lambda running, spectator: _pages_in_a_pipe(running),
     'without_the_cameras_log': lambda running, spectator: _without_the_cameras_log(running),
     'maps_before_the_window': lambda running, spectator: _mapped_before_the_window(running),
@@ -468,7 +488,9 @@ SABOTAGES: dict[str, Saboteur] = {
 }
 
 
-def sabotaged(running: Running, spectator: Consumer, names: Sequence[str], out: Path) -> Iterator[tuple[str, Outcome]]:
+def sabotaged(
+    running: Running, spectator: Consumer, names: Sequence[str], out: Path
+) -> Iterator[tuple[str, Outcome]]:
     """One graph that runs all the time, sabotaged in one way after the other, and what ``zc_verify`` says of it meanwhile."""
     inference = running.graph.inference
     assert eventually(lambda: inference.processed > 3 and spectator.seen > 3, 60), running.problems

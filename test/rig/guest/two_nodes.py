@@ -18,7 +18,12 @@ def main() -> int:
     """Start both, wait for both; 0 if both ended well."""
     folder = Path(sys.executable).parent
     arguments = ['--ros-args', '--params-file', sys.argv[1]]
-    nodes = [subprocess.Popen([str(folder / name), *arguments], stdin=subprocess.DEVNULL, start_new_session=True) for name in PROGRAMS]
+    nodes = [
+        subprocess.Popen(
+            [str(folder / name), *arguments], stdin=subprocess.DEVNULL, start_new_session=True
+        )
+        for name in PROGRAMS
+    ]
 
     def pass_on(number: int, frame: FrameType | None) -> None:
         for node in nodes:

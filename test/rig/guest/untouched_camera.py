@@ -55,7 +55,9 @@ class ShadowHeap:
     name = 'udmabuf'
 
     def allocate(self, size: int) -> DmaBuf:
-        return DmaBuf(OwnedFd(shadow_buffer(-(-size // _PAGE) * _PAGE).fd), BufferKind.DMABUF, self.name)
+        return DmaBuf(
+            OwnedFd(shadow_buffer(-(-size // _PAGE) * _PAGE).fd), BufferKind.DMABUF, self.name
+        )
 
     def close(self) -> None:
         """See :class:`Heap`."""
@@ -78,8 +80,16 @@ class OneMemfd:
             fcntl.fcntl(self._memory.fileno(), fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
         offset = len(self._offsets) * aligned
         with OwnedFd.open('/dev/udmabuf', os.O_RDWR) as device:
-            argument = bytearray(abi.UDMABUF_CREATION.pack(self._memory.fileno(), abi.UDMABUF_FLAGS_CLOEXEC, offset, aligned))
-            buffer = DmaBuf(OwnedFd(fcntl.ioctl(device.fileno(), abi.UDMABUF_CREATE, argument)), BufferKind.DMABUF, self.name)
+            argument = bytearray(
+                abi.UDMABUF_CREATION.pack(
+                    self._memory.fileno(), abi.UDMABUF_FLAGS_CLOEXEC, offset, aligned
+                )
+            )
+            buffer = DmaBuf(
+                OwnedFd(fcntl.ioctl(device.fileno(), abi.UDMABUF_CREATE, argument)),
+                BufferKind.DMABUF,
+                self.name,
+            )
         self._offsets[buffer.identity.inode] = offset
         return buffer
 

@@ -69,7 +69,13 @@ class Webcam:
     def __init__(self, **faults: int) -> None:
         script = str(Path(__file__).with_name('usb_webcam.py'))
         self._others = _nodes()
-        command = [sys.executable, '-S', script, str(_jpegs()), *(f'{name}={number}' for name, number in faults.items())]
+        command = [
+            sys.executable,
+            '-S',
+            script,
+            str(_jpegs()),
+            *(f'{name}={number}' for name, number in faults.items()),
+        ]
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE)
         try:
             until(lambda: _webcams() != [], 'uvcvideo sees the webcam', PATIENCE_S)
@@ -105,7 +111,9 @@ def plugged(**faults: int) -> Iterator[Webcam]:
 
 
 @contextmanager
-def streaming(path: str, consumers: Sequence[BufferConstraints] = (), slots: int = 6, **options: Any) -> Iterator[V4l2Camera]:
+def streaming(
+    path: str, consumers: Sequence[BufferConstraints] = (), slots: int = 6, **options: Any
+) -> Iterator[V4l2Camera]:
     """A configured camera."""
     camera = opened(path, **{'size': SMALL, **options})
     try:
@@ -120,11 +128,20 @@ def _number_in(frame: Frame) -> int:
         pixels = np.ascontiguousarray(planes[0]).tobytes()
         if len(planes) == 1:
             number = number_of(pixels)
-            assert pixels == yuyv_frame(number, len(pixels)), f'the pixels of frame {number} are not its own'
+            assert pixels == yuyv_frame(number, len(pixels)), (
+                f'the pixels of frame {number} are not its own'
+            )
             return number
         luma, chroma = planes[0].astype(int), planes[1].astype(int)
-    number = sum(1 << bit for bit in range(_BARS) if luma[:, (2 * bit + 1) * luma.shape[1] // (2 * _BARS)].mean() > 128)
-    furthest = int(np.abs(luma - _bars(number, frame.data.width, frame.data.height)).max()), int(np.abs(chroma - 128).max())
+    number = sum(
+        1 << bit
+        for bit in range(_BARS)
+        if luma[:, (2 * bit + 1) * luma.shape[1] // (2 * _BARS)].mean() > 128
+    )
+    furthest = (
+        int(np.abs(luma - _bars(number, frame.data.width, frame.data.height)).max()),
+        int(np.abs(chroma - 128).max()),
+    )
     assert max(furthest) <= 8, f'luma and chroma of picture {number} are up to {furthest} off'
     return number
 
@@ -140,10 +157,22 @@ def yuyv_of_a_usb_camera_reaches_the_device_as_the_webcam_sent_it() -> None:
     with plugged() as webcam, accelerator() as npu:
         for _ in range(2):  # the second time a part of a frame is still waiting in the webcam
             ledger = CopyLedger()
-            with streaming(webcam.path, [npu.constraints()], pixel_format='YUYV', ledger=ledger) as camera:
-                equal((camera.memory, camera.heap_name, camera.framerate), ('export', 'v4l2/uvcvideo', 30.0), 'memory and rate')
-                inodes = {buffer.identity.inode for slot in camera.slots for buffer in slot.buffers}
-                equal({bufinfo()[inode].exporter for inode in inodes}, {'videobuf2_vmalloc'}, 'exporter')
+            with streaming(
+                webcam.path, [npu.constraints()], pixel_format='YUYV', ledger=ledger
+            ) as camera:
+                equal(
+                    (camera.memory, camera.heap_name, camera.framerate),
+                    ('export', 'v4l2/uvcvideo', 30.0),
+                    'memory and rate',
+                )
+                inodes = {
+                    buffer.identity.inode for slot in camera.slots for buffer in slot.buffers
+                }
+                equal(
+                    {bufinfo()[inode].exporter for inode in inodes},
+                    {'videobuf2_vmalloc'},
+                    'exporter',
+                )
                 with next_frame(camera) as frame:
                     first, ahead = frame.data.sequence, _number_in(frame) - frame.data.sequence
                     looked_at = frame.data.buffers[0].identity.inode
@@ -152,12 +181,25 @@ def yuyv_of_a_usb_camera_reaches_the_device_as_the_webcam_sent_it() -> None:
                     with next_frame(camera) as frame:
                         last = frame.data.sequence
                         sent = yuyv_frame(last + ahead, _BYTES)
-                        equal(device_crcs(npu, frame), [zlib.crc32(sent)], f'what the device saw of frame {last + ahead}')
+                        equal(
+                            device_crcs(npu, frame),
+                            [zlib.crc32(sent)],
+                            f'what the device saw of frame {last + ahead}',
+                        )
                 equal(_counted(camera) - counted, last - first, 'frames, each counted')
-                mapped = {buffer.identity.inode for slot in camera.slots for buffer in slot.buffers if buffer.mapped}
+                mapped = {
+                    buffer.identity.inode
+                    for slot in camera.slots
+                    for buffer in slot.buffers
+                    if buffer.mapped
+                }
                 equal(mapped, {looked_at}, 'mapped buffers: that of the first frame')
                 equal((camera.restarts, ledger.entries()), (0, {}), 'restarts and copies')
-                equal(camera.facts()['timestamp source'], 'start of exposure', 'source of the timestamps')
+                equal(
+                    camera.facts()['timestamp source'],
+                    'start of exposure',
+                    'source of the timestamps',
+                )
 
 
 @check
@@ -179,14 +221,21 @@ def jpegs_of_a_usb_camera_are_decoded_once_each() -> None:
     booked = ledger.entries()
     equal(list(booked), ['decode'], 'copies')
     each = LARGE[0] * LARGE[1] * 3 // 2
-    equal(booked['decode'], LedgerEntry(booked['decode'].count, booked['decode'].count * each), 'bytes')
+    equal(
+        booked['decode'],
+        LedgerEntry(booked['decode'].count, booked['decode'].count * each),
+        'bytes',
+    )
     assert booked['decode'].count >= statistics.captured, (booked, statistics)
 
 
 @check_each('short=5', 'marked=5')
 def frames_that_a_usb_camera_spoils_are_counted_and_no_others(fault: str) -> None:
     name, _, every = fault.partition('=')
-    with plugged(**{name: int(every)}) as webcam, streaming(webcam.path, pixel_format='YUYV') as camera:
+    with (
+        plugged(**{name: int(every)}) as webcam,
+        streaming(webcam.path, pixel_format='YUYV') as camera,
+    ):
         with next_frame(camera) as frame:
             first, ahead = frame.data.sequence, _number_in(frame) - frame.data.sequence
         counted = _counted(camera)
@@ -261,7 +310,11 @@ def the_graph_survives_a_usb_camera_that_is_unplugged() -> None:
     try:
         with streaming_graph(webcam.path, {'width': SMALL[0], 'height': SMALL[1]}) as running:
             webcam.unplug()
-            until(lambda: running.capture.supervisor.condition.losses == 1, 'the loss is noticed', PATIENCE_S)
+            until(
+                lambda: running.capture.supervisor.condition.losses == 1,
+                'the loss is noticed',
+                PATIENCE_S,
+            )
             webcam = Webcam()
             running.expect_frames(30)
             running.expect_no_more_than_before()

@@ -54,7 +54,9 @@ _YUY2_GUID = b'YUY2' + bytes.fromhex('00001000800000aa00389b71')
 
 def device() -> bytes:
     """The device descriptor: a composite device with interface associations."""
-    return struct.pack('<BBHBBBBHHHBBBB', 18, 1, 0x0200, 0xEF, 2, 1, 64, 0x1D6B, 0x0104, 0x0100, 1, 2, 3, 1)
+    return struct.pack(
+        '<BBHBBBBHHHBBBB', 18, 1, 0x0200, 0xEF, 2, 1, 64, 0x1D6B, 0x0104, 0x0100, 1, 2, 3, 1
+    )
 
 
 def string(number: int) -> bytes | None:
@@ -88,27 +90,53 @@ def _control_interface() -> bytes:
     processing = struct.pack('<BBBBBHBHBB', 12, 0x24, 5, PROCESSING_UNIT, 1, 0, 2, 1, 0, 0)
     output = struct.pack('<BBBBHBBB', 9, 0x24, 3, 3, 0x0101, 0, PROCESSING_UNIT, 0)
     units = camera + processing + output
-    header = struct.pack('<BBBHHIBB', 13, 0x24, 1, _UVC_1_1, 13 + len(units), CLOCK_HZ, 1, STREAMING_INTERFACE)
+    header = struct.pack(
+        '<BBBHHIBB', 13, 0x24, 1, _UVC_1_1, 13 + len(units), CLOCK_HZ, 1, STREAMING_INTERFACE
+    )
     return struct.pack('<9B', 9, 4, CONTROL_INTERFACE, 0, 0, 0x0E, 1, 0, 0) + header + units
 
 
 def _streaming_interface(packet: int) -> bytes:
     # Colours as sRGB, its transfer, and the matrix of BT.601.
     colours = struct.pack('<6B', 6, 0x24, 0x0D, 1, 7, 4)
-    yuyv = struct.pack('<BBBBB16s6B', 27, 0x24, 4, 1, len(YUYV), _YUY2_GUID, 16, 1, 0, 0, 0, 0) + _pictures(5, YUYV) + colours
-    mjpg = struct.pack('<11B', 11, 0x24, 6, 2, len(MJPG), 0, 1, 0, 0, 0, 0) + _pictures(7, MJPG) + colours
+    yuyv = (
+        struct.pack('<BBBBB16s6B', 27, 0x24, 4, 1, len(YUYV), _YUY2_GUID, 16, 1, 0, 0, 0, 0)
+        + _pictures(5, YUYV)
+        + colours
+    )
+    mjpg = (
+        struct.pack('<11B', 11, 0x24, 6, 2, len(MJPG), 0, 1, 0, 0, 0, 0)
+        + _pictures(7, MJPG)
+        + colours
+    )
     formats = yuyv + mjpg
-    header = struct.pack('<BBBBH9B', 15, 0x24, 1, len(FORMATS), 15 + len(formats), ENDPOINT, 0, 3, 0, 0, 0, 1, 0, 0)
-    return struct.pack('<9B', 9, 4, STREAMING_INTERFACE, 0, 1, 0x0E, 2, 0, 0) + header + formats + endpoint(packet)
+    header = struct.pack(
+        '<BBBBH9B', 15, 0x24, 1, len(FORMATS), 15 + len(formats), ENDPOINT, 0, 3, 0, 0, 0, 1, 0, 0
+    )
+    return (
+        struct.pack('<9B', 9, 4, STREAMING_INTERFACE, 0, 1, 0x0E, 2, 0, 0)
+        + header
+        + formats
+        + endpoint(packet)
+    )
 
 
 def _pictures(subtype: int, pictures: tuple[Picture, ...]) -> bytes:
     found = b''
     for number, picture in enumerate(pictures, 1):
         bits = [8 * picture.most_bytes * rate for rate in (picture.rates[-1], picture.rates[0])]
-        fixed = (picture.width, picture.height, *bits, picture.most_bytes, picture.intervals[0], len(picture.intervals))
+        fixed = (
+            picture.width,
+            picture.height,
+            *bits,
+            picture.most_bytes,
+            picture.intervals[0],
+            len(picture.intervals),
+        )
         times = struct.pack(f'<{len(picture.intervals)}I', *picture.intervals)
-        found += struct.pack('<BBBBBHHIIIIB', 26 + len(times), 0x24, subtype, number, 0, *fixed) + times
+        found += (
+            struct.pack('<BBBBBHHIIIIB', 26 + len(times), 0x24, subtype, number, 0, *fixed) + times
+        )
     return found
 
 
@@ -142,4 +170,22 @@ class Settings:
         """As the probe and commit controls have them. A payload is a whole frame."""
         most = self.size.most_bytes
         interval = self.interval or self.size.intervals[0]
-        return struct.pack(_PROBE, 1, self.format, self.picture, interval, 0, 0, 0, 0, 0, most, PAYLOAD_HEADER + most, CLOCK_HZ, 3, 1, 1, 1)
+        return struct.pack(
+            _PROBE,
+            1,
+            self.format,
+            self.picture,
+            interval,
+            0,
+            0,
+            0,
+            0,
+            0,
+            most,
+            PAYLOAD_HEADER + most,
+            CLOCK_HZ,
+            3,
+            1,
+            1,
+            1,
+        )

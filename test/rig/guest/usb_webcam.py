@@ -44,7 +44,16 @@ HOME = Path('/dev/gadget')
 FULL_SPEED, HIGH_SPEED = 64, 512
 _EVENT = 12
 _SETUP = 3
-_SET_CUR, _GET_CUR, _GET_MIN, _GET_MAX, _GET_RES, _GET_LEN, _GET_INFO, _GET_DEF = 0x01, 0x81, 0x82, 0x83, 0x84, 0x85, 0x86, 0x87
+_SET_CUR, _GET_CUR, _GET_MIN, _GET_MAX, _GET_RES, _GET_LEN, _GET_INFO, _GET_DEF = (
+    0x01,
+    0x81,
+    0x82,
+    0x83,
+    0x84,
+    0x85,
+    0x86,
+    0x87,
+)
 _PROBE, _COMMIT = 1, 2
 _BRIGHTNESS = 2
 _BRIGHTNESSES = {_GET_MIN: -64, _GET_MAX: 64, _GET_RES: 1, _GET_DEF: 0}
@@ -98,10 +107,25 @@ class Webcam:
         """Be seen by the host."""
         if not HOME.is_dir():
             HOME.mkdir()
-            os.spawnl(os.P_WAIT, os.environ['RIG_BUSYBOX'], 'busybox', 'mount', '-t', 'gadgetfs', 'gadgetfs', str(HOME))
+            os.spawnl(
+                os.P_WAIT,
+                os.environ['RIG_BUSYBOX'],
+                'busybox',
+                'mount',
+                '-t',
+                'gadgetfs',
+                'gadgetfs',
+                str(HOME),
+            )
         (controller,) = [path for path in HOME.iterdir() if path.name.startswith('dummy')]
         self._control = os.open(controller, os.O_RDWR)
-        os.write(self._control, struct.pack('=I', 0) + configuration(FULL_SPEED) + configuration(HIGH_SPEED) + device())
+        os.write(
+            self._control,
+            struct.pack('=I', 0)
+            + configuration(FULL_SPEED)
+            + configuration(HIGH_SPEED)
+            + device(),
+        )
 
     def answer(self) -> None:
         """Until stdin ends: answer what the host asks for. Then be unplugged."""
@@ -165,7 +189,9 @@ class Webcam:
     def _configure(self, value: int) -> None:
         if value and self._frames < 0:
             self._frames = os.open(HOME / 'ep1in-bulk', os.O_RDWR)
-            os.write(self._frames, struct.pack('=I', 1) + endpoint(FULL_SPEED) + endpoint(HIGH_SPEED))
+            os.write(
+                self._frames, struct.pack('=I', 1) + endpoint(FULL_SPEED) + endpoint(HIGH_SPEED)
+            )
 
     def _begin(self) -> None:
         self._stream += 1
@@ -193,14 +219,20 @@ class Webcam:
             self._ended.set()
 
     def _send_stream(self, stream: int, settings: Settings) -> None:
-        jpegs = [path.read_bytes() for path in self._files(settings)] if settings.compressed else []
+        jpegs = (
+            [path.read_bytes() for path in self._files(settings)] if settings.compressed else []
+        )
         due = time.monotonic()
         while stream == self._stream:
             due = max(due + settings.interval / 1e7, time.monotonic())
             time.sleep(max(0.0, due - time.monotonic()))
             number = self._number
             self._number += 1
-            frame = jpegs[number % len(jpegs)] if jpegs else yuyv_frame(number, settings.size.most_bytes)
+            frame = (
+                jpegs[number % len(jpegs)]
+                if jpegs
+                else yuyv_frame(number, settings.size.most_bytes)
+            )
             self._sending = True
             if stream == self._stream:
                 os.write(self._frames, self._payload(number, frame))
@@ -219,7 +251,17 @@ class Webcam:
         if (PAYLOAD_HEADER + len(frame)) % HIGH_SPEED == 0:
             frame += b'\0'  # only a packet that isn't full ends a payload
         clock = time.monotonic_ns() // 1000
-        return struct.pack('<BBIIH', PAYLOAD_HEADER, flags, clock & 0xFFFFFFFF, clock & 0xFFFFFFFF, clock // 1000 & 0x7FF) + frame
+        return (
+            struct.pack(
+                '<BBIIH',
+                PAYLOAD_HEADER,
+                flags,
+                clock & 0xFFFFFFFF,
+                clock & 0xFFFFFFFF,
+                clock // 1000 & 0x7FF,
+            )
+            + frame
+        )
 
 
 def main() -> int:

@@ -87,7 +87,10 @@ class Verifier:
         found: dict[str, Any] = {}
         if (self.out / 'result.json').exists():
             found = json.loads((self.out / 'result.json').read_text(encoding='utf-8'))
-        seconds = {'measured': round(self.measured_after_s, 2), 'in_all': round(time.monotonic() - self.began, 2)}
+        seconds = {
+            'measured': round(self.measured_after_s, 2),
+            'in_all': round(time.monotonic() - self.began, 2),
+        }
         return {**found, 'exit': status, 'said': self._lines, 'took_s': seconds}
 
 

@@ -43,7 +43,9 @@ class Spectator(Consumer):
         super().__init__()
         self.node = Node('spectator', context=context)
         adapter = frame_adapter('mono8', CopyLedger(), holder='spectator')
-        self._subscription = AdaptedSubscription(self.node, adapter, 'image_raw', QoSProfile(depth=1), callback=self._on_frame)
+        self._subscription = AdaptedSubscription(
+            self.node, adapter, 'image_raw', QoSProfile(depth=1), callback=self._on_frame
+        )
 
     def _on_frame(self, frame: Frame) -> None:
         self.act(frame)
@@ -55,7 +57,10 @@ class Spectator(Consumer):
 
 
 def sabotaged(names: Sequence[str], out: Path) -> Iterator[tuple[str, Outcome]]:
-    with ros() as context, RunningGraph(context, Variant(FRAMES, True, SLOW, keep_all=False)) as running:
+    with (
+        ros() as context,
+        RunningGraph(context, Variant(FRAMES, True, SLOW, keep_all=False)) as running,
+    ):
         spectator = Spectator(context)
         running.add_node(spectator.node)
         running.start()
@@ -66,11 +71,18 @@ def sabotaged(names: Sequence[str], out: Path) -> Iterator[tuple[str, Outcome]]:
 def plain_link(out: Path) -> Outcome:
     """A publisher of ``sensor_msgs/Image`` that knows nothing of us, and the inference node."""
     message = Image(width=WIDTH, height=HEIGHT, encoding='nv12', step=WIDTH)
-    message.data = np.random.default_rng(1).integers(16, 235, HEIGHT * 3 // 2 * WIDTH, np.uint8).tobytes()
+    message.data = (
+        np.random.default_rng(1).integers(16, 235, HEIGHT * 3 // 2 * WIDTH, np.uint8).tobytes()
+    )
     with ExitStack() as stack:
         context = stack.enter_context(ros())
         parameters = Variant(FRAMES, True, keep_all=False).inference(MODEL)
-        node = InferenceNode(context=context, parameter_overrides=[Parameter(name, value=value) for name, value in parameters.items()])
+        node = InferenceNode(
+            context=context,
+            parameter_overrides=[
+                Parameter(name, value=value) for name, value in parameters.items()
+            ],
+        )
         camera = Node('plain_camera', context=context)
         publisher = camera.create_publisher(Image, 'image_raw', 1)
 
@@ -85,13 +97,26 @@ def plain_link(out: Path) -> Outcome:
         assert eventually(lambda: node.processed > 3, 60), 'no frame came over the plain link'
         outcome = judged(out)
         outcome['rung'] = node.subscription.statistics().rung
-        outcome['copies'] = {reason: entry.count for reason, entry in node.ledger.entries().items()}
+        outcome['copies'] = {
+            reason: entry.count for reason, entry in node.ledger.entries().items()
+        }
     camera.destroy_node()
     return outcome
 
 
-def _of_heap(out: Path, heaps: Callable[[str], OfferedHeaps], camera: type[UntouchedCamera] = UntouchedCamera) -> Outcome:
-    capture = {'camera': 'synthetic', 'pattern': 'counter', 'width': WIDTH, 'height': HEIGHT, 'framerate': float(SLOW_FPS), 'slots': 8}
+def _of_heap(
+    out: Path,
+    heaps: Callable[[str], OfferedHeaps],
+    camera: type[UntouchedCamera] = UntouchedCamera,
+) -> Outcome:
+    capture = {
+        'camera': 'synthetic',
+        'pattern': 'counter',
+        'width': WIDTH,
+        'height': HEIGHT,
+        'framerate': float(SLOW_FPS),
+        'slots': 8,
+    }
     with (
         mock.patch.object(synthetic, 'SyntheticCamera', camera),
         mock.patch.object(camera_module, 'working_heaps', heaps),
@@ -125,7 +150,10 @@ def _streaming(
     out: Path, capture: dict[str, Any], meanwhile: Callable[[], AbstractContextManager[None]] = nullcontext
 ) -> Outcome:  # fmt: skip
     """The newest frame is enough: a pipeline has only so many buffers."""
-    with ros() as context, RunningGraph(context, Variant(FRAMES, True, capture, keep_all=False)) as running:
+    with (
+        ros() as context,
+        RunningGraph(context, Variant(FRAMES, True, capture, keep_all=False)) as running,
+    ):
         running.start()
         assert eventually(lambda: running.graph.inference.processed > 3, 60), running.problems
         with meanwhile():

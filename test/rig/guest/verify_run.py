@@ -42,7 +42,10 @@ def _command(folder: Path, device: str) -> list[str]:
         (capture[group] if group else capture)[rest] = value
     model = str(TEST / 'rig' / 'models' / 'virtual_metis.yaml')
     inference = {'accelerator': 'axl', 'model': model, 'in_flight': IN_FLIGHT}
-    parameters = {'/capture': {'ros__parameters': capture}, '/inference': {'ros__parameters': inference}}
+    parameters = {
+        '/capture': {'ros__parameters': capture},
+        '/inference': {'ros__parameters': inference},
+    }
     path = folder / f'nodes_on_{Path(device).name}.yaml'
     path.write_text(yaml.safe_dump(parameters))
     return [sys.executable, str(TEST / 'rig' / 'guest' / 'two_nodes.py'), str(path)]
@@ -59,7 +62,9 @@ class TwoNodes:
     def __init__(self, out: Path) -> None:
         self._out = out
         with (out / f'{ATTACHED}.log').open('w') as log:
-            self._nodes = subprocess.Popen(_command(out, DMA), stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+            self._nodes = subprocess.Popen(
+                _command(out, DMA), stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
 
     def _goes_on(self) -> None:
         assert self._nodes.poll() is None, 'the nodes ended'
@@ -68,7 +73,12 @@ class TwoNodes:
     def judged(self) -> Outcome:
         """When they stream."""
         try:
-            until(lambda: 'videobuf2_dma_contig' in _attached().values(), 'a frame is imported', _PATIENCE_S, self._goes_on)
+            until(
+                lambda: 'videobuf2_dma_contig' in _attached().values(),
+                'a frame is imported',
+                _PATIENCE_S,
+                self._goes_on,
+            )
             use_one_cpu()
             outcome = judged(self._out / ATTACHED, [])
             outcome['attached'] = _attached()

@@ -15,7 +15,9 @@ DEVICES = ('0000:01:00.0', 'vivid.0')
 STEP = 10 * MS
 
 
-def simulate(before: list[str], changes: list[tuple[str, bool]]) -> tuple[list[KernelEvent], list[Counter[str]]]:
+def simulate(
+    before: list[str], changes: list[tuple[str, bool]]
+) -> tuple[list[KernelEvent], list[Counter[str]]]:
     """Events of one buffer every 10 ms, and the truth after each of them; impossible detaches are left out."""
     state = Counter(before)
     events, truth = [], [Counter(state)]
@@ -32,7 +34,10 @@ def simulate(before: list[str], changes: list[tuple[str, bool]]) -> tuple[list[K
 
 def looks_at(truth: list[Counter[str]], indices: list[int]) -> list[Snapshot]:
     """At moments between two events."""
-    return [look(index * STEP + STEP // 2, {5: sorted(truth[index].elements())}) for index in sorted({i % len(truth) for i in indices})]
+    return [
+        look(index * STEP + STEP // 2, {5: sorted(truth[index].elements())})
+        for index in sorted({i % len(truth) for i in indices})
+    ]
 
 
 CHANGES = st.lists(st.tuples(st.sampled_from(DEVICES), st.booleans()), max_size=12)
@@ -40,9 +45,15 @@ BEFORE = st.lists(st.sampled_from(DEVICES), max_size=3)
 
 
 @given(BEFORE, CHANGES, st.lists(st.integers(0, 50), min_size=1, max_size=4))
-def test_one_look_and_all_events_give_every_moment(before: list[str], changes: list[tuple[str, bool]], indices: list[int]) -> None:
+def test_one_look_and_all_events_give_every_moment(
+    before: list[str], changes: list[tuple[str, bool]], indices: list[int]
+) -> None:
     events, truth = simulate(before, changes)
-    history = event_history(5, looks_at(truth, indices), [*events, event(3 * STEP, 'dma_buf_detach', ino=6, dev_name=DEVICES[0])])
+    history = event_history(
+        5,
+        looks_at(truth, indices),
+        [*events, event(3 * STEP, 'dma_buf_detach', ino=6, dev_name=DEVICES[0])],
+    )
     assert history.exact
     assert [+history.at(index * STEP + STEP // 3) for index in range(len(truth))] == truth
     assert [+state for state in history.during(0, len(truth) * STEP)] == truth
@@ -70,18 +81,24 @@ def test_a_look_during_a_change_is_no_base() -> None:
     assert event_history(5, [hasty, look(30 * MS, {5: []})], events).exact is False
 
 
-def test_an_attachment_is_in_the_list_a_little_before_its_event_and_after_that_of_its_end() -> None:
+def test_an_attachment_is_in_the_list_a_little_before_its_event_and_after_that_of_its_end() -> (
+    None
+):
     attach = event(10 * MS, 'dma_buf_dynamic_attach', ino=5, dev_name=DEVICES[0])
     early, late = look(9 * MS, {5: [DEVICES[0]]}), look(30 * MS, {5: [DEVICES[0]]})
     history = event_history(5, [early, late], [attach])
     assert history.exact and not +history.at(5 * MS) and history.at(11 * MS) == {DEVICES[0]: 1}
     detach = event(10 * MS, 'dma_buf_detach', ino=5, dev_name=DEVICES[0])
-    history = event_history(5, [look(10 * MS + 500_000, {5: [DEVICES[0]]}), look(30 * MS, {5: []})], [detach])
+    history = event_history(
+        5, [look(10 * MS + 500_000, {5: [DEVICES[0]]}), look(30 * MS, {5: []})], [detach]
+    )
     assert history.exact and history.at(5 * MS) == {DEVICES[0]: 1} and not history.at(11 * MS)
 
 
 def test_a_failed_attach_changes_nothing() -> None:
-    failed = event(10 * MS, 'dma_buf_dynamic_attach', ino=5, dev_name=DEVICES[0], result='0xfffffffffffffff4')
+    failed = event(
+        10 * MS, 'dma_buf_dynamic_attach', ino=5, dev_name=DEVICES[0], result='0xfffffffffffffff4'
+    )
     history = event_history(5, [look(0, {5: []}), look(50 * MS, {5: []})], [failed])
     assert history.exact and not history.at(20 * MS)
 
@@ -92,11 +109,32 @@ def test_what_is_older_than_all_looks_is_found_by_going_back() -> None:
         event(20 * MS, 'dma_buf_detach', ino=5, dev_name=DEVICES[0]),
     ]
     history = event_history(5, [look(50 * MS, {5: []})], events)
-    assert [dict(history.at(moment * MS)) for moment in (5, 10, 15, 20, 25)] == [{}, {DEVICES[0]: 1}, {DEVICES[0]: 1}, {}, {}]
+    assert [dict(history.at(moment * MS)) for moment in (5, 10, 15, 20, 25)] == [
+        {},
+        {DEVICES[0]: 1},
+        {DEVICES[0]: 1},
+        {},
+        {},
+    ]
 
 
 def test_looks_alone_are_what_was_seen_at_least() -> None:
-    history = polled_history(5, [look(10 * MS, {5: [DEVICES[0]]}), look(20 * MS, {}), look(30 * MS, {5: [DEVICES[0]] * 2})])
+    history = polled_history(
+        5,
+        [
+            look(10 * MS, {5: [DEVICES[0]]}),
+            look(20 * MS, {}),
+            look(30 * MS, {5: [DEVICES[0]] * 2}),
+        ],
+    )
     assert not history.exact
-    assert [sum(history.at(moment * MS).values()) for moment in (0, 10, 15, 20, 25, 30, 40)] == [1, 1, 1, 0, 0, 2, 2]
+    assert [sum(history.at(moment * MS).values()) for moment in (0, 10, 15, 20, 25, 30, 40)] == [
+        1,
+        1,
+        1,
+        0,
+        0,
+        2,
+        2,
+    ]
     assert polled_history(5, []).at(7) == Counter()

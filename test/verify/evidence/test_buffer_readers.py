@@ -55,10 +55,18 @@ def test_bufinfo_of_a_kernel() -> None:
 
 
 def test_only_fences_of_readers_with_their_numbers_count() -> None:
-    fences = ['Write fence:axl metis-0 seq 4 unsignalled', 'read fence:gpu ring 0 seq 5 unsignalled', 'Shared fence: axl metis-0 signalled']
-    text = RECORDED.replace('\tRead fence:axl metis-0 seq 1 signalled\n', ''.join(f'\t{fence}\n' for fence in fences))
+    fences = [
+        'Write fence:axl metis-0 seq 4 unsignalled',
+        'read fence:gpu ring 0 seq 5 unsignalled',
+        'Shared fence: axl metis-0 signalled',
+    ]
+    text = RECORDED.replace(
+        '\tRead fence:axl metis-0 seq 1 signalled\n', ''.join(f'\t{fence}\n' for fence in fences)
+    )
     found = parse_bufinfo(text)
-    assert found is not None and found[7] == BufferObject(7, 462848, 'videobuf2_vmalloc', ['0000:01:00.0'], [('gpu', 5)])
+    assert found is not None and found[7] == BufferObject(
+        7, 462848, 'videobuf2_vmalloc', ['0000:01:00.0'], [('gpu', 5)]
+    )
 
 
 def test_a_system_without_buffers_is_readable() -> None:
@@ -67,20 +75,28 @@ def test_a_system_without_buffers_is_readable() -> None:
 
 
 def test_bufinfo_is_read_or_says_why_not(tmp_path: Path) -> None:
-    assert isinstance(missing := read_bufinfo(tmp_path), Unreadable) and 'mount debugfs' in missing.next_step
+    assert (
+        isinstance(missing := read_bufinfo(tmp_path), Unreadable)
+        and 'mount debugfs' in missing.next_step
+    )
     (tmp_path / 'dma_buf').mkdir()
     path = tmp_path / 'dma_buf' / 'bufinfo'
     path.write_bytes(RECORDED.replace('frame zero', 'frame \xff').encode('latin-1'))
     found = read_bufinfo(tmp_path)
     assert not isinstance(found, Unreadable) and set(found) == {7, 10, 123456789}
     path.write_text('no such thing')
-    assert isinstance(strange := read_bufinfo(tmp_path), Unreadable) and 'not what' in strange.reason
+    assert (
+        isinstance(strange := read_bufinfo(tmp_path), Unreadable) and 'not what' in strange.reason
+    )
 
 
 @given(
     st.dictionaries(
         st.integers(1, 10**9),
-        st.tuples(st.integers(0, 10**10), st.lists(st.sampled_from(['vivid.0', '0000:01:00.0', 'vgem']), max_size=4)),
+        st.tuples(
+            st.integers(0, 10**10),
+            st.lists(st.sampled_from(['vivid.0', '0000:01:00.0', 'vgem']), max_size=4),
+        ),
         max_size=5,
     )
 )
@@ -88,14 +104,20 @@ def test_any_bufinfo_is_read_back(objects: dict[int, tuple[int, list[str]]]) -> 
     text = '\nDma-buf Objects:\n'
     for inode, (size, devices) in objects.items():
         text += f'{size:08}\t{2:08x}\t{7:08x}\t{1:08}\tsystem\t{inode:08}\t<none>\n\tAttached Devices:\n'
-        text += ''.join(f'\t{device}\n' for device in devices) + f'Total {len(devices)} devices attached\n\n'
+        text += (
+            ''.join(f'\t{device}\n' for device in devices)
+            + f'Total {len(devices)} devices attached\n\n'
+        )
     found = parse_bufinfo(text)
     assert found is not None
     assert {inode: (one.size, one.attached) for inode, one in found.items()} == objects
 
 
 def test_sysfs_says_the_exporter(tmp_path: Path) -> None:
-    assert isinstance(missing := read_exporters(tmp_path), Unreadable) and 'CONFIG_DMABUF_SYSFS_STATS' in missing.next_step
+    assert (
+        isinstance(missing := read_exporters(tmp_path), Unreadable)
+        and 'CONFIG_DMABUF_SYSFS_STATS' in missing.next_step
+    )
     folder = tmp_path / 'kernel' / 'dmabuf' / 'buffers'
     for inode, exporter in (('41023', 'nvmap'), ('notes', 'x')):
         (folder / inode).mkdir(parents=True)
@@ -118,7 +140,13 @@ def fake_process(proc: Path, pid: int, **links: tuple[str, str]) -> Path:
 
 def test_fdinfo_tells_who_holds_what(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     info = 'pos:\t0\nflags:\t02000002\nmnt_id:\t14\nino:\t41023\nsize:\t3110400\ncount:\t5\nexp_name:\tnvmap\nname:\tleft: 3\n'
-    fake_process(tmp_path, 5, _3=('/dmabuf:left: 3', info), _4=('socket:[9]', ''), _5=('/memfd:zc_frame (deleted)', 'ino:\t9\n'))
+    fake_process(
+        tmp_path,
+        5,
+        _3=('/dmabuf:left: 3', info),
+        _4=('socket:[9]', ''),
+        _5=('/memfd:zc_frame (deleted)', 'ino:\t9\n'),
+    )
     (tmp_path / '5' / 'fd' / '6').symlink_to('/dmabuf:')  # closed before its fdinfo was read
     real = os.stat
 
@@ -131,7 +159,12 @@ def test_fdinfo_tells_who_holds_what(tmp_path: Path, monkeypatch: pytest.MonkeyP
     holders = read_holders([5, 6], tmp_path)
     found = {one.fd: one for one in holders.held}
     assert set(found) == {3, 5}
-    assert (found[3].kind, found[3].inode, found[3].size, found[3].exporter) == (DMABUF, 41023, 3110400, 'nvmap')
+    assert (found[3].kind, found[3].inode, found[3].size, found[3].exporter) == (
+        DMABUF,
+        41023,
+        3110400,
+        'nvmap',
+    )
     assert (found[5].kind, found[5].device, found[5].inode, found[5].size) == (MEMFD, 12, 77, 4096)
     assert holders.exporters() == {41023: 'nvmap'}
 
@@ -144,7 +177,12 @@ def test_own_memfd_is_found_in_the_real_proc() -> None:
         assert not isinstance(found, Unreadable)
         own = next(one for one in found if one.fd == fd)
         status = os.fstat(fd)
-        assert (own.kind, own.device, own.inode, own.size) == (MEMFD, status.st_dev, status.st_ino, 8192)
+        assert (own.kind, own.device, own.inode, own.size) == (
+            MEMFD,
+            status.st_dev,
+            status.st_ino,
+            8192,
+        )
     finally:
         os.close(fd)
 
@@ -165,10 +203,15 @@ def test_keys_and_values() -> None:
 def test_each_error_has_a_next_step(error: OSError, step: str) -> None:
     told = unreadable_file(Path('/some/file'), error, 'do this', 'source')
     assert step in told.next_step and '/some/file' in told.reason and told.source == 'source'
-    assert set(told.as_json()) == {'source', 'reason', 'next_step'} and str(told).startswith('source: ')
+    assert set(told.as_json()) == {'source', 'reason', 'next_step'} and str(told).startswith(
+        'source: '
+    )
 
 
-@pytest.mark.parametrize('reader', [lambda proc: buffers_of(5, proc), lambda proc: read_holders([5], proc).unreadable[0]])
+@pytest.mark.parametrize(
+    'reader',
+    [lambda proc: buffers_of(5, proc), lambda proc: read_holders([5], proc).unreadable[0]],
+)
 def test_descriptors_of_others_are_unreadable_not_absent(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reader: Callable[[Path], object]
 ) -> None:
@@ -179,6 +222,10 @@ def test_descriptors_of_others_are_unreadable_not_absent(
 
     monkeypatch.setattr('zc_perception.verify.evidence.buffers.os.listdir', refuse)
     told = reader(tmp_path)
-    assert isinstance(told, Unreadable) and told.next_step == as_root() and 'process 5 (node)' in told.source
+    assert (
+        isinstance(told, Unreadable)
+        and told.next_step == as_root()
+        and 'process 5 (node)' in told.source
+    )
     monkeypatch.undo()
     assert buffers_of(6, tmp_path) == []

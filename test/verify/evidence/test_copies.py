@@ -75,7 +75,10 @@ def test_the_own_memmove_is_what_the_linker_chose() -> None:
 @contextmanager
 def another_python(code: str) -> Iterator[subprocess.Popen[str]]:
     with subprocess.Popen(
-        [sys.executable, '-c', f'import sys\nprint("up", flush=True)\n{code}'], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, '-c', f'import sys\nprint("up", flush=True)\n{code}'],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     ) as process:
         assert process.stdout is not None and process.stdout.readline() == 'up\n'
         try:
@@ -85,7 +88,11 @@ def another_python(code: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def test_a_process_with_another_library_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(copies, 'own_functions', lambda proc: (Path('/proc/self/exe'), {(1, 2): ('memmove', 'memcpy')}))
+    monkeypatch.setattr(
+        copies,
+        'own_functions',
+        lambda proc: (Path('/proc/self/exe'), {(1, 2): ('memmove', 'memcpy')}),
+    )
     functions, (told,) = find_copy_functions([os.getpid()])
     assert functions == [] and 'another C library' in told.reason and told.next_step
     monkeypatch.setattr(copies, 'own_functions', lambda proc: (Path('/nothing'), {}))
@@ -93,8 +100,12 @@ def test_a_process_with_another_library_is_told(monkeypatch: pytest.MonkeyPatch)
     assert functions == [] and 'own copy functions are not found' in told.reason
 
 
-def test_copy_functions_of_another_library_are_told_instead_of_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(copies, 'COPY_FUNCTIONS', ('memmove', 'PyObject_Call'))  # as a preloaded library would have it
+def test_copy_functions_of_another_library_are_told_instead_of_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(
+        copies, 'COPY_FUNCTIONS', ('memmove', 'PyObject_Call')
+    )  # as a preloaded library would have it
     functions, (told,) = find_copy_functions([os.getpid()])
     assert functions == [] and 'another library' in told.reason and 'LD_PRELOAD' in told.next_step
 
@@ -129,13 +140,22 @@ __attribute__((noinline)) int third(int x) { return second(x) * first(x + 1); }
 """
 
 
-@pytest.mark.skipif(shutil.which('gcc') is None or shutil.which('nm') is None, reason='no gcc or no nm: apt-get install gcc binutils')
+@pytest.mark.skipif(
+    shutil.which('gcc') is None or shutil.which('nm') is None,
+    reason='no gcc or no nm: apt-get install gcc binutils',
+)
 def test_the_unwind_table_ends_functions_where_their_symbols_do(tmp_path: Path) -> None:
     source, path = tmp_path / 'lib.c', tmp_path / 'lib.so'
     source.write_text(C_CODE)
     subprocess.run(['gcc', '-O1', '-shared', '-fPIC', '-o', path, source], check=True)
-    listed = subprocess.run(['nm', '-S', '--defined-only', path], check=True, capture_output=True, text=True).stdout
-    sizes = {line.split()[3]: int(line.split()[1], 16) for line in listed.splitlines() if len(line.split()) == 4}
+    listed = subprocess.run(
+        ['nm', '-S', '--defined-only', path], check=True, capture_output=True, text=True
+    ).stdout
+    sizes = {
+        line.split()[3]: int(line.split()[1], 16)
+        for line in listed.splitlines()
+        if len(line.split()) == 4
+    }
     library = ctypes.CDLL(str(path))
     for name in ('first', 'second', 'third'):
         address = ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0
@@ -156,13 +176,25 @@ def _sample(pid: int, address: int) -> bytes:
 
 
 @given(
-    st.lists(st.one_of(st.tuples(st.integers(0, 2**31), st.integers(0, 2**64 - 1)), st.integers(1, 1000)), max_size=30), st.integers(0, 23)
+    st.lists(
+        st.one_of(
+            st.tuples(st.integers(0, 2**31), st.integers(0, 2**64 - 1)), st.integers(1, 1000)
+        ),
+        max_size=30,
+    ),
+    st.integers(0, 23),
 )
 def test_records_of_a_ring(things: list[tuple[int, int] | int], torn: int) -> None:
     data = b''
     for thing in things:
-        data += _sample(*thing) if isinstance(thing, tuple) else struct.pack('<IHHQQ', LOST, 0, 24, 1, thing)
-    assert parse_records(data + _sample(1, 1)[:torn]) == [thing for thing in things if isinstance(thing, tuple)]
+        data += (
+            _sample(*thing)
+            if isinstance(thing, tuple)
+            else struct.pack('<IHHQQ', LOST, 0, 24, 1, thing)
+        )
+    assert parse_records(data + _sample(1, 1)[:torn]) == [
+        thing for thing in things if isinstance(thing, tuple)
+    ]
 
 
 @given(st.binary(max_size=200))
@@ -170,7 +202,9 @@ def test_no_ring_is_too_strange(data: bytes) -> None:
     parse_records(data)
 
 
-@pytest.mark.parametrize(('text', 'cpus'), [('0\n', [0]), ('0-3\n', [0, 1, 2, 3]), ('0,2-3,7\n', [0, 2, 3, 7])])
+@pytest.mark.parametrize(
+    ('text', 'cpus'), [('0\n', [0]), ('0-3\n', [0, 1, 2, 3]), ('0,2-3,7\n', [0, 2, 3, 7])]
+)
 def test_lists_of_cpus(text: str, cpus: list[int]) -> None:
     assert parse_cpus(text) == cpus
 
@@ -196,7 +230,9 @@ def test_samples_tell_a_program_that_copies(code: str, copies: bool) -> None:
         finally:
             sampler.close()
         shares, unreadable = shares_of(samples, [process.pid])
-    assert shares is not None and [one for one in unreadable if one.source != 'kernel symbols'] == []
+    assert (
+        shares is not None and [one for one in unreadable if one.source != 'kernel symbols'] == []
+    )
     (share,) = shares
     assert share.samples >= 60 and set(samples) == {process.pid}
     assert share.percent > 20 if copies else share.copying == 0
@@ -252,17 +288,32 @@ def test_hits_of_the_probe_are_sorted_by_process_and_size() -> None:
         (31, 51, 10**6, 0),
         (15, 61, 65535, 0),
     ]
-    trace = Trace([event(time_ns, f'libc_copy_{tid % 2}', tid, n=size, src=hex(source)) for time_ns, tid, size, source in hits])
-    assert copies_of(trace, {51: 5, 61: 6}, [frame], 10, 30) == [LargeCopy(5, 65536, False, 2), LargeCopy(5, 640, True, 1)]
+    trace = Trace(
+        [
+            event(time_ns, f'libc_copy_{tid % 2}', tid, n=size, src=hex(source))
+            for time_ns, tid, size, source in hits
+        ]
+    )
+    assert copies_of(trace, {51: 5, 61: 6}, [frame], 10, 30) == [
+        LargeCopy(5, 65536, False, 2),
+        LargeCopy(5, 640, True, 1),
+    ]
 
 
 def test_shares_are_of_each_process_own_time(monkeypatch: pytest.MonkeyPatch) -> None:
     pid = os.getpid()
     address = ctypes.cast(ctypes.CDLL(None).memmove, ctypes.c_void_p).value or 0
     kernel = 0xFFFFFFFF81E00050
-    monkeypatch.setattr('zc_perception.verify.evidence.copies.read_kernel_copies', lambda proc: parse_kernel_copies(KALLSYMS))
+    monkeypatch.setattr(
+        'zc_perception.verify.evidence.copies.read_kernel_copies',
+        lambda proc: parse_kernel_copies(KALLSYMS),
+    )
     met = Counter({address: 3, address + 8: 4, address - 10**6: 90, kernel: 2, kernel + 0x4C0: 1})
     (shares, _) = shares_of({pid: met, 1: Counter({address: 5})}, [pid])
     assert shares is not None and len(shares) == 1
-    assert (shares[0].samples, shares[0].copying, shares[0].kernel) == (100, 7, {'__memmove': 2, '_copy_from_user': 1})
+    assert (shares[0].samples, shares[0].copying, shares[0].kernel) == (
+        100,
+        7,
+        {'__memmove': 2, '_copy_from_user': 1},
+    )
     assert shares[0].percent == 7.0

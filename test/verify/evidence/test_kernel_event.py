@@ -23,12 +23,36 @@ RECORDED = """\
     [
         (
             RECORDED.splitlines()[0],
-            (31_797_907_000, 0, '<...>', 203, 'axl_complete', {'handle': '9', 'ctx': '1', 'seqno': '111', 'status': '0'}),
+            (
+                31_797_907_000,
+                0,
+                '<...>',
+                203,
+                'axl_complete',
+                {'handle': '9', 'ctx': '1', 'seqno': '111', 'status': '0'},
+            ),
         ),
-        (RECORDED.splitlines()[2], (31_800_359_000, 0, '<...>', 203, 'dma_buf_detach', {'ino': '5', 'dev_name': '0000:01:00.0'})),
+        (
+            RECORDED.splitlines()[2],
+            (
+                31_800_359_000,
+                0,
+                '<...>',
+                203,
+                'dma_buf_detach',
+                {'ino': '5', 'dev_name': '0000:01:00.0'},
+            ),
+        ),
         (
             RECORDED.splitlines()[4],
-            (31_844_920_000, 1, '<idle>', 0, 'dma_fence_init', {'driver': 'axl', 'timeline': 'metis-0', 'context': '1', 'seqno': '112'}),
+            (
+                31_844_920_000,
+                1,
+                '<idle>',
+                0,
+                'dma_fence_init',
+                {'driver': 'axl', 'timeline': 'metis-0', 'context': '1', 'seqno': '112'},
+            ),
         ),
         (
             'gst-launch-1.0-3142 [003] d..2. 123.456789: axl_dmabuf_import: handle=17 inode=41023 exporter=nvmap size=3110400',
@@ -54,12 +78,26 @@ RECORDED = """\
                 'python3',
                 9,
                 'dma_buf_dynamic_attach',
-                {'exp_name': 'system', 'size': '4096', 'ino': '3', 'attachment': '00000000', 'is_dynamic': '0', 'dev_name': '0000:01:00.0'},
+                {
+                    'exp_name': 'system',
+                    'size': '4096',
+                    'ino': '3',
+                    'attachment': '00000000',
+                    'is_dynamic': '0',
+                    'dev_name': '0000:01:00.0',
+                },
             ),
         ),
         (
             ' python3-9 [000] ..... 12.000000: libc_copy_0: (0x7f0000001000) dst=0x1000 src=0x2000 n=65536',
-            (12_000_000_000, 0, 'python3', 9, 'libc_copy_0', {'dst': '0x1000', 'src': '0x2000', 'n': '65536'}),
+            (
+                12_000_000_000,
+                0,
+                'python3',
+                9,
+                'libc_copy_0',
+                {'dst': '0x1000', 'src': '0x2000', 'n': '65536'},
+            ),
         ),
         (
             ' python3-9 [000] ..... 12.000000: dma_buf_mmap_internal <-mmap_region',
@@ -70,13 +108,22 @@ RECORDED = """\
 def test_lines_of_kernels(line: str, wanted: tuple[object, ...]) -> None:
     event = parse_event(line)
     assert event is not None
-    assert (event.time_ns, event.cpu, event.comm, event.tid, event.name, dict(event.fields)) == wanted
+    assert (
+        event.time_ns,
+        event.cpu,
+        event.comm,
+        event.tid,
+        event.name,
+        dict(event.fields),
+    ) == wanted
 
 
 def test_a_recorded_trace_comes_in_the_order_of_time() -> None:
     shuffled = RECORDED.splitlines()[::-1]
     trace = parse_trace(['# tracer: nop', '#', '', *shuffled])
-    assert [event.time_ns for event in trace.events] == sorted(event.time_ns for event in trace.events)
+    assert [event.time_ns for event in trace.events] == sorted(
+        event.time_ns for event in trace.events
+    )
     assert (len(trace.events), trace.lost, trace.damaged, trace.gap) == (5, 0, 0, '')
     assert len(trace.named('dma_fence_init')) == 1
     assert [event.inode for event in trace.named('dma_buf_detach', 'axl_complete')] == [-1, 5]
@@ -95,7 +142,11 @@ def test_a_recorded_trace_comes_in_the_order_of_time() -> None:
 def test_what_the_kernel_lost_is_counted(line: str, lost: int, damaged: int) -> None:
     trace = parse_trace([*RECORDED.splitlines(), line])
     assert (len(trace.events), trace.lost, trace.damaged) == (5, lost, damaged)
-    assert trace.gap == (f"the kernel's trace lost {lost} events" if lost else "the kernel's trace has 1 lines that cannot be read")
+    assert trace.gap == (
+        f"the kernel's trace lost {lost} events"
+        if lost
+        else "the kernel's trace has 1 lines that cannot be read"
+    )
 
 
 @pytest.mark.parametrize(
@@ -108,11 +159,17 @@ def test_what_the_kernel_lost_is_counted(line: str, lost: int, damaged: int) -> 
     ],
 )
 def test_an_attach_that_failed_is_none(result: str, failed: bool) -> None:
-    event = parse_event(f' a-1 [000] ..... 1.000000: dma_buf_dynamic_attach: (f <- g) ino=5 dev_name="x" result={result}')
+    event = parse_event(
+        f' a-1 [000] ..... 1.000000: dma_buf_dynamic_attach: (f <- g) ino=5 dev_name="x" result={result}'
+    )
     assert event is not None and event.failed is failed
 
 
-NAMES = st.text(st.characters(min_codepoint=33, max_codepoint=126, exclude_characters='"'), min_size=1, max_size=12)
+NAMES = st.text(
+    st.characters(min_codepoint=33, max_codepoint=126, exclude_characters='"'),
+    min_size=1,
+    max_size=12,
+)
 
 
 @given(
@@ -121,11 +178,17 @@ NAMES = st.text(st.characters(min_codepoint=33, max_codepoint=126, exclude_chara
     st.integers(0, 255),
     st.integers(0, 10**8),
     st.integers(0, 999_999),
-    st.dictionaries(st.from_regex(r'[a-z_]{1,8}', fullmatch=True), st.integers(0, 2**64 - 1), max_size=4),
+    st.dictionaries(
+        st.from_regex(r'[a-z_]{1,8}', fullmatch=True), st.integers(0, 2**64 - 1), max_size=4
+    ),
 )
-def test_any_event_is_read_back(comm: str, tid: int, cpu: int, seconds: int, micros: int, fields: dict[str, int]) -> None:
+def test_any_event_is_read_back(
+    comm: str, tid: int, cpu: int, seconds: int, micros: int, fields: dict[str, int]
+) -> None:
     text = ' '.join(f'{name}={value}' for name, value in fields.items())
-    event = parse_event(f'{comm:>16}-{tid:<7} [{cpu:03}] d..1. {seconds:5}.{micros:06}: some_event: {text}')
+    event = parse_event(
+        f'{comm:>16}-{tid:<7} [{cpu:03}] d..1. {seconds:5}.{micros:06}: some_event: {text}'
+    )
     assert event is not None
     assert (event.tid, event.cpu, event.time_ns) == (tid, cpu, seconds * 10**9 + micros * 1000)
     assert {name: event.number(name) for name in fields} == fields

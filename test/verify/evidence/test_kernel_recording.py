@@ -11,9 +11,21 @@ from verify.fake_tracefs import DMA_BUF, EVENTS, FakeTracefs
 from zc_perception.observe.privileges import as_root
 from zc_perception.verify.evidence import Unreadable
 from zc_perception.verify.evidence.copies import LARGE, CopyFunction, MemmoveProbe
-from zc_perception.verify.evidence.kernel_events import FENCES, FUNCTION, PROBE, TRACEPOINT, KernelRecording, open_recording
+from zc_perception.verify.evidence.kernel_events import (
+    FENCES,
+    FUNCTION,
+    PROBE,
+    TRACEPOINT,
+    KernelRecording,
+    open_recording,
+)
 from zc_perception.verify.evidence.mappings import MemoryMapping
-from zc_perception.verify.evidence.tracefs import TraceInstance, open_instance, own_name, remove_leftovers
+from zc_perception.verify.evidence.tracefs import (
+    TraceInstance,
+    open_instance,
+    own_name,
+    remove_leftovers,
+)
 
 NEEDED = ('dma_buf_dynamic_attach', 'dma_buf_detach', 'dma_buf_mmap_internal')
 GROUP = own_name()
@@ -40,14 +52,21 @@ def opened(fake: FakeTracefs) -> KernelRecording:
     ],
 )
 def test_the_best_means_of_each_kernel(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, abilities: dict[str, object], how: str | None, video: str | None, troubles: int
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    abilities: dict[str, object],
+    how: str | None,
+    video: str | None,
+    troubles: int,
 ) -> None:
     fake = FakeTracefs(tmp_path, monkeypatch, **abilities)  # type: ignore[arg-type]
     recording = opened(fake)
     recording.begin()
     assert {recording.sources.get(event) for event in NEEDED} == {how}
     assert recording.sources.get('vb2_mmap') == video
-    assert {recording.sources[event] for event in (*FENCES, *EVENTS['axl'], 'sched_process_fork')} == {TRACEPOINT}
+    assert {
+        recording.sources[event] for event in (*FENCES, *EVENTS['axl'], 'sched_process_fork')
+    } == {TRACEPOINT}
     assert len(recording.unreadable) == troubles
     assert all(one.next_step for one in recording.unreadable)
     enabled = fake.enabled(recording.instance.path)
@@ -55,12 +74,16 @@ def test_the_best_means_of_each_kernel(
     assert 'sched/sched_switch' not in enabled
     on = how in (TRACEPOINT, PROBE)
     assert on == any(name.endswith('/dma_buf_detach') for name in enabled)
-    assert ((recording.instance.path / 'current_tracer').read_text() == 'function') == (how == FUNCTION)
+    assert ((recording.instance.path / 'current_tracer').read_text() == 'function') == (
+        how == FUNCTION
+    )
     recording.stop()
     assert recording.close() == [] and fake.clean
 
 
-def test_each_switch_is_written_once_and_none_rewrites_the_scheduler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_switch_is_written_once_and_none_rewrites_the_scheduler(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fake = FakeTracefs(tmp_path, monkeypatch)
     recording = opened(fake)
     recording.begin()
@@ -69,7 +92,9 @@ def test_each_switch_is_written_once_and_none_rewrites_the_scheduler(tmp_path: P
     recording.close()
     switches = [name for name, text in fake.writes if name.endswith('/enable') and text == '1']
     assert len(switches) == len(set(switches))
-    assert not [name for name, _ in fake.writes if 'set_event_pid' in name or 'record-tgid' in name]
+    assert not [
+        name for name, _ in fake.writes if 'set_event_pid' in name or 'record-tgid' in name
+    ]
     assert fake.clean
 
 
@@ -90,7 +115,9 @@ def test_events_that_a_kernel_lacks_are_told(
     recording.close()
 
 
-def test_without_rights_it_says_run_as_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_rights_it_says_run_as_root(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fake = FakeTracefs(tmp_path, monkeypatch)
     fake.refuse_writes = True
     told = open_recording(fake.root)
@@ -101,7 +128,9 @@ def test_without_rights_it_says_run_as_root(tmp_path: Path, monkeypatch: pytest.
     assert fake.clean
 
 
-def test_in_a_pid_namespace_of_its_own_nothing_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_a_pid_namespace_of_its_own_nothing_is_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fake = FakeTracefs(tmp_path, monkeypatch)
     (tmp_path / 'self' / 'ns').mkdir(parents=True)
     (tmp_path / 'self' / 'ns' / 'pid').symlink_to('pid:[4026532000]')
@@ -109,7 +138,9 @@ def test_in_a_pid_namespace_of_its_own_nothing_is_recorded(tmp_path: Path, monke
     assert isinstance(told, Unreadable) and '--pid=host' in told.next_step and fake.clean
 
 
-def test_what_was_recorded_is_read_and_what_was_lost_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_recorded_is_read_and_what_was_lost_counted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fake = FakeTracefs(tmp_path, monkeypatch)
     recording = opened(fake)
     recording.begin()
@@ -118,7 +149,9 @@ def test_what_was_recorded_is_read_and_what_was_lost_counted(tmp_path: Path, mon
     recording.drain()
     with pipe.open('a') as file:
         file.write(' a-1 [000] ..... 2.000000: axl_submit: handle=2\n')
-    (recording.instance.path / 'per_cpu' / 'cpu1' / 'stats').write_text('entries: 3\noverrun: 7\ncommit overrun: 2\ndropped events: 1\n')
+    (recording.instance.path / 'per_cpu' / 'cpu1' / 'stats').write_text(
+        'entries: 3\noverrun: 7\ncommit overrun: 2\ndropped events: 1\n'
+    )
     recording.stop()
     trace = recording.trace()
     assert [event.number('handle') for event in trace.events] == [1, 2]
@@ -129,14 +162,18 @@ def test_what_was_recorded_is_read_and_what_was_lost_counted(tmp_path: Path, mon
 def test_a_thread_s_name_ends_no_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recording = opened(FakeTracefs(tmp_path, monkeypatch))
     recording.begin()
-    (recording.instance.path / 'trace_pipe').write_bytes(' a\x0b\x1c\x85\u2028b-1 [000] ..... 1.000000: axl_submit: handle=1\n'.encode())
+    (recording.instance.path / 'trace_pipe').write_bytes(
+        ' a\x0b\x1c\x85\u2028b-1 [000] ..... 1.000000: axl_submit: handle=1\n'.encode()
+    )
     recording.stop()
     trace = recording.trace()
     assert [event.number('handle') for event in trace.events] == [1] and not trace.gap
     recording.close()
 
 
-def test_a_trace_that_can_not_be_read_has_lost_something(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_trace_that_can_not_be_read_has_lost_something(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     recording = opened(FakeTracefs(tmp_path, monkeypatch))
     recording.begin()
     (recording.instance.path / 'trace_pipe').unlink()
@@ -146,7 +183,9 @@ def test_a_trace_that_can_not_be_read_has_lost_something(tmp_path: Path, monkeyp
     recording.close()
 
 
-def test_leftovers_of_killed_runs_go_and_those_of_running_ones_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_leftovers_of_killed_runs_go_and_those_of_running_ones_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fake = FakeTracefs(tmp_path, monkeypatch)
     proc = tmp_path / 'proc'
     for pid, command in ((10, b'python\0-m\0zc_verify\0'), (11, b'something\0else\0')):
@@ -158,13 +197,20 @@ def test_leftovers_of_killed_runs_go_and_those_of_running_ones_stay(tmp_path: Pa
         instance.install(f'f:{own_name(pid)}/vb2_mmap vb2_mmap')
         instance.enable(f'{own_name(pid)}/vb2_mmap')
     (fake.root / 'instances' / 'somebody_else').mkdir()
-    assert sorted(remove_leftovers(fake.root, proc)) == sorted([own_name(11), own_name(12), own_name()])
-    assert sorted(path.name for path in (fake.root / 'instances').iterdir()) == ['somebody_else', own_name(10)]
+    assert sorted(remove_leftovers(fake.root, proc)) == sorted(
+        [own_name(11), own_name(12), own_name()]
+    )
+    assert sorted(path.name for path in (fake.root / 'instances').iterdir()) == [
+        'somebody_else',
+        own_name(10),
+    ]
     assert (fake.root / 'dynamic_events').read_text() == f'f:{own_name(10)}/vb2_mmap vb2_mmap\n'
     assert remove_leftovers(tmp_path / 'nothing', proc) == []
 
 
-def test_the_library_s_copies_are_probed_once_per_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_library_s_copies_are_probed_once_per_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fake = FakeTracefs(tmp_path, monkeypatch)
     instance = open_instance(fake.root)
     assert isinstance(instance, TraceInstance)
@@ -172,12 +218,20 @@ def test_the_library_s_copies_are_probed_once_per_file(tmp_path: Path, monkeypat
         CopyFunction(('memmove', 'memcpy'), Path('/lib/libc.so.6'), 0x16D800, 2048, (5, 6)),
         CopyFunction(('memcpy',), Path('/other/with space/libc.so.6'), 0x200, 64, (7,)),
     ]
-    monkeypatch.setattr('zc_perception.verify.evidence.copies.find_copy_functions', lambda pids, proc: (functions, []))
-    monkeypatch.setattr('zc_perception.verify.evidence.copies.argument_registers', lambda: ('%di', '%si', '%dx'))
+    monkeypatch.setattr(
+        'zc_perception.verify.evidence.copies.find_copy_functions',
+        lambda pids, proc: (functions, []),
+    )
+    monkeypatch.setattr(
+        'zc_perception.verify.evidence.copies.argument_registers', lambda: ('%di', '%si', '%dx')
+    )
     probe = MemmoveProbe(instance)
     probe.begin([5, 6, 7])
     definition = (fake.root / 'dynamic_events').read_text()
-    assert definition == f'p:{GROUP}/libc_copy_0 /lib/libc.so.6:0x16d800 dst=%di:x64 src=%si:x64 n=%dx:u64\n'
+    assert (
+        definition
+        == f'p:{GROUP}/libc_copy_0 /lib/libc.so.6:0x16d800 dst=%di:x64 src=%si:x64 n=%dx:u64\n'
+    )
     assert probe.functions == functions[:1] and 'space' in probe.unreadable[0].reason
     assert fake.enabled(instance.path) == {f'{GROUP}/libc_copy_0'}
     condition = instance.path / 'events' / GROUP / 'libc_copy_0' / 'filter'
@@ -187,7 +241,9 @@ def test_the_library_s_copies_are_probed_once_per_file(tmp_path: Path, monkeypat
     probe.watch_sources([frame])
     assert condition.read_text() == f'n >= {LARGE} || (src >= 0x1000 && src < 0x3000)'
     assert sum(name.endswith('filter') for name, _ in fake.writes) == 2
-    (fake.root / 'uprobe_profile').write_text(f'  /lib/libc.so.6 {GROUP}/libc_copy_0   1234\n  /lib/other x/y 77\n')
+    (fake.root / 'uprobe_profile').write_text(
+        f'  /lib/libc.so.6 {GROUP}/libc_copy_0   1234\n  /lib/other x/y 77\n'
+    )
     probe.end()
     assert (fake.enabled(instance.path), probe.calls) == (set(), 1234)
     assert instance.close() == [] and fake.clean
@@ -199,5 +255,9 @@ def test_a_refused_probe_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert isinstance(instance, TraceInstance)
     probe = MemmoveProbe(instance)
     probe.begin([os.getpid()])
-    assert probe.functions == [] and all('--no-memmove-probe' in one.next_step for one in probe.unreadable) and probe.unreadable
+    assert (
+        probe.functions == []
+        and all('--no-memmove-probe' in one.next_step for one in probe.unreadable)
+        and probe.unreadable
+    )
     instance.close()

@@ -18,7 +18,14 @@ from hypothesis import strategies as st
 
 from zc_perception.observe.frame_log import NAME, SIZE, FrameLog
 from zc_perception.verify.evidence import Unreadable, mappings
-from zc_perception.verify.evidence.mappings import PAGE, FrameMemory, find_memfds, find_pins, parse_maps, scan_maps
+from zc_perception.verify.evidence.mappings import (
+    PAGE,
+    FrameMemory,
+    find_memfds,
+    find_pins,
+    parse_maps,
+    scan_maps,
+)
 
 MAPS = b"""\
 556f5b3a2000-556f5b3a3000 r--p 00000000 fd:01 1234                       /usr/bin/python3.11
@@ -41,7 +48,12 @@ def test_lines_that_matter() -> None:
         (134, '/dev/shm/dmabuf:'),
     ]
     first = found[0]
-    assert (first.start, first.end, first.permissions, first.device) == (0x7F1C40000000, 0x7F1C40071000, 'rw-s', os.makedev(0, 12))
+    assert (first.start, first.end, first.permissions, first.device) == (
+        0x7F1C40000000,
+        0x7F1C40071000,
+        'rw-s',
+        os.makedev(0, 12),
+    )
     assert 0x7F1C40000000 in first and 0x7F1C40070FFF in first and 0x7F1C40071000 not in first
     assert 'process 5' in str(first) and '41023' in str(first)
 
@@ -119,13 +131,20 @@ def test_memory_that_is_mapped_or_held_is_found(closed: bool) -> None:
     fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
     (line,) = found()
     assert found(LARGE - mmap.PAGESIZE) == [line], 'a frame may be a part of it'
-    assert f'process {os.getpid()} (' in line and f'holds memfd {status.st_ino} of {LARGE} bytes' in line
+    assert (
+        f'process {os.getpid()} (' in line
+        and f'holds memfd {status.st_ino} of {LARGE} bytes' in line
+    )
     with mmap.mmap(fd, LARGE):
         if closed:
             os.close(fd)
         (line,) = found()
         assert f'maps memfd {status.st_ino}' in line
-        assert found(LARGE + mmap.PAGESIZE) == [] and found(but=[(status.st_dev, status.st_ino)]) == [] and found(skip=[os.getpid()]) == []
+        assert (
+            found(LARGE + mmap.PAGESIZE) == []
+            and found(but=[(status.st_dev, status.st_ino)]) == []
+            and found(skip=[os.getpid()]) == []
+        )
     if not closed:
         os.close(fd)
     assert found() == []
@@ -145,7 +164,9 @@ def test_a_frame_log_is_no_frame_and_its_name_alone_makes_none() -> None:
 
 def test_a_mapping_whose_file_can_not_be_looked_at_counts_by_its_length(tmp_path: Path) -> None:
     (tmp_path / '5').mkdir()
-    (tmp_path / '5' / 'maps').write_bytes(b'7f0000000000-7f0000007000 rw-s 00000000 00:01 77   /memfd:x (deleted)\n')
+    (tmp_path / '5' / 'maps').write_bytes(
+        b'7f0000000000-7f0000007000 rw-s 00000000 00:01 77   /memfd:x (deleted)\n'
+    )
     assert find_memfds(0x7000, None, tmp_path) == ['process 5 () maps memfd 77 of 28672 bytes']
     assert find_memfds(0x8000, None, tmp_path) == []
 
@@ -165,7 +186,12 @@ ctypes.CDLL(None).syscall({SYS_EXIT}, 0)
 @contextmanager
 def process_without_main_thread() -> Iterator[tuple[int, tuple[int, int]]]:
     """A process of which a thread is left that has a memfd open and mapped: its pid, and the memfd's (st_dev, inode)."""
-    with subprocess.Popen([sys.executable, '-c', WITHOUT_MAIN_THREAD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [sys.executable, '-c', WITHOUT_MAIN_THREAD],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
         assert process.stdin is not None and process.stdout is not None
         device, inode = map(int, process.stdout.readline().split())
         status = Path(f'/proc/{process.pid}/stat')
@@ -179,7 +205,9 @@ def test_a_process_whose_main_thread_has_ended_still_has_its_memory() -> None:
     with process_without_main_thread() as (pid, identity):
         assert Path(f'/proc/{pid}/maps').read_bytes() == b'', 'the kernel shows nothing there'
         scan = scan_maps(FrameMemory(memfds=frozenset((identity,))), pids=[pid])
-        assert [(one.pid, one.inode) for one in scan.mappings] == [(pid, identity[1])] and not scan.unreadable
+        assert [(one.pid, one.inode) for one in scan.mappings] == [
+            (pid, identity[1])
+        ] and not scan.unreadable
         (line,) = find_memfds(LARGE, [pid])
         assert f'process {pid} (' in line and f'memfd {identity[1]} of {LARGE} bytes' in line
 
@@ -192,18 +220,25 @@ def device_at(path: str, tmp_path: Path, permissions: str = 'rw-s') -> Path:
     process = tmp_path / '5'
     process.mkdir()
     device = f'{os.major(CAMERA.st_dev):02x}:{os.minor(CAMERA.st_dev):02x}'
-    (process / 'maps').write_text(f'7f0000000000-7f0000007000 {permissions} 00000000 {device} {CAMERA.st_ino}    {path}\n')
+    (process / 'maps').write_text(
+        f'7f0000000000-7f0000007000 {permissions} 00000000 {device} {CAMERA.st_ino}    {path}\n'
+    )
     return process
 
 
 def seen_as_camera(tmp_path: Path, number: int = CAMERA.st_rdev) -> tuple[int, int]:
     """Mappings, and what is not known."""
-    scan = scan_maps(FrameMemory(cameras=frozenset(('/dev/video0',)), camera_numbers=frozenset((number,))), proc=tmp_path)
+    scan = scan_maps(
+        FrameMemory(cameras=frozenset(('/dev/video0',)), camera_numbers=frozenset((number,))),
+        proc=tmp_path,
+    )
     return len(scan.mappings), len(scan.unreadable)
 
 
 @pytest.mark.parametrize('path', ['/tmp/private', '/dev/private', '/tmp/private (deleted)'])
-def test_a_camera_is_known_by_its_number_whatever_its_node_is_called(path: str, tmp_path: Path) -> None:
+def test_a_camera_is_known_by_its_number_whatever_its_node_is_called(
+    path: str, tmp_path: Path
+) -> None:
     files = device_at(path, tmp_path) / 'map_files'
     files.mkdir()
     (files / '7f0000000000-7f0000007000').symlink_to('/dev/null')
@@ -211,7 +246,9 @@ def test_a_camera_is_known_by_its_number_whatever_its_node_is_called(path: str, 
     assert seen_as_camera(tmp_path, os.stat('/dev/zero').st_rdev) == (0, 0)
 
 
-def test_without_map_files_the_node_is_looked_up_below_the_root_of_the_process(tmp_path: Path) -> None:
+def test_without_map_files_the_node_is_looked_up_below_the_root_of_the_process(
+    tmp_path: Path,
+) -> None:
     process = device_at('/private', tmp_path)
     (process / 'task' / '6' / 'root').mkdir(parents=True)
     assert seen_as_camera(tmp_path) == (0, 1), 'it may be a camera'
@@ -245,7 +282,9 @@ def test_a_camera_under_its_own_name_is_one_mapping(tmp_path: Path) -> None:
     assert seen_as_camera(tmp_path) == (1, 0)
 
 
-def test_a_camera_whose_device_nobody_names_may_be_any_video_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_camera_whose_device_nobody_names_may_be_any_video_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     files = device_at('/dev/video7', tmp_path) / 'map_files'
     files.mkdir()
     (files / '7f0000000000-7f0000007000').symlink_to('/dev/null')
@@ -254,7 +293,10 @@ def test_a_camera_whose_device_nobody_names_may_be_any_video_device(tmp_path: Pa
     monkeypatch.setattr(mappings, 'VIDEO_MAJOR', os.major(CAMERA.st_rdev))
     scan = scan_maps(any_camera, proc=tmp_path)
     (told,) = scan.unreadable
-    assert not scan.mappings and '/dev/video7 is a video device, and perhaps the camera' in told.reason
+    assert (
+        not scan.mappings
+        and '/dev/video7 is a video device, and perhaps the camera' in told.reason
+    )
     assert scan_maps(FrameMemory(camera_numbers=frozenset((1,))), proc=tmp_path).unreadable == ()
 
 
@@ -277,7 +319,9 @@ def pipe(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[int]:
 
 def pipes_with(size: int) -> list[str]:
     """Pipes with so many bytes: the process that runs the tests may have others."""
-    return [line for line in find_pins(OWN) if line.endswith(f' has a pipe with {size} bytes in it')]
+    return [
+        line for line in find_pins(OWN) if line.endswith(f' has a pipe with {size} bytes in it')
+    ]
 
 
 def test_a_pipe_with_room_in_use_for_a_page_may_hold_one(pipe: int) -> None:

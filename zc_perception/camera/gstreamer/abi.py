@@ -98,7 +98,12 @@ class Buffer(ctypes.Structure):
 class Message(ctypes.Structure):
     """``GstMessage`` up to its source."""
 
-    _fields_ = (('mini_object', MiniObject), ('type', c_uint), ('timestamp', c_uint64), ('src', c_void_p))
+    _fields_ = (
+        ('mini_object', MiniObject),
+        ('type', c_uint),
+        ('timestamp', c_uint64),
+        ('src', c_void_p),
+    )
 
 
 class Query(ctypes.Structure):
@@ -139,7 +144,13 @@ class VideoMeta(ctypes.Structure):
 class VideoCropMeta(ctypes.Structure):
     """``GstVideoCropMeta``."""
 
-    _fields_ = (('meta', Meta), ('x', c_uint), ('y', c_uint), ('width', c_uint), ('height', c_uint))
+    _fields_ = (
+        ('meta', Meta),
+        ('x', c_uint),
+        ('y', c_uint),
+        ('width', c_uint),
+        ('height', c_uint),
+    )
 
 
 class VideoColorimetry(ctypes.Structure):
@@ -295,7 +306,9 @@ class GStreamer:
                     function.restype, function.argtypes = result, arguments
                     setattr(self, name, function)
             except (OSError, AttributeError) as error:
-                raise ConfigError(f'this camera needs GStreamer 1.16 or newer: {error}; {INSTALL}') from error
+                raise ConfigError(
+                    f'this camera needs GStreamer 1.16 or newer: {error}; {INSTALL}'
+                ) from error
         failure = POINTER(Error)()
         if not self.gst_init_check(None, None, ctypes.byref(failure)):
             raise ConfigError(f'GStreamer could not be initialised: {self.take_error(failure)[0]}')
@@ -303,7 +316,9 @@ class GStreamer:
         self.gst_version(*map(ctypes.byref, numbers))
         self.version = (numbers[0].value, numbers[1].value)
         if self.gst_query_type_get_name(QUERY_ALLOCATION) != b'allocation':
-            raise ConfigError(f'GStreamer {self.version[0]}.{self.version[1]} numbers its queries differently; use a 1.x release')
+            raise ConfigError(
+                f'GStreamer {self.version[0]}.{self.version[1]} numbers its queries differently; use a 1.x release'
+            )
         self.video_meta_type: int = self.gst_video_meta_api_get_type()
         self.crop_meta_type: int = self.gst_video_crop_meta_api_get_type()
 
@@ -325,13 +340,19 @@ class GStreamer:
             return 'no reason was given', '', 0
         try:
             domain = self.g_quark_to_string(error[0].domain) or b''
-            return (error[0].message or b'').decode('utf-8', 'replace').strip(), domain.decode(), int(error[0].code)
+            return (
+                (error[0].message or b'').decode('utf-8', 'replace').strip(),
+                domain.decode(),
+                int(error[0].code),
+            )
         finally:
             self.g_error_free(error)
 
     def has_property(self, element: int, name: str) -> bool:
         """Whether an object has the property: their names differ between releases."""
-        return bool(self.g_object_class_find_property(c_void_p.from_address(element).value, name.encode()))
+        return bool(
+            self.g_object_class_find_property(c_void_p.from_address(element).value, name.encode())
+        )
 
     def set_property(self, element: int, name: str, value: object) -> None:
         """Set a property from its text, as gst-launch does. One that isn't there is GStreamer's own warning."""

@@ -14,7 +14,12 @@ import numpy as np
 
 from zc_perception.camera.borrowed import own_descriptors
 from zc_perception.camera.gstreamer.abi import MAP_READ, GStreamer, MapInfo
-from zc_perception.camera.gstreamer.image import FrameMemory, FrameReader, StreamFormat, place_image
+from zc_perception.camera.gstreamer.image import (
+    FrameMemory,
+    FrameReader,
+    StreamFormat,
+    place_image,
+)
 from zc_perception.camera.gstreamer.pipeline import Pipeline, Sample
 from zc_perception.errors import CameraChangedError, CameraError
 from zc_perception.mapping import map_buffers
@@ -46,7 +51,9 @@ class SharedFrames:
     :param heap: the name of whoever allocated the buffers.
     """
 
-    def __init__(self, pipeline: Pipeline, reader: FrameReader, layout: ImageLayout, where: str, heap: str) -> None:
+    def __init__(
+        self, pipeline: Pipeline, reader: FrameReader, layout: ImageLayout, where: str, heap: str
+    ) -> None:
         self._pipeline = pipeline
         self._reader = reader
         self._layout = layout
@@ -76,7 +83,14 @@ class SharedFrames:
                 )
             reserve = min(RESERVE, len(known))
             own, known = known, []  # the pool's, whatever becomes of it
-            pool = ForeignBufferPool(self._layout, own, name='camera', on_free=self.held.free, reserve=reserve, most=len(own) + MORE)
+            pool = ForeignBufferPool(
+                self._layout,
+                own,
+                name='camera',
+                on_free=self.held.free,
+                reserve=reserve,
+                most=len(own) + MORE,
+            )
         except BaseException:
             for buffers in known:
                 close_buffers(buffers)
@@ -90,8 +104,12 @@ class SharedFrames:
             sample.close()
         return pool, []
 
-    def _discover(self, wanted: int, framerate: float, known: list[Buffers], samples: list[Sample]) -> None:
-        idle = max(_IDLE_S, min(_MAX_IDLE_S, _IDLE_FRAMES / framerate)) if framerate else _MAX_IDLE_S
+    def _discover(
+        self, wanted: int, framerate: float, known: list[Buffers], samples: list[Sample]
+    ) -> None:
+        idle = (
+            max(_IDLE_S, min(_MAX_IDLE_S, _IDLE_FRAMES / framerate)) if framerate else _MAX_IDLE_S
+        )
         seen: set[tuple[BufferIdentity, ...]] = set()
         since = time.monotonic()
         while len(known) < wanted and not self._pipeline.ended:
@@ -155,7 +173,9 @@ def frame_layout(gst: GStreamer, sample: Sample, what: StreamFormat) -> ImageLay
     """
     extents = []
     for index in range(gst.gst_buffer_n_memory(sample.buffer)):
-        size = gst.gst_memory_get_sizes(gst.gst_buffer_peek_memory(sample.buffer, index), None, None)
+        size = gst.gst_memory_get_sizes(
+            gst.gst_buffer_peek_memory(sample.buffer, index), None, None
+        )
         extents.append((index, 0, size))
     layout = place_image(gst, sample.buffer, what, extents)
     validate_layout(layout, [size for _, _, size in extents][: layout.num_buffers])
@@ -175,10 +195,14 @@ def copy_frame(gst: GStreamer, sample: Sample, what: StreamFormat, slot: Slot) -
         for index in range(layout.num_buffers):
             memory, info = gst.gst_buffer_peek_memory(sample.buffer, index), MapInfo()
             if not gst.gst_memory_map(memory, byref(info), MAP_READ):
-                raise CameraError("a frame's memory can't be read by the CPU; put an element before the sink that makes video/x-raw of it")
+                raise CameraError(
+                    "a frame's memory can't be read by the CPU; put an element before the sink that makes video/x-raw of it"
+                )
             maps.append((memory, info))
         sources = [(ctypes.c_uint8 * info.size).from_address(info.data) for _, info in maps]
-        with map_buffers(slot.layout, slot.buffers, CpuAccess.READ | CpuAccess.WRITE, []) as planes:
+        with map_buffers(
+            slot.layout, slot.buffers, CpuAccess.READ | CpuAccess.WRITE, []
+        ) as planes:
             for array, target in zip(layout.arrays, planes, strict=True):
                 source: np.ndarray[tuple[int, ...], np.dtype[np.generic]] = np.ndarray(
                     array.shape, array.sample, sources[array.buffer], array.offset, array.strides

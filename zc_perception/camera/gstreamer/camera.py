@@ -21,15 +21,41 @@ from zc_perception.camera.camera import Camera, CameraOptions, CameraStatistics,
 from zc_perception.camera.clock import CaptureClock
 from zc_perception.camera.gstreamer.abi import load_gstreamer
 from zc_perception.camera.gstreamer.buffers import RESERVE, SharedFrames, copy_frame, frame_layout
-from zc_perception.camera.gstreamer.image import FrameReader, accepted_formats, offered_caps, read_format
-from zc_perception.camera.gstreamer.pipeline import Continuation, NotNegotiatedError, Pipeline, Reference, Sample, check_description
-from zc_perception.errors import AllocationError, CameraChangedError, CameraError, CameraLostError, ConfigError, FormatError, LayoutError
+from zc_perception.camera.gstreamer.image import (
+    FrameReader,
+    accepted_formats,
+    offered_caps,
+    read_format,
+)
+from zc_perception.camera.gstreamer.pipeline import (
+    Continuation,
+    NotNegotiatedError,
+    Pipeline,
+    Reference,
+    Sample,
+    check_description,
+)
+from zc_perception.errors import (
+    AllocationError,
+    CameraChangedError,
+    CameraError,
+    CameraLostError,
+    ConfigError,
+    FormatError,
+    LayoutError,
+)
 from zc_perception.frame import Frame, Header
 from zc_perception.memory.dmabuf import CpuAccess
 from zc_perception.memory.foreign_pool import ForeignBufferPool
 from zc_perception.memory.heaps import OfferedHeaps
 from zc_perception.memory.pool import BufferPool, Slot, close_buffers
-from zc_perception.negotiation.constraints import NO_CPU, BufferConstraints, Format, Placement, format_text
+from zc_perception.negotiation.constraints import (
+    NO_CPU,
+    BufferConstraints,
+    Format,
+    Placement,
+    format_text,
+)
 from zc_perception.negotiation.settings import AllocationRequest
 from zc_perception.pixel.modifier import LINEAR, modifier_name
 
@@ -53,11 +79,20 @@ class GStreamerCamera(Camera):
 
     def __init__(self, options: CameraOptions, *, start_timeout_s: float = 10.0) -> None:
         parameters, before = options.parameters, options.before
-        self._options = replace(options, before=None)  # which would keep all cameras that there ever were
+        self._options = replace(
+            options, before=None
+        )  # which would keep all cameras that there ever were
         self._frame_id = parameters['frame_id']
-        self._assume_linear, self._require_dmabuf = parameters['assume_linear'], parameters['require_dmabuf']
+        self._assume_linear, self._require_dmabuf = (
+            parameters['assume_linear'],
+            parameters['require_dmabuf'],
+        )
         self._watchdog_s = options.pipeline_silence_s()
-        width, height, buffers = parameters['width'], parameters['height'], parameters['pipeline_buffers']
+        width, height, buffers = (
+            parameters['width'],
+            parameters['height'],
+            parameters['pipeline_buffers'],
+        )
         self._text = self._description(parameters)
         self._where = f"pipeline '{self._text}'"
         self._gst = load_gstreamer()
@@ -80,7 +115,11 @@ class GStreamerCamera(Camera):
             self._offer = self._offered_caps(accepted) if accepted else ''
             self._pipeline = Pipeline(self._gst, self._text, buffers=buffers, accepts=self._offer)
         else:
-            self._pipeline, self._early, self._offer = resumed.pipeline, resumed.samples, resumed.offer
+            self._pipeline, self._early, self._offer = (
+                resumed.pipeline,
+                resumed.samples,
+                resumed.offer,
+            )
         try:
             if resumed is not None:
                 self._begin(self._early[0])
@@ -157,14 +196,20 @@ class GStreamerCamera(Camera):
     def _open_reader(self, first: Sample) -> FrameReader:
         """What says where frames are."""
         if self._format.nvmm:
-            raise CameraError(f"{self._where} gives NVMM frames; use camera: argus, or put 'nvvidconv ! video/x-raw' at its end")
+            raise CameraError(
+                f"{self._where} gives NVMM frames; use camera: argus, or put 'nvvidconv ! video/x-raw' at its end"
+            )
         return FrameReader(self._gst, self._format)
 
     def _begin_copying(self, first: Sample, reason: str) -> None:
         if self._require_dmabuf:
-            raise CameraError(f'{self._where} would be copied: {reason}; {_ADVICE}, or set require_dmabuf to false')
+            raise CameraError(
+                f'{self._where} would be copied: {reason}; {_ADVICE}, or set require_dmabuf to false'
+            )
         if self._format.modifier != LINEAR:
-            raise CameraError(f"{self._where}: {reason}, and a frame of {modifier_name(self._format.modifier)} can't be copied; {_ADVICE}")
+            raise CameraError(
+                f"{self._where}: {reason}, and a frame of {modifier_name(self._format.modifier)} can't be copied; {_ADVICE}"
+            )
         self.copy_reason = reason
         self._layout = frame_layout(self._gst, first, self._format)
         self._heaps = self._options.open_heaps()
@@ -190,7 +235,10 @@ class GStreamerCamera(Camera):
         """Sentences worth saying once, and a warning in diagnostics."""
         found = [f'{self._where}: {warning}' for warning in self._pipeline.warnings]
         if self.copy_reason:
-            found.insert(0, f'{self._where} is copied by the CPU, frame by frame: {self.copy_reason}; {_ADVICE}')
+            found.insert(
+                0,
+                f'{self._where} is copied by the CPU, frame by frame: {self.copy_reason}; {_ADVICE}',
+            )
         if self._unmet:
             found.append(
                 f"{self._where} gives no format that all consumers accept ({self._unmet}), but '{self._format.caps}'; put an element at "
@@ -219,7 +267,9 @@ class GStreamerCamera(Camera):
         """Strides and offsets are the pipeline's, unless frames are copied."""
         layout, size = self._layout, (self.width, self.height)
         heaps, copied = self._heaps, self._heaps is not None
-        placement = {1: Placement.ONE_BUFFER, len(layout.planes): Placement.BUFFER_PER_PLANE}.get(layout.num_buffers)
+        placement = {1: Placement.ONE_BUFFER, len(layout.planes): Placement.BUFFER_PER_PLANE}.get(
+            layout.num_buffers
+        )
         return BufferConstraints(
             'gstreamer camera',
             formats=((layout.fourcc, layout.modifier),),
@@ -261,7 +311,11 @@ class GStreamerCamera(Camera):
             return None
         self._play()
         pool.collect()
-        sample = self._early.popleft() if self._early else self._pull(_FENCE_POLL_S if pool.waiting else _WAIT_S)
+        sample = (
+            self._early.popleft()
+            if self._early
+            else self._pull(_FENCE_POLL_S if pool.waiting else _WAIT_S)
+        )
         if sample is None:
             self._look_why()
             return None
@@ -288,10 +342,14 @@ class GStreamerCamera(Camera):
             return
         if self._pipeline.ended:
             if self._pipeline.live:
-                raise CameraLostError(f'{self._where} has ended although its source is live; see that the camera is still there')
+                raise CameraLostError(
+                    f'{self._where} has ended although its source is live; see that the camera is still there'
+                )
             self._ended = True
         elif self._pipeline.live and 0.0 < self._watchdog_s < self._pipeline.silent_s:
-            raise CameraLostError(f'{self._where} gave no frame for {self._pipeline.silent_s:.1f} s; see the cable and the kernel log')
+            raise CameraLostError(
+                f'{self._where} gave no frame for {self._pipeline.silent_s:.1f} s; see the cable and the kernel log'
+            )
 
     def _frame(self, pool: BufferPool, sample: Sample) -> Frame | None:
         """The sample as a frame, or ``None``: dropped and counted."""
@@ -312,7 +370,10 @@ class GStreamerCamera(Camera):
         captured_ns = self._pipeline.captured_ns(sample)
         if copied:
             sample.close()
-        stamp_ns = self.clock.stamp(captured_ns or 0, CaptureClock.UNKNOWN if captured_ns is None else CaptureClock.MONOTONIC)
+        stamp_ns = self.clock.stamp(
+            captured_ns or 0,
+            CaptureClock.UNKNOWN if captured_ns is None else CaptureClock.MONOTONIC,
+        )
         self._captured += 1
         return Frame.publish_slot(
             pool,
@@ -331,7 +392,9 @@ class GStreamerCamera(Camera):
         slot = pool.acquire()
         if slot is not None:
             try:
-                self._options.ledger.book(COPY_REASON, copy_frame(self._gst, sample, self._format, slot))
+                self._options.ledger.book(
+                    COPY_REASON, copy_frame(self._gst, sample, self._format, slot)
+                )
             except BaseException:
                 pool.discard(slot)
                 raise
@@ -350,7 +413,9 @@ class GStreamerCamera(Camera):
         now = read_format(self._gst, sample.caps, assume_linear=self._assume_linear)
         if not now.same_picture(self._format):
             self._changed = sample if self._resumable else None
-            raise CameraChangedError(f"{self._where} now gives '{now.caps}' instead of '{self._format.caps}'; it is opened again")
+            raise CameraChangedError(
+                f"{self._where} now gives '{now.caps}' instead of '{self._format.caps}'; it is opened again"
+            )
         self._caps.close()
         self._caps = sample.keep_caps()
 

@@ -20,11 +20,23 @@ from ctypes import byref, c_int, c_size_t, c_uint
 from dataclasses import dataclass, replace
 
 from zc_perception.camera.borrowed import BorrowedMemory
-from zc_perception.camera.gstreamer.abi import MAX_PLANES, GStreamer, VideoCropMeta, VideoInfo, VideoMeta
+from zc_perception.camera.gstreamer.abi import (
+    MAX_PLANES,
+    GStreamer,
+    VideoCropMeta,
+    VideoInfo,
+    VideoMeta,
+)
 from zc_perception.camera.gstreamer.pipeline import Sample
 from zc_perception.errors import FormatError, LayoutError
 from zc_perception.negotiation.constraints import BufferConstraints, Format
-from zc_perception.pixel.colorimetry import RGB_FULL, Colorimetry, Matrix, Range, from_gstreamer_colorimetry
+from zc_perception.pixel.colorimetry import (
+    RGB_FULL,
+    Colorimetry,
+    Matrix,
+    Range,
+    from_gstreamer_colorimetry,
+)
 from zc_perception.pixel.drm_format import drm_format_string, parse_drm_format
 from zc_perception.pixel.format_names import DMA_DRM, from_gstreamer, gstreamer_format
 from zc_perception.pixel.fourcc import FORMATS, fourcc_name, pixel_format
@@ -73,36 +85,65 @@ def read_format(gst: GStreamer, caps: int, *, assume_linear: bool = False) -> St
     text = gst.take_text(gst.gst_caps_to_string(caps))
     structure, features = gst.gst_caps_get_structure(caps, 0), gst.gst_caps_get_features(caps, 0)
     if gst.gst_structure_get_name(structure) != b'video/x-raw':
-        raise FormatError(f"caps '{text}' are no raw video; put a decoder or parser before the sink")
-    names = [gst.gst_caps_features_get_nth(features, i).decode() for i in range(gst.gst_caps_features_get_size(features))]
+        raise FormatError(
+            f"caps '{text}' are no raw video; put a decoder or parser before the sink"
+        )
+    names = [
+        gst.gst_caps_features_get_nth(features, i).decode()
+        for i in range(gst.gst_caps_features_get_size(features))
+    ]
     memory = [name for name in names if name.startswith('memory:')]
     nvmm, dmabuf = NVMM_FEATURE in memory, DMABUF_FEATURE in memory
-    if foreign := [name for name in memory if name not in (NVMM_FEATURE, DMABUF_FEATURE, 'memory:SystemMemory')]:
+    if foreign := [
+        name
+        for name in memory
+        if name not in (NVMM_FEATURE, DMABUF_FEATURE, 'memory:SystemMemory')
+    ]:
         raise FormatError(f"caps '{text}': {foreign[0]} is nothing that another device can import; put an element before the sink that "
                           f'makes video/x-raw({DMABUF_FEATURE}) of it')  # fmt: skip
 
     def word(field: str) -> str:
-        return (gst.gst_structure_get_string(structure, field.encode()) or b'').decode('utf-8', 'replace')
+        return (gst.gst_structure_get_string(structure, field.encode()) or b'').decode(
+            'utf-8', 'replace'
+        )
 
     if word('interlace-mode') in ('alternate', 'fields'):
-        raise FormatError(f"caps '{text}': each frame is one field of two; put a deinterlace element before the sink")
+        raise FormatError(
+            f"caps '{text}': each frame is one field of two; put a deinterlace element before the sink"
+        )
     width, height, over, under = c_int(), c_int(), c_int(), c_int()
-    sized = [gst.gst_structure_get_int(structure, name, byref(value)) for name, value in ((b'width', width), (b'height', height))]
+    sized = [
+        gst.gst_structure_get_int(structure, name, byref(value))
+        for name, value in ((b'width', width), (b'height', height))
+    ]
     if not all(sized) or not word('format'):
-        raise FormatError(f"caps '{text}' have no size or no format; put a caps filter before the sink that names them")
+        raise FormatError(
+            f"caps '{text}' have no size or no format; put a caps filter before the sink that names them"
+        )
     explicit = word('format') == DMA_DRM
-    fourcc, modifier = parse_drm_format(word('drm-format')) if explicit else from_gstreamer(word('format'))
+    fourcc, modifier = (
+        parse_drm_format(word('drm-format')) if explicit else from_gstreamer(word('format'))
+    )
     old_style = dmabuf and not explicit and not assume_linear
     info = VideoInfo()
-    known = modifier == LINEAR and bool(gst.gst_video_info_from_caps(byref(info), caps)) and info.stride[0] > 0
-    paced = gst.gst_structure_get_fraction(structure, b'framerate', byref(over), byref(under)) and under.value
+    known = (
+        modifier == LINEAR
+        and bool(gst.gst_video_info_from_caps(byref(info), caps))
+        and info.stride[0] > 0
+    )
+    paced = (
+        gst.gst_structure_get_fraction(structure, b'framerate', byref(over), byref(under))
+        and under.value
+    )
     return StreamFormat(
         width.value,
         height.value,
         fourcc,
         INVALID if old_style else modifier,
         over.value / under.value if paced else 0.0,
-        _colorimetry(word('colorimetry'), height.value) if pixel_format(fourcc).is_yuv else RGB_FULL,
+        _colorimetry(word('colorimetry'), height.value)
+        if pixel_format(fourcc).is_yuv
+        else RGB_FULL,
         nvmm,
         dmabuf,
         text,
@@ -118,7 +159,10 @@ def _colorimetry(value: str, height: int) -> Colorimetry:
             return from_gstreamer_colorimetry(value)
         except FormatError:
             full = value.startswith('1:')
-            return Colorimetry(Matrix.BT601 if height <= _SD_LINES else Matrix.BT709, Range.FULL if full else Range.LIMITED)
+            return Colorimetry(
+                Matrix.BT601 if height <= _SD_LINES else Matrix.BT709,
+                Range.FULL if full else Range.LIMITED,
+            )
     return Colorimetry(Matrix.BT601 if height <= _SD_LINES else Matrix.BT709, Range.LIMITED)
 
 
@@ -161,10 +205,17 @@ class FrameReader:
             parts.append(BorrowedMemory(number, offset.value, size))
         if not parts:
             return None
-        meta, crop = gst.gst_buffer_get_meta(buffer, gst.video_meta_type), gst.gst_buffer_get_meta(buffer, gst.crop_meta_type)
+        meta, crop = (
+            gst.gst_buffer_get_meta(buffer, gst.video_meta_type),
+            gst.gst_buffer_get_meta(buffer, gst.crop_meta_type),
+        )
         signature = (
             tuple((part.offset, part.size) for part in parts),
-            _bytes(meta, VideoMeta.n_planes.offset, VideoMeta.stride.offset + VideoMeta.stride.size) if meta else None,
+            _bytes(
+                meta, VideoMeta.n_planes.offset, VideoMeta.stride.offset + VideoMeta.stride.size
+            )
+            if meta
+            else None,
             _bytes(crop, VideoCropMeta.x.offset, ctypes.sizeof(VideoCropMeta)) if crop else None,
         )
         return FrameMemory(tuple(parts), signature)
@@ -189,20 +240,29 @@ def number_buffers(layout: ImageLayout) -> tuple[ImageLayout, tuple[int, ...]]:
     return replace(layout, planes=planes), order
 
 
-def place_image(gst: GStreamer, buffer: int, what: StreamFormat, extents: Sequence[tuple[int, int, int]]) -> ImageLayout:
+def place_image(
+    gst: GStreamer, buffer: int, what: StreamFormat, extents: Sequence[tuple[int, int, int]]
+) -> ImageLayout:
     """Where a frame's planes lie, with its crop rectangle applied.
 
     :param extents: of each of the buffer's memories: what it is part of, where it begins in there, and its size in bytes.
     :raises LayoutError: the planes don't lie in the memories.
     :raises FormatError: the crop rectangle isn't on whole samples.
     """
-    places = [(extents[memory], inside, stride) for memory, inside, stride in plane_places(gst, buffer, what)]
+    places = [
+        (extents[memory], inside, stride)
+        for memory, inside, stride in plane_places(gst, buffer, what)
+    ]
     starts = [(whole, begin + inside) for (whole, begin, _), inside, _ in places]
     planes = []
     for index, ((whole, begin, size), _, stride) in enumerate(places):
         start = starts[index][1]
-        end = min([begin + size, *(other for same, other in starts if same == whole and other > start)])
-        planes.append(PlaneLayout(whole, start, stride, _plane_size(what, index, stride, end - start)))
+        end = min(
+            [begin + size, *(other for same, other in starts if same == whole and other > start)]
+        )
+        planes.append(
+            PlaneLayout(whole, start, stride, _plane_size(what, index, stride, end - start))
+        )
     layout = ImageLayout(what.width, what.height, what.fourcc, what.modifier, tuple(planes))
     crop = gst.gst_buffer_get_meta(buffer, gst.crop_meta_type)
     return layout if not crop else cropped(layout, VideoCropMeta.from_address(crop))
@@ -221,17 +281,28 @@ def plane_places(gst: GStreamer, buffer: int, what: StreamFormat) -> list[tuple[
     elif what.offsets:
         offsets, strides = what.offsets, what.strides
     elif what.modifier == LINEAR:
-        default = compute_layout(what.fourcc, what.width, what.height, stride_align=4, offset_align=1, height_align=2)
-        offsets, strides = tuple(p.offset for p in default.planes), tuple(p.stride for p in default.planes)
+        default = compute_layout(
+            what.fourcc, what.width, what.height, stride_align=4, offset_align=1, height_align=2
+        )
+        offsets, strides = (
+            tuple(p.offset for p in default.planes),
+            tuple(p.stride for p in default.planes),
+        )
     else:
-        raise LayoutError(f"frames with caps '{what.caps}' have no GstVideoMeta, so that nobody says where their planes lie")
+        raise LayoutError(
+            f"frames with caps '{what.caps}' have no GstVideoMeta, so that nobody says where their planes lie"
+        )
     places = []
     index, length, skip = c_uint(), c_uint(), c_size_t()
     for plane, (offset, stride) in enumerate(zip(offsets, strides, strict=True)):
         if stride == 0:
             break  # GstVideoInfo has four of each, whatever the format needs
-        if stride < 0 or not gst.gst_buffer_find_memory(buffer, offset, 1, byref(index), byref(length), byref(skip)):
-            raise LayoutError(f'plane {plane}: offset {offset} with stride {stride} is not in the frame; see the element before the sink')
+        if stride < 0 or not gst.gst_buffer_find_memory(
+            buffer, offset, 1, byref(index), byref(length), byref(skip)
+        ):
+            raise LayoutError(
+                f'plane {plane}: offset {offset} with stride {stride} is not in the frame; see the element before the sink'
+            )
         places.append((index.value, skip.value, stride))
     return places
 
@@ -255,18 +326,33 @@ def cropped(layout: ImageLayout, crop: VideoCropMeta) -> ImageLayout:
     fmt = layout.format
     where = f'crop {crop.width}x{crop.height}+{crop.x}+{crop.y} of {fourcc_name(layout.fourcc)} {layout.width}x{layout.height}'
     if layout.modifier != LINEAR:
-        raise FormatError(f'{where}: only a LINEAR image can be cropped without a copy; put an element before the sink that crops')
-    if crop.x + crop.width > layout.width or crop.y + crop.height > layout.height or not crop.width or not crop.height:
+        raise FormatError(
+            f'{where}: only a LINEAR image can be cropped without a copy; put an element before the sink that crops'
+        )
+    if (
+        crop.x + crop.width > layout.width
+        or crop.y + crop.height > layout.height
+        or not crop.width
+        or not crop.height
+    ):
         raise FormatError(f'{where} is not inside of the image')
-    if any(value % fmt.horizontal for value in (crop.x, crop.width)) or any(value % fmt.vertical for value in (crop.y, crop.height)):
-        raise FormatError(f'{where}: use multiples of {fmt.horizontal} and {fmt.vertical}, chroma has one sample for so many pixels')
+    if any(value % fmt.horizontal for value in (crop.x, crop.width)) or any(
+        value % fmt.vertical for value in (crop.y, crop.height)
+    ):
+        raise FormatError(
+            f'{where}: use multiples of {fmt.horizontal} and {fmt.vertical}, chroma has one sample for so many pixels'
+        )
     planes = []
     for index, plane in enumerate(layout.planes):
         element = fmt.planes[index]
         skipped = element.rows(crop.y) * plane.stride if crop.y else 0
         skipped += element.row_bytes(crop.x) if crop.x else 0
         size = plane.stride * (element.rows(crop.height) - 1) + element.row_bytes(crop.width)
-        planes.append(PlaneLayout(plane.buffer, plane.offset + skipped, plane.stride, min(size, plane.size - skipped)))
+        planes.append(
+            PlaneLayout(
+                plane.buffer, plane.offset + skipped, plane.stride, min(size, plane.size - skipped)
+            )
+        )
     return ImageLayout(crop.width, crop.height, layout.fourcc, layout.modifier, tuple(planes))
 
 
@@ -313,7 +399,12 @@ def offered_caps(formats: Sequence[Format], *, assume_linear: bool) -> str:
 
 def offered_nvmm_caps(formats: Sequence[Format]) -> str:
     """Caps of a pipeline whose frames are NvBufSurfaces, which have no word for the layout; empty: none of *formats* is one."""
-    names = [name for fourcc, modifier in formats if modifier in (LINEAR, INVALID) for name in _gstreamer_names(fourcc, LINEAR)]
+    names = [
+        name
+        for fourcc, modifier in formats
+        if modifier in (LINEAR, INVALID)
+        for name in _gstreamer_names(fourcc, LINEAR)
+    ]
     return f'video/x-raw({NVMM_FEATURE}), format=(string){_listed(names)}' if names else ''
 
 

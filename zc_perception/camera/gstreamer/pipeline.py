@@ -114,7 +114,11 @@ class Sample(Reference):
     def frame_number(self) -> int | None:
         """The buffer's offset: for raw video its source's number of the frame, where that numbers them one by one."""
         buffer = Buffer.from_address(self.buffer)
-        return None if buffer.offset == OFFSET_NONE or buffer.offset_end != buffer.offset + 1 else int(buffer.offset)
+        return (
+            None
+            if buffer.offset == OFFSET_NONE or buffer.offset_end != buffer.offset + 1
+            else int(buffer.offset)
+        )
 
     @property
     def corrupted(self) -> bool:
@@ -146,7 +150,9 @@ def complete(description: str) -> tuple[str, str]:
             "video/x-raw,format=NV12'"
         )
     if text.endswith('!'):
-        raise ConfigError(f"pipeline '{description}' ends with a '!'; leave the last one out, the sink is put behind it")
+        raise ConfigError(
+            f"pipeline '{description}' ends with a '!'; leave the last one out, the sink is put behind it"
+        )
     found = _LAST_ELEMENT.search(text)
     if found is None:
         return f'{text} ! appsink name={SINK}', SINK
@@ -171,7 +177,9 @@ class Pipeline:
     :raises ConfigError: the description can't be understood, or an element is missing.
     """
 
-    def __init__(self, gst: GStreamer, description: str, *, buffers: int, accepts: str = '') -> None:
+    def __init__(
+        self, gst: GStreamer, description: str, *, buffers: int, accepts: str = ''
+    ) -> None:
         self._gst = gst
         self._buffers = buffers
         self.live = False
@@ -182,7 +190,9 @@ class Pipeline:
         text, sink = complete(description)
         self.description = text
         failure = ctypes.POINTER(Error)()
-        pipeline = gst.gst_parse_launch_full(text.encode(), None, PARSE_FATAL_ERRORS, byref(failure))
+        pipeline = gst.gst_parse_launch_full(
+            text.encode(), None, PARSE_FATAL_ERRORS, byref(failure)
+        )
         if failure or not pipeline:
             if pipeline:
                 gst.gst_object_unref(gst.gst_object_ref_sink(pipeline))
@@ -212,14 +222,22 @@ class Pipeline:
     def _prepare(self) -> None:
         gst, sink = self._gst, self._sink
         # Neither the last sample nor the first is to be kept by the sink: each would be one buffer less for the source.
-        for name, value in (('enable-last-sample', False), ('qos', False), ('emit-signals', False), ('max-buffers', 1), ('drop', True)):
+        for name, value in (
+            ('enable-last-sample', False),
+            ('qos', False),
+            ('emit-signals', False),
+            ('max-buffers', 1),
+            ('drop', True),
+        ):
             gst.set_property(sink, name, value)
         pad = gst.gst_element_get_static_pad(sink, b'sink')
         gst.gst_pad_add_probe(pad, PROBE_QUERY_DOWNSTREAM, self._probe, None, None)
         gst.gst_object_unref(pad)
         clock = gst.gst_system_clock_obtain()
         gst.gst_pipeline_use_clock(self._pipeline, clock)
-        self.clock_is_monotonic = abs(gst.gst_clock_get_time(clock) - time.monotonic_ns()) < _SAME_CLOCK_NS
+        self.clock_is_monotonic = (
+            abs(gst.gst_clock_get_time(clock) - time.monotonic_ns()) < _SAME_CLOCK_NS
+        )
         gst.gst_object_unref(clock)
 
     def _accept(self, text: str) -> None:
@@ -252,7 +270,9 @@ class Pipeline:
         known = caps.value and gst.gst_video_info_from_caps(byref(video), caps)
         gst.gst_query_add_allocation_meta(query, gst.video_meta_type, None)
         gst.gst_query_add_allocation_meta(query, gst.crop_meta_type, None)
-        gst.gst_query_add_allocation_pool(query, None, video.size if known else 0, self._buffers, 0)
+        gst.gst_query_add_allocation_pool(
+            query, None, video.size if known else 0, self._buffers, 0
+        )
         return PROBE_HANDLED
 
     def start(self, timeout_s: float, stopping: Callable[[], bool] = lambda: False) -> Sample:
@@ -268,16 +288,24 @@ class Pipeline:
         self._gst.set_property(self._sink, 'sync', not self.live)
         if self.live:
             self._set_state(State.PLAYING)
-        take = self._gst.gst_app_sink_try_pull_sample if self.live else self._gst.gst_app_sink_try_pull_preroll
+        take = (
+            self._gst.gst_app_sink_try_pull_sample
+            if self.live
+            else self._gst.gst_app_sink_try_pull_preroll
+        )
         while True:
             sample = self._taken(take(self._sink, round(_SLICE_S * 1e9)))
             if sample is not None:
                 return sample
             self.check()
             if stopping():
-                raise CameraLostError(f"pipeline '{self.description}' was stopped before its first frame; start the node again")
+                raise CameraLostError(
+                    f"pipeline '{self.description}' was stopped before its first frame; start the node again"
+                )
             if self.ended:
-                raise CameraError(f"pipeline '{self.description}' ended before its first frame; try it with gst-launch-1.0 first")
+                raise CameraError(
+                    f"pipeline '{self.description}' ended before its first frame; try it with gst-launch-1.0 first"
+                )
             if time.monotonic() >= deadline:
                 raise CameraLostError(
                     f"pipeline '{self.description}' gave no frame within {timeout_s:g} s; try it with gst-launch-1.0, and see that its "
@@ -295,7 +323,9 @@ class Pipeline:
 
         :raises CameraError: an element failed meanwhile.
         """
-        sample = self._taken(self._gst.gst_app_sink_try_pull_sample(self._sink, round(timeout_s * 1e9)))
+        sample = self._taken(
+            self._gst.gst_app_sink_try_pull_sample(self._sink, round(timeout_s * 1e9))
+        )
         self._pulls += 1
         # What only warns mustn't pile up on the bus.
         if sample is None or self._pulls % 32 == 0:
@@ -327,7 +357,11 @@ class Pipeline:
     def captured_ns(self, sample: Sample) -> int | None:
         """CLOCK_MONOTONIC of the moment that the sample's source says it was taken, ``None``: it doesn't say, or not in that clock."""
         running = sample.running_time_ns if self.clock_is_monotonic else None
-        return None if running is None else int(self._gst.gst_element_get_base_time(self._pipeline)) + running
+        return (
+            None
+            if running is None
+            else int(self._gst.gst_element_get_base_time(self._pipeline)) + running
+        )
 
     def _set_state(self, state: State) -> StateChange:
         change = StateChange(self._gst.gst_element_set_state(self._pipeline, state))
@@ -367,8 +401,12 @@ class Pipeline:
         if code == ResourceError.BUSY:
             return CameraBusyError(f'{where}; end the other program that uses it')
         if code == ResourceError.NOT_FOUND or self._had_sample:
-            return CameraLostError(f'{where}{self._reason(debug)}; plug it in, or see the kernel log')
-        return CameraError(f'{where}{self._reason(debug)}; see that the device is there and may be used')
+            return CameraLostError(
+                f'{where}{self._reason(debug)}; plug it in, or see the kernel log'
+            )
+        return CameraError(
+            f'{where}{self._reason(debug)}; see that the device is there and may be used'
+        )
 
     def _warn(self, message: int) -> None:
         text, debug, _, _ = self._parse(message, error=False)

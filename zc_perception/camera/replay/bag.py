@@ -27,7 +27,14 @@ from zc_perception.camera.replay.source import (
     rate_of,
 )
 from zc_perception.camera.replay.video import decode_picture
-from zc_perception.errors import ConfigError, FormatError, LayoutError, RecordingError, message_of, nearest
+from zc_perception.errors import (
+    ConfigError,
+    FormatError,
+    LayoutError,
+    RecordingError,
+    message_of,
+    nearest,
+)
 from zc_perception.frame import Header
 
 _NANOSECONDS = 1_000_000_000
@@ -71,16 +78,22 @@ def read_message(store: Any, msgtype: str, content: bytes) -> tuple[Header, Pict
         found = store.deserialize_cdr(memoryview(content), msgtype)
     except Exception as error:  # as in _opened
         raise FormatError(f'the message is damaged: {_first_line(error)}') from error
-    header = Header(found.header.stamp.sec * _NANOSECONDS + found.header.stamp.nanosec, found.header.frame_id)
+    header = Header(
+        found.header.stamp.sec * _NANOSECONDS + found.header.stamp.nanosec, found.header.frame_id
+    )
     if msgtype == _COMPRESSED:
         return header, CompressedPicture(found.format, found.data)
-    return header, RawPicture(found.width, found.height, found.encoding, bool(found.is_bigendian), found.step, found.data)
+    return header, RawPicture(
+        found.width, found.height, found.encoding, bool(found.is_bigendian), found.step, found.data
+    )
 
 
 def _opened(path: Path) -> tuple[Any, Any]:
     """The recording's reader, and the types of messages."""
     try:
-        library, types = (importlib.import_module(f'rosbags.{name}') for name in ('rosbag2', 'typesys'))
+        library, types = (
+            importlib.import_module(f'rosbags.{name}') for name in ('rosbag2', 'typesys')
+        )
     except ImportError as error:
         raise ConfigError(
             f"recording '{path}' needs the library rosbags, which is not installed: pip install 'zc_perception[bags]' or rosbags"
@@ -89,14 +102,18 @@ def _opened(path: Path) -> tuple[Any, Any]:
         # A recorder that was killed leaves its storage without metadata.
         files = _storage_files(path)
         if len(files) != 1:
-            raise ConfigError(f"recording '{path}' has no {METADATA} and {len(files)} storage files; run 'ros2 bag reindex {path}'")
+            raise ConfigError(
+                f"recording '{path}' has no {METADATA} and {len(files)} storage files; run 'ros2 bag reindex {path}'"
+            )
         path = files[0]
     try:
         reader = library.Reader(path)
         reader.open()
     except Exception as error:  # the library has several classes, and what its parsers meet in a damaged file comes through as it is
         advice = f"'mcap recover' can mend an MCAP file, 'ros2 bag reindex' a folder's {METADATA}"
-        raise ConfigError(f"recording '{path}' can't be opened: {_first_line(error)}; {advice}") from error
+        raise ConfigError(
+            f"recording '{path}' can't be opened: {_first_line(error)}; {advice}"
+        ) from error
     return reader, types.get_typestore(types.Stores.LATEST)
 
 
@@ -123,7 +140,11 @@ class BagSource(FrameSource):
         self._first_ns: tuple[int, int] | None = None
         try:
             self.topic = _choose(self._reader.topics, topic, path)
-            self._connections = [connection for connection in self._reader.connections if connection.topic == self.topic]
+            self._connections = [
+                connection
+                for connection in self._reader.connections
+                if connection.topic == self.topic
+            ]
             super().__init__(f'{path}: {self.topic}', 0, 0, DEFAULT_FRAMERATE)
             own = self._look()
             self.width, self.height = width or even(own[0]), height or even(own[1])
@@ -157,7 +178,9 @@ class BagSource(FrameSource):
         try:
             entry = next(self._messages, None)
         except Exception as error:  # as in _opened
-            raise RecordingError(f"recording '{self.name}' can't be read on: {_first_line(error)}") from error
+            raise RecordingError(
+                f"recording '{self.name}' can't be read on: {_first_line(error)}"
+            ) from error
         return None if entry is None else (entry[1], entry[2])
 
     def _moment(self) -> Moment | None:
@@ -168,7 +191,9 @@ class BagSource(FrameSource):
         recorded_ns, content = entry
         header: Header | None = None
         try:
-            header, self._picture = read_message(self._store, self._connections[0].msgtype, content)
+            header, self._picture = read_message(
+                self._store, self._connections[0].msgtype, content
+            )
         except FormatError:
             self._picture = None
         # Cameras without a clock stamp 0.
@@ -177,7 +202,9 @@ class BagSource(FrameSource):
             self._first_ns = stamp_ns, recorded_ns
         by_stamp, by_record = stamp_ns - self._first_ns[0], recorded_ns - self._first_ns[1]
         # A clock that was set while recording would hold the replay up for as long.
-        return Moment(by_stamp if abs(by_stamp - by_record) < _CLOCK_WAS_SET_NS else by_record, header)
+        return Moment(
+            by_stamp if abs(by_stamp - by_record) < _CLOCK_WAS_SET_NS else by_record, header
+        )
 
     def read(self, planes: Sequence[NDArray[Any]]) -> bool:
         """:raises RecordingError: a picture of another size."""
@@ -239,7 +266,9 @@ def _size_of(picture: Picture | None) -> tuple[int, int]:
         return picture.width, picture.height
     decoded = _decoded(picture)
     if min(decoded.shape[:2]) < 2:
-        raise FormatError(f'the picture is {decoded.shape[1]}x{decoded.shape[0]}; both sides must be at least 2')
+        raise FormatError(
+            f'the picture is {decoded.shape[1]}x{decoded.shape[0]}; both sides must be at least 2'
+        )
     return decoded.shape[1], decoded.shape[0]
 
 
@@ -248,19 +277,32 @@ def _choose(topics: dict[str, Any], wanted: str, path: str) -> str:
 
     :raises ConfigError: lists what there is.
     """
-    found = [f'{name} ({info.msgtype}, {info.msgcount} messages)' for name, info in sorted(topics.items())]
+    found = [
+        f'{name} ({info.msgtype}, {info.msgcount} messages)'
+        for name, info in sorted(topics.items())
+    ]
     there = f'it has {", ".join(found)}' if found else 'it has no topics'
-    pictures = [name for name, info in sorted(topics.items()) if info.msgtype in _TYPES and info.msgcount]
+    pictures = [
+        name for name, info in sorted(topics.items()) if info.msgtype in _TYPES and info.msgcount
+    ]
     if wanted:
         if wanted not in topics:
-            raise ConfigError(f"recording '{path}' has no topic '{wanted}'{nearest(wanted, topics)}; {there}")
+            raise ConfigError(
+                f"recording '{path}' has no topic '{wanted}'{nearest(wanted, topics)}; {there}"
+            )
         if topics[wanted].msgtype not in _TYPES:
-            raise ConfigError(f"recording '{path}': topic '{wanted}' has no pictures ({' and '.join(_TYPES)}); {there}")
+            raise ConfigError(
+                f"recording '{path}': topic '{wanted}' has no pictures ({' and '.join(_TYPES)}); {there}"
+            )
         if not topics[wanted].msgcount:
             raise ConfigError(f"recording '{path}': topic '{wanted}' has no messages; {there}")
         return wanted
     if len(pictures) != 1:
-        what = 'several topics with pictures' if pictures else f'no topic with pictures ({" and ".join(_TYPES)})'
+        what = (
+            'several topics with pictures'
+            if pictures
+            else f'no topic with pictures ({" and ".join(_TYPES)})'
+        )
         advice = "; set parameter 'replay_topic'" if pictures else ''
         raise ConfigError(f"recording '{path}' has {what}; {there}{advice}")
     return pictures[0]

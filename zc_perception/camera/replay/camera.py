@@ -23,7 +23,9 @@ from zc_perception.pixel.fourcc import pixel_format
 from zc_perception.pixel.layout import check_dimensions
 
 
-def open_source(path: str, *, width: int = 0, height: int = 0, framerate: float = 0.0, topic: str = '') -> FrameSource:
+def open_source(
+    path: str, *, width: int = 0, height: int = 0, framerate: float = 0.0, topic: str = ''
+) -> FrameSource:
     """The source for what is at *path*.
 
     A folder is a rosbag2 recording or a folder of pictures; ``.mcap`` and ``.db3`` are rosbag2's files, ``.zcr`` is ours, ``.nv12`` and
@@ -44,7 +46,9 @@ def open_source(path: str, *, width: int = 0, height: int = 0, framerate: float 
     except OSError as error:
         raise ConfigError(f"'{path}' can't be read: {error.strerror}") from error
     if topic and not bag:
-        raise ConfigError(f"parameter 'replay_topic' is '{topic}', but '{path}' is no rosbag2 recording; leave it empty")
+        raise ConfigError(
+            f"parameter 'replay_topic' is '{topic}', but '{path}' is no rosbag2 recording; leave it empty"
+        )
     if bag:
         return BagSource(path, topic, width, height)
     if place.is_dir() or suffix in PICTURES:
@@ -95,7 +99,14 @@ class ReplayCamera(DrawnCamera):
             check_dimensions(pixel_format(source.fourcc), source.width, source.height)
             self.fourcc, self.colorimetry = source.fourcc, source.colorimetry
             rate = framerate or source.framerate * self._rate
-            super().__init__(source.width, source.height, rate, frame_id, live=not parameters['keep_all'], **base)
+            super().__init__(
+                source.width,
+                source.height,
+                rate,
+                frame_id,
+                live=not parameters['keep_all'],
+                **base,
+            )
             self._begin()
         except RecordingError as error:
             source.close()
@@ -121,7 +132,9 @@ class ReplayCamera(DrawnCamera):
         with self._reading() as source:
             self._moment: Moment | None = source.seek(self._start_ns)
         if self._moment is None:
-            raise ConfigError(f"'{self._video}' ends before {self._start_ns / 1e9:g} s; lower parameter 'replay_start'")
+            raise ConfigError(
+                f"'{self._video}' ends before {self._start_ns / 1e9:g} s; lower parameter 'replay_start'"
+            )
         self._first_ns = self._moment.time_ns
         self._newest_ns = self._first_ns
         self._rounds_ns = 0
@@ -189,7 +202,10 @@ class ReplayCamera(DrawnCamera):
     def _header(self) -> Header:
         moment = self._moment
         if self._recorded and moment is not None and moment.header is not None:
-            stamp, frame_id = moment.header.stamp_ns + self._rounds_ns, moment.header.frame_id or self._frame_id
+            stamp, frame_id = (
+                moment.header.stamp_ns + self._rounds_ns,
+                moment.header.frame_id or self._frame_id,
+            )
             return Header(stamp, frame_id)
         stamp = self._stamp()
         if self._last_stamp_ns is not None:  # recorded times may repeat

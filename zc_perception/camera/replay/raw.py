@@ -19,8 +19,21 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
-from zc_perception.camera.replay.source import DEFAULT_FRAMERATE, FrameSource, Moment, PlaneWriter, read_whole
-from zc_perception.errors import ConfigError, FormatError, LayoutError, RecordingError, message_of, nearest
+from zc_perception.camera.replay.source import (
+    DEFAULT_FRAMERATE,
+    FrameSource,
+    Moment,
+    PlaneWriter,
+    read_whole,
+)
+from zc_perception.errors import (
+    ConfigError,
+    FormatError,
+    LayoutError,
+    RecordingError,
+    message_of,
+    nearest,
+)
 from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry, Matrix, Range
 from zc_perception.pixel.fourcc import NV12, format_by_name, fourcc_name, pixel_format
 from zc_perception.pixel.layout import ImageLayout, chained_layout, check_dimensions, views
@@ -48,7 +61,9 @@ class RawGeometry:
     fourcc: int = NV12
 
     @classmethod
-    def tight(cls, width: int, height: int, framerate: float, colorimetry: Colorimetry) -> RawGeometry:
+    def tight(
+        cls, width: int, height: int, framerate: float, colorimetry: Colorimetry
+    ) -> RawGeometry:
         """Of NV12 without padding; a rate that a sidecar can't say counts as unknown."""
         rate = framerate if _LOWEST_RATE < framerate <= _HIGHEST_RATE else DEFAULT_FRAMERATE
         return cls(width, height, width, height, rate, colorimetry)
@@ -80,15 +95,23 @@ def check_geometry(geometry: RawGeometry, source: str) -> None:
         row, shared = fmt.planes[0].row_bytes(geometry.width), fmt.vertical
         if not row <= geometry.stride <= _MAX_STRIDE or (geometry.stride % 2 and fmt.code == NV12):
             kind = 'an even number' if fmt.code == NV12 else 'a number'
-            raise ConfigError(f"'{source}': stride is {geometry.stride}; it must be {kind} from {row} to {_MAX_STRIDE}")
+            raise ConfigError(
+                f"'{source}': stride is {geometry.stride}; it must be {kind} from {row} to {_MAX_STRIDE}"
+            )
         if not geometry.height <= geometry.rows <= _MAX_ROWS or geometry.rows % shared:
             kind = 'an even number' if shared == 2 else 'a number'
-            raise ConfigError(f"'{source}': rows is {geometry.rows}; it must be {kind} from {geometry.height} to {_MAX_ROWS}")
-        chained_layout(geometry.fourcc, geometry.width, geometry.height, geometry.stride, geometry.rows)
+            raise ConfigError(
+                f"'{source}': rows is {geometry.rows}; it must be {kind} from {geometry.height} to {_MAX_ROWS}"
+            )
+        chained_layout(
+            geometry.fourcc, geometry.width, geometry.height, geometry.stride, geometry.rows
+        )
     except LayoutError as error:
         raise ConfigError(f"'{source}': {error}") from error
     if not (math.isfinite(geometry.framerate) and 0 < geometry.framerate <= _HIGHEST_RATE):
-        raise ConfigError(f"'{source}': framerate is {geometry.framerate}; it must be a number above 0, at most 1000 (Hz)")
+        raise ConfigError(
+            f"'{source}': framerate is {geometry.framerate}; it must be a number above 0, at most 1000 (Hz)"
+        )
 
 
 def parse_sidecar(text: str, source: str) -> RawGeometry:
@@ -101,25 +124,46 @@ def parse_sidecar(text: str, source: str) -> RawGeometry:
     except (yaml.YAMLError, RecursionError, ValueError) as error:
         raise ConfigError(f"'{source}' is no YAML: {message_of(error)}") from error
     if not isinstance(found, dict):
-        raise ConfigError(f"'{source}' has no keys; it must have width and height, and may have {', '.join(_KEYS[2:])}")
+        raise ConfigError(
+            f"'{source}' has no keys; it must have width and height, and may have {', '.join(_KEYS[2:])}"
+        )
     for key in found:
         if key not in _KEYS:
-            raise ConfigError(f"'{source}': key '{key}' is unknown{nearest(str(key), _KEYS)}; known are {', '.join(_KEYS)}")
+            raise ConfigError(
+                f"'{source}': key '{key}' is unknown{nearest(str(key), _KEYS)}; known are {', '.join(_KEYS)}"
+            )
     fourcc = _format(found.get('format', 'NV12'), source)
     numbers: dict[str, int] = {}
     for key in ('width', 'height', 'stride', 'rows'):
         width = numbers.get('width')
-        default = {'stride': width and pixel_format(fourcc).planes[0].row_bytes(width), 'rows': numbers.get('height')}.get(key)
+        default = {
+            'stride': width and pixel_format(fourcc).planes[0].row_bytes(width),
+            'rows': numbers.get('height'),
+        }.get(key)
         value = found.get(key, default)
         if type(value) is not int:
-            raise ConfigError(f"'{source}': {key} is {'missing' if value is None else repr(value)}; it must be an integer")
+            raise ConfigError(
+                f"'{source}': {key} is {'missing' if value is None else repr(value)}; it must be an integer"
+            )
         numbers[key] = value
     framerate = found.get('framerate', DEFAULT_FRAMERATE)
     if type(framerate) not in (int, float):
         raise ConfigError(f"'{source}': framerate is {framerate!r}; it must be a number")
-    matrices, spans = (_YUV_MATRICES, tuple(Range)) if pixel_format(fourcc).is_yuv else ((Matrix.RGB,), tuple(Range)[::-1])
-    matrix, span = (_choice(found, key, values, source) for key, values in (('matrix', matrices), ('range', spans)))
-    made = RawGeometry(**numbers, framerate=float(framerate), colorimetry=Colorimetry(Matrix(matrix), Range(span)), fourcc=fourcc)
+    matrices, spans = (
+        (_YUV_MATRICES, tuple(Range))
+        if pixel_format(fourcc).is_yuv
+        else ((Matrix.RGB,), tuple(Range)[::-1])
+    )
+    matrix, span = (
+        _choice(found, key, values, source)
+        for key, values in (('matrix', matrices), ('range', spans))
+    )
+    made = RawGeometry(
+        **numbers,
+        framerate=float(framerate),
+        colorimetry=Colorimetry(Matrix(matrix), Range(span)),
+        fourcc=fourcc,
+    )
     check_geometry(made, source)
     return made
 
@@ -161,7 +205,9 @@ def raw_geometry(path: str, width: int, height: int) -> RawGeometry:
     """
     sidecar = Path(path + SIDECAR)
     if sidecar.exists() and not sidecar.is_file():
-        raise ConfigError(f"'{sidecar}' is no file; take it away, or write the geometry into a file of that name")
+        raise ConfigError(
+            f"'{sidecar}' is no file; take it away, or write the geometry into a file of that name"
+        )
     try:
         with sidecar.open('rb') as file:
             return parse_sidecar(file.read(_MAX_SIDECAR).decode('utf-8'), str(sidecar))
@@ -170,7 +216,9 @@ def raw_geometry(path: str, width: int, height: int) -> RawGeometry:
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"'{sidecar}' can't be read: {error}") from error
     if not width or not height:
-        raise ConfigError(f"raw file '{path}' has no geometry: set parameters 'width' and 'height', or write '{sidecar.name}' beside it")
+        raise ConfigError(
+            f"raw file '{path}' has no geometry: set parameters 'width' and 'height', or write '{sidecar.name}' beside it"
+        )
     made = RawGeometry(width, height, width, height)
     check_geometry(made, path)
     return made
@@ -184,7 +232,12 @@ class RawSource(FrameSource):
 
     def __init__(self, path: str, width: int = 0, height: int = 0, framerate: float = 0.0) -> None:
         self._geometry = geometry = raw_geometry(path, width, height)
-        super().__init__(path, width or geometry.width, height or geometry.height, framerate or geometry.framerate)
+        super().__init__(
+            path,
+            width or geometry.width,
+            height or geometry.height,
+            framerate or geometry.framerate,
+        )
         self.colorimetry, self._layout = geometry.colorimetry, geometry.layout
         scaled = (self.width, self.height) != (geometry.width, geometry.height)
         self._writer = PlaneWriter(self.width, self.height) if scaled else None
@@ -216,7 +269,9 @@ class RawSource(FrameSource):
             if not read_whole(self._file, content):
                 return False  # the file has been cut meanwhile
         except OSError as error:
-            raise RecordingError(f"raw file '{self.name}' can't be read: {error.strerror}") from error
+            raise RecordingError(
+                f"raw file '{self.name}' can't be read: {error.strerror}"
+            ) from error
         sources = views(self._layout, content)
         if self._writer is not None:
             size = geometry.width, geometry.height
@@ -227,7 +282,11 @@ class RawSource(FrameSource):
         return True
 
     def notice(self) -> str:
-        return f"'{self.name}' ends within a frame: the last {self._rest} bytes are left out; is the geometry right?" if self._rest else ''
+        return (
+            f"'{self.name}' ends within a frame: the last {self._rest} bytes are left out; is the geometry right?"
+            if self._rest
+            else ''
+        )
 
     def close(self) -> None:
         self._file.close()

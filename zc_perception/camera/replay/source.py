@@ -183,15 +183,21 @@ def check_picture(picture: RawPicture) -> None:
     width, height, encoding, big_endian, step, data = picture
     known = _ENCODINGS.get(encoding)
     if known is None:
-        raise FormatError(f"encoding '{encoding[:40]}' can't be played{nearest(encoding, ENCODINGS)}; known are {', '.join(ENCODINGS)}")
+        raise FormatError(
+            f"encoding '{encoding[:40]}' can't be played{nearest(encoding, ENCODINGS)}; known are {', '.join(ENCODINGS)}"
+        )
     if not (2 <= width <= MAX_SIDE and 2 <= height <= MAX_SIDE):
-        raise FormatError(f'the picture is {width}x{height}; both sides must be from 2 to {MAX_SIDE}')
+        raise FormatError(
+            f'the picture is {width}x{height}; both sides must be from 2 to {MAX_SIDE}'
+        )
     if big_endian and encoding == 'mono16':  # bytes have no order
         raise FormatError('mono16 is big-endian; only little-endian can be played')
     if known.half_rows == 3:
         check_dimensions(pixel_format(NV12), width, height)
     elif encoding not in _BAYER and width % pixel_format(_fourcc(encoding)).horizontal:
-        raise FormatError(f'{encoding} with a width of {width}; it must be even, two pixels share their colour')
+        raise FormatError(
+            f'{encoding} with a width of {width}; it must be even, two pixels share their colour'
+        )
     row, rows = width * known.pixel_bytes, height * known.half_rows // 2
     if step < row or len(data) < step * (rows - 1) + row:
         raise FormatError(
@@ -222,7 +228,12 @@ class PlaneWriter:
         self.write_planes(_BGR, (picture.shape[1], picture.shape[0]), _FULL, [picture], planes)
 
     def write_planes(
-        self, fourcc: int, size: tuple[int, int], colorimetry: Colorimetry, sources: Planes, planes: Sequence[NDArray[Any]]
+        self,
+        fourcc: int,
+        size: tuple[int, int],
+        colorimetry: Colorimetry,
+        sources: Planes,
+        planes: Sequence[NDArray[Any]],
     ) -> None:
         """Planes of any readable format. An odd last row or column is cut off, other sizes are scaled.
 
@@ -232,7 +243,10 @@ class PlaneWriter:
         """
         if size != self._size and (even(size[0]), even(size[1])) == self._size:
             size, parts = self._size, pixel_format(fourcc).planes
-            sources = [s[: p.rows(size[1]), : size[0] // p.horizontal] for s, p in zip(sources, parts, strict=True)]
+            sources = [
+                s[: p.rows(size[1]), : size[0] // p.horizontal]
+                for s, p in zip(sources, parts, strict=True)
+            ]
         key = fourcc, *size, colorimetry
         converter = self._converters.get(key)
         if converter is None:
@@ -242,12 +256,19 @@ class PlaneWriter:
     def write(self, picture: RawPicture, planes: Sequence[NDArray[Any]]) -> None:
         """Any picture that :func:`check_picture` lets pass. Its Y'CbCr is BT.601 limited, its grey levels are 0..255."""
         if picture.encoding in _BAYER:
-            pixels = np.ndarray((picture.height, picture.width), np.uint8, picture.data, 0, (picture.step, 1))
+            pixels = np.ndarray(
+                (picture.height, picture.width), np.uint8, picture.data, 0, (picture.step, 1)
+            )
             fits = self._bgr is not None and self._bgr.shape[:2] == pixels.shape
-            self._bgr = np.asarray(cv2.cvtColor(pixels, _BAYER[picture.encoding], dst=self._bgr if fits else None), np.uint8)
+            self._bgr = np.asarray(
+                cv2.cvtColor(pixels, _BAYER[picture.encoding], dst=self._bgr if fits else None),
+                np.uint8,
+            )
             self.write_bgr(self._bgr, planes)
             return
-        layout = chained_layout(_fourcc(picture.encoding), picture.width, picture.height, picture.step)
+        layout = chained_layout(
+            _fourcc(picture.encoding), picture.width, picture.height, picture.step
+        )
         colorimetry = BT601_LIMITED if layout.format.is_yuv else _FULL
         size = picture.width, picture.height
         self.write_planes(layout.fourcc, size, colorimetry, views(layout, picture.data), planes)

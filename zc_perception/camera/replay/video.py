@@ -12,7 +12,13 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from zc_perception.camera.replay.source import DEFAULT_FRAMERATE, FrameSource, Moment, PlaneWriter, even
+from zc_perception.camera.replay.source import (
+    DEFAULT_FRAMERATE,
+    FrameSource,
+    Moment,
+    PlaneWriter,
+    even,
+)
 from zc_perception.errors import ConfigError, RecordingError
 
 
@@ -22,9 +28,15 @@ def open_video(path: str) -> cv2.VideoCapture:
     :raises ConfigError: not a video that this OpenCV can decode.
     """
     capture = cv2.VideoCapture(path)
-    if not capture.isOpened() or capture.get(cv2.CAP_PROP_FRAME_WIDTH) < 2 or capture.get(cv2.CAP_PROP_FRAME_HEIGHT) < 2:
+    if (
+        not capture.isOpened()
+        or capture.get(cv2.CAP_PROP_FRAME_WIDTH) < 2
+        or capture.get(cv2.CAP_PROP_FRAME_HEIGHT) < 2
+    ):
         capture.release()
-        raise ConfigError(f"video '{path}' can't be decoded by this OpenCV; convert it, for example to MJPEG in AVI")
+        raise ConfigError(
+            f"video '{path}' can't be decoded by this OpenCV; convert it, for example to MJPEG in AVI"
+        )
     return capture
 
 
@@ -33,7 +45,10 @@ class VideoSource(FrameSource):
 
     def __init__(self, path: str, width: int = 0, height: int = 0) -> None:
         self._capture = open_video(path)
-        own = even(int(self._capture.get(cv2.CAP_PROP_FRAME_WIDTH))), even(int(self._capture.get(cv2.CAP_PROP_FRAME_HEIGHT)))
+        own = (
+            even(int(self._capture.get(cv2.CAP_PROP_FRAME_WIDTH))),
+            even(int(self._capture.get(cv2.CAP_PROP_FRAME_HEIGHT))),
+        )
         framerate = float(self._capture.get(cv2.CAP_PROP_FPS)) or DEFAULT_FRAMERATE
         super().__init__(path, width or own[0], height or own[1], framerate)
         try:
@@ -73,11 +88,17 @@ def check_file(path: str) -> None:
     :raises ConfigError: no path, or no such file or folder.
     """
     if not path:
-        raise ConfigError("parameter 'video' is empty; set it to the path of a video file or another recording (camera is 'replay')")
+        raise ConfigError(
+            "parameter 'video' is empty; set it to the path of a video file or another recording (camera is 'replay')"
+        )
     if not os.path.exists(path):
-        raise ConfigError(f"video '{path}' does not exist; set parameter 'video' to the path of a video file or another recording")
+        raise ConfigError(
+            f"video '{path}' does not exist; set parameter 'video' to the path of a video file or another recording"
+        )
     if not os.path.isfile(path) and not os.path.isdir(path):
-        raise ConfigError(f"video '{path}' is neither a file nor a folder; set parameter 'video' to the path of a recording")
+        raise ConfigError(
+            f"video '{path}' is neither a file nor a folder; set parameter 'video' to the path of a recording"
+        )
 
 
 PICTURES = ('.png', '.jpg', '.jpeg', '.bmp', '.webp', '.tif', '.tiff', '.ppm', '.pgm', '.pnm')
@@ -93,7 +114,11 @@ def natural_key(name: str) -> tuple[list[tuple[int, int, str]], str]:
 
 def pictures_in(folder: Path) -> list[Path]:
     """The picture files of *folder*, in order. Hidden files don't count."""
-    found = [path for path in folder.iterdir() if path.suffix.lower() in PICTURES and not path.name.startswith('.') and path.is_file()]
+    found = [
+        path
+        for path in folder.iterdir()
+        if path.suffix.lower() in PICTURES and not path.name.startswith('.') and path.is_file()
+    ]
     return sorted(found, key=lambda path: natural_key(path.name))
 
 
@@ -120,14 +145,25 @@ class ImageSource(FrameSource):
         except OSError as error:
             raise ConfigError(f"folder '{path}' can't be read: {error.strerror}") from error
         if not self._files:
-            raise ConfigError(f"folder '{path}' has no picture and no recording; pictures end in {', '.join(PICTURES)}")
+            raise ConfigError(
+                f"folder '{path}' has no picture and no recording; pictures end in {', '.join(PICTURES)}"
+            )
         first = _read_picture(self._files[0])
         if first is None:
-            raise ConfigError(f"picture '{self._files[0]}' can't be decoded; remove it, or convert it to PNG")
+            raise ConfigError(
+                f"picture '{self._files[0]}' can't be decoded; remove it, or convert it to PNG"
+            )
         self._own = first.shape[1], first.shape[0]
         if min(self._own) < 2:
-            raise ConfigError(f"'{self._files[0]}': its pictures are {self._own[0]}x{self._own[1]}; they must be at least 2x2")
-        super().__init__(path, width or even(self._own[0]), height or even(self._own[1]), framerate or DEFAULT_FRAMERATE)
+            raise ConfigError(
+                f"'{self._files[0]}': its pictures are {self._own[0]}x{self._own[1]}; they must be at least 2x2"
+            )
+        super().__init__(
+            path,
+            width or even(self._own[0]),
+            height or even(self._own[1]),
+            framerate or DEFAULT_FRAMERATE,
+        )
         self._writer = PlaneWriter(self.width, self.height)
 
     def _moment(self) -> Moment | None:

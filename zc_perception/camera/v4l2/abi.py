@@ -58,7 +58,16 @@ class PixFormat(ctypes.Structure):
     """``struct v4l2_pix_format``; ``ycbcr_enc`` stands in a union with ``hsv_enc``."""
 
     _fields_ = (
-        *_u32('width', 'height', 'pixelformat', 'field', 'bytesperline', 'sizeimage', 'colorspace', 'priv'),
+        *_u32(
+            'width',
+            'height',
+            'pixelformat',
+            'field',
+            'bytesperline',
+            'sizeimage',
+            'colorspace',
+            'priv',
+        ),
         *_u32('flags', 'ycbcr_enc', 'quantization', 'xfer_func'),
     )
 
@@ -68,7 +77,11 @@ class PlanePixFormat(ctypes.Structure):
 
     _pack_ = 1
     _layout_ = 'ms'
-    _fields_ = (('sizeimage', ctypes.c_uint32), ('bytesperline', ctypes.c_uint32), ('reserved', ctypes.c_uint16 * 6))
+    _fields_ = (
+        ('sizeimage', ctypes.c_uint32),
+        ('bytesperline', ctypes.c_uint32),
+        ('reserved', ctypes.c_uint16 * 6),
+    )
 
 
 class PixFormatMplane(ctypes.Structure):
@@ -130,7 +143,9 @@ class FrameSizeDiscrete(ctypes.Structure):
 class FrameSizeStepwise(ctypes.Structure):
     """``struct v4l2_frmsize_stepwise``."""
 
-    _fields_ = _u32('min_width', 'max_width', 'step_width', 'min_height', 'max_height', 'step_height')
+    _fields_ = _u32(
+        'min_width', 'max_width', 'step_width', 'min_height', 'max_height', 'step_height'
+    )
 
 
 class _FrameSizeUnion(ctypes.Union):
@@ -141,7 +156,11 @@ class FrameSizeEnum(ctypes.Structure):
     """``struct v4l2_frmsizeenum``."""
 
     _anonymous_ = ('_size',)
-    _fields_ = (*_u32('index', 'pixel_format', 'type'), ('_size', _FrameSizeUnion), ('reserved', ctypes.c_uint32 * 2))
+    _fields_ = (
+        *_u32('index', 'pixel_format', 'type'),
+        ('_size', _FrameSizeUnion),
+        ('reserved', ctypes.c_uint32 * 2),
+    )
 
 
 class FrameIntervalStepwise(ctypes.Structure):
@@ -189,21 +208,39 @@ class StreamParm(ctypes.Structure):
 class RequestBuffers(ctypes.Structure):
     """``struct v4l2_requestbuffers``."""
 
-    _fields_ = (*_u32('count', 'type', 'memory', 'capabilities'), ('flags', ctypes.c_uint8), ('reserved', ctypes.c_uint8 * 3))
+    _fields_ = (
+        *_u32('count', 'type', 'memory', 'capabilities'),
+        ('flags', ctypes.c_uint8),
+        ('reserved', ctypes.c_uint8 * 3),
+    )
 
 
 class _PlaneUnion(ctypes.Union):
-    _fields_ = (('mem_offset', ctypes.c_uint32), ('userptr', ctypes.c_ulong), ('fd', ctypes.c_int32))
+    _fields_ = (
+        ('mem_offset', ctypes.c_uint32),
+        ('userptr', ctypes.c_ulong),
+        ('fd', ctypes.c_int32),
+    )
 
 
 class Plane(ctypes.Structure):
     """``struct v4l2_plane``; ``bytesused`` counts from the buffer's start, ``data_offset`` included."""
 
-    _fields_ = (*_u32('bytesused', 'length'), ('m', _PlaneUnion), ('data_offset', ctypes.c_uint32), ('reserved', ctypes.c_uint32 * 11))
+    _fields_ = (
+        *_u32('bytesused', 'length'),
+        ('m', _PlaneUnion),
+        ('data_offset', ctypes.c_uint32),
+        ('reserved', ctypes.c_uint32 * 11),
+    )
 
 
 class _BufferUnion(ctypes.Union):
-    _fields_ = (('offset', ctypes.c_uint32), ('userptr', ctypes.c_ulong), ('planes', ctypes.c_void_p), ('fd', ctypes.c_int32))
+    _fields_ = (
+        ('offset', ctypes.c_uint32),
+        ('userptr', ctypes.c_ulong),
+        ('planes', ctypes.c_void_p),
+        ('fd', ctypes.c_int32),
+    )
 
 
 class Buffer(ctypes.Structure):
@@ -223,10 +260,16 @@ class Buffer(ctypes.Structure):
 class ExportBuffer(ctypes.Structure):
     """``struct v4l2_exportbuffer``."""
 
-    _fields_ = (*_u32('type', 'index', 'plane', 'flags'), ('fd', ctypes.c_int32), ('reserved', ctypes.c_uint32 * 11))
+    _fields_ = (
+        *_u32('type', 'index', 'plane', 'flags'),
+        ('fd', ctypes.c_int32),
+        ('reserved', ctypes.c_uint32 * 11),
+    )
 
 
-def request(direction: int, number: int, argument: type[ctypes.Structure | ctypes.c_int | ctypes.c_uint64]) -> int:
+def request(
+    direction: int, number: int, argument: type[ctypes.Structure | ctypes.c_int | ctypes.c_uint64]
+) -> int:
     """The number of ``_IOC(direction, 'V', number, argument)``."""
     return direction << 30 | ctypes.sizeof(argument) << 16 | ord('V') << 8 | number
 
@@ -301,13 +344,22 @@ class QueryMenu(ctypes.Structure):
     _pack_ = 1
     _layout_ = 'ms'
     _anonymous_ = ('_item',)
-    _fields_ = (('id', ctypes.c_uint32), ('index', ctypes.c_uint32), ('_item', _MenuUnion), ('reserved', ctypes.c_uint32))
+    _fields_ = (
+        ('id', ctypes.c_uint32),
+        ('index', ctypes.c_uint32),
+        ('_item', _MenuUnion),
+        ('reserved', ctypes.c_uint32),
+    )
 
 
 class _ExtControlUnion(ctypes.Union):
     _pack_ = 1
     _layout_ = 'ms'
-    _fields_ = (('value', ctypes.c_int32), ('value64', ctypes.c_int64), ('string', ctypes.c_void_p))
+    _fields_ = (
+        ('value', ctypes.c_int32),
+        ('value64', ctypes.c_int64),
+        ('string', ctypes.c_void_p),
+    )
 
 
 class ExtControl(ctypes.Structure):
@@ -316,7 +368,12 @@ class ExtControl(ctypes.Structure):
     _pack_ = 1
     _layout_ = 'ms'
     _anonymous_ = ('_value',)
-    _fields_ = (('id', ctypes.c_uint32), ('size', ctypes.c_uint32), ('reserved2', ctypes.c_uint32 * 1), ('_value', _ExtControlUnion))
+    _fields_ = (
+        ('id', ctypes.c_uint32),
+        ('size', ctypes.c_uint32),
+        ('reserved2', ctypes.c_uint32 * 1),
+        ('_value', _ExtControlUnion),
+    )
 
 
 class ExtControls(ctypes.Structure):
@@ -333,12 +390,21 @@ class ExtControls(ctypes.Structure):
 class EventSubscription(ctypes.Structure):
     """``struct v4l2_event_subscription``."""
 
-    _fields_ = (('type', ctypes.c_uint32), ('id', ctypes.c_uint32), ('flags', ctypes.c_uint32), ('reserved', ctypes.c_uint32 * 5))
+    _fields_ = (
+        ('type', ctypes.c_uint32),
+        ('id', ctypes.c_uint32),
+        ('flags', ctypes.c_uint32),
+        ('reserved', ctypes.c_uint32 * 5),
+    )
 
 
 class _EventUnion(ctypes.Union):
     # The pointer gives the union the alignment that the others in it have.
-    _fields_ = (('src_change', ctypes.c_uint32), ('data', ctypes.c_uint8 * 64), ('_align', ctypes.c_int64))
+    _fields_ = (
+        ('src_change', ctypes.c_uint32),
+        ('data', ctypes.c_uint8 * 64),
+        ('_align', ctypes.c_int64),
+    )
 
 
 class Event(ctypes.Structure):

@@ -20,14 +20,26 @@ from zc_perception.camera.v4l2.controls import V4l2Controls
 from zc_perception.camera.v4l2.device import Dequeued, V4l2Device, find_device, identity_of
 from zc_perception.camera.v4l2.formats import JPEGS, driver_layout, least_bytes
 from zc_perception.camera.v4l2.memory import frame_memory
-from zc_perception.camera.v4l2.mjpeg import JPEG_BUFFERS, SLOTS, JpegFrames, JpegPicture, bytes_layout
+from zc_perception.camera.v4l2.mjpeg import (
+    JPEG_BUFFERS,
+    SLOTS,
+    JpegFrames,
+    JpegPicture,
+    bytes_layout,
+)
 from zc_perception.camera.v4l2.stream import V4l2Signal, V4l2Stream
 from zc_perception.errors import CameraError, CameraLostError, LayoutError
 from zc_perception.frame import Frame, Header
 from zc_perception.memory.heaps import OfferedHeaps
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.memory.pool import BufferPool, Slot, mapped
-from zc_perception.negotiation.constraints import BufferConstraints, Format, Placement, format_text, size_text
+from zc_perception.negotiation.constraints import (
+    BufferConstraints,
+    Format,
+    Placement,
+    format_text,
+    size_text,
+)
 from zc_perception.negotiation.settings import AllocationRequest, BufferSettings
 from zc_perception.pixel.fourcc import fourcc_name
 from zc_perception.pixel.layout import ImageLayout
@@ -58,8 +70,12 @@ class V4l2Camera(Camera):
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         parameters = options.parameters
-        width, height, framerate, heap = (parameters[name] for name in ('width', 'height', 'framerate', 'heap'))
-        memory, pixel_format, input_number, silent_s = (parameters[name] for name in ('memory', 'pixel_format', 'input', 'silent'))
+        width, height, framerate, heap = (
+            parameters[name] for name in ('width', 'height', 'framerate', 'heap')
+        )
+        memory, pixel_format, input_number, silent_s = (
+            parameters[name] for name in ('memory', 'pixel_format', 'input', 'silent')
+        )
         self._frame_id = parameters['frame_id']
         self.clock = options.stamp_clock()
         self._monotonic = monotonic
@@ -77,20 +93,30 @@ class V4l2Camera(Camera):
         self._source = ''
         self._notes: list[str] = []
         with contextlib.ExitStack() as opened:
-            self._wake = opened.enter_context(OwnedFd(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)))
-            self._device = opened.enter_context(contextlib.closing(open_device(path or parameters['device'])))
+            self._wake = opened.enter_context(
+                OwnedFd(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
+            )
+            self._device = opened.enter_context(
+                contextlib.closing(open_device(path or parameters['device']))
+            )
             self.identity = identity_of(self._device)
             self._signal = V4l2Signal(self._device, None if input_number < 0 else input_number)
             self._signal.follow()
             self._choice = choose_formats(self._device, width, height, pixel_format, framerate)
             if self._choice.jpeg is not None:
-                self._decoded_heaps = opened.enter_context(contextlib.closing(options.open_heaps()))
+                self._decoded_heaps = opened.enter_context(
+                    contextlib.closing(options.open_heaps())
+                )
             self._driver = self._device.set_format(self._choice.first_code, *self._choice.size)
             self.framerate = self._set_framerate()
-            self._memory = opened.enter_context(contextlib.closing(frame_memory(self._device, memory, heap, self._driver)))
+            self._memory = opened.enter_context(
+                contextlib.closing(frame_memory(self._device, memory, heap, self._driver))
+            )
             self._controls = V4l2Controls(self._device)
             self._reserve = reserve_of(self._controls.minimum_buffers())
-            self._silent_s = silent_s or max(_SILENT_S, _SILENT_FRAMES / self.framerate if self.framerate else 0.0)
+            self._silent_s = silent_s or max(
+                _SILENT_S, _SILENT_FRAMES / self.framerate if self.framerate else 0.0
+            )
             self._signal.subscribe()
             # Closed in the opposite order.
             self._opened = opened.pop_all()
@@ -123,7 +149,11 @@ class V4l2Camera(Camera):
 
     @property
     def heap_name(self) -> str:
-        return self._decoded_heaps.name if self._decodes and self._decoded_heaps is not None else self._memory.heap_name
+        return (
+            self._decoded_heaps.name
+            if self._decodes and self._decoded_heaps is not None
+            else self._memory.heap_name
+        )
 
     @property
     def memory(self) -> str:
@@ -142,7 +172,9 @@ class V4l2Camera(Camera):
             'stream restarts': self.restarts,
         }
         if self._jpegs is not None:
-            facts['decoding'] = f'{self._jpegs.decode_ns / 1e6:.1f} ms for the last frame; {self._jpegs.skipped} skipped for newer ones'
+            facts['decoding'] = (
+                f'{self._jpegs.decode_ns / 1e6:.1f} ms for the last frame; {self._jpegs.skipped} skipped for newer ones'
+            )
             facts['last bad JPEG'] = self._jpegs.last_bad or 'none'
         return facts
 
@@ -159,24 +191,41 @@ class V4l2Camera(Camera):
 
     def constraints(self) -> BufferConstraints:
         decoded = () if self._decoded_heaps is None else self._decoded_heaps.names
-        return self._choice.constraints(self._memory.heap_names, self._reserve, '; '.join(self._memory.heap_reasons), decoded)
+        return self._choice.constraints(
+            self._memory.heap_names, self._reserve, '; '.join(self._memory.heap_reasons), decoded
+        )
 
     def allocate(self, request: AllocationRequest) -> None:
         """Of the layout only format, placement and the strides' alignment count: the driver decides the rest, tiled or linear."""
-        modifier = next((m for m in request.modifiers if self._choice.code((request.fourcc, m), request.placement)), request.modifiers[0])
-        self._set_format((request.fourcc, modifier), request.placement, request.limits.stride_align)
+        modifier = next(
+            (
+                m
+                for m in request.modifiers
+                if self._choice.code((request.fourcc, m), request.placement)
+            ),
+            request.modifiers[0],
+        )
+        self._set_format(
+            (request.fourcc, modifier), request.placement, request.limits.stride_align
+        )
         if self._decodes:
             self._configure_jpegs(request.settings())
         else:
-            self._configure_driver(request.slots, None if request.heap is None else request.heap.name)
+            self._configure_driver(
+                request.slots, None if request.heap is None else request.heap.name
+            )
 
     def _set_format(self, wanted: Format, placement: Placement | None, stride_align: int) -> None:
         code = self._choice.code(wanted, placement)
         if code is None:
-            raise CameraError(f"'{self._device.path}' has no {format_text(wanted)}; negotiate with its constraints")
+            raise CameraError(
+                f"'{self._device.path}' has no {format_text(wanted)}; negotiate with its constraints"
+            )
         size = (self.width, self.height)
         ask = self._device.set_format
-        driver = ask(code, *size) if code in JPEGS else aligned_format(ask, code, size, stride_align)
+        driver = (
+            ask(code, *size) if code in JPEGS else aligned_format(ask, code, size, stride_align)
+        )
         if driver.size != size:
             raise CameraError(
                 f"'{self._device.path}' answered {size_text(driver.size)} to {fourcc_name(code)} {size_text(size)}; open it again"
@@ -195,7 +244,12 @@ class V4l2Camera(Camera):
         self._least = least_bytes(layout)
         self._stream = self._new_stream()
         self._pool = BufferPool(
-            layout, self._memory.take, made, name='camera', on_free=self._stream.queue_again, reserve=min(made, self._reserve)
+            layout,
+            self._memory.take,
+            made,
+            name='camera',
+            on_free=self._stream.queue_again,
+            reserve=min(made, self._reserve),
         )
 
     def _configure_jpegs(self, settings: BufferSettings) -> None:
@@ -205,7 +259,13 @@ class V4l2Camera(Camera):
         size = self._driver.planes[0].size
         self._data_offsets = self._find_data()
         self._stream = self._new_stream()
-        self._pictures = BufferPool(bytes_layout(size), mapped(self._memory.take), made, name='jpegs', on_free=self._stream.queue_again)
+        self._pictures = BufferPool(
+            bytes_layout(size),
+            mapped(self._memory.take),
+            made,
+            name='jpegs',
+            on_free=self._stream.queue_again,
+        )
         self._pool = heap_pool(settings, self._decoded_heaps, name='camera', reserve=SLOTS)
         name = f'jpeg {os.path.basename(self._device.path)}'
         self._jpegs = JpegFrames(name, self._pictures, self._pool, self._wake, self._ledger)
@@ -213,7 +273,9 @@ class V4l2Camera(Camera):
     def _made(self, wanted: int) -> int:
         made = self._memory.allocate(wanted, self._driver)
         if made < self._reserve:
-            raise CameraError(f"'{self._device.path}' gave {made} buffers of {wanted}; at least {self._reserve} are needed")
+            raise CameraError(
+                f"'{self._device.path}' gave {made} buffers of {wanted}; at least {self._reserve} are needed"
+            )
         return made
 
     def _new_stream(self) -> V4l2Stream:
@@ -239,7 +301,9 @@ class V4l2Camera(Camera):
         try:
             return driver_layout(self._driver, self._data_offsets)
         except LayoutError as error:
-            raise CameraError(f"'{self._device.path}' ({self._device.driver}): {error}; use another size or format") from error
+            raise CameraError(
+                f"'{self._device.path}' ({self._device.driver}): {error}; use another size or format"
+            ) from error
 
     def capture(self) -> Frame | None:
         """:raises CameraLostError: unplugged, silent, or its stream can't be kept up.
@@ -254,11 +318,17 @@ class V4l2Camera(Camera):
             return self._next_decoded(self._jpegs, self._stream)
         filled = self._stream.next(self._pool, self._wake)
         # A frame that came with the stop is the driver's again with the end of the stream.
-        return None if filled is None or self._stopped else self._frame(self._pool, self._stream, filled)
+        return (
+            None
+            if filled is None or self._stopped
+            else self._frame(self._pool, self._stream, filled)
+        )
 
     def _frame(self, pool: BufferPool, stream: V4l2Stream, filled: Dequeued) -> Frame | None:
         slot = self._slot(pool, filled)
-        if filled.error or any(used < least for used, least in zip(filled.used, self._least, strict=True)):
+        if filled.error or any(
+            used < least for used, least in zip(filled.used, self._least, strict=True)
+        ):
             self._bad += 1
             pool.discard(slot)
             stream.bad(pool)
@@ -273,21 +343,34 @@ class V4l2Camera(Camera):
         header, captured_ns = self._stamped(filled)
         self._captured += 1
         return Frame.publish_slot(
-            pool, slot, header=header, colorimetry=self._colorimetry, sequence=stream.sequence, captured_ns=captured_ns
+            pool,
+            slot,
+            header=header,
+            colorimetry=self._colorimetry,
+            sequence=stream.sequence,
+            captured_ns=captured_ns,
         )
 
     def _slot(self, pool: BufferPool, filled: Dequeued) -> Slot:
         slot = pool.acquire(filled.index)
         if slot is None:
-            raise CameraError(f"'{self._device.path}': the driver filled buffer {filled.index}, which it did not own")
+            raise CameraError(
+                f"'{self._device.path}': the driver filled buffer {filled.index}, which it did not own"
+            )
         return slot
 
     def _stamped(self, filled: Dequeued) -> tuple[Header, int]:
         """The frame's header, and the CLOCK_MONOTONIC at which the camera had it."""
         now = time.monotonic_ns()
         hardware = filled.monotonic and now - _OLDEST_NS <= filled.stamp_ns <= now + _NEWEST_NS
-        self._source = ('start of exposure' if filled.start_of_exposure else 'end of frame') if filled.monotonic else 'arrival'
-        stamp_ns = self.clock.stamp(filled.stamp_ns, CaptureClock.MONOTONIC if filled.monotonic else CaptureClock.UNKNOWN)
+        self._source = (
+            ('start of exposure' if filled.start_of_exposure else 'end of frame')
+            if filled.monotonic
+            else 'arrival'
+        )
+        stamp_ns = self.clock.stamp(
+            filled.stamp_ns, CaptureClock.MONOTONIC if filled.monotonic else CaptureClock.UNKNOWN
+        )
         return Header(stamp_ns, self._frame_id), filled.stamp_ns if hardware else now
 
     def _next_decoded(self, jpegs: JpegFrames, stream: V4l2Stream) -> Frame | None:
@@ -332,11 +415,19 @@ class V4l2Camera(Camera):
 
     def statistics(self) -> CameraStatistics:
         """Dropped are the driver's sequence gaps, and frames that it marked bad or left incomplete."""
-        lost, no_slot = (0, 0) if self._stream is None else (self._stream.lost, self._stream.no_slot)
+        lost, no_slot = (
+            (0, 0) if self._stream is None else (self._stream.lost, self._stream.no_slot)
+        )
         bad, late = self._bad, 0
         if self._jpegs is not None:
-            bad, late, no_slot = bad + self._jpegs.bad, self._jpegs.skipped, no_slot + self._jpegs.no_slot
-        return CameraStatistics(self._captured, lost + no_slot + bad + late, late, lost=lost, bad=bad, no_slot=no_slot)
+            bad, late, no_slot = (
+                bad + self._jpegs.bad,
+                self._jpegs.skipped,
+                no_slot + self._jpegs.no_slot,
+            )
+        return CameraStatistics(
+            self._captured, lost + no_slot + bad + late, late, lost=lost, bad=bad, no_slot=no_slot
+        )
 
     @property
     def restarts(self) -> int:

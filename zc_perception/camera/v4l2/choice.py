@@ -10,10 +10,23 @@ from dataclasses import dataclass, replace
 
 from zc_perception.camera.jpeg import missing_library
 from zc_perception.camera.v4l2.device import V4l2Device, V4l2Error
-from zc_perception.camera.v4l2.formats import JPEGS, DriverFormat, FormatOffer, driver_layout, format_offers, one_placement
+from zc_perception.camera.v4l2.formats import (
+    JPEGS,
+    DriverFormat,
+    FormatOffer,
+    driver_layout,
+    format_offers,
+    one_placement,
+)
 from zc_perception.camera.v4l2.mjpeg import SLOTS
 from zc_perception.errors import CameraError, ConfigError, FormatError, LayoutError
-from zc_perception.negotiation.constraints import BufferConstraints, Format, Placement, Size, size_text
+from zc_perception.negotiation.constraints import (
+    BufferConstraints,
+    Format,
+    Placement,
+    Size,
+    size_text,
+)
 from zc_perception.pixel.fourcc import NV12, fourcc_name
 from zc_perception.pixel.modifier import LINEAR
 
@@ -51,7 +64,9 @@ class FormatChoice:
         assert best is not None, 'a choice has a format'
         return best
 
-    def constraints(self, heaps: tuple[str, ...], reserve: int, why: str = '', decoded: tuple[str, ...] = ()) -> BufferConstraints:
+    def constraints(
+        self, heaps: tuple[str, ...], reserve: int, why: str = '', decoded: tuple[str, ...] = ()
+    ) -> BufferConstraints:
         """The camera's side of the negotiation. The driver decides stride and offsets, for the one size that it is set to.
 
         :param heaps: where the driver's buffers may come from, the best first.
@@ -64,7 +79,11 @@ class FormatChoice:
         elsewhere: tuple[tuple[Format, tuple[str, ...]], ...] = ()
         if self.jpeg is not None:
             made = (NV12, LINEAR)
-            formats, costs, elsewhere = (*formats, made), (*costs, _DECODING_COST), ((made, decoded),)
+            formats, costs, elsewhere = (
+                (*formats, made),
+                (*costs, _DECODING_COST),
+                ((made, decoded),),
+            )
         return BufferConstraints(
             'v4l2 camera',
             formats=formats,
@@ -91,10 +110,18 @@ class FormatChoice:
         name = fourcc_name(code).strip()
         if code in JPEGS:
             others = ', '.join(fourcc_name(offer.codes[0]) for offer in self.offers)
-            passed = (*self.passed_over, f'not everybody here takes {others}') if others else self.passed_over
+            passed = (
+                (*self.passed_over, f'not everybody here takes {others}')
+                if others
+                else self.passed_over
+            )
             text = f'{name}, which the CPU decodes to NV12, about 3 to 6 ns for each pixel (booked as decode)'
         else:
-            passed = self.passed_over if self.jpeg is None else (*self.passed_over, f'{fourcc_name(self.jpeg)} would have to be decoded')
+            passed = (
+                self.passed_over
+                if self.jpeg is None
+                else (*self.passed_over, f'{fourcc_name(self.jpeg)} would have to be decoded')
+            )
             text = f'{name}, taken as the driver fills it'
         return f'{text}: {"; ".join(passed)}' if passed else text
 
@@ -107,7 +134,9 @@ def reserve_of(minimum: int) -> int:
     return max(QUEUED, minimum + 1)
 
 
-def aligned_format(ask: Callable[..., DriverFormat], code: int, size: Size, align: int) -> DriverFormat:
+def aligned_format(
+    ask: Callable[..., DriverFormat], code: int, size: Size, align: int
+) -> DriverFormat:
     """The driver's own strides, or longer ones where those aren't a multiple of *align* bytes; it may have its own mind.
 
     :param ask: :meth:`V4l2Device.set_format`, or :meth:`V4l2Device.try_format`, which changes nothing.
@@ -118,7 +147,9 @@ def aligned_format(ask: Callable[..., DriverFormat], code: int, size: Size, alig
     return driver
 
 
-def choose_formats(device: V4l2Device, width: int, height: int, pixel_format: str, framerate: float = 0.0) -> FormatChoice:
+def choose_formats(
+    device: V4l2Device, width: int, height: int, pixel_format: str, framerate: float = 0.0
+) -> FormatChoice:
     """What a device has in the size and at the rate that is wanted; nothing in it changes.
 
     Frames that nobody has to convert come first. JPEGs are decoded where no other format has the size and the rate, or where a consumer
@@ -132,7 +163,11 @@ def choose_formats(device: V4l2Device, width: int, height: int, pixel_format: st
     :raises ConfigError: only JPEGs come into question, and the library to decode them is not installed.
     """
     current = device.get_format()
-    codes = [code for code in device.fourccs() or [current.fourcc] if pixel_format in ('auto', fourcc_name(code))]
+    codes = [
+        code
+        for code in device.fourccs() or [current.fourcc]
+        if pixel_format in ('auto', fourcc_name(code))
+    ]
     offers, refused = format_offers(code for code in codes if code not in JPEGS)
     jpegs = [code for code in codes if code in JPEGS]
     if not offers and not jpegs:
@@ -143,13 +178,21 @@ def choose_formats(device: V4l2Device, width: int, height: int, pixel_format: st
         size = found.nearest
         found = _usable(device, offers, jpegs, size)
     if not found.any:
-        hint = found.misses[0] if found.nearest == size else f'the nearest is {size_text(found.nearest)}: set width and height'
-        raise CameraError(f"'{device.path}' can't do {size_text(size)}; {hint}; it offers {_offered(device, offers, jpegs)}")
+        hint = (
+            found.misses[0]
+            if found.nearest == size
+            else f'the nearest is {size_text(found.nearest)}: set width and height'
+        )
+        raise CameraError(
+            f"'{device.path}' can't do {size_text(size)}; {hint}; it offers {_offered(device, offers, jpegs)}"
+        )
     good, jpeg, passed_over = _fast_enough(device, found, size, framerate)
     notices: tuple[str, ...] = ()
     if jpeg is not None and (missing := missing_library()):
         if not found.offers:
-            raise ConfigError(f"'{device.path}' ({device.card}) offers nothing but JPEGs in {size_text(size)}: {missing}")
+            raise ConfigError(
+                f"'{device.path}' ({device.card}) offers nothing but JPEGs in {size_text(size)}: {missing}"
+            )
         good, _, passed_over = _fast_enough(device, replace(found, jpeg=None), size, framerate)
         jpeg, notices = None, (f"JPEGs of '{device.path}' are not used: {missing}",)
     placement, good = one_placement(good)
@@ -168,7 +211,11 @@ def _fast_enough(
     jpeg_rate = reached([found.jpeg]) if found.jpeg is not None else 0.0
     enough = _NEAR * max([*rates.values(), jpeg_rate])
     good = tuple(offer for offer in found.offers if rates[offer] >= enough)
-    slow = tuple(f'{fourcc_name(offer.codes[0])} does {rates[offer]:g} Hz there' for offer in found.offers if offer not in good)
+    slow = tuple(
+        f'{fourcc_name(offer.codes[0])} does {rates[offer]:g} Hz there'
+        for offer in found.offers
+        if offer not in good
+    )
     has_nv12 = any(offer.format == (NV12, LINEAR) for offer in good)
     return good, None if has_nv12 or jpeg_rate < enough else found.jpeg, slow
 
@@ -200,7 +247,9 @@ class _Usable:
         return bool(self.offers) or self.jpeg is not None
 
 
-def _usable(device: V4l2Device, offers: tuple[FormatOffer, ...], jpegs: Iterable[int], size: Size) -> _Usable:
+def _usable(
+    device: V4l2Device, offers: tuple[FormatOffer, ...], jpegs: Iterable[int], size: Size
+) -> _Usable:
     misses: list[str] = []
     sizes: list[Size] = []
 
@@ -219,11 +268,17 @@ def _usable(device: V4l2Device, offers: tuple[FormatOffer, ...], jpegs: Iterable
 
     good, _ = format_offers([code for offer in offers for code in offer.codes if does(code)])
     jpeg = next((code for code in jpegs if does(code)), None)
-    return _Usable(good, jpeg, tuple(misses) or ('no format has this size',), sizes[0] if sizes else size)
+    return _Usable(
+        good, jpeg, tuple(misses) or ('no format has this size',), sizes[0] if sizes else size
+    )
 
 
 def _no_format(device: V4l2Device, wanted: str, refused: Mapping[str, str]) -> str:
-    what = 'has no pixel format that can be used' if wanted == 'auto' else f"has no pixel format '{wanted}'"
+    what = (
+        'has no pixel format that can be used'
+        if wanted == 'auto'
+        else f"has no pixel format '{wanted}'"
+    )
     codes = ', '.join(map(fourcc_name, device.fourccs())) or 'none'
     reasons = '; '.join(refused.values()) if wanted == 'auto' else "set parameter 'pixel_format'"
     return f"'{device.path}' ({device.card}) {what}; it offers {codes}; {reasons}"

@@ -10,7 +10,13 @@ import errno
 import re
 from collections.abc import Iterator, Mapping
 
-from zc_perception.camera.controls import ControlInfo, ControlKind, ControlValue, checked_value, no_such_control
+from zc_perception.camera.controls import (
+    ControlInfo,
+    ControlKind,
+    ControlValue,
+    checked_value,
+    no_such_control,
+)
 from zc_perception.camera.v4l2 import abi
 from zc_perception.camera.v4l2.device import V4l2Device, V4l2Error
 from zc_perception.errors import CameraBusyError, CameraError, CameraLostError, printable
@@ -58,7 +64,11 @@ class V4l2Controls:
             if not self._query(query) or query.id <= last:
                 return
             last = query.id
-            if query.type in _KINDS and not query.flags & abi.CTRL_FLAG_DISABLED and not query.nr_of_dims:
+            if (
+                query.type in _KINDS
+                and not query.flags & abi.CTRL_FLAG_DISABLED
+                and not query.nr_of_dims
+            ):
                 yield query
 
     def _query(self, query: abi.QueryExtCtrl) -> bool:
@@ -70,7 +80,9 @@ class V4l2Controls:
 
     def _menu(self, query: abi.QueryExtCtrl) -> Mapping[int, str]:
         items: dict[int, str] = {}
-        for index in range(max(0, query.minimum), min(query.maximum, query.minimum + _MOST_ITEMS - 1) + 1):
+        for index in range(
+            max(0, query.minimum), min(query.maximum, query.minimum + _MOST_ITEMS - 1) + 1
+        ):
             item = abi.QueryMenu(id=query.id, index=index)
             try:
                 self._device.call('QUERYMENU', abi.VIDIOC_QUERYMENU, item)
@@ -98,7 +110,9 @@ class V4l2Controls:
             _KINDS[query.type],
             int(query.minimum),
             # Of a bitmask this is a 32-bit mask in a signed field.
-            int(query.maximum) & 0xFFFFFFFF if query.type == abi.CTRL_TYPE_BITMASK else int(query.maximum),
+            int(query.maximum) & 0xFFFFFFFF
+            if query.type == abi.CTRL_TYPE_BITMASK
+            else int(query.maximum),
             int(query.step),
             int(query.default_value),
             self._value(query),
@@ -127,7 +141,9 @@ class V4l2Controls:
             control.value64 = value
         else:
             control.value = value if value < 1 << 31 else value - (1 << 32)
-        controls = abi.ExtControls(which=abi.CTRL_WHICH_CUR_VAL, count=1, controls=ctypes.pointer(control))
+        controls = abi.ExtControls(
+            which=abi.CTRL_WHICH_CUR_VAL, count=1, controls=ctypes.pointer(control)
+        )
         self._device.call(name, request, controls)
         found = int(control.value64) if wide else int(control.value)
         return found & 0xFFFFFFFF if query.type == abi.CTRL_TYPE_BITMASK else found
@@ -149,9 +165,19 @@ class V4l2Controls:
         except CameraLostError:
             raise
         except CameraBusyError as error:
-            raise CameraError(f"{camera}: control '{name}' can't be changed while the camera streams; set it before") from error
+            raise CameraError(
+                f"{camera}: control '{name}' can't be changed while the camera streams; set it before"
+            ) from error
         except V4l2Error as error:
-            why = 'another control has it' if info.inactive or error.number == errno.EACCES else str(error)
-            raise CameraError(f"{camera}: control '{name}' could not be set to {value!r}: {why}; it takes {info.allowed()}") from error
+            why = (
+                'another control has it'
+                if info.inactive or error.number == errno.EACCES
+                else str(error)
+            )
+            raise CameraError(
+                f"{camera}: control '{name}' could not be set to {value!r}: {why}; it takes {info.allowed()}"
+            ) from error
         # Nothing to read, and what a button does may well be a reset.
-        return None if info.kind == 'button' or info.write_only else self._info(name, found.id).value
+        return (
+            None if info.kind == 'button' or info.write_only else self._info(name, found.id).value
+        )

@@ -21,7 +21,13 @@ from pathlib import Path
 
 from zc_perception.camera.v4l2 import abi
 from zc_perception.camera.v4l2.formats import DriverFormat, DriverPlane, RateRange, SizeRange
-from zc_perception.errors import NO_DESCRIPTOR, CameraBusyError, CameraError, CameraLostError, printable
+from zc_perception.errors import (
+    NO_DESCRIPTOR,
+    CameraBusyError,
+    CameraError,
+    CameraLostError,
+    printable,
+)
 from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.pixel.colorimetry import V4l2Colorimetry
@@ -60,7 +66,9 @@ class DeviceFile:
         try:
             number = self._fd.fileno()
         except ValueError as error:
-            raise CameraLostError(f"'{self.path}' was closed; wait until the camera is back") from error
+            raise CameraLostError(
+                f"'{self.path}' was closed; wait until the camera is back"
+            ) from error
         fcntl.ioctl(number, request, argument)
 
     def poll(self, wake: OwnedFd, timeout_ms: int) -> int:
@@ -77,9 +85,15 @@ class DeviceFile:
 
 # What an error number means where the plain text of errno says too little.
 _HINTS = {
-    ('STREAMON', errno.EPIPE): "the formats along its media pipeline don't match; set them with media-ctl",
+    (
+        'STREAMON',
+        errno.EPIPE,
+    ): "the formats along its media pipeline don't match; set them with media-ctl",
     ('STREAMON', errno.ENOLINK): 'no sensor is linked to it; enable the link with media-ctl',
-    ('STREAMON', errno.ENOSPC): 'the USB bus has not enough bandwidth left; use a smaller size, a lower framerate or another port',
+    (
+        'STREAMON',
+        errno.ENOSPC,
+    ): 'the USB bus has not enough bandwidth left; use a smaller size, a lower framerate or another port',
     (
         'QBUF',
         errno.EFAULT,
@@ -106,7 +120,12 @@ def _asked(file: DeviceFile) -> tuple[abi.Capability, int]:
     """What the node says that it is, and its own CAP_* bits."""
     capability = abi.Capability()
     call(file, 'QUERYCAP', abi.VIDIOC_QUERYCAP, capability)
-    return capability, capability.device_caps if capability.capabilities & abi.CAP_DEVICE_CAPS else capability.capabilities
+    return (
+        capability,
+        capability.device_caps
+        if capability.capabilities & abi.CAP_DEVICE_CAPS
+        else capability.capabilities,
+    )
 
 
 def explained(path: str, what: str, error: OSError) -> CameraError:
@@ -116,7 +135,9 @@ def explained(path: str, what: str, error: OSError) -> CameraError:
         return CameraLostError(f'{text}; it was unplugged: plug it in again')
     if error.errno == errno.EBUSY:
         users = programs_using(path)
-        return CameraBusyError(f'{text}; another program uses it{": " if users else ""}{", ".join(users)}; end that one first')
+        return CameraBusyError(
+            f'{text}; another program uses it{": " if users else ""}{", ".join(users)}; end that one first'
+        )
     hint = _HINTS.get((what.removeprefix('VIDIOC_'), error.errno or 0))
     return V4l2Error(text + (f'; {hint}' if hint else ''), error.errno or 0)
 
@@ -135,7 +156,9 @@ def programs_using(path: str) -> list[str]:
                 found.add(int(entry.split('/')[2]))
         except OSError:
             continue
-    return ['this process' if pid == os.getpid() else f'{_name(pid)} ({pid})' for pid in sorted(found)]
+    return [
+        'this process' if pid == os.getpid() else f'{_name(pid)} ({pid})' for pid in sorted(found)
+    ]
 
 
 def _name(pid: int) -> str:
@@ -190,14 +213,25 @@ class V4l2Device:
             self.driver = printable(capability.driver.decode(errors='replace'))
             self.card = printable(capability.card.decode(errors='replace'))
             self.bus_info = printable(capability.bus_info.decode(errors='replace'))
-            if not flags & (abi.CAP_VIDEO_CAPTURE | abi.CAP_VIDEO_CAPTURE_MPLANE) or not flags & abi.CAP_STREAMING:
-                what = 'carries metadata' if flags & abi.CAP_META_CAPTURE else f'is no streaming capture device (capabilities {flags:#x})'
-                raise CameraError(f"'{file.path}' ({self.card}) {what}; devices found: {devices_text()}; set parameter 'device'")
+            if (
+                not flags & (abi.CAP_VIDEO_CAPTURE | abi.CAP_VIDEO_CAPTURE_MPLANE)
+                or not flags & abi.CAP_STREAMING
+            ):
+                what = (
+                    'carries metadata'
+                    if flags & abi.CAP_META_CAPTURE
+                    else f'is no streaming capture device (capabilities {flags:#x})'
+                )
+                raise CameraError(
+                    f"'{file.path}' ({self.card}) {what}; devices found: {devices_text()}; set parameter 'device'"
+                )
         except BaseException:
             file.close()
             raise
         self.multiplanar = bool(flags & abi.CAP_VIDEO_CAPTURE_MPLANE)
-        self.type = abi.BUF_TYPE_VIDEO_CAPTURE_MPLANE if self.multiplanar else abi.BUF_TYPE_VIDEO_CAPTURE
+        self.type = (
+            abi.BUF_TYPE_VIDEO_CAPTURE_MPLANE if self.multiplanar else abi.BUF_TYPE_VIDEO_CAPTURE
+        )
 
     @classmethod
     def open(cls, path: str) -> V4l2Device:
@@ -213,7 +247,11 @@ class V4l2Device:
                 raise explained(path, 'open', error) from error
             if advice := NO_DESCRIPTOR.get(error.errno or 0):
                 raise CameraError(f"camera '{path}' can't be opened: {advice}") from error
-            hint = "; add the user to group 'video'" if error.errno in (errno.EACCES, errno.EPERM) else ''
+            hint = (
+                "; add the user to group 'video'"
+                if error.errno in (errno.EACCES, errno.EPERM)
+                else ''
+            )
             raise CameraError(
                 f"camera '{path}' can't be opened: {error.strerror}{hint}; devices found: {devices_text()}; set parameter 'device'"
             ) from error
@@ -243,12 +281,20 @@ class V4l2Device:
         """The names of its inputs with their numbers; none where there is no choice."""
         argument = abi.Input()
         entries = self._entries('ENUMINPUT', abi.VIDIOC_ENUMINPUT, argument)
-        return [f'{argument.index} ({printable(argument.name.decode(errors="replace"))})' for _ in entries]
+        return [
+            f'{argument.index} ({printable(argument.name.decode(errors="replace"))})'
+            for _ in entries
+        ]
 
     def fourccs(self) -> list[int]:
         """V4L2's fourccs of all formats, in the driver's order."""
         argument = abi.FmtDesc(type=self.type)
-        return list(dict.fromkeys(int(argument.pixelformat) for _ in self._entries('ENUM_FMT', abi.VIDIOC_ENUM_FMT, argument)))
+        return list(
+            dict.fromkeys(
+                int(argument.pixelformat)
+                for _ in self._entries('ENUM_FMT', abi.VIDIOC_ENUM_FMT, argument)
+            )
+        )
 
     def frame_sizes(self, fourcc: int) -> list[SizeRange]:
         """The sizes of a format; none where the driver doesn't say."""
@@ -271,7 +317,10 @@ class V4l2Device:
 
     def frame_rates(self, fourcc: int, width: int, height: int) -> list[RateRange]:
         """The frames per second of a format in a size; none where the driver doesn't say."""
-        argument, found = abi.FrameIntervalEnum(pixel_format=fourcc, width=width, height=height), []
+        argument, found = (
+            abi.FrameIntervalEnum(pixel_format=fourcc, width=width, height=height),
+            [],
+        )
         for _ in self._entries('ENUM_FRAMEINTERVALS', abi.VIDIOC_ENUM_FRAMEINTERVALS, argument):
             if argument.type == abi.FRMIVAL_TYPE_DISCRETE:
                 found.append(RateRange(*[_rate(argument.discrete)] * 2))
@@ -287,13 +336,17 @@ class V4l2Device:
         self.call('G_FMT', abi.VIDIOC_G_FMT, argument)
         return self._read(argument)
 
-    def try_format(self, fourcc: int, width: int, height: int, strides: Sequence[int] = ()) -> DriverFormat:
+    def try_format(
+        self, fourcc: int, width: int, height: int, strides: Sequence[int] = ()
+    ) -> DriverFormat:
         """What :meth:`set_format` would set; nothing changes."""
         argument = self._format(fourcc, width, height, strides)
         self.call('TRY_FMT', abi.VIDIOC_TRY_FMT, argument)
         return self._read(argument)
 
-    def set_format(self, fourcc: int, width: int, height: int, strides: Sequence[int] = ()) -> DriverFormat:
+    def set_format(
+        self, fourcc: int, width: int, height: int, strides: Sequence[int] = ()
+    ) -> DriverFormat:
         """Ask for a format; what the driver really set is returned.
 
         :param strides: per memory buffer, bytes per row that are wanted; the driver may have its own mind.
@@ -331,11 +384,15 @@ class V4l2Device:
         if self.multiplanar:
             pix = argument.fmt.pix_mp
             count = min(int(pix.num_planes), abi.MAX_PLANES)
-            planes = tuple(DriverPlane(int(p.bytesperline), int(p.sizeimage)) for p in pix.plane_fmt[:count])
+            planes = tuple(
+                DriverPlane(int(p.bytesperline), int(p.sizeimage)) for p in pix.plane_fmt[:count]
+            )
         else:
             pix = argument.fmt.pix
             planes = (DriverPlane(int(pix.bytesperline), int(pix.sizeimage)),)
-        colours = V4l2Colorimetry(int(pix.colorspace), int(pix.ycbcr_enc), int(pix.quantization), int(pix.xfer_func))
+        colours = V4l2Colorimetry(
+            int(pix.colorspace), int(pix.ycbcr_enc), int(pix.quantization), int(pix.xfer_func)
+        )
         return DriverFormat(int(pix.width), int(pix.height), int(pix.pixelformat), planes, colours)
 
     def set_framerate(self, framerate: float) -> float:
@@ -367,7 +424,9 @@ class V4l2Device:
 
         :param access: O_RDONLY or O_RDWR.
         """
-        argument = abi.ExportBuffer(type=self.type, index=index, plane=plane, flags=access | os.O_CLOEXEC)
+        argument = abi.ExportBuffer(
+            type=self.type, index=index, plane=plane, flags=access | os.O_CLOEXEC
+        )
         self.call('EXPBUF', abi.VIDIOC_EXPBUF, argument)
         return OwnedFd(argument.fd)
 
@@ -415,7 +474,10 @@ class V4l2Device:
             raise explained(self.path, 'VIDIOC_DQBUF', error) from error
         flags = int(argument.flags)
         if self.multiplanar:
-            used, offsets = tuple(int(p.bytesused) for p in planes), tuple(int(p.data_offset) for p in planes)
+            used, offsets = (
+                tuple(int(p.bytesused) for p in planes),
+                tuple(int(p.data_offset) for p in planes),
+            )
         else:
             used, offsets = (int(argument.bytesused),), (0,)
         return Dequeued(
@@ -431,7 +493,9 @@ class V4l2Device:
 
     def stream(self, on: bool) -> None:
         """Start or stop; stopping takes every queued buffer back, also where the stream never started."""
-        name, request = ('STREAMON', abi.VIDIOC_STREAMON) if on else ('STREAMOFF', abi.VIDIOC_STREAMOFF)
+        name, request = (
+            ('STREAMON', abi.VIDIOC_STREAMON) if on else ('STREAMOFF', abi.VIDIOC_STREAMOFF)
+        )
         self.call(name, request, ctypes.c_int(self.type))
 
     def close(self) -> None:
@@ -467,7 +531,10 @@ def capture_devices() -> list[tuple[str, str]]:
 
 def devices_text() -> str:
     """What :func:`capture_devices` finds, for messages."""
-    return ', '.join(f'{path} ({card})' if card else path for path, card in capture_devices()) or 'none'
+    return (
+        ', '.join(f'{path} ({card})' if card else path for path, card in capture_devices())
+        or 'none'
+    )
 
 
 SYSFS = Path('/sys')

@@ -11,7 +11,13 @@ from dataclasses import dataclass
 
 from zc_perception.errors import FormatError, LayoutError
 from zc_perception.negotiation.constraints import Format, Placement, Size, size_text
-from zc_perception.pixel.colorimetry import Colorimetry, Matrix, Range, V4l2Colorimetry, from_v4l2_colorimetry
+from zc_perception.pixel.colorimetry import (
+    Colorimetry,
+    Matrix,
+    Range,
+    V4l2Colorimetry,
+    from_v4l2_colorimetry,
+)
 from zc_perception.pixel.format_names import V4l2Format, from_v4l2
 from zc_perception.pixel.fourcc import fourcc_code, fourcc_name, pixel_format
 from zc_perception.pixel.layout import ImageLayout, PlaneLayout, validate_layout
@@ -62,7 +68,9 @@ class DriverFormat:
             return from_v4l2_colorimetry(self.colours, rgb=rgb)
         except FormatError:
             full = self.colours.quantization == 1 or (rgb and self.colours.quantization == 0)
-            return Colorimetry(Matrix.RGB if rgb else Matrix.BT601, Range.FULL if full else Range.LIMITED)
+            return Colorimetry(
+                Matrix.RGB if rgb else Matrix.BT601, Range.FULL if full else Range.LIMITED
+            )
 
 
 def driver_layout(driver: DriverFormat, data_offsets: Sequence[int] = ()) -> ImageLayout:
@@ -82,7 +90,9 @@ def driver_layout(driver: DriverFormat, data_offsets: Sequence[int] = ()) -> Ima
     name = fourcc_name(driver.fourcc)
     wanted = len(fmt.planes) if known.multiplanar else 1
     if len(driver.planes) != wanted or len(offsets) != wanted:
-        raise LayoutError(f'V4L2 format {name} has {wanted} buffers for each image, the driver says {len(driver.planes)}')
+        raise LayoutError(
+            f'V4L2 format {name} has {wanted} buffers for each image, the driver says {len(driver.planes)}'
+        )
     planes: list[PlaneLayout] = []
     place = offsets[0]
     for index, plane in enumerate(fmt.planes):
@@ -90,10 +100,15 @@ def driver_layout(driver: DriverFormat, data_offsets: Sequence[int] = ()) -> Ima
         stride = driver.planes[buffer].stride
         if not known.multiplanar:
             first = fmt.planes[0]
-            numerator, denominator = plane.element_bytes * first.horizontal, first.element_bytes * plane.horizontal
+            numerator, denominator = (
+                plane.element_bytes * first.horizontal,
+                first.element_bytes * plane.horizontal,
+            )
             stride, rest = divmod(stride * numerator, denominator)
             if rest:
-                raise LayoutError(f'plane {index}: bytesperline {driver.planes[0].stride} of {name} leaves it no whole stride')
+                raise LayoutError(
+                    f'plane {index}: bytesperline {driver.planes[0].stride} of {name} leaves it no whole stride'
+                )
         else:
             place = offsets[index]
         size = stride * plane.rows(driver.height)
@@ -118,7 +133,11 @@ def least_bytes(layout: ImageLayout) -> tuple[int, ...]:
         end = plane.offset + plane.size
         if layout.modifier == LINEAR:
             element = layout.format.planes[index]
-            end = plane.offset + plane.stride * (element.rows(layout.height) - 1) + element.row_bytes(layout.width)
+            end = (
+                plane.offset
+                + plane.stride * (element.rows(layout.height) - 1)
+                + element.row_bytes(layout.width)
+            )
         ends[plane.buffer] = max(ends[plane.buffer], end)
     return tuple(ends)
 
@@ -170,7 +189,9 @@ def _rank(offer: FormatOffer) -> tuple[bool, int]:
     return offer.modifier != LINEAR, place
 
 
-def one_placement(offers: Sequence[FormatOffer]) -> tuple[Placement | None, tuple[FormatOffer, ...]]:
+def one_placement(
+    offers: Sequence[FormatOffer],
+) -> tuple[Placement | None, tuple[FormatOffer, ...]]:
     """The placement to state, and the formats that all have it.
 
     Constraints have one placement for all formats, so that of the best format counts: ``None`` where it can do both. Formats with one
@@ -180,9 +201,17 @@ def one_placement(offers: Sequence[FormatOffer]) -> tuple[Placement | None, tupl
     if best is None:
         return None, tuple(offers)
     both = len(best.codes) == 2
-    placement = None if both else Placement.ONE_BUFFER if best.per_plane is None else Placement.BUFFER_PER_PLANE
+    placement = (
+        None
+        if both
+        else Placement.ONE_BUFFER
+        if best.per_plane is None
+        else Placement.BUFFER_PER_PLANE
+    )
     wanted = tuple(Placement) if placement is None else (placement,)
-    return placement, tuple(offer for offer in offers if all(offer.code(place) is not None for place in wanted))
+    return placement, tuple(
+        offer for offer in offers if all(offer.code(place) is not None for place in wanted)
+    )
 
 
 @dataclass(frozen=True)

@@ -141,7 +141,9 @@ class ExportedMemory(FrameMemory):
     def take(self) -> Buffers:
         if not self._made:
             # The pool goes on with the others: REQBUFS can't add a buffer while streaming.
-            raise AllocationError(f"'{self._device.path}': a V4L2 buffer can't be replaced while streaming")
+            raise AllocationError(
+                f"'{self._device.path}': a V4L2 buffer can't be replaced while streaming"
+            )
         return self._made.pop(0)
 
 
@@ -259,7 +261,9 @@ def frame_memory(device: V4l2Device, mode: str, heap: str, driver: DriverFormat)
         raise
     except CameraError as error:
         if mode == 'export':
-            raise CameraError(f"{error}; its buffers can't be exported, try memory: import") from error
+            raise CameraError(
+                f"{error}; its buffers can't be exported, try memory: import"
+            ) from error
         reason = f'its own buffers are not used: {error}'
         try:
             memory = _imported(device, heap, driver)
@@ -276,5 +280,7 @@ def _imported(device: V4l2Device, heap: str, driver: DriverFormat) -> ImportedMe
     try:
         heaps = working_heaps(heap, heap_order(HeapUse.CAMERA_IMPORT))
     except AllocationError as error:
-        raise CameraError(f"'{device.path}' ({device.card}) imports buffers of no heap: {error}; try memory: export") from error
+        raise CameraError(
+            f"'{device.path}' ({device.card}) imports buffers of no heap: {error}; try memory: export"
+        ) from error
     return ImportedMemory(device, heaps, driver)

@@ -40,7 +40,9 @@ _ROW = 4096
 def bytes_layout(size: int) -> ImageLayout:
     """Rows of bytes that nobody reads as an image, for the pool that counts who has which of the driver's buffers."""
     row = min(size, _ROW)
-    return ImageLayout(row, size // row, fourcc_code('R8  '), LINEAR, (PlaneLayout(0, 0, row, size // row * row),))
+    return ImageLayout(
+        row, size // row, fourcc_code('R8  '), LINEAR, (PlaneLayout(0, 0, row, size // row * row),)
+    )
 
 
 @dataclass(frozen=True)
@@ -76,13 +78,18 @@ class JpegFrames:
     :raises ConfigError: the decoder's library is not installed.
     """
 
-    def __init__(self, name: str, pictures: BufferPool, pool: BufferPool, wake: OwnedFd, ledger: CopyLedger) -> None:
+    def __init__(
+        self, name: str, pictures: BufferPool, pool: BufferPool, wake: OwnedFd, ledger: CopyLedger
+    ) -> None:
         layout = pool.layout
         self.pictures = pictures
         self._pool = pool
         self._wake = wake
         self._ledger = ledger
-        self._bytes = sum(plane.rows(layout.height) * plane.row_bytes(layout.width) for plane in layout.format.planes)
+        self._bytes = sum(
+            plane.rows(layout.height) * plane.row_bytes(layout.width)
+            for plane in layout.format.planes
+        )
         self._decoder = JpegDecoder(layout.width, layout.height)
         self._changed = threading.Condition()
         self._next: JpegPicture | None = None
@@ -167,7 +174,10 @@ class JpegFrames:
 
     def _write(self, picture: JpegPicture, slot: Slot) -> None:
         buffer = picture.slot.buffers[0]
-        with buffer.cpu_access(CpuAccess.READ), map_buffers(slot.layout, slot.buffers, CpuAccess.READ | CpuAccess.WRITE, []) as planes:
+        with (
+            buffer.cpu_access(CpuAccess.READ),
+            map_buffers(slot.layout, slot.buffers, CpuAccess.READ | CpuAccess.WRITE, []) as planes,
+        ):
             memory = buffer.memory()[picture.start : min(picture.end, buffer.size)]
             self._decoder.decode(np.frombuffer(memory, np.uint8), planes[0], planes[1])
 

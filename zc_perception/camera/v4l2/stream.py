@@ -41,7 +41,9 @@ class V4l2Signal:
 
     def _select(self, wanted: int | None) -> abi.Input | None:
         number = ctypes.c_int(0 if wanted is None else wanted)
-        name, request = ('G_INPUT', abi.VIDIOC_G_INPUT) if wanted is None else ('S_INPUT', abi.VIDIOC_S_INPUT)
+        name, request = (
+            ('G_INPUT', abi.VIDIOC_G_INPUT) if wanted is None else ('S_INPUT', abi.VIDIOC_S_INPUT)
+        )
         argument = abi.Input()
         try:
             self._device.call(name, request, number)
@@ -52,7 +54,9 @@ class V4l2Signal:
                 return None
             if error.number in _NONE:
                 names = ', '.join(self._device.inputs()) or 'none that can be chosen'
-                raise CameraError(f"'{self._device.path}' has no input {wanted}; it has {names}; set parameter 'input'") from error
+                raise CameraError(
+                    f"'{self._device.path}' has no input {wanted}; it has {names}; set parameter 'input'"
+                ) from error
             raise
         return argument
 
@@ -90,7 +94,11 @@ class V4l2Signal:
 
     def _query(self) -> abi.DvTimings | None:
         timings = abi.DvTimings()
-        return timings if self._asked('QUERY_DV_TIMINGS', abi.VIDIOC_QUERY_DV_TIMINGS, timings) else None
+        return (
+            timings
+            if self._asked('QUERY_DV_TIMINGS', abi.VIDIOC_QUERY_DV_TIMINGS, timings)
+            else None
+        )
 
     def _asked(self, name: str, request: int, argument: abi.DvTimings | ctypes.c_uint64) -> bool:
         """Whether the driver can tell."""
@@ -105,7 +113,9 @@ class V4l2Signal:
         return True
 
     def _no_signal(self, detail: str) -> CameraLostError:
-        return CameraLostError(f"'{self._device.path}': no signal at input '{self.name}' ({detail}); look at its cable and source")
+        return CameraLostError(
+            f"'{self._device.path}': no signal at input '{self.name}' ({detail}); look at its cable and source"
+        )
 
     def changed(self) -> str | None:
         """What comes in now, if that isn't what the device was set to; ``None`` when it is the same again: the signal was only away.
@@ -123,7 +133,9 @@ class V4l2Signal:
 
     def subscribe(self) -> bool:
         """Ask for source-change events; whether the driver has them."""
-        wanted = abi.EventSubscription(type=abi.EVENT_SOURCE_CHANGE, id=0 if self._input is None else self._input.index)
+        wanted = abi.EventSubscription(
+            type=abi.EVENT_SOURCE_CHANGE, id=0 if self._input is None else self._input.index
+        )
         try:
             self._device.call('SUBSCRIBE_EVENT', abi.VIDIOC_SUBSCRIBE_EVENT, wanted)
         except V4l2Error:
@@ -141,7 +153,9 @@ class V4l2Signal:
                 if error.number in (errno.ENOENT, *_NONE):
                     return found
                 raise
-            found |= event.type == abi.EVENT_SOURCE_CHANGE and bool(event.u.src_change & abi.EVENT_SRC_CH_RESOLUTION)
+            found |= event.type == abi.EVENT_SOURCE_CHANGE and bool(
+                event.u.src_change & abi.EVENT_SRC_CH_RESOLUTION
+            )
             if not event.pending:
                 return found
 
@@ -225,7 +239,11 @@ class V4l2Stream:
             if self._refused:
                 self._try_again()
             events = self._device.poll(wake, FENCE_POLL_MS if pool.waiting else WAIT_MS)
-            if events & select.POLLPRI and not events & select.POLLHUP and self._signal.source_changed():
+            if (
+                events & select.POLLPRI
+                and not events & select.POLLHUP
+                and self._signal.source_changed()
+            ):
                 self._change(pool)
                 return None
             filled = self._device.dequeue(self._memory, self._buffers) if events else None
@@ -236,7 +254,9 @@ class V4l2Stream:
             return None
         if filled is None:
             if events & select.POLLERR:
-                self._fail(pool, f"'{self._device.path}': the driver reports an error and has no frame")
+                self._fail(
+                    pool, f"'{self._device.path}': the driver reports an error and has no frame"
+                )
             else:
                 self.bad(pool)
             return None
@@ -256,7 +276,9 @@ class V4l2Stream:
             self._device.stream(True)
         except BaseException as error:
             self._halt()
-            if isinstance(error, V4l2Error) and error.number == errno.EPIPE:  # here it says that the pipeline is set up wrongly
+            if (
+                isinstance(error, V4l2Error) and error.number == errno.EPIPE
+            ):  # here it says that the pipeline is set up wrongly
                 raise CameraError(str(error)) from error
             raise
         self._last = None
@@ -289,7 +311,9 @@ class V4l2Stream:
         while True:
             self._failures += 1
             if self._failures > MAX_RESTARTS:
-                raise CameraLostError(f'{reason}; starting the stream anew {MAX_RESTARTS} times did not help: plug the camera in again')
+                raise CameraLostError(
+                    f'{reason}; starting the stream anew {MAX_RESTARTS} times did not help: plug the camera in again'
+                )
             try:
                 self._restart(pool)
                 return
@@ -302,7 +326,9 @@ class V4l2Stream:
         """Drivers tell of a source that changed and of one that was only away for a moment by the same event."""
         now = self._signal.changed()
         if now is not None:
-            raise CameraChangedError(f"'{self._device.path}': its source changed to {now}; open it again and negotiate anew")
+            raise CameraChangedError(
+                f"'{self._device.path}': its source changed to {now}; open it again and negotiate anew"
+            )
         self._fail(pool, f"'{self._device.path}': its source was interrupted")
 
     def good(self) -> None:

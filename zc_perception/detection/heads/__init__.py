@@ -27,7 +27,9 @@ from zc_perception.errors import ConfigError, nearest
 class Head(Protocol):
     """Decodes the outputs of one model. One thread."""
 
-    def decode(self, outputs: Sequence[RawTensor], box: Letterbox, limits: DecodeLimits) -> Detections:
+    def decode(
+        self, outputs: Sequence[RawTensor], box: Letterbox, limits: DecodeLimits
+    ) -> Detections:
         """Detections in source pixels, best first; of equal scores the one that stands first among the outputs.
 
         Numbers that aren't finite are no scores, and boxes with such a corner, without an area or outside the picture no candidates.
@@ -52,7 +54,18 @@ HEADS: Mapping[str, HeadKind] = {
     'boxes': HeadKind(Boxes, ('class_agnostic', 'box_order', 'coordinates', 'suppressed')),
     'ssd': HeadKind(
         Ssd,
-        ('strides', 'anchors', 'sigmoid', 'softmax', 'class_agnostic', 'variances', 'background', 'priors', 'box_order', 'coordinates'),
+        (
+            'strides',
+            'anchors',
+            'sigmoid',
+            'softmax',
+            'class_agnostic',
+            'variances',
+            'background',
+            'priors',
+            'box_order',
+            'coordinates',
+        ),
     ),
     'yolov5': HeadKind(YoloV5, ('strides', 'anchors', 'sigmoid', 'class_agnostic')),
     'yolov8': HeadKind(YoloV8, ('strides', 'reg_max', 'sigmoid', 'class_agnostic')),
@@ -72,13 +85,19 @@ def make_head(spec: HeadSpec) -> Head:
     for name in _given(spec):
         if name not in HEADS[spec.kind].options:
             readers = ', '.join(kind for kind in HEADS if name in HEADS[kind].options)
-            raise ConfigError(f"head.{name} is not for head '{spec.kind}'; it is for {readers}: leave it out, or change the kind of head")
+            raise ConfigError(
+                f"head.{name} is not for head '{spec.kind}'; it is for {readers}: leave it out, or change the kind of head"
+            )
     return HEADS[spec.kind].make(spec)
 
 
 def _given(spec: HeadSpec) -> Iterator[str]:
     """Options that are not at their default."""
-    return (each.name for each in fields(spec) if each.name not in _MODEL and getattr(spec, each.name) != each.default)
+    return (
+        each.name
+        for each in fields(spec)
+        if each.name not in _MODEL and getattr(spec, each.name) != each.default
+    )
 
 
 def other_heads() -> tuple[str, ...]:
@@ -90,8 +109,12 @@ def _other_head(spec: HeadSpec) -> Head:
     found = load_entry_point(HEAD_GROUP, spec.kind)
     if found is None:
         known = (*HEADS, *other_heads())
-        raise ConfigError(f"head.kind '{spec.kind}' is unknown: one of {', '.join(known)}{nearest(spec.kind, known)}")
+        raise ConfigError(
+            f"head.kind '{spec.kind}' is unknown: one of {', '.join(known)}{nearest(spec.kind, known)}"
+        )
     head: Head | None = found(spec) if callable(found) else None
     if not callable(getattr(head, 'decode', None)):
-        raise ConfigError(f"head.kind '{spec.kind}' is {found!r}, which makes nothing with a method decode; see docs/models.md")
+        raise ConfigError(
+            f"head.kind '{spec.kind}' is {found!r}, which makes nothing with a method decode; see docs/models.md"
+        )
     return head  # type: ignore[return-value]

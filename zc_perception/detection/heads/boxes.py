@@ -30,7 +30,9 @@ class CornerUnit:
         self._spec = spec
         self._unit = spec.coordinates or usual
 
-    def corners(self, corners: NDArray[np.float32], box: Letterbox) -> tuple[NDArray[np.float32], Letterbox]:
+    def corners(
+        self, corners: NDArray[np.float32], box: Letterbox
+    ) -> tuple[NDArray[np.float32], Letterbox]:
         """(4, n) x0, y0, x1, y1 in pixels, and the geometry that leads from them to the source.
 
         :param corners: (4, n) as the model gives them.
@@ -53,18 +55,24 @@ class Boxes:
 
     def __init__(self, spec: HeadSpec) -> None:
         if spec.class_agnostic and spec.suppressed:
-            raise ConfigError('head.class_agnostic is for boxes that the host suppresses: add suppressed: false, or leave it out')
+            raise ConfigError(
+                'head.class_agnostic is for boxes that the host suppresses: add suppressed: false, or leave it out'
+            )
         self._spec = spec
         self._unit = CornerUnit(spec, 'source')
 
     @np.errstate(all='ignore')
-    def decode(self, outputs: Sequence[RawTensor], box: Letterbox, limits: DecodeLimits) -> Detections:
+    def decode(
+        self, outputs: Sequence[RawTensor], box: Letterbox, limits: DecodeLimits
+    ) -> Detections:
         outputs = readable(self._spec.kind, outputs)
         values = outputs[0].values if len(outputs) == 1 else None
         if values is not None and values.ndim == 3 and values.shape[0] == 1:
             values = values[0]
         if values is None or values.ndim != 2 or values.shape[1] != 6:
-            raise AcceleratorError(f'head {self._spec.kind}: {all_described(outputs)}: expected one output nx6 or 1xnx6')
+            raise AcceleratorError(
+                f'head {self._spec.kind}: {all_described(outputs)}: expected one output nx6 or 1xnx6'
+            )
         rows = outputs[0].read(values)
         corners, box = self._unit.corners(rows[:, :4].T, box)
         chosen = ready_made(corners, rows[:, 4], rows[:, 5], self._spec.num_classes, limits.score)
@@ -74,16 +82,30 @@ class Boxes:
 
 
 def ready_made(
-    corners: NDArray[np.float32], scores: NDArray[np.float32], classes: NDArray[np.float32], num_classes: int, score: float
+    corners: NDArray[np.float32],
+    scores: NDArray[np.float32],
+    classes: NDArray[np.float32],
+    num_classes: int,
+    score: float,
 ) -> Candidates:
     """Those rows of a table that are boxes of a class that exists and reach the score."""
-    fine = (scores >= np.float32(score)) & (scores < np.inf) & (classes >= 0) & (classes < num_classes) & np.isfinite(corners).all(axis=0)
+    fine = (
+        (scores >= np.float32(score))
+        & (scores < np.inf)
+        & (classes >= 0)
+        & (classes < num_classes)
+        & np.isfinite(corners).all(axis=0)
+    )
     fine &= (corners[2:] > corners[:2]).all(axis=0)
-    return Candidates(corners[:, fine], np.minimum(scores[fine], np.float32(1)), classes[fine].astype(np.intp))
+    return Candidates(
+        corners[:, fine], np.minimum(scores[fine], np.float32(1)), classes[fine].astype(np.intp)
+    )
 
 
 def best_first(chosen: Candidates, box: Letterbox, count: int) -> Detections:
     """The best of boxes that the model has suppressed already."""
     order = np.argsort(-chosen.scores, kind='stable')
-    found = in_source(Candidates(chosen.corners[:, order], chosen.scores[order], chosen.classes[order]), box)
+    found = in_source(
+        Candidates(chosen.corners[:, order], chosen.scores[order], chosen.classes[order]), box
+    )
     return Detections(found.boxes[:count], found.scores[:count], found.classes[:count])

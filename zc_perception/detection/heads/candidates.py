@@ -31,7 +31,9 @@ def from_centres(centres: NDArray[np.float32], sizes: NDArray[np.float32]) -> ND
     return np.concatenate((centres - half, centres + half))
 
 
-def detections(candidates: Candidates, box: Letterbox, limits: DecodeLimits, class_agnostic: bool) -> Detections:
+def detections(
+    candidates: Candidates, box: Letterbox, limits: DecodeLimits, class_agnostic: bool
+) -> Detections:
     """What stays of candidates after suppression, in source pixels, best first; of equal scores the one that stands first.
 
     Suppression is done on the boxes as the network gives them, in input pixels and not yet clipped, as it was when its precision was
@@ -49,13 +51,19 @@ def detections(candidates: Candidates, box: Letterbox, limits: DecodeLimits, cla
     if not fine:
         return _of_fine(candidates, box, limits, class_agnostic)
     if len(scores) <= FEW and limits.score > _ABOVE_ZERO:
-        order = keep_few(corners[:2], sizes, scores, kinds, np.float32(limits.iou), wide)[: limits.count]
+        order = keep_few(corners[:2], sizes, scores, kinds, np.float32(limits.iou), wide)[
+            : limits.count
+        ]
     else:
         order = keep(corners, scores, kinds, limits.iou, limits.count)
-    return in_source(Candidates(corners.take(order, axis=1), scores.take(order), classes.take(order)), box)
+    return in_source(
+        Candidates(corners.take(order, axis=1), scores.take(order), classes.take(order)), box
+    )
 
 
-def _of_fine(candidates: Candidates, box: Letterbox, limits: DecodeLimits, class_agnostic: bool) -> Detections:
+def _of_fine(
+    candidates: Candidates, box: Letterbox, limits: DecodeLimits, class_agnostic: bool
+) -> Detections:
     corners, scores, classes = candidates
     sizes = corners[2:] - corners[:2]
     start, end = box.picture

@@ -23,7 +23,9 @@ from zc_perception.errors import AcceleratorError, ConfigError
 
 _Reader = TypeVar('_Reader')
 _LAYOUTS = ('nhwc', 'nchw')
-_READ_AS_IT_IS = frozenset(np.dtype(name) for name in ('int8', 'uint8', 'int16', 'uint16', 'int32', 'float32'))
+_READ_AS_IT_IS = frozenset(
+    np.dtype(name) for name in ('int8', 'uint8', 'int16', 'uint16', 'int32', 'float32')
+)
 
 
 class ReadyFor(Generic[_Reader]):
@@ -36,7 +38,10 @@ class ReadyFor(Generic[_Reader]):
 
     def reader(self, outputs: Sequence[RawTensor], box: Letterbox) -> _Reader:
         """The one for these outputs, which are ``readable``."""
-        shapes = [(o.values.shape, o.values.strides, o.values.dtype, _scale(o), o.zero_point, o.layout) for o in outputs]
+        shapes = [
+            (o.values.shape, o.values.strides, o.values.dtype, _scale(o), o.zero_point, o.layout)
+            for o in outputs
+        ]
         key = (box.input_width, box.input_height, *shapes)
         if self._reader is None or key != self._key:
             self._reader = self._make(outputs, box)
@@ -55,7 +60,12 @@ def readable(kind: str, outputs: Sequence[RawTensor], gathered: int = 0) -> Sequ
         each channel, where their layout is NHWC.
     :raises AcceleratorError: a scale isn't above zero, or there isn't one for each element of the last axis.
     """
-    if all(output.values.dtype in _READ_AS_IT_IS and isinstance(output.scale, float) and 0 < output.scale < math.inf for output in outputs):
+    if all(
+        output.values.dtype in _READ_AS_IT_IS
+        and isinstance(output.scale, float)
+        and 0 < output.scale < math.inf
+        for output in outputs
+    ):
         return outputs
     return [_converted(kind, number, output, gathered) for number, output in enumerate(outputs)]
 
@@ -64,13 +74,22 @@ def _converted(kind: str, number: int, output: RawTensor, gathered: int) -> RawT
     if not output.quantised:
         return RawTensor(output.values, layout=output.layout, name=output.name)
     scale = np.asarray(output.scale, np.float64)
-    if not bool(((scale > 0) & (scale < np.inf)).all()) or (scale.ndim and scale.shape != output.values.shape[-1:]):
+    if not bool(((scale > 0) & (scale < np.inf)).all()) or (
+        scale.ndim and scale.shape != output.values.shape[-1:]
+    ):
         raise AcceleratorError(
             f'head {kind}: {described(number, output)} and scale {output.scale}: expected a number above 0, or an array with one for '
             'each element of the last axis'
         )
-    if scale.ndim and output.layout == 'nhwc' and output.values.ndim > 2 and output.values.shape[-1] == gathered:
-        return RawTensor(output.values, scale.astype(np.float32), output.zero_point, output.layout, output.name)
+    if (
+        scale.ndim
+        and output.layout == 'nhwc'
+        and output.values.ndim > 2
+        and output.values.shape[-1] == gathered
+    ):
+        return RawTensor(
+            output.values, scale.astype(np.float32), output.zero_point, output.layout, output.name
+        )
     if scale.ndim or output.values.dtype not in _READ_AS_IT_IS:
         return RawTensor(output.real(), layout=output.layout, name=output.name)
     return RawTensor(output.values, float(scale), output.zero_point, output.layout, output.name)
@@ -84,7 +103,10 @@ def described(number: int, tensor: RawTensor) -> str:
 
 def all_described(outputs: Sequence[RawTensor]) -> str:
     """Every output with its shape, or that there is none."""
-    return ', '.join(described(number, tensor) for number, tensor in enumerate(outputs)) or 'there is no output'
+    return (
+        ', '.join(described(number, tensor) for number, tensor in enumerate(outputs))
+        or 'there is no output'
+    )
 
 
 def without_batch(values: Values) -> Values:
@@ -94,7 +116,9 @@ def without_batch(values: Values) -> Values:
     return values
 
 
-def is_decoded(spec: HeadSpec, outputs: Sequence[RawTensor], box: Letterbox, channels: int, numbers: int = 0) -> bool:
+def is_decoded(
+    spec: HeadSpec, outputs: Sequence[RawTensor], box: Letterbox, channels: int, numbers: int = 0
+) -> bool:
     """Whether there is one table of decoded boxes, rather than raw levels: the only level can come without a batch axis too.
 
     :param channels: of a level in one tensor.
@@ -107,7 +131,9 @@ def is_decoded(spec: HeadSpec, outputs: Sequence[RawTensor], box: Letterbox, cha
     if len(shape) < 3 or len(spec.strides) != 1:
         return True
     grid = box.input_height // spec.strides[0], box.input_width // spec.strides[0]
-    fits = (layout != 'nchw' and shape == (*grid, channels)) or (layout != 'nhwc' and shape == (channels, *grid))
+    fits = (layout != 'nchw' and shape == (*grid, channels)) or (
+        layout != 'nhwc' and shape == (channels, *grid)
+    )
     if fits and not layout and shape[0] == 1 and numbers in shape[1:]:
         raise AcceleratorError(
             f'head {spec.kind}: {all_described(outputs)}: this can be a raw level or a table of boxes; the manifest has to say which: '
@@ -135,10 +161,17 @@ class Part:
         """The values as (rows, columns, channels)."""
         values = without_batch(outputs[self.output].values)
         channels = slice(self.start, self.end)
-        return values[channels].transpose(1, 2, 0) if self.channels_first else values[..., channels]
+        return (
+            values[channels].transpose(1, 2, 0) if self.channels_first else values[..., channels]
+        )
 
 
-def arrange(kind: str, outputs: Sequence[RawTensor], shapes: Sequence[tuple[int, int]], parts: Mapping[str, int]) -> list[dict[str, Part]]:
+def arrange(
+    kind: str,
+    outputs: Sequence[RawTensor],
+    shapes: Sequence[tuple[int, int]],
+    parts: Mapping[str, int],
+) -> list[dict[str, Part]]:
     """For each level, where its parts are: each in a tensor of its own, or one after the other in one.
 
     Tensors are told apart by their grid and their number of channels; parts with the same number of channels, within a level, by their
@@ -160,7 +193,10 @@ def arrange(kind: str, outputs: Sequence[RawTensor], shapes: Sequence[tuple[int,
         part = Part(number, layout == 'nchw')
         rows, columns, channels = part.view(outputs).shape
         levels[shapes.index((rows, columns))].append((part, channels))
-    return [_named(kind, outputs, shape, found, parts, expected) for shape, found in zip(shapes, levels, strict=True)]
+    return [
+        _named(kind, outputs, shape, found, parts, expected)
+        for shape, found in zip(shapes, levels, strict=True)
+    ]
 
 
 def _named(
@@ -191,7 +227,13 @@ def _named(
     return named
 
 
-def _layouts(kind: str, outputs: Sequence[RawTensor], shapes: Sequence[tuple[int, int]], counts: set[int], expected: str) -> list[str]:
+def _layouts(
+    kind: str,
+    outputs: Sequence[RawTensor],
+    shapes: Sequence[tuple[int, int]],
+    counts: set[int],
+    expected: str,
+) -> list[str]:
     """Each output's layout; those that don't name theirs have the same."""
     possible = set(_LAYOUTS)
     for number, tensor in enumerate(outputs):
@@ -205,9 +247,13 @@ def _layouts(kind: str, outputs: Sequence[RawTensor], shapes: Sequence[tuple[int
             possible &= fits
         if not fits or not possible:
             said = f' ({tensor.layout.upper()})' if tensor.layout else ''
-            raise AcceleratorError(f'head {kind}: {described(number, tensor)}{said}: {expected}, NHWC or NCHW')
+            raise AcceleratorError(
+                f'head {kind}: {described(number, tensor)}{said}: {expected}, NHWC or NCHW'
+            )
     if len(possible) > 1 and not all(tensor.layout for tensor in outputs):
-        raise AcceleratorError(f'head {kind}: {all_described(outputs)}: this can be NHWC or NCHW; the manifest has to say which (layout)')
+        raise AcceleratorError(
+            f'head {kind}: {all_described(outputs)}: this can be NHWC or NCHW; the manifest has to say which (layout)'
+        )
     return [tensor.layout or next(iter(possible)) for tensor in outputs]
 
 
@@ -241,7 +287,9 @@ def grids_of(input_size: tuple[int, int], strides: tuple[int, ...]) -> Grids:
     width, height = input_size
     for stride in strides:
         if width % stride or height % stride:
-            raise ConfigError(f'head.strides: {stride} does not divide the input of {width}x{height} pixels')
+            raise ConfigError(
+                f'head.strides: {stride} does not divide the input of {width}x{height} pixels'
+            )
     shapes = tuple((height // stride, width // stride) for stride in strides)
     corners = [np.mgrid[:rows, :columns][::-1].reshape(2, -1) for rows, columns in shapes]
     counts = [rows * columns for rows, columns in shapes]
@@ -257,8 +305,14 @@ def check_strides(spec: HeadSpec, *, has_grids: bool) -> None:
     """:param has_grids: whether the outputs are grids for certain: a decoded tensor can be of any input's size.
     :raises ConfigError: no strides, not ascending, or not dividing the input's size.
     """
-    if not spec.strides or min(spec.strides) < 1 or any(a >= b for a, b in zip(spec.strides, spec.strides[1:], strict=False)):
-        raise ConfigError(f'head.strides is {list(spec.strides)}: must be at least one whole number above 0, finest level first, ascending')
+    if (
+        not spec.strides
+        or min(spec.strides) < 1
+        or any(a >= b for a, b in zip(spec.strides, spec.strides[1:], strict=False))
+    ):
+        raise ConfigError(
+            f'head.strides is {list(spec.strides)}: must be at least one whole number above 0, finest level first, ascending'
+        )
     if has_grids and spec.input_size != (0, 0):
         grids_of(spec.input_size, spec.strides)
 
@@ -271,7 +325,9 @@ def input_size(spec: HeadSpec, box: Letterbox) -> tuple[int, int]:
     size = (box.input_width, box.input_height)
     if spec.input_size not in ((0, 0), size):
         said = f'{spec.input_size[0]}x{spec.input_size[1]}'
-        raise AcceleratorError(f'head {spec.kind}: head.input_size is {said}, but frames are letterboxed to {size[0]}x{size[1]}')
+        raise AcceleratorError(
+            f'head {spec.kind}: head.input_size is {said}, but frames are letterboxed to {size[0]}x{size[1]}'
+        )
     return size
 
 
@@ -293,17 +349,30 @@ class ObjectRows:
     :raises AcceleratorError: another shape.
     """
 
-    def __init__(self, kind: str, tensor: RawTensor, num_classes: int, sigmoid: bool, count: int | None = None) -> None:
+    def __init__(
+        self,
+        kind: str,
+        tensor: RawTensor,
+        num_classes: int,
+        sigmoid: bool,
+        count: int | None = None,
+    ) -> None:
         channels = 5 + num_classes
         values = tensor.values
         shape = values.shape[1:] if values.ndim == 3 and values.shape[0] == 1 else values.shape
         boxes = 'N' if count is None else str(count)
-        if len(shape) != 2 or channels not in shape or (count is not None and sorted(shape) != sorted((count, channels))):
+        if (
+            len(shape) != 2
+            or channels not in shape
+            or (count is not None and sorted(shape) != sorted((count, channels)))
+        ):
             raise AcceleratorError(
                 f'head {kind}: {all_described([tensor])}: expected 1x{boxes}x{channels} or 1x{channels}x{boxes} '
                 f'(box, objectness and {num_classes} classes), or the raw levels'
             )
-        self._channels_last = shape[1] == channels and (shape[0] != channels or tensor.layout != 'nchw')
+        self._channels_last = shape[1] == channels and (
+            shape[0] != channels or tensor.layout != 'nchw'
+        )
         self._filter = ObjectFilter(tensor, tensor, sigmoid)
 
     def find(self, tensor: RawTensor, score: float) -> tuple[Found, NDArray[np.float32]]:

@@ -83,7 +83,9 @@ class Found(NamedTuple):
 NOTHING = Found(np.zeros(0, np.intp), np.zeros(0, np.intp), np.zeros(0, np.float32))
 
 
-def make_score_filter(tensor: RawTensor, values: Values, sigmoid: bool) -> ChannelMajorFilter | CellMajorFilter:
+def make_score_filter(
+    tensor: RawTensor, values: Values, sigmoid: bool
+) -> ChannelMajorFilter | CellMajorFilter:
     """The quickest filter for the way the values lie in memory. One thread uses it.
 
     Its ``find`` takes values of the same arrangement. What is no finite number is no score; of equal ones the first class is the best.
@@ -112,7 +114,12 @@ class Threshold:
 
 
 def _settle(
-    best: NDArray[np.float32], cells: NDArray[np.intp], classes: NDArray[np.intp], score: float, sigmoid: bool, high: float | None = None
+    best: NDArray[np.float32],
+    cells: NDArray[np.intp],
+    classes: NDArray[np.intp],
+    score: float,
+    sigmoid: bool,
+    high: float | None = None,
 ) -> Found:
     """Those whose probability, in float arithmetic, is at the score: the last word on what the raw threshold let through."""
     # Two numbers tell whether all are finite; a NaN is the least and the highest.
@@ -159,8 +166,16 @@ class ChannelMajorFilter:
     def find(self, values: Values, score: float) -> Found:
         if not score <= 1 or values.size == 0:
             return NOTHING
-        rows = values.T if values.ndim == 2 else np.moveaxis(values, -1, 0).reshape(values.shape[-1], -1)
-        found = self._compared(rows, score) if self._many <= self._last < rows.shape[1] // 2 else self._highest(rows, score)
+        rows = (
+            values.T
+            if values.ndim == 2
+            else np.moveaxis(values, -1, 0).reshape(values.shape[-1], -1)
+        )
+        found = (
+            self._compared(rows, score)
+            if self._many <= self._last < rows.shape[1] // 2
+            else self._highest(rows, score)
+        )
         self._last = len(found.cells)
         return found
 
@@ -192,7 +207,9 @@ class ChannelMajorFilter:
             return NOTHING
         best, columns = best.take(cells), rows[:, cells]
         if self._tensor.quantised:
-            return _settle(self._tensor.read(best), cells, columns.argmax(axis=0), score, self._sigmoid)
+            return _settle(
+                self._tensor.read(best), cells, columns.argmax(axis=0), score, self._sigmoid
+            )
         high = float(best.max())
         if not high < np.inf:
             columns = np.where(np.abs(columns) < np.inf, columns, -np.inf)
@@ -232,7 +249,9 @@ class CellMajorFilter:
 
     def _of_all(self, rows: Values, score: float) -> Found:
         """Where nearly everything reaches the score."""
-        numbers = rows if self._tensor.quantised else np.where(np.abs(rows) < np.inf, rows, -np.inf)
+        numbers = (
+            rows if self._tensor.quantised else np.where(np.abs(rows) < np.inf, rows, -np.inf)
+        )
         classes = numbers.argmax(axis=1)
         best = numbers[np.arange(len(numbers)), classes]
         cells = (best >= self._threshold.raw(score)).nonzero()[0]
@@ -279,5 +298,10 @@ class ObjectFilter:
         object_scores = activated(object_logits, self._sigmoid)
         scores = object_scores * activated(logits, self._sigmoid)
         least = np.float32(score)
-        fine = (object_scores >= least) & (scores >= least) & (np.abs(object_logits) < np.inf) & (np.abs(logits) < np.inf)
+        fine = (
+            (object_scores >= least)
+            & (scores >= least)
+            & (np.abs(object_logits) < np.inf)
+            & (np.abs(logits) < np.inf)
+        )
         return Found(cells[fine], best[fine], scores[fine])

@@ -10,8 +10,21 @@ from numpy.typing import NDArray
 from zc_perception.detection.detections import Detections
 from zc_perception.detection.heads.boxes import CornerUnit, best_first, ready_made, x_first
 from zc_perception.detection.heads.candidates import Candidates, detections, from_centres
-from zc_perception.detection.heads.levels import ReadyFor, all_described, check_strides, grids_for, input_size, readable
-from zc_perception.detection.heads.score_filter import NOTHING, Found, Values, make_score_filter, real_threshold
+from zc_perception.detection.heads.levels import (
+    ReadyFor,
+    all_described,
+    check_strides,
+    grids_for,
+    input_size,
+    readable,
+)
+from zc_perception.detection.heads.score_filter import (
+    NOTHING,
+    Found,
+    Values,
+    make_score_filter,
+    real_threshold,
+)
 from zc_perception.detection.heads.spec import DecodeLimits, HeadSpec
 from zc_perception.detection.letterbox import Letterbox
 from zc_perception.detection.raw_tensor import RawTensor
@@ -33,42 +46,69 @@ class Ssd:
         if spec.anchors:
             check_strides(spec, has_grids=True)
         elif spec.strides != HeadSpec.strides:
-            raise ConfigError('head.strides belongs to head.anchors, from which priors are made: give both, or leave it out')
+            raise ConfigError(
+                'head.strides belongs to head.anchors, from which priors are made: give both, or leave it out'
+            )
         if spec.anchors and spec.priors:
-            raise ConfigError('head.anchors and head.priors: give one of them, priors are made from anchors')
+            raise ConfigError(
+                'head.anchors and head.priors: give one of them, priors are made from anchors'
+            )
         if spec.anchors and len(spec.anchors) != len(spec.strides):
-            raise ConfigError(f'head.anchors has {len(spec.anchors)} levels, head.strides {len(spec.strides)}: must be as many')
+            raise ConfigError(
+                f'head.anchors has {len(spec.anchors)} levels, head.strides {len(spec.strides)}: must be as many'
+            )
         if spec.coordinates and (spec.anchors or spec.priors):
-            raise ConfigError('head.coordinates belongs to decoded boxes: leave it away with head.priors or head.anchors')
+            raise ConfigError(
+                'head.coordinates belongs to decoded boxes: leave it away with head.priors or head.anchors'
+            )
         if spec.background not in (-1, 0, spec.num_classes):
-            raise ConfigError(f'head.background is {spec.background}: must be 0 (first), {spec.num_classes} (last) or -1 (none)')
+            raise ConfigError(
+                f'head.background is {spec.background}: must be 0 (first), {spec.num_classes} (last) or -1 (none)'
+            )
         if spec.softmax and spec.sigmoid:
             raise ConfigError('head.softmax and head.sigmoid: scores are logits of one of them')
         if any(min(prior[2:]) <= 0 for prior in spec.priors):
             raise ConfigError('head.priors: every prior is cx, cy, w, h, with a size above 0')
         self._spec = spec
-        self._ready: ReadyFor[_PerPrior] = ReadyFor(lambda outputs, box: _PerPrior(spec, outputs, box))
+        self._ready: ReadyFor[_PerPrior] = ReadyFor(
+            lambda outputs, box: _PerPrior(spec, outputs, box)
+        )
         self._unit = CornerUnit(spec, 'relative')
 
     @np.errstate(all='ignore')
-    def decode(self, outputs: Sequence[RawTensor], box: Letterbox, limits: DecodeLimits) -> Detections:
+    def decode(
+        self, outputs: Sequence[RawTensor], box: Letterbox, limits: DecodeLimits
+    ) -> Detections:
         outputs = readable(self._spec.kind, outputs)
         table = self._table(outputs)
         if table is not None:
             corners, box = self._unit.corners(table[:4], box)
-            return best_first(ready_made(corners, table[4], table[5], self._spec.num_classes, limits.score), box, limits.count)
+            return best_first(
+                ready_made(corners, table[4], table[5], self._spec.num_classes, limits.score),
+                box,
+                limits.count,
+            )
         reader = self._ready.reader(outputs, box)
         found, boxes = reader.find(outputs, limits.score)
         if reader.priors is None:
             corners, box = self._unit.corners(boxes, box)
         else:
             corners = self._from_priors(boxes, reader.priors.take(found.cells, axis=1))
-        return detections(Candidates(corners, found.scores, found.classes), box, limits, self._spec.class_agnostic)
+        return detections(
+            Candidates(corners, found.scores, found.classes),
+            box,
+            limits,
+            self._spec.class_agnostic,
+        )
 
-    def _from_priors(self, deltas: NDArray[np.float32], priors: NDArray[np.float32]) -> NDArray[np.float32]:
+    def _from_priors(
+        self, deltas: NDArray[np.float32], priors: NDArray[np.float32]
+    ) -> NDArray[np.float32]:
         deltas = x_first(self._spec, deltas)
         place, size = (np.float32(variance) for variance in self._spec.variances)
-        return from_centres(priors[:2] + deltas[:2] * place * priors[2:], priors[2:] * np.exp(deltas[2:] * size))
+        return from_centres(
+            priors[:2] + deltas[:2] * place * priors[2:], priors[2:] * np.exp(deltas[2:] * size)
+        )
 
     def _table(self, outputs: Sequence[RawTensor]) -> NDArray[np.float32] | None:
         """(6, n) corners, score, class of a finished table, if the outputs are one."""
@@ -79,7 +119,9 @@ class Ssd:
             # The first row of negative image number ends what was found.
             end = np.flatnonzero(rows[:, 0] < 0)
             count = int(end[0]) if len(end) else len(rows)
-            return np.concatenate((rows[:count, 3:7].T, rows[None, :count, 2], label[None, :count]))
+            return np.concatenate(
+                (rows[:count, 3:7].T, rows[None, :count, 2], label[None, :count])
+            )
         if (
             len(outputs) == 4
             and outputs[3].values.size == 1
@@ -91,7 +133,13 @@ class Ssd:
             if len(corners) == scores.size:
                 number = float(count_of.reshape(-1)[0])
                 count = int(min(max(number, 0), scores.size)) if number == number else 0
-                return np.concatenate((corners[:count].T, scores.reshape(1, -1)[:, :count], classes.reshape(1, -1)[:, :count]))
+                return np.concatenate(
+                    (
+                        corners[:count].T,
+                        scores.reshape(1, -1)[:, :count],
+                        classes.reshape(1, -1)[:, :count],
+                    )
+                )
         return None
 
 
@@ -104,7 +152,9 @@ class _PerPrior:
         self._width = spec.num_classes + (spec.background >= 0)
         self._box_output = self._which(outputs)
         tensor = outputs[1 - self._box_output]
-        self._filter = make_score_filter(tensor, self._foreground(self._scores(tensor)), spec.sigmoid is True)
+        self._filter = make_score_filter(
+            tensor, self._foreground(self._scores(tensor)), spec.sigmoid is True
+        )
 
     def _which(self, outputs: Sequence[RawTensor]) -> int:
         """The number of the boxes' output; where both fit, boxes come first."""
@@ -112,7 +162,9 @@ class _PerPrior:
             boxes, scores = outputs[number].values, outputs[1 - number].values
             count = boxes.size // 4 if self.priors is None else self.priors.shape[1]
             # (1, N, 4), (1, N, 1, 4), and (1, 4 N) where the number of priors is known.
-            shaped = self.priors is not None or (boxes.shape[-1:] == (4,) and scores.shape[-1:] == (self._width,))
+            shaped = self.priors is not None or (
+                boxes.shape[-1:] == (4,) and scores.shape[-1:] == (self._width,)
+            )
             if shaped and (boxes.size, scores.size) == (4 * count, self._width * count):
                 return number
         count_text = 'N' if self.priors is None else str(self.priors.shape[1])
@@ -128,11 +180,17 @@ class _PerPrior:
     def _foreground(self, scores: Values) -> Values:
         return scores[:, 1:] if self._spec.background == 0 else scores[:, : self._spec.num_classes]
 
-    def find(self, outputs: Sequence[RawTensor], score: float) -> tuple[Found, NDArray[np.float32]]:
+    def find(
+        self, outputs: Sequence[RawTensor], score: float
+    ) -> tuple[Found, NDArray[np.float32]]:
         """What reaches the score, and the four numbers (4, n) of each."""
         tensor, boxes = outputs[1 - self._box_output], outputs[self._box_output]
         scores = self._scores(tensor)
-        found = self._soft(tensor.read(scores), score) if self._spec.softmax else self._filter.find(self._foreground(scores), score)
+        found = (
+            self._soft(tensor.read(scores), score)
+            if self._spec.softmax
+            else self._filter.find(self._foreground(scores), score)
+        )
         return found, boxes.read(boxes.values.reshape(-1, 4)[found.cells]).T
 
     def _soft(self, logits: NDArray[np.float32], score: float) -> Found:
@@ -141,7 +199,9 @@ class _PerPrior:
         cells = np.arange(len(logits))
         if self._spec.background >= 0:
             # A class can only have the score p if its logit is log(p / (1 − p)) above the background's.
-            least = logits[:, [self._spec.background]] + np.float32(real_threshold(score, True) - _SLACK)
+            least = logits[:, [self._spec.background]] + np.float32(
+                real_threshold(score, True) - _SLACK
+            )
             cells = np.flatnonzero((self._foreground(logits) >= least).any(axis=1))
         rows = logits[cells]
         shares = np.exp(rows - rows.max(axis=1, keepdims=True, initial=-np.inf))
@@ -156,7 +216,9 @@ class _PerPrior:
 def _priors(spec: HeadSpec, box: Letterbox) -> NDArray[np.float32] | None:
     size = np.array([input_size(spec, box)], np.float32).T
     if spec.priors:
-        priors: NDArray[np.float32] = (np.array(spec.priors, np.float64).T * np.concatenate((size, size))).astype(np.float32)
+        priors: NDArray[np.float32] = (
+            np.array(spec.priors, np.float64).T * np.concatenate((size, size))
+        ).astype(np.float32)
         return priors
     if not spec.anchors:
         return None

@@ -39,18 +39,29 @@ class YoloV5:
     def __init__(self, spec: HeadSpec) -> None:
         check_strides(spec, has_grids=bool(spec.anchors))
         counts = {len(level) for level in spec.anchors}
-        if spec.anchors and (len(spec.anchors) != len(spec.strides) or len(counts) != 1 or counts == {0}):
+        if spec.anchors and (
+            len(spec.anchors) != len(spec.strides) or len(counts) != 1 or counts == {0}
+        ):
             raise ConfigError(
                 f'head.anchors has {[len(level) for level in spec.anchors]} anchors: expected for each of the {len(spec.strides)} strides '
                 f'{list(spec.strides)} the same number of (width, height)'
             )
-        if any(not 0 < side < float('inf') for level in spec.anchors for anchor in level for side in anchor):
-            raise ConfigError('head.anchors: every width and height must be a number of pixels above 0')
+        if any(
+            not 0 < side < float('inf')
+            for level in spec.anchors
+            for anchor in level
+            for side in anchor
+        ):
+            raise ConfigError(
+                'head.anchors: every width and height must be a number of pixels above 0'
+            )
         self._spec = spec
         self._ready: ReadyFor[_Decoded | _Levels] = ReadyFor(self._read)
 
     @np.errstate(all='ignore')
-    def decode(self, outputs: Sequence[RawTensor], box: Letterbox, limits: DecodeLimits) -> Detections:
+    def decode(
+        self, outputs: Sequence[RawTensor], box: Letterbox, limits: DecodeLimits
+    ) -> Detections:
         outputs = readable(self._spec.kind, outputs)
         candidates = self._ready.reader(outputs, box).candidates(outputs, limits.score)
         return detections(candidates, box, limits, self._spec.class_agnostic)
@@ -61,7 +72,9 @@ class YoloV5:
         if is_decoded(self._spec, outputs, box, anchors * numbers, numbers):
             return _Decoded(self._spec, outputs[0])
         if not self._spec.anchors:
-            raise AcceleratorError(f'head {self._spec.kind}: the model has {len(outputs)} raw levels, but the manifest no head.anchors')
+            raise AcceleratorError(
+                f'head {self._spec.kind}: the model has {len(outputs)} raw levels, but the manifest no head.anchors'
+            )
         return _Levels(self._spec, outputs, grids_for(self._spec, box))
 
 
@@ -85,8 +98,14 @@ class _Levels:
         if self._anchors_first:
             self._parts = self._of_four_axes(outputs)
         else:
-            self._parts = [level['anchor'] for level in arrange(spec.kind, outputs, grids.shapes, {'anchor': count * width})]
-        self._filters = [ObjectFilter(outputs[part.output], outputs[part.output], self._sigmoid) for part in self._parts]
+            self._parts = [
+                level['anchor']
+                for level in arrange(spec.kind, outputs, grids.shapes, {'anchor': count * width})
+            ]
+        self._filters = [
+            ObjectFilter(outputs[part.output], outputs[part.output], self._sigmoid)
+            for part in self._parts
+        ]
 
     def _of_four_axes(self, outputs: Sequence[RawTensor]) -> list[Part]:
         """Anchor, row, column, channel."""
@@ -95,7 +114,9 @@ class _Levels:
         found = [without_batch(output.values).shape for output in outputs]
         if sorted(found) != sorted(shapes):
             wanted = ', '.join('x'.join(map(str, shape)) for shape in shapes)
-            raise AcceleratorError(f'head {self._spec.kind}: {all_described(outputs)}: expected anchor x row x column x channel: {wanted}')
+            raise AcceleratorError(
+                f'head {self._spec.kind}: {all_described(outputs)}: expected anchor x row x column x channel: {wanted}'
+            )
         return [Part(found.index(shape), False) for shape in shapes]
 
     def _view(self, level: int, outputs: Sequence[RawTensor]) -> Values:
@@ -120,11 +141,17 @@ class _Levels:
                 boxes = outputs[part.output].read(view[rows, columns, anchors, :4]).T
                 share = sigmoid(boxes) if self._sigmoid else boxes
                 place = self._grids.corners.take(cells + self._grids.starts[level], axis=1)
-                centres = (share[:2] * np.float32(2) - np.float32(0.5) + place) * np.float32(self._spec.strides[level])
-                sizes = np.square(share[2:] * np.float32(2)) * self._anchors[level].take(anchors, axis=1)
+                centres = (share[:2] * np.float32(2) - np.float32(0.5) + place) * np.float32(
+                    self._spec.strides[level]
+                )
+                sizes = np.square(share[2:] * np.float32(2)) * self._anchors[level].take(
+                    anchors, axis=1
+                )
                 corners.append(from_centres(centres, sizes))
                 scores.append(found.scores)
                 classes.append(found.classes)
         if not corners:
             return NONE
-        return Candidates(np.concatenate(corners, axis=1), np.concatenate(scores), np.concatenate(classes))
+        return Candidates(
+            np.concatenate(corners, axis=1), np.concatenate(scores), np.concatenate(classes)
+        )

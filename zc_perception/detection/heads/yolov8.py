@@ -10,7 +10,16 @@ from numpy.typing import NDArray
 
 from zc_perception.detection.detections import Detections
 from zc_perception.detection.heads.candidates import NONE, Candidates, detections, from_centres
-from zc_perception.detection.heads.levels import Grids, ReadyFor, all_described, arrange, check_strides, grids_for, is_decoded, readable
+from zc_perception.detection.heads.levels import (
+    Grids,
+    ReadyFor,
+    all_described,
+    arrange,
+    check_strides,
+    grids_for,
+    is_decoded,
+    readable,
+)
 from zc_perception.detection.heads.score_filter import Values, make_score_filter
 from zc_perception.detection.heads.spec import DecodeLimits, HeadSpec
 from zc_perception.detection.letterbox import Letterbox
@@ -30,7 +39,10 @@ class Distances:
         self._bins = bins
         # One product gives the weighted and the plain sums of all sides.
         sides = np.eye(4)
-        parts = [np.kron(sides, np.reshape(weights, (bins, 1))) for weights in (np.arange(bins), np.ones(bins))]
+        parts = [
+            np.kron(sides, np.reshape(weights, (bins, 1)))
+            for weights in (np.arange(bins), np.ones(bins))
+        ]
         self._weights = np.concatenate(parts, axis=1).astype(np.float32)
         self._tables: dict[tuple[object, ...], NDArray[np.float32] | None] = {}
 
@@ -45,7 +57,9 @@ class Distances:
         :param parts: tensors, each with some of its values, (…, 4 * bins); n together.
         """
         if self._bins == 1:
-            sides: NDArray[np.float32] = np.concatenate([tensor.read(values) for tensor, values in parts]).T
+            sides: NDArray[np.float32] = np.concatenate(
+                [tensor.read(values) for tensor, values in parts]
+            ).T
             return sides
         powers = np.empty((sum(len(values) for _, values in parts), self.channels), np.float32)
         start = 0
@@ -77,7 +91,9 @@ class Distances:
             if len(self._tables) >= _TABLES:
                 self._tables.clear()
             every = tensor.read(np.arange(256, dtype=np.uint8).view(tensor.values.dtype))
-            self._tables[key] = np.exp(every) if bool((np.abs(every) <= _SAFE_EXPONENT).all()) else None
+            self._tables[key] = (
+                np.exp(every) if bool((np.abs(every) <= _SAFE_EXPONENT).all()) else None
+            )
         return self._tables[key]
 
 
@@ -93,11 +109,17 @@ class YoloV8:
         check_strides(spec, has_grids=False)
         self._spec = spec
         # Box channels, unless classes are as many.
-        self._gathered = 4 * spec.reg_max if spec.num_classes not in (4 * spec.reg_max, 4 * spec.reg_max - 4) else 0
+        self._gathered = (
+            4 * spec.reg_max
+            if spec.num_classes not in (4 * spec.reg_max, 4 * spec.reg_max - 4)
+            else 0
+        )
         self._ready: ReadyFor[_Decoded | _Levels] = ReadyFor(self._read)
 
     @np.errstate(all='ignore')
-    def decode(self, outputs: Sequence[RawTensor], box: Letterbox, limits: DecodeLimits) -> Detections:
+    def decode(
+        self, outputs: Sequence[RawTensor], box: Letterbox, limits: DecodeLimits
+    ) -> Detections:
         outputs = readable(self._spec.kind, outputs, self._gathered)
         candidates = self._ready.reader(outputs, box).candidates(outputs, limits.score)
         return detections(candidates, box, limits, self._spec.class_agnostic)
@@ -121,8 +143,12 @@ class _Decoded:
                 'or the raw levels'
             )
         # A 64 x 64 input has 84 cells, and 80 classes 84 numbers: exporters put channels first.
-        self._channels_first = shape[0] == channels and (shape[1] != channels or tensor.layout != 'nhwc')
-        self._filter = make_score_filter(tensor, self._rows(tensor.values)[:, 4:], spec.sigmoid is True)
+        self._channels_first = shape[0] == channels and (
+            shape[1] != channels or tensor.layout != 'nhwc'
+        )
+        self._filter = make_score_filter(
+            tensor, self._rows(tensor.values)[:, 4:], spec.sigmoid is True
+        )
 
     def _rows(self, values: Values) -> Values:
         rows = values[0] if values.ndim == 3 else values
@@ -131,7 +157,9 @@ class _Decoded:
     def candidates(self, outputs: Sequence[RawTensor], score: float) -> Candidates:
         rows = self._rows(outputs[0].values)
         cells, classes, scores = self._filter.find(rows[:, 4:], score)
-        boxes = outputs[0].read(rows.T[:4].take(cells, axis=1) if self._channels_first else rows[cells, :4].T)
+        boxes = outputs[0].read(
+            rows.T[:4].take(cells, axis=1) if self._channels_first else rows[cells, :4].T
+        )
         return Candidates(from_centres(boxes[:2], boxes[2:]), scores, classes)
 
 
@@ -139,14 +167,22 @@ class _Levels:
     def __init__(self, spec: HeadSpec, outputs: Sequence[RawTensor], grids: Grids) -> None:
         self._grids = grids
         self._distances = Distances(spec.reg_max)
-        arranged = arrange(spec.kind, outputs, grids.shapes, {'box': 4 * spec.reg_max, 'class': spec.num_classes})
+        arranged = arrange(
+            spec.kind, outputs, grids.shapes, {'box': 4 * spec.reg_max, 'class': spec.num_classes}
+        )
         self._boxes = [level['box'] for level in arranged]
         self._classes = [level['class'] for level in arranged]
-        self._filters = [make_score_filter(outputs[part.output], part.view(outputs), spec.sigmoid is not False) for part in self._classes]
+        self._filters = [
+            make_score_filter(outputs[part.output], part.view(outputs), spec.sigmoid is not False)
+            for part in self._classes
+        ]
 
     def candidates(self, outputs: Sequence[RawTensor], score: float) -> Candidates:
         cells, classes, scores, sides = [], [], [], []
-        for level, found in enumerate(f.find(p.view(outputs), score) for f, p in zip(self._filters, self._classes, strict=True)):
+        for level, found in enumerate(
+            f.find(p.view(outputs), score)
+            for f, p in zip(self._filters, self._classes, strict=True)
+        ):
             if len(found.cells):
                 part = self._boxes[level]
                 sides.append((outputs[part.output], _of_cells(part.view(outputs), found.cells)))
@@ -156,11 +192,20 @@ class _Levels:
         if not cells:
             return NONE
         distances = self._distances.expected(sides)
-        return Candidates(self._corners(np.concatenate(cells), distances), np.concatenate(scores), np.concatenate(classes))
+        return Candidates(
+            self._corners(np.concatenate(cells), distances),
+            np.concatenate(scores),
+            np.concatenate(classes),
+        )
 
-    def _corners(self, cells: NDArray[np.intp], distances: NDArray[np.float32]) -> NDArray[np.float32]:
+    def _corners(
+        self, cells: NDArray[np.intp], distances: NDArray[np.float32]
+    ) -> NDArray[np.float32]:
         centres = self._grids.corners.take(cells, axis=1) + np.float32(0.5)
-        corners: NDArray[np.float32] = np.concatenate((centres - distances[:2], centres + distances[2:])) * self._grids.strides[cells]
+        corners: NDArray[np.float32] = (
+            np.concatenate((centres - distances[:2], centres + distances[2:]))
+            * self._grids.strides[cells]
+        )
         return corners
 
 

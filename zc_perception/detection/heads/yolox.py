@@ -9,7 +9,16 @@ from numpy.typing import NDArray
 
 from zc_perception.detection.detections import Detections
 from zc_perception.detection.heads.candidates import NONE, Candidates, detections, from_centres
-from zc_perception.detection.heads.levels import Grids, ObjectRows, ReadyFor, arrange, check_strides, grids_for, is_decoded, readable
+from zc_perception.detection.heads.levels import (
+    Grids,
+    ObjectRows,
+    ReadyFor,
+    arrange,
+    check_strides,
+    grids_for,
+    is_decoded,
+    readable,
+)
 from zc_perception.detection.heads.score_filter import ObjectFilter
 from zc_perception.detection.heads.spec import DecodeLimits, HeadSpec
 from zc_perception.detection.letterbox import Letterbox
@@ -29,7 +38,9 @@ class YoloX:
         self._ready: ReadyFor[_Rows | _Levels] = ReadyFor(self._read)
 
     @np.errstate(all='ignore')
-    def decode(self, outputs: Sequence[RawTensor], box: Letterbox, limits: DecodeLimits) -> Detections:
+    def decode(
+        self, outputs: Sequence[RawTensor], box: Letterbox, limits: DecodeLimits
+    ) -> Detections:
         outputs = readable(self._spec.kind, outputs)
         candidates = self._ready.reader(outputs, box).candidates(outputs, limits.score)
         return detections(candidates, box, limits, self._spec.class_agnostic)
@@ -41,15 +52,21 @@ class YoloX:
         return _Levels(self._spec, outputs, grids)
 
 
-def _corners(grids: Grids, cells: NDArray[np.intp], boxes: NDArray[np.float32]) -> NDArray[np.float32]:
+def _corners(
+    grids: Grids, cells: NDArray[np.intp], boxes: NDArray[np.float32]
+) -> NDArray[np.float32]:
     strides = grids.strides[cells]
-    return from_centres((boxes[:2] + grids.corners.take(cells, axis=1)) * strides, np.exp(boxes[2:]) * strides)
+    return from_centres(
+        (boxes[:2] + grids.corners.take(cells, axis=1)) * strides, np.exp(boxes[2:]) * strides
+    )
 
 
 class _Rows:
     def __init__(self, spec: HeadSpec, tensor: RawTensor, grids: Grids) -> None:
         self._grids = grids
-        self._rows = ObjectRows(spec.kind, tensor, spec.num_classes, spec.sigmoid is True, grids.count)
+        self._rows = ObjectRows(
+            spec.kind, tensor, spec.num_classes, spec.sigmoid is True, grids.count
+        )
 
     def candidates(self, outputs: Sequence[RawTensor], score: float) -> Candidates:
         found, boxes = self._rows.find(outputs[0], score)
@@ -59,18 +76,32 @@ class _Rows:
 class _Levels:
     def __init__(self, spec: HeadSpec, outputs: Sequence[RawTensor], grids: Grids) -> None:
         self._grids = grids
-        self._parts = arrange(spec.kind, outputs, grids.shapes, {'box': 4, 'objectness': 1, 'class': spec.num_classes})
+        self._parts = arrange(
+            spec.kind,
+            outputs,
+            grids.shapes,
+            {'box': 4, 'objectness': 1, 'class': spec.num_classes},
+        )
         self._filters = [
-            ObjectFilter(outputs[level['objectness'].output], outputs[level['class'].output], spec.sigmoid is True) for level in self._parts
+            ObjectFilter(
+                outputs[level['objectness'].output],
+                outputs[level['class'].output],
+                spec.sigmoid is True,
+            )
+            for level in self._parts
         ]
 
     def candidates(self, outputs: Sequence[RawTensor], score: float) -> Candidates:
         cells, boxes, scores, classes = [], [], [], []
         for level, parts in enumerate(self._parts):
-            found = self._filters[level].find(parts['objectness'].view(outputs)[..., 0], parts['class'].view(outputs), score)
+            found = self._filters[level].find(
+                parts['objectness'].view(outputs)[..., 0], parts['class'].view(outputs), score
+            )
             if len(found.cells):
                 rows, columns = np.divmod(found.cells, self._grids.shapes[level][1])
-                boxes.append(outputs[parts['box'].output].read(parts['box'].view(outputs)[rows, columns]).T)
+                boxes.append(
+                    outputs[parts['box'].output].read(parts['box'].view(outputs)[rows, columns]).T
+                )
                 cells.append(found.cells + self._grids.starts[level])
                 scores.append(found.scores)
                 classes.append(found.classes)

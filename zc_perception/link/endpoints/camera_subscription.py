@@ -14,7 +14,12 @@ from rclpy.qos import QoSProfile, ReliabilityPolicy
 from sensor_msgs.msg import CameraInfo
 
 from zc_perception.frame import Frame
-from zc_perception.link.endpoints.frame_subscription import CopyFree, FrameSubscription, check_callback, requires_copy_free
+from zc_perception.link.endpoints.frame_subscription import (
+    CopyFree,
+    FrameSubscription,
+    check_callback,
+    requires_copy_free,
+)
 from zc_perception.link.endpoints.subscription import SubscriptionStatistics
 from zc_perception.link.rclpy_compat import create_reader
 from zc_perception.memory.ledger import CopyLedger
@@ -38,7 +43,13 @@ class CameraSubscription(FrameSubscription):
     """
 
     def __init__(
-        self, node: Node, topic: str, callback: Callable[[Frame, CameraInfo], Any], *, qos: QoSProfile | None, **options: Any
+        self,
+        node: Node,
+        topic: str,
+        callback: Callable[[Frame, CameraInfo], Any],
+        *,
+        qos: QoSProfile | None,
+        **options: Any,
     ) -> None:
         self._on_pair = callback
         self._infos: dict[int, CameraInfo] = {}
@@ -48,11 +59,19 @@ class CameraSubscription(FrameSubscription):
         self._skipped = 0
         self._alone_since: float | None = None
         self._info_reader: Any = None
-        call = self._call_pair_coroutine if inspect.iscoroutinefunction(callback) else self._call_pair
+        call = (
+            self._call_pair_coroutine if inspect.iscoroutinefunction(callback) else self._call_pair
+        )
         super().__init__(node, topic, call, qos=qos, **options)
         self.info_topic = f'{self.topic.rpartition("/")[0]}/camera_info'
-        info_qos = QoSProfile(depth=_INFOS, reliability=ReliabilityPolicy.BEST_EFFORT) if qos is None else qos
-        self._info_reader = create_reader(node, CameraInfo, self.info_topic, self._on_info, info_qos, callback_group=self._group)
+        info_qos = (
+            QoSProfile(depth=_INFOS, reliability=ReliabilityPolicy.BEST_EFFORT)
+            if qos is None
+            else qos
+        )
+        self._info_reader = create_reader(
+            node, CameraInfo, self.info_topic, self._on_info, info_qos, callback_group=self._group
+        )
 
     def _on_info(self, info: CameraInfo) -> None:
         self._infos.pop(_stamp_ns(info), None)  # so that its place is the newest
@@ -68,7 +87,11 @@ class CameraSubscription(FrameSubscription):
         info = self._infos.get(header.stamp_ns)
         if info is None:
             self._alone_since = self._alone_since or time.monotonic()
-            if newest is None or newest.header.frame_id != header.frame_id or _stamp_ns(newest) < header.stamp_ns:
+            if (
+                newest is None
+                or newest.header.frame_id != header.frame_id
+                or _stamp_ns(newest) < header.stamp_ns
+            ):
                 return False
         if not frame.hand_out():
             return False
@@ -106,7 +129,10 @@ class CameraSubscription(FrameSubscription):
             )
 
     def _waits_in_vain(self, frame: Frame) -> bool:
-        return frame.data.header.stamp_ns not in self._infos and time.monotonic_ns() - frame.data.captured_ns > _PATIENCE_NS
+        return (
+            frame.data.header.stamp_ns not in self._infos
+            and time.monotonic_ns() - frame.data.captured_ns > _PATIENCE_NS
+        )
 
     def statistics(self) -> SubscriptionStatistics:
         """See :meth:`AdaptedSubscription.statistics`; frames that ended without their ``camera_info`` are counted as dropped."""

@@ -74,7 +74,9 @@ class PublisherGraph:
         """Who is there now, without the adapted publishers of this process, *local*."""
         # In this order: a publisher's writer on the topic is made after that of its announcement.
         writers = self._node.get_publishers_info_by_topic(self._topic)
-        announcers = Counter(map(node_name, self._node.get_publishers_info_by_topic(self._topic + SUFFIX)))
+        announcers = Counter(
+            map(node_name, self._node.get_publishers_info_by_topic(self._topic + SUFFIX))
+        )
         own = Counter(publisher.name for publisher in local)
         adapted: list[str] = []
         plain: list[tuple[str, str]] = []
@@ -106,17 +108,28 @@ class PublisherGraph:
         adapted += [''] * self._without_messages(announcers - own)
         # A node may have both kinds. Then the graph says how many of each there are, and not which.
         both = set(known.values()) & set(strange.values())
-        self._adapted = frozenset(gid for gid, name in known.items() if name not in both or gid in self._adapted)
+        self._adapted = frozenset(
+            gid for gid, name in known.items() if name not in both or gid in self._adapted
+        )
         self._plain = frozenset(gid for gid, name in strange.items() if name not in both)
         of_plain = [mismatch for _, mismatch in plain]
         mismatches = [*adapted, *of_plain]
-        return PublisherCount(len(adapted), adapted.count(''), of_plain.count(''), mismatches[0] if mismatches and all(mismatches) else '')
+        return PublisherCount(
+            len(adapted),
+            adapted.count(''),
+            of_plain.count(''),
+            mismatches[0] if mismatches and all(mismatches) else '',
+        )
 
     def _without_messages(self, announcers: Counter[str]) -> int:
         """How many of *announcers* have been without a writer on the topic for so long that none will come."""
         now = time.monotonic()
-        self._alone = {name: self._alone.get(name, now) for name, count in announcers.items() if count > 0}
-        return sum(announcers[name] for name, since in self._alone.items() if now - since >= _ALONE_S)
+        self._alone = {
+            name: self._alone.get(name, now) for name, count in announcers.items() if count > 0
+        }
+        return sum(
+            announcers[name] for name, since in self._alone.items() if now - since >= _ALONE_S
+        )
 
     def is_plain(self, gid: bytes) -> bool:
         """Whether a writer was a plain publisher's when the graph was last asked; ``False`` where that isn't known."""
@@ -153,7 +166,10 @@ class _Heard:
 
     def elsewhere(self, announcement: Announcement) -> bool:
         """Whether *announcement* says another place."""
-        return (announcement.host_id, announcement.socket) != (self.announcement.host_id, self.announcement.socket)
+        return (announcement.host_id, announcement.socket) != (
+            self.announcement.host_id,
+            self.announcement.socket,
+        )
 
     def connected(self) -> bool:
         return self.state is not None and self.state.state is RemoteState.CONNECTED
@@ -189,7 +205,13 @@ class Announcements:
         self._ended: dict[str, tuple[float, RemotePublisher]] = {}
         self._read_at = 0.0
 
-    def add(self, announcement: Announcement, *, confirmed: bool = False, connected: Collection[str] = ()) -> None:
+    def add(
+        self,
+        announcement: Announcement,
+        *,
+        confirmed: bool = False,
+        connected: Collection[str] = (),
+    ) -> None:
         """Take note of one; a publisher's later one replaces its earlier, unless that one is proved. One that makes no sense is as good as
         none.
 
@@ -201,7 +223,11 @@ class Announcements:
             return
         known = self._known.get(publisher_id)
         if known is not None and known.elsewhere(announcement):
-            if known.connected() or publisher_id in connected or (known.confirmed and not confirmed):
+            if (
+                known.connected()
+                or publisher_id in connected
+                or (known.confirmed and not confirmed)
+            ):
                 return
             known = None
         if known is not None:
@@ -212,7 +238,9 @@ class Announcements:
             self._known.pop(publisher_id, None)
             self._known[publisher_id] = known or _Heard(announcement, confirmed)
         if len(self._known) > _MAX_ANNOUNCEMENTS:
-            del self._known[min(self._known, key=lambda each: (each in connected, self._known[each].worth()))]
+            del self._known[
+                min(self._known, key=lambda each: (each in connected, self._known[each].worth()))
+            ]
 
     def known(self, own_ids: Collection[str]) -> list[Announcement]:
         """Those of other processes that aren't known to have ended."""
@@ -226,7 +254,10 @@ class Announcements:
         """
         connected = any(heard.connected() for heard in self._known.values())
         now = time.monotonic()
-        if adapted <= len(self._known) + (len(self._ended) if connected else 0) and now < self._read_at + _FILES_S:
+        if (
+            adapted <= len(self._known) + (len(self._ended) if connected else 0)
+            and now < self._read_at + _FILES_S
+        ):
             return False
         self._read_at = now
         return True
@@ -244,7 +275,9 @@ class Announcements:
             elif state.state is RemoteState.GONE:
                 del self._known[state.publisher_id]
                 self._ended[state.publisher_id] = now, state
-        for publisher_id in [each for each, (since, _) in self._ended.items() if now - since >= _GRAPH_REMEMBERS_S]:
+        for publisher_id in [
+            each for each, (since, _) in self._ended.items() if now - since >= _GRAPH_REMEMBERS_S
+        ]:
             del self._ended[publisher_id]
         while len(self._ended) > _MAX_ANNOUNCEMENTS:
             del self._ended[next(iter(self._ended))]
@@ -257,10 +290,18 @@ class Announcements:
         ranked = sorted(there, key=lambda state: _LIKELY.index(state.state))
         found = ranked[:adapted] + [state for state in ranked[adapted:] if self._proved(state)]
         # Nobody else is left to be found.
-        complete = bool(found) and all(state.state is RemoteState.CONNECTED for state in found) and len(found) >= adapted
+        complete = (
+            bool(found)
+            and all(state.state is RemoteState.CONNECTED for state in found)
+            and len(found) >= adapted
+        )
         for state in ranked:
             heard = self._known.get(state.publisher_id)
-            if heard is not None and state not in found and (heard.unmet() or (complete and state.state is RemoteState.IMPOSSIBLE)):
+            if (
+                heard is not None
+                and state not in found
+                and (heard.unmet() or (complete and state.state is RemoteState.IMPOSSIBLE))
+            ):
                 del self._known[state.publisher_id]
         ended = [state for _, state in reversed(self._ended.values())]
         return [*found, *ended[: max(0, adapted - len(found))]]
@@ -268,7 +309,9 @@ class Announcements:
     def _proved(self, state: RemotePublisher) -> bool:
         """Whether it is there, whatever the graph says."""
         heard = self._known.get(state.publisher_id)
-        return state.state is RemoteState.CONNECTED or (state.listens and heard is not None and heard.confirmed)
+        return state.state is RemoteState.CONNECTED or (
+            state.listens and heard is not None and heard.confirmed
+        )
 
 
 class Rivals:
@@ -280,7 +323,12 @@ class Rivals:
     :param monotonic: seconds.
     """
 
-    def __init__(self, node: Node, publisher: AdaptedPublisher[Frame], monotonic: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        node: Node,
+        publisher: AdaptedPublisher[Frame],
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._node = node
         self._publisher = publisher
         self._monotonic = monotonic
@@ -293,7 +341,9 @@ class Rivals:
         now = self._monotonic()
         self._since = {gid: self._since.get(gid, now) for gid in map(endpoint_gid, announcers)}
         if len(announcers) > 1 and not self._answers(topic):
-            announcers = [each for each in announcers if now - self._since[endpoint_gid(each)] >= UNPROVED_S]
+            announcers = [
+                each for each in announcers if now - self._since[endpoint_gid(each)] >= UNPROVED_S
+            ]
         names = Counter(map(node_name, announcers))
         names -= Counter([self._node.get_fully_qualified_name()])
         # A node's name comes a little later than its endpoints.
@@ -301,4 +351,6 @@ class Rivals:
 
     def _answers(self, topic: str) -> bool:
         found = read_announcements(default_folder(), topic, self._node.context.get_domain_id())
-        return any(announcement.publisher_id != self._publisher.publisher_id for announcement in found)
+        return any(
+            announcement.publisher_id != self._publisher.publisher_id for announcement in found
+        )

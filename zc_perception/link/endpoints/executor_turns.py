@@ -19,7 +19,13 @@ from rclpy.executors import Executor, ExternalShutdownException, SingleThreadedE
 from rclpy.node import Node
 from rclpy.task import Future
 
-from zc_perception.link.rclpy_compat import InvalidHandle, call_soon, refuses_guard_conditions, trigger, wake_up
+from zc_perception.link.rclpy_compat import (
+    InvalidHandle,
+    call_soon,
+    refuses_guard_conditions,
+    trigger,
+    wake_up,
+)
 from zc_perception.lookout import LOOKOUT
 
 _LOOK_S = 1.0
@@ -68,7 +74,9 @@ class ExecutorWake:
             self._node.destroy_guard_condition(guard)
 
 
-def coroutine_turn(node: Node, work: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], Awaitable[None]]:
+def coroutine_turn(
+    node: Node, work: Callable[[], Coroutine[Any, Any, None]]
+) -> Callable[[], Awaitable[None]]:
     """A callback for rclpy that runs *work*, a method, as a coroutine. Until that has ended, its callback group is taken, as with rclpy.
 
     rclpy goes on with a coroutine only while the executor has its node, and never forgets one that it doesn't go on with: the frame that
@@ -159,7 +167,9 @@ class NodeSpinner:
         self._stopping = threading.Event()
         self._error: Exception | None = None
         self._executor.add_node(node)
-        self._thread = threading.Thread(target=self._run, name=f'spinner of {node.get_name()}', daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, name=f'spinner of {node.get_name()}', daemon=True
+        )
         self._thread.start()
         # A thread that is inside the middleware must not outlive the interpreter.
         atexit.register(self.stop)

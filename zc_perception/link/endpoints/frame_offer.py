@@ -134,7 +134,9 @@ class FrameOffer:
                 self._server.set_pool(pool, session.settings.heap)
         self._publisher.messages.withheld = why_no_message(layout)
         formats = [drm_format_string(layout.fourcc, layout.modifier, implicit=True)]
-        self._publisher.announce(width=layout.width, height=layout.height, formats=formats, heap=heap)
+        self._publisher.announce(
+            width=layout.width, height=layout.height, formats=formats, heap=heap
+        )
 
     def say_agreement(self, session: BufferSession) -> None:
         """In the log: what was chosen, and who can't use it."""
@@ -145,7 +147,11 @@ class FrameOffer:
 
     def _say_refused(self, name: str, outcome: Outcome) -> None:
         withheld = self._publisher.statistics().withheld
-        way = f'it gets no frames: {withheld}' if withheld else 'it gets messages, which are copies, or nothing where it allows no copies'
+        way = (
+            f'it gets no frames: {withheld}'
+            if withheld
+            else 'it gets messages, which are copies, or nothing where it allows no copies'
+        )
         self._node.get_logger().warning(f'{name} {outcome}; {way}')
 
     def join(self, consumer: Consumer) -> None:

@@ -133,16 +133,22 @@ def _nanoseconds(stamp: Stamp) -> int:
     elif hasattr(stamp, 'nanoseconds'):
         number = stamp.nanoseconds
     else:
-        raise ConfigError(f'stamp {stamp!r}: give a builtin_interfaces/msg/Time, a rclpy.time.Time, or nanoseconds as an int')
+        raise ConfigError(
+            f'stamp {stamp!r}: give a builtin_interfaces/msg/Time, a rclpy.time.Time, or nanoseconds as an int'
+        )
     if not 0 <= number <= _LAST_STAMP_NS:
-        raise ConfigError(f'stamp {number} ns is outside 0 .. {_LAST_STAMP_NS}, which a message can say; give nanoseconds since 1970')
+        raise ConfigError(
+            f'stamp {number} ns is outside 0 .. {_LAST_STAMP_NS}, which a message can say; give nanoseconds since 1970'
+        )
     return int(number)
 
 
 def _checked_frame_id(frame_id: str) -> str:
     size = len(frame_id.encode(errors='replace'))
     if size > MAX_FRAME_ID:
-        raise ConfigError(f'frame_id has {size} bytes; at most {MAX_FRAME_ID} can be sent to other processes')
+        raise ConfigError(
+            f'frame_id has {size} bytes; at most {MAX_FRAME_ID} can be sent to other processes'
+        )
     return frame_id
 
 
@@ -235,8 +241,14 @@ class FramePublisher:
     ) -> None:
         fmt, name = named_format(format), node.get_name()
         check_dimensions(fmt, width, height)
-        if isinstance(slots, bool) or not isinstance(slots, int) or not _LEAST_SLOTS <= slots <= MAX_SLOTS:
-            raise ConfigError(f'slots {slots!r} is not a number in {_LEAST_SLOTS} .. {MAX_SLOTS}; 8 do for most')
+        if (
+            isinstance(slots, bool)
+            or not isinstance(slots, int)
+            or not _LEAST_SLOTS <= slots <= MAX_SLOTS
+        ):
+            raise ConfigError(
+                f'slots {slots!r} is not a number in {_LEAST_SLOTS} .. {MAX_SLOTS}; 8 do for most'
+            )
         self._colorimetry = _colorimetry(fmt, colorimetry)
         self._frame_id = _checked_frame_id(frame_id)
         qos = QoSProfile(depth=1) if qos is None else qos
@@ -257,7 +269,11 @@ class FramePublisher:
         self._sequence = self._dropped = self._discarded = 0
         self._said_at = -_SAY_AGAIN_S
         self._closed = False
-        adapter = frame_adapter(image_encoding or ('rgb8' if fmt.is_yuv else NATIVE), self.ledger, holder=f'{name}:{topic}')
+        adapter = frame_adapter(
+            image_encoding or ('rgb8' if fmt.is_yuv else NATIVE),
+            self.ledger,
+            holder=f'{name}:{topic}',
+        )
         self._publisher: AdaptedPublisher[Frame] = AdaptedPublisher(node, adapter, topic, qos)
         self._publisher.tell_end(self._end)
         self.topic: str = self._publisher.topic
@@ -270,18 +286,31 @@ class FramePublisher:
             self._publisher.destroy()
             raise
 
-    def _begin(self, fmt: PixelFormat, size: Size, slots: int, stand_ins: Sequence[BufferConstraints], heap: str) -> None:
+    def _begin(
+        self,
+        fmt: PixelFormat,
+        size: Size,
+        slots: int,
+        stand_ins: Sequence[BufferConstraints],
+        heap: str,
+    ) -> None:
         """Agree with the consumers that are there, and have the buffers."""
         name = f'{self._node.get_name()}:{self.topic}'
         images = self._images
         if images is None:
             self._heaps = working_heaps(heap)
-            producer = replace(drawn_constraints(fmt.code, size, self._heaps), participant=name, slots=_RESERVE)
-            session = self._offer.agree(producer, size, self._allocate, wanted_slots=slots, stand_ins=stand_ins)
+            producer = replace(
+                drawn_constraints(fmt.code, size, self._heaps), participant=name, slots=_RESERVE
+            )
+            session = self._offer.agree(
+                producer, size, self._allocate, wanted_slots=slots, stand_ins=stand_ins
+            )
             heap = self._heaps.name
         else:
             producer = images.constraints(name, slots=_RESERVE)
-            session = self._offer.agree(producer, size, self._adopt, wanted_slots=slots, stand_ins=stand_ins)
+            session = self._offer.agree(
+                producer, size, self._adopt, wanted_slots=slots, stand_ins=stand_ins
+            )
             heap = images.heap
         self._offer.begin(session, self._pool, heap)
         self._offer.say_agreement(session)
@@ -289,14 +318,20 @@ class FramePublisher:
     def _allocate(self, request: AllocationRequest) -> Allocation:
         assert self._heaps is not None
         settings = request.settings()
-        self._pool = heap_pool(settings, self._heaps, name=f'{self._node.get_name()}:loans', reserve=_RESERVE)
+        self._pool = heap_pool(
+            settings, self._heaps, name=f'{self._node.get_name()}:loans', reserve=_RESERVE
+        )
         return Allocation(settings.layout, tuple(slot.buffers for slot in self._pool.slots))
 
     def _adopt(self, request: AllocationRequest) -> Allocation:
         images = self._images
         assert images is not None
         pool = self._pool = ForeignBufferPool(
-            images.layout, images.known(), name=f'{self._node.get_name()}:fds', on_free=self._held.free, reserve=_RESERVE
+            images.layout,
+            images.known(),
+            name=f'{self._node.get_name()}:fds',
+            on_free=self._held.free,
+            reserve=_RESERVE,
         )
         pool.add_retire_listener(self._held.ended)
         return Allocation(images.layout, tuple(slot.buffers for slot in pool.slots))
@@ -312,7 +347,9 @@ class FramePublisher:
         :raises ConfigError: the publisher was made with *fds*: it has no buffers of its own.
         """
         if self._images is not None:
-            raise ConfigError(f"'{self.topic}' was made with fds and has no buffers to lend: publish them by publish_fd()")
+            raise ConfigError(
+                f"'{self.topic}' was made with fds and has no buffers to lend: publish them by publish_fd()"
+            )
         return self._lend(wait_s)
 
     @contextlib.contextmanager
@@ -326,7 +363,9 @@ class FramePublisher:
             return
         started_ns, generation = time.monotonic_ns(), slot.generation
         try:
-            with map_buffers(slot.layout, slot.buffers, CpuAccess.READ | CpuAccess.WRITE, []) as planes:
+            with map_buffers(
+                slot.layout, slot.buffers, CpuAccess.READ | CpuAccess.WRITE, []
+            ) as planes:
                 out = LoanedFrame(planes, header, dropped=False)
                 yield out
         except BaseException:
@@ -340,11 +379,18 @@ class FramePublisher:
     def _scratch_planes(self, pool: BufferPool) -> tuple[NDArray[Any], ...]:
         """Memory for frames that are dropped, made for the first one."""
         if not self._scratch:
-            self._scratch = tuple(np.zeros(array.shape, array.sample) for array in pool.layout.arrays)
+            self._scratch = tuple(
+                np.zeros(array.shape, array.sample) for array in pool.layout.arrays
+            )
         return self._scratch
 
     def publish_fd(
-        self, fd: int, *, stamp: Stamp = None, frame_id: str | None = None, released: Callable[[], object] | None = None
+        self,
+        fd: int,
+        *,
+        stamp: Stamp = None,
+        frame_id: str | None = None,
+        released: Callable[[], object] | None = None,
     ) -> bool:
         """Publish a frame that is in one buffer of a library of yours. The pixels have to be complete. Nothing is copied.
 
@@ -365,7 +411,12 @@ class FramePublisher:
         return self.publish_fds((fd,), stamp=stamp, frame_id=frame_id, released=released)
 
     def publish_fds(
-        self, fds: Sequence[int], *, stamp: Stamp = None, frame_id: str | None = None, released: Callable[[], object] | None = None
+        self,
+        fds: Sequence[int],
+        *,
+        stamp: Stamp = None,
+        frame_id: str | None = None,
+        released: Callable[[], object] | None = None,
     ) -> bool:
         """As :meth:`publish_fd`, for a frame with a descriptor for each plane.
 
@@ -373,9 +424,12 @@ class FramePublisher:
         """
         images, pool = self._images, self._pool
         if images is None or not isinstance(pool, ForeignBufferPool):
-            raise ConfigError(f"'{self.topic}' has buffers of its own: write to them by loan(), or make it with fds, modifier and strides")
+            raise ConfigError(
+                f"'{self.topic}' has buffers of its own: write to them by loan(), or make it with fds, modifier and strides"
+            )
         header = Header(
-            self._now_ns() if stamp is None else _nanoseconds(stamp), self._frame_id if frame_id is None else _checked_frame_id(frame_id)
+            self._now_ns() if stamp is None else _nanoseconds(stamp),
+            self._frame_id if frame_id is None else _checked_frame_id(frame_id),
         )
         identities = images.identities(fds)
 
@@ -392,7 +446,12 @@ class FramePublisher:
             elif slot is None or not self._held.hold_too(slot, give_back):
                 give_back()
         if taken is None:
-            self._drop(pool, 'there is no place for its buffer' if slot is None else 'consumers still hold its buffer')
+            self._drop(
+                pool,
+                'there is no place for its buffer'
+                if slot is None
+                else 'consumers still hold its buffer',
+            )
             return False
         return self._send(pool, taken, header, 0)
 
@@ -427,7 +486,9 @@ class FramePublisher:
                 try:
                     released()
                 except Exception as error:
-                    self._node.get_logger().error(f"'{self.topic}': 'released' of a buffer raised {type(error).__name__}: {error}")
+                    self._node.get_logger().error(
+                        f"'{self.topic}': 'released' of a buffer raised {type(error).__name__}: {error}"
+                    )
         finally:
             self._busy.here = False
 
@@ -482,7 +543,12 @@ class FramePublisher:
         found = self._publisher.statistics()
         common = {field.name: getattr(found, field.name) for field in fields(found)}
         consumers = 0 if self._server is None else self._server.consumers
-        return FramePublisherStatistics(**common, dropped=self._dropped, discarded=self._discarded, shared_memory_consumers=consumers)
+        return FramePublisherStatistics(
+            **common,
+            dropped=self._dropped,
+            discarded=self._discarded,
+            shared_memory_consumers=consumers,
+        )
 
     def destroy(self) -> None:
         """Stop publishing. Frames that were delivered stay with those who hold them. A second call does nothing."""
@@ -505,7 +571,12 @@ class FramePublisher:
     def __enter__(self) -> FramePublisher:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self.destroy()
 
 
@@ -534,15 +605,24 @@ def _check_history(qos: QoSProfile, slots: int) -> None:
 
 
 def _foreign_images(
-    fmt: PixelFormat, size: Size, fds: Sequence[int | Sequence[int]], modifier: int | None, strides: Sequence[int], offsets: Sequence[int]
+    fmt: PixelFormat,
+    size: Size,
+    fds: Sequence[int | Sequence[int]],
+    modifier: int | None,
+    strides: Sequence[int],
+    offsets: Sequence[int],
 ) -> ForeignImages | None:
     """
     :raises ConfigError: what describes them is there without them, or the other way round; and as :class:`ForeignImages`.
     """
     if not fds:
         if modifier is not None or strides or offsets:
-            raise ConfigError("modifier, strides and offsets describe the buffers of 'fds', which were not given; leave them out")
+            raise ConfigError(
+                "modifier, strides and offsets describe the buffers of 'fds', which were not given; leave them out"
+            )
         return None
     if modifier is None:
-        raise ConfigError('fds without modifier: say how the pixels are arranged, modifier=0 for rows one after the other (LINEAR)')
+        raise ConfigError(
+            'fds without modifier: say how the pixels are arranged, modifier=0 for rows one after the other (LINEAR)'
+        )
     return ForeignImages(fmt, size, fds, modifier=modifier, strides=strides, offsets=offsets)

@@ -14,7 +14,11 @@ from rclpy.qos import QoSProfile
 
 from zc_perception.frame import Frame
 from zc_perception.link.endpoints.executor_turns import NodeSpinner, is_spun
-from zc_perception.link.endpoints.frame_subscription import CopyFree, FrameSubscription, requires_copy_free
+from zc_perception.link.endpoints.frame_subscription import (
+    CopyFree,
+    FrameSubscription,
+    requires_copy_free,
+)
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.negotiation.constraints import BufferConstraints
 
@@ -88,7 +92,12 @@ class FrameReader(FrameSubscription):
     def __enter__(self) -> FrameReader:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
         self._end_step()
         self.destroy()
 

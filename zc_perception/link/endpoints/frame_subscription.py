@@ -83,7 +83,9 @@ class FrameSubscription(AdaptedSubscription[Frame]):
         callback_group: CallbackGroup | None = None,
     ) -> None:
         if held < 1:
-            raise ConfigError(f'a subscription that may hold {held} frames never gets one: max_held (held) has to be at least 1')
+            raise ConfigError(
+                f'a subscription that may hold {held} frames never gets one: max_held (held) has to be at least 1'
+            )
         name = node.get_name()
         self.ledger = CopyLedger() if ledger is None else ledger
         super().__init__(
@@ -173,4 +175,6 @@ def check_callback(callback: object) -> None:
     :raises ConfigError: it can't be called.
     """
     if not callable(callback):
-        raise ConfigError(f'the callback is {callback!r}, which is no function: pass one, or take frames in a loop with FrameReader')
+        raise ConfigError(
+            f'the callback is {callback!r}, which is no function: pass one, or take frames in a loop with FrameReader'
+        )

@@ -61,7 +61,14 @@ class MessageWriter(Generic[T]):
     ``withheld`` says why no messages are made of objects; whoever makes it empty again has them made from the next object on.
     """
 
-    def __init__(self, node: Node, adapter: TypeAdapter[T], topic: str, qos: QoSProfile, extras: Sequence[ExtraMessage[T]]) -> None:
+    def __init__(
+        self,
+        node: Node,
+        adapter: TypeAdapter[T],
+        topic: str,
+        qos: QoSProfile,
+        extras: Sequence[ExtraMessage[T]],
+    ) -> None:
         self._node = node
         self._qos: LinkQos = link_qos(qos)
         self._publisher = node.create_publisher(adapter.ros_type, topic, qos)
@@ -91,7 +98,10 @@ class MessageWriter(Generic[T]):
     def convert_by(self, to_ros: Callable[[T], Any]) -> None:
         """Make the topic's messages with *to_ros* from the next object on. From any thread."""
         with self._lock:
-            self._outputs = [(self._publisher, to_ros), *self._outputs[1:]]  # its readers take no lock: replaced, never changed
+            self._outputs = [
+                (self._publisher, to_ros),
+                *self._outputs[1:],
+            ]  # its readers take no lock: replaced, never changed
 
     def offer(self, extras: Sequence[ExtraMessage[T]]) -> None:
         """Publish these further messages from now on, in place of those before. A publisher stays while its topic is among them. From any
@@ -105,12 +115,21 @@ class MessageWriter(Generic[T]):
             for extra in extras:
                 publisher = before.pop(extra.suffix, None)
                 if publisher is None:
-                    publisher = self._node.create_publisher(extra.ros_type, self.topic + extra.suffix, extra.qos or self._profile)
+                    publisher = self._node.create_publisher(
+                        extra.ros_type, self.topic + extra.suffix, extra.qos or self._profile
+                    )
                 self._extras[extra.suffix] = publisher
                 outputs.append((publisher, extra.convert))
             self._outputs = outputs
-            own = [(self._publisher, self._profile), *((self._extras[extra.suffix], extra.qos) for extra in extras)]
-            self._latched = tuple(publisher for publisher, qos in own if qos is not None and link_qos(qos).transient_local)
+            own = [
+                (self._publisher, self._profile),
+                *((self._extras[extra.suffix], extra.qos) for extra in extras),
+            ]
+            self._latched = tuple(
+                publisher
+                for publisher, qos in own
+                if qos is not None and link_qos(qos).transient_local
+            )
         for publisher in before.values():
             self._node.destroy_publisher(publisher)
 
@@ -121,7 +140,11 @@ class MessageWriter(Generic[T]):
     @property
     def turned_away(self) -> int:
         """Readers of any of its messages that get none, because they are withheld."""
-        return sum(subscription_count(publisher) for publisher, _ in self._outputs) if self.withheld else 0
+        return (
+            sum(subscription_count(publisher) for publisher, _ in self._outputs)
+            if self.withheld
+            else 0
+        )
 
     @property
     def skipped(self) -> int:
@@ -169,7 +192,9 @@ class MessageWriter(Generic[T]):
     def _start(self) -> None:
         with self._lock:
             if self._thread is None and not self._stop.is_set():
-                self._thread = threading.Thread(target=self._run, name=f'to_ros {self.topic}', daemon=True)
+                self._thread = threading.Thread(
+                    target=self._run, name=f'to_ros {self.topic}', daemon=True
+                )
                 self._thread.start()
 
     def write_message(self, message: Any) -> None:
@@ -189,7 +214,11 @@ class MessageWriter(Generic[T]):
 
     def wrote(self, message: Any, info: dict[str, Any]) -> bool:
         """Whether a message, of which the middleware says *info*, is one of the latest from here."""
-        stamp_ns, number, identity = info.get('source_timestamp'), info.get('publication_sequence_number'), message_identity(message)
+        stamp_ns, number, identity = (
+            info.get('source_timestamp'),
+            info.get('publication_sequence_number'),
+            message_identity(message),
+        )
         return stamp_ns is not None and any(
             written.began_ns <= stamp_ns
             and (written.ended_ns is None or stamp_ns <= written.ended_ns)
@@ -221,7 +250,8 @@ class MessageWriter(Generic[T]):
             if not self._stop.is_set():
                 self.errors += 1
                 self._node.get_logger().error(
-                    f"'{self.topic}': an object could not be published as a message: {error}", throttle_duration_sec=5.0
+                    f"'{self.topic}': an object could not be published as a message: {error}",
+                    throttle_duration_sec=5.0,
                 )
 
     def close(self) -> None:

@@ -148,17 +148,26 @@ class AdaptedPublisher(Generic[T]):
     ) -> None:
         offered = link_qos(qos)
         if adapter.leased and offered.transient_local and offered.depth is None:
-            raise ConfigError(f"topic '{topic}': transient_local with keep-all would pin every frame for ever; use keep-last")
+            raise ConfigError(
+                f"topic '{topic}': transient_local with keep-all would pin every frame for ever; use keep-last"
+            )
         self._node = node
         self._adapter = adapter
         self.publisher_id = publisher_id or new_publisher_id()
         # The announcer first, and last to go: whoever sees the other one alone takes this for a plain publisher.
-        self._announcer = node.create_publisher(String, announcement_topic(node.resolve_topic_name(topic)), ANNOUNCEMENT_QOS)
+        self._announcer = node.create_publisher(
+            String, announcement_topic(node.resolve_topic_name(topic)), ANNOUNCEMENT_QOS
+        )
         self.messages = MessageWriter(node, adapter, topic, qos, extras)
         self.topic: str = self.messages.topic
         self._key = bus_key(node, self.topic, adapter.ros_type)
         self._bus_publisher: BusPublisher[T] = BusPublisher(
-            node.get_fully_qualified_name(), offered, adapter.deliver, adapter.release, adapter.custom_type, self.publisher_id
+            node.get_fully_qualified_name(),
+            offered,
+            adapter.deliver,
+            adapter.release,
+            adapter.custom_type,
+            self.publisher_id,
         )
         self._bus_publisher.wrote = self.messages.wrote
         if adapter.custom_type is Frame:
@@ -194,7 +203,16 @@ class AdaptedPublisher(Generic[T]):
         """
         socket = '' if self._shared_memory is None else str(self._shared_memory.path)
         self._allocations += 1
-        announcement = Announcement(self.publisher_id, host_id(), socket, width, height, tuple(formats), heap, self._allocations)
+        announcement = Announcement(
+            self.publisher_id,
+            host_id(),
+            socket,
+            width,
+            height,
+            tuple(formats),
+            heap,
+            self._allocations,
+        )
         # The file first: whoever has read the message finds nothing older there.
         if socket:
             write_announcement(announcement, self.topic, self._node.context.get_domain_id())
@@ -226,7 +244,9 @@ class AdaptedPublisher(Generic[T]):
         if self._closed:
             return
         self._published += 1
-        if item.__class__ is not self._adapter.custom_type and isinstance(item, self._adapter.ros_type):
+        if item.__class__ is not self._adapter.custom_type and isinstance(
+            item, self._adapter.ros_type
+        ):
             self._publish_message(item)
             return
         if self._stamps_publication:
@@ -246,7 +266,11 @@ class AdaptedPublisher(Generic[T]):
 
     def _publish_message(self, message: Any) -> None:
         try:
-            if self._bus_publisher.matched or self._bus_publisher.qos.transient_local or self._shared_memory is not None:
+            if (
+                self._bus_publisher.matched
+                or self._bus_publisher.qos.transient_local
+                or self._shared_memory is not None
+            ):
                 item = self._adapter.to_custom(message)
                 try:
                     self._publish_direct(item)

@@ -10,9 +10,13 @@ from rclpy.qos import DurabilityPolicy, HistoryPolicy, QoSProfile, ReliabilityPo
 from zc_perception.errors import ConfigError
 from zc_perception.link.bus import BusKey, LinkQos
 
-ANNOUNCEMENT_QOS = QoSProfile(depth=1, reliability=ReliabilityPolicy.RELIABLE, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+ANNOUNCEMENT_QOS = QoSProfile(
+    depth=1, reliability=ReliabilityPolicy.RELIABLE, durability=DurabilityPolicy.TRANSIENT_LOCAL
+)
 """For the writer of an announcement."""
-ANNOUNCEMENTS_QOS = QoSProfile(depth=100, reliability=ReliabilityPolicy.RELIABLE, durability=DurabilityPolicy.TRANSIENT_LOCAL)
+ANNOUNCEMENTS_QOS = QoSProfile(
+    depth=100, reliability=ReliabilityPolicy.RELIABLE, durability=DurabilityPolicy.TRANSIENT_LOCAL
+)
 """For the reader, which keeps one announcement of each of many publishers."""
 
 
@@ -43,4 +47,8 @@ def uses_direct_links(node: Node) -> bool:
 
 def bus_key(node: Node, topic: str, ros_type: type[Any]) -> BusKey:
     """Where publishers and subscriptions of one topic meet; with nobody, if the node doesn't use direct links."""
-    return id(node.context) if uses_direct_links(node) else object(), topic, f'{ros_type.__module__.split(".")[0]}/{ros_type.__name__}'
+    return (
+        id(node.context) if uses_direct_links(node) else object(),
+        topic,
+        f'{ros_type.__module__.split(".")[0]}/{ros_type.__name__}',
+    )

@@ -19,7 +19,11 @@ from zc_perception.link.announcement import Announcement, host_id
 from zc_perception.link.bus import LinkQos
 from zc_perception.link.endpoints.windows import Window
 from zc_perception.link.rungs import RemotePublisher, RemoteState
-from zc_perception.link.shared_memory.client import ClientStatistics, SharedMemoryClient, SharedMemoryReceiver
+from zc_perception.link.shared_memory.client import (
+    ClientStatistics,
+    SharedMemoryClient,
+    SharedMemoryReceiver,
+)
 from zc_perception.link.shared_memory.requirements import ANYTHING, Requirements
 from zc_perception.negotiation.session import Consumer
 from zc_perception.negotiation.settings import TrialImport
@@ -46,7 +50,11 @@ class _Arrivals:
     """
 
     def __init__(
-        self, client: SharedMemoryClient, again: bool, missed: Callable[[Header, Header, int], None], take: Callable[[Any], Any]
+        self,
+        client: SharedMemoryClient,
+        again: bool,
+        missed: Callable[[Header, Header, int], None],
+        take: Callable[[Any], Any],
     ) -> None:
         self._client = client
         self._seen: deque[int] | None = deque(maxlen=2 * _MAX_DEPTH) if again else None
@@ -122,7 +130,13 @@ class _Link:
         found = self.client.statistics()
         if not found.connected:
             return None
-        return Window(self.announcement.publisher_id, (self.number, found.connections), found.window, found.asked, found.in_hand)
+        return Window(
+            self.announcement.publisher_id,
+            (self.number, found.connections),
+            found.window,
+            found.asked,
+            found.in_hand,
+        )
 
     def state(self, shared: bool) -> RemotePublisher:
         """How far it is.
@@ -136,7 +150,9 @@ class _Link:
             return RemotePublisher(publisher_id, RemoteState.CONNECTED)
         reason = self.client.last_end
         if now - max(self.since, self.client.parted_s) < _PATIENCE_S:
-            return RemotePublisher(publisher_id, RemoteState.CONNECTING, reason, self.client.listens)
+            return RemotePublisher(
+                publisher_id, RemoteState.CONNECTING, reason, self.client.listens
+            )
         reason = reason or f"no answer from '{self.announcement.socket}' yet"
         state = RemoteState.GONE if self._has_ended(reason, shared) else RemoteState.IMPOSSIBLE
         return RemotePublisher(publisher_id, state, reason, self.client.listens)
@@ -167,7 +183,9 @@ class SharedMemoryLinks:
     :param off: why nobody is connected to, for people; empty: everybody is whom :meth:`update` names.
     """
 
-    def __init__(self, name: str, *, held: int = 1, allowed_uids: Collection[int] = (), off: str = '') -> None:
+    def __init__(
+        self, name: str, *, held: int = 1, allowed_uids: Collection[int] = (), off: str = ''
+    ) -> None:
         self.held = held
         self.off = off
         self._name = name
@@ -209,25 +227,42 @@ class SharedMemoryLinks:
         self._changed = changed
         self._missed = missed
 
-    def update(self, reachable: Sequence[Announcement], announced: Sequence[Announcement]) -> Sequence[RemotePublisher]:
+    def update(
+        self, reachable: Sequence[Announcement], announced: Sequence[Announcement]
+    ) -> Sequence[RemotePublisher]:
         """Connect to *reachable*, leave others, and say how far it is with each of *announced*."""
         wanted = {} if self.off else {a.publisher_id: a for a in reachable}
         with self._lock:
-            gone = [self._links.pop(publisher_id) for publisher_id in list(self._links) if publisher_id not in wanted]
+            gone = [
+                self._links.pop(publisher_id)
+                for publisher_id in list(self._links)
+                if publisher_id not in wanted
+            ]
             unreachable = {}
             for publisher_id, announcement in wanted.items():
                 try:
                     self._point(publisher_id, announcement)
                 except OSError as error:  # this process has no descriptor left; it is asked again
                     text = f"no link to it: {error.strerror}; raise the limit ('ulimit -n')"
-                    unreachable[publisher_id] = RemotePublisher(publisher_id, RemoteState.CONNECTING, text)
-            self._folders |= {link.folder for link in self._links.values() if link.client.connected}
-            states = unreachable | {publisher_id: link.state(link.folder in self._folders) for publisher_id, link in self._links.items()}
+                    unreachable[publisher_id] = RemotePublisher(
+                        publisher_id, RemoteState.CONNECTING, text
+                    )
+            self._folders |= {
+                link.folder for link in self._links.values() if link.client.connected
+            }
+            states = unreachable | {
+                publisher_id: link.state(link.folder in self._folders)
+                for publisher_id, link in self._links.items()
+            }
         for link in gone:
             self._end(link)
         self._look.set()
         impossible = RemoteState.IMPOSSIBLE
-        return [states.get(a.publisher_id) or RemotePublisher(a.publisher_id, impossible, self.off or _why_not(a)) for a in announced]
+        return [
+            states.get(a.publisher_id)
+            or RemotePublisher(a.publisher_id, impossible, self.off or _why_not(a))
+            for a in announced
+        ]
 
     def _point(self, publisher_id: str, announcement: Announcement) -> None:
         """Lock held: have a link to where *announcement* says."""
@@ -253,12 +288,16 @@ class SharedMemoryLinks:
         link = _Link(announcement, client)
         if self._deliver is not None:
             arrivals = _Arrivals(client, self._history, self._missed, self._deliver)
-            link.receiver = SharedMemoryReceiver(client, arrivals.hand_over, lambda connected, reason: self._changed())
+            link.receiver = SharedMemoryReceiver(
+                client, arrivals.hand_over, lambda connected, reason: self._changed()
+            )
             return link
         link.source = _Arrivals(client, self._history, self._missed, self._accept)
         self._queue.attach(link.source)
         if self._connector is None:
-            self._connector = threading.Thread(target=self._connect, name=f'shared-memory connector {self._name}', daemon=True)
+            self._connector = threading.Thread(
+                target=self._connect, name=f'shared-memory connector {self._name}', daemon=True
+            )
             self._connector.start()
         return link
 
@@ -274,7 +313,10 @@ class SharedMemoryLinks:
                 if link.client.connected is not link.was_connected:
                     link.was_connected = link.client.connected
                     self._changed()
-            self._wait(min([_LOOK_S, *waits]), [fd for link in links if (fd := link.client.awaited) is not None])
+            self._wait(
+                min([_LOOK_S, *waits]),
+                [fd for link in links if (fd := link.client.awaited) is not None],
+            )
 
     def _wait(self, patience_s: float, awaited: Sequence[int]) -> None:
         if not awaited:
@@ -295,7 +337,10 @@ class SharedMemoryLinks:
     def take_part(self, consumer: Consumer) -> None:
         """What the owner needs of buffers, for connections from here on."""
         with self._lock:
-            self._requirements, self._trial_import = Requirements.of(consumer.constraints), consumer.trial_import
+            self._requirements, self._trial_import = (
+                Requirements.of(consumer.constraints),
+                consumer.trial_import,
+            )
 
     def hold(self, held: int) -> None:
         """The owner holds so many frames at a time from now on. If that is more than before, all publishers are left, and met again by
@@ -313,22 +358,31 @@ class SharedMemoryLinks:
     def connected(self) -> Collection[str]:
         """Ids of the publishers that are connected."""
         with self._lock:
-            return {publisher_id for publisher_id, link in self._links.items() if link.client.connected}
+            return {
+                publisher_id for publisher_id, link in self._links.items() if link.client.connected
+            }
 
     def dropped(self) -> int:
         """Frames that publishers have dropped, because this end was too slow, as far as they have told."""
         with self._lock:
-            return self._dropped + sum(link.client.statistics().dropped for link in self._links.values())
+            return self._dropped + sum(
+                link.client.statistics().dropped for link in self._links.values()
+            )
 
     def windows(self) -> Sequence[Window]:
         """What each publisher that is connected lets the owner hold."""
         with self._lock:
-            return [window for link in self._links.values() if (window := link.window()) is not None]
+            return [
+                window for link in self._links.values() if (window := link.window()) is not None
+            ]
 
     def statistics(self) -> dict[str, ClientStatistics]:
         """Each publisher's connection."""
         with self._lock:
-            return {publisher_id: link.client.statistics() for publisher_id, link in self._links.items()}
+            return {
+                publisher_id: link.client.statistics()
+                for publisher_id, link in self._links.items()
+            }
 
     def close(self) -> None:
         """End all connections. Idempotent."""

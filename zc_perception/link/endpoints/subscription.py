@@ -27,24 +27,54 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, TypeVar
 
-from rclpy.callback_groups import CallbackGroup, MutuallyExclusiveCallbackGroup, ReentrantCallbackGroup
+from rclpy.callback_groups import (
+    CallbackGroup,
+    MutuallyExclusiveCallbackGroup,
+    ReentrantCallbackGroup,
+)
 from rclpy.node import Node
 from rclpy.qos import QoSProfile, ReliabilityPolicy
 from std_msgs.msg import String
 
 from zc_perception.frame_queue import KeepLastQueue
-from zc_perception.link.announcement import Announcement, announcement_topic, host_id, read_announcements
+from zc_perception.link.announcement import (
+    Announcement,
+    announcement_topic,
+    host_id,
+    read_announcements,
+)
 from zc_perception.link.bus import BUS, BusPublisher, BusSubscription
 from zc_perception.link.duplicates import REMEMBERED, DuplicateFilter, Origin, message_identity
 from zc_perception.link.endpoints.discovery import Announcements, PublisherGraph
 from zc_perception.link.endpoints.executor_turns import ExecutorWake, NodeWatch, coroutine_turn
-from zc_perception.link.endpoints.qos import ANNOUNCEMENTS_QOS, bus_key, link_qos, uses_direct_links
+from zc_perception.link.endpoints.qos import (
+    ANNOUNCEMENTS_QOS,
+    bus_key,
+    link_qos,
+    uses_direct_links,
+)
 from zc_perception.link.endpoints.remote_links import OTHER_HOST, SharedMemoryLinks
 from zc_perception.link.endpoints.windows import Window, WindowWarnings
 from zc_perception.link.image_conversion import ImageToFrame
 from zc_perception.link.meeting_point import MEETING
-from zc_perception.link.rclpy_compat import call_soon, create_reader, publisher_gid, tells_message_info, wake_up, when_destroyed
-from zc_perception.link.rungs import NO_PUBLISHER, REFUSED, ROS_MESSAGE, UNMATCHED, Choice, LocalPublisher, TopicView, choose
+from zc_perception.link.rclpy_compat import (
+    call_soon,
+    create_reader,
+    publisher_gid,
+    tells_message_info,
+    wake_up,
+    when_destroyed,
+)
+from zc_perception.link.rungs import (
+    NO_PUBLISHER,
+    REFUSED,
+    ROS_MESSAGE,
+    UNMATCHED,
+    Choice,
+    LocalPublisher,
+    TopicView,
+    choose,
+)
 from zc_perception.link.shared_memory.socket_folder import SUFFIX as SOCKET_SUFFIX
 from zc_perception.link.shared_memory.socket_folder import default_folder
 from zc_perception.link.type_adapter import TypeAdapter
@@ -179,7 +209,11 @@ class AdaptedSubscription(Generic[T]):
         self._callback = callback
         group = callback_group or node.default_callback_group
         # In order and one at a time, yet in parallel to the group's others.
-        self._group = MutuallyExclusiveCallbackGroup() if isinstance(group, ReentrantCallbackGroup) else group
+        self._group = (
+            MutuallyExclusiveCallbackGroup()
+            if isinstance(group, ReentrantCallbackGroup)
+            else group
+        )
         self._qos = qos
         self._wanted = link_qos(qos)
         if match_reliability:
@@ -192,14 +226,20 @@ class AdaptedSubscription(Generic[T]):
         announcements = announcement_topic(self.topic)
         self._key = bus_key(node, self.topic, adapter.ros_type)
         # Makes frames of messages, for which it has a pool of its own.
-        self._frame_maker = adapter.to_custom if isinstance(adapter.to_custom, ImageToFrame) else None
+        self._frame_maker = (
+            adapter.to_custom if isinstance(adapter.to_custom, ImageToFrame) else None
+        )
         self._waits_for_window = hasattr(adapter.custom_type, 'hand_out')
         gate = self._gate or (adapter.custom_type.hand_out if self._waits_for_window else None)  # type: ignore[attr-defined]
-        self.queue: KeepLastQueue[T] = KeepLastQueue(self._wanted.depth, adapter.release, gate=gate)
+        self.queue: KeepLastQueue[T] = KeepLastQueue(
+            self._wanted.depth, adapter.release, gate=gate
+        )
         if remote is None:
             remote = SharedMemoryLinks('', off='this subscription takes no shared memory')
         self._is_coroutine = inspect.iscoroutinefunction(callback)
-        drain: Callable[[], Any] = coroutine_turn(node, self._drain_coroutine) if self._is_coroutine else self._drain
+        drain: Callable[[], Any] = (
+            coroutine_turn(node, self._drain_coroutine) if self._is_coroutine else self._drain
+        )
         self._wake = None if callback is None else ExecutorWake(node, self._group, drain)
         self._drain_lock = threading.RLock()
         self._rung_lock = threading.Lock()
@@ -245,7 +285,9 @@ class AdaptedSubscription(Generic[T]):
         if consumer is not None:
             self.take_part(consumer)
         BUS.add_subscription(self._key, self._bus_subscription)
-        self._announcement_reader = create_reader(node, String, announcements, self._on_announcement, ANNOUNCEMENTS_QOS)
+        self._announcement_reader = create_reader(
+            node, String, announcements, self._on_announcement, ANNOUNCEMENTS_QOS
+        )
         when_destroyed(self._announcement_reader, self.destroy)
         self._watch = NodeWatch(node, _RUNG_PERIOD_S, self._look)
         self.update_rung()
@@ -275,7 +317,11 @@ class AdaptedSubscription(Generic[T]):
     def _is_news(self, choice: Choice) -> bool:
         if choice.reader:
             self._reader_needed_at = time.monotonic()
-        return choice != self._choice or (choice.rung, choice.reason) != self._said or choice.reader != (self._reader is not None)
+        return (
+            choice != self._choice
+            or (choice.rung, choice.reason) != self._said
+            or choice.reader != (self._reader is not None)
+        )
 
     def _on_announcement(self, message: String) -> None:
         announcement = Announcement.from_json(message.data)
@@ -352,7 +398,15 @@ class AdaptedSubscription(Generic[T]):
             if granted is not None and granted.window is not None:
                 in_hand = publisher.windows.in_hand(self._bus_subscription)
                 number = 0, granted.number
-                windows.append(Window(publisher.publisher_id, number, granted.window, granted.asked or granted.window, in_hand))
+                windows.append(
+                    Window(
+                        publisher.publisher_id,
+                        number,
+                        granted.window,
+                        granted.asked or granted.window,
+                        in_hand,
+                    )
+                )
         held = self._bus_subscription.held
         if self._reader is not None and held is not None:
             in_hand = () if self._frame_maker is None else self._frame_maker.in_hand()
@@ -375,13 +429,17 @@ class AdaptedSubscription(Generic[T]):
         announced = self._announcements.known(own_ids)
         if not self._remote.off and self._announcements.incomplete(count.adapted):
             folder, connected = default_folder(), self._remote.connected()
-            known = {a.socket for a in announced} | {str(folder / f'{own}{SOCKET_SUFFIX}') for own in own_ids}
+            known = {a.socket for a in announced} | {
+                str(folder / f'{own}{SOCKET_SUFFIX}') for own in own_ids
+            }
             for announcement in read_announcements(folder, self.topic, self._domain, known):
                 self._announcements.add(announcement, confirmed=True, connected=connected)
             announced = self._announcements.known(own_ids)
         # Which of them don't match can't be known from here: then the middleware decides.
         all_match = count.matching == count.adapted
-        reachable = [a for a in announced if a.host_id == host_id() and a.socket] if all_match else []
+        reachable = (
+            [a for a in announced if a.host_id == host_id() and a.socket] if all_match else []
+        )
         remote = self._remote.update(reachable, announced)
         self._announcements.judge(remote)
         present = self._announcements.present(remote, count.adapted)
@@ -410,9 +468,16 @@ class AdaptedSubscription(Generic[T]):
         return now - self._unreachable_since < _GRACE_S
 
     def _local(self, publisher: BusPublisher[Any]) -> LocalPublisher:
-        other_type = publisher.custom_type is not None and publisher.custom_type is not self._adapter.custom_type
-        misfit = publisher.misfit(self._bus_subscription) or publisher.windows.refused(self._bus_subscription)
-        return LocalPublisher(publisher.name, self._wanted.mismatch(publisher.qos), other_type, misfit)
+        other_type = (
+            publisher.custom_type is not None
+            and publisher.custom_type is not self._adapter.custom_type
+        )
+        misfit = publisher.misfit(self._bus_subscription) or publisher.windows.refused(
+            self._bus_subscription
+        )
+        return LocalPublisher(
+            publisher.name, self._wanted.mismatch(publisher.qos), other_type, misfit
+        )
 
     def _move_to(self, choice: Choice) -> None:
         now = time.monotonic()
@@ -461,14 +526,26 @@ class AdaptedSubscription(Generic[T]):
             qos.reliability = ReliabilityPolicy.BEST_EFFORT
         if self._wanted.transient_local:
             self._duplicates.messages_begin_again()
-        return create_reader(self._node, self._adapter.ros_type, self.topic, on_message, qos, callback_group=self._group)
+        return create_reader(
+            self._node,
+            self._adapter.ros_type,
+            self.topic,
+            on_message,
+            qos,
+            callback_group=self._group,
+        )
 
     def _reads_reliably(self) -> bool:
         """Whether messages are to be read as reliable ones: not where somebody offers less, if we take that."""
         if self._qos.reliability == ReliabilityPolicy.BEST_EFFORT:
             return False
-        endpoints = self._node.get_publishers_info_by_topic(self.topic) if self._match_reliability else ()
-        return all(endpoint.qos_profile.reliability != ReliabilityPolicy.BEST_EFFORT for endpoint in endpoints)
+        endpoints = (
+            self._node.get_publishers_info_by_topic(self.topic) if self._match_reliability else ()
+        )
+        return all(
+            endpoint.qos_profile.reliability != ReliabilityPolicy.BEST_EFFORT
+            for endpoint in endpoints
+        )
 
     def _accept_direct(self, header: Any) -> bool:
         """For the object with *header* of another process: whether it is new here."""
@@ -501,9 +578,15 @@ class AdaptedSubscription(Generic[T]):
         origin = Origin.PLAIN if self._graph.is_plain(publisher_gid(info)) else Origin.ELSEWHERE
         self._on_message(message, origin, info.get('publication_sequence_number'))
 
-    def _on_message(self, message: Any, origin: Origin = Origin.UNKNOWN, number: int | None = None) -> None:
+    def _on_message(
+        self, message: Any, origin: Origin = Origin.UNKNOWN, number: int | None = None
+    ) -> None:
         with self._order_lock:
-            self._held_back.append(_Message(message, message_identity(message) if self._stamped else None, origin, number))
+            self._held_back.append(
+                _Message(
+                    message, message_identity(message) if self._stamped else None, origin, number
+                )
+            )
             self._let_in()
             if len(self._held_back) > (self._wanted.depth or REMEMBERED):
                 self._held_back.popleft()
@@ -538,7 +621,9 @@ class AdaptedSubscription(Generic[T]):
 
     def _take(self, message: _Message) -> None:
         identity = message.identity
-        if identity is not None and not self._duplicates.accept_message(*identity, message.origin, message.number):
+        if identity is not None and not self._duplicates.accept_message(
+            *identity, message.origin, message.number
+        ):
             return
         self.queue.make_room()
         if self._frame_maker is not None and self._frame_maker.all_in_use():
@@ -550,7 +635,9 @@ class AdaptedSubscription(Generic[T]):
             self._conversion_errors += 1
             if identity is not None:
                 self._duplicates.forget_message(*identity)
-            self._node.get_logger().error(f"'{self.topic}': a message could not be taken: {error}", throttle_duration_sec=5.0)
+            self._node.get_logger().error(
+                f"'{self.topic}': a message could not be taken: {error}", throttle_duration_sec=5.0
+            )
             return
         self._conversions += 1
         if hasattr(item, 'published_ns'):
@@ -631,7 +718,9 @@ class AdaptedSubscription(Generic[T]):
                 if raised is not None:
                     # What it has raised keeps the callback's variables, and rclpy keeps that in a cycle: nobody could say until when.
                     _forget_variables(raised)
-                self._node.get_logger().warning(f"'{self.topic}': {error}", throttle_duration_sec=5.0)
+                self._node.get_logger().warning(
+                    f"'{self.topic}': {error}", throttle_duration_sec=5.0
+                )
 
     def statistics(self) -> SubscriptionStatistics:
         """Counters, the kind of link that is in use, and why. From any thread; see :class:`SubscriptionStatistics`."""

@@ -95,9 +95,14 @@ class Greeting:
             self.close()
             raise self._silent() from None
         except OSError as error:
-            if error.errno not in (errno.EPIPE, errno.ECONNRESET):  # after those REFUSED may be waiting
+            if error.errno not in (
+                errno.EPIPE,
+                errno.ECONNRESET,
+            ):  # after those REFUSED may be waiting
                 self.close()
-                raise PeerGoneError(f"no producer at '{path}': {os.strerror(error.errno or 0)}") from error
+                raise PeerGoneError(
+                    f"no producer at '{path}': {os.strerror(error.errno or 0)}"
+                ) from error
         except BaseException:
             self.close()
             raise
@@ -124,7 +129,11 @@ class Greeting:
         if hello.publisher_id and welcome.publisher_id != hello.publisher_id:
             text = f"publisher {welcome.publisher_id} listens at '{self._path}', not {hello.publisher_id}"
             raise ProtocolError('other_publisher', text)
-        if welcome.version != VERSION or welcome.window > hello.window or welcome.depth > hello.depth:
+        if (
+            welcome.version != VERSION
+            or welcome.window > hello.window
+            or welcome.depth > hello.depth
+        ):
             text = f'WELCOME grants version {welcome.version}, window {welcome.window}, depth {welcome.depth}; that was not asked for'
             raise ProtocolError('value', text)
         return welcome
@@ -133,7 +142,9 @@ class Greeting:
         buffer = bytearray(MAX_PACKET)
         while True:
             try:
-                size, ancillary, flags, _ = self.socket.recvmsg_into([buffer], CONTROL_ROOM, RECEIVE_FLAGS)
+                size, ancillary, flags, _ = self.socket.recvmsg_into(
+                    [buffer], CONTROL_ROOM, RECEIVE_FLAGS
+                )
                 break
             except BlockingIOError:
                 if time.monotonic() < self.deadline:
@@ -148,7 +159,9 @@ class Greeting:
         if flags & TRUNCATED:
             raise ProtocolError('truncated', TRUNCATED_TEXT)
         if fds:
-            raise ProtocolError('descriptors', f'{len(fds)} descriptors came where only WELCOME may')
+            raise ProtocolError(
+                'descriptors', f'{len(fds)} descriptors came where only WELCOME may'
+            )
         return memoryview(buffer)[:size]
 
     def _silent(self) -> SilentError:
@@ -170,7 +183,9 @@ def worth_patience(error: ZcError) -> bool:
     """Whether to try again every few seconds only. True if the producer has refused us for good, which a new announcement ends, or
     doesn't answer. False if the producer isn't there yet, or is busy: that ends soon.
     """
-    return isinstance(error, SilentError) or (isinstance(error, RefusedError) and error.code != RefusalCode.BUSY)
+    return isinstance(error, SilentError) or (
+        isinstance(error, RefusedError) and error.code != RefusalCode.BUSY
+    )
 
 
 @dataclass(frozen=True)
@@ -292,7 +307,9 @@ class SharedMemoryClient:
             try:
                 greeting = greeting or Greeting(path, hello, self._allowed_uids)
                 welcome = greeting.answer()
-            except OSError as error:  # this process has no descriptor or no memory left; it may have later
+            except (
+                OSError
+            ) as error:  # this process has no descriptor or no memory left; it may have later
                 text = f"no connection to the producer at '{path}': {error.strerror}; raise the limit ('ulimit -n')"
                 raise PeerGoneError(text) from error
         except BaseException as error:
@@ -302,7 +319,9 @@ class SharedMemoryClient:
                 with self._lock:
                     if isinstance(error, RefusedError) and error.code is RefusalCode.PROTOCOL:
                         # A producer that knows no options yet. The buffers are checked here as they come.
-                        self._hello = self._hello._replace(requirements=hello.requirements.for_old_producers())
+                        self._hello = self._hello._replace(
+                            requirements=hello.requirements.for_old_producers()
+                        )
                     self.listens = somebody_listens(error)
                     self._count_end(_reason(error), str(error))
             raise
@@ -342,7 +361,11 @@ class SharedMemoryClient:
         if self._slots is not None or self._closed or self._unusable:
             return None
         greeting = self._greeting
-        return self._retry.remaining_s if greeting is None else max(0.0, greeting.deadline - time.monotonic())
+        return (
+            self._retry.remaining_s
+            if greeting is None
+            else max(0.0, greeting.deadline - time.monotonic())
+        )
 
     @property
     def awaited(self) -> int | None:
@@ -395,7 +418,12 @@ class SharedMemoryClient:
                     self._end('eof', f'the producer is gone: {error.strerror}')
                     return None
                 try:
-                    if size and packet[0] == _FRAME_TYPE and not ancillary and not flags & TRUNCATED:
+                    if (
+                        size
+                        and packet[0] == _FRAME_TYPE
+                        and not ancillary
+                        and not flags & TRUNCATED
+                    ):
                         frame, dropped = slots.admit(packet, size, None)
                     else:
                         admitted = self._other_packet(slots, size, adopt(ancillary), flags)
@@ -406,7 +434,9 @@ class SharedMemoryClient:
                         frame, dropped = admitted
                 except MisfitError as error:
                     slots.refuse(str(error))
-                    self._end('constraints', f"this node can't use the publisher's buffers: {error}")
+                    self._end(
+                        'constraints', f"this node can't use the publisher's buffers: {error}"
+                    )
                     return None
                 except ProtocolError as error:
                     self._end(error.reason, f'the producer broke the protocol: {error}')
@@ -426,15 +456,22 @@ class SharedMemoryClient:
             with contextlib.suppress(BlockingIOError):
                 os.eventfd_read(self._bell.fileno())
 
-    def _other_packet(self, slots: RemoteSlots, size: int, fds: list[OwnedFd], flags: int) -> tuple[Frame, int] | None:
+    def _other_packet(
+        self, slots: RemoteSlots, size: int, fds: list[OwnedFd], flags: int
+    ) -> tuple[Frame, int] | None:
         """Everything but a FRAME without a fence. Owns *fds*.
 
         :raises ProtocolError: it may not come.
         """
         try:
             if flags & TRUNCATED:
-                if not descriptor_left():  # what the kernel has left out is not the producer's fault
-                    self._end('gone', f"no place for the producer's buffers: {NO_DESCRIPTOR[errno.EMFILE]}")
+                if (
+                    not descriptor_left()
+                ):  # what the kernel has left out is not the producer's fault
+                    self._end(
+                        'gone',
+                        f"no place for the producer's buffers: {NO_DESCRIPTOR[errno.EMFILE]}",
+                    )
                     return None
                 raise ProtocolError('truncated', TRUNCATED_TEXT)
             if not size:
@@ -501,7 +538,11 @@ class SharedMemoryClient:
         """A snapshot."""
         with self._lock:
             slots = self._slots
-            window, depth, held, abandoned = (0, 0, 0, 0) if slots is None else (slots.window, self._depth, slots.out, slots.abandoned)
+            window, depth, held, abandoned = (
+                (0, 0, 0, 0)
+                if slots is None
+                else (slots.window, self._depth, slots.out, slots.abandoned)
+            )
             return ClientStatistics(
                 slots is not None, window, self._hello.window, depth, held, self._received, self.dropped, self._abandoned + abandoned,
                 self._connections, dict(self._ended), self.last_end, () if slots is None else slots.in_hand(),
@@ -550,7 +591,13 @@ def _ringer(bell: OwnedFd | None) -> Callable[[], None]:
 def _reason(error: ZcError) -> str:
     if isinstance(error, ProtocolError):
         return error.reason
-    return 'refused' if isinstance(error, RefusedError) else 'gone' if isinstance(error, PeerGoneError) else 'error'
+    return (
+        'refused'
+        if isinstance(error, RefusedError)
+        else 'gone'
+        if isinstance(error, PeerGoneError)
+        else 'error'
+    )
 
 
 _CLIENTS: weakref.WeakSet[SharedMemoryClient] = weakref.WeakSet()
@@ -573,7 +620,10 @@ class SharedMemoryReceiver:
     """
 
     def __init__(
-        self, client: SharedMemoryClient, deliver: Callable[[Frame], None], on_state: Callable[[bool, str], None] | None = None
+        self,
+        client: SharedMemoryClient,
+        deliver: Callable[[Frame], None],
+        on_state: Callable[[bool, str], None] | None = None,
     ) -> None:
         self.client = client
         self._complaint = ''
@@ -583,7 +633,9 @@ class SharedMemoryReceiver:
         self._connected = False
         self._wake = OwnedFd(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
         self._pid = os.getpid()
-        self._thread = threading.Thread(target=self._run, name=f'shared-memory receiver {client.name}', daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, name=f'shared-memory receiver {client.name}', daemon=True
+        )
         self._thread.start()
 
     def retarget(self, path: Path, publisher_id: str = '') -> None:
@@ -632,7 +684,9 @@ class SharedMemoryReceiver:
         """What a callback raises must not end the thread. It goes to standard error, once as long as it stays the same."""
         if self._complaint != repr(error):
             self._complaint = repr(error)
-            with contextlib.suppress(OSError, ValueError):  # nobody may be reading it, or it is closed
+            with contextlib.suppress(
+                OSError, ValueError
+            ):  # nobody may be reading it, or it is closed
                 traceback.print_exception(error)
 
     def close(self) -> None:

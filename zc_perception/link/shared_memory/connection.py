@@ -18,7 +18,13 @@ from dataclasses import dataclass
 from zc_perception.errors import AcceleratorError, ConfigError, StaleFrameError, shown
 from zc_perception.frame import Frame, FrameData
 from zc_perception.link.shared_memory import wire
-from zc_perception.link.shared_memory.protocol import FLAG_FENCE, MAX_FRAME_ID, MessageType, ProtocolError, RefusalCode
+from zc_perception.link.shared_memory.protocol import (
+    FLAG_FENCE,
+    MAX_FRAME_ID,
+    MessageType,
+    ProtocolError,
+    RefusalCode,
+)
 from zc_perception.link.shared_memory.unix_socket import Peer
 from zc_perception.link.shared_memory.wire import BuffersMessage, Hello, Refused, Welcome
 from zc_perception.memory.dmabuf import DmaBuf
@@ -252,12 +258,16 @@ class Connection:
         return True
 
     def _send_with(self, packet: bytes | memoryview, fds: list[int]) -> None:
-        self.socket.sendmsg([packet], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', fds))], _SEND)
+        self.socket.sendmsg(
+            [packet], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', fds))], _SEND
+        )
 
     def _set_frame_id(self, frame_id: str) -> None:
         raw = frame_id.encode()
         if len(raw) > MAX_FRAME_ID:
-            raise ConfigError(f'frame_id {shown(frame_id)} has {len(raw)} bytes; at most {MAX_FRAME_ID} can be sent to other processes')
+            raise ConfigError(
+                f'frame_id {shown(frame_id)} has {len(raw)} bytes; at most {MAX_FRAME_ID} can be sent to other processes'
+            )
         self._length = wire.FRAME.size + len(raw)
         self._packet[wire.FRAME.size : self._length] = raw
         self._view = memoryview(self._packet)[: self._length]
@@ -267,15 +277,29 @@ class Connection:
         """Send BUFFERS, once for each slot; lock held."""
         kinds = {buffer.kind for buffer in data.buffers}
         kind = data.buffers[0].kind
-        unfit = self.hello.requirements.misfit(data.layout, kind, None) if len(kinds) == 1 else 'its buffers are of two kinds'
+        unfit = (
+            self.hello.requirements.misfit(data.layout, kind, None)
+            if len(kinds) == 1
+            else 'its buffers are of two kinds'
+        )
         if unfit:
-            self._refuse(RefusalCode.CONSTRAINTS, f'the buffers have changed and no longer fit: {unfit}')
+            self._refuse(
+                RefusalCode.CONSTRAINTS, f'the buffers have changed and no longer fit: {unfit}'
+            )
             return False
-        message = BuffersMessage(data.buffer_uid, data.layout, data.colorimetry, kind, tuple(buffer.size for buffer in data.buffers))
+        message = BuffersMessage(
+            data.buffer_uid,
+            data.layout,
+            data.colorimetry,
+            kind,
+            tuple(buffer.size for buffer in data.buffers),
+        )
         try:
             narrowed = [buffer.seal_for_sharing() for buffer in data.buffers]
             self._trusted_writer |= not all(narrowed)
-            self._send_with(wire.pack_buffers(message), [buffer.fileno() for buffer in data.buffers])
+            self._send_with(
+                wire.pack_buffers(message), [buffer.fileno() for buffer in data.buffers]
+            )
         except BlockingIOError:  # as with a FRAME; the slot's next frame tries again
             self._count_drop()
             return False
@@ -337,7 +361,10 @@ class Connection:
         if frame is None:
             if fence is not None:
                 fence.close()
-            raise ProtocolError('release', f'RELEASE of slot {uid:#x} generation {generation}, which it does not hold')
+            raise ProtocolError(
+                'release',
+                f'RELEASE of slot {uid:#x} generation {generation}, which it does not hold',
+            )
         try:  # noqa: SIM105 - for every frame, and suppress costs a tenth of all that is done here
             frame.release(fence)
         except StaleFrameError:
@@ -365,7 +392,11 @@ class Connection:
             buffers = frame.data.buffers
             with contextlib.suppress(StaleFrameError):
                 # Those of another pool than ours, which a producer may have changed to, are not revoked yet.
-                frame.release(None if revoked.issuperset(buffers) else quarantine_fence(buffers, quarantine_timeout_s))
+                frame.release(
+                    None
+                    if revoked.issuperset(buffers)
+                    else quarantine_fence(buffers, quarantine_timeout_s)
+                )
         return len(held)
 
     def close_in_child(self) -> None:
@@ -377,7 +408,13 @@ class Connection:
         """Lock held."""
         now = time.monotonic()
         held = [(frame, frame._lease) for frame in self._out.values()]
-        return tuple(sorted((frame.data.sequence, now - lease.since) for frame, lease in held if lease is not None))
+        return tuple(
+            sorted(
+                (frame.data.sequence, now - lease.since)
+                for frame, lease in held
+                if lease is not None
+            )
+        )
 
     def statistics(self) -> ConsumerStatistics:
         """A snapshot."""

@@ -26,7 +26,14 @@ from typing import cast
 from zc_perception.errors import AllocationError, FormatError, LayoutError, StaleFrameError
 from zc_perception.frame import Frame, FrameData, Header
 from zc_perception.link.shared_memory import wire
-from zc_perception.link.shared_memory.protocol import MAX_OTHERS, MAX_SLOTS, MessageType, MisfitError, ProtocolError, RefusalCode
+from zc_perception.link.shared_memory.protocol import (
+    MAX_OTHERS,
+    MAX_SLOTS,
+    MessageType,
+    MisfitError,
+    ProtocolError,
+    RefusalCode,
+)
 from zc_perception.link.shared_memory.requirements import Requirements
 from zc_perception.link.shared_memory.unix_socket import Peer, close_all
 from zc_perception.link.shared_memory.wire import BuffersMessage, Refused
@@ -42,7 +49,12 @@ from zc_perception.pixel.layout import ImageLayout, validate_layout
 
 _new = object.__new__
 _SEND = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
-_unpack, _LEAST, _MOST, _FRAME_TYPE = wire.FRAME.unpack_from, wire.FRAME.size, wire.MAX_FRAME, int(MessageType.FRAME)
+_unpack, _LEAST, _MOST, _FRAME_TYPE = (
+    wire.FRAME.unpack_from,
+    wire.FRAME.size,
+    wire.MAX_FRAME,
+    int(MessageType.FRAME),
+)
 
 
 class RemoteSlot:
@@ -53,12 +65,30 @@ class RemoteSlot:
     :param since_ns: CLOCK_MONOTONIC, when that was published.
     """
 
-    __slots__ = ('_constants', 'buffers', 'fences', 'generation', 'leases', 'retired', 'sequence', 'since_ns', 'spare', 'uid')
+    __slots__ = (
+        '_constants',
+        'buffers',
+        'fences',
+        'generation',
+        'leases',
+        'retired',
+        'sequence',
+        'since_ns',
+        'spare',
+        'uid',
+    )
 
-    def __init__(self, uid: int, layout: ImageLayout, colorimetry: Colorimetry, buffers: tuple[DmaBuf, ...]) -> None:
+    def __init__(
+        self, uid: int, layout: ImageLayout, colorimetry: Colorimetry, buffers: tuple[DmaBuf, ...]
+    ) -> None:
         self.uid = uid
         self.buffers = buffers
-        self._constants = {'layout': layout, 'buffers': buffers, 'colorimetry': colorimetry, 'buffer_uid': uid}
+        self._constants = {
+            'layout': layout,
+            'buffers': buffers,
+            'colorimetry': colorimetry,
+            'buffer_uid': uid,
+        }
         self.generation = -1
         self.leases = 0
         self.fences: list[Fence] = []
@@ -168,7 +198,9 @@ class RemoteSlots:
             self._others_since, self._others = self.admitted, 0
         self._others += 1
         if self._others > MAX_OTHERS:
-            raise ProtocolError('flood', f'more than {MAX_OTHERS} messages came without a FRAME among them')
+            raise ProtocolError(
+                'flood', f'more than {MAX_OTHERS} messages came without a FRAME among them'
+            )
 
     def introduce(self, message: BuffersMessage, fds: list[OwnedFd]) -> None:
         """BUFFERS came. Owns the descriptors.
@@ -183,7 +215,10 @@ class RemoteSlots:
             if message.uid in self._slots:
                 raise ProtocolError('state', f'BUFFERS of slot {message.uid:#x} came twice')
             if len(fds) != len(message.sizes):
-                raise ProtocolError('descriptors', f'BUFFERS of {len(message.sizes)} buffers with {len(fds)} descriptors')
+                raise ProtocolError(
+                    'descriptors',
+                    f'BUFFERS of {len(message.sizes)} buffers with {len(fds)} descriptors',
+                )
             raise ProtocolError('value', f'BUFFERS of more than {MAX_SLOTS} slots')
         buffers: list[DmaBuf] = []
         try:
@@ -201,33 +236,48 @@ class RemoteSlots:
             close_buffers(buffers)
             close_all(fds)
             raise
-        unfit = self._requirements.misfit(message.layout, message.kind, None) or self._try_import(message.layout, tuple(buffers))
+        unfit = self._requirements.misfit(message.layout, message.kind, None) or self._try_import(
+            message.layout, tuple(buffers)
+        )
         if unfit:
             close_buffers(buffers)
             raise MisfitError(unfit)
-        slot = self._slots[message.uid] = RemoteSlot(message.uid, message.layout, message.colorimetry, tuple(buffers))
+        slot = self._slots[message.uid] = RemoteSlot(
+            message.uid, message.layout, message.colorimetry, tuple(buffers)
+        )
         slot.spare = slot.prepare(self)
 
     def _try_import(self, layout: ImageLayout, buffers: tuple[DmaBuf, ...]) -> str:
         """Before the first frame of a slot: import it as it will be imported later. What went wrong; empty: nothing."""
-        return trial_failure(self._trial_import, BufferSettings(layout, MAX_SLOTS), [buffers], len(self._slots))
+        return trial_failure(
+            self._trial_import, BufferSettings(layout, MAX_SLOTS), [buffers], len(self._slots)
+        )
 
     def _check_readable(self, kind: BufferKind, fds: Sequence[OwnedFd]) -> None:
         """:raises MisfitError: memory that this consumer has to map was opened for writing only. A device could import it."""
         for index, fd in enumerate(fds):
-            if is_write_only(fd.fileno()) and (kind is BufferKind.MEMFD or self._requirements.reads_with_cpu):
-                raise MisfitError(f"buffer {index}, a {kind.value}, was opened with O_WRONLY, so it can't be mapped; {MAPPABLE}")
+            if is_write_only(fd.fileno()) and (
+                kind is BufferKind.MEMFD or self._requirements.reads_with_cpu
+            ):
+                raise MisfitError(
+                    f"buffer {index}, a {kind.value}, was opened with O_WRONLY, so it can't be mapped; {MAPPABLE}"
+                )
 
     def _check_kind(self, buffer: DmaBuf, kind: BufferKind) -> None:
         if buffer.kind is not kind:
             raise AllocationError(f'a {buffer.kind.value} came as a {kind.value}')
         if kind is BufferKind.MEMFD and self.peer.uid != os.geteuid() and buffer.peers_can_write:
-            raise AllocationError(f'user {self.peer.uid} sent a memfd that others can write to; it has to be sealed with FUTURE_WRITE')
+            raise AllocationError(
+                f'user {self.peer.uid} sent a memfd that others can write to; it has to be sealed with FUTURE_WRITE'
+            )
 
     def refuse(self, text: str) -> None:
         """Tell the producer why its buffers can't be used here. The caller ends the connection."""
         with contextlib.suppress(OSError):
-            self._send(wire.pack_refused(Refused(RefusalCode.CONSTRAINTS, text)), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+            self._send(
+                wire.pack_refused(Refused(RefusalCode.CONSTRAINTS, text)),
+                socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL,
+            )
 
     def admit(self, packet: memoryview, size: int, fence: SyncFile | None) -> tuple[Frame, int]:
         """FRAME came: the frame, and how many were dropped before it. Owns *fence*.
@@ -238,21 +288,43 @@ class RemoteSlots:
             # Few steps: at a camera's pace each of them finds cold caches.
             (kind, length, zero, uid, generation, sequence, stamp_ns, captured_ns, published_ns, cost_ns, dropped,
              flags) = _unpack(packet)  # fmt: skip
-            if length != size or not _LEAST <= size <= _MOST or kind != _FRAME_TYPE or zero or flags > 1:
+            if (
+                length != size
+                or not _LEAST <= size <= _MOST
+                or kind != _FRAME_TYPE
+                or zero
+                or flags > 1
+            ):
                 wire.parse_frame(packet, size)  # says what is wrong
             if flags != (fence is not None):
-                raise ProtocolError('descriptors', f'FRAME with flags {flags} and {int(fence is not None)} descriptors')
+                raise ProtocolError(
+                    'descriptors',
+                    f'FRAME with flags {flags} and {int(fence is not None)} descriptors',
+                )
             slot = self._slots.get(uid)
             if slot is None or slot.retired or slot.generation >= generation:
-                what = 'has no BUFFERS' if slot is None else 'is retired' if slot.retired else f'had generation {slot.generation} before'
-                raise ProtocolError('state', f'FRAME of slot {uid:#x} generation {generation}: the slot {what}')
+                what = (
+                    'has no BUFFERS'
+                    if slot is None
+                    else 'is retired'
+                    if slot.retired
+                    else f'had generation {slot.generation} before'
+                )
+                raise ProtocolError(
+                    'state', f'FRAME of slot {uid:#x} generation {generation}: the slot {what}'
+                )
             raw = bytes(packet[72:size])
             if raw != self._raw_frame_id:
                 self._raw_frame_id, self._frame_id = raw, self._decode(raw)
             if slot.leases or slot.fences:
-                raise ProtocolError('state', f'FRAME of slot {uid:#x}, whose generation {slot.generation} was not released')
+                raise ProtocolError(
+                    'state',
+                    f'FRAME of slot {uid:#x}, whose generation {slot.generation} was not released',
+                )
             if self.admitted - self.released >= self.window:
-                raise ProtocolError('window', f'more than {self.window} FRAMEs that are not released')
+                raise ProtocolError(
+                    'window', f'more than {self.window} FRAMEs that are not released'
+                )
         except BaseException:
             if fence is not None:
                 fence.close()
@@ -267,7 +339,11 @@ class RemoteSlots:
         # What their constructors do, in a third of the time: a frozen dataclass sets each field by a call.
         data.header.__dict__.update(stamp_ns=stamp_ns, frame_id=self._frame_id)
         data.__dict__.update(
-            generation=generation, sequence=sequence, captured_ns=captured_ns, capture_cost_ns=cost_ns, acquire_fence=fence
+            generation=generation,
+            sequence=sequence,
+            captured_ns=captured_ns,
+            capture_cost_ns=cost_ns,
+            acquire_fence=fence,
         )
         lease = cast(RemoteLease, frame._lease)
         lease.generation = generation
@@ -289,7 +365,9 @@ class RemoteSlots:
         """
         with self._lock:
             if slot.generation != generation or not slot.leases:
-                raise StaleFrameError(f'{self.name}: generation {generation} of a remote slot was released; use the newest frame')
+                raise StaleFrameError(
+                    f'{self.name}: generation {generation} of a remote slot was released; use the newest frame'
+                )
             slot.leases += 1
         if self._leaving:
             self._take_abandoned()
@@ -307,7 +385,9 @@ class RemoteSlots:
             if lease.ended:
                 if fence is not None:
                     fence.close()
-                raise StaleFrameError(f'{self.name}: the lease of {lease.holder} was released before')
+                raise StaleFrameError(
+                    f'{self.name}: the lease of {lease.holder} was released before'
+                )
             lease.ended = True
             if fence is not None:
                 slot.fences.append(fence)
@@ -408,7 +488,9 @@ class RemoteSlots:
         if wanted is not self._awaits_room:
             self._awaits_room = wanted
             with contextlib.suppress(OSError, ValueError):  # it was closed
-                self._epoll.modify(self._socket.fileno(), select.EPOLLIN | (select.EPOLLOUT if wanted else 0))
+                self._epoll.modify(
+                    self._socket.fileno(), select.EPOLLIN | (select.EPOLLOUT if wanted else 0)
+                )
 
     def _give_back_last(self, slot: RemoteSlot) -> None:
         """Lock held: as :meth:`_give_back`, when nobody would send what has to wait.
@@ -418,7 +500,12 @@ class RemoteSlots:
         fence = self._settle_fences(slot) if slot.fences else None
         if slot.fences:
             self._forget_fences(slot)
-        elif not self._try_send(wire.pack_release(slot.uid, slot.generation, fence is not None), fence) and fence is not None:
+        elif (
+            not self._try_send(
+                wire.pack_release(slot.uid, slot.generation, fence is not None), fence
+            )
+            and fence is not None
+        ):
             fence.close()
 
     def _settle_fences(self, slot: RemoteSlot) -> SyncFile | None:
@@ -469,7 +556,9 @@ class RemoteSlots:
                 self._send(packet, _SEND)
             else:
                 rights = array.array('i', [fence.fileno()])
-                self._socket.sendmsg([packet], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)], _SEND)
+                self._socket.sendmsg(
+                    [packet], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)], _SEND
+                )
         except BlockingIOError:
             return False
         except OSError:
@@ -486,7 +575,9 @@ class RemoteSlots:
         with self._lock:
             slot = self._slots.get(uid)
             if slot is None or slot.retired:
-                raise ProtocolError('state', f'BUFFER_RETIRED of slot {uid:#x}, which has no BUFFERS')
+                raise ProtocolError(
+                    'state', f'BUFFER_RETIRED of slot {uid:#x}, which has no BUFFERS'
+                )
             slot.retired = True
             if not slot.leases and not slot.fences:
                 del self._slots[uid]
@@ -507,7 +598,11 @@ class RemoteSlots:
                 self._epoll.unregister(self._socket.fileno())
             with contextlib.suppress(OSError):
                 self._socket.shutdown(socket.SHUT_RD)
-            for slot in [slot for slot in self._slots.values() if not slot.leases and slot not in self._held_back]:
+            for slot in [
+                slot
+                for slot in self._slots.values()
+                if not slot.leases and slot not in self._held_back
+            ]:
                 del self._slots[slot.uid]
                 slot.close()
             waiting, self._held_back = self._held_back, []

@@ -5,7 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from zc_perception.errors import ConfigError
-from zc_perception.link.shared_memory.protocol import MAX_FORMATS, MAX_OPTIONS, MEMORY_DMABUF, MEMORY_MEMFD, OLD_MAX_FORMATS
+from zc_perception.link.shared_memory.protocol import (
+    MAX_FORMATS,
+    MAX_OPTIONS,
+    MEMORY_DMABUF,
+    MEMORY_MEMFD,
+    OLD_MAX_FORMATS,
+)
 from zc_perception.memory.dmabuf import BufferKind
 from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.negotiation.heap_offer import HeapOffer
@@ -43,15 +49,26 @@ class Requirements:
 
     def __post_init__(self) -> None:
         if len(self.formats) > MAX_FORMATS:
-            raise ConfigError(f'{len(self.formats)} formats: at most {MAX_FORMATS} can be named; leave them out to take any')
+            raise ConfigError(
+                f'{len(self.formats)} formats: at most {MAX_FORMATS} can be named; leave them out to take any'
+            )
         if not 1 <= self.memory <= MEMORY_DMABUF | MEMORY_MEMFD:
-            raise ConfigError(f'memory {self.memory}: name dma-bufs ({MEMORY_DMABUF}), memfds ({MEMORY_MEMFD}), or both (3)')
-        for name, low in (('stride_align', 1), ('offset_align', 1), ('max_width', 0), ('max_height', 0)):
+            raise ConfigError(
+                f'memory {self.memory}: name dma-bufs ({MEMORY_DMABUF}), memfds ({MEMORY_MEMFD}), or both (3)'
+            )
+        for name, low in (
+            ('stride_align', 1),
+            ('offset_align', 1),
+            ('max_width', 0),
+            ('max_height', 0),
+        ):
             if not low <= getattr(self, name) <= _U32:
                 raise ConfigError(f'{name} {getattr(self, name)} is outside {low} .. {_U32}')
         size = len(self.options.encode(errors='replace'))
         if size > MAX_OPTIONS:
-            raise ConfigError(f'the options have {size} bytes, at most {MAX_OPTIONS} can be said; name fewer heaps or devices')
+            raise ConfigError(
+                f'the options have {size} bytes, at most {MAX_OPTIONS} can be said; name fewer heaps or devices'
+            )
         parse_options(self.options)
 
     @classmethod
@@ -61,9 +78,13 @@ class Requirements:
         :raises ConfigError: more than fits a HELLO, or no format at all: on the wire, no formats are any.
         """
         if constraints.formats == ():
-            raise ConfigError(f"constraints of '{constraints.participant}' take no format; name at least one, or None for any")
+            raise ConfigError(
+                f"constraints of '{constraints.participant}' take no format; name at least one, or None for any"
+            )
         width, height = constraints.max_size or (0, 0)
-        rest = replace(constraints, stride_align=1, offset_align=1, max_size=None, slots=0, max_slots=None)
+        rest = replace(
+            constraints, stride_align=1, offset_align=1, max_size=None, slots=0, max_slots=None
+        )
         return cls(
             constraints.formats or (),
             MEMORY_DMABUF if constraints.devices else MEMORY_DMABUF | MEMORY_MEMFD,
@@ -97,7 +118,10 @@ class Requirements:
             # A step that no layout could have is one that none keeps.
             stride_align=min(self.stride_align, MAX_ALIGNMENT),
             offset_align=min(self.offset_align, MAX_ALIGNMENT),
-            max_size=(min(self.max_width or _UNLIMITED, _UNLIMITED), min(self.max_height or _UNLIMITED, _UNLIMITED)),
+            max_size=(
+                min(self.max_width or _UNLIMITED, _UNLIMITED),
+                min(self.max_height or _UNLIMITED, _UNLIMITED),
+            ),
         )
         if heap is None:
             constraints = replace(constraints, heaps=None, contiguous=False, devices=())

@@ -26,10 +26,32 @@ from zc_perception.errors import StaleFrameError, one_line
 from zc_perception.frame import Frame
 from zc_perception.link.shared_memory import wire
 from zc_perception.link.shared_memory.connection import Connection, ConsumerStatistics
-from zc_perception.link.shared_memory.protocol import HANDSHAKE_S, MAX_DEPTH, MAX_FDS, MAX_PACKET, MessageType, ProtocolError, RefusalCode
+from zc_perception.link.shared_memory.protocol import (
+    HANDSHAKE_S,
+    MAX_DEPTH,
+    MAX_FDS,
+    MAX_PACKET,
+    MessageType,
+    ProtocolError,
+    RefusalCode,
+)
 from zc_perception.link.shared_memory.requirements import Requirements
-from zc_perception.link.shared_memory.socket_folder import folder_complaint, listen, remove_stale, runtime_folder, socket_path
-from zc_perception.link.shared_memory.unix_socket import PacketReader, Peer, adopt_fence, close_all, consumer_allowed, drain, peer_of
+from zc_perception.link.shared_memory.socket_folder import (
+    folder_complaint,
+    listen,
+    remove_stale,
+    runtime_folder,
+    socket_path,
+)
+from zc_perception.link.shared_memory.unix_socket import (
+    PacketReader,
+    Peer,
+    adopt_fence,
+    close_all,
+    consumer_allowed,
+    drain,
+    peer_of,
+)
 from zc_perception.link.shared_memory.wire import Hello, Refused, Welcome
 from zc_perception.memory.fence import Fence
 from zc_perception.memory.owned_fd import OwnedFd
@@ -84,7 +106,9 @@ class ServerStatistics:
         self.internal_errors += 1
         self.last_internal_error = one_line(error)
 
-    def copy(self, consumers: tuple[ConsumerStatistics, ...], handshaking: int) -> ServerStatistics:
+    def copy(
+        self, consumers: tuple[ConsumerStatistics, ...], handshaking: int
+    ) -> ServerStatistics:
         """The counts as they are."""
         return replace(
             self, consumers=consumers, handshaking=handshaking, refused=dict(self.refused), last_refusal=dict(self.last_refusal),
@@ -143,7 +167,9 @@ class Newcomer(NamedTuple):
     deadline: float
 
 
-def admit(hello: Hello, holder: str, pool: BufferPool | None, heap: HeapOffer | None) -> tuple[BufferPool, int, int]:
+def admit(
+    hello: Hello, holder: str, pool: BufferPool | None, heap: HeapOffer | None
+) -> tuple[BufferPool, int, int]:
     """The pool, and the window and depth that are granted; the pool's quota for *holder* is set.
 
     :param heap: where the pool's buffers come from; ``None``: nobody said.
@@ -151,10 +177,16 @@ def admit(hello: Hello, holder: str, pool: BufferPool | None, heap: HeapOffer | 
     """
     slots = () if pool is None else pool.slots
     if pool is None or not slots:
-        raise ProtocolError('no_buffers', 'the publisher has no buffers yet; connect again later', RefusalCode.BUSY)
+        raise ProtocolError(
+            'no_buffers', 'the publisher has no buffers yet; connect again later', RefusalCode.BUSY
+        )
     unfit = hello.requirements.misfit(slots[0].layout, slots[0].buffers[0].kind, heap)
     if unfit:
-        raise ProtocolError('constraints', f"what is allocated doesn't suit {hello.name or 'it'}: {unfit}", RefusalCode.CONSTRAINTS)
+        raise ProtocolError(
+            'constraints',
+            f"what is allocated doesn't suit {hello.name or 'it'}: {unfit}",
+            RefusalCode.CONSTRAINTS,
+        )
     # Who keeps all wants every frame of a recording.
     lossless, whole = hello.depth == MAX_DEPTH, hello.requirements != Requirements()
     window, depth = pool.grant(holder, hello.window, hello.depth, lossless=lossless, whole=whole)
@@ -241,7 +273,9 @@ class SharedMemoryServer:
         self._fences = FenceWatch(self._epoll)
         _SERVERS.add(self)
         self.set_pool(pool)
-        self._thread = threading.Thread(target=self._run, name=f'shared-memory {name}', daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, name=f'shared-memory {name}', daemon=True
+        )
         self._thread.start()
 
     @property
@@ -274,7 +308,9 @@ class SharedMemoryServer:
             elif kept is not None:
                 kept.published_ns = frame.published_ns
                 self._history.append(kept)
-                overflow = self._history.popleft() if len(self._history) > self._history_depth else None
+                overflow = (
+                    self._history.popleft() if len(self._history) > self._history_depth else None
+                )
             connections = self._connections
         if overflow is not None:
             overflow.release()
@@ -349,7 +385,9 @@ class SharedMemoryServer:
             self._pool_changed = False
             for number, connection in list(self._established.items()):
                 if connection.pool is not self._pool:
-                    connection.refuse(RefusalCode.BUSY, 'the publisher has other buffers now; connect again')
+                    connection.refuse(
+                        RefusalCode.BUSY, 'the publisher has other buffers now; connect again'
+                    )
                     self._drop(number, 'pool', 'the publisher has other buffers now')
 
     def _patience_s(self) -> float | None:
@@ -357,7 +395,9 @@ class SharedMemoryServer:
         if not self._newcomers and not self._accept_at:
             return None
         # Newcomers stand in the order in which they came, and so do their deadlines.
-        deadlines = [newcomer.deadline for newcomer in itertools.islice(self._newcomers.values(), 1)]
+        deadlines = [
+            newcomer.deadline for newcomer in itertools.islice(self._newcomers.values(), 1)
+        ]
         if self._accept_at:
             deadlines.append(self._accept_at)
         return max(0.0, min(deadlines) - time.monotonic())
@@ -395,7 +435,9 @@ class SharedMemoryServer:
             except OSError as error:
                 # Out of descriptors: the listener stays readable, so looking again at once would spin.
                 self.counters.refused['descriptors'] += 1
-                self._say(f'a consumer could not connect: {error.strerror}; consumers are accepted again in {_ACCEPT_PAUSE_S:g} s')
+                self._say(
+                    f'a consumer could not connect: {error.strerror}; consumers are accepted again in {_ACCEPT_PAUSE_S:g} s'
+                )
                 self._epoll.unregister(self._listener.fileno())
                 self._accept_at = time.monotonic() + _ACCEPT_PAUSE_S
                 return
@@ -404,10 +446,14 @@ class SharedMemoryServer:
             self._newcomers[sock.fileno()] = Newcomer(sock, peer, time.monotonic() + HANDSHAKE_S)
             if not consumer_allowed(peer, self._allowed_gids):
                 text = f'user {peer.uid} may not read these frames; run as user {os.geteuid()}, or let a group in'
-                self._turn_away(sock.fileno(), ProtocolError('not_allowed', text, RefusalCode.NOT_ALLOWED))
+                self._turn_away(
+                    sock.fileno(), ProtocolError('not_allowed', text, RefusalCode.NOT_ALLOWED)
+                )
             elif len(self._newcomers) + len(self._established) > MAX_CONNECTIONS:
                 text = f'{MAX_CONNECTIONS} consumers are connected already, which is the most; end one of them'
-                self._turn_away(sock.fileno(), ProtocolError('connections', text, RefusalCode.BUSY))
+                self._turn_away(
+                    sock.fileno(), ProtocolError('connections', text, RefusalCode.BUSY)
+                )
             else:
                 self._epoll.register(sock.fileno(), select.EPOLLIN)
 
@@ -421,7 +467,10 @@ class SharedMemoryServer:
         else:
             self.counters.refuse(error)
             with contextlib.suppress(OSError):
-                newcomer.socket.send(wire.pack_refused(Refused(error.code, str(error))), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+                newcomer.socket.send(
+                    wire.pack_refused(Refused(error.code, str(error))),
+                    socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL,
+                )
             drain(newcomer.socket)
         newcomer.socket.close()
         if error is not None:
@@ -463,7 +512,9 @@ class SharedMemoryServer:
             self._turn_away(number, error)
             return
         newcomer = self._newcomers.pop(number)
-        connection = Connection(newcomer.socket, newcomer.peer, hello, holder, pool, window, depth, self._fences.add)
+        connection = Connection(
+            newcomer.socket, newcomer.peer, hello, holder, pool, window, depth, self._fences.add
+        )
         self._established[number] = connection
         self.counters.welcomed += 1
         kept: list[Frame] = []
@@ -499,7 +550,9 @@ class SharedMemoryServer:
             elif not size:
                 self._drop(number, 'eof', '')
             elif not fds and wire.message_type(self._reader.packet[:size]) is MessageType.REFUSED:
-                self._refused_by(number, connection, wire.parse_refused(self._reader.packet[:size]))
+                self._refused_by(
+                    number, connection, wire.parse_refused(self._reader.packet[:size])
+                )
             else:
                 self._receive_with_fence(connection, size, fds)
         except ProtocolError as error:
@@ -514,9 +567,21 @@ class SharedMemoryServer:
         """
         code, text = refused
         if code is not RefusalCode.CONSTRAINTS:
-            raise ProtocolError('value', f'REFUSED with code {code:d} ({text}); a consumer says {RefusalCode.CONSTRAINTS:d}')
-        self.counters.refuse(ProtocolError('constraints', f'{connection.holder.partition("#")[0]}: {text}', RefusalCode.CONSTRAINTS))
-        self._say(f"consumer {connection.holder} can't use the buffers: {text}; it gets messages, which are copies, or nothing", warn=True)
+            raise ProtocolError(
+                'value',
+                f'REFUSED with code {code:d} ({text}); a consumer says {RefusalCode.CONSTRAINTS:d}',
+            )
+        self.counters.refuse(
+            ProtocolError(
+                'constraints',
+                f'{connection.holder.partition("#")[0]}: {text}',
+                RefusalCode.CONSTRAINTS,
+            )
+        )
+        self._say(
+            f"consumer {connection.holder} can't use the buffers: {text}; it gets messages, which are copies, or nothing",
+            warn=True,
+        )
         self._drop(number, 'constraints', text)
 
     def _receive_with_fence(self, connection: Connection, size: int, fds: list[OwnedFd]) -> None:
@@ -527,7 +592,10 @@ class SharedMemoryServer:
         try:
             message = wire.parse_release(self._reader.packet, size)
             if message.fence is not bool(fds):
-                raise ProtocolError('descriptors', f'RELEASE with {len(fds)} descriptors and flags {int(message.fence)}')
+                raise ProtocolError(
+                    'descriptors',
+                    f'RELEASE with {len(fds)} descriptors and flags {int(message.fence)}',
+                )
         except ProtocolError:
             close_all(fds)
             raise
@@ -571,7 +639,10 @@ class SharedMemoryServer:
 
     def statistics(self) -> ServerStatistics:
         """A snapshot."""
-        return self.counters.copy(tuple(connection.statistics() for connection in self._connections), len(self._newcomers))
+        return self.counters.copy(
+            tuple(connection.statistics() for connection in self._connections),
+            len(self._newcomers),
+        )
 
     def close(self) -> None:
         """Disconnect everybody, end the thread, remove the socket. A second call does nothing; nor does one in a forked child."""

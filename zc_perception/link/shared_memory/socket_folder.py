@@ -37,7 +37,9 @@ def default_folder(environment: Mapping[str, str] = os.environ) -> Path:
 
 def _has_room(runtime: Path) -> bool:
     """Whether the folder is there or can be made: programs started by su, cron or docker often name one that isn't this user's."""
-    return runtime.is_absolute() and (os.path.isdir(runtime / _NAME) or os.access(runtime, os.W_OK | os.X_OK, effective_ids=True))
+    return runtime.is_absolute() and (
+        os.path.isdir(runtime / _NAME) or os.access(runtime, os.W_OK | os.X_OK, effective_ids=True)
+    )
 
 
 def folder_complaint(environment: Mapping[str, str] = os.environ) -> str:
@@ -65,7 +67,11 @@ def runtime_folder(group: int | None = None, environment: Mapping[str, str] = os
             folder.mkdir(mode=0o700)
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
-        what = 'is a symbolic link or no folder' if error.errno in (errno.ELOOP, errno.ENOTDIR) else f"can't be used: {error.strerror}"
+        what = (
+            'is a symbolic link or no folder'
+            if error.errno in (errno.ELOOP, errno.ENOTDIR)
+            else f"can't be used: {error.strerror}"
+        )
         raise ConfigError(f'{where} {what}; {step}') from error
     try:
         _check(descriptor, group, where, step)
@@ -77,17 +83,23 @@ def runtime_folder(group: int | None = None, environment: Mapping[str, str] = os
 def _check(descriptor: int, group: int | None, where: str, step: str) -> None:
     status = os.fstat(descriptor)
     if status.st_uid != os.geteuid():
-        raise ConfigError(f'{where} belongs to user {status.st_uid}, this is user {os.geteuid()}; {step}')
+        raise ConfigError(
+            f'{where} belongs to user {status.st_uid}, this is user {os.geteuid()}; {step}'
+        )
     if group is not None and (status.st_gid != group or stat.S_IMODE(status.st_mode) != 0o750):
         try:
             os.fchown(descriptor, -1, group)
             os.fchmod(descriptor, 0o750)
         except OSError as error:
-            raise ConfigError(f"{where} can't be given to group {group}: {error.strerror}; join the group, or {step}") from error
+            raise ConfigError(
+                f"{where} can't be given to group {group}: {error.strerror}; join the group, or {step}"
+            ) from error
         status = os.fstat(descriptor)
     mode, allowed = stat.S_IMODE(status.st_mode), 0o700 if group is None else 0o750
     if mode & 0o777 & ~allowed:
-        raise ConfigError(f"{where} is open to others (mode {mode:04o}); run 'chmod {allowed:04o}' on it, or {step}")
+        raise ConfigError(
+            f"{where} is open to others (mode {mode:04o}); run 'chmod {allowed:04o}' on it, or {step}"
+        )
 
 
 def socket_path(folder: Path, publisher_id: str) -> Path:
@@ -96,9 +108,16 @@ def socket_path(folder: Path, publisher_id: str) -> Path:
     :raises ConfigError: the folder's name is too long for a socket's address, or the id is no file name.
     """
     if not publisher_id or '/' in publisher_id or publisher_id.startswith('.'):
-        raise ConfigError(f'publisher_id {publisher_id!r} is no file name; use the hexadecimal one of the announcement')
+        raise ConfigError(
+            f'publisher_id {publisher_id!r} is no file name; use the hexadecimal one of the announcement'
+        )
     path = folder / f'{publisher_id}{SUFFIX}'
-    excess = len(os.fsencode(folder)) + 1 + max(len(os.fsencode(path.name)), _STARTING_LENGTH) - SUN_PATH
+    excess = (
+        len(os.fsencode(folder))
+        + 1
+        + max(len(os.fsencode(path.name)), _STARTING_LENGTH)
+        - SUN_PATH
+    )
     if excess > 0:
         raise ConfigError(
             f"folder '{folder}' has a name that is {excess} bytes too long for a socket's address ({SUN_PATH} bytes); "
@@ -117,7 +136,9 @@ def listen(path: Path, group: int | None = None) -> socket.socket:
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
     try:
         if is_dead(path) is False:
-            raise ConfigError(f"somebody listens at '{path}' already; each publisher needs an id of its own")
+            raise ConfigError(
+                f"somebody listens at '{path}' already; each publisher needs an id of its own"
+            )
         listener.bind(os.fspath(starting))
         os.chmod(starting, 0o600 if group is None else 0o660)
         if group is not None:
@@ -156,7 +177,11 @@ def is_dead(path: Path) -> bool | None:
 def remove_stale(folder: Path) -> int:
     """Remove the sockets of killed producers, and their announcements; safe while others start and run. Returns how many sockets."""
     removed = 0
-    for path in (*folder.glob(f'*{SUFFIX}'), *folder.glob(f'{STARTING}*'), *folder.glob(f'*{ANNOUNCEMENT_SUFFIX}')):
+    for path in (
+        *folder.glob(f'*{SUFFIX}'),
+        *folder.glob(f'{STARTING}*'),
+        *folder.glob(f'*{ANNOUNCEMENT_SUFFIX}'),
+    ):
         with contextlib.suppress(OSError):
             # Under its first name a socket refuses connections until it listens; an announcement is written when it does.
             young = time.time() - path.lstat().st_mtime < _STARTING_S

@@ -46,7 +46,9 @@ def peer_of(sock: socket.socket, *, groups: bool = False) -> Peer:
 
     :raises OSError: the socket isn't connected.
     """
-    pid, uid, gid = _UCRED.unpack(sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size))
+    pid, uid, gid = _UCRED.unpack(
+        sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+    )
     return Peer(pid, uid, gid, _groups(sock) if groups else ())
 
 
@@ -61,7 +63,11 @@ def _groups(sock: socket.socket) -> tuple[int, ...]:
 
 def consumer_allowed(peer: Peer, gids: Collection[int] = ()) -> bool:
     """A producer serves its own user, root, and members of *gids*."""
-    return peer.uid in (0, os.geteuid()) or peer.gid in gids or any(group in gids for group in peer.groups)
+    return (
+        peer.uid in (0, os.geteuid())
+        or peer.gid in gids
+        or any(group in gids for group in peer.groups)
+    )
 
 
 def producer_allowed(peer: Peer, uids: Collection[int] = ()) -> bool:
@@ -143,9 +149,13 @@ class PacketReader:
         """
         try:
             try:
-                size, ancillary, flags, _ = sock.recvmsg_into(self._buffers, CONTROL_ROOM, RECEIVE_FLAGS)
+                size, ancillary, flags, _ = sock.recvmsg_into(
+                    self._buffers, CONTROL_ROOM, RECEIVE_FLAGS
+                )
             except ConnectionResetError:  # told once, of a peer that closed with packets unread; what it had sent comes with the next call
-                size, ancillary, flags, _ = sock.recvmsg_into(self._buffers, CONTROL_ROOM, RECEIVE_FLAGS)
+                size, ancillary, flags, _ = sock.recvmsg_into(
+                    self._buffers, CONTROL_ROOM, RECEIVE_FLAGS
+                )
         except BlockingIOError:
             return None
         except OSError:

@@ -136,7 +136,11 @@ def message_type(packet: Packet) -> MessageType:
     _require(length == size, 'length', f'the header says {length} bytes, {size} came')
     _require(kind in _SIZES, 'type', f'message type {kind} is unknown')
     low, high = _SIZES[MessageType(kind)]
-    _require(low <= size <= high, 'length', f'{MessageType(kind).name} has {size} bytes, not {low} .. {high}')
+    _require(
+        low <= size <= high,
+        'length',
+        f'{MessageType(kind).name} has {size} bytes, not {low} .. {high}',
+    )
     _require(zero == 0, 'reserved', f'{MessageType(kind).name}: a reserved field is {zero}, not 0')
     return MessageType(kind)
 
@@ -163,13 +167,19 @@ def check_publisher_id(publisher_id: str) -> bytes:
     """:raises ConfigError: not 1 to 32 printable ASCII characters."""
     raw = publisher_id.encode(errors='replace')
     if not publisher_id.isascii() or not _is_identifier(raw):
-        raise ConfigError(f'publisher_id {publisher_id!r}: it is 1 to {MAX_ID} printable ASCII characters; use that of the announcement')
+        raise ConfigError(
+            f'publisher_id {publisher_id!r}: it is 1 to {MAX_ID} printable ASCII characters; use that of the announcement'
+        )
     return raw
 
 
 def _parse_id(raw: bytes, what: str) -> str:
     text = raw.rstrip(b'\0')
-    _require(_is_identifier(text), 'publisher_id', f'{what}: publisher_id {text!r} is not 1 to {MAX_ID} printable ASCII characters')
+    _require(
+        _is_identifier(text),
+        'publisher_id',
+        f'{what}: publisher_id {text!r} is not 1 to {MAX_ID} printable ASCII characters',
+    )
     return text.decode('ascii')
 
 
@@ -182,7 +192,9 @@ def pack_hello(hello: Hello) -> bytes:
     """:raises ConfigError: a value that doesn't fit the message."""
     need = hello.requirements
     if not 1 <= hello.window <= MAX_WINDOW or not 1 <= hello.depth <= MAX_DEPTH:
-        raise ConfigError(f'window {hello.window} and depth {hello.depth} must be 1 .. {MAX_WINDOW}')
+        raise ConfigError(
+            f'window {hello.window} and depth {hello.depth} must be 1 .. {MAX_WINDOW}'
+        )
     options = need.options.encode()
     length = HELLO.size + FORMAT.size * len(need.formats) + len(options)
     return HELLO.pack(
@@ -195,37 +207,72 @@ def pack_hello(hello: Hello) -> bytes:
 def parse_hello(packet: Packet) -> Hello:
     """:raises ProtocolError: with code VERSION where only the version doesn't fit."""
     # What every version has in common comes first, so that a later one hears of its version and not of its other fields.
-    _require(len(packet) >= _HELLO_BEGIN.size, 'length', f'a packet of {len(packet)} bytes is no HELLO')
+    _require(
+        len(packet) >= _HELLO_BEGIN.size, 'length', f'a packet of {len(packet)} bytes is no HELLO'
+    )
     kind, length, _, magic, low, high = _HELLO_BEGIN.unpack_from(packet)
     _require(kind == MessageType.HELLO, 'state', f'message type {kind} came where only HELLO may')
-    _require(length == len(packet), 'length', f'the header says {length} bytes, {len(packet)} came')
+    _require(
+        length == len(packet), 'length', f'the header says {length} bytes, {len(packet)} came'
+    )
     _require(magic == MAGIC, 'magic', f'HELLO: magic 0x{magic:08x}, not 0x{MAGIC:08x}')
-    _require(low <= high, 'value', f'HELLO: versions {low} .. {high}; the lowest is above the highest')
+    _require(
+        low <= high, 'value', f'HELLO: versions {low} .. {high}; the lowest is above the highest'
+    )
     if not low <= VERSION <= high:
-        text = f'the consumer speaks versions {low} .. {high}, this producer {VERSION} .. {VERSION}'
+        text = (
+            f'the consumer speaks versions {low} .. {high}, this producer {VERSION} .. {VERSION}'
+        )
         raise ProtocolError('version', text, RefusalCode.VERSION)
     _expect(packet, MessageType.HELLO)
     (_, _, _, _, _, _, window, depth, flags, memory, stride_align, offset_align, max_width, max_height, count, options_size, publisher_id,
      name) = HELLO.unpack_from(packet)  # fmt: skip
     _require_window(window, depth, 'HELLO')
-    _require(flags & ~FLAG_HISTORY == 0 and memory & ~(MEMORY_DMABUF | MEMORY_MEMFD) == 0, 'reserved', 'HELLO: unknown bits')
+    _require(
+        flags & ~FLAG_HISTORY == 0 and memory & ~(MEMORY_DMABUF | MEMORY_MEMFD) == 0,
+        'reserved',
+        'HELLO: unknown bits',
+    )
     _require(memory != 0, 'value', 'HELLO: it takes no kind of memory')
     _require(stride_align >= 1 and offset_align >= 1, 'value', 'HELLO: an alignment is 0')
     options_at = HELLO.size + count * FORMAT.size
-    good = count <= MAX_FORMATS and options_size <= MAX_OPTIONS and len(packet) == options_at + options_size
-    _require(good, 'length', f'HELLO of {len(packet)} bytes says {count} formats and {options_size} bytes of options')
+    good = (
+        count <= MAX_FORMATS
+        and options_size <= MAX_OPTIONS
+        and len(packet) == options_at + options_size
+    )
+    _require(
+        good,
+        'length',
+        f'HELLO of {len(packet)} bytes says {count} formats and {options_size} bytes of options',
+    )
     formats = []
     for index in range(count):
         code, zero, modifier = FORMAT.unpack_from(packet, HELLO.size + index * FORMAT.size)
-        _require(zero == 0, 'reserved', f'HELLO: a reserved field of format {index} is {zero}, not 0')
+        _require(
+            zero == 0, 'reserved', f'HELLO: a reserved field of format {index} is {zero}, not 0'
+        )
         formats.append((code, modifier))
     options = _parse_text(bytes(packet[options_at:]), 'options')
     try:
-        needs = Requirements(tuple(formats), memory, stride_align, offset_align, max_width, max_height, options)
+        needs = Requirements(
+            tuple(formats), memory, stride_align, offset_align, max_width, max_height, options
+        )
     except ConfigError as error:
-        raise ProtocolError('constraints', f"this producer can't judge them: {error}", RefusalCode.CONSTRAINTS) from None
+        raise ProtocolError(
+            'constraints', f"this producer can't judge them: {error}", RefusalCode.CONSTRAINTS
+        ) from None
     wanted = _parse_id(publisher_id, 'HELLO') if any(publisher_id) else ''
-    return Hello(window, depth, printable(_parse_text(name, 'name')), wanted, bool(flags & FLAG_HISTORY), needs, low, high)
+    return Hello(
+        window,
+        depth,
+        printable(_parse_text(name, 'name')),
+        wanted,
+        bool(flags & FLAG_HISTORY),
+        needs,
+        low,
+        high,
+    )
 
 
 def pack_welcome(welcome: Welcome) -> bytes:
@@ -239,7 +286,9 @@ def pack_welcome(welcome: Welcome) -> bytes:
 def parse_welcome(packet: Packet) -> Welcome:
     """:raises ProtocolError: it isn't one."""
     _expect(packet, MessageType.WELCOME)
-    _, _, _, version, zero1, window, depth, zero2, zero3, publisher_id = WELCOME.unpack_from(packet)
+    _, _, _, version, zero1, window, depth, zero2, zero3, publisher_id = WELCOME.unpack_from(
+        packet
+    )
     _require(zero1 == zero2 == zero3 == 0, 'reserved', 'WELCOME: a reserved field is not 0')
     _require_window(window, depth, 'WELCOME')
     return Welcome(window, depth, _parse_id(publisher_id, 'WELCOME'), version)
@@ -266,7 +315,11 @@ def parse_refused(packet: Packet) -> Refused:
 def pack_buffers(message: BuffersMessage) -> bytes:
     """BUFFERS without its descriptors."""
     layout, colorimetry = message.layout, message.colorimetry
-    planes = [number for plane in layout.planes for number in (plane.buffer, plane.stride, plane.offset, plane.size)]
+    planes = [
+        number
+        for plane in layout.planes
+        for number in (plane.buffer, plane.stride, plane.offset, plane.size)
+    ]
     return BUFFERS.pack(
         MessageType.BUFFERS, BUFFERS.size, 0, message.uid, layout.width, layout.height, layout.fourcc, len(layout.planes), layout.modifier,
         len(message.sizes), _KIND_CODES[message.kind], _MATRIX_CODES[colorimetry.matrix], _RANGE_CODES[colorimetry.range],
@@ -279,21 +332,58 @@ def parse_buffers(packet: Packet) -> BuffersMessage:
     """Ranges and reserved fields only: whether the planes fit is the business of validate_layout. :raises ProtocolError: it isn't one."""
     _expect(packet, MessageType.BUFFERS)
     fields = BUFFERS.unpack_from(packet)
-    uid, width, height, fourcc, num_planes, modifier, num_buffers, kind, matrix, range_, transfer, zero1, zero2, zero3 = fields[3:17]
+    (
+        uid,
+        width,
+        height,
+        fourcc,
+        num_planes,
+        modifier,
+        num_buffers,
+        kind,
+        matrix,
+        range_,
+        transfer,
+        zero1,
+        zero2,
+        zero3,
+    ) = fields[3:17]
     _require(zero1 == zero2 == zero3 == 0, 'reserved', 'BUFFERS: a reserved field is not 0')
-    _require(1 <= num_planes <= MAX_FDS and 1 <= num_buffers <= MAX_FDS, 'value', f'BUFFERS: {num_planes} planes in {num_buffers} buffers')
+    _require(
+        1 <= num_planes <= MAX_FDS and 1 <= num_buffers <= MAX_FDS,
+        'value',
+        f'BUFFERS: {num_planes} planes in {num_buffers} buffers',
+    )
     _require(kind in _KINDS, 'value', f'BUFFERS: kind {kind}')
     good = matrix in _MATRICES and range_ in _RANGES and transfer in _TRANSFERS
     _require(good, 'value', f'BUFFERS: colorimetry {matrix}, {range_}, {transfer}')
     planes = [fields[17 + 4 * i : 21 + 4 * i] for i in range(MAX_FDS)]
     sizes = fields[17 + 4 * MAX_FDS :]
-    _require(not any(any(p) for p in planes[num_planes:]) and not any(sizes[num_buffers:]), 'reserved', 'BUFFERS: an unused entry is not 0')
-    _require(all(p[0] < num_buffers for p in planes[:num_planes]), 'value', f'BUFFERS: a plane lies outside buffers 0 .. {num_buffers - 1}')
+    _require(
+        not any(any(p) for p in planes[num_planes:]) and not any(sizes[num_buffers:]),
+        'reserved',
+        'BUFFERS: an unused entry is not 0',
+    )
+    _require(
+        all(p[0] < num_buffers for p in planes[:num_planes]),
+        'value',
+        f'BUFFERS: a plane lies outside buffers 0 .. {num_buffers - 1}',
+    )
     layout = ImageLayout(
-        width, height, fourcc, modifier, tuple(PlaneLayout(b, offset, stride, size) for b, stride, offset, size in planes[:num_planes])
+        width,
+        height,
+        fourcc,
+        modifier,
+        tuple(
+            PlaneLayout(b, offset, stride, size) for b, stride, offset, size in planes[:num_planes]
+        ),
     )
     return BuffersMessage(
-        uid, layout, Colorimetry(_MATRICES[matrix], _RANGES[range_], _TRANSFERS[transfer]), _KINDS[kind], tuple(sizes[:num_buffers])
+        uid,
+        layout,
+        Colorimetry(_MATRICES[matrix], _RANGES[range_], _TRANSFERS[transfer]),
+        _KINDS[kind],
+        tuple(sizes[:num_buffers]),
     )
 
 
@@ -304,7 +394,12 @@ def parse_frame(buffer: Packet, size: int) -> tuple[int, ...]:
     """
     if FRAME.size <= size <= MAX_FRAME:
         fields = FRAME.unpack_from(buffer)
-        if fields[0] == _FRAME_TYPE and fields[1] == size and not fields[2] and fields[11] <= FLAG_FENCE:
+        if (
+            fields[0] == _FRAME_TYPE
+            and fields[1] == size
+            and not fields[2]
+            and fields[11] <= FLAG_FENCE
+        ):
             return fields
     _expect(memoryview(buffer)[:size], MessageType.FRAME)
     raise ProtocolError('reserved', 'FRAME: unknown flags')
@@ -315,14 +410,24 @@ def plain_release(buffer: Packet, size: int) -> tuple[int, int] | None:
     if size != RELEASE.size:
         return None
     kind, length, zero, uid, generation, flags, zero2 = RELEASE.unpack_from(buffer)
-    return None if kind != _RELEASE_TYPE or length != size or zero or flags or zero2 else (uid, generation)
+    return (
+        None
+        if kind != _RELEASE_TYPE or length != size or zero or flags or zero2
+        else (uid, generation)
+    )
 
 
 def parse_release(buffer: Packet, size: int) -> ReleaseMessage:
     """The RELEASE in the first *size* bytes of *buffer*. :raises ProtocolError: it isn't one."""
     if size == RELEASE.size:
         kind, length, zero, uid, generation, flags, zero2 = RELEASE.unpack_from(buffer)
-        if kind == _RELEASE_TYPE and length == size and not zero and not zero2 and flags <= FLAG_FENCE:
+        if (
+            kind == _RELEASE_TYPE
+            and length == size
+            and not zero
+            and not zero2
+            and flags <= FLAG_FENCE
+        ):
             return ReleaseMessage(uid, generation, flags == FLAG_FENCE)
     _expect(memoryview(buffer)[:size], MessageType.RELEASE)
     raise ProtocolError('reserved', 'RELEASE: unknown flags, or a reserved field is not 0')

@@ -14,7 +14,13 @@ from collections.abc import Callable
 from typing import Any
 
 import rclpy
-from rclpy.executors import ConditionReachedException, Executor, ExternalShutdownException, ShutdownException, TimeoutException
+from rclpy.executors import (
+    ConditionReachedException,
+    Executor,
+    ExternalShutdownException,
+    ShutdownException,
+    TimeoutException,
+)
 from rclpy.node import Node
 
 from zc_perception.errors import one_line
@@ -54,7 +60,10 @@ class ContainerExecutor(Executor):
         self._names: weakref.WeakKeyDictionary[Node, str] = weakref.WeakKeyDictionary()
         self._failures = 0
         self._ending = False
-        self._threads = [threading.Thread(target=self._run, name=f'{name}-{n}', daemon=True) for n in range(1, threads + 1)]
+        self._threads = [
+            threading.Thread(target=self._run, name=f'{name}-{n}', daemon=True)
+            for n in range(1, threads + 1)
+        ]
 
     def start(self) -> None:
         """Begin to spin."""
@@ -97,7 +106,9 @@ class ContainerExecutor(Executor):
             if enough():
                 return
             try:
-                handler, _, node = self.wait_for_ready_callbacks(timeout_sec=timeout_sec, condition=enough)
+                handler, _, node = self.wait_for_ready_callbacks(
+                    timeout_sec=timeout_sec, condition=enough
+                )
             except (*_NOTHING, InvalidHandle):
                 return
             self._failures = 0
@@ -124,7 +135,9 @@ class ContainerExecutor(Executor):
     def _work(self, handler: Any, node: Node | None) -> None:
         try:
             handler()
-        except BaseException as error:  # SystemExit is how some end a spin; here it must not end the others
+        except (
+            BaseException
+        ) as error:  # SystemExit is how some end a spin; here it must not end the others
             handler.cancel()
             self._on_error(self._name_of(node), error)
             return
@@ -140,7 +153,9 @@ class ContainerExecutor(Executor):
     def add_node(self, node: Node) -> bool:
         """See rclpy."""
         self._left.discard(node)
-        self._names.setdefault(node, node.get_fully_qualified_name())  # later it may have been destroyed
+        self._names.setdefault(
+            node, node.get_fully_qualified_name()
+        )  # later it may have been destroyed
         return bool(super().add_node(node))
 
     def leave(self, node: Node, timeout_s: float) -> bool:

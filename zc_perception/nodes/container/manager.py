@@ -29,7 +29,13 @@ from rclpy.qos import QoSDurabilityPolicy, QoSProfile, QoSReliabilityPolicy
 
 from zc_perception.errors import ZcError, nearest, one_line, printable
 from zc_perception.link.endpoints import IN_PROCESS_ATTRIBUTE
-from zc_perception.link.rclpy_compat import InvalidHandle, end_lifecycle, has_logger_service, lifecycle_state, without_type_description
+from zc_perception.link.rclpy_compat import (
+    InvalidHandle,
+    end_lifecycle,
+    has_logger_service,
+    lifecycle_state,
+    without_type_description,
+)
 from zc_perception.memory.pool import live_pools
 from zc_perception.nodes.container.executor import Complaints, ContainerExecutor
 from zc_perception.nodes.params.kinds import somebody_has
@@ -51,7 +57,9 @@ _NO_PLUGIN = 'Failed to find class with the requested plugin name.'
 _NO_LIBRARY = 'Failed to load library'
 _THREW = 'Component constructor threw an exception'
 # As rclcpp's: a launch file loads many at once, and no request may be lost.
-_REQUESTS = QoSProfile(depth=200, reliability=QoSReliabilityPolicy.RELIABLE, durability=QoSDurabilityPolicy.VOLATILE)
+_REQUESTS = QoSProfile(
+    depth=200, reliability=QoSReliabilityPolicy.RELIABLE, durability=QoSDurabilityPolicy.VOLATILE
+)
 _LEVELS = {int(level): level for level in LoggingSeverity if level}
 # Of rclcpp's extra arguments, those that become an argument of rclpy's Node.
 _FORWARDED = {
@@ -68,8 +76,16 @@ _FIXED = {
 }
 _IN_PROCESS = 'use_intra_process_comms'
 _HINTS = (
-    (TypeError, 'unexpected keyword argument', 'a component takes **kwargs and passes them to Node'),
-    (TypeError, 'positional argument', 'a component takes nothing but **kwargs, which it passes to Node'),
+    (
+        TypeError,
+        'unexpected keyword argument',
+        'a component takes **kwargs and passes them to Node',
+    ),
+    (
+        TypeError,
+        'positional argument',
+        'a component takes nothing but **kwargs, which it passes to Node',
+    ),
     (RuntimeError, 'must only be called once', 'the container has called rclpy.init already'),
 )
 _RCLPY = os.path.dirname(rclpy.__file__)
@@ -104,7 +120,9 @@ def find_plugin(package: str, plugin: str, entries: Sequence[EntryPoint]) -> Ent
 
     def belongs(entry: EntryPoint) -> bool:
         distribution = '' if entry.dist is None else entry.dist.name
-        return entry.name.startswith(f'{package}::') or distribution.replace('-', '_') == package.replace('-', '_')
+        return entry.name.startswith(f'{package}::') or distribution.replace(
+            '-', '_'
+        ) == package.replace('-', '_')
 
     own = [entry for entry in entries if belongs(entry)]
     if not own:
@@ -119,7 +137,10 @@ def find_plugin(package: str, plugin: str, entries: Sequence[EntryPoint]) -> Ent
             if entry.name == name:
                 return entry
     names = sorted({entry.name for entry in own})
-    raise LoadError(_NO_PLUGIN, f"package '{package}' has no plugin '{plugin}'{nearest(plugin, names)}; it has: {', '.join(names)}")
+    raise LoadError(
+        _NO_PLUGIN,
+        f"package '{package}' has no plugin '{plugin}'{nearest(plugin, names)}; it has: {', '.join(names)}",
+    )
 
 
 def load_class(package: str, plugin: str) -> type[Node]:
@@ -137,7 +158,9 @@ def load_class(package: str, plugin: str) -> type[Node]:
             f'try: python3 -c "import {entry.module}"'
         ) from error
     if not (isinstance(found, type) and issubclass(found, Node)):
-        raise LoadError(f"{_NO_LIBRARY}: '{entry.value}' of plugin '{entry.name}' is not a class derived from rclpy.node.Node")
+        raise LoadError(
+            f"{_NO_LIBRARY}: '{entry.value}' of plugin '{entry.name}' is not a class derived from rclpy.node.Node"
+        )
     return found
 
 
@@ -157,7 +180,9 @@ class NodeOptions:
     logger: str = ''
 
 
-def node_options(request: LoadNode.Request, context: rclpy.Context, warn: Callable[[str], object]) -> NodeOptions:
+def node_options(
+    request: LoadNode.Request, context: rclpy.Context, warn: Callable[[str], object]
+) -> NodeOptions:
     """What *request* asks for.
 
     :param warn: told of what is passed over, or is allowed but seldom meant.
@@ -165,10 +190,16 @@ def node_options(request: LoadNode.Request, context: rclpy.Context, warn: Callab
     """
     extra = _extra_arguments(request.extra_arguments, warn)
     if extra.get('forward_global_arguments'):
-        warn("forward_global_arguments: the container's own arguments, such as its remaps, now apply to the component as well")
+        warn(
+            "forward_global_arguments: the container's own arguments, such as its remaps, now apply to the component as well"
+        )
     if request.log_level and request.log_level not in _LEVELS:
-        known = ', '.join(f'{number} ({level.name.lower()})' for number, level in sorted(_LEVELS.items()))
-        raise LoadError(f"log_level {request.log_level} is none; use one of {known}, or 0 for the container's")
+        known = ', '.join(
+            f'{number} ({level.name.lower()})' for number, level in sorted(_LEVELS.items())
+        )
+        raise LoadError(
+            f"log_level {request.log_level} is none; use one of {known}, or 0 for the container's"
+        )
     for rule in request.remap_rules:
         if ':=' not in rule:
             raise LoadError(f"Remap rule '{rule}' can't be used: write it as 'from:=to'")
@@ -186,7 +217,9 @@ def node_options(request: LoadNode.Request, context: rclpy.Context, warn: Callab
     arguments |= {_FORWARDED[name]: value for name, value in extra.items() if name in _FORWARDED}
     in_full = request.node_name and request.node_namespace and not request.remap_rules
     logger = f'{namespace}/{request.node_name}'.strip('/').replace('/', '.') if in_full else ''
-    return NodeOptions(arguments, extra.get(_IN_PROCESS, True), _LEVELS.get(request.log_level), logger)
+    return NodeOptions(
+        arguments, extra.get(_IN_PROCESS, True), _LEVELS.get(request.log_level), logger
+    )
 
 
 def _parameters(messages: Sequence[Any]) -> list[Parameter]:
@@ -195,7 +228,9 @@ def _parameters(messages: Sequence[Any]) -> list[Parameter]:
         try:
             parameters.append(Parameter.from_parameter_msg(message))
         except Exception as error:  # rclpy has several classes for this
-            raise LoadError(f"Parameter '{message.name}' can't be used: {one_line(error)}") from error
+            raise LoadError(
+                f"Parameter '{message.name}' can't be used: {one_line(error)}"
+            ) from error
     return parameters
 
 
@@ -217,7 +252,9 @@ def _extra_arguments(messages: Sequence[Any], warn: Callable[[str], object]) -> 
         if fixed is None:
             found[name] = value
         elif value is not fixed[0]:
-            raise LoadError(f"Extra component argument '{name}' can't be {str(value).lower()}: {fixed[1]}; leave it out")
+            raise LoadError(
+                f"Extra component argument '{name}' can't be {str(value).lower()}: {fixed[1]}; leave it out"
+            )
     return found
 
 
@@ -241,7 +278,9 @@ def construct(kind: type[Node], options: NodeOptions, warn: Callable[[str], obje
                 raise
     except BaseException as error:  # also SystemExit: a component has no say over the others
         text = one_line(error)
-        hints = [hint for type_, words, hint in _HINTS if isinstance(error, type_) and words in text]
+        hints = [
+            hint for type_, words, hint in _HINTS if isinstance(error, type_) and words in text
+        ]
         raise LoadError('; '.join([f'{_THREW}: {text}', *hints])) from error
     if options.level is not None:
         node.get_logger().set_level(options.level)
@@ -267,10 +306,16 @@ def _said_when_slow(what: str, warn: Callable[[str], object]) -> Iterator[None]:
         while not done.wait(wait_s):
             frames = _frames(constructing)
             hint = ''
-            if any(frame.f_code.co_name.startswith('spin') and frame.f_code.co_filename.startswith(_RCLPY) for frame in frames):
+            if any(
+                frame.f_code.co_name.startswith('spin')
+                and frame.f_code.co_filename.startswith(_RCLPY)
+                for frame in frames
+            ):
                 hint = '; it spins: leave that out, because the container spins its components'
             elapsed = time.monotonic() - begun
-            warn(f'{what} has been in its constructor for {elapsed:.0f} s ({_place(frames)}); other loads wait for it{hint}')
+            warn(
+                f'{what} has been in its constructor for {elapsed:.0f} s ({_place(frames)}); other loads wait for it{hint}'
+            )
             wait_s *= 2
 
     thread = threading.Thread(target=run, name='container watch', daemon=True)
@@ -293,7 +338,11 @@ def _frames(thread: int | None) -> list[types.FrameType]:
 
 
 def _place(frames: Sequence[types.FrameType]) -> str:
-    return f'at {frames[0].f_code.co_filename}:{frames[0].f_lineno}' if frames else 'it is about to end'
+    return (
+        f'at {frames[0].f_code.co_filename}:{frames[0].f_lineno}'
+        if frames
+        else 'it is about to end'
+    )
 
 
 @dataclass(eq=False)
@@ -328,7 +377,9 @@ class ComponentManager(Node):
         begin_node(self, NAME, context=context)
         cores = min(len(os.sched_getaffinity(0)), MAX_COMPONENT_THREADS)
         text = 'Threads for the callbacks of components; component_container always has one.'
-        spec = ParameterSpec('thread_num', cores if multi_threaded else 1, text, '', 1, MAX_COMPONENT_THREADS)
+        spec = ParameterSpec(
+            'thread_num', cores if multi_threaded else 1, text, '', 1, MAX_COMPONENT_THREADS
+        )
         try:
             self.parameters = NodeParameters(self, (spec,))
         except BaseException:
@@ -343,10 +394,28 @@ class ComponentManager(Node):
         self._own_threads: set[threading.Thread] = set()
         self._said: set[str] = set()
         self.complaints = Complaints()
-        loads, unloads, lists = MutuallyExclusiveCallbackGroup(), MutuallyExclusiveCallbackGroup(), ReentrantCallbackGroup()
-        self.create_service(LoadNode, '~/_container/load_node', self._on_load, qos_profile=_REQUESTS, callback_group=loads)
-        self.create_service(UnloadNode, '~/_container/unload_node', self._on_unload, qos_profile=_REQUESTS, callback_group=unloads)
-        self.create_service(ListNodes, '~/_container/list_nodes', self._on_list, callback_group=lists)
+        loads, unloads, lists = (
+            MutuallyExclusiveCallbackGroup(),
+            MutuallyExclusiveCallbackGroup(),
+            ReentrantCallbackGroup(),
+        )
+        self.create_service(
+            LoadNode,
+            '~/_container/load_node',
+            self._on_load,
+            qos_profile=_REQUESTS,
+            callback_group=loads,
+        )
+        self.create_service(
+            UnloadNode,
+            '~/_container/unload_node',
+            self._on_unload,
+            qos_profile=_REQUESTS,
+            callback_group=unloads,
+        )
+        self.create_service(
+            ListNodes, '~/_container/list_nodes', self._on_list, callback_group=lists
+        )
 
     @property
     def component_threads(self) -> int:
@@ -365,22 +434,37 @@ class ComponentManager(Node):
                     f"parameter '{name}' is not one of the container; give a component its parameters in the request to load it"
                 )
         if not self._multi_threaded and self.parameters['thread_num'] != 1:
-            self.get_logger().warning("'thread_num' has no effect here; only component_container_mt uses it")
+            self.get_logger().warning(
+                "'thread_num' has no effect here; only component_container_mt uses it"
+            )
 
     def _on_load(self, request: Any, response: Any) -> Any:
         try:
             loaded = self._load(request)
         except LoadError as error:
             cause = error.__cause__
-            trace = '' if cause is None or isinstance(cause, ZcError) else '\n' + ''.join(traceback.format_exception(cause))
+            trace = (
+                ''
+                if cause is None or isinstance(cause, ZcError)
+                else '\n' + ''.join(traceback.format_exception(cause))
+            )
             detail = f' ({error.detail})' if error.detail else ''
-            self._say_error(f"could not load '{request.plugin_name}' of '{request.package_name}': {error}{detail}{trace}")
+            self._say_error(
+                f"could not load '{request.plugin_name}' of '{request.package_name}': {error}{detail}{trace}"
+            )
             response.success, response.error_message = False, printable(str(error))
         except Exception as error:  # a mistake of ours must not leave the client without an answer
             self._say_error(traceback.format_exc())
-            response.success, response.error_message = False, f'the container failed: {one_line(error)}'
+            response.success, response.error_message = (
+                False,
+                f'the container failed: {one_line(error)}',
+            )
         else:
-            response.success, response.unique_id, response.full_node_name = True, loaded.unique_id, loaded.name
+            response.success, response.unique_id, response.full_node_name = (
+                True,
+                loaded.unique_id,
+                loaded.name,
+            )
         return response
 
     def _load(self, request: Any) -> _Loaded:
@@ -390,14 +474,18 @@ class ComponentManager(Node):
         try:
             node = construct(kind, options, self._say_warning)
         except LoadError:
-            threading.Thread(target=self._say_leftovers, name='unload nothing', daemon=True).start()
+            threading.Thread(
+                target=self._say_leftovers, name='unload nothing', daemon=True
+            ).start()
             raise
         try:
             loaded = self._spin(unique_id, node)
         except LoadError:
             self._end(node, kind.__qualname__, spun=False)
             raise
-        self.get_logger().info(f"loaded '{loaded.name}' with unique_id {unique_id}: {kind.__module__}.{kind.__qualname__}")
+        self.get_logger().info(
+            f"loaded '{loaded.name}' with unique_id {unique_id}: {kind.__module__}.{kind.__qualname__}"
+        )
         return loaded
 
     def _spin(self, unique_id: int, node: Node) -> _Loaded:
@@ -411,7 +499,9 @@ class ComponentManager(Node):
             loaded = _Loaded(unique_id, node, Node.get_fully_qualified_name(node))
         except Exception as error:
             hint = 'its constructor has to call super().__init__, and must not destroy the node'
-            raise LoadError(f'The component is no whole node: {one_line(error)}; {hint}') from error
+            raise LoadError(
+                f'The component is no whole node: {one_line(error)}; {hint}'
+            ) from error
         with self._lock:
             if self._closing:
                 raise LoadError('The container is shutting down')
@@ -422,7 +512,9 @@ class ComponentManager(Node):
                     self._executor.remove_node(node)
                 raise LoadError(f"The container can't spin it: {one_line(error)}") from error
             if not taken:
-                raise LoadError("The container can't spin it: it is equal to a component that is loaded; leave out its __eq__")
+                raise LoadError(
+                    "The container can't spin it: it is equal to a component that is loaded; leave out its __eq__"
+                )
             self._loaded[unique_id] = loaded
         return loaded
 
@@ -432,7 +524,9 @@ class ComponentManager(Node):
 
     def workers(self) -> list[PerceptionNode]:
         """The components of this package, which can say whether they get on."""
-        nodes = [getattr(loaded, 'node', None) for loaded in self._present()]  # one that is being unloaded may have none
+        nodes = [
+            getattr(loaded, 'node', None) for loaded in self._present()
+        ]  # one that is being unloaded may have none
         return [node for node in nodes if isinstance(node, PerceptionNode)]
 
     def _on_unload(self, request: Any, response: Any) -> Any:
@@ -454,7 +548,12 @@ class ComponentManager(Node):
         """Whether it has ended within *timeout_s*; if not, it goes on."""
         with self._lock:
             if loaded.unloading is None:
-                loaded.unloading = threading.Thread(target=self._end_and_forget, args=(loaded,), name=f'unload {loaded.name}', daemon=True)
+                loaded.unloading = threading.Thread(
+                    target=self._end_and_forget,
+                    args=(loaded,),
+                    name=f'unload {loaded.name}',
+                    daemon=True,
+                )
                 loaded.unloading.start()
         return loaded.ended.wait(timeout_s)
 
@@ -481,14 +580,22 @@ class ComponentManager(Node):
             try:
                 yield
             except BaseException:  # foreign code, and the next step is due
-                self._say_error(f"'{name}': {step} failed, unloading goes on:\n{traceback.format_exc()}")
+                self._say_error(
+                    f"'{name}': {step} failed, unloading goes on:\n{traceback.format_exc()}"
+                )
 
         with trying('lifecycle transitions'):
             _end_lifecycle(node)
         with trying('leaving the executor'):
-            if spun and self._executor is not None and not self._executor.leave(node, _CALLBACKS_END_S):
+            if (
+                spun
+                and self._executor is not None
+                and not self._executor.leave(node, _CALLBACKS_END_S)
+            ):
                 text = f'a callback still runs after {_CALLBACKS_END_S:g} s; the node is destroyed under it'
-                self._say_error(f"'{name}': {text}, its thread stays busy until the callback returns")
+                self._say_error(
+                    f"'{name}': {text}, its thread stays busy until the callback returns"
+                )
         with trying('stop()'):
             stop = getattr(node, 'stop', None)
             if callable(stop) and not inspect.signature(stop).parameters:
@@ -524,14 +631,20 @@ class ComponentManager(Node):
         news = found - self._said
         self._said |= news
         if news:
-            self._say_warning(f'no component is loaded, but some have left behind: {"; ".join(sorted(news))}')
+            self._say_warning(
+                f'no component is loaded, but some have left behind: {"; ".join(sorted(news))}'
+            )
 
     def _leftovers(self) -> set[str]:
         """Threads that live, besides the container's own, and who still holds frames of this process's pools."""
         if self._present():
             return set()
         asking = threading.current_thread()
-        others = [t for t in threading.enumerate() if t not in self._own_threads and t is not asking and not t.name.startswith('unload ')]
+        others = [
+            t
+            for t in threading.enumerate()
+            if t not in self._own_threads and t is not asking and not t.name.startswith('unload ')
+        ]
         return {f"thread '{thread.name}'" for thread in others} | {
             f'{holder} holds {count} lease(s) of the pool of {pool.name}'
             for pool in live_pools()
@@ -575,7 +688,10 @@ class ComponentManager(Node):
 def _end_lifecycle(node: Any) -> None:
     """A managed node's own steps down, as far as it is from the ground."""
     if hasattr(node, 'trigger_deactivate') and hasattr(node, 'trigger_cleanup'):
-        for state, step in (('active', node.trigger_deactivate), ('inactive', node.trigger_cleanup)):
+        for state, step in (
+            ('active', node.trigger_deactivate),
+            ('inactive', node.trigger_cleanup),
+        ):
             if lifecycle_state(node) == state:
                 step()
 

@@ -27,7 +27,14 @@ _ON = ['true', 'True', 'TRUE', '1']
 SWITCH = [*_ON, 'false', 'False', 'FALSE', '0']
 """Choices of an argument that is true or false: launch's own conditions take these, and front ends in Python and YAML write them."""
 # What launch and launch_ros read without declaring it.
-_OF_LAUNCH = ('launch-prefix', 'launch-prefix-filter', 'emulate_tty', 'sigterm_timeout', 'sigkill_timeout', 'ros_namespace')
+_OF_LAUNCH = (
+    'launch-prefix',
+    'launch-prefix-filter',
+    'emulate_tty',
+    'sigterm_timeout',
+    'sigkill_timeout',
+    'ros_namespace',
+)
 
 
 def description(*entities: Action) -> LaunchDescription:
@@ -46,8 +53,12 @@ def refuse_unknown(given: Sequence[str], known: Sequence[str]) -> None:
     names = dict.fromkeys(argument.partition(':=')[0] for argument in given)
     unknown = [name for name in names if name not in known and name not in _OF_LAUNCH]
     if unknown and _launched_by_itself():
-        said = ', '.join(f"launch argument '{name}' is unknown{nearest(name, known)}" for name in unknown)
-        raise ConfigError(f'{said}; known are {", ".join(known)}; parameters of nodes are set in the file that params_file names')
+        said = ', '.join(
+            f"launch argument '{name}' is unknown{nearest(name, known)}" for name in unknown
+        )
+        raise ConfigError(
+            f'{said}; known are {", ".join(known)}; parameters of nodes are set in the file that params_file names'
+        )
 
 
 def _launched_by_itself() -> bool:
@@ -81,7 +92,11 @@ def params_file(default: str = 'perception.yaml') -> DeclareLaunchArgument:
 def _installed() -> list[str]:
     """Names of the installed parameter files of our nodes; the folder has others too."""
     folder = Path(config_file(''))
-    return sorted(path.name for path in folder.glob('*.yaml') if '/**/capture:' in path.read_text(encoding='utf-8'))
+    return sorted(
+        path.name
+        for path in folder.glob('*.yaml')
+        if '/**/capture:' in path.read_text(encoding='utf-8')
+    )
 
 
 def common(*, overlay: bool = True) -> list[DeclareLaunchArgument]:
@@ -90,10 +105,17 @@ def common(*, overlay: bool = True) -> list[DeclareLaunchArgument]:
     :param overlay: whether it can be left out.
     """
     picture = DeclareLaunchArgument(
-        'overlay', default_value='true', choices=SWITCH, description='Whether detections/image, the picture with boxes, is offered.'
+        'overlay',
+        default_value='true',
+        choices=SWITCH,
+        description='Whether detections/image, the picture with boxes, is offered.',
     )
     return [
-        DeclareLaunchArgument('namespace', default_value='', description='Namespace of all nodes and topics, such as truck.'),
+        DeclareLaunchArgument(
+            'namespace',
+            default_value='',
+            description='Namespace of all nodes and topics, such as truck.',
+        ),
         DeclareLaunchArgument(
             'accelerator',
             default_value=FROM_FILE,
@@ -121,7 +143,11 @@ def processes() -> list[DeclareLaunchArgument]:
             description='When a process of ours ends: end everything (with exit code 1 if it has failed), start it again after '
             'respawn_delay with all its nodes, or leave the rest running.',
         ),
-        DeclareLaunchArgument('respawn_delay', default_value='2.0', description='Seconds before a process is started again.'),
+        DeclareLaunchArgument(
+            'respawn_delay',
+            default_value='2.0',
+            description='Seconds before a process is started again.',
+        ),
         DeclareLaunchArgument(
             'log_level',
             default_value='info',
@@ -140,7 +166,11 @@ def camera() -> list[DeclareLaunchArgument]:
             choices=[FROM_FILE, *CAMERAS, *other_cameras()],
             description='Kind of camera; from_file: as the parameter file says.',
         ),
-        DeclareLaunchArgument('video', default_value='', description='File that camera:=replay plays; empty: as the parameter file says.'),
+        DeclareLaunchArgument(
+            'video',
+            default_value='',
+            description='File that camera:=replay plays; empty: as the parameter file says.',
+        ),
     ]
 
 
@@ -148,7 +178,9 @@ def container() -> list[DeclareLaunchArgument]:
     """The container that the nodes are loaded into."""
     return [
         DeclareLaunchArgument(
-            'container', default_value='perception_container', description='Name of the container node, within the namespace.'
+            'container',
+            default_value='perception_container',
+            description='Name of the container node, within the namespace.',
         ),
         DeclareLaunchArgument(
             'executor',
@@ -183,7 +215,9 @@ class Chosen:
         except ValueError:
             value = -1.0
         if not 0.0 <= value < 1e6:
-            raise ConfigError(f"launch argument '{name}' is '{self[name]}'; it must be a number of seconds from 0 to 1e6")
+            raise ConfigError(
+                f"launch argument '{name}' is '{self[name]}'; it must be a number of seconds from 0 to 1e6"
+            )
         return value
 
     def params_file(self) -> ParameterYaml:
@@ -193,7 +227,11 @@ class Chosen:
         """
         name = self['params_file']
         installed = config_file(name)
-        if os.path.basename(name) == name and not os.path.exists(name) and os.path.isfile(installed):
+        if (
+            os.path.basename(name) == name
+            and not os.path.exists(name)
+            and os.path.isfile(installed)
+        ):
             name = installed
         path = os.path.expanduser(name)
         if not os.path.isfile(path):

@@ -34,7 +34,10 @@ from zc_perception.nodes.params.yaml_file import ParameterYaml
 
 PACKAGE = 'zc_perception'
 PLUGINS = {'capture': 'CaptureNode', 'inference': 'InferenceNode', 'overlay': 'OverlayNode'}
-_CONTAINERS = {'single_threaded': 'component_container', 'multi_threaded': 'component_container_mt'}
+_CONTAINERS = {
+    'single_threaded': 'component_container',
+    'multi_threaded': 'component_container_mt',
+}
 _ANSWER_S = 1.0
 _LOGGER = get_logger('launch')
 
@@ -76,7 +79,14 @@ def program(
         namespace=namespace if namespace != '/' else None,
         parameters=[dict_or_file for dict_or_file in parameters if dict_or_file],
         # A SetParameter around the launch file is for the nodes of all packages.
-        arguments=[*arguments, '--unknown-parameters', 'warn', '--ros-args', '--log-level', chosen['log_level']],
+        arguments=[
+            *arguments,
+            '--unknown-parameters',
+            'warn',
+            '--ros-args',
+            '--log-level',
+            chosen['log_level'],
+        ],
         output='screen',
         respawn=chosen['on_exit'] == 'respawn',
         respawn_delay=chosen.number('respawn_delay'),
@@ -84,23 +94,39 @@ def program(
     return [process, *_when_it_ends(chosen, process, executable)]
 
 
-def perception_program(chosen: Chosen, file: ParameterYaml, cameras: Sequence[str] = (), stereo: bool = False) -> list[Action]:
+def perception_program(
+    chosen: Chosen, file: ParameterYaml, cameras: Sequence[str] = (), stereo: bool = False
+) -> list[Action]:
     """The program ``perception``, with the nodes of one camera, several, or a pair; its file is checked."""
     from zc_perception.nodes.params import verdict
 
     names = [side.value for side in Side] if stereo else cameras
     check_cameras(names, "launch argument 'cameras'")
-    paths = {f'{chosen.namespace(name).rstrip("/")}/{kind}': kind for name in names or [''] for kind in PLUGINS}
-    verdict.check_file(file, paths, all_overrides(chosen))  # the program itself says what is only worth a warning
+    paths = {
+        f'{chosen.namespace(name).rstrip("/")}/{kind}': kind
+        for name in names or ['']
+        for kind in PLUGINS
+    }
+    verdict.check_file(
+        file, paths, all_overrides(chosen)
+    )  # the program itself says what is only worth a warning
     namespace = chosen.namespace()
     if cameras and namespace != '/':  # the program refuses both: each name is a namespace in full
         cameras, namespace = [chosen.namespace(name).strip('/') for name in cameras], '/'
     options = ['--stereo'] if stereo else ['--cameras', *cameras] if cameras else []
-    values = {name: value for overrides in all_overrides(chosen).values() for name, value in overrides.items()}
-    return program(chosen, 'perception', [file.path, values], namespace=namespace, arguments=options)
+    values = {
+        name: value
+        for overrides in all_overrides(chosen).values()
+        for name, value in overrides.items()
+    }
+    return program(
+        chosen, 'perception', [file.path, values], namespace=namespace, arguments=options
+    )
 
 
-def container(chosen: Chosen, components: Sequence[ComposableNode], *, name: str, namespace: str) -> list[Action]:
+def container(
+    chosen: Chosen, components: Sequence[ComposableNode], *, name: str, namespace: str
+) -> list[Action]:
     """A container with components. What can't be loaded ends the launch, unless it is to go on without whatever ends."""
     process = ComposableNodeContainer(
         package=PACKAGE,
@@ -113,9 +139,20 @@ def container(chosen: Chosen, components: Sequence[ComposableNode], *, name: str
         respawn=chosen['on_exit'] == 'respawn',
         respawn_delay=chosen.number('respawn_delay'),
     )
-    load = LoadComponents(components, container=f'{namespace.rstrip("/")}/{name}', required=chosen['on_exit'] != 'nothing')
-    started_again = OnProcessStart(target_action=process, on_start=lambda event, context: load.load_again(context))
-    return [RegisterEventHandler(started_again), process, *_when_it_ends(chosen, process, f"container '{name}'"), load]
+    load = LoadComponents(
+        components,
+        container=f'{namespace.rstrip("/")}/{name}',
+        required=chosen['on_exit'] != 'nothing',
+    )
+    started_again = OnProcessStart(
+        target_action=process, on_start=lambda event, context: load.load_again(context)
+    )
+    return [
+        RegisterEventHandler(started_again),
+        process,
+        *_when_it_ends(chosen, process, f"container '{name}'"),
+        load,
+    ]
 
 
 def _when_it_ends(chosen: Chosen, process: Action, what: str) -> list[Action]:
@@ -127,7 +164,9 @@ def _when_it_ends(chosen: Chosen, process: Action, what: str) -> list[Action]:
             return []
         if event.returncode == 0:
             return [EmitEvent(event=Shutdown(reason=f'{what} has ended'))]
-        raise LaunchFailedError(f'{what} ended with exit code {event.returncode}; its last lines say why')
+        raise LaunchFailedError(
+            f'{what} ended with exit code {event.returncode}; its last lines say why'
+        )
 
     return [RegisterEventHandler(OnProcessExit(target_action=process, on_exit=end))]
 
@@ -135,7 +174,10 @@ def _when_it_ends(chosen: Chosen, process: Action, what: str) -> list[Action]:
 def component(kind: str, *, namespace: str, values: Mapping[str, Any]) -> ComposableNode:
     """One of our nodes as a component."""
     # A text stays one, though it looks like a number: accelerator_device "01:00.0".
-    typed = {name: ParameterValue(value, value_type=str) if isinstance(value, str) else value for name, value in values.items()}
+    typed = {
+        name: ParameterValue(value, value_type=str) if isinstance(value, str) else value
+        for name, value in values.items()
+    }
     return ComposableNode(
         package=PACKAGE,
         plugin=f'{PACKAGE}::{PLUGINS[kind]}',
@@ -159,10 +201,22 @@ def components(
     check_cameras([name for name in cameras if name], "launch argument 'cameras'")
     kinds = chosen.kinds() if kinds is None else kinds
     namespaces = {name: chosen.namespace(name) for name in cameras}
-    check_file(chosen, file, {f'{namespace.rstrip("/")}/{kind}': kind for namespace in namespaces.values() for kind in kinds})
+    check_file(
+        chosen,
+        file,
+        {
+            f'{namespace.rstrip("/")}/{kind}': kind
+            for namespace in namespaces.values()
+            for kind in kinds
+        },
+    )
     return {
         name: [
-            component(kind, namespace=namespace, values=node_values(chosen, file, f'{namespace.rstrip("/")}/{kind}', kind))
+            component(
+                kind,
+                namespace=namespace,
+                values=node_values(chosen, file, f'{namespace.rstrip("/")}/{kind}', kind),
+            )
             for kind in kinds
         ]
         for name, namespace in namespaces.items()
@@ -199,7 +253,12 @@ class LoadComponents(LoadComposableNodes):
     """
 
     def __init__(
-        self, components: Sequence[ComposableNode], *, container: str, required: bool = True, timeout_s: float | None = None
+        self,
+        components: Sequence[ComposableNode],
+        *,
+        container: str,
+        required: bool = True,
+        timeout_s: float | None = None,
     ) -> None:
         super().__init__(composable_node_descriptions=list(components), target_container=container)
         self._container = container
@@ -239,7 +298,10 @@ class LoadComponents(LoadComposableNodes):
             return
         if not self._container_answers(context):
             if not context.is_shutdown:
-                self._fail(context, f"container '{self._container}' has not answered for {self._timeout_s:g} s; {self._others(context)}")
+                self._fail(
+                    context,
+                    f"container '{self._container}' has not answered for {self._timeout_s:g} s; {self._others(context)}",
+                )
             return
         answer = self._call(self._load, request, context)
         if answer is None:
@@ -248,7 +310,10 @@ class LoadComponents(LoadComposableNodes):
             _LOGGER.info(f"loaded '{answer.full_node_name}' into '{self._container}'")
         else:
             name = f'{request.node_namespace.rstrip("/")}/{request.node_name}'
-            self._fail(context, f"'{name}' could not be loaded into '{self._container}': {answer.error_message}")
+            self._fail(
+                context,
+                f"'{name}' could not be loaded into '{self._container}': {answer.error_message}",
+            )
 
     def _fail(self, context: LaunchContext, message: str) -> None:
         self._ended = True
@@ -260,7 +325,9 @@ class LoadComponents(LoadComposableNodes):
     def _container_answers(self, context: LaunchContext) -> bool:
         waited = 0.0
         while not context.is_shutdown and (self._timeout_s is None or waited < self._timeout_s):
-            if self._list.wait_for_service(timeout_sec=_ANSWER_S) and self._call(self._list, ListNodes.Request(), context, _ANSWER_S):
+            if self._list.wait_for_service(timeout_sec=_ANSWER_S) and self._call(
+                self._list, ListNodes.Request(), context, _ANSWER_S
+            ):
                 return True
             waited += _ANSWER_S
         return False
@@ -283,7 +350,11 @@ class LoadComponents(LoadComposableNodes):
         node = get_ros_node(context)
         # Of each node: the services of the graph as a whole have our own clients among them.
         nodes = node.get_node_names_and_namespaces()
-        services = [name for own, namespace in nodes for name, _ in node.get_service_names_and_types_by_node(own, namespace)]
+        services = [
+            name
+            for own, namespace in nodes
+            for name, _ in node.get_service_names_and_types_by_node(own, namespace)
+        ]
         names = sorted({name for name in services if name.endswith(suffix)})
         if not names:
             return "there is none; start one with 'ros2 run zc_perception component_container'"

@@ -14,7 +14,12 @@ from zc_perception.errors import nearest
 from zc_perception.nodes.params import qos_overrides
 from zc_perception.nodes.params.spec import EVERY_NODE, ParameterSpec
 
-_CLASSES = {'capture': 'CaptureNode', 'inference': 'InferenceNode', 'overlay': 'OverlayNode', 'recorder': 'RecorderNode'}
+_CLASSES = {
+    'capture': 'CaptureNode',
+    'inference': 'InferenceNode',
+    'overlay': 'OverlayNode',
+    'recorder': 'RecorderNode',
+}
 NAMES = tuple(_CLASSES)
 """Names of the nodes; a node's module in :mod:`zc_perception.nodes` has the same name."""
 
@@ -34,7 +39,9 @@ class NodeKind(Protocol):
 @functools.cache
 def node_kind(name: str) -> NodeKind:
     """The class of the node of that name."""
-    kind: NodeKind = getattr(importlib.import_module(f'zc_perception.nodes.{name}'), _CLASSES[name])
+    kind: NodeKind = getattr(
+        importlib.import_module(f'zc_perception.nodes.{name}'), _CLASSES[name]
+    )
     return kind
 
 
@@ -48,8 +55,14 @@ def declares(kind: NodeKind, parameter: str) -> bool:
     counts as the node's unless it is known as another node's: the topic may be a remapped one."""
     if parameter.startswith(qos_overrides.PREFIX):
         known = qos_overrides.known_in_any_namespace
-        return known(parameter, kind.ENDPOINTS) or not any(known(parameter, other.ENDPOINTS) for other in node_kinds().values())
-    return parameter in EVERY_NODE or parameter.startswith(tuple(kind.PREFIXES)) or any(spec.name == parameter for spec in kind.SPECS)
+        return known(parameter, kind.ENDPOINTS) or not any(
+            known(parameter, other.ENDPOINTS) for other in node_kinds().values()
+        )
+    return (
+        parameter in EVERY_NODE
+        or parameter.startswith(tuple(kind.PREFIXES))
+        or any(spec.name == parameter for spec in kind.SPECS)
+    )
 
 
 def owners(parameter: str) -> list[str]:
@@ -57,7 +70,8 @@ def owners(parameter: str) -> list[str]:
     return [
         name
         for name, kind in node_kinds().items()
-        if parameter.startswith(tuple(kind.PREFIXES)) or any(spec.name == parameter for spec in kind.SPECS)
+        if parameter.startswith(tuple(kind.PREFIXES))
+        or any(spec.name == parameter for spec in kind.SPECS)
     ]
 
 
@@ -75,7 +89,11 @@ def belongs_elsewhere(parameter: str) -> str:
 
 def unknown_hint(kind: NodeKind, parameter: str, namespace: str) -> str:
     """The rest of a sentence that such a node doesn't know a parameter: whose it is, or which one was meant."""
-    names = [*(spec.name for spec in kind.SPECS), *EVERY_NODE, *qos_overrides.override_names(kind.ENDPOINTS, namespace)]
+    names = [
+        *(spec.name for spec in kind.SPECS),
+        *EVERY_NODE,
+        *qos_overrides.override_names(kind.ENDPOINTS, namespace),
+    ]
     return belongs_elsewhere(parameter) or nearest(parameter, names)
 
 

@@ -48,7 +48,9 @@ def begin_node(node: Node, name: str, **node_options: Any) -> None:
     except NameValidationException as error:
         # Its last line only points at the place.
         text = ' '.join(' '.join(str(error).splitlines()[:-1]).split())
-        raise ConfigError(f"node '{name}': {text}; choose another name or a shorter namespace: --ros-args -r __ns:=/NAME") from None
+        raise ConfigError(
+            f"node '{name}': {text}; choose another name or a shorter namespace: --ros-args -r __ns:=/NAME"
+        ) from None
     except Exception:
         given = parameter_overrides(node)
         for spec in (spec for spec in EVERY_NODE_SPECS if spec.name in given):
@@ -99,7 +101,9 @@ class NodeParameters(Mapping[str, Any]):
                 wrong.append(str(error))
                 continue
             descriptor = spec.descriptor(changeable=changeable is not None)
-            node.declare_parameter(spec.name, _declared(spec.name, value).value, descriptor, ignore_override=True)
+            node.declare_parameter(
+                spec.name, _declared(spec.name, value).value, descriptor, ignore_override=True
+            )
             self._values[spec.name] = value
         if wrong:
             wrong += self._mistyped()
@@ -108,7 +112,11 @@ class NodeParameters(Mapping[str, Any]):
 
     def _mistyped(self) -> list[str]:
         """A sentence for each start-up key that is a typing error of one of this node's. Others may be meant for another package's node."""
-        hints = ((name, nearest(name, self._specs)) for name in self.unclaimed() if not self._belongs_elsewhere(name))
+        hints = (
+            (name, nearest(name, self._specs))
+            for name in self.unclaimed()
+            if not self._belongs_elsewhere(name)
+        )
         return [f"parameter '{name}' is unknown{hint}" for name, hint in hints if hint]
 
     def judged(self, parameters: Sequence[Parameter]) -> tuple[list[Parameter], list[str]]:
@@ -116,8 +124,15 @@ class NodeParameters(Mapping[str, Any]):
         all reasons, not only the first, also against those that are not among the declarations here."""
         accepted, reasons = self._judge(parameters)
         own = dict(accepted)
-        foreign = (self._reason_against_foreign(parameter) for parameter in parameters if parameter.name not in self._specs)
-        converted = [_declared(parameter.name, own[parameter.name]) if parameter.name in own else parameter for parameter in parameters]
+        foreign = (
+            self._reason_against_foreign(parameter)
+            for parameter in parameters
+            if parameter.name not in self._specs
+        )
+        converted = [
+            _declared(parameter.name, own[parameter.name]) if parameter.name in own else parameter
+            for parameter in parameters
+        ]
         return converted, [*reasons, *filter(None, foreign)]
 
     def _judge(self, parameters: Sequence[Parameter]) -> tuple[list[tuple[str, Any]], list[str]]:
@@ -131,13 +146,19 @@ class NodeParameters(Mapping[str, Any]):
                 accepted.append((spec.name, self._new_value(spec, parameter)))
             except ConfigError as error:
                 reasons.append(str(error))
-            except Exception as error:  # it would end the executor, and with that every node of the process
-                reasons.append(f"parameter '{spec.name}' can't be checked: {one_line(error)}; please report this line")
+            except (
+                Exception
+            ) as error:  # it would end the executor, and with that every node of the process
+                reasons.append(
+                    f"parameter '{spec.name}' can't be checked: {one_line(error)}; please report this line"
+                )
         return accepted, reasons
 
     def _new_value(self, spec: ParameterSpec, parameter: Parameter) -> Any:
         if parameter.type_ is Parameter.Type.NOT_SET:
-            raise ConfigError(f"parameter '{spec.name}' can't be removed; set it to its default, {spec.default!r}, instead")
+            raise ConfigError(
+                f"parameter '{spec.name}' can't be removed; set it to its default, {spec.default!r}, instead"
+            )
         value = spec.convert(parameter.value)
         self._check_time(spec, value)
         self._check(spec.name, value)
@@ -157,7 +178,11 @@ class NodeParameters(Mapping[str, Any]):
         if described.dynamic_typing:
             return ''
         (limits,) = described.integer_range or [None]
-        in_range = limits is None or kind is not wanted or limits.from_value <= parameter.value <= limits.to_value
+        in_range = (
+            limits is None
+            or kind is not wanted
+            or limits.from_value <= parameter.value <= limits.to_value
+        )
         if kind is wanted and in_range:
             return ''
         allowed = TYPE_NAMES.get(_KINDS.get(wanted, object), wanted.name.lower())
@@ -195,7 +220,9 @@ class NodeParameters(Mapping[str, Any]):
         for name, before in reversed(changed):
             self._values[name] = before
             if self._on_change is not None:
-                with contextlib.suppress(Exception):  # the reason for taking it back is the one to be told
+                with contextlib.suppress(
+                    Exception
+                ):  # the reason for taking it back is the one to be told
                     self._on_change(name, before)
 
     def __getitem__(self, name: str) -> Any:
@@ -221,7 +248,10 @@ class NodeParameters(Mapping[str, Any]):
 
     def qos_overrides(self) -> list[str]:
         """Names of the parameters that endpoints have declared."""
-        return [parameter.name for parameter in self._node.get_parameters_by_prefix(_QOS.rstrip('.')).values()]
+        return [
+            parameter.name
+            for parameter in self._node.get_parameters_by_prefix(_QOS.rstrip('.')).values()
+        ]
 
     def _belongs_elsewhere(self, name: str) -> str:
         return '' if name.startswith(self._foreign_prefixes) else belongs_elsewhere(name)
@@ -236,7 +266,17 @@ class NodeParameters(Mapping[str, Any]):
         hint = self._belongs_elsewhere(name) or nearest(name, self._specs) or nearest(name, others)
         if hint:
             return f"parameter '{name}' is unknown{hint}"
-        prefix = next((prefix for prefix in (_QOS, *self._foreign_prefixes) if name.startswith(prefix)), '')
-        known = sorted(other for other in others if other.startswith(prefix)) if prefix else sorted(self._specs)
-        rest = f'known are {", ".join(known)}' if known else f"there are no parameters '{prefix}…' now: see /diagnostics"
+        prefix = next(
+            (prefix for prefix in (_QOS, *self._foreign_prefixes) if name.startswith(prefix)), ''
+        )
+        known = (
+            sorted(other for other in others if other.startswith(prefix))
+            if prefix
+            else sorted(self._specs)
+        )
+        rest = (
+            f'known are {", ".join(known)}'
+            if known
+            else f"there are no parameters '{prefix}…' now: see /diagnostics"
+        )
         return f"parameter '{name}' is unknown; {rest}"

@@ -17,7 +17,11 @@ from zc_perception.link.endpoints.qos import link_qos
 from zc_perception.link.rclpy_compat import declare_qos_overrides, parameter_overrides
 
 PREFIX = 'qos_overrides.'
-_ENUMS: Mapping[str, Any] = {'history': HistoryPolicy, 'reliability': ReliabilityPolicy, 'durability': DurabilityPolicy}
+_ENUMS: Mapping[str, Any] = {
+    'history': HistoryPolicy,
+    'reliability': ReliabilityPolicy,
+    'durability': DurabilityPolicy,
+}
 _USUAL = {
     'history': 'keep_last or keep_all',
     'depth': 'an integer from 0 to 2147483647',
@@ -54,7 +58,11 @@ def _check_policy(name: str, value: Any) -> None:
         good = type(value) is int and 0 <= value <= _DEEPEST
     else:
         # The middleware refuses the one that stands for "not known".
-        good = isinstance(value, str) and value.upper() in _ENUMS[policy].__members__ and value.upper() != 'UNKNOWN'
+        good = (
+            isinstance(value, str)
+            and value.upper() in _ENUMS[policy].__members__
+            and value.upper() != 'UNKNOWN'
+        )
     if not good:
         raise ConfigError(f"parameter '{name}' is {shown(value)}; it must be {_USUAL[policy]}")
 
@@ -73,7 +81,9 @@ def overridden(endpoint: Endpoint, namespace: str, values: Mapping[str, Any]) ->
     return qos
 
 
-def qos_problems(endpoints: Iterable[Endpoint], namespace: str, values: Mapping[str, Any]) -> Iterator[str]:
+def qos_problems(
+    endpoints: Iterable[Endpoint], namespace: str, values: Mapping[str, Any]
+) -> Iterator[str]:
     """Why a node's endpoints can't be made with these parameters; a sentence for each. What is remapped only the node itself judges."""
     for endpoint in endpoints:
         try:
@@ -81,7 +91,10 @@ def qos_problems(endpoints: Iterable[Endpoint], namespace: str, values: Mapping[
             if endpoint.adapted:
                 link_qos(qos)
                 # As AdaptedPublisher says.
-                latched = qos.durability == DurabilityPolicy.TRANSIENT_LOCAL and endpoint.direction == 'publisher'
+                latched = (
+                    qos.durability == DurabilityPolicy.TRANSIENT_LOCAL
+                    and endpoint.direction == 'publisher'
+                )
                 if latched and qos.history == HistoryPolicy.KEEP_ALL:
                     text = 'transient_local with keep-all would pin every frame for ever; use keep-last'
                     raise ConfigError(f"topic '{endpoint.topic}': {text}")
@@ -93,7 +106,9 @@ def known_in_any_namespace(name: str, endpoints: Iterable[Endpoint]) -> bool:
     """Whether a parameter is for one of *endpoints*, in whatever namespace its node may be."""
     found = _KEY.fullmatch(name)
     return found is not None and any(
-        f'{found[1]}.{found[2]}'.endswith(f'/{endpoint.topic}.{endpoint.direction}') and found[3] in _USUAL for endpoint in endpoints
+        f'{found[1]}.{found[2]}'.endswith(f'/{endpoint.topic}.{endpoint.direction}')
+        and found[3] in _USUAL
+        for endpoint in endpoints
     )
 
 
@@ -123,5 +138,7 @@ def _overridden(node: Node, kind: type[Any], topic: str, qos: QoSProfile) -> QoS
         declare_qos_overrides(node, kind, resolved, qos)
     except Exception as error:
         text = message_of(error)
-        raise ConfigError(f"parameters '{prefix}*' can't be used: {text}; there are {', '.join(_USUAL)}") from None
+        raise ConfigError(
+            f"parameters '{prefix}*' can't be used: {text}; there are {', '.join(_USUAL)}"
+        ) from None
     return qos

@@ -20,7 +20,12 @@ from rclpy.context import Context
 from zc_perception.errors import ConfigError, message_of
 from zc_perception.nodes.params.kinds import names_of, somebody_has
 from zc_perception.nodes.params.verdict import judge_sections, likely_meant
-from zc_perception.nodes.params.yaml_file import ParameterYaml, last_name, read_parameter_yaml, section_matches
+from zc_perception.nodes.params.yaml_file import (
+    ParameterYaml,
+    last_name,
+    read_parameter_yaml,
+    section_matches,
+)
 from zc_perception.nodes.perception_node import PerceptionNode
 
 _NODE_PREFIX = re.compile(r'^([^:=]+):[^:=]+:=')
@@ -73,7 +78,12 @@ class CommandLine:
 
     @functools.cached_property
     def _files(self) -> list[ParameterYaml]:
-        return [read_parameter_yaml(path) for path in dict.fromkeys(text for flag, text in self._pairs if flag == '--params-file')]
+        return [
+            read_parameter_yaml(path)
+            for path in dict.fromkeys(
+                text for flag, text in self._pairs if flag == '--params-file'
+            )
+        ]
 
     def keys(self, node: str) -> dict[str, MeantFor]:
         """The keys that a node gets, and for whom each was meant; what was meant for this node counts most."""
@@ -110,10 +120,15 @@ class CommandLine:
         among = [section for file in self._files for section, _ in file.sections]
         warnings: list[str] = []
         for file in self._files:
-            refused, warned = judge_sections([section for section, _ in file.sections], nodes, among)
+            refused, warned = judge_sections(
+                [section for section, _ in file.sections], nodes, among
+            )
             for section, problem in refused:
                 raise ConfigError(f'{file.where}, line {file.lines[section, ""]}: {problem}')
-            warnings += [f'{file.where}: {sentence}' for sentence in warned + likely_meant(file.sections, nodes)]
+            warnings += [
+                f'{file.where}: {sentence}'
+                for sentence in warned + likely_meant(file.sections, nodes)
+            ]
         return warnings
 
 
@@ -121,8 +136,14 @@ def _check_argument(name: str, where: str, nodes: Sequence[str]) -> None:
     """:raises ConfigError: a command line's own node of that name isn't there, or is in a namespace."""
     own = last_name(name)
     for node in nodes:
-        if '*' not in own and node.endswith(f'/{own}') and not any(section_matches(name, other) for other in nodes):
-            raise ConfigError(f"{where}: '{name.lstrip('/')}' does not match node '{node}'; write '/**/{own}', in a parameter file")
+        if (
+            '*' not in own
+            and node.endswith(f'/{own}')
+            and not any(section_matches(name, other) for other in nodes)
+        ):
+            raise ConfigError(
+                f"{where}: '{name.lstrip('/')}' does not match node '{node}'; write '/**/{own}', in a parameter file"
+            )
     for _, problem in judge_sections([name], nodes)[0]:
         raise ConfigError(f'{where}: {problem}')
 
@@ -140,7 +161,9 @@ def command_line(context: Context) -> CommandLine:
     return _LINES.get(context) or CommandLine()
 
 
-def refuse_unknown_parameters(nodes: Sequence[PerceptionNode], known: Sequence[type[PerceptionNode]]) -> None:
+def refuse_unknown_parameters(
+    nodes: Sequence[PerceptionNode], known: Sequence[type[PerceptionNode]]
+) -> None:
     """Refuse start-up keys that nobody has: a typing error must not pass in silence. Those that may be meant for other packages' nodes are
     warned of, see above. A key that another of our nodes has is passed over, unless it was set for this node by its name.
 

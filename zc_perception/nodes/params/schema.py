@@ -18,7 +18,10 @@ from zc_perception.nodes.params.spec import EVERY_NODE_SPECS, ParameterSpec
 
 _KEY = 'ros__parameters'
 _TYPES = {bool: 'boolean', int: 'integer', float: 'number', str: 'string'}
-_EVERY_NODE = {spec.name: {'type': _TYPES[type(spec.default)], 'description': spec.description} for spec in EVERY_NODE_SPECS}
+_EVERY_NODE = {
+    spec.name: {'type': _TYPES[type(spec.default)], 'description': spec.description}
+    for spec in EVERY_NODE_SPECS
+}
 # Parameters that nodes declare when they know them, nested or by names with dots.
 OPEN_ENDED = {
     'qos_overrides': 'Quality of service of a topic, such as qos_overrides./image_raw.publisher.depth.',
@@ -30,7 +33,11 @@ def parameter_schema(spec: ParameterSpec) -> dict[str, Any]:
     """What one parameter may be."""
     when = ' Can change while the node runs.' if spec.dynamic else ''
     unit = f' [{spec.unit}]' if spec.unit else ''
-    return {'description': spec.description + unit + when, 'default': spec.default, **_value_schema(spec)}
+    return {
+        'description': spec.description + unit + when,
+        'default': spec.default,
+        **_value_schema(spec),
+    }
 
 
 def _value_schema(spec: ParameterSpec) -> dict[str, Any]:
@@ -56,13 +63,20 @@ def _value_schema(spec: ParameterSpec) -> dict[str, Any]:
 def _parameters(specs: Sequence[ParameterSpec], open_ended: Sequence[str]) -> dict[str, Any]:
     properties: dict[str, Any] = {spec.name: parameter_schema(spec) for spec in specs}
     properties |= _EVERY_NODE
-    properties |= {name: {'type': 'object', 'description': OPEN_ENDED[name]} for name in open_ended}
+    properties |= {
+        name: {'type': 'object', 'description': OPEN_ENDED[name]} for name in open_ended
+    }
     dotted = {f'^{name}\\..+': {'description': OPEN_ENDED[name]} for name in open_ended}
     return {'type': 'object', 'properties': properties, 'patternProperties': dotted}
 
 
 def _section(parameters: str) -> dict[str, Any]:
-    return {'type': 'object', 'required': [_KEY], 'properties': {_KEY: {'$ref': f'#/$defs/{parameters}'}}, 'additionalProperties': False}
+    return {
+        'type': 'object',
+        'required': [_KEY],
+        'properties': {_KEY: {'$ref': f'#/$defs/{parameters}'}},
+        'additionalProperties': False,
+    }
 
 
 def file_schema() -> dict[str, Any]:
@@ -82,11 +96,20 @@ def file_schema() -> dict[str, Any]:
     definitions['all_nodes'] = {
         'title': 'Parameters of all nodes that match, ours and others',
         'type': 'object',
-        'properties': {name: some[0] if len(some) == 1 else {'anyOf': some} for name, some in everywhere.items()},
+        'properties': {
+            name: some[0] if len(some) == 1 else {'anyOf': some}
+            for name, some in everywhere.items()
+        },
     }
-    patterns = {f'^(.*/)?{name}$': _section(name) for name in node_kinds()} | {r'^(.*/)?\*{1,2}$': {'$ref': '#/$defs/wildcard'}}
+    patterns = {f'^(.*/)?{name}$': _section(name) for name in node_kinds()} | {
+        r'^(.*/)?\*{1,2}$': {'$ref': '#/$defs/wildcard'}
+    }
     below = {'patternProperties': patterns, 'additionalProperties': {'$ref': '#/$defs/names'}}
-    definitions['wildcard'] = {'type': 'object', 'properties': {_KEY: {'$ref': '#/$defs/all_nodes'}}, **below}
+    definitions['wildcard'] = {
+        'type': 'object',
+        'properties': {_KEY: {'$ref': '#/$defs/all_nodes'}},
+        **below,
+    }
     definitions['names'] = {
         'description': "A namespace, or another package's node.",
         'type': 'object',
@@ -111,7 +134,9 @@ def text() -> str:
 
 def main(args: Sequence[str] | None = None) -> int:
     """Write the file."""
-    parser = argparse.ArgumentParser(prog='schema', description='Writes the JSON schema of parameter files.')
+    parser = argparse.ArgumentParser(
+        prog='schema', description='Writes the JSON schema of parameter files.'
+    )
     parser.add_argument('path', type=Path, help='file to write')
     parser.parse_args(args).path.write_text(text(), encoding='utf-8')
     return 0

@@ -13,7 +13,13 @@ from rcl_interfaces.msg import FloatingPointRange, IntegerRange, ParameterDescri
 
 from zc_perception.errors import ConfigError, nearest, shown
 
-TYPE_NAMES = {bool: 'a boolean (true or false)', int: 'an integer', float: 'a number', str: 'a string', list: 'a list of strings'}
+TYPE_NAMES = {
+    bool: 'a boolean (true or false)',
+    int: 'an integer',
+    float: 'a number',
+    str: 'a string',
+    list: 'a list of strings',
+}
 _MOST_DIGITS = 19
 
 
@@ -76,22 +82,36 @@ class ParameterSpec:
         if kind is float and type(value) is int:
             with contextlib.suppress(OverflowError):  # then it is out of range too
                 value = float(value)
-        if kind is list and (value is None or isinstance(value, Sequence)) and not isinstance(value, str):
-            value = [str(text) if self.whole_numbers and type(text) is int else text for text in value or () if text != '']
+        if (
+            kind is list
+            and (value is None or isinstance(value, Sequence))
+            and not isinstance(value, str)
+        ):
+            value = [
+                str(text) if self.whole_numbers and type(text) is int else text
+                for text in value or ()
+                if text != ''
+            ]
         if type(value) is bool and str(value).lower() in self.choices:
             value = str(value).lower()
         if self.whole_numbers and kind is str and type(value) is int:
             value = str(value)
-        good = type(value) is kind and (kind is not list or all(isinstance(text, str) for text in value))
+        good = type(value) is kind and (
+            kind is not list or all(isinstance(text, str) for text in value)
+        )
         if good and self.choices:
             good = value in self.choices or value in self.other_choices()
         if good and self.low is not None and self.high is not None:
-            good = (self.low <= value <= self.high and math.isfinite(value)) or value == self.besides
+            good = (
+                self.low <= value <= self.high and math.isfinite(value)
+            ) or value == self.besides
         if good and self.even:
             good = value % 2 == 0
         if not good:
             hint = nearest(value, self.choices) if isinstance(value, str) else ''
-            raise ConfigError(f"parameter '{self.name}' is {shown(value)}; it must be {self.allowed()}{hint}")
+            raise ConfigError(
+                f"parameter '{self.name}' is {shown(value)}; it must be {self.allowed()}{hint}"
+            )
         return value
 
     def descriptor(self, *, changeable: bool = False) -> ParameterDescriptor:
@@ -99,7 +119,11 @@ class ParameterSpec:
 
         :param changeable: whether there is a state in which parameters that aren't dynamic may be set.
         """
-        when = '' if self.dynamic or self.fixed or not changeable else ' Set it while the node is unconfigured.'
+        when = (
+            ''
+            if self.dynamic or self.fixed or not changeable
+            else ' Set it while the node is unconfigured.'
+        )
         text = ParameterDescriptor(
             description=self.description + (f' [{self.unit}]' if self.unit else '') + when,
             read_only=self.fixed or not (self.dynamic or changeable),
@@ -111,15 +135,27 @@ class ParameterSpec:
                 text.additional_constraints = self.allowed()
                 low, high = min(low, self.besides), max(high, self.besides)
             if type(self.default) is int:
-                text.integer_range = [IntegerRange(from_value=int(low), to_value=int(high), step=2 if self.even else 0)]
+                text.integer_range = [
+                    IntegerRange(
+                        from_value=int(low), to_value=int(high), step=2 if self.even else 0
+                    )
+                ]
             else:
-                text.floating_point_range = [FloatingPointRange(from_value=float(low), to_value=float(high), step=0.0)]
+                text.floating_point_range = [
+                    FloatingPointRange(from_value=float(low), to_value=float(high), step=0.0)
+                ]
         return text
 
 
 EVERY_NODE_SPECS = (
-    ParameterSpec('use_sim_time', False, 'Take the time from /clock. Every ROS node has this parameter.'),
-    ParameterSpec('start_type_description_service', True, 'Offer ~/get_type_description. Every ROS node has this parameter.'),
+    ParameterSpec(
+        'use_sim_time', False, 'Take the time from /clock. Every ROS node has this parameter.'
+    ),
+    ParameterSpec(
+        'start_type_description_service',
+        True,
+        'Offer ~/get_type_description. Every ROS node has this parameter.',
+    ),
 )
 """What rclpy itself declares for every node."""
 EVERY_NODE = tuple(spec.name for spec in EVERY_NODE_SPECS)

@@ -22,10 +22,25 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from zc_perception.errors import ConfigError, nearest
-from zc_perception.nodes.params.kinds import NAMES, NodeKind, declares, names_of, node_kind, node_kinds, owners, unknown_hint
+from zc_perception.nodes.params.kinds import (
+    NAMES,
+    NodeKind,
+    declares,
+    names_of,
+    node_kind,
+    node_kinds,
+    owners,
+    unknown_hint,
+)
 from zc_perception.nodes.params.qos_overrides import PREFIX, qos_problems
 from zc_perception.nodes.params.spec import EVERY_NODE, EVERY_NODE_SPECS
-from zc_perception.nodes.params.yaml_file import ParameterYaml, Section, last_name, nodes_named, section_matches
+from zc_perception.nodes.params.yaml_file import (
+    ParameterYaml,
+    Section,
+    last_name,
+    nodes_named,
+    section_matches,
+)
 
 _WILDCARDS = ('*', '**')
 
@@ -63,7 +78,11 @@ class Verdict:
     warnings: list[str] = field(default_factory=list)
 
 
-def judge(file: ParameterYaml, nodes: Mapping[str, str], on_top: Mapping[str, Mapping[str, Any]] | None = None) -> Verdict:
+def judge(
+    file: ParameterYaml,
+    nodes: Mapping[str, str],
+    on_top: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Verdict:
     """What the nodes would say to a file.
 
     :param nodes: the nodes that are going to have it: kinds (``capture``, ``inference`` …) by full names.
@@ -73,7 +92,9 @@ def judge(file: ParameterYaml, nodes: Mapping[str, str], on_top: Mapping[str, Ma
     verdict = Verdict(warnings=warnings + likely_meant(file.sections, list(nodes)))
     for section, text in refused:
         problem = Problem(text, section=section, line=file.lines[section, ''])
-        (verdict.misses if last_name(section) in nodes.values() else verdict.problems).append(problem)
+        (verdict.misses if last_name(section) in nodes.values() else verdict.problems).append(
+            problem
+        )
     problems: dict[Problem, None] = {}
     reached: set[tuple[str, str]] = set()
     for node, name in nodes.items():
@@ -82,7 +103,10 @@ def judge(file: ParameterYaml, nodes: Mapping[str, str], on_top: Mapping[str, Ma
         reached |= {(section, key) for key, section in origins.items()}
         meant_for_any = file.keys_for_any_name(node)
         found = [
-            (key, f"parameter '{key}' is unknown{unknown_hint(kind, key, node.rpartition('/')[0])}")
+            (
+                key,
+                f"parameter '{key}' is unknown{unknown_hint(kind, key, node.rpartition('/')[0])}",
+            )
             for key in given
             if key not in meant_for_any and not declares(kind, key)
         ]
@@ -95,30 +119,44 @@ def judge(file: ParameterYaml, nodes: Mapping[str, str], on_top: Mapping[str, Ma
     return verdict
 
 
-def check_file(file: ParameterYaml, nodes: Mapping[str, str], on_top: Mapping[str, Mapping[str, Any]] | None = None) -> list[str]:
+def check_file(
+    file: ParameterYaml,
+    nodes: Mapping[str, str],
+    on_top: Mapping[str, Mapping[str, Any]] | None = None,
+) -> list[str]:
     """Refuse what the nodes would refuse, as far as that can be known without opening a device; see :func:`judge`.
 
     :returns: what they would only warn of, each once.
     """
     verdict = judge(file, nodes, on_top)
-    wrong = dict.fromkeys(f'{one.node}: {one}' if one.node else str(one) for one in verdict.misses + verdict.problems)
+    wrong = dict.fromkeys(
+        f'{one.node}: {one}' if one.node else str(one) for one in verdict.misses + verdict.problems
+    )
     if wrong:
-        names = ', '.join(dict.fromkeys(name for kind in nodes.values() for name in (on_top or {}).get(kind, {})))
+        names = ', '.join(
+            dict.fromkeys(name for kind in nodes.values() for name in (on_top or {}).get(kind, {}))
+        )
         besides = f', with {names} as the launch arguments say' if names else ''
         raise ConfigError(f'{file.where}{besides}: {"; ".join(wrong)}')
     return [f'{file.where}: {sentence}' for sentence in verdict.warnings]
 
 
-def component_values(file: ParameterYaml, node: str, kind: str, on_top: Mapping[str, Any]) -> dict[str, Any]:
+def component_values(
+    file: ParameterYaml, node: str, kind: str, on_top: Mapping[str, Any]
+) -> dict[str, Any]:
     """What a component is given that doesn't get the file itself: the file's values for it, without those of a section for all nodes that
     are meant for others, and *on_top*. An empty list has no type in ROS, so it goes as one empty string, which doesn't count.
     """
     others = {name for name in file.keys_for_any_name(node) if not declares(node_kind(kind), name)}
-    values = {name: value for name, value in file.values(node).items() if name not in others} | on_top
+    values = {
+        name: value for name, value in file.values(node).items() if name not in others
+    } | on_top
     return {name: [''] if value == [] else value for name, value in values.items()}
 
 
-def expected_nodes(sections: Sequence[Section], namespaces: Sequence[str] | None) -> dict[str, str]:
+def expected_nodes(
+    sections: Sequence[Section], namespaces: Sequence[str] | None
+) -> dict[str, str]:
     """The nodes that are going to have a file, for :func:`judge`: those of some namespaces, or those that the file names, or one of each
     kind. A recorder only where a section is for it: none of the programs for cameras starts one.
 
@@ -128,15 +166,23 @@ def expected_nodes(sections: Sequence[Section], namespaces: Sequence[str] | None
     of_cameras = [name for name in NAMES if name != 'recorder']
     spaces = namespaces
     if spaces is None:
-        spaces = list(dict.fromkeys(node.rpartition('/')[0] for name in of_cameras for node in named[name])) or ['']
+        spaces = list(
+            dict.fromkeys(node.rpartition('/')[0] for name in of_cameras for node in named[name])
+        ) or ['']
     nodes = {}
     for name in of_cameras:
-        for node in (namespaces is None and named[name]) or [f'{space}/{name}' for space in spaces]:
+        for node in (namespaces is None and named[name]) or [
+            f'{space}/{name}' for space in spaces
+        ]:
             nodes[node] = name
     for section, _ in sections:
         own = last_name(section)
-        if own == 'recorder' or (own not in NAMES and nearest(own, NAMES) == nearest(own, ['recorder']) != ''):
-            nodes |= dict.fromkeys(named['recorder'] or [f'{space}/recorder' for space in spaces], 'recorder')
+        if own == 'recorder' or (
+            own not in NAMES and nearest(own, NAMES) == nearest(own, ['recorder']) != ''
+        ):
+            nodes |= dict.fromkeys(
+                named['recorder'] or [f'{space}/recorder' for space in spaces], 'recorder'
+            )
     return nodes
 
 
@@ -168,19 +214,32 @@ def value_problems(kind: NodeKind, node: str, values: Mapping[str, Any]) -> list
 
 def _origins(node: str, sections: Iterable[Section]) -> dict[str, str]:
     """The section from which a node gets each key."""
-    return {key: section for section, values in sections if section_matches(section, node) for key in values}
+    return {
+        key: section
+        for section, values in sections
+        if section_matches(section, node)
+        for key in values
+    }
 
 
 def _of_nobody(file: ParameterYaml, nodes: Iterable[str]) -> list[str]:
     """Of the keys for nodes of any name that reach one of *nodes*, those that no node of the package has; a sentence for each."""
     sentences, known = [], names_of(node_kinds().values())
-    for key in dict.fromkeys(key for node in nodes for key in sorted(file.keys_for_any_name(node))):
+    for key in dict.fromkeys(
+        key for node in nodes for key in sorted(file.keys_for_any_name(node))
+    ):
         if key in EVERY_NODE or key.startswith(PREFIX) or owners(key):
             continue
-        sections = [section for section, values in file.sections if '*' in last_name(section) and key in values]
+        sections = [
+            section
+            for section, values in file.sections
+            if '*' in last_name(section) and key in values
+        ]
         where = ', '.join(f"'{section}'" for section in sections)
         line = f' (line {file.lines[sections[0], key]})'
-        sentences.append(f"section {where}: no node here has a parameter '{key}'{nearest(key, known)}{line}")
+        sentences.append(
+            f"section {where}: no node here has a parameter '{key}'{nearest(key, known)}{line}"
+        )
     return sentences
 
 
@@ -197,11 +256,17 @@ def _unheard(file: ParameterYaml, reached: Collection[tuple[str, str]]) -> list[
             try:
                 for spec in (spec for spec in kind.SPECS if spec.name == key):
                     spec.convert(value)
-                problem = '' if declares(kind, key) else f"parameter '{key}' is unknown{unknown_hint(kind, key, '')}"
+                problem = (
+                    ''
+                    if declares(kind, key)
+                    else f"parameter '{key}' is unknown{unknown_hint(kind, key, '')}"
+                )
             except ConfigError as error:
                 problem = str(error)
             if problem:
-                sentences.append(f"section '{section}': {problem} (line {file.lines[section, key]}); no node gets it now")
+                sentences.append(
+                    f"section '{section}': {problem} (line {file.lines[section, key]}); no node gets it now"
+                )
     return sentences
 
 
@@ -219,7 +284,9 @@ def _spaces(name: str) -> list[str]:
 
 def _is_its_own(section: str, node: str) -> bool:
     """Whether the section names that node rather than all of a kind: neither its name is a wildcard nor what is in front of it."""
-    return section_matches(section, node) and not any(token in _WILDCARDS for token in section.split('/')[1:][-2:])
+    return section_matches(section, node) and not any(
+        token in _WILDCARDS for token in section.split('/')[1:][-2:]
+    )
 
 
 def _mistyped(written: Sequence[str], meant: Sequence[str]) -> bool:
@@ -229,7 +296,8 @@ def _mistyped(written: Sequence[str], meant: Sequence[str]) -> bool:
     if one.replace('_', '') == other.replace('_', ''):
         return True
     return one.count('_') == other.count('_') and all(
-        re.sub(r'\D', '', first) == re.sub(r'\D', '', second) and nearest(first, [second]) for first, second in pairs
+        re.sub(r'\D', '', first) == re.sub(r'\D', '', second) and nearest(first, [second])
+        for first, second in pairs
     )
 
 
@@ -249,7 +317,9 @@ def _miss(section: str, nodes: Sequence[str], among: Sequence[str]) -> str:
     return ''
 
 
-def judge_sections(sections: Sequence[str], nodes: Sequence[str], among: Sequence[str] = ()) -> tuple[list[tuple[str, str]], list[str]]:
+def judge_sections(
+    sections: Sequence[str], nodes: Sequence[str], among: Sequence[str] = ()
+) -> tuple[list[tuple[str, str]], list[str]]:
     """What is to be refused of a file's sections, as section and sentence, and sentences to warn with.
 
     :param sections: full names with wildcards.
@@ -266,16 +336,27 @@ def judge_sections(sections: Sequence[str], nodes: Sequence[str], among: Sequenc
             continue
         if name not in names:
             if hint := nearest(name, names):
-                refused.append((section, f"there is no node '{name}' here{hint}; nodes are {', '.join(dict.fromkeys(names))}"))
+                refused.append(
+                    (
+                        section,
+                        f"there is no node '{name}' here{hint}; nodes are {', '.join(dict.fromkeys(names))}",
+                    )
+                )
         elif problem := _miss(section, [node for node in nodes if last_name(node) == name], among):
             refused.append((section, problem))
         else:
             others.setdefault(name, []).append(section.lstrip('/'))
     warned = []
     for name, missing in others.items():
-        without = [node for node, own in zip(nodes, names, strict=True) if own == name and not any(_is_its_own(s, node) for s in among)]
+        without = [
+            node
+            for node, own in zip(nodes, names, strict=True)
+            if own == name and not any(_is_its_own(s, node) for s in among)
+        ]
         if without:  # otherwise those are clearly other cameras'
-            warned.append(f'no section names {_listed(without)}, and there are sections for nodes that are not here: {_listed(missing)}')
+            warned.append(
+                f'no section names {_listed(without)}, and there are sections for nodes that are not here: {_listed(missing)}'
+            )
     return refused, warned
 
 
@@ -289,10 +370,25 @@ def likely_meant(sections: Sequence[Section], nodes: Sequence[str]) -> list[str]
     found = []
     for section, values in sections:
         name = last_name(section)
-        if '*' in name or name in NAMES or not values or nearest(name, names) or any(section_matches(section, node) for node in nodes):
+        if (
+            '*' in name
+            or name in NAMES
+            or not values
+            or nearest(name, names)
+            or any(section_matches(section, node) for node in nodes)
+        ):
             continue
-        meant = next((own for own in names if own in NAMES and values.keys() <= {spec.name for spec in node_kind(own).SPECS}), '')
+        meant = next(
+            (
+                own
+                for own in names
+                if own in NAMES and values.keys() <= {spec.name for spec in node_kind(own).SPECS}
+            ),
+            '',
+        )
         if meant:
             sets = f"all that section '{section.lstrip('/')}' sets is a parameter of '{meant}'"
-            found.append(f"there is no node '{name}' here, but {sets}; if that is meant, write '/**/{meant}'")
+            found.append(
+                f"there is no node '{name}' here, but {sets}; if that is meant, write '/**/{meant}'"
+            )
     return found

@@ -47,14 +47,23 @@ class ParameterYaml:
 
     def keys_for_any_name(self, node: str) -> set[str]:
         """Keys that a node gets only from sections for nodes of any name, such as ``/**``: some are meant for others."""
-        matching = [(section, values) for section, values in self.sections if section_matches(section, node)]
-        named = {key for section, values in matching if '*' not in last_name(section) for key in values}
+        matching = [
+            (section, values)
+            for section, values in self.sections
+            if section_matches(section, node)
+        ]
+        named = {
+            key for section, values in matching if '*' not in last_name(section) for key in values
+        }
         return {key for _, values in matching for key in values} - named
 
 
 def section_matches(section: str, node: str) -> bool:
     """rcl's wildcards: ``*`` is one token, ``**`` any number of them, also none."""
-    pattern = ''.join('(/[^/]+)*' if token == '**' else '/' + re.escape(token).replace(r'\*', '[^/]*') for token in section.split('/')[1:])
+    pattern = ''.join(
+        '(/[^/]+)*' if token == '**' else '/' + re.escape(token).replace(r'\*', '[^/]*')
+        for token in section.split('/')[1:]
+    )
     return re.fullmatch(pattern, node) is not None
 
 
@@ -90,7 +99,9 @@ _BOOLEANS = {
     for text in (word, word.capitalize(), word.upper())
 }
 _SPECIAL = dict.fromkeys(('.nan', '.NaN', '.NAN'), math.nan) | {
-    sign + text: value for sign, value in (('', math.inf), ('+', math.inf), ('-', -math.inf)) for text in ('.inf', '.Inf', '.INF')
+    sign + text: value
+    for sign, value in (('', math.inf), ('+', math.inf), ('-', -math.inf))
+    for text in ('.inf', '.Inf', '.INF')
 }
 _TOKEN = re.compile(r'[A-Za-z_][A-Za-z0-9_]*|\*\*?')
 _UNSAFE = re.compile('[\0\ud800-\udfff]')
@@ -99,14 +110,26 @@ _DEEPEST = 100
 _PLAIN_WORDS = (
     ('expected <block end>', 'its indentation does not match the lines above'),
     ("found character '\\t'", 'there is a tab; YAML allows only spaces'),
-    ('mapping values are not allowed', "there is a second ':' in a line, or the line is indented too far"),
+    (
+        'mapping values are not allowed',
+        "there is a second ':' in a line, or the line is indented too far",
+    ),
     ("could not find expected ':'", "there is no ':' after the name"),
     ('unexpected end of stream', 'a quote is not closed'),
-    ('that cannot start any token', 'a value begins with a character that YAML allows only in quotes'),
+    (
+        'that cannot start any token',
+        'a value begins with a character that YAML allows only in quotes',
+    ),
 )
 _C = ctypes.CDLL(None, use_errno=True)
-_C.strtol.argtypes, _C.strtol.restype = (ctypes.c_char_p, ctypes.POINTER(ctypes.c_void_p), ctypes.c_int), ctypes.c_long
-_C.strtod.argtypes, _C.strtod.restype = (ctypes.c_char_p, ctypes.POINTER(ctypes.c_void_p)), ctypes.c_double
+_C.strtol.argtypes, _C.strtol.restype = (
+    (ctypes.c_char_p, ctypes.POINTER(ctypes.c_void_p), ctypes.c_int),
+    ctypes.c_long,
+)
+_C.strtod.argtypes, _C.strtod.restype = (
+    (ctypes.c_char_p, ctypes.POINTER(ctypes.c_void_p)),
+    ctypes.c_double,
+)
 
 
 def _whole(function: Any, text: str, *base: int) -> Any:
@@ -115,7 +138,11 @@ def _whole(function: Any, text: str, *base: int) -> Any:
     buffer, end = ctypes.create_string_buffer(raw), ctypes.c_void_p()
     ctypes.set_errno(0)
     value = function(ctypes.cast(buffer, ctypes.c_char_p), ctypes.byref(end), *base)
-    return value if not ctypes.get_errno() and end.value == ctypes.addressof(buffer) + len(raw) else None
+    return (
+        value
+        if not ctypes.get_errno() and end.value == ctypes.addressof(buffer) + len(raw)
+        else None
+    )
 
 
 def plain_value(text: str) -> bool | int | float | str:
@@ -134,7 +161,9 @@ def plain_value(text: str) -> bool | int | float | str:
 
 def _kind(value: Any) -> tuple[type, ...]:
     """Its type in ROS; an empty list has one of its own."""
-    return (list, *(type(item) for item in value[:1])) if isinstance(value, list) else (type(value),)
+    return (
+        (list, *(type(item) for item in value[:1])) if isinstance(value, list) else (type(value),)
+    )
 
 
 def _line_of(event: yaml.Event) -> int:
@@ -161,21 +190,31 @@ class _Reader:
             if isinstance(event, yaml.MappingStartEvent):
                 self._namespace('', _DEEPEST, event)
             elif isinstance(event, yaml.NodeEvent):
-                self._refuse(event, f"has no sections such as '/**/capture:' with '{KEY}:' below", said=True)
+                self._refuse(
+                    event, f"has no sections such as '/**/capture:' with '{KEY}:' below", said=True
+                )
 
     def _refuse(self, event: yaml.Event, problem: str, *, said: bool = False) -> NoReturn:
-        raise ConfigError(f'{self._where} {problem}' if said else f'{self._where}, line {_line_of(event)}: {problem}')
+        raise ConfigError(
+            f'{self._where} {problem}'
+            if said
+            else f'{self._where}, line {_line_of(event)}: {problem}'
+        )
 
     def _next(self) -> yaml.Event:
         event = next(self._events)
         if isinstance(event, yaml.AliasEvent):
-            self._refuse(event, f"'*{event.anchor}' is an alias, which ROS doesn't take; write the value again")
+            self._refuse(
+                event,
+                f"'*{event.anchor}' is an alias, which ROS doesn't take; write the value again",
+            )
         return event
 
     def _text(self, event: yaml.ScalarEvent) -> str:
         if _UNSAFE.search(event.value):
             self._refuse(
-                event, f'{event.value!r} has a NUL or half a surrogate pair in it, which no text in ROS can have; write it without'
+                event,
+                f'{event.value!r} has a NUL or half a surrogate pair in it, which no text in ROS can have; write it without',
             )
         return event.value
 
@@ -194,7 +233,10 @@ class _Reader:
         for key, text, value in self._pairs(deeper):
             below = f'{name.removesuffix("/")}/{text}' if name else text
             if ended:
-                self._refuse(key, f"'{text}' comes behind '{KEY}' of '{name}', where ROS expects the next node; put it in front")
+                self._refuse(
+                    key,
+                    f"'{text}' comes behind '{KEY}' of '{name}', where ROS expects the next node; put it in front",
+                )
             elif text.startswith(KEY):
                 if text != KEY or not name:
                     self._refuse(key, f"'{text}' must be '{KEY}', below a node's name")
@@ -203,7 +245,10 @@ class _Reader:
             elif isinstance(value, yaml.MappingStartEvent):
                 self._namespace(below, deeper - 1, key)
             else:
-                self._refuse(key, f"'{below.lstrip('/')}' needs '{KEY}:' between the node's name and its parameters")
+                self._refuse(
+                    key,
+                    f"'{below.lstrip('/')}' needs '{KEY}:' between the node's name and its parameters",
+                )
 
     def _section(self, event: yaml.Event, name: str, named: yaml.Event) -> str:
         """Its full name."""
@@ -218,28 +263,45 @@ class _Reader:
 
     def _parameters(self, begins: yaml.Event, section: str, prefix: str, deeper: int) -> None:
         if not isinstance(begins, yaml.MappingStartEvent):
-            self._refuse(begins, f"'{KEY}:' needs parameters below, as NAME: VALUE; leave the section out if it has none")
+            self._refuse(
+                begins,
+                f"'{KEY}:' needs parameters below, as NAME: VALUE; leave the section out if it has none",
+            )
         empty, dotted, values = True, '', self.sections[section]
         for key, text, value in self._pairs(deeper):
             name, empty = prefix + text, False
             if dotted:
                 self._refuse(
-                    key, f"'{text}' comes behind '{dotted}', a name with a dot that has others below, and ROS mixes them up; move it up"
+                    key,
+                    f"'{text}' comes behind '{dotted}', a name with a dot that has others below, and ROS mixes them up; move it up",
                 )
             if isinstance(value, yaml.MappingStartEvent):
                 if name in values:
-                    self._refuse(key, f"parameter '{name}' is given as {values[name]!r} and with others below, which ROS puts in its place")
+                    self._refuse(
+                        key,
+                        f"parameter '{name}' is given as {values[name]!r} and with others below, which ROS puts in its place",
+                    )
                 self._parameters(value, section, f'{name}.', deeper - 1)
                 dotted = text if prefix and '.' in text else ''
                 continue
-            new = self._list(name) if isinstance(value, yaml.SequenceStartEvent) else self._value(name, value)
+            new = (
+                self._list(name)
+                if isinstance(value, yaml.SequenceStartEvent)
+                else self._value(name, value)
+            )
             if name in values and _kind(values[name]) != _kind(new):
                 both = f'{values[name]!r} and as {new!r}'
-                self._refuse(key, f"parameter '{name}' is given as {both}, and ROS doesn't take the last; write it once")
+                self._refuse(
+                    key,
+                    f"parameter '{name}' is given as {both}, and ROS doesn't take the last; write it once",
+                )
             values[name] = new
             self.lines[section, name] = _line_of(key)
         if empty and prefix:
-            self._refuse(begins, f"'{prefix[:-1]}' has nothing below, and ROS puts there what follows; leave it out")
+            self._refuse(
+                begins,
+                f"'{prefix[:-1]}' has nothing below, and ROS puts there what follows; leave it out",
+            )
 
     def _value(self, name: str, event: yaml.Event) -> bool | int | float | str:
         assert isinstance(event, yaml.ScalarEvent)
@@ -247,18 +309,26 @@ class _Reader:
         if event.style in ('"', "'"):
             return text
         if not text:
-            self._refuse(event, f"parameter '{name}' has no value; an empty text is '', an empty list []")
+            self._refuse(
+                event, f"parameter '{name}' has no value; an empty text is '', an empty list []"
+            )
         return text if event.tag == _STRING_TAG else plain_value(text)
 
     def _list(self, name: str) -> list[Any]:
         found: list[Any] = []
         while not isinstance(event := self._next(), yaml.SequenceEndEvent):
             if not isinstance(event, yaml.ScalarEvent):
-                self._refuse(event, f"parameter '{name}' is a list with lists or mappings in it; ROS has lists of values only")
+                self._refuse(
+                    event,
+                    f"parameter '{name}' is a list with lists or mappings in it; ROS has lists of values only",
+                )
             found.append(self._value(name, event))
             if type(found[-1]) is not type(found[0]):
                 both = f'{found[0]!r} and {found[-1]!r}'
-                self._refuse(event, f"parameter '{name}' is a list with {both} in it; all must be of one type: put quotes around texts")
+                self._refuse(
+                    event,
+                    f"parameter '{name}' is a list with {both} in it; all must be of one type: put quotes around texts",
+                )
         return found
 
 
@@ -287,8 +357,12 @@ def read_parameter_yaml(path: str, called: str = 'parameter file') -> ParameterY
         reader.read()
     except yaml.MarkedYAMLError as error:
         line = '' if error.problem_mark is None else f'line {error.problem_mark.line + 1}: '
-        problem = f'{line}{_in_plain_words(error.problem or "")}; correct that line or the one above it'
+        problem = (
+            f'{line}{_in_plain_words(error.problem or "")}; correct that line or the one above it'
+        )
         raise ConfigError(f"{where} can't be read: {problem}") from error
     except (yaml.YAMLError, ValueError, OverflowError) as error:
-        raise ConfigError(f"{where} can't be read: it is no YAML: {message_of(error)}; correct the file") from error
+        raise ConfigError(
+            f"{where} can't be read: it is no YAML: {message_of(error)}; correct the file"
+        ) from error
     return ParameterYaml(path, where, list(reader.sections.items()), reader.lines)

@@ -139,7 +139,9 @@ IOCTL_TYPE = 'U'
 
 _BOTH = _IOC_READ | _IOC_WRITE
 # By the names under which a configuration may replace the numbers: number, direction as user space sees it, what the argument points at.
-_IOCTLS: Mapping[str, tuple[int, int, type[ctypes.LittleEndianStructure] | type[ctypes.c_uint32]]] = {
+_IOCTLS: Mapping[
+    str, tuple[int, int, type[ctypes.LittleEndianStructure] | type[ctypes.c_uint32]]
+] = {
     'import_fd': (64, _BOTH, AxlImportFd),
     'submit': (65, _BOTH, AxlSubmit),
     'release_import': (66, _IOC_WRITE, ctypes.c_uint32),
@@ -170,7 +172,12 @@ def ioc(direction: int, ioctl_type: str, number: int, size: int) -> int:
 def requests(numbers: Mapping[str, int] | None = None) -> Requests:
     """Return the request codes; `numbers` replaces some of `IOCTL_NUMBERS` for a driver that chose others."""
     chosen = {**IOCTL_NUMBERS, **(numbers or {})}
-    return Requests(**{name: ioc(way, IOCTL_TYPE, chosen[name], ctypes.sizeof(argument)) for name, (_, way, argument) in _IOCTLS.items()})
+    return Requests(
+        **{
+            name: ioc(way, IOCTL_TYPE, chosen[name], ctypes.sizeof(argument))
+            for name, (_, way, argument) in _IOCTLS.items()
+        }
+    )
 
 
 def parse_ioctl_numbers(entries: Sequence[str]) -> dict[str, int]:
@@ -184,7 +191,9 @@ def parse_ioctl_numbers(entries: Sequence[str]) -> dict[str, int]:
         name, _, text = (part.strip() for part in entry.partition('='))
         allowed = f"'name=number' with a number from 0 to 255 and a name of {', '.join(known)}"
         if name not in known:
-            raise ConfigError(f"parameter 'axl_ioctls' has '{entry}'; it must be {allowed}{nearest(name, known)}")
+            raise ConfigError(
+                f"parameter 'axl_ioctls' has '{entry}'; it must be {allowed}{nearest(name, known)}"
+            )
         try:
             number = int(text, 0)
         except ValueError:
@@ -195,9 +204,13 @@ def parse_ioctl_numbers(entries: Sequence[str]) -> dict[str, int]:
             raise ConfigError(f"parameter 'axl_ioctls' names '{name}' twice; leave one out")
         numbers[name] = number
     chosen = {**known, **numbers}
-    doubled = sorted(name for name, number in chosen.items() if list(chosen.values()).count(number) > 1)
+    doubled = sorted(
+        name for name, number in chosen.items() if list(chosen.values()).count(number) > 1
+    )
     if doubled:
-        raise ConfigError(f"parameter 'axl_ioctls': the ioctls {' and '.join(doubled)} have the same number {chosen[doubled[0]]}")
+        raise ConfigError(
+            f"parameter 'axl_ioctls': the ioctls {' and '.join(doubled)} have the same number {chosen[doubled[0]]}"
+        )
     return numbers
 
 

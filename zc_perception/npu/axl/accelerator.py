@@ -19,12 +19,25 @@ from zc_perception.memory.fence import SyncFile
 from zc_perception.memory.heaps import Heap, HeapUse, is_contiguous, open_heap
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.negotiation.constraints import BufferConstraints
-from zc_perception.npu.accelerator import Accelerator, AcceleratorOptions, Capabilities, ImportHandle, Outputs
+from zc_perception.npu.accelerator import (
+    Accelerator,
+    AcceleratorOptions,
+    Capabilities,
+    ImportHandle,
+    Outputs,
+)
 from zc_perception.npu.axl.abi import ImportFlags
 from zc_perception.npu.axl.device import AxlDevice, JobFence
 from zc_perception.npu.import_cache import ImportCache, ImportsInUse, import_key
 from zc_perception.npu.manifest import ModelManifest, TensorSpec, check_head
-from zc_perception.npu.metis_card import HOST, HostTree, choose_card, find_cards, read_iommu, read_link
+from zc_perception.npu.metis_card import (
+    HOST,
+    HostTree,
+    choose_card,
+    find_cards,
+    read_iommu,
+    read_link,
+)
 from zc_perception.pixel.layout import ImageLayout, compute_layout
 from zc_perception.pixel.modifier import LINEAR
 
@@ -35,8 +48,12 @@ _FALLBACK = 'dma_heap/system'
 def _is_tight(layout: ImageLayout, num_buffers: int) -> bool:
     if layout.modifier != LINEAR or num_buffers != 1:
         return False
-    tight = compute_layout(layout.fourcc, layout.width, layout.height, stride_align=1, offset_align=1)
-    return [(p.offset, p.stride) for p in layout.planes] == [(p.offset, p.stride) for p in tight.planes]
+    tight = compute_layout(
+        layout.fourcc, layout.width, layout.height, stride_align=1, offset_align=1
+    )
+    return [(p.offset, p.stride) for p in layout.planes] == [
+        (p.offset, p.stride) for p in tight.planes
+    ]
 
 
 class AxlAccelerator(Accelerator):
@@ -59,7 +76,9 @@ class AxlAccelerator(Accelerator):
     def __init__(self, options: AcceleratorOptions, *, tree: HostTree = HOST) -> None:
         self._tree = tree
         self._card = choose_card(options.device, tree)
-        others = [] if options.device else [card for card in find_cards(tree) if card != self._card]
+        others = (
+            [] if options.device else [card for card in find_cards(tree) if card != self._card]
+        )
         self._device = AxlDevice(self._card.path, options.ioctl_numbers, tree=tree)
         try:
             self._axl = self._device.query()
@@ -99,7 +118,9 @@ class AxlAccelerator(Accelerator):
         return Capabilities('axl', self._card.path, copy_free=True, max_in_flight=self._axl.jobs)
 
     def constraints(self) -> BufferConstraints:
-        return self._axl.constraints(self._card.path, read_iommu(self._card.pci_address, self._tree))
+        return self._axl.constraints(
+            self._card.path, read_iommu(self._card.pci_address, self._tree)
+        )
 
     def notices(self) -> Sequence[str]:
         link = read_link(self._card.pci_address, self._tree).diagnosis()
@@ -109,7 +130,9 @@ class AxlAccelerator(Accelerator):
                 f'the driver of {self._card.path} has only ioctls 64 to 66: it imports tight LINEAR images in one buffer and nothing else, '
                 'takes one job at a time, and waits for acquire fences on the CPU; a newer driver does better'
             )
-        return [notice for notice in (self._more_cards, link, older, self._result_notice) if notice]
+        return [
+            notice for notice in (self._more_cards, link, older, self._result_notice) if notice
+        ]
 
     def facts(self) -> Mapping[str, object]:
         cache, results = self._cache, self._results
@@ -128,10 +151,16 @@ class AxlAccelerator(Accelerator):
             'last_release_error': self._in_use.last_release_error,
         }
         if results is not None:
-            facts |= {'result_heap': results.heap.name, 'jobs': results.busy, 'jobs_given_up': results.late}
+            facts |= {
+                'result_heap': results.heap.name,
+                'jobs': results.busy,
+                'jobs_given_up': results.late,
+            }
         return facts
 
-    def trial_import(self, layout: ImageLayout, buffers: tuple[DmaBuf, ...]) -> Callable[[], None] | None:
+    def trial_import(
+        self, layout: ImageLayout, buffers: tuple[DmaBuf, ...]
+    ) -> Callable[[], None] | None:
         cache, identities = self._cache, [buffer.identity for buffer in buffers]
         if cache is None:
             self._device.release_import(self._import(layout, buffers))
@@ -161,7 +190,9 @@ class AxlAccelerator(Accelerator):
             self._results = None
         try:
             size = max(spec.offset + spec.num_bytes for spec in manifest.tensors)
-            heap, buffers, self._result_notice = open_result_heap(size, self.capabilities().max_in_flight)
+            heap, buffers, self._result_notice = open_result_heap(
+                size, self.capabilities().max_in_flight
+            )
         except AllocationError as error:
             raise AcceleratorError(f'no heap for result buffers: {error}') from error
         self._results = ResultBuffers(heap, buffers, manifest.tensors, self._in_use)
@@ -173,7 +204,9 @@ class AxlAccelerator(Accelerator):
             return ImportHandle(self._counted_import(layout, buffers), cached=False)
         return ImportHandle(self._cached_import(self._cache, layout, buffers), cached=True)
 
-    def _cached_import(self, cache: ImportCache, layout: ImageLayout, buffers: tuple[DmaBuf, ...]) -> int:
+    def _cached_import(
+        self, cache: ImportCache, layout: ImageLayout, buffers: tuple[DmaBuf, ...]
+    ) -> int:
         key = import_key(self._epoch, int(ImportFlags.TO_DEVICE), layout, buffers)
         return cache.get(key, buffers, lambda: self._counted_import(layout, buffers))
 
@@ -192,7 +225,9 @@ class AxlAccelerator(Accelerator):
             raise AcceleratorError(
                 f'the driver of {self._card.path} imports only tight LINEAR images in one buffer, not {layout.describe()}; {advice}'
             )
-        return self._device.import_fd(buffers[0], layout.width, layout.height, layout.fourcc, ImportFlags.TO_DEVICE)
+        return self._device.import_fd(
+            buffers[0], layout.width, layout.height, layout.fourcc, ImportFlags.TO_DEVICE
+        )
 
     def submit(self, handle: ImportHandle, frame: Frame) -> AxlJob:
         if self._manifest is None or self._results is None:
@@ -201,16 +236,22 @@ class AxlAccelerator(Accelerator):
         in_fence = acquire if isinstance(acquire, SyncFile) and self._axl.level >= 2 else None
         if acquire is not None and in_fence is None:
             if not acquire.wait(self._timeout_us / 1e6):
-                raise AcceleratorError(f'frame {frame.data.sequence}: its acquire fence did not signal in time')
+                raise AcceleratorError(
+                    f'frame {frame.data.sequence}: its acquire fence did not signal in time'
+                )
             acquire.check()
         result = self._results.take()
         self._in_use.hold(handle.number)
         try:
             model_id = self._manifest.model_id
             if self._axl.level >= 2:
-                fence = self._device.submit2(handle.number, result.buffer, model_id, self._timeout_us, in_fence)
+                fence = self._device.submit2(
+                    handle.number, result.buffer, model_id, self._timeout_us, in_fence
+                )
             else:
-                fence = self._device.submit(handle.number, result.buffer, model_id, self._timeout_us)
+                fence = self._device.submit(
+                    handle.number, result.buffer, model_id, self._timeout_us
+                )
         except BaseException:
             self._results.give_back(result, handle.number)
             raise
@@ -320,7 +361,13 @@ class ResultBuffers:
     :param jobs: told when a job that was given up doesn't read its import any more.
     """
 
-    def __init__(self, heap: Heap, buffers: Sequence[DmaBuf], specs: Sequence[TensorSpec], jobs: ImportsInUse) -> None:
+    def __init__(
+        self,
+        heap: Heap,
+        buffers: Sequence[DmaBuf],
+        specs: Sequence[TensorSpec],
+        jobs: ImportsInUse,
+    ) -> None:
         self.heap = heap
         self._jobs = jobs
         self._all = [ResultBuffer(buffer, specs) for buffer in buffers]
@@ -386,7 +433,14 @@ class ResultBuffers:
 class AxlJob:
     """A submitted frame; holds its import and a result buffer until it is closed, or given up and ended."""
 
-    def __init__(self, fence: JobFence, handle: int, result: ResultBuffer, results: ResultBuffers, box: Letterbox) -> None:
+    def __init__(
+        self,
+        fence: JobFence,
+        handle: int,
+        result: ResultBuffer,
+        results: ResultBuffers,
+        box: Letterbox,
+    ) -> None:
         self.fence: SyncFile = fence
         #: See :class:`Job`.
         self.device_seqno = fence.seqno
@@ -403,7 +457,9 @@ class AxlJob:
         :raises AcceleratorError: the fence has not signalled, or an error; see :meth:`JobFence.check`.
         """
         if self._ended:
-            raise AcceleratorError('the job was closed, its result is gone; copy what is to be kept before')
+            raise AcceleratorError(
+                'the job was closed, its result is gone; copy what is to be kept before'
+            )
         if not self._reading:  # the CPU's access begins once, and lasts until the job is closed
             self.fence.check()
             self._result.buffer.mapping()

@@ -18,7 +18,16 @@ from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.negotiation.constraints import BufferConstraints, Placement
 from zc_perception.npu.axl import abi as axl_abi
 from zc_perception.npu.axl.abi import ImportFlags
-from zc_perception.npu.metis_card import HOST, HostTree, Iommu, PcieLink, card_at, card_is_gone, found_cards, read_link
+from zc_perception.npu.metis_card import (
+    HOST,
+    HostTree,
+    Iommu,
+    PcieLink,
+    card_at,
+    card_is_gone,
+    found_cards,
+    read_link,
+)
 from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.layout import ImageLayout
 from zc_perception.pixel.modifier import LINEAR
@@ -37,30 +46,56 @@ _OF_A_CARD_THAT_IS_GONE = (errno.ENODEV, errno.ENXIO, errno.ESHUTDOWN, errno.ENO
 # Some drivers answer EINVAL to a number that they don't know.
 _UNKNOWN_IOCTL = (errno.ENOTTY, errno.ENOSYS, errno.EINVAL)
 _ADVICE_BY_ERRNOS: Mapping[tuple[int, ...], str] = {
-    (errno.EBADF,): "the buffer's descriptor was closed; keep the frame leased until its job is done",
+    (
+        errno.EBADF,
+    ): "the buffer's descriptor was closed; keep the frame leased until its job is done",
     (errno.EINVAL,): (
         "the descriptor is no dma-buf (a memfd isn't one), or format, stride, offset or size don't suit the device; see its constraints"
     ),
-    (errno.EACCES,): 'the buffer is read-only for this process; import frames TO_DEVICE and allocate results writable',
-    (errno.EPERM,): 'the driver or a security module refuses this user; add it to the group of the device node, see dmesg | grep -i denied',
-    (errno.ENOENT,): 'the import was released before or belongs to another open file; import the buffer again',
-    (errno.EBUSY, errno.EAGAIN): "the card is back-pressured; lower parameter 'in_flight' or wait for a fence",
+    (
+        errno.EACCES,
+    ): 'the buffer is read-only for this process; import frames TO_DEVICE and allocate results writable',
+    (
+        errno.EPERM,
+    ): 'the driver or a security module refuses this user; add it to the group of the device node, see dmesg | grep -i denied',
+    (
+        errno.ENOENT,
+    ): 'the import was released before or belongs to another open file; import the buffer again',
+    (
+        errno.EBUSY,
+        errno.EAGAIN,
+    ): "the card is back-pressured; lower parameter 'in_flight' or wait for a fence",
     (errno.ENOTTY, errno.ENOSYS): (
         'this driver has no import and submit ioctls; use accelerator: axruntime (Voyager SDK) or cpu, '
         "or give the driver's own ioctl numbers in parameter 'axl_ioctls'"
     ),
-    (errno.EOPNOTSUPP, ENOTSUPP): 'enable the IOMMU for the card, or allocate from a contiguous heap such as dma_heap/linux,cma',
+    (
+        errno.EOPNOTSUPP,
+        ENOTSUPP,
+    ): 'enable the IOMMU for the card, or allocate from a contiguous heap such as dma_heap/linux,cma',
     (errno.E2BIG,): 'the driver is older than this package; update it',
     _OF_A_CARD_THAT_IS_GONE: 'the card was removed, reset or lost its link; check lspci -d 1f9d: and dmesg, then open it anew',
-    (errno.ENOMEM, errno.ENOSPC): "free memory (see CmaFree in /proc/meminfo), or use fewer or smaller buffers (parameter 'slots')",
-    (errno.EFAULT,): "an argument or the card's DMA hit memory that isn't mapped; see dmesg | grep -i -e axl -e iommu -e smmu",
+    (
+        errno.ENOMEM,
+        errno.ENOSPC,
+    ): "free memory (see CmaFree in /proc/meminfo), or use fewer or smaller buffers (parameter 'slots')",
+    (
+        errno.EFAULT,
+    ): "an argument or the card's DMA hit memory that isn't mapped; see dmesg | grep -i -e axl -e iommu -e smmu",
     (errno.ETIMEDOUT, errno.ETIME): (
         "the card is back-pressured or its PCIe link is degraded; lower parameter 'in_flight' or the frame rate, or raise 'timeout'"
     ),
-    (errno.EIO,): "the card could not run the job; see dmesg | grep -i -e axl -e metis, and that 'model_id' names a model that it has",
-    (errno.ECANCELED,): 'the device was closed while the job was in flight; that is the normal end of a job at shutdown',
+    (
+        errno.EIO,
+    ): "the card could not run the job; see dmesg | grep -i -e axl -e metis, and that 'model_id' names a model that it has",
+    (
+        errno.ECANCELED,
+    ): 'the device was closed while the job was in flight; that is the normal end of a job at shutdown',
 }
-ADVICE: Mapping[int, str] = {**NO_DESCRIPTOR, **{number: text for numbers, text in _ADVICE_BY_ERRNOS.items() for number in numbers}}
+ADVICE: Mapping[int, str] = {
+    **NO_DESCRIPTOR,
+    **{number: text for numbers, text in _ADVICE_BY_ERRNOS.items() for number in numbers},
+}
 """What the driver's errnos mean and what to do about them. Source: the UAPI header ``axl_ioctl.h`` for the errnos, the failure modes of the
 ZED X → Metis document for the advice."""
 
@@ -82,9 +117,15 @@ class AxlError(AcceleratorError):
     def __init__(self, request: str, number: int, detail: str = '', more: str = '') -> None:
         where = f' ({detail})' if detail else ''
         lost = isinstance(self, DeviceLostError)
-        advice = ADVICE[errno.ENODEV] if lost else ADVICE.get(number, 'see the kernel log (dmesg | grep axl)')
+        advice = (
+            ADVICE[errno.ENODEV]
+            if lost
+            else ADVICE.get(number, 'see the kernel log (dmesg | grep axl)')
+        )
         end = f'; {more}' if more else ''
-        super().__init__(f'axl {request}{where} failed with {errno_name(number)} ({os.strerror(number)}): {advice}{end}')
+        super().__init__(
+            f'axl {request}{where} failed with {errno_name(number)} ({os.strerror(number)}): {advice}{end}'
+        )
         self.errno = number
 
 
@@ -92,7 +133,9 @@ class AxlGoneError(AxlError, DeviceLostError):
     """The card is gone, or its link is down."""
 
 
-def axl_error(request: str, number: int, detail: str = '', *, gone: bool = False, more: str = '') -> AxlError:
+def axl_error(
+    request: str, number: int, detail: str = '', *, gone: bool = False, more: str = ''
+) -> AxlError:
     """The exception for an errno.
 
     :param gone: the card doesn't answer any more, which makes an input/output error the loss of the device.
@@ -109,7 +152,9 @@ def open_error(path: str, error: OSError, found: str) -> AcceleratorError:
     number = error.errno or 0
     message = f"'{path}' can't be opened: {error.strerror}; "
     if number in (errno.ENODEV, errno.ENXIO):
-        return DeviceLostError(f'{message}the driver waits for the link of the card to come back, try again in some seconds')
+        return DeviceLostError(
+            f'{message}the driver waits for the link of the card to come back, try again in some seconds'
+        )
     hints = {
         errno.EACCES: 'add the user to the group of the device node, or give that group access in a udev rule',
         errno.EPERM: 'give the container access to the node (--device), or the user in a udev rule',
@@ -181,7 +226,9 @@ class JobFence(SyncFile):
             raise self._explain(-status) from None
 
 
-def call_driver(fd: OwnedFd, request: int, argument: ctypes.Structure | ctypes.c_uint32 | ctypes.c_int) -> OSError | None:
+def call_driver(
+    fd: OwnedFd, request: int, argument: ctypes.Structure | ctypes.c_uint32 | ctypes.c_int
+) -> OSError | None:
     """``ioctl(2)``: why it failed, or ``None``. It is called again when a signal came and its handler ran: nothing was done then."""
     failure: OSError | None = None
     for _ in range(_ATTEMPTS):
@@ -207,7 +254,9 @@ class AxlDevice:
     :raises AcceleratorError: the node can't be opened, or is no device; :class:`DeviceLostError` while the card's link is down.
     """
 
-    def __init__(self, path: str, numbers: Mapping[str, int] | None = None, *, tree: HostTree = HOST) -> None:
+    def __init__(
+        self, path: str, numbers: Mapping[str, int] | None = None, *, tree: HostTree = HOST
+    ) -> None:
         self.path = path
         self.card = card_at(path, tree)
         self._tree = tree
@@ -222,20 +271,29 @@ class AxlDevice:
                 f"parameter 'accelerator_device' is '{path}', which is no device node; it must be a Metis card's ({found_cards(tree)})"
             )
 
-    def _ioctl(self, name: str, argument: ctypes.Structure | ctypes.c_uint32, detail: str = '') -> None:
+    def _ioctl(
+        self, name: str, argument: ctypes.Structure | ctypes.c_uint32, detail: str = ''
+    ) -> None:
         error = call_driver(self._fd, getattr(self._requests, name), argument)
         if error is not None:
             raise self._error(name, error.errno or 0, detail) from error
 
     def _error(self, request: str, number: int, detail: str) -> AxlError:
-        return axl_error(request, number, detail, gone=number == errno.EIO and card_is_gone(self.card, self._tree))
+        return axl_error(
+            request,
+            number,
+            detail,
+            gone=number == errno.EIO and card_is_gone(self.card, self._tree),
+        )
 
     def _job_error(self, handle: int, timeout_us: int, number: int) -> AxlError:
         error = self._error(JOB, number, f'import {handle}')
         if error.errno in (errno.ETIMEDOUT, errno.ETIME):
             link = self.link()
             more = link.diagnosis() or f'its PCIe link is good now ({link})'
-            return axl_error(JOB, number, f'import {handle}, timeout {timeout_us / 1000:g} ms', more=more)
+            return axl_error(
+                JOB, number, f'import {handle}, timeout {timeout_us / 1000:g} ms', more=more
+            )
         return error
 
     def link(self) -> PcieLink:
@@ -255,26 +313,42 @@ class AxlDevice:
             if error.errno not in _UNKNOWN_IOCTL:
                 raise
             return AxlCapabilities(1 if self._has_first_generation() else 0, 1, 1, 1, ())
-        if query.max_in_flight < 1 or not _is_power_of_two(query.stride_align) or not _is_power_of_two(query.offset_align):
+        if (
+            query.max_in_flight < 1
+            or not _is_power_of_two(query.stride_align)
+            or not _is_power_of_two(query.offset_align)
+        ):
             raise AcceleratorError(
                 f'the driver of {self.path} answers QUERY with max_in_flight {query.max_in_flight}, stride_align {query.stride_align}, '
                 f"offset_align {query.offset_align}, of which the first must be at least 1 and the others powers of two; check 'axl_ioctls'"
             )
         formats = tuple((f.fourcc, f.modifier) for f in table[: query.num_formats])
-        return AxlCapabilities(2, query.max_in_flight, query.stride_align, query.offset_align, formats)
+        return AxlCapabilities(
+            2, query.max_in_flight, query.stride_align, query.offset_align, formats
+        )
 
     def _query(self, room: int) -> tuple[axl_abi.AxlQuery, ctypes.Array[axl_abi.AxlFormat]]:
         table = (axl_abi.AxlFormat * room)()
-        query = axl_abi.AxlQuery(struct_size=ctypes.sizeof(axl_abi.AxlQuery), num_formats=room, formats_ptr=ctypes.addressof(table))
+        query = axl_abi.AxlQuery(
+            struct_size=ctypes.sizeof(axl_abi.AxlQuery),
+            num_formats=room,
+            formats_ptr=ctypes.addressof(table),
+        )
         self._ioctl('query', query)
         return query, table
 
     def _has_first_generation(self) -> bool:
         """A release of no handle answers ENOENT where the ioctl exists, and an import of no descriptor EBADF; neither changes anything."""
-        nothing = axl_abi.AxlImportFd(fd=-1, width=2, height=2, pixfmt=NV12, flags=int(ImportFlags.TO_DEVICE))
-        return self._knows('release_import', ctypes.c_uint32(0), errno.ENOENT) or self._knows('import_fd', nothing, errno.EBADF)
+        nothing = axl_abi.AxlImportFd(
+            fd=-1, width=2, height=2, pixfmt=NV12, flags=int(ImportFlags.TO_DEVICE)
+        )
+        return self._knows('release_import', ctypes.c_uint32(0), errno.ENOENT) or self._knows(
+            'import_fd', nothing, errno.EBADF
+        )
 
-    def _knows(self, name: str, argument: ctypes.Structure | ctypes.c_uint32, refusal: int) -> bool:
+    def _knows(
+        self, name: str, argument: ctypes.Structure | ctypes.c_uint32, refusal: int
+    ) -> bool:
         """Whether the driver has an ioctl, which refuses this argument with *refusal*."""
         try:
             self._ioctl(name, argument)
@@ -284,13 +358,19 @@ class AxlDevice:
             return error.errno == refusal
         return True
 
-    def import_fd(self, buffer: DmaBuf, width: int, height: int, fourcc: int, flags: ImportFlags) -> int:
+    def import_fd(
+        self, buffer: DmaBuf, width: int, height: int, fourcc: int, flags: ImportFlags
+    ) -> int:
         """IMPORT_FD: a tight LINEAR image in one buffer. The handle."""
-        argument = axl_abi.AxlImportFd(fd=buffer.fileno(), width=width, height=height, pixfmt=fourcc, flags=int(flags))
+        argument = axl_abi.AxlImportFd(
+            fd=buffer.fileno(), width=width, height=height, pixfmt=fourcc, flags=int(flags)
+        )
         self._ioctl('import_fd', argument, repr(buffer))
         return int(argument.handle)
 
-    def import_planes(self, layout: ImageLayout, buffers: Sequence[DmaBuf], flags: ImportFlags) -> int:
+    def import_planes(
+        self, layout: ImageLayout, buffers: Sequence[DmaBuf], flags: ImportFlags
+    ) -> int:
         """IMPORT_PLANES: any layout. The handle."""
         argument = axl_abi.AxlImportPlanes(
             struct_size=ctypes.sizeof(axl_abi.AxlImportPlanes),
@@ -309,11 +389,23 @@ class AxlDevice:
 
     def submit(self, handle: int, result: DmaBuf, model_id: int, timeout_us: int) -> JobFence:
         """SUBMIT: the job's fence."""
-        argument = axl_abi.AxlSubmit(input_handle=handle, result_fd=result.fileno(), model_id=model_id, timeout_us=timeout_us)
+        argument = axl_abi.AxlSubmit(
+            input_handle=handle,
+            result_fd=result.fileno(),
+            model_id=model_id,
+            timeout_us=timeout_us,
+        )
         self._ioctl('submit', argument, f'import {handle}')
         return self._fence(argument.fence_fd, handle, timeout_us, 0)
 
-    def submit2(self, handle: int, result: DmaBuf, model_id: int, timeout_us: int, in_fence: SyncFile | None) -> JobFence:
+    def submit2(
+        self,
+        handle: int,
+        result: DmaBuf,
+        model_id: int,
+        timeout_us: int,
+        in_fence: SyncFile | None,
+    ) -> JobFence:
         """SUBMIT2: like :meth:`submit`, after *in_fence*, which stays the caller's."""
         argument = axl_abi.AxlSubmit2(
             struct_size=ctypes.sizeof(axl_abi.AxlSubmit2),

@@ -56,16 +56,34 @@ _MEANINGS: dict[int, tuple[Importable, str]] = {
         Importable.UNKNOWN,
         "the driver has no attach ioctl ('U' 5), so it is not the shipped metis-dkms, or too old; see modinfo metis",
     ),
-    errno.EINVAL: (Importable.NO, 'it is no dma-buf (a memfd is not one), or its exporter refuses the card; use a dma-heap or udmabuf'),
+    errno.EINVAL: (
+        Importable.NO,
+        'it is no dma-buf (a memfd is not one), or its exporter refuses the card; use a dma-heap or udmabuf',
+    ),
     errno.EBADF: (Importable.NO, 'its descriptor is closed; probe while the buffer is open'),
-    errno.ENOMEM: (Importable.NO, f'no memory or no device addresses for the mapping; {_ADDRESSES}'),
+    errno.ENOMEM: (
+        Importable.NO,
+        f'no memory or no device addresses for the mapping; {_ADDRESSES}',
+    ),
     errno.EIO: (Importable.NO, f"the pages can't be mapped for the card; {_ADDRESSES}"),
     errno.EOPNOTSUPP: (Importable.NO, f"the exporter doesn't let this card attach; {_ADDRESSES}"),
     ENOTSUPP: (Importable.NO, f"the exporter doesn't let this card attach; {_ADDRESSES}"),
-    errno.EACCES: (Importable.NO, 'the exporter or a security module denies it; see dmesg | grep -i denied'),
-    errno.EPERM: (Importable.NO, 'the exporter or a security module denies it; see dmesg | grep -i denied'),
-    errno.EBUSY: (Importable.NO, 'the exporter has the buffer for somebody else; probe with a buffer that nothing uses'),
-    errno.EFAULT: (Importable.UNKNOWN, "the driver couldn't read its argument, so its 'U' 5 is another ioctl; see modinfo metis"),
+    errno.EACCES: (
+        Importable.NO,
+        'the exporter or a security module denies it; see dmesg | grep -i denied',
+    ),
+    errno.EPERM: (
+        Importable.NO,
+        'the exporter or a security module denies it; see dmesg | grep -i denied',
+    ),
+    errno.EBUSY: (
+        Importable.NO,
+        'the exporter has the buffer for somebody else; probe with a buffer that nothing uses',
+    ),
+    errno.EFAULT: (
+        Importable.UNKNOWN,
+        "the driver couldn't read its argument, so its 'U' 5 is another ioctl; see modinfo metis",
+    ),
     errno.ENODEV: (Importable.UNKNOWN, _GONE),
     errno.ENXIO: (Importable.UNKNOWN, _GONE),
 }
@@ -86,12 +104,24 @@ def probe_shipped_attach(path: str, buffer: DmaBuf, *, tree: HostTree = HOST) ->
     try:
         device = OwnedFd.open(path, os.O_RDWR)
     except OSError as error:
-        return AttachProbe(Importable.UNKNOWN, error.errno or 0, str(open_error(path, error, found_cards(tree))))
+        return AttachProbe(
+            Importable.UNKNOWN, error.errno or 0, str(open_error(path, error, found_cards(tree)))
+        )
     with device:
         number = _call(device, DMA_ATTACH, buffer.fileno())
         if number:
-            answer, meaning = _MEANINGS.get(number, (Importable.NO, 'see dmesg | grep -i -e metis -e axl'))
-            return AttachProbe(answer, number, f'{path} refused a buffer of {buffer.heap} with {errno_name(number)}: {meaning}')
+            answer, meaning = _MEANINGS.get(
+                number, (Importable.NO, 'see dmesg | grep -i -e metis -e axl')
+            )
+            return AttachProbe(
+                answer,
+                number,
+                f'{path} refused a buffer of {buffer.heap} with {errno_name(number)}: {meaning}',
+            )
         number = _call(device, DMA_DETACH, buffer.fileno())
-        late = f'; it did not detach when asked ({errno_name(number)}), only when its file was closed' if number else ''
+        late = (
+            f'; it did not detach when asked ({errno_name(number)}), only when its file was closed'
+            if number
+            else ''
+        )
         return AttachProbe(Importable.YES, 0, f'{path} can import buffers of {buffer.heap}{late}')

@@ -26,7 +26,12 @@ from zc_perception.jetson.vic import Vic
 from zc_perception.memory.heaps import Heap, open_heap
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.negotiation.constraints import BufferConstraints
-from zc_perception.npu.accelerator import Accelerator, AcceleratorOptions, Capabilities, ImportHandle
+from zc_perception.npu.accelerator import (
+    Accelerator,
+    AcceleratorOptions,
+    Capabilities,
+    ImportHandle,
+)
 from zc_perception.npu.axruntime.binding import BindingSession, import_binding
 from zc_perception.npu.axruntime.releases import mismatches
 from zc_perception.npu.axruntime.runtime import InstanceOptions, Session
@@ -153,7 +158,9 @@ class AxRuntimeAccelerator(Accelerator):
             self._no_vic = str(error)
 
     def capabilities(self) -> Capabilities:
-        return Capabilities('axruntime', self._session.device.name, copy_free=False, max_in_flight=self._max_jobs)
+        return Capabilities(
+            'axruntime', self._session.device.name, copy_free=False, max_in_flight=self._max_jobs
+        )
 
     @property
     def _max_jobs(self) -> int:
@@ -173,7 +180,9 @@ class AxRuntimeAccelerator(Accelerator):
         if self._closed:
             raise AcceleratorError('the axruntime accelerator was closed; open it anew')
         if manifest.engine != 'axruntime' or manifest.file is None:
-            raise ConfigError(f"model '{manifest.name}' can't run on axruntime; it needs engine: axruntime and a file")
+            raise ConfigError(
+                f"model '{manifest.name}' can't run on axruntime; it needs engine: axruntime and a file"
+            )
         self._unload_before()
         try:
             self._load(manifest)
@@ -189,7 +198,9 @@ class AxRuntimeAccelerator(Accelerator):
     def _unload_before(self) -> None:
         self._unload(_UNLOAD_TIMEOUT_S)
         if self._holders > 1:
-            raise DeviceLostError('the Voyager runtime does not give the model before back; restart the node')
+            raise DeviceLostError(
+                'the Voyager runtime does not give the model before back; restart the node'
+            )
 
     def _leave_binding(self, reason: str) -> None:
         """Go on with the C library, or else with the package as it is."""
@@ -212,7 +223,9 @@ class AxRuntimeAccelerator(Accelerator):
         model = session.open_model(manifest.file, self._num_cores)
         try:
             if len(model.inputs) != 1:
-                raise ConfigError(f"model '{manifest.file}' has {len(model.inputs)} inputs; a camera's frame is one")
+                raise ConfigError(
+                    f"model '{manifest.file}' has {len(model.inputs)} inputs; a camera's frame is one"
+                )
             tensor = model.inputs[0]
             outputs = named_outputs(model.outputs, manifest.tensors)
             self._model_properties = model.properties
@@ -248,15 +261,24 @@ class AxRuntimeAccelerator(Accelerator):
 
     def _mismatches(self) -> list[str]:
         device = self._session.device
-        return mismatches(self._session.release, driver_version(), device.firmware, device.board_controller)
+        return mismatches(
+            self._session.release, driver_version(), device.firmware, device.board_controller
+        )
 
     def _about_cores(self) -> str:
         jobs = self._max_jobs
         return f'aipu_cores: {self._num_cores}: each core runs frames of its own; set in_flight to {jobs}, so that none of them waits'
 
     def _start_worker(self, plan: LoadPlan, spec: QuantisedTensorSpec, *, stretch: bool) -> None:
-        writer = FrameToTensor(spec, stretch=stretch, ledger=self._ledger, vic=self._vic, vic_lock=self._vic_lock)
-        worker = AxRuntimeWorker(lambda: load_best(plan), writer, flush_after_s=self._flush_after_s, give_back=self._worker_has_ended)
+        writer = FrameToTensor(
+            spec, stretch=stretch, ledger=self._ledger, vic=self._vic, vic_lock=self._vic_lock
+        )
+        worker = AxRuntimeWorker(
+            lambda: load_best(plan),
+            writer,
+            flush_after_s=self._flush_after_s,
+            give_back=self._worker_has_ended,
+        )
         self._workers.append(worker)
         with self._lock:
             self._holders += 1
@@ -302,7 +324,9 @@ class AxRuntimeAccelerator(Accelerator):
         return workers[open_jobs.index(min(open_jobs))].submit(frame)
 
     def notices(self) -> Sequence[str]:
-        refusals = dict.fromkeys(worker.writer.vic_refusal for worker in self._running if worker.writer.vic_refusal)
+        refusals = dict.fromkeys(
+            worker.writer.vic_refusal for worker in self._running if worker.writer.vic_refusal
+        )
         return (*self._notices, *refusals)
 
     def facts(self) -> Mapping[str, object]:
@@ -312,7 +336,12 @@ class AxRuntimeAccelerator(Accelerator):
         facts['vic'] = self._no_vic or 'ready'
         if workers := self._running:
             model = workers[0].model
-            facts |= {**self._model_properties, **vars(model.options), 'aipu_cores': len(workers), 'late_calls': model.late}
+            facts |= {
+                **self._model_properties,
+                **vars(model.options),
+                'aipu_cores': len(workers),
+                'late_calls': model.late,
+            }
             for count in ('runs', 'flush_runs', 'reloads'):
                 facts[count] = sum(getattr(worker, count) for worker in workers)
             facts['vic_frames'] = sum(worker.writer.vic_frames for worker in workers)

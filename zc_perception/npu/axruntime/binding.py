@@ -24,13 +24,22 @@ import numpy as np
 from zc_perception.errors import AcceleratorError, ConfigError, ZcError, message_of, one_line
 from zc_perception.npu.axruntime.library import Result, explain
 from zc_perception.npu.axruntime.releases import PACKAGE, wheel_release
-from zc_perception.npu.axruntime.runtime import Device, InstanceOptions, OpenedModel, Session, no_device
+from zc_perception.npu.axruntime.runtime import (
+    Device,
+    InstanceOptions,
+    OpenedModel,
+    Session,
+    no_device,
+)
 from zc_perception.npu.axruntime.tensors import Pack, places, runtime_tensor
 from zc_perception.npu.manifest import TensorSpec
 
 MODULE = 'axelera.runtime'
 # The package's errors have the names of the C library's result codes, but for one.
-_CODES = {'Pending': Result.PENDING_ERROR, **{code.name.title().replace('_', ''): code for code in Result}}
+_CODES = {
+    'Pending': Result.PENDING_ERROR,
+    **{code.name.title().replace('_', ''): code for code in Result},
+}
 # Runs that nobody could notice are not worth an answer; of longer ones as many as fit into this time.
 _NOTICEABLE_S = 0.002
 _MEASURED_FOR_S = 0.2
@@ -46,13 +55,21 @@ def import_binding() -> Any:
     try:
         module = importlib.import_module(MODULE)
     except ModuleNotFoundError as error:
-        if error.name is not None and (error.name == MODULE or MODULE.startswith(f'{error.name}.')):
-            raise AcceleratorError(f'Python package {PACKAGE} ({MODULE}) is not installed') from error
+        if error.name is not None and (
+            error.name == MODULE or MODULE.startswith(f'{error.name}.')
+        ):
+            raise AcceleratorError(
+                f'Python package {PACKAGE} ({MODULE}) is not installed'
+            ) from error
         raise AcceleratorError(f"{MODULE} can't be imported: {error}") from error
     except Exception as error:  # what a foreign package raises nobody knows
-        raise AcceleratorError(f"{MODULE} can't be imported: {type(error).__name__}: {message_of(error)}") from error
+        raise AcceleratorError(
+            f"{MODULE} can't be imported: {type(error).__name__}: {message_of(error)}"
+        ) from error
     if not callable(getattr(module, 'Context', None)):
-        raise AcceleratorError(f'{MODULE} has no Context; it is another package than the Voyager SDK has')
+        raise AcceleratorError(
+            f'{MODULE} has no Context; it is another package than the Voyager SDK has'
+        )
     return module
 
 
@@ -89,7 +106,9 @@ def stops_other_threads(run: Callable[[], None]) -> bool:
         done.set()
         thread.join()
     long = [(first, last) for first, last in spans if last - first >= _NOTICEABLE_S * 1e9]
-    return bool(long) and all(_longest_gap(notes, first, last) > _NEARLY_ALL * (last - first) for first, last in long)
+    return bool(long) and all(
+        _longest_gap(notes, first, last) > _NEARLY_ALL * (last - first) for first, last in long
+    )
 
 
 def _longest_gap(notes: Sequence[int], first: int, last: int) -> int:
@@ -104,9 +123,13 @@ def _tensor(info: Any) -> TensorSpec:
     try:
         padding = tuple((int(before), int(after)) for before, after in info.padding)
         shape, dtype = tuple(map(int, info.shape)), np.dtype(info.dtype).name
-        return runtime_tensor(str(info.name), shape, padding, dtype, float(info.scale), int(info.zero_point))
+        return runtime_tensor(
+            str(info.name), shape, padding, dtype, float(info.scale), int(info.zero_point)
+        )
     except (AttributeError, TypeError, ValueError) as error:
-        raise ConfigError(f'{MODULE} describes a tensor in a way that is not known here: {error}; set axruntime_library') from error
+        raise ConfigError(
+            f'{MODULE} describes a tensor in a way that is not known here: {error}; set axruntime_library'
+        ) from error
 
 
 def _properties(model: Any) -> dict[str, str]:
@@ -160,7 +183,10 @@ class BindingSession(Session):
 
     def _describe(self, model: OpenedModel) -> None:
         try:
-            model.inputs, model.outputs = tuple(map(_tensor, model.handle.inputs())), tuple(map(_tensor, model.handle.outputs()))
+            model.inputs, model.outputs = (
+                tuple(map(_tensor, model.handle.inputs())),
+                tuple(map(_tensor, model.handle.outputs())),
+            )
             model.properties = _properties(model.handle)
         except ZcError:
             raise
@@ -171,19 +197,26 @@ class BindingSession(Session):
         try:
             return self._context.device_connect(self.device.info, 1)
         except Exception as error:
-            raise self._connect_failure(self._failure(error, f"device '{self.device.name}' can't be connected"), _code(error)) from None
+            raise self._connect_failure(
+                self._failure(error, f"device '{self.device.name}' can't be connected"),
+                _code(error),
+            ) from None
 
     def load_instance(self, connection: Any, model: Any, options: InstanceOptions) -> Any:
         try:
             return connection.load_model_instance(model, **options.numbers())
         except Exception as error:
-            raise self._failure(error, f'the model can not be put on the device with {options}') from None
+            raise self._failure(
+                error, f'the model can not be put on the device with {options}'
+            ) from None
 
     def run(self, instance: Any, inputs: Any, outputs: Any) -> None:
         try:
             instance.run(inputs, outputs)
         except Exception as error:
-            raise self._failure(error, 'the runtime could not run the model', running=True) from None
+            raise self._failure(
+                error, 'the runtime could not run the model', running=True
+            ) from None
 
     def free(self, handle: Any) -> None:
         """See :class:`Session`. Connections have a call for it; the others end with their last reference."""
@@ -197,7 +230,10 @@ class BindingSession(Session):
 
 
 def _code(error: Exception) -> Result:
-    return next((_CODES[kind.__name__] for kind in type(error).__mro__ if kind.__name__ in _CODES), Result.UNKNOWN_ERROR)
+    return next(
+        (_CODES[kind.__name__] for kind in type(error).__mro__ if kind.__name__ in _CODES),
+        Result.UNKNOWN_ERROR,
+    )
 
 
 def _device(info: Any) -> Device:

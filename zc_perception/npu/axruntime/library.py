@@ -135,7 +135,13 @@ FUNCTIONS: dict[str, tuple[type | None, tuple[type, ...]]] = {
     'axr_load_model_instance': (Object, (Object, Object, Object)),
     'axr_run_model_instance': (
         ctypes.c_int,
-        (Object, ctypes.POINTER(Argument), ctypes.c_size_t, ctypes.POINTER(Argument), ctypes.c_size_t),
+        (
+            Object,
+            ctypes.POINTER(Argument),
+            ctypes.c_size_t,
+            ctypes.POINTER(Argument),
+            ctypes.c_size_t,
+        ),
     ),
 }
 """Result and argument types of each function that is used; a library that lacks one is refused by name."""
@@ -148,11 +154,19 @@ OPTIONAL_FUNCTIONS: dict[str, tuple[type | None, tuple[type, ...]]] = {
 
 
 LIBRARY = 'libaxruntime.so'
-INSTALLED = ('/opt/axelera/runtime-*/lib/libaxruntime.so', '/opt/axelera/runtime-*/omega/lib/libaxruntime.so')
+INSTALLED = (
+    '/opt/axelera/runtime-*/lib/libaxruntime.so',
+    '/opt/axelera/runtime-*/omega/lib/libaxruntime.so',
+)
 _WITHOUT = 'install the Voyager runtime (pip package axelera-runtime) or name its library (axruntime_library), or use accelerator: cpu'
 
 # What the user has to change, or the model's maker; anything else lies with the device.
-_MISCONFIGURED = (Result.VALUE_ERROR, Result.INVALID_ARGUMENT, Result.INVALID_CONFIGURATION, Result.NOT_IMPLEMENTED)
+_MISCONFIGURED = (
+    Result.VALUE_ERROR,
+    Result.INVALID_ARGUMENT,
+    Result.INVALID_CONFIGURATION,
+    Result.NOT_IMPLEMENTED,
+)
 _LOST = (Result.CONNECTION_ERROR, Result.DEVICE_IN_USE, Result.INCOMPATIBLE_DEVICE)
 _ADVICE = {
     Result.CONNECTION_ERROR: "check that 'axdevice' lists the device; 'axdevice --refresh' or a power cycle brings it back",
@@ -186,7 +200,11 @@ def explain(what: str, text: str, code: Result, *, release: str, running: bool =
     message = f'{what}: {text} ({code.name})' + (f'; {advice}' if advice else '')
     if running:
         return DeviceLostError(message) if code in _LOST else AcceleratorError(message)
-    return ConfigError(message) if code in _MISCONFIGURED or old is not None else AcceleratorError(message)
+    return (
+        ConfigError(message)
+        if code in _MISCONFIGURED or old is not None
+        else AcceleratorError(message)
+    )
 
 
 def _in_site_packages() -> list[str]:
@@ -194,7 +212,10 @@ def _in_site_packages() -> list[str]:
     with contextlib.suppress(ImportError, ValueError):
         package = importlib.util.find_spec('axelera')
         if package is not None:
-            return [os.path.join(folder, 'lib', LIBRARY) for folder in package.submodule_search_locations or ()]
+            return [
+                os.path.join(folder, 'lib', LIBRARY)
+                for folder in package.submodule_search_locations or ()
+            ]
     return []
 
 
@@ -204,9 +225,21 @@ def candidates(library: str = '') -> list[str]:
     if library:
         return [library]
     activated = os.environ.get('AXELERA_RUNTIME_DIR')
-    of_sdk = [os.path.join(activated, folder, LIBRARY) for folder in ('lib', os.path.join('omega', 'lib'))] if activated else []
+    of_sdk = (
+        [
+            os.path.join(activated, folder, LIBRARY)
+            for folder in ('lib', os.path.join('omega', 'lib'))
+        ]
+        if activated
+        else []
+    )
     installed = [path for pattern in INSTALLED for path in glob.glob(pattern)]
-    return [LIBRARY, *of_sdk, *_in_site_packages(), *sorted(installed, key=lambda path: release_number(path) or (0, 0, 0), reverse=True)]
+    return [
+        LIBRARY,
+        *of_sdk,
+        *_in_site_packages(),
+        *sorted(installed, key=lambda path: release_number(path) or (0, 0, 0), reverse=True),
+    ]
 
 
 class RuntimeLibrary:
@@ -228,20 +261,26 @@ class RuntimeLibrary:
             self.path = path
             break
         if loaded is None:
-            raise AcceleratorError(f'accelerator axruntime needs {library or LIBRARY}: {"; ".join(reasons)}; {_WITHOUT}')
+            raise AcceleratorError(
+                f'accelerator axruntime needs {library or LIBRARY}: {"; ".join(reasons)}; {_WITHOUT}'
+            )
         bound = {}
         try:
             for name, (result, arguments) in FUNCTIONS.items():
                 bound[name] = self._bind(loaded, name, result, arguments)
         except AttributeError as error:
-            raise AcceleratorError(f'{self.path} is no axruntime library: {error}; {_WITHOUT}') from error
+            raise AcceleratorError(
+                f'{self.path} is no axruntime library: {error}; {_WITHOUT}'
+            ) from error
         for name, (result, arguments) in OPTIONAL_FUNCTIONS.items():
             with contextlib.suppress(AttributeError):
                 bound[name] = self._bind(loaded, name, result, arguments)
         self.call = SimpleNamespace(**bound)
 
     @staticmethod
-    def _bind(loaded: ctypes.CDLL, name: str, result: type | None, arguments: tuple[type, ...]) -> Any:
+    def _bind(
+        loaded: ctypes.CDLL, name: str, result: type | None, arguments: tuple[type, ...]
+    ) -> Any:
         function = getattr(loaded, name)
         function.restype, function.argtypes = result, list(arguments)
         return function

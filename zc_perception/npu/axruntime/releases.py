@@ -41,10 +41,19 @@ def needs_toolchain(release: str) -> bool:
 def needed_driver(release: str) -> str:
     """The oldest driver for a release of the runtime; empty where nobody says."""
     number = release_number(release)
-    return next((driver for first, driver in _DRIVERS.items() if number is not None and number[:2] >= first), '')
+    return next(
+        (
+            driver
+            for first, driver in _DRIVERS.items()
+            if number is not None and number[:2] >= first
+        ),
+        '',
+    )
 
 
-def mismatches(release: str, driver: str, firmware: str = '', board_controller: str = '') -> list[str]:
+def mismatches(
+    release: str, driver: str, firmware: str = '', board_controller: str = ''
+) -> list[str]:
     """One line for each part that is too old for the runtime, with what to do about it.
 
     :param release: of the runtime.
@@ -55,12 +64,24 @@ def mismatches(release: str, driver: str, firmware: str = '', board_controller: 
     reload = 'install that release of metis-dkms, then modprobe -r metis and modprobe metis'
     floors = (
         ('the Metis driver', driver, needed_driver(release), reload),
-        ("the card's firmware", firmware, _FIRMWARE_FLOOR, "update it with the SDK's tools ('axdevice' shows both versions)"),
-        ("the card's board controller", board_controller, _BOARD_CONTROLLER_FLOOR, "update it with the SDK's tools"),
+        (
+            "the card's firmware",
+            firmware,
+            _FIRMWARE_FLOOR,
+            "update it with the SDK's tools ('axdevice' shows both versions)",
+        ),
+        (
+            "the card's board controller",
+            board_controller,
+            _BOARD_CONTROLLER_FLOOR,
+            "update it with the SDK's tools",
+        ),
     )
     lines = []
     for what, version, floor, advice in floors:
         number, least = release_number(version), release_number(floor)
         if number is not None and least is not None and number < least:
-            lines.append(f'{what} is {version}, and runtime {release} needs {floor} or later: {advice}')
+            lines.append(
+                f'{what} is {version}, and runtime {release} needs {floor} or later: {advice}'
+            )
     return lines

@@ -201,7 +201,9 @@ class Session(ABC):
             try:
                 self._describe(model)
                 if not (model.inputs and model.outputs):
-                    raise ConfigError('the model has no inputs or no outputs; compile it again with the Voyager SDK')
+                    raise ConfigError(
+                        'the model has no inputs or no outputs; compile it again with the Voyager SDK'
+                    )
                 for _ in range(cores):
                     model.connections.append(Connection(self, model.handle, self._connect()))
             except BaseException:
@@ -258,12 +260,16 @@ def choose_device(devices: Sequence[Device], wanted: str) -> Device:
     if not wanted:
         return devices[0]
     if INDEX.fullmatch(wanted):
-        found = sorted(devices, key=lambda device: place_of(device.name) or _LAST)[int(wanted) :][:1]
+        found = sorted(devices, key=lambda device: place_of(device.name) or _LAST)[int(wanted) :][
+            :1
+        ]
     else:
         name = os.path.basename(os.path.realpath(wanted)) if wanted.startswith('/') else wanted
         place = (card_at(wanted).place if wanted.startswith('/') else None) or place_of(name)
         found = [device for device in devices if device.name == name]
-        found = found or [device for device in devices if place is not None and place_of(device.name) == place]
+        found = found or [
+            device for device in devices if place is not None and place_of(device.name) == place
+        ]
     if not found:
         raise AcceleratorError(
             f"could not find device '{wanted}', found {', '.join(device.name for device in devices)}; set accelerator_device to "

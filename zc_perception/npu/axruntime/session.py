@@ -29,7 +29,13 @@ from zc_perception.npu.axruntime.library import (
     explain,
     known_result,
 )
-from zc_perception.npu.axruntime.runtime import Device, InstanceOptions, OpenedModel, Session, no_device
+from zc_perception.npu.axruntime.runtime import (
+    Device,
+    InstanceOptions,
+    OpenedModel,
+    Session,
+    no_device,
+)
 from zc_perception.npu.axruntime.tensors import Pack, c_arguments, runtime_tensor
 from zc_perception.npu.manifest import TensorSpec
 
@@ -60,7 +66,9 @@ def device_stride(first: int, count: int) -> int:
     for stride in range(_SHORTEST_INFO, _LONGEST_INFO, ctypes.sizeof(ctypes.c_size_t)):
         if _DEVICE_NAME.match(ctypes.string_at(first + stride, 64)):
             return stride
-    raise AcceleratorError('libaxruntime lists its devices in a way that is not known here; leave only one in, or use accelerator: cpu')
+    raise AcceleratorError(
+        'libaxruntime lists its devices in a way that is not known here; leave only one in, or use accelerator: cpu'
+    )
 
 
 class RuntimeSession(Session):
@@ -76,11 +84,17 @@ class RuntimeSession(Session):
 
     def __init__(self, library: str = '', device: str = '') -> None:
         self.library = RuntimeLibrary(library)
-        self.runtime, self.api_version, self.release = self.library.path, self.library.api_version, self.library.release
+        self.runtime, self.api_version, self.release = (
+            self.library.path,
+            self.library.api_version,
+            self.library.release,
+        )
         self._call = self.library.call
         self._context: int | None = self._call.axr_create_context()
         if not self._context:
-            raise AcceleratorError('libaxruntime could not create a context; see what axdevice says')
+            raise AcceleratorError(
+                'libaxruntime could not create a context; see what axdevice says'
+            )
         super().__init__(device)
 
     def _failure(self, what: str) -> ZcError:
@@ -91,7 +105,9 @@ class RuntimeSession(Session):
         first = ctypes.c_void_p()
         count = self._call.axr_list_devices(self._context, ctypes.byref(first))
         if count == 0 or not first.value:
-            raise no_device(self.library.last_error(self._context)[0] or 'no reason given', self.release)
+            raise no_device(
+                self.library.last_error(self._context)[0] or 'no reason given', self.release
+            )
         stride = device_stride(first.value, count)
         return tuple(_device(first.value + index * stride) for index in range(count))
 
@@ -102,11 +118,23 @@ class RuntimeSession(Session):
         return model
 
     def _describe(self, model: OpenedModel) -> None:
-        model.inputs, model.outputs = self._tensors(model.handle, 'input'), self._tensors(model.handle, 'output')
-        properties = self._call.axr_get_model_properties(model.handle) if self.library.has('axr_get_model_properties') else None
+        model.inputs, model.outputs = (
+            self._tensors(model.handle, 'input'),
+            self._tensors(model.handle, 'output'),
+        )
+        properties = (
+            self._call.axr_get_model_properties(model.handle)
+            if self.library.has('axr_get_model_properties')
+            else None
+        )
         if properties:
-            values = {key: self._call.axr_get_property(properties, key.encode()) for key in _MODEL_PROPERTIES}
-            model.properties = {key: value.decode(errors='replace') for key, value in values.items() if value}
+            values = {
+                key: self._call.axr_get_property(properties, key.encode())
+                for key in _MODEL_PROPERTIES
+            }
+            model.properties = {
+                key: value.decode(errors='replace') for key, value in values.items() if value
+            }
             self.free(properties)
 
     def _tensors(self, model: int, direction: str) -> tuple[TensorSpec, ...]:
@@ -126,10 +154,14 @@ class RuntimeSession(Session):
         return tuple(tensors)
 
     def _connect(self) -> int:
-        connection: int | None = self._call.axr_device_connect(self._context, self.device.info, 1, None)
+        connection: int | None = self._call.axr_device_connect(
+            self._context, self.device.info, 1, None
+        )
         if not connection:
             code = self.library.last_error(self._context)[1]
-            raise self._connect_failure(self._failure(f"device '{self.device.name}' can't be connected"), code)
+            raise self._connect_failure(
+                self._failure(f"device '{self.device.name}' can't be connected"), code
+            )
         return connection
 
     def load_instance(self, connection: int, model: int, options: InstanceOptions) -> int:
@@ -139,19 +171,31 @@ class RuntimeSession(Session):
         try:
             for key, value in options.numbers().items():
                 self._call.axr_set_property(properties, key.encode(), str(value).encode())
-            instance: int | None = self._call.axr_load_model_instance(connection, model, properties)
+            instance: int | None = self._call.axr_load_model_instance(
+                connection, model, properties
+            )
             if not instance:
                 raise self._failure(f'the model can not be put on the device with {options}')
             return instance
         finally:
             self.free(properties)
 
-    def run(self, instance: int, inputs: ctypes.Array[Argument], outputs: ctypes.Array[Argument]) -> None:
+    def run(
+        self, instance: int, inputs: ctypes.Array[Argument], outputs: ctypes.Array[Argument]
+    ) -> None:
         """See :class:`Session`. Other Python threads go on meanwhile."""
-        code = self._call.axr_run_model_instance(instance, inputs, len(inputs), outputs, len(outputs))
+        code = self._call.axr_run_model_instance(
+            instance, inputs, len(inputs), outputs, len(outputs)
+        )
         if code != Result.SUCCESS:
             text = self.library.last_error(self._context)[0]
-            raise explain('the runtime could not run the model', text, known_result(code), release=self.release, running=True)
+            raise explain(
+                'the runtime could not run the model',
+                text,
+                known_result(code),
+                release=self.release,
+                running=True,
+            )
 
     def free(self, handle: int) -> None:
         self._call.axr_destroy(handle)
@@ -164,7 +208,11 @@ class RuntimeSession(Session):
 
 def _device(address: int) -> Device:
     info = DeviceInfo.from_address(address)
-    board = BoardType(info.board_type).name.lower() if info.board_type in BoardType.__members__.values() else f'board {info.board_type}'
+    board = (
+        BoardType(info.board_type).name.lower()
+        if info.board_type in BoardType.__members__.values()
+        else f'board {info.board_type}'
+    )
     texts = (info.name, info.firmware_version, info.board_controller_firmware_version)
     name, firmware, controller = (text.decode(errors='replace') for text in texts)
     return Device(name, info.subdevice_count, board, firmware, address, controller)
@@ -175,6 +223,10 @@ def _tensor(info: TensorInfo) -> TensorSpec:
     dtype = _DTYPES.get((info.type, info.bits))
     if dtype is None:
         known = ', '.join(_DTYPES.values())
-        raise ConfigError(f"tensor '{name}' has {info.bits}-bit elements of type {info.type}; {known} can be read")
+        raise ConfigError(
+            f"tensor '{name}' has {info.bits}-bit elements of type {info.type}; {known} can be read"
+        )
     padding = tuple((before, after) for before, after in info.padding[: info.ndims])
-    return runtime_tensor(name, tuple(info.dims[: info.ndims]), padding, dtype, info.scale, info.zero_point)
+    return runtime_tensor(
+        name, tuple(info.dims[: info.ndims]), padding, dtype, info.scale, info.zero_point
+    )

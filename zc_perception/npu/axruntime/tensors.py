@@ -47,7 +47,12 @@ Pack = Callable[[Sequence['TensorBuffer']], Any]
 
 
 def runtime_tensor(
-    name: str, shape: tuple[int, ...], padding: tuple[tuple[int, int], ...], dtype: str, scale: float, zero_point: int
+    name: str,
+    shape: tuple[int, ...],
+    padding: tuple[tuple[int, int], ...],
+    dtype: str,
+    scale: float,
+    zero_point: int,
 ) -> TensorSpec:
     """An input or output as the runtime describes it.
 
@@ -56,27 +61,43 @@ def runtime_tensor(
     """
     if len(padding) != len(shape):
         raise ConfigError(f"tensor '{name}' has {len(shape)} axes and padding of {len(padding)}")
-    inner = tuple(size - before - after for size, (before, after) in zip(shape, padding, strict=True))
+    inner = tuple(
+        size - before - after for size, (before, after) in zip(shape, padding, strict=True)
+    )
     if min(inner, default=1) <= 0:
         raise ConfigError(f"tensor '{name}' of shape {shape} is all padding: {padding}")
-    return TensorSpec(name, dtype, inner, 0, (scale,), zero_point, 'nhwc' if len(shape) == 4 else '', padding)
+    return TensorSpec(
+        name, dtype, inner, 0, (scale,), zero_point, 'nhwc' if len(shape) == 4 else '', padding
+    )
 
 
-def named_outputs(tensors: Sequence[TensorSpec], named: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+def named_outputs(
+    tensors: Sequence[TensorSpec], named: Sequence[TensorSpec]
+) -> tuple[TensorSpec, ...]:
     """The runtime's outputs with what the manifest says of them, if it names any: the same ones, in the same order.
 
     :raises ConfigError: another number, shape or element type.
     """
     if not named:
         return tuple(tensors)
-    if [(spec.shape, spec.dtype) for spec in named] != [(spec.shape, spec.dtype) for spec in tensors]:
-        wanted, real = ([(spec.name, spec.shape, spec.dtype) for spec in specs] for specs in (named, tensors))
+    if [(spec.shape, spec.dtype) for spec in named] != [
+        (spec.shape, spec.dtype) for spec in tensors
+    ]:
+        wanted, real = (
+            [(spec.name, spec.shape, spec.dtype) for spec in specs] for specs in (named, tensors)
+        )
         raise ConfigError(
             f"the manifest's outputs are {wanted}, the compiled model's {real}; "
             "correct them, or leave the key 'outputs' out: the runtime knows"
         )
     return tuple(
-        replace(real, name=spec.name, scale=spec.scale, zero_point=spec.zero_point, layout=spec.layout or real.layout)
+        replace(
+            real,
+            name=spec.name,
+            scale=spec.scale,
+            zero_point=spec.zero_point,
+            layout=spec.layout or real.layout,
+        )
         for real, spec in zip(tensors, named, strict=True)
     )
 
@@ -87,13 +108,19 @@ def quantised_spec(tensor: TensorSpec, model: ModelInput) -> QuantisedTensorSpec
     :raises ConfigError: the tensor isn't one int8 NHWC picture, or of another size than the manifest says.
     """
     if len(tensor.shape) != 4 or tensor.dtype != 'int8' or tensor.shape[3] not in (3, 4):
-        raise ConfigError(f"input '{tensor.name}' is {tensor.dtype} {tensor.shape}; a frame can become int8 1 x H x W x 3 or 4")
+        raise ConfigError(
+            f"input '{tensor.name}' is {tensor.dtype} {tensor.shape}; a frame can become int8 1 x H x W x 3 or 4"
+        )
     batch, height, width, channels = tensor.shape
     if batch != 1 or tensor.padded_shape[0] != 1:
-        raise ConfigError(f"the model is compiled for {batch} frames at once; deploy it again with '--aipu-cores 1' (one frame per run)")
+        raise ConfigError(
+            f"the model is compiled for {batch} frames at once; deploy it again with '--aipu-cores 1' (one frame per run)"
+        )
     if model.resize == 'none' or (model.width, model.height) != (width, height):
         asked = f'{model.width}x{model.height} (resize: {model.resize})'
-        raise ConfigError(f"the manifest's input is {asked}, the compiled model's {width}x{height}")
+        raise ConfigError(
+            f"the manifest's input is {asked}, the compiled model's {width}x{height}"
+        )
     return QuantisedTensorSpec(
         width=width,
         height=height,
@@ -215,7 +242,10 @@ class OutputSlot:
             self.close()
             raise
         self.arguments = pack(self._buffers)
-        self.raw = tuple(tensor.view(buffer.values) for tensor, buffer in zip(tensors, self._buffers, strict=True))
+        self.raw = tuple(
+            tensor.view(buffer.values)
+            for tensor, buffer in zip(tensors, self._buffers, strict=True)
+        )
 
     def begin_reading(self) -> None:
         """See :class:`TensorBuffer`; all of them or none."""
@@ -244,7 +274,15 @@ class FrameToTensor:
     :param vic_lock: held while the VIC is used: it serves one thread at a time, and each core has a writer.
     """
 
-    def __init__(self, spec: QuantisedTensorSpec, *, stretch: bool, ledger: CopyLedger, vic: Vic | None, vic_lock: threading.Lock) -> None:
+    def __init__(
+        self,
+        spec: QuantisedTensorSpec,
+        *,
+        stretch: bool,
+        ledger: CopyLedger,
+        vic: Vic | None,
+        vic_lock: threading.Lock,
+    ) -> None:
         self._vic_lock = vic_lock
         self._spec = spec
         self._stretch = stretch
@@ -259,7 +297,9 @@ class FrameToTensor:
 
     def geometry(self, width: int, height: int) -> Letterbox:
         """Between a frame of that size and the tensor."""
-        return Letterbox.fit(width, height, self._spec.width, self._spec.height, stretch=self._stretch)
+        return Letterbox.fit(
+            width, height, self._spec.width, self._spec.height, stretch=self._stretch
+        )
 
     def write(self, frame: Frame, slot: InputSlot) -> None:
         """Fill *slot*: every byte that depends on the frame once, what never changes once per slot and geometry.
@@ -297,7 +337,9 @@ class FrameToTensor:
         if known is None:
             if len(self._on_vic) >= _KNOWN_BUFFERS:
                 self._on_vic.clear()
-            known = buffer.heap == 'nvbufsurface' or (buffer.kind is BufferKind.DMABUF and buffer.exporter() in _SURFACE_EXPORTERS)
+            known = buffer.heap == 'nvbufsurface' or (
+                buffer.kind is BufferKind.DMABUF and buffer.exporter() in _SURFACE_EXPORTERS
+            )
             self._on_vic[buffer.identity] = known
         return known
 
@@ -307,7 +349,9 @@ class FrameToTensor:
         fence = data.acquire_fence
         if fence is not None:
             if not fence.wait(_ACQUIRE_TIMEOUT_S):
-                raise AcceleratorError(f'frame {data.sequence}: its acquire fence did not signal within {_ACQUIRE_TIMEOUT_S:g} s')
+                raise AcceleratorError(
+                    f'frame {data.sequence}: its acquire fence did not signal within {_ACQUIRE_TIMEOUT_S:g} s'
+                )
             fence.check()
         vic = self._vic
         assert vic is not None
@@ -316,7 +360,9 @@ class FrameToTensor:
                 if self._picture is None:
                     box = self.geometry(data.width, data.height)
                     self._picture = vic.allocate(box.width, box.height, _RGBA)
-                vic.transform(SurfaceImage(data.buffers, data.layout, data.colorimetry), self._picture)
+                vic.transform(
+                    SurfaceImage(data.buffers, data.layout, data.colorimetry), self._picture
+                )
         except ZcError as error:
             self._vic = None
             self.vic_refusal = f'the VIC does not scale the frames, the CPU does: {error}'

@@ -21,7 +21,13 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from zc_perception.errors import AcceleratorError, AllocationError, ConfigError, DeviceLostError, ZcError
+from zc_perception.errors import (
+    AcceleratorError,
+    AllocationError,
+    ConfigError,
+    DeviceLostError,
+    ZcError,
+)
 from zc_perception.frame import Frame
 from zc_perception.memory.heaps import Heap
 from zc_perception.npu.axruntime.binding import stops_other_threads
@@ -150,7 +156,9 @@ class LoadPlan:
         """
         if self.heap is None:
             if self.output_dmabuf == 'true':
-                raise ConfigError(f'output_dmabuf: true needs a dma-heap: {self.no_heap}; or set output_dmabuf to auto')
+                raise ConfigError(
+                    f'output_dmabuf: true needs a dma-heap: {self.no_heap}; or set output_dmabuf to auto'
+                )
             return [(False, False)]
         return {
             'auto': [(True, True), (True, False), (False, False)],
@@ -174,7 +182,9 @@ class LoadedModel:
         self.outputs: list[OutputSlot] = []
         try:
             for _ in range(plan.jobs):
-                self.inputs.append(InputSlot(plan.input, plan.heap if options.input_dmabuf else None, plan.pack))
+                self.inputs.append(
+                    InputSlot(plan.input, plan.heap if options.input_dmabuf else None, plan.pack)
+                )
                 heap = plan.heap if options.output_dmabuf else None
                 self.outputs.append(OutputSlot(plan.outputs, heap, plan.pack))
             plan.connection.load_instance(options)
@@ -182,7 +192,9 @@ class LoadedModel:
             for _ in range(self.late + 1):
                 self._try()
             if plan.measure and stops_other_threads(self._try):
-                raise StopsOtherThreadsError('axelera.runtime stops the other threads of this process while the model runs')
+                raise StopsOtherThreadsError(
+                    'axelera.runtime stops the other threads of this process while the model runs'
+                )
         except BaseException:
             self.close()
             raise
@@ -216,9 +228,14 @@ def load_best(plan: LoadPlan) -> LoadedModel:
     """
     notices = []
     if plan.heap is None:
-        notices.append(f'tensors are in host memory, which the runtime copies, because no dma-heap can be used: {plan.no_heap}')
+        notices.append(
+            f'tensors are in host memory, which the runtime copies, because no dma-heap can be used: {plan.no_heap}'
+        )
     attempts = plan.attempts()
-    refused = {(True, True): 'output_dmabuf: results go to host memory', (True, False): 'input_dmabuf: tensors are in host memory'}
+    refused = {
+        (True, True): 'output_dmabuf: results go to host memory',
+        (True, False): 'input_dmabuf: tensors are in host memory',
+    }
     for attempt in attempts:
         options = replace(plan.options, input_dmabuf=attempt[0], output_dmabuf=attempt[1])
         try:
@@ -229,12 +246,16 @@ def load_best(plan: LoadPlan) -> LoadedModel:
             if attempt == attempts[-1]:
                 if plan.output_dmabuf == 'true':
                     kind = ConfigError if isinstance(error, ConfigError) else AcceleratorError
-                    raise kind(f'output_dmabuf: true does not work here; set output_dmabuf to auto ({error})') from error
+                    raise kind(
+                        f'output_dmabuf: true does not work here; set output_dmabuf to auto ({error})'
+                    ) from error
                 raise
             notices.append(f'the runtime refused {refused[attempt]}, which it copies ({error})')
             continue
         if plan.late:
-            notices.append(f'double_buffer: each result comes {plan.late} frames late; set it to false where latency counts more')
+            notices.append(
+                f'double_buffer: each result comes {plan.late} frames late; set it to false where latency counts more'
+            )
         loaded.notices = tuple(notices)
         return loaded
     raise AssertionError('unreachable: the last attempt returns or raises')
@@ -254,7 +275,12 @@ class AxRuntimeWorker:
     """
 
     def __init__(
-        self, load: Callable[[], LoadedModel], writer: FrameToTensor, *, flush_after_s: float, give_back: Callable[[], None]
+        self,
+        load: Callable[[], LoadedModel],
+        writer: FrameToTensor,
+        *,
+        flush_after_s: float,
+        give_back: Callable[[], None],
     ) -> None:
         self._load = load
         self.writer = writer
@@ -279,7 +305,9 @@ class AxRuntimeWorker:
         self.runs = 0
         self.flush_runs = 0
         self.reloads = 0
-        self._convert_thread = threading.Thread(target=self._convert, name='axruntime-convert', daemon=True)
+        self._convert_thread = threading.Thread(
+            target=self._convert, name='axruntime-convert', daemon=True
+        )
         self._run_thread = threading.Thread(target=self._run, name='axruntime-run', daemon=True)
 
     @property
@@ -311,7 +339,9 @@ class AxRuntimeWorker:
 
     def submit(self, frame: Frame) -> AxRuntimeJob:
         """Queue a job. Jobs run and finish in this order."""
-        job = AxRuntimeJob(frame, self.writer.geometry(frame.data.width, frame.data.height), self._job_is_over)
+        job = AxRuntimeJob(
+            frame, self.writer.geometry(frame.data.width, frame.data.height), self._job_is_over
+        )
         with self._lock:
             self.open_jobs += 1
         self._jobs.put(job)
@@ -375,7 +405,9 @@ class AxRuntimeWorker:
                 self.writer.write(frame, slot)
             except Exception as failure:
                 # Only the text: the traceback would keep views of the frame's pixels alive.
-                error = AcceleratorError(f'the frame could not become a tensor: {type(failure).__name__}: {failure}')
+                error = AcceleratorError(
+                    f'the frame could not become a tensor: {type(failure).__name__}: {failure}'
+                )
         del frame
         job.end_reading()
         return error
@@ -425,7 +457,11 @@ class AxRuntimeWorker:
         self._fail(calls.clear(), self.lost or AcceleratorError(_CLOSED))
 
     def _flush(self, calls: RuntimeCalls, *, given_up: bool) -> None:
-        while (calls.holds_jobs if given_up else calls.wanted) and calls.last_input is not None and self._ready.empty():
+        while (
+            (calls.holds_jobs if given_up else calls.wanted)
+            and calls.last_input is not None
+            and self._ready.empty()
+        ):
             self.flush_runs += 1
             self._call(calls, None, calls.last_input)
 
@@ -453,13 +489,23 @@ class AxRuntimeWorker:
                 self._lent.add(outputs)
             done.job.finish(outputs)
 
-    def _recover(self, calls: RuntimeCalls, job: AxRuntimeJob | None, slot: InputSlot, error: AcceleratorError) -> None:
+    def _recover(
+        self,
+        calls: RuntimeCalls,
+        job: AxRuntimeJob | None,
+        slot: InputSlot,
+        error: AcceleratorError,
+    ) -> None:
         """A call failed. Whether it took part in the runtime's own queue nobody knows: results that are still inside would come out
         under wrong names, so that the instance is loaded anew."""
         self._failures += 1
         text = str(error)
         if isinstance(error, DeviceLostError) or self._failures >= _FAILURES_OF_A_LOST_DEVICE:
-            self.lost = DeviceLostError(text if isinstance(error, DeviceLostError) else f'{self._failures} runs failed in a row: {text}')
+            self.lost = DeviceLostError(
+                text
+                if isinstance(error, DeviceLostError)
+                else f'{self._failures} runs failed in a row: {text}'
+            )
         pending = calls.clear()
         if self.lost is None and self.model.late:
             try:
@@ -467,7 +513,9 @@ class AxRuntimeWorker:
                 self.model.reload()
                 self.reloads += 1
             except Exception as failure:
-                self.lost = DeviceLostError(f'{text}; loading the model anew failed as well: {failure}')
+                self.lost = DeviceLostError(
+                    f'{text}; loading the model anew failed as well: {failure}'
+                )
             finally:
                 self._end_call()
         reason = self.lost or AcceleratorError(text)

@@ -50,4 +50,6 @@ def unreadable_file(path: Path, error: OSError, absent: str, source: str = '') -
         return Unreadable(source, f'{os.strerror(number)} ({path})', as_root())
     if number in (errno.ENOENT, errno.ENOTDIR, errno.ENODEV):
         return Unreadable(source, f'{path} is not there', absent)
-    return Unreadable(source, f'{path}: {os.strerror(number) if number else error}', 'see the kernel log (dmesg)')
+    return Unreadable(
+        source, f'{path}: {os.strerror(number) if number else error}', 'see the kernel log (dmesg)'
+    )

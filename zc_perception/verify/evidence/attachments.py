@@ -57,10 +57,16 @@ class History:
         return self.states[first : max(first + 1, bisect_right(self.times, end_ns))]
 
 
-def event_history(inode: int, snapshots: Sequence[Snapshot], events: Iterable[KernelEvent]) -> History:
+def event_history(
+    inode: int, snapshots: Sequence[Snapshot], events: Iterable[KernelEvent]
+) -> History:
     """From looks and events, all of them since the recording began."""
     own = sorted(
-        (event for event in events if event.name in (ATTACH, DETACH) and event.inode == inode and not event.failed),
+        (
+            event
+            for event in events
+            if event.name in (ATTACH, DETACH) and event.inode == inode and not event.failed
+        ),
         key=lambda event: event.time_ns,
     )
     base = next((look for look in snapshots if _is_quiet(look, own)), None)
@@ -81,7 +87,9 @@ def event_history(inode: int, snapshots: Sequence[Snapshot], events: Iterable[Ke
 
 
 def _is_quiet(look: Snapshot, own: Sequence[KernelEvent]) -> bool:
-    return not any(look.start_ns - _MARGIN_NS <= event.time_ns <= look.end_ns + _MARGIN_NS for event in own)
+    return not any(
+        look.start_ns - _MARGIN_NS <= event.time_ns <= look.end_ns + _MARGIN_NS for event in own
+    )
 
 
 def _step(state: Counter[str], event: KernelEvent, *, backwards: bool) -> bool:

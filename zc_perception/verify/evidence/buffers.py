@@ -22,7 +22,9 @@ from zc_perception.observe.processes import PROC, open_files, who
 from zc_perception.verify.evidence import Unreadable, unreadable_file
 
 DEBUGFS = Path('/sys/kernel/debug')
-_NO_BUFINFO = 'mount debugfs (mount -t debugfs none /sys/kernel/debug) of a kernel with CONFIG_DEBUG_FS'
+_NO_BUFINFO = (
+    'mount debugfs (mount -t debugfs none /sys/kernel/debug) of a kernel with CONFIG_DEBUG_FS'
+)
 _OBJECT = re.compile(r'^(\d{8,})\t[0-9a-f]{8}\t[0-9a-f]{8}\t\d+\t(.*?)\t(\d{8,})(?:\t.*)?$')
 # Linux 5.15 tells neither what a fence is for nor its number.
 _READ_FENCE = re.compile(r'^\t[Rr]ead fence:(\S+) .*\bseq (\d+) ')
@@ -75,7 +77,11 @@ def read_bufinfo(debugfs: Path = DEBUGFS) -> Mapping[int, BufferObject] | Unread
         return unreadable_file(path, error, _NO_BUFINFO, 'bufinfo')
     found = parse_bufinfo(text)
     if found is None:
-        return Unreadable('bufinfo', f"{path} is not what the kernel's dma-buf code writes", 'report the kernel version')
+        return Unreadable(
+            'bufinfo',
+            f"{path} is not what the kernel's dma-buf code writes",
+            'report the kernel version',
+        )
     return found
 
 
@@ -97,7 +103,9 @@ def read_exporters(sysfs: Path = SYSFS) -> Mapping[int, str] | Unreadable:
         try:
             exporter = (folder / entry / 'exporter_name').read_text(errors='replace').strip()
         except PermissionError as error:
-            return unreadable_file(folder / entry, error, _NO_STATISTICS, 'sysfs dmabuf statistics')
+            return unreadable_file(
+                folder / entry, error, _NO_STATISTICS, 'sysfs dmabuf statistics'
+            )
         except OSError:
             continue
         found[int(entry)] = exporter
@@ -137,7 +145,9 @@ class Holders:
 
     def exporters(self) -> Mapping[int, str]:
         """By inode of dma-bufs."""
-        return {one.inode: one.exporter for one in self.held if one.kind == DMABUF and one.exporter}
+        return {
+            one.inode: one.exporter for one in self.held if one.kind == DMABUF and one.exporter
+        }
 
 
 def parse_fdinfo(text: str) -> dict[str, str]:
@@ -151,7 +161,9 @@ def buffers_of(pid: int, proc: Path = PROC) -> list[HeldBuffer] | Unreadable:
     try:
         folder, entries = open_files(pid, proc)
     except OSError as error:
-        return unreadable_file(proc / str(pid) / 'fd', error, _ENDED, f'open files of {who(pid, proc)}')
+        return unreadable_file(
+            proc / str(pid) / 'fd', error, _ENDED, f'open files of {who(pid, proc)}'
+        )
     found = []
     for entry in entries:
         link = folder / 'fd' / entry
@@ -166,9 +178,15 @@ def buffers_of(pid: int, proc: Path = PROC) -> list[HeldBuffer] | Unreadable:
         except OSError:
             continue  # closed meanwhile
         kind = MEMFD if target.startswith('/memfd:') else DMABUF
-        inode = int(info['ino']) if info.get('ino', '').isdigit() and kind == DMABUF else status.st_ino
+        inode = (
+            int(info['ino']) if info.get('ino', '').isdigit() and kind == DMABUF else status.st_ino
+        )
         size = int(info['size']) if info.get('size', '').isdigit() else status.st_size
-        found.append(HeldBuffer(pid, int(entry), kind, status.st_dev, inode, size, info.get('exp_name', ''), target))
+        found.append(
+            HeldBuffer(
+                pid, int(entry), kind, status.st_dev, inode, size, info.get('exp_name', ''), target
+            )
+        )
     return found
 
 

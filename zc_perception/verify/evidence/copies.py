@@ -35,7 +35,9 @@ from zc_perception.verify.evidence.mappings import MemoryMapping
 from zc_perception.verify.evidence.tracefs import TraceInstance
 
 COPY_FUNCTIONS = ('memmove', 'memcpy')
-_CODE = re.compile(r'^([0-9a-f]+)-([0-9a-f]+) (\S\Sx\S) ([0-9a-f]+) \S+ \d+\s+(/.*?)( \(deleted\))?$')
+_CODE = re.compile(
+    r'^([0-9a-f]+)-([0-9a-f]+) (\S\Sx\S) ([0-9a-f]+) \S+ \d+\s+(/.*?)( \(deleted\))?$'
+)
 _UNKNOWN_SIZE, _LARGEST = 2048, 1 << 16
 _LIBC = re.compile(r'^(libc\.so\.6|libc-2\.\d+\.so|ld-musl-.*\.so\.1|libc\.so)$')
 
@@ -72,7 +74,8 @@ class CopyFunction:
         starts = [
             part.start - part.offset + self.offset
             for part in code
-            if part.path == path and part.offset <= self.offset < part.offset + part.end - part.start
+            if part.path == path
+            and part.offset <= self.offset < part.offset + part.end - part.start
         ]
         return [(start, start + self.size) for start in starts]
 
@@ -104,7 +107,13 @@ def function_size(address: int) -> int:
         return _UNKNOWN_SIZE
     enclosing.restype, enclosing.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
     # It takes the address behind an instruction.
-    return next((size for size in range(_LARGEST) if enclosing(address + size + 1) != address), _LARGEST) or _UNKNOWN_SIZE
+    return (
+        next(
+            (size for size in range(_LARGEST) if enclosing(address + size + 1) != address),
+            _LARGEST,
+        )
+        or _UNKNOWN_SIZE
+    )
 
 
 def own_functions(proc: Path = PROC) -> tuple[Path, dict[tuple[int, int], tuple[str, ...]]]:
@@ -132,7 +141,9 @@ def _identity(path: Path) -> tuple[int, int]:
     return status.st_dev, status.st_ino
 
 
-def find_copy_functions(pids: Iterable[int], proc: Path = PROC) -> tuple[list[CopyFunction], list[Unreadable]]:
+def find_copy_functions(
+    pids: Iterable[int], proc: Path = PROC
+) -> tuple[list[CopyFunction], list[Unreadable]]:
     """The copy functions of the C libraries of these processes, and the processes of which they are not known."""
     unreadable: list[Unreadable] = []
     users: list[int] = []
@@ -148,7 +159,13 @@ def find_copy_functions(pids: Iterable[int], proc: Path = PROC) -> tuple[list[Co
         try:
             path = libc_path(code_of(pid, proc))
             if not path:
-                unreadable.append(Unreadable(source, 'it has no C library (a static program?)', 'link it dynamically to measure it'))
+                unreadable.append(
+                    Unreadable(
+                        source,
+                        'it has no C library (a static program?)',
+                        'link it dynamically to measure it',
+                    )
+                )
                 continue
             its = proc / str(pid) / 'root' / path.lstrip('/')
             if _identity(its) == identity:
@@ -156,14 +173,25 @@ def find_copy_functions(pids: Iterable[int], proc: Path = PROC) -> tuple[list[Co
                 file = file or its
             else:
                 step = 'run zc_verify with the same Python as the nodes, in the same container'
-                unreadable.append(Unreadable(source, f'it has another C library than this process ({its})', step))
+                unreadable.append(
+                    Unreadable(source, f'it has another C library than this process ({its})', step)
+                )
         except (FileNotFoundError, ProcessLookupError):
-            unreadable.append(Unreadable(source, 'the process has ended, or its library was replaced', 'start it again'))
+            unreadable.append(
+                Unreadable(
+                    source, 'the process has ended, or its library was replaced', 'start it again'
+                )
+            )
         except OSError as error:
-            unreadable.append(unreadable_file(proc / str(pid) / 'maps', error, 'start it again', source))
+            unreadable.append(
+                unreadable_file(proc / str(pid) / 'maps', error, 'start it again', source)
+            )
     if file is None:
         return [], unreadable
-    return [CopyFunction(called, file, offset, size, tuple(users)) for (offset, size), called in names.items()], unreadable
+    return [
+        CopyFunction(called, file, offset, size, tuple(users))
+        for (offset, size), called in names.items()
+    ], unreadable
 
 
 def argument_registers(machine: str = '') -> tuple[str, str, str] | Unreadable:
@@ -173,7 +201,11 @@ def argument_registers(machine: str = '') -> tuple[str, str, str] | Unreadable:
         return '%di', '%si', '%dx'
     if machine in ('aarch64', 'arm64'):
         return '%x0', '%x1', '%x2'
-    return Unreadable('memmove probe', f'the registers of a {machine} are not known here', 'measure on x86_64 or arm64')
+    return Unreadable(
+        'memmove probe',
+        f'the registers of a {machine} are not known here',
+        'measure on x86_64 or arm64',
+    )
 
 
 LARGE = 65536
@@ -212,16 +244,28 @@ class MemmoveProbe:
         event = f'{self._instance.group}/{name}'
         source = f'{"/".join(function.names)} of {function.file}'
         if any(character.isspace() for character in str(function.file)):
-            self.unreadable.append(Unreadable(source, 'the path has a space, which a probe cannot have', 'install it elsewhere'))
+            self.unreadable.append(
+                Unreadable(
+                    source,
+                    'the path has a space, which a probe cannot have',
+                    'install it elsewhere',
+                )
+            )
             return
         destination, origin, size = registers
         try:
-            self._instance.install(f'p:{event} {function.file}:{function.offset:#x} dst={destination}:x64 src={origin}:x64 n={size}:u64')
+            self._instance.install(
+                f'p:{event} {function.file}:{function.offset:#x} dst={destination}:x64 src={origin}:x64 n={size}:u64'
+            )
             self._instance.filter(event, self._condition)
             self._instance.enable(event)
         except OSError as error:
-            step = 'use a kernel with CONFIG_UPROBE_EVENTS, or leave it out with --no-memmove-probe'
-            self.unreadable.append(Unreadable(source, f'the probe was refused: {error.strerror}', step))
+            step = (
+                'use a kernel with CONFIG_UPROBE_EVENTS, or leave it out with --no-memmove-probe'
+            )
+            self.unreadable.append(
+                Unreadable(source, f'the probe was refused: {error.strerror}', step)
+            )
             return
         self._events.append(event)
         self.functions.append(function)
@@ -232,12 +276,21 @@ class MemmoveProbe:
         if ranges == self._ranges or len(ranges) > _MAX_RANGES:
             return
         self._ranges = ranges
-        parts = [f'n >= {LARGE}', *(f'(src >= {start:#x} && src < {end:#x})' for start, end in sorted(ranges))]
+        parts = [
+            f'n >= {LARGE}',
+            *(f'(src >= {start:#x} && src < {end:#x})' for start, end in sorted(ranges)),
+        ]
         for event in self._events:
             try:
                 self._instance.filter(event, ' || '.join(parts))
             except OSError as error:
-                self.unreadable.append(Unreadable('memmove probe', f'its filter was refused: {error.strerror}', 'report the kernel'))
+                self.unreadable.append(
+                    Unreadable(
+                        'memmove probe',
+                        f'its filter was refused: {error.strerror}',
+                        'report the kernel',
+                    )
+                )
                 return
 
     def end(self) -> None:
@@ -247,7 +300,13 @@ class MemmoveProbe:
             try:
                 self._instance.disable(event)
             except OSError as error:
-                self.unreadable.append(Unreadable('memmove probe', f'it could not be ended: {error.strerror}', 'see the kernel log'))
+                self.unreadable.append(
+                    Unreadable(
+                        'memmove probe',
+                        f'it could not be ended: {error.strerror}',
+                        'see the kernel log',
+                    )
+                )
         self._events = []
 
 
@@ -265,19 +324,30 @@ class LargeCopy:
 
 
 def copies_of(
-    trace: Trace, process_of: Mapping[int, int], mappings: Collection[MemoryMapping], start_ns: int, end_ns: int
+    trace: Trace,
+    process_of: Mapping[int, int],
+    mappings: Collection[MemoryMapping],
+    start_ns: int,
+    end_ns: int,
 ) -> list[LargeCopy]:
     """The nodes' large copies, and those out of frames, in a window; the most frequent first."""
     found: Counter[tuple[int, int, bool]] = Counter()
     for event in trace.events:
         pid = process_of.get(event.tid)
-        if pid is None or not event.name.startswith(COPY) or not start_ns <= event.time_ns <= end_ns:
+        if (
+            pid is None
+            or not event.name.startswith(COPY)
+            or not start_ns <= event.time_ns <= end_ns
+        ):
             continue
         size, source = event.number('n'), event.number('src')
         from_frame = any(mapping.pid == pid and source in mapping for mapping in mappings)
         if size >= LARGE or from_frame:
             found[pid, size, from_frame] += 1
-    return [LargeCopy(pid, size, from_frame, count) for (pid, size, from_frame), count in found.most_common()]
+    return [
+        LargeCopy(pid, size, from_frame, count)
+        for (pid, size, from_frame), count in found.most_common()
+    ]
 
 
 _SYMBOL = re.compile(
@@ -290,7 +360,10 @@ _OTHERWISE = 4096
 
 def parse_kernel_copies(text: bytes) -> list[tuple[int, int, str]]:
     """``(start, end, name)`` of the functions that copy."""
-    symbols = [(int(match[1], 16), int(match[3] or b'0', 16), match[2].decode()) for match in _SYMBOL.finditer(text)]
+    symbols = [
+        (int(match[1], 16), int(match[3] or b'0', 16), match[2].decode())
+        for match in _SYMBOL.finditer(text)
+    ]
     # Several names may stand for one place.
     ends = sorted({place for start, following, _ in symbols for place in (start, following)})
     found = []
@@ -309,7 +382,11 @@ def read_kernel_copies(proc: Path = PROC) -> list[tuple[int, int, str]] | Unread
     except OSError as error:
         return unreadable_file(path, error, 'use a kernel with CONFIG_KALLSYMS', 'kernel symbols')
     if not any(start for start, _, _ in found):
-        return Unreadable('kernel symbols', 'the kernel shows no addresses', 'run as root, with sysctl kernel.kptr_restrict=1 or 0')
+        return Unreadable(
+            'kernel symbols',
+            'the kernel shows no addresses',
+            'run as root, with sysctl kernel.kptr_restrict=1 or 0',
+        )
     return found
 
 
@@ -337,7 +414,9 @@ class CopyShare:
     @property
     def percent(self) -> float:
         """Of its own time, in the function that it copied in most: the "self" of a profile is one function's."""
-        kernel = (count for name, count in self.kernel.items() if 'memcpy' in name or 'memmove' in name)
+        kernel = (
+            count for name, count in self.kernel.items() if 'memcpy' in name or 'memmove' in name
+        )
         return 100.0 * max(self.copying, *kernel, 0) / self.samples if self.samples else 0.0
 
 
@@ -365,13 +444,21 @@ def shares_of(
             for function in functions:
                 ranges += function.ranges(code) if pid in function.pids else []
         except OSError as error:
-            unreadable.append(Unreadable(f'samples of process {pid}', str(error.strerror), 'measure while it runs'))
+            unreadable.append(
+                Unreadable(
+                    f'samples of process {pid}', str(error.strerror), 'measure while it runs'
+                )
+            )
         if not ranges:
             continue
         in_kernel: Counter[str] = Counter()
         for address, count in met.items():
             if address >= _USER_END and (name := name_at(kernel, address)):
                 in_kernel[name] += count
-        copying = sum(count for address, count in met.items() if any(start <= address < end for start, end in ranges))
+        copying = sum(
+            count
+            for address, count in met.items()
+            if any(start <= address < end for start, end in ranges)
+        )
         shares.append(CopyShare(pid, sum(met.values()), copying, dict(in_kernel)))
     return (shares or None), unreadable

@@ -59,9 +59,14 @@ def parse_event(line: str) -> KernelEvent | None:
     match = _LINE.match(line)
     if match is None:
         return None
-    fields = {name: value.strip('"').rstrip(',') for name, value in _FIELD.findall(_PLACE.sub('', match['rest'] or ''))}
+    fields = {
+        name: value.strip('"').rstrip(',')
+        for name, value in _FIELD.findall(_PLACE.sub('', match['rest'] or ''))
+    }
     time_ns = int(match['seconds']) * 10**9 + int(match['fraction'].ljust(9, '0'))
-    return KernelEvent(time_ns, int(match['cpu']), match['comm'], int(match['tid']), match['name'], fields)
+    return KernelEvent(
+        time_ns, int(match['cpu']), match['comm'], int(match['tid']), match['name'], fields
+    )
 
 
 def parse_trace(lines: Iterable[str]) -> Trace:
@@ -86,8 +91,20 @@ ATTACH, DETACH, MMAP, EXPORT, VIDEO_MMAP = (
     'dma_buf_dynamic_attach', 'dma_buf_detach', 'dma_buf_mmap_internal', 'dma_buf_export', 'vb2_mmap',
 )  # fmt: skip
 FORK = 'sched_process_fork'
-FENCES = ('dma_fence_init', 'dma_fence_emit', 'dma_fence_signaled', 'dma_fence_wait_start', 'dma_fence_wait_end', 'dma_fence_destroy')
-IMPORT, RELEASE, SUBMIT, COMPLETE = 'axl_dmabuf_import', 'axl_dmabuf_release', 'axl_submit', 'axl_complete'
+FENCES = (
+    'dma_fence_init',
+    'dma_fence_emit',
+    'dma_fence_signaled',
+    'dma_fence_wait_start',
+    'dma_fence_wait_end',
+    'dma_fence_destroy',
+)
+IMPORT, RELEASE, SUBMIT, COMPLETE = (
+    'axl_dmabuf_import',
+    'axl_dmabuf_release',
+    'axl_submit',
+    'axl_complete',
+)
 DRIVER = (IMPORT, RELEASE, SUBMIT, COMPLETE)
 
 _INODE = 'ino=dmabuf->file->f_inode->i_ino'
@@ -96,10 +113,15 @@ _DEVICE = 'dev_name=dev->kobj.name:string'
 _KINDS = ('f', 'p')
 # The best first. At its return the result is known; kernels before 6.9 give no arguments there.
 _PROBES = {
-    ATTACH: (f'{ATTACH}%return {_INODE} {_DEVICE} result=$retval:x64', f'{ATTACH} {_INODE} {_DEVICE}'),
+    ATTACH: (
+        f'{ATTACH}%return {_INODE} {_DEVICE} result=$retval:x64',
+        f'{ATTACH} {_INODE} {_DEVICE}',
+    ),
     DETACH: (f'{DETACH} {_INODE} dev_name=attach->dev->kobj.name:string',),
     MMAP: (f'{MMAP} ino=file->f_inode->i_ino',),
-    EXPORT: (f'{EXPORT}%return ino=$retval->file->f_inode->i_ino exp_name=$retval->exp_name:string',),
+    EXPORT: (
+        f'{EXPORT}%return ino=$retval->file->f_inode->i_ino exp_name=$retval->exp_name:string',
+    ),
 }
 _VIDEO_PROBE = f'{VIDEO_MMAP} rdev=vma->vm_file->f_inode->i_rdev:u32'
 _FUNCTIONS = (
@@ -108,7 +130,9 @@ _FUNCTIONS = (
 _NEEDED = (ATTACH, DETACH, MMAP)
 _INITIAL_PID_NAMESPACE = 'pid:[4026531836]'
 _BUFFER_KB = 4096
-_NEWER = 'use a kernel from 6.5 on with BTF (CONFIG_DEBUG_INFO_BTF) and FPROBE_EVENTS or KPROBE_EVENTS'
+_NEWER = (
+    'use a kernel from 6.5 on with BTF (CONFIG_DEBUG_INFO_BTF) and FPROBE_EVENTS or KPROBE_EVENTS'
+)
 
 
 class KernelRecording:
@@ -138,9 +162,15 @@ class KernelRecording:
             if absent:
                 self.unreadable.append(_absent_events(system, absent))
         self._dma_buf_events()
-        if video and VIDEO_MMAP not in self.sources and not self._probe(VIDEO_MMAP, (_VIDEO_PROBE, VIDEO_MMAP)):
+        if (
+            video
+            and VIDEO_MMAP not in self.sources
+            and not self._probe(VIDEO_MMAP, (_VIDEO_PROBE, VIDEO_MMAP))
+        ):
             step = 'load the camera before zc_verify starts, so that its module can be probed'
-            self.unreadable.append(Unreadable(VIDEO_MMAP, 'mappings of video devices are not recorded', step))
+            self.unreadable.append(
+                Unreadable(VIDEO_MMAP, 'mappings of video devices are not recorded', step)
+            )
         self.instance.start()
 
     def _tracepoint(self, system: str, event: str) -> bool:
@@ -161,7 +191,9 @@ class KernelRecording:
         if not missing:
             return
         try:
-            known = self.instance.trace_functions([name for name in _FUNCTIONS if name not in self.sources])
+            known = self.instance.trace_functions(
+                [name for name in _FUNCTIONS if name not in self.sources]
+            )
         except OSError as error:
             reason = f'no tracepoint, probe or function tracer ({error.strerror})'
             self.unreadable.append(Unreadable(', '.join(missing), reason, _NEWER))
@@ -190,7 +222,9 @@ class KernelRecording:
         try:
             chunk = self.instance.drain()
         except OSError as error:
-            self._failed = Unreadable('trace', f'trace_pipe: {error.strerror}', 'see the kernel log (dmesg)')
+            self._failed = Unreadable(
+                'trace', f'trace_pipe: {error.strerror}', 'see the kernel log (dmesg)'
+            )
             self.unreadable.append(self._failed)
             return
         if chunk:
@@ -203,7 +237,13 @@ class KernelRecording:
             self.drain()
             self._lost = self.instance.lost()
         except OSError as error:
-            self.unreadable.append(Unreadable('trace', f'{self.instance.path}: {error.strerror}', 'see the kernel log (dmesg)'))
+            self.unreadable.append(
+                Unreadable(
+                    'trace',
+                    f'{self.instance.path}: {error.strerror}',
+                    'see the kernel log (dmesg)',
+                )
+            )
             self._lost += 1
 
     def text(self) -> str:
@@ -228,7 +268,9 @@ def _absent_events(system: str, events: list[str]) -> Unreadable:
         'dma_fence': 'use a kernel with CONFIG_DMA_SHARED_BUFFER and CONFIG_FTRACE',
         'sched': 'use a kernel with CONFIG_FTRACE',
     }
-    return Unreadable(f'events {system}:{{{",".join(events)}}}', 'this kernel does not have them', steps[system])
+    return Unreadable(
+        f'events {system}:{{{",".join(events)}}}', 'this kernel does not have them', steps[system]
+    )
 
 
 def open_recording(tracing: Path = TRACING, proc: Path = PROC) -> KernelRecording | Unreadable:
@@ -240,6 +282,10 @@ def open_recording(tracing: Path = TRACING, proc: Path = PROC) -> KernelRecordin
         namespace = _INITIAL_PID_NAMESPACE
     if namespace != _INITIAL_PID_NAMESPACE:
         step = 'run it on the host, or start the container with --pid=host'
-        return Unreadable('tracefs', "this process has a pid namespace of its own, so the trace's threads can't be told", step)
+        return Unreadable(
+            'tracefs',
+            "this process has a pid namespace of its own, so the trace's threads can't be told",
+            step,
+        )
     instance = open_instance(tracing, _BUFFER_KB)
     return instance if isinstance(instance, Unreadable) else KernelRecording(instance)

@@ -112,7 +112,17 @@ def _parsed(pid: int, pattern: re.Pattern[bytes], text: bytes) -> list[MemoryMap
     for match in pattern.finditer(text):
         device = os.makedev(int(match[4], 16), int(match[5], 16))
         name = match[7].decode(errors='replace')
-        found.append(MemoryMapping(pid, int(match[1], 16), int(match[2], 16), match[3].decode(), device, int(match[6]), name))
+        found.append(
+            MemoryMapping(
+                pid,
+                int(match[1], 16),
+                int(match[2], 16),
+                match[3].decode(),
+                device,
+                int(match[6]),
+                name,
+            )
+        )
     return found
 
 
@@ -128,7 +138,12 @@ def read_maps(pid: int, proc: Path = PROC) -> bytes:
     return b''
 
 
-def scan_maps(memory: FrameMemory, pids: Iterable[int] | None = None, proc: Path = PROC, skip: Collection[int] = ()) -> MapsScan:
+def scan_maps(
+    memory: FrameMemory,
+    pids: Iterable[int] | None = None,
+    proc: Path = PROC,
+    skip: Collection[int] = (),
+) -> MapsScan:
     """Look for mappings of frames in these processes, or in all.
 
     :param skip: processes not to look at.
@@ -142,10 +157,14 @@ def scan_maps(memory: FrameMemory, pids: Iterable[int] | None = None, proc: Path
             text = read_maps(pid, proc)
         except OSError as error:
             path = proc / str(pid) / 'maps'
-            unreadable.append(unreadable_file(path, error, as_root(), f'mappings of {who(pid, proc)}'))
+            unreadable.append(
+                unreadable_file(path, error, as_root(), f'mappings of {who(pid, proc)}')
+            )
             continue
         own = [mapping for mapping in parse_maps(pid, text) if memory.matches(mapping)]
-        for mapping in _parsed(pid, _SHARED, text) if memory.camera_numbers or memory.any_camera else ():
+        for mapping in (
+            _parsed(pid, _SHARED, text) if memory.camera_numbers or memory.any_camera else ()
+        ):
             if mapping in own:
                 continue
             number = _device_number(mapping, proc)
@@ -168,7 +187,10 @@ def _device_number(mapping: MemoryMapping, proc: Path) -> int | Unreadable:
         if isinstance(error, FileNotFoundError) and _has_entries(file.parent):
             return 0
     # Without its main thread a process has no map_files; and not everybody may look into them.
-    paths = [Path(mapping.name), *(Path(f'{folder}/root{mapping.name}') for folder in folders_of(mapping.pid, proc))]
+    paths = [
+        Path(mapping.name),
+        *(Path(f'{folder}/root{mapping.name}') for folder in folders_of(mapping.pid, proc)),
+    ]
     for path in paths:
         with contextlib.suppress(OSError):
             status = os.stat(path)
@@ -178,7 +200,9 @@ def _device_number(mapping: MemoryMapping, proc: Path) -> int | Unreadable:
         return 0
     source = f'mappings of {who(mapping.pid, proc)}'
     step = 'run zc_verify as root of the machine itself, or end that program'
-    return Unreadable(source, f'what it has mapped as {mapping.name} is not known, and may be a camera', step)
+    return Unreadable(
+        source, f'what it has mapped as {mapping.name} is not known, and may be a camera', step
+    )
 
 
 #: Of all video devices.
@@ -228,8 +252,16 @@ def find_memfds(
         held = buffers_of(pid, proc)
         for one in () if isinstance(held, Unreadable) else held:
             link = proc / str(pid) / 'fd' / str(one.fd)
-            if one.kind == MEMFD and one.size >= least and not _is_log(one.name, one.size) and _may_be_sealed(link):
-                found.setdefault((pid, one.device, one.inode), f'{its} holds memfd {one.inode} of {one.size} bytes')
+            if (
+                one.kind == MEMFD
+                and one.size >= least
+                and not _is_log(one.name, one.size)
+                and _may_be_sealed(link)
+            ):
+                found.setdefault(
+                    (pid, one.device, one.inode),
+                    f'{its} holds memfd {one.inode} of {one.size} bytes',
+                )
         try:
             text = read_maps(pid, proc)
         except OSError:
@@ -238,8 +270,14 @@ def find_memfds(
             if not mapping.name.startswith('/memfd:'):
                 continue
             size = _size(mapping, proc)
-            if size >= least and not _is_log(mapping.name, size) and _may_be_sealed(_map_file(mapping, proc)):
-                found[pid, mapping.device, mapping.inode] = f'{its} maps memfd {mapping.inode} of {size} bytes'
+            if (
+                size >= least
+                and not _is_log(mapping.name, size)
+                and _may_be_sealed(_map_file(mapping, proc))
+            ):
+                found[pid, mapping.device, mapping.inode] = (
+                    f'{its} maps memfd {mapping.inode} of {size} bytes'
+                )
     return [line for (_, *identity), line in found.items() if tuple(identity) not in but]
 
 
@@ -294,15 +332,23 @@ def find_pins(pids: Iterable[int] | None = None, proc: Path = PROC) -> list[str]
             try:
                 target = os.readlink(link)
                 if target == _RING:
-                    buffers = parse_fdinfo((folder / 'fdinfo' / entry).read_text(errors='replace')).get('UserBufs', '0')
+                    buffers = parse_fdinfo(
+                        (folder / 'fdinfo' / entry).read_text(errors='replace')
+                    ).get('UserBufs', '0')
                     if buffers != '0':
-                        found.append(f'{who(pid, proc)} has an io_uring with {buffers} registered buffers')
-                elif target.startswith(('pipe:', '/')) and stat.S_ISFIFO((status := os.stat(link)).st_mode):
+                        found.append(
+                            f'{who(pid, proc)} has an io_uring with {buffers} registered buffers'
+                        )
+                elif target.startswith(('pipe:', '/')) and stat.S_ISFIFO(
+                    (status := os.stat(link)).st_mode
+                ):
                     identity = status.st_dev, status.st_ino
                     if identity not in pipes:
                         pipes[identity] = _unread(link)
                         if pipes[identity] >= PAGE:
-                            found.append(f'{who(pid, proc)} has a pipe with {pipes[identity]} bytes in it')
+                            found.append(
+                                f'{who(pid, proc)} has a pipe with {pipes[identity]} bytes in it'
+                            )
             except OSError:
                 continue  # closed meanwhile, or hidden as well
     return found

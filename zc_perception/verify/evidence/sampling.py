@@ -79,7 +79,10 @@ class _Ring:
         if first < last:
             data = self._memory[self._base + first : self._base + last]
         else:
-            data = self._memory[self._base + first : self._base + self._size] + self._memory[self._base : self._base + last]
+            data = (
+                self._memory[self._base + first : self._base + self._size]
+                + self._memory[self._base : self._base + last]
+            )
         struct.pack_into('<Q', self._memory, _TAIL, head)
         return data
 
@@ -126,7 +129,10 @@ class Sampler:
 
 
 def _online_cpus() -> list[int]:
-    with contextlib.suppress(OSError, ValueError), open('/sys/devices/system/cpu/online', encoding='ascii') as file:
+    with (
+        contextlib.suppress(OSError, ValueError),
+        open('/sys/devices/system/cpu/online', encoding='ascii') as file,
+    ):
         return parse_cpus(file.read())
     return list(range(os.cpu_count() or 1))
 
@@ -147,11 +153,26 @@ def open_sampler(pids: Collection[int]) -> Sampler | Unreadable:
     """
     number = _SYSCALL.get(platform.machine())
     if number is None:
-        return Unreadable('sampling', f'perf_event_open on {platform.machine()} is not known here', 'measure on x86_64 or arm64')
+        return Unreadable(
+            'sampling',
+            f'perf_event_open on {platform.machine()} is not known here',
+            'measure on x86_64 or arm64',
+        )
     libc = ctypes.CDLL(None, use_errno=True)
     flags = _DISABLED | _EXCLUDE_IDLE | _FREQUENCY
     size = _ATTRIBUTE.size
-    attribute = _ATTRIBUTE.pack(_TYPE_SOFTWARE, size, _CPU_CLOCK, _FREQUENCY_HZ, _SAMPLE_IP | _SAMPLE_TID, 0, flags, 0, 0, 0)
+    attribute = _ATTRIBUTE.pack(
+        _TYPE_SOFTWARE,
+        size,
+        _CPU_CLOCK,
+        _FREQUENCY_HZ,
+        _SAMPLE_IP | _SAMPLE_TID,
+        0,
+        flags,
+        0,
+        0,
+        0,
+    )
     rings: list[_Ring] = []
     try:
         for cpu in _online_cpus():
@@ -164,5 +185,7 @@ def open_sampler(pids: Collection[int]) -> Sampler | Unreadable:
         for ring in rings:
             ring.close()
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-        return Unreadable('sampling', f'perf_event_open: {reason}', f'{as_root()}, or give it CAP_PERFMON')
+        return Unreadable(
+            'sampling', f'perf_event_open: {reason}', f'{as_root()}, or give it CAP_PERFMON'
+        )
     return Sampler(rings, pids)

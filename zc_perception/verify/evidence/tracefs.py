@@ -19,7 +19,9 @@ from zc_perception.observe.processes import PROC
 from zc_perception.verify.evidence import Unreadable, unreadable_file
 
 TRACING = Path('/sys/kernel/tracing')
-_ABSENT = 'mount tracefs (mount -t tracefs none /sys/kernel/tracing) of a kernel with CONFIG_FTRACE'
+_ABSENT = (
+    'mount tracefs (mount -t tracefs none /sys/kernel/tracing) of a kernel with CONFIG_FTRACE'
+)
 _PREFIX = 'zc_verify_'
 _CHUNK = 1 << 16
 _REMOVAL_ATTEMPTS = 50
@@ -99,7 +101,9 @@ class TraceInstance:
                 write_control(self.path / 'set_ftrace_filter', function, append=True)
                 known.append(function)
         if not known:
-            raise FileNotFoundError(2, 'the function tracer knows none of them', str(self.path / 'set_ftrace_filter'))
+            raise FileNotFoundError(
+                2, 'the function tracer knows none of them', str(self.path / 'set_ftrace_filter')
+            )
         write_control(self.path / 'current_tracer', 'function')
         return known
 
@@ -114,7 +118,9 @@ class TraceInstance:
     def drain(self) -> bytes:
         """What was recorded since the last call; never blocks."""
         if self._pipe < 0:
-            self._pipe = os.open(self.path / 'trace_pipe', os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            self._pipe = os.open(
+                self.path / 'trace_pipe', os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+            )
         chunks = []
         with contextlib.suppress(BlockingIOError):
             while chunk := os.read(self._pipe, _CHUNK):
@@ -128,7 +134,11 @@ class TraceInstance:
         except OSError:
             return 0
         words = (line.split() for line in lines)
-        return sum(int(word[-1]) for word in words if len(word) >= 3 and word[-1].isdigit() and word[-2].startswith((self.group, 'libc_')))
+        return sum(
+            int(word[-1])
+            for word in words
+            if len(word) >= 3 and word[-1].isdigit() and word[-2].startswith((self.group, 'libc_'))
+        )
 
     def lost(self) -> int:
         """Events that didn't fit into the buffer."""
@@ -136,7 +146,10 @@ class TraceInstance:
         for stats in self.path.glob('per_cpu/cpu*/stats'):
             for line in stats.read_text().splitlines():
                 key, _, value = line.partition(':')
-                if key in ('overrun', 'commit overrun', 'dropped events') and value.strip().isdigit():
+                if (
+                    key in ('overrun', 'commit overrun', 'dropped events')
+                    and value.strip().isdigit()
+                ):
                     total += int(value)
         return total
 
@@ -166,12 +179,18 @@ def _without_names(tracing: Path) -> Iterator[None]:
                 write_control(option, '1')
 
 
-def open_instance(tracing: Path = TRACING, buffer_kb: int = 4096, name: str = '') -> TraceInstance | Unreadable:
+def open_instance(
+    tracing: Path = TRACING, buffer_kb: int = 4096, name: str = ''
+) -> TraceInstance | Unreadable:
     """An instance that does not record yet.
 
     :param buffer_kb: per CPU.
     """
-    if tracing == TRACING and not os.path.exists(TRACING / 'instances') and os.path.exists('/sys/kernel/debug/tracing/instances'):
+    if (
+        tracing == TRACING
+        and not os.path.exists(TRACING / 'instances')
+        and os.path.exists('/sys/kernel/debug/tracing/instances')
+    ):
         tracing = Path('/sys/kernel/debug/tracing')
     instance = TraceInstance(tracing, name or own_name())
     try:
@@ -197,7 +216,11 @@ def remove(tracing: Path, name: str) -> list[Unreadable]:
     path = tracing / 'instances' / name
     left: list[Unreadable] = []
     if os.path.isdir(path):  # Path.is_dir() raises where a folder above may not be searched
-        for control, value in (('tracing_on', '0'), ('events/enable', '0'), ('current_tracer', 'nop')):
+        for control, value in (
+            ('tracing_on', '0'),
+            ('events/enable', '0'),
+            ('current_tracer', 'nop'),
+        ):
             with contextlib.suppress(OSError):
                 if (path / control).read_text().strip() != value:
                     write_control(path / control, value)
@@ -206,7 +229,11 @@ def remove(tracing: Path, name: str) -> list[Unreadable]:
         try:
             write_control(tracing / 'dynamic_events', f'-:{probe}\n', append=True)
         except OSError as error:
-            left.append(unreadable_file(tracing / 'dynamic_events', error, '', f'probe {probe}, which stays behind'))
+            left.append(
+                unreadable_file(
+                    tracing / 'dynamic_events', error, '', f'probe {probe}, which stays behind'
+                )
+            )
     return left
 
 
@@ -217,7 +244,15 @@ def _removed(path: Path) -> list[Unreadable]:
             return []
         except OSError as error:
             if attempt + 1 == _REMOVAL_ATTEMPTS or not os.path.isdir(path):
-                return [unreadable_file(path, error, '', f'trace instance {path.name}, which stays behind')] if os.path.isdir(path) else []
+                return (
+                    [
+                        unreadable_file(
+                            path, error, '', f'trace instance {path.name}, which stays behind'
+                        )
+                    ]
+                    if os.path.isdir(path)
+                    else []
+                )
             time.sleep(0.02)  # somebody reads it at this moment
     return []
 
@@ -230,7 +265,11 @@ def remove_leftovers(tracing: Path = TRACING, proc: Path = PROC) -> list[str]:
     except OSError:
         return []
     names |= {line.partition(':')[2].partition('/')[0] for line in events}
-    found = [name for name in sorted(names) if name.startswith(_PREFIX) and not _is_running(name.removeprefix(_PREFIX), proc)]
+    found = [
+        name
+        for name in sorted(names)
+        if name.startswith(_PREFIX) and not _is_running(name.removeprefix(_PREFIX), proc)
+    ]
     for name in found:
         remove(tracing, name)
     return found
