@@ -97,11 +97,7 @@ class Snapshot:
             ).convert(self.planes())
         except FormatError:
             return None
-        return (
-            picture[..., 0]
-            if len(layout.format.components[0]) == 1 and not layout.format.is_yuv
-            else picture
-        )
+        return picture[..., 0] if layout.format.is_grey else picture
 
     def _files(self) -> Mapping[str, bytes | bytearray]:
         """Contents by suffix. The frame itself first: a picture alone is of no use to a program."""

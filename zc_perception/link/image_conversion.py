@@ -30,23 +30,15 @@ from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry, Matrix, 
 from zc_perception.pixel.conversion import ToLuma, ToPicture
 from zc_perception.pixel.format_names import from_ros_encoding
 from zc_perception.pixel.fourcc import NV12, pixel_format
-from zc_perception.pixel.layout import (
-    ImageLayout,
-    chained_layout,
-    check_dimensions,
-    compute_layout,
-    views,
-)
+from zc_perception.pixel.layout import ImageLayout, chained_layout, compute_layout, views
 from zc_perception.pixel.modifier import LINEAR
-from zc_perception.pixel.nv12 import Nv12Writer, ToNv12
+from zc_perception.pixel.nv12 import Nv12Writer, ToNv12, even
+from zc_perception.pixel.raw_picture import PictureReader, RawPicture, layout_of
 from zc_perception.pixel.readable import READABLE, check_readable, full_range_table, rgb_range
-from zc_perception.pixel.samples import Planes
+from zc_perception.pixel.samples import Planes, cut_to
 
 NATIVE = 'native'
 OUTPUT_ENCODINGS = ('rgb8', 'bgr8', 'mono8', 'nv12', NATIVE)
-INPUT_ENCODINGS = (
-    'nv12', 'nv21', 'nv24', 'yuyv', 'yuv422_yuy2', 'uyvy', 'yuv422', 'rgb8', 'bgr8', 'rgba8', 'bgra8', 'mono8',
-)  # fmt: skip
 _KEEP_ALL_DEPTH = 16
 # sensor_msgs has two names for each of the packed formats. Only the old ones are known to every distribution's readers.
 _OLDEST_NAMES = {'yuyv': 'yuv422_yuy2', 'uyvy': 'yuv422'}
@@ -239,6 +231,8 @@ class FrameToJpeg:
 class ImageToFrame:
     """Converts messages of plain publishers into NV12 frames in a small pool of its own. Alpha is ignored.
 
+    It takes every encoding of :data:`~zc_perception.pixel.encodings.ENCODINGS`.
+
     :param holder: name of that pool among holders of leases.
     :param slots: frames that may be alive at the same time.
     """
@@ -253,6 +247,7 @@ class ImageToFrame:
         self._pool_key: object = None
         self._unfit: AllocationError | NegotiationError | None = None
         self._converters: dict[int, ToNv12] = {}
+        self._reader = PictureReader()
         self._sequence = 0
         self._window: tuple[int, int, Callable[[], object]] | None = None
 
@@ -328,29 +323,41 @@ class ImageToFrame:
     def __call__(self, message: Image) -> Frame:
         """The frame; the caller releases it.
 
-        :raises FormatError: an encoding other than :data:`INPUT_ENCODINGS`, or data that doesn't fit its own header.
-        :raises LayoutError: an odd size.
+        NV12 can't have an odd last row or column: it is cut off.
+
+        :raises FormatError: see :func:`layout_of`.
+        :raises LayoutError: a size that the encoding can't have.
         :raises NegotiationError: NV12 of that size in the memory of this machine does not suit who takes the frames.
         :raises AllocationError: no memory.
         """
-        image = self._checked(message)
-        pool = self._pool_for(message.width, message.height)
-        grey = message.encoding == 'mono8'
-        converter = self._converters.get(image.fourcc)
-        if converter is None:
-            # Grey levels are luma of full range: no level is lost, there and back.
-            given = (
-                Colorimetry(Matrix.RGB, Range.LIMITED if grey else Range.FULL)
-                if not image.format.is_yuv
-                else BT601_LIMITED
-            )
-            converter = self._converters[image.fourcc] = ToNv12(
-                image.fourcc, image.width, image.height, given
-            )
+        picture = RawPicture(
+            message.width,
+            message.height,
+            message.encoding,
+            bool(message.is_bigendian),
+            message.step,
+            message.data,
+        )
+        layout = layout_of(picture)
+        size = even(message.width), even(message.height)
+        pool = self._pool_for(*size)
         data = bytes_of(message.data)
         if data is not message.data:
             self._ledger.book('from_ros', len(data))
-        sources = views(image, data)
+        fourcc, planes_there = self._reader.read(picture._replace(data=data), layout)
+        if fourcc != layout.fourcc:
+            self._ledger.book('debayer', layout.buffer_size(0))
+        fmt = pixel_format(fourcc)
+        sources = cut_to(size, fmt, planes_there)
+        converter = self._converters.get(fourcc)
+        if converter is None:
+            # Grey levels are luma of full range: no level is lost, there and back.
+            given = (
+                BT601_LIMITED
+                if fmt.is_yuv
+                else Colorimetry(Matrix.RGB, Range.LIMITED if fmt.is_grey else Range.FULL)
+            )
+            converter = self._converters[fourcc] = ToNv12(fourcc, *size, given)
         slot = pool.acquire()
         if slot is None:
             raise FormatError(
@@ -371,28 +378,10 @@ class ImageToFrame:
             pool,
             slot,
             header=Header(stamp.sec * 1_000_000_000 + stamp.nanosec, message.header.frame_id),
-            colorimetry=_GREY if grey else BT601_LIMITED,
+            colorimetry=_GREY if fmt.is_grey else BT601_LIMITED,
             sequence=self._sequence,
             captured_ns=time.monotonic_ns(),
         )
-
-    @staticmethod
-    def _checked(message: Image) -> ImageLayout:
-        """Where the message's planes lie in its data."""
-        width, height, encoding = message.width, message.height, message.encoding
-        if encoding not in INPUT_ENCODINGS:
-            raise FormatError(
-                f"image encoding '{encoding}' can't be converted to a frame; publish {', '.join(INPUT_ENCODINGS)}"
-            )
-        check_dimensions(pixel_format(NV12), width, height)
-        fourcc = from_ros_encoding(encoding)
-        whole = message.step >= pixel_format(fourcc).planes[0].row_bytes(width)
-        image = chained_layout(fourcc, width, height, message.step) if whole else None
-        if image is None or len(message.data) < image.buffer_size(0):
-            raise FormatError(
-                f'image {width}x{height} {encoding}: step {message.step} and {len(message.data)} bytes of data are too small'
-            )
-        return image
 
     def close(self) -> None:
         """Free the pool; frames in use stay readable. The next message makes another one."""

@@ -134,7 +134,7 @@ def from_gstreamer(name: str) -> tuple[int, int]:
 
 # Names of sensor_msgs/image_encodings.hpp that are no entry's own: those of Humble, deprecated since.
 _ROS_OLD_NAMES = {'yuv422': 'UYVY', 'yuv422_yuy2': 'YUYV'}
-_ROS_BY_NAME = {f.ros: f.code for f in FORMATS.values() if f.ros} | {
+ROS_FORMATS = {f.ros: f.code for f in FORMATS.values() if f.ros} | {
     k: fourcc_code(v) for k, v in _ROS_OLD_NAMES.items()
 }
 
@@ -157,11 +157,11 @@ def from_ros_encoding(text: str) -> int:
 
     :raises FormatError: an encoding without a DRM fourcc, such as ``bayer_rggb8`` or ``32FC1``.
     """
-    if text not in _ROS_BY_NAME:
+    if text not in ROS_FORMATS:
         raise FormatError(
-            f"image encoding '{text}' has no DRM fourcc here{nearest(text, _ROS_BY_NAME)}"
+            f"image encoding '{text}' has no DRM fourcc here{nearest(text, ROS_FORMATS)}"
         )
-    return _ROS_BY_NAME[text]
+    return ROS_FORMATS[text]
 
 
 def named_format(name: str) -> PixelFormat:
@@ -170,11 +170,11 @@ def named_format(name: str) -> PixelFormat:
     :raises FormatError: neither; the message lists both.
     """
     own = {f.name.strip(): f for f in FORMATS.values()}
-    found = own.get(name) or (FORMATS[_ROS_BY_NAME[name]] if name in _ROS_BY_NAME else None)
+    found = own.get(name) or (FORMATS[ROS_FORMATS[name]] if name in ROS_FORMATS else None)
     if found is None:
-        hint = nearest(str(name), [*own, *_ROS_BY_NAME])
+        hint = nearest(str(name), [*own, *ROS_FORMATS])
         raise FormatError(
-            f"pixel format '{name}' is not known{hint}; known are {', '.join(own)}; and of ROS {', '.join(_ROS_BY_NAME)}"
+            f"pixel format '{name}' is not known{hint}; known are {', '.join(own)}; and of ROS {', '.join(ROS_FORMATS)}"
         )
     return found
 

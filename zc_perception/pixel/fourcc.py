@@ -89,6 +89,11 @@ class PixelFormat:
         """Whether there are chroma channels, for which a Y'CbCr matrix means something."""
         return any('U' in p.components for p in self.planes)
 
+    @property
+    def is_grey(self) -> bool:
+        """Whether a pixel has one sample and no colour."""
+        return self.components == (('R',),)
+
 
 def _plane(
     components: str, element_bytes: int, horizontal: int = 1, vertical: int = 1

@@ -23,6 +23,11 @@ _CODES = {
 }
 
 
+def even(size: int) -> int:
+    """*size* without an odd last row or column, which NV12 can't have."""
+    return size & ~1
+
+
 class Nv12Writer:
     """Converts pictures of one size to BT.601 limited, as OpenCV does, into planes that the caller owns.
 
@@ -103,7 +108,7 @@ class ToNv12:
         self._way: _Nv12Way
         if fmt.is_yuv:
             self._way = _YuvToNv12(yuv_of(fmt), (width, height), self._size)
-        elif len(fmt.components[0]) == 1:
+        elif fmt.is_grey:
             self._way = _GreyToNv12(fmt, (width, height), self._size, colorimetry.range)
         else:
             self._way = _RgbToNv12(fmt, (width, height), self._size, colorimetry)

@@ -79,7 +79,7 @@ class Resized:
     def __call__(self, plane: NDArray[Any], out: Pixels | None = None) -> Pixels:
         """The plane. With *out*, it is there."""
         if self._before is not None:
-            plane = _narrowed(plane, self._before)
+            plane = narrowed(plane, self._before)
         if self._scaled:
             target = self._memory if out is None or self._narrow is not None else out
             if self._two_rows:
@@ -89,13 +89,22 @@ class Resized:
             assert target is not None
             plane = target
         if self._narrow is not None:
-            plane = _narrowed(plane, self._narrow if out is None else out)
+            plane = narrowed(plane, self._narrow if out is None else out)
         if out is not None and plane is not out:
             np.copyto(out, plane)
         return plane
 
 
-def _narrowed(plane: NDArray[np.uint16], out: Pixels) -> Pixels:
+def cut_to(size: Size, fmt: PixelFormat, planes: Planes) -> Planes:
+    """The left upper part of an image's planes, of *size* pixels."""
+    width, height = size
+    return [
+        plane[: part.rows(height), : width // part.horizontal]
+        for plane, part in zip(planes, fmt.planes, strict=True)
+    ]
+
+
+def narrowed(plane: NDArray[np.uint16], out: Pixels) -> Pixels:
     """16 bits to 8, rounded: the high byte alone would darken."""
     cv2.convertScaleAbs(plane, dst=out, alpha=1 / 256)
     return out

@@ -21,9 +21,6 @@ from zc_perception.camera.replay.source import (
     FrameSource,
     Moment,
     PlaneWriter,
-    RawPicture,
-    check_picture,
-    even,
     rate_of,
 )
 from zc_perception.camera.replay.video import decode_picture
@@ -36,6 +33,8 @@ from zc_perception.errors import (
     nearest,
 )
 from zc_perception.frame import Header
+from zc_perception.pixel.nv12 import even
+from zc_perception.pixel.raw_picture import RawPicture, layout_of
 
 _NANOSECONDS = 1_000_000_000
 
@@ -211,9 +210,9 @@ class BagSource(FrameSource):
         picture = self._picture
         try:
             if isinstance(picture, RawPicture):
-                check_picture(picture)
+                layout = layout_of(picture)
                 self._check_size(picture.width, picture.height)
-                self._writer.write(picture, planes)
+                self._writer.write(picture, layout, planes)
                 return True
             if picture is not None:
                 decoded = _decoded(picture)
@@ -262,7 +261,7 @@ def _size_of(picture: Picture | None) -> tuple[int, int]:
     if picture is None:
         raise FormatError('its messages are damaged')
     if isinstance(picture, RawPicture):
-        check_picture(picture)
+        layout_of(picture)
         return picture.width, picture.height
     decoded = _decoded(picture)
     if min(decoded.shape[:2]) < 2:

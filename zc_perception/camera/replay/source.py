@@ -1,7 +1,6 @@
-"""What the replay camera plays: :class:`FrameSource` is what each kind of recording has to do, :class:`PlaneWriter` how its pictures
-become NV12 planes. Every conversion that replay makes is there: each is one pass, scaled where it has to be.
-
-Encodings are those of ``sensor_msgs/image_encodings.hpp``.
+"""What the replay camera plays: :class:`FrameSource` is what each kind of recording has to do,
+:class:`PlaneWriter` how its pictures become NV12 planes. Every conversion that replay makes is
+there: each is one pass, scaled where it has to be. Bayer takes one more.
 """
 
 from __future__ import annotations
@@ -9,20 +8,18 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
-import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from zc_perception.errors import FormatError, nearest
 from zc_perception.frame import Header
 from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry, Matrix, Range
-from zc_perception.pixel.format_names import from_ros_encoding
 from zc_perception.pixel.fourcc import NV12, fourcc_code, pixel_format
-from zc_perception.pixel.layout import chained_layout, check_dimensions, views
-from zc_perception.pixel.nv12 import ToNv12
-from zc_perception.pixel.samples import Planes
+from zc_perception.pixel.layout import ImageLayout, check_dimensions
+from zc_perception.pixel.nv12 import ToNv12, even
+from zc_perception.pixel.raw_picture import PictureReader, RawPicture
+from zc_perception.pixel.samples import Planes, cut_to
 
 DEFAULT_FRAMERATE = 30.0
 RATE_FROM = 64
@@ -121,92 +118,8 @@ def rate_of(stamps: Iterable[int]) -> float:
     return 1e9 / middle if middle > 0 else DEFAULT_FRAMERATE
 
 
-def even(size: int) -> int:
-    """*size* without an odd last row or column, which NV12 can't have."""
-    return size & ~1
-
-
-MAX_SIDE = 65535
 _BGR = fourcc_code('RG24')
 _FULL = Colorimetry(Matrix.RGB, Range.FULL)
-
-
-class _Encoding(NamedTuple):
-    """Bytes of a pixel in a row, and rows for each two rows of the picture (more than 2 where chroma follows luma)."""
-
-    pixel_bytes: int
-    half_rows: int = 2
-
-
-# ROS names a Bayer pattern by its first row's first two pixels, OpenCV by the second row's second and third.
-_BAYER = {
-    'bayer_rggb8': cv2.COLOR_BayerBG2BGR,
-    'bayer_bggr8': cv2.COLOR_BayerRG2BGR,
-    'bayer_gbrg8': cv2.COLOR_BayerGR2BGR,
-    'bayer_grbg8': cv2.COLOR_BayerGB2BGR,
-}
-_ENCODINGS = {
-    'nv12': _Encoding(1, 3),
-    'nv21': _Encoding(1, 3),
-    'nv24': _Encoding(1, 6),
-    'rgb8': _Encoding(3),
-    'bgr8': _Encoding(3),
-    'rgba8': _Encoding(4),
-    'bgra8': _Encoding(4),
-    'mono8': _Encoding(1),
-    'mono16': _Encoding(2),
-    **dict.fromkeys(('yuyv', 'yuv422_yuy2', 'uyvy', 'yuv422'), _Encoding(2)),
-    **dict.fromkeys(_BAYER, _Encoding(1)),
-    '8UC1': _Encoding(1),
-    '8UC3': _Encoding(3),
-}
-ENCODINGS = tuple(_ENCODINGS)
-"""What can be read. 8UC1 and 8UC3 are taken as mono8 and bgr8, as cv_bridge's users mean them."""
-
-
-class RawPicture(NamedTuple):
-    """An uncompressed picture as a message holds it; *step* is a row's bytes."""
-
-    width: int
-    height: int
-    encoding: str
-    big_endian: bool
-    step: int
-    data: NDArray[np.uint8]
-
-
-def check_picture(picture: RawPicture) -> None:
-    """Refuse what can't be converted.
-
-    :raises FormatError: the encoding, the byte order, or data that don't hold the picture; names values and what is allowed.
-    """
-    width, height, encoding, big_endian, step, data = picture
-    known = _ENCODINGS.get(encoding)
-    if known is None:
-        raise FormatError(
-            f"encoding '{encoding[:40]}' can't be played{nearest(encoding, ENCODINGS)}; known are {', '.join(ENCODINGS)}"
-        )
-    if not (2 <= width <= MAX_SIDE and 2 <= height <= MAX_SIDE):
-        raise FormatError(
-            f'the picture is {width}x{height}; both sides must be from 2 to {MAX_SIDE}'
-        )
-    if big_endian and encoding == 'mono16':  # bytes have no order
-        raise FormatError('mono16 is big-endian; only little-endian can be played')
-    if known.half_rows == 3:
-        check_dimensions(pixel_format(NV12), width, height)
-    elif encoding not in _BAYER and width % pixel_format(_fourcc(encoding)).horizontal:
-        raise FormatError(
-            f'{encoding} with a width of {width}; it must be even, two pixels share their colour'
-        )
-    row, rows = width * known.pixel_bytes, height * known.half_rows // 2
-    if step < row or len(data) < step * (rows - 1) + row:
-        raise FormatError(
-            f'{width}x{height} {encoding} needs a step of {row} or more and {rows} rows; step is {step}, data are {len(data)} bytes'
-        )
-
-
-def _fourcc(encoding: str) -> int:
-    return from_ros_encoding({'8UC1': 'mono8', '8UC3': 'bgr8'}.get(encoding, encoding))
 
 
 class PlaneWriter:
@@ -221,7 +134,7 @@ class PlaneWriter:
         check_dimensions(pixel_format(NV12), width, height)
         self._size = width, height
         self._converters: dict[tuple[int, int, int, Colorimetry], ToNv12] = {}
-        self._bgr: NDArray[np.uint8] | None = None
+        self._reader = PictureReader()
 
     def write_bgr(self, picture: NDArray[np.uint8], planes: Sequence[NDArray[Any]]) -> None:
         """A colour picture (height, width, 3), B G R."""
@@ -242,33 +155,21 @@ class PlaneWriter:
         :raises FormatError: a format or a colorimetry that has no conversion.
         """
         if size != self._size and (even(size[0]), even(size[1])) == self._size:
-            size, parts = self._size, pixel_format(fourcc).planes
-            sources = [
-                s[: p.rows(size[1]), : size[0] // p.horizontal]
-                for s, p in zip(sources, parts, strict=True)
-            ]
+            size = self._size
+            sources = cut_to(size, pixel_format(fourcc), sources)
         key = fourcc, *size, colorimetry
         converter = self._converters.get(key)
         if converter is None:
             converter = self._converters[key] = ToNv12(fourcc, *size, colorimetry, size=self._size)
         converter.convert(sources, planes[0], planes[1])
 
-    def write(self, picture: RawPicture, planes: Sequence[NDArray[Any]]) -> None:
-        """Any picture that :func:`check_picture` lets pass. Its Y'CbCr is BT.601 limited, its grey levels are 0..255."""
-        if picture.encoding in _BAYER:
-            pixels = np.ndarray(
-                (picture.height, picture.width), np.uint8, picture.data, 0, (picture.step, 1)
-            )
-            fits = self._bgr is not None and self._bgr.shape[:2] == pixels.shape
-            self._bgr = np.asarray(
-                cv2.cvtColor(pixels, _BAYER[picture.encoding], dst=self._bgr if fits else None),
-                np.uint8,
-            )
-            self.write_bgr(self._bgr, planes)
-            return
-        layout = chained_layout(
-            _fourcc(picture.encoding), picture.width, picture.height, picture.step
-        )
+    def write(
+        self, picture: RawPicture, layout: ImageLayout, planes: Sequence[NDArray[Any]]
+    ) -> None:
+        """A picture with its :func:`layout_of`.
+
+        Its Y'CbCr is BT.601 limited, its grey levels are 0..255.
+        """
+        fourcc, sources = self._reader.read(picture, layout)
         colorimetry = BT601_LIMITED if layout.format.is_yuv else _FULL
-        size = picture.width, picture.height
-        self.write_planes(layout.fourcc, size, colorimetry, views(layout, picture.data), planes)
+        self.write_planes(fourcc, (picture.width, picture.height), colorimetry, sources, planes)

@@ -17,9 +17,9 @@ from zc_perception.camera.replay.source import (
     FrameSource,
     Moment,
     PlaneWriter,
-    even,
 )
 from zc_perception.errors import ConfigError, RecordingError
+from zc_perception.pixel.nv12 import even
 
 
 def open_video(path: str) -> cv2.VideoCapture:

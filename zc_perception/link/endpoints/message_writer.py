@@ -11,11 +11,12 @@ from typing import Any, Generic, TypeVar
 
 from rclpy.node import Node
 from rclpy.qos import QoSProfile
+from rclpy.serialization import serialize_message
 
 from zc_perception.frame import Frame
-from zc_perception.frame_queue import KeepLastQueue
 from zc_perception.link.bus import LinkQos
 from zc_perception.link.duplicates import message_identity
+from zc_perception.link.endpoints.outbox import Outbox, WaitingMessage
 from zc_perception.link.endpoints.qos import link_qos
 from zc_perception.link.rclpy_compat import publish, subscription_count
 from zc_perception.link.type_adapter import TypeAdapter
@@ -55,6 +56,9 @@ class MessageWriter(Generic[T]):
     somebody wants. :meth:`write` runs on the thread that publishes, and only puts a lease into the queue. ``_lock`` guards the list of
     messages that are made, ``_write_lock`` the numbers of those that were published. They are never held together.
 
+    :meth:`write_message` publishes at once, unless objects wait or are converted: then the message
+    goes out behind them.
+
     With transient_local every object is converted, whether or not anybody reads now: a late reader gets it from the middleware's history.
     That is what rclcpp does; the count is in the statistics.
 
@@ -82,7 +86,7 @@ class MessageWriter(Generic[T]):
         # Keep-all would pin every frame while a conversion is slow.
         depth = (self._qos.depth or 1) if adapter.leased else self._qos.depth
         self._depth = depth or 1
-        self._queue: KeepLastQueue[T] = KeepLastQueue(depth, adapter.release)
+        self._outbox: Outbox[T] = Outbox(depth, adapter.release)
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
         self._stop = threading.Event()
@@ -148,8 +152,8 @@ class MessageWriter(Generic[T]):
 
     @property
     def skipped(self) -> int:
-        """Objects that the converting thread had no time for."""
-        return self._queue.dropped
+        """Objects that there was no time for, and messages that were too many behind them."""
+        return self._outbox.dropped
 
     def wanted(self) -> bool:
         """Whether objects are converted now."""
@@ -169,12 +173,12 @@ class MessageWriter(Generic[T]):
             return
         if self._adapter.custom_type is Frame:
             self._take_from(item.pool)  # type: ignore[attr-defined]
-        self._queue.make_room()
+        self._outbox.make_room()
         delivery = self._adapter.deliver(item, self._holder)
         if delivery is not None:
             if self._thread is None:
                 self._start()
-            self._queue.put(delivery)
+            self._outbox.put(delivery)
 
     def _take_from(self, pool: Any) -> None:
         """Have *pool* promise the frame that is converted and those that wait, while somebody wants messages. Where it has no slot left to
@@ -198,15 +202,19 @@ class MessageWriter(Generic[T]):
                 self._thread.start()
 
     def write_message(self, message: Any) -> None:
-        """Publish a message as it is."""
-        self._publish(self._publisher, message)
+        """Publish a message as it is, behind the objects that came before. Never waits."""
+        identity = message_identity(message)
+        if self._outbox.idle:
+            self._publish(self._publisher, message, identity)
+        else:
+            self._outbox.put_message(WaitingMessage(serialize_message(message), identity))
 
-    def _publish(self, publisher: Any, message: Any) -> None:
+    def _publish(self, publisher: Any, message: Any, identity: tuple[str, int] | None) -> None:
         if publisher is not self._publisher:
             publish(publisher, message)
             return
         with self._write_lock:
-            written = _Written(self._number + 1, message_identity(message), time.time_ns())
+            written = _Written(self._number + 1, identity, time.time_ns())
             self._written.append(written)
             publish(publisher, message)
             written.ended_ns = time.time_ns()
@@ -229,38 +237,55 @@ class MessageWriter(Generic[T]):
 
     def _run(self) -> None:
         while not self._stop.is_set():
-            item = self._queue.get(0.5)
-            if item is None:
+            entry = self._outbox.take(0.5)
+            if entry is None:
                 continue
             try:
-                for publisher, convert in self._outputs:
-                    if publisher in self._latched or subscription_count(publisher):
-                        self._convert(publisher, convert, item)
+                if isinstance(entry, WaitingMessage):
+                    self._publish_waiting(entry)
+                else:
+                    self._convert_all(entry)
             finally:
-                self._adapter.end(item)
-            del item
+                self._outbox.done()
+            del entry
+
+    def _publish_waiting(self, message: WaitingMessage) -> None:
+        try:
+            self._publish(self._publisher, message.content, message.identity)
+        except Exception as error:
+            self._say(f'a message could not be published: {error}')
+
+    def _convert_all(self, item: T) -> None:
+        try:
+            for publisher, convert in self._outputs:
+                if publisher in self._latched or subscription_count(publisher):
+                    self._convert(publisher, convert, item)
+        finally:
+            self._adapter.end(item)
 
     def _convert(self, publisher: Any, convert: Callable[[T], Any], item: T) -> None:
         try:
             message = convert(item)
             self.conversions += 1
-            self._publish(publisher, message)
-        except Exception as error:
-            # An adapter is somebody else's code. When the context has just been shut down, publishing fails and nobody cares.
-            if not self._stop.is_set():
-                self.errors += 1
-                self._node.get_logger().error(
-                    f"'{self.topic}': an object could not be published as a message: {error}",
-                    throttle_duration_sec=5.0,
-                )
+            self._publish(publisher, message, message_identity(message))
+        except Exception as error:  # an adapter is somebody else's code
+            self._say(f'an object could not be published as a message: {error}')
+
+    def _say(self, text: str) -> None:
+        """Unless it has ended: with a context that is shut down, publishing fails."""
+        if not self._stop.is_set():
+            self.errors += 1
+            self._node.get_logger().error(f"'{self.topic}': {text}", throttle_duration_sec=5.0)
 
     def close(self) -> None:
-        """Stop converting and leave the graph."""
+        """Stop converting, send the messages that wait, and leave the graph."""
         with self._lock:
             self._stop.set()
-        self._queue.close()
+        messages = self._outbox.close()
         if self._thread is not None:
             self._thread.join(timeout=2.0)
+        for message in messages:
+            self._publish_waiting(message)
         self._take_from(None)
         for publisher, _ in self._outputs:
             self._node.destroy_publisher(publisher)

@@ -58,7 +58,8 @@ class PublisherStatistics:
     :param in_process_subscriptions: how many subscriptions in this process get objects as they are, now.
     :param image_readers: how many subscribers read messages, now.
     :param conversions: messages that were made of objects; for frames each is a copy.
-    :param conversions_skipped: objects that were not converted because a newer one came first.
+    :param conversions_skipped: objects that were not converted because a newer one came first, and
+        messages that were left out because too many waited behind objects.
     :param conversion_errors: objects that could not be converted.
     :param turned_away: readers of messages that get none now, see *withheld*.
     :param withheld: why no messages are made; empty: they are.
@@ -123,6 +124,7 @@ class AdaptedPublisher(Generic[T]):
     object after you published it. A frame stays yours: release it after ``publish``.
 
     **Threads.** Call ``publish`` from one thread at a time. It never waits for a subscriber: messages are made on another thread.
+    All subscriptions get objects and messages in the order of the calls.
 
     **Errors.** What the adapter's ``to_ros`` raises is logged and counted.
 

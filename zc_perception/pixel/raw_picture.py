@@ -1,0 +1,134 @@
+"""Pictures as messages hold them: where their planes lie in the data, and their pixels."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from zc_perception.errors import FormatError
+from zc_perception.pixel.encodings import encoding_named
+from zc_perception.pixel.fourcc import PixelFormat, fourcc_code, pixel_format
+from zc_perception.pixel.layout import (
+    MAX_DIMENSION,
+    ImageLayout,
+    chained_layout,
+    check_dimensions,
+    sample_bytes,
+    views,
+)
+from zc_perception.pixel.samples import Pixels, narrowed
+
+_BGR = fourcc_code('RG24')
+# Codecs and image processors round heights up to one of these.
+_HEIGHT_ALIGNMENTS = (1, 2, 4, 8, 16, 32, 64, 128)
+# Drivers round a buffer up to whole pages.
+_PAGE = 4096
+
+
+class RawPicture(NamedTuple):
+    """An uncompressed picture.
+
+    :param step: bytes of a row of the first plane, with those that pad it.
+    :param data: ``uint8``, or what has a buffer of bytes.
+    """
+
+    width: int
+    height: int
+    encoding: str
+    big_endian: bool
+    step: int
+    data: Any
+
+
+def layout_of(picture: RawPicture) -> ImageLayout:
+    """Where the planes lie in the picture's data, of which no byte is read.
+
+    Planes follow each other without a gap. More data than the picture needs are taken for rows
+    that pad the height, or for the rest of a page: see :func:`_padded`.
+
+    :raises FormatError: the encoding, the byte order, the size, or data that don't hold the
+        picture or leave open where its planes are. The message has the values and what is needed.
+    :raises LayoutError: a size that the encoding can't have.
+    """
+    width, height, name, big_endian, step, data = picture
+    encoding = encoding_named(name)
+    fmt = pixel_format(encoding.fourcc)
+    # NV12 has no smaller picture, and OpenCV's demosaicing makes black of a smaller one.
+    least = 2 if encoding.demosaic is None else 3
+    if not (least <= width < MAX_DIMENSION and least <= height < MAX_DIMENSION):
+        raise FormatError(
+            f'the picture is {width}x{height}; both sides of {name} must be from {least} to '
+            f'{MAX_DIMENSION - 1}'
+        )
+    check_dimensions(fmt, width, height)
+    sample = sample_bytes(fmt, 0)
+    if big_endian and sample > 1:  # bytes have no order
+        raise FormatError(f'{name} is big-endian; only little-endian can be read')
+    row, text = fmt.planes[0].row_bytes(width), f'{width}x{height} {name}'
+    if step < row or step % sample:
+        multiple = f', a multiple of {sample}' if sample > 1 else ''
+        raise FormatError(f'{text} needs a step of {row} or more{multiple}; step is {step}')
+    layout = chained_layout(fmt.code, width, height, step)
+    needed, whole, there = layout.buffer_size(0), _whole(fmt, layout, height), len(data)
+    if needed <= there <= whole:
+        return layout
+    padded = _padded(fmt, layout, there) if there > whole else None
+    if padded is not None:
+        return padded
+    more = ', and which of them are padding is not clear' if there > whole else ''
+    raise FormatError(
+        f'{text} with a step of {step} needs {whole} bytes of data; there are {there}{more}: '
+        'have its publisher send as many as are needed'
+    )
+
+
+def _whole(fmt: PixelFormat, layout: ImageLayout, rows: int) -> int:
+    """Bytes of all planes of *rows* rows, the last one whole."""
+    last = layout.planes[-1]
+    return last.offset + last.stride * fmt.planes[-1].rows(rows)
+
+
+def _padded(fmt: PixelFormat, tight: ImageLayout, there: int) -> ImageLayout | None:
+    """The layout that *there* bytes tell, of a height that was rounded up or a buffer that was.
+
+    ``None``: none explains them, or several do and differ in where chroma is.
+    """
+    found = []
+    for rows in sorted({-(-tight.height // n) * n for n in _HEIGHT_ALIGNMENTS}):
+        layout = chained_layout(fmt.code, tight.width, tight.height, tight.planes[0].stride, rows)
+        whole = _whole(fmt, layout, rows)
+        if there in (whole, -(-whole // _PAGE) * _PAGE):
+            found.append(layout)
+    return found[0] if len(set(found)) == 1 else None
+
+
+class PictureReader:
+    """Gives the pixels of raw pictures as planes of a readable format; keeps memory for Bayer."""
+
+    def __init__(self) -> None:
+        self._grey: Pixels | None = None
+        self._bgr: Pixels | None = None
+
+    def read(self, picture: RawPicture, layout: ImageLayout) -> tuple[int, list[NDArray[Any]]]:
+        """The format, and its planes of the picture's whole size.
+
+        They are views of the picture's data; of Bayer B, G, R, which the next call overwrites.
+
+        :param layout: :func:`layout_of` the picture.
+        """
+        planes = views(layout, picture.data)
+        code = encoding_named(picture.encoding).demosaic
+        if code is None:
+            return layout.fourcc, planes
+        (samples,) = planes
+        if samples.dtype != np.uint8:
+            if self._grey is None or self._grey.shape != samples.shape:
+                self._grey = np.empty(samples.shape, np.uint8)
+            samples = narrowed(samples, self._grey)
+        if self._bgr is None or self._bgr.shape[:2] != samples.shape:
+            self._bgr = np.empty((*samples.shape, 3), np.uint8)
+        cv2.cvtColor(samples, code, dst=self._bgr)
+        return _BGR, [self._bgr]
