@@ -1,0 +1,157 @@
+"""Objects and messages of one adapted publisher reach every reader in the order of the calls."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from link_ros import Ros
+from rclpy.qos import QoSProfile
+from sensor_msgs.msg import Image
+from std_msgs.msg import String
+from waiting import eventually
+
+from zc_perception.frame import Frame
+from zc_perception.link.endpoints import AdaptedPublisher
+from zc_perception.link.endpoints.outbox import Outbox, WaitingMessage
+from zc_perception.link.image_conversion import frame_adapter
+from zc_perception.link.type_adapter import TypeAdapter
+from zc_perception.memory.ledger import CopyLedger
+from zc_perception.memory.pool import BufferPool
+
+
+class Slow:
+    """Texts whose conversion waits at a gate, published to a plain reader and to one of this process."""
+
+    def __init__(self, ros: Ros, depth: int) -> None:
+        self.gate = threading.Event()
+        self.plain: list[str] = []
+        self.direct: list[str] = []
+        node = ros.node('plain')
+        self.publisher: AdaptedPublisher[Any] = ros.publisher(
+            ros.node('speaker'), self._adapter(), QoSProfile(depth=depth), 'text'
+        )
+        ros.subscription(
+            ros.node('direct'),
+            self._adapter(),
+            QoSProfile(depth=50),
+            topic='text',
+            callback=self.direct.append,
+        )
+        node.create_subscription(
+            String, 'text', lambda message: self.plain.append(message.data), QoSProfile(depth=50)
+        )
+        assert eventually(lambda: self.publisher.statistics().image_readers == 1)
+
+    def _adapter(self) -> TypeAdapter[str]:
+        return TypeAdapter(str, String, self._to_ros, lambda message: message.data)
+
+    def _to_ros(self, text: str) -> String:
+        self.gate.wait(60.0)
+        return String(data=text)
+
+
+@pytest.mark.parametrize('depth', [1, 10])
+def test_a_message_waits_for_the_object_before_it_and_publish_does_not(
+    ros: Ros, depth: int
+) -> None:
+    slow, message = Slow(ros, depth), String(data='second')
+    slow.publisher.publish('first')
+    slow.publisher.publish(message)
+    message.data = 'changed by its owner'
+    slow.publisher.publish(String(data='third'))
+    assert eventually(lambda: slow.direct == ['first', 'second', 'third']), slow.direct
+    assert slow.plain == [], 'both calls have returned while the conversion waits'
+    slow.gate.set()
+    assert eventually(lambda: slow.plain == ['first', 'second', 'third']), slow.plain
+    slow.publisher.publish(String(data='fourth'))
+    slow.publisher.publish('fifth')
+    assert eventually(lambda: slow.plain[3:] == ['fourth', 'fifth']), slow.plain
+    statistics = slow.publisher.statistics()
+    assert (statistics.conversions, statistics.conversions_skipped) == (2, 0)
+
+
+def test_any_mix_keeps_its_order(ros: Ros) -> None:
+    slow, choose, expected = Slow(ros, 50), random.Random(9), []
+    slow.gate.set()
+    for number in range(40):
+        expected.append(str(number))
+        slow.publisher.publish(String(data=str(number)) if choose.random() < 0.5 else str(number))
+    assert eventually(lambda: slow.plain == slow.direct == expected), (slow.plain, slow.direct)
+
+
+def test_messages_that_wait_are_sent_when_the_publisher_ends(ros: Ros) -> None:
+    slow = Slow(ros, 10)
+    slow.publisher.publish('first')
+    slow.publisher.publish(String(data='second'))
+    opens = threading.Timer(0.2, slow.gate.set)
+    opens.start()
+    slow.publisher.destroy()
+    opens.join()
+    assert eventually(lambda: slow.plain[-1:] == ['second']), slow.plain
+
+
+@pytest.fixture
+def camera(here: Ros) -> Iterator[AdaptedPublisher[Frame]]:
+    ledger = CopyLedger()
+    adapter = frame_adapter('mono8', ledger, holder='camera')
+    publisher = here.publisher(here.node('camera'), adapter, QoSProfile(depth=10))
+    yield publisher
+    adapter.to_custom.close()  # type: ignore[attr-defined]
+
+
+def test_frames_and_images_come_in_order_as_the_reporter_sent_them(
+    here: Ros,
+    camera: AdaptedPublisher[Frame],
+    make_pool: Callable[..., BufferPool],
+    make_frame: Callable[..., Frame],
+) -> None:
+    plain: list[int] = []
+    direct: list[int] = []
+    here.node('plain').create_subscription(
+        Image, 'image', lambda message: plain.append(message.header.stamp.nanosec), 10
+    )
+    here.subscription(
+        here.node('direct'),
+        qos=QoSProfile(depth=10),
+        callback=lambda frame: direct.append(frame.header.stamp_ns),
+    )
+    assert eventually(lambda: camera.statistics().image_readers == 1)
+    pool, expected = make_pool(1920, 1080, slots=8), []
+    for number in range(1, 13, 2):
+        with make_frame(pool, stamp_ns=number) as frame:
+            camera.publish(frame)
+        message = Image(width=64, height=48, step=64, encoding='mono8', data=bytes(64 * 48))
+        message.header.stamp.nanosec = number + 1
+        camera.publish(message)
+        expected += [number, number + 1]
+        assert eventually(lambda: plain == direct == expected), (plain, direct)  # noqa: B023
+
+
+def test_what_waits_is_bounded_and_neither_kind_takes_the_other_s_place() -> None:
+    released: list[str] = []
+    outbox: Outbox[str] = Outbox(2, released.append)
+    for number in range(30):
+        outbox.make_room()
+        outbox.put(f'object {number}')
+        outbox.put_message(WaitingMessage(str(number).encode(), None))
+    assert released == [f'object {number}' for number in range(28)]
+    assert outbox.dropped == 28 + 14 and not outbox.idle
+    kept = [outbox.take(0.0) for _ in range(18)]
+    assert kept[-4:] == [
+        'object 28',
+        WaitingMessage(b'28', None),
+        'object 29',
+        WaitingMessage(b'29', None),
+    ]
+    assert not outbox.idle and outbox.take(0.0) is None, 'the last one is not published yet'
+    outbox.done()
+    assert outbox.idle
+    outbox.put('late')
+    outbox.put_message(WaitingMessage(b'later', None))
+    assert outbox.close() == [WaitingMessage(b'later', None)] and released[-1] == 'late'
+    outbox.put('after the end')
+    assert released[-1] == 'after the end' and outbox.take(0.0) is None
