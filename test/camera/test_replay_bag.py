@@ -175,6 +175,21 @@ def test_every_encoding_shows_its_colour(encoding: str, tmp_path: Path) -> None:
     assert np.abs(inside[1] - ((128, 128) if grey else (U, V))).max() <= 2
 
 
+@pytest.mark.parametrize('encoding', ['nv12', 'nv21'])
+@pytest.mark.parametrize('rows', [64, 128])
+def test_chroma_is_found_behind_rows_that_pad_the_height(
+    encoding: str, rows: int, tmp_path: Path
+) -> None:
+    luma, chroma = random_planes(WIDTH, HEIGHT)
+    pairs = chroma if encoding == 'nv12' else chroma[..., ::-1]
+    content = np.full((rows * 3 // 2, WIDTH), 0xEE, np.uint8)
+    content[:HEIGHT] = luma
+    content[rows : rows + HEIGHT // 2] = pairs.reshape(HEIGHT // 2, WIDTH)
+    entries = [('/i', START, image(START, content, encoding, WIDTH, HEIGHT))]
+    ((_, planes),) = played(replay(write_bag(tmp_path / 'bag', entries)))
+    assert np.array_equal(planes[0], luma) and np.array_equal(planes[1], chroma)
+
+
 def picture(index: int = 0) -> np.ndarray[Any, Any]:
     level = np.full((HEIGHT, WIDTH, 3), 40 + 30 * index, np.uint8)
     level[: HEIGHT // 2] = (200, 60, 20)
@@ -262,6 +277,10 @@ def test_a_topic_without_pictures_is_refused(tmp_path: Path) -> None:
         (
             image(START, PLANES[0][0], 'nv12', WIDTH, HEIGHT),
             'with a step of 64 needs 4608 bytes of data; there are 3072: have its publisher',
+        ),
+        (
+            image(START, np.zeros((73, WIDTH), np.uint8), 'nv12', WIDTH, HEIGHT),
+            'with a step of 64 needs 4608 bytes of data; there are 4672, and which',
         ),
         (
             image(START, PLANES[0][0], 'mono8', WIDTH, 0),
