@@ -24,7 +24,7 @@ from zc_perception.memory.pool import BufferPool
 
 
 class Slow:
-    """Texts whose conversion waits at a gate, published to a plain reader and to one of this process."""
+    """Texts whose conversion waits at a gate, for a plain reader and one of this process."""
 
     def __init__(self, ros: Ros, depth: int) -> None:
         self.gate = threading.Event()
