@@ -56,8 +56,10 @@ class Outbox(Generic[T]):
 
         So its memory is free for the next one.
         """
+        if self._depth is None or self._objects < self._depth:  # others only take objects out
+            return
         with self._changed:
-            full = self._depth is not None and self._objects >= self._depth
+            full = self._objects >= self._depth
             left_out = self._leave_out(message=False) if full else None
         if left_out is not None:
             self._release(left_out)  # type: ignore[arg-type]
