@@ -1,5 +1,6 @@
 """ament_python package: installs the Python package, the share files and the console scripts."""
 
+import os
 import re
 from glob import glob
 from pathlib import Path
@@ -12,6 +13,16 @@ VERSION = re.search(
     r"^__version__ = '(.+)'$", Path(NAME, '__init__.py').read_text(encoding='utf-8'), re.MULTILINE
 )[1]
 
+
+def tree(folder: str) -> list[tuple[str, list[str]]]:
+    """Return data files for a folder with all its folders, without what a build has left there."""
+    found = []
+    for path, _, names in os.walk(folder):
+        if not re.search(r'__pycache__|\.egg-info|/(build|install|log)(/|$)', path):
+            found.append((f'share/{NAME}/{path}', [os.path.join(path, name) for name in names]))
+    return found
+
+
 setup(
     name=NAME,
     version=VERSION,
@@ -21,8 +32,6 @@ setup(
             'py.typed',
             'models/*/*',
             'models/*.json',
-            'link/WIRE.md',
-            'npu/axruntime/VOYAGER.md',
             'verify/*.json',
             'doctor/*.json',
             'bench/*.json',
@@ -32,8 +41,10 @@ setup(
         ('share/ament_index/resource_index/packages', ['resource/' + NAME]),
         ('share/' + NAME, ['package.xml']),
         ('share/' + NAME + '/launch', glob('launch/*.launch.*')),
-        ('share/' + NAME + '/config', glob('config/*.*')),
-        ('share/' + NAME + '/config/vehicle', glob('config/vehicle/*')),
+        *tree('config'),
+        # Messages name these files: shipped_files.py finds them.
+        *tree('docs'),
+        *tree('examples'),
     ],
     install_requires=['setuptools', 'numpy', 'PyYAML'],
     # colcon test runs pytest only where this extra names it.

@@ -28,7 +28,7 @@ FLOORS = (('errors',), ('pixel',), ('memory',), ('negotiation', 'jetson'), ('fra
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 ROOM_OF_MODULE = {
     'frame_queue': 'frame', 'lookout': 'frame', 'mapping': 'frame', 'pictures': 'frame', 'programs': 'errors', 'terminal': 'errors',
-    'entry_points': 'errors', 'whole_file': 'errors', 'backoff': 'errors',
+    'entry_points': 'errors', 'whole_file': 'errors', 'backoff': 'errors', 'shipped_files': 'errors',
 }  # fmt: skip
 BELOW_ROS = (
     'errors',

@@ -111,7 +111,7 @@ NODE_PROGRAMS = (
     'zc_record',
 )
 CONTAINERS = ('component_container', 'component_container_mt')
-OPENCV = ('cv2', "pip install 'zc_perception[opencv]'")
+OPENCV = ('cv2', "pip install 'opencv-python-headless<5'")
 VISION = ('vision_msgs', 'sudo apt install ros-<distro>-vision-msgs')
 COMPOSITION = ('composition_interfaces', 'sudo apt install ros-<distro>-composition-interfaces')
 
@@ -151,7 +151,7 @@ def test_without_ros_the_line_says_how_to_set_it_up(program: str, tmp_path: Path
             'zc_bench',
             ['decode', '--repetitions', '1', '--frames', '1'],
             'cv2',
-            "pip install 'zc_perception[opencv]'",
+            "pip install 'opencv-python-headless<5'",
         ),
         (
             'zc_bench',
@@ -190,7 +190,7 @@ def test_a_module_that_is_there_and_can_not_be_loaded_says_why(
     assert (
         "Python module 'cv2' can't be loaded" in line
         and 'libGL.so.1: cannot open' in line
-        and 'zc_perception[opencv]' in line
+        and OPENCV[1] in line
     )
 
 

@@ -52,9 +52,7 @@ def _figure(
         # Without pyplot: no display, nothing global.
         from matplotlib.figure import Figure
     except ImportError as error:
-        raise PlotsAbsentError(
-            "Matplotlib is not installed: pip install 'zc_perception[bench]'"
-        ) from error
+        raise PlotsAbsentError('Matplotlib is not installed: pip install matplotlib') from error
     figure = Figure(figsize=(width, height), dpi=_DPI, layout='constrained')
     axes = figure.subplots(1, columns, squeeze=False, **options)[0]
     for axis in axes:

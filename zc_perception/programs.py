@@ -15,12 +15,13 @@ from typing import NoReturn
 
 import zc_perception
 from zc_perception.errors import EXIT_USAGE, ConfigError, error_line, message_of
+from zc_perception.shipped_files import shipped_file
 
 _ROS_ARGS, _ROS_ARGS_END = '--ros-args', '--'
 _WIDTH = 80
 _UNKNOWN_HELP = 'a bare -p NAME:=VALUE that no node of this package has ends the program (refuse, the default) or is a warning (warn)'
 _INSTALL = {
-    'cv2': "install OpenCV: pip install 'zc_perception[opencv]', or on a ROS 2 machine: sudo apt install python3-opencv",
+    'cv2': "install OpenCV: pip install 'opencv-python-headless<5', or on a ROS 2 machine: sudo apt install python3-opencv",
     'numpy': 'install NumPy: pip install numpy, or on a ROS 2 machine: sudo apt install python3-numpy',
     'yaml': 'install PyYAML: pip install PyYAML, or on a ROS 2 machine: sudo apt install python3-yaml',
 }
@@ -104,7 +105,10 @@ class NodeOptionParser(OptionParser):
             what,
             examples,
             usage='[options] [--ros-args -p NAME:=VALUE --params-file FILE ...]',
-            after='All parameters: docs/parameters.md. A file with all of them: config/perception.yaml.',
+        )
+        self.epilog = (  # not wrapped: it has paths
+            f'All parameters: {shipped_file("docs/parameters.md")}\n'
+            f'A file with all of them: {shipped_file("config/perception.yaml")}'
         )
         if parameters:
             wide = max(map(len, parameters))

@@ -5,13 +5,14 @@ from __future__ import annotations
 import socket
 from collections import Counter
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, cast
 from xml.etree import ElementTree
 
 import pytest
 from bench_peers.processes import PEERS
 
-from zc_perception.bench.environment import fastdds_profile, plain_environment, tuned_environment
+from zc_perception.bench.environment import plain_environment, tuned_environment
 from zc_perception.bench.link import (
     FLOORS,
     LINKS,
@@ -30,6 +31,7 @@ from zc_perception.bench.link_roles import Arrivals, paced
 from zc_perception.bench.rows import Condition, Series
 from zc_perception.bench.worker import BenchError, NoAnswerError, Worker
 
+PROFILE = Path(__file__).resolve().parents[2] / 'config/fastdds_images.xml'
 VGA, HD, UHD_8K = (640, 480), (1920, 1080), (7680, 4320)
 
 
@@ -319,11 +321,11 @@ def test_tuned_is_the_shipped_profile_with_32_mib_and_an_allocator_that_keeps_it
     assert (
         environment['FASTRTPS_DEFAULT_PROFILES_FILE']
         == environment['FASTDDS_DEFAULT_PROFILES_FILE']
-        == str(fastdds_profile())
+        == str(PROFILE)
     )
     sizes = [
         element.text
-        for element in ElementTree.parse(fastdds_profile()).iter()
+        for element in ElementTree.parse(PROFILE).iter()
         if element.tag.endswith('segment_size')
     ]
     assert sizes == [str(32 << 20)]

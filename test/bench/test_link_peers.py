@@ -91,7 +91,7 @@ def test_every_frame_is_measured(
 @pytest.mark.parametrize(
     ('trouble', 'reason'),
     [
-        ('missing', "eclipse-zenoh is not installed: pip install 'zc_perception[bench]'"),
+        ('missing', 'eclipse-zenoh is not installed: pip install eclipse-zenoh'),
         ('broken', 'can not be used: libzenoh.so: wrong ELF class'),
     ],
 )

@@ -138,7 +138,7 @@ def test_without_matplotlib_the_report_says_how_to_get_it(
     monkeypatch.setitem(sys.modules, 'matplotlib.figure', None)
     write(tmp_path / 'link.json', list(link().rows))
     assert program.main([str(tmp_path), '--no-run']) == 0
-    how = "Matplotlib is not installed: pip install 'zc_perception[bench]'"
+    how = 'Matplotlib is not installed: pip install matplotlib'
     assert f'No pictures: {how}' in (tmp_path / 'report.md').read_text(encoding='utf-8')
     assert how in capsys.readouterr().err and not list(tmp_path.glob('*.png'))
 

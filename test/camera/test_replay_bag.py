@@ -409,14 +409,14 @@ def test_a_folder_that_lost_its_storage_is_named(tmp_path: Path) -> None:
     shutil.rmtree(path)
 
 
-def test_without_the_library_the_extra_is_named(
+def test_without_the_library_it_is_named_with_the_version_to_avoid(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write_bag(tmp_path / 'bag', nv12_entries())
     monkeypatch.setitem(sys.modules, 'rosbags.rosbag2', None)
     with pytest.raises(
         ConfigError,
-        match=r"needs the library rosbags, which is not installed: pip install 'zc_perception\[bags\]'",
+        match=r"needs the library rosbags, which is not installed: pip install rosbags 'apsw!=3\.54\.0\.0'",
     ):
         replay(path)
 

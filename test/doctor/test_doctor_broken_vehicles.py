@@ -16,7 +16,6 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from zc_perception.doctor.finding import Status
-from zc_perception.doctor.heaps import RULES_FILE
 from zc_perception.doctor.needs import CameraNeed, InferenceNeed
 from zc_perception.npu.axl.device import axl_error
 
@@ -69,7 +68,9 @@ def test_a_broken_vehicle_has_exactly_the_complaints_it_should_have(
 def test_each_refused_node_comes_with_the_line_that_opens_it_and_it_is_in_the_shipped_rules(
     vehicle: Vehicle,
 ) -> None:
-    rules = (Path(__file__).parents[2] / 'config/vehicle' / RULES_FILE).read_text(encoding='utf-8')
+    rules = (Path(__file__).parents[2] / 'config/vehicle/70-zc-perception.rules').read_text(
+        encoding='utf-8'
+    )
     nodes = (
         '/dev/dma_heap/system',
         '/dev/dma_heap/linux,cma',

@@ -148,7 +148,7 @@ class Environment:
         marker.touch()
         share = self.venv / 'share' / PACKAGE
         share.mkdir(exist_ok=True)
-        for name in ('package.xml', 'config', 'launch'):
+        for name in ('package.xml', 'config', 'docs', 'examples', 'launch'):
             (share / name).unlink(missing_ok=True)
             (share / name).symlink_to(ROOT / name)
 

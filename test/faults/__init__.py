@@ -7,7 +7,7 @@ from pathlib import Path
 
 TEST = Path(__file__).resolve().parent.parent
 
-# What rung 2's own tests are made of: real producers and consumers, raw sockets that speak WIRE.md, mutated conversations.
+# What rung 2's own tests are made of: real producers and consumers, raw sockets that speak docs/wire.md, mutated conversations.
 for _folder in (TEST.parent, TEST, TEST / 'link' / 'shared_memory'):
     if str(_folder) not in sys.path:
         sys.path.append(str(_folder))

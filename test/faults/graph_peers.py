@@ -130,7 +130,7 @@ def announcements(trial: Trial) -> None:
             stage.witness.expect(15, 5)
 
 
-@fault('a producer that breaks the protocol', 'who is announced and then breaks WIRE.md loses the connection; frames of the camera go on',
+@fault('a producer that breaks the protocol', 'who is announced and then breaks docs/wire.md loses the connection; frames of the camera go on',
        bystanders=EVERYBODY)  # fmt: skip
 def producer(trial: Trial) -> None:
     stage = trial.stage

@@ -42,7 +42,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def packets() -> dict[str, bytes]:
-    """Each message of WIRE.md."""
+    """Each message of docs/wire.md."""
     layout = make_layout()
     return {
         'hello': wire.pack_hello(

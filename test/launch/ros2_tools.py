@@ -21,6 +21,8 @@ HERE = Path(__file__).resolve().parent
 SOURCES = (
     'launch',
     'config',
+    'docs',
+    'examples',
     'resource',
     'zc_perception',
     'setup.py',

@@ -40,7 +40,7 @@ def _make(role: str, variant: Variant, place: Path, answers: socket.socket) -> R
         module = importlib.import_module(f'bench_peers.{variant.module}')
     except ModuleNotFoundError as error:
         raise _Absent(
-            f"{variant.distribution} is not installed: pip install 'zc_perception[bench]'"
+            f'{variant.distribution} is not installed: pip install {variant.distribution}'
         ) from error
     except Exception as error:  # a library that isn't this machine's, a version with other names
         raise _Absent(

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import os
 import platform
-import sys
 from collections.abc import Mapping
 from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from zc_perception.bench.worker import BenchError
+from zc_perception.shipped_files import shipped_file
 
 _PACKAGES = (
     'zc_perception', 'numpy', 'opencv-python-headless', 'rclpy', 'ros-rclpy', 'ros-rmw-fastrtps-cpp', 'ros-sensor-msgs', 'eclipse-zenoh',
@@ -77,30 +76,9 @@ KEPT_MEMORY = {
 }
 
 
-def fastdds_profile() -> Path:
-    """The profile for plain images, as it is installed or in the source tree.
-
-    :raises BenchError: neither.
-    """
-    package = Path(__file__).resolve().parents[1]
-    places = [
-        package.parent / 'config',
-        *(
-            Path(p) / 'share/zc_perception/config'
-            for p in (*os.environ.get('AMENT_PREFIX_PATH', '').split(':'), sys.prefix)
-        ),
-    ]
-    for place in places:
-        if (place / 'fastdds_images.xml').is_file():
-            return place / 'fastdds_images.xml'
-    raise BenchError(
-        'fastdds_images.xml is not installed; run from the source tree or an installed package'
-    )
-
-
 def tuned_environment() -> dict[str, str]:
     """What makes plain images as quick as they get: a shared-memory segment that holds them, and an allocator that keeps its memory."""
-    profile = str(fastdds_profile())
+    profile = shipped_file('config/fastdds_images.xml')
     return {
         'FASTRTPS_DEFAULT_PROFILES_FILE': profile,
         'FASTDDS_DEFAULT_PROFILES_FILE': profile,

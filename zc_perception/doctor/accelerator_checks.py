@@ -37,6 +37,7 @@ from zc_perception.npu.metis_card import (
     read_iommu,
     read_link,
 )
+from zc_perception.shipped_files import shipped_file
 
 _TAKE_A_CARD = ('auto', 'axl', 'axruntime')
 _NO_CARD = 'there is no Metis card'
@@ -421,7 +422,8 @@ def model_manifest(system: System, needs: Needs) -> Iterator[Finding]:
     for inference in _inferences(needs):
         answer = system.ask('model', _question(inference))
         if answer.get('stage') == 'manifest':
-            advice = 'set model to a shipped one, or the path of a model.yaml (see docs/models.md)'
+            page = shipped_file('docs/models.md')
+            advice = f'set model to a shipped one, or the path of a model.yaml (see {page})'
             yield Finding(Status.FAIL, str(answer['error']), advice, inference.node)
             continue
         engines = ', '.join(answer['engines'])

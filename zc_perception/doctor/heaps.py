@@ -15,6 +15,7 @@ from zc_perception.doctor.system import System
 from zc_perception.errors import ZcError
 from zc_perception.memory.dmabuf import BufferKind, DmaBuf
 from zc_perception.memory.heaps import Heap, HeapUse, OfferedHeaps, heap_order, working_heaps
+from zc_perception.shipped_files import shipped_file
 
 
 def heap_nodes(system: System) -> dict[str, Path]:
@@ -52,13 +53,11 @@ def udev_line(name: str) -> str:
     return f'SUBSYSTEM=="dma_heap", KERNEL=="{name.removeprefix("dma_heap/")}", GROUP="video", MODE="0660"'
 
 
-RULES_FILE = '70-zc-perception.rules'
-
-
 def rights_advice(line: str, node: str) -> str:
     """What to do where a node refuses this user."""
     return (
-        f'copy config/vehicle/{RULES_FILE} to /etc/udev/rules.d/ (or add there: {line}), then udevadm control --reload && udevadm trigger; '
+        f'copy {shipped_file("config/vehicle/70-zc-perception.rules")} to /etc/udev/rules.d/ (or add there: {line}), '
+        'then udevadm control --reload && udevadm trigger; '
         f'add the user to group video (usermod -aG video USER) and log in again; give a container the node (--device {node}) and the group'
     )
 

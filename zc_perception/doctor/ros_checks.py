@@ -28,6 +28,7 @@ from zc_perception.link.shared_memory.socket_folder import (
     runtime_folder,
     socket_path,
 )
+from zc_perception.shipped_files import shipped_file
 
 
 def parameter_file(system: System, needs: Needs) -> Iterator[Finding]:
@@ -227,7 +228,8 @@ def large_messages(system: System, needs: Needs) -> Iterator[Finding]:
     set_here = {
         name: system.environment[name] for name in _PROFILES if system.environment.get(name)
     }
-    advice = f'set {_PROFILES[0]} (Kilted and later: {_PROFILES[1]}) to the path of config/fastdds_images.xml for both ends'
+    profile = shipped_file('config/fastdds_images.xml')
+    advice = f'set {_PROFILES[0]} (Kilted and later: {_PROFILES[1]}) to {profile} for both ends'
     figures: dict[str, object] = {
         'middleware': used,
         'profiles': set_here,
@@ -238,7 +240,10 @@ def large_messages(system: System, needs: Needs) -> Iterator[Finding]:
         room = (
             f'an image of {image / _MIB:.1f} MiB does not fit into the default segment of 512 KiB'
         )
-        found = f'no Fast DDS profile is set: {room}, and {only} lose most'
+        found = (
+            f'no Fast DDS profile is set: {room}; of {only}, best-effort ones lose most images, '
+            'reliable ones get them later'
+        )
         yield Finding(Status.WARN, found, advice, '', figures)
         return
     name, path = next(iter(set_here.items()))
@@ -268,7 +273,10 @@ def _receive_buffer(system: System, image: int, only: str) -> Finding:
     figures = {'rmem_max': int(limit) if limit.isdigit() else None, 'image': image}
     if limit.isdigit() and int(limit) < image:
         advice = 'sysctl -w net.core.rmem_max=67108864 net.ipv4.ipfrag_time=3 net.ipv4.ipfrag_high_thresh=134217728'
-        found = f'net.core.rmem_max is {int(limit) / _MIB:.1f} MiB, an image has {image / _MIB:.1f} MiB: {only} lose frames'
+        found = (
+            f'net.core.rmem_max is {int(limit) / _MIB:.1f} MiB, an image has {image / _MIB:.1f} MiB: '
+            f'of {only}, best-effort ones lose images, reliable ones get them later'
+        )
         return Finding(Status.WARN, found, advice, '', figures)
     return ok(f'Cyclone DDS with net.core.rmem_max {limit or "unknown"}', **figures)
 

@@ -30,6 +30,7 @@ from rclpy.node import Node
 from zc_perception.errors import ConfigError, shown
 from zc_perception.nodes.params.spec import ParameterSpec, whole_number
 from zc_perception.observe.diagnostics import Level, Status
+from zc_perception.shipped_files import shipped_file
 
 REALTIME_SPECS = (
     ParameterSpec('cpu_affinity', [], 'CPUs on which the threads that handle frames may run, as numbers or ranges such as 2-3. Empty: all.',
@@ -221,6 +222,6 @@ class Realtime:
                 'realtime',
                 Level.WARN,
                 '; '.join(refused.values()),
-                advice='see docs/vehicle.md, real-time knobs',
+                advice=f'see {shipped_file("docs/vehicle.md")}, real-time knobs',
             )
         ]

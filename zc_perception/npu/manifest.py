@@ -45,6 +45,7 @@ from zc_perception.npu.manifest_rules import (
     text,
 )
 from zc_perception.npu.voyager_model import read_compiled_input
+from zc_perception.shipped_files import shipped_file
 
 MODELS = Path(__file__).resolve().parent.parent / 'models'
 ENGINES = ('onnx', 'opencv_hog', 'axl', 'axruntime')
@@ -431,7 +432,8 @@ def find_manifest(model: str) -> Path:
             return path
         if path.is_file():
             raise ConfigError(
-                f"model '{model}' is not a manifest; write a model.yaml beside it (see docs/models.md) and give its path"
+                f"model '{model}' is not a manifest; write a model.yaml beside it "
+                f'(see {shipped_file("docs/models.md")}) and give its path'
             )
     raise ConfigError(
         f"model '{model}' is not known; use one of {', '.join(shipped)} or the path of a model.yaml{nearest(model, shipped)}"

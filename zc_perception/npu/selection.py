@@ -16,6 +16,7 @@ from zc_perception.errors import AcceleratorError, ConfigError, NoDeviceError, n
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.npu.accelerator import Accelerator, AcceleratorOptions
 from zc_perception.npu.manifest import ModelManifest
+from zc_perception.shipped_files import shipped_file
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,8 @@ def _variant(name: str, manifest: ModelManifest) -> ModelManifest:
         has = ', '.join(v.engine for v in manifest.variants)
         raise ConfigError(
             f"model '{manifest.name}' (engine {has}) can't run on {name}; "
-            f'add a variant with engine: {" or ".join(engines)} to {manifest.path.name} (see docs/models.md)'
+            f'add a variant with engine: {" or ".join(engines)} to {manifest.path.name} '
+            f'(see {shipped_file("docs/models.md")})'
         )
     if variant.missing:
         raise ConfigError(variant.missing)

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from zc_perception.errors import ConfigError, ZcError, printable
 from zc_perception.observe.frame_log import FoundFrameLogs
+from zc_perception.observe.privileges import sudo_command
 from zc_perception.observe.timeline import NodeTrack, build_timeline
 from zc_perception.programs import OptionParser
 from zc_perception.terminal import Interrupted, Interruption, interruptions, put
@@ -99,12 +100,16 @@ class Say:
 TRACE, TIMELINE, LOG, ERROR = 'trace.txt', 'timeline.json', 'command.log', 'traceback.txt'
 _WHAT = 'Measures whether the four invariants hold for the nodes that run, or for those that a command starts.'
 _EXAMPLES = (
-    'sudo zc_verify --seconds 10',
-    'sudo zc_verify --output build/verify -- ros2 launch zc_perception perception.launch.py',
+    'zc_verify --seconds 10',
+    'zc_verify --output build/verify -- ros2 launch zc_perception perception.launch.py',
 )
 _EPILOG = """exit status: 0 all four were measured and hold; 1 all were measured, and one does not hold; 3 not all could be measured, or
 zc_verify itself failed; 2 wrong use, or there is no node to measure; 128 + n: signal n came before anything was measured. Everything is
 measured only as root."""
+
+
+def _as_root() -> str:
+    return sudo_command(sys.argv[0])
 
 
 def parser() -> OptionParser:
@@ -112,6 +117,7 @@ def parser() -> OptionParser:
     made = OptionParser(
         'zc_verify', _WHAT, _EXAMPLES, usage='[options] [-- COMMAND ...]', after=_EPILOG
     )
+    made.epilog = f'{made.epilog} In this shell that is:\n  {_as_root()}'
     main, more = made.main, made.more
     main.add_argument(
         '--seconds',
@@ -337,7 +343,11 @@ def run(arguments: argparse.Namespace) -> int:
         return came.exit_code
     except ZcError as error:
         say.error(str(error))
-        return EXIT_NOT_MEASURED if isinstance(error, _NotMeasured) else EXIT_USAGE
+        if not isinstance(error, _NotMeasured):
+            return EXIT_USAGE
+        if os.geteuid() != 0:
+            say.error(f'as root: {_as_root()}')
+        return EXIT_NOT_MEASURED
     except OSError as error:
         say.error(f'{error}; choose a folder that can be written with --output')
         return EXIT_USAGE
@@ -346,5 +356,7 @@ def run(arguments: argparse.Namespace) -> int:
     lines = verdict(result)
     for line in lines[:-1]:
         say(line)
+    if result.exit_code == EXIT_NOT_MEASURED and os.geteuid() != 0:
+        say(f'as root: {_as_root()}')
     say.verdict(f'{lines[-1]} ({arguments.output / RESULT})')
     return result.exit_code

@@ -1,4 +1,4 @@
-"""What the tests of rung 2 share: a producer, raw sockets that speak WIRE.md byte by byte, and waiting for another thread or process."""
+"""What the tests of rung 2 share: a producer, raw sockets that speak docs/wire.md byte by byte, and waiting for another thread or process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""WIRE.md in code: what is packed is parsed again, and nothing that comes from outside breaks the parser."""
+"""docs/wire.md in code: what is packed is parsed again, and nothing that comes from outside breaks the parser."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from zc_perception.negotiation.stand_in import options_text, parse_options
 from zc_perception.pixel.colorimetry import Colorimetry, Matrix, Range, Transfer
 from zc_perception.pixel.layout import ImageLayout, PlaneLayout
 
-PAGE = Path(wire.__file__).parents[1] / 'WIRE.md'
+PAGE = Path(__file__).resolve().parents[3] / 'docs/wire.md'
 U32, U64, S64 = (
     st.integers(0, 2**32 - 1),
     st.integers(0, 2**64 - 1),

@@ -1,4 +1,4 @@
-"""The package's consumer against the producer that was written from WIRE.md alone: what it says is right, and what is wrong it notices."""
+"""The package's consumer against a producer written from docs/wire.md alone: what it says is right, and what is wrong it notices."""
 
 from __future__ import annotations
 

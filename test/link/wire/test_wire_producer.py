@@ -1,4 +1,4 @@
-"""The package's producer, in a process of its own, against the C consumer: neither knows more of the other than what WIRE.md says."""
+"""The package's producer, in a process of its own, against the C consumer: neither knows more of the other than what docs/wire.md says."""
 
 from __future__ import annotations
 

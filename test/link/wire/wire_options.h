@@ -1,4 +1,4 @@
-/* The wire consumer's command line, and the rules of WIRE.md that it can break on purpose. */
+/* The wire consumer's command line, and the rules of docs/wire.md that it can break on purpose. */
 #pragma once
 #include <errno.h>
 #include <stdlib.h>

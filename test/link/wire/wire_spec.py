@@ -1,4 +1,4 @@
-"""Rung 2's wire protocol a second time: tables, packing and checks written from zc_perception/link/WIRE.md, not from the package.
+"""Rung 2's wire protocol a second time: tables, packing and checks written from docs/wire.md, not from the package.
 
 ``SpecServer`` is a producer that a test drives step by step, and that says which rule a consumer broke. It shares no code with the
 package's producer, so what both agree on is what the page says.

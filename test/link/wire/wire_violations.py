@@ -1,4 +1,4 @@
-"""What a producer can do wrong by WIRE.md. For each: the rule's name as the C consumer tells it, and the messages or changed fields."""
+"""What a producer can do wrong by docs/wire.md. For each: the rule's name as the C consumer tells it, and the messages or changed fields."""
 
 from __future__ import annotations
 

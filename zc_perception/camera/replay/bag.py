@@ -1,6 +1,6 @@
 """rosbag2 recordings, in SQLite or MCAP, as folders or single files: pictures of one topic.
 
-The ``rosbags`` library (extra ``bags``), which needs no ROS, reads the storage and the messages, ``sensor_msgs/Image`` and
+The ``rosbags`` library, which needs no ROS, reads the storage and the messages, ``sensor_msgs/Image`` and
 ``CompressedImage``. It does not copy the pixels.
 """
 
@@ -95,7 +95,8 @@ def _opened(path: Path) -> tuple[Any, Any]:
         )
     except ImportError as error:
         raise ConfigError(
-            f"recording '{path}' needs the library rosbags, which is not installed: pip install 'zc_perception[bags]' or rosbags"
+            f"recording '{path}' needs the library rosbags, which is not installed: "
+            "pip install rosbags 'apsw!=3.54.0.0' (that version leaks descriptors)"
         ) from error
     if path.is_dir() and not (path / METADATA).is_file():
         # A recorder that was killed leaves its storage without metadata.

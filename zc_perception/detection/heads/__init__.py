@@ -22,6 +22,7 @@ from zc_perception.detection.letterbox import Letterbox
 from zc_perception.detection.raw_tensor import RawTensor
 from zc_perception.entry_points import HEAD_GROUP, load_entry_point, offered
 from zc_perception.errors import ConfigError, nearest
+from zc_perception.shipped_files import shipped_file
 
 
 class Head(Protocol):
@@ -115,6 +116,7 @@ def _other_head(spec: HeadSpec) -> Head:
     head: Head | None = found(spec) if callable(found) else None
     if not callable(getattr(head, 'decode', None)):
         raise ConfigError(
-            f"head.kind '{spec.kind}' is {found!r}, which makes nothing with a method decode; see docs/models.md"
+            f"head.kind '{spec.kind}' is {found!r}, which makes nothing with a method decode; "
+            f'see {shipped_file("docs/models.md")}'
         )
     return head  # type: ignore[return-value]

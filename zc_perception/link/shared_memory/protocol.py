@@ -1,4 +1,4 @@
-"""The numbers of WIRE.md, and the errors between two processes."""
+"""The numbers of docs/wire.md, and the errors between two processes."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class RefusalCode(IntEnum):
 
 
 class ProtocolError(ZcError):
-    """The peer broke a rule of WIRE.md. What came of it is closed.
+    """The peer broke a rule of docs/wire.md. What came of it is closed.
 
     :param reason: one word, to count by.
     :param code: what a producer says in REFUSED.

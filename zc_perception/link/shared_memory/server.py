@@ -75,7 +75,7 @@ class ServerStatistics:
     :param welcomed: consumers since start.
     :param refused: by reason, consumers that were not welcome (version, not_allowed, connections, slots, constraints, ...).
     :param last_refusal: by reason, the latest refusal in words.
-    :param protocol_errors: by reason, peers that broke a rule of WIRE.md.
+    :param protocol_errors: by reason, peers that broke a rule of docs/wire.md.
     :param ended: by reason, connections that were welcome and have ended (eof, closed, pool, send, or a protocol error's).
     :param taken_back: frames that consumers held when they ended.
     :param internal_errors: exceptions that nobody had thought of; each cost one consumer its connection.

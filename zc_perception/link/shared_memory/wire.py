@@ -1,4 +1,4 @@
-"""WIRE.md in code: packing and parsing, nothing else. Parsing takes any bytes and raises nothing but ProtocolError.
+"""docs/wire.md in code: packing and parsing, nothing else. Parsing takes any bytes and raises nothing but ProtocolError.
 
 The functions of FRAME and RELEASE, which run per frame, work on a buffer that is used again and again.
 """

@@ -1,0 +1,100 @@
+"""What colcon installs: the files that messages name, and a program that finds its modules as root, whose environment sudo has removed."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+COLCON = Path(sys.prefix, 'bin', 'colcon')
+SOURCES = ('config', 'docs', 'examples', 'launch', 'resource', 'zc_perception')
+FILES = ('setup.py', 'setup.cfg', 'package.xml', 'LICENSE')
+INSTALLED = ('config', 'docs', 'examples', 'launch')
+# Of the shell that runs the tests: another ROS would be found first.
+_SOURCED = ('PYTHONPATH', 'AMENT_PREFIX_PATH', 'LD_LIBRARY_PATH', '_ROS_WHEELS_BOOTSTRAP_COMPLETE')
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name not in _SOURCED}
+
+pytestmark = pytest.mark.skipif(
+    not COLCON.is_file(), reason='needs the environment that `make env` sets up'
+)
+
+
+@pytest.fixture(scope='module', params=[(), ('--symlink-install',)], ids=['copied', 'symlinks'])
+def workspace(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A workspace that colcon has built, with a space in its name."""
+    folder = tmp_path_factory.mktemp('a workspace')
+    source = folder / 'src' / 'zc_perception'
+    ignored = shutil.ignore_patterns('__pycache__', '*.egg-info')
+    for name in SOURCES:
+        shutil.copytree(ROOT / name, source / name, ignore=ignored)
+    for name in FILES:
+        shutil.copy2(ROOT / name, source)
+    done = subprocess.run(
+        [COLCON, 'build', *request.param],
+        cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, timeout=240, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
+def in_shell(workspace: Path, command: str) -> str:
+    """What the command says in a shell that has sourced the workspace."""
+    done = subprocess.run(
+        ['bash', '-c', f'source install/local_setup.bash && {command}'],
+        cwd=workspace, env=ENVIRONMENT, capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def files_below(folder: Path) -> set[str]:
+    return {
+        path.relative_to(folder).as_posix()
+        for path in folder.rglob('*')
+        if path.is_file() and '__pycache__' not in path.parts
+    }
+
+
+def test_pages_examples_and_parameter_files_are_installed(workspace: Path) -> None:
+    share = workspace / 'install/zc_perception/share/zc_perception'
+    for name in INSTALLED:
+        expected = files_below(workspace / 'src/zc_perception' / name)
+        assert expected and files_below(share / name) == expected
+        for path in expected:
+            assert (share / name / path).read_bytes() == (ROOT / name / path).read_bytes()
+
+
+def test_the_files_that_help_and_errors_name_are_there(workspace: Path) -> None:
+    programs = "'install/zc_perception/lib/zc_perception'"
+    shown = in_shell(workspace, f'{programs}/perception --help')
+    refused = in_shell(
+        workspace,
+        f'{{ {programs}/inference_node --ros-args -p model:=/etc/hostname 2>&1; true; }}',
+    )
+    named = re.findall(
+        rf'{re.escape(str(workspace))}\S+/(?:docs|config)/\w+\.\w+', shown + refused
+    )
+    assert {Path(path).name for path in named} == {'parameters.md', 'perception.yaml', 'models.md'}
+    assert [path for path in named if not Path(path).is_file()] == []
+
+
+def test_the_command_of_zc_verifys_help_finds_its_modules_without_the_environment(
+    workspace: Path,
+) -> None:
+    program = "'install/zc_perception/lib/zc_perception/zc_verify'"
+    shown = in_shell(workspace, f'{program} --help')
+    command = shown.splitlines()[-1].strip()
+    assert command.startswith('sudo env "PATH=$PATH" "PYTHONPATH=$PYTHONPATH" ')
+    # As sudo does, which leaves nothing of the environment and has a PATH of its own.
+    stripped = command.replace('sudo ', 'env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin ', 1)
+    where = 'import zc_perception; print(zc_perception.__file__)'
+    environment = stripped.rpartition(" '")[0]
+    said = in_shell(workspace, f'{environment} "{sys.executable}" -c "{where}"').strip()
+    assert workspace in Path(said).parents
+    assert in_shell(workspace, f'{stripped} --help') == shown

@@ -1,0 +1,101 @@
+"""Pages, parameter files and examples that messages name: each is named by its path in this installation."""
+
+from __future__ import annotations
+
+import ast
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import zc_perception
+from zc_perception.shipped_files import shipped_file
+
+PACKAGE = Path(zc_perception.__file__).parent
+ROOT = Path(__file__).resolve().parent.parent
+NAMED = re.compile(r'(?<![\w/])(?:docs|config|examples)/[\w./-]*\w')
+
+
+def docstrings(tree: ast.Module) -> set[int]:
+    return {
+        id(node.value)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    }
+
+
+def named(text: str) -> Iterator[tuple[str, bool]]:
+    """What the strings of a module name, and whether ``shipped_file`` gets it."""
+    tree = ast.parse(text)
+    asked = {
+        id(node.args[0])
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and getattr(node.func, 'id', '') == 'shipped_file'
+    }
+    left_out = docstrings(tree)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            for name in [] if id(node) in left_out else NAMED.findall(node.value):
+                yield name, id(node) in asked
+
+
+def all_named() -> list[tuple[str, str, bool]]:
+    return [
+        (path.relative_to(PACKAGE).as_posix(), *found)
+        for path in sorted(PACKAGE.rglob('*.py'))
+        for found in named(path.read_text(encoding='utf-8'))
+    ]
+
+
+def test_whoever_names_a_file_asks_where_it_is_installed() -> None:
+    found = all_named()
+    assert len(found) > 5
+    assert [one for one in found if not one[2]] == []
+    assert [one for one in found if not (ROOT / one[1]).is_file()] == []
+
+
+def test_in_the_source_tree_the_files_are_those_of_the_repository() -> None:
+    assert shipped_file('docs/models.md') == str(ROOT / 'docs/models.md')
+
+
+def copied_alone(folder: Path) -> Path:
+    """The module in a package of its own; returns the package's folder."""
+    package = folder / 'zc_perception'
+    package.mkdir(parents=True)
+    shutil.copy2(PACKAGE / 'shipped_files.py', package)
+    return package
+
+
+def asked(package: Path) -> str:
+    say = "import shipped_files; print(shipped_files.shipped_file('docs/models.md'))"
+    return subprocess.run(
+        [sys.executable, '-c', say], cwd=package, capture_output=True, text=True, check=True
+    ).stdout.strip()
+
+
+@pytest.mark.parametrize(
+    ('packages', 'share'),
+    [
+        ('install/zc_perception/lib/python3.12/site-packages', 'install/zc_perception/share'),
+        ('ws/local/lib/python3.10/dist-packages', 'ws/share'),
+        ('usr/lib/python3/dist-packages', 'usr/share'),
+    ],
+)
+def test_in_an_installation_they_are_in_its_share_folder(
+    packages: str, share: str, tmp_path: Path
+) -> None:
+    package = copied_alone(tmp_path / packages)
+    folder = tmp_path / share / 'zc_perception'
+    folder.mkdir(parents=True)
+    (folder / 'package.xml').touch()
+    assert asked(package) == str(folder / 'docs/models.md')
+
+
+def test_code_that_was_copied_alone_names_the_file_as_the_repository_has_it(
+    tmp_path: Path,
+) -> None:
+    assert asked(copied_alone(tmp_path)) == 'docs/models.md'

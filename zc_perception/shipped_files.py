@@ -1,0 +1,30 @@
+"""Where this installation has the pages, parameter files and examples, so that messages can name a path that exists."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+_PACKAGE = Path(__file__).resolve().parent
+
+
+@functools.cache
+def share_folder() -> Path | None:
+    """The source tree, or the installation's ``share/zc_perception``; ``None``: the code was copied alone.
+
+    It is found from the code's own place. The environment may be another one's, and sudo removes it.
+    """
+    shares = (folder / 'share' / _PACKAGE.name for folder in _PACKAGE.parents)
+    for folder in (_PACKAGE.parent, *shares):
+        if (folder / 'package.xml').is_file():
+            return folder
+    return None
+
+
+def shipped_file(name: str) -> str:
+    """The path of a file in ``config/``, ``docs/`` or ``examples/``, for a message or to read it.
+
+    :param name: its path in the repository. Without a share folder the answer is this name.
+    """
+    folder = share_folder()
+    return name if folder is None else str(folder / name)
