@@ -175,6 +175,22 @@ def test_a_machine_without_a_card_is_told_where_it_runs_and_nothing_of_cards(
             assert status(node, 'accelerator').values['why_no_better'] == '; '.join(reasons)
 
 
+@pytest.mark.parametrize(
+    ('model', 'words'),
+    [('road', "camera 'synthetic' draws, and nothing in real pictures"), ('hog', 'head to foot')],
+)
+def test_log_and_diagnostics_say_what_a_shipped_model_finds(
+    free_domain: int, monkeypatch: pytest.MonkeyPatch, model: str, words: str
+) -> None:
+    with alone(free_domain, InferenceNode, {'model': model, 'accelerator': 'cpu'}) as node:
+        said: list[str] = []
+        monkeypatch.setattr(node, 'get_logger', partial(_Lines, said))
+        node.start()
+        (line,) = [line for line in said if line.startswith(f'model {model} finds ')]
+        assert words in line
+        assert words in status(node, 'accelerator').values['model_finds']
+
+
 def test_a_factory_whose_accelerator_refuses_the_model_leaves_nothing_open(
     free_domain: int,
 ) -> None:

@@ -1,4 +1,4 @@
-"""A webcam at the stock nodes: what config/v4l2.yaml asks for, with YUYV and MJPG, and broken pictures that end nothing."""
+"""A webcam at the stock nodes: what the shipped files ask for, with YUYV and MJPG, and broken pictures that end nothing."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import cv2
 import numpy as np
 import pytest
 import rclpy
@@ -23,7 +25,10 @@ from zc_perception.nodes.capture import CaptureNode
 from zc_perception.nodes.inference import InferenceNode
 
 SIZE = (640, 360)
-CONFIG = Path(__file__).resolve().parents[2] / 'config' / 'v4l2.yaml'
+ROAD = {'model': 'road', 'accelerator': 'cpu'}
+ROOT = Path(__file__).resolve().parents[2]
+CONFIG = ROOT / 'config' / 'v4l2.yaml'
+VIDEO = ROOT / 'build' / 'fixtures' / 'vtest.avi'
 
 
 @pytest.fixture(scope='module', autouse=True)
@@ -36,24 +41,31 @@ def _memfds(monkeypatch: pytest.MonkeyPatch) -> None:
     exports_are_memfds(monkeypatch)
 
 
+def section(file: Path, node: str) -> dict[str, Any]:
+    """A node's parameters in a shipped file."""
+    values: dict[str, Any] = yaml.safe_load(file.read_text(encoding='utf-8'))[f'/**/{node}']
+    return values['ros__parameters']
+
+
 class Desk(Onlooker):
     """Capture and inference with a webcam, and a plain program that reads what they publish."""
 
-    def __init__(self, domain: int, context: rclpy.Context, webcam: LiveWebcam) -> None:
+    def __init__(
+        self, domain: int, context: rclpy.Context, webcam: LiveWebcam, detector: dict[str, Any]
+    ) -> None:
         super().__init__(domain)
         self.ledger = CopyLedger()
-        values = yaml.safe_load(CONFIG.read_text(encoding='utf-8'))['/**/capture'][
-            'ros__parameters'
-        ]
+        values = section(CONFIG, 'capture')
         asked = {name: values[name] for name in ('pixel_format', 'memory')}
         del values['device']
         self.capture = CaptureNode(
             camera_factory=lambda identity: webcam.camera(self.ledger, heap='memfd', **asked), ledger=self.ledger,
             context=context, parameter_overrides=overrides(values),
         )  # fmt: skip
-        detector = {'model': 'road', 'accelerator': 'cpu', 'timeout': 20.0}
         self.inference = InferenceNode(
-            ledger=self.ledger, context=context, parameter_overrides=overrides(detector)
+            ledger=self.ledger,
+            context=context,
+            parameter_overrides=overrides({**detector, 'timeout': 20.0}),
         )
         self.images: list[Image] = []
         self.boxes: list[Detection2DArray] = []
@@ -69,10 +81,10 @@ class Desk(Onlooker):
 
 
 @contextmanager
-def desk(domain: int, webcam: LiveWebcam) -> Iterator[Desk]:
+def desk(domain: int, webcam: LiveWebcam, detector: dict[str, Any] = ROAD) -> Iterator[Desk]:
     with (
         ros(domain) as context,
-        Desk(domain, context, webcam) as made,
+        Desk(domain, context, webcam, detector) as made,
         spun(context, made.capture, made.inference),
     ):
         yield made
@@ -104,6 +116,18 @@ def test_a_webcam_with_yuyv_and_mjpg_works_with_the_shipped_file(
         'MJPG, which the CPU decodes to NV12, about 3 to 6 ns for each pixel (booked as decode): YUYV does 5 Hz there'
         in log
     )
+
+
+def test_the_file_for_a_webcam_finds_the_people_in_its_picture(free_domain: int) -> None:
+    file = ROOT / 'config' / 'webcam.yaml'
+    asked = section(file, 'capture')
+    size = asked['width'], asked['height']
+    picture = cv2.resize(cv2.VideoCapture(str(VIDEO)).read()[1], size)
+    yuyv = np.asarray(cv2.cvtColor(picture, cv2.COLOR_BGR2YUV_YUY2), np.uint8).tobytes()
+    webcam = LiveWebcam('YUYV', 'MJPG', pictures=[yuyv], size=size)
+    with desk(free_domain, webcam, section(file, 'inference')) as made:
+        made.comes(lambda: any(found.detections for found in made.boxes), 'people')
+        assert made.ledger.count('decode') == 0
 
 
 def test_a_thousand_mutated_pictures_do_not_end_the_node(free_domain: int) -> None:

@@ -178,6 +178,7 @@ def test_an_engine_without_weights_needs_no_file_and_no_size(tmp_path: Path) -> 
         ('max_detections', 5.0, 'an integer from 1 to 10000'),
         ('max_detections', True, 'an integer from 1 to 10000'),
         ('model_id', -1, 'an integer from 0 to 4294967295'),
+        ('finds', 5, 'a few words'),
         ('licence', 5, 'the name of a licence'),
         ('outputs', 5, 'a list of at least one tensor'),
         ('outputs', [], 'a list of at least one tensor'),

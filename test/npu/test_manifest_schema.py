@@ -35,7 +35,7 @@ HEAD = {'kind': 'ssd', 'strides': [8], 'anchors': [[[1, 2.5]]], 'reg_max': 1, 's
         'variances': [0.1, 1], 'background': -1, 'priors': [[0, 0, 1, 1]], 'box_order': 'yxyx', 'coordinates': 'input',
         'suppressed': False}  # fmt: skip
 WHOLE: dict[str, Any] = {
-    'name': 'm', 'engine': 'onnx', 'file': 'w.onnx', 'model_id': 1, 'licence': '', 'classes': ['a'], 'classes_file': 'l.txt',
+    'name': 'm', 'engine': 'onnx', 'file': 'w.onnx', 'model_id': 1, 'finds': '', 'licence': '', 'classes': ['a'], 'classes_file': 'l.txt',
     'score_threshold': 0.5, 'nms_threshold': 1, 'max_detections': 5, 'head': HEAD, 'outputs': [TENSOR],
     'input': {'width': 8, 'height': 8, 'layout': 'nhwc', 'dtype': 'int8', 'colour': 'bgr', 'range': [0, 1.5], 'scale': 0.1,
               'zero_point': -1, 'resize': 'stretch', 'pad': 0},

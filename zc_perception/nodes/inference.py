@@ -303,6 +303,8 @@ class InferenceNode(PerceptionNode):
             logger.info(
                 f"running on accelerator '{capabilities.name}' (model {selected.manifest.name}, {capabilities.device}): {access}"
             )
+        if selected.manifest.finds:
+            logger.info(f'model {selected.manifest.name} finds {selected.manifest.finds}')
         self._status.say_notices()
 
     def _subscribe(self) -> AdaptedSubscription[Frame]:
@@ -607,6 +609,7 @@ class InferenceStatus:
             'device': capabilities.device,
             'copy_free': capabilities.copy_free,
             'model': stream.manifest.name,
+            'model_finds': stream.manifest.finds,
             'state': state.describe(),
             'processed': node.processed,
             'failed': node.failed,

@@ -164,6 +164,7 @@ class ModelManifest:
     :param tensors: the outputs as the manifest describes them.
     :param alternatives: the same model for other engines.
     :param missing: why :attr:`file` can't be used; empty if it is there.
+    :param finds: what it finds, and in which pictures; empty if the manifest does not say it.
     """
 
     name: str
@@ -180,6 +181,7 @@ class ModelManifest:
     tensors: tuple[TensorSpec, ...] = ()
     alternatives: tuple[ModelManifest, ...] = ()
     missing: str = ''
+    finds: str = ''
 
     @property
     def variants(self) -> tuple[ModelManifest, ...]:
@@ -369,6 +371,11 @@ MANIFEST = Table(
     {
         'name': Key(text('a name'), "The model's name; left out: the folder's."),
         **_VARIANT_KEYS,
+        'finds': Key(
+            text('a few words', empty=True),
+            'What it finds, and in which pictures: logged at the start.',
+            '',
+        ),
         'licence': Key(text('the name of a licence', empty=True), 'Of weights and training data.'),
         'variants': Key(
             TableList(VARIANT, 'a list of at least one mapping'),
@@ -780,4 +787,5 @@ def _manifest(part: _Part) -> ModelManifest:
         model_id=part.get('model_id'),
         tensors=_tensors(part, engine),
         missing=missing,
+        finds=part.get('finds'),
     )
