@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib.metadata import EntryPoints, entry_points
 from pathlib import Path
+from typing import Any
+
+import pytest
+
+from zc_perception import entry_points as reader
 
 
 def install(folder: Path, package: str, groups: Mapping[str, Mapping[str, str]]) -> None:
@@ -18,3 +24,20 @@ def install(folder: Path, package: str, groups: Mapping[str, Mapping[str, str]])
         for group, entries in groups.items()
     )
     (info / 'entry_points.txt').write_text('\n'.join(sections), encoding='utf-8')
+
+
+def offer_alone(monkeypatch: pytest.MonkeyPatch, *folders: Path) -> None:
+    """Put the folders of :func:`install` on the path, and hide what this environment's other packages offer: a reader may have any."""
+    packages = set()
+    for folder in folders:
+        monkeypatch.syspath_prepend(folder)
+        packages |= {info.name.split('-')[0] for info in folder.glob('*.dist-info')}
+
+    def of_these(**which: Any) -> EntryPoints:
+        return EntryPoints(
+            entry
+            for entry in entry_points(**which)
+            if entry.dist is not None and entry.dist.name.replace('-', '_') in packages
+        )
+
+    monkeypatch.setattr(reader, 'entry_points', of_these)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from entry_point_kit import install
+from entry_point_kit import install, offer_alone
 
 from zc_perception.camera.camera import Camera, CameraOptions
 from zc_perception.camera.kinds import BUILT_IN, camera_class, other_cameras
@@ -34,13 +34,17 @@ PARAMETERS = {'width': 0, 'height': 0, 'framerate': 0.0, 'frame_id': 'lens', 'he
 
 @pytest.fixture
 def own_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    entries = {'grey': 'own_grey:Grey', 'unfinished': 'own_grey:Unfinished', 'number': 'math:pi'}
+    entries = {
+        'own_grey': 'own_grey:Grey',
+        'unfinished': 'own_grey:Unfinished',
+        'number': 'math:pi',
+    }
     entries |= {'gone': 'own_gone:Camera', 'misnamed': 'own_grey:Gray'}
     install(
         tmp_path, 'own-camera', {'zc_perception.cameras': {**entries, 'v4l2': 'own_grey:Grey'}}
     )
     (tmp_path / 'own_grey.py').write_text(OWN, encoding='utf-8')
-    monkeypatch.syspath_prepend(tmp_path)
+    offer_alone(monkeypatch, tmp_path)
 
 
 @pytest.mark.parametrize('kind', BUILT_IN)
@@ -50,10 +54,10 @@ def test_each_kind_of_this_package_is_a_camera(kind: str) -> None:
 
 @pytest.mark.usefixtures('own_package')
 def test_a_camera_of_another_package_is_opened_by_its_kind() -> None:
-    assert other_cameras() == ('gone', 'grey', 'misnamed', 'number', 'unfinished'), (
+    assert other_cameras() == ('gone', 'misnamed', 'number', 'own_grey', 'unfinished'), (
         'nobody takes the place of a kind of this package'
     )
-    camera = camera_class('grey').open(CameraOptions(PARAMETERS, lambda: 0, CopyLedger()))
+    camera = camera_class('own_grey').open(CameraOptions(PARAMETERS, lambda: 0, CopyLedger()))
     try:
         assert (camera.width, camera.height, camera.framerate, camera.heap_name) == (
             640,
@@ -79,8 +83,9 @@ def test_a_camera_of_another_package_is_opened_by_its_kind() -> None:
     ('kind', 'message'),
     [
         (
-            'gray',
-            r"camera 'gray' is not known; it must be one of synthetic, .*, gone, grey, misnamed, .*; did you mean 'grey'\?",
+            'own_gray',
+            r"camera 'own_gray' is not known; it must be one of synthetic, .*, gone, misnamed, "
+            r"number, own_grey, unfinished; did you mean 'own_grey'\?",
         ),
         (
             'number',

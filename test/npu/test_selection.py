@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
-from entry_point_kit import install
+from entry_point_kit import install, offer_alone
 from npu.axruntime_kit import Double, model_file
 
 from zc_perception.errors import AcceleratorError, ConfigError
@@ -288,7 +288,7 @@ def own_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     }
     install(folder, 'own-accelerator', {'zc_perception.accelerators': entries})
     (folder / f'{module}.py').write_text(OWN, encoding='utf-8')
-    monkeypatch.syspath_prepend(folder)
+    offer_alone(monkeypatch, folder)
 
 
 @pytest.mark.usefixtures('own_package')
@@ -361,7 +361,7 @@ def test_two_packages_with_one_name_are_both_named(
             package,
             {'zc_perception.accelerators': {'twin': f'{package}:Twin'}},
         )
-        monkeypatch.syspath_prepend(tmp_path / package)
+    offer_alone(monkeypatch, tmp_path / 'one', tmp_path / 'two')
     with pytest.raises(
         ConfigError,
         match=r"'twin' of group .*\.accelerators is offered by package 'two' and package 'one'; uninstall one",

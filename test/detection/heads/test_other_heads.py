@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from entry_point_kit import install
+from entry_point_kit import install, offer_alone
 
 from zc_perception.detection.heads import HEADS, make_head
 from zc_perception.detection.heads.spec import DecodeLimits, HeadSpec
@@ -51,7 +51,7 @@ def own_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     }
     install(folder, 'half-head', {'zc_perception.heads': values})
     (folder / 'half_head.py').write_text(SOURCE, encoding='utf-8')
-    monkeypatch.syspath_prepend(folder)
+    offer_alone(monkeypatch, folder)
 
 
 def test_a_manifest_names_a_head_of_another_package_and_it_decodes(tmp_path: Path) -> None:
