@@ -67,7 +67,7 @@ setup(
     python_requires='>=3.10',
     zip_safe=False,
     maintainer='zc_perception maintainers',
-    maintainer_email='maintainers@zc-perception.dev',
+    maintainer_email='not-set@example.com',
     description='Zero-copy camera-to-NPU perception for ROS 2.',
     license='Apache-2.0',
     entry_points={
