@@ -27,7 +27,10 @@ def install(folder: Path, package: str, groups: Mapping[str, Mapping[str, str]])
 
 
 def offer_alone(monkeypatch: pytest.MonkeyPatch, *folders: Path) -> None:
-    """Put the folders of :func:`install` on the path, and hide what this environment's other packages offer: a reader may have any."""
+    """Put the folders of :func:`install` on the path, and hide what other packages offer.
+
+    A reader's environment may have any of them.
+    """
     packages = set()
     for folder in folders:
         monkeypatch.syspath_prepend(folder)

@@ -1,4 +1,4 @@
-"""Pages, parameter files and examples that messages name: each is named by its path in this installation."""
+"""Pages, parameter files and examples that messages name, by their paths in this installation."""
 
 from __future__ import annotations
 

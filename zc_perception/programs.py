@@ -21,7 +21,8 @@ _ROS_ARGS, _ROS_ARGS_END = '--ros-args', '--'
 _WIDTH = 80
 _UNKNOWN_HELP = 'a bare -p NAME:=VALUE that no node of this package has ends the program (refuse, the default) or is a warning (warn)'
 _INSTALL = {
-    'cv2': "install OpenCV: pip install 'opencv-python-headless<5', or on a ROS 2 machine: sudo apt install python3-opencv",
+    'cv2': "install OpenCV: pip install 'opencv-python-headless<5', "
+    'or on a ROS 2 machine: sudo apt install python3-opencv',
     'numpy': 'install NumPy: pip install numpy, or on a ROS 2 machine: sudo apt install python3-numpy',
     'yaml': 'install PyYAML: pip install PyYAML, or on a ROS 2 machine: sudo apt install python3-yaml',
 }

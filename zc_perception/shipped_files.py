@@ -1,4 +1,4 @@
-"""Where this installation has the pages, parameter files and examples, so that messages can name a path that exists."""
+"""Where this installation has its pages, parameter files and examples, which messages name."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ _PACKAGE = Path(__file__).resolve().parent
 
 @functools.cache
 def share_folder() -> Path | None:
-    """The source tree, or the installation's ``share/zc_perception``; ``None``: the code was copied alone.
+    """The source tree, or the installation's ``share/zc_perception``.
 
-    It is found from the code's own place. The environment may be another one's, and sudo removes it.
+    It is found from the code's own place: sudo removes the environment. ``None``: the code was
+    copied alone.
     """
     shares = (folder / 'share' / _PACKAGE.name for folder in _PACKAGE.parents)
     for folder in (_PACKAGE.parent, *shares):

@@ -1,4 +1,7 @@
-"""What colcon installs: the files that messages name, and a program that finds its modules as root, whose environment sudo has removed."""
+"""What colcon installs: the files that messages name, and programs that run as root.
+
+sudo removes the environment, by which a workspace is found.
+"""
 
 from __future__ import annotations
 

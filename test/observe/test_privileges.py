@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from zc_perception.observe.privileges import as_root
+from zc_perception.observe.privileges import as_root, sudo_command
 
 PTRACE, ADMIN = 1 << 19, 1 << 21
 
@@ -54,3 +54,29 @@ def test_a_root_that_has_them_is_one_of_a_container(tmp_path: Path) -> None:
 
 def test_capabilities_that_are_not_shown_are_none(tmp_path: Path) -> None:
     assert 'CAP_SYS_PTRACE and CAP_SYS_ADMIN' in as_root(user=0, status=tmp_path / 'nowhere')
+
+
+@pytest.mark.parametrize(
+    ('environment', 'expected'),
+    [
+        ({'PATH': '/bin'}, "sudo '{folder}/zc_x'"),
+        ({'PATH': '/bin', 'LD_LIBRARY_PATH': '/l'}, "sudo '{folder}/zc_x'"),
+        (
+            {'PATH': '/bin', 'PYTHONPATH': '/p', 'ROS_DOMAIN_ID': '7', 'HOME': '/h'},
+            'sudo env "PATH=$PATH" "PYTHONPATH=$PYTHONPATH" "ROS_DOMAIN_ID=$ROS_DOMAIN_ID" '
+            "'{folder}/zc_x'",
+        ),
+    ],
+)
+def test_the_command_for_root_keeps_what_this_shell_has_of_ros(
+    environment: dict[str, str], expected: str, tmp_path: Path
+) -> None:
+    folder = tmp_path / 'a workspace'
+    folder.mkdir()
+    program = folder / 'zc_x'
+    program.touch(0o755)
+    assert sudo_command(str(program), environment) == expected.format(folder=folder)
+
+
+def test_a_program_that_is_found_nowhere_keeps_its_name() -> None:
+    assert sudo_command('zc_nowhere', {'PATH': '/nowhere'}) == 'sudo zc_nowhere'

@@ -103,6 +103,7 @@ def test_a_log_that_can_not_be_read_counts_though_no_pid_was_given(
         monkeypatch.setattr(
             verification, 'running_nodes', lambda pids: find_frame_logs(pids=[process.pid, pid])
         )
+        monkeypatch.setattr(os, 'geteuid', lambda: 1000)
         assert main(['--seconds', '0.5', '--output', str(tmp_path)]) == 3
         monkeypatch.setattr(
             verification, 'running_nodes', lambda pids: find_frame_logs(pids=[pid])
@@ -113,10 +114,13 @@ def test_a_log_that_can_not_be_read_counts_though_no_pid_was_given(
         one['source'].split()[1] for one in document['unreadable'] if one['topic'] == 'frame log'
     ] == [str(pid)]
     assert_not_measured(document, f'process {pid} (')
+    said = capsys.readouterr()
     assert (
-        f'not measured: process {pid} (' in capsys.readouterr().err
+        f'not measured: process {pid} (' in said.err
         and not (tmp_path / 'alone' / 'result.json').exists()
     )
+    commands = [line for line in (said.out + said.err).splitlines() if 'as root: sudo ' in line]
+    assert len(commands) == 2, 'each time it is said how to run it as root'
 
 
 def test_many_processes_that_can_not_be_read_are_one_line() -> None:

@@ -56,8 +56,8 @@ def udev_line(name: str) -> str:
 def rights_advice(line: str, node: str) -> str:
     """What to do where a node refuses this user."""
     return (
-        f'copy {shipped_file("config/vehicle/70-zc-perception.rules")} to /etc/udev/rules.d/ (or add there: {line}), '
-        'then udevadm control --reload && udevadm trigger; '
+        f'copy {shipped_file("config/vehicle/70-zc-perception.rules")} to /etc/udev/rules.d/ '
+        f'(or add there: {line}), then udevadm control --reload && udevadm trigger; '
         f'add the user to group video (usermod -aG video USER) and log in again; give a container the node (--device {node}) and the group'
     )
 

@@ -274,8 +274,8 @@ def _receive_buffer(system: System, image: int, only: str) -> Finding:
     if limit.isdigit() and int(limit) < image:
         advice = 'sysctl -w net.core.rmem_max=67108864 net.ipv4.ipfrag_time=3 net.ipv4.ipfrag_high_thresh=134217728'
         found = (
-            f'net.core.rmem_max is {int(limit) / _MIB:.1f} MiB, an image has {image / _MIB:.1f} MiB: '
-            f'of {only}, best-effort ones lose images, reliable ones get them later'
+            f'net.core.rmem_max is {int(limit) / _MIB:.1f} MiB, '
+            f'an image has {image / _MIB:.1f} MiB: of {only}, best-effort ones lose images, reliable ones get them later'
         )
         return Finding(Status.WARN, found, advice, '', figures)
     return ok(f'Cyclone DDS with net.core.rmem_max {limit or "unknown"}', **figures)

@@ -1,6 +1,7 @@
-"""What somebody lacks who may not look at another process or at the kernel, and the command that runs a program as root.
+"""What somebody lacks who may not look at another process or at the kernel, and how to get it.
 
-Sources: capabilities(7), proc_pid_status(5) on ``CapEff``; sudo(8) and sudoers(5) on ``env_reset`` and ``secure_path``.
+Sources: capabilities(7), proc_pid_status(5) on ``CapEff``; sudoers(5) on ``env_reset`` and
+``secure_path``.
 """
 
 from __future__ import annotations
@@ -14,10 +15,16 @@ from pathlib import Path
 _STATUS = Path('/proc/self/status')
 # Bits of the kernel's <linux/capability.h>.
 _BITS = {'CAP_SYS_PTRACE': 19, 'CAP_SYS_ADMIN': 21}
-# A shell that has sourced ROS has these; with them a program finds its modules, and a command such as ``ros2 launch`` its nodes.
+# A shell that has sourced ROS has these. A program finds its modules by them, and a command that it
+# starts, such as ``ros2 launch``, finds its nodes and the other ones of the domain.
 _OF_ROS = (
-    'PATH', 'PYTHONPATH', 'LD_LIBRARY_PATH', 'AMENT_PREFIX_PATH', 'ROS_DOMAIN_ID', 'RMW_IMPLEMENTATION',
-)  # fmt: skip
+    'PATH',
+    'PYTHONPATH',
+    'LD_LIBRARY_PATH',
+    'AMENT_PREFIX_PATH',
+    'ROS_DOMAIN_ID',
+    'RMW_IMPLEMENTATION',
+)
 
 
 def _effective(status: Path) -> int:
@@ -48,7 +55,8 @@ def as_root(*needed: str, user: int | None = None, status: Path = _STATUS) -> st
 def sudo_command(program: str, environment: Mapping[str, str] = os.environ) -> str:
     """What runs a program of this package as root, from the same shell.
 
-    sudo removes the environment, and a workspace is found by nothing else. A virtual environment needs none: its programs name it.
+    sudo removes the environment, and a workspace is found by nothing else. A virtual environment
+    needs none: its programs name it.
 
     :param program: its path, as in ``sys.argv[0]``, or its name.
     """
