@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from ctypes import byref
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 from camera.camera_options import camera_options
 from camera.named_heap import NamedHeap
 from waiting import until
 
 from zc_perception.camera.camera import Camera, CameraOptions
+from zc_perception.camera.gstreamer.abi import (
+    PARSE_FATAL_ERRORS,
+    Error,
+    Message,
+    MessageType,
+    State,
+    load_gstreamer,
+)
 from zc_perception.camera.gstreamer.camera import GStreamerCamera
 from zc_perception.frame import Frame
 from zc_perception.memory.heaps import OfferedHeaps
@@ -20,6 +32,7 @@ from zc_perception.memory.ledger import CopyLedger
 from zc_perception.negotiation.agreement import agree
 from zc_perception.negotiation.constraints import BufferConstraints
 
+Pixels = np.ndarray[tuple[int, ...], np.dtype[np.uint8]]
 WAIT_S = 60.0
 # 64x48 NV12, tightly packed: 3072 + 1536 bytes.
 SIZE = 'width=64,height=48,framerate=200/1'
@@ -93,3 +106,32 @@ def shown(frame: Frame) -> tuple[int, ...]:
 def inodes(frame: Frame) -> tuple[int, ...]:
     """Which buffers the frame is in."""
     return tuple(buffer.identity.inode for buffer in frame.data.buffers)
+
+
+def written_by_gstreamer(description: str, file: Path) -> Pixels:
+    """The bytes of the first frame as GStreamer's own sink writes them, which knows neither GstVideoMeta nor GstVideoCropMeta."""
+    gst, failure = load_gstreamer(), ctypes.POINTER(Error)()
+    text = f'{description} ! identity eos-after=2 ! filesink location={file}'
+    made = gst.gst_parse_launch_full(text.encode(), None, PARSE_FATAL_ERRORS, byref(failure))
+    assert made, gst.take_error(failure)
+    pipeline = gst.gst_object_ref_sink(made)
+    bus = gst.gst_element_get_bus(pipeline)
+    try:
+        gst.gst_element_set_state(pipeline, State.PLAYING)
+        until(lambda: _said(bus) & (MessageType.EOS | MessageType.ERROR), 'the end of the stream')
+    finally:
+        gst.gst_element_set_state(pipeline, State.NULL)
+        gst.gst_object_unref(bus)
+        gst.gst_object_unref(pipeline)
+    return np.fromfile(file, np.uint8)
+
+
+def _said(bus: int) -> int:
+    """The kind of the next message; 0: there is none."""
+    gst = load_gstreamer()
+    message = gst.gst_bus_pop(bus)
+    if not message:
+        return 0
+    kind = Message.from_address(message).type
+    gst.gst_mini_object_unref(message)
+    return int(kind)

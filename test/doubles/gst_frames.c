@@ -4,7 +4,8 @@
  * compiled against GStreamer's own headers, so that what the package reads by ctypes was written by somebody who knows the structs.
  *
  * Each frame's number is written, as one byte, to every byte of its planes. The memory is sealed memfds: GStreamer's dma-buf allocator
- * takes any descriptor.
+ * takes any descriptor. `crop` is of the frame, whose size is that of the caps, or `whole`: where an element crops, the caps have the
+ * size of what is left.
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -22,7 +23,7 @@
 
 typedef struct {
 	GstPushSrc parent;
-	gchar *text, *later, *memory, *strides, *offsets, *crop, *exhausted;
+	gchar *text, *later, *memory, *strides, *offsets, *crop, *whole, *exhausted;
 	guint buffers, memories, size, start, step, error_at, system_at, change_at, silent_at, bad_at, skip_at, eos_at;
 	gboolean live;
 	guint rate;
@@ -41,7 +42,7 @@ static const Text TEXTS[] = {
 	{ "caps-text", G_STRUCT_OFFSET(Frames, text) },	  { "caps-later", G_STRUCT_OFFSET(Frames, later) },
 	{ "memory", G_STRUCT_OFFSET(Frames, memory) },	  { "strides", G_STRUCT_OFFSET(Frames, strides) },
 	{ "offsets", G_STRUCT_OFFSET(Frames, offsets) },  { "crop", G_STRUCT_OFFSET(Frames, crop) },
-	{ "exhausted", G_STRUCT_OFFSET(Frames, exhausted) },
+	{ "whole", G_STRUCT_OFFSET(Frames, whole) },	  { "exhausted", G_STRUCT_OFFSET(Frames, exhausted) },
 };
 static const Text NUMBERS[] = {
 	{ "buffers", G_STRUCT_OFFSET(Frames, buffers) }, { "memories", G_STRUCT_OFFSET(Frames, memories) },
@@ -187,9 +188,22 @@ static guint numbers(const gchar *text, gint64 *out, guint most)
 	return count;
 }
 
+static void size_of(Frames *self, gint64 *size)
+{
+	GstCaps *caps = gst_pad_get_current_caps(GST_BASE_SRC_PAD(self));
+	gint width = 0, height = 0;
+	if (caps) {
+		gst_structure_get(gst_caps_get_structure(caps, 0), "width", G_TYPE_INT, &width, "height", G_TYPE_INT, &height, NULL);
+		gst_caps_unref(caps);
+	}
+	size[0] = width;
+	size[1] = height;
+	numbers(self->whole, size, 2);
+}
+
 static void describe(Frames *self, GstBuffer *buffer)
 {
-	gint64 values[4];
+	gint64 values[4], whole[2];
 	gsize offsets[GST_VIDEO_MAX_PLANES] = { 0 };
 	gint strides[GST_VIDEO_MAX_PLANES] = { 0 };
 	guint planes = numbers(self->strides, values, 4);
@@ -199,7 +213,9 @@ static void describe(Frames *self, GstBuffer *buffer)
 		numbers(self->offsets, values, planes);
 		for (guint i = 0; i < planes; i++)
 			offsets[i] = (gsize)values[i];
-		gst_buffer_add_video_meta_full(buffer, GST_VIDEO_FRAME_FLAG_NONE, GST_VIDEO_FORMAT_NV12, 2, 2, planes, offsets, strides);
+		size_of(self, whole);
+		gst_buffer_add_video_meta_full(buffer, GST_VIDEO_FRAME_FLAG_NONE, GST_VIDEO_FORMAT_NV12, (guint)whole[0], (guint)whole[1],
+					       planes, offsets, strides);
 	}
 	if (numbers(self->crop, values, 4) == 4) {
 		GstVideoCropMeta *crop = gst_buffer_add_video_crop_meta(buffer);

@@ -39,15 +39,36 @@ ALL = [Colorimetry(*parts) for parts in itertools.product(Matrix, Range, Transfe
         ('bt709', Colorimetry(Matrix.BT709, LIMITED)),
         ('bt2020', Colorimetry(Matrix.BT2020, LIMITED)),
         ('bt2100-pq', Colorimetry(Matrix.BT2020, LIMITED, Transfer.PQ)),
-        ('sRGB', Colorimetry(Matrix.RGB, FULL, Transfer.SRGB)),
         ('1:4:16:4', Colorimetry(Matrix.BT601, FULL)),
         ('1:3:5:1', Colorimetry(Matrix.BT709, FULL)),
         # A webcam's JPEG.
         ('1:4:7:1', Colorimetry(Matrix.BT601, FULL, Transfer.SRGB)),
+        # PAL and NTSC as a decoder says it.
+        ('2:4:8:3', BT601_LIMITED),
+        ('2:4:4:2', BT601_LIMITED),
     ],
 )
 def test_gstreamer_s_words(text: str, expected: Colorimetry) -> None:
     assert from_gstreamer_colorimetry(text) == expected
+
+
+@pytest.mark.parametrize(
+    ('text', 'default', 'expected'),
+    [
+        # What GStreamer's jpegdec says of every picture.
+        ('1:4:0:0', Colorimetry(Matrix.BT709, LIMITED), Colorimetry(Matrix.BT601, FULL)),
+        ('0:0:0:0', Colorimetry(Matrix.BT709, LIMITED), Colorimetry(Matrix.BT709, LIMITED)),
+        ('0:4:16:4', BT601_LIMITED, BT601_LIMITED),
+        ('sRGB', RGB_FULL, RGB_FULL),
+        ('2:1:0:0', RGB_FULL, Colorimetry(Matrix.RGB, LIMITED, Transfer.SRGB)),
+        # Grey has no matrix, and R, G, B have no other.
+        ('2:5:5:1', RGB_FULL, Colorimetry(Matrix.RGB, LIMITED)),
+    ],
+)
+def test_what_gstreamer_doesn_t_know_is_the_default(
+    text: str, default: Colorimetry, expected: Colorimetry
+) -> None:
+    assert from_gstreamer_colorimetry(text, default) == expected
 
 
 @pytest.mark.parametrize(
@@ -68,13 +89,15 @@ def test_other_spellings_of_the_same_are_understood(text: str, expected: str) ->
 @pytest.mark.parametrize(
     ('text', 'why'),
     [
-        ('smpte240m', 'neither one of bt601, bt709'),
+        ('smpte240m', r'matrix 5 is not one of 3 \(bt709\), 4 \(bt601\), 6 \(bt2020\)'),
+        ('bt2100-hlg', 'transfer 15 is not one of 4'),
+        ('sRGB', 'matrix 1 is not one of 3'),
         ('BT601', 'neither one of'),
         ('', 'neither one of'),
         ('2:4:16', 'nor four numbers'),
         ('2:4:16:4:1', 'nor four numbers'),
         ('2:4:16:٤', 'nor four numbers'),
-        ('0:4:16:4', 'range 0 is not one of 1, 2'),
+        ('3:4:16:4', r'range 3 is not one of 1 \(full\), 2 \(limited\)'),
         ('2:5:6:5', 'matrix 5 is not one of'),
         ('2:6:15:7', 'transfer 15 is not one of'),
     ],

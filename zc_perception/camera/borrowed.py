@@ -37,7 +37,7 @@ def own_descriptors(parts: Iterable[BorrowedMemory], heap: str | None = None) ->
     made: list[DmaBuf] = []
     try:
         for part in parts:
-            made.append(DmaBuf.from_fd(OwnedFd.duplicate(part.number), heap=heap))
+            made.append(DmaBuf.from_fd(OwnedFd.duplicate(part.number), heap=heap, lent=True))
     except BaseException:
         close_buffers(made)
         raise

@@ -100,6 +100,7 @@ class DmaBuf:
         self.writable = writable and access == os.O_RDWR
         self.identity = BufferIdentity(status.st_dev, status.st_ino)
         self._keeper: Keeper | None = None
+        self._lent = False
         self._end_listeners: list[Callable[[BufferIdentity], None]] = []
         self._mapping: mmap.mmap | None = None
         # The mapping as memory, made with it and ended with it, so that a frame's CPU access takes no lock.
@@ -116,6 +117,7 @@ class DmaBuf:
         writable: bool = False,
         heap: str | None = None,
         keeper: Keeper | None = None,
+        lent: bool = False,
     ) -> DmaBuf:
         """Adopt a descriptor from somewhere else: a dma-buf, or a memfd that can't change its size under us.
 
@@ -124,6 +126,7 @@ class DmaBuf:
         :param writable: whether the CPU is going to write to it.
         :param heap: the allocator's name where it is known; otherwise ``foreign/`` and the exporter.
         :param keeper: closed after the buffer.
+        :param lent: its owner, a library in this process, goes on writing to it, by mappings that it may make anew for each frame.
         :raises AllocationError: it is something else, too small, or can't be written although it has to be. The message says which.
         """
         try:
@@ -161,7 +164,7 @@ class DmaBuf:
         except BaseException:
             fd.close()
             raise
-        buffer._keeper = keeper
+        buffer._keeper, buffer._lent = keeper, lent
         return buffer
 
     def fileno(self) -> int:
@@ -362,12 +365,13 @@ class DmaBuf:
 
         A memfd is mapped first, because F_SEAL_FUTURE_WRITE leaves the mappings that exist alone and forbids all later ones; F_SEAL_SEAL
         keeps peers from adding seals that would hinder us. From then on only that mapping writes, until :meth:`close`. A dma-buf can't be
-        narrowed, and udmabuf refuses such memory: nothing changes there.
+        narrowed, and udmabuf refuses such memory: nothing changes there. Nor does it where the memory is lent, whose owner could not map it
+        for writing any more.
 
         :returns: whether peers are kept from writing; where not, they are trusted writers and the match's log has to say so.
         :raises AllocationError: it can't be mapped.
         """
-        if self.kind is BufferKind.MEMFD and self.peers_can_write:
+        if self.kind is BufferKind.MEMFD and self.peers_can_write and not self._lent:
             if self.writable:
                 self.mapping()
             with contextlib.suppress(

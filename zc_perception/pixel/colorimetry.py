@@ -6,6 +6,7 @@ Source: ``videodev2.h`` (values and the rules for what a driver leaves at DEFAUL
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
@@ -80,13 +81,17 @@ def named_colorimetry(text: str) -> Colorimetry:
 # GStreamer writes range:matrix:transfer:primaries, and has names for the usual ones.
 _GST_NAMES = {
     'bt601': '2:4:16:4', 'bt709': '2:3:5:1', 'bt2020': '2:6:11:7', 'bt2020-10': '2:6:13:7', 'bt2100-pq': '2:6:14:7', 'sRGB': '1:1:7:1',
+    'smpte240m': '2:5:6:5', 'bt2100-hlg': '2:6:15:7',
 }  # fmt: skip
 _GST_RANGES = {1: Range.FULL, 2: Range.LIMITED}
-_GST_MATRICES = {1: Matrix.RGB, 3: Matrix.BT709, 4: Matrix.BT601, 6: Matrix.BT2020}
-# 11, 13 and 16 (BT.2020 with 12 and 10 bits, BT.601) are the same function as 5, says the header.
+_GST_MATRICES = {3: Matrix.BT709, 4: Matrix.BT601, 6: Matrix.BT2020}
+# 11, 13 and 16 (BT.2020 with 12 and 10 bits, BT.601) are the same function as 5, says the header. 4 and 8 are what analogue television says
+# of its screens (BT.470 M, and B/G, which PAL on a DVD is): its cameras have that function too.
 _GST_TRANSFERS = {
+    4: Transfer.BT709,
     5: Transfer.BT709,
     7: Transfer.SRGB,
+    8: Transfer.BT709,
     11: Transfer.BT709,
     13: Transfer.BT709,
     14: Transfer.PQ,
@@ -94,9 +99,11 @@ _GST_TRANSFERS = {
 }
 
 
-def from_gstreamer_colorimetry(text: str) -> Colorimetry:
+def from_gstreamer_colorimetry(text: str, default: Colorimetry = BT601_LIMITED) -> Colorimetry:
     """The :class:`Colorimetry` of a GStreamer string; its primaries aren't kept.
 
+    :param default: what counts where a number is 0, which is not known. Of R, G, B and grey, whose matrix is RGB, it is the matrix
+        whatever the string says, as in GStreamer.
     :raises FormatError: not such a string, or a range, matrix or transfer that we have no name for.
     """
     numbers = _GST_NAMES.get(text, text).split(':')
@@ -105,16 +112,22 @@ def from_gstreamer_colorimetry(text: str) -> Colorimetry:
             f"colorimetry '{text}' is neither one of {', '.join(_GST_NAMES)} nor four numbers such as '2:3:5:1'"
         )
     span, matrix, transfer, _ = (int(n) for n in numbers)
-    for name, number, known in (
+    if default.matrix is Matrix.RGB:
+        matrix = 0
+    fields: list[tuple[str, int, Mapping[int, Enum]]] = [
         ('range', span, _GST_RANGES),
         ('matrix', matrix, _GST_MATRICES),
         ('transfer', transfer, _GST_TRANSFERS),
-    ):
-        if number not in known:
-            raise FormatError(
-                f"colorimetry '{text}': {name} {number} is not one of {', '.join(map(str, known))}"
-            )
-    return Colorimetry(_GST_MATRICES[matrix], _GST_RANGES[span], _GST_TRANSFERS[transfer])
+    ]
+    for name, number, known in fields:
+        if number and number not in known:
+            listed = ', '.join(f'{n} ({member.value})' for n, member in known.items())
+            raise FormatError(f"colorimetry '{text}': {name} {number} is not one of {listed}")
+    return Colorimetry(
+        _GST_MATRICES.get(matrix, default.matrix),
+        _GST_RANGES.get(span, default.range),
+        _GST_TRANSFERS.get(transfer, default.transfer),
+    )
 
 
 class V4l2Colorimetry(NamedTuple):

@@ -27,6 +27,8 @@ PARSE_NO_SUCH_ELEMENT = 1
 PROBE_QUERY_DOWNSTREAM = 1 << 9
 PROBE_OK, PROBE_HANDLED = 1, 4
 QUERY_ALLOCATION = 140 << 8 | 2 | 4
+QUERY_CAPS = 170 << 8 | 1 | 2
+CAPS_INTERSECT_FIRST = 1
 BUFFER_CORRUPTED = 1 << 8
 MAX_PLANES = 4
 
@@ -246,7 +248,8 @@ _PROTOTYPES: dict[str, dict[str, tuple[object, tuple[object, ...]]]] = {
         'gst_segment_to_running_time': (c_uint64, (_P, c_int, c_uint64)),
         'gst_caps_to_string': (_P, (_P,)),
         'gst_caps_from_string': (_P, (_TEXT,)),
-        'gst_caps_intersect': (_P, (_P, _P)),
+        'gst_caps_normalize': (_P, (_P,)),
+        'gst_caps_intersect_full': (_P, (_P, _P, c_int)),
         'gst_caps_is_empty': (_BOOL, (_P,)),
         'gst_caps_get_structure': (_P, (_P, c_uint)),
         'gst_caps_get_features': (_P, (_P, c_uint)),
@@ -257,6 +260,8 @@ _PROTOTYPES: dict[str, dict[str, tuple[object, tuple[object, ...]]]] = {
         'gst_structure_get_int': (_BOOL, (_P, _TEXT, POINTER(c_int))),
         'gst_structure_get_fraction': (_BOOL, (_P, _TEXT, POINTER(c_int), POINTER(c_int))),
         'gst_query_type_get_name': (_TEXT, (c_uint,)),
+        'gst_query_parse_caps': (None, (_P, POINTER(c_void_p))),
+        'gst_query_set_caps_result': (None, (_P, _P)),
         'gst_query_parse_allocation': (None, (_P, POINTER(c_void_p), POINTER(c_int))),
         'gst_query_add_allocation_pool': (None, (_P, _P, c_uint, c_uint, c_uint)),
         'gst_query_add_allocation_meta': (None, (_P, c_size_t, _P)),
@@ -280,8 +285,6 @@ _PROTOTYPES: dict[str, dict[str, tuple[object, tuple[object, ...]]]] = {
     'libgstallocators-1.0.so.0': {
         'gst_is_dmabuf_memory': (_BOOL, (_P,)),
         'gst_dmabuf_memory_get_fd': (c_int, (_P,)),
-        'gst_is_fd_memory': (_BOOL, (_P,)),
-        'gst_fd_memory_get_fd': (c_int, (_P,)),
     },
     'libgstvideo-1.0.so.0': {
         'gst_video_info_from_caps': (_BOOL, (POINTER(VideoInfo), _P)),

@@ -110,9 +110,11 @@ class GStreamerCamera(Camera):
         self._changed: Sample | None = None
         self._unmet = ''
         resumed = before.continuation() if isinstance(before, GStreamerCamera) else None
+        # A pipeline that gave the right thing before may do so again.
+        refusal = CameraError if resumed is not None or options.identity else ConfigError
         if resumed is None:
             accepted = accepted_formats(options.consumers)
-            self._offer = self._offered_caps(accepted) if accepted else ''
+            self._offer = self._offered_caps(accepted)
             self._pipeline = Pipeline(self._gst, self._text, buffers=buffers, accepts=self._offer)
         else:
             self._pipeline, self._early, self._offer = (
@@ -137,11 +139,13 @@ class GStreamerCamera(Camera):
                 with first:
                     self._begin(first)
             if (width and width != self.width) or (height and height != self.height):
-                # A pipeline that gave the right size before may do so again.
-                raise (ConfigError if resumed is None else CameraError)(
+                raise refusal(
                     f'{self._where} gives {self.width}x{self.height}, parameters width and height say {width}x{height}; '
                     'put the size into its caps, or set both parameters to 0'
                 )
+        except FormatError as error:
+            self.close()
+            raise refusal(f'{self._where}: {error}') from error
         except BaseException:
             self.close()
             raise
@@ -165,12 +169,15 @@ class GStreamerCamera(Camera):
         return offered_caps(formats, assume_linear=self._assume_linear)
 
     def _begin(self, first: Sample) -> None:
-        """What the first frame says of all."""
+        """What the first frame says of all.
+
+        :raises FormatError: it is nothing that can be used.
+        """
         try:
             self._caps = first.keep_caps()
             self._format = read_format(self._gst, first.caps, assume_linear=self._assume_linear)
             self._take(first)
-        except (FormatError, LayoutError) as error:
+        except LayoutError as error:
             raise CameraError(f'{self._where}: {error}') from error
         self.width, self.height = self._layout.width, self._layout.height
         self.framerate, self._colorimetry = self._format.framerate, self._format.colorimetry
@@ -196,8 +203,8 @@ class GStreamerCamera(Camera):
     def _open_reader(self, first: Sample) -> FrameReader:
         """What says where frames are."""
         if self._format.nvmm:
-            raise CameraError(
-                f"{self._where} gives NVMM frames; use camera: argus, or put 'nvvidconv ! video/x-raw' at its end"
+            raise FormatError(
+                "its frames are in NVMM memory; use camera: argus, or put 'nvvidconv ! video/x-raw' at its end"
             )
         return FrameReader(self._gst, self._format)
 
@@ -207,8 +214,9 @@ class GStreamerCamera(Camera):
                 f'{self._where} would be copied: {reason}; {_ADVICE}, or set require_dmabuf to false'
             )
         if self._format.modifier != LINEAR:
-            raise CameraError(
-                f"{self._where}: {reason}, and a frame of {modifier_name(self._format.modifier)} can't be copied; {_ADVICE}"
+            raise FormatError(
+                f"{reason}, and a frame of {modifier_name(self._format.modifier)} can't be copied; {_ADVICE}, or one that makes LINEAR "
+                'frames, such as videoconvert'
             )
         self.copy_reason = reason
         self._layout = frame_layout(self._gst, first, self._format)

@@ -39,9 +39,10 @@ from zc_perception.pixel.colorimetry import (
 )
 from zc_perception.pixel.drm_format import drm_format_string, parse_drm_format
 from zc_perception.pixel.format_names import DMA_DRM, from_gstreamer, gstreamer_format
-from zc_perception.pixel.fourcc import FORMATS, fourcc_name, pixel_format
+from zc_perception.pixel.fourcc import fourcc_name, pixel_format
 from zc_perception.pixel.layout import ImageLayout, PlaneLayout, compute_layout
 from zc_perception.pixel.modifier import INVALID, LINEAR
+from zc_perception.pixel.readable import READABLE
 
 NVMM_FEATURE, DMABUF_FEATURE = 'memory:NVMM', 'memory:DMABuf'
 _SD_LINES = 576
@@ -80,7 +81,8 @@ def read_format(gst: GStreamer, caps: int, *, assume_linear: bool = False) -> St
     """What the caps at an address say.
 
     :param assume_linear: caps of the old style, ``video/x-raw(memory:DMABuf), format=NV12``, mean LINEAR; otherwise nobody told us.
-    :raises FormatError: no raw video, in memory that nobody can share, interlaced in fields, or a format without a DRM fourcc.
+    :raises FormatError: no raw video, in memory that nobody can share, interlaced in fields, or a format or colorimetry without a name
+        here.
     """
     text = gst.take_text(gst.gst_caps_to_string(caps))
     structure, features = gst.gst_caps_get_structure(caps, 0), gst.gst_caps_get_features(caps, 0)
@@ -121,9 +123,7 @@ def read_format(gst: GStreamer, caps: int, *, assume_linear: bool = False) -> St
             f"caps '{text}' have no size or no format; put a caps filter before the sink that names them"
         )
     explicit = word('format') == DMA_DRM
-    fourcc, modifier = (
-        parse_drm_format(word('drm-format')) if explicit else from_gstreamer(word('format'))
-    )
+    fourcc, modifier = _format(word('format'), word('drm-format'))
     old_style = dmabuf and not explicit and not assume_linear
     info = VideoInfo()
     known = (
@@ -141,9 +141,7 @@ def read_format(gst: GStreamer, caps: int, *, assume_linear: bool = False) -> St
         fourcc,
         INVALID if old_style else modifier,
         over.value / under.value if paced else 0.0,
-        _colorimetry(word('colorimetry'), height.value)
-        if pixel_format(fourcc).is_yuv
-        else RGB_FULL,
+        _colorimetry(word('colorimetry'), fourcc, height.value),
         nvmm,
         dmabuf,
         text,
@@ -152,23 +150,46 @@ def read_format(gst: GStreamer, caps: int, *, assume_linear: bool = False) -> St
     )
 
 
-def _colorimetry(value: str, height: int) -> Colorimetry:
-    """GStreamer's own default where the caps don't say, and for what has no name here: a camera of unknown colours is still a camera."""
-    if value:
-        try:
-            return from_gstreamer_colorimetry(value)
-        except FormatError:
-            full = value.startswith('1:')
-            return Colorimetry(
-                Matrix.BT601 if height <= _SD_LINES else Matrix.BT709,
-                Range.FULL if full else Range.LIMITED,
-            )
-    return Colorimetry(Matrix.BT601 if height <= _SD_LINES else Matrix.BT709, Range.LIMITED)
+def _colorimetry(value: str, fourcc: int, height: int) -> Colorimetry:
+    """What the caps say, and GStreamer's own default for what they don't.
+
+    :raises FormatError: they say something that has no name here. The message says how to convert it.
+    """
+    if pixel_format(fourcc).is_yuv:
+        matrix = Matrix.BT601 if height <= _SD_LINES else Matrix.BT709
+        default, wanted = Colorimetry(matrix, Range.LIMITED), 'bt709'
+    else:
+        default, wanted = RGB_FULL, 'sRGB'
+    try:
+        return from_gstreamer_colorimetry(value, default) if value else default
+    except FormatError as error:
+        raise FormatError(
+            f"{error}; put 'videoconvert ! video/x-raw,colorimetry={wanted}' at the end of the pipeline"
+        ) from error
+
+
+def _format(word: str, drm_format: str) -> tuple[int, int]:
+    """Fourcc and modifier.
+
+    :raises FormatError: none that is known here. The message names the formats that can be read.
+    """
+    try:
+        found = parse_drm_format(drm_format) if word == DMA_DRM else from_gstreamer(word)
+        pixel_format(found[0])
+        return found
+    except FormatError as error:
+        reason = (
+            str(error) if word == DMA_DRM else f"GStreamer format '{word}' has no DRM fourcc here"
+        )
+        names = ', '.join(name for fourcc in READABLE for name in _gstreamer_names(fourcc, LINEAR))
+        raise FormatError(
+            f'{reason}; let an element at the end of the pipeline, such as videoconvert, make one of {names}'
+        ) from error
 
 
 @dataclass(frozen=True)
 class FrameMemory:
-    """A frame in shareable memory.
+    """A frame in dma-bufs.
 
     :param parts: its memories, in the order of the frame.
     :param signature: equal for two frames whose planes lie at the same places of such parts.
@@ -179,7 +200,8 @@ class FrameMemory:
 
 
 class FrameReader:
-    """Finds the memory of one stream's frames. Only memory with a descriptor counts: dma-bufs, and files that stand in for them.
+    """Finds the memory of one stream's frames. Only dma-bufs count. A memfd (GstFdMemory, as of pipewiresrc) can't be shared: its element
+    maps it for writing again and again, and the seal that keeps other processes from writing would keep the element from it too.
 
     :param what: the stream's format.
     """
@@ -189,19 +211,16 @@ class FrameReader:
         self._what = what
 
     def memory(self, sample: Sample) -> FrameMemory | None:
-        """Where a frame is; ``None`` when one of its memories has no descriptor. Costs the same whatever the size."""
+        """Where a frame is; ``None`` when one of its memories is no dma-buf. Costs the same whatever the size."""
         gst, buffer = self._gst, sample.buffer
         offset, capacity = c_size_t(), c_size_t()
         parts = []
         for index in range(gst.gst_buffer_n_memory(buffer)):
             memory = gst.gst_buffer_peek_memory(buffer, index)
-            if gst.gst_is_dmabuf_memory(memory):
-                number = gst.gst_dmabuf_memory_get_fd(memory)
-            elif gst.gst_is_fd_memory(memory):
-                number = gst.gst_fd_memory_get_fd(memory)
-            else:
+            if not gst.gst_is_dmabuf_memory(memory):
                 return None
             size = gst.gst_memory_get_sizes(memory, byref(offset), byref(capacity))
+            number = gst.gst_dmabuf_memory_get_fd(memory)
             parts.append(BorrowedMemory(number, offset.value, size))
         if not parts:
             return None
@@ -211,9 +230,7 @@ class FrameReader:
         )
         signature = (
             tuple((part.offset, part.size) for part in parts),
-            _bytes(
-                meta, VideoMeta.n_planes.offset, VideoMeta.stride.offset + VideoMeta.stride.size
-            )
+            _bytes(meta, VideoMeta.width.offset, VideoMeta.stride.offset + VideoMeta.stride.size)
             if meta
             else None,
             _bytes(crop, VideoCropMeta.x.offset, ctypes.sizeof(VideoCropMeta)) if crop else None,
@@ -249,6 +266,12 @@ def place_image(
     :raises LayoutError: the planes don't lie in the memories.
     :raises FormatError: the crop rectangle isn't on whole samples.
     """
+    crop = gst.gst_buffer_get_meta(buffer, gst.crop_meta_type)
+    meta = gst.gst_buffer_get_meta(buffer, gst.video_meta_type) if crop else None
+    if meta:
+        # The caps have the size of what is left of it.
+        whole_frame = VideoMeta.from_address(meta)
+        what = replace(what, width=whole_frame.width, height=whole_frame.height)
     places = [
         (extents[memory], inside, stride)
         for memory, inside, stride in plane_places(gst, buffer, what)
@@ -264,7 +287,6 @@ def place_image(
             PlaneLayout(whole, start, stride, _plane_size(what, index, stride, end - start))
         )
     layout = ImageLayout(what.width, what.height, what.fourcc, what.modifier, tuple(planes))
-    crop = gst.gst_buffer_get_meta(buffer, gst.crop_meta_type)
     return layout if not crop else cropped(layout, VideoCropMeta.from_address(crop))
 
 
@@ -325,10 +347,6 @@ def cropped(layout: ImageLayout, crop: VideoCropMeta) -> ImageLayout:
         return layout
     fmt = layout.format
     where = f'crop {crop.width}x{crop.height}+{crop.x}+{crop.y} of {fourcc_name(layout.fourcc)} {layout.width}x{layout.height}'
-    if layout.modifier != LINEAR:
-        raise FormatError(
-            f'{where}: only a LINEAR image can be cropped without a copy; put an element before the sink that crops'
-        )
     if (
         crop.x + crop.width > layout.width
         or crop.y + crop.height > layout.height
@@ -336,11 +354,20 @@ def cropped(layout: ImageLayout, crop: VideoCropMeta) -> ImageLayout:
         or not crop.height
     ):
         raise FormatError(f'{where} is not inside of the image')
+    if layout.modifier != LINEAR:
+        if crop.x or crop.y:
+            raise FormatError(
+                f"{where}: only a LINEAR image can be cropped at its left and top without a copy; let 'videoconvert' make one before "
+                'the crop'
+            )
+        # Nothing but padding is left out, such as lines 1080 to 1087 of a decoder's: the planes stay where they are.
+        return replace(layout, width=crop.width, height=crop.height)
     if any(value % fmt.horizontal for value in (crop.x, crop.width)) or any(
         value % fmt.vertical for value in (crop.y, crop.height)
     ):
         raise FormatError(
-            f'{where}: use multiples of {fmt.horizontal} and {fmt.vertical}, chroma has one sample for so many pixels'
+            f'{where}: use multiples of {fmt.horizontal} and {fmt.vertical}, chroma has one sample for so many pixels; or put '
+            "'videoconvert ! video/x-raw,format=RGB' before the crop"
         )
     planes = []
     for index, plane in enumerate(layout.planes):
@@ -360,11 +387,11 @@ def _bytes(address: int, start: int, end: int) -> bytes:
     return ctypes.string_at(address + start, end - start)
 
 
-_LINEAR_FORMATS: tuple[Format, ...] = tuple((fourcc, LINEAR) for fourcc in FORMATS)
+_READABLE: tuple[Format, ...] = tuple((fourcc, LINEAR) for fourcc in READABLE)
 
 
 def accepted_formats(consumers: Iterable[BufferConstraints]) -> tuple[Format, ...]:
-    """The formats that all consumers accept; empty: they accept any. The source chooses among them, by its own order.
+    """The formats that all consumers accept, the best first. While no consumer limits them: all that a program can read.
 
     If a consumer accepts none of the formats that are left, it is ignored here, and refused by name when the buffers are agreed on.
     """
@@ -372,9 +399,9 @@ def accepted_formats(consumers: Iterable[BufferConstraints]) -> tuple[Format, ..
     for consumer in consumers:
         if consumer.formats is None and not consumer.uses_cpu:
             continue
-        own = accepted or consumer.formats or _LINEAR_FORMATS
+        own = accepted or consumer.formats or _READABLE
         accepted = tuple(fmt for fmt in own if consumer.accepts_format(fmt)) or accepted
-    return accepted
+    return accepted or _READABLE
 
 
 def offered_caps(formats: Sequence[Format], *, assume_linear: bool) -> str:

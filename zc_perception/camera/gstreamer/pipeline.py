@@ -23,6 +23,7 @@ from typing import TypeVar
 
 from zc_perception.camera.gstreamer.abi import (
     BUFFER_CORRUPTED,
+    CAPS_INTERSECT_FIRST,
     CLOCK_TIME_NONE,
     FORMAT_TIME,
     INSTALL,
@@ -33,6 +34,7 @@ from zc_perception.camera.gstreamer.abi import (
     PROBE_OK,
     PROBE_QUERY_DOWNSTREAM,
     QUERY_ALLOCATION,
+    QUERY_CAPS,
     Buffer,
     Error,
     GStreamer,
@@ -52,6 +54,11 @@ from zc_perception.errors import CameraBusyError, CameraError, CameraLostError, 
 SINK = 'zc_sink'
 _SLICE_S = 0.1
 _SAME_CLOCK_NS = 5_000_000
+_LAUNCHER = re.compile(r'(?:\S*/)?gst-launch\S*')
+_QUOTES = '"\'“”‘’'
+# Nothing but a property's value may be in quotes.
+_FOR_A_SHELL = re.compile(rf'!\s*[{_QUOTES}]|[“”‘’]|\\[\s()]')
+_LAST_SINK = re.compile(r'!\s*(?!appsink\b)(\w*sink)\b[^!]*$')
 _LAST_ELEMENT = re.compile(r'!\s*appsink\b([^!]*)$')
 _NAME = re.compile(r'\bname\s*=\s*"?([\w.-]+)"?')
 _MAX_WARNINGS = 8
@@ -141,7 +148,7 @@ def complete(description: str) -> tuple[str, str]:
 
     It may end in an ``appsink`` of its own, with or without a name, or in any other element, behind which ours is put.
 
-    :raises ConfigError: there is nothing in it, or it ends with a link.
+    :raises ConfigError: there is nothing in it, it ends with a link or another sink, or something around it is for a shell.
     """
     text = description.strip()
     if not text:
@@ -149,9 +156,21 @@ def complete(description: str) -> tuple[str, str]:
             "parameter 'pipeline' is empty; set it to what you would give gst-launch-1.0, such as 'v4l2src io-mode=dmabuf ! "
             "video/x-raw,format=NV12'"
         )
+    if text[0] in _QUOTES:
+        raise ConfigError(
+            f'pipeline {description} begins with a quote; leave out the quotes around it, they are for a shell'
+        )
+    if launcher := _LAUNCHER.match(text):
+        raise ConfigError(
+            f"pipeline '{description}' begins with '{launcher[0]}'; leave out that program and its options, such as -v"
+        )
     if text.endswith('!'):
         raise ConfigError(
             f"pipeline '{description}' ends with a '!'; leave the last one out, the sink is put behind it"
+        )
+    if sink := _LAST_SINK.search(text):
+        raise ConfigError(
+            f"pipeline '{description}' ends with the sink '{sink[1]}'; leave that out, the camera's own is put there"
         )
     found = _LAST_ELEMENT.search(text)
     if found is None:
@@ -173,7 +192,7 @@ class Pipeline:
 
     :param description: as for gst-launch-1.0; see :func:`complete`.
     :param buffers: how many the sink asks upstream for on top of what that needs itself.
-    :param accepts: caps that the sink takes, and that its answer to the CAPS query says; empty: any.
+    :param accepts: caps that the sink takes, and that its answer to the CAPS query says, the best first; empty: any.
     :raises ConfigError: the description can't be understood, or an element is missing.
     """
 
@@ -187,6 +206,7 @@ class Pipeline:
         self._last_sample = time.monotonic()
         self._pulls = 0
         self._had_sample = False
+        self._accepted = Reference(gst, 0)
         text, sink = complete(description)
         self.description = text
         failure = ctypes.POINTER(Error)()
@@ -217,6 +237,8 @@ class Pipeline:
         advice = 'try it with gst-launch-1.0 first'
         if 'parse' in domain and code == PARSE_NO_SUCH_ELEMENT:
             advice = f'gst-inspect-1.0 lists what there is; {INSTALL}'
+        elif _FOR_A_SHELL.search(self.description):
+            advice = "leave out quotes and backslashes that are for a shell: '! video/x-raw, format=NV12 !'"
         raise ConfigError(f"pipeline '{self.description}': {message}; {advice}")
 
     def _prepare(self) -> None:
@@ -243,37 +265,66 @@ class Pipeline:
     def _accept(self, text: str) -> None:
         """Let the sink take nothing but these caps. Where it has caps of its own, from the description, only those of them."""
         gst = self._gst
-        accepted, own = (
-            Reference(gst, gst.gst_caps_from_string(text.encode()) or 0),
-            Reference(gst, gst.gst_app_sink_get_caps(self._sink) or 0),
-        )
-        with accepted, own:
-            if not own.address:
-                gst.gst_app_sink_set_caps(self._sink, accepted.address)
-                return
-            with Reference(gst, gst.gst_caps_intersect(accepted.address, own.address)) as both:
-                # With nothing in common the description counts: whoever can't take its format is refused by name later.
-                if not gst.gst_caps_is_empty(both.address):
-                    gst.gst_app_sink_set_caps(self._sink, both.address)
+        # Of a list within one structure the other side's order would count.
+        accepted = Reference(gst, gst.gst_caps_normalize(gst.gst_caps_from_string(text.encode())))
+        with Reference(gst, gst.gst_app_sink_get_caps(self._sink) or 0) as own:
+            if own.address:
+                with accepted:
+                    accepted = self._common(own.address, accepted.address)
+        if gst.gst_caps_is_empty(accepted.address):
+            # With nothing in common the description counts: whoever can't take its format is refused by name later.
+            accepted.close()
+            return
+        self._accepted = accepted
+        gst.gst_app_sink_set_caps(self._sink, accepted.address)
+
+    def _common(self, first: int, second: int) -> Reference:
+        """The caps that are in both, in the order of the first."""
+        gst = self._gst
+        return Reference(gst, gst.gst_caps_intersect_full(first, second, CAPS_INTERSECT_FIRST))
 
     def _answer(self, _pad: int, info: ctypes._Pointer[PadProbeInfo], _data: int) -> int:
-        """Say for the sink, which says nothing itself, that strides may be the source's own and that several buffers stay with us.
+        """Answer for the sink, whose own answers say too little."""
+        query = info[0].data
+        kind = Query.from_address(query).type if query else None
+        if kind == QUERY_CAPS and self._accepted.address:
+            self._answer_caps(query)
+            return PROBE_HANDLED
+        return (
+            PROBE_HANDLED
+            if kind == QUERY_ALLOCATION and self._answer_allocation(query)
+            else PROBE_OK
+        )
+
+    def _answer_caps(self, query: int) -> None:
+        """Say what is accepted in our order. The sink says it in the order of who asks, so that a source would choose its first format."""
+        gst, wanted = self._gst, c_void_p()
+        gst.gst_query_parse_caps(query, byref(wanted))
+        if wanted.value is None:
+            gst.gst_query_set_caps_result(query, self._accepted.address)
+            return
+        with self._common(self._accepted.address, wanted.value) as both:
+            gst.gst_query_set_caps_result(query, both.address)
+
+    def _answer_allocation(self, query: int) -> bool:
+        """Say that strides may be the source's own, and that several buffers stay with us. ``False``: it is no raw video.
 
         Without the first a V4L2 source copies every frame whose rows are padded; without the second it has too few buffers, and copies
         whenever we hold some: both into system memory, without a word.
         """
-        query = info[0].data
-        if not query or Query.from_address(query).type != QUERY_ALLOCATION:
-            return PROBE_OK
         gst, caps, need_pool, video = self._gst, c_void_p(), c_int(), VideoInfo()
         gst.gst_query_parse_allocation(query, byref(caps), byref(need_pool))
-        known = caps.value and gst.gst_video_info_from_caps(byref(video), caps)
+        structure = gst.gst_caps_get_structure(caps, 0) if caps.value else None
+        # Elements of other streams take the size of the pool for that of their buffers.
+        if structure is None or gst.gst_structure_get_name(structure) != b'video/x-raw':
+            return False
+        known = gst.gst_video_info_from_caps(byref(video), caps)
         gst.gst_query_add_allocation_meta(query, gst.video_meta_type, None)
         gst.gst_query_add_allocation_meta(query, gst.crop_meta_type, None)
         gst.gst_query_add_allocation_pool(
             query, None, video.size if known else 0, self._buffers, 0
         )
-        return PROBE_HANDLED
+        return True
 
     def start(self, timeout_s: float, stopping: Callable[[], bool] = lambda: False) -> Sample:
         """Start it and wait for the first frame, which says what all of them are. A source that isn't live still stands still then.
@@ -392,14 +443,20 @@ class Pipeline:
     def _error(self, message: int) -> CameraError:
         text, debug, domain, code = self._parse(message, error=True)
         where = f"pipeline '{self.description}': {text}"
-        if 'not-negotiated' in debug:
+        # Where a pad appears late, such as decodebin's, caps without anything in common are an element that is not linked.
+        if 'not-negotiated' in debug or 'not-linked' in debug:
             return NotNegotiatedError(
-                f'{where} (not-negotiated): what one element makes the next can not take; check the caps with gst-launch-1.0 -v'
+                f'{where} (not negotiated): what one element makes the next can not take; check the caps with gst-launch-1.0 -v'
             )
         if 'resource' not in domain:
             return CameraError(f'{where}{self._reason(debug)}; try it with gst-launch-1.0')
         if code == ResourceError.BUSY:
             return CameraBusyError(f'{where}; end the other program that uses it')
+        source = Message.from_address(message).src
+        if source and self._gst.has_property(source, 'location'):
+            advice = 'see that what its location names is there and may be read; write the whole path of a file'
+            kind = CameraLostError if self._had_sample else CameraError
+            return kind(f'{where}{self._reason(debug)}; {advice}')
         if code == ResourceError.NOT_FOUND or self._had_sample:
             return CameraLostError(
                 f'{where}{self._reason(debug)}; plug it in, or see the kernel log'
@@ -440,6 +497,7 @@ class Pipeline:
             if thing:
                 self._gst.gst_object_unref(thing)
         self._sink = self._bus = 0
+        self._accepted.close()
 
 
 @dataclass
