@@ -1,0 +1,82 @@
+"""A camera of a GStreamer pipeline, and a consumer in another process: the pipeline goes on writing to its buffers."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import rclpy
+from camera.gstreamer_process import build_plugin, gstreamer
+from nodes.programs import Program, parameters
+from nodes.ros_kit import ros
+from rclpy.executors import SingleThreadedExecutor
+from waiting import until
+
+from zc_perception import Frame, FrameSubscription
+
+# More than the pipeline has buffers, so that each is filled again while the consumer knows it.
+FRAMES, BUFFERS = 60, 12
+PICTURE = 'video/x-raw,format=NV12,width=64,height=48,framerate=50/1'
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """The variables of a program with GStreamer and the source ``zcframes``."""
+    monkeypatch.setenv('ROS_HOME', str(tmp_path))
+    monkeypatch.setenv('ZC_RUNTIME_DIR', str(tmp_path / 'run'))
+    root = gstreamer()
+    build_plugin(root, 'gst_frames.c', tmp_path)
+    found = root.environment(tmp_path)
+    # The middleware's libraries are found by it as well.
+    libraries = filter(None, (found['LD_LIBRARY_PATH'], os.environ.get('LD_LIBRARY_PATH')))
+    return {**found, 'LD_LIBRARY_PATH': ':'.join(libraries)}
+
+
+@pytest.mark.parametrize(
+    ('memory', 'said'),
+    [
+        ('fd', 'is copied by the CPU, frame by frame'),
+        # What is under the name of a dma-buf is shared as one.
+        ('dmabuf', "from heap 'gstreamer/memfd'"),
+    ],
+)
+def test_a_pipeline_of_memfds_outlives_a_consumer_in_another_process(
+    memory: str, said: str, machine: dict[str, str], free_domain: int
+) -> None:
+    pipeline = (
+        f'zcframes memory={memory} live=1 rate=50 buffers={BUFFERS} frame-size=4608 caps-text={PICTURE} '
+        'strides=64,64 offsets=0,3072'
+    )
+    values = []
+
+    def look(frame: Frame) -> None:
+        with frame.map() as planes:
+            values.append({int(value) for plane in planes for value in (plane.min(), plane.max())})
+
+    camera = Program(
+        'capture_node',
+        *parameters(camera='gstreamer', pipeline=f'"{pipeline}"'),
+        domain=free_domain,
+        cold=True,
+        variables=machine,
+    )
+    with camera, ros(free_domain) as context:
+        camera.start(said)
+        executor = SingleThreadedExecutor(context=context)
+        node = rclpy.create_node('viewer', context=context)
+        frames = FrameSubscription(node, 'image_raw', look)
+        executor.add_node(node)
+        until(
+            lambda: (
+                executor.spin_once(timeout_sec=0.1),
+                frames.statistics().rung == 'shared_memory' and len(values) >= FRAMES,
+            )[1],
+            lambda: f'{len(values)} frames, {frames.statistics()}\n{camera.output}',
+        )
+        node.destroy_node()
+        executor.shutdown()
+        assert camera.process.poll() is None
+        assert camera.interrupt() == 0
+    # All of a frame is of one number: its buffer was not filled again while it was held.
+    assert all(len(numbers) == 1 for numbers in values)
