@@ -325,6 +325,15 @@ def test_where_the_seal_can_not_be_had_peers_are_trusted(monkeypatch: pytest.Mon
     buffer.close()
 
 
+def test_what_a_library_lends_is_not_sealed_because_it_goes_on_writing() -> None:
+    memory = SealedMemfd().allocate(PAGE)
+    buffer = DmaBuf.from_fd(memory.dup(), lent=True)
+    assert not buffer.seal_for_sharing() and buffer.peers_can_write
+    mmap.mmap(memory.fileno(), PAGE).close()
+    buffer.close()
+    memory.close()
+
+
 def test_a_memfd_that_was_only_opened_read_only_can_be_opened_again() -> None:
     """Which is why O_RDONLY alone protects a dma-buf (it can't be opened at all) and no memfd."""
     buffer = SealedMemfd().allocate(PAGE)
