@@ -156,9 +156,17 @@ def test_gstreamer_s_numbers_are_those_of_its_header(header: Callable[[str], CHe
     assert from_gstreamer_colorimetry(
         written('0_255', 'BT2020', 'SMPTE2084', 'BT2020')
     ) == Colorimetry(Matrix.BT2020, FULL, Transfer.PQ)
-    assert from_gstreamer_colorimetry(written('16_235', 'RGB', 'BT709', 'BT709')) == Colorimetry(
-        Matrix.RGB, LIMITED
-    )
+    assert from_gstreamer_colorimetry(
+        written('16_235', 'RGB', 'BT709', 'BT709'), RGB_FULL
+    ) == Colorimetry(Matrix.RGB, LIMITED)
+    for analogue in ('GAMMA22', 'GAMMA28'):
+        assert (
+            from_gstreamer_colorimetry(written('16_235', 'BT601', analogue, 'BT470BG'))
+            == BT601_LIMITED
+        )
+    for matrix, transfer in (('SMPTE240M', 'BT709'), ('FCC', 'BT709'), ('BT2020', 'ARIB_STD_B67')):
+        with pytest.raises(FormatError):
+            from_gstreamer_colorimetry(written('16_235', matrix, transfer, 'BT709'))
     for same in ('BT709', 'BT601', 'BT2020_10', 'BT2020_12'):
         assert (
             from_gstreamer_colorimetry(written('16_235', 'BT601', same, 'SMPTE170M'))
