@@ -68,7 +68,11 @@ def planes(camera: GStreamerCamera) -> list[tuple[int, int, int]]:
         (f'start=4096 {TIGHT}', [(0, 4096, 64), (0, 7168, 64)], 1),
         (f'start=4096 memories=2 frame-size=6144 caps-text={CAPS} strides=64,64 offsets=0,3072', [(0, 4096, 64), (1, 4096, 64)], 2),
         # A crop rectangle; the caps have its size.
-        (f'crop=16,8,32,16 whole=64,48 {CROPPED}', [(0, 16 + 8 * 64, 64), (0, 3072 + 16 + 4 * 64, 64)], 1),
+        (
+            f'crop=16,8,32,16 whole=64,48 {CROPPED}',
+            [(0, 16 + 8 * 64, 64), (0, 3072 + 16 + 4 * 64, 64)],
+            1,
+        ),
     ],
 )  # fmt: skip
 def test_frames_are_taken_where_they_lie(
@@ -227,7 +231,7 @@ def test_a_source_that_makes_new_buffers_for_ever_pins_only_some() -> None:
 
 @pytest.mark.parametrize(
     'memory',
-    # A memfd is the element's alone: it maps it for writing again and again, so that nobody may seal it.
+    # A memfd is its element's alone, which maps it anew to write to it: it can't be sealed.
     ['system', 'fd', 'unsealed'],
 )
 def test_a_copying_pipeline_is_reported_and_booked(memory: str) -> None:
@@ -439,7 +443,8 @@ DMABUF = 'video/x-raw(memory:DMABuf)'
         ),
         (
             [],
-            f'{DMABUF},format=DMA_DRM,drm-format=NV12:0x{TILED:016x},{SIZE};{DMABUF},format=DMA_DRM,drm-format=NV12,{SIZE}',
+            f'{DMABUF},format=DMA_DRM,drm-format=NV12:0x{TILED:016x},{SIZE};'
+            f'{DMABUF},format=DMA_DRM,drm-format=NV12,{SIZE}',
             ('NV12', LINEAR),
         ),
         # Caps of the old style say nothing of the layout.
@@ -683,17 +688,6 @@ def test_another_rate_is_no_other_picture() -> None:
     [
         ('', ConfigError, "parameter 'pipeline' is empty"),
         ('zcframes !', ConfigError, "ends with a '!'"),
-        ('"videotestsrc ! videoconvert"', ConfigError, 'begins with a quote; leave out'),
-        ("'videotestsrc ! videoconvert'", ConfigError, 'begins with a quote; leave out'),
-        ('gst-launch-1.0 -v videotestsrc ! videoconvert', ConfigError, "begins with 'gst-launch-1.0'; leave out that program and its opt"),
-        ('videotestsrc ! "video/x-raw, format=NV12" ! videoscale', ConfigError, 'syntax error; leave out quotes and backslashes'),
-        ("videotestsrc ! 'video/x-raw, format=NV12'", ConfigError, 'syntax error; leave out quotes and backslashes'),
-        ('videotestsrc ! “video/x-raw,format=NV12”', ConfigError, 'syntax error; leave out quotes and backslashes'),
-        ('videotestsrc ! video/x-raw\\(memory:DMABuf\\)', ConfigError, 'caps.*leave out quotes and backslashes'),
-        ('videotestsrc ! videoconvert ! autovideosink', ConfigError, "ends with the sink 'autovideosink'; leave that out"),
-        ('videotestsrc ! fakesink sync=false', ConfigError, "ends with the sink 'fakesink'; leave that out"),
-        ('filesrc location=/nowhere/a.mp4 ! decodebin', CameraError, '"/nowhere/a.mp4".*location names is there'),
-        ('multifilesrc location=/nowhere/%d.jpg ! jpegdec', CameraError, '/nowhere/0.jpg.*location names is there'),
         ('nosuchsrc ! videoconvert', ConfigError, 'nosuchsrc.*gst-inspect-1.0.*apt install'),
         ('videotestsrc nosuchproperty=1', ConfigError, 'nosuchproperty'),
         ('videotestsrc ! video/x-raw,format=NV12,width=64,height=48 ! appsink name=x ! fakesink', ConfigError, 'pipeline'),
@@ -720,6 +714,52 @@ def test_what_cannot_be_is_said_in_one_sentence(
         finally:
             camera.close()
     assert '\n' not in str(caught.value)
+
+
+_QUOTES = 'leave out quotes and backslashes'
+
+
+@pytest.mark.parametrize(
+    ('pipeline', 'words'),
+    [
+        ('"videotestsrc ! videoconvert"', 'begins with a quote; leave out'),
+        ("'videotestsrc ! videoconvert'", 'begins with a quote; leave out'),
+        (
+            'gst-launch-1.0 -v videotestsrc ! videoconvert',
+            'leave out that program and its options',
+        ),
+        ('/usr/bin/gst-launch-1.0 -e videotestsrc', 'leave out that program and its options'),
+        ('videotestsrc ! "video/x-raw, format=NV12" ! videoscale', f'syntax error; {_QUOTES}'),
+        ("videotestsrc ! 'video/x-raw, format=NV12'", f'syntax error; {_QUOTES}'),
+        ('videotestsrc ! “video/x-raw,format=NV12”', f'syntax error; {_QUOTES}'),
+        ('videotestsrc \\\n ! videoconvert', f'syntax error; {_QUOTES}'),
+        (r'videotestsrc ! video/x-raw\(memory:DMABuf\)', f'caps.*{_QUOTES}'),
+        ('videotestsrc ! autovideosink', "ends with the sink 'autovideosink'; leave that out"),
+        ('videotestsrc ! fakesink sync=false', "ends with the sink 'fakesink'; leave that out"),
+    ],
+)
+def test_what_is_for_a_shell_is_named(pipeline: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        check_description(pipeline)
+
+
+def test_quotes_around_the_value_of_a_property_are_no_mistake() -> None:
+    check_description('videotestsrc ! capsfilter caps="video/x-raw, format=NV12"')
+
+
+@pytest.mark.parametrize(
+    ('pipeline', 'file'),
+    [
+        ('filesrc location=/nowhere/a.mp4 ! decodebin', '"/nowhere/a.mp4"'),
+        ('uridecodebin uri=file:///nowhere/a.mp4', '"/nowhere/a.mp4"'),
+        ('multifilesrc location=/nowhere/%d.jpg ! jpegdec', '/nowhere/0.jpg'),
+        ('filesrc location=~/nothing.mp4 ! decodebin', '"~/nothing.mp4"'),
+    ],
+)
+def test_a_file_that_is_not_there_is_named(pipeline: str, file: str) -> None:
+    with pytest.raises(CameraError, match=f'{file}.*location names is there') as caught:
+        open_camera(pipeline)
+    assert 'plug it in' not in str(caught.value)
 
 
 def test_a_source_without_a_frame_is_given_up() -> None:

@@ -1,4 +1,4 @@
-"""Cropping elements in front of the camera: they leave the frame as it is and say which part of it is to be seen.
+"""Cropping elements: they leave the frame as it is and say which part of it is to be seen.
 
 Runs in a process with GStreamer; see ``test_gstreamer.py``.
 """
@@ -128,7 +128,8 @@ def test_a_crop_of_dma_bufs_costs_no_copy() -> None:
 
 
 TILED = (
-    'caps-text="video/x-raw(memory:DMABuf),format=DMA_DRM,drm-format=NV12:0x0100000000000002,width=32,height=16" '
+    'caps-text="video/x-raw(memory:DMABuf),format=DMA_DRM,drm-format=NV12:0x0100000000000002,'
+    'width=32,height=16" '
     'frame-size=4608 whole=64,48 strides=64,64 offsets=0,3072'
 )
 
@@ -157,5 +158,6 @@ def test_an_impossible_crop_is_refused(crop: str, words: str) -> None:
     caps = CAPS.replace('width=64,height=48', 'width=32,height=16')
     with pytest.raises(ConfigError, match=words):
         open_camera(
-            f'zcframes crop={crop} whole=64,48 frame-size=4608 caps-text={caps} strides=64,64 offsets=0,3072'
+            f'zcframes crop={crop} whole=64,48 frame-size=4608 caps-text={caps} '
+            'strides=64,64 offsets=0,3072'
         )

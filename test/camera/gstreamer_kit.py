@@ -109,7 +109,10 @@ def inodes(frame: Frame) -> tuple[int, ...]:
 
 
 def written_by_gstreamer(description: str, file: Path) -> Pixels:
-    """The bytes of the first frame as GStreamer's own sink writes them, which knows neither GstVideoMeta nor GstVideoCropMeta."""
+    """The bytes of the first frame as GStreamer's own sink writes them.
+
+    It knows neither GstVideoMeta nor GstVideoCropMeta, so that elements copy for it.
+    """
     gst, failure = load_gstreamer(), ctypes.POINTER(Error)()
     text = f'{description} ! identity eos-after=2 ! filesink location={file}'
     made = gst.gst_parse_launch_full(text.encode(), None, PARSE_FATAL_ERRORS, byref(failure))

@@ -1,4 +1,7 @@
-"""The GStreamer camera against a real GStreamer. Its sources are GStreamer's own, and one of ours with buffers made of memfds."""
+"""The GStreamer camera against a real GStreamer.
+
+Its sources are GStreamer's own, and one of ours with buffers made of memfds.
+"""
 
 from __future__ import annotations
 

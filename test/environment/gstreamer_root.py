@@ -3,7 +3,7 @@
     root = gstreamer_root.root()
     subprocess.run([...], env={**os.environ, **root.environment()})
 
-The libraries, some plugins and the C headers lie in ``build/fixtures/gstreamer`` (11 MB to download, 40 MB unpacked), and in the
+The libraries, a dozen plugins and the C headers lie in ``build/fixtures/gstreamer`` (11 MB to download, 40 MB unpacked), and in the
 user's cache for the next clone: a second call needs no network. Of the plugins only those are kept whose libraries are there as well.
 Whatever GStreamer the machine has is not used, so that tests see the same one everywhere; its processes need the environment above
 from their start, because the dynamic linker reads it only then. Nothing here depends on the version of Python.
@@ -37,8 +37,9 @@ RENAMED = (
     ("libv4lconvert0", "libjpeg"),
 )  # fmt: skip
 PLUGINS = (
-    "app", "audiotestsrc", "coreelements", "jpeg", "multifile", "playback", "rawparse", "typefindfunctions", "video4linux2",
-    "videocrop", "videofilter", "videorate", "videoconvertscale", "videoconvert", "videoscale", "videotestsrc",
+    "app", "audiotestsrc", "coreelements", "jpeg", "multifile", "playback", "rawparse",
+    "typefindfunctions", "video4linux2", "videocrop", "videofilter", "videorate",
+    "videoconvertscale", "videoconvert", "videoscale", "videotestsrc",
 )  # fmt: skip
 #: Without these a root is of no use; ``videoconvertscale`` was two plugins before 1.22.
 NEEDED = ('app', 'coreelements', 'video4linux2', 'videotestsrc')

@@ -1,4 +1,7 @@
-"""A camera of a GStreamer pipeline, and a consumer in another process: the pipeline goes on writing to its buffers."""
+"""A camera of a GStreamer pipeline, and a consumer in another process.
+
+The pipeline goes on writing to its buffers.
+"""
 
 from __future__ import annotations
 
@@ -45,8 +48,8 @@ def test_a_pipeline_of_memfds_outlives_a_consumer_in_another_process(
     memory: str, said: str, machine: dict[str, str], free_domain: int
 ) -> None:
     pipeline = (
-        f'zcframes memory={memory} live=1 rate=50 buffers={BUFFERS} frame-size=4608 caps-text={PICTURE} '
-        'strides=64,64 offsets=0,3072'
+        f'zcframes memory={memory} live=1 rate=50 buffers={BUFFERS} frame-size=4608 '
+        f'caps-text={PICTURE} strides=64,64 offsets=0,3072'
     )
     values = []
 

@@ -126,7 +126,8 @@ class DmaBuf:
         :param writable: whether the CPU is going to write to it.
         :param heap: the allocator's name where it is known; otherwise ``foreign/`` and the exporter.
         :param keeper: closed after the buffer.
-        :param lent: its owner, a library in this process, goes on writing to it, by mappings that it may make anew for each frame.
+        :param lent: its owner, a library in this process, goes on writing to it, by mappings that
+            it may make anew for each frame.
         :raises AllocationError: it is something else, too small, or can't be written although it has to be. The message says which.
         """
         try:
@@ -365,8 +366,8 @@ class DmaBuf:
 
         A memfd is mapped first, because F_SEAL_FUTURE_WRITE leaves the mappings that exist alone and forbids all later ones; F_SEAL_SEAL
         keeps peers from adding seals that would hinder us. From then on only that mapping writes, until :meth:`close`. A dma-buf can't be
-        narrowed, and udmabuf refuses such memory: nothing changes there. Nor does it where the memory is lent, whose owner could not map it
-        for writing any more.
+        narrowed, and udmabuf refuses such memory: nothing changes there. Nor does it where the
+        memory is lent, whose owner could not map it for writing any more.
 
         :returns: whether peers are kept from writing; where not, they are trusted writers and the match's log has to say so.
         :raises AllocationError: it can't be mapped.

@@ -85,8 +85,9 @@ _GST_NAMES = {
 }  # fmt: skip
 _GST_RANGES = {1: Range.FULL, 2: Range.LIMITED}
 _GST_MATRICES = {3: Matrix.BT709, 4: Matrix.BT601, 6: Matrix.BT2020}
-# 11, 13 and 16 (BT.2020 with 12 and 10 bits, BT.601) are the same function as 5, says the header. 4 and 8 are what analogue television says
-# of its screens (BT.470 M, and B/G, which PAL on a DVD is): its cameras have that function too.
+# 11, 13 and 16 (BT.2020 with 12 and 10 bits, BT.601) are the same function as 5, says the header.
+# 4 and 8 are what analogue television says of its screens (BT.470 M, and B/G, which PAL on a DVD
+# is): its cameras have that function too.
 _GST_TRANSFERS = {
     4: Transfer.BT709,
     5: Transfer.BT709,
@@ -102,8 +103,8 @@ _GST_TRANSFERS = {
 def from_gstreamer_colorimetry(text: str, default: Colorimetry = BT601_LIMITED) -> Colorimetry:
     """The :class:`Colorimetry` of a GStreamer string; its primaries aren't kept.
 
-    :param default: what counts where a number is 0, which is not known. Of R, G, B and grey, whose matrix is RGB, it is the matrix
-        whatever the string says, as in GStreamer.
+    :param default: what counts where a number is 0, which is not known. Of R, G, B and grey, whose
+        matrix is RGB, it is the matrix whatever the string says, as in GStreamer.
     :raises FormatError: not such a string, or a range, matrix or transfer that we have no name for.
     """
     numbers = _GST_NAMES.get(text, text).split(':')

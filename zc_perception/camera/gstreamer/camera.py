@@ -204,7 +204,8 @@ class GStreamerCamera(Camera):
         """What says where frames are."""
         if self._format.nvmm:
             raise FormatError(
-                "its frames are in NVMM memory; use camera: argus, or put 'nvvidconv ! video/x-raw' at its end"
+                'its frames are in NVMM memory; use camera: argus, or put '
+                "'nvvidconv ! video/x-raw' at its end"
             )
         return FrameReader(self._gst, self._format)
 
@@ -215,8 +216,8 @@ class GStreamerCamera(Camera):
             )
         if self._format.modifier != LINEAR:
             raise FormatError(
-                f"{reason}, and a frame of {modifier_name(self._format.modifier)} can't be copied; {_ADVICE}, or one that makes LINEAR "
-                'frames, such as videoconvert'
+                f'{reason}, and a frame of {modifier_name(self._format.modifier)} '
+                f"can't be copied; {_ADVICE}, or one that makes them LINEAR, such as videoconvert"
             )
         self.copy_reason = reason
         self._layout = frame_layout(self._gst, first, self._format)

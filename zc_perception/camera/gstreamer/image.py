@@ -81,8 +81,8 @@ def read_format(gst: GStreamer, caps: int, *, assume_linear: bool = False) -> St
     """What the caps at an address say.
 
     :param assume_linear: caps of the old style, ``video/x-raw(memory:DMABuf), format=NV12``, mean LINEAR; otherwise nobody told us.
-    :raises FormatError: no raw video, in memory that nobody can share, interlaced in fields, or a format or colorimetry without a name
-        here.
+    :raises FormatError: no raw video, in memory that nobody can share, interlaced in fields, or a
+        format or colorimetry without a name here.
     """
     text = gst.take_text(gst.gst_caps_to_string(caps))
     structure, features = gst.gst_caps_get_structure(caps, 0), gst.gst_caps_get_features(caps, 0)
@@ -153,7 +153,8 @@ def read_format(gst: GStreamer, caps: int, *, assume_linear: bool = False) -> St
 def _colorimetry(value: str, fourcc: int, height: int) -> Colorimetry:
     """What the caps say, and GStreamer's own default for what they don't.
 
-    :raises FormatError: they say something that has no name here. The message says how to convert it.
+    :raises FormatError: they say something that has no name here. The message says how to convert
+        it.
     """
     if pixel_format(fourcc).is_yuv:
         matrix = Matrix.BT601 if height <= _SD_LINES else Matrix.BT709
@@ -164,7 +165,8 @@ def _colorimetry(value: str, fourcc: int, height: int) -> Colorimetry:
         return from_gstreamer_colorimetry(value, default) if value else default
     except FormatError as error:
         raise FormatError(
-            f"{error}; put 'videoconvert ! video/x-raw,colorimetry={wanted}' at the end of the pipeline"
+            f"{error}; put 'videoconvert ! video/x-raw,colorimetry={wanted}' at the end of the "
+            'pipeline'
         ) from error
 
 
@@ -183,7 +185,8 @@ def _format(word: str, drm_format: str) -> tuple[int, int]:
         )
         names = ', '.join(name for fourcc in READABLE for name in _gstreamer_names(fourcc, LINEAR))
         raise FormatError(
-            f'{reason}; let an element at the end of the pipeline, such as videoconvert, make one of {names}'
+            f'{reason}; let an element at the end of the pipeline, such as videoconvert, make one '
+            f'of {names}'
         ) from error
 
 
@@ -200,8 +203,10 @@ class FrameMemory:
 
 
 class FrameReader:
-    """Finds the memory of one stream's frames. Only dma-bufs count. A memfd (GstFdMemory, as of pipewiresrc) can't be shared: its element
-    maps it for writing again and again, and the seal that keeps other processes from writing would keep the element from it too.
+    """Finds the memory of one stream's frames. Only dma-bufs count.
+
+    A memfd (GstFdMemory, as of pipewiresrc) can't be shared: its element maps it for writing again
+    and again, and the seal that keeps other processes from writing would keep the element from it.
 
     :param what: the stream's format.
     """
@@ -211,7 +216,10 @@ class FrameReader:
         self._what = what
 
     def memory(self, sample: Sample) -> FrameMemory | None:
-        """Where a frame is; ``None`` when one of its memories is no dma-buf. Costs the same whatever the size."""
+        """Where a frame is; ``None`` when one of its memories is no dma-buf.
+
+        Costs the same whatever the size.
+        """
         gst, buffer = self._gst, sample.buffer
         offset, capacity = c_size_t(), c_size_t()
         parts = []
@@ -357,16 +365,18 @@ def cropped(layout: ImageLayout, crop: VideoCropMeta) -> ImageLayout:
     if layout.modifier != LINEAR:
         if crop.x or crop.y:
             raise FormatError(
-                f"{where}: only a LINEAR image can be cropped at its left and top without a copy; let 'videoconvert' make one before "
-                'the crop'
+                f'{where}: only a LINEAR image can be cropped at its left and top without a copy; '
+                "let 'videoconvert' make one before the crop"
             )
-        # Nothing but padding is left out, such as lines 1080 to 1087 of a decoder's: the planes stay where they are.
+        # Nothing but padding is left out, such as lines 1080 to 1087 of a decoder's: the planes
+        # stay where they are.
         return replace(layout, width=crop.width, height=crop.height)
     if any(value % fmt.horizontal for value in (crop.x, crop.width)) or any(
         value % fmt.vertical for value in (crop.y, crop.height)
     ):
         raise FormatError(
-            f'{where}: use multiples of {fmt.horizontal} and {fmt.vertical}, chroma has one sample for so many pixels; or put '
+            f'{where}: use multiples of {fmt.horizontal} and {fmt.vertical}, '
+            'chroma has one sample for so many pixels; or put '
             "'videoconvert ! video/x-raw,format=RGB' before the crop"
         )
     planes = []
@@ -391,7 +401,8 @@ _READABLE: tuple[Format, ...] = tuple((fourcc, LINEAR) for fourcc in READABLE)
 
 
 def accepted_formats(consumers: Iterable[BufferConstraints]) -> tuple[Format, ...]:
-    """The formats that all consumers accept, the best first. While no consumer limits them: all that a program can read.
+    """The formats that all consumers accept, the best first. While no consumer limits them: all
+    that a program can read.
 
     If a consumer accepts none of the formats that are left, it is ignored here, and refused by name when the buffers are agreed on.
     """

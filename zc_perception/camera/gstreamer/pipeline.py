@@ -148,7 +148,8 @@ def complete(description: str) -> tuple[str, str]:
 
     It may end in an ``appsink`` of its own, with or without a name, or in any other element, behind which ours is put.
 
-    :raises ConfigError: there is nothing in it, it ends with a link or another sink, or something around it is for a shell.
+    :raises ConfigError: there is nothing in it, it ends with a link or another sink, or something
+        around it is for a shell.
     """
     text = description.strip()
     if not text:
@@ -158,11 +159,13 @@ def complete(description: str) -> tuple[str, str]:
         )
     if text[0] in _QUOTES:
         raise ConfigError(
-            f'pipeline {description} begins with a quote; leave out the quotes around it, they are for a shell'
+            f'pipeline {description} begins with a quote; leave out the quotes around it, '
+            'they are for a shell'
         )
     if launcher := _LAUNCHER.match(text):
         raise ConfigError(
-            f"pipeline '{description}' begins with '{launcher[0]}'; leave out that program and its options, such as -v"
+            f"pipeline '{description}' begins with '{launcher[0]}'; leave out that program and "
+            'its options, such as -v'
         )
     if text.endswith('!'):
         raise ConfigError(
@@ -170,7 +173,8 @@ def complete(description: str) -> tuple[str, str]:
         )
     if sink := _LAST_SINK.search(text):
         raise ConfigError(
-            f"pipeline '{description}' ends with the sink '{sink[1]}'; leave that out, the camera's own is put there"
+            f"pipeline '{description}' ends with the sink '{sink[1]}'; leave that out, "
+            "the camera's own is put there"
         )
     found = _LAST_ELEMENT.search(text)
     if found is None:
@@ -192,7 +196,8 @@ class Pipeline:
 
     :param description: as for gst-launch-1.0; see :func:`complete`.
     :param buffers: how many the sink asks upstream for on top of what that needs itself.
-    :param accepts: caps that the sink takes, and that its answer to the CAPS query says, the best first; empty: any.
+    :param accepts: caps that the sink takes, and that its answer to the CAPS query says, the best
+        first; empty: any.
     :raises ConfigError: the description can't be understood, or an element is missing.
     """
 
@@ -238,7 +243,10 @@ class Pipeline:
         if 'parse' in domain and code == PARSE_NO_SUCH_ELEMENT:
             advice = f'gst-inspect-1.0 lists what there is; {INSTALL}'
         elif _FOR_A_SHELL.search(self.description):
-            advice = "leave out quotes and backslashes that are for a shell: '! video/x-raw, format=NV12 !'"
+            advice = (
+                'leave out quotes and backslashes that are for a shell: '
+                "'! video/x-raw, format=NV12 !'"
+            )
         raise ConfigError(f"pipeline '{self.description}': {message}; {advice}")
 
     def _prepare(self) -> None:
@@ -272,7 +280,8 @@ class Pipeline:
                 with accepted:
                     accepted = self._common(own.address, accepted.address)
         if gst.gst_caps_is_empty(accepted.address):
-            # With nothing in common the description counts: whoever can't take its format is refused by name later.
+            # With nothing in common the description counts: whoever can't take its format is
+            # refused by name later.
             accepted.close()
             return
         self._accepted = accepted
@@ -297,7 +306,10 @@ class Pipeline:
         )
 
     def _answer_caps(self, query: int) -> None:
-        """Say what is accepted in our order. The sink says it in the order of who asks, so that a source would choose its first format."""
+        """Say what is accepted in our order.
+
+        The sink says it in the order of who asks, so that a source would choose its first format.
+        """
         gst, wanted = self._gst, c_void_p()
         gst.gst_query_parse_caps(query, byref(wanted))
         if wanted.value is None:
@@ -307,10 +319,11 @@ class Pipeline:
             gst.gst_query_set_caps_result(query, both.address)
 
     def _answer_allocation(self, query: int) -> bool:
-        """Say that strides may be the source's own, and that several buffers stay with us. ``False``: it is no raw video.
+        """Say that strides may be the source's own, and that several buffers stay with us.
 
-        Without the first a V4L2 source copies every frame whose rows are padded; without the second it has too few buffers, and copies
-        whenever we hold some: both into system memory, without a word.
+        Without the first a V4L2 source copies every frame whose rows are padded; without the
+        second it has too few buffers, and copies whenever we hold some: both into system memory,
+        without a word. ``False``: it is no raw video, and is not answered.
         """
         gst, caps, need_pool, video = self._gst, c_void_p(), c_int(), VideoInfo()
         gst.gst_query_parse_allocation(query, byref(caps), byref(need_pool))
@@ -443,10 +456,12 @@ class Pipeline:
     def _error(self, message: int) -> CameraError:
         text, debug, domain, code = self._parse(message, error=True)
         where = f"pipeline '{self.description}': {text}"
-        # Where a pad appears late, such as decodebin's, caps without anything in common are an element that is not linked.
+        # Where a pad appears late, such as decodebin's, caps without anything in common are an
+        # element that is not linked.
         if 'not-negotiated' in debug or 'not-linked' in debug:
             return NotNegotiatedError(
-                f'{where} (not negotiated): what one element makes the next can not take; check the caps with gst-launch-1.0 -v'
+                f'{where} (not negotiated): what one element makes the next can not take; '
+                'check the caps with gst-launch-1.0 -v'
             )
         if 'resource' not in domain:
             return CameraError(f'{where}{self._reason(debug)}; try it with gst-launch-1.0')
@@ -454,7 +469,10 @@ class Pipeline:
             return CameraBusyError(f'{where}; end the other program that uses it')
         source = Message.from_address(message).src
         if source and self._gst.has_property(source, 'location'):
-            advice = 'see that what its location names is there and may be read; write the whole path of a file'
+            advice = (
+                'see that what its location names is there and may be read; '
+                'write the whole path of a file'
+            )
             kind = CameraLostError if self._had_sample else CameraError
             return kind(f'{where}{self._reason(debug)}; {advice}')
         if code == ResourceError.NOT_FOUND or self._had_sample:
