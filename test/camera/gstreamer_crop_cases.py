@@ -36,7 +36,6 @@ PLANES = {
     'GRAY8': ((1, 1, 1),),
     'GRAY16_LE': ((2, 1, 1),),
 }
-SUBSAMPLED = ('NV12', 'I420', 'Y42B', 'YUY2', 'UYVY')
 
 
 class Crop(NamedTuple):
@@ -72,14 +71,20 @@ def source(fmt: str) -> str:
 
 
 def cut(picture: Pixels, fmt: str, crop: Crop) -> list[Pixels]:
-    """The crop's rows of each plane, from the bytes of a whole picture."""
+    """The crop's rows of each plane, from the bytes of a whole picture.
+
+    At odd places each plane begins at the sample that has the crop's corner, as videocrop's own
+    copies have it, and a column or row without a whole chroma sample is left out.
+    """
+    grid = [max(plane[i] for plane in PLANES[fmt]) for i in (1, 2)]
+    width, height = crop.width - crop.width % grid[0], crop.height - crop.height % grid[1]
     found, start = [], 0
     for size, horizontal, vertical in PLANES[fmt]:
         rows, columns = HEIGHT // vertical, WIDTH // horizontal
         plane = picture[start : start + rows * columns * size].reshape(rows, columns, size)
         start += plane.size
         y, x = crop.y // vertical, crop.x // horizontal
-        found.append(plane[y : y + crop.height // vertical, x : x + crop.width // horizontal])
+        found.append(plane[y : y + height // vertical, x : x + width // horizontal])
     return found
 
 
@@ -92,18 +97,11 @@ def taken(pipeline: str) -> list[Pixels]:
 @pytest.mark.parametrize('fmt', PLANES)
 def test_the_part_that_is_left_is_taken(fmt: str, tmp_path: Path) -> None:
     picture = written_by_gstreamer(source(fmt), tmp_path / 'whole')
-    for crop in (*EVEN, *(() if fmt in SUBSAMPLED else ODD)):
+    for crop in (*EVEN, *ODD):
         found = taken(f'{source(fmt)} ! {crop.elements}')
         for plane, expected in zip(found, cut(picture, fmt, crop), strict=True):
             got = plane.view(np.uint8).reshape(plane.shape[0], -1)
             assert (got == expected.reshape(expected.shape[0], -1)).all(), (fmt, crop)
-
-
-@pytest.mark.parametrize('fmt', SUBSAMPLED)
-def test_a_part_that_begins_or_ends_in_a_chroma_sample_is_refused_by_name(fmt: str) -> None:
-    for crop in ODD:
-        with pytest.raises(ConfigError, match=f'crop {crop.width}x.*use multiples of 2 and .*RGB'):
-            open_camera(f'{source(fmt)} ! {crop.elements}')
 
 
 def test_it_is_taken_at_any_pixel_behind_a_conversion_to_rgb(tmp_path: Path) -> None:
@@ -149,7 +147,7 @@ def test_the_padding_of_a_tiled_frame_is_left_out() -> None:
 @pytest.mark.parametrize(
     ('crop', 'words'),
     [
-        ('15,8,32,16', 'multiples of 2 and 2'),
+        ('15,8,1,16', 'at least 2x2'),
         ('40,8,32,16', 'not inside'),
         ('0,0,0,0', 'not inside'),
     ],

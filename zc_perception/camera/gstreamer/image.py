@@ -249,7 +249,7 @@ class FrameReader:
         """Where the frame's planes lie, and for each buffer of the layout the index of the first part of *memory* in that buffer.
 
         :raises LayoutError: the planes don't lie in the memories.
-        :raises FormatError: the crop rectangle isn't on whole samples.
+        :raises FormatError: the crop rectangle can't be had without a copy.
         """
         identities = [part.identity() for part in memory.parts]
         # Planes may be memories of their own in one dma-buf.
@@ -272,7 +272,7 @@ def place_image(
 
     :param extents: of each of the buffer's memories: what it is part of, where it begins in there, and its size in bytes.
     :raises LayoutError: the planes don't lie in the memories.
-    :raises FormatError: the crop rectangle isn't on whole samples.
+    :raises FormatError: the crop rectangle can't be had without a copy.
     """
     crop = gst.gst_buffer_get_meta(buffer, gst.crop_meta_type)
     meta = gst.gst_buffer_get_meta(buffer, gst.video_meta_type) if crop else None
@@ -348,7 +348,7 @@ def _plane_size(what: StreamFormat, index: int, stride: int, available: int) -> 
 def cropped(layout: ImageLayout, crop: VideoCropMeta) -> ImageLayout:
     """The part of an image that is to be seen, in the same memory.
 
-    :raises FormatError: the rectangle isn't on whole samples, isn't in the image, or the image isn't LINEAR.
+    :raises FormatError: the rectangle isn't in the image or has no whole sample, or the image isn't LINEAR.
     """
     whole = (crop.x, crop.y, crop.width, crop.height)
     if whole == (0, 0, layout.width, layout.height):
@@ -371,26 +371,28 @@ def cropped(layout: ImageLayout, crop: VideoCropMeta) -> ImageLayout:
         # Nothing but padding is left out, such as lines 1080 to 1087 of a decoder's: the planes
         # stay where they are.
         return replace(layout, width=crop.width, height=crop.height)
-    if any(value % fmt.horizontal for value in (crop.x, crop.width)) or any(
-        value % fmt.vertical for value in (crop.y, crop.height)
-    ):
+    # As videocrop's own copies have it: each plane begins at the sample that has the crop's corner.
+    # A last column or row whose chroma sample is not whole is left out.
+    width = crop.width - crop.width % fmt.horizontal
+    height = crop.height - crop.height % fmt.vertical
+    if not width or not height:
         raise FormatError(
-            f'{where}: use multiples of {fmt.horizontal} and {fmt.vertical}, '
-            'chroma has one sample for so many pixels; or put '
-            "'videoconvert ! video/x-raw,format=RGB' before the crop"
+            f'{where}: it has to be at least {fmt.horizontal}x{fmt.vertical}, '
+            'chroma has one sample for that many pixels'
         )
     planes = []
     for index, plane in enumerate(layout.planes):
         element = fmt.planes[index]
-        skipped = element.rows(crop.y) * plane.stride if crop.y else 0
-        skipped += element.row_bytes(crop.x) if crop.x else 0
-        size = plane.stride * (element.rows(crop.height) - 1) + element.row_bytes(crop.width)
+        x, y = crop.x - crop.x % element.horizontal, crop.y - crop.y % element.vertical
+        skipped = element.rows(y) * plane.stride if y else 0
+        skipped += element.row_bytes(x) if x else 0
+        size = plane.stride * (element.rows(height) - 1) + element.row_bytes(width)
         planes.append(
             PlaneLayout(
                 plane.buffer, plane.offset + skipped, plane.stride, min(size, plane.size - skipped)
             )
         )
-    return ImageLayout(crop.width, crop.height, layout.fourcc, layout.modifier, tuple(planes))
+    return ImageLayout(width, height, layout.fourcc, layout.modifier, tuple(planes))
 
 
 def _bytes(address: int, start: int, end: int) -> bytes:
