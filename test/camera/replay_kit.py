@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import struct
 import threading
+import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -168,6 +170,11 @@ def random_planes(width: int, height: int, seed: int = 0) -> Planes:
     return rng.integers(0, 256, (height, width), np.uint8), rng.integers(
         0, 256, (height // 2, width // 2, 2), np.uint8
     )
+
+
+def png_chunk(kind: bytes, content: bytes) -> bytes:
+    crc = zlib.crc32(kind + content)
+    return struct.pack('>I', len(content)) + kind + content + struct.pack('>I', crc)
 
 
 class Gate:

@@ -251,6 +251,22 @@ def test_a_topic_without_pictures_is_refused(tmp_path: Path) -> None:
         replay(path, replay_topic='/chatter')
 
 
+LEVELS = np.linspace(0, 65535, WIDTH * HEIGHT).astype(np.uint16).reshape(HEIGHT, WIDTH)
+DEEP = cv2.imencode('.png', LEVELS)[1]
+
+
+def test_compressed_mono16_is_played_as_the_raw_one(tmp_path: Path) -> None:
+    raw = image(START, LEVELS.view(np.uint8), 'mono16', WIDTH, HEIGHT)
+    found = [
+        played(replay(write_bag(tmp_path / name, [('/i', START, message)])))[0][1]
+        for name, message in (
+            ('raw', raw),
+            ('png', compressed(START, DEEP, 'mono16; png compressed ')),
+        )
+    ]
+    assert all(np.array_equal(a, b) for a, b in zip(*found, strict=True))
+
+
 @pytest.mark.parametrize(
     ('message', 'reason'),
     [
@@ -299,6 +315,17 @@ def test_a_topic_without_pictures_is_refused(tmp_path: Path) -> None:
             compressed(START, np.zeros(9, np.uint8), '16UC1; compressedDepth png'),
             'is a depth image',
         ),
+        (
+            compressed(START, DEEP, '16UC1; png compressed '),
+            "format '16UC1; png compressed .*depth",
+        ),
+        (compressed(START, DEEP, '32FC1; tiff compressed '), "format '32FC1; tiff .* is a depth"),
+        (compressed(START, DEEP, '16UC1; compressedDepth rvl'), 'is a depth image'),
+        (
+            compressed(START, DEEP, 'png'),
+            "format 'png' has grey levels of 16 bits, as depth has; .* begins with 'mono16'",
+        ),
+        (compressed(START, DEEP, 'mono8; png compressed '), 'has grey levels of 16 bits'),
     ],
 )
 def test_pictures_that_can_not_be_played_are_named(

@@ -17,7 +17,7 @@ from camera.replay_kit import NOW_NS, captured, replay
 
 from zc_perception.camera.clock import StampClock
 from zc_perception.camera.replay.camera import ReplayCamera
-from zc_perception.camera.replay.video import ImageSource
+from zc_perception.camera.replay.pictures import ImageSource
 from zc_perception.camera.supervisor import CameraCondition, CameraState, CameraSupervisor
 from zc_perception.errors import CameraError, ConfigError, LayoutError, RecordingError
 from zc_perception.frame import Frame

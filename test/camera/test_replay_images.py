@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import struct
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,14 +12,14 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
-from camera.replay_kit import NOW_NS, nv12_rows, played, random_planes, replay
+from camera.replay_kit import NOW_NS, nv12_rows, played, png_chunk, random_planes, replay
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from pixel.format_samples import ALL, YUV, noise, rgb_planes, yuv_planes
 
+from zc_perception.camera.replay.pictures import natural_key
 from zc_perception.camera.replay.raw import RawGeometry, format_sidecar, parse_sidecar
-from zc_perception.camera.replay.video import natural_key
 from zc_perception.errors import ConfigError, RecordingError
 from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry, Matrix, Range
 from zc_perception.pixel.fourcc import NV12, fourcc_code
@@ -83,6 +85,67 @@ def test_one_picture_alone_is_a_recording_of_one_frame(tmp_path: Path) -> None:
 def test_a_grey_picture_is_one_of_equal_colours(tmp_path: Path) -> None:
     cv2.imwrite(str(tmp_path / 'a.png'), np.full((HEIGHT, WIDTH), 120, np.uint8))
     assert levels(played(replay(tmp_path))) == [120]
+
+
+def seen_through_a_lossless_file(folder: Path, bgr: NDArray[np.uint8]) -> list[NDArray[Any]]:
+    path = folder / 'wanted.bmp'
+    assert cv2.imwrite(str(path), bgr)
+    ((_, planes),) = played(replay(path))
+    return list(planes)
+
+
+def ramp(top: int, dtype: type[np.unsignedinteger[Any]]) -> NDArray[Any]:
+    """Grey levels from 0 to *top*."""
+    return np.linspace(0, top, WIDTH * HEIGHT).round().astype(dtype).reshape(HEIGHT, WIDTH)
+
+
+def pnm(levels: NDArray[Any], top: int) -> bytes:
+    big = levels.astype('>u2' if top > 255 else 'u1')
+    return b'P5\n# by a camera\n%d %d\n%d\n' % (WIDTH, HEIGHT, top) + big.tobytes()
+
+
+@pytest.mark.parametrize('kind', ['16.png', '16.tiff', '16.pgm', '10.pgm', '7.pgm', '16 bgr.png'])
+def test_more_or_less_than_8_bits_are_brightness_of_the_same_range(
+    kind: str, tmp_path: Path
+) -> None:
+    bits = int(kind.split('.')[0].split()[0])
+    levels = ramp((1 << bits) - 1, np.uint16)
+    path = tmp_path / kind
+    if path.suffix == '.pgm':
+        path.write_bytes(pnm(levels, (1 << bits) - 1))
+    else:
+        assert cv2.imwrite(str(path), cv2.merge([levels] * 3) if 'bgr' in kind else levels)
+    camera = replay(path)
+    depth_is_none = [notice for notice in camera.notices() if 'depth is no picture' in notice]
+    assert len(depth_is_none) == (bits == 16 and 'bgr' not in kind)
+    ((_, planes),) = played(camera)
+    grey = np.round(levels * (255.0 / ((1 << bits) - 1))).astype(np.uint8)
+    wanted = seen_through_a_lossless_file(tmp_path, cv2.merge([grey] * 3))
+    assert np.abs(planes[0].astype(int) - wanted[0]).max() <= 1
+    assert np.abs(planes[1].astype(int) - 128).max() == 0
+
+
+def test_alpha_is_left_out_and_a_palette_looked_up(tmp_path: Path) -> None:
+    red = np.full((HEIGHT, WIDTH, 4), (0, 0, 255, 40), np.uint8)
+    assert cv2.imwrite(str(tmp_path / 'alpha.png'), red)
+    indices = bytes(1) + bytes(np.zeros(WIDTH, np.uint8))
+    (tmp_path / 'palette.png').write_bytes(
+        b'\x89PNG\r\n\x1a\n'
+        + png_chunk(b'IHDR', struct.pack('>IIBBBBB', WIDTH, HEIGHT, 8, 3, 0, 0, 0))
+        + png_chunk(b'PLTE', bytes((255, 0, 0)))
+        + png_chunk(b'IDAT', zlib.compress(indices * HEIGHT))
+        + png_chunk(b'IEND', b'')
+    )
+    wanted = seen_through_a_lossless_file(tmp_path, red[..., :3])
+    for name in ('alpha.png', 'palette.png'):
+        ((_, planes),) = played(replay(tmp_path / name))
+        assert all(np.array_equal(a, b) for a, b in zip(planes, wanted, strict=True)), name
+
+
+def test_levels_that_are_no_brightness_are_refused(tmp_path: Path) -> None:
+    assert cv2.imwrite(str(tmp_path / 'a.tiff'), np.ones((HEIGHT, WIDTH), np.float32))
+    with pytest.raises(ConfigError, match=r"a\.tiff' has levels of float32, which have no"):
+        replay(tmp_path)
 
 
 def test_another_size_in_the_folder_is_named(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from zc_perception.camera.replay.pictures import decode_picture
 from zc_perception.camera.replay.source import (
     DEFAULT_FRAMERATE,
     RATE_FROM,
@@ -23,7 +25,6 @@ from zc_perception.camera.replay.source import (
     PlaneWriter,
     rate_of,
 )
-from zc_perception.camera.replay.video import decode_picture
 from zc_perception.errors import (
     ConfigError,
     FormatError,
@@ -54,6 +55,8 @@ _TYPES = ('sensor_msgs/msg/Image', _COMPRESSED)
 # Pictures that can't be read at the recording's start, before it counts as damaged: a decoder may have begun between key frames.
 _FIRST_TRIES = 32
 _CLOCK_WAS_SET_NS = 1_000_000_000
+# Encodings of one number in a pixel, which is a distance rather than a brightness.
+_DEEP = re.compile(r'(16|32|64)[USF]C1')
 
 
 def is_bag(path: Path) -> bool:
@@ -218,7 +221,7 @@ class BagSource(FrameSource):
             if picture is not None:
                 decoded = _decoded(picture)
                 self._check_size(decoded.shape[1], decoded.shape[0])
-                self._writer.write_bgr(decoded, planes)
+                self._writer.write_picture(decoded, planes)
                 return True
         except (FormatError, LayoutError):
             return False
@@ -245,12 +248,23 @@ class BagSource(FrameSource):
                 reader.close()
 
 
-def _decoded(picture: CompressedPicture) -> NDArray[np.uint8]:
-    if 'compressedDepth' in picture.format:
-        raise FormatError(f"format '{picture.format[:60]}' is a depth image, not a picture")
-    decoded = decode_picture(picture.data)
-    if decoded is None:
-        raise FormatError(f"format '{picture.format[:60]}' can't be decoded; JPEG and PNG can")
+def _decoded(picture: CompressedPicture) -> NDArray[Any]:
+    """The pixels; levels of 16 bits are brightness only where the format says mono16.
+
+    :raises FormatError: depth, or no picture that can be decoded.
+    """
+    named = f"format '{picture.format[:60]}'"
+    encoding = picture.format.partition(';')[0].strip()
+    if 'compressedDepth' in picture.format or _DEEP.fullmatch(encoding):
+        raise FormatError(f'{named} is a depth image, not a picture')
+    try:
+        decoded = decode_picture(picture.data)
+    except FormatError as error:
+        raise FormatError(f'{named} {error}; JPEG and PNG can') from error
+    if decoded.dtype != np.uint8 and encoding != 'mono16':
+        raise FormatError(
+            f"{named} has grey levels of 16 bits, as depth has; a picture's format begins with 'mono16'"
+        )
     return decoded
 
 

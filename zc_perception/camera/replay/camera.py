@@ -14,9 +14,10 @@ from zc_perception.camera import recording
 from zc_perception.camera.camera import DrawnCamera
 from zc_perception.camera.replay import raw as replay_raw
 from zc_perception.camera.replay.bag import BagSource, is_bag
+from zc_perception.camera.replay.pictures import PICTURES, ImageSource
 from zc_perception.camera.replay.raw import RawSource
 from zc_perception.camera.replay.source import FrameSource, Moment
-from zc_perception.camera.replay.video import PICTURES, ImageSource, VideoSource, check_file
+from zc_perception.camera.replay.video import VideoSource, check_file
 from zc_perception.errors import ConfigError, RecordingError
 from zc_perception.frame import Header
 from zc_perception.pixel.fourcc import pixel_format

@@ -1,11 +1,9 @@
-"""Video files, and folders of pictures in the order that people number files: 2.png comes before 10.png. OpenCV decodes both."""
+"""Video files. OpenCV decodes them."""
 
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import cv2
@@ -99,94 +97,3 @@ def check_file(path: str) -> None:
         raise ConfigError(
             f"video '{path}' is neither a file nor a folder; set parameter 'video' to the path of a recording"
         )
-
-
-PICTURES = ('.png', '.jpg', '.jpeg', '.bmp', '.webp', '.tif', '.tiff', '.ppm', '.pgm', '.pnm')
-# A camera's pictures are not turned, whatever EXIF says of how the camera was held.
-_FLAGS = cv2.IMREAD_COLOR | cv2.IMREAD_IGNORE_ORIENTATION
-
-
-def natural_key(name: str) -> tuple[list[tuple[int, int, str]], str]:
-    """Sorts by the numbers in a name as numbers, then by the name itself."""
-    parts = re.split(r'(\d+)', name.lower())
-    return [(1, int(part), '') if part.isdecimal() else (0, 0, part) for part in parts], name
-
-
-def pictures_in(folder: Path) -> list[Path]:
-    """The picture files of *folder*, in order. Hidden files don't count."""
-    found = [
-        path
-        for path in folder.iterdir()
-        if path.suffix.lower() in PICTURES and not path.name.startswith('.') and path.is_file()
-    ]
-    return sorted(found, key=lambda path: natural_key(path.name))
-
-
-def decode_picture(content: NDArray[np.uint8]) -> NDArray[np.uint8] | None:
-    """An encoded picture (PNG, JPEG, …) as B, G, R; ``None`` if it can't be decoded."""
-    if not content.size:
-        return None
-    try:
-        picture = cv2.imdecode(content, _FLAGS)
-    except cv2.error:  # a header that promises more than OpenCV would allocate
-        return None
-    return None if picture is None else np.asarray(picture, np.uint8)
-
-
-class ImageSource(FrameSource):
-    """Plays pictures at a given rate, since pictures have no times of their own.
-
-    All have to have one size: a folder with several is no recording of a camera.
-    """
-
-    def __init__(self, path: str, width: int = 0, height: int = 0, framerate: float = 0.0) -> None:
-        try:
-            self._files = pictures_in(Path(path)) if Path(path).is_dir() else [Path(path)]
-        except OSError as error:
-            raise ConfigError(f"folder '{path}' can't be read: {error.strerror}") from error
-        if not self._files:
-            raise ConfigError(
-                f"folder '{path}' has no picture and no recording; pictures end in {', '.join(PICTURES)}"
-            )
-        first = _read_picture(self._files[0])
-        if first is None:
-            raise ConfigError(
-                f"picture '{self._files[0]}' can't be decoded; remove it, or convert it to PNG"
-            )
-        self._own = first.shape[1], first.shape[0]
-        if min(self._own) < 2:
-            raise ConfigError(
-                f"'{self._files[0]}': its pictures are {self._own[0]}x{self._own[1]}; they must be at least 2x2"
-            )
-        super().__init__(
-            path,
-            width or even(self._own[0]),
-            height or even(self._own[1]),
-            framerate or DEFAULT_FRAMERATE,
-        )
-        self._writer = PlaneWriter(self.width, self.height)
-
-    def _moment(self) -> Moment | None:
-        return self._nominal() if self.number < len(self._files) else None
-
-    def read(self, planes: Sequence[NDArray[Any]]) -> bool:
-        """:raises RecordingError: a picture of another size; names it."""
-        file = self._files[self.number]
-        picture = _read_picture(file)
-        if picture is None:
-            return False
-        if (picture.shape[1], picture.shape[0]) != self._own:
-            raise RecordingError(
-                f"picture '{file}' is {picture.shape[1]}x{picture.shape[0]}, '{self._files[0].name}' is {self._own[0]}x{self._own[1]}; "
-                'all pictures of a folder must have one size: scale them, or put them into folders of their own'
-            )
-        self._writer.write_bgr(picture, planes)
-        return True
-
-
-def _read_picture(path: Path) -> NDArray[np.uint8] | None:
-    """``None``: it is gone, or no picture. Read by us, because OpenCV prints what it can't open."""
-    try:
-        return decode_picture(np.fromfile(path, np.uint8))
-    except OSError:
-        return None

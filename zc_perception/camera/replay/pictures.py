@@ -1,0 +1,154 @@
+"""Pictures: what OpenCV decodes becomes levels of 8 bits, or of 16 where it is grey; and folders of them, in the order that people
+number files: 2.png comes before 10.png.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from zc_perception.camera.replay.orientation import orientation_of, turned
+from zc_perception.camera.replay.source import (
+    DEFAULT_FRAMERATE,
+    FrameSource,
+    Moment,
+    PlaneWriter,
+    even,
+)
+from zc_perception.errors import ConfigError, FormatError, RecordingError
+
+PICTURES = ('.png', '.jpg', '.jpeg', '.bmp', '.webp', '.tif', '.tiff', '.ppm', '.pgm', '.pnm')
+_FLAGS = cv2.IMREAD_ANYCOLOR | cv2.IMREAD_ANYDEPTH | cv2.IMREAD_IGNORE_ORIENTATION
+_NO_PICTURE = "can't be decoded"
+_WHITE = {np.dtype(np.uint8): 255, np.dtype(np.uint16): 65535}
+# Magic, width, height and the value of white, with white space and comments between them.
+_PNM = re.compile(rb'P[2356]' + rb'(?:\s|#[^\n]*\n)+(\d+)' * 3)
+
+
+def decode_picture(content: NDArray[np.uint8]) -> NDArray[Any]:
+    """An encoded picture (PNG, JPEG, …), turned as its EXIF data say.
+
+    (height, width, 3) of B, G, R without alpha, or (height, width) of grey levels. Colours have
+    8 bits here; grey levels that have more in the file, as depth has, have 16.
+
+    :raises FormatError: what is wrong, as a sentence whose subject the caller puts in front.
+    """
+    if not content.size:
+        raise FormatError(_NO_PICTURE)
+    try:
+        picture = cv2.imdecode(content, _FLAGS)
+    except cv2.error:  # a header that promises more than OpenCV would allocate
+        picture = None
+    if picture is None:
+        raise FormatError(_NO_PICTURE)
+    if picture.dtype not in _WHITE:
+        raise FormatError(
+            f'has levels of {picture.dtype}, which have no brightness; 8 and 16 bits have'
+        )
+    white = _white(content, picture.dtype)
+    if white != 255 and not (picture.ndim == 2 and white == 65535):
+        picture = cv2.convertScaleAbs(picture, alpha=255 / white)
+    return turned(np.asarray(picture), orientation_of(content))
+
+
+def _white(content: NDArray[np.uint8], dtype: np.dtype[Any]) -> int:
+    """The highest level. PNM files name it, and OpenCV leaves it out of account."""
+    named = _PNM.match(content[:1024].tobytes())
+    return (int(named[3]) or 1) if named else _WHITE[dtype]
+
+
+def natural_key(name: str) -> tuple[list[tuple[int, int, str]], str]:
+    """Sorts by the numbers in a name as numbers, then by the name itself."""
+    parts = re.split(r'(\d+)', name.lower())
+    return [(1, int(part), '') if part.isdecimal() else (0, 0, part) for part in parts], name
+
+
+def pictures_in(folder: Path) -> list[Path]:
+    """The picture files of *folder*, in order. Hidden files don't count."""
+    found = [
+        path
+        for path in folder.iterdir()
+        if path.suffix.lower() in PICTURES and not path.name.startswith('.') and path.is_file()
+    ]
+    return sorted(found, key=lambda path: natural_key(path.name))
+
+
+class ImageSource(FrameSource):
+    """Plays pictures at a given rate, since pictures have no times of their own.
+
+    All have to have one size, after they are turned: a folder with several is no recording of a camera.
+    """
+
+    def __init__(self, path: str, width: int = 0, height: int = 0, framerate: float = 0.0) -> None:
+        try:
+            self._files = pictures_in(Path(path)) if Path(path).is_dir() else [Path(path)]
+        except OSError as error:
+            raise ConfigError(f"folder '{path}' can't be read: {error.strerror}") from error
+        if not self._files:
+            raise ConfigError(
+                f"folder '{path}' has no picture and no recording; "
+                f'pictures end in {", ".join(PICTURES)}'
+            )
+        try:
+            first = _read_picture(self._files[0])
+        except FormatError as error:
+            raise ConfigError(
+                f"picture '{self._files[0]}' {error}; remove it, or convert it to PNG"
+            ) from error
+        self._own = first.shape[1], first.shape[0]
+        if min(self._own) < 2:
+            raise ConfigError(
+                f"'{self._files[0]}': its pictures are {self._own[0]}x{self._own[1]}; they must be at least 2x2"
+            )
+        super().__init__(
+            path,
+            width or even(self._own[0]),
+            height or even(self._own[1]),
+            framerate or DEFAULT_FRAMERATE,
+        )
+        self._deep = first.dtype != np.uint8
+        self._writer = PlaneWriter(self.width, self.height)
+
+    def _moment(self) -> Moment | None:
+        return self._nominal() if self.number < len(self._files) else None
+
+    def read(self, planes: Sequence[NDArray[Any]]) -> bool:
+        """:raises RecordingError: a picture of another size; names it."""
+        file = self._files[self.number]
+        try:
+            picture = _read_picture(file)
+        except FormatError:
+            return False
+        if (picture.shape[1], picture.shape[0]) != self._own:
+            raise RecordingError(
+                f"picture '{file}' is {picture.shape[1]}x{picture.shape[0]}, '{self._files[0].name}' is {self._own[0]}x{self._own[1]}; "
+                'all pictures of a folder must have one size: scale them, or put them into folders of their own'
+            )
+        self._writer.write_picture(picture, planes)
+        return True
+
+    def notice(self) -> str:
+        return (
+            f"'{self._files[0]}' has grey levels of 16 bits: they are played as brightness, 65535 is white; "
+            'depth is no picture, give the folder of the colour pictures'
+            if self._deep
+            else ''
+        )
+
+
+def _read_picture(path: Path) -> NDArray[Any]:
+    """Read by us, because OpenCV prints what it can't open.
+
+    :raises FormatError: it is gone, or no picture.
+    """
+    try:
+        content = np.fromfile(path, np.uint8)
+    except OSError as error:
+        raise FormatError(f"can't be read: {error.strerror}") from error
+    return decode_picture(content)
