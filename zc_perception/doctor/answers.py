@@ -165,7 +165,7 @@ def try_pipeline(description: str) -> dict[str, Any]:
 def try_recording(text: str) -> dict[str, Any]:
     """Whether a recording can be played: open it as the capture node does, and give it back.
 
-    :param text: JSON: ``video``, ``width``, ``height``, ``framerate`` and ``replay_topic`` as the node has them.
+    :param text: JSON: ``video``, ``width``, ``height``, ``framerate``, ``replay_topic`` and ``pixel_format`` as the node has them.
     """
     from zc_perception.camera.replay.camera import open_source
 
@@ -177,6 +177,7 @@ def try_recording(text: str) -> dict[str, Any]:
             height=wanted['height'],
             framerate=wanted['framerate'],
             topic=wanted['replay_topic'],
+            raw_format=wanted['pixel_format'],
         )
     except ZcError as error:
         return {'error': str(error)}

@@ -287,7 +287,7 @@ def _recording(system: System, camera: CameraNeed) -> Finding:
         'video': path,
         **{
             name: getattr(camera, name)
-            for name in ('width', 'height', 'framerate', 'replay_topic')
+            for name in ('width', 'height', 'framerate', 'replay_topic', 'pixel_format')
         },
     }
     try:

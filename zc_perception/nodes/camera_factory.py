@@ -31,7 +31,7 @@ CAMERA_SPECS = (
     ParameterSpec('device', '/dev/video0', 'v4l2: device node. After a loss the same camera is looked for, wherever it is plugged in.'),
     ParameterSpec('input', -1, "v4l2: which of the device's inputs (HDMI, SDI, …). -1: the input is not changed.", '', -1, 63),
     ParameterSpec('pixel_format', 'auto', "v4l2: the driver's fourcc, such as NV12, YUYV, MJPG. auto: the cheapest that suits all and "
-                  'keeps the framerate.'),
+                  'keeps the framerate. replay: the format of a .yuv file, such as I420.'),
     ParameterSpec('memory', 'auto', "v4l2: export: the driver's own buffers. import: the driver fills buffers from parameter heap.",
                   choices=('auto', 'export', 'import')),
     ParameterSpec('silent', 0.0, 'A camera counts as lost after this time without a good frame. 0: the time of 10 frames, at least 2 s '

@@ -25,7 +25,13 @@ from zc_perception.pixel.layout import check_dimensions
 
 
 def open_source(
-    path: str, *, width: int = 0, height: int = 0, framerate: float = 0.0, topic: str = ''
+    path: str,
+    *,
+    width: int = 0,
+    height: int = 0,
+    framerate: float = 0.0,
+    topic: str = '',
+    raw_format: str = replay_raw.AUTO,
 ) -> FrameSource:
     """The source for what is at *path*.
 
@@ -36,6 +42,7 @@ def open_source(
     :param height: likewise.
     :param framerate: of pictures and raw files, which have none of their own.
     :param topic: which topic of a rosbag2 recording.
+    :param raw_format: of raw files, such as NV12.
     :raises ConfigError: it can't be used.
     :raises LayoutError: an odd width or height.
     """
@@ -57,7 +64,7 @@ def open_source(
     if suffix == recording.SUFFIX:
         return recording.RecordingSource(path, width, height)
     if suffix in replay_raw.SUFFIXES:
-        return RawSource(path, width, height, framerate)
+        return RawSource(path, width, height, framerate, raw_format)
     return VideoSource(path, width, height)
 
 
@@ -91,6 +98,7 @@ class ReplayCamera(DrawnCamera):
             height=parameters['height'],
             framerate=framerate,
             topic=parameters['replay_topic'],
+            raw_format=parameters['pixel_format'],
         )
         try:
             if self._recorded and not source.has_headers:

@@ -1,15 +1,20 @@
-"""Raw frames without any header: ``.nv12`` files, whose geometry is in parameters or in a file beside them.
+"""Raw frames without any header: ``.nv12`` and ``.yuv`` files, whose geometry is in parameters or in a file beside them.
 
-``clip.nv12`` may have a ``clip.nv12.yaml``: ``width``, ``height``; optional ``format`` (a DRM fourcc such as YUYV; default NV12),
-``stride`` (bytes of the first plane's rows; default without padding), ``rows`` (of the first plane, with padding; default the height),
-``framerate``, ``matrix`` (bt601, bt709, bt2020, rgb) and ``range`` (limited, full). A frame's planes follow each other, the strides of
-later ones in proportion to the first one's: NV12 has ``stride * rows * 3 / 2`` bytes. ``zc_record`` writes both for NV12.
+The frames of a ``.yuv`` file may have any format, so parameter ``pixel_format`` or the file beside it has to name it. Nothing is
+guessed: frames of NV12 and of I420, which ffmpeg writes, have the same number of bytes.
+
+``clip.yuv`` may have a ``clip.yuv.yaml``: ``width``, ``height``; ``format`` (a DRM fourcc or GStreamer's name, such as YUYV or I420; a
+file that ends in ``.nv12`` needs none); optional ``stride`` (bytes of the first plane's rows; default without padding), ``rows`` (of the
+first plane, with padding; default the height), ``framerate``, ``matrix`` (bt601, bt709, bt2020, rgb) and ``range`` (limited, full). A
+frame's planes follow each other, the strides of later ones in proportion to the first one's: NV12 has ``stride * rows * 3 / 2`` bytes.
+``zc_record`` writes both for NV12.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import os
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -28,23 +33,29 @@ from zc_perception.camera.replay.source import (
 )
 from zc_perception.errors import (
     ConfigError,
-    FormatError,
     LayoutError,
     RecordingError,
     message_of,
     nearest,
+    shown,
 )
 from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry, Matrix, Range
-from zc_perception.pixel.fourcc import NV12, format_by_name, fourcc_name, pixel_format
+from zc_perception.pixel.fourcc import NV12, fourcc_name, pixel_format
 from zc_perception.pixel.layout import ImageLayout, chained_layout, check_dimensions, views
 from zc_perception.pixel.readable import READABLE
 
 SUFFIXES = ('.nv12', '.yuv')
+AUTO = 'auto'
 SIDECAR = '.yaml'
 _MAX_SIDECAR = 1 << 16
 _KEYS = ('width', 'height', 'format', 'stride', 'rows', 'framerate', 'matrix', 'range')
 _YUV_MATRICES = (Matrix.BT601, Matrix.BT709, Matrix.BT2020)
 _MAX_STRIDE, _MAX_ROWS = 1 << 20, 1 << 18
+# DRM's names, and GStreamer's: I420 is better known than YU12.
+_BY_NAME = {fourcc_name(code).strip(): code for code in READABLE} | {
+    name.upper(): code for code in READABLE if (name := pixel_format(code).gstreamer) is not None
+}
+_PARAMETER = "parameter 'pixel_format'"
 _LOWEST_RATE, _HIGHEST_RATE = 1e-3, 1000.0
 
 
@@ -114,9 +125,10 @@ def check_geometry(geometry: RawGeometry, source: str) -> None:
         )
 
 
-def parse_sidecar(text: str, source: str) -> RawGeometry:
+def parse_sidecar(text: str, source: str, fourcc: int | None = NV12) -> RawGeometry:
     """The geometry in a sidecar's text.
 
+    :param fourcc: of the format where the text has none; ``None``: it has to have one.
     :raises ConfigError: names file, key, value and what is allowed.
     """
     try:
@@ -132,7 +144,10 @@ def parse_sidecar(text: str, source: str) -> RawGeometry:
             raise ConfigError(
                 f"'{source}': key '{key}' is unknown{nearest(str(key), _KEYS)}; known are {', '.join(_KEYS)}"
             )
-    fourcc = _format(found.get('format', 'NV12'), source)
+    if 'format' in found:
+        fourcc = _format(found['format'], f"'{source}': format")
+    elif fourcc is None:
+        raise ConfigError(f"'{source}': format is missing; it must be one of {_names(READABLE)}")
     numbers: dict[str, int] = {}
     for key in ('width', 'height', 'stride', 'rows'):
         width = numbers.get('width')
@@ -168,15 +183,22 @@ def parse_sidecar(text: str, source: str) -> RawGeometry:
     return made
 
 
-def _format(name: object, source: str) -> int:
-    try:
-        fourcc = format_by_name(str(name)).code
-    except FormatError as error:
-        raise ConfigError(f"'{source}': {error}") from error
-    if fourcc not in READABLE:
-        known = ', '.join(fourcc_name(code).strip() for code in READABLE)
-        raise ConfigError(f"'{source}': format is {name}; it must be one of {known}")
-    return fourcc
+def _format(name: object, what: str) -> int:
+    """The DRM fourcc of a format that can be read.
+
+    :param what: has the value, for messages.
+    """
+    found = _BY_NAME.get(str(name).upper())
+    if found is None:
+        raise ConfigError(
+            f'{what} is {shown(name)}{nearest(str(name).upper(), _BY_NAME)}; '
+            f'it must be one of {_names(READABLE)}'
+        )
+    return found
+
+
+def _names(fourccs: Iterable[int]) -> str:
+    return ', '.join(fourcc_name(code).strip() for code in fourccs)
 
 
 def _choice(found: dict[Any, Any], key: str, values: Sequence[Any], source: str) -> Any:
@@ -198,28 +220,64 @@ def format_sidecar(geometry: RawGeometry) -> str:
     return str(yaml.safe_dump(values, sort_keys=False))
 
 
-def raw_geometry(path: str, width: int, height: int) -> RawGeometry:
+def raw_geometry(path: str, width: int, height: int, name: str = AUTO) -> RawGeometry:
     """The geometry of a raw file: its sidecar's, or tight frames of *width* × *height*.
 
-    :raises ConfigError: neither is there, or the sidecar can't be used.
+    :param name: of the format; :data:`AUTO`: the sidecar has it, or the file ends in .nv12.
+    :raises ConfigError: one of them is missing, or they disagree, or the sidecar can't be used.
     """
+    wanted = None if name == AUTO else _format(name, _PARAMETER)
+    own = NV12 if Path(path).suffix.lower() == '.nv12' else None
     sidecar = Path(path + SIDECAR)
+    text = _text_of(sidecar)
+    if text is not None:
+        made, says = parse_sidecar(text, str(sidecar), own or wanted), sidecar
+    else:
+        made, says = _tight(path, width, height, own or wanted), Path(path)
+    if wanted not in (None, made.fourcc):
+        raise ConfigError(
+            f"{_PARAMETER} is '{name}', but '{says}' is of {_names([made.fourcc])}; set it to auto, "
+            f"or write the right format into '{sidecar}'"
+        )
+    return made
+
+
+def _text_of(sidecar: Path) -> str | None:
+    """``None``: there is no such file."""
     if sidecar.exists() and not sidecar.is_file():
         raise ConfigError(
             f"'{sidecar}' is no file; take it away, or write the geometry into a file of that name"
         )
     try:
         with sidecar.open('rb') as file:
-            return parse_sidecar(file.read(_MAX_SIDECAR).decode('utf-8'), str(sidecar))
+            return file.read(_MAX_SIDECAR).decode('utf-8')
     except FileNotFoundError:
-        pass
+        return None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"'{sidecar}' can't be read: {error}") from error
+
+
+def _tight(path: str, width: int, height: int, fourcc: int | None) -> RawGeometry:
+    beside = f"or write '{Path(path).name}{SIDECAR}' beside it"
     if not width or not height:
         raise ConfigError(
-            f"raw file '{path}' has no geometry: set parameters 'width' and 'height', or write '{sidecar.name}' beside it"
+            f"raw file '{path}' has no geometry: set parameters 'width' and 'height', {beside}"
         )
-    made = RawGeometry(width, height, width, height)
+    if fourcc is None:
+        raise ConfigError(
+            f"raw file '{path}' does not say its format: set {_PARAMETER} to YU12 (I420, ffmpeg's "
+            f'yuv420p), NV12 or what else it is ({_names(READABLE)}), {beside}'
+        )
+    fmt = pixel_format(fourcc)
+    colorimetry = BT601_LIMITED if fmt.is_yuv else Colorimetry(Matrix.RGB, Range.FULL)
+    made = RawGeometry(
+        width,
+        height,
+        fmt.planes[0].row_bytes(width),
+        height,
+        colorimetry=colorimetry,
+        fourcc=fourcc,
+    )
     check_geometry(made, path)
     return made
 
@@ -228,10 +286,15 @@ class RawSource(FrameSource):
     """Frames of a raw file, bit by bit. Those that are scaled become NV12.
 
     With a sidecar, width and height are the size to scale to; without one, the size that the frames have.
+
+    :param name: of the format, see :func:`raw_geometry`.
+    :raises ConfigError: also if the file is no whole number of frames and no sidecar says that they are right.
     """
 
-    def __init__(self, path: str, width: int = 0, height: int = 0, framerate: float = 0.0) -> None:
-        self._geometry = geometry = raw_geometry(path, width, height)
+    def __init__(
+        self, path: str, width: int = 0, height: int = 0, framerate: float = 0.0, name: str = AUTO
+    ) -> None:
+        self._geometry = geometry = raw_geometry(path, width, height, name)
         super().__init__(
             path,
             width or geometry.width,
@@ -248,10 +311,22 @@ class RawSource(FrameSource):
         self._content = np.empty(geometry.frame_bytes, np.uint8)
         size = Path(path).stat().st_size
         self._frames, self._rest = divmod(size, geometry.frame_bytes)
+        frame = (
+            f'{geometry.width}x{geometry.height} {_names([geometry.fourcc])} '
+            f'({geometry.frame_bytes} bytes)'
+        )
         if not self._frames:
             raise ConfigError(
-                f"raw file '{path}' has {size} bytes, less than one frame of {geometry.width}x{geometry.height} "
-                f'({geometry.frame_bytes} bytes); check its geometry'
+                f"raw file '{path}' has {size} bytes, less than one frame of {frame}; check its geometry"
+            )
+        self._size = (
+            f"'{path}' has {size} bytes: {self._frames} frames of {frame} and {self._rest} bytes"
+        )
+        if self._rest and not os.path.exists(path + SIDECAR):
+            whole = size - self._rest
+            raise ConfigError(
+                f'raw file {self._size}; check width, height and format, or cut the rest off: '
+                f"truncate -s {whole} '{path}'"
             )
         try:
             self._file: BinaryIO = open(path, 'rb', buffering=0)  # noqa: SIM115 - closed by close()
@@ -282,11 +357,7 @@ class RawSource(FrameSource):
         return True
 
     def notice(self) -> str:
-        return (
-            f"'{self.name}' ends within a frame: the last {self._rest} bytes are left out; is the geometry right?"
-            if self._rest
-            else ''
-        )
+        return f'{self._size}, which are left out; is the geometry right?' if self._rest else ''
 
     def close(self) -> None:
         self._file.close()
