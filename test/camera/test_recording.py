@@ -38,13 +38,13 @@ def fill(planes: Any, seed: int) -> None:
         plane[...] = rng.integers(0, np.iinfo(plane.dtype).max + 1, plane.shape, plane.dtype)
 
 
-def publish(pool: BufferPool, index: int) -> Frame:
+def publish(pool: BufferPool, index: int, stamp_ns: int | None = None) -> Frame:
     slot = pool.acquire()
     assert slot is not None
     frame = Frame.publish_slot(
         pool,
         slot,
-        header=Header(START + index * PERIOD, 'lens'),
+        header=Header(START + index * PERIOD if stamp_ns is None else stamp_ns, 'lens'),
         colorimetry=BT709_FULL,
         sequence=7 * index,
         captured_ns=100 + index,
@@ -111,6 +111,18 @@ def test_what_was_recorded_is_played_bit_by_bit(
             (14, 102),
             (21, 103),
         ]
+
+
+def test_stamps_of_0_become_the_times_of_recording(tmp_path: Path, make_pool: MakePool) -> None:
+    path, pool = tmp_path / 'a.zcr', make_pool(62, 46)
+    with FrameRecorder(path, ledger=CopyLedger()) as recorder:
+        for index in range(4):
+            with publish(pool, index, stamp_ns=0) as frame:
+                assert recorder.put(frame)
+    camera = replay(path, stamps='recorded')
+    (notice,) = camera.notices()
+    assert 'has stamps that are 0 or repeat' in notice
+    assert [frame.header.stamp_ns for frame, _ in played(camera)] == [100, 101, 102, 103]
 
 
 def test_the_file_is_what_its_description_says(tmp_path: Path, make_pool: MakePool) -> None:

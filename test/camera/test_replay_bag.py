@@ -401,6 +401,81 @@ def test_stamps_that_repeat_are_told_apart(tmp_path: Path) -> None:
     assert [frame.header.stamp_ns - NOW_NS for frame, _ in found] == list(range(FRAMES))
 
 
+SINCE_BOOT = 77_000_000_000
+TROUBLE = 'has stamps that are 0 or repeat: these frames are stamped by the times of recording'
+BACK = 'has stamps that go back: they stay as they are'
+
+
+@pytest.mark.parametrize(
+    ('recorded', 'given', 'notices'),
+    [
+        pytest.param([0] * FRAMES, [stamp(i) for i in range(FRAMES)], [TROUBLE], id='all 0'),
+        pytest.param(
+            [SINCE_BOOT] * FRAMES,
+            [SINCE_BOOT + i * PERIOD for i in range(FRAMES)],
+            [TROUBLE],
+            id='all the same',
+        ),
+        pytest.param(
+            [SINCE_BOOT, SINCE_BOOT + PERIOD, 0, SINCE_BOOT + 3 * PERIOD, 0],
+            [SINCE_BOOT + i * PERIOD for i in range(FRAMES)],
+            [TROUBLE],
+            id='some 0',
+        ),
+        pytest.param(
+            [stamp(3), stamp(4), stamp(0), stamp(1), stamp(2)],
+            [stamp(3), stamp(4), stamp(0), stamp(1), stamp(2)],
+            [BACK],
+            id='back',
+        ),
+        pytest.param(
+            [0, SINCE_BOOT, SINCE_BOOT, SINCE_BOOT + 2 * PERIOD, SINCE_BOOT + 3 * PERIOD],
+            [stamp(0), *(SINCE_BOOT + i * PERIOD for i in range(4))],
+            [TROUBLE, BACK],
+            id='0 at first',
+        ),
+        pytest.param([stamp(i) for i in range(FRAMES)], None, [], id='good'),
+    ],
+)
+def test_recorded_stamps_that_say_nothing_become_times_of_recording(
+    recorded: list[int], given: list[int] | None, notices: list[str], tmp_path: Path
+) -> None:
+    entries = [
+        ('/i', stamp(i), image(recorded[i], nv12_rows(*planes), 'nv12', WIDTH, HEIGHT))
+        for i, planes in enumerate(PLANES)
+    ]
+    path = write_bag(tmp_path / 'bag', entries)
+    camera = replay(path, stamps='recorded')
+    assert [all(words in notice for words in notices) for notice in camera.notices()] == (
+        [True] if notices else []
+    )
+    assert camera.facts()['stamp_trouble'] == ''.join(camera.notices())
+    assert [frame.header.stamp_ns for frame, _ in played(camera)] == (given or recorded)
+    # The replay's own stamps have the distances of the recording; nothing is wrong with them.
+    camera = replay(path)
+    assert not camera.notices() and not camera.facts()
+    stamps = [frame.header.stamp_ns - NOW_NS for frame, _ in played(camera)]
+    if BACK not in notices:
+        assert stamps == [i * PERIOD for i in range(FRAMES)]
+
+
+def test_stamps_of_0_go_on_when_the_recording_begins_again(tmp_path: Path) -> None:
+    entries = [
+        ('/i', stamp(i), image(0, nv12_rows(*planes), 'nv12', WIDTH, HEIGHT))
+        for i, planes in enumerate(PLANES)
+    ]
+    path = write_bag(tmp_path / 'bag', entries)
+    camera = replay(path, stamps='recorded', keep_all=False, loop=True, replay_rate=1000.0)
+    stamps: list[int] = []
+    while len(stamps) < 2 * FRAMES:
+        frame = camera.capture()
+        if frame is not None:
+            stamps.append(frame.header.stamp_ns)
+            frame.release()
+    camera.close()
+    assert stamps == [stamp(i) for i in range(2 * FRAMES)]
+
+
 @pytest.mark.parametrize('kind', ['mcap library, one file', 'sqlite3 file'])
 @pytest.mark.parametrize('part', (0.0, 0.02, 0.3, 0.7, 0.99))
 def test_a_recording_that_was_cut_is_an_error_or_plays_what_there_is(

@@ -191,6 +191,13 @@ def test_a_pipeline_whose_frames_are_all_copied_is_a_warning() -> None:
     assert Desk(copy_reason='').look(captured=20).level is Level.OK
 
 
+def test_recorded_stamps_that_say_nothing_are_a_warning() -> None:
+    status = Desk(stamp_trouble="'a.mcap: /i' has stamps that are 0").look(captured=20)
+    assert status.level is Level.WARN and status.message == "'a.mcap: /i' has stamps that are 0"
+    assert "set 'stamps' to now" in status.advice
+    assert Desk(stamp_trouble='').look(captured=20).level is Level.OK
+
+
 class TalkingCamera(SyntheticCamera):
     said: tuple[str, ...] = ('the recording has no end',)
 

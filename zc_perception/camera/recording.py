@@ -30,7 +30,7 @@ import time
 import zlib
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -40,6 +40,7 @@ from numpy.typing import NDArray
 
 from zc_perception.camera.replay.raw import SIDECAR, RawGeometry, format_sidecar
 from zc_perception.camera.replay.source import RATE_FROM, FrameSource, Moment, rate_of, read_whole
+from zc_perception.camera.replay.stamps import RecordedStamps
 from zc_perception.errors import ConfigError, FormatError, LayoutError, RecordingError, ZcError
 from zc_perception.frame import Frame, Header
 from zc_perception.memory.ledger import CopyLedger
@@ -231,11 +232,13 @@ class RecordingSource(FrameSource):
                 f"recording '{self.name}' is {layout.width}x{layout.height} and is played bit by bit; "
                 "set parameters 'width' and 'height' to 0"
             )
+        self.stamps: RecordedStamps = RecordedStamps(self.name)
         stamps = [
-            frame.header.stamp_ns
+            self.stamps.stamp(frame.header.stamp_ns, frame.captured_ns)
             for number in range(min(RATE_FROM, len(self)))
             if (frame := self.frame(number))
         ]
+        self.stamps.restart()
         super().__init__(self.name, layout.width, layout.height, rate_of(stamps))
         self.fourcc, self.colorimetry = layout.fourcc, self.format.colorimetry
         self._first_ns = stamps[0] if stamps else None
@@ -359,10 +362,11 @@ class RecordingSource(FrameSource):
             ) from error
         if frame is None:
             return Moment(self._last_ns)
+        stamp_ns = self.stamps.stamp(frame.header.stamp_ns, frame.captured_ns)
         if self._first_ns is None:
-            self._first_ns = frame.header.stamp_ns
-        self._last_ns = frame.header.stamp_ns - self._first_ns
-        return Moment(self._last_ns, frame.header)
+            self._first_ns = stamp_ns
+        self._last_ns = stamp_ns - self._first_ns
+        return Moment(self._last_ns, replace(frame.header, stamp_ns=stamp_ns))
 
     def read(self, planes: Sequence[NDArray[Any]]) -> bool:
         try:
@@ -379,6 +383,7 @@ class RecordingSource(FrameSource):
 
     def restart(self) -> None:
         super().restart()
+        self.stamps.restart()
         self._last_ns = 0
 
     def notice(self) -> str:

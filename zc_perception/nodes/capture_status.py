@@ -118,10 +118,13 @@ def camera_status(
     interval = counters.look(
         camera.framerate if camera is not None and streaming and paced else 0.0
     )
-    copy_reason = (
-        str(camera.facts().get('copy_reason') or '') if camera is not None and streaming else ''
+    facts = camera.facts() if camera is not None and streaming else {}
+    copy_reason, stamp_trouble = (
+        str(facts.get(name) or '') for name in ('copy_reason', 'stamp_trouble')
     )
-    level, message, advice = _camera_verdict(condition, interval, copy_reason, started=started)
+    level, message, advice = _camera_verdict(
+        condition, interval, copy_reason, stamp_trouble, started=started
+    )
     values = Figures(lambda: _camera_values(camera, condition, counters, interval))
     return Status(
         'camera', level, message, values, advice, '' if camera is None else camera.identity
@@ -162,11 +165,17 @@ def _camera_values(
 
 
 def _camera_verdict(
-    condition: CameraCondition, interval: CaptureInterval, copy_reason: str, *, started: bool
+    condition: CameraCondition,
+    interval: CaptureInterval,
+    copy_reason: str,
+    stamp_trouble: str,
+    *,
+    started: bool,
 ) -> tuple[Level, str, str]:
     """Level, message and advice.
 
     :param copy_reason: why the CPU copies every frame; empty: it doesn't.
+    :param stamp_trouble: what is wrong with recorded stamps; empty: nothing.
     """
     if condition.state is CameraState.LOST:
         return (
@@ -220,6 +229,9 @@ def _camera_verdict(
     if copy_reason:
         complaints.append(f'every frame is copied by the CPU: {copy_reason}')
         advice.append('let the pipeline end in dma-bufs')
+    if stamp_trouble:
+        complaints.append(stamp_trouble)
+        advice.append("set 'stamps' to now if nothing else of the recording is compared with them")
     if complaints:
         return Level.WARN, '; '.join(complaints), '; '.join(advice)
     return Level.OK, 'streaming', ''

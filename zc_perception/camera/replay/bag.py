@@ -10,6 +10,7 @@ import contextlib
 import importlib
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,6 +26,7 @@ from zc_perception.camera.replay.source import (
     PlaneWriter,
     rate_of,
 )
+from zc_perception.camera.replay.stamps import RecordedStamps
 from zc_perception.errors import (
     ConfigError,
     FormatError,
@@ -149,6 +151,7 @@ class BagSource(FrameSource):
                 if connection.topic == self.topic
             ]
             super().__init__(f'{path}: {self.topic}', 0, 0, DEFAULT_FRAMERATE)
+            self.stamps: RecordedStamps = RecordedStamps(self.name)
             own = self._look()
             self.width, self.height = width or even(own[0]), height or even(own[1])
             self._own = own
@@ -192,15 +195,16 @@ class BagSource(FrameSource):
         if entry is None:
             return None
         recorded_ns, content = entry
-        header: Header | None = None
+        header, stamp_ns = None, recorded_ns
         try:
             header, self._picture = read_message(
                 self._store, self._connections[0].msgtype, content
             )
         except FormatError:
             self._picture = None
-        # Cameras without a clock stamp 0.
-        stamp_ns = header.stamp_ns if header is not None and header.stamp_ns > 0 else recorded_ns
+        else:
+            stamp_ns = self.stamps.stamp(header.stamp_ns, recorded_ns)
+            header = replace(header, stamp_ns=stamp_ns)
         if self._first_ns is None:
             self._first_ns = stamp_ns, recorded_ns
         by_stamp, by_record = stamp_ns - self._first_ns[0], recorded_ns - self._first_ns[1]
@@ -237,6 +241,7 @@ class BagSource(FrameSource):
     def restart(self) -> None:
         super().restart()
         self._messages = iter(self._reader.messages(connections=self._connections))
+        self.stamps.restart()
         self._first_ns = None
         self._picture = None
 

@@ -160,9 +160,16 @@ class ReplayCamera(DrawnCamera):
         return self._ended
 
     def notices(self) -> Sequence[str]:
-        """What is missing or damaged in the recording."""
-        notice = self._source.notice()
-        return (notice,) if notice else ()
+        """What is missing or damaged in the recording, and stamps that say nothing."""
+        return tuple(filter(None, (self._source.notice(), self._stamp_trouble())))
+
+    def _stamp_trouble(self) -> str:
+        stamps = self._source.stamps
+        return stamps.notice() if self._recorded and stamps is not None else ''
+
+    def facts(self) -> Mapping[str, object]:
+        """Of recorded stamps, what is wrong with them."""
+        return {'stamp_trouble': self._stamp_trouble()} if self._recorded else {}
 
     def _next(self) -> Moment | None:
         """The frame that is due: the one that still waits for a slot, or the next."""

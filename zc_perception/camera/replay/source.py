@@ -13,6 +13,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from zc_perception.camera.replay.stamps import RecordedStamps
 from zc_perception.frame import Header
 from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry, Matrix, Range
 from zc_perception.pixel.fourcc import NV12, fourcc_code, pixel_format
@@ -50,6 +51,8 @@ class FrameSource(ABC):
     fourcc = NV12
     colorimetry = BT601_LIMITED
     has_headers = False
+    stamps: RecordedStamps | None = None
+    """Of a source with headers: what became of stamps that say nothing."""
     number = -1
     """Of the frame that :meth:`advance` went to, or could not go to."""
 
