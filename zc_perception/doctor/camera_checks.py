@@ -29,6 +29,7 @@ from zc_perception.doctor.heaps import rights_advice
 from zc_perception.doctor.needs import CameraNeed, Needs
 from zc_perception.doctor.system import DENIED, System
 from zc_perception.errors import CameraBusyError, CameraError, ConfigError, ZcError
+from zc_perception.local_path import local_path
 from zc_perception.negotiation.constraints import size_text
 from zc_perception.pixel.fourcc import NV12, fourcc_name
 
@@ -278,13 +279,11 @@ def _recording(system: System, camera: CameraNeed) -> Finding:
             advice,
             camera.node,
         )
-    path = (
-        str(system.root / camera.video.lstrip('/'))
-        if camera.video.startswith('/')
-        else camera.video
-    )
+    path = camera.video
+    with suppress(ConfigError):  # what is wrong with it is what opening it says
+        path = local_path(path, 'video')
     asked = {
-        'video': path,
+        'video': str(system.root / path.lstrip('/')) if path.startswith('/') else path,
         **{
             name: getattr(camera, name)
             for name in ('width', 'height', 'framerate', 'replay_topic', 'pixel_format')

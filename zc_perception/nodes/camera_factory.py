@@ -36,7 +36,8 @@ CAMERA_SPECS = (
                   choices=('auto', 'export', 'import')),
     ParameterSpec('silent', 0.0, 'A camera counts as lost after this time without a good frame. 0: the time of 10 frames, at least 2 s '
                   '(gstreamer, argus, libcamera: at least 5 s).', 's', 0.0, 3600.0),
-    ParameterSpec('video', '', 'replay: path of a video, a folder of pictures, a .nv12 file, a rosbag2 recording or a .zcr file.'),
+    ParameterSpec('video', '', 'replay: path or file:// URL of a video, a folder of pictures, a .nv12 or .yuv file, a rosbag2 '
+                  'recording or a .zcr file. ~ and $NAME are replaced.'),
     ParameterSpec('loop', True, 'replay: start again when the end is reached.'),
     ParameterSpec('keep_all', False, 'replay: every frame exactly once, as fast as consumers take them. It overrides loop. Set it '
                   'for inference too.'),
@@ -81,9 +82,9 @@ def check_camera(values: Mapping[str, Any]) -> None:
 def check_recording(values: Mapping[str, Any]) -> None:
     """Whether what camera replay is to play is there; opening it says so, too."""
     if values['camera'] == 'replay':
-        from zc_perception.camera.replay.video import check_file
+        from zc_perception.camera.replay.place import recording_path
 
-        check_file(values['video'])
+        recording_path(values['video'])
 
 
 class CameraFactory:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import queue
-import re
 import threading
 import time
 from collections.abc import Callable
@@ -21,6 +20,7 @@ from zc_perception.camera.supervisor import CameraSupervisor
 from zc_perception.errors import ConfigError, ZcError, one_line
 from zc_perception.frame import Frame
 from zc_perception.link.rclpy_compat import ResponseSender, answer_later
+from zc_perception.local_path import expanded
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.nodes.params.node_parameters import NodeParameters
 from zc_perception.nodes.params.spec import ParameterSpec
@@ -37,7 +37,6 @@ _MOST_WAITING = 4
 _JOIN_S = 1.0
 # As the container's: a request that finds no place is lost, and its caller waits for ever.
 _REQUESTS = QoSProfile(depth=200)
-_VARIABLE = re.compile(r'\$(?:(\w+)|\{([^}]*)\})', re.ASCII)
 
 
 def snapshot_folder(named: str) -> Path:
@@ -47,23 +46,11 @@ def snapshot_folder(named: str) -> Path:
     """
     if not named:
         return Path(os.path.abspath(ros_home() / 'zc_perception' / 'snapshots'))
-    beginning = f"parameter 'snapshot_folder' is '{named}'; "
-    for plain, braced in _VARIABLE.findall(named):
-        name = plain or braced
-        if not os.environ.get(name):
-            has = 'an empty' if name in os.environ else 'no'
-            raise ConfigError(
-                f"{beginning}the environment of this node has {has} variable '{name}': set it, or give the whole path"
-            )
-    path = os.path.expanduser(os.path.expandvars(named))
-    if path.startswith('~'):
-        user = path.partition('/')[0]
-        raise ConfigError(
-            f"{beginning}'{user}' is nobody's home here: give the whole path, or begin with './' for a folder of that name"
-        )
+    path = expanded(named, 'snapshot_folder')
     if not path.strip() or '\0' in path:
         raise ConfigError(
-            f'{beginning}that is no name of a folder: give its path, or nothing for the usual one'
+            f"parameter 'snapshot_folder' is '{named}'; that is no name of a folder: "
+            'give its path, or nothing for the usual one'
         )
     return Path(os.path.abspath(path))
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zc_perception.camera.replay.pictures import decode_picture
+from zc_perception.camera.replay.place import BAG_MAGIC, METADATA, ZSTD
 from zc_perception.camera.replay.source import (
     DEFAULT_FRAMERATE,
     RATE_FROM,
@@ -49,8 +51,6 @@ class CompressedPicture(NamedTuple):
     data: NDArray[np.uint8]
 
 
-SUFFIXES = ('.mcap', '.db3')
-METADATA = 'metadata.yaml'
 Picture = RawPicture | CompressedPicture
 _COMPRESSED = 'sensor_msgs/msg/CompressedImage'
 _TYPES = ('sensor_msgs/msg/Image', _COMPRESSED)
@@ -65,11 +65,11 @@ def is_bag(path: Path) -> bool:
     """Whether *path* is a recording of rosbag2: a folder with its metadata or storage files, or a storage file."""
     if path.is_dir():
         return (path / METADATA).is_file() or any(_storage_files(path))
-    return path.suffix.lower() in SUFFIXES
+    return path.suffix in BAG_MAGIC
 
 
 def _storage_files(folder: Path) -> list[Path]:
-    return sorted(file for file in folder.iterdir() if file.suffix.lower() in SUFFIXES)
+    return sorted(file for file in folder.iterdir() if file.suffix in BAG_MAGIC)
 
 
 def read_message(store: Any, msgtype: str, content: bytes) -> tuple[Header, Picture]:
@@ -78,6 +78,10 @@ def read_message(store: Any, msgtype: str, content: bytes) -> tuple[Header, Pict
     :param store: the message types of rosbags.
     :raises FormatError: it isn't such a message.
     """
+    if content[: len(ZSTD)] == ZSTD:
+        raise FormatError(
+            f'its messages are compressed one by one; play the whole folder, whose {METADATA} says so'
+        )
     try:
         found = store.deserialize_cdr(memoryview(content), msgtype)
     except Exception as error:  # as in _opened
@@ -115,11 +119,36 @@ def _opened(path: Path) -> tuple[Any, Any]:
         reader = library.Reader(path)
         reader.open()
     except Exception as error:  # the library has several classes, and what its parsers meet in a damaged file comes through as it is
-        advice = f"'mcap recover' can mend an MCAP file, 'ros2 bag reindex' a folder's {METADATA}"
         raise ConfigError(
-            f"recording '{path}' can't be opened: {_first_line(error)}; {advice}"
+            f"recording '{path}' can't be opened: {_first_line(error)}; {_advice(path)}"
         ) from error
     return reader, types.get_typestore(types.Stores.LATEST)
+
+
+def _advice(path: Path) -> str:
+    """What to do about a recording that can't be opened."""
+    files = [path] if path.is_file() else _storage_files(path)
+    for file in files:
+        if file.suffix == '.mcap' and not _has_end(file):
+            return (
+                f"'{file.name}' has no end, its recorder was killed or a copy broke off: "
+                f'mcap recover {file.name} -o whole.mcap keeps what there is'
+            )
+    if path.suffix == '.db3':
+        return f'sqlite3 {path.name} .recover | sqlite3 whole.db3 keeps what there is'
+    if path.is_file():
+        return f'mcap doctor {path.name} says what is wrong with it'
+    return f'ros2 bag reindex {path} writes its {METADATA} anew'
+
+
+def _has_end(file: Path) -> bool:
+    magic = BAG_MAGIC['.mcap']
+    try:
+        with file.open('rb') as storage:
+            storage.seek(-len(magic), os.SEEK_END)
+            return storage.read() == magic
+    except OSError:  # it is shorter
+        return False
 
 
 def _first_line(error: Exception) -> str:
@@ -144,12 +173,8 @@ class BagSource(FrameSource):
         self._picture: Picture | None = None
         self._first_ns: tuple[int, int] | None = None
         try:
-            self.topic = _choose(self._reader.topics, topic, path)
-            self._connections = [
-                connection
-                for connection in self._reader.connections
-                if connection.topic == self.topic
-            ]
+            self.topic = _choose(self._reader.topics, topic, path, self._has_depth)
+            self._connections = self._connections_of(self.topic)
             super().__init__(f'{path}: {self.topic}', 0, 0, DEFAULT_FRAMERATE)
             self.stamps: RecordedStamps = RecordedStamps(self.name)
             own = self._look()
@@ -161,14 +186,30 @@ class BagSource(FrameSource):
             self.close()
             raise
 
+    def _connections_of(self, topic: str) -> list[Any]:
+        return [connection for connection in self._reader.connections if connection.topic == topic]
+
+    def _has_depth(self, topic: str) -> bool:
+        """Whether the topic's first message says that it is depth."""
+        connections = self._connections_of(topic)
+        try:
+            _, _, content = next(self._reader.messages(connections=connections))
+            _, picture = read_message(self._store, connections[0].msgtype, content)
+        except Exception:  # as in _opened; whoever plays it says so
+            return False
+        return _is_depth(picture)
+
     def _look(self) -> tuple[int, int]:
         """Size of the first picture, in pixels; the rate of the first few goes into :attr:`framerate`."""
         self.restart()
         stamps: list[int] = []
         size, reason = None, 'it has no picture'
+        self._damage = ''
         while len(stamps) < RATE_FROM and (moment := self.advance()) is not None:
             stamps.append(moment.time_ns)
-            if size is None and len(stamps) <= _FIRST_TRIES:
+            if self._picture is None:
+                reason = self._damage
+            elif size is None and len(stamps) <= _FIRST_TRIES:
                 try:
                     size = _size_of(self._picture)
                 except (FormatError, LayoutError) as error:
@@ -200,8 +241,8 @@ class BagSource(FrameSource):
             header, self._picture = read_message(
                 self._store, self._connections[0].msgtype, content
             )
-        except FormatError:
-            self._picture = None
+        except FormatError as error:
+            self._picture, self._damage = None, str(error)
         else:
             stamp_ns = self.stamps.stamp(header.stamp_ns, recorded_ns)
             header = replace(header, stamp_ns=stamp_ns)
@@ -253,33 +294,45 @@ class BagSource(FrameSource):
                 reader.close()
 
 
+def _encoding(picture: Picture) -> str:
+    """What its pixels are, or were before they were compressed."""
+    if isinstance(picture, RawPicture):
+        return picture.encoding
+    return picture.format.partition(';')[0].strip()
+
+
+def _is_depth(picture: Picture) -> bool:
+    """By what the message says."""
+    compressed_depth = (
+        isinstance(picture, CompressedPicture) and 'compressedDepth' in picture.format
+    )
+    return compressed_depth or _DEEP.fullmatch(_encoding(picture)) is not None
+
+
 def _decoded(picture: CompressedPicture) -> NDArray[Any]:
     """The pixels; levels of 16 bits are brightness only where the format says mono16.
 
     :raises FormatError: depth, or no picture that can be decoded.
     """
     named = f"format '{picture.format[:60]}'"
-    encoding = picture.format.partition(';')[0].strip()
-    if 'compressedDepth' in picture.format or _DEEP.fullmatch(encoding):
+    if _is_depth(picture):
         raise FormatError(f'{named} is a depth image, not a picture')
     try:
         decoded = decode_picture(picture.data)
     except FormatError as error:
         raise FormatError(f'{named} {error}; JPEG and PNG can') from error
-    if decoded.dtype != np.uint8 and encoding != 'mono16':
+    if decoded.dtype != np.uint8 and _encoding(picture) != 'mono16':
         raise FormatError(
             f"{named} has grey levels of 16 bits, as depth has; a picture's format begins with 'mono16'"
         )
     return decoded
 
 
-def _size_of(picture: Picture | None) -> tuple[int, int]:
+def _size_of(picture: Picture) -> tuple[int, int]:
     """The picture's own size.
 
     :raises FormatError: it can't be read.
     """
-    if picture is None:
-        raise FormatError('its messages are damaged')
     if isinstance(picture, RawPicture):
         layout_of(picture)
         return picture.width, picture.height
@@ -291,8 +344,10 @@ def _size_of(picture: Picture | None) -> tuple[int, int]:
     return decoded.shape[1], decoded.shape[0]
 
 
-def _choose(topics: dict[str, Any], wanted: str, path: str) -> str:
-    """The topic to play.
+def _choose(
+    topics: dict[str, Any], wanted: str, path: str, has_depth: Callable[[str], bool]
+) -> str:
+    """The topic to play: the wanted one, or the only one with pictures. Depth is none.
 
     :raises ConfigError: lists what there is.
     """
@@ -316,6 +371,8 @@ def _choose(topics: dict[str, Any], wanted: str, path: str) -> str:
         if not topics[wanted].msgcount:
             raise ConfigError(f"recording '{path}': topic '{wanted}' has no messages; {there}")
         return wanted
+    if len(pictures) > 1:
+        pictures = [name for name in pictures if not has_depth(name)] or pictures
     if len(pictures) != 1:
         what = (
             'several topics with pictures'

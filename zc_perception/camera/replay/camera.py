@@ -15,9 +15,10 @@ from zc_perception.camera.camera import DrawnCamera
 from zc_perception.camera.replay import raw as replay_raw
 from zc_perception.camera.replay.bag import BagSource, is_bag
 from zc_perception.camera.replay.pictures import PICTURES, ImageSource
+from zc_perception.camera.replay.place import recording_path, refuse_foreign
 from zc_perception.camera.replay.raw import RawSource
 from zc_perception.camera.replay.source import FrameSource, Moment
-from zc_perception.camera.replay.video import VideoSource, check_file
+from zc_perception.camera.replay.video import VideoSource
 from zc_perception.errors import ConfigError, RecordingError
 from zc_perception.frame import Header
 from zc_perception.pixel.fourcc import pixel_format
@@ -38,6 +39,7 @@ def open_source(
     A folder is a rosbag2 recording or a folder of pictures; ``.mcap`` and ``.db3`` are rosbag2's files, ``.zcr`` is ours, ``.nv12`` and
     ``.yuv`` are raw; a picture alone is a recording of one frame; anything else is a video.
 
+    :param path: as :func:`recording_path` has it.
     :param width: of the frames; 0 for the recording's own. For raw files without a sidecar, what they have.
     :param height: likewise.
     :param framerate: of pictures and raw files, which have none of their own.
@@ -46,9 +48,11 @@ def open_source(
     :raises ConfigError: it can't be used.
     :raises LayoutError: an odd width or height.
     """
-    check_file(path)
+    path = recording_path(path)
     place = Path(path)
     suffix = place.suffix.lower()
+    if place.is_file() and suffix not in replay_raw.SUFFIXES:
+        refuse_foreign(place)
     try:
         bag = is_bag(place)
     except OSError as error:
@@ -84,7 +88,7 @@ class ReplayCamera(DrawnCamera):
     reason = 'decode'
 
     def __init__(self, parameters: Mapping[str, Any], *, frame_id: str, **base: Any) -> None:
-        self._video: str = parameters['video']
+        self._video = recording_path(parameters['video'])
         framerate: float = parameters['framerate']
         self._rate: float = parameters['replay_rate']
         self._start_ns = round(parameters['replay_start'] * 1e9)

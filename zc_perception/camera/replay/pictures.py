@@ -4,6 +4,7 @@ number files: 2.png comes before 10.png.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,6 +26,7 @@ from zc_perception.errors import ConfigError, FormatError, RecordingError
 
 PICTURES = ('.png', '.jpg', '.jpeg', '.bmp', '.webp', '.tif', '.tiff', '.ppm', '.pgm', '.pnm')
 _FLAGS = cv2.IMREAD_ANYCOLOR | cv2.IMREAD_ANYDEPTH | cv2.IMREAD_IGNORE_ORIENTATION
+_SHOWN = 5
 _NO_PICTURE = "can't be decoded"
 _WHITE = {np.dtype(np.uint8): 255, np.dtype(np.uint16): 65535}
 # Magic, width, height and the value of white, with white space and comments between them.
@@ -91,8 +93,9 @@ class ImageSource(FrameSource):
         except OSError as error:
             raise ConfigError(f"folder '{path}' can't be read: {error.strerror}") from error
         if not self._files:
+            there = ', '.join(sorted(os.listdir(path))[:_SHOWN]) or 'nothing'
             raise ConfigError(
-                f"folder '{path}' has no picture and no recording; "
+                f"folder '{path}' has no picture and no recording, it has {there}; "
                 f'pictures end in {", ".join(PICTURES)}'
             )
         try:

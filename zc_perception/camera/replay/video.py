@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import Any
 
@@ -78,22 +77,3 @@ class VideoSource(FrameSource):
 
     def close(self) -> None:
         self._capture.release()
-
-
-def check_file(path: str) -> None:
-    """Refuse what isn't there, and what could be waited for without an end: pipes and devices.
-
-    :raises ConfigError: no path, or no such file or folder.
-    """
-    if not path:
-        raise ConfigError(
-            "parameter 'video' is empty; set it to the path of a video file or another recording (camera is 'replay')"
-        )
-    if not os.path.exists(path):
-        raise ConfigError(
-            f"video '{path}' does not exist; set parameter 'video' to the path of a video file or another recording"
-        )
-    if not os.path.isfile(path) and not os.path.isdir(path):
-        raise ConfigError(
-            f"video '{path}' is neither a file nor a folder; set parameter 'video' to the path of a recording"
-        )

@@ -265,7 +265,7 @@ class Chosen:
             if 'camera' in given and self['camera'] != FROM_FILE:
                 values['camera'] = self['camera']
             if given.get('video'):
-                values['video'] = os.path.expanduser(self['video'])
+                values['video'] = self['video']
         if kind == 'inference' and self['accelerator'] != FROM_FILE:
             values['accelerator'] = self['accelerator']
         if self['autostart'] != FROM_FILE:

@@ -1,0 +1,124 @@
+"""Where a recording is, and files that are none: their first bytes say what they are."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+from zc_perception.errors import ConfigError
+from zc_perception.local_path import local_path
+
+METADATA = 'metadata.yaml'
+ZSTD = b'\x28\xb5\x2f\xfd'
+_URL = re.compile(r'(?!file:)[a-z][a-z0-9+.-]*://', re.IGNORECASE)
+_SECRET = re.compile(r'(?<=://)[^/@]*@')
+
+
+def recording_path(video: str) -> str:
+    """The path that parameter ``video`` means. Nothing is opened that could be waited for without an end: a pipe, a device.
+
+    :raises ConfigError: none, no file of this machine, or nothing is there.
+    """
+    if not video:
+        raise ConfigError(
+            "parameter 'video' is empty; set it to the path of a video file or another recording (camera is 'replay')"
+        )
+    if _URL.match(video) and not os.path.exists(video):
+        raise ConfigError(
+            f"parameter 'video' is '{_SECRET.sub('', video)}'; camera replay plays what a path or a "
+            "file:// URL names; for a stream set 'camera' to gstreamer and 'pipeline' to "
+            "'uridecodebin uri=URL ! videoconvert'"
+        )
+    path = local_path(video, 'video')
+    if not os.path.exists(path):
+        raise ConfigError(
+            f"video '{path}' does not exist; set parameter 'video' to the path of a video file or another recording"
+        )
+    if not os.path.isfile(path) and not os.path.isdir(path):
+        raise ConfigError(
+            f"video '{path}' is neither a file nor a folder; set parameter 'video' to the path of a recording"
+        )
+    return path
+
+
+class _Kind(NamedTuple):
+    """Files that are no recording, or hold one in another form.
+
+    :param step: to the recording; PATH and TARGET are the file's path, and that without its suffix.
+    :param at: where *magic* is.
+    """
+
+    magic: bytes
+    name: str
+    step: str
+    at: int = 0
+
+
+_UNPACK = "'PATH' and play what was in it"
+_FOREIGN = (
+    _Kind(
+        b'#ROSBAG V',
+        'a bag of ROS 1',
+        "run rosbags-convert --src 'PATH' --dst 'TARGET' (pip install rosbags) and play 'TARGET'",
+    ),
+    *(
+        _Kind(
+            magic, f'compressed by {tool}', f"run {tool} -dc 'PATH' > 'TARGET' and play 'TARGET'"
+        )
+        for magic, tool in (
+            (ZSTD, 'zstd'),
+            (b'\x1f\x8b\x08', 'gzip'),
+            (b'\xfd7zXZ\0', 'xz'),
+            (b'BZh', 'bzip2'),
+            (b'\x04\x22\x4d\x18', 'lz4'),
+        )
+    ),
+    _Kind(b'PK\x03\x04', 'a zip archive', f'run unzip {_UNPACK}'),
+    _Kind(b'7z\xbc\xaf\x27\x1c', 'a 7z archive', f'run 7z x {_UNPACK}'),
+    _Kind(b'ustar', 'a tar archive', f'run tar -xf {_UNPACK}', 257),
+    _Kind(
+        b'version https://git-lfs.github.com/spec/',
+        'only a pointer of Git LFS',
+        'run git lfs pull in its repository, then play it again',
+    ),
+)
+BAG_MAGIC = {'.mcap': b'\x89MCAP0\r\n', '.db3': b'SQLite format 3\0'}
+"""How the storage files of rosbag2 begin. Its library tells them by these suffixes, in lower case."""
+
+
+def refuse_foreign(path: Path) -> None:
+    """Refuse a file whose first bytes say that it isn't what its name says, or no recording at all.
+
+    :raises ConfigError: says what it is, and how to come to the recording.
+    """
+    try:
+        with path.open('rb') as file:
+            head = file.read(512)
+    except OSError as error:
+        raise ConfigError(f"'{path}' can't be read: {error.strerror}") from error
+    if not head:
+        raise ConfigError(
+            f"'{path}' is empty (0 bytes): nothing was recorded, or the copy broke off; "
+            'play another file'
+        )
+    for kind in _FOREIGN:
+        if head[kind.at :].startswith(kind.magic):
+            step = kind.step.replace('PATH', str(path)).replace(
+                'TARGET', str(path.with_suffix(''))
+            )
+            if kind.magic == ZSTD and (path.parent / METADATA).is_file():
+                step = f"play its folder '{path.parent}', or {step}"
+            raise ConfigError(f"'{path}' is {kind.name}, which can't be played; {step}")
+    for suffix, magic in BAG_MAGIC.items():
+        if head.startswith(magic) and path.suffix != suffix:
+            raise ConfigError(
+                f"'{path}' has the content of {suffix} files; rename it to '{path.stem}{suffix}'"
+            )
+    wanted = BAG_MAGIC.get(path.suffix.lower(), b'')
+    if not head.startswith(wanted):
+        raise ConfigError(
+            f"'{path}' is no {path.suffix} file, for it begins with {head[: len(wanted)]!r}; "
+            'play another file'
+        )
