@@ -1,4 +1,4 @@
-"""What a person means by a path: with variables of the environment, with ``~``, or as a ``file://`` URL."""
+"""What a person means by a path: with variables, with ``~``, or as a ``file://`` URL."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ def expanded(named: str, parameter: str) -> str:
     """*named* with its variables and its ``~`` replaced.
 
     :param parameter: whose value it is, for messages.
-    :raises ConfigError: it has a variable or a user that isn't known here, which would become a part of the name.
+    :raises ConfigError: it has a variable or a user that isn't known here, which would become a
+        part of the name.
     """
     beginning = f"parameter '{parameter}' is '{named}'; "
     for plain, braced in _VARIABLE.findall(named):
@@ -24,13 +25,15 @@ def expanded(named: str, parameter: str) -> str:
         if not os.environ.get(name):
             has = 'an empty' if name in os.environ else 'no'
             raise ConfigError(
-                f"{beginning}the environment of this node has {has} variable '{name}': set it, or give the whole path"
+                f"{beginning}the environment of this node has {has} variable '{name}': "
+                'set it, or give the whole path'
             )
     path = os.path.expanduser(os.path.expandvars(named))
     if path.startswith('~'):
         user = path.partition('/')[0]
         raise ConfigError(
-            f"{beginning}'{user}' is nobody's home here: give the whole path, or begin with './' for that name"
+            f"{beginning}'{user}' is nobody's home here: give the whole path, or begin with './' "
+            'for that name'
         )
     return path
 
@@ -52,7 +55,7 @@ def local_path(named: str, parameter: str) -> str:
     host, slash, below = rest[2:].partition('/') if rest[:2] == '//' else ('', rest[:1], rest[1:])
     if host not in ('', 'localhost') or slash != '/':
         raise ConfigError(
-            f"parameter '{parameter}' is '{named}'; a file URL has an absolute path of this machine: "
-            'file:///folder/name'
+            f"parameter '{parameter}' is '{named}'; a file URL has an absolute path of this "
+            'machine: file:///folder/name'
         )
     return os.fsdecode(unquote_to_bytes(f'/{below}'))

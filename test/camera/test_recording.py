@@ -553,7 +553,7 @@ def test_an_index_that_points_elsewhere_is_made_anew(
 @pytest.mark.parametrize(
     ('content', 'message'),
     [
-        (b'', 'is no raw recording'),
+        (b'ZCRE', 'is no raw recording'),
         (b'RIFF' * 10, 'is no raw recording: it does not begin with ZCREC'),
         (b'ZCREC009' + bytes(20), "begins with b'ZCREC009'; this package reads b'ZCREC001'"),
         (b'ZCREC001' + b'\xff' * 8, 'its description \\(4294967295 bytes\\) is cut or changed'),

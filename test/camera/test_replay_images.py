@@ -188,7 +188,10 @@ def test_a_folder_of_damaged_pictures_does_not_loop_for_ever(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ('prepare', 'message'),
     [
-        (lambda folder: None, 'has no picture and no recording; pictures end in .png'),
+        (
+            lambda folder: None,
+            'has no picture and no recording, it has nothing; pictures end in .png',
+        ),
         (
             lambda folder: (folder / 'a.png').write_bytes(b'x'),
             "a.png' can't be decoded; remove it, or convert it to PNG",
@@ -512,7 +515,7 @@ def test_raw_files_that_can_not_be_played_are_named(tmp_path: Path) -> None:
         replay(path)
     with pytest.raises(
         ConfigError,
-        match=r'has 4608 bytes, less than one frame of 640x480 NV12 \(460800 bytes\); check its geometry',
+        match=r'has 4608 bytes, less than one frame of 640x480 NV12 \(460800 bytes\); check',
     ):
         replay(path, width=640, height=480)
     (tmp_path / 'clip.nv12.yaml').write_bytes(b'\xff\xff')

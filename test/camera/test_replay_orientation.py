@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures('no_fd_leak')
 WIDTH, HEIGHT = 64, 32
 ORIENTATION, SHORT, LONG = 0x0112, 3, 4
 
-# EXIF's own words for each value: where the stored picture's first row is seen, and its first column.
+# EXIF's own words: where the stored picture's first row is seen, and its first column.
 SIDES = {
     1: ('top', 'left'),
     2: ('top', 'right'),

@@ -321,8 +321,10 @@ NOT_A_FOLDER = {
     '$UNSET/shots': "the environment of this node has no variable 'UNSET': set it, or give the whole path",
     '/data/${UNSET}/$SET': "the environment of this node has no variable 'UNSET': set it, or give the whole path",
     '${EMPTY}/shots': "the environment of this node has an empty variable 'EMPTY': set it, or give the whole path",
-    '~nobody_here': "'~nobody_here' is nobody's home here: give the whole path, or begin with './' for that name",
-    '~nobody_here/shots': "'~nobody_here' is nobody's home here: give the whole path, or begin with './' for that name",
+    '~nobody_here': "'~nobody_here' is nobody's home here: give the whole path, or begin with './' "
+    'for that name',
+    '~nobody_here/shots': "'~nobody_here' is nobody's home here: give the whole path, or begin with './' "
+    'for that name',
     '  ': 'that is no name of a folder: give its path, or nothing for the usual one',
     '/tmp/\0': 'that is no name of a folder: give its path, or nothing for the usual one',
 }

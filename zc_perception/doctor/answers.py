@@ -165,7 +165,8 @@ def try_pipeline(description: str) -> dict[str, Any]:
 def try_recording(text: str) -> dict[str, Any]:
     """Whether a recording can be played: open it as the capture node does, and give it back.
 
-    :param text: JSON: ``video``, ``width``, ``height``, ``framerate``, ``replay_topic`` and ``pixel_format`` as the node has them.
+    :param text: JSON: ``video``, ``width``, ``height``, ``framerate``, ``replay_topic`` and
+        ``pixel_format`` as the node has them.
     """
     from zc_perception.camera.replay.camera import open_source
 

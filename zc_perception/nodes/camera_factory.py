@@ -36,8 +36,8 @@ CAMERA_SPECS = (
                   choices=('auto', 'export', 'import')),
     ParameterSpec('silent', 0.0, 'A camera counts as lost after this time without a good frame. 0: the time of 10 frames, at least 2 s '
                   '(gstreamer, argus, libcamera: at least 5 s).', 's', 0.0, 3600.0),
-    ParameterSpec('video', '', 'replay: path or file:// URL of a video, a folder of pictures, a .nv12 or .yuv file, a rosbag2 '
-                  'recording or a .zcr file. ~ and $NAME are replaced.'),
+    ParameterSpec('video', '', 'replay: path or file:// URL of a video, a folder of pictures, a .nv12 or '
+                  '.yuv file, a rosbag2 recording or a .zcr file. ~ and $NAME are replaced.'),
     ParameterSpec('loop', True, 'replay: start again when the end is reached.'),
     ParameterSpec('keep_all', False, 'replay: every frame exactly once, as fast as consumers take them. It overrides loop. Set it '
                   'for inference too.'),

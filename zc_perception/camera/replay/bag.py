@@ -80,7 +80,8 @@ def read_message(store: Any, msgtype: str, content: bytes) -> tuple[Header, Pict
     """
     if content[: len(ZSTD)] == ZSTD:
         raise FormatError(
-            f'its messages are compressed one by one; play the whole folder, whose {METADATA} says so'
+            'its messages are compressed one by one; '
+            f'play the whole folder, whose {METADATA} says so'
         )
     try:
         found = store.deserialize_cdr(memoryview(content), msgtype)
@@ -323,7 +324,8 @@ def _decoded(picture: CompressedPicture) -> NDArray[Any]:
         raise FormatError(f'{named} {error}; JPEG and PNG can') from error
     if decoded.dtype != np.uint8 and _encoding(picture) != 'mono16':
         raise FormatError(
-            f"{named} has grey levels of 16 bits, as depth has; a picture's format begins with 'mono16'"
+            f'{named} has grey levels of 16 bits, as depth has; '
+            "a picture's format begins with 'mono16'"
         )
     return decoded
 

@@ -88,7 +88,7 @@ class ReplayCamera(DrawnCamera):
     reason = 'decode'
 
     def __init__(self, parameters: Mapping[str, Any], *, frame_id: str, **base: Any) -> None:
-        self._video = recording_path(parameters['video'])
+        video: str = parameters['video']
         framerate: float = parameters['framerate']
         self._rate: float = parameters['replay_rate']
         self._start_ns = round(parameters['replay_start'] * 1e9)
@@ -97,7 +97,7 @@ class ReplayCamera(DrawnCamera):
         self._paced = framerate > 0
         self._ended = False
         self._source = source = open_source(
-            self._video,
+            video,
             width=parameters['width'],
             height=parameters['height'],
             framerate=framerate,
@@ -105,6 +105,7 @@ class ReplayCamera(DrawnCamera):
             raw_format=parameters['pixel_format'],
         )
         try:
+            self._video = recording_path(video)
             if self._recorded and not source.has_headers:
                 raise ConfigError(
                     f"'{self._video}' has no headers: set parameter 'stamps' to 'now', or play a rosbag2 or {recording.SUFFIX} file"

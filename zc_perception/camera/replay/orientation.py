@@ -1,10 +1,10 @@
 """How a JPEG, PNG or WebP picture has to be turned, as its EXIF data say, and the turning.
 
-OpenCV reads EXIF data of WebP since 4.11 only, and of the others as soon as nobody says otherwise. So we tell it to leave a picture
-as it is, and turn it here: every version does the same. TIFF is left out, since OpenCV always turns that by itself.
+Old versions of OpenCV do not read EXIF data of WebP. So OpenCV has to leave a picture as it is, and
+we turn it here: every version does the same. TIFF is left out, since OpenCV always turns it.
 
-Sources: CIPA DC-008 (EXIF: tag 0x0112 in the first directory), ISO/IEC 10918-1 (segments of JPEG), the PNG specification (eXIf),
-Google's WebP container (EXIF).
+Sources: CIPA DC-008 (EXIF: tag 0x0112 in the first directory), ISO/IEC 10918-1 (segments of JPEG),
+the PNG specification (eXIf), Google's WebP container (EXIF).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _TURNS: Mapping[int, Callable[[NDArray[Any]], Any]] = {
 
 
 def orientation_of(content: NDArray[np.uint8]) -> int:
-    """EXIF's orientation of an encoded picture, 1 to 8; :data:`UPRIGHT` where it says none, or none that there is."""
+    """EXIF's orientation of an encoded picture, 1 to 8; :data:`UPRIGHT` where there is none."""
     view = content.data
     try:
         for block in _exif_blocks(view):

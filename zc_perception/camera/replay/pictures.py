@@ -1,5 +1,5 @@
-"""Pictures: what OpenCV decodes becomes levels of 8 bits, or of 16 where it is grey; and folders of them, in the order that people
-number files: 2.png comes before 10.png.
+"""Pictures as OpenCV decodes them, and folders of them, in the order that people number files:
+2.png comes before 10.png.
 """
 
 from __future__ import annotations
@@ -84,7 +84,8 @@ def pictures_in(folder: Path) -> list[Path]:
 class ImageSource(FrameSource):
     """Plays pictures at a given rate, since pictures have no times of their own.
 
-    All have to have one size, after they are turned: a folder with several is no recording of a camera.
+    All have to have one size, after they are turned: a folder with several is no recording of a
+    camera.
     """
 
     def __init__(self, path: str, width: int = 0, height: int = 0, framerate: float = 0.0) -> None:
@@ -107,7 +108,8 @@ class ImageSource(FrameSource):
         self._own = first.shape[1], first.shape[0]
         if min(self._own) < 2:
             raise ConfigError(
-                f"'{self._files[0]}': its pictures are {self._own[0]}x{self._own[1]}; they must be at least 2x2"
+                f"'{self._files[0]}': its pictures are {self._own[0]}x{self._own[1]}; "
+                'they must be at least 2x2'
             )
         super().__init__(
             path,
@@ -130,16 +132,18 @@ class ImageSource(FrameSource):
             return False
         if (picture.shape[1], picture.shape[0]) != self._own:
             raise RecordingError(
-                f"picture '{file}' is {picture.shape[1]}x{picture.shape[0]}, '{self._files[0].name}' is {self._own[0]}x{self._own[1]}; "
-                'all pictures of a folder must have one size: scale them, or put them into folders of their own'
+                f"picture '{file}' is {picture.shape[1]}x{picture.shape[0]}, "
+                f"'{self._files[0].name}' is {self._own[0]}x{self._own[1]}; "
+                'all pictures of a folder must have one size: scale them, or put them into folders '
+                'of their own'
             )
         self._writer.write_picture(picture, planes)
         return True
 
     def notice(self) -> str:
         return (
-            f"'{self._files[0]}' has grey levels of 16 bits: they are played as brightness, 65535 is white; "
-            'depth is no picture, give the folder of the colour pictures'
+            f"'{self._files[0]}' has grey levels of 16 bits: they are played as brightness, "
+            '65535 is white; depth is no picture, give the folder of the colour pictures'
             if self._deep
             else ''
         )

@@ -17,28 +17,33 @@ _SECRET = re.compile(r'(?<=://)[^/@]*@')
 
 
 def recording_path(video: str) -> str:
-    """The path that parameter ``video`` means. Nothing is opened that could be waited for without an end: a pipe, a device.
+    """The path that parameter ``video`` means.
 
-    :raises ConfigError: none, no file of this machine, or nothing is there.
+    :raises ConfigError: none, a URL of a stream, nothing is there, or what could be waited for
+        without an end: a pipe, a device.
     """
     if not video:
         raise ConfigError(
-            "parameter 'video' is empty; set it to the path of a video file or another recording (camera is 'replay')"
+            "parameter 'video' is empty; set it to the path of a video file or another recording "
+            "(camera is 'replay')"
         )
     if _URL.match(video) and not os.path.exists(video):
         raise ConfigError(
-            f"parameter 'video' is '{_SECRET.sub('', video)}'; camera replay plays what a path or a "
-            "file:// URL names; for a stream set 'camera' to gstreamer and 'pipeline' to "
+            f"parameter 'video' is '{_SECRET.sub('', video)}'; "
+            'camera replay plays what a path or a file:// URL names; '
+            "for a stream set 'camera' to gstreamer and 'pipeline' to "
             "'uridecodebin uri=URL ! videoconvert'"
         )
     path = local_path(video, 'video')
     if not os.path.exists(path):
         raise ConfigError(
-            f"video '{path}' does not exist; set parameter 'video' to the path of a video file or another recording"
+            f"video '{path}' does not exist; set parameter 'video' to the path of a video file "
+            'or another recording'
         )
     if not os.path.isfile(path) and not os.path.isdir(path):
         raise ConfigError(
-            f"video '{path}' is neither a file nor a folder; set parameter 'video' to the path of a recording"
+            f"video '{path}' is neither a file nor a folder; "
+            "set parameter 'video' to the path of a recording"
         )
     return path
 
@@ -46,7 +51,7 @@ def recording_path(video: str) -> str:
 class _Kind(NamedTuple):
     """Files that are no recording, or hold one in another form.
 
-    :param step: to the recording; PATH and TARGET are the file's path, and that without its suffix.
+    :param step: to the recording; PATH and TARGET are the file's path, with and without suffix.
     :param at: where *magic* is.
     """
 
@@ -85,11 +90,11 @@ _FOREIGN = (
     ),
 )
 BAG_MAGIC = {'.mcap': b'\x89MCAP0\r\n', '.db3': b'SQLite format 3\0'}
-"""How the storage files of rosbag2 begin. Its library tells them by these suffixes, in lower case."""
+"""How the storage files of rosbag2 begin. rosbags tells them by these suffixes, in lower case."""
 
 
 def refuse_foreign(path: Path) -> None:
-    """Refuse a file whose first bytes say that it isn't what its name says, or no recording at all.
+    """Refuse a file whose first bytes say that it is no recording, or not what its name says.
 
     :raises ConfigError: says what it is, and how to come to the recording.
     """

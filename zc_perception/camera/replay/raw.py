@@ -1,13 +1,16 @@
-"""Raw frames without any header: ``.nv12`` and ``.yuv`` files, whose geometry is in parameters or in a file beside them.
+"""Raw frames without any header: ``.nv12`` and ``.yuv`` files.
 
-The frames of a ``.yuv`` file may have any format, so parameter ``pixel_format`` or the file beside it has to name it. Nothing is
-guessed: frames of NV12 and of I420, which ffmpeg writes, have the same number of bytes.
+The frames of a ``.yuv`` file may have any format, so parameter ``pixel_format`` or the file beside
+it has to name it. Nothing is guessed: frames of NV12 and of I420, which ffmpeg writes, have the
+same number of bytes.
 
-``clip.yuv`` may have a ``clip.yuv.yaml``: ``width``, ``height``; ``format`` (a DRM fourcc or GStreamer's name, such as YUYV or I420; a
-file that ends in ``.nv12`` needs none); optional ``stride`` (bytes of the first plane's rows; default without padding), ``rows`` (of the
-first plane, with padding; default the height), ``framerate``, ``matrix`` (bt601, bt709, bt2020, rgb) and ``range`` (limited, full). A
-frame's planes follow each other, the strides of later ones in proportion to the first one's: NV12 has ``stride * rows * 3 / 2`` bytes.
-``zc_record`` writes both for NV12.
+``clip.yuv`` may have a ``clip.yuv.yaml``: ``width``, ``height``; ``format`` (a DRM fourcc or
+GStreamer's name, such as YUYV or I420; of ``.nv12`` files NV12 if it is missing); optional
+``stride`` (bytes of the first plane's rows; default without padding), ``rows`` (of the first
+plane, with padding; default the height), ``framerate``, ``matrix`` (bt601, bt709, bt2020, rgb) and
+``range`` (limited, full). A frame's planes follow each other, the strides of later ones in
+proportion to the first one's: NV12 has ``stride * rows * 3 / 2`` bytes. ``zc_record`` writes both
+for NV12.
 """
 
 from __future__ import annotations
@@ -236,8 +239,8 @@ def raw_geometry(path: str, width: int, height: int, name: str = AUTO) -> RawGeo
         made, says = _tight(path, width, height, own or wanted), Path(path)
     if wanted not in (None, made.fourcc):
         raise ConfigError(
-            f"{_PARAMETER} is '{name}', but '{says}' is of {_names([made.fourcc])}; set it to auto, "
-            f"or write the right format into '{sidecar}'"
+            f"{_PARAMETER} is '{name}', but '{says}' is of {_names([made.fourcc])}; "
+            f"set it to auto, or write the right format into '{sidecar}'"
         )
     return made
 
@@ -288,7 +291,8 @@ class RawSource(FrameSource):
     With a sidecar, width and height are the size to scale to; without one, the size that the frames have.
 
     :param name: of the format, see :func:`raw_geometry`.
-    :raises ConfigError: also if the file is no whole number of frames and no sidecar says that they are right.
+    :raises ConfigError: the geometry can't be used, or without a sidecar the file is no whole
+        number of frames.
     """
 
     def __init__(
@@ -317,7 +321,8 @@ class RawSource(FrameSource):
         )
         if not self._frames:
             raise ConfigError(
-                f"raw file '{path}' has {size} bytes, less than one frame of {frame}; check its geometry"
+                f"raw file '{path}' has {size} bytes, less than one frame of {frame}; "
+                'check its geometry'
             )
         self._size = (
             f"'{path}' has {size} bytes: {self._frames} frames of {frame} and {self._rest} bytes"

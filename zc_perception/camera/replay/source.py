@@ -145,7 +145,7 @@ class PlaneWriter:
         self.write_planes(_BGR, (picture.shape[1], picture.shape[0]), _FULL, [picture], planes)
 
     def write_picture(self, picture: NDArray[Any], planes: Sequence[NDArray[Any]]) -> None:
-        """A colour picture of 8 bits as for :meth:`write_bgr`, or grey levels of 8 or 16 bits (height, width)."""
+        """A picture as for :meth:`write_bgr`, or grey levels of 8 or 16 bits (height, width)."""
         if picture.ndim == 3:
             self.write_bgr(picture, planes)
             return

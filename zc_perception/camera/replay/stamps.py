@@ -1,4 +1,4 @@
-"""Recorded stamps that say nothing: those of cameras without a clock, which are 0 or never change."""
+"""Recorded stamps that say nothing: of cameras without a clock, which are 0 or never change."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from __future__ import annotations
 class RecordedStamps:
     """What a recording's frames are stamped with, in their order.
 
-    A stamp of 0, and one that is the same as that of the frame before, says nothing. Such a frame gets the last good stamp plus the time
-    since then by the recorder's clock; if there was none yet, the recorder's time. All others stay as they are: what else was
-    recorded refers to them.
+    A stamp of 0, and one that is the same as that of the frame before, says nothing. Such a frame
+    gets the last good stamp plus the time since then by the recorder's clock; if there was none
+    yet, the recorder's time. All others stay as they are: what else was recorded refers to them.
     """
 
     def __init__(self, name: str) -> None:
@@ -48,7 +48,8 @@ class RecordedStamps:
         found = []
         if self._replaced:
             found.append(
-                'has stamps that are 0 or repeat: these frames are stamped by the times of recording'
+                'has stamps that are 0 or repeat: '
+                'these frames are stamped by the times of recording'
             )
         if self._went_back:
             found.append('has stamps that go back: they stay as they are')
