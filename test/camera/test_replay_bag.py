@@ -267,6 +267,24 @@ def test_compressed_mono16_is_played_as_the_raw_one(tmp_path: Path) -> None:
     assert all(np.array_equal(a, b) for a, b in zip(*found, strict=True))
 
 
+@pytest.mark.parametrize('encoding', ['bayer_rggb8', 'bayer_gbrg8', 'bayer_grbg16'])
+def test_compressed_bayer_is_debayered_as_the_raw_one(encoding: str, tmp_path: Path) -> None:
+    """image_transport compresses its samples as if they were grey, and names them in the format."""
+    dtype, each = (np.uint16, 2) if encoding.endswith('16') else (np.uint8, 1)
+    random = np.random.default_rng(1)
+    samples = random.integers(0, np.iinfo(dtype).max, (HEIGHT, WIDTH), dtype)
+    raw = image(
+        START, samples.view(np.uint8).reshape(HEIGHT, each * WIDTH), encoding, WIDTH, HEIGHT
+    )
+    png = compressed(START, cv2.imencode('.png', samples)[1], f'{encoding}; png compressed ')
+    found = [
+        played(replay(write_bag(tmp_path / name, [('/i', START, message)])))[0][1]
+        for name, message in (('raw', raw), ('png', png))
+    ]
+    assert all(np.array_equal(a, b) for a, b in zip(*found, strict=True))
+    assert found[0][1].std() > 5, 'it has colours'
+
+
 @pytest.mark.parametrize(
     ('message', 'reason'),
     [

@@ -34,7 +34,8 @@ _BAYER = {
 }
 # What users of cv_bridge mean by the types of OpenCV.
 _MEANT = {'8UC1': 'mono8', '8UC3': 'bgr8'}
-_DEPTHS = ('16UC1', '32FC1')
+DEPTHS = ('16UC1', '32FC1')
+"""What has distances and no brightness."""
 
 ENCODINGS: dict[str, Encoding] = (
     {name: Encoding(fourcc) for name, fourcc in ROS_FORMATS.items()}
@@ -55,7 +56,7 @@ def encoding_named(name: str) -> Encoding:
     """
     found = ENCODINGS.get(name)
     if found is None:
-        why = ', it has depths and no colours' if name in _DEPTHS else nearest(name, ENCODINGS)
+        why = ', it has depths and no colours' if name in DEPTHS else nearest(name, ENCODINGS)
         raise FormatError(
             f"encoding '{name[:40]}' can't be read as a picture{why}; "
             f'known are {", ".join(ENCODINGS)}'

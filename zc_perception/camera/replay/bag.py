@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
-import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -38,6 +37,7 @@ from zc_perception.errors import (
     nearest,
 )
 from zc_perception.frame import Header
+from zc_perception.pixel.encodings import DEPTHS, ENCODINGS
 from zc_perception.pixel.nv12 import even
 from zc_perception.pixel.raw_picture import RawPicture, layout_of
 
@@ -57,8 +57,6 @@ _TYPES = ('sensor_msgs/msg/Image', _COMPRESSED)
 # Pictures that can't be read at the recording's start, before it counts as damaged: a decoder may have begun between key frames.
 _FIRST_TRIES = 32
 _CLOCK_WAS_SET_NS = 1_000_000_000
-# Encodings of one number in a pixel, which is a distance rather than a brightness.
-_DEEP = re.compile(r'(16|32|64)[USF]C1')
 
 
 def is_bag(path: Path) -> bool:
@@ -259,15 +257,11 @@ class BagSource(FrameSource):
         """:raises RecordingError: a picture of another size."""
         picture = self._picture
         try:
-            if isinstance(picture, RawPicture):
-                layout = layout_of(picture)
-                self._check_size(picture.width, picture.height)
-                self._writer.write(picture, layout, planes)
-                return True
             if picture is not None:
-                decoded = _decoded(picture)
-                self._check_size(decoded.shape[1], decoded.shape[0])
-                self._writer.write_picture(decoded, planes)
+                raw = _raw(picture)
+                layout = layout_of(raw)
+                self._check_size(raw.width, raw.height)
+                self._writer.write(raw, layout, planes)
                 return True
         except (FormatError, LayoutError):
             return False
@@ -304,17 +298,18 @@ def _encoding(picture: Picture) -> str:
 
 def _is_depth(picture: Picture) -> bool:
     """By what the message says."""
-    compressed_depth = (
-        isinstance(picture, CompressedPicture) and 'compressedDepth' in picture.format
-    )
-    return compressed_depth or _DEEP.fullmatch(_encoding(picture)) is not None
+    if isinstance(picture, CompressedPicture) and 'compressedDepth' in picture.format:
+        return True
+    return _encoding(picture) in DEPTHS
 
 
-def _decoded(picture: CompressedPicture) -> NDArray[Any]:
-    """The pixels; levels of 16 bits are brightness only where the format says mono16.
+def _raw(picture: Picture) -> RawPicture:
+    """*picture*, decoded if it is compressed. Bayer is compressed as the grey levels that it has.
 
     :raises FormatError: depth, or no picture that can be decoded.
     """
+    if isinstance(picture, RawPicture):
+        return picture
     named = f"format '{picture.format[:60]}'"
     if _is_depth(picture):
         raise FormatError(f'{named} is a depth image, not a picture')
@@ -322,7 +317,11 @@ def _decoded(picture: CompressedPicture) -> NDArray[Any]:
         decoded = decode_picture(picture.data)
     except FormatError as error:
         raise FormatError(f'{named} {error}; JPEG and PNG can') from error
-    if decoded.dtype != np.uint8 and _encoding(picture) != 'mono16':
+    encoding = _encoding(picture)
+    known = ENCODINGS.get(encoding)
+    if known is not None and known.fourcc == ENCODINGS[decoded.encoding].fourcc:
+        return decoded._replace(encoding=encoding)
+    if decoded.encoding == 'mono16':
         raise FormatError(
             f'{named} has grey levels of 16 bits, as depth has; '
             "a picture's format begins with 'mono16'"
@@ -335,15 +334,9 @@ def _size_of(picture: Picture) -> tuple[int, int]:
 
     :raises FormatError: it can't be read.
     """
-    if isinstance(picture, RawPicture):
-        layout_of(picture)
-        return picture.width, picture.height
-    decoded = _decoded(picture)
-    if min(decoded.shape[:2]) < 2:
-        raise FormatError(
-            f'the picture is {decoded.shape[1]}x{decoded.shape[0]}; both sides must be at least 2'
-        )
-    return decoded.shape[1], decoded.shape[0]
+    raw = _raw(picture)
+    layout_of(raw)
+    return raw.width, raw.height
 
 
 def _choose(

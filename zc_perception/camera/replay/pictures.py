@@ -20,9 +20,10 @@ from zc_perception.camera.replay.source import (
     FrameSource,
     Moment,
     PlaneWriter,
-    even,
 )
 from zc_perception.errors import ConfigError, FormatError, RecordingError
+from zc_perception.pixel.nv12 import even
+from zc_perception.pixel.raw_picture import RawPicture, layout_of
 
 PICTURES = ('.png', '.jpg', '.jpeg', '.bmp', '.webp', '.tif', '.tiff', '.ppm', '.pgm', '.pnm')
 _FLAGS = cv2.IMREAD_ANYCOLOR | cv2.IMREAD_ANYDEPTH | cv2.IMREAD_IGNORE_ORIENTATION
@@ -33,11 +34,11 @@ _WHITE = {np.dtype(np.uint8): 255, np.dtype(np.uint16): 65535}
 _PNM = re.compile(rb'P[2356]' + rb'(?:\s|#[^\n]*\n)+(\d+)' * 3)
 
 
-def decode_picture(content: NDArray[np.uint8]) -> NDArray[Any]:
-    """An encoded picture (PNG, JPEG, …), turned as its EXIF data say.
+def decode_picture(content: NDArray[np.uint8]) -> RawPicture:
+    """An encoded picture (PNG, JPEG, …), turned as its EXIF data say, without alpha.
 
-    (height, width, 3) of B, G, R without alpha, or (height, width) of grey levels. Colours have
-    8 bits here; grey levels that have more in the file, as depth has, have 16.
+    It is bgr8, mono8, or mono16: colours have 8 bits here, grey levels 16 if the file has as many,
+    as it has of depth.
 
     :raises FormatError: what is wrong, as a sentence whose subject the caller puts in front.
     """
@@ -56,7 +57,11 @@ def decode_picture(content: NDArray[np.uint8]) -> NDArray[Any]:
     white = _white(content, picture.dtype)
     if white != 255 and not (picture.ndim == 2 and white == 65535):
         picture = cv2.convertScaleAbs(picture, alpha=255 / white)
-    return turned(np.asarray(picture), orientation_of(content))
+    pixels = np.ascontiguousarray(turned(np.asarray(picture), orientation_of(content)))
+    height, width = pixels.shape[:2]
+    encoding = 'bgr8' if pixels.ndim == 3 else f'mono{8 * pixels.itemsize}'
+    data = pixels.reshape(-1).view(np.uint8)
+    return RawPicture(width, height, encoding, False, len(data) // height, data)
 
 
 def _white(content: NDArray[np.uint8], dtype: np.dtype[Any]) -> int:
@@ -105,7 +110,7 @@ class ImageSource(FrameSource):
             raise ConfigError(
                 f"picture '{self._files[0]}' {error}; remove it, or convert it to PNG"
             ) from error
-        self._own = first.shape[1], first.shape[0]
+        self._own = first.width, first.height
         if min(self._own) < 2:
             raise ConfigError(
                 f"'{self._files[0]}': its pictures are {self._own[0]}x{self._own[1]}; "
@@ -117,7 +122,7 @@ class ImageSource(FrameSource):
             height or even(self._own[1]),
             framerate or DEFAULT_FRAMERATE,
         )
-        self._deep = first.dtype != np.uint8
+        self._deep = first.encoding == 'mono16'
         self._writer = PlaneWriter(self.width, self.height)
 
     def _moment(self) -> Moment | None:
@@ -130,14 +135,14 @@ class ImageSource(FrameSource):
             picture = _read_picture(file)
         except FormatError:
             return False
-        if (picture.shape[1], picture.shape[0]) != self._own:
+        if (picture.width, picture.height) != self._own:
             raise RecordingError(
-                f"picture '{file}' is {picture.shape[1]}x{picture.shape[0]}, "
+                f"picture '{file}' is {picture.width}x{picture.height}, "
                 f"'{self._files[0].name}' is {self._own[0]}x{self._own[1]}; "
                 'all pictures of a folder must have one size: scale them, or put them into folders '
                 'of their own'
             )
-        self._writer.write_picture(picture, planes)
+        self._writer.write(picture, layout_of(picture), planes)
         return True
 
     def notice(self) -> str:
@@ -149,7 +154,7 @@ class ImageSource(FrameSource):
         )
 
 
-def _read_picture(path: Path) -> NDArray[Any]:
+def _read_picture(path: Path) -> RawPicture:
     """Read by us, because OpenCV prints what it can't open.
 
     :raises FormatError: it is gone, or no picture.

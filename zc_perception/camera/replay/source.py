@@ -122,7 +122,6 @@ def rate_of(stamps: Iterable[int]) -> float:
 
 
 _BGR = fourcc_code('RG24')
-_GREY = {1: fourcc_code('R8  '), 2: fourcc_code('R16 ')}
 _FULL = Colorimetry(Matrix.RGB, Range.FULL)
 
 
@@ -143,14 +142,6 @@ class PlaneWriter:
     def write_bgr(self, picture: NDArray[np.uint8], planes: Sequence[NDArray[Any]]) -> None:
         """A colour picture (height, width, 3), B G R."""
         self.write_planes(_BGR, (picture.shape[1], picture.shape[0]), _FULL, [picture], planes)
-
-    def write_picture(self, picture: NDArray[Any], planes: Sequence[NDArray[Any]]) -> None:
-        """A picture as for :meth:`write_bgr`, or grey levels of 8 or 16 bits (height, width)."""
-        if picture.ndim == 3:
-            self.write_bgr(picture, planes)
-            return
-        size = picture.shape[1], picture.shape[0]
-        self.write_planes(_GREY[picture.dtype.itemsize], size, _FULL, [picture], planes)
 
     def write_planes(
         self,
