@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from contextlib import contextmanager
 from typing import Any
 
@@ -28,6 +28,8 @@ from zc_perception.memory.dmabuf import CpuAccess
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.negotiation.agreement import agree
 from zc_perception.negotiation.constraints import BufferConstraints
+from zc_perception.negotiation.session import BufferSession, Consumer
+from zc_perception.negotiation.settings import Allocation, AllocationRequest
 from zc_perception.pixel.fourcc import NV12, fourcc_code
 from zc_perception.pixel.modifier import LINEAR
 
@@ -37,6 +39,8 @@ SIZE = (640, 360)
 GOOD = jpeg(picture(*SIZE))
 READER = BufferConstraints('reader', cpu_access=CpuAccess.READ)
 NPU = BufferConstraints('npu', formats=((NV12, LINEAR),))
+OLD = BufferConstraints('old program', formats=((YUYV, LINEAR),))
+BOTH = BufferConstraints('both', formats=((YUYV, LINEAR), (NV12, LINEAR)))
 
 
 @pytest.fixture(scope='module', autouse=True)
@@ -49,17 +53,26 @@ def _exports_are_memfds(monkeypatch: pytest.MonkeyPatch) -> None:
     exports_are_memfds(monkeypatch)
 
 
+def allocated(camera: V4l2Camera, request: AllocationRequest) -> Allocation:
+    """What the capture node answers its session."""
+    camera.allocate(request)
+    return Allocation(camera.slots[0].layout, tuple(slot.buffers for slot in camera.slots))
+
+
 @contextmanager
 def webcam(
     *formats: str, contents: Sequence[bytes] = (GOOD,), due: int | None = 0, consumers: Sequence[BufferConstraints] = (READER,),
-    rates: dict[str, int] | None = None, slots: int = 6, **options: Any,
+    rates: dict[str, int] | None = None, slots: int = 6, misfits: Set[str] = frozenset(), **options: Any,
 ) -> Iterator[tuple[DriverDouble, V4l2Camera]]:  # fmt: skip
-    """A driver and its camera, which agreed with *consumers*."""
+    """A driver and its camera, which agreed with *consumers* but for the *misfits*."""
     driver = DriverDouble(*(formats or ('MJPG',)))
     driver.contents, driver.due, driver.rates = list(contents), due, rates or {}
     camera = opened(driver, **({'heap': 'memfd'} | options))
     try:
-        camera.allocate(agree([camera.constraints(), *consumers], SIZE, wanted_slots=slots))
+        session = BufferSession(camera.constraints(), SIZE, wanted_slots=slots)
+        session.allocate([*map(Consumer, consumers)], lambda request: allocated(camera, request))
+        refused = {one for one, found in session.outcomes().items() if not found.has_buffers}
+        assert refused == misfits
         yield driver, camera
     finally:
         camera.close()
@@ -271,6 +284,32 @@ def test_auto_takes_what_nobody_converts_and_then_the_cheapest(
         assert camera.facts()['V4L2 format'] == chosen and camera.framerate == 30.0
         assert str(camera.facts()['choice']).endswith(why)
         assert camera.heap_name == ('memfd' if chosen == 'MJPG' else 'v4l2/double')
+
+
+@pytest.mark.parametrize(
+    ('consumers', 'misfits', 'chosen'),
+    [
+        ((NPU,), set(), NV12),
+        ((BOTH,), set(), YUYV),
+        ((BOTH, NPU), set(), NV12),
+        ((NPU, OLD), {'old program'}, NV12),
+        ((OLD, NPU), {'npu'}, YUYV),
+        ((BOTH, OLD, READER), set(), YUYV),
+    ],
+)
+@pytest.mark.parametrize('memory', ['export', 'import'])
+def test_who_takes_nv12_only_gets_it_from_a_webcam_that_has_yuyv_as_well(
+    consumers: tuple[BufferConstraints, ...], misfits: set[str], chosen: int, memory: str
+) -> None:
+    contents = [GOOD] if chosen == NV12 else []
+    asked = {'consumers': consumers, 'misfits': misfits, 'memory': memory}
+    with webcam('YUYV', 'MJPG', contents=contents, **asked) as (driver, camera):
+        with captured(driver, camera) as frame:
+            assert frame.data.fourcc == chosen
+            with frame.map() as planes:
+                if chosen == NV12:
+                    expected = cv2.imdecode(np.frombuffer(GOOD, np.uint8), cv2.IMREAD_GRAYSCALE)
+                    assert np.array_equal(planes[0], expected)
 
 
 @pytest.mark.parametrize('forced', ['MJPG', 'YUYV'])

@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from hypothesis import given, settings
@@ -16,10 +16,10 @@ from negotiation.kit import NV12, R8, SIZE, TILED, X_TILED, XR24, YUYV, f, who
 
 from zc_perception.errors import NegotiationError
 from zc_perception.memory.dmabuf import CpuAccess
-from zc_perception.negotiation.agreement import agree
-from zc_perception.negotiation.constraints import BufferConstraints, Placement
+from zc_perception.negotiation.agreement import agree, check_answer
+from zc_perception.negotiation.constraints import BufferConstraints, Format, Placement
 from zc_perception.negotiation.heap_offer import heap_offer
-from zc_perception.negotiation.settings import AllocationRequest
+from zc_perception.negotiation.settings import Allocation, AllocationRequest
 from zc_perception.pixel.layout import compute_layout, validate_layout
 from zc_perception.pixel.modifier import INVALID, LINEAR, modifier_name
 
@@ -248,6 +248,11 @@ def constraints(draw: st.DrawFn, name: str, producer: bool = False) -> BufferCon
     low, high = draw(SIZES), draw(SIZES)
     low, high = (min(low, high), max(low, high)) if low and high else (low, high)
     slots, most = draw(st.integers(0, 3)), draw(seldom(None, 3, 5, 8))
+    elsewhere = tuple(
+        (fmt, draw(st.sampled_from([OFFERS[:1], OFFERS[1:3], OFFERS[3:]])))
+        for fmt in formats or ()
+        if producer and draw(st.booleans())
+    )
     return BufferConstraints(
         name,
         formats=formats,
@@ -255,9 +260,10 @@ def constraints(draw: st.DrawFn, name: str, producer: bool = False) -> BufferCon
         offset_align=draw(seldom(1, 4096)),
         height_align=draw(seldom(1, 16)),
         max_stride=draw(seldom(None, 64, 128, 200)),
-        heaps=OFFERS
+        heaps=draw(st.sampled_from([OFFERS, OFFERS[3:]]))
         if producer
         else draw(seldom(None, ('dma_heap/',), ('dma_heap/linux,cma', 'memfd'), ('v4l2/',))),
+        format_heaps=elsewhere,
         contiguous=draw(seldom(False, True)),
         cpu_access=draw(seldom(CpuAccess(0), READ)),
         devices=draw(seldom((), ('/dev/dri/card0',), ('/dev/metis-0:1:0',))),
@@ -273,14 +279,37 @@ def within(size: tuple[int, int], limit: tuple[int, int]) -> bool:
     return size[0] <= limit[0] and size[1] <= limit[1]
 
 
+# Their YUYV is in the driver's own buffers, and NV12 is decoded into other memory.
+WEBCAMS = [
+    who(
+        'p0',
+        'YUYV linear',
+        'NV12 linear',
+        heaps=OFFERS[3:],
+        format_heaps=((f('NV12 linear'), heaps),),
+    )
+    for heaps in (OFFERS[:3], OFFERS[2:3])
+]
+
+
+class Memory(NamedTuple):
+    """All that the check of an answer asks of a buffer."""
+
+    size: int
+    identity: tuple[int, int]
+
+
 GROUPS = st.tuples(constraints('p0', producer=True), constraints('p1'), constraints('p2'))
 
 
-def possible_memory(group: tuple[BufferConstraints, ...], heap: str) -> bool:
-    return all(
+def possible_memory(group: tuple[BufferConstraints, ...], heap: str, fmt: Format) -> bool:
+    producer = group[0]
+    assert producer.heaps is not None
+    return heap in dict(producer.format_heaps).get(fmt, producer.heaps) and all(
         (
             p.heaps is None
             or any(heap == h or (h[-1] == '/' and heap.startswith(h)) for h in p.heaps)
+            or p is producer
         )
         and (heap in ('dma_heap/linux,cma', 'v4l2/vivid') or not p.contiguous)
         and (heap != 'memfd' or not p.devices)
@@ -327,14 +356,16 @@ def possible_sizes_and_counts(group: tuple[BufferConstraints, ...], size: tuple[
 
 def possible(group: tuple[BufferConstraints, ...], size: tuple[int, int]) -> bool:
     pairs = {pair for p in group for pair in p.formats or ()}
-    return (
-        possible_sizes_and_counts(group, size)
-        and any(possible_memory(group, heap) for heap in OFFERS)
-        and any(
-            possible_image(group, *pair, per_plane, size)
-            for pair in pairs
-            for per_plane in (False, True)
-        )
+    return possible_sizes_and_counts(group, size) and any(
+        possible_setting(group, pair, size) for pair in pairs
+    )
+
+
+def possible_setting(
+    group: tuple[BufferConstraints, ...], pair: Format, size: tuple[int, int]
+) -> bool:
+    return any(possible_memory(group, heap, pair) for heap in OFFERS) and any(
+        possible_image(group, *pair, per_plane, size) for per_plane in (False, True)
     )
 
 
@@ -361,10 +392,11 @@ def test_what_is_found_suits_each_one_alone(group: tuple[BufferConstraints, ...]
     request = negotiated(group)
     if request is None:
         return
-    assert request.heap is not None and possible_memory(group, request.heap.name)
+    assert request.heap is not None
     assert possible_sizes_and_counts(group, SIZE)
     assert request.slots == max(1, sum(p.slots for p in group))
     for modifier in request.modifiers:
+        assert possible_memory(group, request.heap.name, (request.fourcc, modifier))
         assert possible_image(
             group, request.fourcc, modifier, request.placement is PER_PLANE, SIZE
         )
@@ -380,6 +412,23 @@ def test_what_is_found_suits_each_one_alone(group: tuple[BufferConstraints, ...]
             assert plane.size >= plane.stride * rows
         if p.placement is not None and len(layout.planes) > 1:
             assert layout.num_buffers == (1 if p.placement is ONE else len(layout.planes))
+
+
+@settings(max_examples=200)
+@given(st.tuples(st.sampled_from(WEBCAMS), constraints('p1'), constraints('p2')) | GROUPS)
+def test_what_was_agreed_on_and_allocated_as_wanted_is_accepted(
+    group: tuple[BufferConstraints, ...],
+) -> None:
+    request = negotiated(group)
+    if request is None or LINEAR not in request.modifiers:
+        return
+    layout = request.layout()
+    slots = tuple(
+        tuple(Memory(layout.buffer_size(part), (slot, part)) for part in range(layout.num_buffers))
+        for slot in range(request.slots)
+    )
+    settled = check_answer(request, Allocation(layout, slots), group)
+    assert (settled.layout, settled.heap) == (layout, request.heap)
 
 
 @settings(max_examples=200)
@@ -412,7 +461,7 @@ def test_no_possible_setting_is_cheaper(group: tuple[BufferConstraints, ...]) ->
     best = min(
         cost[pair]
         for pair in cost
-        if pair[1] != INVALID and any(possible_image(group, *pair, per_plane, SIZE) for per_plane in (False, True))
+        if pair[1] != INVALID and possible_setting(group, pair, SIZE)
     ) if request.modifiers[0] != INVALID else cost[request.fourcc, INVALID]  # fmt: skip
     assert cost[request.fourcc, request.modifiers[0]] == best
 
@@ -480,3 +529,9 @@ def test_a_format_whose_buffers_come_from_elsewhere_brings_its_heaps_along() -> 
         assert request.heap is not None and (request.fourcc, request.heap.name) == (fourcc, heap)
     with pytest.raises(NegotiationError, match=r"npu can't use buffers of heap 'v4l2/driver'"):
         agree([camera, who('npu', 'YUYV linear', heaps=('dma_heap/',))], SIZE)
+    with pytest.raises(NegotiationError) as refused:
+        agree([camera, who('npu', 'NV12 linear', heaps=('v4l2/', 'udmabuf'))], SIZE)
+    assert str(refused.value) == (
+        "npu can't use buffers of heaps 'memfd', 'dma_heap/system', only of v4l2/, udmabuf; "
+        "set parameter 'heap'"
+    ), 'the heaps that NV12 would come from, not those of YUYV'

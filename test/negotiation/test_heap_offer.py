@@ -32,7 +32,7 @@ def metis(contiguous: bool = False, note: str = '') -> BufferConstraints:
 
 
 def chosen(*participants: BufferConstraints) -> tuple[str, str]:
-    choice = choose_heap(participants)
+    choice = choose_heap(participants, None)
     assert choice.heap is not None and not choice.objection
     return choice.heap.name, choice.reason
 
@@ -100,23 +100,24 @@ def test_the_first_that_suits_everybody_is_chosen_and_the_reason_is_one_line(
 def test_where_no_heap_suits_everybody_each_objection_is_said_once(
     participants: list[BufferConstraints], objection: str
 ) -> None:
-    choice = choose_heap(participants)
+    choice = choose_heap(participants, None)
     assert (choice.heap, choice.reason, choice.objection) == (None, '', objection)
 
 
 def test_nobody_has_to_care() -> None:
-    choice = choose_heap([who('camera', 'NV12 linear'), who('npu')])
+    choice = choose_heap([who('camera', 'NV12 linear'), who('npu')], None)
     assert (choice.heap, choice.reason, choice.objection) == (None, '', '')
 
 
 def test_the_camera_s_heaps_are_the_offer_and_prefixes_are_none() -> None:
     assert [
-        offer.name for offer in offers_of([camera(SYSTEM, CMA), who('npu', heaps=(UDMABUF,))])
+        offer.name
+        for offer in offers_of([camera(SYSTEM, CMA), who('npu', heaps=(UDMABUF,))], None)
     ] == [SYSTEM, CMA]
     assert [
         offer.name
         for offer in offers_of(
-            [who('camera', 'NV12 linear'), who('npu', heaps=(UDMABUF, 'dma_heap/'))]
+            [who('camera', 'NV12 linear'), who('npu', heaps=(UDMABUF, 'dma_heap/'))], None
         )
     ] == [UDMABUF]
 
@@ -126,7 +127,7 @@ def test_whether_memory_is_contiguous_only_an_import_tells_where_nobody_knows(
     contiguous: bool | None, objects: bool
 ) -> None:
     assert (
-        bool(HeapOffer('x', contiguous=contiguous).objections(who('isp', contiguous=True)))
+        bool(HeapOffer('x', contiguous=contiguous).objections(who('isp', contiguous=True), None))
         == objects
     )
 

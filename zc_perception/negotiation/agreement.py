@@ -206,12 +206,12 @@ def agree(participants: Participants, size: Size, *, wanted_slots: int = 0) -> A
     objections = [] if candidates else [_format_objection(participants)]
     if placement_objection and (single := [fmt for fmt in candidates if _one_plane(fmt)]):
         candidates, placement_objection = single, None
-    memories = {fmt: choose_heap([p.for_format(fmt) for p in participants]) for fmt in candidates}
-    memory_objection = choose_heap(participants).objection
+    memories = {fmt: choose_heap(participants, fmt) for fmt in candidates or (None,)}
+    memory_objections = dict.fromkeys(memory.objection for memory in memories.values())
     if suited := [fmt for fmt in candidates if not memories[fmt].objection]:
-        candidates, memory_objection = suited, ''
+        candidates, memory_objections = suited, {}
     objections += _size_objections(participants, size)
-    objections += filter(None, (memory_objection, placement_objection, count_objection))
+    objections += filter(None, (*memory_objections, placement_objection, count_objection))
     against = {
         fmt: _layout_objection(participants, limits, fmt, size, placement) for fmt in candidates
     }

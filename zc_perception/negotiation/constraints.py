@@ -171,9 +171,9 @@ class BufferConstraints:
         place = self.formats.index(fmt)
         return float(place) if self.costs is None else float(self.costs[place])
 
-    def for_format(self, fmt: Format) -> BufferConstraints:
-        """These constraints where *fmt* is chosen."""
-        heaps = dict(self.format_heaps).get(fmt)
+    def for_format(self, fmt: Format | None) -> BufferConstraints:
+        """These constraints where *fmt* is chosen; ``None``: where no format suits everybody."""
+        heaps = None if fmt is None else dict(self.format_heaps).get(fmt)
         return (
             self if heaps is None else replace(self, heaps=heaps, format_heaps=(), memory_note='')
         )

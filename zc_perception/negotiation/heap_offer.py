@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from zc_perception.memory.heaps import is_contiguous
-from zc_perception.negotiation.constraints import BufferConstraints
+from zc_perception.negotiation.constraints import BufferConstraints, Format
 
 _Objection = tuple[str, str, str]
 """What stands before the heap's name, what stands behind the name of one heap, and behind the names of several."""
@@ -28,11 +28,19 @@ class HeapOffer:
     contiguous: bool | None = None
     attachable: bool = True
 
-    def objections(self, participant: BufferConstraints) -> list[str]:
-        """Why *participant* can't use buffers of this heap; empty if it can."""
-        return [_text(objection, [self.name]) for objection in self._objections(participant)]
+    def objections(self, participant: BufferConstraints, fmt: Format | None) -> list[str]:
+        """Why *participant* can't use buffers of this heap for images of *fmt*; empty if it can.
 
-    def _objections(self, participant: BufferConstraints) -> Iterator[_Objection]:
+        Whoever judges a heap asks this: before the allocation, after it, and of a late joiner.
+
+        :param fmt: see :meth:`BufferConstraints.for_format`.
+        """
+        return [_text(objection, [self.name]) for objection in self._objections(participant, fmt)]
+
+    def _objections(
+        self, participant: BufferConstraints, fmt: Format | None
+    ) -> Iterator[_Objection]:
+        participant = participant.for_format(fmt)
         name = participant.participant
         if not participant.accepts_heap(self.name):
             only = f', only of {", ".join(participant.heaps or ()) or "none"}'
@@ -55,14 +63,21 @@ def heap_offer(name: str) -> HeapOffer:
     return HeapOffer(name)
 
 
-def offers_of(participants: Sequence[BufferConstraints]) -> list[HeapOffer]:
-    """The heaps to choose from: those that the producer names, in its order; where it names none, all that anybody names in full."""
-    producer = next((p for p in participants if p.formats is not None), None)
+def offers_of(participants: Sequence[BufferConstraints], fmt: Format | None) -> list[HeapOffer]:
+    """The heaps to choose from for images of *fmt*: those that the producer names, in its order; where it names none, all that anybody
+    names in full."""
+    producer = _producer(participants, fmt)
     naming = participants if producer is None or producer.heaps is None else [producer]
     return [
         heap_offer(name)
         for name in dict.fromkeys(n for p in naming for n in p.heaps or () if not n.endswith('/'))
     ]
+
+
+def _producer(
+    participants: Sequence[BufferConstraints], fmt: Format | None
+) -> BufferConstraints | None:
+    return next((p.for_format(fmt) for p in participants if p.formats is not None), None)
 
 
 @dataclass(frozen=True)
@@ -79,16 +94,16 @@ class HeapChoice:
     objection: str = ''
 
 
-def choose_heap(participants: Sequence[BufferConstraints]) -> HeapChoice:
-    """The first heap that everybody can use."""
-    offers = offers_of(participants)
-    good = [offer for offer in offers if not any(offer.objections(p) for p in participants)]
+def choose_heap(participants: Sequence[BufferConstraints], fmt: Format | None) -> HeapChoice:
+    """The first heap that everybody can use for images of *fmt*."""
+    offers = offers_of(participants, fmt)
+    good = [offer for offer in offers if not any(offer.objections(p, fmt) for p in participants)]
     if good:
-        return HeapChoice(good[0], _reason(good[0], offers, participants))
+        return HeapChoice(good[0], _reason(good[0], offers, participants, fmt))
     if offers:
-        return HeapChoice(
-            objection=f"{_against(offers, participants)}{_producer_note(participants)}; set parameter 'heap'"
-        )
+        against = _against(offers, participants, fmt)
+        note = _producer_note(participants, fmt)
+        return HeapChoice(objection=f"{against}{note}; set parameter 'heap'")
     who = [p.participant for p in participants if p.wants_certain_memory]
     if who:
         return HeapChoice(
@@ -98,15 +113,20 @@ def choose_heap(participants: Sequence[BufferConstraints]) -> HeapChoice:
 
 
 def _reason(
-    best: HeapOffer, offers: Sequence[HeapOffer], participants: Sequence[BufferConstraints]
+    best: HeapOffer,
+    offers: Sequence[HeapOffer],
+    participants: Sequence[BufferConstraints],
+    fmt: Format | None,
 ) -> str:
     unsuitable = offers[: offers.index(best)]
-    found = [_against(unsuitable, participants)] if unsuitable else []
+    found = [_against(unsuitable, participants, fmt)] if unsuitable else []
     if not unsuitable:
         names = ', '.join(offer.name for offer in offers)
         first = f'it comes first of {names} and suits everybody'
         found.append(
-            first if len(offers) > 1 else f'no other is on offer{_producer_note(participants)}'
+            first
+            if len(offers) > 1
+            else f'no other is on offer{_producer_note(participants, fmt)}'
         )
     for p in participants:
         if p.contiguous and best.contiguous is None:
@@ -116,9 +136,9 @@ def _reason(
     return f'heap {best.name} because {"; ".join(found)}'
 
 
-def _producer_note(participants: Sequence[BufferConstraints]) -> str:
+def _producer_note(participants: Sequence[BufferConstraints], fmt: Format | None) -> str:
     """Why there are no other heaps, as far as the producer says so."""
-    producer = next((p for p in participants if p.formats is not None), None)
+    producer = _producer(participants, fmt)
     return (
         f' ({producer.participant}: {producer.memory_note})'
         if producer is not None and producer.memory_note
@@ -126,12 +146,14 @@ def _producer_note(participants: Sequence[BufferConstraints]) -> str:
     )
 
 
-def _against(offers: Sequence[HeapOffer], participants: Sequence[BufferConstraints]) -> str:
+def _against(
+    offers: Sequence[HeapOffer], participants: Sequence[BufferConstraints], fmt: Format | None
+) -> str:
     """What stands against these heaps: of each participant its first objection to each, and the same one once for all heaps."""
     heaps_of: dict[_Objection, list[str]] = {}
     for participant in participants:
         for offer in offers:
-            objection = next(offer._objections(participant), None)
+            objection = next(offer._objections(participant, fmt), None)
             if objection is not None:
                 heaps_of.setdefault(objection, []).append(offer.name)
     return '; '.join(_text(objection, names) for objection, names in heaps_of.items())

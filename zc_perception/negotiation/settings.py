@@ -226,7 +226,7 @@ def violations(constraints: BufferConstraints, settings: BufferSettings) -> list
             f'planes lie in {layout.num_buffers} buffer(s), it needs {constraints.placement.value}'
         )
     if settings.heap is not None:
-        found += settings.heap.objections(constraints)
+        found += settings.heap.objections(constraints, settings.format)
     elif constraints.wants_certain_memory:
         found.append('it wants certain memory, and nobody said which heap these buffers come from')
     if settings.slots < constraints.slots:
