@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zc_perception.errors import ConfigError, error_line, shown
+from zc_perception.errors import ConfigError, error_line, nearest, shown
 
 
 def test_words_stay_as_they_are() -> None:
@@ -21,6 +21,22 @@ def test_what_a_terminal_would_obey_is_escaped() -> None:
         error_line('p', ConfigError("'a\nERROR\x1b[2J\ud800'"))
         == r"p: error: 'a\nERROR\x1b[2J\ud800'"
     )
+
+
+@pytest.mark.parametrize(
+    ('word', 'known', 'meant'),
+    [
+        ('V4L2', ['synthetic', 'v4l2'], 'v4l2'),
+        ('nv12', ['YUYV', 'NV12', 'NV21'], 'NV12'),
+        ('Onnx', ['auto', 'ONNX'], 'ONNX'),
+        ('GSTREAMR', ['gstreamer', 'argus'], 'gstreamer'),
+        ('grabber', ['v4l2', 'argus'], None),
+    ],
+)
+def test_the_nearest_word_is_found_in_capitals_or_not(
+    word: str, known: list[str], meant: str | None
+) -> None:
+    assert nearest(word, known) == (f"; did you mean '{meant}'?" if meant else '')
 
 
 @given(st.text(st.characters(), max_size=50))

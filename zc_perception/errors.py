@@ -85,11 +85,12 @@ class DeviceLostError(AcceleratorError):
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """``; did you mean 'x'?`` for the known word nearest to *word*, or nothing."""
+    """``; did you mean 'x'?`` for the known word nearest to *word*, in capitals or not, or nothing."""
     from difflib import get_close_matches  # only mistakes need it
 
-    found = get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f"; did you mean '{found[0]}'?" if found else ''
+    names = {name.lower(): name for name in known}
+    found = get_close_matches(word.lower(), names, n=1, cutoff=0.6)
+    return f"; did you mean '{names[found[0]]}'?" if found else ''
 
 
 def printable(text: str) -> str:

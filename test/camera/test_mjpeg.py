@@ -303,13 +303,15 @@ def test_who_takes_nv12_only_gets_it_from_a_webcam_that_has_yuyv_as_well(
 ) -> None:
     contents = [GOOD] if chosen == NV12 else []
     asked = {'consumers': consumers, 'misfits': misfits, 'memory': memory}
-    with webcam('YUYV', 'MJPG', contents=contents, **asked) as (driver, camera):
-        with captured(driver, camera) as frame:
-            assert frame.data.fourcc == chosen
-            with frame.map() as planes:
-                if chosen == NV12:
-                    expected = cv2.imdecode(np.frombuffer(GOOD, np.uint8), cv2.IMREAD_GRAYSCALE)
-                    assert np.array_equal(planes[0], expected)
+    with (
+        webcam('YUYV', 'MJPG', contents=contents, **asked) as (driver, camera),
+        captured(driver, camera) as frame,
+        frame.map() as planes,
+    ):
+        assert frame.data.fourcc == chosen
+        if chosen == NV12:
+            expected = cv2.imdecode(np.frombuffer(GOOD, np.uint8), cv2.IMREAD_GRAYSCALE)
+            assert np.array_equal(planes[0], expected)
 
 
 @pytest.mark.parametrize('forced', ['MJPG', 'YUYV'])

@@ -190,6 +190,8 @@ def test_what_the_device_can_not_do_is_said_with_what_it_can() -> None:
         opened(DriverDouble(), 600, 300)
     with pytest.raises(CameraError, match=r"no pixel format 'NM12'; it offers YUYV, NV12"):
         opened(DriverDouble(), pixel_format='NM12')
+    with pytest.raises(CameraError, match=r"set parameter 'pixel_format'; did you mean 'NV12'\?"):
+        opened(DriverDouble(), pixel_format='nv12')
     with pytest.raises(
         CameraError, match=r'no pixel format that can be used; it offers H264; .*compressed stream'
     ):

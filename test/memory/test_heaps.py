@@ -191,6 +191,12 @@ def test_unknown_heaps_are_refused(devices: Path, name: str) -> None:
         open_heap(name)
 
 
+@pytest.mark.parametrize('name', ['memfd', 'udmabuf', 'auto', 'dma_heap/system'])
+def test_a_heap_in_capitals_is_refused_with_the_name_that_was_meant(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"did you mean '{name}'"):
+        open_heap(name.upper())
+
+
 # Which heap for which use: the table of "Buffer allocation paths" in the ZED X document
 
 CMA = ['dma_heap/linux,cma', 'dma_heap/reserved', 'dma_heap/default_cma_region']

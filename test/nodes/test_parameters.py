@@ -15,6 +15,7 @@ from rclpy.parameter import Parameter
 from rclpy.qos import HistoryPolicy, QoSProfile
 
 from zc_perception.errors import ConfigError
+from zc_perception.nodes.params.kinds import NAMES, node_kind
 from zc_perception.nodes.params.node_parameters import NodeParameters
 from zc_perception.nodes.params.qos_overrides import publisher_qos
 from zc_perception.nodes.params.spec import ParameterSpec, whole_number
@@ -406,6 +407,15 @@ def test_what_other_packages_offer_is_asked_for_only_when_no_choice_of_ours_is_m
     assert spec.convert('cpu') == 'cpu' and asked == []
     assert spec.convert('own') == 'own'
     with pytest.raises(
-        ConfigError, match="parameter 'accelerator' is 'owl'; it must be one of auto, cpu, own"
-    ):
-        spec.convert('owl')
+        ConfigError, match="parameter 'accelerator' is 'Own'; it must be one of auto, cpu, own"
+    ) as refused:
+        spec.convert('Own')
+    assert str(refused.value).endswith("; did you mean 'own'?")
+
+
+@pytest.mark.parametrize('kind', NAMES)
+def test_each_choice_in_capitals_is_refused_with_the_word_that_was_meant(kind: str) -> None:
+    for spec in node_kind(kind).SPECS:
+        for choice in spec.choices:
+            with pytest.raises(ConfigError, match=f"; did you mean '{choice}'"):
+                spec.convert(choice.swapcase())

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from typing import Protocol
 
-from zc_perception.errors import NO_DESCRIPTOR, AllocationError, ConfigError
+from zc_perception.errors import NO_DESCRIPTOR, AllocationError, ConfigError, nearest
 from zc_perception.memory import kernel_abi as abi
 from zc_perception.memory.dmabuf import BufferKind, DmaBuf
 from zc_perception.memory.owned_fd import OwnedFd
@@ -220,6 +220,7 @@ def _open_named(name: str) -> Heap:
         return DmaHeap(name[len('dma_heap/') :])
     raise ConfigError(
         f"heap '{name}' is not known; use auto, dma_heap/NAME (see ls {DMA_HEAP_DIRECTORY}), udmabuf or memfd"
+        + nearest(name, ['auto', *heap_order(HeapUse.CAMERA)])
     )
 
 

@@ -19,7 +19,7 @@ from zc_perception.camera.v4l2.formats import (
     one_placement,
 )
 from zc_perception.camera.v4l2.mjpeg import SLOTS
-from zc_perception.errors import CameraError, ConfigError, FormatError, LayoutError
+from zc_perception.errors import CameraError, ConfigError, FormatError, LayoutError, nearest
 from zc_perception.negotiation.constraints import (
     BufferConstraints,
     Format,
@@ -274,14 +274,14 @@ def _usable(
 
 
 def _no_format(device: V4l2Device, wanted: str, refused: Mapping[str, str]) -> str:
-    what = (
-        'has no pixel format that can be used'
-        if wanted == 'auto'
-        else f"has no pixel format '{wanted}'"
-    )
-    codes = ', '.join(map(fourcc_name, device.fourccs())) or 'none'
-    reasons = '; '.join(refused.values()) if wanted == 'auto' else "set parameter 'pixel_format'"
-    return f"'{device.path}' ({device.card}) {what}; it offers {codes}; {reasons}"
+    names = [fourcc_name(code) for code in device.fourccs()]
+    if wanted == 'auto':
+        what, next_step = 'has no pixel format that can be used', '; '.join(refused.values())
+    else:
+        what = f"has no pixel format '{wanted}'"
+        next_step = f"set parameter 'pixel_format'{nearest(wanted, ['auto', *names])}"
+    offered = ', '.join(names) or 'none'
+    return f"'{device.path}' ({device.card}) {what}; it offers {offered}; {next_step}"
 
 
 def _offered(device: V4l2Device, offers: tuple[FormatOffer, ...], jpegs: Iterable[int]) -> str:

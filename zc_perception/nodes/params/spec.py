@@ -108,7 +108,8 @@ class ParameterSpec:
         if good and self.even:
             good = value % 2 == 0
         if not good:
-            hint = nearest(value, self.choices) if isinstance(value, str) else ''
+            choices = (*self.choices, *self.other_choices())
+            hint = nearest(value, choices) if isinstance(value, str) else ''
             raise ConfigError(
                 f"parameter '{self.name}' is {shown(value)}; it must be {self.allowed()}{hint}"
             )
