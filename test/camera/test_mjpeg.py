@@ -168,6 +168,24 @@ def test_broken_pictures_are_counted_and_cost_nothing_else() -> None:
         )
 
 
+def test_pictures_that_need_mending_are_counted_and_booked_and_cut_off_ones_are_bad() -> None:
+    padded, cut = GOOD[:-2] + bytes(4000), GOOD[: len(GOOD) // 2] + bytes(4000)
+    stray = GOOD[:2] + b'\0' + GOOD[2:]
+    ledger = CopyLedger()
+    with webcam(contents=[GOOD, padded, cut, stray, padded], ledger=ledger) as (driver, camera):
+        expected = cv2.imdecode(np.frombuffer(GOOD, np.uint8), cv2.IMREAD_GRAYSCALE)
+        for sequence in (0, 1, 3, 4):
+            with captured(driver, camera) as frame, frame.map() as planes:
+                assert frame.data.sequence == sequence and np.array_equal(planes[0], expected)
+            if sequence == 1:
+                driver.due = 1
+                while not camera.statistics().bad:
+                    assert camera.capture() is None
+        assert camera.facts()['mended JPEGs'] == 3 and camera.statistics().bad == 1
+        booked = ledger.entries()['mend']
+        assert booked.count == 3 and booked.bytes < 4 * len(GOOD), 'not the zeros'
+
+
 def test_a_camera_that_gives_only_broken_pictures_is_lost_and_the_reason_is_said() -> None:
     with webcam(contents=[b'no picture'], due=None) as (driver, camera):
         with pytest.raises(

@@ -19,6 +19,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
+from zc_perception.camera.jpeg_mending import mended
 from zc_perception.errors import CameraError, ConfigError
 from zc_perception.pixel.colorimetry import Colorimetry, Matrix, Range, Transfer
 
@@ -117,6 +118,7 @@ class JpegDecoder:
         self._halved = [np.empty((-(-height // 2), -(-width // 2)), np.uint8) for _ in range(2)]
         self._lock = threading.Lock()
         self._handle: int | None = self._new_handle()
+        self._mend_first = False
 
     def _new_handle(self) -> int:
         handle: int | None = self._library.tjInitDecompress()
@@ -126,27 +128,47 @@ class JpegDecoder:
 
     def decode(
         self, data: NDArray[np.uint8], luma: NDArray[np.uint8], chroma: NDArray[np.uint8]
-    ) -> None:
+    ) -> int:
         """Write the picture *data* to the planes of an NV12 image.
 
         :param data: the JPEG's bytes, contiguous. What follows its end is ignored.
         :param luma: (height, width).
         :param chroma: (height/2, width/2, 2).
+        :returns: how many bytes of *data* were copied because the picture had to be mended
+            (:mod:`~zc_perception.camera.jpeg_mending`); 0: it was as JPEG wants it.
         :raises BadJpegError: it is broken, has another size or other colours. The planes may hold a part of it then.
         :raises CameraError: the decoder is closed.
         """
         with self._lock:
             if self._handle is None:
                 raise CameraError('the JPEG decoder is closed')
+            # A camera whose pictures need mending is not made to try each of them twice.
+            picture = mended(data) if self._mend_first else data
             try:
-                sampling = self._examine(self._handle, data)
-                self._decode(self._handle, data, luma, chroma, sampling)
+                self._try(self._handle, picture, luma, chroma)
             except BadJpegError:
-                # A decoder keeps the tables of the picture before for one without tables. Those of a broken picture spoil it.
-                self._library.tjDestroy(self._handle)
-                self._handle = None
-                self._handle = self._new_handle()
-                raise
+                picture, tried = mended(data), picture
+                if self._mend_first or picture is tried:
+                    raise
+                self._try(self._handle, picture, luma, chroma)
+            self._mend_first = picture is not data
+            return picture.size if self._mend_first else 0
+
+    def _try(
+        self,
+        handle: int,
+        data: NDArray[np.uint8],
+        luma: NDArray[np.uint8],
+        chroma: NDArray[np.uint8],
+    ) -> None:
+        try:
+            self._decode(handle, data, luma, chroma, self._examine(handle, data))
+        except BadJpegError:
+            # A decoder keeps the tables of the picture before for one without tables. Those of a broken picture spoil it.
+            self._library.tjDestroy(handle)
+            self._handle = None
+            self._handle = self._new_handle()
+            raise
 
     def _examine(self, handle: int, data: NDArray[np.uint8]) -> tuple[int, int] | None:
         """Read the header: how much a chroma sample stands for; ``None``: the picture is grey."""

@@ -176,6 +176,7 @@ class V4l2Camera(Camera):
                 f'{self._jpegs.decode_ns / 1e6:.1f} ms for the last frame; {self._jpegs.skipped} skipped for newer ones'
             )
             facts['last bad JPEG'] = self._jpegs.last_bad or 'none'
+            facts['mended JPEGs'] = self._jpegs.mended
         return facts
 
     @property

@@ -74,7 +74,7 @@ class JpegFrames:
     :param pictures: the driver's buffers, whose free slots are queued again.
     :param pool: gets the frames: slots of NV12, LINEAR.
     :param wake: becomes readable whenever a picture is finished.
-    :param ledger: books each frame that was written, as ``decode``.
+    :param ledger: books each frame that was written, as ``decode``, and each JPEG that was mended, as ``mend``.
     :raises ConfigError: the decoder's library is not installed.
     """
 
@@ -95,7 +95,7 @@ class JpegFrames:
         self._next: JpegPicture | None = None
         self._done: deque[Outcome] = deque()
         self._closed = False
-        self.bad = self.no_slot = self.skipped = 0
+        self.bad = self.mended = self.no_slot = self.skipped = 0
         self.last_bad = ''
         self.decode_ns = 0
         """How long the last picture took."""
@@ -179,7 +179,10 @@ class JpegFrames:
             map_buffers(slot.layout, slot.buffers, CpuAccess.READ | CpuAccess.WRITE, []) as planes,
         ):
             memory = buffer.memory()[picture.start : min(picture.end, buffer.size)]
-            self._decoder.decode(np.frombuffer(memory, np.uint8), planes[0], planes[1])
+            copied = self._decoder.decode(np.frombuffer(memory, np.uint8), planes[0], planes[1])
+        if copied:
+            self.mended += 1
+            self._ledger.book('mend', copied)
 
     def close(self) -> None:
         """End the thread, and give back what nobody has taken. Idempotent. A picture that is being decoded is finished first."""
