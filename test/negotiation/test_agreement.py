@@ -511,6 +511,34 @@ def test_settings_are_what_was_wanted_where_the_allocator_varies_nothing() -> No
     assert settings.describe().endswith("5 slots from heap 'memfd'")
 
 
+GENERIC, OLD_GENERIC, OTHER_KIND = (
+    (NV12, 3 << 56 | kind << 12 | 0x14) for kind in (0xFE, 0, 0x06)
+)
+
+
+@pytest.mark.parametrize(
+    ('camera', 'consumer'), [(GENERIC, OLD_GENERIC), (OLD_GENERIC, GENERIC), (GENERIC, GENERIC)]
+)
+def test_two_numbers_of_one_layout_are_one_format(camera: Format, consumer: Format) -> None:
+    group = [
+        BufferConstraints('camera', formats=(OTHER_KIND, camera)),
+        BufferConstraints('encoder', formats=(consumer, f('NV12 linear')), costs=(2.0, 1.0)),
+    ]
+    request = agree(group, SIZE)
+    assert (request.fourcc, request.modifiers) == (NV12, (camera[1],))
+    assert group[1].format_cost(camera) == 2.0
+    layout = compute_layout(NV12, *SIZE)
+    for modifier in (camera[1], consumer[1]):
+        slots = ((Memory(layout.buffer_size(0), (0, 0)),),)
+        answer = Allocation(replace(layout, modifier=modifier), slots)
+        assert check_answer(request, answer, group).layout.modifier == modifier
+    with pytest.raises(NegotiationError, match='the allocator chose modifier NVIDIA:0x'):
+        answer = Allocation(replace(layout, modifier=OTHER_KIND[1]), slots)
+        check_answer(request, answer, group)
+    with pytest.raises(NegotiationError, match='no common pixel format and modifier'):
+        agree([BufferConstraints('camera', formats=(OTHER_KIND,)), group[1]], SIZE)
+
+
 def test_a_format_whose_buffers_come_from_elsewhere_brings_its_heaps_along() -> None:
     camera = who(
         'camera',

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
+import re
+import subprocess
+from pathlib import Path
+
 import pytest
 from environment.c_header import CHeader
 from hypothesis import given
@@ -17,6 +22,7 @@ from zc_perception.pixel.modifier import (
     check_modifier,
     modifier_name,
     plane_count,
+    same_layout,
 )
 
 NVIDIA_BLOCK = 3 << 56 | 0x10
@@ -24,6 +30,52 @@ NVIDIA_BLOCK = 3 << 56 | 0x10
 YOUNG = {
     'DRM_FORMAT_MOD_VENDOR_MTK': 0x0B, 'DRM_FORMAT_MOD_VENDOR_APPLE': 0x0C, 'DRM_FORMAT_MOD_MTK_16L_32S_TILE': 0x0B00000000000001,
 }  # fmt: skip
+
+
+BLOCKS = st.builds(
+    lambda compression, sector, generation, kind, height: (
+        3 << 56 | 0x10 | height | kind << 12 | generation << 20 | sector << 22 | compression << 23
+    ),
+    st.integers(0, 7),
+    st.integers(0, 1),
+    st.integers(0, 3),
+    st.sampled_from([0, 0xFE, 0x06, 0xDB]),
+    st.integers(0, 5),
+)
+
+
+def test_two_numbers_of_one_nvidia_layout_are_those_that_the_header_makes_one(
+    drm: CHeader, tmp_path: Path
+) -> None:
+    """By the header's own function, as a C compiler reads it."""
+    body = re.search(
+        r'static __inline__ __u64\s*(drm_fourcc_canonicalize_nvidia_format_mod.*?\n})',
+        drm.text,
+        re.S,
+    )
+    assert body
+    source, library = tmp_path / 'canonical.c', tmp_path / 'canonical.so'
+    source.write_text(f'typedef unsigned long long __u64;\n__u64 {body[1]}\n', encoding='utf-8')
+    subprocess.run(['gcc', '-shared', '-fPIC', '-o', library, source], check=True)
+    canonical = ctypes.CDLL(str(library)).drm_fourcc_canonicalize_nvidia_format_mod
+    canonical.argtypes, canonical.restype = [ctypes.c_uint64], ctypes.c_uint64
+
+    @given(BLOCKS | st.integers(3 << 56, (3 << 56) + (1 << 27)))
+    def check(modifier: int) -> None:
+        own, *others = same_layout(modifier)
+        assert own == modifier
+        assert {canonical(number) for number in (own, *others)} == {canonical(modifier)}
+        if canonical(modifier) != modifier:
+            assert others == [canonical(modifier)]
+        for other in others:
+            assert same_layout(other) == (other, modifier)
+
+    check()
+
+
+@pytest.mark.parametrize('modifier', [LINEAR, INVALID, 1 << 56 | 0x10, 5 << 56 | 0x10])
+def test_layouts_of_other_vendors_have_one_number(modifier: int) -> None:
+    assert same_layout(modifier) == (modifier,)
 
 
 @pytest.mark.parametrize('modifier', [-1, 1 << 64])

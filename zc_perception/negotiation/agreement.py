@@ -31,7 +31,7 @@ from zc_perception.negotiation.settings import (
 )
 from zc_perception.pixel.fourcc import FORMATS, fourcc_name, pixel_format
 from zc_perception.pixel.layout import ImageLayout, check_dimensions, validate_layout
-from zc_perception.pixel.modifier import INVALID, LINEAR, modifier_name
+from zc_perception.pixel.modifier import INVALID, LINEAR, modifier_name, same_layout
 
 Participants = Sequence[BufferConstraints]
 
@@ -68,7 +68,7 @@ def _format_objection(participants: Participants) -> str:
         f'{p.participant}: {", ".join(map(format_text, p.formats or ())) or "none"}'
         for p in choosy
     )
-    common = [f for f in choosy[0].formats or () if all(f in (p.formats or ()) for p in choosy)]
+    common = [f for f in choosy[0].formats or () if all(p.listed(f) for p in choosy)]
     if common:
         users = ', '.join(p.participant for p in participants if p.uses_cpu)
         return (
@@ -247,7 +247,7 @@ def _check_varied(request: AllocationRequest, layout: ImageLayout) -> None:
             f'asked for {size_text(request.size)} pixels, the allocator answered {size_text((layout.width, layout.height))}; '
             'padding belongs into strides, offsets and sizes'
         )
-    if layout.modifier not in request.modifiers:
+    if not set(same_layout(layout.modifier)) & set(request.modifiers):
         names = ', '.join(map(modifier_name, request.modifiers))
         raise LayoutError(
             f'the allocator chose modifier {modifier_name(layout.modifier)}, acceptable are {names}'

@@ -14,7 +14,7 @@ from zc_perception.errors import FormatError, NegotiationError
 from zc_perception.memory.dmabuf import CpuAccess
 from zc_perception.pixel.fourcc import fourcc_name
 from zc_perception.pixel.layout import MAX_ALIGNMENT, MAX_DIMENSION, MAX_STRIDE
-from zc_perception.pixel.modifier import LINEAR, check_modifier, modifier_name
+from zc_perception.pixel.modifier import LINEAR, check_modifier, modifier_name, same_layout
 
 Format = tuple[int, int]
 """A format is always the pair (fourcc, modifier); the modifier INVALID says that implicit layouts are acceptable."""
@@ -51,7 +51,8 @@ class BufferConstraints:
 
     :param participant: its name, for the message when nothing fits.
     :param formats: the (fourcc, modifier) pairs it can use, the best first; ``None``: any, as an absent ``drm-format``. INVALID in
-        the list says that it also takes buffers whose layout nobody names; INVALID alone, that it knows no modifiers.
+        the list says that it also takes buffers whose layout nobody names; INVALID alone, that it knows no modifiers. Of a layout that
+        has two numbers (:func:`~zc_perception.pixel.modifier.same_layout`) either will do.
     :param costs: what each format costs it, lower is better; without it the place in the list.
     :param stride_align: strides must be a multiple of this many bytes.
     :param offset_align: plane offsets must be a multiple of this many bytes.
@@ -154,7 +155,12 @@ class BufferConstraints:
         """Whether it can use images of (fourcc, modifier). A CPU reads rows: for it only LINEAR will do."""
         if self.uses_cpu and fmt[1] != LINEAR:
             return False
-        return self.formats is None or fmt in self.formats
+        return self.formats is None or self.listed(fmt) is not None
+
+    def listed(self, fmt: Format) -> Format | None:
+        """The entry of its list that means *fmt*: a layout may have two numbers; ``None``: there is none."""
+        numbers = ((fmt[0], modifier) for modifier in same_layout(fmt[1]))
+        return next((one for one in numbers if one in (self.formats or ())), None)
 
     def modifiers(self, fourcc: int) -> tuple[int, ...] | None:
         """The modifiers that it lists for *fourcc*; ``None``: any."""
@@ -166,9 +172,10 @@ class BufferConstraints:
 
     def format_cost(self, fmt: Format) -> float:
         """What *fmt* costs it; nothing if it lists none."""
-        if self.formats is None or fmt not in self.formats:
+        own = self.listed(fmt)
+        if self.formats is None or own is None:
             return 0.0
-        place = self.formats.index(fmt)
+        place = self.formats.index(own)
         return float(place) if self.costs is None else float(self.costs[place])
 
     def for_format(self, fmt: Format | None) -> BufferConstraints:

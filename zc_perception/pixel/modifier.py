@@ -4,7 +4,8 @@ Source: ``drm_fourcc.h`` (vendor in the top 8 bits, value in the low 56) and the
 Zero is LINEAR, an explicit promise. INVALID is no layout at all: it says that nobody told us.
 
 This package writes and reads LINEAR pixels only. It passes other layouts on, from a camera to a device that takes them. So it knows their
-names, for messages, and how many planes a buffer has, but not what the bits of a vendor's parameters mean.
+names, for messages, how many planes a buffer has, and which two numbers mean one layout, but not what else the bits of a vendor's
+parameters mean.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ INVALID = (1 << 56) - 1
 
 _VALUE_BITS = 56
 _VALUE_MASK = (1 << _VALUE_BITS) - 1
+_NVIDIA_BLOCK_LINEAR, _NVIDIA_KIND, _NVIDIA_GENERIC_KIND = 0x10, 0xFF << 12, 0xFE << 12
 
 
 class Vendor(IntEnum):
@@ -65,6 +67,19 @@ def check_modifier(modifier: int) -> int:
     if not 0 <= modifier < 1 << 64:
         raise FormatError(f'modifier {modifier:#x} is outside 0 .. 2^64-1')
     return modifier
+
+
+def same_layout(modifier: int) -> tuple[int, ...]:
+    """All numbers of the layout of *modifier*, itself first.
+
+    NVIDIA's block-linear modifiers of old have page kind 0, which no block-linear memory has. The header says that it means the generic
+    kind 0xfe; kernel drivers answer with that one, whichever they were asked for.
+    """
+    block_linear = modifier >> _VALUE_BITS == Vendor.NVIDIA and modifier & _NVIDIA_BLOCK_LINEAR
+    kind = modifier & _NVIDIA_KIND
+    if not block_linear or kind not in (0, _NVIDIA_GENERIC_KIND):
+        return (modifier,)
+    return modifier, modifier ^ _NVIDIA_GENERIC_KIND
 
 
 def modifier_name(modifier: int) -> str:

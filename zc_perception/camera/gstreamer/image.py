@@ -41,7 +41,7 @@ from zc_perception.pixel.drm_format import drm_format_string, parse_drm_format
 from zc_perception.pixel.format_names import DMA_DRM, from_gstreamer, gstreamer_format
 from zc_perception.pixel.fourcc import fourcc_name, pixel_format
 from zc_perception.pixel.layout import ImageLayout, PlaneLayout, compute_layout
-from zc_perception.pixel.modifier import INVALID, LINEAR
+from zc_perception.pixel.modifier import INVALID, LINEAR, same_layout
 from zc_perception.pixel.readable import READABLE
 
 NVMM_FEATURE, DMABUF_FEATURE = 'memory:NVMM', 'memory:DMABuf'
@@ -426,7 +426,7 @@ def offered_caps(formats: Sequence[Format], *, assume_linear: bool) -> str:
     for fourcc, modifier in formats:
         if modifier != INVALID:
             with contextlib.suppress(FormatError):
-                explicit.append(drm_format_string(fourcc, modifier))
+                explicit += [drm_format_string(fourcc, one) for one in same_layout(modifier)]
             plain += _gstreamer_names(fourcc, modifier)
         if modifier == (LINEAR if assume_linear else INVALID):
             old_style += _gstreamer_names(fourcc, LINEAR)

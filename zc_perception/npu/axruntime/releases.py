@@ -11,7 +11,7 @@ from importlib import metadata
 
 PACKAGE = 'axelera-runtime'
 _NUMBER = re.compile(r'(\d+)\.(\d+)(?:\.(\d+))?', re.ASCII)
-# From this release of the runtime on: the oldest driver that it works with.
+# The releases of the runtime that are known, with the oldest driver that each works with.
 _DRIVERS = {(1, 8): '1.6.2', (1, 7): '1.5.5', (1, 6): '1.4.4'}
 _FIRMWARE_FLOOR = '1.4.0'
 _BOARD_CONTROLLER_FLOOR = '7.0'
@@ -41,29 +41,23 @@ def needs_toolchain(release: str) -> bool:
 def needed_driver(release: str) -> str:
     """The oldest driver for a release of the runtime; empty where nobody says."""
     number = release_number(release)
-    return next(
-        (
-            driver
-            for first, driver in _DRIVERS.items()
-            if number is not None and number[:2] >= first
-        ),
-        '',
-    )
+    return '' if number is None else _DRIVERS.get(number[:2], '')
 
 
 def mismatches(
     release: str, driver: str, firmware: str = '', board_controller: str = ''
 ) -> list[str]:
-    """One line for each part that is too old for the runtime, with what to do about it.
+    """One line for each part that is too old for the runtime, with what to do about it. Of a release that is not known here there is none.
 
     :param release: of the runtime.
     :param driver: its version, as ``/sys/class/metis/version`` has it.
     """
-    if release_number(release) is None:
+    oldest_driver = needed_driver(release)
+    if not oldest_driver:
         return []
     reload = 'install that release of metis-dkms, then modprobe -r metis and modprobe metis'
     floors = (
-        ('the Metis driver', driver, needed_driver(release), reload),
+        ('the Metis driver', driver, oldest_driver, reload),
         (
             "the card's firmware",
             firmware,
