@@ -75,6 +75,24 @@ def run(
     )
 
 
+@pytest.mark.parametrize('module', sorted({entry.partition(':')[0] for entry in SCRIPTS.values()}))
+def test_little_is_imported_before_signals_are_handled(module: str) -> None:
+    """Until then SIGINT is a traceback: each module that Python had not imported makes that time longer."""
+    program = (
+        'import contextlib, functools, importlib, re, sys; before = set(sys.modules); '
+        f'importlib.import_module({module!r}); print(*(set(sys.modules) - before))'
+    )
+    done = subprocess.run(
+        [sys.executable, '-S', '-c', program],
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=REPOSITORY,
+    )
+    others = {name for name in done.stdout.split() if not name.startswith('zc_perception')}
+    assert others <= {'__future__', 'signal', 'time', 'errno', 'collections.abc'}
+
+
 @pytest.mark.parametrize('program', SCRIPTS)
 def test_help_and_version_need_no_other_module(program: str) -> None:
     shown = run(program, '--help', missing=ALL)

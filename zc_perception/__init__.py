@@ -7,9 +7,12 @@ The names below are the package's front door. Each one is imported from its own 
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
+# A name that type checkers know. The module typing takes half of what a program imports before it handles signals.
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from zc_perception.frame import Frame
     from zc_perception.link.endpoints.camera_subscription import create_camera_subscription
     from zc_perception.link.endpoints.frame_publisher import FramePublisher

@@ -19,9 +19,12 @@ import contextlib
 import errno
 import os
 import signal
-from collections.abc import Callable, Iterator
-from types import FrameType
-from typing import NoReturn, TextIO
+
+TYPE_CHECKING = False  # as in zc_perception/__init__.py
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import FrameType
+    from typing import NoReturn, TextIO
 
 
 def ending_signals() -> tuple[signal.Signals, ...]:

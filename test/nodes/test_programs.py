@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import signal
 import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -350,6 +351,47 @@ def test_as_soon_as_python_runs_our_code(
         assert running.returncode == 0 and said == ''
     finally:
         running.kill()
+
+
+# Sends itself SIGINT at the end of the first call of one method, and tells of all calls.
+_INTERRUPTED_START = """
+import os, signal, sys
+
+from zc_perception.nodes.main import perception as run
+from zc_perception.nodes.perception import PerceptionGraph
+from zc_perception.nodes.perception_node import PerceptionNode
+
+where = sys.argv.pop(1)
+
+def told(kind, method):
+    original = getattr(kind, method)
+
+    def call(*arguments, **options):
+        print(method, flush=True)
+        original(*arguments, **options)
+        if method == where:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    setattr(kind, method, call)
+
+told(PerceptionGraph, '__init__')
+told(PerceptionNode, 'start')
+sys.exit(run())
+"""
+
+
+@pytest.mark.parametrize(
+    ('where', 'calls'), [('__init__', ['__init__']), ('start', ['__init__', '__init__', 'start'])]
+)
+def test_a_signal_during_the_start_ends_it_before_the_next_step(
+    where: str, calls: list[str], free_domain: int
+) -> None:
+    words = [sys.executable, '-c', _INTERRUPTED_START, where, '--cameras', 'left', 'right']
+    done = subprocess.run(
+        words, env=environment(free_domain), capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout.split()) == (0, calls), done.stderr
+    assert 'ready' not in done.stderr and 'Traceback' not in done.stderr
 
 
 @pytest.mark.parametrize('under', [[], ['nohup']], ids=['', 'nohup'])

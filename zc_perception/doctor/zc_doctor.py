@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from zc_perception.terminal import ending_quietly
 
+TYPE_CHECKING = False  # as in zc_perception/__init__.py
 if TYPE_CHECKING:
     import argparse
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from zc_perception.terminal import end_quietly
 
+TYPE_CHECKING = False  # as in zc_perception/__init__.py
 if TYPE_CHECKING:
     import argparse
 

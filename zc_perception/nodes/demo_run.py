@@ -27,7 +27,13 @@ from zc_perception.camera.synthetic import SyntheticCamera
 from zc_perception.detection.detections import Detections, box_iou
 from zc_perception.errors import EXIT_USAGE, ConfigError, ZcError, error_line
 from zc_perception.nodes.perception import Overrides, PerceptionGraph
-from zc_perception.nodes.process import EXIT_FAILURE, NodeGroup, StopRequest, ros_context
+from zc_perception.nodes.process import (
+    EXIT_FAILURE,
+    NodeGroup,
+    StoppedEarlyError,
+    StopRequest,
+    ros_context,
+)
 from zc_perception.npu.scheduler import InFlight
 from zc_perception.observe.metrics import StageLatencies
 from zc_perception.whole_file import check_writable, write_whole
@@ -313,22 +319,30 @@ def run(options: argparse.Namespace) -> int:
                 )
                 graph.inference.observers.append(truth.observe)
                 watcher = Watcher(context, truth)
-                with NodeGroup(context, graph.nodes, stop.set) as group:
-                    group.add_node(watcher)
-                    group.start()
-                    elapsed = _run(options, graph, watcher, group, stop)
-                    summary = summarise(graph, watcher, elapsed)
-                watcher.destroy_node()
+                try:
+                    with NodeGroup(context, graph.nodes, stop.set) as group:
+                        group.add_node(watcher)
+                        group.start(stop.check)
+                        elapsed = _run(options, graph, watcher, group, stop)
+                        summary = summarise(graph, watcher, elapsed)
+                finally:
+                    watcher.destroy_node()
                 if group.failure is not None:
                     print(group.failure, file=sys.stderr)
                     return EXIT_FAILURE
+        except StoppedEarlyError:
+            return _nothing_written()
         except ZcError as error:
             print(error_line('zc_demo', error), file=sys.stderr)
             return EXIT_USAGE
         if not summary['frames'] and stop.wait(0.0):
-            print('zc_demo: ended before the first frame; nothing was written')
-            return 0
+            return _nothing_written()
         return _report(options.out, summary, watcher)
+
+
+def _nothing_written() -> int:
+    print('zc_demo: ended before the first frame; nothing was written')
+    return 0
 
 
 def _write_results(folder: Path, summary: dict[str, Any], watcher: Watcher) -> str:

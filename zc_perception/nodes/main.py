@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
 
 from zc_perception.nodes.startup import STARTUP
 from zc_perception.terminal import end_quietly
 
+TYPE_CHECKING = False  # as in zc_perception/__init__.py
 if TYPE_CHECKING:
     import argparse
 

@@ -89,19 +89,25 @@ class PerceptionGraph:
         return bool(self.capture.finished and self.inference.idle)
 
 
-def perception_nodes(context: rclpy.Context, cameras: Sequence[str]) -> Sequence[PerceptionNode]:
+def perception_nodes(
+    context: rclpy.Context, cameras: Sequence[str], check: Callable[[], None]
+) -> Sequence[PerceptionNode]:
     """The nodes of several cameras in one process, each camera in the namespace of its name, or those of the only one.
 
+    :param check: called before each camera; what it raises takes those before it down.
     :raises ConfigError: a name that can't be a namespace, or is there twice.
     """
     check_cameras(cameras, '--cameras')
     return _wired(
-        [partial(PerceptionGraph, context, camera=camera) for camera in cameras or ('',)]
+        [partial(PerceptionGraph, context, camera=camera) for camera in cameras or ('',)], check
     )
 
 
-def stereo_nodes(context: rclpy.Context) -> Sequence[PerceptionNode]:
-    """The nodes of two cameras whose frames are pairs, in namespaces ``left`` and ``right``, below the program's own if it has one."""
+def stereo_nodes(context: rclpy.Context, check: Callable[[], None]) -> Sequence[PerceptionNode]:
+    """The nodes of two cameras whose frames are pairs, in namespaces ``left`` and ``right``, below the program's own if it has one.
+
+    :param check: as for :func:`perception_nodes`.
+    """
     namespace = _program_namespace(context)
     rig = StereoRig()
     names = {side: f'{namespace}/{side.value}'.strip('/') for side in Side}
@@ -110,7 +116,7 @@ def stereo_nodes(context: rclpy.Context) -> Sequence[PerceptionNode]:
         for side, name in names.items()
     ]
     # Cameras are started last, one right after the other: those that nobody triggers are in step then.
-    return sorted(_wired(graphs), key=lambda node: not isinstance(node, CaptureNode))
+    return sorted(_wired(graphs, check), key=lambda node: not isinstance(node, CaptureNode))
 
 
 def _program_namespace(context: rclpy.Context) -> str:
@@ -129,9 +135,12 @@ def _program_namespace(context: rclpy.Context) -> str:
         node.destroy_node()
 
 
-def _wired(graphs: Sequence[Callable[[], PerceptionGraph]]) -> Sequence[PerceptionNode]:
+def _wired(
+    graphs: Sequence[Callable[[], PerceptionGraph]], check: Callable[[], None]
+) -> Sequence[PerceptionNode]:
     nodes: list[PerceptionNode] = []
     with all_or_none(nodes):
         for graph in graphs:
+            check()
             nodes += graph().nodes
     return nodes

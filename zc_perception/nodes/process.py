@@ -41,6 +41,10 @@ _PAUSE_S = 0.002
 _CALLBACK_ENDS_S = 1.0
 
 
+class StoppedEarlyError(Exception):
+    """The end was asked for while the program started."""
+
+
 class StopRequest:
     """Set by SIGINT, by SIGTERM, and by SIGHUP where the terminal closes. The handlers are in place before anything is opened, so that no
     moment is unguarded.
@@ -65,6 +69,14 @@ class StopRequest:
         poller = select.poll()
         poller.register(self._read.fileno(), select.POLLIN)
         return bool(poller.poll(None if timeout_s is None else timeout_s * 1000))
+
+    def check(self) -> None:
+        """Between two steps of a start, each of which may take long on a busy machine.
+
+        :raises StoppedEarlyError: the end was asked for.
+        """
+        if self.wait(0.0):
+            raise StoppedEarlyError
 
     def __enter__(self) -> StopRequest:
         signal.set_wakeup_fd(self._write.fileno(), warn_on_full_buffer=False)
@@ -202,9 +214,13 @@ class NodeGroup:
         self._spinner.start()
         return self
 
-    def start(self) -> None:
-        """Start the nodes, consumers first, so that no frame is lost between them."""
+    def start(self, check: Callable[[], None] = lambda: None) -> None:
+        """Start the nodes, consumers first, so that no frame is lost between them.
+
+        :param check: called before each; what it raises ends the start.
+        """
         for node in reversed(self.nodes):
+            check()
             node.start()
 
     @property
@@ -244,12 +260,12 @@ def _checked(nodes: Sequence[PerceptionNode]) -> Sequence[PerceptionNode]:
 
 def run_program(
     program: str,
-    build: Callable[[rclpy.Context], Sequence[PerceptionNode]],
+    build: Callable[[rclpy.Context, Callable[[], None]], Sequence[PerceptionNode]],
     options: argparse.Namespace,
 ) -> int:
     """Run until a signal; the exit code.
 
-    :param build: makes the nodes.
+    :param build: makes the nodes, and calls its second argument between those that take long; what that raises, it passes on.
     :param options: ``unknown_parameters`` counts here.
     0 after SIGINT, SIGTERM or SIGHUP, :data:`EXIT_USAGE` with one line on stderr for anything the user can mend, 1 for a bug.
     """
@@ -260,10 +276,10 @@ def run_program(
                 ros_context(
                     sys.argv[1:], tolerant=options.unknown_parameters == 'warn'
                 ) as context,
-                NodeGroup(context, _checked(build(context)), stop.set) as group,
+                NodeGroup(context, _checked(build(context, stop.check)), stop.set) as group,
             ):
                 STARTUP.reached('nodes')
-                group.start()
+                group.start(stop.check)
                 STARTUP.reached('ready')
                 for node in group.nodes:
                     step = f': it waits for ros2 lifecycle set {node.get_fully_qualified_name()} configure'
@@ -275,6 +291,8 @@ def run_program(
                     print(group.failure, file=sys.stderr)
                     return EXIT_FAILURE
                 return 0
+        except StoppedEarlyError:
+            return 0
         except ZcError as error:
             print(error_line(program, error), file=sys.stderr)
             return EXIT_USAGE

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import rclpy
@@ -28,7 +28,7 @@ def _alone(node: PerceptionNode) -> Sequence[PerceptionNode]:
 
 def _node(program: str, kind: type[PerceptionNode], options: argparse.Namespace) -> int:
     """A program that has one node."""
-    return run_program(program, lambda context: _alone(kind(context=context)), options)
+    return run_program(program, lambda context, check: _alone(kind(context=context)), options)
 
 
 capture_node = partial(_node, 'capture_node', CaptureNode)
@@ -39,9 +39,11 @@ overlay_node = partial(_node, 'overlay_node', OverlayNode)
 def perception(options: argparse.Namespace) -> int:
     """``perception``."""
 
-    def build(context: rclpy.Context) -> Sequence[PerceptionNode]:
+    def build(context: rclpy.Context, check: Callable[[], None]) -> Sequence[PerceptionNode]:
         return (
-            stereo_nodes(context) if options.stereo else perception_nodes(context, options.cameras)
+            stereo_nodes(context, check)
+            if options.stereo
+            else perception_nodes(context, options.cameras, check)
         )
 
     return run_program('perception', build, options)
@@ -53,7 +55,7 @@ def zc_record(options: argparse.Namespace) -> int:
 
     nodes: list[RecorderNode] = []
 
-    def build(context: rclpy.Context) -> Sequence[PerceptionNode]:
+    def build(context: rclpy.Context, check: Callable[[], None]) -> Sequence[PerceptionNode]:
         # The program waits for a signal; it is told to end by the same one.
         nodes.append(
             RecorderNode(context=context, on_finished=lambda: os.kill(os.getpid(), signal.SIGINT))
