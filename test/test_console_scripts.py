@@ -77,7 +77,7 @@ def run(
 
 @pytest.mark.parametrize('module', sorted({entry.partition(':')[0] for entry in SCRIPTS.values()}))
 def test_little_is_imported_before_signals_are_handled(module: str) -> None:
-    """Until then SIGINT is a traceback: each module that Python had not imported makes that time longer."""
+    """Until then SIGINT is a traceback, and each import makes that time longer."""
     program = (
         'import contextlib, functools, importlib, re, sys; before = set(sys.modules); '
         f'importlib.import_module({module!r}); print(*(set(sys.modules) - before))'

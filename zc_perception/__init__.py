@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from importlib import import_module
 
-# A name that type checkers know. The module typing takes half of what a program imports before it handles signals.
+# A name that type checkers know. The import of typing would take half of the time that a program
+# needs before it handles signals.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any

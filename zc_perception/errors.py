@@ -85,7 +85,10 @@ class DeviceLostError(AcceleratorError):
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """``; did you mean 'x'?`` for the known word nearest to *word*, in capitals or not, or nothing."""
+    """``; did you mean 'x'?`` for the known word nearest to *word*, or nothing.
+
+    Capitals make no difference.
+    """
     from difflib import get_close_matches  # only mistakes need it
 
     names = {name.lower(): name for name in known}

@@ -450,7 +450,8 @@ DMABUF = 'video/x-raw(memory:DMABuf)'
         # NVIDIA's generic kind has two numbers: the consumer says the one, the source the other.
         (
             [('NV12', 3 << 56 | 0x14)],
-            f'{DMABUF},format=DMA_DRM,drm-format=NV12,{SIZE};{DMABUF},format=DMA_DRM,drm-format=NV12:0x03000000000fe014,{SIZE}',
+            f'{DMABUF},format=DMA_DRM,drm-format=NV12,{SIZE};'
+            f'{DMABUF},format=DMA_DRM,drm-format=NV12:0x03000000000fe014,{SIZE}',
             ('NV12', 3 << 56 | 0xFE014),
         ),
         # Caps of the old style say nothing of the layout.

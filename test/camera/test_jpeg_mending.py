@@ -1,4 +1,4 @@
-"""Whole pictures that are not as JPEG wants them are decoded, and those that lack something are still refused."""
+"""Whole pictures that are not as JPEG wants them are decoded; what lacks something is refused."""
 
 from __future__ import annotations
 

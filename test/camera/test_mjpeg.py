@@ -62,7 +62,8 @@ def allocated(camera: V4l2Camera, request: AllocationRequest) -> Allocation:
 @contextmanager
 def webcam(
     *formats: str, contents: Sequence[bytes] = (GOOD,), due: int | None = 0, consumers: Sequence[BufferConstraints] = (READER,),
-    rates: dict[str, int] | None = None, slots: int = 6, misfits: Set[str] = frozenset(), **options: Any,
+    rates: dict[str, int] | None = None, slots: int = 6, misfits: Set[str] = frozenset(),
+    **options: Any,
 ) -> Iterator[tuple[DriverDouble, V4l2Camera]]:  # fmt: skip
     """A driver and its camera, which agreed with *consumers* but for the *misfits*."""
     driver = DriverDouble(*(formats or ('MJPG',)))

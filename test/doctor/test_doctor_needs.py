@@ -90,7 +90,8 @@ def test_names_that_perception_refuses_are_refused_here_too(cameras: list[str]) 
     with pytest.raises(ConfigError) as refusal:
         read_needs(str(CONFIG), cameras)
     with pytest.raises(ConfigError) as its_own:
-        perception_nodes(None, cameras, lambda: None)  # type: ignore[arg-type]  # names are looked at first
+        # Names are looked at first.
+        perception_nodes(None, cameras, lambda: None)  # type: ignore[arg-type]
     assert str(refusal.value) == str(its_own.value)
 
 

@@ -164,7 +164,8 @@ class JpegDecoder:
         try:
             self._decode(handle, data, luma, chroma, self._examine(handle, data))
         except BadJpegError:
-            # A decoder keeps the tables of the picture before for one without tables. Those of a broken picture spoil it.
+            # A decoder keeps the tables of the picture before for one without tables. Those of a
+            # broken picture spoil it.
             self._library.tjDestroy(handle)
             self._handle = None
             self._handle = self._new_handle()

@@ -1,9 +1,13 @@
-"""Pictures that are whole, but not as JPEG wants them: some webcams leave out the end marker and fill the rest of the buffer with zeros,
-some write stray bytes between the segments of the header. Every viewer shows them.
+"""Pictures that are whole, but not as JPEG wants them.
 
-Nothing of the picture's data is changed: what is missing from it is still missing, and the decoder says so.
+Some webcams leave out the end marker and fill the rest of the buffer with zeros, some write stray
+bytes between the segments of the header. Every viewer shows such pictures.
 
-Source: ISO/IEC 10918-1, annex B (markers, fill bytes, segments) and F.1.2.3 (the last byte of the data is filled up with ones).
+Nothing of the picture's data is changed: what is missing from it is still missing, and the decoder
+says so.
+
+Source: ISO/IEC 10918-1, annex B (markers, fill bytes, segments) and F.1.2.3 (the last byte of the
+data is filled up with ones).
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ _BEGIN = b'\xff\xd8'
 _END = b'\xff\xd9'
 _FILL = 0xFF
 _SCAN = 0xDA
-# Markers that a segment with a length follows: SOFn, DHT, DAC, SOS, DQT, DNL, DRI, DHP, EXP, APPn, COM.
+# Markers of segments that have a length: SOFn, DHT, DAC, SOS, DQT, DNL, DRI, DHP, EXP, APPn, COM.
 _SEGMENTS = frozenset((*range(0xC0, 0xC8), *range(0xC9, 0xD0), *range(0xDA, 0xF0), 0xFE))
 # What has more of them is no picture.
 _MOST_STRAY = 4096
@@ -43,7 +47,10 @@ def mended(data: Data) -> Data:
 
 
 def _header(data: Data) -> list[tuple[int, int]] | None:
-    """What to keep of *data* so that the header has no stray bytes, up to its end; ``None``: no picture's data begins."""
+    """What to keep of *data*, up to its end, so that the header has no stray bytes.
+
+    :returns: begins and ends; ``None``: no picture's data begins.
+    """
     begin = data[: _MOST_STRAY + len(_BEGIN)].tobytes().find(_BEGIN)
     if begin < 0:
         return None
@@ -80,9 +87,10 @@ def _last(data: Data) -> int:
 def _with_zeros(data: Data, end: int) -> int:
     """Where to end in place of *end*, with the zeros that may be the picture's.
 
-    A byte of ones is always followed by a zero byte. And up to ten bits at the end of a picture may be zero: two blocks of chroma
-    without any difference. That is one whole byte at most. All other zeros are none of a picture's own: with them the rest of a
-    picture that is cut off would be made up.
+    A byte of ones is always followed by a zero byte. And up to ten bits at the end of a picture
+    may be zero: two blocks of chroma without any difference. That is one whole byte at most. All
+    other zeros are not the picture's own: with them the rest of a picture that is cut off would be
+    made up.
     """
     stuffed = end > 0 and data[end - 1] == _FILL
     return min(data.size, end + (2 if stuffed else 1))

@@ -51,8 +51,9 @@ class BufferConstraints:
 
     :param participant: its name, for the message when nothing fits.
     :param formats: the (fourcc, modifier) pairs it can use, the best first; ``None``: any, as an absent ``drm-format``. INVALID in
-        the list says that it also takes buffers whose layout nobody names; INVALID alone, that it knows no modifiers. Of a layout that
-        has two numbers (:func:`~zc_perception.pixel.modifier.same_layout`) either will do.
+        the list says that it also takes buffers whose layout nobody names; INVALID alone, that it knows no modifiers.
+        Of a layout that has two numbers (:func:`~zc_perception.pixel.modifier.same_layout`) either
+        will do.
     :param costs: what each format costs it, lower is better; without it the place in the list.
     :param stride_align: strides must be a multiple of this many bytes.
     :param offset_align: plane offsets must be a multiple of this many bytes.
@@ -158,7 +159,10 @@ class BufferConstraints:
         return self.formats is None or self.listed(fmt) is not None
 
     def listed(self, fmt: Format) -> Format | None:
-        """The entry of its list that means *fmt*: a layout may have two numbers; ``None``: there is none."""
+        """The entry of its list that means *fmt*, of whose layout there may be two numbers.
+
+        :returns: ``None``: there is none.
+        """
         numbers = ((fmt[0], modifier) for modifier in same_layout(fmt[1]))
         return next((one for one in numbers if one in (self.formats or ())), None)
 

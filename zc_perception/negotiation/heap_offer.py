@@ -64,8 +64,10 @@ def heap_offer(name: str) -> HeapOffer:
 
 
 def offers_of(participants: Sequence[BufferConstraints], fmt: Format | None) -> list[HeapOffer]:
-    """The heaps to choose from for images of *fmt*: those that the producer names, in its order; where it names none, all that anybody
-    names in full."""
+    """The heaps to choose from for images of *fmt*: those that the producer names, in its order.
+
+    Where it names none, all that anybody names in full.
+    """
     producer = _producer(participants, fmt)
     naming = participants if producer is None or producer.heaps is None else [producer]
     return [

@@ -104,7 +104,9 @@ def perception_nodes(
 
 
 def stereo_nodes(context: rclpy.Context, check: Callable[[], None]) -> Sequence[PerceptionNode]:
-    """The nodes of two cameras whose frames are pairs, in namespaces ``left`` and ``right``, below the program's own if it has one.
+    """The nodes of two cameras whose frames are pairs.
+
+    Their namespaces are ``left`` and ``right``, below the program's own if it has one.
 
     :param check: as for :func:`perception_nodes`.
     """

@@ -265,7 +265,8 @@ def run_program(
 ) -> int:
     """Run until a signal; the exit code.
 
-    :param build: makes the nodes, and calls its second argument between those that take long; what that raises, it passes on.
+    :param build: makes the nodes, and calls its second argument between those that take long; what
+        that raises, it passes on.
     :param options: ``unknown_parameters`` counts here.
     0 after SIGINT, SIGTERM or SIGHUP, :data:`EXIT_USAGE` with one line on stderr for anything the user can mend, 1 for a bug.
     """

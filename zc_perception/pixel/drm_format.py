@@ -90,7 +90,8 @@ def _parse_fourcc(name: str, text: str) -> int:
             f"drm-format '{text}': a fourcc has four characters; write '{padded}' with its trailing blanks"
         )
     raise FormatError(
-        f"drm-format '{text}': '{name}' is no DRM fourcc, which is four capitals and digits{nearest(name, _DRM_NAMES)}"
+        f"drm-format '{text}': '{name}' is no DRM fourcc, which is four capitals and digits"
+        + nearest(name, _DRM_NAMES)
     )
 
 

@@ -3,9 +3,9 @@
 Source: ``drm_fourcc.h`` (vendor in the top 8 bits, value in the low 56) and the kernel's *Exchanging pixel buffers*.
 Zero is LINEAR, an explicit promise. INVALID is no layout at all: it says that nobody told us.
 
-This package writes and reads LINEAR pixels only. It passes other layouts on, from a camera to a device that takes them. So it knows their
-names, for messages, how many planes a buffer has, and which two numbers mean one layout, but not what else the bits of a vendor's
-parameters mean.
+This package writes and reads LINEAR pixels only. It passes other layouts on, from a camera to a
+device that takes them. So it knows their names, for messages, how many planes a buffer has, and
+which two numbers mean one layout, but not what else the bits of a vendor's parameters mean.
 """
 
 from __future__ import annotations
@@ -72,8 +72,9 @@ def check_modifier(modifier: int) -> int:
 def same_layout(modifier: int) -> tuple[int, ...]:
     """All numbers of the layout of *modifier*, itself first.
 
-    NVIDIA's block-linear modifiers of old have page kind 0, which no block-linear memory has. The header says that it means the generic
-    kind 0xfe; kernel drivers answer with that one, whichever they were asked for.
+    NVIDIA's block-linear modifiers of old have page kind 0, which no block-linear memory has. The
+    header says that it means the generic kind 0xfe; kernel drivers answer with that one, whichever
+    they were asked for.
     """
     block_linear = modifier >> _VALUE_BITS == Vendor.NVIDIA and modifier & _NVIDIA_BLOCK_LINEAR
     kind = modifier & _NVIDIA_KIND

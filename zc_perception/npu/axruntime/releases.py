@@ -47,7 +47,9 @@ def needed_driver(release: str) -> str:
 def mismatches(
     release: str, driver: str, firmware: str = '', board_controller: str = ''
 ) -> list[str]:
-    """One line for each part that is too old for the runtime, with what to do about it. Of a release that is not known here there is none.
+    """One line for each part that is too old for the runtime, with what to do about it.
+
+    Of a release that is not known here there is none.
 
     :param release: of the runtime.
     :param driver: its version, as ``/sys/class/metis/version`` has it.
