@@ -24,6 +24,21 @@ def test_a_file_is_replaced_and_nothing_else_is_left(tmp_path: Path) -> None:
         assert list(tmp_path.iterdir()) == [path]
 
 
+def test_content_is_on_the_disk_before_the_name_and_the_name_before_the_return(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / 'x.json'
+    write_whole(path, 'old')
+    synced: list[tuple[bool, str]] = []
+
+    def fsync(fd: int) -> None:
+        synced.append((stat.S_ISDIR(os.fstat(fd).st_mode), path.read_text()))
+
+    monkeypatch.setattr(os, 'fsync', fsync)
+    write_whole(path, 'new')
+    assert synced == [(False, 'old'), (True, 'new')]
+
+
 def test_a_link_stays_one(tmp_path: Path) -> None:
     link, there = tmp_path / 'link', tmp_path / 'folder' / 'there'
     there.parent.mkdir()

@@ -5,6 +5,7 @@ What programs report, the demo's files and a camera's calibration are written by
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
@@ -100,3 +101,14 @@ def write_whole(path: Path, content: str | bytes) -> None:
     except BaseException:
         unfinished.unlink(missing_ok=True)
         raise
+    _keep_name(real.parent)
+
+
+def _keep_name(folder: Path) -> None:
+    """Have the disk keep the new name, so that a power cut doesn't bring the old file back. Not every file system can."""
+    with contextlib.suppress(OSError):
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -6,6 +6,7 @@ import math
 from dataclasses import replace
 from types import SimpleNamespace
 
+import cv2
 import numpy as np
 import pytest
 import yaml
@@ -284,11 +285,254 @@ def test_what_is_wrong_is_named_with_file_key_value_and_what_is_allowed(case: st
 
 
 def test_unknown_keys_are_told_and_harmless() -> None:
-    found = parse_calibration(TEXT + 'camera_nmae: front\n', 'f.yaml')
-    assert found == GOOD
+    found = parse_calibration(TEXT.replace('camera_name', 'camera_nmae'), 'f.yaml')
+    assert found == replace(GOOD, camera_name='')
     assert found.notices == (
         "'f.yaml': key 'camera_nmae' is unknown and ignored; did you mean 'camera_name'?",
     )
+
+
+def test_no_hint_offers_a_key_that_the_file_has() -> None:
+    for key in ('camera_nmae', 'camera_type', 'distortion_modell'):
+        assert parse_calibration(TEXT + f'{key}: x\n', 'f.yaml').notices == (
+            f"'f.yaml': key '{key}' is unknown and ignored",
+        )
+
+
+D4 = '[-0.02, 0.01, -0.003, 0.0004]'
+D8 = '[0.1, 0.2, 0.003, 0.0004, 0.5, 0.6, 0.7, 0.8]'
+
+
+def with_model(lines: str, data: str, columns: int = 0) -> str:
+    """The text of a calibration with these lines in place of its model, and these coefficients."""
+    columns = columns or data.count(',') + 1
+    text = TEXT.replace('distortion_model: plumb_bob\n', lines)
+    before, _, rest = text.partition('distortion_coefficients:')
+    old = rest[: rest.index('rectification_matrix')]
+    new = f'\n  rows: 1\n  cols: {columns}\n  data: {data}\n'
+    return f'{before}distortion_coefficients:{rest.replace(old, new)}'
+
+
+@pytest.mark.parametrize(
+    ('lines', 'data', 'columns', 'model'),
+    [
+        # camera_calibration from November 2019 to August 2020
+        ('camera_model: fisheye\n', D4, 4, 'equidistant'),
+        ('camera_model: plumb_bob\n', '[0.1, 0.2, 0.003, 0.0004, 0.0]', 5, 'plumb_bob'),
+        ('camera_model: rational_polynomial\n', D8, 8, 'rational_polynomial'),
+        # that of Foxy and Galactic, which says 'cols: 5' of all
+        ('distortion_model: fisheye\n', D4, 5, 'equidistant'),
+        ('distortion_model: rational_polynomial\n', D8, 5, 'rational_polynomial'),
+        # by hand
+        ('distortion_model: EQUIDISTANT\n', D4, 4, 'equidistant'),
+        ('distortion_model: Plumb_Bob\n', D4, 4, 'plumb_bob'),
+        ('camera_model: pinhole\ndistortion_model: equidistant\n', D4, 4, 'equidistant'),
+        # OpenCV's own calibrator, completed
+        ('fisheye_model: 1\n', D4, 4, 'equidistant'),
+        ('fisheye_model: 0\ndistortion_model: plumb_bob\n', D4, 4, 'plumb_bob'),
+    ],
+)
+def test_models_as_other_versions_and_programs_write_them(
+    lines: str, data: str, columns: int, model: str
+) -> None:
+    found = parse_calibration(with_model(lines, data, columns), 'f.yaml')
+    assert (found.distortion_model, list(found.d)) == (model, yaml.safe_load(data))
+    assert found.notices == ()
+    assert parse_calibration(format_calibration(found), 'again') == found
+
+
+@pytest.mark.parametrize(
+    ('lines', 'data', 'columns', 'message'),
+    [
+        ('camera_model: omni\n', D4, 4, "camera_model is 'omni'; it must be one of plumb_bob, r"),
+        ('distortion_model: radtan\n', D4, 4, "distortion_model is 'radtan'; it must be one of"),
+        ('distortion_model: unknown\n', D4, 4, "distortion_model is 'unknown'; it must be one"),
+        (
+            'camera_model: fisheye\ndistortion_model: plumb_bob\n',
+            D4,
+            4,
+            "names two distortion models: distortion_model 'plumb_bob', camera_model 'equidistant'",
+        ),
+        ('fisheye_model: 1\ndistortion_model: plumb_bob\n', D4, 4, 'names two distortion models'),
+        (
+            'distortion_model: plumb_bob\n',
+            D8,
+            8,
+            "8 values; plumb_bob has 4 or 5; distortion_model 'rational_polynomial' has 8",
+        ),
+        ('', D8, 8, "plumb_bob has 4 or 5; distortion_model 'rational_polynomial' has 8"),
+        ('distortion_model: plumb_bob\n', D4, 5, 'has 4 values; 1x5 are 5'),
+        ('distortion_model: equidistant\n', D4, 6, 'has 4 values; 1x6 are 6'),
+        ('distortion_model: fisheye\n', '[1.0]', 5, 'has 1 values; equidistant has 4'),
+        ('distortion_model: [a]\n', D4, 4, "distortion_model is ['a']; it must be text"),
+    ],
+)
+def test_a_model_that_is_unknown_or_not_clear_is_refused_by_name(
+    lines: str, data: str, columns: int, message: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_calibration(with_model(lines, data, columns), 'f.yaml')
+    assert message in str(caught.value) and "'f.yaml'" in str(caught.value)
+
+
+KALIBR = """cam0:
+  cam_overlaps: []
+  camera_model: pinhole
+  distortion_coeffs: [-0.28, 0.07, 0.0001, 1.7e-05]
+  distortion_model: radtan
+  intrinsics: [458.6, 457.2, 367.2, 248.3]
+  resolution: [752, 480]
+  rostopic: /cam0/image_raw
+"""
+INI = """# oST version 5.0 parameters
+
+
+[image]
+
+width
+640
+
+height
+480
+
+[mono_left]
+
+camera matrix
+369.344588 0.000000 320.739078
+0.000000 367.154330 203.592450
+0.000000 0.000000 1.000000
+
+distortion
+0.189544 -0.018229 -0.000630 0.000054 -0.000212
+
+rectification
+1.000000 0.000000 0.000000
+0.000000 1.000000 0.000000
+0.000000 0.000000 1.000000
+
+projection
+262.927429 0.000000 320.984481 0.000000
+0.000000 302.056213 188.592437 0.000000
+0.000000 0.000000 1.000000 0.000000
+"""
+
+
+def opencv_file(suffix: str) -> str:
+    """What OpenCV's own example of a calibrator keeps."""
+    storage = cv2.FileStorage(suffix, cv2.FILE_STORAGE_WRITE | cv2.FILE_STORAGE_MEMORY)
+    storage.write('image_width', 640)
+    storage.write('image_height', 360)
+    storage.write('camera_matrix', np.reshape(K, (3, 3)))
+    storage.write('distortion_coefficients', np.reshape(D, (5, 1)))
+    storage.write('avg_reprojection_error', 0.25)
+    return str(storage.releaseAndGetString())
+
+
+@pytest.mark.parametrize(
+    ('text', 'message'),
+    [
+        (KALIBR, "key 'image_width' is missing, for this is a camera chain of Kalibr: write its"),
+        (INI, 'is in the INI format of ROS 1; use the .yaml file that camera_calibration wrote'),
+        (INI.replace('\n', '\r\n'), 'ros2 run camera_calibration_parsers convert FILE.ini FILE.'),
+        (opencv_file('.yml'), "'rectification_matrix' is missing, as in OpenCV's own files: of a"),
+        (opencv_file('.json'), "'rectification_matrix' is missing, as in OpenCV's own files: of"),
+        (opencv_file('.xml'), 'is XML; a calibration is a YAML file with image_width'),
+    ],
+)
+def test_files_of_other_programs_are_named_with_what_to_do(text: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_calibration(text, 'f.yaml')
+    assert message in str(caught.value) and "'f.yaml'" in str(caught.value)
+
+
+def test_a_completed_file_of_opencv_has_its_values() -> None:
+    text = opencv_file('.yml')
+    assert text.startswith('%YAML:1.0\n---\n') and '!!opencv-matrix' in text
+    rest = TEXT[TEXT.index('rectification_matrix') :]
+    found = parse_calibration(f'{text}distortion_model: plumb_bob\n{rest}', 'f.yaml')
+    assert (found.k, found.d, found.p) == (K, D, P)
+
+
+def test_numbers_that_are_quoted_are_numbers() -> None:
+    text = TEXT.replace('640', '"640"', 1).replace('415.12614', "'415.12614'")
+    assert parse_calibration(text, 'f.yaml') == GOOD
+
+
+def project(made: Calibration, points: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Where OpenCV sees points of the world in the camera's picture."""
+    picture, _ = cv2.projectPoints(
+        points, np.zeros(3), np.zeros(3), np.reshape(made.k, (3, 3)), np.array(made.d)
+    )
+    return np.reshape(picture, (-1, 2))
+
+
+@pytest.mark.parametrize('size', [(320, 180), (1280, 720), (1920, 1080), (64, 36)])
+def test_a_scaled_calibration_sees_points_where_a_scaled_picture_shows_them(
+    size: tuple[int, int],
+) -> None:
+    right = replace(GOOD, k=(*K[:1], 0.5, *K[2:]), p=(*P[:3], -57.25, *P[4:]))
+    scaled = right.scaled(*size)
+    assert (scaled.width, scaled.height, scaled.picture) == (*size, size)
+    points = np.random.default_rng(1).uniform([-1, -0.5, 1], [1, 0.5, 3], (50, 3))
+    scale = np.array([size[0] / 640, size[1] / 360])
+    # The edges of both pictures are the same, and pixel centres are half a pixel from them.
+    plain = replace(right, k=(*K[:1], 0.0, *K[2:]))
+    expected = (project(plain, points) + 0.5) * scale - 0.5
+    assert np.allclose(project(plain.scaled(*size), points), expected, atol=1e-6)
+    for rows, found, was in ((3, scaled.k, right.k), (4, scaled.p, right.p)):
+        world = points.T if rows == 3 else np.vstack([points.T, np.ones(50)])
+        at, wanted = (np.reshape(m, (3, rows)) @ world for m in (found, was))
+        at, wanted = at[:2] / at[2], wanted[:2] / wanted[2]
+        assert np.allclose(at, (wanted + 0.5) * scale[:, None] - 0.5, atol=1e-6)
+    assert (scaled.d, scaled.r, scaled.camera_name) == (right.d, right.r, right.camera_name)
+    back = scaled.scaled(640, 360)
+    assert np.allclose(back.k, right.k) and np.allclose(back.p, right.p)
+
+
+def test_a_picture_that_opencv_scales_has_its_spot_where_the_scaled_camera_matrix_says() -> None:
+    big = np.zeros((360, 640), np.float32)
+    big[179:183, 321:325] = 1.0  # its middle is at 322.5, 180.5
+    small = cv2.resize(big, (320, 180), interpolation=cv2.INTER_AREA)
+    rows, columns = np.indices(small.shape)
+    spot = (small * columns).sum() / small.sum(), (small * rows).sum() / small.sum()
+    centre = (*K[:2], 322.5, *K[3:5], 180.5, *K[6:])
+    scaled = replace(GOOD, k=centre).scaled(320, 180)
+    assert (scaled.k[2], scaled.k[5]) == pytest.approx(spot) == (161.0, 90.0)
+
+
+def test_region_and_binning_are_scaled_with_the_picture() -> None:
+    region = RegionOfInterest(10, 20, 320, 180, True)
+    made = replace(GOOD, roi=region, binning_x=2, binning_y=2)
+    scaled = made.scaled(320, 180)
+    assert scaled.roi == RegionOfInterest(20, 40, 640, 360, True)
+    assert (scaled.width, scaled.height, scaled.binning_x) == (1280, 720, 2)
+    assert scaled.picture == (320, 180)
+    odd = replace(made, roi=replace(region, x_offset=11))
+    with pytest.raises(ConfigError, match=r'roi\.x_offset would be 5\.5, which is no whole num'):
+        odd.scaled(80, 45)
+
+
+@pytest.mark.parametrize(
+    ('was', 'wanted', 'fits'),
+    [
+        ((1920, 1080), (854, 480), True),
+        ((1920, 1080), (1366, 768), True),
+        ((854, 480), (1920, 1080), True),
+        ((1920, 1080), (848, 480), False),
+        ((640, 360), (640, 480), False),
+        ((640, 480), (480, 640), False),
+        ((640, 360), (320, 179), False),
+    ],
+)
+def test_only_pictures_of_the_same_shape_are_scaled(
+    was: tuple[int, int], wanted: tuple[int, int], fits: bool
+) -> None:
+    made = replace(GOOD, width=was[0], height=was[1])
+    if fits:
+        assert made.scaled(*wanted).picture == wanted
+    else:
+        with pytest.raises(ConfigError, match='are no pictures of the same shape'):
+            made.scaled(*wanted)
 
 
 @settings(max_examples=300)
@@ -330,7 +574,8 @@ def test_the_message_that_ros_has_is_filled() -> None:
     ('changes', 'message'),
     [
         ({'width': 0}, 'image_width is 0'),
-        ({'distortion_model': 'fisheye'}, "distortion_model is 'fisheye'"),
+        ({'distortion_model': 'omni'}, "distortion_model is 'omni'; it must be one of plumb_bob"),
+        ({'distortion_model': 'fisheye'}, 'has 5 values; equidistant has 4'),
         ({'d': [0.1] * 6}, 'distortion_coefficients has 6 values'),
         ({'k': [math.nan] * 9}, 'camera_matrix has the value nan'),
         ({'p': [1.0] * 11}, r'projection_matrix has 11 values; it must have 12 \(3x4\)'),
@@ -341,6 +586,11 @@ def test_a_camera_info_that_can_not_be_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         from_camera_info(info(**changes), 'front')
+
+
+def test_a_camera_info_of_an_old_calibrator_has_the_model_of_today() -> None:
+    made = from_camera_info(info(distortion_model='fisheye', d=list(D[:4])), 'front')
+    assert made.distortion_model == 'equidistant'
 
 
 def test_uncalibrated_is_a_size_and_zeros() -> None:

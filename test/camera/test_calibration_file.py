@@ -234,11 +234,107 @@ def test_a_file_of_zeros_counts_as_none(tmp_path: Path) -> None:
     assert 'has a camera matrix of zeros' in store.notices[0]
 
 
-def test_a_bad_file_ends_the_start(tmp_path: Path) -> None:
+@pytest.mark.parametrize('named', [True, False])
+@pytest.mark.parametrize(
+    ('content', 'message'),
+    [
+        (b'', 'is no calibration: it has no keys'),  # the power was cut
+        (b'\0' * 512, 'is no YAML'),  # likewise, on some file systems
+        (b'image_width: 5\n', "key 'image_height' is missing"),
+        (b'%YAML:1.0\n---\ncamera_matrix: !!opencv-matrix\n', "key 'image_width' is missing"),
+        (b'\xff\xd8\xff\xe0\0\x10JFIF', 'is no text in UTF-8'),
+    ],
+)
+def test_a_bad_file_costs_the_calibration_and_a_good_one_can_be_written_over_it(
+    content: bytes, message: str, named: bool, tmp_path: Path
+) -> None:
+    path = tmp_path / '.ros' / 'camera_info' / 'front.yaml'
+    path.parent.mkdir(parents=True)
+    path.write_bytes(content)
+    url, home = str(path) if named else '', {'HOME': str(tmp_path)}
+    store = CameraInfoStore(url, 'front', (640, 360), environment=home)
+    assert store.current == uncalibrated(640, 360)
+    assert message in store.failure and str(path) in store.failure
+    (notice,) = store.notices
+    assert notice.startswith('the camera counts as not calibrated: ') and store.failure in notice
+    assert notice.endswith('; correct the file, or run camera_calibration')
+    store.resize(1280, 720)
+    assert store.current == uncalibrated(1280, 720) and message in store.failure
+    store.resize(640, 360)
+    store.replace(GOOD)
+    assert (store.current, store.failure, store.notices) == (GOOD, '', ())
+    assert load_calibration(path) == GOOD
+
+
+@pytest.mark.parametrize('kind', ['folder', 'pipe', 'closed'])
+def test_what_is_no_file_is_neither_read_nor_written(kind: str, tmp_path: Path) -> None:
     path = tmp_path / 'c.yaml'
-    path.write_text('image_width: 5\n')
-    with pytest.raises(ConfigError, match=r"c\.yaml': key 'image_height' is missing"):
-        CameraInfoStore(str(path), 'front', (640, 360))
+    if kind == 'pipe':
+        os.mkfifo(path)
+    elif kind == 'folder':
+        path.mkdir()
+    else:
+        (tmp_path / 'file').write_text('')
+        path = tmp_path / 'file' / 'c.yaml'
+    store = CameraInfoStore(str(path), 'front', (640, 360))
+    assert store.current == uncalibrated(640, 360) and str(path) in store.failure
+    with pytest.raises(ConfigError, match=r"is no file; set|can't be written: "):
+        store.replace(GOOD)
+    assert store.current == uncalibrated(640, 360) and store.failure
+
+
+def test_a_package_that_is_not_there_costs_the_calibration(tmp_path: Path) -> None:
+    url = 'package://rowboat/c.yaml'
+    store = CameraInfoStore(url, 'front', (640, 360), package_folder=package_folder)
+    assert store.current == uncalibrated(640, 360) and store.place == url
+    (notice,) = store.notices
+    assert "there is no ROS package 'rowboat' in this environment" in notice
+    assert notice.endswith("; correct 'camera_info_url'")
+    with pytest.raises(ConfigError, match="there is no ROS package 'rowboat'"):
+        store.replace(GOOD)
+
+
+def test_a_url_that_no_file_can_have_is_an_error() -> None:
+    with pytest.raises(ConfigError, match='must begin with file:// or package://'):
+        CameraInfoStore('http://x/c.yaml', 'front', (640, 360))
+
+
+def test_a_calibration_of_another_size_is_scaled_where_that_was_asked_for(tmp_path: Path) -> None:
+    path = tmp_path / 'c.yaml'
+    save_calibration(path, GOOD)
+    store = CameraInfoStore(str(path), 'front', (320, 180), rescale=True)
+    assert store.current == GOOD.scaled(320, 180) and store.notices == () and not store.wrong
+    assert CameraInfoStore(str(path), 'front', (320, 180)).notices == (
+        f"calibration '{path}' is for 640x360 pictures, the camera gives 320x180: camera_info is "
+        'published without it; calibrate at this size, run the camera at that one, set '
+        "'rescale_camera_info' if both show the same, or set 'camera_info_url' to one that fits",
+    )
+    store.resize(640, 480)
+    (notice,) = store.notices
+    assert store.current == uncalibrated(640, 480) and store.wrong
+    assert (
+        "without it, for it can't be scaled: 640x360 and 640x480 are no pictures of the same shape"
+        in notice
+    )
+    assert 'rescale_camera_info' not in notice
+    store.replace(replace(GOOD, width=640, height=480))
+    assert (store.current.width, store.current.k, store.notices) == (640, GOOD.k, ())
+
+
+def test_a_camera_without_a_lens_needs_no_calibration(tmp_path: Path) -> None:
+    home = {'HOME': str(tmp_path)}
+    store = CameraInfoStore('', 'front', (0, 0), environment=home)
+    store.resize(640, 360, has_lens=False)
+    assert store.notices == () and store.current == uncalibrated(640, 360)
+    named = CameraInfoStore('/nowhere/c.yaml', 'front', (0, 0))
+    named.resize(640, 360, has_lens=False)
+    assert named.wrong and "there is no '/nowhere/c.yaml'" in named.notices[0]
+
+
+def test_a_file_with_a_byte_order_mark_is_read(tmp_path: Path) -> None:
+    path = tmp_path / 'c.yaml'
+    path.write_bytes(b'\xef\xbb\xbf%YAML:1.0\r\n---\r\n' + format_calibration(GOOD).encode())
+    assert load_calibration(path) == GOOD
 
 
 def test_a_refused_replacement_changes_nothing(tmp_path: Path) -> None:

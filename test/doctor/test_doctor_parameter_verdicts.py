@@ -173,6 +173,14 @@ FILES: dict[str, tuple[bool, str | bytes]] = {
         '/capture: {ros__parameters: {camera: replay, video: /nope.avi}}\n',
     ),
     'no calibration by http': (False, CAPTURE("camera_info_url: 'http://x/y'")),
+    'calibration of a package that is not there': (
+        True,
+        CAPTURE("camera_info_url: 'package://rowboat/x.yaml', width: 64, height: 64"),
+    ),
+    'calibration that is none': (
+        True,
+        CAPTURE('camera_info_url: /dev/null, width: 64, height: 64'),
+    ),
     "nobody's home": (False, CAPTURE("snapshot_folder: '~nobody9/x'")),
     'frame_id too long': (False, CAPTURE(f'frame_id: {"f" * 300}')),
     'class that the model has not': (False, INFERENCE('classes: [nope]')),

@@ -75,6 +75,10 @@ class PluggedCamera(SyntheticCamera):
     def identity(self) -> str:
         return self._plug.identity
 
+    @property
+    def has_lens(self) -> bool:
+        return True
+
     def capture(self) -> Frame | None:
         if self.error is not None:
             raise self.error

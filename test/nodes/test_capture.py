@@ -8,7 +8,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
+import cv2
+import numpy as np
 import pytest
 from nodes.managed import Managed, status
 from nodes.plug_kit import HOG, Plug, PluggedCamera, running
@@ -21,12 +24,15 @@ from sensor_msgs.srv import SetCameraInfo
 from vision_msgs.msg import Detection2DArray
 from waiting import until
 
+from zc_perception.camera.calibration import load_calibration
 from zc_perception.camera.camera import CameraOptions
 from zc_perception.camera.clock import CaptureClock
 from zc_perception.camera.gstreamer import camera as gstreamer_camera
+from zc_perception.camera.stereo import Side
 from zc_perception.errors import CameraBusyError, CameraChangedError, CameraLostError, ConfigError
 from zc_perception.nodes.capture import CaptureNode
 from zc_perception.nodes.inference import InferenceNode
+from zc_perception.nodes.stereo_side import StereoRig, StereoSide
 from zc_perception.observe.diagnostics import Level, Status
 
 pytestmark = pytest.mark.usefixtures('ros_home')
@@ -262,29 +268,113 @@ def test_what_is_no_calibration_is_refused_by_the_service(free_domain: int) -> N
         assert bench.status('calibration').values['calibrated'] is False
 
 
+SMALL = {'shared_memory': False, 'width': 128, 'height': 128, 'heap': 'memfd'}
+
+
 @pytest.mark.parametrize('package', ['no_such_package', 'my pkg', 'p\u00e4ckchen', 'a.b'])
-def test_a_package_that_is_not_or_can_not_be_is_named(package: str, free_domain: int) -> None:
-    url = f'package://{package}/camera.yaml'
-    values = {'shared_memory': False, 'camera_info_url': url}
+def test_a_package_that_is_not_or_can_not_be_is_named_and_the_camera_runs(
+    package: str, run: Managed
+) -> None:
+    values = {**SMALL, 'camera_info_url': f'package://{package}/camera.yaml'}
+    found = status(run.make(CaptureNode, values), 'calibration')
+    assert found.level is Level.ERROR and f"there is no ROS package '{package}'" in found.message
+    assert (found.advice, found.values['calibrated']) == ("correct 'camera_info_url'", False)
+
+
+def test_a_url_that_no_file_can_have_ends_the_start(free_domain: int) -> None:
     with (
-        pytest.raises(ConfigError, match=f"there is no ROS package '{package}'"),
-        alone(free_domain, CaptureNode, values),
+        pytest.raises(ConfigError, match='it must begin with file:// or package://'),
+        alone(free_domain, CaptureNode, {**SMALL, 'camera_info_url': 'http://x/y.yaml'}),
     ):
         pass
+
+
+def test_a_file_that_a_power_cut_has_emptied_costs_the_calibration_until_it_is_set_anew(
+    free_domain: int, ros_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = ros_home / 'camera_info' / 'front.yaml'
+    path.parent.mkdir()
+    path.write_bytes(b'')
+    logger = Mock()
+    monkeypatch.setattr(CaptureNode, 'get_logger', lambda node: logger)
+    with running(free_domain, Plug(), camera_name='front') as bench:
+        infos: list[CameraInfo] = []
+        bench.user.create_subscription(CameraInfo, 'camera_info', infos.append, 5)
+        bench.eventually(lambda: infos)
+        assert (infos[0].width, infos[0].height) == (128, 96) and not infos[0].k.any()
+        found = bench.status('calibration')
+        assert found.level is Level.ERROR and f"'{path}' is no calibration" in found.message
+        assert found.advice == 'correct the file, or run camera_calibration'
+        (said,) = {call.args[0] for call in logger.error.call_args_list}
+        assert said == f'{found.message}; {found.advice}'
+        bad = calibrated(128, 96)
+        bad.distortion_model = 'omni'
+        request = SetCameraInfo.Request(camera_info=bad)
+        assert not bench.call(SetCameraInfo, 'set_camera_info', request).success
+        request = SetCameraInfo.Request(camera_info=calibrated(128, 96))
+        assert bench.call(SetCameraInfo, 'set_camera_info', request).success
+        bench.eventually(lambda: infos[-1].k[0] == 100.0)
+        found = bench.status('calibration')
+        assert (found.level, found.message) == (Level.OK, 'calibrated')
+    assert path.read_text().startswith('image_width: 128\n')
+
+
+def test_a_calibration_is_scaled_to_the_pictures_where_that_was_asked_for(
+    free_domain: int, ros_home: Path
+) -> None:
+    values = {'camera_name': 'front', 'rescale_camera_info': True}
+    with running(free_domain, Plug(), **values) as bench:
+        infos: list[CameraInfo] = []
+        bench.user.create_subscription(CameraInfo, 'camera_info', infos.append, 5)
+        request = SetCameraInfo.Request(camera_info=calibrated(256, 192))
+        assert bench.call(SetCameraInfo, 'set_camera_info', request).success
+        bench.eventually(lambda: infos and infos[-1].k.any())
+        found = infos[-1]
+        assert (found.width, found.height, found.distortion_model) == (128, 96, 'plumb_bob')
+        assert list(found.k) == [50.0, 0.0, 31.75, 0.0, 50.5, 23.75, 0.0, 0.0, 1.0]
+        shown = bench.status('calibration')
+        assert (shown.level, shown.values['scaled_from']) == (Level.OK, '256x192')
+    kept = load_calibration(ros_home / 'camera_info' / 'front.yaml')
+    assert (kept.width, kept.k) == (256, tuple(calibrated(256, 192).k)), 'the file is as it was'
 
 
 def test_a_file_that_is_named_and_not_there_is_a_warning_and_the_usual_one_is_not(
     run: Managed,
 ) -> None:
-    values = {'shared_memory': False, 'width': 128, 'height': 128, 'heap': 'memfd'}
-    usual = status(run.make(CaptureNode, values), 'calibration')
-    assert usual.level is Level.OK and "there is no '" in usual.message
+    usual = status(run.make(CaptureNode, SMALL, camera_factory=Plug()), 'calibration')
+    assert usual.level is Level.OK and "not calibrated: there is no '" in usual.message
     named = status(
-        run.make(CaptureNode, {**values, 'camera_info_url': 'file:///nowhere/x.yaml'}),
+        run.make(CaptureNode, {**SMALL, 'camera_info_url': 'file:///nowhere/x.yaml'}),
         'calibration',
     )
     assert named.level is Level.WARN and "there is no '/nowhere/x.yaml'" in named.message
     assert named.advice == "run camera_calibration, or set 'camera_info_url'"
+
+
+@pytest.mark.parametrize('kind', ['synthetic', 'replay', 'with a lens', 'stereo'])
+def test_only_of_a_camera_with_a_lens_is_said_that_it_is_not_calibrated(
+    kind: str, free_domain: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logger = Mock()
+    monkeypatch.setattr(CaptureNode, 'get_logger', lambda node: logger)
+    values, options = dict(SMALL), {}
+    if kind == 'replay':
+        (tmp_path / 'drive').mkdir()
+        cv2.imwrite(str(tmp_path / 'drive' / '1.png'), np.zeros((128, 128, 3), np.uint8))
+        values |= {'camera': 'replay', 'video': str(tmp_path / 'drive')}
+    elif kind == 'stereo':
+        options = {'stereo': StereoSide(StereoRig(), Side.LEFT)}
+    elif kind == 'with a lens':
+        options = {'camera_factory': Plug()}
+    with alone(free_domain, CaptureNode, values, **options) as node:
+        node.configure_now()
+        found = status(node, 'calibration')
+    said = [call.args[0] for call in logger.warning.call_args_list if 'calibrated' in call.args[0]]
+    assert found.level is Level.OK
+    if kind == 'with a lens':
+        assert said and 'not calibrated' in found.message
+    else:
+        assert (said, found.message, found.advice) == ([], 'no calibration', '')
 
 
 def _threads() -> int:

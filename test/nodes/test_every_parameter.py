@@ -28,7 +28,14 @@ from zc_perception.camera.stereo import Side
 from zc_perception.camera.v4l2 import camera as v4l2_camera
 from zc_perception.errors import CameraLostError, ZcError
 from zc_perception.link.endpoints import frame_offer
-from zc_perception.nodes import frame_links, inference_stream, overlay, realtime, recorder
+from zc_perception.nodes import (
+    camera_info,
+    frame_links,
+    inference_stream,
+    overlay,
+    realtime,
+    recorder,
+)
 from zc_perception.nodes.capture import CaptureNode
 from zc_perception.nodes.inference import InferenceNode
 from zc_perception.nodes.overlay import OverlayNode
@@ -162,6 +169,7 @@ ENTRIES: dict[tuple[str, str], Static] = {
     ('capture', 'require_dmabuf'): camera(*PIPELINE, True, ('require_dmabuf', True), pipeline='videotestsrc'),
     ('capture', 'heap'): Static('dma_heap/nowhere', lambda seen: "heap 'dma_heap/nowhere' can't be opened" in str(seen.error)),
     ('capture', 'camera_name'): Static('front', lambda seen: status(seen.node, 'calibration').values['camera_name'] == 'front'),
+    ('capture', 'rescale_camera_info'): Static(True, lambda seen: ('rescale', True) in seen.given[-1], {}, (camera_info, 'CameraInfoStore')),
     ('capture', 'camera_info_url'): Static('file:///x/y.yaml', lambda seen: status(seen.node, 'calibration').values['file'] == '/x/y.yaml'),
     ('capture', 'stereo_tolerance'): Static(
         0.0125, lambda seen: STEREO.sides.rule.tolerance_ns == 12_500_000, options=lambda: {'stereo': StereoSide(STEREO, Side.LEFT)}

@@ -14,10 +14,12 @@ import math
 import os
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 
 from zc_perception.errors import ConfigError, message_of, nearest, shown
@@ -31,6 +33,8 @@ DISTORTION_COEFFICIENTS: Mapping[str, tuple[int, ...]] = {
     'equidistant': (4,),
 }
 """How many coefficients a model has. plumb_bob without k3 has 4; rational_polynomial's 12 and 14 are OpenCV's thin prism and tilt."""
+_OTHER_NAMES = {'fisheye': 'equidistant'}
+"""What camera_calibration of Foxy and Galactic calls a model."""
 
 _MATRICES = {
     'camera_matrix': ('k', 3, 3),
@@ -40,11 +44,15 @@ _MATRICES = {
 }
 _REQUIRED = ('image_width', 'image_height', *_MATRICES)
 _KNOWN = (*_REQUIRED, 'camera_name', 'distortion_model', 'binning_x', 'binning_y', 'roi')
+_MODEL_KEYS = ('camera_model', 'fisheye_model')
 _ROI = ('x_offset', 'y_offset', 'width', 'height')
 # As C++'s stream and YAML 1.2 read them; Python's float() also takes '1_0' and other digits than these.
 _NUMBER = re.compile(r'[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?', re.ASCII)
 _INTEGER = re.compile(r'[-+]?\d+', re.ASCII)
 _OPENCV_HEADER = re.compile(r'\A%YAML:1\.0\s*\n')
+_INI_SECTION = re.compile(r'^\s*\[image\]\s*$', re.MULTILINE)
+_XML = re.compile(r'\A\s*<')
+_KALIBR = re.compile(r'cam\d+', re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -102,19 +110,72 @@ class Calibration:
             setattr(message.roi, name, getattr(self.roi, name))
         message.roi.do_rectify = self.roi.do_rectify
 
+    @property
+    def picture(self) -> tuple[int, int]:
+        """Width and height of the pictures that it is for. Binned and cropped ones are smaller by what it says."""
+        whole = (self.roi.width or self.width, self.roi.height or self.height)
+        return whole[0] // (self.binning_x or 1), whole[1] // (self.binning_y or 1)
+
     def size_mismatch(self, width: int, height: int, source: str) -> str | None:
-        """Why this doesn't belong to pictures of that size, or ``None``. Binned and cropped pictures are smaller by what they say.
+        """Why this doesn't belong to pictures of that size, or ``None``.
 
         :param source: where the calibration is from.
         """
-        whole = (self.roi.width or self.width, self.roi.height or self.height)
-        expected = whole[0] // (self.binning_x or 1), whole[1] // (self.binning_y or 1)
-        if (width, height) == expected or (width, height) == (self.width, self.height):
+        if (width, height) in (self.picture, (self.width, self.height)):
             return None
         return (
-            f"calibration '{source}' is for {self.width}x{self.height} pictures, the camera gives {width}x{height}: "
-            'camera_info is published without it'
+            f"calibration '{source}' is for {self.width}x{self.height} pictures, "
+            f'the camera gives {width}x{height}: camera_info is published without it'
         )
+
+    def scaled(self, width: int, height: int) -> Calibration:
+        """This for pictures of another size that show the same.
+
+        The centre of the first pixel is at 0, as for OpenCV, so the picture's edge is at -0.5 and
+        a point x goes to (x + 0.5) * scale - 0.5. Distortion and rotation have no pixels.
+
+        :raises ConfigError: such pictures don't show the same, or the region begins within a pixel.
+        """
+        was_width, was_height = self.picture
+        across, down = Fraction(width, was_width), Fraction(height, was_height)
+        # A side that had to become a whole number is off by less than one pixel.
+        if abs(was_height * across - height) >= 1 and abs(was_width * down - width) >= 1:
+            raise ConfigError(
+                f'{was_width}x{was_height} and {width}x{height} are no pictures of the same shape'
+            )
+        sides = {
+            'image_width': self.width * across,
+            'image_height': self.height * down,
+            'roi.x_offset': self.roi.x_offset * across,
+            'roi.y_offset': self.roi.y_offset * down,
+            'roi.width': self.roi.width * across,
+            'roi.height': self.roi.height * down,
+        }
+        for name, side in sides.items():
+            if side.denominator != 1:
+                raise ConfigError(f'{name} would be {float(side):g}, which is no whole number')
+        image_width, image_height, x, y, region_width, region_height = map(int, sides.values())
+        return replace(
+            self,
+            width=image_width,
+            height=image_height,
+            k=_scale_rows(self.k, float(across), float(down)),
+            p=_scale_rows(self.p, float(across), float(down)),
+            roi=replace(
+                self.roi, x_offset=x, y_offset=y, width=region_width, height=region_height
+            ),
+        )
+
+
+def _scale_rows(matrix: tuple[float, ...], across: float, down: float) -> tuple[float, ...]:
+    """The matrix that gives the scaled picture's pixels, see :meth:`Calibration.scaled`."""
+    scale = np.array([
+        [across, 0.0, 0.5 * (across - 1.0)],
+        [0.0, down, 0.5 * (down - 1.0)],
+        [0.0, 0.0, 1.0],
+    ])  # fmt: skip
+    scaled: list[float] = (scale @ np.reshape(matrix, (3, -1))).ravel().tolist()
+    return tuple(scaled)
 
 
 def uncalibrated(width: int, height: int) -> Calibration:
@@ -133,7 +194,7 @@ def from_camera_info(message: Any, camera_name: str) -> Calibration:
     )
     d, k, r, p = (tuple(float(value) for value in getattr(message, name)) for name in 'dkrp')
     made = Calibration(
-        int(message.width), int(message.height), camera_name, str(message.distortion_model), d, k, r, p,
+        int(message.width), int(message.height), camera_name, _model(str(message.distortion_model)), d, k, r, p,
         binning_x=int(message.binning_x), binning_y=int(message.binning_y), roi=region,
     )  # fmt: skip
     check_calibration(made, 'camera_info')
@@ -168,20 +229,32 @@ def check_calibration(calibration: Calibration, source: str) -> None:
         )
 
 
+def _model(name: str) -> str:
+    """A distortion model by the name that CameraInfo has for it."""
+    lower = name.lower()
+    return _OTHER_NAMES.get(lower, lower)
+
+
+def _check_model(model: str, key: str, source: str) -> None:
+    if model not in DISTORTION_COEFFICIENTS:
+        known = ', '.join(DISTORTION_COEFFICIENTS)
+        raise ConfigError(
+            f"'{source}': {key} is {shown(model)}; it must be one of {known}{nearest(model, DISTORTION_COEFFICIENTS)}"
+        )
+
+
 def _check_distortion(calibration: Calibration, source: str) -> None:
     model, found = calibration.distortion_model, len(calibration.d)
     if not found and not model:
         return  # a lens without distortion
-    if model not in DISTORTION_COEFFICIENTS:
-        known = ', '.join(DISTORTION_COEFFICIENTS)
-        raise ConfigError(
-            f"'{source}': distortion_model is '{model}'; it must be one of {known}{nearest(model, DISTORTION_COEFFICIENTS)}"
-        )
+    _check_model(model, 'distortion_model', source)
     allowed = DISTORTION_COEFFICIENTS[model]
     if found and found not in allowed:
         counts = ' or '.join(map(str, allowed))
+        others = [name for name, sizes in DISTORTION_COEFFICIENTS.items() if found in sizes]
+        other = f"; distortion_model '{others[0]}' has {found}" if others else ''
         raise ConfigError(
-            f"'{source}': distortion_coefficients has {found} values; {model} has {counts}"
+            f"'{source}': distortion_coefficients has {found} values; {model} has {counts}{other}"
         )
 
 
@@ -195,6 +268,15 @@ def parse_calibration(text: str, source: str) -> Calibration:
         raise ConfigError(
             f"'{source}' has {len(text)} characters; a calibration file has at most {MAX_BYTES}"
         )
+    if _INI_SECTION.search(text):
+        raise ConfigError(
+            f"'{source}' is in the INI format of ROS 1; use the .yaml file that camera_calibration wrote beside it, "
+            "or convert it by 'ros2 run camera_calibration_parsers convert FILE.ini FILE.yaml'"
+        )
+    if _XML.match(text):
+        raise ConfigError(
+            f"'{source}' is XML; a calibration is a YAML file with {', '.join(_REQUIRED)}"
+        )
     try:
         # BaseLoader makes text of every scalar and ignores tags.
         document = yaml.load(_OPENCV_HEADER.sub('', text), Loader=yaml.BaseLoader)
@@ -207,25 +289,26 @@ def parse_calibration(text: str, source: str) -> Calibration:
     for key in _REQUIRED:
         if key not in document:
             raise ConfigError(
-                f"'{source}': key '{key}' is missing{_looks_like(key, document)}; a calibration has {', '.join(_REQUIRED)}"
+                f"'{source}': key '{key}' is missing{_advice(key, document)}; a calibration has {', '.join(_REQUIRED)}"
             )
-    unknown = [str(key) for key in document if key not in _KNOWN]
-    notices = [
-        f"'{source}': key '{key}' is unknown and ignored{nearest(key, _KNOWN)}" for key in unknown
+    model, notices = _stated_model(document, source)
+    absent = [key for key in _KNOWN if key not in document]
+    notices += [
+        f"'{source}': key '{key}' is unknown and ignored{nearest(str(key), absent)}"
+        for key in document
+        if key not in (*_KNOWN, *_MODEL_KEYS)
     ]
-    model = document.get('distortion_model')
-    if model is None:
-        notices.append(f"'{source}': key 'distortion_model' is missing; taken as plumb_bob")
-        model = 'plumb_bob'
+    # camera_calibration of Foxy and Galactic writes 'cols: 5', however many there are.
+    miscounted = model != 'plumb_bob'
     matrices = {
-        name: _matrix(document[key], key, rows, columns, source)
+        name: _matrix(document[key], key, rows, columns, source, miscounted and not columns)
         for key, (name, rows, columns) in _MATRICES.items()
     }
     made = Calibration(
         _integer(document['image_width'], 'image_width', source, 1),
         _integer(document['image_height'], 'image_height', source, 1),
         _text(document.get('camera_name', ''), 'camera_name', source),
-        _text(model, 'distortion_model', source),
+        model,
         binning_x=_integer(document.get('binning_x', '0'), 'binning_x', source),
         binning_y=_integer(document.get('binning_y', '0'), 'binning_y', source),
         roi=_region(document.get('roi'), source),
@@ -236,9 +319,49 @@ def parse_calibration(text: str, source: str) -> Calibration:
     return made
 
 
-def _looks_like(key: str, document: Mapping[Any, Any]) -> str:
-    hint = nearest(key, [str(other) for other in document if other not in _KNOWN])
-    return hint.replace('did you mean', 'is it what is called') if hint else ''
+def _stated_model(document: Mapping[Any, Any], source: str) -> tuple[str, list[str]]:
+    """The distortion model that a file names, and what its user should know.
+
+    camera_calibration's first fisheye version wrote it as ``camera_model``, which is a projection
+    to others, and OpenCV's example of a calibrator writes ``fisheye_model``.
+
+    :raises ConfigError: an unknown one, or two that differ.
+    """
+    stated: dict[str, str] = {}
+    for key in ('distortion_model', 'camera_model'):
+        if key in document:
+            stated[key] = _model(_text(document[key], key, source))
+    if stated.get('camera_model') == 'pinhole':
+        del stated['camera_model']
+    if document.get('fisheye_model') == '1':
+        stated['fisheye_model'] = 'equidistant'
+    if not stated:
+        return 'plumb_bob', [f"'{source}': key 'distortion_model' is missing; taken as plumb_bob"]
+    if list(stated.values()) == ['']:
+        return '', []  # a lens without distortion
+    for key, model in stated.items():
+        _check_model(model, key, source)
+    if len(set(stated.values())) > 1:
+        both = ', '.join(f"{key} '{model}'" for key, model in stated.items())
+        raise ConfigError(f"'{source}' names two distortion models: {both}; keep the right one")
+    return next(iter(stated.values())), []
+
+
+def _advice(key: str, document: Mapping[Any, Any]) -> str:
+    """Why a key may be missing, and what to do."""
+    if hint := nearest(key, [str(other) for other in document if other not in _KNOWN]):
+        return hint.replace('did you mean', 'is it what is called')
+    if 'intrinsics' in document or any(_KALIBR.fullmatch(str(other)) for other in document):
+        return (
+            ', for this is a camera chain of Kalibr: write its resolution, intrinsics and '
+            'distortion_coeffs to a file of this format'
+        )
+    if key in ('rectification_matrix', 'projection_matrix') and 'camera_matrix' in document:
+        return (
+            ", as in OpenCV's own files: of a single camera, rectification_matrix is the identity, and "
+            'projection_matrix is camera_matrix with a fourth column of zeros; add them and distortion_model'
+        )
+    return ''
 
 
 def _text(value: object, key: str, source: str) -> str:
@@ -260,7 +383,12 @@ def _integer(value: object, key: str, source: str, low: int = 0) -> int:
     return int(value)
 
 
-def _matrix(value: object, key: str, rows: int, columns: int, source: str) -> tuple[float, ...]:
+def _matrix(
+    value: object, key: str, rows: int, columns: int, source: str, miscounted: bool
+) -> tuple[float, ...]:
+    """
+    :param miscounted: five columns may be said of it, however many it has.
+    """
     if not isinstance(value, dict) or not isinstance(value.get('data'), list):
         raise ConfigError(
             f"'{source}': {key} is {shown(value)}; it must have the keys rows, cols and data, a list of numbers"
@@ -271,7 +399,7 @@ def _matrix(value: object, key: str, rows: int, columns: int, source: str) -> tu
             f"'{source}': {key} is {shape[0]}x{shape[1]}; it must be {rows}x{columns}"
         )
     numbers = [_number(entry, key, source) for entry in value['data']]
-    if len(numbers) != shape[0] * shape[1]:
+    if len(numbers) != shape[0] * shape[1] and not (miscounted and shape == [1, 5]):
         raise ConfigError(
             f"'{source}': {key}.data has {len(numbers)} values; {shape[0]}x{shape[1]} are {shape[0] * shape[1]}"
         )
@@ -352,6 +480,12 @@ def format_calibration(calibration: Calibration) -> str:
 
 
 DEFAULT_URL = 'file://${ROS_HOME}/camera_info/${NAME}.yaml'
+
+
+class NoPackageError(ConfigError):
+    """A URL names a ROS package that isn't installed here, which may be otherwise tomorrow."""
+
+
 PackageFolder = Callable[[str], 'str | os.PathLike[str]']
 """The share folder of a ROS package by its name; raises LookupError for one that isn't installed."""
 _VARIABLES = ('NAME', 'ROS_HOME')
@@ -381,7 +515,8 @@ def calibration_path(
 
     :param url: ``file:///path``, ``package://package/path`` or a bare absolute path; empty for :data:`DEFAULT_URL`.
     :param camera_name: for ``${NAME}``.
-    :raises ConfigError: another scheme, an unknown variable or package, a path that isn't absolute or leaves its package.
+    :raises NoPackageError: there is no such package here.
+    :raises ConfigError: another scheme, an unknown variable, a path that isn't absolute or leaves its package.
     """
     given = url or DEFAULT_URL
     resolved = _substitute(given, camera_name, environment)
@@ -407,16 +542,16 @@ def calibration_path(
         raise ConfigError(
             f"parameter 'camera_info_url' is '{given}'; packages can't be looked up here, use file://"
         )
-    try:
-        folder = Path(package_folder(package))
-    except LookupError as error:
-        raise ConfigError(
-            f"parameter 'camera_info_url' is '{given}'; there is no ROS package '{package}' in this environment"
-        ) from error
     if '..' in Path(path).parts:
         raise ConfigError(
             f"parameter 'camera_info_url' is '{given}'; its path must stay in the package, without '..'"
         )
+    try:
+        folder = Path(package_folder(package))
+    except LookupError as error:
+        raise NoPackageError(
+            f"parameter 'camera_info_url' is '{given}'; there is no ROS package '{package}' in this environment"
+        ) from error
     return folder / path
 
 
@@ -441,14 +576,10 @@ def load_calibration(path: Path) -> Calibration:
     :raises ConfigError: it can't be read, or isn't a calibration.
     """
     try:
-        if path.exists() and not path.is_file():
-            # To open a pipe would wait for its writer, and no signal ends that.
-            raise ConfigError(
-                f"calibration '{path}' is no file; set 'camera_info_url' to one that camera_calibration has written"
-            )
+        _check_regular(path)
         with path.open('rb') as file:
             content = file.read(MAX_BYTES + 1)
-        text = content.decode('utf-8')
+        text = content.decode('utf-8-sig')
     except FileNotFoundError:
         raise
     except OSError as error:
@@ -460,6 +591,14 @@ def load_calibration(path: Path) -> Calibration:
     return parse_calibration(text, str(path))
 
 
+def _check_regular(path: Path) -> None:
+    """To open a pipe would wait for whoever opens its other end, and no signal ends that."""
+    if path.exists() and not path.is_file():
+        raise ConfigError(
+            f"calibration '{path}' is no file; set 'camera_info_url' to one that camera_calibration has written"
+        )
+
+
 def save_calibration(path: Path, calibration: Calibration) -> None:
     """Write a file, whole or not at all, and the folders that it needs. A link is followed, so that it stays one.
 
@@ -467,6 +606,7 @@ def save_calibration(path: Path, calibration: Calibration) -> None:
     """
     check_calibration(calibration, str(path))
     try:
+        _check_regular(path)
         Path(os.path.realpath(path)).parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, format_calibration(calibration))
     except OSError as error:
@@ -478,49 +618,75 @@ def save_calibration(path: Path, calibration: Calibration) -> None:
 class CameraInfoStore:
     """A camera's calibration, where it is kept, and what its user should know of it.
 
+    A file that is missing or can't be used costs the calibration only: frames go on, and
+    :meth:`replace` writes a good one.
+
     :param url: see :func:`calibration_path`.
     :param camera_name: see :func:`camera_name_of`.
     :param size: what the running camera gives, in pixels.
-    :raises ConfigError: the URL or the file can't be used. A missing file is no error.
+    :param rescale: whether a calibration for another size of the same picture is scaled.
+    :raises ConfigError: no file can have this URL.
     """
 
     def __init__(
         self, url: str, camera_name: str, size: tuple[int, int], *, package_folder: PackageFolder | None = None,
-        environment: Mapping[str, str] = os.environ,
+        environment: Mapping[str, str] = os.environ, rescale: bool = False,
     ) -> None:  # fmt: skip
-        self.path = calibration_path(
-            url, camera_name, package_folder=package_folder, environment=environment
-        )
         self.camera_name = camera_name
+        self.calibration = uncalibrated(*size)
         self._named = bool(url)
         self._size = size
-        self.calibration = uncalibrated(*size)
+        self._has_lens = True
+        self._rescale = rescale
         self._missing = False
+        self._path: Path | None = None
+        self.failure = ''
+        """Why the file can't be used; empty: it can, or there is none."""
+        self.place = url
+        """The file that the URL stands for; the URL itself where that is unknown."""
         try:
-            self.calibration = load_calibration(self.path)
+            self._path = calibration_path(
+                url, camera_name, package_folder=package_folder, environment=environment
+            )
+            self.place = str(self._path)
+            self.calibration = load_calibration(self._path)
+        except NoPackageError as error:
+            self.failure = str(error)
         except FileNotFoundError:
             self._missing = True
+        except ConfigError as error:
+            if self._path is None:
+                raise
+            self.failure = str(error)
 
-    def resize(self, width: int, height: int) -> None:
-        """The camera gives another size now."""
-        self._size = (width, height)
+    def resize(self, width: int, height: int, *, has_lens: bool = True) -> None:
+        """The camera gives another size now.
+
+        :param has_lens: whether it is a camera that somebody could calibrate.
+        """
+        self._size, self._has_lens = (width, height), has_lens
         if not self.calibration.calibrated:
             self.calibration = uncalibrated(width, height)
 
     @property
     def current(self) -> Calibration:
         """What to publish: zeros and the camera's size where the calibration is of another size, for nobody can compute with that."""
-        if self.calibration.calibrated and self._mismatch() is None:
-            return self.calibration
-        return uncalibrated(*self._size)
+        return self._fit()[0]
 
-    def _mismatch(self) -> str | None:
-        """See :meth:`Calibration.size_mismatch`. Before the camera is open nobody knows."""
-        return (
-            self.calibration.size_mismatch(*self._size, str(self.path))
-            if any(self._size)
-            else None
-        )
+    def _fit(self) -> tuple[Calibration, str]:
+        """The calibration for the camera's pictures, and why there is none. Before the camera is open nobody knows its size."""
+        found, none = self.calibration, uncalibrated(*self._size)
+        if not found.calibrated:
+            return none, ''
+        mismatch = found.size_mismatch(*self._size, self.place) if any(self._size) else None
+        if mismatch is None:
+            return found, ''
+        if not self._rescale:
+            return none, mismatch
+        try:
+            return found.scaled(*self._size), ''
+        except ConfigError as error:
+            return none, f"{mismatch}, for it can't be scaled: {error}"
 
     @property
     def wrong(self) -> bool:
@@ -532,28 +698,35 @@ class CameraInfoStore:
     @property
     def troubles(self) -> tuple[tuple[str, str], ...]:
         """What is, and what to do about it: no file, another size, another name, unknown keys. Frames go on in any case."""
+        if self.failure:
+            text = f'the camera counts as not calibrated: {self.failure}'
+            step = 'correct the file, or run camera_calibration'
+            return ((text, "correct 'camera_info_url'" if self._path is None else step),)
         if self._missing:
+            if not (self._has_lens or self._named):
+                return ()
             return (
                 (
-                    f"the camera is not calibrated: there is no '{self.path}'",
+                    f"the camera is not calibrated: there is no '{self.place}'",
                     "run camera_calibration, or set 'camera_info_url'",
                 ),
             )
         found = [(notice, 'correct the file') for notice in self.calibration.notices]
         if not self.calibration.calibrated:
-            text = f"calibration '{self.path}' has a camera matrix of zeros: the camera counts as not calibrated"
+            text = f"calibration '{self.place}' has a camera matrix of zeros: the camera counts as not calibrated"
             return (*found, (text, 'run camera_calibration'))
-        mismatch = self._mismatch()
+        mismatch = self._fit()[1]
         if mismatch:
+            scale = '' if self._rescale else "set 'rescale_camera_info' if both show the same, "
             found.append(
                 (
                     mismatch,
-                    "calibrate at this size, run the camera at that one, or set 'camera_info_url' to one that fits",
+                    f"calibrate at this size, run the camera at that one, {scale}or set 'camera_info_url' to one that fits",
                 )
             )
         other = self.calibration.camera_name
         if other not in ('', 'unknown', self.camera_name):
-            text = f"calibration '{self.path}' is of a camera named '{other}', this one is '{self.camera_name}'"
+            text = f"calibration '{self.place}' is of a camera named '{other}', this one is '{self.camera_name}'"
             found.append((text, "set 'camera_name', or 'camera_info_url' to its own"))
         return tuple(found)
 
@@ -567,5 +740,7 @@ class CameraInfoStore:
 
         :raises ConfigError: it can't be used or written; the old one stays.
         """
-        save_calibration(self.path, calibration)
-        self.calibration, self._missing = calibration, False
+        if self._path is None:
+            raise ConfigError(self.failure)
+        save_calibration(self._path, calibration)
+        self.calibration, self._missing, self.failure = calibration, False, ''

@@ -149,6 +149,11 @@ class Camera(ABC):
         """Whether the source has no more frames, ever."""
         return False
 
+    @property
+    def has_lens(self) -> bool:
+        """Whether there is a lens that somebody could calibrate now. Drawn and replayed pictures have none."""
+        return True
+
     def notices(self) -> Sequence[str]:
         """Sentences worth saying once: what was asked for and is otherwise, what is missing."""
         return ()
@@ -348,6 +353,11 @@ class DrawnCamera(Camera):
         """
         width, height = parameters['width'] or cls.SIZE[0], parameters['height'] or cls.SIZE[1]
         return cls(width, height, parameters['framerate'] or cls.FRAMERATE, **base)
+
+    @property
+    def has_lens(self) -> bool:
+        """None, unless a class derived from this one says so."""
+        return False
 
     @property
     def heap_name(self) -> str:

@@ -349,6 +349,10 @@ class SideCamera(Camera):
         return self.inner.ended and self._sides.ended(self)
 
     @property
+    def has_lens(self) -> bool:
+        return self.inner.has_lens
+
+    @property
     def heap_name(self) -> str:
         return self.inner.heap_name
 

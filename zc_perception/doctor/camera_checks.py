@@ -15,7 +15,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from zc_perception.camera.calibration import CameraInfoStore, calibration_path, camera_name_of
+from zc_perception.camera.calibration import (
+    CameraInfoStore,
+    NoPackageError,
+    calibration_path,
+    camera_name_of,
+)
 from zc_perception.camera.jpeg import INSTALL
 from zc_perception.camera.kinds import CAMERAS, draws, other_cameras
 from zc_perception.camera.libcamera import choose_camera
@@ -464,8 +469,8 @@ def _calibration(system: System, camera: CameraNeed) -> Finding:
             package_folder=lambda package: _share_folder(system, package),
             environment=system.environment,
         )
-        there = system.root / str(path).lstrip('/')
-        store = CameraInfoStore(str(there), name, size)
+    except NoPackageError as error:
+        return Finding(Status.FAIL, str(error), f'correct it: {_UNCALIBRATED}', camera.node)
     except ConfigError as error:
         return Finding(
             Status.FAIL,
@@ -473,6 +478,10 @@ def _calibration(system: System, camera: CameraNeed) -> Finding:
             'correct it: the node does not start with this value',
             camera.node,
         )
+    there = system.root / str(path).lstrip('/')
+    store = CameraInfoStore(str(there), name, size, rescale=camera.rescale_camera_info)
+    if store.failure:
+        return Finding(Status.FAIL, store.failure, f'correct it: {_UNCALIBRATED}', camera.node)
     figures = {
         'file': str(path),
         'camera_name': name,

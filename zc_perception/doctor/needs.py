@@ -46,6 +46,7 @@ class CameraNeed:
     participants: tuple[str, ...] = ()
     camera_name: str = ''
     camera_info_url: str = ''
+    rescale_camera_info: bool = False
     pipeline: str = ''
     pipeline_buffers: int = 8
     sensor_id: int = 0

@@ -12,6 +12,7 @@ from sensor_msgs.msg import CameraInfo
 from sensor_msgs.srv import SetCameraInfo
 
 from zc_perception.camera.calibration import CameraInfoStore, camera_name_of, from_camera_info
+from zc_perception.camera.camera import Camera
 from zc_perception.errors import ConfigError
 from zc_perception.frame import Header
 from zc_perception.link.image_conversion import stamp_to_message
@@ -25,6 +26,8 @@ CAMERA_INFO_SPECS = (
     ParameterSpec('camera_name', '', "Name in calibrations and in their file names. Empty: the node's name with its namespace."),
     ParameterSpec('camera_info_url', '', 'Calibration file, as a file:// or package:// URL; ${NAME} and ${ROS_HOME} are replaced. '
                   'Empty: file://${ROS_HOME}/camera_info/${NAME}.yaml.'),
+    ParameterSpec('rescale_camera_info', False, 'Whether a calibration for another picture size of the same shape is scaled to that of '
+                  'the pictures. Set it only if both show the same.'),
 )  # fmt: skip
 
 
@@ -43,9 +46,16 @@ def calibration_store(values: Mapping[str, Any], node: str) -> CameraInfoStore:
 
     :param values: of :data:`CAMERA_INFO_SPECS`.
     :param node: the full name of the camera's node.
+    :raises ConfigError: no file can have such a URL.
     """
     name = camera_name_of(values['camera_name'] or node)
-    return CameraInfoStore(values['camera_info_url'], name, (0, 0), package_folder=_package_folder)
+    return CameraInfoStore(
+        values['camera_info_url'],
+        name,
+        (0, 0),
+        package_folder=_package_folder,
+        rescale=values['rescale_camera_info'],
+    )
 
 
 class CameraInfoPublisher:
@@ -66,11 +76,13 @@ class CameraInfoPublisher:
         store = calibration_store(parameters, self._node.get_fully_qualified_name())
         with self._lock:
             self._store = store
+        if store.failure:
+            self._node.warn_once(store.notices, error=True)
 
-    def resize(self, width: int, height: int) -> None:
-        """The camera gives pictures of this size from now on."""
+    def begin(self, camera: Camera) -> None:
+        """Publish for that camera from now on."""
         with self._lock:
-            self._store.resize(width, height)
+            self._store.resize(camera.width, camera.height, has_lens=camera.has_lens)
             self._update()
         self._node.warn_once(self._store.notices)
 
@@ -96,26 +108,26 @@ class CameraInfoPublisher:
         except ConfigError as error:
             response.success, response.status_message = False, str(error)
             return response
-        response.success, response.status_message = True, f"written to '{self._store.path}'"
+        response.success, response.status_message = True, f"written to '{self._store.place}'"
         return response
 
     def status(self) -> Status:
         """For diagnostics."""
         with self._lock:
-            troubles, wrong, calibrated = (
-                self._store.troubles,
-                self._store.wrong,
-                self._store.current.calibrated,
-            )
+            store = self._store
+            troubles, published = store.troubles, store.current
+            level = Level.ERROR if store.failure else Level.WARN if store.wrong else Level.OK
         values = {
-            'file': str(self._store.path),
-            'camera_name': self._store.camera_name,
-            'calibrated': calibrated,
+            'file': store.place,
+            'camera_name': store.camera_name,
+            'calibrated': published.calibrated,
         }
+        if published.calibrated and published.picture != store.calibration.picture:
+            values['scaled_from'] = '{}x{}'.format(*store.calibration.picture)
         text, advice = (
             ('; '.join(dict.fromkeys(part)) for part in zip(*troubles, strict=True))
             if troubles
-            else ('calibrated', '')
+            else ('calibrated' if published.calibrated else 'no calibration', '')
         )
         # Many use no calibration: that is no fault, a wrong one is.
-        return Status('calibration', Level.WARN if wrong else Level.OK, text, values, advice)
+        return Status('calibration', level, text, values, advice)

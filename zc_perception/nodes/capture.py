@@ -338,7 +338,7 @@ class CaptureNode(PerceptionNode):
         return camera
 
     def _prepare(self, camera: Camera) -> None:
-        self._camera_info.resize(camera.width, camera.height)
+        self._camera_info.begin(camera)
         self._controls.attach(camera)
         self._end_buffers()
         self._disagreement = ''

@@ -334,12 +334,19 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
     def _on_refused(self, why: str) -> None:
         self.get_logger().error(f'the node is {self.state}: {why or self._failure}')
 
-    def warn_once(self, sentences: Iterable[str]) -> None:
-        """Each once in the life of the node, however often it is found."""
+    def warn_once(self, sentences: Iterable[str], *, error: bool = False) -> None:
+        """Each once in the life of the node, however often it is found.
+
+        :param error: whether they are errors.
+        """
         for sentence in sentences:
             if sentence not in self._said:
                 self._said.add(sentence)
-                self.get_logger().warning(sentence)
+                # One line for each: rclpy has a severity for each line that logs.
+                if error:
+                    self.get_logger().error(sentence)
+                else:
+                    self.get_logger().warning(sentence)
 
     def lifecycle_status(self) -> Status:
         """For diagnostics: the state, and why it isn't the one that somebody wanted."""
