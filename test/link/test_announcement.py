@@ -231,12 +231,14 @@ def test_its_group_is_the_socket_s_and_others_read_nothing(tmp_path: Path) -> No
             assert stat.S_IMODE(status.st_mode) == mode and status.st_gid == path.stat().st_gid
 
 
-def test_a_folder_that_takes_no_file_is_no_error(tmp_path: Path) -> None:
-    write_announcement(made_by(tmp_path / 'gone' / 'a.sock'), TOPIC, DOMAIN)
+def test_a_folder_that_takes_no_file_is_told_and_nothing_is_left_in_it(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        write_announcement(made_by(tmp_path / 'gone' / 'a.sock'), TOPIC, DOMAIN)
     path = tmp_path / 'a.sock'
     with listen(path):
         announcement_path(path).mkdir()
-        write_announcement(made_by(path), TOPIC, DOMAIN)
+        with pytest.raises(IsADirectoryError):
+            write_announcement(made_by(path), TOPIC, DOMAIN)
         assert read(tmp_path) == [] and not list(tmp_path.glob(f'{STARTING}*'))
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import math
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -18,6 +20,7 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
+import rclpy
 from link_ros import LATCHED, Ros
 from numpy.typing import NDArray
 from rclpy.clock import ClockType
@@ -33,11 +36,16 @@ from zc_perception.errors import (
     LayoutError,
     NegotiationError,
     ZcError,
+    shown,
 )
 from zc_perception.frame import Frame
+from zc_perception.link.announcement import announcement_path
 from zc_perception.link.endpoints import IN_PROCESS, ROS_MESSAGE, frame_offer
+from zc_perception.link.endpoints import publisher as publisher_module
 from zc_perception.link.endpoints.frame_publisher import FramePublisher
 from zc_perception.link.endpoints.frame_subscription import FrameSubscription
+from zc_perception.link.shared_memory import server as server_module
+from zc_perception.link.shared_memory import socket_folder
 from zc_perception.memory import kernel_abi as abi
 from zc_perception.memory.heaps import working_heaps
 from zc_perception.negotiation.constraints import BufferConstraints
@@ -416,6 +424,14 @@ def test_participants_that_no_buffer_could_suit_are_an_error_and_nothing_stays(
         ({'slots': 65}, ConfigError, 'slots 65'),
         ({'slots': 2.5}, ConfigError, 'slots 2.5'),
         ({'frame_id': 'x' * 5000}, ConfigError, 'frame_id has 5000 bytes'),
+        ({'frame_id': '\udce4bc'}, ConfigError, r"frame_id is '\udce4bc'; messages are in UTF-8"),
+        ({'trusted_gids': [99999999999]}, ConfigError, 'trusted_gids has 99999999999; give a'),
+        ({'trusted_gids': [4, -1]}, ConfigError, 'has -1; give a list of numbers from 0 to 42949'),
+        ({'trusted_gids': [True]}, ConfigError, 'trusted_gids has True'),
+        ({'trusted_gids': [1.0]}, ConfigError, 'trusted_gids has 1.0'),
+        ({'trusted_gids': ['video']}, ConfigError, "trusted_gids has 'video'"),
+        ({'trusted_gids': 'video'}, ConfigError, "trusted_gids has 'video'"),
+        ({'trusted_gids': 44}, ConfigError, 'trusted_gids has 44; give a list'),
         (
             {'colorimetry': 'bt710'},
             FormatError,
@@ -439,6 +455,111 @@ def test_values_that_make_no_sense_are_refused_by_name(
     with pytest.raises(error) as refused:
         cameras.publisher(**options)
     assert words in str(refused.value)
+
+
+NO_FRAME_ID = [
+    ('\udce4bc', r"frame_id is '\\udce4bc'; messages are in UTF-8, which has no such character"),
+    ('cam\udcff', r"no such character as its '\\udcff'"),
+    ('x' * 300, 'frame_id has 300 bytes; at most 255 can be sent'),
+    ('ä' * 128, 'frame_id has 256 bytes; at most 255 can be sent'),
+    ('a\0b', r"frame_id is 'a\\x00b'; a message ends it at"),
+    (7, 'frame_id is 7; it must be text'),
+    (None, 'frame_id is None; it must be text'),
+    (b'cam', 'it must be text'),
+]
+
+
+@pytest.mark.parametrize(('frame_id', 'words'), NO_FRAME_ID)
+def test_a_frame_id_that_no_message_has_is_refused_and_costs_one_frame(
+    cameras: Cameras, frame_id: Any, words: str
+) -> None:
+    publisher, subscription = cameras.pair()
+    with pytest.raises(ConfigError, match=words), publisher.loan() as out:
+        out.frame_id = frame_id
+    assert publisher.statistics().discarded == 1
+    sent(publisher, 3, frame_id='ä' * 127)
+    with subscription.queue.get(60.0) as frame:
+        assert frame.header.frame_id == 'ä' * 127
+
+
+@pytest.mark.parametrize('wait_s', [-0.1, math.nan, math.inf, 'long', None])
+def test_a_wait_that_is_no_time_is_refused_by_name(cameras: Cameras, wait_s: Any) -> None:
+    publisher = cameras.publisher()
+    with pytest.raises(ConfigError, match=f'wait_s is {shown(wait_s)}; it must be a number of'):
+        publisher.loan(wait_s=wait_s)
+
+
+def test_a_loan_is_for_one_block(cameras: Cameras) -> None:
+    publisher, subscription = cameras.pair()
+    loan = publisher.loan()
+    for _ in range(2):
+        with contextlib.suppress(ConfigError), loan as out:
+            fill(out.planes, 1)
+        with pytest.raises(ConfigError, match=r'call loan\(\) anew for each block'), loan:
+            pass
+    within = publisher.loan()
+    with pytest.raises(ConfigError, match='a loan is for one frame'), within, within:
+        pass
+    found = publisher.statistics()
+    assert (found.published, found.discarded) == (1, 1)
+    with subscription.queue.get(60.0) as frame:
+        assert frame.sequence == 0
+
+
+@pytest.mark.parametrize('reader', ['none', 'plain', 'frames'])
+def test_when_ros_is_shut_down_within_a_loan_nothing_is_raised(
+    reader: str, free_domain: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a signal does it, on a thread of rclpy's."""
+    fallen: list[Any] = []
+    monkeypatch.setattr(threading, 'excepthook', fallen.append)
+    monkeypatch.setenv('ZC_RUNTIME_DIR', str(tmp_path))
+    context = rclpy.Context()
+    rclpy.init(context=context, domain_id=free_domain)
+    node = rclpy.create_node('camera', context=context)
+    viewer = rclpy.create_node('viewer', context=context)
+    publisher = FramePublisher(node, 'image', width=WIDTH, height=HEIGHT)
+    if reader == 'plain':
+        viewer.create_subscription(Image, 'image', print, 1)
+    elif reader == 'frames':
+        FrameSubscription(viewer, 'image')
+    assert eventually(lambda: publisher.get_subscription_count() == (reader != 'none'))
+    sent(publisher, 1)
+    with publisher.loan() as out:
+        fill(out.planes, 2)
+        context.shutdown()
+    sent(publisher, 3)
+    assert publisher.statistics().published == 3
+    assert publisher.get_subscription_count() == (reader == 'frames')
+    publisher.destroy()
+    for each in (node, viewer):
+        each.destroy_node()
+    assert fallen == []
+
+
+def test_an_announcement_that_can_not_be_written_is_said_and_tried_again(
+    cameras: Cameras, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(publisher_module, '_WRITE_AGAIN_S', 0.02)
+    made: list[Path] = []
+
+    def listens(path: Path, group: int | None = None) -> socket.socket:
+        made.append(announcement_path(path))
+        made[-1].mkdir()  # nothing can be written in its place
+        return socket_folder.listen(path, group)
+
+    monkeypatch.setattr(server_module, 'listen', listens)
+    publisher = cameras.publisher()
+    (path,) = made
+    adapted = publisher._publisher
+    assert adapted.unannounced == 'Is a directory'
+    path.rmdir()
+    assert eventually(path.is_file) and eventually(lambda: not adapted.unannounced)
+    publisher.destroy()
+    assert not path.exists()
+    said = capfd.readouterr().err
+    assert f"its announcement '{path}' can't be written: Is a directory; consumers find" in said
+    assert said.count("can't be written") == 1 and f"announcement '{path}' is written now" in said
 
 
 def test_a_sentence_is_said_once_a_minute_and_memory_is_bounded(

@@ -141,10 +141,10 @@ def announcement_path(socket: Path) -> Path:
 
 
 def write_announcement(announcement: Announcement, topic: str, domain: int) -> None:
-    """Write it, or replace an earlier one, in one step; with the socket's group where that is let in. A disk that is full is no error: the
-    message says the same.
+    """Write it, or replace an earlier one, in one step; with the socket's group where that is let in.
 
     :param topic: as the graph knows it.
+    :raises OSError: it can't be written, as on a full disk. The one before is as it was.
     """
     path = announcement_path(Path(announcement.socket))
     starting = path.with_name(f'{STARTING}{os.urandom(4).hex()}')
@@ -164,6 +164,7 @@ def write_announcement(announcement: Announcement, topic: str, domain: int) -> N
     except OSError:
         with contextlib.suppress(OSError):
             starting.unlink()
+        raise
 
 
 def remove_announcement(socket: Path) -> None:

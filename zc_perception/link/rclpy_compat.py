@@ -70,18 +70,32 @@ def trigger(guard: Any) -> None:
         pass
 
 
+def _says_shut_down(error: RuntimeError) -> bool:
+    """Whether an RCLError means that ROS was shut down, as a signal does at any moment."""
+    return 'context is invalid' in str(error)
+
+
 def subscription_count(publisher: Any) -> int:
-    """Readers of a publisher; none once it is destroyed."""
+    """Readers of a publisher; none once it is destroyed or ROS is shut down."""
     try:
         return int(publisher.get_subscription_count())
     except InvalidHandle:
         return 0
+    except RuntimeError as error:
+        if not _says_shut_down(error):
+            raise
+        return 0
 
 
 def publish(publisher: Any, message: Any) -> None:
-    """Publish, unless the publisher is destroyed."""
-    with contextlib.suppress(InvalidHandle):
+    """Publish, unless the publisher is destroyed or ROS is shut down."""
+    try:
         publisher.publish(message)
+    except InvalidHandle:
+        pass
+    except RuntimeError as error:
+        if not _says_shut_down(error):
+            raise
 
 
 def create_reader(

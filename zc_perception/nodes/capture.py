@@ -21,7 +21,7 @@ from zc_perception.link.endpoints.qos import bus_key
 from zc_perception.link.image_conversion import OUTPUT_ENCODINGS, FrameToJpeg, frame_adapter
 from zc_perception.link.meeting_point import MEETING
 from zc_perception.link.rungs import IN_PROCESS
-from zc_perception.link.shared_memory.protocol import MAX_FRAME_ID
+from zc_perception.link.shared_memory.wire import frame_id_bytes
 from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.negotiation.session import BufferSession
 from zc_perception.negotiation.settings import Allocation, AllocationRequest
@@ -86,11 +86,7 @@ _SPECS = (
 
 
 def _check_frame_id(frame_id: str) -> None:
-    size = len(frame_id.encode(errors='replace'))
-    if size > MAX_FRAME_ID:
-        raise ConfigError(
-            f"parameter 'frame_id' has {size} bytes; at most {MAX_FRAME_ID} can be sent to other processes"
-        )
+    frame_id_bytes(frame_id, "parameter 'frame_id'")
 
 
 def _check_room(qos: QoSProfile, slots: int) -> None:

@@ -26,11 +26,13 @@ from zc_perception.link.endpoints import (
 )
 from zc_perception.link.endpoints.discovery import Rivals
 from zc_perception.link.endpoints.frame_offer import Report, serve_frames
+from zc_perception.link.endpoints.publisher import UNANNOUNCED
 from zc_perception.link.endpoints.remote_links import OTHER_HOST
 from zc_perception.link.endpoints.windows import STALLED_S, describe_in_hand, full_s
 from zc_perception.link.image_conversion import frame_adapter
 from zc_perception.link.rungs import NO_PUBLISHER
 from zc_perception.link.shared_memory.server import ServerStatistics, SharedMemoryServer
+from zc_perception.link.shared_memory.unix_socket import HIGHEST_ID
 from zc_perception.memory.dmabuf import CpuAccess
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.negotiation.constraints import BufferConstraints
@@ -88,8 +90,6 @@ _REFUSALS = {
 _APART = 'start one of them in another namespace (--ros-args -r __ns:=/NAME) or with another ROS_DOMAIN_ID'
 _LINEAR_NEEDED = "name the reader in the camera's parameter participants, such as 'viewer: NV12': the camera must give that then"
 _SAY_AGAIN_S = 60.0
-# The one above, -1 to the kernel, means that nothing changes.
-_HIGHEST_ID = 2**32 - 2
 
 
 def cpu_reader(name: str) -> BufferConstraints:
@@ -175,7 +175,7 @@ def group_ids(name: str) -> list[int]:
     if not name:
         return []
     try:
-        number = whole_number(name, _HIGHEST_ID)
+        number = whole_number(name, HIGHEST_ID)
         return [grp.getgrnam(name).gr_gid if number is None else number]
     except (KeyError, ValueError):  # ValueError: a name that none can have
         raise ConfigError(
@@ -188,7 +188,7 @@ def user_ids(names: Sequence[str]) -> list[int]:
     ids = []
     for name in names:
         try:
-            number = whole_number(name, _HIGHEST_ID)
+            number = whole_number(name, HIGHEST_ID)
             ids.append(pwd.getpwnam(name).pw_uid if number is None else number)
         except (KeyError, ValueError):
             raise ConfigError(
@@ -253,6 +253,11 @@ class FrameServer:
             )
             self._warn(f'{text}; {_LINEAR_NEEDED}')
             trouble = trouble or (text, _LINEAR_NEEDED)
+        if self._publisher.unannounced:
+            trouble = trouble or (
+                f"the announcement beside the socket can't be written: {self._publisher.unannounced}",
+                UNANNOUNCED,
+            )
         if trouble:
             return Status('link', Level.WARN, trouble[0], values, trouble[1])
         if link.image_readers:

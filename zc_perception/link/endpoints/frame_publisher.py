@@ -17,16 +17,18 @@ from builtin_interfaces.msg import Time
 from numpy.typing import NDArray
 from rclpy.node import Node
 from rclpy.qos import QoSProfile
+from rclpy.time import Time as RclpyTime
 
 from zc_perception.camera.camera import drawn_constraints, heap_pool
-from zc_perception.errors import ConfigError
+from zc_perception.errors import ConfigError, shown
 from zc_perception.frame import Frame, Header
 from zc_perception.link.endpoints.frame_offer import FrameOffer, serve_frames
 from zc_perception.link.endpoints.publisher import AdaptedPublisher, PublisherStatistics
 from zc_perception.link.endpoints.qos import link_qos
 from zc_perception.link.foreign_images import ForeignImages
 from zc_perception.link.image_conversion import NATIVE, frame_adapter
-from zc_perception.link.shared_memory.protocol import MAX_FRAME_ID
+from zc_perception.link.shared_memory.unix_socket import check_ids
+from zc_perception.link.shared_memory.wire import frame_id_bytes
 from zc_perception.mapping import map_buffers
 from zc_perception.memory.dmabuf import CpuAccess
 from zc_perception.memory.foreign_pool import ForeignBufferPool, HeldBuffers
@@ -49,6 +51,7 @@ _RESERVE = 1
 _LEAST_SLOTS = 2
 _LAST_STAMP_NS = 2**31 * 1_000_000_000 - 1
 _SAY_AGAIN_S = 5.0
+_LONGEST_WAIT_S = 3600.0
 
 
 @dataclass(frozen=True)
@@ -128,13 +131,13 @@ def _nanoseconds(stamp: Stamp) -> int:
     """
     if isinstance(stamp, int) and not isinstance(stamp, bool):
         number = stamp
-    elif hasattr(stamp, 'nanosec'):
+    elif isinstance(stamp, Time):
         number = stamp.sec * 1_000_000_000 + stamp.nanosec
-    elif hasattr(stamp, 'nanoseconds'):
+    elif isinstance(stamp, RclpyTime):
         number = stamp.nanoseconds
     else:
         raise ConfigError(
-            f'stamp {stamp!r}: give a builtin_interfaces/msg/Time, a rclpy.time.Time, or nanoseconds as an int'
+            f'stamp {shown(stamp)}: give a builtin_interfaces/msg/Time, a rclpy.time.Time, or nanoseconds as an int'
         )
     if not 0 <= number <= _LAST_STAMP_NS:
         raise ConfigError(
@@ -144,12 +147,33 @@ def _nanoseconds(stamp: Stamp) -> int:
 
 
 def _checked_frame_id(frame_id: str) -> str:
-    size = len(frame_id.encode(errors='replace'))
-    if size > MAX_FRAME_ID:
-        raise ConfigError(
-            f'frame_id has {size} bytes; at most {MAX_FRAME_ID} can be sent to other processes'
-        )
+    """
+    :raises ConfigError: no message can have it, or it can't be sent to other processes.
+    """
+    frame_id_bytes(frame_id)
     return frame_id
+
+
+class _Loan(AbstractContextManager[LoanedFrame]):
+    """What :meth:`FramePublisher.loan` returns: the context of one frame, for one block."""
+
+    def __init__(self, frame: AbstractContextManager[LoanedFrame]) -> None:
+        self._frame = frame
+        self._entered = False
+
+    def __enter__(self) -> LoanedFrame:
+        if self._entered:
+            raise ConfigError('a loan is for one frame: call loan() anew for each block')
+        self._entered = True
+        return self._frame.__enter__()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool | None:
+        return self._frame.__exit__(kind, value, trace)
 
 
 class FramePublisher:
@@ -251,6 +275,7 @@ class FramePublisher:
             )
         self._colorimetry = _colorimetry(fmt, colorimetry)
         self._frame_id = _checked_frame_id(frame_id)
+        check_ids(trusted_gids, 'trusted_gids')
         qos = QoSProfile(depth=1) if qos is None else qos
         _check_history(qos, len(fds) or slots)
         stand_ins = parse_stand_ins(list(participants))
@@ -344,13 +369,18 @@ class FramePublisher:
         arrays that you kept of it.
 
         :param wait_s: how long to wait for a free buffer. Give it for a source that can wait, such as a file; a camera can't.
-        :raises ConfigError: the publisher was made with *fds*: it has no buffers of its own.
+        :raises ConfigError: the publisher was made with *fds*: it has no buffers of its own; or *wait_s* is no time. A block that enters
+            a loan for the second time raises it too: call this for each frame.
         """
+        if not isinstance(wait_s, (int, float)) or not 0.0 <= wait_s <= _LONGEST_WAIT_S:
+            raise ConfigError(
+                f'wait_s is {shown(wait_s)}; it must be a number of seconds from 0 to {_LONGEST_WAIT_S:g}'
+            )
         if self._images is not None:
             raise ConfigError(
                 f"'{self.topic}' was made with fds and has no buffers to lend: publish them by publish_fd()"
             )
-        return self._lend(wait_s)
+        return _Loan(self._lend(wait_s))
 
     @contextlib.contextmanager
     def _lend(self, wait_s: float) -> Iterator[LoanedFrame]:

@@ -14,6 +14,7 @@ from zc_perception.frame import Frame
 from zc_perception.link.endpoints.remote_links import SharedMemoryLinks
 from zc_perception.link.endpoints.subscription import AdaptedSubscription
 from zc_perception.link.image_conversion import frame_adapter
+from zc_perception.link.shared_memory.unix_socket import check_ids
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.negotiation.session import Consumer
@@ -64,7 +65,7 @@ class FrameSubscription(AdaptedSubscription[Frame]):
     :param held: what is called *max_held* there.
     :param copy_free_required: what is called *copy_free* ``required`` there. Then ``rung`` of :meth:`statistics` is ``refused``, with
         the reason, while there is no direct link.
-    :raises ConfigError: *depth* or *held* is 0.
+    :raises ConfigError: *depth* or *held* is 0, or *trusted_uids* are no numbers of users.
     """
 
     def __init__(
@@ -86,6 +87,7 @@ class FrameSubscription(AdaptedSubscription[Frame]):
             raise ConfigError(
                 f'a subscription that may hold {held} frames never gets one: max_held (held) has to be at least 1'
             )
+        check_ids(trusted_uids, 'trusted_uids')
         name = node.get_name()
         self.ledger = CopyLedger() if ledger is None else ledger
         super().__init__(
@@ -151,7 +153,7 @@ def create_frame_subscription(
     :param trusted_uids: users whose publishers are trusted, besides your own user and root.
     :param callback_group: of the callback; by default the node's.
     :param ledger: counts the copies that messages make; by default one of its own.
-    :raises ConfigError: no *callback*; *depth* or *max_held* is 0; another word for *copy_free*.
+    :raises ConfigError: no *callback*; *depth* or *max_held* is 0; another word for *copy_free*; *trusted_uids* are no numbers of users.
     """
     check_callback(callback)
     return FrameSubscription(

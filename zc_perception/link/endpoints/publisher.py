@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from zc_perception.errors import ConfigError
 from zc_perception.frame import Frame
 from zc_perception.link.announcement import (
     Announcement,
+    announcement_path,
     announcement_topic,
     host_id,
     new_publisher_id,
@@ -26,11 +28,18 @@ from zc_perception.link.announcement import (
 from zc_perception.link.bus import BUS, BusPublisher, BusSubscription
 from zc_perception.link.endpoints.message_writer import ExtraMessage, MessageWriter
 from zc_perception.link.endpoints.qos import ANNOUNCEMENT_QOS, bus_key, link_qos
-from zc_perception.link.rclpy_compat import when_destroyed
+from zc_perception.link.rclpy_compat import publish, when_destroyed
 from zc_perception.link.type_adapter import TypeAdapter
+from zc_perception.lookout import LOOKOUT, Watch
 from zc_perception.memory.pool import BufferPool
 from zc_perception.negotiation.session import Consumer
 
+UNANNOUNCED = (
+    'consumers find the publisher by its topic alone, some late; free room there, or name another folder in ZC_RUNTIME_DIR; it is '
+    'tried again'
+)
+"""What a missing announcement costs, and what to do."""
+_WRITE_AGAIN_S = 5.0
 T = TypeVar('T')
 # For every frame: a method takes three times as long.
 _pool_of = operator.attrgetter('_lease.pool')
@@ -179,6 +188,11 @@ class AdaptedPublisher(Generic[T]):
         self._shared_memory: SharedMemoryEnd | None = None
         self._published = 0
         self._allocations = 0
+        self._announcing = threading.Lock()
+        self._announcement: Announcement | None = None
+        self._again: Watch | None = None
+        self.unannounced = ''
+        """For cameras: why the announcement beside the socket can't be written; empty: it is."""
         self._closed = False
         self._at_end: Callable[[], object] = lambda: None
         BUS.add_publisher(self._key, self._bus_publisher)
@@ -217,8 +231,36 @@ class AdaptedPublisher(Generic[T]):
         )
         # The file first: whoever has read the message finds nothing older there.
         if socket:
-            write_announcement(announcement, self.topic, self._node.context.get_domain_id())
-        self._announcer.publish(String(data=announcement.to_json()))
+            with self._announcing:
+                self._announcement = announcement
+            self._write_announcement()
+        publish(self._announcer, String(data=announcement.to_json()))
+
+    def _write_announcement(self) -> None:
+        """Beside the socket. What can't be written now, because the disk is full, is tried again until it can."""
+        with self._announcing:
+            announcement = self._announcement
+            if announcement is None or self._closed:
+                return
+            before, again = self.unannounced, None
+            try:
+                write_announcement(announcement, self.topic, self._node.context.get_domain_id())
+            except OSError as error:
+                self.unannounced = error.strerror or str(error)
+                if self._again is None:
+                    self._again = LOOKOUT.watch(_WRITE_AGAIN_S, self._write_announcement)
+            else:
+                self.unannounced = ''
+                again, self._again = self._again, None
+        if again is not None:
+            again.stop()  # without the lock, for which a look may wait
+        what = f"'{self.topic}': its announcement '{announcement_path(Path(announcement.socket))}'"
+        if self.unannounced and not before:
+            self._node.get_logger().warning(
+                f"{what} can't be written: {self.unannounced}; {UNANNOUNCED}"
+            )
+        elif before and not self.unannounced:
+            self._node.get_logger().info(f'{what} is written now')
 
     @property
     def history(self) -> int:
@@ -314,8 +356,12 @@ class AdaptedPublisher(Generic[T]):
             return
         self._closed = True
         BUS.remove_publisher(self._key, self._bus_publisher)
+        again = self._again
+        if again is not None:
+            again.stop()
         if self._shared_memory is not None:
-            remove_announcement(self._shared_memory.path)
+            with self._announcing:
+                remove_announcement(self._shared_memory.path)
             self._shared_memory.close()
         self.messages.close()
         self._node.destroy_publisher(self._announcer)

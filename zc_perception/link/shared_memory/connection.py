@@ -15,12 +15,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from zc_perception.errors import AcceleratorError, ConfigError, StaleFrameError, shown
+from zc_perception.errors import AcceleratorError, ConfigError, StaleFrameError
 from zc_perception.frame import Frame, FrameData
 from zc_perception.link.shared_memory import wire
 from zc_perception.link.shared_memory.protocol import (
     FLAG_FENCE,
-    MAX_FRAME_ID,
     MessageType,
     ProtocolError,
     RefusalCode,
@@ -233,7 +232,7 @@ class Connection:
         if header.frame_id is not self._frame_id:
             try:
                 self._set_frame_id(header.frame_id)
-            except (ConfigError, UnicodeEncodeError) as error:
+            except ConfigError as error:
                 # This way is closed to the stream; the others aren't, and neither is the camera.
                 self._refuse(RefusalCode.CONSTRAINTS, str(error))
                 return False
@@ -263,11 +262,7 @@ class Connection:
         )
 
     def _set_frame_id(self, frame_id: str) -> None:
-        raw = frame_id.encode()
-        if len(raw) > MAX_FRAME_ID:
-            raise ConfigError(
-                f'frame_id {shown(frame_id)} has {len(raw)} bytes; at most {MAX_FRAME_ID} can be sent to other processes'
-            )
+        raw = wire.frame_id_bytes(frame_id)
         self._length = wire.FRAME.size + len(raw)
         self._packet[wire.FRAME.size : self._length] = raw
         self._view = memoryview(self._packet)[: self._length]

@@ -13,7 +13,7 @@ import struct
 from collections.abc import Collection, Iterable
 from typing import NamedTuple
 
-from zc_perception.errors import AcceleratorError
+from zc_perception.errors import AcceleratorError, ConfigError, shown
 from zc_perception.link.shared_memory.protocol import MAX_FDS, ProtocolError
 from zc_perception.memory.fence import SyncFile, fence_from_fd
 from zc_perception.memory.owned_fd import OwnedFd
@@ -26,6 +26,8 @@ TRUNCATED_TEXT = f'a packet too long, or with more than {MAX_FDS} descriptors or
 CONTROL_ROOM = socket.CMSG_SPACE(MAX_FDS * array.array('i').itemsize)
 # More than a socket holds.
 _DRAINED = 128
+HIGHEST_ID = 2**32 - 2
+"""Of a user or group: the one above is -1 to the kernel, which means that nothing changes."""
 Ancillary = Iterable[tuple[int, int, bytes]]
 
 
@@ -59,6 +61,21 @@ def _groups(sock: socket.socket) -> tuple[int, ...]:
     except OSError:
         return ()
     return struct.unpack(f'={len(raw) // 4}I', raw)
+
+
+def check_ids(ids: Collection[int], name: str) -> None:
+    """Whether these can be numbers of users or groups.
+
+    :param name: what the user calls them.
+    :raises ConfigError: they can't.
+    """
+    found = ids if isinstance(ids, Collection) and not isinstance(ids, str) else (ids,)
+    for number in found:
+        good = isinstance(number, int) and not isinstance(number, bool)
+        if found is not ids or not good or not 0 <= number <= HIGHEST_ID:
+            raise ConfigError(
+                f'{name} has {shown(number)}; give a list of numbers from 0 to {HIGHEST_ID}'
+            )
 
 
 def consumer_allowed(peer: Peer, gids: Collection[int] = ()) -> bool:

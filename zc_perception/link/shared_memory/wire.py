@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-from zc_perception.errors import ConfigError, printable
+from zc_perception.errors import ConfigError, printable, shown
 from zc_perception.link.shared_memory.protocol import (
     FLAG_FENCE,
     FLAG_HISTORY,
@@ -169,6 +169,33 @@ def check_publisher_id(publisher_id: str) -> bytes:
     if not publisher_id.isascii() or not _is_identifier(raw):
         raise ConfigError(
             f'publisher_id {publisher_id!r}: it is 1 to {MAX_ID} printable ASCII characters; use that of the announcement'
+        )
+    return raw
+
+
+def frame_id_bytes(frame_id: object, name: str = 'frame_id') -> bytes:
+    """A frame_id as FRAME has it.
+
+    :param name: what the user calls it.
+    :raises ConfigError: it is no text that a message can have, or too long for FRAME.
+    """
+    if not isinstance(frame_id, str):
+        raise ConfigError(f'{name} is {shown(frame_id)}; it must be text')
+    try:
+        raw = frame_id.encode()
+    except UnicodeEncodeError as error:
+        raise ConfigError(
+            f'{name} is {shown(frame_id)}; messages are in UTF-8, which has no such character as '
+            f'its {shown(frame_id[error.start])}'
+        ) from error
+    if b'\0' in raw:
+        raise ConfigError(
+            f'{name} is {shown(frame_id)}; a message ends it at its character of value 0, leave that out'
+        )
+    if len(raw) > MAX_FRAME_ID:
+        raise ConfigError(
+            f'{name} has {len(raw)} bytes; at most {MAX_FRAME_ID} can be sent to other processes: '
+            f'{shown(frame_id)}'
         )
     return raw
 
