@@ -314,7 +314,11 @@ def test_the_program_may_begin_and_end_to_spin_the_node_at_any_time(
 
 @pytest.mark.parametrize(
     ('options', 'said'),
-    [({'max_held': 0}, 'max_held'), ({'copy_free': 'no'}, "copy_free 'no' is not one of")],
+    [
+        ({'max_held': 0}, 'max_held'),
+        ({'copy_free': 'no'}, "copy_free 'no' is not one of"),
+        ({'trusted_uids': [-1]}, 'trusted_uids has -1; give a list of numbers from 0 to'),
+    ],
 )
 def test_what_can_t_be_is_refused(alone: Node, options: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said):

@@ -121,6 +121,8 @@ def test_stamp_and_header_are_messages(here: Ros, camera: Cameras) -> None:
         ({'depth': 0}, 'depth 0'),
         ({'copy_free': 'always'}, "copy_free 'always' is not one of preferred, required"),
         ({'callback': None}, 'take frames in a loop with FrameReader'),
+        ({'trusted_uids': [99999999999]}, 'trusted_uids has 99999999999; give a list of numbers'),
+        ({'trusted_uids': ['1000']}, "trusted_uids has '1000'"),
     ],
 )
 def test_what_can_t_be_is_refused_by_name_and_leaves_nothing(

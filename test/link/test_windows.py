@@ -117,6 +117,34 @@ def test_a_full_window_is_told_with_the_frames_and_how_long(
     kept.pop().release()
 
 
+def test_a_callback_that_does_not_return_is_told_and_nobody_is_to_release_frames(
+    here: Ros, camera: Cameras, subscribe: Subscribe, capfd: pytest.CaptureFixture[str]
+) -> None:
+    source, entered, done, said = camera(), threading.Event(), threading.Event(), ''
+
+    def slow(frame: Frame) -> None:
+        entered.set()
+        done.wait(120.0)
+
+    subscription = subscribe('slow', slow, held=1)
+    assert eventually(lambda: source.met(subscription))
+
+    def told() -> bool:
+        nonlocal said
+        said += capfd.readouterr().err
+        return 'because the callback is too slow' in said
+
+    try:
+        assert publishing(source, entered.is_set) and publishing(source, told)
+        found = subscription.statistics()
+    finally:
+        done.set()
+    line = next(line for line in said.splitlines() if 'is too slow' in line)
+    assert 'it has all 1 that this consumer may hold: frame ' in line and '[WARN]' in line
+    assert line.endswith("; make it quicker, or lower the camera's framerate")
+    assert found.full_s >= 1.0 and found.slow is not None and 'release' not in said
+
+
 def test_a_callback_that_raises_with_views_of_the_pixels_alive(
     here: Ros, camera: Cameras, subscribe: Subscribe
 ) -> None:

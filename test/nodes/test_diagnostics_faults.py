@@ -93,8 +93,8 @@ def test_a_consumer_that_releases_nothing_is_named(free_domain: int) -> None:
         run.shows(
             'capture: link',
             WARN,
-            'slow_tracker gets no more frames, because it holds all 1 that it may',
-            'has to release frames',
+            'slow_tracker gets no more frames, because it has all 1 that it may hold',
+            'the log of slow_tracker says whether it is too slow, or has to release them',
         )
         run.well('capture: pool')
         run.well('capture: camera')
@@ -187,6 +187,19 @@ def test_an_accelerator_that_is_too_late(free_domain: int) -> None:
         run.accelerator.job_s = 0.0
         run.well('inference: accelerator')
         run.well('inference: detections')
+
+
+def test_a_model_that_takes_seconds_is_called_slow_and_nobody_is_to_release_frames(
+    free_domain: int, logged: Callable[[], str]
+) -> None:
+    with fleet(free_domain, inference={'timeout': 60.0}) as run:
+        run.accelerator.job_s = 3.0
+        words = 'because the model is too slow: it has all '
+        run.shows('inference: link', WARN, f'no frame comes, {words}', 'take a smaller model')
+        run.until(lambda: words in logged(), 'the log')
+        run.accelerator.job_s = 0.0
+        run.well('inference: link')
+    assert 'release them, or drop the arrays' not in logged()
 
 
 def test_a_model_that_is_too_slow_for_the_camera(free_domain: int) -> None:

@@ -24,6 +24,7 @@ from zc_perception.link.endpoints import (
     SubscriptionStatistics,
 )
 from zc_perception.link.endpoints.remote_links import OTHER_HOST
+from zc_perception.link.endpoints.windows import TooSlow
 from zc_perception.link.image_conversion import frame_adapter
 from zc_perception.link.shared_memory.client import SharedMemoryClient
 from zc_perception.link.shared_memory.connection import ConsumerStatistics
@@ -217,10 +218,11 @@ def test_a_consumer_that_holds_all_that_it_may_is_named_at_both_ends(
     )
     served.counted = {'consumers': (greedy,)}
     status = served.links.status()
-    assert status.level is Level.WARN and 'greedy has to release frames' in status.advice
+    assert status.level is Level.WARN
+    assert status.advice == 'the log of greedy says whether it is too slow, or has to release them'
     assert (
         status.message
-        == 'greedy gets no more frames, because it holds all 2 that it may: frame 7 for 4.5 s, frame 9 for 2.2 s'
+        == 'greedy gets no more frames, because it has all 2 that it may hold: frame 7 for 4.5 s, frame 9 for 2.2 s'
     )
     assert str(status.values['consumer greedy']).endswith(
         'holds 2 of 2 (frame 7 for 4.5 s, frame 9 for 2.2 s)'
@@ -238,6 +240,23 @@ def test_a_consumer_that_holds_all_that_it_may_is_named_at_both_ends(
         status.level is Level.WARN
         and 'this node holds all 2 that it may: frame 7 for 4.5 s, frame 9 for 2.2 s'
         in status.message
+    )
+    assert 'release frames sooner' in status.advice
+    statistics = replace(statistics, slow=TooSlow('the model is too slow', 'take a smaller one'))
+    status = subscription_status(SimpleNamespace(statistics=lambda: statistics), RecentCount())  # type: ignore[arg-type]
+    assert status.message == (
+        'shared_memory: no frame comes, because the model is too slow: it has all 2 that this node may hold: '
+        'frame 7 for 4.5 s, frame 9 for 2.2 s'
+    )
+    assert status.advice == 'take a smaller one'
+
+
+def test_an_announcement_that_can_not_be_written_is_a_warning(served: ServedTopic) -> None:
+    served.publisher.unannounced = 'No space left on device'
+    status = served.links.status()
+    assert status.level is Level.WARN and 'free room there' in status.advice
+    assert status.message == (
+        "the announcement beside the socket can't be written: No space left on device"
     )
 
 

@@ -28,7 +28,13 @@ from zc_perception.link.endpoints.discovery import Rivals
 from zc_perception.link.endpoints.frame_offer import Report, serve_frames
 from zc_perception.link.endpoints.publisher import UNANNOUNCED
 from zc_perception.link.endpoints.remote_links import OTHER_HOST
-from zc_perception.link.endpoints.windows import STALLED_S, describe_in_hand, full_s
+from zc_perception.link.endpoints.windows import (
+    STALLED_S,
+    TooSlow,
+    describe_full,
+    describe_in_hand,
+    full_s,
+)
 from zc_perception.link.image_conversion import frame_adapter
 from zc_perception.link.rungs import NO_PUBLISHER
 from zc_perception.link.shared_memory.server import ServerStatistics, SharedMemoryServer
@@ -106,11 +112,13 @@ def subscribe_frames(
     *,
     held: int,
     constraints: BufferConstraints | None = None,
+    slow: TooSlow | None = None,
 ) -> AdaptedSubscription[Frame]:
     """A subscription of ``image_raw`` as the node's parameters allow.
 
     :param held: frames that the node holds at the same time.
     :param constraints: what the node needs of the buffers; ``None``: whoever calls says it later, by ``take_part``.
+    :param slow: what is too slow if the node holds as many as it may.
     :raises ConfigError: a user that doesn't exist.
     """
     options: dict[str, Any] = {}
@@ -127,6 +135,7 @@ def subscribe_frames(
         copy_free_required=parameters['copy_free'] == 'required',
         held=held,
         consumer=None if constraints is None else Consumer(constraints),
+        slow=slow,
         **options,
     )
 
@@ -162,8 +171,9 @@ def subscription_status(subscription: AdaptedSubscription[Frame], errors: Recent
         text = f'{failed} message(s) could not be converted lately; {link.rung}: {link.reason}'
         return Status('link', Level.WARN, text, values, CONVERTIBLE)
     if level is Level.OK and link.full_s >= STALLED_S:
-        text = f'{link.rung}: no frame comes, because this node holds all {link.window} that it may: {describe_in_hand(link.in_hand)}'
-        return Status('link', Level.WARN, text, values, _FULL)
+        why = describe_full(link.window, link.in_hand, link.slow, 'this node')
+        text = f'{link.rung}: no frame comes, because {why}'
+        return Status('link', Level.WARN, text, values, link.slow.advice if link.slow else _FULL)
     if level is Level.OK and link.window < link.asked:
         text = f'{link.rung}: this node may hold {link.window} frame(s) at a time, {link.asked} were asked for'
         return Status('link', Level.WARN, text, values, _NARROW)
@@ -309,9 +319,12 @@ class FrameServer:
         ]
         for name, window, in_hand in stalled:
             if full_s(window, in_hand) >= STALLED_S:
-                text = f'{name} gets no more frames, because it holds all {window} that it may: {describe_in_hand(in_hand)}'
+                text = f'{name} gets no more frames, because it has all {window} that it may hold: {describe_in_hand(in_hand)}'
                 self._warn_stalled(name, text)
-                return text, f'{name} has to release frames, or drop the arrays of their pixels'
+                return (
+                    text,
+                    f'the log of {name} says whether it is too slow, or has to release them',
+                )
         for peer in self._publisher.in_process_peers():
             if peer.without_slots:
                 text = f'{peer.name} gets no frames but as messages, which are copies: {peer.without_slots}'

@@ -16,6 +16,7 @@ from zc_perception.detection.detections import Detections
 from zc_perception.detection.heads.spec import DecodeLimits
 from zc_perception.frame import Frame
 from zc_perception.link.endpoints import AdaptedSubscription
+from zc_perception.link.endpoints.windows import TooSlow
 from zc_perception.link.rungs import REFUSED, UNMATCHED
 from zc_perception.negotiation.session import Consumer
 from zc_perception.nodes.capture_status import copies_status, copy_facts, latency_status
@@ -54,6 +55,10 @@ from zc_perception.observe.recent import RecentCount, RecentRates, Silence
 
 # Of the frames that come. Fewer results than that: the model is too slow, which newest-wins hides well.
 _LEAST = 0.8
+_SLOW_MODEL = TooSlow(
+    'the model is too slow',
+    "lower the camera's framerate or set max_rate, take a smaller model, or raise in_flight where the device takes more",
+)
 # A rate of detections is judged over so many frames, and over the time of so many results where `max_rate` lets fewer through: one more
 # or less must not matter.
 _JUDGED_FRAMES = 10
@@ -314,7 +319,12 @@ class InferenceNode(PerceptionNode):
             else QoSProfile(depth=1)
         )
         return subscribe_frames(
-            self, self.parameters, self.ledger, qos, held=self.parameters['in_flight']
+            self,
+            self.parameters,
+            self.ledger,
+            qos,
+            held=self.parameters['in_flight'],
+            slow=_SLOW_MODEL,
         )
 
     def _consumer(self) -> Consumer:
@@ -723,9 +733,9 @@ class InferenceStatus:
         elif done < _LEAST * target and not state.recovering:
             level, message = (
                 Level.WARN,
-                f'the model is too slow: only {done:.1f} of {target:.1f} frames per second are run',
+                f'{_SLOW_MODEL.what}: only {done:.1f} of {target:.1f} frames per second are run',
             )
-            advice = "lower the camera's framerate or set max_rate, take a smaller model, or raise in_flight where the device takes more"
+            advice = _SLOW_MODEL.advice
         return Status(
             'detections',
             level,

@@ -54,7 +54,13 @@ from zc_perception.link.endpoints.qos import (
     uses_direct_links,
 )
 from zc_perception.link.endpoints.remote_links import OTHER_HOST, SharedMemoryLinks
-from zc_perception.link.endpoints.windows import Window, WindowWarnings
+from zc_perception.link.endpoints.windows import (
+    SLOW_CALLBACK,
+    STALLED_S,
+    TooSlow,
+    Window,
+    WindowWarnings,
+)
 from zc_perception.link.image_conversion import ImageToFrame
 from zc_perception.link.meeting_point import MEETING
 from zc_perception.link.rclpy_compat import (
@@ -109,6 +115,7 @@ class SubscriptionStatistics:
     :param asked: how many you asked for; 0 as *window*.
     :param in_hand: sequence and age in seconds of each frame that you hold; of several publishers, of the one that waits longest.
     :param full_s: for how many seconds you have held as many frames as you may; 0 while you don't.
+    :param slow: what is too slow, and what to do about it, while that is why you hold so many; ``None``: it isn't.
     """
 
     rung: str
@@ -123,6 +130,7 @@ class SubscriptionStatistics:
     asked: int = 0
     in_hand: tuple[tuple[int, float], ...] = ()
     full_s: float = 0.0
+    slow: TooSlow | None = None
 
 
 @dataclass(frozen=True)
@@ -182,6 +190,7 @@ class AdaptedSubscription(Generic[T]):
     :param held: for a type with leases, how many objects of each publisher you hold at the same time, those that you share included; by
         default as *remote* says, or 1. While you hold so many, the newest ones wait, as many as the depth of *qos*.
     :param match_reliability: read messages best effort where a publisher offers no more, though *qos* wants them reliable.
+    :param slow: what is too slow if you hold as many as you may: for who keeps no frames but works on them. A callback need not say so.
     :raises ConfigError: *qos* is keep-last with depth 0, or the topic's name is too long for its announcements.
     """
 
@@ -203,8 +212,12 @@ class AdaptedSubscription(Generic[T]):
         consumer: Consumer | None = None,
         held: int | None = None,
         match_reliability: bool = False,
+        slow: TooSlow | None = None,
     ) -> None:
         self._node = node
+        self._slow = slow
+        # Since when the callback has been running; 0: it isn't.
+        self._called_at = 0.0
         self._adapter = adapter
         self._callback = callback
         group = callback_group or node.default_callback_group
@@ -299,7 +312,7 @@ class AdaptedSubscription(Generic[T]):
             news = not self._closed and not self._paused and self._is_news(choose(self._view()))
             windows = () if self._closed else self._windows()
         # Here, because a callback that doesn't return keeps the executor.
-        for text in self._window_warnings.say(windows):
+        for text in self._window_warnings.say(windows, self._too_slow()):
             self._node.get_logger().warning(f"'{self.topic}': {text}")
         if news and executor is not None:
             call_soon(executor, self.update_rung)
@@ -313,6 +326,12 @@ class AdaptedSubscription(Generic[T]):
         # Nor does it look at a coroutine when what that awaits is there.
         if self._draining and executor is not None:
             wake_up(executor)
+
+    def _too_slow(self) -> TooSlow | None:
+        """What is, if that is why all frames are held."""
+        called_at = self._called_at
+        runs = called_at and time.monotonic() - called_at >= STALLED_S
+        return SLOW_CALLBACK if runs else self._slow
 
     def _is_news(self, choice: Choice) -> bool:
         if choice.reader:
@@ -692,22 +711,28 @@ class AdaptedSubscription(Generic[T]):
         assert self._callback is not None
         if self._adapter.leased:
             item.lend()
+        self._called_at = time.monotonic()
         try:
             await self._callback(item)
         except BaseException as error:
             self._end(item, error)
             raise
+        finally:
+            self._called_at = 0.0
         self._end(item)
 
     def _call(self, item: Any) -> None:
         assert self._callback is not None
         if self._adapter.leased:
             item.lend()
+        self._called_at = time.monotonic()
         try:
             self._callback(item)
         except BaseException as error:
             self._end(item, error)
             raise
+        finally:
+            self._called_at = 0.0
         self._end(item)
 
     def _end(self, item: Any, raised: BaseException | None = None) -> None:
@@ -740,6 +765,7 @@ class AdaptedSubscription(Generic[T]):
             least.asked,
             fullest.in_hand,
             fullest.full_s,
+            self._too_slow() if fullest.full_s >= STALLED_S else None,
         )
 
     def destroy(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 STALLED_S = 1.0
 """A window that has been full for so long is worth a warning."""
@@ -22,6 +23,19 @@ def full_s(window: int, in_hand: Sequence[tuple[int, float]]) -> float:
 def describe_in_hand(in_hand: Sequence[tuple[int, float]]) -> str:
     """Which frames, and for how long."""
     return ', '.join(f'frame {sequence} for {seconds:.1f} s' for sequence, seconds in in_hand)
+
+
+def describe_full(
+    window: int,
+    in_hand: Sequence[tuple[int, float]],
+    slow: TooSlow | None,
+    who: str = 'this consumer',
+) -> str:
+    """Why no frame comes while a *window* is full."""
+    which = describe_in_hand(in_hand)
+    if slow is None:
+        return f'{who} holds all {window} that it may: {which}'
+    return f'{slow.what}: it has all {window} that {who} may hold: {which}'
 
 
 @dataclass(frozen=True)
@@ -47,6 +61,18 @@ class Window:
         return full_s(self.granted, self.in_hand)
 
 
+class TooSlow(NamedTuple):
+    """Who holds all frames because the work on them takes so long, in words, and what to do about that."""
+
+    what: str
+    advice: str
+
+
+SLOW_CALLBACK = TooSlow(
+    'the callback is too slow', "make it quicker, or lower the camera's framerate"
+)
+
+
 class WindowWarnings:
     """What a subscription has to say of its windows, in sentences for the log. One thread calls it."""
 
@@ -54,8 +80,11 @@ class WindowWarnings:
         self._narrow: set[tuple[int, int]] = set()
         self._said_full_at = -_SAY_AGAIN_S
 
-    def say(self, windows: Sequence[Window]) -> list[str]:
-        """Of each connection's window that is smaller than what was asked for, once; of full ones soon, and not again and again."""
+    def say(self, windows: Sequence[Window], slow: TooSlow | None = None) -> list[str]:
+        """Of each connection's window that is smaller than what was asked for, once; of full ones soon, and not again and again.
+
+        :param slow: why windows are full; ``None``: frames are kept.
+        """
         narrow = [window for window in windows if window.granted < window.asked]
         sentences = [
             f'publisher {window.publisher_id[:8]} lets this consumer hold {window.granted} frame(s) at a time, {window.asked} were asked '
@@ -68,8 +97,8 @@ class WindowWarnings:
         if stalled and time.monotonic() - self._said_full_at >= _SAY_AGAIN_S:
             self._said_full_at = time.monotonic()
             sentences += [
-                f'no frame comes from publisher {window.publisher_id[:8]}, because this consumer holds all {window.granted} that it may: '
-                f'{describe_in_hand(window.in_hand)}; release them, or drop the arrays of their pixels'
+                f'no frame comes from publisher {window.publisher_id[:8]}, because {describe_full(window.granted, window.in_hand, slow)}; '
+                + (slow.advice if slow else 'release them, or drop the arrays of their pixels')
                 for window in stalled
             ]
         return sentences
