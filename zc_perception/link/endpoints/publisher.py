@@ -254,13 +254,13 @@ class AdaptedPublisher(Generic[T]):
                 again, self._again = self._again, None
         if again is not None:
             again.stop()  # without the lock, for which a look may wait
-        what = f"'{self.topic}': its announcement '{announcement_path(Path(announcement.socket))}'"
+        path, logger = announcement_path(Path(announcement.socket)), self._node.get_logger()
         if self.unannounced and not before:
-            self._node.get_logger().warning(
-                f"{what} can't be written: {self.unannounced}; {UNANNOUNCED}"
+            logger.warning(
+                f"'{self.topic}': its announcement '{path}' can't be written: {self.unannounced}; {UNANNOUNCED}"
             )
         elif before and not self.unannounced:
-            self._node.get_logger().info(f'{what} is written now')
+            logger.info(f"'{self.topic}': its announcement '{path}' is written now")
 
     @property
     def history(self) -> int:
