@@ -13,13 +13,15 @@ from unittest.mock import Mock
 import cv2
 import numpy as np
 import pytest
+import rclpy
 from nodes.managed import Managed, status
 from nodes.plug_kit import HOG, Plug, PluggedCamera, running
 from nodes.programs import Program, parameters
 from nodes.ros_kit import WAIT_S, alone
+from rclpy.executors import SingleThreadedExecutor
 from rclpy.parameter import Parameter
 from rclpy.time import Time
-from sensor_msgs.msg import CameraInfo
+from sensor_msgs.msg import CameraInfo, Image
 from sensor_msgs.srv import SetCameraInfo
 from vision_msgs.msg import Detection2DArray
 from waiting import until
@@ -266,6 +268,37 @@ def test_what_is_no_calibration_is_refused_by_the_service(free_domain: int) -> N
         done = bench.call(SetCameraInfo, 'set_camera_info', SetCameraInfo.Request(camera_info=bad))
         assert not done.success and done.status_message
         assert bench.status('calibration').values['calibrated'] is False
+
+
+def test_the_command_of_the_page_brings_the_calibrator_picture_and_service(
+    free_domain: int, ros_home: Path
+) -> None:
+    """Its names are those of camera_calibration's node: topic ``image``, service ``camera/set_camera_info``."""
+    page = (Path(__file__).parents[2] / 'docs' / 'calibration.md').read_text(encoding='utf-8')
+    command = page.split('```sh\n')[1].split('```')[0].replace('\\\n', ' ')
+    arguments = command[command.index('--ros-args') :].split()
+    with running(free_domain, Plug(), camera_name='front', image_encoding='mono8') as bench:
+        context = rclpy.Context()
+        rclpy.init(args=arguments, context=context, domain_id=free_domain)
+        node = rclpy.create_node('cameracalibrator', context=context)
+        executor = SingleThreadedExecutor(context=context)
+        executor.add_node(node)
+        try:
+            pictures: list[Image] = []
+            node.create_subscription(Image, 'image', pictures.append, 1)
+            client = node.create_client(SetCameraInfo, 'camera/set_camera_info')
+            assert client.wait_for_service(WAIT_S)
+            until(lambda: pictures, pause=lambda: executor.spin_once(timeout_sec=0.05))
+            assert pictures[0].encoding == 'mono8'
+            done = client.call_async(SetCameraInfo.Request(camera_info=calibrated(128, 96)))
+            until(done.done, pause=lambda: executor.spin_once(timeout_sec=0.05))
+            assert done.result().success
+            assert bench.status('calibration').message == 'calibrated'
+        finally:
+            executor.shutdown()
+            node.destroy_node()
+            context.try_shutdown()
+    assert (ros_home / 'camera_info' / 'front.yaml').is_file()
 
 
 SMALL = {'shared_memory': False, 'width': 128, 'height': 128, 'heap': 'memfd'}
