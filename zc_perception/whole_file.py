@@ -105,7 +105,10 @@ def write_whole(path: Path, content: str | bytes) -> None:
 
 
 def _keep_name(folder: Path) -> None:
-    """Have the disk keep the new name, so that a power cut doesn't bring the old file back. Not every file system can."""
+    """Have the disk keep the new name, so that a power cut doesn't bring the old file back.
+
+    Not every file system can.
+    """
     with contextlib.suppress(OSError):
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:

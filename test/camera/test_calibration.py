@@ -351,7 +351,7 @@ def test_models_as_other_versions_and_programs_write_them(
             'camera_model: fisheye\ndistortion_model: plumb_bob\n',
             D4,
             4,
-            "names two distortion models: distortion_model 'plumb_bob', camera_model 'equidistant'",
+            "two distortion models: distortion_model 'plumb_bob', camera_model 'equidistant'",
         ),
         ('fisheye_model: 1\ndistortion_model: plumb_bob\n', D4, 4, 'names two distortion models'),
         (

@@ -273,7 +273,7 @@ def test_what_is_no_calibration_is_refused_by_the_service(free_domain: int) -> N
 def test_the_command_of_the_page_brings_the_calibrator_picture_and_service(
     free_domain: int, ros_home: Path
 ) -> None:
-    """Its names are those of camera_calibration's node: topic ``image``, service ``camera/set_camera_info``."""
+    """The calibrator has the topic ``image`` and the service ``camera/set_camera_info``."""
     page = (Path(__file__).parents[2] / 'docs' / 'calibration.md').read_text(encoding='utf-8')
     command = page.split('```sh\n')[1].split('```')[0].replace('\\\n', ' ')
     arguments = command[command.index('--ros-args') :].split()

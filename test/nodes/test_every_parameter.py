@@ -169,7 +169,11 @@ ENTRIES: dict[tuple[str, str], Static] = {
     ('capture', 'require_dmabuf'): camera(*PIPELINE, True, ('require_dmabuf', True), pipeline='videotestsrc'),
     ('capture', 'heap'): Static('dma_heap/nowhere', lambda seen: "heap 'dma_heap/nowhere' can't be opened" in str(seen.error)),
     ('capture', 'camera_name'): Static('front', lambda seen: status(seen.node, 'calibration').values['camera_name'] == 'front'),
-    ('capture', 'rescale_camera_info'): Static(True, lambda seen: ('rescale', True) in seen.given[-1], {}, (camera_info, 'CameraInfoStore')),
+    ('capture', 'rescale_camera_info'): Static(
+        True,
+        lambda seen: ('rescale', True) in seen.given[-1],
+        given_to=(camera_info, 'CameraInfoStore'),
+    ),
     ('capture', 'camera_info_url'): Static('file:///x/y.yaml', lambda seen: status(seen.node, 'calibration').values['file'] == '/x/y.yaml'),
     ('capture', 'stereo_tolerance'): Static(
         0.0125, lambda seen: STEREO.sides.rule.tolerance_ns == 12_500_000, options=lambda: {'stereo': StereoSide(STEREO, Side.LEFT)}

@@ -220,9 +220,9 @@ def test_a_consumer_that_holds_all_that_it_may_is_named_at_both_ends(
     status = served.links.status()
     assert status.level is Level.WARN
     assert status.advice == 'the log of greedy says whether it is too slow, or has to release them'
-    assert (
-        status.message
-        == 'greedy gets no more frames, because it has all 2 that it may hold: frame 7 for 4.5 s, frame 9 for 2.2 s'
+    assert status.message == (
+        'greedy gets no more frames, because it has all 2 that it may hold: '
+        'frame 7 for 4.5 s, frame 9 for 2.2 s'
     )
     assert str(status.values['consumer greedy']).endswith(
         'holds 2 of 2 (frame 7 for 4.5 s, frame 9 for 2.2 s)'
@@ -243,10 +243,11 @@ def test_a_consumer_that_holds_all_that_it_may_is_named_at_both_ends(
     )
     assert 'release frames sooner' in status.advice
     statistics = replace(statistics, slow=TooSlow('the model is too slow', 'take a smaller one'))
-    status = subscription_status(SimpleNamespace(statistics=lambda: statistics), RecentCount())  # type: ignore[arg-type]
+    busy = cast(Any, SimpleNamespace(statistics=lambda: statistics))
+    status = subscription_status(busy, RecentCount())
     assert status.message == (
-        'shared_memory: no frame comes, because the model is too slow: it has all 2 that this node may hold: '
-        'frame 7 for 4.5 s, frame 9 for 2.2 s'
+        'shared_memory: no frame comes, because the model is too slow: it has all 2 that this '
+        'node may hold: frame 7 for 4.5 s, frame 9 for 2.2 s'
     )
     assert status.advice == 'take a smaller one'
 

@@ -112,7 +112,7 @@ class Calibration:
 
     @property
     def picture(self) -> tuple[int, int]:
-        """Width and height of the pictures that it is for. Binned and cropped ones are smaller by what it says."""
+        """Width and height of the pictures that it is for, binned and cropped as it says."""
         whole = (self.roi.width or self.width, self.roi.height or self.height)
         return whole[0] // (self.binning_x or 1), whole[1] // (self.binning_y or 1)
 
@@ -134,7 +134,8 @@ class Calibration:
         The centre of the first pixel is at 0, as for OpenCV, so the picture's edge is at -0.5 and
         a point x goes to (x + 0.5) * scale - 0.5. Distortion and rotation have no pixels.
 
-        :raises ConfigError: such pictures don't show the same, or the region begins within a pixel.
+        :raises ConfigError: such pictures don't show the same, or a side of the region would be
+            no whole number.
         """
         was_width, was_height = self.picture
         across, down = Fraction(width, was_width), Fraction(height, was_height)
@@ -194,7 +195,8 @@ def from_camera_info(message: Any, camera_name: str) -> Calibration:
     )
     d, k, r, p = (tuple(float(value) for value in getattr(message, name)) for name in 'dkrp')
     made = Calibration(
-        int(message.width), int(message.height), camera_name, _model(str(message.distortion_model)), d, k, r, p,
+        int(message.width), int(message.height), camera_name,
+        _model(str(message.distortion_model)), d, k, r, p,
         binning_x=int(message.binning_x), binning_y=int(message.binning_y), roi=region,
     )  # fmt: skip
     check_calibration(made, 'camera_info')
@@ -239,7 +241,8 @@ def _check_model(model: str, key: str, source: str) -> None:
     if model not in DISTORTION_COEFFICIENTS:
         known = ', '.join(DISTORTION_COEFFICIENTS)
         raise ConfigError(
-            f"'{source}': {key} is {shown(model)}; it must be one of {known}{nearest(model, DISTORTION_COEFFICIENTS)}"
+            f"'{source}': {key} is {shown(model)}; it must be one of {known}"
+            f'{nearest(model, DISTORTION_COEFFICIENTS)}'
         )
 
 
@@ -270,7 +273,8 @@ def parse_calibration(text: str, source: str) -> Calibration:
         )
     if _INI_SECTION.search(text):
         raise ConfigError(
-            f"'{source}' is in the INI format of ROS 1; use the .yaml file that camera_calibration wrote beside it, "
+            f"'{source}' is in the INI format of ROS 1; use the .yaml file that "
+            'camera_calibration wrote beside it, '
             "or convert it by 'ros2 run camera_calibration_parsers convert FILE.ini FILE.yaml'"
         )
     if _XML.match(text):
@@ -289,7 +293,8 @@ def parse_calibration(text: str, source: str) -> Calibration:
     for key in _REQUIRED:
         if key not in document:
             raise ConfigError(
-                f"'{source}': key '{key}' is missing{_advice(key, document)}; a calibration has {', '.join(_REQUIRED)}"
+                f"'{source}': key '{key}' is missing{_advice(key, document)}; "
+                f'a calibration has {", ".join(_REQUIRED)}'
             )
     model, notices = _stated_model(document, source)
     absent = [key for key in _KNOWN if key not in document]
@@ -358,8 +363,9 @@ def _advice(key: str, document: Mapping[Any, Any]) -> str:
         )
     if key in ('rectification_matrix', 'projection_matrix') and 'camera_matrix' in document:
         return (
-            ", as in OpenCV's own files: of a single camera, rectification_matrix is the identity, and "
-            'projection_matrix is camera_matrix with a fourth column of zeros; add them and distortion_model'
+            ", as in OpenCV's own files: of a single camera, rectification_matrix is the "
+            'identity, and projection_matrix is camera_matrix with a fourth column of zeros; '
+            'add them and distortion_model'
         )
     return ''
 
@@ -516,7 +522,8 @@ def calibration_path(
     :param url: ``file:///path``, ``package://package/path`` or a bare absolute path; empty for :data:`DEFAULT_URL`.
     :param camera_name: for ``${NAME}``.
     :raises NoPackageError: there is no such package here.
-    :raises ConfigError: another scheme, an unknown variable, a path that isn't absolute or leaves its package.
+    :raises ConfigError: another scheme, an unknown variable, a path that isn't absolute or leaves
+        its package.
     """
     given = url or DEFAULT_URL
     resolved = _substitute(given, camera_name, environment)
@@ -544,7 +551,8 @@ def calibration_path(
         )
     if '..' in Path(path).parts:
         raise ConfigError(
-            f"parameter 'camera_info_url' is '{given}'; its path must stay in the package, without '..'"
+            f"parameter 'camera_info_url' is '{given}'; its path must stay in the package, "
+            "without '..'"
         )
     try:
         folder = Path(package_folder(package))
@@ -595,7 +603,8 @@ def _check_regular(path: Path) -> None:
     """To open a pipe would wait for whoever opens its other end, and no signal ends that."""
     if path.exists() and not path.is_file():
         raise ConfigError(
-            f"calibration '{path}' is no file; set 'camera_info_url' to one that camera_calibration has written"
+            f"calibration '{path}' is no file; set 'camera_info_url' to one that "
+            'camera_calibration has written'
         )
 
 
@@ -674,7 +683,10 @@ class CameraInfoStore:
         return self._fit()[0]
 
     def _fit(self) -> tuple[Calibration, str]:
-        """The calibration for the camera's pictures, and why there is none. Before the camera is open nobody knows its size."""
+        """The calibration for the camera's pictures, and why there is none.
+
+        Before the camera is open nobody knows its size.
+        """
         found, none = self.calibration, uncalibrated(*self._size)
         if not found.calibrated:
             return none, ''
@@ -713,7 +725,10 @@ class CameraInfoStore:
             )
         found = [(notice, 'correct the file') for notice in self.calibration.notices]
         if not self.calibration.calibrated:
-            text = f"calibration '{self.place}' has a camera matrix of zeros: the camera counts as not calibrated"
+            text = (
+                f"calibration '{self.place}' has a camera matrix of zeros: "
+                'the camera counts as not calibrated'
+            )
             return (*found, (text, 'run camera_calibration'))
         mismatch = self._fit()[1]
         if mismatch:
@@ -721,12 +736,16 @@ class CameraInfoStore:
             found.append(
                 (
                     mismatch,
-                    f"calibrate at this size, run the camera at that one, {scale}or set 'camera_info_url' to one that fits",
+                    f'calibrate at this size, run the camera at that one, {scale}or set '
+                    "'camera_info_url' to one that fits",
                 )
             )
         other = self.calibration.camera_name
         if other not in ('', 'unknown', self.camera_name):
-            text = f"calibration '{self.place}' is of a camera named '{other}', this one is '{self.camera_name}'"
+            text = (
+                f"calibration '{self.place}' is of a camera named '{other}', "
+                f"this one is '{self.camera_name}'"
+            )
             found.append((text, "set 'camera_name', or 'camera_info_url' to its own"))
         return tuple(found)
 

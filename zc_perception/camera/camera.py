@@ -151,7 +151,7 @@ class Camera(ABC):
 
     @property
     def has_lens(self) -> bool:
-        """Whether there is a lens that somebody could calibrate now. Drawn and replayed pictures have none."""
+        """Whether somebody could calibrate it now. Drawn and replayed pictures have no lens."""
         return True
 
     def notices(self) -> Sequence[str]:

@@ -141,7 +141,9 @@ def announcement_path(socket: Path) -> Path:
 
 
 def write_announcement(announcement: Announcement, topic: str, domain: int) -> None:
-    """Write it, or replace an earlier one, in one step; with the socket's group where that is let in.
+    """Write it, or replace an earlier one, in one step.
+
+    It gets the socket's group where that is let in.
 
     :param topic: as the graph knows it.
     :raises OSError: it can't be written, as on a full disk. The one before is as it was.

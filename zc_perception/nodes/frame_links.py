@@ -265,7 +265,8 @@ class FrameServer:
             trouble = trouble or (text, _LINEAR_NEEDED)
         if self._publisher.unannounced:
             trouble = trouble or (
-                f"the announcement beside the socket can't be written: {self._publisher.unannounced}",
+                "the announcement beside the socket can't be written: "
+                f'{self._publisher.unannounced}',
                 UNANNOUNCED,
             )
         if trouble:
@@ -319,7 +320,10 @@ class FrameServer:
         ]
         for name, window, in_hand in stalled:
             if full_s(window, in_hand) >= STALLED_S:
-                text = f'{name} gets no more frames, because it has all {window} that it may hold: {describe_in_hand(in_hand)}'
+                text = (
+                    f'{name} gets no more frames, because it has all {window} that it may hold: '
+                    f'{describe_in_hand(in_hand)}'
+                )
                 self._warn_stalled(name, text)
                 return (
                     text,

@@ -57,7 +57,8 @@ from zc_perception.observe.recent import RecentCount, RecentRates, Silence
 _LEAST = 0.8
 _SLOW_MODEL = TooSlow(
     'the model is too slow',
-    "lower the camera's framerate or set max_rate, take a smaller model, or raise in_flight where the device takes more",
+    "lower the camera's framerate or set max_rate, take a smaller model, or raise in_flight where "
+    'the device takes more',
 )
 # A rate of detections is judged over so many frames, and over the time of so many results where `max_rate` lets fewer through: one more
 # or less must not matter.

@@ -191,7 +191,8 @@ def create_camera_subscription(
     :param callback: a function or coroutine function that takes a :class:`Frame` and a ``CameraInfo``.
     :param qos: of both topics, in place of *depth*. By default messages of a best-effort publisher are taken as well.
     :param depth: how many of the newest frames wait for their message, and while the callback runs.
-    :raises ConfigError: no *callback*; *depth* or *max_held* is 0; another word for *copy_free*; *trusted_uids* are no numbers of users.
+    :raises ConfigError: no *callback*; *depth* or *max_held* is 0; another word for *copy_free*;
+        *trusted_uids* are no numbers of users.
     """
     check_callback(callback)
     return CameraSubscription(

@@ -137,7 +137,8 @@ def _nanoseconds(stamp: Stamp) -> int:
         number = stamp.nanoseconds
     else:
         raise ConfigError(
-            f'stamp {shown(stamp)}: give a builtin_interfaces/msg/Time, a rclpy.time.Time, or nanoseconds as an int'
+            f'stamp {shown(stamp)}: give a builtin_interfaces/msg/Time, a rclpy.time.Time, '
+            'or nanoseconds as an int'
         )
     if not 0 <= number <= _LAST_STAMP_NS:
         raise ConfigError(
@@ -369,12 +370,14 @@ class FramePublisher:
         arrays that you kept of it.
 
         :param wait_s: how long to wait for a free buffer. Give it for a source that can wait, such as a file; a camera can't.
-        :raises ConfigError: the publisher was made with *fds*: it has no buffers of its own; or *wait_s* is no time. A block that enters
-            a loan for the second time raises it too: call this for each frame.
+        :raises ConfigError: the publisher was made with *fds*: it has no buffers of its own; or
+            *wait_s* is no time. A block that enters a loan for the second time raises it too: call
+            this for each frame.
         """
         if not isinstance(wait_s, (int, float)) or not 0.0 <= wait_s <= _LONGEST_WAIT_S:
             raise ConfigError(
-                f'wait_s is {shown(wait_s)}; it must be a number of seconds from 0 to {_LONGEST_WAIT_S:g}'
+                f'wait_s is {shown(wait_s)}; it must be a number of seconds from 0 to '
+                f'{_LONGEST_WAIT_S:g}'
             )
         if self._images is not None:
             raise ConfigError(

@@ -54,7 +54,8 @@ class FrameReader(FrameSubscription):
     :param max_held: how many frames you hold at the same time of each publisher: that of the step, kept ones, and those whose arrays
         you still have. An array of the last step is one until the variable gets another value. While you hold that many, no frame comes,
         and a warning says which they are.
-    :raises ConfigError: *depth* or *max_held* is 0; another word for *copy_free*; *trusted_uids* are no numbers of users.
+    :raises ConfigError: *depth* or *max_held* is 0; another word for *copy_free*;
+        *trusted_uids* are no numbers of users.
     """
 
     def __init__(

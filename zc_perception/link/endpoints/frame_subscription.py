@@ -153,7 +153,8 @@ def create_frame_subscription(
     :param trusted_uids: users whose publishers are trusted, besides your own user and root.
     :param callback_group: of the callback; by default the node's.
     :param ledger: counts the copies that messages make; by default one of its own.
-    :raises ConfigError: no *callback*; *depth* or *max_held* is 0; another word for *copy_free*; *trusted_uids* are no numbers of users.
+    :raises ConfigError: no *callback*; *depth* or *max_held* is 0; another word for *copy_free*;
+        *trusted_uids* are no numbers of users.
     """
     check_callback(callback)
     return FrameSubscription(

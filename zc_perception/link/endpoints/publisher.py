@@ -35,8 +35,8 @@ from zc_perception.memory.pool import BufferPool
 from zc_perception.negotiation.session import Consumer
 
 UNANNOUNCED = (
-    'consumers find the publisher by its topic alone, some late; free room there, or name another folder in ZC_RUNTIME_DIR; it is '
-    'tried again'
+    'consumers find the publisher by its topic alone, some late; free room there, or name another '
+    'folder in ZC_RUNTIME_DIR; it is tried again'
 )
 """What a missing announcement costs, and what to do."""
 _WRITE_AGAIN_S = 5.0
@@ -237,7 +237,7 @@ class AdaptedPublisher(Generic[T]):
         publish(self._announcer, String(data=announcement.to_json()))
 
     def _write_announcement(self) -> None:
-        """Beside the socket. What can't be written now, because the disk is full, is tried again until it can."""
+        """Beside the socket. What can't be written now, as on a full disk, is tried again."""
         with self._announcing:
             announcement = self._announcement
             if announcement is None or self._closed:
@@ -257,7 +257,8 @@ class AdaptedPublisher(Generic[T]):
         path, logger = announcement_path(Path(announcement.socket)), self._node.get_logger()
         if self.unannounced and not before:
             logger.warning(
-                f"'{self.topic}': its announcement '{path}' can't be written: {self.unannounced}; {UNANNOUNCED}"
+                f"'{self.topic}': its announcement '{path}' can't be written: "
+                f'{self.unannounced}; {UNANNOUNCED}'
             )
         elif before and not self.unannounced:
             logger.info(f"'{self.topic}': its announcement '{path}' is written now")

@@ -115,7 +115,8 @@ class SubscriptionStatistics:
     :param asked: how many you asked for; 0 as *window*.
     :param in_hand: sequence and age in seconds of each frame that you hold; of several publishers, of the one that waits longest.
     :param full_s: for how many seconds you have held as many frames as you may; 0 while you don't.
-    :param slow: what is too slow, and what to do about it, while that is why you hold so many; ``None``: it isn't.
+    :param slow: what is too slow, and what to do about it, while that is why you hold so many;
+        ``None``: it isn't.
     """
 
     rung: str
@@ -190,7 +191,8 @@ class AdaptedSubscription(Generic[T]):
     :param held: for a type with leases, how many objects of each publisher you hold at the same time, those that you share included; by
         default as *remote* says, or 1. While you hold so many, the newest ones wait, as many as the depth of *qos*.
     :param match_reliability: read messages best effort where a publisher offers no more, though *qos* wants them reliable.
-    :param slow: what is too slow if you hold as many as you may: for who keeps no frames but works on them. A callback need not say so.
+    :param slow: what is too slow if you hold as many as you may: for who keeps no frames but works
+        on them. A callback need not say so.
     :raises ConfigError: *qos* is keep-last with depth 0, or the topic's name is too long for its announcements.
     """
 

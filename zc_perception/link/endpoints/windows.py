@@ -62,7 +62,7 @@ class Window:
 
 
 class TooSlow(NamedTuple):
-    """Who holds all frames because the work on them takes so long, in words, and what to do about that."""
+    """Why somebody holds all frames: the work on them takes so long; and what to do about that."""
 
     what: str
     advice: str
@@ -81,7 +81,9 @@ class WindowWarnings:
         self._said_full_at = -_SAY_AGAIN_S
 
     def say(self, windows: Sequence[Window], slow: TooSlow | None = None) -> list[str]:
-        """Of each connection's window that is smaller than what was asked for, once; of full ones soon, and not again and again.
+        """Of each connection's window that is smaller than what was asked for, once.
+
+        Of full ones soon, and not again and again.
 
         :param slow: why windows are full; ``None``: frames are kept.
         """
@@ -97,7 +99,8 @@ class WindowWarnings:
         if stalled and time.monotonic() - self._said_full_at >= _SAY_AGAIN_S:
             self._said_full_at = time.monotonic()
             sentences += [
-                f'no frame comes from publisher {window.publisher_id[:8]}, because {describe_full(window.granted, window.in_hand, slow)}; '
+                f'no frame comes from publisher {window.publisher_id[:8]}, because '
+                f'{describe_full(window.granted, window.in_hand, slow)}; '
                 + (slow.advice if slow else 'release them, or drop the arrays of their pixels')
                 for window in stalled
             ]

@@ -190,7 +190,8 @@ def frame_id_bytes(frame_id: object, name: str = 'frame_id') -> bytes:
         ) from error
     if b'\0' in raw:
         raise ConfigError(
-            f'{name} is {shown(frame_id)}; a message ends it at its character of value 0, leave that out'
+            f'{name} is {shown(frame_id)}; a message ends it at its character of value 0, '
+            'leave that out'
         )
     if len(raw) > MAX_FRAME_ID:
         raise ConfigError(
