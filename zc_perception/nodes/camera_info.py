@@ -26,9 +26,9 @@ CAMERA_INFO_SPECS = (
     ParameterSpec('camera_name', '', "Name in calibrations and in their file names. Empty: the node's name with its namespace."),
     ParameterSpec('camera_info_url', '', 'Calibration file, as a file:// or package:// URL; ${NAME} and ${ROS_HOME} are replaced. '
                   'Empty: file://${ROS_HOME}/camera_info/${NAME}.yaml.'),
-    ParameterSpec('rescale_camera_info', False, 'Whether a calibration for another picture size of '
-                  'the same shape is scaled to that of the pictures. Set it only if both show the '
-                  'same.'),
+    ParameterSpec('rescale_camera_info', False, 'Whether a calibration for another picture size '
+                  'of the same shape is scaled to that of the pictures. Set it only if both show '
+                  'the same.'),
 )  # fmt: skip
 
 
