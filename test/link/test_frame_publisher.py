@@ -518,22 +518,24 @@ def test_when_ros_is_shut_down_within_a_loan_nothing_is_raised(
     rclpy.init(context=context, domain_id=free_domain)
     node = rclpy.create_node('camera', context=context)
     viewer = rclpy.create_node('viewer', context=context)
-    publisher = FramePublisher(node, 'image', width=WIDTH, height=HEIGHT)
-    if reader == 'plain':
-        viewer.create_subscription(Image, 'image', print, 1)
-    elif reader == 'frames':
-        FrameSubscription(viewer, 'image')
-    assert eventually(lambda: publisher.get_subscription_count() == (reader != 'none'))
-    sent(publisher, 1)
-    with publisher.loan() as out:
-        fill(out.planes, 2)
-        context.shutdown()
-    sent(publisher, 3)
-    assert publisher.statistics().published == 3
-    assert publisher.get_subscription_count() == (reader == 'frames')
-    publisher.destroy()
-    for each in (node, viewer):
-        each.destroy_node()
+    with contextlib.ExitStack() as ends:
+        ends.callback(context.try_shutdown)
+        for each in (node, viewer):
+            ends.callback(each.destroy_node)
+        publisher = FramePublisher(node, 'image', width=WIDTH, height=HEIGHT)
+        ends.callback(publisher.destroy)
+        if reader == 'plain':
+            viewer.create_subscription(Image, 'image', print, 1)
+        elif reader == 'frames':
+            FrameSubscription(viewer, 'image')
+        assert eventually(lambda: publisher.get_subscription_count() == (reader != 'none'))
+        sent(publisher, 1)
+        with publisher.loan() as out:
+            fill(out.planes, 2)
+            context.shutdown()
+        sent(publisher, 3)
+        assert publisher.statistics().published == 3
+        assert publisher.get_subscription_count() == (reader == 'frames')
     assert fallen == []
 
 
