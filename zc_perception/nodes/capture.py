@@ -429,6 +429,8 @@ class CaptureNode(PerceptionNode):
         ):
             self.get_logger().info('the camera is back')
         elif condition.state is CameraState.ENDED:
+            # What is known at the end only; the node may be gone before diagnostics are due.
+            self.warn_once(self.camera.notices())
             captured = self._counters.total().captured
             self.get_logger().info(
                 f'{self.camera.device}: end of the recording after {captured} frames'
