@@ -14,6 +14,7 @@ from pathlib import Path
 import cv2
 import numpy as np
 import pytest
+from camera.video_kit import pictures_of
 from long_form import LONG
 from nodes.managed import status
 from nodes.programs import PERCEPTION_READY, PlainSubscriber, Program, parameters
@@ -273,11 +274,11 @@ def test_published_hog_boxes_equal_those_of_the_detector_on_the_same_luma(
     )
     frames = 45 if LONG else 12
     clip = tmp_path / 'clip.avi'
-    source = cv2.VideoCapture(str(VIDEO))
-    size = int(source.get(cv2.CAP_PROP_FRAME_WIDTH)), int(source.get(cv2.CAP_PROP_FRAME_HEIGHT))
+    pictures = pictures_of(VIDEO, frames, 'bgr24')
+    size = pictures[0].shape[1::-1]
     writer = cv2.VideoWriter(str(clip), cv2.VideoWriter_fourcc(*'MJPG'), 10, size)
-    for _ in range(frames):
-        writer.write(source.read()[1])
+    for picture in pictures:
+        writer.write(picture)
     writer.release()
 
     args = parameters(
@@ -290,16 +291,15 @@ def test_published_hog_boxes_equal_those_of_the_detector_on_the_same_luma(
 
     hog = cv2.HOGDescriptor()
     hog.setSVMDetector(cv2.HOGDescriptor.getDefaultPeopleDetector())
-    replay = cv2.VideoCapture(str(clip))
+    lumas = pictures_of(clip, frames, 'gray')
     assert len(seen['detections']) == frames
     first, total = seen['detections'][0]['stamp'], 0
     for number, published in enumerate(seen['detections']):
         assert published['stamp'] - first == number * 100_000_000, 'every frame once, in order'
-        luma = cv2.cvtColor(replay.read()[1], cv2.COLOR_BGR2YUV_I420)[: size[1]]
         expected = [
             [x, y, x + w, y + h]
             for x, y, w, h in np.asarray(
-                hog.detectMultiScale(luma, winStride=(8, 8), scale=1.05)[0]
+                hog.detectMultiScale(lumas[number], winStride=(8, 8), scale=1.05)[0]
             ).tolist()
         ]
         boxes = [

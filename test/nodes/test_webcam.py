@@ -15,6 +15,7 @@ import rclpy
 import yaml
 from camera.jpeg_kit import need_decoder, without_tables
 from camera.live_webcam import LiveWebcam, exports_are_memfds, road_pictures
+from camera.video_kit import pictures_of
 from fuzz.mutation import mutated
 from nodes.ros_kit import Onlooker, overrides, ros, spun
 from sensor_msgs.msg import Image
@@ -127,7 +128,7 @@ def test_the_file_for_a_webcam_finds_the_people_in_its_picture(free_domain: int)
     file = ROOT / 'config' / 'webcam.yaml'
     asked = section(file, 'capture')
     size = asked['width'], asked['height']
-    picture = cv2.resize(cv2.VideoCapture(str(VIDEO)).read()[1], size)
+    picture = cv2.resize(pictures_of(VIDEO, 1, 'bgr24')[0], size)
     yuyv = np.asarray(cv2.cvtColor(picture, cv2.COLOR_BGR2YUV_YUY2), np.uint8).tobytes()
     webcam = LiveWebcam('YUYV', 'MJPG', pictures=[yuyv], size=size)
     with desk(free_domain, webcam, section(file, 'inference')) as made:

@@ -22,7 +22,7 @@ _FAR_BELOW = 0.45
 # Stamps that are so far ahead of a clock that was set back are no jitter.
 _AHEAD_NS = 10_000_000
 _LEFT_OUT = {
-    'bad': ('{} bad', 'look at its cable, power and bandwidth'),
+    'bad': ('{} bad', 'look at its cable, power and bandwidth; of a video the log names them'),
     'lost': ('{} lost by the driver', 'lower its rate or size, or raise what its bus may carry'),
     'no_slot': (
         '{} without a free slot',

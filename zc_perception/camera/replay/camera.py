@@ -42,7 +42,8 @@ def open_source(
     :param path: as :func:`recording_path` has it.
     :param width: of the frames; 0 for the recording's own. For raw files without a sidecar, what they have.
     :param height: likewise.
-    :param framerate: of pictures and raw files, which have none of their own.
+    :param framerate: of what has none of its own: pictures, raw files, and videos without
+        one that can be.
     :param topic: which topic of a rosbag2 recording.
     :param raw_format: of raw files, such as NV12.
     :raises ConfigError: it can't be used.
@@ -69,7 +70,7 @@ def open_source(
         return recording.RecordingSource(path, width, height)
     if suffix in replay_raw.SUFFIXES:
         return RawSource(path, width, height, framerate, raw_format)
-    return VideoSource(path, width, height)
+    return VideoSource(path, width, height, framerate)
 
 
 class ReplayCamera(DrawnCamera):

@@ -1,0 +1,683 @@
+"""Video files in the replay camera: pixels, colours, times and turns are right, damage is counted.
+
+Pixels are compared with those that were encoded, not with another way through the decoder.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import av
+import numpy as np
+import pytest
+from camera.replay_kit import NOW_NS, captured, played, replay
+from camera.video_kit import (
+    INTERLACED,
+    RATE,
+    Planes,
+    frame_of,
+    halved,
+    psnr,
+    rewritten,
+    scene,
+    scenes,
+    with_matrix,
+    write_video,
+)
+from numpy.typing import NDArray
+
+from zc_perception.camera.replay import video_facts
+from zc_perception.camera.replay.camera import open_source
+from zc_perception.errors import ConfigError, RecordingError
+from zc_perception.pixel.colorimetry import Colorimetry, Matrix, Range, Transfer
+
+pytestmark = pytest.mark.usefixtures('no_fd_leak')
+LENGTH = 24
+
+
+class Played(NamedTuple):
+    """All frames of a file: planes, ``None`` for one that is damaged, times, what else is said."""
+
+    planes: list[Planes | None]
+    times_ms: list[float]
+    notice: str
+    colorimetry: Colorimetry
+    size: tuple[int, int]
+    framerate: float
+
+    @property
+    def bad(self) -> list[int]:
+        return [number for number, planes in enumerate(self.planes) if planes is None]
+
+    @property
+    def good(self) -> list[Planes]:
+        return [planes for planes in self.planes if planes is not None]
+
+
+def play(path: Path, **options: Any) -> Played:
+    with closing(open_source(str(path), **options)) as source:
+        size, found, times = (source.width, source.height), [], []
+        while (moment := source.advance()) is not None:
+            # What nobody wrote would be seen.
+            luma = np.full(size[::-1], 3, np.uint8)
+            chroma = np.full((size[1] // 2, size[0] // 2, 2), 5, np.uint8)
+            found.append((luma, chroma) if source.read([luma, chroma]) else None)
+            times.append(moment.time_ns / 1e6)
+        return Played(found, times, source.notice(), source.colorimetry, size, source.framerate)
+
+
+def nv12(planes: Planes) -> Planes:
+    """Of Y, U, V in 4:2:0."""
+    return planes[0], np.dstack(planes[1:])
+
+
+def same(found: Planes | None, wanted: Planes) -> bool:
+    return found is not None and all(map(np.array_equal, found, wanted))
+
+
+def close(found: Planes | None, wanted: Planes, least: float = 30.0) -> bool:
+    return found is not None and all(
+        psnr(*pair) > least for pair in zip(found, wanted, strict=True)
+    )
+
+
+def all_same(found: Played, pictures: Sequence[Planes]) -> bool:
+    """Whether *pictures* (Y, U, V in 4:2:0) were found, sample by sample."""
+    return len(found.planes) == len(pictures) and all(
+        same(planes, nv12(picture)) for planes, picture in zip(found.planes, pictures, strict=True)
+    )
+
+
+def all_close(found: Played, pictures: Sequence[Planes], least: float = 30.0) -> bool:
+    """As :func:`all_same`, for codecs with losses."""
+    return len(found.planes) == len(pictures) and all(
+        close(planes, nv12(picture), least)
+        for planes, picture in zip(found.planes, pictures, strict=True)
+    )
+
+
+def context(**values: int) -> Callable[[Any], None]:
+    """Sets these of an encoder."""
+
+    def setup(encoder: Any) -> None:
+        for name, value in values.items():
+            setattr(encoder, name, value)
+
+    return setup
+
+
+@pytest.mark.parametrize(
+    ('name', 'codec', 'options'),
+    [
+        ('h264.mp4', 'libx264', {**INTERLACED, 'bf': '2'}),
+        ('h264_bottom_first.mkv', 'libx264', {**INTERLACED, 'x264-params': 'bff=1'}),
+        ('asp.avi', 'mpeg4', {**INTERLACED, 'qscale': '2', 'flags': '+ildct+ilme+qscale'}),
+        ('mpeg2.ts', 'mpeg2video', {**INTERLACED, 'b': '3M'}),
+    ],
+)
+def test_interlaced_pictures_are_those_that_were_encoded(
+    tmp_path: Path, name: str, codec: str, options: dict[str, str]
+) -> None:
+    wanted = scenes(LENGTH, 128, 96)
+    found = play(write_video(tmp_path / name, codec, wanted, options=options))
+    assert found.notice == '' and all_close(found, wanted)
+    assert np.allclose(found.times_ms, np.arange(LENGTH) * 1000 / RATE)
+
+
+def test_interlaced_pictures_of_dv(tmp_path: Path) -> None:
+    """Raw DV: FFmpeg calls its clock's 60,000 Hz its rate."""
+    wanted = scenes(4, 720, 576)
+    found = play(write_video(tmp_path / 'tape.dv', 'dvvideo', wanted))
+    assert found.framerate == pytest.approx(RATE) and all_close(found, wanted, 34.0)
+    assert found.times_ms == pytest.approx([0, 40, 80, 120])
+
+
+def halves(plane: NDArray[Any], axis: int) -> NDArray[Any]:
+    """The mean of two neighbours."""
+    first, second = (np.take(plane, range(at, plane.shape[axis], 2), axis) for at in (0, 1))
+    return (first.astype(float) + second) / 2
+
+
+def full_size(picture: Planes, across: int, down: int) -> Planes:
+    """Y, U, V of 4:2:0 with more chroma."""
+    y, *chroma = picture
+    return y, *(plane.repeat(across, 1).repeat(down, 0) for plane in chroma)
+
+
+@pytest.mark.parametrize(
+    ('form', 'across', 'down'),
+    [('yuv420p', 1, 1), ('yuv422p', 1, 2), ('yuv444p', 2, 2), ('yuv440p', 2, 1)],
+)
+def test_planes_of_a_lossless_file_come_as_they_are(
+    tmp_path: Path, form: str, across: int, down: int
+) -> None:
+    pictures = scenes(3)
+    stored = [full_size(picture, across, down) for picture in pictures]
+    found = play(write_video(tmp_path / 'clip.mkv', 'ffv1', stored, form))
+    for planes, picture in zip(found.planes, pictures, strict=True):
+        assert planes is not None and np.array_equal(planes[0], picture[0])
+        wanted = nv12(picture)[1]
+        # What is halved was written twice. FFmpeg's filter for 4:4:0 reads further neighbours.
+        most = 2 if form == 'yuv440p' else 0
+        assert np.abs(planes[1].astype(int) - wanted).max() <= most
+    assert found.colorimetry == Colorimetry(Matrix.BT601, Range.LIMITED)
+
+
+def test_a_quarter_of_the_chroma_across_as_in_ntsc_dv(tmp_path: Path) -> None:
+    pictures = scenes(3, 720, 480)
+    stored = []
+    for y, *chroma in pictures:
+        quarters = [halves(plane, 1).astype(np.uint8).repeat(2, 0) for plane in chroma]
+        stored.append((y, *quarters))
+    found = play(write_video(tmp_path / 'clip.mkv', 'ffv1', stored, 'yuv411p'))
+    for planes, picture in zip(found.planes, pictures, strict=True):
+        assert planes is not None and np.array_equal(planes[0], picture[0])
+        assert np.abs(planes[1].astype(int) - nv12(picture)[1]).max() <= 2
+
+
+@pytest.mark.parametrize(
+    ('form', 'bits'),
+    [('yuv420p10le', 10), ('yuv422p12le', 12), ('gray10le', 10), ('gray16le', 16)],
+)
+def test_deep_samples_are_rounded(tmp_path: Path, form: str, bits: int) -> None:
+    rng = np.random.default_rng(bits)
+    deep = rng.integers(0, 1 << bits, (48, 64), np.uint16)
+    chroma = np.full((48 if '422' in form else 24, 32), 1 << (bits - 1), np.uint16)
+    stored = (deep,) if form.startswith('gray') else (deep, chroma, chroma)
+    setup = context(color_range=1)
+    found = play(write_video(tmp_path / 'clip.mkv', 'ffv1', [stored], form, setup=setup))
+    wanted = np.clip(np.rint(deep / (1 << (bits - 8))), 0, 255)
+    (planes,) = found.good
+    # A half may go either way.
+    assert np.abs(planes[0] - wanted).max() <= 1 and (planes[0] == wanted).mean() > 0.8
+    assert (planes[1] == 128).all()
+
+
+def bt601(rgb: NDArray[Any]) -> NDArray[Any]:
+    """Y, Cb, Cr of limited range by the recommendation's equations; R, G, B are 0..255."""
+    red, green, blue = np.moveaxis(rgb / 255, -1, 0)
+    luma = 0.299 * red + 0.587 * green + 0.114 * blue
+    return np.stack(
+        [16 + 219 * luma, 128 + 112 * (blue - luma) / 0.886, 128 + 112 * (red - luma) / 0.701], -1
+    )
+
+
+ORDERS = {
+    'rgb24': 'RGB',
+    'bgr24': 'BGR',
+    'bgr0': 'BGRA',
+    'argb': 'ARGB',
+    'gbrp': 'GBR',
+    'gray': 'R',
+}
+
+
+@pytest.mark.parametrize(
+    ('codec', 'form', 'name'),
+    [
+        ('png', 'rgb24', 'clip.avi'),
+        ('ffv1', 'bgr0', 'clip.mkv'),
+        ('utvideo', 'gbrp', 'clip.avi'),
+        ('libx264rgb', 'bgr24', 'clip.mkv'),
+        ('rawvideo', 'bgr24', 'clip.avi'),
+        ('qtrle', 'argb', 'clip.mov'),
+        ('ffv1', 'gray', 'clip.mkv'),
+    ],
+)
+def test_red_green_and_blue_become_bt601(tmp_path: Path, codec: str, form: str, name: str) -> None:
+    rows, columns = np.mgrid[:48, :64]
+    rgb = np.dstack([columns * 4, rows * 5, 255 - columns * 2 - rows]).astype(np.uint8)
+    if form == 'gray':
+        rgb = np.dstack([rgb[..., 0]] * 3)
+    opaque = np.dstack([rgb, np.full((48, 64), 255, np.uint8)])
+    parts = [opaque[..., 'RGBA'.index(letter)] for letter in ORDERS[form]]
+    stored = tuple(parts) if form in ('gbrp', 'gray') else (np.dstack(parts),)
+    options = {'qp': '0'} if codec == 'libx264rgb' else {}
+    found = play(write_video(tmp_path / name, codec, [stored] * 2, form, options=options))
+    wanted = bt601(rgb.astype(float))
+    for luma, chroma in found.good:
+        assert np.abs(luma - wanted[..., 0]).max() <= 1.5
+        assert np.abs(chroma - halves(halves(wanted[..., 1:], 0), 1)).max() <= 4
+    assert len(found.good) == 2
+    assert found.colorimetry == Colorimetry(Matrix.BT601, Range.LIMITED)
+
+
+def test_a_picture_whose_rows_lie_upside_down(tmp_path: Path) -> None:
+    """As Windows programs write raw AVI: with a height above zero, the last row comes first."""
+    top = np.zeros((48, 64, 3), np.uint8)
+    top[:16] = 200
+    path = write_video(tmp_path / 'clip.avi', 'rawvideo', [(top,)], 'bgr24')
+    content = bytearray(path.read_bytes())
+    at = content.index(b'strf') + 16
+    assert int.from_bytes(content[at : at + 4], 'little', signed=True) == -48
+    content[at : at + 4] = (48).to_bytes(4, 'little')
+    path.write_bytes(content)
+    ((luma, _),) = play(path).good
+    assert luma[:30].max() < 30 and luma[34:].min() > 150
+
+
+@pytest.mark.parametrize(
+    ('said', 'wanted'),
+    [
+        ({'colorspace': 1, 'color_range': 1}, Colorimetry(Matrix.BT709, Range.LIMITED)),
+        ({'colorspace': 1, 'color_range': 2}, Colorimetry(Matrix.BT709, Range.FULL)),
+        ({'colorspace': 5}, Colorimetry(Matrix.BT601, Range.LIMITED)),
+        ({'colorspace': 6, 'color_range': 2}, Colorimetry(Matrix.BT601, Range.FULL)),
+        ({'colorspace': 9, 'color_trc': 14}, Colorimetry(Matrix.BT2020, Range.LIMITED)),
+        (
+            {'colorspace': 1, 'color_trc': 13},
+            Colorimetry(Matrix.BT709, Range.LIMITED, Transfer.SRGB),
+        ),
+    ],
+)
+@pytest.mark.parametrize('asked', ['frames', 'words'])
+def test_frames_have_the_colorimetry_of_the_file_and_its_samples(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    said: dict[str, int],
+    wanted: Colorimetry,
+    asked: str,
+) -> None:
+    if asked == 'words':  # as with the PyAV of Ubuntu 22.04 and Debian 12
+        monkeypatch.setattr(video_facts, '_ASKABLE', (999, 0))
+    pictures = scenes(2)
+    path = write_video(tmp_path / 'clip.mkv', 'ffv1', pictures, setup=context(**said))
+    found = play(path)
+    assert found.colorimetry == wanted and all_same(found, pictures)
+
+
+def test_motion_jpeg_has_full_range(tmp_path: Path) -> None:
+    pictures = scenes(2)
+    options = {'flags': '+qscale', 'qscale': '2'}
+    found = play(write_video(tmp_path / 'c.avi', 'mjpeg', pictures, 'yuvj420p', options=options))
+    assert found.colorimetry == Colorimetry(Matrix.BT601, Range.FULL)
+    assert all_close(found, pictures, 35.0)
+
+
+@pytest.mark.parametrize(
+    ('size', 'matrix'),
+    [((720, 576), Matrix.BT601), ((1280, 544), Matrix.BT709), ((720, 1280), Matrix.BT709)],
+)
+def test_what_says_nothing_of_colours_is_what_players_take_it_for(
+    tmp_path: Path, size: tuple[int, int], matrix: Matrix
+) -> None:
+    found = play(write_video(tmp_path / 'clip.mkv', 'ffv1', [scene(0, *size)]))
+    assert found.colorimetry == Colorimetry(matrix, Range.LIMITED)
+
+
+@pytest.mark.parametrize(
+    ('said', 'words'),
+    [
+        ({'colorspace': 9, 'color_trc': 16}, r'its transfer is PQ \(HDR\)'),
+        ({'colorspace': 9, 'color_trc': 18}, r'its transfer is HLG \(HDR\)'),
+        ({'colorspace': 1, 'color_trc': 8}, r'its transfer is linear'),
+        ({'colorspace': 7}, 'its colour matrix is smpte240m; .* for bt709, bt601, bt2020'),
+        ({'colorspace': 8}, 'its colour matrix is ycgco'),
+    ],
+)
+@pytest.mark.parametrize('asked', ['frames', 'words'])
+def test_colours_without_a_conversion_are_refused_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: dict[str, int], words: str, asked: str
+) -> None:
+    if asked == 'words':
+        monkeypatch.setattr(video_facts, '_ASKABLE', (999, 0))
+    path = write_video(tmp_path / 'clip.mkv', 'ffv1', scenes(1), setup=context(**said))
+    with pytest.raises(ConfigError, match=f"video '{path}' can't be played: {words}.*convert it"):
+        play(path)
+
+
+@pytest.fixture(scope='module')
+def upright(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_video(
+        tmp_path_factory.mktemp('upright') / 'clip.mp4', 'mpeg4', scenes(3), options={'b': '2M'}
+    )
+
+
+@pytest.mark.parametrize(
+    ('matrix', 'turned'),
+    [
+        ((0, 1, -1, 0), lambda plane: np.rot90(plane, -1)),
+        ((0, -1, 1, 0), np.rot90),
+        ((-1, 0, 0, -1), lambda plane: np.rot90(plane, 2)),
+        ((-1, 0, 0, 1), np.fliplr),
+        ((1, 0, 0, -1), np.flipud),
+        ((0, 1, 1, 0), lambda plane: np.swapaxes(plane, 0, 1)),
+        ((0, -1, -1, 0), lambda plane: np.rot90(np.swapaxes(plane, 0, 1), 2)),
+    ],
+)
+def test_pictures_are_turned_as_the_file_says(
+    tmp_path: Path,
+    upright: Path,
+    matrix: tuple[float, float, float, float],
+    turned: Callable[[NDArray[Any]], NDArray[Any]],
+) -> None:
+    """As ISO/IEC 14496-12 has it: x' = a·x + c·y, y' = b·x + d·y, and rows are counted down."""
+    found = play(with_matrix(upright, tmp_path / 'turned.mp4', matrix))
+    assert found.size == ((48, 64) if matrix[0] == 0 else (64, 48))
+    for planes, before in zip(found.planes, play(upright).good, strict=True):
+        assert same(planes, tuple(turned(plane) for plane in before))
+
+
+def test_turns_are_read_from_ffmpeg_s_words_where_frames_can_not_be_asked(
+    tmp_path: Path, upright: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted = play(with_matrix(upright, tmp_path / 'turned.mp4', (0, 1, -1, 0)))
+    monkeypatch.setattr(video_facts, '_ASKABLE', (999, 0))
+    monkeypatch.setattr(
+        'zc_perception.camera.replay.video_file.turn_of', lambda frame: video_facts.UPRIGHT
+    )
+    found = play(tmp_path / 'turned.mp4')
+    assert found.size == (48, 64)
+    assert all(map(same, found.planes, wanted.good))
+
+
+def test_a_turn_by_no_quarter_of_a_circle_is_refused(tmp_path: Path, upright: Path) -> None:
+    path = with_matrix(upright, tmp_path / 'askew.mp4', (0.8, 0.6, -0.6, 0.8))
+    with pytest.raises(ConfigError, match="can't be played: its pictures are not turned by q"):
+        play(path)
+
+
+def test_a_turned_video_at_another_size(tmp_path: Path, upright: Path) -> None:
+    path = with_matrix(upright, tmp_path / 'turned.mp4', (0, 1, -1, 0))
+    found = play(path, width=24, height=32)
+    assert found.size == (24, 32) and len(found.good) == 3
+    whole = play(path).good[0][0]
+    assert psnr(found.good[0][0], halves(halves(whole, 0), 1)) > 30
+
+
+CUT = (5, 13)
+GROUPS = {'g': '8', 'bf': '2'}
+# A codec, its options and format, and how many frames may be lost for two that are damaged.
+CUTS = {
+    'mjpeg': ('mjpeg', {}, 'yuvj420p', 2),
+    'h264': ('libx264', GROUPS, 'yuv420p', 2),
+    'h264 slices': ('libx264', {'g': '8', 'bf': '0', 'x264-params': 'slices=4'}, 'yuv420p', 2),
+    'hevc': ('libx265', {'x265-params': 'log-level=none:keyint=8:bframes=2'}, 'yuv420p', 12),
+    'asp': ('mpeg4', {'g': '8'}, 'yuv420p', 2),
+    'mpeg2': ('mpeg2video', GROUPS, 'yuv420p', 2),
+    'ffv1': ('ffv1', {'g': '1'}, 'yuv420p', 2),
+    'prores': ('prores_ks', {}, 'yuv422p10le', 2),
+}
+
+
+@pytest.mark.parametrize('case', CUTS)
+def test_playing_goes_on_behind_damaged_frames_which_are_counted_and_named(
+    tmp_path: Path, case: str
+) -> None:
+    codec, options, form, most = CUTS[case]
+    pictures = scenes(LENGTH, 128, 96)
+    if form == 'yuv422p10le':
+        pictures = [
+            tuple(p.astype(np.uint16) * 4 for p in full_size(each, 1, 2)) for each in pictures
+        ]
+    whole = write_video(tmp_path / 'whole.mkv', codec, pictures, form, options=options)
+    found = play(rewritten(whole, tmp_path / 'cut.mkv', halved(*CUT)))
+    clean = play(whole)
+    assert clean.bad == [] and clean.notice == ''
+    assert len(found.planes) == LENGTH and 2 <= len(found.bad) <= most
+    assert found.times_ms == pytest.approx(clean.times_ms, abs=1.0)
+    numbers = ', '.join(map(str, found.bad[:5]))
+    assert f'damaged frames are left out and counted as bad: frame {numbers}' in found.notice
+    # No memory that nobody wrote. What refers to a damaged picture may drift a little.
+    for number, planes in enumerate(found.planes):
+        if planes is not None:
+            assert close(planes, nv12(scene(number, 128, 96)), 14.0), number
+    if codec in ('mjpeg', 'ffv1', 'prores_ks'):
+        assert found.bad == list(CUT)
+        assert all(map(same, found.good, [clean.good[n] for n in range(LENGTH) if n not in CUT]))
+
+
+def test_the_camera_counts_damaged_frames_and_plays_the_others(tmp_path: Path) -> None:
+    whole = write_video(tmp_path / 'whole.avi', 'mjpeg', scenes(12), 'yuvj420p')
+    camera = replay(rewritten(whole, tmp_path / 'cut.avi', halved(3, 4, 5, 6, 7, 8, 9)))
+    frames = played(camera)
+    assert [frame.data.sequence for frame, _ in frames] == [0, 1, 2, 10, 11]
+    assert (camera.statistics().captured, camera.statistics().bad) == (5, 7)
+    stamps = [frame.header.stamp_ns - NOW_NS for frame, _ in frames]
+    assert stamps == [40_000_000 * number for number in (0, 1, 2, 10, 11)]
+    (notice,) = camera.notices()
+    assert notice.endswith('counted as bad: frame 3, 4, 5, 6, 7 and 2 more')
+
+
+def test_a_video_that_begins_between_key_frames(tmp_path: Path) -> None:
+    """As loop recorders cut them. What the decoder has to leave out counts."""
+    options = {'g': '8', 'bf': '0'}
+    whole = write_video(tmp_path / 'whole.ts', 'libx264', scenes(LENGTH), options=options)
+    clean, dropped = play(whole), {0, 1, 2}
+    with av.open(str(whole)) as given, av.open(str(tmp_path / 'cut.ts'), 'w') as out:
+        copy = out.add_stream_from_template(given.streams.video[0])
+        for number, packet in enumerate(each for each in given.demux(video=0) if each.size):
+            if number not in dropped:
+                packet.stream = copy
+                out.mux(packet)
+    found = play(tmp_path / 'cut.ts')
+    assert found.bad == [0, 1, 2, 3, 4] and len(found.planes) == LENGTH - 3
+    assert all(map(same, found.planes[5:], clean.planes[8:]))
+    assert found.times_ms == pytest.approx([40 * n for n in range(LENGTH - 3)], abs=1.0)
+    assert 'counted as bad: frame 0, 1, 2, 3, 4' in found.notice
+
+
+@pytest.mark.parametrize('name', ['clip.mkv', 'clip.avi', 'clip.flv', 'clip.mp4'])
+def test_a_file_that_was_cut_off_says_so_at_its_end(tmp_path: Path, name: str) -> None:
+    codec = 'flv1' if name.endswith('flv') else 'mpeg4'
+    options = {'g': '1', 'flags': '+qscale', 'qscale': '2'}
+    front = {'movflags': 'faststart'} if name.endswith('mp4') else {}
+    pictures = scenes(50, 128, 96)
+    whole = write_video(tmp_path / name, codec, pictures, options=options, container=front)
+    assert play(whole).notice == ''
+    path = tmp_path / f'cut_{name}'
+    path.write_bytes(whole.read_bytes()[: whole.stat().st_size // 2])
+    found = play(path)
+    assert 10 < len(found.planes) < 40
+    assert f'it ends after {len(found.planes)} frames in ' in found.notice
+    assert found.notice.startswith(f"video '{path}': ") and found.notice.endswith(' 2 s')
+    if name in ('clip.avi', 'clip.mp4'):
+        assert 'its header promises 50 frames in 2 s' in found.notice
+
+
+def with_sound(path: Path, pictures: Sequence[Planes], blocks: int) -> Path:
+    """A video of *pictures*, and so many blocks of 1,024 samples of silence."""
+    with av.open(str(path), 'w') as out:
+        video, audio = out.add_stream('mpeg4', rate=RATE), out.add_stream('aac', rate=44100)
+        video.width, video.height, video.pix_fmt = 64, 48, 'yuv420p'
+        for number, planes in enumerate(pictures):
+            frame = frame_of(planes, 'yuv420p')
+            frame.pts, frame.time_base = number, Fraction(1, RATE)
+            out.mux(video.encode(frame))
+        out.mux(video.encode(None))
+        silence = np.zeros((1, 1024), np.float32)
+        for number in range(blocks):
+            sound = av.AudioFrame.from_ndarray(silence, format='fltp', layout='mono')
+            sound.sample_rate, sound.pts = 44100, 1024 * number
+            out.mux(audio.encode(sound))
+        out.mux(audio.encode(None))
+    return path
+
+
+@pytest.mark.parametrize('name', ['clip.mkv', 'clip.mp4'])
+def test_sound_that_goes_on_for_longer_is_no_shortfall(tmp_path: Path, name: str) -> None:
+    found = play(with_sound(tmp_path / name, scenes(5), 60))
+    assert found.notice == '' and len(found.good) == 5
+
+
+TIMES = [0, 40, 100, 400, 410, 1000]
+
+
+@pytest.fixture
+def uneven(tmp_path: Path) -> Path:
+    """A recording whose frames come at TIMES, in ms."""
+    path, unit = tmp_path / 'uneven.mkv', Fraction(1, 1000)
+    return write_video(path, 'ffv1', scenes(len(TIMES)), times=TIMES, unit=unit)
+
+
+def test_a_variable_rate_is_played_with_the_file_s_own_times(uneven: Path) -> None:
+    assert play(uneven).times_ms == TIMES
+    stamps = [frame.header.stamp_ns - NOW_NS for frame, _ in played(replay(uneven))]
+    assert stamps == [time * 1_000_000 for time in TIMES]
+    camera = replay(uneven, replay_start=0.3)
+    assert [f.header.stamp_ns - NOW_NS for f, _ in played(camera)] == [0, 10_000_000, 600_000_000]
+
+
+def test_a_live_replay_waits_for_the_file_s_own_times_and_the_rate_shortens_them(
+    uneven: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    camera, now, waits = replay(uneven, keep_all=False, replay_rate=2.0), [100.0], []
+
+    def wait(seconds: float) -> bool:
+        waits.append(seconds)
+        now[0] += seconds
+        return False
+
+    monkeypatch.setattr('time.monotonic', lambda: now[0])
+    with closing(camera):
+        monkeypatch.setattr(camera._stop, 'wait', wait)
+        for _ in TIMES:
+            captured(camera).release()
+    assert waits == pytest.approx(np.diff([0, *TIMES]) / 2000, abs=1e-6)
+
+
+def test_times_that_begin_anew_go_on(tmp_path: Path) -> None:
+    """Two recordings of a transport stream, joined: both have the same times."""
+    one = write_video(tmp_path / 'one.ts', 'mpeg2video', scenes(LENGTH * 2), options={'g': '8'})
+    (tmp_path / 'two.ts').write_bytes(one.read_bytes() * 2)
+    found = play(tmp_path / 'two.ts')
+    assert len(found.good) == len(found.planes) == 4 * LENGTH
+    intervals = np.diff(found.times_ms)
+    assert intervals.min() >= 0 and intervals.max() < 200
+
+
+def test_sound_that_begins_later_does_not_end_it(tmp_path: Path) -> None:
+    """Later than FFmpeg looks for it when the file is opened."""
+    silent = write_video(tmp_path / 'silent.ts', 'mpeg4', scenes(LENGTH)).read_bytes()
+    loud = with_sound(tmp_path / 'loud.ts', scenes(LENGTH), 40).read_bytes()
+    path = tmp_path / 'joined.ts'
+    path.write_bytes(silent * 30 + loud + silent * 60)
+    found = play(path)
+    assert len(found.good) == len(found.planes) == 91 * LENGTH
+
+
+@pytest.mark.parametrize('name', ['clip.h264', 'clip.avi'])
+def test_a_file_without_times_has_a_rate(tmp_path: Path, name: str) -> None:
+    """The order of H.264 frames in AVI is not the one in which they are stored."""
+    path = write_video(tmp_path / name, 'libx264', scenes(LENGTH), options={'bf': '3'})
+    found = play(path)
+    assert found.times_ms == pytest.approx([40 * number for number in range(LENGTH)])
+    for number, planes in enumerate(found.planes):
+        assert close(planes, nv12(scene(number, 64, 48)))
+
+
+def test_a_rate_beyond_reason_is_refused_unless_the_user_says_another(tmp_path: Path) -> None:
+    clock = {'unit': Fraction(1, 90_000), 'rate': 90_000}
+    path = write_video(tmp_path / 'fast.mp4', 'libx264', scenes(4), times=[0, 1, 2, 3], **clock)
+    words = (
+        f"video '{path}' has 90000 frames per second by their times, 90000 by its header, and at "
+        "most 1000 are believed; set parameter 'framerate'"
+    )
+    with pytest.raises(ConfigError, match=words):
+        play(path)
+    camera = replay(path, framerate=25.0)
+    stamps = [frame.header.stamp_ns - NOW_NS for frame, _ in played(camera)]
+    assert stamps == [0, 40_000_000, 80_000_000, 120_000_000]
+
+
+def test_b_frames_of_a_loop_begin_at_exactly_the_same_frame(tmp_path: Path) -> None:
+    path = write_video(tmp_path / 'clip.mp4', 'libx264', scenes(LENGTH), options={'bf': '3'})
+    clean = play(path).good
+    camera = replay(path, keep_all=False, loop=True, framerate=1000.0, replay_start=0.2)
+    with closing(camera):
+        for number in [*range(5, LENGTH), *range(5, LENGTH), 5]:
+            with captured(camera) as frame, frame.map() as planes:
+                assert same(tuple(planes), clean[number])
+
+
+def test_neither_descriptors_nor_threads_nor_frames_pile_up(tmp_path: Path) -> None:
+    """With the garbage collector off: what only it would free is as large as a frame."""
+    options = {'x264-params': 'slices=4', 'g': '8'}
+    path = write_video(tmp_path / 'clip.mp4', 'libx264', scenes(8), options=options)
+    planes = [np.empty((48, 64), np.uint8), np.empty((24, 32, 2), np.uint8)]
+
+    def counted() -> tuple[int, int, int]:
+        return (
+            len(os.listdir('/proc/self/fd')),
+            len(os.listdir('/proc/self/task')),
+            sum(isinstance(each, av.VideoFrame) for each in gc.get_objects()),
+        )
+
+    with closing(open_source(str(path))) as source:
+        source.advance()
+        gc.collect()
+        gc.disable()
+        try:
+            before = counted()
+            for _ in range(200):
+                while source.advance() is not None:
+                    source.read(planes)
+                source.restart()
+                source.advance()
+            after = counted()
+        finally:
+            gc.enable()
+    assert after[0] == before[0] and after[1] <= before[1] and after[2] <= before[2] + 1
+
+
+def test_a_change_of_size_ends_it_and_names_both(tmp_path: Path) -> None:
+    parts = [
+        write_video(
+            tmp_path / f'{size[0]}.ts',
+            'mpeg2video',
+            scenes(8, *size),
+            options={'g': '4', 'flags': '+low_delay'},
+        )
+        for size in ((64, 48), (96, 64))
+    ]
+    path = tmp_path / 'joined.ts'
+    path.write_bytes(b''.join(part.read_bytes() for part in parts))
+    camera = replay(path)
+    words = r"frame 8: video '.*' changes from 64x48 to 96x64; cut it there"
+    with pytest.raises(RecordingError, match=words):
+        played(camera)
+    assert camera.statistics().captured == 8 and camera.ended
+
+
+def test_of_several_video_streams_the_first_is_played_and_the_others_are_named(
+    tmp_path: Path,
+) -> None:
+    with av.open(str(tmp_path / 'two.mkv'), 'w') as out:
+        streams = [out.add_stream('ffv1', rate=RATE) for _ in range(2)]
+        for stream, size in zip(streams, ((64, 48), (32, 24)), strict=True):
+            stream.width, stream.height, stream.pix_fmt = *size, 'yuv420p'
+        for stream, size in zip(streams, ((64, 48), (32, 24)), strict=True):
+            frame = frame_of(scene(0, *size), 'yuv420p')
+            frame.pts, frame.time_base = 0, Fraction(1, RATE)
+            out.mux(stream.encode(frame))
+            out.mux(stream.encode(None))
+    found = play(tmp_path / 'two.mkv')
+    assert found.size == (64, 48) and len(found.good) == 1
+    assert 'it has 2 video streams, of which the first is played' in found.notice
+
+
+def test_the_decoder_comes_with_the_first_video_only() -> None:
+    """And a camera that replays no video needs no PyAV."""
+    code = (
+        'import sys, zc_perception.camera.replay.camera as camera\n'
+        "assert 'av' not in sys.modules and camera.VideoSource"
+    )
+    subprocess.run([sys.executable, '-c', code], check=True)
+
+
+def test_a_video_is_played_by_a_thread_that_did_not_open_it(tmp_path: Path) -> None:
+    camera = replay(write_video(tmp_path / 'clip.mkv', 'ffv1', scenes(5)))
+    found: list[Sequence[Any]] = []
+    thread = threading.Thread(target=lambda: found.append(played(camera)))
+    thread.start()
+    thread.join(60.0)
+    assert [len(frames) for frames in found] == [5]

@@ -1,0 +1,165 @@
+"""What is given as a video and is none, or none that can be decoded, is named with what to do."""
+
+from __future__ import annotations
+
+import re
+import struct
+import sys
+import wave
+from collections.abc import Callable
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+from camera.video_kit import scenes, write_video
+
+from zc_perception.camera.replay.camera import open_source
+from zc_perception.errors import ConfigError
+
+pytestmark = pytest.mark.usefixtures('no_fd_leak')
+
+
+def sound(path: Path) -> bytes:
+    """A wave file of a tenth of a second."""
+    with wave.open(str(path), 'wb') as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(8000)
+        file.writeframes(bytes(1600))
+    return path.read_bytes()
+
+
+def music(path: Path) -> None:
+    """MP3 with a cover: FFmpeg gives it as a video of 90,000 Hz."""
+    with av.open(str(path), 'w', format='mp3') as out:
+        stream = out.add_stream('mp3', rate=44100)
+        for number in range(20):
+            samples = np.zeros((1, 1152), np.int16)
+            frame = av.AudioFrame.from_ndarray(samples, format='s16p', layout='mono')
+            frame.sample_rate, frame.pts = 44100, 1152 * number
+            out.mux(stream.encode(frame))
+        out.mux(stream.encode(None))
+    still = path.with_suffix('.jpg')
+    write_video(still, 'mjpeg', scenes(1), 'yuvj420p', container={'update': '1'})
+    picture = b'\0image/jpeg\0\x03\0' + still.read_bytes()
+    frame_size, rest = struct.pack('>I', len(picture)), 10 + len(picture)
+    safe = bytes((rest >> shift) & 0x7F for shift in (21, 14, 7, 0))
+    tag = b'ID3\x03\0\0' + safe + b'APIC' + frame_size + b'\0\0' + picture
+    path.write_bytes(tag + path.read_bytes())
+
+
+def without_index(path: Path) -> None:
+    """What a camera leaves of an MP4 when its power fails."""
+    write_video(path, 'mpeg4', scenes(20, 128, 96))
+    content = path.read_bytes()
+    path.write_bytes(content[: content.index(b'moov') - 4])
+
+
+def with_unknown_codec(path: Path) -> None:
+    write_video(path, 'mjpeg', scenes(3), 'yuvj420p')
+    path.write_bytes(path.read_bytes().replace(b'MJPG', b'ZZQ9'))
+
+
+def encrypted(path: Path) -> None:
+    keys = {'encryption_key': '11' * 16, 'encryption_kid': '22' * 16}
+    scheme = {'encryption_scheme': 'cenc-aes-ctr'}
+    write_video(path, 'libx264', scenes(5), container=scheme | keys)
+
+
+def with_broken_pictures(path: Path) -> None:
+    write_video(path, 'mjpeg', scenes(5), 'yuvj420p')
+    path.write_bytes(path.read_bytes().replace(b'\xff\xc0', b'\0\0'))
+
+
+def a_line(path: Path) -> None:
+    write_video(path, 'ffv1', [(np.zeros((1, 16), np.uint8),)], 'gray')
+
+
+def text(content: str) -> Callable[[Path], object]:
+    return lambda path: path.write_text(content, encoding='utf-8')
+
+
+def nothing_known(path: Path) -> None:
+    rng = np.random.default_rng(1)
+    path.write_bytes(bytes(rng.integers(0, 256, 4000, np.uint8)))
+
+
+BEGINS = "is a text, not a video; it begins with '{}': set parameter 'video'"
+BROKEN = 'no frame can be decoded as {}; it is damaged, or encrypted'
+PLAYLIST = '#EXTM3U\n#EXTINF:9,\nhttp://127.0.0.1:9/a.ts\n'
+REFUSED: dict[str, tuple[str, Callable[[Path], object], str]] = {
+    'a text': ('drive.avi', text('\nno video\n' * 99), BEGINS.format('no video')),
+    'a text that FFmpeg would draw': ('drive.txt', text('Hello\n' * 99), BEGINS.format('Hello')),
+    'a text whose last character is cut': (
+        'drive.mp4',
+        text('ab' + 'ä' * 800),
+        'is a text, not a video; it begins with .abä+…: set',
+    ),
+    'an error page': ('drive.mp4', text('<html>404</html>'), BEGINS.format('<html>404</html>')),
+    'a playlist': ('drive.m3u8', text(PLAYLIST), BEGINS.format('#EXTM3U')),
+    'sound': (
+        'drive.wav',
+        sound,
+        r'has sound \(pcm_s16le\), but no moving pictures \(a file of kind wav\); set parameter',
+    ),
+    'music with a cover': (
+        'drive.mp3',
+        music,
+        r'has sound \(mp3\w*\) and a cover picture, but no moving pictures',
+    ),
+    'random bytes': (
+        'drive.mp4',
+        nothing_known,
+        'is of no kind that FFmpeg knows .*If it is a video, convert it',
+    ),
+    'an MP4 without its index': (
+        'drive.mp4',
+        without_index,
+        r'is an MP4 or MOV file whose index \(moov\) is missing, .*untrunc',
+    ),
+    'an unknown codec': (
+        'drive.avi',
+        with_unknown_codec,
+        'has pictures of a codec for which the FFmpeg of PyAV has no decoder; convert it',
+    ),
+    'an encrypted file': (
+        'drive.mp4',
+        encrypted,
+        f'is encrypted; decrypt it|{BROKEN.format("h264")}',
+    ),
+    'broken pictures': ('drive.avi', with_broken_pictures, BROKEN.format('mjpeg')),
+    'a line': ('drive.mkv', a_line, 'its pictures are 16x1; they must be at least 2x2'),
+}
+
+
+@pytest.mark.parametrize('kind', REFUSED)
+def test_what_is_no_video_is_refused_by_name(tmp_path: Path, kind: str) -> None:
+    name, write, words = REFUSED[kind]
+    write(tmp_path / name)
+    with pytest.raises(ConfigError, match=f"video '{re.escape(str(tmp_path / name))}':? {words}"):
+        open_source(str(tmp_path / name))
+
+
+def test_a_missing_library_is_named_with_what_installs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_video(tmp_path / 'clip.mkv', 'ffv1', scenes(1))
+    monkeypatch.setitem(sys.modules, 'av', None)
+    with pytest.raises(
+        ConfigError,
+        match=r'PyAV, which is not installed: sudo apt install python3-av, or pip install '
+        r"'zc_perception\[video\]'",
+    ):
+        open_source(str(path))
+
+
+@pytest.mark.parametrize('name', ['concat:a.mkv', 'http:', '50%d.mkv', 'straße 1.mkv'])
+def test_a_name_is_a_file_s_name_whatever_is_in_it(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_video(tmp_path / 'clip.mkv', 'ffv1', scenes(1)).rename(tmp_path / name)
+    monkeypatch.chdir(tmp_path)
+    source = open_source(name)
+    assert (source.width, source.height) == (64, 48)
+    source.close()

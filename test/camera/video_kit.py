@@ -1,0 +1,128 @@
+"""Video files for the tests of replay: known pictures, encoded, damaged or cut after."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import av
+import numpy as np
+from numpy.typing import NDArray
+
+RATE = 25
+INTERLACED = {'flags': '+ildct+ilme'}
+Planes = tuple[NDArray[Any], ...]
+
+
+def scene(number: int, width: int, height: int) -> Planes:
+    """Smooth Y, U, V of 4:2:0 that move with *number*. Codecs keep them, no turn leaves them."""
+    rows, columns = np.mgrid[:height, :width]
+    luma = 40 + 90 * columns / width + 50 * rows / height
+    luma += 30 * np.sin((columns + 4 * number) / 9) * (rows > height / 3)
+    u = np.linspace(90, 160, width // 2)[None, :] + np.zeros((height // 2, 1))
+    v = np.linspace(80, 170, height // 2)[:, None] + np.zeros((1, width // 2))
+    return tuple(np.rint(plane).astype(np.uint8) for plane in (luma, u, v))
+
+
+def scenes(count: int, width: int = 64, height: int = 48) -> list[Planes]:
+    return [scene(number, width, height) for number in range(count)]
+
+
+def frame_of(planes: Planes, form: str) -> Any:
+    """A frame of PyAV with these planes, (rows, columns) or (rows, columns, components)."""
+    height, width = planes[0].shape[:2]
+    frame = av.VideoFrame(width, height, form)
+    for plane, samples in zip(frame.planes, planes, strict=True):
+        row = np.ascontiguousarray(samples).reshape(samples.shape[0], -1).view(np.uint8)
+        padded = np.zeros((row.shape[0], plane.line_size), np.uint8)
+        padded[:, : row.shape[1]] = row
+        plane.update(padded.tobytes())
+    return frame
+
+
+def write_video(
+    path: Path,
+    codec: str,
+    pictures: Sequence[Planes],
+    form: str = 'yuv420p',
+    *,
+    options: Mapping[str, str] | None = None,
+    times: Sequence[int] | None = None,
+    unit: Fraction = Fraction(1, RATE),
+    rate: int = RATE,
+    container: Mapping[str, str] | None = None,
+    setup: Callable[[Any], None] = lambda context: None,
+) -> Path:
+    """A file of *pictures*.
+
+    :param times: of the frames, in *unit*; ``None``: one after the other.
+    :param setup: of the encoder.
+    """
+    with av.open(str(path), 'w', options=dict(container or {})) as out:
+        stream = out.add_stream(codec, rate=rate, options=dict(options or {}))
+        height, width = pictures[0][0].shape[:2]
+        stream.width, stream.height, stream.pix_fmt = width, height, form
+        stream.codec_context.time_base = unit
+        setup(stream.codec_context)
+        for number, planes in enumerate(pictures):
+            frame = frame_of(planes, form)
+            for name in ('colorspace', 'color_range', 'color_trc'):
+                if hasattr(frame, name) and hasattr(stream.codec_context, name):
+                    setattr(frame, name, getattr(stream.codec_context, name))
+            frame.pts, frame.time_base = times[number] if times else number, unit
+            out.mux(stream.encode(frame))
+        out.mux(stream.encode(None))
+    return path
+
+
+def rewritten(source: Path, target: Path, change: Callable[[int, bytes], bytes]) -> Path:
+    """Copy a video without encoding it; *change* gets each packet's number and content."""
+    with av.open(str(source)) as given, av.open(str(target), 'w') as out:
+        stream = given.streams.video[0]
+        copy = out.add_stream_from_template(stream)
+        for number, packet in enumerate(each for each in given.demux(stream) if each.size):
+            new = av.Packet(change(number, bytes(packet)))
+            new.pts, new.dts, new.time_base = packet.pts, packet.dts, packet.time_base
+            new.is_keyframe = packet.is_keyframe
+            if new.dts is None:  # Matroska has none for the first few
+                new.dts = number - 3
+            new.stream = copy
+            out.mux(new)
+    return target
+
+
+def halved(*numbers: int) -> Callable[[int, bytes], bytes]:
+    """For :func:`rewritten`: these packets lose their second half, as where a disk failed."""
+    return lambda number, content: content[: len(content) // 2] if number in numbers else content
+
+
+def with_matrix(video: Path, target: Path, matrix: tuple[float, float, float, float]) -> Path:
+    """A copy of an MP4 whose track header has (a, b, c, d) in the place of (1, 0, 0, 1)."""
+
+    def packed(a: float, b: float, c: float, d: float) -> bytes:
+        fixed = [round(value * 65536) for value in (a, b, 0, c, d, 0, 0, 0)]
+        return struct.pack('>8iI', *fixed, 1 << 30)
+
+    content = video.read_bytes()
+    at = content.index(b'tkhd')
+    before = content.index(packed(1, 0, 0, 1), at)
+    target.write_bytes(content[:before] + packed(*matrix) + content[before + 36 :])
+    return target
+
+
+def pictures_of(video: Path, count: int, form: str) -> list[NDArray[np.uint8]]:
+    """The first pictures of a file, in a format that FFmpeg converts them to."""
+    with av.open(str(video)) as container:
+        frames = islice(container.decode(video=0), count)
+        return [frame.to_ndarray(format=form) for frame in frames]
+
+
+def psnr(found: NDArray[Any], wanted: NDArray[Any]) -> float:
+    """Peak signal to noise ratio of 8-bit samples, in dB."""
+    difference = found.astype(float) - wanted.astype(float)
+    mean = float((difference * difference).mean())
+    return 99.0 if mean == 0 else float(10 * np.log10(255**2 / mean))

@@ -1,0 +1,218 @@
+"""What a video stream says of its pictures: what their numbers mean, and how they are turned.
+
+Names are FFmpeg's. Old PyAV, and FFmpeg before 6.1, can't be asked for all of it. There it is read
+from FFmpeg's description of the file in words, which ``ffmpeg -i`` prints too.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from zc_perception.errors import FormatError
+from zc_perception.pixel.colorimetry import Colorimetry, Matrix, Range, Transfer
+
+UNKNOWN = 'unknown'
+# Numbers of ISO/IEC 23091-2, which FFmpeg uses as they are.
+_MATRICES = {
+    0: 'gbr',
+    1: 'bt709',
+    4: 'fcc',
+    5: 'bt470bg',
+    6: 'smpte170m',
+    7: 'smpte240m',
+    8: 'ycgco',
+    9: 'bt2020nc',
+    10: 'bt2020c',
+    11: 'smpte2085',
+    12: 'chroma-derived-nc',
+    13: 'chroma-derived-c',
+    14: 'ictcp',
+    15: 'ipt-c2',
+    16: 'ycgco-re',
+    17: 'ycgco-ro',
+}
+_TRANSFERS = {
+    1: 'bt709',
+    4: 'bt470m',
+    5: 'bt470bg',
+    6: 'smpte170m',
+    7: 'smpte240m',
+    8: 'linear',
+    9: 'log100',
+    10: 'log316',
+    11: 'iec61966-2-4',
+    12: 'bt1361e',
+    13: 'iec61966-2-1',
+    14: 'bt2020-10',
+    15: 'bt2020-12',
+    16: 'smpte2084',
+    17: 'smpte428',
+    18: 'arib-std-b67',
+}
+_RANGES = {1: 'tv', 2: 'pc'}
+# fcc weighs red and blue by 0.30 and 0.11, BT.601 by 0.299 and 0.114: about one level apart.
+_OUR_MATRICES = {
+    'bt709': Matrix.BT709,
+    **dict.fromkeys(('fcc', 'bt470bg', 'smpte170m'), Matrix.BT601),
+    'bt2020nc': Matrix.BT2020,
+}
+_NOT_CONVERTED = {
+    'smpte2084': 'PQ (HDR)',
+    'arib-std-b67': 'HLG (HDR)',
+    **{name: name for name in ('linear', 'log100', 'log316', 'smpte428')},
+}
+_TO_SDR = (
+    'convert it to BT.709 (SDR) with another program, '
+    "for example with ffmpeg's filters zscale and tonemap"
+)
+_UPRIGHT_BY = (
+    'only quarters of a circle and mirroring can be undone: convert it with another program, '
+    "for example 'ffmpeg -i IN OUT', which turns the pictures themselves"
+)
+# The largest picture of standard definition has 720x576 pixels.
+_HIGH_DEFINITION = 1280, 577
+# libavformat of FFmpeg 6.1, the first whose frames have what is said of their stream.
+_ASKABLE = (60, 16)
+_PIXELS = re.compile(r', \w+\(([^()]*)\), \d+x\d+')
+# Of FFmpeg up to 6, and since.
+_TURN = re.compile(r'(?:displaymatrix|Display Matrix): rotation of (\S+) degrees')
+
+Turn = tuple[int, int, int, int]
+"""(a, b, c, d): a picture's pixels go to x' = a·x + c·y, y' = b·x + d·y. Rows are counted down."""
+UPRIGHT: Turn = (1, 0, 0, 1)
+_HALF = 1 << 15
+
+
+class Said(NamedTuple):
+    """What a stream says of its colours; ``unknown`` stands for nothing."""
+
+    matrix: str = UNKNOWN
+    range: str = UNKNOWN
+    transfer: str = UNKNOWN
+
+    def completed(self, before: Said) -> Said:
+        """With what an earlier frame said, where this one says nothing."""
+        return Said(
+            before.matrix if self.matrix == UNKNOWN else self.matrix,
+            before.range if self.range == UNKNOWN else self.range,
+            before.transfer if self.transfer == UNKNOWN else self.transfer,
+        )
+
+
+def described(av: Any, container: Any, stream: Any) -> str | None:
+    """What FFmpeg says of *stream* in words; ``None``: its frames themselves can be asked.
+
+    :param av: PyAV.
+    """
+    version = av.library_versions['libavformat'][:2]
+    if version >= _ASKABLE and hasattr(stream.codec_context, 'color_trc'):
+        return None
+    level = av.logging.get_level()
+    av.logging.set_level(av.logging.INFO)
+    try:
+        words = str(container.dumps_format())
+    finally:
+        av.logging.set_level(level)
+    of_stream = rf'^ *Stream #\d+:{stream.index}\b.*?(?=^ *Stream #|\Z)'
+    found = re.search(of_stream, words, re.MULTILINE | re.DOTALL)
+    return found[0] if found else ''
+
+
+def said_in(words: str) -> Said:
+    """What the description of a stream says of its colours."""
+    pixels = _PIXELS.search(words.partition('\n')[0])
+    matrix = range_ = transfer = UNKNOWN
+    for word in pixels[1].split(', ') if pixels else ():
+        names = word.split('/')
+        if word in _RANGES.values():
+            range_ = word
+        elif len(names) == 3:
+            matrix, transfer = names[0], names[2]
+        elif word in _MATRICES.values():  # matrix, primaries and transfer have one name
+            matrix = transfer = word
+    return Said(matrix, range_, transfer)
+
+
+def turn_in(words: str) -> Turn:
+    """How the description of a stream says that its pictures are turned.
+
+    :raises FormatError: by no quarter of a circle.
+    """
+    found = _TURN.search(words)
+    degrees = found[1] if found else '0'
+    # Counted against the clock.
+    turns: dict[float, Turn] = {
+        0: UPRIGHT,
+        90: (0, -1, 1, 0),
+        180: (-1, 0, 0, -1),
+        270: (0, 1, -1, 0),
+    }
+    turn = turns.get(float(degrees) % 360)
+    if turn is None:
+        raise FormatError(f'its pictures are turned by {degrees} degrees; {_UPRIGHT_BY}')
+    return turn
+
+
+def said_by(frame: Any, codec: Any) -> Said:
+    """What a frame says, and its decoder where frames can't."""
+    return Said(
+        _MATRICES.get(int(frame.colorspace), UNKNOWN),
+        _RANGES.get(int(frame.color_range), UNKNOWN),
+        _TRANSFERS.get(int(codec.color_trc), UNKNOWN),
+    )
+
+
+def turn_of(frame: Any) -> Turn:
+    """How a frame's display matrix turns it: fixed point of 16 bits.
+
+    PyAV keeps a frame that was asked until the garbage collector comes: ask one, not all.
+
+    :raises FormatError: by no quarter of a circle.
+    """
+    for data in frame.side_data:
+        if getattr(data.type, 'name', data.type) == 'DISPLAYMATRIX':
+            a, b, _, c, d = (_sign(int(value)) for value in np.frombuffer(data, np.int32, 5))
+            if abs(a) + abs(b) != 1 or (abs(a), abs(b)) != (abs(d), abs(c)):
+                raise FormatError(
+                    f'its pictures are not turned by quarters of a circle; {_UPRIGHT_BY}'
+                )
+            return a, b, c, d
+    return UPRIGHT
+
+
+def _sign(value: int) -> int:
+    return (value > _HALF) - (value < -_HALF)
+
+
+def colorimetry(
+    said: Said, *, rgb: bool, grey: bool, jpeg: bool, size: tuple[int, int]
+) -> Colorimetry:
+    """What the numbers in such pictures mean.
+
+    Where the stream says nothing, they are taken for what players take them for.
+
+    :param rgb: they are R, G, B.
+    :param grey: they have one level for each pixel.
+    :param jpeg: the name of their format means full range (``yuvj…``).
+    :param size: as they are stored.
+    :raises FormatError: a matrix or a transfer that has no conversion here.
+    """
+    if said.transfer in _NOT_CONVERTED:
+        curve = _NOT_CONVERTED[said.transfer]
+        raise FormatError(f'its transfer is {curve}, which is not converted here; {_TO_SDR}')
+    transfer = Transfer.SRGB if said.transfer == 'iec61966-2-1' else Transfer.BT709
+    full = said.range == 'pc' or (said.range == UNKNOWN and (rgb or grey or jpeg))
+    range_ = Range.FULL if full else Range.LIMITED
+    if rgb or grey:
+        return Colorimetry(Matrix.RGB, range_, transfer)
+    if said.matrix not in (*_OUR_MATRICES, UNKNOWN):
+        known = ', '.join(dict.fromkeys(each.value for each in _OUR_MATRICES.values()))
+        raise FormatError(
+            f'its colour matrix is {said.matrix}; there is a conversion for {known}: {_TO_SDR}'
+        )
+    high = any(side >= least for side, least in zip(size, _HIGH_DEFINITION, strict=True))
+    custom = Matrix.BT709 if high else Matrix.BT601
+    return Colorimetry(_OUR_MATRICES.get(said.matrix, custom), range_, transfer)
