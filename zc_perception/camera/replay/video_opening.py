@@ -65,7 +65,7 @@ def _library(path: str) -> Any:
     except ImportError as error:
         raise ConfigError(
             f"video '{path}' needs the library PyAV, which is not installed: "
-            "sudo apt install python3-av, or pip install 'zc_perception[video]' or av"
+            'sudo apt install python3-av, or pip install av'
         ) from error
     # Old ones hand FFmpeg's warnings to Python's logging, from the threads that decode.
     if av.logging.get_level() is not None:
