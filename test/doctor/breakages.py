@@ -149,8 +149,8 @@ BROKEN: dict[str, tuple[Breakage, Expected]] = {
         {('memory.udmabuf_limits', ''): 'fail', ('cameras.configured', CAPTURE): 'fail'},
     ),
     'participants with more than udmabuf gives': (
-        all_of(write('sys/module/udmabuf/parameters/size_limit_mb', '16'),
-               capture(heap='udmabuf', participants=['recorder: NV12; stride_align=65536'])),
+        all_of(write('sys/module/udmabuf/parameters/size_limit_mb', '8'),
+               capture(heap='udmabuf', participants=['recorder: NV12; stride_align=16384'])),
         {('memory.udmabuf_limits', ''): 'fail'},
     ),
     'participants with more than CMA has': (

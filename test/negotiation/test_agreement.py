@@ -466,8 +466,12 @@ def test_no_possible_setting_is_cheaper(group: tuple[BufferConstraints, ...]) ->
     assert cost[request.fourcc, request.modifiers[0]] == best
 
 
+# Together at most 38,400.
+STEPS = st.sampled_from([1, 2, 3, 16, 48, 64, 100, 256, 512])
+
+
 @given(
-    st.lists(st.tuples(st.integers(1, 512), st.integers(1, 1024)), min_size=1, max_size=3),
+    st.lists(st.tuples(STEPS, STEPS), min_size=1, max_size=3),
     st.integers(1, 50),
     st.integers(1, 50),
 )
@@ -484,6 +488,26 @@ def test_an_agreed_layout_is_valid_and_aligned_for_each(
         assert all(
             plane.stride % stride == 0 and plane.offset % offset == 0 for plane in layout.planes
         )
+
+
+@pytest.mark.parametrize(
+    ('steps', 'name'),
+    [
+        ([{'stride_align': 1 << 22}], 'stride_align'),
+        ([{'stride_align': 4096}, {'stride_align': 997}], 'stride_align'),
+        ([{'offset_align': 1 << 30}], 'offset_align'),
+        ([{'height_align': 1 << 20}], 'height_align'),
+    ],
+)
+def test_steps_that_would_take_all_memory_are_refused_by_name(
+    steps: list[dict[str, int]], name: str
+) -> None:
+    greedy = [who(f'greedy{i}', **step) for i, step in enumerate(steps)]
+    with pytest.raises(NegotiationError, match=r'MiB for each image, .* times its pixels') as said:
+        agree([who('camera', 'NV12 linear'), *greedy], (1366, 768))
+    assert all(f'{name}: ' in str(said.value) and p.participant in str(said.value) for p in greedy)
+    agree([who('camera', 'NV12 linear'), who('page', stride_align=4096)], (1366, 768))
+    agree([who('camera', 'NV12 linear'), who('huge page', offset_align=1 << 21)], (64, 48))
 
 
 def test_a_tiled_layout_is_the_camera_s_own_to_allocate() -> None:

@@ -103,7 +103,7 @@ def served(context: rclpy.Context) -> Iterator[ServedTopic]:
         ),
         ({'refused': {'slots': 1}}, 'refused lately: slots', "raise 'slots'"),
         ({'refused': {'version': 1}}, 'refused lately: version', 'the same one at both ends'),
-        ({'refused': {'constraints': 1}}, 'refused lately: constraints', 'participants'),
+        ({'refused': {'constraints': 1}}, 'refused lately: constraints', 'the message names'),
         (
             {'protocol_errors': {'state': 1, 'value': 2}},
             '3 time(s) a peer broke a rule',

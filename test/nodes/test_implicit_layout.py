@@ -196,7 +196,8 @@ def test_consumers_that_need_linear_images_are_refused_by_name_at_both_ends(
         before = bench.captured()
         bench.until(lambda: bench.captured() > before + 20)
         found, log = far.result(ask=True)
-        assert found['good'] == 0 and why in found['reason']
+        both = 'no common pixel format and modifier (tiled camera: NV12 INVALID; viewer'
+        assert found['good'] == 0 and both in found['reason']
         assert 'NV12 INVALID' in log
         said = capfd.readouterr().err
         assert 'near refused: format NV12 INVALID' in said and 'viewer' in said

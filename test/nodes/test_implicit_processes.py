@@ -81,7 +81,9 @@ def test_without_a_vic_it_runs_and_consumers_that_need_linear_images_are_refused
                     'plain reader(s) of image_raw get no picture: NV12 with modifier INVALID has no rows',
                     "'viewer: NV12'",
                 )
-                misfit = 'format NV12 INVALID is not one of its formats (NV12 LINEAR'
+                misfit = (
+                    'no common pixel format and modifier (argus camera: NV12 INVALID; inference'
+                )
                 until_said(camera, 'inference', misfit)
                 until_said(reader, misfit)
             finally:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Hashable, Mapping, Sequence
 from ctypes import byref
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -211,6 +212,15 @@ class ArgusCamera(GStreamerCamera):
             min_size=size,
             max_size=size,
             placement=Placement.ONE_BUFFER,
+        )
+
+    def possible(self) -> BufferConstraints:
+        """The same: its source has one format. Without a VIC there are no linear images of it."""
+        now = self.constraints()
+        return (
+            replace(now, formats=now.formats[:1], costs=None)
+            if self._stays and now.formats
+            else now
         )
 
     def _convert(self, settings: BufferSettings) -> None:

@@ -183,6 +183,19 @@ class Camera(ABC):
     def constraints(self) -> BufferConstraints:
         """What it can produce, and in ``heaps`` where its buffers may come from, the best first."""
 
+    def possible(self) -> BufferConstraints:
+        """What it could produce if it were opened anew, for other consumers."""
+        return self.constraints()
+
+    @property
+    def reallocates(self) -> bool:
+        """Whether :meth:`allocate` may be called again between two frames. Any other camera is opened anew for other buffers."""
+        return False
+
+    def sizes(self) -> Sequence[str]:
+        """The sizes of images that the parameters could ask for, such as ``1280x720``; none: the device doesn't tell."""
+        return ()
+
     def allocate(self, request: AllocationRequest) -> None:
         """Allocate what a negotiation asks for, from the heap that it names; no frame yet. The camera chooses among the modifiers.
 
@@ -292,6 +305,7 @@ class DrawnCamera(Camera):
     reason = 'draw'
     fourcc = NV12
     colorimetry = BT601_LIMITED
+    reallocates = True
 
     def __init__(
         self,
@@ -375,9 +389,12 @@ class DrawnCamera(Camera):
         self._bytes = sum(
             p.rows(layout.height) * p.row_bytes(layout.width) for p in layout.format.planes
         )
+        before = self._pool
         self._pool = heap_pool(
             settings, self._heaps, name='camera', reserve=self.constraints().slots
         )
+        if before is not None:
+            before.close()
 
     def draw(self, sequence: int, planes: Sequence[NDArray[Any]]) -> bool:
         """Write frame *sequence* into *planes*, which are :attr:`fourcc`'s. ``False``: there is no such frame."""

@@ -43,6 +43,14 @@ class CameraState(Enum):
     FAILED = 'failed'
 
 
+class Renewal(Enum):
+    """How a camera comes to other buffers."""
+
+    NONE = 'it keeps those that it has'
+    REALLOCATE = 'it allocates others'
+    REOPEN = 'it is opened anew'
+
+
 @dataclass(frozen=True)
 class CameraCondition:
     """For diagnostics.
@@ -73,6 +81,8 @@ class CameraSupervisor:
         which calls :meth:`prepare_now`.
     :param deliver: gets each frame. The supervisor releases that frame when *deliver* has returned.
     :param on_condition: gets each change of the condition; must not block.
+    :param renew: asked between two frames whether other buffers are to be agreed on. Then *prepare* is called again: at once,
+        or for ``Renewal.REOPEN`` after the camera was closed and opened again.
     :param before_close: is called before a camera is closed, so that nobody else uses it from then on.
     :param wait_s: before the first frame.
     :param identity: of the camera that is wanted, if that is known; empty: whatever is there the first time.
@@ -86,6 +96,7 @@ class CameraSupervisor:
         deliver: Callable[[Frame], None],
         on_condition: Callable[[CameraCondition], None] = lambda condition: None,
         *,
+        renew: Callable[[], Renewal] = lambda: Renewal.NONE,
         before_close: Callable[[], None] = lambda: None,
         wait_s: float = 0.0,
         first_retry_s: float = FIRST_RETRY_S,
@@ -95,6 +106,7 @@ class CameraSupervisor:
         self._prepare = prepare
         self._deliver = deliver
         self._on_condition = on_condition
+        self._renew = renew
         self._before_close = before_close
         self._wait_s = wait_s
         self._first_retry_s = first_retry_s
@@ -245,6 +257,12 @@ class CameraSupervisor:
     def _capture(self) -> None:
         camera = self._camera
         while camera is not None and not self._stop.is_set():
+            renewal = self._renew()
+            if renewal is Renewal.REOPEN:
+                self._close()
+                return
+            if renewal is Renewal.REALLOCATE:
+                self._prepare(camera)
             if camera.ended:
                 self._become(CameraCondition(CameraState.ENDED, losses=self._losses))
                 return

@@ -34,6 +34,7 @@ _PUBLISHER_ID_BYTES = 32
 _LONGEST_TOPIC = 247
 _MAX_BYTES = 16_384
 _MAX_FILES = 1_000
+_OPTIONAL = ('possible_formats', 'possible_heaps', 'possible_sizes')
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,10 @@ class Announcement:
 
     :param socket: path of the shared-memory socket; empty while this publisher offers none.
     :param formats: ``drm-format`` strings.
-    :param generation: grows whenever the publisher has allocated buffers anew. 0: a publisher that doesn't say so.
+    :param generation: grows whenever the publisher has allocated buffers anew. 0: it has none yet, or doesn't say so.
+    :param possible_formats: ``drm-format`` strings that it could publish in place of *formats*; empty: it doesn't say.
+    :param possible_heaps: where its memory could come from; empty: it doesn't say.
+    :param possible_sizes: ``WIDTHxHEIGHT`` of images that it could publish; empty: it doesn't say.
     """
 
     publisher_id: str
@@ -54,6 +58,9 @@ class Announcement:
     heap: str
     generation: int = 0
     version: int = VERSION
+    possible_formats: tuple[str, ...] = ()
+    possible_heaps: tuple[str, ...] = ()
+    possible_sizes: tuple[str, ...] = ()
 
     @property
     def sensible(self) -> bool:
@@ -73,7 +80,10 @@ class Announcement:
 
     def to_json(self) -> str:
         """One line of JSON."""
-        return json.dumps(asdict(self), separators=(',', ':'))
+        values = {
+            key: value for key, value in asdict(self).items() if key not in _OPTIONAL or value
+        }
+        return json.dumps(values, separators=(',', ':'))
 
     @classmethod
     def from_json(cls, text: str) -> Announcement | None:
@@ -97,7 +107,13 @@ class Announcement:
             or not all(isinstance(f, str) for f in formats)
         ):
             return None
-        return cls(**texts, **sizes, formats=tuple(formats), generation=generation)  # type: ignore[arg-type]
+        possible = {key: _texts(values.get(key)) for key in _OPTIONAL}
+        return cls(**texts, **sizes, formats=tuple(formats), generation=generation, **possible)  # type: ignore[arg-type]
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    """The texts of an optional list. Strangers may write anything there; it is only shown to people."""
+    return tuple(v for v in value if isinstance(v, str)) if isinstance(value, list) else ()
 
 
 def announcement_topic(topic: str) -> str:

@@ -421,6 +421,11 @@ class InProcessBus:
         for publisher in self._publishers.get(key, []):
             publisher.rematch(tuple(s for s in subscriptions if publisher.matches(s)))
 
+    def subscriptions(self, key: BusKey) -> int:
+        """How many subscriptions there are under *key*."""
+        with self._lock:
+            return len(self._subscriptions.get(key, []))
+
     def publishers(self, key: BusKey) -> tuple[BusPublisher[Any], ...]:
         """Publishers under *key*."""
         with self._lock:

@@ -14,7 +14,7 @@ import os
 import select
 import stat
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import Enum, IntFlag
 from typing import Protocol
@@ -473,3 +473,25 @@ def describe_descriptor(fd: int) -> str:
     if link.startswith('anon_inode:'):
         kind = 'no memory'
     return f'{kind} ({link}); send a dma-buf, or a memfd with the seals SHRINK and GROW'
+
+
+def pending_writes(buffers: Iterable[DmaBuf]) -> SyncFile | None:
+    """The writes that devices have not finished yet, as one fence: what a reader of *buffers* has to wait for.
+
+    :returns: ``None`` where no device is writing; and for memfds, and on kernels before 6.0, where nobody can tell.
+    :raises OSError: EMFILE, ENOMEM.
+    """
+    pending: SyncFile | None = None
+    for buffer in buffers:
+        fence = None if buffer.kind is BufferKind.MEMFD else buffer.export_fence(CpuAccess.READ)
+        if fence is None:
+            continue
+        if fence.wait(0.0) and fence.status() > 0:
+            fence.close()
+        elif pending is None:
+            pending = fence
+        else:
+            first, pending = pending, SyncFile.merge('zc writes', pending, fence)
+            first.close()
+            fence.close()
+    return pending

@@ -18,6 +18,7 @@ from zc_perception.negotiation.constraints import (
     Size,
     fits_within,
     format_text,
+    formats_text,
     size_text,
 )
 from zc_perception.negotiation.heap_offer import choose_heap
@@ -34,6 +35,9 @@ from zc_perception.pixel.layout import ImageLayout, check_dimensions, validate_l
 from zc_perception.pixel.modifier import INVALID, LINEAR, modifier_name, same_layout
 
 Participants = Sequence[BufferConstraints]
+# What nobody's device needs, and what would leave no memory to others. The first is for small images.
+_MOST_PADDING = 1 << 24
+_MOST_TIMES = 8
 
 
 def _choosy(participants: Participants) -> list[BufferConstraints]:
@@ -64,15 +68,12 @@ def _cost(participants: Participants, fmt: Format) -> float:
 def _format_objection(participants: Participants) -> str:
     """Why there is no candidate."""
     choosy = _choosy(participants)
-    offers = '; '.join(
-        f'{p.participant}: {", ".join(map(format_text, p.formats or ())) or "none"}'
-        for p in choosy
-    )
+    offers = '; '.join(f'{p.participant}: {formats_text(p.formats)}' for p in choosy)
     common = [f for f in choosy[0].formats or () if all(p.listed(f) for p in choosy)]
     if common:
         users = ', '.join(p.participant for p in participants if p.uses_cpu)
         return (
-            f'the CPU access of {users} needs LINEAR, common are only {", ".join(map(format_text, common))} ({offers}); '
+            f'the CPU access of {users} needs LINEAR, common are only {formats_text(common)} ({offers}); '
             'add a LINEAR format, or a device that reads the pixels'
         )
     reason = ''
@@ -150,6 +151,19 @@ def _by_step(participants: Participants, name: str) -> str:
     )
 
 
+def _steps(participants: Participants) -> str:
+    """Who asks for which alignments."""
+    return '; '.join(
+        f'{name}: {by}'
+        for name in ('stride_align', 'offset_align', 'height_align')
+        if (by := _by_step(participants, name))
+    )
+
+
+def _bytes(layout: ImageLayout) -> int:
+    return sum(layout.buffer_size(index) for index in range(layout.num_buffers))
+
+
 def _layout_objection(
     participants: Participants,
     limits: ImageLimits,
@@ -169,13 +183,15 @@ def _layout_objection(
     try:
         layout = limits.layout(fourcc, size, placement)
     except (LayoutError, FormatError) as error:
-        steps = '; '.join(
-            f'{name}: {by}'
-            for name in ('stride_align', 'offset_align', 'height_align')
-            if (by := _by_step(participants, name))
-        )
+        steps = _steps(participants)
         return f'{text} {size_text(size)}: {error}' + (
             f' ({steps})' if steps and 'align' in str(error) else ''
+        )
+    wanted, plain = _bytes(layout), _bytes(ImageLimits().layout(fourcc, size, placement))
+    if wanted > _MOST_PADDING + _MOST_TIMES * plain:
+        return (
+            f'{text} {size_text(size)} would take {wanted >> 20} MiB for each image, {wanted // plain} times its pixels '
+            f'({_steps(participants)}); ask for smaller steps'
         )
     widest = max(plane.stride for plane in layout.planes)
     if limits.max_stride is not None and widest > limits.max_stride:

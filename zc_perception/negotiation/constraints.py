@@ -7,6 +7,7 @@ Source: Fuchsia's *Sysmem overview* (constraints, heaps, dispensable participant
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -21,6 +22,7 @@ Format = tuple[int, int]
 Size = tuple[int, int]
 """Width and height in pixels."""
 NO_CPU = CpuAccess(0)
+_SHOWN = 3
 
 
 class Placement(Enum):
@@ -33,6 +35,16 @@ class Placement(Enum):
 def format_text(fmt: Format) -> str:
     """``NV12 LINEAR``."""
     return f'{fourcc_name(fmt[0])} {modifier_name(fmt[1])}'
+
+
+def formats_text(formats: Iterable[Format] | None) -> str:
+    """Name some formats, the first few of many: ``NV12 LINEAR, YUYV LINEAR and 32 more``."""
+    if formats is None:
+        return 'any'
+    names = list(map(format_text, formats))
+    shown = names if len(names) <= _SHOWN + 1 else names[:_SHOWN]
+    rest = f' and {len(names) - len(shown)} more' if len(shown) < len(names) else ''
+    return f'{", ".join(shown)}{rest}' if names else 'none'
 
 
 def size_text(size: Size) -> str:

@@ -5,19 +5,21 @@
     session = BufferSession(camera.constraints(), (1920, 1080), wanted_slots=8)
     settings = session.allocate([Consumer(accelerator.constraints(), trial_import)], allocate)
     outcome = session.join(late)      # accepted, or refused with the reason
+    reason = session.stands_against([late])    # empty: another setting suits everybody
 
 The session goes through three steps. First it collects: the camera says what it can make, consumers that are there say what they can
 use, and stand-ins speak for consumers that come later. Then it agrees on one setting and lets the camera allocate. Last, each
 consumer imports every buffer on trial, because a setting that suits everybody is no guarantee that an import succeeds.
 
-A consumer that comes later must suit what is allocated. Nobody is waited for, and nothing is allocated a second time: a camera that is
-opened again makes another session.
+Consumers of the camera's process and of other processes are treated alike. One of another process says its constraints in
+its HELLO, and imports on trial by itself.
+
+A consumer that comes later must suit what is allocated. If it doesn't, :meth:`BufferSession.stands_against` tells whether
+another setting suits everybody. Nothing is allocated a second time in one session: the camera's owner makes another session.
 
 A misfit is never silent. The camera and the stand-ins must agree, or the session fails and names who and what stands against it. A
-consumer that does not fit is refused by name and reason, and gets no buffers. The camera and the others go on.
-
-A consumer of another process says the same constraints in its HELLO, is judged by the same
-:func:`~zc_perception.negotiation.settings.violations`, and imports on trial by itself.
+consumer that does not fit is refused by name and reason, and gets no buffers. The camera and the others go on. A stand-in
+counts until a consumer of its name is there.
 
 **Threads.** Every method may be called from any thread. Allocators and trial imports run without the lock.
 
@@ -48,14 +50,22 @@ from zc_perception.negotiation.settings import (
 
 @dataclass(frozen=True, eq=False)
 class Consumer:
-    """Somebody who uses the buffers in this process. Two are the same only if they are one object.
+    """Somebody who uses the buffers. Two are the same only if they are one object.
 
     :param constraints: what it can use; ``participant`` is its name for people.
-    :param trial_import: imports one slot's buffers as it will later, and raises if it can't; ``None``: it imports nothing.
+    :param trial_import: imports one slot's buffers as it will later, and raises if it can't; ``None``: it imports nothing, or
+        does so in its own process.
+    :param name: of the stand-in whose place it takes; by default its name for people.
     """
 
     constraints: BufferConstraints
     trial_import: TrialImport | None = None
+    name: str = ''
+
+    @property
+    def known_as(self) -> str:
+        """The name of the stand-in whose place it takes."""
+        return self.name or self.constraints.participant
 
 
 class Verdict(Enum):
@@ -90,6 +100,8 @@ class BufferSession:
     :param size: of the images, width and height in pixels.
     :param wanted_slots: as many slots if nobody minds, even where participants need fewer.
     :param stand_ins: constraints of consumers that come later. They count as if their holders were there.
+
+    ``possible`` is what the camera could make if it were opened anew; the owner may set it, at first it is *camera*.
     """
 
     def __init__(
@@ -101,6 +113,7 @@ class BufferSession:
         stand_ins: Sequence[BufferConstraints] = (),
     ) -> None:
         self._camera = camera
+        self.possible = camera
         self._size = size
         self._wanted_slots = wanted_slots
         self._stand_ins = stand_ins
@@ -118,7 +131,8 @@ class BufferSession:
         """
         request, outcomes = self.plan(consumers)
         allocation = allocator(request)
-        settings = check_answer(request, allocation, [self._camera, *self._stand_ins])
+        fixed = [self._camera, *self._standing_in(consumers)]
+        settings = check_answer(request, allocation, fixed)
         for consumer in [one for one in consumers if one not in outcomes]:
             outcomes[consumer] = self._admit(consumer, settings, allocation.buffers)
         with self._lock:
@@ -126,6 +140,11 @@ class BufferSession:
             self._why = '; '.join(request.reasons)
             self._outcomes = {consumer: outcomes[consumer] for consumer in consumers}
         return settings
+
+    def _standing_in(self, consumers: Sequence[Consumer]) -> list[BufferConstraints]:
+        """The stand-ins whose consumers are not among *consumers*."""
+        here = {consumer.known_as for consumer in consumers}
+        return [one for one in self._stand_ins if one.participant not in here]
 
     def plan(
         self, consumers: Sequence[Consumer]
@@ -136,23 +155,50 @@ class BufferSession:
         """
         refused: dict[Consumer, Outcome] = {}
         fitting: list[Consumer] = []
-        request = self._agree(())
+        stand_ins = self._standing_in(consumers)
+        request = self._agree((), stand_ins)
         for consumer in consumers:
             try:
-                request = self._agree([*fitting, consumer])
+                request = self._agree([*fitting, consumer], stand_ins)
             except NegotiationError as error:
                 refused[consumer] = Outcome(Verdict.REFUSED, str(error))
             else:
                 fitting.append(consumer)
         return request, refused
 
-    def _agree(self, consumers: Sequence[Consumer]) -> AllocationRequest:
-        participants = [
-            self._camera,
-            *(consumer.constraints for consumer in consumers),
-            *self._stand_ins,
-        ]
+    def _agree(
+        self,
+        consumers: Sequence[Consumer],
+        stand_ins: Sequence[BufferConstraints],
+        camera: BufferConstraints | None = None,
+    ) -> AllocationRequest:
+        constraints = [consumer.constraints for consumer in consumers]
+        participants = [camera or self._camera, *constraints, *stand_ins]
         return agree(participants, self._size, wanted_slots=self._wanted_slots)
+
+    def stands_against(
+        self, newcomers: Sequence[Consumer], camera: BufferConstraints | None = None
+    ) -> str:
+        """Say why no other setting suits all that have buffers and *newcomers*; empty: one does.
+
+        :param camera: what it can make; by default what it could make if it were opened anew.
+        """
+        consumers = [*(one for one in self._accepted() if one not in newcomers), *newcomers]
+        try:
+            self._agree(consumers, self._standing_in(consumers), camera or self.possible)
+        except NegotiationError as error:
+            return str(error)
+        return ''
+
+    def outcome(self, consumer: Consumer) -> Outcome | None:
+        """What became of *consumer*; ``None``: it is not known here."""
+        with self._lock:
+            return self._outcomes.get(consumer)
+
+    def fell_back(self, consumer: Consumer, why: str) -> None:
+        """*consumer*, of another process, could not import the buffers."""
+        with self._lock:
+            self._outcomes[consumer] = Outcome(Verdict.FELL_BACK, why)
 
     def _admit(
         self, consumer: Consumer, settings: BufferSettings, buffers: Sequence[Buffers]
@@ -242,11 +288,12 @@ class BufferSession:
             {} if self._settings is None else {self._camera.participant: Outcome(Verdict.ACCEPTED)}
         )
         with self._lock:
+            consumers = list(self._outcomes)
             found |= {
                 consumer.constraints.participant: outcome
                 for consumer, outcome in self._outcomes.items()
             }
-        for stand_in in self._stand_ins:
+        for stand_in in self._standing_in(consumers):
             found.setdefault(stand_in.participant, Outcome(Verdict.STAND_IN))
         return found
 

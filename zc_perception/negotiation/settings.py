@@ -19,6 +19,7 @@ from zc_perception.negotiation.constraints import (
     Size,
     fits_within,
     format_text,
+    formats_text,
     size_text,
 )
 from zc_perception.negotiation.heap_offer import HeapOffer
@@ -195,10 +196,10 @@ def violations(constraints: BufferConstraints, settings: BufferSettings) -> list
         offered = (
             'only LINEAR for its CPU access'
             if constraints.formats is None
-            else ', '.join(map(format_text, constraints.formats))
+            else formats_text(constraints.formats)
         )
         found.append(
-            f'format {format_text(settings.format)} is not one of its formats ({offered or "none"})'
+            f'format {format_text(settings.format)} is not one of its formats ({offered})'
         )
     for index, plane in enumerate(layout.planes):
         for name, value, step in (

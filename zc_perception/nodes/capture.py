@@ -12,14 +12,18 @@ from sensor_msgs.msg import CompressedImage, Image
 
 from zc_perception.camera.camera import Camera, CameraOptions
 from zc_perception.camera.clock import StampClock
-from zc_perception.camera.supervisor import CameraCondition, CameraState, CameraSupervisor
+from zc_perception.camera.supervisor import (
+    CameraCondition,
+    CameraState,
+    CameraSupervisor,
+    Renewal,
+)
 from zc_perception.errors import AllocationError, CameraLostError, ConfigError, NegotiationError
 from zc_perception.frame import Frame
 from zc_perception.link.endpoints import AdaptedPublisher, ExtraMessage
 from zc_perception.link.endpoints.frame_offer import FrameOffer
 from zc_perception.link.endpoints.qos import bus_key
 from zc_perception.link.image_conversion import OUTPUT_ENCODINGS, FrameToJpeg, frame_adapter
-from zc_perception.link.meeting_point import MEETING
 from zc_perception.link.rungs import IN_PROCESS
 from zc_perception.link.shared_memory.wire import frame_id_bytes
 from zc_perception.negotiation.constraints import BufferConstraints
@@ -66,6 +70,7 @@ _KEEP_ALL_DELAY_S = 1.0
 _SLOWEST_HZ = 3.0 / PATIENCE_S
 # What the camera and a reader need, whatever is kept for late readers.
 _CAMERA_SLOTS = 4
+_FIXED = "set parameter 'renegotiate' of {0} to true, start it before {0}, or name its needs in 'participants'"
 _FRAMES = Endpoint('image_raw', 'publisher', adapted=True)
 _SPECS = (
     *CAMERA_SPECS,
@@ -75,6 +80,8 @@ _SPECS = (
     ParameterSpec('slots', 8, 'Buffers in the pool. The pool gets more if its participants hold more together.', '', 3, 64),
     ParameterSpec('participants', [], 'Constraints of consumers that join later. They count when buffers are allocated. '
                   f"Each is '{SYNTAX}'."),
+    ParameterSpec('renegotiate', True, "Agree on other buffers when a consumer comes that can't use these, if other ones suit everybody: at "
+                  'most once in 10 s, and the camera pauses.'),
     ParameterSpec('image_encoding', 'rgb8', "Encoding of image_raw for plain subscribers. native: the frame's own bytes, where an encoding "
                   'means the same, else rgb8.', choices=OUTPUT_ENCODINGS, dynamic=True),
     ParameterSpec('jpeg_quality', 0, 'JPEG quality of image_raw/compressed. 0: the topic is not offered.', '', 0, 100, dynamic=True),
@@ -132,6 +139,8 @@ class CaptureNode(PerceptionNode):
         self.latencies = StageLatencies()
         self._node_clock = self.get_clock()
         self._disagreement = ''
+        self.pause_s = 0.0
+        self._paused_ns = 0
         self._counters = CaptureCounters()
         self._stamps = StampClock(
             self.now_ns, is_simulated=lambda: self._node_clock.ros_time_is_active
@@ -168,11 +177,10 @@ class CaptureNode(PerceptionNode):
         return CameraFactory(options, self._known_consumers)
 
     def _known_consumers(self) -> list[BufferConstraints]:
-        """Stand-ins, and who is in this process."""
-        return [
-            *self._stand_ins,
-            *(consumer.constraints for consumer in MEETING.consumers(self._key)),
-        ]
+        """Stand-ins, and the consumers that are there."""
+        here = [] if self._offer is None else self._offer.consumers()
+        names = {constraints.participant.partition(' (pid ')[0] for constraints in here}
+        return [*(one for one in self._stand_ins if one.participant not in names), *here]
 
     def _new_supervisor(self, identity: str = '') -> CameraSupervisor:
         return CameraSupervisor(
@@ -181,6 +189,7 @@ class CaptureNode(PerceptionNode):
             self._prepare,
             self._publish,
             self._on_condition,
+            renew=self._renew,
             before_close=self._controls.detach,
             wait_s=self._delay(),
             identity=identity,
@@ -193,11 +202,6 @@ class CaptureNode(PerceptionNode):
         if self._stereo is not None:
             self._stereo.begin(self.get_fully_qualified_name(), self.parameters)
         self.supervisor = self._new_supervisor()
-        if self._factory.slow:
-            # The camera's thread opens it: the other cameras and a signal don't wait for its first frame.
-            self._factory.check()
-        else:
-            self.supervisor.open_now()
         adapter = frame_adapter(
             self.parameters['image_encoding'], self.ledger, holder=self.get_name()
         )
@@ -207,8 +211,21 @@ class CaptureNode(PerceptionNode):
         self._publisher = AdaptedPublisher(self, adapter, 'image_raw', qos, extras=self._extras())
         self._server = FrameServer(self, self.parameters, self._publisher)
         self._offer = FrameOffer(
-            self, self._publisher, self._server.server, changed=self._describe
+            self,
+            self._publisher,
+            self._server.server,
+            changed=self._describe,
+            fixed=''
+            if self.parameters['renegotiate']
+            else _FIXED.format(self.get_fully_qualified_name()),
         )
+        # Before the camera is opened, which may depend on what its consumers can use.
+        self._offer.listen((self.parameters['width'] or 1, self.parameters['height'] or 1))
+        if self._factory.slow:
+            # The camera's thread opens it: the other cameras and a signal don't wait for its first frame.
+            self._factory.check()
+        else:
+            self.supervisor.open_now()
         self._camera_info.reload(self.parameters)
 
     def _agree(self) -> None:
@@ -325,7 +342,19 @@ class CaptureNode(PerceptionNode):
             )
         return camera
 
+    def _renew(self) -> Renewal:
+        """Whether to agree on other buffers now. On the camera's thread, between two frames."""
+        offer, camera = self._offer, self.supervisor.camera
+        if offer is None or camera is None or time.monotonic() < offer.due:
+            return Renewal.NONE
+        self._paused_ns = time.monotonic_ns()
+        in_place = camera.reallocates and offer.would_suit(camera.constraints())
+        self.get_logger().info(f'the buffers are agreed on anew for {offer.renew()}')
+        return Renewal.REALLOCATE if in_place else Renewal.REOPEN
+
     def _open_camera(self, identity: str) -> Camera:
+        if self._offer is not None and self.session is None:
+            self._offer.await_consumers()
         camera = (self._camera_factory or self._factory.open)(identity)
         STARTUP.reached('camera')
         if self._stereo is not None:
@@ -355,11 +384,12 @@ class CaptureNode(PerceptionNode):
                 allocate,
                 wanted_slots=wanted,
                 stand_ins=self._stand_ins,
+                possible=camera.possible,
             )
         except (NegotiationError, AllocationError) as error:
             self._disagreement = str(error)
             raise
-        offer.begin(session, camera.pool, camera.heap_name)
+        offer.begin(session, camera.pool, camera.heap_name, camera.sizes())
         layout = session.settings.layout
         choice = camera.facts().get('choice')
         self.get_logger().info(
@@ -418,6 +448,9 @@ class CaptureNode(PerceptionNode):
     def _on_condition(self, condition: CameraCondition) -> None:
         """On the camera's thread, or that which opens it first."""
         if condition.state is CameraState.LOST:
+            if self._paused_ns and self._offer is not None:
+                # What it was opened for may be why it is lost.
+                self._offer.give_up(f'the camera does not do it: {condition.reason}')
             again = f'; next attempt in {condition.retry_s:.1f} s' if condition.retry_s else ''
             self.get_logger().error(f'the camera is not there: {condition.reason}{again}')
         elif condition.state is CameraState.FAILED:
@@ -442,10 +475,19 @@ class CaptureNode(PerceptionNode):
             return
         self.latencies.record('capture', frame.data.capture_cost_ns)
         began_ns = time.monotonic_ns()
+        if self._paused_ns:
+            self._end_pause(began_ns)
         publisher.publish(frame)
         self.frame_log.published(frame, began_ns, time.monotonic_ns())
         self._camera_info.publish(frame.header)
         self._snapshots.offer(frame)
+
+    def _end_pause(self, now_ns: int) -> None:
+        """The first frame after another agreement."""
+        self.pause_s, self._paused_ns = (now_ns - self._paused_ns) / 1e9, 0
+        self.get_logger().info(
+            f'the other buffers are there; the camera paused for {self.pause_s:.2f} s'
+        )
 
     @property
     def finished(self) -> bool:
@@ -480,7 +522,12 @@ class CaptureNode(PerceptionNode):
         if camera is not None and session is not None:
             self.warn_once(camera.notices())
         agreed = negotiation_status(
-            session, self._disagreement, self.state, waits=server is not None
+            session,
+            self._disagreement,
+            self.state,
+            waits=server is not None,
+            renewals=0 if self._offer is None else self._offer.renewals,
+            pause_s=self.pause_s,
         )
         found = [
             self.lifecycle_status(),

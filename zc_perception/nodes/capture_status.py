@@ -238,12 +238,20 @@ def _camera_verdict(
 
 
 def negotiation_status(
-    session: BufferSession | None, disagreement: str, state: str, *, waits: bool
+    session: BufferSession | None,
+    disagreement: str,
+    state: str,
+    *,
+    waits: bool,
+    renewals: int = 0,
+    pause_s: float = 0.0,
 ) -> Status:
     """What was agreed on, why, and what became of each participant.
 
     :param disagreement: why nothing was; empty: nobody has tried.
     :param waits: whether a camera is to come, of which part ``camera`` tells.
+    :param renewals: how often the buffers were agreed on anew.
+    :param pause_s: how long the camera paused for the latest of these, in seconds.
     """
     if session is None or not session.settled:
         if disagreement:
@@ -269,6 +277,8 @@ def negotiation_status(
     outcomes, settings = session.outcomes(), session.settings.describe()
     values: dict[str, object] = {'settings': settings, 'because': session.why}
     values |= {f'participant {name}': str(outcome) for name, outcome in outcomes.items()}
+    if renewals:
+        values |= {'renegotiations': renewals, 'pause_s': f'{pause_s:.3f}'}
     lost = [f'{name} {outcome}' for name, outcome in outcomes.items() if not outcome.has_buffers]
     if not lost:
         return Status('negotiation', Level.OK, settings, values)

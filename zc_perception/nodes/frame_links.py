@@ -88,7 +88,7 @@ _LINK_VERDICTS = {
 # Why consumers of other processes are refused for good, and what to do about it.
 _REFUSALS = {
     'not_allowed': "its user may not connect: put it into 'shared_memory_group'",
-    'constraints': 'it can not use these buffers: state its needs in participants, so that they are negotiated',
+    'constraints': 'change what stands against it, at the node that the message names',
     'slots': "the pool has no slots left to promise: raise 'slots'",
     'connections': 'too many consumers are connected: end some',
     'version': 'it speaks another version: install the same one at both ends',

@@ -13,6 +13,7 @@ from memory_link import (
     RawPeer,
     all_free,
     make_frame,
+    make_layout,
     make_pool,
     publish,
     settled,
@@ -23,12 +24,14 @@ from zc_perception.frame import Frame, Header
 from zc_perception.link.shared_memory import unix_socket, wire
 from zc_perception.link.shared_memory.protocol import MAX_DEPTH, MessageType, RefusalCode
 from zc_perception.link.shared_memory.requirements import Requirements
-from zc_perception.link.shared_memory.server import SharedMemoryServer
+from zc_perception.link.shared_memory.server import Answer, SharedMemoryServer
+from zc_perception.link.shared_memory.unix_socket import Peer
 from zc_perception.memory.fence import EventFence, SyncFile
 from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.memory.pool import BufferPool, SlotState
 from zc_perception.negotiation.heap_offer import heap_offer
+from zc_perception.negotiation.session import Consumer
 from zc_perception.pixel.colorimetry import BT601_LIMITED
 from zc_perception.pixel.fourcc import NV12, fourcc_code
 from zc_perception.pixel.layout import compute_layout
@@ -327,18 +330,130 @@ def test_another_pool_disconnects_and_another_slot_does_not(
         refused = peer.receive_refused()
         assert refused.code == RefusalCode.PROTOCOL, 'that one was not held'
     settled(server, 'release')
-    with RawPeer.welcomed(server.path) as peer:
-        other = make_pool(4)
+    with RawPeer.welcomed(server.path, requirements=Requirements(stride_align=64)) as peer:
+        other = make_pool(4, make_layout(70, stride_align=2))
         server.set_pool(other)
         assert peer.receive_refused().code == RefusalCode.BUSY
         settled(server, 'pool')
-    with RawPeer.welcomed(server.path) as peer:
-        publish(server, other, 0)
-        assert peer.receive_frame().sequence == 0
+    server.close()
+    other.close()
+
+
+def test_a_consumer_goes_on_with_other_buffers_and_keeps_what_it_holds(
+    pool: BufferPool, serve: Serve
+) -> None:
+    """It holds one frame of before, and another one waits for it: both are good, and then the old slots are retired."""
+    server = serve(pool)
+    with RawPeer.welcomed(server.path, depth=1) as peer:
+        held, _ = publish(server, pool, 0)
+        first = peer.receive_frame()
+        waiting, _ = publish(server, pool, 1)
+        other = make_pool(4)
+        server.set_pool(other)
+        assert wire.parse_retired(peer.receive()[0]) == held
+        peer.release(first)
+        second = peer.receive_frame()
+        assert (second.uid, second.sequence) == (waiting, 1)
+        assert wire.parse_retired(peer.receive()[0]) == waiting
+        peer.release(second)
+        until(lambda: all_free(pool), 'the slots of before')
+        publish(server, other, 2)
+        third = peer.receive_frame()
+        assert third.sequence == 2
+        peer.release(third)
+        until(lambda: all_free(other), 'every slot')
+        assert server.statistics().welcomed == 1
     settled(server, 'eof')
     server.close()
-    until(lambda: all_free(other), 'every slot')
     other.close()
+
+
+def test_a_consumer_that_was_granted_more_than_the_other_buffers_have_connects_again(
+    serve: Serve,
+) -> None:
+    many, few = make_pool(12), make_pool(4)
+    server = serve(many)
+    with RawPeer.welcomed(server.path, window=8) as peer:
+        server.set_pool(few)
+        assert peer.receive_refused().code == RefusalCode.BUSY
+    settled(server, 'pool')
+    with RawPeer.welcomed(server.path, window=8):
+        assert server.consumers == 1
+    server.close()
+    many.close()
+    few.close()
+
+
+def test_who_waits_is_told_why_and_let_in_when_there_are_buffers(
+    pool: BufferPool, serve: Serve
+) -> None:
+    server = serve(None)
+    with RawPeer.connected(server.path) as peer, RawPeer.connected(server.path) as gone:
+        for each in (peer, gone):
+            each.hello(waits=True, requirements=Requirements(stride_align=64))
+            assert 'no buffers yet' in wire.parse_noted(each.receive()[0])
+        assert server.await_consumers(2, 0.0) and not server.await_consumers(3, 0.0)
+        consumer, about, window = server.participants()[0]
+        assert (consumer.constraints.stride_align, about.pid, window) == (64, os.getpid(), 1)
+        gone.socket.close()
+        until(lambda: len(server.participants()) == 1, 'one participant')
+        server.set_pool(pool)
+        assert peer.receive_type() == wire.MessageType.WELCOME
+        publish(server, pool, 0)
+        assert peer.receive_frame().sequence == 0
+        assert len(server.participants()) == 1
+    settled(server, 'eof')
+    assert not server.participants()
+
+
+def test_who_talks_while_it_waits_is_turned_away(serve: Serve) -> None:
+    server = serve(None)
+    with RawPeer.connected(server.path) as peer:
+        peer.hello(waits=True)
+        assert peer.receive_type() == wire.MessageType.NOTED
+        peer.send(wire.pack_release(1, 1, False))
+        assert peer.receive_refused().code == RefusalCode.PROTOCOL
+    assert server.statistics().protocol_errors == {'state': 1} and not server.participants()
+
+
+class Judge:
+    """A door that answers what it was told."""
+
+    def __init__(self, answer: Answer, text: str) -> None:
+        self.answer, self.text = answer, text
+        self.gone: list[tuple[str, str]] = []
+
+    def judge(self, consumer: Consumer, peer: Peer) -> tuple[Answer, str]:
+        return self.answer, self.text
+
+    def left(self, consumer: Consumer, why: str) -> None:
+        self.gone.append((consumer.known_as, why))
+
+
+def test_the_door_decides_who_comes_in(pool: BufferPool, serve: Serve) -> None:
+    door = Judge(Answer.WAIT, 'not yet')
+    server = serve(pool, door=door)
+    with RawPeer.connected(server.path) as peer:
+        peer.hello(waits=True)
+        assert wire.parse_noted(peer.receive()[0]) == 'not yet'
+        door.text = 'still not'
+        server.look_again()
+        assert wire.parse_noted(peer.receive()[0]) == 'still not'
+        door.answer = Answer.REFUSE
+        server.look_again()
+        refused = peer.receive_refused()
+        assert (refused.code, refused.text) == (RefusalCode.CONSTRAINTS, 'still not')
+    with RawPeer.connected(server.path) as old:
+        door.answer = Answer.WAIT
+        old.hello()
+        assert old.receive_refused().code == RefusalCode.BUSY
+    door.answer = Answer.WELCOME
+    with RawPeer.welcomed(server.path) as peer:
+        publish(server, pool, 0)
+        peer.receive_frame()
+        peer.send(wire.pack_refused(wire.Refused(RefusalCode.CONSTRAINTS, 'it can not map them')))
+        until(lambda: len(door.gone) == 3, 'all have gone')
+    assert door.gone == [('raw', ''), ('raw', ''), ('raw', 'it can not map them')]
 
 
 def test_buffers_that_no_longer_fit_end_the_connection_with_the_reason(

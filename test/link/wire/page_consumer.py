@@ -28,7 +28,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-HELLO, WELCOME, REFUSED, BUFFERS, FRAME, RELEASE, BUFFER_RETIRED = range(1, 8)
+HELLO, WELCOME, REFUSED, BUFFERS, FRAME, RELEASE, BUFFER_RETIRED, NOTED = range(1, 9)
+WAITS = 2
 DMA_BUF, MEMFD = 1, 2
 LINEAR = 0
 F_GET_SEALS, SHRINK_AND_GROW, FUTURE_WRITE = 1034, 2 | 4, 16
@@ -244,7 +245,7 @@ def plane_crcs(slot: Slot) -> list[int]:
 class Conversation:
     """One connection, from HELLO to EOF."""
 
-    def __init__(self, announcement: Announcement, options: str, hold: int) -> None:
+    def __init__(self, announcement: Announcement, plan: Plan, hold: int) -> None:
         self.frames = 0
         self._slots: dict[int, Slot] = {}
         self._held: deque[int] = deque()
@@ -259,7 +260,7 @@ class Conversation:
             if user not in (0, os.geteuid()):
                 raise Broken(f'user {user} listens there')
             self._socket.settimeout(ANSWER_SECONDS)
-            self._window = self._greet(announcement.publisher_id, options)
+            self._window = self._greet(announcement.publisher_id, plan)
             self._hold = min(
                 hold, self._window - 1
             )  # whoever holds the whole window gets no frame that would make it release one
@@ -268,15 +269,21 @@ class Conversation:
             self._socket.close()
             raise
 
-    def _greet(self, publisher_id: str, options: str) -> int:
-        formats = b''.join(struct.pack('<4sIQ', fourcc, 0, LINEAR) for fourcc in FORMATS)
-        text = options.encode()
+    def _greet(self, publisher_id: str, plan: Plan) -> int:
+        formats = b''.join(struct.pack('<4sIQ', fourcc, 0, LINEAR) for fourcc in plan.formats)
+        text = plan.options.encode()
         length = 128 + len(formats) + len(text)
-        hello = struct.pack('<HHI4sHHIIII', HELLO, length, 0, b'ZCLK', 1, 1, WINDOW, DEPTH, 0, 3)
-        hello += struct.pack('<IIIIII', 1, 1, 0, 0, len(FORMATS), len(text))
+        hello = struct.pack('<HHI4sHH', HELLO, length, 0, b'ZCLK', 1, 1)
+        hello += struct.pack('<IIII', WINDOW, DEPTH, WAITS, 3)
+        hello += struct.pack('<IIII', plan.stride_align, plan.offset_align, 0, 0)
+        hello += struct.pack('<II', len(plan.formats), len(text))
         hello += struct.pack('<32s40s', publisher_id.encode(), b'page_consumer')
         self._send(hello + formats + text)
-        _, packet, _ = self._receive({WELCOME: (64, 64)})
+        number, packet, _ = self._receive({WELCOME: (64, 64), NOTED: (8, 512)})
+        while number == NOTED:
+            say('noted', text=packet[8:].decode())
+            self._socket.settimeout(None)
+            number, packet, _ = self._receive({WELCOME: (64, 64), NOTED: (8, 512)})
         version, zero, window, depth, zeros, who = struct.unpack_from('<HHII12s32s', packet, 8)
         if version != 1 or zero or any(zeros):
             raise Broken(f'WELCOME with version {version} or a field that is not zero')
@@ -322,7 +329,7 @@ class Conversation:
             shortest, longest = expected.get(number, (1, 0))
             if not shortest <= length <= longest:
                 raise Broken(f'message {number} with {length} bytes here')
-            if number in (WELCOME, BUFFER_RETIRED) and fds:
+            if number in (WELCOME, BUFFER_RETIRED, NOTED) and fds:
                 raise Broken(f'message {number} with descriptors')
         except BaseException:
             for fd in fds:
@@ -368,7 +375,15 @@ class Conversation:
                 text = str(error).encode()[:500]
                 self._send(struct.pack('<HHII', REFUSED, 12 + len(text), 0, 3) + text)
             raise
-        say('buffers', uid=uid, kind=slot.kind, size=slot.size, fourcc=slot.fourcc.decode())
+        say(
+            'buffers',
+            uid=uid,
+            kind=slot.kind,
+            size=slot.size,
+            fourcc=slot.fourcc.decode(),
+            strides=[stride for _, stride, _, _ in slot.planes],
+            offsets=[offset for _, _, offset, _ in slot.planes],
+        )
 
     def _frame(self, packet: bytes, fds: list[int]) -> None:
         uid, generation, sequence, stamp = struct.unpack_from('<QQQq', packet, 8)
@@ -423,9 +438,12 @@ class Plan:
     """When to try a publisher again."""
 
     text: str
+    formats: tuple[bytes, ...]
+    options: str
+    stride_align: int
+    offset_align: int
     due: float = 0.0
     delay: float = 0.0
-    options: str = 'cpu=read'
     wait_for_news: bool = False
 
     def backoff(self, longest: float) -> None:
@@ -442,7 +460,7 @@ def converse(announcement: Announcement, plan: Plan, frames: int, hold: int) -> 
     conversation = None
     outcome = 'done'
     try:
-        conversation = Conversation(announcement, plan.options, hold)
+        conversation = Conversation(announcement, plan, hold)
         conversation.serve(frames)
     except Ended:
         outcome = 'eof'
@@ -454,9 +472,6 @@ def converse(announcement: Announcement, plan: Plan, frames: int, hold: int) -> 
         outcome = f'refused {refused}'
         if refused.code == 4:
             plan.backoff(0.5)
-        elif refused.code not in (1, 2, 3, 6) and plan.options:
-            plan.options = ''
-            plan.later(0)
         else:
             plan.later(5)
     except Unusable as error:
@@ -489,17 +504,27 @@ def main() -> int:
         default=0,
         help='frames to hold before one is released, as far as the window allows',
     )
+    parser.add_argument('--formats', default=','.join(each.decode() for each in FORMATS))
+    parser.add_argument('--options', default='', help='constraints besides cpu=read')
+    parser.add_argument('--stride-align', type=int, default=1)
+    parser.add_argument('--offset-align', type=int, default=1)
     arguments = parser.parse_args()
+    needs = (
+        tuple(each.encode() for each in arguments.formats.split(',')),
+        '; '.join(filter(None, ('cpu=read', arguments.options))),
+        arguments.stride_align,
+        arguments.offset_align,
+    )
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     plans: dict[str, Plan] = {}
     left = arguments.frames
     while left > 0:
         found = announcements(arguments.topic, arguments.domain)
-        plans = {a.publisher_id: plans.get(a.publisher_id, Plan(a.text)) for a in found}
+        plans = {a.publisher_id: plans.get(a.publisher_id, Plan(a.text, *needs)) for a in found}
         for announcement in found:
             plan = plans[announcement.publisher_id]
             if plan.text != announcement.text:
-                plan = plans[announcement.publisher_id] = Plan(announcement.text)
+                plan = plans[announcement.publisher_id] = Plan(announcement.text, *needs)
             if not plan.wait_for_news and plan.due <= time.monotonic() and left > 0:
                 left -= converse(announcement, plan, left, arguments.hold)
         due = [p.due for p in plans.values() if not p.wait_for_news]

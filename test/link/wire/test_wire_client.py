@@ -102,7 +102,7 @@ def test_the_hello_is_what_the_page_says(server: SpecServer) -> None:
             1,
             5,
             3,
-            1,
+            3,
             2,
             64,
             4096,

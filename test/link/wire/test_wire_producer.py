@@ -375,14 +375,10 @@ def test_a_later_version_is_spoken_down(start_producer: StartProducer, start: St
     )
 
 
-@pytest.mark.parametrize('options', [{'slots': 2}, {'pool': 0}], ids=['slots', 'no_pool'])
-def test_a_busy_producer_says_so(
-    start_producer: StartProducer, start: Start, options: dict[str, int]
-) -> None:
-    producer = start_producer(**options)
-    if options != {'pool': 0}:
-        start('--hold', '--window', '1')
-        producer.wait_for('consumers', 1)
+def test_a_busy_producer_says_so(start_producer: StartProducer, start: Start) -> None:
+    producer = start_producer(slots=2)
+    start('--hold', '--window', '1')
+    producer.wait_for('consumers', 1)
     assert start().refusal()[0] == BUSY
 
 

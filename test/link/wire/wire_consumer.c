@@ -175,7 +175,7 @@ static void say_hello(void) {
     uint8_t packet[8192] = {0};
     int fds[8] = {0};
     size_t length = 128 + 16 * options.num_formats, num_fds = misbehaves("fd-with-hello") ? 1 : misbehaves("many-fds") ? 8 : 0;
-    const uint32_t numbers[] = {options.window, options.depth, options.history, options.memory, options.stride_align, options.offset_align,
+    const uint32_t numbers[] = {options.window, options.depth, options.history | WAITS, options.memory, options.stride_align, options.offset_align,
                                 options.max_width, options.max_height, options.num_formats};
     put(packet, 2, HELLO), put(packet + 2, 2, length), put(packet + 8, 4, 0x4b4c435a);
     put(packet + 12, 2, options.min_version), put(packet + 14, 2, options.max_version);
@@ -330,6 +330,10 @@ static _Noreturn void on_refused(const uint8_t *packet, size_t length) {
     printf("}\n");
     finish(TURNED_AWAY);
 }
+static void wait_for_ever(void) {
+    const struct timeval for_ever = {0, 0};
+    if (setsockopt(connection, SOL_SOCKET, SO_RCVTIMEO, &for_ever, sizeof for_ever) != 0) stop("SO_RCVTIMEO");
+}
 static void on_welcome(const uint8_t *packet) {
     uint8_t wanted[32] = {0};
     const uint32_t version = (uint32_t)get(packet + 8, 2), depth = get32(packet + 16);
@@ -342,25 +346,26 @@ static void on_welcome(const uint8_t *packet) {
     check(is_identifier(packet + 32), "publisher", "WELCOME doesn't say who this is in 1 to 32 printable ASCII characters");
     check(options.publisher[0] == '\0' || memcmp(packet + 32, wanted, 32) == 0, "publisher", "another publisher than asked for");
     welcomed = true;
-    const struct timeval for_ever = {0, 0};
-    if (setsockopt(connection, SOL_SOCKET, SO_RCVTIMEO, &for_ever, sizeof for_ever) != 0) stop("SO_RCVTIMEO");
+    wait_for_ever();
     if (misbehaves("second-hello")) say_hello(), misbehaved = true;
     uint8_t wrong[64] = {WELCOME, 0, 64};
     if (misbehaves("welcome-from-consumer")) misbehaved = send_packet(wrong, sizeof wrong, NULL, 0) || true;
 }
 static void on_packet(const uint8_t *packet, size_t length) {
     static const struct { size_t shortest, longest; bool from_producer; } types[] = {[HELLO] = {0}, [WELCOME] = {64, 64, true},
-        [REFUSED] = {12, 512, true}, [BUFFERS] = {192, 192, true}, [FRAME] = {72, 327, true}, [RELEASE] = {0}, [BUFFER_RETIRED] = {16, 16, true}};
+        [REFUSED] = {12, 512, true}, [BUFFERS] = {192, 192, true}, [FRAME] = {72, 327, true}, [RELEASE] = {0}, [BUFFER_RETIRED] = {16, 16, true},
+        [NOTED] = {8, 512, true}};
     check(length >= 8, "header", "a packet without a header");
     const size_t type = (size_t)get(packet, 2);
-    check(type >= HELLO && type <= BUFFER_RETIRED && types[type].from_producer, "type", "not a message of a producer");
+    check(type >= HELLO && type <= NOTED && types[type].from_producer, "type", "not a message of a producer");
     if (get(packet + 2, 2) != length || length < types[type].shortest || length > types[type].longest)
         broken("length", "type %zu: %zu bytes, its header says %ju", type, length, (uintmax_t)get(packet + 2, 2));
     check_zero(packet + 4, 4, "reserved", "the header's zero isn't zero");
     check(type == BUFFERS || type == FRAME || num_incoming == 0, "descriptors", "descriptors with a message that has none");
     if (type == REFUSED) on_refused(packet, length);
     if (misbehaved) { close_incoming(); return; } /* only the refusal matters now */
-    check((type == WELCOME) != welcomed, "state", welcomed ? "a second WELCOME" : "neither WELCOME nor REFUSED first");
+    if (type == NOTED && !welcomed) { wait_for_ever(); return; }
+    check((type == WELCOME || type == NOTED) != welcomed, "state", welcomed ? "a second WELCOME" : "neither WELCOME nor REFUSED first");
     if (type == WELCOME) on_welcome(packet);
     if (type == BUFFERS) on_buffers(packet);
     if (type == FRAME) on_frame(packet, length);

@@ -8,7 +8,8 @@
 
 #include "wire_bytes.h"
 
-enum { HELLO = 1, WELCOME, REFUSED, BUFFERS, FRAME, RELEASE, BUFFER_RETIRED };
+enum { HELLO = 1, WELCOME, REFUSED, BUFFERS, FRAME, RELEASE, BUFFER_RETIRED, NOTED };
+enum { WAITS = 2 }; /* of HELLO's flags */
 enum { ENDED = 1, USAGE = 2, TURNED_AWAY = 3, RULE_BROKEN = 4 };
 enum { MAX_WINDOW = 64 };
 

@@ -124,7 +124,7 @@ class Hello:
         _demand(len(data) == 128 + 16 * count + options, 'length')
         _demand(1 <= window <= 64, 'window')
         _demand(1 <= depth <= 64, 'depth')
-        _demand(flags in (0, 1), 'flags')
+        _demand(flags <= 3, 'flags')
         _demand(memory in (1, 2, 3), 'memory')
         _demand(stride >= 1 and offset >= 1, 'alignment')
         formats = [HELLO_FORMAT.unpack_from(data, 128 + 16 * i) for i in range(count)]

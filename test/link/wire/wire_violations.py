@@ -18,7 +18,7 @@ FIRST_MESSAGES = {
     'hello_back': ('type', lambda: spec.Hello().pack()),
     'release': ('type', lambda: spec.release(7, 1)),
     'type_0': ('type', lambda: spec.packet(0, bytes(56))),
-    'type_8': ('type', lambda: spec.packet(8, bytes(56))),
+    'type_9': ('type', lambda: spec.packet(9, bytes(56))),
     'header_zero': (
         'reserved',
         lambda: spec.packet(spec.WELCOME, spec.welcome(2, 1)[8:], zero=1 << 31),

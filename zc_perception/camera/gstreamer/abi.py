@@ -229,6 +229,7 @@ _PROTOTYPES: dict[str, dict[str, tuple[object, tuple[object, ...]]]] = {
         'gst_element_get_bus': (_P, (_P,)),
         'gst_element_get_base_time': (c_uint64, (_P,)),
         'gst_element_get_static_pad': (_P, (_P, _TEXT)),
+        'gst_pad_peer_query_caps': (_P, (_P, _P)),
         'gst_pad_add_probe': (ctypes.c_ulong, (_P, c_uint, ProbeCallback, _P, _P)),
         'gst_pipeline_use_clock': (None, (_P, _P)),
         'gst_system_clock_obtain': (_P, ()),

@@ -45,7 +45,7 @@ from zc_perception.errors import (
     LayoutError,
 )
 from zc_perception.frame import Frame, Header
-from zc_perception.memory.dmabuf import CpuAccess
+from zc_perception.memory.dmabuf import CpuAccess, pending_writes
 from zc_perception.memory.foreign_pool import ForeignBufferPool
 from zc_perception.memory.heaps import OfferedHeaps
 from zc_perception.memory.pool import BufferPool, Slot, close_buffers
@@ -58,6 +58,7 @@ from zc_perception.negotiation.constraints import (
 )
 from zc_perception.negotiation.settings import AllocationRequest
 from zc_perception.pixel.modifier import LINEAR, modifier_name
+from zc_perception.pixel.readable import READABLE
 
 COPY_REASON = 'gstreamer_copy'
 _WAIT_S, _FENCE_POLL_S = 0.25, 0.005
@@ -291,11 +292,30 @@ class GStreamerCamera(Camera):
             cpu_access=CpuAccess.READ | CpuAccess.WRITE if copied else NO_CPU,
         )
 
+    def possible(self) -> BufferConstraints:
+        """Other formats that the elements before the sink could give, which are only known while the pipeline runs."""
+        now = self.constraints()
+        others = [(fourcc, LINEAR) for fourcc in READABLE if (fourcc, LINEAR) not in now.formats]  # type: ignore[operator]
+        can = self._pipeline.could_give([self._offered_caps([fmt]) for fmt in others])
+        formats = (
+            *(now.formats or ()),
+            *(fmt for fmt, good in zip(others, can, strict=True) if good),
+        )
+        return replace(now, formats=formats, placement=None)
+
+    @property
+    def reallocates(self) -> bool:
+        """Whether frames are copied: then the buffers are ours."""
+        return self._shared is None
+
     def allocate(self, request: AllocationRequest) -> None:
         """As many slots as the pipeline gives away at a time; fewer than two, or unlike ones, are a CameraError."""
         if self._shared is None:
             assert self._heaps is not None
+            before = self._pool
             self._pool = heap_pool(request.settings(), self._heaps, name='camera', reserve=RESERVE)
+            if before is not None:
+                before.close()
             return
         self._play()
         try:
@@ -392,6 +412,7 @@ class GStreamerCamera(Camera):
             sequence=self._sequence,
             captured_ns=started_ns if captured_ns is None else captured_ns,
             capture_cost_ns=time.monotonic_ns() - started_ns if copied else 0,
+            acquire_fence=None if copied else pending_writes(slot.buffers),
         )
 
     def _fill(self, pool: BufferPool, sample: Sample) -> tuple[Slot | None, bool]:

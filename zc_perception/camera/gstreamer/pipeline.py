@@ -16,7 +16,7 @@ import ctypes
 import re
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from ctypes import byref, c_int, c_void_p
 from dataclasses import dataclass
 from typing import TypeVar
@@ -291,6 +291,22 @@ class Pipeline:
         """The caps that are in both, in the order of the first."""
         gst = self._gst
         return Reference(gst, gst.gst_caps_intersect_full(first, second, CAPS_INTERSECT_FIRST))
+
+    def could_give(self, caps: Sequence[str]) -> list[bool]:
+        """Say of each of *caps* whether the elements before the sink could give such frames if they were started anew."""
+        gst, found = self._gst, []
+        pad = gst.gst_element_get_static_pad(self._sink, b'sink')
+        try:
+            with Reference(gst, gst.gst_pad_peer_query_caps(pad, None)) as upstream:
+                for text in caps:
+                    with (
+                        Reference(gst, gst.gst_caps_from_string(text.encode())) as wanted,
+                        self._common(wanted.address, upstream.address) as both,
+                    ):
+                        found.append(not gst.gst_caps_is_empty(both.address))
+        finally:
+            gst.gst_object_unref(pad)
+        return found
 
     def _answer(self, _pad: int, info: ctypes._Pointer[PadProbeInfo], _data: int) -> int:
         """Answer for the sink, whose own answers say too little."""

@@ -196,6 +196,10 @@ class V4l2Camera(Camera):
             self._memory.heap_names, self._reserve, '; '.join(self._memory.heap_reasons), decoded
         )
 
+    def sizes(self) -> Sequence[str]:
+        """Of the driver's present format."""
+        return list(map(str, self._device.frame_sizes(self._driver.fourcc)))
+
     def allocate(self, request: AllocationRequest) -> None:
         """Of the layout only format, placement and the strides' alignment count: the driver decides the rest, tiled or linear."""
         modifier = next(

@@ -4,25 +4,42 @@ processes, and announces them.
 
 from __future__ import annotations
 
+import contextlib
+import math
+import os
+import threading
 import time
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
 
 from rclpy.node import Node
 from sensor_msgs.msg import Image
 
+from zc_perception.errors import AllocationError, NegotiationError
 from zc_perception.frame import Frame
+from zc_perception.link.announcement import announcement_topic
 from zc_perception.link.bus import BUS
 from zc_perception.link.endpoints.publisher import AdaptedPublisher
 from zc_perception.link.endpoints.qos import bus_key, uses_direct_links
 from zc_perception.link.image_conversion import why_no_message
 from zc_perception.link.meeting_point import MEETING
-from zc_perception.link.shared_memory.server import QUARANTINE_S, SharedMemoryServer
-from zc_perception.memory.pool import BufferPool
-from zc_perception.negotiation.constraints import BufferConstraints, Size
-from zc_perception.negotiation.session import BufferSession, Consumer, Outcome
+from zc_perception.link.shared_memory.server import QUARANTINE_S, Answer, SharedMemoryServer
+from zc_perception.link.shared_memory.unix_socket import Peer
+from zc_perception.memory.holders import SPARE
+from zc_perception.memory.pool import MAX_SLOTS, BufferPool
+from zc_perception.negotiation.constraints import BufferConstraints, Format, Size
+from zc_perception.negotiation.session import BufferSession, Consumer, Outcome, Verdict
 from zc_perception.negotiation.settings import Allocator
 from zc_perception.pixel.drm_format import drm_format_string
 
+HEAR_S = 0.3
+"""How long a camera waits for consumers that the graph knows, before it has buffers."""
+RENEW_S = 10.0
+"""Buffers are agreed on anew at most once in this time."""
+# Consumers that come together are served together.
+_GATHER_S = 0.2
+_LOOK_S = 0.02
+_MOST_FAILED = 64
 _SAY_AGAIN_S = 60.0
 _SENTENCES = 64
 
@@ -73,11 +90,21 @@ def serve_frames(
 
 
 class FrameOffer:
-    """The buffers of one publisher, offered to everybody who can use them. Misfits are named in the log, and get messages.
+    """The buffers of one publisher, offered to everybody who can use them: consumers of this process and of others.
+
+    **Agreement.** A consumer of another process is heard at the publisher's socket, which :meth:`listen` announces before
+    there are buffers. :meth:`agree` chooses one setting for all that are there. A consumer that comes later and doesn't fit
+    waits for another agreement, if a setting for all exists: :attr:`due` tells the publisher's owner, which then calls
+    :meth:`renew`, :meth:`agree` and :meth:`begin` again. That happens at most once in :data:`RENEW_S`, for consumers
+    of this user only, and never again for constraints that failed. Everybody else who doesn't fit is refused by name.
+
+    **Threads.** The owner's thread agrees and begins. Consumers of this process join on theirs. The server's thread calls
+    :meth:`judge` and :meth:`left`. The lock guards who waits for another agreement, and is held for no call out of here.
 
     :param publisher: of the frames in these buffers.
     :param server: passes them to other processes; ``None``: nobody does.
     :param changed: called after a consumer of this process has joined late.
+    :param fixed: why these buffers never change for a consumer that comes later; empty: they may.
     """
 
     def __init__(
@@ -86,18 +113,76 @@ class FrameOffer:
         publisher: AdaptedPublisher[Frame],
         server: SharedMemoryServer | None,
         changed: Callable[[], object] = lambda: None,
+        *,
+        fixed: str = '',
     ) -> None:
         self._node = node
+        self._name = node.get_fully_qualified_name()
+        topic = announcement_topic(publisher.topic)
+        self._where_to_look = f"what it could give says 'ros2 topic echo --once {topic}'"
         self._publisher = publisher
         self._server = server
         self._changed = changed
+        self._fixed = fixed
         self._key = bus_key(node, publisher.topic, Image)
         self.session: BufferSession | None = None
+        self._begun: BufferSession | None = None
+        self._lock = threading.Lock()
+        self._wishes: list[Consumer] = []
+        self._granted: list[Consumer] = []
+        self._served: set[Consumer] = set()
+        self._failed: dict[BufferConstraints, str] = {}
+        self._renewed_at = -RENEW_S
+        self._awaited = False
+        self._held = self._asked = 0
+        self.due = math.inf
+        self.renewals = 0
         publisher.judge_by(self._objection)
+        if server is not None:
+            server.door = self
+
+    def listen(self, size: Size) -> None:
+        """Let consumers of other processes say what they need, before there are buffers.
+
+        :param size: of the images as far as it is known, else (1, 1).
+        """
+        if self._server is not None:
+            self._publisher.announce(width=size[0], height=size[1])
 
     def open(self) -> None:
         """Consumers of this process find it from now on."""
         MEETING.add_camera(self._key, self)
+
+    def await_consumers(self) -> None:
+        """Wait for the consumers of other processes that the graph knows, at most :data:`HEAR_S`. Once."""
+        if self._server is None or self._awaited:
+            return
+        self._awaited = True
+        topic = announcement_topic(self._publisher.topic)
+        deadline = time.monotonic() + HEAR_S
+        # More and more of them are found meanwhile.
+        while (left_s := deadline - time.monotonic()) > 0.0:
+            there = self._node.count_subscribers(topic) - BUS.subscriptions(self._key)
+            if there <= 0 or self._server.await_consumers(there, min(left_s, _LOOK_S)):
+                return
+
+    def _remote(self) -> list[tuple[Consumer, int]]:
+        """The consumers of other processes that take part, and how many frames each wants to hold; of this user first."""
+        if self._server is None:
+            return []
+        found = self._server.participants()
+        with self._lock:
+            failed, served = set(self._failed), set(self._served)
+        found = [
+            entry for entry in found if entry[0] in served or anonymous(entry[0]) not in failed
+        ]
+        found.sort(key=lambda entry: not _is_ours(entry[1]))
+        return [(consumer, window) for consumer, _, window in found]
+
+    def consumers(self) -> list[BufferConstraints]:
+        """The constraints of everybody who is there and takes part in the next agreement."""
+        here = [consumer.constraints for consumer in MEETING.consumers(self._key)]
+        return [*here, *(consumer.constraints for consumer, _ in self._remote())]
 
     def agree(
         self,
@@ -107,24 +192,84 @@ class FrameOffer:
         *,
         wanted_slots: int,
         stand_ins: Sequence[BufferConstraints] = (),
+        possible: Callable[[], BufferConstraints] | None = None,
     ) -> BufferSession:
         """Agree with the consumers that are there, and allocate.
 
         :param producer: what it can make.
+        :param possible: asked after the allocation: what it could make if it were opened anew. ``None``: the same.
         :raises NegotiationError: producer and stand-ins don't agree.
         :raises AllocationError: no memory.
         """
-        session = BufferSession(producer, size, wanted_slots=wanted_slots, stand_ins=stand_ins)
+        remote = dict(self._remote())
         with MEETING.lock:
-            session.allocate(MEETING.consumers(self._key), allocator)
+            here = MEETING.consumers(self._key)
+            held = producer.slots + sum(each.constraints.slots for each in here)
+
+            def attempt(without: Sequence[Consumer]) -> BufferSession:
+                others = [consumer for consumer in remote if consumer not in without]
+                wanted = self._enough(held, [remote[consumer] for consumer in others])
+                session = BufferSession(
+                    producer,
+                    size,
+                    wanted_slots=max(wanted_slots, wanted) if others else wanted_slots,
+                    stand_ins=stand_ins,
+                )
+                session.allocate([*here, *others], allocator)
+                self._held, self._asked = held, max(wanted_slots, wanted)
+                return session
+
+            try:
+                session = attempt(())
+            except (AllocationError, NegotiationError) as error:
+                session = self._without_some(remote, attempt, error)
+            if possible is not None:
+                session.possible = possible()
             self.session = session
         BUS.rematch(self._key)
         return session
 
-    def begin(self, session: BufferSession, pool: BufferPool | None, heap: str) -> None:
+    def _enough(self, held: int, windows: Sequence[int]) -> int:
+        """Slots for *held* frames of this process, for consumers of others with these *windows*, for the frames that wait for all
+        of them, and for whoever comes next.
+        """
+        connected = () if self._server is None else self._server.statistics().consumers
+        deepest = max((consumer.depth for consumer in connected), default=1)
+        return min(held + sum(windows) + deepest + SPARE, MAX_SLOTS)
+
+    def _without_some(
+        self,
+        remote: Collection[Consumer],
+        attempt: Callable[[Sequence[Consumer]], BufferSession],
+        error: AllocationError | NegotiationError,
+    ) -> BufferSession:
+        """What consumers of other processes want must keep neither the camera nor the others from their frames: do without the one
+        for whom there can be no buffers, without all that came since, or without all.
+
+        :raises NegotiationError: there are none without them either.
+        :raises AllocationError: likewise.
+        """
+        with self._lock:
+            fresh = [consumer for consumer in remote if consumer not in self._served]
+        for without in (*([one] for one in reversed(fresh)), fresh, list(remote)):
+            if without:
+                with contextlib.suppress(AllocationError, NegotiationError):
+                    session = attempt(without)
+                    self._fail(without, f'no such buffers could be had: {error}')
+                    return session
+        raise error
+
+    def begin(
+        self,
+        session: BufferSession,
+        pool: BufferPool | None,
+        heap: str,
+        sizes: Sequence[str] = (),
+    ) -> None:
         """Frames come from *pool*, on which *session* has agreed: promise it to consumers, and tell all subscriptions of it.
 
         :param heap: the name of the buffers' allocator.
+        :param sizes: of images that the publisher could have instead, as far as it knows.
         """
         layout = session.settings.layout
         if pool is not None:
@@ -132,10 +277,26 @@ class FrameOffer:
             self._publisher.use(pool)
             if self._server is not None:
                 self._server.set_pool(pool, session.settings.heap)
+        with self._lock:
+            served, self._granted = self._granted, []
+        # Who has gone meanwhile has not failed.
+        self._fail(
+            [one for one in served if (out := session.outcome(one)) and not out.has_buffers],
+            'the buffers were agreed on anew for it and still do not suit it',
+        )
+        self._begun = session
+        if self._server is not None:
+            self._server.look_again()
         self._publisher.messages.withheld = why_no_message(layout)
-        formats = [drm_format_string(layout.fourcc, layout.modifier, implicit=True)]
+        possible = session.possible
         self._publisher.announce(
-            width=layout.width, height=layout.height, formats=formats, heap=heap
+            width=layout.width,
+            height=layout.height,
+            formats=[_drm_format((layout.fourcc, layout.modifier))],
+            heap=heap,
+            possible_formats=list(map(_drm_format, possible.formats or ())),
+            possible_heaps=possible.heaps or (),
+            possible_sizes=sizes,
         )
 
     def say_agreement(self, session: BufferSession) -> None:
@@ -159,7 +320,13 @@ class FrameOffer:
         session = self.session
         if session is not None:
             outcome = session.join(consumer)
-            if not outcome.has_buffers:
+            if outcome.verdict is Verdict.REFUSED:
+                answer, text = self._wish(session, consumer, outcome, ours=True)
+                if answer is Answer.WAIT:
+                    self._node.get_logger().info(f'{consumer.constraints.participant}: {text}')
+                else:
+                    self._say_refused(consumer.constraints.participant, outcome)
+            elif not outcome.has_buffers:
                 self._say_refused(consumer.constraints.participant, outcome)
             self._changed()
 
@@ -168,6 +335,114 @@ class FrameOffer:
         session = self.session
         if session is not None:
             session.leave(consumer)
+        self._unwish(consumer)
+
+    def judge(self, consumer: Consumer, peer: Peer) -> tuple[Answer, str]:
+        """See :class:`~zc_perception.link.shared_memory.server.Door`."""
+        session = self.session
+        if session is None or session is not self._begun:
+            return Answer.WAIT, f'{self._name} has no buffers yet'
+        outcome = session.outcome(consumer) or session.join(consumer)
+        if outcome.has_buffers:
+            with self._lock:
+                self._served.add(consumer)
+            self._unwish(consumer)
+            return Answer.WELCOME, ''
+        if outcome.verdict is Verdict.FELL_BACK:
+            return Answer.REFUSE, outcome.reason
+        return self._wish(session, consumer, outcome, ours=_is_ours(peer))
+
+    def starved(self, consumer: Consumer, peer: Peer) -> tuple[Answer, str]:
+        """See :class:`~zc_perception.link.shared_memory.server.Door`. It waits if more slots than ever would be asked for now."""
+        session = self.session
+        if session is None or session is not self._begun:
+            return Answer.WAIT, f'{self._name} has no buffers yet'
+        windows = [window for _, window in self._remote()]
+        if self._enough(self._held, windows) <= self._asked:
+            return Answer.REFUSE, ''
+        no_slot = Outcome(Verdict.REFUSED, 'no slot is left for it')
+        return self._wish(session, consumer, no_slot, ours=_is_ours(peer))
+
+    def left(self, consumer: Consumer, why: str) -> None:
+        """See :class:`~zc_perception.link.shared_memory.server.Door`."""
+        session = self.session
+        if session is not None:
+            session.leave(consumer)
+        with self._lock:
+            self._served.discard(consumer)
+        if why:
+            self._fail([consumer], why)
+        self._unwish(consumer)
+
+    def _wish(
+        self, session: BufferSession, consumer: Consumer, outcome: Outcome, *, ours: bool
+    ) -> tuple[Answer, str]:
+        """Have *consumer*, which the present buffers don't suit, wait for others, or say why it is refused."""
+        refused = f'{consumer.constraints.participant}: {outcome.reason}'
+        instead = f"start it before {self._name}, or name its needs in parameter 'participants' of that node"
+        with self._lock:
+            failed = self._failed.get(anonymous(consumer))
+            waiting = [one for one in self._wishes if one is not consumer]
+        if failed is not None:
+            return Answer.REFUSE, f'{refused}; {failed}'
+        if self._fixed:
+            return Answer.REFUSE, f'{refused}; {self._fixed}'
+        if not ours:
+            return (
+                Answer.REFUSE,
+                f"{refused}; the buffers change only for consumers of the camera's own user: {instead}",
+            )
+        if against := session.stands_against([*waiting, consumer]):
+            return Answer.REFUSE, f'{self._name}: {against}; {self._where_to_look}'
+        with self._lock:
+            if consumer not in self._wishes:
+                self._wishes.append(consumer)
+            now = time.monotonic()
+            self.due = min(self.due, max(now + _GATHER_S, self._renewed_at + RENEW_S))
+            wait_s = self.due - now
+        soon = f' in {wait_s:.0f} s' if wait_s > 1.0 else ''
+        return (
+            Answer.WAIT,
+            f'{self._name} agrees on other buffers{soon}, because these do not suit it',
+        )
+
+    def _unwish(self, consumer: Consumer) -> None:
+        with self._lock:
+            if consumer in self._wishes:
+                self._wishes.remove(consumer)
+                if not self._wishes:
+                    self.due = math.inf
+
+    def _fail(self, consumers: Sequence[Consumer], why: str) -> None:
+        """Another agreement would not help these: none is made for constraints like theirs."""
+        with self._lock:
+            for consumer in consumers:
+                self._failed[anonymous(consumer)] = why
+            while len(self._failed) > _MOST_FAILED:
+                del self._failed[next(iter(self._failed))]
+
+    def would_suit(self, producer: BufferConstraints) -> bool:
+        """Whether *producer* as it is could serve those that wait."""
+        session = self.session
+        with self._lock:
+            wishes = list(self._wishes)
+        return session is not None and not session.stands_against(wishes, producer)
+
+    def renew(self) -> str:
+        """Begin another agreement, which :attr:`due` asks for. Return for whom."""
+        with self._lock:
+            self._granted, self._wishes = self._wishes, []
+            self.due, self._renewed_at = math.inf, time.monotonic()
+            self.renewals += 1
+            return ', '.join(consumer.constraints.participant for consumer in self._granted)
+
+    def give_up(self, why: str) -> None:
+        """There are no other buffers for those for whom :meth:`renew` was called: they are refused, and not asked for again."""
+        with self._lock:
+            granted, self._granted = self._granted, []
+        self._fail(granted, why)
+        if granted and self._server is not None:
+            self._server.look_again()
 
     def _objection(self, consumer: Consumer) -> str:
         session = self.session
@@ -176,9 +451,23 @@ class FrameOffer:
     def withdraw(self) -> None:
         """There are no buffers any more; others may be agreed on."""
         with MEETING.lock:
-            self.session = None
+            self.session = self._begun = None
 
     def close(self) -> None:
         """Consumers of this process don't find it any more. A second call does nothing."""
         MEETING.remove_camera(self._key, self)
         self.withdraw()
+
+
+def anonymous(consumer: Consumer) -> BufferConstraints:
+    """The constraints alone, by which two consumers with the same needs are equal."""
+    return replace(consumer.constraints, participant='')
+
+
+def _is_ours(peer: Peer) -> bool:
+    """Whether a consumer of another process belongs to this user."""
+    return peer.uid == os.geteuid()
+
+
+def _drm_format(fmt: Format) -> str:
+    return drm_format_string(*fmt, implicit=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import threading
 import time
 from collections import deque
@@ -20,7 +21,7 @@ from rclpy.qos import QoSProfile
 from rclpy.time import Time as RclpyTime
 
 from zc_perception.camera.camera import drawn_constraints, heap_pool
-from zc_perception.errors import ConfigError, shown
+from zc_perception.errors import AcceleratorError, ConfigError, ZcError, shown
 from zc_perception.frame import Frame, Header
 from zc_perception.link.endpoints.frame_offer import FrameOffer, serve_frames
 from zc_perception.link.endpoints.publisher import AdaptedPublisher, PublisherStatistics
@@ -31,9 +32,11 @@ from zc_perception.link.shared_memory.unix_socket import check_ids
 from zc_perception.link.shared_memory.wire import frame_id_bytes
 from zc_perception.mapping import map_buffers
 from zc_perception.memory.dmabuf import CpuAccess
+from zc_perception.memory.fence import SyncFile, fence_from_fd
 from zc_perception.memory.foreign_pool import ForeignBufferPool, HeldBuffers
 from zc_perception.memory.heaps import OfferedHeaps, working_heaps
 from zc_perception.memory.ledger import CopyLedger
+from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.memory.pool import MAX_SLOTS, BufferPool, Slot
 from zc_perception.negotiation.constraints import BufferConstraints, Size
 from zc_perception.negotiation.settings import Allocation, AllocationRequest
@@ -52,6 +55,8 @@ _LEAST_SLOTS = 2
 _LAST_STAMP_NS = 2**31 * 1_000_000_000 - 1
 _SAY_AGAIN_S = 5.0
 _LONGEST_WAIT_S = 3600.0
+_FIXED = 'make its publisher in {name} with renegotiate=True, start this consumer before it, or name it in participants'
+_FIXED_FDS = 'a library has allocated the buffers of {name}, which never change'
 
 
 @dataclass(frozen=True)
@@ -77,13 +82,14 @@ class _Busy(threading.local):
 class LoanedFrame:
     """A frame that is being made: what ``with publisher.loan() as out:`` gives. Use it inside of the block."""
 
-    __slots__ = ('_dropped', '_frame_id', '_planes', '_stamp_ns')
+    __slots__ = ('_dropped', '_fence', '_frame_id', '_planes', '_stamp_ns')
 
     def __init__(self, planes: Sequence[NDArray[Any]], header: Header, dropped: bool) -> None:
         self._planes = planes
         self._dropped = dropped
         self._stamp_ns = header.stamp_ns
         self._frame_id = header.frame_id
+        self._fence: SyncFile | None = None
 
     @property
     def planes(self) -> Sequence[NDArray[Any]]:
@@ -119,6 +125,20 @@ class LoanedFrame:
     def frame_id(self, frame_id: str) -> None:
         self._frame_id = _checked_frame_id(frame_id)
 
+    def set_fence(self, fd: int) -> None:
+        """Say that a device is still writing to the buffer: consumers wait for *fd*, or have their device wait.
+
+        :param fd: a sync_file that the device's driver gave. It stays yours; you may close it after the call.
+        :raises ConfigError: it is something else.
+        """
+        self.take_fence()
+        self._fence = _sync_file(fd)
+
+    def take_fence(self) -> SyncFile | None:
+        """For links: the fence, which the caller owns from here on."""
+        fence, self._fence = self._fence, None
+        return fence
+
     @property
     def header(self) -> Header:
         """For links: both."""
@@ -145,6 +165,17 @@ def _nanoseconds(stamp: Stamp) -> int:
             f'stamp {number} ns is outside 0 .. {_LAST_STAMP_NS}, which a message can say; give nanoseconds since 1970'
         )
     return int(number)
+
+
+def _sync_file(fd: int) -> SyncFile:
+    """Own a duplicate of a fence's descriptor.
+
+    :raises ConfigError: it is no sync_file, the only kind of fence that another process can be given.
+    """
+    try:
+        return fence_from_fd(OwnedFd.duplicate(fd))
+    except (AcceleratorError, OSError, TypeError) as error:
+        raise ConfigError(f'fence {fd!r}: {error}') from None
 
 
 def _checked_frame_id(frame_id: str) -> str:
@@ -228,6 +259,8 @@ class FramePublisher:
         itself where a message can say it. By default ``rgb8`` for Y'CbCr, which every viewer shows, and else ``native``.
     :param heap: where the buffers come from: ``auto``, or a name as parameter ``heap`` of ``capture_node`` takes it.
     :param participants: constraints of consumers that come later, as parameter ``participants`` of ``capture_node`` takes them.
+    :param renegotiate: agree on other buffers when a consumer comes that can't use these, if other ones suit everybody. That
+        happens in :meth:`loan`, at most once in 10 s. Buffers that you name by *fds* never change.
     :param trusted_gids: groups whose members may connect, besides your own user and root.
     :param fds: of the buffers that a library of yours has: a dma-buf, or a memfd with the seals SHRINK and GROW, for each image; or for
         each image one for each plane. Name all that you know; at least two.
@@ -257,6 +290,7 @@ class FramePublisher:
         image_encoding: str = '',
         heap: str = 'auto',
         participants: Sequence[str] = (),
+        renegotiate: bool = True,
         trusted_gids: Collection[int] = (),
         fds: Sequence[int | Sequence[int]] = (),
         modifier: int | None = None,
@@ -292,7 +326,7 @@ class FramePublisher:
         self._heaps: OfferedHeaps | None = None
         self._pool: BufferPool | None = None
         self._scratch: tuple[NDArray[Any], ...] = ()
-        self._sequence = self._dropped = self._discarded = 0
+        self._sequence = self._dropped = self._discarded = self._lent = 0
         self._said_at = -_SAY_AGAIN_S
         self._closed = False
         adapter = frame_adapter(
@@ -305,26 +339,31 @@ class FramePublisher:
         self.topic: str = self._publisher.topic
         try:
             self._server = serve_frames(node, self._publisher, allowed_gids=trusted_gids)
-            self._offer = FrameOffer(node, self._publisher, self._server)
+            fixed = _FIXED_FDS if fds else '' if renegotiate else _FIXED
+            self._offer = FrameOffer(
+                node, self._publisher, self._server, fixed=fixed.format(name=name)
+            )
             self._offer.open()
-            self._begin(fmt, (width, height), len(fds) or slots, stand_ins, heap)
+            self._offer.listen((width, height))
+            self._offer.await_consumers()
+            self._begin = functools.partial(
+                self._agree, fmt, (width, height), len(fds) or slots, stand_ins
+            )
+            if images is None:
+                self._heaps = working_heaps(heap)
+            self._begin()
         except BaseException:
             self._publisher.destroy()
             raise
 
-    def _begin(
-        self,
-        fmt: PixelFormat,
-        size: Size,
-        slots: int,
-        stand_ins: Sequence[BufferConstraints],
-        heap: str,
+    def _agree(
+        self, fmt: PixelFormat, size: Size, slots: int, stand_ins: Sequence[BufferConstraints]
     ) -> None:
         """Agree with the consumers that are there, and have the buffers."""
         name = f'{self._node.get_name()}:{self.topic}'
-        images = self._images
+        images, before = self._images, self._pool
         if images is None:
-            self._heaps = working_heaps(heap)
+            assert self._heaps is not None
             producer = replace(
                 drawn_constraints(fmt.code, size, self._heaps), participant=name, slots=_RESERVE
             )
@@ -340,6 +379,26 @@ class FramePublisher:
             heap = images.heap
         self._offer.begin(session, self._pool, heap)
         self._offer.say_agreement(session)
+        if before is not None:
+            before.close()
+
+    def _renew(self) -> None:
+        """Agree on other buffers, if a consumer waits for that and no loan is out."""
+        with self._turn():
+            if self._closed or self._lent or time.monotonic() < self._offer.due:
+                return
+            logger, began_s = self._node.get_logger(), time.monotonic()
+            names = self._offer.renew()
+            try:
+                self._begin()
+            except ZcError as error:
+                logger.error(f"'{self.topic}': no other buffers for {names}: {error}")
+                self._offer.give_up(f'no such buffers could be had: {error}')
+                return
+            pause_s = time.monotonic() - began_s
+            logger.info(
+                f"'{self.topic}': the buffers were agreed on anew for {names}, which took {pause_s:.2f} s"
+            )
 
     def _allocate(self, request: AllocationRequest) -> Allocation:
         assert self._heaps is not None
@@ -387,6 +446,19 @@ class FramePublisher:
 
     @contextlib.contextmanager
     def _lend(self, wait_s: float) -> Iterator[LoanedFrame]:
+        if time.monotonic() >= self._offer.due:
+            self._renew()
+        with self._lock:
+            self._lent += 1
+        try:
+            with self._lend_one(wait_s) as out:
+                yield out
+        finally:
+            with self._lock:
+                self._lent -= 1
+
+    @contextlib.contextmanager
+    def _lend_one(self, wait_s: float) -> Iterator[LoanedFrame]:
         pool, header = self._pool, Header(self._now_ns(), self._frame_id)
         assert pool is not None
         slot = pool.acquire(wait_s=wait_s)
@@ -407,7 +479,8 @@ class FramePublisher:
                 self._discarded += 1
             raise
         self.ledger.book('draw', self._bytes)
-        self._send(pool, slot, out.header, time.monotonic_ns() - started_ns)
+        cost_ns = time.monotonic_ns() - started_ns
+        self._send(pool, slot, out.header, cost_ns, out.take_fence())
 
     def _scratch_planes(self, pool: BufferPool) -> tuple[NDArray[Any], ...]:
         """Memory for frames that are dropped, made for the first one."""
@@ -424,8 +497,11 @@ class FramePublisher:
         stamp: Stamp = None,
         frame_id: str | None = None,
         released: Callable[[], object] | None = None,
+        fence: int | None = None,
     ) -> bool:
-        """Publish a frame that is in one buffer of a library of yours. The pixels have to be complete. Nothing is copied.
+        """Publish a frame that is in one buffer of a library of yours. Nothing is copied.
+
+        The pixels have to be complete, or will be when *fence* has signalled.
 
         It returns whether the frame was sent. It was dropped if consumers still hold this buffer, or if the publisher has ended.
 
@@ -437,11 +513,15 @@ class FramePublisher:
         :param frame_id: by default the publisher's.
         :param released: called once when nobody uses the buffer any more, on whichever thread that is; it must not wait. It is also called
             for a frame that was not sent.
+        :param fence: a sync_file of the device that still writes the pixels. Consumers wait for it, or have their device wait. It
+            stays yours, as *fd* does.
         :raises ConfigError: the publisher was made without *fds*, or a value that makes no sense. *released* is not called.
         :raises AllocationError: the descriptor is neither a dma-buf nor a sealed memfd, or of another kind than those of *fds*.
         :raises LayoutError: the planes don't lie in the buffer, or it is part of another image.
         """
-        return self.publish_fds((fd,), stamp=stamp, frame_id=frame_id, released=released)
+        return self.publish_fds(
+            (fd,), stamp=stamp, frame_id=frame_id, released=released, fence=fence
+        )
 
     def publish_fds(
         self,
@@ -450,6 +530,7 @@ class FramePublisher:
         stamp: Stamp = None,
         frame_id: str | None = None,
         released: Callable[[], object] | None = None,
+        fence: int | None = None,
     ) -> bool:
         """As :meth:`publish_fd`, for a frame with a descriptor for each plane.
 
@@ -465,6 +546,7 @@ class FramePublisher:
             self._frame_id if frame_id is None else _checked_frame_id(frame_id),
         )
         identities = images.identities(fds)
+        acquire = None if fence is None else _sync_file(fence)
 
         def give_back() -> None:
             self._give_back(released)
@@ -486,7 +568,7 @@ class FramePublisher:
                 else 'consumers still hold its buffer',
             )
             return False
-        return self._send(pool, taken, header, 0)
+        return self._send(pool, taken, header, 0, acquire)
 
     def _give_back(self, released: Callable[[], object] | None) -> None:
         """Tell the owner of a buffer, but not in the midst of publishing or telling: it may publish the next frame at once."""
@@ -525,7 +607,14 @@ class FramePublisher:
         finally:
             self._busy.here = False
 
-    def _send(self, pool: BufferPool, slot: Slot, header: Header, cost_ns: int) -> bool:
+    def _send(
+        self,
+        pool: BufferPool,
+        slot: Slot,
+        header: Header,
+        cost_ns: int,
+        fence: SyncFile | None = None,
+    ) -> bool:
         """Publish what *slot* was filled with, unless the publisher has ended meanwhile."""
         with self._turn():
             if self._closed:
@@ -539,6 +628,7 @@ class FramePublisher:
                 sequence=self._sequence,
                 captured_ns=time.monotonic_ns(),
                 capture_cost_ns=cost_ns,
+                acquire_fence=fence,
             )
             self._sequence += 1
             try:

@@ -210,15 +210,26 @@ class AdaptedPublisher(Generic[T]):
         """
         self._bus_publisher.use(pool)
 
-    def announce(self, *, width: int, height: int, formats: Sequence[str], heap: str) -> None:
+    def announce(
+        self,
+        *,
+        width: int,
+        height: int,
+        formats: Sequence[str] = (),
+        heap: str = '',
+        **possible: Sequence[str],
+    ) -> None:
         """For cameras: tell all subscriptions, also later ones, what is published here and where its memory is to be had. Call it each
         time that buffers were allocated: consumers that could not use those before try again.
 
+        Call it before that without *formats*: consumers come and say what they need.
+
         :param formats: ``drm-format`` strings, such as ``NV12``.
         :param heap: the name of the memory's allocator.
+        :param possible: the optional keys of the announcement.
         """
         socket = '' if self._shared_memory is None else str(self._shared_memory.path)
-        self._allocations += 1
+        self._allocations += bool(formats)
         announcement = Announcement(
             self.publisher_id,
             host_id(),
@@ -228,6 +239,7 @@ class AdaptedPublisher(Generic[T]):
             tuple(formats),
             heap,
             self._allocations,
+            **{key: tuple(values) for key, values in possible.items()},  # type: ignore[arg-type]
         )
         # The file first: whoever has read the message finds nothing older there.
         if socket:

@@ -149,6 +149,9 @@ class _Link:
             self.since = now
             return RemotePublisher(publisher_id, RemoteState.CONNECTED)
         reason = self.client.last_end
+        if self.client.noted:
+            self.since = now
+            return RemotePublisher(publisher_id, RemoteState.CONNECTING, reason, listens=True)
         if now - max(self.since, self.client.parted_s) < _PATIENCE_S:
             return RemotePublisher(
                 publisher_id, RemoteState.CONNECTING, reason, self.client.listens

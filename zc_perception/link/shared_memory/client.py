@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import math
 import os
 import select
 import socket
@@ -73,6 +74,8 @@ class Greeting:
     """An attempt to connect: it says HELLO at a producer's socket and awaits the answer. Nothing here waits. After a WELCOME
     the caller owns the socket. If there is none, the caller closes this object.
 
+    ``noted`` says why the producer lets this consumer wait, once it has said so: then no time is set for the answer.
+
     :raises PeerGoneError: nobody listens there.
     :raises SilentError: as many wait there already as can.
     :raises ProtocolError: somebody listens who is not trusted.
@@ -81,6 +84,7 @@ class Greeting:
     def __init__(self, path: Path, hello: Hello, allowed_uids: Collection[int]) -> None:
         packet = wire.pack_hello(hello)
         self.deadline = time.monotonic() + HANDSHAKE_S
+        self.noted = ''
         self._path = path
         self._hello = hello
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
@@ -121,6 +125,10 @@ class Greeting:
         """
         packet = self._packet()
         if packet is None:
+            return None
+        if wire.message_type(packet) is MessageType.NOTED:
+            self.noted = wire.parse_noted(packet)
+            self.deadline = math.inf
             return None
         if wire.message_type(packet) is MessageType.REFUSED:
             refused = wire.parse_refused(packet)
@@ -256,7 +264,7 @@ class SharedMemoryClient:
     ) -> None:
         self.name = name
         self._path = path
-        self._hello = Hello(window, depth, name, publisher_id, history, requirements)
+        self._hello = Hello(window, depth, name, publisher_id, history, requirements, waits=True)
         self._requirements = requirements
         self._trial_import = trial_import
         wire.pack_hello(self._hello)  # what can't be said is known now
@@ -317,11 +325,6 @@ class SharedMemoryClient:
                 greeting.close()
             if isinstance(error, ZcError):
                 with self._lock:
-                    if isinstance(error, RefusedError) and error.code is RefusalCode.PROTOCOL:
-                        # A producer that knows no options yet. The buffers are checked here as they come.
-                        self._hello = self._hello._replace(
-                            requirements=hello.requirements.for_old_producers()
-                        )
                     self.listens = somebody_listens(error)
                     self._count_end(_reason(error), str(error))
             raise
@@ -330,6 +333,9 @@ class SharedMemoryClient:
                 greeting.close()
             elif welcome is None:
                 self._greeting = greeting
+                if greeting.noted:
+                    self.listens = True
+                    self.last_end = greeting.noted
             else:
                 self.listens = True
                 self._connections += 1
@@ -364,8 +370,14 @@ class SharedMemoryClient:
         return (
             self._retry.remaining_s
             if greeting is None
-            else max(0.0, greeting.deadline - time.monotonic())
+            else max(0.0, min(greeting.deadline - time.monotonic(), _PATIENT_RETRY_S))
         )
+
+    @property
+    def noted(self) -> str:
+        """Why the producer lets this consumer wait; empty while it doesn't."""
+        greeting = self._greeting
+        return '' if greeting is None else greeting.noted
 
     @property
     def awaited(self) -> int | None:
@@ -379,7 +391,6 @@ class SharedMemoryClient:
         with self._lock:
             self._announced += 1
             self._unusable = False
-            self._hello = self._hello._replace(requirements=self._requirements)
             if path != self._path or publisher_id != self._hello.publisher_id:
                 self._target += 1
                 self._path, self._hello = path, self._hello._replace(publisher_id=publisher_id)

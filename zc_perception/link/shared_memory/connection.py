@@ -104,6 +104,8 @@ class Connection:
         self._pending: deque[Frame] = deque()
         # By uid, the newest generation that was sent.
         self._introduced: dict[int, int] = {}
+        # Slots of buffers of before, of which frames still wait.
+        self._parting: set[int] = set()
         self._trusted_writer = False
         self._sent = 0
         self._dropped = 0
@@ -215,6 +217,8 @@ class Connection:
                 self._out[frame.data.buffer_uid, frame.data.generation] = frame
             else:
                 unwanted.append(frame)
+        if self._parting:
+            self._retire_parting()
         return unwanted
 
     def _transmit(self, frame: Frame, fence: SyncFile | None) -> bool:
@@ -308,12 +312,43 @@ class Connection:
     def retire(self, uid: int) -> None:
         """Tell the consumer that no frame of that slot will come any more."""
         with self._lock:
-            if self._ended or self.failure or self._introduced.pop(uid, None) is None:
-                return
-            try:
-                self._send(wire.pack_retired(uid), _SEND)
-            except OSError as error:
-                self._send_failed('BUFFER_RETIRED', error)
+            self._retire(uid)
+
+    def _retire(self, uid: int) -> None:
+        """Lock held."""
+        if self._ended or self.failure or self._introduced.pop(uid, None) is None:
+            return
+        try:
+            self._send(wire.pack_retired(uid), _SEND)
+        except OSError as error:
+            self._send_failed('BUFFER_RETIRED', error)
+
+    def move(self, pool: BufferPool) -> bool:
+        """Go on with the buffers of *pool*, which has promised this holder what it was granted. ``False``: it has ended.
+
+        The consumer keeps the frames that it holds, and gets those that wait for it. It hears of the slots of before
+        that they are retired, each after its last frame.
+        """
+        with self._lock:
+            if self._ended:
+                return False
+            self.pool = pool
+            waiting = {frame.data.buffer_uid for frame in self._pending}
+            self._parting = {*self._introduced, *waiting}
+            self._retire_parting()
+            return True
+
+    def _retire_parting(self) -> None:
+        """Lock held: retire the slots of before of which no frame waits."""
+        waiting = {frame.data.buffer_uid for frame in self._pending}
+        for uid in self._parting - waiting:
+            self._retire(uid)
+        self._parting &= waiting
+
+    @property
+    def granted(self) -> tuple[int, int]:
+        """The window and the depth that WELCOME granted."""
+        return self._window, self._depth
 
     def _send_failed(self, what: str, error: Exception) -> None:
         """Lock held. A peer that has gone is no failure: its EOF is on the way to the server's thread."""

@@ -12,8 +12,6 @@ MAX_PACKET = 4096
 MAX_WINDOW = 64
 MAX_DEPTH = 64
 MAX_FORMATS = 64
-# What producers of before the options take.
-OLD_MAX_FORMATS = 32
 MAX_OPTIONS = 1024
 MAX_FDS = 4
 MAX_FRAME_ID = 255
@@ -23,6 +21,7 @@ MAX_OTHERS = 16 * MAX_SLOTS
 HANDSHAKE_S = 1.0
 
 FLAG_HISTORY = 1
+FLAG_WAITS = 2
 FLAG_FENCE = 1
 MEMORY_DMABUF = 1
 MEMORY_MEMFD = 2
@@ -38,6 +37,7 @@ class MessageType(IntEnum):
     FRAME = 5
     RELEASE = 6
     BUFFER_RETIRED = 7
+    NOTED = 8
 
 
 class RefusalCode(IntEnum):

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
-from zc_perception.errors import ConfigError
+from zc_perception.errors import ConfigError, NegotiationError
 from zc_perception.link.shared_memory.protocol import (
     MAX_FORMATS,
     MAX_OPTIONS,
     MEMORY_DMABUF,
     MEMORY_MEMFD,
-    OLD_MAX_FORMATS,
 )
 from zc_perception.memory.dmabuf import BufferKind
-from zc_perception.negotiation.constraints import BufferConstraints
+from zc_perception.negotiation.constraints import BufferConstraints, Size
 from zc_perception.negotiation.heap_offer import HeapOffer
 from zc_perception.negotiation.settings import BufferSettings, violations
 from zc_perception.negotiation.stand_in import options_text, parse_options
@@ -23,6 +23,8 @@ MEMORY_BITS = {BufferKind.DMABUF: MEMORY_DMABUF, BufferKind.MEMFD: MEMORY_MEMFD}
 _U32 = 0xFFFFFFFF
 _UNLIMITED = MAX_DIMENSION - 1
 _ENOUGH = 1 << 16
+# What constraints have and a HELLO says elsewhere, with its value where nothing is asked for.
+_NO_OPTIONS = {'stride_align': 1, 'offset_align': 1, 'slots': 0, 'max_slots': None}
 
 
 @dataclass(frozen=True)
@@ -36,7 +38,8 @@ class Requirements:
     :param max_width: in pixels; 0: any.
     :param max_height: in pixels; 0: any.
     :param options: everything else, as parameter ``participants`` writes it: ``cpu=read; contiguous; heap=udmabuf``.
-    :raises ConfigError: a value that can't be said in a HELLO, or options that nobody understands.
+    :raises ConfigError: a value that can't be said in a HELLO, options that nobody understands, or constraints that
+        nobody could satisfy.
     """
 
     formats: tuple[tuple[int, int], ...] = ()
@@ -69,7 +72,10 @@ class Requirements:
             raise ConfigError(
                 f'the options have {size} bytes, at most {MAX_OPTIONS} can be said; name fewer heaps or devices'
             )
-        parse_options(self.options)
+        try:
+            _ = self._constraints
+        except NegotiationError as error:
+            raise ConfigError(str(error)) from None
 
     @classmethod
     def of(cls, constraints: BufferConstraints) -> Requirements:
@@ -95,14 +101,43 @@ class Requirements:
             options_text(rest),
         )
 
+    @cached_property
+    def _constraints(self) -> BufferConstraints:
+        options = parse_options(self.options)
+        for name, value in _NO_OPTIONS.items():
+            if getattr(options, name) != value:
+                raise ConfigError(
+                    f"options '{self.options}': {name} is no option of a HELLO, which has fields for it; leave it out"
+                )
+        # A step that no layout could have is one that none keeps.
+        found = replace(
+            options,
+            formats=self.formats or None,
+            stride_align=min(self.stride_align, MAX_ALIGNMENT),
+            offset_align=min(self.offset_align, MAX_ALIGNMENT),
+            max_size=self._max_size(options.max_size),
+        )
+        if self.memory == MEMORY_DMABUF and not options.devices:
+            return replace(found, devices=('its device',))
+        if self.memory == MEMORY_MEMFD and options.heaps is None:
+            return replace(found, heaps=('memfd',))
+        return found
+
+    def _max_size(self, option: Size | None) -> Size | None:
+        """What the fields and the option allow, both of which may say something."""
+        if option is None and not (self.max_width or self.max_height):
+            return None
+        width, height = option or (_UNLIMITED, _UNLIMITED)
+        return min(self.max_width or width, width), min(self.max_height or height, height)
+
+    def constraints(self, participant: str) -> BufferConstraints:
+        """The constraints of the consumer called *participant*, for an agreement. The reverse of :meth:`of`."""
+        return replace(self._constraints, participant=participant)
+
     @property
     def reads_with_cpu(self) -> bool:
         """Whether the consumer said that its CPU maps the buffers."""
-        return parse_options(self.options).uses_cpu
-
-    def for_old_producers(self) -> Requirements:
-        """What a HELLO without options can say of them."""
-        return replace(self, formats=self.formats[:OLD_MAX_FORMATS], options='')
+        return self._constraints.uses_cpu
 
     def misfit(self, layout: ImageLayout, kind: BufferKind, heap: HeapOffer | None) -> str:
         """Why a slot of that layout and kind can't be used; empty if it can.
@@ -111,18 +146,7 @@ class Requirements:
         """
         if not self.memory & MEMORY_BITS[kind]:
             return f'the buffers are {kind.value}s, which it does not take'
-        constraints = replace(
-            parse_options(self.options),
-            formats=self.formats or None,
-            costs=None,
-            # A step that no layout could have is one that none keeps.
-            stride_align=min(self.stride_align, MAX_ALIGNMENT),
-            offset_align=min(self.offset_align, MAX_ALIGNMENT),
-            max_size=(
-                min(self.max_width or _UNLIMITED, _UNLIMITED),
-                min(self.max_height or _UNLIMITED, _UNLIMITED),
-            ),
-        )
+        constraints = self._constraints
         if heap is None:
             constraints = replace(constraints, heaps=None, contiguous=False, devices=())
         return '; '.join(violations(constraints, BufferSettings(layout, _ENOUGH, heap)))

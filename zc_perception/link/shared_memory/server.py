@@ -1,9 +1,11 @@
 """The producer's end: one listening socket for each publisher, one thread for all of its consumers.
 
 :class:`SharedMemoryServer` owns the socket, the thread, the epoll and the connections. ``publish`` runs on the caller's thread and never
-blocks. All the rest runs on the server's thread: it accepts consumers and gives each a second to say HELLO, :func:`admit` promises them
-slots, and from then on each is a :class:`~zc_perception.link.shared_memory.connection.Connection`. The thread reads its RELEASEs, sends
-what had to wait, and takes back what the consumer held when its end closes. A forked child has nothing of it.
+blocks. All the rest runs on the server's thread: it accepts consumers and gives each a second to say HELLO. The :class:`Door`
+judges their constraints. A consumer for which there are no buffers yet is told so (NOTED) and stays; it takes part in the
+agreement on them. :func:`admit` promises slots to a consumer that may come in, and from then on it is a
+:class:`~zc_perception.link.shared_memory.connection.Connection`. The thread reads its RELEASEs, sends what had to wait, and
+takes back what the consumer held when its end closes. A forked child has nothing of it.
 """
 
 from __future__ import annotations
@@ -19,8 +21,9 @@ import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from pathlib import Path
-from typing import NamedTuple
+from typing import Protocol
 
 from zc_perception.errors import StaleFrameError, one_line
 from zc_perception.frame import Frame
@@ -57,6 +60,7 @@ from zc_perception.memory.fence import Fence
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.memory.pool import QUARANTINE_S, BufferPool, Slot
 from zc_perception.negotiation.heap_offer import HeapOffer
+from zc_perception.negotiation.session import Consumer
 
 _ACCEPT_PAUSE_S = 0.1
 _ACCEPTS_AT_ONCE = 16
@@ -71,7 +75,7 @@ class ServerStatistics:
     """Counted by the server's thread; :meth:`SharedMemoryServer.statistics` gives a copy of it to diagnostics.
 
     :param consumers: those that are connected.
-    :param handshaking: connections that haven't said HELLO yet.
+    :param handshaking: connections that haven't said HELLO yet, or that wait for buffers.
     :param welcomed: consumers since start.
     :param refused: by reason, consumers that were not welcome (version, not_allowed, connections, slots, constraints, ...).
     :param last_refusal: by reason, the latest refusal in words.
@@ -159,12 +163,50 @@ class FenceWatch:
             self._watched.clear()
 
 
-class Newcomer(NamedTuple):
-    """A consumer that has connected and isn't welcome yet."""
+@dataclass(eq=False)
+class Newcomer:
+    """A consumer that has connected and isn't welcome yet.
+
+    :param deadline: until when it has to say HELLO, in seconds of CLOCK_MONOTONIC.
+    :param hello: what it has said, while it waits for buffers.
+    :param consumer: its part in the agreement on these.
+    :param noted: what it was told about that.
+    """
 
     socket: socket.socket
     peer: Peer
     deadline: float
+    hello: Hello | None = None
+    consumer: Consumer | None = None
+    noted: str = ''
+
+
+class Answer(Enum):
+    """What becomes of a consumer that says HELLO."""
+
+    WELCOME = 'welcome'
+    WAIT = 'wait'
+    REFUSE = 'refuse'
+
+
+class Door(Protocol):
+    """Decides on consumers by the agreement on the buffers. The server calls it on its own thread, without locks."""
+
+    def judge(self, consumer: Consumer, peer: Peer) -> tuple[Answer, str]:
+        """Say whether *consumer* may have the buffers, and the reason if it may not, or not yet."""
+
+    def starved(self, consumer: Consumer, peer: Peer) -> tuple[Answer, str]:
+        """Say whether *consumer*, for which no slot is left, waits for more of them."""
+
+    def left(self, consumer: Consumer, why: str) -> None:
+        """*consumer* has gone. *why* is empty, or says why it can't use the buffers."""
+
+
+def grant(hello: Hello, holder: str, pool: BufferPool, window: int, depth: int) -> tuple[int, int]:
+    """Have *pool* promise that many frames to *holder*; the window and depth that it grants."""
+    # Who keeps all wants every frame of a recording.
+    lossless, whole = hello.depth == MAX_DEPTH, hello.requirements != Requirements()
+    return pool.grant(holder, window, depth, lossless=lossless, whole=whole)
 
 
 def admit(
@@ -187,9 +229,7 @@ def admit(
             f"what is allocated doesn't suit {hello.name or 'it'}: {unfit}",
             RefusalCode.CONSTRAINTS,
         )
-    # Who keeps all wants every frame of a recording.
-    lossless, whole = hello.depth == MAX_DEPTH, hello.requirements != Requirements()
-    window, depth = pool.grant(holder, hello.window, hello.depth, lossless=lossless, whole=whole)
+    window, depth = grant(hello, holder, pool, hello.window, hello.depth)
     if not window:
         text = f"{max(0, pool.unpromised)} of {len(pool.slots)} slots are not promised to others; raise 'slots', or end other consumers"
         raise ProtocolError('slots', text, RefusalCode.BUSY)
@@ -216,6 +256,7 @@ class SharedMemoryServer:
     :param allowed_gids: members of these groups are served too; the socket is given to the first.
     :param quarantine_timeout_s: the longest job of any consumer's device. See :func:`quarantine_fence`.
     :param history: frames kept for consumers that ask for them, as with transient_local; they are leased from the pool.
+    :param door: judges consumers by the agreement; ``None``: whoever can use the buffers may have them.
     :param report: gets a sentence when a consumer comes, is refused or ends; called on the server's thread, without locks.
     :param warn: gets in its place those of consumers that were granted less than they count on; without it *report* does.
     :raises ConfigError: the folder can't be used, or the id is taken or no identifier.
@@ -231,6 +272,7 @@ class SharedMemoryServer:
         allowed_gids: Collection[int] = (),
         quarantine_timeout_s: float = QUARANTINE_S,
         history: int = 0,
+        door: Door | None = None,
         report: Callable[[str], None] | None = None,
         warn: Callable[[str], None] | None = None,
     ) -> None:
@@ -243,10 +285,14 @@ class SharedMemoryServer:
         self._warn = warn or report
         self._pid = os.getpid()
         self.counters = ServerStatistics()
+        self.door = door
         self._lock = threading.Lock()
+        self._heard = threading.Condition(self._lock)
+        self._consumers: dict[int, tuple[Consumer, Peer, int]] = {}
         self._connections: tuple[Connection, ...] = ()
-        # By descriptor, for the server's thread alone: who has connected, and who is welcome.
+        # By descriptor, for the server's thread alone: who has connected, who waits for buffers, and who is welcome.
         self._newcomers: dict[int, Newcomer] = {}
+        self._waiting: dict[int, Newcomer] = {}
         self._established: dict[int, Connection] = {}
         self._accept_at = 0.0
         self._history: deque[Frame] | None = deque() if history else None
@@ -316,8 +362,26 @@ class SharedMemoryServer:
             overflow.release()
         return connections
 
+    def participants(self) -> list[tuple[Consumer, Peer, int]]:
+        """The consumers that have said HELLO and are there, with the frames that each wants to hold; in the order in which
+        they came.
+        """
+        with self._lock:
+            return list(self._consumers.values())
+
+    def await_consumers(self, count: int, timeout_s: float) -> bool:
+        """Wait until *count* consumers have said HELLO, at most *timeout_s* seconds. Return whether they have."""
+        with self._heard:
+            return self._heard.wait_for(lambda: len(self._consumers) >= count, timeout_s)
+
+    def look_again(self) -> None:
+        """Judge the consumers that wait once more."""
+        self._pool_changed = True
+        self._wake_up()
+
     def set_pool(self, pool: BufferPool | None, heap: HeapOffer | None = None) -> None:
-        """Serve the slots of *pool* from here on. Consumers of another are disconnected, and come back.
+        """Serve the slots of *pool* from here on. Consumers of another go on with this one, if it suits them and can promise
+        what they were granted. Otherwise they are disconnected, and come back.
 
         :param heap: where its buffers come from, to judge consumers that want certain memory; ``None``: nobody knows.
         """
@@ -341,7 +405,23 @@ class SharedMemoryServer:
                 pool.set_quota(self._history_holder, 0, depth=self._history_depth + 1)
         if pool is not None:
             self._forget_pool = pool.add_retire_listener(self._on_retired)
+            # Here, before the first frame of these buffers is published.
+            for connection in self._connections:
+                self._move(connection, pool, heap)
         self._wake_up()
+
+    def _move(self, connection: Connection, pool: BufferPool, heap: HeapOffer | None) -> None:
+        slots, needs = pool.slots, connection.hello.requirements
+        if not slots or needs.misfit(slots[0].layout, slots[0].buffers[0].kind, heap):
+            return
+        hello, (window, depth) = connection.hello, connection.granted
+        # A grant holds for the connection's whole life: for a larger window than before it has to come again, too. A depth is not
+        # worth that: meanwhile somebody else may take the slots.
+        promised = grant(hello, connection.holder, pool, hello.window, hello.depth)
+        if promised[0] == window:
+            promised = grant(hello, connection.holder, pool, window, depth)
+        if promised != (window, depth) or not connection.move(pool):
+            pool.set_quota(connection.holder, None)
 
     def _take_history(self) -> list[Frame]:
         """Lock held."""
@@ -389,6 +469,8 @@ class SharedMemoryServer:
                         RefusalCode.BUSY, 'the publisher has other buffers now; connect again'
                     )
                     self._drop(number, 'pool', 'the publisher has other buffers now')
+            for number, newcomer in list(self._waiting.items()):
+                self._answer(number, newcomer)
 
     def _patience_s(self) -> float | None:
         """Until :meth:`_look_at_clock` has something to do."""
@@ -416,6 +498,8 @@ class SharedMemoryServer:
     def _other_event(self, number: int) -> None:
         if number in self._newcomers:
             self._greet(number)
+        elif number in self._waiting:
+            self._receive_waiting(number)
         elif number == self._listener.fileno():
             self._accept()
         elif number == self._wake.fileno():
@@ -449,7 +533,10 @@ class SharedMemoryServer:
                 self._turn_away(
                     sock.fileno(), ProtocolError('not_allowed', text, RefusalCode.NOT_ALLOWED)
                 )
-            elif len(self._newcomers) + len(self._established) > MAX_CONNECTIONS:
+            elif (
+                len(self._newcomers) + len(self._waiting) + len(self._established)
+                > MAX_CONNECTIONS
+            ):
                 text = f'{MAX_CONNECTIONS} consumers are connected already, which is the most; end one of them'
                 self._turn_away(
                     sock.fileno(), ProtocolError('connections', text, RefusalCode.BUSY)
@@ -459,9 +546,10 @@ class SharedMemoryServer:
 
     def _turn_away(self, number: int, error: ProtocolError | None) -> None:
         """Close a newcomer that isn't welcome; ``None`` if it went by itself."""
-        newcomer = self._newcomers.pop(number, None)
+        newcomer = self._newcomers.pop(number, None) or self._waiting.pop(number, None)
         if newcomer is None:
             return
+        self._forget(number, newcomer.consumer, '')
         if error is None:
             self.counters.ended['before_hello'] += 1
         else:
@@ -506,12 +594,103 @@ class SharedMemoryServer:
             if hello.publisher_id not in ('', self.publisher_id):
                 text = f'here is publisher {self.publisher_id}, not {hello.publisher_id}'
                 raise ProtocolError('other_publisher', text, RefusalCode.OTHER_PUBLISHER)
-            holder = f'{hello.name or "consumer"}#{next(_numbers)}'
-            pool, window, depth = admit(hello, holder, self._pool, self._heap)
         except ProtocolError as error:
             self._turn_away(number, error)
             return
-        newcomer = self._newcomers.pop(number)
+        newcomer = self._newcomers[number]
+        newcomer.hello = hello
+        name = hello.name or 'consumer'
+        constraints = hello.requirements.constraints(f'{name} (pid {newcomer.peer.pid})')
+        newcomer.consumer = Consumer(constraints, name=name)
+        with self._heard:
+            self._consumers[number] = newcomer.consumer, newcomer.peer, hello.window
+            self._heard.notify_all()
+        self._answer(number, newcomer)
+
+    def _judge(self, newcomer: Newcomer) -> tuple[Answer, str]:
+        if self.door is not None and newcomer.consumer is not None:
+            return self.door.judge(newcomer.consumer, newcomer.peer)
+        if self._pool is None or not self._pool.slots:
+            return Answer.WAIT, 'the publisher has no buffers yet'
+        return Answer.WELCOME, ''
+
+    def _answer(self, number: int, newcomer: Newcomer) -> None:
+        """Let a consumer in that has said HELLO, tell it to wait, or turn it away."""
+        hello = newcomer.hello
+        assert hello is not None
+        holder = f'{hello.name or "consumer"}#{next(_numbers)}'
+        try:
+            answer, text = self._judge(newcomer)
+            if answer is Answer.WAIT:
+                self._note(number, newcomer, text)
+                return
+            if answer is Answer.REFUSE:
+                raise ProtocolError('constraints', text, RefusalCode.CONSTRAINTS)
+            try:
+                pool, window, depth = admit(hello, holder, self._pool, self._heap)
+            except ProtocolError as error:
+                if error.reason == 'slots' and self.door is not None:
+                    assert newcomer.consumer is not None
+                    answer, text = self.door.starved(newcomer.consumer, newcomer.peer)
+                if answer is not Answer.WAIT:
+                    raise
+                self._note(number, newcomer, text)
+                return
+        except ProtocolError as error:
+            self._turn_away(number, error)
+            return
+        self._newcomers.pop(number, None)
+        self._waiting.pop(number, None)
+        self._welcome(number, newcomer, hello, holder, pool, window, depth)
+
+    def _note(self, number: int, newcomer: Newcomer, text: str) -> None:
+        """Have the consumer wait.
+
+        :raises ProtocolError: it doesn't wait.
+        """
+        assert newcomer.hello is not None
+        if not newcomer.hello.waits:
+            raise ProtocolError('no_buffers', f'{text}; connect again later', RefusalCode.BUSY)
+        self._newcomers.pop(number, None)
+        self._waiting[number] = newcomer
+        if text == newcomer.noted:
+            return
+        newcomer.noted = text
+        with contextlib.suppress(OSError):
+            newcomer.socket.send(wire.pack_noted(text), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+        self._say(f'{newcomer.consumer.constraints.participant} waits: {text}')  # type: ignore[union-attr]
+
+    def _receive_waiting(self, number: int) -> None:
+        """One that waits has closed, or says what it may not."""
+        try:
+            received = self._reader.read(self._waiting[number].socket, MAX_FDS)
+            if received is None:
+                return
+            close_all(received[1])
+            if received[0]:
+                raise ProtocolError('state', 'a message came before WELCOME')
+        except ProtocolError as error:
+            self._turn_away(number, error)
+        else:
+            self._turn_away(number, None)
+
+    def _forget(self, number: int, consumer: Consumer | None, why: str) -> None:
+        """A consumer takes no part any more."""
+        with self._lock:
+            known = self._consumers.pop(number, None)
+        if known is not None and consumer is not None and self.door is not None:
+            self.door.left(consumer, why)
+
+    def _welcome(
+        self,
+        number: int,
+        newcomer: Newcomer,
+        hello: Hello,
+        holder: str,
+        pool: BufferPool,
+        window: int,
+        depth: int,
+    ) -> None:
         connection = Connection(
             newcomer.socket, newcomer.peer, hello, holder, pool, window, depth, self._fences.add
         )
@@ -609,6 +788,8 @@ class SharedMemoryServer:
             return
         with self._lock:
             self._connections = tuple(c for c in self._connections if c is not connection)
+            consumer, _, _ = self._consumers.get(number, (None, None, 0))
+        self._forget(number, consumer, text if reason == 'constraints' else '')
         if connection.failure and reason == 'eof':
             reason, _, text = connection.failure.partition(': ')
         drain(connection.socket)
@@ -624,7 +805,7 @@ class SharedMemoryServer:
             say(f'{self.name}: {text}')
 
     def _shut_down(self) -> None:
-        for number in list(self._newcomers):
+        for number in [*self._newcomers, *self._waiting]:
             self._turn_away(number, None)
         self._listener.close()
         for number in list(self._established):
@@ -641,7 +822,7 @@ class SharedMemoryServer:
         """A snapshot."""
         return self.counters.copy(
             tuple(connection.statistics() for connection in self._connections),
-            len(self._newcomers),
+            len(self._newcomers) + len(self._waiting),
         )
 
     def close(self) -> None:
@@ -669,9 +850,10 @@ class SharedMemoryServer:
         connections, self._connections = self._connections, ()
         self._history = None
         self._lock = threading.Lock()
+        self._heard = threading.Condition(self._lock)
         for connection in connections:
             connection.close_in_child()
-        for newcomer in self._newcomers.values():
+        for newcomer in [*self._newcomers.values(), *self._waiting.values()]:
             newcomer.socket.close()
         self._listener.close()
         self._epoll.close()

@@ -12,6 +12,7 @@ from zc_perception.errors import ConfigError, printable, shown
 from zc_perception.link.shared_memory.protocol import (
     FLAG_FENCE,
     FLAG_HISTORY,
+    FLAG_WAITS,
     MAGIC,
     MAX_DEPTH,
     MAX_FDS,
@@ -43,6 +44,7 @@ FRAME = struct.Struct('<HHIQQQqqqQII')
 RELEASE = struct.Struct('<HHIQQII')
 RETIRED = struct.Struct('<HHIQ')
 MAX_REFUSED = 512
+MAX_NOTED = 512
 MAX_FRAME = FRAME.size + MAX_FRAME_ID
 
 _SIZES = {
@@ -53,6 +55,7 @@ _SIZES = {
     MessageType.FRAME: (FRAME.size, MAX_FRAME),
     MessageType.RELEASE: (RELEASE.size, RELEASE.size),
     MessageType.BUFFER_RETIRED: (RETIRED.size, RETIRED.size),
+    MessageType.NOTED: (HEADER.size, MAX_NOTED),
 }
 _KINDS = {1: BufferKind.DMABUF, 2: BufferKind.MEMFD}
 _MATRICES = {1: Matrix.BT601, 2: Matrix.BT709, 3: Matrix.BT2020, 4: Matrix.RGB}
@@ -69,7 +72,10 @@ Packet = bytes | bytearray | memoryview
 
 
 class Hello(NamedTuple):
-    """What a consumer asks for."""
+    """What a consumer asks for.
+
+    :param waits: it understands NOTED, and waits for buffers that are not there yet.
+    """
 
     window: int
     depth: int
@@ -79,6 +85,7 @@ class Hello(NamedTuple):
     requirements: Requirements = ANYTHING
     min_version: int = VERSION
     max_version: int = VERSION
+    waits: bool = False
 
 
 class Welcome(NamedTuple):
@@ -227,8 +234,9 @@ def pack_hello(hello: Hello) -> bytes:
     length = HELLO.size + FORMAT.size * len(need.formats) + len(options)
     return HELLO.pack(
         MessageType.HELLO, length, 0, MAGIC, hello.min_version, hello.max_version, hello.window, hello.depth,
-        FLAG_HISTORY if hello.history else 0, need.memory, need.stride_align, need.offset_align, need.max_width, need.max_height,
-        len(need.formats), len(options), check_publisher_id(hello.publisher_id) if hello.publisher_id else b'', cut_text(hello.name, 40),
+        FLAG_HISTORY * hello.history | FLAG_WAITS * hello.waits, need.memory, need.stride_align, need.offset_align,
+        need.max_width, need.max_height, len(need.formats), len(options),
+        check_publisher_id(hello.publisher_id) if hello.publisher_id else b'', cut_text(hello.name, 40),
     ) + b''.join(FORMAT.pack(code, 0, modifier) for code, modifier in need.formats) + options  # fmt: skip
 
 
@@ -257,7 +265,8 @@ def parse_hello(packet: Packet) -> Hello:
      name) = HELLO.unpack_from(packet)  # fmt: skip
     _require_window(window, depth, 'HELLO')
     _require(
-        flags & ~FLAG_HISTORY == 0 and memory & ~(MEMORY_DMABUF | MEMORY_MEMFD) == 0,
+        flags & ~(FLAG_HISTORY | FLAG_WAITS) == 0
+        and memory & ~(MEMORY_DMABUF | MEMORY_MEMFD) == 0,
         'reserved',
         'HELLO: unknown bits',
     )
@@ -300,6 +309,7 @@ def parse_hello(packet: Packet) -> Hello:
         needs,
         low,
         high,
+        bool(flags & FLAG_WAITS),
     )
 
 
@@ -338,6 +348,21 @@ def parse_refused(packet: Packet) -> Refused:
     code = REFUSED.unpack_from(packet)[3]
     known = RefusalCode(code) if code in _REFUSAL_CODES else RefusalCode.PROTOCOL
     return Refused(known, printable(text))
+
+
+def pack_noted(text: str) -> bytes:
+    """The text is cut to what a packet holds."""
+    raw = cut_text(text, MAX_NOTED - HEADER.size)
+    return HEADER.pack(MessageType.NOTED, HEADER.size + len(raw), 0) + raw
+
+
+def parse_noted(packet: Packet) -> str:
+    """Return why the consumer has to wait. Bytes that are no UTF-8 are replaced.
+
+    :raises ProtocolError: the packet is no NOTED.
+    """
+    _expect(packet, MessageType.NOTED)
+    return printable(bytes(packet[HEADER.size :]).decode(errors='replace'))
 
 
 def pack_buffers(message: BuffersMessage) -> bytes:

@@ -1,0 +1,502 @@
+"""One agreement on buffers for everybody who is there, and another one for who comes later: at the camera's socket, byte by byte."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from link_ros import Ros
+from shared_memory.memory_link import RawPeer
+from waiting import eventually, until
+
+from zc_perception.frame import Frame
+from zc_perception.link.endpoints import frame_offer
+from zc_perception.link.endpoints.frame_offer import FrameOffer
+from zc_perception.link.endpoints.frame_publisher import FramePublisher
+from zc_perception.link.shared_memory import wire
+from zc_perception.link.shared_memory.client import SharedMemoryClient, SharedMemoryReceiver
+from zc_perception.link.shared_memory.protocol import MessageType, RefusalCode
+from zc_perception.link.shared_memory.requirements import Requirements
+from zc_perception.link.shared_memory.server import Answer
+from zc_perception.link.shared_memory.unix_socket import Peer
+from zc_perception.link.shared_memory.wire import Hello
+from zc_perception.negotiation.constraints import BufferConstraints
+from zc_perception.negotiation.session import Consumer
+from zc_perception.pixel.fourcc import fourcc_code
+
+pytestmark = pytest.mark.usefixtures('dds_sockets', 'no_fd_leak')
+
+WIDTH, HEIGHT = 66, 48
+NV12 = fourcc_code('NV12'), 0
+YUYV = fourcc_code('YUYV'), 0
+
+
+@pytest.fixture(autouse=True)
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Buffers may be agreed on anew as often as one likes."""
+    monkeypatch.setattr(frame_offer, 'RENEW_S', 0.0)
+    monkeypatch.setattr(frame_offer, '_GATHER_S', 0.0)
+
+
+class Camera:
+    """A publisher of frames of one value each, which it publishes when a test waits for something."""
+
+    def __init__(self, here: Ros, **options: Any) -> None:
+        values = {'width': WIDTH, 'height': HEIGHT, 'format': 'NV12', 'slots': 8} | options
+        self.publisher = FramePublisher(here.node('camera'), 'image', **values)
+        self.offer = self.publisher._offer
+        assert self.publisher._server is not None
+        self.server = self.publisher._server
+        self.sequence = 0
+
+    def publish(self) -> None:
+        with self.publisher.loan() as out:
+            for plane in out.planes:
+                plane[:] = self.sequence % 251
+        self.sequence += 1
+        time.sleep(0.002)
+
+    @property
+    def stride(self) -> int:
+        assert self.offer.session is not None
+        return self.offer.session.settings.layout.planes[0].stride
+
+    def join(self, *, waits: bool = True, name: str = 'raw', **needs: Any) -> RawPeer:
+        """A consumer that has said what it needs; ``window`` and ``depth`` are no needs."""
+        peer = RawPeer.connected(self.server.path)
+        hello = {key: needs.pop(key) for key in ('window', 'depth') if key in needs}
+        peer.hello(name=name, waits=waits, requirements=Requirements(**needs), **hello)
+        return peer
+
+    def said(self, peer: RawPeer) -> tuple[MessageType | None, str]:
+        """The next thing that the consumer is told, while frames are published. ``None``: it is EOF."""
+        until(lambda: not peer.nothing_there(), 'an answer', pause=self.publish)
+        packet, fds = peer.receive()
+        for fd in fds:
+            os.close(fd)
+        if not packet:
+            return None, ''
+        kind = wire.message_type(packet)
+        if kind is MessageType.NOTED:
+            return kind, wire.parse_noted(packet)
+        if kind is MessageType.REFUSED:
+            code, text = wire.parse_refused(packet)
+            return kind, f'{code:d}: {text}'
+        return kind, ''
+
+    def answer(self, peer: RawPeer) -> tuple[MessageType | None, str]:
+        """The answer to HELLO, past anything that was noted."""
+        while (said := self.said(peer))[0] is MessageType.NOTED:
+            pass
+        return said
+
+    def close(self) -> None:
+        self.publisher.destroy()
+
+
+@pytest.fixture
+def camera(here: Ros) -> Iterator[Callable[..., Camera]]:
+    cameras = []
+
+    def make(**options: Any) -> Camera:
+        cameras.append(Camera(here, **options))
+        return cameras[-1]
+
+    yield make
+    for each in cameras:
+        each.close()
+
+
+class Witness:
+    """A well-behaved consumer that keeps the newest frames in hand and looks at the pixels of each, twice."""
+
+    HELD = 2
+
+    def __init__(self, camera: Camera, name: str = 'witness', **needs: Any) -> None:
+        self.sequences: list[int] = []
+        self.strides: set[int] = set()
+        self.torn: list[int] = []
+        self._held: deque[Frame] = deque()
+        client = SharedMemoryClient(
+            camera.server.path,
+            name=name,
+            window=self.HELD + 2,
+            depth=4,
+            requirements=Requirements(options='cpu=read', **needs),
+        )
+        self.client = client
+        self._receiver = SharedMemoryReceiver(client, self._take)
+
+    def _look(self, frame: Frame) -> None:
+        with frame.map() as planes:
+            wanted = frame.data.sequence % 251
+            if not all(np.all(plane == wanted) for plane in planes):
+                self.torn.append(frame.data.sequence)
+
+    def _take(self, frame: Frame) -> None:
+        self._look(frame)
+        self.sequences.append(frame.data.sequence)
+        self.strides.add(frame.data.layout.planes[0].stride)
+        self._held.append(frame)
+        if len(self._held) > self.HELD:
+            self._release()
+
+    def _release(self) -> None:
+        frame = self._held.popleft()
+        self._look(frame)
+        frame.release()
+
+    @property
+    def connections(self) -> int:
+        return self.client.statistics().connections
+
+    def goes_on(self, camera: Camera, count: int = 10) -> bool:
+        """Whether so many more frames come."""
+        wanted = len(self.sequences) + count
+        return eventually(lambda: len(self.sequences) >= wanted, pause=camera.publish)
+
+    def close(self) -> None:
+        self._receiver.close()
+        while self._held:
+            self._release()
+
+    def __enter__(self) -> Witness:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def test_a_late_consumer_is_served_by_other_buffers_which_everybody_gets(
+    camera: Callable[..., Camera],
+) -> None:
+    cam = camera()
+    assert cam.stride == WIDTH
+    with Witness(cam) as witness:
+        assert witness.goes_on(cam)
+        with cam.join(stride_align=64) as late:
+            kind, text = cam.said(late)
+            assert kind is MessageType.NOTED and 'agrees on other buffers' in text
+            assert cam.answer(late)[0] is MessageType.WELCOME
+            assert (cam.stride, cam.offer.renewals) == (128, 1)
+            with cam.join(stride_align=32) as third:
+                assert cam.said(third)[0] is MessageType.WELCOME, 'it suits already'
+            assert witness.goes_on(cam)
+        assert witness.strides == {WIDTH, 128} and not witness.torn
+        assert witness.connections == 1, 'it went on with what it had'
+        steps = np.diff(witness.sequences)
+        assert steps.min() == 1
+        assert sum(steps - 1) == witness.client.statistics().dropped, 'no frame is lost unseen'
+
+
+def test_consumers_that_are_there_first_are_all_heard_before_there_are_buffers(
+    here: Ros, camera: Callable[..., Camera], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    peers: list[RawPeer] = []
+
+    def meet(self: FrameOffer) -> None:
+        assert self._server is not None
+        for needs in (
+            {'stride_align': 64},
+            {'offset_align': 4096},
+            {'formats': (YUYV,)},
+            {'options': 'height_align=32'},
+        ):
+            peers.append(RawPeer.connected(self._server.path))
+            peers[-1].hello(waits=True, requirements=Requirements(**needs))
+        with RawPeer.connected(self._server.path) as old:
+            old.hello(requirements=Requirements(stride_align=64))
+            assert old.receive_refused().code is RefusalCode.BUSY, 'it does not wait'
+        assert self._server.await_consumers(4, 60.0)
+
+    monkeypatch.setattr(FrameOffer, 'await_consumers', meet)
+    cam = camera()
+    kinds = [cam.answer(peer) for peer in peers]
+    assert [kind for kind, _ in kinds] == [
+        MessageType.WELCOME,
+        MessageType.WELCOME,
+        MessageType.REFUSED,
+        MessageType.WELCOME,
+    ]
+    assert kinds[2][1].startswith('3: ') and 'YUYV' in kinds[2][1]
+    layout = cam.offer.session.settings.layout
+    assert layout.planes[0].stride == 128 and layout.planes[1].offset % 4096 == 0
+    assert cam.offer.renewals == 0
+    for peer in peers:
+        peer.close()
+
+
+def test_buffers_change_at_most_once_in_a_time_and_all_who_wait_get_them_together(
+    camera: Callable[..., Camera], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cam = camera()
+    with cam.join(stride_align=4) as first:
+        assert cam.answer(first)[0] is MessageType.WELCOME
+    monkeypatch.setattr(frame_offer, 'RENEW_S', 3600.0)
+    with cam.join(stride_align=64) as second, cam.join(offset_align=4096) as third:
+        for late in (second, third):
+            kind, text = cam.said(late)
+            assert kind is MessageType.NOTED and 'in 3600 s' in text
+        for _ in range(20):
+            cam.publish()
+        assert cam.offer.renewals == 1 and second.nothing_there() and third.nothing_there()
+        with cam.offer._lock:
+            cam.offer.due = 0.0
+        assert cam.answer(second)[0] is cam.answer(third)[0] is MessageType.WELCOME
+        assert cam.offer.renewals == 2
+
+
+def test_a_consumer_without_patience_is_told_to_come_again_and_moves_nothing(
+    camera: Callable[..., Camera],
+) -> None:
+    cam = camera()
+    with cam.join(stride_align=64, waits=False) as late:
+        kind, text = cam.said(late)
+        assert kind is MessageType.REFUSED and text.startswith('4: ')
+    until(lambda: not cam.server.participants())
+    for _ in range(20):
+        cam.publish()
+    assert (cam.stride, cam.offer.renewals, cam.offer.due) == (WIDTH, 0, float('inf'))
+
+
+def test_whose_needs_nobody_can_meet_is_refused_by_name_and_nothing_is_allocated(
+    camera: Callable[..., Camera],
+) -> None:
+    cam = camera()
+    with Witness(cam) as witness, cam.join(name='greyhound', formats=(YUYV,)) as late:
+        assert witness.goes_on(cam)
+        kind, text = cam.said(late)
+        assert kind is MessageType.REFUSED and text.startswith('3: ')
+        assert 'greyhound' in text and 'YUYV LINEAR' in text and 'NV12 LINEAR' in text
+        assert cam.offer.renewals == 0
+
+
+def test_with_renegotiate_false_the_refusal_says_how_it_could_be_served(
+    camera: Callable[..., Camera],
+) -> None:
+    cam = camera(renegotiate=False)
+    with cam.join(stride_align=64) as late:
+        kind, text = cam.said(late)
+        assert kind is MessageType.REFUSED and text.startswith('3: ')
+        assert 'stride 66' in text and 'renegotiate' in text and 'participants' in text, text
+    assert cam.offer.renewals == 0
+
+
+def test_a_consumer_of_another_user_gets_the_buffers_that_are_there_or_none(
+    camera: Callable[..., Camera],
+) -> None:
+    cam = camera()
+    stranger = Peer(pid=7, uid=os.geteuid() + 1, gid=7)
+    answer, text = cam.offer.judge(
+        Consumer(BufferConstraints('theirs', stride_align=64)), stranger
+    )
+    assert answer is Answer.REFUSE
+    assert 'stride 66' in text and "camera's own user" in text and "'participants'" in text, text
+    assert cam.offer.due == float('inf')
+    assert cam.offer.judge(Consumer(BufferConstraints('easy')), stranger)[0] is Answer.WELCOME
+
+
+def test_a_consumer_that_goes_while_it_waits_is_forgotten(
+    camera: Callable[..., Camera], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(frame_offer, '_GATHER_S', 3600.0)
+    cam = camera()
+    with cam.join(stride_align=64) as late:
+        assert cam.said(late)[0] is MessageType.NOTED
+    assert eventually(lambda: cam.offer.due == float('inf'))
+    assert not cam.server.participants()
+
+
+@pytest.mark.parametrize('moment', ['before the agreement', 'after it'])
+def test_a_consumer_that_dies_in_the_agreement_is_served_when_it_comes_back(
+    camera: Callable[..., Camera], monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    cam = camera()
+    late: list[RawPeer] = []
+    gone = threading.Event()
+    left = FrameOffer.left
+    monkeypatch.setattr(
+        FrameOffer, 'left', lambda self, *values: (left(self, *values), gone.set())[0]
+    )
+
+    def die() -> None:
+        if late:
+            late.pop().close()
+            assert gone.wait(60.0)
+
+    if moment == 'before the agreement':
+        renew = FrameOffer.renew
+        monkeypatch.setattr(FrameOffer, 'renew', lambda self: (renew(self), die())[0])
+    else:
+        begin = FrameOffer.begin
+        monkeypatch.setattr(
+            FrameOffer, 'begin', lambda self, *values: (die(), begin(self, *values))[1]
+        )
+    late.append(cam.join(stride_align=64))
+    assert eventually(lambda: cam.offer.renewals == 1 and not late, pause=cam.publish)
+    with cam.join(stride_align=64) as again:
+        assert cam.answer(again)[0] is MessageType.WELCOME
+
+
+def test_what_failed_is_not_tried_again(camera: Callable[..., Camera]) -> None:
+    """The first has said that it can't use buffers that were agreed on for it."""
+    cam = camera()
+    with cam.join(stride_align=64) as late:
+        assert cam.answer(late)[0] is MessageType.WELCOME
+        refused = wire.Refused(RefusalCode.CONSTRAINTS, 'the card refuses it')
+        late.send(wire.pack_refused(refused))
+        until(lambda: not cam.server.participants())
+    with cam.join(offset_align=4096) as other:
+        assert cam.answer(other)[0] is MessageType.WELCOME
+    assert (cam.stride, cam.offer.renewals) == (WIDTH, 2), 'its needs count no more'
+    with cam.join(stride_align=64) as again:
+        kind, text = cam.said(again)
+        assert kind is MessageType.REFUSED and text.startswith('3: ')
+        assert 'the card refuses it' in text and 'stride 66' in text, text
+    assert cam.offer.renewals == 2
+
+
+def test_a_consumer_keeps_its_buffers_though_one_with_the_same_needs_has_failed(
+    camera: Callable[..., Camera],
+) -> None:
+    cam = camera()
+    with Witness(cam, stride_align=64) as witness:
+        assert witness.goes_on(cam)
+        with cam.join(stride_align=64, options='cpu=read') as twin:
+            assert cam.answer(twin)[0] is MessageType.WELCOME
+            refused = wire.Refused(RefusalCode.CONSTRAINTS, 'the card refuses it')
+            twin.send(wire.pack_refused(refused))
+        assert eventually(lambda: len(cam.server.participants()) == 1)
+        with cam.join(offset_align=4096) as other:
+            assert cam.answer(other)[0] is MessageType.WELCOME
+        assert witness.goes_on(cam)
+        assert (witness.connections, cam.stride) == (1, 128)
+
+
+def _garbled(text: bytes, other: bytes) -> Callable[[], bytes]:
+    def make() -> bytes:
+        packet = wire.pack_hello(
+            Hello(1, 1, 'evil', waits=True, requirements=Requirements(options=text.decode()))
+        )
+        return packet.replace(text, other)
+
+    assert len(text) == len(other)
+    return make
+
+
+def _hello(**needs: Any) -> Callable[[], bytes]:
+    hello = {key: needs.pop(key) for key in ('window', 'depth') if key in needs}
+    values = {'window': 1, 'depth': 1} | hello
+    return lambda: wire.pack_hello(
+        Hello(name='evil', waits=True, requirements=Requirements(**needs), **values)
+    )
+
+
+def _twice() -> bytes:
+    packet = wire.pack_hello(
+        Hello(1, 1, 'evil', waits=True, requirements=Requirements(formats=(NV12, YUYV)))
+    )
+    return packet.replace(b'YUYV', b'NV12')
+
+
+HOSTILE = {
+    '64 formats': _hello(formats=tuple((fourcc_code('XR24'), 1 << 56 | n) for n in range(64))),
+    'stride_align 2^31': _hello(stride_align=1 << 31),
+    'stride_align 2^30': _hello(stride_align=1 << 30),
+    'stride_align 2^22': _hello(stride_align=1 << 22),
+    'an odd stride_align': _hello(stride_align=999983),
+    'offset_align 2^32 - 1': _hello(offset_align=(1 << 32) - 1),
+    'height_align': _hello(options='height_align=1073741824'),
+    'a size that nobody has': _hello(options='min_size=60000x60000'),
+    'min_size above max_size': _garbled(
+        b'min_size=1x1;max_size=9x9', b'min_size=9x9;max_size=1x1'
+    ),
+    'a format twice': _twice,
+    'an unknown option': _garbled(b'contiguous', b'cantiguous'),
+    'no text': _garbled(b'heap=aaaaaaaa', b'heap=\xff\xfe\x00aaaaa'),
+    'slots for itself': _garbled(b'max_stride=50000', b'slots=0000050000'),
+    'slots for nobody': _garbled(b'max_stride=5', b'max_slots=1 '),
+    'a heap that is not there': _hello(options='heap=dma_heap/none'),
+    'an odd device': _hello(memory=1, options='device=' + 'x' * 900),
+    'the whole pool': _hello(window=64, depth=64, stride_align=64),
+    'a stride below the row': _hello(options='max_stride=1'),
+}
+
+
+@pytest.mark.parametrize('hello', HOSTILE.values(), ids=HOSTILE)
+def test_odd_needs_cost_their_sender_only(
+    camera: Callable[..., Camera], hello: Callable[[], bytes]
+) -> None:
+    """Whatever somebody asks for, the others keep what they needed, without another connection."""
+    cam = camera()
+    with Witness(cam, stride_align=4) as witness, RawPeer.connected(cam.server.path) as evil:
+        assert witness.goes_on(cam)
+        evil.send(hello())
+        kind, text = cam.answer(evil)
+        assert kind in (MessageType.REFUSED, MessageType.WELCOME, None), kind
+        assert len(text.encode()) <= 503, 'it fits the packet uncut'
+        assert witness.goes_on(cam)
+        assert witness.connections == 1 and not witness.torn
+        assert cam.stride % 4 == 0 and len(cam.publisher._pool.slots) <= 256
+        assert cam.server.statistics().internal_errors == 0
+    with cam.join(stride_align=32) as late:
+        assert cam.answer(late)[0] is MessageType.WELCOME, 'and others are served after it'
+
+
+def test_a_loan_that_is_out_is_published_before_there_are_other_buffers(
+    camera: Callable[..., Camera],
+) -> None:
+    cam = camera()
+    with Witness(cam) as witness:
+        assert witness.goes_on(cam)
+        done, go_on = threading.Event(), threading.Event()
+
+        def lend() -> None:
+            with cam.publisher.loan() as out:
+                done.set()
+                go_on.wait(60.0)
+                for plane in out.planes:
+                    plane[:] = cam.publisher._sequence % 251
+
+        other = threading.Thread(target=lend)
+        other.start()
+        assert done.wait(60.0)
+        with cam.join(stride_align=64) as late:
+            assert late.receive_type() is MessageType.NOTED
+            assert eventually(lambda: cam.offer.due < time.monotonic())
+            # A second loan at the same time doesn't take the buffers away from the first.
+            cam.publish()
+            assert cam.offer.renewals == 0
+            go_on.set()
+            other.join()
+            cam.sequence += 1
+            assert cam.answer(late)[0] is MessageType.WELCOME
+        assert witness.goes_on(cam) and not witness.torn
+
+
+def test_who_finds_no_slot_waits_for_more_of_them(camera: Callable[..., Camera]) -> None:
+    cam = camera(slots=4)
+    with cam.join(window=4, stride_align=2) as first, cam.join(window=4) as second:
+        assert cam.answer(first)[0] is MessageType.WELCOME
+        assert cam.answer(second)[0] is MessageType.WELCOME
+        assert cam.offer.renewals == 1
+        assert len(cam.publisher._pool.slots) >= 2 + 4 + 4 + 1
+
+
+def test_there_are_no_more_slots_than_a_pool_may_have(camera: Callable[..., Camera]) -> None:
+    cam = camera()
+    with cam.join(window=64, depth=64, stride_align=64) as greedy:
+        assert cam.answer(greedy)[0] is MessageType.WELCOME
+        assert (len(cam.publisher._pool.slots), cam.offer.renewals) == (64, 1)
+        with cam.join(window=64) as second:
+            cam.answer(second)
+            with cam.join() as third:
+                kind, text = cam.answer(third)
+                assert kind is MessageType.REFUSED and text.startswith('4: ')
+        assert cam.offer.renewals == 1

@@ -1,0 +1,149 @@
+"""One agreement on buffers for consumers of other processes, whoever comes first: ``capture_node`` alone, its consumers elsewhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from link.wire.page_process import PageProcess
+from nodes.programs import Program
+from waiting import until
+
+HERE = Path(__file__).parent
+SIZE = ('-p', 'width:=1366', '-p', 'height:=768')
+FRAMERATE = 15.0
+CAMERA = (
+    '--ros-args',
+    *SIZE,
+    '-p',
+    'pattern:=counter',
+    '-p',
+    'seed:=1',
+    '-p',
+    f'framerate:={FRAMERATE}',
+)
+STREAMS = 'buffers: NV12 LINEAR 1366x768'
+RENEWED = 'the other buffers are there; the camera paused for '
+
+
+@pytest.fixture(autouse=True)
+def run_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv('ROS_HOME', str(tmp_path))
+    monkeypatch.setenv('ZC_RUNTIME_DIR', str(tmp_path / 'run'))
+    return tmp_path / 'run'
+
+
+def capture(domain: int, *more: str) -> Program:
+    return Program('capture_node', *CAMERA, *more, domain=domain).start(STREAMS)
+
+
+def needy(domain: int, *consumers: str) -> Program:
+    command = [sys.executable, str(HERE / 'needy_consumers.py'), *consumers]
+    return Program(command, domain=domain).start('all are there')
+
+
+def until_said(program: Program, *words: str) -> None:
+    until(
+        lambda: all(word in program.output for word in words),
+        lambda: f'{words} in:\n{program.output}',
+    )
+
+
+def seen(program: Program) -> dict[str, dict[str, Any]]:
+    """What the consumers have seen, once they have ended."""
+    assert program.interrupt() == 0, program.output
+    found: dict[str, dict[str, Any]] = json.loads(
+        next(line for line in reversed(program.lines) if line.startswith('{'))
+    )
+    return found
+
+
+def pauses(camera: Program) -> list[float]:
+    """How long the camera says that it has paused, in seconds."""
+    found = re.findall(re.escape(RENEWED) + r'([\d.]+) s', camera.output)
+    return [float(seconds) for seconds in found]
+
+
+def check_frames(found: dict[str, Any], camera: Program) -> None:
+    """Whole pixels, and none lost but those of the pauses."""
+    paused = pauses(camera)
+    lost = found['missed'] - found['dropped']
+    assert not found['torn'] and lost <= sum(paused) * FRAMERATE + len(paused), (found, paused)
+
+
+NEEDY = ('npu=NV12; stride_align=64', 'yuyv=YUYV', 'implicit=NV12:INVALID')
+
+
+def check_refusals(found: dict[str, dict[str, Any]], camera: Program, program: Program) -> None:
+    """Two that nothing suits are refused by name at both ends, and the log of each says so."""
+    for name, wants in (('yuyv', 'YUYV LINEAR'), ('implicit', 'NV12 INVALID')):
+        assert found[name]['rung'] == 'refused' and found[name]['frames'] == 0, found[name]
+        reason = found[name]['reason']
+        assert wants in reason and 'NV12 LINEAR' in reason and not reason.endswith('…'), reason
+        assert wants in camera.output and f'{name} (pid' in camera.output
+        assert re.search(rf'ERROR.*{re.escape(wants)}', program.output), program.output
+
+
+REFUSED = ("[yuyv]: '/image_raw': link is refused", "[implicit]: '/image_raw': link is refused")
+
+
+def test_consumers_that_are_there_first_and_those_that_come_late_are_served(
+    free_domain: int, run_folder: Path
+) -> None:
+    """Whether the graph tells of the first in time or not: nobody is left out."""
+    with needy(free_domain, *NEEDY, 'witness=hold any') as program:
+        early = PageProcess('consumer', run_folder, free_domain, '--stride-align', '64')
+        with early, capture(free_domain) as camera:
+            until_said(program, 'npu: stride 1408', 'witness: stride 1408', *REFUSED)
+            early.wait_for('frame')
+            assert set(early.told('buffers')[-1]['strides']) == {1408}
+            options = ('--formats', 'NV12', '--offset-align', '65536')
+            with PageProcess('consumer', run_folder, free_domain, *options) as late:
+                assert 'agrees on other buffers' in late.wait_for('noted')[0]['text']
+                late.wait_for('frame', 5)
+                assert late.told('buffers')[0]['offsets'][1] % 65536 == 0
+            early.wait_for_more('frame', 5)
+            found = seen(program)
+            assert camera.interrupt() == 0
+    for name in ('npu', 'witness'):
+        assert found[name]['strides'][-1] == 1408, found
+        check_frames(found[name], camera)
+    check_refusals(found, camera, program)
+
+
+def test_a_camera_that_is_there_first_agrees_anew_and_bears_who_dies_meanwhile(
+    free_domain: int, run_folder: Path
+) -> None:
+    with capture(free_domain) as camera:
+        with needy(free_domain, 'witness=hold any') as witness:
+            until_said(witness, 'witness: stride 1366')
+            with needy(free_domain, *NEEDY) as program:
+                until_said(program, 'npu: stride 1408', *REFUSED)
+                until_said(witness, 'witness: stride 1408')
+                options = ('--formats', 'NV12', '--offset-align', '65536')
+                with PageProcess('consumer', run_folder, free_domain, *options) as late:
+                    late.wait_for('noted')
+                    late.kill()
+                until_said(camera, 'page_consumer')
+                check_refusals(seen(program), camera, program)
+            found = seen(witness)['witness']
+        assert camera.interrupt() == 0
+    assert found['strides'] == [1366, 1408], found
+    check_frames(found, camera)
+
+
+def test_a_camera_does_not_wait_for_a_consumer_that_says_nothing(free_domain: int) -> None:
+    with needy(free_domain, 'npu=NV12; stride_align=64') as silent:
+        os.kill(silent.process.pid, signal.SIGSTOP)
+        with capture(free_domain) as camera:
+            assert 'stride 1366' in camera.output
+            os.kill(silent.process.pid, signal.SIGKILL)
+            with needy(free_domain, 'other=hold any') as other:
+                until_said(other, 'other: stride 1366')
+                assert seen(other)['other']['frames']
