@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from negotiation.kit import who
 from waiting import until
 
 from zc_perception.camera.stereo import PairingRule, PairMatcher, Side, SideCamera, StereoSides
@@ -607,3 +608,21 @@ def test_a_side_whose_partner_never_came_streams_and_gives_nothing(run: Run) -> 
     assert all(
         sum(pool.statistics().holders.values()) <= run.sides.depth + 1 for pool in run.pools
     )
+
+
+def test_a_side_has_other_buffers_between_two_frames_as_its_camera_does() -> None:
+    pair = Pair([100, 200], [100, 200])
+    out: dict[Side, list[tuple[int, int]]] = {LEFT: [], RIGHT: []}
+    try:
+        left = pair.cameras[LEFT]
+        assert left.reallocates is left.inner.reallocates
+        assert left.possible().slots == left.constraints().slots and not left.sizes()
+        drain(pair, LEFT, out[LEFT])
+        other = who('other', stride_align=256)
+        left.allocate(agree([left.constraints(), other], SIZE))
+        for _ in range(4):
+            for side in Side:
+                drain(pair, side, out[side])
+        assert [time for _, time in out[LEFT]] == [time for _, time in out[RIGHT]] == [100, 200]
+    finally:
+        pair.close()

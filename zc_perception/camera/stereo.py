@@ -390,8 +390,20 @@ class SideCamera(Camera):
 
     def constraints(self) -> BufferConstraints:
         """Frames that wait for their counterparts are slots besides."""
-        constraints = self.inner.constraints()
+        return self._with_waiting(self.inner.constraints())
+
+    def possible(self) -> BufferConstraints:
+        return self._with_waiting(self.inner.possible())
+
+    def _with_waiting(self, constraints: BufferConstraints) -> BufferConstraints:
         return replace(constraints, slots=constraints.slots + self._sides.depth)
+
+    @property
+    def reallocates(self) -> bool:
+        return self.inner.reallocates
+
+    def sizes(self) -> Sequence[str]:
+        return self.inner.sizes()
 
     def allocate(self, request: AllocationRequest) -> None:
         self.inner.allocate(request)
