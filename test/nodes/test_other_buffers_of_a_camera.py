@@ -30,8 +30,6 @@ YUYV = fourcc_code('YUYV'), 0
 class Sensor(SyntheticCamera):
     """It says that another format is possible once it is opened anew."""
 
-    REALLOCATES = False
-
     def __init__(self) -> None:
         super().__init__(
             128, 96, 60.0, 'lens', seed=1, pattern='counter', heap=SealedMemfd(), now_ns=time.time_ns, ledger=CopyLedger()
