@@ -107,7 +107,7 @@ class Requirements:
         for name, value in _NO_OPTIONS.items():
             if getattr(options, name) != value:
                 raise ConfigError(
-                    f"options '{self.options}': {name} is no option of a HELLO, which has fields for it; leave it out"
+                    f"options '{self.options}': {name} is no option of a HELLO; leave it out"
                 )
         # A step that no layout could have is one that none keeps.
         found = replace(
