@@ -230,7 +230,7 @@ def parse_hello(packet: bytes, publisher_id: str) -> tuple[Wants, str]:
     stride_align, offset_align, max_width, max_height = struct.unpack_from('<IIII', packet, 32)
     count, options_size = struct.unpack_from('<II', packet, 48)
     wanted_id, name = struct.unpack_from('<32s40s', packet, 56)
-    if not (1 <= window <= 64 and 1 <= depth <= 64 and flags <= 1 and 1 <= memory <= 3):
+    if not (1 <= window <= 64 and 1 <= depth <= 64 and flags <= 3 and 1 <= memory <= 3):
         raise Refusal(RULE, f'window {window}, depth {depth}, flags {flags}, memory {memory}')
     if 0 in (stride_align, offset_align) or count > 64 or options_size > 1024:
         raise Refusal(RULE, 'an alignment of 0, or too many formats or options')
