@@ -1,9 +1,8 @@
-"""A consumer that can't use what it gets: a failed trial import, and producers from before a HELLO had options."""
+"""A consumer that can't use what it gets: a failed trial import, or buffers of another kind than it asked for."""
 
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,7 +10,6 @@ import pytest
 from memory_link import (
     PUBLISHER,
     FakeProducer,
-    RawPeer,
     attempt,
     connected,
     publish,
@@ -21,7 +19,6 @@ from memory_link import (
 from waiting import until
 
 from zc_perception.errors import ConfigError
-from zc_perception.link.shared_memory import wire
 from zc_perception.link.shared_memory.client import SharedMemoryClient, SharedMemoryReceiver
 from zc_perception.link.shared_memory.protocol import RefusalCode
 from zc_perception.link.shared_memory.requirements import Requirements
@@ -33,7 +30,6 @@ from zc_perception.negotiation.settings import Buffers, BufferSettings
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
 Serve = Callable[..., SharedMemoryServer]
-MANY = Requirements(tuple((number, 0) for number in range(1, 65)), options='contiguous; cpu=read')
 
 
 class Importer:
@@ -158,78 +154,6 @@ def test_constraints_without_a_format_do_not_become_any_format() -> None:
     with pytest.raises(ConfigError, match="'npu' take no format"):
         Requirements.of(BufferConstraints('npu', formats=()))
     assert Requirements.of(BufferConstraints('npu')).formats == ()
-
-
-class OldProducer:
-    """Takes HELLOs as the page said before there were options: byte 52 is reserved, and 32 formats are the most."""
-
-    def __init__(self, producer: FakeProducer) -> None:
-        self.producer = producer
-        self.hellos: list[bytes] = []
-
-    def answer(self) -> RawPeer:
-        """The next consumer, welcome or refused."""
-        peer = RawPeer(self.producer.listener.accept()[0])
-        packet = peer.receive()[0]
-        self.hellos.append(packet)
-        formats = int.from_bytes(packet[48:52], 'little')
-        if packet[52:56] != bytes(4) or formats > 32 or len(packet) != 128 + 16 * formats:
-            peer.send(
-                wire.pack_refused(
-                    wire.Refused(RefusalCode.PROTOCOL, 'HELLO: a reserved field is not 0')
-                )
-            )
-            peer.close()
-        else:
-            peer.send(wire.pack_welcome(wire.Welcome(1, 1, PUBLISHER)))
-        return peer
-
-
-def test_an_old_producer_is_met_without_options(folder: Path) -> None:
-    with (
-        FakeProducer(folder / 's') as fake,
-        SharedMemoryClient(folder / 's', name='npu', requirements=MANY) as client,
-    ):
-        old = OldProducer(fake)
-        peers: list[RawPeer] = []
-        for turn in range(3):
-            thread = threading.Thread(target=lambda: peers.append(old.answer()))
-            thread.start()
-            if turn == 1:
-                until(lambda: attempt(client) is None, 'the connection')
-                client.retarget(folder / 's', 'another publisher')
-            else:
-                assert (
-                    attempt(client) is not None and 'a reserved field is not 0' in client.last_end
-                )
-            thread.join()
-        for peer in peers:
-            peer.close()
-    first, second, third = (wire.parse_hello(packet).requirements for packet in old.hellos)
-    assert first == MANY
-    assert second == Requirements(MANY.formats[:32])
-    assert third == MANY, 'whom a new announcement tells of is perhaps a new producer'
-
-
-def test_what_an_old_producer_was_not_told_is_judged_here(folder: Path) -> None:
-    needs = Requirements(options='min_size=65x1')
-    with (
-        FakeProducer(folder / 's') as fake,
-        SharedMemoryClient(folder / 's', name='npu', requirements=needs) as client,
-    ):
-        old = OldProducer(fake)
-        peers: list[RawPeer] = []
-        thread = threading.Thread(target=lambda: peers.extend([old.answer(), old.answer()]))
-        thread.start()
-        assert attempt(client) is not None and not client.connected
-        until(lambda: attempt(client) is None, 'the connection')
-        thread.join()
-        fake.introduce(peers[1])
-        until(lambda: client.receive() is None and not client.connected, 'the end')
-        assert client.statistics().ended == {'refused': 1, 'constraints': 1}
-        assert 'image size 64x48 is below its min_size 65x1' in client.last_end
-        assert peers[1].receive_refused().text == 'image size 64x48 is below its min_size 65x1'
-        peers[1].close()
 
 
 def test_buffers_of_before_the_newest_announcement_don_t_keep_from_trying_those_of_after_it(
