@@ -100,7 +100,7 @@ def until_ctrl_c(
 @pytest.mark.parametrize('program', sorted(EXAMPLES.glob('*.py')), ids=lambda path: path.name)
 def test_an_example_is_read_at_a_glance(program: Path) -> None:
     lines = program.read_text(encoding='utf-8').splitlines()
-    assert len(lines) <= 25 and max(map(len, lines)) <= 120
+    assert len(lines) <= 32 and max(map(len, lines)) <= 99
 
 
 @pytest.mark.parametrize('name', ['viewer.py', 'asyncio_reader.py', 'README.md'])
