@@ -14,6 +14,7 @@ import cv2
 import numpy as np
 import pytest
 import rclpy
+from camera.video_kit import halved, rewritten, scenes, write_video
 from nodes.managed import Managed, status
 from nodes.plug_kit import HOG, Plug, PluggedCamera, running
 from nodes.programs import Program, parameters
@@ -496,3 +497,23 @@ def test_a_simulation_at_the_time_of_day_is_known_for_one(
     simulate(node, False)
     stamps.stamp(time.monotonic_ns(), CaptureClock.MONOTONIC)
     assert not stamps.statistics().simulated and stamps.statistics().steps == 1
+
+
+def test_what_a_recording_lacks_is_said_at_its_end_before_diagnostics_are_due(
+    free_domain: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logger = Mock()
+    monkeypatch.setattr(CaptureNode, 'get_logger', lambda node: logger)
+    whole = write_video(tmp_path / 'whole.mkv', 'ffv1', scenes(20), options={'g': '1'})
+    broken = rewritten(whole, tmp_path / 'broken.mkv', halved(2))
+    content = broken.read_bytes()
+    broken.write_bytes(content[: len(content) // 2])
+    values = {'camera': 'replay', 'video': str(broken), 'keep_all': True, 'start_delay': 0.0}
+    with alone(free_domain, CaptureNode, values) as node:
+        node.configure_now()
+        logger.warning.reset_mock()
+        node.start()
+        until(lambda: node.finished, 'the end')
+    said = [call.args[0] for call in logger.warning.call_args_list]
+    assert len(said) == 1
+    assert 'counted as bad: frame 2' in said[0] and 'its header promises' in said[0]
