@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from negotiation.kit import SIZE, Producer, who
 
+from zc_perception.errors import AcceleratorError
 from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.negotiation.session import BufferSession, Consumer, Verdict
-from zc_perception.negotiation.settings import violations
+from zc_perception.negotiation.settings import Buffers, BufferSettings, violations
 
 CAMERA = who('camera', 'NV12 linear', slots=2)
 
@@ -96,15 +97,17 @@ def test_each_who_stands_against_a_newcomer_is_named(producer: Producer) -> None
 
 
 def test_who_has_no_buffers_stands_against_nobody(producer: Producer) -> None:
+    def refuse(settings: BufferSettings, buffers: Buffers) -> None:
+        raise AcceleratorError('the card refuses it')
+
     refused, broken = (
         Consumer(who('refused', 'YUYV linear')),
-        Consumer(who('broken', max_stride=64)),
+        Consumer(who('broken', max_stride=64), refuse),
     )
     session = BufferSession(CAMERA, SIZE)
     session.allocate([refused, broken], producer)
-    session.fell_back(broken, 'the card refuses it')
-    assert str(session.outcome(broken)) == 'fell back: the card refuses it'
-    assert session.objection(broken) == 'fell back: the card refuses it'
+    assert str(session.outcome(broken)).startswith('fell back: trial import of slot 0')
+    assert session.objection(broken).endswith('failed: the card refuses it')
     assert session.stands_against([Consumer(who('wide', stride_align=128))]) == ''
     assert session.stands_against([refused]) != ''
 

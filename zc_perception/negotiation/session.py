@@ -195,11 +195,6 @@ class BufferSession:
         with self._lock:
             return self._outcomes.get(consumer)
 
-    def fell_back(self, consumer: Consumer, why: str) -> None:
-        """*consumer*, of another process, could not import the buffers."""
-        with self._lock:
-            self._outcomes[consumer] = Outcome(Verdict.FELL_BACK, why)
-
     def _admit(
         self, consumer: Consumer, settings: BufferSettings, buffers: Sequence[Buffers]
     ) -> Outcome:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from zc_perception.camera.replay.stamps import RecordedStamps
 from zc_perception.frame import Header
 from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry, Matrix, Range
-from zc_perception.pixel.fourcc import NV12, fourcc_code, pixel_format
+from zc_perception.pixel.fourcc import NV12, pixel_format
 from zc_perception.pixel.layout import ImageLayout, check_dimensions
 from zc_perception.pixel.nv12 import ToNv12, even
 from zc_perception.pixel.raw_picture import PictureReader, RawPicture
@@ -121,7 +121,6 @@ def rate_of(stamps: Iterable[int]) -> float:
     return 1e9 / middle if middle > 0 else DEFAULT_FRAMERATE
 
 
-_BGR = fourcc_code('RG24')
 _FULL = Colorimetry(Matrix.RGB, Range.FULL)
 
 
@@ -138,10 +137,6 @@ class PlaneWriter:
         self._size = width, height
         self._converters: dict[tuple[int, int, int, Colorimetry], ToNv12] = {}
         self._reader = PictureReader()
-
-    def write_bgr(self, picture: NDArray[np.uint8], planes: Sequence[NDArray[Any]]) -> None:
-        """A colour picture (height, width, 3), B G R."""
-        self.write_planes(_BGR, (picture.shape[1], picture.shape[0]), _FULL, [picture], planes)
 
     def write_planes(
         self,

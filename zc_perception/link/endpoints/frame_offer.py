@@ -348,8 +348,6 @@ class FrameOffer:
                 self._served.add(consumer)
             self._unwish(consumer)
             return Answer.WELCOME, ''
-        if outcome.verdict is Verdict.FELL_BACK:
-            return Answer.REFUSE, outcome.reason
         return self._wish(session, consumer, outcome, ours=_is_ours(peer))
 
     def starved(self, consumer: Consumer, peer: Peer) -> tuple[Answer, str]:
