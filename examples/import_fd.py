@@ -1,4 +1,4 @@
-"""Takes each frame's buffer into a library of your own; here mmap and zlib stand for one. Ctrl-C ends it."""
+"""Takes each frame's buffer into a library of your own, for which mmap and zlib stand here."""
 
 import mmap
 import os
@@ -19,8 +19,8 @@ with suppress(KeyboardInterrupt), FrameReader(node, 'image_raw', copy_free='requ
             fd = os.dup(frame.fds[0])  # yours to close; the frame's own descriptor is not
             imported[buffer.identity] = mmap.mmap(fd, buffer.size, prot=mmap.PROT_READ)
             print(
-                f'{buffer.kind.value} fd {fd}: {frame.width}x{frame.height} {frame.encoding} modifier',
-                f'{frame.modifier:#x}',
+                f'{buffer.kind.value} fd {fd}: {frame.width}x{frame.height}',
+                f'{frame.encoding} modifier {frame.modifier:#x}',
                 *frame.data.planes,
                 flush=True,
             )

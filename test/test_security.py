@@ -25,6 +25,8 @@ PACKAGE = Path(zc_perception.__file__).parent
 SOURCES = sorted(PACKAGE.rglob('*.py'))
 MODULES = {'pickle', 'cPickle', '_pickle', 'marshal', 'shelve', 'dill', 'cloudpickle', 'joblib', 'pty', 'telnetlib', 'xmlrpc', 'http',
            'ftplib', 'urllib', 'smtplib', 'socketserver'}  # fmt: skip
+# Works on text alone.
+TEXT_ONLY = {'urllib.parse'}
 BUILTINS = {'eval', 'exec', 'compile', '__import__'}
 CALLS = {'os.system', 'os.popen', 'os.execl', 'os.execv', 'os.execvp', 'tempfile.mktemp', 'yaml.full_load', 'yaml.unsafe_load',
          'yaml.load_all', 'yaml.full_load_all', 'yaml.unsafe_load_all', 'subprocess.getoutput', 'subprocess.getstatusoutput',
@@ -81,6 +83,10 @@ def _of_call(call: ast.Call, loaders: set[str]) -> Iterator[str]:
         yield 'an abstract socket'
 
 
+def _is_dangerous(module: str) -> bool:
+    return module.split('.')[0] in MODULES and module not in TEXT_ONLY
+
+
 def dangers(text: str) -> list[str]:
     """What a source does that it must not."""
     tree = ast.parse(text)
@@ -88,9 +94,9 @@ def dangers(text: str) -> list[str]:
     found = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
-            found += [alias.name for alias in node.names if alias.name.split('.')[0] in MODULES]
+            found += filter(_is_dangerous, (alias.name for alias in node.names))
         elif isinstance(node, ast.ImportFrom):
-            found += [str(node.module)] if str(node.module).split('.')[0] in MODULES else []
+            found += filter(_is_dangerous, [str(node.module)])
         elif isinstance(node, ast.Call):
             found += _of_call(node, loaders)
     return found

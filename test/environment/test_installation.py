@@ -22,6 +22,8 @@ INSTALLED = ('config', 'docs', 'examples', 'launch')
 # Of the shell that runs the tests: another ROS would be found first.
 _SOURCED = ('PYTHONPATH', 'AMENT_PREFIX_PATH', 'LD_LIBRARY_PATH', '_ROS_WHEELS_BOOTSTRAP_COMPLETE')
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name not in _SOURCED}
+# colcon's scripts and those that it installs can't have an interpreter with a space in its path.
+ENVIRONMENT['COLCON_PYTHON_EXECUTABLE'] = os.path.realpath(sys.executable)
 
 pytestmark = pytest.mark.skipif(
     not COLCON.is_file(), reason='needs the environment that `make env` sets up'
@@ -74,7 +76,7 @@ def test_pages_examples_and_parameter_files_are_installed(workspace: Path) -> No
 
 
 def test_the_files_that_help_and_errors_name_are_there(workspace: Path) -> None:
-    programs = "'install/zc_perception/lib/zc_perception'"
+    programs = f'"{sys.executable}" install/zc_perception/lib/zc_perception'
     shown = in_shell(workspace, f'{programs}/perception --help')
     refused = in_shell(
         workspace,
@@ -90,14 +92,14 @@ def test_the_files_that_help_and_errors_name_are_there(workspace: Path) -> None:
 def test_the_command_of_zc_verifys_help_finds_its_modules_without_the_environment(
     workspace: Path,
 ) -> None:
-    program = "'install/zc_perception/lib/zc_perception/zc_verify'"
+    program = f'"{sys.executable}" install/zc_perception/lib/zc_perception/zc_verify'
     shown = in_shell(workspace, f'{program} --help')
     command = shown.splitlines()[-1].strip()
     assert command.startswith('sudo env "PATH=$PATH" "PYTHONPATH=$PYTHONPATH" ')
     # As sudo does, which leaves nothing of the environment and has a PATH of its own.
     stripped = command.replace('sudo ', 'env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin ', 1)
     where = 'import zc_perception; print(zc_perception.__file__)'
-    environment = stripped.rpartition(" '")[0]
+    environment, _, path = stripped.rpartition(" '")
     said = in_shell(workspace, f'{environment} "{sys.executable}" -c "{where}"').strip()
     assert workspace in Path(said).parents
-    assert in_shell(workspace, f'{stripped} --help') == shown
+    assert in_shell(workspace, f'{environment} "{sys.executable}" \'{path} --help') == shown

@@ -127,4 +127,5 @@ def test_nobody_else_in_the_rooms_of_frames_closes_a_number() -> None:
         for path in files
         if closings(path.read_text(encoding='utf-8'))
     }
-    assert len(files) > 40 and found == {'memory/owned_fd.py'}
+    # whole_file is on the floor below, and has a folder's descriptor for one call.
+    assert len(files) > 40 and found == {'memory/owned_fd.py', 'whole_file.py'}

@@ -259,7 +259,7 @@ def test_a_late_consumer_that_gets_no_buffers_is_named_and_the_camera_goes_on(
     run.eventually(lambda: capture.state == 'active' and capture.session is not None)
     late = [
         Consumer(BufferConstraints('npu', slots=1), refuse),
-        Consumer(BufferConstraints('greedy', slots=60)),
+        Consumer(BufferConstraints('greedy', slots=65)),
     ]
     for consumer in late:
         MEETING.add_consumer(capture._key, consumer)
@@ -267,7 +267,7 @@ def test_a_late_consumer_that_gets_no_buffers_is_named_and_the_camera_goes_on(
     assert outcomes['npu'].verdict is Verdict.FELL_BACK and 'EINVAL' in outcomes['npu'].reason
     assert (
         outcomes['greedy'].verdict is Verdict.REFUSED
-        and 'it needs 60 slots' in outcomes['greedy'].reason
+        and 'it needs 65 slots' in outcomes['greedy'].reason
     )
     run.eventually(lambda: 'npu fell back: ' in logged() and 'greedy refused: ' in logged())
     found = status(capture, 'negotiation')

@@ -409,7 +409,7 @@ class Foreigner(Reader):
 
     def __init__(self, domain: int) -> None:
         super().__init__(domain)
-        self.encoding, self.pixel_bytes = 'mono16', 2
+        self.encoding, self.pixel_bytes = '32FC1', 4
         self._sent = 0
         self._images = self.node.create_publisher(Image, 'image_raw', 2)
         self.node.create_subscription(Image, 'detections/image', lambda _: None, 2)
@@ -463,7 +463,7 @@ def test_each_node_says_that_messages_cannot_be_converted_and_nobody_blames_the_
             foreigner.comes_to('inference: detections', OK, 'frames per second')
             foreigner.comes_to('overlay: overlay', OK)
             # What came before is usual by now: its end is not the camera's.
-            foreigner.encoding, foreigner.pixel_bytes = 'mono16', 2
+            foreigner.encoding, foreigner.pixel_bytes = '32FC1', 4
             foreigner.comes_to(
                 'inference: detections',
                 ERROR,

@@ -181,6 +181,7 @@ ENTRIES: dict[tuple[str, str], Static] = {
     ('capture', 'start_delay'): Static(1.5, lambda seen: seen.node.supervisor._wait_s == 1.5),
     ('capture', 'slots'): Static(5, lambda seen: len(seen.node.camera.slots) == 5),
     ('capture', 'participants'): Static(['display: NV12'], lambda seen: 'participant display' in status(seen.node, 'negotiation').values),
+    ('capture', 'renegotiate'): Static(False, lambda seen: '/capture to true' in seen.node._offer._fixed),
     ('capture', 'shared_memory'): Static(False, lambda seen: 'shared_memory_consumers' not in status(seen.node, 'link').values),
     ('capture', 'shared_memory_group'): Static(
         OWN_GROUP, lambda seen: ('allowed_gids', [int(OWN_GROUP)]) in seen.given[-1], {}, (frame_offer, 'SharedMemoryServer')

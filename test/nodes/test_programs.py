@@ -37,7 +37,10 @@ WRONG = {
         ['capture__camera=synthetik'],
         "'camera' is 'synthetik'; it must be one of synthetic, replay, v4l2, gstreamer, argus, libcamera; did you mean 'synthetic'?",
     ),
-    'not a video': (['capture__camera=replay', f'capture__video={__file__}'], "can't be decoded"),
+    'not a video': (
+        ['capture__camera=replay', f'capture__video={__file__}'],
+        'is a text, not a video',
+    ),
     'unknown model': (
         ['inference__model=rood'],
         "model 'rood' is not known; use one of hog, road or the path of a model.yaml; did you mean 'road'?",

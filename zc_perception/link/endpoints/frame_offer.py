@@ -201,6 +201,7 @@ class FrameOffer:
         :raises NegotiationError: producer and stand-ins don't agree.
         :raises AllocationError: no memory.
         """
+        producer = _bounded(producer)
         remote = dict(self._remote())
         with MEETING.lock:
             here = MEETING.consumers(self._key)
@@ -224,7 +225,7 @@ class FrameOffer:
             except (AllocationError, NegotiationError) as error:
                 session = self._without_some(remote, attempt, error)
             if possible is not None:
-                session.possible = possible()
+                session.possible = _bounded(possible())
             self.session = session
         BUS.rematch(self._key)
         return session
@@ -455,6 +456,12 @@ class FrameOffer:
         """Consumers of this process don't find it any more. A second call does nothing."""
         MEETING.remove_camera(self._key, self)
         self.withdraw()
+
+
+def _bounded(producer: BufferConstraints) -> BufferConstraints:
+    """*producer* with no more slots than a pool can have."""
+    most = producer.max_slots
+    return replace(producer, max_slots=MAX_SLOTS if most is None else min(most, MAX_SLOTS))
 
 
 def anonymous(consumer: Consumer) -> BufferConstraints:
