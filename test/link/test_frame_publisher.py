@@ -40,13 +40,19 @@ from zc_perception.errors import (
 )
 from zc_perception.frame import Frame
 from zc_perception.link.announcement import announcement_path
-from zc_perception.link.endpoints import IN_PROCESS, ROS_MESSAGE, frame_offer
+from zc_perception.link.endpoints import (
+    IN_PROCESS,
+    ROS_MESSAGE,
+    frame_offer,
+    frame_publisher,
+)
 from zc_perception.link.endpoints import publisher as publisher_module
 from zc_perception.link.endpoints.frame_publisher import FramePublisher
 from zc_perception.link.endpoints.frame_subscription import FrameSubscription
 from zc_perception.link.shared_memory import server as server_module
 from zc_perception.link.shared_memory import socket_folder
 from zc_perception.memory import kernel_abi as abi
+from zc_perception.memory.fence import SyncFile
 from zc_perception.memory.heaps import working_heaps
 from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.pixel.fourcc import fourcc_code
@@ -834,6 +840,88 @@ def test_descriptors_that_are_no_buffers_are_refused_and_nothing_is_called(
     for fd in (reading, writing, loose, small):
         os.close(fd)
     assert library.back == [] and publisher.publish_fd(library.fds[0])
+
+
+class SignalledByWriting(SyncFile):
+    """A sync_file needs a driver; a pipe too is readable from its signal on."""
+
+    def check(self) -> None:
+        assert self.wait(0.0), 'nobody waited'
+
+
+@pytest.mark.parametrize('way', ['loan', 'descriptor'])
+def test_a_frame_with_a_fence_is_read_when_the_device_has_written(
+    cameras: Cameras, library: Library, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    monkeypatch.setattr(frame_publisher, 'fence_from_fd', SignalledByWriting)
+    publisher, subscription = cameras.pair(**(of(library) if way == 'descriptor' else {}))
+    reading, writing = os.pipe()
+    if way == 'descriptor':
+        library.draw(0, 3)
+        publisher.publish_fd(library.fds[0], fence=reading)
+    else:
+        with publisher.loan() as out:
+            fill(out.planes, 3)
+            out.set_fence(reading)
+            out.set_fence(reading)  # the last one counts, the first is closed
+    frame = subscription.queue.get(60.0)
+    assert frame is not None
+    pending = frame.data.acquire_fence
+    assert isinstance(pending, SignalledByWriting) and pending.fileno() not in (reading, writing)
+    assert not pending.wait(0.0)
+    signal = threading.Timer(0.2, os.write, (writing, b'1'))
+    signal.start()
+    with frame.map() as planes:
+        assert pending.wait(0.0), 'the block began before the signal'
+        assert np.array_equal(planes[0], picture((HEIGHT, WIDTH), 3))
+    frame.release()
+    signal.join(60.0)
+    os.close(reading)
+    os.close(writing)
+
+
+def test_frames_that_nobody_gets_leave_no_fence(
+    cameras: Cameras, library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(frame_publisher, 'fence_from_fd', SignalledByWriting)
+    reading, writing = os.pipe()
+    giver, subscription = cameras.pair(**of(library))
+    giver.publish_fd(library.fds[0])
+    held = subscription.queue.get(60.0)
+    assert held is not None
+    lender = cameras.publisher(name='lender', slots=2)
+    with lender.loan() as out:
+        pass
+    before = len(os.listdir('/proc/self/fd'))
+    for _ in range(20):
+        with lender.loan(), lender.loan(), lender.loan() as dropped:  # it has 2 slots
+            assert dropped.dropped
+            dropped.set_fence(reading)
+        with contextlib.suppress(KeyError), lender.loan() as out:
+            out.set_fence(reading)
+            raise KeyError('user')
+        assert not giver.publish_fd(library.fds[0], fence=reading)
+    assert len(os.listdir('/proc/self/fd')) <= before
+    held.release()
+    os.close(reading)
+    os.close(writing)
+
+
+def test_a_fence_that_is_no_sync_file_is_refused_and_the_frame_goes_out_without(
+    cameras: Cameras, library: Library
+) -> None:
+    lender = cameras.publisher(name='lender')
+    giver = cameras.publisher(name='giver', **of(library))
+    reading, writing = os.pipe()
+    for fence, words in ((reading, 'must be a sync_file'), (10_000, '10000'), ('x', "'x'")):
+        with pytest.raises(ConfigError, match=words):
+            giver.publish_fd(library.fds[0], fence=fence)  # type: ignore[arg-type]
+        with lender.loan() as out, pytest.raises(ConfigError, match=words):
+            out.set_fence(fence)  # type: ignore[arg-type]
+    os.close(reading)
+    os.close(writing)
+    assert lender.statistics().published == 3
+    assert giver.publish_fd(library.fds[0]) and giver.statistics().dropped == 0
 
 
 def test_a_dma_buf_arrives_as_it_is(cameras: Cameras) -> None:

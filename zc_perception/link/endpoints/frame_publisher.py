@@ -131,13 +131,20 @@ class LoanedFrame:
         :param fd: a sync_file that the device's driver gave. It stays yours; you may close it after the call.
         :raises ConfigError: it is something else.
         """
-        self.take_fence()
-        self._fence = _sync_file(fd)
+        fence = _sync_file(fd)
+        self.close_fence()
+        self._fence = fence
 
     def take_fence(self) -> SyncFile | None:
         """For links: the fence, which the caller owns from here on."""
         fence, self._fence = self._fence, None
         return fence
+
+    def close_fence(self) -> None:
+        """For links: close the fence of a frame that isn't sent."""
+        fence = self.take_fence()
+        if fence is not None:
+            fence.close()
 
     @property
     def header(self) -> Header:
@@ -451,7 +458,9 @@ class FramePublisher:
         with self._lock:
             self._lent += 1
         try:
-            with self._lend_one(wait_s) as out:
+            with contextlib.ExitStack() as afterwards, self._lend_one(wait_s) as out:
+                # The caller may keep 'out', and with it the fence of a frame that wasn't sent.
+                afterwards.callback(out.close_fence)
                 yield out
         finally:
             with self._lock:
