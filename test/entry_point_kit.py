@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from zc_perception import entry_points as reader
+from zc_perception import kinds as reader
 
 
 def install(folder: Path, package: str, groups: Mapping[str, Mapping[str, str]]) -> None:

@@ -15,8 +15,8 @@ import pytest
 import yaml
 
 import zc_perception
-from zc_perception.nodes.params.spec import ParameterSpec
 from zc_perception.npu import selection
+from zc_perception.parameters import ParameterSpec
 
 PACKAGE = Path(zc_perception.__file__).parent
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -28,7 +28,7 @@ FLOORS = (('errors',), ('pixel',), ('memory',), ('negotiation', 'jetson'), ('fra
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 ROOM_OF_MODULE = {
     'frame_queue': 'frame', 'lookout': 'frame', 'mapping': 'frame', 'pictures': 'frame', 'programs': 'errors', 'terminal': 'errors',
-    'entry_points': 'errors', 'whole_file': 'errors', 'backoff': 'errors', 'shipped_files': 'errors',
+    'kinds': 'errors', 'parameters': 'errors', 'whole_file': 'errors', 'backoff': 'errors', 'shipped_files': 'errors',
     'local_path': 'errors',
 }  # fmt: skip
 BELOW_ROS = (

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from zc_perception.nodes.params.kinds import node_kinds
 from zc_perception.nodes.params.schema import OPEN_ENDED
-from zc_perception.nodes.params.spec import ParameterSpec
+from zc_perception.parameters import ParameterSpec
 
 MARK = '<!-- tables: written by tools/parameters_page.py, do not edit below this line -->'
 _STARTED_BY = {

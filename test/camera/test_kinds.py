@@ -11,7 +11,7 @@ import pytest
 from entry_point_kit import install, offer_alone
 
 from zc_perception.camera.camera import Camera, CameraOptions
-from zc_perception.camera.kinds import BUILT_IN, camera_class, other_cameras
+from zc_perception.camera.kinds import CAMERAS
 from zc_perception.errors import ConfigError
 from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.memory.ledger import CopyLedger
@@ -47,17 +47,17 @@ def own_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     offer_alone(monkeypatch, tmp_path)
 
 
-@pytest.mark.parametrize('kind', BUILT_IN)
+@pytest.mark.parametrize('kind', CAMERAS.built_in)
 def test_each_kind_of_this_package_is_a_camera(kind: str) -> None:
-    assert issubclass(camera_class(kind), Camera)
+    assert issubclass(CAMERAS.load(kind), Camera)
 
 
 @pytest.mark.usefixtures('own_package')
 def test_a_camera_of_another_package_is_opened_by_its_kind() -> None:
-    assert other_cameras() == ('gone', 'misnamed', 'number', 'own_grey', 'unfinished'), (
+    assert CAMERAS.others == ('gone', 'misnamed', 'number', 'own_grey', 'unfinished'), (
         'nobody takes the place of a kind of this package'
     )
-    camera = camera_class('own_grey').open(CameraOptions(PARAMETERS, lambda: 0, CopyLedger()))
+    camera = CAMERAS.load('own_grey').open(CameraOptions(PARAMETERS, lambda: 0, CopyLedger()))
     try:
         assert (camera.width, camera.height, camera.framerate, camera.heap_name) == (
             640,
@@ -75,7 +75,7 @@ def test_a_camera_of_another_package_is_opened_by_its_kind() -> None:
             camera.set_control('gain', 1)
     finally:
         camera.close()
-    assert camera_class('v4l2').__name__ == 'V4l2Camera'
+    assert CAMERAS.load('v4l2').__name__ == 'V4l2Camera'
 
 
 @pytest.mark.usefixtures('own_package')
@@ -103,7 +103,7 @@ def test_a_camera_of_another_package_is_opened_by_its_kind() -> None:
 )
 def test_a_kind_that_cannot_be_used_is_named(kind: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        camera_class(kind)
+        CAMERAS.load(kind)
 
 
 @pytest.mark.usefixtures('own_package')
@@ -111,7 +111,7 @@ def test_a_camera_that_does_not_say_how_it_is_opened_is_named() -> None:
     with pytest.raises(
         NotImplementedError, match='Unfinished does not override the class method open'
     ):
-        camera_class('unfinished').open(CameraOptions(PARAMETERS, lambda: 0, CopyLedger()))
+        CAMERAS.load('unfinished').open(CameraOptions(PARAMETERS, lambda: 0, CopyLedger()))
 
 
 @pytest.mark.usefixtures('no_fd_leak')

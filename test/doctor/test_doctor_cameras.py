@@ -19,7 +19,7 @@ from doctor.vehicle import MetadataNode, Vehicle
 
 from zc_perception.camera.calibration import Calibration, format_calibration
 from zc_perception.camera.jpeg import INSTALL
-from zc_perception.camera.kinds import BUILT_IN, draws
+from zc_perception.camera.kinds import CAMERAS, draws
 from zc_perception.camera.v4l2 import choice
 from zc_perception.doctor import camera_checks
 from zc_perception.doctor.asking import NoAnswerError
@@ -192,7 +192,7 @@ def test_two_nodes_can_not_have_one_camera_whatever_they_call_it(
     assert found['/rear/capture'].status.value == 'ok', 'it has a camera of its own'
 
 
-@pytest.mark.parametrize('kind', BUILT_IN)
+@pytest.mark.parametrize('kind', CAMERAS.built_in)
 def test_every_kind_of_this_package_is_known(vehicle: Vehicle, kind: str) -> None:
     assert vehicle.yaml is not None
     vehicle.yaml |= {'/rear/capture': {'camera': kind}}

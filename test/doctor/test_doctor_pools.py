@@ -325,7 +325,7 @@ class RgbCamera(DrawnCamera):
 def test_a_new_kind_of_camera_that_draws_says_its_size_and_format_itself(
     vehicle: Vehicle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kinds, 'BUILT_IN', {**kinds.BUILT_IN, 'rgb': f'{__name__}:RgbCamera'})
+    monkeypatch.setitem(kinds.CAMERAS.built_in, 'rgb', f'{__name__}:RgbCamera')
     for size, buffer in (((0, 0), 128 * 96 * 3), ((256, 0), 256 * 96 * 3)):
         capture(
             camera='rgb',

@@ -13,7 +13,7 @@ from camera.camera_options import PARAMETERS
 
 from zc_perception.camera.camera import Camera, CameraOptions
 from zc_perception.camera.clock import StampClock, SystemClocks
-from zc_perception.camera.kinds import CAMERAS, camera_class, draws
+from zc_perception.camera.kinds import CAMERAS, draws
 from zc_perception.camera.v4l2 import camera as v4l2_camera
 from zc_perception.errors import AllocationError, ConfigError
 from zc_perception.memory import heaps as heaps_module
@@ -41,14 +41,14 @@ def constructor(kind: type[Camera], monkeypatch: pytest.MonkeyPatch) -> Mock:
     return double  # type: ignore[no-any-return]
 
 
-@pytest.mark.parametrize('kind', [kind for kind in CAMERAS if not draws(kind)])
+@pytest.mark.parametrize('kind', [kind for kind in CAMERAS.built_in if not draws(kind)])
 def test_each_camera_with_a_device_is_made_with_the_options(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    double = constructor(camera_class(kind), monkeypatch)
+    double = constructor(CAMERAS.load(kind), monkeypatch)
     clock = StampClock(time.time_ns)
     made = factory(clock, camera=kind, heap='memfd', width=640, pipeline='x').open('')
-    assert type(made) is camera_class(kind)
+    assert type(made) is CAMERAS.load(kind)
     given = double.call_args.args[1]
     assert given.parameters['width'] == 640 and given.clock is clock
 
@@ -62,7 +62,7 @@ def test_tests_of_cameras_have_the_parameters_that_there_are() -> None:
 def test_pipelines_hear_of_their_consumers_at_each_opening(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    double = constructor(camera_class(kind), monkeypatch)
+    double = constructor(CAMERAS.load(kind), monkeypatch)
     consumers: list[BufferConstraints] = []
     made = factory(camera=kind, pipeline='x', heard=lambda: consumers)
     for name in ('npu', 'viewer'):

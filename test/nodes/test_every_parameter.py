@@ -39,9 +39,9 @@ from zc_perception.nodes import (
 from zc_perception.nodes.capture import CaptureNode
 from zc_perception.nodes.inference import InferenceNode
 from zc_perception.nodes.overlay import OverlayNode
-from zc_perception.nodes.params.spec import ParameterSpec
 from zc_perception.nodes.recorder import RecorderNode
 from zc_perception.nodes.stereo_side import StereoRig, StereoSide
+from zc_perception.parameters import ParameterSpec
 
 KINDS: dict[str, Any] = {
     'capture': CaptureNode,

@@ -17,9 +17,9 @@ from npu.json_schema import conforms
 from zc_perception.errors import ConfigError
 from zc_perception.nodes.params import schema
 from zc_perception.nodes.params.kinds import node_kinds
-from zc_perception.nodes.params.spec import ParameterSpec
 from zc_perception.nodes.params.verdict import check_file
 from zc_perception.nodes.params.yaml_file import read_parameter_yaml
+from zc_perception.parameters import ParameterSpec
 
 CONFIG = Path(__file__).resolve().parents[2] / 'config'
 SCHEMA_FILE = CONFIG / 'perception.schema.json'

@@ -18,7 +18,7 @@ from zc_perception.errors import ConfigError
 from zc_perception.nodes.params.kinds import NAMES, node_kind
 from zc_perception.nodes.params.node_parameters import NodeParameters
 from zc_perception.nodes.params.qos_overrides import publisher_qos
-from zc_perception.nodes.params.spec import ParameterSpec, whole_number
+from zc_perception.parameters import ParameterSpec, whole_number
 
 SPECS = (
     ParameterSpec('rate', 30.0, 'A rate.', 'Hz', 0.0, 100.0, dynamic=True),

@@ -22,7 +22,7 @@ from zc_perception.camera.calibration import (
     camera_name_of,
 )
 from zc_perception.camera.jpeg import INSTALL
-from zc_perception.camera.kinds import CAMERAS, draws, other_cameras
+from zc_perception.camera.kinds import CAMERAS, draws
 from zc_perception.camera.libcamera import choose_camera
 from zc_perception.camera.v4l2 import abi
 from zc_perception.camera.v4l2.choice import FormatChoice, choose_formats
@@ -255,18 +255,18 @@ def configured_cameras(system: System, needs: Needs) -> Iterator[Finding]:
             yield skip(f'camera {camera.camera}: see {_ELSEWHERE[camera.camera]}', camera.node)
         elif draws(camera.camera):
             yield ok(f'camera {camera.camera} needs no device', camera.node)
-        elif camera.camera in CAMERAS:
+        elif camera.camera in CAMERAS.built_in:
             yield skip(
                 f'camera {camera.camera}: nothing is known of what it needs; start the node to see what it says',
                 camera.node,
             )
-        elif camera.camera in (others := other_cameras()):
+        elif camera.camera in CAMERAS.others:
             yield skip(
                 f'camera {camera.camera} is of another package; start the node to see what it says',
                 camera.node,
             )
         else:
-            kinds = ', '.join((*CAMERAS, *others))
+            kinds = ', '.join(CAMERAS.names)
             yield Finding(
                 Status.FAIL,
                 f"there is no camera '{camera.camera}'",

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from zc_perception.camera import libcamera
 from zc_perception.camera.camera import DrawnCamera, drawn_constraints
 from zc_perception.camera.gstreamer import buffers as pipeline_buffers
-from zc_perception.camera.kinds import camera_class, draws
+from zc_perception.camera.kinds import CAMERAS, draws
 from zc_perception.camera.v4l2.choice import (
     FormatChoice,
     aligned_format,
@@ -211,7 +211,7 @@ class _Consumers:
 def _drawing(kind: str) -> type[DrawnCamera] | None:
     """The class of a camera that draws its frames out of nothing, so that it knows their size and format before it is opened; ``None``:
     another kind of camera."""
-    found = camera_class(kind) if draws(kind) else None
+    found = CAMERAS.load(kind) if draws(kind) else None
     return (
         found if found is not None and issubclass(found, DrawnCamera) and all(found.SIZE) else None
     )

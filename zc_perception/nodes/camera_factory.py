@@ -10,16 +10,17 @@ from dataclasses import replace
 from typing import Any
 
 from zc_perception.camera.camera import Camera, CameraOptions
-from zc_perception.camera.kinds import CAMERAS, camera_class, other_cameras
+from zc_perception.camera.kinds import CAMERAS
 from zc_perception.camera.pattern import PATTERNS
 from zc_perception.camera.replay.source import STAMPS
 from zc_perception.errors import ConfigError
 from zc_perception.negotiation.constraints import BufferConstraints
-from zc_perception.nodes.params.spec import ParameterSpec
+from zc_perception.parameters import ParameterSpec
 
 _ARGUS_HEAP = 'nvbufsurface'
 CAMERA_SPECS = (
-    ParameterSpec('camera', 'synthetic', 'Kind of camera.', choices=CAMERAS, other_choices=other_cameras),
+    ParameterSpec('camera', 'synthetic', 'Kind of camera.', choices=tuple(CAMERAS.built_in),
+                  other_choices=lambda: CAMERAS.others),
     ParameterSpec('width', 0, "Picture width. 0: the camera's own (synthetic: 640).", 'px', 0, 8192, even=True),
     ParameterSpec('height', 0, "Picture height. 0: the camera's own (synthetic: 360).", 'px', 0, 8192, even=True),
     ParameterSpec('framerate', 0.0, "Frames per second. 0: the camera's own (synthetic: 30).", 'Hz', 0.0, 1000.0),
@@ -102,7 +103,7 @@ class CameraFactory:
         self._before: Camera | None = None
 
     def _kind(self) -> type[Camera]:
-        return camera_class(self._options.parameters['camera'])
+        return CAMERAS.load(self._options.parameters['camera'])
 
     @property
     def slow(self) -> bool:

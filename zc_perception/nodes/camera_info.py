@@ -18,9 +18,9 @@ from zc_perception.frame import Header
 from zc_perception.link.image_conversion import stamp_to_message
 from zc_perception.nodes.params.node_parameters import NodeParameters
 from zc_perception.nodes.params.qos_overrides import publisher_qos
-from zc_perception.nodes.params.spec import ParameterSpec
 from zc_perception.nodes.perception_node import PerceptionNode
 from zc_perception.observe.diagnostics import Level, Status
+from zc_perception.parameters import ParameterSpec
 
 CAMERA_INFO_SPECS = (
     ParameterSpec('camera_name', '', "Name in calibrations and in their file names. Empty: the node's name with its namespace."),

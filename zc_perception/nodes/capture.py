@@ -54,7 +54,6 @@ from zc_perception.nodes.capture_status import (
 )
 from zc_perception.nodes.frame_links import PUBLISHER_SPECS, FrameServer, group_ids
 from zc_perception.nodes.params.qos_overrides import Endpoint, overridden, publisher_qos
-from zc_perception.nodes.params.spec import ParameterSpec
 from zc_perception.nodes.perception_node import LIFECYCLE_SPECS, PATIENCE_S, PerceptionNode
 from zc_perception.nodes.realtime import REALTIME_SPECS, Realtime, parse_cpus
 from zc_perception.nodes.snapshot import SNAPSHOT_SPECS, SnapshotService, snapshot_folder
@@ -63,6 +62,7 @@ from zc_perception.nodes.stereo_side import STEREO_SPECS, StereoSide
 from zc_perception.observe.diagnostics import Status
 from zc_perception.observe.frame_log import FrameLog
 from zc_perception.observe.metrics import StageLatencies
+from zc_perception.parameters import ParameterSpec
 from zc_perception.pixel.fourcc import fourcc_name
 
 _KEEP_ALL_DELAY_S = 1.0

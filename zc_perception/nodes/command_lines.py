@@ -6,7 +6,7 @@ from zc_perception.camera.kinds import CAMERAS
 from zc_perception.programs import NodeOptionParser
 
 _CAMERA = {
-    'camera': f'{", ".join(CAMERAS)}, or what another package offers',
+    'camera': f'{", ".join(CAMERAS.built_in)}, or what another package offers',
     'device': "v4l2: the camera's device, such as /dev/video0",
     'video': 'replay: the file or folder to play',
     'width': "picture width; 0: the camera's own",

@@ -45,9 +45,9 @@ from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.negotiation.session import Consumer
 from zc_perception.nodes.params.node_parameters import NodeParameters
 from zc_perception.nodes.params.qos_overrides import subscription_qos
-from zc_perception.nodes.params.spec import ParameterSpec, whole_number
 from zc_perception.observe.diagnostics import Figures, Level, Status
 from zc_perception.observe.recent import RecentCount
+from zc_perception.parameters import ParameterSpec, whole_number
 from zc_perception.pixel.modifier import LINEAR
 from zc_perception.pixel.readable import READABLE
 

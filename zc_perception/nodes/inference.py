@@ -36,7 +36,6 @@ from zc_perception.nodes.inference_stream import (
 )
 from zc_perception.nodes.messages import label_message
 from zc_perception.nodes.params.qos_overrides import Endpoint, publisher_qos
-from zc_perception.nodes.params.spec import ParameterSpec
 from zc_perception.nodes.perception_node import LIFECYCLE_SPECS, PATIENCE_S, PerceptionNode
 from zc_perception.nodes.realtime import REALTIME_SPECS, Realtime, parse_cpus
 from zc_perception.nodes.startup import STARTUP
@@ -52,6 +51,7 @@ from zc_perception.observe.diagnostics import Figures, Level, Status
 from zc_perception.observe.frame_log import FrameLog
 from zc_perception.observe.metrics import StageLatencies
 from zc_perception.observe.recent import RecentCount, RecentRates, Silence
+from zc_perception.parameters import ParameterSpec
 
 # Of the frames that come. Fewer results than that: the model is too slow, which newest-wins hides well.
 _LEAST = 0.8

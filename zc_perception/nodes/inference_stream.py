@@ -18,12 +18,12 @@ from zc_perception.frame import Frame
 from zc_perception.link.endpoints import AdaptedSubscription
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.nodes.messages import detections_writer
-from zc_perception.nodes.params.spec import whole_number
 from zc_perception.npu.accelerator import Accelerator, AcceleratorOptions
 from zc_perception.npu.axl.abi import parse_ioctl_numbers
 from zc_perception.npu.manifest import ModelManifest, load_manifest
 from zc_perception.npu.scheduler import Scheduler
 from zc_perception.npu.selection import Selection, engines_of, open_accelerator
+from zc_perception.parameters import whole_number
 
 # A frame that comes so much of a period early counts as on time: cameras jitter, and a rate that is theirs must not halve it.
 _EARLY = 0.125

@@ -42,11 +42,11 @@ from zc_perception.nodes.overlay_picture import (
     Stamp,
 )
 from zc_perception.nodes.params.qos_overrides import Endpoint, publisher_qos, subscription_qos
-from zc_perception.nodes.params.spec import ParameterSpec
 from zc_perception.nodes.perception_node import LIFECYCLE_SPECS, PerceptionNode
 from zc_perception.observe.diagnostics import Figures, Level, Status
 from zc_perception.observe.metrics import LatencyWindow
 from zc_perception.observe.recent import RecentCount, RecentRates
+from zc_perception.parameters import ParameterSpec
 from zc_perception.pixel.colorimetry import Colorimetry
 from zc_perception.pixel.conversion import ToPicture
 from zc_perception.pixel.fourcc import NV12

@@ -16,9 +16,9 @@ from zc_perception.nodes.inference import InferenceNode
 from zc_perception.nodes.namespaces import check_cameras
 from zc_perception.nodes.overlay import OverlayNode
 from zc_perception.nodes.params.ros_arguments import refuse_unknown_parameters
-from zc_perception.nodes.params.spec import EVERY_NODE_SPECS
 from zc_perception.nodes.perception_node import PerceptionNode, all_or_none, process_ledger
 from zc_perception.nodes.stereo_side import StereoRig, StereoSide
+from zc_perception.parameters import EVERY_NODE_SPECS
 
 NODES: tuple[type[PerceptionNode], ...] = (CaptureNode, InferenceNode, OverlayNode)
 Overrides = Mapping[str, Mapping[str, Any]]

@@ -30,8 +30,8 @@ from zc_perception.link.rclpy_compat import (
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.nodes.params.node_parameters import NodeParameters, begin_node
 from zc_perception.nodes.params.qos_overrides import Endpoint
-from zc_perception.nodes.params.spec import ParameterSpec
 from zc_perception.observe.diagnostics import DiagnosticsPublisher, Level, Status
+from zc_perception.parameters import ParameterSpec
 
 LIFECYCLE_SPECS = (
     ParameterSpec('autostart', True, 'Configure and activate at the start. false: wait for lifecycle transitions.', fixed=True),

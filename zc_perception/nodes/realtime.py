@@ -28,8 +28,8 @@ from typing import Any
 from rclpy.node import Node
 
 from zc_perception.errors import ConfigError, shown
-from zc_perception.nodes.params.spec import ParameterSpec, whole_number
 from zc_perception.observe.diagnostics import Level, Status
+from zc_perception.parameters import ParameterSpec, whole_number
 from zc_perception.shipped_files import shipped_file
 
 REALTIME_SPECS = (

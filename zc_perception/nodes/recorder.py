@@ -23,10 +23,10 @@ from zc_perception.nodes.frame_links import (
     user_ids,
 )
 from zc_perception.nodes.params.qos_overrides import Endpoint
-from zc_perception.nodes.params.spec import ParameterSpec
 from zc_perception.nodes.perception_node import LIFECYCLE_SPECS, PerceptionNode
 from zc_perception.observe.diagnostics import Level, Status
 from zc_perception.observe.recent import RecentCount
+from zc_perception.parameters import ParameterSpec
 
 _WAIT_S = 0.1
 # Copied at once and released: one frame in work, one behind it.

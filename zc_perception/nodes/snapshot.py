@@ -23,8 +23,8 @@ from zc_perception.link.rclpy_compat import ResponseSender, answer_later
 from zc_perception.local_path import expanded
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.nodes.params.node_parameters import NodeParameters
-from zc_perception.nodes.params.spec import ParameterSpec
 from zc_perception.nodes.perception_node import PerceptionNode
+from zc_perception.parameters import ParameterSpec
 
 SNAPSHOT_SPECS = (
     ParameterSpec('snapshot_folder', '', 'Folder for ~/snapshot. ~user and $NAME are replaced. A relative path begins in the '

@@ -8,8 +8,8 @@ from typing import Any
 from zc_perception.camera.camera import Camera
 from zc_perception.camera.stereo import PairingRule, Side, SideCamera, StereoSides
 from zc_perception.errors import ConfigError
-from zc_perception.nodes.params.spec import ParameterSpec
 from zc_perception.observe.diagnostics import Level, Status
+from zc_perception.parameters import ParameterSpec
 
 STEREO_SPECS = (
     ParameterSpec('stereo_tolerance', 0.005, 'perception --stereo: two frames are a pair if their times differ by at most this. Set the '

@@ -27,8 +27,8 @@ from zc_perception.detection.heads import HEADS, make_head, other_heads
 from zc_perception.detection.heads.spec import DecodeLimits, HeadSpec
 from zc_perception.detection.letterbox import Letterbox
 from zc_perception.detection.raw_tensor import RawTensor
-from zc_perception.entry_points import ACCELERATOR_GROUP, offered
 from zc_perception.errors import AcceleratorError, ConfigError, message_of, nearest
+from zc_perception.kinds import ACCELERATOR_GROUP, offered
 from zc_perception.npu.manifest_rules import (
     Key,
     Place,

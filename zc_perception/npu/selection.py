@@ -11,8 +11,8 @@ import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from zc_perception.entry_points import ACCELERATOR_GROUP, load_entry_point, offered
 from zc_perception.errors import AcceleratorError, ConfigError, NoDeviceError, nearest
+from zc_perception.kinds import ACCELERATOR_GROUP, load_entry_point, offered
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.npu.accelerator import Accelerator, AcceleratorOptions
 from zc_perception.npu.manifest import ModelManifest

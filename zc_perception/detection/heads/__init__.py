@@ -20,8 +20,8 @@ from zc_perception.detection.heads.yolov8 import YoloV8
 from zc_perception.detection.heads.yolox import YoloX
 from zc_perception.detection.letterbox import Letterbox
 from zc_perception.detection.raw_tensor import RawTensor
-from zc_perception.entry_points import HEAD_GROUP, load_entry_point, offered
 from zc_perception.errors import ConfigError, nearest
+from zc_perception.kinds import HEAD_GROUP, load_entry_point, offered
 from zc_perception.shipped_files import shipped_file
 
 

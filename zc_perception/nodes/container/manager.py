@@ -41,8 +41,8 @@ from zc_perception.nodes.container.executor import Complaints, ContainerExecutor
 from zc_perception.nodes.params.kinds import somebody_has
 from zc_perception.nodes.params.node_parameters import NodeParameters, begin_node
 from zc_perception.nodes.params.ros_arguments import MeantFor, command_line
-from zc_perception.nodes.params.spec import ParameterSpec
 from zc_perception.nodes.perception_node import PerceptionNode
+from zc_perception.parameters import ParameterSpec
 
 NAME = 'ComponentManager'
 #: Of ``rclpy_components``, the entry points' group of rclpy's pull request 599, so that packages written for it can be loaded. The ament

@@ -15,9 +15,9 @@ from launch.launch_context import LaunchContext
 from launch.launch_description import LaunchDescription
 from launch.substitutions import LaunchConfiguration
 
-from zc_perception.camera.kinds import CAMERAS, other_cameras
-from zc_perception.entry_points import ACCELERATOR_GROUP, offered
+from zc_perception.camera.kinds import CAMERAS
 from zc_perception.errors import ConfigError, nearest
+from zc_perception.kinds import ACCELERATOR_GROUP, offered
 from zc_perception.nodes.namespaces import check_namespace
 from zc_perception.nodes.params.yaml_file import ParameterYaml, read_parameter_yaml
 
@@ -163,7 +163,7 @@ def camera() -> list[DeclareLaunchArgument]:
         DeclareLaunchArgument(
             'camera',
             default_value=FROM_FILE,
-            choices=[FROM_FILE, *CAMERAS, *other_cameras()],
+            choices=[FROM_FILE, *CAMERAS.names],
             description='Kind of camera; from_file: as the parameter file says.',
         ),
         DeclareLaunchArgument(

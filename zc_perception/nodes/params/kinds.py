@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from zc_perception.errors import nearest
 from zc_perception.nodes.params import qos_overrides
-from zc_perception.nodes.params.spec import EVERY_NODE, ParameterSpec
+from zc_perception.parameters import EVERY_NODE, ParameterSpec
 
 _CLASSES = {
     'capture': 'CaptureNode',

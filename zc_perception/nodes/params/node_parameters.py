@@ -1,6 +1,6 @@
 """The parameters of a node that runs: declared, set at the start, changed later.
 
-Start-up values and later changes go through the same check (:mod:`~zc_perception.nodes.params.spec`), and every refusal says the value,
+Start-up values and later changes go through the same check (:mod:`zc_perception.parameters`), and every refusal says the value,
 what is allowed, and what to do.
 """
 
@@ -10,7 +10,12 @@ import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from rcl_interfaces.msg import SetParametersResult
+from rcl_interfaces.msg import (
+    FloatingPointRange,
+    IntegerRange,
+    ParameterDescriptor,
+    SetParametersResult,
+)
 from rclpy.exceptions import NameValidationException
 from rclpy.node import Node
 from rclpy.parameter import Parameter
@@ -19,7 +24,7 @@ from zc_perception.errors import ConfigError, nearest, one_line, shown
 from zc_perception.link.rclpy_compat import parameter_overrides
 from zc_perception.nodes.params.kinds import belongs_elsewhere
 from zc_perception.nodes.params.qos_overrides import PREFIX as _QOS
-from zc_perception.nodes.params.spec import EVERY_NODE, EVERY_NODE_SPECS, TYPE_NAMES, ParameterSpec
+from zc_perception.parameters import EVERY_NODE, EVERY_NODE_SPECS, TYPE_NAMES, ParameterSpec
 
 _ROS_TYPES = {
     bool: Parameter.Type.BOOL,
@@ -35,6 +40,36 @@ _NO_STRINGS = ['']
 
 def _declared(name: str, value: Any) -> Parameter:
     return Parameter(name, _ROS_TYPES[type(value)], _NO_STRINGS if value == [] else value)
+
+
+def _descriptor(spec: ParameterSpec, *, changeable: bool) -> ParameterDescriptor:
+    """Describe a parameter for ``ros2 param describe``.
+
+    :param changeable: whether there is a state in which parameters that aren't dynamic may be set.
+    """
+    when = (
+        ''
+        if spec.dynamic or spec.fixed or not changeable
+        else ' Set it while the node is unconfigured.'
+    )
+    text = ParameterDescriptor(
+        description=spec.description + (f' [{spec.unit}]' if spec.unit else '') + when,
+        read_only=spec.fixed or not (spec.dynamic or changeable),
+        additional_constraints='one of: ' + ', '.join(spec.choices) if spec.choices else '',
+    )
+    if spec.low is not None and spec.high is not None:
+        low, high = spec.low, spec.high
+        if spec.besides is not None:  # ROS knows one range only, and checks it too
+            text.additional_constraints = spec.allowed()
+            low, high = min(low, spec.besides), max(high, spec.besides)
+        if type(spec.default) is int:
+            step = 2 if spec.even else 0
+            text.integer_range = [IntegerRange(from_value=int(low), to_value=int(high), step=step)]
+        else:
+            text.floating_point_range = [
+                FloatingPointRange(from_value=float(low), to_value=float(high), step=0.0)
+            ]
+    return text
 
 
 def begin_node(node: Node, name: str, **node_options: Any) -> None:
@@ -100,7 +135,7 @@ class NodeParameters(Mapping[str, Any]):
             except ConfigError as error:
                 wrong.append(str(error))
                 continue
-            descriptor = spec.descriptor(changeable=changeable is not None)
+            descriptor = _descriptor(spec, changeable=changeable is not None)
             node.declare_parameter(
                 spec.name, _declared(spec.name, value).value, descriptor, ignore_override=True
             )

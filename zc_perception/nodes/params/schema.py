@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from zc_perception.nodes.params.kinds import node_kinds
-from zc_perception.nodes.params.spec import EVERY_NODE_SPECS, ParameterSpec
+from zc_perception.parameters import EVERY_NODE_SPECS, ParameterSpec
 
 _KEY = 'ros__parameters'
 _TYPES = {bool: 'boolean', int: 'integer', float: 'number', str: 'string'}

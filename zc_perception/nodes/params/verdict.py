@@ -33,7 +33,6 @@ from zc_perception.nodes.params.kinds import (
     unknown_hint,
 )
 from zc_perception.nodes.params.qos_overrides import PREFIX, qos_problems
-from zc_perception.nodes.params.spec import EVERY_NODE, EVERY_NODE_SPECS
 from zc_perception.nodes.params.yaml_file import (
     ParameterYaml,
     Section,
@@ -41,6 +40,7 @@ from zc_perception.nodes.params.yaml_file import (
     nodes_named,
     section_matches,
 )
+from zc_perception.parameters import EVERY_NODE, EVERY_NODE_SPECS
 
 _WILDCARDS = ('*', '**')
 

@@ -1,4 +1,6 @@
-"""What a node declares of one parameter: its type, its range, its choices; and whether a value is one of those."""
+"""What a node, or a kind that a parameter chooses, declares of one parameter: its type, its range,
+its choices; and whether a value is one of those. Needs no ROS.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +10,6 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
-
-from rcl_interfaces.msg import FloatingPointRange, IntegerRange, ParameterDescriptor
 
 from zc_perception.errors import ConfigError, nearest, shown
 
@@ -76,7 +76,7 @@ class ParameterSpec:
 
         :raises ConfigError: it isn't allowed.
         """
-        kind = type(self.default)
+        kind: Any = type(self.default)
         if isinstance(value, array.array):  # as which a message's list of numbers arrives
             value = value.tolist()
         if kind is float and type(value) is int:
@@ -114,38 +114,6 @@ class ParameterSpec:
                 f"parameter '{self.name}' is {shown(value)}; it must be {self.allowed()}{hint}"
             )
         return value
-
-    def descriptor(self, *, changeable: bool = False) -> ParameterDescriptor:
-        """For ``ros2 param describe``.
-
-        :param changeable: whether there is a state in which parameters that aren't dynamic may be set.
-        """
-        when = (
-            ''
-            if self.dynamic or self.fixed or not changeable
-            else ' Set it while the node is unconfigured.'
-        )
-        text = ParameterDescriptor(
-            description=self.description + (f' [{self.unit}]' if self.unit else '') + when,
-            read_only=self.fixed or not (self.dynamic or changeable),
-            additional_constraints='one of: ' + ', '.join(self.choices) if self.choices else '',
-        )
-        if self.low is not None and self.high is not None:
-            low, high = self.low, self.high
-            if self.besides is not None:  # ROS knows one range only, and checks it too
-                text.additional_constraints = self.allowed()
-                low, high = min(low, self.besides), max(high, self.besides)
-            if type(self.default) is int:
-                text.integer_range = [
-                    IntegerRange(
-                        from_value=int(low), to_value=int(high), step=2 if self.even else 0
-                    )
-                ]
-            else:
-                text.floating_point_range = [
-                    FloatingPointRange(from_value=float(low), to_value=float(high), step=0.0)
-                ]
-        return text
 
 
 EVERY_NODE_SPECS = (
