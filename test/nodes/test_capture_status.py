@@ -98,7 +98,7 @@ class Desk:
         (
             {'captured': 17, 'bad': 1, 'lost': 2},
             Level.WARN,
-            '1 bad, 2 lost by the driver',
+            'frames left out lately: 1 bad; frames left out lately: 2 lost by the driver',
             'cable',
         ),
         (

@@ -36,14 +36,14 @@ def places(name: str) -> list[str]:
 
 
 def parts_in_the_source() -> set[str]:
-    """First arguments of all ``Status(...)``, and defaults of parameters named ``part``."""
+    """First arguments of all ``Part(...)`` and ``Status(...)``."""
     found = set()
     for path in PACKAGE.glob('**/*.py'):
         for node in ast.walk(ast.parse(path.read_text(encoding='utf-8'))):
             named = (
                 isinstance(node, ast.Call)
                 and isinstance(node.func, ast.Name)
-                and node.func.id == 'Status'
+                and node.func.id in ('Part', 'Status')
             )
             if named and node.args and isinstance(node.args[0], ast.Constant):  # type: ignore[attr-defined]
                 found.add(node.args[0].value)  # type: ignore[attr-defined]

@@ -1,4 +1,5 @@
-"""The tables of docs/parameters.md are those that the nodes' declarations give; those of docs/launch_and_lifecycle.md name the launch files
+"""The tables of docs/parameters.md are those that the nodes' declarations give, and those of docs/diagnostics.md the rows of their parts;
+those of docs/launch_and_lifecycle.md name the launch files
 and arguments that there are, and no others.
 
 What a launch file declares is read from its source: not every environment of the tests has launch.
@@ -11,7 +12,10 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterable
+from importlib import import_module
 from pathlib import Path
+
+from zc_perception.observe.diagnostics import Level, Part
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PAGE = REPOSITORY / 'docs/parameters.md'
@@ -43,6 +47,30 @@ def test_a_page_without_the_mark_is_left_alone(tmp_path: Path) -> None:
     written = write(page)
     assert written.returncode != 0 and 'there is no line' in written.stderr
     assert page.read_text(encoding='utf-8') == '# Other\n'
+
+
+def test_the_page_of_diagnostics_has_the_rows_of_each_part(tmp_path: Path) -> None:
+    page = REPOSITORY / 'docs/diagnostics.md'
+    text = page.read_text(encoding='utf-8')
+    copy = tmp_path / 'diagnostics.md'
+    copy.write_text(text.replace('\n| WARN', '\n| old'), encoding='utf-8')
+    program = REPOSITORY / 'tools/diagnostics_page.py'
+    subprocess.run([sys.executable, program, copy], check=True, timeout=120)
+    assert copy.read_text(encoding='utf-8') == text, (
+        'write it anew: .venv/bin/python tools/diagnostics_page.py docs/diagnostics.md'
+    )
+    on_page = set(re.findall(r'<!-- rows: ([\w.]+) -->', text))
+    defined = {
+        f'zc_perception.nodes.{file.stem}.{name}'
+        for file in (REPOSITORY / 'zc_perception/nodes').glob('*.py')
+        for name in re.findall(r'^(\w+) = Part\(', file.read_text(encoding='utf-8'), re.MULTILINE)
+    }
+    assert on_page == defined
+    for place in defined:
+        module, _, name = place.rpartition('.')
+        part: Part = getattr(import_module(module), name)
+        without = [r.sentence for r in part.rows if r.level is not Level.OK and not r.advice]
+        assert without == [], f'{place}: rows that do not say what to do'
 
 
 LAUNCH_PAGE = (REPOSITORY / 'docs/launch_and_lifecycle.md').read_text(encoding='utf-8')

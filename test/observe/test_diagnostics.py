@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import socket
 from collections.abc import Iterator
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,15 +13,20 @@ from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
 from nodes.ros_kit import Onlooker, overrides, ros
 from rclpy.node import Node
 
-import zc_perception
 from zc_perception.observe import diagnostics
-from zc_perception.observe.diagnostics import DiagnosticsPublisher, Figures, Level, Status
+from zc_perception.observe.diagnostics import (
+    DiagnosticsPublisher,
+    Figures,
+    Level,
+    Part,
+    Row,
+    Status,
+)
 
 OK, WARN, ERROR = (
     level if isinstance(level, int) else level[0]
     for level in (DiagnosticStatus.OK, DiagnosticStatus.WARN, DiagnosticStatus.ERROR)
 )
-PACKAGE = Path(zc_perception.__file__).parent
 
 
 class Desk:
@@ -222,30 +225,24 @@ def test_it_goes_on_while_a_simulation_s_time_stands_still(free_domain: int) -> 
         node.destroy_node()
 
 
-def _statuses_of(path: Path) -> Iterator[tuple[int, ast.Call]]:
-    for found in ast.walk(ast.parse(path.read_text(encoding='utf-8'))):
-        if (
-            isinstance(found, ast.Call)
-            and isinstance(found.func, ast.Name)
-            and found.func.id == 'Status'
-        ):
-            yield found.lineno, found
-
-
-def _may_be_bad(level: ast.expr) -> bool:
-    """Whether it names WARN or ERROR: alone, or as one of two."""
-    return any(
-        isinstance(part, ast.Attribute) and part.attr in ('WARN', 'ERROR')
-        for part in ast.walk(level)
+def test_the_first_row_that_holds_counts_and_those_that_join_are_said_together() -> None:
+    part = Part(
+        'camera',
+        Row(lambda s: s.lost, Level.ERROR, 'lost: {reason}', 'plug it in'),
+        Row(lambda s: s.bad, Level.WARN, '{bad} bad', 'look at the cable', joins=True),
+        Row(lambda s: s.late, Level.WARN, '{late:.1f} s late', 'not joined'),
+        Row(lambda s: s.slow, Level.WARN, 'slow', 'look at the cable', joins=True),
+        well='{rate} Hz',
     )
 
+    def said(**seen: object) -> tuple[Level, str]:
+        nothing = {'lost': False, 'bad': 0, 'late': 0.0, 'slow': False, 'rate': 30, 'reason': ''}
+        status = part.status({'n': 1}, 'serial 7', **{**nothing, **seen})
+        assert (status.part, status.values, status.hardware_id) == ('camera', {'n': 1}, 'serial 7')
+        return status.level, status.text()
 
-@pytest.mark.parametrize('path', sorted(PACKAGE.glob('nodes/**/*.py')), ids=lambda path: path.name)
-def test_whatever_is_not_well_says_what_to_do(path: Path) -> None:
-    without = [
-        line
-        for line, call in _statuses_of(path)
-        if len(call.args) > 1 and _may_be_bad(call.args[1])
-        and len(call.args) < 5 and not any(keyword.arg == 'advice' for keyword in call.keywords)
-    ]  # fmt: skip
-    assert without == [], f'{path.name}: a Status of WARN or ERROR without advice in these lines'
+    assert said() == (Level.OK, '30 Hz')
+    assert said(lost=True, reason='{gone}', bad=1) == (Level.ERROR, 'lost: {gone}; plug it in')
+    assert said(bad=2, late=1.0) == (Level.WARN, '2 bad; look at the cable')
+    assert said(bad=2, slow=True) == (Level.WARN, '2 bad; slow; look at the cable')
+    assert said(late=1.26, slow=True) == (Level.WARN, '1.3 s late; not joined')

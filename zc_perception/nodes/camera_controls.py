@@ -15,9 +15,17 @@ from zc_perception.camera.camera import Camera
 from zc_perception.camera.controls import ControlInfo, checked_value, no_such_control
 from zc_perception.errors import CameraError, CameraLostError, ConfigError, ZcError
 from zc_perception.link.rclpy_compat import call_soon, parameter_overrides
-from zc_perception.observe.diagnostics import Level, Status
+from zc_perception.observe.diagnostics import WARN, Part, Row, Status
 
 PREFIX = 'controls.'
+CONTROLS = Part(
+    'controls',
+    Row(lambda s: s.refused and s.missing, WARN, '{refused}', 'name controls that this camera has, or leave them out',
+        'controls that the camera does not have'),
+    Row(lambda s: s.refused, WARN, '{refused}', 'set a value that the driver allows: ros2 param describe shows the ranges',
+        'values that the driver refused'),
+    well='{number} controls',
+)  # fmt: skip
 _AS_PARAMETERS = ('integer', 'integer64', 'boolean', 'menu', 'integer_menu', 'bitmask')
 
 
@@ -152,12 +160,12 @@ class CameraControls:
         """For diagnostics: what is in force, and what the driver refused when the camera was opened."""
         values: dict[str, object] = dict(sorted(self._in_force.copy().items()))
         refused = self._refused.copy()
-        if refused:
-            advice = 'set a value that the driver allows: ros2 param describe shows the ranges'
-            if refused.keys() <= self._missing:
-                advice = 'name controls that this camera has, or leave them out'
-            return Status('controls', Level.WARN, '; '.join(refused.values()), values, advice)
-        return Status('controls', Level.OK, f'{len(values)} controls', values)
+        return CONTROLS.status(
+            values,
+            refused='; '.join(refused.values()),
+            missing=refused.keys() <= self._missing,
+            number=len(values),
+        )
 
 
 def _set_all(camera: Camera, wanted: Mapping[str, Any]) -> dict[str, ZcError]:

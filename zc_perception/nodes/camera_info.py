@@ -19,7 +19,7 @@ from zc_perception.link.image_conversion import stamp_to_message
 from zc_perception.nodes.params.node_parameters import NodeParameters
 from zc_perception.nodes.params.qos_overrides import publisher_qos
 from zc_perception.nodes.perception_node import PerceptionNode
-from zc_perception.observe.diagnostics import Level, Status
+from zc_perception.observe.diagnostics import ERROR, OK, WARN, Part, Row, Status
 from zc_perception.parameters import ParameterSpec
 
 CAMERA_INFO_SPECS = (
@@ -29,6 +29,18 @@ CAMERA_INFO_SPECS = (
     ParameterSpec('rescale_camera_info', False, 'Whether a calibration for another picture size '
                   'of the same shape is scaled to that of the pictures. Set it only if both show '
                   'the same.'),
+)  # fmt: skip
+# Many use no calibration: that is no fault, a wrong one is.
+CALIBRATION = Part(
+    'calibration',
+    Row(lambda s: s.failed, ERROR, '{text}', '{advice}', 'the camera counts as not calibrated: why the file or its URL is no good',
+        'correct it, or [calibrate](calibration.md)'),
+    Row(lambda s: s.wrong, WARN, '{text}', '{advice}', 'the file of `camera_info_url` is not there, or a calibration is of another camera '
+        'or picture size', 'calibrate, set `camera_name` or `camera_info_url`, or see '
+        '[another picture size](calibration.md#another-picture-size)'),
+    Row(lambda s: s.text, OK, '{text}', '{advice}'),
+    Row(lambda s: not s.calibrated, OK, 'no calibration'),
+    well='calibrated',
 )  # fmt: skip
 
 
@@ -117,7 +129,7 @@ class CameraInfoPublisher:
         with self._lock:
             store = self._store
             troubles, published = store.troubles, store.current
-            level = Level.ERROR if store.failure else Level.WARN if store.wrong else Level.OK
+            failed, wrong = bool(store.failure), store.wrong
         values = {
             'file': store.place,
             'camera_name': store.camera_name,
@@ -126,9 +138,13 @@ class CameraInfoPublisher:
         if published.calibrated and published.picture != store.calibration.picture:
             values['scaled_from'] = '{}x{}'.format(*store.calibration.picture)
         text, advice = (
-            ('; '.join(dict.fromkeys(part)) for part in zip(*troubles, strict=True))
-            if troubles
-            else ('calibrated' if published.calibrated else 'no calibration', '')
+            '; '.join(dict.fromkeys(trouble[n] for trouble in troubles)) for n in range(2)
         )
-        # Many use no calibration: that is no fault, a wrong one is.
-        return Status('calibration', level, text, values, advice)
+        return CALIBRATION.status(
+            values,
+            failed=failed,
+            wrong=wrong,
+            text=text,
+            advice=advice,
+            calibrated=published.calibrated,
+        )

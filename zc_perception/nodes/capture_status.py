@@ -11,7 +11,7 @@ from zc_perception.camera.supervisor import CameraCondition, CameraState
 from zc_perception.memory.ledger import FRAME_COPIES, CopyLedger
 from zc_perception.memory.pool import BufferPool, PoolStatistics, SlotState
 from zc_perception.negotiation.session import BufferSession
-from zc_perception.observe.diagnostics import Figures, Level, Status
+from zc_perception.observe.diagnostics import ERROR, OK, WARN, Figures, Part, Row, Status
 from zc_perception.observe.metrics import StageLatencies
 from zc_perception.observe.recent import RATE_S, RecentCount, RecentRates
 
@@ -21,14 +21,67 @@ _JUDGED_FRAMES = 10
 _FAR_BELOW = 0.45
 # Stamps that are so far ahead of a clock that was set back are no jitter.
 _AHEAD_NS = 10_000_000
-_LEFT_OUT = {
-    'bad': ('{} bad', 'look at its cable, power and bandwidth; of a video the log names them'),
-    'lost': ('{} lost by the driver', 'lower its rate or size, or raise what its bus may carry'),
-    'no_slot': (
-        '{} without a free slot',
-        "raise parameter 'slots', or release frames sooner: part 'pool' names the holders",
-    ),
-}
+_IF_BAD = 'look at its cable, power and bandwidth; of a video the log names them'
+_IF_NO_SLOT = "raise parameter 'slots', or release frames sooner: part 'pool' names the holders"
+CAMERA = Part(
+    'camera',
+    Row(lambda s: s.state is CameraState.LOST, ERROR, '{reason}',
+        'the node tries again until it works; check its cable and power, and whether another program uses it',
+        'the reason why it was lost'),
+    Row(lambda s: s.state is CameraState.FAILED, ERROR, '{reason}', 'restart the node', 'the reason why no waiting helps'),
+    Row(lambda s: s.state is CameraState.ENDED, OK, 'ended'),
+    Row(lambda s: not s.started, WARN, 'not started', 'start or activate the node'),
+    Row(lambda s: s.state is CameraState.CLOSED, WARN, 'waits for the first frame', 'if none comes, look at its cable and power'),
+    Row(lambda s: s.bad and (not s.captured or s.percent == 0), ERROR, 'no good frame comes any more, {bad} bad ones came lately', _IF_BAD),
+    Row(lambda s: s.percent == 0 and s.no_slot, ERROR, 'no frame comes out: no slot is free, {no_slot} were left out lately', _IF_NO_SLOT),
+    Row(lambda s: s.percent == 0, ERROR, 'no frame comes', 'check its cable and power, and which consumer holds its buffers (part pool)'),
+    Row(lambda s: s.percent is not None and s.percent < 100 * _FAR_BELOW, WARN, 'only {percent:.0f} % of its framerate comes',
+        'in the dark a long exposure causes this; otherwise look at the counters of frames left out', joins=True),
+    Row(lambda s: s.bad, WARN, 'frames left out lately: {bad} bad', _IF_BAD, see='see [videos](videos.md#damaged-and-cut-files)', joins=True),
+    Row(lambda s: s.lost, WARN, 'frames left out lately: {lost} lost by the driver', 'lower its rate or size, or raise what its bus may carry',
+        joins=True),
+    Row(lambda s: s.no_slot, WARN, 'frames left out lately: {no_slot} without a free slot', _IF_NO_SLOT, joins=True),
+    Row(lambda s: s.copy_reason, WARN, 'every frame is copied by the CPU: {copy_reason}', 'let the pipeline end in dma-bufs',
+        see='see [cameras](cameras.md)', joins=True),
+    Row(lambda s: s.stamp_trouble, WARN, '{stamp_trouble}', "set 'stamps' to now if nothing else of the recording is compared with them",
+        'recorded stamps are 0 or repeat', 'see [recordings](cameras.md#recordings-replay)', joins=True),
+    well='streaming',
+)  # fmt: skip
+POOL = Part(
+    'pool',
+    Row(lambda s: s.absent, WARN, 'not configured', 'it is once the camera is there; see part camera'),
+    Row(lambda s: s.exhausted, WARN, 'no slot was free for {exhausted} frame(s) lately: {holders}',
+        "let that consumer release frames sooner (frame.release(), or with), or raise parameter 'slots'"),
+    Row(lambda s: s.retired or s.fence_errors, WARN, '{retired} slot(s) retired and {fence_errors} release fence(s) failed lately',
+        'a device does not finish with its frames: look at the accelerator and at dmesg'),
+    Row(lambda s: s.failures, WARN, 'a slot could not be replaced or given back: {last_failure}', 'free memory of that heap'),
+    Row(lambda s: s.abandoned, WARN, '{abandoned} frame(s) were forgotten lately, not released', 'call release(), or use with'),
+    Row(lambda s: s.heap == 'memfd', OK, "memfd: ordinary memory, no dma-buf; devices can't import it"),
+    well='dma-bufs',
+)  # fmt: skip
+CLOCK = Part(
+    'clock',
+    Row(lambda s: s.camera is None, OK, 'no camera is open'),
+    Row(lambda s: s.steps or s.ahead_ns >= _AHEAD_NS, WARN, 'the ROS clock was set {times}',
+        'let chrony or ptp4l slew it instead (makestep only at the start); in a simulation it is a jump or a restart'),
+    Row(lambda s: s.implausible, WARN,
+        '{implausible} stamp(s) of the driver lay in the future or far in the past lately; the time of arrival counts instead',
+        "look at the driver's clock: its stamps should be CLOCK_MONOTONIC"),
+    Row(lambda s: s.simulated and not s.ros_now_ns, WARN, 'use_sim_time is true and no /clock has come: stamps begin at 0',
+        'start the simulation or ros2 bag play --clock, or set use_sim_time: false'),
+    Row(lambda s: s.simulated, OK, 'simulated'),
+    well='steady',
+)  # fmt: skip
+NEGOTIATION = Part(
+    'negotiation',
+    Row(lambda s: s.disagreement, ERROR, '{disagreement}', 'change what the message names, then {again}',
+        'nothing suits everybody', 'it names participant, format, heap or size'),
+    Row(lambda s: not s.settled and s.waits, WARN, 'waits for the camera', 'part camera says what it waits for'),
+    Row(lambda s: not s.settled, OK, 'nothing to agree on: the node is {state}'),
+    Row(lambda s: s.lost, WARN, '{lost}: frames reach them as messages, which are copies, or not at all',
+        'change what the message names, or start them before the camera'),
+    well='{settings}',
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -57,7 +110,9 @@ class CaptureCounters:
             for name in ('exhausted', 'abandoned', 'retired', 'fence_errors', 'failures')
         }
         self.clock_events = {name: RecentCount(monotonic) for name in ('steps', 'implausible')}
-        self._recent = {name: RecentCount(monotonic) for name in ('captured', *_LEFT_OUT)}
+        self._recent = {
+            name: RecentCount(monotonic) for name in ('captured', 'bad', 'lost', 'no_slot')
+        }
         self._rate = RecentRates(monotonic)
         self._pace = RecentRates(monotonic)
         self._judged_opening = 0
@@ -119,15 +174,19 @@ def camera_status(
         camera.framerate if camera is not None and streaming and paced else 0.0
     )
     facts = camera.facts() if camera is not None and streaming else {}
-    copy_reason, stamp_trouble = (
-        str(facts.get(name) or '') for name in ('copy_reason', 'stamp_trouble')
-    )
-    level, message, advice = _camera_verdict(
-        condition, interval, copy_reason, stamp_trouble, started=started
-    )
-    values = Figures(lambda: _camera_values(camera, condition, counters, interval))
-    return Status(
-        'camera', level, message, values, advice, '' if camera is None else camera.identity
+    return CAMERA.status(
+        Figures(lambda: _camera_values(camera, condition, counters, interval)),
+        '' if camera is None else camera.identity,
+        state=condition.state,
+        reason=condition.reason,
+        started=started,
+        captured=interval.captured,
+        bad=interval.bad,
+        lost=interval.lost,
+        no_slot=interval.no_slot,
+        percent=None if interval.pace is None else 100 * interval.pace,
+        copy_reason=facts.get('copy_reason') or '',
+        stamp_trouble=facts.get('stamp_trouble') or '',
     )
 
 
@@ -164,79 +223,6 @@ def _camera_values(
     return values
 
 
-def _camera_verdict(
-    condition: CameraCondition,
-    interval: CaptureInterval,
-    copy_reason: str,
-    stamp_trouble: str,
-    *,
-    started: bool,
-) -> tuple[Level, str, str]:
-    """Level, message and advice.
-
-    :param copy_reason: why the CPU copies every frame; empty: it doesn't.
-    :param stamp_trouble: what is wrong with recorded stamps; empty: nothing.
-    """
-    if condition.state is CameraState.LOST:
-        return (
-            Level.ERROR,
-            condition.reason,
-            'the node tries again until it works; check its cable and power, and whether another program uses it',
-        )
-    if condition.state is CameraState.FAILED:
-        return Level.ERROR, condition.reason, 'restart the node'
-    if condition.state is CameraState.ENDED:
-        return Level.OK, 'ended', ''
-    if not started:
-        return Level.WARN, 'not started', 'start or activate the node'
-    if condition.state is CameraState.CLOSED:
-        return (
-            Level.WARN,
-            'waits for the first frame',
-            'if none comes, look at its cable and power',
-        )
-    if interval.bad and (not interval.captured or interval.pace == 0):
-        return (
-            Level.ERROR,
-            f'no good frame comes any more, {interval.bad} bad ones came lately',
-            _LEFT_OUT['bad'][1],
-        )
-    if interval.pace == 0 and interval.no_slot:
-        return (
-            Level.ERROR,
-            f'no frame comes out: no slot is free, {interval.no_slot} were left out lately',
-            _LEFT_OUT['no_slot'][1],
-        )
-    if interval.pace == 0:
-        return (
-            Level.ERROR,
-            'no frame comes',
-            'check its cable and power, and which consumer holds its buffers (part pool)',
-        )
-    complaints, advice = [], []
-    if interval.pace is not None and interval.pace < _FAR_BELOW:
-        complaints.append(f'only {100 * interval.pace:.0f} % of its framerate comes')
-        advice.append(
-            'in the dark a long exposure causes this; otherwise look at the counters of frames left out'
-        )
-    left_out = {name: getattr(interval, name) for name in _LEFT_OUT if getattr(interval, name)}
-    if left_out:
-        complaints.append(
-            'frames left out lately: '
-            + ', '.join(_LEFT_OUT[name][0].format(number) for name, number in left_out.items())
-        )
-        advice += [_LEFT_OUT[name][1] for name in left_out]
-    if copy_reason:
-        complaints.append(f'every frame is copied by the CPU: {copy_reason}')
-        advice.append('let the pipeline end in dma-bufs')
-    if stamp_trouble:
-        complaints.append(stamp_trouble)
-        advice.append("set 'stamps' to now if nothing else of the recording is compared with them")
-    if complaints:
-        return Level.WARN, '; '.join(complaints), '; '.join(advice)
-    return Level.OK, 'streaming', ''
-
-
 def negotiation_status(
     session: BufferSession | None,
     disagreement: str,
@@ -254,102 +240,43 @@ def negotiation_status(
     :param pause_s: how long the camera paused for the latest of these, in seconds.
     """
     if session is None or not session.settled:
-        if disagreement:
-            again = (
-                'restart the node'
-                if state == 'finalized'
-                else 'configure the node again or restart it'
-            )
-            return Status(
-                'negotiation',
-                Level.ERROR,
-                disagreement,
-                advice=f'change what the message names, then {again}',
-            )
-        if waits:
-            return Status(
-                'negotiation',
-                Level.WARN,
-                'waits for the camera',
-                advice='part camera says what it waits for',
-            )
-        return Status('negotiation', Level.OK, f'nothing to agree on: the node is {state}')
+        again = (
+            'restart the node'
+            if state == 'finalized'
+            else 'configure the node again or restart it'
+        )
+        return NEGOTIATION.status(
+            disagreement=disagreement, again=again, settled=False, waits=waits, state=state
+        )
     outcomes, settings = session.outcomes(), session.settings.describe()
     values: dict[str, object] = {'settings': settings, 'because': session.why}
     values |= {f'participant {name}': str(outcome) for name, outcome in outcomes.items()}
     if renewals:
         values |= {'renegotiations': renewals, 'pause_s': f'{pause_s:.3f}'}
-    lost = [f'{name} {outcome}' for name, outcome in outcomes.items() if not outcome.has_buffers]
-    if not lost:
-        return Status('negotiation', Level.OK, settings, values)
-    text = f'{"; ".join(lost)}: frames reach them as messages, which are copies, or not at all'
-    return Status(
-        'negotiation',
-        Level.WARN,
-        text,
-        values,
-        'change what the message names, or start them before the camera',
+    lost = '; '.join(
+        f'{name} {outcome}' for name, outcome in outcomes.items() if not outcome.has_buffers
     )
+    return NEGOTIATION.status(values, disagreement='', settled=True, lost=lost, settings=settings)
 
 
 def pool_status(camera: Camera | None, counters: CaptureCounters) -> Status:
     """Slots, who holds them and for how long, and what went wrong with them lately."""
     pool, found = (None, None) if camera is None else (camera.pool, camera.pool_statistics())
     if camera is None or pool is None or found is None:
-        return Status(
-            'pool',
-            Level.WARN,
-            'not configured',
-            advice='it is once the camera is there; see part camera',
-        )
-    recent = {
-        name: counter.see(getattr(found, name)) for name, counter in counters.pool_events.items()
-    }
-    level, message, advice = _pool_verdict(found, pool, recent)
-    if level is Level.OK:
-        message = 'dma-bufs'
-        if camera.heap_name == 'memfd':
-            message = "memfd: ordinary memory, no dma-buf; devices can't import it"
+        return POOL.status(absent=True)
     heap = camera.heap_name
-    return Status(
-        'pool',
-        level,
-        message,
+    return POOL.status(
         Figures(lambda: _pool_values(found, pool, heap)),
-        advice,
         camera.identity,
+        absent=False,
+        heap=heap,
+        holders=_holders(pool),
+        last_failure=found.last_failure,
+        **{
+            name: counter.see(getattr(found, name))
+            for name, counter in counters.pool_events.items()
+        },
     )
-
-
-def _pool_verdict(
-    found: PoolStatistics, pool: BufferPool, recent: dict[str, int]
-) -> tuple[Level, str, str]:
-    if recent['exhausted']:
-        return (
-            Level.WARN,
-            f'no slot was free for {recent["exhausted"]} frame(s) lately: {_holders(pool)}',
-            "let that consumer release frames sooner (frame.release(), or with), or raise parameter 'slots'",
-        )
-    if recent['retired'] or recent['fence_errors']:
-        text = f'{recent["retired"]} slot(s) retired and {recent["fence_errors"]} release fence(s) failed lately'
-        return (
-            Level.WARN,
-            text,
-            'a device does not finish with its frames: look at the accelerator and at dmesg',
-        )
-    if recent['failures']:
-        return (
-            Level.WARN,
-            f'a slot could not be replaced or given back: {found.last_failure}',
-            'free memory of that heap',
-        )
-    if recent['abandoned']:
-        return (
-            Level.WARN,
-            f'{recent["abandoned"]} frame(s) were forgotten lately, not released',
-            'call release(), or use with',
-        )
-    return Level.OK, '', ''
 
 
 def _holders(pool: BufferPool) -> str:
@@ -399,11 +326,14 @@ def clock_status(camera: Camera | None, counters: CaptureCounters, ros_now_ns: i
     :param ros_now_ns: the ROS clock's time; 0 of a simulation that has never told it.
     """
     if camera is None:
-        return Status('clock', Level.OK, 'no camera is open')
+        return CLOCK.status(camera=None)
     clock = camera.clock.statistics()
     steps, implausible = (
         counters.clock_events[name].see(getattr(clock, name)) for name in ('steps', 'implausible')
     )
+    times = f'{steps} time(s) lately' if steps else 'back'
+    if clock.ahead_ns:
+        times += f', stamps are {clock.ahead_ns / 1e6:.1f} ms ahead until it has caught up'
     values = Figures(lambda: {
         'clock_offset_ns': clock.offset_ns,
         'clock_jitter_ns': clock.jitter_ns,
@@ -413,39 +343,22 @@ def clock_status(camera: Camera | None, counters: CaptureCounters, ros_now_ns: i
         'stamps_implausible': clock.implausible,
         'simulated': clock.simulated,
     })  # fmt: skip
-    text = advice = ''
-    if steps or clock.ahead_ns >= _AHEAD_NS:
-        text = (
-            f'the ROS clock was set {steps} time(s) lately'
-            if steps
-            else 'the ROS clock was set back'
-        )
-        text += (
-            f', stamps are {clock.ahead_ns / 1e6:.1f} ms ahead until it has caught up'
-            if clock.ahead_ns
-            else ''
-        )
-        advice = 'let chrony or ptp4l slew it instead (makestep only at the start); in a simulation it is a jump or a restart'
-    elif implausible:
-        text = f'{implausible} stamp(s) of the driver lay in the future or far in the past lately; the time of arrival counts instead'
-        advice = "look at the driver's clock: its stamps should be CLOCK_MONOTONIC"
-    elif clock.simulated and not ros_now_ns:
-        text = 'use_sim_time is true and no /clock has come: stamps begin at 0'
-        advice = 'start the simulation or ros2 bag play --clock, or set use_sim_time: false'
-    if text:
-        return Status('clock', Level.WARN, text, values, advice, camera.identity)
-    return Status(
-        'clock',
-        Level.OK,
-        'simulated' if clock.simulated else 'steady',
+    return CLOCK.status(
         values,
-        hardware_id=camera.identity,
+        camera.identity,
+        camera=camera,
+        steps=steps,
+        times=times,
+        ahead_ns=clock.ahead_ns,
+        implausible=implausible,
+        simulated=clock.simulated,
+        ros_now_ns=ros_now_ns,
     )
 
 
 def copies_status(ledger: CopyLedger) -> Status:
     """The ledger, with what components of one's own asked frames for."""
-    return Status('copies', Level.OK, 'passes of the CPU over pixels in this process', Figures(lambda: {
+    return Status('copies', OK, 'passes of the CPU over pixels in this process', Figures(lambda: {
         reason: f'{entry.count} ({entry.bytes} bytes)' for reason, entry in (ledger.entries() | FRAME_COPIES.entries()).items()
     }))  # fmt: skip
 
@@ -466,4 +379,4 @@ def latency_status(latencies: StageLatencies) -> Status:
             for stage, p in latencies.summary().items()
         }
     )
-    return Status('latency', Level.OK, 'per stage', values)
+    return Status('latency', OK, 'per stage', values)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import grp
 import pwd
-import time
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any
 
 from rclpy.node import Node
@@ -31,7 +31,6 @@ from zc_perception.link.endpoints.remote_links import OTHER_HOST
 from zc_perception.link.endpoints.windows import (
     STALLED_S,
     TooSlow,
-    describe_full,
     describe_in_hand,
     full_s,
 )
@@ -45,7 +44,7 @@ from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.negotiation.session import Consumer
 from zc_perception.nodes.params.node_parameters import NodeParameters
 from zc_perception.nodes.params.qos_overrides import subscription_qos
-from zc_perception.observe.diagnostics import Figures, Level, Status
+from zc_perception.observe.diagnostics import ERROR, OK, WARN, Figures, Part, Row, Status
 from zc_perception.observe.recent import RecentCount
 from zc_perception.parameters import ParameterSpec, whole_number
 from zc_perception.pixel.modifier import LINEAR
@@ -65,26 +64,30 @@ SUBSCRIPTION_SPECS = (
 )  # fmt: skip
 CONVERTIBLE = 'publish an encoding and a size that the log names'
 """What to do about messages that can't be converted."""
-_UNLESS_IT_PASSES = "if that doesn't pass, see the publisher's log and diagnostics, and compare both ends: ros2 topic info -v"
-_NARROW = (
-    "raise the publisher's 'slots'; or end other consumers, then deactivate and activate this node"
-)
-_FULL = 'release frames sooner, and keep no arrays of their pixels; or let it hold more'
-# Those rungs that are no good, and what to do about them.
-_LINK_VERDICTS = {
-    REFUSED: (
-        Level.ERROR,
-        "run that publisher in this process, or on this host with shared_memory, or set 'copy_free' to 'preferred'",
-    ),
-    UNMATCHED: (
-        Level.WARN,
-        'start the camera, or compare topic name, namespace and QoS of both ends: ros2 topic info -v',
-    ),
-    ROS_MESSAGE: (
-        Level.WARN,
+SUBSCRIBER_LINK = Part(
+    'link',
+    Row(lambda s: s.rung == REFUSED, ERROR, 'refused: {reason}',
+        "run that publisher in this process, or on this host with shared_memory, or set 'copy_free' to 'preferred'"),
+    Row(lambda s: s.untaken, ERROR, '{rung}: the accelerator takes none of the frames: {untaken}',
+        'the error says what the device refused; see dmesg', see='see [axl](accelerators.md#axl)'),
+    Row(lambda s: s.failed, WARN, '{failed} message(s) could not be converted lately; {rung}: {reason}', CONVERTIBLE),
+    Row(lambda s: s.rung == UNMATCHED and s.reason == NO_PUBLISHER, WARN, 'unmatched: {reason}',
+        'start the camera, or compare topic name, namespace and QoS of both ends: ros2 topic info -v'),
+    Row(lambda s: s.rung == UNMATCHED, WARN, 'unmatched: {reason}',
+        "if that doesn't pass, see the publisher's log and diagnostics, and compare both ends: ros2 topic info -v"),
+    # No memory reaches another host: nothing could be better there.
+    Row(lambda s: s.rung == ROS_MESSAGE and OTHER_HOST not in s.reason, WARN, 'ros_message: {reason}',
         'each frame is copied; see that nothing but an adapted publisher of this host publishes here',
-    ),
-}
+        see='see [the rungs](topics_and_links.md#the-three-rungs)'),
+    Row(lambda s: s.full_s >= STALLED_S and s.slow, WARN, '{rung}: no frame comes, because {slow.what}: '
+        'it has all {window} that this node may hold: {holds}', '{slow.advice}',
+        see='the message says what: a smaller model, a lower rate, a quicker callback'),
+    Row(lambda s: s.full_s >= STALLED_S, WARN, '{rung}: no frame comes, because this node holds all {window} that it may: {holds}',
+        'release frames sooner, and keep no arrays of their pixels; or let it hold more'),
+    Row(lambda s: s.window < s.asked, WARN, '{rung}: this node may hold {window} frame(s) at a time, {asked} were asked for',
+        "raise the publisher's 'slots'; or end other consumers, then deactivate and activate this node"),
+    well='{rung}: {reason}',
+)  # fmt: skip
 # Why consumers of other processes are refused for good, and what to do about it.
 _REFUSALS = {
     'not_allowed': "its user may not connect: put it into 'shared_memory_group'",
@@ -93,9 +96,45 @@ _REFUSALS = {
     'connections': 'too many consumers are connected: end some',
     'version': 'it speaks another version: install the same one at both ends',
 }
-_APART = 'start one of them in another namespace (--ros-args -r __ns:=/NAME) or with another ROS_DOMAIN_ID'
-_LINEAR_NEEDED = "name the reader in the camera's parameter participants, such as 'viewer: NV12': the camera must give that then"
-_SAY_AGAIN_S = 60.0
+_STALLED = Row(
+    lambda s: s.stalled, WARN, '{stalled.name} gets no more frames, because it has all {stalled.window} that it may hold: {holds}',
+    'the log of {stalled.name} says whether it is too slow, or has to release them',
+)  # fmt: skip
+_WITHOUT_SLOTS = Row(
+    lambda s: s.starved, WARN, '{starved.name} gets no frames but as messages, which are copies: {starved.without_slots}',
+    "raise 'slots', or let consumers hold fewer frames",
+)  # fmt: skip
+_RIVALS = Row(
+    lambda s: s.rivals, WARN, "'{topic}' has another publisher ({rivals}): consumers get the frames of both, mixed",
+    'start one of them in another namespace (--ros-args -r __ns:=/NAME) or with another ROS_DOMAIN_ID',
+)  # fmt: skip
+_NO_PICTURE = Row(
+    lambda s: s.link.turned_away, WARN, '{link.turned_away} plain reader(s) of image_raw get no picture: {link.withheld}',
+    "name the reader in the camera's parameter participants, such as 'viewer: NV12': the camera must give that then",
+    see='see [layouts that the CPU cannot read](cameras.md#layouts-that-the-cpu-cannot-read)',
+)  # fmt: skip
+PUBLISHER_LINK = Part(
+    'link',
+    *(
+        Row(lambda s, reason=reason: s.refused[reason], WARN,
+            f'{{refused[{reason}]}} time(s) a consumer was refused lately: {{why[{reason}]}}', advice, see=f'key `refused_{reason}`')
+        for reason, advice in _REFUSALS.items()
+    ),
+    Row(lambda s: s.internal, WARN, 'a consumer lost its connection to a fault of this package: {last_internal_error}',
+        'it connects again; please report this line'),
+    Row(lambda s: s.broken, WARN, '{broken} time(s) a peer broke a rule of the protocol lately',
+        'run the same version of this package at both ends'),
+    _STALLED,
+    _WITHOUT_SLOTS,
+    Row(lambda s: s.failed, WARN, '{failed} frame(s) could not be published as a message lately',
+        'the log says why; other consumers still get them'),
+    _RIVALS,
+    _NO_PICTURE,
+    Row(lambda s: s.unannounced, WARN, "the announcement beside the socket can't be written: {unannounced}", UNANNOUNCED),
+    Row(lambda s: s.link.image_readers, OK, '{link.image_readers} plain image_raw reader(s): frames are converted, a copy each'),
+    Row(lambda s: s.trusted, OK, '{trusted} can write to the buffers, which this heap cannot prevent'),
+    well='no plain reader: nothing is converted',
+)  # fmt: skip
 
 
 def cpu_reader(name: str) -> BufferConstraints:
@@ -140,13 +179,15 @@ def subscribe_frames(
     )
 
 
-def subscription_status(subscription: AdaptedSubscription[Frame], errors: RecentCount) -> Status:
+def subscription_status(
+    subscription: AdaptedSubscription[Frame], errors: RecentCount, untaken: str = ''
+) -> Status:
     """Which rung, why, and what it cost.
 
     :param errors: remembers, from look to look, messages that could not be converted.
+    :param untaken: why the accelerator takes none of the frames; empty: it takes them.
     """
     link = subscription.statistics()
-    failed = errors.see(link.conversion_errors)
     values: dict[str, object] = {
         'rung': link.rung,
         'reason': link.reason,
@@ -158,26 +199,23 @@ def subscription_status(subscription: AdaptedSubscription[Frame], errors: Recent
     }
     if len(link.routes) > 1:
         values['routes'] = '; '.join(f'{rung}: {reason}' for rung, reason in link.routes)
-    level, advice = _LINK_VERDICTS.get(link.rung, (Level.OK, ''))
-    if link.rung == UNMATCHED and link.reason != NO_PUBLISHER:
-        advice = _UNLESS_IT_PASSES
-    if link.rung == ROS_MESSAGE and OTHER_HOST in link.reason:
-        level, advice = Level.OK, ''  # no memory reaches that far: nothing could be better
     if link.asked:
         values |= {'window': link.window, 'window_asked': link.asked}
-    if link.in_hand:
-        values['holds'] = describe_in_hand(link.in_hand)
-    if failed:
-        text = f'{failed} message(s) could not be converted lately; {link.rung}: {link.reason}'
-        return Status('link', Level.WARN, text, values, CONVERTIBLE)
-    if level is Level.OK and link.full_s >= STALLED_S:
-        why = describe_full(link.window, link.in_hand, link.slow, 'this node')
-        text = f'{link.rung}: no frame comes, because {why}'
-        return Status('link', Level.WARN, text, values, link.slow.advice if link.slow else _FULL)
-    if level is Level.OK and link.window < link.asked:
-        text = f'{link.rung}: this node may hold {link.window} frame(s) at a time, {link.asked} were asked for'
-        return Status('link', Level.WARN, text, values, _NARROW)
-    return Status('link', level, f'{link.rung}: {link.reason}', values, advice)
+    holds = describe_in_hand(link.in_hand)
+    if holds:
+        values['holds'] = holds
+    return SUBSCRIBER_LINK.status(
+        values,
+        rung=link.rung,
+        reason=link.reason,
+        untaken=untaken,
+        failed=errors.see(link.conversion_errors),
+        full_s=link.full_s,
+        slow=link.slow,
+        window=link.window,
+        asked=link.asked,
+        holds=holds,
+    )
 
 
 def group_ids(name: str) -> list[int]:
@@ -225,7 +263,6 @@ class FrameServer:
         groups, logger = group_ids(parameters['shared_memory_group']), node.get_logger()
         self._rivals = Rivals(node, publisher)
         self._warn = Report(lambda text: logger.warning(text))
-        self._warned: dict[str, float] = {}
         if parameters['shared_memory']:
             self.server = serve_frames(
                 node, publisher, allowed_gids=groups, quarantine_timeout_s=parameters['quarantine']
@@ -243,112 +280,44 @@ class FrameServer:
         """Who gets frames how, and who lately didn't."""
         link = self._publisher.statistics()
         server = None if self.server is None else self.server.statistics()
-        values = Figures(lambda: self._values(link, server))
-        trusted = (
-            ''
-            if server is None
-            else ', '.join(
-                consumer.name for consumer in server.consumers if consumer.trusted_writer
-            )
-        )
-        rivals = self._rivals.look()
-        trouble = self._trouble(link, server)
-        if rivals:
-            text = f"'{self._publisher.topic}' has another publisher ({', '.join(rivals)}): consumers get the frames of both, mixed"
-            self._warn(f'{text}; {_APART}')
-            trouble = trouble or (text, _APART)
-        if link.turned_away:
-            text = (
-                f'{link.turned_away} plain reader(s) of image_raw get no picture: {link.withheld}'
-            )
-            self._warn(f'{text}; {_LINEAR_NEEDED}')
-            trouble = trouble or (text, _LINEAR_NEEDED)
-        if self._publisher.unannounced:
-            trouble = trouble or (
-                "the announcement beside the socket can't be written: "
-                f'{self._publisher.unannounced}',
-                UNANNOUNCED,
-            )
-        if trouble:
-            return Status('link', Level.WARN, trouble[0], values, trouble[1])
-        if link.image_readers:
-            text = f'{link.image_readers} plain image_raw reader(s): frames are converted, a copy each'
-            return Status('link', Level.OK, text, values)
-        if trusted:
-            return Status(
-                'link',
-                Level.OK,
-                f'{trusted} can write to the buffers, which this heap cannot prevent',
-                values,
-            )
-        return Status('link', Level.OK, 'no plain reader: nothing is converted', values)
-
-    def _trouble(
-        self, link: PublisherStatistics, server: ServerStatistics | None
-    ) -> tuple[str, str] | None:
-        """What went wrong lately, and what to do about it."""
-        failed = self._recent['conversion_errors'].see(link.conversion_errors)
+        here = self._publisher.in_process_peers()
+        seen: dict[str, Any] = {
+            'link': link,
+            'topic': self._publisher.topic,
+            'rivals': ', '.join(self._rivals.look()),
+            'unannounced': self._publisher.unannounced,
+            'failed': self._recent['conversion_errors'].see(link.conversion_errors),
+            'refused': dict.fromkeys(_REFUSALS, 0),
+            'internal': 0,
+            'broken': 0,
+            'trusted': '',
+            'starved': next((peer for peer in here if peer.without_slots), None),
+        }
+        holders: list[Any] = [peer for peer in here if peer.window]
         if server is not None:
-            internal = self._recent['internal_errors'].see(server.internal_errors)
-            broken = self._recent['protocol_errors'].see(sum(server.protocol_errors.values()))
-            lately = {
-                reason: self._recent[reason].see(server.refused.get(reason, 0))
-                for reason in _REFUSALS
+            holders += server.consumers
+            seen |= {
+                'refused': {
+                    reason: self._recent[reason].see(server.refused.get(reason, 0))
+                    for reason in _REFUSALS
+                },
+                'why': {reason: server.last_refusal.get(reason, reason) for reason in _REFUSALS},
+                'internal': self._recent['internal_errors'].see(server.internal_errors),
+                'last_internal_error': server.last_internal_error,
+                'broken': self._recent['protocol_errors'].see(
+                    sum(server.protocol_errors.values())
+                ),
+                'trusted': ', '.join(c.name for c in server.consumers if c.trusted_writer),
             }
-            for reason, count in lately.items():
-                if count:
-                    return (
-                        f'{count} time(s) a consumer was refused lately: {server.last_refusal.get(reason, reason)}',
-                        _REFUSALS[reason],
-                    )
-            if internal:
-                text = f'a consumer lost its connection to a fault of this package: {server.last_internal_error}'
-                return text, 'it connects again; please report this line'
-            if broken:
-                return (
-                    f'{broken} time(s) a peer broke a rule of the protocol lately',
-                    'run the same version of this package at both ends',
-                )
-        stalled = [
-            (peer.name, peer.window, peer.in_hand)
-            for peer in self._publisher.in_process_peers()
-            if peer.window
-        ]
-        stalled += [
-            (peer.name, peer.window, peer.in_hand)
-            for peer in (() if server is None else server.consumers)
-        ]
-        for name, window, in_hand in stalled:
-            if full_s(window, in_hand) >= STALLED_S:
-                text = (
-                    f'{name} gets no more frames, because it has all {window} that it may hold: '
-                    f'{describe_in_hand(in_hand)}'
-                )
-                self._warn_stalled(name, text)
-                return (
-                    text,
-                    f'the log of {name} says whether it is too slow, or has to release them',
-                )
-        for peer in self._publisher.in_process_peers():
-            if peer.without_slots:
-                text = f'{peer.name} gets no frames but as messages, which are copies: {peer.without_slots}'
-                self._warn_stalled(peer.name, text)
-                return text, "raise 'slots', or let consumers hold fewer frames"
-        if failed:
-            return (
-                f'{failed} frame(s) could not be published as a message lately',
-                'the log says why; other consumers still get them',
-            )
-        return None
-
-    def _warn_stalled(self, name: str, text: str) -> None:
-        """In the log, each consumer again after a minute."""
-        now = time.monotonic()
-        if now - self._warned.get(name, -_SAY_AGAIN_S) >= _SAY_AGAIN_S:
-            self._warned = {
-                other: at for other, at in self._warned.items() if now - at < _SAY_AGAIN_S
-            } | {name: now}
-            self._warn(text)
+        stalled = next((h for h in holders if full_s(h.window, h.in_hand) >= STALLED_S), None)
+        seen |= {'stalled': stalled, 'holds': describe_in_hand(stalled.in_hand) if stalled else ''}
+        look = SimpleNamespace(**seen)
+        for row in (_STALLED, _WITHOUT_SLOTS, _RIVALS, _NO_PICTURE):
+            if row.when(look):
+                text = f'{row.sentence}; {row.advice}'.format_map(seen)
+                # How long frames are held for is no news.
+                self._warn(text, text.partition(': ')[0])
+        return PUBLISHER_LINK.status(Figures(lambda: self._values(link, server)), **seen)
 
     def _values(
         self, link: PublisherStatistics, server: ServerStatistics | None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any, ClassVar
 
 from rclpy.parameter import Parameter
@@ -47,7 +46,7 @@ from zc_perception.npu.metis_card import Temperatures, TemperatureWatch, place_o
 from zc_perception.npu.recovering_device import DeviceState
 from zc_perception.npu.scheduler import InFlight, Scheduler, SchedulerStatistics
 from zc_perception.npu.selection import ACCELERATORS, other_accelerators
-from zc_perception.observe.diagnostics import Figures, Level, Status
+from zc_perception.observe.diagnostics import ERROR, OK, WARN, Figures, Part, Row, Status
 from zc_perception.observe.frame_log import FrameLog
 from zc_perception.observe.metrics import StageLatencies
 from zc_perception.observe.recent import RecentCount, RecentRates, Silence
@@ -65,9 +64,44 @@ _SLOW_MODEL = TooSlow(
 _JUDGED_FRAMES = 10
 # So many frames without a result, one after the other, are all frames.
 _ALL_LOST = 10
-_SAID = 'the error says what the device refused; see dmesg'
 # So many frames at least before imports are compared with them.
 _IMPORTS_FROM = 10
+_IF_REFUSED = 'the error says what the device refused; see dmesg'
+_IF_LATE = "raise parameter 'timeout' ({timeout:g} s), or give the device less to do"
+_GIVES = 'only {done:.1f} of {target:.1f} frames per second give results, {failing:.1f} fail'
+ACCELERATOR = Part(
+    'accelerator',
+    Row(lambda s: s.state.recovering, ERROR, '{device}; frames are dropped until the device is back',
+        'look at the card: lspci -d 1f9d:, dmesg | grep -i metis', 'recovering since …', 'see [accelerators](accelerators.md)'),
+    Row(lambda s: s.lost and s.in_a_row >= _ALL_LOST and s.too_late, ERROR,
+        'every frame is lost, {in_a_row} since the last result: {last_error}', _IF_LATE),
+    Row(lambda s: s.lost and s.in_a_row >= _ALL_LOST, ERROR,
+        'every frame is lost, {in_a_row} since the last result: {last_error}', _IF_REFUSED),
+    Row(lambda s: s.too_hot, WARN, 'the card is too hot: {too_hot} degrees', 'look at its fan and air, or run fewer frames'),
+    Row(lambda s: s.too_late, WARN, '{lost} frame(s) lost lately, most of them too late: {last_error}', _IF_LATE),
+    Row(lambda s: s.lost, WARN, '{lost} frame(s) lost lately, last: {last_error}', _IF_REFUSED),
+    Row(lambda s: s.cached and s.submitted >= _IMPORTS_FROM and s.imports * 2 >= s.submitted, WARN,
+        'the import cache is of no use: {imports} imports for {submitted} frames lately',
+        'the publisher gives new buffers all the time: let it reuse a fixed number of them, as a pool does'),
+    well='running',
+)  # fmt: skip
+DETECTIONS = Part(
+    'detections',
+    Row(lambda s: not s.active, OK, 'the node is not active'),
+    Row(lambda s: not s.enabled, OK, 'switched off'),
+    Row(lambda s: s.alone, OK, 'waits for a publisher'),
+    Row(lambda s: s.unconverted and (s.silent_s or s.nothing), ERROR, 'no frame could be converted lately, of {unconverted} message(s)',
+        f'see part link: {CONVERTIBLE}'),
+    Row(lambda s: s.silent_s, WARN, 'no frame comes any more, for {silent_s:.0f} s now',
+        "look at the camera in the publisher's diagnostics; if its recording has ended, all is well"),
+    Row(lambda s: not s.judged and s.nothing, OK, 'waits for frames'),
+    Row(lambda s: not s.judged, OK, 'frames come, not for long enough yet to judge their rate'),
+    Row(lambda s: s.too_few and s.failed and not s.done, ERROR, _GIVES, 'see part accelerator, which has the last error'),
+    Row(lambda s: s.too_few and s.failed, WARN, _GIVES, 'see part accelerator, which has the last error'),
+    Row(lambda s: s.too_few, WARN, f'{_SLOW_MODEL.what}: only {{done:.1f}} of {{target:.1f}} frames per second are run',
+        _SLOW_MODEL.advice),
+    well='{done:.1f} of {coming:.1f} frames per second',
+)  # fmt: skip
 _OWN = -1.0
 # Frames in flight are waited for so long when the node is deactivated; what takes longer gives its buffers back by itself.
 _DRAIN_S = 1.0
@@ -512,18 +546,13 @@ class InferenceStatus:
         lost = self._recently_lost.see(self._lost)
         if statistics.completed != self._at_result.completed:
             self._at_result = statistics
-        link = subscription_status(stream.subscription, self._conversion_errors)
-        if (
-            lost
-            and self._since_result(statistics, 'refused_device') >= _ALL_LOST
-            and link.level is not Level.ERROR
-        ):
-            text = f'{link.values["rung"]}: the accelerator takes none of the frames: {self._last_error}'
-            link = replace(link, level=Level.ERROR, message=text, advice=_SAID)
+        untaken = lost and self._since_result(statistics, 'refused_device') >= _ALL_LOST
         return [
-            link,
+            subscription_status(
+                stream.subscription, self._conversion_errors, self._last_error if untaken else ''
+            ),
             self._accelerator_status(stream, statistics, state, lost),
-            self._rate_status(stream, statistics, state, link),
+            self._rate_status(stream, statistics, state),
             *found,
         ]
 
@@ -543,66 +572,21 @@ class InferenceStatus:
         }
         capabilities = stream.scheduler.accelerator.capabilities()
         heat = self._temperature.latest(_pci_address(stream.scheduler.accelerator))
-        in_a_row = self._since_result(statistics, 'refused_device', 'timed_out', 'failed')
-        level, message, advice = self._accelerator_verdict(state, lost, in_a_row, recent, heat)
-        values = Figures(lambda: self._accelerator_values(stream, statistics, state, heat))
-        return Status('accelerator', level, message, values, advice, capabilities.device)
-
-    def _accelerator_verdict(
-        self,
-        state: DeviceState,
-        lost: int,
-        in_a_row: int,
-        recent: dict[str, int],
-        heat: Temperatures,
-    ) -> tuple[Level, str, str]:
-        """Level, message and advice.
-
-        :param lost: frames without a result lately.
-        :param in_a_row: those since the last result.
-        """
-        if state.recovering:
-            return (
-                Level.ERROR,
-                f'{state.describe()}; frames are dropped until the device is back',
-                'look at the card: lspci -d 1f9d:, dmesg | grep -i metis',
-            )
-        too_late = lost and recent['timed_out'] * 2 >= lost
-        timeout = self._node.parameters['timeout']
-        if lost and in_a_row >= _ALL_LOST:
-            advice = (
-                f"raise parameter 'timeout' ({timeout:g} s), or give the device less to do"
-                if too_late
-                else _SAID
-            )
-            return (
-                Level.ERROR,
-                f'every frame is lost, {in_a_row} since the last result: {self._last_error}',
-                advice,
-            )
-        if heat.too_hot:
-            text = f'the card is too hot: {", ".join(map(str, heat.too_hot))} degrees'
-            return Level.WARN, text, 'look at its fan and air, or run fewer frames'
-        if too_late:
-            return (
-                Level.WARN,
-                f'{lost} frame(s) lost lately, most of them too late: {self._last_error}',
-                f"raise parameter 'timeout' ({timeout:g} s), or give the device less to do",
-            )
-        if lost:
-            return Level.WARN, f'{lost} frame(s) lost lately, last: {self._last_error}', _SAID
-        imports, submitted = recent['imports'], recent['submitted']
-        if (
-            self._node.parameters['import_cache']
-            and submitted >= _IMPORTS_FROM
-            and imports * 2 >= submitted
-        ):
-            return (
-                Level.WARN,
-                f'the import cache is of no use: {imports} imports for {submitted} frames lately',
-                'the publisher gives new buffers all the time: let it reuse a fixed number of them, as a pool does',
-            )
-        return Level.OK, 'running', ''
+        return ACCELERATOR.status(
+            Figures(lambda: self._accelerator_values(stream, statistics, state, heat)),
+            capabilities.device,
+            state=state,
+            device=state.describe(),
+            lost=lost,
+            too_late=lost and recent['timed_out'] * 2 >= lost,
+            in_a_row=self._since_result(statistics, 'refused_device', 'timed_out', 'failed'),
+            last_error=self._last_error,
+            timeout=self._node.parameters['timeout'],
+            too_hot=', '.join(map(str, heat.too_hot)),
+            cached=self._node.parameters['import_cache'],
+            imports=recent['imports'],
+            submitted=recent['submitted'],
+        )
 
     def _accelerator_values(
         self,
@@ -672,7 +656,6 @@ class InferenceStatus:
         stream: InferenceStream,
         statistics: SchedulerStatistics,
         state: DeviceState,
-        link: Status,
     ) -> Status:
         """Results per second against the frames that come."""
         node = self._node
@@ -702,48 +685,23 @@ class InferenceStatus:
             'detections': node.detected,
             'dropped_newest_wins': statistics.dropped,
         })  # fmt: skip
-        level, message, advice = Level.OK, f'{done:.1f} of {coming:.1f} frames per second', ''
-        if not enabled:
-            message = 'switched off' if node.flowing else 'the node is not active'
-        elif link.level is not Level.OK and link.values['rung'] in (UNMATCHED, REFUSED):
-            message = 'waits for a publisher'
-        elif unconverted and (silent_s or came == self._came_before):
-            level, message = (
-                Level.ERROR,
-                f'no frame could be converted lately, of {unconverted} message(s)',
-            )
-            advice = f'see part link: {CONVERTIBLE}'
-        elif silent_s:
-            level, message = Level.WARN, f'no frame comes any more, for {silent_s:.0f} s now'
-            advice = "look at the camera in the publisher's diagnostics; if its recording has ended, all is well"
-        elif rates is None:
-            message = (
-                'waits for frames'
-                if came == self._came_before
-                else 'frames come, not for long enough yet to judge their rate'
-            )
-        elif (
-            done < _LEAST * target
-            and not state.recovering
-            and failing
-            and (failing >= done or done + failing >= _LEAST * target)
-        ):
-            level = Level.WARN if done else Level.ERROR
-            message = f'only {done:.1f} of {target:.1f} frames per second give results, {failing:.1f} fail'
-            advice = 'see part accelerator, which has the last error'
-        elif done < _LEAST * target and not state.recovering:
-            level, message = (
-                Level.WARN,
-                f'{_SLOW_MODEL.what}: only {done:.1f} of {target:.1f} frames per second are run',
-            )
-            advice = _SLOW_MODEL.advice
-        return Status(
-            'detections',
-            level,
-            message,
+        few = _LEAST * target
+        return DETECTIONS.status(
             values,
-            advice,
             stream.scheduler.accelerator.capabilities().device,
+            active=node.flowing,
+            enabled=enabled,
+            alone=taken.rung in (UNMATCHED, REFUSED),
+            unconverted=unconverted,
+            silent_s=silent_s,
+            nothing=came == self._came_before,
+            judged=rates is not None,
+            too_few=done < few and not state.recovering,
+            failed=failing and (failing >= done or done + failing >= few),
+            done=done,
+            coming=coming,
+            failing=failing,
+            target=target,
         )
 
     def _log_losses(self, now: SchedulerStatistics, state: DeviceState) -> None:

@@ -43,7 +43,7 @@ from zc_perception.nodes.overlay_picture import (
 )
 from zc_perception.nodes.params.qos_overrides import Endpoint, publisher_qos, subscription_qos
 from zc_perception.nodes.perception_node import LIFECYCLE_SPECS, PerceptionNode
-from zc_perception.observe.diagnostics import Figures, Level, Status
+from zc_perception.observe.diagnostics import ERROR, OK, WARN, Figures, Part, Row, Status
 from zc_perception.observe.metrics import LatencyWindow
 from zc_perception.observe.recent import RecentCount, RecentRates
 from zc_perception.parameters import ParameterSpec
@@ -58,6 +58,21 @@ _NICER = 5
 _MOST_AGE_MS = 60_000
 # As many as wait in the queue. Where a copy takes longer than a frame's time, more would come for ever, and nothing be drawn.
 _MOST_AT_ONCE = 2
+OVERLAY = Part(
+    'overlay',
+    Row(lambda s: s.idle, OK, 'idle: nobody subscribes to detections/image'),
+    Row(lambda s: s.dead, ERROR, "the thread that draws has ended; its traceback is on the node's stderr",
+        'deactivate and activate the node, or start it again'),
+    Row(lambda s: s.failed, WARN, '{failed} picture(s) could not be drawn lately, last: {last_error}',
+        'look at boxes and class_ids: ros2 topic echo {topic}'),
+    Row(lambda s: s.left_out, WARN, '{left_out} box(es) with NaN or infinite numbers were left out lately',
+        'look at what the model gives: ros2 topic echo {topic}'),
+    Row(lambda s: s.unfit, WARN, 'no picture: {unfit}', "set the camera's pixel_format to NV12"),
+    Row(lambda s: s.unconverted and not s.drawn, WARN, 'no picture: {unconverted} message(s) could not be converted lately', CONVERTIBLE),
+    Row(lambda s: s.unmatched > s.drawn, WARN, '{unmatched} detections came lately whose frame is not here any more, or never was',
+        "raise parameter 'history' for a slow model, or lower 'scale'"),
+    well='drawing',
+)  # fmt: skip
 _SPECS = (
     ParameterSpec(
         'scale',
@@ -414,64 +429,24 @@ class OverlayNode(PerceptionNode):
             recent.see(getattr(self, name)) for name, recent in self._recent.items()
         )
         thread = self._thread
-        values = Figures(self._values)
-        if subscription is None:
-            return Status(
-                'overlay', Level.OK, 'idle: nobody subscribes to detections/image', values
-            )
-        if thread is not None and not thread.is_alive() and thread is self._thread:
-            text = "the thread that draws has ended; its traceback is on the node's stderr"
-            return Status(
-                'overlay',
-                Level.ERROR,
-                text,
-                values,
-                'deactivate and activate the node, or start it again',
-            )
-        if failed:
-            text = f'{failed} picture(s) could not be drawn lately, last: {self._last_error}'
-            return Status(
-                'overlay', Level.WARN, text, values, f'look at boxes and class_ids: {self._echo()}'
-            )
-        if left_out:
-            text = f'{left_out} box(es) with NaN or infinite numbers were left out lately'
-            return Status(
-                'overlay',
-                Level.WARN,
-                text,
-                values,
-                f'look at what the model gives: {self._echo()}',
-            )
-        if self._unfit:
-            return Status(
-                'overlay',
-                Level.WARN,
-                f'no picture: {self._unfit}',
-                values,
-                "set the camera's pixel_format to NV12",
-            )
-        unconverted = self._conversion_errors.see(subscription.statistics().conversion_errors)
-        if unconverted and not drawn:
-            return Status(
-                'overlay',
-                Level.WARN,
-                f'no picture: {unconverted} message(s) could not be converted lately',
-                values,
-                CONVERTIBLE,
-            )
-        if unmatched > drawn:
-            text = f'{unmatched} detections came lately whose frame is not here any more, or never was'
-            return Status(
-                'overlay',
-                Level.WARN,
-                text,
-                values,
-                "raise parameter 'history' for a slow model, or lower 'scale'",
-            )
-        return Status('overlay', Level.OK, 'drawing', values)
-
-    def _echo(self) -> str:
-        return f'ros2 topic echo {self.resolve_topic_name("detections")}'
+        unconverted = (
+            0
+            if subscription is None
+            else self._conversion_errors.see(subscription.statistics().conversion_errors)
+        )
+        return OVERLAY.status(
+            Figures(self._values),
+            idle=subscription is None,
+            dead=thread is not None and not thread.is_alive() and thread is self._thread,
+            failed=failed,
+            last_error=self._last_error,
+            left_out=left_out,
+            unfit=self._unfit,
+            unconverted=unconverted,
+            unmatched=unmatched,
+            drawn=drawn,
+            topic=self.resolve_topic_name('detections'),
+        )
 
     def _values(self) -> dict[str, object]:
         times = self._draw_times.percentiles()

@@ -30,7 +30,15 @@ from zc_perception.link.rclpy_compat import (
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.nodes.params.node_parameters import NodeParameters, begin_node
 from zc_perception.nodes.params.qos_overrides import Endpoint
-from zc_perception.observe.diagnostics import DiagnosticsPublisher, Level, Status
+from zc_perception.observe.diagnostics import (
+    ERROR,
+    OK,
+    WARN,
+    DiagnosticsPublisher,
+    Part,
+    Row,
+    Status,
+)
 from zc_perception.parameters import ParameterSpec
 
 LIFECYCLE_SPECS = (
@@ -39,6 +47,16 @@ LIFECYCLE_SPECS = (
 PATIENCE_S = 15.0
 """An executor, and a node that has nothing slower to wait for, may take so long; see :mod:`zc_perception.nodes.service`."""
 UNCONFIGURED, INACTIVE, ACTIVE, FINALIZED = 'unconfigured', 'inactive', 'active', 'finalized'
+LIFECYCLE = Part(
+    'lifecycle',
+    Row(lambda s: s.state == ACTIVE, OK, 'active'),
+    Row(lambda s: s.failure, ERROR, '{state}: {failure}', 'correct that, then: ros2 lifecycle set {node} configure',
+        'the state, and which transition failed why', 'see [launch_and_lifecycle](launch_and_lifecycle.md)'),
+    Row(lambda s: s.stopped, OK, 'it has ended'),
+    Row(lambda s: s.state == FINALIZED, WARN, 'it was shut down', '{step}', see='restart it'),
+    Row(lambda s: True, WARN, '{state}: no frames flow', '{step}', see='`ros2 lifecycle set NODE` with the transition that it needs'),
+    well='',
+)  # fmt: skip
 
 
 class _WholeOrNothing(type):
@@ -356,22 +374,13 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
             'autostart': self.parameters['autostart'],
             'last_failure': self._failure,
         }
-        name = self.get_fully_qualified_name()
-        if state == ACTIVE:
-            return Status('lifecycle', Level.OK, 'active', values)
-        if self._failure:
-            again = f'correct that, then: ros2 lifecycle set {name} configure'
-            return Status(
-                'lifecycle', Level.ERROR, f'{state}: {self._failure}', values, advice=again
-            )
-        if self._stopped:
-            return Status('lifecycle', Level.OK, 'it has ended', values)
-        if state == FINALIZED:
-            return Status(
-                'lifecycle', Level.WARN, 'it was shut down', values, advice=self.next_step()
-            )
-        return Status(
-            'lifecycle', Level.WARN, f'{state}: no frames flow', values, advice=self.next_step()
+        return LIFECYCLE.status(
+            values,
+            state=state,
+            failure=self._failure,
+            stopped=self._stopped,
+            node=self.get_fully_qualified_name(),
+            step=self.next_step(),
         )
 
     def next_step(self) -> str:

@@ -28,7 +28,7 @@ from typing import Any
 from rclpy.node import Node
 
 from zc_perception.errors import ConfigError, shown
-from zc_perception.observe.diagnostics import Level, Status
+from zc_perception.observe.diagnostics import WARN, Part, Row, Status
 from zc_perception.parameters import ParameterSpec, whole_number
 from zc_perception.shipped_files import shipped_file
 
@@ -39,6 +39,12 @@ REALTIME_SPECS = (
                   'cpu accelerator). 0: ordinary scheduling.', '', 0, 99, dynamic=True),
     ParameterSpec('lock_memory', False, 'Lock the memory of the process, so that nothing is paged out (mlockall).'),
     ParameterSpec('gc_freeze', False, 'Leave what exists after configuring out of garbage collection (gc.freeze): shorter pauses.'),
+)  # fmt: skip
+REALTIME = Part(
+    'realtime',
+    Row(lambda s: s.refused, WARN, '{refused}', 'see {page}, real-time knobs',
+        'the parameter that the system refused, and what to grant', 'see [real-time knobs](vehicle.md#real-time-knobs)'),
+    well='',
 )  # fmt: skip
 _MCL_CURRENT, _MCL_FUTURE = 1, 2
 _THREADS_OF = {'cpu_affinity', 'realtime_priority'}
@@ -213,15 +219,7 @@ class Realtime:
         _PROCESS.undo(self)
 
     def statuses(self) -> list[Status]:
-        """What the system refused."""
-        refused = self._refused.copy()
-        if not refused:
-            return []
-        return [
-            Status(
-                'realtime',
-                Level.WARN,
-                '; '.join(refused.values()),
-                advice=f'see {shipped_file("docs/vehicle.md")}, real-time knobs',
-            )
-        ]
+        """What the system refused; none where it refused nothing."""
+        refused = '; '.join(self._refused.copy().values())
+        page = shipped_file('docs/vehicle.md')
+        return [REALTIME.status(refused=refused, page=page)] if refused else []

@@ -24,13 +24,23 @@ from zc_perception.nodes.frame_links import (
 )
 from zc_perception.nodes.params.qos_overrides import Endpoint
 from zc_perception.nodes.perception_node import LIFECYCLE_SPECS, PerceptionNode
-from zc_perception.observe.diagnostics import Level, Status
+from zc_perception.observe.diagnostics import ERROR, OK, WARN, Part, Row, Status
 from zc_perception.observe.recent import RecentCount
 from zc_perception.parameters import ParameterSpec
 
 _WAIT_S = 0.1
 # Copied at once and released: one frame in work, one behind it.
 _HELD = 2
+RECORDING = Part(
+    'recording',
+    Row(lambda s: s.failure, ERROR, '{failure}', 'make room, then start a new recording', 'the disk is full or gone'),
+    Row(lambda s: s.left_out, WARN, 'frames were left out lately: {reason}', 'the figures say how many',
+        see="raise `buffer`, or record fewer pixels"),
+    Row(lambda s: s.rung == ROS_MESSAGE, WARN, 'frames come as messages, converted: the recording is not what the camera gave',
+        "record on the camera's host, and let nobody else publish there"),
+    Row(lambda s: s.finished, OK, 'finished'),
+    well='recording',
+)  # fmt: skip
 _SPECS = (
     ParameterSpec('path', '', f'The file. {SUFFIX} keeps frames with all that belongs to them, {RAW_SUFFIX} only the pixels of NV12.'),
     ParameterSpec('overwrite', False, 'Whether an existing file may be replaced.'),
@@ -179,32 +189,14 @@ class RecorderNode(PerceptionNode):
             'bytes': statistics.bytes,
             'files': ', '.join(statistics.files),
         }
-        if self.recorder.failed:
-            return Status(
-                'recording',
-                Level.ERROR,
-                statistics.failure,
-                values,
-                'make room, then start a new recording',
-            )
-        if self._left_out.see(statistics.refused + statistics.dropped):
-            return Status(
-                'recording',
-                Level.WARN,
-                f'frames were left out lately: {self._reason()}',
-                values,
-                'the figures say how many',
-            )
-        if self.subscription.statistics().rung == ROS_MESSAGE:
-            text = 'frames come as messages, converted: the recording is not what the camera gave'
-            return Status(
-                'recording',
-                Level.WARN,
-                text,
-                values,
-                "record on the camera's host, and let nobody else publish there",
-            )
-        return Status('recording', Level.OK, 'finished' if self._finished else 'recording', values)
+        return RECORDING.status(
+            values,
+            failure=statistics.failure if self.recorder.failed else '',
+            left_out=self._left_out.see(statistics.refused + statistics.dropped),
+            reason=self._reason(),
+            rung=self.subscription.statistics().rung,
+            finished=self._finished,
+        )
 
     def _deactivate(self) -> None:
         """What was taken is copied already, and goes to the disk by itself; the file stays open for more."""

@@ -8,12 +8,22 @@ from typing import Any
 from zc_perception.camera.camera import Camera
 from zc_perception.camera.stereo import PairingRule, Side, SideCamera, StereoSides
 from zc_perception.errors import ConfigError
-from zc_perception.observe.diagnostics import Level, Status
+from zc_perception.observe.diagnostics import WARN, Part, Row, Status
 from zc_perception.parameters import ParameterSpec
 
 STEREO_SPECS = (
     ParameterSpec('stereo_tolerance', 0.005, 'perception --stereo: two frames are a pair if their times differ by at most this. Set the '
                   'same value on both sides.', 's', 0.0001, 1.0),
+)  # fmt: skip
+STEREO = Part(
+    'stereo',
+    Row(lambda s: not s.present, WARN, 'the {other} camera is not open: no frame has a counterpart, none is published',
+        'see part camera of the {other} node'),
+    Row(lambda s: not s.paired and s.silent, WARN, 'frames of the {other} camera do not come',
+        'look at its cable and power, and at its trigger'),
+    Row(lambda s: not s.paired, WARN, 'frames come {apart_ms:.1f} ms apart, the tolerance is {tolerance}',
+        'trigger the cameras together or raise stereo_tolerance'),
+    well='{pairs} pairs',
 )  # fmt: skip
 
 
@@ -104,27 +114,14 @@ class StereoSide:
         # What was last heard of them holds until there is something new.
         if found.pairs > pairs or found.dropped > dropped:
             self._paired = found.pairs > pairs
-        if not sides.present(self.side.other):
-            text = f'the {other} camera is not open: no frame has a counterpart, none is published'
-            return Status(
-                'stereo', Level.WARN, text, values, f'see part camera of the {other} node'
-            )
-        if self._paired:
-            return Status('stereo', Level.OK, f'{found.pairs} pairs', values)
-        if found.apart_ns is None or found.apart_ns <= sides.rule.tolerance_ns:
-            text = f'frames of the {other} camera do not come'
-            return Status(
-                'stereo',
-                Level.WARN,
-                text,
-                values,
-                'look at its cable and power, and at its trigger',
-            )
-        text = f'frames come {found.apart_ns / 1e6:.1f} ms apart, the tolerance is {tolerance}'
-        return Status(
-            'stereo',
-            Level.WARN,
-            text,
+        apart_ns = found.apart_ns
+        return STEREO.status(
             values,
-            'trigger the cameras together or raise stereo_tolerance',
+            present=sides.present(self.side.other),
+            other=other,
+            paired=self._paired,
+            pairs=found.pairs,
+            silent=apart_ns is None or apart_ns <= sides.rule.tolerance_ns,
+            apart_ms=(apart_ns or 0) / 1e6,
+            tolerance=tolerance,
         )

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
+from types import SimpleNamespace
 from typing import Any
 
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
@@ -25,16 +26,12 @@ LOOK_S = 0.2
 class Level(Enum):
     """Severity. STALE isn't among them: aggregators say that of a node that is silent."""
 
-    OK = 'ok'
-    WARN = 'warn'
-    ERROR = 'error'
+    OK = DiagnosticStatus.OK
+    WARN = DiagnosticStatus.WARN
+    ERROR = DiagnosticStatus.ERROR
 
 
-_LEVELS = {
-    Level.OK: DiagnosticStatus.OK,
-    Level.WARN: DiagnosticStatus.WARN,
-    Level.ERROR: DiagnosticStatus.ERROR,
-}
+OK, WARN, ERROR = Level.OK, Level.WARN, Level.ERROR
 
 
 class Figures(Mapping[str, Any]):
@@ -77,6 +74,54 @@ class Status:
     def text(self) -> str:
         """Message and advice."""
         return f'{self.message}; {self.advice}' if self.advice else self.message
+
+
+@dataclass(frozen=True)
+class Row:
+    """One condition of a part, and what the part says while it holds.
+
+    :param when: takes what was seen.
+    :param sentence: a format string, as the advice is; its fields are the names of what was seen.
+    :param shown: what docs/diagnostics.md shows for a sentence that is nothing but a field.
+    :param see: what that page adds to the advice, or shows for one that is nothing but a field.
+    :param joins: the part says it together with later rows that hold and join.
+    """
+
+    when: Callable[[Any], object]
+    level: Level
+    sentence: str
+    advice: str = ''
+    shown: str = ''
+    see: str = ''
+    joins: bool = False
+
+
+class Part:
+    """The conditions of a part of a node, as the rows of a table: the first one that holds counts.
+
+    ``tools/diagnostics_page.py`` writes the same rows into docs/diagnostics.md.
+
+    :param well: the sentence while no condition holds.
+    """
+
+    def __init__(self, name: str, *rows: Row, well: str) -> None:
+        self.name = name
+        self.rows = rows
+        self._well = Row(lambda seen: True, Level.OK, well)
+
+    def status(
+        self, values: Mapping[str, Any] | None = None, hardware_id: str = '', **seen: Any
+    ) -> Status:
+        """What the part says of what was *seen*."""
+        look = SimpleNamespace(**seen)
+        holding = (row for row in (*self.rows, self._well) if row.when(look))
+        first = next(holding)
+        said = [first, *(row for row in holding if row.joins)] if first.joins else [first]
+        message, advice = (
+            '; '.join(dict.fromkeys(text.format_map(seen) for text in texts))
+            for texts in ([row.sentence for row in said], [row.advice for row in said])
+        )
+        return Status(self.name, first.level, message, values or {}, advice, hardware_id)
 
 
 class DiagnosticsPublisher:
@@ -139,7 +184,7 @@ class DiagnosticsPublisher:
         except Exception as error:
             status, values = _broken(error, status.part), []
         return DiagnosticStatus(
-            level=_LEVELS[status.level],
+            level=status.level.value,
             name=f'{self._name}: {status.part}',
             message=status.text(),
             hardware_id=status.hardware_id or self._host,

@@ -51,11 +51,12 @@ class Report:
         self._log = log
         self._said: dict[str, float] = {}
 
-    def __call__(self, text: str) -> None:
-        now = time.monotonic()
-        if now - self._said.get(text, -_SAY_AGAIN_S) < _SAY_AGAIN_S:
+    def __call__(self, text: str, about: str = '') -> None:
+        """:param about: what makes it the same sentence; empty: all of it."""
+        now, about = time.monotonic(), about or text
+        if now - self._said.get(about, -_SAY_AGAIN_S) < _SAY_AGAIN_S:
             return
-        self._said[text] = now
+        self._said[about] = now
         if len(self._said) > _SENTENCES:
             del self._said[min(self._said, key=self._said.__getitem__)]
         self._log(text)

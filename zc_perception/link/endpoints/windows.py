@@ -25,17 +25,12 @@ def describe_in_hand(in_hand: Sequence[tuple[int, float]]) -> str:
     return ', '.join(f'frame {sequence} for {seconds:.1f} s' for sequence, seconds in in_hand)
 
 
-def describe_full(
-    window: int,
-    in_hand: Sequence[tuple[int, float]],
-    slow: TooSlow | None,
-    who: str = 'this consumer',
-) -> str:
+def describe_full(window: int, in_hand: Sequence[tuple[int, float]], slow: TooSlow | None) -> str:
     """Why no frame comes while a *window* is full."""
     which = describe_in_hand(in_hand)
     if slow is None:
-        return f'{who} holds all {window} that it may: {which}'
-    return f'{slow.what}: it has all {window} that {who} may hold: {which}'
+        return f'this consumer holds all {window} that it may: {which}'
+    return f'{slow.what}: it has all {window} that this consumer may hold: {which}'
 
 
 @dataclass(frozen=True)

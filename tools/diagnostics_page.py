@@ -1,0 +1,42 @@
+"""Writes the tables of docs/diagnostics.md from the rows of the nodes' parts.
+
+``.venv/bin/python tools/diagnostics_page.py docs/diagnostics.md`` writes the table below each line ``<!-- rows: MODULE.NAME -->``
+anew. A test compares.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from importlib import import_module
+from pathlib import Path
+
+from zc_perception.observe.diagnostics import Level, Part, Row
+
+MARK = re.compile(r'(<!-- rows: ([\w.]+)\.(\w+) -->\n\n)(?:\|.*\n)*')
+_FIELD = re.compile(r'\{[^{}]*\}')
+
+
+def _cells(row: Row) -> str:
+    sentence, advice = (_FIELD.sub('…', text) for text in (row.sentence, row.advice))
+    said = f', {row.shown}' if row.shown else f' `{sentence}`'
+    step = '; '.join(text for text in ('' if advice == '…' else advice, row.see) if text)
+    return ' | '.join(cell.replace('|', r'\|') for cell in (f'{row.level.name}{said}', step))
+
+
+def table(part: Part) -> str:
+    """What is said of *part* while it isn't well, and what to do about it."""
+    rows = [f'| {_cells(row)} |\n' for row in part.rows if row.level is not Level.OK]
+    return ''.join(['| message | what to do |\n', '|---|---|\n', *rows])
+
+
+def page(text: str) -> str:
+    """The page *text* with fresh tables."""
+    return MARK.sub(
+        lambda found: found[1] + table(getattr(import_module(found[2]), found[3])), text
+    )
+
+
+if __name__ == '__main__':
+    path = Path(sys.argv[1])
+    path.write_text(page(path.read_text(encoding='utf-8')), encoding='utf-8')
