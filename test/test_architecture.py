@@ -23,7 +23,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 CONFIG = REPOSITORY / 'config' / 'perception.yaml'
 
 # Lower rooms know nothing of higher ones, and rooms on one floor nothing of each other.
-FLOORS = (('errors',), ('pixel',), ('memory',), ('negotiation', 'jetson'), ('frame',), ('detection',), ('camera', 'npu'), ('link',),
+FLOORS = (('errors',), ('pixel',), ('memory',), ('negotiation', 'jetson', 'machine'), ('frame',), ('detection',), ('camera', 'npu'), ('link',),
           ('observe',), ('nodes',), ('verify', 'doctor', 'bench'))  # fmt: skip
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 ROOM_OF_MODULE = {
@@ -37,6 +37,7 @@ BELOW_ROS = (
     'memory',
     'negotiation',
     'jetson',
+    'machine',
     'frame',
     'detection',
     'camera',

@@ -10,7 +10,6 @@ import pytest
 from camera.v4l2_double import DriverDouble
 from descriptors import limited, next_free
 
-from zc_perception.camera.v4l2 import device as v4l2_file
 from zc_perception.camera.v4l2.device import V4l2Device, find_device, identity_of
 from zc_perception.errors import CameraError
 
@@ -100,12 +99,6 @@ def test_a_camera_is_found_by_its_identity_alone() -> None:
     assert devices and all(
         isinstance(d.file, DriverDouble) and d.file.closed for d in devices.values()
     )
-
-
-def test_who_has_a_node_open_is_named() -> None:
-    with open('/dev/full', 'rb'):
-        assert 'this process' in v4l2_file.programs_using('/dev/full')
-    assert v4l2_file.programs_using('/dev/no_such_node') == []
 
 
 def test_a_node_that_is_no_camera_is_refused_by_its_own_answer() -> None:

@@ -13,9 +13,19 @@ import pytest
 from camera.gstreamer_process import gstreamer
 from npu.axruntime_kit import build_double
 
-from zc_perception.doctor.answers import try_model
-from zc_perception.doctor.asking import ask
-from zc_perception.doctor.needs import InferenceNeed
+from zc_perception.doctor.answers import (
+    check_parameters,
+    describe_gstreamer,
+    describe_libcamera,
+    describe_nvbufsurface,
+    describe_ros,
+    describe_vic,
+    describe_voyager,
+    try_model,
+    try_pipeline,
+)
+from zc_perception.doctor.needs import node_need
+from zc_perception.machine.asking import ask
 from zc_perception.npu import selection
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
@@ -24,7 +34,7 @@ CONFIG = TEST.parent / 'config' / 'perception.yaml'
 
 
 def test_ros_is_described_without_importing_it_here() -> None:
-    answer = ask('ros')
+    answer = ask(describe_ros)
     assert 'error' not in answer
     assert answer['middleware'] in answer['middlewares'] and not any(
         'shared' in name for name in answer['middlewares']
@@ -39,32 +49,35 @@ def test_ros_is_described_without_importing_it_here() -> None:
 def test_an_rclpy_that_is_broken_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / 'rclpy.py').write_text('raise ImportError("built for another Python")')
     monkeypatch.setenv('PYTHONPATH', str(tmp_path))
-    answer = ask('ros')
+    answer = ask(describe_ros)
     assert answer['error'] == 'ImportError: built for another Python' and answer['messages'] == {}
-    assert 'built for another Python' in ask('parameters', str(CONFIG))['error']
+    assert 'built for another Python' in ask(check_parameters, str(CONFIG))['error']
 
 
 def test_a_middleware_that_is_not_installed_is_told_before_rcl_ends_the_process(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv('RMW_IMPLEMENTATION', 'rmw_of_nobody_cpp')
-    answer = ask('ros')
+    answer = ask(describe_ros)
     assert (
         answer['missing'] == 'rmw_of_nobody_cpp'
         and 'rmw_of_nobody_cpp' not in answer['middlewares']
         and answer['messages'] == {}
     )
-    assert "'rmw_of_nobody_cpp', which is not installed" in ask('parameters', str(CONFIG))['error']
+    assert (
+        "'rmw_of_nobody_cpp', which is not installed"
+        in ask(check_parameters, str(CONFIG))['error']
+    )
 
 
 def parameters(text: str, tmp_path: Path) -> dict[str, Any]:
     path = tmp_path / 'vehicle.yaml'
     path.write_text(text, encoding='utf-8')
-    return ask('parameters', str(path))
+    return ask(check_parameters, str(path))
 
 
 def test_the_shipped_parameter_file_is_accepted_whole() -> None:
-    answer = ask('parameters', str(CONFIG))
+    answer = ask(check_parameters, str(CONFIG))
     assert answer['problems'] == answer['warnings'] == [] and answer['checked'] > 60
 
 
@@ -109,7 +122,7 @@ def test_what_only_ros_refuses_is_told_in_its_own_words(tmp_path: Path) -> None:
 
 
 def test_a_model_is_loaded_and_given_back() -> None:
-    answer = ask('model', json.dumps(InferenceNeed().as_json()))
+    answer = ask(try_model, json.dumps(dict(node_need('inference', {}).values)))
     assert (
         answer['accelerator'],
         answer['engine'],
@@ -137,7 +150,7 @@ def test_the_accelerator_is_given_back_even_if_it_can_not_be_described(
         lambda *arguments: SimpleNamespace(accelerator=Accelerator()),
     )
     with pytest.raises(OSError, match='the card is gone'):
-        try_model(json.dumps(InferenceNeed().as_json()))
+        try_model(json.dumps(dict(node_need('inference', {}).values)))
     assert closed == ['closed']
 
 
@@ -152,17 +165,17 @@ def test_the_accelerator_is_given_back_even_if_it_can_not_be_described(
 def test_a_model_that_can_not_run_is_the_inference_nodes_own_sentence(
     values: dict[str, Any], stage: str, words: str
 ) -> None:
-    answer = ask('model', json.dumps(InferenceNeed().as_json() | values))
+    answer = ask(try_model, json.dumps(dict(node_need('inference', {}).values) | values))
     assert answer['stage'] == stage and words in answer['error']
 
 
 def test_the_runtime_is_loaded_and_its_version_told(tmp_path: Path) -> None:
     library = build_double(tmp_path / 'libaxruntime.so')
-    answer = ask('voyager', str(library))
+    answer = ask(describe_voyager, str(library))
     assert answer['path'] == answer['file'] == str(library) and answer['api_version'] != ''
     assert (answer['release'], answer['python_binding']) == ('1.6.0', 'a library is named')
     (tmp_path / 'libother.so').write_bytes(b'no library')
-    assert 'libother.so' in ask('voyager', str(tmp_path / 'libother.so'))['error']
+    assert 'libother.so' in ask(describe_voyager, str(tmp_path / 'libother.so'))['error']
 
 
 def test_the_vendors_python_package_is_preferred(
@@ -171,7 +184,7 @@ def test_the_vendors_python_package_is_preferred(
     (tmp_path / 'axelera').mkdir()
     (tmp_path / 'axelera' / 'runtime.py').write_text('__version__ = "1.8.0"\nclass Context: ...\n')
     monkeypatch.setenv('PYTHONPATH', str(tmp_path))
-    answer = ask('voyager')
+    answer = ask(describe_voyager)
     assert (answer['path'], answer['release'], answer['python_binding']) == (
         'axelera.runtime',
         '1.8.0',
@@ -182,7 +195,7 @@ def test_the_vendors_python_package_is_preferred(
     )
     build_double(tmp_path / 'axelera' / 'libaxruntime.so')
     monkeypatch.setenv('LD_LIBRARY_PATH', str(tmp_path / 'axelera'))
-    answer = ask('voyager')
+    answer = ask(describe_voyager)
     assert (answer['path'], answer['release']) == ('libaxruntime.so', '1.6.0')
     assert 'made for another Python' in answer['python_binding']
 
@@ -192,10 +205,10 @@ def test_nvbufsurface_is_tried(tmp_path: Path) -> None:
     subprocess.run(
         ['gcc', '-shared', '-fPIC', '-o', library, TEST / 'doubles' / 'nvbufsurface.c'], check=True
     )
-    answer = ask('nvbufsurface', str(library))
+    answer = ask(describe_nvbufsurface, str(library))
     assert answer == {'loaded': True, 'file': str(library)}
-    assert ask('nvbufsurface', '/nowhere.so')['loaded'] is False
-    assert 'error' in ask('vic', '/nowhere.so') and ask('vic', str(library)) == {
+    assert ask(describe_nvbufsurface, '/nowhere.so')['loaded'] is False
+    assert 'error' in ask(describe_vic, '/nowhere.so') and ask(describe_vic, str(library)) == {
         'file': str(library)
     }
 
@@ -208,7 +221,7 @@ def test_a_library_with_another_layout_is_refused(tmp_path: Path) -> None:
         ['gcc', '-shared', '-fPIC', '-o', tmp_path / 'libother.so', tmp_path / 'other.c'],
         check=True,
     )
-    answer = ask('nvbufsurface', str(tmp_path / 'libother.so'))
+    answer = ask(describe_nvbufsurface, str(tmp_path / 'libother.so'))
     assert answer['loaded'] and answer['error']
 
 
@@ -218,22 +231,22 @@ def test_libcameras_cameras_are_listed(tmp_path: Path, monkeypatch: pytest.Monke
         'made.manager.cameras.append(Camera(made, "/base/imx708@1a"))\nsys.modules["libcamera"] = made\n'
     )
     monkeypatch.setenv('PYTHONPATH', f'{tmp_path}{os.pathsep}{TEST}')
-    assert '/base/imx708@1a' in ask('libcamera')['cameras']
+    assert '/base/imx708@1a' in ask(describe_libcamera)['cameras']
     (tmp_path / 'libcamera.py').write_text('')
-    assert 'something else' in ask('libcamera')['error']
+    assert 'something else' in ask(describe_libcamera)['error']
 
 
 def test_gstreamers_elements_and_pipelines_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in gstreamer().environment().items():
         monkeypatch.setenv(name, value)
-    answer = ask('gstreamer', 'v4l2src', 'appsink', 'nvarguscamerasrc')
+    answer = ask(describe_gstreamer, 'v4l2src', 'appsink', 'nvarguscamerasrc')
     assert answer['version'].startswith('1.')
     elements = answer['elements']
     assert elements['v4l2src'] == elements['appsink'] == {'there': True} and elements[
         'nvarguscamerasrc'
     ] == {'there': False}
-    assert ask('pipeline', 'videotestsrc ! video/x-raw,format=NV12') == {}
-    assert 'nosuchsrc' in ask('pipeline', 'nosuchsrc')['error']
+    assert ask(try_pipeline, 'videotestsrc ! video/x-raw,format=NV12') == {}
+    assert 'nosuchsrc' in ask(try_pipeline, 'nosuchsrc')['error']
 
 
 def test_without_gstreamer_the_packages_are_named(
@@ -243,4 +256,4 @@ def test_without_gstreamer_the_packages_are_named(
     monkeypatch.setenv(
         'LD_LIBRARY_PATH', f'{tmp_path}{os.pathsep}{os.environ.get("LD_LIBRARY_PATH", "")}'
     )
-    assert 'apt install' in ask('gstreamer')['error']
+    assert 'apt install' in ask(describe_gstreamer)['error']

@@ -6,7 +6,6 @@ import errno
 import json
 import os
 import re
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -15,8 +14,8 @@ from doctor.vehicle import StandInCard, Vehicle
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from zc_perception.doctor.finding import Status
-from zc_perception.doctor.needs import CameraNeed, InferenceNeed
+from zc_perception.doctor.needs import node_need
+from zc_perception.machine.finding import Status
 from zc_perception.npu.axl.device import axl_error
 
 PAGE = os.sysconf('SC_PAGE_SIZE')
@@ -260,7 +259,7 @@ VALUES = (
     | st.floats()
     | st.lists(WORDS, max_size=2)
 )
-NAMES = [field.name for kind in (CameraNeed, InferenceNeed) for field in fields(kind)]
+NAMES = [name for kind in ('capture', 'inference') for name in node_need(kind, {}).values]
 
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -22,12 +22,13 @@ from zc_perception.camera.jpeg import INSTALL
 from zc_perception.camera.kinds import CAMERAS, draws
 from zc_perception.camera.v4l2 import choice
 from zc_perception.doctor import camera_checks
-from zc_perception.doctor.asking import NoAnswerError
 from zc_perception.doctor.camera_checks import configured_cameras, look_at
-from zc_perception.doctor.finding import Finding, Status
-from zc_perception.doctor.needs import CameraNeed, Needs
-from zc_perception.doctor.system import System
+from zc_perception.doctor.needs import node_need
 from zc_perception.errors import ZcError
+from zc_perception.machine.asking import NoAnswerError, Question
+from zc_perception.machine.finding import Finding, Status
+from zc_perception.machine.needs import Needs
+from zc_perception.machine.system import System
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
 HARMLESS = {'QUERYCAP', 'REQBUFS', 'G_FMT', 'ENUM_FMT', 'ENUM_FRAMESIZES', 'ENUM_FRAMEINTERVALS'}
@@ -307,10 +308,12 @@ def picture(folder: Path) -> Path:
     return folder / 'one.png'
 
 
+def needing(**values: Any) -> Needs:
+    return Needs('vehicle.yaml', (node_need('capture', {'camera': 'replay', **values}),))
+
+
 def configured(path: Path | str, **values: Any) -> Finding:
-    (found,) = configured_cameras(
-        System(), Needs('vehicle.yaml', (CameraNeed(camera='replay', video=str(path), **values),))
-    )
+    (found,) = configured_cameras(System(), needing(video=str(path), **values))
     return found
 
 
@@ -371,11 +374,10 @@ def test_one_that_can_is_ok_with_its_size(
 
 
 def test_a_decoder_that_crashes_or_hangs_is_no_end_of_the_doctor(tmp_path: Path) -> None:
-    def ask(question: str, *arguments: str) -> dict[str, Any]:
-        raise NoAnswerError(f'the process that looked at {question} was ended by SIGSEGV')
+    def ask(question: Question, *arguments: str) -> dict[str, Any]:
+        raise NoAnswerError('the process that looked at recording was ended by SIGSEGV')
 
-    needs = Needs('vehicle.yaml', (CameraNeed(camera='replay', video=str(tmp_path)),))
-    (found,) = configured_cameras(System(ask=ask), needs)
+    (found,) = configured_cameras(System(ask=ask), needing(video=str(tmp_path)))
     assert (
         found.status is Status.FAIL
         and found.found == 'the process that looked at recording was ended by SIGSEGV'

@@ -1,8 +1,7 @@
-"""What a parameter file asks for, and that names and defaults are the nodes' own."""
+"""What a parameter file asks for."""
 
 from __future__ import annotations
 
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -10,35 +9,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 from nodes.rcl_parameters import rcl_reads
 
-from zc_perception.doctor.finding import Need
-from zc_perception.doctor.needs import CameraNeed, InferenceNeed, Needs, needs_of, read_needs
+from zc_perception.doctor.accelerator_checks import card_need
+from zc_perception.doctor.needs import needs_of, node_need, read_needs
 from zc_perception.errors import ConfigError
-from zc_perception.nodes.capture import CaptureNode
-from zc_perception.nodes.inference import InferenceNode
+from zc_perception.machine.finding import Need
+from zc_perception.machine.needs import Needs
 from zc_perception.nodes.params.yaml_file import section_matches
 from zc_perception.nodes.perception import perception_nodes
 
 CONFIG = Path(__file__).parents[2] / 'config' / 'perception.yaml'
 
 
-@pytest.mark.parametrize(
-    ('kind', 'node'), [(CameraNeed, CaptureNode), (InferenceNeed, InferenceNode)]
-)
-def test_names_and_defaults_are_the_nodes_own(
-    kind: type[CameraNeed], node: type[CaptureNode]
-) -> None:
-    specs = {spec.name: spec.default for spec in node.SPECS}
-    own = {
-        field.name: getattr(kind(), field.name) for field in fields(kind) if field.name != 'node'
-    }
-    for name in own:
-        default = tuple(specs[name]) if isinstance(specs[name], list) else specs[name]
-        assert (own[name], type(own[name])) == (default, type(default)), name
+DEFAULTS = node_need('capture', {}), node_need('inference', {})
 
 
 def test_the_shipped_file_asks_for_nothing_special() -> None:
     needs = read_needs(str(CONFIG))
-    assert needs.cameras == (CameraNeed(),) and needs.inferences == (InferenceNeed(),)
+    assert (*needs.cameras, *needs.inferences) == DEFAULTS
     assert (
         needs.accelerator('axl') is Need.POSSIBLE
         and needs.camera('v4l2') is Need.UNUSED
@@ -64,10 +51,10 @@ left:
 """,
         tmp_path,
     )
-    assert [(c.node, c.camera, c.device, c.slots) for c in needs.cameras] == [
+    assert [(c.node, c['camera'], c['device'], c['slots']) for c in needs.cameras] == [
         ('/left/capture', 'v4l2', '/dev/video2', 5), ('/right/capture', 'v4l2', '/dev/video4', 7),
     ]  # fmt: skip
-    assert [(i.node, i.accelerator, i.in_flight) for i in needs.inferences] == [
+    assert [(i.node, i.kind, i['in_flight']) for i in needs.inferences] == [
         ('/inference', 'axl', 2)
     ]
 
@@ -77,7 +64,7 @@ def test_namespaces_can_be_given_as_for_perception(tmp_path: Path) -> None:
         '/**/capture: {ros__parameters: {camera: v4l2}}\n/front/capture: {ros__parameters: {slots: 3}}\n'
     )
     needs = read_needs(str(tmp_path / 'v.yaml'), ['front', 'rear'])
-    assert [(c.node, c.camera, c.slots) for c in needs.cameras] == [
+    assert [(c.node, c['camera'], c['slots']) for c in needs.cameras] == [
         ('/front/capture', 'v4l2', 3),
         ('/rear/capture', 'v4l2', 8),
     ]
@@ -103,7 +90,7 @@ def test_a_section_for_a_namespace_wherever_it_is_is_one_camera(
 ) -> None:
     needs = read_needs(str(CONFIG.with_name(f'{name}.yaml')))
     assert [camera.node for camera in needs.cameras] == [f'{camera}/capture' for camera in cameras]
-    assert [camera.device for camera in needs.cameras] == [
+    assert [camera['device'] for camera in needs.cameras] == [
         '/dev/video0',
         f'/dev/video{1 if name == "stereo" else 2}',
     ]
@@ -115,7 +102,7 @@ def test_values_of_another_type_are_left_out(tmp_path: Path) -> None:
         '/**/capture: {ros__parameters: {width: wide, framerate: 30, slots: true, device: 3}}',
         tmp_path,
     )
-    assert needs.cameras == (CameraNeed(framerate=30.0),)
+    assert needs.cameras == (node_need('capture', {'framerate': 30.0}),)
 
 
 def test_without_a_file_everything_is_possible() -> None:
@@ -123,10 +110,10 @@ def test_without_a_file_everything_is_possible() -> None:
     assert {
         needs.camera('v4l2'),
         needs.accelerator('axl'),
-        needs.card(),
+        needs.accelerator('axl', 'axruntime'),
         needs.heap('udmabuf'),
     } == {Need.POSSIBLE}
-    assert not needs.device_imports()
+    assert not needs.device_imports
 
 
 @pytest.mark.parametrize(
@@ -144,9 +131,11 @@ def test_who_needs_which_accelerator(
     accelerators: tuple[str, ...], axl: Need, axruntime: Need, card: Need
 ) -> None:
     needs = Needs(
-        'file', (CameraNeed(),), tuple(InferenceNeed(accelerator=name) for name in accelerators)
+        'file',
+        DEFAULTS[:1],
+        tuple(node_need('inference', {'accelerator': name}) for name in accelerators),
     )
-    assert (needs.accelerator('axl'), needs.accelerator('axruntime'), needs.card()) == (
+    assert (needs.accelerator('axl'), needs.accelerator('axruntime'), card_need(needs)) == (
         axl,
         axruntime,
         card,
@@ -167,10 +156,7 @@ def test_a_file_that_is_none_is_one_sentence(text: str, tmp_path: Path) -> None:
 
 def test_a_file_that_says_nothing_asks_for_the_defaults(tmp_path: Path) -> None:
     needs = sections('# nothing yet\n', tmp_path)
-    assert needs.known and (needs.cameras, needs.inferences) == (
-        (CameraNeed(),),
-        (InferenceNeed(),),
-    )
+    assert needs.known and (*needs.cameras, *needs.inferences) == DEFAULTS
 
 
 SECTIONS = [
@@ -202,11 +188,7 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=3),
     max_leaves=5,
 )
-KEYS = st.sampled_from(
-    [field.name for field in fields(CameraNeed)]
-    + [field.name for field in fields(InferenceNeed)]
-    + ['other']
-)
+KEYS = st.sampled_from([*(name for need in DEFAULTS for name in need.values), 'other'])
 
 
 @given(
@@ -216,8 +198,7 @@ KEYS = st.sampled_from(
 def test_no_value_ends_the_doctor(values: dict[str, object], section: str) -> None:
     needs = needs_of([(section, values)], 'file')
     assert needs.summary()
-    for need in (*needs.cameras, *needs.inferences):
-        assert all(
-            type(getattr(need, f.name)) is type(getattr(type(need)(), f.name))
-            for f in fields(need)
-        )
+    for need, default in zip((*needs.cameras, *needs.inferences), DEFAULTS, strict=True):
+        assert {name: type(value) for name, value in need.values.items()} == {
+            name: type(value) for name, value in default.values.items()
+        }

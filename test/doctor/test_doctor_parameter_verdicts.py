@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 from zc_perception.doctor import zc_doctor
-from zc_perception.doctor.answers import QUESTIONS
-from zc_perception.doctor.system import System
+from zc_perception.machine.asking import Question
+from zc_perception.machine.system import System
 from zc_perception.nodes import process, programs
 from zc_perception.nodes.command_lines import options_of
 from zc_perception.programs import start
@@ -271,9 +271,9 @@ def run(program: str) -> int:
     return start(options_of(program), getattr(programs, program))
 
 
-def _asked(question: str, *arguments: str) -> dict[str, Any]:
+def _asked(question: Question, *arguments: str) -> dict[str, Any]:
     """In this process, as JSON."""
-    answer: dict[str, Any] = json.loads(json.dumps(QUESTIONS[question](*arguments)))
+    answer: dict[str, Any] = json.loads(json.dumps(question(*arguments)))
     return answer
 
 

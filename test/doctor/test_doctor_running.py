@@ -10,14 +10,16 @@ from typing import Any
 import pytest
 from doctor.vehicle import Vehicle
 
-from zc_perception.doctor.asking import NoAnswerError
+from zc_perception.doctor.answers import describe_ros
 from zc_perception.doctor.command import exit_code
-from zc_perception.doctor.finding import Finding, Status, ok
-from zc_perception.doctor.needs import Needs
-from zc_perception.doctor.registry import Check, checks_of
+from zc_perception.doctor.registry import checks_of
 from zc_perception.doctor.running import Result, run_checks
-from zc_perception.doctor.system import System
 from zc_perception.errors import CameraError
+from zc_perception.machine.asking import NoAnswerError, Question
+from zc_perception.machine.checks import Check
+from zc_perception.machine.finding import Finding, Status, ok
+from zc_perception.machine.needs import Needs
+from zc_perception.machine.system import System
 
 
 def good(system: System, needs: Needs) -> Iterator[Finding]:
@@ -53,7 +55,11 @@ def run(*checks: Check, limit_s: float = 20.0, system: System | None = None) -> 
 def test_a_check_that_goes_wrong_is_named_and_the_others_are_heard(
     function: Any, words: str
 ) -> None:
-    results = run(Check('a.bad', function), Check('a.good', good), Check('b.good', good))
+    results = run(
+        Check('a.bad', 'something', function),
+        Check('a.good', 'something', good),
+        Check('b.good', 'something', good),
+    )
     bad = [r for r in results if r.check.id == 'a.bad' and r.finding.status is Status.FAIL]
     assert (
         len(bad) == 1
@@ -80,7 +86,9 @@ def test_a_check_that_hangs_is_left_behind_and_the_rest_of_its_group_runs() -> N
         yield ok('late')
 
     began = time.monotonic()
-    results = run(Check('a.hangs', hanging), Check('a.good', good), limit_s=4.0)
+    results = run(
+        Check('a.hangs', 'something', hanging), Check('a.good', 'something', good), limit_s=4.0
+    )
     try:
         assert time.monotonic() - began < 60, 'it was not waited for'
         assert [(r.check.id, r.finding.status.value) for r in results] == [
@@ -113,9 +121,9 @@ def test_groups_run_side_by_side_and_checks_of_a_group_one_after_the_other() -> 
         yield ok('alone')
 
     results = run(
-        Check('a.meets', meeting),
-        Check('b.meets', meeting),
-        *(Check(f'c.{n}', alone) for n in range(5)),
+        Check('a.meets', 'something', meeting),
+        Check('b.meets', 'something', meeting),
+        *(Check(f'c.{n}', 'something', alone) for n in range(5)),
     )
     assert [r.finding.status for r in results] == [Status.OK] * 7
 
@@ -123,15 +131,15 @@ def test_groups_run_side_by_side_and_checks_of_a_group_one_after_the_other() -> 
 def test_each_question_is_asked_once_and_a_refusal_is_remembered(vehicle: Vehicle) -> None:
     vehicle.examine()
     assert sorted(vehicle.asked) == sorted(set(vehicle.asked))
-    asked: list[tuple[str, ...]] = []
+    asked: list[Question] = []
 
-    def refuse(*question: str) -> dict[str, Any]:
+    def refuse(question: Question) -> dict[str, Any]:
         asked.append(question)
-        raise NoAnswerError(f'no answer to {question[0]}')
+        raise NoAnswerError('no answer to ros')
 
     results = run(
         *checks_of(('ros',)), system=System(root=vehicle.root, environment={}, ask=refuse)
     )
-    assert asked == [('ros',)]
+    assert asked == [describe_ros]
     assert [r.finding.status for r in results] == [Status.WARN, *[Status.FAIL] * 4, Status.OK]
     assert all('no answer to ros' in r.finding.found for r in results[1:5])

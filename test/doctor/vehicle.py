@@ -18,15 +18,18 @@ from camera.v4l2_double import DriverDouble
 from npu.host_tree import Host
 
 from zc_perception.camera.v4l2 import abi as v4l2
-from zc_perception.doctor.needs import Needs, needs_of
+from zc_perception.camera.v4l2.device import DeviceFile
+from zc_perception.doctor.needs import needs_of
 from zc_perception.doctor.registry import CHECKS, checks_of
 from zc_perception.doctor.running import Result, run_checks
-from zc_perception.doctor.system import System
 from zc_perception.errors import AllocationError
+from zc_perception.machine.asking import Question, subject
+from zc_perception.machine.needs import Needs
+from zc_perception.machine.system import System
 from zc_perception.memory.dmabuf import BufferKind, CpuAccess, DmaBuf
 from zc_perception.memory.fence import EventFence
 from zc_perception.memory.owned_fd import OwnedFd
-from zc_perception.npu.axl.device import AxlCapabilities, axl_error
+from zc_perception.npu.axl.device import AxlCapabilities, AxlDevice, axl_error
 from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.modifier import LINEAR
 
@@ -288,22 +291,23 @@ class Vehicle:
             raise AllocationError(f"heap '{name}' can't be opened: {os.strerror(number)}")
         return StandInHeap(self, name)
 
-    def _open_card(self, path: str, numbers: Mapping[str, int], tree: Any) -> Any:
+    def _open_card(self, path: str, numbers: Mapping[str, int] | None, tree: Any) -> Any:
         number = self._open_node(path)
         if number:
             raise axl_error('open', number)
         return StandInCard(self)
 
-    def _ask(self, *question: str) -> dict[str, Any]:
-        self.asked.append(question)
-        return self.answers[question[0]]
+    def _ask(self, question: Question, *arguments: str) -> dict[str, Any]:
+        self.asked.append((subject(question), *arguments))
+        return self.answers[subject(question)]
 
     def system(self) -> System:
         """The machine as the checks see it."""
         return System(
             root=self.root, environment=self.environment, machine=self.machine, user=self.user, open_node=self._open_node,
-            open_video=self._open_video, open_heap=self._open_heap, open_card=self._open_card, ask=self._ask,
+            open_heap=self._open_heap, ask=self._ask,
             users_of=lambda path: self.users, synchronised=lambda: self.synchronised,
+            doubles={DeviceFile: self._open_video, AxlDevice: self._open_card},
         )  # fmt: skip
 
     def needs(self) -> Needs:

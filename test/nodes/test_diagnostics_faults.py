@@ -17,11 +17,11 @@ from zc_perception.camera import supervisor
 from zc_perception.frame import Frame
 from zc_perception.link.endpoints import AdaptedSubscription
 from zc_perception.link.image_conversion import frame_adapter
+from zc_perception.machine.host_tree import HostTree
 from zc_perception.nodes.inference import InferenceNode
 from zc_perception.nodes.overlay import OverlayNode
 from zc_perception.nodes.recorder import RecorderNode
 from zc_perception.npu import recovering_device
-from zc_perception.npu.metis_card import HostTree
 from zc_perception.observe import recent
 
 OK, WARN, ERROR = 0, 1, 2

@@ -16,11 +16,12 @@ from nodes.ros_kit import alone
 from rclpy.parameter import Parameter
 
 from zc_perception.errors import ConfigError
+from zc_perception.machine.host_tree import HostTree
 from zc_perception.nodes.inference import InferenceNode
 from zc_perception.npu.accelerator import Capabilities
 from zc_perception.npu.axl import accelerator as axl_accelerator
 from zc_perception.npu.manifest import ModelManifest
-from zc_perception.npu.metis_card import HostTree, choose_card
+from zc_perception.npu.metis_card import choose_card
 
 
 def test_the_real_time_knobs_turn_the_accelerator_s_threads_too(

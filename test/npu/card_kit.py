@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from zc_perception.detection.heads.spec import HeadSpec
+from zc_perception.machine.host_tree import HOST, HostTree
 from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.fence import EventFence, Fence
 from zc_perception.memory.heaps import Heap, SealedMemfd
@@ -18,7 +19,6 @@ from zc_perception.npu.axl import accelerator as axl
 from zc_perception.npu.axl.accelerator import allocate_results
 from zc_perception.npu.axl.device import AxlCapabilities
 from zc_perception.npu.manifest import ModelInput, ModelManifest, TensorSpec
-from zc_perception.npu.metis_card import HOST, HostTree
 from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.layout import ImageLayout
 from zc_perception.pixel.modifier import LINEAR

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from zc_perception.npu.metis_card import HostTree
+from zc_perception.machine.host_tree import HostTree
 
 #: Character devices that every machine has and that refuse our ioctls with ENOTTY: nodes are links to them.
 STAND_INS = ('null', 'zero', 'full', 'random', 'urandom')

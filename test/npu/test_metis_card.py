@@ -19,10 +19,10 @@ from npu.host_tree import Host
 from waiting import until
 
 from zc_perception.errors import AcceleratorError
+from zc_perception.machine.host_tree import HostTree
 from zc_perception.npu import metis_card
 from zc_perception.npu.axl.device import AxlCapabilities
 from zc_perception.npu.metis_card import (
-    HostTree,
     Iommu,
     MetisCard,
     PcieLink,

@@ -15,19 +15,22 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, suppress
 from pathlib import Path
 
-from zc_perception.doctor.finding import Finding, Need, Status, ok, skip, told
-from zc_perception.doctor.heaps import first_dmabuf, rights_advice
-from zc_perception.doctor.needs import InferenceNeed, Needs
-from zc_perception.doctor.system import DENIED, System
+from zc_perception.doctor import answers
+from zc_perception.doctor.needs import node_need
 from zc_perception.errors import ZcError
+from zc_perception.machine.finding import Finding, Need, Status, ok, skip, told
+from zc_perception.machine.heaps import first_dmabuf, rights_advice
+from zc_perception.machine.host_tree import HostTree
+from zc_perception.machine.needs import Needs, NodeNeed
+from zc_perception.machine.system import DENIED, System
 from zc_perception.npu.axl.abi import parse_ioctl_numbers
+from zc_perception.npu.axl.device import AxlDevice
 from zc_perception.npu.axl.probe import Importable, probe_shipped_attach
 from zc_perception.npu.axruntime.releases import mismatches, needs_toolchain
 from zc_perception.npu.axruntime.runtime import TOOLS
 from zc_perception.npu.metis_card import (
     NEEDED,
     VENDOR,
-    HostTree,
     LinkRate,
     MetisCard,
     choose_card,
@@ -52,9 +55,9 @@ def wanted_cards(needs: Needs, tree: HostTree) -> list[MetisCard]:
         return find_cards(tree)
     found = []
     for inference in needs.inferences:
-        if inference.accelerator in _TAKE_A_CARD:
+        if inference.kind in _TAKE_A_CARD:
             with suppress(ZcError):
-                found.append(choose_card(inference.accelerator_device, tree))
+                found.append(choose_card(inference['accelerator_device'], tree))
     return list(dict.fromkeys(found))
 
 
@@ -64,9 +67,23 @@ def numbers_of(needs: Needs) -> Mapping[str, int]:
     :raises ConfigError: they can't be understood.
     """
     entries = next(
-        (inference.axl_ioctls for inference in needs.inferences if inference.axl_ioctls), ()
+        (inference['axl_ioctls'] for inference in needs.inferences if inference['axl_ioctls']), ()
     )
     return parse_ioctl_numbers(entries) if entries else {}
+
+
+def open_card(system: System, needs: Needs, card: MetisCard) -> AxlDevice:
+    """A card's node, with the ioctl numbers that the parameter file gives.
+
+    :raises ZcError: it can't be opened.
+    """
+    return system.opener(AxlDevice)(card.path, numbers_of(needs) or None, tree=system.host)
+
+
+def card_need(needs: Needs) -> Need:
+    """Who needs a Metis card, whatever talks to it."""
+    both = (needs.accelerator('axl'), needs.accelerator('axruntime'))
+    return next(need for need in Need if need in both)
 
 
 def _of_each_card(
@@ -75,11 +92,11 @@ def _of_each_card(
     """A check that looks at the cards one by one. Without a card it does not apply: only :func:`metis_cards` complains of that."""
 
     def check(system: System, needs: Needs) -> Iterator[Finding]:
-        cards = [] if needs.card() is Need.UNUSED else wanted_cards(needs, system.host)
+        cards = [] if card_need(needs) is Need.UNUSED else wanted_cards(needs, system.host)
         if not cards:
             yield skip(
                 _UNUSED
-                if needs.card() is Need.UNUSED
+                if card_need(needs) is Need.UNUSED
                 else f'{_NO_CARD} to look at; see metis.cards'
             )
         for card in cards:
@@ -101,7 +118,7 @@ def _pci_devices(system: System) -> list[tuple[str, str, str]]:
 
 def metis_cards(system: System, needs: Needs) -> Iterator[Finding]:
     """PCI devices, with or without a driver and a node; and the card that the parameter file names."""
-    need = needs.card()
+    need = card_need(needs)
     devices, cards = _pci_devices(system), find_cards(system.host)
     if need is Need.UNUSED:
         yield skip(
@@ -161,9 +178,9 @@ def metis_cards(system: System, needs: Needs) -> Iterator[Finding]:
             advice,
         )
     for wanted in dict.fromkeys(
-        i.accelerator_device
+        i['accelerator_device']
         for i in needs.inferences
-        if i.accelerator_device and i.accelerator in _TAKE_A_CARD
+        if i['accelerator_device'] and i.kind in _TAKE_A_CARD
     ):
         try:
             choose_card(wanted, system.host)
@@ -185,7 +202,7 @@ def metis_access(system: System, needs: Needs, card: MetisCard) -> Finding:
         return ok(f'{shown} can be opened', card.name, **figures)
     if number in DENIED:
         return Finding(
-            needs.card().missing,
+            card_need(needs).missing,
             f'this user may not open {shown}',
             rights_advice(_UDEV, shown),
             card.name,
@@ -193,7 +210,7 @@ def metis_access(system: System, needs: Needs, card: MetisCard) -> Finding:
         )
     advice = f'the card may be off or resetting; see dmesg | grep -i -e metis -e axl, and {found_cards(system.host)}'
     return Finding(
-        needs.card().missing,
+        card_need(needs).missing,
         f"{shown} can't be opened: {os.strerror(number)}",
         advice,
         card.name,
@@ -216,7 +233,7 @@ def metis_driver(system: System, needs: Needs, card: MetisCard) -> Finding:
 
 def metis_ioctls(system: System, needs: Needs) -> Iterator[Finding]:
     """What QUERY says, or which generation the driver is of."""
-    if needs.accelerator('axl') is Need.UNUSED and needs.card() is not Need.UNUSED:
+    if needs.accelerator('axl') is Need.UNUSED and card_need(needs) is not Need.UNUSED:
         yield skip('the parameter file uses no accelerator axl')
     else:
         yield from _ioctls(system, needs)
@@ -226,7 +243,7 @@ def metis_ioctls(system: System, needs: Needs) -> Iterator[Finding]:
 def _ioctls(system: System, needs: Needs, card: MetisCard) -> Finding:
     need = needs.accelerator('axl')
     try:
-        with closing(system.open_card(card.path, numbers_of(needs), system.host)) as device:
+        with closing(open_card(system, needs, card)) as device:
             answer = device.query()
     except ZcError as error:
         return Finding(
@@ -271,7 +288,7 @@ def metis_attach(system: System, needs: Needs, card: MetisCard) -> Finding:
     advice = (
         'enable the IOMMU for the card, or use a contiguous heap; see memory.heaps and metis.iommu'
     )
-    return Finding(needs.card().missing, probe.text, advice, card.name, figures)
+    return Finding(card_need(needs).missing, probe.text, advice, card.name, figures)
 
 
 def _rate(rate: LinkRate) -> dict[str, object]:
@@ -288,7 +305,7 @@ def metis_link(system: System, needs: Needs, card: MetisCard) -> Finding:
         return ok(f'{link.now} (at least {NEEDED} is needed)', card.name, **figures)
     found, _, advice = trouble.partition('; ')
     # One that can't be read, as in virtual machines, may be good.
-    status = Status.WARN if link.problem else needs.card().missing
+    status = Status.WARN if link.problem else card_need(needs).missing
     return Finding(status, found, advice, card.name, figures)
 
 
@@ -337,11 +354,11 @@ def voyager_runtime(system: System, needs: Needs) -> Iterator[Finding]:
     if need is Need.UNUSED:
         yield skip('the parameter file uses no accelerator axruntime', releases=_installed(system))
         return
-    libraries = dict.fromkeys(inference.axruntime_library for inference in needs.inferences) or (
-        '',
-    )
+    libraries = dict.fromkeys(
+        inference['axruntime_library'] for inference in needs.inferences
+    ) or ('',)
     for library in libraries:
-        answer = system.ask('voyager', library)
+        answer = system.ask(answers.describe_voyager, library)
         figures = {
             **answer,
             'releases': _installed(system),
@@ -383,7 +400,8 @@ def voyager_toolchain(system: System, needs: Needs) -> Iterator[Finding]:
     need = needs.accelerator('axruntime')
     if need is Need.REQUIRED:
         answers = [
-            system.ask('voyager', inference.axruntime_library) for inference in needs.inferences
+            system.ask(answers.describe_voyager, inference['axruntime_library'])
+            for inference in needs.inferences
         ]
         releases = [str(answer.get('release', '')) for answer in answers]
         if releases and not any(map(needs_toolchain, releases)):
@@ -408,19 +426,19 @@ def voyager_toolchain(system: System, needs: Needs) -> Iterator[Finding]:
         )
 
 
-def _inferences(needs: Needs) -> tuple[InferenceNeed, ...]:
+def _inferences(needs: Needs) -> tuple[NodeNeed, ...]:
     """Without a parameter file: what the inference node does by itself."""
-    return needs.inferences or (InferenceNeed(),)
+    return needs.inferences or (node_need('inference', {}),)
 
 
-def _question(inference: InferenceNeed) -> str:
-    return json.dumps(inference.as_json() | {'node': ''})
+def _question(inference: NodeNeed) -> str:
+    return json.dumps(dict(inference.values))
 
 
 def model_manifest(system: System, needs: Needs) -> Iterator[Finding]:
     """Found, valid, with the files of its engines."""
     for inference in _inferences(needs):
-        answer = system.ask('model', _question(inference))
+        answer = system.ask(answers.try_model, _question(inference))
         if answer.get('stage') == 'manifest':
             page = shipped_file('docs/models.md')
             advice = f'set model to a shipped one, or the path of a model.yaml (see {page})'
@@ -438,14 +456,12 @@ def model_manifest(system: System, needs: Needs) -> Iterator[Finding]:
 def model_load(system: System, needs: Needs) -> Iterator[Finding]:
     """On which accelerator, and why on none that is better."""
     for inference in _inferences(needs):
-        answer = system.ask('model', _question(inference))
+        answer = system.ask(answers.try_model, _question(inference))
         if answer.get('stage') == 'manifest':
             yield skip('there is no such model; see model.manifest', inference.node)
             continue
         if 'error' in answer:
-            yield told(
-                Status.FAIL, answer['error'], inference.node, accelerator=inference.accelerator
-            )
+            yield told(Status.FAIL, answer['error'], inference.node, accelerator=inference.kind)
             continue
         figures = {
             key: answer[key] for key in ('accelerator', 'device', 'copy_free', 'engine', 'reasons')

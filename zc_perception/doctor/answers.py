@@ -1,7 +1,7 @@
-"""The other side of :func:`~zc_perception.doctor.asking.ask`: ``python -m …answers DESCRIPTOR QUESTION [ARGUMENT ...]``.
+"""Questions that the doctor asks by :func:`~zc_perception.machine.asking.ask`.
 
-Each question is a function that returns what can be written as JSON. It runs alone in its process, so that it may load what it likes, and
-it makes the same calls as the nodes do. What a question needs is imported by its own function: the other questions must not wait for it.
+Each is a function that returns what can be written as JSON. It runs alone in its process, so that it may load what it likes, and it makes
+the same calls as the nodes do. What a question needs is imported by its own function: the other questions must not wait for it.
 """
 
 from __future__ import annotations
@@ -12,9 +12,7 @@ import importlib
 import json
 import os
 import re
-import signal
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
@@ -24,7 +22,6 @@ from zc_perception.errors import ConfigError, ZcError
 if TYPE_CHECKING:
     from zc_perception.camera.gstreamer.abi import GStreamer
 
-_PR_SET_PDEATHSIG = 1
 MESSAGES = (
     'sensor_msgs.msg',
     'vision_msgs.msg',
@@ -189,7 +186,7 @@ def try_recording(text: str) -> dict[str, Any]:
 def try_model(text: str) -> dict[str, Any]:
     """Whether the model loads, and on which accelerator. Reads the manifest, loads the engine, and gives everything back.
 
-    :param text: JSON: the values of :class:`~zc_perception.doctor.needs.InferenceNeed`.
+    :param text: JSON: the inference node's parameters.
     """
     from zc_perception.memory.ledger import CopyLedger
     from zc_perception.npu.accelerator import AcceleratorOptions
@@ -383,34 +380,3 @@ def check_parameters(path: str, cameras: str = 'named', *namespaces: str) -> dic
         'misses': misses,
         'checked': checked,
     }
-
-
-#: Who answers what.
-QUESTIONS: dict[str, Callable[..., dict[str, Any]]] = {
-    'gstreamer': describe_gstreamer,
-    'pipeline': try_pipeline,
-    'libcamera': describe_libcamera,
-    'voyager': describe_voyager,
-    'nvbufsurface': describe_nvbufsurface,
-    'vic': describe_vic,
-    'ros': describe_ros,
-    'parameters': check_parameters,
-    'recording': try_recording,
-    'model': try_model,
-}
-
-
-def main(arguments: list[str]) -> None:
-    """Write the answer to the descriptor, and end without what libraries do at exit."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    number, question = int(arguments[0]), arguments[1]
-    os.set_inheritable(number, False)
-    answer = json.dumps(QUESTIONS[question](*arguments[2:])).encode()
-    with open(number, 'wb') as out:
-        out.write(answer + b'\n')
-    sys.stderr.flush()
-    os._exit(0)
-
-
-if __name__ == '__main__':
-    main(sys.argv[1:])

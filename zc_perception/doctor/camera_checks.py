@@ -25,16 +25,18 @@ from zc_perception.camera.jpeg import INSTALL
 from zc_perception.camera.kinds import CAMERAS, draws
 from zc_perception.camera.libcamera import choose_camera
 from zc_perception.camera.v4l2 import abi
+from zc_perception.camera.v4l2.checks import video
 from zc_perception.camera.v4l2.choice import FormatChoice, choose_formats
 from zc_perception.camera.v4l2.device import DeviceFile, V4l2Device, V4l2Error, call
 from zc_perception.camera.v4l2.formats import JPEGS, SizeRange, format_offers
-from zc_perception.doctor.asking import NoAnswerError
-from zc_perception.doctor.finding import Finding, Need, Status, ok, skip, told
-from zc_perception.doctor.heaps import rights_advice
-from zc_perception.doctor.needs import CameraNeed, Needs
-from zc_perception.doctor.system import DENIED, System
+from zc_perception.doctor import answers
 from zc_perception.errors import CameraBusyError, CameraError, ConfigError, ZcError
 from zc_perception.local_path import local_path
+from zc_perception.machine.asking import NoAnswerError
+from zc_perception.machine.finding import Finding, Need, Status, ok, skip, told
+from zc_perception.machine.heaps import rights_advice
+from zc_perception.machine.needs import Needs, NodeNeed
+from zc_perception.machine.system import DENIED, System
 from zc_perception.negotiation.constraints import size_text
 from zc_perception.pixel.fourcc import NV12, fourcc_name
 
@@ -146,7 +148,7 @@ def _need(needs: Needs, node: str) -> Need:
         return Need.POSSIBLE
     return (
         Need.REQUIRED
-        if any(c.camera == 'v4l2' and c.device == node for c in needs.cameras)
+        if any(c.kind == 'v4l2' and c['device'] == node for c in needs.cameras)
         else Need.UNUSED
     )
 
@@ -180,7 +182,7 @@ def camera_devices(system: System, needs: Needs) -> Iterator[Finding]:
     for node in nodes:
         missing = _need(needs, node).missing
         try:
-            with system.video(node) as file:
+            with video(system, node) as file:
                 view = look_at(file)
         except OSError as error:
             captures += 1
@@ -247,36 +249,36 @@ def configured_cameras(system: System, needs: Needs) -> Iterator[Finding]:
     if not needs.known:
         yield skip('no parameter file was given (--params-file), so no camera is configured')
     for camera in needs.cameras:
-        if camera.camera == 'v4l2':
+        if camera.kind == 'v4l2':
             yield _configured(system, needs, camera)
-        elif camera.camera == 'replay':
+        elif camera.kind == 'replay':
             yield _recording(system, camera)
-        elif camera.camera in _ELSEWHERE:
-            yield skip(f'camera {camera.camera}: see {_ELSEWHERE[camera.camera]}', camera.node)
-        elif draws(camera.camera):
-            yield ok(f'camera {camera.camera} needs no device', camera.node)
-        elif camera.camera in CAMERAS.built_in:
+        elif camera.kind in _ELSEWHERE:
+            yield skip(f'camera {camera.kind}: see {_ELSEWHERE[camera.kind]}', camera.node)
+        elif draws(camera.kind):
+            yield ok(f'camera {camera.kind} needs no device', camera.node)
+        elif camera.kind in CAMERAS.built_in:
             yield skip(
-                f'camera {camera.camera}: nothing is known of what it needs; start the node to see what it says',
+                f'camera {camera.kind}: nothing is known of what it needs; start the node to see what it says',
                 camera.node,
             )
-        elif camera.camera in CAMERAS.others:
+        elif camera.kind in CAMERAS.others:
             yield skip(
-                f'camera {camera.camera} is of another package; start the node to see what it says',
+                f'camera {camera.kind} is of another package; start the node to see what it says',
                 camera.node,
             )
         else:
             kinds = ', '.join(CAMERAS.names)
             yield Finding(
                 Status.FAIL,
-                f"there is no camera '{camera.camera}'",
+                f"there is no camera '{camera.kind}'",
                 f'set camera to one of {kinds}',
                 camera.node,
             )
 
 
-def _recording(system: System, camera: CameraNeed) -> Finding:
-    if not camera.video:
+def _recording(system: System, camera: NodeNeed) -> Finding:
+    if not camera['video']:
         advice = f'set it in the parameter file, or when the node starts (-p {camera.node.rsplit("/", 1)[-1]}:video:=PATH)'
         return Finding(
             Status.WARN,
@@ -284,18 +286,18 @@ def _recording(system: System, camera: CameraNeed) -> Finding:
             advice,
             camera.node,
         )
-    path = camera.video
+    path = camera['video']
     with suppress(ConfigError):  # what is wrong with it is what opening it says
         path = local_path(path, 'video')
     asked = {
         'video': str(system.root / path.lstrip('/')) if path.startswith('/') else path,
         **{
-            name: getattr(camera, name)
+            name: camera[name]
             for name in ('width', 'height', 'framerate', 'replay_topic', 'pixel_format')
         },
     }
     try:
-        answer = system.ask('recording', json.dumps(asked))
+        answer = system.ask(answers.try_recording, json.dumps(asked))
     except NoAnswerError as error:
         answer = {'error': str(error)}
     if 'error' in answer:
@@ -306,27 +308,27 @@ def _recording(system: System, camera: CameraNeed) -> Finding:
             camera.node,
         )
     return ok(
-        f'{camera.video} can be played, {answer["width"]}x{answer["height"]}',
+        f'{camera["video"]} can be played, {answer["width"]}x{answer["height"]}',
         camera.node,
         **answer,
     )
 
 
-def _sharing(system: System, needs: Needs, camera: CameraNeed) -> list[str]:
+def _sharing(system: System, needs: Needs, camera: NodeNeed) -> list[str]:
     """Other nodes with that camera's device, whatever link to it they name."""
 
-    def device(other: CameraNeed) -> str:
-        return os.path.realpath(system.root / other.device.lstrip('/'))
+    def device(other: NodeNeed) -> str:
+        return os.path.realpath(system.root / str(other['device']).lstrip('/'))
 
     return [
         c.node
         for c in needs.cameras
-        if c.camera == 'v4l2' and c.node != camera.node and device(c) == device(camera)
+        if c.kind == 'v4l2' and c.node != camera.node and device(c) == device(camera)
     ]
 
 
-def _configured(system: System, needs: Needs, camera: CameraNeed) -> Finding:
-    device, subject = camera.device, camera.node
+def _configured(system: System, needs: Needs, camera: NodeNeed) -> Finding:
+    device, subject = camera['device'], camera.node
     if others := _sharing(system, needs, camera):
         found = f'{device} is also the camera of {", ".join(others)}, and only one node can use it'
         return Finding(
@@ -338,7 +340,7 @@ def _configured(system: System, needs: Needs, camera: CameraNeed) -> Finding:
         )
     there = ', '.join(_video_nodes(system)) or 'none'
     try:
-        with system.video(device) as file:
+        with video(system, device) as file:
             view = look_at(file)
             if view.role != 'capture':
                 found = f'{device} ({view.card}) gives no pictures ({view.role})'
@@ -365,21 +367,21 @@ def _configured(system: System, needs: Needs, camera: CameraNeed) -> Finding:
 
 
 def _offered(
-    system: System, needs: Needs, camera: CameraNeed, view: CameraView, device: V4l2Device
+    system: System, needs: Needs, camera: NodeNeed, view: CameraView, device: V4l2Device
 ) -> Finding:
     """Whether it offers what is asked: the node's own choice of formats, which changes nothing in the device."""
     names = sorted(one['fourcc'] for one in view.formats)
     figures: dict[str, Any] = {'formats': names, 'imports': view.imports, 'nv12': False}
     wrong, steps = [], []
     if view.busy:
-        wrong.append(f'it is in use{_users(system, camera.device)}')
+        wrong.append(f'it is in use{_users(system, camera["device"])}')
         steps.append('end the program that uses it')
-    if camera.memory == 'import' and view.imports is False:
+    if camera['memory'] == 'import' and view.imports is False:
         wrong.append("its driver can't use buffers of this package (memory: import)")
         steps.append('set memory to export or auto')
     try:
         choice = choose_formats(
-            device, camera.width, camera.height, camera.pixel_format, camera.framerate
+            device, camera['width'], camera['height'], camera['pixel_format'], camera['framerate']
         )
     except ConfigError as error:  # only JPEGs come into question, and their library is missing
         wrong.append(str(error))
@@ -391,26 +393,26 @@ def _offered(
         figures['nv12'] = choice.jpeg is not None or any(
             offer.fourcc == NV12 for offer in choice.offers
         )
-        if camera.framerate and (rates := _other_rates(device, choice, camera.framerate)):
+        if camera['framerate'] and (rates := _other_rates(device, choice, camera['framerate'])):
             wrong.append(
-                f'it does not offer {camera.framerate:g} Hz at this size, but {", ".join(rates)}'
+                f'it does not offer {camera["framerate"]:g} Hz at this size, but {", ".join(rates)}'
             )
             steps.append('set framerate to one of these rates')
-    where = f'{camera.device} ({view.card})'
+    where = f'{camera["device"]} ({view.card})'
     if wrong:
         return Finding(
             Status.FAIL, f'{where}: {"; ".join(wrong)}', '; '.join(steps), camera.node, figures
         )
-    if not figures['nv12'] and camera.pixel_format == 'auto':
+    if not figures['nv12'] and camera['pixel_format'] == 'auto':
         status = Status.FAIL if needs.accelerator('axl') is Need.REQUIRED else Status.WARN
         advice = 'use a camera or mode with NV12, or look at metis.ioctls: the card may import one of these formats'
         if choice.notices:
             advice += f'; JPEGs would become NV12: {INSTALL}'
         found = f'{where} offers no NV12, only {", ".join(names)}: a consumer that takes only NV12 gets a converted copy'
         return Finding(status, found, advice, camera.node, figures)
-    rate = f' at {camera.framerate:g} Hz' if camera.framerate else ''
+    rate = f' at {camera["framerate"]:g} Hz' if camera['framerate'] else ''
     return ok(
-        f'{where} offers what is asked: {size_text(choice.size)}{rate}, {camera.pixel_format}',
+        f'{where} offers what is asked: {size_text(choice.size)}{rate}, {camera["pixel_format"]}',
         camera.node,
         **figures,
     )
@@ -459,12 +461,12 @@ def calibrations(system: System, needs: Needs) -> Iterator[Finding]:
         yield _calibration(system, camera)
 
 
-def _calibration(system: System, camera: CameraNeed) -> Finding:
-    name = camera_name_of(camera.camera_name or camera.node)
-    size = (camera.width, camera.height) if camera.width and camera.height else (0, 0)
+def _calibration(system: System, camera: NodeNeed) -> Finding:
+    name = camera_name_of(camera['camera_name'] or camera.node)
+    size = (camera['width'], camera['height']) if camera['width'] and camera['height'] else (0, 0)
     try:
         path = calibration_path(
-            camera.camera_info_url,
+            camera['camera_info_url'],
             name,
             package_folder=lambda package: _share_folder(system, package),
             environment=system.environment,
@@ -479,17 +481,17 @@ def _calibration(system: System, camera: CameraNeed) -> Finding:
             camera.node,
         )
     there = system.root / str(path).lstrip('/')
-    store = CameraInfoStore(str(there), name, size, rescale=camera.rescale_camera_info)
+    store = CameraInfoStore(str(there), name, size, rescale=camera['rescale_camera_info'])
     if store.failure:
         return Finding(Status.FAIL, store.failure, f'correct it: {_UNCALIBRATED}', camera.node)
     figures = {
         'file': str(path),
         'camera_name': name,
         'there': there.exists(),
-        'named': bool(camera.camera_info_url),
+        'named': bool(camera['camera_info_url']),
     }
     if not there.exists():
-        if not camera.camera_info_url:
+        if not camera['camera_info_url']:
             return skip(
                 f"no calibration is set (camera_info_url), and there is no '{path}'",
                 camera.node,
@@ -541,7 +543,7 @@ def gstreamer_library(system: System, needs: Needs) -> Iterator[Finding]:
     if _pipeline_need(needs) is Need.UNUSED:
         yield skip('no camera in the parameter file uses a GStreamer pipeline')
         return
-    answer = system.ask('gstreamer', *PURPOSES)
+    answer = system.ask(answers.describe_gstreamer, *PURPOSES)
     if 'error' in answer:
         yield told(
             _pipeline_need(needs).missing_extra, answer['error']
@@ -555,14 +557,14 @@ def gstreamer_elements(system: System, needs: Needs) -> Iterator[Finding]:
     if _pipeline_need(needs) is Need.UNUSED:
         yield skip('no camera in the parameter file uses a GStreamer pipeline')
         return
-    answer = system.ask('gstreamer', *PURPOSES)
+    answer = system.ask(answers.describe_gstreamer, *PURPOSES)
     if 'error' in answer:
         yield skip('GStreamer can not be loaded; see gstreamer.library')
         return
-    wanted = {name for camera in needs.cameras for name in _OF_CAMERA.get(camera.camera, ())}
-    if all(camera.pipeline.strip() for camera in needs.cameras if camera.camera == 'argus'):
+    wanted = {name for camera in needs.cameras for name in _OF_CAMERA.get(camera.kind, ())}
+    if all(camera['pipeline'].strip() for camera in needs.cameras if camera.kind == 'argus'):
         wanted.discard('nvarguscamerasrc')  # a pipeline brings its own source
-    pipelines = [camera.pipeline for camera in needs.cameras if camera.camera in _OF_CAMERA]
+    pipelines = [camera['pipeline'] for camera in needs.cameras if camera.kind in _OF_CAMERA]
     wanted |= {
         part.split()[0] for pipeline in pipelines for part in pipeline.split('!') if part.split()
     }
@@ -587,14 +589,14 @@ def gstreamer_elements(system: System, needs: Needs) -> Iterator[Finding]:
 
 def gstreamer_pipelines(system: System, needs: Needs) -> Iterator[Finding]:
     """Each pipeline of the parameter file, made and thrown away."""
-    cameras = [camera for camera in needs.cameras if camera.camera in _OF_CAMERA]
+    cameras = [camera for camera in needs.cameras if camera.kind in _OF_CAMERA]
     if not cameras:
         yield skip('no camera in the parameter file uses a GStreamer pipeline')
     for camera in cameras:
-        if not camera.pipeline.strip():
-            if camera.camera == 'argus':
+        if not camera['pipeline'].strip():
+            if camera.kind == 'argus':
                 yield skip(
-                    f'argus makes its own pipeline for sensor {camera.sensor_id}; see gstreamer.elements',
+                    f'argus makes its own pipeline for sensor {camera["sensor_id"]}; see gstreamer.elements',
                     camera.node,
                 )
             else:
@@ -603,7 +605,7 @@ def gstreamer_pipelines(system: System, needs: Needs) -> Iterator[Finding]:
                     Status.FAIL, 'camera gstreamer has an empty pipeline', advice, camera.node
                 )
             continue
-        answer = system.ask('pipeline', camera.pipeline)
+        answer = system.ask(answers.try_pipeline, camera['pipeline'])
         if 'error' in answer:
             advice = 'compare the names of elements and properties with gst-inspect-1.0 ELEMENT, and see gstreamer.elements'
             yield Finding(
@@ -622,16 +624,16 @@ def libcamera_bindings(system: System, needs: Needs) -> Iterator[Finding]:
     if need is Need.UNUSED:
         yield skip('no camera in the parameter file uses libcamera')
         return
-    answer = system.ask('libcamera')
+    answer = system.ask(answers.describe_libcamera)
     if 'error' in answer:
         yield told(need.missing_extra, answer['error'])
         return
     cameras: list[str] = answer['cameras']
     figures = {'version': answer['version'], 'file': answer['file'], 'cameras': cameras}
     for camera in needs.cameras:
-        if camera.camera == 'libcamera':
+        if camera.kind == 'libcamera':
             try:
-                choose_camera(cameras, camera.libcamera_id)
+                choose_camera(cameras, camera['libcamera_id'])
             except CameraError as error:
                 yield told(Status.FAIL, error, camera.node, **figures)
                 return

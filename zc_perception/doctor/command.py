@@ -22,13 +22,14 @@ from pathlib import Path
 from typing import Any
 
 import zc_perception
-from zc_perception.doctor.asking import end_all
-from zc_perception.doctor.finding import Status
-from zc_perception.doctor.needs import Needs, read_needs
+from zc_perception.doctor.needs import read_needs
 from zc_perception.doctor.registry import CHECKS, checks_of
 from zc_perception.doctor.running import Result, run_checks
-from zc_perception.doctor.system import System
 from zc_perception.errors import EXIT_USAGE, ConfigError, error_line, printable
+from zc_perception.machine.asking import end_all
+from zc_perception.machine.finding import Status
+from zc_perception.machine.needs import Needs
+from zc_perception.machine.system import System
 from zc_perception.terminal import Interrupted, interruptions, put
 from zc_perception.whole_file import write_whole
 

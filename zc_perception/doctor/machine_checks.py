@@ -17,11 +17,13 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from zc_perception.doctor.finding import Finding, Need, Status, ok, skip
-from zc_perception.doctor.heaps import first_dmabuf
-from zc_perception.doctor.needs import CameraNeed, InferenceNeed, Needs
+from zc_perception.doctor import answers
 from zc_perception.doctor.pool_need import pool_need
-from zc_perception.doctor.system import System
+from zc_perception.machine.asking import Question
+from zc_perception.machine.finding import Finding, Need, Status, ok, skip
+from zc_perception.machine.heaps import first_dmabuf
+from zc_perception.machine.needs import Needs, NodeNeed
+from zc_perception.machine.system import System
 
 HEAPS_SINCE, FENCES_SINCE = (5, 6), (6, 0)
 _LINE = re.compile(r'^(?:(CONFIG_\w+)=(.*)|# (CONFIG_\w+) is not set)$', re.MULTILINE)
@@ -82,7 +84,7 @@ def kernel_release(system: System, needs: Needs) -> Iterator[Finding]:
     elif version < HEAPS_SINCE:
         advice = 'install Linux 5.6 or newer: older kernels have no dma-heaps, and no device can import buffers of this package'
         yield Finding(
-            Status.FAIL if needs.device_imports() else Status.WARN,
+            Status.FAIL if needs.device_imports else Status.WARN,
             f'{found}, which has no dma-heaps',
             advice,
             '',
@@ -156,8 +158,8 @@ def kernel_options(system: System, needs: Needs) -> Iterator[Finding]:
         and not _present_without_options(system, option)
     ]
     wanted = [option for option in missing if not option.informative]
-    named = set(needs.own_heaps()) - {'auto', 'memfd'}
-    need = Need.REQUIRED if needs.device_imports() or named else Need.POSSIBLE
+    named = set(needs.heaps) - {'auto', 'memfd'}
+    need = Need.REQUIRED if needs.device_imports or named else Need.POSSIBLE
     status = Status.OK
     if wanted:
         status = need.missing if any(option.core for option in wanted) else Status.WARN
@@ -205,7 +207,7 @@ _JETPACK_ADVICE = 'it comes with JetPack (nvidia-l4t-multimedia); a container ne
 
 
 def _jetson_need(needs: Needs) -> Need:
-    heaps = {camera.heap for camera in needs.cameras}
+    heaps = {camera['heap'] for camera in needs.cameras}
     return Need.REQUIRED if 'nvbufsurface' in heaps else needs.camera('argus')
 
 
@@ -241,9 +243,9 @@ def jetson_release(system: System, needs: Needs) -> Iterator[Finding]:
 
 
 def _of_jetson(
-    judge: Callable[[Need, dict[str, Any]], Finding],
+    question: Question, judge: Callable[[Need, dict[str, Any]], Finding]
 ) -> Callable[[System, Needs], Iterator[Finding]]:
-    """A check of what a Jetson's library answers; the question has its name. Elsewhere it does not apply."""
+    """A check of what a Jetson's library answers to a question. Elsewhere it does not apply."""
 
     def check(system: System, needs: Needs) -> Iterator[Finding]:
         need = _jetson_need(needs)
@@ -252,13 +254,12 @@ def _of_jetson(
                 'no camera in the parameter file needs it' if need is Need.UNUSED else _NOT_HERE
             )
         else:
-            yield judge(need, system.ask(judge.__name__))
+            yield judge(need, system.ask(question))
 
     return check
 
 
-@_of_jetson
-def nvbufsurface(need: Need, answer: dict[str, Any]) -> Finding:
+def _nvbufsurface(need: Need, answer: dict[str, Any]) -> Finding:
     """Loaded, and its structs tried on an image of our own."""
     if not answer.get('loaded'):
         return Finding(
@@ -278,8 +279,7 @@ def nvbufsurface(need: Need, answer: dict[str, Any]) -> Finding:
     return ok(f'{file}: an image was allocated and its layout is understood', **answer)
 
 
-@_of_jetson
-def vic(need: Need, answer: dict[str, Any]) -> Finding:
+def _vic(need: Need, answer: dict[str, Any]) -> Finding:
     """Block-linear camera images become linear by it."""
     if 'error' in answer:
         # Only cameras whose images are block-linear, and only where nobody can use them so.
@@ -292,6 +292,9 @@ def vic(need: Need, answer: dict[str, Any]) -> Finding:
         )
     return ok(f'{answer["file"] or "libnvbufsurftransform"} loads', **answer)
 
+
+nvbufsurface = _of_jetson(answers.describe_nvbufsurface, _nvbufsurface)
+vic = _of_jetson(answers.describe_vic, _vic)
 
 _FOLDER = 'sys/devices/system/clocksource/clocksource0'
 #: Read through a device, at a microsecond and more each time.
@@ -372,14 +375,14 @@ def _as_json(limit: float) -> int | str:
     return 'unlimited' if math.isinf(limit) else int(limit)
 
 
-def _nodes_of(needs: Needs) -> tuple[CameraNeed | InferenceNeed, ...]:
+def _nodes_of(needs: Needs) -> tuple[NodeNeed, ...]:
     return (*needs.cameras, *needs.inferences)
 
 
 def realtime(system: System, needs: Needs) -> Iterator[Finding]:
     """For parameter realtime_priority."""
     limit = soft_limit(system, 'Max realtime priority')
-    wanted = max((node.realtime_priority for node in _nodes_of(needs)), default=0)
+    wanted = max((node['realtime_priority'] for node in _nodes_of(needs)), default=0)
     capable = _capable(system, _CAP_SYS_NICE)
     if limit is None:
         yield skip('/proc/self/limits does not show the limit')
@@ -406,7 +409,7 @@ def realtime(system: System, needs: Needs) -> Iterator[Finding]:
 def locked_memory(system: System, needs: Needs) -> Iterator[Finding]:
     """For parameter lock_memory."""
     limit = soft_limit(system, 'Max locked memory')
-    wanted = any(node.lock_memory for node in _nodes_of(needs))
+    wanted = any(node['lock_memory'] for node in _nodes_of(needs))
     if limit is None:
         yield skip('/proc/self/limits does not show the limit')
         return

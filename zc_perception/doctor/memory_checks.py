@@ -11,9 +11,11 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
-from zc_perception.doctor.accelerator_checks import numbers_of, wanted_cards
-from zc_perception.doctor.finding import Finding, Need, Status, ok, skip
-from zc_perception.doctor.heaps import (
+from zc_perception.doctor.accelerator_checks import open_card, wanted_cards
+from zc_perception.doctor.pool_need import PoolNeed, pool_need
+from zc_perception.errors import AcceleratorError, ZcError
+from zc_perception.machine.finding import Finding, Need, Status, ok, skip
+from zc_perception.machine.heaps import (
     PAGE,
     allocate,
     heap_nodes,
@@ -21,10 +23,8 @@ from zc_perception.doctor.heaps import (
     trial_heaps,
     udev_line,
 )
-from zc_perception.doctor.needs import Needs
-from zc_perception.doctor.pool_need import PoolNeed, pool_need
-from zc_perception.doctor.system import DENIED, System
-from zc_perception.errors import AcceleratorError, ZcError
+from zc_perception.machine.needs import Needs
+from zc_perception.machine.system import DENIED, System
 from zc_perception.memory.dmabuf import BufferKind, CpuAccess, DmaBuf
 from zc_perception.memory.heaps import is_contiguous
 from zc_perception.npu.axl.abi import ImportFlags
@@ -62,7 +62,7 @@ def _rights(path: Path) -> dict[str, object]:
 def heaps(system: System, needs: Needs) -> Iterator[Finding]:
     """Each heap that is there, each that is named and isn't, and whether there is one at all."""
     nodes = heap_nodes(system)
-    named = [name for name in needs.own_heaps() if name not in _NO_NODE]
+    named = [name for name in needs.heaps if name not in _NO_NODE]
     usable = 0
     for name, node in nodes.items():
         number = system.open_node(str(node))
@@ -111,8 +111,8 @@ def heaps(system: System, needs: Needs) -> Iterator[Finding]:
                 {'errno': number},
             )
     if not usable and not named:
-        need = Need.REQUIRED if needs.device_imports() else Need.POSSIBLE
-        if needs.known and not needs.own_heaps() and need is Need.POSSIBLE:
+        need = Need.REQUIRED if needs.device_imports else Need.POSSIBLE
+        if needs.known and not needs.heaps and need is Need.POSSIBLE:
             yield skip(
                 'no heap can be used, and none is needed: the cameras bring their own buffers'
             )
@@ -123,7 +123,7 @@ def heaps(system: System, needs: Needs) -> Iterator[Finding]:
 def _reference(system: System, needs: Needs) -> tuple[int, str]:
     """The largest buffer that is asked for, or what is usual."""
     pools = [
-        pool_need(system, needs, camera) for camera in needs.cameras if camera.camera != 'argus'
+        pool_need(system, needs, camera) for camera in needs.cameras if camera.kind != 'argus'
     ]
     if known := [pool for pool in pools if pool.buffers]:
         largest = max(known, key=lambda pool: max(pool.buffers))
@@ -275,7 +275,7 @@ _PATTERN = bytes(range(256))
 
 
 def _heap_need(needs: Needs, name: str) -> Need:
-    return needs.heap(name) if name != 'memfd' or 'memfd' in needs.own_heaps() else Need.POSSIBLE
+    return needs.heap(name) if name != 'memfd' or 'memfd' in needs.heaps else Need.POSSIBLE
 
 
 def cpu_trials(system: System, needs: Needs) -> Iterator[Finding]:
@@ -394,7 +394,7 @@ def import_trials(system: System, needs: Needs) -> Iterator[Finding]:
         return
     for card in wanted_cards(needs, system.host) or cards:
         try:
-            device = system.open_card(card.path, numbers_of(needs), system.host)
+            device = open_card(system, needs, card)
         except ZcError as error:
             yield Finding(
                 need.missing,

@@ -15,6 +15,7 @@ from zc_perception.camera import libcamera
 from zc_perception.camera.camera import DrawnCamera, drawn_constraints
 from zc_perception.camera.gstreamer import buffers as pipeline_buffers
 from zc_perception.camera.kinds import CAMERAS, draws
+from zc_perception.camera.v4l2.checks import video
 from zc_perception.camera.v4l2.choice import (
     FormatChoice,
     aligned_format,
@@ -25,10 +26,8 @@ from zc_perception.camera.v4l2.controls import V4l2Controls
 from zc_perception.camera.v4l2.device import V4l2Device
 from zc_perception.camera.v4l2.formats import JPEGS, FormatOffer, driver_layout
 from zc_perception.camera.v4l2.memory import EXPORTED
-from zc_perception.doctor.accelerator_checks import numbers_of
-from zc_perception.doctor.heaps import auto_heaps
-from zc_perception.doctor.needs import CameraNeed, InferenceNeed, Needs, uses_own_heap
-from zc_perception.doctor.system import System
+from zc_perception.doctor.accelerator_checks import open_card
+from zc_perception.doctor.needs import uses_own_heap
 from zc_perception.errors import (
     AllocationError,
     ConfigError,
@@ -36,6 +35,9 @@ from zc_perception.errors import (
     NegotiationError,
     ZcError,
 )
+from zc_perception.machine.heaps import auto_heaps
+from zc_perception.machine.needs import Needs, NodeNeed
+from zc_perception.machine.system import System
 from zc_perception.memory.heaps import HeapUse, OfferedHeaps, is_contiguous
 from zc_perception.negotiation.agreement import slots_of
 from zc_perception.negotiation.constraints import NO_CPU, BufferConstraints, Size
@@ -60,7 +62,7 @@ def _namespace(node: str) -> str:
     return node.rpartition('/')[0]
 
 
-def _beside(needs: Needs, camera: CameraNeed) -> list[InferenceNeed]:
+def _beside(needs: Needs, camera: NodeNeed) -> list[NodeNeed]:
     """The inference nodes of the camera's namespace. One that is in no camera's stands for those that each camera is going to have."""
     own = [
         inference
@@ -74,33 +76,33 @@ def _beside(needs: Needs, camera: CameraNeed) -> list[InferenceNeed]:
 
 
 def _card(
-    system: System, needs: Needs, inference: InferenceNeed
+    system: System, needs: Needs, inference: NodeNeed
 ) -> tuple[MetisCard, AxlCapabilities] | None:
     """The card that accelerator axl would take, and what its driver says; ``None``: it can't be asked, or has no ioctls for frames."""
     with suppress(ZcError):
-        card = choose_card(inference.accelerator_device, system.host)
-        with closing(system.open_card(card.path, numbers_of(needs), system.host)) as device:
+        card = choose_card(inference['accelerator_device'], system.host)
+        with closing(open_card(system, needs, card)) as device:
             answer = device.query()
         return (card, answer) if answer.level else None
     return None
 
 
-def _of_accelerator(system: System, needs: Needs, inference: InferenceNeed) -> BufferConstraints:
-    if inference.accelerator in ('axl', 'auto') and (found := _card(system, needs, inference)):
+def _of_accelerator(system: System, needs: Needs, inference: NodeNeed) -> BufferConstraints:
+    if inference.kind in ('axl', 'auto') and (found := _card(system, needs, inference)):
         card, capabilities = found
         iommu = read_iommu(card.pci_address, system.host)
         return with_frames(
-            capabilities.constraints(card.path, iommu), inference.in_flight, capabilities.jobs
+            capabilities.constraints(card.path, iommu), inference['in_flight'], capabilities.jobs
         )
-    if inference.accelerator == 'cpu':
-        return with_frames(cpu_constraints(), inference.in_flight, CPU_JOBS)
-    if inference.accelerator not in (
+    if inference.kind == 'cpu':
+        return with_frames(cpu_constraints(), inference['in_flight'], CPU_JOBS)
+    if inference.kind not in (
         'auto',
         'axruntime',
     ):  # axl without a card, or another package's: it holds its frames all the same
-        return BufferConstraints(inference.accelerator, slots=inference.in_flight + 1)
-    jobs = axruntime_jobs(inference.aipu_cores, double_buffer=inference.double_buffer)
-    return with_frames(axruntime_constraints(), inference.in_flight, jobs)
+        return BufferConstraints(inference.kind, slots=inference['in_flight'] + 1)
+    jobs = axruntime_jobs(inference['aipu_cores'], double_buffer=inference['double_buffer'])
+    return with_frames(axruntime_constraints(), inference['in_flight'], jobs)
 
 
 def counting_only(constraints: BufferConstraints) -> BufferConstraints:
@@ -130,7 +132,7 @@ class PoolNeed:
     :param refusal: why there can't be such a pool, in the negotiation's words; empty: there can.
     """
 
-    camera: CameraNeed
+    camera: NodeNeed
     memory: str
     contiguous: bool | None
     size: Size = _NOBODY_KNOWS
@@ -217,43 +219,43 @@ def _drawing(kind: str) -> type[DrawnCamera] | None:
     )
 
 
-def picture_size(system: System, camera: CameraNeed) -> Size:
+def picture_size(system: System, camera: NodeNeed) -> Size:
     """What the parameters say, or the camera's own; (0, 0) where nobody knows before it streams."""
-    if camera.width and camera.height:
-        return camera.width, camera.height
-    if (drawing := _drawing(camera.camera)) is not None:
-        return camera.width or drawing.SIZE[0], camera.height or drawing.SIZE[1]
-    if camera.camera != 'v4l2':
+    if camera['width'] and camera['height']:
+        return camera['width'], camera['height']
+    if (drawing := _drawing(camera.kind)) is not None:
+        return camera['width'] or drawing.SIZE[0], camera['height'] or drawing.SIZE[1]
+    if camera.kind != 'v4l2':
         return _NOBODY_KNOWS
-    with suppress(ZcError, OSError), system.video(camera.device) as file:
+    with suppress(ZcError, OSError), video(system, camera['device']) as file:
         return V4l2Device(file).get_format().size
     return _NOBODY_KNOWS
 
 
-def _offered(system: System, camera: CameraNeed, use: HeapUse) -> OfferedHeaps:
+def _offered(system: System, camera: NodeNeed, use: HeapUse) -> OfferedHeaps:
     """The heaps that parameter ``heap`` allows.
 
     :raises AllocationError: none that could be used.
     """
-    if camera.heap == 'auto':
+    if camera['heap'] == 'auto':
         return auto_heaps(system, use)
-    return OfferedHeaps((camera.heap,), (f"parameter 'heap' is '{camera.heap}'",))
+    return OfferedHeaps((camera['heap'],), (f"parameter 'heap' is '{camera['heap']}'",))
 
 
-def _memory(camera: CameraNeed) -> str:
+def _memory(camera: NodeNeed) -> str:
     """Whose memory it is, where the package doesn't allocate it."""
     return {
         'argus': 'NvBufSurface',
         'v4l2': "the driver's buffers",
         'gstreamer': "the pipeline's buffers",
         'libcamera': "libcamera's buffers",
-    }.get(camera.camera, 'unknown buffers')
+    }.get(camera.kind, 'unknown buffers')
 
 
-def pool_need(system: System, needs: Needs, camera: CameraNeed) -> PoolNeed:
+def pool_need(system: System, needs: Needs, camera: NodeNeed) -> PoolNeed:
     """What one camera's pool takes."""
-    own = camera.camera == 'v4l2' or draws(camera.camera)
-    wanted = camera.slots if own else max(camera.slots, camera.pipeline_buffers)
+    own = camera.kind == 'v4l2' or draws(camera.kind)
+    wanted = camera['slots'] if own else max(camera['slots'], camera['pipeline_buffers'])
     need = PoolNeed(camera, _memory(camera), None)
     try:
         heaps = None
@@ -261,13 +263,15 @@ def pool_need(system: System, needs: Needs, camera: CameraNeed) -> PoolNeed:
             heaps = _offered(
                 system,
                 camera,
-                HeapUse.CAMERA_IMPORT if camera.camera == 'v4l2' else HeapUse.CAMERA,
+                HeapUse.CAMERA_IMPORT if camera.kind == 'v4l2' else HeapUse.CAMERA,
             )
             need = need.in_heap(heaps.name)
         accelerators = [
             _of_accelerator(system, needs, inference) for inference in _beside(needs, camera)
         ]
-        consumers = _Consumers(accelerators, parse_stand_ins(camera.participants), heaps, wanted)
+        consumers = _Consumers(
+            accelerators, parse_stand_ins(camera['participants']), heaps, wanted
+        )
     except AllocationError as error:  # who looks for heaps complains
         return replace(
             need,
@@ -283,7 +287,7 @@ def pool_need(system: System, needs: Needs, camera: CameraNeed) -> PoolNeed:
             problem='its participants are not known',
             refusal=str(error),
         )
-    found = _asked(system, need, consumers) if camera.camera == 'v4l2' else None
+    found = _asked(system, need, consumers) if camera.kind == 'v4l2' else None
     return found or _computed(system, need, consumers)
 
 
@@ -291,13 +295,17 @@ def _asked(system: System, need: PoolNeed, consumers: _Consumers) -> PoolNeed | 
     """The pool of a V4L2 camera, by its driver's own answers; ``None``: it gives none that could be used, which other checks tell."""
     camera = need.camera
     try:
-        with system.video(camera.device) as file:
+        with video(system, camera['device']) as file:
             device = V4l2Device(file)
             own_buffers = OfferedHeaps((f'v4l2/{device.driver}',), (EXPORTED,))
-            if camera.memory == 'export':
+            if camera['memory'] == 'export':
                 consumers = replace(consumers, heaps=own_buffers)
             choice = choose_formats(
-                device, camera.width, camera.height, camera.pixel_format, camera.framerate
+                device,
+                camera['width'],
+                camera['height'],
+                camera['pixel_format'],
+                camera['framerate'],
             )
             heaps = consumers.heaps or own_buffers
             decoded = () if choice.jpeg is None else _offered(system, camera, HeapUse.CAMERA).names
@@ -370,18 +378,18 @@ def _computed(system: System, need: PoolNeed, consumers: _Consumers) -> PoolNeed
     """The pool that a camera needs. Exact for a camera that draws. An estimate for one whose driver or pipeline can't be asked before it
     streams: its memory isn't known, and mostly not the format of its frames, so only the number of its consumers counts."""
     camera, size = need.camera, picture_size(system, need.camera)
-    drawing = _drawing(camera.camera)
+    drawing = _drawing(camera.kind)
     if drawing is None:
         consumers = replace(consumers, stand_ins=list(map(counting_only, consumers.stand_ins)))
-    if not draws(camera.camera):
+    if not draws(camera.kind):
         consumers = replace(
             consumers, accelerators=list(map(counting_only, consumers.accelerators))
         )
     held = (
         reserve_of(0)
-        if camera.camera == 'v4l2'
+        if camera.kind == 'v4l2'
         else libcamera.RESERVE
-        if camera.camera == 'libcamera'
+        if camera.kind == 'libcamera'
         else pipeline_buffers.RESERVE
     )
     if not all(size):
@@ -392,11 +400,11 @@ def _computed(system: System, need: PoolNeed, consumers: _Consumers) -> PoolNeed
         )
     fourcc, need = NV12 if drawing is None else drawing.fourcc, replace(need, size=size)
     try:
-        if draws(camera.camera):
+        if draws(camera.kind):
             assert consumers.heaps is not None, 'it draws into a heap'
             own = drawn_constraints(fourcc, size, consumers.heaps)
-        elif camera.camera == 'v4l2':
-            own = _named_format(camera.pixel_format, size).constraints((need.memory,), held)
+        elif camera.kind == 'v4l2':
+            own = _named_format(camera['pixel_format'], size).constraints((need.memory,), held)
         else:
             own = BufferConstraints(
                 'camera',

@@ -16,10 +16,8 @@ import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator
 from pathlib import Path
 
-from zc_perception.doctor.finding import Finding, Status, ok, skip, told
-from zc_perception.doctor.needs import Needs
+from zc_perception.doctor import answers
 from zc_perception.doctor.pool_need import picture_size
-from zc_perception.doctor.system import System
 from zc_perception.errors import ConfigError
 from zc_perception.link.shared_memory.socket_folder import (
     SUFFIX,
@@ -28,6 +26,9 @@ from zc_perception.link.shared_memory.socket_folder import (
     runtime_folder,
     socket_path,
 )
+from zc_perception.machine.finding import Finding, Status, ok, skip, told
+from zc_perception.machine.needs import Needs
+from zc_perception.machine.system import System
 from zc_perception.shipped_files import shipped_file
 
 
@@ -37,7 +38,10 @@ def parameter_file(system: System, needs: Needs) -> Iterator[Finding]:
         yield skip('no parameter file was given (--params-file)')
         return
     answer = system.ask(
-        'parameters', needs.path, 'given' if needs.cameras_given else 'named', *needs.namespaces()
+        answers.check_parameters,
+        needs.path,
+        'given' if needs.cameras_given else 'named',
+        *needs.namespaces(),
     )
     if 'error' in answer:
         step = (
@@ -109,7 +113,7 @@ def ros_distribution(system: System, needs: Needs) -> Iterator[Finding]:
             '',
             figures,
         )
-    elif system.ask('ros').get('rclpy_version'):
+    elif system.ask(answers.describe_ros).get('rclpy_version'):
         yield ok('ROS 2 from Python wheels: ROS_DISTRO is not set', **figures)
     else:
         yield Finding(
@@ -123,7 +127,7 @@ def ros_distribution(system: System, needs: Needs) -> Iterator[Finding]:
 
 def ros_rclpy(system: System, needs: Needs) -> Iterator[Finding]:
     """Imported in a process of its own."""
-    answer = system.ask('ros')
+    answer = system.ask(answers.describe_ros)
     figures = {'version': answer['rclpy_version']}
     if 'missing' in answer:
         yield skip(_NO_MIDDLEWARE, **figures)
@@ -138,7 +142,7 @@ def ros_rclpy(system: System, needs: Needs) -> Iterator[Finding]:
 
 def ros_middleware(system: System, needs: Needs) -> Iterator[Finding]:
     """The one in use, and the ones that are there."""
-    answer = system.ask('ros')
+    answer = system.ask(answers.describe_ros)
     wanted, there = system.environment.get('RMW_IMPLEMENTATION', ''), answer['middlewares']
     figures = {'wanted': wanted, 'installed': there, 'used': answer.get('middleware', '')}
     advice = f'apt install ros-$ROS_DISTRO-{wanted.replace("_", "-")}, or unset RMW_IMPLEMENTATION'
@@ -166,7 +170,7 @@ def ros_middleware(system: System, needs: Needs) -> Iterator[Finding]:
 
 def ros_messages(system: System, needs: Needs) -> Iterator[Finding]:
     """Packages that the nodes import."""
-    answer = system.ask('ros')
+    answer = system.ask(answers.describe_ros)
     if 'missing' in answer or 'error' in answer:
         yield skip(
             _NO_MIDDLEWARE if 'missing' in answer else 'rclpy can not be imported; see ros.rclpy'
@@ -212,7 +216,7 @@ def _image(system: System, needs: Needs) -> int:
 
 def large_messages(system: System, needs: Needs) -> Iterator[Finding]:
     """Only for subscribers of plain images in other processes: frames between our own nodes don't go through the middleware."""
-    answer = system.ask('ros')
+    answer = system.ask(answers.describe_ros)
     if 'missing' in answer:
         yield skip(_NO_MIDDLEWARE, middleware=answer['missing'])
         return
@@ -324,7 +328,11 @@ def runtime_socket_folder(system: System, needs: Needs) -> Iterator[Finding]:
     folder = default_folder(system.environment)
     figures: dict[str, object] = {'folder': str(folder), 'exists': folder.is_dir(), 'sockets': 0}
     groups = sorted(
-        {camera.shared_memory_group for camera in needs.cameras if camera.shared_memory_group}
+        {
+            camera['shared_memory_group']
+            for camera in needs.cameras
+            if camera['shared_memory_group']
+        }
     )
     step = 'set the environment variable ZC_RUNTIME_DIR to another folder, the same for all nodes'
     for name in groups:

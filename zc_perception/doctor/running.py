@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from zc_perception.doctor.asking import CHECK_LIMIT_S, NoAnswerError
-from zc_perception.doctor.finding import Finding, Status
-from zc_perception.doctor.needs import Needs
-from zc_perception.doctor.registry import Check
-from zc_perception.doctor.system import System
 from zc_perception.errors import ZcError, one_line
+from zc_perception.machine.asking import CHECK_LIMIT_S, NoAnswerError, Question
+from zc_perception.machine.checks import Check
+from zc_perception.machine.finding import Finding, Status
+from zc_perception.machine.needs import Needs
+from zc_perception.machine.system import System
 
 
 @dataclass(frozen=True)
@@ -37,16 +37,17 @@ class _Memory:
         self._ask = ask
         self._lock = threading.Lock()
         self._answers: dict[
-            tuple[str, ...], tuple[threading.Lock, list[dict[str, Any] | NoAnswerError]]
+            tuple[Question, tuple[str, ...]],
+            tuple[threading.Lock, list[dict[str, Any] | NoAnswerError]],
         ] = {}
 
-    def __call__(self, *question: str) -> dict[str, Any]:
+    def __call__(self, question: Question, *arguments: str) -> dict[str, Any]:
         with self._lock:
-            lock, answers = self._answers.setdefault(question, (threading.Lock(), []))
+            lock, answers = self._answers.setdefault((question, arguments), (threading.Lock(), []))
         with lock:
             if not answers:
                 try:
-                    answers.append(self._ask(*question))
+                    answers.append(self._ask(question, *arguments))
                 except NoAnswerError as error:
                     answers.append(error)
         answer = answers[0]
@@ -69,7 +70,7 @@ def run_check(check: Check, system: System, needs: Needs) -> list[Result]:
     """Its findings; whatever goes wrong in it is one."""
     found: list[Result] = []
     try:
-        for finding in check.function(system, needs):
+        for finding in check.run(system, needs):
             found.append(
                 Result(check, finding)
             )  # one by one: what was found before it stumbled counts

@@ -14,7 +14,7 @@ TYPE_CHECKING = False  # as in zc_perception/__init__.py
 if TYPE_CHECKING:
     import argparse
 
-    from zc_perception.doctor.system import System
+    from zc_perception.machine.system import System
     from zc_perception.programs import OptionParser
 
 _STDOUT = '-'
@@ -33,7 +33,7 @@ _EXAMPLES = (
 
 
 def _parser() -> OptionParser:
-    from zc_perception.doctor.asking import CHECK_LIMIT_S
+    from zc_perception.machine.asking import CHECK_LIMIT_S
     from zc_perception.programs import OptionParser
 
     parser = OptionParser(
@@ -91,7 +91,7 @@ def main(arguments: Sequence[str] | None = None, system: System | None = None) -
 
         def run(options: argparse.Namespace) -> int:
             from zc_perception.doctor import command
-            from zc_perception.doctor.system import System
+            from zc_perception.machine.system import System
 
             return command.run_until_a_signal(
                 options, system or System(), json_only=options.json == _STDOUT

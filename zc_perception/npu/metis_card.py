@@ -30,6 +30,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from zc_perception.errors import AcceleratorError, NoDeviceError
+from zc_perception.machine.host_tree import HOST, HostTree
 
 VENDOR = '0x1f9d'
 _NODES = ('metis-*', 'europa-*')
@@ -53,21 +54,6 @@ CHECK = 'lspci -vvv -d 1f9d:1100 | grep LnkSta must show Speed 8GT/s, Width x4'
 _SPEED = re.compile(r'([0-9]+(?:\.[0-9]+)?) GT/s', re.ASCII)
 _WIDTH = re.compile(r'[0-9]{1,3}', re.ASCII)
 _STALE_S = 5.0
-
-
-@dataclass(frozen=True)
-class HostTree:
-    """Where the machine's nodes and attributes are; tests have trees of their own."""
-
-    dev: Path = Path('/dev')
-    sysfs: Path = Path('/sys')
-
-    def pci(self, address: str) -> Path:
-        """The folder of a PCI device's attributes."""
-        return self.sysfs / 'bus' / 'pci' / 'devices' / address
-
-
-HOST = HostTree()
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from pathlib import Path
 from zc_perception.camera.synthetic import SyntheticCamera
 from zc_perception.doctor.needs import needs_of
 from zc_perception.doctor.pool_need import pool_need
-from zc_perception.doctor.system import System
+from zc_perception.machine.system import System
 from zc_perception.memory.heaps import open_heap, working_heaps
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.negotiation.session import Verdict

@@ -134,39 +134,14 @@ def explained(path: str, what: str, error: OSError) -> CameraError:
     if error.errno in (errno.ENODEV, errno.ENXIO):
         return CameraLostError(f'{text}; it was unplugged: plug it in again')
     if error.errno == errno.EBUSY:
+        from zc_perception.machine.device_users import programs_using  # rarely needed
+
         users = programs_using(path)
         return CameraBusyError(
             f'{text}; another program uses it{": " if users else ""}{", ".join(users)}; end that one first'
         )
     hint = _HINTS.get((what.removeprefix('VIDIOC_'), error.errno or 0))
     return V4l2Error(text + (f'; {hint}' if hint else ''), error.errno or 0)
-
-
-def programs_using(path: str) -> list[str]:
-    """Who has the device node open, as ``name (pid)``, as far as this user may look."""
-    try:
-        wanted = os.stat(path).st_rdev
-    except OSError:
-        return []
-    found = set()
-    for entry in glob.glob('/proc/[0-9]*/fd/*'):
-        try:
-            # Only nodes are of interest; a stat of a pipe or socket would be as good as none.
-            if os.readlink(entry).startswith('/dev/') and os.stat(entry).st_rdev == wanted:
-                found.add(int(entry.split('/')[2]))
-        except OSError:
-            continue
-    return [
-        'this process' if pid == os.getpid() else f'{_name(pid)} ({pid})' for pid in sorted(found)
-    ]
-
-
-def _name(pid: int) -> str:
-    try:
-        with open(f'/proc/{pid}/comm', encoding='utf-8', errors='replace') as file:
-            return file.read().strip()
-    except OSError:
-        return 'process'
 
 
 # A driver whose enumeration never ends is cut off here.

@@ -14,6 +14,7 @@ from zc_perception.detection.letterbox import Letterbox
 from zc_perception.detection.raw_tensor import RawTensor
 from zc_perception.errors import AcceleratorError, AllocationError, ConfigError
 from zc_perception.frame import Frame
+from zc_perception.machine.host_tree import HOST, HostTree
 from zc_perception.memory.dmabuf import CpuAccess, DmaBuf
 from zc_perception.memory.fence import SyncFile
 from zc_perception.memory.heaps import Heap, HeapUse, is_contiguous, open_heap
@@ -30,14 +31,7 @@ from zc_perception.npu.axl.abi import ImportFlags
 from zc_perception.npu.axl.device import AxlDevice, JobFence
 from zc_perception.npu.import_cache import ImportCache, ImportsInUse, import_key
 from zc_perception.npu.manifest import ModelManifest, TensorSpec, check_head
-from zc_perception.npu.metis_card import (
-    HOST,
-    HostTree,
-    choose_card,
-    find_cards,
-    read_iommu,
-    read_link,
-)
+from zc_perception.npu.metis_card import choose_card, find_cards, read_iommu, read_link
 from zc_perception.pixel.layout import ImageLayout, compute_layout
 from zc_perception.pixel.modifier import LINEAR
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from zc_perception.errors import NO_DESCRIPTOR, AcceleratorError, DeviceLostError
+from zc_perception.machine.host_tree import HOST, HostTree
 from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.fence import SyncFile
 from zc_perception.memory.owned_fd import OwnedFd
@@ -19,8 +20,6 @@ from zc_perception.negotiation.constraints import BufferConstraints, Placement
 from zc_perception.npu.axl import abi as axl_abi
 from zc_perception.npu.axl.abi import ImportFlags
 from zc_perception.npu.metis_card import (
-    HOST,
-    HostTree,
     Iommu,
     PcieLink,
     card_at,

@@ -17,11 +17,12 @@ import os
 from dataclasses import dataclass
 from enum import Enum
 
+from zc_perception.machine.host_tree import HOST, HostTree
 from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.npu.axl.abi import IOCTL_TYPE, ioc
 from zc_perception.npu.axl.device import ENOTSUPP, call_driver, errno_name, open_error
-from zc_perception.npu.metis_card import HOST, HostTree, found_cards
+from zc_perception.npu.metis_card import found_cards
 
 _INT = ctypes.sizeof(ctypes.c_int)
 DMA_ATTACH = ioc(3, IOCTL_TYPE, 5, _INT)

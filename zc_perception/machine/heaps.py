@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 
-from zc_perception.doctor.system import System
 from zc_perception.errors import ZcError
+from zc_perception.machine.system import System
 from zc_perception.memory.dmabuf import BufferKind, DmaBuf
 from zc_perception.memory.heaps import Heap, HeapUse, OfferedHeaps, heap_order, working_heaps
 from zc_perception.shipped_files import shipped_file

@@ -9,24 +9,20 @@ import ctypes
 import errno
 import os
 import platform
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar, cast
 
-from zc_perception.camera.v4l2.device import DeviceFile, programs_using
-from zc_perception.doctor.asking import ask
+from zc_perception.machine.asking import ask
+from zc_perception.machine.device_users import programs_using
+from zc_perception.machine.host_tree import HostTree
 from zc_perception.memory.heaps import Heap, open_heap
 from zc_perception.memory.owned_fd import OwnedFd
-from zc_perception.npu.axl.device import AxlDevice
-from zc_perception.npu.metis_card import HostTree
 
-# Checks run side by side, and some drivers let only one file have their node at a time.
-_VIDEO_TURN, _VIDEO_TURN_S = threading.Lock(), 5.0
 _STA_UNSYNC = 0x40
 _TIME_ERROR = 5
+T = TypeVar('T')
 # ``struct timex`` has 208 bytes on 64-bit Linux; ``modes`` is first, ``status`` an int behind four longs.
 _SIZE = 208
 _STATUS_OFFSET = 40
@@ -55,10 +51,6 @@ def _open_heap(name: str) -> Heap:
     return open_heap(name)[0]
 
 
-def _open_card(path: str, numbers: Mapping[str, int], tree: HostTree) -> AxlDevice:
-    return AxlDevice(path, numbers or None, tree=tree)
-
-
 @dataclass(frozen=True)
 class System:
     """The machine that is examined. All checks share it, on threads of their own, so nothing in it changes.
@@ -68,13 +60,12 @@ class System:
     :param machine: processor architecture, as ``uname -m`` says it.
     :param user: effective user id.
     :param open_node: tries to open a device node for reading and writing; 0 or an errno.
-    :param open_video: opens a V4L2 node without waiting.
     :param open_heap: opens a heap by its name.
-    :param open_card: opens a Metis card's node.
     :param ask: puts a question to a process of its own, because the answer needs libraries that may hang or crash; see
-        :mod:`~zc_perception.doctor.asking`.
+        :mod:`~zc_perception.machine.asking`.
     :param users_of: programs that have a node open, as far as this user may look.
     :param synchronised: whether something disciplines the clock; ``None``: unknown.
+    :param doubles: what a test has in place of a class or function that opens a device, see :meth:`opener`.
     """
 
     root: Path = Path('/')
@@ -82,12 +73,15 @@ class System:
     machine: str = field(default_factory=platform.machine)
     user: int = field(default_factory=os.geteuid)
     open_node: Callable[[str], int] = _open_node
-    open_video: Callable[[str], DeviceFile] = DeviceFile
     open_heap: Callable[[str], Heap] = _open_heap
-    open_card: Callable[[str, Mapping[str, int], HostTree], AxlDevice] = _open_card
     ask: Callable[..., dict[str, Any]] = ask
     users_of: Callable[[str], list[str]] = programs_using
     synchronised: Callable[[], bool | None] = clock_is_synchronised
+    doubles: Mapping[Any, Any] = field(default_factory=dict)
+
+    def opener(self, opens: T) -> T:
+        """*opens*, a class or function that opens a device; in a test what stands for it."""
+        return cast('T', self.doubles.get(opens, opens))
 
     @property
     def dev(self) -> Path:
@@ -106,23 +100,8 @@ class System:
 
     @property
     def host(self) -> HostTree:
-        """Where Metis cards are looked for."""
+        """Where cards are looked for."""
         return HostTree(self.dev, self.sys)
-
-    @contextmanager
-    def video(self, node: str) -> Iterator[DeviceFile]:
-        """A V4L2 node, open in this block and for no other check meanwhile. If a check hangs in a driver, the others wait for it a few
-        seconds and then go on.
-
-        :raises OSError: it can't be opened.
-        """
-        mine = _VIDEO_TURN.acquire(timeout=_VIDEO_TURN_S)
-        try:
-            with closing(self.open_video(str(self.root / node.lstrip('/')))) as file:
-                yield file
-        finally:
-            if mine:
-                _VIDEO_TURN.release()
 
     def shown(self, path: Path | str) -> str:
         """A path as it is on the machine itself."""

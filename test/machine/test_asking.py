@@ -15,13 +15,17 @@ from pathlib import Path
 import pytest
 from processes import is_alive
 
-from zc_perception.doctor import asking
-from zc_perception.doctor.asking import NoAnswerError, ask, end_all
+from zc_perception.machine import asking
+from zc_perception.machine.asking import NoAnswerError, ask, end_all
+
+
+def describe_anything() -> dict[str, object]:
+    raise AssertionError('a question is answered in a process of its own')
 
 
 @pytest.fixture
 def child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_fd_leak: None):  # type: ignore[no-untyped-def]
-    """Put a program in the place of the interpreter: its argument 3 is the descriptor, 4 the question."""
+    """Put a program in the place of the interpreter: its argument 3 is the descriptor."""
 
     def install(body: str) -> None:
         script, program = tmp_path / 'script.py', tmp_path / 'python'
@@ -41,23 +45,23 @@ def child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_fd_leak: None):  #
 
 def test_the_answer_comes_back_whatever_is_written_to_stdout(child) -> None:  # type: ignore[no-untyped-def]
     child('print("vendor banner"); sys.stdout.flush(); os.write(answer, b\'{"a": [1, "b"]}\')')
-    assert ask('anything') == {'a': [1, 'b']}
+    assert ask(describe_anything) == {'a': [1, 'b']}
 
 
 def test_a_library_that_never_stops_talking_holds_nothing_up(child) -> None:  # type: ignore[no-untyped-def]
     child('os.write(2, b"x" * 1000000)\nos.write(answer, b\'{"done": true}\')')
-    assert ask('anything', time_limit_s=300.0) == {'done': True}
+    assert ask(describe_anything, time_limit_s=300.0) == {'done': True}
 
 
 def test_what_the_process_has_started_does_not_keep_the_answer_back(child) -> None:  # type: ignore[no-untyped-def]
     child("if os.fork():\n    os.write(answer, b'{}\\n')\nelse:\n    time.sleep(600)")
-    assert ask('anything', time_limit_s=300.0) == {}
+    assert ask(describe_anything, time_limit_s=300.0) == {}
 
 
 @pytest.mark.parametrize(
     ('body', 'words'),
     [
-        ('os.kill(os.getpid(), signal.SIGSEGV)', ['ros', 'SIGSEGV']),
+        ('os.kill(os.getpid(), signal.SIGSEGV)', ['anything', 'SIGSEGV']),
         (
             'sys.stderr.write("no such library\\n"); sys.stderr.flush(); sys.exit(3)',
             ['status 3', 'no such library'],
@@ -70,7 +74,7 @@ def test_what_the_process_has_started_does_not_keep_the_answer_back(child) -> No
 def test_a_process_that_fails_is_explained(body: str, words: list[str], child) -> None:  # type: ignore[no-untyped-def]
     child(body)
     with pytest.raises(NoAnswerError) as error:
-        ask('ros', time_limit_s=60.0)
+        ask(describe_anything, time_limit_s=60.0)
     assert all(word in str(error.value) for word in words), error.value
     assert not asking._running
 
@@ -82,8 +86,8 @@ def test_a_process_that_hangs_is_killed_with_all_its_children(
     note = tmp_path / 'pids'
     child(f'{step}\nopen({str(note)!r}, "a").write(f"{{os.getpid()}}\\n")\ntime.sleep(600)')
     began = time.monotonic()
-    with pytest.raises(NoAnswerError, match='no answer to model'):
-        ask('model', time_limit_s=1.5)
+    with pytest.raises(NoAnswerError, match='no answer to anything'):
+        ask(describe_anything, time_limit_s=1.5)
     assert time.monotonic() - began < 60
     pids = (
         note.read_text().split() if note.exists() else []
@@ -101,7 +105,7 @@ def test_the_end_of_the_doctor_is_the_end_of_its_processes(tmp_path: Path, child
 
     def asking_thread() -> None:
         try:
-            ask('voyager', time_limit_s=300.0)
+            ask(describe_anything, time_limit_s=300.0)
         except NoAnswerError as error:
             failures.append(str(error))
 
@@ -121,7 +125,7 @@ def test_a_machine_that_starts_no_process_is_explained(
 ) -> None:
     monkeypatch.setattr(asking.sys, 'executable', '/nowhere/python')
     with pytest.raises(NoAnswerError, match='no process can be started'):
-        ask('ros')
+        ask(describe_anything)
 
 
 def writing_end(pipe: Path, reader: subprocess.Popen[bytes], deadline: float) -> int:
@@ -142,7 +146,10 @@ def test_the_process_dies_with_a_doctor_that_is_killed(tmp_path: Path) -> None:
     """Its parameter file is a pipe that never ends."""
     pipe = tmp_path / 'endless.yaml'
     os.mkfifo(pipe)
-    program = f'from zc_perception.doctor.asking import ask; ask("parameters", {str(pipe)!r}, time_limit_s=300.0)'
+    program = (
+        'from zc_perception.machine.asking import ask; from zc_perception.doctor.answers import check_parameters; '
+        f'ask(check_parameters, {str(pipe)!r}, time_limit_s=300.0)'
+    )
     doctor = subprocess.Popen([sys.executable, '-c', program])
     deadline = time.monotonic() + 60
     try:

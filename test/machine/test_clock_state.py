@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from zc_perception.doctor import system
+from zc_perception.machine import system
 
 PROGRAM = """
 #include <stddef.h>

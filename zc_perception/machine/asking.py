@@ -14,11 +14,13 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 from zc_perception.errors import ZcError
 from zc_perception.memory.owned_fd import OwnedFd
 
+Question = Callable[..., dict[str, Any]]
 TIME_LIMIT_S = 30.0
 #: Of a check, which may ask two questions.
 CHECK_LIMIT_S = 2 * TIME_LIMIT_S + 5.0
@@ -29,25 +31,30 @@ _running: set[int] = set()
 _lock = threading.Lock()
 
 
+def subject(question: Question) -> str:
+    """What a question is about: its name without the verb, such as ``gstreamer`` of ``describe_gstreamer``."""
+    return question.__name__.partition('_')[2] or question.__name__
+
+
 class NoAnswerError(ZcError):
     """The process took too long, crashed, or could not be started."""
 
 
-def ask(question: str, *arguments: str, time_limit_s: float = TIME_LIMIT_S) -> dict[str, Any]:
-    """What a function of :mod:`~zc_perception.doctor.answers` returns in a fresh process.
+def ask(question: Question, *arguments: str, time_limit_s: float = TIME_LIMIT_S) -> dict[str, Any]:
+    """What a function of some module's own returns in a fresh process, where it may load and open what it likes.
 
-    :param question: the function's name.
+    :param question: the function. It takes texts and returns what can be written as JSON.
     :raises NoAnswerError: says why there is none.
     """
     reading, writing = os.pipe2(os.O_CLOEXEC)
-    with OwnedFd(reading) as pipe, OwnedFd(os.memfd_create('zc_doctor', os.MFD_CLOEXEC)) as errors:
+    with OwnedFd(reading) as pipe, OwnedFd(os.memfd_create('answering', os.MFD_CLOEXEC)) as errors:
         writer = OwnedFd(writing)
         command = [
             sys.executable,
             '-m',
-            'zc_perception.doctor.answers',
+            'zc_perception.machine.answering',
             str(writing),
-            question,
+            f'{question.__module__}:{question.__name__}',
             *arguments,
         ]
         try:
@@ -63,13 +70,13 @@ def ask(question: str, *arguments: str, time_limit_s: float = TIME_LIMIT_S) -> d
                 _running.add(process.pid)
         except OSError as error:
             raise NoAnswerError(
-                f"'{question}' could not be asked: no process can be started: {error.strerror}"
+                f"'{subject(question)}' could not be asked: no process can be started: {error.strerror}"
             ) from error
         finally:
             writer.close()
         try:
             text = _read(pipe, time_limit_s)
-            return _understood(question, text, process, errors, time_limit_s)
+            return _understood(subject(question), text, process, errors, time_limit_s)
         finally:
             _end(process)
 
