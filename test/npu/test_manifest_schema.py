@@ -21,7 +21,7 @@ from zc_perception.npu.manifest import (
     manifest_schema,
     shipped_models,
 )
-from zc_perception.npu.manifest_rules import Place
+from zc_perception.rules import Place
 
 PATH = MODELS / 'model.schema.json'
 SCHEMA = json.loads(PATH.read_text(encoding='utf-8'))
@@ -31,9 +31,8 @@ WRITE = (
 )
 TENSOR = {'name': 'o', 'layout': 'nhwc', 'dtype': 'int8', 'shape': [1, 2], 'offset': 4, 'scale': [1, 0.5], 'zero_point': 3,
           'padding': [[0, 0], [0, 1]]}  # fmt: skip
-HEAD = {'kind': 'ssd', 'strides': [8], 'anchors': [[[1, 2.5]]], 'reg_max': 1, 'sigmoid': False, 'softmax': True, 'class_agnostic': True,
-        'variances': [0.1, 1], 'background': -1, 'priors': [[0, 0, 1, 1]], 'box_order': 'yxyx', 'coordinates': 'input',
-        'suppressed': False}  # fmt: skip
+HEAD = {'kind': 'ssd', 'strides': [8], 'anchors': [[[1, 2.5]]], 'sigmoid': False, 'softmax': True, 'class_agnostic': True,
+        'variances': [0.1, 1], 'background': -1, 'priors': [[0, 0, 1, 1]], 'box_order': 'yxyx', 'coordinates': 'input'}  # fmt: skip
 WHOLE: dict[str, Any] = {
     'name': 'm', 'engine': 'onnx', 'file': 'w.onnx', 'model_id': 1, 'finds': '', 'licence': '', 'classes': ['a'], 'classes_file': 'l.txt',
     'score_threshold': 0.5, 'nms_threshold': 1, 'max_detections': 5, 'head': HEAD, 'outputs': [TENSOR],
@@ -76,7 +75,12 @@ def test_every_key_is_in_the_example_that_is_changed_below() -> None:
         (SCHEMA['$defs']['input'], WHOLE['input']),
         (SCHEMA['$defs']['outputs']['items'], TENSOR),
     ]
-    tables.append((SCHEMA['$defs']['head']['anyOf'][1], HEAD))
+    tables += [
+        (schema, HEAD)
+        for schema in SCHEMA['$defs']['head']['anyOf']
+        if schema.get('properties', {}).get('kind', {}).get('enum') == ['ssd']
+    ]
+    assert len(tables) == 4
     for schema, example in tables:
         assert (
             set(schema['properties']) == set(example) and schema['additionalProperties'] is False

@@ -43,7 +43,7 @@ OBJECTS = 100
 SPARSE = 3
 LIMITS = DecodeLimits(0.25, 0.45, 300)
 BOX = Letterbox.fit(1920, 1080, SIDE, SIDE)
-SPEC = HeadSpec('yolov8', CLASSES, (SIDE, SIDE), STRIDES, reg_max=BINS)
+SPEC = HeadSpec('yolov8', CLASSES, (SIDE, SIDE), strides=STRIDES, reg_max=BINS)
 # Logits of what is no object: sigmoid −9 is 0.0001.
 _BACKGROUND, _SPREAD = -9.0, 1.2
 _SCALE, _ZERO_POINT = 0.125, 20

@@ -1,7 +1,7 @@
 """``model.yaml``: what a model takes, what it yields, how to read it.
 
 Read :class:`ModelManifest` first: it is what :func:`load_manifest` makes of a file. The file's keys stand in one table,
-:data:`MANIFEST`, made of the rules of :mod:`zc_perception.npu.manifest_rules`. The reader checks a file by this table, and
+:data:`MANIFEST`, made of the rules of :mod:`zc_perception.rules`. The reader checks a file by this table, and
 ``models/model.schema.json``, which editors use, is written from it. What depends on several keys at once is checked where a variant's
 values become a manifest (``_manifest``).
 :func:`check_head` tries, before the first frame, whether the head can read what the model yields.
@@ -13,7 +13,7 @@ import contextlib
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
@@ -23,28 +23,26 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
-from zc_perception.detection.heads import HEADS, make_head, other_heads
+from zc_perception.detection.heads import HEADS, HeadRule, make_head
 from zc_perception.detection.heads.spec import DecodeLimits, HeadSpec
 from zc_perception.detection.letterbox import Letterbox
 from zc_perception.detection.raw_tensor import RawTensor
 from zc_perception.errors import AcceleratorError, ConfigError, message_of, nearest
 from zc_perception.kinds import ACCELERATOR_GROUP, offered
-from zc_perception.npu.manifest_rules import (
+from zc_perception.npu.voyager_model import read_compiled_input
+from zc_perception.rules import (
     Key,
     Place,
     Schema,
     Table,
     TableList,
-    WordOrTable,
     array,
-    boolean,
     choice,
     either,
     integer,
     number,
     text,
 )
-from zc_perception.npu.voyager_model import read_compiled_input
 from zc_perception.shipped_files import shipped_file
 
 MODELS = Path(__file__).resolve().parent.parent / 'models'
@@ -204,8 +202,6 @@ _SCALE = either(
     'a number above 0, or one for each element of the last axis',
 )
 _PAIR = array('a pair', integer(0, _LARGEST_SIDE), 2, 2)
-_ANCHOR = array('a pair', number(above=0), 2, 2)
-_PRIOR = array('four numbers', number(), 4, 4)
 
 INPUT = Table(
     {
@@ -268,67 +264,6 @@ OUTPUTS = TableList(
     ),
     'a list of at least one tensor',
 )
-# Every option of HeadSpec, but for what the manifest says elsewhere.
-HEAD = Table(
-    {
-        'kind': Key(choice(*HEADS, others=other_heads), 'How the outputs are read.'),
-        'strides': Key(
-            array('a list of integers from 1 to 1024', integer(1, 1024), 1),
-            'Input pixels per cell of each level.',
-            [8, 16, 32],
-        ),
-        'anchors': Key(
-            array(
-                'for each level a list of width and height in pixels',
-                array('a list of pairs', _ANCHOR, 1),
-                1,
-            ),
-            'yolov5, ssd: for each level its anchors, width and height in input pixels.',
-        ),
-        'reg_max': Key(
-            integer(1, 64),
-            'yolov8: bins of the distribution of each distance; 1: distances are given directly.',
-            16,
-        ),
-        'sigmoid': Key(
-            boolean(),
-            'Whether the host has to apply it to scores; left out: as this kind of head is usually exported.',
-        ),
-        'softmax': Key(
-            boolean(), 'ssd: scores are logits of one softmax over all classes.', False
-        ),
-        'class_agnostic': Key(
-            boolean(), 'One suppression for all classes instead of one for each.', False
-        ),
-        'variances': Key(
-            array('two numbers above 0', number(above=0), 2, 2),
-            'ssd: centre and size variances.',
-            [0.1, 0.2],
-        ),
-        'background': Key(
-            integer(-1, 1 << 16),
-            'ssd: index of the background class among the scores; -1: there is none.',
-            0,
-        ),
-        'priors': Key(
-            array('a list of four numbers each', _PRIOR),
-            'ssd: cx, cy, w, h of each prior, relative to the input.',
-        ),
-        'box_order': Key(
-            choice('xyxy', 'yxyx'),
-            'ssd, boxes: which axis comes first in corners and deltas.',
-            'xyxy',
-        ),
-        'coordinates': Key(
-            choice('source', 'input', 'relative'),
-            'ssd, boxes: unit of corners; left out: as usual for the kind.',
-        ),
-        'suppressed': Key(
-            boolean(), 'boxes: whether the model has removed duplicates already.', True
-        ),
-    },
-    needed=('kind',),
-)
 # What a variant may change.
 _VARIANT_KEYS = {
     'engine': Key(choice(*ENGINES, others=other_engines), 'What runs the model.', 'onnx'),
@@ -346,7 +281,7 @@ _VARIANT_KEYS = {
         'What the network yields: needed for axl; for others only what their own files leave open.',
     ),
     'head': Key(
-        WordOrTable(choice(*HEADS, others=other_heads), HEAD),
+        HeadRule(),
         'How the outputs are read: the kind of head, or a mapping with its options.',
     ),
     'classes': Key(
@@ -363,10 +298,14 @@ _VARIANT_KEYS = {
     ),
     'max_detections': Key(integer(1, 10000), 'At most so many per frame.', 300),
 }
-_ELSEWHERE = {name: 'head' for name in HEAD.keys if name != 'kind'} | {
-    name: 'input' for name in INPUT.keys if name not in ('scale',)
-}
-VARIANT = Table(_VARIANT_KEYS, elsewhere=_ELSEWHERE)
+
+
+def _elsewhere() -> dict[str, str]:
+    head = {name: 'head' for kind in HEADS.built_in for name in HEADS.load(kind).OPTIONS}
+    return head | {name: 'input' for name in INPUT.keys if name != 'scale'}
+
+
+VARIANT = Table(_VARIANT_KEYS, elsewhere=_elsewhere)
 MANIFEST = Table(
     {
         'name': Key(text('a name'), "The model's name; left out: the folder's."),
@@ -383,7 +322,7 @@ MANIFEST = Table(
         ),
     },
     sets=(('head', 'classes'), ('head', 'classes_file'), ('variants',)),
-    elsewhere=_ELSEWHERE,
+    elsewhere=_elsewhere,
 )
 
 
@@ -738,23 +677,10 @@ def _tensors(part: _Part, engine: str) -> tuple[TensorSpec, ...]:
     return tuple(tensors)
 
 
-def _floats(value: Any) -> Any:
-    return tuple(_floats(v) for v in value) if isinstance(value, list) else float(value)
-
-
 def _head(part: _Part, num_classes: int, network: ModelInput) -> HeadSpec:
     given = part.needed('head')
     options: dict[str, Any] = {'kind': given} if isinstance(given, str) else given
-    convert: dict[str, Callable[[Any], Any]] = {
-        'anchors': _floats,
-        'priors': _floats,
-        'variances': _floats,
-        'strides': tuple,
-    }
-    values = {
-        name: convert[name](value) if name in convert else value for name, value in options.items()
-    }
-    head = HeadSpec(num_classes=num_classes, input_size=(network.width, network.height), **values)
+    head = HeadSpec(num_classes=num_classes, input_size=(network.width, network.height), **options)
     if (
         network.width or network.resize == 'none'
     ):  # else the compiled model's file isn't there to say it

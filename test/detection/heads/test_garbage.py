@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-import dataclasses
 import re
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tensors import GRIDS, INPUT, STRIDES
+from tensors import GRIDS, INPUT
 
 from zc_perception.detection.heads import HEADS, make_head
 from zc_perception.detection.heads.spec import DecodeLimits, HeadSpec
 from zc_perception.detection.letterbox import Letterbox
 from zc_perception.detection.raw_tensor import RawTensor
 from zc_perception.errors import AcceleratorError, ConfigError
+from zc_perception.rules import Key
 
 PAGE = Path(__file__).resolve().parents[3] / 'docs' / 'models.md'
 BOX = Letterbox.fit(321, 203, *INPUT)
 CLASSES = 3
 CELLS = sum(rows * columns for rows, columns in GRIDS)
 ANCHORS = (((10.0, 13.0), (16.0, 30.0)),) * 3
-SPEC = HeadSpec('', CLASSES, INPUT, STRIDES)
 
 CASES = {
     'boxes': ('boxes', {}, [(20, 6)]),
@@ -70,7 +70,7 @@ def head_of_the_page(spec: HeadSpec) -> Any:
 @pytest.mark.parametrize('shapes', [[], [(20, 6)], [(5,)], [(20, 5), (20, 5)]])
 def test_the_head_of_the_page_refuses_other_outputs(shapes: list[tuple[int, ...]]) -> None:
     with pytest.raises(AcceleratorError, match=r'head mine: .*: expected one output nx5'):
-        head_of_the_page(SPEC).decode(
+        head_of_the_page(HeadSpec('mine', CLASSES)).decode(
             [RawTensor(np.zeros(shape, np.float32)) for shape in shapes],
             BOX,
             DecodeLimits(0.5, 0.5, 10),
@@ -78,44 +78,38 @@ def test_the_head_of_the_page_refuses_other_outputs(shapes: list[tuple[int, ...]
 
 
 class Watched(HeadSpec):
-    """Notes the names of the fields that a head reads."""
+    """Notes the names that a head reads."""
+
+    read: ClassVar[set[str]] = set()
+
+    def completed(self, keys: Mapping[str, Key]) -> HeadSpec:
+        self.__init__(
+            self.kind, self.num_classes, self.input_size, **super().completed(keys).options
+        )  # type: ignore[misc]
+        self.read.clear()
+        return self
 
     def __getattribute__(self, name: str) -> object:
-        read: set[str] = object.__getattribute__(self, '__dict__').setdefault('read', set())
-        read.add(name)
+        Watched.read.add(name)
         return object.__getattribute__(self, name)
 
 
-@pytest.mark.parametrize('kind', HEADS)
+@pytest.mark.parametrize('kind', HEADS.built_in)
 def test_the_options_of_a_kind_are_those_that_it_reads(kind: str) -> None:
-    options = {field.name for field in dataclasses.fields(HeadSpec)} - {
-        'kind',
-        'num_classes',
-        'input_size',
-    }
+    options = {name for kind in HEADS.built_in for name in HEADS.load(kind).OPTIONS}
     read = set()
     for _, given_here, shapes in (case for case in CASES.values() if case[0] == kind):
-        spec = Watched(**{**dataclasses.asdict(SPEC), 'kind': kind, **given_here})  # type: ignore[arg-type]
-        head = HEADS[kind].make(spec)
+        head = make_head(Watched(kind, CLASSES, INPUT, **given_here))
         head.decode(
             [garbage(np.random.default_rng(0), 'int8', shape) for shape in shapes],
             BOX,
             DecodeLimits(0.0, 0.5, 50),
         )
-        read |= spec.__dict__['read'] & options
-    assert read == set(HEADS[kind].options)
+        read |= Watched.read & options
+    assert read == set(HEADS.load(kind).OPTIONS)
     assert kind in {case[0] for case in CASES.values()}, (
         'add a case, so that this head gets garbage, too'
     )
-
-
-def test_each_option_is_for_some_kind() -> None:
-    options = {field.name for field in dataclasses.fields(HeadSpec)} - {
-        'kind',
-        'num_classes',
-        'input_size',
-    }
-    assert {name for kind in HEADS.values() for name in kind.options} == options
 
 
 @pytest.mark.parametrize('case', CASES)
@@ -132,7 +126,7 @@ def test_no_box_that_is_none(
     kind, options, shapes = CASES[case]
     random = np.random.default_rng(seed)
     agnostic &= kind != 'boxes' or not options.get('suppressed', True)
-    spec = dataclasses.replace(SPEC, kind=kind, class_agnostic=agnostic, **options)  # type: ignore[arg-type]
+    spec = HeadSpec(kind, CLASSES, INPUT, class_agnostic=agnostic, **options)
     head = head_of_the_page(spec) if kind == 'mine' else make_head(spec)
     with warnings.catch_warnings():
         warnings.simplefilter('error')
@@ -190,7 +184,7 @@ def test_an_input_that_a_stride_does_not_divide(kind: str) -> None:
         ConfigError, match=r'head.strides: 32 does not divide the input of 640x368 pixels'
     ):
         make_head(
-            HeadSpec(kind, 1, input_size=(640, 368), anchors=() if kind == 'yolox' else ANCHORS)
+            HeadSpec(kind, 1, (640, 368), **({} if kind == 'yolox' else {'anchors': ANCHORS}))
         )
 
 
@@ -210,7 +204,7 @@ def test_decoded_tensors_can_be_of_any_input_s_size() -> None:
 
 @pytest.mark.parametrize('kind', ['yolov5', 'yolov8', 'yolox'])
 def test_a_letterbox_that_a_stride_does_not_divide(kind: str) -> None:
-    head = make_head(HeadSpec(kind, 1, anchors=ANCHORS if kind == 'yolov5' else ()))
+    head = make_head(HeadSpec(kind, 1, **({'anchors': ANCHORS} if kind == 'yolov5' else {})))
     with pytest.raises(
         AcceleratorError, match=r'head.strides: 32 does not divide the input of 96x80 pixels'
     ):
@@ -237,7 +231,7 @@ def test_frames_of_another_geometry_than_the_head_s() -> None:
     [
         (
             HeadSpec('yolov9', 1),
-            rf"head.kind 'yolov9' is unknown: one of {', '.join(HEADS)}; did you mean 'yolov",
+            rf"head 'yolov9' is not known; it must be one of {', '.join(HEADS.built_in)}; did you mean 'yolov",
         ),
         (
             HeadSpec('yolov8', 1, coordinates='input'),

@@ -18,18 +18,17 @@ from zc_perception.npu.manifest import load_manifest
 
 SOURCE = """
 from zc_perception.detection.heads.boxes import Boxes
+from zc_perception.rules import Key, number
 
 
-class Half:
-    '''Boxes whose scores count half.'''
+class Half(Boxes):
+    '''Boxes whose scores count for a part.'''
 
-    def __init__(self, spec):
-        from dataclasses import replace
-        self._boxes = Boxes(replace(spec, kind='boxes'))
+    OPTIONS = {**Boxes.OPTIONS, 'part': Key(number(0.1, 1.0), 'Of a score that counts.', 0.5)}
 
     def decode(self, outputs, box, limits):
-        found = self._boxes.decode(outputs, box, limits)
-        return type(found)(found.boxes, found.scores / 2, found.classes)
+        found = super().decode(outputs, box, limits)
+        return type(found)(found.boxes, found.scores * self._spec.part, found.classes)
 
 
 nothing = 3
@@ -57,7 +56,7 @@ def own_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_manifest_names_a_head_of_another_package_and_it_decodes(tmp_path: Path) -> None:
     values = {
         'engine': 'opencv_hog',
-        'head': 'half',
+        'head': {'kind': 'half', 'part': 0.25},
         'classes': ['a'],
         'input': {'resize': 'none'},
     }
@@ -65,7 +64,7 @@ def test_a_manifest_names_a_head_of_another_package_and_it_decodes(tmp_path: Pat
     head = make_head(load_manifest(str(tmp_path)).head)
     rows = RawTensor(np.array([[8, 8, 24, 24, 0.8, 0]], np.float32))
     found = head.decode([rows], Letterbox.fit(64, 48, 64, 48), DecodeLimits(0.5, 0.5, 10))
-    assert found.scores.tolist() == pytest.approx([0.4]) and found.boxes.tolist() == [
+    assert found.scores.tolist() == pytest.approx([0.2]) and found.boxes.tolist() == [
         [8, 8, 24, 24]
     ]
 
@@ -73,15 +72,18 @@ def test_a_manifest_names_a_head_of_another_package_and_it_decodes(tmp_path: Pat
 @pytest.mark.parametrize(
     ('kind', 'words'),
     [
-        ('nothing', "head.kind 'nothing' is 3, which makes nothing with a method decode"),
-        ('no_head', "head.kind 'no_head' is <function no_head"),
+        (
+            'nothing',
+            "head 'nothing' is 3, which is no class derived from zc_perception.detection.heads.spec.Head",
+        ),
+        ('no_head', "head 'no_head' is <function no_head"),
         (
             'broken',
             "'broken' of package 'half-head' can't be imported (half_head:Missing): AttributeError",
         ),
         (
             'hal',
-            f"head.kind 'hal' is unknown: one of {', '.join(HEADS)}, broken, half, no_head, nothing; did you mean 'half'",
+            f"head 'hal' is not known; it must be one of {', '.join(HEADS.built_in)}, broken, half, no_head, nothing; did you mean 'half'",
         ),
     ],
 )
@@ -95,6 +97,25 @@ def test_the_manifest_s_reader_lists_them_too(tmp_path: Path) -> None:
     (tmp_path / 'model.yaml').write_text('head: yolo9\nclasses: [a]\n', encoding='utf-8')
     with pytest.raises(
         ConfigError,
-        match=rf"key 'head' is 'yolo9'; it must be one of {', '.join(HEADS)}, broken, half, no_head, nothing",
+        match=rf"key 'head' is 'yolo9'; it must be one of {', '.join(HEADS.built_in)}, broken, half, no_head, nothing",
     ):
         load_manifest(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ('option', 'words'),
+    [
+        ('part: 2', "key 'head.part' is 2; it must be a number from 0.1 to 1.0"),
+        ('prat: 0.3', "key 'head.prat' is unknown; did you mean 'part'?"),
+        ('reg_max: 4', "head.reg_max is not for head 'half'; it is for yolov8: leave it out"),
+    ],
+)
+def test_its_own_options_have_rules_as_this_package_s(
+    option: str, words: str, tmp_path: Path
+) -> None:
+    (tmp_path / 'model.yaml').write_text(
+        f'head: {{kind: half, {option}}}\nclasses: [a]\n', encoding='utf-8'
+    )
+    with pytest.raises(ConfigError) as caught:
+        load_manifest(str(tmp_path))
+    assert words in str(caught.value)

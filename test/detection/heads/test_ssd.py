@@ -114,7 +114,7 @@ def test_priors_are_made_from_anchors_level_row_column_anchor() -> None:
     scores = np.zeros((1, count, 2))
     scores[0, [2 * (3 * 12 + 5) + 1, 2 * 96 + 6 + 2, 2 * 96 + 24 + 4], 1] = 0.9, 0.8, 0.7
     found = decode(
-        HeadSpec('ssd', 1, INPUT, STRIDES, anchors),
+        HeadSpec('ssd', 1, INPUT, strides=STRIDES, anchors=anchors),
         scores,
         np.zeros((1, count, 4)),
         box=Letterbox.fit(96, 64, 96, 64),

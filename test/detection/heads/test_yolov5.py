@@ -67,7 +67,14 @@ def test_quantised_levels(
         outputs = [as_nchw(output) for output in outputs]
     expected = expected_of([dequantised(output) for output in outputs], score, by_sigmoid)
     head = make_head(
-        HeadSpec('yolov5', CLASSES, INPUT, STRIDES, ANCHORS, sigmoid=None if by_sigmoid else False)
+        HeadSpec(
+            'yolov5',
+            CLASSES,
+            INPUT,
+            strides=STRIDES,
+            anchors=ANCHORS,
+            sigmoid=None if by_sigmoid else False,
+        )
     )
     order = random.permutation(3)
     assert_same(
@@ -84,7 +91,7 @@ def test_the_export_with_an_axis_for_anchors() -> None:
     outputs = [
         level.reshape(1, *level.shape[1:3], 3, -1).transpose(0, 3, 1, 2, 4) for level in levels
     ]
-    head = make_head(HeadSpec('yolov5', CLASSES, INPUT, STRIDES, ANCHORS))
+    head = make_head(HeadSpec('yolov5', CLASSES, INPUT, strides=STRIDES, anchors=ANCHORS))
     for order in ((0, 1, 2), (2, 0, 1)):
         found = head.decode(
             [RawTensor(np.ascontiguousarray(outputs[i])) for i in order],
@@ -127,7 +134,7 @@ def test_a_known_box() -> None:
     levels = [np.full((1, *grid, 27), -20, np.float32) for grid in GRIDS]
     levels[1][0, 2, 3, 9:18] = 0
     levels[1][0, 2, 3, 15] = 1
-    found = make_head(HeadSpec('yolov5', CLASSES, INPUT, STRIDES, ANCHORS)).decode(
+    found = make_head(HeadSpec('yolov5', CLASSES, INPUT, strides=STRIDES, anchors=ANCHORS)).decode(
         [RawTensor(level) for level in levels],
         Letterbox.fit(96, 64, 96, 64),
         DecodeLimits(0.2, 0.5, 10),
@@ -186,7 +193,7 @@ def test_anchors_that_do_not_belong_to_the_strides(
     anchors: tuple[tuple[tuple[float, float], ...], ...], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
-        make_head(HeadSpec('yolov5', CLASSES, INPUT, STRIDES, anchors))
+        make_head(HeadSpec('yolov5', CLASSES, INPUT, strides=STRIDES, anchors=anchors))
 
 
 def test_raw_levels_without_anchors() -> None:
@@ -215,7 +222,7 @@ def test_raw_levels_without_anchors() -> None:
 def test_another_layout_is_an_error_with_its_shape(
     shapes: list[tuple[int, ...]], message: str
 ) -> None:
-    head = make_head(HeadSpec('yolov5', CLASSES, INPUT, STRIDES, ANCHORS))
+    head = make_head(HeadSpec('yolov5', CLASSES, INPUT, strides=STRIDES, anchors=ANCHORS))
     with pytest.raises(AcceleratorError, match=f'head yolov5: .*{message}'):
         head.decode(
             [RawTensor(np.zeros(shape, np.float32)) for shape in shapes],

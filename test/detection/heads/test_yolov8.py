@@ -244,7 +244,9 @@ def test_raw_levels_are_decoded_as_the_slow_way_does(
     boxes = list(yolov8_levels(*left, STRIDES, bins, by_sigmoid))
     assume(all(abs(one.score - score) > NEAR for one in boxes))
     expected = in_source([one for one in boxes if one.score >= score], SMALL)
-    head = make_head(HeadSpec('yolov8', classes, INPUT, STRIDES, reg_max=bins, sigmoid=by_sigmoid))
+    head = make_head(
+        HeadSpec('yolov8', classes, INPUT, strides=STRIDES, reg_max=bins, sigmoid=by_sigmoid)
+    )
     assert_same(head.decode(outputs, SMALL, DecodeLimits(score, EVERYTHING, 1000)), expected)
     assert_same(
         head.decode(outputs, SMALL, DecodeLimits(score, EVERYTHING, 1000)), expected
@@ -290,7 +292,7 @@ def test_objects_in_quantised_levels_are_what_the_slow_way_finds(
     picture = [one for one in boxes if one.score >= 0.25 and in_source([one], SMALL)]
     kept, nearest = suppressed(picture, 0.45, agnostic)
     assume(nearest > NEAR)
-    head = make_head(HeadSpec('yolov8', classes, INPUT, STRIDES, class_agnostic=agnostic))
+    head = make_head(HeadSpec('yolov8', classes, INPUT, strides=STRIDES, class_agnostic=agnostic))
     assert_same(head.decode(outputs, SMALL, DecodeLimits(0.25, 0.45, 300)), in_source(kept, SMALL))
 
 
@@ -310,7 +312,7 @@ def test_one_tensor_for_each_level_holds_boxes_first() -> None:
         ],
         SMALL,
     )
-    head = make_head(HeadSpec('yolov8', 5, INPUT, STRIDES))
+    head = make_head(HeadSpec('yolov8', 5, INPUT, strides=STRIDES))
     assert len(expected) > 5
     for outputs in (
         together[::-1],
@@ -332,7 +334,9 @@ def test_a_scale_for_each_channel_gives_what_real_numbers_give(
 ) -> None:
     """With as many classes as box channels, in one tensor or apart, all frames: to the bit."""
     random = np.random.default_rng(classes)
-    head, plain = (make_head(HeadSpec('yolov8', classes, INPUT, STRIDES)) for _ in range(2))
+    head, plain = (
+        make_head(HeadSpec('yolov8', classes, INPUT, strides=STRIDES)) for _ in range(2)
+    )
     limits = np.iinfo(dtype)
     for _ in range(3):
         outputs = []
@@ -374,7 +378,7 @@ def test_distributions_far_from_zero_are_no_problem(extreme: float) -> None:
         [b for b in yolov8_levels(left[::2], left[1::2], STRIDES, 16, True) if b.score >= 0.5],
         SMALL,
     )
-    head = make_head(HeadSpec('yolov8', 2, INPUT, STRIDES))
+    head = make_head(HeadSpec('yolov8', 2, INPUT, strides=STRIDES))
     assert_same(
         head.decode(outputs, SMALL, DecodeLimits(0.5, EVERYTHING, 1000)), expected, tolerance=0.02
     )

@@ -81,7 +81,7 @@ def test_every_arrangement(
             for part in outputs[level]
         ]
     head = make_head(
-        HeadSpec('yolox', classes, INPUT, STRIDES, sigmoid=True if by_sigmoid else None)
+        HeadSpec('yolox', classes, INPUT, strides=STRIDES, sigmoid=True if by_sigmoid else None)
     )
     assert_same(head.decode(given_outputs, SMALL, DecodeLimits(score, EVERYTHING, 1000)), expected)
 
@@ -122,7 +122,7 @@ def test_a_size_that_overflows_is_no_detection() -> None:
 def test_another_layout_is_an_error_with_its_shape(
     shapes: list[tuple[int, ...]], message: str
 ) -> None:
-    head = make_head(HeadSpec('yolox', 2, INPUT, STRIDES))
+    head = make_head(HeadSpec('yolox', 2, INPUT, strides=STRIDES))
     with pytest.raises(AcceleratorError, match=f'head yolox: .*{message}'):
         head.decode(
             [RawTensor(np.zeros(shape, np.float32)) for shape in shapes],

@@ -1,78 +1,34 @@
-"""From a network's raw outputs to boxes: :class:`Head` is what each kind has to do, :data:`HEADS` where they are registered.
+"""From a network's raw outputs to boxes: :data:`HEADS` is where the kinds are registered, one line each.
 
-All heads work in the same steps. ``levels`` finds out which output is what, ``score_filter`` finds the cells that reach the score before
+Each kind is a class derived from :class:`~zc_perception.detection.heads.spec.Head`, which says what it does and which options it has.
+All work in the same steps. ``levels`` finds out which output is what, ``score_filter`` finds the cells that reach the score before
 anything is computed for a box, the head computes their boxes, and ``candidates`` removes duplicates and maps to source pixels. Heads of
-other packages come by entry points of the group ``zc_perception.heads``.
+other packages come by entry points of the group ``zc_perception.heads``, with the same rights.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import fields
-from typing import NamedTuple, Protocol
+from collections.abc import Mapping
+from typing import Any
 
-from zc_perception.detection.detections import Detections
-from zc_perception.detection.heads.boxes import Boxes
-from zc_perception.detection.heads.spec import DecodeLimits, HeadSpec
-from zc_perception.detection.heads.ssd import Ssd
-from zc_perception.detection.heads.yolov5 import YoloV5
-from zc_perception.detection.heads.yolov8 import YoloV8
-from zc_perception.detection.heads.yolox import YoloX
-from zc_perception.detection.letterbox import Letterbox
-from zc_perception.detection.raw_tensor import RawTensor
-from zc_perception.errors import ConfigError, nearest
-from zc_perception.kinds import HEAD_GROUP, load_entry_point, offered
-from zc_perception.shipped_files import shipped_file
+from zc_perception.detection.heads.spec import Head, HeadSpec
+from zc_perception.errors import ConfigError
+from zc_perception.kinds import HEAD_GROUP, Kinds
+from zc_perception.rules import Key, Leaf, Place, Rule, Schema, Table, choice
 
-
-class Head(Protocol):
-    """Decodes the outputs of one model. One thread."""
-
-    def decode(
-        self, outputs: Sequence[RawTensor], box: Letterbox, limits: DecodeLimits
-    ) -> Detections:
-        """Detections in source pixels, best first; of equal scores the one that stands first among the outputs.
-
-        Numbers that aren't finite are no scores, and boxes with such a corner, without an area or outside the picture no candidates.
-
-        :param box: geometry between the frame and the network's input.
-        :raises AcceleratorError: the outputs aren't what the head's spec promises; names the tensor, its shape and the one expected.
-        """
-
-
-class HeadKind(NamedTuple):
-    """A kind of head that this package ships.
-
-    :param make: makes the head.
-    :param options: the fields of ``HeadSpec`` that it reads, apart from those that describe the model (:data:`_MODEL`).
-    """
-
-    make: Callable[[HeadSpec], Head]
-    options: tuple[str, ...]
-
-
-HEADS: Mapping[str, HeadKind] = {
-    'boxes': HeadKind(Boxes, ('class_agnostic', 'box_order', 'coordinates', 'suppressed')),
-    'ssd': HeadKind(
-        Ssd,
-        (
-            'strides',
-            'anchors',
-            'sigmoid',
-            'softmax',
-            'class_agnostic',
-            'variances',
-            'background',
-            'priors',
-            'box_order',
-            'coordinates',
-        ),
-    ),
-    'yolov5': HeadKind(YoloV5, ('strides', 'anchors', 'sigmoid', 'class_agnostic')),
-    'yolov8': HeadKind(YoloV8, ('strides', 'reg_max', 'sigmoid', 'class_agnostic')),
-    'yolox': HeadKind(YoloX, ('strides', 'sigmoid', 'class_agnostic')),
-}
-_MODEL = ('kind', 'num_classes', 'input_size')
+_HERE = 'zc_perception.detection.heads'
+HEADS: Kinds[Head] = Kinds(
+    'head',
+    HEAD_GROUP,
+    {
+        'boxes': f'{_HERE}.boxes:Boxes',
+        'ssd': f'{_HERE}.ssd:Ssd',
+        'yolov5': f'{_HERE}.yolov5:YoloV5',
+        'yolov8': f'{_HERE}.yolov8:YoloV8',
+        'yolox': f'{_HERE}.yolox:YoloX',
+    },
+    f'{_HERE}.spec:Head',
+)
 
 
 def make_head(spec: HeadSpec) -> Head:
@@ -81,42 +37,62 @@ def make_head(spec: HeadSpec) -> Head:
     :raises ConfigError: an unknown kind, an option that this kind does not read, or options that don't belong together; names the
         manifest's key. For a kind of another package: the package is broken.
     """
-    if spec.kind not in HEADS:
-        return _other_head(spec)
-    for name in _given(spec):
-        if name not in HEADS[spec.kind].options:
-            readers = ', '.join(kind for kind in HEADS if name in HEADS[kind].options)
+    head = HEADS.load(spec.kind)
+    _refuse_foreign(spec.kind, head, spec.options)
+    return head(spec)
+
+
+def _refuse_foreign(kind: str, head: type[Head], given: Mapping[str, Any]) -> None:
+    """:raises ConfigError: an option that other kinds of this package have, and this one does not."""
+    for name in given:
+        readers = [
+            other
+            for other in HEADS.built_in
+            if name not in head.OPTIONS and name in HEADS.load(other).OPTIONS
+        ]
+        if readers:
             raise ConfigError(
-                f"head.{name} is not for head '{spec.kind}'; it is for {readers}: leave it out, or change the kind of head"
+                f"head.{name} is not for head '{kind}'; it is for {', '.join(readers)}: leave it out, or change the kind of head"
             )
-    return HEADS[spec.kind].make(spec)
 
 
-def _given(spec: HeadSpec) -> Iterator[str]:
-    """Options that are not at their default."""
-    return (
-        each.name
-        for each in fields(spec)
-        if each.name not in _MODEL and getattr(spec, each.name) != each.default
+class HeadRule(Rule):
+    """Of a manifest's key ``head``: a kind, or a mapping with the kind and its own options."""
+
+    @property
+    def _kind(self) -> Leaf:
+        return choice(*HEADS.built_in, others=lambda: HEADS.others)
+
+    @property
+    def words(self) -> str:  # type: ignore[override]
+        return self._kind.words
+
+    def check(self, value: Any, place: Place) -> None:
+        if not isinstance(value, Mapping):
+            self._kind.check(value, place)
+            return
+        if 'kind' not in value:
+            raise place.at('kind').missing(self.words)
+        self._kind.check(value['kind'], place.at('kind'))
+        head = HEADS.load(value['kind'])
+        try:
+            _refuse_foreign(value['kind'], head, value)
+        except ConfigError as error:
+            raise ConfigError(f'{place.path}: {place.key.removesuffix("head")}{error}') from None
+        _options(self._kind, head).check(value, place)
+
+    def schema(self) -> Schema:
+        kinds = [
+            _options(choice(kind), HEADS.load(kind), kind).schema() for kind in HEADS.built_in
+        ]
+        return {'anyOf': [self._kind.schema(), *kinds]}
+
+
+def _options(kind: Leaf, head: type[Head], name: str = '') -> Table:
+    return Table(
+        {
+            'kind': Key(kind, f'How the outputs are read{f": {name}" if name else ""}.'),
+            **head.OPTIONS,
+        },
+        needed=('kind',),
     )
-
-
-def other_heads() -> tuple[str, ...]:
-    """Kinds of the heads that other packages offer."""
-    return tuple(kind for kind in offered(HEAD_GROUP) if kind not in HEADS)
-
-
-def _other_head(spec: HeadSpec) -> Head:
-    found = load_entry_point(HEAD_GROUP, spec.kind)
-    if found is None:
-        known = (*HEADS, *other_heads())
-        raise ConfigError(
-            f"head.kind '{spec.kind}' is unknown: one of {', '.join(known)}{nearest(spec.kind, known)}"
-        )
-    head: Head | None = found(spec) if callable(found) else None
-    if not callable(getattr(head, 'decode', None)):
-        raise ConfigError(
-            f"head.kind '{spec.kind}' is {found!r}, which makes nothing with a method decode; "
-            f'see {shipped_file("docs/models.md")}'
-        )
-    return head  # type: ignore[return-value]

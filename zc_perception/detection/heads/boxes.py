@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,12 +11,19 @@ from numpy.typing import NDArray
 from zc_perception.detection.detections import Detections
 from zc_perception.detection.heads.candidates import Candidates, detections, in_source
 from zc_perception.detection.heads.levels import all_described, input_size, readable
-from zc_perception.detection.heads.spec import DecodeLimits, HeadSpec
+from zc_perception.detection.heads.spec import CLASS_AGNOSTIC, DecodeLimits, Head, HeadSpec
 from zc_perception.detection.letterbox import Letterbox
 from zc_perception.detection.raw_tensor import RawTensor
 from zc_perception.errors import AcceleratorError, ConfigError
+from zc_perception.rules import Key, boolean, choice
 
 _TURNED = [1, 0, 3, 2]
+UNITS = choice('source', 'input', 'relative')
+BOX_ORDER = Key(
+    choice('xyxy', 'yxyx'),
+    'Which axis comes first in corners and deltas; yxyx: TensorFlow.',
+    'xyxy',
+)
 
 
 def x_first(spec: HeadSpec, four: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -24,11 +32,11 @@ def x_first(spec: HeadSpec, four: NDArray[np.float32]) -> NDArray[np.float32]:
 
 
 class CornerUnit:
-    """:param usual: the unit where the spec names none."""
+    """:param spec: with the options ``box_order`` and ``coordinates``; without the latter: relative to the input."""
 
-    def __init__(self, spec: HeadSpec, usual: str) -> None:
+    def __init__(self, spec: HeadSpec) -> None:
         self._spec = spec
-        self._unit = spec.coordinates or usual
+        self._unit = spec.coordinates or 'relative'
 
     def corners(
         self, corners: NDArray[np.float32], box: Letterbox
@@ -47,19 +55,31 @@ class CornerUnit:
         return corners, box
 
 
-class Boxes:
+class Boxes(Head):
     """One output n x 6 or 1 x n x 6: x0, y0, x1, y1, score, class; rows without an area are empty places of a fixed-size table.
 
     So HOG in source pixels, and networks that suppress themselves (YOLOv10, YOLO26, DETR exports) with ``coordinates: input``.
     """
 
+    OPTIONS: ClassVar[Mapping[str, Key]] = {
+        'class_agnostic': CLASS_AGNOSTIC,
+        'box_order': BOX_ORDER,
+        'coordinates': Key(
+            UNITS,
+            "Unit of corners: pixels of the frame or of the input, or relative to the input's size.",
+            'source',
+        ),
+        'suppressed': Key(boolean(), 'Whether the model has removed duplicates already.', True),
+    }
+
     def __init__(self, spec: HeadSpec) -> None:
+        super().__init__(spec)
+        spec = self._spec
         if spec.class_agnostic and spec.suppressed:
             raise ConfigError(
                 'head.class_agnostic is for boxes that the host suppresses: add suppressed: false, or leave it out'
             )
-        self._spec = spec
-        self._unit = CornerUnit(spec, 'source')
+        self._unit = CornerUnit(spec)
 
     @np.errstate(all='ignore')
     def decode(

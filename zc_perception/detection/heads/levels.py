@@ -20,9 +20,23 @@ from zc_perception.detection.heads.spec import HeadSpec
 from zc_perception.detection.letterbox import Letterbox
 from zc_perception.detection.raw_tensor import RawTensor
 from zc_perception.errors import AcceleratorError, ConfigError
+from zc_perception.rules import Key, array, integer, number
 
 _Reader = TypeVar('_Reader')
 _LAYOUTS = ('nhwc', 'nchw')
+STRIDES = Key(
+    array('a list of integers from 1 to 1024', integer(1, 1024), 1),
+    'Input pixels per cell of each level, finest first.',
+    [8, 16, 32],
+)
+ANCHORS = Key(
+    array(
+        'for each level a list of width and height in pixels',
+        array('a list of pairs', array('a pair', number(above=0), 2, 2), 1),
+        1,
+    ),
+    'For each level its anchors, width and height in input pixels.',
+)
 _READ_AS_IT_IS = frozenset(
     np.dtype(name) for name in ('int8', 'uint8', 'int16', 'uint16', 'int32', 'float32')
 )
@@ -189,8 +203,8 @@ def arrange(
         expected += f', or {together} in one tensor'
     layouts = _layouts(kind, outputs, shapes, {*parts.values(), together}, expected)
     levels: list[list[tuple[Part, int]]] = [[] for _ in shapes]
-    for number, layout in enumerate(layouts):
-        part = Part(number, layout == 'nchw')
+    for index, layout in enumerate(layouts):
+        part = Part(index, layout == 'nchw')
         rows, columns, channels = part.view(outputs).shape
         levels[shapes.index((rows, columns))].append((part, channels))
     return [
@@ -236,11 +250,11 @@ def _layouts(
 ) -> list[str]:
     """Each output's layout; those that don't name theirs have the same."""
     possible = set(_LAYOUTS)
-    for number, tensor in enumerate(outputs):
+    for index, tensor in enumerate(outputs):
         fits = set()
         for layout in _LAYOUTS:
             if tensor.layout in ('', layout) and without_batch(tensor.values).ndim == 3:
-                rows, columns, channels = Part(number, layout == 'nchw').view(outputs).shape
+                rows, columns, channels = Part(index, layout == 'nchw').view(outputs).shape
                 if (rows, columns) in shapes and channels in counts:
                     fits.add(layout)
         if not tensor.layout:
@@ -248,7 +262,7 @@ def _layouts(
         if not fits or not possible:
             said = f' ({tensor.layout.upper()})' if tensor.layout else ''
             raise AcceleratorError(
-                f'head {kind}: {described(number, tensor)}{said}: {expected}, NHWC or NCHW'
+                f'head {kind}: {described(index, tensor)}{said}: {expected}, NHWC or NCHW'
             )
     if len(possible) > 1 and not all(tensor.layout for tensor in outputs):
         raise AcceleratorError(
@@ -296,8 +310,8 @@ def grids_of(input_size: tuple[int, int], strides: tuple[int, ...]) -> Grids:
     starts = tuple(sum(counts[:level]) for level in range(len(counts) + 1))
     place = np.concatenate(corners, axis=1).astype(np.float32)
     per_cell = np.repeat(np.array(strides, np.float32), counts)
-    for array in (place, per_cell):
-        array.flags.writeable = False
+    for one in (place, per_cell):
+        one.flags.writeable = False
     return Grids(shapes, starts, place, per_cell)
 
 

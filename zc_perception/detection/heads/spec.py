@@ -1,56 +1,62 @@
-"""What a manifest says of a model's head."""
+"""What a manifest says of a model's head, and what every head is: :class:`Head`."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
-Anchor = tuple[float, float]
-Prior = tuple[float, float, float, float]
+from zc_perception.detection.detections import Detections
+from zc_perception.detection.letterbox import Letterbox
+from zc_perception.detection.raw_tensor import RawTensor
+from zc_perception.rules import Key, boolean
+
+SIGMOID = Key(
+    boolean(),
+    'Whether the host has to apply it to scores; left out: as this kind of head is usually exported.',
+)
+CLASS_AGNOSTIC = Key(boolean(), 'One suppression for all classes instead of one for each.', False)
 
 
-@dataclass(frozen=True)
 class HeadSpec:
-    """A head and its options, each of them the manifest key ``head.<name>``.
+    """A kind of head, the model that it reads, and its options, each of which is an attribute.
 
-    Each value is checked where the manifest is read. ``make_head`` refuses an option that the kind does not read, and options that don't
-    belong together.
-
-    :param kind: a key of ``HEADS``, or the name of another package's head.
+    :param kind: a name in ``HEADS``, or of another package's head.
     :param num_classes: classes, without a background class.
     :param input_size: width, height of the network's input in pixels without padding; (0, 0): those of the frame's letterbox.
-    :param strides: input pixels per cell of each level's grid, finest first (yolov5, yolov8, yolox; ssd with anchors).
-    :param anchors: for each level its anchors, width and height in input pixels (yolov5; ssd, whose priors are then made from them:
-        centred in each cell, in the order level, row, column, anchor).
-    :param reg_max: bins of each side's distribution in a raw yolov8 head (DFL); 1: distances in cells are given directly.
-    :param sigmoid: whether the host has to apply it to scores (``True``) or they come as probabilities (``False``); ``None``: as this
-        kind is usually exported: the host for raw levels of yolov5 and yolov8, done for decoded yolov5 and yolov8, yolox and ssd.
-    :param softmax: ssd: scores are logits of one softmax over all classes; not together with ``sigmoid: true``.
-    :param class_agnostic: one suppression for all classes instead of one for each.
-    :param variances: ssd: centre and size variances of the box deltas.
-    :param background: ssd: index of the background class among the scores; −1: there is none.
-    :param priors: ssd: prior boxes (cx, cy, w, h) relative to the input, in the order of the outputs' rows; empty, and no anchors:
-        boxes are decoded already.
-    :param box_order: ssd, boxes: ``xyxy`` or ``yxyx``: which axis comes first in corners and in deltas (yxyx: TensorFlow).
-    :param coordinates: ssd with decoded boxes, boxes: the unit of corners: ``source`` or ``input`` pixels, or ``relative`` to the
-        input's size; empty: relative for ssd, source for boxes.
-    :param suppressed: boxes: whether the model has removed duplicates already (``True``) or the host has to.
+    :param options: as the manifest gives them; what the kind has is in its ``OPTIONS``.
     """
 
-    kind: str
-    num_classes: int
-    input_size: tuple[int, int] = (0, 0)
-    strides: tuple[int, ...] = (8, 16, 32)
-    anchors: tuple[tuple[Anchor, ...], ...] = ()
-    reg_max: int = 16
-    sigmoid: bool | None = None
-    softmax: bool = False
-    class_agnostic: bool = False
-    variances: tuple[float, float] = (0.1, 0.2)
-    background: int = 0
-    priors: tuple[Prior, ...] = ()
-    box_order: str = 'xyxy'
-    coordinates: str = ''
-    suppressed: bool = True
+    def __init__(
+        self, kind: str, num_classes: int, input_size: tuple[int, int] = (0, 0), **options: Any
+    ) -> None:
+        self.kind, self.num_classes, self.input_size = kind, num_classes, input_size
+        self.options = {name: _frozen(value) for name, value in options.items()}
+        vars(self).update(self.options)
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, HeadSpec) and vars(self) == vars(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f'HeadSpec({self.kind!r}, {self.num_classes}, {self.input_size}, **{self.options})'
+
+    def completed(self, keys: Mapping[str, Key]) -> HeadSpec:
+        """With the defaults of the options that it doesn't have."""
+        defaults = {name: key.default for name, key in keys.items()}
+        return HeadSpec(
+            self.kind, self.num_classes, self.input_size, **{**defaults, **self.options}
+        )
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(map(_frozen, value)) if isinstance(value, (list, tuple)) else value
 
 
 @dataclass(frozen=True)
@@ -65,3 +71,29 @@ class DecodeLimits:
     score: float
     iou: float
     count: int
+
+
+class Head(ABC):
+    """Decodes the outputs of one model. One thread.
+
+    :param spec: has nothing but what the class declares in ``OPTIONS``, checked by the rules there.
+    :raises ConfigError: options that don't belong together; names them as ``head.NAME``.
+    """
+
+    #: The manifest's keys below ``head`` that it reads, with rule, text and default.
+    OPTIONS: ClassVar[Mapping[str, Key]] = {}
+
+    def __init__(self, spec: HeadSpec) -> None:
+        self._spec = spec.completed(self.OPTIONS)
+
+    @abstractmethod
+    def decode(
+        self, outputs: Sequence[RawTensor], box: Letterbox, limits: DecodeLimits
+    ) -> Detections:
+        """Detections in source pixels, best first; of equal scores the one that stands first among the outputs.
+
+        Numbers that aren't finite are no scores, and boxes with such a corner, without an area or outside the picture no candidates.
+
+        :param box: geometry between the frame and the network's input.
+        :raises AcceleratorError: the outputs aren't what the head's spec promises; names the tensor, its shape and the one expected.
+        """

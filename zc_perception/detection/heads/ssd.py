@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from zc_perception.detection.detections import Detections
-from zc_perception.detection.heads.boxes import CornerUnit, best_first, ready_made, x_first
+from zc_perception.detection.heads.boxes import (
+    BOX_ORDER,
+    UNITS,
+    CornerUnit,
+    best_first,
+    ready_made,
+    x_first,
+)
 from zc_perception.detection.heads.candidates import Candidates, detections, from_centres
 from zc_perception.detection.heads.levels import (
+    ANCHORS,
+    STRIDES,
     ReadyFor,
     all_described,
     check_strides,
@@ -25,16 +35,23 @@ from zc_perception.detection.heads.score_filter import (
     make_score_filter,
     real_threshold,
 )
-from zc_perception.detection.heads.spec import DecodeLimits, HeadSpec
+from zc_perception.detection.heads.spec import (
+    CLASS_AGNOSTIC,
+    SIGMOID,
+    DecodeLimits,
+    Head,
+    HeadSpec,
+)
 from zc_perception.detection.letterbox import Letterbox
 from zc_perception.detection.raw_tensor import RawTensor
 from zc_perception.errors import AcceleratorError, ConfigError
+from zc_perception.rules import Key, array, boolean, integer, number
 
 # Wider than the rounding of a difference of two logits.
 _SLACK = 1e-3
 
 
-class Ssd:
+class Ssd(Head):
     """Two outputs, scores (N x classes, with the background if there is one) and boxes (N x 4), or one finished table: n x 7 (image,
     label, score, corners), or TensorFlow Lite's four (corners, classes, scores, count).
 
@@ -42,10 +59,39 @@ class Ssd:
     counts for its best class.
     """
 
+    OPTIONS: ClassVar[Mapping[str, Key]] = {
+        'strides': STRIDES,
+        'anchors': ANCHORS,
+        'sigmoid': SIGMOID,
+        'softmax': Key(boolean(), 'Scores are logits of one softmax over all classes.', False),
+        'class_agnostic': CLASS_AGNOSTIC,
+        'variances': Key(
+            array('two numbers above 0', number(above=0), 2, 2),
+            'Centre and size variances of the deltas.',
+            [0.1, 0.2],
+        ),
+        'background': Key(
+            integer(-1, 1 << 16),
+            'Index of the background class among the scores; -1: there is none.',
+            0,
+        ),
+        'priors': Key(
+            array('a list of four numbers each', array('four numbers', number(), 4, 4)),
+            'cx, cy, w, h of each prior, relative to the input, in the order of the rows; without priors and anchors boxes are decoded.',
+        ),
+        'box_order': BOX_ORDER,
+        'coordinates': Key(
+            UNITS,
+            "Unit of decoded corners: pixels of the frame or of the input; left out: relative to the input's size.",
+        ),
+    }
+
     def __init__(self, spec: HeadSpec) -> None:
+        super().__init__(spec)
+        spec = self._spec
         if spec.anchors:
             check_strides(spec, has_grids=True)
-        elif spec.strides != HeadSpec.strides:
+        elif list(spec.strides) != STRIDES.default:
             raise ConfigError(
                 'head.strides belongs to head.anchors, from which priors are made: give both, or leave it out'
             )
@@ -67,13 +113,12 @@ class Ssd:
             )
         if spec.softmax and spec.sigmoid:
             raise ConfigError('head.softmax and head.sigmoid: scores are logits of one of them')
-        if any(min(prior[2:]) <= 0 for prior in spec.priors):
+        if any(min(prior[2:]) <= 0 for prior in spec.priors or ()):
             raise ConfigError('head.priors: every prior is cx, cy, w, h, with a size above 0')
-        self._spec = spec
         self._ready: ReadyFor[_PerPrior] = ReadyFor(
             lambda outputs, box: _PerPrior(spec, outputs, box)
         )
-        self._unit = CornerUnit(spec, 'relative')
+        self._unit = CornerUnit(spec)
 
     @np.errstate(all='ignore')
     def decode(
@@ -158,15 +203,15 @@ class _PerPrior:
 
     def _which(self, outputs: Sequence[RawTensor]) -> int:
         """The number of the boxes' output; where both fit, boxes come first."""
-        for number in (0, 1) if len(outputs) == 2 else ():
-            boxes, scores = outputs[number].values, outputs[1 - number].values
+        for index in (0, 1) if len(outputs) == 2 else ():
+            boxes, scores = outputs[index].values, outputs[1 - index].values
             count = boxes.size // 4 if self.priors is None else self.priors.shape[1]
             # (1, N, 4), (1, N, 1, 4), and (1, 4 N) where the number of priors is known.
             shaped = self.priors is not None or (
                 boxes.shape[-1:] == (4,) and scores.shape[-1:] == (self._width,)
             )
             if shaped and (boxes.size, scores.size) == (4 * count, self._width * count):
-                return number
+                return index
         count_text = 'N' if self.priors is None else str(self.priors.shape[1])
         background = ' and the background' if self._spec.background >= 0 else ''
         raise AcceleratorError(

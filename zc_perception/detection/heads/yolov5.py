@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 import numpy as np
 
 from zc_perception.detection.detections import Detections
 from zc_perception.detection.heads.candidates import NONE, Candidates, detections, from_centres
 from zc_perception.detection.heads.levels import (
+    ANCHORS,
+    STRIDES,
     Grids,
     ObjectRows,
     Part,
@@ -22,13 +25,20 @@ from zc_perception.detection.heads.levels import (
     without_batch,
 )
 from zc_perception.detection.heads.score_filter import ObjectFilter, Values, sigmoid
-from zc_perception.detection.heads.spec import DecodeLimits, HeadSpec
+from zc_perception.detection.heads.spec import (
+    CLASS_AGNOSTIC,
+    SIGMOID,
+    DecodeLimits,
+    Head,
+    HeadSpec,
+)
 from zc_perception.detection.letterbox import Letterbox
 from zc_perception.detection.raw_tensor import RawTensor
 from zc_perception.errors import AcceleratorError, ConfigError
+from zc_perception.rules import Key
 
 
-class YoloV5:
+class YoloV5(Head):
     """Raw levels, with channels anchor by anchor: x, y, w, h, objectness, classes (H x W x A·(5 + C), A·(5 + C) x H x W or
     A x H x W x (5 + C)); or one decoded tensor 1 x N x (5 + C): centre, size in input pixels, objectness, classes.
 
@@ -36,9 +46,18 @@ class YoloV5:
     to the boxes.
     """
 
+    OPTIONS: ClassVar[Mapping[str, Key]] = {
+        'strides': STRIDES,
+        'anchors': ANCHORS,
+        'sigmoid': SIGMOID,
+        'class_agnostic': CLASS_AGNOSTIC,
+    }
+
     def __init__(self, spec: HeadSpec) -> None:
+        super().__init__(spec)
+        spec = self._spec
         check_strides(spec, has_grids=bool(spec.anchors))
-        counts = {len(level) for level in spec.anchors}
+        counts = {len(level) for level in spec.anchors or ()}
         if spec.anchors and (
             len(spec.anchors) != len(spec.strides) or len(counts) != 1 or counts == {0}
         ):
@@ -48,14 +67,13 @@ class YoloV5:
             )
         if any(
             not 0 < side < float('inf')
-            for level in spec.anchors
+            for level in spec.anchors or ()
             for anchor in level
             for side in anchor
         ):
             raise ConfigError(
                 'head.anchors: every width and height must be a number of pixels above 0'
             )
-        self._spec = spec
         self._ready: ReadyFor[_Decoded | _Levels] = ReadyFor(self._read)
 
     @np.errstate(all='ignore')

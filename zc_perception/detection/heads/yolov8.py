@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 import cv2
 import numpy as np
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from zc_perception.detection.detections import Detections
 from zc_perception.detection.heads.candidates import NONE, Candidates, detections, from_centres
 from zc_perception.detection.heads.levels import (
+    STRIDES,
     Grids,
     ReadyFor,
     all_described,
@@ -21,10 +23,17 @@ from zc_perception.detection.heads.levels import (
     readable,
 )
 from zc_perception.detection.heads.score_filter import Values, make_score_filter
-from zc_perception.detection.heads.spec import DecodeLimits, HeadSpec
+from zc_perception.detection.heads.spec import (
+    CLASS_AGNOSTIC,
+    SIGMOID,
+    DecodeLimits,
+    Head,
+    HeadSpec,
+)
 from zc_perception.detection.letterbox import Letterbox
 from zc_perception.detection.raw_tensor import RawTensor
 from zc_perception.errors import AcceleratorError
+from zc_perception.rules import Key, integer
 
 # exp() of twice as much neither overflows float32 nor loses all of a sum.
 _SAFE_EXPONENT = 40.0
@@ -97,7 +106,7 @@ class Distances:
         return self._tables[key]
 
 
-class YoloV8:
+class YoloV8(Head):
     """Both exports: one tensor of decoded boxes, 1 x (4 + classes) x N or 1 x N x (4 + classes): centre and size in input pixels, scores;
     where both are as many, the former unless the layout is ``nhwc``;
     or the raw levels, boxes and classes apart or in one tensor for each grid, in any order.
@@ -105,9 +114,21 @@ class YoloV8:
     Only what reaches the score is dequantised, and only its boxes are computed.
     """
 
+    OPTIONS: ClassVar[Mapping[str, Key]] = {
+        'strides': STRIDES,
+        'reg_max': Key(
+            integer(1, 64),
+            'Bins of the distribution of each distance (DFL); 1: distances in cells are given directly.',
+            16,
+        ),
+        'sigmoid': SIGMOID,
+        'class_agnostic': CLASS_AGNOSTIC,
+    }
+
     def __init__(self, spec: HeadSpec) -> None:
+        super().__init__(spec)
+        spec = self._spec
         check_strides(spec, has_grids=False)
-        self._spec = spec
         # Box channels, unless classes are as many.
         self._gathered = (
             4 * spec.reg_max

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +11,7 @@ from numpy.typing import NDArray
 from zc_perception.detection.detections import Detections
 from zc_perception.detection.heads.candidates import NONE, Candidates, detections, from_centres
 from zc_perception.detection.heads.levels import (
+    STRIDES,
     Grids,
     ObjectRows,
     ReadyFor,
@@ -20,21 +22,35 @@ from zc_perception.detection.heads.levels import (
     readable,
 )
 from zc_perception.detection.heads.score_filter import ObjectFilter
-from zc_perception.detection.heads.spec import DecodeLimits, HeadSpec
+from zc_perception.detection.heads.spec import (
+    CLASS_AGNOSTIC,
+    SIGMOID,
+    DecodeLimits,
+    Head,
+    HeadSpec,
+)
 from zc_perception.detection.letterbox import Letterbox
 from zc_perception.detection.raw_tensor import RawTensor
+from zc_perception.rules import Key
 
 
-class YoloX:
+class YoloX(Head):
     """One tensor 1 x N x (5 + C) with all levels' cells, finest first: box, objectness, classes; or the raw levels, with these three in
     one tensor for each grid or apart.
 
     Centre (v + cell) · stride, size exp(v) · stride. Usually the network itself applies the sigmoid to objectness and classes.
     """
 
+    OPTIONS: ClassVar[Mapping[str, Key]] = {
+        'strides': STRIDES,
+        'sigmoid': SIGMOID,
+        'class_agnostic': CLASS_AGNOSTIC,
+    }
+
     def __init__(self, spec: HeadSpec) -> None:
+        super().__init__(spec)
+        spec = self._spec
         check_strides(spec, has_grids=True)
-        self._spec = spec
         self._ready: ReadyFor[_Rows | _Levels] = ReadyFor(self._read)
 
     @np.errstate(all='ignore')
