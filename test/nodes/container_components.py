@@ -25,7 +25,6 @@ class Quiet(Node):
         super().__init__('quiet', **kwargs)
         self.declare_parameter('size', 1)
         self.words = self.create_publisher(String, 'words', 1)
-        self.get_logger().debug('made, debug')
         arguments = {name: value for name, value in kwargs.items() if isinstance(value, bool)}
         print(
             f'{self.get_fully_qualified_name()}: size {self.get_parameter("size").value}, arguments {arguments}'
@@ -47,6 +46,7 @@ class Ticking(Node):
 
     def tick(self) -> None:
         self.ticks += 1
+        self.get_logger().debug('a tick')
         self.publisher.publish(String(data=str(self.ticks)))
 
 
@@ -167,14 +167,6 @@ class OddInCallback(Ticking):
         raise _Odd
 
 
-class SpinsInCallback(Ticking):
-    """Its callback never returns, as what it waits for ends with the process alone."""
-
-    def tick(self) -> None:
-        print('a callback spins')
-        rclpy.spin(self)
-
-
 class ExitsInCallback(Ticking):
     def tick(self) -> None:
         sys.exit('that is all')
@@ -251,19 +243,6 @@ class Comparable(Ticking):
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Comparable)
-
-    def stop(self) -> None:
-        print(f'{self.get_name()}: stopped')
-
-
-class AllEqual(Ticking):
-    """Each of them is the same to an executor."""
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, AllEqual)
-
-    def __hash__(self) -> int:
-        return 7
 
 
 class HalfNode(Node):

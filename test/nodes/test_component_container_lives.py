@@ -117,20 +117,6 @@ def test_the_single_thread_may_hang_and_the_services_still_answer(start: Start) 
     ended_in_time(container)
 
 
-def test_a_callback_that_spins_keeps_the_only_thread_and_that_is_said(start: Start) -> None:
-    container, zoo = start()
-    spinning = zoo.loaded('SpinsInCallback', node_name='spinning')
-    container.wait_for('a callback spins')
-    other = zoo.loaded('Ticking')
-    zoo.unload(spinning)  # on a busy machine it answers that this still goes on
-    container.wait_for(
-        "'/spinning': a callback still runs after 1 s; the node is destroyed under it, its thread stays busy until"
-    )
-    assert zoo.list() == {other: '/ticking'}
-    assert zoo.unload(other).success
-    ended_in_time(container)
-
-
 def test_what_callbacks_raise_may_be_no_text(start: Start) -> None:
     container, zoo = start()
     zoo.loaded('BytesInCallback', node_name='bytes')
@@ -298,7 +284,7 @@ def test_a_signal_ends_it_with_components_and_a_load_under_way(
     until((tmp_path / 'begun').exists, 'the slow constructor')
     zoo.begin_load('Quiet')
     ended_in_time(container, number)
-    assert "could not be unloaded in time: '/stuck' (at " in container.output
+    assert "could not be unloaded in time: '/stuck'" in container.output
     names = [f"'/n{count}'" for count in range(4)]
     unloaded = [name for name in names if f'unloaded {name}' in container.output]
     # Behind the one that hangs each has little time, and on a busy machine one may need more: then that is said.
