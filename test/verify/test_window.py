@@ -78,7 +78,7 @@ def watch(
     tmp_path: Path, wait: Callable[[float], bool], frames: int = 20, **options: bool
 ) -> tuple[Ending, Observation]:
     """Measure this process's nodes for so many frames, on a kernel that shows nothing."""
-    roots = Roots(tracing=tmp_path / 'tracing', debugfs=tmp_path / 'debug', sysfs=tmp_path / 'sys')
+    roots = Roots(tracing=tmp_path / 'tracing', debugfs=tmp_path / 'debug')
     with (
         find_frame_logs(pids=[os.getpid()]) as logs,
         Measurement(roots, memmove_probe=False, **options) as measured,

@@ -168,9 +168,7 @@ class FakeKernel:
 
     def __init__(self, tmp_path: Path, patch: pytest.MonkeyPatch) -> None:
         self.tracefs = FakeTracefs(tmp_path, patch)
-        self.roots = Roots(
-            tracing=self.tracefs.root, debugfs=tmp_path / 'debug', sysfs=tmp_path / 'sys'
-        )
+        self.roots = Roots(tracing=self.tracefs.root, debugfs=tmp_path / 'debug')
         (tmp_path / 'debug' / 'dma_buf').mkdir(parents=True)
         self.bufinfo = tmp_path / 'debug' / 'dma_buf' / 'bufinfo'
         self._number = 0

@@ -10,8 +10,7 @@ from observe import timeline_kit as clockwork
 
 from zc_perception.observe.frame_log import FrameRecord, RecordKind
 from zc_perception.observe.timeline import KernelEvent
-from zc_perception.verify.evidence.attachments import Snapshot
-from zc_perception.verify.evidence.buffers import BufferObject
+from zc_perception.verify.evidence.buffers import BufferObject, Snapshot
 from zc_perception.verify.evidence.copies import CopyShare
 from zc_perception.verify.evidence.kernel_events import Trace
 from zc_perception.verify.invariants import all_checks

@@ -37,7 +37,6 @@ from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
 from threading import get_ident
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zc_perception.errors import one_line
@@ -326,12 +325,7 @@ class FrameLog:
     def __enter__(self) -> FrameLog:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
@@ -511,12 +505,7 @@ class FrameLogReader:
     def __enter__(self) -> FrameLogReader:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __str__(self) -> str:
@@ -538,12 +527,7 @@ class FoundFrameLogs(list[FrameLogReader]):
     def __enter__(self) -> FoundFrameLogs:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        value: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         for log in self:
             log.close()
 

@@ -7,7 +7,9 @@ Read :class:`ImportFollowing` first, at the end. It goes through the trace once,
 2. :class:`ImportTable`, one for each node, knows what the node has imported at that moment. A handle belongs to the open file of the card
    that it was made by.
 3. At the end it compares how often a node had to import with how often it did: each new image once with a cache, each frame without one.
-   And :func:`~zc_perception.verify.job_fences.find_fences` says which buffers the jobs read.
+   And :func:`find_fences` says which buffers the jobs read. A driver adds a job's fence to the reservation object of each buffer that the
+   job reads, and ``bufinfo`` shows the fence of each buffer's last job. So a job's fence lies in the buffers of its frame. If it lies in
+   another buffer instead, the job read that one, whatever its handle was imported for.
 """
 
 from __future__ import annotations
@@ -20,9 +22,8 @@ from typing import Any
 from zc_perception.npu.import_cache import ENTRIES
 from zc_perception.observe.frame_log import FrameRecord, RecordKind
 from zc_perception.observe.timeline import KernelEvent, ran_at
-from zc_perception.verify.evidence.attachments import History
+from zc_perception.verify.evidence.buffers import History, Snapshot
 from zc_perception.verify.evidence.kernel_events import COMPLETE, FENCES, IMPORT, RELEASE, SUBMIT
-from zc_perception.verify.job_fences import FrameJob, drivers_of, find_fences
 from zc_perception.verify.observation import IMPORTING, NodeView, Observation
 
 # A record's time is taken before or after the system call, the event's within.
@@ -186,6 +187,75 @@ class JobOwners:
             if record_id in left and job_id not in self._record_of:
                 self._record_of[job_id] = left.pop(record_id)
         return list(left.values())
+
+
+@dataclass(frozen=True)
+class FrameJob:
+    """A job of the driver, and the buffers of its frame."""
+
+    time_ns: int
+    seqno: int
+    inodes: frozenset[int]
+
+
+@dataclass
+class FencePlaces:
+    """Where fences were seen; jobs by their place in the list.
+
+    :ivar own: jobs whose fence was in the buffers of their frame.
+    :ivar elsewhere: jobs whose fence was not there, but in a buffer of no frame with this job's number.
+    """
+
+    own: set[int] = field(default_factory=set)
+    elsewhere: set[int] = field(default_factory=set)
+
+
+def drivers_of(contexts: Collection[tuple[int, int]], events: Sequence[KernelEvent]) -> set[str]:
+    """The names that the kernel has for the drivers of these fences.
+
+    :param contexts: (context, seqno).
+    :param events: those of fences.
+    """
+    return {
+        event.fields.get('driver', '')
+        for event in events
+        if (event.number('context'), event.number('seqno')) in contexts
+    } - {''}
+
+
+def find_fences(
+    jobs: Sequence[FrameJob], users: Mapping[int, Collection[int]], strangers: Collection[int], looks: Sequence[Snapshot],
+    drivers: Collection[str],
+) -> FencePlaces:  # fmt: skip
+    """Compare the last job of each buffer with the fences that lay there at each look.
+
+    Several open files of the card may have a job of the same number, so a fence's number alone says nothing of a buffer that another file's
+    job with this number read.
+
+    :param users: by job number, the buffers of all frames with this number.
+    :param strangers: numbers of jobs that are no node's frame; these are not judged.
+    :param drivers: whose fences count.
+    """
+    found = FencePlaces()
+    waiting = sorted(range(len(jobs)), key=lambda index: jobs[index].time_ns, reverse=True)
+    last: dict[int, int] = {}
+    for look in sorted(looks, key=lambda one: one.start_ns):
+        while waiting and jobs[waiting[-1]].time_ns < look.start_ns:
+            index = waiting.pop()
+            last |= dict.fromkeys(jobs[index].inodes, index)
+        places: defaultdict[int, set[int]] = defaultdict(set)
+        for inode, one in look.objects.items():
+            for driver, number in one.reads:
+                if driver in drivers:
+                    places[number].add(inode)
+        for index in {last[inode] for inode in last.keys() & look.objects.keys()}:
+            number = jobs[index].seqno
+            newest = {inode for inode in jobs[index].inodes if last[inode] == index}
+            if newest <= places[number]:
+                found.own.add(index)
+            elif number not in strangers and not places[number] <= set(users.get(number, ())):
+                found.elsewhere.add(index)
+    return found
 
 
 @dataclass(eq=False)

@@ -13,7 +13,7 @@ from typing import Any
 
 from zc_perception.observe.privileges import as_root
 from zc_perception.observe.timeline import KernelEvent
-from zc_perception.verify.evidence.attachments import History, event_history, polled_history
+from zc_perception.verify.evidence.buffers import History, event_history, polled_history
 from zc_perception.verify.evidence.copies import LARGE
 from zc_perception.verify.evidence.kernel_events import ATTACH, DETACH, FUNCTION, MMAP, VIDEO_MMAP
 from zc_perception.verify.evidence.mappings import UDMABUF
@@ -198,7 +198,9 @@ def check_attached(seen: Observation) -> Check:
             ]
             attached += not absent
             for inode in absent:
-                (missing if _sure(found[inode], inode, seen) else unsure)[inode] += 1
+                # Really missing: the history is exact, or there is no such dma-buf.
+                sure = found[inode].exact or inode not in seen.dmabufs
+                (missing if sure else unsure)[inode] += 1
         memory = {inode for device, inode in seen.memfds}
         for inode in missing:
             step = "look for /dmabuf: lines in /proc/PID/maps of the inference node, and let it import the camera's own descriptor"
@@ -233,11 +235,6 @@ def check_attached(seen: Observation) -> Check:
     return findings.conclude(
         'I1', "the NPU's device is attached to every submitted frame", source, figures
     )
-
-
-def _sure(history: History, inode: int, seen: Observation) -> bool:
-    """Whether a missing attachment is really missing: the history is exact, or there is no such dma-buf."""
-    return history.exact or inode not in seen.dmabufs
 
 
 def _newer(seen: Observation) -> str:
@@ -276,7 +273,7 @@ def check_exporters(seen: Observation, known: Collection[str] = KNOWN_EXPORTERS)
     return findings.conclude(
         'I2',
         'every frame buffer has a known exporter',
-        'frame log, bufinfo, sysfs, fdinfo',
+        'frame log, bufinfo, fdinfo',
         figures,
     )
 
@@ -441,14 +438,10 @@ def _mmap_events(seen: Observation, findings: Findings) -> list[KernelEvent]:
 def _maps_frames(event: KernelEvent, seen: Observation) -> bool:
     if event.name == MMAP:
         return event.inode in seen.dmabufs
+    known = 'rdev' in event.fields and bool(seen.camera_rdevs) and not seen.lost_cameras
     return event.number('rdev') in seen.camera_rdevs or (
-        event.tid in seen.process_of and not _is_other(event, seen)
+        event.tid in seen.process_of and not known
     )
-
-
-def _is_other(event: KernelEvent, seen: Observation) -> bool:
-    """Whether a video device is known to be none of the nodes' cameras."""
-    return 'rdev' in event.fields and bool(seen.camera_rdevs) and not seen.lost_cameras
 
 
 def _large_copies(seen: Observation, findings: Findings) -> None:

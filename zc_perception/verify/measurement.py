@@ -10,7 +10,7 @@ import contextlib
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
@@ -18,14 +18,12 @@ from pathlib import Path
 from zc_perception.observe.frame_log import FrameLogReader, RecordKind
 from zc_perception.observe.processes import PROC
 from zc_perception.verify.evidence import Unreadable
-from zc_perception.verify.evidence.attachments import Snapshot
 from zc_perception.verify.evidence.buffers import (
     DEBUGFS,
     DMABUF,
     MEMFD,
-    SYSFS,
+    Snapshot,
     read_bufinfo,
-    read_exporters,
     read_holders,
 )
 from zc_perception.verify.evidence.copies import MemmoveProbe, copies_of, shares_of
@@ -81,7 +79,10 @@ class Cameras:
 
     def look(self, nodes: Iterable[WatchedNode]) -> None:
         """Again: a camera may come and go."""
-        for pid, path in _places(nodes):
+        for node in nodes:
+            if node.role != CAPTURE or not names_device(facts := node.facts()):
+                continue
+            pid, path = node.pid, facts['device'].partition(' ')[0]
             self.paths |= {path, os.path.realpath(path)}
             there = Path(f'{self._proc}/{pid}/root{path}')
             with contextlib.suppress(OSError):
@@ -95,14 +96,6 @@ class Cameras:
                 continue
             self._found[pid, path] = True
             self.numbers.add(os.major(number) << 20 | os.minor(number))
-
-
-def _places(nodes: Iterable[WatchedNode]) -> Iterator[tuple[int, str]]:
-    for node in nodes:
-        if node.role == CAPTURE:
-            facts = node.facts()
-            if names_device(facts):
-                yield node.pid, facts['device'].partition(' ')[0]
 
 
 def memory_of(
@@ -147,7 +140,6 @@ class Roots:
     proc: Path = PROC
     tracing: Path = TRACING
     debugfs: Path = DEBUGFS
-    sysfs: Path = SYSFS
 
 
 class Ending(Enum):
@@ -211,7 +203,7 @@ class Measurement:
         else:
             self._recording = opened
             try:
-                opened.begin(video=self._has_cameras())
+                opened.begin(video=any(Path('/dev').glob('video*')))
             except BaseException:
                 self.close()
                 raise
@@ -229,12 +221,6 @@ class Measurement:
         if self._recording is not None:
             recording, self._recording = self._recording, None
             self.teardown += recording.close()
-
-    def _has_cameras(self) -> bool:
-        try:
-            return any(name.startswith('video') for name in os.listdir('/dev'))
-        except OSError:
-            return False
 
     def watch(
         self, logs: Sequence[FrameLogReader], seconds: float, frames: int, wait: Wait, more: Callable[[], bool],
@@ -266,17 +252,16 @@ class Measurement:
                 ending = Ending.WANTED
             else:
                 self._look()
-                if frames and self._processed() >= frames:
+                processed = sum(
+                    record.kind == RecordKind.PROCESSED
+                    and record.submitted_ns >= self._seen.start_ns
+                    for node in self._nodes
+                    for record in node.records
+                )
+                if frames and processed >= frames:
                     ending = Ending.FRAMES
         self._end(min(_SAMPLING_S, seconds), wait, more)
         return ending
-
-    def _processed(self) -> int:
-        return sum(
-            record.kind == RecordKind.PROCESSED and record.submitted_ns >= self._seen.start_ns
-            for node in self._nodes
-            for record in node.records
-        )
 
     def _begin(self, wait: Wait) -> None:
         if self._with_probe and self._recording is not None:
@@ -424,21 +409,7 @@ class Measurement:
         self._seen.tell('exporters', *holders.unreadable)
         self._identities |= {(one.device, one.inode): one.kind for one in holders.held}
         self._sizes |= {one.inode: one.size for one in holders.held if one.kind == DMABUF}
-        exporters = self._seen.exporters
-        exporters |= {
-            inode: name for inode, name in holders.exporters().items() if inode not in exporters
-        }
-        if any(
-            kind == DMABUF and inode not in exporters
-            for (_, inode), kind in self._identities.items()
-        ):
-            statistics = read_exporters(self.roots.sysfs)
-            if isinstance(statistics, Unreadable):
-                self._seen.tell('exporters', statistics)
-            else:
-                exporters |= {
-                    inode: name for inode, name in statistics.items() if inode not in exporters
-                }
+        self._seen.exporters = {**holders.exporters(), **self._seen.exporters}
 
     def _look_at_maps(self, everybody: bool) -> None:
         """Look for mappings of frames.
@@ -446,7 +417,10 @@ class Measurement:
         At the window's ends the maps of all processes are read. In between only those of the nodes, if the kernel's events tell of every
         new mapping.
         """
-        pids = None if everybody or not self._mappings_are_recorded() else self._threads.pids
+        recorded = (
+            self._recording is not None and self._recording.sources.get(MMAP, FUNCTION) != FUNCTION
+        )
+        pids = self._threads.pids if recorded and not everybody else None
         self._cameras.look(self._nodes)
         memory = memory_of(self._nodes, self._identities, self._cameras, self._seen.exporters)
         scan = scan_maps(memory, pids, self.roots.proc, skip=(os.getpid(),))
@@ -476,11 +450,6 @@ class Measurement:
         if find_pins(proc=self.roots.proc):
             time.sleep(_TICK_S)
             self._pins |= dict.fromkeys(find_pins(proc=self.roots.proc))
-
-    def _mappings_are_recorded(self) -> bool:
-        return (
-            self._recording is not None and self._recording.sources.get(MMAP, FUNCTION) != FUNCTION
-        )
 
     def trace_text(self) -> str:
         """The kernel's trace, as text; call it before :meth:`close`."""

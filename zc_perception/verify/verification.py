@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import functools
 import json
 import os
 import sys
@@ -230,10 +229,16 @@ def _measure(arguments: argparse.Namespace, stop: Stop, say: Say) -> Result:
                 say(f'not measured: {one}')
             with contextlib.suppress(OSError):
                 os.nice(10)  # after the command was started, which would inherit it
-            running = functools.partial(_still_run, found, command)
             newcomers = Newcomers(found, arguments.pid, command)
             ending = measurement.watch(
-                found, arguments.seconds, arguments.frames, stop.wait, running, newcomers.look
+                found,
+                arguments.seconds,
+                arguments.frames,
+                stop.wait,
+                lambda: (
+                    any(log.alive for log in found) and not (command is not None and command.ended)
+                ),
+                newcomers.look,
             )
             seen = measurement.observation()
             unread = [*hidden, *seen.why('frame log'), *newcomers.unreadable(seen.end_ns)]
@@ -256,13 +261,20 @@ def _measure(arguments: argparse.Namespace, stop: Stop, say: Say) -> Result:
     result = Result(
         seen, all_checks(seen, known), document, told, sys.argv, files | {'timeline': TIMELINE}
     )
-    _write_timeline(seen, arguments.output)
+    tracks = [
+        NodeTrack(
+            node.node,
+            node.role,
+            node.pid,
+            [one for one in node.records if seen.within(one.done_ns or one.published_ns)],
+        )
+        for node in seen.nodes
+    ]
+    events = seen.trace.events if seen.trace is not None else ()
+    timeline = build_timeline(tracks, [one for one in events if seen.within(one.time_ns)])
+    write_whole(arguments.output / TIMELINE, json.dumps(timeline, allow_nan=False))
     write_result(result, arguments.output)
     return result
-
-
-def _still_run(found: FoundFrameLogs, command: Command | None) -> bool:
-    return any(log.alive for log in found) and not (command is not None and command.ended)
 
 
 def _cut_short(
@@ -277,28 +289,6 @@ def _cut_short(
         yield f'the command ended its nodes or itself {after}{status}; give one that runs until it is ended'
     elif ending is Ending.GONE:
         yield f'the measurement ended {after}: no node was left'
-
-
-def _write_timeline(seen: Observation, folder: Path) -> None:
-    tracks = [
-        NodeTrack(
-            node.node,
-            node.role,
-            node.pid,
-            [
-                record
-                for record in node.records
-                if seen.within(record.done_ns or record.published_ns)
-            ],
-        )
-        for node in seen.nodes
-    ]
-    events = (
-        [event for event in seen.trace.events if seen.within(event.time_ns)]
-        if seen.trace is not None
-        else []
-    )
-    write_whole(folder / TIMELINE, json.dumps(build_timeline(tracks, events), allow_nan=False))
 
 
 def _check(arguments: argparse.Namespace) -> None:

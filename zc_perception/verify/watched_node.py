@@ -32,23 +32,6 @@ def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 64
 
 
-def _is_flag(value: object) -> bool:
-    return isinstance(value, bool)
-
-
-def _is_pool(value: object) -> bool:
-    return isinstance(value, list) and all(
-        isinstance(one, list) and len(one) == 2 and all(map(_is_count, one)) for one in value
-    )
-
-
-def _is_ledger(value: object) -> bool:
-    return isinstance(value, dict) and all(
-        _is_text(reason) and isinstance(entry, dict) and _is_count(entry.get('count'))
-        for reason, entry in value.items()
-    )
-
-
 _Form = tuple[Callable[[object], bool], str]
 _TEXT: _Form = (_is_text, 'a text')
 _COUNT: _Form = (_is_count, 'a number of 0..18446744073709551615')
@@ -58,9 +41,24 @@ _FORMS: dict[str, _Form] = {
         ('accelerator', 'pci_address', 'rung', 'camera', 'device', 'heap', 'fourcc'), _TEXT
     ),
     **dict.fromkeys(('width', 'height', 'slots', 'failed', 'dropped', 'trial_imports'), _COUNT),
-    'import_cache': (_is_flag, 'true or false'),
-    'pool': (_is_pool, 'a list of [st_dev, inode]'),
-    'copies': (_is_ledger, '{reason: {"count": number}}'),
+    'import_cache': (lambda value: isinstance(value, bool), 'true or false'),
+    'pool': (
+        lambda value: (
+            isinstance(value, list)
+            and all(isinstance(x, list) and len(x) == 2 and all(map(_is_count, x)) for x in value)
+        ),
+        'a list of [st_dev, inode]',
+    ),
+    'copies': (
+        lambda value: (
+            isinstance(value, dict)
+            and all(
+                _is_text(reason) and isinstance(entry, dict) and _is_count(entry.get('count'))
+                for reason, entry in value.items()
+            )
+        ),
+        '{reason: {"count": number}}',
+    ),
 }
 
 

@@ -154,7 +154,7 @@ class Command:
     def stop(self) -> None:
         """End it as Ctrl-C would, then harder, then whatever it left, in its own session or in another one."""
         self._end(lambda: [] if self.ended else [self._process.pid])
-        self._end(self._rest)
+        self._end(lambda: [pid for pid in all_pids() if self.started(pid)])
         self._descendants.reap(self._process.pid)
         self._descendants.close()
         self._output.close()
@@ -168,9 +168,6 @@ class Command:
             deadline = time.monotonic() + patience
             while those() and time.monotonic() < deadline:
                 time.sleep(_LOOK_S)
-
-    def _rest(self) -> list[int]:
-        return [pid for pid in all_pids() if self.started(pid)]
 
 
 def running_nodes(pids: Collection[int] | None) -> FoundFrameLogs:

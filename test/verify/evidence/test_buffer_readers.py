@@ -1,4 +1,4 @@
-"""bufinfo, sysfs and fdinfo, in trees of files."""
+"""bufinfo and fdinfo, in trees of files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from zc_perception.verify.evidence.buffers import (
     parse_bufinfo,
     parse_fdinfo,
     read_bufinfo,
-    read_exporters,
     read_holders,
 )
 
@@ -111,19 +110,6 @@ def test_any_bufinfo_is_read_back(objects: dict[int, tuple[int, list[str]]]) -> 
     found = parse_bufinfo(text)
     assert found is not None
     assert {inode: (one.size, one.attached) for inode, one in found.items()} == objects
-
-
-def test_sysfs_says_the_exporter(tmp_path: Path) -> None:
-    assert (
-        isinstance(missing := read_exporters(tmp_path), Unreadable)
-        and 'CONFIG_DMABUF_SYSFS_STATS' in missing.next_step
-    )
-    folder = tmp_path / 'kernel' / 'dmabuf' / 'buffers'
-    for inode, exporter in (('41023', 'nvmap'), ('notes', 'x')):
-        (folder / inode).mkdir(parents=True)
-        (folder / inode / 'exporter_name').write_text(exporter + '\n')
-    (folder / '41025').mkdir()
-    assert read_exporters(tmp_path) == {41023: 'nvmap'}
 
 
 def fake_process(proc: Path, pid: int, **links: tuple[str, str]) -> Path:

@@ -173,7 +173,9 @@ def scan_maps(
             elif number in memory.camera_numbers:
                 own.append(mapping)
             elif memory.any_camera and os.major(number) == VIDEO_MAJOR:
-                unreadable.append(_perhaps_the_camera(mapping, proc))
+                reason = f'{mapping.name} is a video device, and perhaps the camera: its node does not say which device it uses'
+                step = 'end that program and measure once more'
+                unreadable.append(Unreadable(f'mappings of {who(pid, proc)}', reason, step))
         found += own
     return MapsScan(tuple(found), tuple(unreadable))
 
@@ -207,12 +209,6 @@ def _device_number(mapping: MemoryMapping, proc: Path) -> int | Unreadable:
 
 #: Of all video devices.
 VIDEO_MAJOR = 81
-
-
-def _perhaps_the_camera(mapping: MemoryMapping, proc: Path) -> Unreadable:
-    source = f'mappings of {who(mapping.pid, proc)}'
-    reason = f'{mapping.name} is a video device, and perhaps the camera: its node does not say which device it uses'
-    return Unreadable(source, reason, 'end that program and measure once more')
 
 
 def _number_of(status: os.stat_result) -> int:

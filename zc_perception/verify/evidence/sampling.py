@@ -10,7 +10,6 @@ Source: perf_event_open(2).
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import fcntl
 import mmap
@@ -19,6 +18,7 @@ import platform
 import struct
 from collections import Counter
 from collections.abc import Collection, Sequence
+from pathlib import Path
 
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.observe.privileges import as_root
@@ -128,15 +128,6 @@ class Sampler:
         self._rings = []
 
 
-def _online_cpus() -> list[int]:
-    with (
-        contextlib.suppress(OSError, ValueError),
-        open('/sys/devices/system/cpu/online', encoding='ascii') as file,
-    ):
-        return parse_cpus(file.read())
-    return list(range(os.cpu_count() or 1))
-
-
 def parse_cpus(text: str) -> list[int]:
     """A list such as ``0-3,6``."""
     cpus: list[int] = []
@@ -175,7 +166,11 @@ def open_sampler(pids: Collection[int]) -> Sampler | Unreadable:
     )
     rings: list[_Ring] = []
     try:
-        for cpu in _online_cpus():
+        try:
+            cpus = parse_cpus(Path('/sys/devices/system/cpu/online').read_text(encoding='ascii'))
+        except (OSError, ValueError):
+            cpus = list(range(os.cpu_count() or 1))
+        for cpu in cpus:
             fd = libc.syscall(number, attribute, -1, cpu, -1, _FLAG_CLOEXEC)
             if fd < 0:
                 error = ctypes.get_errno()

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from verify.verify_kit import MS, event, look
 
 from zc_perception.observe.timeline import KernelEvent
-from zc_perception.verify.evidence.attachments import Snapshot, event_history, polled_history
+from zc_perception.verify.evidence.buffers import Snapshot, event_history, polled_history
 
 DEVICES = ('0000:01:00.0', 'vivid.0')
 STEP = 10 * MS

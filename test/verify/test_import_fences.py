@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from verify.verify_kit import MS, POOL, START, cached_graph, look
 
-from zc_perception.verify.evidence.attachments import Snapshot
+from zc_perception.verify.evidence.buffers import Snapshot
+from zc_perception.verify.imports import FencePlaces, FrameJob, find_fences
 from zc_perception.verify.invariants import check_imports
-from zc_perception.verify.job_fences import FencePlaces, FrameJob, find_fences
 from zc_perception.verify.observation import Observation
 
 LEFT, RIGHT, BACK = POOL
