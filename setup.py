@@ -34,7 +34,6 @@ setup(
             'models/*.json',
             'verify/*.json',
             'doctor/*.json',
-            'bench/*.json',
         ]
     },
     data_files=[
@@ -58,7 +57,7 @@ setup(
         'video': ['av>=8.1,<20'],
         # The site of docs/.
         'docs': ['mkdocs>=1.6,<2', 'mkdocs-material>=9.5,<10'],
-        # What zc_bench link is measured beside, and the plots of make bench.
+        # What bench/ measures the links beside, and its plots.
         'bench': [
             'eclipse-zenoh==1.10.2',
             'iceoryx2==0.10.0',
@@ -86,10 +85,10 @@ setup(
             'inference_node = zc_perception.nodes.main:inference_node',
             'overlay_node = zc_perception.nodes.main:overlay_node',
             'perception = zc_perception.nodes.main:perception',
-            'zc_bench = zc_perception.bench.zc_bench:main',
             'zc_demo = zc_perception.nodes.demo:main',
             'zc_doctor = zc_perception.doctor.zc_doctor:main',
             'zc_record = zc_perception.nodes.main:zc_record',
+            'zc_timeline = zc_perception.observe.zc_timeline:main',
             'zc_verify = zc_perception.verify.zc_verify:main',
         ],
     },

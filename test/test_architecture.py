@@ -24,7 +24,7 @@ CONFIG = REPOSITORY / 'config' / 'perception.yaml'
 
 # Lower rooms know nothing of higher ones, and rooms on one floor nothing of each other.
 FLOORS = (('errors',), ('pixel',), ('memory',), ('negotiation', 'jetson', 'machine'), ('frame',), ('detection',), ('camera', 'npu'), ('link',),
-          ('observe',), ('nodes',), ('verify', 'doctor', 'bench'))  # fmt: skip
+          ('observe',), ('nodes',), ('verify', 'doctor'))  # fmt: skip
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 ROOM_OF_MODULE = {
     'frame_queue': 'frame', 'lookout': 'frame', 'mapping': 'frame', 'pictures': 'frame', 'programs': 'errors', 'terminal': 'errors',
@@ -49,7 +49,6 @@ USE_RCLPY = (
     'link/rclpy_compat.py',
     'observe/diagnostics.py',
     'nodes/',
-    'bench/',
 )
 USE_MESSAGES = (*USE_RCLPY, 'link/image_conversion.py')
 

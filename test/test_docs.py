@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from test_console_scripts import SCRIPTS, run
+from test_console_scripts import BENCH, SCRIPTS, run
 
 from zc_perception.camera.kinds import CAMERAS
 from zc_perception.detection.heads import HEADS
@@ -31,11 +31,11 @@ PROGRAM = re.compile(
 )
 OPTION = re.compile(r'(?<=\s)--[a-z][\w-]*')
 LAUNCH = re.compile(r'ros2 launch zc_perception (\S+)')
-MODULE = re.compile(r'-m (zc_perception[\w.]+)')
+MODULE = re.compile(r'-m ((?:zc_perception|bench)[\w.]*)')
 COMPONENT = re.compile(r'\bzc_perception::(\w+)')
 VARIABLE = re.compile(r'\bZC_[A-Z_]+\b')
 PLACE = re.compile(
-    r'(?<![\w/~$}).:@-])((?:zc_perception|test|config|launch|docs|tools|examples|resource|\.github|\.devcontainer|\.ci)/[\w./*-]*)'
+    r'(?<![\w/~$}).:@-])((?:zc_perception|bench|test|config|launch|docs|tools|examples|resource|\.github|\.devcontainer|\.ci)/[\w./*-]*)'
 )
 
 
@@ -110,7 +110,7 @@ def code() -> str:
     files = [ROOT / 'setup.py', ROOT / '.ci' / 'run', *(ROOT / 'config').rglob('*')]
     files += [
         path
-        for folder in ('zc_perception', 'test')
+        for folder in ('zc_perception', 'bench', 'test')
         for path in (ROOT / folder).rglob('*.py')
         if path != Path(__file__)
     ]
@@ -126,9 +126,7 @@ def help_of(program: str, command: str) -> str:
 def unknown_options(program: str, command: str) -> Iterator[str]:
     own = re.split(r' -- | --ros-args', command.split(program, 1)[1])[0]
     first = own.split()[0] if own.split() else ''
-    known = help_of(
-        program, first if program == 'zc_bench' and re.fullmatch(r'[a-z]+', first) else ''
-    )
+    known = help_of(program, first if program in BENCH and re.fullmatch(r'[a-z]+', first) else '')
     yield from (
         f'{command}: {program} has no option {option}'
         for option in OPTION.findall(own)
@@ -145,7 +143,7 @@ def wrong_names(text: str) -> Iterator[str]:
             if target not in targets()
         )
         for program in (one or other for one, other in PROGRAM.findall(command)):
-            if program in SCRIPTS:
+            if program in SCRIPTS | BENCH:
                 yield from unknown_options(program, command)
             elif program not in TOOLS and not program.isupper():
                 yield f'{command}: there is no program {program}'

@@ -12,7 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from zc_perception.whole_file import check_writable, write_whole
+from zc_perception.errors import ConfigError
+from zc_perception.whole_file import (
+    check_apart,
+    check_writable,
+    output_file,
+    write_output,
+    write_whole,
+)
 
 
 def test_a_file_is_replaced_and_nothing_else_is_left(tmp_path: Path) -> None:
@@ -142,3 +149,46 @@ def test_what_was_there_stays_when_writing_fails(tmp_path: Path) -> None:
     )
     assert ran.stdout.strip() == 'File too large'
     assert path.read_text() == 'before' and list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize(
+    ('name', 'message'),
+    [
+        ('', "--trace '' names no file; name one, or leave --trace out"),
+        ('x' * 256, "can't be written: File name too long; name another file with --trace"),
+        ('loop', "--trace 'loop' can't be written: Too many levels of symbolic links"),
+        ('loop/x', "--trace 'loop/x' can't be written: Too many levels of symbolic links"),
+        ('file/x', "--trace 'file/x' can't be written: Not a directory"),
+        (
+            '/proc/none/x',
+            "folder of --trace '/proc/none/x' can't be made: No such file or directory",
+        ),
+    ],
+)
+def test_what_can_not_be_is_one_line(
+    name: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path('loop').symlink_to('loop')
+    Path('file').touch()
+    with pytest.raises(ConfigError) as caught:
+        output_file(name, '--trace')
+    assert message in str(caught.value)
+
+
+def test_the_folder_of_what_a_link_points_to_is_made(tmp_path: Path) -> None:
+    (tmp_path / 'link').symlink_to(tmp_path / 'a' / 'b' / 'x.json')
+    write_output(output_file(str(tmp_path / 'link'), '--json'), '{}', '--json')
+    assert (tmp_path / 'a' / 'b' / 'x.json').read_text(encoding='utf-8') == '{}'
+
+
+def test_two_options_are_not_the_same_file_by_any_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path('link').symlink_to('x')
+    for one, other in (('x', 'x'), ('x', str(tmp_path / 'x')), ('x', './a/../x'), ('link', 'x')):
+        with pytest.raises(ConfigError, match='--trace and --json are the same file'):
+            check_apart({'--trace': one, '--other': 'p', '--json': other})
+    check_apart({'--trace': 'x', '--other': 'p', '--json': None})
+    check_apart({'--trace': os.devnull, '--other': os.devnull, '--json': os.devnull})

@@ -9,7 +9,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterable, Mapping
 
-EXIT_USAGE = 2
+EXIT_FAILURE, EXIT_USAGE = 1, 2
 NO_DESCRIPTOR: Mapping[int, str] = {
     errno.EMFILE: "this process has no file descriptor left; raise the limit ('ulimit -n')",
     errno.ENFILE: 'the machine has no file descriptor left; look for leaks (zc_doctor), or raise fs.file-max',

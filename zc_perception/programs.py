@@ -14,8 +14,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn
 
 import zc_perception
-from zc_perception.errors import EXIT_USAGE, ConfigError, error_line, message_of
+from zc_perception.errors import (
+    EXIT_FAILURE,
+    EXIT_USAGE,
+    ConfigError,
+    ZcError,
+    error_line,
+    message_of,
+)
 from zc_perception.shipped_files import shipped_file
+from zc_perception.terminal import Interrupted, interruptions, put
 
 _ROS_ARGS, _ROS_ARGS_END = '--ros-args', '--'
 _WIDTH = 80
@@ -170,6 +178,25 @@ def start(
             raise
         print(error_line(parser.prog, ConfigError(advice)), file=sys.stderr)
     return EXIT_USAGE
+
+
+def exit_code_of(command: str, work: Callable[[], int]) -> int:
+    """Run *work* until it ends or a signal comes; return its exit code.
+
+    That is 1 if it failed, 2 for arguments or nowhere to put the result, 128 + n for signal n.
+
+    :param command: its name, for the line that says so.
+    """
+    with interruptions() as interruption:
+        try:
+            with interruption.allowed():
+                return work()
+        except ZcError as error:
+            put(error_line(command, error), sys.stderr)
+            return EXIT_USAGE if isinstance(error, ConfigError) else EXIT_FAILURE
+        except Interrupted as interrupted:
+            put(f'{command}: ended by {interrupted}', sys.stderr)
+            return interrupted.exit_code
 
 
 def _advice(error: ImportError) -> str | None:

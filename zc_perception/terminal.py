@@ -1,6 +1,6 @@
 """What a program has to do with whoever started it: signals that end it, and lines that it prints.
 
-``zc_verify``, ``zc_doctor`` and ``zc_bench`` use it in this order:
+``zc_verify``, ``zc_doctor`` and ``zc_timeline`` use it in this order:
 
 1. :func:`ending_quietly` while Python imports what the command needs: nothing is open yet, so a signal ends the process at once.
 2. :func:`interruptions` while the command works: a signal becomes the exception :exc:`Interrupted` in the main thread, so that everything

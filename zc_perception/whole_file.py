@@ -1,6 +1,7 @@
 """Writes what a user asked for to where he asked for it: a file whole or not at all, anything else in place.
 
-What programs report, the demo's files and a camera's calibration are written by it.
+What programs report, the demo's files and a camera's calibration are written by it. That a file can be written is checked before
+minutes of measuring (:func:`output_file`), and no file takes the place of another (:func:`check_apart`).
 """
 
 from __future__ import annotations
@@ -9,7 +10,10 @@ import contextlib
 import errno
 import os
 import stat
+from collections.abc import Mapping
 from pathlib import Path
+
+from zc_perception.errors import ConfigError
 
 _STREAMS = (1, 2)
 
@@ -115,3 +119,61 @@ def _keep_name(folder: Path) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def output_file(name: str, option: str) -> Path:
+    """Return the file that *option* names, and make its folder.
+
+    :raises ConfigError: nothing can be written there.
+    """
+    step = f'name another file with {option}'
+    if not name:
+        raise ConfigError(f"{option} '' names no file; name one, or leave {option} out")
+    path, what = Path(name), f"{option} '{name}' can't be written"
+    try:
+        try:
+            os.stat(path)
+        except FileNotFoundError:
+            what = f"folder of {option} '{name}' can't be made"
+            Path(os.path.realpath(path)).parent.mkdir(parents=True, exist_ok=True)
+        what = f"{option} '{name}' can't be written"
+        check_writable(path)
+    except OSError as error:
+        raise ConfigError(f'{what}: {error.strerror}; {step}') from error
+    return path
+
+
+def check_apart(names: Mapping[str, str | None]) -> None:
+    """Make sure that each of these options, as far as they are given, names a file of its own. What goes to a device replaces nothing.
+
+    :raises ConfigError: two name the same one.
+    """
+    seen: dict[str, str] = {}
+    for option, name in names.items():
+        if not name or _is_device(name):
+            continue
+        other = seen.setdefault(os.path.realpath(name), option)
+        if other != option:
+            raise ConfigError(
+                f"{other} and {option} are the same file '{name}', and one would replace the other; give each its own"
+            )
+
+
+def _is_device(name: str) -> bool:
+    try:
+        return stat.S_ISCHR(os.stat(name).st_mode)
+    except OSError:  # said where it is to be written
+        return False
+
+
+def write_output(path: Path, content: str | bytes, option: str) -> None:
+    """Write what *option* names, see :func:`write_whole`.
+
+    :raises ConfigError: it can't be written.
+    """
+    try:
+        write_whole(path, content)
+    except OSError as error:
+        raise ConfigError(
+            f"{option} '{path}' can't be written: {error.strerror}; name another file with {option}"
+        ) from error

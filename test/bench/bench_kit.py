@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from npu.json_schema import conforms
 
-from zc_perception import bench
+import bench
 
 Start = Callable[..., 'subprocess.Popen[str]']
 SCHEMA: dict[str, Any] = json.loads(
@@ -34,7 +34,7 @@ def run_bench(folder: Path, *arguments: str) -> Any:
     """What a sub-command wrote that came to its end. It leaves no socket in *folder*."""
     path = folder / 'result.json'
     ran = subprocess.run(
-        [sys.executable, '-m', 'zc_perception.bench.zc_bench', *arguments, '--json', str(path)],
+        [sys.executable, '-m', 'bench', *arguments, '--json', str(path)],
         capture_output=True, text=True, timeout=300, env={**os.environ, 'ZC_RUNTIME_DIR': str(folder)}, check=False,
     )  # fmt: skip
     assert ran.returncode == 0 and 'Traceback' not in ran.stderr, ran.stderr

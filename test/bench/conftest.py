@@ -1,4 +1,4 @@
-"""The report of ``make bench`` is a tool, not part of the package; and what runs of the benchmark have in common."""
+"""What runs of the benchmark have in common."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ from typing import Any
 import pytest
 from bench_kit import Start, processes
 
-sys.path.insert(0, str(Path(__file__).parents[2] / 'tools'))
-
 
 @pytest.fixture
 def runtime(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
@@ -30,12 +28,12 @@ def runtime(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 @pytest.fixture
 def start(free_domain: int, runtime: Path) -> Iterator[Start]:
-    """Starts a module of the benchmark, such as ``zc_bench``. At the end nothing of it is left."""
+    """Starts a module of the benchmark, such as ``bench`` itself. At the end nothing of it is left."""
     started: list[subprocess.Popen[str]] = []
 
     def begin(module: str, *arguments: str, **options: Any) -> subprocess.Popen[str]:
         command, pipe = (
-            [sys.executable, '-m', f'zc_perception.bench.{module}', *arguments],
+            [sys.executable, '-m', module, *arguments],
             subprocess.PIPE,
         )
         started.append(

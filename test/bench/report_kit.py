@@ -6,10 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from bench_results import Bench
-
-from zc_perception.bench.rows import Row
-from zc_perception.bench.subcommand import Bar, Command, Measured
+from bench.results import Bench
+from bench.rows import Row
+from bench.subcommand import Bar, Command, Measured
 
 ENVIRONMENT = {
     'date': '2026-11-21', 'cpu': 'a CPU', 'cpus': 2, 'memory_gib': 23.5, 'governor': 'unknown', 'virtual': True, 'kernel': '6.18',

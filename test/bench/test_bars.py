@@ -7,13 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from bench_peers.processes import BARS as PEER_BARS
 
-from zc_perception.bench.decode import DECODE_BARS
-from zc_perception.bench.link import LINK_BARS
-from zc_perception.bench.pipeline import PIPELINE_BARS
-from zc_perception.bench.rows import Row
-from zc_perception.bench.subcommand import FULL_HD, UHD_4K, UHD_8K, VGA, Bar, Key, check_bars
+from bench.decode import DECODE_BARS
+from bench.link import LINK_BARS
+from bench.peers.processes import BARS as PEER_BARS
+from bench.pipeline import PIPELINE_BARS
+from bench.rows import Row
+from bench.subcommand import FULL_HD, UHD_4K, UHD_8K, VGA, Bar, Key, check_bars
 
 Table = dict[Key, Row]
 Size = tuple[int, int]

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from bench_kit import written
 
-from zc_perception.bench import decode_cases
-from zc_perception.bench import zc_bench as program
-from zc_perception.bench.decode_cases import Case, check_same, measure_decoding
-from zc_perception.bench.worker import BenchError
+from bench import __main__ as program
+from bench import decode_cases
+from bench.decode_cases import Case, check_same, measure_decoding
+from bench.worker import BenchError
 from zc_perception.detection.detections import Detections
 
 
@@ -164,6 +164,5 @@ def test_a_short_run_of_everything(tmp_path: Path, capsys: pytest.CaptureFixture
         assert rows[case, 'ours', 1920]['figures'] == {'boxes': 100.0}
     tensor = rows['tensor', 'ours', 1920]['figures']
     assert tensor['noise_max_off_levels'] <= 1.0 and tensor['road_mean_off_levels'] < 0.2
-    assert rows['tensor', 'half_chroma', 1920]['figures']['road_mean_off_levels'] > 1.0
     assert document['environment']['opencv_threads'] == 1
     assert 'yolov8_dfl_int8/numpy_usual' in capsys.readouterr().out

@@ -8,10 +8,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from zc_perception.bench import floor
-from zc_perception.bench.bare_worker import FLOORS
-from zc_perception.bench.link import FLOOR_WORKER
-from zc_perception.bench.link import FLOORS as NAMES
+from bench import floor
+from bench.floor_worker import FLOORS
+from bench.link import FLOOR_WORKER
+from bench.link import FLOORS as NAMES
 
 REFERENCE = '3dc86bee80daf792ac5710b47d6bef8138636708782e56285833cade591e9774'
 

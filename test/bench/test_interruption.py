@@ -23,14 +23,14 @@ class Finder:
         if name == sys.argv[1]:
             os.kill(os.getpid(), int(sys.argv[2]))
 sys.meta_path.insert(0, Finder())
-from zc_perception.bench.zc_bench import main
+from bench.__main__ import main
 sys.exit(main(sys.argv[3:]))
 """
 
 
 @pytest.mark.parametrize('number', ENDING)
 @pytest.mark.parametrize(
-    'module', ['zc_perception.bench.program', pytest.param('numpy', marks=pytest.mark.long)]
+    'module', ['bench.program', pytest.param('numpy', marks=pytest.mark.long)]
 )
 def test_the_first_moments_end_without_a_traceback(module: str, number: signal.Signals) -> None:
     command = [
@@ -66,7 +66,7 @@ def wait_for(reached: Callable[[], bool], process: subprocess.Popen[str]) -> Non
 def test_a_pipeline_leaves_nothing_however_far_it_has_come(
     start: Start, runtime: Path, sockets: int
 ) -> None:
-    process = start('zc_bench', *PIPELINE)
+    process = start('bench', *PIPELINE)
     wait_for(
         lambda: len(processes(runtime)) > 4 and len(list(runtime.glob('*.sock'))) >= sockets,
         process,
@@ -82,7 +82,9 @@ def test_a_pipeline_leaves_nothing_however_far_it_has_come(
 
 
 def test_a_worker_that_grows_is_not_left_half_way(start: Start, runtime: Path) -> None:
-    process = start('nodes_worker', 'cameras', '/zc_bench/test', '640', '480', '30', '2', '2')
+    process = start(
+        'bench.nodes_worker', 'cameras', '/zc_bench/test', '640', '480', '30', '2', '2'
+    )
     assert process.stdin is not None
     process.stdin.write('{"op": "grow", "cameras": 16}\n')
     process.stdin.flush()

@@ -10,10 +10,9 @@ from typing import Any, cast
 from xml.etree import ElementTree
 
 import pytest
-from bench_peers.processes import PEERS
 
-from zc_perception.bench.environment import plain_environment, tuned_environment
-from zc_perception.bench.link import (
+from bench.environment import plain_environment, tuned_environment
+from bench.link import (
     FLOORS,
     LINKS,
     PLAIN,
@@ -27,9 +26,10 @@ from zc_perception.bench.link import (
     link_rows,
     series_of,
 )  # fmt: skip
-from zc_perception.bench.link_roles import Arrivals, paced
-from zc_perception.bench.rows import Condition, Series
-from zc_perception.bench.worker import BenchError, NoAnswerError, Worker
+from bench.link_roles import Arrivals, paced
+from bench.peers.processes import PEERS
+from bench.rows import Condition, Series
+from bench.worker import BenchError, NoAnswerError, Worker
 
 PROFILE = Path(__file__).resolve().parents[2] / 'config/fastdds_images.xml'
 VGA, HD, UHD_8K = (640, 480), (1920, 1080), (7680, 4320)

@@ -15,17 +15,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from bench_peers import processes as peers
-from bench_peers.processes import VARIANTS, PeerCase, PeerProcesses
 from waiting import until
 
-from zc_perception.bench.environment import plain_environment
-from zc_perception.bench.link import TornFrameError
-from zc_perception.bench.rows import Condition
-from zc_perception.bench.worker import Worker
+from bench.environment import plain_environment
+from bench.link import TornFrameError
+from bench.peers import processes as peers
+from bench.peers.processes import VARIANTS, PeerCase, PeerProcesses
+from bench.rows import Condition
+from bench.worker import Worker
 
 DOUBLES = Path(__file__).with_name('peer_doubles')
-PROGRAM = Path(__file__).parents[2] / 'tools' / 'bench_with_peers.py'
 SHARED = Path('/dev/shm')
 VGA, HD = Condition(640, 480, 0.0), Condition(1920, 1080, 0.0)
 
@@ -220,7 +219,7 @@ def test_when_the_benchmark_is_killed_its_peers_end_and_remove_their_folder(
         '1000',
     ]
     process = subprocess.Popen(
-        [sys.executable, str(PROGRAM), *arguments],
+        [sys.executable, '-m', 'bench', *arguments],
         stderr=subprocess.PIPE,
         text=True,
         env=environment,
@@ -261,7 +260,7 @@ def test_a_run_with_peers_says_who_was_absent(
         '20',
         '--check',
     ]
-    program = [sys.executable, str(PROGRAM), *arguments, '--json', str(tmp_path / 'x.json')]
+    program = [sys.executable, '-m', 'bench', *arguments, '--json', str(tmp_path / 'x.json')]
     done = subprocess.run(
         program, capture_output=True, text=True, env=environment, timeout=120, check=False
     )

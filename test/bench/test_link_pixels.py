@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zc_perception.bench.link_roles import FILL, Look, Planes, stamp, sum_expected, sum_of
+from bench.link_roles import FILL, Look, Planes, stamp, sum_expected, sum_of
 
 SIZES = [(640, 480), (64, 48), (1920, 1080)]
 

@@ -6,21 +6,35 @@ import json
 import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 from bench_kit import Start, instead_of_measuring, processes, written
+from test_console_scripts import SCRIPT
 from waiting import until
 
-from zc_perception.bench import link as link_command
-from zc_perception.bench import zc_bench as program
-from zc_perception.bench.link import FLOORS, LINK_BARS, LINKS, PLAIN
-from zc_perception.bench.rows import Condition, Series, make_rows
-from zc_perception.bench.subcommand import Measured, Verdict
+from bench import __main__ as program
+from bench import link as link_command
+from bench.link import FLOORS, LINKS, PLAIN
+from bench.program import COMMANDS
+from bench.rows import Condition, Series, make_rows
+from bench.subcommand import Measured, Verdict
 
-LINK = ('zc_bench', 'link')
-FOREVER = (*LINK, '--sizes', 'vga', '--rates', '0', '--repetitions', '1000', '--frames', '50')
+LINK = ('bench', 'link', '--variants', *LINKS, *PLAIN)
+FOREVER = (
+    'bench',
+    'link',
+    '--sizes',
+    'vga',
+    '--rates',
+    '0',
+    '--repetitions',
+    '1000',
+    '--frames',
+    '50',
+)
 
 
 def wait_until_measuring(process: subprocess.Popen[str]) -> None:
@@ -88,7 +102,7 @@ def test_a_short_run_of_everything(start: Start, runtime: Path, tmp_path: Path) 
 def test_a_signal_ends_all_of_it_in_order(
     start: Start, runtime: Path, number: signal.Signals
 ) -> None:
-    process = start(*FOREVER)
+    process = start(*FOREVER, '--variants', *LINKS, *PLAIN)
     wait_until_measuring(process)
     assert len(processes(runtime)) >= 10 and list(runtime.glob('*.sock'))
     process.send_signal(number)
@@ -155,8 +169,6 @@ def test_what_a_process_cannot_do_is_one_line(start: Start, runtime: Path) -> No
         ('pipeline --seconds 0', '--seconds 0'),
         ('pipeline --delay-ms -1', '--delay-ms -1'),
         ('pipeline --delay-ms nan', '--delay-ms nan'),
-        ('realtime --seconds 0', '--seconds 0'),
-        ('realtime --delay-ms 61', '--delay-ms 61'),
         ('scale --seconds 0', '--seconds 0'),
         ('scale --rates 0', '--rates 0'),
         ('scale --delay-ms -1', '--delay-ms -1'),
@@ -229,9 +241,9 @@ def test_the_bars_decide_only_when_asked(
     assert program.main(['link']) == 0
     assert 'FAIL' not in capsys.readouterr().out
     assert program.main(['link', '--check']) == 1
-    assert capsys.readouterr().out.count('not measured') == len(LINK_BARS)
+    assert capsys.readouterr().out.count('not measured') == len(COMMANDS[0].bars)
     monkeypatch.setattr(
-        'zc_perception.bench.program.check_bars',
+        'bench.program.check_bars',
         lambda rows, bars: [Verdict('a bar ≤ 2×', '1.50×', True)],
     )
     assert program.main(['link', '--check']) == 0
@@ -260,3 +272,22 @@ def test_what_is_named_twice_is_measured_once(measured: list[Any]) -> None:
         and plan.rates_hz == [0.0, 30.0]
         and plan.variants == ['shared_memory']
     )
+
+
+@pytest.mark.parametrize(
+    ('arguments', 'missing', 'words'),
+    [
+        ('decode --repetitions 1 --frames 1', 'cv2', "pip install 'opencv-python-headless<5'"),
+        ('link --repetitions 1 --sizes vga', 'rclpy', 'source /opt/ros/<distro>/setup.bash'),
+    ],
+)
+def test_a_missing_module_is_one_line_that_says_what_to_install(
+    arguments: str, missing: str, words: str
+) -> None:
+    command = [sys.executable, '-c', SCRIPT, missing, 'bench.__main__:main', 'zc_bench']
+    ran = subprocess.run(
+        [*command, *arguments.split()], capture_output=True, text=True, check=False
+    )
+    (line,) = ran.stderr.splitlines()
+    assert ran.returncode == 2 and words in line
+    assert line.startswith(f"zc_bench: error: Python module '{missing}' is missing; ")

@@ -1,4 +1,4 @@
-"""Where results and words go: what can't be is one line before anything is measured, and a result outlives what it is printed to."""
+"""Where results and words go: a result outlives what it is printed to."""
 
 from __future__ import annotations
 
@@ -11,66 +11,20 @@ from typing import IO, Any
 
 import pytest
 
-from zc_perception.bench.output import check_apart, target, write
-from zc_perception.errors import ConfigError
-
-
-@pytest.mark.parametrize(
-    ('name', 'message'),
-    [
-        ('', "--trace '' names no file; name one, or leave --trace out"),
-        ('x' * 256, "can't be written: File name too long; name another file with --trace"),
-        ('loop', "--trace 'loop' can't be written: Too many levels of symbolic links"),
-        ('loop/x', "--trace 'loop/x' can't be written: Too many levels of symbolic links"),
-        ('file/x', "--trace 'file/x' can't be written: Not a directory"),
-        (
-            '/proc/none/x',
-            "folder of --trace '/proc/none/x' can't be made: No such file or directory",
-        ),
-    ],
-)
-def test_what_can_not_be_is_one_line(
-    name: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path('loop').symlink_to('loop')
-    Path('file').touch()
-    with pytest.raises(ConfigError) as caught:
-        target(name, '--trace')
-    assert message in str(caught.value)
-
-
-def test_the_folder_of_what_a_link_points_to_is_made(tmp_path: Path) -> None:
-    (tmp_path / 'link').symlink_to(tmp_path / 'a' / 'b' / 'x.json')
-    write(target(str(tmp_path / 'link'), '--json'), '{}', '--json')
-    assert (tmp_path / 'a' / 'b' / 'x.json').read_text(encoding='utf-8') == '{}'
-
-
-def test_two_options_are_not_the_same_file_by_any_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path('link').symlink_to('x')
-    for one, other in (('x', 'x'), ('x', str(tmp_path / 'x')), ('x', './a/../x'), ('link', 'x')):
-        with pytest.raises(ConfigError, match='--trace and --json are the same file'):
-            check_apart({'--trace': one, '--other': 'p', '--json': other})
-    check_apart({'--trace': 'x', '--other': 'p', '--json': None})
-    check_apart({'--trace': os.devnull, '--other': os.devnull, '--json': os.devnull})
-
-
 # A sub-command of one row, which says something meanwhile.
 STAND_IN = """
 import sys
-from zc_perception.bench import program
-from zc_perception.bench.subcommand import Bar
-from zc_perception.bench.subcommand import Command, Measured
-from zc_perception.bench.rows import Row
+from bench import program
+from bench.subcommand import Bar
+from bench.subcommand import Command, Measured
+from bench.rows import Row
 def measure(say):
     say('repetition 1 of 1')
     return Measured([Row('x', 'y', 640, 480, 30.0, 1.0, 2.0, 3.0, 1)])
 bars = [Bar('a', lambda rows: float(sys.argv[1]), 1.0, '')]
 command = Command('x', 'x', lambda parser: None, lambda options: measure, bars)
-sys.exit(program.run(['x', *sys.argv[2:]], [command]))
+program.COMMANDS = [command]
+sys.exit(program.run(['x', *sys.argv[2:]]))
 """
 
 

@@ -12,19 +12,19 @@ import numpy as np
 import pytest
 from bench_kit import instead_of_measuring, run_bench
 
-from zc_perception.bench import pipeline
-from zc_perception.bench import zc_bench as program
-from zc_perception.bench.pipeline import SETUPS, PipelinePlan, series_of
-from zc_perception.bench.rows import Row
-from zc_perception.bench.stand_ins import (
+from bench import __main__ as program
+from bench import pipeline
+from bench.pipeline import SETUPS, PipelinePlan, series_of
+from bench.rows import Row
+from bench.stand_ins import (
     OBJECTS,
     DelayedAccelerator,
     PrefilledCamera,
     TimerFence,
     fixed_result,
 )
-from zc_perception.bench.subcommand import Measured
-from zc_perception.bench.worker import BenchError
+from bench.subcommand import Measured
+from bench.worker import BenchError
 from zc_perception.detection.heads import make_head
 from zc_perception.detection.heads.spec import DecodeLimits
 from zc_perception.detection.letterbox import Letterbox
@@ -215,7 +215,7 @@ def test_a_short_run_of_everything(free_domain: int, tmp_path: Path) -> None:
 
 
 def test_a_process_that_can_t_start_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pipeline, 'WORKER', 'zc_perception.bench.no_such_module')
+    monkeypatch.setattr(pipeline, 'WORKER', 'bench.no_such_module')
     with pytest.raises(BenchError, match="process 'cameras' has ended"):
         pipeline.measure_pipelines(PipelinePlan(1, 0.1), lambda line: None)
 

@@ -11,15 +11,15 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import bench_report as program
-import bench_results
 import pytest
-from bench_report import COMMANDS
-from bench_results import ARGUMENTS, arguments_of, load, report
 from report_kit import ENVIRONMENT, bench, command, row, write
 
-from zc_perception.bench.program import _parser
-from zc_perception.bench.subcommand import Bar
+from bench import report as program
+from bench import results as bench_results
+from bench.program import COMMANDS, _parser
+from bench.results import ARGUMENTS, arguments_of, load, report
+from bench.subcommand import Bar
+from bench.worker import importing_bench
 
 
 def test_the_link_s_table_has_ratios_to_ours_before_microseconds() -> None:
@@ -202,19 +202,14 @@ def test_what_was_written_is_what_is_read(tmp_path: Path) -> None:
     write(tmp_path / 'link.json', rows)
     found = load(command('link'), tmp_path / 'link.json', ('--frames', '3'))
     assert (found.problem, found.rows, found.environment) == ('', rows, ENVIRONMENT)
-    assert (
-        found.command_line
-        == f'python tools/bench_with_peers.py link --frames 3 --json {tmp_path}/link.json'
-    )
+    assert found.command_line == f'zc_bench link --frames 3 --json {tmp_path}/link.json'
 
 
 @pytest.mark.parametrize('quick', [False, True])
 def test_every_sub_command_takes_its_arguments(quick: bool, tmp_path: Path) -> None:
     assert set(ARGUMENTS) == {one.name for one in COMMANDS}
     for one in COMMANDS:
-        options = _parser(COMMANDS).parse_args(
-            [one.name, *arguments_of(one.name, tmp_path, quick=quick)]
-        )
+        options = _parser().parse_args([one.name, *arguments_of(one.name, tmp_path, quick=quick)])
         one.prepare(options)
     trace = arguments_of('timeline', tmp_path, quick=quick)
     assert (
@@ -233,7 +228,7 @@ def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str],
             + textwrap.dedent(lines),
             encoding='utf-8',
         )
-        monkeypatch.setattr(bench_results, 'PROGRAM', tmp_path / 'stand_in_bench.py')
+        monkeypatch.setattr(bench_results, 'PROGRAM', [str(tmp_path / 'stand_in_bench.py')])
 
     return use
 
@@ -294,11 +289,12 @@ def test_a_signal_ends_what_runs(stand_in: Callable[[str], None], tmp_path: Path
     stand_in(
         'open("started", "w").close()\nsignal.signal(signal.SIGTERM, lambda *_: (open("ended", "w").close(), os._exit(0)))\ntime.sleep(60)'
     )
-    tools = str(Path(program.__file__).parent)
-    lines = f'import sys; sys.path.append({tools!r}); import bench_report, bench_results; bench_results.PROGRAM = "stand_in_bench.py"; '
+    lines = (
+        'import sys; from bench import report, results; results.PROGRAM = ["stand_in_bench.py"]; '
+    )
     process = subprocess.Popen(
-        [sys.executable, '-c', lines + 'sys.exit(bench_report.main(sys.argv[1:]))', str(tmp_path / 'out')],
-        cwd=tmp_path, env=dict(os.environ),
+        [sys.executable, '-c', lines + 'sys.exit(report.main(sys.argv[1:]))', str(tmp_path / 'out')],
+        cwd=tmp_path, env=importing_bench(os.environ),
     )  # fmt: skip
     deadline = time.monotonic() + 60.0
     while not (tmp_path / 'started').exists():
@@ -324,6 +320,6 @@ def test_a_folder_that_cannot_be_written_is_one_line(
 ) -> None:
     assert program.main(arguments) == 2
     (line,) = (
-        line for line in capsys.readouterr().err.splitlines() if line.startswith('bench_report.py')
+        line for line in capsys.readouterr().err.splitlines() if line.startswith('bench.report')
     )
-    assert line.startswith('bench_report.py: error: ') and message in line
+    assert line.startswith('bench.report: error: ') and message in line

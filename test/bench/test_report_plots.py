@@ -8,13 +8,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import bench_report as program
 import pytest
-from bench_peers.processes import PEERS
-from bench_plots import draw
 from report_kit import bench, row, write
 
-from zc_perception.bench.link import LINKS, PLAIN, READERS
+from bench import report as program
+from bench.link import LINKS, PLAIN, READERS
+from bench.peers.processes import PEERS
+from bench.plots import draw
 
 needs_matplotlib = pytest.mark.skipif(
     importlib.util.find_spec('matplotlib') is None,
@@ -144,11 +144,10 @@ def test_without_matplotlib_the_report_says_how_to_get_it(
 
 
 def test_matplotlib_is_loaded_for_pictures_alone() -> None:
-    lines = 'import sys, bench_report; print("matplotlib" in sys.modules)'
-    tools = Path(program.__file__).parent
+    lines = 'import sys, bench.report; print("matplotlib" in sys.modules)'
     assert (
         subprocess.run(
-            [sys.executable, '-c', lines], capture_output=True, text=True, check=True, cwd=tools
+            [sys.executable, '-c', lines], capture_output=True, text=True, check=True
         ).stdout.strip()
         == 'False'
     )

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from npu.json_schema import conforms
 
-from zc_perception.bench.rows import Condition, Measuring, Row, Series, make_rows
+from bench.rows import Condition, Measuring, Row, Series, make_rows
 
 VGA = Condition(640, 480, 30.0)
 LINK, FLOOR = ('link', 'x'), ('floor', 'f')

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from bench_kit import instead_of_measuring, run_bench
 
-from zc_perception.bench import scale
-from zc_perception.bench import zc_bench as program
-from zc_perception.bench.nodes_worker import MachineUse, busy_s
-from zc_perception.bench.rows import Condition, Row, Series
-from zc_perception.bench.scale import (
+from bench import __main__ as program
+from bench import scale
+from bench.nodes_worker import MachineUse, busy_s
+from bench.rows import Condition, Row, Series
+from bench.scale import (
     DROPS,
     SCALE_BARS,
     ScalePlan,
@@ -28,8 +28,8 @@ from zc_perception.bench.scale import (
     measure_scale,
     window_of,
 )
-from zc_perception.bench.subcommand import FULL_HD, VGA, Measured, check_bars
-from zc_perception.bench.worker import BenchError
+from bench.subcommand import FULL_HD, VGA, Measured, check_bars
+from bench.worker import BenchError
 
 USE = {
     'process_percent': 50.0,

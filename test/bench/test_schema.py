@@ -5,7 +5,6 @@ from __future__ import annotations
 import getpass
 import json
 import platform
-import re
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +12,9 @@ import pytest
 from bench_kit import SCHEMA
 from npu.json_schema import conforms
 
-from zc_perception import bench
-from zc_perception.bench import environment
-from zc_perception.bench.environment import describe_environment
-from zc_perception.bench.rows import Row
+from bench import environment
+from bench.environment import describe_environment
+from bench.rows import Row
 
 PINNED = {
     'case',
@@ -104,10 +102,3 @@ def test_a_machine_that_says_nothing_is_no_error(monkeypatch: pytest.MonkeyPatch
         'unknown',
         False,
     )
-
-
-def test_the_schema_is_installed_with_the_package() -> None:
-    setup = (Path(__file__).parents[2] / 'setup.py').read_text(encoding='utf-8')
-    patterns = re.findall(r"'([^']+)'", setup.split('package_data=')[1].split('}')[0])
-    schema = Path(bench.__file__).with_name('bench.schema.json')
-    assert any(schema.match(f'zc_perception/{pattern}') for pattern in patterns)

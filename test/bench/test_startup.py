@@ -13,10 +13,10 @@ import pytest
 from bench_kit import instead_of_measuring, run_bench
 
 import zc_perception
-from zc_perception.bench import startup
-from zc_perception.bench import zc_bench as program
-from zc_perception.bench.rows import Row
-from zc_perception.bench.startup import (
+from bench import __main__ as program
+from bench import startup
+from bench.rows import Row
+from bench.startup import (
     CAMERA,
     PUBLISHED,
     RECEIVED,
@@ -30,8 +30,8 @@ from zc_perception.bench.startup import (
     find_program,
     series_of,
 )
-from zc_perception.bench.subcommand import Measured, check_bars
-from zc_perception.bench.worker import BenchError
+from bench.subcommand import Measured, check_bars
+from bench.worker import BenchError
 from zc_perception.nodes.startup import Startup
 from zc_perception.observe.frame_log import FrameRecord, RecordKind
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from waiting import until
 
-from zc_perception.bench.worker import BenchError, Worker
+from bench.worker import BenchError, Worker
 
 MakeWorker = Callable[..., Worker]
 
@@ -134,7 +134,7 @@ def living(group: int) -> list[str]:
 def test_one_that_does_not_end_is_killed_with_its_children(
     make_worker: MakeWorker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr('zc_perception.bench.worker._ORDERLY_END_S', 0.1)
+    monkeypatch.setattr('bench.worker._ORDERLY_END_S', 0.1)
     stubborn = """
 import os, signal
 signal.signal(signal.SIGTERM, signal.SIG_IGN)

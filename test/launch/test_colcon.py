@@ -8,7 +8,7 @@ import pytest
 from ros2_tools import Ros2, Workspace
 
 PROGRAMS = (
-    'capture_node', 'inference_node', 'overlay_node', 'perception', 'component_container', 'component_container_mt', 'zc_bench', 'zc_demo',
+    'capture_node', 'inference_node', 'overlay_node', 'perception', 'component_container', 'component_container_mt', 'zc_demo',
     'zc_record', 'zc_verify', 'zc_doctor',
 )  # fmt: skip
 

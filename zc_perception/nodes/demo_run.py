@@ -25,10 +25,9 @@ from vision_msgs.msg import Detection2DArray
 from zc_perception.camera.scene import RoadScene
 from zc_perception.camera.synthetic import SyntheticCamera
 from zc_perception.detection.detections import Detections, box_iou
-from zc_perception.errors import EXIT_USAGE, ConfigError, ZcError, error_line
+from zc_perception.errors import EXIT_FAILURE, EXIT_USAGE, ConfigError, ZcError, error_line
 from zc_perception.nodes.perception import Overrides, PerceptionGraph
 from zc_perception.nodes.process import (
-    EXIT_FAILURE,
     NodeGroup,
     StoppedEarlyError,
     StopRequest,

@@ -21,7 +21,7 @@ from rclpy.logging import get_logger
 from rclpy.node import Node
 from rclpy.utilities import remove_ros_args
 
-from zc_perception.errors import EXIT_USAGE, ZcError, error_line
+from zc_perception.errors import EXIT_FAILURE, EXIT_USAGE, ZcError, error_line
 from zc_perception.link.rclpy_compat import InvalidHandle, call_soon, init_without_signal_handlers
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.nodes.params.ros_arguments import (
@@ -35,7 +35,6 @@ from zc_perception.nodes.service import Liveness, serve
 from zc_perception.nodes.startup import STARTUP
 from zc_perception.terminal import ending_signals
 
-EXIT_FAILURE = 1
 _MAX_WAITS_IN_VAIN = 20
 _PAUSE_S = 0.002
 _CALLBACK_ENDS_S = 1.0

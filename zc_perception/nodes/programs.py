@@ -10,13 +10,14 @@ from functools import partial
 
 import rclpy
 
+from zc_perception.errors import EXIT_FAILURE
 from zc_perception.nodes.capture import CaptureNode
 from zc_perception.nodes.inference import InferenceNode
 from zc_perception.nodes.overlay import OverlayNode
 from zc_perception.nodes.params.ros_arguments import refuse_unknown_parameters
 from zc_perception.nodes.perception import perception_nodes, stereo_nodes
 from zc_perception.nodes.perception_node import PerceptionNode, all_or_none
-from zc_perception.nodes.process import EXIT_FAILURE, run_program
+from zc_perception.nodes.process import run_program
 
 
 def _alone(node: PerceptionNode) -> Sequence[PerceptionNode]:

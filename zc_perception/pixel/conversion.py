@@ -7,7 +7,7 @@ differ in nothing but the order of two bytes, and a picture with the wrong one l
 Each converter is made for one format, size and colorimetry, allocates its memory once, and refuses planes of anything else. Where the
 picture gets smaller, planes are resized first and colours are converted after, which reads and computes a fraction of what converting
 the full frame and resizing that does. Chroma is brought to the picture's size: at half of it, as 4:2:0 asks for, the picture would lose
-colour detail that the frame has. ``zc_bench decode`` measures speed and difference of all three ways.
+colour detail that the frame has. ``zc_bench decode`` measures the speed, and the difference from the full frame's way.
 """
 
 from __future__ import annotations

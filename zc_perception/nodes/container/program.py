@@ -10,11 +10,11 @@ from functools import partial
 
 import rclpy
 
-from zc_perception.errors import EXIT_USAGE, ZcError, error_line
+from zc_perception.errors import EXIT_FAILURE, EXIT_USAGE, ZcError, error_line
 from zc_perception.link.rclpy_compat import call_soon
 from zc_perception.nodes.container.executor import ContainerExecutor
 from zc_perception.nodes.container.manager import ComponentManager, limit_heaps
-from zc_perception.nodes.process import EXIT_FAILURE, StopRequest, ros_context
+from zc_perception.nodes.process import StopRequest, ros_context
 from zc_perception.nodes.service import Liveness, serve
 
 # For the services: a load and an unload may each keep one busy.

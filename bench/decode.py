@@ -1,0 +1,85 @@
+"""``zc_bench decode``: its options and bars. What it measures is in :mod:`~bench.decode_cases`, which needs OpenCV."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+
+from bench.subcommand import (
+    FULL_HD,
+    Bar,
+    Command,
+    Figure,
+    Measured,
+    Say,
+    check_counts,
+    figure_of,
+)
+
+
+def _median(case: str) -> Figure:
+    return figure_of((case, 'ours', *FULL_HD, 0.0), lambda row: row.median_us)
+
+
+def _quicker(case: str, variant: str, times: float = 1.0) -> Bar:
+    """How many times as long another way takes."""
+    figure = figure_of(
+        (case, variant, *FULL_HD, 0.0), lambda row: row.ratio_to.get(f'{case}/ours')
+    )
+    return Bar(
+        f'{case}: {"quicker" if times >= 1.0 else "no slower"} than {variant}, times',
+        figure,
+        times,
+        '×',
+        at_least=True,
+    )
+
+
+DECODE_BARS = (
+    Bar('yolov8_decoded 1x84x8400, 100 objects', _median('yolov8_decoded'), 800, ' µs'),
+    _quicker('yolov8_decoded', 'filter_first'),
+    _quicker('yolov8_decoded', 'numpy_usual'),
+    # Most of the time goes into the same maximum over the classes: no slower is what there is to win.
+    _quicker('yolov8_sparse', 'filter_first', 0.97),
+    _quicker('yolov8_sparse', 'numpy_usual'),
+    Bar('yolov8_dfl_int8, 100 objects', _median('yolov8_dfl_int8'), 1200, ' µs'),
+    _quicker('yolov8_dfl_int8', 'numpy_usual'),
+    Bar('tensor of 1080p, 640x640x4 int8', _median('tensor'), 900, ' µs'),
+    _quicker('tensor', 'exact'),
+    Bar(
+        'tensor of 1080p: off the exact one on noise, at most',
+        figure_of(
+            ('tensor', 'ours', *FULL_HD, 0.0), lambda row: row.figures.get('noise_max_off_levels')
+        ),
+        1,
+        ' levels',
+    ),
+)
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument('--frames', type=int, default=200, help='of each series (default: 200)')
+
+
+def _prepare(options: argparse.Namespace) -> Callable[[Say], Measured]:
+    check_counts(options, frames=100_000)
+
+    def measure(say: Say) -> Measured:
+        from bench.decode_cases import (
+            measure_decoding,
+        )  # it needs OpenCV, which --help must not
+
+        return Measured(
+            measure_decoding(options.repetitions, options.frames, say), {'opencv_threads': 1}
+        )
+
+    return measure
+
+
+DECODE = Command(
+    'decode',
+    'what a frame costs before and after the network: input tensor and boxes',
+    _add_options,
+    _prepare,
+    DECODE_BARS,
+)

@@ -1,0 +1,498 @@
+"""What ``zc_bench decode`` measures: a frame's input tensor, and its boxes, by this package and by what one would write without it.
+
+In this order: the scene (a YOLOv8's raw levels for 100 objects, as int8 and as the decoded float tensor of the same numbers), the ways
+from NV12 to a quantised input tensor, the same boxes by OpenCV and NumPy, and the measurement.
+
+Everything runs on one CPU with one thread of OpenCV. Each repetition measures every variant of every case, in an order of its own, and
+checks first that the variants of a head yield the same boxes: a quicker wrong answer is no result.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import random
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from bench.rows import Condition, Measuring, Row, Series, make_rows
+from bench.subcommand import FULL_HD, UHD_4K, Say, repetitions
+from bench.worker import BenchError
+from zc_perception.camera.scene import RoadScene
+from zc_perception.detection.detections import Detections
+from zc_perception.detection.heads import make_head
+from zc_perception.detection.heads.spec import DecodeLimits, HeadSpec
+from zc_perception.detection.letterbox import Letterbox
+from zc_perception.detection.raw_tensor import RawTensor
+from zc_perception.detection.tensor import PlanesToQuantised, QuantisedTensorSpec
+from zc_perception.pixel.colorimetry import BT601_LIMITED
+from zc_perception.pixel.conversion import ToPicture
+from zc_perception.pixel.fourcc import NV12
+
+CLASSES, BINS, SIDE = 80, 16, 640
+STRIDES = (8, 16, 32)
+OBJECTS = 100
+# Cells for each object in the scene with few candidates.
+SPARSE = 3
+LIMITS = DecodeLimits(0.25, 0.45, 300)
+BOX = Letterbox.fit(1920, 1080, SIDE, SIDE)
+SPEC = HeadSpec('yolov8', CLASSES, (SIDE, SIDE), strides=STRIDES, reg_max=BINS)
+# Logits of what is no object: sigmoid −9 is 0.0001.
+_BACKGROUND, _SPREAD = -9.0, 1.2
+_SCALE, _ZERO_POINT = 0.125, 20
+
+
+@dataclass(frozen=True, eq=False)
+class Level:
+    """One grid: (cells down, cells across, 4 · bins) and (…, classes), int8; real = (value − zero point) · scale."""
+
+    stride: int
+    boxes: NDArray[np.int8]
+    scores: NDArray[np.int8]
+
+
+def real(values: NDArray[np.int8]) -> NDArray[np.float32]:
+    """Of a level's values."""
+    numbers: NDArray[np.float32] = (
+        values.astype(np.float32) - np.float32(_ZERO_POINT)
+    ) * np.float32(_SCALE)
+    return numbers
+
+
+def _quantised(values: NDArray[np.floating]) -> NDArray[np.int8]:
+    raw: NDArray[np.int8] = np.clip(np.rint(values / _SCALE + _ZERO_POINT), -128, 127).astype(
+        np.int8
+    )
+    return raw
+
+
+@dataclass(frozen=True)
+class _Object:
+    """Its class, corners in input pixels, and the index of the grid that finds it."""
+
+    kind: int
+    corners: tuple[float, float, float, float]
+    level: int
+
+    def cells(self) -> list[tuple[int, int]]:
+        """Those of its grid, row and column, whose centres lie in it: the one in the middle first."""
+        x0, y0, x1, y1 = self.corners
+        stride = STRIDES[self.level]
+        middle = ((y0 + y1) / 2 / stride - 0.5, (x0 + x1) / 2 / stride - 0.5)
+        rows = range(math.ceil(y0 / stride - 0.5), math.floor(y1 / stride - 0.5) + 1)
+        columns = range(math.ceil(x0 / stride - 0.5), math.floor(x1 / stride - 0.5) + 1)
+        return sorted(
+            ((row, column) for row in rows for column in columns),
+            key=lambda cell: math.dist(cell, middle),
+        )
+
+
+def _place_objects(random: np.random.Generator) -> list[_Object]:
+    """Side by side in the letterbox's picture and apart from its border, so that no box suppresses another's or is clipped."""
+    columns = 10
+    across, down = BOX.width / columns, BOX.height / (OBJECTS // columns)
+    objects = []
+    for number in range(OBJECTS):
+        row, column = divmod(number, columns)
+        x, y = BOX.left + (column + 0.5) * across, BOX.top + (row + 0.5) * down
+        width, height = random.uniform(0.6, 0.95) * across, random.uniform(0.6, 0.95) * down
+        corners = (x - width / 2, y - height / 2, x + width / 2, y + height / 2)
+        objects.append(
+            _Object(int(random.integers(CLASSES)), corners, int(random.choice(2, p=(0.8, 0.2))))
+        )
+    return objects
+
+
+def make_levels(cells: int | None = None) -> list[Level]:
+    """Each object is found by all cells in it, best in the middle, with boxes a little apart.
+
+    :param cells: of each object that find it at most.
+    """
+    random = np.random.default_rng(1)
+    grids = [SIDE // stride for stride in STRIDES]
+    distances = [random.normal(0, 0.5, (n, n, 4, BINS)) for n in grids]
+    scores = [random.normal(_BACKGROUND, _SPREAD, (n, n, CLASSES)) for n in grids]
+    for one in _place_objects(random):
+        stride = STRIDES[one.level]
+        for rank, (row, column) in enumerate(one.cells()[:cells]):
+            at = np.array([column + 0.5, row + 0.5]) * stride
+            sides = np.concatenate(
+                [at - one.corners[:2], np.array(one.corners[2:]) - at]
+            ) + random.normal(0, 0.7, 4)
+            scores[one.level][row, column, one.kind] = 2.5 - 0.15 * rank + random.normal(0, 0.3)
+            for side, place in enumerate(np.clip(sides / stride, 0, BINS - 1.01)):
+                below = int(place)
+                distances[one.level][row, column, side, below] = 8.0
+                distances[one.level][row, column, side, below + 1] = 8.0 + math.log(
+                    max(1e-3, place - below) / (1.001 - place + below)
+                )
+    return [
+        Level(stride, _quantised(distance.reshape(n, n, 4 * BINS)), _quantised(score))
+        for stride, n, distance, score in zip(STRIDES, grids, distances, scores, strict=True)
+    ]
+
+
+def raw_outputs(levels: list[Level]) -> list[RawTensor]:
+    """As a compiled model yields them: boxes and scores of each grid, NHWC, in buffers whose channels are padded to 64 or 128."""
+    outputs = []
+    for level in levels:
+        for values in (level.boxes, level.scores):
+            padded = np.full(
+                (1, *values.shape[:2], -(-values.shape[2] // 64) * 64), _ZERO_POINT, np.int8
+            )
+            padded[0, :, :, : values.shape[2]] = values
+            outputs.append(
+                RawTensor(
+                    padded[..., : values.shape[2]],
+                    _SCALE,
+                    _ZERO_POINT,
+                    'nhwc',
+                    f'stride{level.stride}',
+                )
+            )
+    return outputs
+
+
+def decode_levels(
+    boxes: list[NDArray[np.float32]], scores: list[NDArray[np.float32]]
+) -> NDArray[np.float32]:
+    """The network's own last layers in numpy: (4 + classes, cells) of centre and size in input pixels, and probabilities.
+
+    :param boxes: (cells down, cells across, 4 · bins) of each level.
+    :param scores: (cells down, cells across, classes), logits.
+    """
+    parts = []
+    for stride, distance, logits in zip(STRIDES, boxes, scores, strict=True):
+        n = distance.shape[0]
+        shares = np.exp(distance.reshape(n * n, 4, BINS))
+        shares /= shares.sum(axis=2, keepdims=True)
+        sides = (shares @ np.arange(BINS, dtype=np.float32)) * np.float32(stride)
+        down, across = np.divmod(np.arange(n * n), n)
+        centres = (np.stack([across, down], axis=1) + np.float32(0.5)).astype(
+            np.float32
+        ) * np.float32(stride)
+        low, high = centres - sides[:, :2], centres + sides[:, 2:]
+        probabilities = np.float32(1) / (np.float32(1) + np.exp(-logits.reshape(n * n, -1)))
+        parts.append(np.concatenate([(low + high) / 2, high - low, probabilities], axis=1).T)
+    return np.ascontiguousarray(np.concatenate(parts, axis=1), np.float32)
+
+
+def decoded_output(levels: list[Level]) -> RawTensor:
+    """1 × 84 × 8400 float32, as an exported YOLOv8 yields it."""
+    return RawTensor(
+        decode_levels(
+            [real(level.boxes) for level in levels], [real(level.scores) for level in levels]
+        )[None]
+    )
+
+
+TENSOR_SIDE = 640
+# As a YOLOv8n compiled for the Metis takes it: RGB and a fourth channel, padded.
+TENSOR_SPEC = QuantisedTensorSpec(
+    TENSOR_SIDE,
+    TENSOR_SIDE,
+    channels=3,
+    scale=0.0039213,
+    zero_point=-130,
+    padding=((1, 1), (1, 15), (0, 1)),
+)
+# Of 255 grey levels, on the drawn road with its sensor noise. At an odd ratio (1080p) they are equal but for rounding.
+MOST_OFF_MEAN = 1.0
+
+Figures = Mapping[str, Mapping[str, float]]
+Planes = tuple[NDArray[np.uint8], NDArray[np.uint8]]
+
+
+def _pictures(width: int, height: int) -> dict[str, Planes]:
+    road = np.empty((height, width), np.uint8), np.empty((height // 2, width // 2, 2), np.uint8)
+    RoadScene(width, height, 1).draw(5, *road)
+    random = np.random.default_rng(1)
+    noise = tuple(random.integers(16, 236, plane.shape, np.uint8) for plane in road)
+    return {'road': road, 'noise': (noise[0], noise[1])}
+
+
+class _Ways:
+    """All ways into tensors of their own, with memory that is allocated once."""
+
+    def __init__(self, width: int, height: int) -> None:
+        self.box = Letterbox.fit(width, height, TENSOR_SIDE, TENSOR_SIDE)
+        inner = self.box.height, self.box.width
+        self._ours = PlanesToQuantised(self.box, TENSOR_SPEC, NV12, BT601_LIMITED)
+        self._rgb = ToPicture(NV12, width, height, BT601_LIMITED, size=inner[::-1])
+        self._tensor = np.empty(TENSOR_SPEC.shape, np.int8)
+        self._ours.prepare(self._tensor)
+        self._full, self._small = (
+            np.empty((height, width, 3), np.uint8),
+            np.empty((*inner, 3), np.uint8),
+        )
+        self._rgba = np.empty((*inner, 4), np.uint8)
+
+    def ours(self, planes: Planes) -> None:
+        self._ours.convert(planes, self._tensor)
+
+    def ours_rgb(self, planes: Planes) -> NDArray[np.uint8]:
+        return self._rgb.convert(planes)
+
+    def exact_rgb(self, planes: Planes) -> NDArray[np.uint8]:
+        """The full frame's colours, then resized."""
+        cv2.cvtColorTwoPlane(*planes, cv2.COLOR_YUV2RGB_NV12, dst=self._full)
+        cv2.resize(self._full, (self.box.width, self.box.height), dst=self._small)
+        return self._small
+
+    def exact(self, planes: Planes) -> None:
+        cv2.cvtColor(self.exact_rgb(planes), cv2.COLOR_RGB2RGBA, dst=self._rgba)
+        self._ours.convert_rgba(self._rgba, self._tensor)
+
+
+def tensor_case(
+    width: int, height: int
+) -> tuple[dict[str, Callable[[], object]], Callable[[], Figures]]:
+    """Variants, and what tells how far our picture is from the exact one."""
+    ways, pictures = _Ways(width, height), _pictures(width, height)
+    road = pictures['road']
+    variants: dict[str, Callable[[], object]] = {
+        'ours': lambda: ways.ours(road),
+        'exact': lambda: ways.exact(road),
+    }
+
+    def check() -> Figures:
+        figures: dict[str, float] = {}
+        for kind, planes in pictures.items():
+            off = np.abs(ways.ours_rgb(planes) - ways.exact_rgb(planes).astype(np.int16))
+            figures[f'{kind}_mean_off_levels'] = float(off.mean())
+            figures[f'{kind}_max_off_levels'] = float(off.max())
+        if figures['road_mean_off_levels'] > MOST_OFF_MEAN:
+            raise BenchError(
+                f'the tensor of {width}x{height} is {figures["road_mean_off_levels"]:.2f} levels off the exact one'
+            )
+        return {'ours': figures}
+
+    return variants, check
+
+
+def _to_source(corners: NDArray[np.float32]) -> NDArray[np.float32]:
+    scale = np.array(
+        [BOX.source_width / BOX.width, BOX.source_height / BOX.height] * 2, np.float32
+    )
+    moved = (corners - np.array([BOX.left, BOX.top] * 2, np.float32)) * scale
+    limit = np.array([BOX.source_width, BOX.source_height] * 2, np.float32)
+    clipped: NDArray[np.float32] = np.clip(moved, np.float32(0), limit)
+    return clipped
+
+
+def _finish(
+    corners: NDArray[np.float32], scores: NDArray[np.float32], classes: NDArray[np.intp], kept: Any
+) -> Detections:
+    order = np.asarray(kept, np.intp).reshape(-1)
+    order = order[np.argsort(-scores[order], kind='stable')][: LIMITS.count]
+    return Detections(_to_source(corners[order]), scores[order], classes[order])
+
+
+def filter_first(rows: NDArray[np.float32]) -> Detections:
+    """Threshold, then everything else for what is left; OpenCV's suppression by class.
+
+    :param rows: (4 + classes, cells).
+    """
+    best = rows[4:].max(axis=0)
+    found = np.flatnonzero(best >= LIMITS.score)
+    some = rows[:, found]
+    classes = some[4:].argmax(axis=0)
+    scores = best[found]
+    centre, half = some[:2].T, some[2:4].T / 2
+    corners = np.concatenate([centre - half, centre + half], axis=1)
+    rectangles = np.concatenate([corners[:, :2], corners[:, 2:] - corners[:, :2]], axis=1)
+    kept = cv2.dnn.NMSBoxesBatched(
+        rectangles.tolist(), scores.tolist(), classes.tolist(), LIMITS.score, LIMITS.iou
+    )
+    return _finish(corners, scores, classes, kept)
+
+
+def numpy_usual(rows: NDArray[np.float32]) -> Detections:
+    """As in most examples: transpose, best class of every cell, all boxes, filter, suppression with boxes moved apart by class.
+
+    :param rows: (4 + classes, cells).
+    """
+    predictions = rows.T
+    classes = predictions[:, 4:].argmax(axis=1)
+    scores = predictions[:, 4:].max(axis=1)
+    corners = np.empty((len(predictions), 4), np.float32)
+    corners[:, :2] = predictions[:, :2] - predictions[:, 2:4] / 2
+    corners[:, 2:] = predictions[:, :2] + predictions[:, 2:4] / 2
+    found = scores >= LIMITS.score
+    corners, scores, classes = corners[found], scores[found], classes[found]
+    rectangles = np.concatenate([corners[:, :2], corners[:, 2:] - corners[:, :2]], axis=1).astype(
+        np.float64
+    )
+    rectangles[:, :2] += classes[:, None] * 4096.0
+    return _finish(
+        corners,
+        scores,
+        classes,
+        cv2.dnn.NMSBoxes(rectangles.tolist(), scores.tolist(), LIMITS.score, LIMITS.iou),
+    )
+
+
+def numpy_levels(levels: list[Level]) -> Detections:
+    """Raw levels: to real numbers, the network's last layers for every cell, then :func:`filter_first`."""
+    return filter_first(
+        decode_levels(
+            [real(level.boxes) for level in levels], [real(level.scores) for level in levels]
+        )
+    )
+
+
+OURS = 'ours'
+# A hundredth of a pixel of the source: the order of float32 operations differs, nothing else may.
+_SAME_PX = 0.01
+_SAME_SCORE = 1e-5
+
+
+@dataclass(frozen=True)
+class Case:
+    """Something to measure in several ways.
+
+    :param variants: by name, ours first; each call does the whole work for one frame.
+    :param check: raises BenchError if they don't all yield the same, and tells figures of each.
+    """
+
+    name: str
+    size: tuple[int, int]
+    variants: Mapping[str, Callable[[], Any]]
+    check: Callable[[], Mapping[str, Mapping[str, float]]]
+
+    @property
+    def condition(self) -> Condition:
+        """Source size; nothing is paced."""
+        return Condition(*self.size, 0.0)
+
+
+def check_same(case: str, found: Mapping[str, Detections]) -> None:
+    """
+    :raises BenchError: two variants found different boxes, or none at all.
+    """
+    (first, wanted), *others = found.items()
+    if not len(wanted):
+        raise BenchError(f"case '{case}': {first} found nothing in a scene of {OBJECTS} objects")
+    for name, one in others:
+        if len(one) != len(wanted):
+            raise BenchError(
+                f"case '{case}': {name} found {len(one)} boxes, {first} {len(wanted)}"
+            )
+        # Those of equal score may change places.
+        for a, b in zip(_ordered(one), _ordered(wanted), strict=True):
+            if (
+                a[1] != b[1]
+                or abs(a[0] - b[0]) > _SAME_SCORE
+                or np.abs(np.subtract(a[2:], b[2:])).max() > _SAME_PX
+            ):
+                raise BenchError(
+                    f"case '{case}': {name} found (score, class, box) {a}, {first} {b}"
+                )
+
+
+def _ordered(found: Detections) -> list[tuple[float, ...]]:
+    rows = zip(found.scores.tolist(), found.classes.tolist(), found.boxes.tolist(), strict=True)
+    return sorted(
+        ((score, kind, *box) for score, kind, box in rows),
+        key=lambda row: (row[1], *(round(v) for v in row[2:4])),
+    )
+
+
+def _head_case(
+    name: str, outputs: Sequence[RawTensor], others: Mapping[str, Callable[[], Detections]]
+) -> Case:
+    head = make_head(SPEC)
+    variants = {OURS: lambda: head.decode(outputs, BOX, LIMITS), **others}
+
+    def check() -> dict[str, dict[str, float]]:
+        found = {variant: run() for variant, run in variants.items()}
+        check_same(name, found)
+        return {variant: {'boxes': float(len(one))} for variant, one in found.items()}
+
+    return Case(name, FULL_HD, variants, check)
+
+
+def cases() -> list[Case]:
+    """All of them."""
+    levels = make_levels()
+    decoded = decoded_output(levels)
+    rows = decoded.values[0]
+    sparse = decoded_output(make_levels(cells=SPARSE))
+    few = sparse.values[0]
+    tensors = []
+    for size in (FULL_HD, UHD_4K):
+        variants, check = tensor_case(*size)
+        tensors.append(Case('tensor', size, variants, check))
+    return [
+        _head_case(
+            'yolov8_decoded',
+            [decoded],
+            {'filter_first': lambda: filter_first(rows), 'numpy_usual': lambda: numpy_usual(rows)},
+        ),
+        _head_case(
+            'yolov8_sparse',
+            [sparse],
+            {'filter_first': lambda: filter_first(few), 'numpy_usual': lambda: numpy_usual(few)},
+        ),
+        _head_case(
+            'yolov8_dfl_int8', raw_outputs(levels), {'numpy_usual': lambda: numpy_levels(levels)}
+        ),
+        *tensors,
+    ]
+
+
+@contextlib.contextmanager
+def one_cpu() -> Iterator[None]:
+    """This thread on the last CPU that it may use, OpenCV without threads; afterwards as before."""
+    every, threads = os.sched_getaffinity(0), cv2.getNumThreads()
+    os.sched_setaffinity(0, {max(every)})
+    cv2.setNumThreads(1)
+    try:
+        yield
+    finally:
+        cv2.setNumThreads(threads)
+        os.sched_setaffinity(0, every)
+
+
+def series(run: Callable[[], object], calls: int, figures: Mapping[str, float]) -> Series:
+    """*calls* calls, one after the other."""
+    latencies = []
+    spent = time.thread_time_ns()
+    for _ in range(calls):
+        began = time.perf_counter_ns()
+        run()
+        latencies.append((time.perf_counter_ns() - began) / 1e3)
+    return Series(latencies, (time.thread_time_ns() - spent) / 1e3 / calls, figures=figures)
+
+
+def measure_decoding(
+    count: int, calls: int, say: Say, all_cases: Sequence[Case] | None = None
+) -> list[Row]:
+    """Rows of all cases.
+
+    :param count: of repetitions.
+    :param calls: of each series.
+    :raises BenchError: variants of a case don't yield the same.
+    """
+    measured = cases() if all_cases is None else all_cases
+    rounds = [Measuring(list) for _ in measured]
+    with one_cpu():
+        for repetition in repetitions(count, say):
+            for case, found in zip(measured, rounds, strict=True):
+                figures = case.check()
+                order = list(case.variants)
+                random.Random(f'{case.name} {repetition}').shuffle(order)
+                for variant in order:
+                    one = series(case.variants[variant], calls, figures.get(variant, {}))
+                    found[case.name, variant, case.condition].append(one)
+    rows: list[Row] = []
+    for case, found in zip(measured, rounds, strict=True):
+        rows += make_rows(found, [(case.name, variant) for variant in case.variants])
+    return rows

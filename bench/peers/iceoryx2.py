@@ -1,0 +1,154 @@
+"""iceoryx2, from process to process: the frame copied into the loan, as a camera's would have to be, and in place, as if it had been born
+there.
+
+Set up as quick as it gets from Python: one publisher and one subscriber, newest frames win; an event wakes the consumer, which blocks
+rather than to spend a CPU on asking; the copy is NumPy's, into a page-aligned loan. The loan is taken before the clock starts where the
+pixels are in it. Its files lie in the run's own folder, under the run's own prefix.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import socket
+import threading
+from pathlib import Path
+from typing import Any
+
+import iceoryx2
+import numpy as np
+
+from bench.link_roles import FILL, PicturesIn, PicturesOut, Pixels, nv12_size
+from bench.peers import wait_until
+
+_DEPTH = 2
+_PAGE = 4096
+_WAKE_MS = 500
+
+
+def segment_prefix(place: Path) -> str:
+    """What the names of its shared memory begin with."""
+    return f'{place.name}_'
+
+
+class _Services:
+    """A node with the services of frames and of wake-ups."""
+
+    def __init__(self, place: Path) -> None:
+        iceoryx2.set_log_level(iceoryx2.LogLevel.Error)
+        config = iceoryx2.config.default()
+        config.global_cfg.prefix = iceoryx2.FileName.new(segment_prefix(place))
+        config.global_cfg.root_path = iceoryx2.Path.new(str(place / 'iceoryx2'))
+        self._node = (
+            iceoryx2.NodeBuilder.new()
+            .config(config)
+            .signal_handling_mode(iceoryx2.SignalHandlingMode.Disabled)
+            .create(iceoryx2.ServiceType.Ipc)
+        )
+        name = iceoryx2.ServiceName.new('zc_bench')
+        self.frames = (
+            self._node.service_builder(name)
+            .publish_subscribe(iceoryx2.Slice[ctypes.c_uint8])
+            .payload_alignment(iceoryx2.Alignment.new(_PAGE))
+            .enable_safe_overflow(True)
+            .history_size(0)
+            .subscriber_max_buffer_size(_DEPTH)
+            .subscriber_max_borrowed_samples(_DEPTH)
+            .open_or_create()
+        )
+        self.wakes = self._node.service_builder(name).event().open_or_create()
+
+
+def _view(address: int, size: int) -> Pixels:
+    return np.frombuffer((ctypes.c_uint8 * size).from_address(address), np.uint8)
+
+
+class Iceoryx2Out(PicturesOut):
+    """Publishes."""
+
+    def __init__(self, place: Path, answers: socket.socket, *, in_place: bool) -> None:
+        super().__init__(answers)
+        self._in_place = in_place
+        self._services = _Services(place)
+        self._publisher: Any = None
+        self._notifier = self._services.wakes.notifier_builder().create()
+        self._loan: Any = None
+        self._filled: set[int] = set()
+
+    def other_end(self) -> tuple[bool, str]:
+        return (
+            self._services.frames.dynamic_config.number_of_subscribers > 0,
+            'the publisher sees no subscriber',
+        )
+
+    def prepare(self, width: int, height: int) -> None:
+        super().prepare(width, height)
+        self._end()
+        self._publisher = (
+            self._services.frames.publisher_builder()
+            .initial_max_slice_len(nv12_size(width, height))
+            .max_loaned_samples(1)
+            .create()
+        )
+        wait_until(lambda: self.other_end()[0], 'iceoryx2 has no subscriber')
+
+    def picture(self) -> Pixels:
+        if not self._in_place:
+            return super().picture()
+        self._loan = self._publisher.loan_slice_uninit(len(self.source))
+        pixels = _view(self._loan.payload_ptr, len(self.source))
+        if self._loan.payload_ptr not in self._filled:
+            self._filled.add(self._loan.payload_ptr)
+            pixels[:] = FILL
+        return pixels
+
+    def publish(self) -> None:
+        loan = self._loan
+        if not self._in_place:
+            loan = self._publisher.loan_slice_uninit(len(self.source))
+            np.copyto(_view(loan.payload_ptr, len(self.source)), self.pixels)
+        loan.assume_init().send()
+        self._notifier.notify()
+
+    def _end(self) -> None:
+        self._loan = None
+        self._filled.clear()
+        if self._publisher is not None:
+            self._publisher.delete()
+            self._publisher = None
+
+    def close(self) -> None:
+        self._end()
+        self._notifier.delete()
+        del self._services
+
+
+class Iceoryx2In(PicturesIn):
+    """Subscribes."""
+
+    def __init__(self, place: Path, answers: socket.socket, *, in_place: bool) -> None:
+        super().__init__(answers)
+        self._services = _Services(place)
+        self._subscriber = self._services.frames.subscriber_builder().create()
+        self._listener = self._services.wakes.listener_builder().create()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._receive, name='bench iceoryx2', daemon=True)
+        self._thread.start()
+
+    def other_end(self) -> tuple[bool, str]:
+        return self._thread.is_alive(), 'its thread has ended'
+
+    def _receive(self) -> None:
+        wait, wake = self._listener.timed_wait, iceoryx2.Duration.from_millis(_WAKE_MS)
+        while not self._stop.is_set():
+            wait(wake)
+            while (sample := self._subscriber.receive()) is not None:
+                payload = sample.payload()
+                self.arrived(_view(payload.as_ptr(), payload.len()))
+                sample.delete()
+
+    def close(self) -> None:
+        self._stop.set()
+        self._thread.join(2.0)
+        self._listener.delete()
+        self._subscriber.delete()
+        del self._services

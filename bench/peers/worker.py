@@ -1,0 +1,91 @@
+"""One process of a peer: ``python -m bench.peers.worker ROLE VARIANT FOLDER ANSWERS``.
+
+ROLE is ``peer_out`` or ``peer_in``, FOLDER the run's own for sockets and files, ANSWERS the descriptor of the socket for answers. Its first
+line is ``ready``, or ``absent`` with the reason: the peer is not installed or can't be used. From then on it obeys as
+:mod:`~bench.link_worker` does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import shutil
+import socket
+import sys
+import time
+from importlib import metadata
+from pathlib import Path
+
+from bench.link_roles import Role
+from bench.obeying import answer, hold_back_termination, obey
+from bench.peers.processes import VARIANTS, Variant
+from zc_perception.errors import ZcError
+
+_PARENT_ENDS_S = 1.0
+
+
+class _Absent(Exception):
+    """It can't be measured here."""
+
+
+def _version(distribution: str) -> str:
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        return metadata.version(distribution)
+    return 'unknown version'
+
+
+def _make(role: str, variant: Variant, place: Path, answers: socket.socket) -> Role:
+    try:
+        module = importlib.import_module(f'bench.peers.{variant.module}')
+    except ModuleNotFoundError as error:
+        raise _Absent(
+            f'{variant.distribution} is not installed: pip install {variant.distribution}'
+        ) from error
+    except Exception as error:  # a library that isn't this machine's, a version with other names
+        raise _Absent(
+            f'{variant.distribution} ({_version(variant.distribution)}) can not be used: {error}'
+        ) from error
+    maker = getattr(module, variant.producer if role == 'peer_out' else variant.consumer)
+    made: Role = maker(place, answers, **variant.options)
+    return made
+
+
+def _serve(role_name: str, variant_name: str, place: Path, answers: socket.socket) -> None:
+    variant = VARIANTS[variant_name]
+    with contextlib.ExitStack() as ending:
+        role = _make(role_name, variant, place, answers)
+        ending.callback(role.close)
+        answer({'ready': _version(variant.distribution)})
+        role.facts = {'version': _version(variant.distribution)}
+        obey(role)
+
+
+def _has_ended(parent: int) -> bool:
+    """Its pipes end a little before it does."""
+    deadline = time.monotonic() + _PARENT_ENDS_S
+    while os.getppid() == parent and time.monotonic() < deadline:
+        time.sleep(0.005)
+    return os.getppid() != parent
+
+
+def main() -> None:
+    """Serve commands until standard input ends or SIGTERM."""
+    hold_back_termination()
+    role, variant, place = sys.argv[1], sys.argv[2], Path(sys.argv[3])
+    benchmark = os.getppid()
+    try:
+        _serve(role, variant, place, socket.socket(fileno=int(sys.argv[4])))
+    except _Absent as absent:
+        answer({'absent': str(absent)})
+    except ZcError as error:
+        answer({'failure': str(error)})
+        raise SystemExit(1) from None
+    else:
+        # Its standard input ended without SIGTERM: the benchmark is being killed. Nobody else cleans up then.
+        if _has_ended(benchmark):
+            shutil.rmtree(place, ignore_errors=True)
+
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,81 @@
+"""The reader of a benchmark: somebody's own node, in a process of its own, that subscribes to detections.
+
+``python -m bench.reader reader HOW``, where HOW is ``decoded``, or ``raw`` for messages as they are on the wire:
+what a reader does with them is then no part of the measurement. Reads a command per line from standard input, JSON, and answers with a line
+of JSON.
+
+========  ==========  ========================================================================
+op        takes       answers
+========  ==========  ========================================================================
+watch     ``topics``  once it subscribes to these topics, and to no others; forgets what came
+received              ``received``: messages since it was last asked
+first                 ``first_ns``: CLOCK_MONOTONIC of the first message; 0: none has come yet
+========  ==========  ========================================================================
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import rclpy
+from rclpy.node import Node
+from rclpy.qos import QoSProfile
+from vision_msgs.msg import Detection2DArray
+
+from bench.obeying import obey, run_worker
+from zc_perception.nodes.process import ExecutorThread
+
+
+class Reader:
+    """The executor's thread counts messages; the main thread answers commands."""
+
+    def __init__(self, node: Node, *, raw: bool) -> None:
+        self._node = node
+        self._raw = raw
+        self._subscriptions: dict[str, Any] = {}
+        self._received = self._first_ns = 0
+
+    def watch(self, topics: Sequence[str]) -> dict[str, Any]:
+        """Subscribe to these topics only."""
+        for topic in self._subscriptions.keys() - set(topics):
+            self._node.destroy_subscription(self._subscriptions.pop(topic))
+        for topic in topics:
+            if topic not in self._subscriptions:
+                self._subscriptions[topic] = self._node.create_subscription(
+                    Detection2DArray, topic, self._take, QoSProfile(depth=10), raw=self._raw
+                )
+        self._received = self._first_ns = 0
+        return {}
+
+    def _take(self, message: object) -> None:
+        self._first_ns = self._first_ns or time.monotonic_ns()
+        self._received += 1
+
+    def received(self) -> dict[str, Any]:
+        """Since the last call."""
+        received, self._received = self._received, 0
+        return {'received': received}
+
+    def first(self) -> dict[str, Any]:
+        """When the first message came."""
+        return {'first_ns': self._first_ns}
+
+
+def _serve(context: rclpy.Context, how: str) -> None:
+    with contextlib.ExitStack() as ending:
+        running = ExecutorThread(context, lambda: None)
+        ending.callback(running.stop)
+        node = Node('bench_reader', context=context)
+        ending.callback(node.destroy_node)
+        running.executor.add_node(node)
+        reader = Reader(node, raw=how == 'raw')
+        running.start()
+        obey(reader, running)
+
+
+if __name__ == '__main__':
+    run_worker(lambda context: _serve(context, *sys.argv[2:]))

@@ -1,0 +1,119 @@
+"""``.venv/bin/python -m bench.report FOLDER``: measure everything, and write it down for people. ``make bench`` runs it.
+
+Runs each sub-command of ``zc_bench`` into ``FOLDER/NAME.json``, its words into ``FOLDER/NAME.log``, and makes of the results
+``FOLDER/report.md`` and pictures. A benchmark that fails is said in the report; the others are measured all the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench.output import say, show
+from bench.plots import PlotsAbsentError, draw
+from bench.program import COMMANDS
+from bench.results import Bench, arguments_of, load, report, run
+from zc_perception.errors import EXIT_FAILURE, ConfigError
+from zc_perception.programs import exit_code_of
+
+PROGRAM = 'bench.report'
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=PROGRAM, description='Measure everything, and write report.md and pictures.'
+    )
+    names = [command.name for command in COMMANDS]
+    parser.add_argument('folder', type=Path, help='where results are')
+    parser.add_argument(
+        '--quick',
+        action='store_true',
+        help='a first look: less than 5 minutes instead of less than 25',
+    )
+    parser.add_argument(
+        '--only',
+        nargs='+',
+        choices=names,
+        default=names,
+        help='measure these; of the others take what is there',
+    )
+    parser.add_argument(
+        '--no-run', action='store_true', help='measure nothing, take what is there'
+    )
+    parser.add_argument(
+        '--check', action='store_true', help='exit code 1 if a bar fails or was not measured'
+    )
+    return parser
+
+
+def make_report(folder: Path, benches: Sequence[Bench]) -> Path:
+    """Write the page and its pictures.
+
+    :raises ConfigError: they can't be written.
+    """
+    problem = ''
+    try:
+        pictures = draw(benches, folder)
+    except PlotsAbsentError as error:
+        pictures, problem = {}, str(error)
+        say(f'no pictures: {error}')
+    except OSError as error:
+        pictures, problem = {}, f"'{error.filename}' can't be written: {error.strerror}"
+        say(f'no pictures: {problem}')
+    path = folder / 'report.md'
+    try:
+        # Names that aren't UTF-8, and what a damaged file has in place of them.
+        path.write_text(
+            report(benches, pictures, problem), encoding='utf-8', errors='backslashreplace'
+        )
+    except OSError as error:
+        raise ConfigError(
+            f"report '{path}' can't be written: {error.strerror}; name another folder"
+        ) from error
+    return path
+
+
+def _run(options: argparse.Namespace) -> int:
+    folder: Path = options.folder
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"folder '{folder}' can't be made: {error.strerror}; name another one"
+        ) from error
+    benches = []
+    for command in COMMANDS:
+        arguments = arguments_of(command.name, folder, quick=options.quick)
+        if options.no_run or command.name not in options.only:
+            benches.append(load(command, folder / f'{command.name}.json', arguments))
+        else:
+            benches.append(run(command, folder, arguments, say))
+    path = make_report(folder, benches)
+    verdicts = [verdict for bench in benches for verdict in bench.verdicts()]
+    failed = [verdict for verdict in verdicts if not verdict.passed]
+    # If that can't be printed, it is in the report.
+    show(
+        '\n'.join(
+            [
+                *map(str, failed),
+                f'{len(verdicts) - len(failed)} of {len(verdicts)} bars are met; {path}',
+            ]
+        )
+    )
+    # A benchmark that failed is no report of it; one that nobody asked for is.
+    broken = any(
+        bench.problem for bench in benches if not options.no_run and bench.name in options.only
+    )
+    return EXIT_FAILURE if broken or (options.check and failed) else 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """0, 1: a benchmark failed or, with --check, a bar isn't met, 2: arguments, 128 + n: signal n."""
+    options = _parser().parse_args(arguments)
+    return exit_code_of(PROGRAM, lambda: _run(options))
+
+
+if __name__ == '__main__':
+    sys.exit(main())

@@ -1,0 +1,379 @@
+"""``zc_bench scale``: how many cameras one process takes, before the first frame is lost; and what gives out then.
+
+A camera is one of pre-filled slots with its own capture and inference node, in-process link, scheduler and an accelerator that completes
+after a set delay; all of them in one process on the first two CPUs. Their frames are spread evenly over the period, about as those of
+free-running cameras are; with ``--in-step`` all come at the same moment, as those of triggered ones: the worst case. The nodes have
+``gc_freeze``, as on a vehicle: a full collection of so many nodes' objects takes longer than a frame's period. Two of a camera's frames may
+wait (``--depth``): a virtual machine's CPU may stand still for nearly a period, after which the next frame is due already; with one place,
+as ``perception`` has by itself, it would replace the one that waits. A reader in another process takes all detections.
+
+For each size and rate the process grows from one number of cameras to the next, and each number is measured in a window of time. A number
+holds when no frame was lost in its window, for whatever reason. A window with a loss is measured again, because another program may have
+caused the loss (``--repetitions``: at most so many windows). The last window makes the row; what was lost in the windows before it is in
+its figures. After the first number that doesn't hold, numbers between it and the last one that did are tried (the other cameras rest
+meanwhile), until the two are neighbours or an eighth apart. The reason for the limit is looked for in the window of the first number that
+doesn't hold.
+
+A frame counts as lost if it was left out by a camera whose thread came a whole period late (``late``), found no free slot (``no_slot``),
+was replaced by a newer one before the accelerator had room (``newest_wins``), gave no result (``device``), or its detections didn't get to
+the reader (``unread``).
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from bench.pipeline import Cameras, check_path
+from bench.rows import Condition, Row, Series, make_rows
+from bench.subcommand import (
+    FULL_HD,
+    SIZES,
+    Bar,
+    Command,
+    Key,
+    Measured,
+    Say,
+    add_delay,
+    check_counts,
+    check_delay,
+    figure_of,
+)
+from bench.worker import BenchError
+from zc_perception.errors import ConfigError
+
+CASE = 'scale'
+DROPS = ('late', 'no_slot', 'newest_wins', 'device', 'unread')
+_WARM_UP_S = 1.0
+# The camera's buffers are this many; with none to spare the machine would swap, or end somebody.
+_SLOTS, _SPARE = 8, 1 << 30
+# Of the nodes. A full collection of all objects of 32 nodes takes longer than a frame's period.
+_KNOBS = '{"gc_freeze": true}'
+# Above that, a resource has given out.
+_FULL_PERCENT = 88.0
+
+
+@dataclass(frozen=True)
+class ScalePlan:
+    """What to measure.
+
+    :param cameras: numbers to try, growing.
+    :param seconds: of each window.
+    :param delay_ms: how long the accelerator takes.
+    :param windows: that a number has at most to hold in.
+    :param in_step: all cameras have their frames at the same moment.
+    :param depth: so many of a camera's frames may wait for the inference node.
+    """
+
+    cameras: Sequence[int] = (1, 2, 4, 8, 12, 16, 20, 24, 28, 32, 40, 48, 56, 64)
+    sizes: Sequence[tuple[int, int]] = (FULL_HD,)
+    rates: Sequence[float] = (30.0,)
+    seconds: float = 10.0
+    delay_ms: float = 2.0
+    windows: int = 2
+    in_step: bool = False
+    depth: int = 2
+
+
+@dataclass(frozen=True)
+class Window:
+    """One number of cameras for some seconds."""
+
+    series: Series
+    drops: dict[str, int]
+
+    @property
+    def holds(self) -> bool:
+        """Nothing was lost."""
+        return not any(self.drops.values())
+
+
+def window_of(run: dict[str, Any], received: int) -> Window:
+    """Of what the process answered.
+
+    :param received: messages that the reader got.
+    :raises BenchError: it measured something else than the path it is named for.
+    """
+    check_path(run)
+    drops = {name: int(run['drops'].get(name, 0)) for name in DROPS}
+    drops['unread'] = max(0, run['published'] - received)
+    figures = {
+        **run['use'],
+        **{f'lost_{name}': float(count) for name, count in drops.items()},
+        'fps': run['published'] / run['ran_s'],
+    }
+    cpu_us = figures['process_percent'] / 100.0 * run['ran_s'] * 1e6 / run['due']
+    return Window(Series(run['latencies_us'], cpu_us, sum(drops.values()), figures), drops)
+
+
+def explain(window: Window, cpus: int) -> str:
+    """What gave out in a window with losses."""
+    figures = window.series.figures
+    process, machine = figures['process_percent'], figures['machine_percent']
+    losses = ', '.join(
+        f'{count} {name}'
+        for name, count in sorted(window.drops.items(), key=lambda drop: -drop[1])
+        if count
+    )
+    others = machine - process / cpus
+    waits = f'p99 {figures["gil_wait_p99_us"] / 1e3:.1f} ms'
+    # One thread at a time runs Python; what is above one CPU is the middleware's threads and system calls.
+    if process >= _FULL_PERCENT:
+        why = f"the interpreter's lock: the process used {process:.0f} % of one CPU, its threads waited for the lock {waits}"
+    elif machine >= _FULL_PERCENT:
+        why = f'the CPUs: {machine:.0f} % of them were busy, {others:.0f} % with other programs'
+    else:
+        why = f'a moment only: the CPUs were {machine:.0f} % busy ({others:.0f} % other programs), threads waited for the lock {waits}'
+    return f'{why}; lost: {losses or "nothing"}'
+
+
+def available_memory() -> int:
+    """Bytes that programs may have without swapping (proc_meminfo(5))."""
+    for line in Path('/proc/meminfo').read_text(encoding='ascii').splitlines():
+        if line.startswith('MemAvailable:'):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def between(held: int, failed: int) -> int:
+    """The number to try next; 0: they are close enough."""
+    return (held + failed) // 2 if failed - held > max(1, held // 8) else 0
+
+
+class Search:
+    """Finds the largest number that holds.
+
+    :param window: measures one number.
+    :param grow: to a number; why not, or nothing.
+    :param most: windows of each number.
+    """
+
+    def __init__(
+        self, window: Callable[[int], Window], grow: Callable[[int], str], say: Say, most: int = 2
+    ) -> None:
+        self._window, self._grow, self._say, self._most = window, grow, say, most
+        self.windows: dict[int, list[Window]] = {}
+        self.held = self.failed = 0
+        self.refused = ''
+
+    def _holds(self, cameras: int) -> bool:
+        windows = self.windows.setdefault(cameras, [])
+        while len(windows) < self._most:
+            windows.append(self._window(cameras))
+            last = windows[-1]
+            lost = ', '.join(f'{count} {name}' for name, count in last.drops.items() if count)
+            self._say(
+                f'{cameras} cameras: p99 {last.series.p99_us / 1e3:.1f} ms, {f"lost {lost}" if lost else "nothing lost"}'
+            )
+            if last.holds:
+                return True
+        return False
+
+    def run(self, cameras: Iterator[int]) -> None:
+        """Grow from number to number, then go between."""
+        for number in cameras:
+            self.refused = self._grow(number)
+            if self.refused:
+                self._say(f'{number} cameras: {self.refused}')
+                return
+            if not self._holds(number):
+                self.failed = number
+                break
+            self.held = number
+        while self.failed and (number := between(self.held, self.failed)):
+            if self._holds(number):
+                self.held = number
+            else:
+                self.failed = number
+
+    def limit(self, cpus: int) -> str:
+        """In words."""
+        if self.failed:
+            return explain(self.windows[self.failed][-1], cpus)
+        return self.refused or 'not reached: more cameras were not tried'
+
+
+def _searched(plan: ScalePlan, condition: Condition, say: Say) -> tuple[Search, int]:
+    """Of one size and rate; and how many CPUs the cameras had."""
+    topic = f'scale_{condition.width}x{condition.height}_{condition.rate_hz:g}'.replace('.', '_')
+    with contextlib.closing(
+        Cameras(topic, condition, plan.delay_ms, 'raw', plan.depth, _KNOBS)
+    ) as cameras:
+
+        def grow(number: int) -> str:
+            need, there = (
+                number * _SLOTS * condition.width * condition.height * 3 // 2,
+                available_memory(),
+            )
+            if need + _SPARE > there:
+                return f'memory: {number} cameras have {need >> 20} MiB of buffers, {there >> 20} MiB are there'
+            refused = cameras.grow(number)
+            if not refused:  # what is done once: threads, caches, the import of each buffer
+                cameras.run(number, min(_WARM_UP_S, plan.seconds), spread=not plan.in_step)
+            return refused
+
+        def window(number: int) -> Window:
+            return window_of(
+                *cameras.run(number, plan.seconds, spread=not plan.in_step, probed=True)
+            )
+
+        search = Search(window, grow, say, plan.windows)
+        search.run(iter(plan.cameras))
+        return search, len(cameras.cpus)
+
+
+def measure_scale(plan: ScalePlan, say: Say) -> Measured:
+    """Run the plan.
+
+    :raises BenchError: a process failed, or measured something else.
+    """
+    rows: list[Row] = []
+    limits: dict[str, dict[str, Any]] = {}
+    for condition in (Condition(*size, rate_hz) for size in plan.sizes for rate_hz in plan.rates):
+        name = f'{condition.width}x{condition.height}@{condition.rate_hz:g}'
+        say(f'{name}: up to {max(plan.cameras)} cameras, {plan.seconds:g} s each')
+        search, cpus = _searched(plan, condition, say)
+        for number, windows in search.windows.items():
+            rows += make_rows(
+                {
+                    (CASE, variant(number, in_step=plan.in_step), condition): [
+                        _series(windows, plan.seconds)
+                    ]
+                },
+                [],
+            )
+        limits[name] = {
+            'cameras': search.held,
+            'first_loss': search.failed,
+            'limit': search.limit(cpus),
+            'cpus': cpus,
+        }
+        say(f'{name}: {search.held} cameras without a loss; limit: {limits[name]["limit"]}')
+    if not rows:
+        raise BenchError(
+            f'not one camera could be started: {"; ".join(limit["limit"] for limit in limits.values())}'
+        )
+    return Measured(rows, {'limits': limits})
+
+
+def _series(windows: Sequence[Window], seconds: float) -> Series:
+    before = sum(window.series.lost for window in windows[:-1])
+    figures = {
+        'window_s': seconds,
+        'windows': float(len(windows)),
+        'lost_in_earlier_windows': float(before),
+    }
+    return replace(windows[-1].series, figures={**windows[-1].series.figures, **figures})
+
+
+def variant(cameras: int, *, in_step: bool = False) -> str:
+    """A row's name."""
+    return f'{cameras}_camera{"s" if cameras > 1 else ""}{"_in_step" if in_step else ""}'
+
+
+_MOST_CAMERAS = 256
+_MOST_DEPTH = 4
+_SIXTEEN: Key = (CASE, variant(16), *FULL_HD, 30.0)
+_SECONDS = 10.0
+
+
+def _lost(row: Row) -> float | None:
+    return None if row.figures.get('window_s', 0.0) < _SECONDS else row.lost_per_cent
+
+
+SCALE_BARS = (
+    Bar(
+        '16 cameras of 1080p at 30 Hz in one process on 2 CPUs for 10 s: lost frames',
+        figure_of(_SIXTEEN, _lost),
+        0,
+        ' %',
+        involved=(_SIXTEEN,),
+    ),
+)
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    defaults = ScalePlan()
+    parser.add_argument(
+        '--cameras',
+        nargs='+',
+        type=int,
+        default=list(defaults.cameras),
+        metavar='N',
+        help='numbers to try (default: 1 … 64)',
+    )
+    parser.add_argument(
+        '--sizes',
+        nargs='+',
+        choices=SIZES,
+        default=['1080p'],
+        help='picture sizes (default: 1080p)',
+    )
+    parser.add_argument(
+        '--rates',
+        nargs='+',
+        type=float,
+        default=list(defaults.rates),
+        metavar='HZ',
+        help='of each camera (default: 30)',
+    )
+    parser.add_argument(
+        '--seconds',
+        type=float,
+        default=defaults.seconds,
+        help='in which nothing may be lost (default: 10)',
+    )
+    add_delay(parser)
+    parser.add_argument(
+        '--in-step',
+        action='store_true',
+        help='all cameras have their frames at the same moment, as triggered ones do',
+    )
+    parser.add_argument(
+        '--depth',
+        type=int,
+        default=defaults.depth,
+        help='frames of a camera that may wait (default: 2; perception: 1)',
+    )
+    # Windows of a number in which something was lost.
+    parser.set_defaults(repetitions=defaults.windows)
+
+
+def _prepare(options: argparse.Namespace) -> Callable[[Say], Measured]:
+    check_counts(options, seconds=3600)
+    for rate in options.rates:
+        if not 1 <= rate <= 1000:
+            raise ConfigError(f'--rates {rate:g}: each is 1 to 1000 Hz')
+        check_delay(options.delay_ms, rate)
+    for cameras in options.cameras:
+        if not 1 <= cameras <= _MOST_CAMERAS:
+            raise ConfigError(f'--cameras {cameras}: each is 1 to {_MOST_CAMERAS}')
+    if not 1 <= options.depth <= _MOST_DEPTH:
+        raise ConfigError(
+            f'--depth {options.depth}: give 1 to {_MOST_DEPTH}; the camera has 8 slots'
+        )
+    plan = ScalePlan(
+        tuple(sorted(set(options.cameras))),
+        tuple(SIZES[size] for size in dict.fromkeys(options.sizes)),
+        tuple(dict.fromkeys(options.rates)),
+        options.seconds,
+        options.delay_ms,
+        options.repetitions,
+        options.in_step,
+        options.depth,
+    )
+    return lambda say: measure_scale(plan, say)
+
+
+SCALE = Command(
+    'scale',
+    'how many cameras one process takes until the first frame is lost, and why',
+    _add_options,
+    _prepare,
+    SCALE_BARS,
+    ('rclpy', 'cv2'),
+)

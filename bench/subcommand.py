@@ -1,0 +1,163 @@
+"""What a sub-command of ``zc_bench`` is made of: its options, what measures, and the bars of ``--check``.
+
+The rest, from arguments to the file, is the same for all of them, see :mod:`~bench.program`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from bench.rows import Row
+from zc_perception.errors import ConfigError
+
+VGA, FULL_HD, UHD_4K, UHD_8K = (640, 480), (1920, 1080), (3840, 2160), (7680, 4320)
+#: By the names that options have for them.
+SIZES = {'vga': VGA, '1080p': FULL_HD, '4k': UHD_4K, '8k': UHD_8K}
+
+Key = tuple[str, str, int, int, float]
+Rows = Mapping[Key, Row]
+Figure = Callable[[Rows], 'float | None']
+
+
+def figure_of(key: Key, read: Callable[[Row], float | None]) -> Figure:
+    """What *read* finds in the row *key*; ``None`` where that wasn't measured."""
+
+    def figure(rows: Rows) -> float | None:
+        row = rows.get(key)
+        return None if row is None else read(row)
+
+    return figure
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """One bar.
+
+    :param measured: the figure with its unit, or that there is none.
+    """
+
+    bar: str
+    measured: str
+    passed: bool
+
+    def __str__(self) -> str:
+        return f'{"pass" if self.passed else "FAIL"}  {self.bar}: {self.measured}'
+
+
+@dataclass(frozen=True)
+class Bar:
+    """*figure* may be at most *limit*, or has to be at least that.
+
+    :param involved: rows whose lost frames are told with the figure.
+    """
+
+    text: str
+    figure: Figure
+    limit: float
+    unit: str
+    at_least: bool = False
+    involved: tuple[Key, ...] = ()
+
+    def verdict(self, rows: Rows) -> Verdict:
+        figure = self.figure(rows)
+        sign = '≥' if self.at_least else '≤'
+        bar = f'{self.text} {sign} {self.limit:g}{self.unit}'
+        if figure is None:
+            return Verdict(bar, 'not measured', False)
+        lost = [
+            f'{row.variant} lost {row.lost_per_cent:g} % of its frames'
+            for key in self.involved
+            if (row := rows.get(key)) is not None and row.lost_per_cent
+        ]
+        note = f' ({", ".join(lost)})' if lost else ''
+        passed = figure >= self.limit if self.at_least else figure <= self.limit
+        return Verdict(bar, f'{figure:.2f}{self.unit}{note}', passed)
+
+
+def check_bars(rows: Sequence[Row], bars: Sequence[Bar]) -> list[Verdict]:
+    """Every bar; one whose rows are missing is not passed."""
+    table = {(row.case, row.variant, row.width, row.height, row.rate_hz): row for row in rows}
+    return [bar.verdict(table) for bar in bars]
+
+
+Say = Callable[[str], None]
+"""Gets a line at the start, for each repetition, and for what could not be measured."""
+
+
+def repetitions(count: int, say: Say) -> Iterator[int]:
+    """Their numbers, from 0; *say* gets a line after each."""
+    for number in range(count):
+        began = time.monotonic()
+        yield number
+        say(f'repetition {number + 1} of {count}: {time.monotonic() - began:.0f} s')
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A run's rows, and what they depend on besides the machine: more keys of ``environment``."""
+
+    rows: Sequence[Row]
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Command:
+    """A sub-command.
+
+    :param add_options: its own, next to ``--json``, ``--check`` and ``--repetitions``.
+    :param prepare: from the options to what measures; raises ConfigError for numbers that make no sense, before anything is started.
+    :param bars: what ``--check`` compares with.
+    :param needs: modules without which its processes can't start.
+    """
+
+    name: str
+    help: str
+    add_options: Callable[[argparse.ArgumentParser], None]
+    prepare: Callable[[argparse.Namespace], Callable[[Say], Measured]]
+    bars: Sequence[Bar]
+    needs: Sequence[str] = ()
+
+    def check_needs(self) -> None:
+        """
+        :raises ModuleNotFoundError: one of them is missing.
+        """
+        for module in self.needs:
+            if importlib.util.find_spec(module) is None:
+                raise ModuleNotFoundError(f"No module named '{module}'", name=module)
+
+
+def add_delay(parser: argparse.ArgumentParser) -> None:
+    """The option of commands whose accelerator is the benchmark's own."""
+    parser.add_argument(
+        '--delay-ms',
+        type=float,
+        default=2.0,
+        help='how long the accelerator takes for a frame (default: 2)',
+    )
+
+
+def check_delay(delay_ms: float, rate_hz: float) -> None:
+    """Two frames are in flight, and the accelerator has to keep up.
+
+    :raises ConfigError: it takes too long.
+    """
+    if not 0 <= delay_ms <= 1800 / rate_hz:
+        raise ConfigError(
+            f'--delay-ms {delay_ms:g}: give 0 to {1800 / rate_hz:g}; two frames are in flight at {rate_hz:g} Hz'
+        )
+
+
+def check_counts(options: argparse.Namespace, **most: int) -> None:
+    """Each of the named options is above 0 and at most its limit.
+
+    :raises ConfigError: one is not.
+    """
+    for name, limit in most.items():
+        value = getattr(options, name)
+        if not 0 < value <= limit:
+            raise ConfigError(f'--{name} {value:g}: give more than 0 and at most {limit}')

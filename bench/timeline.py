@@ -1,0 +1,141 @@
+"""``zc_bench timeline``: where a frame's time goes, stage by stage, read from the nodes' own frame logs. No root, no rig.
+
+Measured is one 1080p camera at 30 Hz as in ``zc_bench pipeline``; the installed program ``zc_timeline`` does the same for nodes that run
+already. Each row is a stage: the median, the 99th percentile, and its share of the way from captured to published. The trace holds
+every frame, for ui.perfetto.dev.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.pipeline import RATE_HZ, PipelinePlan, Processes, Setup
+from bench.rows import Condition, Row, Series, make_rows
+from bench.subcommand import (
+    FULL_HD,
+    Command,
+    Measured,
+    Say,
+    add_delay,
+    check_counts,
+    check_delay,
+)
+from bench.worker import BenchError
+from zc_perception.errors import ConfigError
+from zc_perception.observe.frame_log import CAPACITY, FrameRecord, find_frame_logs
+from zc_perception.observe.stages import WHOLE, is_whole, stages_us
+from zc_perception.observe.timeline import NodeTrack, build_timeline
+from zc_perception.whole_file import check_apart, output_file, write_output
+
+CASE = 'timeline'
+_NO_CPU = float('nan')
+
+
+@dataclass(frozen=True)
+class TimelinePlan:
+    """What to look at.
+
+    :param seconds: how long.
+    :param delay_ms: how long the benchmark's accelerator takes.
+    :param trace: where the trace goes.
+    """
+
+    seconds: float = 5.0
+    delay_ms: float = 2.0
+    trace: Path = Path('build/bench/timeline.json')
+
+
+def rows_of(records: Sequence[FrameRecord], condition: Condition) -> list[Row]:
+    """A row for each stage, in their order, and for the whole way.
+
+    :raises BenchError: fewer than two of the frames were processed.
+    """
+    stages = [stages_us(record) for record in records if is_whole(record)]
+    if len(stages) < 2:
+        raise BenchError(
+            'fewer than two frames were captured and processed by the same machine in that time'
+        )
+    series = {name: Series([frame[name] for frame in stages], _NO_CPU) for name in stages[0]}
+    whole = series[WHOLE].median_us
+    found = []
+    for name, one in series.items():
+        share = {'share_percent': 100.0 * one.median_us / whole} if whole else {}
+        found += make_rows(
+            {(CASE, name, condition): [Series(one.latencies_us, _NO_CPU, 0, share)]}, []
+        )
+    return found
+
+
+def measure_timeline(plan: TimelinePlan, say: Say) -> tuple[Measured, dict[str, Any]]:
+    """Run the plan: what was measured, and the trace. Nothing is written.
+
+    :param say: gets a line.
+    :raises BenchError: there is nothing to see, or a process failed.
+    """
+    setup = Setup(1, FULL_HD, RATE_HZ)
+    with contextlib.closing(
+        Processes(PipelinePlan(1, plan.seconds, plan.delay_ms, (setup,)))
+    ) as processes:
+        processes.measure(setup, min(1.0, plan.seconds), 0.0)
+        with find_frame_logs() as logs:
+            own = [log for log in logs if log.node.startswith(f'/zc_bench/run_{os.getpid()}/')]
+            say(f'one camera of 1080p at {RATE_HZ:g} Hz for {plan.seconds:g} s')
+            for log in own:
+                log.skip()
+            processes.measure(setup, plan.seconds, 0.0)
+            tracks = [NodeTrack(log.node, log.role, log.pid, log.read()) for log in own]
+        records = [
+            record for track in tracks if track.role == 'inference' for record in track.records
+        ]
+        facts = {**processes.facts, 'frames': len(records)}
+        return Measured(rows_of(records, setup.condition), facts), build_timeline(tracks)
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    plan = TimelinePlan()
+    parser.add_argument('--seconds', type=float, default=plan.seconds, help='(default: 5)')
+    add_delay(parser)
+    parser.add_argument(
+        '--trace',
+        metavar='FILE',
+        default=str(plan.trace),
+        help='for ui.perfetto.dev (default: build/bench/timeline.json)',
+    )
+    parser.set_defaults(repetitions=1)
+
+
+def _prepare(options: argparse.Namespace) -> Callable[[Say], Measured]:
+    if options.check:
+        raise ConfigError(
+            '--check: timeline has no bars of its own; zc_bench pipeline --check compares what a frame costs'
+        )
+    # A frame log has so many frames; a second of them is for what looks at it.
+    check_counts(options, seconds=CAPACITY / RATE_HZ - 1)
+    check_delay(options.delay_ms, RATE_HZ)
+    check_apart({'--trace': options.trace, '--json': options.json})
+    trace = output_file(options.trace, '--trace')
+    plan = TimelinePlan(options.seconds, options.delay_ms, trace)
+
+    def measure(say: Say) -> Measured:
+        measured, trace = measure_timeline(plan, say)
+        write_output(plan.trace, json.dumps(trace), '--trace')
+        say(f'{plan.trace} (open it in ui.perfetto.dev)')
+        return measured
+
+    return measure
+
+
+TIMELINE = Command(
+    'timeline',
+    "where a frame's time goes: medians of the stages, and a trace",
+    _add_options,
+    _prepare,
+    (),
+)

@@ -1,0 +1,128 @@
+"""``zc_timeline``: stages fill the whole way, files are known to be writable before, and what it says of nodes that run."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from observe.frame_log_kit import made_entry, made_frame
+
+from zc_perception.errors import ZcError
+from zc_perception.observe import frame_log
+from zc_perception.observe.frame_log import FrameLog, FrameRecord, RecordKind
+from zc_perception.observe.stages import STAGES, WHOLE, stages_us
+from zc_perception.observe.zc_timeline import main, stage_rows
+
+BLANK = FrameRecord(1, RecordKind.PROCESSED, 0, 1, 1, *(0,) * 10, (1,), 0, 0, 3, 0, 1)
+NAMES = [name for name, _ in STAGES]
+
+
+def record(began_us: int = 1000, scale: int = 1) -> FrameRecord:
+    """Stages of 1, 2, 4 … µs, times *scale*."""
+    times = [began_us + scale * (2**number - 1) for number in range(len(STAGES) + 1)]
+    names = (
+        'captured_ns',
+        'published_ns',
+        'received_ns',
+        'submitted_ns',
+        'signalled_ns',
+        'done_ns',
+        'decoded_ns',
+        'sent_ns',
+    )
+    return BLANK._replace(**{name: 1000 * time for name, time in zip(names, times, strict=True)})
+
+
+def test_stages_follow_each_other_and_fill_the_whole_way() -> None:
+    found = stages_us(record())
+    assert [found[name] for name in NAMES] == [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0] and found[
+        WHOLE
+    ] == 127.0
+
+
+@pytest.mark.parametrize(
+    'unknown', ['published_ns', 'received_ns', 'submitted_ns', 'signalled_ns', 'decoded_ns']
+)
+def test_a_time_that_is_not_known_makes_no_stage_negative_and_the_sum_the_same(
+    unknown: str,
+) -> None:
+    found = stages_us(record()._replace(**{unknown: 0}))
+    assert min(found.values()) >= 0 and found[WHOLE] == 127.0 == sum(found[name] for name in NAMES)
+
+
+def test_rows_are_stages_in_their_order_with_their_share() -> None:
+    rows = stage_rows([record(scale=scale) for scale in (1, 2, 3)])
+    assert [row['stage'] for row in rows] == [*NAMES, WHOLE]
+    assert (rows[0]['median_us'], rows[-1]['median_us'], rows[-1]['p99_us']) == (2, 254, 381)
+    assert rows[-1]['share_percent'] == 100.0
+    assert sum(row['share_percent'] for row in rows[:-1]) == pytest.approx(100.0, abs=0.5)
+
+
+@pytest.mark.parametrize(
+    'records',
+    [[], [record()], [record()._replace(sent_ns=0)] * 5, [record()._replace(captured_ns=0)] * 5],
+)
+def test_frames_that_were_not_processed_here_are_no_result(records: list[FrameRecord]) -> None:
+    with pytest.raises(ZcError, match='fewer than two frames were captured and processed'):
+        stage_rows(records)
+
+
+@pytest.fixture
+def nodes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Two nodes of this process, which have three frames while the program looks."""
+    with FrameLog('capture', '/camera'), FrameLog('inference', '/npu') as inference:
+
+        def look(seconds: float) -> None:
+            for number in range(3):
+                inference.processed(made_entry(made_frame(number)), 11_000, 12_000, 13_000, 2)
+
+        monkeypatch.setattr('time.sleep', look)
+        yield
+
+
+def test_what_running_nodes_noted_is_told(
+    nodes: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    trace, rows = tmp_path / 'new' / 'trace.json', tmp_path / 'rows.json'
+    arguments = [str(os.getpid()), '--seconds', '2', '--trace', str(trace), '--json', str(rows)]
+    assert main(arguments) == 0
+    said = capsys.readouterr()
+    assert 'looking at /camera, /npu for 2 s' in said.err and str(trace) in said.err
+    head, *lines = said.out.splitlines()
+    assert 'median [ms]' in head and [line.split()[0] for line in lines] == [*NAMES, WHOLE]
+    document = json.loads(rows.read_text(encoding='utf-8'))
+    assert (document['seconds'], document['frames']) == (2, 3)
+    assert [row['stage'] for row in document['stages']] == [*NAMES, WHOLE]
+    assert json.loads(trace.read_text(encoding='utf-8'))['otherData']['frames'] == 3
+
+
+def test_running_nodes_have_to_be_there(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(frame_log, 'all_pids', lambda proc: [])
+    assert main([]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(
+        'zc_timeline: error: none of these programs runs a capture and an inference node'
+    )
+
+
+@pytest.mark.parametrize(
+    ('arguments', 'message'),
+    [
+        (['--seconds', '200'], '--seconds 200: give more than 0 and at most 120'),
+        (['--seconds', 'nan'], '--seconds nan'),
+        (['--trace', 'same', '--json', './same'], "--trace and --json are the same file './same'"),
+        (['--json', ''], "--json '' names no file"),
+        (['all'], "argument PID: invalid int value: 'all'"),
+    ],
+)
+def test_what_can_not_be_is_said_before_anything_is_looked_at(
+    arguments: list[str], message: str, nodes: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(arguments) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f'zc_timeline: error: {message}')

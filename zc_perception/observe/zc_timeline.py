@@ -1,0 +1,176 @@
+"""``zc_timeline``: where a frame's time goes in the nodes that run right now, read from their own frame logs. No root, no ROS.
+
+Each row is a stage: its median, its 99th percentile, and the median's share of the whole way's. The trace holds every frame, for
+ui.perfetto.dev.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+from zc_perception.terminal import ending_quietly, put
+
+TYPE_CHECKING = False  # as in zc_perception/__init__.py
+if TYPE_CHECKING:
+    import argparse
+    from typing import Any
+
+    from zc_perception.observe.frame_log import FrameRecord
+    from zc_perception.observe.timeline import NodeTrack
+    from zc_perception.programs import OptionParser
+
+_WHAT = """Tells where a frame's time goes, stage by stage, in the nodes that run right now. It reads what they note of each frame; they
+aren't slower for it."""
+_EXAMPLES = (
+    'zc_timeline',
+    'zc_timeline --seconds 10 --trace trace.json',
+    'zc_timeline 4711 --json stages.json',
+)
+
+
+def _parser() -> OptionParser:
+    from zc_perception.programs import OptionParser
+
+    parser = OptionParser(
+        'zc_timeline',
+        _WHAT,
+        _EXAMPLES,
+        usage='[options] [PID ...]',
+        after='Exit code: 0, 1 there is nothing to see, 2 wrong use.',
+    )
+    parser.main.add_argument(
+        'pids', nargs='*', type=int, metavar='PID', help='processes of the nodes (default: all)'
+    )
+    parser.main.add_argument(
+        '--seconds', type=float, default=5.0, help='how long to look (default: 5)'
+    )
+    parser.main.add_argument(
+        '--trace', metavar='FILE', help='write every frame there, for ui.perfetto.dev'
+    )
+    parser.main.add_argument('--json', metavar='FILE', help='write the rows there')
+    return parser
+
+
+def stage_rows(records: Sequence[FrameRecord]) -> list[dict[str, Any]]:
+    """Return a row for each stage, in their order, and one for the whole way.
+
+    :raises ZcError: fewer than two frames were captured and processed.
+    """
+    from zc_perception.errors import ZcError
+    from zc_perception.observe.stages import WHOLE, is_whole, stages_us
+
+    stages = [stages_us(record) for record in records if is_whole(record)]
+    if len(stages) < 2:
+        raise ZcError(
+            'fewer than two frames were captured and processed by the same machine in that time; '
+            'look for longer with --seconds'
+        )
+    ordered = {name: sorted(frame[name] for frame in stages) for name in stages[0]}
+    median = {name: values[len(values) // 2] for name, values in ordered.items()}
+    return [
+        {
+            'stage': name,
+            'median_us': round(median[name], 3),
+            'p99_us': round(values[int(len(values) * 0.99)], 3),
+            'share_percent': round(100.0 * median[name] / median[WHOLE], 1)
+            if median[WHOLE]
+            else 0,
+        }
+        for name, values in ordered.items()
+    ]
+
+
+def _table(rows: Sequence[dict[str, Any]]) -> str:
+    from zc_perception.observe.stages import STAGES
+
+    between = dict(STAGES)
+    return '\n'.join(
+        [
+            f'{"stage":8s} {"median [ms]":>11s} {"p99 [ms]":>9s} {"share [%]":>9s}',
+            *(
+                f'{row["stage"]:8s} {row["median_us"] / 1e3:11.3f} {row["p99_us"] / 1e3:9.3f} {row["share_percent"]:9.1f}'
+                f'   {between.get(row["stage"], "")}'.rstrip()
+                for row in rows
+            ),
+        ]
+    )
+
+
+def _watch(pids: Sequence[int], seconds: float) -> list[NodeTrack]:
+    """Return what the nodes note of their frames in that time."""
+    import time
+
+    from zc_perception.errors import ZcError, printable
+    from zc_perception.observe.frame_log import find_frame_logs
+    from zc_perception.observe.timeline import NodeTrack
+
+    with find_frame_logs(pids=pids or None) as logs:
+        for hidden in logs.unreadable:
+            put(
+                printable(
+                    f'not seen: {hidden.name} ({hidden.pid}): {hidden.reason}; {hidden.next_step}'
+                ),
+                sys.stderr,
+            )
+        if not {'capture', 'inference'} <= {log.role for log in logs}:
+            raise ZcError(
+                'none of these programs runs a capture and an inference node; start one, such as perception'
+            )
+        names = ', '.join(sorted(log.node for log in logs))
+        put(printable(f'looking at {names} for {seconds:g} s'), sys.stderr)
+        for log in logs:
+            log.skip()
+        time.sleep(seconds)
+        return [NodeTrack(log.node, log.role, log.pid, log.read()) for log in logs]
+
+
+def _run(options: argparse.Namespace) -> int:
+    import json
+
+    from zc_perception.errors import ConfigError
+    from zc_perception.observe.timeline import build_timeline
+    from zc_perception.whole_file import check_apart, output_file, write_output
+
+    # Of a camera of 30 Hz a frame log has the last 136 s.
+    longest_s = 120.0
+    if not 0 < options.seconds <= longest_s:
+        raise ConfigError(
+            f'--seconds {options.seconds:g}: give more than 0 and at most {longest_s:g}, so long a frame log goes back'
+        )
+    check_apart({'--trace': options.trace, '--json': options.json})
+    trace, rows_file = (
+        None if name is None else output_file(name, option)
+        for option, name in (('--trace', options.trace), ('--json', options.json))
+    )
+    tracks = _watch(options.pids, options.seconds)
+    records = [record for track in tracks if track.role == 'inference' for record in track.records]
+    if trace is not None:
+        write_output(trace, json.dumps(build_timeline(tracks)), '--trace')
+        put(f'{trace} (open it in ui.perfetto.dev)', sys.stderr)
+    rows = stage_rows(records)
+    if rows_file is not None:
+        document = {'seconds': options.seconds, 'frames': len(records), 'stages': rows}
+        write_output(rows_file, json.dumps(document, indent=1) + '\n', '--json')
+    error = put(_table(rows), sys.stdout)
+    if error is not None and rows_file is None:
+        raise ConfigError(
+            f"the result can't be printed: {error.strerror}; give a file with --json"
+        )
+    return 0
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The console script. 0, 1: there is nothing to see, 2: wrong use, 128 + n: signal n."""
+    with ending_quietly('zc_timeline'):
+        from zc_perception.programs import exit_code_of, start
+
+        return start(
+            _parser(),
+            lambda options: exit_code_of('zc_timeline', lambda: _run(options)),
+            arguments,
+        )
+
+
+if __name__ == '__main__':
+    sys.exit(main())
