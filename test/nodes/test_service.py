@@ -1,4 +1,4 @@
-"""What systemd hears on a real datagram socket: of a service manager, and of programs that work, wait for a camera, and hang."""
+"""What systemd hears on a real datagram socket: of the protocol, and of programs that work, wait for a camera, and hang."""
 
 from __future__ import annotations
 
@@ -6,16 +6,13 @@ import math
 import os
 import signal
 import socket
-import subprocess
-import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from descriptors import open_descriptors
 from nodes.programs import PERCEPTION_READY, Program, parameters
 
-from zc_perception.nodes.service import ServiceManager
+from zc_perception.nodes.service import notify, serve
 
 TIMEOUT_S = 60.0
 WATCHDOG_US = '600000'
@@ -28,6 +25,7 @@ class Systemd:
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.socket.bind(address)
         self.socket.settimeout(TIMEOUT_S)
+        self.address = str(address)
 
     def hears(self, wanted: str, count: int = 1) -> list[str]:
         """Everything up to the *count*-th such message."""
@@ -55,8 +53,7 @@ def systemd(tmp_path: Path) -> Iterator[Systemd]:
     listening.socket.close()
 
 
-def environ(systemd: Systemd, **values: str) -> dict[str, str]:
-    return {'NOTIFY_SOCKET': str(systemd.socket.getsockname()), **values}
+Start = Callable[..., list[float | None]]
 
 
 class Waiting:
@@ -78,96 +75,66 @@ class Waiting:
         return self.left <= 0
 
 
-def fed(
-    environment: dict[str, str],
-    turns: int = 1,
-    proc: Path = Path('/proc'),
-    worries: tuple[str, ...] = ('',),
-    longest_s: float = math.inf,
-) -> list[float | None]:
-    """How long it was waited each time, if no wait lasts longer than *longest_s*. Of *worries* each is there once, and the last one from
-    then on."""
-    clock, left = Waiting(turns, longest_s), list(worries)
-    with ServiceManager(environment, proc, clock) as manager:
-        manager.ready()
-        manager.feed_watchdog(clock.wait, lambda: left.pop(0) if len(left) > 1 else left[0])
-        manager.stopping()
-    return clock.waits
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> Start:
+    """Serves with these variables; how long it was waited each time, if no wait lasts longer than *longest_s*. Of *worries* each is
+    there once, and the last one from then on."""
+
+    def start(
+        address: str,
+        timeout_us: str = '',
+        turns: int = 1,
+        worries: tuple[str, ...] = ('',),
+        longest_s: float = math.inf,
+    ) -> list[float | None]:
+        monkeypatch.setenv('NOTIFY_SOCKET', address)
+        monkeypatch.setenv('WATCHDOG_USEC', timeout_us)
+        clock, left = Waiting(turns, longest_s), list(worries)
+        serve(clock.wait, lambda: left.pop(0) if len(left) > 1 else left[0], clock)
+        return clock.waits
+
+    return start
 
 
 @pytest.mark.usefixtures('no_fd_leak')
-def test_abstract_addresses_are_understood() -> None:
+def test_abstract_addresses_are_understood(served: Start) -> None:
     name = f'zc-test-{os.getpid()}'
     listener = Systemd(b'\0' + name.encode())
-    fed({'NOTIFY_SOCKET': '@' + name})
+    served('@' + name)
     assert listener.heard() == ['READY=1', 'STOPPING=1']
     listener.socket.close()
 
 
-@pytest.mark.parametrize(
-    'environment',
-    [{'NOTIFY_SOCKET': address} for address in ('', '@', 'relative/path', 'vsock:2:1234')] + [{}],
-)
-def test_without_a_manager_nothing_is_said_or_opened(environment: dict[str, str]) -> None:
-    before = open_descriptors()
-    with ServiceManager({**environment, 'WATCHDOG_USEC': '1000000'}):
-        assert open_descriptors() == before
-    assert fed({**environment, 'WATCHDOG_USEC': '1000000'}) == [None]
+@pytest.mark.usefixtures('no_fd_leak')
+@pytest.mark.parametrize('address', ['', '@', 'relative/path', 'vsock:2:1234', '/not/there'])
+def test_a_manager_that_is_not_there_costs_nothing(served: Start, address: str) -> None:
+    assert served(address) == [None]
 
 
-def test_a_manager_that_is_gone_or_does_not_read_costs_nothing(systemd: Systemd) -> None:
-    with ServiceManager(environ(systemd)) as manager:
-        for _ in range(10_000):  # more than any socket's queue
-            manager.ready()
-        assert len(systemd.heard()) < 10_000
-        os.unlink(systemd.socket.getsockname())
-        manager.ready()
-        assert systemd.heard() == []
-    manager.ready()
-
-
-@pytest.mark.parametrize(
-    ('values', 'watched'),
-    [
-        ({}, False),
-        ({'WATCHDOG_USEC': '0'}, False),
-        ({'WATCHDOG_USEC': '-5'}, False),
-        ({'WATCHDOG_USEC': 'soon'}, False),
-        ({'WATCHDOG_USEC': '5000000', 'WATCHDOG_PID': 'x'}, False),
-        ({'WATCHDOG_USEC': '5000000'}, True),
-        ({'WATCHDOG_USEC': '5000000', 'WATCHDOG_PID': str(os.getpid())}, True),
-        ({'WATCHDOG_USEC': '5000000', 'WATCHDOG_PID': str(os.getppid())}, True),
-        ({'WATCHDOG_USEC': '5000000', 'WATCHDOG_PID': '4194304'}, False),
-    ],
-)
-def test_the_watchdog_is_fed_where_it_waits_for_us_or_for_who_started_us(
-    systemd: Systemd, values: dict[str, str], watched: bool
+def test_a_manager_that_does_not_read_costs_nothing(
+    systemd: Systemd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (waited,) = fed(environ(systemd, **values))
-    assert waited == (pytest.approx(5.0 / 3) if watched else None)
-    assert ('WATCHDOG=1' in systemd.heard()) is watched
+    monkeypatch.setenv('NOTIFY_SOCKET', systemd.address)
+    for _ in range(10_000):  # more than any socket's queue
+        notify('READY=1')
+    assert len(systemd.heard()) < 10_000
 
 
-def test_a_watchdog_of_a_process_that_started_us_counts_in_the_child(systemd: Systemd) -> None:
-    program = 'from zc_perception.nodes.service import ServiceManager as S; S().feed_watchdog(lambda _: True, str)'
-    values = environ(systemd, WATCHDOG_USEC='5000000', WATCHDOG_PID=str(os.getpid()))
-    subprocess.run(
-        [sys.executable, '-c', program], env=os.environ | values, check=True, timeout=60
-    )
-    assert systemd.heard()[-1] == 'WATCHDOG=1'
-
-
-def test_a_proc_that_cannot_be_read_is_no_reason_to_fail(systemd: Systemd, tmp_path: Path) -> None:
-    values = environ(systemd, WATCHDOG_USEC='6000000', WATCHDOG_PID=str(os.getpid()))
-    assert fed(values, proc=tmp_path / 'nothing') == [pytest.approx(2.0)]
+@pytest.mark.parametrize(
+    ('timeout_us', 'waits'),
+    [('', None), ('0', None), ('-5', None), ('soon', None), ('6000000', 2.0)],
+)
+def test_the_watchdog_is_fed_where_there_is_one(
+    served: Start, systemd: Systemd, timeout_us: str, waits: float | None
+) -> None:
+    assert served(systemd.address, timeout_us) == [waits]
+    assert ('WATCHDOG=1' in systemd.heard()) is (waits is not None)
 
 
 def test_it_is_fed_three_times_in_the_time_that_it_waits_and_not_while_there_is_a_worry(
-    systemd: Systemd,
+    served: Start, systemd: Systemd
 ) -> None:
-    waits = fed(
-        environ(systemd, WATCHDOG_USEC='3000000'), 10, worries=('', '', '', 'the executor\nhangs')
-    )
+    waits = served(systemd.address, '3000000', 10, ('', '', '', 'the executor\nhangs'))
     assert all(timeout is not None and 0.0 <= timeout <= 1.0 for timeout in waits)
     said = systemd.heard()
     assert (
@@ -181,9 +148,9 @@ def test_it_is_fed_three_times_in_the_time_that_it_waits_and_not_while_there_is_
 
 
 def test_after_a_wait_that_ends_early_the_rest_is_waited_before_it_is_fed_again(
-    systemd: Systemd,
+    served: Start, systemd: Systemd
 ) -> None:
-    waits = fed(environ(systemd, WATCHDOG_USEC='3000000'), 6, longest_s=0.25)
+    waits = served(systemd.address, '3000000', 6, longest_s=0.25)
     assert waits == pytest.approx([1.0, 0.75, 0.5, 0.25, 1.0, 0.75])
     assert systemd.heard().count('WATCHDOG=1') == 2
 
@@ -191,8 +158,8 @@ def test_after_a_wait_that_ends_early_the_rest_is_waited_before_it_is_fed_again(
 @pytest.fixture
 def service(systemd: Systemd, monkeypatch: pytest.MonkeyPatch) -> Systemd:
     """What starts next is a service."""
-    for name, value in environ(systemd, WATCHDOG_USEC=WATCHDOG_US).items():
-        monkeypatch.setenv(name, value)
+    monkeypatch.setenv('NOTIFY_SOCKET', systemd.address)
+    monkeypatch.setenv('WATCHDOG_USEC', WATCHDOG_US)
     monkeypatch.setenv(
         'WATCHDOG_PID', str(os.getpid())
     )  # as of ros2 launch, whose child the program is

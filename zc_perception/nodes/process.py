@@ -286,7 +286,7 @@ def run_program(
                     node.get_logger().info(
                         'ready' if node.parameters['autostart'] else f'ready{step}'
                     )
-                serve(stop.wait, group.liveness())
+                serve(stop.wait, group.liveness().worry)
                 if group.failure is not None:
                     print(group.failure, file=sys.stderr)
                     return EXIT_FAILURE

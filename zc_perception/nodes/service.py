@@ -14,125 +14,55 @@ import socket
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 
 from zc_perception.nodes.perception_node import PATIENCE_S, PerceptionNode
-from zc_perception.observe.processes import PROC, process_state
 
-_MICROSECONDS = 1e-6
 # systemd recommends half of the time that it waits; twice in it, so that one may come late on a loaded machine.
 _PER_TIMEOUT = 3.0
-_ANCESTORS = 64
 
 
-def serve(wait: Callable[[float | None], bool], liveness: Liveness) -> None:
+def serve(
+    wait: Callable[[float | None], bool],
+    worry: Callable[[], str],
+    monotonic: Callable[[], float] = time.monotonic,
+) -> None:
     """Wait for the end; meanwhile a service manager, where one has started us, hears that we are ready and live.
 
+    Whoever has been given ``$WATCHDOG_USEC`` feeds the watchdog, whatever ``$WATCHDOG_PID`` is: a service's main process may be
+    ``ros2 launch``, which speaks no sd_notify.
+
     :param wait: whether the end was asked for, within so many seconds (``None``: whenever).
+    :param worry: why the program can't be said to live, see :meth:`Liveness.worry`; empty: it lives.
     """
-    with ServiceManager() as manager:
-        manager.ready()
-        manager.feed_watchdog(wait, liveness.worry)
-        manager.stopping()
+    notify('READY=1')
+    microseconds = os.environ.get('WATCHDOG_USEC', '')
+    period_s = int(microseconds) / 1e6 / _PER_TIMEOUT if microseconds.isdecimal() else 0.0
+    due_s, status = monotonic(), ''
+    while True:
+        now = monotonic()
+        if period_s and now >= due_s:
+            due_s = now + period_s
+            doubt = worry()
+            before, status = status, doubt or 'running; /diagnostics says whether frames flow'
+            if status != before:
+                notify(f'STATUS={" ".join(status.split())}')
+            if not doubt:
+                notify('WATCHDOG=1')
+        if wait(max(0.0, due_s - now) if period_s else None):
+            break
+    notify('STOPPING=1')
 
 
-class ServiceManager:
-    """The end of ``$NOTIFY_SOCKET`` that a service speaks at. Without that variable every call does nothing.
-
-    :param environ: the process's environment. The variables stay in it: a program that we start may speak too.
-    :param proc: the proc file system, to find out whether the watchdog waits for this process.
-    """
-
-    def __init__(
-        self,
-        environ: Mapping[str, str] = os.environ,
-        proc: Path = PROC,
-        monotonic: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._address = _address(environ.get('NOTIFY_SOCKET', ''))
-        self._socket: socket.socket | None = None
-        if self._address is not None:
-            self._socket = socket.socket(
-                socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK
-            )
-        self._period_s = (
-            _watchdog_s(environ, proc) / _PER_TIMEOUT if self._socket is not None else 0.0
-        )
-        self._status = ''
-        self._monotonic = monotonic
-
-    def ready(self) -> None:
-        """Everything has started. What the unit waits for with ``Type=notify``."""
-        self._send('READY=1')
-
-    def feed_watchdog(
-        self, wait: Callable[[float | None], bool], worry: Callable[[], str]
-    ) -> None:
-        """Feed the watchdog as often as it needs that, until *wait* returns true; and say how the program is to ``systemctl status``.
-
-        :param wait: as for :func:`serve`.
-        :param worry: why the program can't be said to live; empty: it lives.
-        """
-        due_s = self._monotonic()
-        while True:
-            now = self._monotonic()
-            if self._period_s and now >= due_s:
-                due_s = now + self._period_s
-                doubt = worry()
-                self._say(doubt or 'running; /diagnostics says whether frames flow')
-                if not doubt:
-                    self._send('WATCHDOG=1')
-            if wait(max(0.0, due_s - now) if self._period_s else None):
-                return
-
-    def stopping(self) -> None:
-        """The end has begun."""
-        self._send('STOPPING=1')
-
-    def _say(self, text: str) -> None:
-        line = ' '.join(text.split())
-        if line != self._status:
-            self._status = line
-            self._send(f'STATUS={line}')
-
-    def _send(self, message: str) -> None:
-        if self._socket is not None:
-            with contextlib.suppress(
-                OSError
-            ):  # never a reason to stop, nor to wait: a full queue means that it has enough to read
-                self._socket.sendto(message.encode(), self._address)
-
-    def __enter__(self) -> ServiceManager:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        if self._socket is not None:
-            self._socket.close()
-            self._socket = None
-
-
-def _address(name: str) -> str | bytes | None:
-    if name.startswith('@') and len(name) > 1:  # an abstract one
-        return b'\0' + name[1:].encode()
-    return name if name.startswith('/') else None
-
-
-def _watchdog_s(environ: Mapping[str, str], proc: Path) -> float:
-    """The time within which the manager wants to hear of us; 0: it doesn't."""
-    try:
-        timeout = int(environ.get('WATCHDOG_USEC', '0')) * _MICROSECONDS
-        wanted = int(environ.get('WATCHDOG_PID', '0'))
-    except ValueError:
-        return 0.0
-    return max(0.0, timeout) if not wanted or wanted in _ourselves_and_above(proc) else 0.0
-
-
-def _ourselves_and_above(proc: Path) -> list[int]:
-    """This process and those that it descends from: the service's main process may be ``ros2 launch``, which speaks no sd_notify."""
-    pids = [os.getpid()]
-    while len(pids) < _ANCESTORS and pids[-1] > 1 and (state := process_state(pids[-1], proc)):
-        pids.append(state.parent)
-    return pids
+def notify(message: str) -> None:
+    """Send one message to the service manager. Where none has started us, is there, or reads, do nothing."""
+    address = os.environ.get('NOTIFY_SOCKET', '')
+    if address.startswith(('/', '@')):
+        with (
+            contextlib.suppress(OSError),
+            socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK) as speaking,
+        ):
+            # An abstract address is written with @.
+            speaking.sendto(message.encode(), f'\0{address[1:]}' if address[0] == '@' else address)
 
 
 class Liveness:

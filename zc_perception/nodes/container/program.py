@@ -52,7 +52,7 @@ def _serve(context: rclpy.Context, stop: StopRequest, multi_threaded: bool) -> i
         'the executor of components': partial(call_soon, components),
         'the executor of services': partial(call_soon, services),
     }
-    serve(stop.wait, Liveness(manager.workers, executors))
+    serve(stop.wait, Liveness(manager.workers, executors).worry)
     ended = manager.close(_UNLOAD_S)
     ended &= services.stop(_EXECUTOR_ENDS_S) & components.stop(_EXECUTOR_ENDS_S)
     failure = components.failure or services.failure
