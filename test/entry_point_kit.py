@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from importlib.metadata import EntryPoints, entry_points
 from pathlib import Path
@@ -44,3 +45,5 @@ def offer_alone(monkeypatch: pytest.MonkeyPatch, *folders: Path) -> None:
         )
 
     monkeypatch.setattr(reader, 'entry_points', of_these)
+    # What was declared before is remembered for the whole process.
+    monkeypatch.setattr(reader, '_declared_by', functools.cache(reader._declared_by.__wrapped__))

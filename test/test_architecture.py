@@ -188,7 +188,7 @@ def node_specs() -> dict[str, dict[str, ParameterSpec]]:
     return {
         kind.__module__.rpartition('.')[2]: {spec.name: spec for spec in kind.SPECS}
         for kind in base.__subclasses__()
-        if kind.SPECS
+        if kind.SPECS.own
     }
 
 

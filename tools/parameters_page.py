@@ -90,9 +90,18 @@ def tables() -> str:
             f'Started by: {_STARTED_BY[name]}.',
             '',
             *_HEAD,
-            *_rows(node.SPECS),
+            *_rows(node.SPECS.own),
             *open_ended,
         ]
+        kinds = node.SPECS.kinds
+        for kind in () if kinds is None else kinds.built_in:
+            lines += [
+                '',
+                f'### {node.SPECS.chooses}: {kind}',
+                '',
+                *_HEAD,
+                *_rows(kinds.load(kind).PARAMETERS),
+            ]
     return '\n'.join(lines) + '\n'
 
 

@@ -7,21 +7,48 @@ imported before somebody asks for it by name.
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import importlib
-from collections.abc import Mapping
-from dataclasses import dataclass
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast
 
 from zc_perception.errors import ConfigError, nearest, one_line
+from zc_perception.parameters import ParameterSpec
 
 CAMERA_GROUP = 'zc_perception.cameras'
 ACCELERATOR_GROUP = 'zc_perception.accelerators'
 HEAD_GROUP = 'zc_perception.heads'
 
 
+@functools.cache
+def _somebody_offers(path: tuple[str, ...]) -> bool:
+    """Whether a package on *path* may offer something in a group of ours. importlib reads the entry points of all installed packages,
+    which takes 20 ms and more at each start of a node; mostly no package has a word of ours in its own.
+    """
+    for folder in path:
+        if os.path.isfile(folder):
+            return True  # an archive: importlib looks into it
+        with contextlib.suppress(OSError):
+            for name in os.listdir(folder or '.'):
+                if name.endswith(('.dist-info', '.egg-info', 'EGG-INFO', '.egg')):
+                    with (
+                        contextlib.suppress(OSError),
+                        open(os.path.join(folder, name, 'entry_points.txt'), 'rb') as file,
+                    ):
+                        if b'[zc_perception.' in file.read():
+                            return True
+    return False
+
+
 def offered(group: str) -> tuple[str, ...]:
     """Names that installed packages offer in a group."""
+    if not _somebody_offers(tuple(sys.path)):
+        return ()
     return tuple(sorted({entry.name for entry in entry_points(group=group)}))
 
 
@@ -61,10 +88,34 @@ def load_entry_point(group: str, name: str) -> object | None:
             f"'{name}' of {_package(entry)} can't be imported ({entry.value}): {one_line(error)}; try: python3 -c \"{trial}\""
         ) from error
 
-T = TypeVar('T')
+
+class Kind(Protocol):
+    """What the class of a kind declares."""
+
+    PARAMETERS: ClassVar[Sequence[ParameterSpec]]
+    """The parameters that it reads. Their texts don't name the kind."""
+
+
+T = TypeVar('T', bound=Kind)
 
 
 @dataclass(frozen=True)
+class Declared(Generic[T]):
+    """What all kinds of one noun declare.
+
+    :param classes: those that can be imported.
+    :param broken: why others can't, each a sentence that names the package.
+    :param parameters: of all of them, each once; their texts say whose they are.
+    :param readers: for each of these parameters the kinds that read it.
+    """
+
+    classes: Mapping[str, type[T]]
+    broken: Sequence[str]
+    parameters: Sequence[ParameterSpec]
+    readers: Mapping[str, Sequence[str]]
+
+
+@dataclass(frozen=True, eq=False)
 class Kinds(Generic[T]):
     """What one parameter chooses among by name: this package's classes and other packages'.
 
@@ -92,6 +143,19 @@ class Kinds(Generic[T]):
         """All of them, this package's first."""
         return (*self.built_in, *self.others)
 
+    @property
+    def declared(self) -> Declared[T]:
+        """What they declare; imports all of them, once in a process.
+
+        :raises ConfigError: two of them declare a parameter of one name that is not the same.
+        """
+        return _declared_by(self)
+
+    def whose(self, name: str) -> str:
+        """For messages: a kind, and its package if it is another one."""
+        entries = () if name in self.built_in else entry_points(group=self.group, name=name)
+        return f"{self.noun} '{name}'" + ''.join(f' of {_package(entry)}' for entry in entries)
+
     def load(self, name: str) -> type[T]:
         """Import the class of a kind.
 
@@ -99,6 +163,12 @@ class Kinds(Generic[T]):
         """
         if name in self.built_in:
             return cast('type[T]', _named(self.built_in[name]))
+        if name in self.declared.classes:
+            return self.declared.classes[name]
+        return cast('type[T]', self._imported(name))
+
+    def _imported(self, name: str) -> type[Any]:
+        """The class of another package's kind, or why it can't be had."""
         found = load_entry_point(self.group, name)
         if found is None:
             known = self.names
@@ -110,6 +180,45 @@ class Kinds(Generic[T]):
                 f"{self.noun} '{name}' is {found!r}, which is no class derived from {self.base.replace(':', '.')}"
             )
         return found
+
+
+@functools.cache
+def _declared_by(kinds: Kinds[T]) -> Declared[T]:
+    classes: dict[str, type[T]] = {}
+    broken: list[str] = []
+    declarations: dict[str, dict[str, ParameterSpec]] = {}
+    for name in kinds.names:
+        try:
+            classes[name] = kinds.load(name) if name in kinds.built_in else kinds._imported(name)
+        except ConfigError as error:
+            broken.append(str(error))
+            continue
+        for spec in classes[name].PARAMETERS:
+            declarations.setdefault(spec.name, {})[name] = spec
+    return Declared(
+        classes,
+        broken,
+        tuple(_merged(kinds, by_kind) for by_kind in declarations.values()),
+        {name: tuple(by_kind) for name, by_kind in declarations.items()},
+    )
+
+
+def _merged(kinds: Kinds[Any], by_kind: Mapping[str, ParameterSpec]) -> ParameterSpec:
+    """One parameter of one or more kinds, whose text says for each kind what it means there.
+
+    :raises ConfigError: their declarations differ in more than their texts.
+    """
+    first, *_ = by_kind
+    texts: dict[str, list[str]] = {}
+    for kind, spec in by_kind.items():
+        if replace(spec, description='') != replace(by_kind[first], description=''):
+            raise ConfigError(
+                f"parameter '{spec.name}' of {kinds.whose(kind)} differs from that of {kinds.whose(first)}: {spec.said()}, "
+                f'and {by_kind[first].said()}; give one of them another name'
+            )
+        texts.setdefault(spec.description, []).append(kind)
+    said = (f'{", ".join(which)}: {text}' for text, which in texts.items())
+    return replace(by_kind[first], description=' '.join(said))
 
 
 def _named(place: str) -> Any:

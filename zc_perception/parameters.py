@@ -71,6 +71,10 @@ class ParameterSpec:
         text += ', even' if self.even else ''
         return text + (f', or {self.besides:g}' if self.besides is not None else '')
 
+    def said(self) -> str:
+        """The declaration in words."""
+        return f'{self.allowed()}, by default {self.default!r}'
+
     def convert(self, value: Any) -> Any:
         """*value* in the parameter's type, an integer for a number included.
 

@@ -32,7 +32,6 @@ from zc_perception.errors import ConfigError, FormatError, NegotiationError
 from zc_perception.frame import Frame, Header
 from zc_perception.link import image_conversion
 from zc_perception.link.image_conversion import (
-    OUTPUT_ENCODINGS,
     FrameToImage,
     FrameToJpeg,
     ImageToFrame,
@@ -45,7 +44,7 @@ from zc_perception.memory.ledger import CopyLedger, LedgerEntry
 from zc_perception.memory.pool import BufferPool
 from zc_perception.negotiation.constraints import BufferConstraints, Placement
 from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry, Matrix, Range
-from zc_perception.pixel.encodings import ENCODINGS
+from zc_perception.pixel.encodings import ENCODINGS, OUTPUT_ENCODINGS
 from zc_perception.pixel.fourcc import NV12, fourcc_code
 from zc_perception.pixel.layout import compute_layout
 from zc_perception.pixel.modifier import INVALID, LINEAR

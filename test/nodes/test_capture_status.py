@@ -19,7 +19,7 @@ from zc_perception.camera.synthetic import SyntheticCamera
 from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.memory.pool import Holding, PoolStatistics, SlotState
-from zc_perception.nodes.camera_factory import CAMERA_SPECS, CameraFactory
+from zc_perception.nodes.camera_factory import CameraFactory
 from zc_perception.nodes.capture import CaptureNode
 from zc_perception.nodes.capture_status import (
     CaptureCounters,
@@ -27,6 +27,7 @@ from zc_perception.nodes.capture_status import (
     clock_status,
     pool_status,
 )
+from zc_perception.nodes.declarations import NODES
 from zc_perception.observe.diagnostics import Level, Status
 
 TARGET = 20.0
@@ -256,7 +257,7 @@ def test_a_slow_pipeline_is_not_silent(
 ) -> None:
     double = create_autospec(getattr(module, kind).__init__, return_value=None)
     monkeypatch.setattr(getattr(module, kind), '__init__', double)
-    defaults = {spec.name: spec.default for spec in CAMERA_SPECS}
+    defaults = {spec.name: spec.default for spec in NODES['capture']}
     given = {
         **defaults,
         'camera': kind.removesuffix('Camera').lower(),

@@ -129,7 +129,7 @@ PIPELINE, ARGUS, LIBCAMERA = (
     ('libcamera', 'LibcameraCamera'),
 )
 LINKS = frame_links, 'SharedMemoryLinks'
-VIDEO = {'video': '/a.avi'}
+VIDEO = {'video': __file__}
 OWN_GROUP = str(os.getgid())
 STEREO = StereoRig()
 AUTOSTART = Static(False, lambda seen: seen.node.parameters['autostart'] is False)
@@ -153,7 +153,7 @@ ENTRIES: dict[tuple[str, str], Static] = {
     ('capture', 'pixel_format'): camera(*V4L2, 'YUYV'),
     ('capture', 'memory'): camera(*V4L2, 'import'),
     ('capture', 'silent'): camera(*V4L2, 4.25),
-    ('capture', 'video'): camera(*REPLAY, '/b.avi'),
+    ('capture', 'video'): camera(*REPLAY, __file__),
     ('capture', 'loop'): camera(*REPLAY, False, ('loop', False), **VIDEO),
     ('capture', 'keep_all'): camera(*REPLAY, True, ('keep_all', True), **VIDEO),
     ('capture', 'replay_topic'): camera(*REPLAY, '/front', **VIDEO),

@@ -18,7 +18,7 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
-from zc_perception.camera.borrowed import BorrowedMemory, own_descriptors
+from zc_perception.camera.borrowed import PIPELINE_BUFFERS, BorrowedMemory, own_descriptors
 from zc_perception.camera.camera import CameraOptions
 from zc_perception.camera.gstreamer.abi import MAP_READ, GStreamer, MapInfo, load_gstreamer
 from zc_perception.camera.gstreamer.buffers import RESERVE
@@ -53,6 +53,7 @@ from zc_perception.memory.dmabuf import BufferIdentity, DmaBuf
 from zc_perception.memory.pool import BufferPool, Buffers, Slot
 from zc_perception.negotiation.constraints import BufferConstraints, Format, Placement
 from zc_perception.negotiation.settings import AllocationRequest, BufferSettings
+from zc_perception.parameters import ParameterSpec
 from zc_perception.pixel.layout import ImageLayout
 from zc_perception.pixel.modifier import LINEAR
 
@@ -144,6 +145,13 @@ class ArgusCamera(GStreamerCamera):
     :raises CameraError: the sensor doesn't run, or the library's structs are others than those we know.
     """
 
+    PARAMETERS = (
+        ParameterSpec('pipeline', '', 'the pipeline as for gst-launch-1.0, without a sink. Empty: its own.'),
+        PIPELINE_BUFFERS,
+        ParameterSpec('sensor_id', 0, 'number of the sensor.', '', 0, 63),
+        ParameterSpec('sensor_mode', -1, 'number of the sensor mode. -1: Argus chooses.', '', -1, 63),
+    )  # fmt: skip
+
     def __init__(
         self,
         options: CameraOptions,
@@ -160,6 +168,10 @@ class ArgusCamera(GStreamerCamera):
         self._stays = ''  # why frames stay block-linear although LINEAR ones were asked for
         self._sources: OrderedDict[BufferIdentity, DmaBuf] = OrderedDict()
         super().__init__(options)
+
+    @classmethod
+    def check(cls, values: Mapping[str, Any]) -> None:
+        """Nothing: its images are Argus's, whatever ``heap`` says, and it has a pipeline of its own."""
 
     @classmethod
     def _description(cls, parameters: Mapping[str, Any]) -> str:

@@ -9,6 +9,12 @@ from typing import NamedTuple
 from zc_perception.memory.dmabuf import BufferIdentity, DmaBuf
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.memory.pool import Buffers, close_buffers
+from zc_perception.parameters import ParameterSpec
+
+PIPELINE_BUFFERS = ParameterSpec(
+    'pipeline_buffers', 8, 'number of buffers of the pipeline.', '', 3, 32
+)
+"""Declared by each kind of camera whose library has the buffers."""
 
 
 class BorrowedMemory(NamedTuple):

@@ -17,13 +17,15 @@ from zc_perception.camera.clock import CaptureClock, StampClock
 from zc_perception.camera.controls import NO_CONTROLS, ControlInfo, ControlValue, no_such_control
 from zc_perception.errors import CameraError, ConfigError
 from zc_perception.frame import Frame, Header
+from zc_perception.machine.checks import Check
 from zc_perception.mapping import map_buffers
 from zc_perception.memory.dmabuf import CpuAccess, DmaBuf
-from zc_perception.memory.heaps import Heap, OfferedHeaps, working_heaps
+from zc_perception.memory.heaps import Heap, OfferedHeaps, check_heap_name, working_heaps
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.memory.pool import BufferPool, PoolStatistics, Slot, mapped
 from zc_perception.negotiation.constraints import BufferConstraints, Size
 from zc_perception.negotiation.settings import AllocationRequest, BufferSettings
+from zc_perception.parameters import ParameterSpec
 from zc_perception.pixel.colorimetry import BT601_LIMITED
 from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.modifier import LINEAR
@@ -104,8 +106,15 @@ class Camera(ABC):
     ``_pool``; frames that are leased stay readable after :meth:`close`.
     """
 
+    PARAMETERS: ClassVar[Sequence[ParameterSpec]] = ()
+    """The parameters that it reads, besides those that all cameras have. Their names are the capture node's; their texts don't name the
+    kind."""
+    CHECKS: ClassVar[Sequence[Check]] = ()
+    """What ``zc_doctor`` looks at for it."""
     SLOW: ClassVar[bool] = False
-    """Whether opening may take seconds. The camera's own thread opens it then, and :meth:`check` says before what can't be at all."""
+    """Whether opening may take seconds. The camera's own thread opens it then, and :meth:`try_out` says before what can't be at all."""
+    PACED: ClassVar[bool] = True
+    """Whether its frames come at a steady pace. Those of a recording may have pauses."""
     width: int
     height: int
     framerate: float
@@ -122,12 +131,33 @@ class Camera(ABC):
         """
         raise NotImplementedError(f'{cls.__name__} does not override the class method open')
 
+    @classmethod
+    def check(cls, values: Mapping[str, Any]) -> None:
+        """Whether parameters go together, as far as that can be known without a device or a library for it.
+
+        :raises ConfigError: they don't.
+        """
+        check_heap_name(values['heap'])
+
     @classmethod  # noqa: B027
-    def check(cls, options: CameraOptions) -> None:
+    def try_out(cls, options: CameraOptions) -> None:
         """Of a :attr:`SLOW` camera: look at what can be known without opening anything.
 
         :raises ConfigError: the parameters can't be used.
         """
+
+    @classmethod
+    def keeps_all(cls, values: Mapping[str, Any]) -> bool:
+        """Whether each of its frames comes exactly once, as fast as consumers take them."""
+        return False
+
+    @classmethod
+    def recorded_stamps(cls, values: Mapping[str, Any]) -> bool:
+        """Whether its stamps are those of a recording, not those of now."""
+        return False
+
+    def tune(self, name: str, value: Any) -> None:  # noqa: B027
+        """One of its :attr:`PARAMETERS` that may change while frames flow has a new value. From the node's thread; must not wait."""
 
     @property
     @abstractmethod

@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
-from zc_perception.camera.borrowed import BorrowedMemory, own_descriptors
+from zc_perception.camera.borrowed import PIPELINE_BUFFERS, BorrowedMemory, own_descriptors
 from zc_perception.camera.camera import Camera, CameraOptions, CameraStatistics
 from zc_perception.camera.clock import CaptureClock
 from zc_perception.errors import (
@@ -40,6 +40,7 @@ from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.memory.pool import BufferPool, Buffers, Slot, close_buffers
 from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.negotiation.settings import AllocationRequest
+from zc_perception.parameters import ParameterSpec
 from zc_perception.pixel.colorimetry import Colorimetry, Matrix, Range
 from zc_perception.pixel.fourcc import NV12, pixel_format
 from zc_perception.pixel.layout import ImageLayout, PlaneLayout, validate_layout
@@ -228,6 +229,11 @@ class LibcameraCamera(Camera):
     :raises ConfigError: no bindings, no such camera, or it has no NV12 of that size.
     :raises CameraError: it can't be had.
     """
+
+    PARAMETERS = (
+        ParameterSpec('libcamera_id', '', "the camera's id, a part of it, or its number. Empty: the only camera."),
+        PIPELINE_BUFFERS,
+    )  # fmt: skip
 
     def __init__(self, options: CameraOptions) -> None:
         parameters = options.parameters

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from zc_perception.camera.camera import Camera, CameraStatistics
 from zc_perception.camera.controls import ControlInfo, ControlValue
@@ -384,6 +384,9 @@ class SideCamera(Camera):
 
     def controls(self) -> Mapping[str, ControlInfo]:
         return self.inner.controls()
+
+    def tune(self, name: str, value: Any) -> None:
+        self.inner.tune(name, value)
 
     def set_control(self, name: str, value: ControlValue) -> int | None:
         return self.inner.set_control(name, value)

@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zc_perception.camera.camera import DrawnCamera
-from zc_perception.camera.pattern import ColourBars, TimeCode, draw_counter
+from zc_perception.camera.pattern import PATTERNS, ColourBars, TimeCode, draw_counter
 from zc_perception.camera.scene import RoadScene, check_size
 from zc_perception.frame import Header
+from zc_perception.parameters import ParameterSpec
 
 
 class SyntheticCamera(DrawnCamera):
@@ -22,6 +23,13 @@ class SyntheticCamera(DrawnCamera):
     :param pattern: one of :data:`PATTERNS`.
     :raises ValueError: the scene or pattern can't have that size.
     """
+
+    PARAMETERS = (
+        ParameterSpec('seed', 0, 'number of the scene. The same number gives the same scene.', '', 0, 2**31 - 1),
+        ParameterSpec('palette', 'all', 'which colours the objects have.', choices=('all', 'train', 'held_out')),
+        ParameterSpec('pattern', 'road', 'the road scene, colour bars, or a frame counter with a time code in the pixels.',
+                      choices=PATTERNS),
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -49,7 +57,7 @@ class SyntheticCamera(DrawnCamera):
 
     @classmethod
     def from_parameters(cls, parameters: Mapping[str, Any], **base: Any) -> DrawnCamera:
-        drawn = {name: parameters[name] for name in ('seed', 'palette', 'pattern')}
+        drawn = {spec.name: parameters[spec.name] for spec in cls.PARAMETERS}
         return super().from_parameters(parameters, **drawn, **base)
 
     @property

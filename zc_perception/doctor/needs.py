@@ -12,6 +12,7 @@ from typing import Any
 from zc_perception.camera.kinds import draws
 from zc_perception.errors import ConfigError
 from zc_perception.machine.needs import Needs, NodeNeed
+from zc_perception.nodes.declarations import NODES
 from zc_perception.nodes.namespaces import check_cameras
 from zc_perception.nodes.params.yaml_file import (
     Section,
@@ -19,29 +20,6 @@ from zc_perception.nodes.params.yaml_file import (
     read_parameter_yaml,
     values_of,
 )
-from zc_perception.parameters import ParameterSpec
-
-_CAPTURE: dict[str, Any] = {
-    'camera': 'synthetic', 'width': 0, 'height': 0, 'framerate': 0.0, 'device': '/dev/video0', 'pixel_format': 'auto', 'memory': 'auto',
-    'heap': 'auto', 'slots': 8, 'participants': [], 'camera_name': '', 'camera_info_url': '', 'rescale_camera_info': False, 'pipeline': '',
-    'pipeline_buffers': 8, 'sensor_id': 0, 'libcamera_id': '', 'video': '', 'replay_topic': '', 'shared_memory_group': '',
-    'realtime_priority': 0, 'lock_memory': False,
-}  # fmt: skip
-_INFERENCE: dict[str, Any] = {
-    'accelerator': 'auto', 'model': 'road', 'accelerator_device': '', 'axl_ioctls': [], 'axruntime_library': '', 'aipu_cores': 1,
-    'in_flight': 1, 'double_buffer': False, 'realtime_priority': 0, 'lock_memory': False,
-}  # fmt: skip
-_SPECS = {
-    'capture': [
-        ParameterSpec(name, default, '', whole_numbers=name == 'accelerator_device')
-        for name, default in _CAPTURE.items()
-    ],
-    'inference': [
-        ParameterSpec(name, default, '', whole_numbers=name == 'accelerator_device')
-        for name, default in _INFERENCE.items()
-    ],
-}
-_CHOOSES = {'capture': 'camera', 'inference': 'accelerator'}
 
 
 def uses_own_heap(camera: NodeNeed) -> bool:
@@ -57,14 +35,15 @@ def node_need(kind: str, values: Mapping[str, Any], node: str = '') -> NodeNeed:
     :param node: its full name.
     """
     taken: dict[str, Any] = {}
-    for spec in _SPECS[kind]:
+    specs = NODES[kind]
+    for spec in specs:
         taken[spec.name] = spec.default
         if spec.name in values:
             try:
                 taken[spec.name] = spec.convert(values[spec.name])
             except ConfigError:
                 continue
-    return NodeNeed(node or f'/{kind}', _CHOOSES[kind], taken)
+    return NodeNeed(node or f'/{kind}', specs.own[0].name, taken)
 
 
 def needs_for(

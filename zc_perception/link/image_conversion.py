@@ -28,6 +28,7 @@ from zc_perception.negotiation.agreement import agree
 from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry, Matrix, Range
 from zc_perception.pixel.conversion import ToLuma, ToPicture
+from zc_perception.pixel.encodings import NATIVE, OUTPUT_ENCODINGS
 from zc_perception.pixel.format_names import from_ros_encoding
 from zc_perception.pixel.fourcc import NV12, pixel_format
 from zc_perception.pixel.layout import ImageLayout, chained_layout, compute_layout, views
@@ -37,8 +38,6 @@ from zc_perception.pixel.raw_picture import PictureReader, RawPicture, layout_of
 from zc_perception.pixel.readable import READABLE, check_readable, full_range_table, rgb_range
 from zc_perception.pixel.samples import Planes, cut_to
 
-NATIVE = 'native'
-OUTPUT_ENCODINGS = ('rgb8', 'bgr8', 'mono8', 'nv12', NATIVE)
 _KEEP_ALL_DEPTH = 16
 # sensor_msgs has two names for each of the packed formats. Only the old ones are known to every distribution's readers.
 _OLDEST_NAMES = {'yuyv': 'yuv422_yuy2', 'uyvy': 'yuv422'}

@@ -211,14 +211,26 @@ class SealedMemfd:
         """See :class:`Heap`."""
 
 
+def check_heap_name(name: str) -> None:
+    """
+    :raises ConfigError: no machine has a heap of that name.
+    """
+    dma_heap = name.removeprefix('dma_heap/')
+    if name not in ('auto', 'udmabuf', 'memfd') and (dma_heap == name or '/' in dma_heap):
+        raise _unknown(name)
+
+
 def _open_named(name: str) -> Heap:
     if name == 'udmabuf':
         return Udmabuf()
     if name == 'memfd':
         return SealedMemfd()
-    if name.startswith('dma_heap/') and '/' not in name[len('dma_heap/') :]:
-        return DmaHeap(name[len('dma_heap/') :])
-    raise ConfigError(
+    check_heap_name(name)
+    return DmaHeap(name.removeprefix('dma_heap/'))
+
+
+def _unknown(name: str) -> ConfigError:
+    return ConfigError(
         f"heap '{name}' is not known; use auto, dma_heap/NAME (see ls {DMA_HEAP_DIRECTORY}), udmabuf or memfd"
         + nearest(name, ['auto', *heap_order(HeapUse.CAMERA)])
     )

@@ -20,16 +20,7 @@ from zc_perception.nodes.params.node_parameters import NodeParameters
 from zc_perception.nodes.params.qos_overrides import publisher_qos
 from zc_perception.nodes.perception_node import PerceptionNode
 from zc_perception.observe.diagnostics import ERROR, OK, WARN, Part, Row, Status
-from zc_perception.parameters import ParameterSpec
 
-CAMERA_INFO_SPECS = (
-    ParameterSpec('camera_name', '', "Name in calibrations and in their file names. Empty: the node's name with its namespace."),
-    ParameterSpec('camera_info_url', '', 'Calibration file, as a file:// or package:// URL; ${NAME} and ${ROS_HOME} are replaced. '
-                  'Empty: file://${ROS_HOME}/camera_info/${NAME}.yaml.'),
-    ParameterSpec('rescale_camera_info', False, 'Whether a calibration for another picture size '
-                  'of the same shape is scaled to that of the pictures. Set it only if both show '
-                  'the same.'),
-)  # fmt: skip
 # Many use no calibration: that is no fault, a wrong one is.
 CALIBRATION = Part(
     'calibration',

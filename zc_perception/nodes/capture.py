@@ -12,6 +12,7 @@ from sensor_msgs.msg import CompressedImage, Image
 
 from zc_perception.camera.camera import Camera, CameraOptions
 from zc_perception.camera.clock import StampClock
+from zc_perception.camera.kinds import CAMERAS
 from zc_perception.camera.supervisor import (
     CameraCondition,
     CameraState,
@@ -23,22 +24,16 @@ from zc_perception.frame import Frame
 from zc_perception.link.endpoints import AdaptedPublisher, ExtraMessage
 from zc_perception.link.endpoints.frame_offer import FrameOffer
 from zc_perception.link.endpoints.qos import bus_key
-from zc_perception.link.image_conversion import OUTPUT_ENCODINGS, FrameToJpeg, frame_adapter
+from zc_perception.link.image_conversion import FrameToJpeg, frame_adapter
 from zc_perception.link.rungs import IN_PROCESS
 from zc_perception.link.shared_memory.wire import frame_id_bytes
 from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.negotiation.session import BufferSession
 from zc_perception.negotiation.settings import Allocation, AllocationRequest
-from zc_perception.negotiation.stand_in import SYNTAX, parse_stand_ins
+from zc_perception.negotiation.stand_in import parse_stand_ins
 from zc_perception.nodes.camera_controls import PREFIX, CameraControls
-from zc_perception.nodes.camera_factory import (
-    CAMERA_SPECS,
-    CameraFactory,
-    check_camera,
-    check_recording,
-)
+from zc_perception.nodes.camera_factory import CameraFactory
 from zc_perception.nodes.camera_info import (
-    CAMERA_INFO_SPECS,
     CameraInfoPublisher,
     calibration_store,
 )
@@ -52,17 +47,17 @@ from zc_perception.nodes.capture_status import (
     negotiation_status,
     pool_status,
 )
-from zc_perception.nodes.frame_links import PUBLISHER_SPECS, FrameServer, group_ids
+from zc_perception.nodes.declarations import NODES
+from zc_perception.nodes.frame_links import FrameServer, group_ids
 from zc_perception.nodes.params.qos_overrides import Endpoint, overridden, publisher_qos
-from zc_perception.nodes.perception_node import LIFECYCLE_SPECS, PATIENCE_S, PerceptionNode
-from zc_perception.nodes.realtime import REALTIME_SPECS, Realtime, parse_cpus
-from zc_perception.nodes.snapshot import SNAPSHOT_SPECS, SnapshotService, snapshot_folder
+from zc_perception.nodes.perception_node import PATIENCE_S, PerceptionNode
+from zc_perception.nodes.realtime import Realtime, parse_cpus
+from zc_perception.nodes.snapshot import SnapshotService, snapshot_folder
 from zc_perception.nodes.startup import STARTUP
-from zc_perception.nodes.stereo_side import STEREO_SPECS, StereoSide
+from zc_perception.nodes.stereo_side import StereoSide
 from zc_perception.observe.diagnostics import Status
 from zc_perception.observe.frame_log import FrameLog
 from zc_perception.observe.metrics import StageLatencies
-from zc_perception.parameters import ParameterSpec
 from zc_perception.pixel.fourcc import fourcc_name
 
 _KEEP_ALL_DELAY_S = 1.0
@@ -72,24 +67,6 @@ _SLOWEST_HZ = 3.0 / PATIENCE_S
 _CAMERA_SLOTS = 4
 _FIXED = "set parameter 'renegotiate' of {0} to true, start it before {0}, or name its needs in 'participants'"
 _FRAMES = Endpoint('image_raw', 'publisher', adapted=True)
-_SPECS = (
-    *CAMERA_SPECS,
-    *CAMERA_INFO_SPECS,
-    *STEREO_SPECS,
-    ParameterSpec('start_delay', 0.0, 'Wait before the first frame, for subscribers to connect. keep_all: at least 1 s.', 's', 0.0, 60.0),
-    ParameterSpec('slots', 8, 'Buffers in the pool. The pool gets more if its participants hold more together.', '', 3, 64),
-    ParameterSpec('participants', [], 'Constraints of consumers that join later. They count when buffers are allocated. '
-                  f"Each is '{SYNTAX}'."),
-    ParameterSpec('renegotiate', True, "Agree on other buffers when a consumer comes that can't use these, if other ones suit everybody: at "
-                  'most once in 10 s, and the camera pauses.'),
-    ParameterSpec('image_encoding', 'rgb8', "Encoding of image_raw for plain subscribers. native: the frame's own bytes, where an encoding "
-                  'means the same, else rgb8.', choices=OUTPUT_ENCODINGS, dynamic=True),
-    ParameterSpec('jpeg_quality', 0, 'JPEG quality of image_raw/compressed. 0: the topic is not offered.', '', 0, 100, dynamic=True),
-    *PUBLISHER_SPECS,
-    *SNAPSHOT_SPECS,
-    *LIFECYCLE_SPECS,
-    *REALTIME_SPECS,
-)  # fmt: skip
 
 
 def _check_frame_id(frame_id: str) -> None:
@@ -116,7 +93,7 @@ class CaptureNode(PerceptionNode):
     :param stereo: which side of a pair it is; only frames with a counterpart are published then.
     """
 
-    SPECS = _SPECS
+    SPECS = NODES['capture']
     PREFIXES = (PREFIX,)
     CHECKS: ClassVar[Mapping[str, Callable[[Any], object]]] = {
         'frame_id': _check_frame_id, 'participants': parse_stand_ins, 'shared_memory_group': group_ids, 'cpu_affinity': parse_cpus,
@@ -285,8 +262,7 @@ class CaptureNode(PerceptionNode):
     @classmethod
     def check_together(cls, values: Mapping[str, Any], node: str) -> None:
         """See :class:`PerceptionNode`."""
-        check_camera(values)
-        check_recording(values)
+        CAMERAS.load(values['camera']).check(values)
         calibration_store(values, node)
         _check_room(overridden(_FRAMES, node.rpartition('/')[0], values), values['slots'])
 
@@ -298,11 +274,25 @@ class CaptureNode(PerceptionNode):
             )
         elif publisher is not None and name == 'jpeg_quality':
             publisher.messages.offer(self._extras())
+        elif name in (spec.name for spec in self._kind.PARAMETERS):
+            camera = self.supervisor.camera
+            if camera is not None:
+                camera.tune(name, value)
         self._realtime.changed(name)
+
+    @property
+    def _kind(self) -> type[Camera]:
+        """The class of camera that the parameters name."""
+        return CAMERAS.load(self.parameters['camera'])
+
+    @property
+    def keeps_all(self) -> bool:
+        """Whether each frame of the camera comes exactly once."""
+        return self._kind.keeps_all(self.parameters)
 
     def _delay(self) -> float:
         delay = float(self.parameters['start_delay'])
-        return max(delay, _KEEP_ALL_DELAY_S) if self.parameters['keep_all'] else delay
+        return max(delay, _KEEP_ALL_DELAY_S) if self.keeps_all else delay
 
     def _extras(self) -> list[ExtraMessage[Frame]]:
         quality = self.parameters['jpeg_quality']
@@ -499,7 +489,7 @@ class CaptureNode(PerceptionNode):
         camera = self.supervisor.camera
         if (
             not self._flowing
-            or self.parameters['camera'] == 'replay'
+            or not self._kind.PACED
             or camera is None
             or 0 < camera.framerate < _SLOWEST_HZ
         ):
@@ -537,16 +527,13 @@ class CaptureNode(PerceptionNode):
         ]
         if server is None:
             return found
-        paced = (
-            self.parameters['camera'] != 'replay'
-        )  # recordings have pauses, and keep_all goes as fast as its consumers
         return [
             camera_status(
                 camera,
                 self.supervisor.condition,
                 self._counters,
                 started=self._flowing,
-                paced=paced,
+                paced=self._kind.PACED,
             ),
             pool_status(camera, self._counters),
             clock_status(camera, self._counters, self.now_ns()),

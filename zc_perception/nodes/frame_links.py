@@ -46,22 +46,10 @@ from zc_perception.nodes.params.node_parameters import NodeParameters
 from zc_perception.nodes.params.qos_overrides import subscription_qos
 from zc_perception.observe.diagnostics import ERROR, OK, WARN, Figures, Part, Row, Status
 from zc_perception.observe.recent import RecentCount
-from zc_perception.parameters import ParameterSpec, whole_number
+from zc_perception.parameters import whole_number
 from zc_perception.pixel.modifier import LINEAR
 from zc_perception.pixel.readable import READABLE
 
-PUBLISHER_SPECS = (
-    ParameterSpec('shared_memory', True, 'Share frames with other processes of this host as the same memory.'),
-    ParameterSpec('shared_memory_group', '', 'Group whose members may connect, besides this user and root.'),
-    ParameterSpec('quarantine', 2.0, "Buffers of a dead consumer are not used again for this time, where no fence tells when its device is "
-                  "done. Set it to the longest job of a consumer's device.", 's', 0.0, 60.0),
-)  # fmt: skip
-SUBSCRIPTION_SPECS = (
-    ParameterSpec('shared_memory', True, 'Take frames of other processes on this host as the same memory.'),
-    ParameterSpec('shared_memory_users', [], 'Users whose publishers are trusted, besides this user and root.'),
-    ParameterSpec('copy_free', 'preferred', 'required: frames that can only come as plain messages, which is a copy, are an error.',
-                  choices=('preferred', 'required')),
-)  # fmt: skip
 CONVERTIBLE = 'publish an encoding and a size that the log names'
 """What to do about messages that can't be converted."""
 SUBSCRIBER_LINK = Part(

@@ -19,9 +19,9 @@ from zc_perception.link.endpoints.windows import TooSlow
 from zc_perception.link.rungs import REFUSED, UNMATCHED
 from zc_perception.negotiation.session import Consumer
 from zc_perception.nodes.capture_status import copies_status, copy_facts, latency_status
+from zc_perception.nodes.declarations import NODES
 from zc_perception.nodes.frame_links import (
     CONVERTIBLE,
-    SUBSCRIPTION_SPECS,
     subscribe_frames,
     subscription_status,
     user_ids,
@@ -35,22 +35,20 @@ from zc_perception.nodes.inference_stream import (
 )
 from zc_perception.nodes.messages import label_message
 from zc_perception.nodes.params.qos_overrides import Endpoint, publisher_qos
-from zc_perception.nodes.perception_node import LIFECYCLE_SPECS, PATIENCE_S, PerceptionNode
-from zc_perception.nodes.realtime import REALTIME_SPECS, Realtime, parse_cpus
+from zc_perception.nodes.perception_node import PATIENCE_S, PerceptionNode
+from zc_perception.nodes.realtime import Realtime, parse_cpus
 from zc_perception.nodes.startup import STARTUP
-from zc_perception.npu.accelerator import OUTPUT_DMABUF, Accelerator
+from zc_perception.npu.accelerator import Accelerator
 from zc_perception.npu.axl.abi import parse_ioctl_numbers
 from zc_perception.npu.constraints import with_frames
 from zc_perception.npu.manifest import ModelManifest
 from zc_perception.npu.metis_card import Temperatures, TemperatureWatch, place_of
 from zc_perception.npu.recovering_device import DeviceState
 from zc_perception.npu.scheduler import InFlight, Scheduler, SchedulerStatistics
-from zc_perception.npu.selection import ACCELERATORS, other_accelerators
 from zc_perception.observe.diagnostics import ERROR, OK, WARN, Figures, Part, Row, Status
 from zc_perception.observe.frame_log import FrameLog
 from zc_perception.observe.metrics import StageLatencies
 from zc_perception.observe.recent import RecentCount, RecentRates, Silence
-from zc_perception.parameters import ParameterSpec
 
 # Of the frames that come. Fewer results than that: the model is too slow, which newest-wins hides well.
 _LEAST = 0.8
@@ -108,38 +106,6 @@ _DRAIN_S = 1.0
 _DRAIN_LOOK_S = 0.002
 _TUNED = ('in_flight', 'timeout', 'import_cache')
 Observer = Callable[[InFlight, Detections], None]
-_SPECS = (
-    ParameterSpec('accelerator', 'auto', 'Where the model runs. auto: axl, axruntime and cpu are tried in this order, and /diagnostics '
-                  'says why each did not fit.', choices=ACCELERATORS, other_choices=other_accelerators),
-    ParameterSpec('model', 'road', 'Name of a shipped model (road, hog), or path of a model.yaml.'),
-    ParameterSpec('score_threshold', _OWN, "Detections with a lower score are dropped. -1: the model's own value.", '', 0.0, 1.0, _OWN,
-                  dynamic=True),
-    ParameterSpec('nms_threshold', _OWN, "Boxes of one class that overlap more than this become one. -1: the model's own value.", 'IoU',
-                  0.0, 1.0, _OWN, dynamic=True),
-    ParameterSpec('max_detections', 0, "Most detections per frame. 0: the model's own value.", '', 0, 10000, dynamic=True),
-    ParameterSpec('enabled', True, 'Whether frames are run. Service ~/enable sets it too.', dynamic=True),
-    ParameterSpec('classes', [], 'Names or indices of the classes that are published. Empty: all.', whole_numbers=True, dynamic=True),
-    ParameterSpec('max_rate', 0.0, 'Most frames that are run per second, each time the newest. 0: no limit.', 'Hz', 0.0, 1000.0,
-                  dynamic=True),
-    ParameterSpec('keep_all', False, 'Run every frame instead of the newest. For recordings only.'),
-    ParameterSpec('in_flight', 1, 'Most frames that are on the accelerator at the same time.', '', 1, 16, dynamic=True),
-    ParameterSpec('timeout', 1.0, 'A frame that takes longer than this is given up.', 's', 0.01, 60.0, dynamic=True),
-    ParameterSpec('accelerator_device', '', 'axl, axruntime: the card, as name (metis-0-1-0 or metis-0:1:0), device node, PCI address '
-                  '(01:00.0, in quotes) or index in PCI order. Empty: the first card.', whole_numbers=True),
-    ParameterSpec('import_cache', True, 'axl: import each buffer once. false: import again for every frame.', dynamic=True),
-    ParameterSpec('axl_ioctls', [], "axl: other ioctl numbers for a driver, each as 'name=number' with a number from 0 to 255."),
-    ParameterSpec('axruntime_library', '', "axruntime: path of libaxruntime.so. Empty: the Python package axelera.runtime, or else the "
-                  "system's library."),
-    ParameterSpec('aipu_cores', 1, 'axruntime: number of cores that run the model, each on frames of its own. 0: one.', '', 0, 4),
-    ParameterSpec('double_buffer', False, 'axruntime: transfers overlap with computing: more frames per second, results two frames '
-                  'late. Set in_flight to 3.'),
-    ParameterSpec('output_dmabuf', 'auto', 'axruntime: whether results are written to dma-bufs. auto: yes if a trial run works.',
-                  choices=OUTPUT_DMABUF),
-    ParameterSpec('threads', 0, 'cpu: number of threads of ONNX Runtime. 0: one per core.', '', 0, 64),
-    *SUBSCRIPTION_SPECS,
-    *LIFECYCLE_SPECS,
-    *REALTIME_SPECS,
-)  # fmt: skip
 
 
 class InferenceNode(PerceptionNode):
@@ -149,7 +115,7 @@ class InferenceNode(PerceptionNode):
         ``accelerator`` names.
     """
 
-    SPECS = _SPECS
+    SPECS = NODES['inference']
     CHECKS: ClassVar[Mapping[str, Callable[[Any], object]]] = {
         'axl_ioctls': parse_ioctl_numbers, 'cpu_affinity': parse_cpus, 'shared_memory_users': user_ids,
     }  # fmt: skip

@@ -26,9 +26,9 @@ from zc_perception.link.endpoints import AdaptedSubscription
 from zc_perception.link.endpoints.executor_turns import NodeWatch
 from zc_perception.link.rclpy_compat import call_soon, publish, subscription_count
 from zc_perception.memory.owned_fd import OwnedFd
+from zc_perception.nodes.declarations import NODES
 from zc_perception.nodes.frame_links import (
     CONVERTIBLE,
-    SUBSCRIPTION_SPECS,
     cpu_reader,
     subscribe_frames,
     subscription_status,
@@ -42,11 +42,10 @@ from zc_perception.nodes.overlay_picture import (
     Stamp,
 )
 from zc_perception.nodes.params.qos_overrides import Endpoint, publisher_qos, subscription_qos
-from zc_perception.nodes.perception_node import LIFECYCLE_SPECS, PerceptionNode
+from zc_perception.nodes.perception_node import PerceptionNode
 from zc_perception.observe.diagnostics import ERROR, OK, WARN, Figures, Part, Row, Status
 from zc_perception.observe.metrics import LatencyWindow
 from zc_perception.observe.recent import RecentCount, RecentRates
-from zc_perception.parameters import ParameterSpec
 from zc_perception.pixel.colorimetry import Colorimetry
 from zc_perception.pixel.conversion import ToPicture
 from zc_perception.pixel.fourcc import NV12
@@ -73,36 +72,6 @@ OVERLAY = Part(
         "raise parameter 'history' for a slow model, or lower 'scale'"),
     well='drawing',
 )  # fmt: skip
-_SPECS = (
-    ParameterSpec(
-        'scale',
-        1.0,
-        'Size of detections/image, as a part of the size of the frame.',
-        '',
-        0.1,
-        1.0,
-        dynamic=True,
-    ),
-    ParameterSpec(
-        'history',
-        32,
-        'Most pictures that wait for their detections. They need memory only while somebody looks.',
-        '',
-        1,
-        256,
-    ),
-    ParameterSpec(
-        'jpeg_quality',
-        80,
-        'JPEG quality of detections/image/compressed.',
-        '',
-        1,
-        100,
-        dynamic=True,
-    ),
-    *SUBSCRIPTION_SPECS,
-    *LIFECYCLE_SPECS,
-)
 
 
 def _stamp_of(message: Detection2DArray) -> Stamp:
@@ -118,7 +87,7 @@ class OverlayNode(PerceptionNode):
     it draws the newest, and nobody waits for it.
     """
 
-    SPECS = _SPECS
+    SPECS = NODES['overlay']
     # Used only while somebody looks, which is no time to end the program.
     CHECKS: ClassVar[Mapping[str, Callable[[Any], object]]] = {'shared_memory_users': user_ids}
     ENDPOINTS = (

@@ -49,7 +49,7 @@ class PerceptionGraph:
             self.inference = self._make(InferenceNode, 'inference', context, overrides)
             self.overlay = self._make(OverlayNode, 'overlay', context, overrides)
             refuse_unknown_parameters(self.nodes, NODES)
-            if self.capture.parameters['keep_all'] and not self.inference.parameters['keep_all']:
+            if self.capture.keeps_all and not self.inference.parameters['keep_all']:
                 self.inference.get_logger().warning(
                     "capture has keep_all, inference has not: set 'keep_all' there too, or frames are skipped"
                 )

@@ -29,6 +29,7 @@ from zc_perception.link.rclpy_compat import (
 )
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.nodes.params.node_parameters import NodeParameters, begin_node
+from zc_perception.nodes.params.node_specs import NodeSpecs
 from zc_perception.nodes.params.qos_overrides import Endpoint
 from zc_perception.observe.diagnostics import (
     ERROR,
@@ -39,11 +40,7 @@ from zc_perception.observe.diagnostics import (
     Row,
     Status,
 )
-from zc_perception.parameters import ParameterSpec
 
-LIFECYCLE_SPECS = (
-    ParameterSpec('autostart', True, 'Configure and activate at the start. false: wait for lifecycle transitions.', fixed=True),
-)  # fmt: skip
 PATIENCE_S = 15.0
 """An executor, and a node that has nothing slower to wait for, may take so long; see :mod:`zc_perception.nodes.service`."""
 UNCONFIGURED, INACTIVE, ACTIVE, FINALIZED = 'unconfigured', 'inactive', 'active', 'finalized'
@@ -102,7 +99,7 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
     :param ledger: what the CPU does to pixels is booked there; ``None``: the process's.
     """
 
-    SPECS: Sequence[ParameterSpec] = ()
+    SPECS: NodeSpecs = NodeSpecs()
     PREFIXES: Sequence[str] = ()
     """Of parameters that are declared later, when they are known; each ends in a dot."""
     CHECKS: ClassVar[Mapping[str, Callable[[Any], object]]] = {}

@@ -29,17 +29,9 @@ from rclpy.node import Node
 
 from zc_perception.errors import ConfigError, shown
 from zc_perception.observe.diagnostics import WARN, Part, Row, Status
-from zc_perception.parameters import ParameterSpec, whole_number
+from zc_perception.parameters import whole_number
 from zc_perception.shipped_files import shipped_file
 
-REALTIME_SPECS = (
-    ParameterSpec('cpu_affinity', [], 'CPUs on which the threads that handle frames may run, as numbers or ranges such as 2-3. Empty: all.',
-                  whole_numbers=True, dynamic=True),
-    ParameterSpec('realtime_priority', 0, 'SCHED_FIFO priority of the threads that handle frames (camera, inference, axruntime; not the '
-                  'cpu accelerator). 0: ordinary scheduling.', '', 0, 99, dynamic=True),
-    ParameterSpec('lock_memory', False, 'Lock the memory of the process, so that nothing is paged out (mlockall).'),
-    ParameterSpec('gc_freeze', False, 'Leave what exists after configuring out of garbage collection (gc.freeze): shorter pauses.'),
-)  # fmt: skip
 REALTIME = Part(
     'realtime',
     Row(lambda s: s.refused, WARN, '{refused}', 'see {page}, real-time knobs',

@@ -16,17 +16,16 @@ from zc_perception.link.endpoints import AdaptedSubscription
 from zc_perception.link.rungs import ROS_MESSAGE
 from zc_perception.memory.dmabuf import CpuAccess
 from zc_perception.negotiation.constraints import BufferConstraints
+from zc_perception.nodes.declarations import NODES
 from zc_perception.nodes.frame_links import (
-    SUBSCRIPTION_SPECS,
     subscribe_frames,
     subscription_status,
     user_ids,
 )
 from zc_perception.nodes.params.qos_overrides import Endpoint
-from zc_perception.nodes.perception_node import LIFECYCLE_SPECS, PerceptionNode
+from zc_perception.nodes.perception_node import PerceptionNode
 from zc_perception.observe.diagnostics import ERROR, OK, WARN, Part, Row, Status
 from zc_perception.observe.recent import RecentCount
-from zc_perception.parameters import ParameterSpec
 
 _WAIT_S = 0.1
 # Copied at once and released: one frame in work, one behind it.
@@ -41,15 +40,6 @@ RECORDING = Part(
     Row(lambda s: s.finished, OK, 'finished'),
     well='recording',
 )  # fmt: skip
-_SPECS = (
-    ParameterSpec('path', '', f'The file. {SUFFIX} keeps frames with all that belongs to them, {RAW_SUFFIX} only the pixels of NV12.'),
-    ParameterSpec('overwrite', False, 'Whether an existing file may be replaced.'),
-    ParameterSpec('buffer', 256, 'Most memory for frames that wait for the disk.', 'MiB', 1, 65536),
-    ParameterSpec('max_frames', 0, 'Recording ends after this many frames. 0: no limit.', '', 0, 2**31 - 1),
-    ParameterSpec('max_duration', 0.0, 'Recording ends this long after the first frame. 0: no limit.', 's', 0.0, 1e6),
-    *SUBSCRIPTION_SPECS,
-    *LIFECYCLE_SPECS,
-)  # fmt: skip
 
 
 class RecorderNode(PerceptionNode):
@@ -58,7 +48,7 @@ class RecorderNode(PerceptionNode):
     :param on_finished: called once, on the recorder's thread, when it has all frames that it was to record, or the disk has failed.
     """
 
-    SPECS = _SPECS
+    SPECS = NODES['recorder']
     CHECKS: ClassVar[Mapping[str, Callable[[Any], object]]] = {'shared_memory_users': user_ids}
     ENDPOINTS = (Endpoint('image_raw', 'subscription', adapted=True),)
 

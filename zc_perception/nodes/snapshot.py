@@ -24,13 +24,7 @@ from zc_perception.local_path import expanded
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.nodes.params.node_parameters import NodeParameters
 from zc_perception.nodes.perception_node import PerceptionNode
-from zc_perception.parameters import ParameterSpec
 
-SNAPSHOT_SPECS = (
-    ParameterSpec('snapshot_folder', '', 'Folder for ~/snapshot. ~user and $NAME are replaced. A relative path begins in the '
-                  'working folder of the node. Empty: $ROS_HOME/zc_perception/snapshots, where ROS_HOME is ~/.ros by default.',
-                  dynamic=True),
-)  # fmt: skip
 FRAME_WAIT_S = 2.0
 """So long a snapshot waits for a frame, in seconds."""
 _MOST_WAITING = 4

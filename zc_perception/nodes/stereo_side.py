@@ -6,15 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from zc_perception.camera.camera import Camera
+from zc_perception.camera.kinds import CAMERAS
 from zc_perception.camera.stereo import PairingRule, Side, SideCamera, StereoSides
 from zc_perception.errors import ConfigError
 from zc_perception.observe.diagnostics import WARN, Part, Row, Status
-from zc_perception.parameters import ParameterSpec
 
-STEREO_SPECS = (
-    ParameterSpec('stereo_tolerance', 0.005, 'perception --stereo: two frames are a pair if their times differ by at most this. Set the '
-                  'same value on both sides.', 's', 0.0001, 1.0),
-)  # fmt: skip
 STEREO = Part(
     'stereo',
     Row(lambda s: not s.present, WARN, 'the {other} camera is not open: no frame has a counterpart, none is published',
@@ -72,9 +68,10 @@ class StereoSide:
 
         :raises ConfigError: they don't suit a pair, or the other side's; names *node*.
         """
-        by_stamp = parameters['camera'] == 'replay' and parameters['stamps'] == 'recorded'
+        kind = CAMERAS.load(parameters['camera'])
+        by_stamp = kind.recorded_stamps(parameters)
         try:
-            if parameters['keep_all']:
+            if kind.keeps_all(parameters):
                 raise ConfigError(
                     "parameter 'keep_all' is true; frames become pairs by the time at which they come, set it to false"
                 )

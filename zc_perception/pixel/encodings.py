@@ -34,6 +34,9 @@ _BAYER = {
 }
 # What users of cv_bridge mean by the types of OpenCV.
 _MEANT = {'8UC1': 'mono8', '8UC3': 'bgr8'}
+NATIVE = 'native'
+OUTPUT_ENCODINGS = ('rgb8', 'bgr8', 'mono8', 'nv12', NATIVE)
+"""What plain subscribers may get. ``native``: the frame's own bytes, where an encoding means the same."""
 DEPTHS = ('16UC1', '32FC1')
 """What has distances and no brightness."""
 

@@ -14,9 +14,9 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
-from zc_perception.camera.borrowed import own_descriptors
+from zc_perception.camera.borrowed import PIPELINE_BUFFERS, own_descriptors
 from zc_perception.camera.camera import Camera, CameraOptions, CameraStatistics, heap_pool
 from zc_perception.camera.clock import CaptureClock
 from zc_perception.camera.gstreamer.abi import load_gstreamer
@@ -57,6 +57,7 @@ from zc_perception.negotiation.constraints import (
     format_text,
 )
 from zc_perception.negotiation.settings import AllocationRequest
+from zc_perception.parameters import ParameterSpec
 from zc_perception.pixel.modifier import LINEAR, modifier_name
 from zc_perception.pixel.readable import READABLE
 
@@ -76,6 +77,12 @@ class GStreamerCamera(Camera):
     :raises CameraError: it doesn't run.
     """
 
+    PARAMETERS: ClassVar[Sequence[ParameterSpec]] = (
+        ParameterSpec('pipeline', '', 'the pipeline as for gst-launch-1.0, without a sink.'),
+        PIPELINE_BUFFERS,
+        ParameterSpec('assume_linear', False, 'treat old memory:DMABuf caps, which do not name the layout, as LINEAR.'),
+        ParameterSpec('require_dmabuf', False, 'refuse a pipeline whose frames would have to be copied.'),
+    )  # fmt: skip
     SLOW = True
 
     def __init__(self, options: CameraOptions, *, start_timeout_s: float = 10.0) -> None:
@@ -156,7 +163,16 @@ class GStreamerCamera(Camera):
         return cls(options)
 
     @classmethod
-    def check(cls, options: CameraOptions) -> None:
+    def check(cls, values: Mapping[str, Any]) -> None:
+        """There is a pipeline."""
+        super().check(values)
+        if not values['pipeline'].strip():
+            raise ConfigError(
+                "parameter 'pipeline' is empty; camera gstreamer needs one: 'v4l2src device=/dev/video0 io-mode=dmabuf'"
+            )
+
+    @classmethod
+    def try_out(cls, options: CameraOptions) -> None:
         """The pipeline can be made."""
         check_description(cls._description(options.parameters))
 

@@ -17,10 +17,11 @@ from zc_perception.camera.replay.bag import BagSource, is_bag
 from zc_perception.camera.replay.pictures import PICTURES, ImageSource
 from zc_perception.camera.replay.place import recording_path, refuse_foreign
 from zc_perception.camera.replay.raw import RawSource
-from zc_perception.camera.replay.source import FrameSource, Moment
+from zc_perception.camera.replay.source import STAMPS, FrameSource, Moment
 from zc_perception.camera.replay.video import VideoSource
 from zc_perception.errors import ConfigError, RecordingError
 from zc_perception.frame import Header
+from zc_perception.parameters import ParameterSpec
 from zc_perception.pixel.fourcc import pixel_format
 from zc_perception.pixel.layout import check_dimensions
 
@@ -85,7 +86,20 @@ class ReplayCamera(DrawnCamera):
     :raises LayoutError: an odd width or height.
     """
 
+    PARAMETERS = (
+        ParameterSpec('video', '', 'path or file:// URL of a video, a folder of pictures, a .nv12 or .yuv file, a rosbag2 recording or a '
+                      '.zcr file. ~ and $NAME are replaced.'),
+        ParameterSpec('loop', True, 'start again when the end is reached.'),
+        ParameterSpec('keep_all', False, 'every frame exactly once, as fast as consumers take them. It overrides loop. Set it for '
+                      'inference too.'),
+        ParameterSpec('pixel_format', 'auto', 'the format of a .yuv file, such as I420.'),
+        ParameterSpec('replay_topic', '', 'topic of a rosbag2 recording. Empty: the only topic with pictures.'),
+        ParameterSpec('replay_rate', 1.0, 'speed, as a multiple of the recorded speed.', '', 0.01, 100.0),
+        ParameterSpec('replay_start', 0.0, 'this much time at the beginning is left out.', 's', 0.0, 1e6),
+        ParameterSpec('stamps', 'now', 'stamps of frames. now: the time of the replay. recorded: the recorded ones.', choices=STAMPS),
+    )  # fmt: skip
     SIZE = (0, 0)
+    PACED = False
     reason = 'decode'
 
     def __init__(self, parameters: Mapping[str, Any], *, frame_id: str, **base: Any) -> None:
@@ -129,6 +143,20 @@ class ReplayCamera(DrawnCamera):
         except BaseException:
             source.close()
             raise
+
+    @classmethod
+    def check(cls, values: Mapping[str, Any]) -> None:
+        """The recording is there; opening it says so, too."""
+        super().check(values)
+        recording_path(values['video'])
+
+    @classmethod
+    def keeps_all(cls, values: Mapping[str, Any]) -> bool:
+        return bool(values['keep_all'])
+
+    @classmethod
+    def recorded_stamps(cls, values: Mapping[str, Any]) -> bool:
+        return bool(values['stamps'] == 'recorded')
 
     @classmethod
     def from_parameters(cls, parameters: Mapping[str, Any], **base: Any) -> ReplayCamera:

@@ -41,6 +41,7 @@ from zc_perception.negotiation.constraints import (
     size_text,
 )
 from zc_perception.negotiation.settings import AllocationRequest, BufferSettings
+from zc_perception.parameters import ParameterSpec
 from zc_perception.pixel.fourcc import fourcc_name
 from zc_perception.pixel.layout import ImageLayout
 
@@ -59,6 +60,14 @@ class V4l2Camera(Camera):
     :raises CameraError: the device can't do that. The message lists what it can.
     """
 
+    PARAMETERS = (
+        ParameterSpec('device', '/dev/video0', 'device node. After a loss the same camera is looked for, wherever it is plugged in.'),
+        ParameterSpec('input', -1, "which of the device's inputs (HDMI, SDI, …). -1: the input is not changed.", '', -1, 63),
+        ParameterSpec('pixel_format', 'auto', "the driver's fourcc, such as NV12, YUYV, MJPG. auto: the cheapest that suits all and keeps "
+                      'the framerate.'),
+        ParameterSpec('memory', 'auto', "export: the driver's own buffers. import: the driver fills buffers from parameter heap.",
+                      choices=('auto', 'export', 'import')),
+    )  # fmt: skip
     identity = ''
 
     def __init__(

@@ -27,7 +27,7 @@ from zc_perception.link.endpoints.frame_offer import FrameOffer, serve_frames
 from zc_perception.link.endpoints.publisher import AdaptedPublisher, PublisherStatistics
 from zc_perception.link.endpoints.qos import link_qos
 from zc_perception.link.foreign_images import ForeignImages
-from zc_perception.link.image_conversion import NATIVE, frame_adapter
+from zc_perception.link.image_conversion import frame_adapter
 from zc_perception.link.shared_memory.unix_socket import check_ids
 from zc_perception.link.shared_memory.wire import frame_id_bytes
 from zc_perception.mapping import map_buffers
@@ -42,6 +42,7 @@ from zc_perception.negotiation.constraints import BufferConstraints, Size
 from zc_perception.negotiation.settings import Allocation, AllocationRequest
 from zc_perception.negotiation.stand_in import parse_stand_ins
 from zc_perception.pixel.colorimetry import BT601_LIMITED, RGB_FULL, Colorimetry, named_colorimetry
+from zc_perception.pixel.encodings import NATIVE
 from zc_perception.pixel.format_names import named_format
 from zc_perception.pixel.fourcc import PixelFormat
 from zc_perception.pixel.layout import check_dimensions

@@ -12,7 +12,8 @@ from typing import Any, Protocol
 
 from zc_perception.errors import nearest
 from zc_perception.nodes.params import qos_overrides
-from zc_perception.parameters import EVERY_NODE, ParameterSpec
+from zc_perception.nodes.params.node_specs import NodeSpecs
+from zc_perception.parameters import EVERY_NODE
 
 _CLASSES = {
     'capture': 'CaptureNode',
@@ -27,7 +28,7 @@ NAMES = tuple(_CLASSES)
 class NodeKind(Protocol):
     """What a node class declares; see :class:`~zc_perception.nodes.perception_node.PerceptionNode`."""
 
-    SPECS: Sequence[ParameterSpec]
+    SPECS: NodeSpecs
     PREFIXES: Sequence[str]
     CHECKS: Mapping[str, Callable[[Any], object]]
     ENDPOINTS: Sequence[qos_overrides.Endpoint]

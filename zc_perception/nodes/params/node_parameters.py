@@ -55,7 +55,9 @@ def _descriptor(spec: ParameterSpec, *, changeable: bool) -> ParameterDescriptor
     text = ParameterDescriptor(
         description=spec.description + (f' [{spec.unit}]' if spec.unit else '') + when,
         read_only=spec.fixed or not (spec.dynamic or changeable),
-        additional_constraints='one of: ' + ', '.join(spec.choices) if spec.choices else '',
+        additional_constraints='one of: ' + ', '.join((*spec.choices, *spec.other_choices()))
+        if spec.choices
+        else '',
     )
     if spec.low is not None and spec.high is not None:
         low, high = spec.low, spec.high
@@ -109,7 +111,7 @@ class NodeParameters(Mapping[str, Any]):
     def __init__(
         self,
         node: Node,
-        specs: Sequence[ParameterSpec],
+        specs: Iterable[ParameterSpec],
         on_change: Callable[[str, Any], None] | None = None,
         prefixes: Sequence[str] = (),
         *,
@@ -128,7 +130,7 @@ class NodeParameters(Mapping[str, Any]):
         self.endpoints_declared = False
         """Set by the owner when all endpoints are there: then a key for another one is a typing error."""
         wrong = []
-        for spec in specs:
+        for spec in self._specs.values():
             override = self._overrides.get(spec.name)
             try:
                 value = spec.default if override is None else spec.convert(override.value)

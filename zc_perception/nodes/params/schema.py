@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,7 @@ def _value_schema(spec: ParameterSpec) -> dict[str, Any]:
     kind = type(spec.default)
     if spec.choices:
         booleans = [text == 'true' for text in spec.choices if text in ('true', 'false')]
-        return {'enum': [*spec.choices, *booleans]}
+        return {'enum': [*spec.choices, *spec.other_choices(), *booleans]}
     text: dict[str, Any] = {'type': 'string'}
     if spec.whole_numbers:
         text = {'anyOf': [text, {'type': 'integer'}]}
@@ -60,7 +60,7 @@ def _value_schema(spec: ParameterSpec) -> dict[str, Any]:
     return value if spec.besides is None else {'anyOf': [value, {'enum': [spec.besides]}]}
 
 
-def _parameters(specs: Sequence[ParameterSpec], open_ended: Sequence[str]) -> dict[str, Any]:
+def _parameters(specs: Iterable[ParameterSpec], open_ended: Sequence[str]) -> dict[str, Any]:
     properties: dict[str, Any] = {spec.name: parameter_schema(spec) for spec in specs}
     properties |= _EVERY_NODE
     properties |= {

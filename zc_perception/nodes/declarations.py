@@ -1,0 +1,152 @@
+"""The parameters of every node, but those of the kinds that it chooses among: they stand in the kinds' own classes. Needs no ROS.
+
+Values that a declaration allows but that can't be are refused by the ``CHECKS`` and ``check_together`` of the node's class.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from zc_perception.camera.kinds import CAMERAS
+from zc_perception.camera.recording import RAW_SUFFIX, SUFFIX
+from zc_perception.negotiation.stand_in import SYNTAX
+from zc_perception.nodes.params.node_specs import NodeSpecs
+from zc_perception.npu.accelerator import OUTPUT_DMABUF
+from zc_perception.npu.selection import ACCELERATORS, other_accelerators
+from zc_perception.parameters import ParameterSpec
+from zc_perception.pixel.encodings import OUTPUT_ENCODINGS
+
+_OWN = -1.0
+_LIFECYCLE = (
+    ParameterSpec('autostart', True, 'Configure and activate at the start. false: wait for lifecycle transitions.', fixed=True),
+)  # fmt: skip
+_REALTIME = (
+    ParameterSpec('cpu_affinity', [], 'CPUs on which the threads that handle frames may run, as numbers or ranges such as 2-3. Empty: all.',
+                  whole_numbers=True, dynamic=True),
+    ParameterSpec('realtime_priority', 0, 'SCHED_FIFO priority of the threads that handle frames (camera, inference, axruntime; not the '
+                  'cpu accelerator). 0: ordinary scheduling.', '', 0, 99, dynamic=True),
+    ParameterSpec('lock_memory', False, 'Lock the memory of the process, so that nothing is paged out (mlockall).'),
+    ParameterSpec('gc_freeze', False, 'Leave what exists after configuring out of garbage collection (gc.freeze): shorter pauses.'),
+)  # fmt: skip
+_PUBLISHER = (
+    ParameterSpec('shared_memory', True, 'Share frames with other processes of this host as the same memory.'),
+    ParameterSpec('shared_memory_group', '', 'Group whose members may connect, besides this user and root.'),
+    ParameterSpec('quarantine', 2.0, "Buffers of a dead consumer are not used again for this time, where no fence tells when its device is "
+                  "done. Set it to the longest job of a consumer's device.", 's', 0.0, 60.0),
+)  # fmt: skip
+_SUBSCRIPTION = (
+    ParameterSpec('shared_memory', True, 'Take frames of other processes on this host as the same memory.'),
+    ParameterSpec('shared_memory_users', [], 'Users whose publishers are trusted, besides this user and root.'),
+    ParameterSpec('copy_free', 'preferred', 'required: frames that can only come as plain messages, which is a copy, are an error.',
+                  choices=('preferred', 'required')),
+)  # fmt: skip
+NODES: Mapping[str, NodeSpecs] = {
+    'capture': NodeSpecs(
+        ParameterSpec('camera', 'synthetic', 'Kind of camera.', choices=tuple(CAMERAS.built_in),
+                      other_choices=lambda: CAMERAS.others),
+        ParameterSpec('width', 0, "Picture width. 0: the camera's own (synthetic: 640).", 'px', 0, 8192, even=True),
+        ParameterSpec('height', 0, "Picture height. 0: the camera's own (synthetic: 360).", 'px', 0, 8192, even=True),
+        ParameterSpec('framerate', 0.0, "Frames per second. 0: the camera's own (synthetic: 30).", 'Hz', 0.0, 1000.0),
+        ParameterSpec('frame_id', 'camera_optical_frame', 'The frame_id of every message header.'),
+        ParameterSpec('silent', 0.0, 'A camera counts as lost after this time without a good frame. 0: the time of 10 frames, at least 2 s '
+                      '(gstreamer, argus, libcamera: at least 5 s).', 's', 0.0, 3600.0),
+        ParameterSpec('heap', 'auto', 'Where buffers come from: auto, dma_heap/NAME, udmabuf or memfd. auto: the first that works here and '
+                      'suits all.'),
+        ParameterSpec('camera_name', '', "Name in calibrations and in their file names. Empty: the node's name with its namespace."),
+        ParameterSpec('camera_info_url', '', 'Calibration file, as a file:// or package:// URL; ${NAME} and ${ROS_HOME} are replaced. '
+                      'Empty: file://${ROS_HOME}/camera_info/${NAME}.yaml.'),
+        ParameterSpec('rescale_camera_info', False, 'Whether a calibration for another picture size '
+                      'of the same shape is scaled to that of the pictures. Set it only if both show '
+                      'the same.'),
+        ParameterSpec('stereo_tolerance', 0.005, 'perception --stereo: two frames are a pair if their times differ by at most this. Set the '
+                      'same value on both sides.', 's', 0.0001, 1.0),
+        ParameterSpec('start_delay', 0.0, 'Wait before the first frame, for subscribers to connect. keep_all: at least 1 s.', 's', 0.0, 60.0),
+        ParameterSpec('slots', 8, 'Buffers in the pool. The pool gets more if its participants hold more together.', '', 3, 64),
+        ParameterSpec('participants', [], 'Constraints of consumers that join later. They count when buffers are allocated. '
+                      f"Each is '{SYNTAX}'."),
+        ParameterSpec('renegotiate', True, "Agree on other buffers when a consumer comes that can't use these, if other ones suit everybody: "
+                      'at most once in 10 s, and the camera pauses.'),
+        ParameterSpec('image_encoding', 'rgb8', "Encoding of image_raw for plain subscribers. native: the frame's own bytes, where an "
+                      'encoding means the same, else rgb8.', choices=OUTPUT_ENCODINGS, dynamic=True),
+        ParameterSpec('jpeg_quality', 0, 'JPEG quality of image_raw/compressed. 0: the topic is not offered.', '', 0, 100, dynamic=True),
+        *_PUBLISHER,
+        ParameterSpec('snapshot_folder', '', 'Folder for ~/snapshot. ~user and $NAME are replaced. A relative path begins in the '
+                      'working folder of the node. Empty: $ROS_HOME/zc_perception/snapshots, where ROS_HOME is ~/.ros by default.',
+                      dynamic=True),
+        *_LIFECYCLE,
+        *_REALTIME,
+        chooses='camera', kinds=CAMERAS,
+    ),
+    'inference': NodeSpecs(
+        ParameterSpec('accelerator', 'auto', 'Where the model runs. auto: axl, axruntime and cpu are tried in this order, and /diagnostics '
+                      'says why each did not fit.', choices=ACCELERATORS, other_choices=other_accelerators),
+        ParameterSpec('model', 'road', 'Name of a shipped model (road, hog), or path of a model.yaml.'),
+        ParameterSpec('score_threshold', _OWN, "Detections with a lower score are dropped. -1: the model's own value.", '', 0.0, 1.0, _OWN,
+                      dynamic=True),
+        ParameterSpec('nms_threshold', _OWN, "Boxes of one class that overlap more than this become one. -1: the model's own value.", 'IoU',
+                      0.0, 1.0, _OWN, dynamic=True),
+        ParameterSpec('max_detections', 0, "Most detections per frame. 0: the model's own value.", '', 0, 10000, dynamic=True),
+        ParameterSpec('enabled', True, 'Whether frames are run. Service ~/enable sets it too.', dynamic=True),
+        ParameterSpec('classes', [], 'Names or indices of the classes that are published. Empty: all.', whole_numbers=True, dynamic=True),
+        ParameterSpec('max_rate', 0.0, 'Most frames that are run per second, each time the newest. 0: no limit.', 'Hz', 0.0, 1000.0,
+                      dynamic=True),
+        ParameterSpec('keep_all', False, 'Run every frame instead of the newest. For recordings only.'),
+        ParameterSpec('in_flight', 1, 'Most frames that are on the accelerator at the same time.', '', 1, 16, dynamic=True),
+        ParameterSpec('timeout', 1.0, 'A frame that takes longer than this is given up.', 's', 0.01, 60.0, dynamic=True),
+        ParameterSpec('accelerator_device', '', 'axl, axruntime: the card, as name (metis-0-1-0 or metis-0:1:0), device node, PCI address '
+                      '(01:00.0, in quotes) or index in PCI order. Empty: the first card.', whole_numbers=True),
+        ParameterSpec('import_cache', True, 'axl: import each buffer once. false: import again for every frame.', dynamic=True),
+        ParameterSpec('axl_ioctls', [], "axl: other ioctl numbers for a driver, each as 'name=number' with a number from 0 to 255."),
+        ParameterSpec('axruntime_library', '', "axruntime: path of libaxruntime.so. Empty: the Python package axelera.runtime, or else the "
+                      "system's library."),
+        ParameterSpec('aipu_cores', 1, 'axruntime: number of cores that run the model, each on frames of its own. 0: one.', '', 0, 4),
+        ParameterSpec('double_buffer', False, 'axruntime: transfers overlap with computing: more frames per second, results two frames '
+                      'late. Set in_flight to 3.'),
+        ParameterSpec('output_dmabuf', 'auto', 'axruntime: whether results are written to dma-bufs. auto: yes if a trial run works.',
+                      choices=OUTPUT_DMABUF),
+        ParameterSpec('threads', 0, 'cpu: number of threads of ONNX Runtime. 0: one per core.', '', 0, 64),
+        *_SUBSCRIPTION,
+        *_LIFECYCLE,
+        *_REALTIME,
+    ),
+    'overlay': NodeSpecs(
+        ParameterSpec(
+            'scale',
+            1.0,
+            'Size of detections/image, as a part of the size of the frame.',
+            '',
+            0.1,
+            1.0,
+            dynamic=True,
+        ),
+        ParameterSpec(
+            'history',
+            32,
+            'Most pictures that wait for their detections. They need memory only while somebody looks.',
+            '',
+            1,
+            256,
+        ),
+        ParameterSpec(
+            'jpeg_quality',
+            80,
+            'JPEG quality of detections/image/compressed.',
+            '',
+            1,
+            100,
+            dynamic=True,
+        ),
+        *_SUBSCRIPTION,
+        *_LIFECYCLE,
+    ),
+    'recorder': NodeSpecs(
+        ParameterSpec('path', '', f'The file. {SUFFIX} keeps frames with all that belongs to them, {RAW_SUFFIX} only the pixels of NV12.'),
+        ParameterSpec('overwrite', False, 'Whether an existing file may be replaced.'),
+        ParameterSpec('buffer', 256, 'Most memory for frames that wait for the disk.', 'MiB', 1, 65536),
+        ParameterSpec('max_frames', 0, 'Recording ends after this many frames. 0: no limit.', '', 0, 2**31 - 1),
+        ParameterSpec('max_duration', 0.0, 'Recording ends this long after the first frame. 0: no limit.', 's', 0.0, 1e6),
+        *_SUBSCRIPTION,
+        *_LIFECYCLE,
+    ),
+}  # fmt: skip
+"""By the node's name."""
