@@ -192,7 +192,8 @@ class Client:
         **fields: Any,
     ) -> Call:
         """Ask for a component. *fields* are the request's others."""
-        request = LoadNode.Request(package_name=package, plugin_name=plugin, **fields)
+        name = plugin if '::' in plugin else f'{package}::{plugin}'
+        request = LoadNode.Request(package_name=package, plugin_name=name, **fields)
         request.parameters = [
             Parameter(name, value=value).to_parameter_msg()
             for name, value in (parameters or {}).items()

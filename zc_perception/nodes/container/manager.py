@@ -13,7 +13,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
@@ -62,15 +62,11 @@ _EXTRAS: dict[str, str | tuple[bool, str]] = {
     'use_clock_thread': (False, 'rclpy reads /clock on the executor'),
     _IN_PROCESS: _IN_PROCESS,
 }  # fmt: skip
-_LEVELS = {int(level): level for level in LoggingSeverity if level}
 _HINTS = {
     ' argument': 'a component takes **kwargs and passes them to Node',
     'must only be called once': 'the container has called rclpy.init already',
 }
 _CALLBACKS_END_S = 1.0
-_UNLOAD_S = 10.0
-_AT_LEAST_S = 0.2
-_AT_MOST_S = 1.0
 _LEFTOVERS_END_S = 0.5
 _POLL_S = 0.02
 _M_ARENA_MAX = -8  # <malloc.h>
@@ -89,7 +85,7 @@ class LoadError(ZcError):
 
 
 def find_plugin(package: str, plugin: str, entries: Sequence[EntryPoint]) -> EntryPoint:
-    """The entry point for *plugin* of *package*. The package's name in front of the plugin's may be left out.
+    """The entry point for *plugin* of *package*.
 
     :param entries: those of :data:`GROUP`; of several with one name the first counts, as it is the first on the path.
     """
@@ -106,13 +102,13 @@ def find_plugin(package: str, plugin: str, entries: Sequence[EntryPoint]) -> Ent
             f"package '{package}' has no entry point in group '{GROUP}'{nearest(package, others)}; packages that have: "
             f'{", ".join(others) or "none"}; is its workspace sourced in the shell that started this container?',
         )
-    found = own.get(f'{package}::{plugin}') or own.get(plugin)
-    if found is None:
+    if plugin not in own:
+        near = nearest(f'{package}::{plugin}', own) or nearest(plugin, own)
         raise LoadError(
             'Failed to find class with the requested plugin name.',
-            f"package '{package}' has no plugin '{plugin}'{nearest(plugin, own)}; it has: {', '.join(sorted(own))}",
+            f"package '{package}' has no plugin '{plugin}'{near}; it has: {', '.join(sorted(own))}",
         )
-    return found
+    return own[plugin]
 
 
 def load_class(package: str, plugin: str) -> type[Node]:
@@ -164,12 +160,13 @@ def construct(
             "forward_global_arguments: the container's own arguments, such as its remaps, now apply to the component as well"
         )
     in_process = arguments.pop(_IN_PROCESS)
-    level = _LEVELS.get(request.log_level)
-    if request.log_level and level is None:
-        known = ', '.join(f'{n} ({level.name.lower()})' for n, level in sorted(_LEVELS.items()))
+    try:
+        level = LoggingSeverity(request.log_level)
+    except ValueError:
         raise LoadError(
-            f"log_level {request.log_level} is none; use one of {known}, or 0 for the container's"
-        )
+            f'log_level {request.log_level} is none; use 10 (debug), 20 (info), 30 (warn), 40 (error), 50 (fatal), '
+            "or 0 for the container's"
+        ) from None
     # The request's rules come before its name and namespace, so that a rule that names the node wins.
     rules = list(request.remap_rules)
     for rule in rules:
@@ -195,7 +192,7 @@ def construct(
         hints = [hint for words, hint in _HINTS.items() if words in text]
         text = '; '.join([f'Component constructor threw an exception: {text}', *hints])
         raise LoadError(text) from error
-    if level is not None:
+    if level:
         node.get_logger().set_level(level)
     return node
 
@@ -223,24 +220,20 @@ def _discard(node: Node) -> None:
 
 @dataclass(eq=False)
 class _Loaded:
-    """A component.
-
-    :param unloading: the thread that ends it, once there is one.
-    """
+    """A component; without its node once that has ended."""
 
     unique_id: int
     node: Node | None
     name: str
-    unloading: threading.Thread | None = None
-    ended: threading.Event = field(default_factory=threading.Event)
+    ending: bool = False
 
 
 class ComponentManager(Node):
     """The container's node. It owns the components, from their load until their unload.
 
     **Threads.** The services run on an executor of their own: a constructor may keep a thread of it busy for minutes, and a component's
-    callback never does. Loads are done one after the other, in the order in which they came, and so are unloads. A thread of its own
-    ends each component, so that an answer comes also when a component does not end. ``list_nodes`` waits for neither.
+    callback never does. Loads are done one after the other, in the order in which they came, and so are unloads. ``list_nodes`` waits for
+    neither.
 
     **Order of an end.** Lifecycle transitions down to unconfigured, out of the executor (running callbacks have a second to return),
     ``stop()`` if the class has one, ``destroy_node()``. A step that fails is logged, and the next one is done.
@@ -352,44 +345,28 @@ class ComponentManager(Node):
         return [one.node for one in self._present() if isinstance(one.node, PerceptionNode)]
 
     def _on_unload(self, request: Any, response: Any) -> Any:
-        with self._lock:
-            loaded = self._loaded.get(request.unique_id)
-        text = ''
-        if loaded is None:
-            text = f'No node found with unique_id: {request.unique_id}'
-        elif not self._unload(loaded, _UNLOAD_S):
-            text = f"'{loaded.name}' is still being unloaded"
-        if text:
-            self._say_warning(text)
-        response.success, response.error_message = not text, text
+        loaded = self._loaded.get(request.unique_id)
+        response.success = loaded is not None and self._unload(loaded)
+        if not response.success:
+            response.error_message = f'No node found with unique_id: {request.unique_id}'
+            self._say_warning(response.error_message)
         return response
 
-    def _unload(self, loaded: _Loaded, timeout_s: float) -> bool:
-        """Whether it has ended within *timeout_s*; if not, it goes on."""
+    def _unload(self, loaded: _Loaded) -> bool:
+        """End a component; whether nobody else does so already."""
         with self._lock:
-            if loaded.unloading is None:
-                loaded.unloading = threading.Thread(
-                    target=self._end_and_forget,
-                    args=(loaded,),
-                    name=f'unload {loaded.name}',
-                    daemon=True,
-                )
-                loaded.unloading.start()
-        return loaded.ended.wait(timeout_s)
-
-    def _end_and_forget(self, loaded: _Loaded) -> None:
-        try:
-            assert loaded.node is not None
-            self._end(loaded.node, loaded.name)
-            loaded.node = None  # else what follows would find it in use
-            _return_memory()
-        finally:
-            with self._lock:
-                del self._loaded[loaded.unique_id]
-            # Said first: whoever waits for the last one may end the process.
-            self.get_logger().info(f"unloaded '{loaded.name}' with unique_id {loaded.unique_id}")
-            loaded.ended.set()
+            if loaded.ending or loaded.node is None:
+                return False
+            loaded.ending = True
+        self._end(loaded.node, loaded.name)
+        loaded.node = None  # else what follows would find it in use
+        _return_memory()
+        # Said first: whoever waits for the last one may end the process.
+        self.get_logger().info(f"unloaded '{loaded.name}' with unique_id {loaded.unique_id}")
+        with self._lock:
+            del self._loaded[loaded.unique_id]
         self._say_leftovers()
+        return True
 
     def _end(self, node: Node, name: str) -> None:
         """The steps of an end, see the class. None of them keeps the later ones from being done."""
@@ -444,8 +421,7 @@ class ComponentManager(Node):
         if self._present() or self._closing:
             return set()
         ours = {*self._own_threads, threading.current_thread()}
-        others = [t.name for t in threading.enumerate() if t not in ours]
-        return {f"thread '{name}'" for name in others if not name.startswith('unload ')} | {
+        return {f"thread '{t.name}'" for t in threading.enumerate() if t not in ours} | {
             f'{holder} holds {count} lease(s) of the pool of {pool.name}'
             for pool in live_pools()
             for holder, count in pool.statistics().holders.items()
@@ -475,17 +451,22 @@ class ComponentManager(Node):
         )
 
     def close(self, timeout_s: float) -> bool:
-        """Unload everything, last loaded first, within *timeout_s*; whether all have ended. Loads that come now are refused."""
+        """Unload everything within *timeout_s*, last loaded first, none waiting for another; whether all have ended. Loads that come now are
+        refused."""
         deadline = time.monotonic() + timeout_s
         with self._lock:
             self._closing = True
-        hanging = []
-        for loaded in reversed(self._present()):
-            share = min(_AT_MOST_S, max(_AT_LEAST_S, deadline - time.monotonic()))
-            if not self._unload(loaded, share):
-                hanging.append(f"'{loaded.name}'")
+        threads = [
+            threading.Thread(target=self._unload, args=(one,), name=one.name, daemon=True)
+            for one in reversed(self._present())
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        hanging = ', '.join(f"'{one.name}'" for one in self._present())
         if hanging:
-            self._say_error(f'could not be unloaded in time: {", ".join(hanging)}')
+            self._say_error(f'could not be unloaded in time: {hanging}')
         return not hanging
 
 
