@@ -15,7 +15,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, ClassVar, Generic, Protocol, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 from zc_perception.errors import ConfigError, nearest, one_line
 from zc_perception.parameters import ParameterSpec
@@ -89,14 +89,7 @@ def load_entry_point(group: str, name: str) -> object | None:
         ) from error
 
 
-class Kind(Protocol):
-    """What the class of a kind declares."""
-
-    PARAMETERS: ClassVar[Sequence[ParameterSpec]]
-    """The parameters that it reads. Their texts don't name the kind."""
-
-
-T = TypeVar('T', bound=Kind)
+T = TypeVar('T')
 
 
 @dataclass(frozen=True)
@@ -119,8 +112,8 @@ class Declared(Generic[T]):
 class Kinds(Generic[T]):
     """What one parameter chooses among by name: this package's classes and other packages'.
 
-    A kind's class declares everything about itself; nodes, launch files, ``--help``, the YAML schema and ``zc_doctor`` read it
-    from here. No module is imported before its kind is asked for.
+    A kind's class declares everything about itself, its parameters in ``PARAMETERS`` (whose texts don't name the kind); nodes, launch
+    files, ``--help``, the YAML schema and ``zc_doctor`` read it from here. No module is imported before its kind is asked for.
 
     :param noun: what messages call one of them, such as ``camera``.
     :param group: the entry points' group in which other packages offer theirs.
@@ -193,7 +186,7 @@ def _declared_by(kinds: Kinds[T]) -> Declared[T]:
         except ConfigError as error:
             broken.append(str(error))
             continue
-        for spec in classes[name].PARAMETERS:
+        for spec in getattr(classes[name], 'PARAMETERS', ()):
             declarations.setdefault(spec.name, {})[name] = spec
     return Declared(
         classes,
