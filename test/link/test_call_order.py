@@ -137,21 +137,21 @@ def test_what_waits_is_bounded_and_neither_kind_takes_the_other_s_place() -> Non
     for number in range(30):
         outbox.make_room()
         outbox.put(f'object {number}')
-        outbox.put_message(WaitingMessage(str(number).encode(), None))
+        outbox.put_message(WaitingMessage(str(number).encode()))
     assert released == [f'object {number}' for number in range(28)]
     assert outbox.dropped == 28 + 14 and not outbox.idle
     kept = [outbox.take(0.0) for _ in range(18)]
     assert kept[-4:] == [
         'object 28',
-        WaitingMessage(b'28', None),
+        WaitingMessage(b'28'),
         'object 29',
-        WaitingMessage(b'29', None),
+        WaitingMessage(b'29'),
     ]
     assert not outbox.idle and outbox.take(0.0) is None, 'the last one is not published yet'
     outbox.done()
     assert outbox.idle
     outbox.put('late')
-    outbox.put_message(WaitingMessage(b'later', None))
-    assert outbox.close() == [WaitingMessage(b'later', None)] and released[-1] == 'late'
+    outbox.put_message(WaitingMessage(b'later'))
+    assert outbox.close() == [WaitingMessage(b'later')] and released[-1] == 'late'
     outbox.put('after the end')
     assert released[-1] == 'after the end' and outbox.take(0.0) is None

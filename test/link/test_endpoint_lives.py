@@ -260,7 +260,7 @@ def test_two_threads_may_publish_at_once(ros: Ros, make_pool: Any, make_frame: A
     assert sum(thread.name.startswith('to_ros') for thread in threading.enumerate()) == 1
 
 
-def test_required_copy_free_is_refused_by_a_plain_publisher_without_a_reader(
+def test_required_copy_free_stays_direct_and_names_the_plain_publisher(
     ros: Ros, make_frame: Any, logged: Callable[[], str]
 ) -> None:
     seen: list[str] = []
@@ -281,10 +281,14 @@ def test_required_copy_free_is_refused_by_a_plain_publisher_without_a_reader(
     with make_frame(frame_id='here') as frame:
         publisher.publish(frame)
     assert eventually(lambda: seen == ['here']), 'an adapted publisher still reaches it'
+    assert eventually(lambda: subscription.statistics().rung == IN_PROCESS)
+    foreign.publish(Image(width=8, height=4, step=24, encoding='rgb8', data=bytes(96)))
     subscription.update_rung()
-    assert (
-        subscription.statistics().rung == REFUSED
-        and foreign.get_subscription_count() == publisher.statistics().image_readers == 0
-    )
+    assert foreign.get_subscription_count() == publisher.statistics().image_readers == 0
     assert [rung for rung, _ in subscription.statistics().routes] == [IN_PROCESS, REFUSED]
-    assert eventually(lambda: '[ERROR]' in logged())
+    assert eventually(lambda: logged().count('[ERROR]') == 2)
+    assert (
+        'link is in_process: /camera is in this process; copy_free is required, but /foreign is'
+        in logged()
+    )
+    assert seen == ['here']

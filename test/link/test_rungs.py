@@ -25,6 +25,7 @@ CONNECTING = RemotePublisher('b' * 32, RemoteState.CONNECTING)
 SCARCE = RemotePublisher('e' * 32, RemoteState.CONNECTING, "no descriptor ('ulimit -n')")
 GONE = RemotePublisher('d' * 32, RemoteState.GONE, 'Connection refused')
 FAR = RemotePublisher('c' * 32, RemoteState.IMPOSSIBLE, 'on another host')
+PLAIN = ['/driver']
 
 TABLE = [
     ('nobody', TopicView(), UNMATCHED, False, 'no publisher'),
@@ -100,15 +101,56 @@ TABLE = [
         False,
         '2 adapted publisher(s) not announced yet',
     ),
-    ('plain', TopicView(plain=1), ROS_MESSAGE, True, '1 plain publisher(s)'),
+    (
+        'not found',
+        TopicView(unfound=1),
+        ROS_MESSAGE,
+        True,
+        '1 adapted publisher(s) are not announced',
+    ),
+    ('plain', TopicView(plain=PLAIN), ROS_MESSAGE, True, '/driver is a plain publisher: stop it'),
     (
         'plain, other QoS',
-        TopicView(plain=1, mismatch='volatile'),
+        TopicView(plain=PLAIN, mismatch='volatile'),
         UNMATCHED,
         False,
         'elsewhere: volatile',
     ),
-    ('local and plain', TopicView(local=[HERE], plain=1), ROS_MESSAGE, True, '1 plain'),
+    (
+        'local, and plain that is silent',
+        TopicView(local=[HERE], plain=PLAIN),
+        IN_PROCESS,
+        True,
+        '/camera is in this process; nothing readable has come by message yet, although /driver',
+    ),
+    (
+        'local, and plain that was heard',
+        TopicView(local=[HERE], plain=PLAIN, heard=frozenset(PLAIN)),
+        ROS_MESSAGE,
+        True,
+        '/driver is a plain publisher',
+    ),
+    (
+        'local, and plain that came after one that was heard',
+        TopicView(local=[HERE], plain=['/other'], heard=frozenset(PLAIN)),
+        IN_PROCESS,
+        True,
+        '/other',
+    ),
+    (
+        'local and plain, of a type without a header',
+        TopicView(local=[HERE], plain=PLAIN, recognises=False),
+        ROS_MESSAGE,
+        True,
+        '/driver',
+    ),
+    (
+        'local and far',
+        TopicView(local=[HERE], remote=[FAR], heard=frozenset({'publisher cccccccc'})),
+        ROS_MESSAGE,
+        True,
+        'on another host',
+    ),
     (
         'local and remote',
         TopicView(local=[HERE], remote=[CONNECTED]),
@@ -125,10 +167,10 @@ TABLE = [
     ),
     (
         'required, plain',
-        TopicView(plain=1, copy_free_required=True),
+        TopicView(plain=PLAIN, copy_free_required=True),
         REFUSED,
         False,
-        'copy_free is required, but 1 plain',
+        'copy_free is required, but /driver is a plain publisher',
     ),
     (
         'required, far',
@@ -146,10 +188,10 @@ TABLE = [
     ),
     (
         'required, local and plain',
-        TopicView(local=[HERE], plain=1, copy_free_required=True),
-        REFUSED,
+        TopicView(local=[HERE], plain=PLAIN, copy_free_required=True, heard=frozenset(PLAIN)),
+        IN_PROCESS,
         False,
-        'copy_free is required',
+        '/camera is in this process; copy_free is required, but /driver is a plain publisher',
     ),
 ]
 
@@ -171,20 +213,24 @@ remotes = st.builds(
     st.just('why'),
 )
 views = st.builds(
-    TopicView, st.lists(locals_, max_size=3), st.lists(remotes, max_size=3), st.integers(0, 2), st.integers(0, 2), st.booleans(),
-    st.sampled_from(['', 'mismatch']),
+    TopicView, st.lists(locals_, max_size=3), st.lists(remotes, max_size=3), st.integers(0, 2), st.integers(0, 2),
+    st.lists(st.sampled_from(['/p', '/q']), max_size=2, unique=True), st.booleans(), st.sampled_from(['', 'mismatch']), st.booleans(),
+    st.sampled_from([frozenset[str](), frozenset({'/p'})]),
 )  # fmt: skip
 
 
 @given(views)
-def test_a_reader_exists_exactly_while_some_publisher_can_only_be_read(view: TopicView) -> None:
+def test_all_come_directly_or_all_by_message(view: TopicView) -> None:
     choice = choose(view)
-    readable = [p for p in view.local if p.convertible and not p.mismatch] or [
-        p for p in view.remote if p.state is RemoteState.IMPOSSIBLE
-    ]
-    plain = view.plain and not view.mismatch
-    assert choice.reader == bool((readable or plain) and not view.copy_free_required)
     assert choice.reason
     assert (choice.rung == UNMATCHED) == (not choice.routes)
+    ways = {rung for rung, _ in choice.routes}
+    assert choice.by_message == (choice.rung == ROS_MESSAGE) == (ROS_MESSAGE in ways)
+    if choice.by_message:
+        assert ways == {ROS_MESSAGE} and choice.reader and not view.copy_free_required
     if choice.rung in (IN_PROCESS, SHARED_MEMORY):
-        assert not choice.reader
+        assert choice.reader == (bool(choice.indirect) and not view.copy_free_required)
+    if view.copy_free_required:
+        assert (REFUSED in ways) == bool(choice.indirect) and not choice.reader
+    elif choice.indirect and view.heard and view.heard <= choice.indirect:
+        assert choice.by_message

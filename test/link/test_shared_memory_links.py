@@ -42,7 +42,6 @@ def test_without_a_descriptor_there_is_no_link_yet_and_one_later(
         lambda header: True,
         queue.put if with_callback else None,
         lambda: None,
-        lambda *missed: None,
     )
     there = [announced('a' * 32, tmp_path / 'a.sock')]
     with monkeypatch.context() as patch:
@@ -87,7 +86,6 @@ def test_a_narrow_window_is_told_and_a_publisher_with_more_slots_grants_more(
         lambda header: True,
         queue.put if with_callback else None,
         lambda: None,
-        lambda *missed: None,
     )
     assert links.windows() == []
     tmp_path.chmod(0o700)
@@ -120,7 +118,6 @@ def test_a_publisher_has_its_time_from_the_end_of_the_connection_on_however_late
         lambda header: True,
         queue.put if with_callback else None,
         lambda: None,
-        lambda *missed: None,
     )
     tmp_path.chmod(0o700)
     with SharedMemoryServer('camera', 'a' * 32, make_pool(slots=3), folder=tmp_path) as server:

@@ -108,12 +108,12 @@ def test_a_consumer_that_releases_nothing_is_named(free_domain: int) -> None:
 @pytest.mark.parametrize(
     ('copy_free', 'level', 'words'),
     [
-        ('preferred', WARN, ('ros_message: 1 plain publisher(s)', 'each frame is copied')),
+        ('preferred', WARN, ('is a plain publisher: stop it', 'each frame is copied')),
         (
             'required',
             ERROR,
             (
-                'refused: copy_free is required, but 1 plain publisher(s)',
+                'in_process: /capture is in this process; copy_free is required, but /',
                 "set 'copy_free' to 'preferred'",
             ),
         ),
@@ -124,7 +124,10 @@ def test_a_plain_publisher_on_the_topic_costs_copies(
 ) -> None:
     with fleet(free_domain, inference={'copy_free': copy_free}) as run:
         plain = run.reader.node.create_publisher(Image, 'image_raw', 1)
+        picture = Image(width=8, height=4, step=24, encoding='rgb8', data=bytes(96))
+        timer = run.reader.node.create_timer(0.2, lambda: plain.publish(picture))
         run.shows('inference: link', level, *words)
+        run.reader.node.destroy_timer(timer)
         run.reader.node.destroy_publisher(plain)
         run.well('inference: link')
 

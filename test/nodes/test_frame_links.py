@@ -278,7 +278,7 @@ def _subscription(
         ('shared_memory', 'publisher 1a2b is in another process of this host', Level.OK, ''),
         (
             'ros_message',
-            '1 plain publisher(s): start an adapted one',
+            '/driver is a plain publisher: stop it',
             Level.WARN,
             'each frame is copied',
         ),

@@ -161,6 +161,7 @@ class BusSubscription(Generic[T]):
     :param consumer: who takes part in the agreement on a publisher's buffers for it; ``None``: it takes whatever comes.
     :param held: frames that it may hold at the same time, of each publisher; ``None``: as many as it likes.
     :param resting: it gets nothing for now; what was promised to it stays.
+    :param by_message: it reads messages for now, and gets nothing but ``headers``.
     :param headers: gets the ``header`` of each object, also of those that a quota keeps from it; ``None``: the type has none.
     :param custom_type: the type that it takes; ``None`` takes any.
     """
@@ -174,6 +175,7 @@ class BusSubscription(Generic[T]):
     consumer: Consumer | None = None
     held: int | None = None
     resting: bool = False
+    by_message: bool = False
     delivered: int = 0
     refused: int = 0
 
@@ -198,7 +200,6 @@ class BusPublisher(Generic[T]):
     :param deliver: makes a holder's own object of the one that is published; ``None``: the holder has as many as it may.
     :param release: releases an object of the history.
     :param objection: why a consumer can't use this publisher's buffers; empty: it can.
-    :param wrote: whether a message, with the middleware's information on it, was published by this publisher for readers of messages.
     :param pool_of: tells the pool of an object's slot; ``None``: the objects take no slots. A subscription that says how many frames it
         holds is promised slots of that pool. If too few are left to promise, it gets nothing from this publisher.
     """
@@ -210,7 +211,6 @@ class BusPublisher(Generic[T]):
     custom_type: type[Any] | None = None
     publisher_id: str = ''
     objection: Callable[[Consumer], str] | None = None
-    wrote: Callable[[Any, dict[str, Any]], bool] | None = None
     pool_of: Callable[[T], Any] | None = None
     matched: tuple[BusSubscription[T], ...] = ()
     windows: LocalWindows = field(default_factory=LocalWindows)
@@ -284,6 +284,8 @@ class BusPublisher(Generic[T]):
     def _give(self, item: T, subscription: BusSubscription[T], holder: str) -> None:
         if subscription.headers is not None:
             subscription.headers.append(item.header)  # type: ignore[attr-defined]
+        if subscription.by_message:
+            return
         delivery = self.deliver(item, holder)
         if (
             delivery is None

@@ -20,7 +20,6 @@ from rclpy.node import Node
 from rclpy.parameter import Parameter
 from rclpy.qos import QoSPolicyKind, QoSProfile
 from rclpy.qos_overriding_options import QoSOverridingOptions, _declare_qos_parameters
-from rclpy.subscription import Subscription
 from rclpy.task import Future
 
 from zc_perception.errors import one_line, printable
@@ -128,11 +127,6 @@ def when_destroyed(entity: Any, call: Callable[[], object]) -> None:
     entity.destroy = destroyed
 
 
-def tells_message_info(executor: Executor) -> bool:
-    """Whether callbacks may take a message's information beside it: not in Humble, and an EventsExecutor dies of it."""
-    return hasattr(Subscription, 'CallbackType') and not refuses_guard_conditions(executor)
-
-
 def bytes_of(field: Any) -> Any:
     """A message's ``uint8[]`` in the CPU's memory, which NumPy can read: an ``array.array`` as it is.
 
@@ -140,12 +134,6 @@ def bytes_of(field: Any) -> Any:
     has no buffer protocol, and its bytes may lie in a device: they are copied.
     """
     return field.to_array() if hasattr(field, 'backend_type') else field
-
-
-def publisher_gid(info: dict[str, Any]) -> bytes:
-    """Whose a message is, as the number of the publisher in the graph: from rclpy 9.1.1 on; before that nothing."""
-    found = info.get('publisher_gid')
-    return bytes(found['data']) if isinstance(found, dict) else b''
 
 
 def parameter_overrides(node: Node) -> dict[str, Any]:

@@ -1,6 +1,8 @@
-"""Which way each publisher of a topic reaches a subscription, and what that takes. Pure: the endpoints ask, nobody is called.
+"""Which way the publishers of a topic reach a subscription, and what that takes. Pure: the endpoints
+ask, nobody is called.
 
-The rungs from the best to the worst: ``in_process`` (the same object), ``shared_memory`` (the same memory), ``ros_message`` (a copy).
+The rungs from the best to the worst: ``in_process`` (the same object), ``shared_memory`` (the same
+memory), ``ros_message`` (a copy). The first two are direct.
 """
 
 from __future__ import annotations
@@ -62,65 +64,78 @@ class TopicView:
     :param local: adapted publishers of this process.
     :param remote: announced ones of other processes that are still there.
     :param unannounced: adapted publishers of other processes whose announcement hasn't come yet.
-    :param plain: publishers of plain messages, here or elsewhere.
+    :param unfound: those whose announcement doesn't come.
+    :param plain: the nodes of publishers of plain messages, here or elsewhere.
     :param copy_free_required: a copy is an error, not a fallback.
     :param mismatch: QoS mismatch of every publisher elsewhere; empty when one matches.
+    :param recognises: messages can be told from what comes directly.
+    :param heard: the publishers without a direct link when one of them had sent a readable message.
     """
 
     local: Sequence[LocalPublisher] = ()
     remote: Sequence[RemotePublisher] = ()
     unannounced: int = 0
-    plain: int = 0
+    unfound: int = 0
+    plain: Sequence[str] = ()
     copy_free_required: bool = False
     mismatch: str = ''
+    recognises: bool = True
+    heard: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
 class Choice:
     """What to do.
 
-    :param rung: the most expensive way in use.
+    :param rung: the way in use; of direct links the worst.
     :param reason: why, for people.
     :param reader: whether a reader of the plain message is needed.
     :param routes: each publisher's way and its reason.
+    :param by_message: whether all frames are read by messages.
+    :param indirect: who has no direct link.
+    :param waiting: whether somebody may have a direct link soon.
     """
 
     rung: str
     reason: str
-    reader: bool
+    reader: bool = False
     routes: tuple[tuple[str, str], ...] = ()
+    by_message: bool = False
+    indirect: frozenset[str] = frozenset()
+    waiting: bool = False
 
 
 def choose(view: TopicView) -> Choice:
-    """The best way for each publisher."""
-    routes: list[tuple[str, str]] = []
-    mismatches = []
-    waiting = []
-    ended = []
+    """Direct links while every publisher has one, else messages for all of them.
+
+    Where some have one and others don't, the change comes once one of the others has sent
+    something readable. If copies are not allowed, it never comes.
+    """
+    direct: list[tuple[str, str]] = []
+    indirect: dict[str, str] = {}
+    mismatches, waiting, ended = [], [], []
     for local in view.local:
         if local.mismatch:
             mismatches.append(f'{local.name}: {local.mismatch}')
         elif local.convertible:
-            routes.append(
-                (ROS_MESSAGE, f'{local.name} adapts another type: only the message is common')
-            )
+            indirect[local.name] = f'{local.name} adapts another type: only the message is common'
         elif local.misfit:
-            routes.append(
-                (ROS_MESSAGE, f"{local.name}'s buffers can't be used here: {local.misfit}")
-            )
+            indirect[local.name] = f"{local.name}'s buffers can't be used here: {local.misfit}"
         else:
-            routes.append((IN_PROCESS, f'{local.name} is in this process'))
+            direct.append((IN_PROCESS, f'{local.name} is in this process'))
     for remote in view.remote:
         label = f'publisher {remote.publisher_id[:8]}'
         if remote.state is RemoteState.CONNECTED:
-            routes.append((SHARED_MEMORY, f'{label} is in another process of this host'))
+            direct.append((SHARED_MEMORY, f'{label} is in another process of this host'))
         elif remote.state is RemoteState.CONNECTING:
             waiting.append(f'connecting to {label}{": " * bool(remote.reason)}{remote.reason}')
         elif remote.state is RemoteState.GONE:
-            # The graph knows it for a while yet. To read messages for its sake would make its successor convert.
+            # The graph knows it for a while yet. To read messages for its sake would make its
+            # successor convert.
             ended.append(label)
         else:
-            routes.append((ROS_MESSAGE, f'{label}: {remote.reason}'))
+            indirect[label] = f'{label}: {remote.reason}'
+    pending = bool(waiting)
     if ended:
         waiting.append(
             f'{ended[0]} has ended'
@@ -131,28 +146,47 @@ def choose(view: TopicView) -> Choice:
         mismatches.append(f'a publisher elsewhere: {view.mismatch}')
     else:
         if view.unannounced:
+            pending = True
             waiting.append(f'{view.unannounced} adapted publisher(s) not announced yet')
-        if view.plain:
-            routes.append(
-                (
-                    ROS_MESSAGE,
-                    f'{view.plain} plain publisher(s): start an adapted one in this process or on this host',
-                )
+        if view.unfound:
+            indirect['unfound'] = (
+                f'{view.unfound} adapted publisher(s) are not announced: see that their '
+                'topic /_zc and their folder of sockets reach this process'
             )
-    if view.copy_free_required:
-        routes = [
-            (REFUSED, f'copy_free is required, but {why}') if rung == ROS_MESSAGE else (rung, why)
-            for rung, why in routes
-        ]
-    if routes:
-        rung, reason = max(routes, key=lambda route: _ORDER.index(route[0]))
-        return Choice(rung, reason, any(r == ROS_MESSAGE for r, _ in routes), tuple(routes))
+        for name in view.plain:
+            indirect[name] = (
+                f'{name} is a plain publisher: stop it, or start an adapted one in its place'
+            )
+    who = frozenset(indirect)
+    why = '; '.join(indirect.values())
+    worst = max(direct, key=lambda route: _ORDER.index(route[0]), default=(UNMATCHED, ''))
+    if indirect and view.copy_free_required:
+        why = f'copy_free is required, but {why}'
+        routes = (*direct, *((REFUSED, reason) for reason in indirect.values()))
+        if not direct:
+            return Choice(REFUSED, why, False, routes, indirect=who)
+        return Choice(worst[0], f'{worst[1]}; {why}', False, routes, indirect=who)
+    heard = bool(view.heard) and view.heard <= who
+    if indirect and (heard or not direct or not view.recognises):
+        routes = tuple(
+            (ROS_MESSAGE, reason)
+            for reason in (
+                *indirect.values(),
+                *(f'{reason}, and read by messages like the others' for _, reason in direct),
+            )
+        )
+        return Choice(ROS_MESSAGE, why, True, routes, True, who, pending)
+    if direct:
+        routes = (*direct, *((UNMATCHED, reason) for reason in indirect.values()))
+        if indirect:
+            why = f'{worst[1]}; nothing readable has come by message yet, although {why}'
+            return Choice(worst[0], why, True, routes, False, who, pending)
+        return Choice(*worst, routes=routes, waiting=pending)
     if waiting:
-        return Choice(UNMATCHED, '; '.join(waiting), False)
+        return Choice(UNMATCHED, '; '.join(waiting), waiting=pending)
     if mismatches:
         return Choice(
             UNMATCHED,
             f'QoS is incompatible: {"; ".join(mismatches)}; make both ends the same',
-            False,
         )
-    return Choice(UNMATCHED, NO_PUBLISHER, False)
+    return Choice(UNMATCHED, NO_PUBLISHER)

@@ -70,7 +70,7 @@ class TypeAdapter(Generic[CustomT]):
     :param ros_type: the message type of the topic.
     :param to_ros: makes a message of an object. It is called once for an object, and only while somebody reads messages. It may
         return the same message each time, with new values.
-    :param to_custom: makes an object of a message. It is called only for messages of publishers that have no direct link to here.
+    :param to_custom: makes an object of a message. It is called only while some publisher has no direct link to here.
     """
 
     custom_type: type[CustomT]

@@ -54,7 +54,7 @@ CONVERTIBLE = 'publish an encoding and a size that the log names'
 """What to do about messages that can't be converted."""
 SUBSCRIBER_LINK = Part(
     'link',
-    Row(lambda s: s.rung == REFUSED, ERROR, 'refused: {reason}',
+    Row(lambda s: s.refused, ERROR, '{rung}: {reason}',
         "run that publisher in this process, or on this host with shared_memory, or set 'copy_free' to 'preferred'"),
     Row(lambda s: s.untaken, ERROR, '{rung}: the accelerator takes none of the frames: {untaken}',
         'the error says what the device refused; see dmesg', see='see [axl](accelerators.md#axl)'),
@@ -64,7 +64,7 @@ SUBSCRIBER_LINK = Part(
     Row(lambda s: s.rung == UNMATCHED, WARN, 'unmatched: {reason}',
         "if that doesn't pass, see the publisher's log and diagnostics, and compare both ends: ros2 topic info -v"),
     # No memory reaches another host: nothing could be better there.
-    Row(lambda s: s.rung == ROS_MESSAGE and OTHER_HOST not in s.reason, WARN, 'ros_message: {reason}',
+    Row(lambda s: s.rung == ROS_MESSAGE and not s.far, WARN, 'ros_message: {reason}',
         'each frame is copied; see that nothing but an adapted publisher of this host publishes here',
         see='see [the rungs](topics_and_links.md#the-three-rungs)'),
     Row(lambda s: s.full_s >= STALLED_S and s.slow, WARN, '{rung}: no frame comes, because {slow.what}: '
@@ -196,6 +196,9 @@ def subscription_status(
         values,
         rung=link.rung,
         reason=link.reason,
+        # Who requires direct links goes on with those that there are.
+        refused=REFUSED in (link.rung, *(rung for rung, _ in link.routes)),
+        far=all(OTHER_HOST in reason for reason in (link.reason, *(why for _, why in link.routes))),
         untaken=untaken,
         failed=errors.see(link.conversion_errors),
         full_s=link.full_s,

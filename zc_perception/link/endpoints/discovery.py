@@ -43,13 +43,13 @@ class PublisherCount:
 
     :param adapted: adapted ones, whatever their QoS.
     :param matching: how many of them match by QoS. Which ones, only the middleware knows.
-    :param plain: plain ones that match.
+    :param plain: the nodes of plain ones that match.
     :param mismatch: why no publisher matches; empty when one does, or when there is none.
     """
 
     adapted: int
     matching: int
-    plain: int
+    plain: tuple[str, ...]
     mismatch: str
 
 
@@ -66,7 +66,6 @@ class PublisherGraph:
         self._topic = topic
         self._wanted = wanted
         self._adapted: frozenset[bytes] = frozenset()
-        self._plain: frozenset[bytes] = frozenset()
         # By the node's name, since when it has a writer of announcements alone.
         self._alone: dict[str, float] = {}
 
@@ -81,7 +80,7 @@ class PublisherGraph:
         adapted: list[str] = []
         plain: list[tuple[str, str]] = []
         known: dict[bytes, str] = {}
-        strange: dict[bytes, str] = {}
+        strange: set[str] = set()
         # Those that are known to be adapted take their announcers first.
         for writer in sorted(writers, key=lambda each: endpoint_gid(each) not in self._adapted):
             gid, name = endpoint_gid(writer), node_name(writer)
@@ -96,7 +95,7 @@ class PublisherGraph:
                     adapted.append(mismatch)
             else:
                 plain.append((name, mismatch))
-                strange[gid] = name
+                strange.add(name)
         # A node's name comes a little later than its endpoints, and maybe while we ask.
         for name in list(announcers.elements()):
             late = next((each for each in plain if UNNAMED in each[0] or UNNAMED in name), None)
@@ -107,17 +106,19 @@ class PublisherGraph:
                 strange.clear()
         adapted += [''] * self._without_messages(announcers - own)
         # A node may have both kinds. Then the graph says how many of each there are, and not which.
-        both = set(known.values()) & set(strange.values())
+        both = set(known.values()) & strange
         self._adapted = frozenset(
             gid for gid, name in known.items() if name not in both or gid in self._adapted
         )
-        self._plain = frozenset(gid for gid, name in strange.items() if name not in both)
-        of_plain = [mismatch for _, mismatch in plain]
-        mismatches = [*adapted, *of_plain]
+        mismatches = [*adapted, *(mismatch for _, mismatch in plain)]
         return PublisherCount(
             len(adapted),
             adapted.count(''),
-            of_plain.count(''),
+            tuple(
+                'a node without a known name' if UNNAMED in name else name
+                for name, mismatch in plain
+                if not mismatch
+            ),
             mismatches[0] if mismatches and all(mismatches) else '',
         )
 
@@ -130,10 +131,6 @@ class PublisherGraph:
         return sum(
             announcers[name] for name, since in self._alone.items() if now - since >= _ALONE_S
         )
-
-    def is_plain(self, gid: bytes) -> bool:
-        """Whether a writer was a plain publisher's when the graph was last asked; ``False`` where that isn't known."""
-        return gid in self._plain
 
 
 def endpoint_gid(endpoint: Any) -> bytes:

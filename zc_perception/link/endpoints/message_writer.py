@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -15,7 +13,6 @@ from rclpy.serialization import serialize_message
 
 from zc_perception.frame import Frame
 from zc_perception.link.bus import LinkQos
-from zc_perception.link.duplicates import message_identity
 from zc_perception.link.endpoints.outbox import Outbox, WaitingMessage
 from zc_perception.link.endpoints.qos import link_qos
 from zc_perception.link.rclpy_compat import publish, subscription_count
@@ -23,7 +20,6 @@ from zc_perception.link.type_adapter import TypeAdapter
 from zc_perception.memory.pool import BufferPool
 
 T = TypeVar('T')
-_REMEMBERED = 256
 
 
 @dataclass(frozen=True)
@@ -39,22 +35,12 @@ class ExtraMessage(Generic[T]):
     qos: QoSProfile | None = None
 
 
-@dataclass
-class _Written:
-    """A message while and after it is published: when that began and ended by the ROS middleware's clock."""
-
-    number: int
-    identity: tuple[str, int] | None
-    began_ns: int
-    ended_ns: int | None = None
-
-
 class MessageWriter(Generic[T]):
     """Publishes the messages of one adapted publisher. One conversion per object and message type, whatever the number of readers.
 
     It owns the publishers of messages, a queue of objects that wait, and the thread that converts, which begins with the first object that
     somebody wants. :meth:`write` runs on the thread that publishes, and only puts a lease into the queue. ``_lock`` guards the list of
-    messages that are made, ``_write_lock`` the numbers of those that were published. They are never held together.
+    messages that are made.
 
     :meth:`write_message` publishes at once, unless objects wait or are converted: then the message
     goes out behind them.
@@ -90,9 +76,6 @@ class MessageWriter(Generic[T]):
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
         self._stop = threading.Event()
-        self._written: deque[_Written] = deque(maxlen=_REMEMBERED)
-        self._write_lock = threading.Lock()
-        self._number = 0
         self._pool: BufferPool | None = None
         self.withheld = ''
         self.conversions = 0
@@ -203,37 +186,10 @@ class MessageWriter(Generic[T]):
 
     def write_message(self, message: Any) -> None:
         """Publish a message as it is, behind the objects that came before. Never waits."""
-        identity = message_identity(message)
         if self._outbox.idle:
-            self._publish(self._publisher, message, identity)
+            publish(self._publisher, message)
         else:
-            self._outbox.put_message(WaitingMessage(serialize_message(message), identity))
-
-    def _publish(self, publisher: Any, message: Any, identity: tuple[str, int] | None) -> None:
-        if publisher is not self._publisher:
-            publish(publisher, message)
-            return
-        with self._write_lock:
-            written = _Written(self._number + 1, identity, time.time_ns())
-            self._written.append(written)
-            publish(publisher, message)
-            written.ended_ns = time.time_ns()
-            self._number += 1
-
-    def wrote(self, message: Any, info: dict[str, Any]) -> bool:
-        """Whether a message, of which the middleware says *info*, is one of the latest from here."""
-        stamp_ns, number, identity = (
-            info.get('source_timestamp'),
-            info.get('publication_sequence_number'),
-            message_identity(message),
-        )
-        return stamp_ns is not None and any(
-            written.began_ns <= stamp_ns
-            and (written.ended_ns is None or stamp_ns <= written.ended_ns)
-            and number in (None, written.number)
-            and identity == written.identity
-            for written in tuple(self._written)
-        )
+            self._outbox.put_message(WaitingMessage(serialize_message(message)))
 
     def _run(self) -> None:
         while not self._stop.is_set():
@@ -251,7 +207,7 @@ class MessageWriter(Generic[T]):
 
     def _publish_waiting(self, message: WaitingMessage) -> None:
         try:
-            self._publish(self._publisher, message.content, message.identity)
+            publish(self._publisher, message.content)
         except Exception as error:
             self._say(f'a message could not be published: {error}')
 
@@ -267,7 +223,7 @@ class MessageWriter(Generic[T]):
         try:
             message = convert(item)
             self.conversions += 1
-            self._publish(publisher, message, message_identity(message))
+            publish(publisher, message)
         except Exception as error:  # an adapter is somebody else's code
             self._say(f'an object could not be published as a message: {error}')
 

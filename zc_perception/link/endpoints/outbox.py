@@ -18,13 +18,9 @@ _BURST = 16
 
 
 class WaitingMessage(NamedTuple):
-    """A message as bytes, because its owner may change it meanwhile.
-
-    :param identity: its (frame_id, stamp).
-    """
+    """A message as bytes, because its owner may change it meanwhile."""
 
     content: bytes
-    identity: tuple[str, int] | None
 
 
 class Outbox(Generic[T]):

@@ -180,7 +180,6 @@ class AdaptedPublisher(Generic[T]):
             adapter.custom_type,
             self.publisher_id,
         )
-        self._bus_publisher.wrote = self.messages.wrote
         if adapter.custom_type is Frame:
             self._bus_publisher.deliver = Frame.deliver  # type: ignore[assignment]
             self._bus_publisher.pool_of = _pool_of

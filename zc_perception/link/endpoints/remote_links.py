@@ -45,7 +45,6 @@ class _Arrivals:
     It is a source of the queue (:meth:`receive`), or what a receiver hands frames to (:meth:`hand_over`).
 
     :param again: it sends its history again after a connection has broken.
-    :param missed: see :meth:`SharedMemoryLinks.open`.
     :param take: of a source, whether the owner takes the frame with that header; otherwise it takes over the frame.
     """
 
@@ -53,16 +52,12 @@ class _Arrivals:
         self,
         client: SharedMemoryClient,
         again: bool,
-        missed: Callable[[Header, Header, int], None],
         take: Callable[[Any], Any],
     ) -> None:
         self._client = client
         self._seen: deque[int] | None = deque(maxlen=2 * _MAX_DEPTH) if again else None
-        self._missed = missed
         self._take = take
         self._receive = client.receive
-        self._dropped = 0
-        self._header: Header | None = None
         self.fileno = client.fileno
 
     def _is_new(self, frame: Frame) -> bool:
@@ -71,12 +66,6 @@ class _Arrivals:
             if frame.published_ns in self._seen:
                 return False
             self._seen.append(frame.published_ns)
-        before, self._header = self._header, frame.data.header
-        dropped = self._client.dropped - self._dropped
-        if dropped:
-            self._dropped += dropped
-            if before is not None:
-                self._missed(before, self._header, dropped)
         return True
 
     def hand_over(self, frame: Frame) -> None:
@@ -92,13 +81,7 @@ class _Arrivals:
             frame = self._receive()
             if frame is None:
                 return None
-            # What _is_new() does for nearly each frame, without a call.
-            if self._seen is None and self._client.dropped == self._dropped:
-                self._header = frame.data.header
-            elif not self._is_new(frame):
-                frame.release()
-                continue
-            if self._take(frame.data.header):
+            if self._is_new(frame) and self._take(frame.data.header):
                 return frame
             frame.release()
         return None
@@ -211,7 +194,6 @@ class SharedMemoryLinks:
         accept: Callable[[Header], bool],
         deliver: Callable[[Frame], None] | None,
         changed: Callable[[], None],
-        missed: Callable[[Header, Header, int], None],
     ) -> None:
         """Called once, before anything else.
 
@@ -219,8 +201,6 @@ class SharedMemoryLinks:
         :param accept: asked by the header of each frame that a source has; one that the owner doesn't take is released.
         :param deliver: takes over each frame, from any thread; ``None``: there are sources instead.
         :param changed: a connection came or went.
-        :param missed: a publisher has left out so many frames between those with these two headers, because this end was too slow.
-            Called before the second of them is accepted or delivered.
         """
         self._queue = queue
         self._depth = min(_MAX_DEPTH, wanted.depth or _MAX_DEPTH)
@@ -228,7 +208,6 @@ class SharedMemoryLinks:
         self._accept = accept
         self._deliver = deliver
         self._changed = changed
-        self._missed = missed
 
     def update(
         self, reachable: Sequence[Announcement], announced: Sequence[Announcement]
@@ -290,12 +269,12 @@ class SharedMemoryLinks:
         )
         link = _Link(announcement, client)
         if self._deliver is not None:
-            arrivals = _Arrivals(client, self._history, self._missed, self._deliver)
+            arrivals = _Arrivals(client, self._history, self._deliver)
             link.receiver = SharedMemoryReceiver(
                 client, arrivals.hand_over, lambda connected, reason: self._changed()
             )
             return link
-        link.source = _Arrivals(client, self._history, self._missed, self._accept)
+        link.source = _Arrivals(client, self._history, self._accept)
         self._queue.attach(link.source)
         if self._connector is None:
             self._connector = threading.Thread(

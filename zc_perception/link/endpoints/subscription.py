@@ -1,18 +1,28 @@
-"""The adapted subscription: one queue of objects, whichever way they come.
+"""The adapted subscription: one queue of objects, and one way at a time by which they come.
 
-**Who owns what.** The node owns the subscription. The subscription owns its queue, its links to other processes, its reader of messages
-while it has one, and its reader of announcements. Objects that wait in the queue are the queue's, one that was taken is the callback's.
+**Who owns what.** The node owns the subscription. The subscription owns its queue, its links to
+other processes, its reader of messages while it has one, and its reader of announcements. Objects
+that wait in the queue are the queue's, one that was taken is the callback's.
 
-**Threads.** A publisher of this process puts its objects into the queue on its own thread, through the bus. Objects of other processes are
-put there by a receiver of the links (``_deliver``); without a callback they are fetched by the thread that takes objects from the queue
-(``_accept_direct``). Messages come on the executor (``_on_message``). Whoever puts something into the queue wakes the executor, if there
-is a callback, and the executor runs that (``_drain``). Twice a second the lookout's thread asks who publishes now (``_look``). It changes
-nothing itself: it has the executor do that (``update_rung``), where readers of messages are made. Any thread may call ``statistics``,
+**Two ways.** While every publisher has a direct link, all objects come directly, else all come by
+messages (:func:`~zc_perception.link.rungs.choose`). Where some publishers have a direct link and
+others don't, messages are read along, and looked at: once one of them is readable and nobody's who
+is linked directly, the subscription changes (``_judge``). Frames of linked publishers go on coming
+then, and are ignored.
+
+**Threads.** A publisher of this process puts its objects into the queue on its own thread, through
+the bus. Objects of other processes are put there by a receiver of the links (``_deliver``); without
+a callback they are fetched by the thread that takes objects from the queue (``_accept_direct``).
+Messages come on the executor (``_on_message``). Whoever puts something into the queue wakes the
+executor, if there is a callback, and the executor runs that (``_drain``). Twice a second the
+lookout's thread asks who publishes now (``_look``). It changes nothing itself: it has the executor
+do that (``update_rung``), where readers of messages are made. Any thread may call ``statistics``,
 ``pause``, ``resume``, ``hold`` and ``destroy``.
 
-**Locks**, in the order in which they are taken: ``_drain_lock``, under which the callback runs, and which may therefore destroy its own
-subscription; ``_rung_lock``, under which the way to each publisher changes; ``_order_lock``, from the decision that an object is new to
-its place in the queue; then the queue's own. Of these, an object of this process takes the queue's alone.
+**Locks**, in the order in which they are taken: ``_drain_lock``, under which the callback runs, and
+which may therefore destroy its own subscription; ``_rung_lock``, under which the way is chosen;
+``_message_lock``, under which messages are taken and the way changes; then the queue's own. Of
+these, an object that comes directly takes the queue's alone.
 """
 
 from __future__ import annotations
@@ -24,7 +34,7 @@ import time
 import traceback
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from rclpy.callback_groups import (
@@ -44,7 +54,7 @@ from zc_perception.link.announcement import (
     read_announcements,
 )
 from zc_perception.link.bus import BUS, BusPublisher, BusSubscription
-from zc_perception.link.duplicates import REMEMBERED, DuplicateFilter, Origin, message_identity
+from zc_perception.link.changeover import REMEMBERED, Changeover, Key, message_key
 from zc_perception.link.endpoints.discovery import Announcements, PublisherGraph
 from zc_perception.link.endpoints.executor_turns import ExecutorWake, NodeWatch, coroutine_turn
 from zc_perception.link.endpoints.qos import (
@@ -66,15 +76,12 @@ from zc_perception.link.meeting_point import MEETING
 from zc_perception.link.rclpy_compat import (
     call_soon,
     create_reader,
-    publisher_gid,
-    tells_message_info,
     wake_up,
     when_destroyed,
 )
 from zc_perception.link.rungs import (
     NO_PUBLISHER,
     REFUSED,
-    ROS_MESSAGE,
     UNMATCHED,
     Choice,
     LocalPublisher,
@@ -91,8 +98,14 @@ _RUNG_PERIOD_S = 0.5
 # An announcement comes a little after the endpoint that it belongs to, on a loaded machine seconds after. To fall to messages meanwhile
 # would make that publisher convert.
 _GRACE_S = 10.0
-# A message that may be a publisher's whose own object is still on the way waits so long for that.
-_HELD_BACK_S = 1.0
+# A message is somebody's without a direct link if nothing with its key has come directly for so long.
+_JUDGED_AFTER_S = 0.5
+# Before that nobody may have been connected, and no frame left out, for so long.
+_CALM_S = 2.0
+# Messages are kept until they are judged; they are large.
+_JUDGED_AT_ONCE = 16
+# What comes by message may be behind what comes directly: so long it may take to catch up.
+_RISES_S = 1.0
 # Messages may be waiting in a reader that is no longer needed.
 _READER_LINGERS_S = 0.5
 _NO_WINDOW = Window('', (0, 0), 0, 0)
@@ -102,15 +115,15 @@ _NO_WINDOW = Window('', (0, 0), 0, 0)
 class SubscriptionStatistics:
     """What a subscription has counted since its start, and its link.
 
-    :param rung: the kind of link: ``in_process`` (the same object), ``shared_memory`` (the same memory), ``ros_message`` (a copy),
-        ``refused`` (only a copy could be had, and copies are not allowed) or ``unmatched``. Of several publishers' the worst.
+    :param rung: the link in use: ``in_process`` (the same object), ``shared_memory`` (the same memory; of several publishers some may be
+        in this process), ``ros_message`` (a copy), ``refused`` (only copies could be had, and they are not allowed) or ``unmatched``.
     :param reason: why, in words.
     :param received: objects that came.
     :param dropped: objects that you did not get, because newer ones replaced them or because you held as many as you may.
     :param conversions: messages that were converted to objects; for frames each is a copy.
     :param conversion_errors: messages that could not be converted.
-    :param duplicates: objects that came a second time by another link, and were dropped.
-    :param routes: the rung and the reason of each publisher.
+    :param duplicates: objects that came a second time by the other way, and were dropped.
+    :param routes: the rung and the reason of each publisher; ``unmatched`` or ``refused`` for those that are not read.
     :param window: how many frames you may hold at the same time, as granted by a publisher; of several the least. 0 while there is none.
     :param asked: how many you asked for; 0 as *window*.
     :param in_hand: sequence and age in seconds of each frame that you hold; of several publishers, of the one that waits longest.
@@ -132,21 +145,6 @@ class SubscriptionStatistics:
     in_hand: tuple[tuple[int, float], ...] = ()
     full_s: float = 0.0
     slow: TooSlow | None = None
-
-
-@dataclass(frozen=True)
-class _Message:
-    """A message that has come.
-
-    :param identity: see :func:`message_identity`; ``None`` for types without a stamp.
-    :param number: the middleware's, of the messages of its publisher; ``None``: it isn't known.
-    """
-
-    message: Any
-    identity: tuple[str, int] | None
-    origin: Origin
-    number: int | None
-    since: float = field(default_factory=time.monotonic)
 
 
 class AdaptedSubscription(Generic[T]):
@@ -258,17 +256,29 @@ class AdaptedSubscription(Generic[T]):
         self._wake = None if callback is None else ExecutorWake(node, self._group, drain)
         self._drain_lock = threading.RLock()
         self._rung_lock = threading.Lock()
-        self._order_lock = threading.Lock()
-        self._duplicates = DuplicateFilter(max(REMEMBERED, 2 * (self._wanted.depth or 0)))
-        self._stamped = hasattr(adapter.custom_type, 'header')
-        # Only the executor takes them.
-        self._held_back: deque[_Message] = deque()
+        self._message_lock = threading.Lock()
+        self._changeover = Changeover(
+            max(REMEMBERED, 2 * (self._wanted.depth or 0)), self._wanted.transient_local
+        )
+        # Whether messages can be told from objects.
+        self._stamped = hasattr(adapter.custom_type, 'header') and hasattr(
+            adapter.ros_type, 'header'
+        )
+        self._by_message = False
+        # Since when all could come directly again.
+        self._rising_since = 0.0
+        # Messages that may be somebody's without a direct link, with the time at which each came.
+        self._unjudged: deque[tuple[float, Key, Any]] = deque()
+        self._heard: frozenset[str] = frozenset()
+        self._nobody_direct = False
+        self._disturbed_at = 0.0
+        self._left_out = 0
         self._bus_subscription: BusSubscription[T] = BusSubscription(
             holder or node.get_fully_qualified_name(),
             self._wanted,
             self.queue,
             self._wake,
-            self._duplicates.local if self._stamped else None,
+            self._changeover.direct if self._stamped else None,
             adapter.custom_type,
             held=(held or remote.held) if self._waits_for_window else None,
         )
@@ -282,7 +292,6 @@ class AdaptedSubscription(Generic[T]):
         self._reader: Any = None
         self._reader_reliable = True
         self._reader_needed_at = 0.0
-        self._on_bus = True
         self._direct = 0
         self._conversions = 0
         self._conversion_errors = 0
@@ -295,7 +304,6 @@ class AdaptedSubscription(Generic[T]):
         self._draining = False
         remote.open(
             self.queue, self._wanted, self._accept_direct, self._deliver if callback else None, self._remote_changed,
-            self._duplicates.missed,
         )  # fmt: skip
         if consumer is not None:
             self.take_part(consumer)
@@ -312,14 +320,13 @@ class AdaptedSubscription(Generic[T]):
         executor = self._node.executor
         with self._rung_lock:
             news = not self._closed and not self._paused and self._is_news(choose(self._view()))
+            news |= bool(self._unjudged)
             windows = () if self._closed else self._windows()
         # Here, because a callback that doesn't return keeps the executor.
         for text in self._window_warnings.say(windows, self._too_slow()):
             self._node.get_logger().warning(f"'{self.topic}': {text}")
         if news and executor is not None:
             call_soon(executor, self.update_rung)
-        if self._held_back and executor is not None:
-            call_soon(executor, self._look_at_held_back)
         # A multi-threaded executor raises what a callback has raised when something wakes it up the next time.
         if self._raised and self._wake is not None:
             self._raised = False
@@ -354,8 +361,14 @@ class AdaptedSubscription(Generic[T]):
     def update_rung(self) -> None:
         """For links: look now at who publishes, and choose the best link to each. The subscription does so itself twice a second."""
         with self._rung_lock:
-            if not self._closed and not self._paused:
-                self._move_to(choose(self._view()))
+            if self._closed or self._paused:
+                return
+            view = self._view()
+            choice = choose(view)
+            if self._judge(choice):
+                self._heard = choice.indirect
+                choice = choose(replace(view, heard=self._heard))
+            self._move_to(choice)
 
     def pause(self) -> None:
         """Receive nothing until :meth:`resume`. Objects that wait are released, and publishers no longer serve this subscription."""
@@ -366,8 +379,8 @@ class AdaptedSubscription(Generic[T]):
             BUS.rest(self._key, self._bus_subscription, True)
             self._remote.update((), ())
             self.queue.refuse()
-            with self._order_lock:
-                self._held_back.clear()
+            with self._message_lock:
+                self._unjudged.clear()
             if self._reader is not None:
                 self._node.destroy_subscription(self._reader)
                 self._reader = None
@@ -436,7 +449,8 @@ class AdaptedSubscription(Generic[T]):
 
     def _remote_changed(self) -> None:
         """From a thread of the links: entities come and go on the executor's."""
-        self._duplicates.direct_begins()
+        if not self._wanted.transient_local:  # then the past comes both ways
+            self._disturbed_at = time.monotonic()
         executor = self._node.executor
         if executor is not None and not self._closed:
             call_soon(executor, self.update_rung)
@@ -471,9 +485,12 @@ class AdaptedSubscription(Generic[T]):
             local=[self._local(publisher) for publisher in local],
             remote=remote,
             unannounced=unannounced if patient else 0,
-            plain=count.plain + (0 if patient else unannounced),
+            unfound=0 if patient else unannounced,
+            plain=count.plain,
             copy_free_required=self._required,
             mismatch=count.mismatch,
+            recognises=self._stamped,
+            heard=self._heard,
         )
 
     def _patient(self, unannounced: int) -> bool:
@@ -500,8 +517,70 @@ class AdaptedSubscription(Generic[T]):
             publisher.name, self._wanted.mismatch(publisher.qos), other_type, misfit
         )
 
+    def _judge(self, choice: Choice) -> bool:
+        """Whether somebody without a direct link has sent something readable by now.
+
+        Nothing is judged while somebody is about to be connected: messages of what is sent before
+        that look like it. So does a message of a frame that was left out, or of one from before a
+        connection, if frames with its frame_id come directly.
+        """
+        left_out, now = self._remote.dropped(), time.monotonic()
+        # What is left out is told with the next frame, which a full window keeps away.
+        if left_out != self._left_out or any(
+            window.full_s >= _JUDGED_AFTER_S for window in self._remote.windows()
+        ):
+            self._left_out, self._disturbed_at = left_out, now
+        with self._message_lock:
+            if self._by_message or not choice.indirect:
+                self._unjudged.clear()
+            if choice.waiting:
+                return False
+            # An object may come after its message.
+            self._unjudged = deque(
+                each for each in self._unjudged if not self._changeover.came_directly(each[1])
+            )
+            while self._unjudged and now - self._unjudged[0][0] >= _JUDGED_AFTER_S:
+                came_at, key, message = self._unjudged.popleft()
+                calm = came_at - self._disturbed_at >= _CALM_S
+                if not calm and self._changeover.sends_directly(key[0]):
+                    continue
+                if self._take(message):
+                    self._change(by_message=True)
+                    self._take_unjudged()
+                    return True
+        return False
+
+    def _take_unjudged(self) -> None:
+        """Message lock held: messages that have come before the change."""
+        while self._unjudged:
+            _, key, message = self._unjudged.popleft()
+            if self._changeover.accept_message(key):
+                self._take(message)
+
+    def _change(self, *, by_message: bool) -> None:
+        """Message lock held: the way changes."""
+        if by_message is self._by_message:
+            return
+        self._changeover.changed(by_message)
+        self._by_message = self._bus_subscription.by_message = by_message
+        if self._stamped:
+            self._bus_subscription.headers = (
+                self._changeover.ignored if by_message else self._changeover.direct
+            )
+
     def _move_to(self, choice: Choice) -> None:
         now = time.monotonic()
+        if self._by_message and not choice.by_message and self._reader is not None:
+            # What is on the way by message shall not come too late for what comes directly.
+            self._rising_since = self._rising_since or now
+            if self._stamped and now - self._rising_since < _RISES_S:
+                return
+        self._rising_since = 0.0
+        with self._message_lock:
+            self._change(by_message=choice.by_message)
+            if choice.by_message:
+                self._take_unjudged()
+        self._nobody_direct = not choice.waiting and len(choice.routes) == len(choice.indirect)
         if choice.reader:
             self._reader_needed_at = now
             if self._reader is not None and self._reader_reliable is not self._reads_reliably():
@@ -512,46 +591,30 @@ class AdaptedSubscription(Generic[T]):
         elif self._reader is not None and now - self._reader_needed_at >= _READER_LINGERS_S:
             self._node.destroy_subscription(self._reader)
             self._reader = None
-            if not self._on_bus:
-                self._on_bus = True
-                BUS.add_subscription(self._key, self._bus_subscription)
         self._choice = choice
         # Not before the node is spun: a program that ends over a wrong parameter says that alone.
         if (choice.rung, choice.reason) != self._said and self._node.executor is not None:
             self._said = choice.rung, choice.reason
             text = f"'{self.topic}': link is {choice.rung}: {choice.reason}"
             # rclpy raises when one line of code logs with two severities.
-            if choice.rung == REFUSED:
+            if any(rung == REFUSED for rung, _ in choice.routes):
                 self._node.get_logger().error(text)
-            elif choice.rung == ROS_MESSAGE and OTHER_HOST not in choice.reason:
+            elif choice.by_message and not all(OTHER_HOST in why for _, why in choice.routes):
                 self._node.get_logger().warning(f'{text}; each frame is copied')
             else:
                 self._node.get_logger().info(text)
 
     def _read(self) -> Any:
-        """A reader of messages. What comes directly as well is told by what the middleware says of the message, or by (frame_id, stamp)."""
-        on_message: Callable[..., None] = self._on_message
-        executor = self._node.executor
-        if executor is not None and tells_message_info(executor):
-            on_message = self._on_told_message
-        elif not self._stamped:
-            if executor is None:
-                return None
-            if self._on_bus:
-                # Nothing tells them apart: then all come by message.
-                self._on_bus = False
-                BUS.remove_subscription(self._key, self._bus_subscription)
+        """A reader of messages."""
         self._reader_reliable = self._reads_reliably()
         qos = copy.copy(self._qos)
         if not self._reader_reliable:
             qos.reliability = ReliabilityPolicy.BEST_EFFORT
-        if self._wanted.transient_local:
-            self._duplicates.messages_begin_again()
         return create_reader(
             self._node,
             self._adapter.ros_type,
             self.topic,
-            on_message,
+            self._on_message,
             qos,
             callback_group=self._group,
         )
@@ -569,101 +632,73 @@ class AdaptedSubscription(Generic[T]):
         )
 
     def _accept_direct(self, header: Any) -> bool:
-        """For the object with *header* of another process: whether it is new here."""
-        if self._reader is None and not self._conversions:
-            self._duplicates.direct.append(header)
-        elif not self._duplicates.accept_direct(header):
+        """For the object with *header* of another process: whether it is wanted and new here."""
+        if self._by_message:
+            self._changeover.ignored.append(header)
+            return False
+        if not self._changeover.accept_direct(header):
             return False
         self._direct += 1
         return True
 
     def _deliver(self, item: T) -> None:
         """Of another process, on a thread of the links."""
-        with self._order_lock:
-            if not self._accept_direct(item.header):
-                self._adapter.release(item)
-                return
-            self.queue.put(item)
+        if not self._accept_direct(item.header):
+            self._adapter.release(item)
+            return
+        self.queue.put(item)
         if self._wake is not None:
             self._wake()
 
-    def _on_told_message(self, message: Any, info: dict[str, Any]) -> None:
-        """With what the middleware says of it."""
-        for publisher in BUS.publishers(self._key):
-            if publisher.wrote is not None and publisher.wrote(message, info):
-                if self._bus_subscription in publisher.served:
-                    self._duplicates.count()  # we have had the object itself
-                else:
-                    self._on_message(message, Origin.HERE)
-                return
-        origin = Origin.PLAIN if self._graph.is_plain(publisher_gid(info)) else Origin.ELSEWHERE
-        self._on_message(message, origin, info.get('publication_sequence_number'))
-
-    def _on_message(
-        self, message: Any, origin: Origin = Origin.UNKNOWN, number: int | None = None
-    ) -> None:
-        with self._order_lock:
-            self._held_back.append(
-                _Message(
-                    message, message_identity(message) if self._stamped else None, origin, number
-                )
-            )
-            self._let_in()
-            if len(self._held_back) > (self._wanted.depth or REMEMBERED):
-                self._held_back.popleft()
-                self.queue.dropped += 1
+    def _on_message(self, message: Any) -> None:
+        key = message_key(message) if self._stamped else None
+        # What is waiting in the sockets came before.
+        self.queue.fetch()
+        with self._message_lock:
+            if key is None:
+                if self._by_message:
+                    self._take(message)
+            elif self._by_message:
+                if (
+                    self._changeover.accept_message(key)
+                    and self._take(message)
+                    and self._nobody_direct
+                ):
+                    self._heard = self._choice.indirect
+                if self._rising_since and self._changeover.is_level(key):
+                    self._change(by_message=False)
+            elif self._changeover.accept_last_message(key):
+                self._take(message)
+            elif self._choice.indirect and not self._changeover.came_directly(key):
+                self._unjudged.append((time.monotonic(), key, message))
+                if len(self._unjudged) > _JUDGED_AT_ONCE:
+                    # The oldest is judged first, the newest are wanted afterwards.
+                    del self._unjudged[1]
+                    self.queue.dropped += 1
         if self._is_coroutine and self._wake is not None:
             self._wake()
         elif self._callback is not None:
             self._drain()
 
-    def _let_in(self) -> None:
-        """Order lock held: take the messages that need not wait, see :meth:`DuplicateFilter.may_come_directly`."""
-        # What is waiting in the sockets came before.
-        self.queue.fetch()
-        connected = bool(self._remote.connected())
-        while self._held_back:
-            first = self._held_back[0]
-            if (
-                first.identity is not None
-                and connected
-                and time.monotonic() - first.since < _HELD_BACK_S
-                and self._duplicates.may_come_directly(*first.identity, first.origin, first.number)
-            ):
-                return
-            self._take(self._held_back.popleft())
-
-    def _look_at_held_back(self) -> None:
-        """On the executor."""
-        with self._order_lock:
-            if not self._closed and not self._paused:
-                self._let_in()
-        self._go_on()
-
-    def _take(self, message: _Message) -> None:
-        identity = message.identity
-        if identity is not None and not self._duplicates.accept_message(
-            *identity, message.origin, message.number
-        ):
-            return
+    def _take(self, message: Any) -> bool:
+        """Put what a message becomes into the queue; whether it could be read."""
         self.queue.make_room()
         if self._frame_maker is not None and self._frame_maker.all_in_use():
             self.queue.drop_oldest(self._frame_maker.made)  # type: ignore[arg-type] # then T is Frame
         try:
-            item = self._adapter.to_custom(message.message)
+            item = self._adapter.to_custom(message)
         except Exception as error:
             # The adapter is somebody else's code, and the message is a stranger's.
             self._conversion_errors += 1
-            if identity is not None:
-                self._duplicates.forget_message(*identity)
             self._node.get_logger().error(
                 f"'{self.topic}': a message could not be taken: {error}", throttle_duration_sec=5.0
             )
-            return
+            return False
         self._conversions += 1
         if hasattr(item, 'published_ns'):
             item.published_ns = time.monotonic_ns()
         self.queue.put(item)
+        return True
 
     def _go_on(self) -> None:
         """Have the executor run the callback for what waits, unless that has to wait for room in a window."""
@@ -674,9 +709,6 @@ class AdaptedSubscription(Generic[T]):
         """Run the callback for each queued object, one after the other on any kind of executor. What comes meanwhile is for its next turn:
         a callback that is slower than the camera must not keep the executor from all the rest."""
         with self._drain_lock:
-            if self._held_back:
-                with self._order_lock:
-                    self._let_in()
             try:
                 for _ in range(len(self.queue) or 1):
                     item = self.queue.get()
@@ -695,9 +727,6 @@ class AdaptedSubscription(Generic[T]):
         if self._draining:
             return
         self._draining = True
-        if self._held_back:
-            with self._order_lock:
-                self._let_in()
         try:
             for _ in range(len(self.queue) or 1):
                 item = self.queue.get()
@@ -758,10 +787,13 @@ class AdaptedSubscription(Generic[T]):
             self._choice.rung,
             self._choice.reason,
             self._bus_subscription.delivered + self._direct + self._conversions,
-            self.queue.dropped + self._bus_subscription.refused + self._remote.dropped(),
+            self.queue.dropped
+            + self._bus_subscription.refused
+            + self._remote.dropped()
+            + self._changeover.late,
             self._conversions,
             self._conversion_errors,
-            self._duplicates.dropped,
+            self._changeover.duplicates,
             self._choice.routes,
             least.granted,
             least.asked,
@@ -787,8 +819,8 @@ class AdaptedSubscription(Generic[T]):
             self._reader = None
         if self._wake is not None:
             self._wake.close()
-        with self._order_lock:
-            self._held_back.clear()
+        with self._message_lock:
+            self._unjudged.clear()
         self.queue.end()  # an executor at rest may keep what it called last
         if self._frame_maker is not None:
             self._frame_maker.close()
