@@ -331,6 +331,16 @@ def test_nodes_that_ran_already_go_on_undisturbed(verify_boot: VerifyBoot) -> No
 
 
 @pytest.mark.long
+def test_what_a_card_needs_is_agreed_on_over_two_processes(verify_boot: VerifyBoot) -> None:
+    """Rows of 1366 pixels for a card that reads them at multiples of 64 bytes only, copy-free or not at all."""
+    log = verify_boot.case('two_processes')['log']
+    said = [line for line in log if '[capture]: buffers: ' in line]
+    assert said and 'stride 1408' in said[-1] and 'inference' in said[-1], log
+    links = [line for line in log if "[inference]: '/image_raw': link is " in line]
+    assert 'link is shared_memory' in links[-1] and not any('ros_message' in one for one in links)
+
+
+@pytest.mark.long
 def test_the_plain_link_was_one(verify_boot: VerifyBoot) -> None:
     outcome = verify_boot.case('plain_link')
     assert outcome['rung'] == 'ros_message' and outcome['copies']['from_ros'] >= FRAMES, outcome

@@ -107,3 +107,7 @@ VARIANTS = {**RUNS, **LAYOUTS}
 #: Where time matters more than frames: each one takes the guest a tenth of a second.
 SLOW_FPS = 2
 SLOW = {**_V4L2, 'framerate': float(SLOW_FPS)}
+#: Rows of 1366 bytes, which the webcam input doesn't have; the HDMI input scales to any size.
+SPLIT = {
+    **_V4L2, 'device': DMA, 'input': 3, 'width': 1366, 'height': 768, 'framerate': 0.0, 'pixel_format': 'NV12', 'slots': 8,
+}  # fmt: skip

@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,29 +25,29 @@ sys.path[:0] = [str(TEST), str(TEST.parent)]
 import yaml  # noqa: E402
 from waiting import until  # noqa: E402
 
-from rig.guest.graph_variants import DMA, IN_FLIGHT, PLAIN, SLOW  # noqa: E402
+from rig.guest.graph_variants import IN_FLIGHT, PLAIN, SLOW, SLOW_FPS, SPLIT  # noqa: E402
 from rig.guest.harness import at_rest, left_behind  # noqa: E402
-from rig.guest.kernel_api import NPU, bufinfo, use_one_cpu  # noqa: E402
+from rig.guest.kernel_api import NPU, bufinfo, parameters, use_one_cpu  # noqa: E402
 from rig.guest.verifier import AFTERWARDS, Outcome, guarded, judged, record  # noqa: E402
 
 ATTACHED, STARTED = 'two_processes', 'two_processes_started'
 _PATIENCE_S = 300.0
 
 
-def _command(folder: Path, device: str) -> list[str]:
+def _command(folder: Path, camera: Mapping[str, Any], **inference: Any) -> list[str]:
     """What starts both nodes."""
     capture: dict[str, Any] = {'controls': {}}
-    for name, value in {**SLOW, 'device': device}.items():
+    for name, value in camera.items():
         group, _, rest = name.rpartition('.')
         (capture[group] if group else capture)[rest] = value
     model = str(TEST / 'rig' / 'models' / 'virtual_metis.yaml')
-    inference = {'accelerator': 'axl', 'model': model, 'in_flight': IN_FLIGHT}
-    parameters = {
+    inference |= {'accelerator': 'axl', 'model': model, 'in_flight': IN_FLIGHT}
+    nodes = {
         '/capture': {'ros__parameters': capture},
         '/inference': {'ros__parameters': inference},
     }
-    path = folder / f'nodes_on_{Path(device).name}.yaml'
-    path.write_text(yaml.safe_dump(parameters))
+    path = folder / f'nodes_on_{Path(camera["device"]).name}.yaml'
+    path.write_text(yaml.safe_dump(nodes))
     return [sys.executable, str(TEST / 'rig' / 'guest' / 'two_nodes.py'), str(path)]
 
 
@@ -57,13 +57,20 @@ def _attached() -> dict[str, str]:
 
 
 class TwoNodes:
-    """Programs that run already when ``zc_verify`` comes; it is not told where."""
+    """Programs that run already when ``zc_verify`` comes; it is not told where.
+
+    As ``split_process.launch.py`` starts them: frames that come as messages are an error.
+    """
 
     def __init__(self, out: Path) -> None:
         self._out = out
-        with (out / f'{ATTACHED}.log').open('w') as log:
+        self._log = out / f'{ATTACHED}.log'
+        with self._log.open('w') as log:
             self._nodes = subprocess.Popen(
-                _command(out, DMA), stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                _command(out, SPLIT, copy_free='required', max_rate=float(SLOW_FPS), timeout=60.0),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
             )
 
     def _goes_on(self) -> None:
@@ -86,12 +93,22 @@ class TwoNodes:
             self._nodes.send_signal(signal.SIGINT)
             status = self._nodes.wait(60)
         outcome['nodes_exit'] = status
+        outcome['log'] = self._log.read_text().splitlines()
         return outcome
+
+
+def _attached_to(out: Path) -> Outcome:
+    """A card that reads rows only where they begin at multiples of 64 bytes."""
+    with parameters(stride_align=64):
+        return TwoNodes(out).judged()
 
 
 def _started(out: Path) -> Outcome:
     """``zc_verify`` starts the nodes, and ends them."""
-    return judged(out / STARTED, ['--wait', str(_PATIENCE_S), '--', *_command(out, PLAIN)])
+    return judged(
+        out / STARTED,
+        ['--wait', str(_PATIENCE_S), '--', *_command(out, {**SLOW, 'device': PLAIN})],
+    )
 
 
 def _cases(names: Sequence[str], out: Path) -> Iterator[tuple[str, Outcome]]:
@@ -101,7 +118,7 @@ def _cases(names: Sequence[str], out: Path) -> Iterator[tuple[str, Outcome]]:
         yield STARTED, guarded(lambda: _started(out)) | {'left_on_device': at_rest()}
     imports.join()
     if ATTACHED in names:
-        yield ATTACHED, guarded(TwoNodes(out).judged) | {'left_on_device': at_rest()}
+        yield ATTACHED, guarded(lambda: _attached_to(out)) | {'left_on_device': at_rest()}
     use_one_cpu()
     from rig.guest import verify_graphs
     from rig.guest.sabotage import SABOTAGES

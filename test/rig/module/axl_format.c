@@ -10,7 +10,7 @@
 #include "axl.h"
 
 static uint stride_align = 1;
-module_param(stride_align, uint, 0444);
+module_param(stride_align, uint, 0644);
 MODULE_PARM_DESC(stride_align, "strides must be multiples of this power of two");
 
 static uint offset_align = 1;
