@@ -26,6 +26,7 @@ from waiting import until
 
 from zc_perception.camera.clock import StampClock
 from zc_perception.camera.gstreamer.camera import GStreamerCamera
+from zc_perception.camera.gstreamer.image import READABLE_FORMATS
 from zc_perception.camera.gstreamer.pipeline import check_description
 from zc_perception.errors import CameraChangedError, CameraError, CameraLostError, ConfigError
 from zc_perception.memory.fence import EventFence
@@ -558,6 +559,15 @@ def test_a_source_without_a_choice_runs_as_it_is_and_that_is_said() -> None:
         )
         with next_frame(opened.camera) as frame:
             assert frame.data.fourcc == fourcc_code('NV12')
+
+
+def test_one_whom_nothing_suits_does_not_cost_the_others_a_format_that_they_can_read() -> None:
+    """The first that the source has is ABGR64, which nobody here can."""
+    source = 'videotestsrc num-buffers=9 ! video/x-raw,width=64,height=48'
+    with streaming(source, consumers=[consumer('odd', ('NV12', INVALID))]) as opened:
+        with next_frame(opened.camera) as frame:
+            assert (frame.data.fourcc, frame.data.layout.modifier) in READABLE_FORMATS
+        assert any('accept (NV12 INVALID)' in notice for notice in opened.camera.notices())
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from zc_perception.camera.clock import CaptureClock
 from zc_perception.camera.gstreamer.abi import load_gstreamer
 from zc_perception.camera.gstreamer.buffers import RESERVE, SharedFrames, copy_frame, frame_layout
 from zc_perception.camera.gstreamer.image import (
+    READABLE_FORMATS,
     FrameReader,
     accepted_formats,
     offered_caps,
@@ -59,7 +60,6 @@ from zc_perception.negotiation.constraints import (
 from zc_perception.negotiation.settings import AllocationRequest
 from zc_perception.parameters import ParameterSpec
 from zc_perception.pixel.modifier import LINEAR, modifier_name
-from zc_perception.pixel.readable import READABLE
 
 COPY_REASON = 'gstreamer_copy'
 _WAIT_S, _FENCE_POLL_S = 0.25, 0.005
@@ -134,16 +134,23 @@ class GStreamerCamera(Camera):
             if resumed is not None:
                 self._begin(self._early[0])
             else:
-                try:
-                    first = self._pipeline.start(start_timeout_s, options.stopping)
-                except NotNegotiatedError:
-                    if not self._offer:
-                        raise
-                    # It can't give what consumers accept: it runs as it is, and who can't use its frames is refused by name.
-                    self._unmet, self._offer = ', '.join(map(format_text, accepted)), ''
-                    self._pipeline.close()
-                    self._pipeline = Pipeline(self._gst, self._text, buffers=buffers)
-                    first = self._pipeline.start(start_timeout_s, options.stopping)
+                # Where it can't give what all consumers accept, it gives what a program can read, or runs as it
+                # is. Who can't use its frames is refused by name.
+                for offer in dict.fromkeys(
+                    (self._offer, self._offered_caps(READABLE_FORMATS), '')
+                ):
+                    if offer != self._offer:
+                        self._unmet, self._offer = ', '.join(map(format_text, accepted)), offer
+                        self._pipeline.close()
+                        self._pipeline = Pipeline(
+                            self._gst, self._text, buffers=buffers, accepts=offer
+                        )
+                    try:
+                        first = self._pipeline.start(start_timeout_s, options.stopping)
+                        break
+                    except NotNegotiatedError:
+                        if not offer:
+                            raise
                 with first:
                     self._begin(first)
             if (width and width != self.width) or (height and height != self.height):
@@ -311,7 +318,7 @@ class GStreamerCamera(Camera):
     def possible(self) -> BufferConstraints:
         """Other formats that the elements before the sink could give, which are only known while the pipeline runs."""
         now = self.constraints()
-        others = [(fourcc, LINEAR) for fourcc in READABLE if (fourcc, LINEAR) not in now.formats]  # type: ignore[operator]
+        others = [fmt for fmt in READABLE_FORMATS if fmt not in now.formats]  # type: ignore[operator]
         can = self._pipeline.could_give([self._offered_caps([fmt]) for fmt in others])
         formats = (
             *(now.formats or ()),

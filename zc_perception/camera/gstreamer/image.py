@@ -399,7 +399,8 @@ def _bytes(address: int, start: int, end: int) -> bytes:
     return ctypes.string_at(address + start, end - start)
 
 
-_READABLE: tuple[Format, ...] = tuple((fourcc, LINEAR) for fourcc in READABLE)
+READABLE_FORMATS: tuple[Format, ...] = tuple((fourcc, LINEAR) for fourcc in READABLE)
+"""What a program can read."""
 
 
 def accepted_formats(consumers: Iterable[BufferConstraints]) -> tuple[Format, ...]:
@@ -412,9 +413,9 @@ def accepted_formats(consumers: Iterable[BufferConstraints]) -> tuple[Format, ..
     for consumer in consumers:
         if consumer.formats is None and not consumer.uses_cpu:
             continue
-        own = accepted or consumer.formats or _READABLE
+        own = accepted or consumer.formats or READABLE_FORMATS
         accepted = tuple(fmt for fmt in own if consumer.accepts_format(fmt)) or accepted
-    return accepted or _READABLE
+    return accepted or READABLE_FORMATS
 
 
 def offered_caps(formats: Sequence[Format], *, assume_linear: bool) -> str:
