@@ -268,11 +268,15 @@ class Consumer:
         return 0
 
     def submit(self, sequence: int) -> None:
-        """Let the device read the frame."""
+        """Let the device read the frame, when its acquire fence has signalled."""
         assert self._result is not None
         self._device = self._device or AxlDevice(find_cards()[0].path)
         data = self._held[sequence].data
-        self._job = start(self._device, data.buffers, self._result, layout=data.layout)
+        after = data.acquire_fence
+        assert after is None or isinstance(after, SyncFile)
+        self._job = start(
+            self._device, data.buffers, self._result, layout=data.layout, after=after
+        )
 
     def release(self, sequence: int, with_job: bool = False) -> None:
         """Give the frame back; with the fence of the job that reads it."""

@@ -115,11 +115,12 @@ def start(
     *,
     layout: ImageLayout = LAYOUT,
     timeout_us: int = LONG_US,
+    after: SyncFile | None = None,
 ) -> SyncFile:
-    """Let the device read `source` and write `result`; both stay attached until the fence has signalled."""
+    """Let the device read `source` and write `result`, once `after` has signalled. Both stay attached until the fence has signalled."""
     handle = device.import_planes(layout, source, ImportFlags.TO_DEVICE)
     try:
-        return device.submit2(handle, result, 1, timeout_us, None)
+        return device.submit2(handle, result, 1, timeout_us, after)
     finally:
         device.release_import(handle)
 

@@ -32,7 +32,7 @@ SUITES: dict[str, tuple[str, ...]] = {
         'package_link', 'package_link_deaths', 'package_link_fences', 'package_link_layouts', 'package_foreign', 'package_which_heap',
     ),
     'accelerator': ('package_npu',),
-    'camera': ('camera_streams', 'camera_faults', 'doctor_checks', 'graph_faults'),
+    'camera': ('camera_streams', 'camera_faults', 'doctor_checks', 'publisher_fences', 'graph_faults'),
     'gstreamer': ('gstreamer_streams',),
     'usb': ('usb_checks',),
 }  # fmt: skip
