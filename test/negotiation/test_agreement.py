@@ -556,7 +556,7 @@ def test_two_numbers_of_one_layout_are_one_format(camera: Format, consumer: Form
         slots = ((Memory(layout.buffer_size(0), (0, 0)),),)
         answer = Allocation(replace(layout, modifier=modifier), slots)
         assert check_answer(request, answer, group).layout.modifier == modifier
-    with pytest.raises(NegotiationError, match='the allocator chose modifier NVIDIA:0x'):
+    with pytest.raises(NegotiationError, match='it chose modifier NVIDIA:0x'):
         answer = Allocation(replace(layout, modifier=OTHER_KIND[1]), slots)
         check_answer(request, answer, group)
     with pytest.raises(NegotiationError, match='no common pixel format and modifier'):

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 import pytest
-from negotiation.kit import NV12, TILED, YUYV, f, who
+from negotiation.kit import NV12, TILED, f, who
 
 from zc_perception.errors import NegotiationError
 from zc_perception.memory.dmabuf import CpuAccess
@@ -60,10 +60,6 @@ def test_none_means_any_and_an_empty_list_means_none() -> None:
         assert who('viewer').accepts_format(fmt) and not BufferConstraints(
             'nobody', formats=()
         ).accepts_format(fmt)
-    assert (
-        who('viewer').modifiers(NV12) is None
-        and BufferConstraints('nobody', formats=()).modifiers(NV12) == ()
-    )
 
 
 def test_formats_are_pairs() -> None:
@@ -73,7 +69,6 @@ def test_formats_are_pairs() -> None:
         and not npu.accepts_format(f('NV12 linear'))
         and not npu.accepts_format(f('YUYV tiled'))
     )
-    assert (npu.modifiers(NV12), npu.modifiers(YUYV)) == ((TILED,), (LINEAR,))
 
 
 def test_a_cpu_reads_rows() -> None:

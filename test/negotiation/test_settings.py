@@ -39,8 +39,8 @@ BASE = BufferSettings(
         ),
         ({'max_stride': 639}, 'has a stride of 640 bytes, above max_stride 639'),
         ({'height_align': 64}, 'plane 0 has 307200 bytes, too few for 512 rows (height_align 64)'),
-        ({'min_size': (641, 1)}, 'image size 640x480 is below its min_size 641x1'),
-        ({'max_size': (640, 479)}, 'image size 640x480 is above its max_size 640x479'),
+        ({'min_size': (641, 1)}, 'takes images of at least 641x1, not 640x480'),
+        ({'max_size': (640, 479)}, 'takes images of at most 640x479, not 640x480'),
         (
             {'placement': Placement.BUFFER_PER_PLANE},
             'planes lie in 1 buffer(s), it needs one buffer for each plane',

@@ -142,6 +142,6 @@ def test_any_text_is_constraints_or_a_config_error(text: str) -> None:
 def test_every_constraint_can_be_written_but_costs_and_upgrade() -> None:
     from zc_perception.negotiation import stand_in
 
-    written = {name for name, _ in (*stand_in._OPTIONS.values(), *stand_in._FLAGS.values())}
+    written = {name for name, *_ in (*stand_in._OPTIONS.values(), *stand_in._FLAGS.values())}
     own = {field.name for field in fields(BufferConstraints)} - {'participant', 'formats'}
     assert own - written == {'costs', 'memory_note', 'format_heaps'}

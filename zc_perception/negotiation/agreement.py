@@ -7,7 +7,7 @@ tie goes by the producer's own order: the result doesn't depend on chance or on 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from zc_perception.errors import FormatError, LayoutError, NegotiationError
@@ -16,7 +16,6 @@ from zc_perception.negotiation.constraints import (
     Format,
     Placement,
     Size,
-    fits_within,
     format_text,
     formats_text,
     size_text,
@@ -31,7 +30,7 @@ from zc_perception.negotiation.settings import (
     violations,
 )
 from zc_perception.pixel.fourcc import FORMATS, fourcc_name, pixel_format
-from zc_perception.pixel.layout import ImageLayout, check_dimensions, validate_layout
+from zc_perception.pixel.layout import check_dimensions, validate_layout
 from zc_perception.pixel.modifier import INVALID, LINEAR, modifier_name, same_layout
 
 Participants = Sequence[BufferConstraints]
@@ -40,13 +39,9 @@ _MOST_PADDING = 1 << 24
 _MOST_TIMES = 8
 
 
-def _choosy(participants: Participants) -> list[BufferConstraints]:
-    return [p for p in participants if p.formats is not None]
-
-
 def _candidates(participants: Participants) -> list[Format]:
     """All formats that everybody accepts, the cheapest first. LINEAR comes before an implicit layout that no consumer lists."""
-    producer, *others = _choosy(participants)
+    producer, *others = (p for p in participants if p.formats is not None)
     found = [
         fmt for fmt in producer.formats or () if all(p.accepts_format(fmt) for p in participants)
     ]
@@ -56,18 +51,14 @@ def _candidates(participants: Participants) -> list[Format]:
         found,
         key=lambda fmt: (
             fmt[1] == INVALID and fmt[0] in linear and fmt not in listed,
-            _cost(participants, fmt),
+            sum(p.format_cost(fmt) for p in participants),
         ),
     )
 
 
-def _cost(participants: Participants, fmt: Format) -> float:
-    return sum(p.format_cost(fmt) for p in participants)
-
-
 def _format_objection(participants: Participants) -> str:
     """Why there is no candidate."""
-    choosy = _choosy(participants)
+    choosy = [p for p in participants if p.formats is not None]
     offers = '; '.join(f'{p.participant}: {formats_text(p.formats)}' for p in choosy)
     common = [f for f in choosy[0].formats or () if all(p.listed(f) for p in choosy)]
     if common:
@@ -78,7 +69,9 @@ def _format_objection(participants: Participants) -> str:
         )
     reason = ''
     for fourcc in dict.fromkeys(code for code, _ in choosy[0].formats or ()):
-        lists = [(p.participant, p.modifiers(fourcc) or ()) for p in choosy]
+        lists = [
+            (p.participant, [m for code, m in p.formats or () if code == fourcc]) for p in choosy
+        ]
         if all(modifiers for _, modifiers in lists):
             implicit = [who for who, modifiers in lists if set(modifiers) == {INVALID}]
             explicit = [who for who, modifiers in lists if INVALID not in modifiers]
@@ -96,14 +89,6 @@ def _format_objection(participants: Participants) -> str:
     return f'no common pixel format and modifier ({offers}); {reason}add a converting participant or change one of them'
 
 
-def _size_objections(participants: Participants, size: Size) -> Iterator[str]:
-    for p in participants:
-        if p.min_size is not None and not fits_within(p.min_size, size):
-            yield f'{p.participant} takes images of at least {size_text(p.min_size)}, not {size_text(size)}; choose a larger size'
-        if p.max_size is not None and not fits_within(size, p.max_size):
-            yield f'{p.participant} takes images of at most {size_text(p.max_size)}, not {size_text(size)}; choose a smaller size'
-
-
 def _choose_placement(participants: Participants) -> tuple[Placement | None, str | None]:
     wanted: dict[Placement, str] = {}
     for p in participants:
@@ -116,11 +101,6 @@ def _choose_placement(participants: Participants) -> tuple[Placement | None, str
             f'planes cannot lie as both want: {names}; choose a format with one plane or change one of them',
         )
     return next(iter(wanted), None), None
-
-
-def _one_plane(fmt: Format) -> bool:
-    """Whether it is known to have one plane, so that placement makes no difference."""
-    return fmt[1] == LINEAR and fmt[0] in FORMATS and len(FORMATS[fmt[0]].planes) == 1
 
 
 def _count(participants: Participants, wanted: int) -> tuple[int, int, str | None]:
@@ -160,10 +140,6 @@ def _steps(participants: Participants) -> str:
     )
 
 
-def _bytes(layout: ImageLayout) -> int:
-    return sum(layout.buffer_size(index) for index in range(layout.num_buffers))
-
-
 def _layout_objection(
     participants: Participants,
     limits: ImageLimits,
@@ -187,7 +163,10 @@ def _layout_objection(
         return f'{text} {size_text(size)}: {error}' + (
             f' ({steps})' if steps and 'align' in str(error) else ''
         )
-    wanted, plain = _bytes(layout), _bytes(ImageLimits().layout(fourcc, size, placement))
+    wanted, plain = (
+        sum(one.buffer_size(index) for index in range(one.num_buffers))
+        for one in (layout, ImageLimits().layout(fourcc, size, placement))
+    )
     if wanted > _MOST_PADDING + _MOST_TIMES * plain:
         return (
             f'{text} {size_text(size)} would take {wanted >> 20} MiB for each image, {wanted // plain} times its pixels '
@@ -213,20 +192,26 @@ def agree(participants: Participants, size: Size, *, wanted_slots: int = 0) -> A
     :param wanted_slots: as many slots in all if nobody minds, even where participants need fewer.
     :raises NegotiationError: nothing suits everybody. The message names each participant and constraint that stands against it.
     """
-    if not _choosy(participants):
+    if all(p.formats is None for p in participants):
         raise NegotiationError('no participant names a format; the camera must')
     limits = joint_limits(participants)
     placement, placement_objection = _choose_placement(participants)
     total, needed, count_objection = _count(participants, wanted_slots)
     candidates = _candidates(participants)
     objections = [] if candidates else [_format_objection(participants)]
-    if placement_objection and (single := [fmt for fmt in candidates if _one_plane(fmt)]):
+    # With one plane placement makes no difference.
+    single = [
+        (code, modifier)
+        for code, modifier in candidates
+        if modifier == LINEAR and code in FORMATS and len(FORMATS[code].planes) == 1
+    ]
+    if placement_objection and single:
         candidates, placement_objection = single, None
     memories = {fmt: choose_heap(participants, fmt) for fmt in candidates or (None,)}
     memory_objections = dict.fromkeys(memory.objection for memory in memories.values())
     if suited := [fmt for fmt in candidates if not memories[fmt].objection]:
         candidates, memory_objections = suited, {}
-    objections += _size_objections(participants, size)
+    objections += [f'{p.participant} {why}' for p in participants for why in p.size_problems(size)]
     objections += filter(None, (*memory_objections, placement_objection, count_objection))
     against = {
         fmt: _layout_objection(participants, limits, fmt, size, placement) for fmt in candidates
@@ -252,24 +237,6 @@ def agree(participants: Participants, size: Size, *, wanted_slots: int = 0) -> A
     )
 
 
-def _check_varied(request: AllocationRequest, layout: ImageLayout) -> None:
-    """:raises LayoutError: the allocator varied format or size, or chose a modifier that was not on the list."""
-    if layout.fourcc != request.fourcc:
-        raise LayoutError(
-            f"asked for '{fourcc_name(request.fourcc)}', the allocator answered '{fourcc_name(layout.fourcc)}'; it may not vary the format"
-        )
-    if (layout.width, layout.height) != request.size:
-        raise LayoutError(
-            f'asked for {size_text(request.size)} pixels, the allocator answered {size_text((layout.width, layout.height))}; '
-            'padding belongs into strides, offsets and sizes'
-        )
-    if not set(same_layout(layout.modifier)) & set(request.modifiers):
-        names = ', '.join(map(modifier_name, request.modifiers))
-        raise LayoutError(
-            f'the allocator chose modifier {modifier_name(layout.modifier)}, acceptable are {names}'
-        )
-
-
 def check_answer(
     request: AllocationRequest, allocation: Allocation, participants: Participants
 ) -> BufferSettings:
@@ -284,7 +251,16 @@ def check_answer(
     if request.modifiers == (INVALID,):
         layout = replace(layout, modifier=INVALID)
     try:
-        _check_varied(request, layout)
+        if layout.fourcc != request.fourcc:
+            raise LayoutError(
+                f"it answered '{fourcc_name(layout.fourcc)}'; it may not vary the format"
+            )
+        if (layout.width, layout.height) != request.size:
+            raise LayoutError(
+                f'it answered {size_text((layout.width, layout.height))} pixels; padding belongs into strides, offsets and sizes'
+            )
+        if not set(same_layout(layout.modifier)) & set(request.modifiers):
+            raise LayoutError(f'it chose modifier {modifier_name(layout.modifier)}')
         for buffers in allocation.buffers:
             validate_layout(layout, [b.size for b in buffers], [b.identity for b in buffers])
     except (LayoutError, FormatError) as error:

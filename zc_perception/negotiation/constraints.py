@@ -7,7 +7,7 @@ Source: Fuchsia's *Sysmem overview* (constraints, heaps, dispensable participant
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -178,14 +178,6 @@ class BufferConstraints:
         numbers = ((fmt[0], modifier) for modifier in same_layout(fmt[1]))
         return next((one for one in numbers if one in (self.formats or ())), None)
 
-    def modifiers(self, fourcc: int) -> tuple[int, ...] | None:
-        """The modifiers that it lists for *fourcc*; ``None``: any."""
-        return (
-            None
-            if self.formats is None
-            else tuple(modifier for code, modifier in self.formats if code == fourcc)
-        )
-
     def format_cost(self, fmt: Format) -> float:
         """What *fmt* costs it; nothing if it lists none."""
         own = self.listed(fmt)
@@ -200,6 +192,13 @@ class BufferConstraints:
         return (
             self if heaps is None else replace(self, heaps=heaps, format_heaps=(), memory_note='')
         )
+
+    def size_problems(self, size: Size) -> Iterator[str]:
+        """Why it can't use images of *size*."""
+        if self.min_size is not None and not fits_within(self.min_size, size):
+            yield f'takes images of at least {size_text(self.min_size)}, not {size_text(size)}; choose a larger size'
+        if self.max_size is not None and not fits_within(size, self.max_size):
+            yield f'takes images of at most {size_text(self.max_size)}, not {size_text(size)}; choose a smaller size'
 
     def accepts_heap(self, heap: str) -> bool:
         """Whether it can use buffers of *heap*."""

@@ -29,11 +29,8 @@ class HeapOffer:
     attachable: bool = True
 
     def objections(self, participant: BufferConstraints, fmt: Format | None) -> list[str]:
-        """Why *participant* can't use buffers of this heap for images of *fmt*; empty if it can.
-
-        Whoever judges a heap asks this: before the allocation, after it, and of a late joiner.
-
-        :param fmt: see :meth:`BufferConstraints.for_format`.
+        """Why *participant* can't use buffers of this heap for images of *fmt*; empty if it can. See
+        :meth:`BufferConstraints.for_format`.
         """
         return [_text(objection, [self.name]) for objection in self._objections(participant, fmt)]
 
@@ -64,10 +61,7 @@ def heap_offer(name: str) -> HeapOffer:
 
 
 def offers_of(participants: Sequence[BufferConstraints], fmt: Format | None) -> list[HeapOffer]:
-    """The heaps to choose from for images of *fmt*: those that the producer names, in its order.
-
-    Where it names none, all that anybody names in full.
-    """
+    """The heaps to choose from: those that the producer names, in its order; else all that anybody names in full."""
     producer = _producer(participants, fmt)
     naming = participants if producer is None or producer.heaps is None else [producer]
     return [
@@ -84,12 +78,7 @@ def _producer(
 
 @dataclass(frozen=True)
 class HeapChoice:
-    """The heap for everybody.
-
-    :param heap: ``None``: nobody cares, or none suits all.
-    :param reason: why it is that one; empty without a heap.
-    :param objection: what stands against every heap; empty unless none suits all.
-    """
+    """The heap for everybody, and why; else what stands against every heap; nothing where nobody cares."""
 
     heap: HeapOffer | None = None
     reason: str = ''
@@ -121,15 +110,13 @@ def _reason(
     fmt: Format | None,
 ) -> str:
     unsuitable = offers[: offers.index(best)]
-    found = [_against(unsuitable, participants, fmt)] if unsuitable else []
-    if not unsuitable:
+    if unsuitable:
+        found = [_against(unsuitable, participants, fmt)]
+    elif len(offers) > 1:
         names = ', '.join(offer.name for offer in offers)
-        first = f'it comes first of {names} and suits everybody'
-        found.append(
-            first
-            if len(offers) > 1
-            else f'no other is on offer{_producer_note(participants, fmt)}'
-        )
+        found = [f'it comes first of {names} and suits everybody']
+    else:
+        found = [f'no other is on offer{_producer_note(participants, fmt)}']
     for p in participants:
         if p.contiguous and best.contiguous is None:
             found.append(f'only the import tells {p.participant} whether it is contiguous')

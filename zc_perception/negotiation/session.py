@@ -7,19 +7,16 @@
     outcome = session.join(late)      # accepted, or refused with the reason
     reason = session.stands_against([late])    # empty: another setting suits everybody
 
-The session goes through three steps. First it collects: the camera says what it can make, consumers that are there say what they can
-use, and stand-ins speak for consumers that come later. Then it agrees on one setting and lets the camera allocate. Last, each
-consumer imports every buffer on trial, because a setting that suits everybody is no guarantee that an import succeeds.
-
-Consumers of the camera's process and of other processes are treated alike. One of another process says its constraints in
-its HELLO, and imports on trial by itself.
+The camera says what it can make, consumers that are there say what they can use, and stand-ins speak for consumers that come later,
+until one of their name is there. The session agrees on one setting and lets the camera allocate. Then each consumer imports every buffer
+on trial, because a setting that suits everybody is no guarantee that an import succeeds. Consumers of other processes are treated alike:
+they say their constraints in their HELLO, and import on trial by themselves.
 
 A consumer that comes later must suit what is allocated. If it doesn't, :meth:`BufferSession.stands_against` tells whether
 another setting suits everybody. Nothing is allocated a second time in one session: the camera's owner makes another session.
 
-A misfit is never silent. The camera and the stand-ins must agree, or the session fails and names who and what stands against it. A
-consumer that does not fit is refused by name and reason, and gets no buffers. The camera and the others go on. A stand-in
-counts until a consumer of its name is there.
+A misfit is never silent. Camera and stand-ins must agree, or the session fails and names who and what stands against it. A
+consumer that does not fit is refused by name and reason, and gets no buffers.
 
 **Threads.** Every method may be called from any thread. Allocators and trial imports run without the lock.
 
@@ -62,11 +59,6 @@ class Consumer:
     trial_import: TrialImport | None = None
     name: str = ''
 
-    @property
-    def known_as(self) -> str:
-        """The name of the stand-in whose place it takes."""
-        return self.name or self.constraints.participant
-
 
 class Verdict(Enum):
     """What became of a participant."""
@@ -102,6 +94,7 @@ class BufferSession:
     :param stand_ins: constraints of consumers that come later. They count as if their holders were there.
 
     ``possible`` is what the camera could make if it were opened anew; the owner may set it, at first it is *camera*.
+    ``why`` says why these settings were chosen; empty: there was nothing to choose.
     """
 
     def __init__(
@@ -121,7 +114,7 @@ class BufferSession:
         self._outcomes: dict[Consumer, Outcome] = {}
         self._settings: BufferSettings | None = None
         self._buffers: tuple[Buffers, ...] = ()
-        self._why = ''
+        self.why = ''
 
     def allocate(self, consumers: Sequence[Consumer], allocator: Allocator) -> BufferSettings:
         """Agree with everybody who fits, allocate, and let each of *consumers* import every slot's buffers on trial. Once.
@@ -137,13 +130,13 @@ class BufferSession:
             outcomes[consumer] = self._admit(consumer, settings, allocation.buffers)
         with self._lock:
             self._settings, self._buffers = settings, allocation.buffers
-            self._why = '; '.join(request.reasons)
+            self.why = '; '.join(request.reasons)
             self._outcomes = {consumer: outcomes[consumer] for consumer in consumers}
         return settings
 
     def _standing_in(self, consumers: Sequence[Consumer]) -> list[BufferConstraints]:
         """The stand-ins whose consumers are not among *consumers*."""
-        here = {consumer.known_as for consumer in consumers}
+        here = {consumer.name or consumer.constraints.participant for consumer in consumers}
         return [one for one in self._stand_ins if one.participant not in here]
 
     def plan(
@@ -210,32 +203,25 @@ class BufferSession:
         :raises NegotiationError: nothing is allocated yet.
         """
         settings = self.settings
-        free = self._unclaimed(settings)
-        if consumer.constraints.slots > free:
-            outcome = Outcome(
-                Verdict.REFUSED, self._too_few(consumer.constraints.slots, free, settings)
-            )
-        else:
-            outcome = self._admit(consumer, settings, self._buffers)
+        outcome = self._too_few(consumer, settings) or self._admit(
+            consumer, settings, self._buffers
+        )
         with self._lock:
             self._outcomes[consumer] = outcome
         return outcome
 
-    def _unclaimed(self, settings: BufferSettings) -> int:
-        return (
-            settings.slots
-            - self._camera.slots
-            - sum(consumer.constraints.slots for consumer in self._accepted())
-        )
-
-    def _too_few(self, wanted: int, free: int, settings: BufferSettings) -> str:
-        claims = [self._camera, *(consumer.constraints for consumer in self._accepted())]
-        holders = ', '.join(
-            f'{claim.participant} {claim.slots}' for claim in claims if claim.slots
-        )
-        return (
+    def _too_few(self, consumer: Consumer, settings: BufferSettings) -> Outcome | None:
+        """Refused, where fewer slots are left than it needs."""
+        claims = [self._camera, *(one.constraints for one in self._accepted())]
+        free = settings.slots - sum(claim.slots for claim in claims)
+        wanted = consumer.constraints.slots
+        if wanted <= free:
+            return None
+        holders = ', '.join(f'{one.participant} {one.slots}' for one in claims if one.slots)
+        return Outcome(
+            Verdict.REFUSED,
             f"it needs {wanted} slots, {max(free, 0)} of {settings.slots} are not spoken for ({holders}); raise parameter 'slots', "
-            'or name it in the parameter participants'
+            'or name it in the parameter participants',
         )
 
     def _accepted(self) -> list[Consumer]:
@@ -297,15 +283,10 @@ class BufferSession:
 
         :raises NegotiationError: nothing is allocated.
         """
-        why = f' ({self._why})' if self._why else ''
+        why = f' ({self.why})' if self.why else ''
         return f'{self.settings.describe()}{why}; ' + ', '.join(
             f'{name} {outcome}' for name, outcome in self.outcomes().items()
         )
-
-    @property
-    def why(self) -> str:
-        """Why these settings were chosen; empty: there was nothing to choose."""
-        return self._why
 
 
 def trial_failure(

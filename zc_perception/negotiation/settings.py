@@ -7,7 +7,7 @@ Source: Fuchsia's *Sysmem overview* (buffer settings; several image sizes in one
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from zc_perception.errors import NegotiationError
@@ -17,7 +17,6 @@ from zc_perception.negotiation.constraints import (
     Format,
     Placement,
     Size,
-    fits_within,
     format_text,
     formats_text,
     size_text,
@@ -169,29 +168,18 @@ TrialImport = Callable[[BufferSettings, Buffers], Undo | None]
 how to give it back, for when nothing comes of the buffers."""
 
 
-def _stride_problem(layout: ImageLayout, max_stride: int | None) -> str | None:
-    widest = max(plane.stride for plane in layout.planes)
-    return (
-        None
-        if max_stride is None or widest <= max_stride
-        else f'has a stride of {widest} bytes, above max_stride {max_stride}'
-    )
-
-
-def _rows_problem(layout: ImageLayout, height_align: int) -> str | None:
+def _rows_problems(layout: ImageLayout, height_align: int) -> Iterator[str]:
     """Whether a LINEAR layout lacks memory for the padded height. Its last row needn't be whole."""
     padded = -(-layout.height // height_align) * height_align
     for index, plane in enumerate(layout.planes if layout.modifier == LINEAR else ()):
         kind = layout.format.planes[index]
         if plane.size < plane.stride * (kind.rows(padded) - 1) + kind.row_bytes(layout.width):
-            return f'plane {index} has {plane.size} bytes, too few for {padded} rows (height_align {height_align})'
-    return None
+            yield f'plane {index} has {plane.size} bytes, too few for {padded} rows (height_align {height_align})'
 
 
 def violations(constraints: BufferConstraints, settings: BufferSettings) -> list[str]:
     """Which of *constraints* the buffers don't keep: the check of an allocator's answer and of a late joiner alike."""
     layout, found = settings.layout, []
-    size = (layout.width, layout.height)
     if not constraints.accepts_format(settings.format):
         offered = (
             'only LINEAR for its CPU access'
@@ -210,14 +198,11 @@ def violations(constraints: BufferConstraints, settings: BufferSettings) -> list
                 found.append(
                     f'plane {index}: {name} {value} is not a multiple of its {name}_align {step}'
                 )
-    found += filter(
-        None,
-        (
-            _stride_problem(layout, constraints.max_stride),
-            _rows_problem(layout, constraints.height_align),
-        ),
-    )
-    found += _size_problems(constraints, settings, size)
+    widest = max(plane.stride for plane in layout.planes)
+    if constraints.max_stride is not None and widest > constraints.max_stride:
+        found.append(f'has a stride of {widest} bytes, above max_stride {constraints.max_stride}')
+    found += _rows_problems(layout, constraints.height_align)
+    found += constraints.size_problems((layout.width, layout.height))
     if (
         constraints.placement is not None
         and len(layout.planes) > 1
@@ -235,21 +220,6 @@ def violations(constraints: BufferConstraints, settings: BufferSettings) -> list
     if constraints.max_slots is not None and settings.slots > constraints.max_slots:
         found.append(
             f'there are {settings.slots} slots, it allows at most {constraints.max_slots} (max_slots)'
-        )
-    return found
-
-
-def _size_problems(
-    constraints: BufferConstraints, settings: BufferSettings, size: Size
-) -> list[str]:
-    found = []
-    if constraints.min_size is not None and not fits_within(constraints.min_size, size):
-        found.append(
-            f'image size {size_text(size)} is below its min_size {size_text(constraints.min_size)}'
-        )
-    if constraints.max_size is not None and not fits_within(size, constraints.max_size):
-        found.append(
-            f'image size {size_text(size)} is above its max_size {size_text(constraints.max_size)}'
         )
     return found
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import fields
 from typing import Any
 
 from zc_perception.errors import ConfigError, FormatError, NegotiationError, nearest
@@ -63,45 +64,37 @@ def _heaps(text: str) -> tuple[str, ...]:
     return names
 
 
-def _one_of(choices: dict[str, Any]) -> Callable[[str], Any]:
-    def choose(text: str) -> Any:
-        if text not in choices:
-            raise ValueError(f'must be one of {", ".join(choices)}{nearest(text, choices)}')
-        return choices[text]
-
-    return choose
-
-
-_OPTIONS: dict[str, tuple[str, Callable[[str], Any]]] = {
-    'stride_align': ('stride_align', _number),
-    'offset_align': ('offset_align', _number),
-    'height_align': ('height_align', _number),
-    'max_stride': ('max_stride', _number),
-    'min_size': ('min_size', _size),
-    'max_size': ('max_size', _size),
-    'heap': ('heaps', _heaps),
-    'device': ('devices', _names),
-    'slots': ('slots', _number),
-    'max_slots': ('max_slots', _number),
-    'cpu': (
-        'cpu_access',
-        _one_of(
-            {
-                'read': CpuAccess.READ,
-                'write': CpuAccess.WRITE,
-                'read_write': CpuAccess.READ | CpuAccess.WRITE,
-            }
-        ),
-    ),
+_CPU = {
+    'read': CpuAccess.READ,
+    'write': CpuAccess.WRITE,
+    'read_write': CpuAccess.READ | CpuAccess.WRITE,
 }
-_NUMBERS = {
-    'stride_align': 1,
-    'offset_align': 1,
-    'height_align': 1,
-    'max_stride': None,
-    'slots': 0,
-    'max_slots': None,
-}
+
+
+def _cpu(text: str) -> CpuAccess:
+    if text not in _CPU:
+        raise ValueError(f'must be one of {", ".join(_CPU)}{nearest(text, _CPU)}')
+    return _CPU[text]
+
+
+def _cpu_text(access: CpuAccess) -> str:
+    return next(word for word, meaning in _CPU.items() if meaning == access)
+
+
+# By its word: the field of the constraints, how it is read, and how it is written.
+_OPTIONS: dict[str, tuple[str, Callable[[str], Any], Callable[[Any], str]]] = {
+    **{
+        name: (name, _number, str)
+        for name in (
+            'stride_align', 'offset_align', 'height_align', 'max_stride', 'slots', 'max_slots',
+        )
+    },
+    **{name: (name, _size, size_text) for name in ('min_size', 'max_size')},
+    'heap': ('heaps', _heaps, '|'.join),
+    'device': ('devices', _names, ','.join),
+    'cpu': ('cpu_access', _cpu, _cpu_text),
+}  # fmt: skip
+_DEFAULTS = {field.name: field.default for field in fields(BufferConstraints)}
 _FLAGS: dict[str, tuple[str, Any]] = {
     'contiguous': ('contiguous', True),
     'one_buffer': ('placement', Placement.ONE_BUFFER),
@@ -130,7 +123,7 @@ def _option(part: str) -> tuple[str, Any]:
         raise ValueError(
             f"option '{key}' is unknown{nearest(key, known)}; known are {', '.join(known)}"
         )
-    name, convert = _OPTIONS[key]
+    name, convert, _ = _OPTIONS[key]
     if not equals or not value:
         raise ValueError(f"option '{key}' needs a value: {key}=…")
     try:
@@ -166,29 +159,24 @@ def parse_stand_in(text: str) -> BufferConstraints:
     """The constraints that one entry of the parameter ``participants`` says.
 
     Formats are ``drm-format`` strings, or ``any``; a linear one has no modifier, ``NV12:INVALID`` is an implicit layout. Options are those
-    of :class:`BufferConstraints`: stride_align, offset_align, height_align, max_stride, min_size, max_size, slots,
-    max_slots (numbers, sizes as 1920x1080), heap (names with | between them), device (names with commas between
-    them), cpu (read, write, read_write); contiguous, one_buffer and buffer_per_plane stand alone.
+    of :class:`BufferConstraints`; contiguous, one_buffer and buffer_per_plane stand alone.
 
     :raises ConfigError: anything else, with the nearest word that is known.
     """
     head, *parts = text.split(';')
     name, colon, words = (word.strip() for word in head.partition(':'))
 
-    def refused(problem: object) -> ConfigError:
-        return ConfigError(f"parameter 'participants': '{text}': {problem}")
-
-    if not colon or not _NAME.fullmatch(name):
-        raise refused(
-            f'it must begin with a name of letters, digits, _ . / - and a colon: {SYNTAX}'
-        )
-    if not words:
-        raise refused(f"{name} has no format; write drm-formats such as NV12, or 'any'")
     try:
+        if not colon or not _NAME.fullmatch(name):
+            raise ValueError(
+                f'it must begin with a name of letters, digits, _ . / - and a colon: {SYNTAX}'
+            )
+        if not words:
+            raise ValueError(f"{name} has no format; write drm-formats such as NV12, or 'any'")
         formats = None if words == 'any' else tuple(_format(word) for word in words.split())
         return BufferConstraints(name, formats=formats, **_options(parts))
     except (ValueError, FormatError, NegotiationError) as error:
-        raise refused(error) from None
+        raise ConfigError(f"parameter 'participants': '{text}': {error}") from None
 
 
 def parse_stand_ins(entries: Sequence[str]) -> list[BufferConstraints]:
@@ -210,27 +198,11 @@ def parse_stand_ins(entries: Sequence[str]) -> list[BufferConstraints]:
 def options_text(constraints: BufferConstraints) -> str:
     """Everything but name and formats of *constraints*, as :func:`parse_stand_in` reads it after them; empty: nothing is asked for."""
     found = [
-        f'{name}={getattr(constraints, name)}'
-        for name in _NUMBERS
-        if getattr(constraints, name) not in (None, _NUMBERS[name])
+        f'{key}={write(getattr(constraints, field))}'
+        for key, (field, _, write) in _OPTIONS.items()
+        if getattr(constraints, field) != _DEFAULTS[field]
     ]
     found += [
-        f'{name}={size_text(size)}'
-        for name in ('min_size', 'max_size')
-        if (size := getattr(constraints, name)) is not None
-    ]
-    for key, names, between in (
-        ('heap', constraints.heaps, '|'),
-        ('device', constraints.devices, ','),
-    ):
-        found += [f'{key}={between.join(names)}'] if names else []
-    if constraints.cpu_access:
-        read, write = (
-            CpuAccess.READ in constraints.cpu_access,
-            CpuAccess.WRITE in constraints.cpu_access,
-        )
-        found.append(f'cpu={"read_write" if read and write else "read" if read else "write"}')
-    found += [
-        flag for flag, (name, value) in _FLAGS.items() if getattr(constraints, name) == value
+        key for key, (field, value) in _FLAGS.items() if getattr(constraints, field) == value
     ]
     return '; '.join(found)

@@ -193,9 +193,9 @@ def test_windows_of_all_consumers_the_greatest_depth_and_the_reserve_fit_the_poo
     (Requirements(memory=1), 'the buffers are memfds, which it does not take'),
     (Requirements(stride_align=256), 'plane 0: stride 64 is not a multiple of its stride_align 256'),
     (Requirements(offset_align=4096), 'plane 1: offset 3072 is not a multiple of its offset_align 4096'),
-    (Requirements(max_width=32), 'image size 64x48 is above its max_size 32x65535'),
-    (Requirements(max_height=47), 'image size 64x48 is above its max_size 65535x47'),
-    (Requirements(options='min_size=65x1'), 'image size 64x48 is below its min_size 65x1'),
+    (Requirements(max_width=32), 'takes images of at most 32x65535, not 64x48'),
+    (Requirements(max_height=47), 'takes images of at most 65535x47, not 64x48'),
+    (Requirements(options='min_size=65x1'), 'takes images of at least 65x1, not 64x48'),
     (Requirements(options='height_align=32; max_stride=63'), 'has a stride of 64 bytes, above max_stride 63'),
     (Requirements(options='buffer_per_plane'), 'planes lie in 1 buffer(s), it needs one buffer for each plane'),
     (Requirements(options='heap=dma_heap/system | udmabuf'), "heap 'memfd', only of dma_heap/system, udmabuf"),
@@ -427,7 +427,7 @@ class Judge:
         return self.answer, self.text
 
     def left(self, consumer: Consumer, why: str) -> None:
-        self.gone.append((consumer.known_as, why))
+        self.gone.append((consumer.name or consumer.constraints.participant, why))
 
 
 def test_the_door_decides_who_comes_in(pool: BufferPool, serve: Serve) -> None:
@@ -466,7 +466,7 @@ def test_buffers_that_no_longer_fit_end_the_connection_with_the_reason(
         refused = peer.receive_refused()
         assert (
             refused.code == RefusalCode.CONSTRAINTS
-            and 'image size 128x16 is above its max_size 64x65535' in refused.text
+            and 'takes images of at most 64x65535, not 128x16' in refused.text
         )
     settled(server, 'constraints')
     assert all_free(wide) and pool.unpromised == 7
