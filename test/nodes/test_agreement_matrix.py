@@ -1,0 +1,97 @@
+"""What a consumer of another process needs, and who comes first: frames flow wherever they do in one process, or it is told why not."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from camera.gstreamer_process import gstreamer
+from nodes.agreement_matrix import ALONE, COLUMNS, ROWS, complaint
+from nodes.programs import environment
+
+pytestmark = pytest.mark.long
+
+#: Behind the last process that says it is ready.
+WITHIN_S = 2.0
+SIZE = {'width': 1366, 'height': 768}
+CAMERAS: dict[str, dict[str, Any]] = {
+    'synthetic': {'camera': 'synthetic', **SIZE, 'framerate': 15.0},
+    'gstreamer': {
+        'camera': 'gstreamer',
+        'pipeline': 'videotestsrc is-live=true ! video/x-raw,width=1366,height=768,framerate=15/1',
+    },
+}
+Cases = dict[tuple[str, str], dict[str, Any]]
+
+
+def _variables(camera: str) -> dict[str, str]:
+    """The environment of a program with that camera."""
+    if camera != 'gstreamer':
+        return {}
+    found = gstreamer().environment()
+    # The middleware's libraries are found by it as well.
+    libraries = filter(None, (found['LD_LIBRARY_PATH'], os.environ.get('LD_LIBRARY_PATH')))
+    return {**found, 'LD_LIBRARY_PATH': ':'.join(libraries)}
+
+
+@pytest.fixture(scope='module')
+def matrix(
+    module_domain: int, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str, str], Cases]:
+    """By camera and row, what became of its cases."""
+    done: dict[tuple[str, str], Cases] = {}
+
+    def of(camera: str, row: str) -> Cases:
+        if (camera, row) not in done:
+            folder = tmp_path_factory.mktemp('run')
+            program = Path(__file__).with_name('agreement_matrix.py')
+            cases = [f'{row}/{column}' for column in COLUMNS]
+            ended = subprocess.run(
+                [sys.executable, str(program), json.dumps(CAMERAS[camera]), *cases],
+                env={
+                    **environment(module_domain),
+                    **_variables(camera),
+                    'ZC_RUNTIME_DIR': str(folder / 'run'),
+                    'ROS_HOME': str(folder),
+                },
+                capture_output=True,
+                text=True,
+                check=True,
+            )
+            found = list(map(json.loads, ended.stdout.splitlines()))
+            done[camera, row] = {(one['row'], one['column']): one for one in found}
+        return done[camera, row]
+
+    return of
+
+
+@pytest.mark.parametrize('column', [column for column in COLUMNS if column != ALONE])
+@pytest.mark.parametrize('row', ROWS)
+@pytest.mark.parametrize('camera', CAMERAS)
+def test_it_goes_as_in_one_process(
+    camera: str, row: str, column: str, matrix: Callable[[str, str], Cases]
+) -> None:
+    cases = matrix(camera, row)
+    wrong = complaint(cases[row, column], cases[row, ALONE], WITHIN_S)
+    assert not wrong, wrong
+
+
+@pytest.mark.parametrize(
+    ('camera', 'row', 'flows'),
+    [
+        ('synthetic', 'stride 64', True),
+        ('synthetic', 'YUYV only', False),
+        ('gstreamer', 'YUYV only', True),
+        ('gstreamer', 'implicit', False),
+    ],
+)
+def test_in_one_process_it_goes_as_the_camera_can(
+    camera: str, row: str, flows: bool, matrix: Callable[[str, str], Cases]
+) -> None:
+    assert matrix(camera, row)[row, ALONE]['flows'] is flows
