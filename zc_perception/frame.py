@@ -395,18 +395,7 @@ class Frame:
     def hand_out(self) -> bool:
         """For links: the holder gets this frame, which has been waiting for it; ``False`` while it has as many as it may."""
         lease = self._lease
-        if lease is None:
-            return True
-        account = lease.account
-        window = account.window
-        if window is None:
-            return True
-        if (
-            account.frames <= window
-        ):  # as nearly always: all that it has is no more than it may have
-            lease.handed = True
-            return True
-        return lease.pool.hand_out(lease)
+        return lease is None or lease.pool.hand_out(lease)
 
     def keep(self) -> Frame:
         """Keep the frame beyond the callback, or the step of a loop. You own the Frame that is returned: release it, once for each call.

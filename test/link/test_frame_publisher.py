@@ -734,6 +734,28 @@ def test_a_buffer_that_a_consumer_holds_is_not_sent_again(
     assert library.back == ['first', 'too early']
 
 
+def test_of_four_buffers_a_consumer_may_always_keep_one_more_than_it_works_on(
+    library: Library, cameras: Cameras
+) -> None:
+    library.more()
+    publisher, kept, seen = cameras.publisher(**of(library)), [], []
+
+    def compare(frame: Frame) -> None:
+        kept.append(frame.keep())
+        seen.append(frame.sequence)
+        if len(kept) > 1:
+            kept.pop(0).release()
+
+    cameras.subscription(compare, held=2)
+
+    def publish() -> None:
+        publisher.publish_fd(library.fds[publisher.statistics().published % 4])
+        time.sleep(0.02)
+
+    assert eventually(lambda: len(seen) > 4, 60.0, publish), seen
+    kept.pop().release()
+
+
 def test_planes_may_have_a_descriptor_each(cameras: Cameras, library: Library) -> None:
     """As duplicates of one buffer's descriptor, and as buffers of their own."""
     whole = [(fd, os.dup(fd)) for fd in library.fds]

@@ -236,6 +236,16 @@ def test_four_default_subscriptions_and_a_deep_one_share_a_default_pool(
     source.close()
 
 
+def test_a_second_default_viewer_may_hold_as_many_as_it_asked_for(
+    camera: Cameras, subscribe: Subscribe
+) -> None:
+    source = camera()
+    viewers = [subscribe(f'viewer{number}', lambda frame: None, held=2) for number in range(2)]
+    assert publishing(source, lambda: all(each.statistics().window == 2 for each in viewers)), [
+        each.statistics() for each in viewers
+    ]
+
+
 def test_without_a_slot_left_frames_come_as_messages_and_the_log_says_what_to_change(
     here: Ros, tmp_path: Path, subscribe: Subscribe, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -142,8 +142,8 @@ def test_a_wait_does_not_spin(fence_is: str, monkeypatch: pytest.MonkeyPatch) ->
     assert len(looks) <= 12, 'it polls the fence, or where that is impossible looks every 50 ms'
     if fence_is == 'a closed number':
         fence._fd.detach()
-    pool._table.slots[0].fences[0].close()
-    pool._table.slots[0].fences.clear()
+    pool.slots[0].fences[0].fence.close()
+    pool.slots[0].fences.clear()
     pool.close()
 
 

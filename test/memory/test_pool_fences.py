@@ -122,7 +122,7 @@ def test_the_allocator_and_the_listeners_may_use_the_pool(monkeypatch: pytest.Mo
     heard: list[str] = []
     pool.add_retire_listener(lambda slot: heard.append(pool.describe_holders()))
     # Another look at the pool meanwhile begins no second replacement.
-    pool._source._allocate = lambda: (
+    pool._allocate = lambda: (
         heard.append(repr(pool.statistics().states)),
         pool.collect(),
         memory(),
@@ -135,7 +135,7 @@ def test_the_allocator_and_the_listeners_may_use_the_pool(monkeypatch: pytest.Mo
         "{<SlotState.RETIRED: 'retired'>: 1}",
     ]
     # A pool that is closed meanwhile wants no replacement any more.
-    pool._source._allocate = lambda: (memory(), pool.close())[0]
+    pool._allocate = lambda: (memory(), pool.close())[0]
     pool.release(leased(pool, fresh), EventFence())
     pass_time(2 * TIMEOUT_S)
     pool.collect()

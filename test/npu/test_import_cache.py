@@ -256,7 +256,7 @@ def retire(pool: BufferPool) -> None:
     lease = pool.lease(slot, slot.generation, 'npu')
     assert lease is not None
     pool.release(lease, EventFence())
-    pool._table.add_fence(slot, EventFence(), 0.0)
+    pool._add_fence(slot, EventFence(), 0.0)
     pool.collect()
     assert pool.statistics().retired == 1
 

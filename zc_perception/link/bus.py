@@ -95,7 +95,6 @@ class LocalWindows:
                 on_room=holder.go_on,
                 lossless=holder.qos.depth is None,
                 alone=True,
-                whole=holder.consumer is not None,
             )
             if not window:
                 self._refused.add(holder)
@@ -121,7 +120,7 @@ class LocalWindows:
         pool = self._pool()
         if pool is None or holder not in self._refused:
             return ''
-        return f"{max(0, pool.unpromised)} of {len(pool.slots)} slots are not promised to others; raise 'slots', or end other consumers"
+        return pool.too_few
 
     def in_hand(self, holder: BusSubscription[Any]) -> tuple[tuple[int, float], ...]:
         """See :meth:`BufferPool.in_hand`."""

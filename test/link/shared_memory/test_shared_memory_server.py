@@ -167,7 +167,7 @@ def test_windows_of_all_consumers_the_greatest_depth_and_the_reserve_fit_the_poo
 ) -> None:
     server = serve(pool)
     peers = []
-    for asked, window, depth in (((3, 1), 3, 1), ((2, 2), 1, 1), ((2, 9), 1, 1), ((2, 1), 1, 1)):
+    for asked, window, depth in (((3, 1), 3, 1), ((2, 2), 2, 1), ((2, 9), 1, 1)):
         peers.append(RawPeer.connected(server.path))
         peers[-1].hello(window=asked[0], depth=asked[1])
         welcome = wire.parse_welcome(peers[-1].receive()[0])
@@ -181,10 +181,10 @@ def test_windows_of_all_consumers_the_greatest_depth_and_the_reserve_fit_the_poo
     peers.pop(0).close()
     settled(server, 'eof')
     with RawPeer.welcomed(server.path, window=2, depth=2):
-        assert pool.unpromised == 2
+        assert pool.unpromised == 1
     for peer in peers:
         peer.close()
-    settled(server, 'eof', 5)
+    settled(server, 'eof', 4)
     assert pool.unpromised == 7
 
 

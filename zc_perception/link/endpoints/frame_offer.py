@@ -25,8 +25,7 @@ from zc_perception.link.image_conversion import why_no_message
 from zc_perception.link.meeting_point import MEETING
 from zc_perception.link.shared_memory.server import QUARANTINE_S, Answer, SharedMemoryServer
 from zc_perception.link.shared_memory.unix_socket import Peer
-from zc_perception.memory.holders import SPARE
-from zc_perception.memory.pool import MAX_SLOTS, BufferPool
+from zc_perception.memory.pool import MAX_SLOTS, SPARE, BufferPool
 from zc_perception.negotiation.constraints import BufferConstraints, Format, Size
 from zc_perception.negotiation.session import BufferSession, Consumer, Outcome, Verdict
 from zc_perception.negotiation.settings import Allocator

@@ -85,7 +85,7 @@ class WindowWarnings:
         narrow = [window for window in windows if window.granted < window.asked]
         sentences = [
             f'publisher {window.publisher_id[:8]} lets this consumer hold {window.granted} frame(s) at a time, {window.asked} were asked '
-            "for: it has no more slots to promise; raise its parameter 'slots', or end other consumers and start this one anew"
+            "for: it has too few slots left to promise; raise its parameter 'slots', or end other consumers and start this one anew"
             for window in narrow
             if window.connection not in self._narrow
         ]

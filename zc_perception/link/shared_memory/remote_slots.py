@@ -39,7 +39,6 @@ from zc_perception.link.shared_memory.unix_socket import Peer, close_all
 from zc_perception.link.shared_memory.wire import BuffersMessage, Refused
 from zc_perception.memory.dmabuf import MAPPABLE, BufferKind, DmaBuf, is_write_only
 from zc_perception.memory.fence import Fence, SyncFile
-from zc_perception.memory.holders import UNLIMITED
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.memory.pool import Lease, close_buffers
 from zc_perception.negotiation.session import trial_failure
@@ -114,8 +113,6 @@ class RemoteSlot:
 
 class RemoteLease:
     """The right to use one generation of a remote slot, in this process. The producer sends no more than the window."""
-
-    account = UNLIMITED
 
     __slots__ = ('ended', 'generation', 'holder', 'pool', 'slot')
 
@@ -400,6 +397,10 @@ class RemoteSlots:
     def again(self, lease: RemoteLease) -> RemoteLease:
         """See :meth:`BufferPool.again`."""
         return self.lease(lease.slot, lease.generation, lease.holder)
+
+    def hand_out(self, lease: RemoteLease) -> bool:
+        """See :meth:`BufferPool.hand_out`. The producer sends no more than the window."""
+        return True
 
     def in_hand(self) -> tuple[tuple[int, float], ...]:
         """Frames that the producer counts as held here: the sequence of each, and for how many seconds."""

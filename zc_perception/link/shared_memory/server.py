@@ -38,7 +38,6 @@ from zc_perception.link.shared_memory.protocol import (
     ProtocolError,
     RefusalCode,
 )
-from zc_perception.link.shared_memory.requirements import Requirements
 from zc_perception.link.shared_memory.socket_folder import (
     folder_complaint,
     listen,
@@ -205,8 +204,7 @@ class Door(Protocol):
 def grant(hello: Hello, holder: str, pool: BufferPool, window: int, depth: int) -> tuple[int, int]:
     """Have *pool* promise that many frames to *holder*; the window and depth that it grants."""
     # Who keeps all wants every frame of a recording.
-    lossless, whole = hello.depth == MAX_DEPTH, hello.requirements != Requirements()
-    return pool.grant(holder, window, depth, lossless=lossless, whole=whole)
+    return pool.grant(holder, window, depth, lossless=hello.depth == MAX_DEPTH)
 
 
 def admit(
@@ -231,8 +229,7 @@ def admit(
         )
     window, depth = grant(hello, holder, pool, hello.window, hello.depth)
     if not window:
-        text = f"{max(0, pool.unpromised)} of {len(pool.slots)} slots are not promised to others; raise 'slots', or end other consumers"
-        raise ProtocolError('slots', text, RefusalCode.BUSY)
+        raise ProtocolError('slots', pool.too_few, RefusalCode.BUSY)
     return pool, window, depth
 
 
@@ -713,8 +710,9 @@ class SharedMemoryServer:
             frame.release()
         text = f'consumer {holder} (pid {newcomer.peer.pid}) is connected: window {window}, depth {depth}'
         if window < hello.window:
-            why = f"it asked for a window of {hello.window}, but no more slots are left to promise; raise 'slots', or end other consumers"
-            self._say(f'{text}; {why}', warn=True)
+            self._say(
+                f'{text}; it asked for a window of {hello.window}: {pool.too_few}', warn=True
+            )
         else:
             self._say(text)
 
