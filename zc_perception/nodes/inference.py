@@ -609,14 +609,6 @@ class InferenceStatus:
         self._rates.forget()
         self._judged = None
 
-    def _judge(self, *counts: int) -> tuple[float, ...] | None:
-        """Frames that came, results and frames that failed, per second, over enough of the first two; ``None`` until there were."""
-        over_s = _JUDGED_FRAMES / self._most if self._most > 0 else 0.0
-        self._judged = (
-            self._rates.see(*counts, over_s=over_s, at_least=_JUDGED_FRAMES) or self._judged
-        )
-        return self._judged
-
     def _rate_status(
         self,
         stream: InferenceStream,
@@ -637,7 +629,17 @@ class InferenceStatus:
         came = statistics.taken + taken.dropped
         if self._came_before is None:
             self._came_before = came
-        rates = self._judge(came, statistics.completed, statistics.lost)
+        # Frames that came, results and frames that failed, per second, over enough of the first two.
+        self._judged = rates = (
+            self._rates.see(
+                came,
+                statistics.completed,
+                statistics.lost,
+                over_s=_JUDGED_FRAMES / most if most > 0 else 0.0,
+                at_least=_JUDGED_FRAMES,
+            )
+            or self._judged
+        )
         silent_s = self._silence.see(came)
         unconverted = self._conversion_errors.see(taken.conversion_errors)
         coming, done, failing = (0.0, 0.0, 0.0) if rates is None or silent_s else rates

@@ -170,7 +170,10 @@ class OverlayNode(PerceptionNode):
     def update_demand(self) -> None:
         """Subscribe while somebody looks and the node is active, unsubscribe when nobody does."""
         with self._demand_lock:
-            self._update_demand()
+            if not self._wanted():
+                self._unsubscribe()
+            elif self._frame_subscription is None:
+                self._subscribe()
 
     def _look_at_demand(self) -> None:
         executor = self.executor
@@ -182,33 +185,29 @@ class OverlayNode(PerceptionNode):
             subscription_count(publisher) for publisher in (self._publisher, self._jpeg_publisher)
         )
 
-    def _update_demand(self) -> None:
-        wanted = self._wanted()
-        if wanted and self._frame_subscription is None:
-            reads = cpu_reader(self.get_name())
-            self._frame_subscription = subscribe_frames(
-                self, self.parameters, self.ledger, QoSProfile(depth=2), held=1, constraints=reads
-            )
-            self._detections = deque(maxlen=self.parameters['history'])
-            self._detection_subscription = self.create_subscription(
-                Detection2DArray, 'detections', self._on_detections, self._detections_qos
-            )
-            self._stop_drawing = threading.Event()
-            self._wake = OwnedFd(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
-            arguments = (
-                self._frame_subscription,
-                self._wake,
-                self._stop_drawing,
-                self._history,
-                self._detections,
-            )
-            thread = threading.Thread(
-                target=self._run, args=arguments, name=f'overlay {self.get_name()}', daemon=True
-            )
-            thread.start()
-            self._thread = thread  # diagnostics take one that doesn't live for one that has died
-        elif not wanted:
-            self._unsubscribe()
+    def _subscribe(self) -> None:
+        reads = cpu_reader(self.get_name())
+        self._frame_subscription = subscribe_frames(
+            self, self.parameters, self.ledger, QoSProfile(depth=2), held=1, constraints=reads
+        )
+        self._detections = deque(maxlen=self.parameters['history'])
+        self._detection_subscription = self.create_subscription(
+            Detection2DArray, 'detections', self._on_detections, self._detections_qos
+        )
+        self._stop_drawing = threading.Event()
+        self._wake = OwnedFd(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
+        arguments = (
+            self._frame_subscription,
+            self._wake,
+            self._stop_drawing,
+            self._history,
+            self._detections,
+        )
+        thread = threading.Thread(
+            target=self._run, args=arguments, name=f'overlay {self.get_name()}', daemon=True
+        )
+        thread.start()
+        self._thread = thread  # diagnostics take one that doesn't live for one that has died
 
     def _unsubscribe(self) -> None:
         thread, self._thread = self._thread, None
@@ -248,7 +247,11 @@ class OverlayNode(PerceptionNode):
         history: PictureHistory,
         detections: deque[Detection2DArray],
     ) -> None:
-        _be_nice()
+        # To draw is less urgent than what the other threads do.
+        thread = threading.get_native_id()
+        with contextlib.suppress(OSError):
+            nice = os.getpriority(os.PRIO_PROCESS, thread)
+            os.setpriority(os.PRIO_PROCESS, thread, min(19, nice + _NICER))
         self._rate.forget()  # a pause in which nobody looked is no low rate
         self._pace = None
         try:
@@ -432,12 +435,3 @@ class OverlayNode(PerceptionNode):
             'readers': subscription_count(self._publisher),
             'readers_compressed': subscription_count(self._jpeg_publisher),
         }
-
-
-def _be_nice() -> None:
-    """To draw is less urgent than what the other threads do."""
-    thread = threading.get_native_id()
-    with contextlib.suppress(OSError):
-        os.setpriority(
-            os.PRIO_PROCESS, thread, min(19, os.getpriority(os.PRIO_PROCESS, thread) + _NICER)
-        )

@@ -245,8 +245,10 @@ class Painter:
         x = min(max(0, left), max(0, most_x))
         for wanted in (top - height, top, bottom):
             y = min(max(0, wanted), max(0, most_y))
-            field = (x, y, x + width, y + height)
-            if not any(_overlap(field, other) for other in self._taken):
+            if all(
+                x + width <= left or right <= x or y + height <= top or bottom <= y
+                for left, top, right, bottom in self._taken
+            ):
                 self._text(picture, text, x, y, colour)
                 return
 
@@ -267,7 +269,3 @@ class Painter:
             self.text_line,
             cv2.LINE_AA,
         )
-
-
-def _overlap(one: tuple[int, int, int, int], other: tuple[int, int, int, int]) -> bool:
-    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]

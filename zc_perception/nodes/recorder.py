@@ -117,8 +117,13 @@ class RecorderNode(PerceptionNode):
             frame = self.subscription.queue.get(_WAIT_S)
             if frame is not None:
                 self._record(frame)
-            if self._all_there():
-                self._finished = True
+            most, duration_s = self.parameters['max_frames'], self.parameters['max_duration']
+            lasted_s = 0.0 if self._first_s is None else time.monotonic() - self._first_s
+            self._finished = (
+                self.recorder.failed
+                or 0 < most <= self._taken
+                or (self._first_s is not None and 0 < duration_s <= lasted_s)
+            )
         if self._finished and self._on_finished is not None:
             self._on_finished()
 
@@ -143,15 +148,6 @@ class RecorderNode(PerceptionNode):
             self.recorder.statistics().failure
             or "the disk is too slow; raise 'buffer', or record fewer pixels"
         )
-
-    def _all_there(self) -> bool:
-        frames, duration = self.parameters['max_frames'], self.parameters['max_duration']
-        late = (
-            duration > 0
-            and self._first_s is not None
-            and time.monotonic() - self._first_s >= duration
-        )
-        return late or (frames > 0 and self._taken >= frames) or self.recorder.failed
 
     @property
     def finished(self) -> bool:

@@ -17,7 +17,7 @@ from std_srvs.srv import Trigger
 from zc_perception.camera.calibration import camera_name_of, ros_home
 from zc_perception.camera.snapshot import PICTURE_SUFFIX, Snapshot
 from zc_perception.camera.supervisor import CameraSupervisor
-from zc_perception.errors import ConfigError, ZcError, one_line
+from zc_perception.errors import CameraError, ConfigError, one_line
 from zc_perception.frame import Frame
 from zc_perception.link.rclpy_compat import ResponseSender, answer_later
 from zc_perception.local_path import expanded
@@ -72,19 +72,14 @@ class SnapshotService:
         self._requests: queue.Queue[tuple[Any, ResponseSender] | None] = queue.Queue()
         self._frames: queue.SimpleQueue[Frame] = queue.SimpleQueue()
         self._wanted = False
-        self._busy_since: float | None = None
-        self._writing = False
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
         self._node = node
         self._service = node.create_service(
-            Trigger, '~/snapshot', self._on_call, qos_profile=_REQUESTS
+            Trigger, '~/snapshot', lambda request, response: response, qos_profile=_REQUESTS
         )
         answer_later(self._service, self._on_request)
-
-    def _why_no_frame(self) -> str:
-        return self._supervisor().condition.reason
 
     def offer(self, frame: Frame) -> None:
         """For each frame that is published, on the camera's thread; takes a lease of the one that is wanted."""
@@ -94,9 +89,6 @@ class SnapshotService:
         if delivery is not None:
             self._wanted = False
             self._frames.put(delivery)
-
-    def _on_call(self, request: Trigger.Request, response: Trigger.Response) -> Trigger.Response:
-        return response
 
     def _on_request(self, response: Any, send: ResponseSender) -> None:
         """On the executor: *send* is called later, from the thread."""
@@ -110,82 +102,57 @@ class SnapshotService:
                     )
                     self._thread.start()
                 return
-        response.success, response.message = False, refusal
+        response.success, response.message = False, f'no snapshot: {refusal}'
         send(response)
 
     def _refusal(self) -> str:
+        """Why none can be taken; empty: one may be."""
         if self._stop.is_set():
             return 'the node is ending'
         if not self._node.flowing:
-            return self._not_active()
-        since = self._busy_since
+            return f'the node is {self._node.state}, and no frames flow; {self._node.next_step()}'
         if self._requests.qsize() < _MOST_WAITING:
             return ''
-        busy = '' if since is None else f', the first of them for {time.monotonic() - since:.1f} s'
-        reason = '' if self._writing else self._why_no_frame()
-        guess = (
-            'is the disk slow? '
-            if self._writing
-            else f'no frame comes: {reason}. '
-            if reason
-            else ''
-        )
-        return f'{_MOST_WAITING} snapshots wait already{busy}; {guess}Call again later'
-
-    def _not_active(self) -> str:
-        return f'no snapshot: the node is {self._node.state}, and no frames flow; {self._node.next_step()}'
+        reason = self._supervisor().condition.reason
+        guess = f'no frame comes: {reason}' if reason else 'is the disk slow?'
+        return f'{_MOST_WAITING} snapshots wait already; {guess}; call again later'
 
     def _run(self) -> None:
         while (request := self._requests.get()) is not None:
-            self._busy_since = time.monotonic()
             response, send = request
             try:
                 response.message = self._take()
                 response.success = True
-            except _Failed as failure:
-                response.success, response.message = False, str(failure)
             except Exception as error:  # who called must not wait for ever
                 response.success, response.message = False, f'no snapshot: {one_line(error)}'
-            self._busy_since = None
             with contextlib.suppress(Exception):  # the service may be gone, and the caller too
                 send(response)
 
     def _take(self) -> str:
         """What was written; one line.
 
-        :raises _Failed: why nothing was.
+        :raises ZcError: why nothing was.
         """
         frame = self._next_frame()
+        supervisor = self._supervisor()
         if frame is None:
-            ending = self._stop.is_set()
-            if not ending and not self._node.flowing:
-                raise _Failed(self._not_active())
-            reason = 'the node is ending' if ending else self._why_no_frame()
-            raise _Failed(
-                f'no frame came within {FRAME_WAIT_S:g} s: {reason or "the camera gives none"}; see /diagnostics'
+            why = '' if self._node.flowing and not self._stop.is_set() else self._refusal()
+            reason = supervisor.condition.reason or 'the camera gives none'
+            wait = f'no frame came within {FRAME_WAIT_S:g} s: {reason}; see /diagnostics'
+            raise CameraError(why or wait)
+        camera = supervisor.camera
+        with frame:
+            snapshot = Snapshot.of(
+                frame, self._ledger, 0.0 if camera is None else camera.framerate
             )
-        try:
-            camera = self._supervisor().camera
-            with frame:
-                snapshot = Snapshot.of(
-                    frame, self._ledger, 0.0 if camera is None else camera.framerate
-                )
-            folder = snapshot_folder(self._parameters['snapshot_folder'])
-        except ZcError as error:
-            raise _Failed(f'no snapshot: {error}') from error
-        self._writing = True
+        folder = snapshot_folder(self._parameters['snapshot_folder'])
         try:
             paths = snapshot.write(folder, self._prefix)
         except OSError as error:
-            reason, mend = (
-                error.strerror or str(error),
-                "free space there, or set parameter 'snapshot_folder' to a folder that takes files",
-            )
-            raise _Failed(
-                f"nothing was written to '{error.filename or folder}': {reason}; {mend}"
+            raise ConfigError(
+                f"nothing was written to '{error.filename or folder}': {error.strerror or error}; free space there, "
+                "or set parameter 'snapshot_folder' to a folder that takes files"
             ) from error
-        finally:
-            self._writing = False
         self._node.get_logger().info(f'snapshot of {snapshot.describe()}: {paths[0]}')
         missing = (
             ''
@@ -219,7 +186,3 @@ class SnapshotService:
         with contextlib.suppress(queue.Empty):
             while True:
                 self._frames.get_nowait().release()
-
-
-class _Failed(Exception):
-    """Why there is no snapshot; one sentence."""

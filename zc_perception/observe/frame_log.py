@@ -282,8 +282,8 @@ class FrameLog:
                 self._complain(f'frame {data.sequence} is missing in the frame log: {error}')
 
     def describe(self, facts: Mapping[str, Any] | Callable[[], Mapping[str, Any]]) -> None:
-        """Replace the facts: what doesn't change with each frame, or is counted. What doesn't fit into 28 KiB of JSON is left out,
-        the largest values first; ``left_out`` names them.
+        """Replace the facts: what doesn't change with each frame, or is counted. More than 28 KiB of JSON are no facts: the earlier ones
+        stay.
 
         :param facts: or what gathers them, which isn't called when there is no log.
         """
@@ -294,9 +294,12 @@ class FrameLog:
             memory, words = opened
             try:
                 gathered = facts() if callable(facts) else facts
-                text = _fitting(
-                    {'role': self.role, 'node': self.node, 'pid': os.getpid(), **gathered}
-                )
+                whole = {'role': self.role, 'node': self.node, 'pid': os.getpid(), **gathered}
+                text = json.dumps(whole, separators=(',', ':'), default=str).encode()
+                if len(text) > FACTS_ROOM:
+                    raise ValueError(
+                        f'facts of {len(text)} bytes, of {FACTS_ROOM} that it has room for'
+                    )
                 generation = words[FACTS_WORD] | 1
                 words[FACTS_WORD] = generation
                 FACTS_SIZES.pack_into(memory, FACTS_OFFSET + 8, len(text), zlib.crc32(text))
@@ -327,25 +330,6 @@ class FrameLog:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _fitting(facts: dict[str, Any]) -> bytes:
-    """As JSON that fits."""
-    text = _json(facts)
-    left_out: list[str] = []
-    while len(text) > FACTS_ROOM:
-        largest = max(
-            (key for key in facts if key not in ('role', 'node', 'pid')),
-            key=lambda key: len(_json(facts[key])),
-        )
-        facts = {key: value for key, value in facts.items() if key != largest}
-        left_out.append(largest)
-        text = _json({**facts, 'left_out': left_out})
-    return text
-
-
-def _json(value: Any) -> bytes:
-    return json.dumps(value, separators=(',', ':'), default=str).encode()
 
 
 _LINK = f'/memfd:{NAME}'
