@@ -1,21 +1,20 @@
-"""The in-process link: the same object for every subscriber in this process. No ROS message, no conversion.
+"""The in-process link: the same object for every subscription of this process, as it is.
 
-:class:`InProcessBus` knows who is there: publishers and subscriptions meet under a key of (context, resolved topic, ROS type).
-Registration is rare and takes locks. Publishing reads one immutable tuple, on the publisher's thread. A transient_local publisher keeps
-its last objects for subscriptions that come late; its publishing takes a lock. :class:`LocalWindows` is what the publisher's pool has
-promised to each subscription.
+:class:`InProcessBus` knows who is there: publishers and subscriptions meet under a key of (context,
+resolved topic, ROS type). Registration is rare and takes locks. Publishing reads one immutable
+tuple, on the publisher's thread. A transient_local publisher keeps its last objects for
+subscriptions that come late; its publishing takes a lock.
 
-Locks are taken in this order: the bus's, a publisher's, the one for its promises (``_settling``), that of its windows, the pool's. Under
-them nothing of a subscriber is called but ``notify``, which must not block.
+Locks are taken in this order: the bus's, a publisher's, the one for its promises (``_settling``),
+the pool's. Under them nothing of a subscriber is called but ``notify``, which must not block.
 """
 
 from __future__ import annotations
 
 import itertools
 import threading
-import weakref
 from collections import deque
-from collections.abc import Callable, Collection, Hashable, Sequence
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -24,114 +23,25 @@ from zc_perception.memory.pool import BufferPool
 from zc_perception.negotiation.session import Consumer
 
 _KEEP_ALL_DEPTH = 64
-_numbers = itertools.count(1)
+_serials = itertools.count(1)
 T = TypeVar('T')
 BusKey = tuple[Hashable, str, str]
 
 
 @dataclass(frozen=True)
 class Granted:
-    """What one subscription was promised.
+    """What one subscription was promised of the slots of a publisher's pool.
 
-    :param holder: its name among the holders of the pool's leases; nobody else in that pool has it.
-    :param window: frames that it may hold at the same time; ``None``: as many as it likes.
-    :param asked: the window that it asked for, which may be larger.
-    :param number: no other promise has the same one.
+    :param holder: its name among the holders of the pool's leases; nobody else there has it.
+    :param number: frames that it may hold at the same time; 0: no slot was left for it.
+    :param asked: how many it asked for.
+    :param serial: no other promise has the same one.
     """
 
     holder: str
-    window: int | None
-    asked: int | None
     number: int
-
-
-class LocalWindows:
-    """What a publisher's pool has promised to the subscriptions of its own process. Any thread may call it.
-
-    Called *holders* here, because that is what they are to the pool.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._pool: Callable[[], BufferPool | None] = lambda: None
-        self._granted: dict[BusSubscription[Any], Granted] = {}
-        self._refused: set[BusSubscription[Any]] = set()
-
-    def settle(
-        self, pool: BufferPool, holders: Sequence[BusSubscription[Any]]
-    ) -> dict[BusSubscription[Any], str]:
-        """Promise slots of *pool* to those *holders* who have none of it yet or ask for more now, and take back what others had.
-
-        :returns: by holder who may get frames, its name in the pool.
-        """
-        with self._lock:
-            if self._pool() is not pool:
-                self._take_back(self._granted)
-                self._pool = weakref.ref(pool)
-            self._take_back([holder for holder in self._granted if holder not in holders])
-            self._refused.clear()
-            news = []
-            for holder in holders:
-                granted = self._granted.get(holder)
-                if granted is None or granted.asked != holder.held:
-                    self._grant(pool, holder, granted)
-                    news.append(holder)
-            names = {holder: granted.holder for holder, granted in self._granted.items()}
-        for holder in news:
-            holder.go_on()
-        return names
-
-    def _grant(
-        self, pool: BufferPool, holder: BusSubscription[Any], before: Granted | None
-    ) -> None:
-        """Lock held."""
-        name = before.holder if before is not None else pool.free_name(holder.holder)
-        window, depth = holder.held, holder.qos.depth or _KEEP_ALL_DEPTH
-        if window is not None:
-            window, _ = pool.grant(
-                name,
-                window,
-                depth,
-                on_room=holder.go_on,
-                lossless=holder.qos.depth is None,
-                alone=True,
-            )
-            if not window:
-                self._refused.add(holder)
-                self._granted.pop(holder, None)
-                return
-        self._granted[holder] = Granted(name, window, holder.held, next(_numbers))
-
-    def _take_back(self, holders: Collection[BusSubscription[Any]]) -> None:
-        """Lock held."""
-        pool = self._pool()
-        for holder in list(holders):
-            granted = self._granted.pop(holder)
-            if pool is not None:
-                pool.set_quota(granted.holder, None)
-            holder.go_on()
-
-    def granted(self, holder: BusSubscription[Any]) -> Granted | None:
-        """What *holder* was promised."""
-        return self._granted.get(holder)
-
-    def refused(self, holder: BusSubscription[Any]) -> str:
-        """Why *holder* gets nothing; empty if it does, or may."""
-        pool = self._pool()
-        if pool is None or holder not in self._refused:
-            return ''
-        return pool.too_few
-
-    def in_hand(self, holder: BusSubscription[Any]) -> tuple[tuple[int, float], ...]:
-        """See :meth:`BufferPool.in_hand`."""
-        pool, granted = self._pool(), self._granted.get(holder)
-        return () if pool is None or granted is None else pool.in_hand(granted.holder)
-
-    def end(self) -> None:
-        """The publisher has ended."""
-        with self._lock:
-            self._take_back(self._granted)
-            self._pool = lambda: None
+    asked: int
+    serial: int
 
 
 @dataclass(frozen=True)
@@ -191,16 +101,23 @@ def _deliver_lease(item: Any, holder: str) -> Any:
 
 @dataclass(eq=False)
 class BusPublisher(Generic[T]):
-    """A publisher's end. It owns the objects of its history and what its pool has promised to subscriptions.
+    """A publisher's end. It owns the objects of its history.
 
-    :meth:`publish` runs on the publisher's thread. It takes a lock only with transient_local, and for the first frame of another pool. The
-    bus calls the rest, on whichever thread somebody comes or goes.
+    :meth:`publish` runs on the publisher's thread. It takes a lock only with transient_local, and
+    for the first frame of another pool. The bus calls the rest, on whichever thread somebody comes
+    or goes.
 
-    :param deliver: makes a holder's own object of the one that is published; ``None``: the holder has as many as it may.
+    **Slots.** Each subscription is promised slots of the pool from which the objects come, for as
+    many as it may hold. If too few are left, it gets nothing from this publisher; whenever somebody
+    has gone, :meth:`settle` tries again. An object that is given to a subscription waits in its
+    queue. Where that holds all that it may, and as many wait as may, the newest takes the place of
+    the oldest.
+
+    :param deliver: makes a holder's own object of the one that is published; ``None``: the holder
+        has as many as it may.
     :param release: releases an object of the history.
     :param objection: why a consumer can't use this publisher's buffers; empty: it can.
-    :param pool_of: tells the pool of an object's slot; ``None``: the objects take no slots. A subscription that says how many frames it
-        holds is promised slots of that pool. If too few are left to promise, it gets nothing from this publisher.
+    :param pool_of: tells the pool of an object's slot; ``None``: the objects take no slots.
     """
 
     name: str
@@ -212,17 +129,20 @@ class BusPublisher(Generic[T]):
     objection: Callable[[Consumer], str] | None = None
     pool_of: Callable[[T], Any] | None = None
     matched: tuple[BusSubscription[T], ...] = ()
-    windows: LocalWindows = field(default_factory=LocalWindows)
     history: deque[T] = field(default_factory=deque)
     gone: bool = False
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _settling: threading.Lock = field(default_factory=threading.Lock)
     _pool: Any = None
+    _granted: dict[BusSubscription[T], Granted] = field(default_factory=dict)
     # With the name among the holders of the pool's leases.
     _served: tuple[tuple[BusSubscription[T], str], ...] = ()
 
     def publish(self, item: T) -> None:
-        """Give every matched subscription what is its own. The caller keeps its lease. Never blocks."""
+        """Give every matched subscription what is its own. The caller keeps its lease.
+
+        Never blocks.
+        """
         if self.pool_of is not None:
             try:
                 pool = self.pool_of(item)
@@ -234,51 +154,19 @@ class BusPublisher(Generic[T]):
             for subscription, holder in self._served:
                 self._give(item, subscription, holder)
             return
+        oldest = None
         with self._lock:
             if self.gone:
                 return
-            overflow = self._remember(item)
+            kept = self.deliver(item, self._historian)
+            if kept is not None:
+                self.history.append(kept)
+                if self.qos.depth is not None and len(self.history) > self.qos.depth:
+                    oldest = self.history.popleft()
             for subscription, holder in self._served:
                 self._give(item, subscription, holder)
-        self._end(overflow)
-
-    def use(self, pool: Any) -> None:
-        """Objects take the slots of *pool* from now on: promise them to those who are matched."""
-        before, self._pool = self._pool, pool
-        if self.qos.transient_local:
-            if isinstance(before, BufferPool):
-                before.set_quota(self._historian, None)
-            if isinstance(pool, BufferPool):
-                # The newest objects, which wait for subscriptions as well; one more before the oldest goes.
-                pool.set_quota(self._historian, 0, depth=(self.qos.depth or 0) + 1)
-        self.settle()
-
-    def settle(self) -> None:
-        """Promise slots to who hasn't been promised any yet, and no more to who has gone."""
-        with self._settling:
-            matched, pool = self.matched, self._pool
-            holders = (
-                self.windows.settle(pool, matched)
-                if isinstance(pool, BufferPool)
-                else {s: s.holder for s in matched}
-            )
-            self._served = tuple(
-                (s, holders[s]) for s in matched if s in holders and not s.resting
-            )
-
-    def _is_ours(self, item: T) -> bool:
-        """Whether an object that waits takes a slot of the present pool."""
-        return self.pool_of is None or self.pool_of(item) is self._pool
-
-    @property
-    def _historian(self) -> str:
-        """Who holds the history."""
-        return f'{self.name}:history'
-
-    @property
-    def served(self) -> tuple[BusSubscription[T], ...]:
-        """Who gets objects, now."""
-        return tuple(subscription for subscription, _ in self._served)
+        if oldest is not None and self.release is not None:
+            self.release(oldest)
 
     def _give(self, item: T, subscription: BusSubscription[T], holder: str) -> None:
         if subscription.headers is not None:
@@ -289,9 +177,8 @@ class BusPublisher(Generic[T]):
         if (
             delivery is None
             and self.pool_of is not None
-            and subscription.queue.drop_oldest(self._is_ours)
+            and subscription.queue.drop_oldest(lambda each: self.pool_of(each) is self._pool)  # type: ignore[misc]
         ):
-            # It holds all that it may, and as many wait as may: the newest wins.
             delivery = self.deliver(item, holder)
         if delivery is None:
             subscription.refused += 1
@@ -301,35 +188,109 @@ class BusPublisher(Generic[T]):
         if subscription.notify is not None:
             subscription.notify()
 
-    def _remember(self, item: T) -> list[T]:
-        kept = self.deliver(item, self._historian)
-        if kept is not None:
-            self.history.append(kept)
-        return (
-            [self.history.popleft()]
-            if self.qos.depth is not None and len(self.history) > self.qos.depth
-            else []
-        )
+    @property
+    def _historian(self) -> str:
+        """Who holds the history."""
+        return f'{self.name}:history'
 
-    def _end(self, items: list[T]) -> None:
-        if self.release is not None:
-            for item in items:
-                self.release(item)
+    def use(self, pool: Any) -> None:
+        """Take the slots of *pool* from now on: promise them to those who are matched."""
+        with self._settling:
+            self._let_go()
+            self._pool = pool
+            if isinstance(pool, BufferPool) and self.qos.transient_local:
+                # The newest objects, which wait for subscriptions as well; one more before the
+                # oldest goes.
+                pool.set_quota(self._historian, 0, depth=(self.qos.depth or 0) + 1)
+        self.settle()
+
+    def _take_back(self, but: tuple[BusSubscription[T], ...]) -> None:
+        """Settling: take back what was promised to others than those."""
+        for gone in [each for each in self._granted if each not in but]:
+            granted = self._granted.pop(gone)
+            if granted.number:
+                self._pool.set_quota(granted.holder, None)
+
+    def _let_go(self) -> None:
+        """Settling: nothing is promised here any more."""
+        self._take_back(())
+        if self.qos.transient_local and isinstance(self._pool, BufferPool):
+            self._pool.set_quota(self._historian, None)
+
+    def settle(self) -> None:
+        """Promise slots to who hasn't been promised any yet, or asks for more now."""
+        with self._settling:
+            matched, pool = self.matched, self._pool
+            if not isinstance(pool, BufferPool):
+                self._served = tuple((each, each.holder) for each in matched if not each.resting)
+                return
+            self._take_back(matched)
+            for each in matched:
+                before, asked = self._granted.get(each), each.held or 1
+                if before is not None and before.number and before.asked == asked:
+                    continue
+                name = (
+                    before.holder
+                    if before is not None and before.number
+                    else pool.free_name(each.holder)
+                )
+                number, _ = pool.grant(
+                    name,
+                    asked,
+                    each.qos.depth or _KEEP_ALL_DEPTH,
+                    on_room=each.go_on,
+                    lossless=each.qos.depth is None,
+                    alone=True,
+                )
+                self._granted[each] = Granted(name, number, asked, next(_serials))
+            self._served = tuple(
+                (each, granted.holder)
+                for each in matched
+                if (granted := self._granted[each]).number and not each.resting
+            )
+
+    def granted(self, subscription: BusSubscription[T]) -> Granted | None:
+        """What *subscription* was promised; ``None`` until then."""
+        return self._granted.get(subscription)
+
+    def without_slots(self, subscription: BusSubscription[T]) -> str:
+        """Why *subscription* gets nothing; empty if it does, or may."""
+        granted = self._granted.get(subscription)
+        return self._pool.too_few if granted is not None and not granted.number else ''
+
+    def in_hand(self, subscription: BusSubscription[T]) -> tuple[tuple[int, float], ...]:
+        """See :meth:`BufferPool.in_hand`."""
+        granted = self._granted.get(subscription)
+        return self._pool.in_hand(granted.holder) if granted is not None else ()
+
+    @property
+    def served(self) -> tuple[BusSubscription[T], ...]:
+        """Who gets objects, now."""
+        return tuple(subscription for subscription, _ in self._served)
 
     def misfit(self, subscription: BusSubscription[T]) -> str:
-        """Why *subscription* must not get this publisher's objects as they are, though QoS and type match; empty: it may."""
+        """Why *subscription* must not get the objects as they are, though QoS and type match.
+
+        Empty: it may.
+        """
         if self.objection is None or subscription.consumer is None:
             return ''
         return self.objection(subscription.consumer)
 
     def matches(self, subscription: BusSubscription[T]) -> bool:
-        """Two custom types for one ROS type don't meet here but through the message, as in REP 2007."""
+        """Two custom types for one ROS type don't meet here but through the message.
+
+        That is as in REP 2007.
+        """
         types = self.custom_type, subscription.custom_type
         fits = not subscription.qos.mismatch(self.qos) and (None in types or types[0] is types[1])
         return fits and not self.misfit(subscription)
 
     def rematch(self, subscriptions: tuple[BusSubscription[T], ...]) -> None:
-        """From the bus: who is matched from now on. Newcomers that ask for it get the history first."""
+        """From the bus: who is matched from now on.
+
+        Newcomers that ask for it get the history first.
+        """
         if not self.qos.transient_local:
             self.matched = subscriptions
             self.settle()
@@ -344,15 +305,16 @@ class BusPublisher(Generic[T]):
                         self._give(item, newcomer, holder)
 
     def forget(self) -> None:
-        """Release the history, for good."""
+        """Release the history, and take back what was promised, for good."""
         with self._lock:
             self.gone = True
-            self.windows.end()
-            if isinstance(self._pool, BufferPool):
-                self._pool.set_quota(self._historian, None)
+            with self._settling:
+                self._let_go()
             items = list(self.history)
             self.history.clear()
-        self._end(items)
+        if self.release is not None:
+            for item in items:
+                self.release(item)
 
 
 def discard(table: dict[BusKey, list[Any]], key: BusKey, entry: object) -> bool:

@@ -354,13 +354,18 @@ class AdaptedPublisher(Generic[T]):
         return tuple(map(self._peer, self._bus_publisher.matched))
 
     def _peer(self, subscription: BusSubscription[T]) -> InProcessPeer:
-        windows = self._bus_publisher.windows
-        granted = windows.granted(subscription)
+        publisher = self._bus_publisher
+        granted = publisher.granted(subscription)
         return InProcessPeer(
-            subscription.holder if granted is None else granted.holder, subscription.delivered, subscription.queue.dropped,
-            subscription.refused, 0 if granted is None else granted.window or 0, subscription.held or 0, windows.in_hand(subscription),
-            windows.refused(subscription),
-        )  # fmt: skip
+            subscription.holder if granted is None else granted.holder,
+            subscription.delivered,
+            subscription.queue.dropped,
+            subscription.refused,
+            0 if granted is None else granted.number,
+            subscription.held or 0,
+            publisher.in_hand(subscription),
+            publisher.without_slots(subscription),
+        )
 
     def destroy(self) -> None:
         """Stop publishing. Frames that were delivered stay with those who hold them. A second call does nothing."""

@@ -428,17 +428,13 @@ class AdaptedSubscription(Generic[T]):
         """What each publisher lets us hold, by whichever link; and what we hold of messages."""
         windows = list(self._remote.windows())
         for publisher in BUS.publishers(self._key):
-            granted = publisher.windows.granted(self._bus_subscription)
-            if granted is not None and granted.window is not None:
-                in_hand = publisher.windows.in_hand(self._bus_subscription)
-                number = 0, granted.number
+            granted = publisher.granted(self._bus_subscription)
+            if granted is not None and granted.number:
+                in_hand = publisher.in_hand(self._bus_subscription)
+                connection = 0, granted.serial
                 windows.append(
                     Window(
-                        publisher.publisher_id,
-                        number,
-                        granted.window,
-                        granted.asked or granted.window,
-                        in_hand,
+                        publisher.publisher_id, connection, granted.number, granted.asked, in_hand
                     )
                 )
         held = self._bus_subscription.held
@@ -457,7 +453,7 @@ class AdaptedSubscription(Generic[T]):
 
     def _view(self) -> TopicView:
         local = BUS.publishers(self._key)
-        if any(publisher.windows.refused(self._bus_subscription) for publisher in local):
+        if any(publisher.without_slots(self._bus_subscription) for publisher in local):
             BUS.settle(self._key)  # somebody may have gone
         count = self._graph.count(local)
         own_ids = {publisher.publisher_id for publisher in local}
@@ -510,7 +506,7 @@ class AdaptedSubscription(Generic[T]):
             publisher.custom_type is not None
             and publisher.custom_type is not self._adapter.custom_type
         )
-        misfit = publisher.misfit(self._bus_subscription) or publisher.windows.refused(
+        misfit = publisher.misfit(self._bus_subscription) or publisher.without_slots(
             self._bus_subscription
         )
         return LocalPublisher(
