@@ -17,6 +17,8 @@ import traceback
 import weakref
 from collections.abc import Callable
 
+from zc_perception.log import ONCE, Seldom, on_stderr
+
 _LONGEST_STOP_S = 2.0
 
 
@@ -28,8 +30,6 @@ class Watch:
         self._look = weakref.WeakMethod(look) if inspect.ismethod(look) else (lambda: look)
         self.period_s = period_s
         self.stopped = False
-        #: What it raised last.
-        self.complaint = ''
 
     def look(self) -> None:
         """Once."""
@@ -53,6 +53,7 @@ class Lookout:
 
     def __init__(self) -> None:
         self._order = itertools.count()
+        self._complain = Seldom(on_stderr, ONCE)
         self._begin()
         # A forked child has none of the threads, and whoever held the lock isn't there to give it back.
         os.register_at_fork(after_in_child=self._begin)
@@ -93,9 +94,7 @@ class Lookout:
             try:
                 watch.look()
             except Exception as error:
-                if watch.complaint != repr(error):
-                    watch.complaint = repr(error)
-                    traceback.print_exc()
+                self._complain(traceback.format_exc(), f'{id(watch)} {error!r}')
             self._looked(watch)
 
     def _looked(self, watch: Watch) -> None:

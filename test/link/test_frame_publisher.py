@@ -43,7 +43,6 @@ from zc_perception.link.announcement import announcement_path
 from zc_perception.link.endpoints import (
     IN_PROCESS,
     ROS_MESSAGE,
-    frame_offer,
     frame_publisher,
 )
 from zc_perception.link.endpoints import publisher as publisher_module
@@ -571,24 +570,6 @@ def test_an_announcement_that_can_not_be_written_is_said_and_tried_again(
     said = logged()
     assert f"its announcement '{path}' can't be written: Is a directory; consumers find" in said
     assert said.count("can't be written") == 1
-
-
-def test_a_sentence_is_said_once_a_minute_and_memory_is_bounded(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    now, said = [0.0], []
-    monkeypatch.setattr(frame_offer.time, 'monotonic', lambda: now[0])
-    report = frame_offer.Report(said.append)
-    for _ in range(5):
-        report('refused')
-    report('connected')
-    assert said == ['refused', 'connected']
-    now[0] = 61.0
-    report('refused')
-    assert said[2:] == ['refused']
-    for number in range(500):
-        report(f'consumer {number}')
-    assert len(report._said) <= 64
 
 
 # Buffers of a library of one's own.

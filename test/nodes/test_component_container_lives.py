@@ -189,9 +189,9 @@ def test_a_component_that_destroys_itself_can_be_unloaded(start: Start) -> None:
 def test_what_components_leave_behind_is_said(start: Start) -> None:
     container, zoo = start()
     assert zoo.load('LeavesThread').error_message.endswith('after a thread was started')
-    container.wait_for("no component is loaded, but some have left behind: thread 'forgotten'")
+    container.wait_for("no component is loaded, but one has left behind: thread 'forgotten'")
     assert zoo.unload(zoo.loaded('KeepsThread')).success
-    container.wait_for("no component is loaded, but some have left behind: thread 'immortal'")
+    container.wait_for("no component is loaded, but one has left behind: thread 'immortal'")
     ended_in_time(container)
     assert "ends without waiting for: thread 'immortal'" in container.output
 

@@ -25,7 +25,7 @@ from zc_perception.link.endpoints import (
     SharedMemoryLinks,
 )
 from zc_perception.link.endpoints.discovery import Rivals
-from zc_perception.link.endpoints.frame_offer import Report, serve_frames
+from zc_perception.link.endpoints.frame_offer import serve_frames
 from zc_perception.link.endpoints.publisher import UNANNOUNCED
 from zc_perception.link.endpoints.remote_links import OTHER_HOST
 from zc_perception.link.endpoints.windows import (
@@ -38,6 +38,7 @@ from zc_perception.link.image_conversion import frame_adapter
 from zc_perception.link.rungs import NO_PUBLISHER
 from zc_perception.link.shared_memory.server import ServerStatistics, SharedMemoryServer
 from zc_perception.link.shared_memory.unix_socket import HIGHEST_ID
+from zc_perception.log import Seldom
 from zc_perception.memory.dmabuf import CpuAccess
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.negotiation.constraints import BufferConstraints
@@ -253,7 +254,7 @@ class FrameServer:
         self.server: SharedMemoryServer | None = None
         groups, logger = group_ids(parameters['shared_memory_group']), node.get_logger()
         self._rivals = Rivals(node, publisher)
-        self._warn = Report(lambda text: logger.warning(text))
+        self._warn = Seldom(lambda text: logger.warning(text))
         if parameters['shared_memory']:
             self.server = serve_frames(
                 node, publisher, allowed_gids=groups, quarantine_timeout_s=parameters['quarantine']

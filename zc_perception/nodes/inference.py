@@ -17,6 +17,7 @@ from zc_perception.frame import Frame
 from zc_perception.link.endpoints import AdaptedSubscription
 from zc_perception.link.endpoints.windows import TooSlow
 from zc_perception.link.rungs import REFUSED, UNMATCHED
+from zc_perception.log import Seldom
 from zc_perception.negotiation.session import Consumer
 from zc_perception.nodes.capture_status import copies_status, copy_facts, latency_status
 from zc_perception.nodes.declarations import NODES
@@ -130,6 +131,7 @@ class InferenceNode(PerceptionNode):
         **node_options: Any,
     ) -> None:
         super().__init__('inference', **node_options)
+        self._complain = Seldom(lambda text: self.get_logger().error(text), 5.0)
         self.latencies = StageLatencies()
         self.observers: list[Observer] = []
         self.processed = 0
@@ -414,9 +416,7 @@ class InferenceNode(PerceptionNode):
         self.failed += 1
         self.frame_log.failed(frame, time.monotonic_ns(), self.scheduler.failing)
         self._status.lost(error)
-        self.get_logger().error(
-            f'frame {frame.data.sequence} was lost: {error}', throttle_duration_sec=5.0
-        )
+        self._complain(f'frame {frame.data.sequence} was lost: {error}', 'lost')
 
     def detection_readers(self) -> int:
         """Subscribers of ``detections``, in any process."""

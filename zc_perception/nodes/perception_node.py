@@ -27,6 +27,7 @@ from zc_perception.link.rclpy_compat import (
     guard_parameter_services,
     lifecycle_state,
 )
+from zc_perception.log import ONCE, Seldom
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.nodes.params.node_parameters import NodeParameters, begin_node
 from zc_perception.nodes.params.node_specs import NodeSpecs
@@ -118,7 +119,8 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
         self._stopped = False
         self._error: Exception | None = None
         self._failure = ''
-        self._said: set[str] = set()
+        self._warn_once = Seldom(lambda text: self.get_logger().warning(text), ONCE)
+        self._err_once = Seldom(lambda text: self.get_logger().error(text), ONCE)
         self._diagnostics: DiagnosticsPublisher | None = None
         # Held during a transition; who stops the node waits for it.
         self._transitions = threading.RLock()
@@ -355,13 +357,7 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
         :param error: whether they are errors.
         """
         for sentence in sentences:
-            if sentence not in self._said:
-                self._said.add(sentence)
-                # One line for each: rclpy has a severity for each line that logs.
-                if error:
-                    self.get_logger().error(sentence)
-                else:
-                    self.get_logger().warning(sentence)
+            (self._err_once if error else self._warn_once)(sentence)
 
     def lifecycle_status(self) -> Status:
         """For diagnostics: the state, and why it isn't the one that somebody wanted."""

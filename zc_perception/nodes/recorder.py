@@ -14,6 +14,7 @@ from zc_perception.errors import ConfigError, FrameReleasedError
 from zc_perception.frame import Frame
 from zc_perception.link.endpoints import AdaptedSubscription
 from zc_perception.link.rungs import ROS_MESSAGE
+from zc_perception.log import Seldom
 from zc_perception.memory.dmabuf import CpuAccess
 from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.nodes.declarations import NODES
@@ -56,6 +57,7 @@ class RecorderNode(PerceptionNode):
         self, *, on_finished: Callable[[], None] | None = None, **node_options: Any
     ) -> None:
         super().__init__('recorder', **node_options)
+        self._warn = Seldom(lambda text: self.get_logger().warning(text), 5.0)
         self._on_finished = on_finished
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -132,16 +134,13 @@ class RecorderNode(PerceptionNode):
             with frame:
                 kept = self.recorder.put(frame)
         except FrameReleasedError as error:  # its publisher died in between
-            self.get_logger().warning(str(error), throttle_duration_sec=5.0)
+            self._warn(str(error), 'released')
             return
         if self._first_s is None:
             self._first_s = time.monotonic()
         self._taken += kept
         if not kept:
-            self.get_logger().warning(
-                f'frame {frame.data.sequence} was left out: {self._reason()}',
-                throttle_duration_sec=5.0,
-            )
+            self._warn(f'frame {frame.data.sequence} was left out: {self._reason()}', 'left out')
 
     def _reason(self) -> str:
         return (

@@ -35,11 +35,13 @@ import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import partial
 from pathlib import Path
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zc_perception.errors import one_line
+from zc_perception.log import ONCE, Seldom
 from zc_perception.memory import kernel_abi as abi
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.observe.privileges import as_root
@@ -172,8 +174,7 @@ class FrameLog:
     ) -> None:
         self.role = role
         self.node = node
-        self._warn = warn
-        self._warned = False
+        self._complain = partial(Seldom(warn, ONCE), about='frame log')
         # The memory, and its words; one attribute, for a thread that writes while another one closes.
         self._open: tuple[mmap.mmap, memoryview] | None = None
         self._describing = threading.Lock()
@@ -200,11 +201,6 @@ class FrameLog:
         WRITER.pack_into(memory, WRITER_OFFSET, time.monotonic_ns(), os.getpid(), *names)
         HEADER.pack_into(memory, 0, MAGIC, VERSION, RECORD_SIZE, CAPACITY)
         return memory
-
-    def _complain(self, text: str) -> None:
-        if not self._warned:
-            self._warned = True
-            self._warn(text)
 
     @property
     def written(self) -> int:

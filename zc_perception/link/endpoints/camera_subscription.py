@@ -22,6 +22,7 @@ from zc_perception.link.endpoints.frame_subscription import (
 )
 from zc_perception.link.endpoints.subscription import SubscriptionStatistics
 from zc_perception.link.rclpy_compat import create_reader
+from zc_perception.log import Seldom
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.negotiation.constraints import BufferConstraints
 
@@ -29,7 +30,6 @@ from zc_perception.negotiation.constraints import BufferConstraints
 _INFOS = 32
 _PATIENCE_NS = 500_000_000
 _ALONE_S = 2.0
-_SAY_AGAIN_S = 10.0
 
 
 class CameraSubscription(FrameSubscription):
@@ -58,6 +58,7 @@ class CameraSubscription(FrameSubscription):
         self._info: CameraInfo | None = None
         self._skipped = 0
         self._alone_since: float | None = None
+        self._say_alone = Seldom(lambda text: node.get_logger().warning(text), 10.0)
         self._info_reader: Any = None
         call = (
             self._call_pair_coroutine if inspect.iscoroutinefunction(callback) else self._call_pair
@@ -122,10 +123,10 @@ class CameraSubscription(FrameSubscription):
         super()._look()
         since = self._alone_since
         if since is not None and time.monotonic() - since >= _ALONE_S:
-            self._node.get_logger().warning(
+            self._say_alone(
                 f"'{self.topic}': frames come, but no camera_info with their stamps on '{self.info_topic}'"
                 f'{", where nothing came so far" if self._newest is None else ""}: see whether the camera publishes it there, and remap',
-                throttle_duration_sec=_SAY_AGAIN_S,
+                'alone',
             )
 
     def _waits_in_vain(self, frame: Frame) -> bool:

@@ -25,6 +25,7 @@ from zc_perception.link.image_conversion import why_no_message
 from zc_perception.link.meeting_point import MEETING
 from zc_perception.link.shared_memory.server import QUARANTINE_S, Answer, SharedMemoryServer
 from zc_perception.link.shared_memory.unix_socket import Peer
+from zc_perception.log import Seldom
 from zc_perception.memory.pool import MAX_SLOTS, SPARE, BufferPool
 from zc_perception.negotiation.constraints import BufferConstraints, Format, Size
 from zc_perception.negotiation.session import BufferSession, Consumer, Outcome, Verdict
@@ -39,26 +40,6 @@ RENEW_S = 10.0
 _GATHER_S = 0.2
 _LOOK_S = 0.02
 _MOST_FAILED = 64
-_SAY_AGAIN_S = 60.0
-_SENTENCES = 64
-
-
-class Report:
-    """Logs a sentence, and the same one again only after a minute: who is refused tries on, twice a second."""
-
-    def __init__(self, log: Callable[[str], object]) -> None:
-        self._log = log
-        self._said: dict[str, float] = {}
-
-    def __call__(self, text: str, about: str = '') -> None:
-        """:param about: what makes it the same sentence; empty: all of it."""
-        now, about = time.monotonic(), about or text
-        if now - self._said.get(about, -_SAY_AGAIN_S) < _SAY_AGAIN_S:
-            return
-        self._said[about] = now
-        if len(self._said) > _SENTENCES:
-            del self._said[min(self._said, key=self._said.__getitem__)]
-        self._log(text)
 
 
 def serve_frames(
@@ -82,8 +63,8 @@ def serve_frames(
         quarantine_timeout_s=quarantine_timeout_s,
         history=publisher.history,
         # Each on a line of its own: rclpy raises when one line of code logs with two severities.
-        report=Report(lambda text: logger.info(text)),
-        warn=Report(lambda text: logger.warning(text)),
+        report=Seldom(lambda text: logger.info(text)),
+        warn=Seldom(lambda text: logger.warning(text)),
     )
     publisher.serve(server)
     return server

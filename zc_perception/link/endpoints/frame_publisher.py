@@ -30,6 +30,7 @@ from zc_perception.link.foreign_images import ForeignImages
 from zc_perception.link.image_conversion import frame_adapter
 from zc_perception.link.shared_memory.unix_socket import check_ids
 from zc_perception.link.shared_memory.wire import frame_id_bytes
+from zc_perception.log import Seldom
 from zc_perception.mapping import map_buffers
 from zc_perception.memory.dmabuf import CpuAccess
 from zc_perception.memory.fence import SyncFile, fence_from_fd
@@ -54,7 +55,6 @@ Stamp = Any
 _RESERVE = 1
 _LEAST_SLOTS = 2
 _LAST_STAMP_NS = 2**31 * 1_000_000_000 - 1
-_SAY_AGAIN_S = 5.0
 _LONGEST_WAIT_S = 3600.0
 _FIXED = 'make its publisher in {name} with renegotiate=True, start this consumer before it, or name it in participants'
 _FIXED_FDS = 'a library has allocated the buffers of {name}, which never change'
@@ -335,7 +335,7 @@ class FramePublisher:
         self._pool: BufferPool | None = None
         self._scratch: tuple[NDArray[Any], ...] = ()
         self._sequence = self._dropped = self._discarded = self._lent = 0
-        self._said_at = -_SAY_AGAIN_S
+        self._warn = Seldom(lambda text: node.get_logger().warning(text), 5.0)
         self._closed = False
         adapter = frame_adapter(
             image_encoding or ('rgb8' if fmt.is_yuv else NATIVE),
@@ -655,13 +655,14 @@ class FramePublisher:
             sequence = self._sequence
             self._sequence += 1
             self._dropped += 1
-            now = time.monotonic()
-            if now - self._said_at < _SAY_AGAIN_S:
-                return
-            self._said_at = now
         more = "raise 'slots'" if self._images is None else 'have more buffers'
-        text = f"'{self.topic}': frame {sequence} was dropped, because {why} ({pool.describe_holders()})"
-        self._node.get_logger().warning(f'{text}; have consumers release frames sooner, or {more}')
+        self._warn(
+            lambda: (
+                f"'{self.topic}': frame {sequence} was dropped, because {why} ({pool.describe_holders()}); "
+                f'have consumers release frames sooner, or {more}'
+            ),
+            'dropped',
+        )
 
     def _now_ns(self) -> int:
         return int(self._node.get_clock().now().nanoseconds)

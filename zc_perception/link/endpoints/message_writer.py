@@ -17,6 +17,7 @@ from zc_perception.link.endpoints.outbox import Outbox, WaitingMessage
 from zc_perception.link.endpoints.qos import link_qos
 from zc_perception.link.rclpy_compat import publish, subscription_count
 from zc_perception.link.type_adapter import TypeAdapter
+from zc_perception.log import Seldom
 from zc_perception.memory.pool import BufferPool
 
 T = TypeVar('T')
@@ -60,6 +61,7 @@ class MessageWriter(Generic[T]):
         extras: Sequence[ExtraMessage[T]],
     ) -> None:
         self._node = node
+        self._complain = Seldom(lambda text: node.get_logger().error(text), 5.0)
         self._qos: LinkQos = link_qos(qos)
         self._publisher = node.create_publisher(adapter.ros_type, topic, qos)
         self.topic: str = self._publisher.topic_name
@@ -231,7 +233,7 @@ class MessageWriter(Generic[T]):
         """Unless it has ended: with a context that is shut down, publishing fails."""
         if not self._stop.is_set():
             self.errors += 1
-            self._node.get_logger().error(f"'{self.topic}': {text}", throttle_duration_sec=5.0)
+            self._complain(f"'{self.topic}': {text}", 'errors')
 
     def close(self) -> None:
         """Stop converting, send the messages that wait, and leave the graph."""

@@ -91,6 +91,7 @@ from zc_perception.link.rungs import (
 from zc_perception.link.shared_memory.socket_folder import SUFFIX as SOCKET_SUFFIX
 from zc_perception.link.shared_memory.socket_folder import default_folder
 from zc_perception.link.type_adapter import TypeAdapter
+from zc_perception.log import Seldom
 from zc_perception.negotiation.session import Consumer
 
 T = TypeVar('T')
@@ -297,7 +298,12 @@ class AdaptedSubscription(Generic[T]):
         self._conversion_errors = 0
         self._choice = Choice(UNMATCHED, NO_PUBLISHER, False)
         self._said = UNMATCHED, NO_PUBLISHER
-        self._window_warnings = WindowWarnings()
+        logger = node.get_logger()
+        self._complain = Seldom(lambda text: logger.error(text), 5.0)
+        self._warn = Seldom(lambda text: logger.warning(text), 5.0)
+        self._window_warnings = WindowWarnings(
+            lambda text: logger.warning(f"'{self.topic}': {text}")
+        )
         self._closed = False
         self._paused = False
         self._raised = False
@@ -323,8 +329,7 @@ class AdaptedSubscription(Generic[T]):
             news |= bool(self._unjudged)
             windows = () if self._closed else self._windows()
         # Here, because a callback that doesn't return keeps the executor.
-        for text in self._window_warnings.say(windows, self._too_slow()):
-            self._node.get_logger().warning(f"'{self.topic}': {text}")
+        self._window_warnings.say(windows, self._too_slow())
         if news and executor is not None:
             call_soon(executor, self.update_rung)
         # A multi-threaded executor raises what a callback has raised when something wakes it up the next time.
@@ -686,9 +691,7 @@ class AdaptedSubscription(Generic[T]):
         except Exception as error:
             # The adapter is somebody else's code, and the message is a stranger's.
             self._conversion_errors += 1
-            self._node.get_logger().error(
-                f"'{self.topic}': a message could not be taken: {error}", throttle_duration_sec=5.0
-            )
+            self._complain(f"'{self.topic}': a message could not be taken: {error}", 'not taken')
             return False
         self._conversions += 1
         if hasattr(item, 'published_ns'):
@@ -770,9 +773,7 @@ class AdaptedSubscription(Generic[T]):
                 if raised is not None:
                     # What it has raised keeps the callback's variables, and rclpy keeps that in a cycle: nobody could say until when.
                     _forget_variables(raised)
-                self._node.get_logger().warning(
-                    f"'{self.topic}': {error}", throttle_duration_sec=5.0
-                )
+                self._warn(f"'{self.topic}': {error}", 'not released')
 
     def statistics(self) -> SubscriptionStatistics:
         """Counters, the kind of link that is in use, and why. From any thread; see :class:`SubscriptionStatistics`."""

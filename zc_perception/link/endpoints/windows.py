@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from zc_perception.log import ONCE, Seldom
+
 STALLED_S = 1.0
 """A window that has been full for so long is worth a warning."""
-_SAY_AGAIN_S = 10.0
 
 
 def full_s(window: int, in_hand: Sequence[tuple[int, float]]) -> float:
@@ -69,34 +69,33 @@ SLOW_CALLBACK = TooSlow(
 
 
 class WindowWarnings:
-    """What a subscription has to say of its windows, in sentences for the log. One thread calls it."""
+    """What a subscription has to say of its windows.
 
-    def __init__(self) -> None:
-        self._narrow: set[tuple[int, int]] = set()
-        self._said_full_at = -_SAY_AGAIN_S
+    :param warn: logs a sentence.
+    """
 
-    def say(self, windows: Sequence[Window], slow: TooSlow | None = None) -> list[str]:
-        """Of each connection's window that is smaller than what was asked for, once.
+    def __init__(self, warn: Callable[[str], object]) -> None:
+        self._narrow = Seldom(warn, ONCE)
+        self._full = Seldom(warn, 10.0)
 
-        Of full ones soon, and not again and again.
+    def say(self, windows: Sequence[Window], slow: TooSlow | None = None) -> None:
+        """Warn of each connection's window that is smaller than what was asked for, once, and of full ones soon, and again seldom.
 
         :param slow: why windows are full; ``None``: frames are kept.
         """
-        narrow = [window for window in windows if window.granted < window.asked]
-        sentences = [
-            f'publisher {window.publisher_id[:8]} lets this consumer hold {window.granted} frame(s) at a time, {window.asked} were asked '
-            "for: it has too few slots left to promise; raise its parameter 'slots', or end other consumers and start this one anew"
-            for window in narrow
-            if window.connection not in self._narrow
-        ]
-        self._narrow = {window.connection for window in narrow}
-        stalled = [window for window in windows if window.full_s >= STALLED_S]
-        if stalled and time.monotonic() - self._said_full_at >= _SAY_AGAIN_S:
-            self._said_full_at = time.monotonic()
-            sentences += [
-                f'no frame comes from publisher {window.publisher_id[:8]}, because '
-                f'{describe_full(window.granted, window.in_hand, slow)}; '
-                + (slow.advice if slow else 'release them, or drop the arrays of their pixels')
-                for window in stalled
-            ]
-        return sentences
+        for window in windows:
+            publisher = f'publisher {window.publisher_id[:8]}'
+            if window.granted < window.asked:
+                self._narrow(
+                    f'{publisher} lets this consumer hold {window.granted} frame(s) at a time, {window.asked} were asked '
+                    "for: it has too few slots left to promise; raise its parameter 'slots', or end other consumers and start this one anew",
+                    str(window.connection),
+                )
+            if window.full_s >= STALLED_S:
+                self._full(
+                    f'no frame comes from {publisher}, because {describe_full(window.granted, window.in_hand, slow)}; '
+                    + (
+                        slow.advice if slow else 'release them, or drop the arrays of their pixels'
+                    ),
+                    window.publisher_id,
+                )

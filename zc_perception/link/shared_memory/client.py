@@ -55,6 +55,7 @@ from zc_perception.link.shared_memory.unix_socket import (
     producer_allowed,
 )
 from zc_perception.link.shared_memory.wire import Hello, Welcome
+from zc_perception.log import ONCE, Seldom, on_stderr
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.negotiation.settings import TrialImport
 
@@ -637,7 +638,7 @@ class SharedMemoryReceiver:
         on_state: Callable[[bool, str], None] | None = None,
     ) -> None:
         self.client = client
-        self._complaint = ''
+        self._complain = Seldom(on_stderr, ONCE)
         self._deliver = deliver
         self._on_state = on_state
         self._stopping = False
@@ -693,12 +694,7 @@ class SharedMemoryReceiver:
 
     def _failed(self, error: Exception) -> None:
         """What a callback raises must not end the thread. It goes to standard error, once as long as it stays the same."""
-        if self._complaint != repr(error):
-            self._complaint = repr(error)
-            with contextlib.suppress(
-                OSError, ValueError
-            ):  # nobody may be reading it, or it is closed
-                traceback.print_exception(error)
+        self._complain(''.join(traceback.format_exception(error)), repr(error))
 
     def close(self) -> None:
         """End the thread and the connection. Frames that were handed on stay readable. A second call does nothing."""

@@ -27,7 +27,6 @@ from rclpy.qos import QoSProfile
 
 from zc_perception.errors import ZcError, nearest, one_line, printable
 from zc_perception.link.endpoints import IN_PROCESS_ATTRIBUTE
-from zc_perception.link.endpoints.frame_offer import Report
 from zc_perception.link.rclpy_compat import (
     InvalidHandle,
     end_lifecycle,
@@ -35,6 +34,7 @@ from zc_perception.link.rclpy_compat import (
     lifecycle_state,
     without_type_description,
 )
+from zc_perception.log import ONCE, Seldom
 from zc_perception.memory.pool import live_pools
 from zc_perception.nodes.container.executor import ContainerExecutor
 from zc_perception.nodes.params.kinds import somebody_has
@@ -264,8 +264,8 @@ class ComponentManager(Node):
         self._loaded: dict[int, _Loaded] = {}
         self._closing = False
         self._own_threads: set[threading.Thread] = set()
-        self._said: set[str] = set()
-        self._complain = Report(self._say_error)
+        self._left_behind = Seldom(self._say_warning, ONCE)
+        self._complain = Seldom(self._say_error)
         self._threads = int(self.parameters['thread_num']) if multi_threaded else 1
         self.components = ContainerExecutor(
             context, 'components', self._threads, self.on_callback_error, on_end
@@ -410,12 +410,8 @@ class ComponentManager(Node):
         while (found := self._leftovers()) and time.monotonic() < deadline:
             time.sleep(_POLL_S)
         _return_memory()  # what a thread still referred to that has ended since: an idle process collects nothing by itself
-        news = found - self._said
-        self._said |= news
-        if news:
-            self._say_warning(
-                f'no component is loaded, but some have left behind: {"; ".join(sorted(news))}'
-            )
+        for what in sorted(found):
+            self._left_behind(f'no component is loaded, but one has left behind: {what}')
 
     def _leftovers(self) -> set[str]:
         if self._present() or self._closing:
