@@ -464,3 +464,20 @@ def test_a_closed_queue_does_not_accept_again() -> None:
     queue.accept()
     queue.put(1)
     assert released == [1] and len(queue) == 0 and queue.closed
+
+
+def test_room_for_one_kind_is_made_at_the_cost_of_that_kind_alone() -> None:
+    released: list[str] = []
+    queue: KeepLastQueue[str] = KeepLastQueue(None, released.append)
+    for number in range(6):
+        for kind, most in (('frame', 2), ('word', 3)):
+            queue.make_room(most, lambda entry, kind=kind: entry.startswith(kind))  # type: ignore[misc]
+            queue.put(f'{kind} {number}')
+    assert sorted(released) == [
+        *(f'frame {n}' for n in range(4)),
+        *(f'word {n}' for n in range(3)),
+    ]
+    assert [queue.get() for _ in range(6)] == [
+        'word 3', 'frame 4', 'word 4', 'frame 5', 'word 5', None
+    ]  # fmt: skip
+    queue.close()

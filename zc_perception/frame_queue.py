@@ -114,10 +114,22 @@ class KeepLastQueue(Generic[T]):
                 return
         self._release(overflow)
 
-    def make_room(self) -> None:
-        """Before an object is made for :meth:`put`: drop the oldest if there is no place for another one, so that its memory is free."""
-        if self._depth is not None and len(self._entries) >= self._depth:
-            self.drop_oldest()
+    def make_room(
+        self, most: int | None = None, which: Callable[[T], bool] | None = None
+    ) -> None:
+        """Before an object is made for :meth:`put`: drop the oldest if there is no place for it.
+
+        So its memory is free.
+
+        :param most: places for objects that *which* says it of, in place of the depth for all.
+        """
+        most = self._depth if most is None else most
+        if most is None or len(self._entries) < most:
+            return
+        with self._lock:
+            full = sum(which is None or which(entry) for entry in self._entries) >= most
+        if full:
+            self.drop_oldest(which)
 
     def drop_oldest(self, which: Callable[[T], bool] | None = None) -> bool:
         """Drop the oldest entry, or the oldest that *which* says it of; ``False`` if there is none."""

@@ -16,7 +16,6 @@ from waiting import eventually
 
 from zc_perception.frame import Frame
 from zc_perception.link.endpoints import AdaptedPublisher
-from zc_perception.link.endpoints.outbox import Outbox, WaitingMessage
 from zc_perception.link.image_conversion import frame_adapter
 from zc_perception.link.type_adapter import TypeAdapter
 from zc_perception.memory.ledger import CopyLedger
@@ -129,29 +128,3 @@ def test_frames_and_images_come_in_order_as_the_reporter_sent_them(
         camera.publish(message)
         expected += [number, number + 1]
         assert eventually(lambda: plain == direct == expected), (plain, direct)  # noqa: B023
-
-
-def test_what_waits_is_bounded_and_neither_kind_takes_the_other_s_place() -> None:
-    released: list[str] = []
-    outbox: Outbox[str] = Outbox(2, released.append)
-    for number in range(30):
-        outbox.make_room()
-        outbox.put(f'object {number}')
-        outbox.put_message(WaitingMessage(str(number).encode()))
-    assert released == [f'object {number}' for number in range(28)]
-    assert outbox.dropped == 28 + 14 and not outbox.idle
-    kept = [outbox.take(0.0) for _ in range(18)]
-    assert kept[-4:] == [
-        'object 28',
-        WaitingMessage(b'28'),
-        'object 29',
-        WaitingMessage(b'29'),
-    ]
-    assert not outbox.idle and outbox.take(0.0) is None, 'the last one is not published yet'
-    outbox.done()
-    assert outbox.idle
-    outbox.put('late')
-    outbox.put_message(WaitingMessage(b'later'))
-    assert outbox.close() == [WaitingMessage(b'later')] and released[-1] == 'late'
-    outbox.put('after the end')
-    assert released[-1] == 'after the end' and outbox.take(0.0) is None

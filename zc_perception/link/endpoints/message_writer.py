@@ -5,15 +5,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from rclpy.node import Node
 from rclpy.qos import QoSProfile
 from rclpy.serialization import serialize_message
 
 from zc_perception.frame import Frame
+from zc_perception.frame_queue import KeepLastQueue
 from zc_perception.link.bus import LinkQos
-from zc_perception.link.endpoints.outbox import Outbox, WaitingMessage
 from zc_perception.link.endpoints.qos import link_qos
 from zc_perception.link.rclpy_compat import publish, subscription_count
 from zc_perception.link.type_adapter import TypeAdapter
@@ -21,6 +21,8 @@ from zc_perception.log import Seldom
 from zc_perception.memory.pool import BufferPool
 
 T = TypeVar('T')
+# A message takes no time to convert, so those of a burst need not be left out.
+_BURST = 16
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,16 @@ class ExtraMessage(Generic[T]):
     suffix: str
     convert: Callable[[T], Any]
     qos: QoSProfile | None = None
+
+
+class _Waiting(NamedTuple):
+    """A message as bytes, because its owner may change it meanwhile."""
+
+    content: bytes
+
+
+def _is_object(entry: object) -> bool:
+    return not isinstance(entry, _Waiting)
 
 
 class MessageWriter(Generic[T]):
@@ -74,7 +86,13 @@ class MessageWriter(Generic[T]):
         # Keep-all would pin every frame while a conversion is slow.
         depth = (self._qos.depth or 1) if adapter.leased else self._qos.depth
         self._depth = depth or 1
-        self._outbox: Outbox[T] = Outbox(depth, adapter.release)
+        self._most = depth
+        self._queue: KeepLastQueue[T | _Waiting] = KeepLastQueue(
+            None, self._leave_out, gate=self._begin
+        )
+        # An entry was taken, and isn't published yet.
+        self._busy = False
+        self._last_words: list[_Waiting] = []
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
         self._stop = threading.Event()
@@ -138,7 +156,7 @@ class MessageWriter(Generic[T]):
     @property
     def skipped(self) -> int:
         """Objects that there was no time for, and messages that were too many behind them."""
-        return self._outbox.dropped
+        return self._queue.dropped
 
     def wanted(self) -> bool:
         """Whether objects are converted now."""
@@ -158,12 +176,13 @@ class MessageWriter(Generic[T]):
             return
         if self._adapter.custom_type is Frame:
             self._take_from(item.pool)  # type: ignore[attr-defined]
-        self._outbox.make_room()
+        if self._most is not None:
+            self._queue.make_room(self._most, _is_object)
         delivery = self._adapter.deliver(item, self._holder)
         if delivery is not None:
             if self._thread is None:
                 self._start()
-            self._outbox.put(delivery)
+            self._queue.put(delivery)
 
     def _take_from(self, pool: Any) -> None:
         """Have *pool* promise the frame that is converted and those that wait, while somebody wants messages. Where it has no slot left to
@@ -187,27 +206,44 @@ class MessageWriter(Generic[T]):
                 self._thread.start()
 
     def write_message(self, message: Any) -> None:
-        """Publish a message as it is, behind the objects that came before. Never waits."""
-        if self._outbox.idle:
+        """Publish a message as it is, behind the objects that came before. Never waits.
+
+        When too many wait, the oldest is left out, and so it is with objects. Neither takes the
+        place of the other.
+        """
+        if not self._queue and not self._busy:
             publish(self._publisher, message)
-        else:
-            self._outbox.put_message(WaitingMessage(serialize_message(message)))
+            return
+        if self._most is not None:
+            self._queue.make_room(max(self._most, _BURST), lambda each: not _is_object(each))
+        self._queue.put(_Waiting(serialize_message(message)))
+
+    def _begin(self, entry: T | _Waiting) -> bool:
+        """As the queue's gate: so no message overtakes an entry between its place and the thread."""
+        self._busy = True
+        return True
+
+    def _leave_out(self, entry: Any) -> None:
+        if _is_object(entry):
+            self._adapter.release(entry)
+        elif self._stop.is_set():
+            self._last_words.append(entry)
 
     def _run(self) -> None:
         while not self._stop.is_set():
-            entry = self._outbox.take(0.5)
+            entry: Any = self._queue.get(0.5)
             if entry is None:
                 continue
             try:
-                if isinstance(entry, WaitingMessage):
+                if isinstance(entry, _Waiting):
                     self._publish_waiting(entry)
                 else:
                     self._convert_all(entry)
             finally:
-                self._outbox.done()
+                self._busy = False
             del entry
 
-    def _publish_waiting(self, message: WaitingMessage) -> None:
+    def _publish_waiting(self, message: _Waiting) -> None:
         try:
             publish(self._publisher, message.content)
         except Exception as error:
@@ -239,11 +275,11 @@ class MessageWriter(Generic[T]):
         """Stop converting, send the messages that wait, and leave the graph."""
         with self._lock:
             self._stop.set()
-        messages = self._outbox.close()
+        self._queue.end()
         if self._thread is not None:
             self._thread.join(timeout=2.0)
-        for message in messages:
-            self._publish_waiting(message)
+        while self._last_words:
+            self._publish_waiting(self._last_words.pop(0))
         self._take_from(None)
         for publisher, _ in self._outputs:
             self._node.destroy_publisher(publisher)
