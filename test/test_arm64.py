@@ -53,7 +53,6 @@ NATIVE_ALLOWED = {
         'camera/jpeg.py',
         'c_ulong',
     ): 'turbojpeg.h: unsigned long jpegSize, of tjDecompressHeader3 and tjDecompressToYUVPlanes',
-    ('nodes/params/yaml_file.py', 'c_long'): 'stdlib.h: long strtol()',
 }
 CHECKED_BY_C = (
     'test/camera/test_v4l2_abi.py', 'test/memory/test_kernel_abi.py', 'test/npu/test_axl_abi.py', 'test/npu/test_axruntime_abi.py',

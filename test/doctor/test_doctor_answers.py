@@ -109,18 +109,6 @@ def test_each_key_and_section_that_the_nodes_refuse_is_named(tmp_path: Path) -> 
     assert parameters('- 1', tmp_path)['problems']
 
 
-def test_what_only_ros_refuses_is_told_in_its_own_words(tmp_path: Path) -> None:
-    """Its YAML library allows no colon there; ours does."""
-    answer = parameters(
-        '/**/inference: {ros__parameters: {accelerator_device: 0000:01:00.0}}\n', tmp_path
-    )
-    (problem,) = answer['problems']
-    assert problem.startswith('ROS refuses it: Error parsing a') and answer['checked'] == 0
-    assert '.c:' not in problem and 'vehicle.yaml' not in problem, (
-        'neither where in its source, nor once more the file'
-    )
-
-
 def test_a_model_is_loaded_and_given_back() -> None:
     answer = ask(try_model, json.dumps(dict(node_need('inference', {}).values)))
     assert (

@@ -63,13 +63,13 @@ FILES: dict[str, tuple[bool, str | bytes]] = {
         False,
         CAPTURE('width: wide') + '/capture: {ros__parameters: {height: 64}}\n',
     ),
-    'section twice, corrected': (
-        True,
-        CAPTURE('width: 9999, height: 64') + '/capture: {ros__parameters: {width: 64}}\n',
+    'section twice, with the same key': (
+        False,
+        CAPTURE('width: 32, height: 64') + '/capture: {ros__parameters: {width: 64}}\n',
     ),
-    'key twice': (True, CAPTURE('width: 9999, width: 64, height: 64')),
-    'key twice, last wrong': (False, CAPTURE('width: 64, width: 9999, height: 64')),
+    'key twice': (False, CAPTURE('width: 64, width: 64, height: 64')),
     'key twice, of two types': (False, CAPTURE('width: 64, width: wide, height: 64')),
+    'key twice, of another package': (True, GOOD + '/planner: {ros__parameters: {x: 1, x: 2}}\n'),
     'underscore in a number': (False, CAPTURE('width: 1_280, height: 720')),
     'sexagesimal': (False, CAPTURE('width: 1:20, height: 64')),
     'sexagesimal for a text': (

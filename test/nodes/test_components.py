@@ -5,9 +5,11 @@ from __future__ import annotations
 import gc
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+import rclpy
 from descriptors import open_descriptors
 from nodes.managed import ACTIVATE, CLEANUP, CONFIGURE, DEACTIVATE, Managed, status
 
@@ -20,6 +22,7 @@ from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.negotiation.session import Consumer, Verdict
 from zc_perception.nodes import components
 from zc_perception.nodes.perception_node import process_ledger
+from zc_perception.nodes.process import ros_context
 from zc_perception.observe.diagnostics import Level
 
 pytestmark = pytest.mark.usefixtures('ros_home')
@@ -100,6 +103,34 @@ def test_they_meet_again_after_transitions_of_either(run: Managed, changed: str)
             status(nodes['capture'], 'negotiation').values['participant cpu accelerator']
             == 'accepted'
         )
+
+
+def test_a_section_that_misses_a_component_of_another_name_ends_its_load(
+    free_domain: int, tmp_path: Path
+) -> None:
+    path = tmp_path / 'vehicle.yaml'
+    path.write_text('/**/capture: {ros__parameters: {camera: replay}}\n')
+    context = rclpy.Context()
+    with ros_context(['--ros-args', '--params-file', str(path)], context):
+        own = {'context': context, 'cli_args': ['--ros-args', '-r', '__node:=cam']}
+        with pytest.raises(
+            ConfigError,
+            match=r"node '/cam', as which capture runs here; write '/\*\*/cam' \(line 1\)",
+        ):
+            components.CaptureNode(**own)
+        assert components.CaptureNode(**own, use_global_arguments=False).destroy_node() is None
+
+
+def test_a_component_of_another_name_without_parameters_says_where_they_belong(
+    run: Managed, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run.make(components.OverlayNode, {}, cli_args=['--ros-args', '-r', '__node:=picture'])
+    said = "'overlay' runs here as 'picture' and got no parameter; its section in a parameter file is '/**/picture'"
+    assert said in capfd.readouterr().err
+    run.make(
+        components.OverlayNode, {'scale': 0.5}, cli_args=['--ros-args', '-r', '__node:=other']
+    )
+    assert 'got no parameter' not in capfd.readouterr().err
 
 
 def test_unloading_gives_everything_back(run: Managed) -> None:

@@ -68,6 +68,45 @@ def test_a_wrong_parameter_ends_with_one_clear_line(case: str, free_domain: int)
     _assert_one_clear_line(_refused('perception', args, free_domain), message)
 
 
+@pytest.mark.parametrize(
+    ('program', 'arguments', 'message'),
+    [
+        (
+            'capture_node',
+            ['-r', '__node:=front_cam'],
+            "node '/front_cam', as which capture runs here; write '/**/front_cam'",
+        ),
+        (
+            'capture_node',
+            ['-r', '__node:=cam', '-r', '__ns:=/truck'],
+            "node '/truck/cam', as which capture runs here; write '/**/cam'",
+        ),
+        (
+            'perception',
+            ['-r', 'capture:__node:=cam'],
+            "node '/cam', as which capture runs here; write '/**/cam'",
+        ),
+        (
+            'capture_node',
+            [],
+            "'/**/capture': parameter 'width' is given in line 3 and line 5, and ROS takes one of them; write it once",
+        ),
+        ('perception', [], "parameter 'width' is given in line 3 and line 5"),
+    ],
+)
+def test_a_file_that_does_not_reach_a_node_as_it_is_meant_ends_the_start(
+    program: str, arguments: list[str], message: str, tmp_path: Path, free_domain: int
+) -> None:
+    path = tmp_path / 'vehicle.yaml'
+    path.write_text(
+        '/**/capture:\n  ros__parameters:\n    width: 128\n    height: 128\n    width: 640\n'
+    )
+    args = ['--ros-args', *arguments, '--params-file', str(path)]
+    done = _refused(program, args, free_domain)
+    _assert_one_clear_line(done, message)
+    assert str(path) in done.stderr
+
+
 def test_several_cameras_run_in_one_process_each_with_its_own_parameters(
     tmp_path: Path, free_domain: int
 ) -> None:

@@ -12,7 +12,6 @@ from sensor_msgs.msg import CompressedImage
 
 from zc_perception.errors import ConfigError
 from zc_perception.nodes.capture import CaptureNode
-from zc_perception.nodes.params.ros_arguments import refuse_unknown_parameters
 
 SMALL = {'width': 128, 'height': 128, 'heap': 'memfd', 'framerate': 30.0}
 RAW, COMPRESSED = (
@@ -32,7 +31,7 @@ def test_the_compressed_topic_has_its_own_whenever_it_comes(quality: int, run: M
     node = run.make(
         CaptureNode, {**SMALL, 'jpeg_quality': quality, f'{COMPRESSED}.reliability': 'best_effort'}
     )
-    refuse_unknown_parameters([node], [])
+    assert node.parameters.unclaimed() == []
     for wanted in (0, 60):
         assert node.set_parameters_atomically([Parameter('jpeg_quality', value=wanted)]).successful
     run.eventually(lambda: len(node.get_publishers_info_by_topic(TOPIC)) == 1)

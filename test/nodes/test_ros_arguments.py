@@ -100,8 +100,9 @@ NODES = ['/capture', '/inference', '/overlay']
 FRONT = ['/front/capture', '/front/inference', '/front/overlay']
 
 
-def warned(argv: list[str], nodes: list[str]) -> list[str]:
-    return CommandLine(argv).check(nodes)
+def warned(argv: list[str], nodes: list[str], kind: str = '') -> list[str]:
+    """:param kind: of these nodes, where it isn't their name."""
+    return CommandLine(argv).check([(node, kind or node.rpartition('/')[2]) for node in nodes])
 
 
 def _file(folder: Path, *sections: str, key: str = 'width') -> list[str]:
@@ -293,6 +294,67 @@ def test_cameras_of_a_file_may_be_left_out_and_those_that_it_lacks_are_said(
             f"'/{camera}/capture'".replace('//', '/') for camera in without
         )
         assert others == ', '.join(f"'{camera}/capture'" for camera in elsewhere)
+
+
+@pytest.mark.parametrize(
+    ('section', 'node', 'right'),
+    [
+        ('/**/capture', '/front_cam', '/**/front_cam'),
+        ('capture', '/front_cam', '/**/front_cam'),
+        ('/**/capture', '/truck/front_cam', '/**/front_cam'),
+        ('/truck/capture', '/truck/front_cam', '/**/truck/front_cam'),
+    ],
+)
+def test_a_section_for_a_node_that_has_another_name_is_refused(
+    section: str, node: str, right: str, tmp_path: Path
+) -> None:
+    argv = _file(tmp_path, '/**', section)
+    with pytest.raises(ConfigError) as refused:
+        warned(argv, [node], 'capture')
+    assert str(refused.value) == (
+        f"parameter file '{argv[-1]}': '{section.lstrip('/')}' does not match node "
+        f"'{node}', as which capture runs here; write '{right}' (line 4)"
+    )
+    assert warned(_file(tmp_path, section, right), [node], 'capture') == [], (
+        'it is for another one'
+    )
+
+
+@pytest.mark.parametrize(
+    ('node', 'right'), [('/cam', "'cam' in its place"), ('/a/cam', "'/**/cam', in a par")]
+)
+def test_an_argument_for_a_node_that_has_another_name_is_refused(node: str, right: str) -> None:
+    with pytest.raises(
+        ConfigError, match=re.escape(f"'capture' does not match node '{node}'; write {right}")
+    ):
+        warned(['x', '--ros-args', '-p', 'capture:width:=64'], [node], 'capture')
+
+
+@pytest.mark.parametrize(
+    ('text', 'places'),
+    [
+        ('/**/capture: {ros__parameters: {width: 64,\n width: 32}}', 'line 1 and line 2'),
+        (
+            '/capture: {ros__parameters: {width: 64}}\n---\n\ncapture: {ros__parameters: {width: x}}',
+            'line 1 and line 4',
+        ),
+        (
+            '/**: {ros__parameters: {width: 64, width: 1, width: 2}}',
+            'line 1 and line 1 and line 1',
+        ),
+    ],
+)
+def test_a_key_that_is_there_twice_is_refused_with_both_lines(
+    text: str, places: str, tmp_path: Path
+) -> None:
+    argv = _sections(tmp_path, text)
+    with pytest.raises(
+        ConfigError,
+        match=f"'width' is given in {places}, and ROS takes one of them; write it once",
+    ):
+        warned(argv, NODES)
+    other = text.replace('capture', 'planner').replace('/**', '/planner').replace('width', 'rate')
+    assert warned(_sections(tmp_path, other), NODES) == [], 'another package may want it so'
 
 
 def test_several_files_are_judged_together(tmp_path: Path) -> None:

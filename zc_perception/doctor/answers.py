@@ -11,7 +11,6 @@ import ctypes
 import importlib
 import json
 import os
-import re
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import metadata
@@ -304,30 +303,8 @@ def describe_ros() -> dict[str, Any]:
     return answer
 
 
-# In front of and behind what rcl's parser has to say.
-_RCL_PREFIX, _RCL_PLACES = (
-    re.compile(r".*?params file: '.*?'\. Error: ", re.DOTALL),
-    re.compile(r',? at \S+\.c:\d+'),
-)
-
-
-def _rcl_refusal(path: str) -> str:
-    """Why rcl can't parse the file; empty: it can. Neither the environment's domain nor a log file plays a part."""
-    rclpy = importlib.import_module('rclpy')
-    context = rclpy.Context()
-    try:
-        context.init(['--ros-args', '--params-file', path], initialize_logging=False, domain_id=0)
-    except Exception as error:  # rclpy has several classes of its own for this
-        reason = ' '.join(_RCL_PLACES.sub('', _RCL_PREFIX.sub('', str(error))).split())
-        return f'ROS refuses it: {reason}'
-    context.try_shutdown()
-    return ''
-
-
 def check_parameters(path: str, cameras: str = 'named', *namespaces: str) -> dict[str, Any]:
     """What the nodes would say to a parameter file: problems that end a node, and what it only warns of. Starts no node.
-
-    rcl's own parser is asked first, then :mod:`~zc_perception.nodes.params.verdict`.
 
     :param cameras: ``given`` if these are all cameras that there are going to be; ``named`` if that follows from the file, so that others
         are possible.
@@ -350,8 +327,6 @@ def check_parameters(path: str, cameras: str = 'named', *namespaces: str) -> dic
         kinds = importlib.import_module('zc_perception.nodes.params.kinds').node_kinds()
     except ImportError as error:
         return {'error': f'the nodes could not be imported: {error}'}
-    if refusal := _rcl_refusal(path):
-        return {'problems': [refusal], 'warnings': [], 'checked': 0}
     given = cameras == 'given'
     found = verdict.judge(
         file, verdict.expected_nodes(file.sections, namespaces if given else None)

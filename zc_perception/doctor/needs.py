@@ -1,12 +1,9 @@
-"""Reads what the parameter file asks of the machine (:mod:`~zc_perception.machine.needs`). Needs no ROS.
-
-Source: the parameter files of ROS 2 (``rcl_yaml_param_parser``): namespaces may be nested, ``*`` is one token of a node's full name, ``**``
-any number of them, nested parameters have dotted names.
-"""
+"""Reads what the parameter file asks of the machine (:mod:`~zc_perception.machine.needs`). Needs no ROS."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from zc_perception.camera.kinds import draws
@@ -90,4 +87,5 @@ def read_needs(path: str, cameras: Sequence[str] = ()) -> Needs:
         if cameras:
             raise ConfigError('--cameras needs --params-file, which says what these cameras are')
         return Needs()
-    return needs_of(read_parameter_yaml(path).sections, path, cameras)
+    file = read_parameter_yaml(path)
+    return replace(needs_of(file.sections, path, cameras), read_by_ros=file.by_rcl)

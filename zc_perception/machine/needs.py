@@ -49,6 +49,7 @@ class Needs:
     :param cameras_given: whether these are all cameras, by ``--cameras``, not those that the file names.
     :param heaps: the heaps that cameras take their buffers from: names, or ``auto``.
     :param device_imports: whether a device has to import buffers, so that a memfd won't do.
+    :param read_by_ros: whether the file's values are ROS's; ``False``: PyYAML's, as there is no ROS here.
     """
 
     path: str = ''
@@ -57,6 +58,7 @@ class Needs:
     cameras_given: bool = False
     heaps: tuple[str, ...] = ()
     device_imports: bool = False
+    read_by_ros: bool = True
 
     @property
     def known(self) -> bool:
@@ -103,4 +105,5 @@ class Needs:
         parts = [camera.label for camera in self.cameras] + [
             f'{i.node} ({i.kind}, model {i["model"]})' for i in self.inferences
         ]
-        return f'for {self.path}: {", ".join(parts)}'
+        how = '' if self.read_by_ros else ', read as plain YAML because ROS 2 is not here'
+        return f'for {self.path}{how}: {", ".join(parts)}'

@@ -16,7 +16,7 @@ from rclpy.timer import Timer
 
 from zc_perception.errors import ZcError
 from zc_perception.nodes import capture, inference, overlay, recorder
-from zc_perception.nodes.params.kinds import names_of, node_kinds, somebody_has
+from zc_perception.nodes.params.ros_arguments import CommandLine, check_start, command_line
 from zc_perception.nodes.perception_node import PerceptionNode
 
 _SOON_S = 0.001
@@ -32,17 +32,20 @@ class SelfStarting(PerceptionNode):
     def __init__(self, **node_options: Any) -> None:
         super().__init__(**node_options)
         try:
+            own = not node_options.get('use_global_arguments', True)
+            line = CommandLine() if own else command_line(self.context)
+            check_start([self], line, component=True)
             self._begin_when_spun()
         except BaseException:
             self.stop()
             raise
 
     def _begin_when_spun(self) -> None:
-        for name in self.parameters.unclaimed():
-            if not somebody_has(name):
-                self.get_logger().warning(
-                    self.parameters.unknown(name, names_of(node_kinds().values()))
-                )
+        name = self.get_name()
+        if name != self.kind and not self.parameters.given():
+            self.get_logger().warning(
+                f"'{self.kind}' runs here as '{name}' and got no parameter; its section in a parameter file is '/**/{name}'"
+            )
         self._starter: Timer | None = None
         if self.parameters['autostart']:
             # The steady clock: a simulation's time may stand still.

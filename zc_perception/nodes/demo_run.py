@@ -27,6 +27,7 @@ from zc_perception.camera.synthetic import SyntheticCamera
 from zc_perception.detection.detections import Detections, box_iou
 from zc_perception.errors import EXIT_FAILURE, EXIT_USAGE, ConfigError, ZcError, error_line
 from zc_perception.nodes.perception import Overrides, PerceptionGraph
+from zc_perception.nodes.perception_node import all_or_none
 from zc_perception.nodes.process import (
     NodeGroup,
     StoppedEarlyError,
@@ -311,6 +312,8 @@ def run(options: argparse.Namespace) -> int:
         try:
             with ros_context([]) as context:
                 graph = PerceptionGraph(context, overrides_from(options))
+                with all_or_none(graph.nodes):
+                    graph.capture.configure_now()
                 camera = graph.capture.camera
                 synthetic = isinstance(camera, SyntheticCamera)
                 truth = Truth(

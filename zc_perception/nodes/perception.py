@@ -15,12 +15,10 @@ from zc_perception.nodes.capture import CaptureNode
 from zc_perception.nodes.inference import InferenceNode
 from zc_perception.nodes.namespaces import check_cameras
 from zc_perception.nodes.overlay import OverlayNode
-from zc_perception.nodes.params.ros_arguments import refuse_unknown_parameters
 from zc_perception.nodes.perception_node import PerceptionNode, all_or_none, process_ledger
 from zc_perception.nodes.stereo_side import StereoRig, StereoSide
 from zc_perception.parameters import EVERY_NODE_SPECS
 
-NODES: tuple[type[PerceptionNode], ...] = (CaptureNode, InferenceNode, OverlayNode)
 Overrides = Mapping[str, Mapping[str, Any]]
 
 
@@ -48,13 +46,10 @@ class PerceptionGraph:
             self.capture = self._make(CaptureNode, 'capture', context, overrides)
             self.inference = self._make(InferenceNode, 'inference', context, overrides)
             self.overlay = self._make(OverlayNode, 'overlay', context, overrides)
-            refuse_unknown_parameters(self.nodes, NODES)
             if self.capture.keeps_all and not self.inference.parameters['keep_all']:
                 self.inference.get_logger().warning(
                     "capture has keep_all, inference has not: set 'keep_all' there too, or frames are skipped"
                 )
-            if self.capture.parameters['autostart']:
-                self.capture.configure_now()  # with the accelerator, which it has met by now
 
     def _make(
         self, kind: Any, name: str, context: rclpy.Context, overrides: Overrides | None

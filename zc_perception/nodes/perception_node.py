@@ -112,6 +112,8 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
         self, name: str, *, ledger: CopyLedger | None = None, **node_options: Any
     ) -> None:
         begin_node(self, name, **node_options)
+        self.kind = name
+        """The name that it has where nothing renames it."""
         self.ledger = ledger or process_ledger(self.context)
         self._ends = contextlib.ExitStack()
         self._opened = False

@@ -26,11 +26,12 @@ from zc_perception.link.rclpy_compat import InvalidHandle, call_soon, init_witho
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.nodes.params.ros_arguments import (
     CommandLine,
+    check_start,
     command_line,
     explain_ros_arguments,
     remember_command_line,
 )
-from zc_perception.nodes.perception_node import PerceptionNode, all_or_none
+from zc_perception.nodes.perception_node import PerceptionNode
 from zc_perception.nodes.service import Liveness, serve
 from zc_perception.nodes.startup import STARTUP
 from zc_perception.terminal import ending_signals
@@ -214,10 +215,14 @@ class NodeGroup:
         return self
 
     def start(self, check: Callable[[], None] = lambda: None) -> None:
-        """Start the nodes, consumers first, so that no frame is lost between them.
+        """Start the nodes, consumers first, so that no frame is lost between them, and all cameras at once: they are open by then.
 
         :param check: called before each; what it raises ends the start.
         """
+        for node in reversed(self.nodes):
+            check()
+            if node.parameters['autostart']:
+                node.configure_now()
         for node in reversed(self.nodes):
             check()
             node.start()
@@ -247,16 +252,6 @@ class NodeGroup:
             node.destroy_node()
 
 
-def _checked(nodes: Sequence[PerceptionNode]) -> Sequence[PerceptionNode]:
-    """The nodes, if the command line's parameters reach them; else they are taken down."""
-    with all_or_none(nodes):
-        for sentence in command_line(nodes[0].context).check(
-            [node.get_fully_qualified_name() for node in nodes]
-        ):
-            nodes[0].get_logger().warning(sentence)
-    return nodes
-
-
 def run_program(
     program: str,
     build: Callable[[rclpy.Context, Callable[[], None]], Sequence[PerceptionNode]],
@@ -276,8 +271,9 @@ def run_program(
                 ros_context(
                     sys.argv[1:], tolerant=options.unknown_parameters == 'warn'
                 ) as context,
-                NodeGroup(context, _checked(build(context, stop.check)), stop.set) as group,
+                NodeGroup(context, build(context, stop.check), stop.set) as group,
             ):
+                check_start(group.nodes, command_line(context))
                 STARTUP.reached('nodes')
                 group.start(stop.check)
                 STARTUP.reached('ready')

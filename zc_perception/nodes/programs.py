@@ -14,22 +14,14 @@ from zc_perception.errors import EXIT_FAILURE
 from zc_perception.nodes.capture import CaptureNode
 from zc_perception.nodes.inference import InferenceNode
 from zc_perception.nodes.overlay import OverlayNode
-from zc_perception.nodes.params.ros_arguments import refuse_unknown_parameters
 from zc_perception.nodes.perception import perception_nodes, stereo_nodes
-from zc_perception.nodes.perception_node import PerceptionNode, all_or_none
+from zc_perception.nodes.perception_node import PerceptionNode
 from zc_perception.nodes.process import run_program
-
-
-def _alone(node: PerceptionNode) -> Sequence[PerceptionNode]:
-    """The node, if it knows its parameters; else it is taken down."""
-    with all_or_none([node]):
-        refuse_unknown_parameters([node], [])
-    return [node]
 
 
 def _node(program: str, kind: type[PerceptionNode], options: argparse.Namespace) -> int:
     """A program that has one node."""
-    return run_program(program, lambda context, check: _alone(kind(context=context)), options)
+    return run_program(program, lambda context, check: [kind(context=context)], options)
 
 
 capture_node = partial(_node, 'capture_node', CaptureNode)
@@ -61,7 +53,7 @@ def zc_record(options: argparse.Namespace) -> int:
         nodes.append(
             RecorderNode(context=context, on_finished=lambda: os.kill(os.getpid(), signal.SIGINT))
         )
-        return _alone(nodes[0])
+        return nodes
 
     code = run_program('zc_record', build, options)
     return code or (EXIT_FAILURE if nodes and nodes[0].failed else 0)

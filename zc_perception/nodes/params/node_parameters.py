@@ -271,6 +271,10 @@ class NodeParameters(Mapping[str, Any]):
     def __len__(self) -> int:
         return len(self._values)
 
+    def given(self) -> list[str]:
+        """Declared parameters that the start gave a value."""
+        return [name for name in self._overrides if name in self._specs]
+
     def unclaimed(self) -> list[str]:
         """Start-up keys that this node doesn't have."""
         foreign, judged = self._foreign_prefixes, self.qos_overrides()

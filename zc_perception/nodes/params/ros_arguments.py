@@ -17,9 +17,9 @@ from enum import Enum
 
 from rclpy.context import Context
 
-from zc_perception.errors import ConfigError, message_of
-from zc_perception.nodes.params.kinds import names_of, somebody_has
-from zc_perception.nodes.params.verdict import judge_sections, likely_meant
+from zc_perception.errors import ConfigError, message_of, nearest
+from zc_perception.nodes.params.kinds import names_of, node_kinds, somebody_has
+from zc_perception.nodes.params.verdict import Node, judge_sections
 from zc_perception.nodes.params.yaml_file import (
     ParameterYaml,
     last_name,
@@ -106,46 +106,46 @@ class CommandLine:
             | dict.fromkeys(named, MeantFor.THIS_NODE)
         )
 
-    def check(self, nodes: Sequence[str]) -> list[str]:
+    def check(self, nodes: Sequence[Node]) -> list[str]:
         """Refuse parameters that miss the node that they were meant for.
 
-        :param nodes: full names of this process's nodes.
+        :param nodes: this process's nodes.
         :returns: sentences to warn with: nodes without a section of their own, in a file that has such sections for others; sections that
             look as if they were meant for one of *nodes*.
         :raises ConfigError: names the file or argument, the section, and the node.
         """
         for flag, text in self._arguments:
             if prefix := _NODE_PREFIX.match(text):
-                _check_argument('/' + prefix[1].strip('/'), f"argument '{flag} {text}'", nodes)
+                _check_argument(prefix[1].strip('/'), f"argument '{flag} {text}'", nodes)
         among = [section for file in self._files for section, _ in file.sections]
         warnings: list[str] = []
         for file in self._files:
-            refused, warned = judge_sections(
-                [section for section, _ in file.sections], nodes, among
-            )
-            for section, problem in refused:
-                raise ConfigError(f'{file.where}, line {file.lines[section, ""]}: {problem}')
-            warnings += [
-                f'{file.where}: {sentence}'
-                for sentence in warned + likely_meant(file.sections, nodes)
-            ]
+            refused, warned = judge_sections(file, nodes, among)
+            if refused:
+                said = '; '.join(
+                    str(one) if one.line else f"section '{one.section}': {one}" for one in refused
+                )
+                raise ConfigError(f'{file.where}: {said}')
+            warnings += [f'{file.where}: {sentence}' for sentence in warned]
         return warnings
 
 
-def _check_argument(name: str, where: str, nodes: Sequence[str]) -> None:
-    """:raises ConfigError: a command line's own node of that name isn't there, or is in a namespace."""
-    own = last_name(name)
-    for node in nodes:
-        if (
-            '*' not in own
-            and node.endswith(f'/{own}')
-            and not any(section_matches(name, other) for other in nodes)
-        ):
-            raise ConfigError(
-                f"{where}: '{name.lstrip('/')}' does not match node '{node}'; write '/**/{own}', in a parameter file"
-            )
-    for _, problem in judge_sections([name], nodes)[0]:
-        raise ConfigError(f'{where}: {problem}')
+def _check_argument(name: str, where: str, nodes: Sequence[Node]) -> None:
+    """:raises ConfigError: what an argument sets for a node by its name reaches none."""
+    own = last_name('/' + name)
+    if '*' in own or any(section_matches('/' + name, node) for node, _ in nodes):
+        return
+    for node, kind in nodes:
+        if own in (kind, last_name(node)):
+            right = f"'/**/{last_name(node)}', in a parameter file"
+            if node.count('/') == 1:
+                right = f"'{last_name(node)}' in its place"
+            raise ConfigError(f"{where}: '{name}' does not match node '{node}'; write {right}")
+    names = list(dict.fromkeys(last_name(node) for node, _ in nodes))
+    if hint := nearest(own, names):
+        raise ConfigError(
+            f"{where}: there is no node '{own}' here{hint}; nodes are {', '.join(names)}"
+        )
 
 
 _LINES: weakref.WeakKeyDictionary[Context, CommandLine] = weakref.WeakKeyDictionary()
@@ -161,26 +161,33 @@ def command_line(context: Context) -> CommandLine:
     return _LINES.get(context) or CommandLine()
 
 
-def refuse_unknown_parameters(
-    nodes: Sequence[PerceptionNode], known: Sequence[type[PerceptionNode]]
+def check_start(
+    nodes: Sequence[PerceptionNode], line: CommandLine, *, component: bool = False
 ) -> None:
-    """Refuse start-up keys that nobody has: a typing error must not pass in silence. Those that may be meant for other packages' nodes are
-    warned of, see above. A key that another of our nodes has is passed over, unless it was set for this node by its name.
+    """Refuse what the command line means for one of *nodes* and none of them has: a typing error must not pass in silence. What may be meant
+    for other packages' nodes is warned of, see above. A key that another of our nodes has is passed over, unless it was set for this one by
+    its name.
 
-    :param known: kinds of the process's nodes.
-    :raises ConfigError: names the node, and each such key with the nearest known one.
+    :param nodes: all of this process.
+    :param component: there is one, which somebody loads: who gave it a key, and for whom that was meant, isn't known.
+    :raises ConfigError: names the file or the node, and each section or key, with what is right in its place.
     """
+    for sentence in line.check([(node.get_fully_qualified_name(), node.kind) for node in nodes]):
+        nodes[0].get_logger().warning(sentence)
     declared = {name for node in nodes for name in node.parameters.qos_overrides()}
     for node in nodes:
-        line = command_line(node.context)
         keys = line.keys(node.get_fully_qualified_name())
         refused = []
         for name in node.parameters.unclaimed():
             meant = keys.get(name)
             if meant is not MeantFor.THIS_NODE and (name in declared or somebody_has(name)):
                 continue
-            sentence = node.parameters.unknown(name, [*names_of(known), *declared])
-            if meant is MeantFor.ANY_NODE or (meant is MeantFor.THIS_PROCESS and line.tolerant):
+            sentence = node.parameters.unknown(name, [*names_of(node_kinds().values()), *declared])
+            if (
+                component
+                or meant is MeantFor.ANY_NODE
+                or (meant is MeantFor.THIS_PROCESS and line.tolerant)
+            ):
                 node.get_logger().warning(sentence)
             else:
                 refused.append(sentence)

@@ -43,6 +43,8 @@ from zc_perception.nodes.params.yaml_file import (
 from zc_perception.parameters import EVERY_NODE, EVERY_NODE_SPECS
 
 _WILDCARDS = ('*', '**')
+Node = tuple[str, str]
+"""A node's full name and its kind, which is the name that it has where nothing renames it."""
 
 
 @dataclass(frozen=True)
@@ -88,13 +90,11 @@ def judge(
     :param nodes: the nodes that are going to have it: kinds (``capture``, ``inference`` …) by full names.
     :param on_top: values by kind that stand on top of the file's, such as those of launch arguments.
     """
-    refused, warnings = judge_sections([section for section, _ in file.sections], list(nodes))
-    verdict = Verdict(warnings=warnings + likely_meant(file.sections, list(nodes)))
-    for section, text in refused:
-        problem = Problem(text, section=section, line=file.lines[section, ''])
-        (verdict.misses if last_name(section) in nodes.values() else verdict.problems).append(
-            problem
-        )
+    refused, warnings = judge_sections(file, list(nodes.items()))
+    verdict = Verdict(warnings=warnings)
+    for problem in refused:
+        missed = last_name(problem.section) in nodes.values() and problem.line
+        (verdict.misses if missed else verdict.problems).append(problem)
     problems: dict[Problem, None] = {}
     reached: set[tuple[str, str]] = set()
     for node, name in nodes.items():
@@ -113,7 +113,7 @@ def judge(
         above = (on_top or {}).get(name, {})
         for key, text in found + value_problems(kind, node, given | above):
             section = '' if key in above else origins.get(key, '')
-            problems[Problem(text, name, section, file.lines.get((section, key), 0))] = None
+            problems[Problem(text, name, section, file.lines.get((section, key), [0])[-1])] = None
     verdict.problems += problems
     verdict.warnings += [*_of_nobody(file, nodes), *_unheard(file, reached)]
     return verdict
@@ -236,7 +236,7 @@ def _of_nobody(file: ParameterYaml, nodes: Iterable[str]) -> list[str]:
             if '*' in last_name(section) and key in values
         ]
         where = ', '.join(f"'{section}'" for section in sections)
-        line = f' (line {file.lines[sections[0], key]})'
+        line = f' (line {file.lines[sections[0], key][-1]})'
         sentences.append(
             f"section {where}: no node here has a parameter '{key}'{nearest(key, known)}{line}"
         )
@@ -265,7 +265,7 @@ def _unheard(file: ParameterYaml, reached: Collection[tuple[str, str]]) -> list[
                 problem = str(error)
             if problem:
                 sentences.append(
-                    f"section '{section}': {problem} (line {file.lines[section, key]}); no node gets it now"
+                    f"section '{section}': {problem} (line {file.lines[section, key][-1]}); no node gets it now"
                 )
     return sentences
 
@@ -273,8 +273,80 @@ def _unheard(file: ParameterYaml, reached: Collection[tuple[str, str]]) -> list[
 # Sections and the nodes that they are meant for.
 
 
-def _listed(names: Iterable[str]) -> str:
-    return ', '.join(f"'{name}'" for name in names)
+def judge_sections(
+    file: ParameterYaml, nodes: Sequence[Node], among: Sequence[str] = ()
+) -> tuple[list[Problem], list[str]]:
+    """What is to be refused of a file's sections, and sentences to warn with.
+
+    :param nodes: those that are going to have them.
+    :param among: the sections of all files, where there are others.
+    """
+    among = among or [section for section, _ in file.sections]
+    names = list(dict.fromkeys(last_name(node) for node, _ in nodes))
+    refused: list[Problem] = []
+    warned: list[str] = []
+    others: dict[str, list[str]] = {}
+    for section, values in file.sections:
+        name, line = last_name(section), file.lines[section, ''][0]
+        own = [node for node, kind in nodes if _is_called(name, node, kind, among)]
+        meant = next((kind for _, kind in nodes if _has_all(kind, values)), '')
+        if any(section_matches(section, node) for node, _ in nodes):
+            refused += [
+                Problem(
+                    f"parameter '{key}' is given in {_listed_lines(lines)}, and ROS takes one of them; write it once",
+                    '',
+                    section,
+                )
+                for key in values
+                if len(lines := file.lines[section, key]) > 1
+            ]
+        elif '*' in name:
+            continue
+        elif own:
+            if problem := _miss(section, own, among):
+                refused.append(Problem(problem, '', section, line))
+            else:
+                others.setdefault(name, []).append(section.lstrip('/'))
+        elif hint := nearest(name, names):
+            text = f"there is no node '{name}' here{hint}; nodes are {', '.join(names)}"
+            refused.append(Problem(text, '', section, line))
+        elif meant and name not in NAMES:
+            # Another package's node mostly has a key of its own, too.
+            sets = f"all that section '{section.lstrip('/')}' sets is a parameter of '{meant}'"
+            warned.append(
+                f"there is no node '{name}' here, but {sets}; if that is meant, write '/**/{meant}'"
+            )
+    for name, missing in others.items():
+        without = [
+            node
+            for node, kind in nodes
+            if _is_called(name, node, kind, among) and not any(_is_its_own(s, node) for s in among)
+        ]
+        if without:  # otherwise those are clearly other cameras'
+            here, elsewhere = (
+                ', '.join(f"'{one}'" for one in some) for some in (without, missing)
+            )
+            warned.append(
+                f'no section names {here}, and there are sections for nodes that are not here: {elsewhere}'
+            )
+    return list(dict.fromkeys(refused)), warned
+
+
+def _is_called(name: str, node: str, kind: str, among: Sequence[str]) -> bool:
+    """Whether a section for *name* may be for a node: a renamed one that has a section leaves those of its kind to others."""
+    own = last_name(node)
+    return name == own or (
+        name == kind and not any(last_name(s) == own and section_matches(s, node) for s in among)
+    )
+
+
+def _has_all(kind: str, values: Mapping[str, Any]) -> bool:
+    """Whether a node of that kind has every key of a section, which has some."""
+    return bool(values) and values.keys() <= {spec.name for spec in node_kind(kind).SPECS}
+
+
+def _listed_lines(lines: Sequence[int]) -> str:
+    return ' and '.join(f'line {line}' for line in lines)
 
 
 def _spaces(name: str) -> list[str]:
@@ -302,93 +374,19 @@ def _mistyped(written: Sequence[str], meant: Sequence[str]) -> bool:
 
 
 def _miss(section: str, nodes: Sequence[str], among: Sequence[str]) -> str:
-    """Why a section that matches none of *nodes*, all of its node's name, was meant for them; empty: it may be for another one."""
-    shown, name = section.lstrip('/'), last_name(section)
+    """Why a section that matches none of *nodes*, all of its node's kind, was meant for them; empty: it may be for another one."""
+    shown = section.lstrip('/')
     literal = [space for space in _spaces(section) if space not in _WILDCARDS]
     for node in nodes:
-        right = '/'.join(['/**', *literal, name])
+        right = '/'.join(['/**', *literal, last_name(node)])
         if section_matches(right, node):
-            return f"'{shown}' does not match node '{node}'; write '{right}'"
+            own = last_name(section)
+            renamed = '' if last_name(node) == own else f', as which {own} runs here'
+            return f"'{shown}' does not match node '{node}'{renamed}; write '{right}'"
     for node in nodes:
         meant = _spaces(node)[-len(literal) :]
-        if _mistyped(literal, meant) and not any(_is_its_own(other, node) for other in among):
+        alone = not any(_is_its_own(other, node) for other in among)
+        if literal and alone and _mistyped(literal, meant):
             hint = f"did you mean '{'/'.join(meant)}'? If '{'/'.join(literal)}' is another camera, give '{node}' a section of its own"
             return f"'{shown}' does not match node '{node}'; {hint}"
     return ''
-
-
-def judge_sections(
-    sections: Sequence[str], nodes: Sequence[str], among: Sequence[str] = ()
-) -> tuple[list[tuple[str, str]], list[str]]:
-    """What is to be refused of a file's sections, as section and sentence, and sentences to warn with.
-
-    :param sections: full names with wildcards.
-    :param nodes: full names of the nodes that are going to have them.
-    :param among: the sections of all files, where there are others.
-    """
-    among = among or sections
-    names = [last_name(node) for node in nodes]
-    refused: list[tuple[str, str]] = []
-    others: dict[str, list[str]] = {}
-    for section in sections:
-        name = last_name(section)
-        if '*' in name or any(section_matches(section, node) for node in nodes):
-            continue
-        if name not in names:
-            if hint := nearest(name, names):
-                refused.append(
-                    (
-                        section,
-                        f"there is no node '{name}' here{hint}; nodes are {', '.join(dict.fromkeys(names))}",
-                    )
-                )
-        elif problem := _miss(section, [node for node in nodes if last_name(node) == name], among):
-            refused.append((section, problem))
-        else:
-            others.setdefault(name, []).append(section.lstrip('/'))
-    warned = []
-    for name, missing in others.items():
-        without = [
-            node
-            for node, own in zip(nodes, names, strict=True)
-            if own == name and not any(_is_its_own(s, node) for s in among)
-        ]
-        if without:  # otherwise those are clearly other cameras'
-            warned.append(
-                f'no section names {_listed(without)}, and there are sections for nodes that are not here: {_listed(missing)}'
-            )
-    return refused, warned
-
-
-def likely_meant(sections: Sequence[Section], nodes: Sequence[str]) -> list[str]:
-    """Sections that no node here has the name of, but one has every key of: a sentence to warn with for each. Another package's node
-    mostly has a key of its own, too.
-
-    :param nodes: full names of the nodes that are going to have the sections.
-    """
-    names = list(dict.fromkeys(last_name(node) for node in nodes))
-    found = []
-    for section, values in sections:
-        name = last_name(section)
-        if (
-            '*' in name
-            or name in NAMES
-            or not values
-            or nearest(name, names)
-            or any(section_matches(section, node) for node in nodes)
-        ):
-            continue
-        meant = next(
-            (
-                own
-                for own in names
-                if own in NAMES and values.keys() <= {spec.name for spec in node_kind(own).SPECS}
-            ),
-            '',
-        )
-        if meant:
-            sets = f"all that section '{section.lstrip('/')}' sets is a parameter of '{meant}'"
-            found.append(
-                f"there is no node '{name}' here, but {sets}; if that is meant, write '/**/{meant}'"
-            )
-    return found

@@ -1,22 +1,22 @@
-"""Reads parameter files as rcl does, for everybody here who has to read one: YAML's own rules take other values from the same text.
+"""A parameter file: what rcl makes of it, and the lines of what is written in it.
 
-:func:`read_parameter_yaml` reads a file, :func:`section_matches` says which nodes a section is for. Needs no ROS.
-
-Source: observed of ``rcl_yaml_param_parser``, which reads YAML's events, not its types. A value without quotes is a boolean, else what
-``strtol`` takes whole, else what ``strtod`` takes whole, else a text: ``010`` is 8, ``3e1`` is 30.0, ``1_280``, ``2020-01-01`` and ``~``
-are texts. A section or key that comes again is added to the first. What rcl takes but makes something else of than it says is refused
-here, so that neither a node nor a launch file starts with it: a mapping with nothing in it, a list in a list, a key that comes again with
-another type, what comes behind a nested name with a dot.
+rcl's own parser says what a file means: the library of ``rcl_yaml_param_parser``, whose header is
+the same from Humble to Kilted. It keeps no lines, so a walk over PyYAML's events finds them. Where
+the two don't see the same parameters, ROS would start with something else than the file says: such
+a file is refused. Where there is no ROS (``zc_doctor`` on a bare machine), values are PyYAML's.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
-import math
+import functools
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from ctypes import POINTER, c_char_p, c_size_t
 from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any
 
 import yaml
 
@@ -32,14 +32,17 @@ class ParameterYaml:
     """What a parameter file says.
 
     :param where: begins messages about the file.
-    :param sections: in the order of their first lines.
-    :param lines: where each parameter was given last, by section and name; with an empty name: where the section begins.
+    :param sections: in the order in which they stand on top of each other.
+    :param lines: where each parameter is given, by section and name; with an empty name: where the
+        section begins.
+    :param by_rcl: whether the values are rcl's.
     """
 
     path: str
     where: str
     sections: list[Section]
-    lines: Mapping[tuple[str, str], int]
+    lines: Mapping[tuple[str, str], list[int]]
+    by_rcl: bool = True
 
     def values(self, node: str) -> dict[str, Any]:
         """What the file says for a node, by its full name."""
@@ -92,21 +95,117 @@ def nodes_named(name: str, sections: Iterable[Section]) -> list[str]:
     return list(dict.fromkeys(named))
 
 
-_BOOLEANS = {
-    text: value
-    for value, words in ((True, ('y', 'yes', 'true', 'on')), (False, ('n', 'no', 'false', 'off')))
-    for word in words
-    for text in (word, word.capitalize(), word.upper())
+# What rcl's parser keeps of a file: rcl_yaml_param_parser/types.h, rcutils/allocator.h.
+
+
+def _struct(name: str, **fields: Any) -> Any:
+    return type(
+        name, (ctypes.Structure,), {'_fields_': list(fields.items()), '__module__': __name__}
+    )
+
+
+_CALLS = ('allocate', 'deallocate', 'reallocate', 'zero_allocate', 'state')
+ALLOCATOR = _struct('rcutils_allocator_t', **dict.fromkeys(_CALLS, ctypes.c_void_p))
+STRINGS = _struct(
+    'rcutils_string_array_t', size=c_size_t, data=POINTER(c_char_p), allocator=ALLOCATOR
+)
+
+
+def _array(name: str, kind: Any) -> Any:
+    return _struct(f'rcl_{name}_array_t', values=POINTER(kind), size=c_size_t)
+
+
+ARRAYS = {
+    'byte_array_value': _array('byte', ctypes.c_uint8),
+    'bool_array_value': _array('bool', ctypes.c_bool),
+    'integer_array_value': _array('int64', ctypes.c_int64),
+    'double_array_value': _array('double', ctypes.c_double),
+    'string_array_value': STRINGS,
 }
-_SPECIAL = dict.fromkeys(('.nan', '.NaN', '.NAN'), math.nan) | {
-    sign + text: value
-    for sign, value in (('', math.inf), ('+', math.inf), ('-', -math.inf))
-    for text in ('.inf', '.Inf', '.INF')
-}
-_TOKEN = re.compile(r'[A-Za-z_][A-Za-z0-9_]*|\*\*?')
-_UNSAFE = re.compile('[\0\ud800-\udfff]')
-_STRING_TAG = 'tag:yaml.org,2002:str'
-_DEEPEST = 100
+VARIANT = _struct(
+    'rcl_variant_t',
+    bool_value=POINTER(ctypes.c_bool),
+    integer_value=POINTER(ctypes.c_int64),
+    double_value=POINTER(ctypes.c_double),
+    string_value=POINTER(ctypes.c_char),
+    **{name: POINTER(array) for name, array in ARRAYS.items()},
+)
+NODE_PARAMS = _struct(
+    'rcl_node_params_t',
+    parameter_names=POINTER(c_char_p),
+    parameter_values=POINTER(VARIANT),
+    num_params=c_size_t,
+    capacity_params=c_size_t,
+)
+PARAMS = _struct(
+    'rcl_params_t',
+    node_names=POINTER(c_char_p),
+    params=POINTER(NODE_PARAMS),
+    num_nodes=c_size_t,
+    capacity_nodes=c_size_t,
+    allocator=ALLOCATOR,
+)
+_ERROR = _struct('rcutils_error_string_t', str=ctypes.c_char * 1024)
+
+
+@functools.cache
+def _rcl() -> ctypes.CDLL | None:
+    """rcl's parser; ``None``: there is no ROS."""
+    try:
+        library = ctypes.CDLL('librcl_yaml_param_parser.so')
+    except OSError:
+        return None
+    library.rcutils_get_default_allocator.restype = ALLOCATOR
+    library.rcutils_get_error_string.restype = _ERROR
+    library.rcl_yaml_node_struct_init.argtypes = [ALLOCATOR]
+    library.rcl_yaml_node_struct_init.restype = POINTER(PARAMS)
+    library.rcl_yaml_node_struct_fini.argtypes = [POINTER(PARAMS)]
+    library.rcl_parse_yaml_file.argtypes = [ctypes.c_char_p, POINTER(PARAMS)]
+    library.rcl_parse_yaml_file.restype = ctypes.c_bool
+    return library
+
+
+def _python(variant: Any) -> Any:
+    """A value as Python has it. Only one pointer is set; of an empty list none is."""
+    for name, _ in VARIANT._fields_:
+        if pointer := getattr(variant, name):
+            if name == 'string_value':
+                return ctypes.string_at(pointer).decode()
+            found = pointer.contents
+            if name not in ARRAYS:
+                return found.value
+            items = getattr(found, 'data', None) or found.values
+            return [
+                item.decode() if isinstance(item, bytes) else item for item in items[: found.size]
+            ]
+    return []
+
+
+def _read_by_rcl(library: ctypes.CDLL, path: str) -> list[Section] | str:
+    """What rcl makes of a file, or why it refuses it."""
+    params = library.rcl_yaml_node_struct_init(library.rcutils_get_default_allocator())
+    try:
+        if not library.rcl_parse_yaml_file(os.fsencode(path), params):
+            reason = library.rcutils_get_error_string().str.decode(errors='replace')
+            library.rcutils_reset_error()
+            return ' '.join(re.sub(r',? at \S+\.c:\d+', '', reason).split())
+        found = params.contents
+        return [
+            (
+                _section_name(found.node_names[i].decode()),
+                {
+                    node.parameter_names[k].decode(): _python(node.parameter_values[k])
+                    for k in range(node.num_params)
+                },
+            )
+            for i, node in enumerate(found.params[: found.num_nodes])
+        ]
+    finally:
+        library.rcl_yaml_node_struct_fini(params)
+
+
+# The lines.
+
 _PLAIN_WORDS = (
     ('expected <block end>', 'its indentation does not match the lines above'),
     ("found character '\\t'", 'there is a tab; YAML allows only spaces'),
@@ -120,224 +219,112 @@ _PLAIN_WORDS = (
         'that cannot start any token',
         'a value begins with a character that YAML allows only in quotes',
     ),
+    (
+        'before ros__parameters',
+        f"'{KEY}:' must stand between a node's name and its parameters, of which there is at least one",
+    ),
+    ('aliasing', 'ROS takes no alias (*NAME); write the value again'),
+    ('should be of same type', 'a list has values of several types; put quotes around texts'),
+    (
+        'Error parsing a event',
+        "ROS can't parse it; put quotes around texts with ':' or other signs",
+    ),
+    ('No value', "a parameter has no value; an empty text is '', an empty list []"),
 )
-_C = ctypes.CDLL(None, use_errno=True)
-_C.strtol.argtypes, _C.strtol.restype = (
-    (ctypes.c_char_p, ctypes.POINTER(ctypes.c_void_p), ctypes.c_int),
-    ctypes.c_long,
-)
-_C.strtod.argtypes, _C.strtod.restype = (
-    (ctypes.c_char_p, ctypes.POINTER(ctypes.c_void_p)),
-    ctypes.c_double,
-)
+_NODE = re.compile(r'(/([A-Za-z_]\w*|\*\*?))+', re.ASCII)
+_RCL_LINE = re.compile(r' (?:at|near) line(?:_num)? (\d+)')
+_ODD = "write each parameter as NAME: VALUE; ROS has no NUL, no list in a list, no empty '{}', and nothing below a name with a dot"
+_UNREADABLE = object()
+_Key = tuple[str, str]
 
 
-def _whole(function: Any, text: str, *base: int) -> Any:
-    """What a C function makes of all of the text; ``None``: it stops before the end, or the number is out of its range."""
-    raw = text.encode()
-    buffer, end = ctypes.create_string_buffer(raw), ctypes.c_void_p()
-    ctypes.set_errno(0)
-    value = function(ctypes.cast(buffer, ctypes.c_char_p), ctypes.byref(end), *base)
-    return (
-        value
-        if not ctypes.get_errno() and end.value == ctypes.addressof(buffer) + len(raw)
-        else None
-    )
+def _section_name(name: str) -> str:
+    return '/' + name.removeprefix('/')
 
 
-def plain_value(text: str) -> bool | int | float | str:
-    """What rcl takes a value without quotes for.
-
-    :param text: not empty, without NUL.
-    """
-    if text in _BOOLEANS:
-        return _BOOLEANS[text]
-    whole: int | None = _whole(_C.strtol, text, 0)
-    if whole is not None:
-        return whole
-    number: float | None = _SPECIAL.get(text, _whole(_C.strtod, text))
-    return text if number is None else number
-
-
-def _kind(value: Any) -> tuple[type, ...]:
-    """Its type in ROS; an empty list has one of its own."""
-    return (
-        (list, *(type(item) for item in value[:1])) if isinstance(value, list) else (type(value),)
-    )
-
-
-def _line_of(event: yaml.Event) -> int:
-    """In the file, counted from 1."""
-    assert event.start_mark is not None  # PyYAML's own parser marks every event
-    return event.start_mark.line + 1
-
-
-class _Reader:
-    """Makes sections of a file's events."""
-
-    def __init__(self, events: Iterator[yaml.Event], where: str) -> None:
-        self._events = events
-        self._where = where
-        self.sections: dict[str, dict[str, Any]] = {}
-        self.lines: dict[tuple[str, str], int] = {}
-
-    def read(self) -> None:
-        """All documents; they are one file.
-
-        :raises ConfigError: says what is wrong, and in which line.
-        """
-        for event in self._events:
-            if isinstance(event, yaml.MappingStartEvent):
-                self._namespace('', _DEEPEST, event)
-            elif isinstance(event, yaml.NodeEvent):
-                self._refuse(
-                    event, f"has no sections such as '/**/capture:' with '{KEY}:' below", said=True
-                )
-
-    def _refuse(self, event: yaml.Event, problem: str, *, said: bool = False) -> NoReturn:
-        raise ConfigError(
-            f'{self._where} {problem}'
-            if said
-            else f'{self._where}, line {_line_of(event)}: {problem}'
-        )
-
-    def _next(self) -> yaml.Event:
-        event = next(self._events)
-        if isinstance(event, yaml.AliasEvent):
-            self._refuse(
-                event,
-                f"'*{event.anchor}' is an alias, which ROS doesn't take; write the value again",
-            )
-        return event
-
-    def _text(self, event: yaml.ScalarEvent) -> str:
-        if _UNSAFE.search(event.value):
-            self._refuse(
-                event,
-                f'{event.value!r} has a NUL or half a surrogate pair in it, which no text in ROS can have; write it without',
-            )
+def _value(event: yaml.Event, events: Iterator[yaml.Event]) -> Any:
+    """What PyYAML takes a value for, whose first event this is; :data:`_UNREADABLE`: no parameter can be that."""
+    if isinstance(event, yaml.SequenceStartEvent):
+        items = []
+        while not isinstance(item := next(events), yaml.SequenceEndEvent):
+            items.append(_value(item, events))
+        odd = any(item is _UNREADABLE or isinstance(item, list) for item in items)
+        return _UNREADABLE if odd else items
+    if isinstance(event, yaml.MappingStartEvent):
+        for _ in _walk(events):
+            pass
+    if not isinstance(event, yaml.ScalarEvent) or '\0' in event.value:
+        return _UNREADABLE
+    if not event.implicit[0]:
         return event.value
+    with contextlib.suppress(yaml.YAMLError, ValueError):
+        plain = yaml.safe_load(event.value)
+        return event.value if plain is None else plain
+    return event.value
 
-    def _pairs(self, deeper: int) -> Iterator[tuple[yaml.ScalarEvent, str, yaml.Event]]:
-        """Keys of a mapping that has begun, as events and texts, and the events that begin their values."""
-        while not isinstance(key := self._next(), yaml.MappingEndEvent):
-            if not deeper:
-                self._refuse(key, f'it is nested in more than {_DEEPEST} levels')
-            if not isinstance(key, yaml.ScalarEvent) or not key.value:
-                self._refuse(key, 'a key must be a name')
-            yield key, self._text(key), self._next()
 
-    def _namespace(self, name: str, deeper: int, named: yaml.Event) -> None:
-        """Sections and namespaces below *name*, which is as it is written, at the event *named*."""
-        ended = False
-        for key, text, value in self._pairs(deeper):
-            below = f'{name.removesuffix("/")}/{text}' if name else text
-            if ended:
-                self._refuse(
-                    key,
-                    f"'{text}' comes behind '{KEY}' of '{name}', where ROS expects the next node; put it in front",
-                )
-            elif text.startswith(KEY):
-                if text != KEY or not name:
-                    self._refuse(key, f"'{text}' must be '{KEY}', below a node's name")
-                self._parameters(value, self._section(key, name, named), '', deeper - 1)
-                ended = True
-            elif isinstance(value, yaml.MappingStartEvent):
-                self._namespace(below, deeper - 1, key)
-            else:
-                self._refuse(
-                    key,
-                    f"'{below.lstrip('/')}' needs '{KEY}:' between the node's name and its parameters",
-                )
+def _walk(
+    events: Iterator[yaml.Event], above: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], int, Any]]:
+    """Each key of a mapping that has begun, with those above it, its line, and its value; ``None`` for a mapping, whose keys follow."""
+    while not isinstance(key := next(events), yaml.MappingEndEvent):
+        assert key.start_mark is not None  # PyYAML's own parser marks every event
+        keys, line = (*above, str(_value(key, events))), key.start_mark.line + 1
+        if isinstance(key, yaml.ScalarEvent):
+            keys = (*above, key.value)
+        value = next(events)
+        if isinstance(value, yaml.MappingStartEvent):
+            yield keys, line, None
+            yield from _walk(events, keys)
+        else:
+            yield keys, line, _value(value, events)
 
-    def _section(self, event: yaml.Event, name: str, named: yaml.Event) -> str:
-        """Its full name."""
-        tokens = name.removeprefix('/').split('/')
-        if not all(_TOKEN.fullmatch(token) for token in tokens):
-            allowed = "names of letters, digits and '_' that begin with no digit, '*' or '**', with a '/' between"
-            self._refuse(event, f"'{name}' can't be a node's full name; it must be {allowed}")
-        section = '/' + '/'.join(tokens)
-        self.sections.setdefault(section, {})
-        self.lines.setdefault((section, ''), _line_of(named))
-        return section
 
-    def _parameters(self, begins: yaml.Event, section: str, prefix: str, deeper: int) -> None:
-        if not isinstance(begins, yaml.MappingStartEvent):
-            self._refuse(
-                begins,
-                f"'{KEY}:' needs parameters below, as NAME: VALUE; leave the section out if it has none",
-            )
-        empty, dotted, values = True, '', self.sections[section]
-        for key, text, value in self._pairs(deeper):
-            name, empty = prefix + text, False
-            if dotted:
-                self._refuse(
-                    key,
-                    f"'{text}' comes behind '{dotted}', a name with a dot that has others below, and ROS mixes them up; move it up",
-                )
-            if isinstance(value, yaml.MappingStartEvent):
-                if name in values:
-                    self._refuse(
-                        key,
-                        f"parameter '{name}' is given as {values[name]!r} and with others below, which ROS puts in its place",
-                    )
-                self._parameters(value, section, f'{name}.', deeper - 1)
-                dotted = text if prefix and '.' in text else ''
+def _written(raw: bytes) -> dict[_Key, list[tuple[int, Any]]]:
+    """What stands in a file, by section and name as in :class:`ParameterYaml`: lines, and what PyYAML makes of the value; ``None`` where
+    a section begins, or a name has others below.
+
+    :raises yaml.YAMLError: it is no YAML.
+    """
+    found: dict[_Key, list[tuple[int, Any]]] = {}
+    events, begun = yaml.parse(raw, Loader=yaml.SafeLoader), 0
+    for event in events:
+        if isinstance(event, yaml.ScalarEvent):  # the whole file, which rcl takes for an empty one
+            found['', event.value] = [(1, _UNREADABLE)]
+        for keys, line, value in (
+            _walk(events) if isinstance(event, yaml.MappingStartEvent) else ()
+        ):
+            if KEY not in keys:
+                begun = line
+                if value is not None:  # rcl takes any key that begins with KEY for it
+                    found['', '/'.join(keys)] = [(line, _UNREADABLE)]
                 continue
-            new = (
-                self._list(name)
-                if isinstance(value, yaml.SequenceStartEvent)
-                else self._value(name, value)
-            )
-            if name in values and _kind(values[name]) != _kind(new):
-                both = f'{values[name]!r} and as {new!r}'
-                self._refuse(
-                    key,
-                    f"parameter '{name}' is given as {both}, and ROS doesn't take the last; write it once",
-                )
-            values[name] = new
-            self.lines[section, name] = _line_of(key)
-        if empty and prefix:
-            self._refuse(
-                begins,
-                f"'{prefix[:-1]}' has nothing below, and ROS puts there what follows; leave it out",
-            )
+            at = keys.index(KEY)
+            names = [*(key.removesuffix('/') for key in keys[: at - 1]), *keys[at - 1 : at]]
+            place = _section_name('/'.join(names)), '.'.join(keys[at + 1 :])
+            found.setdefault(place, []).append((line if place[1] else begun, value))
+    return found
 
-    def _value(self, name: str, event: yaml.Event) -> bool | int | float | str:
-        assert isinstance(event, yaml.ScalarEvent)
-        text = self._text(event)
-        if event.style in ('"', "'"):
-            return text
-        if not text:
-            self._refuse(
-                event, f"parameter '{name}' has no value; an empty text is '', an empty list []"
-            )
-        return text if event.tag == _STRING_TAG else plain_value(text)
 
-    def _list(self, name: str) -> list[Any]:
-        found: list[Any] = []
-        while not isinstance(event := self._next(), yaml.SequenceEndEvent):
-            if not isinstance(event, yaml.ScalarEvent):
-                self._refuse(
-                    event,
-                    f"parameter '{name}' is a list with lists or mappings in it; ROS has lists of values only",
-                )
-            found.append(self._value(name, event))
-            if type(found[-1]) is not type(found[0]):
-                both = f'{found[0]!r} and {found[-1]!r}'
-                self._refuse(
-                    event,
-                    f"parameter '{name}' is a list with {both} in it; all must be of one type: put quotes around texts",
-                )
-        return found
+def _refusal(reason: str, sections: Mapping[str, int]) -> str:
+    """What rcl says of a file, in plain words and with the line.
+
+    :param sections: lines of the sections: of a node's name rcl says none.
+    """
+    problem, line = _in_plain_words(_RCL_LINE.sub('', reason)), _RCL_LINE.search(reason)
+    odd = next((section for section in sections if not _NODE.fullmatch(section)), '')
+    if line:
+        return f'line {line[1]}: {problem}'
+    if odd:
+        name = odd.removeprefix('/')
+        return f"line {sections[odd]}: '{name}' can't be a node's full name: {problem}"
+    return problem
 
 
 def _in_plain_words(problem: str) -> str:
-    """What PyYAML says of a file, without its names of tokens."""
-    for pattern, words in _PLAIN_WORDS:
-        if pattern in problem:
-            return words
-    return re.sub("'?<stream end>'?", 'the end of the file', problem)
+    """What PyYAML or rcl says of a file, without the names of tokens."""
+    words = next((words for pattern, words in _PLAIN_WORDS if pattern in problem), problem)
+    return re.sub("'?<stream end>'?", 'the end of the file', words)
 
 
 def read_parameter_yaml(path: str, called: str = 'parameter file') -> ParameterYaml:
@@ -349,20 +336,37 @@ def read_parameter_yaml(path: str, called: str = 'parameter file') -> ParameterY
     where = f"{called} '{path}'"
     try:
         with open(path, 'rb') as file:
-            raw = file.read()
+            written = _written(file.read())
     except OSError as error:
         raise ConfigError(f"{where} can't be read: {error.strerror}; name another one") from error
-    reader = _Reader(yaml.parse(raw, Loader=yaml.SafeLoader), where)
-    try:
-        reader.read()
     except yaml.MarkedYAMLError as error:
         line = '' if error.problem_mark is None else f'line {error.problem_mark.line + 1}: '
-        problem = (
-            f'{line}{_in_plain_words(error.problem or "")}; correct that line or the one above it'
-        )
-        raise ConfigError(f"{where} can't be read: {problem}") from error
-    except (yaml.YAMLError, ValueError, OverflowError) as error:
-        raise ConfigError(
-            f"{where} can't be read: it is no YAML: {message_of(error)}; correct the file"
-        ) from error
-    return ParameterYaml(path, where, list(reader.sections.items()), reader.lines)
+        problem = _in_plain_words(error.problem or '')
+        text = f"{where} can't be read: {line}{problem}; correct that line or the one above it"
+        raise ConfigError(text) from error
+    except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:
+        text = f"{where} can't be read: it is no YAML: {message_of(error)}; correct the file"
+        raise ConfigError(text) from error
+    lines: dict[_Key, list[int]] = {}
+    for key, uses in written.items():
+        if found := [line for line, value in uses if value is not None or not key[1]]:
+            lines[key] = found
+    library = _rcl()
+    if library is None:
+        plain: dict[str, dict[str, Any]] = {}
+        for section, name in filter(lambda key: key[0], lines):
+            last = written[section, name][-1][1]
+            plain.setdefault(section, {}).update({name: last} if name else {})
+        return ParameterYaml(path, where, list(plain.items()), lines, by_rcl=False)
+    sections = _read_by_rcl(library, path)
+    if isinstance(sections, str):
+        begins = {section: found[0] for (section, name), found in lines.items() if not name}
+        raise ConfigError(f"{where} can't be read: {_refusal(sections, begins)}; correct it")
+    odd = {(section, name) for section, values in sections for name in values}
+    odd ^= {key for key in lines if key[1]}
+    odd |= {key for key, uses in written.items() if any(v is _UNREADABLE for _, v in uses)}
+    if places := [(line, key[1]) for key in odd for line, _ in written.get(key, ())]:
+        number, name = min(places)
+        text = f"line {number}: ROS would take '{name}' for something else; {_ODD}"
+        raise ConfigError(f'{where}, {text}')
+    return ParameterYaml(path, where, sections, lines)
