@@ -181,11 +181,14 @@ def _python(variant: Any) -> Any:
     return []
 
 
-def _read_by_rcl(library: ctypes.CDLL, path: str) -> list[Section] | str:
-    """What rcl makes of a file, or why it refuses it."""
+def _read_by_rcl(library: ctypes.CDLL, raw: bytes) -> list[Section] | str:
+    """What rcl makes of a file, or why it refuses it. It gets a copy: the file may be a pipe."""
     params = library.rcl_yaml_node_struct_init(library.rcutils_get_default_allocator())
     try:
-        if not library.rcl_parse_yaml_file(os.fsencode(path), params):
+        with open(os.memfd_create('parameters'), 'wb', buffering=0) as copy:
+            copy.write(raw)
+            taken = library.rcl_parse_yaml_file(b'/proc/self/fd/%d' % copy.fileno(), params)
+        if not taken:
             reason = library.rcutils_get_error_string().str.decode(errors='replace')
             library.rcutils_reset_error()
             return ' '.join(re.sub(r',? at \S+\.c:\d+', '', reason).split())
@@ -336,7 +339,8 @@ def read_parameter_yaml(path: str, called: str = 'parameter file') -> ParameterY
     where = f"{called} '{path}'"
     try:
         with open(path, 'rb') as file:
-            written = _written(file.read())
+            raw = file.read()
+        written = _written(raw)
     except OSError as error:
         raise ConfigError(f"{where} can't be read: {error.strerror}; name another one") from error
     except yaml.MarkedYAMLError as error:
@@ -358,7 +362,7 @@ def read_parameter_yaml(path: str, called: str = 'parameter file') -> ParameterY
             last = written[section, name][-1][1]
             plain.setdefault(section, {}).update({name: last} if name else {})
         return ParameterYaml(path, where, list(plain.items()), lines, by_rcl=False)
-    sections = _read_by_rcl(library, path)
+    sections = _read_by_rcl(library, raw)
     if isinstance(sections, str):
         begins = {section: found[0] for (section, name), found in lines.items() if not name}
         raise ConfigError(f"{where} can't be read: {_refusal(sections, begins)}; correct it")
