@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from zc_perception.observe.privileges import as_root, sudo_command
+from zc_perception.observe.processes import as_root, sudo_command
 
 PTRACE, ADMIN = 1 << 19, 1 << 21
 

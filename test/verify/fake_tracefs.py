@@ -78,7 +78,7 @@ class FakeTracefs:
 
         patch.setattr(Path, 'mkdir', mkdir)
         patch.setattr(Path, 'rmdir', rmdir)
-        patch.setattr('zc_perception.verify.evidence.tracefs.write_control', self.write)
+        patch.setattr('zc_perception.verify.evidence.kernel_events.write_control', self.write)
 
     def _fill(self, instance: Path) -> None:
         record = (self.root / 'options' / 'record-cmd').read_text().strip()

@@ -13,7 +13,7 @@ from verify.verify_kit import event
 from waiting import until
 
 from zc_perception.observe.processes import process_state
-from zc_perception.verify.watched_node import NodeThreads
+from zc_perception.verify.measurement import NodeThreads
 from zc_perception.verify.workload import Descendants
 
 

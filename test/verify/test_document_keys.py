@@ -22,11 +22,10 @@ from verify.verify_kit import (
     with_records,
 )
 
-from zc_perception.verify.document_keys import KEYS, MIN_SAMPLES, document_keys
 from zc_perception.verify.evidence.copies import CopyShare
 from zc_perception.verify.evidence.kernel_events import Trace
 from zc_perception.verify.observation import Observation
-from zc_perception.verify.result import notes
+from zc_perception.verify.result import KEYS, MIN_SAMPLES, document_keys, notes
 
 GOOD = {
     'I1_attach_count_ge2': True,

@@ -15,9 +15,9 @@ from verify.command_kit import nodes, result_in
 
 from zc_perception.observe.frame_log import FrameLog
 from zc_perception.verify import verification
+from zc_perception.verify.measurement import check_facts
 from zc_perception.verify.result import RESULT
 from zc_perception.verify.verification import Say
-from zc_perception.verify.watched_node import check_facts
 from zc_perception.verify.zc_verify import main
 
 WRONG: list[dict[str, Any]] = [

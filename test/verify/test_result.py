@@ -11,12 +11,11 @@ import pytest
 from npu.json_schema import conforms
 from verify.verify_kit import cached_graph, uncached_graph, with_facts
 
-from zc_perception.verify.document_keys import document_keys
 from zc_perception.verify.evidence import Unreadable
 from zc_perception.verify.evidence.mappings import MemoryMapping
 from zc_perception.verify.invariants import all_checks
 from zc_perception.verify.observation import Observation
-from zc_perception.verify.result import SCHEMA, Result, notes, verdict, write_result
+from zc_perception.verify.result import SCHEMA, Result, document_keys, notes, verdict, write_result
 
 ROOT = Unreadable('tracefs', 'Permission denied (/sys/kernel/tracing/instances)', 'run as root')
 

@@ -14,9 +14,8 @@ from observe.frame_log_kit import made_entry, made_frame
 
 from zc_perception.observe.frame_log import FrameLog, find_frame_logs
 from zc_perception.verify import measurement
-from zc_perception.verify.measurement import Ending, Measurement, Roots
+from zc_perception.verify.measurement import Ending, Measurement, Roots, WatchedNode
 from zc_perception.verify.observation import NodeView, Observation
-from zc_perception.verify.watched_node import WatchedNode
 
 EVERY = 40
 

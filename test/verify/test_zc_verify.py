@@ -25,7 +25,7 @@ from verify.command_kit import (
 from verify.fake_tracefs import FakeTracefs
 
 from zc_perception.observe.frame_log import FrameLog, find_frame_logs
-from zc_perception.verify.evidence.tracefs import own_name
+from zc_perception.verify.evidence.kernel_events import own_name
 from zc_perception.verify.invariants import all_checks
 from zc_perception.verify.measurement import Measurement, Roots
 from zc_perception.verify.zc_verify import main

@@ -7,5 +7,5 @@ Read in this order:
    stage of a frame took. ``zc_timeline`` is the program that shows both for the nodes that run.
 2. :mod:`~zc_perception.observe.diagnostics`: ``/diagnostics``. Its figures are the latencies of ``metrics``, and what ``recent`` says of
    counters: how much of them is new.
-3. ``processes``: what ``/proc`` says of other processes; ``privileges``: the next step for whoever may not look at them or at the kernel.
+3. ``processes``: what ``/proc`` says of other processes, and the next step for whoever may not look at them or at the kernel.
 """

@@ -44,8 +44,14 @@ from zc_perception.errors import one_line
 from zc_perception.log import ONCE, Seldom
 from zc_perception.memory import kernel_abi as abi
 from zc_perception.memory.owned_fd import OwnedFd
-from zc_perception.observe.privileges import as_root
-from zc_perception.observe.processes import PROC, all_pids, command_name, open_files, process_state
+from zc_perception.observe.processes import (
+    PROC,
+    all_pids,
+    as_root,
+    command_name,
+    open_files,
+    process_state,
+)
 
 if TYPE_CHECKING:
     from zc_perception.frame import Frame, FrameData

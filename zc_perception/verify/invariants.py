@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from zc_perception.observe.privileges import as_root
+from zc_perception.observe.processes import as_root
 from zc_perception.observe.timeline import KernelEvent
 from zc_perception.verify.evidence.buffers import History, event_history, polled_history
 from zc_perception.verify.evidence.copies import LARGE

@@ -18,11 +18,10 @@ from pathlib import Path
 
 from zc_perception.errors import ConfigError, ZcError, printable
 from zc_perception.observe.frame_log import FoundFrameLogs
-from zc_perception.observe.privileges import sudo_command
+from zc_perception.observe.processes import sudo_command
 from zc_perception.observe.timeline import NodeTrack, build_timeline
 from zc_perception.programs import OptionParser
 from zc_perception.terminal import Interrupted, Interruption, interruptions, put
-from zc_perception.verify.document_keys import document_keys
 from zc_perception.verify.evidence import Unreadable
 from zc_perception.verify.invariants import KNOWN_EXPORTERS, all_checks
 from zc_perception.verify.measurement import Ending, Measurement, Roots
@@ -32,6 +31,7 @@ from zc_perception.verify.result import (
     EXIT_USAGE,
     RESULT,
     Result,
+    document_keys,
     notes,
     verdict,
     write_result,

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zc_perception.observe.privileges import as_root
+from zc_perception.observe.processes import as_root
 from zc_perception.verify.evidence import Unreadable, unreadable_file
 from zc_perception.verify.evidence.buffers import (
     DMABUF,

@@ -30,15 +30,17 @@ from zc_perception.verify.evidence.copies import (
     function_size,
     libc_path,
     name_at,
+    open_sampler,
     own_functions,
     parse_code,
+    parse_cpus,
     parse_kernel_copies,
+    parse_records,
     read_kernel_copies,
     shares_of,
 )
 from zc_perception.verify.evidence.kernel_events import Trace
 from zc_perception.verify.evidence.mappings import MemoryMapping
-from zc_perception.verify.evidence.sampling import open_sampler, parse_cpus, parse_records
 
 from verify.verify_kit import event  # isort: skip
 

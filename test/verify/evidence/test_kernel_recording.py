@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from verify.fake_tracefs import DMA_BUF, EVENTS, FakeTracefs
 
-from zc_perception.observe.privileges import as_root
+from zc_perception.observe.processes import as_root
 from zc_perception.verify.evidence import Unreadable
 from zc_perception.verify.evidence.copies import LARGE, CopyFunction, MemmoveProbe
 from zc_perception.verify.evidence.kernel_events import (
@@ -17,15 +17,13 @@ from zc_perception.verify.evidence.kernel_events import (
     PROBE,
     TRACEPOINT,
     KernelRecording,
-    open_recording,
-)
-from zc_perception.verify.evidence.mappings import MemoryMapping
-from zc_perception.verify.evidence.tracefs import (
     TraceInstance,
     open_instance,
+    open_recording,
     own_name,
     remove_leftovers,
 )
+from zc_perception.verify.evidence.mappings import MemoryMapping
 
 NEEDED = ('dma_buf_dynamic_attach', 'dma_buf_detach', 'dma_buf_mmap_internal')
 GROUP = own_name()

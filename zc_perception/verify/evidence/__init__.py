@@ -4,8 +4,7 @@ Each reader returns its figures, or an :class:`Unreadable`. All take the roots o
 so that tests give them folders.
 
 Read :mod:`~zc_perception.verify.evidence.kernel_events` for events, :mod:`~zc_perception.verify.evidence.buffers` for dma-bufs,
-:mod:`~zc_perception.verify.evidence.mappings` for who can touch a frame, :mod:`~zc_perception.verify.evidence.copies` and
-:mod:`~zc_perception.verify.evidence.sampling` for copies.
+:mod:`~zc_perception.verify.evidence.mappings` for who can touch a frame, :mod:`~zc_perception.verify.evidence.copies` for copies.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from zc_perception.observe.privileges import as_root
+from zc_perception.observe.processes import as_root
 
 
 @dataclass(frozen=True)

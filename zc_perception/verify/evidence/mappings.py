@@ -33,8 +33,7 @@ from pathlib import Path
 
 from zc_perception.memory import kernel_abi as abi
 from zc_perception.observe.frame_log import NAME, SIZE
-from zc_perception.observe.privileges import as_root
-from zc_perception.observe.processes import PROC, all_pids, folders_of, open_files, who
+from zc_perception.observe.processes import PROC, all_pids, as_root, folders_of, open_files, who
 from zc_perception.verify.evidence import Unreadable, unreadable_file
 from zc_perception.verify.evidence.buffers import MEMFD, buffers_of, parse_fdinfo
 
