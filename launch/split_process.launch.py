@@ -11,19 +11,14 @@ def start(context: LaunchContext) -> list[Action]:
     """The processes, once the arguments are known."""
     chosen = arguments.Chosen(context)
     file = chosen.params_file()
-    namespace = chosen.namespace()
-    nodes = {f'{namespace.rstrip("/")}/{kind}': kind for kind in chosen.kinds()}
-    processes.check_file(chosen, file, nodes)
     copy_free = (
         {} if chosen['copy_free'] == arguments.FROM_FILE else {'copy_free': chosen['copy_free']}
     )
     actions: list[Action] = []
-    for path, kind in nodes.items():
-        # Values instead of the file: a section for all nodes may hold what this process's only node doesn't have.
-        values = processes.node_values(chosen, file, path, kind) | (
-            {} if kind == 'capture' else copy_free
-        )
-        actions += processes.program(chosen, f'{kind}_node', [values], namespace=namespace)
+    # Values instead of the file: a section for all nodes may hold what this process's only node doesn't have.
+    for kind, values in processes.node_values(chosen, file)[''].items():
+        own = values | ({} if kind == 'capture' else copy_free)
+        actions += processes.program(chosen, f'{kind}_node', [own], namespace=chosen.namespace())
     return actions
 
 

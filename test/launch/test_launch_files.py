@@ -412,11 +412,32 @@ WRONG: dict[str, tuple[list[str], str]] = {
         ['perception.launch.py', 'camera:=replay', 'video:=/no/such.avi'],
         "'/no/such.avi' does not exist",
     ),
+    'a key that is there twice': (
+        [
+            'perception.launch.xml',
+            'FILE:/**/capture:\n  ros__parameters:\n    width: 320\n    height: 240\n    width: 640\n',
+        ],
+        "parameter 'width' is given in line 3 and line 5, and ROS takes one of them; write it once",
+    ),
     'a missed section': (
         ['multi_camera.launch.py', 'FILE:/fornt/capture: {ros__parameters: {width: 320}}'],
         "'fornt/capture' does not match node '/front/capture'",
     ),
 }
+
+
+def test_a_node_of_another_name_in_a_launch_file_of_ones_own_is_named(
+    ros2: Ros2, tmp_path: Path
+) -> None:
+    parameters, path = tmp_path / 'mine.yaml', tmp_path / 'own.launch.xml'
+    parameters.write_text('/**/capture: {ros__parameters: {camera: replay}}\n', encoding='utf-8')
+    node = f'<node pkg="zc_perception" exec="capture_node" name="cam" output="screen"><param from="{parameters}"/></node>'
+    path.write_text(f'<launch>{node}</launch>', encoding='utf-8')
+    said = ros2.run('launch', str(path)).stdout
+    assert (
+        f"parameter file '{parameters}': '**/capture' does not match node '/cam', as which" in said
+    )
+    assert "capture runs here; write '/**/cam' (line 1)" in said
 
 
 @pytest.mark.parametrize('case', WRONG)

@@ -9,12 +9,12 @@ show a launch file's arguments needs no OpenCV.
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from composition_interfaces.srv import ListNodes, LoadNode
 from launch.action import Action
-from launch.actions import EmitEvent, RegisterEventHandler
+from launch.actions import EmitEvent, OpaqueFunction, RegisterEventHandler
 from launch.event import Event
 from launch.event_handler import EventHandler
 from launch.event_handlers import OnProcessExit, OnProcessStart
@@ -44,24 +44,6 @@ _LOGGER = get_logger('launch')
 
 class LaunchFailedError(ZcError):
     """Something that the launch can't do without has ended or couldn't be started. It ends the launch with exit code 1."""
-
-
-class _Failure(Event):
-    name = 'zc_perception.nodes.launching.Failure'
-
-    def __init__(self, message: str) -> None:
-        self.message = message
-
-
-class _OnFailure(EventHandler):
-    """Raises within launch's own loop, which is what makes ``ros2 launch`` end with 1; one from a load's thread may pass unseen."""
-
-    def __init__(self) -> None:
-        super().__init__(matcher=lambda event: isinstance(event, _Failure))
-
-    def handle(self, event: Event, context: LaunchContext) -> None:
-        super().handle(event, context)
-        raise LaunchFailedError(event.message)
 
 
 def program(
@@ -98,27 +80,15 @@ def perception_program(
     chosen: Chosen, file: ParameterYaml, cameras: Sequence[str] = (), stereo: bool = False
 ) -> list[Action]:
     """The program ``perception``, with the nodes of one camera, several, or a pair; its file is checked."""
-    from zc_perception.nodes.params import verdict
-
     names = [side.value for side in Side] if stereo else cameras
-    check_cameras(names, "launch argument 'cameras'")
-    paths = {
-        f'{chosen.namespace(name).rstrip("/")}/{kind}': kind
-        for name in names or ['']
-        for kind in PLUGINS
-    }
-    verdict.check_file(
-        file, paths, all_overrides(chosen)
-    )  # the program itself says what is only worth a warning
+    _judge(chosen, file, names or [''], PLUGINS)  # the program says what is worth a warning
     namespace = chosen.namespace()
     if cameras and namespace != '/':  # the program refuses both: each name is a namespace in full
         cameras, namespace = [chosen.namespace(name).strip('/') for name in cameras], '/'
     options = ['--stereo'] if stereo else ['--cameras', *cameras] if cameras else []
-    values = {
-        name: value
-        for overrides in all_overrides(chosen).values()
-        for name, value in overrides.items()
-    }
+    values: dict[str, Any] = {}
+    for kind in PLUGINS:
+        values |= chosen.overrides(kind)
     return program(
         chosen, 'perception', [file.path, values], namespace=namespace, arguments=options
     )
@@ -171,23 +141,6 @@ def _when_it_ends(chosen: Chosen, process: Action, what: str) -> list[Action]:
     return [RegisterEventHandler(OnProcessExit(target_action=process, on_exit=end))]
 
 
-def component(kind: str, *, namespace: str, values: Mapping[str, Any]) -> ComposableNode:
-    """One of our nodes as a component."""
-    # A text stays one, though it looks like a number: accelerator_device "01:00.0".
-    typed = {
-        name: ParameterValue(value, value_type=str) if isinstance(value, str) else value
-        for name, value in values.items()
-    }
-    return ComposableNode(
-        package=PACKAGE,
-        plugin=f'{PACKAGE}::{PLUGINS[kind]}',
-        name=kind,
-        namespace=namespace,
-        parameters=[typed] if typed else [],
-        extra_arguments=[{'use_intra_process_comms': True}],
-    )
-
-
 def components(
     chosen: Chosen,
     cameras: Sequence[str],
@@ -198,49 +151,65 @@ def components(
 
     :param cameras: names, which become namespaces; an empty one for the only camera.
     """
-    check_cameras([name for name in cameras if name], "launch argument 'cameras'")
-    kinds = chosen.kinds() if kinds is None else kinds
-    namespaces = {name: chosen.namespace(name) for name in cameras}
-    check_file(
-        chosen,
-        file,
-        {
-            f'{namespace.rstrip("/")}/{kind}': kind
-            for namespace in namespaces.values()
-            for kind in kinds
-        },
-    )
+
+    def component(camera: str, kind: str, values: Mapping[str, Any]) -> ComposableNode:
+        # A text stays one, though it looks like a number: accelerator_device "01:00.0".
+        typed = {
+            name: ParameterValue(value, value_type=str) if isinstance(value, str) else value
+            for name, value in values.items()
+        }
+        return ComposableNode(
+            package=PACKAGE,
+            plugin=f'{PACKAGE}::{PLUGINS[kind]}',
+            name=kind,
+            namespace=chosen.namespace(camera),
+            parameters=[typed] if typed else [],
+            extra_arguments=[{'use_intra_process_comms': True}],
+        )
+
     return {
-        name: [
-            component(
-                kind,
-                namespace=namespace,
-                values=node_values(chosen, file, f'{namespace.rstrip("/")}/{kind}', kind),
-            )
-            for kind in kinds
-        ]
-        for name, namespace in namespaces.items()
+        camera: [component(camera, kind, values) for kind, values in nodes.items()]
+        for camera, nodes in node_values(chosen, file, cameras, kinds).items()
     }
 
 
-def all_overrides(chosen: Chosen) -> dict[str, dict[str, Any]]:
-    """Parameters by kind that the launch arguments set."""
-    return {kind: chosen.overrides(kind) for kind in PLUGINS}
+def node_values(
+    chosen: Chosen,
+    file: ParameterYaml,
+    cameras: Sequence[str] = ('',),
+    kinds: Sequence[str] | None = None,
+) -> dict[str, dict[str, dict[str, Any]]]:
+    """What the nodes of each camera get from the file and the launch arguments instead of the file, by camera and kind.
 
+    Says what is worth a warning: nodes that get values can't.
+    """
+    from zc_perception.nodes.params.verdict import component_values
 
-def check_file(chosen: Chosen, file: ParameterYaml, nodes: Mapping[str, str]) -> None:
-    """Warn of what is wrong in a file. For nodes that get their values (:func:`node_values`) instead of the file: they can't warn."""
-    from zc_perception.nodes.params import verdict
-
-    for sentence in verdict.check_file(file, nodes, all_overrides(chosen)):
+    paths, warnings = _judge(chosen, file, cameras, chosen.kinds() if kinds is None else kinds)
+    for sentence in warnings:
         _LOGGER.warning(sentence)
+    return {
+        camera: {
+            kind: component_values(file, path, kind, chosen.overrides(kind))
+            for kind, path in nodes.items()
+        }
+        for camera, nodes in paths.items()
+    }
 
 
-def node_values(chosen: Chosen, file: ParameterYaml, node: str, kind: str) -> dict[str, Any]:
-    """A node's parameters, from the file and the launch arguments."""
-    from zc_perception.nodes.params import verdict
+def _judge(
+    chosen: Chosen, file: ParameterYaml, cameras: Sequence[str], kinds: Iterable[str]
+) -> tuple[dict[str, dict[str, str]], list[str]]:
+    """The full names of the nodes, by camera and kind, and what they would warn of; what they would refuse is refused."""
+    from zc_perception.nodes.params.verdict import check_file
 
-    return verdict.component_values(file, node, kind, chosen.overrides(kind))
+    check_cameras([name for name in cameras if name], "launch argument 'cameras'")
+    paths = {
+        camera: {kind: f'{chosen.namespace(camera).rstrip("/")}/{kind}' for kind in kinds}
+        for camera in cameras
+    }
+    nodes = {path: kind for own in paths.values() for kind, path in own.items()}
+    return paths, check_file(file, nodes, {kind: chosen.overrides(kind) for kind in PLUGINS})
 
 
 class LoadComponents(LoadComposableNodes):
@@ -261,16 +230,12 @@ class LoadComponents(LoadComposableNodes):
         timeout_s: float | None = None,
     ) -> None:
         super().__init__(composable_node_descriptions=list(components), target_container=container)
-        self._container = container
-        self._required = required
-        self._timeout_s = timeout_s
-        self._requests: list[LoadNode.Request] = []
-        self._started = False
-        self._ended = False
+        self._container, self._required, self._timeout_s = container, required, timeout_s
+        self._requests: Sequence[LoadNode.Request] = ()
+        self._starts = 0
 
     def execute(self, context: LaunchContext) -> list[Action] | None:
         """See launch."""
-        context.register_event_handler(_OnFailure())
         node = get_ros_node(context)
         self._load = node.create_client(LoadNode, f'{self._container}/_container/load_node')
         self._list = node.create_client(ListNodes, f'{self._container}/_container/list_nodes')
@@ -279,83 +244,86 @@ class LoadComponents(LoadComposableNodes):
 
     def load_again(self, context: LaunchContext) -> None:
         """The container was started; from the second time on its components have to be loaded anew."""
-        if not self._started:
-            self._started = True
-            return
-        requests, self._requests = self._requests, []
-        self._ended = False
-
-        def load() -> None:
-            for request in requests:
-                self._load_node(request, context)
-
-        context.add_completion_future(context.asyncio_loop.run_in_executor(None, load))
-
-    def _load_node(self, request: LoadNode.Request, context: LaunchContext) -> None:
-        """One component; on a thread of launch's."""
-        self._requests.append(request)
-        if self._ended or context.is_shutdown:
-            return
-        if not self._container_answers(context):
-            if not context.is_shutdown:
-                self._fail(
-                    context,
-                    f"container '{self._container}' has not answered for {self._timeout_s:g} s; {self._others(context)}",
-                )
-            return
-        answer = self._call(self._load, request, context)
-        if answer is None:
-            return
-        if answer.success:
-            _LOGGER.info(f"loaded '{answer.full_node_name}' into '{self._container}'")
-        else:
-            name = f'{request.node_namespace.rstrip("/")}/{request.node_name}'
-            self._fail(
-                context,
-                f"'{name}' could not be loaded into '{self._container}': {answer.error_message}",
+        self._starts += 1
+        if self._starts > 1:
+            load, requests = self._load_in_sequence, self._requests
+            context.add_completion_future(
+                context.asyncio_loop.run_in_executor(None, load, requests, context)
             )
 
-    def _fail(self, context: LaunchContext, message: str) -> None:
-        self._ended = True
-        if self._required:
-            context.asyncio_loop.call_soon_threadsafe(context.emit_event_sync, _Failure(message))
-        else:
-            _LOGGER.error(message)
-
-    def _container_answers(self, context: LaunchContext) -> bool:
-        waited = 0.0
-        while not context.is_shutdown and (self._timeout_s is None or waited < self._timeout_s):
-            if self._list.wait_for_service(timeout_sec=_ANSWER_S) and self._call(
-                self._list, ListNodes.Request(), context, _ANSWER_S
+    def _load_in_sequence(
+        self, load_node_requests: Sequence[LoadNode.Request], context: LaunchContext
+    ) -> None:
+        """On a thread of launch's, until one fails, the container starts again, or the launch ends."""
+        # The first start may be told of after this.
+        self._requests, starts = load_node_requests, max(self._starts, 1)
+        over = lambda: context.is_shutdown or self._starts > starts  # noqa: E731
+        for request in load_node_requests:
+            waited = 0.0
+            while not (
+                self._list.wait_for_service(timeout_sec=_ANSWER_S)
+                and _call(self._list, ListNodes.Request(), over, _ANSWER_S)
             ):
-                return True
-            waited += _ANSWER_S
-        return False
+                waited += _ANSWER_S
+                if over():
+                    return
+                if self._timeout_s is not None and waited >= self._timeout_s:
+                    text = f'has not answered for {self._timeout_s:g} s; {_containers(context)}'
+                    self._fail(context, f"container '{self._container}' {text}")
+                    return
+            answer = _call(self._load, request, over)
+            if answer is None:
+                return
+            if not answer.success:
+                name = f'{request.node_namespace.rstrip("/")}/{request.node_name}'
+                text = f"could not be loaded into '{self._container}': {answer.error_message}"
+                self._fail(context, f"'{name}' {text}")
+                return
+            _LOGGER.info(f"loaded '{answer.full_node_name}' into '{self._container}'")
 
-    @staticmethod
-    def _call(client: Any, request: Any, context: LaunchContext, timeout_s: float = 0.0) -> Any:
-        """The answer; ``None`` when there was none within *timeout_s* (0: it may take as long as it likes), or the launch ends."""
-        done = threading.Event()
-        future = client.call_async(request)
-        future.add_done_callback(lambda _: done.set())
-        while not done.wait(timeout_s or _ANSWER_S):
-            if timeout_s or context.is_shutdown:
-                client.remove_pending_request(future)
-                return None
-        return future.result()
+    def _fail(self, context: LaunchContext, message: str) -> None:
+        if not self._required:
+            _LOGGER.error(message)
+            return
+        failure = Event()
 
-    @staticmethod
-    def _others(context: LaunchContext) -> str:
-        suffix = '/_container/load_node'
-        node = get_ros_node(context)
-        # Of each node: the services of the graph as a whole have our own clients among them.
-        nodes = node.get_node_names_and_namespaces()
-        services = [
-            name
-            for own, namespace in nodes
-            for name, _ in node.get_service_names_and_types_by_node(own, namespace)
-        ]
-        names = sorted({name for name in services if name.endswith(suffix)})
-        if not names:
-            return "there is none; start one with 'ros2 run zc_perception component_container'"
-        return 'running are ' + ', '.join(name.removesuffix(suffix) for name in names)
+        def end(context: LaunchContext) -> None:
+            raise LaunchFailedError(message)
+
+        def tell() -> None:
+            # Raised within launch's own loop, it makes ros2 launch end with 1; from this thread it may pass unseen.
+            context.register_event_handler(
+                EventHandler(
+                    matcher=lambda event: event is failure, entities=OpaqueFunction(function=end)
+                )
+            )
+            context.emit_event_sync(failure)
+
+        context.asyncio_loop.call_soon_threadsafe(tell)
+
+
+def _call(client: Any, request: Any, over: Callable[[], bool], timeout_s: float = 0.0) -> Any:
+    """The answer; ``None`` when there was none within *timeout_s* (0: it may take as long as it likes), or it is *over*."""
+    done = threading.Event()
+    future = client.call_async(request)
+    future.add_done_callback(lambda _: done.set())
+    while not done.wait(timeout_s or _ANSWER_S):
+        if timeout_s or over():
+            client.remove_pending_request(future)
+            return None
+    return future.result()
+
+
+def _containers(context: LaunchContext) -> str:
+    """Which there are."""
+    suffix, node = '/_container/load_node', get_ros_node(context)
+    # Of each node: the services of the graph as a whole have our own clients among them.
+    names = {
+        service.removesuffix(suffix)
+        for own, namespace in node.get_node_names_and_namespaces()
+        for service, _ in node.get_service_names_and_types_by_node(own, namespace)
+        if service.endswith(suffix)
+    }
+    if names:
+        return 'running are ' + ', '.join(sorted(names))
+    return "there is none; start one with 'ros2 run zc_perception component_container'"
