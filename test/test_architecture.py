@@ -15,7 +15,6 @@ import pytest
 import yaml
 
 import zc_perception
-from zc_perception.npu import selection
 from zc_perception.parameters import ParameterSpec
 
 PACKAGE = Path(zc_perception.__file__).parent
@@ -256,13 +255,3 @@ def test_each_range_in_a_comment_is_the_parameters(path: Path) -> None:
                 spec.low,
                 spec.high,
             ), f'{path.name}: {line}'
-
-
-def test_launch_files_offer_the_accelerators_that_there_are() -> None:
-    """They don't import what knows them, since that takes long."""
-    offered = re.search(
-        r'^ACCELERATORS = (\(.*\))$',
-        (PACKAGE / 'nodes/launching/arguments.py').read_text(encoding='utf-8'),
-        re.MULTILINE,
-    )
-    assert offered is not None and ast.literal_eval(offered[1]) == selection.ACCELERATORS

@@ -44,6 +44,7 @@ class ParameterSpec:
     :param whole_numbers: whether a string, or one of a list, may be an integer, which is what YAML takes one without quotes for.
     :param dynamic: whether it may change while the node runs. Others may while it is unconfigured, and are read-only without a lifecycle.
     :param fixed: read-only in every state: only a start takes it.
+    :param check: raises ConfigError for a value that is of the right type and range, but can't be.
     """
 
     name: str
@@ -59,6 +60,7 @@ class ParameterSpec:
     whole_numbers: bool = False
     dynamic: bool = False
     fixed: bool = False
+    check: Callable[[Any], object] | None = None
 
     def allowed(self) -> str:
         """What a value must be, in words."""
@@ -117,6 +119,8 @@ class ParameterSpec:
             raise ConfigError(
                 f"parameter '{self.name}' is {shown(value)}; it must be {self.allowed()}{hint}"
             )
+        if self.check is not None:
+            self.check(value)
         return value
 
 

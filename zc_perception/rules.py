@@ -210,12 +210,14 @@ class Table(Rule):
     :param needed: keys that must be there.
     :param sets: at least one of these sets of keys must be there, the first ones preferred in messages.
     :param elsewhere: asked for keys that people write here but that belong to another table, and to which; only for one that is unknown.
+    :param more: asked for keys that other packages add; likewise.
     """
 
     keys: Mapping[str, Key]
     needed: tuple[str, ...] = ()
     sets: tuple[tuple[str, ...], ...] = ()
     elsewhere: Callable[[], Mapping[str, str]] = dict
+    more: Callable[[], Mapping[str, Key]] = dict
     words: str = 'a mapping of keys'
 
     def check(self, value: Any, place: Place) -> None:
@@ -225,19 +227,22 @@ class Table(Rule):
                     f"{place.path}: the file must be a mapping of keys, not '{value}'"
                 )
             raise place.refuse(value, self.words)
+        keys = self.keys
+        if not value.keys() <= keys.keys():
+            keys = {**keys, **self.more()}
         for name in value:
-            if name not in self.keys:
+            if name not in keys:
                 if owner := self.elsewhere().get(name):
                     raise ConfigError(
                         f"{place.path}: key '{place.at(str(name)).key}' is unknown; it belongs to '{owner}'"
                     )
-                hint = nearest(str(name), self.keys)
-                known = ', '.join(self.keys)
+                hint = nearest(str(name), keys)
+                known = ', '.join(keys)
                 raise ConfigError(
                     f"{place.path}: key '{place.at(str(name)).key}' is unknown{hint}; known are {known}"
                 )
         for name, entry in value.items():
-            key = self.keys[name]
+            key = keys[name]
             if entry is None and key.default is not None:
                 raise place.at(name).refuse(
                     None, f'{key.rule.words}, or left out for {key.default}'

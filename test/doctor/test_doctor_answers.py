@@ -20,13 +20,13 @@ from zc_perception.doctor.answers import (
     describe_nvbufsurface,
     describe_ros,
     describe_vic,
-    describe_voyager,
     try_model,
     try_pipeline,
 )
 from zc_perception.doctor.needs import node_need
 from zc_perception.machine.asking import ask
 from zc_perception.npu import selection
+from zc_perception.npu.axruntime.checks import describe_voyager
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
 TEST = Path(__file__).parents[1]
@@ -147,7 +147,6 @@ def test_the_accelerator_is_given_back_even_if_it_can_not_be_described(
     [
         ({'model': 'raod'}, 'manifest', "did you mean 'road'"),
         ({'accelerator': 'axl'}, 'accelerator', 'Metis'),
-        ({'axl_ioctls': ['submit=999']}, 'accelerator', 'axl_ioctls'),
     ],
 )
 def test_a_model_that_can_not_run_is_the_inference_nodes_own_sentence(

@@ -27,8 +27,8 @@ from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.negotiation.session import BufferSession, Consumer
 from zc_perception.negotiation.settings import Allocation, AllocationRequest
 from zc_perception.negotiation.stand_in import parse_stand_ins
+from zc_perception.npu.accelerator import with_frames
 from zc_perception.npu.axl.device import AxlCapabilities
-from zc_perception.npu.constraints import with_frames
 from zc_perception.npu.cpu import CpuAccelerator
 from zc_perception.npu.metis_card import Iommu
 from zc_perception.pixel.fourcc import NV12, fourcc_code

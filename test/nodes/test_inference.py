@@ -18,7 +18,6 @@ from rclpy.parameter import Parameter
 from zc_perception.errors import ConfigError
 from zc_perception.machine.host_tree import HostTree
 from zc_perception.nodes.inference import InferenceNode
-from zc_perception.npu.accelerator import Capabilities
 from zc_perception.npu.axl import accelerator as axl_accelerator
 from zc_perception.npu.manifest import ModelManifest
 from zc_perception.npu.metis_card import choose_card
@@ -57,19 +56,6 @@ def test_notices_are_said_once_and_shown_always(
         assert int(values['submitted']) >= int(values['completed']) > 0 and values[
             'utilisation'
         ].endswith('%')
-
-
-def test_double_buffering_needs_more_frames_in_flight_and_says_so(
-    free_domain: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    capabilities = Capabilities('axruntime', 'metis-0:1:0', copy_free=False, max_in_flight=3)
-    monkeypatch.setattr(FaultyAccelerator, 'capabilities', lambda self: capabilities)
-    for in_flight, said in ((1, True), (3, False)):
-        values = {'model': 'hog', 'double_buffer': True, 'in_flight': in_flight}
-        with alone(
-            free_domain, InferenceNode, values, accelerator_factory=AcceleratorFaults()
-        ) as node:
-            assert ('set in_flight to 3' in status(node, 'accelerator').values['notices']) is said
 
 
 def test_the_node_ends_while_its_device_is_lost(free_domain: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from types import SimpleNamespace
 from typing import Any
@@ -124,24 +125,12 @@ def test_a_class_that_the_model_does_not_have_is_refused(wanted: str, message: s
 
 
 def test_an_accelerator_that_is_opened_anew_takes_over_what_was_changed() -> None:
-    made: list[Any] = []
-
-    class Tuned(CpuAccelerator):
-        def tune(self, **values: Any) -> None:
-            self.values = values
-
-    values = {spec.name: spec.default for spec in InferenceNode.SPECS} | {'model': 'hog'}
-    selected = select_accelerator(
-        values, CopyLedger(), lambda: made.append(Tuned(CopyLedger(), 1)) or made[-1]
-    )
-    try:
-        assert not hasattr(selected.accelerator, 'values')
-        values |= {'import_cache': False, 'timeout': 0.25}
-        again: Any = selected.reopen()
-        assert again.values == {'import_cache': False, 'timeout_s': 0.25}
-    finally:
-        for accelerator in made:
-            accelerator.close()
+    values: dict[str, Any] = {'accelerator': 'cpu', 'model': 'hog', 'classes': [], 'threads': 1}
+    selected = select_accelerator(values, CopyLedger(), None)
+    with contextlib.closing(selected.accelerator):
+        values['threads'] = 2
+        with contextlib.closing(selected.reopen()) as again:
+            assert (selected.accelerator.facts(), again.facts()) == ({'threads': 1}, {'threads': 2})
 
 
 def test_frames_go_through_the_scheduler_s_thread_and_the_accelerator_s() -> None:

@@ -14,7 +14,6 @@ from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.fence import EventFence, Fence
 from zc_perception.memory.heaps import Heap, SealedMemfd
 from zc_perception.negotiation.constraints import Format
-from zc_perception.npu.accelerator import AcceleratorOptions
 from zc_perception.npu.axl import accelerator as axl
 from zc_perception.npu.axl.accelerator import allocate_results
 from zc_perception.npu.axl.device import AxlCapabilities
@@ -128,7 +127,8 @@ def counting_accelerator(
         lambda path, numbers, tree: CountingCard(level, in_flight, formats, numbers),
     )
     monkeypatch.setattr(axl, 'open_result_heap', memfd_results)
-    accelerator = axl.AxlAccelerator(AcceleratorOptions(device, **options), tree=tree)
+    values = axl.AxlAccelerator.own({'accelerator_device': device, **options})
+    accelerator = axl.AxlAccelerator(values, tree=tree)
     accelerator.load(manifest)
     card: Any = accelerator._device
     return accelerator, card

@@ -21,7 +21,6 @@ from waiting import eventually
 from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.npu import scheduler
-from zc_perception.npu.accelerator import AcceleratorOptions
 from zc_perception.npu.axl.accelerator import AxlAccelerator
 from zc_perception.npu.axruntime.accelerator import AxRuntimeAccelerator
 from zc_perception.npu.cpu import CpuAccelerator
@@ -83,7 +82,7 @@ def open_axruntime() -> Iterator[Open]:
         parts = {
             name: options.pop(name) for name in ('flush_after_s', 'tensor_heap') if name in options
         }
-        wanted = AcceleratorOptions(**{'timeout_s': WAIT_S, **options})
+        wanted = AxRuntimeAccelerator.own({'timeout': WAIT_S, **options})
         opened.append(
             AxRuntimeAccelerator(
                 ledger or CopyLedger(), wanted, **{'tensor_heap': SealedMemfd(), **parts}

@@ -15,7 +15,6 @@ from npu.scheduler_kit import MakeFrame
 from zc_perception.errors import AcceleratorError, DeviceLostError
 from zc_perception.frame import Frame
 from zc_perception.memory.fence import EventFence, SyncFile
-from zc_perception.npu.accelerator import AcceleratorOptions
 from zc_perception.npu.axl.accelerator import AxlAccelerator, AxlJob
 from zc_perception.npu.axl.device import AxlGoneError
 from zc_perception.pixel.fourcc import NV12
@@ -30,7 +29,7 @@ GOOD_LINK = {'current_link_speed': '8.0 GT/s PCIe', 'current_link_width': '4'}
 
 def test_a_good_card_needs_no_notice(make_opened: Callable[..., Opened], host: Host) -> None:
     node = host.add_card(**GOOD_LINK)
-    accelerator, card = make_opened(device='', tree=host.tree, ioctl_numbers={'submit': 70})
+    accelerator, card = make_opened(device='', tree=host.tree, axl_ioctls=['submit=70'])
     assert list(accelerator.notices()) == [] and card.numbers == {'submit': 70}
     facts = accelerator.facts()
     assert {name: facts[name] for name in ('device', 'pci_address', 'pcie_link', 'driver_level', 'max_in_flight', 'result_heap')} == {
@@ -85,7 +84,7 @@ def test_a_driver_without_our_ioctls_names_them_and_the_way_out(host: Host) -> N
     """A node that answers ENOTTY to everything, as the shipped driver does to ours."""
     node = host.add_card(**GOOD_LINK)
     with pytest.raises(AcceleratorError) as refused:
-        AxlAccelerator(AcceleratorOptions(), tree=host.tree)
+        AxlAccelerator(AxlAccelerator.own({}), tree=host.tree)
     text = str(refused.value)
     assert f'the driver of {node} has no import and submit ioctls (ENOTTY)' in text
     assert (
@@ -98,7 +97,7 @@ def test_a_driver_without_our_ioctls_names_them_and_the_way_out(host: Host) -> N
 
 def test_no_card_is_said_before_anything_is_opened(host: Host) -> None:
     with pytest.raises(AcceleratorError, match='no Metis card'):
-        AxlAccelerator(AcceleratorOptions(), tree=host.tree)
+        AxlAccelerator(AxlAccelerator.own({}), tree=host.tree)
 
 
 # Imports and jobs.
@@ -256,7 +255,7 @@ def test_a_driver_that_can_waits_for_the_sync_file_itself(
 def test_any_other_fence_has_signalled_before_the_job_starts(
     make_opened: Callable[..., Opened], make_frame: MakeFrame, kind: str
 ) -> None:
-    accelerator, card = make_opened(level=2 if kind == 'an eventfd' else 1, timeout_s=5.0)
+    accelerator, card = make_opened(level=2 if kind == 'an eventfd' else 1, timeout=5.0)
     fence: Any = EventFence() if kind == 'an eventfd' else Scripted()
     frame = make_frame(acquire_fence=fence)
     if kind == 'an eventfd':
@@ -277,7 +276,7 @@ def test_any_other_fence_has_signalled_before_the_job_starts(
 def test_a_fence_that_fails_or_never_signals_costs_its_frame_and_no_result_buffer(
     make_opened: Callable[..., Opened], make_frame: MakeFrame, problem: str, level: int
 ) -> None:
-    accelerator, card = make_opened(level=level, timeout_s=0.01)
+    accelerator, card = make_opened(level=level, timeout=0.01)
     for _ in range(10):  # more than there are result buffers
         fence = EventFence()
         if problem == 'failed':
@@ -329,7 +328,7 @@ def test_the_cache_goes_off_and_on_and_imports_are_counted_on(
     accelerator, card = opened
     with make_frame() as frame:
         for cached, imports, held in ((True, 1, 1), (False, 4, 0), (True, 5, 1)):
-            accelerator.tune(import_cache=cached, timeout_s=1.0)
+            accelerator.tune({'import_cache': cached, 'timeout': 1.0})
             assert cached or card.held == set(), 'what was cached is given back'
             for _ in range(3):
                 run_one(accelerator, card, frame)
@@ -337,7 +336,7 @@ def test_the_cache_goes_off_and_on_and_imports_are_counted_on(
             assert (accelerator.facts()['import_cache'] == 'off') != cached
         handle = accelerator.import_frame(frame)
         job = accelerator.submit(handle, frame)
-        accelerator.tune(import_cache=False, timeout_s=1.0)
+        accelerator.tune({'import_cache': False, 'timeout': 1.0})
         assert len(card.held) == 1, 'what was cached stays until the job that reads it has ended'
         card.jobs[-1].signal()
         job.close()
@@ -349,7 +348,7 @@ def test_the_timeout_is_that_of_the_jobs_which_come(opened: Opened, make_frame: 
     accelerator, card = opened
     with make_frame() as frame:
         run_one(accelerator, card, frame)
-        accelerator.tune(import_cache=True, timeout_s=0.25)
+        accelerator.tune({'import_cache': True, 'timeout': 0.25})
         run_one(accelerator, card, frame)
     assert card.timeouts_us == [1_000_000, 250_000]
 

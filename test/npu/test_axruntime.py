@@ -61,7 +61,7 @@ def ledger() -> CopyLedger:
 @pytest.fixture
 def open_accelerator(double: Double, open_axruntime: Open, ledger: CopyLedger) -> Open:
     """Nobody's scheduling may flush a pipeline that a test wants full."""
-    return partial(open_axruntime, ledger, library=double.path, flush_after_s=WAIT_S)
+    return partial(open_axruntime, ledger, axruntime_library=double.path, flush_after_s=WAIT_S)
 
 
 def blobs(luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> None:
@@ -201,6 +201,13 @@ def test_a_thousand_frames_keep_their_results(
     )
     assert double.runs == trial_runs + 1000 + (2 if double_buffer else 0)
     assert pool.statistics().states == {SlotState.FREE: limit}
+
+
+def test_double_buffering_needs_more_frames_in_flight_and_says_so(open_accelerator: Open) -> None:
+    accelerator = open_accelerator(double_buffer=True, in_flight=1)
+    assert 'set in_flight to 3' in ' '.join(accelerator.notices())
+    accelerator.tune(accelerator.own({'double_buffer': True, 'in_flight': 3}))
+    assert 'in_flight' not in ' '.join(accelerator.notices())
 
 
 def test_results_that_no_frame_pushes_out_come_by_themselves(

@@ -76,7 +76,7 @@ def test_both_interfaces_give_the_same_results(
     results = []
     for library in ('', double.path):
         accelerator = open_accelerator(
-            library=library, double_buffer=double_buffer, output_dmabuf=output_dmabuf
+            axruntime_library=library, double_buffer=double_buffer, output_dmabuf=output_dmabuf
         )
         accelerator.load(model(tmp_path))
         results.append((accelerator.facts()['interface'], raw_results(accelerator, frame)))
@@ -102,7 +102,7 @@ def test_each_core_has_a_connection_a_thread_and_its_own_frames(
 ) -> None:  # fmt: skip
     binding.double.run_s = 0.002
     accelerator = open_accelerator(
-        library='' if interface == 'python' else installed.path,
+        axruntime_library='' if interface == 'python' else installed.path,
         aipu_cores=cores,
         double_buffer=double_buffer,
     )
@@ -151,7 +151,7 @@ def test_the_binding_is_preferred(binding: Any, installed: Double, open_accelera
         'python', 'axelera.runtime', '1.8.0', 'used', 'metis-1:3:0',
     )  # fmt: skip
     assert (
-        open_accelerator(library=installed.path).facts()['python_binding']
+        open_accelerator(axruntime_library=installed.path).facts()['python_binding']
         == 'axruntime_library names the C library'
     )
 
@@ -295,7 +295,7 @@ def test_a_model_of_an_older_compiler_has_to_be_compiled_again(
     double.old_model = 1
     double.api_version = 0x010800
     with pytest.raises(ConfigError) as caught:
-        open_accelerator(library='' if interface == 'python' else double.path).load(
+        open_accelerator(axruntime_library='' if interface == 'python' else double.path).load(
             model(tmp_path)
         )
     message = str(caught.value)
@@ -311,7 +311,7 @@ def test_no_compiler_is_asked_for_from_1_8_on(
     double.no_toolchain = 1
     double.api_version = 0x010800
     with pytest.raises(AcceleratorError, match='Failed to create executor') as caught:
-        open_accelerator(library='' if interface == 'python' else double.path).load(
+        open_accelerator(axruntime_library='' if interface == 'python' else double.path).load(
             model(tmp_path)
         )
     assert 'riscv' not in str(caught.value)
@@ -335,7 +335,7 @@ def test_an_old_driver_is_named_with_the_next_step(
     double.api_version = 0x010800
     for module in (axruntime, axruntime_runtime):
         monkeypatch.setattr(module, 'driver_version', lambda: '1.5.7')
-    accelerator = open_accelerator(library='' if interface == 'python' else double.path)
+    accelerator = open_accelerator(axruntime_library='' if interface == 'python' else double.path)
     accelerator.load(model(tmp_path))
     words = 'the Metis driver is 1.5.7, and runtime 1.8.0 needs 1.6.2 or later: install that release of metis-dkms'
     assert (
@@ -345,12 +345,12 @@ def test_an_old_driver_is_named_with_the_next_step(
     accelerator.close()
     binding.double.no_executor, double.no_toolchain = True, 1
     with pytest.raises(AcceleratorError, match=f'Failed to create executor.*; {words}'):
-        open_accelerator(library='' if interface == 'python' else double.path).load(
+        open_accelerator(axruntime_library='' if interface == 'python' else double.path).load(
             model(tmp_path)
         )
     binding.double.devices, double.devices = [], 0
     with pytest.raises(AcceleratorError, match=words):
-        open_accelerator(library='' if interface == 'python' else double.path)
+        open_accelerator(axruntime_library='' if interface == 'python' else double.path)
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zc_perception.errors import AcceleratorError
-from zc_perception.npu.axruntime.worker import RuntimeCalls
-from zc_perception.npu.constraints import LATE_CALLS
+from zc_perception.npu.axruntime.worker import LATE_CALLS, RuntimeCalls
 
 
 class Slot:

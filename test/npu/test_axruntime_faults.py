@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures('no_fd_leak')
 
 @pytest.fixture
 def open_accelerator(double: Double, open_axruntime: Open) -> Open:
-    return partial(open_axruntime, library=double.path, flush_after_s=0.005)
+    return partial(open_axruntime, axruntime_library=double.path, flush_after_s=0.005)
 
 
 def all_free(pool: BufferPool) -> bool:
@@ -156,7 +156,7 @@ def test_a_run_that_never_returns_is_told_and_left_behind(
     until(double.is_hanging)
     assert not any(job.fence.wait(0.0) for job in jobs)
     # Only now: with so little patience from the beginning the second job might come too late.
-    accelerator.tune(import_cache=True, timeout_s=0.01)
+    accelerator.tune(accelerator.own({'timeout': 0.01}))
     until(lambda: accelerator._workers[0].silent_s() > 0.02)
     with pytest.raises(
         DeviceLostError,

@@ -30,7 +30,7 @@ TIMEOUT_S = 0.1
 
 @pytest.fixture
 def open_accelerator(double: Double, open_axruntime: Open) -> Iterator[Open]:
-    yield partial(open_axruntime, library=double.path)
+    yield partial(open_axruntime, axruntime_library=double.path)
     double.end_hang()
 
 

@@ -20,7 +20,6 @@ from zc_perception.memory.fence import EventFence
 from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.memory.ledger import CopyLedger, LedgerEntry
 from zc_perception.memory.pool import BufferPool
-from zc_perception.npu.accelerator import AcceleratorOptions
 from zc_perception.npu.axruntime.accelerator import AxRuntimeAccelerator
 from zc_perception.pixel.colorimetry import BT601_LIMITED
 from zc_perception.pixel.fourcc import NV12
@@ -54,7 +53,10 @@ def accelerator(
 ) -> Iterator[AxRuntimeAccelerator]:
     vic = Vic(jetson['nvbufsurftransform'], jetson['nvbufsurface'])
     accelerator = AxRuntimeAccelerator(
-        ledger, AcceleratorOptions(library=double.path), tensor_heap=SealedMemfd(), vic=vic
+        ledger,
+        AxRuntimeAccelerator.own({'axruntime_library': double.path}),
+        tensor_heap=SealedMemfd(),
+        vic=vic,
     )
     yield accelerator
     accelerator.close()

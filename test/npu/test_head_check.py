@@ -17,7 +17,6 @@ from zc_perception.detection.heads.spec import HeadSpec
 from zc_perception.detection.raw_tensor import RawTensor
 from zc_perception.errors import ConfigError
 from zc_perception.memory.ledger import CopyLedger
-from zc_perception.npu.accelerator import AcceleratorOptions
 from zc_perception.npu.cpu import CpuAccelerator
 from zc_perception.npu.manifest import ModelManifest, TensorSpec, check_head, load_manifest
 from zc_perception.npu.metis_card import find_cards
@@ -51,7 +50,7 @@ def test_weights_with_another_number_of_classes_are_refused_with_both_keys(tmp_p
         open_accelerator(
             'cpu',
             manifest_file(tmp_path, ONNX, classes=['a', 'b', 'c']),
-            AcceleratorOptions(threads=1),
+            {'threads': 1},
             CopyLedger(),
         )
     message = str(caught.value)
@@ -67,7 +66,7 @@ def test_weights_with_another_number_of_classes_are_refused_with_both_keys(tmp_p
 
 
 def test_auto_goes_on_to_a_variant_that_fits(tmp_path: Path, double: Double) -> None:
-    options = AcceleratorOptions(library=double.path, threads=1)
+    options = {'axruntime_library': double.path, 'threads': 1}
     selected = open_accelerator(
         'auto',
         manifest_file(tmp_path, RUNTIME, ONNX, classes=['a', 'b', 'c', 'd']),
@@ -94,12 +93,12 @@ def test_a_compiled_model_with_another_number_of_classes_is_refused(
         open_accelerator(
             'axruntime',
             manifest_file(tmp_path, RUNTIME, classes=classes),
-            AcceleratorOptions(library=double.path),
+            {'axruntime_library': double.path},
             CopyLedger(),
         )
     fits = manifest_file(tmp_path, RUNTIME, classes=['a', 'b', 'c'])
     selected = open_accelerator(
-        'axruntime', fits, AcceleratorOptions(library=double.path), CopyLedger()
+        'axruntime', fits, {'axruntime_library': double.path}, CopyLedger()
     )
     selected.accelerator.close()
 
@@ -113,7 +112,7 @@ def test_no_accelerator_left_is_an_error_of_the_configuration(
         match=r"^no accelerator fits: .*'axruntime'.*'classes' has 1 name, .*'cpu'.*'classes' has 1 name,",
     ):
         open_accelerator(
-            'auto', manifest, AcceleratorOptions(library=double.path, threads=1), CopyLedger()
+            'auto', manifest, {'axruntime_library': double.path, 'threads': 1}, CopyLedger()
         )
 
 

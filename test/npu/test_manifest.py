@@ -99,7 +99,7 @@ def test_a_whole_manifest_is_read(tmp_path: Path) -> None:
         20,
     )
     assert (manifest.score_threshold, manifest.nms_threshold) == (0.3, 1.0)
-    assert (manifest.path, manifest.model_id) == (tmp_path / 'model.yaml', 0)
+    assert (manifest.path, manifest.own) == (tmp_path / 'model.yaml', {})
     assert manifest.tensors == (TensorSpec('detections', '', (), 0, (1.0,), 0),), (
         'what is left out is the own file of the weights'
     )
@@ -128,7 +128,7 @@ def test_what_is_left_out_has_its_default(tmp_path: Path) -> None:
 def test_a_device_s_tensors_are_read(tmp_path: Path) -> None:
     manifest = load_manifest(written(tmp_path, AXL))
     spec = TensorSpec('out', 'int8', (1, 6, 2), 64, (0.5, 0.25), -3)
-    assert (manifest.engine, manifest.model_id, manifest.tensors, spec.num_bytes) == (
+    assert (manifest.engine, manifest.own['model_id'], manifest.tensors, spec.num_bytes) == (
         'axl',
         7,
         (spec,),
@@ -163,8 +163,8 @@ def test_an_engine_without_weights_needs_no_file_and_no_size(tmp_path: Path) -> 
     [
         ('name', 5, 'a name'),
         ('name', '', 'a name'),
-        ('engine', 'onyx', 'one of onnx, opencv_hog, axl, axruntime'),
-        ('engine', ['onnx'], 'one of onnx'),
+        ('engine', 'onyx', 'one of axl, axruntime, onnx, opencv_hog'),
+        ('engine', ['onnx'], 'one of axl'),
         ('head', 'yolo', f'one of {", ".join(HEADS.built_in)}'),
         ('head', 'boxs', f"one of {', '.join(HEADS.built_in)}; did you mean 'boxes'?"),
         ('classes', [], 'a list of at least one class name'),
@@ -513,7 +513,11 @@ def test_a_variant_is_the_top_level_with_some_keys_replaced(tmp_path: Path) -> N
     manifest = load_manifest(written(tmp_path, VARIANTS))
     assert [variant.engine for variant in manifest.variants] == ['onnx', 'axl']
     card = manifest.for_engines(('axl',))
-    assert card is not None and (card.model_id, card.score_threshold, card.file) == (9, 0.5, None)
+    assert card is not None and (card.own['model_id'], card.score_threshold, card.file) == (
+        9,
+        0.5,
+        None,
+    )
     assert (card.classes, card.input, card.nms_threshold) == (
         manifest.classes,
         manifest.input,

@@ -361,7 +361,7 @@ def test_more_frames_are_taken_and_given_up_sooner(start: Callable[..., Bench]) 
     bench = start(in_flight=1)
     bench.feed(0, 1, 2, 3)
     until(lambda: len(bench.accelerator.jobs) == bench.scheduler.in_flight == 1)
-    bench.scheduler.tune(in_flight=3, timeout_s=SHORT_S, import_cache=False)
+    bench.scheduler.tune({'in_flight': 3, 'timeout': SHORT_S})
     until(lambda: len(bench.accelerator.jobs) == 3)
     bench.accelerator.finish(0)
     until(lambda: bench.lost[:2] == [1, 2])  # with the new timeout; the first had the old one
@@ -376,12 +376,12 @@ def test_a_change_is_made_on_its_thread_or_before_it_runs(
     threads: list[str] = []
     note = threads.append
     monkeypatch.setattr(
-        ScriptedAccelerator, 'tune', lambda self, **_: note(threading.current_thread().name)
+        ScriptedAccelerator, 'tune', lambda self, values: note(threading.current_thread().name)
     )
     never_started = Scheduler(
         ScriptedAccelerator(), FrameQueue(1), print, print, in_flight=1, timeout_s=1.0
     )
     for scheduler_of in (never_started, start().scheduler):
-        scheduler_of.tune(in_flight=2, timeout_s=1.0, import_cache=True)
+        scheduler_of.tune({'in_flight': 2, 'timeout': 1.0})
     assert threads == [threading.current_thread().name, 'inference']
     never_started.stop()

@@ -276,7 +276,7 @@ def test_the_accelerator_of_the_real_driver_refuses_none_while_it_is_late(
             queue.put(make_frame(pool, sequence=sequence))
         time.sleep(2 * SHORT_S)
         assert len(card.jobs) == 2 and len(errors) == 2, 'they wait'
-        running.tune(in_flight=2, timeout_s=LONG_S, import_cache=True)
+        running.tune({'in_flight': 2, 'timeout': LONG_S})
         ended = 0
         while len(results) < 4:
             for fence in card.jobs[ended:]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,12 @@ from npu.axruntime_kit import Double, model_file
 
 from zc_perception.errors import AcceleratorError, ConfigError
 from zc_perception.memory.ledger import CopyLedger
-from zc_perception.npu.accelerator import AcceleratorOptions
 from zc_perception.npu.axl.abi import parse_ioctl_numbers
 from zc_perception.npu.axruntime.accelerator import AxRuntimeAccelerator
+from zc_perception.npu.kinds import ACCELERATORS
 from zc_perception.npu.manifest import ModelManifest, load_manifest
 from zc_perception.npu.metis_card import find_cards
-from zc_perception.npu.selection import BUILT_IN, engines_of, open_accelerator, other_accelerators
+from zc_perception.npu.selection import engines_of, open_accelerator
 
 pytestmark = [
     pytest.mark.usefixtures('no_fd_leak'),
@@ -29,7 +30,7 @@ VIRTUAL = str(Path(__file__).parents[1] / 'rig' / 'models' / 'virtual_metis.yaml
 
 
 def test_auto_goes_on_to_the_cpu_and_says_why_not_axl() -> None:
-    selected = open_accelerator('auto', load_manifest('hog'), AcceleratorOptions(), CopyLedger())
+    selected = open_accelerator('auto', load_manifest('hog'), {}, CopyLedger())
     assert selected.accelerator.capabilities().name == 'cpu'
     assert (
         len(selected.reasons) == 2
@@ -43,17 +44,17 @@ def test_a_named_accelerator_is_not_replaced_by_another_but_told_of_it() -> None
     with pytest.raises(
         AcceleratorError, match=r"no Metis card.*; model 'hog' also runs on accelerator: cpu$"
     ):
-        open_accelerator('axl', load_manifest('hog'), AcceleratorOptions(), CopyLedger())
+        open_accelerator('axl', load_manifest('hog'), {}, CopyLedger())
     with pytest.raises(
         ConfigError,
         match=r"model 'hog' \(engine opencv_hog\) can't run on axruntime; add a variant with engine: axr",
     ):
-        open_accelerator('axruntime', load_manifest('hog'), AcceleratorOptions(), CopyLedger())
+        open_accelerator('axruntime', load_manifest('hog'), {}, CopyLedger())
     with pytest.raises(
         ConfigError,
         match=r"can't run on cpu; add a variant with engine: onnx or opencv_hog.*accelerator: axl$",
     ):
-        open_accelerator('cpu', load_manifest(VIRTUAL), AcceleratorOptions(), CopyLedger())
+        open_accelerator('cpu', load_manifest(VIRTUAL), {}, CopyLedger())
 
 
 def test_a_model_that_fits_nowhere_is_refused_with_every_reason() -> None:
@@ -61,7 +62,7 @@ def test_a_model_that_fits_nowhere_is_refused_with_every_reason() -> None:
         ConfigError,
         match=r"^no accelerator fits: .*'axl'.*no Metis card.*'axruntime'.*engine axl.*'cpu'.*engine axl",
     ):
-        open_accelerator('auto', load_manifest(VIRTUAL), AcceleratorOptions(), CopyLedger())
+        open_accelerator('auto', load_manifest(VIRTUAL), {}, CopyLedger())
 
 
 def variants(folder: Path, *engines: str, **changes: Any) -> ModelManifest:
@@ -93,11 +94,11 @@ class Opened:
         self, refusal: Exception | None = None, load_refusal: Exception | None = None
     ) -> None:
         self.refusal, self.load_refusal = refusal, load_refusal
-        self.calls: list[tuple[AcceleratorOptions, CopyLedger]] = []
+        self.calls: list[tuple[Mapping[str, Any], CopyLedger]] = []
         self.loaded: list[ModelManifest] = []
         self.closed = 0
 
-    def __call__(self, options: AcceleratorOptions, ledger: CopyLedger) -> Opened:
+    def __call__(self, options: Mapping[str, Any], ledger: CopyLedger) -> Opened:
         self.calls.append((options, ledger))
         if self.refusal is not None:
             raise self.refusal
@@ -124,7 +125,7 @@ def test_auto_goes_from_a_driver_without_our_ioctls_to_the_runtime(
 ) -> None:
     """/dev/null answers ENOTTY to everything, as the shipped driver does to ours."""
     manifest, ledger = variants(tmp_path, 'axl', 'axruntime', 'opencv_hog'), CopyLedger()
-    options = AcceleratorOptions('/dev/null')
+    options = {'accelerator_device': '/dev/null'}
     selected = open_accelerator('auto', manifest, options, ledger)
     assert selected.accelerator is runtime
     (reason,) = selected.reasons
@@ -139,7 +140,7 @@ def test_auto_goes_from_a_driver_without_our_ioctls_to_the_runtime(
         and 'accelerator: axruntime' in reason
     )
     assert selected.manifest.engine == 'axruntime' and runtime.loaded == [selected.manifest]
-    assert runtime.calls == [(options, ledger)]
+    assert runtime.calls == [(AxRuntimeAccelerator.own(options), ledger)]
 
 
 def test_a_node_whose_driver_lacks_our_ioctls_is_the_runtime_s_device_too(
@@ -158,7 +159,10 @@ def test_a_node_whose_driver_lacks_our_ioctls_is_the_runtime_s_device_too(
     }
     manifest = variants(tmp_path, 'axl', 'axruntime', 'opencv_hog', axruntime=compiled)
     selected = open_accelerator(
-        'auto', manifest, AcceleratorOptions(str(node), library=double.path), CopyLedger()
+        'auto',
+        manifest,
+        {'accelerator_device': str(node), 'axruntime_library': double.path},
+        CopyLedger(),
     )
     assert (
         selected.accelerator.capabilities().name,
@@ -180,7 +184,7 @@ def test_auto_goes_on_when_the_runtime_is_missing_or_refuses_the_model(
 ) -> None:
     manifest = variants(tmp_path, 'axl', 'axruntime', 'opencv_hog')
     runtime.refusal = AcceleratorError('libaxruntime.so is not installed')
-    selected = open_accelerator('auto', manifest, AcceleratorOptions(), CopyLedger())
+    selected = open_accelerator('auto', manifest, {}, CopyLedger())
     selected.accelerator.close()
     assert selected.manifest.engine == 'opencv_hog' and len(selected.reasons) == 2
     assert (
@@ -188,7 +192,7 @@ def test_auto_goes_on_when_the_runtime_is_missing_or_refuses_the_model(
         == "accelerator 'axruntime' doesn't fit: libaxruntime.so is not installed"
     )
     runtime.refusal, runtime.load_refusal = None, ConfigError('compiled for another chip')
-    again = open_accelerator('auto', manifest, AcceleratorOptions(), CopyLedger())
+    again = open_accelerator('auto', manifest, {}, CopyLedger())
     again.accelerator.close()
     assert 'compiled for another chip' in again.reasons[1] and runtime.closed == 1, (
         'what was opened is closed'
@@ -196,7 +200,7 @@ def test_auto_goes_on_when_the_runtime_is_missing_or_refuses_the_model(
 
 
 def test_a_model_without_a_variant_for_the_runtime_does_not_even_open_it(runtime: Opened) -> None:
-    selected = open_accelerator('auto', load_manifest('hog'), AcceleratorOptions(), CopyLedger())
+    selected = open_accelerator('auto', load_manifest('hog'), {}, CopyLedger())
     selected.accelerator.close()
     assert runtime.calls == [], 'the runtime takes the card for itself as soon as it is opened'
 
@@ -205,7 +209,7 @@ def test_a_variant_whose_file_is_not_there_is_a_reason(tmp_path: Path, runtime: 
     manifest = variants(
         tmp_path, 'axruntime', 'opencv_hog', axruntime={'file': 'build/model.json'}
     )
-    selected = open_accelerator('auto', manifest, AcceleratorOptions(), CopyLedger())
+    selected = open_accelerator('auto', manifest, {}, CopyLedger())
     selected.accelerator.close()
     assert (
         "key 'variants[0].file' names 'build/model.json', which does not exist"
@@ -213,12 +217,12 @@ def test_a_variant_whose_file_is_not_there_is_a_reason(tmp_path: Path, runtime: 
         and runtime.calls == []
     )
     with pytest.raises(ConfigError, match='which does not exist'):
-        open_accelerator('axruntime', manifest, AcceleratorOptions(), CopyLedger())
+        open_accelerator('axruntime', manifest, {}, CopyLedger())
 
 
 def test_what_was_chosen_is_what_is_opened_again(tmp_path: Path, runtime: Opened) -> None:
     selected = open_accelerator(
-        'auto', variants(tmp_path, 'axruntime', 'opencv_hog'), AcceleratorOptions(), CopyLedger()
+        'auto', variants(tmp_path, 'axruntime', 'opencv_hog'), {}, CopyLedger()
     )
     assert (
         selected.reopen() is runtime
@@ -231,34 +235,32 @@ def test_what_was_chosen_is_what_is_opened_again(tmp_path: Path, runtime: Opened
     assert runtime.closed == 1, 'never the next best: the buffers were negotiated with this one'
 
 
-@pytest.mark.parametrize('name', BUILT_IN)
-def test_the_register_says_of_each_accelerator_what_its_class_says(name: str) -> None:
-    assert BUILT_IN[name].load().engines == BUILT_IN[name].engines == engines_of(name)
-
-
 # Accelerators of other packages.
 
 
 OWN = """
 from zc_perception.memory.ledger import CopyLedger
-from zc_perception.npu.accelerator import Accelerator, Capabilities
-from zc_perception.npu.constraints import cpu_constraints
+from zc_perception.npu.accelerator import Accelerator, Capabilities, reads_by_cpu
+from zc_perception.npu.cpu import ONNX
+from zc_perception.npu.engine_rules import EngineRules
+from zc_perception.npu.metis_card import CARD
 
 
 class Own(Accelerator):
-    engines = ('own', 'onnx')
+    ENGINES = (EngineRules('own'), ONNX)
+    PARAMETERS = (CARD,)
 
     @classmethod
-    def open(cls, options, ledger):
+    def open(cls, values, ledger):
         opened = cls()
-        opened.options = options
+        opened.values = values
         return opened
 
     def capabilities(self):
-        return Capabilities('own', self.options.device, copy_free=False, max_in_flight=1)
+        return Capabilities('own', self.values['accelerator_device'], copy_free=False, max_in_flight=1)
 
     def constraints(self):
-        return cpu_constraints()
+        return reads_by_cpu('own')
 
     def load(self, manifest):
         self.manifest = manifest
@@ -302,7 +304,7 @@ def test_an_accelerator_of_another_package_is_opened_by_its_name(tmp_path: Path)
     (tmp_path / 'model.yaml').write_text(yaml.safe_dump(values), encoding='utf-8')
     for model in (str(tmp_path), 'road'):
         selected = open_accelerator(
-            'own', load_manifest(model), AcceleratorOptions('here'), CopyLedger()
+            'own', load_manifest(model), {'accelerator_device': 'here'}, CopyLedger()
         )
         assert selected.accelerator.capabilities().name == 'own' and selected.manifest.engine in (
             'own',
@@ -311,13 +313,13 @@ def test_an_accelerator_of_another_package_is_opened_by_its_name(tmp_path: Path)
         again = selected.reopen()
         assert again is not selected.accelerator and again.capabilities().device == 'here'
         assert (again.trial_import(None, ()), again.imports, again.hot_threads()) == (None, 0, ())  # type: ignore[arg-type]
-    assert engines_of('own') == ('own', 'onnx') and other_accelerators() == (
+    assert engines_of('own') == ('own', 'onnx') and ACCELERATORS.others == (
         'broken',
         'function',
         'own',
     )
     assert (
-        open_accelerator('auto', load_manifest('hog'), AcceleratorOptions(), CopyLedger())
+        open_accelerator('auto', load_manifest('hog'), {}, CopyLedger())
         .accelerator.capabilities()
         .name
         == 'cpu'
@@ -340,7 +342,7 @@ def test_an_accelerator_of_another_package_is_opened_by_its_name(tmp_path: Path)
         (
             'owm',
             [
-                "'owm' is not known; it must be one of auto, axl, axruntime, cpu, broken, function, own",
+                "'owm' is not known; it must be one of axl, axruntime, cpu, broken, function, own",
                 "did you mean 'own'",
             ],
         ),
@@ -348,7 +350,7 @@ def test_an_accelerator_of_another_package_is_opened_by_its_name(tmp_path: Path)
 )
 def test_a_package_that_is_broken_is_named(name: str, words: list[str]) -> None:
     with pytest.raises(ConfigError) as caught:
-        open_accelerator(name, load_manifest('hog'), AcceleratorOptions(), CopyLedger())
+        open_accelerator(name, load_manifest('hog'), {}, CopyLedger())
     assert all(word in str(caught.value) for word in words), str(caught.value)
 
 
@@ -366,7 +368,7 @@ def test_two_packages_with_one_name_are_both_named(
         ConfigError,
         match=r"'twin' of group .*\.accelerators is offered by package 'two' and package 'one'; uninstall one",
     ):
-        open_accelerator('twin', load_manifest('hog'), AcceleratorOptions(), CopyLedger())
+        open_accelerator('twin', load_manifest('hog'), {}, CopyLedger())
 
 
 def test_ioctl_numbers_are_read_from_texts() -> None:

@@ -9,5 +9,5 @@ Read in this order:
    :mod:`~zc_perception.doctor.answers` has the questions that are put to processes of their own.
 5. :mod:`~zc_perception.doctor.zc_doctor` reads the options, :mod:`~zc_perception.doctor.command` runs it all and reports.
 
-To add a check: write its function beside those of its subject, and add it to ``CHECKS`` of the registry.
+To add a check: write its function beside those of its subject, and add it to the registry, or to ``CHECKS`` of the kind that needs it.
 """

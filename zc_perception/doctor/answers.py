@@ -17,6 +17,7 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from zc_perception.errors import ConfigError, ZcError
+from zc_perception.machine.libraries import file_of
 
 if TYPE_CHECKING:
     from zc_perception.camera.gstreamer.abi import GStreamer
@@ -30,50 +31,6 @@ MESSAGES = (
 )
 
 
-def _file_of(library: ctypes.CDLL | str) -> str:
-    """The file that the loader took: its name often ends in the version."""
-    wanted = library if isinstance(library, str) else library._name
-    base = os.path.basename(wanted or '').split('.so')[0]
-    with open('/proc/self/maps', encoding='utf-8', errors='replace') as maps:
-        for line in maps:
-            path = line.rstrip('\n').partition('/')
-            if path[1] and os.path.basename(path[2]).startswith(f'{base}.so'):
-                return os.path.realpath('/' + path[2])
-    return ''
-
-
-def describe_voyager(library: str = '') -> dict[str, Any]:
-    """Load the runtime as accelerator axruntime does: which interface, file and release."""
-    from zc_perception.npu.axruntime.binding import MODULE, binding_release, import_binding
-    from zc_perception.npu.axruntime.library import RuntimeLibrary
-
-    without_binding = 'a library is named'
-    if not library:
-        try:
-            release = binding_release(import_binding())
-        except ZcError as error:
-            without_binding = str(error)
-        else:
-            return {
-                'path': MODULE,
-                'file': '',
-                'api_version': release,
-                'release': release,
-                'python_binding': '',
-            }
-    try:
-        runtime = RuntimeLibrary(library)
-    except ZcError as error:
-        return {'error': str(error)}
-    return {
-        'path': runtime.path,
-        'file': _file_of(runtime.path),
-        'api_version': runtime.api_version,
-        'release': runtime.release,
-        'python_binding': without_binding,
-    }
-
-
 def describe_nvbufsurface(library: str = '') -> dict[str, Any]:
     """Load it, and try its structs on an image of our own, as the argus camera does."""
     from zc_perception.jetson.nvbufsurface import LIBRARY, check_structs
@@ -82,7 +39,7 @@ def describe_nvbufsurface(library: str = '') -> dict[str, Any]:
         loaded = ctypes.CDLL(library or LIBRARY)
     except OSError as error:
         return {'error': str(error), 'loaded': False}
-    answer: dict[str, Any] = {'loaded': True, 'file': _file_of(loaded)}
+    answer: dict[str, Any] = {'loaded': True, 'file': file_of(loaded)}
     try:
         check_structs(library or None)
     except ZcError as error:
@@ -95,7 +52,7 @@ def describe_vic(library: str = '') -> dict[str, Any]:
     from zc_perception.jetson.vic import TRANSFORM_LIBRARY
 
     try:
-        return {'file': _file_of(ctypes.CDLL(library or TRANSFORM_LIBRARY))}
+        return {'file': file_of(ctypes.CDLL(library or TRANSFORM_LIBRARY))}
     except OSError as error:
         return {'error': str(error)}
 
@@ -188,8 +145,6 @@ def try_model(text: str) -> dict[str, Any]:
     :param text: JSON: the inference node's parameters.
     """
     from zc_perception.memory.ledger import CopyLedger
-    from zc_perception.npu.accelerator import AcceleratorOptions
-    from zc_perception.npu.axl.abi import parse_ioctl_numbers
     from zc_perception.npu.manifest import load_manifest
     from zc_perception.npu.selection import open_accelerator
 
@@ -209,13 +164,7 @@ def try_model(text: str) -> dict[str, Any]:
         'input': [manifest.input.width, manifest.input.height],
     }
     try:
-        options = AcceleratorOptions(
-            device=wanted['accelerator_device'],
-            ioctl_numbers=parse_ioctl_numbers(wanted['axl_ioctls']),
-            library=wanted['axruntime_library'],
-            aipu_cores=wanted['aipu_cores'],
-        )
-        selection = open_accelerator(wanted['accelerator'], manifest, options, CopyLedger())
+        selection = open_accelerator(wanted['accelerator'], manifest, wanted, CopyLedger())
     except ZcError as error:
         return {**answer, 'error': str(error), 'stage': 'accelerator'}
     try:

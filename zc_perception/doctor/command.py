@@ -23,7 +23,7 @@ from typing import Any
 
 import zc_perception
 from zc_perception.doctor.needs import read_needs
-from zc_perception.doctor.registry import CHECKS, checks_of
+from zc_perception.doctor.registry import checks_of
 from zc_perception.doctor.running import Result, run_checks
 from zc_perception.errors import EXIT_USAGE, ConfigError, error_line, printable
 from zc_perception.machine.asking import end_all
@@ -198,7 +198,7 @@ def run_until_a_signal(options: argparse.Namespace, system: System, *, json_only
 
 def _leave_nothing() -> None:
     """Threads that hang in the kernel stay; those that are about to end are waited for."""
-    names = {f'zc_doctor {check.id}' for check in CHECKS}
+    names = {f'zc_doctor {check.id}' for check in checks_of()}
     deadline = time.monotonic() + _PATIENCE_S
     for thread in threading.enumerate():
         if thread.name in names:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from zc_perception.camera import libcamera
@@ -26,7 +26,6 @@ from zc_perception.camera.v4l2.controls import V4l2Controls
 from zc_perception.camera.v4l2.device import V4l2Device
 from zc_perception.camera.v4l2.formats import JPEGS, FormatOffer, driver_layout
 from zc_perception.camera.v4l2.memory import EXPORTED
-from zc_perception.doctor.accelerator_checks import open_card
 from zc_perception.doctor.needs import uses_own_heap
 from zc_perception.errors import (
     AllocationError,
@@ -44,15 +43,9 @@ from zc_perception.negotiation.constraints import NO_CPU, BufferConstraints, Siz
 from zc_perception.negotiation.session import BufferSession, Consumer
 from zc_perception.negotiation.settings import BufferSettings, violations
 from zc_perception.negotiation.stand_in import parse_stand_ins
-from zc_perception.npu.axl.device import AxlCapabilities
-from zc_perception.npu.constraints import (
-    CPU_JOBS,
-    axruntime_constraints,
-    axruntime_jobs,
-    cpu_constraints,
-    with_frames,
-)
-from zc_perception.npu.metis_card import MetisCard, choose_card, read_iommu
+from zc_perception.npu.accelerator import Accelerator
+from zc_perception.npu.kinds import ACCELERATORS
+from zc_perception.npu.selection import candidates
 from zc_perception.pixel.format_names import from_v4l2
 from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.modifier import LINEAR
@@ -75,34 +68,14 @@ def _beside(needs: Needs, camera: NodeNeed) -> list[NodeNeed]:
     ]
 
 
-def _card(
-    system: System, needs: Needs, inference: NodeNeed
-) -> tuple[MetisCard, AxlCapabilities] | None:
-    """The card that accelerator axl would take, and what its driver says; ``None``: it can't be asked, or has no ioctls for frames."""
-    with suppress(ZcError):
-        card = choose_card(inference['accelerator_device'], system.host)
-        with closing(open_card(system, needs, card)) as device:
-            answer = device.query()
-        return (card, answer) if answer.level else None
-    return None
-
-
-def _of_accelerator(system: System, needs: Needs, inference: NodeNeed) -> BufferConstraints:
-    if inference.kind in ('axl', 'auto') and (found := _card(system, needs, inference)):
-        card, capabilities = found
-        iommu = read_iommu(card.pci_address, system.host)
-        return with_frames(
-            capabilities.constraints(card.path, iommu), inference['in_flight'], capabilities.jobs
-        )
-    if inference.kind == 'cpu':
-        return with_frames(cpu_constraints(), inference['in_flight'], CPU_JOBS)
-    if inference.kind not in (
-        'auto',
-        'axruntime',
-    ):  # axl without a card, or another package's: it holds its frames all the same
-        return BufferConstraints(inference.kind, slots=inference['in_flight'] + 1)
-    jobs = axruntime_jobs(inference['aipu_cores'], double_buffer=inference['double_buffer'])
-    return with_frames(axruntime_constraints(), inference['in_flight'], jobs)
+def _of_accelerator(system: System, inference: NodeNeed) -> BufferConstraints:
+    for name in candidates(inference.kind):
+        with suppress(ConfigError):  # a broken package, which check model.load tells
+            kind: type[Accelerator] = ACCELERATORS.load(name)
+            foreseen = kind.foreseen(kind.own(inference.values), system)
+            if foreseen is not None:
+                return foreseen
+    return BufferConstraints(inference.kind, slots=inference['in_flight'] + 1)
 
 
 def counting_only(constraints: BufferConstraints) -> BufferConstraints:
@@ -266,9 +239,7 @@ def pool_need(system: System, needs: Needs, camera: NodeNeed) -> PoolNeed:
                 HeapUse.CAMERA_IMPORT if camera.kind == 'v4l2' else HeapUse.CAMERA,
             )
             need = need.in_heap(heaps.name)
-        accelerators = [
-            _of_accelerator(system, needs, inference) for inference in _beside(needs, camera)
-        ]
+        accelerators = [_of_accelerator(system, inference) for inference in _beside(needs, camera)]
         consumers = _Consumers(
             accelerators, parse_stand_ins(camera['participants']), heaps, wanted
         )

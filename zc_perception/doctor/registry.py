@@ -1,19 +1,23 @@
-"""All checks, by group. Ids stay, since programs may rely on them. A new one goes to the end of its group."""
+"""All checks, by group: the doctor's own stand here, those of an accelerator in its class. Ids stay, since programs may rely on them.
+A new one goes to the end of its group.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 from zc_perception.doctor import (
-    accelerator_checks,
     camera_checks,
     machine_checks,
     memory_checks,
+    model_checks,
     ros_checks,
 )
+from zc_perception.errors import ConfigError, nearest
 from zc_perception.machine.checks import Check
+from zc_perception.npu.kinds import ACCELERATORS
 
-CHECKS: tuple[Check, ...] = (
+_FIRST = (
     Check(
         'parameters.file',
         'whether the nodes would take every key and value of the parameter file',
@@ -58,11 +62,6 @@ CHECKS: tuple[Check, ...] = (
         'buffers.fences', 'a real fence taken out of it and put back', memory_checks.fence_trials
     ),
     Check(
-        'buffers.import',
-        'its import into each Metis card, and the release of it',
-        memory_checks.import_trials,
-    ),
-    Check(
         'cameras.devices',
         'each /dev/video*: driver, card, formats, sizes, rates, who uses it',
         camera_checks.camera_devices,
@@ -89,37 +88,8 @@ CHECKS: tuple[Check, ...] = (
         "libcamera's Python module and its cameras",
         camera_checks.libcamera_bindings,
     ),
-    Check(
-        'metis.cards',
-        'Metis cards on PCI: driver bound, node there',
-        accelerator_checks.metis_cards,
-    ),
-    Check('metis.access', 'whether this user may open each card', accelerator_checks.metis_access),
-    Check('metis.driver', "the driver's name and version", accelerator_checks.metis_driver),
-    Check(
-        'metis.ioctls',
-        'whether the driver has the import and submit ioctls',
-        accelerator_checks.metis_ioctls,
-    ),
-    Check(
-        'metis.attach',
-        'whether a shipped driver can attach a buffer of ours',
-        accelerator_checks.metis_attach,
-    ),
-    Check('metis.link', "speed and width of each card's PCIe link", accelerator_checks.metis_link),
-    Check(
-        'metis.iommu', "each card's IOMMU group and what it does", accelerator_checks.metis_iommu
-    ),
-    Check(
-        'voyager.runtime',
-        'which interface, where, which release; the driver and programs it needs',
-        accelerator_checks.voyager_runtime,
-    ),
-    Check(
-        'voyager.toolchain',
-        'before release 1.8: the compiler that loads a model',
-        accelerator_checks.voyager_toolchain,
-    ),
+)
+_LAST = (
     Check('jetson.release', 'which Jetson Linux', machine_checks.jetson_release),
     Check(
         'jetson.nvbufsurface',
@@ -130,12 +100,12 @@ CHECKS: tuple[Check, ...] = (
     Check(
         'model.manifest',
         "the parameter file's model: manifest and engine files",
-        accelerator_checks.model_manifest,
+        model_checks.model_manifest,
     ),
     Check(
         'model.load',
         'the model loaded on the accelerator that the inference node would choose',
-        accelerator_checks.model_load,
+        model_checks.model_load,
     ),
     Check('ros.distribution', 'which ROS 2', ros_checks.ros_distribution),
     Check('ros.rclpy', 'whether rclpy works, and its version', ros_checks.ros_rclpy),
@@ -176,5 +146,17 @@ CHECKS: tuple[Check, ...] = (
 
 
 def checks_of(groups: Sequence[str] = ()) -> tuple[Check, ...]:
-    """The checks of some groups, or all."""
-    return tuple(check for check in CHECKS if not groups or check.group in groups)
+    """The checks of some groups, or all: this page's and those that kinds declare, group by group.
+
+    :raises ConfigError: there is no such group.
+    """
+    declared = (check for kind in ACCELERATORS.declared.classes.values() for check in kind.CHECKS)
+    every = {check.id: check for check in (*_FIRST, *declared, *_LAST)}
+    order = list(dict.fromkeys(check.group for check in every.values()))
+    for group in groups:
+        if group not in order:
+            raise ConfigError(
+                f"--only '{group}' is no group of checks; it must be one of {', '.join(order)}{nearest(group, order)}; see zc_doctor --help"
+            )
+    found = (check for check in every.values() if not groups or check.group in groups)
+    return tuple(sorted(found, key=lambda check: order.index(check.group)))

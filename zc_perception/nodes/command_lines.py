@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from zc_perception.camera.kinds import CAMERAS
+from zc_perception.npu.kinds import ACCELERATORS, AUTO
 from zc_perception.programs import NodeOptionParser
 
 _CAMERA = {
@@ -16,7 +17,7 @@ _CAMERA = {
 }
 _DETECTOR = {
     'model': 'road, hog or the path of a model.yaml',
-    'accelerator': 'auto, axl, axruntime or cpu',
+    'accelerator': f'{AUTO}, {", ".join(ACCELERATORS.built_in)}, or what another package offers',
     'score_threshold': 'detections with a lower score are dropped',
 }
 _OVERLAY = {

@@ -11,8 +11,7 @@ from zc_perception.camera.kinds import CAMERAS
 from zc_perception.camera.recording import RAW_SUFFIX, SUFFIX
 from zc_perception.negotiation.stand_in import SYNTAX
 from zc_perception.nodes.params.node_specs import NodeSpecs
-from zc_perception.npu.accelerator import OUTPUT_DMABUF
-from zc_perception.npu.selection import ACCELERATORS, other_accelerators
+from zc_perception.npu.kinds import ACCELERATORS, AUTO, FOR_ALL
 from zc_perception.parameters import ParameterSpec
 from zc_perception.pixel.encodings import OUTPUT_ENCODINGS
 
@@ -78,8 +77,8 @@ NODES: Mapping[str, NodeSpecs] = {
         chooses='camera', kinds=CAMERAS,
     ),
     'inference': NodeSpecs(
-        ParameterSpec('accelerator', 'auto', 'Where the model runs. auto: axl, axruntime and cpu are tried in this order, and /diagnostics '
-                      'says why each did not fit.', choices=ACCELERATORS, other_choices=other_accelerators),
+        ParameterSpec('accelerator', AUTO, 'Where the model runs. auto: the first that fits, best first; /diagnostics says why each before '
+                      'it did not fit.', choices=(AUTO, *ACCELERATORS.built_in), other_choices=lambda: ACCELERATORS.others),
         ParameterSpec('model', 'road', 'Name of a shipped model (road, hog), or path of a model.yaml.'),
         ParameterSpec('score_threshold', _OWN, "Detections with a lower score are dropped. -1: the model's own value.", '', 0.0, 1.0, _OWN,
                       dynamic=True),
@@ -91,23 +90,11 @@ NODES: Mapping[str, NodeSpecs] = {
         ParameterSpec('max_rate', 0.0, 'Most frames that are run per second, each time the newest. 0: no limit.', 'Hz', 0.0, 1000.0,
                       dynamic=True),
         ParameterSpec('keep_all', False, 'Run every frame instead of the newest. For recordings only.'),
-        ParameterSpec('in_flight', 1, 'Most frames that are on the accelerator at the same time.', '', 1, 16, dynamic=True),
-        ParameterSpec('timeout', 1.0, 'A frame that takes longer than this is given up.', 's', 0.01, 60.0, dynamic=True),
-        ParameterSpec('accelerator_device', '', 'axl, axruntime: the card, as name (metis-0-1-0 or metis-0:1:0), device node, PCI address '
-                      '(01:00.0, in quotes) or index in PCI order. Empty: the first card.', whole_numbers=True),
-        ParameterSpec('import_cache', True, 'axl: import each buffer once. false: import again for every frame.', dynamic=True),
-        ParameterSpec('axl_ioctls', [], "axl: other ioctl numbers for a driver, each as 'name=number' with a number from 0 to 255."),
-        ParameterSpec('axruntime_library', '', "axruntime: path of libaxruntime.so. Empty: the Python package axelera.runtime, or else the "
-                      "system's library."),
-        ParameterSpec('aipu_cores', 1, 'axruntime: number of cores that run the model, each on frames of its own. 0: one.', '', 0, 4),
-        ParameterSpec('double_buffer', False, 'axruntime: transfers overlap with computing: more frames per second, results two frames '
-                      'late. Set in_flight to 3.'),
-        ParameterSpec('output_dmabuf', 'auto', 'axruntime: whether results are written to dma-bufs. auto: yes if a trial run works.',
-                      choices=OUTPUT_DMABUF),
-        ParameterSpec('threads', 0, 'cpu: number of threads of ONNX Runtime. 0: one per core.', '', 0, 64),
+        *FOR_ALL,
         *_SUBSCRIPTION,
         *_LIFECYCLE,
         *_REALTIME,
+        chooses='accelerator', kinds=ACCELERATORS,
     ),
     'overlay': NodeSpecs(
         ParameterSpec(

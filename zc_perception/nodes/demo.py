@@ -66,9 +66,7 @@ def option_parser() -> OptionParser:
         default='road',
         help="a shipped model (road, hog) or a model.yaml's path; default road",
     )
-    first.add_argument(
-        '--accelerator', default='auto', help='auto (default), axl, axruntime or cpu'
-    )
+    first.add_argument('--accelerator', default='auto', help='auto (default), or the name of one')
     first.add_argument(
         '--out',
         type=Path,

@@ -39,9 +39,7 @@ from zc_perception.nodes.params.qos_overrides import Endpoint, publisher_qos
 from zc_perception.nodes.perception_node import PATIENCE_S, PerceptionNode
 from zc_perception.nodes.realtime import Realtime, parse_cpus
 from zc_perception.nodes.startup import STARTUP
-from zc_perception.npu.accelerator import Accelerator
-from zc_perception.npu.axl.abi import parse_ioctl_numbers
-from zc_perception.npu.constraints import with_frames
+from zc_perception.npu.accelerator import Accelerator, with_frames
 from zc_perception.npu.manifest import ModelManifest
 from zc_perception.npu.metis_card import Temperatures, TemperatureWatch, place_of
 from zc_perception.npu.recovering_device import DeviceState
@@ -105,7 +103,6 @@ _OWN = -1.0
 # Frames in flight are waited for so long when the node is deactivated; what takes longer gives its buffers back by itself.
 _DRAIN_S = 1.0
 _DRAIN_LOOK_S = 0.002
-_TUNED = ('in_flight', 'timeout', 'import_cache')
 Observer = Callable[[InFlight, Detections], None]
 
 
@@ -118,7 +115,7 @@ class InferenceNode(PerceptionNode):
 
     SPECS = NODES['inference']
     CHECKS: ClassVar[Mapping[str, Callable[[Any], object]]] = {
-        'axl_ioctls': parse_ioctl_numbers, 'cpu_affinity': parse_cpus, 'shared_memory_users': user_ids,
+        'cpu_affinity': parse_cpus, 'shared_memory_users': user_ids,
     }  # fmt: skip
     ENDPOINTS = (
         Endpoint('detections', 'publisher'), Endpoint('label_info', 'publisher'), Endpoint('image_raw', 'subscription', adapted=True),
@@ -281,15 +278,10 @@ class InferenceNode(PerceptionNode):
             self._classes = ClassFilter(value, stream.manifest.classes)
         elif name == 'score_threshold':
             self._publish_labels()
-        elif name in _TUNED:
-            values = self.parameters
+        elif name in stream.scheduler.accelerator.own({}):
             if name == 'in_flight':
                 stream.subscription.hold(value)
-            stream.scheduler.tune(
-                in_flight=values['in_flight'],
-                timeout_s=values['timeout'],
-                import_cache=values['import_cache'],
-            )
+            stream.scheduler.tune(self.parameters)
         self._realtime.changed(name)
 
     def _announce_accelerator(self) -> None:
@@ -366,7 +358,7 @@ class InferenceNode(PerceptionNode):
             'device': capabilities.device,
             'pci_address': known.get('pci_address', ''),
             'copy_free': capabilities.copy_free,
-            'import_cache': bool(self.parameters['import_cache']),
+            'import_cache': accelerator.keeps_imports,
             'in_flight': statistics.in_flight,
             'imports': statistics.imports,
             'trial_imports': statistics.trial_imports,
@@ -479,25 +471,10 @@ class InferenceStatus:
         self._last_error = str(error)
         self._lost += 1
 
-    def _notices(self, accelerator: Accelerator) -> list[str]:
-        node = self._node
-        capabilities, given = accelerator.capabilities(), node.parameters['in_flight']
-        notices = list(accelerator.notices())
-        needed = capabilities.max_in_flight
-        if (
-            node.parameters['double_buffer']
-            and capabilities.name == 'axruntime'
-            and given < needed
-        ):
-            notices.append(
-                f'double_buffer with in_flight: {given} waits for frames that never come; set in_flight to {needed}'
-            )
-        return notices
-
     def say_notices(self) -> None:
         """Log what the accelerator has to say, each sentence once."""
         stream = self._node.stream
-        self._node.warn_once([] if stream is None else self._notices(stream.scheduler.accelerator))
+        self._node.warn_once([] if stream is None else stream.scheduler.accelerator.notices())
 
     def collect(self) -> list[Status]:
         """Link, accelerator, detections, latencies, copies; the first three while there are an accelerator and a subscription."""
@@ -549,7 +526,7 @@ class InferenceStatus:
             last_error=self._last_error,
             timeout=self._node.parameters['timeout'],
             too_hot=', '.join(map(str, heat.too_hot)),
-            cached=self._node.parameters['import_cache'],
+            cached=stream.scheduler.accelerator.keeps_imports,
             imports=recent['imports'],
             submitted=recent['submitted'],
         )
@@ -580,7 +557,7 @@ class InferenceStatus:
             if statistics.imports
             else 0,
             'last_error': self._last_error,
-            'notices': '; '.join(self._notices(accelerator)),
+            'notices': '; '.join(accelerator.notices()),
             'why_no_better': '; '.join(stream.selected.reasons),
             'utilisation': f'{statistics.utilisation_since(earlier):.0%}',
             'temperature_c': str(heat)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,8 +18,7 @@ from zc_perception.frame import Frame
 from zc_perception.link.endpoints import AdaptedSubscription
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.nodes.messages import detections_writer
-from zc_perception.npu.accelerator import Accelerator, AcceleratorOptions
-from zc_perception.npu.axl.abi import parse_ioctl_numbers
+from zc_perception.npu.accelerator import Accelerator
 from zc_perception.npu.manifest import ModelManifest, load_manifest
 from zc_perception.npu.scheduler import Scheduler
 from zc_perception.npu.selection import Selection, engines_of, open_accelerator
@@ -29,46 +28,20 @@ from zc_perception.parameters import whole_number
 _EARLY = 0.125
 
 
-def accelerator_options(values: Mapping[str, Any]) -> AcceleratorOptions:
-    """From a node's parameters."""
-    return AcceleratorOptions(
-        device=values['accelerator_device'],
-        import_cache=values['import_cache'],
-        timeout_s=values['timeout'],
-        threads=values['threads'],
-        ioctl_numbers=parse_ioctl_numbers(values['axl_ioctls']),
-        aipu_cores=values['aipu_cores'],
-        double_buffer=values['double_buffer'],
-        output_dmabuf=values['output_dmabuf'],
-        library=values['axruntime_library'],
-    )
-
-
 def select_accelerator(
     values: Mapping[str, Any], ledger: CopyLedger, factory: Callable[[], Accelerator] | None
 ) -> Selection:
     """Open the accelerator that the parameters name, or *factory*'s, with the model loaded.
 
-    One that is opened again takes over what has been changed meanwhile.
-
+    :param values: as they are now, also when the accelerator is opened again.
     :raises ZcError: model or accelerator can't be used.
     """
     manifest = load_manifest(values['model'])
     if factory is None:
-        selected = open_accelerator(
-            values['accelerator'], manifest, accelerator_options(values), ledger
-        )
-    else:
-        selected = Selection(
-            _loaded(factory, manifest), manifest, (), lambda: _loaded(factory, manifest)
-        )
-
-    def reopen() -> Accelerator:
-        accelerator = selected.reopen()
-        accelerator.tune(import_cache=values['import_cache'], timeout_s=values['timeout'])
-        return accelerator
-
-    return replace(selected, reopen=reopen)
+        return open_accelerator(values['accelerator'], manifest, values, ledger)
+    return Selection(
+        _loaded(factory, manifest), manifest, (), lambda: _loaded(factory, manifest)
+    )
 
 
 def _loaded(factory: Callable[[], Accelerator], manifest: ModelManifest) -> Accelerator:

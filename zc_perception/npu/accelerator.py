@@ -5,21 +5,27 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import ClassVar, Protocol
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Protocol
 
 from zc_perception.detection.letterbox import Letterbox
 from zc_perception.detection.raw_tensor import RawTensor
 from zc_perception.frame import Frame
-from zc_perception.memory.dmabuf import DmaBuf
+from zc_perception.machine.checks import Check
+from zc_perception.machine.system import System
+from zc_perception.memory.dmabuf import CpuAccess, DmaBuf
 from zc_perception.memory.fence import Fence
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.negotiation.constraints import BufferConstraints
+from zc_perception.npu.engine_rules import EngineRules
+from zc_perception.npu.kinds import FOR_ALL
 from zc_perception.npu.manifest import ModelManifest
+from zc_perception.parameters import ParameterSpec
 from zc_perception.pixel.layout import ImageLayout
+from zc_perception.pixel.modifier import LINEAR
+from zc_perception.pixel.readable import READABLE
 
 Outputs = Sequence[RawTensor]
-OUTPUT_DMABUF = ('auto', 'true', 'false')
 
 
 @dataclass(frozen=True)
@@ -85,35 +91,25 @@ class Job(Protocol):
         """Give the result's memory and the fence back."""
 
 
-@dataclass(frozen=True)
-class AcceleratorOptions:
-    """What the parameters of the inference node say; each accelerator takes what it knows.
+def reads_by_cpu(participant: str) -> BufferConstraints:
+    """What an accelerator states for which the CPU reads the pixels."""
+    formats, costs = tuple((fourcc, LINEAR) for fourcc in READABLE), tuple(READABLE.values())
+    return BufferConstraints(participant, formats=formats, costs=costs, cpu_access=CpuAccess.READ)
 
-    :param device: axl, axruntime: the card's name, device node, PCI address or index, as ``choose_card`` takes it; empty for the first.
-    :param import_cache: axl: keep imports.
-    :param timeout_s: axl, axruntime: after which the driver gives a job up.
-    :param threads: cpu: threads of ONNX Runtime.
-    :param ioctl_numbers: axl: numbers by name, for a driver that uses others.
-    :param aipu_cores: axruntime: how many of the card's cores run the model, each on frames of its own; 0: one.
-    :param double_buffer: axruntime: transfers overlap with computing; results come two calls late.
-    :param output_dmabuf: axruntime: results in dma-bufs; one of :data:`OUTPUT_DMABUF`.
-    :param library: axruntime: path of its library; empty: the Python package, or else the system's library.
+
+def with_frames(constraints: BufferConstraints, in_flight: int, most: int) -> BufferConstraints:
+    """An accelerator's constraints with the slots that inference holds: the frames in flight, and the one that waits.
+
+    :param in_flight: as parameter ``in_flight`` asks for.
+    :param most: jobs that the accelerator takes at the same time.
     """
-
-    device: str = ''
-    import_cache: bool = True
-    timeout_s: float = 1.0
-    threads: int = 0
-    ioctl_numbers: Mapping[str, int] = field(default_factory=dict)
-    aipu_cores: int = 1
-    double_buffer: bool = False
-    output_dmabuf: str = 'auto'
-    library: str = ''
+    return replace(constraints, slots=min(in_flight, most) + 1)
 
 
 class Accelerator(ABC):
-    """One opened device. Derive from it, and register the class in :mod:`zc_perception.npu.selection` or by an entry point.
+    """One opened device. Derive from it, and register the class in :mod:`zc_perception.npu.kinds` or by an entry point.
 
+    What it declares of itself stands first; nodes, launch files, ``--help``, the schemas, ``zc_doctor`` and ``zc_verify`` read it.
     A new accelerator has to say :meth:`open`, :meth:`capabilities`, :meth:`constraints`, :meth:`load`, :meth:`submit` and :meth:`close`.
     The other methods have defaults that fit one which imports no buffers: the CPU reads the frames.
 
@@ -131,13 +127,37 @@ class Accelerator(ABC):
     one is opened in its place, which shares no import with it.
     """
 
-    #: Values of a manifest's ``engine`` that it runs, best first.
-    engines: ClassVar[tuple[str, ...]] = ()
+    ENGINES: ClassVar[Sequence[EngineRules]] = ()
+    """What may stand in a manifest as ``engine`` for it, best first."""
+    PARAMETERS: ClassVar[Sequence[ParameterSpec]] = ()
+    """The inference node's parameters that it reads, besides :data:`FOR_ALL`. Their texts don't name the accelerator."""
+    CHECKS: ClassVar[Sequence[Check]] = ()
+    """What ``zc_doctor`` looks at for it."""
+    AUTO: ClassVar[int | None] = None
+    """Its place in the order of ``accelerator: auto``, the lowest first; ``None``: only who names it gets it."""
+    DEVICE_FIRST: ClassVar[bool] = False
+    """Whether a device that can't be used is worth saying before a model that doesn't fit. Opening it must keep nobody else from it."""
 
     @classmethod
-    def open(cls, options: AcceleratorOptions, ledger: CopyLedger) -> Accelerator:
+    def own(cls, values: Mapping[str, Any]) -> dict[str, Any]:
+        """What it reads of the inference node's parameters, each by its name; the default for one that is not among *values*."""
+        specs = (*FOR_ALL, *cls.PARAMETERS)
+        return {spec.name: values.get(spec.name, spec.default) for spec in specs}
+
+    @classmethod
+    def foreseen(cls, values: Mapping[str, Any], system: System) -> BufferConstraints | None:
+        """What it would state of the frames and of how many it holds, as far as that is known without one: ``zc_doctor`` counts with it.
+
+        :param values: as :meth:`own` has them.
+        :returns: ``None``: it can't be used here.
+        """
+        return BufferConstraints('accelerator', slots=values['in_flight'] + 1)
+
+    @classmethod
+    def open(cls, values: Mapping[str, Any], ledger: CopyLedger) -> Accelerator:
         """Open the device. No model is loaded yet.
 
+        :param values: as :meth:`own` has them; what changes later :meth:`tune` tells.
         :param ledger: books the passes of the CPU over pixels.
         :raises AcceleratorError: there is none, or it can't be used; the message says what works instead.
         """
@@ -208,8 +228,16 @@ class Accelerator(ABC):
     def tidy(self) -> None:  # noqa: B027
         """Let go of buffers whose owners have given them up since. Cheap; for when there is nothing else to do."""
 
-    def tune(self, *, import_cache: bool, timeout_s: float) -> None:  # noqa: B027
-        """Take over, between two frames, what may change while it runs. What it doesn't know it ignores."""
+    def tune(self, values: Mapping[str, Any]) -> None:  # noqa: B027
+        """Take over, between two frames, the values of its parameters that may change while it runs.
+
+        :param values: as :meth:`own` has them.
+        """
+
+    @property
+    def keeps_imports(self) -> bool:
+        """Whether buffers that come again are not imported again."""
+        return True
 
     @property
     def imports(self) -> int:

@@ -9,6 +9,7 @@ import queue
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import cv2
@@ -20,26 +21,47 @@ from zc_perception.detection.raw_tensor import RawTensor
 from zc_perception.detection.tensor import PlanesToTensor
 from zc_perception.errors import AcceleratorError, ConfigError, message_of
 from zc_perception.frame import Frame
+from zc_perception.machine.system import System
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.npu.accelerator import (
     Accelerator,
-    AcceleratorOptions,
     Capabilities,
     ImportHandle,
     Outputs,
+    reads_by_cpu,
+    with_frames,
 )
-from zc_perception.npu.constraints import CPU_JOBS, cpu_constraints
-from zc_perception.npu.manifest import DTYPES, ModelManifest, TensorSpec, check_head
+from zc_perception.npu.engine_rules import EngineRules, Values
+from zc_perception.npu.manifest import DTYPES, INPUT, ModelManifest, TensorSpec, check_head
 from zc_perception.npu.worked_job import WorkedJob
+from zc_perception.parameters import ParameterSpec
 from zc_perception.pixel.colorimetry import Colorimetry
 from zc_perception.pixel.conversion import ToLuma
 from zc_perception.pixel.layout import ImageLayout
 from zc_perception.pixel.samples import Planes
+from zc_perception.rules import Place
 
+_JOBS = 2
 _ONNX_TYPES = {'float32': 'tensor(float)', 'uint8': 'tensor(uint8)', 'int8': 'tensor(int8)'}
 # What heads are given of an output; those of any other type as float32.
 _GIVEN_TYPES = {**{f'tensor({name})': name for name in DTYPES}, 'tensor(float)': 'float32'}
+
+
+class OnnxRules(EngineRules):
+    """Engine ``onnx``: an ONNX file, whose input has a size of its own."""
+
+    def input_size(self, given: Values, file: Path | None, place: Place) -> tuple[int, int] | None:
+        dtype = given.get('dtype', 'float32')
+        if dtype != 'float32' and given.get('scale') is None:
+            raise place.at('scale').missing(
+                f'{INPUT.keys["scale"].rule.words}, as the values are {dtype}'
+            )
+        return super().input_size(given, file, place)
+
+
+ONNX = OnnxRules('onnx', file='the weights', needs_file=True, takes_frames=False)
+OPENCV_HOG = EngineRules('opencv_hog', needs_file=False)
 
 
 class Engine(Protocol):
@@ -280,6 +302,7 @@ class CpuResult:
 
 
 CpuJob = WorkedJob[CpuResult]
+_CONSTRAINTS = reads_by_cpu('cpu accelerator')
 
 
 class CpuAccelerator(Accelerator):
@@ -292,11 +315,21 @@ class CpuAccelerator(Accelerator):
     :param threads: threads of ONNX Runtime; 0 for one per core.
     """
 
-    engines = ('onnx', 'opencv_hog')
+    ENGINES = (ONNX, OPENCV_HOG)
+    PARAMETERS = (
+        ParameterSpec(
+            'threads', 0, 'Number of threads of ONNX Runtime. 0: one per core.', '', 0, 64
+        ),
+    )
+    AUTO = 90
 
     @classmethod
-    def open(cls, options: AcceleratorOptions, ledger: CopyLedger) -> CpuAccelerator:
-        return cls(ledger, options.threads)
+    def foreseen(cls, values: Mapping[str, Any], system: System) -> BufferConstraints:
+        return with_frames(_CONSTRAINTS, values['in_flight'], _JOBS)
+
+    @classmethod
+    def open(cls, values: Mapping[str, Any], ledger: CopyLedger) -> CpuAccelerator:
+        return cls(ledger, values['threads'])
 
     def __init__(self, ledger: CopyLedger, threads: int = 0) -> None:
         self._ledger = ledger
@@ -312,27 +345,27 @@ class CpuAccelerator(Accelerator):
             'cpu',
             self._name,
             copy_free=False,
-            max_in_flight=CPU_JOBS,
+            max_in_flight=_JOBS,
             may_hang=False,
             on_card=False,
         )
 
     def constraints(self) -> BufferConstraints:
-        return cpu_constraints()
+        return _CONSTRAINTS
 
     def load(self, manifest: ModelManifest) -> None:
-        if manifest.engine not in self.engines:
+        if manifest.engine not in (ONNX.name, OPENCV_HOG.name):
             raise ConfigError(
                 f"model '{manifest.name}' (engine {manifest.engine}) can't run on the cpu accelerator"
             )
-        if manifest.engine == 'onnx':
+        if manifest.engine == ONNX.name:
             weights = OnnxEngine(manifest, self._threads)
             check_head(manifest, weights.run_blank())
             self._engine = weights
         else:
             self._engine = HogEngine()
         self._name = (
-            f'ONNX Runtime, {manifest.name}' if manifest.engine == 'onnx' else 'OpenCV HOG'
+            f'ONNX Runtime, {manifest.name}' if manifest.engine == ONNX.name else 'OpenCV HOG'
         )
         self._closing = False
         if self._worker is None:

@@ -1,21 +1,22 @@
 """``model.yaml``: what a model takes, what it yields, how to read it.
 
 Read :class:`ModelManifest` first: it is what :func:`load_manifest` makes of a file. The file's keys stand in one table,
-:data:`MANIFEST`, made of the rules of :mod:`zc_perception.rules`. The reader checks a file by this table, and
-``models/model.schema.json``, which editors use, is written from it. What depends on several keys at once is checked where a variant's
-values become a manifest (``_manifest``).
+:func:`manifest_table`, made of the rules of :mod:`zc_perception.rules`. The reader checks a file by this table, and
+``models/model.schema.json``, which editors use, is written from it. What only one engine has or asks is said by the accelerator that
+runs it (:mod:`~zc_perception.npu.engine_rules`), what only one head has by the head. What depends on several keys at once is checked
+where a variant's values become a manifest (``_manifest``).
 :func:`check_head` tries, before the first frame, whether the head can read what the model yields.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,8 @@ from zc_perception.detection.heads.spec import DecodeLimits, HeadSpec
 from zc_perception.detection.letterbox import Letterbox
 from zc_perception.detection.raw_tensor import RawTensor
 from zc_perception.errors import AcceleratorError, ConfigError, message_of, nearest
-from zc_perception.kinds import ACCELERATOR_GROUP, offered
-from zc_perception.npu.voyager_model import read_compiled_input
+from zc_perception.npu.engine_rules import EngineRules, Values
+from zc_perception.npu.kinds import ACCELERATORS
 from zc_perception.rules import (
     Key,
     Place,
@@ -46,14 +47,9 @@ from zc_perception.rules import (
 from zc_perception.shipped_files import shipped_file
 
 MODELS = Path(__file__).resolve().parent.parent / 'models'
-ENGINES = ('onnx', 'opencv_hog', 'axl', 'axruntime')
 DTYPES = ('int8', 'uint8', 'int16', 'int32', 'float32')
-Values = Mapping[str, Any]
-_LARGEST_TENSOR = 1 << 30
 _LARGEST_SIDE = 1 << 14
 _INT32 = (-(1 << 31), (1 << 31) - 1)
-# They say what one engine's own file is like.
-_NEVER_SHARED = ('file', 'model_id', 'outputs')
 # YAML 1.1, which PyYAML follows, wants a dot and a sign in the exponent: it takes 1e-1 for a text.
 _FLOAT = re.compile(r'^[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)[eE][-+]?[0-9]+$', re.ASCII)
 # Limits for blank tensors, which shall yield no boxes: it is their shapes that matter.
@@ -70,7 +66,7 @@ class ModelInput:
     :param high: real value of sample 255.
     :param resize: ``letterbox``, ``stretch`` or ``none``.
     :param pad: border of a letterbox, 0..255.
-    :param layout: ``nchw`` or ``nhwc``; for engine axruntime this and what follows are the compiled model's own, not what stands here.
+    :param layout: ``nchw`` or ``nhwc``; where the file is a compiled model, this and what follows are its own, not what stands here.
     :param dtype: float32, uint8 or int8.
     :param scale: for other types than float32: real value = (raw - zero_point) · scale.
     """
@@ -92,8 +88,8 @@ class ModelInput:
 class TensorSpec:
     """A tensor in a device's memory: value = (raw − zero_point) · scale.
 
-    A manifest's outputs are such, and what the Voyager runtime says of its inputs and outputs. Engine axl needs all of it. For others the
-    manifest says what the model's own file leaves open: an empty ``dtype`` or ``shape`` is the file's.
+    A manifest's outputs are such, and what the Voyager runtime says of its inputs and outputs. Where the
+    model has a file, the manifest says what that leaves open: an empty ``dtype`` or ``shape`` is the file's.
 
     :param shape: C order, without padding.
     :param offset: bytes from the start of the memory.
@@ -163,6 +159,7 @@ class ModelManifest:
     :param alternatives: the same model for other engines.
     :param missing: why :attr:`file` can't be used; empty if it is there.
     :param finds: what it finds, and in which pictures; empty if the manifest does not say it.
+    :param own: values of the keys that only this engine has.
     """
 
     name: str
@@ -175,11 +172,11 @@ class ModelManifest:
     score_threshold: float
     nms_threshold: float
     max_detections: int
-    model_id: int = 0
     tensors: tuple[TensorSpec, ...] = ()
     alternatives: tuple[ModelManifest, ...] = ()
     missing: str = ''
     finds: str = ''
+    own: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def variants(self) -> tuple[ModelManifest, ...]:
@@ -191,9 +188,28 @@ class ModelManifest:
         return next((variant for variant in self.variants if variant.engine in engines), None)
 
 
-def other_engines() -> tuple[str, ...]:
-    """Engines of accelerators of other packages: each has the name of its accelerator."""
-    return offered(ACCELERATOR_GROUP)
+def _engines(accelerators: Iterable[str]) -> Iterator[EngineRules]:
+    """Of these accelerators, but for those whose package is broken."""
+    for name in accelerators:
+        with contextlib.suppress(ConfigError):
+            yield from ACCELERATORS.load(name).ENGINES
+
+
+@functools.cache
+def _shipped_engines() -> Mapping[str, EngineRules]:
+    return {engine.name: engine for engine in _engines(ACCELERATORS.built_in)}
+
+
+def _other_engines() -> Mapping[str, EngineRules]:
+    return {engine.name: engine for engine in _engines(ACCELERATORS.others)}
+
+
+def _engine_keys(engines: Iterable[EngineRules]) -> dict[str, Key]:
+    return {
+        name: replace(key, description=f'{engine.name}: {key.description}')
+        for engine in engines
+        for name, key in engine.keys.items()
+    }
 
 
 _SCALE = either(
@@ -264,21 +280,14 @@ OUTPUTS = TableList(
     ),
     'a list of at least one tensor',
 )
-# What a variant may change.
-_VARIANT_KEYS = {
-    'engine': Key(choice(*ENGINES, others=other_engines), 'What runs the model.', 'onnx'),
-    'file': Key(
-        text("the weights' file name, relative to the manifest"),
-        "onnx: the weights; axruntime: the model.json of Voyager's compiler.",
-    ),
-    'model_id': Key(integer(0, (1 << 32) - 1), 'axl: number of the model on the card.', 0),
+# What a variant may change, but for what its engine has besides.
+_KEYS = {
     'input': Key(
         INPUT,
-        'What the network takes (axruntime: layout, type, scale and zero point are those of the compiled model).',
+        'What the network takes (a compiled model says layout, type, scale and zero point itself).',
     ),
     'outputs': Key(
-        OUTPUTS,
-        'What the network yields: needed for axl; for others only what their own files leave open.',
+        OUTPUTS, 'What the network yields; needed where there is no file that says it.'
     ),
     'head': Key(
         HeadRule(),
@@ -298,6 +307,10 @@ _VARIANT_KEYS = {
     ),
     'max_detections': Key(integer(1, 10000), 'At most so many per frame.', 300),
 }
+_SHARED = ('input', 'outputs', 'head', 'classes')
+# The others say what one engine's own file is like.
+_SHAREABLE = {'name', 'engine', 'finds', 'licence', *_KEYS} - {'outputs'}
+_DEFAULT_ENGINE = 'onnx'
 
 
 def _elsewhere() -> dict[str, str]:
@@ -305,25 +318,53 @@ def _elsewhere() -> dict[str, str]:
     return head | {name: 'input' for name in INPUT.keys if name != 'scale'}
 
 
-VARIANT = Table(_VARIANT_KEYS, elsewhere=_elsewhere)
-MANIFEST = Table(
-    {
-        'name': Key(text('a name'), "The model's name; left out: the folder's."),
-        **_VARIANT_KEYS,
-        'finds': Key(
-            text('a few words', empty=True),
-            'What it finds, and in which pictures: logged at the start.',
-            '',
-        ),
-        'licence': Key(text('the name of a licence', empty=True), 'Of weights and training data.'),
-        'variants': Key(
-            TableList(VARIANT, 'a list of at least one mapping'),
-            'The same model for other engines: each entry replaces keys of the top level, and has its own file, model_id and outputs.',
-        ),
-    },
-    sets=(('head', 'classes'), ('head', 'classes_file'), ('variants',)),
-    elsewhere=_elsewhere,
-)
+@functools.cache
+def variant_table() -> Table:
+    """The keys of one entry of ``variants``."""
+    engines = _shipped_engines()
+    files = '; '.join(f'{name}: {engine.file}' for name, engine in engines.items() if engine.file)
+    return Table(
+        {
+            'engine': Key(
+                choice(*engines, others=lambda: tuple(_other_engines())),
+                'What runs the model.',
+                _DEFAULT_ENGINE,
+            ),
+            'file': Key(text("the weights' file name, relative to the manifest"), f'{files}.'),
+            **_engine_keys(engines.values()),
+            **_KEYS,
+        },
+        elsewhere=_elsewhere,
+        more=lambda: _engine_keys(_other_engines().values()),
+    )
+
+
+@functools.cache
+def manifest_table() -> Table:
+    """The keys of a manifest."""
+    variant = variant_table()
+    return Table(
+        {
+            'name': Key(text('a name'), "The model's name; left out: the folder's."),
+            **variant.keys,
+            'finds': Key(
+                text('a few words', empty=True),
+                'What it finds, and in which pictures: logged at the start.',
+                '',
+            ),
+            'licence': Key(
+                text('the name of a licence', empty=True), 'Of weights and training data.'
+            ),
+            'variants': Key(
+                TableList(variant, 'a list of at least one mapping'),
+                'The same model for other engines: each entry replaces keys of the top level, and has its own file, outputs and keys of its '
+                'engine.',
+            ),
+        },
+        sets=(('head', 'classes'), ('head', 'classes_file'), ('variants',)),
+        elsewhere=_elsewhere,
+        more=variant.more,
+    )
 
 
 def _with_references(table: Table, names: Iterable[str]) -> Schema:
@@ -338,16 +379,18 @@ def _with_references(table: Table, names: Iterable[str]) -> Schema:
 
 def manifest_schema() -> Schema:
     """``model.yaml`` as a JSON schema, draft 2020-12."""
-    shared = ('input', 'outputs', 'head', 'classes')
-    schema = _with_references(MANIFEST, shared)
+    schema = _with_references(manifest_table(), _SHARED)
     variants = schema['properties']['variants']
-    schema['properties']['variants'] = {**variants, 'items': _with_references(VARIANT, shared)}
+    schema['properties']['variants'] = {
+        **variants,
+        'items': _with_references(variant_table(), _SHARED),
+    }
     return {
         '$schema': 'https://json-schema.org/draft/2020-12/schema',
         'title': 'zc_perception model.yaml',
         'description': 'What a model takes, what it yields, how to read it. Files are relative to the manifest.',
         **schema,
-        '$defs': {name: MANIFEST.keys[name].rule.schema() for name in shared},
+        '$defs': {name: _KEYS[name].rule.schema() for name in _SHARED},
     }
 
 
@@ -390,8 +433,8 @@ def load_manifest(model: str) -> ModelManifest:
     """Find, read and validate a manifest.
 
     Without ``variants`` it is one model for one engine. With them, each is the top level's keys with some replaced, but for ``file``,
-    ``model_id`` and ``outputs``, which are each variant's own; the top level is one itself if it has ``engine`` or ``file``. The file of
-    one variant may be missing where that of another is there.
+    ``outputs`` and keys of its engine alone, which are each variant's own; the top level is one itself if it has ``engine`` or ``file``.
+    The file of one variant may be missing where that of another is there.
 
     :param model: a shipped model's name, or the path of a ``model.yaml`` or of its folder.
     :returns: the first variant, with the others as its alternatives.
@@ -402,13 +445,13 @@ def load_manifest(model: str) -> ModelManifest:
         values = parse_yaml(path.read_text(encoding='utf-8'))
     except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
         raise ConfigError(f"model manifest '{path}' can't be read: {message_of(error)}") from error
-    MANIFEST.check(values, Place(path))
+    manifest_table().check(values, Place(path))
     variants = values.get('variants', ())
     parts = [_Part(path, values, variant, index) for index, variant in enumerate(variants)]
     if not variants or 'engine' in values or 'file' in values:
         parts.insert(0, _Part(path, values, None, None))
     else:
-        for key in values.keys() & set(_NEVER_SHARED):
+        for key in values.keys() - {'variants', *_SHAREABLE}:
             raise (
                 Place(path)
                 .at(key)
@@ -498,7 +541,7 @@ class _Part:
             else ()
         )
         self.values = {
-            **{k: v for k, v in top.items() if k not in ('variants', *_NEVER_SHARED, *replaced)},
+            **{k: v for k, v in top.items() if k in _SHAREABLE and k not in replaced},
             **self.own,
         }
 
@@ -521,7 +564,7 @@ class _Part:
 
     def get(self, key: str) -> Any:
         """Its value, or its default."""
-        return self.values.get(key, MANIFEST.keys[key].default)
+        return self.values.get(key, manifest_table().keys[key].default)
 
     def needed(self, key: str) -> Any:
         """Its value.
@@ -529,13 +572,13 @@ class _Part:
         :raises ConfigError: there is none.
         """
         if key not in self.values:
-            raise self.place(key).missing(MANIFEST.keys[key].rule.words)
+            raise self.place(key).missing(manifest_table().keys[key].rule.words)
         return self.values[key]
 
 
-def _file(part: _Part, engine: str) -> tuple[Path | None, str]:
+def _file(part: _Part, engine: EngineRules) -> tuple[Path | None, str]:
     """The model's file, and why it can't be used."""
-    if engine in ('axl', 'opencv_hog') or (engine not in ENGINES and 'file' not in part.values):
+    if engine.needs_file is False or (engine.needs_file is None and 'file' not in part.values):
         return None, ''
     name = part.needed('file')
     # Its name may be too long for a file, or no text that a file can have.
@@ -576,48 +619,10 @@ def _classes(part: _Part) -> tuple[str, ...]:
     return classes
 
 
-def _compiled_size(part: _Part, file: Path, given: Values) -> tuple[int, int] | None:
-    """Width and height of a model that Voyager has compiled, if its files tell.
-
-    :raises ConfigError: they contradict the manifest, or the model isn't one for a frame.
-    """
-    compiled = read_compiled_input(file)
-    if compiled is None:
-        return None
-    place, inner = part.place('input'), compiled.inner_shape
-    if compiled.preprocess_graph and 'range' not in given:
-        raise ConfigError(
-            f"{file}: the model wants '{compiled.preprocess_graph}' to run before it, which nothing does here; compile it without, "
-            f"or say by '{place.at('range').key}' of {part.path.name} what it does to the values"
-        )
-    height, width = (inner or compiled.shape)[1:3]
-    for name, size in (('width', width), ('height', height)):
-        value = given.get(name, size if inner else None)
-        if value is None:
-            raise place.at(name).missing(
-                f'{INPUT.keys[name].rule.words}, as there is no manifest.json beside {file}'
-            )
-        if value != size if inner else value > size:
-            raise place.at(name).refuse(
-                value, f'{"" if inner else "at most "}{size}, as {file} says'
-            )
-    return (width, height) if inner else None
-
-
-def _input(part: _Part, engine: str, file: Path | None) -> ModelInput:
+def _input(part: _Part, engine: EngineRules, file: Path | None) -> ModelInput:
     given, place = part.get('input') or {}, part.place('input')
     values = {name: given.get(name, key.default) for name, key in INPUT.keys.items()}
-    if values['resize'] == 'none' and engine in ('onnx', 'axruntime'):
-        raise place.at('resize').refuse('none', f'one of letterbox, stretch for engine {engine}')
-    if engine == 'onnx' and values['dtype'] != 'float32' and values['scale'] is None:
-        raise place.at('scale').missing(
-            f'{INPUT.keys["scale"].rule.words}, as the values are {values["dtype"]}'
-        )
-    size = (
-        _compiled_size(part, file, given) if engine == 'axruntime' and file is not None else None
-    )
-    if size is None and (values['resize'] == 'none' or (engine == 'axruntime' and file is None)):
-        size = 0, 0
+    size = engine.input_size(given, file, place)
     for name in ('width', 'height'):
         if size is None and name not in given:
             raise place.at(name).missing(INPUT.keys[name].rule.words)
@@ -627,10 +632,7 @@ def _input(part: _Part, engine: str, file: Path | None) -> ModelInput:
     return ModelInput(bgr=bgr, low=float(low), high=float(high), **values)
 
 
-def _tensor(values: Values, place: Place, engine: str) -> TensorSpec:
-    for name in ('dtype', 'shape') if engine == 'axl' else ():
-        if name not in values:
-            raise place.at(name).missing(OUTPUTS.table.keys[name].rule.words)
+def _tensor(values: Values, place: Place) -> TensorSpec:
     shape = tuple(values.get('shape', ()))
     scale, padding = values.get('scale', 1.0), values.get('padding', [])
     scales = scale if isinstance(scale, list) else [scale]
@@ -640,7 +642,7 @@ def _tensor(values: Values, place: Place, engine: str) -> TensorSpec:
         raise place.at('padding').refuse(
             padding, f'a list with two numbers for each of the {len(shape)} axes of shape'
         )
-    tensor = TensorSpec(
+    return TensorSpec(
         name=values['name'],
         dtype=values.get('dtype', ''),
         shape=shape,
@@ -650,31 +652,16 @@ def _tensor(values: Values, place: Place, engine: str) -> TensorSpec:
         layout=values.get('layout', ''),
         padding=tuple((before, after) for before, after in padding),
     )
-    if engine == 'axl' and tensor.num_bytes > _LARGEST_TENSOR:
-        raise place.at('shape').refuse(
-            values['shape'], f'one of {_LARGEST_TENSOR} bytes at most, padding included'
-        )
-    return tensor
 
 
-def _tensors(part: _Part, engine: str) -> tuple[TensorSpec, ...]:
-    place = part.place('outputs')
-    if engine == 'axl' and 'outputs' not in part.values:
-        raise place.missing('a list of at least one tensor for engine axl')
-    tensors = [
-        _tensor(values, place.item(index), engine)
-        for index, values in enumerate(part.get('outputs') or ())
-    ]
-    if engine == 'axl':
-        ordered = sorted(tensors, key=lambda tensor: tensor.offset)
-        for first, second in pairwise(ordered):
-            if second.offset < first.offset + first.num_bytes:
-                where = place.item(tensors.index(second)).at('offset')
-                raise where.refuse(
-                    second.offset,
-                    f"{first.offset + first.num_bytes} or more, where tensor '{first.name}' has ended",
-                )
-    return tuple(tensors)
+def _tensors(part: _Part, engine: EngineRules) -> tuple[TensorSpec, ...]:
+    outputs, place = part.get('outputs'), part.place('outputs')
+    engine.check_outputs(outputs, place)
+    tensors = tuple(
+        _tensor(values, place.item(index)) for index, values in enumerate(outputs or ())
+    )
+    engine.check_tensors(tensors, place)
+    return tensors
 
 
 def _head(part: _Part, num_classes: int, network: ModelInput) -> HeadSpec:
@@ -694,7 +681,13 @@ def _head(part: _Part, num_classes: int, network: ModelInput) -> HeadSpec:
 
 
 def _manifest(part: _Part) -> ModelManifest:
-    engine = part.get('engine')
+    name = part.get('engine')
+    engine = _shipped_engines().get(name) or _other_engines()[name]
+    for key in part.own.keys() - {'file', 'outputs', 'variants', *_SHAREABLE, *engine.keys}:
+        place = part.own_place(key)
+        raise ConfigError(
+            f"{place.path}: key '{place.key}' is not for engine {name}, but for another one; leave it out"
+        )
     classes = _classes(part)
     file, missing = _file(part, engine)
     network = _input(part, engine, file)
@@ -702,7 +695,7 @@ def _manifest(part: _Part) -> ModelManifest:
     return ModelManifest(
         name=part.values.get('name', part.path.resolve().parent.name),
         path=part.path,
-        engine=engine,
+        engine=engine.name,
         file=file,
         input=network,
         head=head,
@@ -710,8 +703,8 @@ def _manifest(part: _Part) -> ModelManifest:
         score_threshold=float(part.get('score_threshold')),
         nms_threshold=float(part.get('nms_threshold')),
         max_detections=part.get('max_detections'),
-        model_id=part.get('model_id'),
         tensors=_tensors(part, engine),
         missing=missing,
         finds=part.get('finds'),
+        own={key: part.values.get(key, rule.default) for key, rule in engine.keys.items()},
     )

@@ -30,9 +30,27 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from zc_perception.errors import AcceleratorError, NoDeviceError
+from zc_perception.machine.checks import Check
 from zc_perception.machine.host_tree import HOST, HostTree
+from zc_perception.parameters import ParameterSpec
 
 VENDOR = '0x1f9d'
+CARD = ParameterSpec(
+    'accelerator_device',
+    '',
+    'The card, as name (metis-0-1-0 or metis-0:1:0), device node, PCI address (01:00.0, in quotes) or index in PCI order. Empty: the '
+    'first card.',
+    whole_numbers=True,
+)
+_CHECKS = 'zc_perception.npu.metis_checks'
+CARD_CHECKS = (
+    Check('metis.cards', 'Metis cards on PCI: driver bound, node there', f'{_CHECKS}:metis_cards'),
+    Check('metis.access', 'whether this user may open each card', f'{_CHECKS}:metis_access'),
+    Check('metis.driver', "the driver's name and version", f'{_CHECKS}:metis_driver'),
+    Check('metis.link', "speed and width of each card's PCIe link", f'{_CHECKS}:metis_link'),
+    Check('metis.iommu', "each card's IOMMU group and what it does", f'{_CHECKS}:metis_iommu'),
+)
+"""Of every accelerator that uses a card."""
 _NODES = ('metis-*', 'europa-*')
 _PARAMETER = "parameter 'accelerator_device'"
 _PCI_ADDRESS = re.compile(

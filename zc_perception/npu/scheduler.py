@@ -14,7 +14,7 @@ import select
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
@@ -250,21 +250,21 @@ class Scheduler:
 
         return None if self._device.state.recovering else self._between_frames(attempt)
 
-    def tune(self, *, in_flight: int, timeout_s: float, import_cache: bool) -> None:
+    def tune(self, values: Mapping[str, Any]) -> None:
         """Change what may change while it runs, between two frames; jobs in flight keep their deadline.
+
+        :param values: of the parameters of the node.
 
         :raises AcceleratorError: the accelerator had no time for it.
         """
 
         def change() -> None:
-            self._wanted, self._timeout_s, self._timeout_ns = (
-                max(1, in_flight),
-                timeout_s,
-                round(timeout_s * 1e9),
-            )
-            self._hang_watch.set_timeout(timeout_s)
+            self._wanted, self._timeout_s = max(1, values['in_flight']), values['timeout']
+            self._timeout_ns = round(self._timeout_s * 1e9)
+            self._hang_watch.set_timeout(self._timeout_s)
             if not self._device.state.recovering:
-                self._device.accelerator.tune(import_cache=import_cache, timeout_s=timeout_s)
+                accelerator = self._device.accelerator
+                accelerator.tune(accelerator.own(values))
 
         self._between_frames(change)
 

@@ -1,51 +1,21 @@
-"""Which accelerator: the named one, or the first of ``axl``, ``axruntime``, ``cpu`` that fits, with the reasons of the others.
+"""Which accelerator: the named one, or the first of ``auto``'s order that fits, with the reasons of the others.
 
-:data:`BUILT_IN` is where this package's accelerators are registered, one line each. Accelerators of other packages come by entry points of
-the group ``zc_perception.accelerators``: the name is the accelerator's, the value ``module:Class`` a class derived from
-:class:`~zc_perception.npu.accelerator.Accelerator`. They are used when a parameter names them; ``auto`` leaves them out.
+Which there are is in :mod:`zc_perception.npu.kinds`; what each can do its class says.
 """
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import Any
 
-from zc_perception.errors import AcceleratorError, ConfigError, NoDeviceError, nearest
-from zc_perception.kinds import ACCELERATOR_GROUP, load_entry_point, offered
+from zc_perception.errors import AcceleratorError, ConfigError, NoDeviceError
 from zc_perception.memory.ledger import CopyLedger
-from zc_perception.npu.accelerator import Accelerator, AcceleratorOptions
+from zc_perception.npu.accelerator import Accelerator
+from zc_perception.npu.kinds import ACCELERATORS, AUTO
 from zc_perception.npu.manifest import ModelManifest
 from zc_perception.shipped_files import shipped_file
-
-
-@dataclass(frozen=True)
-class Registered:
-    """An accelerator of this package.
-
-    :param engines: what it runs, best first, as its class says.
-    :param place: ``module:Class``, imported when it is wanted, which keeps a start short.
-    """
-
-    engines: tuple[str, ...]
-    place: str
-
-    def load(self) -> type[Accelerator]:
-        """The class."""
-        module, _, name = self.place.partition(':')
-        found: type[Accelerator] = getattr(importlib.import_module(module), name)
-        return found
-
-
-BUILT_IN: Mapping[str, Registered] = {
-    'axl': Registered(('axl',), 'zc_perception.npu.axl.accelerator:AxlAccelerator'),
-    'axruntime': Registered(
-        ('axruntime',), 'zc_perception.npu.axruntime.accelerator:AxRuntimeAccelerator'
-    ),
-    'cpu': Registered(('onnx', 'opencv_hog'), 'zc_perception.npu.cpu:CpuAccelerator'),
-}
-"""In the order of ``auto``."""
-ACCELERATORS = ('auto', *BUILT_IN)
 
 
 @dataclass(frozen=True)
@@ -65,38 +35,30 @@ class Selection:
     without_card: bool = False
 
 
-def other_accelerators() -> tuple[str, ...]:
-    """Names of the accelerators that other packages offer."""
-    return tuple(name for name in offered(ACCELERATOR_GROUP) if name not in ACCELERATORS)
+def auto_order() -> tuple[str, ...]:
+    """The accelerators that ``auto`` tries, as they say it themselves; those of broken packages aside."""
+    places: dict[str, int] = {}
+    for name in ACCELERATORS.names:
+        with suppress(ConfigError):
+            place: int | None = ACCELERATORS.load(name).AUTO
+            if place is not None:
+                places[name] = place
+    return tuple(sorted(places, key=places.__getitem__))
 
 
-def _class_of(name: str) -> type[Accelerator]:
-    """
-    :raises ConfigError: there is none of that name, or its package is broken.
-    """
-    if name in BUILT_IN:
-        return BUILT_IN[name].load()
-    found = load_entry_point(ACCELERATOR_GROUP, name)
-    if found is None:
-        known = (*ACCELERATORS, *other_accelerators())
-        raise ConfigError(
-            f"accelerator '{name}' is not known; it must be one of {', '.join(known)}{nearest(name, known)}"
-        )
-    if not (isinstance(found, type) and issubclass(found, Accelerator)):
-        raise ConfigError(
-            f"accelerator '{name}' is {found!r}, which is no class derived from zc_perception.npu.accelerator.Accelerator"
-        )
-    return found
+def candidates(name: str) -> tuple[str, ...]:
+    """The accelerators that a value of parameter ``accelerator`` stands for, the best first."""
+    return auto_order() if name == AUTO else (name,)
 
 
 def engines_of(name: str) -> tuple[str, ...]:
-    """Engines of manifests that an accelerator runs, best first; ``auto``: all of this package's.
+    """Engines of manifests that an accelerator runs, best first; ``auto``: all that it tries.
 
     :raises ConfigError: there is none of that name, or its package is broken.
     """
-    if name == 'auto':
-        return tuple(engine for entry in BUILT_IN.values() for engine in entry.engines)
-    return BUILT_IN[name].engines if name in BUILT_IN else _class_of(name).engines
+    return tuple(
+        engine.name for one in candidates(name) for engine in ACCELERATORS.load(one).ENGINES
+    )
 
 
 def _variant(name: str, manifest: ModelManifest) -> ModelManifest:
@@ -119,12 +81,11 @@ def _variant(name: str, manifest: ModelManifest) -> ModelManifest:
 
 
 def _open_loaded(
-    name: str, manifest: ModelManifest, options: AcceleratorOptions, ledger: CopyLedger
+    name: str, manifest: ModelManifest, values: Mapping[str, Any], ledger: CopyLedger
 ) -> tuple[Accelerator, ModelManifest]:
-    # A Metis card that can't be used is worth saying before a model that doesn't fit. Others look for nothing, or take the card for
-    # themselves as soon as they are opened.
-    variant = None if name == 'axl' else _variant(name, manifest)
-    accelerator = _class_of(name).open(options, ledger)
+    kind: type[Accelerator] = ACCELERATORS.load(name)
+    variant = None if kind.DEVICE_FIRST else _variant(name, manifest)
+    accelerator = kind.open(kind.own(values), ledger)
     try:
         variant = variant or _variant(name, manifest)
         accelerator.load(variant)
@@ -137,8 +98,8 @@ def _open_loaded(
 def _alternatives(failed: str, manifest: ModelManifest) -> str:
     others = [
         name
-        for name, entry in BUILT_IN.items()
-        if name != failed and manifest.for_engines(entry.engines) is not None
+        for name in auto_order()
+        if name != failed and manifest.for_engines(engines_of(name)) is not None
     ]
     if not others:
         return f"model '{manifest.name}' runs on no other accelerator"
@@ -146,22 +107,23 @@ def _alternatives(failed: str, manifest: ModelManifest) -> str:
 
 
 def open_accelerator(
-    name: str, manifest: ModelManifest, options: AcceleratorOptions, ledger: CopyLedger
+    name: str, manifest: ModelManifest, values: Mapping[str, Any], ledger: CopyLedger
 ) -> Selection:
     """Open an accelerator and load the model's variant for it.
 
-    :param name: one of :data:`ACCELERATORS`, or one that another package offers.
+    :param name: ``auto``, or one of :data:`~zc_perception.npu.kinds.ACCELERATORS`.
+    :param values: of the inference node's parameters, as they are now, also when the device is opened again; where one is missing, the
+        accelerator's default counts.
     :raises ConfigError: the model can't run there, or nowhere; the message says why, and what could be chosen instead.
     :raises AcceleratorError: the device can't be used; the message says what could be chosen instead.
     """
     reasons: list[str] = []
     without_card = False
-    candidates = [name] if name != 'auto' else list(BUILT_IN)
-    for candidate in candidates:
+    for candidate in candidates(name):
         try:
-            accelerator, variant = _open_loaded(candidate, manifest, options, ledger)
+            accelerator, variant = _open_loaded(candidate, manifest, values, ledger)
         except (AcceleratorError, ConfigError) as error:
-            if name != 'auto':
+            if name != AUTO:
                 kind = AcceleratorError if isinstance(error, AcceleratorError) else ConfigError
                 raise kind(f'{error}; {_alternatives(name, manifest)}') from error
             reasons.append(f"accelerator '{candidate}' doesn't fit: {error}")
@@ -169,7 +131,7 @@ def open_accelerator(
             continue
 
         def reopen(chosen: str = candidate, model: ModelManifest = variant) -> Accelerator:
-            return _open_loaded(chosen, model, options, ledger)[0]
+            return _open_loaded(chosen, model, values, ledger)[0]
 
         return Selection(accelerator, variant, tuple(reasons), reopen, without_card)
     raise ConfigError(f'no accelerator fits: {"; ".join(reasons)}')

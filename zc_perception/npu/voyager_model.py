@@ -16,6 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from zc_perception.errors import ConfigError, message_of
+from zc_perception.npu.engine_rules import EngineRules, Values
+from zc_perception.npu.manifest import INPUT
+from zc_perception.rules import Place
 
 _KNOWN_VERSION = 4
 _MAJOR = re.compile('[0-9]{1,9}')
@@ -137,3 +140,37 @@ def read_compiled_input(path: Path) -> CompiledInput | None:
         _without_padding(manifest, known.get(_PADDING), shape),
         str(known.get('preprocess_graph') or ''),
     )
+
+
+class VoyagerRules(EngineRules):
+    """Engine ``axruntime``: a compiled model, which says itself what its input is like in memory."""
+
+    def input_size(self, given: Values, file: Path | None, place: Place) -> tuple[int, int] | None:
+        """See :class:`EngineRules`. Without the file nobody says, and nobody needs it."""
+        super().input_size(given, file, place)
+        compiled = None if file is None else read_compiled_input(file)
+        if compiled is None:
+            return (0, 0) if file is None else None
+        inner = compiled.inner_shape
+        if compiled.preprocess_graph and 'range' not in given:
+            raise ConfigError(
+                f"{file}: the model wants '{compiled.preprocess_graph}' to run before it, which nothing does here; compile it without, "
+                f"or say by '{place.at('range').key}' of {place.path.name} what it does to the values"
+            )
+        height, width = (inner or compiled.shape)[1:3]
+        for name, size in (('width', width), ('height', height)):
+            value = given.get(name, size if inner else None)
+            if value is None:
+                raise place.at(name).missing(
+                    f'{INPUT.keys[name].rule.words}, as there is no manifest.json beside {file}'
+                )
+            if value != size if inner else value > size:
+                raise place.at(name).refuse(
+                    value, f'{"" if inner else "at most "}{size}, as {file} says'
+                )
+        return (width, height) if inner else None
+
+
+AXRUNTIME = VoyagerRules(
+    'axruntime', file="the model.json of Voyager's compiler", needs_file=True, takes_frames=False
+)

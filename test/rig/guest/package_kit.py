@@ -29,7 +29,6 @@ from zc_perception.memory.fence import SyncFile
 from zc_perception.memory.heaps import Heap, open_heap
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.memory.pool import BufferPool, Slot
-from zc_perception.npu.accelerator import AcceleratorOptions
 from zc_perception.npu.axl.abi import ImportFlags
 from zc_perception.npu.axl.accelerator import AxlAccelerator
 from zc_perception.npu.axl.device import AxlDevice
@@ -93,7 +92,7 @@ def refused(kind: type[Exception], *words: str) -> Iterator[None]:
 
 def opened_accelerator(**options: Any) -> AxlAccelerator:
     """One with the virtual model. A machine that stands still for a second is no reason for the driver to give a job up."""
-    npu = AxlAccelerator(AcceleratorOptions(**{'timeout_s': 20.0, **options}))
+    npu = AxlAccelerator(AxlAccelerator.own({'timeout': 20.0, **options}))
     npu.load(MANIFEST)
     return npu
 

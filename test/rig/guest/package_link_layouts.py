@@ -14,7 +14,6 @@ from zc_perception.link.bus import BusPublisher, BusSubscription, InProcessBus, 
 from zc_perception.link.shared_memory.client import SharedMemoryClient
 from zc_perception.link.shared_memory.requirements import Requirements
 from zc_perception.negotiation.constraints import BufferConstraints, Placement
-from zc_perception.npu.accelerator import AcceleratorOptions
 from zc_perception.npu.axl.accelerator import AxlAccelerator
 
 from .harness import check, check_each, equal, settles
@@ -86,7 +85,7 @@ class CardReader:
 
     def connect(self, path: str, options: dict[str, Any]) -> None:
         """Say what it needs, and be welcome."""
-        npu = self._npu = AxlAccelerator(AcceleratorOptions(timeout_s=PATIENCE_S))
+        npu = self._npu = AxlAccelerator(AxlAccelerator.own({'timeout': PATIENCE_S}))
         npu.load(MANIFEST)
         if 'placement' in options:
             options = options | {'placement': Placement(options['placement'])}

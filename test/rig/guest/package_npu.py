@@ -24,7 +24,6 @@ from zc_perception.memory.dmabuf import BufferKind, CpuAccess, DmaBuf
 from zc_perception.memory.heaps import SealedMemfd, open_heap
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.memory.owned_fd import OwnedFd
-from zc_perception.npu.accelerator import AcceleratorOptions
 from zc_perception.npu.axl.abi import ImportFlags
 from zc_perception.npu.axl.accelerator import AxlAccelerator
 from zc_perception.npu.axl.device import AxlDevice, AxlError, AxlGoneError
@@ -113,13 +112,13 @@ def flow(
     queue = FrameQueue(None)
     made: Flow
     scheduler = Scheduler(
-        opened_accelerator(timeout_s=timeout_s, **options),
+        opened_accelerator(timeout=timeout_s, **options),
         queue,
         lambda entry: made.keep(entry),
         lambda frame, error: made.lose(frame, error),
         in_flight=in_flight,
         timeout_s=patience_s or timeout_s,
-        reopen=lambda: opened_accelerator(timeout_s=timeout_s, **options),
+        reopen=lambda: opened_accelerator(timeout=timeout_s, **options),
     )
     made = Flow(scheduler, queue)
     scheduler.start()
@@ -313,7 +312,7 @@ def what_a_job_s_fence_says_is_explained() -> None:
     for fault, timeout_s, words in cases:
         with (
             parameters(**fault),
-            accelerator(timeout_s=timeout_s) as npu,
+            accelerator(timeout=timeout_s) as npu,
             frames(LAYOUTS['tight']) as make,
             make() as frame,
         ):
@@ -444,9 +443,9 @@ def a_driver_without_our_ioctls_makes_auto_go_on_and_says_so_in_one_line() -> No
                 'axruntime',
                 'cpu',
             ):
-                AxlAccelerator(AcceleratorOptions())
+                AxlAccelerator(AxlAccelerator.own({}))
             selection = open_accelerator(
-                'auto', load_manifest('hog'), AcceleratorOptions(), CopyLedger()
+                'auto', load_manifest('hog'), {}, CopyLedger()
             )
             equal(selection.accelerator.capabilities().name, 'cpu', 'accelerator')
             (why,) = [reason for reason in selection.reasons if "'axl'" in reason]

@@ -107,7 +107,7 @@ def _overwrite_as_soon_as_possible(pool: BufferPool) -> Slot:
 def a_slot_with_a_hung_job_is_replaced_and_never_used_again() -> None:
     heap = any_heap()
     with (
-        accelerator(timeout_s=5.0) as npu,
+        accelerator(timeout=5.0) as npu,
         pool_of(heap, LAYOUT, slots=2, release_timeout_s=0.2) as pool,
     ):
         gone: list[Slot] = []

@@ -117,7 +117,7 @@ class _Inference:
 
     def keep_imports(self, wanted: bool) -> None:
         """Turn the import cache on or off."""
-        self.scheduler.tune(in_flight=IN_FLIGHT, timeout_s=60.0, import_cache=wanted)
+        self.scheduler.tune({'in_flight': IN_FLIGHT, 'timeout': 60.0, 'import_cache': wanted})
         self.import_cache = wanted
         self.describe()
 

@@ -17,12 +17,11 @@ from launch.substitutions import LaunchConfiguration
 
 from zc_perception.camera.kinds import CAMERAS
 from zc_perception.errors import ConfigError, nearest
-from zc_perception.kinds import ACCELERATOR_GROUP, offered
 from zc_perception.nodes.namespaces import check_namespace
 from zc_perception.nodes.params.yaml_file import ParameterYaml, read_parameter_yaml
+from zc_perception.npu.kinds import ACCELERATORS, AUTO
 
 FROM_FILE = 'from_file'
-ACCELERATORS = ('auto', 'axl', 'axruntime', 'cpu')
 _ON = ['true', 'True', 'TRUE', '1']
 SWITCH = [*_ON, 'false', 'False', 'FALSE', '0']
 """Choices of an argument that is true or false: launch's own conditions take these, and front ends in Python and YAML write them."""
@@ -119,8 +118,8 @@ def common(*, overlay: bool = True) -> list[DeclareLaunchArgument]:
         DeclareLaunchArgument(
             'accelerator',
             default_value=FROM_FILE,
-            choices=[FROM_FILE, *ACCELERATORS, *offered(ACCELERATOR_GROUP)],
-            description='Where the model runs; auto tries axl, axruntime and cpu in this order; from_file: as the parameter file says.',
+            choices=[FROM_FILE, AUTO, *ACCELERATORS.names],
+            description='Where the model runs; auto: the first that fits, best first; from_file: as the parameter file says.',
         ),
         *([picture] if overlay else []),
         DeclareLaunchArgument(

@@ -9,12 +9,16 @@ from __future__ import annotations
 import contextlib
 import itertools
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from typing import Any
 
 from zc_perception.detection.letterbox import Letterbox
 from zc_perception.detection.raw_tensor import RawTensor
-from zc_perception.errors import AcceleratorError, AllocationError, ConfigError
+from zc_perception.errors import AcceleratorError, AllocationError, ConfigError, ZcError
 from zc_perception.frame import Frame
+from zc_perception.machine.checks import Check
 from zc_perception.machine.host_tree import HOST, HostTree
+from zc_perception.machine.system import System
 from zc_perception.memory.dmabuf import CpuAccess, DmaBuf
 from zc_perception.memory.fence import SyncFile
 from zc_perception.memory.heaps import Heap, HeapUse, is_contiguous, open_heap
@@ -22,16 +26,25 @@ from zc_perception.memory.ledger import CopyLedger
 from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.npu.accelerator import (
     Accelerator,
-    AcceleratorOptions,
     Capabilities,
     ImportHandle,
     Outputs,
+    with_frames,
 )
-from zc_perception.npu.axl.abi import ImportFlags
+from zc_perception.npu.axl.abi import ImportFlags, parse_ioctl_numbers
 from zc_perception.npu.axl.device import AxlDevice, JobFence
+from zc_perception.npu.axl.engine import AXL
 from zc_perception.npu.import_cache import ImportCache, ImportsInUse, import_key
 from zc_perception.npu.manifest import ModelManifest, TensorSpec, check_head
-from zc_perception.npu.metis_card import choose_card, find_cards, read_iommu, read_link
+from zc_perception.npu.metis_card import (
+    CARD,
+    CARD_CHECKS,
+    choose_card,
+    find_cards,
+    read_iommu,
+    read_link,
+)
+from zc_perception.parameters import ParameterSpec
 from zc_perception.pixel.layout import ImageLayout, compute_layout
 from zc_perception.pixel.modifier import LINEAR
 
@@ -60,20 +73,65 @@ class AxlAccelerator(Accelerator):
     :raises AcceleratorError: no card, or a driver without the ioctls; the message says what works instead.
     """
 
-    engines = ('axl',)
+    ENGINES = (AXL,)
+    PARAMETERS = (
+        CARD,
+        ParameterSpec(
+            'import_cache',
+            True,
+            'Import each buffer once. false: import again for every frame.',
+            dynamic=True,
+        ),
+        ParameterSpec(
+            'axl_ioctls',
+            [],
+            "Other ioctl numbers for a driver, each as 'name=number' with a number from 0 to 255.",
+            check=parse_ioctl_numbers,
+        ),
+    )
+    CHECKS = (
+        *CARD_CHECKS,
+        Check(
+            'metis.ioctls',
+            'whether the driver has the import and submit ioctls',
+            'zc_perception.npu.axl.checks:metis_ioctls',
+        ),
+        Check(
+            'buffers.import',
+            'the import of a buffer of each heap into each Metis card, and its release',
+            'zc_perception.npu.axl.checks:import_trials',
+        ),
+    )
+    AUTO = 10
+    DEVICE_FIRST = True
 
     @classmethod
-    def open(cls, options: AcceleratorOptions, ledger: CopyLedger) -> AxlAccelerator:
-        """See :class:`Accelerator`. It books nothing: no CPU reads the pixels."""
-        return cls(options)
+    def foreseen(cls, values: Mapping[str, Any], system: System) -> BufferConstraints | None:
+        """See :class:`Accelerator`. ``None``: no card can be asked, or its driver has no ioctls for frames."""
+        with contextlib.suppress(ZcError):
+            card = choose_card(values['accelerator_device'], system.host)
+            numbers = parse_ioctl_numbers(values['axl_ioctls'])
+            with closing(system.opener(AxlDevice)(card.path, numbers, tree=system.host)) as device:
+                answer = device.query()
+            if answer.level:
+                iommu = read_iommu(card.pci_address, system.host)
+                return with_frames(
+                    answer.constraints(card.path, iommu), values['in_flight'], answer.jobs
+                )
+        return None
 
-    def __init__(self, options: AcceleratorOptions, *, tree: HostTree = HOST) -> None:
+    @classmethod
+    def open(cls, values: Mapping[str, Any], ledger: CopyLedger) -> AxlAccelerator:
+        """See :class:`Accelerator`. It books nothing: no CPU reads the pixels."""
+        return cls(values)
+
+    def __init__(self, values: Mapping[str, Any], *, tree: HostTree = HOST) -> None:
         self._tree = tree
-        self._card = choose_card(options.device, tree)
-        others = (
-            [] if options.device else [card for card in find_cards(tree) if card != self._card]
-        )
-        self._device = AxlDevice(self._card.path, options.ioctl_numbers, tree=tree)
+        chosen = values['accelerator_device']
+        self._card = choose_card(chosen, tree)
+        others = [] if chosen else [card for card in find_cards(tree) if card != self._card]
+        numbers = parse_ioctl_numbers(values['axl_ioctls'])
+        self._device = AxlDevice(self._card.path, numbers, tree=tree)
         try:
             self._axl = self._device.query()
             if self._axl.level == 0:
@@ -86,10 +144,11 @@ class AxlAccelerator(Accelerator):
             raise
         self._epoch = next(_epochs)
         self._in_use = ImportsInUse(self._device.release_import)
-        self._cache = ImportCache(self._in_use.release) if options.import_cache else None
+        self._cache = ImportCache(self._in_use.release) if values['import_cache'] else None
         self._imports = self._trial_imports = 0
-        self._timeout_us = round(options.timeout_s * 1e6)
+        self._timeout_us = round(values['timeout'] * 1e6)
         self._manifest: ModelManifest | None = None
+        self._model_id = 0
         self._results: ResultBuffers | None = None
         self._result_notice = ''
         self._box: Letterbox | None = None
@@ -170,7 +229,7 @@ class AxlAccelerator(Accelerator):
 
     def load(self, manifest: ModelManifest) -> None:
         """See :class:`Accelerator`. Allocates one result buffer for each job in flight."""
-        if manifest.engine != 'axl' or not manifest.tensors:
+        if manifest.engine != AXL.name or not manifest.tensors:
             raise ConfigError(
                 f"model '{manifest.name}' (engine {manifest.engine}) can't run on axl; use a manifest with engine: axl, or accelerator: cpu"
             )
@@ -190,7 +249,7 @@ class AxlAccelerator(Accelerator):
         except AllocationError as error:
             raise AcceleratorError(f'no heap for result buffers: {error}') from error
         self._results = ResultBuffers(heap, buffers, manifest.tensors, self._in_use)
-        self._manifest = manifest
+        self._manifest, self._model_id = manifest, int(manifest.own.get('model_id', 0))
 
     def import_frame(self, frame: Frame) -> ImportHandle:
         layout, buffers = frame.data.layout, frame.data.buffers
@@ -237,7 +296,7 @@ class AxlAccelerator(Accelerator):
         result = self._results.take()
         self._in_use.hold(handle.number)
         try:
-            model_id = self._manifest.model_id
+            model_id = self._model_id
             if self._axl.level >= 2:
                 fence = self._device.submit2(
                     handle.number, result.buffer, model_id, self._timeout_us, in_fence
@@ -268,14 +327,18 @@ class AxlAccelerator(Accelerator):
         if self._cache is not None:
             self._cache.forget_ended()
 
-    def tune(self, *, import_cache: bool, timeout_s: float) -> None:
+    def tune(self, values: Mapping[str, Any]) -> None:
         """See :class:`Accelerator`. Imports that jobs in flight read are released after them."""
-        self._timeout_us = round(timeout_s * 1e6)
-        if self._cache is not None and not import_cache:
+        self._timeout_us = round(values['timeout'] * 1e6)
+        if self._cache is not None and not values['import_cache']:
             self._cache.clear()
             self._cache = None
-        elif self._cache is None and import_cache:
+        elif self._cache is None and values['import_cache']:
             self._cache = ImportCache(self._in_use.release)
+
+    @property
+    def keeps_imports(self) -> bool:
+        return self._cache is not None
 
     def close(self) -> None:
         """See :class:`Accelerator`. Works on a card that is gone, too."""

@@ -18,19 +18,23 @@ import threading
 import time
 import warnings
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from zc_perception.detection.tensor import QuantisedTensorSpec
 from zc_perception.errors import AcceleratorError, AllocationError, ConfigError, DeviceLostError
 from zc_perception.frame import Frame
 from zc_perception.jetson.vic import Vic
+from zc_perception.machine.checks import Check
+from zc_perception.machine.system import System
 from zc_perception.memory.heaps import Heap, open_heap
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.npu.accelerator import (
     Accelerator,
-    AcceleratorOptions,
     Capabilities,
     ImportHandle,
+    reads_by_cpu,
+    with_frames,
 )
 from zc_perception.npu.axruntime.binding import BindingSession, import_binding
 from zc_perception.npu.axruntime.releases import mismatches
@@ -38,6 +42,8 @@ from zc_perception.npu.axruntime.runtime import InstanceOptions, Session
 from zc_perception.npu.axruntime.session import RuntimeSession
 from zc_perception.npu.axruntime.tensors import FrameToTensor, named_outputs, quantised_spec
 from zc_perception.npu.axruntime.worker import (
+    LATE_CALLS,
+    OUTPUT_DMABUF,
     AxRuntimeJob,
     AxRuntimeWorker,
     LoadPlan,
@@ -45,11 +51,16 @@ from zc_perception.npu.axruntime.worker import (
     load_best,
     why_no_heap,
 )
-from zc_perception.npu.constraints import axruntime_constraints, axruntime_jobs
 from zc_perception.npu.manifest import ModelManifest, check_head
-from zc_perception.npu.metis_card import driver_version
+from zc_perception.npu.metis_card import CARD, CARD_CHECKS, driver_version
+from zc_perception.npu.voyager_model import AXRUNTIME
+from zc_perception.parameters import ParameterSpec
 
 TENSOR_HEAP = 'dma_heap/system'
+_CONSTRAINTS = reads_by_cpu('axruntime accelerator')
+_JOBS = 2
+# Two inside the runtime and one that is converted or running: with fewer, no result would ever push another one out.
+_JOBS_DOUBLE_BUFFERED = LATE_CALLS + 1
 # The first time the runtime loads firmware, and before release 1.8 it compiles a part of the model.
 _LOAD_TIMEOUT_S = 120.0
 # For another model; at the end nobody waits so long.
@@ -58,6 +69,13 @@ _CLOSE_TIMEOUT_S = 1.0
 # A call that has lasted so long already, and hasn't returned while the jobs in flight were waited for, will hardly do so now.
 _LONG_CALL_S = 0.5
 _CLOSE_TIMEOUT_IN_LONG_CALL_S = 0.5
+
+
+def _jobs(values: Mapping[str, Any]) -> int:
+    """How many it takes before the first has completed."""
+    each = _JOBS_DOUBLE_BUFFERED if values['double_buffer'] else _JOBS
+    cores: int = values['aipu_cores']
+    return max(1, cores) * each
 
 
 class AxRuntimeAccelerator(Accelerator):
@@ -76,25 +94,75 @@ class AxRuntimeAccelerator(Accelerator):
     :raises AcceleratorError: no runtime, or no such device.
     """
 
-    engines = ('axruntime',)
+    ENGINES = (AXRUNTIME,)
+    PARAMETERS = (
+        CARD,
+        ParameterSpec(
+            'axruntime_library',
+            '',
+            "Path of libaxruntime.so. Empty: the Python package axelera.runtime, or else the system's library.",
+        ),
+        ParameterSpec(
+            'aipu_cores',
+            1,
+            'Number of cores that run the model, each on frames of its own. 0: one.',
+            '',
+            0,
+            4,
+        ),
+        ParameterSpec(
+            'double_buffer',
+            False,
+            'Transfers overlap with computing: more frames per second, results two frames late. Set in_flight to 3.',
+        ),
+        ParameterSpec(
+            'output_dmabuf',
+            'auto',
+            'Whether results are written to dma-bufs. auto: yes if a trial run works.',
+            choices=OUTPUT_DMABUF,
+        ),
+    )
+    CHECKS = (
+        *CARD_CHECKS,
+        Check(
+            'metis.attach',
+            'whether a shipped driver can attach a buffer of ours',
+            'zc_perception.npu.axruntime.checks:metis_attach',
+        ),
+        Check(
+            'voyager.runtime',
+            'which interface, where, which release; the driver and programs it needs',
+            'zc_perception.npu.axruntime.checks:voyager_runtime',
+        ),
+        Check(
+            'voyager.toolchain',
+            'before release 1.8: the compiler that loads a model',
+            'zc_perception.npu.axruntime.checks:voyager_toolchain',
+        ),
+    )
+    AUTO = 20
 
     @classmethod
-    def open(cls, options: AcceleratorOptions, ledger: CopyLedger) -> AxRuntimeAccelerator:
-        return cls(ledger, options)
+    def foreseen(cls, values: Mapping[str, Any], system: System) -> BufferConstraints:
+        return with_frames(_CONSTRAINTS, values['in_flight'], _jobs(values))
+
+    @classmethod
+    def open(cls, values: Mapping[str, Any], ledger: CopyLedger) -> AxRuntimeAccelerator:
+        return cls(ledger, values)
 
     def __init__(
         self,
         ledger: CopyLedger,
-        options: AcceleratorOptions,
+        values: Mapping[str, Any],
         *,
         flush_after_s: float = 0.05,
         tensor_heap: Heap | None = None,
         vic: Vic | None = None,
     ) -> None:
         self._ledger = ledger
-        self._options = options
-        self._num_cores = options.aipu_cores or 1
-        self._timeout_s = options.timeout_s
+        self._values = values
+        self._num_cores = values['aipu_cores'] or 1
+        self._timeout_s = values['timeout']
         self._flush_after_s = flush_after_s
         self._why_no_binding = ''
         self._why_no_library = ''
@@ -126,7 +194,7 @@ class AxRuntimeAccelerator(Accelerator):
 
     def _open_session(self) -> Session:
         """The Python package, unless there is a reason for the library."""
-        library, device = self._options.library, self._options.device
+        library, device = self._values['axruntime_library'], self._values['accelerator_device']
         if library:
             self._why_no_binding = 'axruntime_library names the C library'
             return RuntimeSession(library, device)
@@ -164,11 +232,11 @@ class AxRuntimeAccelerator(Accelerator):
 
     @property
     def _max_jobs(self) -> int:
-        return axruntime_jobs(self._num_cores, double_buffer=self._options.double_buffer)
+        return _jobs(self._values)
 
     def constraints(self) -> BufferConstraints:
         """See :class:`Accelerator`. Where a VIC reads the frames it makes no difference how the CPU sees them."""
-        return axruntime_constraints()
+        return _CONSTRAINTS
 
     def load(self, manifest: ModelManifest) -> None:
         """See :class:`Accelerator`.
@@ -179,7 +247,7 @@ class AxRuntimeAccelerator(Accelerator):
         """
         if self._closed:
             raise AcceleratorError('the axruntime accelerator was closed; open it anew')
-        if manifest.engine != 'axruntime' or manifest.file is None:
+        if manifest.engine != AXRUNTIME.name or manifest.file is None:
             raise ConfigError(
                 f"model '{manifest.name}' can't run on axruntime; it needs engine: axruntime and a file"
             )
@@ -207,10 +275,10 @@ class AxRuntimeAccelerator(Accelerator):
         self._unload_before()
         self._session.close()
         try:
-            self._session = RuntimeSession('', self._options.device)
+            self._session = RuntimeSession('', self._values['accelerator_device'])
             self._why_no_binding = reason
         except AcceleratorError as error:
-            self._session = BindingSession(self._options.device)
+            self._session = BindingSession(self._values['accelerator_device'])
             self._measure_binding = False
             self._why_no_library = (
                 f"{reason}, so that a camera in the same process waits, and the C library can't take its place ({error}); "
@@ -231,11 +299,11 @@ class AxRuntimeAccelerator(Accelerator):
             self._model_properties = model.properties
             spec = quantised_spec(tensor, manifest.input)
             check_head(manifest, [output.blank() for output in outputs])
-            options = InstanceOptions(double_buffer=self._options.double_buffer)
+            options = InstanceOptions(double_buffer=self._values['double_buffer'])
             plans = [
                 LoadPlan(
                     connection, session.pack, tensor, outputs, options, self._heap, self._no_heap,
-                    self._options.output_dmabuf, axruntime_jobs(1, double_buffer=self._options.double_buffer),
+                    self._values['output_dmabuf'], _jobs({**self._values, 'aipu_cores': 1}),
                     measure=index == 0 and self._measure_binding and isinstance(session, BindingSession),
                 )
                 for index, connection in enumerate(model.connections)
@@ -299,9 +367,8 @@ class AxRuntimeAccelerator(Accelerator):
         """See :class:`Accelerator`. Of each core one writes tensors, one waits for the runtime; the runtime's own threads are not known."""
         return tuple(thread for worker in self._running for thread in worker.threads)
 
-    def tune(self, *, import_cache: bool, timeout_s: float) -> None:
-        """See :class:`Accelerator`. It imports no frames."""
-        self._timeout_s = timeout_s
+    def tune(self, values: Mapping[str, Any]) -> None:
+        self._values, self._timeout_s = values, values['timeout']
 
     def submit(self, handle: ImportHandle, frame: Frame) -> AxRuntimeJob:
         workers = self._running
@@ -327,7 +394,10 @@ class AxRuntimeAccelerator(Accelerator):
         refusals = dict.fromkeys(
             worker.writer.vic_refusal for worker in self._running if worker.writer.vic_refusal
         )
-        return (*self._notices, *refusals)
+        given, needed = self._values['in_flight'], self._max_jobs
+        waits = f'double_buffer with in_flight: {given} waits for frames that never come; set in_flight to {needed}'
+        short = self._values['double_buffer'] and given < needed
+        return (*self._notices, *refusals, *([waits] if short else ()))
 
     def facts(self) -> Mapping[str, object]:
         facts: dict[str, object] = dict(self._session.facts())

@@ -1,0 +1,160 @@
+"""What ``zc_doctor`` looks at for accelerator axruntime: the Voyager SDK's runtime, its compiler, and the shipped driver's attach ioctl.
+
+Source: Voyager SDK, *API Reference* of ``axruntime.h`` and installation; ``docs/voyager.md``.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+from zc_perception.errors import ZcError
+from zc_perception.machine.finding import Finding, Need, Status, ok, skip
+from zc_perception.machine.heaps import first_dmabuf
+from zc_perception.machine.libraries import file_of
+from zc_perception.machine.needs import Needs
+from zc_perception.machine.system import System
+from zc_perception.npu.axl.probe import Importable, probe_shipped_attach
+from zc_perception.npu.axruntime.binding import MODULE, binding_release, import_binding
+from zc_perception.npu.axruntime.library import RuntimeLibrary
+from zc_perception.npu.axruntime.releases import mismatches, needs_toolchain
+from zc_perception.npu.axruntime.runtime import TOOLS
+from zc_perception.npu.metis_card import MetisCard, driver_version
+from zc_perception.npu.metis_checks import card_need, of_each_card
+
+TOOLCHAIN = 'riscv64-unknown-elf-gcc'
+_INSTALL = (
+    'install the Voyager runtime (Python package axelera-runtime, or /opt/axelera/runtime-*), activate it (AXELERA_RUNTIME_DIR) or set '
+    'axruntime_library; without it use accelerator: axl or cpu'
+)
+
+
+def describe_voyager(library: str = '') -> dict[str, Any]:
+    """Load the runtime as accelerator axruntime does: which interface, file and release."""
+    without_binding = 'a library is named'
+    if not library:
+        try:
+            release = binding_release(import_binding())
+        except ZcError as error:
+            without_binding = str(error)
+        else:
+            return {
+                'path': MODULE,
+                'file': '',
+                'api_version': release,
+                'release': release,
+                'python_binding': '',
+            }
+    try:
+        runtime = RuntimeLibrary(library)
+    except ZcError as error:
+        return {'error': str(error)}
+    return {
+        'path': runtime.path,
+        'file': file_of(runtime.path),
+        'api_version': runtime.api_version,
+        'release': runtime.release,
+        'python_binding': without_binding,
+    }
+
+
+def _installed(system: System) -> list[str]:
+    names = [name for name in system.names('opt/axelera') if name.startswith('runtime-')]
+    return [f'/opt/axelera/{name}' for name in names]
+
+
+def voyager_runtime(system: System, needs: Needs) -> Iterator[Finding]:
+    """Loaded as the accelerator loads it, with a driver that it takes and the programs that it calls."""
+    need = needs.accelerator('axruntime')
+    if need is Need.UNUSED:
+        yield skip('the parameter file uses no accelerator axruntime', releases=_installed(system))
+        return
+    libraries = dict.fromkeys(
+        inference['axruntime_library'] for inference in needs.inferences
+    ) or ('',)
+    for library in libraries:
+        answer = system.ask(describe_voyager, library)
+        figures = {
+            **answer,
+            'releases': _installed(system),
+            'activated': system.environment.get('AXELERA_RUNTIME_DIR', ''),
+        }
+        if 'error' in answer:
+            releases = (
+                f'; installed: {", ".join(_installed(system))}' if _installed(system) else ''
+            )
+            found = str(answer['error']).rpartition('; ')[0] or str(answer['error'])
+            yield Finding(need.missing_extra, f'{found}{releases}', _INSTALL, library, figures)
+            continue
+        yield ok(f'{answer["path"]}, API {answer["api_version"]}', library, **figures)
+        for mismatch in mismatches(str(answer['release']), driver_version(system.host)):
+            found, _, advice = mismatch.partition(': ')
+            yield Finding(
+                need.missing_extra,
+                found,
+                advice,
+                f'{library} driver'.strip(),
+                {'release': answer['release']},
+            )
+        for tool, package in TOOLS.items():
+            if (
+                need is Need.REQUIRED
+                and shutil.which(tool, path=system.environment.get('PATH', '')) is None
+            ):
+                found = f'the runtime looks for cards with {tool}, which is not on PATH'
+                yield Finding(
+                    Status.WARN,
+                    found,
+                    f'install package {package}; in a container, in its image',
+                    f'{library} {tool}'.strip(),
+                )
+
+
+def voyager_toolchain(system: System, needs: Needs) -> Iterator[Finding]:
+    """Before release 1.8 the runtime compiles part of each model when it loads it."""
+    need = needs.accelerator('axruntime')
+    if need is Need.REQUIRED:
+        answers = [
+            system.ask(describe_voyager, inference['axruntime_library'])
+            for inference in needs.inferences
+        ]
+        releases = [str(answer.get('release', '')) for answer in answers]
+        if releases and not any(map(needs_toolchain, releases)):
+            yield skip(
+                f'runtime {", ".join(dict.fromkeys(releases))} needs none: the compiled model has all'
+            )
+            return
+    if need is not Need.REQUIRED and not _installed(system):
+        yield skip('only accelerator axruntime needs it')
+        return
+    found = shutil.which(TOOLCHAIN, path=system.environment.get('PATH', ''))
+    if found:
+        yield ok(f'{TOOLCHAIN} is {found}', path=found)
+    else:
+        advice = f'activate the SDK, so that {TOOLCHAIN} is on PATH of the node; a systemd unit has a PATH of its own'
+        yield Finding(
+            need.missing,
+            f'{TOOLCHAIN} is not on PATH: models fail to load with "Failed to create executor"',
+            advice,
+            '',
+            {'path': ''},
+        )
+
+
+@of_each_card
+def metis_attach(system: System, needs: Needs, card: MetisCard) -> Finding:
+    """The shipped driver's attach ioctl, which accelerator axruntime's dma-buf tensors go through."""
+    with first_dmabuf(system) as buffer:
+        if buffer is None:
+            return skip('there is no dma-buf to try it with; see memory.heaps', card.name)
+        probe = probe_shipped_attach(card.path, buffer, tree=system.host)
+    figures = {'answer': probe.answer.value, 'errno': probe.number, 'heap': buffer.heap}
+    if probe.answer is Importable.YES:
+        return ok(f'a page of {buffer.heap} was attached and detached', card.name, **figures)
+    if probe.answer is Importable.UNKNOWN and needs.accelerator('axruntime') is not Need.REQUIRED:
+        return skip(probe.text, card.name, **figures)
+    advice = (
+        'enable the IOMMU for the card, or use a contiguous heap; see memory.heaps and metis.iommu'
+    )
+    return Finding(card_need(needs).missing, probe.text, advice, card.name, figures)

@@ -1,0 +1,63 @@
+"""What a manifest has to say for one engine. The accelerator that runs the engine declares it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from zc_perception.rules import Key, Place
+
+Values = Mapping[str, Any]
+
+
+class EngineRules:
+    """An engine as it is: any input, any outputs, with or without a file. Derive from it for rules of its own.
+
+    :param name: the value of key ``engine``.
+    :param file: what key ``file`` names, in a few words.
+    :param needs_file: whether there has to be one; ``None``: it may be left out.
+    :param takes_frames: whether it can run on a frame as it is, at the frame's size (``resize: none``).
+    :param keys: a manifest's keys that only this engine has, each a variant's own; their values are in ``ModelManifest.own``.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        file: str = '',
+        needs_file: bool | None = None,
+        takes_frames: bool = True,
+        keys: Mapping[str, Key] | None = None,
+    ) -> None:
+        self.name, self.file, self.needs_file = name, file, needs_file
+        self.takes_frames, self.keys = takes_frames, keys or {}
+
+    def input_size(self, given: Values, file: Path | None, place: Place) -> tuple[int, int] | None:
+        """Width and height of the network's input, where something else than the manifest says them; ``None``: it has to.
+
+        :param given: the keys of ``input`` that are there, each checked for itself.
+        :param file: the model's file, if it is there.
+        :param place: of ``input``.
+        :raises ConfigError: the engine takes no such input, or the file contradicts the manifest.
+        """
+        if given.get('resize') != 'none':
+            return None
+        if not self.takes_frames:
+            raise place.at('resize').refuse(
+                'none', f'one of letterbox, stretch for engine {self.name}'
+            )
+        return 0, 0
+
+    def check_outputs(self, outputs: Sequence[Values] | None, place: Place) -> None:
+        """Look at the entries of ``outputs``, each checked for itself; ``None``: there are none.
+
+        :raises ConfigError: something is missing that the engine needs.
+        """
+
+    def check_tensors(self, tensors: Sequence[Any], place: Place) -> None:
+        """Look at what became of the outputs.
+
+        :param tensors: each a :class:`~zc_perception.npu.manifest.TensorSpec`.
+        :raises ConfigError: they can't be.
+        """

@@ -1,0 +1,47 @@
+"""Which accelerators there are: one line each.
+
+Accelerators of other packages come by entry points of the group ``zc_perception.accelerators``: the name is the accelerator's, the value
+``module:Class`` a class derived from :class:`~zc_perception.npu.accelerator.Accelerator`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from zc_perception.kinds import ACCELERATOR_GROUP, Kinds
+from zc_perception.parameters import ParameterSpec
+
+FOR_ALL = (
+    ParameterSpec(
+        'in_flight',
+        1,
+        'Most frames that are on the accelerator at the same time.',
+        '',
+        1,
+        16,
+        dynamic=True,
+    ),
+    ParameterSpec(
+        'timeout',
+        1.0,
+        'A frame that takes longer than this is given up.',
+        's',
+        0.01,
+        60.0,
+        dynamic=True,
+    ),
+)
+"""Parameters of the inference node that every accelerator gets, too."""
+AUTO = 'auto'
+"""Not an accelerator, but the first that fits, in the order of their ``AUTO``."""
+# Classes derived from Accelerator; its module needs this one, for the engines of manifests.
+ACCELERATORS: Kinds[Any] = Kinds(
+    'accelerator',
+    ACCELERATOR_GROUP,
+    {
+        'axl': 'zc_perception.npu.axl.accelerator:AxlAccelerator',
+        'axruntime': 'zc_perception.npu.axruntime.accelerator:AxRuntimeAccelerator',
+        'cpu': 'zc_perception.npu.cpu:CpuAccelerator',
+    },
+    'zc_perception.npu.accelerator:Accelerator',
+)

@@ -1,0 +1,247 @@
+"""What ``zc_doctor`` looks at for accelerators that use a Metis card: on PCI, driver, node, rights, PCIe link, IOMMU.
+
+Sources: ``Documentation/ABI/testing/sysfs-bus-pci`` and ``sysfs-kernel-iommu_groups``; failure modes of the ZED X → Metis document.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from zc_perception.errors import ZcError
+from zc_perception.machine.finding import Finding, Need, Status, ok, skip
+from zc_perception.machine.heaps import rights_advice
+from zc_perception.machine.host_tree import HostTree
+from zc_perception.machine.needs import Needs
+from zc_perception.machine.system import DENIED, System
+from zc_perception.npu.kinds import ACCELERATORS, AUTO
+from zc_perception.npu.metis_card import (
+    CARD,
+    NEEDED,
+    VENDOR,
+    LinkRate,
+    MetisCard,
+    choose_card,
+    find_cards,
+    found_cards,
+    read_iommu,
+    read_link,
+)
+
+_NO_CARD = 'there is no Metis card'
+_UNUSED = 'the parameter file uses no Metis card'
+_UDEV = 'KERNEL=="metis-*", GROUP="video", MODE="0660"'
+
+
+def _take_a_card() -> tuple[str, ...]:
+    """The accelerators that use a card."""
+    return tuple(ACCELERATORS.declared.readers[CARD.name])
+
+
+def wanted_cards(needs: Needs, tree: HostTree) -> list[MetisCard]:
+    """The cards that the inference nodes would take; all of them where nobody says."""
+    if not needs.known:
+        return find_cards(tree)
+    found = []
+    for inference in needs.inferences:
+        if inference.kind in (AUTO, *_take_a_card()):
+            with suppress(ZcError):
+                found.append(choose_card(inference['accelerator_device'], tree))
+    return list(dict.fromkeys(found))
+
+
+def card_need(needs: Needs) -> Need:
+    """Who needs a Metis card, whatever talks to it."""
+    return needs.accelerator(*_take_a_card())
+
+
+def of_each_card(
+    look: Callable[[System, Needs, MetisCard], Finding],
+) -> Callable[[System, Needs], Iterator[Finding]]:
+    """A check that looks at the cards one by one. Without a card it does not apply: only :func:`metis_cards` complains of that."""
+
+    def check(system: System, needs: Needs) -> Iterator[Finding]:
+        cards = [] if card_need(needs) is Need.UNUSED else wanted_cards(needs, system.host)
+        if not cards:
+            yield skip(
+                _UNUSED
+                if card_need(needs) is Need.UNUSED
+                else f'{_NO_CARD} to look at; see metis.cards'
+            )
+        for card in cards:
+            yield look(system, needs, card)
+
+    return check
+
+
+def _pci_devices(system: System) -> list[tuple[str, str, str]]:
+    """Address, device id and driver of everything of the vendor."""
+    found = []
+    for address in system.names('sys/bus/pci/devices'):
+        if system.read('sys/bus/pci/devices', address, 'vendor') == VENDOR:
+            driver = system.host.pci(address) / 'driver'
+            device = system.read('sys/bus/pci/devices', address, 'device').removeprefix('0x')
+            found.append((address, device, driver.resolve().name if driver.exists() else ''))
+    return found
+
+
+def metis_cards(system: System, needs: Needs) -> Iterator[Finding]:
+    """PCI devices, with or without a driver and a node; and the card that the parameter file names."""
+    need = card_need(needs)
+    devices, cards = _pci_devices(system), find_cards(system.host)
+    if need is Need.UNUSED:
+        yield skip(
+            _UNUSED,
+            pci=[address for address, _, _ in devices],
+            nodes=[card.path for card in cards],
+        )
+        return
+    nodes = {card.pci_address: card for card in cards}
+    for address, device, driver in devices:
+        figures = {
+            'pci_id': f'1f9d:{device}',
+            'driver': driver,
+            'node': system.shown(nodes[address].path) if address in nodes else '',
+        }
+        if not driver:
+            advice = 'load the driver (modprobe metis) and see dmesg | grep -i -e metis -e axl'
+            yield Finding(
+                need.missing, f'{address} (1f9d:{device}) has no driver', advice, address, figures
+            )
+        elif address not in nodes:
+            advice = 'look at ls -l /dev/metis*, and give the container its device node (--device)'
+            yield Finding(
+                need.missing,
+                f"driver '{driver}' has {address}, but there is no device node /dev/metis-* for it",
+                advice,
+                address,
+                figures,
+            )
+        else:
+            yield ok(
+                f"{address} (1f9d:{device}), driver '{driver}', node {figures['node']}",
+                address,
+                **figures,
+            )
+    for card in cards:
+        if card.pci_address not in {address for address, _, _ in devices}:
+            where = (
+                f'PCI device {card.pci_address} is not of vendor 1f9d'
+                if card.pci_address
+                else 'sysfs does not show the PCI device'
+            )
+            yield ok(
+                f'{system.shown(card.path)}, whose {where}',
+                card.name,
+                node=system.shown(card.path),
+                pci=card.pci_address,
+            )
+    if not devices and not cards:
+        advice = (
+            'if the machine has a card, check its power and slot (lspci -d 1f9d:), then rescan PCI '
+            '(echo 1 > /sys/bus/pci/rescan); without a card use accelerator: cpu'
+        )
+        yield Finding(
+            need.missing,
+            f'{_NO_CARD}: nothing of vendor 1f9d on PCI, and no {system.dev}/metis-*',
+            advice,
+        )
+    for wanted in dict.fromkeys(
+        i['accelerator_device']
+        for i in needs.inferences
+        if i['accelerator_device'] and i.kind in (AUTO, *_take_a_card())
+    ):
+        try:
+            choose_card(wanted, system.host)
+        except ZcError as error:
+            yield Finding(
+                need.missing,
+                f"accelerator_device '{wanted}': {error}",
+                'set accelerator_device to a card that was found',
+                wanted,
+            )
+
+
+@of_each_card
+def metis_access(system: System, needs: Needs, card: MetisCard) -> Finding:
+    """Opening a node for reading and writing."""
+    shown, number = system.shown(card.path), system.open_node(card.path)
+    figures = {'errno': number}
+    if number == 0:
+        return ok(f'{shown} can be opened', card.name, **figures)
+    if number in DENIED:
+        return Finding(
+            card_need(needs).missing,
+            f'this user may not open {shown}',
+            rights_advice(_UDEV, shown),
+            card.name,
+            figures,
+        )
+    advice = f'the card may be off or resetting; see dmesg | grep -i -e metis -e axl, and {found_cards(system.host)}'
+    return Finding(
+        card_need(needs).missing,
+        f"{shown} can't be opened: {os.strerror(number)}",
+        advice,
+        card.name,
+        figures,
+    )
+
+
+@of_each_card
+def metis_driver(system: System, needs: Needs, card: MetisCard) -> Finding:
+    """Name and version of the module behind the card, where it tells."""
+    folder = system.host.pci(card.pci_address) / 'driver' if card.pci_address else Path('/nowhere')
+    if not folder.exists():
+        return skip('sysfs does not show its driver', card.name)
+    driver, module = folder.resolve().name, folder / 'module'
+    name = module.resolve().name if module.exists() else driver
+    version = system.read('sys/module', name, 'version')
+    text = f"driver '{driver}'{f', module {name}' if name != driver else ''}{f' {version}' if version else ', which tells no version'}"
+    return ok(text, card.name, driver=driver, module=name, version=version)
+
+
+def _rate(rate: LinkRate) -> dict[str, object]:
+    return {'gts': rate.gts, 'width': rate.width}
+
+
+@of_each_card
+def metis_link(system: System, needs: Needs, card: MetisCard) -> Finding:
+    """8 GT/s x4, or what is wrong with it."""
+    link = read_link(card.pci_address, system.host)
+    figures = {'now': _rate(link.now), 'card': _rate(link.card), 'port': _rate(link.port)}
+    trouble = link.diagnosis()
+    if not trouble:
+        return ok(f'{link.now} (at least {NEEDED} is needed)', card.name, **figures)
+    found, _, advice = trouble.partition('; ')
+    # One that can't be read, as in virtual machines, may be good.
+    status = Status.WARN if link.problem else card_need(needs).missing
+    return Finding(status, found, advice, card.name, figures)
+
+
+@of_each_card
+def metis_iommu(system: System, needs: Needs, card: MetisCard) -> Finding:
+    """Behind an IOMMU scattered pages are one range of addresses for the card."""
+    iommu = read_iommu(card.pci_address, system.host)
+    figures = {'group': iommu.group, 'type': iommu.kind, 'iommu': iommu.unit}
+    if iommu.translates:
+        return ok(
+            f'{iommu.text}: the card can use buffers of scattered pages', card.name, **figures
+        )
+    if iommu.translates is None:
+        return skip(
+            f'{iommu.text}; the import of each buffer tells whether the card can use it',
+            card.name,
+            **figures,
+        )
+    enable = ('boot without iommu=pt (iommu.passthrough=0)' if iommu.group else
+              'enable the IOMMU (intel_iommu=on, amd_iommu=on, iommus in the device tree)')  # fmt: skip
+    advice = f'leave heap at auto, which takes a CMA heap then (see memory.heaps), or {enable}'
+    return Finding(
+        Status.WARN,
+        f'{iommu.text}, so it can use only physically contiguous buffers',
+        advice,
+        card.name,
+        figures,
+    )
