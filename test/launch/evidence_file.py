@@ -20,7 +20,7 @@ DEPENDS_ON = (
     'launch/*',
     'config/*.yaml',
     'zc_perception/nodes/launching/*.py',
-    'zc_perception/nodes/container/*.py',
+    'zc_perception/nodes/container.py',
     'zc_perception/nodes/command_lines.py',
     'zc_perception/nodes/components.py',
     'zc_perception/nodes/main.py',

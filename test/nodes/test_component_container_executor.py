@@ -8,7 +8,7 @@ import time
 import pytest
 import rclpy
 
-from zc_perception.nodes.container.executor import ContainerExecutor
+from zc_perception.nodes.container import ContainerExecutor
 
 
 def test_who_leaves_waits_for_a_callback_that_runs_and_none_comes_after_it(

@@ -10,8 +10,8 @@ import rclpy
 from composition_interfaces.srv import ListNodes, LoadNode, UnloadNode
 from rclpy.node import Node
 
-from zc_perception.nodes.container import manager
-from zc_perception.nodes.container.manager import ComponentManager, LoadError
+from zc_perception.nodes import container as container_module
+from zc_perception.nodes.container import ComponentManager, LoadError
 
 WAIT_S = 60.0
 
@@ -28,7 +28,7 @@ def container(
     context: rclpy.Context, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[ComponentManager]:
     """Its services are called as functions; every plugin is :class:`Plain`."""
-    monkeypatch.setattr(manager, 'load_class', lambda package, plugin: Plain)
+    monkeypatch.setattr(container_module, 'load_class', lambda package, plugin: Plain)
     made = ComponentManager(context, lambda: None, multi_threaded=False)
     made.start()
     yield made
@@ -53,7 +53,7 @@ def test_an_answer_is_text_that_can_be_sent(
     def refuse(package: str, plugin: str) -> type[Node]:
         raise LoadError('/opt/\udcff is no module\0')
 
-    monkeypatch.setattr(manager, 'load_class', refuse)
+    monkeypatch.setattr(container_module, 'load_class', refuse)
     answer = load(container)
     assert (answer.success, answer.error_message) == (False, '/opt/\\udcff is no module\\x00')
 

@@ -199,7 +199,9 @@ def subscription_status(
         reason=link.reason,
         # Who requires direct links goes on with those that there are.
         refused=REFUSED in (link.rung, *(rung for rung, _ in link.routes)),
-        far=all(OTHER_HOST in reason for reason in (link.reason, *(why for _, why in link.routes))),
+        far=all(
+            OTHER_HOST in reason for reason in (link.reason, *(why for _, why in link.routes))
+        ),
         untaken=untaken,
         failed=errors.see(link.conversion_errors),
         full_s=link.full_s,

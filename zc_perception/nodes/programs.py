@@ -61,7 +61,7 @@ def zc_record(options: argparse.Namespace) -> int:
 
 def _container(program: str, options: argparse.Namespace, *, multi_threaded: bool) -> int:
     """A program that holds components."""
-    from zc_perception.nodes.container.program import run  # nor this
+    from zc_perception.nodes.container import run  # nor this
 
     return run(program, multi_threaded=multi_threaded)
 

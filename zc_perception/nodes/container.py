@@ -1,4 +1,9 @@
-"""The component manager: it loads, unloads and lists components for ``ros2 component`` and launch files, as rclcpp's container does."""
+"""``component_container`` and ``component_container_mt``: load, unload and list Python components, as rclcpp's container does C++ ones.
+
+:func:`run` is the program. :class:`ComponentManager` answers ``ros2 component`` and launch files. :class:`ContainerExecutor` outlives what
+callbacks raise, and a node can leave it while it spins: rclpy's own executors end with the first exception, don't say whose it was, and keep
+the interpreter from ending while a callback hangs. It needs of rclpy only what its documentation offers to custom executors.
+"""
 
 from __future__ import annotations
 
@@ -7,28 +12,48 @@ import ctypes
 import gc
 import importlib
 import inspect
+import io
 import itertools
 import os
+import sys
 import threading
 import time
 import traceback
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 import rclpy
 from composition_interfaces.srv import ListNodes, LoadNode, UnloadNode
 from rclpy.callback_groups import MutuallyExclusiveCallbackGroup, ReentrantCallbackGroup
+from rclpy.executors import (
+    ConditionReachedException,
+    Executor,
+    ExternalShutdownException,
+    ShutdownException,
+    TimeoutException,
+)
 from rclpy.logging import LoggingSeverity
 from rclpy.node import Node
 from rclpy.parameter import Parameter
 from rclpy.qos import QoSProfile
 
-from zc_perception.errors import ZcError, nearest, one_line, printable
+from zc_perception.errors import (
+    EXIT_FAILURE,
+    EXIT_USAGE,
+    ZcError,
+    error_line,
+    nearest,
+    one_line,
+    printable,
+)
 from zc_perception.link.endpoints import IN_PROCESS_ATTRIBUTE
 from zc_perception.link.rclpy_compat import (
     InvalidHandle,
+    call_soon,
     end_lifecycle,
     has_logger_service,
     lifecycle_state,
@@ -36,11 +61,12 @@ from zc_perception.link.rclpy_compat import (
 )
 from zc_perception.log import ONCE, Seldom
 from zc_perception.memory.pool import live_pools
-from zc_perception.nodes.container.executor import ContainerExecutor
 from zc_perception.nodes.params.kinds import somebody_has
 from zc_perception.nodes.params.node_parameters import NodeParameters, begin_node
 from zc_perception.nodes.params.ros_arguments import MeantFor, command_line
 from zc_perception.nodes.perception_node import PerceptionNode
+from zc_perception.nodes.process import StopRequest, ros_context
+from zc_perception.nodes.service import Liveness, serve
 from zc_perception.parameters import ParameterSpec
 
 NAME = 'ComponentManager'
@@ -71,6 +97,130 @@ _LEFTOVERS_END_S = 0.5
 _POLL_S = 0.02
 _M_ARENA_MAX = -8  # <malloc.h>
 _HEAPS = 2
+_MAX_FAILURES_IN_A_ROW = 20
+_PAUSE_S = 0.05
+
+
+class ContainerExecutor(Executor):
+    """Spins nodes on its own daemon threads; one of them waits for work at a time, and then does it.
+
+    :param name: its threads' name, with a number behind.
+    :param on_error: a callback of this node has raised (``None``: a task, which is nobody's); on the callback's thread. Must not raise.
+    :param on_end: it can't go on: the context was shut down, or waiting itself fails (:attr:`failure`).
+    """
+
+    def __init__(
+        self,
+        context: rclpy.Context,
+        name: str,
+        threads: int,
+        on_error: Callable[[Node | None, BaseException], None],
+        on_end: Callable[[], None],
+    ) -> None:
+        super().__init__(context=context)
+        self.failure: str | None = None
+        self._on_error = on_error
+        self._on_end = on_end
+        self._turn = threading.Lock()
+        self._changed = threading.Condition()
+        self._in_work: dict[int, Node | None] = {}
+        self._left: weakref.WeakSet[Node] = weakref.WeakSet()
+        self._ending = False
+        self._threads = [
+            threading.Thread(target=self._run, name=f'{name}-{n}', daemon=True)
+            for n in range(1, threads + 1)
+        ]
+
+    def start(self) -> None:
+        """Begin to spin."""
+        for thread in self._threads:
+            thread.start()
+
+    def _run(self) -> None:
+        failures = 0
+        while not self._ending and failures < _MAX_FAILURES_IN_A_ROW:
+            try:
+                self.spin_once()
+                failures = 0
+            except ExternalShutdownException:
+                break
+            except Exception:  # an entity may have been destroyed at the wrong moment; that passes
+                failures += 1
+                if failures == _MAX_FAILURES_IN_A_ROW:
+                    self.failure = traceback.format_exc()
+                time.sleep(_PAUSE_S)
+        if not self._ending:
+            self._on_end()
+
+    def spin_once(self, timeout_sec: float | None = None) -> None:
+        """Wait for one callback and run it. What it raises goes to ``on_error``.
+
+        :raises ExternalShutdownException: the context was shut down.
+        """
+        self._step(timeout_sec, lambda: self._ending)
+
+    def spin_once_until_future_complete(self, future: Any, timeout_sec: Any = None) -> None:
+        """See rclpy."""
+        future.add_done_callback(lambda _: self.wake())
+        self._step(timeout_sec, future.done)
+
+    def _step(self, timeout_sec: Any, enough: Callable[[], bool]) -> None:
+        thread = threading.get_ident()
+        with self._turn:
+            if enough():
+                return
+            try:
+                handler, _, node = self.wait_for_ready_callbacks(
+                    timeout_sec=timeout_sec, condition=enough
+                )
+            except (
+                TimeoutException,
+                ShutdownException,
+                ConditionReachedException,
+                InvalidHandle,
+            ):
+                return
+            with self._changed:
+                if node is not None and node in self._left:  # it has left since the wait began
+                    handler.cancel()
+                    return
+                self._in_work[thread] = node
+        try:
+            handler()
+            error = handler.exception() if handler.done() else None
+        except BaseException as raised:  # SystemExit is how some end a spin; not the others' here
+            handler.cancel()
+            error = raised
+        if error is not None:
+            self._on_error(node, error)
+        with self._changed:
+            del self._in_work[thread]
+            self._changed.notify_all()
+
+    def add_node(self, node: Node) -> bool:
+        """See rclpy."""
+        self._left.discard(node)
+        return bool(super().add_node(node))
+
+    def leave(self, node: Node, timeout_s: float) -> bool:
+        """Remove *node*, and wait for its callbacks that run; whether none is left. Not from one of them."""
+        self.remove_node(node)
+        with self._changed:
+            self._left.add(node)
+            return self._changed.wait_for(lambda: node not in self._in_work.values(), timeout_s)
+
+    def stop(self, timeout_s: float) -> bool:
+        """End within *timeout_s*; whether every callback has ended."""
+        self._ending = True
+        deadline = time.monotonic() + timeout_s
+        self.wake()
+        for thread in self._threads:
+            if thread.is_alive() and thread is not threading.current_thread():
+                thread.join(max(0.0, deadline - time.monotonic()))
+        ended = not any(thread.is_alive() for thread in self._threads)
+        if ended:
+            self.shutdown(timeout_sec=0.0)
+        return ended
 
 
 class LoadError(ZcError):
@@ -512,3 +662,58 @@ def _return_memory() -> None:
 def _loggable(text: str) -> str:
     """Names of files may have lone surrogates, which rcutils takes no more than a NUL."""
     return text.encode(errors='backslashreplace').decode().replace('\0', '')
+
+
+# For the services: a load and an unload may each keep one busy.
+_THREADS = 4
+_UNLOAD_S = 1.2
+_EXECUTOR_ENDS_S = 0.2
+
+
+def run(program: str, *, multi_threaded: bool) -> int:
+    """Run until a signal; the exit code: 0 then, :data:`EXIT_USAGE` with one line for a ROS argument that is wrong, 1 for a bug."""
+    limit_heaps()
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # Components print, and a launch file shows it when it is written.
+        sys.stdout.reconfigure(line_buffering=True)
+    with StopRequest() as stop:
+        try:
+            # The default context, so that a component's own rclpy.ok(), and what it creates besides, are of the same world.
+            with ros_context(sys.argv[1:], rclpy.get_default_context()) as context:
+                return _serve(context, stop, multi_threaded)
+        except ZcError as error:
+            print(error_line(program, error), file=sys.stderr)
+            return EXIT_USAGE
+
+
+def _serve(context: rclpy.Context, stop: StopRequest, multi_threaded: bool) -> int:
+    manager = ComponentManager(context, stop.set, multi_threaded=multi_threaded)
+    components = manager.components
+    services = ContainerExecutor(
+        context, 'container', _THREADS, manager.on_callback_error, stop.set
+    )
+    services.add_node(manager)
+    services.start()
+    manager.start()
+    executors = {
+        'the executor of components': partial(call_soon, components),
+        'the executor of services': partial(call_soon, services),
+    }
+    serve(stop.wait, Liveness(manager.workers, executors).worry)
+    ended = manager.close(_UNLOAD_S)
+    ended &= services.stop(_EXECUTOR_ENDS_S) & components.stop(_EXECUTOR_ENDS_S)
+    failure = components.failure or services.failure
+    if failure is not None:
+        print(failure, file=sys.stderr)
+    code = 0 if failure is None else EXIT_FAILURE
+    staying = [t.name for t in threading.enumerate() if not t.daemon]
+    staying.remove(threading.main_thread().name)
+    if not ended or staying:
+        names = ', '.join(f"thread '{name}'" for name in sorted(staying)) or 'a callback'
+        manager.get_logger().warning(f'the container ends without waiting for: {names}')
+        # The interpreter's own end would wait for threads that don't end, or be disturbed by them.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    manager.destroy_node()
+    return code

@@ -1,1 +1,0 @@
-"""``component_container``: loads and unloads Python components on request, as rclcpp's container does with C++ ones."""
