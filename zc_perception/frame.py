@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import weakref
 from dataclasses import dataclass
 from types import TracebackType
@@ -19,6 +18,7 @@ from zc_perception.errors import (
     FrameReleasedError,
     StaleFrameError,
 )
+from zc_perception.forking import Turn, in_child
 from zc_perception.mapping import PlaneViews
 from zc_perception.memory.dmabuf import CpuAccess, DmaBuf
 from zc_perception.memory.fence import Fence
@@ -40,7 +40,7 @@ def _forked() -> None:
     _process += 1
 
 
-os.register_at_fork(after_in_child=_forked)
+in_child(Turn.FRAMES, _forked)
 
 
 @dataclass(frozen=True)

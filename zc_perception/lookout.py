@@ -10,13 +10,13 @@ from __future__ import annotations
 import heapq
 import inspect
 import itertools
-import os
 import threading
 import time
 import traceback
 import weakref
 from collections.abc import Callable
 
+from zc_perception.forking import Turn, in_child
 from zc_perception.log import ONCE, Seldom, on_stderr
 
 _LONGEST_STOP_S = 2.0
@@ -53,12 +53,12 @@ class Lookout:
 
     def __init__(self) -> None:
         self._order = itertools.count()
-        self._complain = Seldom(on_stderr, ONCE)
         self._begin()
-        # A forked child has none of the threads, and whoever held the lock isn't there to give it back.
-        os.register_at_fork(after_in_child=self._begin)
+        # A forked child has none of the threads, and whoever held a lock isn't there to give it back.
+        in_child(Turn.THREADS, self._begin)
 
     def _begin(self) -> None:
+        self._complain = Seldom(on_stderr, ONCE)
         self._changed = threading.Condition()
         self._due: list[tuple[float, int, Watch]] = []
         self._turn = 0.0

@@ -12,7 +12,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import itertools
-import os
 import queue
 import random
 import threading
@@ -26,6 +25,7 @@ from typing import NamedTuple
 
 from zc_perception.backoff import BackOff
 from zc_perception.errors import ConfigError, LayoutError, StaleFrameError, one_line
+from zc_perception.forking import Turn, in_child
 from zc_perception.memory.dmabuf import BufferKind, CpuAccess, DmaBuf
 from zc_perception.memory.fence import DeadlineFence, Fence, SyncFile, Waker, check_timeout
 from zc_perception.memory.reaper import REAPER, Remainder
@@ -1251,9 +1251,9 @@ def live_pools() -> list[BufferPool]:
             return list(_POOLS)
 
 
-def _after_fork_in_child() -> None:
-    for pool in _POOLS:
+def _forked() -> None:
+    for pool in live_pools():
         pool._after_fork()
 
 
-os.register_at_fork(after_in_child=_after_fork_in_child)
+in_child(Turn.POOLS, _forked)

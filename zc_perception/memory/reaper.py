@@ -6,12 +6,12 @@ none: its producer looks at fences and abandoned leases at every call.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
+from zc_perception.forking import Turn, in_child
 from zc_perception.memory.fence import Fence, Waker
 
 
@@ -109,4 +109,4 @@ class Reaper:
 
 
 REAPER = Reaper()
-os.register_at_fork(after_in_child=REAPER.reset)
+in_child(Turn.THREADS, REAPER.reset)

@@ -30,7 +30,6 @@ import stat
 import struct
 import threading
 import time
-import weakref
 import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -41,6 +40,7 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from zc_perception.errors import one_line
+from zc_perception.forking import Turn, in_child
 from zc_perception.log import ONCE, Seldom
 from zc_perception.memory import kernel_abi as abi
 from zc_perception.memory.owned_fd import OwnedFd
@@ -152,16 +152,6 @@ _PUBLISHED, _PROCESSED, _FAILED = (
     int(kind) for kind in (RecordKind.PUBLISHED, RecordKind.PROCESSED, RecordKind.FAILED)
 )
 _pack_record = RECORD.pack_into
-_logs: weakref.WeakSet[FrameLog] = weakref.WeakSet()
-
-
-def _forked() -> None:
-    """A child's copy of the log would write into the parent's memory."""
-    for log in list(_logs):
-        log._disown()
-
-
-os.register_at_fork(after_in_child=_forked)
 
 
 class FrameLog:
@@ -193,7 +183,8 @@ class FrameLog:
             )
             return
         self._open = memory, memoryview(memory).cast('Q')
-        _logs.add(self)
+        # A child's copy of the log would write into the parent's memory.
+        in_child(Turn.LOGS, self._disown)
 
     def _create(self) -> mmap.mmap:
         with OwnedFd(os.memfd_create(NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)) as fd:
@@ -320,7 +311,6 @@ class FrameLog:
 
     def _disown(self) -> None:
         opened, self._open = self._open, None
-        _logs.discard(self)
         if opened is not None:
             # Another thread may be in the middle of a record: the memory goes with that, then.
             with contextlib.suppress(BufferError):

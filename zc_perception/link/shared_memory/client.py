@@ -17,7 +17,6 @@ import socket
 import threading
 import time
 import traceback
-import weakref
 from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from pathlib import Path
 
 from zc_perception.backoff import BackOff
 from zc_perception.errors import NO_DESCRIPTOR, ZcError, one_line
+from zc_perception.forking import Turn, in_child
 from zc_perception.frame import Frame
 from zc_perception.link.shared_memory import wire
 from zc_perception.link.shared_memory.protocol import (
@@ -293,7 +293,7 @@ class SharedMemoryClient:
         self.last_end = ''
         self.listens = False
         self.parted_s = 0.0
-        _CLIENTS.add(self)
+        in_child(Turn.LINKS, self._after_fork)
 
     def fileno(self) -> int:
         """Readable when :meth:`receive` may have something, or something to give back: a frame was forgotten, a release fence of this
@@ -610,17 +610,6 @@ def _reason(error: ZcError) -> str:
         if isinstance(error, PeerGoneError)
         else 'error'
     )
-
-
-_CLIENTS: weakref.WeakSet[SharedMemoryClient] = weakref.WeakSet()
-
-
-def _after_fork_in_child() -> None:
-    for client in list(_CLIENTS):
-        client._after_fork()
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 class SharedMemoryReceiver:

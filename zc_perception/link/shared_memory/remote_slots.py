@@ -18,12 +18,12 @@ import select
 import socket
 import threading
 import time
-import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import cast
 
 from zc_perception.errors import AllocationError, FormatError, LayoutError, StaleFrameError
+from zc_perception.forking import Turn, in_child
 from zc_perception.frame import Frame, FrameData, Header
 from zc_perception.link.shared_memory import wire
 from zc_perception.link.shared_memory.protocol import (
@@ -594,7 +594,7 @@ class RemoteSlots:
             if self._ended or self._leaving:
                 return
             self._leaving = True
-            _LEAVING.add(self)
+            in_child(Turn.LINKS, self.close_in_child)
             with contextlib.suppress(OSError, ValueError):
                 self._epoll.unregister(self._socket.fileno())
             with contextlib.suppress(OSError):
@@ -651,14 +651,3 @@ class RemoteSlots:
         self._ended = True
         self._lock = threading.Lock()
         self._socket.close()
-
-
-_LEAVING: weakref.WeakSet[RemoteSlots] = weakref.WeakSet()
-
-
-def _after_fork_in_child() -> None:
-    for slots in list(_LEAVING):
-        slots.close_in_child()
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)

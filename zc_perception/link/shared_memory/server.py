@@ -17,7 +17,6 @@ import select
 import socket
 import threading
 import time
-import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
@@ -26,6 +25,7 @@ from pathlib import Path
 from typing import Protocol
 
 from zc_perception.errors import StaleFrameError, one_line
+from zc_perception.forking import Turn, in_child
 from zc_perception.frame import Frame
 from zc_perception.link.shared_memory import wire
 from zc_perception.link.shared_memory.connection import Connection, ConsumerStatistics
@@ -314,7 +314,7 @@ class SharedMemoryServer:
         self._epoll.register(self._wake.fileno(), select.EPOLLIN)
         self._epoll.register(self._listener.fileno(), select.EPOLLIN)
         self._fences = FenceWatch(self._epoll)
-        _SERVERS.add(self)
+        in_child(Turn.LINKS, self._after_fork)
         self.set_pool(pool)
         self._thread = threading.Thread(
             target=self._run, name=f'shared-memory {name}', daemon=True
@@ -856,14 +856,3 @@ class SharedMemoryServer:
         self._listener.close()
         self._epoll.close()
         self._wake.close()
-
-
-_SERVERS: weakref.WeakSet[SharedMemoryServer] = weakref.WeakSet()
-
-
-def _after_fork_in_child() -> None:
-    for server in list(_SERVERS):
-        server._after_fork()
-
-
-os.register_at_fork(after_in_child=_after_fork_in_child)
