@@ -458,47 +458,42 @@ class FramePublisher:
             self._renew()
         with self._lock:
             self._lent += 1
+        out: LoanedFrame | None = None
         try:
-            with contextlib.ExitStack() as afterwards, self._lend_one(wait_s) as out:
-                # The caller may keep 'out', and with it the fence of a frame that wasn't sent.
-                afterwards.callback(out.close_fence)
+            pool, header = self._pool, Header(self._now_ns(), self._frame_id)
+            assert pool is not None
+            slot = pool.acquire(wait_s=wait_s)
+            if slot is None:
+                if not self._scratch:
+                    # For frames that are dropped, made for the first one.
+                    self._scratch = tuple(
+                        np.zeros(array.shape, array.sample) for array in pool.layout.arrays
+                    )
+                out = LoanedFrame(self._scratch, header, dropped=True)
                 yield out
+                self._drop(pool, 'no buffer was free for it')
+                return
+            started_ns, generation = time.monotonic_ns(), slot.generation
+            try:
+                with map_buffers(
+                    slot.layout, slot.buffers, CpuAccess.READ | CpuAccess.WRITE, []
+                ) as planes:
+                    out = LoanedFrame(planes, header, dropped=False)
+                    yield out
+            except BaseException:
+                pool.discard(slot, generation)
+                with self._lock:
+                    self._discarded += 1
+                raise
+            self.ledger.book('draw', self._bytes)
+            cost_ns = time.monotonic_ns() - started_ns
+            self._send(pool, slot, out.header, cost_ns, out.take_fence())
         finally:
+            if out is not None:
+                # The caller may keep 'out', and with it the fence of a frame that wasn't sent.
+                out.close_fence()
             with self._lock:
                 self._lent -= 1
-
-    @contextlib.contextmanager
-    def _lend_one(self, wait_s: float) -> Iterator[LoanedFrame]:
-        pool, header = self._pool, Header(self._now_ns(), self._frame_id)
-        assert pool is not None
-        slot = pool.acquire(wait_s=wait_s)
-        if slot is None:
-            yield LoanedFrame(self._scratch_planes(pool), header, dropped=True)
-            self._drop(pool, 'no buffer was free for it')
-            return
-        started_ns, generation = time.monotonic_ns(), slot.generation
-        try:
-            with map_buffers(
-                slot.layout, slot.buffers, CpuAccess.READ | CpuAccess.WRITE, []
-            ) as planes:
-                out = LoanedFrame(planes, header, dropped=False)
-                yield out
-        except BaseException:
-            pool.discard(slot, generation)
-            with self._lock:
-                self._discarded += 1
-            raise
-        self.ledger.book('draw', self._bytes)
-        cost_ns = time.monotonic_ns() - started_ns
-        self._send(pool, slot, out.header, cost_ns, out.take_fence())
-
-    def _scratch_planes(self, pool: BufferPool) -> tuple[NDArray[Any], ...]:
-        """Memory for frames that are dropped, made for the first one."""
-        if not self._scratch:
-            self._scratch = tuple(
-                np.zeros(array.shape, array.sample) for array in pool.layout.arrays
-            )
-        return self._scratch
 
     def publish_fd(
         self,

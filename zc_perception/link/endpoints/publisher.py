@@ -305,17 +305,13 @@ class AdaptedPublisher(Generic[T]):
         ):
             self._publish_message(item)
             return
-        if self._stamps_publication:
-            item.published_ns = time.monotonic_ns()
-        # In the order of their haste: another process has the longest way.
-        if self._shared_memory is not None:
-            self._shared_memory.publish(item)
-        self._bus_publisher.publish(item)
+        self._publish_direct(item)
         self.messages.write(item)
 
     def _publish_direct(self, item: Any) -> None:
         if self._stamps_publication:
             item.published_ns = time.monotonic_ns()
+        # In the order of their haste: another process has the longest way.
         if self._shared_memory is not None:
             self._shared_memory.publish(item)
         self._bus_publisher.publish(item)

@@ -19,7 +19,7 @@ import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import cast
 
 from zc_perception.errors import AllocationError, FormatError, LayoutError, StaleFrameError
@@ -219,10 +219,24 @@ class RemoteSlots:
             raise ProtocolError('value', f'BUFFERS of more than {MAX_SLOTS} slots')
         buffers: list[DmaBuf] = []
         try:
-            self._check_readable(message.kind, fds)
+            must_map = message.kind is BufferKind.MEMFD or self._requirements.reads_with_cpu
+            for index, fd in enumerate(fds):
+                if must_map and is_write_only(fd.fileno()):  # a device could import it
+                    raise MisfitError(
+                        f'buffer {index}, a {message.kind.value}, was opened with O_WRONLY, '
+                        f"so it can't be mapped; {MAPPABLE}"
+                    )
             for fd, size in zip(fds, message.sizes, strict=True):
-                buffers.append(DmaBuf.from_fd(fd, expected_size=size))
-                self._check_kind(buffers[-1], message.kind)
+                buffer = DmaBuf.from_fd(fd, expected_size=size)
+                buffers.append(buffer)
+                if buffer.kind is not message.kind:
+                    raise AllocationError(f'a {buffer.kind.value} came as a {message.kind.value}')
+                stranger = self.peer.uid != os.geteuid()
+                if buffer.kind is BufferKind.MEMFD and stranger and buffer.peers_can_write:
+                    raise AllocationError(
+                        f'user {self.peer.uid} sent a memfd that others can write to; '
+                        'it has to be sealed with FUTURE_WRITE'
+                    )
             # No buffer is smaller than announced; that one is larger is no reason to go further than its producer says.
             validate_layout(message.layout, message.sizes, [buffer.identity for buffer in buffers])
         except (AllocationError, LayoutError, FormatError, OSError, ValueError) as error:
@@ -233,8 +247,12 @@ class RemoteSlots:
             close_buffers(buffers)
             close_all(fds)
             raise
-        unfit = self._requirements.misfit(message.layout, message.kind, None) or self._try_import(
-            message.layout, tuple(buffers)
+        # Before the first frame of a slot: import it as it will be imported later.
+        unfit = self._requirements.misfit(message.layout, message.kind, None) or trial_failure(
+            self._trial_import,
+            BufferSettings(message.layout, MAX_SLOTS),
+            [tuple(buffers)],
+            len(self._slots),
         )
         if unfit:
             close_buffers(buffers)
@@ -243,30 +261,6 @@ class RemoteSlots:
             message.uid, message.layout, message.colorimetry, tuple(buffers)
         )
         slot.spare = slot.prepare(self)
-
-    def _try_import(self, layout: ImageLayout, buffers: tuple[DmaBuf, ...]) -> str:
-        """Before the first frame of a slot: import it as it will be imported later. What went wrong; empty: nothing."""
-        return trial_failure(
-            self._trial_import, BufferSettings(layout, MAX_SLOTS), [buffers], len(self._slots)
-        )
-
-    def _check_readable(self, kind: BufferKind, fds: Sequence[OwnedFd]) -> None:
-        """:raises MisfitError: memory that this consumer has to map was opened for writing only. A device could import it."""
-        for index, fd in enumerate(fds):
-            if is_write_only(fd.fileno()) and (
-                kind is BufferKind.MEMFD or self._requirements.reads_with_cpu
-            ):
-                raise MisfitError(
-                    f"buffer {index}, a {kind.value}, was opened with O_WRONLY, so it can't be mapped; {MAPPABLE}"
-                )
-
-    def _check_kind(self, buffer: DmaBuf, kind: BufferKind) -> None:
-        if buffer.kind is not kind:
-            raise AllocationError(f'a {buffer.kind.value} came as a {kind.value}')
-        if kind is BufferKind.MEMFD and self.peer.uid != os.geteuid() and buffer.peers_can_write:
-            raise AllocationError(
-                f'user {self.peer.uid} sent a memfd that others can write to; it has to be sealed with FUTURE_WRITE'
-            )
 
     def refuse(self, text: str) -> None:
         """Tell the producer why its buffers can't be used here. The caller ends the connection."""
@@ -312,7 +306,10 @@ class RemoteSlots:
                 )
             raw = bytes(packet[72:size])
             if raw != self._raw_frame_id:
-                self._raw_frame_id, self._frame_id = raw, self._decode(raw)
+                try:
+                    self._raw_frame_id, self._frame_id = raw, raw.decode()
+                except UnicodeDecodeError:
+                    raise ProtocolError('text', 'FRAME: frame_id is not UTF-8') from None
             if slot.leases or slot.fences:
                 raise ProtocolError(
                     'state',
@@ -347,13 +344,6 @@ class RemoteSlots:
         lease.ended = False
         frame.published_ns = published_ns
         return frame, dropped
-
-    @staticmethod
-    def _decode(raw: bytes) -> str:
-        try:
-            return raw.decode()
-        except UnicodeDecodeError:
-            raise ProtocolError('text', 'FRAME: frame_id is not UTF-8') from None
 
     def lease(self, slot: RemoteSlot, generation: int, holder: str) -> RemoteLease:
         """For :class:`Frame`: one more lease in this process on a slot that is held.

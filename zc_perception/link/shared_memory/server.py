@@ -233,13 +233,6 @@ def admit(
     return pool, window, depth
 
 
-def _has_closed(sock: socket.socket) -> bool:
-    """Whether the peer has closed its end. What it sent before may still be unread."""
-    poller = select.poll()
-    poller.register(sock, 0)
-    return any(events & select.POLLHUP for _, events in poller.poll(0))
-
-
 class SharedMemoryServer:
     """Serves one publisher's frames to other processes of this host.
 
@@ -561,31 +554,26 @@ class SharedMemoryServer:
         if error is not None:
             self._say(f'consumer pid {newcomer.peer.pid} was refused: {error}')
 
-    def _hello(self, number: int) -> Hello | None:
-        """What the newcomer says, if it has said it.
-
-        :raises ProtocolError: something else. The caller turns it away.
-        """
-        received = self._reader.read(self._newcomers[number].socket, MAX_FDS)
-        if received is None:
-            return None
-        size, fds = received
-        close_all(fds)
-        if not size:
-            self._turn_away(number, None)
-            return None
-        hello = wire.parse_hello(self._reader.packet[:size])
-        if fds:  # only now: a later version's HELLO may have some, and hears of its version
-            raise ProtocolError('descriptors', f'HELLO with {len(fds)} descriptors')
-        return hello
-
     def _greet(self, number: int) -> None:
+        """A newcomer says something, which should be HELLO."""
+        newcomer = self._newcomers[number]
         try:
-            hello = self._hello(number)
-            if hello is None:
+            received = self._reader.read(newcomer.socket, MAX_FDS)
+            if received is None:
                 return
-            # It has given up waiting for an answer and may be here again: nothing is promised to it twice.
-            if _has_closed(self._newcomers[number].socket):
+            size, fds = received
+            close_all(fds)
+            if not size:
+                self._turn_away(number, None)
+                return
+            hello = wire.parse_hello(self._reader.packet[:size])
+            if fds:  # only now: a later version's HELLO may have some, and hears of its version
+                raise ProtocolError('descriptors', f'HELLO with {len(fds)} descriptors')
+            # It has given up waiting for an answer and may be here again: nothing is promised to
+            # it twice. What it sent before may still be unread.
+            poller = select.poll()
+            poller.register(newcomer.socket, 0)
+            if any(events & select.POLLHUP for _, events in poller.poll(0)):
                 self._turn_away(number, None)
                 return
             if hello.publisher_id not in ('', self.publisher_id):
@@ -594,7 +582,6 @@ class SharedMemoryServer:
         except ProtocolError as error:
             self._turn_away(number, error)
             return
-        newcomer = self._newcomers[number]
         newcomer.hello = hello
         name = hello.name or 'consumer'
         constraints = hello.requirements.constraints(f'{name} (pid {newcomer.peer.pid})')
@@ -604,20 +591,18 @@ class SharedMemoryServer:
             self._heard.notify_all()
         self._answer(number, newcomer)
 
-    def _judge(self, newcomer: Newcomer) -> tuple[Answer, str]:
-        if self.door is not None and newcomer.consumer is not None:
-            return self.door.judge(newcomer.consumer, newcomer.peer)
-        if self._pool is None or not self._pool.slots:
-            return Answer.WAIT, 'the publisher has no buffers yet'
-        return Answer.WELCOME, ''
-
     def _answer(self, number: int, newcomer: Newcomer) -> None:
         """Let a consumer in that has said HELLO, tell it to wait, or turn it away."""
         hello = newcomer.hello
         assert hello is not None
         holder = f'{hello.name or "consumer"}#{next(_numbers)}'
         try:
-            answer, text = self._judge(newcomer)
+            if self.door is not None and newcomer.consumer is not None:
+                answer, text = self.door.judge(newcomer.consumer, newcomer.peer)
+            elif self._pool is None or not self._pool.slots:
+                answer, text = Answer.WAIT, 'the publisher has no buffers yet'
+            else:
+                answer, text = Answer.WELCOME, ''
             if answer is Answer.WAIT:
                 self._note(number, newcomer, text)
                 return
