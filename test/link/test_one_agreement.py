@@ -313,10 +313,11 @@ def test_a_consumer_that_goes_while_it_waits_is_forgotten(
     assert not cam.server.participants()
 
 
-@pytest.mark.parametrize('moment', ['before the agreement', 'after it'])
-def test_a_consumer_that_dies_in_the_agreement_is_served_when_it_comes_back(
+@pytest.mark.parametrize('moment', ['before the agreement', 'in the midst of it', 'after it'])
+def test_a_consumer_that_dies_in_the_agreement_counts_no_more(
     camera: Callable[..., Camera], monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
+    """Another one is served, whose steps would not go together with its own."""
     cam = camera()
     late: list[RawPeer] = []
     gone = threading.Event()
@@ -333,15 +334,20 @@ def test_a_consumer_that_dies_in_the_agreement_is_served_when_it_comes_back(
     if moment == 'before the agreement':
         renew = FrameOffer.renew
         monkeypatch.setattr(FrameOffer, 'renew', lambda self: (renew(self), die())[0])
+    elif moment == 'in the midst of it':
+        allocate = FramePublisher._allocate
+        monkeypatch.setattr(
+            FramePublisher, '_allocate', lambda self, request: (die(), allocate(self, request))[1]
+        )
     else:
         begin = FrameOffer.begin
         monkeypatch.setattr(
             FrameOffer, 'begin', lambda self, *values: (die(), begin(self, *values))[1]
         )
-    late.append(cam.join(stride_align=64))
+    late.append(cam.join(stride_align=2018))
     assert eventually(lambda: cam.offer.renewals == 1 and not late, pause=cam.publish)
-    with cam.join(stride_align=64) as again:
-        assert cam.answer(again)[0] is MessageType.WELCOME
+    with cam.join(stride_align=2026) as other:
+        assert cam.answer(other)[0] is MessageType.WELCOME
 
 
 def test_what_failed_is_not_tried_again(camera: Callable[..., Camera]) -> None:

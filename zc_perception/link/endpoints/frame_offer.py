@@ -208,6 +208,9 @@ class FrameOffer:
             if possible is not None:
                 session.possible = _bounded(possible())
             self.session = session
+        # Who left meanwhile was not in it yet, and would count for ever.
+        for gone in remote.keys() - dict(self._remote()).keys():
+            session.leave(gone)
         BUS.rematch(self._key)
         return session
 
