@@ -26,6 +26,12 @@ MOST_LINES, README_LINES, README_BYTES, COLUMNS = 400, 250, 16 * 1024, 100
 LINK = re.compile(r'!?\[[^\]]*\]\(([^)\s]+)\)|<(?:img|a)\b[^>]*\b(?:src|href)="([^"]+)"')
 TOOLS = {'colcon', 'mypy', 'pip', 'pytest', 'python', 'python3', 'ruff'}
 TARGET = re.compile(r'(?:^|&& |; )make (?:[A-Z]+=\S+ |-C \S+ )*([a-z][\w-]*)')
+# What the headers for C and C++ declare, and the files' own names.
+C_NAMES = {
+    name
+    for header in (ROOT / 'client' / 'include' / 'zc_client').iterdir()
+    for name in re.findall(r'\bzc_\w+', header.read_text(encoding='utf-8'))
+}
 PROGRAM = re.compile(
     r'(?:^|[ /])(?:\.venv/bin/|ros2 run zc_perception )([\w.]+)|^(?:sudo )?(zc_(?!perception)\w+)'
 )
@@ -145,7 +151,7 @@ def wrong_names(text: str) -> Iterator[str]:
         for program in (one or other for one, other in PROGRAM.findall(command)):
             if program in SCRIPTS | BENCH:
                 yield from unknown_options(program, command)
-            elif program not in TOOLS and not program.isupper():
+            elif program not in TOOLS | C_NAMES and not program.isupper():
                 yield f'{command}: there is no program {program}'
         for place in (place.rstrip('.') for place in PLACE.findall(command)):
             if 'NAME' not in place and not any(ROOT.glob(place.rstrip('/'))):

@@ -27,7 +27,7 @@ def _contract(tmp: pytest.TempPathFactory) -> dict[str, Any]:
 
 def _memory(tmp: pytest.TempPathFactory) -> dict[str, Any]:
     """The C consumer is from here. With one processor threads take turns wherever the kernel is interrupted (``preempt=full``)."""
-    environment = {link_kit.PROGRAM: str(link_kit.build_consumer(tmp.mktemp('wire')))}
+    environment = {link_kit.PROGRAM: str(link_kit.build_consumer(tmp.mktemp('wire'), ()))}
     return {'vivid': CAMERAS, 'append': STRICT, 'cpus': 2 if LONG else 1, 'env': environment}
 
 

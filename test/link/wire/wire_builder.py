@@ -1,4 +1,4 @@
-"""Builds the C programs of the wire tests with the machine's C compiler."""
+"""Builds the consumer of the wire tests, which is client/ and a program on top of it, with the machine's C compiler."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from os import environ
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-FLAGS = ('-std=c11', '-O2', '-Wall', '-Wextra', '-Werror', '-Wshadow', '-Wconversion')
+CLIENT = HERE.parents[2] / 'client'
+FLAGS = ('-std=c99', '-O2', '-Wall', '-Wextra', '-Werror', '-Wshadow', '-pthread')
+CHECKED = ('-g', '-fsanitize=address,undefined', '-fno-sanitize-recover=all')
+"""So that each test of the wire is one of the memory and of undefined behaviour, too."""
 
 
 class CompilerError(Exception):
@@ -27,11 +30,18 @@ def compiler() -> list[str]:
     return command
 
 
-def build_consumer(folder: Path, flags: Sequence[str] = ()) -> Path:
-    """The consumer's path, compiled into *folder*."""
-    target = folder / 'wire_consumer'
-    command = [*compiler(), *FLAGS, *flags, '-o', str(target), str(HERE / 'wire_consumer.c')]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+def build(target: Path, *programs: Path, flags: Sequence[str] = ()) -> Path:
+    """*target*, compiled of client/ and *programs*."""
+    sources = [*sorted((CLIENT / 'src').glob('*.c')), *programs]
+    command = [*compiler(), *FLAGS, *flags, f'-I{CLIENT / "include"}', '-o', str(target)]
+    done = subprocess.run(
+        [*command, *map(str, sources)], capture_output=True, text=True, check=False
+    )
     if done.returncode:
         raise CompilerError(f'{shlex.join(command)} failed:\n{done.stderr}')
     return target
+
+
+def build_consumer(folder: Path, flags: Sequence[str] = CHECKED) -> Path:
+    """The consumer's path, compiled into *folder*."""
+    return build(folder / 'wire_consumer', HERE / 'wire_consumer.c', flags=flags)

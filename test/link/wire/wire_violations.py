@@ -1,4 +1,4 @@
-"""What a producer can do wrong by docs/wire.md. For each: the rule's name as the C consumer tells it, and the messages or changed fields."""
+"""What a producer can do wrong by docs/wire.md. For each: the rule's name as client/ tells it, and the messages or changed fields."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ WRONG_FRAMES = {
     'same_generation': ('generation', lambda: [spec.frame(7, 5, 10), spec.frame(7, 5, 11)]),
     'older_generation': ('generation', lambda: [spec.frame(7, 5, 10), spec.frame(7, 4, 11)]),
     'unknown_uid': ('uid', lambda: [spec.frame(8, 1, 0)]),
-    'retired_uid': ('retired', lambda: [spec.retired(7), spec.frame(7, 1, 0)]),
+    'retired_uid': ('uid', lambda: [spec.retired(7), spec.frame(7, 1, 0)]),
     'retired_twice': ('retired', lambda: [spec.retired(7), spec.retired(7)]),
     'flag_1': ('reserved', lambda: [spec.frame(7, 1, 0, flags=2)]),
     'flag_31': ('reserved', lambda: [spec.frame(7, 1, 0, flags=1 << 31)]),
@@ -169,15 +169,69 @@ WRONG_FRAMES = {
     'short_buffers': ('length', lambda: [spec.packet(spec.BUFFERS, bytes(183))]),
 }
 
-# What the C consumer does wrong when it is told to.
-MISBEHAVIOUR = (
-    'bad-magic', 'wrong-length', 'header-reserved', 'unknown-type', 'options-many', 'options-count', 'unknown-flag', 'window-zero',
-    'window-large', 'depth-zero', 'depth-large', 'memory-none', 'memory-unknown', 'stride-align-zero', 'offset-align-zero',
-    'formats-many', 'formats-count', 'release-length', 'release-header-reserved', 'release-reserved', 'release-unknown',
-    'release-generation', 'release-unknown-flag', 'release-flag-without-fd', 'garbage', 'truncated-header', 'oversized',
-    'fd-with-hello', 'many-fds', 'release-before-hello', 'second-hello', 'welcome-from-consumer', 'double-release', 'release-pipe',
-    'release-fd-without-flag',
-)  # fmt: skip
+# What a consumer can do wrong. One number of its HELLO, or of the RELEASE of its first frame: where, how long, what.
+WRONG_HELLOS = {
+    'bad-magic': (8, 4, 0x4B4C435B),
+    'wrong-length': (2, 2, 136),
+    'header-reserved': (4, 4, 1),
+    'unknown-type': (0, 2, 99),
+    'options-many': (52, 4, 1025),
+    'options-count': (52, 4, 1),
+    'unknown-flag': (24, 4, 0x80000000),
+    'window-zero': (16, 4, 0),
+    'window-large': (16, 4, 65),
+    'depth-zero': (20, 4, 0),
+    'depth-large': (20, 4, 65),
+    'memory-none': (28, 4, 0),
+    'memory-unknown': (28, 4, 7),
+    'stride-align-zero': (32, 4, 0),
+    'offset-align-zero': (36, 4, 0),
+    'formats-many': (48, 4, 65),
+    'formats-count': (48, 4, 32),
+}
+WRONG_RELEASES = {
+    'release-length': (2, 2, 40),
+    'release-header-reserved': (4, 4, 1),
+    'release-reserved': (28, 4, 1),
+    'release-unknown': (8, 8, 2**64 - 1),
+    'release-generation': (16, 8, 2**64 - 1),
+    'release-unknown-flag': (24, 4, 2),
+    'release-flag-without-fd': (24, 4, 1),
+}
+
+
+def patched(packet: bytes, at: int, size: int, value: int) -> bytes:
+    """*packet* with another number in it."""
+    return packet[:at] + value.to_bytes(size, 'little') + packet[at + size :]
+
+
+_HELLO = spec.Hello(window=2, name=b'bad').pack()
+# What comes in place of the HELLO, or after it, with how many descriptors.
+INSTEAD = {
+    **{name: ([patched(_HELLO, *patch)], 0) for name, patch in WRONG_HELLOS.items()},
+    'garbage': ([bytes((0xA5 + 31 * i) % 256 for i in range(128))], 0),
+    'truncated-header': ([_HELLO[:4]], 0),
+    'oversized': ([patched(_HELLO + bytes(4872), 2, 2, 5000)], 0),
+    'fd-with-hello': ([_HELLO], 1),
+    'many-fds': ([_HELLO], 8),
+    'release-before-hello': ([spec.release(1, 1)], 0),
+    'second-hello': ([_HELLO, _HELLO], 0),
+    'welcome-from-consumer': ([_HELLO, spec.welcome(2, 1)], 0),
+    'never-hello': ([], 0),
+}
+# In place of the RELEASE of the first frame: packets, and how many pipes come with the first.
+INSTEAD_OF_RELEASE = {
+    **{
+        name: (
+            lambda uid, generation, patch=patch: [patched(spec.release(uid, generation), *patch)],
+            0,
+        )
+        for name, patch in WRONG_RELEASES.items()
+    },
+    'double-release': (lambda uid, generation: 2 * [spec.release(uid, generation)], 0),
+    'release-pipe': (lambda uid, generation: [spec.release(uid, generation, flags=1)], 1),
+    'release-fd-without-flag': (lambda uid, generation: [spec.release(uid, generation)], 1),
+}
 
 
 def lie(image: Image, **changes: object) -> Image:

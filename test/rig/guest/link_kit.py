@@ -104,7 +104,7 @@ def overwrite(server: SharedMemoryServer, pool: BufferPool) -> set[int]:
 def c_program(folder: Path) -> Path:
     """The C consumer: compiled before the guest was started, or by the guest's compiler."""
     given = os.environ.get(PROGRAM)
-    return Path(given) if given else build_consumer(folder)
+    return Path(given) if given else build_consumer(folder, ())
 
 
 class RemoteError(Exception):

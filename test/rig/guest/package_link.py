@@ -263,7 +263,7 @@ def a_consumer_in_c_reads_dma_bufs_with_real_fences_and_syncs(heap: str) -> None
     ):
         program = c_program(Path(stack.enter_context(tempfile.TemporaryDirectory())))
         let_go = stack.enter_context(jobs_held())
-        options = '--window', '2', '--memory', 'dmabuf', '--frames', '12', '--timeout', '30'
+        options = '--window', '2', '--memory', 'dmabuf', '--frames', '12'
         consumer = stack.enter_context(ConsumerProcess(program, server.path, *options))
         until(lambda: server.consumers == 1, 'it connects', PATIENCE_S)
         right = []
@@ -294,7 +294,7 @@ def a_consumer_in_c_reads_dma_bufs_with_real_fences_and_syncs(heap: str) -> None
         code, lines, summary = consumer.result()
         inodes = {inode for _, inode, _, _ in right}
         equal(
-            (code, lines, summary['frames'], summary['mappings']),
+            (code, lines, summary['frames'], summary['slots']),
             (FRAMES_READ, [], 12, len(inodes)),
             'end',
         )
@@ -317,7 +317,7 @@ def a_consumer_in_c_reads_the_cameras_own_buffers(exporter: str) -> None:
         program = c_program(Path(stack.enter_context(tempfile.TemporaryDirectory())))
         consumer = stack.enter_context(
             ConsumerProcess(
-                program, server.path, '--memory', 'dmabuf', '--frames', '20', '--timeout', '30'
+                program, server.path, '--memory', 'dmabuf', '--frames', '20'
             )
         )
         until(lambda: server.consumers == 1, 'it connects', PATIENCE_S)
@@ -337,7 +337,7 @@ def a_consumer_in_c_reads_the_cameras_own_buffers(exporter: str) -> None:
             'inodes and CRCs',
         )
         inodes = {inode for inode, _ in got.values()}
-        equal(summary['mappings'], len(inodes), 'mappings')
+        equal(summary['slots'], len(inodes), 'slots')
         brackets = [
             sync.flags
             for sync in recording().syncs(*inodes)

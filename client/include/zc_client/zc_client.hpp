@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// zc_client.h and zc_publisher.h for C++17: owners that move, and exceptions.
+//
+//     zc::Client camera({.topic = "/image_raw"});            // C++20; in C++17 set the fields of zc_client_options
+//     while (auto frame = camera.next(std::chrono::seconds(1))) {
+//         auto pixels = frame->read();                       // waits for the fence, maps, makes the caches right
+//         use(pixels.plane(0), frame->stride(0));
+//     }                                                      // the frame goes back here
+//
+// Errors are std::system_error with the sentence of zc_error().
+#ifndef ZC_CLIENT_ZC_CLIENT_HPP
+#define ZC_CLIENT_ZC_CLIENT_HPP
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "zc_client/zc_client.h"
+#include "zc_client/zc_publisher.h"
+
+namespace zc {
+
+inline int check(int result) {
+    if (result < 0) throw std::system_error(-result, std::generic_category(), zc_error());
+    return result;
+}
+
+/// A frame and its lease. Moves; the last owner gives the frame back.
+class Frame {
+public:
+    /// The pixels while the CPU reads them. Must end before the frame does.
+    class Reading {
+    public:
+        Reading(zc_frame *frame, int timeout_ms) : frame_(frame) { check(zc_frame_begin_read(frame, timeout_ms, planes_.data())); }
+        Reading(Reading &&other) noexcept : frame_(std::exchange(other.frame_, nullptr)), planes_(other.planes_) {}
+        Reading &operator=(Reading &&) = delete;
+        ~Reading() { if (frame_ != nullptr) zc_frame_end_read(frame_); }
+        /// The first row of a plane.
+        const std::uint8_t *plane(std::size_t index) const { return planes_.at(index); }
+
+    private:
+        zc_frame *frame_;
+        std::array<const std::uint8_t *, ZC_MAX_PLANES> planes_{};
+    };
+
+    explicit Frame(zc_frame *frame) : frame_(frame) {}
+    const zc_frame *operator->() const { return frame_.get(); }
+    const zc_image &image() const { return *frame_->image; }
+    std::uint32_t stride(std::size_t plane) const { return frame_->image->planes[plane].stride; }
+    std::string frame_id() const { return frame_->frame_id; }
+    /// Read it with the CPU.
+    Reading read(std::chrono::milliseconds timeout = std::chrono::seconds(1)) const { return Reading(frame_.get(), static_cast<int>(timeout.count())); }
+    /// Give it back now, with the fence of a device that still reads it (a sync_file that stays the caller's) or -1.
+    void release(int fence = -1) { check(zc_frame_release(frame_.release(), fence)); }
+
+private:
+    struct Release { void operator()(zc_frame *frame) const { zc_frame_release(frame, -1); } };
+    std::unique_ptr<zc_frame, Release> frame_;
+};
+
+/// Reads one camera. One thread at a time calls next(); frames may end on any thread, also after the client.
+class Client {
+public:
+    explicit Client(const zc_client_options &options) {
+        zc_client *client = nullptr;
+        check(zc_client_open(&options, &client));
+        client_.reset(client);
+    }
+    int fd() const { return zc_client_fd(client_.get()); }
+    /// The next frame, or nothing if none came in time or a signal came. A negative time waits for ever.
+    std::optional<Frame> next(std::chrono::milliseconds timeout) {
+        zc_frame *frame = nullptr;
+        const int came = zc_client_next(client_.get(), static_cast<int>(timeout.count()), &frame);
+        if (came == -EINTR || check(came) == 0) return std::nullopt;
+        return Frame(frame);
+    }
+    zc_status status() const {
+        zc_status status{};
+        zc_client_status(client_.get(), &status);
+        return status;
+    }
+    void announce(const std::string &announcement) { check(zc_client_announce(client_.get(), announcement.c_str())); }
+    void reject(const std::string &why) { zc_client_reject(client_.get(), why.c_str()); }
+
+private:
+    struct Close { void operator()(zc_client *client) const { zc_client_close(client); } };
+    std::unique_ptr<zc_client, Close> client_;
+};
+
+/// Publishes one camera; see zc_publisher.h for who owns a slot when.
+class Publisher {
+public:
+    explicit Publisher(const zc_publisher_options &options) {
+        zc_publisher *publisher = nullptr;
+        check(zc_publisher_open(&options, &publisher));
+        publisher_.reset(publisher);
+    }
+    int fd() const { return zc_publisher_fd(publisher_.get()); }
+    void step(std::chrono::milliseconds timeout = std::chrono::milliseconds(0)) {
+        const int result = zc_publisher_step(publisher_.get(), static_cast<int>(timeout.count()));
+        if (result != -EINTR) check(result);
+    }
+    std::vector<zc_consumer> consumers() const {
+        std::vector<zc_consumer> found(zc_publisher_consumers(publisher_.get(), nullptr, 0));
+        found.resize(std::min(found.size(), zc_publisher_consumers(publisher_.get(), found.data(), found.size())));
+        return found;
+    }
+    void set_buffers(const std::vector<zc_image> &images) { check(zc_publisher_set_buffers(publisher_.get(), images.data(), images.size())); }
+    /// The next slot that nobody reads, or nothing.
+    std::optional<unsigned> free_slot() {
+        const int slot = zc_publisher_free_slot(publisher_.get());
+        return slot < 0 ? std::nullopt : std::optional<unsigned>(static_cast<unsigned>(slot));
+    }
+    /// How many consumers get the frame.
+    int publish(unsigned slot, const zc_frame_info &about, int fence = -1) { return check(zc_publisher_publish(publisher_.get(), slot, &about, fence)); }
+    std::string announcement() const { return zc_publisher_announcement(publisher_.get()); }
+
+private:
+    struct Close { void operator()(zc_publisher *publisher) const { zc_publisher_close(publisher); } };
+    std::unique_ptr<zc_publisher, Close> publisher_;
+};
+
+}  // namespace zc
+#endif

@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Where producers listen and how they announce themselves: the folder and the announcement of docs/wire.md. */
+#ifndef ZC_FOLDER_H
+#define ZC_FOLDER_H
+
+#include <limits.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/un.h>
+
+enum { FOLDER_MAX_FILE = 16384, FOLDER_MAX_SOCKET = sizeof(((struct sockaddr_un *)0)->sun_path) };
+
+/* What a consumer needs of an announcement. */
+struct announcement {
+    char publisher_id[33];
+    char socket[FOLDER_MAX_SOCKET]; /* "": this publisher shares no memory */
+    uint64_t generation;
+};
+
+/* The folder's path; false: it is too long. */
+bool folder_path(char path[PATH_MAX]);
+int folder_domain(int wanted);
+/* The number that names this host while it runs: 32 hexadecimal digits. */
+bool folder_host_id(char id[33]);
+/* Parse the JSON object; false: it is no announcement of version 1 for this host. */
+bool folder_parse(const char *text, struct announcement *found);
+/* Parse an announcement's file; false: it is none for that topic and domain, or not of the socket beside it. */
+bool folder_read(const char *folder, const char *file, const char *topic, int domain, struct announcement *found);
+/* Append text as a JSON string to what stands in out; false: there is no room. */
+bool folder_quote(char *out, size_t size, const char *text);
+
+#endif

@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0
+ * Packets and descriptors over a SOCK_SEQPACKET socket, and what client and publisher share besides. */
+#ifndef ZC_TRANSPORT_H
+#define ZC_TRANSPORT_H
+
+#include <sys/types.h>
+
+#include "wire.h"
+
+/* A packet that came, with the descriptors that came along: the receiver's to close. */
+struct packet {
+    uint8_t bytes[WIRE_MAX_PACKET];
+    size_t length;
+    int fds[WIRE_MAX_FDS];
+    size_t num_fds;
+};
+enum received { RECEIVED_NOTHING, RECEIVED_PACKET, RECEIVED_END, RECEIVED_BROKEN };
+
+/* The next packet, without waiting. */
+enum received transport_receive(int sock, struct packet *packet, struct wire_fault *fault);
+/* 0; -EAGAIN: there is no room; -EPIPE: the peer has gone, what it still said can be read; another error. */
+int transport_send(int sock, const uint8_t *bytes, size_t length, const int *fds, size_t num_fds);
+void transport_close_fds(struct packet *packet);
+void transport_close(int *fd);
+int64_t transport_now_ns(void);
+/* Set the sentence of zc_error(); returns error. */
+__attribute__((format(printf, 2, 3))) int transport_fail(int error, const char *format, ...);
+
+#endif

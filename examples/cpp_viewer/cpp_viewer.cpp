@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// An rclcpp node that reads a zc_perception camera without a copy and publishes the mean brightness of each frame.
+//
+//     ros2 run cpp_viewer cpp_viewer --ros-args -r image_raw:=/front/image_raw
+//
+// The camera is found by its topic: what it announces on <topic>/_zc is handed to the client, which also looks for the
+// announcement's file. A thread of its own waits for frames, as the client's descriptor isn't one that rclcpp waits for.
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <numeric>
+#include <string>
+#include <thread>
+
+#include <rclcpp/rclcpp.hpp>
+#include <std_msgs/msg/float32.hpp>
+#include <std_msgs/msg/string.hpp>
+#include <zc_client/zc_client.hpp>
+
+using namespace std::chrono_literals;
+
+class CppViewer : public rclcpp::Node {
+public:
+    CppViewer() : Node("cpp_viewer"), topic_(get_node_topics_interface()->resolve_topic_name("image_raw")), camera_(options(topic_)) {
+        publisher_ = create_publisher<std_msgs::msg::Float32>("brightness", rclcpp::SystemDefaultsQoS());
+        const auto latched = rclcpp::QoS(rclcpp::KeepLast(100)).reliable().transient_local();
+        announcements_ = create_subscription<std_msgs::msg::String>(topic_ + "/_zc", latched, [this](std_msgs::msg::String::ConstSharedPtr told) {
+            try {
+                camera_.announce(told->data);
+            } catch (const std::system_error &error) {
+                RCLCPP_DEBUG(get_logger(), "%s", error.what()); // a camera of another host
+            }
+        });
+        reader_ = std::thread([this] { read(); });
+    }
+    ~CppViewer() override {
+        stopped_ = true;
+        reader_.join();
+    }
+
+private:
+    static zc_client_options options(const std::string &topic) {
+        static const zc_format formats[] = {{ZC_FOURCC('N', 'V', '1', '2'), ZC_LINEAR}};
+        zc_client_options options{};
+        options.topic = topic.c_str();
+        options.name = "cpp_viewer";
+        options.formats = formats;
+        options.num_formats = 1;
+        options.options = "cpu=read";
+        return options;
+    }
+    void read() {
+        std::string before;
+        while (!stopped_ && rclcpp::ok()) {
+            const auto frame = camera_.next(200ms);
+            const std::string now = camera_.status().text;
+            if (now != before) RCLCPP_INFO(get_logger(), "%s", now.empty() ? "connected" : now.c_str());
+            before = now;
+            if (!frame) continue;
+            const zc_image &image = frame->image();
+            const auto pixels = frame->read();
+            double sum = 0;
+            for (std::uint32_t y = 0; y < image.height; y++) {
+                const std::uint8_t *row = pixels.plane(0) + static_cast<std::size_t>(y) * frame->stride(0);
+                sum = std::accumulate(row, row + image.width, sum);
+            }
+            std_msgs::msg::Float32 brightness;
+            brightness.data = static_cast<float>(sum / image.width / image.height);
+            publisher_->publish(brightness);
+        } // the frame goes back here, before the next is waited for
+    }
+
+    std::string topic_;
+    zc::Client camera_;
+    rclcpp::Publisher<std_msgs::msg::Float32>::SharedPtr publisher_;
+    rclcpp::Subscription<std_msgs::msg::String>::SharedPtr announcements_;
+    std::atomic<bool> stopped_{false};
+    std::thread reader_;
+};
+
+int main(int argc, char **argv) {
+    rclcpp::init(argc, argv);
+    rclcpp::spin(std::make_shared<CppViewer>());
+    rclcpp::shutdown();
+}

@@ -1,0 +1,277 @@
+"""The producer of client/, under the sanitizers of memory and of undefined behaviour, against consumers of every kind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import wire_spec as spec
+from link.shared_memory.memory_link import attempt
+from long_form import LONG
+from waiting import until
+from wire_builder import CHECKED, CLIENT, build
+from wire_process import FRAMES_READ, ConsumerProcess
+from wire_raw import GOOD_HELLO, RawConsumer
+from wire_violations import INSTEAD, INSTEAD_OF_RELEASE
+
+from zc_perception.link.shared_memory.client import SharedMemoryClient
+from zc_perception.link.shared_memory.requirements import Requirements
+
+pytestmark = pytest.mark.usefixtures('no_fd_leak')
+TOPIC, RATE, SIZE = '/image_raw', 100, (64, 48)
+NOT_ALLOWED, CONSTRAINTS, BUSY, RULE, ANOTHER = range(2, 7)
+
+
+class Bar:
+    """``moving_bar`` as a program of its own. A context manager, at whose end it has to end without a complaint."""
+
+    def __init__(
+        self, program: Path, folder: Path, *, buffers: int = 12, rate: int = RATE
+    ) -> None:
+        self.folder = folder
+        self.process = subprocess.Popen(
+            [program, TOPIC, *map(str, SIZE), str(rate), '0', str(buffers)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**os.environ, 'ZC_RUNTIME_DIR': str(folder)},
+        )
+
+    def announcement(self) -> dict[str, Any]:
+        """Waiting for it."""
+        assert self.process.stdout is not None
+        return dict(json.loads(self.process.stdout.readline()))
+
+    @property
+    def path(self) -> Path:
+        """Its socket, once it listens."""
+        return Path(until(lambda: list(self.folder.glob('*.sock')), 'it listens')[0])
+
+    def descriptors(self) -> int:
+        return len(os.listdir(f'/proc/{self.process.pid}/fd'))
+
+    def end(self) -> str:
+        """What it says at its end, which the sanitizers let be without a leak."""
+        self.process.send_signal(signal.SIGTERM)
+        errors = self.process.communicate(timeout=60)[1]
+        assert self.process.returncode == 0, errors
+        return errors
+
+    def __enter__(self) -> Bar:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+@pytest.fixture(scope='session')
+def bar_program(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    target = tmp_path_factory.mktemp('bar') / 'moving_bar'
+    return build(target, CLIENT / 'examples' / 'moving_bar.c', flags=CHECKED)
+
+
+@pytest.fixture
+def bar(bar_program: Path, folder: Path) -> Iterator[Bar]:
+    with Bar(bar_program, folder) as running:
+        running.announcement()
+        yield running
+
+
+def right_crcs(sequence: int) -> list[int]:
+    """Of the picture that moving_bar draws."""
+    width, height = SIZE
+    row, at = np.full(width, 60, np.uint8), sequence * 4 % width
+    row[at : at + 16] = 200
+    return [zlib.crc32(row.tobytes() * height), zlib.crc32(bytes([128]) * width * (height // 2))]
+
+
+def check(frames: list[dict[str, Any]], summary: dict[str, Any]) -> None:
+    """Right pixels, in order; what a consumer lost on a busy machine, it was told of; one connection brought all of it."""
+    numbers = [frame['sequence'] for frame in frames]
+    assert [frame['crc'] for frame in frames] == [right_crcs(number) for number in numbers]
+    assert numbers[-1] - numbers[0] + 1 - len(numbers) == sum(f['dropped'] for f in frames[1:])
+    assert summary['reconnects'] == 0
+
+
+def test_frames_arrive_with_the_right_pixels_in_the_same_memory(program: Path, bar: Bar) -> None:
+    with ConsumerProcess(program, bar.path, '--frames', '200', '--window', '2') as consumer:
+        code, frames, summary = consumer.result()
+    assert code == FRAMES_READ and len(frames) == 200
+    check(frames, summary)
+    assert len({frame['inode'] for frame in frames}) == summary['slots'] <= 12
+    assert ', 0 had no free slot' in bar.end()
+    assert not list(bar.folder.iterdir())
+
+
+def test_the_consumer_finds_it_by_its_topic_before_and_after_a_kill(
+    program: Path, bar_program: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv('ZC_RUNTIME_DIR', str(folder))
+    command = [program, '--topic', TOPIC, '--reconnect', '--frames', '60']
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as consumer:
+        assert consumer.stdout is not None
+        for kill in range(3):
+            with Bar(bar_program, folder) as bar:
+                lines = [json.loads(consumer.stdout.readline()) for _ in range(20)]
+                assert all(line['crc'] == right_crcs(line['sequence']) for line in lines), kill
+        summary = json.loads(consumer.stdout.readline())
+        assert consumer.wait(60) == 0 and summary['reconnects'] == 2
+    with Bar(bar_program, folder) as bar:
+        bar.announcement()
+        assert len(list(folder.glob('*.sock'))) == 1, 'those of the killed ones are removed'
+        bar.end()
+
+
+@pytest.fixture(scope='module')
+def survivor(bar_program: Path) -> Iterator[Bar]:
+    """One producer that all of the bad consumers meet; it ends without a complaint."""
+    with (
+        tempfile.TemporaryDirectory(prefix='zc-') as name,
+        Bar(bar_program, Path(name)) as running,
+    ):
+        running.announcement()
+        yield running
+        running.end()
+
+
+@pytest.mark.parametrize('kind', [*INSTEAD, *INSTEAD_OF_RELEASE])
+def test_a_consumer_that_breaks_a_rule_is_refused_and_a_good_one_goes_on(
+    program: Path, survivor: Bar, kind: str
+) -> None:
+    with ConsumerProcess(program, survivor.path, '--frames', '20', '--window', '2') as good:
+        before = good.line()
+        with RawConsumer(survivor.path) as bad:
+            bad.begin(kind)
+            if kind in INSTEAD_OF_RELEASE:
+                bad.release_first_frame(kind)
+            code, text = bad.refusal()
+        assert code == RULE and len(text) > 10, text
+        result, frames, summary = good.result()
+    assert result == FRAMES_READ
+    check([before, *frames], summary)
+
+
+@pytest.mark.parametrize('kind', ['never-read', 'never-release'])
+def test_a_consumer_that_only_takes_stops_nobody(program: Path, bar: Bar, kind: str) -> None:
+    with RawConsumer(bar.path) as bad:
+        bad.say(GOOD_HELLO)
+        if kind == 'never-release':
+            bad.wait_for(spec.FRAME)
+        with ConsumerProcess(program, bar.path, '--frames', '200', '--window', '2') as good:
+            result, frames, summary = good.result()
+    assert result == FRAMES_READ
+    check(frames, summary)
+    assert ', 0 had no free slot' in bar.end()
+
+
+def test_kills_with_frames_held_cost_the_witness_nothing(program: Path, bar: Bar) -> None:
+    kills = 250 if LONG else 50
+    with ConsumerProcess(program, bar.path, '--window', '2') as witness:
+        first = witness.line()
+        before = None
+        for number in range(kills):
+            with ConsumerProcess(program, bar.path, '--hold', '--window', '3') as victim:
+                victim.line()
+                victim.process.kill()
+                victim.process.wait()
+            if number == 5:
+                before = bar.descriptors()
+        time.sleep(0.5)
+        assert before is not None and bar.descriptors() <= before + 2
+        witness.process.send_signal(signal.SIGSTOP)
+        time.sleep(0.1)
+        witness.process.send_signal(signal.SIGCONT)
+        bar.end()
+        _, frames, summary = witness.result()
+    check([first, *frames[:-1]], summary)
+
+
+@pytest.mark.parametrize(
+    ('options', 'code', 'text'),
+    [
+        (('--publisher', 'd' * 32), ANOTHER, 'another publisher'),
+        (('--format', 'YUYV:0'), CONSTRAINTS, 'NV12'),
+        (('--memory', 'dmabuf'), CONSTRAINTS, 'memfds'),
+        (('--align', '4096:1'), CONSTRAINTS, '4096'),
+        (('--max-size', '62:0'), CONSTRAINTS, '62'),
+        (('--options', 'heap=udmabuf | dma_heap/'), CONSTRAINTS, 'heap'),
+        (('--options', 'cpu=read; min_size=65x1'), CONSTRAINTS, 'min_size'),
+        (('--options', 'height_align=64'), CONSTRAINTS, 'height_align'),
+        (('--options', 'polarised'), CONSTRAINTS, 'polarised'),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_its_reason(
+    program: Path, bar: Bar, options: tuple[str, ...], code: int, text: str
+) -> None:
+    with ConsumerProcess(program, bar.path, *options) as consumer:
+        found, reason = consumer.refusal()
+    assert found == code and text in reason, reason
+
+
+@pytest.mark.parametrize(
+    ('need', 'keeps'),
+    [
+        (Requirements(stride_align=64), lambda image: image.planes[0].stride % 64 == 0),
+        (Requirements(offset_align=4096), lambda image: image.planes[1].offset % 4096 == 0),
+        (Requirements(options='cpu=read; one_buffer'), lambda image: image.num_buffers == 1),
+    ],
+)
+def test_a_consumer_that_is_there_first_is_heard_first(
+    bar_program: Path, folder: Path, need: Requirements, keeps: Callable[[Any], bool]
+) -> None:
+    """Also by the package's own consumer, which is told to wait."""
+    with (
+        Bar(bar_program, folder) as bar,
+        SharedMemoryClient(bar.path, name='first', window=1, requirements=need) as client,
+    ):
+        attempt(client)
+        frame = until(client.receive, lambda: client.last_end)
+        with frame:
+            assert keeps(frame.data.layout)
+        bar.end()
+
+
+def test_more_consumers_than_there_are_slots_hear_that_it_is_busy(
+    program: Path, bar_program: Path, folder: Path
+) -> None:
+    with Bar(bar_program, folder, buffers=4) as bar:
+        bar.announcement()
+        with ConsumerProcess(program, bar.path, '--window', '8', '--depth', '8') as first:
+            first.line()
+            with ConsumerProcess(program, bar.path) as second:
+                code, text = second.refusal()
+            assert code == BUSY and '4 of 4 slots' in text
+
+
+def test_random_bytes_end_the_connection_that_sent_them_and_no_other(
+    program: Path, bar: Bar
+) -> None:
+    rng = np.random.default_rng(1)
+    right = [GOOD_HELLO, spec.release(1, 1), spec.packet(spec.REFUSED, b'\3\0\0\0no')]
+    with ConsumerProcess(program, bar.path, '--window', '2') as witness:
+        for _ in range(50_000 if LONG else 2_000):
+            with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as peer:
+                peer.connect(str(bar.path))
+                for packet in rng.permutation(len(right))[: rng.integers(1, 4)]:
+                    data = bytearray(right[packet])
+                    for _ in range(rng.integers(0, 4)):
+                        data[rng.integers(len(data))] = rng.integers(256)
+                    try:
+                        peer.send(data)
+                    except (BrokenPipeError, ConnectionResetError):
+                        break
+        bar.end()
+        _, frames, summary = witness.result()
+    check(frames[:-1], summary)

@@ -1,0 +1,62 @@
+"""A consumer that says what a test tells it to, right or wrong."""
+
+from __future__ import annotations
+
+import os
+import socket
+from contextlib import suppress
+from pathlib import Path
+
+import wire_spec as spec
+from wire_violations import INSTEAD, INSTEAD_OF_RELEASE
+
+GOOD_HELLO = spec.Hello(window=2, name=b'bad').pack()
+
+
+class RawConsumer:
+    """A consumer that says what a test tells it to. A context manager."""
+
+    def __init__(self, path: Path) -> None:
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.socket.settimeout(60)
+        self.socket.connect(str(path))
+
+    def say(self, packet: bytes, descriptors: int = 0) -> None:
+        with suppress(BrokenPipeError):  # it was refused already
+            socket.send_fds(self.socket, [packet], descriptors * [self.socket.fileno()])
+
+    def wait_for(self, kind: int) -> bytes:
+        """The next packet of that type."""
+        while True:
+            try:
+                data, fds, _, _ = socket.recv_fds(self.socket, spec.MAX_PACKET, 4)
+            except ConnectionResetError:  # told once, before what still lies in the queue
+                continue
+            for fd in fds:
+                os.close(fd)
+            assert data, 'the producer closed without a word'
+            if spec.HEADER.unpack_from(data)[0] == kind:
+                return data
+
+    def begin(self, kind: str) -> None:
+        """Say HELLO, or what stands under *kind* in place of it."""
+        packets, descriptors = INSTEAD.get(kind, ([GOOD_HELLO], 0))
+        for packet in packets:
+            self.say(packet, descriptors)
+
+    def release_first_frame(self, kind: str) -> None:
+        """Or rather say what stands under *kind* in place of it."""
+        frame = self.wait_for(spec.FRAME)
+        packets, descriptors = INSTEAD_OF_RELEASE[kind]
+        for packet in packets(*spec.FRAME_BODY.unpack_from(frame, 8)[:2]):
+            self.say(packet, descriptors)
+
+    def refusal(self) -> tuple[int, str]:
+        data = self.wait_for(spec.REFUSED)
+        return int.from_bytes(data[8:12], 'little'), data[12:].decode()
+
+    def __enter__(self) -> RawConsumer:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.socket.close()
