@@ -19,7 +19,7 @@ from zc_perception.link.announcement import Announcement, read_announcements, wr
 from zc_perception.link.bus import LinkQos
 from zc_perception.link.endpoints import discovery
 from zc_perception.link.endpoints.discovery import Announcements, PublisherCount, PublisherGraph
-from zc_perception.link.endpoints.remote_links import SharedMemoryLinks, _Arrivals
+from zc_perception.link.endpoints.remote_links import SharedMemoryLinks, _Link
 from zc_perception.link.rungs import RemotePublisher, RemoteState
 from zc_perception.link.shared_memory.server import SharedMemoryServer
 from zc_perception.memory.pool import BufferPool
@@ -408,6 +408,6 @@ def test_frames_that_nobody_wants_do_not_keep_the_queue_s_owner() -> None:
             data=SimpleNamespace(header=Header(1, '')), release=lambda: released.append(1)
         )
 
-    client: Any = SimpleNamespace(fileno=lambda: -1, receive=receive, dropped=0)
-    source = _Arrivals(client, False, lambda header: False)
+    client: Any = SimpleNamespace(fileno=lambda: -1, receive=receive)
+    source = _Link(announced(CAMERA), client, False, lambda header: False, lambda: None)
     assert source.receive() is None and source.receive() is None and released

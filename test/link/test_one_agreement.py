@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from link_ros import Ros
-from shared_memory.memory_link import RawPeer
+from shared_memory.memory_link import RawPeer, Receiver
 from waiting import eventually, until
 
 from zc_perception.frame import Frame
@@ -20,7 +20,7 @@ from zc_perception.link.endpoints import frame_offer
 from zc_perception.link.endpoints.frame_offer import FrameOffer
 from zc_perception.link.endpoints.frame_publisher import FramePublisher
 from zc_perception.link.shared_memory import wire
-from zc_perception.link.shared_memory.client import SharedMemoryClient, SharedMemoryReceiver
+from zc_perception.link.shared_memory.client import SharedMemoryClient
 from zc_perception.link.shared_memory.protocol import MessageType, RefusalCode
 from zc_perception.link.shared_memory.requirements import Requirements
 from zc_perception.link.shared_memory.server import Answer
@@ -131,7 +131,7 @@ class Witness:
             requirements=Requirements(options='cpu=read', **needs),
         )
         self.client = client
-        self._receiver = SharedMemoryReceiver(client, self._take)
+        self._receiver = Receiver(client, self._take)
 
     def _look(self, frame: Frame) -> None:
         with frame.map() as planes:

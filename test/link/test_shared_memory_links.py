@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from link_ros import announced
+from shared_memory.memory_link import FakeProducer, RawPeer, publish
+from waiting import until
 
 from zc_perception.frame import Frame
 from zc_perception.frame_queue import KeepLastQueue
@@ -40,19 +43,15 @@ def test_without_a_descriptor_there_is_no_link_yet_and_one_later(
         queue,
         LinkQos(1),
         lambda header: True,
-        queue.put if with_callback else None,
+        (lambda: None) if with_callback else None,
         lambda: None,
     )
     there = [announced('a' * 32, tmp_path / 'a.sock')]
     with monkeypatch.context() as patch:
         patch.setattr(scarce, none_left)
         (state,) = links.update(there, there)
-        if 'ulimit' in state.reason:
-            assert state.state is RemoteState.CONNECTING and 'Too many open files' in state.reason
-        else:
-            assert scarce == 'os.eventfd' and not with_callback, (
-                'without a thread of its own it needs none'
-            )
+        assert state.state is RemoteState.CONNECTING
+        assert 'ulimit' in state.reason and 'Too many open files' in state.reason
     (state,) = links.update(there, there)
     assert state.state is RemoteState.CONNECTING and 'ulimit' not in state.reason
     assert len(links.statistics()) == 1
@@ -84,7 +83,7 @@ def test_a_narrow_window_is_told_and_a_publisher_with_more_slots_grants_more(
         queue,
         LinkQos(1),
         lambda header: True,
-        queue.put if with_callback else None,
+        (lambda: None) if with_callback else None,
         lambda: None,
     )
     assert links.windows() == []
@@ -116,7 +115,7 @@ def test_a_publisher_has_its_time_from_the_end_of_the_connection_on_however_late
         queue,
         LinkQos(1),
         lambda header: True,
-        queue.put if with_callback else None,
+        (lambda: None) if with_callback else None,
         lambda: None,
     )
     tmp_path.chmod(0o700)
@@ -135,4 +134,95 @@ def test_a_publisher_has_its_time_from_the_end_of_the_connection_on_however_late
     (state,) = links.update(there, there)
     assert state.state is RemoteState.CONNECTING, state
     links.close()
+    queue.end()
+
+
+def links_threads() -> list[str]:
+    return [each.name for each in threading.enumerate() if each.name.startswith('shared-memory l')]
+
+
+@pytest.mark.parametrize('with_callback', [False, True])
+def test_links_connect_again_by_themselves_and_wake_only_whom_they_have_to(
+    no_fd_leak: None, tmp_path: Path, make_pool: Callable[..., BufferPool], with_callback: bool
+) -> None:
+    queue: KeepLastQueue[Frame] = KeepLastQueue(1, Frame.release)
+    links, woken, changes = SharedMemoryLinks('npu', held=2), threading.Event(), []
+    links.open(
+        queue,
+        LinkQos(1),
+        lambda header: True,
+        woken.set if with_callback else None,
+        lambda: changes.append(len(links.connected())),
+    )
+    tmp_path.chmod(0o700)
+    pool = make_pool(slots=6)
+
+    def take() -> Frame:
+        if with_callback:
+            assert woken.wait(20.0)
+            woken.clear()
+            queue.fetch()
+        frame = queue.get(20.0)
+        assert frame is not None
+        return frame
+
+    for turn in range(3):
+        with SharedMemoryServer('camera', 'a' * 32, pool, folder=tmp_path) as server:
+            there = [announced('a' * 32, server.path)]
+            if turn == 0:
+                links.update(there, there)
+            until(lambda: len(changes) == 2 * turn + 1, 'the connection')  # noqa: B023
+            woken.clear()
+            until(lambda: bool(links_threads()) is with_callback, 'one that waits has no thread')
+            for sequence in range(3):
+                publish(server, pool, sequence)
+                with take() as frame:
+                    assert frame.data.sequence == sequence
+        if with_callback:
+            assert woken.wait(20.0)
+            queue.fetch()
+        else:
+            assert queue.get(0.5) is None
+        until(lambda: len(changes) == 2 * turn + 2, 'the end')  # noqa: B023
+    assert changes == [1, 0] * 3
+    links.close()
+    queue.end()
+    assert links_threads() == []
+
+
+def test_a_frame_that_came_before_anybody_could_be_woken_is_told_again(
+    tmp_path: Path, make_pool: Callable[..., BufferPool]
+) -> None:
+    queue: KeepLastQueue[Frame] = KeepLastQueue(1, Frame.release)
+    links, calls = SharedMemoryLinks('npu'), []
+    links.open(queue, LinkQos(1), lambda header: True, lambda: calls.append(1), lambda: None)
+    tmp_path.chmod(0o700)
+    pool = make_pool(slots=3)
+    with SharedMemoryServer('camera', 'a' * 32, pool, folder=tmp_path) as server:
+        there = [announced('a' * 32, server.path)]
+        links.update(there, there)
+        until(links.connected, 'the connection')
+        publish(server, pool, 1)
+        until(lambda: len(calls) >= 3, 'nobody has fetched it')
+        queue.fetch()
+        frame = queue.get()
+        assert frame is not None
+        frame.release()
+        links.close()
+    queue.end()
+
+
+def test_links_end_at_once_while_their_producer_says_nothing(tmp_path: Path) -> None:
+    queue: KeepLastQueue[Frame] = KeepLastQueue(1, Frame.release)
+    links = SharedMemoryLinks('npu')
+    links.open(queue, LinkQos(1), lambda header: True, lambda: None, lambda: None)
+    with FakeProducer(tmp_path / 's') as producer:
+        there = [announced('a' * 32, tmp_path / 's')]
+        links.update(there, there)
+        with RawPeer(producer.listener.accept()[0]) as peer:
+            peer.receive()
+            began = time.monotonic()
+            links.close()
+            assert time.monotonic() - began < 1.0
+            assert peer.receive()[0] == b''
     queue.end()

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -274,6 +275,31 @@ def attempt(client: SharedMemoryClient) -> float | None:
 def connected(client: SharedMemoryClient) -> None:
     """Connect, as its owner does: again and again, until it is welcome."""
     until(lambda: attempt(client) is None and client.connected, 'the connection')
+
+
+class Receiver:
+    """A thread that keeps a client connected and hands its frames on."""
+
+    def __init__(self, client: SharedMemoryClient, deliver: Callable[[Frame], object]) -> None:
+        self.client = client
+        self._deliver = deliver
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while not self._ended.is_set():
+            patience_s = self.client.approach()
+            awaited = self.client.awaited
+            readable = [self.client.fileno()] + ([] if awaited is None else [awaited])
+            select.select(readable, [], [], 0.05 if patience_s is None else min(0.05, patience_s))
+            while (frame := self.client.receive()) is not None:
+                self._deliver(frame)
+
+    def close(self) -> None:
+        self._ended.set()
+        self._thread.join()
+        self.client.close()
 
 
 def start(program: str, *arguments: object, **options: Any) -> subprocess.Popen[str]:

@@ -29,9 +29,9 @@ from memory_link import (
 from waiting import until
 
 from zc_perception.errors import FrameReleasedError
-from zc_perception.frame import Frame, FrameData, Header
+from zc_perception.frame import FrameData, Header
 from zc_perception.link.shared_memory import unix_socket, wire
-from zc_perception.link.shared_memory.client import SharedMemoryClient, SharedMemoryReceiver
+from zc_perception.link.shared_memory.client import SharedMemoryClient
 from zc_perception.link.shared_memory.server import SharedMemoryServer
 from zc_perception.memory.fence import EventFence, SyncFile
 from zc_perception.memory.owned_fd import OwnedFd
@@ -405,61 +405,6 @@ def test_a_producer_that_closes_after_each_frame_is_met_less_and_less_often(fold
         peer.close()
         until(lambda: client.receive() is None and not client.connected, 'EOF')
         assert client._retry.pause_s == 0.02, 'what was long ago is forgotten'
-
-
-def test_a_receiver_reconnects_by_itself_and_hands_frames_on(
-    folder: Path, pool: BufferPool
-) -> None:
-    queue, states = FrameQueue(10), []
-    client = SharedMemoryClient(
-        folder / f'{PUBLISHER}.sock', name='npu', publisher_id=PUBLISHER, window=2
-    )
-    with SharedMemoryReceiver(
-        client, queue.put, lambda connected, why: states.append((connected, why))
-    ):
-        for turn in range(3):
-            with SharedMemoryServer(
-                'camera', PUBLISHER, pool, folder=folder, quarantine_timeout_s=0.01
-            ) as server:
-                until(lambda server=server: server.consumers, 'the connection')
-                publish(server, pool, turn)
-                frame = queue.get(20.0)
-                assert frame is not None and frame.data.sequence == turn
-                fence = EventFence()
-                frame.release(fence)
-                assert held(server) == 1
-                fence.signal()
-                until(lambda server=server: held(server) == 0, 'the release after its fence')
-        until(lambda: len(states) == 6, 'the last end')
-        assert [state for state, _ in states] == [
-            True,
-            False,
-        ] * 3 and 'closed the connection' in states[1][1]
-    queue.close()
-    assert not any('shared-memory' in thread.name for thread in threading.enumerate())
-
-
-def test_what_a_callback_raises_is_said_once_and_does_not_end_the_receiver(
-    folder: Path, pool: BufferPool, capfd: pytest.CaptureFixture[str]
-) -> None:
-    seen: list[int] = []
-
-    def deliver(frame: Frame) -> None:
-        with frame:
-            seen.append(frame.data.sequence)
-            raise RuntimeError('callback')
-
-    client = SharedMemoryClient(folder / f'{PUBLISHER}.sock', name='npu', window=2)
-    with (
-        SharedMemoryServer('camera', PUBLISHER, pool, folder=folder) as server,
-        SharedMemoryReceiver(client, deliver),
-    ):
-        until(lambda: server.consumers, 'the connection')
-        for sequence in range(3):
-            publish(server, pool, sequence)
-            until(lambda sequence=sequence: seen[-1:] == [sequence], 'the frame')
-        until(lambda: held(server) == 0, 'the releases')
-    assert capfd.readouterr().err.count('RuntimeError: callback') == 1
 
 
 def test_a_forgotten_frame_is_given_back_before_its_queue_waits(

@@ -19,7 +19,7 @@ from memory_link import (
 from waiting import until
 
 from zc_perception.errors import ConfigError
-from zc_perception.link.shared_memory.client import SharedMemoryClient, SharedMemoryReceiver
+from zc_perception.link.shared_memory.client import SharedMemoryClient
 from zc_perception.link.shared_memory.protocol import RefusalCode
 from zc_perception.link.shared_memory.requirements import Requirements
 from zc_perception.link.shared_memory.server import SharedMemoryServer
@@ -91,33 +91,6 @@ def test_a_failed_trial_import_is_told_to_both_ends_and_not_tried_again(
         )
         publish(server, pool, 1)
         receive(client).release()
-    settled(server, 'eof')
-
-
-def test_a_new_announcement_wakes_a_receiver_whose_trial_import_failed(
-    pool: BufferPool, serve: Serve
-) -> None:
-    server, importer, frames = serve(pool), Importer(fails=True), []
-    client = SharedMemoryClient(server.path, name='npu', trial_import=importer)
-    states: list[tuple[bool, str]] = []
-    with SharedMemoryReceiver(
-        client, frames.append, lambda connected, reason: states.append((connected, reason))
-    ) as receiver:
-        until(lambda: server.consumers, 'the connection')
-        publish(server, pool, 0)
-        settled(server, 'constraints')
-        until(lambda: len(states) == 2, 'the end')
-        assert (
-            states[0] == (True, '')
-            and states[1][0] is False
-            and 'the card refuses it' in states[1][1]
-        )
-        importer.fails = False
-        receiver.retarget(server.path, PUBLISHER)
-        until(lambda: server.consumers, 'the next connection')
-        publish(server, pool, 1)
-        until(lambda: frames, 'the frame')
-        frames.pop().release()
     settled(server, 'eof')
 
 

@@ -13,7 +13,7 @@ from memory_link import PATIENCE_S, PUBLISHER, FakeProducer, RawPeer, attempt, m
 from waiting import until
 
 from zc_perception.link.shared_memory import wire
-from zc_perception.link.shared_memory.client import SharedMemoryClient, SharedMemoryReceiver
+from zc_perception.link.shared_memory.client import SharedMemoryClient
 from zc_perception.link.shared_memory.protocol import MAX_OTHERS
 from zc_perception.memory.dmabuf import BufferKind, DmaBuf
 from zc_perception.pixel.colorimetry import BT601_LIMITED
@@ -256,15 +256,3 @@ def test_whether_somebody_was_met_who_may_be_the_publisher(
         assert client.listens is listens
     with SharedMemoryClient(folder / 'nobody', name='npu') as client:
         assert client.approach() is not None and not client.listens
-
-
-def test_a_receiver_ends_at_once_while_its_producer_says_nothing(folder: Path) -> None:
-    with FakeProducer(folder / 's') as producer:
-        receiver = SharedMemoryReceiver(
-            SharedMemoryClient(folder / 's', name='npu'), lambda frame: frame.release()
-        )
-        with RawPeer(producer.listener.accept()[0]) as peer:
-            peer.receive()
-            receiver.close()
-            assert receiver.client.statistics().ended == {}, 'no attempt had to end first'
-            assert peer.receive()[0] == b''

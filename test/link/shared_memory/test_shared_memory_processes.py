@@ -23,6 +23,7 @@ from long_form import LONG
 from memory_link import (
     PATIENCE_S,
     PUBLISHER,
+    Receiver,
     all_free,
     line,
     make_frame,
@@ -35,7 +36,7 @@ from waiting import until
 
 from zc_perception.frame import Frame
 from zc_perception.link.shared_memory import connection
-from zc_perception.link.shared_memory.client import SharedMemoryClient, SharedMemoryReceiver
+from zc_perception.link.shared_memory.client import SharedMemoryClient
 from zc_perception.link.shared_memory.server import SharedMemoryServer
 from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.fence import DeadlineFence
@@ -289,7 +290,7 @@ def test_consumers_find_the_successor_of_a_killed_producer(folder: Path) -> None
         first.setdefault(number, time.monotonic())
 
     receivers = [
-        SharedMemoryReceiver(
+        Receiver(
             SharedMemoryClient(folder / f'{PUBLISHER}.sock', name=f'consumer {number}', window=2),
             lambda frame, number=number: deliver(number, frame),  # type: ignore[misc]
         )

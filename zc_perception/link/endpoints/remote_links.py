@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import itertools
 import os
@@ -11,7 +12,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Any
 
 from zc_perception.frame import Frame, Header
 from zc_perception.frame_queue import KeepLastQueue
@@ -19,12 +19,9 @@ from zc_perception.link.announcement import Announcement, host_id
 from zc_perception.link.bus import LinkQos
 from zc_perception.link.endpoints.windows import Window
 from zc_perception.link.rungs import RemotePublisher, RemoteState
-from zc_perception.link.shared_memory.client import (
-    ClientStatistics,
-    SharedMemoryClient,
-    SharedMemoryReceiver,
-)
+from zc_perception.link.shared_memory.client import ClientStatistics, SharedMemoryClient
 from zc_perception.link.shared_memory.requirements import ANYTHING, Requirements
+from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.negotiation.session import Consumer
 from zc_perception.negotiation.settings import TrialImport
 
@@ -32,76 +29,62 @@ _MAX_DEPTH = 64
 # A publisher that doesn't let us in within this time is read by messages meanwhile; we go on trying.
 _PATIENCE_S = 2.0
 _LOOK_S = 0.5
-# While answers are awaited: so long a new link waits for its turn.
-_STEP_S = 0.02
 # Frames that nobody wants, in one call: whoever sends them for ever must not keep the queue's owner.
 _UNWANTED_AT_ONCE = range(64)
 _numbers = itertools.count(1)
-
-
-class _Arrivals:
-    """What comes from one publisher, in its order. Called for every frame, by one thread at a time.
-
-    It is a source of the queue (:meth:`receive`), or what a receiver hands frames to (:meth:`hand_over`).
-
-    :param again: it sends its history again after a connection has broken.
-    :param take: of a source, whether the owner takes the frame with that header; otherwise it takes over the frame.
-    """
-
-    def __init__(
-        self,
-        client: SharedMemoryClient,
-        again: bool,
-        take: Callable[[Any], Any],
-    ) -> None:
-        self._client = client
-        self._seen: deque[int] | None = deque(maxlen=2 * _MAX_DEPTH) if again else None
-        self._take = take
-        self._receive = client.receive
-        self.fileno = client.fileno
-
-    def _is_new(self, frame: Frame) -> bool:
-        """Whether *frame* comes for the first time."""
-        if self._seen is not None:
-            if frame.published_ns in self._seen:
-                return False
-            self._seen.append(frame.published_ns)
-        return True
-
-    def hand_over(self, frame: Frame) -> None:
-        """To the owner, if it is new."""
-        if self._is_new(frame):
-            self._take(frame)
-        else:
-            frame.release()
-
-    def receive(self) -> Frame | None:
-        """See :class:`~zc_perception.frame_queue.Source`."""
-        for _ in _UNWANTED_AT_ONCE:
-            frame = self._receive()
-            if frame is None:
-                return None
-            if self._is_new(frame) and self._take(frame.data.header):
-                return frame
-            frame.release()
-        return None
 
 
 OTHER_HOST = 'it is on another host'
 
 
 class _Link:
-    """One publisher's client, and how its frames get to the queue."""
+    """One publisher's client, as a source of the queue.
 
-    def __init__(self, announcement: Announcement, client: SharedMemoryClient) -> None:
+    :param again: the publisher sends its history again after a connection has broken.
+    :param accept: asked by the header of each frame that comes for the first time.
+    :param parted: the connection has ended.
+    """
+
+    def __init__(
+        self,
+        announcement: Announcement,
+        client: SharedMemoryClient,
+        again: bool,
+        accept: Callable[[Header], bool],
+        parted: Callable[[], None],
+    ) -> None:
         self.announcement = announcement
         self.client = client
         self.number = next(_numbers)
         self.since = time.monotonic()
-        self.source: _Arrivals | None = None
-        self.receiver: SharedMemoryReceiver | None = None
         self.was_connected = False
         self.was_there = os.path.exists(announcement.socket)
+        self.fileno = client.fileno
+        self._receive = client.receive
+        self._accept = accept
+        self._parted = parted
+        self._seen: deque[int] | None = deque(maxlen=2 * _MAX_DEPTH) if again else None
+
+    def receive(self) -> Frame | None:
+        """See :class:`~zc_perception.frame_queue.Source`. For every frame."""
+        for _ in _UNWANTED_AT_ONCE:
+            frame = self._receive()
+            if frame is None:
+                if self.was_connected and not self.client.connected:
+                    self._parted()
+                return None
+            new = True
+            if self._seen is not None:
+                new = frame.published_ns not in self._seen
+                self._seen.append(frame.published_ns)
+            if new and self._accept(frame.data.header):
+                return frame
+            frame.release()
+        return None
+
+    def needs_a_thread(self) -> bool:
+        """Whether to connect, or to tell that the connection has come or gone."""
+        return self.client.approachable or self.client.connected is not self.was_connected
 
     @property
     def folder(self) -> str:
@@ -158,9 +141,10 @@ class SharedMemoryLinks:
     **Who owns what.** The subscription owns this object. This object owns the clients, and with them all frames that have not been handed
     over yet.
 
-    **Threads.** With a callback, each publisher has a thread that receives. Without one, the queue's owner receives in its own thread, and
-    one thread here only connects. ``update``, ``hold`` and ``close`` come from the executor or from the thread of whoever owns the
-    subscription. The lock guards the table of links. No callback of the owner is called under it.
+    **Threads.** Whoever takes frames from the queue receives them, in its own thread. A thread here connects, and ends when there is nobody
+    left to connect to. If an executor has to be woken to take frames, the thread stays, and does that. ``update``, ``hold`` and ``close``
+    come from the executor or from the thread of whoever owns the subscription. The lock guards the table of links, and which thread there
+    is. No callback of the owner is called under it.
 
     :param name: this consumer's, for diagnostics at both ends.
     :param held: frames that the owner holds at the same time: those in work and those that it shared. It gets no more until one of them is
@@ -183,30 +167,32 @@ class SharedMemoryLinks:
         self._folders: set[str] = set()
         self._lock = threading.Lock()
         self._dropped = 0
-        self._stop = threading.Event()
-        self._look = threading.Event()
-        self._connector: threading.Thread | None = None
+        self._closed = False
+        self._thread: threading.Thread | None = None
+        # What the thread waits for: the bell, and all clients if it has to wake somebody.
+        self._epoll: select.epoll | None = None
+        self._bell: OwnedFd | None = None
 
     def open(
         self,
         queue: KeepLastQueue[Frame],
         wanted: LinkQos,
         accept: Callable[[Header], bool],
-        deliver: Callable[[Frame], None] | None,
+        wake: Callable[[], None] | None,
         changed: Callable[[], None],
     ) -> None:
         """Called once, before anything else.
 
-        :param queue: to which sources are attached when the queue's owner fetches frames itself.
-        :param accept: asked by the header of each frame that a source has; one that the owner doesn't take is released.
-        :param deliver: takes over each frame, from any thread; ``None``: there are sources instead.
+        :param queue: to which each publisher is attached as a source.
+        :param accept: asked by the header of each frame; one that the owner doesn't take is released.
+        :param wake: has somebody take frames from the queue soon; ``None``: they wait for the queue themselves.
         :param changed: a connection came or went.
         """
         self._queue = queue
         self._depth = min(_MAX_DEPTH, wanted.depth or _MAX_DEPTH)
         self._history = wanted.transient_local
         self._accept = accept
-        self._deliver = deliver
+        self._wake = wake
         self._changed = changed
 
     def update(
@@ -238,7 +224,7 @@ class SharedMemoryLinks:
             }
         for link in gone:
             self._end(link)
-        self._look.set()
+        self._connect()
         impossible = RemoteState.IMPOSSIBLE
         return [
             states.get(a.publisher_id)
@@ -253,7 +239,7 @@ class SharedMemoryLinks:
             self._links[publisher_id] = self._start(announcement)
         elif link.announcement != announcement:
             link.announcement = announcement
-            (link.receiver or link.client).retarget(Path(announcement.socket), publisher_id)
+            link.client.retarget(Path(announcement.socket), publisher_id)
 
     def _start(self, announcement: Announcement) -> _Link:
         client = SharedMemoryClient(
@@ -267,54 +253,104 @@ class SharedMemoryLinks:
             trial_import=self._trial_import,
             allowed_uids=self._allowed_uids,
         )
-        link = _Link(announcement, client)
-        if self._deliver is not None:
-            arrivals = _Arrivals(client, self._history, self._deliver)
-            link.receiver = SharedMemoryReceiver(
-                client, arrivals.hand_over, lambda connected, reason: self._changed()
-            )
-            return link
-        link.source = _Arrivals(client, self._history, self._accept)
-        self._queue.attach(link.source)
-        if self._connector is None:
-            self._connector = threading.Thread(
-                target=self._connect, name=f'shared-memory connector {self._name}', daemon=True
-            )
-            self._connector.start()
+        link = _Link(announcement, client, self._history, self._accept, self._connect)
+        try:
+            self._queue.attach(link)
+            if self._epoll is not None:
+                self._watch(self._epoll, link)
+        except OSError:
+            self._end(link)
+            raise
         return link
 
+    def _watch(self, epoll: select.epoll, link: _Link) -> None:
+        if self._wake is not None:
+            epoll.register(link.fileno(), select.EPOLLIN | select.EPOLLET)
+
     def _connect(self) -> None:
+        """Have the thread connect to whoever isn't connected."""
+        with self._lock:
+            if self._closed or not any(map(_Link.needs_a_thread, self._links.values())):
+                return
+            if self._epoll is None:
+                try:
+                    bell = OwnedFd(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
+                    epoll = select.epoll()
+                    epoll.register(bell.fileno(), select.EPOLLIN)
+                    for link in self._links.values():
+                        self._watch(epoll, link)
+                except OSError:  # no descriptor is left; it is tried again twice a second
+                    return
+                self._bell, self._epoll = bell, epoll
+            self._ring()
+            if self._thread is None:
+                self._thread = threading.Thread(
+                    target=self._run, name=f'shared-memory links {self._name}', daemon=True
+                )
+                self._thread.start()
+
+    def _ring(self) -> None:
+        """Lock held: the thread has something new to look at."""
+        if self._bell is not None:
+            os.eventfd_write(self._bell.fileno(), 1)
+
+    def _run(self) -> None:
         """Connecting may wait for a producer that is busy or stopped: neither an executor nor the owner's thread has time for that, and no
         publisher waits for another one.
         """
-        while not self._stop.is_set():
-            with self._lock:
-                links = list(self._links.values())
+        while (links := self._to_serve()) is not None:
             waits = [wait for link in links if (wait := link.client.approach()) is not None]
             for link in links:
                 if link.client.connected is not link.was_connected:
                     link.was_connected = link.client.connected
                     self._changed()
-            self._wait(
-                min([_LOOK_S, *waits]),
-                [fd for link in links if (fd := link.client.awaited) is not None],
-            )
+            if self._await(links, min([_LOOK_S, *waits])) and self._wake is not None:
+                self._wake()
 
-    def _wait(self, patience_s: float, awaited: Sequence[int]) -> None:
-        if not awaited:
-            self._look.wait(patience_s)
-            self._look.clear()
-            return
-        poller = select.poll()
+    def _to_serve(self) -> list[_Link] | None:
+        """The links; ``None`` and the end of the thread if it has nothing to do with them."""
+        with self._lock:
+            links = list(self._links.values())
+            idle = self._wake is None and not any(map(_Link.needs_a_thread, links))
+            if self._closed or idle:
+                self._thread = None
+                return None
+            return links
+
+    def _await(self, links: Sequence[_Link], patience_s: float) -> bool:
+        """Wait for an answer, the bell, or a frame; whether there may be frames.
+
+        Each one that comes is told once. What was left then, or came before there was an executor, is looked for after a while.
+        """
+        epoll, bell = self._epoll, self._bell
+        if epoll is None or bell is None:
+            return False
+        awaited = []
+        for link in links:
+            fd = link.client.awaited
+            if fd is not None:
+                with contextlib.suppress(OSError):  # it may have been closed meanwhile
+                    epoll.register(fd, select.EPOLLIN)
+                    awaited.append(fd)
+        events = epoll.poll(patience_s + 0.001)
         for fd in awaited:
-            poller.register(fd, select.POLLIN)
-        poller.poll(min(patience_s, _STEP_S) * 1000 + 1)
+            with contextlib.suppress(OSError):
+                epoll.unregister(fd)
+        with contextlib.suppress(BlockingIOError):
+            os.eventfd_read(bell.fileno())
+        if not events and self._wake is not None:
+            poller = select.poll()
+            for link in links:
+                with contextlib.suppress(ValueError):  # it is closed
+                    poller.register(link.fileno(), select.POLLIN)
+            return bool(poller.poll(0))
+        others = {bell.fileno(), *awaited}
+        return any(fd not in others for fd, _ in events)
 
     def _end(self, link: _Link) -> None:
         self._dropped += link.client.statistics().dropped
-        if link.source is not None:
-            self._queue.detach(link.source)
-        (link.receiver or link.client).close()
+        self._queue.detach(link)
+        link.client.close()
 
     def take_part(self, consumer: Consumer) -> None:
         """What the owner needs of buffers, for connections from here on."""
@@ -368,13 +404,15 @@ class SharedMemoryLinks:
 
     def close(self) -> None:
         """End all connections. Idempotent."""
-        self._stop.set()
-        self._look.set()
-        if self._connector is not None:
-            self._connector.join(timeout=2.0)
         with self._lock:
-            links = list(self._links.values())
+            self._closed = True
+            thread, links = self._thread, list(self._links.values())
             self._links.clear()
+            self._ring()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(timeout=2.0)
+        with self._lock:
+            self._epoll = self._bell = None  # the last reference closes them
         for link in links:
             self._end(link)
 

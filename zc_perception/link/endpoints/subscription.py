@@ -11,10 +11,10 @@ is linked directly, the subscription changes (``_judge``). Frames of linked publ
 then, and are ignored.
 
 **Threads.** A publisher of this process puts its objects into the queue on its own thread, through
-the bus. Objects of other processes are put there by a receiver of the links (``_deliver``); without
-a callback they are fetched by the thread that takes objects from the queue (``_accept_direct``).
-Messages come on the executor (``_on_message``). Whoever puts something into the queue wakes the
-executor, if there is a callback, and the executor runs that (``_drain``). Twice a second the
+the bus. Objects of other processes are fetched from their sockets by whoever takes objects from the
+queue: a thread of its own, or the executor, if there is a callback (``_drain``). Messages come on
+the executor (``_on_message``). Whoever has something for the queue wakes the executor: the bus, or
+a thread of the links, which waits for the sockets. Twice a second the
 lookout's thread asks who publishes now (``_look``). It changes nothing itself: it has the executor
 do that (``update_rung``), where readers of messages are made. Any thread may call ``statistics``,
 ``pause``, ``resume``, ``hold`` and ``destroy``.
@@ -271,6 +271,7 @@ class AdaptedSubscription(Generic[T]):
         # Messages that may be somebody's without a direct link, with the time at which each came.
         self._unjudged: deque[tuple[float, Key, Any]] = deque()
         self._heard: frozenset[str] = frozenset()
+        self._indirect: frozenset[str] = frozenset()
         self._nobody_direct = False
         self._disturbed_at = 0.0
         self._left_out = 0
@@ -309,7 +310,7 @@ class AdaptedSubscription(Generic[T]):
         self._raised = False
         self._draining = False
         remote.open(
-            self.queue, self._wanted, self._accept_direct, self._deliver if callback else None, self._remote_changed,
+            self.queue, self._wanted, self._accept_direct, self._wake, self._remote_changed,
         )  # fmt: skip
         if consumer is not None:
             self.take_part(consumer)
@@ -563,6 +564,7 @@ class AdaptedSubscription(Generic[T]):
         if by_message is self._by_message:
             return
         self._changeover.changed(by_message)
+        self._disturbed_at = time.monotonic()
         self._by_message = self._bus_subscription.by_message = by_message
         if self._stamped:
             self._bus_subscription.headers = (
@@ -571,6 +573,7 @@ class AdaptedSubscription(Generic[T]):
 
     def _move_to(self, choice: Choice) -> None:
         now = time.monotonic()
+        self._indirect = choice.indirect
         if self._by_message and not choice.by_message and self._reader is not None:
             # What is on the way by message shall not come too late for what comes directly.
             self._rising_since = self._rising_since or now
@@ -642,15 +645,6 @@ class AdaptedSubscription(Generic[T]):
         self._direct += 1
         return True
 
-    def _deliver(self, item: T) -> None:
-        """Of another process, on a thread of the links."""
-        if not self._accept_direct(item.header):
-            self._adapter.release(item)
-            return
-        self.queue.put(item)
-        if self._wake is not None:
-            self._wake()
-
     def _on_message(self, message: Any) -> None:
         key = message_key(message) if self._stamped else None
         # What is waiting in the sockets came before.
@@ -668,9 +662,10 @@ class AdaptedSubscription(Generic[T]):
                     self._heard = self._choice.indirect
                 if self._rising_since and self._changeover.is_level(key):
                     self._change(by_message=False)
-            elif self._changeover.accept_last_message(key):
-                self._take(message)
-            elif self._choice.indirect and not self._changeover.came_directly(key):
+            elif not self._indirect:
+                if self._changeover.accept_last_message(key):
+                    self._take(message)
+            elif not self._changeover.came_directly(key):
                 self._unjudged.append((time.monotonic(), key, message))
                 if len(self._unjudged) > _JUDGED_AT_ONCE:
                     # The oldest is judged first, the newest are wanted afterwards.
@@ -709,7 +704,8 @@ class AdaptedSubscription(Generic[T]):
         a callback that is slower than the camera must not keep the executor from all the rest."""
         with self._drain_lock:
             try:
-                for _ in range(len(self.queue) or 1):
+                self.queue.fetch()
+                for _ in range(len(self.queue)):
                     item = self.queue.get()
                     if item is None:
                         break
@@ -723,11 +719,12 @@ class AdaptedSubscription(Generic[T]):
 
     async def _drain_coroutine(self) -> None:
         """As :meth:`_drain`, for a callback that is awaited. One at a time: what comes meanwhile waits for it."""
+        self.queue.fetch()
         if self._draining:
             return
         self._draining = True
         try:
-            for _ in range(len(self.queue) or 1):
+            for _ in range(len(self.queue)):
                 item = self.queue.get()
                 if item is None:
                     break

@@ -2,8 +2,7 @@
 
 A connection begins with a :class:`Greeting`: connect, say HELLO, await the answer. Then :class:`SharedMemoryClient` receives: whoever
 polls :meth:`SharedMemoryClient.fileno` calls :meth:`~SharedMemoryClient.receive`, and there is no other thread in between. The
-descriptor stays the same from one connection to the next. :class:`SharedMemoryReceiver` is for whoever has no thread of its own to
-fetch frames, such as an executor's callback: it has one thread that keeps a client connected and hands its frames on.
+descriptor stays the same from one connection to the next. Somebody calls :meth:`~SharedMemoryClient.approach` until there is one.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ import select
 import socket
 import threading
 import time
-import traceback
 from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -55,7 +53,6 @@ from zc_perception.link.shared_memory.unix_socket import (
     producer_allowed,
 )
 from zc_perception.link.shared_memory.wire import Hello, Welcome
-from zc_perception.log import ONCE, Seldom, on_stderr
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.negotiation.settings import TrialImport
 
@@ -359,13 +356,12 @@ class SharedMemoryClient:
             change something.
         """
         with self._connecting:
-            idle = self._slots is None and not self._closed and not self._unusable
-            if idle and (self._greeting is not None or not self._retry.remaining_s):
+            if self.approachable and (self._greeting is not None or not self._retry.remaining_s):
                 try:
                     self._attempt()
                 except ZcError as error:
                     self._retry.failed(_PATIENT_RETRY_S if worth_patience(error) else None)
-        if self._slots is not None or self._closed or self._unusable:
+        if not self.approachable:
             return None
         greeting = self._greeting
         return (
@@ -373,6 +369,11 @@ class SharedMemoryClient:
             if greeting is None
             else max(0.0, min(greeting.deadline - time.monotonic(), _PATIENT_RETRY_S))
         )
+
+    @property
+    def approachable(self) -> bool:
+        """Whether :meth:`approach` may connect, now or later."""
+        return self._slots is None and not self._closed and not self._unusable
 
     @property
     def noted(self) -> str:
@@ -610,94 +611,3 @@ def _reason(error: ZcError) -> str:
         if isinstance(error, PeerGoneError)
         else 'error'
     )
-
-
-class SharedMemoryReceiver:
-    """One thread that keeps a client connected and hands its frames on. It owns both.
-
-    :param client: owned from here on.
-    :param deliver: takes over each frame's lease, such as ``KeepLastQueue.put`` followed by a notification; must not block.
-    :param on_state: told, on the thread, whenever the connection comes or goes, with the reason for its end.
-    """
-
-    def __init__(
-        self,
-        client: SharedMemoryClient,
-        deliver: Callable[[Frame], None],
-        on_state: Callable[[bool, str], None] | None = None,
-    ) -> None:
-        self.client = client
-        self._complain = Seldom(on_stderr, ONCE)
-        self._deliver = deliver
-        self._on_state = on_state
-        self._stopping = False
-        self._connected = False
-        self._wake = OwnedFd(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
-        self._pid = os.getpid()
-        self._thread = threading.Thread(
-            target=self._run, name=f'shared-memory receiver {client.name}', daemon=True
-        )
-        self._thread.start()
-
-    def retarget(self, path: Path, publisher_id: str = '') -> None:
-        """A new announcement has come: connect now."""
-        self.client.retarget(path, publisher_id)
-        self._wake_up()
-
-    def _wake_up(self) -> None:
-        with contextlib.suppress(ValueError, OSError):
-            os.eventfd_write(self._wake.fileno(), 1)
-
-    def _run(self) -> None:
-        client = self.client
-        poller = select.poll()
-        poller.register(client.fileno(), select.POLLIN)
-        poller.register(self._wake.fileno(), select.POLLIN)
-        while not self._stopping:
-            # Before trying again: that would replace the reason of the end.
-            self._tell()
-            patience_s = client.approach()
-            self._tell()
-            awaited = client.awaited
-            if awaited is not None:
-                poller.register(awaited, select.POLLIN)
-            poller.poll(None if patience_s is None else patience_s * 1000 + 1)
-            if awaited is not None:
-                poller.unregister(awaited)
-            with contextlib.suppress(BlockingIOError):
-                os.eventfd_read(self._wake.fileno())
-            while not self._stopping and (frame := client.receive()) is not None:
-                try:
-                    self._deliver(frame)
-                except Exception as error:
-                    self._failed(error)
-
-    def _tell(self) -> None:
-        connected = self.client.connected
-        changed, self._connected = connected is not self._connected, connected
-        if changed and self._on_state is not None:
-            try:
-                self._on_state(connected, '' if connected else self.client.last_end)
-            except Exception as error:
-                self._failed(error)
-
-    def _failed(self, error: Exception) -> None:
-        """What a callback raises must not end the thread. It goes to standard error, once as long as it stays the same."""
-        self._complain(''.join(traceback.format_exception(error)), repr(error))
-
-    def close(self) -> None:
-        """End the thread and the connection. Frames that were handed on stay readable. A second call does nothing."""
-        if self._pid != os.getpid():
-            return
-        self._stopping = True
-        self._wake_up()
-        if self._thread is not threading.current_thread():
-            self._thread.join()
-        self.client.close()
-        self._wake.close()
-
-    def __enter__(self) -> SharedMemoryReceiver:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
