@@ -59,7 +59,12 @@ class RosHeaders:
         return HeaderMessage(stamp=self.stamp(header.stamp_ns), frame_id=header.frame_id)
 
 
-def stamp_to_message(header: Header, message: Image) -> None:
+def stamp_ns(header: Any) -> int:
+    """The stamp of a message's header."""
+    return int(header.stamp.sec) * 1_000_000_000 + int(header.stamp.nanosec)
+
+
+def stamp_to_message(header: Header, message: Any) -> None:
     """Copy a frame's header whole into a message's."""
     message.header.stamp.sec, message.header.stamp.nanosec = divmod(header.stamp_ns, 1_000_000_000)
     message.header.frame_id = header.frame_id
@@ -372,11 +377,10 @@ class ImageToFrame:
             raise
         self._ledger.book('from_ros', sum(plane.nbytes for plane in sources))
         self._sequence += 1
-        stamp = message.header.stamp
         return Frame.publish_slot(
             pool,
             slot,
-            header=Header(stamp.sec * 1_000_000_000 + stamp.nanosec, message.header.frame_id),
+            header=Header(stamp_ns(message.header), message.header.frame_id),
             colorimetry=_GREY if fmt.is_grey else BT601_LIMITED,
             sequence=self._sequence,
             captured_ns=time.monotonic_ns(),

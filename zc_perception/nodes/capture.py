@@ -254,9 +254,7 @@ class CaptureNode(PerceptionNode):
     def publisher(self) -> AdaptedPublisher[Frame]:
         """Of ``image_raw``, while the node is configured."""
         if self._publisher is None:
-            raise AttributeError(
-                f"node '{self.get_name()}' is {self.state}: it has no publisher of image_raw; configure it"
-            )
+            raise self.lacks('publisher of image_raw')
         return self._publisher
 
     @classmethod

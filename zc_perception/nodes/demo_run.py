@@ -26,6 +26,7 @@ from zc_perception.camera.scene import RoadScene
 from zc_perception.camera.synthetic import SyntheticCamera
 from zc_perception.detection.detections import Detections, box_iou
 from zc_perception.errors import EXIT_FAILURE, EXIT_USAGE, ConfigError, ZcError, error_line
+from zc_perception.link.image_conversion import stamp_ns
 from zc_perception.nodes.perception import Overrides, PerceptionGraph
 from zc_perception.nodes.perception_node import all_or_none
 from zc_perception.nodes.process import (
@@ -44,7 +45,6 @@ _DRAIN_S = 5.0
 _PICTURE_AT = 0.5
 _ENOUGH_BOXES = 5
 _REMEMBERED = 64
-_Stamp = int
 
 
 def _check_folder(folder: Path) -> None:
@@ -84,16 +84,12 @@ def overrides_from(options: argparse.Namespace) -> Overrides:
     }
 
 
-def _stamp_of(message: Detection2DArray | Image) -> _Stamp:
-    return int(message.header.stamp.sec * 1_000_000_000 + message.header.stamp.nanosec)
-
-
 class Truth:
     """Remembers what was detected on which frame, and compares it with the scene's truth."""
 
     def __init__(self, scene: RoadScene | None) -> None:
         self._scene = scene
-        self._recent: OrderedDict[_Stamp, tuple[int, Detections]] = OrderedDict()
+        self._recent: OrderedDict[int, tuple[int, Detections]] = OrderedDict()
         self._lock = threading.Lock()
 
     def observe(self, entry: InFlight, found: Detections) -> None:
@@ -104,7 +100,7 @@ class Truth:
             while len(self._recent) > _REMEMBERED:
                 self._recent.popitem(last=False)
 
-    def boxes_iou_min(self, stamp: _Stamp) -> float | None:
+    def boxes_iou_min(self, stamp: int) -> float | None:
         """The smallest IoU between a box of that frame and the true object of its class that it fits best; ``None`` without truth."""
         with self._lock:
             entry = self._recent.get(stamp)
@@ -136,7 +132,7 @@ class Watcher(Node):
         self.boxes_iou_min: float | None = None
         self._truth = truth
         self._best = (-1, 0.0)
-        self._ratings: OrderedDict[_Stamp, tuple[int, float]] = OrderedDict()
+        self._ratings: OrderedDict[int, tuple[int, float]] = OrderedDict()
         self._image_subscription: Any = None
         self.create_subscription(
             Detection2DArray, 'detections', self._on_detections, QoSProfile(depth=50)
@@ -145,7 +141,7 @@ class Watcher(Node):
     def _on_detections(self, message: Detection2DArray) -> None:
         self.arrays += 1
         scores = [d.results[0].hypothesis.score for d in message.detections]
-        self._ratings[_stamp_of(message)] = (
+        self._ratings[stamp_ns(message.header)] = (
             min(len(scores), _ENOUGH_BOXES),
             min(scores, default=0.0),
         )
@@ -165,7 +161,7 @@ class Watcher(Node):
             )
 
     def _on_image(self, message: Image) -> None:
-        stamp = _stamp_of(message)
+        stamp = stamp_ns(message.header)
         rating = self._ratings.get(stamp, (0, 0.0))
         if rating > self._best:
             self._best = rating

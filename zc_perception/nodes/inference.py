@@ -230,9 +230,7 @@ class InferenceNode(PerceptionNode):
     def _configured(self) -> InferenceStream:
         stream = self._stream
         if stream is None:
-            raise AttributeError(
-                f"node '{self.get_name()}' is {self.state}: it has neither accelerator nor subscription; configure it"
-            )
+            raise self.lacks('accelerator and no subscription')
         return stream
 
     @property

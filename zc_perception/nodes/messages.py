@@ -25,6 +25,7 @@ from vision_msgs.msg import (
 
 from zc_perception.detection.detections import Detections
 from zc_perception.frame import Header
+from zc_perception.link.image_conversion import stamp_to_message
 
 Write = Callable[[Header, Detections], Detection2DArray]
 _ENCAPSULATION = b'\0\1\0\0'
@@ -61,10 +62,7 @@ class DetectionsWriter:
         It has the frame's header, whole; boxes as centre and size in source-image pixels; ``class_id`` a decimal string.
         """
         message = self._message
-        message.header.stamp.sec, message.header.stamp.nanosec = divmod(
-            header.stamp_ns, 1_000_000_000
-        )
-        message.header.frame_id = header.frame_id
+        stamp_to_message(header, message)
         rows = zip(
             detections.boxes.tolist(),
             detections.scores.tolist(),

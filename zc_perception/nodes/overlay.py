@@ -24,6 +24,7 @@ from zc_perception.errors import ZcError, message_of
 from zc_perception.frame import Frame
 from zc_perception.link.endpoints import AdaptedSubscription
 from zc_perception.link.endpoints.executor_turns import NodeWatch
+from zc_perception.link.image_conversion import stamp_ns
 from zc_perception.link.rclpy_compat import call_soon, publish, subscription_count
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.nodes.declarations import NODES
@@ -39,7 +40,6 @@ from zc_perception.nodes.overlay_picture import (
     Painter,
     PictureHistory,
     ReducedPicture,
-    Stamp,
 )
 from zc_perception.nodes.params.qos_overrides import Endpoint, publisher_qos, subscription_qos
 from zc_perception.nodes.perception_node import PerceptionNode
@@ -72,10 +72,6 @@ OVERLAY = Part(
         "raise parameter 'history' for a slow model, or lower 'scale'"),
     well='drawing',
 )  # fmt: skip
-
-
-def _stamp_of(message: Detection2DArray) -> Stamp:
-    return message.header.stamp.sec, message.header.stamp.nanosec
 
 
 class OverlayNode(PerceptionNode):
@@ -308,7 +304,7 @@ class OverlayNode(PerceptionNode):
         newest: Detection2DArray | None = None
         while detections:
             message = detections.pop()
-            stamp = _stamp_of(message)
+            stamp = stamp_ns(message.header)
             if newest is not None:
                 self.skipped += stamp in history
                 self.unmatched += stamp not in history
@@ -321,7 +317,7 @@ class OverlayNode(PerceptionNode):
         for message in reversed(waiting):
             detections.append(message)
         if newest is not None:
-            picture = history.take(_stamp_of(newest))
+            picture = history.take(stamp_ns(newest.header))
             if picture is not None:
                 try:
                     self._draw(picture, newest)

@@ -26,7 +26,6 @@ _LONGEST_NAME = 80
 _FARTHEST = 30_000.0
 # Python converts no more than some thousand digits.
 _MOST_DIGITS = 9
-Stamp = tuple[int, int]
 Colour = tuple[int, int, int]
 # Distinct hues for the first classes, as B, G, R.
 _COLOURS: tuple[Colour, ...] = (
@@ -71,10 +70,10 @@ class PictureHistory:
         self.scale = scale
         self._key: tuple[ImageLayout, Colorimetry, int, int] | None = None
         self._converter: ToNv12 | None = None
-        self._pictures: OrderedDict[Stamp, ReducedPicture] = OrderedDict()
+        self._pictures: OrderedDict[int, ReducedPicture] = OrderedDict()
         self._spare: list[ReducedPicture] = []
         self._lock = threading.Lock()
-        self.newest: Stamp = (0, 0)
+        self.newest = 0
 
     def __len__(self) -> int:
         return len(self._pictures)
@@ -108,7 +107,7 @@ class PictureHistory:
         with frame.map() as source:
             self._converter.convert(source, luma, chroma)
             num_bytes = sum(plane.nbytes for plane in source)
-        stamp = divmod(frame.header.stamp_ns, 1_000_000_000)
+        stamp = frame.header.stamp_ns
         reduced = ReducedPicture(
             luma,
             chroma,
@@ -124,7 +123,7 @@ class PictureHistory:
     def __contains__(self, stamp: object) -> bool:
         return stamp in self._pictures
 
-    def take(self, stamp: Stamp) -> ReducedPicture | None:
+    def take(self, stamp: int) -> ReducedPicture | None:
         """The picture of that frame, valid until the next :meth:`keep`; it and everything older is forgotten."""
         with self._lock:
             if stamp not in self._pictures:
@@ -140,7 +139,7 @@ class PictureHistory:
         with self._lock:
             self._pictures.clear()
             self._spare.clear()
-            self.newest = (0, 0)
+            self.newest = 0
 
 
 @dataclass(frozen=True)

@@ -210,6 +210,12 @@ class PerceptionNode(LifecycleNodeMixin, Node, metaclass=_WholeOrNothing):
         """So long it may take until :meth:`progress` changes."""
         return PATIENCE_S
 
+    def lacks(self, what: str) -> AttributeError:
+        """The error of who asks for *what*, which the node has while it is configured."""
+        return AttributeError(
+            f"node '{self.get_name()}' is {self.state}: it has no {what}; configure it"
+        )
+
     def start(self) -> None:
         """Configure and activate, as far as that isn't done; nothing without ``autostart``, where a manager does it.
 

@@ -93,18 +93,14 @@ class RecorderNode(PerceptionNode):
     def recorder(self) -> FrameRecorder:
         """What writes, once the node has been configured."""
         if self._recorder is None:
-            raise AttributeError(
-                f"node '{self.get_name()}' is {self.state}: it records nothing; configure it"
-            )
+            raise self.lacks('recording')
         return self._recorder
 
     @property
     def subscription(self) -> AdaptedSubscription[Frame]:
         """Of ``image_raw``, while the node is configured."""
         if self._subscription is None:
-            raise AttributeError(
-                f"node '{self.get_name()}' is {self.state}: it has no subscription; configure it"
-            )
+            raise self.lacks('subscription')
         return self._subscription
 
     def _activate(self) -> None:

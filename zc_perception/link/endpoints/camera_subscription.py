@@ -21,6 +21,7 @@ from zc_perception.link.endpoints.frame_subscription import (
     requires_copy_free,
 )
 from zc_perception.link.endpoints.subscription import SubscriptionStatistics
+from zc_perception.link.image_conversion import stamp_ns
 from zc_perception.link.rclpy_compat import create_reader
 from zc_perception.log import Seldom
 from zc_perception.memory.ledger import CopyLedger
@@ -75,8 +76,8 @@ class CameraSubscription(FrameSubscription):
         )
 
     def _on_info(self, info: CameraInfo) -> None:
-        self._infos.pop(_stamp_ns(info), None)  # so that its place is the newest
-        self._infos[_stamp_ns(info)] = self._newest = info
+        self._infos.pop(stamp_ns(info.header), None)  # so that its place is the newest
+        self._infos[stamp_ns(info.header)] = self._newest = info
         if len(self._infos) > _INFOS:
             del self._infos[next(iter(self._infos))]
         self.queue.reopen()
@@ -91,7 +92,7 @@ class CameraSubscription(FrameSubscription):
             if (
                 newest is None
                 or newest.header.frame_id != header.frame_id
-                or _stamp_ns(newest) < header.stamp_ns
+                or stamp_ns(newest.header) < header.stamp_ns
             ):
                 return False
         if not frame.hand_out():
@@ -146,10 +147,6 @@ class CameraSubscription(FrameSubscription):
         reader, self._info_reader = self._info_reader, None
         if reader is not None:
             self._node.destroy_subscription(reader)
-
-
-def _stamp_ns(info: CameraInfo) -> int:
-    return int(info.header.stamp.sec) * 1_000_000_000 + int(info.header.stamp.nanosec)
 
 
 def create_camera_subscription(
