@@ -36,7 +36,7 @@ from camera.video_kit import (
 from numpy.typing import NDArray
 
 from zc_perception.camera.replay import video_facts
-from zc_perception.camera.replay.camera import open_source
+from zc_perception.camera.replay.opening import open_source
 from zc_perception.errors import ConfigError, RecordingError
 from zc_perception.pixel.colorimetry import Colorimetry, Matrix, Range, Transfer
 
@@ -668,7 +668,7 @@ def test_of_several_video_streams_the_first_is_played_and_the_others_are_named(
 def test_the_decoder_comes_with_the_first_video_only() -> None:
     """And a camera that replays no video needs no PyAV."""
     code = (
-        'import sys, zc_perception.camera.replay.camera as camera\n'
+        'import sys, zc_perception.camera.replay.opening as camera\n'
         "assert 'av' not in sys.modules and camera.VideoSource"
     )
     subprocess.run([sys.executable, '-c', code], check=True)

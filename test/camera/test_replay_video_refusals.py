@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from camera.video_kit import scenes, write_video
 
-from zc_perception.camera.replay.camera import open_source
+from zc_perception.camera.replay.opening import open_source
 from zc_perception.errors import ConfigError
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')

@@ -18,11 +18,13 @@ from doctor.breakages import capture
 from doctor.vehicle import MetadataNode, Vehicle
 
 from zc_perception.camera.calibration import Calibration, format_calibration
+from zc_perception.camera.camera import DrawnCamera
 from zc_perception.camera.jpeg import INSTALL
-from zc_perception.camera.kinds import CAMERAS, draws
+from zc_perception.camera.kinds import CAMERAS
+from zc_perception.camera.v4l2 import checks as v4l2_checks
 from zc_perception.camera.v4l2 import choice
-from zc_perception.doctor import camera_checks
-from zc_perception.doctor.camera_checks import configured_cameras, look_at
+from zc_perception.camera.v4l2.checks import look_at
+from zc_perception.doctor.camera_checks import configured_cameras
 from zc_perception.doctor.needs import node_need
 from zc_perception.errors import ZcError
 from zc_perception.machine.asking import NoAnswerError, Question
@@ -86,7 +88,7 @@ def test_a_camera_that_is_unplugged_meanwhile_is_closed(call: str, vehicle: Vehi
 def test_of_many_formats_the_best_and_jpegs_are_asked_for_their_rates(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(camera_checks, '_RATED_FORMATS', 1)
+    monkeypatch.setattr(v4l2_checks, '_RATED_FORMATS', 1)
     rated = {one['fourcc'] for one in look_at(DriverDouble(*FORMATS)).formats if one['rates']}
     assert rated == {'NV12', 'MJPG'}
 
@@ -202,7 +204,7 @@ def test_every_kind_of_this_package_is_known(vehicle: Vehicle, kind: str) -> Non
         for finding in configured_cameras(vehicle.system(), vehicle.needs())
     }['/rear/capture']
     assert 'there is no camera' not in found.found
-    if draws(kind) and kind != 'replay':
+    if issubclass(CAMERAS.load(kind), DrawnCamera) and kind != 'replay':
         assert (found.status, found.found) == (Status.OK, f'camera {kind} needs no device')
 
 

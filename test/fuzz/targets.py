@@ -20,7 +20,7 @@ from zc_perception.camera.calibration import parse_calibration
 from zc_perception.camera.jpeg import JpegDecoder
 from zc_perception.camera.recording import RecordingSource
 from zc_perception.camera.replay.bag import read_message
-from zc_perception.camera.replay.camera import open_source
+from zc_perception.camera.replay.opening import open_source
 from zc_perception.camera.replay.raw import parse_sidecar
 from zc_perception.errors import ZcError
 from zc_perception.link.announcement import Announcement

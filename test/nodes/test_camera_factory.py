@@ -11,9 +11,9 @@ from unittest.mock import Mock, create_autospec
 import pytest
 from camera.camera_options import PARAMETERS
 
-from zc_perception.camera.camera import Camera, CameraOptions
+from zc_perception.camera.camera import Camera, CameraOptions, DrawnCamera
 from zc_perception.camera.clock import StampClock, SystemClocks
-from zc_perception.camera.kinds import CAMERAS, draws
+from zc_perception.camera.kinds import CAMERAS
 from zc_perception.camera.v4l2 import camera as v4l2_camera
 from zc_perception.errors import AllocationError, ConfigError
 from zc_perception.memory import heaps as heaps_module
@@ -42,7 +42,7 @@ def constructor(kind: type[Camera], monkeypatch: pytest.MonkeyPatch) -> Mock:
     return double  # type: ignore[no-any-return]
 
 
-@pytest.mark.parametrize('kind', [kind for kind in CAMERAS.built_in if not draws(kind)])
+@pytest.mark.parametrize('kind', [kind for kind in CAMERAS.built_in if not issubclass(CAMERAS.load(kind), DrawnCamera)])
 def test_each_camera_with_a_device_is_made_with_the_options(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

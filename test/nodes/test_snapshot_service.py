@@ -19,7 +19,7 @@ from rclpy.parameter import Parameter
 from rclpy.qos import QoSProfile
 from std_srvs.srv import Trigger
 
-from zc_perception.camera.replay.camera import open_source
+from zc_perception.camera.replay.opening import open_source
 from zc_perception.camera.replay.raw import raw_geometry
 from zc_perception.camera.snapshot import Snapshot
 from zc_perception.nodes import snapshot

@@ -49,6 +49,7 @@ from zc_perception.jetson.nvbufsurface import (
     surface_signature,
 )
 from zc_perception.jetson.vic import Vic
+from zc_perception.machine.checks import Check
 from zc_perception.memory.dmabuf import BufferIdentity, DmaBuf
 from zc_perception.memory.pool import BufferPool, Buffers, Slot
 from zc_perception.negotiation.constraints import BufferConstraints, Format, Placement
@@ -151,6 +152,25 @@ class ArgusCamera(GStreamerCamera):
         ParameterSpec('sensor_id', 0, 'number of the sensor.', '', 0, 63),
         ParameterSpec('sensor_mode', -1, 'number of the sensor mode. -1: Argus chooses.', '', -1, 63),
     )  # fmt: skip
+    MEMORY = 'NvBufSurface'
+    CHECKS = (
+        *GStreamerCamera.CHECKS,
+        Check(
+            'jetson.release',
+            'which Jetson Linux',
+            'zc_perception.camera.argus_checks:jetson_release',
+        ),
+        Check(
+            'jetson.nvbufsurface',
+            'whether it loads, and its structs are those we know',
+            'zc_perception.camera.argus_checks:nvbufsurface',
+        ),
+        Check(
+            'jetson.vic',
+            "the video image compositor's library",
+            'zc_perception.camera.argus_checks:vic',
+        ),
+    )
 
     def __init__(
         self,

@@ -8,7 +8,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,9 +18,10 @@ from zc_perception.camera.controls import NO_CONTROLS, ControlInfo, ControlValue
 from zc_perception.errors import CameraError, ConfigError
 from zc_perception.frame import Frame, Header
 from zc_perception.machine.checks import Check
+from zc_perception.machine.finding import Finding, ok, skip
 from zc_perception.mapping import map_buffers
 from zc_perception.memory.dmabuf import CpuAccess, DmaBuf
-from zc_perception.memory.heaps import Heap, OfferedHeaps, check_heap_name, working_heaps
+from zc_perception.memory.heaps import Heap, HeapUse, OfferedHeaps, check_heap_name, working_heaps
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.memory.pool import BufferPool, PoolStatistics, Slot, mapped
 from zc_perception.negotiation.constraints import BufferConstraints, Size
@@ -29,6 +30,11 @@ from zc_perception.parameters import ParameterSpec
 from zc_perception.pixel.colorimetry import BT601_LIMITED
 from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.modifier import LINEAR
+
+if TYPE_CHECKING:
+    from zc_perception.camera.pool_plan import Agree, PlannedPool
+    from zc_perception.machine.needs import Needs, NodeNeed
+    from zc_perception.machine.system import System
 
 SLOT_WAIT_S = 0.25
 """How long one :meth:`Camera.capture` of a source that isn't live waits for a slot, so that stopping stays quick."""
@@ -111,6 +117,10 @@ class Camera(ABC):
     kind."""
     CHECKS: ClassVar[Sequence[Check]] = ()
     """What ``zc_doctor`` looks at for it."""
+    MEMORY: ClassVar[str] = 'unknown buffers'
+    """Whose memory its frames lie in, for people, where the package doesn't allocate it."""
+    HELD: ClassVar[int] = 2
+    """Slots that it needs for itself, at least."""
     SLOW: ClassVar[bool] = False
     """Whether opening may take seconds. The camera's own thread opens it then, and :meth:`try_out` says before what can't be at all."""
     PACED: ClassVar[bool] = True
@@ -145,6 +155,42 @@ class Camera(ABC):
 
         :raises ConfigError: the parameters can't be used.
         """
+
+    @classmethod
+    def examine(cls, system: System, needs: Needs, camera: NodeNeed) -> Finding:
+        """For ``zc_doctor``: whether the machine has what a node's parameters ask for. May open the device, but changes nothing."""
+        return skip(
+            f'camera {camera.kind}: nothing is known of what it needs; start the node to see what it says',
+            camera.node,
+        )
+
+    @classmethod
+    def heap_use(cls, values: Mapping[str, Any]) -> HeapUse | None:
+        """What it needs the heap of parameter ``heap`` for; ``None``: it brings its buffers."""
+        return None
+
+    @classmethod
+    def picture_size(cls, system: System, values: Mapping[str, Any]) -> Size:
+        """For ``zc_doctor``, before it is opened; (0, 0): nobody knows before it streams."""
+        from zc_perception.camera.pool_plan import size_of
+
+        return size_of(values)
+
+    @classmethod
+    def planned_pool(
+        cls, system: System, values: Mapping[str, Any], heaps: OfferedHeaps | None, agree: Agree
+    ) -> PlannedPool | None:
+        """For ``zc_doctor``: the pool that it is going to have; ``None``: the size of its pictures isn't known.
+
+        :param heaps: what :meth:`heap_use` may take its buffers from.
+        :raises NegotiationError: the consumers don't agree.
+        """
+        from zc_perception.camera.pool_plan import estimated, plan
+
+        size = cls.picture_size(system, values)
+        if not all(size):
+            return None
+        return plan(estimated(size, cls.MEMORY, cls.HELD), agree, own_heap=False)
 
     @classmethod
     def keeps_all(cls, values: Mapping[str, Any]) -> bool:
@@ -397,6 +443,30 @@ class DrawnCamera(Camera):
         """
         width, height = parameters['width'] or cls.SIZE[0], parameters['height'] or cls.SIZE[1]
         return cls(width, height, parameters['framerate'] or cls.FRAMERATE, **base)
+
+    @classmethod
+    def examine(cls, system: System, needs: Needs, camera: NodeNeed) -> Finding:
+        return ok(f'camera {camera.kind} needs no device', camera.node)
+
+    @classmethod
+    def heap_use(cls, values: Mapping[str, Any]) -> HeapUse | None:
+        return HeapUse.CAMERA
+
+    @classmethod
+    def picture_size(cls, system: System, values: Mapping[str, Any]) -> Size:
+        return values['width'] or cls.SIZE[0], values['height'] or cls.SIZE[1]
+
+    @classmethod
+    def planned_pool(
+        cls, system: System, values: Mapping[str, Any], heaps: OfferedHeaps | None, agree: Agree
+    ) -> PlannedPool | None:
+        from zc_perception.camera.pool_plan import Known, plan
+
+        size = cls.picture_size(system, values)
+        if heaps is None or not all(size):
+            return None
+        own = drawn_constraints(cls.fourcc, size, heaps)
+        return plan(Known(own, size, memory=True, formats=all(cls.SIZE)), agree, own_heap=True)
 
     @property
     def has_lens(self) -> bool:

@@ -26,10 +26,3 @@ CAMERAS: Kinds[Camera] = Kinds(
     },
     'zc_perception.camera.camera:Camera',
 )
-
-
-def draws(kind: str) -> bool:
-    """Whether a kind of this package writes its pictures with the CPU: then it needs no device, and its memory comes from the package."""
-    from zc_perception.camera.camera import DrawnCamera
-
-    return kind in CAMERAS.built_in and issubclass(CAMERAS.load(kind), DrawnCamera)

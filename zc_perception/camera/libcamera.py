@@ -22,7 +22,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from zc_perception.camera.borrowed import PIPELINE_BUFFERS, BorrowedMemory, own_descriptors
 from zc_perception.camera.camera import Camera, CameraOptions, CameraStatistics
@@ -36,6 +36,8 @@ from zc_perception.errors import (
     LayoutError,
 )
 from zc_perception.frame import Frame, Header
+from zc_perception.machine.checks import Check
+from zc_perception.machine.finding import Finding, skip
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.memory.pool import BufferPool, Buffers, Slot, close_buffers
 from zc_perception.negotiation.constraints import BufferConstraints
@@ -45,6 +47,10 @@ from zc_perception.pixel.colorimetry import Colorimetry, Matrix, Range
 from zc_perception.pixel.fourcc import NV12, pixel_format
 from zc_perception.pixel.layout import ImageLayout, PlaneLayout, validate_layout
 from zc_perception.pixel.modifier import LINEAR
+
+if TYPE_CHECKING:
+    from zc_perception.machine.needs import Needs, NodeNeed
+    from zc_perception.machine.system import System
 
 RESERVE = 3
 """What a pipeline handler needs queued, and one frame that is being handed over."""
@@ -234,6 +240,15 @@ class LibcameraCamera(Camera):
         ParameterSpec('libcamera_id', '', "the camera's id, a part of it, or its number. Empty: the only camera."),
         PIPELINE_BUFFERS,
     )  # fmt: skip
+    MEMORY = "libcamera's buffers"
+    HELD = RESERVE
+    CHECKS = (
+        Check(
+            'libcamera.bindings',
+            "libcamera's Python module and its cameras",
+            'zc_perception.camera.libcamera_checks:libcamera_bindings',
+        ),
+    )
 
     def __init__(self, options: CameraOptions) -> None:
         parameters = options.parameters
@@ -271,6 +286,10 @@ class LibcameraCamera(Camera):
     @classmethod
     def open(cls, options: CameraOptions) -> LibcameraCamera:
         return cls(options)
+
+    @classmethod
+    def examine(cls, system: System, needs: Needs, camera: NodeNeed) -> Finding:
+        return skip(f'camera {camera.kind}: see libcamera.bindings', camera.node)
 
     def _call(self, what: str, call: Callable[[], Any]) -> Any:
         try:

@@ -6,21 +6,17 @@ the same calls as the nodes do. What a question needs is imported by its own fun
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import importlib
 import json
 import os
 from collections.abc import Sequence
-from contextlib import suppress
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from zc_perception.errors import ConfigError, ZcError
-from zc_perception.machine.libraries import file_of
 
 if TYPE_CHECKING:
-    from zc_perception.camera.gstreamer.abi import GStreamer
+    pass
 
 MESSAGES = (
     'sensor_msgs.msg',
@@ -29,114 +25,6 @@ MESSAGES = (
     'std_srvs.srv',
     'lifecycle_msgs.srv',
 )
-
-
-def describe_nvbufsurface(library: str = '') -> dict[str, Any]:
-    """Load it, and try its structs on an image of our own, as the argus camera does."""
-    from zc_perception.jetson.nvbufsurface import LIBRARY, check_structs
-
-    try:
-        loaded = ctypes.CDLL(library or LIBRARY)
-    except OSError as error:
-        return {'error': str(error), 'loaded': False}
-    answer: dict[str, Any] = {'loaded': True, 'file': file_of(loaded)}
-    try:
-        check_structs(library or None)
-    except ZcError as error:
-        return {**answer, 'error': str(error)}
-    return answer
-
-
-def describe_vic(library: str = '') -> dict[str, Any]:
-    """Whether the library of the video image compositor loads."""
-    from zc_perception.jetson.vic import TRANSFORM_LIBRARY
-
-    try:
-        return {'file': file_of(ctypes.CDLL(library or TRANSFORM_LIBRARY))}
-    except OSError as error:
-        return {'error': str(error)}
-
-
-def describe_libcamera() -> dict[str, Any]:
-    """Its cameras' ids. Listing them acquires none."""
-    from zc_perception.camera.libcamera import import_libcamera
-
-    try:
-        module = import_libcamera()
-        cameras = [str(camera.id) for camera in module.CameraManager.singleton().cameras]
-    except ZcError as error:
-        return {'error': str(error)}
-    except (RuntimeError, OSError) as error:
-        return {'error': f'libcamera could not list its cameras: {error}'}
-    version = str(
-        getattr(module, '__version__', '')
-        or getattr(module.CameraManager.singleton(), 'version', '')
-    )
-    with suppress(metadata.PackageNotFoundError):
-        version = version or metadata.version('libcamera')
-    return {'file': str(getattr(module, '__file__', '')), 'version': version, 'cameras': cameras}
-
-
-def _element(gst: GStreamer, name: str) -> dict[str, Any]:
-    if not gst.has_element(name):
-        return {'there': False}
-    made = gst.gst_element_factory_make(name.encode(), None)
-    if not made:
-        return {
-            'there': True,
-            'error': 'the registry has it, but it could not be made: a library of its plugin is missing',
-        }
-    gst.gst_object_unref(gst.gst_object_ref_sink(made))
-    return {'there': True}
-
-
-def describe_gstreamer(*elements: str) -> dict[str, Any]:
-    """Version, and whether each of these elements can be made; or why there is no GStreamer."""
-    from zc_perception.camera.gstreamer.abi import load_gstreamer
-
-    try:
-        gst = load_gstreamer()
-    except ZcError as error:
-        return {'error': str(error)}
-    return {
-        'version': '.'.join(map(str, gst.version)),
-        'elements': {name: _element(gst, name) for name in elements},
-    }
-
-
-def try_pipeline(description: str) -> dict[str, Any]:
-    """Whether a pipeline can be made of *description*, as the gstreamer camera does. No device is opened."""
-    from zc_perception.camera.gstreamer.pipeline import check_description
-
-    try:
-        check_description(description)
-    except ZcError as error:
-        return {'error': str(error)}
-    return {}
-
-
-def try_recording(text: str) -> dict[str, Any]:
-    """Whether a recording can be played: open it as the capture node does, and give it back.
-
-    :param text: JSON: ``video``, ``width``, ``height``, ``framerate``, ``replay_topic`` and
-        ``pixel_format`` as the node has them.
-    """
-    from zc_perception.camera.replay.camera import open_source
-
-    wanted = json.loads(text)
-    try:
-        source = open_source(
-            wanted['video'],
-            width=wanted['width'],
-            height=wanted['height'],
-            framerate=wanted['framerate'],
-            topic=wanted['replay_topic'],
-            raw_format=wanted['pixel_format'],
-        )
-    except ZcError as error:
-        return {'error': str(error)}
-    with contextlib.closing(source):
-        return {'width': source.width, 'height': source.height}
 
 
 def try_model(text: str) -> dict[str, Any]:

@@ -115,9 +115,7 @@ def heaps(system: System, needs: Needs) -> Iterator[Finding]:
 
 def _reference(system: System, needs: Needs) -> tuple[int, str]:
     """The largest buffer that is asked for, or what is usual."""
-    pools = [
-        pool_need(system, needs, camera) for camera in needs.cameras if camera.kind != 'argus'
-    ]
+    pools = [pool_need(system, needs, camera) for camera in needs.cameras]
     if known := [pool for pool in pools if pool.buffers]:
         largest = max(known, key=lambda pool: max(pool.buffers))
         return max(largest.buffers), f'{largest.camera.label}, {largest.size[0]}x{largest.size[1]}'

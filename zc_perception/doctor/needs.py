@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from zc_perception.camera.kinds import draws
+from zc_perception.camera.camera import Camera
+from zc_perception.camera.kinds import CAMERAS
 from zc_perception.errors import ConfigError
 from zc_perception.machine.needs import Needs, NodeNeed
+from zc_perception.memory.heaps import HeapUse
 from zc_perception.nodes.declarations import NODES
 from zc_perception.nodes.namespaces import check_cameras
 from zc_perception.nodes.params.yaml_file import (
@@ -19,9 +21,12 @@ from zc_perception.nodes.params.yaml_file import (
 )
 
 
-def uses_own_heap(camera: NodeNeed) -> bool:
-    """Whether the package allocates the buffers of that camera: others bring their own."""
-    return draws(camera.kind) or (camera.kind == 'v4l2' and camera['memory'] == 'import')
+def camera_class(camera: NodeNeed) -> type[Camera]:
+    """The class of a node's kind of camera; of one that can't be imported, what is known of all cameras."""
+    try:
+        return CAMERAS.load(camera.kind)
+    except ConfigError:  # check cameras.configured tells
+        return Camera
 
 
 def node_need(kind: str, values: Mapping[str, Any], node: str = '') -> NodeNeed:
@@ -39,7 +44,8 @@ def node_need(kind: str, values: Mapping[str, Any], node: str = '') -> NodeNeed:
             try:
                 taken[spec.name] = spec.convert(values[spec.name])
             except ConfigError:
-                continue
+                if spec is specs.own[0] and isinstance(values[spec.name], str):
+                    taken[spec.name] = values[spec.name]  # no such kind: who looks at it says so
     return NodeNeed(node or f'/{kind}', specs.own[0].name, taken)
 
 
@@ -54,9 +60,10 @@ def needs_for(
 
     :param path: of the parameter file.
     """
-    heaps = dict.fromkeys(camera['heap'] for camera in cameras if uses_own_heap(camera))
+    uses = [(camera['heap'], camera_class(camera).heap_use(camera.values)) for camera in cameras]
+    heaps = dict.fromkeys(heap for heap, use in uses if use is not None)
     imports = any(i.kind == 'axl' for i in inferences) or any(
-        c['memory'] == 'import' and c.kind == 'v4l2' for c in cameras
+        use is HeapUse.CAMERA_IMPORT for _, use in uses
     )
     return Needs(path, tuple(cameras), tuple(inferences), cameras_given, tuple(heaps), imports)
 

@@ -1,4 +1,5 @@
-"""All checks, by group: the doctor's own stand here, those of an accelerator in its class. Ids stay, since programs may rely on them.
+"""All checks, by group: the doctor's own stand here, those of a kind of camera or accelerator in its class. Ids stay, since programs may
+rely on them.
 A new one goes to the end of its group.
 """
 
@@ -6,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from zc_perception.camera.kinds import CAMERAS
 from zc_perception.doctor import (
     camera_checks,
     machine_checks,
@@ -61,11 +63,8 @@ _FIRST = (
     Check(
         'buffers.fences', 'a real fence taken out of it and put back', memory_checks.fence_trials
     ),
-    Check(
-        'cameras.devices',
-        'each /dev/video*: driver, card, formats, sizes, rates, who uses it',
-        camera_checks.camera_devices,
-    ),
+)
+_CAMERAS = (
     Check(
         'cameras.configured',
         "whether the parameter file's cameras offer what it asks for",
@@ -76,27 +75,8 @@ _FIRST = (
         "whether each camera's calibration file is there and fits",
         camera_checks.calibrations,
     ),
-    Check('gstreamer.library', 'GStreamer, and its version', camera_checks.gstreamer_library),
-    Check('gstreamer.elements', 'the elements that matter', camera_checks.gstreamer_elements),
-    Check(
-        'gstreamer.pipeline',
-        "whether the parameter file's pipelines can be made",
-        camera_checks.gstreamer_pipelines,
-    ),
-    Check(
-        'libcamera.bindings',
-        "libcamera's Python module and its cameras",
-        camera_checks.libcamera_bindings,
-    ),
 )
 _LAST = (
-    Check('jetson.release', 'which Jetson Linux', machine_checks.jetson_release),
-    Check(
-        'jetson.nvbufsurface',
-        'whether it loads, and its structs are those we know',
-        machine_checks.nvbufsurface,
-    ),
-    Check('jetson.vic', "the video image compositor's library", machine_checks.vic),
     Check(
         'model.manifest',
         "the parameter file's model: manifest and engine files",
@@ -148,10 +128,16 @@ _LAST = (
 def checks_of(groups: Sequence[str] = ()) -> tuple[Check, ...]:
     """The checks of some groups, or all: this page's and those that kinds declare, group by group.
 
-    :raises ConfigError: there is no such group.
+    :raises ConfigError: there is no such group, or two checks that differ have one id.
     """
-    declared = (check for kind in ACCELERATORS.declared.classes.values() for check in kind.CHECKS)
-    every = {check.id: check for check in (*_FIRST, *declared, *_LAST)}
+    cameras, accelerators = (
+        [check for kind in kinds.declared.classes.values() for check in kind.CHECKS]
+        for kinds in (CAMERAS, ACCELERATORS)
+    )
+    every: dict[str, Check] = {}
+    for check in (*_FIRST, *cameras, *_CAMERAS, *accelerators, *_LAST):
+        if every.setdefault(check.id, check) != check:
+            raise ConfigError(f"two kinds have a check '{check.id}'; one package has to go")
     order = list(dict.fromkeys(check.group for check in every.values()))
     for group in groups:
         if group not in order:

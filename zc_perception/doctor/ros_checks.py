@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from zc_perception.doctor import answers
-from zc_perception.doctor.pool_need import picture_size
+from zc_perception.doctor.needs import camera_class
 from zc_perception.errors import ConfigError
 from zc_perception.link.shared_memory.socket_folder import (
     SUFFIX,
@@ -210,7 +210,7 @@ def _segment(path: Path) -> int:
 
 def _image(system: System, needs: Needs) -> int:
     """Bytes of the largest image as plain subscribers get it: rgb8."""
-    sizes = [picture_size(system, camera) for camera in needs.cameras]
+    sizes = [camera_class(camera).picture_size(system, camera.values) for camera in needs.cameras]
     return max((w * h * 3 for w, h in sizes), default=0) or _USUAL_IMAGE
 
 

@@ -14,7 +14,7 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from zc_perception.camera.borrowed import PIPELINE_BUFFERS, own_descriptors
 from zc_perception.camera.camera import Camera, CameraOptions, CameraStatistics, heap_pool
@@ -46,6 +46,8 @@ from zc_perception.errors import (
     LayoutError,
 )
 from zc_perception.frame import Frame, Header
+from zc_perception.machine.checks import Check
+from zc_perception.machine.finding import Finding, skip
 from zc_perception.memory.dmabuf import CpuAccess, pending_writes
 from zc_perception.memory.foreign_pool import ForeignBufferPool
 from zc_perception.memory.heaps import OfferedHeaps
@@ -60,6 +62,10 @@ from zc_perception.negotiation.constraints import (
 from zc_perception.negotiation.settings import AllocationRequest
 from zc_perception.parameters import ParameterSpec
 from zc_perception.pixel.modifier import LINEAR, modifier_name
+
+if TYPE_CHECKING:
+    from zc_perception.machine.needs import Needs, NodeNeed
+    from zc_perception.machine.system import System
 
 COPY_REASON = 'gstreamer_copy'
 _WAIT_S, _FENCE_POLL_S = 0.25, 0.005
@@ -83,6 +89,25 @@ class GStreamerCamera(Camera):
         ParameterSpec('assume_linear', False, 'treat old memory:DMABuf caps, which do not name the layout, as LINEAR.'),
         ParameterSpec('require_dmabuf', False, 'refuse a pipeline whose frames would have to be copied.'),
     )  # fmt: skip
+    CHECKS: ClassVar[Sequence[Check]] = (
+        Check(
+            'gstreamer.library',
+            'GStreamer, and its version',
+            'zc_perception.camera.gstreamer.checks:gstreamer_library',
+        ),
+        Check(
+            'gstreamer.elements',
+            'the elements that matter',
+            'zc_perception.camera.gstreamer.checks:gstreamer_elements',
+        ),
+        Check(
+            'gstreamer.pipeline',
+            "whether the parameter file's pipelines can be made",
+            'zc_perception.camera.gstreamer.checks:gstreamer_pipelines',
+        ),
+    )
+    MEMORY = "the pipeline's buffers"
+    HELD = RESERVE
     SLOW = True
 
     def __init__(self, options: CameraOptions, *, start_timeout_s: float = 10.0) -> None:
@@ -182,6 +207,10 @@ class GStreamerCamera(Camera):
     def try_out(cls, options: CameraOptions) -> None:
         """The pipeline can be made."""
         check_description(cls._description(options.parameters))
+
+    @classmethod
+    def examine(cls, system: System, needs: Needs, camera: NodeNeed) -> Finding:
+        return skip(f'camera {camera.kind}: see gstreamer.pipeline', camera.node)
 
     @classmethod
     def _description(cls, parameters: Mapping[str, Any]) -> str:

@@ -5,73 +5,25 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from numpy.typing import NDArray
 
 from zc_perception.camera import recording
 from zc_perception.camera.camera import DrawnCamera
-from zc_perception.camera.replay import raw as replay_raw
-from zc_perception.camera.replay.bag import BagSource, is_bag
-from zc_perception.camera.replay.pictures import PICTURES, ImageSource
-from zc_perception.camera.replay.place import recording_path, refuse_foreign
-from zc_perception.camera.replay.raw import RawSource
+from zc_perception.camera.replay.opening import open_source
+from zc_perception.camera.replay.place import recording_path
 from zc_perception.camera.replay.source import STAMPS, FrameSource, Moment
-from zc_perception.camera.replay.video import VideoSource
 from zc_perception.errors import ConfigError, RecordingError
 from zc_perception.frame import Header
+from zc_perception.machine.finding import Finding
 from zc_perception.parameters import ParameterSpec
 from zc_perception.pixel.fourcc import pixel_format
 from zc_perception.pixel.layout import check_dimensions
 
-
-def open_source(
-    path: str,
-    *,
-    width: int = 0,
-    height: int = 0,
-    framerate: float = 0.0,
-    topic: str = '',
-    raw_format: str = replay_raw.AUTO,
-) -> FrameSource:
-    """The source for what is at *path*.
-
-    A folder is a rosbag2 recording or a folder of pictures; ``.mcap`` and ``.db3`` are rosbag2's files, ``.zcr`` is ours, ``.nv12`` and
-    ``.yuv`` are raw; a picture alone is a recording of one frame; anything else is a video.
-
-    :param path: as :func:`recording_path` has it.
-    :param width: of the frames; 0 for the recording's own. For raw files without a sidecar, what they have.
-    :param height: likewise.
-    :param framerate: of what has none of its own: pictures, raw files, and videos without
-        one that can be.
-    :param topic: which topic of a rosbag2 recording.
-    :param raw_format: of raw files, such as NV12.
-    :raises ConfigError: it can't be used.
-    :raises LayoutError: an odd width or height.
-    """
-    path = recording_path(path)
-    place = Path(path)
-    suffix = place.suffix.lower()
-    if place.is_file() and suffix not in replay_raw.SUFFIXES:
-        refuse_foreign(place)
-    try:
-        bag = is_bag(place)
-    except OSError as error:
-        raise ConfigError(f"'{path}' can't be read: {error.strerror}") from error
-    if topic and not bag:
-        raise ConfigError(
-            f"parameter 'replay_topic' is '{topic}', but '{path}' is no rosbag2 recording; leave it empty"
-        )
-    if bag:
-        return BagSource(path, topic, width, height)
-    if place.is_dir() or suffix in PICTURES:
-        return ImageSource(path, width, height, framerate)
-    if suffix == recording.SUFFIX:
-        return recording.RecordingSource(path, width, height)
-    if suffix in replay_raw.SUFFIXES:
-        return RawSource(path, width, height, framerate, raw_format)
-    return VideoSource(path, width, height, framerate)
+if TYPE_CHECKING:
+    from zc_perception.machine.needs import Needs, NodeNeed
+    from zc_perception.machine.system import System
 
 
 class ReplayCamera(DrawnCamera):
@@ -149,6 +101,12 @@ class ReplayCamera(DrawnCamera):
         """The recording is there; opening it says so, too."""
         super().check(values)
         recording_path(values['video'])
+
+    @classmethod
+    def examine(cls, system: System, needs: Needs, camera: NodeNeed) -> Finding:
+        from zc_perception.camera.replay.checks import recording as looked_at
+
+        return looked_at(system, camera)
 
     @classmethod
     def keeps_all(cls, values: Mapping[str, Any]) -> bool:

@@ -10,12 +10,19 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from zc_perception.camera.camera import Camera, CameraOptions, CameraStatistics, heap_pool
 from zc_perception.camera.clock import CaptureClock
 from zc_perception.camera.controls import ControlInfo, ControlValue
 from zc_perception.camera.jpeg import BadJpegError
-from zc_perception.camera.v4l2.choice import QUEUED, aligned_format, choose_formats, reserve_of
+from zc_perception.camera.v4l2.choice import (
+    MOST_BUFFERS,
+    QUEUED,
+    aligned_format,
+    choose_formats,
+    reserve_of,
+)
 from zc_perception.camera.v4l2.controls import V4l2Controls
 from zc_perception.camera.v4l2.device import Dequeued, V4l2Device, find_device, identity_of
 from zc_perception.camera.v4l2.formats import JPEGS, driver_layout, least_bytes
@@ -28,22 +35,31 @@ from zc_perception.camera.v4l2.mjpeg import (
     bytes_layout,
 )
 from zc_perception.camera.v4l2.stream import V4l2Signal, V4l2Stream
-from zc_perception.errors import CameraError, CameraLostError, LayoutError
+from zc_perception.errors import CameraError, CameraLostError, FormatError, LayoutError
 from zc_perception.frame import Frame, Header
-from zc_perception.memory.heaps import OfferedHeaps
+from zc_perception.machine.checks import Check
+from zc_perception.machine.finding import Finding
+from zc_perception.memory.heaps import HeapUse, OfferedHeaps
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.memory.pool import BufferPool, Slot, mapped
 from zc_perception.negotiation.constraints import (
     BufferConstraints,
     Format,
     Placement,
+    Size,
     format_text,
     size_text,
 )
 from zc_perception.negotiation.settings import AllocationRequest, BufferSettings
 from zc_perception.parameters import ParameterSpec
-from zc_perception.pixel.fourcc import fourcc_name
+from zc_perception.pixel.format_names import from_v4l2
+from zc_perception.pixel.fourcc import NV12, fourcc_name
 from zc_perception.pixel.layout import ImageLayout
+
+if TYPE_CHECKING:
+    from zc_perception.camera.pool_plan import Agree, PlannedPool
+    from zc_perception.machine.needs import Needs, NodeNeed
+    from zc_perception.machine.system import System
 
 _SILENT_S = 2.0
 _SILENT_FRAMES = 10
@@ -68,6 +84,15 @@ class V4l2Camera(Camera):
         ParameterSpec('memory', 'auto', "export: the driver's own buffers. import: the driver fills buffers from parameter heap.",
                       choices=('auto', 'export', 'import')),
     )  # fmt: skip
+    CHECKS = (
+        Check(
+            'cameras.devices',
+            'each /dev/video*: driver, card, formats, sizes, rates, who uses it',
+            'zc_perception.camera.v4l2.checks:camera_devices',
+        ),
+    )
+    MEMORY = "the driver's buffers"
+    HELD = reserve_of(0)
     identity = ''
 
     def __init__(
@@ -135,6 +160,44 @@ class V4l2Camera(Camera):
     def open(cls, options: CameraOptions) -> V4l2Camera:
         """A camera that was plugged in again may have another node."""
         return cls(options, find_device(options.identity) if options.identity else None)
+
+    @classmethod
+    def examine(cls, system: System, needs: Needs, camera: NodeNeed) -> Finding:
+        from zc_perception.camera.v4l2.checks import configured
+
+        return configured(system, needs, camera)
+
+    @classmethod
+    def heap_use(cls, values: Mapping[str, Any]) -> HeapUse | None:
+        return HeapUse.CAMERA_IMPORT if values['memory'] == 'import' else None
+
+    @classmethod
+    def picture_size(cls, system: System, values: Mapping[str, Any]) -> Size:
+        from zc_perception.camera.v4l2.checks import picture_size
+
+        return (
+            super().picture_size(system, values)
+            if values['width'] and values['height']
+            else picture_size(system, values)
+        )
+
+    @classmethod
+    def planned_pool(
+        cls, system: System, values: Mapping[str, Any], heaps: OfferedHeaps | None, agree: Agree
+    ) -> PlannedPool | None:
+        """By its driver's own answers, if it gives some; who looks at the camera says why not."""
+        from zc_perception.camera.pool_plan import estimated, plan
+        from zc_perception.camera.v4l2.checks import driver_pool
+
+        found = driver_pool(system, values, heaps, agree)
+        size = cls.picture_size(system, values)
+        if found is not None or not all(size):
+            return found
+        fourcc = NV12
+        with contextlib.suppress(FormatError):  # 'auto', JPEGs, and names that no driver has
+            fourcc = from_v4l2(values['pixel_format']).fourcc
+        known = estimated(size, cls.MEMORY, cls.HELD, fourcc, MOST_BUFFERS)
+        return plan(known, agree, own_heap=heaps is not None)
 
     def _set_framerate(self) -> float:
         wanted = self._wanted_rate

@@ -1,13 +1,45 @@
-"""What ``zc_doctor`` looks at for V4L2 cameras."""
+"""What ``zc_doctor`` looks at for V4L2 cameras: the nodes that are there, and whether they offer what the parameter file asks for.
+
+A node is opened without waiting, and asked only what changes nothing in it.
+"""
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager, suppress
+from dataclasses import asdict, dataclass, replace
+from typing import Any
 
-from zc_perception.camera.v4l2.device import DeviceFile
-from zc_perception.machine.system import System
+from zc_perception.camera.jpeg import INSTALL
+from zc_perception.camera.pool_plan import UNKNOWN, Agree, Known, PlannedPool, offered_heaps, plan
+from zc_perception.camera.v4l2 import abi
+from zc_perception.camera.v4l2.choice import (
+    FormatChoice,
+    aligned_format,
+    choose_formats,
+    reserve_of,
+)
+from zc_perception.camera.v4l2.controls import V4l2Controls
+from zc_perception.camera.v4l2.device import DeviceFile, V4l2Device, V4l2Error, call
+from zc_perception.camera.v4l2.formats import JPEGS, SizeRange, driver_layout, format_offers
+from zc_perception.camera.v4l2.memory import EXPORTED
+from zc_perception.errors import (
+    CameraBusyError,
+    CameraError,
+    ConfigError,
+    NegotiationError,
+    ZcError,
+)
+from zc_perception.machine.finding import Finding, Need, Status, ok, skip
+from zc_perception.machine.heaps import rights_advice
+from zc_perception.machine.needs import Needs, NodeNeed
+from zc_perception.machine.system import DENIED, System
+from zc_perception.memory.heaps import HeapUse, OfferedHeaps
+from zc_perception.negotiation.constraints import Size, size_text
+from zc_perception.pixel.fourcc import NV12, fourcc_name
 
 # Checks run side by side, and some drivers let only one file have their node at a time.
 _TURN, _TURN_S = threading.Lock(), 5.0
@@ -27,3 +59,373 @@ def video(system: System, node: str) -> Iterator[DeviceFile]:
     finally:
         if mine:
             _TURN.release()
+
+
+# Some drivers list a hundred formats: rates are asked of the best ones, for so many sizes.
+_RATED_FORMATS, _RATED_SIZES = 8, 64
+
+
+@dataclass(frozen=True)
+class CameraView:
+    """What a V4L2 node says of itself, as it is in the report's figures.
+
+    :param role: ``capture``, ``metadata`` or ``other``.
+    :param busy: whether another open file streams from it.
+    :param imports: whether it takes buffers of ours (``memory: import``); ``None``: it doesn't say.
+    :param formats: the best first, each with its sizes, and the rates of each size: none where they weren't asked for.
+    """
+
+    driver: str
+    card: str
+    bus: str
+    role: str
+    multiplanar: bool = False
+    current: str = ''
+    busy: bool = False
+    imports: bool | None = None
+    formats: tuple[dict[str, Any], ...] = ()
+
+
+def _decoded(raw: bytes) -> str:
+    return raw.decode(errors='replace')
+
+
+def look_at(file: DeviceFile) -> CameraView:
+    """Ask it everything.
+
+    :raises CameraError: it is gone, or no V4L2 node.
+    """
+    capability = abi.Capability()
+    call(file, 'QUERYCAP', abi.VIDIOC_QUERYCAP, capability)
+    flags = (
+        capability.device_caps
+        if capability.capabilities & abi.CAP_DEVICE_CAPS
+        else capability.capabilities
+    )
+    names = _decoded(capability.driver), _decoded(capability.card), _decoded(capability.bus_info)
+    if (
+        not flags & (abi.CAP_VIDEO_CAPTURE | abi.CAP_VIDEO_CAPTURE_MPLANE)
+        or not flags & abi.CAP_STREAMING
+    ):
+        return CameraView(*names, 'metadata' if flags & abi.CAP_META_CAPTURE else 'other')
+    device = V4l2Device(file)
+    busy, imports = _buffers(device)
+    current = ''
+    with suppress(CameraError):
+        now = device.get_format()
+        current = f'{fourcc_name(now.fourcc)} {now.width}x{now.height}'
+    codes = device.fourccs()
+    best = [code for offer in format_offers(codes)[0] for code in offer.codes]
+    rated = {*best[:_RATED_FORMATS], *JPEGS}
+    formats = tuple(
+        _format(device, code, rated=code in rated)
+        for code in [*best, *(code for code in codes if code not in best)]
+    )
+    return CameraView(*names, 'capture', device.multiplanar, current, busy, imports, formats)
+
+
+def _buffers(device: V4l2Device) -> tuple[bool, bool | None]:
+    """Asking for no buffers changes nothing, is refused while another file has some, and tells which kinds there are."""
+    try:
+        _, kinds = device.request_buffers(0, abi.MEMORY_MMAP)
+    except CameraBusyError:
+        return True, None
+    except CameraError:
+        return False, None
+    return False, bool(kinds & abi.BUF_CAP_SUPPORTS_DMABUF) if kinds else None
+
+
+def _format(device: V4l2Device, code: int, *, rated: bool) -> dict[str, Any]:
+    sizes: list[SizeRange] = []
+    rates: dict[str, list[str]] = {}
+    with suppress(V4l2Error):
+        sizes = device.frame_sizes(code)
+    for size in sizes[:_RATED_SIZES] if rated else ():
+        with suppress(V4l2Error):
+            rates[str(size)] = list(map(str, device.frame_rates(code, *size.most)))
+    return {'fourcc': fourcc_name(code), 'sizes': list(map(str, sizes)), 'rates': rates}
+
+
+_UDEV = 'SUBSYSTEM=="video4linux", GROUP="video", MODE="0660"'
+
+
+_SHOWN = 6
+
+
+def _video_nodes(system: System) -> list[str]:
+    names = [
+        name for name in system.names('dev') if name.startswith('video') and name[5:].isdigit()
+    ]
+    return [f'/dev/{name}' for name in sorted(names, key=lambda name: int(name[5:]))]
+
+
+def _need(needs: Needs, node: str) -> Need:
+    """Who needs that very node."""
+    if not needs.known:
+        return Need.POSSIBLE
+    return (
+        Need.REQUIRED
+        if any(c.kind == 'v4l2' and c['device'] == node for c in needs.cameras)
+        else Need.UNUSED
+    )
+
+
+def _refused(system: System, status: Status, node: str, number: int, subject: str) -> Finding:
+    """Of a node that can't be opened."""
+    if number in DENIED:
+        found, advice = f'this user may not open {node}', rights_advice(_UDEV, node)
+    elif number == errno.EBUSY:
+        found, advice = f'{node} is busy{_users(system, node)}', 'end the program that uses it'
+    else:
+        found, advice = (
+            f"{node} can't be opened: {os.strerror(number)}",
+            'read dmesg; unplug the camera and plug it in again',
+        )
+    return Finding(status, found, advice, subject, {'errno': number})
+
+
+def _users(system: System, node: str) -> str:
+    users = [
+        user
+        for user in system.users_of(str(system.root / node.lstrip('/')))
+        if user != 'this process'
+    ]
+    return f': {", ".join(users)}' if users else ''
+
+
+def camera_devices(system: System, needs: Needs) -> Iterator[Finding]:
+    """Each node: cameras with all that they offer, the others told apart."""
+    nodes, captures = _video_nodes(system), 0
+    for node in nodes:
+        missing = _need(needs, node).missing
+        try:
+            with video(system, node) as file:
+                view = look_at(file)
+        except OSError as error:
+            captures += 1
+            yield _refused(system, missing, node, error.errno or errno.EIO, node)
+        except CameraError as error:
+            yield Finding(
+                missing,
+                f'{node} does not answer: {error}',
+                'read dmesg; unplug the camera and plug it in again',
+                node,
+            )
+        else:
+            if view.role == 'capture':
+                captures += 1
+                yield _camera(system, needs, node, view)
+            else:
+                what = (
+                    'carries metadata, not pictures'
+                    if view.role == 'metadata'
+                    else 'is no streaming capture device'
+                )
+                yield skip(
+                    f'{node} ({view.card}) {what}',
+                    node,
+                    driver=view.driver,
+                    card=view.card,
+                    role=view.role,
+                )
+    need, found = (
+        needs.camera('v4l2'),
+        'there is no V4L2 camera' + ('' if nodes else ': no /dev/video*'),
+    )
+    if need is Need.UNUSED and not captures:
+        yield skip(f'{found}, and none is needed')
+    elif not captures and (need is Need.POSSIBLE or not nodes):
+        advice = (
+            'plug a camera in, load its driver, or give the container its device node (--device /dev/video0); '
+            'cameras that draw their frames, such as synthetic, need none'
+        )
+        yield Finding(need.missing, found, advice)
+
+
+def _camera(system: System, needs: Needs, node: str, view: CameraView) -> Finding:
+    names = [one['fourcc'] for one in view.formats]
+    formats = (
+        ', '.join(names[:_SHOWN])
+        + (f' and {len(names) - _SHOWN} more formats' if len(names) > _SHOWN else '')
+        or 'no formats'
+    )
+    if view.formats and view.formats[0]['sizes']:
+        formats += f'; {names[0]} in {", ".join(view.formats[0]["sizes"])}'
+    found = f'{node}: {view.card} (driver {view.driver}, {view.bus}), now {view.current or "?"}; {formats}'
+    if not view.busy:
+        return ok(found, node, **asdict(view))
+    need = _need(needs, node)
+    status, advice = (
+        (Status.OK, '') if need is Need.UNUSED else (need.missing, 'end the program that uses it')
+    )
+    return Finding(status, f'{found}; in use{_users(system, node)}', advice, node, asdict(view))
+
+
+def _sharing(system: System, needs: Needs, camera: NodeNeed) -> list[str]:
+    """Other nodes with that camera's device, whatever link to it they name."""
+
+    def device(other: NodeNeed) -> str:
+        return os.path.realpath(system.root / str(other['device']).lstrip('/'))
+
+    return [
+        c.node
+        for c in needs.cameras
+        if c.kind == 'v4l2' and c.node != camera.node and device(c) == device(camera)
+    ]
+
+
+def configured(system: System, needs: Needs, camera: NodeNeed) -> Finding:
+    device, subject = camera['device'], camera.node
+    if others := _sharing(system, needs, camera):
+        found = f'{device} is also the camera of {", ".join(others)}, and only one node can use it'
+        return Finding(
+            Status.FAIL,
+            found,
+            'give each node a device of its own',
+            subject,
+            {'shared_with': others},
+        )
+    there = ', '.join(_video_nodes(system)) or 'none'
+    try:
+        with video(system, device) as file:
+            view = look_at(file)
+            if view.role != 'capture':
+                found = f'{device} ({view.card}) gives no pictures ({view.role})'
+                return Finding(Status.FAIL, found, f'set device to a camera: {there}', subject)
+            return _offered(system, needs, camera, view, V4l2Device(file))
+    except OSError as error:
+        if error.errno == errno.ENOENT:
+            advice = 'plug it in, give the container its device node (--device), or set device to one that was found'
+            return Finding(
+                Status.FAIL,
+                f'{device} is not there; found: {there}',
+                advice,
+                subject,
+                {'errno': errno.ENOENT},
+            )
+        return _refused(system, Status.FAIL, device, error.errno or errno.EIO, subject)
+    except CameraError as error:
+        return Finding(
+            Status.FAIL,
+            f'{device} does not answer: {error}',
+            f'set device to another one: {there}',
+            subject,
+        )
+
+
+def _offered(
+    system: System, needs: Needs, camera: NodeNeed, view: CameraView, device: V4l2Device
+) -> Finding:
+    """Whether it offers what is asked: the node's own choice of formats, which changes nothing in the device."""
+    names = sorted(one['fourcc'] for one in view.formats)
+    figures: dict[str, Any] = {'formats': names, 'imports': view.imports, 'nv12': False}
+    wrong, steps = [], []
+    if view.busy:
+        wrong.append(f'it is in use{_users(system, camera["device"])}')
+        steps.append('end the program that uses it')
+    if camera['memory'] == 'import' and view.imports is False:
+        wrong.append("its driver can't use buffers of this package (memory: import)")
+        steps.append('set memory to export or auto')
+    try:
+        choice = choose_formats(
+            device, camera['width'], camera['height'], camera['pixel_format'], camera['framerate']
+        )
+    except ConfigError as error:  # only JPEGs come into question, and their library is missing
+        wrong.append(str(error))
+        steps.append(INSTALL)
+    except ZcError as error:
+        wrong.append(str(error))
+        steps.append('set pixel_format, width and height to what it offers, or use another camera')
+    else:
+        figures['nv12'] = choice.jpeg is not None or any(
+            offer.fourcc == NV12 for offer in choice.offers
+        )
+        if camera['framerate'] and (rates := _other_rates(device, choice, camera['framerate'])):
+            wrong.append(
+                f'it does not offer {camera["framerate"]:g} Hz at this size, but {", ".join(rates)}'
+            )
+            steps.append('set framerate to one of these rates')
+    where = f'{camera["device"]} ({view.card})'
+    if wrong:
+        return Finding(
+            Status.FAIL, f'{where}: {"; ".join(wrong)}', '; '.join(steps), camera.node, figures
+        )
+    if not figures['nv12'] and camera['pixel_format'] == 'auto':
+        status = Status.FAIL if needs.accelerator('axl') is Need.REQUIRED else Status.WARN
+        advice = 'use a camera or mode with NV12, or look at metis.ioctls: the card may import one of these formats'
+        if choice.notices:
+            advice += f'; JPEGs would become NV12: {INSTALL}'
+        found = f'{where} offers no NV12, only {", ".join(names)}: a consumer that takes only NV12 gets a converted copy'
+        return Finding(status, found, advice, camera.node, figures)
+    rate = f' at {camera["framerate"]:g} Hz' if camera['framerate'] else ''
+    return ok(
+        f'{where} offers what is asked: {size_text(choice.size)}{rate}, {camera["pixel_format"]}',
+        camera.node,
+        **figures,
+    )
+
+
+def _other_rates(device: V4l2Device, choice: FormatChoice, wanted: float) -> list[str]:
+    """The rates that there are instead of the one that is wanted; none where it is among them, or the driver doesn't say."""
+    found: list[str] = []
+    codes = [
+        *(code for offer in choice.offers for code in offer.codes),
+        *([] if choice.jpeg is None else [choice.jpeg]),
+    ]
+    for code in codes:
+        try:
+            rates = device.frame_rates(code, *choice.size)
+        except V4l2Error:
+            return []
+        if not rates or any(rate.holds(wanted) for rate in rates):
+            return []
+        found += map(str, rates)
+    return list(dict.fromkeys(found))
+
+
+def picture_size(system: System, values: Mapping[str, Any]) -> Size:
+    """What the driver is set to; :data:`UNKNOWN` where it can't be asked."""
+    with suppress(ZcError, OSError), video(system, values['device']) as file:
+        return V4l2Device(file).get_format().size
+    return UNKNOWN
+
+
+def driver_pool(
+    system: System, values: Mapping[str, Any], heaps: OfferedHeaps | None, agree: Agree
+) -> PlannedPool | None:
+    """The pool that a driver's own answers make; ``None``: it gives none that could be used.
+
+    :raises NegotiationError: the consumers don't agree.
+    """
+    try:
+        with video(system, values['device']) as file:
+            device = V4l2Device(file)
+            offered = heaps or OfferedHeaps((f'v4l2/{device.driver}',), (EXPORTED,))
+            choice = choose_formats(
+                device,
+                *(values[name] for name in ('width', 'height', 'pixel_format', 'framerate')),
+            )
+            decoded: tuple[str, ...] = ()
+            if choice.jpeg is not None:
+                decoded = offered_heaps(system, values['heap'], HeapUse.CAMERA).names
+            reserve = reserve_of(V4l2Controls(device).minimum_buffers())
+            own = choice.constraints(offered.names, reserve, '; '.join(offered.reasons), decoded)
+            known = heaps is not None or values['memory'] == 'export'
+            planned = plan(Known(own, choice.size, known), agree, own_heap=heaps is not None)
+            settings = planned.settings
+            code = choice.code(settings.format, settings.placement)
+            assert code is not None, 'the camera agreed on it'
+            if code in JPEGS:
+                heap = '' if settings.heap is None else settings.heap.name
+                return replace(planned, heap=heap)
+            align = settings.limits.stride_align
+            driver = aligned_format(device.try_format, code, choice.size, align)
+            return replace(
+                planned,
+                settings=replace(settings, layout=driver_layout(driver)),
+                buffers=tuple(plane.size for plane in driver.planes),
+            )
+    except NegotiationError:
+        raise
+    except (ZcError, OSError):
+        return None

@@ -32,7 +32,7 @@ from zc_perception.pixel.modifier import LINEAR
 
 QUEUED = 3
 """What the driver needs queued so that it never has nowhere to write, plus one that is being handed over."""
-_MOST_BUFFERS = 32
+MOST_BUFFERS = 32
 # More than any consumer's own order of formats can outweigh: whoever reads YUYV pays less than decoding costs.
 _DECODING_COST = 1000.0
 # 29.97 is 30.
@@ -92,7 +92,7 @@ class FormatChoice:
             format_heaps=elsewhere,
             memory_note=why,
             slots=max(reserve if self.offers else 0, SLOTS if self.jpeg is not None else 0),
-            max_slots=_MOST_BUFFERS,
+            max_slots=MOST_BUFFERS,
             min_size=self.size,
             max_size=self.size,
             placement=self.placement,

@@ -1,0 +1,76 @@
+"""What ``zc_doctor`` looks at for recordings: whether they can be played."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from contextlib import suppress
+from typing import Any
+
+from zc_perception.errors import ConfigError, ZcError
+from zc_perception.local_path import local_path
+from zc_perception.machine.asking import NoAnswerError
+from zc_perception.machine.finding import Finding, Status, ok
+from zc_perception.machine.needs import NodeNeed
+from zc_perception.machine.system import System
+
+
+def recording(system: System, camera: NodeNeed) -> Finding:
+    if not camera['video']:
+        advice = f'set it in the parameter file, or when the node starts (-p {camera.node.rsplit("/", 1)[-1]}:video:=PATH)'
+        return Finding(
+            Status.WARN,
+            "camera replay has no recording: parameter 'video' is empty",
+            advice,
+            camera.node,
+        )
+    path = camera['video']
+    with suppress(ConfigError):  # what is wrong with it is what opening it says
+        path = local_path(path, 'video')
+    asked = {
+        'video': str(system.root / path.lstrip('/')) if path.startswith('/') else path,
+        **{
+            name: camera[name]
+            for name in ('width', 'height', 'framerate', 'replay_topic', 'pixel_format')
+        },
+    }
+    try:
+        answer = system.ask(try_recording, json.dumps(asked))
+    except NoAnswerError as error:
+        answer = {'error': str(error)}
+    if 'error' in answer:
+        return Finding(
+            Status.FAIL,
+            answer['error'],
+            'give video the path of a recording that can be played',
+            camera.node,
+        )
+    return ok(
+        f'{camera["video"]} can be played, {answer["width"]}x{answer["height"]}',
+        camera.node,
+        **answer,
+    )
+
+
+def try_recording(text: str) -> dict[str, Any]:
+    """Whether a recording can be played: open it as the capture node does, and give it back.
+
+    :param text: JSON: ``video``, ``width``, ``height``, ``framerate``, ``replay_topic`` and
+        ``pixel_format`` as the node has them.
+    """
+    from zc_perception.camera.replay.opening import open_source
+
+    wanted = json.loads(text)
+    try:
+        source = open_source(
+            wanted['video'],
+            width=wanted['width'],
+            height=wanted['height'],
+            framerate=wanted['framerate'],
+            topic=wanted['replay_topic'],
+            raw_format=wanted['pixel_format'],
+        )
+    except ZcError as error:
+        return {'error': str(error)}
+    with contextlib.closing(source):
+        return {'width': source.width, 'height': source.height}
