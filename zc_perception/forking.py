@@ -8,11 +8,11 @@ goes, then what would give them back.
 from __future__ import annotations
 
 import inspect
-import itertools
 import os
 import weakref
 from collections.abc import Callable
 from enum import IntEnum
+from typing import Any
 
 
 class Turn(IntEnum):
@@ -25,30 +25,30 @@ class Turn(IntEnum):
     LOGS = 4
 
 
-_Reference = Callable[[], 'Callable[[], object] | None']
-_numbers = itertools.count()
-_registered: dict[Turn, dict[int, _Reference]] = {turn: {} for turn in Turn}
+# By turn: an object and its method, or a function and nothing. Nobody is kept alive by it.
+_registered: dict[Turn, weakref.WeakKeyDictionary[Any, Callable[[Any], object] | None]] = {
+    turn: weakref.WeakKeyDictionary() for turn in Turn
+}
 
 
 def in_child(turn: Turn, forget: Callable[[], object]) -> None:
     """Call *forget* in each child that is forked from now on.
 
-    :param forget: a method is called as long as its object lives. It is the only thread's; no lock of the parent's can be had.
+    :param forget: a method is called as long as its object lives. Its thread is the only one; a lock of the parent's may be held for ever.
     """
-    number, waiting = next(_numbers), _registered[turn]
-    waiting[number] = (
-        weakref.WeakMethod(forget, lambda _: waiting.pop(number, None))
-        if inspect.ismethod(forget)
-        else lambda: forget
-    )
+    if inspect.ismethod(forget):
+        _registered[turn][forget.__self__] = forget.__func__
+    else:
+        _registered[turn][forget] = None
 
 
 def _forked() -> None:
     for turn in Turn:
-        for reference in list(_registered[turn].values()):
-            forget = reference()
-            if forget is not None:
-                forget()
+        for owner, method in list(_registered[turn].items()):
+            if method is None:
+                owner()
+            else:
+                method(owner)
 
 
 os.register_at_fork(after_in_child=_forked)
