@@ -479,6 +479,8 @@ class ComponentManager(Node):
                 self._loaded[unique_id] = loaded
         except Exception as error:
             self._end(node, kind.__qualname__)
+            if isinstance(error, LoadError):
+                raise
             hint = 'its constructor has to call super().__init__, and must not destroy the node'
             raise LoadError(f"The container can't spin it: {one_line(error)}; {hint}") from error
         self.get_logger().info(
@@ -602,14 +604,12 @@ class ComponentManager(Node):
         deadline = time.monotonic() + timeout_s
         with self._lock:
             self._closing = True
-        threads = [
-            threading.Thread(target=self._unload, args=(one,), name=one.name, daemon=True)
-            for one in reversed(self._present())
-        ]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(max(0.0, deadline - time.monotonic()))
+        for one in reversed(self._present()):
+            threading.Thread(
+                target=self._unload, args=(one,), name=f'unload {one.name}', daemon=True
+            ).start()
+        while self._present() and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
         hanging = ', '.join(f"'{one.name}'" for one in self._present())
         if hanging:
             self._say_error(f'could not be unloaded in time: {hanging}')
@@ -709,7 +709,7 @@ def _serve(context: rclpy.Context, stop: StopRequest, multi_threaded: bool) -> i
     staying = [t.name for t in threading.enumerate() if not t.daemon]
     staying.remove(threading.main_thread().name)
     if not ended or staying:
-        names = ', '.join(f"thread '{name}'" for name in sorted(staying)) or 'a callback'
+        names = ', '.join(f"thread '{name}'" for name in sorted(staying)) or 'a component'
         manager.get_logger().warning(f'the container ends without waiting for: {names}')
         # The interpreter's own end would wait for threads that don't end, or be disturbed by them.
         sys.stdout.flush()
