@@ -91,6 +91,8 @@ class PoolModel(RuleBasedStateMachine):
         self.abandoned: list[Lease] = []
         self.unsignalled: list[EventFence] = []
         self.quotas: dict[str, int] = {}
+        self.numbers: dict[str, int] = {}
+        self.handed: set[int] = set()
         self.retired = 0
         self.closed = False
         self.inserted: list[CountingAllocator] = []
@@ -305,6 +307,7 @@ class PoolModel(RuleBasedStateMachine):
             'one quarantine for each slot'
         )
         self.quotas.pop(holder, None)
+        self.numbers.pop(holder, None)
         self.impossible += len(hit) if quarantine == 'impossible' else 0
         for slot in hit:
             slot.holders = {
@@ -350,12 +353,38 @@ class PoolModel(RuleBasedStateMachine):
     def memory_runs_out_or_comes_back(self, gone: bool) -> None:
         self.memory.failure = AllocationError('no memory') if gone else None
 
-    @rule(holder=st.sampled_from(HOLDERS), frames=st.none() | st.integers(0, 3))
-    def set_quota(self, holder: str, frames: int | None) -> None:
-        self.pool.set_quota(holder, frames)
+    @rule(
+        holder=st.sampled_from(HOLDERS),
+        number=st.none() | st.integers(0, 3),
+        depth=st.integers(0, 2),
+    )
+    def set_quota(self, holder: str, number: int | None, depth: int) -> None:
+        self.pool.set_quota(holder, number, depth=depth)
         self.quotas.pop(holder, None)
-        if frames is not None:
-            self.quotas[holder] = frames
+        self.numbers.pop(holder, None)
+        if number is not None:
+            self.quotas[holder], self.numbers[holder] = number + depth, number
+
+    @rule(lease=leases)
+    def hand_out(self, lease: Lease) -> None:
+        """Nobody holds more than its number, however many frames wait for it."""
+        if (
+            lease.number not in self.all[lease.slot.buffer_uid].holders
+            or lease.number in self.handed
+        ):
+            assert self.pool.hand_out(lease)
+            return
+        held = sum(
+            number in self.handed
+            for slot in self.all.values()
+            for number, name in slot.holders.items()
+            if name == lease.holder
+        )
+        if held < self.numbers.get(lease.holder, 1000):
+            assert self.pool.hand_out(lease)
+            self.handed.add(lease.number)
+        else:
+            assert not self.pool.hand_out(lease)
 
     @precondition(lambda self: not self.closed)
     @rule(really=st.integers(0, 9))

@@ -106,12 +106,11 @@ class Slot:
         return f'Slot({self.index}, generation {self.generation}, {self.state.value})'
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Holder:
     """Somebody who has leases, and what was promised to it. Only its pool changes it.
 
     :param frames: its leases: of the frames that wait for it, and of those that it holds.
-    :param held: those that it holds: they were handed to it.
     :param number: how many it may hold at a time; ``None``: nothing was agreed, so there is no
         limit.
     :param depth: how many of the newest frames may wait for it besides.
@@ -122,7 +121,6 @@ class Holder:
 
     name: str
     frames: int = 0
-    held: int = 0
     number: int | None = None
     depth: int = 0
     limit: int = _NO_LIMIT
@@ -467,21 +465,17 @@ class BufferPool:
             while True:
                 self.collect()
                 with self._lock:
-                    if self._closed:
-                        return None
-                    loses = waits and any(
-                        holder.lossless and holder.frames >= holder.limit
-                        for holder in self._holders.values()
-                    )
-                    free = 0 if loses else self._free
+                    free = self._free
                     bit = free & -free if index is None else free & 1 << index
-                    if bit:
+                    if bit and not (waits and self._would_lose()):
                         self._free ^= bit
                         slot = self._slots[bit.bit_length() - 1]
                         slot.state = _FILLING
                         slot.generation += 1
                         slot.since = time.monotonic()
                         return slot
+                    if self._closed:
+                        return None
                     if not waits:
                         self._exhausted += 1
                         return None
@@ -505,6 +499,12 @@ class BufferPool:
                         waker.wake()  # it is another one's turn to look at the fences
                     elif self._waker is waker:
                         self._waker = None
+
+    def _would_lose(self) -> bool:
+        """Lock held: whether the next frame would be lost to somebody who is to lose none."""
+        return any(
+            holder.lossless and holder.frames >= holder.limit for holder in self._holders.values()
+        )
 
     def discard(self, slot: Slot, generation: int | None = None) -> None:
         """Give a slot back that was acquired but not published.
@@ -585,15 +585,25 @@ class BufferPool:
     def hand_out(self, lease: Lease) -> bool:
         """The holder gets the frame that has been waiting for it.
 
-        ``False`` while it holds its number: its ``on_room`` says when to ask again.
+        ``False`` while it holds its number: its ``on_room`` says when to ask again. One thread at a
+        time asks for a holder.
         """
+        account = lease.account
+        number = account.number
+        if number is None or account.frames <= number:
+            # As nearly always: all that it has is no more than it may hold.
+            lease.handed = True
+            return True
         with self._lock:
             if not lease.handed and not lease.ended:
-                account = lease.account
-                if account.number is not None and account.held >= account.number:
+                held = sum(
+                    other.handed and other.account is account
+                    for slot in self._slots
+                    for other in slot.leases.values()
+                )
+                if held >= number:
                     account.wants = True
                     return False
-                account.held += 1
                 lease.handed = True
             return True
 
@@ -636,11 +646,10 @@ class BufferPool:
         del slot.leases[lease.number]
         lease.ended = how
         account.frames -= 1
-        if lease.handed:
-            account.held -= 1
+        if account.wants and lease.handed:
             if (room := self._room(account)) is not None:
                 self._news.append(room)
-        if not account.frames and account.number is None:
+        elif account.number is None and not account.frames:
             self._holders.pop(account.name, None)
         if account.lossless:
             self._wake()
@@ -745,10 +754,12 @@ class BufferPool:
         elif self._closed:
             self._end(slot)
         else:
-            self._waiting.pop(slot.buffer_uid, None)
+            if slot.state is _WAITING:
+                del self._waiting[slot.buffer_uid]
             slot.state = _FREE
             self._free |= 1 << slot.index
-            self._note_free(slot)
+            if self._on_free is not None or self._waker is not None:
+                self._note_free(slot)
 
     def _end(self, slot: Slot) -> None:
         """Lock held."""
