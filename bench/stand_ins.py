@@ -24,9 +24,8 @@ from zc_perception.detection.raw_tensor import RawTensor
 from zc_perception.errors import AcceleratorError, CameraError
 from zc_perception.frame import Frame
 from zc_perception.memory.dmabuf import DmaBuf
-from zc_perception.memory.fence import Fence, poll_fd
+from zc_perception.memory.fence import DeadlineFence, Fence, poll_fd
 from zc_perception.memory.heaps import SealedMemfd
-from zc_perception.memory.timer import Timer, timer_spec
 from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.negotiation.settings import BufferSettings
 from zc_perception.npu.accelerator import Accelerator, Capabilities, ImportHandle, Outputs
@@ -148,34 +147,29 @@ def fixed_result(manifest: ModelManifest) -> NDArray[np.float32]:
     return rows[None]
 
 
-class TimerFence:
+class TimerFence(DeadlineFence):
     """A fence that signals by itself some time after it was armed. It is used again for the next job: a driver's fence costs the host next
     to nothing, so this one must not cost a new timer for each frame.
     """
 
     def __init__(self, delay_s: float) -> None:
-        self._timer = Timer()
+        super().__init__(delay_s)
+        self._delay_ns = round(delay_s * 1e9)
         self._poller = select.poll()
-        self._poller.register(self._timer.fileno(), select.POLLIN)
-        self._delay = timer_spec(round(delay_s * 1e9))
+        self._poller.register(self.fileno(), select.POLLIN)
 
     def arm(self) -> None:
         """Signal after the delay from now on."""
-        self._timer.set(self._delay)
-
-    def fileno(self) -> int:
-        return self._timer.fileno()
+        self._deadline_ns = time.monotonic_ns() + self._delay_ns
+        self._set_timer()
 
     def wait(self, timeout_s: float) -> bool:
-        return poll_fd(self._timer.fileno(), select.POLLIN, timeout_s)
+        return poll_fd(self.fileno(), select.POLLIN, timeout_s)
 
     def check(self) -> None:
         """See :class:`~zc_perception.memory.fence.Fence`. One system call, as the status of a sync_file is."""
         if not self._poller.poll(0):
             raise AcceleratorError('the fence has not signalled')
-
-    def close(self) -> None:
-        self._timer.close()
 
 
 class DelayedJob:

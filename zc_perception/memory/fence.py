@@ -4,12 +4,13 @@ A sync_file comes from a driver and is safe across processes. An eventfd is for 
 a dead peer would never signal. A deadline stands in where no driver tells. Waits are bounded, never spin, and go on with the
 remaining time after a signal handler ran. Whoever is handed a fence owns it and closes it.
 
-Source: ``include/uapi/linux/sync_file.h``, ``drivers/dma-buf/sync_file.c``, eventfd(2).
+Source: ``include/uapi/linux/sync_file.h``, ``drivers/dma-buf/sync_file.c``, eventfd(2), timerfd_create(2).
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import fcntl
 import math
 import os
@@ -22,11 +23,13 @@ from typing import Protocol
 from zc_perception.errors import AcceleratorError, DeviceLostError
 from zc_perception.memory import kernel_abi as abi
 from zc_perception.memory.owned_fd import OwnedFd
-from zc_perception.memory.timer import Timer, timer_spec
 
 _LONGEST_POLL_MS = 2**31 - 1
 _SYNC_FILE_LINK = 'anon_inode:sync_file'
 _LOOK_AGAIN_MS = 50
+_ABSOLUTE = 1
+# Python has timers from 3.13 on (os.timerfd_create).
+_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Fence(Protocol):
@@ -138,7 +141,7 @@ class DeadlineFence:
 
     def __init__(self, deadline_s: float) -> None:
         self._deadline_ns = time.monotonic_ns() + math.ceil(check_timeout(deadline_s) * 1e9)
-        self._timer: Timer | None = None
+        self._timer: OwnedFd | None = None
         self._closed = False
         self._lock = threading.Lock()
 
@@ -156,10 +159,19 @@ class DeadlineFence:
             if self._closed:
                 raise ValueError('the fence is closed')
             if self._timer is None:
-                timer = Timer()
-                timer.set(timer_spec(self._deadline_ns), absolute=True)
-                self._timer = timer
+                timer = _libc.timerfd_create(time.CLOCK_MONOTONIC, os.O_CLOEXEC | os.O_NONBLOCK)
+                if timer < 0:
+                    raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+                self._timer = OwnedFd(timer)
+                self._set_timer()
             return self._timer.fileno()
+
+    def _set_timer(self) -> None:
+        assert self._timer is not None
+        # struct itimerspec of 64-bit Linux: no interval, and not before the first nanosecond, because zero would stop the timer.
+        when = (ctypes.c_int64 * 4)(0, 0, *divmod(max(1, self._deadline_ns), 1_000_000_000))
+        if _libc.timerfd_settime(self._timer.fileno(), _ABSOLUTE, when, None) < 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
     def wait(self, timeout_s: float) -> bool:
         """See :class:`Fence`."""
