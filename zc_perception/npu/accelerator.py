@@ -17,6 +17,7 @@ from zc_perception.memory.dmabuf import CpuAccess, DmaBuf
 from zc_perception.memory.fence import Fence
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.negotiation.constraints import BufferConstraints
+from zc_perception.npu.driver_events import DriverEvents
 from zc_perception.npu.engine_rules import EngineRules
 from zc_perception.npu.kinds import FOR_ALL
 from zc_perception.npu.manifest import ModelManifest
@@ -133,6 +134,8 @@ class Accelerator(ABC):
     """The inference node's parameters that it reads, besides :data:`FOR_ALL`. Their texts don't name the accelerator."""
     CHECKS: ClassVar[Sequence[Check]] = ()
     """What ``zc_doctor`` looks at for it."""
+    EVENTS: ClassVar[DriverEvents | None] = None
+    """What its driver tells the kernel's trace of imports and jobs: what ``zc_verify`` measures of it."""
     AUTO: ClassVar[int | None] = None
     """Its place in the order of ``accelerator: auto``, the lowest first; ``None``: only who names it gets it."""
     DEVICE_FIRST: ClassVar[bool] = False

@@ -21,6 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from zc_perception.npu.driver_events import traced
 from zc_perception.observe.frame_log import FrameRecord, RecordKind
 
 #: Tracks of the kernel.
@@ -472,6 +473,7 @@ class _Kernel:
         self._submits: dict[tuple[int, int], tuple[KernelEvent, JoinedFrame | None]] = {}
         self._waits: dict[tuple[int, int, int], KernelEvent] = {}
         self._last_ns = 0
+        self.traced = traced()
         self.seen: Counter[str] = Counter()
         self.joined: Counter[str] = Counter()
 
@@ -493,11 +495,11 @@ class _Kernel:
         self._last_ns = event.time_ns
         self.seen[event.name] += 1
         fence = _fence_of(event)
-        if event.name == 'axl_submit':
+        if event.name in self.traced.submitted:
             frame = self.submitted(event)
             self.joined[event.name] += frame is not None
             self._submits[fence] = event, frame
-        elif event.name == 'axl_complete' and fence in self._submits:
+        elif event.name in self.traced.completed and fence in self._submits:
             submit, frame = self._submits.pop(fence)
             self.joined[event.name] += frame is not None
             self._span(JOBS, f'job {fence[1]}', submit, event.time_ns, frame, event.fields)
@@ -507,7 +509,7 @@ class _Kernel:
             frame = None if event.inode < 0 else self._finder.of_inode(event.inode, event.time_ns)
             self._instant(
                 IMPORTS
-                if event.name.startswith('axl_')
+                if event.name in self.traced.imported | self.traced.released | self.traced.completed
                 else OTHER
                 if event.inode < 0
                 else BUFFERS,
@@ -601,7 +603,7 @@ def build_timeline(
     kernel = _Kernel(trace, FrameFinder(frames))
     in_order = sorted(events, key=lambda event: event.time_ns)
     for event in in_order:  # a fence is made before its job is submitted
-        if event.name == 'axl_submit':
+        if event.name in kernel.traced.submitted:
             kernel.submitted(event)
     for event in in_order:
         kernel.add(event)

@@ -19,12 +19,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from zc_perception.npu.driver_events import traced
 from zc_perception.npu.import_cache import ENTRIES
 from zc_perception.observe.frame_log import FrameRecord, RecordKind
 from zc_perception.observe.timeline import KernelEvent, ran_at
 from zc_perception.verify.evidence.buffers import History, Snapshot
-from zc_perception.verify.evidence.kernel_events import COMPLETE, FENCES, IMPORT, RELEASE, SUBMIT
-from zc_perception.verify.observation import IMPORTING, NodeView, Observation
+from zc_perception.verify.evidence.kernel_events import FENCES
+from zc_perception.verify.observation import NodeView, Observation
 
 # A record's time is taken before or after the system call, the event's within.
 _SLACK_NS = 1_000_000
@@ -82,8 +83,10 @@ class JobOwners:
         )
         jobs: dict[int, list[KernelEvent]] = {}
         imported: defaultdict[int, Counter[int]] = defaultdict(Counter)
-        for event in seen.trace.named(IMPORT, SUBMIT) if seen.trace is not None else ():
-            if event.name == IMPORT:
+        events = traced()
+        wanted = events.imported | events.submitted
+        for event in seen.trace.named(*wanted) if seen.trace is not None else ():
+            if event.name in events.imported:
                 imported[event.tid][event.inode] += 1
             elif seen.process_of.get(event.tid) in self._of_pid:
                 jobs.setdefault(event.tid, []).append(event)
@@ -432,7 +435,6 @@ def _kept(node: NodeView, table: ImportTable) -> int:
     )
 
 
-_NOT_IMPORTED = 'dmesg | grep axl; strace -f -e trace=ioctl -p PID; compare the ioctl numbers of driver and package (parameter axl_ioctls)'
 _IMPORTS_DIFFER = 'does the camera open new buffers while it runs (other inodes in every frame)? Otherwise look at parameter import_cache'
 _IMPORTS_KEPT = 'look at release_errors in /diagnostics of the inference node, and at dmesg; otherwise set import_cache to true and report it'
 _SUBMITS_DIFFER = 'look for other programs that use the card, and for lost frames in /diagnostics of the inference node'
@@ -462,7 +464,7 @@ class ImportFollowing:
 
     def __init__(self, seen: Observation, found: Mapping[int, History]) -> None:
         self._seen, self._found = seen, found
-        self._nodes = [node for node in seen.inference_nodes() if node.accelerator == IMPORTING]
+        self._nodes = [node for node in seen.inference_nodes() if node.imports]
         self.submitted = self.kernel_submits = self.unknown_jobs = self.missing_jobs = 0
         self.foreign = self.own_imports = self.earlier_imports = self.shared_imports = 0
         self.imports = self.releases = self.new_buffers = self.surplus = self.unused = (
@@ -491,11 +493,16 @@ class ImportFollowing:
         ] = {}  # by thread of the driver, whose job it completed last
         self.unreadable = self._why_not()
         if not self.unreadable and seen.trace is not None:
-            self._follow(seen.trace.named(IMPORT, RELEASE, SUBMIT, COMPLETE))
+            every = (name for driver in traced().drivers.values() for name in driver.names)
+            self._follow(seen.trace.named(*every))
 
     def _why_not(self) -> str:
+        drivers = traced().drivers
         absent = [
-            event for event in (IMPORT, RELEASE, SUBMIT) if event not in self._seen.event_sources
+            event
+            for name in dict.fromkeys(node.accelerator for node in self._nodes)
+            for event in drivers[name].names
+            if event not in (drivers[name].completed, *self._seen.event_sources)
         ]
         if absent or self._seen.trace is None:
             return f'{", ".join(absent) or "the trace"} could not be recorded'
@@ -507,16 +514,17 @@ class ImportFollowing:
 
     def _follow(self, events: Sequence[KernelEvent]) -> None:
         """All events, then what they sum up to."""
+        named = traced()
         for event in events:
             pid = self._seen.process_of.get(event.tid, -1)
-            if event.name == RELEASE:
+            if event.name in named.released:
                 self._release(pid, event)
-            elif event.name == COMPLETE:
+            elif event.name in named.completed:
                 fence = event.number('ctx'), event.number('seqno')
                 self._completed[event.tid] = self._owner_of_fence.get(fence, -1)
             elif pid in self._owners.pids:
-                (self._import if event.name == IMPORT else self._submit)(pid, event)
-            elif event.name == IMPORT:
+                (self._import if event.name in named.imported else self._submit)(pid, event)
+            elif event.name in named.imported:
                 self._others.begin(event)
         self._look_at_fences()
         for index, node in enumerate(self._nodes):
@@ -700,11 +708,14 @@ class ImportFollowing:
 
     def problems(self) -> list[tuple[str, str]]:
         """What speaks against the invariant, with its next step."""
+        drivers = traced().drivers
+        steps = dict.fromkeys(drivers[node.accelerator].unimported for node in self._nodes)
+        not_imported = '; '.join(steps)
         jobs = f'{self.unknown_jobs} jobs of the driver are no frame of a node, {self.missing_jobs} frames have no job'
         found = [
-            (self.foreign, f'{self.foreign} frames were submitted whose buffer was not imported', _NOT_IMPORTED),
+            (self.foreign, f'{self.foreign} frames were submitted whose buffer was not imported', not_imported),
             (self.elsewhere, f'{self.elsewhere} frames were submitted, but the fence of their job lies in another buffer: the device read '
-             'that one', _NOT_IMPORTED),
+             'that one', not_imported),
             (self.kept, f'{self.kept} imports were not given back after their frames, though the cache is off', _IMPORTS_KEPT),
             (self.surplus, f'buffers were imported {self.surplus} times more often than the cache needs', _IMPORTS_DIFFER),
             (self.unused, f'{self.unused} imports were of no frame, though the cache is off', _IMPORTS_DIFFER),

@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from zc_perception.npu.driver_events import traced
 from zc_perception.observe.processes import as_root
 from zc_perception.observe.timeline import KernelEvent
 from zc_perception.verify.evidence.buffers import History, event_history, polled_history
@@ -18,7 +19,7 @@ from zc_perception.verify.evidence.copies import LARGE
 from zc_perception.verify.evidence.kernel_events import ATTACH, DETACH, FUNCTION, MMAP, VIDEO_MMAP
 from zc_perception.verify.evidence.mappings import UDMABUF
 from zc_perception.verify.imports import ImportFollowing
-from zc_perception.verify.observation import CAPTURE, IMPORTING, NodeView, Observation
+from zc_perception.verify.observation import CAPTURE, NodeView, Observation
 
 #: Memory that devices are known to share: Jetson's, the dma-heaps', V4L2's, and udmabuf.
 KNOWN_EXPORTERS = (
@@ -164,9 +165,10 @@ def _counters(seen: Observation, findings: Findings) -> None:
 def _bystanders(seen: Observation, findings: Findings) -> None:
     """Nodes whose accelerator reads frames through the CPU: nothing can be imported or attached there."""
     for node in seen.inference_nodes():
-        if node.accelerator and node.accelerator != IMPORTING:
+        if node.accelerator and not node.imports:
             reason = f"node {node.node} has the accelerator '{node.accelerator}', which imports no frames"
-            step = "use accelerator 'axl' with a driver that has the import ioctls; the inference node's log says why it was not chosen"
+            others = ' or '.join(f"'{name}'" for name in traced().drivers)
+            step = f"use accelerator {others} with a driver that has the import ioctls; the inference node's log says why it was not chosen"
             findings.breaks(reason, step)
 
 
@@ -185,7 +187,7 @@ def check_attached(seen: Observation) -> Check:
         _bystanders(seen, findings)
         for node, record in seen.all_submitted():
             device = str(node.after.get('pci_address', ''))
-            if node.accelerator != IMPORTING:
+            if not node.imports:
                 continue
             if not device:
                 step = 'look for the card in /sys/bus/pci/devices; zc_doctor checks it'
@@ -305,7 +307,9 @@ def check_imports(seen: Observation) -> Check:
             findings.unknown += following.unknown
             _counters(seen, findings)
     figures = following.figures() if following is not None else {}
-    source = 'frame log, tracepoints axl_dmabuf_import, axl_dmabuf_release and axl_submit, bufinfo'
+    events = traced()
+    names = sorted(events.imported | events.released | events.submitted)
+    source = f'frame log, tracepoints {", ".join(names)}, bufinfo'
     return findings.conclude(
         'I3', 'every submitted buffer was imported, each as often as it has to be', source, figures
     )

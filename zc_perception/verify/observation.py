@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from zc_perception.npu.driver_events import traced
 from zc_perception.observe.frame_log import FrameRecord, RecordKind
 from zc_perception.verify.evidence import Unreadable
 from zc_perception.verify.evidence.buffers import Snapshot
@@ -17,8 +18,6 @@ from zc_perception.verify.evidence.kernel_events import Trace
 from zc_perception.verify.evidence.mappings import MemoryMapping
 
 CAPTURE, INFERENCE = 'capture', 'inference'
-#: The accelerator that imports camera buffers itself.
-IMPORTING = 'axl'
 
 #: What the names of exporters of video devices' buffers begin with.
 VIDEO_EXPORTER = 'videobuf2'
@@ -67,6 +66,11 @@ class NodeView:
     def accelerator(self) -> str:
         """Of an inference node."""
         return str(self.after.get('accelerator', ''))
+
+    @property
+    def imports(self) -> bool:
+        """Whether its accelerator's driver imports frames and tells the kernel's trace of it."""
+        return self.accelerator in traced().drivers
 
     @property
     def cached(self) -> bool:

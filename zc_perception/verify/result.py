@@ -18,10 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import zc_perception
-from zc_perception.verify.evidence.kernel_events import FENCES, IMPORT, RELEASE
+from zc_perception.npu.driver_events import traced
+from zc_perception.verify.evidence.kernel_events import FENCES
 from zc_perception.verify.imports import ImportFollowing
 from zc_perception.verify.invariants import Check, attachments_are_recorded, histories
-from zc_perception.verify.observation import IMPORTING, NodeView, Observation, time_of
+from zc_perception.verify.observation import NodeView, Observation, time_of
 from zc_perception.whole_file import write_whole
 
 DOCUMENT_EXPORTERS = frozenset(('nvmap', 'system', 'tegra-buf'))
@@ -85,8 +86,8 @@ def document_keys(seen: Observation) -> DocumentKeys:
         else Counter()
     )
     detail = {
-        'imports': counted[IMPORT],
-        'releases': counted[RELEASE],
+        'imports': sum(counted[name] for name in traced().imported),
+        'releases': sum(counted[name] for name in traced().released),
         'fence_wait_lines': sum(
             counted[name] for name in ('dma_fence_wait_start', 'dma_fence_wait_end')
         ),
@@ -266,7 +267,7 @@ def notes(seen: Observation) -> list[str]:
         elif event.name == 'dma_fence_wait_end' and key in started:
             slow.append((event.time_ns - started.pop(key)) / 1e6)
     jobs = [(record.signalled_ns - record.submitted_ns) / 1e6 for node, record in seen.all_submitted()
-            if record.signalled_ns and node.accelerator == IMPORTING]  # fmt: skip
+            if record.signalled_ns and node.imports]  # fmt: skip
     found = [
         f'{node} ended {max(0, node.ended_ns - seen.start_ns) / 1e9:.1f} s after the window began; what it did last is not known'
         for node in seen.nodes

@@ -34,6 +34,7 @@ from zc_perception.npu.accelerator import (
 from zc_perception.npu.axl.abi import ImportFlags, parse_ioctl_numbers
 from zc_perception.npu.axl.device import AxlDevice, JobFence
 from zc_perception.npu.axl.engine import AXL
+from zc_perception.npu.driver_events import DriverEvents
 from zc_perception.npu.import_cache import ImportCache, ImportsInUse, import_key
 from zc_perception.npu.manifest import ModelManifest, TensorSpec, check_head
 from zc_perception.npu.metis_card import (
@@ -101,6 +102,15 @@ class AxlAccelerator(Accelerator):
             'the import of a buffer of each heap into each Metis card, and its release',
             'zc_perception.npu.axl.checks:import_trials',
         ),
+    )
+    EVENTS = DriverEvents(
+        'axl',
+        'axl_dmabuf_import',
+        'axl_dmabuf_release',
+        'axl_submit',
+        'axl_complete',
+        "use a metis driver with the tracepoints of axl_trace.h; without them the driver's imports and submits can't be seen",
+        'dmesg | grep axl; strace -f -e trace=ioctl -p PID; compare the ioctl numbers of driver and package (parameter axl_ioctls)',
     )
     AUTO = 10
     DEVICE_FIRST = True

@@ -23,6 +23,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from zc_perception.npu.driver_events import traced
 from zc_perception.observe.processes import PROC
 from zc_perception.observe.timeline import KernelEvent
 from zc_perception.verify.evidence import Unreadable, unreadable_file
@@ -372,13 +373,6 @@ FENCES = (
     'dma_fence_wait_end',
     'dma_fence_destroy',
 )
-IMPORT, RELEASE, SUBMIT, COMPLETE = (
-    'axl_dmabuf_import',
-    'axl_dmabuf_release',
-    'axl_submit',
-    'axl_complete',
-)
-DRIVER = (IMPORT, RELEASE, SUBMIT, COMPLETE)
 
 _INODE = 'ino=dmabuf->file->f_inode->i_ino'
 _DEVICE = 'dev_name=dev->kobj.name:string'
@@ -430,7 +424,8 @@ class KernelRecording:
 
         :param video: whether mappings of video devices matter: there are some.
         """
-        for system, events in (('axl', DRIVER), ('dma_fence', FENCES), ('sched', (FORK,))):
+        drivers = [(driver.system, driver.names) for driver in traced().drivers.values()]
+        for system, events in (*drivers, ('dma_fence', FENCES), ('sched', (FORK,))):
             absent = [event for event in events if not self._tracepoint(system, event)]
             if absent:
                 self.unreadable.append(_absent_events(system, absent))
@@ -537,7 +532,7 @@ class KernelRecording:
 
 def _absent_events(system: str, events: list[str]) -> Unreadable:
     steps = {
-        'axl': "use a metis driver with the tracepoints of axl_trace.h; without them the driver's imports and submits can't be seen",
+        **{driver.system: driver.absent for driver in traced().drivers.values()},
         'dma_fence': 'use a kernel with CONFIG_DMA_SHARED_BUFFER and CONFIG_FTRACE',
         'sched': 'use a kernel with CONFIG_FTRACE',
     }

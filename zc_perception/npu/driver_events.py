@@ -1,0 +1,56 @@
+"""The tracepoints of drivers that import frames: what ``zc_verify`` measures of an accelerator, and ``zc_timeline`` shows.
+
+An accelerator declares its driver's as ``EVENTS``. Their fields are those of ``axl_trace.h``: ``handle`` and ``ino`` of an import and its
+release; ``handle``, ``ctx`` and ``seqno`` of a submit; ``ctx`` and ``seqno`` of its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from zc_perception.npu.kinds import ACCELERATORS
+
+
+@dataclass(frozen=True)
+class DriverEvents:
+    """Of one driver.
+
+    :param system: tracefs' folder of the events.
+    :param absent: what to do where the kernel does not have them.
+    :param unimported: what to look at where a frame was not imported.
+    """
+
+    system: str
+    imported: str
+    released: str
+    submitted: str
+    completed: str
+    absent: str
+    unimported: str
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All of them."""
+        return self.imported, self.released, self.submitted, self.completed
+
+
+class Traced:
+    """What can be traced.
+
+    :param drivers: by accelerator.
+    """
+
+    def __init__(self, drivers: Mapping[str, DriverEvents]) -> None:
+        self.drivers = drivers
+        events = drivers.values()
+        self.imported = frozenset(driver.imported for driver in events)
+        self.released = frozenset(driver.released for driver in events)
+        self.submitted = frozenset(driver.submitted for driver in events)
+        self.completed = frozenset(driver.completed for driver in events)
+
+
+def traced() -> Traced:
+    """Of all accelerators that can be imported here."""
+    kinds = ACCELERATORS.declared.classes
+    return Traced({name: kind.EVENTS for name, kind in kinds.items() if kind.EVENTS is not None})
