@@ -88,9 +88,23 @@ PROGRAMS: dict[str, tuple[str, list[str], dict[str, str]]] = {
 """Of each program what it does, examples, and the parameters that ``--help`` names."""
 
 
+def _of_other_packages(program: str) -> dict[str, str]:
+    """Parameters of kinds that other packages offer, and what each is for; no page of ours has them."""
+    found: dict[str, str] = {}
+    for node, kinds in (('capture', CAMERAS), ('inference', ACCELERATORS)):
+        prefix = {f'{node}_node': '', 'perception': f'{node}:'}.get(program)
+        if prefix is not None and kinds.others:
+            declared = kinds.declared
+            for spec in declared.parameters:
+                if not any(reader in kinds.built_in for reader in declared.readers[spec.name]):
+                    found[prefix + spec.name] = spec.description
+    return found
+
+
 def options_of(program: str) -> NodeOptionParser:
     """The options of a program."""
-    parser = NodeOptionParser(program, *PROGRAMS[program])
+    what, examples, parameters = PROGRAMS[program]
+    parser = NodeOptionParser(program, what, examples, parameters | _of_other_packages(program))
     if program == 'perception':
         which = parser.main.add_mutually_exclusive_group()
         which.add_argument(

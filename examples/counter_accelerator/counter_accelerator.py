@@ -1,0 +1,101 @@
+"""An accelerator for the inference node that finds bright objects. The package's metadata offers it as accelerator: counter."""
+
+import time
+
+import cv2
+import numpy as np
+
+from zc_perception.detection.letterbox import Letterbox
+from zc_perception.detection.raw_tensor import RawTensor
+from zc_perception.errors import AcceleratorError
+from zc_perception.machine.checks import Check
+from zc_perception.machine.finding import Finding, Need, Status, ok, skip
+from zc_perception.memory.dmabuf import CpuAccess
+from zc_perception.negotiation.constraints import BufferConstraints
+from zc_perception.npu.accelerator import Accelerator, Capabilities
+from zc_perception.npu.cpu import CpuResult
+from zc_perception.npu.engine_rules import EngineRules
+from zc_perception.npu.worked_job import WorkedJob
+from zc_perception.parameters import ParameterSpec
+from zc_perception.pixel.fourcc import NV12
+from zc_perception.pixel.modifier import LINEAR
+
+FASTEST_CAMERA_S = 1 / 30
+
+
+class CounterAccelerator(Accelerator):
+    """One box for each region of the picture that is brighter than the parameter says."""
+
+    ENGINES = (EngineRules('counter', needs_file=False),)
+    PARAMETERS = (
+        ParameterSpec('brightness', 200, 'Least luma of what counts.', '', 1, 255, dynamic=True),
+        ParameterSpec(
+            'least_area', 64, 'Regions of fewer pixels are left out.', 'px', 1, 10**6, dynamic=True
+        ),
+    )
+    CHECKS = (Check('counter.speed', 'how long one picture takes', 'counter_accelerator:speed'),)
+
+    def __init__(self, values, ledger):
+        self._values, self._ledger = values, ledger
+
+    @classmethod
+    def open(cls, values, ledger):
+        return cls(values, ledger)
+
+    def capabilities(self):
+        return Capabilities(
+            'counter', 'OpenCV', copy_free=False, max_in_flight=1, may_hang=False, on_card=False
+        )
+
+    def constraints(self):
+        return BufferConstraints('counter', formats=((NV12, LINEAR),), cpu_access=CpuAccess.READ)
+
+    def load(self, manifest):
+        """There is nothing to load: the engine has no file."""
+
+    def submit(self, handle, frame):
+        size = frame.data.width, frame.data.height
+        job = WorkedJob(frame, Letterbox.fit(*size, *size, stretch=True), lambda result: None)
+        try:
+            with frame.map() as planes:
+                self._ledger.book('tensor', planes[0].nbytes)
+                rows = bright(planes[0], self._values['brightness'], self._values['least_area'])
+        except Exception as error:  # a failed job, not the end of the node's thread
+            job.finish(None, AcceleratorError(str(error)))
+        else:
+            job.finish(CpuResult([RawTensor(rows)]))
+        return job
+
+    def tune(self, values):
+        self._values = values
+
+    def close(self):
+        """There is nothing to give back."""
+
+
+def bright(luma, least, area):
+    """A row x0, y0, x1, y1, score, class for each bright region."""
+    _, _, regions, _ = cv2.connectedComponentsWithStats((luma >= least).astype(np.uint8))
+    found = regions[1:][regions[1:, cv2.CC_STAT_AREA] >= area]  # the first is the background
+    rows = np.zeros((len(found), 6), np.float32)
+    for row, (left, top, width, height, pixels) in zip(rows, found, strict=True):
+        row[:5] = left, top, left + width, top + height, pixels / (width * height)
+    return rows
+
+
+def speed(system, needs):
+    """A check of zc_doctor."""
+    if needs.accelerator('counter') is Need.UNUSED:
+        yield skip('the parameter file uses no accelerator counter')
+        return
+    picture = np.random.default_rng(0).integers(0, 256, (480, 640), np.uint8)
+    start = time.perf_counter()
+    bright(picture, 200, 64)
+    took = time.perf_counter() - start
+    found = f'one picture of 640x480 takes {1000 * took:.0f} ms'
+    figures = {'milliseconds': round(1000 * took, 1)}
+    if took < FASTEST_CAMERA_S:
+        yield ok(found, **figures)
+    else:
+        advice = 'lower the framerate, or take smaller pictures'
+        yield Finding(Status.WARN, found, advice, '', figures)

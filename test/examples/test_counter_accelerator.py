@@ -1,0 +1,121 @@
+"""An accelerator of another package, with two parameters and a doctor's check, has the rights of this package's own."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from entry_point_kit import install, offer_alone
+from nodes.ros_kit import alone, overrides, ros, spun
+from rclpy.parameter import Parameter
+from waiting import until
+
+from zc_perception.doctor import zc_doctor
+from zc_perception.nodes.capture import CaptureNode
+from zc_perception.nodes.inference import InferenceNode
+from zc_perception.nodes.params.schema import file_schema
+from zc_perception.nodes.params.verdict import judge
+from zc_perception.nodes.params.yaml_file import read_parameter_yaml
+from zc_perception.npu.kinds import ACCELERATORS
+
+EXAMPLE = Path(__file__).resolve().parents[2] / 'examples' / 'counter_accelerator'
+COUNTER = {'accelerator': 'counter', 'model': str(EXAMPLE / 'bright.yaml')}
+
+
+@pytest.fixture(autouse=True)
+def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    folder = tmp_path / 'site'
+    install(
+        folder,
+        'counter-accelerator',
+        {'zc_perception.accelerators': {'counter': 'counter_accelerator:CounterAccelerator'}},
+    )
+    shutil.copy(EXAMPLE / 'counter_accelerator.py', folder)
+    offer_alone(monkeypatch, folder)
+    yield folder
+    sys.modules.pop('counter_accelerator', None)
+
+
+def test_it_finds_what_is_bright_and_a_change_of_its_parameter_reaches_it(
+    free_domain: int,
+) -> None:
+    with ros(free_domain) as context:
+        camera = CaptureNode(
+            context=context,
+            parameter_overrides=overrides({'framerate': 60.0, 'pattern': 'bars', 'heap': 'memfd'}),
+        )
+        values = {**COUNTER, 'brightness': 255}
+        node = InferenceNode(context=context, parameter_overrides=overrides(values))
+        with spun(context, camera, node):
+            until(lambda: node.processed >= 3)
+            assert node.detected == 0, 'nothing in a picture of limited range is as bright as that'
+            assert node.set_parameters([Parameter('brightness', value=150)])[0].successful
+            until(lambda: node.detected > 0)
+            refused = node.set_parameters([Parameter('brightness', value=256)])[0]
+            assert "'brightness' is 256; it must be an integer from 1 to 255" in refused.reason
+
+
+def test_the_node_describes_its_parameters(free_domain: int) -> None:
+    with alone(free_domain, InferenceNode, COUNTER) as node:
+        described = node.describe_parameter('brightness')
+        assert 'counter: Least luma of what counts' in described.description
+        assert described.integer_range[0].to_value == 255 and not described.read_only
+        assert node.get_parameter('least_area').value == 64
+
+
+def test_help_names_its_parameters(installed: Path) -> None:
+    for program, prefix in (('inference_node', ''), ('perception', 'inference:')):
+        said = subprocess.run(
+            [
+                sys.executable,
+                '-c',
+                'from zc_perception.nodes.command_lines import options_of; import sys; '
+                'options_of(sys.argv[1]).print_help()',
+                program,
+            ],
+            env={**os.environ, 'PYTHONPATH': str(installed)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        assert f'{prefix}brightness ' in said and f'{prefix}least_area ' in said
+
+
+def test_launch_files_and_the_schema_know_it() -> None:
+    assert ACCELERATORS.names[-1] == 'counter', 'of which launch argument accelerator is made'
+    inference = file_schema()['$defs']['inference']['properties']
+    assert (inference['brightness']['minimum'], inference['brightness']['maximum']) == (1, 255)
+
+
+@pytest.mark.parametrize(
+    ('line', 'words'),
+    [
+        ('brightnes: 9', "parameter 'brightnes' is unknown; did you mean 'brightness'? (line 5)"),
+        ('brightness: 0', "parameter 'brightness' is 0; it must be an integer from 1 to 255"),
+        ('accelerator: countr', "did you mean 'counter'?"),
+    ],
+)
+def test_a_parameter_file_is_judged_by_its_declarations(
+    line: str, words: str, tmp_path: Path
+) -> None:
+    path = tmp_path / 'my.yaml'
+    lines = ['/**/inference:', '  ros__parameters:', f'    model: {COUNTER["model"]}']
+    if 'accelerator' not in line:
+        lines.append('    accelerator: counter')
+    path.write_text('\n'.join([*lines, f'    {line}']) + '\n', encoding='utf-8')
+    found = judge(read_parameter_yaml(str(path)), {'/inference': 'inference'})
+    assert any(words in str(problem) for problem in found.problems), found
+
+
+def test_the_doctor_runs_its_check(capsys: pytest.CaptureFixture[str]) -> None:
+    assert zc_doctor.main(['--only', 'counter', '--json']) == 0
+    said: dict[str, Any] = json.loads(capsys.readouterr().out)
+    (check,) = said['checks']
+    assert check['id'] == 'counter.speed' and check['figures']['milliseconds'] > 0
