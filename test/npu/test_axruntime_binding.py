@@ -146,7 +146,7 @@ def test_each_core_has_a_connection_a_thread_and_its_own_frames(
 
 
 def test_the_binding_is_preferred(binding: Any, installed: Double, open_accelerator: Open) -> None:
-    facts = open_accelerator(device='metis-1-3-0').facts()
+    facts = open_accelerator(accelerator_device='metis-1-3-0').facts()
     assert (facts['interface'], facts['runtime'], facts['runtime_api'], facts['python_binding'], facts['device']) == (
         'python', 'axelera.runtime', '1.8.0', 'used', 'metis-1:3:0',
     )  # fmt: skip
