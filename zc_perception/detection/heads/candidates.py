@@ -1,16 +1,37 @@
-"""From what a head found to detections: suppression, then the letterbox's inverse for what is left."""
+"""From what a head found to detections: non-maximum suppression, then the letterbox's inverse for what is left.
+
+:func:`keep` keeps exactly what ``cv2.dnn.NMSBoxes`` does, class by class or for all classes at once.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import math
+from typing import Any, NamedTuple
 
+import cv2
 import numpy as np
 from numpy.typing import NDArray
 
 from zc_perception.detection.detections import Detections
 from zc_perception.detection.heads.spec import DecodeLimits
 from zc_perception.detection.letterbox import Letterbox
-from zc_perception.detection.nms import FEW, NO_SIZE, WIDE, keep, keep_few
+
+# Candidates that are looked at in one go, best first: with a low score threshold there are thousands, few of which are ever needed.
+_CHUNK = 2048
+# With fewer boxes OpenCV alone is quicker.
+_FEW = 550
+_ROUNDS = 3
+# A round that leaves out less than a quarter of the boxes is the last.
+_LITTLE = 4
+# Below this OpenCV counts two boxes as the same object, wherever they are.
+_NO_SIZE = 1e-7
+# Boxes are moved apart by class up to this many pixels; further apart float64 would round them, and at last lay them on each other.
+_WIDE = 2.0**20
+_INDEX_BITS = 31
+_TABLE = 1 << 13
+# Squares for each half pixel, by half the exponent of an area: a box is 1.5 to 3 squares wide.
+_PER_HALF_PIXEL = 0.75 / 2.0 ** (np.arange(128) - 63.0)
+_TURNS = (0.0, 0.5, 0.21)
 
 
 class Candidates(NamedTuple):
@@ -47,11 +68,11 @@ def detections(
     low, high = corners.min(axis=1).tolist(), corners.max(axis=1).tolist()
     wide = max(high[2:]) - min(low[:2])
     # Nearly always all are fine, which a few numbers tell; where there is a NaN, the least and the highest are.
-    fine = wide < WIDE and bool(sizes.min() >= NO_SIZE) and box.meets(low, high)
+    fine = wide < _WIDE and bool(sizes.min() >= _NO_SIZE) and box.meets(low, high)
     if not fine:
         return _of_fine(candidates, box, limits, class_agnostic)
-    if len(scores) <= FEW and limits.score > _ABOVE_ZERO:
-        order = keep_few(corners[:2], sizes, scores, kinds, np.float32(limits.iou), wide)[
+    if len(scores) <= _FEW and limits.score > _ABOVE_ZERO:
+        order = _keep_few(corners[:2], sizes, scores, kinds, np.float32(limits.iou), wide)[
             : limits.count
         ]
     else:
@@ -87,3 +108,265 @@ def in_source(chosen: Candidates, box: Letterbox) -> Detections:
         return Detections(boxes, chosen.scores, chosen.classes)
     area = ahead.all(axis=1)
     return Detections(boxes[area], chosen.scores[area], chosen.classes[area])
+
+
+def keep(
+    corners: NDArray[np.float32],
+    scores: NDArray[np.float32],
+    classes: NDArray[np.intp] | None,
+    iou_threshold: float,
+    limit: int,
+) -> NDArray[np.intp]:
+    """Indices of the boxes that stay, best first; of equal scores the one that stands first.
+
+    Overlaps are computed in OpenCV's arithmetic: corner and size in float64, sizes being float32 differences; the overlap is rounded to
+    float32.
+
+    :param corners: (4, n) x0, y0, x1, y1, finite.
+    :param scores: (n), finite.
+    :param classes: (n), not negative; boxes of different classes don't suppress each other. ``None``: all do.
+    :param iou_threshold: boxes that overlap more than this are the same object.
+    :param limit: indices at most.
+    """
+    count = len(scores)
+    if count == 0:
+        return np.zeros(0, np.intp)
+    threshold = np.float32(iou_threshold)
+    boxes = np.empty((5, count))
+    boxes[:2] = corners[:2]
+    np.subtract(corners[2:], corners[:2], out=boxes[2:4], dtype=np.float32)
+    if (
+        count <= _FEW and boxes[2:4].min() >= _NO_SIZE and scores.min() > 0
+    ):  # OpenCV takes only what is above zero
+        return _few(boxes, scores, classes, threshold)[:limit]
+    order = _best_first(scores)
+    boxes = boxes.take(order, axis=1)
+    np.multiply(boxes[2], boxes[3], out=boxes[4])
+    if classes is not None:
+        classes = classes.take(order)
+    if count <= _CHUNK:
+        return order[_keep(boxes, classes, threshold)[:limit]]
+    kept = order[:0]
+    for start in range(0, count, _CHUNK):
+        # What is kept so far doesn't suppress each other, so going through it again changes nothing but what comes behind.
+        some = np.concatenate((kept, np.arange(start, min(start + _CHUNK, count))))
+        kept = some[
+            _keep(boxes.take(some, axis=1), None if classes is None else classes[some], threshold)
+        ]
+        if len(kept) >= limit:
+            break
+    return order[kept[:limit]]
+
+
+def _best_first(scores: NDArray[np.float32]) -> NDArray[np.intp]:
+    """Sorting one number each is several times quicker than sorting indices: falling score (a float's bits order as the float), index."""
+    bits = (scores + np.float32(0)).view(np.int32)
+    keys = (~(bits ^ ((bits >> 31) & 0x7FFFFFFF))).astype(np.int64)
+    keys <<= _INDEX_BITS
+    keys |= np.arange(len(scores))
+    keys.sort()
+    keys &= (1 << _INDEX_BITS) - 1
+    order: NDArray[np.intp] = keys.astype(np.intp, copy=False)
+    return order
+
+
+def _keep(
+    boxes: NDArray[np.float64], classes: NDArray[np.intp] | None, threshold: np.float32
+) -> NDArray[np.intp]:
+    """Places of those that stay, in ascending order.
+
+    No box that stays suppresses another one, and each box that goes is suppressed by a better one that stays. There is only one such set.
+    So any box may be left out on a guess, as long as the box that suppresses it turns out to stay.
+
+    :param boxes: (5, n) x, y, width, height, area, best first.
+    """
+    count = boxes.shape[1]
+    if (
+        boxes[2:4].min() < _NO_SIZE
+    ):  # OpenCV counts such boxes as the same object, wherever they have been moved to
+        return _class_by_class(boxes, _falling(count), classes, threshold)
+    suppressors = np.arange(count)
+    left, rest, kinds = suppressors.copy(), boxes, classes
+    for turn in range(_ROUNDS):
+        if len(left) <= _FEW:
+            break
+        leaders = _leaders(rest, kinds, turn)
+        out = _overlaps(rest, rest.take(leaders, axis=1)) > threshold
+        out &= leaders < np.arange(len(left))
+        if kinds is not None:
+            out &= kinds == kinds.take(leaders)
+        gone = out.nonzero()[0]
+        suppressors[left[gone]] = left[leaders[gone]]
+        stay = (~out).nonzero()[0]
+        left, rest = left[stay], rest.take(stay, axis=1)
+        kinds = None if kinds is None else kinds[stay]
+        if len(gone) < len(stay) // _LITTLE:
+            break
+    if len(left) > count // 2:
+        # Too few guesses were right to make up for those that have to be taken back.
+        return _few(boxes, _falling(count), classes, threshold)
+    # A box that suppressed others may have been left out later: what suppresses it is asked about them too.
+    last = suppressors.take(suppressors).take(suppressors)
+    moved = (last != suppressors).nonzero()[0]
+    unsure = moved[:0]
+    if len(moved):
+        still = _overlaps(boxes.take(moved, axis=1), boxes.take(last[moved], axis=1)) > threshold
+        suppressors[moved[still]] = last[moved[still]]
+        unsure = moved[~still]
+    while True:
+        if len(unsure):
+            left = np.sort(np.concatenate((left, unsure)))
+            rest, kinds = boxes.take(left, axis=1), None if classes is None else classes[left]
+        kept: NDArray[np.intp] = left[_few(rest, _falling(len(left)), kinds, threshold)]
+        proven = np.zeros(count, bool)
+        proven[kept] = True
+        proven = proven.take(suppressors)
+        proven[left] = True
+        if proven.all():
+            return kept
+        unsure = (~proven).nonzero()[0]
+
+
+@np.errstate(over='ignore', invalid='ignore')
+def _leaders(
+    boxes: NDArray[np.float64], classes: NDArray[np.intp] | None, turn: int
+) -> NDArray[np.intp]:
+    """For each box one that may well suppress it: the best whose centre lies in the same square of a grid as wide as the boxes are.
+
+    Two grids one after the other, or the boxes around an object at a line would have several. Squares are told apart by a hash.
+
+    :param turn: each has finer grids, at other places.
+    """
+    count = boxes.shape[1]
+    doubled = boxes[:2] * 2
+    doubled += boxes[2:4]
+    octaves = boxes[4].astype(np.float32).view(np.int32)
+    first = _best_in_squares(doubled, octaves, classes, np.arange(count), _TURNS[turn])
+    some = (first == np.arange(count)).nonzero()[0]
+    second = np.empty(count, np.intp)
+    second[some] = _best_in_squares(
+        doubled.take(some, axis=1),
+        octaves[some] - (1 << 23),
+        None if classes is None else classes[some],
+        some,
+        _TURNS[turn] + 1 / 3,
+    )
+    return np.asarray(second.take(first))
+
+
+def _best_in_squares(
+    doubled: NDArray[np.float64],
+    areas: NDArray[np.int32],
+    classes: NDArray[np.intp] | None,
+    places: NDArray[np.intp],
+    shift: float,
+) -> NDArray[np.intp]:
+    octaves = areas >> 24
+    squares = doubled * _PER_HALF_PIXEL.take(octaves, mode='clip')
+    squares += shift + 1000
+    cells = squares.astype(np.int64)
+    keys = cells[0]
+    keys += cells[1] * 97
+    keys += octaves * 3571
+    if classes is not None:
+        keys += classes * 1031
+    keys &= _TABLE - 1
+    table = np.empty(_TABLE, np.intp)
+    # Of several to one place the last stays.
+    table[keys[::-1]] = places[::-1]
+    return np.asarray(table.take(keys))
+
+
+def _falling(count: int) -> NDArray[np.float32]:
+    """Scores of boxes that come best first."""
+    return np.arange(count, 0, -1, dtype=np.float32)
+
+
+def _few(
+    boxes: NDArray[np.float64],
+    scores: NDArray[np.float32],
+    classes: NDArray[np.intp] | None,
+    threshold: np.float32,
+) -> NDArray[np.intp]:
+    """Places of those that stay, best first.
+
+    :param boxes: (4 or more, n) x, y, width, height.
+    :param scores: above zero.
+    """
+    if classes is None:
+        return _opencv(boxes, scores, threshold)
+    places, sizes = boxes[:2], boxes[2:4]
+    wide = float(places.max()) - float(places.min()) + float(sizes.max())
+    if not wide < _WIDE:
+        return _class_by_class(boxes, scores, classes, threshold)
+    return _keep_few(places, sizes, scores, classes, threshold, wide)
+
+
+def _keep_few(
+    places: NDArray[np.floating],
+    sizes: NDArray[np.float32] | NDArray[np.float64],
+    scores: NDArray[np.float32],
+    classes: NDArray[np.intp] | None,
+    threshold: np.float32,
+    wide: float,
+) -> NDArray[np.intp]:
+    """:func:`keep` for callers that have checked already: OpenCV alone, with boxes of different classes moved apart.
+
+    :param places: (2, n) x0, y0.
+    :param sizes: (2, n) float32 differences, at least ``_NO_SIZE``.
+    :param scores: above zero.
+    :param wide: at least as wide and as high as all boxes together, below ``_WIDE``.
+    """
+    if classes is not None:
+        # By a power of two, so that pixels are not rounded.
+        places = places + classes * math.ldexp(1.0, math.frexp(wide + 1.0)[1])
+    return _opencv(np.concatenate((places, sizes), dtype=np.float64), scores, threshold)
+
+
+def _class_by_class(
+    boxes: NDArray[np.float64],
+    scores: NDArray[np.float32],
+    classes: NDArray[np.intp] | None,
+    threshold: np.float32,
+) -> NDArray[np.intp]:
+    """As :func:`_few`, where boxes can't be moved apart."""
+    if classes is None:
+        return _opencv(boxes, scores, threshold)
+    order = _best_first(scores)
+    order = order.take(classes.take(order).argsort(kind='stable'))
+    ordered = classes.take(order)
+    ends = [*(np.flatnonzero(ordered[1:] != ordered[:-1]) + 1).tolist(), len(order)]
+    kept, start = [], 0
+    for end in ends:
+        some = order[start:end]
+        kept.append(
+            some
+            if end - start == 1
+            else some[_opencv(boxes.take(some, axis=1), _falling(end - start), threshold)]
+        )
+        start = end
+    chosen = np.sort(np.concatenate(kept))
+    result: NDArray[np.intp] = chosen.take(_best_first(scores.take(chosen)))
+    return result
+
+
+def _overlaps(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float32]:
+    """Intersection over union of each pair, with every rounding of OpenCV's ``rectOverlap``."""
+    ahead = b[:2] - a[:2]
+    sides = np.minimum(a[2:4] - np.maximum(ahead, 0), b[2:4] + np.minimum(ahead, 0))
+    np.maximum(sides, 0, out=sides)
+    shared = sides[0] * sides[1]
+    union = a[4] + b[4]
+    union -= shared
+    shared /= union
+    overlaps: NDArray[np.float32] = np.float32(1) - (1.0 - shared).astype(np.float32)
+    return overlaps
+
+
+def _opencv(
+    boxes: NDArray[np.float64], scores: NDArray[np.float32], threshold: np.float32
+) -> NDArray[np.intp]:
+    # A list of lists is read quicker than an array, which OpenCV takes number by number.
+    opencv: Any = cv2.dnn.NMSBoxes
+    found = opencv(boxes[:4].T.tolist(), scores, 0.0, float(threshold))
+    return np.asarray(found, np.intp).reshape(-1)

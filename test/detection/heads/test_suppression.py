@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from zc_perception.detection.detections import box_iou
-from zc_perception.detection.nms import keep
+from zc_perception.detection.heads.candidates import keep
 
 Case = tuple[NDArray[np.float32], NDArray[np.float32], NDArray[np.intp]]
 
