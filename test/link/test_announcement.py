@@ -24,7 +24,6 @@ from waiting import eventually
 from zc_perception.link.announcement import (
     VERSION,
     Announcement,
-    announcement_path,
     host_id,
     new_publisher_id,
     read_announcements,
@@ -36,6 +35,7 @@ from zc_perception.link.endpoints.subscription import AdaptedSubscription
 from zc_perception.link.shared_memory.socket_folder import (
     ANNOUNCEMENT_SUFFIX,
     STARTING,
+    announcement_path,
     listen,
     remove_stale,
 )

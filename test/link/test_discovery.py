@@ -15,7 +15,7 @@ from waiting import eventually
 
 from zc_perception.frame import Frame, Header
 from zc_perception.frame_queue import KeepLastQueue
-from zc_perception.link.announcement import Announcement, read_announcements, write_announcement
+from zc_perception.link.announcement import Announcement, write_announcement
 from zc_perception.link.bus import LinkQos
 from zc_perception.link.endpoints import discovery
 from zc_perception.link.endpoints.discovery import Announcements, PublisherCount, PublisherGraph
@@ -54,15 +54,9 @@ class Consumer:
             self.announcements.add(announcement, connected=self.links.connected())
 
     def look(self, adapted: int = 1) -> list[RemotePublisher]:
-        announced = self.announcements.known(())
         if self.announcements.incomplete(adapted):
-            for announcement in read_announcements(
-                self._folder, TOPIC, 0, {a.socket for a in announced}
-            ):
-                self.announcements.add(
-                    announcement, confirmed=True, connected=self.links.connected()
-                )
-            announced = self.announcements.known(())
+            self.announcements.read_files(self._folder, TOPIC, 0, (), self.links.connected())
+        announced = self.announcements.known(())
         states = self.links.update(announced, announced)
         self.announcements.judge(states)
         return self.announcements.present(states, adapted)

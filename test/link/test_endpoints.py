@@ -211,7 +211,7 @@ def test_each_announcement_has_a_greater_generation(ros: Ros) -> None:
     assert eventually(
         lambda: (
             node.count_subscribers('image/_zc') == 1
-            and publisher._announcer.get_subscription_count() == 1
+            and publisher.announcer.writer.get_subscription_count() == 1
         )
     )
     for _ in range(3):

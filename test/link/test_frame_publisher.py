@@ -39,13 +39,12 @@ from zc_perception.errors import (
     shown,
 )
 from zc_perception.frame import Frame
-from zc_perception.link.announcement import announcement_path
 from zc_perception.link.endpoints import (
     IN_PROCESS,
     ROS_MESSAGE,
     frame_publisher,
 )
-from zc_perception.link.endpoints import publisher as publisher_module
+from zc_perception.link.endpoints import announcer as announcer_module
 from zc_perception.link.endpoints.frame_publisher import FramePublisher
 from zc_perception.link.endpoints.frame_subscription import FrameSubscription
 from zc_perception.link.shared_memory import server as server_module
@@ -549,21 +548,21 @@ def test_when_ros_is_shut_down_within_a_loan_nothing_is_raised(
 def test_an_announcement_that_can_not_be_written_is_said_and_tried_again(
     cameras: Cameras, monkeypatch: pytest.MonkeyPatch, logged: Callable[[], str]
 ) -> None:
-    monkeypatch.setattr(publisher_module, '_WRITE_AGAIN_S', 0.02)
+    monkeypatch.setattr(announcer_module, '_AGAIN_S', 0.02)
     made: list[Path] = []
 
     def listens(path: Path, group: int | None = None) -> socket.socket:
-        made.append(announcement_path(path))
+        made.append(socket_folder.announcement_path(path))
         made[-1].mkdir()  # nothing can be written in its place
         return socket_folder.listen(path, group)
 
     monkeypatch.setattr(server_module, 'listen', listens)
     publisher = cameras.publisher()
     (path,) = made
-    adapted = publisher._publisher
-    assert adapted.unannounced == 'Is a directory'
+    announcer = publisher._publisher.announcer
+    assert announcer.unannounced == 'Is a directory'
     path.rmdir()
-    assert eventually(path.is_file) and eventually(lambda: not adapted.unannounced)
+    assert eventually(path.is_file) and eventually(lambda: not announcer.unannounced)
     assert eventually(lambda: f"announcement '{path}' is written now" in logged())
     publisher.destroy()
     assert not path.exists()

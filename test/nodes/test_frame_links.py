@@ -253,7 +253,7 @@ def test_a_consumer_that_holds_all_that_it_may_is_named_at_both_ends(
 
 
 def test_an_announcement_that_can_not_be_written_is_a_warning(served: ServedTopic) -> None:
-    served.publisher.unannounced = 'No space left on device'
+    served.publisher.announcer.unannounced = 'No space left on device'
     status = served.links.status()
     assert status.level is Level.WARN and 'free room there' in status.advice
     assert status.message == (

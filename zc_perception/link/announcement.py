@@ -22,9 +22,10 @@ from pathlib import Path
 from zc_perception.errors import ConfigError
 from zc_perception.link.shared_memory.socket_folder import (
     ANNOUNCEMENT_SUFFIX,
-    STARTING,
     SUN_PATH,
+    announcement_path,
     is_dead,
+    starting_path,
 )
 
 VERSION = 1
@@ -151,11 +152,6 @@ def _boot_id() -> str:
     return Path('/proc/sys/kernel/random/boot_id').read_text(encoding='ascii').strip()
 
 
-def announcement_path(socket: Path) -> Path:
-    """Where the announcement of who listens at *socket* lies."""
-    return socket.with_suffix(ANNOUNCEMENT_SUFFIX)
-
-
 def write_announcement(announcement: Announcement, topic: str, domain: int) -> None:
     """Write it, or replace an earlier one, in one step.
 
@@ -165,7 +161,7 @@ def write_announcement(announcement: Announcement, topic: str, domain: int) -> N
     :raises OSError: it can't be written, as on a full disk. The one before is as it was.
     """
     path = announcement_path(Path(announcement.socket))
-    starting = path.with_name(f'{STARTING}{os.urandom(4).hex()}')
+    starting = starting_path(path)
     text = json.dumps({'topic': topic, 'domain': domain, 'announcement': announcement.to_json()})
     try:
         socket = os.stat(announcement.socket)

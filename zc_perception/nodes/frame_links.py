@@ -24,9 +24,9 @@ from zc_perception.link.endpoints import (
     PublisherStatistics,
     SharedMemoryLinks,
 )
+from zc_perception.link.endpoints.announcer import UNANNOUNCED
 from zc_perception.link.endpoints.discovery import Rivals
 from zc_perception.link.endpoints.frame_offer import serve_frames
-from zc_perception.link.endpoints.publisher import UNANNOUNCED
 from zc_perception.link.endpoints.remote_links import OTHER_HOST
 from zc_perception.link.endpoints.windows import (
     STALLED_S,
@@ -279,7 +279,7 @@ class FrameServer:
             'link': link,
             'topic': self._publisher.topic,
             'rivals': ', '.join(self._rivals.look()),
-            'unannounced': self._publisher.unannounced,
+            'unannounced': self._publisher.announcer.unannounced,
             'failed': self._recent['conversion_errors'].see(link.conversion_errors),
             'refused': dict.fromkeys(_REFUSALS, 0),
             'internal': 0,

@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from rclpy.node import Node
@@ -20,6 +21,7 @@ from zc_perception.link.bus import BusPublisher, LinkQos
 from zc_perception.link.endpoints.publisher import AdaptedPublisher
 from zc_perception.link.endpoints.qos import link_qos
 from zc_perception.link.rungs import RemotePublisher, RemoteState
+from zc_perception.link.shared_memory.socket_folder import SUFFIX as SOCKET_SUFFIX
 from zc_perception.link.shared_memory.socket_folder import default_folder
 
 _MAX_ANNOUNCEMENTS = 100
@@ -258,6 +260,23 @@ class Announcements:
             return False
         self._read_at = now
         return True
+
+    def read_files(
+        self,
+        folder: Path,
+        topic: str,
+        domain: int,
+        own_ids: Collection[str] = (),
+        connected: Collection[str] = (),
+    ) -> None:
+        """Take note of what lies in *folder*; see :meth:`add`.
+
+        :param own_ids: ids of publishers of this process.
+        """
+        known = {announcement.socket for announcement in self.known(own_ids)}
+        known |= {str(folder / f'{own_id}{SOCKET_SUFFIX}') for own_id in own_ids}
+        for announcement in read_announcements(folder, topic, domain, known):
+            self.add(announcement, confirmed=True, connected=connected)
 
     def judge(self, states: Sequence[RemotePublisher]) -> None:
         """What came of them. Those that have ended are no longer :meth:`known`."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -12,34 +11,19 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from rclpy.node import Node
 from rclpy.qos import QoSProfile
-from std_msgs.msg import String
 
 from zc_perception.errors import ConfigError
 from zc_perception.frame import Frame
-from zc_perception.link.announcement import (
-    Announcement,
-    announcement_path,
-    announcement_topic,
-    host_id,
-    new_publisher_id,
-    remove_announcement,
-    write_announcement,
-)
+from zc_perception.link.announcement import Announcement, host_id, new_publisher_id
 from zc_perception.link.bus import BUS, BusPublisher, BusSubscription
+from zc_perception.link.endpoints.announcer import Announcer
 from zc_perception.link.endpoints.message_writer import ExtraMessage, MessageWriter
-from zc_perception.link.endpoints.qos import ANNOUNCEMENT_QOS, bus_key, link_qos
-from zc_perception.link.rclpy_compat import publish, when_destroyed
+from zc_perception.link.endpoints.qos import bus_key, link_qos
+from zc_perception.link.rclpy_compat import when_destroyed
 from zc_perception.link.type_adapter import TypeAdapter
-from zc_perception.lookout import LOOKOUT, Watch
 from zc_perception.memory.pool import BufferPool
 from zc_perception.negotiation.session import Consumer
 
-UNANNOUNCED = (
-    'consumers find the publisher by its topic alone, some late; free room there, or name another '
-    'folder in ZC_RUNTIME_DIR; it is tried again'
-)
-"""What a missing announcement costs, and what to do."""
-_WRITE_AGAIN_S = 5.0
 T = TypeVar('T')
 # For every frame: a method takes three times as long.
 _pool_of = operator.attrgetter('_lease.pool')
@@ -166,9 +150,7 @@ class AdaptedPublisher(Generic[T]):
         self._adapter = adapter
         self.publisher_id = publisher_id or new_publisher_id()
         # The announcer first, and last to go: whoever sees the other one alone takes this for a plain publisher.
-        self._announcer = node.create_publisher(
-            String, announcement_topic(node.resolve_topic_name(topic)), ANNOUNCEMENT_QOS
-        )
+        self.announcer = Announcer(node, node.resolve_topic_name(topic))
         self.messages = MessageWriter(node, adapter, topic, qos, extras)
         self.topic: str = self.messages.topic
         self._key = bus_key(node, self.topic, adapter.ros_type)
@@ -187,15 +169,10 @@ class AdaptedPublisher(Generic[T]):
         self._shared_memory: SharedMemoryEnd | None = None
         self._published = 0
         self._allocations = 0
-        self._announcing = threading.Lock()
-        self._announcement: Announcement | None = None
-        self._again: Watch | None = None
-        self.unannounced = ''
-        """For cameras: why the announcement beside the socket can't be written; empty: it is."""
         self._closed = False
         self._at_end: Callable[[], object] = lambda: None
         BUS.add_publisher(self._key, self._bus_publisher)
-        when_destroyed(self._announcer, self.destroy)
+        when_destroyed(self.announcer.writer, self.destroy)
 
     def serve(self, shared_memory: SharedMemoryEnd) -> None:
         """For cameras: pass frames to other processes of this host as the same memory from now on. The publisher owns *shared_memory*
@@ -229,50 +206,19 @@ class AdaptedPublisher(Generic[T]):
         """
         socket = '' if self._shared_memory is None else str(self._shared_memory.path)
         self._allocations += bool(formats)
-        announcement = Announcement(
-            self.publisher_id,
-            host_id(),
-            socket,
-            width,
-            height,
-            tuple(formats),
-            heap,
-            self._allocations,
-            **{key: tuple(values) for key, values in possible.items()},  # type: ignore[arg-type]
-        )
-        # The file first: whoever has read the message finds nothing older there.
-        if socket:
-            with self._announcing:
-                self._announcement = announcement
-            self._write_announcement()
-        publish(self._announcer, String(data=announcement.to_json()))
-
-    def _write_announcement(self) -> None:
-        """Beside the socket. What can't be written now, as on a full disk, is tried again."""
-        with self._announcing:
-            announcement = self._announcement
-            if announcement is None or self._closed:
-                return
-            before, again = self.unannounced, None
-            try:
-                write_announcement(announcement, self.topic, self._node.context.get_domain_id())
-            except OSError as error:
-                self.unannounced = error.strerror or str(error)
-                if self._again is None:
-                    self._again = LOOKOUT.watch(_WRITE_AGAIN_S, self._write_announcement)
-            else:
-                self.unannounced = ''
-                again, self._again = self._again, None
-        if again is not None:
-            again.stop()  # without the lock, for which a look may wait
-        path, logger = announcement_path(Path(announcement.socket)), self._node.get_logger()
-        if self.unannounced and not before:
-            logger.warning(
-                f"'{self.topic}': its announcement '{path}' can't be written: "
-                f'{self.unannounced}; {UNANNOUNCED}'
+        self.announcer.announce(
+            Announcement(
+                self.publisher_id,
+                host_id(),
+                socket,
+                width,
+                height,
+                tuple(formats),
+                heap,
+                self._allocations,
+                **{key: tuple(values) for key, values in possible.items()},  # type: ignore[arg-type]
             )
-        elif before and not self.unannounced:
-            logger.info(f"'{self.topic}': its announcement '{path}' is written now")
+        )
 
     @property
     def history(self) -> int:
@@ -369,13 +315,9 @@ class AdaptedPublisher(Generic[T]):
             return
         self._closed = True
         BUS.remove_publisher(self._key, self._bus_publisher)
-        again = self._again
-        if again is not None:
-            again.stop()
+        self.announcer.fall_silent()
         if self._shared_memory is not None:
-            with self._announcing:
-                remove_announcement(self._shared_memory.path)
             self._shared_memory.close()
         self.messages.close()
-        self._node.destroy_publisher(self._announcer)
+        self.announcer.close()
         self._at_end()

@@ -51,7 +51,6 @@ from zc_perception.link.announcement import (
     Announcement,
     announcement_topic,
     host_id,
-    read_announcements,
 )
 from zc_perception.link.bus import BUS, BusPublisher, BusSubscription
 from zc_perception.link.changeover import REMEMBERED, Changeover, Key, message_key
@@ -88,7 +87,6 @@ from zc_perception.link.rungs import (
     TopicView,
     choose,
 )
-from zc_perception.link.shared_memory.socket_folder import SUFFIX as SOCKET_SUFFIX
 from zc_perception.link.shared_memory.socket_folder import default_folder
 from zc_perception.link.type_adapter import TypeAdapter
 from zc_perception.log import Seldom
@@ -463,15 +461,11 @@ class AdaptedSubscription(Generic[T]):
             BUS.settle(self._key)  # somebody may have gone
         count = self._graph.count(local)
         own_ids = {publisher.publisher_id for publisher in local}
-        announced = self._announcements.known(own_ids)
         if not self._remote.off and self._announcements.incomplete(count.adapted):
-            folder, connected = default_folder(), self._remote.connected()
-            known = {a.socket for a in announced} | {
-                str(folder / f'{own}{SOCKET_SUFFIX}') for own in own_ids
-            }
-            for announcement in read_announcements(folder, self.topic, self._domain, known):
-                self._announcements.add(announcement, confirmed=True, connected=connected)
-            announced = self._announcements.known(own_ids)
+            self._announcements.read_files(
+                default_folder(), self.topic, self._domain, own_ids, self._remote.connected()
+            )
+        announced = self._announcements.known(own_ids)
         # Which of them don't match can't be known from here: then the middleware decides.
         all_match = count.matching == count.adapted
         reachable = (

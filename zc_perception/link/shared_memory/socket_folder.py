@@ -126,13 +126,23 @@ def socket_path(folder: Path, publisher_id: str) -> Path:
     return path
 
 
+def announcement_path(socket: Path) -> Path:
+    """Where the announcement of who listens at *socket* lies."""
+    return socket.with_suffix(ANNOUNCEMENT_SUFFIX)
+
+
+def starting_path(path: Path) -> Path:
+    """The first name of what is to be *path*, which nobody takes for anything."""
+    return path.with_name(f'{STARTING}{os.urandom(4).hex()}')
+
+
 def listen(path: Path, group: int | None = None) -> socket.socket:
     """A listening socket at *path*, not blocking. It gets its name only once it listens. So a socket of that
     name at which nobody listens is a leftover, which may be removed.
 
     :raises ConfigError: somebody listens there, or the folder can't be written.
     """
-    starting = path.with_name(f'{STARTING}{os.urandom(4).hex()}')
+    starting = starting_path(path)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
     try:
         if is_dead(path) is False:
@@ -193,7 +203,7 @@ def remove_stale(folder: Path) -> int:
                     path.unlink()
                     removed += 1
             elif is_dead(path):
-                path.with_suffix(ANNOUNCEMENT_SUFFIX).unlink(missing_ok=True)
+                announcement_path(path).unlink(missing_ok=True)
                 path.unlink()
                 removed += 1
     return removed
