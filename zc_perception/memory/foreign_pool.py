@@ -58,15 +58,18 @@ class HeldBuffers:
 
     def free(self, slot: Slot) -> None:
         """Nobody has the slot any more: its owner may fill the buffers again."""
-        self._give_back(self._take(slot))
+        with self._lock:
+            held = self._held.pop(slot.buffer_uid, [])
+        for give_back in held:
+            give_back()
 
     def ended(self, slot: Slot) -> None:
         """Of a retired slot a device may still read: its buffers are kept from their owner until :meth:`end_close`."""
-        held = self._take(slot)
         if self._closing:
-            self._give_back(held)
+            self.free(slot)
         else:
-            self._parked += held
+            with self._lock:
+                self._parked += self._held.pop(slot.buffer_uid, [])
 
     def begin_close(self) -> None:
         """The pool is about to be closed: from now on a slot that ends is given back at once."""
@@ -75,15 +78,7 @@ class HeldBuffers:
     def end_close(self) -> None:
         """No device reads any more, as far as anybody can tell."""
         parked, self._parked = self._parked, []
-        self._give_back(parked)
-
-    def _take(self, slot: Slot) -> list[Callable[[], object]]:
-        with self._lock:
-            return self._held.pop(slot.buffer_uid, [])
-
-    @staticmethod
-    def _give_back(held: list[Callable[[], object]]) -> None:
-        for give_back in held:
+        for give_back in parked:
             give_back()
 
 

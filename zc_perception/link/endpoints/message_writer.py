@@ -181,7 +181,12 @@ class MessageWriter(Generic[T]):
         delivery = self._adapter.deliver(item, self._holder)
         if delivery is not None:
             if self._thread is None:
-                self._start()
+                with self._lock:
+                    if not self._stop.is_set():
+                        self._thread = threading.Thread(
+                            target=self._run, name=f'to_ros {self.topic}', daemon=True
+                        )
+                        self._thread.start()
             self._queue.put(delivery)
 
     def _take_from(self, pool: Any) -> None:
@@ -196,14 +201,6 @@ class MessageWriter(Generic[T]):
             before.set_quota(self._holder, None)
         if self._pool is not None:
             self._pool.grant(self._holder, 1, self._depth)
-
-    def _start(self) -> None:
-        with self._lock:
-            if self._thread is None and not self._stop.is_set():
-                self._thread = threading.Thread(
-                    target=self._run, name=f'to_ros {self.topic}', daemon=True
-                )
-                self._thread.start()
 
     def write_message(self, message: Any) -> None:
         """Publish a message as it is, behind the objects that came before. Never waits.
@@ -238,7 +235,7 @@ class MessageWriter(Generic[T]):
                 if isinstance(entry, _Waiting):
                     self._publish_waiting(entry)
                 else:
-                    self._convert_all(entry)
+                    self._convert(entry)
             finally:
                 self._busy = False
             del entry
@@ -249,21 +246,19 @@ class MessageWriter(Generic[T]):
         except Exception as error:
             self._say(f'a message could not be published: {error}')
 
-    def _convert_all(self, item: T) -> None:
+    def _convert(self, item: T) -> None:
         try:
             for publisher, convert in self._outputs:
-                if publisher in self._latched or subscription_count(publisher):
-                    self._convert(publisher, convert, item)
+                if publisher not in self._latched and not subscription_count(publisher):
+                    continue
+                try:
+                    message = convert(item)
+                    self.conversions += 1
+                    publish(publisher, message)
+                except Exception as error:  # an adapter is somebody else's code
+                    self._say(f'an object could not be published as a message: {error}')
         finally:
             self._adapter.end(item)
-
-    def _convert(self, publisher: Any, convert: Callable[[T], Any], item: T) -> None:
-        try:
-            message = convert(item)
-            self.conversions += 1
-            publish(publisher, message)
-        except Exception as error:  # an adapter is somebody else's code
-            self._say(f'an object could not be published as a message: {error}')
 
     def _say(self, text: str) -> None:
         """Unless it has ended: with a context that is shut down, publishing fails."""

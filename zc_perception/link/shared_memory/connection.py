@@ -148,8 +148,14 @@ class Connection:
 
     def _offer_later(self, frame: Frame) -> None:
         """The window is full, or the frame has a fence, or others wait before it."""
+        unwanted: list[Frame] = []
         if len(self._pending) >= self._depth:
-            self._make_room()
+            # Before the delivery is made, so that the quota has a lease for it.
+            with self._lock:
+                while len(self._pending) >= self._depth:
+                    unwanted.append(self._pending.popleft())
+                    self._count_drop()
+            _release(unwanted)
         delivery = frame.deliver(self.holder)
         if delivery is None:
             with self._lock:
@@ -165,15 +171,6 @@ class Connection:
                 while len(self._pending) > self._depth:
                     unwanted.append(self._pending.popleft())
                     self._count_drop()
-        _release(unwanted)
-
-    def _make_room(self) -> None:
-        """Before the delivery is made, so that the quota has a lease for it."""
-        unwanted = []
-        with self._lock:
-            while len(self._pending) >= self._depth:
-                unwanted.append(self._pending.popleft())
-                self._count_drop()
         _release(unwanted)
 
     def _count_drop(self) -> None:
