@@ -226,9 +226,9 @@ def _forked(program: str, path: str) -> tuple[int, str]:
 
 def main() -> None:
     """``python parameter_files.py SEED FILE …``: a line for each, the exit code, or what is wrong."""
-    from zc_perception.nodes import programs  # the forked ones find it imported
+    from zc_perception.nodes import perception  # the forked ones find it imported
 
-    assert programs
+    assert perception
     rng = random.Random(int(sys.argv[1]))
     for path in sys.argv[2:]:
         program = rng.choice(PROGRAMS)

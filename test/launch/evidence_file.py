@@ -26,7 +26,6 @@ DEPENDS_ON = (
     'zc_perception/nodes/main.py',
     'zc_perception/nodes/namespaces.py',
     'zc_perception/nodes/params/*.py',
-    'zc_perception/nodes/programs.py',
     'zc_perception/nodes/startup.py',
     'zc_perception/programs.py',
     'setup.py',

@@ -1,7 +1,9 @@
-"""Entry points of the console scripts that run nodes. They import what they need when a signal can't hurt any more."""
+"""The console scripts that run nodes. They import what they need when a signal can't hurt any more, and ``--help`` needs no ROS."""
 
 from __future__ import annotations
 
+import os
+import signal
 from functools import partial
 
 from zc_perception.nodes.startup import STARTUP
@@ -10,27 +12,70 @@ from zc_perception.terminal import end_quietly
 TYPE_CHECKING = False  # as in zc_perception/__init__.py
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Callable, Sequence
+
+    from zc_perception.nodes.perception_node import PerceptionNode
+    from zc_perception.nodes.recorder import RecorderNode
 
 
-def _start(name: str) -> int:
-    """Run a program: its options are in :mod:`command_lines`, what it does is in :mod:`programs`, both under its name."""
+def _start(name: str, run: Callable[[str, argparse.Namespace], int]) -> int:
+    """Read a program's options (:mod:`~zc_perception.nodes.command_lines`) and run it."""
     end_quietly()
     STARTUP.reached('interpreter')
     from zc_perception.nodes.command_lines import options_of
     from zc_perception.programs import start
 
-    def run(options: argparse.Namespace) -> int:
-        from zc_perception.nodes import programs
-
-        return int(getattr(programs, name)(options))
-
-    return start(options_of(name), run)
+    return start(options_of(name), partial(run, name))
 
 
-component_container = partial(_start, 'component_container')
-component_container_mt = partial(_start, 'component_container_mt')
-capture_node = partial(_start, 'capture_node')
-inference_node = partial(_start, 'inference_node')
-overlay_node = partial(_start, 'overlay_node')
-perception = partial(_start, 'perception')
-zc_record = partial(_start, 'zc_record')
+def _one_node(program: str, options: argparse.Namespace) -> int:
+    from zc_perception.nodes.params.kinds import node_kind
+    from zc_perception.nodes.process import run_program
+
+    kind = node_kind(program.removesuffix('_node'))
+    return run_program(program, lambda context, check: [kind(context=context)], options)
+
+
+def _perception(program: str, options: argparse.Namespace) -> int:
+    from zc_perception.nodes.perception import perception_nodes, stereo_nodes
+    from zc_perception.nodes.process import run_program
+
+    def build(context: object, check: Callable[[], None]) -> Sequence[PerceptionNode]:
+        if options.stereo:
+            return stereo_nodes(context, check)
+        return perception_nodes(context, options.cameras, check)
+
+    return run_program(program, build, options)
+
+
+def _record(program: str, options: argparse.Namespace) -> int:
+    """Until SIGINT, ``max_frames`` or ``max_duration``; 1 when the disk failed."""
+    from zc_perception.errors import EXIT_FAILURE
+    from zc_perception.nodes.process import run_program
+    from zc_perception.nodes.recorder import RecorderNode
+
+    nodes: list[RecorderNode] = []
+
+    def build(context: object, check: Callable[[], None]) -> Sequence[PerceptionNode]:
+        # The program waits for a signal; it is told to end by the same one.
+        end = partial(os.kill, os.getpid(), signal.SIGINT)
+        nodes.append(RecorderNode(context=context, on_finished=end))
+        return nodes
+
+    code = run_program(program, build, options)
+    return code or (EXIT_FAILURE if nodes and nodes[0].failed else 0)
+
+
+def _container(program: str, options: argparse.Namespace) -> int:
+    from zc_perception.nodes.container import run
+
+    return run(program, multi_threaded=program.endswith('_mt'))
+
+
+capture_node = partial(_start, 'capture_node', _one_node)
+inference_node = partial(_start, 'inference_node', _one_node)
+overlay_node = partial(_start, 'overlay_node', _one_node)
+perception = partial(_start, 'perception', _perception)
+zc_record = partial(_start, 'zc_record', _record)
+component_container = partial(_start, 'component_container', _container)
+component_container_mt = partial(_start, 'component_container_mt', _container)
