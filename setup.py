@@ -3,15 +3,20 @@
 import os
 import re
 from glob import glob
-from pathlib import Path
+from xml.etree import ElementTree
 
 from setuptools import find_packages, setup
 
-NAME = 'zc_perception'
-# Read, not imported: what the package needs may not be installed yet. package.xml has the version a second time; a test compares them.
-VERSION = re.search(
-    r"^__version__ = '(.+)'$", Path(NAME, '__init__.py').read_text(encoding='utf-8'), re.MULTILINE
-)[1]
+# What both files could say, package.xml says.
+MANIFEST = ElementTree.parse('package.xml')
+
+
+def said(what: str) -> str:
+    """Return what package.xml has under this name."""
+    return ' '.join(MANIFEST.findtext(what, '').split())
+
+
+NAME = said('name')
 
 
 def tree(folder: str) -> list[tuple[str, list[str]]]:
@@ -25,7 +30,7 @@ def tree(folder: str) -> list[tuple[str, list[str]]]:
 
 setup(
     name=NAME,
-    version=VERSION,
+    version=said('version'),
     packages=find_packages(include=[NAME, NAME + '.*']),
     package_data={
         NAME: [
@@ -67,10 +72,10 @@ setup(
     },
     python_requires='>=3.10',
     zip_safe=False,
-    maintainer='zc_perception maintainers',
-    maintainer_email='not-set@example.com',
-    description='Zero-copy camera-to-NPU perception for ROS 2.',
-    license='Apache-2.0',
+    maintainer=said('maintainer'),
+    maintainer_email=MANIFEST.find('maintainer').get('email'),
+    description=said('description'),
+    license=said('license'),
     entry_points={
         'rclpy_components': [
             'zc_perception::CaptureNode = zc_perception.nodes.components:CaptureNode',
