@@ -29,7 +29,7 @@ from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.negotiation.settings import BufferSettings
 from zc_perception.npu.accelerator import Accelerator, Capabilities, ImportHandle, Outputs
-from zc_perception.npu.import_cache import ImportCache, import_key
+from zc_perception.npu.axl.accelerator import ImportCache, import_key
 from zc_perception.npu.manifest import ModelManifest
 from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.layout import ImageLayout

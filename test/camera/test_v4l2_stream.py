@@ -9,7 +9,7 @@ import pytest
 from camera.v4l2_double import DriverDouble, Frame, streaming, take
 
 from zc_perception.camera.v4l2 import abi
-from zc_perception.camera.v4l2.stream import MAX_RESTARTS
+from zc_perception.camera.v4l2.camera import MAX_RESTARTS
 from zc_perception.errors import CameraChangedError, CameraError, CameraLostError
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.memory.pool import SlotState

@@ -10,8 +10,8 @@ from waiting import until
 from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.pool import BufferPool, PoolStatistics, Slot
 from zc_perception.npu.axl.abi import ImportFlags
+from zc_perception.npu.axl.accelerator import ImportCache, import_key
 from zc_perception.npu.axl.device import AxlDevice
-from zc_perception.npu.import_cache import ImportCache, import_key
 
 from .harness import check, check_each, equal
 from .kernel_api import any_heap, bufinfo, live, parameters

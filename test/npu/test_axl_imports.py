@@ -20,8 +20,7 @@ from zc_perception.memory.fence import EventFence
 from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.memory.pool import BufferPool
 from zc_perception.negotiation.constraints import Placement
-from zc_perception.npu.axl.accelerator import AxlAccelerator
-from zc_perception.npu.import_cache import ImportCache, ImportsInUse, import_key
+from zc_perception.npu.axl.accelerator import AxlAccelerator, ImportCache, ImportsInUse, import_key
 from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.layout import PlaneLayout, compute_layout
 from zc_perception.pixel.modifier import INVALID, LINEAR
