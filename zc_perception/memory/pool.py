@@ -647,8 +647,9 @@ class BufferPool:
         lease.ended = how
         account.frames -= 1
         if account.wants and lease.handed:
-            if (room := self._room(account)) is not None:
-                self._news.append(room)
+            account.wants = False
+            if account.on_room is not None:
+                self._news.append(account.on_room)
         elif account.number is None and not account.frames:
             self._holders.pop(account.name, None)
         if account.lossless:
@@ -691,7 +692,7 @@ class BufferPool:
             for lease in leases:
                 self._drop(lease, 'revoked')
             self._revoked += len(leases)
-            if (room := self._forget(holder)) is not None:
+            if (room := self._promise(holder, None)) is not None:
                 self._news.append(room)
         self._tell()
         fences: dict[int, Fence | None] = {}
@@ -985,36 +986,28 @@ class BufferPool:
         self,
         name: str,
         number: int | None,
-        depth: int,
-        on_room: Callable[[], object] | None,
-        lossless: bool,
+        depth: int = 0,
+        on_room: Callable[[], object] | None = None,
+        lossless: bool = False,
     ) -> Callable[[], object] | None:
-        """Lock held. What tells it of room, for the caller to call without the lock."""
-        if number is None:
-            return self._forget(name)
+        """Lock held. What tells it that it may be handed a frame again, for the caller to call
+        without the lock.
+        """
         account = self._holders.get(name)
         if account is None:
+            if number is None:
+                return None
             account = self._holders[name] = Holder(name)
-        account.number, account.depth, account.limit = number, depth, number + depth
-        account.on_room, account.lossless = on_room, lossless
-        return self._room(account)
-
-    def _forget(self, name: str) -> Callable[[], object] | None:
-        """Lock held: nothing is promised to it any more. Returns as :meth:`_promise`."""
-        account = self._holders.get(name)
-        if account is None:
-            return None
-        account.number, account.depth, account.limit = None, 0, _NO_LIMIT
-        account.lossless, account.refused = False, 0
-        if not account.frames:
-            del self._holders[name]
-        return self._room(account)
-
-    @staticmethod
-    def _room(account: Holder) -> Callable[[], object] | None:
-        """Lock held: what tells a holder that it may be handed a frame again, if it wants one."""
         wants, account.wants = account.wants, False
-        return account.on_room if wants else None
+        room = (on_room or account.on_room) if wants else None
+        account.number, account.depth, account.on_room = number, depth, on_room
+        account.limit = _NO_LIMIT if number is None else number + depth
+        account.lossless = lossless
+        if number is None:
+            account.refused = 0
+            if not account.frames:
+                del self._holders[name]
+        return room
 
     def grant(
         self,
