@@ -143,18 +143,12 @@ class NodeParameters(Mapping[str, Any]):
             )
             self._values[spec.name] = value
         if wrong:
-            wrong += self._mistyped()
+            # Typing errors of keys of its own, too. Others may be meant for another package's node.
+            for name in self.unclaimed():
+                if (hint := nearest(name, self._specs)) and not self._belongs_elsewhere(name):
+                    wrong.append(f"parameter '{name}' is unknown{hint}")
             raise ConfigError(f"node '{self._node_name}': {'; '.join(wrong)}")
         node.add_on_set_parameters_callback(self._on_set)
-
-    def _mistyped(self) -> list[str]:
-        """A sentence for each start-up key that is a typing error of one of this node's. Others may be meant for another package's node."""
-        hints = (
-            (name, nearest(name, self._specs))
-            for name in self.unclaimed()
-            if not self._belongs_elsewhere(name)
-        )
-        return [f"parameter '{name}' is unknown{hint}" for name, hint in hints if hint]
 
     def judged(self, parameters: Sequence[Parameter]) -> tuple[list[Parameter], list[str]]:
         """*parameters* in the types in which they are declared, as ROS itself takes no integer for a number; and why they can't be set now:
@@ -191,16 +185,6 @@ class NodeParameters(Mapping[str, Any]):
                 )
         return accepted, reasons
 
-    def _new_value(self, spec: ParameterSpec, parameter: Parameter) -> Any:
-        if parameter.type_ is Parameter.Type.NOT_SET:
-            raise ConfigError(
-                f"parameter '{spec.name}' can't be removed; set it to its default, {spec.default!r}, instead"
-            )
-        value = spec.convert(parameter.value)
-        self._check_time(spec, value)
-        self._check(spec.name, value)
-        return value
-
     def _reason_against_foreign(self, parameter: Parameter) -> str:
         """As rclpy judges, in a sentence that says which one it is and what to do."""
         name, kind = parameter.name, parameter.type_
@@ -226,14 +210,20 @@ class NodeParameters(Mapping[str, Any]):
         limit = '' if limits is None else f' from {limits.from_value} to {limits.to_value}'
         return f"parameter '{name}' is {shown(parameter.value)}; it must be {allowed}{limit}"
 
-    def _check_time(self, spec: ParameterSpec, value: Any) -> None:
-        if spec.dynamic or value == self._values[spec.name]:
-            return
-        if spec.fixed or self._changeable is None:
-            raise ConfigError(f"parameter '{spec.name}' is read-only: restart the node with it")
-        reason = self._changeable()
-        if reason:
-            raise ConfigError(f"parameter '{spec.name}' can't change now, {reason}")
+    def _new_value(self, spec: ParameterSpec, parameter: Parameter) -> Any:
+        name = f"parameter '{spec.name}'"
+        if parameter.type_ is Parameter.Type.NOT_SET:
+            raise ConfigError(
+                f"{name} can't be removed; set it to its default, {spec.default!r}, instead"
+            )
+        value = spec.convert(parameter.value)
+        if not spec.dynamic and value != self._values[spec.name]:
+            if spec.fixed or self._changeable is None:
+                raise ConfigError(f'{name} is read-only: restart the node with it')
+            if reason := self._changeable():
+                raise ConfigError(f"{name} can't change now, {reason}")
+        self._check(spec.name, value)
+        return value
 
     def _on_set(self, parameters: list[Parameter]) -> SetParametersResult:
         accepted, reasons = self._judge(parameters)
@@ -248,19 +238,13 @@ class NodeParameters(Mapping[str, Any]):
             try:
                 self._on_change(name, value)
             except Exception as error:
-                self._take_back(changed)
+                for changed_name, was in reversed(changed):
+                    self._values[changed_name] = was
+                    with contextlib.suppress(Exception):  # the first reason is the one to be told
+                        self._on_change(changed_name, was)
                 text = f"parameter '{name}' can't be put in force: {one_line(error)}; nothing was changed"
                 return SetParametersResult(successful=False, reason=text)
         return SetParametersResult(successful=True)
-
-    def _take_back(self, changed: Sequence[tuple[str, Any]]) -> None:
-        for name, before in reversed(changed):
-            self._values[name] = before
-            if self._on_change is not None:
-                with contextlib.suppress(
-                    Exception
-                ):  # the reason for taking it back is the one to be told
-                    self._on_change(name, before)
 
     def __getitem__(self, name: str) -> Any:
         return self._values[name]

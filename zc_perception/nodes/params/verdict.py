@@ -99,7 +99,12 @@ def judge(
     reached: set[tuple[str, str]] = set()
     for node, name in nodes.items():
         kind, given = node_kind(name), file.values(node)
-        origins = _origins(node, file.sections)
+        origins = {
+            key: section
+            for section, values in file.sections
+            if section_matches(section, node)
+            for key in values
+        }
         reached |= {(section, key) for key, section in origins.items()}
         meant_for_any = file.keys_for_any_name(node)
         found = [
@@ -212,16 +217,6 @@ def value_problems(kind: NodeKind, node: str, values: Mapping[str, Any]) -> list
     return list(dict.fromkeys(found))
 
 
-def _origins(node: str, sections: Iterable[Section]) -> dict[str, str]:
-    """The section from which a node gets each key."""
-    return {
-        key: section
-        for section, values in sections
-        if section_matches(section, node)
-        for key in values
-    }
-
-
 def _of_nobody(file: ParameterYaml, nodes: Iterable[str]) -> list[str]:
     """Of the keys for nodes of any name that reach one of *nodes*, those that no node of the package has; a sentence for each."""
     sentences, known = [], names_of(node_kinds().values())
@@ -246,26 +241,24 @@ def _of_nobody(file: ParameterYaml, nodes: Iterable[str]) -> list[str]:
 def _unheard(file: ParameterYaml, reached: Collection[tuple[str, str]]) -> list[str]:
     """What is wrong with values in sections that name a node of ours, but that no node gets: a later section has others, or the section
     is for a camera that is not here."""
-    kinds, sentences = node_kinds(), []
+    sentences = []
     for section, values in file.sections:
-        kind = kinds.get(last_name(section))
-        if kind is None:
-            continue
-        unheard = {key: value for key, value in values.items() if (section, key) not in reached}
-        for key, value in unheard.items():
+        kind = node_kinds().get(last_name(section))
+        for key, value in values.items() if kind is not None else ():
+            if (section, key) in reached:
+                continue
+            problem = ''
             try:
                 for spec in (spec for spec in kind.SPECS if spec.name == key):
                     spec.convert(value)
-                problem = (
-                    ''
-                    if declares(kind, key)
-                    else f"parameter '{key}' is unknown{unknown_hint(kind, key, '')}"
-                )
+                if not declares(kind, key):
+                    problem = f"parameter '{key}' is unknown{unknown_hint(kind, key, '')}"
             except ConfigError as error:
                 problem = str(error)
             if problem:
+                line = file.lines[section, key][-1]
                 sentences.append(
-                    f"section '{section}': {problem} (line {file.lines[section, key][-1]}); no node gets it now"
+                    f"section '{section}': {problem} (line {line}); no node gets it now"
                 )
     return sentences
 
@@ -289,17 +282,12 @@ def judge_sections(
     for section, values in file.sections:
         name, line = last_name(section), file.lines[section, ''][0]
         own = [node for node, kind in nodes if _is_called(name, node, kind, among)]
-        meant = next((kind for _, kind in nodes if _has_all(kind, values)), '')
         if any(section_matches(section, node) for node, _ in nodes):
-            refused += [
-                Problem(
-                    f"parameter '{key}' is given in {_listed_lines(lines)}, and ROS takes one of them; write it once",
-                    '',
-                    section,
-                )
-                for key in values
-                if len(lines := file.lines[section, key]) > 1
-            ]
+            for key in values:
+                if len(lines := file.lines[section, key]) > 1:
+                    places = ' and '.join(f'line {number}' for number in lines)
+                    text = f"parameter '{key}' is given in {places}, and ROS takes one of them; write it once"
+                    refused.append(Problem(text, '', section))
         elif '*' in name:
             continue
         elif own:
@@ -310,8 +298,10 @@ def judge_sections(
         elif hint := nearest(name, names):
             text = f"there is no node '{name}' here{hint}; nodes are {', '.join(names)}"
             refused.append(Problem(text, '', section, line))
-        elif meant and name not in NAMES:
+        elif name not in NAMES and (
             # Another package's node mostly has a key of its own, too.
+            meant := next((kind for _, kind in nodes if _has_all(kind, values)), '')
+        ):
             sets = f"all that section '{section.lstrip('/')}' sets is a parameter of '{meant}'"
             warned.append(
                 f"there is no node '{name}' here, but {sets}; if that is meant, write '/**/{meant}'"
@@ -345,15 +335,6 @@ def _has_all(kind: str, values: Mapping[str, Any]) -> bool:
     return bool(values) and values.keys() <= {spec.name for spec in node_kind(kind).SPECS}
 
 
-def _listed_lines(lines: Sequence[int]) -> str:
-    return ' and '.join(f'line {line}' for line in lines)
-
-
-def _spaces(name: str) -> list[str]:
-    """The namespaces in front of a node's name."""
-    return name.split('/')[1:-1]
-
-
 def _is_its_own(section: str, node: str) -> bool:
     """Whether the section names that node rather than all of a kind: neither its name is a wildcard nor what is in front of it."""
     return section_matches(section, node) and not any(
@@ -376,7 +357,7 @@ def _mistyped(written: Sequence[str], meant: Sequence[str]) -> bool:
 def _miss(section: str, nodes: Sequence[str], among: Sequence[str]) -> str:
     """Why a section that matches none of *nodes*, all of its node's kind, was meant for them; empty: it may be for another one."""
     shown = section.lstrip('/')
-    literal = [space for space in _spaces(section) if space not in _WILDCARDS]
+    literal = [space for space in section.split('/')[1:-1] if space not in _WILDCARDS]
     for node in nodes:
         right = '/'.join(['/**', *literal, last_name(node)])
         if section_matches(right, node):
@@ -384,7 +365,7 @@ def _miss(section: str, nodes: Sequence[str], among: Sequence[str]) -> str:
             renamed = '' if last_name(node) == own else f', as which {own} runs here'
             return f"'{shown}' does not match node '{node}'{renamed}; write '{right}'"
     for node in nodes:
-        meant = _spaces(node)[-len(literal) :]
+        meant = node.split('/')[1:-1][-len(literal) :]
         alone = not any(_is_its_own(other, node) for other in among)
         if literal and alone and _mistyped(literal, meant):
             hint = f"did you mean '{'/'.join(meant)}'? If '{'/'.join(literal)}' is another camera, give '{node}' a section of its own"

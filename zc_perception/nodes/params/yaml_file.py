@@ -343,13 +343,11 @@ def read_parameter_yaml(path: str, called: str = 'parameter file') -> ParameterY
         written = _written(raw)
     except OSError as error:
         raise ConfigError(f"{where} can't be read: {error.strerror}; name another one") from error
-    except yaml.MarkedYAMLError as error:
-        line = '' if error.problem_mark is None else f'line {error.problem_mark.line + 1}: '
-        problem = _in_plain_words(error.problem or '')
-        text = f"{where} can't be read: {line}{problem}; correct that line or the one above it"
-        raise ConfigError(text) from error
     except (yaml.YAMLError, ValueError, OverflowError, RecursionError) as error:
-        text = f"{where} can't be read: it is no YAML: {message_of(error)}; correct the file"
+        mark = getattr(error, 'problem_mark', None)
+        place = 'it is no YAML' if mark is None else f'line {mark.line + 1}'
+        problem = _in_plain_words(getattr(error, 'problem', None) or message_of(error))
+        text = f"{where} can't be read: {place}: {problem}; correct that, or the line above it"
         raise ConfigError(text) from error
     lines: dict[_Key, list[int]] = {}
     for key, uses in written.items():
