@@ -224,6 +224,6 @@ def test_ros_arguments_are_told_apart_as_rclpy_does(words: list[str]) -> None:
 
 
 def test_an_unknown_argument_is_refused() -> None:
-    parser = NodeOptionParser('x', 'Does x.', ['x'], {})
+    parser = NodeOptionParser('x', 'Does x.', ['x'], {}, {})
     with pytest.raises(ConfigError, match="argument '--fps' is unknown"):
         parser.read(['--fps', '3', '--ros-args', '-p', 'a:=1'])

@@ -142,7 +142,7 @@ class Kinds(Generic[T]):
 
         :raises ConfigError: two of them declare a parameter of one name that is not the same.
         """
-        return _declared_by(self)
+        return _declared_by(self, tuple(sys.path))
 
     def whose(self, name: str) -> str:
         """For messages: a kind, and its package if it is another one."""
@@ -176,7 +176,8 @@ class Kinds(Generic[T]):
 
 
 @functools.cache
-def _declared_by(kinds: Kinds[T]) -> Declared[T]:
+def _declared_by(kinds: Kinds[T], path: tuple[str, ...]) -> Declared[T]:
+    """What they declare, with the packages that are installed on *path*."""
     classes: dict[str, type[T]] = {}
     broken: list[str] = []
     declarations: dict[str, dict[str, ParameterSpec]] = {}

@@ -6,12 +6,13 @@ What the program needs is imported after that. A module that is missing is then 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
 import platform
 import sys
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from typing import NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import zc_perception
 from zc_perception.errors import (
@@ -23,6 +24,9 @@ from zc_perception.errors import (
     message_of,
 )
 from zc_perception.shipped_files import shipped_file
+
+if TYPE_CHECKING:
+    from zc_perception.kinds import Kinds
 from zc_perception.terminal import Interrupted, interruptions, put
 
 _ROS_ARGS, _ROS_ARGS_END = '--ros-args', '--'
@@ -104,11 +108,18 @@ class NodeOptionParser(OptionParser):
     """Of a program that runs nodes: it takes ROS arguments besides, and parameters, of which ``--help`` names the most important ones.
 
     :param parameters: name and what it is for.
+    :param kinds: what its nodes' parameters choose among, by what ``-p`` puts in front of a node's parameter.
     """
 
     def __init__(
-        self, prog: str, what: str, examples: Sequence[str], parameters: Mapping[str, str]
+        self,
+        prog: str,
+        what: str,
+        examples: Sequence[str],
+        parameters: Mapping[str, str],
+        kinds: Mapping[str, Kinds[Any]],
     ) -> None:
+        self._kinds = kinds
         super().__init__(
             prog,
             what,
@@ -125,6 +136,28 @@ class NodeOptionParser(OptionParser):
             self.description = '\n'.join(
                 [str(self.description), '', 'main parameters (-p NAME:=VALUE):', *lines]
             )
+
+    def format_help(self) -> str:
+        """With the parameters of each kind, which are imported for that; without NumPy there are the kinds' names alone."""
+        lines: list[str] = []
+        for prefix, kinds in self._kinds.items():
+            names = dict.fromkeys(kinds.names, '')
+            with contextlib.suppress(ImportError):
+                names = {
+                    name: ', '.join(f'{prefix}{spec.name}' for spec in kind.PARAMETERS)
+                    for name, kind in kinds.declared.classes.items()
+                }
+            wide = max(map(len, names))
+            lines += ['', f'parameters of one kind of {kinds.noun} alone:']
+            for name, own in names.items():
+                indent = ' ' * (wide + 4)
+                lines.append(textwrap.fill(own, _WIDTH, initial_indent=f'  {name:{wide}}  ', subsequent_indent=indent)
+                             or f'  {name}')  # fmt: skip
+        self.description, kept = '\n'.join([str(self.description), *lines]), self.description
+        try:
+            return super().format_help()
+        finally:
+            self.description = kept
 
     def add_unknown_parameters(self) -> None:
         """``--unknown-parameters``."""

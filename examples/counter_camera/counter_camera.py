@@ -3,18 +3,51 @@
 import numpy as np
 
 from zc_perception.camera.camera import DrawnCamera
+from zc_perception.machine.checks import Check
+from zc_perception.machine.finding import Finding, Status, ok
+from zc_perception.parameters import ParameterSpec
 
 BITS = 16
+
+
+def bars(system, needs):
+    """For zc_doctor: whether each bar gets a pixel. A check yields one finding or more, and may look at the machine by *system*."""
+    for camera in needs.cameras_of('counter'):
+        width = camera['width'] or CounterCamera.SIZE[0]
+        if width < BITS:
+            found = f'{BITS} bars do not fit into {width} pixels'
+            yield Finding(Status.FAIL, found, f'set width to {BITS} or more', camera.node)
+        else:
+            yield ok(f'each bar is {width // BITS} pixels wide', camera.node)
 
 
 class CounterCamera(DrawnCamera):  # reads width, height, framerate, frame_id and heap by itself
     """Shows the number of each frame as 16 upright bars: white is 1, black is 0, the highest bit is on the left."""
 
     SIZE, FRAMERATE = (640, 480), 30.0  # where the parameters are 0
+    PARAMETERS = (
+        ParameterSpec('counter_start', 0, 'number of the first frame.', '', 0, 2**BITS - 1),
+        ParameterSpec('counter_step', 1, 'from a frame to the next.', '', 1, 1000, dynamic=True),
+    )
+    CHECKS = (Check('counter.bars', 'whether each bar gets a pixel', bars),)
+
+    def __init__(self, *size_and_so_on, start, step, **base):
+        super().__init__(*size_and_so_on, **base)
+        self.number, self.step = start, step
+
+    @classmethod
+    def from_parameters(cls, parameters, **base):
+        return super().from_parameters(
+            parameters, start=parameters['counter_start'], step=parameters['counter_step'], **base
+        )
+
+    def tune(self, name, value):  # counter_step, while frames flow
+        self.step = value
 
     def render(self, sequence, luma, chroma):
-        bits = np.array([sequence >> bit & 1 for bit in reversed(range(BITS))], np.uint8)
+        bits = np.array([self.number >> bit & 1 for bit in reversed(range(BITS))], np.uint8)
         columns = np.arange(luma.shape[1]) * BITS // luma.shape[1]
         luma[:] = 16 + 219 * bits[columns]  # NumPy arrays over the frame's own memory
         chroma[:] = 128
+        self.number = (self.number + self.step) % 2**BITS
         return True  # False: this camera has no such frame

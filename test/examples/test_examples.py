@@ -19,10 +19,14 @@ import pytest
 from nodes.container_kit import Container, client, install
 from nodes.programs import environment
 from nodes.ros_kit import overrides, ros, spun
+from rclpy.parameter import Parameter
 from std_msgs.msg import Float32
+from waiting import until
 
 from zc_perception import Frame
+from zc_perception.camera.kinds import CAMERAS
 from zc_perception.nodes.capture import CaptureNode
+from zc_perception.nodes.params.schema import file_schema
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = ROOT / 'examples'
@@ -204,13 +208,61 @@ def test_the_counter_camera_of_another_package_shows_the_number_of_each_frame(
         if len(shown) >= FRAMES:
             enough.set()
 
-    with capture(free_domain, seen=note, camera='counter', width=64, height=48) as camera:
+    counter = {'camera': 'counter', 'width': 64, 'height': 48, 'counter_start': 1000}
+    with capture(free_domain, seen=note, **counter) as camera:
         assert enough.wait(TIMEOUT_S)
         assert camera.camera.device == 'CounterCamera' and (
             camera.camera.width,
             camera.camera.height,
         ) == (64, 48)
-    assert all(number == sequence for number, sequence in shown) and shown[-1][0] >= FRAMES - 1
+        seen = list(shown)
+        described = camera.describe_parameter('counter_step')
+        assert described.description == 'counter: from a frame to the next.'
+        assert described.integer_range[0].to_value == 1000 and not described.read_only
+        assert camera.describe_parameter('camera').additional_constraints.endswith(', counter')
+        result = camera.set_parameters([Parameter('counter_step', value=7)])[0]
+        assert result.successful, result.reason
+        until(lambda: shown[-1][0] - shown[-2][0] == 7, 'the new step')
+        (refused,) = camera.set_parameters([Parameter('counter_step', value=0)])
+        assert "'counter_step' is 0; it must be an integer from 1 to 1000" in refused.reason
+    assert all(number == 1000 + sequence for number, sequence in seen)
+
+
+def test_what_the_counter_camera_declares_is_known_everywhere(
+    free_domain: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has the rights of this package's kinds: two parameters and a check of the doctor."""
+    install_package('counter_camera', tmp_path, tmp_path / 'installed')
+    monkeypatch.syspath_prepend(tmp_path / 'installed')
+    monkeypatch.setenv('PYTHONPATH', str(tmp_path / 'installed'))
+    monkeypatch.setenv('ROS_DOMAIN_ID', str(free_domain))
+    path = tmp_path / 'vehicle.yaml'
+
+    def said(program: str, *arguments: str, **values: object) -> str:
+        lines = ''.join(f'    {name}: {value}\n' for name, value in values.items())
+        path.write_text(f'/**/capture:\n  ros__parameters:\n{lines}', encoding='utf-8')
+        command = [str(Path(sys.executable).with_name(program)), *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
+        return ' '.join((done.stdout + done.stderr).split())
+
+    def asked(**values: object) -> str:
+        only = ('--only', 'parameters', 'counter')
+        return said('zc_doctor', '--params-file', str(path), *only, **values)
+
+    assert 'counter counter_start, counter_step' in said('capture_node', '--help')
+    assert 'counter' in CAMERAS.names, 'from which the launch argument camera takes its choices'
+    schema = file_schema()['$defs']['capture']['properties']
+    assert 'counter' in schema['camera']['enum'] and schema['counter_step']['maximum'] == 1000
+    assert 'each bar is 4 pixels wide' in asked(camera='counter', width=64)
+    assert 'set width to 16 or more' in asked(camera='counter', width=8)
+    assert "did you mean 'counter_step'?" in asked(camera='counter', counter_stap=2)
+    assert "'counter_start' is -1; it must be an integer from 0" in asked(counter_start=-1)
+    assert (
+        "'counter_step' is read by camera: counter only, not by camera: synthetic; leave it out "
+        '(line 3)'
+    ) in asked(counter_step=3)
+    node = ('--ros-args', '--params-file', str(path))
+    assert "did you mean 'counter_start'?" in said('capture_node', *node, counter_stat=3)
 
 
 def test_own_component_is_installed_and_works_in_the_camera_s_container(

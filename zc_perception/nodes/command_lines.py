@@ -8,8 +8,6 @@ from zc_perception.programs import NodeOptionParser
 
 _CAMERA = {
     'camera': f'{", ".join(CAMERAS.built_in)}, or what another package offers',
-    'device': "v4l2: the camera's device, such as /dev/video0",
-    'video': 'replay: the file or folder to play',
     'width': "picture width; 0: the camera's own",
     'height': "picture height; 0: the camera's own",
     'framerate': "frames per second; 0: the camera's own",
@@ -29,6 +27,11 @@ _RECORDER = {
     'overwrite': 'whether an existing file may be replaced',
     'max_frames': 'end after so many frames; 0: no limit',
     'max_duration': 'end after so many seconds; 0: no limit',
+}
+_KINDS = {
+    'capture_node': {'': CAMERAS},
+    'inference_node': {'': ACCELERATORS},
+    'perception': {'capture:': CAMERAS, 'inference:': ACCELERATORS},
 }
 PROGRAMS: dict[str, tuple[str, list[str], dict[str, str]]] = {
     'capture_node': (
@@ -88,23 +91,9 @@ PROGRAMS: dict[str, tuple[str, list[str], dict[str, str]]] = {
 """Of each program what it does, examples, and the parameters that ``--help`` names."""
 
 
-def _of_other_packages(program: str) -> dict[str, str]:
-    """Parameters of kinds that other packages offer, and what each is for; no page of ours has them."""
-    found: dict[str, str] = {}
-    for node, kinds in (('capture', CAMERAS), ('inference', ACCELERATORS)):
-        prefix = {f'{node}_node': '', 'perception': f'{node}:'}.get(program)
-        if prefix is not None and kinds.others:
-            declared = kinds.declared
-            for spec in declared.parameters:
-                if not any(reader in kinds.built_in for reader in declared.readers[spec.name]):
-                    found[prefix + spec.name] = spec.description
-    return found
-
-
 def options_of(program: str) -> NodeOptionParser:
     """The options of a program."""
-    what, examples, parameters = PROGRAMS[program]
-    parser = NodeOptionParser(program, what, examples, parameters | _of_other_packages(program))
+    parser = NodeOptionParser(program, *PROGRAMS[program], _KINDS.get(program, {}))
     if program == 'perception':
         which = parser.main.add_mutually_exclusive_group()
         which.add_argument(

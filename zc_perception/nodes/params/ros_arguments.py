@@ -106,6 +106,17 @@ class CommandLine:
             | dict.fromkeys(named, MeantFor.THIS_NODE)
         )
 
+    def place(self, node: str, key: str) -> str:
+        """The file, section and line that a node has a key from, in brackets; empty: it is none of a file, or an argument is on top of it."""
+        if any(text.partition(':=')[0].rpartition(':')[2] == key for _, text in self._arguments):
+            return ''
+        for file in reversed(self._files):
+            for section, values in reversed(file.sections):
+                if key in values and section_matches(section, node):
+                    line = file.lines[section, key][-1]
+                    return f" ({file.where}, section '{section}', line {line})"
+        return ''
+
     def check(self, nodes: Sequence[Node]) -> list[str]:
         """Refuse parameters that miss the node that they were meant for.
 
@@ -191,5 +202,11 @@ def check_start(
                 node.get_logger().warning(sentence)
             else:
                 refused.append(sentence)
+        given = {name: node.parameters[name] for name in node.parameters.given()}
+        for name, sentence in node.SPECS.unread(given).items():
+            place = line.place(node.get_fully_qualified_name(), name)
+            node.get_logger().warning(f'{sentence}{place}')
+        for sentence in node.SPECS.broken:
+            node.get_logger().warning(sentence)
         if refused:
             raise ConfigError(f"node '{node.get_name()}': {'; '.join(refused)}")

@@ -97,6 +97,7 @@ def judge(
         (verdict.misses if missed else verdict.problems).append(problem)
     problems: dict[Problem, None] = {}
     reached: set[tuple[str, str]] = set()
+    unread: list[str] = []
     for node, name in nodes.items():
         kind, given = node_kind(name), file.values(node)
         origins = {
@@ -119,7 +120,15 @@ def judge(
         for key, text in found + value_problems(kind, node, given | above):
             section = '' if key in above else origins.get(key, '')
             problems[Problem(text, name, section, file.lines.get((section, key), [0])[-1])] = None
+        for key, text in kind.SPECS.unread(given | above).items():
+            section = '' if key in above else origins.get(key, '')
+            line = file.lines.get((section, key), [0])[-1]
+            unread.append(f"section '{section}': {text} (line {line})" if line else text)
     verdict.problems += problems
+    verdict.warnings += dict.fromkeys(unread)
+    verdict.warnings += dict.fromkeys(
+        sentence for name in nodes.values() for sentence in node_kind(name).SPECS.broken
+    )
     verdict.warnings += [*_of_nobody(file, nodes), *_unheard(file, reached)]
     return verdict
 
