@@ -13,7 +13,8 @@ import pytest
 
 from zc_perception.errors import ConfigError
 from zc_perception.nodes import realtime
-from zc_perception.nodes.realtime import REALTIME_SPECS, Realtime, parse_cpus
+from zc_perception.nodes.declarations import NODES
+from zc_perception.nodes.realtime import Realtime, parse_cpus
 from zc_perception.observe.diagnostics import Level
 
 CPUS = sorted(os.sched_getaffinity(0))
@@ -69,7 +70,10 @@ def thread() -> Iterator[threading.Thread]:
 
 
 def knobs(*threads: threading.Thread, **values: Any) -> tuple[Realtime, Node, dict[str, Any]]:
-    node, parameters = Node(), {**{spec.name: spec.default for spec in REALTIME_SPECS}, **values}
+    node, parameters = (
+        Node(),
+        {**{spec.name: spec.default for spec in NODES['inference']}, **values},
+    )
     return Realtime(node, parameters, lambda: threads), node, parameters  # type: ignore[arg-type]
 
 

@@ -48,7 +48,7 @@ def _package_folder(name: str) -> str:
 def calibration_store(values: Mapping[str, Any], node: str) -> CameraInfoStore:
     """Where the parameters say that the calibration is.
 
-    :param values: of :data:`CAMERA_INFO_SPECS`.
+    :param values: of the capture node.
     :param node: the full name of the camera's node.
     :raises ConfigError: no file can have such a URL.
     """

@@ -118,7 +118,7 @@ def _libc_call(name: str, *arguments: int) -> None:
 class Realtime:
     """One node's knobs.
 
-    :param parameters: values of :data:`REALTIME_SPECS`.
+    :param parameters: of a node that has these threads.
     :param threads: whose threads they are: asked each time, since cameras and devices come again with new ones.
     """
 
