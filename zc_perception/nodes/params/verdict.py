@@ -309,7 +309,14 @@ def judge_sections(
             refused.append(Problem(text, '', section, line))
         elif name not in NAMES and (
             # Another package's node mostly has a key of its own, too.
-            meant := next((kind for _, kind in nodes if _has_all(kind, values)), '')
+            meant := next(
+                (
+                    kind
+                    for _, kind in nodes
+                    if values and values.keys() <= {spec.name for spec in node_kind(kind).SPECS}
+                ),
+                '',
+            )
         ):
             sets = f"all that section '{section.lstrip('/')}' sets is a parameter of '{meant}'"
             warned.append(
@@ -337,11 +344,6 @@ def _is_called(name: str, node: str, kind: str, among: Sequence[str]) -> bool:
     return name == own or (
         name == kind and not any(last_name(s) == own and section_matches(s, node) for s in among)
     )
-
-
-def _has_all(kind: str, values: Mapping[str, Any]) -> bool:
-    """Whether a node of that kind has every key of a section, which has some."""
-    return bool(values) and values.keys() <= {spec.name for spec in node_kind(kind).SPECS}
 
 
 def _is_its_own(section: str, node: str) -> bool:
