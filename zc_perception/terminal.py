@@ -1,16 +1,15 @@
 """What a program has to do with whoever started it: signals that end it, and lines that it prints.
 
-``zc_verify``, ``zc_doctor`` and ``zc_timeline`` use it in this order:
+Every program uses it in this order:
 
-1. :func:`ending_quietly` while Python imports what the command needs: nothing is open yet, so a signal ends the process at once.
-2. :func:`interruptions` while the command works: a signal becomes the exception :exc:`Interrupted` in the main thread, so that everything
-   is closed in order. ``zc_verify`` allows it only while it waits, because a signal ends its measurement, not the program.
-3. :func:`put` for what the command prints: a terminal that is gone or a disk that is full must not cost the result.
+1. :func:`ending_quietly` while Python imports what it needs: nothing is open yet, so a signal ends the process at once.
+2. :func:`interruptions` while it works. Where it may be interrupted a signal becomes the exception :exc:`Interrupted` in the main thread
+   (:meth:`Interruption.allowed`), so that everything is closed in order. Where it may not, it asks: nodes and ``zc_verify`` wait with
+   :meth:`Interruption.wait`, and call :meth:`Interruption.check` between two steps of a long start.
+3. :func:`put` for what it prints: a terminal that is gone or a disk that is full must not cost the result.
 
-In all of them the signals are those of :func:`ending_signals`, and the exit code is 128 + n.
-
-Programs that run nodes are ended by SIGINT as a rule, so that this is no failure: their exit code is 0. :func:`end_quietly` serves them
-while Python imports, and :class:`zc_perception.nodes.process.StopRequest` after that. This module imports next to nothing.
+In all of them the signals are those of :func:`ending_signals`. The exit code is 128 + n; but 0 of a program that runs nodes, which a
+signal ends as a rule. This module imports next to nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ TYPE_CHECKING = False  # as in zc_perception/__init__.py
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import FrameType
-    from typing import NoReturn, TextIO
+    from typing import IO, NoReturn, TextIO
 
 
 def ending_signals() -> tuple[signal.Signals, ...]:
@@ -35,6 +34,8 @@ def ending_signals() -> tuple[signal.Signals, ...]:
 
 def _ending(command: str) -> Callable[[int, FrameType | None], NoReturn]:
     def end(number: int, frame: FrameType | None) -> NoReturn:
+        if not command:
+            os._exit(0)
         try:
             os.write(2, f'{command}: ended by {signal.Signals(number).name}\n'.encode())
         finally:
@@ -44,12 +45,14 @@ def _ending(command: str) -> Callable[[int, FrameType | None], NoReturn]:
 
 
 @contextlib.contextmanager
-def ending_quietly(command: str) -> Iterator[None]:
-    """In the block SIGINT, SIGTERM and SIGHUP end the process at once: one line, no traceback, exit code 128 + n.
+def ending_quietly(command: str = '') -> Iterator[None]:
+    """In the block SIGINT, SIGTERM and SIGHUP end the process at once, without a traceback.
 
     A signal that somebody handles or ignores already is left alone. Outside of the main thread the function changes nothing.
+
+    :param command: says one line, and the exit code is 128 + n. Empty, for a program that runs nodes: nothing, and 0.
     """
-    taken = {}
+    end, taken = _ending(command), {}
     with contextlib.suppress(ValueError):
         defaults = {
             signal.SIGINT: signal.default_int_handler,
@@ -58,18 +61,14 @@ def ending_quietly(command: str) -> Iterator[None]:
         }
         for number, default in defaults.items():
             if signal.getsignal(number) is default:
-                taken[number] = signal.signal(number, _ending(command))
+                taken[number] = signal.signal(number, end)
     try:
         yield
     finally:
-        for number, handler in taken.items():
-            signal.signal(number, handler)
-
-
-def end_quietly() -> None:
-    """From now on SIGINT and SIGTERM end the process at once, with exit code 0: nothing is open yet that would have to be given back."""
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda number, frame: os._exit(0))
+        for number, default in taken.items():
+            # Else somebody has settled it for good, see :func:`interruptions`.
+            if signal.getsignal(number) is end:
+                signal.signal(number, default)
 
 
 class Interrupted(BaseException):
@@ -81,33 +80,59 @@ class Interrupted(BaseException):
 
 
 class Interruption:
-    """Makes one exception of the signals that come. It belongs to the main thread, where Python runs all signal handlers.
+    """What the signals that come make of a program. It belongs to the main thread, where Python runs all signal handlers.
 
-    :meth:`handle` is the handler. It raises the exception only inside of :meth:`allowed`; a signal that comes elsewhere is remembered, and
+    :meth:`handle` is the handler. It raises an exception only inside of :meth:`allowed`; a signal that comes elsewhere is remembered, and
     raised at the begin of the next such block. After the exception, further signals change nothing: the end takes its course.
+
+    The interpreter's own C handler also writes into a pipe (``signal.set_wakeup_fd``), which :meth:`wait` polls. A handler written in
+    Python is not enough there: it runs only between two steps of the main thread, hence not while that is about to block.
+
+    :ivar came: the number of the first signal that came; 0: none.
     """
 
     def __init__(self) -> None:
         self._allowed = False
-        self._came = 0
+        self.came = 0
         self._exception: Callable[[int], BaseException] = Interrupted
+        self._reading: IO[bytes] | None = None
+        self._writing: IO[bytes] | None = None
 
     def begin(self, exception: Callable[[int], BaseException] = Interrupted) -> None:
         """Forget what came.
 
         :param exception: makes the exception of the signal's number.
         """
-        self._allowed, self._came, self._exception = False, 0, exception
+        self._allowed, self.came, self._exception = False, 0, exception
 
     def handle(self, number: int, frame: FrameType | None) -> None:
         """The signals' handler."""
-        self._came = self._came or number
+        self.came = self.came or number
         self._look()
 
     def _look(self) -> None:
-        if self._came and self._allowed:
+        if self.came and self._allowed:
             self._allowed = False  # what the exception sets off must not be stopped
-            raise self._exception(self._came)
+            raise self._exception(self.came)
+
+    def set(self) -> None:
+        """Ask for the end as a signal does; from any thread."""
+        if self._writing is not None:
+            self._writing.write(b'.')  # a full pipe says it already
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Whether the end was asked for, within *timeout_s* if given."""
+        import select
+
+        assert self._reading is not None
+        poller = select.poll()
+        poller.register(self._reading.fileno(), select.POLLIN)
+        return bool(poller.poll(None if timeout_s is None else timeout_s * 1000))
+
+    def check(self) -> None:
+        """:raises Interrupted: the end was asked for."""
+        if self.wait(0.0):
+            raise Interrupted(self.came or signal.SIGTERM)
 
     @contextlib.contextmanager
     def allowed(self) -> Iterator[None]:
@@ -136,15 +161,27 @@ INTERRUPTION = Interruption()
 
 
 @contextlib.contextmanager
-def interruptions() -> Iterator[Interruption]:
-    """In the block :data:`INTERRUPTION` handles :func:`ending_signals`; afterwards the handlers are those from before."""
+def interruptions(*, for_good: bool = False) -> Iterator[Interruption]:
+    """In the block :data:`INTERRUPTION` handles :func:`ending_signals`; afterwards the handlers are those from before.
+
+    :param for_good: only the interpreter's own end comes after the block, and a second Ctrl-C must not turn that into a failure: the
+        signals are ignored then. The interpreter leaves ignored signals ignored, and resets handled ones.
+    """
     INTERRUPTION.begin()
-    before = {number: signal.signal(number, INTERRUPTION.handle) for number in ending_signals()}
-    try:
-        yield INTERRUPTION
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    read, write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    with os.fdopen(read, 'rb', 0) as reading, os.fdopen(write, 'wb', 0) as writing:
+        INTERRUPTION._reading, INTERRUPTION._writing = reading, writing
+        signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+        before = {
+            number: signal.signal(number, INTERRUPTION.handle) for number in ending_signals()
+        }
+        try:
+            yield INTERRUPTION
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, signal.SIG_IGN if for_good else handler)
+            signal.set_wakeup_fd(-1)
+            INTERRUPTION._reading = INTERRUPTION._writing = None
 
 
 def put(text: str, stream: TextIO | None) -> OSError | None:

@@ -41,7 +41,6 @@ from zc_perception.observe.frame_log import (
 )
 from zc_perception.terminal import interruptions
 from zc_perception.verify import verification
-from zc_perception.verify.verification import Stop
 from zc_perception.verify.workload import Newcomers, hidden_logs
 from zc_perception.verify.zc_verify import main
 
@@ -262,7 +261,7 @@ def test_a_hangup_that_is_ignored_ends_nothing() -> None:
     try:
         with interruptions() as interruption:
             os.kill(os.getpid(), signal.SIGHUP)
-            assert not Stop(interruption).wait(0.1)
+            assert not interruption.wait(0.1)
     finally:
         signal.signal(signal.SIGHUP, before)
 

@@ -65,9 +65,10 @@ from zc_perception.nodes.params.kinds import somebody_has
 from zc_perception.nodes.params.node_parameters import NodeParameters, begin_node
 from zc_perception.nodes.params.ros_arguments import MeantFor, command_line
 from zc_perception.nodes.perception_node import PerceptionNode
-from zc_perception.nodes.process import StopRequest, ros_context
+from zc_perception.nodes.process import ros_context
 from zc_perception.nodes.service import Liveness, serve
 from zc_perception.parameters import ParameterSpec
+from zc_perception.terminal import Interruption, interruptions
 
 NAME = 'ComponentManager'
 #: Of ``rclpy_components``, the entry points' group of rclpy's pull request 599, so that packages written for it can be loaded. The ament
@@ -676,7 +677,7 @@ def run(program: str, *, multi_threaded: bool) -> int:
     if isinstance(sys.stdout, io.TextIOWrapper):
         # Components print, and a launch file shows it when it is written.
         sys.stdout.reconfigure(line_buffering=True)
-    with StopRequest() as stop:
+    with interruptions(for_good=True) as stop:
         try:
             # The default context, so that a component's own rclpy.ok(), and what it creates besides, are of the same world.
             with ros_context(sys.argv[1:], rclpy.get_default_context()) as context:
@@ -686,7 +687,7 @@ def run(program: str, *, multi_threaded: bool) -> int:
             return EXIT_USAGE
 
 
-def _serve(context: rclpy.Context, stop: StopRequest, multi_threaded: bool) -> int:
+def _serve(context: rclpy.Context, stop: Interruption, multi_threaded: bool) -> int:
     manager = ComponentManager(context, stop.set, multi_threaded=multi_threaded)
     components = manager.components
     services = ContainerExecutor(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from zc_perception.terminal import end_quietly
+from zc_perception.terminal import ending_quietly
 
 TYPE_CHECKING = False  # as in zc_perception/__init__.py
 if TYPE_CHECKING:
@@ -20,16 +20,16 @@ _SYNTHETIC_ONLY = ('seed',)
 
 def main(args: Sequence[str] | None = None) -> int:
     """Entry point; 0 after a whole run or a signal."""
-    end_quietly()
-    from zc_perception.programs import start
+    with ending_quietly():
+        from zc_perception.programs import start
 
-    def run(options: argparse.Namespace) -> int:
-        check(options)
-        from zc_perception.nodes import demo_run
+        def run(options: argparse.Namespace) -> int:
+            check(options)
+            from zc_perception.nodes import demo_run
 
-        return demo_run.run(options)
+            return demo_run.run(options)
 
-    return start(option_parser(), run, args)
+        return start(option_parser(), run, args)
 
 
 def option_parser() -> OptionParser:

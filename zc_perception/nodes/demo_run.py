@@ -31,12 +31,11 @@ from zc_perception.nodes.perception import Overrides, PerceptionGraph
 from zc_perception.nodes.perception_node import all_or_none
 from zc_perception.nodes.process import (
     NodeGroup,
-    StoppedEarlyError,
-    StopRequest,
     ros_context,
 )
 from zc_perception.npu.scheduler import InFlight
 from zc_perception.observe.metrics import StageLatencies
+from zc_perception.terminal import Interrupted, Interruption, interruptions
 from zc_perception.whole_file import check_writable, write_whole
 
 _SUMMARY, _PICTURE = 'summary.json', 'detections.png'
@@ -239,7 +238,7 @@ def _run(
     graph: PerceptionGraph,
     watcher: Watcher,
     group: NodeGroup,
-    stop: StopRequest,
+    stop: Interruption,
 ) -> float:
     """Run until the end, a signal, or the limit; the seconds from the first to the last frame."""
     progress = Progress()
@@ -304,7 +303,7 @@ def run(options: argparse.Namespace) -> int:
     _check_folder(options.out)
     # A demo on a laptop has no business on the network, unless its user says so.
     os.environ.setdefault('ROS_AUTOMATIC_DISCOVERY_RANGE', 'LOCALHOST')
-    with StopRequest() as stop:
+    with interruptions(for_good=True) as stop:
         try:
             with ros_context([]) as context:
                 graph = PerceptionGraph(context, overrides_from(options))
@@ -328,7 +327,7 @@ def run(options: argparse.Namespace) -> int:
                 if group.failure is not None:
                     print(group.failure, file=sys.stderr)
                     return EXIT_FAILURE
-        except StoppedEarlyError:
+        except Interrupted:
             return _nothing_written()
         except ZcError as error:
             print(error_line('zc_demo', error), file=sys.stderr)

@@ -7,7 +7,7 @@ import signal
 from functools import partial
 
 from zc_perception.nodes.startup import STARTUP
-from zc_perception.terminal import end_quietly
+from zc_perception.terminal import ending_quietly
 
 TYPE_CHECKING = False  # as in zc_perception/__init__.py
 if TYPE_CHECKING:
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 def _start(name: str, run: Callable[[str, argparse.Namespace], int]) -> int:
     """Read a program's options (:mod:`~zc_perception.nodes.command_lines`) and run it."""
-    end_quietly()
-    STARTUP.reached('interpreter')
-    from zc_perception.nodes.command_lines import options_of
-    from zc_perception.programs import start
+    with ending_quietly():
+        STARTUP.reached('interpreter')
+        from zc_perception.nodes.command_lines import options_of
+        from zc_perception.programs import start
 
-    return start(options_of(name), partial(run, name))
+        return start(options_of(name), partial(run, name))
 
 
 def _one_node(program: str, options: argparse.Namespace) -> int:

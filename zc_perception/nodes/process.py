@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import os
 import resource
-import select
-import signal
 import sys
 import threading
 import time
@@ -23,7 +20,6 @@ from rclpy.utilities import remove_ros_args
 
 from zc_perception.errors import EXIT_FAILURE, EXIT_USAGE, ZcError, error_line
 from zc_perception.link.rclpy_compat import InvalidHandle, call_soon, init_without_signal_handlers
-from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.nodes.params.ros_arguments import (
     CommandLine,
     check_start,
@@ -34,65 +30,11 @@ from zc_perception.nodes.params.ros_arguments import (
 from zc_perception.nodes.perception_node import PerceptionNode
 from zc_perception.nodes.service import Liveness, serve
 from zc_perception.nodes.startup import STARTUP
-from zc_perception.terminal import ending_signals
+from zc_perception.terminal import Interrupted, interruptions
 
 _MAX_WAITS_IN_VAIN = 20
 _PAUSE_S = 0.002
 _CALLBACK_ENDS_S = 1.0
-
-
-class StoppedEarlyError(Exception):
-    """The end was asked for while the program started."""
-
-
-class StopRequest:
-    """Set by SIGINT, by SIGTERM, and by SIGHUP where the terminal closes. The handlers are in place before anything is opened, so that no
-    moment is unguarded.
-
-    The interpreter's own C handler writes into a pipe (``signal.set_wakeup_fd``) and :meth:`wait` polls it. A handler written in Python
-    is not enough: it runs only between two steps of the main thread, hence not while that is about to block, and it may interrupt
-    the very code that holds a ``threading.Event``'s lock.
-    """
-
-    def __init__(self) -> None:
-        read, write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-        self._read, self._write = OwnedFd(read), OwnedFd(write)
-        self._signals = ending_signals()
-
-    def set(self) -> None:
-        """Ask for the end; from any thread."""
-        with contextlib.suppress(BlockingIOError):  # a full pipe says it already
-            os.write(self._write.fileno(), b'.')
-
-    def wait(self, timeout_s: float | None = None) -> bool:
-        """Whether the end was asked for, within *timeout_s* if given."""
-        poller = select.poll()
-        poller.register(self._read.fileno(), select.POLLIN)
-        return bool(poller.poll(None if timeout_s is None else timeout_s * 1000))
-
-    def check(self) -> None:
-        """Between two steps of a start, each of which may take long on a busy machine.
-
-        :raises StoppedEarlyError: the end was asked for.
-        """
-        if self.wait(0.0):
-            raise StoppedEarlyError
-
-    def __enter__(self) -> StopRequest:
-        signal.set_wakeup_fd(self._write.fileno(), warn_on_full_buffer=False)
-        for number in self._signals:
-            # The pipe has been written already; without a handler there would be no write.
-            signal.signal(number, lambda number, frame: None)
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        # Only the interpreter's own end is left; a second Ctrl-C must not turn it into a failure. The interpreter leaves ignored
-        # signals ignored, and resets handled ones; a mask would bind this thread alone, not those of the middleware.
-        for number in self._signals:
-            signal.signal(number, signal.SIG_IGN)
-        signal.set_wakeup_fd(-1)
-        self._read.close()
-        self._write.close()
 
 
 class _Executor(SingleThreadedExecutor):
@@ -265,7 +207,7 @@ def run_program(
     0 after SIGINT, SIGTERM or SIGHUP, :data:`EXIT_USAGE` with one line on stderr for anything the user can mend, 1 for a bug.
     """
     STARTUP.reached('imports')
-    with StopRequest() as stop:
+    with interruptions(for_good=True) as stop:
         try:
             with (
                 ros_context(
@@ -287,7 +229,7 @@ def run_program(
                     print(group.failure, file=sys.stderr)
                     return EXIT_FAILURE
                 return 0
-        except StoppedEarlyError:
+        except Interrupted:
             return 0
         except ZcError as error:
             print(error_line(program, error), file=sys.stderr)

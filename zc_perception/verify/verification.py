@@ -9,8 +9,8 @@ import argparse
 import contextlib
 import json
 import os
+import signal
 import sys
-import time
 import traceback
 from collections.abc import Iterator
 from dataclasses import replace
@@ -45,32 +45,6 @@ from zc_perception.verify.workload import (
     wait_for_frames,
 )
 from zc_perception.whole_file import write_whole
-
-
-class Stop:
-    """A signal ends the measurement, not the program: what was set up is taken down, and what was seen until then is judged.
-
-    :ivar came: the signal that came.
-    """
-
-    def __init__(self, interruption: Interruption) -> None:
-        self._interruption = interruption
-        self.came: Interrupted | None = None
-
-    def wait(self, seconds: float) -> bool:
-        """Wait, or return true at once when it is to end."""
-        if self.came is None:
-            try:
-                with self._interruption.allowed():
-                    time.sleep(seconds)
-            except Interrupted as came:
-                self.came = came
-        return self.came is not None
-
-    def check(self) -> None:
-        """:raises Interrupted: a signal came."""
-        if self.wait(0.0) and self.came is not None:
-            raise self.came
 
 
 class Say:
@@ -164,7 +138,7 @@ def parser() -> OptionParser:
 
 @contextlib.contextmanager
 def _workload(
-    arguments: argparse.Namespace, stop: Stop
+    arguments: argparse.Namespace, stop: Interruption
 ) -> Iterator[tuple[FoundFrameLogs, Command | None]]:
     if not arguments.command:
         with running_nodes(arguments.pid) as found:
@@ -211,7 +185,7 @@ def _unreadable(
     )
 
 
-def _measure(arguments: argparse.Namespace, stop: Stop, say: Say) -> Result:
+def _measure(arguments: argparse.Namespace, stop: Interruption, say: Say) -> Result:
     arguments.output.mkdir(parents=True, exist_ok=True)
     for name in (RESULT, TRACE, TIMELINE, ERROR):
         (arguments.output / name).unlink(missing_ok=True)
@@ -278,12 +252,12 @@ def _measure(arguments: argparse.Namespace, stop: Stop, say: Say) -> Result:
 
 
 def _cut_short(
-    ending: Ending, seen: Observation, arguments: argparse.Namespace, stop: Stop, command: Command | None
+    ending: Ending, seen: Observation, arguments: argparse.Namespace, stop: Interruption, command: Command | None
 ) -> Iterator[str]:  # fmt: skip
     """Why it was, if it was."""
     after = f'after {(seen.end_ns - seen.start_ns) / 1e9:.1f} of {arguments.seconds:g} s'
     if ending is Ending.WANTED:
-        yield f'{stop.came} ended the measurement {after}; what was seen until then is judged'
+        yield f'{signal.Signals(stop.came).name} ended the measurement {after}; what was seen until then is judged'
     elif ending is Ending.GONE and command is not None:
         status = f', with status {command.status}' if command.ended else ''
         yield f'the command ended its nodes or itself {after}{status}; give one that runs until it is ended'
@@ -327,7 +301,7 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         _check(arguments)
         with interruptions() as interruption:
-            result = _measure(arguments, Stop(interruption), say)
+            result = _measure(arguments, interruption, say)
     except Interrupted as came:
         say.error(f'interrupted by {came} before anything was measured')
         return came.exit_code
