@@ -19,7 +19,6 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from zc_perception.npu.axl.accelerator import ENTRIES
 from zc_perception.npu.driver_events import traced
 from zc_perception.observe.frame_log import FrameRecord, RecordKind
 from zc_perception.observe.timeline import KernelEvent, ran_at
@@ -653,6 +652,8 @@ class ImportFollowing:
 
     def _weigh(self, index: int, node: NodeView) -> None:
         """Judge a node's imports of the window; those of other buffers than frames' don't count."""
+        from zc_perception.npu.axl.accelerator import ENTRIES  # NumPy, which --help must not need
+
         seen, table = self._seen, self._tables[index]
         self.submitted += sum(
             seen.within(record.submitted_ns) for record in node.records if record.submitted_ns
