@@ -157,13 +157,15 @@ BROKEN: dict[str, tuple[Breakage, Expected]] = {
         capture(camera='synthetic', memory='auto', width=1920, height=1080, participants=['recorder: NV12; stride_align=4096; slots=40']),
         {('memory.cma_pool', ''): 'fail'},
     ),
-    'participants that hold more than the driver has': (capture(participants=['a: any; slots=40']), {('memory.cma_pool', ''): 'fail'}),
-    'participants that do not agree': (
-        capture(camera='synthetic', memory='auto', participants=['a: YUYV']), {('memory.cma_pool', ''): 'fail'},
+    'participants that hold more than the driver has': (
+        capture(participants=['a: any; slots=40']), {('agreement.planned', CAPTURE): 'fail'},
     ),
-    'participants that are none': (capture(participants=['a']), {('memory.cma_pool', ''): 'fail'}),
+    'participants that do not agree': (
+        capture(camera='synthetic', memory='auto', participants=['a: YUYV']), {('agreement.planned', CAPTURE): 'fail'},
+    ),
+    'participants that are none': (capture(participants=['a']), {('agreement.planned', CAPTURE): 'fail'}),
     'inference that holds more than the driver has': (
-        all_of(capture(participants=['a: any; slots=26']), inference(in_flight=8)), {('memory.cma_pool', ''): 'fail'},
+        all_of(capture(participants=['a: any; slots=26']), inference(in_flight=8)), {('agreement.planned', CAPTURE): 'fail'},
     ),
     'CMA smaller than the pool': (write('proc/meminfo', 'CmaTotal: 2048 kB\nCmaFree: 2048 kB\n'), {('memory.cma_pool', ''): 'fail'}),
     'CMA used up': (write('proc/meminfo', 'CmaTotal: 262144 kB\nCmaFree: 2000 kB\n'), {('memory.cma_pool', ''): 'fail'}),
@@ -182,7 +184,9 @@ BROKEN: dict[str, tuple[Breakage, Expected]] = {
         {('cameras.devices', '/dev/video0'): 'fail', ('cameras.configured', CAPTURE): 'fail'},
     ),
     'camera in use': (busy, {('cameras.devices', '/dev/video0'): 'fail', ('cameras.configured', CAPTURE): 'fail'}),
-    'camera without NV12': (video('YUYV'), {('cameras.configured', CAPTURE): 'fail'}),
+    'camera without NV12': (
+        video('YUYV'), {('cameras.configured', CAPTURE): 'fail', ('agreement.planned', CAPTURE): 'warn'},
+    ),
     'camera without NV12, which nobody needs': (
         all_of(video('YUYV'), inference(accelerator='cpu')),
         {('cameras.configured', CAPTURE): 'warn'},
@@ -203,7 +207,9 @@ BROKEN: dict[str, tuple[Breakage, Expected]] = {
         {},
     ),
     'camera of no known kind': (capture(camera='webcam'), {('cameras.configured', CAPTURE): 'fail'}),
-    'heap of no known kind': (capture(heap='cma'), {('memory.heaps', 'cma'): 'fail'}),
+    'heap of no known kind': (
+        capture(heap='cma'), {('memory.heaps', 'cma'): 'fail', ('agreement.planned', CAPTURE): 'warn'},
+    ),
     'NVMM frames on a board without a pool': (
         all_of(Vehicle.tegra, capture(camera='argus'), write('proc/meminfo', 'CmaTotal: 2048 kB\nCmaFree: 2048 kB\n'),
                answer('gstreamer', elements={n: {'there': True} for n in ('appsink', 'nvarguscamerasrc')})),

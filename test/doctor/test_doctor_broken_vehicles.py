@@ -36,7 +36,7 @@ def test_what_a_healthy_vehicle_needs_is_ok_not_left_out(vehicle: Vehicle) -> No
     left_out = {name for (name, _), status in verdicts.items() if status == 'skip'}
     assert left_out == {
         'cameras.calibration', 'gstreamer.library', 'gstreamer.elements', 'gstreamer.pipeline', 'libcamera.bindings', 'metis.attach',
-        'voyager.runtime', 'voyager.toolchain', 'jetson.release', 'jetson.nvbufsurface', 'jetson.vic',
+        'voyager.runtime', 'voyager.toolchain', 'jetson.release', 'jetson.nvbufsurface', 'jetson.vic', 'agreement.running',
     }  # fmt: skip
     assert {'dma_heap/system', 'dma_heap/linux,cma', 'udmabuf'} == {
         s for i, s in verdicts if i == 'memory.heaps'

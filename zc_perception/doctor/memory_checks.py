@@ -186,15 +186,8 @@ def cma_pool(system: System, needs: Needs) -> Iterator[Finding]:
         'pools': [_figures(pool) for pool in pools],
     }
     words = ', '.join(_described(p) for p in pools)
-    if refused := [f'{p.camera.label}: {p.refusal}' for p in pools if p.refusal]:
-        change = 'change what the message names: an entry of participants, slots, a heap, a format or the size'
-        yield Finding(
-            Status.FAIL,
-            f'the nodes can not agree on buffers for {"; ".join(refused)}',
-            change,
-            '',
-            figures,
-        )
+    if any(p.refusal for p in pools):
+        yield skip('the nodes can not agree on buffers, see agreement.planned', **figures)
         return
     if pools and all(p.contiguous is False for p in pools):
         yield skip(f'no camera needs contiguous memory: {words}', **figures)

@@ -79,6 +79,8 @@ class PoolNeed:
     :param buffers: bytes of each memory buffer of a slot, rounded up to pages; empty where the size isn't known.
     :param problem: why it isn't.
     :param refusal: why there can't be such a pool, in the negotiation's words; empty: there can.
+    :param misfits: why each accelerator that such buffers don't suit can't use them.
+    :param agreed: what the buffers are like; empty where only their number is known.
     """
 
     camera: NodeNeed
@@ -89,6 +91,8 @@ class PoolNeed:
     buffers: tuple[int, ...] = ()
     problem: str = ''
     refusal: str = ''
+    misfits: tuple[str, ...] = ()
+    agreed: str = ''
 
     @property
     def slot_bytes(self) -> int:
@@ -116,6 +120,7 @@ class _Consumers:
 
     :param wanted: slots in all, if they don't need more.
     :ivar known: what the camera has said of itself.
+    :ivar misfits: why each accelerator that is left out can't use what is agreed on.
     """
 
     def __init__(
@@ -128,6 +133,7 @@ class _Consumers:
         self._stand_ins = stand_ins
         self._wanted = wanted
         self.known: Known | None = None
+        self.misfits: tuple[str, ...] = ()
 
     def agree(self, known: Known) -> BufferSettings:
         """What the capture node's own session will ask the camera for. An accelerator that doesn't fit holds no slot.
@@ -153,6 +159,9 @@ class _Consumers:
                     for one, outcome in impossible.items()
                 )
             )
+        self.misfits = tuple(
+            f'{one.constraints.participant}: {outcome.reason}' for one, outcome in refused.items()
+        )
         return request.settings()
 
     def refusal(self, given: BufferSettings) -> str:
@@ -222,8 +231,13 @@ def pool_need(system: System, needs: Needs, camera: NodeNeed) -> PoolNeed:
             problem='its picture size is not known before it streams; set width and height',
         )
     layout = pool.settings.layout
+    known = consumers.known
     need = replace(
-        need, size=(layout.width, layout.height), refusal=consumers.refusal(pool.settings)
+        need,
+        size=(layout.width, layout.height),
+        refusal=consumers.refusal(pool.settings),
+        misfits=consumers.misfits,
+        agreed=layout.describe() if known is not None and known.formats else '',
     )
     need = need.in_heap(pool.heap) if pool.heap else need
     return need.of(pool.settings.slots, pool.buffers)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from zc_perception.camera.kinds import CAMERAS
 from zc_perception.doctor import (
+    agreement_checks,
     camera_checks,
     machine_checks,
     memory_checks,
@@ -105,6 +106,16 @@ _LAST = (
         'link.runtime_folder',
         'the folder for shared-memory sockets',
         ros_checks.runtime_socket_folder,
+    ),
+    Check(
+        'agreement.planned',
+        "what the parameter file's cameras and their consumers agree on about buffers",
+        agreement_checks.planned_agreements,
+    ),
+    Check(
+        'agreement.running',
+        'what nodes that run have agreed on, what else there could be, and who is refused',
+        agreement_checks.running_agreements,
     ),
     Check('time.clock_source', 'what the kernel counts time with', machine_checks.clock_source),
     Check(

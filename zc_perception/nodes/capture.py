@@ -27,7 +27,7 @@ from zc_perception.link.endpoints.qos import bus_key
 from zc_perception.link.image_conversion import FrameToJpeg, frame_adapter
 from zc_perception.link.rungs import IN_PROCESS
 from zc_perception.link.shared_memory.wire import frame_id_bytes
-from zc_perception.negotiation.constraints import BufferConstraints
+from zc_perception.negotiation.constraints import BufferConstraints, formats_text
 from zc_perception.negotiation.session import BufferSession
 from zc_perception.negotiation.settings import Allocation, AllocationRequest
 from zc_perception.negotiation.stand_in import parse_stand_ins
@@ -396,6 +396,7 @@ class CaptureNode(PerceptionNode):
         """For the frame log: camera, pool and consumers. Without a camera, what is known without one."""
         camera = self.supervisor.camera
         link = self.publisher.statistics()
+        session = self.session
         here = [
             {'name': IN_PROCESS, 'pid': os.getpid(), 'rung': IN_PROCESS}
         ] * link.in_process_subscriptions
@@ -407,6 +408,13 @@ class CaptureNode(PerceptionNode):
             'copies': copy_facts(self.ledger),
             'startup': STARTUP.facts(),
         }
+        if session is not None and session.settled and self._offer is not None:
+            facts |= {
+                'agreed': session.describe(),
+                'possible_formats': formats_text(session.possible.formats),
+                'possible_heaps': list(session.possible.heaps or ()),
+                'refused': self._offer.refused(),
+            }
         if camera is None:
             return facts
         statistics = camera.statistics()

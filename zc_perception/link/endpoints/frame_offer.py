@@ -40,6 +40,9 @@ RENEW_S = 10.0
 _GATHER_S = 0.2
 _LOOK_S = 0.02
 _MOST_FAILED = 64
+# Who is refused asks again every 5 s.
+_LATELY_S = 12.0
+_MOST_REFUSED = 64
 
 
 def serve_frames(
@@ -100,7 +103,10 @@ class FrameOffer:
         self._node = node
         self._name = node.get_fully_qualified_name()
         topic = announcement_topic(publisher.topic)
-        self._where_to_look = f"what it could give says 'ros2 topic echo --once {topic}'"
+        self._step = (
+            f"change that consumer, or format, size or parameter 'heap' of {self._name}: "
+            f"'ros2 topic echo --once {topic}' says what it could give"
+        )
         self._publisher = publisher
         self._server = server
         self._changed = changed
@@ -113,6 +119,7 @@ class FrameOffer:
         self._granted: list[Consumer] = []
         self._served: set[Consumer] = set()
         self._failed: dict[BufferConstraints, str] = {}
+        self._refused: dict[str, tuple[float, str]] = {}
         self._renewed_at = -RENEW_S
         self._awaited = False
         self._held = self._asked = 0
@@ -357,10 +364,28 @@ class FrameOffer:
             self._fail([consumer], why)
         self._unwish(consumer)
 
+    def refused(self) -> dict[str, str]:
+        """Say of each consumer that was refused lately why, by its name."""
+        since = time.monotonic() - _LATELY_S
+        with self._lock:
+            self._refused = {name: one for name, one in self._refused.items() if one[0] > since}
+            return {name: text for name, (_, text) in self._refused.items()}
+
     def _wish(
         self, session: BufferSession, consumer: Consumer, outcome: Outcome, *, ours: bool
     ) -> tuple[Answer, str]:
         """Have *consumer*, which the present buffers don't suit, wait for others, or say why it is refused."""
+        answer, text = self._answer(session, consumer, outcome, ours=ours)
+        with self._lock:
+            if answer is Answer.REFUSE:
+                self._refused[consumer.constraints.participant] = time.monotonic(), text
+                while len(self._refused) > _MOST_REFUSED:
+                    del self._refused[next(iter(self._refused))]
+        return answer, text
+
+    def _answer(
+        self, session: BufferSession, consumer: Consumer, outcome: Outcome, *, ours: bool
+    ) -> tuple[Answer, str]:
         refused = f'{consumer.constraints.participant}: {outcome.reason}'
         instead = f"start it before {self._name}, or name its needs in parameter 'participants' of that node"
         with self._lock:
@@ -376,7 +401,7 @@ class FrameOffer:
                 f"{refused}; the buffers change only for consumers of the camera's own user: {instead}",
             )
         if against := session.stands_against([*waiting, consumer]):
-            return Answer.REFUSE, f'{self._name}: {against}; {self._where_to_look}'
+            return Answer.REFUSE, f'{self._name}: {against}; {self._step}'
         with self._lock:
             if consumer not in self._wishes:
                 self._wishes.append(consumer)
