@@ -231,7 +231,7 @@ class Case:
         with self._stack:
             camera = self._process(Camera)
             ready, consumer = self._begun(camera)
-            found = _served(consumer)
+            found = _served(consumer, camera)
             found['seconds'] = round(found.pop('at') - ready, 2)
             return {**found, 'camera': camera.call('told')}
 
@@ -254,7 +254,7 @@ class Case:
             return consumer.call('join', _NAME, self._needs), consumer
         witness = self._process(Consumers)
         witness.call('join', 'witness', 'any')
-        assert _served(witness)['flows'], 'the witness got no frame'
+        assert _served(witness, camera)['flows'], 'the witness got no frame'
         consumer = self._process(Consumers)
         if self._column == 'a third joins':
             return consumer.call('join', _NAME, self._needs), consumer
@@ -272,12 +272,13 @@ class Case:
         return consumer.call('join', _NAME, self._needs), consumer
 
 
-def _served(consumer: Process) -> dict[str, Any]:
-    """What the consumer says as soon as it has a frame, or is refused."""
+def _served(consumer: Process, camera: Process) -> dict[str, Any]:
+    """What the consumer says as soon as it has a frame, or is refused: by the camera too, not only while it connects slowly."""
 
     def look() -> Any:
         seen = consumer.call('seen')
-        return (seen['frames'] or seen['refused']) and seen
+        refused = seen['refused'] and camera.call('told')['refused']
+        return (seen['frames'] or refused) and seen
 
     seen = until(look, lambda: consumer.call('seen'), PATIENCE_S, lambda: time.sleep(0.02))
     flows = bool(seen['frames'])
