@@ -19,6 +19,7 @@ from zc_perception.nodes.params.yaml_file import (
     read_parameter_yaml,
     values_of,
 )
+from zc_perception.npu.kinds import ACCELERATORS
 
 
 def camera_class(camera: NodeNeed) -> type[Camera]:
@@ -62,7 +63,8 @@ def needs_for(
     """
     uses = [(camera['heap'], camera_class(camera).heap_use(camera.values)) for camera in cameras]
     heaps = dict.fromkeys(heap for heap, use in uses if use is not None)
-    imports = any(i.kind == 'axl' for i in inferences) or any(
+    importing = {name for name, kind in ACCELERATORS.declared.classes.items() if kind.IMPORTS}
+    imports = any(i.kind in importing for i in inferences) or any(
         use is HeapUse.CAMERA_IMPORT for _, use in uses
     )
     return Needs(path, tuple(cameras), tuple(inferences), cameras_given, tuple(heaps), imports)

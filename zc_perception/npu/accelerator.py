@@ -134,6 +134,8 @@ class Accelerator(ABC):
     """The inference node's parameters that it reads, besides :data:`FOR_ALL`. Their texts don't name the accelerator."""
     CHECKS: ClassVar[Sequence[Check]] = ()
     """What ``zc_doctor`` looks at for it."""
+    IMPORTS: ClassVar[bool] = False
+    """Whether its device reads the frames' own memory, which has to be dma-bufs then."""
     EVENTS: ClassVar[DriverEvents | None] = None
     """What its driver tells the kernel's trace of imports and jobs: what ``zc_verify`` measures of it."""
     AUTO: ClassVar[int | None] = None

@@ -253,6 +253,7 @@ class AxlAccelerator(Accelerator):
             'zc_perception.npu.axl.checks:import_trials',
         ),
     )
+    IMPORTS = True
     EVENTS = DriverEvents(
         'axl',
         'axl_dmabuf_import',
