@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zc_perception.errors import AcceleratorError
-from zc_perception.npu.axruntime.worker import LATE_CALLS, RuntimeCalls
+from zc_perception.npu.axruntime.kind import LATE_CALLS
+from zc_perception.npu.axruntime.worker import RuntimeCalls
 
 
 class Slot:

@@ -14,7 +14,7 @@ from npu.axruntime_kit import Double, model_file
 from zc_perception.errors import AcceleratorError, ConfigError
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.npu.axl.abi import parse_ioctl_numbers
-from zc_perception.npu.axruntime.accelerator import AxRuntimeAccelerator
+from zc_perception.npu.axruntime.kind import AxRuntime
 from zc_perception.npu.kinds import ACCELERATORS
 from zc_perception.npu.manifest import ModelManifest, load_manifest
 from zc_perception.npu.metis_card import find_cards
@@ -116,7 +116,7 @@ class Opened:
 @pytest.fixture
 def runtime(monkeypatch: pytest.MonkeyPatch) -> Opened:
     opened = Opened()
-    monkeypatch.setattr(AxRuntimeAccelerator, 'open', opened)
+    monkeypatch.setattr(AxRuntime, 'open', opened)
     return opened
 
 
@@ -140,7 +140,7 @@ def test_auto_goes_from_a_driver_without_our_ioctls_to_the_runtime(
         and 'accelerator: axruntime' in reason
     )
     assert selected.manifest.engine == 'axruntime' and runtime.loaded == [selected.manifest]
-    assert runtime.calls == [(AxRuntimeAccelerator.own(options), ledger)]
+    assert runtime.calls == [(AxRuntime.own(options), ledger)]
 
 
 def test_a_node_whose_driver_lacks_our_ioctls_is_the_runtime_s_device_too(

@@ -39,8 +39,8 @@ ACCELERATORS: Kinds[Any] = Kinds(
     'accelerator',
     ACCELERATOR_GROUP,
     {
-        'axl': 'zc_perception.npu.axl.accelerator:AxlAccelerator',
-        'axruntime': 'zc_perception.npu.axruntime.accelerator:AxRuntimeAccelerator',
+        'axl': 'zc_perception.npu.axl.kind:Axl',
+        'axruntime': 'zc_perception.npu.axruntime.kind:AxRuntime',
         'cpu': 'zc_perception.npu.cpu:CpuAccelerator',
     },
     'zc_perception.npu.accelerator:Accelerator',

@@ -22,7 +22,6 @@ import itertools
 import queue
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,39 +32,30 @@ from zc_perception.errors import (
     AllocationError,
     ConfigError,
     DeviceLostError,
-    ZcError,
 )
 from zc_perception.frame import Frame
-from zc_perception.machine.checks import Check
 from zc_perception.machine.host_tree import HOST, HostTree
-from zc_perception.machine.system import System
 from zc_perception.memory.dmabuf import BufferIdentity, CpuAccess, DmaBuf
 from zc_perception.memory.fence import SyncFile
 from zc_perception.memory.heaps import Heap, HeapUse, is_contiguous, open_heap
-from zc_perception.memory.ledger import CopyLedger
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.npu.accelerator import (
-    Accelerator,
     Capabilities,
     ImportHandle,
     Outputs,
-    with_frames,
 )
 from zc_perception.npu.axl.abi import ImportFlags, parse_ioctl_numbers
 from zc_perception.npu.axl.device import AxlDevice, JobFence
 from zc_perception.npu.axl.engine import AXL
-from zc_perception.npu.driver_events import DriverEvents
+from zc_perception.npu.axl.kind import Axl
 from zc_perception.npu.manifest import ModelManifest, TensorSpec, check_head
 from zc_perception.npu.metis_card import (
-    CARD,
-    CARD_CHECKS,
     choose_card,
     find_cards,
     read_iommu,
     read_link,
 )
-from zc_perception.parameters import ParameterSpec
 from zc_perception.pixel.layout import ImageLayout, compute_layout
 from zc_perception.pixel.modifier import LINEAR
 
@@ -214,7 +204,7 @@ def _is_tight(layout: ImageLayout, num_buffers: int) -> bool:
     ]
 
 
-class AxlAccelerator(Accelerator):
+class AxlAccelerator(Axl):
     """One card whose driver imports dma-bufs. It has no thread of its own: the driver signals each job's fence.
 
     It owns the open device node, the cache of imports and, while a model is loaded, one result buffer for each job in flight.
@@ -223,68 +213,6 @@ class AxlAccelerator(Accelerator):
 
     :raises AcceleratorError: no card, or a driver without the ioctls; the message says what works instead.
     """
-
-    ENGINES = (AXL,)
-    PARAMETERS = (
-        CARD,
-        ParameterSpec(
-            'import_cache',
-            True,
-            'Import each buffer once. false: import again for every frame.',
-            dynamic=True,
-        ),
-        ParameterSpec(
-            'axl_ioctls',
-            [],
-            "Other ioctl numbers for a driver, each as 'name=number' with a number from 0 to 255.",
-            check=parse_ioctl_numbers,
-        ),
-    )
-    CHECKS = (
-        *CARD_CHECKS,
-        Check(
-            'metis.ioctls',
-            'whether the driver has the import and submit ioctls',
-            'zc_perception.npu.axl.checks:metis_ioctls',
-        ),
-        Check(
-            'buffers.import',
-            'the import of a buffer of each heap into each Metis card, and its release',
-            'zc_perception.npu.axl.checks:import_trials',
-        ),
-    )
-    IMPORTS = True
-    EVENTS = DriverEvents(
-        'axl',
-        'axl_dmabuf_import',
-        'axl_dmabuf_release',
-        'axl_submit',
-        'axl_complete',
-        "use a metis driver with the tracepoints of axl_trace.h; without them the driver's imports and submits can't be seen",
-        'dmesg | grep axl; strace -f -e trace=ioctl -p PID; compare the ioctl numbers of driver and package (parameter axl_ioctls)',
-    )
-    AUTO = 10
-    DEVICE_FIRST = True
-
-    @classmethod
-    def foreseen(cls, values: Mapping[str, Any], system: System) -> BufferConstraints | None:
-        """See :class:`Accelerator`. ``None``: no card can be asked, or its driver has no ioctls for frames."""
-        with contextlib.suppress(ZcError):
-            card = choose_card(values['accelerator_device'], system.host)
-            numbers = parse_ioctl_numbers(values['axl_ioctls'])
-            with closing(system.opener(AxlDevice)(card.path, numbers, tree=system.host)) as device:
-                answer = device.query()
-            if answer.level:
-                iommu = read_iommu(card.pci_address, system.host)
-                return with_frames(
-                    answer.constraints(card.path, iommu), values['in_flight'], answer.jobs
-                )
-        return None
-
-    @classmethod
-    def open(cls, values: Mapping[str, Any], ledger: CopyLedger) -> AxlAccelerator:
-        """See :class:`Accelerator`. It books nothing: no CPU reads the pixels."""
-        return cls(values)
 
     def __init__(self, values: Mapping[str, Any], *, tree: HostTree = HOST) -> None:
         self._tree = tree

@@ -24,26 +24,20 @@ from zc_perception.detection.tensor import QuantisedTensorSpec
 from zc_perception.errors import AcceleratorError, AllocationError, ConfigError, DeviceLostError
 from zc_perception.frame import Frame
 from zc_perception.jetson.vic import Vic
-from zc_perception.machine.checks import Check
-from zc_perception.machine.system import System
 from zc_perception.memory.heaps import Heap, open_heap
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.npu.accelerator import (
-    Accelerator,
     Capabilities,
     ImportHandle,
-    reads_by_cpu,
-    with_frames,
 )
 from zc_perception.npu.axruntime.binding import BindingSession, import_binding
+from zc_perception.npu.axruntime.kind import CONSTRAINTS, AxRuntime, jobs
 from zc_perception.npu.axruntime.releases import mismatches
 from zc_perception.npu.axruntime.runtime import InstanceOptions, Session
 from zc_perception.npu.axruntime.session import RuntimeSession
 from zc_perception.npu.axruntime.tensors import FrameToTensor, named_outputs, quantised_spec
 from zc_perception.npu.axruntime.worker import (
-    LATE_CALLS,
-    OUTPUT_DMABUF,
     AxRuntimeJob,
     AxRuntimeWorker,
     LoadPlan,
@@ -52,15 +46,10 @@ from zc_perception.npu.axruntime.worker import (
     why_no_heap,
 )
 from zc_perception.npu.manifest import ModelManifest, check_head
-from zc_perception.npu.metis_card import CARD, CARD_CHECKS, driver_version
+from zc_perception.npu.metis_card import driver_version
 from zc_perception.npu.voyager_model import AXRUNTIME
-from zc_perception.parameters import ParameterSpec
 
 TENSOR_HEAP = 'dma_heap/system'
-_CONSTRAINTS = reads_by_cpu('axruntime accelerator')
-_JOBS = 2
-# Two inside the runtime and one that is converted or running: with fewer, no result would ever push another one out.
-_JOBS_DOUBLE_BUFFERED = LATE_CALLS + 1
 # The first time the runtime loads firmware, and before release 1.8 it compiles a part of the model.
 _LOAD_TIMEOUT_S = 120.0
 # For another model; at the end nobody waits so long.
@@ -71,14 +60,7 @@ _LONG_CALL_S = 0.5
 _CLOSE_TIMEOUT_IN_LONG_CALL_S = 0.5
 
 
-def _jobs(values: Mapping[str, Any]) -> int:
-    """How many it takes before the first has completed."""
-    each = _JOBS_DOUBLE_BUFFERED if values['double_buffer'] else _JOBS
-    cores: int = values['aipu_cores']
-    return max(1, cores) * each
-
-
-class AxRuntimeAccelerator(Accelerator):
+class AxRuntimeAccelerator(AxRuntime):
     """A Metis card through the runtime. It owns the session with the runtime, and while a model is loaded one worker for each core.
 
     :meth:`submit` only queues a job, on the core with the fewest. The worker's two threads convert the frame, run the model and signal the
@@ -93,62 +75,6 @@ class AxRuntimeAccelerator(Accelerator):
     :param vic: scales frames in a Jetson's NvBufSurface memory; ``None``: the machine's, if it has one.
     :raises AcceleratorError: no runtime, or no such device.
     """
-
-    ENGINES = (AXRUNTIME,)
-    PARAMETERS = (
-        CARD,
-        ParameterSpec(
-            'axruntime_library',
-            '',
-            "Path of libaxruntime.so. Empty: the Python package axelera.runtime, or else the system's library.",
-        ),
-        ParameterSpec(
-            'aipu_cores',
-            1,
-            'Number of cores that run the model, each on frames of its own. 0: one.',
-            '',
-            0,
-            4,
-        ),
-        ParameterSpec(
-            'double_buffer',
-            False,
-            'Transfers overlap with computing: more frames per second, results two frames late. Set in_flight to 3.',
-        ),
-        ParameterSpec(
-            'output_dmabuf',
-            'auto',
-            'Whether results are written to dma-bufs. auto: yes if a trial run works.',
-            choices=OUTPUT_DMABUF,
-        ),
-    )
-    CHECKS = (
-        *CARD_CHECKS,
-        Check(
-            'metis.attach',
-            'whether a shipped driver can attach a buffer of ours',
-            'zc_perception.npu.axruntime.checks:metis_attach',
-        ),
-        Check(
-            'voyager.runtime',
-            'which interface, where, which release; the driver and programs it needs',
-            'zc_perception.npu.axruntime.checks:voyager_runtime',
-        ),
-        Check(
-            'voyager.toolchain',
-            'before release 1.8: the compiler that loads a model',
-            'zc_perception.npu.axruntime.checks:voyager_toolchain',
-        ),
-    )
-    AUTO = 20
-
-    @classmethod
-    def foreseen(cls, values: Mapping[str, Any], system: System) -> BufferConstraints:
-        return with_frames(_CONSTRAINTS, values['in_flight'], _jobs(values))
-
-    @classmethod
-    def open(cls, values: Mapping[str, Any], ledger: CopyLedger) -> AxRuntimeAccelerator:
-        return cls(ledger, values)
 
     def __init__(
         self,
@@ -232,11 +158,11 @@ class AxRuntimeAccelerator(Accelerator):
 
     @property
     def _max_jobs(self) -> int:
-        return _jobs(self._values)
+        return jobs(self._values)
 
     def constraints(self) -> BufferConstraints:
         """See :class:`Accelerator`. Where a VIC reads the frames it makes no difference how the CPU sees them."""
-        return _CONSTRAINTS
+        return CONSTRAINTS
 
     def load(self, manifest: ModelManifest) -> None:
         """See :class:`Accelerator`.
@@ -303,7 +229,7 @@ class AxRuntimeAccelerator(Accelerator):
             plans = [
                 LoadPlan(
                     connection, session.pack, tensor, outputs, options, self._heap, self._no_heap,
-                    self._values['output_dmabuf'], _jobs({**self._values, 'aipu_cores': 1}),
+                    self._values['output_dmabuf'], jobs({**self._values, 'aipu_cores': 1}),
                     measure=index == 0 and self._measure_binding and isinstance(session, BindingSession),
                 )
                 for index, connection in enumerate(model.connections)

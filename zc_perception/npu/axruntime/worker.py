@@ -31,14 +31,11 @@ from zc_perception.errors import (
 from zc_perception.frame import Frame
 from zc_perception.memory.heaps import Heap
 from zc_perception.npu.axruntime.binding import stops_other_threads
+from zc_perception.npu.axruntime.kind import LATE_CALLS
 from zc_perception.npu.axruntime.runtime import Connection, InstanceOptions
 from zc_perception.npu.axruntime.tensors import FrameToTensor, InputSlot, OutputSlot, Pack
 from zc_perception.npu.manifest import TensorSpec
 from zc_perception.npu.worked_job import WorkedJob
-
-OUTPUT_DMABUF = ('auto', 'true', 'false')
-LATE_CALLS = 2
-"""With double buffering: how many calls later a result comes."""
 
 # A device that fails this many runs one after the other doesn't come round by itself.
 _FAILURES_OF_A_LOST_DEVICE = 3
@@ -63,7 +60,7 @@ class RuntimeCalls:
     when there are none.
 
     :param run: makes a call: :meth:`~zc_perception.npu.axruntime.runtime.Connection.run`.
-    :param late: how many calls later a result comes; 0 or :data:`LATE_CALLS`.
+    :param late: how many calls later a result comes; 0 or :data:`~zc_perception.npu.axruntime.kind.LATE_CALLS`.
     """
 
     def __init__(self, run: Callable[[Any, Any], None], late: int) -> None:

@@ -1,0 +1,94 @@
+"""What accelerator axl declares. The accelerator itself is imported when it is opened: every node's start reads this."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import closing, suppress
+from typing import Any
+
+from zc_perception.errors import ZcError
+from zc_perception.machine.checks import Check
+from zc_perception.machine.system import System
+from zc_perception.memory.ledger import CopyLedger
+from zc_perception.negotiation.constraints import BufferConstraints
+from zc_perception.npu.accelerator import Accelerator, with_frames
+from zc_perception.npu.axl.engine import AXL
+from zc_perception.npu.driver_events import DriverEvents
+from zc_perception.npu.metis_card import CARD, CARD_CHECKS, choose_card, read_iommu
+from zc_perception.parameters import ParameterSpec
+
+
+def _numbers(entries: Sequence[str]) -> dict[str, int]:
+    from zc_perception.npu.axl.abi import parse_ioctl_numbers
+
+    return parse_ioctl_numbers(entries)
+
+
+class Axl(Accelerator):
+    """See :class:`~zc_perception.npu.axl.accelerator.AxlAccelerator`."""
+
+    ENGINES = (AXL,)
+    PARAMETERS = (
+        CARD,
+        ParameterSpec(
+            'import_cache',
+            True,
+            'Import each buffer once. false: import again for every frame.',
+            dynamic=True,
+        ),
+        ParameterSpec(
+            'axl_ioctls',
+            [],
+            "Other ioctl numbers for a driver, each as 'name=number' with a number from 0 to 255.",
+            check=_numbers,
+        ),
+    )
+    CHECKS = (
+        *CARD_CHECKS,
+        Check(
+            'metis.ioctls',
+            'whether the driver has the import and submit ioctls',
+            'zc_perception.npu.axl.checks:metis_ioctls',
+        ),
+        Check(
+            'buffers.import',
+            'the import of a buffer of each heap into each Metis card, and its release',
+            'zc_perception.npu.axl.checks:import_trials',
+        ),
+    )
+    IMPORTS = True
+    EVENTS = DriverEvents(
+        'axl',
+        'axl_dmabuf_import',
+        'axl_dmabuf_release',
+        'axl_submit',
+        'axl_complete',
+        "use a metis driver with the tracepoints of axl_trace.h; without them the driver's imports and submits can't be seen",
+        'dmesg | grep axl; strace -f -e trace=ioctl -p PID; compare the ioctl numbers of driver and package (parameter axl_ioctls)',
+    )
+    AUTO = 10
+    DEVICE_FIRST = True
+
+    @classmethod
+    def foreseen(cls, values: Mapping[str, Any], system: System) -> BufferConstraints | None:
+        """See :class:`Accelerator`. ``None``: no card can be asked, or its driver has no ioctls for frames."""
+        from zc_perception.npu.axl.device import AxlDevice
+
+        with suppress(ZcError):
+            card = choose_card(values['accelerator_device'], system.host)
+            numbers = _numbers(values['axl_ioctls'])
+            with closing(system.opener(AxlDevice)(card.path, numbers, tree=system.host)) as device:
+                answer = device.query()
+            if answer.level:
+                iommu = read_iommu(card.pci_address, system.host)
+                return with_frames(
+                    answer.constraints(card.path, iommu), values['in_flight'], answer.jobs
+                )
+        return None
+
+    @classmethod
+    def open(cls, values: Mapping[str, Any], ledger: CopyLedger) -> Accelerator:
+        """See :class:`Accelerator`. It books nothing: no CPU reads the pixels."""
+        from zc_perception.npu.axl.accelerator import AxlAccelerator
+
+        return AxlAccelerator(values)
