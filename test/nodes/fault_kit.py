@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from zc_perception.nodes.capture import CaptureNode
 from zc_perception.nodes.inference import InferenceNode
 from zc_perception.nodes.process import NodeGroup
 from zc_perception.npu.accelerator import Capabilities, ImportHandle
+from zc_perception.npu.axl.kind import Axl
 from zc_perception.npu.cpu import CpuAccelerator
 from zc_perception.npu.manifest import ModelManifest
 
@@ -116,7 +117,9 @@ class AcceleratorFaults:
 
 
 class FaultyAccelerator(CpuAccelerator):
+    PARAMETERS = Axl.PARAMETERS
     imports = 0
+    keeps_imports = True
 
     def __init__(self, faults: AcceleratorFaults) -> None:
         super().__init__(CopyLedger(), 1)
@@ -141,6 +144,9 @@ class FaultyAccelerator(CpuAccelerator):
             raise AcceleratorError('the buffer was refused: EINVAL')
         self.imports += self._faults.imports_each
         return super().import_frame(frame)
+
+    def tune(self, values: Mapping[str, Any]) -> None:
+        self.keeps_imports = values['import_cache']
 
     def close(self) -> None:
         self.closed = True

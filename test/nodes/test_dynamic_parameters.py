@@ -21,6 +21,7 @@ from test_architecture import node_specs
 from zc_perception.nodes.capture import CaptureNode
 from zc_perception.nodes.inference import InferenceNode
 from zc_perception.nodes.overlay import OverlayNode
+from zc_perception.npu.axl.kind import Axl
 from zc_perception.observe.diagnostics import Level
 
 WITHIN = 2
@@ -82,7 +83,8 @@ class Bench:
             return decode(outputs, letterbox, given)
 
         self.inference._stream.head = type('Head', (), {'decode': staticmethod(noted)})()
-        accelerator.tune = lambda **values: (self.tuned.append(values), tune(**values))
+        accelerator.own = Axl.own  # as if it were one that has parameter import_cache
+        accelerator.tune = lambda values: (self.tuned.append(values), tune(values))
         self.inference.observers.append(
             lambda entry, found: self.results.append(
                 Result(

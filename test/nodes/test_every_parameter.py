@@ -107,12 +107,11 @@ def camera(kind: str, class_name: str, value: Any, argument: Any = None, **other
     )
 
 
-def option(value: Any, attribute: str, wanted: Any = None) -> Static:
-    """The accelerator's options have it."""
-    expected = value if wanted is None else wanted
+def option(name: str, value: Any) -> Static:
+    """The accelerator is opened with it."""
     return Static(
         value,
-        lambda seen: getattr(seen.given[-1][2], attribute) == expected,
+        lambda seen: seen.given[-1][2][name] == value,
         {},
         (inference_stream, 'open_accelerator'),
     )
@@ -193,13 +192,13 @@ ENTRIES: dict[tuple[str, str], Static] = {
     ('inference', 'accelerator'): Static('axl', lambda seen: 'no Metis card' in str(seen.error)),
     ('inference', 'model'): Static('road', lambda seen: seen.node.manifest.name == 'road'),
     ('inference', 'keep_all'): Static(True, lambda seen: seen.node.subscription._wanted.depth is None),
-    ('inference', 'accelerator_device'): option('metis-0:1:0', 'device'),
-    ('inference', 'axl_ioctls'): option(['submit=0x60'], 'ioctl_numbers', {'submit': 0x60}),
-    ('inference', 'axruntime_library'): option('/opt/lib.so', 'library'),
-    ('inference', 'aipu_cores'): option(3, 'aipu_cores'),
-    ('inference', 'double_buffer'): option(True, 'double_buffer'),
-    ('inference', 'output_dmabuf'): option('false', 'output_dmabuf'),
-    ('inference', 'threads'): option(2, 'threads'),
+    ('inference', 'accelerator_device'): option('accelerator_device', 'metis-0:1:0'),
+    ('inference', 'axl_ioctls'): option('axl_ioctls', ['submit=0x60']),
+    ('inference', 'axruntime_library'): option('axruntime_library', '/opt/lib.so'),
+    ('inference', 'aipu_cores'): option('aipu_cores', 3),
+    ('inference', 'double_buffer'): option('double_buffer', True),
+    ('inference', 'output_dmabuf'): option('output_dmabuf', 'false'),
+    ('inference', 'threads'): option('threads', 2),
     ('inference', 'shared_memory'): Static(False, lambda seen: seen.node.subscription._remote.off),
     ('inference', 'shared_memory_users'): Static(['0'], lambda seen: ('allowed_uids', [0]) in seen.given[-1], {}, LINKS),
     ('inference', 'copy_free'): Static('required', lambda seen: seen.node.subscription._required is True),
@@ -401,4 +400,6 @@ def _another(spec: ParameterSpec, value: Any) -> Any:
             for number in (spec.low, spec.high)
             if number is not None and number != value
         )
+    if spec.name == 'axl_ioctls':
+        return ['query=0x61']
     return ['x'] if isinstance(value, list) else f'{value}x'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping, Sequence
 from contextlib import closing, suppress
 from typing import Any
@@ -89,6 +90,6 @@ class Axl(Accelerator):
     @classmethod
     def open(cls, values: Mapping[str, Any], ledger: CopyLedger) -> Accelerator:
         """See :class:`Accelerator`. It books nothing: no CPU reads the pixels."""
-        from zc_perception.npu.axl.accelerator import AxlAccelerator
-
-        return AxlAccelerator(values)
+        module = importlib.import_module('zc_perception.npu.axl.accelerator')
+        accelerator: Accelerator = module.AxlAccelerator(values)
+        return accelerator

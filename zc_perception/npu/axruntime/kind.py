@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -87,6 +88,6 @@ class AxRuntime(Accelerator):
 
     @classmethod
     def open(cls, values: Mapping[str, Any], ledger: CopyLedger) -> Accelerator:
-        from zc_perception.npu.axruntime.accelerator import AxRuntimeAccelerator
-
-        return AxRuntimeAccelerator(ledger, values)
+        module = importlib.import_module('zc_perception.npu.axruntime.accelerator')
+        accelerator: Accelerator = module.AxRuntimeAccelerator(ledger, values)
+        return accelerator
