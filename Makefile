@@ -48,6 +48,7 @@ help:
 
 env:
 	@$(SET_UP)
+	@install -m 755 bench/zc_bench .venv/bin/zc_bench
 
 env-kilted:
 	@$(SET_UP) --distro kilted

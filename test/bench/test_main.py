@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -291,3 +292,19 @@ def test_a_missing_module_is_one_line_that_says_what_to_install(
     (line,) = ran.stderr.splitlines()
     assert ran.returncode == 2 and words in line
     assert line.startswith(f"zc_bench: error: Python module '{missing}' is missing; ")
+
+
+def test_the_program_of_a_clone_runs_from_anywhere(tmp_path: Path) -> None:
+    tree = tmp_path / 'a clone'
+    (tree / '.venv' / 'bin').mkdir(parents=True)
+    place = Path(program.__file__).parent
+    (tree / 'bench').symlink_to(place)
+    shutil.copy(place / 'zc_bench', tree / '.venv' / 'bin')
+    python = tree / '.venv' / 'bin' / 'python'
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n', encoding='utf-8')
+    python.chmod(0o755)
+    shown = subprocess.run(
+        ['../a clone/.venv/bin/zc_bench', 'link', '--help'],
+        capture_output=True, text=True, check=False, cwd=tree,
+    )  # fmt: skip
+    assert shown.returncode == 0 and shown.stdout.startswith('usage: zc_bench link '), shown.stderr
