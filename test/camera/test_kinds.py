@@ -16,6 +16,7 @@ from zc_perception.errors import ConfigError
 from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.negotiation.agreement import agree
+from zc_perception.nodes.declarations import NODES
 
 PAGE = Path(__file__).resolve().parents[2] / 'docs' / 'contributing.md'
 OWN = """
@@ -112,6 +113,81 @@ def test_a_camera_that_does_not_say_how_it_is_opened_is_named() -> None:
         NotImplementedError, match='Unfinished does not override the class method open'
     ):
         CAMERAS.load('unfinished').open(CameraOptions(PARAMETERS, lambda: 0, CopyLedger()))
+
+
+OTHER = """
+from zc_perception.camera.camera import DrawnCamera
+from zc_perception.parameters import ParameterSpec
+
+class Bright(DrawnCamera):
+    PARAMETERS = (ParameterSpec('gain', 1, 'how bright.', '', 0, 9), ParameterSpec('seed', 0, 'of the noise.', '', 0, 2**31 - 1))
+
+class Loud(DrawnCamera):
+    PARAMETERS = (ParameterSpec('gain', 1, 'how loud.', '', 0, 7),)
+
+class Slotted(DrawnCamera):
+    PARAMETERS = (ParameterSpec('slots', 8, 'its own.', '', 3, 64),)
+"""
+
+
+def offer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packages: dict[str, dict[str, str]]
+) -> None:
+    """Packages with their kinds, all of classes of one module."""
+    for number, (package, entries) in enumerate(packages.items()):
+        install(tmp_path, package, {'zc_perception.cameras': entries})
+        (tmp_path / f'other_{number}.py').write_text(OTHER, encoding='utf-8')
+    offer_alone(monkeypatch, tmp_path)
+
+
+def test_a_parameter_of_two_kinds_is_one_whose_text_says_what_it_means_to_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offer(tmp_path, monkeypatch, {'own': {'bright': 'other_0:Bright', 'gone': 'other_0:Gone'}})
+    declared = CAMERAS.declared
+    texts = {spec.name: spec.description for spec in declared.parameters}
+    assert texts['seed'] == (
+        'synthetic: number of the scene. The same number gives the same scene. bright: of the noise.'
+    )
+    assert texts['pipeline_buffers'].startswith('gstreamer, argus, libcamera: number of')
+    assert (declared.readers['seed'], declared.readers['gain']) == (
+        ('synthetic', 'bright'),
+        ('bright',),
+    )
+    (broken,) = declared.broken
+    assert "'gone' of package 'own' can't be imported" in broken and 'gone' not in declared.classes
+
+
+def test_parameters_of_one_name_that_differ_are_named_with_their_packages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packages = {'own-bright': {'bright': 'other_0:Bright'}, 'own-loud': {'loud': 'other_1:Loud'}}
+    offer(tmp_path, monkeypatch, packages)
+    with pytest.raises(ConfigError) as refused:
+        _ = CAMERAS.declared
+    assert str(refused.value) == (
+        "parameter 'gain' of camera 'loud' of package 'own-loud' differs from that of camera 'bright' of package 'own-bright': "
+        'an integer from 0 to 7, by default 1, and an integer from 0 to 9, by default 1; give one of them another name'
+    )
+
+
+def test_a_kind_s_parameter_can_not_have_the_name_of_the_node_s_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offer(tmp_path, monkeypatch, {'own': {'slotted': 'other_0:Slotted'}})
+    with pytest.raises(ConfigError, match="'slots' of camera 'slotted' of package 'own' has the"):
+        list(NODES['capture'])
+
+
+def test_what_the_chosen_kind_does_not_read_is_said_unless_it_is_the_default() -> None:
+    given = {'camera': 'v4l2', 'device': '/dev/video3', 'loop': True, 'pixel_format': 'NV12'}
+    assert NODES['capture'].unread(given) == {}
+    assert NODES['capture'].unread(given | {'camera': 'libcamera'}).keys() == {
+        'device',
+        'pixel_format',
+    }
+    (sentence,) = NODES['capture'].unread({'pixel_format': 'NV12'}).values()
+    assert sentence.startswith("parameter 'pixel_format' is read by camera: replay, v4l2 only")
 
 
 @pytest.mark.usefixtures('no_fd_leak')
