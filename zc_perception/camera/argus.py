@@ -16,7 +16,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from ctypes import byref
 from dataclasses import replace
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from zc_perception.camera.borrowed import PIPELINE_BUFFERS, BorrowedMemory, own_descriptors
 from zc_perception.camera.camera import CameraOptions
@@ -39,16 +39,6 @@ from zc_perception.errors import (
     FormatError,
     LayoutError,
 )
-from zc_perception.jetson.abi import SurfaceParams
-from zc_perception.jetson.nvbufsurface import (
-    NvBufSurfaceHeap,
-    SurfaceImage,
-    check_structs,
-    surface_image,
-    surface_parameters,
-    surface_signature,
-)
-from zc_perception.jetson.vic import Vic
 from zc_perception.machine.checks import Check
 from zc_perception.memory.dmabuf import BufferIdentity, DmaBuf
 from zc_perception.memory.pool import BufferPool, Buffers, Slot
@@ -57,6 +47,10 @@ from zc_perception.negotiation.settings import AllocationRequest, BufferSettings
 from zc_perception.parameters import ParameterSpec
 from zc_perception.pixel.layout import ImageLayout
 from zc_perception.pixel.modifier import LINEAR
+
+if TYPE_CHECKING:
+    from zc_perception.jetson.abi import SurfaceParams
+    from zc_perception.jetson.vic import Vic
 
 SOURCE = 'nvarguscamerasrc'
 HEAP = 'nvbufsurface'
@@ -69,6 +63,8 @@ class NvmmFrames(FrameReader):
     """Reads frames whose only memory is an NvBufSurface."""
 
     def __init__(self, gst: GStreamer, what: StreamFormat, library: str | None = None) -> None:
+        from zc_perception.jetson.nvbufsurface import check_structs  # a Jetson's, for it alone
+
         super().__init__(gst, what)
         try:
             check_structs(library)
@@ -80,6 +76,8 @@ class NvmmFrames(FrameReader):
 
         :raises LayoutError: the buffer can't be mapped, or holds something else.
         """
+        from zc_perception.jetson.nvbufsurface import surface_parameters
+
         info = MapInfo()
         if not self._gst.gst_buffer_map(sample.buffer, byref(info), MAP_READ):
             raise LayoutError(
@@ -93,12 +91,16 @@ class NvmmFrames(FrameReader):
 
     def memory(self, sample: Sample) -> FrameMemory:
         """Where the frame is."""
+        from zc_perception.jetson.nvbufsurface import surface_signature
+
         parameters = self.parameters(sample)
         part = BorrowedMemory(int(parameters.bufferDesc), 0, int(parameters.dataSize))
         return FrameMemory((part,), surface_signature(parameters))
 
     def layout(self, sample: Sample, memory: FrameMemory) -> tuple[ImageLayout, tuple[int, ...]]:
         """Its layout, in the one buffer that it has."""
+        from zc_perception.jetson.nvbufsurface import surface_image
+
         return surface_image(self.parameters(sample))[0], (0,)
 
 
@@ -205,6 +207,8 @@ class ArgusCamera(GStreamerCamera):
             raise CameraError(
                 f"{self._where} gives no NVMM frames but '{self._format.caps}'; use camera: gstreamer"
             )
+        from zc_perception.jetson.nvbufsurface import surface_image
+
         reader = NvmmFrames(self._gst, self._format, self._library)
         _, self._colours = surface_image(reader.parameters(first))
         return reader
@@ -257,6 +261,9 @@ class ArgusCamera(GStreamerCamera):
 
     def _convert(self, settings: BufferSettings) -> None:
         """A linear image was agreed on, and the sensor gives none: the VIC is needed."""
+        from zc_perception.jetson.nvbufsurface import NvBufSurfaceHeap
+        from zc_perception.jetson.vic import Vic
+
         vic: Vic | None = None
         try:
             vic = Vic(self._transform_library, self._library)
@@ -303,6 +310,8 @@ class ArgusCamera(GStreamerCamera):
     def _fill(self, pool: BufferPool, sample: Sample) -> tuple[Slot | None, bool]:
         if self._vic is None:
             return super()._fill(pool, sample)
+        from zc_perception.jetson.nvbufsurface import SurfaceImage
+
         slot = pool.acquire()
         if slot is None:
             return None, True

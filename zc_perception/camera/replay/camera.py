@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from zc_perception.camera import recording
 from zc_perception.camera.camera import DrawnCamera
-from zc_perception.camera.replay.opening import open_source
 from zc_perception.camera.replay.place import recording_path
 from zc_perception.camera.replay.source import STAMPS, FrameSource, Moment
 from zc_perception.errors import ConfigError, RecordingError
@@ -55,6 +54,10 @@ class ReplayCamera(DrawnCamera):
     reason = 'decode'
 
     def __init__(self, parameters: Mapping[str, Any], *, frame_id: str, **base: Any) -> None:
+        from zc_perception.camera.replay.opening import (
+            open_source,  # files' readers: no other kind needs them
+        )
+
         video: str = parameters['video']
         framerate: float = parameters['framerate']
         self._rate: float = parameters['replay_rate']
