@@ -1,4 +1,4 @@
-"""Waiting for what another thread or process does, of which no event tells. Both look again and again, and sleep in between."""
+"""Waiting for what another thread or process does, of which no event tells: :func:`until` looks again and again, and sleeps in between."""
 
 from __future__ import annotations
 
@@ -8,6 +8,10 @@ from typing import Any
 
 PATIENCE_S = 60.0
 """What comes at all comes within this time, on the slowest machine."""
+
+
+class NotInTimeError(AssertionError):
+    """What was waited for has not come."""
 
 
 def _a_moment() -> None:
@@ -23,11 +27,10 @@ def eventually(
 
     :param pause: called between two looks.
     """
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() >= deadline:
-            return False
-        pause()
+    try:
+        until(condition, seconds=seconds, pause=pause)
+    except NotInTimeError:
+        return False
     return True
 
 
@@ -41,12 +44,11 @@ def until(
 
     :param what: said if it doesn't come true; if it can be called, what it returns.
     :param pause: called between two looks.
-    :raises AssertionError: not in time.
+    :raises NotInTimeError: which is an AssertionError.
     """
     deadline = time.monotonic() + seconds
     while not (found := condition()):
-        assert time.monotonic() < deadline, (
-            f'not within {seconds:g} s: {what() if callable(what) else what}'
-        )
+        if time.monotonic() >= deadline:
+            raise NotInTimeError(f'not within {seconds:g} s: {what() if callable(what) else what}')
         pause()
     return found

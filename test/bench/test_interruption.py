@@ -5,13 +5,13 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from bench_kit import Start, processes
 from verify.command_kit import ENDING
+from waiting import until
 
 PIPELINE = ('pipeline', '--repetitions', '1')
 
@@ -53,11 +53,10 @@ def test_the_first_moments_end_without_a_traceback(module: str, number: signal.S
     )
 
 
-def wait_for(reached: Callable[[], bool], process: subprocess.Popen[str]) -> None:
-    deadline = time.monotonic() + 120.0
-    while not reached():
-        assert process.poll() is None and time.monotonic() < deadline
-        time.sleep(0.002)
+def reach(reached: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+    """Until the process is so far."""
+    until(lambda: reached() or process.poll() is not None, seconds=120.0)
+    assert process.poll() is None
 
 
 @pytest.mark.parametrize(
@@ -67,7 +66,7 @@ def test_a_pipeline_leaves_nothing_however_far_it_has_come(
     start: Start, runtime: Path, sockets: int
 ) -> None:
     process = start('bench', *PIPELINE)
-    wait_for(
+    reach(
         lambda: len(processes(runtime)) > 4 and len(list(runtime.glob('*.sock'))) >= sockets,
         process,
     )
@@ -88,7 +87,7 @@ def test_a_worker_that_grows_is_not_left_half_way(start: Start, runtime: Path) -
     assert process.stdin is not None
     process.stdin.write('{"op": "grow", "cameras": 16}\n')
     process.stdin.flush()
-    wait_for(lambda: len(list(runtime.glob('*.sock'))) >= 3, process)
+    reach(lambda: len(list(runtime.glob('*.sock'))) >= 3, process)
     process.send_signal(signal.SIGTERM)
     assert process.wait(120) == 128 + signal.SIGTERM
     assert list(runtime.iterdir()) == []

@@ -7,12 +7,12 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from report_kit import ENVIRONMENT, bench, command, row, write
+from waiting import until
 
 from bench import report as program
 from bench import results as bench_results
@@ -296,10 +296,7 @@ def test_a_signal_ends_what_runs(stand_in: Callable[[str], None], tmp_path: Path
         [sys.executable, '-c', lines + 'sys.exit(report.main(sys.argv[1:]))', str(tmp_path / 'out')],
         cwd=tmp_path, env=importing_bench(os.environ),
     )  # fmt: skip
-    deadline = time.monotonic() + 60.0
-    while not (tmp_path / 'started').exists():
-        assert time.monotonic() < deadline and process.poll() is None
-        time.sleep(0.02)
+    until((tmp_path / 'started').exists)
     process.send_signal(signal.SIGINT)
     assert process.wait(60) == 128 + signal.SIGINT
     assert (tmp_path / 'ended').exists() and not (tmp_path / 'out' / 'report.md').exists()

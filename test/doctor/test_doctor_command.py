@@ -19,6 +19,7 @@ from doctor.vehicle import IDS, Vehicle
 from npu.json_schema import conforms
 from processes import is_alive
 from verify.command_kit import ENDING
+from waiting import until
 
 from zc_perception.doctor import zc_doctor
 from zc_perception.doctor.registry import checks_of
@@ -306,9 +307,7 @@ def test_a_signal_ends_it_and_all_that_it_has_started(
     )
     try:
         pipe.write_text('/**/capture: {ros__parameters: {slots: 4}}\n')
-        while not (started := children(process.pid)):
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        started = until(lambda: children(process.pid))
         with pipe.open('w', encoding='ascii'):  # it reads now
             assert len(started) == 1 and is_alive(started[0])
             process.send_signal(number)

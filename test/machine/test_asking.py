@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from processes import is_alive
+from waiting import until
 
 from zc_perception.machine import asking
 from zc_perception.machine.asking import NoAnswerError, ask, end_all
@@ -111,10 +112,7 @@ def test_the_end_of_the_doctor_is_the_end_of_its_processes(tmp_path: Path, child
 
     thread = threading.Thread(target=asking_thread, name='asks')
     thread.start()
-    deadline = time.monotonic() + 60
-    while not started.exists():
-        assert thread.is_alive() and time.monotonic() < deadline, failures
-        time.sleep(0.01)
+    until(started.exists, failures)
     end_all()
     thread.join(60)
     assert not thread.is_alive() and 'SIGKILL' in failures[0]
