@@ -28,6 +28,7 @@ from verify.verify_kit import (
     uncached_graph,
 )
 
+from zc_perception.npu.axl.kind import Axl
 from zc_perception.observe.frame_log import RecordKind
 from zc_perception.verify.evidence.kernel_events import Trace
 from zc_perception.verify.invariants import all_checks, check_imports
@@ -255,7 +256,7 @@ def test_a_cache_that_was_too_small_imports_again_what_it_threw_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     entries = 64
-    monkeypatch.setattr('zc_perception.verify.imports.ENTRIES', entries)
+    monkeypatch.setattr(Axl, 'EVENTS', replace(Axl.EVENTS, kept=entries))
     card = Card()
     times = [START + 5 * MS + index * 6 * MS for index in range(2 * entries + 4)]
     many = [100 + index for index in range(entries + 2)]

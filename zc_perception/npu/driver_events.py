@@ -19,6 +19,7 @@ class DriverEvents:
     :param system: tracefs' folder of the events.
     :param absent: what to do where the kernel does not have them.
     :param unimported: what to look at where a frame was not imported.
+    :param kept: how many imports a node's cache keeps.
     """
 
     system: str
@@ -28,6 +29,7 @@ class DriverEvents:
     completed: str
     absent: str
     unimported: str
+    kept: int
 
     @property
     def names(self) -> tuple[str, ...]:

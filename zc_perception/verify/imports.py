@@ -652,8 +652,6 @@ class ImportFollowing:
 
     def _weigh(self, index: int, node: NodeView) -> None:
         """Judge a node's imports of the window; those of other buffers than frames' don't count."""
-        from zc_perception.npu.axl.accelerator import ENTRIES  # NumPy, which --help must not need
-
         seen, table = self._seen, self._tables[index]
         self.submitted += sum(
             seen.within(record.submitted_ns) for record in node.records if record.submitted_ns
@@ -687,7 +685,8 @@ class ImportFollowing:
             self.new_buffers += sum(len(one.image) for one in needed)
             # A cache that finds itself too small imports again what it threw out, once each.
             own = {frozenset(record.inodes) for record in node.records if record.submitted_ns}
-            surplus = max(0, len(of_window) - len(needed) - max(0, len(own) - ENTRIES) - trials)
+            again = max(0, len(own) - traced().drivers[node.accelerator].kept)
+            surplus = max(0, len(of_window) - len(needed) - again - trials)
         else:
             self.shared_imports += self._shared[index]
             unread = _without_refused(

@@ -48,7 +48,7 @@ from zc_perception.npu.accelerator import (
 from zc_perception.npu.axl.abi import ImportFlags, parse_ioctl_numbers
 from zc_perception.npu.axl.device import AxlDevice, JobFence
 from zc_perception.npu.axl.engine import AXL
-from zc_perception.npu.axl.kind import Axl
+from zc_perception.npu.axl.kind import ENTRIES, Axl
 from zc_perception.npu.manifest import ModelManifest, TensorSpec, check_head
 from zc_perception.npu.metis_card import (
     choose_card,
@@ -60,9 +60,6 @@ from zc_perception.pixel.layout import ImageLayout, compute_layout
 from zc_perception.pixel.modifier import LINEAR
 
 CacheKey = tuple[Hashable, ...]
-
-ENTRIES = 512
-"""More than cameras have buffers; each entry is a descriptor or more, and a range of device addresses."""
 
 
 def import_key(

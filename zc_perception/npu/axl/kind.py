@@ -18,6 +18,9 @@ from zc_perception.npu.driver_events import DriverEvents
 from zc_perception.npu.metis_card import CARD, CARD_CHECKS, choose_card, read_iommu
 from zc_perception.parameters import ParameterSpec
 
+ENTRIES = 512
+"""Imports that the cache keeps: more than cameras have buffers. Each is a descriptor or more, and a range of device addresses."""
+
 
 def _numbers(entries: Sequence[str]) -> dict[str, int]:
     from zc_perception.npu.axl.abi import parse_ioctl_numbers
@@ -66,6 +69,7 @@ class Axl(Accelerator):
         'axl_complete',
         "use a metis driver with the tracepoints of axl_trace.h; without them the driver's imports and submits can't be seen",
         'dmesg | grep axl; strace -f -e trace=ioctl -p PID; compare the ioctl numbers of driver and package (parameter axl_ioctls)',
+        ENTRIES,
     )
     AUTO = 10
     DEVICE_FIRST = True
