@@ -188,9 +188,11 @@ class _Nothing:
 
 def test_at_its_end_a_queue_that_somebody_keeps_has_no_descriptor_of_sources() -> None:
     queue, source, got = FrameQueue(1), _Nothing(), []
+    none = len(os.listdir('/proc/self/fd'))
+    queue.fileno()
     before = len(os.listdir('/proc/self/fd'))
     queue.attach(source)
-    assert len(os.listdir('/proc/self/fd')) == before + 1
+    assert len(os.listdir('/proc/self/fd')) == before + 1 == none + 2
     waiting = threading.Thread(target=lambda: got.append(queue.get(30.0)))
     waiting.start()
     queue.end()

@@ -60,8 +60,8 @@ class KeepLastQueue(Generic[T]):
         self._lock = threading.Lock()
         # From a source's frame to its place: nobody else may fetch the next one meanwhile. Taken before the lock above.
         self._fetching = threading.Lock()
-        self._event = OwnedFd(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
-        self._polled = False
+        # Made for the first who polls: whoever only waits in get() needs none.
+        self._event: OwnedFd | None = None
         self._signalled = False
         self._sources: tuple[Source[T], ...] = ()
         self._receivers: tuple[Callable[[], T | None], ...] = ()
@@ -76,13 +76,20 @@ class KeepLastQueue(Generic[T]):
 
     def fileno(self) -> int:
         """Readable while the queue is not empty or a source has something, and once it is closed. Changes with the first source."""
-        if not self._polled:
+        event = self._event
+        if event is None:
             with self._lock:
-                self._polled = True
+                event = self._polled_event()
                 if self._entries or self._closed:
                     self._signal()
         epoll = self._epoll
-        return self._event.fileno() if epoll is None else epoll.fileno()
+        return event.fileno() if epoll is None else epoll.fileno()
+
+    def _polled_event(self) -> OwnedFd:
+        """Lock held."""
+        if self._event is None:
+            self._event = OwnedFd(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
+        return self._event
 
     @property
     def closed(self) -> bool:
@@ -93,9 +100,10 @@ class KeepLastQueue(Generic[T]):
         return len(self._entries)
 
     def _signal(self) -> None:
-        """Lock held."""
-        self._signalled = True
-        os.eventfd_write(self._event.fileno(), 1)
+        """Lock held. Nothing to do while nobody polls."""
+        if self._event is not None:
+            self._signalled = True
+            os.eventfd_write(self._event.fileno(), 1)
 
     def put(self, entry: T) -> None:
         """Take over an object and its lease. Never blocks."""
@@ -109,7 +117,7 @@ class KeepLastQueue(Generic[T]):
             else:
                 self._entries.append(entry)
                 self._tokens.put(None)
-                if self._polled and not self._signalled and not self._shut:
+                if self._event is not None and not self._signalled and not self._shut:
                     self._signal()
                 return
         self._release(overflow)
@@ -169,7 +177,7 @@ class KeepLastQueue(Generic[T]):
             for _ in range(self._tokens_due):
                 self._tokens.put(None)
             self._tokens_due = 0
-            if self._polled and self._entries and not self._signalled:
+            if self._entries and not self._signalled:
                 self._signal()
 
     def attach(self, source: Source[T]) -> None:
@@ -179,8 +187,7 @@ class KeepLastQueue(Generic[T]):
                 return
             if self._epoll is None:
                 self._epoll = select.epoll()
-                self._epoll.register(self._event.fileno(), select.EPOLLIN)
-                self._polled = True
+                self._epoll.register(self._polled_event().fileno(), select.EPOLLIN)
             self._epoll.register(source.fileno(), select.EPOLLIN)
             self._set_sources((*self._sources, source))
             # Whoever waits for a token or on the other descriptor looks again, and waits for both.
@@ -296,8 +303,9 @@ class KeepLastQueue(Generic[T]):
     def _unsignal(self) -> None:
         """Lock held."""
         self._signalled = False
-        with contextlib.suppress(BlockingIOError):
-            os.eventfd_read(self._event.fileno())
+        if self._event is not None:
+            with contextlib.suppress(BlockingIOError):
+                os.eventfd_read(self._event.fileno())
 
     def refuse(self) -> None:
         """Release what is queued, and what comes from now on, until :meth:`accept`. Sources are their owner's to detach."""
