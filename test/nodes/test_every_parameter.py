@@ -84,6 +84,13 @@ class Static:
     options: Callable[[], dict[str, Any]] = dict
 
 
+def finished(seen: Seen, **recorded: float) -> bool:
+    """Whether a recording that has come so far ends."""
+    for name, value in recorded.items():
+        setattr(seen.node, name, value)
+    return bool(seen.node.finished)
+
+
 MODULES = {
     'SyntheticCamera': synthetic,
     'ReplayCamera': replay_camera,
@@ -215,8 +222,8 @@ ENTRIES: dict[tuple[str, str], Static] = {
     ('recorder', 'path'): Static('{tmp}/b.zcr', lambda seen: str(seen.given[-1][0]).endswith('/b.zcr'), {}, (recorder, 'FrameRecorder')),
     ('recorder', 'overwrite'): Static(False, lambda seen: ('overwrite', False) in seen.given[-1], {}, (recorder, 'FrameRecorder')),
     ('recorder', 'buffer'): Static(3, lambda seen: ('buffer_bytes', 3 << 20) in seen.given[-1], {}, (recorder, 'FrameRecorder')),
-    ('recorder', 'max_frames'): Static(2, lambda seen: first_of([setattr(seen.node, '_taken', 2), seen.node._all_there()][1:])),
-    ('recorder', 'max_duration'): Static(0.5, lambda seen: first_of([setattr(seen.node, '_first_s', -1e9), seen.node._all_there()][1:])),
+    ('recorder', 'max_frames'): Static(2, lambda seen: finished(seen, _taken=2), active=True),
+    ('recorder', 'max_duration'): Static(0.5, lambda seen: finished(seen, _first_s=-1e9), active=True),
     ('recorder', 'shared_memory'): Static(False, lambda seen: seen.node.subscription._remote.off),
     ('recorder', 'shared_memory_users'): Static(['0'], lambda seen: ('allowed_uids', [0]) in seen.given[-1], {}, LINKS),
     ('recorder', 'copy_free'): Static('required', lambda seen: seen.node.subscription._required is True),
