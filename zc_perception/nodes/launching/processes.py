@@ -28,6 +28,7 @@ from launch_ros.ros_adapters import get_ros_node
 
 from zc_perception.camera.stereo import Side
 from zc_perception.errors import ZcError
+from zc_perception.link.rclpy_compat import InvalidHandle
 from zc_perception.nodes.launching.arguments import Chosen
 from zc_perception.nodes.namespaces import check_cameras
 from zc_perception.nodes.params.yaml_file import ParameterYaml
@@ -255,6 +256,15 @@ class LoadComponents(LoadComposableNodes):
         self, load_node_requests: Sequence[LoadNode.Request], context: LaunchContext
     ) -> None:
         """On a thread of launch's, until one fails, the container starts again, or the launch ends."""
+        try:
+            self._load_all(load_node_requests, context)
+        except InvalidHandle:  # launch gives its node up at its end, whoever uses it just then
+            if not context.is_shutdown:
+                raise
+
+    def _load_all(
+        self, load_node_requests: Sequence[LoadNode.Request], context: LaunchContext
+    ) -> None:
         # The first start may be told of after this.
         self._requests, starts = load_node_requests, max(self._starts, 1)
         over = lambda: context.is_shutdown or self._starts > starts  # noqa: E731
