@@ -226,13 +226,19 @@ def test_a_calibration_that_is_set_is_kept_and_published_with_each_frame(
         assert infos[-1].header.frame_id == 'lens' and infos[-1].header.stamp.sec > 0
         assert bench.status('calibration').values['calibrated'] is True
     assert (ros_home / 'camera_info' / 'front.yaml').is_file()
+    begun_ns = time.time_ns()
     with running(free_domain, Plug(), camera_name='front') as bench:
         infos = []
         bench.user.create_subscription(CameraInfo, 'camera_info', infos.append, 5)
-        bench.eventually(lambda: infos)
-        assert list(infos[0].k) == list(calibrated(128, 96).k) and list(infos[0].d) == list(
-            calibrated(128, 96).d
-        )
+
+        def own() -> list[CameraInfo]:
+            """On a busy machine the middleware may still bring one of the node before."""
+            return [i for i in infos if Time.from_msg(i.header.stamp).nanoseconds > begun_ns]
+
+        bench.eventually(own)
+        first = own()[0]
+        assert list(first.k) == list(calibrated(128, 96).k)
+        assert list(first.d) == list(calibrated(128, 96).d)
 
 
 def test_a_calibration_of_another_size_is_named_and_not_published(free_domain: int) -> None:
