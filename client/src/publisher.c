@@ -179,7 +179,7 @@ static void drop_oldest(zc_publisher *publisher, struct peer *peer) {
     memmove(peer->waiting, peer->waiting + 1, --peer->num_waiting * sizeof *peer->waiting);
     peer->dropped += peer->dropped < UINT32_MAX;
 }
-/* Send what waits, as far as the window goes. False: the consumer is gone. */
+/* Send what waits, as far as the window goes. */
 static void flush(zc_publisher *publisher, struct peer *peer) {
     while (peer->num_waiting > 0 && peer->num_held < peer->window) {
         uint8_t packet[WIRE_MAX_PACKET];
@@ -568,6 +568,9 @@ int zc_publisher_set_buffers(zc_publisher *publisher, const zc_image *images, si
     if (buffers == NULL) return transport_fail(-ENOMEM, "there is no memory for %zu slots", count);
     pthread_mutex_lock(&publisher->lock);
     int error = 0;
+    if (publisher->buffers != NULL && count < publisher->buffers->count)
+        error = transport_fail(-EINVAL, "there are %zu buffers; give %zu at least, as before: consumers were promised some of them", count,
+                               publisher->buffers->count);
     for (size_t i = 0; i < count && error == 0; i++) {
         struct out_slot *slot = &buffers->slots[buffers->count++];
         *slot = (struct out_slot){.uid = publisher->uids++, .image = images[i], .buffers = buffers};

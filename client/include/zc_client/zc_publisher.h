@@ -4,7 +4,7 @@
  *
  *     zc_publisher *camera;
  *     zc_publisher_open(&(zc_publisher_options){.topic = "/image_raw", .heap = "memfd"}, &camera);
- *     zc_publisher_step(camera, 300);                      // hear who is there already and what it needs
+ *     while (0.3 s are not over) zc_publisher_step(camera, 20);  // hear who is there already and what it needs
  *     zc_publisher_set_buffers(camera, images, 8);         // the driver's buffers, once
  *     for (;;) {
  *         zc_publisher_step(camera, 0);                    // serve consumers; never waits for one
@@ -79,7 +79,8 @@ ZC_API bool zc_consumer_takes(const zc_consumer *consumer, const zc_image *image
 
 /* Announce these buffers in place of those before, and serve every consumer that they suit; the others are refused by name.
  * The images differ in their descriptors only, which are duplicated. All slots of them are free at first: see
- * zc_publisher_free_slot(). count: reserved + 2 to 256. Frames of buffers before stay valid. */
+ * zc_publisher_free_slot(). count: reserved + 2 to 256, and no fewer than before, since consumers that are served keep what
+ * was promised to them. Frames of buffers before stay valid. */
 ZC_API int zc_publisher_set_buffers(zc_publisher *publisher, const zc_image *images, size_t count);
 
 /* The next slot that nobody reads, which is the caller's from now on; -EAGAIN: none now. */
