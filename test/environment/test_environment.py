@@ -15,7 +15,8 @@ from rclpy.context import Context  # noqa: E402
 from rclpy.node import Node  # noqa: E402
 from waiting import until  # noqa: E402
 
-#: RIHS01 hashes of vision_msgs 4.1.1 and of Jazzy's composition_interfaces, from the definitions that they release.
+#: RIHS01 hashes of vision_msgs 4.1.1, foxglove_msgs 3.4.3, ffmpeg_image_transport_msgs 1.0.1 and of Jazzy's
+#: composition_interfaces, from the definitions that they release.
 UPSTREAM_HASHES = {
     'vision_msgs/msg/BoundingBox2D': '008eacbb0cf8f26e83795547bed013eec3675485ef386ec056d80eaaf1c1ce2f',
     'vision_msgs/msg/BoundingBox2DArray': '2464e82838009386d371b523211c21c91d74d313fcdd6788223c531d621cf691',
@@ -33,6 +34,15 @@ UPSTREAM_HASHES = {
     'vision_msgs/msg/Pose2D': 'b0b5d1d7b4c20dd4fcde3ed1d4b289a919290572007d67a97043814db25d3648',
     'vision_msgs/msg/VisionClass': '1e4a11f0fed50b5623cb8ff26ca0e37952a48a9c074d16f804b44e9164c2037a',
     'vision_msgs/msg/VisionInfo': '95d3116a17484ad91c9a2686e1d54890bbfc3ff6c6a2de137738c4950d45d284',
+    'foxglove_msgs/msg/CircleAnnotation': '8bd0a9869b14ed054b6e3fbfb09bd0dbaa90946083adcca96c964a20191fd99a',
+    'foxglove_msgs/msg/Color': 'ed1b16da40c954e6456b950c2ef4559c179e5cb98f1363cb28c3b90c6ee14120',
+    'foxglove_msgs/msg/CompressedVideo': '32039eafc3770e589c86c4dabff9c392ce9955ebffd43f5f60763011d43d8d1d',
+    'foxglove_msgs/msg/ImageAnnotations': 'bc4e578b1ef80953415d6f966a4cab305c8a44c8b64fc405312b6f06a08fc45e',
+    'foxglove_msgs/msg/KeyValuePair': '3a1aafc9b6c5876181434af49e3077c3e63174d48c4be9fbc8f65547c59aaded',
+    'foxglove_msgs/msg/Point2': 'd85e823b78e2e88bc31629e305558bcdd2ecc9225f5f9390f96d91930f5696f0',
+    'foxglove_msgs/msg/PointsAnnotation': 'e151e5042d911c2949ff9ef427944596eefdf9672ff93d381e8d24e60addf8e6',
+    'foxglove_msgs/msg/TextAnnotation': '9678167e063be85463865db2383506c704498e5f8657f24c576a996e7f2ed2e4',
+    'ffmpeg_image_transport_msgs/msg/FFMPEGPacket': '648d84e0d33cbf76daf54b094d8f06154b8a24800a19c14371754df799fbaf79',
     'composition_interfaces/srv/ListNodes': '13f30d73a74c844ee4bacf78f3680f08777cad137f10fbd6a648544cc7b59d2a',
     'composition_interfaces/srv/LoadNode': '2e521ef6066fba6d7fc3a3b175d486709f01b4d738d9a59188858546fc8e5acd',
     'composition_interfaces/srv/UnloadNode': 'dce562f83adc735ddcfe9dfb927b89293d4dd0fe2b8fc91e772fb83e970a43b0',
@@ -49,7 +59,7 @@ def test_the_installed_type_hash_is_upstreams(name: str) -> None:
     assert hashes[name] == f'RIHS01_{UPSTREAM_HASHES[name]}'
 
 
-@pytest.mark.parametrize('package', ['vision_msgs', 'composition_interfaces'])
+@pytest.mark.parametrize('package', sorted({name.partition('/')[0] for name in UPSTREAM_HASHES}))
 def test_a_built_package_is_in_the_ament_index(package: str) -> None:
     listed = get_resource('rosidl_interfaces', package)[0].split()
     share = Path(get_package_share_directory(package))
