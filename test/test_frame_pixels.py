@@ -148,6 +148,59 @@ def test_a_frame_whose_planes_were_looked_at_ends_without_the_collector_of_cycle
         gc.enable()
 
 
+# What is older can't say in a capsule that memory is read-only, and refuses.
+with_dlpack = pytest.mark.skipif(
+    not hasattr(np, 'from_dlpack') or np.lib.NumpyVersion(np.__version__) < '2.1.0',
+    reason="NumPy below 2.1 can't say that memory is read-only",
+)
+
+
+@with_dlpack
+@pytest.mark.parametrize('kept', ['an array', 'a capsule'])
+def test_by_dlpack_the_image_is_seen_where_it_lies_and_keeps_its_slot_alone(
+    make_pool: MakePool, make_frame: MakeFrame, kept: str
+) -> None:
+    pool = make_pool(slots=2, layout={'stride_align': 256})
+    frame = make_frame(pool, fill=lambda luma, chroma: (luma.fill(50), chroma.fill(60)))
+    whole, luma = np.from_dlpack(frame), np.from_dlpack(frame.y)
+    assert whole.shape == (72, 64) and whole.strides == (256, 1) and luma.shape == (48, 64)
+    assert (whole[:48] == 50).all() and (whole[48:] == 60).all()
+    assert np.shares_memory(whole, frame.y) and np.shares_memory(whole, frame.uv)
+    assert np.shares_memory(luma, frame.y) and frame.__dlpack_device__() == (1, 0)
+    assert not whole.flags.writeable and not luma.flags.writeable
+    with pytest.raises(BufferError, match='readonly'):
+        frame.__dlpack__()
+    held: Any = whole if kept == 'an array' else frame.__dlpack__(max_version=(1, 0))
+    del whole, luma
+    frame.release_when_unseen()  # as a link does when its callback has returned
+    other = make_frame(pool)
+    assert pool.acquire() is None, 'the slot of what is kept, and that of the other frame'
+    other.release()
+    if kept == 'an array':
+        assert (held[:48] == 50).all()
+    del held
+    assert holders(pool) == {}
+    with pytest.raises(FrameReleasedError):
+        np.from_dlpack(frame)
+
+
+@with_dlpack
+@pytest.mark.parametrize(
+    ('name', 'layout'), [('YU12', {}), ('NV12', {'buffer_per_plane': True}), ('RG24', {})]
+)
+def test_by_dlpack_planes_that_are_no_one_array_are_taken_one_by_one(
+    make_pool: MakePool, make_frame: MakeFrame, name: str, layout: dict[str, Any]
+) -> None:
+    frame = make_frame(make_pool(fourcc=fourcc_code(name), layout=layout))
+    if len(frame.planes()) == 1:
+        assert np.from_dlpack(frame).shape == frame.planes()[0].shape == (48, 64, 3)
+        return
+    with pytest.raises(BufferError, match=r'form one array; use them one by one, .*frame\.y'):
+        np.from_dlpack(frame)
+    for plane in frame.planes():
+        assert np.shares_memory(np.from_dlpack(plane), plane)
+
+
 def test_the_cpu_s_access_begins_once_and_ends_with_the_release(
     make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -33,6 +33,7 @@ _READ, _READ_WRITE = CpuAccess.READ, CpuAccess.READ | CpuAccess.WRITE
 _process = 0
 _new = object.__new__
 _GREY_OR_LUMA = (('Y',), ('R',))
+_DLPACK_CPU = (1, 0)
 
 
 def _forked() -> None:
@@ -529,6 +530,22 @@ class Frame:
             f'frame {self.data.sequence} is no array, it has {len(self.data.layout.planes)} plane(s): frame.y, frame.uv or frame.planes() '
             'are arrays without a copy, frame.bgr() is a colour picture, frame.copy() copies'
         )
+
+    def __dlpack__(self, **asked: Any) -> Any:
+        """For ``from_dlpack()`` of NumPy, torch and others: the whole image as one read-only array, without a copy.
+
+        NV12 is (height * 3/2, width), as OpenCV's conversions take it. A plane alone is ``from_dlpack(frame.y)``. What was made of it
+        keeps the buffer from the camera, as an array of :meth:`planes` that you keep does. Needs NumPy 2.1, and a library that
+        asks for DLPack 1.0: what is older can't say that memory is read-only.
+
+        :raises BufferError: the planes don't form one array, or read-only memory can't be told to who asks.
+        :raises FrameReleasedError: the frame was released before.
+        """
+        return self._open().whole().__dlpack__(**asked)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        """The CPU."""
+        return _DLPACK_CPU
 
     def _await_acquire(self, fence: Fence) -> None:
         if not fence.wait(1.0):

@@ -135,6 +135,28 @@ class PlaneViews(Sequence[NDArray[Any]]):
             view = views[index] = np.ndarray(shape, sample, self._roots[buffer], offset, strides)
         return view
 
+    def whole(self) -> NDArray[Any]:
+        """All planes as one array: rows of luma, then those of chroma.
+
+        :raises BufferError: they don't lie behind each other in one buffer with rows of the same length.
+        """
+        views, arrays = list(self), self._layout.arrays
+        first, (buffer, _, sample, start, (stride, *_)) = views[0], arrays[0]
+        if len(views) == 1:
+            return first
+        rows = 0
+        for view, (its_buffer, _, its_sample, offset, strides) in zip(views, arrays, strict=True):
+            place = its_buffer, its_sample, offset, strides[0], view[0].nbytes
+            if place != (buffer, sample, start + rows * stride, stride, first[0].nbytes):
+                raise BufferError(
+                    f"{self._layout.describe()}: its planes don't form one array; "
+                    "use them one by one, such as 'from_dlpack(frame.y)'"
+                )
+            rows += len(view)
+        shape = (rows, first.shape[1])
+        whole: NDArray[Any] = np.ndarray(shape, sample, self._roots[buffer], start, first.strides)
+        return whole
+
     def __len__(self) -> int:
         return 0 if self._views is None else len(self._views)
 

@@ -29,6 +29,26 @@ from zc_perception.link.shared_memory.client import SharedMemoryClient
 from zc_perception.link.shared_memory.requirements import Requirements
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
+# Takes another set of buffers each time, as its arguments say; prints what it is told.
+RESIZER = r"""
+#include <stdio.h>
+#include <stdlib.h>
+#include "zc_client/zc_publisher.h"
+int main(int count, char **words) {
+    zc_publisher *camera;
+    if (zc_publisher_open(&(zc_publisher_options){.topic = "/image_raw", .heap = "memfd"}, &camera) != 0) return 1;
+    for (int i = 1; i < count; i++) {
+        zc_image images[16];
+        void *memory;
+        if (zc_image_linear(&images[0], ZC_FOURCC('N', 'V', '1', '2'), 64, 48, 1, 1) != 0) return 2;
+        images[0].kind = ZC_MEMFD, images[0].matrix = ZC_BT709, images[0].range = ZC_LIMITED, images[0].transfer = ZC_TRANSFER_BT709;
+        if ((images[0].fds[0] = zc_memfd("resizer", images[0].buffer_size[0], &memory)) < 0) return 3;
+        for (int k = 1; k < atoi(words[i]); k++) images[k] = images[0];
+        puts(zc_publisher_set_buffers(camera, images, (size_t)atoi(words[i])) == 0 ? "taken" : zc_error());
+    }
+    zc_publisher_close(camera);
+}
+"""
 TOPIC, RATE, SIZE = '/image_raw', 100, (64, 48)
 NOT_ALLOWED, CONSTRAINTS, BUSY, RULE, ANOTHER = range(2, 7)
 
@@ -241,6 +261,25 @@ def test_a_consumer_that_is_there_first_is_heard_first(
         with frame:
             assert keeps(frame.data.layout)
         bar.end()
+
+
+def test_fewer_buffers_than_consumers_were_promised_are_refused(
+    tmp_path: Path, folder: Path
+) -> None:
+    source = tmp_path / 'resizer.c'
+    source.write_text(RESIZER, encoding='utf-8')
+    program = build(tmp_path / 'resizer', source, flags=CHECKED)
+    done = subprocess.run(
+        [program, '6', '5', '3', '6', '8'],
+        capture_output=True,
+        text=True,
+        env={**os.environ, 'ZC_RUNTIME_DIR': str(folder)},
+        check=False,
+    )
+    said = done.stdout.splitlines()
+    assert done.returncode == 0 and [said[0], *said[3:]] == ['taken'] * 3, done
+    assert 'there are 5 buffers; give 6 at least, as before' in said[1]
+    assert 'there are 3 buffers; give 4 to 256' in said[2]
 
 
 def test_more_consumers_than_there_are_slots_hear_that_it_is_busy(
