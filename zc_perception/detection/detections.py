@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,14 +10,28 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, eq=False)
 class Detections:
-    """Boxes (n, 4) x0, y0, x1, y1 in source-image pixels, scores (n) 0..1 and class indices (n), best score first."""
+    """Boxes (n, 4) x0, y0, x1, y1 in source-image pixels, scores (n) 0..1 and class indices (n), best score first.
+
+    :param rows: (n) which row of the model's outputs each box is from, in the head's own numbering: :meth:`Head.extras`
+        reads masks' coefficients, keypoints or ids by it. Empty where no head made the boxes.
+    """
 
     boxes: NDArray[np.float32]
     scores: NDArray[np.float32]
     classes: NDArray[np.intp]
+    rows: NDArray[np.intp] = field(default_factory=lambda: np.zeros(0, np.intp))
 
     def __len__(self) -> int:
         return len(self.scores)
+
+    def chosen(self, which: slice | NDArray[np.bool_] | NDArray[np.intp]) -> Detections:
+        """Some of them: by a mask, by their places, or the first ones."""
+        return Detections(
+            self.boxes[which],
+            self.scores[which],
+            self.classes[which],
+            self.rows[which] if len(self.rows) else self.rows,
+        )
 
     @classmethod
     def empty(cls) -> Detections:

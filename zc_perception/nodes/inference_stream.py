@@ -136,11 +136,7 @@ class ClassFilter:
         if mask is None or not len(found):
             return found
         keep = mask[found.classes]
-        return (
-            found
-            if keep.all()
-            else Detections(found.boxes[keep], found.scores[keep], found.classes[keep])
-        )
+        return found if keep.all() else found.chosen(keep)
 
 
 def check_classes(values: Mapping[str, Any]) -> None:

@@ -392,7 +392,7 @@ def test_outputs_of_another_arrangement_may_follow() -> None:
         assert len(head.decode([RawTensor(np.ascontiguousarray(table.T[None]))], BOX, limits)) == 1
     assert [Box(0.5, 0, 864, 492, 1056, 588)] == [
         Box(float(s), int(c), *b)
-        for b, s, c in zip(
+        for b, s, c, _ in zip(
             *vars(head.decode([RawTensor(table)], BOX, limits)).values(), strict=True
         )
     ]

@@ -11,7 +11,14 @@ from numpy.typing import NDArray
 from zc_perception.detection.detections import Detections
 from zc_perception.detection.heads.candidates import Candidates, detections, in_source
 from zc_perception.detection.heads.levels import all_described, input_size, readable
-from zc_perception.detection.heads.spec import CLASS_AGNOSTIC, DecodeLimits, Head, HeadSpec
+from zc_perception.detection.heads.score_filter import Values
+from zc_perception.detection.heads.spec import (
+    CLASS_AGNOSTIC,
+    EXTRA,
+    DecodeLimits,
+    Head,
+    HeadSpec,
+)
 from zc_perception.detection.letterbox import Letterbox
 from zc_perception.detection.raw_tensor import RawTensor
 from zc_perception.errors import AcceleratorError, ConfigError
@@ -57,6 +64,7 @@ class CornerUnit:
 
 class Boxes(Head):
     """One output n x 6 or 1 x n x 6: x0, y0, x1, y1, score, class; rows without an area are empty places of a fixed-size table.
+    Behind the class may stand ``extra`` numbers.
 
     So HOG in source pixels, and networks that suppress themselves (YOLOv10, YOLO26, DETR exports) with ``coordinates: input``.
     """
@@ -69,6 +77,7 @@ class Boxes(Head):
             "Unit of corners: pixels of the frame or of the input, or relative to the input's size.",
             'source',
         ),
+        'extra': EXTRA,
         'suppressed': Key(boolean(), 'Whether the model has removed duplicates already.', True),
     }
 
@@ -86,19 +95,31 @@ class Boxes(Head):
         self, outputs: Sequence[RawTensor], box: Letterbox, limits: DecodeLimits
     ) -> Detections:
         outputs = readable(self._spec.kind, outputs)
-        values = outputs[0].values if len(outputs) == 1 else None
-        if values is not None and values.ndim == 3 and values.shape[0] == 1:
-            values = values[0]
-        if values is None or values.ndim != 2 or values.shape[1] != 6:
-            raise AcceleratorError(
-                f'head {self._spec.kind}: {all_described(outputs)}: expected one output nx6 or 1xnx6'
-            )
-        rows = outputs[0].read(values)
+        table = self._table(outputs)
+        rows = outputs[0].read(table)
         corners, box = self._unit.corners(rows[:, :4].T, box)
         chosen = ready_made(corners, rows[:, 4], rows[:, 5], self._spec.num_classes, limits.score)
         if not self._spec.suppressed:
             return detections(chosen, box, limits, self._spec.class_agnostic)
         return best_first(chosen, box, limits.count)
+
+
+    def extras(
+        self, outputs: Sequence[RawTensor], rows: NDArray[np.intp]
+    ) -> NDArray[np.float32]:
+        outputs = readable(self._spec.kind, outputs)
+        return outputs[0].read(self._table(outputs)[rows])[:, 6:]
+
+    def _table(self, outputs: Sequence[RawTensor]) -> Values:
+        columns = 6 + self._spec.extra
+        values = outputs[0].values if len(outputs) == 1 else None
+        if values is not None and values.ndim == 3 and values.shape[0] == 1:
+            values = values[0]
+        if values is None or values.ndim != 2 or values.shape[1] != columns:
+            raise AcceleratorError(
+                f'head {self._spec.kind}: {all_described(outputs)}: expected one output nx{columns} or 1xnx{columns}'
+            )
+        return values
 
 
 def ready_made(
@@ -117,15 +138,16 @@ def ready_made(
         & np.isfinite(corners).all(axis=0)
     )
     fine &= (corners[2:] > corners[:2]).all(axis=0)
+    rows = fine.nonzero()[0]
     return Candidates(
-        corners[:, fine], np.minimum(scores[fine], np.float32(1)), classes[fine].astype(np.intp)
+        corners[:, rows],
+        np.minimum(scores[rows], np.float32(1)),
+        classes[rows].astype(np.intp),
+        rows,
     )
 
 
 def best_first(chosen: Candidates, box: Letterbox, count: int) -> Detections:
     """The best of boxes that the model has suppressed already."""
     order = np.argsort(-chosen.scores, kind='stable')
-    found = in_source(
-        Candidates(chosen.corners[:, order], chosen.scores[order], chosen.classes[order]), box
-    )
-    return Detections(found.boxes[:count], found.scores[:count], found.classes[:count])
+    return in_source(chosen.chosen(order), box).chosen(slice(count))

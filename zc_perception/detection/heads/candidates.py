@@ -35,15 +35,24 @@ _TURNS = (0.0, 0.5, 0.21)
 
 
 class Candidates(NamedTuple):
-    """What reaches the score: corners (4, n) x0, y0, x1, y1 in input pixels, scores (n), classes (n)."""
+    """What reaches the score: corners (4, n) x0, y0, x1, y1 in input pixels, scores (n), classes (n), and the rows (n) that
+    they are from, in the head's own numbering (see :attr:`Detections.rows`)."""
 
     corners: NDArray[np.float32]
     scores: NDArray[np.float32]
     classes: NDArray[np.intp]
+    rows: NDArray[np.intp]
+
+    def chosen(self, which: NDArray[np.bool_] | NDArray[np.intp]) -> Candidates:
+        """Some of them: by a mask, or by their places."""
+        return Candidates(
+            self.corners[:, which], self.scores[which], self.classes[which], self.rows[which]
+        )
 
 
 _ABOVE_ZERO = 1e-30  # whatever reaches more is above zero as float32
-NONE = Candidates(np.zeros((4, 0), np.float32), np.zeros(0, np.float32), np.zeros(0, np.intp))
+_NO_ROWS = np.zeros(0, np.intp)
+NONE = Candidates(np.zeros((4, 0), np.float32), np.zeros(0, np.float32), _NO_ROWS, _NO_ROWS)
 
 
 def from_centres(centres: NDArray[np.float32], sizes: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -60,7 +69,7 @@ def detections(
     Suppression is done on the boxes as the network gives them, in input pixels and not yet clipped, as it was when its precision was
     measured. Boxes that are no numbers, that have no area or lie wholly outside the picture are no candidates.
     """
-    corners, scores, classes = candidates
+    corners, scores, classes, rows = candidates
     if not len(scores):
         return Detections.empty()
     kinds = None if class_agnostic else classes
@@ -78,14 +87,17 @@ def detections(
     else:
         order = keep(corners, scores, kinds, limits.iou, limits.count)
     return in_source(
-        Candidates(corners.take(order, axis=1), scores.take(order), classes.take(order)), box
+        Candidates(
+            corners.take(order, axis=1), scores.take(order), classes.take(order), rows.take(order)
+        ),
+        box,
     )
 
 
 def _of_fine(
     candidates: Candidates, box: Letterbox, limits: DecodeLimits, class_agnostic: bool
 ) -> Detections:
-    corners, scores, classes = candidates
+    corners, scores, classes, _ = candidates
     sizes = corners[2:] - corners[:2]
     start, end = box.picture
     # Comparisons with NaN are false, and the area of an endless box isn't finite.
@@ -95,19 +107,21 @@ def _of_fine(
     inside[0] &= sizes[0] * sizes[1] < np.inf
     if not inside.all():
         fine = inside[0] & inside[1]
-        corners, scores, classes = corners[:, fine], scores[fine], classes[fine]
+        candidates = candidates.chosen(fine)
+        corners, scores, classes, _ = candidates
     order = keep(corners, scores, None if class_agnostic else classes, limits.iou, limits.count)
-    return in_source(Candidates(corners.take(order, axis=1), scores[order], classes[order]), box)
+    return in_source(candidates.chosen(order), box)
 
 
 def in_source(chosen: Candidates, box: Letterbox) -> Detections:
     """Candidates as detections in source pixels, clipped; those of which nothing is left are dropped."""
     boxes = box.to_source(chosen.corners.T)
+    found = Detections(boxes, chosen.scores, chosen.classes, chosen.rows)
     ahead = boxes[:, 2:] > boxes[:, :2]
     if np.count_nonzero(ahead) == ahead.size:  # quicker than all()
-        return Detections(boxes, chosen.scores, chosen.classes)
-    area = ahead.all(axis=1)
-    return Detections(boxes[area], chosen.scores[area], chosen.classes[area])
+        return found
+    area: NDArray[np.bool_] = ahead.all(axis=1)
+    return found.chosen(area)
 
 
 def keep(

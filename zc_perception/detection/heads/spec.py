@@ -7,16 +7,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
+from numpy.typing import NDArray
+
 from zc_perception.detection.detections import Detections
 from zc_perception.detection.letterbox import Letterbox
 from zc_perception.detection.raw_tensor import RawTensor
-from zc_perception.rules import Key, boolean
+from zc_perception.errors import AcceleratorError
+from zc_perception.rules import Key, boolean, integer
 
 SIGMOID = Key(
     boolean(),
     'Whether the host has to apply it to scores; left out: as this kind of head is usually exported.',
 )
 CLASS_AGNOSTIC = Key(boolean(), 'One suppression for all classes instead of one for each.', False)
+EXTRA = Key(
+    integer(0, 1 << 12),
+    "Numbers behind the classes of each row: masks' coefficients, keypoints, an angle.",
+    0,
+)
 
 
 class HeadSpec:
@@ -76,6 +85,12 @@ class DecodeLimits:
 class Head(ABC):
     """Decodes the outputs of one model. One thread.
 
+    What stands on boxes (masks, keypoints, angles, ids) is built on two things. :attr:`Detections.rows` names for each detection the row
+    of the outputs that it is from, after suppression and in the same order as the boxes. :meth:`extras` reads the numbers that stand
+    behind box, score and classes in such rows; the option ``extra`` says how many there are. A number of a row means something to the
+    head that gave it only. Where a model has further outputs, such as the masks' prototypes, both methods get those that the boxes are
+    in (``outputs[:1]``).
+
     :param spec: has nothing but what the class declares in ``OPTIONS``, checked by the rules there.
     :raises ConfigError: options that don't belong together; names them as ``head.NAME``.
     """
@@ -97,3 +112,14 @@ class Head(ABC):
         :param box: geometry between the frame and the network's input.
         :raises AcceleratorError: the outputs aren't what the head's spec promises; names the tensor, its shape and the one expected.
         """
+
+    def extras(
+        self, outputs: Sequence[RawTensor], rows: NDArray[np.intp]
+    ) -> NDArray[np.float32]:
+        """(n, extra) real numbers: what the model yields for these rows besides box, score and classes.
+
+        :param outputs: the same that :meth:`decode` was given.
+        :param rows: of what it found.
+        :raises AcceleratorError: this kind of head, or this arrangement of the outputs, has none.
+        """
+        raise AcceleratorError(f'head {self._spec.kind} has no numbers besides boxes and classes')

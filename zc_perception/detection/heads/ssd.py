@@ -140,7 +140,7 @@ class Ssd(Head):
         else:
             corners = self._from_priors(boxes, reader.priors.take(found.cells, axis=1))
         return detections(
-            Candidates(corners, found.scores, found.classes),
+            Candidates(corners, found.scores, found.classes, found.cells),
             box,
             limits,
             self._spec.class_agnostic,

@@ -102,7 +102,8 @@ class _Decoded:
 
     def candidates(self, outputs: Sequence[RawTensor], score: float) -> Candidates:
         found, boxes = self._rows.find(outputs[0], score)
-        return Candidates(from_centres(boxes[:2], boxes[2:]), found.scores, found.classes)
+        corners = from_centres(boxes[:2], boxes[2:])
+        return Candidates(corners, found.scores, found.classes, found.cells)
 
 
 class _Levels:
@@ -149,7 +150,7 @@ class _Levels:
         return view
 
     def candidates(self, outputs: Sequence[RawTensor], score: float) -> Candidates:
-        corners, scores, classes = [], [], []
+        corners, scores, classes, places = [], [], [], []
         for level, part in enumerate(self._parts):
             view = self._view(level, outputs)
             found = self._filters[level].find(view[..., 4], view[..., 5:], score)
@@ -168,8 +169,12 @@ class _Levels:
                 corners.append(from_centres(centres, sizes))
                 scores.append(found.scores)
                 classes.append(found.classes)
+                places.append(found.cells + self._grids.starts[level] * self._split[0])
         if not corners:
             return NONE
         return Candidates(
-            np.concatenate(corners, axis=1), np.concatenate(scores), np.concatenate(classes)
+            np.concatenate(corners, axis=1),
+            np.concatenate(scores),
+            np.concatenate(classes),
+            np.concatenate(places),
         )

@@ -25,6 +25,7 @@ from zc_perception.detection.heads.levels import (
 from zc_perception.detection.heads.score_filter import Values, make_score_filter
 from zc_perception.detection.heads.spec import (
     CLASS_AGNOSTIC,
+    EXTRA,
     SIGMOID,
     DecodeLimits,
     Head,
@@ -123,6 +124,7 @@ class YoloV8(Head):
         ),
         'sigmoid': SIGMOID,
         'class_agnostic': CLASS_AGNOSTIC,
+        'extra': EXTRA,
     }
 
     def __init__(self, spec: HeadSpec) -> None:
@@ -145,22 +147,33 @@ class YoloV8(Head):
         candidates = self._ready.reader(outputs, box).candidates(outputs, limits.score)
         return detections(candidates, box, limits, self._spec.class_agnostic)
 
+    def extras(
+        self, outputs: Sequence[RawTensor], rows: NDArray[np.intp]
+    ) -> NDArray[np.float32]:
+        return _Decoded(self._spec, outputs[0]).extras(readable(self._spec.kind, outputs), rows)
+
     def _read(self, outputs: Sequence[RawTensor], box: Letterbox) -> _Decoded | _Levels:
-        classes = self._spec.num_classes
+        classes = self._spec.num_classes + self._spec.extra
         if is_decoded(self._spec, outputs, box, 4 * self._spec.reg_max + classes, 4 + classes):
             return _Decoded(self._spec, outputs[0])
+        if self._spec.extra:
+            raise AcceleratorError(
+                f'head {self._spec.kind}: {all_described(outputs)}: head.extra belongs to rows of decoded boxes, not to raw levels'
+            )
         return _Levels(self._spec, outputs, grids_for(self._spec, box))
 
 
 class _Decoded:
     def __init__(self, spec: HeadSpec, tensor: RawTensor) -> None:
-        channels = 4 + spec.num_classes
+        self._classes = slice(4, 4 + spec.num_classes)
+        channels = self._classes.stop + spec.extra
         shape = tensor.values.shape
         if len(shape) == 3 and shape[0] == 1:
             shape = shape[1:]
         if len(shape) != 2 or channels not in shape:
             raise AcceleratorError(
-                f'head {spec.kind}: {all_described([tensor])}: expected 1x{channels}xN or 1xNx{channels} (4 + {spec.num_classes} classes), '
+                f'head {spec.kind}: {all_described([tensor])}: expected 1x{channels}xN or 1xNx{channels} '
+                f'(4 + {spec.num_classes} classes{f" + {spec.extra}" if spec.extra else ""}), '
                 'or the raw levels'
             )
         # A 64 x 64 input has 84 cells, and 80 classes 84 numbers: exporters put channels first.
@@ -168,7 +181,7 @@ class _Decoded:
             shape[1] != channels or tensor.layout != 'nhwc'
         )
         self._filter = make_score_filter(
-            tensor, self._rows(tensor.values)[:, 4:], spec.sigmoid is True
+            tensor, self._rows(tensor.values)[:, self._classes], spec.sigmoid is True
         )
 
     def _rows(self, values: Values) -> Values:
@@ -177,11 +190,16 @@ class _Decoded:
 
     def candidates(self, outputs: Sequence[RawTensor], score: float) -> Candidates:
         rows = self._rows(outputs[0].values)
-        cells, classes, scores = self._filter.find(rows[:, 4:], score)
+        cells, classes, scores = self._filter.find(rows[:, self._classes], score)
         boxes = outputs[0].read(
             rows.T[:4].take(cells, axis=1) if self._channels_first else rows[cells, :4].T
         )
-        return Candidates(from_centres(boxes[:2], boxes[2:]), scores, classes)
+        return Candidates(from_centres(boxes[:2], boxes[2:]), scores, classes, cells)
+
+    def extras(
+        self, outputs: Sequence[RawTensor], rows: NDArray[np.intp]
+    ) -> NDArray[np.float32]:
+        return outputs[0].read(self._rows(outputs[0].values)[rows, self._classes.stop :])
 
 
 class _Levels:
@@ -213,10 +231,9 @@ class _Levels:
         if not cells:
             return NONE
         distances = self._distances.expected(sides)
+        rows = np.concatenate(cells)
         return Candidates(
-            self._corners(np.concatenate(cells), distances),
-            np.concatenate(scores),
-            np.concatenate(classes),
+            self._corners(rows, distances), np.concatenate(scores), np.concatenate(classes), rows
         )
 
     def _corners(

@@ -86,7 +86,8 @@ class _Rows:
 
     def candidates(self, outputs: Sequence[RawTensor], score: float) -> Candidates:
         found, boxes = self._rows.find(outputs[0], score)
-        return Candidates(_corners(self._grids, found.cells, boxes), found.scores, found.classes)
+        corners = _corners(self._grids, found.cells, boxes)
+        return Candidates(corners, found.scores, found.classes, found.cells)
 
 
 class _Levels:
@@ -123,5 +124,6 @@ class _Levels:
                 classes.append(found.classes)
         if not cells:
             return NONE
-        corners = _corners(self._grids, np.concatenate(cells), np.concatenate(boxes, axis=1))
-        return Candidates(corners, np.concatenate(scores), np.concatenate(classes))
+        rows = np.concatenate(cells)
+        corners = _corners(self._grids, rows, np.concatenate(boxes, axis=1))
+        return Candidates(corners, np.concatenate(scores), np.concatenate(classes), rows)
