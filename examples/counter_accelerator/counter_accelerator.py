@@ -8,8 +8,7 @@ import numpy as np
 from zc_perception.detection.letterbox import Letterbox
 from zc_perception.detection.raw_tensor import RawTensor
 from zc_perception.errors import AcceleratorError
-from zc_perception.machine.checks import Check
-from zc_perception.machine.finding import Finding, Need, Status, ok, skip
+from zc_perception.machine.checks import Check, Need, ok, skip, warn
 from zc_perception.memory.dmabuf import CpuAccess
 from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.npu.accelerator import Accelerator, Capabilities
@@ -98,4 +97,4 @@ def speed(system, needs):
         yield ok(found, **figures)
     else:
         advice = 'lower the framerate, or take smaller pictures'
-        yield Finding(Status.WARN, found, advice, '', figures)
+        yield warn(found, advice, **figures)

@@ -15,6 +15,6 @@ setup(
     license='Apache-2.0',
     # The inference node finds accelerators by this group: name = module:Class
     entry_points={
-        'zc_perception.accelerators': ['counter = counter_accelerator:CounterAccelerator'],
+        'zc_perception.accelerators': ['counter = counter_accelerator:CounterAccelerator']
     },
 )

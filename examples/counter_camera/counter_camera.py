@@ -3,8 +3,7 @@
 import numpy as np
 
 from zc_perception.camera.camera import DrawnCamera
-from zc_perception.machine.checks import Check
-from zc_perception.machine.finding import Finding, Status, ok
+from zc_perception.machine.checks import Check, fail, ok
 from zc_perception.parameters import ParameterSpec
 
 BITS = 16
@@ -16,7 +15,7 @@ def bars(system, needs):
         width = camera['width'] or CounterCamera.SIZE[0]
         if width < BITS:
             found = f'{BITS} bars do not fit into {width} pixels'
-            yield Finding(Status.FAIL, found, f'set width to {BITS} or more', camera.node)
+            yield fail(found, f'set width to {BITS} or more', camera.node)
         else:
             yield ok(f'each bar is {width // BITS} pixels wide', camera.node)
 

@@ -14,7 +14,5 @@ setup(
     description='A camera for the capture node of zc_perception: it counts its frames.',
     license='Apache-2.0',
     # The capture node finds cameras by this group: kind = module:Class
-    entry_points={
-        'zc_perception.cameras': ['counter = counter_camera:CounterCamera'],
-    },
+    entry_points={'zc_perception.cameras': ['counter = counter_camera:CounterCamera']},
 )

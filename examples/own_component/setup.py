@@ -15,6 +15,6 @@ setup(
     license='Apache-2.0',
     # The container finds components by this group: package::Plugin = module:Class
     entry_points={
-        'rclpy_components': ['own_component::Brightness = own_component.brightness:Brightness'],
+        'rclpy_components': ['own_component::Brightness = own_component.brightness:Brightness']
     },
 )

@@ -5,9 +5,8 @@ from __future__ import annotations
 from doctor.breakages import capture, inference
 from doctor.vehicle import Vehicle
 
-from zc_perception.doctor.agreement_checks import running_agreements
-from zc_perception.machine.finding import Finding, Status
-from zc_perception.machine.needs import Needs
+from zc_perception.doctor.node_checks import running_agreements
+from zc_perception.machine.checks import Finding, Needs, Status
 from zc_perception.machine.system import System
 from zc_perception.observe.frame_log import FrameLog
 

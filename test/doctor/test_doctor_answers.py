@@ -13,14 +13,10 @@ import pytest
 from camera.gstreamer_process import gstreamer
 from npu.axruntime_kit import build_double
 
-from zc_perception.camera.argus_checks import describe_nvbufsurface, describe_vic
+from zc_perception.camera.argus import describe_nvbufsurface, describe_vic
 from zc_perception.camera.gstreamer.checks import describe_gstreamer, try_pipeline
-from zc_perception.camera.libcamera_checks import describe_libcamera
-from zc_perception.doctor.answers import (
-    check_parameters,
-    describe_ros,
-    try_model,
-)
+from zc_perception.camera.libcamera import describe_libcamera
+from zc_perception.doctor.answers import check_parameters, describe_ros, try_model
 from zc_perception.doctor.needs import node_need
 from zc_perception.machine.asking import ask
 from zc_perception.npu import selection

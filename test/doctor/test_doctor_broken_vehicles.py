@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from zc_perception.doctor.needs import node_need
-from zc_perception.machine.finding import Status
+from zc_perception.machine.checks import Status
 from zc_perception.npu.axl.device import axl_error
 
 PAGE = os.sysconf('SC_PAGE_SIZE')

@@ -24,12 +24,11 @@ from zc_perception.camera.kinds import CAMERAS
 from zc_perception.camera.v4l2 import checks as v4l2_checks
 from zc_perception.camera.v4l2 import choice
 from zc_perception.camera.v4l2.checks import look_at
-from zc_perception.doctor.camera_checks import configured_cameras
 from zc_perception.doctor.needs import node_need
+from zc_perception.doctor.node_checks import configured_cameras
 from zc_perception.errors import ZcError
 from zc_perception.machine.asking import NoAnswerError, Question
-from zc_perception.machine.finding import Finding, Status
-from zc_perception.machine.needs import Needs
+from zc_perception.machine.checks import Finding, Needs, Status
 from zc_perception.machine.system import System
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')

@@ -276,12 +276,7 @@ def test_ros_is_not_needed(tmp_path: Path) -> None:
         status['ros.messages'],
         status['parameters.file'],
         status['kernel.release'],
-    ) == (
-        'fail',
-        'skip',
-        'warn',
-        'ok',
-    )
+    ) == ('fail', 'skip', 'warn', 'ok')
 
 
 def children(pid: int) -> list[int]:

@@ -11,8 +11,7 @@ from nodes.rcl_parameters import rcl_reads
 
 from zc_perception.doctor.needs import needs_of, node_need, read_needs
 from zc_perception.errors import ConfigError
-from zc_perception.machine.finding import Need
-from zc_perception.machine.needs import Needs
+from zc_perception.machine.checks import Need, Needs
 from zc_perception.nodes.params.yaml_file import section_matches
 from zc_perception.nodes.perception import perception_nodes
 from zc_perception.npu.metis_checks import card_need

@@ -19,8 +19,8 @@ from zc_perception.camera.camera import Camera, DrawnCamera
 from zc_perception.camera.synthetic import SyntheticCamera
 from zc_perception.camera.v4l2.camera import V4l2Camera
 from zc_perception.camera.v4l2.device import V4l2Device
-from zc_perception.doctor.pool_need import PoolNeed, pool_need
-from zc_perception.machine.finding import Finding
+from zc_perception.doctor.needs import PoolNeed, pool_need
+from zc_perception.machine.checks import Finding
 from zc_perception.memory.heaps import open_heap
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.negotiation.constraints import BufferConstraints

@@ -16,9 +16,7 @@ from zc_perception.doctor.registry import checks_of
 from zc_perception.doctor.running import Result, run_checks
 from zc_perception.errors import CameraError
 from zc_perception.machine.asking import NoAnswerError, Question
-from zc_perception.machine.checks import Check
-from zc_perception.machine.finding import Finding, Status, ok
-from zc_perception.machine.needs import Needs
+from zc_perception.machine.checks import Check, Finding, Needs, Status, ok
 from zc_perception.machine.system import System
 
 

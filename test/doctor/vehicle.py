@@ -24,7 +24,7 @@ from zc_perception.doctor.registry import checks_of
 from zc_perception.doctor.running import Result, run_checks
 from zc_perception.errors import AllocationError
 from zc_perception.machine.asking import Question, subject
-from zc_perception.machine.needs import Needs
+from zc_perception.machine.checks import Needs
 from zc_perception.machine.system import System
 from zc_perception.memory.dmabuf import BufferKind, CpuAccess, DmaBuf
 from zc_perception.memory.fence import EventFence

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from zc_perception.machine.device_users import programs_using
+from zc_perception.machine.host_tree import programs_using
 
 
 def test_who_has_a_node_open_is_named() -> None:

@@ -17,8 +17,7 @@ from zc_perception.camera.clock import CaptureClock, StampClock
 from zc_perception.camera.controls import NO_CONTROLS, ControlInfo, ControlValue, no_such_control
 from zc_perception.errors import CameraError, ConfigError
 from zc_perception.frame import Frame, Header
-from zc_perception.machine.checks import Check
-from zc_perception.machine.finding import Finding, ok, skip
+from zc_perception.machine.checks import Check, Finding, Needs, NodeNeed, ok, skip
 from zc_perception.mapping import map_buffers
 from zc_perception.memory.dmabuf import CpuAccess, DmaBuf
 from zc_perception.memory.heaps import Heap, HeapUse, OfferedHeaps, check_heap_name, working_heaps
@@ -33,7 +32,6 @@ from zc_perception.pixel.modifier import LINEAR
 
 if TYPE_CHECKING:
     from zc_perception.camera.pool_plan import Agree, PlannedPool
-    from zc_perception.machine.needs import Needs, NodeNeed
     from zc_perception.machine.system import System
 
 SLOT_WAIT_S = 0.25

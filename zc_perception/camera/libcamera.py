@@ -20,8 +20,9 @@ import select
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from importlib import metadata
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from zc_perception.camera.borrowed import PIPELINE_BUFFERS, BorrowedMemory, own_descriptors
@@ -34,10 +35,20 @@ from zc_perception.errors import (
     CameraLostError,
     ConfigError,
     LayoutError,
+    ZcError,
 )
 from zc_perception.frame import Frame, Header
-from zc_perception.machine.checks import Check
-from zc_perception.machine.finding import Finding, skip
+from zc_perception.machine.checks import (
+    Check,
+    Finding,
+    Need,
+    Needs,
+    NodeNeed,
+    Status,
+    ok,
+    skip,
+    told,
+)
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.memory.pool import BufferPool, Buffers, Slot, close_buffers
 from zc_perception.negotiation.constraints import BufferConstraints
@@ -49,7 +60,6 @@ from zc_perception.pixel.layout import ImageLayout, PlaneLayout, validate_layout
 from zc_perception.pixel.modifier import LINEAR
 
 if TYPE_CHECKING:
-    from zc_perception.machine.needs import Needs, NodeNeed
     from zc_perception.machine.system import System
 
 RESERVE = 3
@@ -223,6 +233,48 @@ class Requests:
                     box.ring()
 
 
+def libcamera_bindings(system: System, needs: Needs) -> Iterator[Finding]:
+    """Whether the module loads, and whether the camera that the parameter file names is there."""
+    need = needs.camera('libcamera')
+    if need is Need.UNUSED:
+        yield skip('no camera in the parameter file uses libcamera')
+        return
+    answer = system.ask(describe_libcamera)
+    if 'error' in answer:
+        yield told(need.missing_extra, answer['error'])
+        return
+    cameras: list[str] = answer['cameras']
+    figures = {'version': answer['version'], 'file': answer['file'], 'cameras': cameras}
+    for camera in needs.cameras:
+        if camera.kind == 'libcamera':
+            try:
+                choose_camera(cameras, camera['libcamera_id'])
+            except CameraError as error:
+                yield told(Status.FAIL, error, camera.node, **figures)
+                return
+    version = f' {answer["version"]}' if answer['version'] else ''
+    there = ', '.join(cameras) or 'no camera'
+    yield ok(f'libcamera{version}: {there}', **figures)
+
+
+def describe_libcamera() -> dict[str, Any]:
+    """Its cameras' ids. Listing them acquires none."""
+    try:
+        module = import_libcamera()
+        cameras = [str(camera.id) for camera in module.CameraManager.singleton().cameras]
+    except ZcError as error:
+        return {'error': str(error)}
+    except (RuntimeError, OSError) as error:
+        return {'error': f'libcamera could not list its cameras: {error}'}
+    version = str(
+        getattr(module, '__version__', '')
+        or getattr(module.CameraManager.singleton(), 'version', '')
+    )
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        version = version or metadata.version('libcamera')
+    return {'file': str(getattr(module, '__file__', '')), 'version': version, 'cameras': cameras}
+
+
 _WAIT_S, _FENCE_POLL_S = 0.25, 0.005
 # After it refused a request, the cancelled ones of a camera that is gone come within this time.
 _CANCELLED_WITHIN_S = 2.0
@@ -244,9 +296,7 @@ class LibcameraCamera(Camera):
     HELD = RESERVE
     CHECKS = (
         Check(
-            'libcamera.bindings',
-            "libcamera's Python module and its cameras",
-            'zc_perception.camera.libcamera_checks:libcamera_bindings',
+            'libcamera.bindings', "libcamera's Python module and its cameras", libcamera_bindings
         ),
     )
 

@@ -27,8 +27,7 @@ from zc_perception.doctor.registry import checks_of
 from zc_perception.doctor.running import Result, run_checks
 from zc_perception.errors import EXIT_USAGE, ConfigError, error_line, printable
 from zc_perception.machine.asking import end_all
-from zc_perception.machine.finding import Status
-from zc_perception.machine.needs import Needs
+from zc_perception.machine.checks import Needs, Status
 from zc_perception.machine.system import System
 from zc_perception.terminal import Interrupted, interruptions, put
 from zc_perception.whole_file import write_whole

@@ -16,10 +16,19 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 
-from zc_perception.doctor.pool_need import pool_need
-from zc_perception.machine.finding import Finding, Need, Status, ok, skip
+from zc_perception.doctor.needs import pool_need
+from zc_perception.machine.checks import (
+    Finding,
+    Need,
+    Needs,
+    NodeNeed,
+    Status,
+    fail,
+    ok,
+    skip,
+    warn,
+)
 from zc_perception.machine.heaps import first_dmabuf
-from zc_perception.machine.needs import Needs, NodeNeed
 from zc_perception.machine.system import System
 
 HEAPS_SINCE, FENCES_SINCE = (5, 6), (6, 0)
@@ -75,9 +84,7 @@ def kernel_release(system: System, needs: Needs) -> Iterator[Finding]:
     figures = {'release': release, 'machine': system.machine, 'tegra': system.is_tegra}
     found = f'Linux {release} on {system.machine}{" (Jetson)" if system.is_tegra else ""}'
     if version == (0, 0):
-        yield Finding(
-            Status.WARN, 'the kernel release could not be read', 'mount /proc', '', figures
-        )
+        yield warn('the kernel release could not be read', 'mount /proc', **figures)
     elif version < HEAPS_SINCE:
         advice = 'install Linux 5.6 or newer: older kernels have no dma-heaps, and no device can import buffers of this package'
         yield Finding(
@@ -138,13 +145,7 @@ def kernel_options(system: System, needs: Needs) -> Iterator[Finding]:
             'run modprobe configs, which makes /proc/config.gz, or install /boot/config-* of your distribution; '
             'the memory checks try the important options themselves'
         )
-        yield Finding(
-            Status.WARN,
-            f"the kernel's options can't be read ({source}){shown}",
-            advice,
-            '',
-            {'source': ''},
-        )
+        yield warn(f"the kernel's options can't be read ({source}){shown}", advice, source='')
         return
     mine = [option for option in OPTIONS if not option.machine or system.machine in option.machine]
     figures = {name: options.get(name, 'n') for option in mine for name in option.names}
@@ -191,9 +192,7 @@ def sync_file_ioctls(system: System, needs: Needs) -> Iterator[Finding]:
         'you need not do anything: the package waits for devices with poll(2) before it hands a buffer on; '
         'Linux 6.0 and newer have these ioctls'
     )
-    yield Finding(
-        Status.WARN, found, advice, '', {'supported': False, 'asked': buffer is not None}
-    )
+    yield warn(found, advice, supported=False, asked=buffer is not None)
 
 
 _FOLDER = 'sys/devices/system/clocksource/clocksource0'
@@ -215,9 +214,7 @@ def clock_source(system: System, needs: Needs) -> Iterator[Finding]:
             f'dmesg | grep -i clocksource says why no better one is used (available: {others}); '
             'update the BIOS, or boot with tsc=reliable if you know that it is'
         )
-        yield Finding(
-            Status.WARN, f'clock source {source}, which is slow to read', advice, '', figures
-        )
+        yield warn(f'clock source {source}, which is slow to read', advice, **figures)
     else:
         yield ok(f'clock source {source}', **figures)
 
@@ -236,9 +233,7 @@ def synchronised(system: System, needs: Needs) -> Iterator[Finding]:
         yield ok(f'the clock is synchronised{hardware}', **figures)
     else:
         advice = 'start chrony, or ptp4l with phc2sys; with only one machine it does not matter, because all stamps come from one clock'
-        yield Finding(
-            Status.WARN, f'no program synchronises the clock{hardware}', advice, '', figures
-        )
+        yield warn(f'no program synchronises the clock{hardware}', advice, **figures)
 
 
 _CAP_SYS_NICE, _CAP_IPC_LOCK = 1 << 23, 1 << 14
@@ -291,12 +286,8 @@ def realtime(system: System, needs: Needs) -> Iterator[Finding]:
     if wanted > limit and not capable:
         highest = max(wanted, 80)
         advice = f'add to {_LIMITS_FILE}: @video - rtprio {highest}; systemd: LimitRTPRIO={highest}; container: --ulimit rtprio={highest}'
-        yield Finding(
-            Status.FAIL,
-            f'realtime_priority {wanted} is not allowed: the limit is {limit:g}',
-            advice,
-            '',
-            figures,
+        yield fail(
+            f'realtime_priority {wanted} is not allowed: the limit is {limit:g}', advice, **figures
         )
     elif limit or capable:
         yield ok(
@@ -318,12 +309,10 @@ def locked_memory(system: System, needs: Needs) -> Iterator[Finding]:
     text = 'without limit' if math.isinf(limit) or capable else f'up to {limit / (1 << 20):g} MiB'
     if wanted and not capable and not math.isinf(limit):
         advice = f'add to {_LIMITS_FILE}: @video - memlock unlimited; systemd: LimitMEMLOCK=infinity; container: --ulimit memlock=-1'
-        yield Finding(
-            Status.FAIL,
+        yield fail(
             f'lock_memory locks all memory of a process, but memory may be locked {text}',
             advice,
-            '',
-            figures,
+            **figures,
         )
     else:
         yield ok(
@@ -348,12 +337,8 @@ def descriptors(system: System, needs: Needs) -> Iterator[Finding]:
         advice = (
             f'add to {_LIMITS_FILE}: @video - nofile 4096; in a systemd unit: LimitNOFILE=4096'
         )
-        yield Finding(
-            Status.FAIL,
-            f'{limit:g} open files are allowed, about {needed} are needed',
-            advice,
-            '',
-            figures,
+        yield fail(
+            f'{limit:g} open files are allowed, about {needed} are needed', advice, **figures
         )
     else:
         yield ok(f'{_as_json(limit)} open files are allowed, about {needed} are needed', **figures)
@@ -398,6 +383,6 @@ def open_files(system: System, needs: Needs) -> Iterator[Finding]:
     if used > _NEARLY * most or number > _NEARLY * limit:
         full = 'the machine' if used > _NEARLY * most else f'{name} ({process})'
         advice = f'{full} is near its limit: if ls -l /proc/{process}/fd grows, end that process; else raise fs.file-max or its limit'
-        yield Finding(Status.WARN, found, advice, '', figures)
+        yield warn(found, advice, **figures)
     else:
         yield ok(found, **figures)

@@ -10,9 +10,9 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from zc_perception.doctor.pool_need import PoolNeed, pool_need
+from zc_perception.doctor.needs import PoolNeed, pool_need
 from zc_perception.errors import ZcError
-from zc_perception.machine.finding import Finding, Need, Status, ok, skip
+from zc_perception.machine.checks import Finding, Need, Needs, fail, ok, skip, warn
 from zc_perception.machine.heaps import (
     PAGE,
     allocate,
@@ -21,7 +21,6 @@ from zc_perception.machine.heaps import (
     trial_heaps,
     udev_line,
 )
-from zc_perception.machine.needs import Needs
 from zc_perception.machine.system import DENIED, System
 from zc_perception.memory.dmabuf import CpuAccess, DmaBuf
 from zc_perception.memory.heaps import is_contiguous
@@ -96,12 +95,11 @@ def heaps(system: System, needs: Needs) -> Iterator[Finding]:
             there = ', '.join(nodes) or 'none'
             number = errno.ENOENT
             advice = f'set heap to one that was found, or to auto, or {_ENABLE}'
-            yield Finding(
-                Status.FAIL,
+            yield fail(
                 f"heap '{name}' in the parameter file does not exist; found: {there}",
                 advice,
                 name,
-                {'errno': number},
+                errno=number,
             )
     if not usable and not named:
         need = Need.REQUIRED if needs.device_imports else Need.POSSIBLE
@@ -194,7 +192,7 @@ def cma_pool(system: System, needs: Needs) -> Iterator[Finding]:
         return
     if not system.read('proc/meminfo'):
         found = "/proc/meminfo can't be read, which says how large the contiguous pool is"
-        yield Finding(Status.WARN, found, 'mount /proc', '', figures)
+        yield warn(found, 'mount /proc', **figures)
         return
     if not pools:
         slot = compute_layout(NV12, 1920, 1080).buffer_size(0)
@@ -211,31 +209,23 @@ def cma_pool(system: System, needs: Needs) -> Iterator[Finding]:
     if not sure and cma is None:
         yield skip(f'no camera is known to need contiguous memory: {words}; {there}', **figures)
     elif sure > total:
-        yield Finding(
-            Status.FAIL, f'the contiguous pool is too small: {text}', _LARGER, '', figures
-        )
+        yield fail(f'the contiguous pool is too small: {text}', _LARGER, **figures)
     elif sure > free:
         waiting = (
             'end the programs that hold the rest (the nodes themselves, if they run), or '
             + _LARGER
         )
-        yield Finding(
-            Status.FAIL, f'not enough of the contiguous pool is free: {text}', waiting, '', figures
-        )
+        yield fail(f'not enough of the contiguous pool is free: {text}', waiting, **figures)
     elif sure + perhaps > free and cma is not None:
-        yield Finding(
-            Status.WARN,
+        yield warn(
             f'the contiguous pool may be too small, if these drivers allocate from it: {text}',
             _LARGER,
-            '',
-            figures,
+            **figures,
         )
     elif unknown:
         reason = '; '.join(f'{p.camera.label}: {p.problem}' for p in unknown)
         found = f'the size of some pools is not known ({reason}); {there}'
-        yield Finding(
-            Status.WARN, found, 'set width and height in the parameter file', '', figures
-        )
+        yield warn(found, 'set width and height in the parameter file', **figures)
     else:
         yield ok(f'enough: {text}', **figures)
 
@@ -290,12 +280,8 @@ def cpu_trials(system: System, needs: Needs) -> Iterator[Finding]:
             )
         else:
             advice = 'report it with the exporter and the kernel: its SYNC ioctl does not keep CPU caches coherent'
-            yield Finding(
-                Status.FAIL,
-                f'a buffer of {name} did not hold what was written',
-                advice,
-                name,
-                figures,
+            yield fail(
+                f'a buffer of {name} did not hold what was written', advice, name, **figures
             )
 
 
@@ -337,16 +323,14 @@ def _fences(buffer: DmaBuf, name: str) -> Finding:
         )
     try:
         if not fence.wait(1.0):
-            return Finding(
-                Status.FAIL,
+            return fail(
                 f'the fence of an unused buffer of {name} does not signal',
                 'report it with the kernel',
                 name,
             )
         fence.check()
         if not buffer.import_fence(fence, CpuAccess.READ):
-            return Finding(
-                Status.WARN,
+            return warn(
                 f'fences can be taken out of buffers of {name}, not put back',
                 'install Linux 6.0 or newer',
                 name,

@@ -1,16 +1,29 @@
-"""Reads what the parameter file asks of the machine (:mod:`~zc_perception.machine.needs`). Needs no ROS."""
+"""What the parameter file asks of the machine (:mod:`~zc_perception.machine.checks`), which needs no ROS, and what its pools take.
+
+For a pool the doctor makes the capture node's own :class:`~zc_perception.negotiation.session.BufferSession` of the same participants
+(camera, inference nodes of the same process, stand-ins of ``participants``), and asks it what it would allocate.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any
 
 from zc_perception.camera.camera import Camera
 from zc_perception.camera.kinds import CAMERAS
-from zc_perception.errors import ConfigError
-from zc_perception.machine.needs import Needs, NodeNeed
-from zc_perception.memory.heaps import HeapUse
+from zc_perception.camera.pool_plan import Known, offered_heaps
+from zc_perception.errors import AllocationError, ConfigError, NegotiationError
+from zc_perception.machine.checks import Needs, NodeNeed
+from zc_perception.machine.system import System
+from zc_perception.memory.heaps import HeapUse, is_contiguous
+from zc_perception.negotiation.agreement import slots_of
+from zc_perception.negotiation.constraints import NO_CPU, BufferConstraints, Size
+from zc_perception.negotiation.session import BufferSession, Consumer
+from zc_perception.negotiation.settings import BufferSettings, violations
+from zc_perception.negotiation.stand_in import parse_stand_ins
 from zc_perception.nodes.declarations import NODES
 from zc_perception.nodes.namespaces import check_cameras
 from zc_perception.nodes.params.yaml_file import (
@@ -19,7 +32,9 @@ from zc_perception.nodes.params.yaml_file import (
     read_parameter_yaml,
     values_of,
 )
+from zc_perception.npu.accelerator import Accelerator
 from zc_perception.npu.kinds import ACCELERATORS
+from zc_perception.npu.selection import candidates
 
 
 def camera_class(camera: NodeNeed) -> type[Camera]:
@@ -98,3 +113,219 @@ def read_needs(path: str, cameras: Sequence[str] = ()) -> Needs:
         return Needs()
     file = read_parameter_yaml(path)
     return replace(needs_of(file.sections, path, cameras), read_by_ros=file.by_rcl)
+
+
+def _namespace(node: str) -> str:
+    return node.rpartition('/')[0]
+
+
+def _beside(needs: Needs, camera: NodeNeed) -> list[NodeNeed]:
+    """The inference nodes of the camera's namespace. One that is in no camera's stands for those that each camera is going to have."""
+    own = [
+        inference
+        for inference in needs.inferences
+        if _namespace(inference.node) == _namespace(camera.node)
+    ]
+    spaces = {_namespace(one.node) for one in needs.cameras}
+    return own or [
+        inference for inference in needs.inferences if _namespace(inference.node) not in spaces
+    ]
+
+
+def _of_accelerator(system: System, inference: NodeNeed) -> BufferConstraints:
+    for name in candidates(inference.kind):
+        with suppress(ConfigError):  # a broken package, which check model.load tells
+            kind: type[Accelerator] = ACCELERATORS.load(name)
+            foreseen = kind.foreseen(kind.own(inference.values), system)
+            if foreseen is not None:
+                return foreseen
+    return BufferConstraints(inference.kind, slots=inference['in_flight'] + 1)
+
+
+def counting_only(constraints: BufferConstraints) -> BufferConstraints:
+    """What is left where formats and memory aren't known: slots, alignments and sizes."""
+    return replace(
+        constraints, formats=None, costs=None, placement=None, heaps=None, contiguous=False, devices=(), cpu_access=NO_CPU,
+    )  # fmt: skip
+
+
+def anywhere(constraints: BufferConstraints) -> BufferConstraints:
+    """Without its wishes for memory, where it isn't known which there will be."""
+    return replace(constraints, heaps=None, contiguous=False, devices=())
+
+
+_NOBODY_KNOWS = (0, 0)
+_PAGE = os.sysconf('SC_PAGE_SIZE')
+
+
+@dataclass(frozen=True)
+class PoolNeed:
+    """One camera's pool.
+
+    :param memory: the heap's name, or whose memory it is.
+    :param contiguous: whether that is the contiguous pool; ``None``: the driver's choice, which isn't known.
+    :param buffers: bytes of each memory buffer of a slot, rounded up to pages; empty where the size isn't known.
+    :param problem: why it isn't.
+    :param refusal: why there can't be such a pool, in the negotiation's words; empty: there can.
+    :param misfits: why each accelerator that such buffers don't suit can't use them.
+    :param agreed: what the buffers are like; empty where only their number is known.
+    """
+
+    camera: NodeNeed
+    memory: str
+    contiguous: bool | None
+    size: Size = _NOBODY_KNOWS
+    slots: int = 0
+    buffers: tuple[int, ...] = ()
+    problem: str = ''
+    refusal: str = ''
+    misfits: tuple[str, ...] = ()
+    agreed: str = ''
+
+    @property
+    def slot_bytes(self) -> int:
+        """Of each slot; 0 where the size isn't known."""
+        return sum(self.buffers)
+
+    @property
+    def total(self) -> int:
+        """Bytes of the whole pool."""
+        return self.slots * self.slot_bytes
+
+    def in_heap(self, name: str) -> PoolNeed:
+        """With its buffers in that heap."""
+        return replace(self, memory=name, contiguous=is_contiguous(name))
+
+    def of(self, slots: int, buffers: Sequence[int]) -> PoolNeed:
+        """With so many slots of such buffers."""
+        return replace(
+            self, slots=slots, buffers=tuple(-(-size // _PAGE) * _PAGE for size in buffers)
+        )
+
+
+class _Consumers:
+    """Everybody who takes part in the negotiation, but the camera.
+
+    :param wanted: slots in all, if they don't need more.
+    :ivar known: what the camera has said of itself.
+    :ivar misfits: why each accelerator that is left out can't use what is agreed on.
+    """
+
+    def __init__(
+        self,
+        accelerators: Sequence[BufferConstraints],
+        stand_ins: Sequence[BufferConstraints],
+        wanted: int,
+    ) -> None:
+        self._accelerators = accelerators
+        self._stand_ins = stand_ins
+        self._wanted = wanted
+        self.known: Known | None = None
+        self.misfits: tuple[str, ...] = ()
+
+    def agree(self, known: Known) -> BufferSettings:
+        """What the capture node's own session will ask the camera for. An accelerator that doesn't fit holds no slot.
+
+        :raises NegotiationError: nothing suits the camera and all stand-ins; or an accelerator holds more frames, or wants other sizes,
+            than there can be. Which formats and memory it takes other checks try for real.
+        """
+        self.known = known
+        session = BufferSession(
+            known.constraints,
+            known.size,
+            wanted_slots=self._wanted,
+            stand_ins=[_counting(one, known) for one in self._stand_ins],
+        )
+        request, refused = session.plan(
+            [Consumer(_counting(one, known)) for one in self._accelerators]
+        )
+        _, impossible = session.plan([Consumer(counting_only(one.constraints)) for one in refused])
+        if impossible:
+            raise NegotiationError(
+                '; '.join(
+                    f'{one.constraints.participant}: {outcome.reason}'
+                    for one, outcome in impossible.items()
+                )
+            )
+        self.misfits = tuple(
+            f'{one.constraints.participant}: {outcome.reason}' for one, outcome in refused.items()
+        )
+        return request.settings()
+
+    def refusal(self, given: BufferSettings) -> str:
+        """Why frames of that layout don't suit a stand-in; empty: they suit all."""
+        assert self.known is not None, 'it was agreed on'
+        stand_ins = [_counting(one, self.known) for one in self._stand_ins]
+        broken = [
+            f'{one.participant}: {"; ".join(found)}'
+            for one in stand_ins
+            if (found := violations(one, given))
+        ]
+        return f"the driver's frames do not suit {'; '.join(broken)}" if broken else ''
+
+    def slots(self, held: int) -> int:
+        """How many there are going to be, whatever the frames look like.
+
+        :param held: by the camera.
+        """
+        return slots_of(
+            [BufferConstraints('camera', slots=held), *self._accelerators, *self._stand_ins],
+            self._wanted,
+        )
+
+
+def _counting(consumer: BufferConstraints, known: Known) -> BufferConstraints:
+    """Its wishes for what is known of the camera."""
+    if not known.formats:
+        return counting_only(consumer)
+    return consumer if known.memory else anywhere(consumer)
+
+
+def pool_need(system: System, needs: Needs, camera: NodeNeed) -> PoolNeed:
+    """What one camera's pool takes."""
+    kind = camera_class(camera)
+    declared = {spec.name for spec in kind.PARAMETERS}
+    brought = camera['pipeline_buffers'] if 'pipeline_buffers' in declared else 0
+    wanted = max(camera['slots'], brought)
+    need = PoolNeed(camera, kind.MEMORY, None, slots=max(wanted, 0))
+    use = kind.heap_use(camera.values)
+    try:
+        heaps = None if use is None else offered_heaps(system, camera['heap'], use)
+        accelerators = [_of_accelerator(system, inference) for inference in _beside(needs, camera)]
+        consumers = _Consumers(accelerators, parse_stand_ins(camera['participants']), wanted)
+    except AllocationError as error:  # who looks for heaps complains
+        return replace(
+            need, memory='a heap that is not there', contiguous=False, problem=str(error)
+        )
+    except (ConfigError, NegotiationError) as error:
+        return replace(need, problem='its participants are not known', refusal=str(error))
+    if heaps is not None:
+        need = need.in_heap(heaps.name)
+    try:
+        pool = kind.planned_pool(system, camera.values, heaps, consumers.agree)
+    except NegotiationError as error:  # or the size is one that nothing can have
+        known = consumers.known
+        return replace(
+            need,
+            slots=consumers.slots(kind.HELD if known is None else known.constraints.slots),
+            size=_NOBODY_KNOWS if known is None else known.size,
+            problem='its participants do not agree',
+            refusal=str(error),
+        )
+    if pool is None:
+        return replace(
+            need,
+            slots=consumers.slots(kind.HELD),
+            problem='its picture size is not known before it streams; set width and height',
+        )
+    layout = pool.settings.layout
+    known = consumers.known
+    need = replace(
+        need,
+        size=(layout.width, layout.height),
+        refusal=consumers.refusal(pool.settings),
+        misfits=consumers.misfits,
+        agreed=layout.describe() if known is not None and known.formats else '',
+    )
+    need = need.in_heap(pool.heap) if pool.heap else need
+    return need.of(pool.settings.slots, pool.buffers)

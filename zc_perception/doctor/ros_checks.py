@@ -1,4 +1,4 @@
-"""ROS 2: the parameter file, which ROS there is, what its middleware does to images, and the folder of the shared-memory links.
+"""ROS 2: which ROS there is, what its middleware does to images, and the folder of the shared-memory links.
 
 The folder is looked at, never made. Where it isn't there, the check tries to make one of another name beside it.
 
@@ -26,57 +26,9 @@ from zc_perception.link.shared_memory.socket_folder import (
     runtime_folder,
     socket_path,
 )
-from zc_perception.machine.finding import Finding, Status, ok, skip, told
-from zc_perception.machine.needs import Needs
+from zc_perception.machine.checks import Finding, Needs, Status, fail, ok, skip, told, warn
 from zc_perception.machine.system import System
 from zc_perception.shipped_files import shipped_file
-
-
-def parameter_file(system: System, needs: Needs) -> Iterator[Finding]:
-    """Every key and value, by the nodes' own rules, which need rclpy."""
-    if not needs.known:
-        yield skip('no parameter file was given (--params-file)')
-        return
-    answer = system.ask(
-        answers.check_parameters,
-        needs.path,
-        'given' if needs.cameras_given else 'named',
-        *needs.namespaces(),
-    )
-    if 'error' in answer:
-        step = (
-            'install it, or unset RMW_IMPLEMENTATION;' if 'missing' in answer else 'source ROS 2;'
-        )
-        advice = f'{step} then run zc_doctor again, which checks every key'
-        yield Finding(
-            Status.WARN,
-            f'{needs.path} could not be checked: {answer["error"]}',
-            advice,
-            '',
-            {'checked': None},
-        )
-        return
-    problems, misses, checked = answer['problems'], answer.get('misses', []), answer['checked']
-    warnings = [*misses, *answer['warnings']]
-    figures = {'checked': checked, 'problems': problems, 'warnings': warnings}
-    if problems:
-        found = f'{needs.path}: {"; ".join([*problems, *warnings])}'
-        yield Finding(
-            Status.FAIL, found, 'correct it: the node does not start with it', '', figures
-        )
-    elif warnings:
-        advice = 'correct it, unless it belongs to another package; the nodes start in any case'
-        if misses:
-            advice = 'correct it, or give zc_doctor the same --cameras as perception; without them these nodes do not start'
-        yield Finding(Status.WARN, f'{needs.path}: {"; ".join(warnings)}', advice, '', figures)
-    elif not checked:
-        found = f'{needs.path} has no parameter for the nodes of this package'
-        yield Finding(
-            Status.WARN, found, 'name its sections /**/capture, /**/inference', '', figures
-        )
-    else:
-        yield ok(f'{needs.path}: {checked} parameters, all known and in range', **figures)
-
 
 SUPPORTED = ('humble', 'jazzy', 'kilted', 'rolling')
 _PROFILES = ('FASTRTPS_DEFAULT_PROFILES_FILE', 'FASTDDS_DEFAULT_PROFILES_FILE')
@@ -102,26 +54,14 @@ def ros_distribution(system: System, needs: Needs) -> Iterator[Finding]:
         yield ok(f'ROS 2 {name}', **figures)
     elif name:
         found = f"ROS 2 '{name}', with which this package is not tested"
-        yield Finding(
-            Status.WARN, found, f'use {", ".join(SUPPORTED[:-1])} or {SUPPORTED[-1]}', '', figures
-        )
+        yield warn(found, f'use {", ".join(SUPPORTED[:-1])} or {SUPPORTED[-1]}', **figures)
     elif installed:
-        yield Finding(
-            Status.WARN,
-            f'ROS_DISTRO is not set; installed: {", ".join(installed)}',
-            _SOURCE,
-            '',
-            figures,
-        )
+        yield warn(f'ROS_DISTRO is not set; installed: {", ".join(installed)}', _SOURCE, **figures)
     elif system.ask(answers.describe_ros).get('rclpy_version'):
         yield ok('ROS 2 from Python wheels: ROS_DISTRO is not set', **figures)
     else:
-        yield Finding(
-            Status.FAIL,
-            'there is no ROS 2',
-            f'install ROS 2 {SUPPORTED[0]} or newer; {_SOURCE}',
-            '',
-            figures,
+        yield fail(
+            'there is no ROS 2', f'install ROS 2 {SUPPORTED[0]} or newer; {_SOURCE}', **figures
         )
 
 
@@ -133,9 +73,7 @@ def ros_rclpy(system: System, needs: Needs) -> Iterator[Finding]:
         yield skip(_NO_MIDDLEWARE, **figures)
     elif 'error' in answer:
         advice = f'{_SOURCE}, with the Python that it was built for'
-        yield Finding(
-            Status.FAIL, f"rclpy can't be imported: {answer['error']}", advice, '', figures
-        )
+        yield fail(f"rclpy can't be imported: {answer['error']}", advice, **figures)
     else:
         yield ok(f'rclpy {answer["rclpy_version"] or "of an unknown version"}', **figures)
 
@@ -148,18 +86,12 @@ def ros_middleware(system: System, needs: Needs) -> Iterator[Finding]:
     advice = f'apt install ros-$ROS_DISTRO-{wanted.replace("_", "-")}, or unset RMW_IMPLEMENTATION'
     if 'missing' in answer:
         found = f"RMW_IMPLEMENTATION is '{answer['missing']}', which is not installed: no node can start"
-        yield Finding(
-            Status.FAIL, f'{found}; installed: {", ".join(there) or "none"}', advice, '', figures
-        )
+        yield fail(f'{found}; installed: {", ".join(there) or "none"}', advice, **figures)
     elif 'error' in answer:
         yield skip('rclpy can not be imported; see ros.rclpy', **figures)
     elif wanted and figures['used'] != wanted:
-        yield Finding(
-            Status.FAIL,
-            f"RMW_IMPLEMENTATION is '{wanted}', but {figures['used']} is used",
-            advice,
-            '',
-            figures,
+        yield fail(
+            f"RMW_IMPLEMENTATION is '{wanted}', but {figures['used']} is used", advice, **figures
         )
     else:
         yield ok(
@@ -182,12 +114,10 @@ def ros_messages(system: System, needs: Needs) -> Iterator[Finding]:
             f'ros-$ROS_DISTRO-{name.split(".")[0].replace("_", "-")}' for name in broken
         )
         found = '; '.join(f'{name}: {why}' for name, why in broken.items())
-        yield Finding(
-            Status.FAIL,
+        yield fail(
             f'not all messages can be imported: {found}',
             f'apt install {packages}',
-            '',
-            {'messages': answer['messages']},
+            messages=answer['messages'],
         )
     else:
         yield ok(f'{", ".join(answer["messages"])} can be imported', messages=answer['messages'])
@@ -248,7 +178,7 @@ def large_messages(system: System, needs: Needs) -> Iterator[Finding]:
             f'no Fast DDS profile is set: {room}; of {only}, best-effort ones lose most images, '
             'reliable ones get them later'
         )
-        yield Finding(Status.WARN, found, advice, '', figures)
+        yield warn(found, advice, **figures)
         return
     name, path = next(iter(set_here.items()))
     try:
@@ -256,15 +186,11 @@ def large_messages(system: System, needs: Needs) -> Iterator[Finding]:
             system.root / path.lstrip('/') if path.startswith('/') else Path(path)
         )
     except (OSError, ElementTree.ParseError) as error:
-        yield Finding(
-            Status.FAIL, f"{name} is '{path}', which can't be read: {error}", advice, '', figures
-        )
+        yield fail(f"{name} is '{path}', which can't be read: {error}", advice, **figures)
         return
     if size < 2 * image:
         found = f"{name} '{path}' has a segment of {size / _MIB:.1f} MiB, images have {image / _MIB:.1f} MiB"
-        yield Finding(
-            Status.WARN, found, f'raise segment_size to at least {4 * image}', '', figures
-        )
+        yield warn(found, f'raise segment_size to at least {4 * image}', **figures)
     else:
         yield ok(
             f'{path}: segment of {size / _MIB:.0f} MiB for images of {image / _MIB:.1f} MiB',
@@ -281,7 +207,7 @@ def _receive_buffer(system: System, image: int, only: str) -> Finding:
             f'net.core.rmem_max is {int(limit) / _MIB:.1f} MiB, '
             f'an image has {image / _MIB:.1f} MiB: of {only}, best-effort ones lose images, reliable ones get them later'
         )
-        return Finding(Status.WARN, found, advice, '', figures)
+        return warn(found, advice, **figures)
     return ok(f'Cyclone DDS with net.core.rmem_max {limit or "unknown"}', **figures)
 
 
@@ -292,26 +218,16 @@ def ros_discovery(system: System, needs: Needs) -> Iterator[Finding]:
     local = system.environment.get('ROS_LOCALHOST_ONLY', '')
     figures = {'domain': domain, 'range': reach, 'localhost_only': local}
     if domain and not (re.fullmatch('[0-9]{1,3}', domain) and int(domain) <= 232):
-        yield Finding(
-            Status.FAIL,
-            f"ROS_DOMAIN_ID is '{domain}'",
-            'set it to a number from 0 to 101',
-            '',
-            figures,
-        )
+        yield fail(f"ROS_DOMAIN_ID is '{domain}'", 'set it to a number from 0 to 101', **figures)
     elif domain and int(domain) not in _SAFE_DOMAINS:
         found = f'ROS_DOMAIN_ID {domain} uses ports that Linux gives to other programs'
-        yield Finding(Status.WARN, found, 'use 0 to 101 (or 215 to 232)', '', figures)
+        yield warn(found, 'use 0 to 101 (or 215 to 232)', **figures)
     elif reach and reach.upper() not in _RANGES:
         advice = f'set it to one of {", ".join(_RANGES)}'
-        yield Finding(
-            Status.FAIL, f"ROS_AUTOMATIC_DISCOVERY_RANGE is '{reach}'", advice, '', figures
-        )
+        yield fail(f"ROS_AUTOMATIC_DISCOVERY_RANGE is '{reach}'", advice, **figures)
     elif reach and local == '1':
         found = 'ROS_LOCALHOST_ONLY and ROS_AUTOMATIC_DISCOVERY_RANGE are both set; from Iron on ROS_LOCALHOST_ONLY wins'
-        yield Finding(
-            Status.WARN, found, 'unset ROS_LOCALHOST_ONLY, which is deprecated', '', figures
-        )
+        yield warn(found, 'unset ROS_LOCALHOST_ONLY, which is deprecated', **figures)
     else:
         hosts = (
             'this host only'
@@ -340,19 +256,13 @@ def runtime_socket_folder(system: System, needs: Needs) -> Iterator[Finding]:
             number = grp.getgrnam(name).gr_gid
         except KeyError:
             advice = f'groupadd {name}, or set shared_memory_group to a group that exists'
-            yield Finding(
-                Status.FAIL,
-                f"there is no group '{name}' (shared_memory_group)",
-                advice,
-                name,
-                figures,
+            yield fail(
+                f"there is no group '{name}' (shared_memory_group)", advice, name, **figures
             )
             return
         if number not in {*os.getgroups(), os.getegid()} and system.user:
             found = f"this user is not in group '{name}' (shared_memory_group), so it can't open the folder to that group"
-            yield Finding(
-                Status.FAIL, found, f'usermod -aG {name} USER, and log in again', name, figures
-            )
+            yield fail(found, f'usermod -aG {name} USER, and log in again', name, **figures)
             return
     try:
         socket_path(folder, '0' * 32)
@@ -370,13 +280,11 @@ def runtime_socket_folder(system: System, needs: Needs) -> Iterator[Finding]:
         found = (
             f"folder '{folder}' does not exist, and can't be made in {folder.parent}: {refusal}"
         )
-        yield Finding(
-            Status.FAIL, found, f'make it with mode 0700 for this user, or {step}', '', figures
-        )
+        yield fail(found, f'make it with mode 0700 for this user, or {step}', **figures)
         return
     if complaint := folder_complaint(system.environment):
         found, _, advice = complaint.rpartition(': ')
-        yield Finding(Status.WARN, found, advice, '', figures)
+        yield warn(found, advice, **figures)
     elif figures['exists']:
         yield ok(
             f"folder '{folder}' belongs to this user alone and has {figures['sockets']} sockets",

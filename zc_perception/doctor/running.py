@@ -15,9 +15,7 @@ from typing import Any
 
 from zc_perception.errors import ZcError, one_line
 from zc_perception.machine.asking import CHECK_LIMIT_S, NoAnswerError, Question
-from zc_perception.machine.checks import Check
-from zc_perception.machine.finding import Finding, Status
-from zc_perception.machine.needs import Needs
+from zc_perception.machine.checks import Check, Finding, Needs, fail
 from zc_perception.machine.system import System
 
 
@@ -58,12 +56,7 @@ class _Memory:
 
 def _not_checked(check: Check, why: str) -> list[Result]:
     advice = f'report it if it happens again; to leave it out, name all groups but {check.group} after --only'
-    return [
-        Result(
-            check,
-            Finding(Status.FAIL, f'could not be checked: {why}', advice, '', {'checked': False}),
-        )
-    ]
+    return [Result(check, fail(f'could not be checked: {why}', advice, checked=False))]
 
 
 def run_check(check: Check, system: System, needs: Needs) -> list[Result]:

@@ -1,11 +1,14 @@
 """Puts questions to a process of its own: vendors' libraries, GStreamer's plugins, rclpy and models may hang or crash, and cost memory.
 
-The answer is one line of JSON on a pipe of its own, as such libraries write to stdout what they like.
+The answer is one line of JSON on a pipe of its own, as such libraries write to stdout what they like. This file is also the program that
+answers: ``python -m …asking DESCRIPTOR MODULE:FUNCTION [ARGUMENT ...]``.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import importlib
 import json
 import os
 import select
@@ -25,6 +28,7 @@ TIME_LIMIT_S = 30.0
 #: Of a check, which may ask two questions.
 CHECK_LIMIT_S = 2 * TIME_LIMIT_S + 5.0
 _KILLED_S = 1.0
+_PR_SET_PDEATHSIG = 1
 _TAIL = 300
 _LARGEST = 1 << 20
 _running: set[int] = set()
@@ -52,7 +56,7 @@ def ask(question: Question, *arguments: str, time_limit_s: float = TIME_LIMIT_S)
         command = [
             sys.executable,
             '-m',
-            'zc_perception.machine.answering',
+            'zc_perception.machine.asking',
             str(writing),
             f'{question.__module__}:{question.__name__}',
             *arguments,
@@ -78,7 +82,12 @@ def ask(question: Question, *arguments: str, time_limit_s: float = TIME_LIMIT_S)
             text = _read(pipe, time_limit_s)
             return _understood(subject(question), text, process, errors, time_limit_s)
         finally:
-            _end(process)
+            _kill(process.pid)
+            # One in the kernel that ignores SIGKILL is left behind: waiting for it would hang.
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_KILLED_S)
+            with _lock:
+                _running.discard(process.pid)
 
 
 def _read(pipe: OwnedFd, time_limit_s: float) -> bytes | None:
@@ -116,33 +125,15 @@ def _understood(
     with contextlib.suppress(subprocess.TimeoutExpired):
         process.wait(_KILLED_S)
     status = process.poll()
-    how = (
-        f'was ended by {_signal(-status)}'
-        if status is not None and status < 0
-        else f'ended with status {status}'
-    )
+    how = f'ended with status {status}'
+    if status is not None and status < 0:
+        how = f'was ended by {signal.Signals(-status).name if -status in list(signal.Signals) else f"signal {-status}"}'
     size = os.fstat(errors.fileno()).st_size
     tail = os.pread(errors.fileno(), _TAIL, max(0, size - _TAIL))
     last = ' '.join(tail.decode(errors='replace').split())
     raise NoAnswerError(
         f'the process that looked at {question} {how}' + (f': …{last}' if last else '')
     )
-
-
-def _signal(number: int) -> str:
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f'signal {number}'
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """A process in the kernel that ignores SIGKILL is left behind: waiting for it would hang."""
-    _kill(process.pid)
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(_KILLED_S)
-    with _lock:
-        _running.discard(process.pid)
 
 
 def _kill(pid: int) -> None:
@@ -156,3 +147,19 @@ def end_all() -> None:
         running = list(_running)
     for pid in running:
         _kill(pid)
+
+
+def _answer(number: int, place: str, *arguments: str) -> None:
+    """Write the answer to the descriptor, and end without what libraries do at exit."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    module, _, name = place.partition(':')
+    os.set_inheritable(number, False)
+    answer = getattr(importlib.import_module(module), name)(*arguments)
+    with open(number, 'wb') as out:
+        out.write(json.dumps(answer).encode() + b'\n')
+    sys.stderr.flush()
+    os._exit(0)
+
+
+if __name__ == '__main__':
+    _answer(int(sys.argv[1]), *sys.argv[2:])

@@ -1,18 +1,197 @@
-"""One check of ``zc_doctor``: the doctor has its own, and each kind of camera or accelerator declares those of what it needs."""
+"""What a check of ``zc_doctor`` is, what it is asked for, and what it says: the doctor has its own checks, and each kind of camera or
+accelerator declares those of what it needs.
+
+How bad something is depends on who needs it, which the parameter file says (:class:`Need`):
+
+============  ===============================================================  ==========================================================
+need          when                                                             what is missing or can't be used is a
+============  ===============================================================  ==========================================================
+REQUIRED      the parameter file names it                                      ``fail``: these nodes won't do what their file says
+POSSIBLE      ``auto`` may take it, or there is no parameter file              ``warn``: something else does, or the use it is for is out
+                                                                               (``skip`` for software that most machines don't have)
+UNUSED        the parameter file uses something else                           ``skip``
+============  ===============================================================  ==========================================================
+"""
 
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from zc_perception.machine.finding import Finding
-    from zc_perception.machine.needs import Needs
     from zc_perception.machine.system import System
 
-    CheckFunction = Callable[[System, Needs], Iterable[Finding]]
+    CheckFunction = Callable[[System, 'Needs'], Iterable['Finding']]
+
+
+class Status(Enum):
+    """The verdict. ``SKIP``: does not apply here, and why."""
+
+    OK = 'ok'
+    WARN = 'warn'
+    FAIL = 'fail'
+    SKIP = 'skip'
+
+
+class Need(Enum):
+    """Who needs it."""
+
+    REQUIRED = 'required'
+    POSSIBLE = 'possible'
+    UNUSED = 'unused'
+
+    @property
+    def missing(self) -> Status:
+        """The verdict on something that is missing, or can't be used."""
+        return Status.WARN if self is Need.POSSIBLE else self.missing_extra
+
+    @property
+    def missing_extra(self) -> Status:
+        """The same of software that most machines do without."""
+        return Status.FAIL if self is Need.REQUIRED else Status.SKIP
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the report.
+
+    :param found: what is there, in one sentence without a full stop.
+    :param advice: what to do; empty where there is nothing to do.
+    :param subject: which device, heap or camera, where a check has several.
+    :param figures: the same for programs: strings, numbers, booleans, ``None``, and lists and objects of them.
+    """
+
+    status: Status
+    found: str
+    advice: str = ''
+    subject: str = ''
+    figures: Mapping[str, Any] = field(default_factory=dict)
+
+
+def ok(found: str, subject: str = '', /, **figures: Any) -> Finding:
+    """All is well."""
+    return Finding(Status.OK, found, '', subject, figures)
+
+
+def skip(found: str, subject: str = '', /, **figures: Any) -> Finding:
+    """Does not apply; *found* says why."""
+    return Finding(Status.SKIP, found, '', subject, figures)
+
+
+def warn(found: str, advice: str, subject: str = '', /, **figures: Any) -> Finding:
+    """It works less well than it could, or nobody asked for it."""
+    return Finding(Status.WARN, found, advice, subject, figures)
+
+
+def fail(found: str, advice: str, subject: str = '', /, **figures: Any) -> Finding:
+    """It doesn't work."""
+    return Finding(Status.FAIL, found, advice, subject, figures)
+
+
+def told(status: Status, error: object, subject: str = '', /, **figures: Any) -> Finding:
+    """One of the package's own errors, which says what to do behind its last semicolon."""
+    found, _, advice = str(error).rpartition('; ')
+    return Finding(status, found or advice, advice, subject, figures)
+
+
+@dataclass(frozen=True)
+class NodeNeed:
+    """What one node is going to have: ``need['width']`` is the value of its parameter ``width``, by default the parameter's own.
+
+    :param node: its full name.
+    :param chooses: the parameter that chooses its kind of camera or accelerator.
+    :param values: all its parameters.
+    """
+
+    node: str
+    chooses: str
+    values: Mapping[str, Any]
+
+    def __getitem__(self, parameter: str) -> Any:
+        return self.values[parameter]
+
+    @property
+    def kind(self) -> str:
+        """Its kind of camera or accelerator."""
+        return str(self.values[self.chooses])
+
+    @property
+    def label(self) -> str:
+        """For people: the node and its kind."""
+        return f'{self.node} ({self.kind})'
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Everything that is asked.
+
+    :param path: the parameter file; empty: none was given.
+    :param cameras: one for each capture node.
+    :param inferences: one for each inference node.
+    :param cameras_given: whether these are all cameras, by ``--cameras``, not those that the file names.
+    :param heaps: the heaps that cameras take their buffers from: names, or ``auto``.
+    :param device_imports: whether a device has to import buffers, so that a memfd won't do.
+    :param read_by_ros: whether the file's values are ROS's; ``False``: PyYAML's, as there is no ROS here.
+    """
+
+    path: str = ''
+    cameras: tuple[NodeNeed, ...] = ()
+    inferences: tuple[NodeNeed, ...] = ()
+    cameras_given: bool = False
+    heaps: tuple[str, ...] = ()
+    device_imports: bool = False
+    read_by_ros: bool = True
+
+    @property
+    def known(self) -> bool:
+        """Whether there is a parameter file."""
+        return bool(self.path)
+
+    def cameras_of(self, *kinds: str) -> list[NodeNeed]:
+        """The capture nodes with one of these kinds of cameras."""
+        return [camera for camera in self.cameras if camera.kind in kinds]
+
+    def camera(self, *kinds: str) -> Need:
+        """Who needs one of these kinds of cameras."""
+        return self._need(bool(self.cameras_of(*kinds)))
+
+    def accelerator(self, *kinds: str) -> Need:
+        """Who needs one of these kinds of accelerators."""
+        wanted = [inference.kind for inference in self.inferences]
+        asked = any(kind in wanted for kind in kinds)
+        return Need.POSSIBLE if 'auto' in wanted and not asked else self._need(asked)
+
+    def heap(self, name: str) -> Need:
+        """Who needs that heap."""
+        asked = name in self.heaps
+        return (
+            Need.POSSIBLE
+            if not asked and self.known and ('auto' in self.heaps or self.device_imports)
+            else self._need(asked)
+        )
+
+    def namespaces(self) -> tuple[str, ...]:
+        """Of all these nodes; empty: none."""
+        nodes = [one.node for one in (*self.cameras, *self.inferences)]
+        return tuple(dict.fromkeys(node.rpartition('/')[0] for node in nodes))
+
+    def _need(self, asked: bool) -> Need:
+        if not self.known:
+            return Need.POSSIBLE
+        return Need.REQUIRED if asked else Need.UNUSED
+
+    def summary(self) -> str:
+        """One line for people."""
+        if not self.known:
+            return 'no parameter file was given: every use is checked'
+        parts = [camera.label for camera in self.cameras] + [
+            f'{i.node} ({i.kind}, model {i["model"]})' for i in self.inferences
+        ]
+        how = '' if self.read_by_ros else ', read as plain YAML because ROS 2 is not here'
+        return f'for {self.path}{how}: {", ".join(parts)}'
 
 
 @dataclass(frozen=True)

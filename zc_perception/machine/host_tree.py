@@ -1,7 +1,11 @@
-"""Where the machine's device nodes and attributes are."""
+"""What can be seen of the machine without opening a device: where its nodes are, who has one open, which file a library is."""
 
 from __future__ import annotations
 
+import ctypes
+import glob
+import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,3 +23,38 @@ class HostTree:
 
 
 HOST = HostTree()
+
+
+def programs_using(path: str) -> list[str]:
+    """Who has the device node open, as ``name (pid)``, as far as this user may look."""
+    try:
+        wanted = os.stat(path).st_rdev
+    except OSError:
+        return []
+    found = set()
+    for entry in glob.glob('/proc/[0-9]*/fd/*'):
+        try:
+            # Only nodes are of interest; a stat of a pipe or socket would be as good as none.
+            if os.readlink(entry).startswith('/dev/') and os.stat(entry).st_rdev == wanted:
+                found.add(int(entry.split('/')[2]))
+        except OSError:
+            continue
+    names = []
+    for pid in sorted(found):
+        name = 'process'
+        with suppress(OSError):
+            name = Path(f'/proc/{pid}/comm').read_text(encoding='utf-8', errors='replace').strip()
+        names.append('this process' if pid == os.getpid() else f'{name} ({pid})')
+    return names
+
+
+def file_of(library: ctypes.CDLL | str) -> str:
+    """The file that the loader took: its name often ends in the version."""
+    wanted = library if isinstance(library, str) else library._name
+    base = os.path.basename(wanted or '').split('.so')[0]
+    with open('/proc/self/maps', encoding='utf-8', errors='replace') as maps:
+        for line in maps:
+            path = line.rstrip('\n').partition('/')
+            if path[1] and os.path.basename(path[2]).startswith(f'{base}.so'):
+                return os.path.realpath('/' + path[2])
+    return ''

@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from zc_perception.machine.asking import ask
-from zc_perception.machine.device_users import programs_using
-from zc_perception.machine.host_tree import HostTree
+from zc_perception.machine.host_tree import HostTree, programs_using
 from zc_perception.memory.heaps import Heap, open_heap
 from zc_perception.memory.owned_fd import OwnedFd
 

@@ -11,10 +11,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from zc_perception.errors import ZcError
-from zc_perception.machine.finding import Finding, Need, Status, ok, skip
+from zc_perception.machine.checks import Finding, Need, Needs, Status, ok, skip
 from zc_perception.machine.heaps import rights_advice
 from zc_perception.machine.host_tree import HostTree
-from zc_perception.machine.needs import Needs
 from zc_perception.machine.system import DENIED, System
 from zc_perception.npu.kinds import ACCELERATORS, AUTO
 from zc_perception.npu.metis_card import (

@@ -13,8 +13,7 @@ from contextlib import AbstractContextManager, closing
 from pathlib import Path
 
 from zc_perception.camera.synthetic import SyntheticCamera
-from zc_perception.doctor.needs import needs_of
-from zc_perception.doctor.pool_need import pool_need
+from zc_perception.doctor.needs import needs_of, pool_need
 from zc_perception.machine.system import System
 from zc_perception.memory.heaps import open_heap, working_heaps
 from zc_perception.memory.ledger import CopyLedger

@@ -46,8 +46,7 @@ from zc_perception.errors import (
     LayoutError,
 )
 from zc_perception.frame import Frame, Header
-from zc_perception.machine.checks import Check
-from zc_perception.machine.finding import Finding, skip
+from zc_perception.machine.checks import Check, Finding, Needs, NodeNeed, skip
 from zc_perception.memory.dmabuf import CpuAccess, pending_writes
 from zc_perception.memory.foreign_pool import ForeignBufferPool
 from zc_perception.memory.heaps import OfferedHeaps
@@ -64,7 +63,6 @@ from zc_perception.parameters import ParameterSpec
 from zc_perception.pixel.modifier import LINEAR, modifier_name
 
 if TYPE_CHECKING:
-    from zc_perception.machine.needs import Needs, NodeNeed
     from zc_perception.machine.system import System
 
 COPY_REASON = 'gstreamer_copy'

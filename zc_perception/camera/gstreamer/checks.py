@@ -9,8 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from zc_perception.errors import ZcError
-from zc_perception.machine.finding import Finding, Need, Status, ok, skip, told
-from zc_perception.machine.needs import Needs
+from zc_perception.machine.checks import Finding, Need, Needs, fail, ok, skip, told
 from zc_perception.machine.system import System
 
 if TYPE_CHECKING:
@@ -104,18 +103,13 @@ def gstreamer_pipelines(system: System, needs: Needs) -> Iterator[Finding]:
                 )
             else:
                 advice = "set parameter pipeline, for example to 'v4l2src device=/dev/video0 io-mode=dmabuf'"
-                yield Finding(
-                    Status.FAIL, 'camera gstreamer has an empty pipeline', advice, camera.node
-                )
+                yield fail('camera gstreamer has an empty pipeline', advice, camera.node)
             continue
         answer = system.ask(try_pipeline, camera['pipeline'])
         if 'error' in answer:
             advice = 'compare the names of elements and properties with gst-inspect-1.0 ELEMENT, and see gstreamer.elements'
-            yield Finding(
-                Status.FAIL,
-                f'GStreamer can not make the pipeline: {answer["error"]}',
-                advice,
-                camera.node,
+            yield fail(
+                f'GStreamer can not make the pipeline: {answer["error"]}', advice, camera.node
             )
         else:
             yield ok('GStreamer can make the pipeline', camera.node)

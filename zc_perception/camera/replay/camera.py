@@ -15,13 +15,12 @@ from zc_perception.camera.replay.place import recording_path
 from zc_perception.camera.replay.source import STAMPS, FrameSource, Moment
 from zc_perception.errors import ConfigError, RecordingError
 from zc_perception.frame import Header
-from zc_perception.machine.finding import Finding
+from zc_perception.machine.checks import Finding, Needs, NodeNeed
 from zc_perception.parameters import ParameterSpec
 from zc_perception.pixel.fourcc import pixel_format
 from zc_perception.pixel.layout import check_dimensions
 
 if TYPE_CHECKING:
-    from zc_perception.machine.needs import Needs, NodeNeed
     from zc_perception.machine.system import System
 
 

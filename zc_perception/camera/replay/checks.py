@@ -10,19 +10,15 @@ from typing import Any
 from zc_perception.errors import ConfigError, ZcError
 from zc_perception.local_path import local_path
 from zc_perception.machine.asking import NoAnswerError
-from zc_perception.machine.finding import Finding, Status, ok
-from zc_perception.machine.needs import NodeNeed
+from zc_perception.machine.checks import Finding, NodeNeed, fail, ok, warn
 from zc_perception.machine.system import System
 
 
 def recording(system: System, camera: NodeNeed) -> Finding:
     if not camera['video']:
         advice = f'set it in the parameter file, or when the node starts (-p {camera.node.rsplit("/", 1)[-1]}:video:=PATH)'
-        return Finding(
-            Status.WARN,
-            "camera replay has no recording: parameter 'video' is empty",
-            advice,
-            camera.node,
+        return warn(
+            "camera replay has no recording: parameter 'video' is empty", advice, camera.node
         )
     path = camera['video']
     with suppress(ConfigError):  # what is wrong with it is what opening it says
@@ -39,11 +35,8 @@ def recording(system: System, camera: NodeNeed) -> Finding:
     except NoAnswerError as error:
         answer = {'error': str(error)}
     if 'error' in answer:
-        return Finding(
-            Status.FAIL,
-            answer['error'],
-            'give video the path of a recording that can be played',
-            camera.node,
+        return fail(
+            answer['error'], 'give video the path of a recording that can be played', camera.node
         )
     return ok(
         f'{camera["video"]} can be played, {answer["width"]}x{answer["height"]}',

@@ -59,8 +59,7 @@ from zc_perception.errors import (
     printable,
 )
 from zc_perception.frame import Frame, Header
-from zc_perception.machine.checks import Check
-from zc_perception.machine.finding import Finding
+from zc_perception.machine.checks import Check, Finding, Needs, NodeNeed
 from zc_perception.memory.heaps import HeapUse, OfferedHeaps
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.memory.pool import BufferPool, Slot, SlotState, mapped
@@ -80,7 +79,6 @@ from zc_perception.pixel.layout import ImageLayout
 
 if TYPE_CHECKING:
     from zc_perception.camera.pool_plan import Agree, PlannedPool
-    from zc_perception.machine.needs import Needs, NodeNeed
     from zc_perception.machine.system import System
 
 _NONE = (errno.ENOTTY, errno.EINVAL, errno.ENODATA)

@@ -33,9 +33,8 @@ from zc_perception.errors import (
     NegotiationError,
     ZcError,
 )
-from zc_perception.machine.finding import Finding, Need, Status, ok, skip
+from zc_perception.machine.checks import Finding, Need, Needs, NodeNeed, Status, fail, ok, skip
 from zc_perception.machine.heaps import rights_advice
-from zc_perception.machine.needs import Needs, NodeNeed
 from zc_perception.machine.system import DENIED, System
 from zc_perception.memory.heaps import HeapUse, OfferedHeaps
 from zc_perception.negotiation.constraints import Size, size_text
@@ -278,38 +277,25 @@ def configured(system: System, needs: Needs, camera: NodeNeed) -> Finding:
     device, subject = camera['device'], camera.node
     if others := _sharing(system, needs, camera):
         found = f'{device} is also the camera of {", ".join(others)}, and only one node can use it'
-        return Finding(
-            Status.FAIL,
-            found,
-            'give each node a device of its own',
-            subject,
-            {'shared_with': others},
-        )
+        return fail(found, 'give each node a device of its own', subject, shared_with=others)
     there = ', '.join(_video_nodes(system)) or 'none'
     try:
         with video(system, device) as file:
             view = look_at(file)
             if view.role != 'capture':
                 found = f'{device} ({view.card}) gives no pictures ({view.role})'
-                return Finding(Status.FAIL, found, f'set device to a camera: {there}', subject)
+                return fail(found, f'set device to a camera: {there}', subject)
             return _offered(system, needs, camera, view, V4l2Device(file))
     except OSError as error:
         if error.errno == errno.ENOENT:
             advice = 'plug it in, give the container its device node (--device), or set device to one that was found'
-            return Finding(
-                Status.FAIL,
-                f'{device} is not there; found: {there}',
-                advice,
-                subject,
-                {'errno': errno.ENOENT},
+            return fail(
+                f'{device} is not there; found: {there}', advice, subject, errno=errno.ENOENT
             )
         return _refused(system, Status.FAIL, device, error.errno or errno.EIO, subject)
     except CameraError as error:
-        return Finding(
-            Status.FAIL,
-            f'{device} does not answer: {error}',
-            f'set device to another one: {there}',
-            subject,
+        return fail(
+            f'{device} does not answer: {error}', f'set device to another one: {there}', subject
         )
 
 
@@ -347,9 +333,7 @@ def _offered(
             steps.append('set framerate to one of these rates')
     where = f'{camera["device"]} ({view.card})'
     if wrong:
-        return Finding(
-            Status.FAIL, f'{where}: {"; ".join(wrong)}', '; '.join(steps), camera.node, figures
-        )
+        return fail(f'{where}: {"; ".join(wrong)}', '; '.join(steps), camera.node, **figures)
     if not figures['nv12'] and camera['pixel_format'] == 'auto':
         status = Status.FAIL if needs.accelerator('axl') is Need.REQUIRED else Status.WARN
         advice = 'use a camera or mode with NV12, or look at metis.ioctls: the card may import one of these formats'

@@ -134,7 +134,7 @@ def explained(path: str, what: str, error: OSError) -> CameraError:
     if error.errno in (errno.ENODEV, errno.ENXIO):
         return CameraLostError(f'{text}; it was unplugged: plug it in again')
     if error.errno == errno.EBUSY:
-        from zc_perception.machine.device_users import programs_using  # rarely needed
+        from zc_perception.machine.host_tree import programs_using  # rarely needed
 
         users = programs_using(path)
         return CameraBusyError(

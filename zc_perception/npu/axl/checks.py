@@ -6,9 +6,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing
 
 from zc_perception.errors import AcceleratorError, ZcError
-from zc_perception.machine.finding import Finding, Need, Status, ok, skip
+from zc_perception.machine.checks import Finding, Need, Needs, Status, ok, skip
 from zc_perception.machine.heaps import allocate, heap_nodes
-from zc_perception.machine.needs import Needs
 from zc_perception.machine.system import System
 from zc_perception.memory.dmabuf import BufferKind, DmaBuf
 from zc_perception.npu.axl.abi import ImportFlags, parse_ioctl_numbers

@@ -10,10 +10,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from zc_perception.errors import ZcError
-from zc_perception.machine.finding import Finding, Need, Status, ok, skip
+from zc_perception.machine.checks import Finding, Need, Needs, Status, ok, skip
 from zc_perception.machine.heaps import first_dmabuf
-from zc_perception.machine.libraries import file_of
-from zc_perception.machine.needs import Needs
+from zc_perception.machine.host_tree import file_of
 from zc_perception.machine.system import System
 from zc_perception.npu.axl.probe import Importable, probe_shipped_attach
 from zc_perception.npu.axruntime.binding import MODULE, binding_release, import_binding
