@@ -259,7 +259,7 @@ class DmaBuf:
         Before reading these are the writers', before writing everybody's. At once for a memfd, and where drivers add no fences.
         """
         return self.kind is not BufferKind.DMABUF or poll_fd(
-            self.fileno(), select.POLLOUT if access & CpuAccess.WRITE else select.POLLIN, timeout_s
+            self.fileno(), select.POLLIN if access is CpuAccess.READ else select.POLLOUT, timeout_s
         )
 
     def _sync(self, flags: int) -> None:

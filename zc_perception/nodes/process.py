@@ -35,6 +35,8 @@ from zc_perception.terminal import Interrupted, interruptions
 _MAX_WAITS_IN_VAIN = 20
 _PAUSE_S = 0.002
 _CALLBACK_ENDS_S = 1.0
+# So soon a thread that computes in Python hands the interpreter's lock to one that waits for it, such as a camera's (CPython: 5 ms).
+_SWITCH_S = 0.0005
 
 
 class _Executor(SingleThreadedExecutor):
@@ -107,6 +109,7 @@ def ros_context(
     """
     context = context or rclpy.Context()
     raised = _raise_descriptor_limit()
+    sys.setswitchinterval(_SWITCH_S)
     try:
         remove_ros_args(
             ['', *(args or ())]

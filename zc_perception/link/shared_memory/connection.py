@@ -24,13 +24,12 @@ from zc_perception.link.shared_memory.protocol import (
     ProtocolError,
     RefusalCode,
 )
-from zc_perception.link.shared_memory.unix_socket import Peer
+from zc_perception.link.shared_memory.unix_socket import SEND_FLAGS, Peer
 from zc_perception.link.shared_memory.wire import BuffersMessage, Hello, Refused, Welcome
 from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.fence import Fence, SyncFile
 from zc_perception.memory.pool import BufferPool, quarantine_fence
 
-_SEND = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
 _MAX_U32 = 0xFFFFFFFF
 _FRAME_TYPE = int(MessageType.FRAME)
 # A quarantine's own fence ends it; the pool's patience has to be the longer one.
@@ -243,7 +242,7 @@ class Connection:
         )  # fmt: skip
         try:
             if fence is None:
-                self._send(self._view, _SEND)
+                self._send(self._view, SEND_FLAGS)
             else:
                 self._send_with(self._view, [fence.fileno()])
         except BlockingIOError:  # it doesn't read, or other messages fill the socket
@@ -259,7 +258,7 @@ class Connection:
 
     def _send_with(self, packet: bytes | memoryview, fds: list[int]) -> None:
         self.socket.sendmsg(
-            [packet], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', fds))], _SEND
+            [packet], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', fds))], SEND_FLAGS
         )
 
     def _set_frame_id(self, frame_id: str) -> None:
@@ -316,7 +315,7 @@ class Connection:
         if self._ended or self.failure or self._introduced.pop(uid, None) is None:
             return
         try:
-            self._send(wire.pack_retired(uid), _SEND)
+            self._send(wire.pack_retired(uid), SEND_FLAGS)
         except OSError as error:
             self._send_failed('BUFFER_RETIRED', error)
 
@@ -360,7 +359,7 @@ class Connection:
 
     def _refuse(self, code: RefusalCode, text: str) -> None:
         with contextlib.suppress(OSError):
-            self._send(wire.pack_refused(Refused(code, text)), _SEND)
+            self._send(wire.pack_refused(Refused(code, text)), SEND_FLAGS)
         self._fail(code.name.lower(), text)
 
     def welcome(self, welcome: Welcome, join: Callable[[], None]) -> None:
@@ -368,7 +367,7 @@ class Connection:
         with self._lock:
             join()
             try:
-                self._send(wire.pack_welcome(welcome), _SEND)
+                self._send(wire.pack_welcome(welcome), SEND_FLAGS)
             except OSError as error:
                 self._send_failed('WELCOME', error)
 

@@ -35,7 +35,7 @@ from zc_perception.link.shared_memory.protocol import (
     RefusalCode,
 )
 from zc_perception.link.shared_memory.requirements import Requirements
-from zc_perception.link.shared_memory.unix_socket import Peer, close_all
+from zc_perception.link.shared_memory.unix_socket import SEND_FLAGS, Peer, close_all
 from zc_perception.link.shared_memory.wire import BuffersMessage, Refused
 from zc_perception.memory.dmabuf import MAPPABLE, BufferKind, DmaBuf, is_write_only
 from zc_perception.memory.fence import Fence, SyncFile
@@ -47,7 +47,6 @@ from zc_perception.pixel.colorimetry import Colorimetry
 from zc_perception.pixel.layout import ImageLayout, validate_layout
 
 _new = object.__new__
-_SEND = socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL
 _unpack, _LEAST, _MOST, _FRAME_TYPE = (
     wire.FRAME.unpack_from,
     wire.FRAME.size,
@@ -267,7 +266,7 @@ class RemoteSlots:
         with contextlib.suppress(OSError):
             self._send(
                 wire.pack_refused(Refused(RefusalCode.CONSTRAINTS, text)),
-                socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL,
+                SEND_FLAGS,
             )
 
     def admit(self, packet: memoryview, size: int, fence: SyncFile | None) -> tuple[Frame, int]:
@@ -544,11 +543,11 @@ class RemoteSlots:
         """Lock held. ``False``: the socket is full. Owns *fence* unless that."""
         try:
             if fence is None:
-                self._send(packet, _SEND)
+                self._send(packet, SEND_FLAGS)
             else:
                 rights = array.array('i', [fence.fileno()])
                 self._socket.sendmsg(
-                    [packet], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)], _SEND
+                    [packet], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)], SEND_FLAGS
                 )
         except BlockingIOError:
             return False

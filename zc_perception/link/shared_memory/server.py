@@ -46,6 +46,7 @@ from zc_perception.link.shared_memory.socket_folder import (
     socket_path,
 )
 from zc_perception.link.shared_memory.unix_socket import (
+    SEND_FLAGS,
     PacketReader,
     Peer,
     adopt_fence,
@@ -547,7 +548,7 @@ class SharedMemoryServer:
             with contextlib.suppress(OSError):
                 newcomer.socket.send(
                     wire.pack_refused(Refused(error.code, str(error))),
-                    socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL,
+                    SEND_FLAGS,
                 )
             drain(newcomer.socket)
         newcomer.socket.close()
@@ -639,7 +640,7 @@ class SharedMemoryServer:
             return
         newcomer.noted = text
         with contextlib.suppress(OSError):
-            newcomer.socket.send(wire.pack_noted(text), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+            newcomer.socket.send(wire.pack_noted(text), SEND_FLAGS)
         self._say(f'{newcomer.consumer.constraints.participant} waits: {text}')  # type: ignore[union-attr]
 
     def _receive_waiting(self, number: int) -> None:

@@ -20,8 +20,10 @@ from zc_perception.memory.owned_fd import OwnedFd
 
 _SO_PEERGROUPS = 59
 _UCRED = struct.Struct('=iII')
-RECEIVE_FLAGS = socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC
-TRUNCATED = socket.MSG_TRUNC | socket.MSG_CTRUNC
+# Plain numbers: an operation on an enum's flags is a call in Python, for every packet.
+RECEIVE_FLAGS = int(socket.MSG_DONTWAIT | socket.MSG_CMSG_CLOEXEC)
+TRUNCATED = int(socket.MSG_TRUNC | socket.MSG_CTRUNC)
+SEND_FLAGS = int(socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
 TRUNCATED_TEXT = f'a packet too long, or with more than {MAX_FDS} descriptors or more than this process may still open (RLIMIT_NOFILE)'
 CONTROL_ROOM = socket.CMSG_SPACE(MAX_FDS * array.array('i').itemsize)
 # More than a socket holds.
