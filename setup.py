@@ -54,7 +54,7 @@ setup(
     # colcon test runs pytest only where this extra names it.
     extras_require={
         'test': ['pytest', 'hypothesis'],
-        'cpu': ['onnxruntime'],
+        'onnx': ['onnxruntime'],
         'opencv': ['opencv-python-headless>=4.5,<5'],
         # apsw 3.54.0.0, the newest for Python 3.10, keeps a descriptor of each SQLite recording that rosbags opens.
         'bags': ['rosbags>=0.11', 'apsw!=3.54.0.0'],

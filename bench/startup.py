@@ -1,7 +1,7 @@
 """``zc_bench startup``: from executing ``perception`` to the first detections, published and received.
 
 The program is the installed console script with what it ships with: the software camera, the model of the parameter ``model`` and the
-``cpu`` accelerator; in a namespace of its own each time, so that nothing is known of it before. A reader of its detections runs in
+``onnx`` accelerator; in a namespace of its own each time, so that nothing is known of it before. A reader of its detections runs in
 another process already, as somebody's node does, but the two have yet to find each other: what that takes is in ``received``.
 
 ``published`` ends when the node has handed the first frame's detections to the middleware, by the node's own frame log; ``received`` when
@@ -79,7 +79,7 @@ class StartupPlan:
 
     repetitions: int = 7
     variants: Sequence[str] = VARIANTS
-    parameters: Sequence[str] = ('accelerator:=cpu',)
+    parameters: Sequence[str] = ('accelerator:=onnx',)
 
 
 @dataclass(frozen=True)
@@ -315,7 +315,7 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
         nargs='+',
         metavar='NAME:=VALUE',
         default=list(defaults.parameters),
-        help='of the nodes (default: accelerator:=cpu)',
+        help='of the nodes (default: accelerator:=onnx)',
     )
 
 
@@ -323,7 +323,7 @@ def _prepare(options: argparse.Namespace) -> Callable[[Say], Measured]:
     for parameter in options.parameters:
         if ':=' not in parameter:
             raise ConfigError(
-                f"--parameters '{parameter}': each is NAME:=VALUE, such as accelerator:=cpu"
+                f"--parameters '{parameter}': each is NAME:=VALUE, such as accelerator:=onnx"
             )
     plan = StartupPlan(
         options.repetitions, tuple(dict.fromkeys(options.variants)), tuple(options.parameters)

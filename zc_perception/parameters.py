@@ -7,8 +7,8 @@ from __future__ import annotations
 import array
 import contextlib
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from zc_perception.errors import ConfigError, nearest, shown
@@ -41,6 +41,7 @@ class ParameterSpec:
     :param besides: one number outside of that range that is allowed too, and means something else.
     :param choices: allowed strings; ``true`` and ``false`` among them may be booleans, which is what YAML takes them for without quotes.
     :param other_choices: asked for further allowed strings, but only of a value that is none of *choices*.
+    :param renamed: former choices, each with its name of today: for the message.
     :param whole_numbers: whether a string, or one of a list, may be an integer, which is what YAML takes one without quotes for.
     :param dynamic: whether it may change while the node runs. Others may while it is unconfigured, and are read-only without a lifecycle.
     :param fixed: read-only in every state: only a start takes it.
@@ -57,6 +58,7 @@ class ParameterSpec:
     even: bool = False
     choices: tuple[str, ...] = ()
     other_choices: Callable[[], tuple[str, ...]] = tuple
+    renamed: Mapping[str, str] = field(default_factory=dict, hash=False)
     whole_numbers: bool = False
     dynamic: bool = False
     fixed: bool = False
@@ -116,6 +118,8 @@ class ParameterSpec:
         if not good:
             choices = (*self.choices, *self.other_choices())
             hint = nearest(value, choices) if isinstance(value, str) else ''
+            if isinstance(value, str) and value in self.renamed:
+                hint = f"; '{value}' is called '{self.renamed[value]}' now"
             raise ConfigError(
                 f"parameter '{self.name}' is {shown(value)}; it must be {self.allowed()}{hint}"
             )

@@ -12,9 +12,8 @@ from zc_perception.machine.checks import Check, Need, ok, skip, warn
 from zc_perception.memory.dmabuf import CpuAccess
 from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.npu.accelerator import Accelerator, Capabilities
-from zc_perception.npu.cpu import CpuResult
 from zc_perception.npu.engine_rules import EngineRules
-from zc_perception.npu.worked_job import WorkedJob
+from zc_perception.npu.worked_job import HostResult, WorkedJob
 from zc_perception.parameters import ParameterSpec
 from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.modifier import LINEAR
@@ -62,7 +61,7 @@ class CounterAccelerator(Accelerator):
         except Exception as error:  # a failed job, not the end of the node's thread
             job.finish(None, AcceleratorError(str(error)))
         else:
-            job.finish(CpuResult([RawTensor(rows)]))
+            job.finish(HostResult([RawTensor(rows)]))
         return job
 
     def tune(self, values):

@@ -214,12 +214,12 @@ def test_options_become_the_plan(
                 'warm',
                 '--parameters',
                 'model:=hog',
-                'accelerator:=cpu',
+                'accelerator:=onnx',
             ]
         )
         == 0
     )
-    assert planned == [StartupPlan(2, ('warm',), ('model:=hog', 'accelerator:=cpu'))]
+    assert planned == [StartupPlan(2, ('warm',), ('model:=hog', 'accelerator:=onnx'))]
     assert program.main(['startup', '--check']) == 0 and planned[-1] == StartupPlan()
     assert 'published ≤ 1.5 s: 1.00 s' in capsys.readouterr().out
 
@@ -233,7 +233,7 @@ def test_a_short_run_of_everything(free_domain: int, tmp_path: Path) -> None:
         '--repetitions',
         '1',
         '--parameters',
-        'accelerator:=cpu',
+        'accelerator:=onnx',
     )
     assert document['environment']['program'] == 'perception'
     rows = {row['case']: row for row in document['rows']}

@@ -188,7 +188,7 @@ BROKEN: dict[str, tuple[Breakage, Expected]] = {
         video('YUYV'), {('cameras.configured', CAPTURE): 'fail', ('agreement.planned', CAPTURE): 'warn'},
     ),
     'camera without NV12, which nobody needs': (
-        all_of(video('YUYV'), inference(accelerator='cpu')),
+        all_of(video('YUYV'), inference(accelerator='onnx')),
         {('cameras.configured', CAPTURE): 'warn'},
     ),
     'camera with compressed pictures alone': (video('H264'), {('cameras.configured', CAPTURE): 'fail'}),
@@ -323,7 +323,7 @@ BROKEN: dict[str, tuple[Breakage, Expected]] = {
     'unknown model': (lambda v: v.answers.update(model={'error': "model 'x' is not known", 'stage': 'manifest'}),
                       {('model.manifest', '/inference'): 'fail'}),
     'model that does not load': (
-        answer('model', error='it does not fit; use cpu', stage='accelerator'), {('model.load', '/inference'): 'fail'},
+        answer('model', error='it does not fit; use onnx', stage='accelerator'), {('model.load', '/inference'): 'fail'},
     ),
     'no ROS': (
         all_of(environment(ROS_DISTRO=''), lambda v: v.remove('opt/ros/humble/setup.bash'), lambda v: (v.root / 'opt/ros/humble').rmdir(),

@@ -110,7 +110,7 @@ def test_a_model_is_loaded_and_given_back() -> None:
         answer['engine'],
         answer['copy_free'],
         len(answer['reasons']),
-    ) == ('cpu', 'onnx', False, 2)
+    ) == ('onnx', 'onnx', False, 2)
     assert answer['engines'].keys() == {'onnx'} and Path(answer['manifest']).is_file()
 
 

@@ -163,7 +163,7 @@ def test_a_folder_of_another_user_is_refused(
 
 
 def test_what_the_parameter_file_does_not_use_is_left_out(vehicle: Vehicle) -> None:
-    inference(accelerator='cpu')(vehicle)
+    inference(accelerator='onnx')(vehicle)
     capture(camera='synthetic', heap='memfd', memory='auto')(vehicle)
     for step in ('no card', 'camera in use', 'heap of the parameter file refused', 'CMA used up'):
         BROKEN[step][0](vehicle)

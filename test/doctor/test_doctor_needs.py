@@ -120,10 +120,10 @@ def test_without_a_file_everything_is_possible() -> None:
     [
         (('axl',), Need.REQUIRED, Need.UNUSED, Need.REQUIRED),
         (('axruntime',), Need.UNUSED, Need.REQUIRED, Need.REQUIRED),
-        (('cpu',), Need.UNUSED, Need.UNUSED, Need.UNUSED),
+        (('onnx',), Need.UNUSED, Need.UNUSED, Need.UNUSED),
         (('auto',), Need.POSSIBLE, Need.POSSIBLE, Need.POSSIBLE),
         (('auto', 'axl'), Need.REQUIRED, Need.POSSIBLE, Need.REQUIRED),
-        (('cpu', 'axl'), Need.REQUIRED, Need.UNUSED, Need.REQUIRED),
+        (('onnx', 'axl'), Need.REQUIRED, Need.UNUSED, Need.REQUIRED),
     ],
 )
 def test_who_needs_which_accelerator(

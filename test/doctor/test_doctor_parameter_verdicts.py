@@ -18,10 +18,10 @@ from zc_perception.machine.asking import Question
 from zc_perception.machine.system import System
 from zc_perception.nodes import main, process
 
-# Parameters of a node; ``camera: synthetic`` and ``accelerator: cpu`` run everywhere.
+# Parameters of a node; ``camera: synthetic`` and ``accelerator: onnx`` run everywhere.
 CAPTURE, INFERENCE = (
     '/capture: {{ros__parameters: {{camera: synthetic, {}}}}}\n'.format,
-    '/inference: {{ros__parameters: {{accelerator: cpu, {}}}}}\n'.format,
+    '/inference: {{ros__parameters: {{accelerator: onnx, {}}}}}\n'.format,
 )
 GOOD = CAPTURE('width: 64, height: 64')
 QOS = '/**: {{ros__parameters: {{qos_overrides: {}}}}}\n'.format
@@ -290,7 +290,7 @@ def test_sections_for_other_cameras_are_judged_as_perception_does(
 ) -> None:
     path = tmp_path / 'vehicle.yaml'
     everybody = (
-        '/**: {ros__parameters: {camera: synthetic, width: 64, height: 64, accelerator: cpu}}\n'
+        '/**: {ros__parameters: {camera: synthetic, width: 64, height: 64, accelerator: onnx}}\n'
     )
     path.write_text(everybody + text)
     monkeypatch.setattr(
@@ -345,7 +345,7 @@ def test_what_a_file_is_for_depends_on_the_cameras(
 ) -> None:
     path = tmp_path / 'vehicle.yaml'
     sections: dict[str, dict[str, Any]] = {
-        '/**': {'camera': 'synthetic', 'width': 64, 'height': 64, 'accelerator': 'cpu'},
+        '/**': {'camera': 'synthetic', 'width': 64, 'height': 64, 'accelerator': 'onnx'},
         '/**/capture': {'slots': 0},
         f'{named}/capture': {'slots': 8},
     }

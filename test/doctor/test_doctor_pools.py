@@ -29,8 +29,8 @@ from zc_perception.negotiation.settings import Allocation, AllocationRequest
 from zc_perception.negotiation.stand_in import parse_stand_ins
 from zc_perception.npu.accelerator import with_frames
 from zc_perception.npu.axl.device import AxlCapabilities
-from zc_perception.npu.cpu import CpuAccelerator
 from zc_perception.npu.metis_card import Iommu
+from zc_perception.npu.onnx.accelerator import OnnxAccelerator
 from zc_perception.pixel.fourcc import NV12, fourcc_code
 from zc_perception.pixel.modifier import LINEAR
 
@@ -70,7 +70,7 @@ def expected(vehicle: Vehicle) -> PoolNeed:
 
 
 def cpu(in_flight: int) -> BufferConstraints:
-    accelerator = CpuAccelerator(CopyLedger())
+    accelerator = OnnxAccelerator(CopyLedger())
     try:
         return with_frames(
             accelerator.constraints(), in_flight, accelerator.capabilities().max_in_flight
@@ -93,7 +93,7 @@ def test_a_synthetic_cameras_pool_is_the_nodes(
         slots=slots,
         participants=participants,
     )(vehicle)
-    inference(accelerator='cpu', in_flight=in_flight)(vehicle)
+    inference(accelerator='onnx', in_flight=in_flight)(vehicle)
     camera = SyntheticCamera(
         *SIZE,
         30.0,
@@ -158,7 +158,7 @@ SYNTHETIC = {'camera': 'synthetic', 'slots': 3}
 @pytest.mark.parametrize(
     ('values', 'slots'),
     [
-        ({'accelerator': 'cpu', 'in_flight': 9}, 2 + 3),
+        ({'accelerator': 'onnx', 'in_flight': 9}, 2 + 3),
         ({'accelerator': 'axruntime', 'in_flight': 9}, 2 + 3),
         ({'accelerator': 'axruntime', 'in_flight': 9, 'double_buffer': True}, 2 + 4),
         ({'accelerator': 'axruntime', 'in_flight': 9, 'aipu_cores': 4}, 2 + 9),
@@ -189,7 +189,7 @@ def test_each_camera_has_the_inference_of_its_namespace(vehicle: Vehicle) -> Non
     both = {'/a/capture': SYNTHETIC, '/b/capture': SYNTHETIC}
     deep = {'accelerator': 'axl', 'in_flight': 4}
     assert slots_with(
-        vehicle, {**both, '/a/inference': deep, '/b/inference': {'accelerator': 'cpu'}}
+        vehicle, {**both, '/a/inference': deep, '/b/inference': {'accelerator': 'onnx'}}
     ) == [2 + 5, 2 + 2]
     assert slots_with(vehicle, {**both, '/a/inference': deep}) == [2 + 5, 3]
     assert slots_with(vehicle, {**both, '/**/inference': deep}) == [2 + 5, 2 + 5], (
@@ -216,12 +216,12 @@ IMPORTING = {'camera': 'v4l2', 'heap': 'auto', 'memory': 'import', 'participants
         (AUTO, 'axl', None, SYSTEM),
         (AUTO, 'axl', no_iommu, CMA),
         (AUTO, 'axl', passes_through, CMA),
-        (AUTO, 'cpu', no_iommu, SYSTEM),
-        (AUTO, 'cpu', Vehicle.tegra, CMA),
-        (AUTO | {'participants': ['isp: NV12; contiguous']}, 'cpu', None, CMA),
-        (AUTO | {'participants': [f'isp: NV12; heap={CMA}']}, 'cpu', None, CMA),
-        (AUTO | {'participants': ['gpu: NV12; heap=udmabuf | memfd']}, 'cpu', None, 'udmabuf'),
-        (AUTO | {'participants': ['cpu_only: NV12; heap=memfd']}, 'cpu', None, 'memfd'),
+        (AUTO, 'onnx', no_iommu, SYSTEM),
+        (AUTO, 'onnx', Vehicle.tegra, CMA),
+        (AUTO | {'participants': ['isp: NV12; contiguous']}, 'onnx', None, CMA),
+        (AUTO | {'participants': [f'isp: NV12; heap={CMA}']}, 'onnx', None, CMA),
+        (AUTO | {'participants': ['gpu: NV12; heap=udmabuf | memfd']}, 'onnx', None, 'udmabuf'),
+        (AUTO | {'participants': ['cpu_only: NV12; heap=memfd']}, 'onnx', None, 'memfd'),
         (IMPORTING, 'axl', None, SYSTEM),
         (IMPORTING, 'axl', no_iommu, CMA),
         (AUTO | {'heap': CMA}, 'axl', None, CMA),

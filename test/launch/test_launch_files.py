@@ -59,7 +59,7 @@ def test_its_arguments_read_like_documentation(ros2: Ros2, name: str) -> None:
 
 
 def test_perception_runs_in_a_container_and_ends_by_ctrl_c(ros2: Ros2, small: str) -> None:
-    with ros2.launch(PACKAGE, 'perception.launch.py', small, 'accelerator:=cpu') as launch:
+    with ros2.launch(PACKAGE, 'perception.launch.py', small, 'accelerator:=onnx') as launch:
         for node in ('inference', 'overlay', 'capture'):
             launch.wait_for(LOADED.format(f'/{node}', '/perception_container'))
         launch.wait_for("'/image_raw': link is in_process: /capture is in this process")
@@ -210,7 +210,7 @@ def test_quality_of_service_for_all_nodes_is_nobodys_mistake(ros2: Ros2, tmp_pat
 
 def test_cameras_of_a_file_may_be_left_out(ros2: Ros2) -> None:
     with ros2.launch(
-        PACKAGE, 'multi_camera.launch.py', 'cameras:=front', 'overlay:=false', 'accelerator:=cpu'
+        PACKAGE, 'multi_camera.launch.py', 'cameras:=front', 'overlay:=false', 'accelerator:=onnx'
     ) as launch:
         launch.wait_for("'/front/image_raw': link is in_process")
         assert_clean(launch.interrupt(), launch.output)
@@ -220,7 +220,7 @@ def test_cameras_of_a_file_may_be_left_out(ros2: Ros2) -> None:
         'multi_camera.launch.py',
         'cameras:=left,front',
         'overlay:=false',
-        'accelerator:=cpu',
+        'accelerator:=onnx',
     ) as launch:
         launch.wait_for(
             r"\[WARNING\].*no section names '/left/capture', and there are .*: '\*\*/rear/capture'$"
@@ -247,7 +247,7 @@ def test_several_cameras_run(ros2: Ros2, containers: str) -> None:
         'multi_camera.launch.py',
         f'containers:={containers}',
         'overlay:=false',
-        'accelerator:=cpu',
+        'accelerator:=onnx',
     ) as launch:
         for camera in ('front', 'rear'):
             container = (
@@ -469,7 +469,7 @@ def test_a_component_that_cannot_be_loaded_ends_the_launch_with_the_reason(
     done = ros2.run('launch', PACKAGE, 'perception.launch.py', f'params_file:={path}')
     assert done.returncode == 1
     assert "'/inference' could not be loaded into '/perception_container': " in done.stdout
-    assert 'also runs on accelerator: cpu' in done.stdout
+    assert 'also runs on accelerator: onnx' in done.stdout
     assert 'Traceback' not in done.stdout
 
 

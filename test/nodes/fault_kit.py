@@ -25,8 +25,8 @@ from zc_perception.nodes.inference import InferenceNode
 from zc_perception.nodes.process import NodeGroup
 from zc_perception.npu.accelerator import Capabilities, ImportHandle
 from zc_perception.npu.axl.kind import Axl
-from zc_perception.npu.cpu import CpuAccelerator
 from zc_perception.npu.manifest import ModelManifest
+from zc_perception.npu.onnx.accelerator import OnnxAccelerator
 
 SHOWN_S = 2.0
 """A fault must be shown within so long on a machine that keeps up."""
@@ -106,7 +106,7 @@ class AcceleratorFaults:
         self.refused = 0
         """Of ten frames."""
         self.failing = False
-        self.name = 'cpu'
+        self.name = 'onnx'
         self.device = 'a double'
         self.waiting = threading.Event()
 
@@ -116,13 +116,13 @@ class AcceleratorFaults:
         return FaultyAccelerator(self)
 
 
-class FaultyAccelerator(CpuAccelerator):
+class FaultyAccelerator(OnnxAccelerator):
     PARAMETERS = Axl.PARAMETERS
     imports = 0
     keeps_imports = True
 
     def __init__(self, faults: AcceleratorFaults) -> None:
-        super().__init__(CopyLedger(), 1)
+        super().__init__(CopyLedger(), {'threads': 1})
         self._faults = faults
         self._asked = 0
         self.closed = False

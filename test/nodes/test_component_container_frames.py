@@ -16,7 +16,7 @@ from zc_perception.link.rungs import IN_PROCESS, ROS_MESSAGE
 from zc_perception.observe.frame_log import FoundFrameLogs, RecordKind, find_frame_logs
 
 SMALL = {'width': 160, 'height': 120, 'framerate': 60.0}
-CPU = {'accelerator': 'cpu'}
+CPU = {'accelerator': 'onnx'}
 FRAMES = 20
 DDS = {'use_intra_process_comms': False}
 

@@ -57,7 +57,7 @@ def test_they_meet_whatever_is_loaded_first(run: Managed, order: tuple[str, str]
     nodes[order[1]] = load(run, order[1])[0]
     capture, inference = nodes['capture'], nodes['inference']
     frames_go_on(run, inference)
-    assert status(capture, 'negotiation').values['participant cpu accelerator'] == 'accepted'
+    assert status(capture, 'negotiation').values['participant onnx accelerator'] == 'accepted'
     assert capture.camera.pool_statistics().quotas == {'inference': 2}, (
         'one in flight and one that waits'
     )
@@ -83,7 +83,7 @@ def test_the_other_goes_on_when_one_is_unloaded_and_meets_its_successor(
             pool = nodes['capture'].camera.pool_statistics()
             assert not pool.holders.get('inference') and pool.quotas == {}
             assert (
-                'participant cpu accelerator' not in status(nodes['capture'], 'negotiation').values
+                'participant onnx accelerator' not in status(nodes['capture'], 'negotiation').values
             )
         else:
             assert nodes['inference'].state == 'active'
@@ -100,7 +100,7 @@ def test_they_meet_again_after_transitions_of_either(run: Managed, changed: str)
             assert run.change(nodes[changed], step)
         frames_go_on(run, nodes['inference'])
         assert (
-            status(nodes['capture'], 'negotiation').values['participant cpu accelerator']
+            status(nodes['capture'], 'negotiation').values['participant onnx accelerator']
             == 'accepted'
         )
 

@@ -37,7 +37,7 @@ def test_a_bounded_run_writes_summary_and_picture(tmp_path: Path, free_domain: i
     summary = json.loads((tmp_path / 'summary.json').read_text())
     assert set(summary) >= KEYS
     assert summary['frames'] >= 60 and summary['detections'] > 60
-    assert summary['rung'] == 'in_process' and summary['accelerator'] == 'cpu'
+    assert summary['rung'] == 'in_process' and summary['accelerator'] == 'onnx'
     assert set(summary['latency_ms']) == set(StageLatencies.STAGES)
     assert all(0 <= stage['p50'] <= stage['p99'] for stage in summary['latency_ms'].values())
     copies = summary['pixel_copies_per_frame']

@@ -172,7 +172,7 @@ def test_the_end_waits_for_a_callback_but_not_for_ever(context: rclpy.Context) -
 
 SMALL = {
     'capture': {'width': 64, 'height': 64, 'framerate': 30.0},
-    'inference': {'accelerator': 'cpu', 'model': 'hog'},
+    'inference': {'accelerator': 'onnx', 'model': 'hog'},
 }
 
 

@@ -202,7 +202,7 @@ def test_camera_accelerator_and_stand_ins_agree_and_diagnostics_say_on_what(
     )
     assert (
         status.values['participant camera']
-        == status.values['participant cpu accelerator']
+        == status.values['participant onnx accelerator']
         == 'accepted'
     )
     assert status.values['participant display'] == 'stand-in'

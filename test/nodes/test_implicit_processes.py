@@ -70,7 +70,7 @@ def test_without_a_vic_it_runs_and_consumers_that_need_linear_images_are_refused
         viewer = PlainSubscriber(['600', '--image', '--until-images', '1'], domain=free_domain)
         reader = Program(
             'inference_node',
-            *parameters(inference__model='hog', inference__accelerator='cpu'),
+            *parameters(inference__model='hog', inference__accelerator='onnx'),
             domain=free_domain,
         )
         with reader:

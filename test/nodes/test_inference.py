@@ -87,8 +87,9 @@ def test_the_node_ends_while_its_device_is_lost(free_domain: int) -> None:
         ({'double_buffer': 'yes'}, "parameter 'double_buffer' is 'yes'; it must be a boolean"),
         (
             {'accelerator': 'axel'},
-            "parameter 'accelerator' is 'axel'; it must be one of auto, axl, axruntime, cpu",
+            "parameter 'accelerator' is 'axel'; it must be one of auto, axl, axruntime, onnx",
         ),
+        ({'accelerator': 'cpu'}, "axruntime, onnx; 'cpu' is called 'onnx' now"),
         ({'accelerator': 'axruntime'}, "model 'road' (engine onnx) can't run on axruntime"),
     ],
 )
@@ -116,7 +117,7 @@ def test_a_driver_without_our_ioctls_is_one_line_and_the_next_is_taken(
         node.get_logger = lambda: _Lines(said)
         node.start()
         assert (
-            node.accelerator.capabilities().name == 'cpu' and node.manifest.engine == 'opencv_hog'
+            node.accelerator.capabilities().name == 'onnx' and node.manifest.engine == 'opencv_hog'
         )
         lines = [line for line in said if 'ENOTTY' in line]
         assert len(lines) == 1 and '\n' not in lines[0]
@@ -169,7 +170,7 @@ def test_a_machine_without_a_card_is_told_where_it_runs_and_nothing_of_cards(
 def test_log_and_diagnostics_say_what_a_shipped_model_finds(
     free_domain: int, monkeypatch: pytest.MonkeyPatch, model: str, words: str
 ) -> None:
-    with alone(free_domain, InferenceNode, {'model': model, 'accelerator': 'cpu'}) as node:
+    with alone(free_domain, InferenceNode, {'model': model, 'accelerator': 'onnx'}) as node:
         said: list[str] = []
         monkeypatch.setattr(node, 'get_logger', partial(_Lines, said))
         node.start()

@@ -22,7 +22,7 @@ from zc_perception.nodes.inference_stream import (
     Pace,
     select_accelerator,
 )
-from zc_perception.npu.cpu import CpuAccelerator
+from zc_perception.npu.onnx.accelerator import OnnxAccelerator
 
 MS = 1_000_000
 NAMES = ('car', 'pedestrian', 'sign', '7')
@@ -125,7 +125,7 @@ def test_a_class_that_the_model_does_not_have_is_refused(wanted: str, message: s
 
 
 def test_an_accelerator_that_is_opened_anew_takes_over_what_was_changed() -> None:
-    values: dict[str, Any] = {'accelerator': 'cpu', 'model': 'hog', 'classes': [], 'threads': 1}
+    values: dict[str, Any] = {'accelerator': 'onnx', 'model': 'hog', 'classes': [], 'threads': 1}
     selected = select_accelerator(values, CopyLedger(), None)
     with contextlib.closing(selected.accelerator):
         values['threads'] = 2
@@ -142,7 +142,7 @@ def test_frames_go_through_the_scheduler_s_thread_and_the_accelerator_s() -> Non
     ]
     scheduler = SimpleNamespace(thread=own, accelerator=accelerators[0])
     values = {spec.name: spec.default for spec in InferenceNode.SPECS} | {'model': 'hog'}
-    selected = select_accelerator(values, CopyLedger(), lambda: CpuAccelerator(CopyLedger(), 1))
+    selected = select_accelerator(values, CopyLedger(), lambda: OnnxAccelerator(CopyLedger(), {'threads': 1}))
     stream = InferenceStream(selected, SimpleNamespace(), scheduler)  # type: ignore[arg-type]
     try:
         assert list(stream.hot_threads()) == [own, first]

@@ -318,7 +318,7 @@ def test_a_graph_without_autostart_is_made_and_waits(run: Managed) -> None:
     for node in graph.nodes[:2]:
         assert run.change(node, CONFIGURE) and run.change(node, ACTIVATE)
     run.eventually(lambda: graph.inference.processed >= 3)
-    assert status(graph.capture, 'negotiation').values['participant cpu accelerator'] == 'accepted'
+    assert status(graph.capture, 'negotiation').values['participant onnx accelerator'] == 'accepted'
 
 
 @contextmanager

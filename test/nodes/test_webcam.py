@@ -31,7 +31,7 @@ from zc_perception.pixel.fourcc import NV12, fourcc_code
 from zc_perception.pixel.modifier import LINEAR
 
 SIZE = (640, 360)
-ROAD = {'model': 'road', 'accelerator': 'cpu'}
+ROAD = {'model': 'road', 'accelerator': 'onnx'}
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = ROOT / 'config' / 'v4l2.yaml'
 VIDEO = ROOT / 'build' / 'fixtures' / 'vtest.avi'

@@ -23,8 +23,8 @@ from zc_perception.memory.ledger import CopyLedger
 from zc_perception.npu import scheduler
 from zc_perception.npu.axl.accelerator import AxlAccelerator
 from zc_perception.npu.axruntime.accelerator import AxRuntimeAccelerator
-from zc_perception.npu.cpu import CpuAccelerator
 from zc_perception.npu.manifest import load_manifest
+from zc_perception.npu.onnx.accelerator import OnnxAccelerator
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def open_axruntime() -> Iterator[Open]:
 @pytest.fixture(scope='session')
 def warm_engines() -> None:
     """ONNX Runtime has opened what it keeps open."""
-    accelerator = CpuAccelerator(CopyLedger(), 1)
+    accelerator = OnnxAccelerator(CopyLedger(), {'threads': 1})
     accelerator.load(load_manifest('road'))
     accelerator.close()
 

@@ -125,7 +125,7 @@ def test_no_device_names_the_tools(double: Double) -> None:
     double.devices = 0
     with pytest.raises(
         AcceleratorError,
-        match=r"no Metis device \(no devices found\): see 'axdevice'.*accelerator: cpu",
+        match=r"no Metis device \(no devices found\): see 'axdevice'.*accelerator: onnx",
     ):
         RuntimeSession(double.path)
 
@@ -133,7 +133,7 @@ def test_no_device_names_the_tools(double: Double) -> None:
 def test_no_library_names_the_sdk_and_the_cpu() -> None:
     with pytest.raises(
         AcceleratorError,
-        match=r'needs libmissing\.so: .*install the Voyager runtime.*accelerator: cpu',
+        match=r'needs libmissing\.so: .*install the Voyager runtime.*accelerator: onnx',
     ):
         RuntimeSession('libmissing.so')
 

@@ -17,9 +17,9 @@ from zc_perception.detection.heads.spec import HeadSpec
 from zc_perception.detection.raw_tensor import RawTensor
 from zc_perception.errors import ConfigError
 from zc_perception.memory.ledger import CopyLedger
-from zc_perception.npu.cpu import CpuAccelerator
 from zc_perception.npu.manifest import ModelManifest, TensorSpec, check_head, load_manifest
 from zc_perception.npu.metis_card import find_cards
+from zc_perception.npu.onnx.accelerator import OnnxAccelerator
 from zc_perception.npu.selection import open_accelerator
 
 pytestmark = [
@@ -48,7 +48,7 @@ RUNTIME = {'engine': 'axruntime', 'file': 'model.axm', 'input': {'width': 64, 'h
 def test_weights_with_another_number_of_classes_are_refused_with_both_keys(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
         open_accelerator(
-            'cpu',
+            'onnx',
             manifest_file(tmp_path, ONNX, classes=['a', 'b', 'c']),
             {'threads': 1},
             CopyLedger(),
@@ -109,7 +109,7 @@ def test_no_accelerator_left_is_an_error_of_the_configuration(
     manifest = manifest_file(tmp_path, RUNTIME, ONNX, classes=['a'])
     with pytest.raises(
         ConfigError,
-        match=r"^no accelerator fits: .*'axruntime'.*'classes' has 1 name, .*'cpu'.*'classes' has 1 name,",
+        match=r"^no accelerator fits: .*'axruntime'.*'classes' has 1 name, .*'onnx'.*'classes' has 1 name,",
     ):
         open_accelerator(
             'auto', manifest, {'axruntime_library': double.path, 'threads': 1}, CopyLedger()
@@ -147,7 +147,7 @@ def test_a_table_of_any_length_fits(rows: int) -> None:
 def test_weights_that_cannot_be_run_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from zc_perception.npu.cpu import OnnxEngine
+    from zc_perception.npu.onnx.session import OnnxEngine
 
     def broken(self: OnnxEngine, tensor: Any) -> Any:
         raise RuntimeError('a node\nfailed')
@@ -161,7 +161,7 @@ def test_weights_that_cannot_be_run_are_refused(
         'classes': ['a'],
     }
     (tmp_path / 'model.yaml').write_text(yaml.safe_dump(values), encoding='utf-8')
-    accelerator = CpuAccelerator(CopyLedger(), 1)
+    accelerator = OnnxAccelerator(CopyLedger(), {'threads': 1})
     with pytest.raises(
         ConfigError,
         match=r"model file '.*model\.onnx' can't be run: a node failed; export it anew",

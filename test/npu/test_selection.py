@@ -31,7 +31,7 @@ VIRTUAL = str(Path(__file__).parents[1] / 'rig' / 'models' / 'virtual_metis.yaml
 
 def test_auto_goes_on_to_the_cpu_and_says_why_not_axl() -> None:
     selected = open_accelerator('auto', load_manifest('hog'), {}, CopyLedger())
-    assert selected.accelerator.capabilities().name == 'cpu'
+    assert selected.accelerator.capabilities().name == 'onnx'
     assert (
         len(selected.reasons) == 2
         and "'axl' doesn't fit: no Metis card" in selected.reasons[0]
@@ -42,7 +42,7 @@ def test_auto_goes_on_to_the_cpu_and_says_why_not_axl() -> None:
 
 def test_a_named_accelerator_is_not_replaced_by_another_but_told_of_it() -> None:
     with pytest.raises(
-        AcceleratorError, match=r"no Metis card.*; model 'hog' also runs on accelerator: cpu$"
+        AcceleratorError, match=r"no Metis card.*; model 'hog' also runs on accelerator: onnx$"
     ):
         open_accelerator('axl', load_manifest('hog'), {}, CopyLedger())
     with pytest.raises(
@@ -52,15 +52,15 @@ def test_a_named_accelerator_is_not_replaced_by_another_but_told_of_it() -> None
         open_accelerator('axruntime', load_manifest('hog'), {}, CopyLedger())
     with pytest.raises(
         ConfigError,
-        match=r"can't run on cpu; add a variant with engine: onnx or opencv_hog.*accelerator: axl$",
+        match=r"can't run on onnx; add a variant with engine: onnx or opencv_hog.*accelerator: axl$",
     ):
-        open_accelerator('cpu', load_manifest(VIRTUAL), {}, CopyLedger())
+        open_accelerator('onnx', load_manifest(VIRTUAL), {}, CopyLedger())
 
 
 def test_a_model_that_fits_nowhere_is_refused_with_every_reason() -> None:
     with pytest.raises(
         ConfigError,
-        match=r"^no accelerator fits: .*'axl'.*no Metis card.*'axruntime'.*engine axl.*'cpu'.*engine axl",
+        match=r"^no accelerator fits: .*'axl'.*no Metis card.*'axruntime'.*engine axl.*'onnx'.*engine axl",
     ):
         open_accelerator('auto', load_manifest(VIRTUAL), {}, CopyLedger())
 
@@ -241,7 +241,7 @@ def test_what_was_chosen_is_what_is_opened_again(tmp_path: Path, runtime: Opened
 OWN = """
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.npu.accelerator import Accelerator, Capabilities, reads_by_cpu
-from zc_perception.npu.cpu import ONNX
+from zc_perception.npu.onnx.kind import ONNX
 from zc_perception.npu.engine_rules import EngineRules
 from zc_perception.npu.metis_card import CARD
 
@@ -286,7 +286,7 @@ def own_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         'own': f'{module}:Own',
         'function': f'{module}:no_class',
         'broken': f'{module}_that_is_missing:Own',
-        'cpu': f'{module}:Own',
+        'onnx': f'{module}:Own',
     }
     install(folder, 'own-accelerator', {'zc_perception.accelerators': entries})
     (folder / f'{module}.py').write_text(OWN, encoding='utf-8')
@@ -322,7 +322,7 @@ def test_an_accelerator_of_another_package_is_opened_by_its_name(tmp_path: Path)
         open_accelerator('auto', load_manifest('hog'), {}, CopyLedger())
         .accelerator.capabilities()
         .name
-        == 'cpu'
+        == 'onnx'
     )
 
 
@@ -342,7 +342,7 @@ def test_an_accelerator_of_another_package_is_opened_by_its_name(tmp_path: Path)
         (
             'owm',
             [
-                "'owm' is not known; it must be one of axl, axruntime, cpu, broken, function, own",
+                "'owm' is not known; it must be one of axl, axruntime, onnx, broken, function, own",
                 "did you mean 'own'",
             ],
         ),

@@ -140,7 +140,7 @@ def test_what_nodes_write_while_frames_flow(free_domain: int, tmp_path: Path) ->
     )
     assert (inference['rung'], inference['accelerator'], inference['failed']) == (
         'in_process',
-        'cpu',
+        'onnx',
         0,
     )
     assert inference['submitted'] >= inference['processed'] > 0 and set(inference['copies']) == {

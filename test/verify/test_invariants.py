@@ -192,7 +192,7 @@ BROKEN: dict[
     'submitted after its release': (cached_graph, submits_after_its_release, {'I3'}, 'axl_ioctls'),
     'no importing accelerator': (
         cached_graph,
-        another_inference(accelerator='cpu', pci_address=''),
+        another_inference(accelerator='onnx', pci_address=''),
         {'I1', 'I3'},
         "use accelerator 'axl'",
     ),

@@ -40,7 +40,7 @@ CASES: dict[str, tuple[Callable[[], Observation], int, bool]] = {
     'unseen and mapped': (lambda: unseen(mapped(cached_graph())), 3, False),
     'nothing': (lambda: Observation(0, 10), 3, False),
     'no accelerator': (
-        lambda: with_facts(cached_graph(), 'inference', accelerator='cpu', pci_address=''),
+        lambda: with_facts(cached_graph(), 'inference', accelerator='onnx', pci_address=''),
         1,
         False,
     ),

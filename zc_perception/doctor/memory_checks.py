@@ -30,7 +30,7 @@ from zc_perception.pixel.layout import compute_layout
 _MIB = 1 << 20
 # Names that stand for no node.
 _NO_NODE = ('auto', 'memfd', 'nvbufsurface')
-_OTHERWISE = ('frames then lie in memfds: cameras whose frames the CPU writes, such as synthetic, links and accelerator cpu work; '
+_OTHERWISE = ('frames then lie in memfds: cameras whose frames the CPU writes, such as synthetic, links and accelerator onnx work; '
               'accelerator axl and memory: import do not, because no device can import a memfd')  # fmt: skip
 _ENABLE = ('boot a kernel with CONFIG_DMABUF_HEAPS and CONFIG_DMABUF_HEAPS_SYSTEM (or CONFIG_UDMABUF, modprobe udmabuf); '
            'give a container the nodes (--device /dev/dma_heap/system)')  # fmt: skip

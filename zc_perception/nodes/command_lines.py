@@ -41,7 +41,7 @@ PROGRAMS: dict[str, tuple[str, list[str], dict[str, str]]] = {
     ),
     'inference_node': (
         'Runs a detector on the frames of image_raw, of this or another process, and publishes detections.',
-        ['inference_node', 'inference_node --ros-args -p model:=road -p accelerator:=cpu'],
+        ['inference_node', 'inference_node --ros-args -p model:=road -p accelerator:=onnx'],
         _DETECTOR,
     ),
     'overlay_node': (

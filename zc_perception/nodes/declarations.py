@@ -23,7 +23,7 @@ _REALTIME = (
     ParameterSpec('cpu_affinity', [], 'CPUs on which the threads that handle frames may run, as numbers or ranges such as 2-3. Empty: all.',
                   whole_numbers=True, dynamic=True),
     ParameterSpec('realtime_priority', 0, 'SCHED_FIFO priority of the threads that handle frames (camera, inference, axruntime; not the '
-                  'cpu accelerator). 0: ordinary scheduling.', '', 0, 99, dynamic=True),
+                  'onnx accelerator). 0: ordinary scheduling.', '', 0, 99, dynamic=True),
     ParameterSpec('lock_memory', False, 'Lock the memory of the process, so that nothing is paged out (mlockall).'),
     ParameterSpec('gc_freeze', False, 'Leave what exists after configuring out of garbage collection (gc.freeze): shorter pauses.'),
 )  # fmt: skip
@@ -78,7 +78,8 @@ NODES: Mapping[str, NodeSpecs] = {
     ),
     'inference': NodeSpecs(
         ParameterSpec('accelerator', AUTO, 'Where the model runs. auto: the first that fits, best first; /diagnostics says why each before '
-                      'it did not fit.', choices=(AUTO, *ACCELERATORS.built_in), other_choices=lambda: ACCELERATORS.others),
+                      'it did not fit.', choices=(AUTO, *ACCELERATORS.built_in), other_choices=lambda: ACCELERATORS.others,
+                      renamed={'cpu': 'onnx'}),
         ParameterSpec('model', 'road', 'Name of a shipped model (road, hog), or path of a model.yaml.'),
         ParameterSpec('score_threshold', _OWN, "Detections with a lower score are dropped. -1: the model's own value.", '', 0.0, 1.0, _OWN,
                       dynamic=True),

@@ -5,7 +5,7 @@ All of them are off by default. What the system refuses is one warning that says
 
 Hot-path threads are the camera's (which also sends frames to other processes), the one that decodes a webcam's JPEGs, the scheduler's
 (which receives frames, decodes and publishes) and the two of ``axruntime``: no frame waits for another one, on either copy-free rung.
-Left out are the executor's, which is all nodes' of the process; the ``cpu`` accelerator's, which compute for so long that at a real-time
+Left out are the executor's, which is all nodes' of the process; the ``onnx`` accelerator's, which compute for so long that at a real-time
 priority they would stop everything else; and those that libraries start by themselves (GStreamer, ONNX Runtime, the middleware). Who holds
 the interpreter's lock is not lifted to the priority of who waits for it.
 

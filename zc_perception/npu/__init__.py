@@ -7,8 +7,8 @@ Read first:
   :mod:`~zc_perception.npu.recovering_device` brings a lost device back.
 * :mod:`~zc_perception.npu.manifest`: what ``model.yaml`` says of a model. :mod:`~zc_perception.npu.selection` chooses the accelerator.
 
-The accelerators: :mod:`~zc_perception.npu.cpu`; :mod:`~zc_perception.npu.axl`, whose driver reads the camera's dma-buf, with
-:mod:`~zc_perception.npu.axl.accelerator`; :mod:`~zc_perception.npu.axruntime`, through Axelera's Voyager runtime.
+The accelerators: :mod:`~zc_perception.npu.axl`, whose driver reads the camera's dma-buf; :mod:`~zc_perception.npu.axruntime`, through
+Axelera's Voyager runtime; :mod:`~zc_perception.npu.onnx`, with ONNX Runtime. Each begins with its ``kind``.
 :mod:`~zc_perception.npu.metis_card` reads what Linux shows of the cards that the last two use; :mod:`~zc_perception.npu.worked_job` is a
 frame on its way through a thread, of those without a driver that signals.
 """

@@ -41,7 +41,7 @@ ACCELERATORS: Kinds[Any] = Kinds(
     {
         'axl': 'zc_perception.npu.axl.kind:Axl',
         'axruntime': 'zc_perception.npu.axruntime.kind:AxRuntime',
-        'cpu': 'zc_perception.npu.cpu:CpuAccelerator',
+        'onnx': 'zc_perception.npu.onnx.kind:Onnx',
     },
     'zc_perception.npu.accelerator:Accelerator',
 )

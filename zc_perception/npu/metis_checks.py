@@ -140,7 +140,7 @@ def metis_cards(system: System, needs: Needs) -> Iterator[Finding]:
     if not devices and not cards:
         advice = (
             'if the machine has a card, check its power and slot (lspci -d 1f9d:), then rescan PCI '
-            '(echo 1 > /sys/bus/pci/rescan); without a card use accelerator: cpu'
+            '(echo 1 > /sys/bus/pci/rescan); without a card use accelerator: onnx'
         )
         yield Finding(
             need.missing,

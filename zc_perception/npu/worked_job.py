@@ -1,10 +1,11 @@
-"""A job that a thread of the accelerator itself works on, as of ``cpu`` and ``axruntime``: shared by that thread and the job's owner."""
+"""A job that a thread of the accelerator itself works on, as of ``onnx`` and ``axruntime``: shared by that thread and the job's owner."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from zc_perception.detection.letterbox import Letterbox
@@ -26,6 +27,18 @@ class Result(Protocol):
 
     def end_reading(self) -> None:
         """The CPU has read them."""
+
+
+@dataclass
+class HostResult:
+    """What an engine yielded: memory of the process, which nobody else writes."""
+
+    raw: Outputs
+
+    def begin_reading(self) -> None:
+        """Nothing is to be done."""
+
+    end_reading = begin_reading
 
 
 R = TypeVar('R', bound=Result)

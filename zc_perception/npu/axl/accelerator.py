@@ -223,7 +223,7 @@ class AxlAccelerator(Axl):
             if self._axl.level == 0:
                 raise AcceleratorError(
                     f'the driver of {self._card.path} has no import and submit ioctls (ENOTTY); use accelerator: axruntime (Voyager SDK) '
-                    "or cpu, or give the driver's own ioctl numbers in parameter 'axl_ioctls'"
+                    "or onnx, or give the driver's own ioctl numbers in parameter 'axl_ioctls'"
                 )
         except BaseException:
             self._device.close()
@@ -317,7 +317,7 @@ class AxlAccelerator(Axl):
         """See :class:`Accelerator`. Allocates one result buffer for each job in flight."""
         if manifest.engine != AXL.name or not manifest.tensors:
             raise ConfigError(
-                f"model '{manifest.name}' (engine {manifest.engine}) can't run on axl; use a manifest with engine: axl, or accelerator: cpu"
+                f"model '{manifest.name}' (engine {manifest.engine}) can't run on axl; use a manifest with engine: axl, or accelerator: onnx"
             )
         check_head(manifest, [spec.blank() for spec in manifest.tensors])
         if self._results is not None:

@@ -21,7 +21,7 @@ from zc_perception.pixel.modifier import LINEAR
 
 _SIZE = (640, 360)
 
-_OTHER_DRIVER = 'use accelerator: axruntime (Voyager SDK) or cpu, install a driver with the import ioctls, or give its numbers in axl_ioctls'
+_OTHER_DRIVER = 'use accelerator: axruntime (Voyager SDK) or onnx, install a driver with the import ioctls, or give its numbers in axl_ioctls'
 
 
 def numbers_of(needs: Needs) -> Mapping[str, int]:

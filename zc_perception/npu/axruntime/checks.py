@@ -25,7 +25,7 @@ from zc_perception.npu.metis_checks import card_need, of_each_card
 TOOLCHAIN = 'riscv64-unknown-elf-gcc'
 _INSTALL = (
     'install the Voyager runtime (Python package axelera-runtime, or /opt/axelera/runtime-*), activate it (AXELERA_RUNTIME_DIR) or set '
-    'axruntime_library; without it use accelerator: axl or cpu'
+    'axruntime_library; without it use accelerator: axl or onnx'
 )
 
 

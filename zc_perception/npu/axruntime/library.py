@@ -158,7 +158,7 @@ INSTALLED = (
     '/opt/axelera/runtime-*/lib/libaxruntime.so',
     '/opt/axelera/runtime-*/omega/lib/libaxruntime.so',
 )
-_WITHOUT = 'install the Voyager runtime (pip package axelera-runtime) or name its library (axruntime_library), or use accelerator: cpu'
+_WITHOUT = 'install the Voyager runtime (pip package axelera-runtime) or name its library (axruntime_library), or use accelerator: onnx'
 
 # What the user has to change, or the model's maker; anything else lies with the device.
 _MISCONFIGURED = (

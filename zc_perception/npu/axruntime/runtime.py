@@ -289,5 +289,5 @@ def no_device(text: str, release: str) -> AcceleratorError:
     return AcceleratorError(
         f"the Voyager runtime found no Metis device ({text}): see 'axdevice' and 'lspci -d 1f9d:', load the metis driver, "
         + ''.join(f'{line}; ' for line in lines)
-        + 'or use accelerator: cpu'
+        + 'or use accelerator: onnx'
     )

@@ -67,7 +67,7 @@ def device_stride(first: int, count: int) -> int:
         if _DEVICE_NAME.match(ctypes.string_at(first + stride, 64)):
             return stride
     raise AcceleratorError(
-        'libaxruntime lists its devices in a way that is not known here; leave only one in, or use accelerator: cpu'
+        'libaxruntime lists its devices in a way that is not known here; leave only one in, or use accelerator: onnx'
     )
 
 
@@ -148,7 +148,7 @@ class RuntimeSession(Session):
             if size != real:
                 raise AcceleratorError(
                     f'libaxruntime says that {direction} {index} has {real} bytes, its shape says {size}: this release has another struct '
-                    'layout than is known here; use another release of the Voyager SDK, or accelerator: cpu'
+                    'layout than is known here; use another release of the Voyager SDK, or accelerator: onnx'
                 )
             tensors.append(_tensor(info))
         return tuple(tensors)

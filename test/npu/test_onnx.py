@@ -1,4 +1,4 @@
-"""The cpu accelerator: the shipped models on real pictures, and what happens when an engine fails."""
+"""The onnx accelerator: the shipped models on real pictures, and what happens when an engine fails."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from zc_perception.memory.fence import poll_fd
 from zc_perception.memory.ledger import CopyLedger, LedgerEntry
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.memory.pool import BufferPool, SlotState
-from zc_perception.npu import cpu
-from zc_perception.npu.cpu import CpuAccelerator, CpuJob
 from zc_perception.npu.manifest import load_manifest
+from zc_perception.npu.onnx import accelerator as onnx_accelerator
+from zc_perception.npu.onnx.accelerator import OnnxAccelerator, OnnxJob
 from zc_perception.pixel.fourcc import fourcc_code
 
 pytestmark = pytest.mark.usefixtures('warm_engines', 'no_fd_leak')
@@ -42,8 +42,8 @@ def ledger() -> CopyLedger:
 
 
 @pytest.fixture
-def accelerator(ledger: CopyLedger) -> Iterator[CpuAccelerator]:
-    accelerator = CpuAccelerator(ledger, threads=1)
+def accelerator(ledger: CopyLedger) -> Iterator[OnnxAccelerator]:
+    accelerator = OnnxAccelerator(ledger, {'threads': 1})
     yield accelerator
     accelerator.close()
 
@@ -57,14 +57,14 @@ def road_frame(make_frame: MakeFrame, scene: RoadScene, index: int) -> Frame:
     )
 
 
-def run(accelerator: CpuAccelerator, frame: Frame) -> CpuJob:
+def run(accelerator: OnnxAccelerator, frame: Frame) -> OnnxJob:
     job = accelerator.submit(accelerator.import_frame(frame), frame)
     assert job.fence.wait(WAIT_S)
     return job
 
 
 def test_the_road_model_finds_what_is_in_the_frame(
-    accelerator: CpuAccelerator, ledger: CopyLedger, make_frame: MakeFrame
+    accelerator: OnnxAccelerator, ledger: CopyLedger, make_frame: MakeFrame
 ) -> None:
     manifest, scene = load_manifest('road'), RoadScene(640, 360, 3)
     accelerator.load(manifest)
@@ -93,7 +93,7 @@ def test_the_road_model_finds_what_is_in_the_frame(
 
 @pytest.mark.parametrize('name', ['NV12', 'YUYV'])
 def test_the_hog_model_yields_opencv_s_own_people(
-    accelerator: CpuAccelerator, make_pool: MakePool, make_frame: MakeFrame, name: str
+    accelerator: OnnxAccelerator, make_pool: MakePool, make_frame: MakeFrame, name: str
 ) -> None:
     manifest, scene = load_manifest('hog'), RoadScene(640, 384, 1)
     accelerator.load(manifest)
@@ -126,7 +126,7 @@ def test_the_hog_model_yields_opencv_s_own_people(
 
 @pytest.mark.parametrize(('width', 'height'), [(128, 96), (62, 128), (2, 2)])
 def test_a_picture_smaller_than_hog_s_window_has_nobody_in_it(
-    accelerator: CpuAccelerator,
+    accelerator: OnnxAccelerator,
     make_pool: MakePool,
     make_frame: MakeFrame,
     width: int,
@@ -164,9 +164,9 @@ class ScriptedEngine:
 
 
 @pytest.fixture
-def engine(accelerator: CpuAccelerator, monkeypatch: pytest.MonkeyPatch) -> ScriptedEngine:
+def engine(accelerator: OnnxAccelerator, monkeypatch: pytest.MonkeyPatch) -> ScriptedEngine:
     engine = ScriptedEngine()
-    monkeypatch.setattr(cpu, 'HogEngine', lambda: engine)
+    monkeypatch.setattr(onnx_accelerator, 'HogEngine', lambda: engine)
     accelerator.load(load_manifest('hog'))
     return engine
 
@@ -176,7 +176,7 @@ def filled(make_frame: MakeFrame, pool: BufferPool, value: int) -> Frame:
 
 
 def test_an_engine_s_exception_is_a_failing_fence(
-    accelerator: CpuAccelerator, engine: ScriptedEngine, make_pool: MakePool, make_frame: MakeFrame
+    accelerator: OnnxAccelerator, engine: ScriptedEngine, make_pool: MakePool, make_frame: MakeFrame
 ) -> None:
     pool = make_pool(slots=1)
     engine.go_on.set()
@@ -197,7 +197,7 @@ def test_an_engine_s_exception_is_a_failing_fence(
 
 
 def test_jobs_run_one_after_the_other_in_order(
-    accelerator: CpuAccelerator, engine: ScriptedEngine, make_pool: MakePool, make_frame: MakeFrame
+    accelerator: OnnxAccelerator, engine: ScriptedEngine, make_pool: MakePool, make_frame: MakeFrame
 ) -> None:
     pool = make_pool(slots=3)
     frames = [filled(make_frame, pool, value) for value in (10, 20, 30)]
@@ -212,7 +212,7 @@ def test_jobs_run_one_after_the_other_in_order(
 
 
 def test_closing_lets_the_running_job_end(
-    accelerator: CpuAccelerator, engine: ScriptedEngine, make_pool: MakePool, make_frame: MakeFrame
+    accelerator: OnnxAccelerator, engine: ScriptedEngine, make_pool: MakePool, make_frame: MakeFrame
 ) -> None:
     frame = filled(make_frame, make_pool(slots=1), 5)
     job = accelerator.submit(accelerator.import_frame(frame), frame)
@@ -227,7 +227,7 @@ def test_closing_lets_the_running_job_end(
 
 
 def test_a_job_that_was_given_up_frees_its_place_however_late_it_ends(
-    accelerator: CpuAccelerator, engine: ScriptedEngine, make_pool: MakePool, make_frame: MakeFrame
+    accelerator: OnnxAccelerator, engine: ScriptedEngine, make_pool: MakePool, make_frame: MakeFrame
 ) -> None:
     """The pool has retired the slot by then, and has closed the fence that the frame's lease waited for."""
     pool = make_pool(slots=1, release_timeout_s=0.02)
@@ -247,11 +247,11 @@ def test_a_job_that_was_given_up_frees_its_place_however_late_it_ends(
     fresh.release()
 
 
-def test_it_says_that_it_reads_pixels(accelerator: CpuAccelerator) -> None:
+def test_it_says_that_it_reads_pixels(accelerator: OnnxAccelerator) -> None:
     accelerator.load(load_manifest('road'))
     capabilities = accelerator.capabilities()
     assert (capabilities.name, capabilities.device, capabilities.copy_free) == (
-        'cpu',
+        'onnx',
         'ONNX Runtime, road',
         False,
     )

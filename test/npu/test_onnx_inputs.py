@@ -1,4 +1,4 @@
-"""Weights with other inputs than float NCHW, on the cpu: models that hand their input back show what they were given."""
+"""Weights with other inputs than float NCHW, through ONNX Runtime: models that hand their input back show what they were given."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from zc_perception.errors import AcceleratorError, ConfigError
 from zc_perception.frame import Frame, Header
 from zc_perception.memory.ledger import CopyLedger
-from zc_perception.npu import cpu
 from zc_perception.npu.accelerator import ImportHandle
-from zc_perception.npu.cpu import CpuAccelerator
 from zc_perception.npu.manifest import load_manifest
+from zc_perception.npu.onnx import accelerator as onnx_accelerator
+from zc_perception.npu.onnx.accelerator import OnnxAccelerator
 from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry, Matrix, Range
 from zc_perception.pixel.fourcc import fourcc_code
 
@@ -32,24 +32,24 @@ FULL = Colorimetry(Matrix.BT709, Range.FULL)
 @pytest.fixture(autouse=True)
 def _no_head(monkeypatch: pytest.MonkeyPatch) -> None:
     """None reads a picture."""
-    monkeypatch.setattr(cpu, 'check_head', lambda manifest, outputs: None)
+    monkeypatch.setattr(onnx_accelerator, 'check_head', lambda manifest, outputs: None)
 
 
 @pytest.fixture
-def accelerator() -> Iterator[CpuAccelerator]:
-    accelerator = CpuAccelerator(CopyLedger(), threads=1)
+def accelerator() -> Iterator[OnnxAccelerator]:
+    accelerator = OnnxAccelerator(CopyLedger(), {'threads': 1})
     yield accelerator
     accelerator.close()
 
 
 def loaded(
-    accelerator: CpuAccelerator,
+    accelerator: OnnxAccelerator,
     folder: Path,
     weights: bytes,
     *,
     outputs: Any = None,
     **network: Any,
-) -> CpuAccelerator:
+) -> OnnxAccelerator:
     (folder / 'model.onnx').write_bytes(weights)
     values: dict[str, Any] = {
         'file': 'model.onnx', 'input': {'width': WIDTH, 'height': HEIGHT, **network}, 'head': 'boxes', 'classes': ['a'],
@@ -61,7 +61,7 @@ def loaded(
     return accelerator
 
 
-def seen(accelerator: CpuAccelerator, make_frame: MakeFrame) -> Any:
+def seen(accelerator: OnnxAccelerator, make_frame: MakeFrame) -> Any:
     def fill(luma: NDArray[np.uint8], chroma: NDArray[np.uint8]) -> None:
         random = np.random.default_rng(3)
         luma[:], chroma[:] = (
@@ -81,7 +81,7 @@ def seen(accelerator: CpuAccelerator, make_frame: MakeFrame) -> Any:
 def reference(folder: Path, make_frame: MakeFrame) -> NDArray[np.float32]:
     """What a float NCHW model is given, 0..1."""
     accelerator = loaded(
-        CpuAccelerator(CopyLedger(), 1), folder, identity([1, 3, HEIGHT, WIDTH], FLOAT)
+        OnnxAccelerator(CopyLedger(), {'threads': 1}), folder, identity([1, 3, HEIGHT, WIDTH], FLOAT)
     )
     values: NDArray[np.float32] = seen(accelerator, make_frame).values
     accelerator.close()
@@ -107,7 +107,7 @@ def reference(folder: Path, make_frame: MakeFrame) -> NDArray[np.float32]:
     ],
 )
 def test_the_input_is_given_in_its_own_type_and_layout(
-    accelerator: CpuAccelerator, tmp_path: Path, make_frame: MakeFrame,
+    accelerator: OnnxAccelerator, tmp_path: Path, make_frame: MakeFrame,
     layout: str, shape: list[Any], dtype: str, kind: int, scale: float, zero_point: int,
 ) -> None:  # fmt: skip
     expected: NDArray[Any] = reference(tmp_path, make_frame)
@@ -127,7 +127,7 @@ def test_the_input_is_given_in_its_own_type_and_layout(
 
 
 def test_colours_are_those_of_the_frame(
-    accelerator: CpuAccelerator, tmp_path: Path, make_pool: MakePool
+    accelerator: OnnxAccelerator, tmp_path: Path, make_pool: MakePool
 ) -> None:
     """The same samples mean other colours in another matrix and range, and a camera may change both."""
     loaded(accelerator, tmp_path, identity([1, 3, HEIGHT, WIDTH], FLOAT))
@@ -149,7 +149,7 @@ def test_colours_are_those_of_the_frame(
 
 
 def test_quantised_outputs_have_the_manifest_s_scale(
-    accelerator: CpuAccelerator, tmp_path: Path, make_frame: MakeFrame
+    accelerator: OnnxAccelerator, tmp_path: Path, make_frame: MakeFrame
 ) -> None:
     outputs = [{'name': 'y', 'scale': 0.25, 'zero_point': -3, 'layout': 'nhwc'}]
     weights = identity([1, HEIGHT, WIDTH, 3], INT8)
@@ -159,7 +159,7 @@ def test_quantised_outputs_have_the_manifest_s_scale(
     assert output.real()[0, 0, 0, 0] == (int(output.values[0, 0, 0, 0]) + 3) * 0.25
 
 
-def test_outputs_that_fit_the_file_are_taken(accelerator: CpuAccelerator, tmp_path: Path) -> None:
+def test_outputs_that_fit_the_file_are_taken(accelerator: OnnxAccelerator, tmp_path: Path) -> None:
     """A size that the file leaves open may be any."""
     described = {'name': 'y', 'shape': [1, 3, HEIGHT, WIDTH], 'dtype': 'float32'}
     loaded(accelerator, tmp_path, identity([1, 3, HEIGHT, WIDTH], FLOAT), outputs=[described])
@@ -174,7 +174,7 @@ def test_outputs_that_fit_the_file_are_taken(accelerator: CpuAccelerator, tmp_pa
 
 @pytest.mark.parametrize('kind', [INT64, FLOAT16, DOUBLE])
 def test_outputs_of_other_types_become_float32(
-    accelerator: CpuAccelerator, tmp_path: Path, make_frame: MakeFrame, kind: int
+    accelerator: OnnxAccelerator, tmp_path: Path, make_frame: MakeFrame, kind: int
 ) -> None:
     weights = identity([1, 3, HEIGHT, WIDTH], FLOAT, output_kind=kind)
     assert (
@@ -259,7 +259,7 @@ def test_outputs_of_other_types_become_float32(
     ],
 )
 def test_weights_that_contradict_the_manifest_are_refused(
-    accelerator: CpuAccelerator,
+    accelerator: OnnxAccelerator,
     tmp_path: Path,
     weights: bytes,
     options: dict[str, Any],
@@ -271,7 +271,7 @@ def test_weights_that_contradict_the_manifest_are_refused(
 
 
 def test_a_job_that_was_given_up_before_it_began_is_not_run(
-    accelerator: CpuAccelerator, tmp_path: Path, make_frame: MakeFrame
+    accelerator: OnnxAccelerator, tmp_path: Path, make_frame: MakeFrame
 ) -> None:
     """Else a model that is too slow would run ever older frames."""
     runs: list[int] = []
@@ -305,7 +305,7 @@ def test_a_job_that_was_given_up_before_it_began_is_not_run(
 
 
 def test_frames_may_change_their_format(
-    accelerator: CpuAccelerator, tmp_path: Path, make_pool: MakePool, make_frame: MakeFrame
+    accelerator: OnnxAccelerator, tmp_path: Path, make_pool: MakePool, make_frame: MakeFrame
 ) -> None:
     loaded(accelerator, tmp_path, identity([1, 3, HEIGHT, WIDTH], FLOAT))
     seen_values = []
@@ -326,7 +326,7 @@ def test_frames_may_change_their_format(
 
 
 def test_what_can_not_be_read_fails_its_frame_by_name(
-    accelerator: CpuAccelerator, tmp_path: Path, make_pool: MakePool, make_frame: MakeFrame
+    accelerator: OnnxAccelerator, tmp_path: Path, make_pool: MakePool, make_frame: MakeFrame
 ) -> None:
     loaded(accelerator, tmp_path, identity([1, 3, HEIGHT, WIDTH], FLOAT))
     job = accelerator.submit(
