@@ -108,21 +108,6 @@ def test_a_section_that_misses_its_node_and_one_of_a_name_that_is_misspelt(tmp_p
     assert "did you mean 'inference'?" in found.problems[0].text
 
 
-def test_values_that_no_node_gets_are_a_warning_where_they_are_wrong(tmp_path: Path) -> None:
-    text = '/**/capture: {ros__parameters: {slots: 0, width: 64}}\n/capture: {ros__parameters: {slots: 8}}\n'
-    found = verdict(tmp_path, text + '/rear/capture: {ros__parameters: {widht: 0}}\n', '')
-    assert not found.problems and not found.misses
-    first, second = [sentence for sentence in found.warnings if 'no node gets it now' in sentence]
-    assert (
-        "section '/**/capture': parameter 'slots' is 0; it must be an integer from 3 to 64 (line 1)"
-        in first
-    )
-    assert (
-        "section '/rear/capture': parameter 'widht' is unknown; did you mean 'width'? (line 3)"
-        in second
-    )
-
-
 REFUSED: dict[str, tuple[str, str]] = {
     'several at once': (
         '# every one with its line\n/**/capture:\n  ros__parameters: {widht: 3, heigth: 3}\n/**: {ros__parameters: {framerate: -1.0}}',

@@ -100,14 +100,14 @@ NODES = ['/capture', '/inference', '/overlay']
 FRONT = ['/front/capture', '/front/inference', '/front/overlay']
 
 
-def warned(argv: list[str], nodes: list[str], kind: str = '') -> list[str]:
+def check(argv: list[str], nodes: list[str], kind: str = '') -> None:
     """:param kind: of these nodes, where it isn't their name."""
-    return CommandLine(argv).check([(node, kind or node.rpartition('/')[2]) for node in nodes])
+    CommandLine(argv).check([(node, kind or node.rpartition('/')[2]) for node in nodes])
 
 
-def _file(folder: Path, *sections: str, key: str = 'width') -> list[str]:
+def _file(folder: Path, *sections: str) -> list[str]:
     path = folder / 'parameters.yaml'
-    path.write_text(''.join(f'{s}:\n  ros__parameters:\n    {key}: 640\n' for s in sections))
+    path.write_text(''.join(f'{s}:\n  ros__parameters:\n    width: 640\n' for s in sections))
     return ['perception', '--ros-args', '--params-file', str(path)]
 
 
@@ -130,64 +130,13 @@ def _file(folder: Path, *sections: str, key: str = 'width') -> list[str]:
 def test_sections_that_reach_a_node_or_are_somebody_elses_pass(
     section: str, nodes: list[str], tmp_path: Path
 ) -> None:
-    assert (
-        warned(
-            _file(
-                tmp_path,
-                section,
-                key='beams' if section.endswith(('driver', 'planner')) else 'width',
-            ),
-            nodes,
-        )
-        == []
-    )
+    check(_file(tmp_path, section), nodes)
 
 
 def _sections(folder: Path, text: str) -> list[str]:
     path = folder / 'parameters.yaml'
     path.write_text(text)
     return ['capture_node', '--ros-args', '--params-file', str(path)]
-
-
-@pytest.mark.parametrize(
-    ('text', 'nodes', 'meant'),
-    [
-        (
-            '/camera: {ros__parameters: {framerate: 5.0}}',
-            NODES,
-            "no node 'camera' here, but all that section 'camera' sets .* '/\\*\\*/capture'",
-        ),
-        (
-            '/**/camera: {ros__parameters: {framerate: 5.0, width: 64}}',
-            FRONT,
-            "section '\\*\\*/camera' sets is a parameter of 'capture'",
-        ),
-        (
-            '/front/detector: {ros__parameters: {score_threshold: 0.5}}',
-            FRONT,
-            "'front/detector' sets is a parameter of 'inference'",
-        ),
-        ('/camera: {ros__parameters: {framerate: 5.0, exposure: 3}}', NODES, ''),
-        ('/camera: {ros__parameters: {framerate: 5.0, score_threshold: 0.5}}', NODES, ''),
-        (
-            '/detector: {ros__parameters: {score_threshold: 0.5}}',
-            ['/capture'],
-            '',
-        ),  # no inference node would have it
-        ('/camera: {ros__parameters: {use_sim_time: true}}', NODES, ''),
-        ('/camera: {ros__parameters: {}}', NODES, ''),
-        ('/recorder: {ros__parameters: {shared_memory: true}}', NODES, ''),
-        ('/**: {ros__parameters: {framerate: 5.0}}', NODES, ''),
-    ],
-)
-def test_a_section_of_another_name_with_nothing_but_our_keys_is_a_warning(
-    text: str, nodes: list[str], meant: str, tmp_path: Path
-) -> None:
-    argv = _sections(tmp_path, text)
-    said = warned(argv, nodes)
-    assert len(said) == bool(meant) and all(
-        re.search(meant, sentence) and argv[-1] in sentence for sentence in said
-    ), said
 
 
 @pytest.mark.parametrize(
@@ -209,18 +158,6 @@ def test_a_section_of_another_name_with_nothing_but_our_keys_is_a_warning(
             r"does not match node '/truck/front/capture'; write '/\*\*/front/capture'",
         ),
         ('/*/front/capture', FRONT, r"write '/\*\*/front/capture'"),
-        (
-            '/fornt/capture',
-            FRONT,
-            "'fornt/capture' does not match node '/front/capture'; did you mean 'front'?.* section of its own",
-        ),
-        ('/**/fornt/capture', ['/truck/front/capture'], "did you mean 'front'?"),
-        ('/truk/front/capture', ['/truck/front/capture'], "did you mean 'truck/front'?"),
-        (
-            '/frontleft/capture',
-            ['/front_left/capture', '/front_right/capture'],
-            "node '/front_left/capture'; did you mean 'front_left'?",
-        ),
         ('/**/captur', NODES, "no node 'captur' here; did you mean 'capture'"),
         ('inferense', NODES, "no node 'inferense' here; did you mean 'inference'"),
     ],
@@ -230,70 +167,12 @@ def test_sections_that_miss_are_refused_with_the_right_spelling(
 ) -> None:
     argv = _file(tmp_path, section)
     with pytest.raises(ConfigError, match=message) as refused:
-        warned(argv, nodes)
+        check(argv, nodes)
     assert argv[-1] in str(refused.value)
 
 
-CAMERAS = ['/**', '/**/capture', '/**/front/capture', '/**/rear/capture', '/**/inference']
-
-
-@pytest.mark.parametrize(
-    ('sections', 'cameras', 'without', 'elsewhere'),
-    [
-        (CAMERAS, ['front', 'rear'], [], []),
-        (CAMERAS, ['front'], [], []),  # the other section is clearly another camera's
-        (CAMERAS, ['truck/front'], [], []),
-        (CAMERAS, ['left', 'right'], ['left', 'right'], ['**/front', '**/rear']),
-        (CAMERAS, ['front', 'left'], ['left'], ['**/rear']),
-        (CAMERAS, [''], [''], ['**/front', '**/rear']),
-        (
-            ['/cam1/capture'],
-            ['cam0'],
-            ['cam0'],
-            ['cam1'],
-        ),  # names that differ in a number are different cameras
-        (['/front_left/capture'], ['front_right'], ['front_right'], ['front_left']),
-        (['/cam_a/capture'], ['cam_b'], ['cam_b'], ['cam_a']),
-        (['/car/front/capture'], ['truck/front'], ['truck/front'], ['car/front']),
-        (['/truck/capture'], ['truck/front'], ['truck/front'], ['truck']),
-        (
-            ['/fornt/capture', '/front/capture'],
-            ['front'],
-            [],
-            [],
-        ),  # not mistyped, for the other is there too
-        (['/rear/overlay', '/front/capture'], ['front'], None, []),
-    ],
-)
-def test_cameras_of_a_file_may_be_left_out_and_those_that_it_lacks_are_said(
-    sections: list[str],
-    cameras: list[str],
-    without: list[str] | None,
-    elsewhere: list[str],
-    tmp_path: Path,
-) -> None:
-    nodes = [
-        f'/{camera}/{kind}'.replace('//', '/')
-        for camera in cameras
-        for kind in ('capture', 'inference', 'overlay')
-    ]
-    argv = _file(tmp_path, *sections)
-    said = warned(argv, nodes)
-    if without is None:
-        assert [sentence.split(', and')[0].split(': ')[1] for sentence in said] == [
-            "no section names '/front/overlay'"
-        ]
-    elif not without:
-        assert said == []
-    else:
-        (sentence,) = said
-        missing, others = sentence.removeprefix(
-            f"parameter file '{argv[-1]}': no section names "
-        ).split(', and there are sections for nodes that are not here: ')
-        assert missing == ', '.join(
-            f"'/{camera}/capture'".replace('//', '/') for camera in without
-        )
-        assert others == ', '.join(f"'{camera}/capture'" for camera in elsewhere)
+def test_sections_of_cameras_that_are_not_here_pass(tmp_path: Path) -> None:
+    check(_file(tmp_path, '/**/capture', '/**/front/capture', '/rear/overlay'), FRONT)
 
 
 @pytest.mark.parametrize(
@@ -310,14 +189,12 @@ def test_a_section_for_a_node_that_has_another_name_is_refused(
 ) -> None:
     argv = _file(tmp_path, '/**', section)
     with pytest.raises(ConfigError) as refused:
-        warned(argv, [node], 'capture')
+        check(argv, [node], 'capture')
     assert str(refused.value) == (
         f"parameter file '{argv[-1]}': '{section.lstrip('/')}' does not match node "
         f"'{node}', as which capture runs here; write '{right}' (line 4)"
     )
-    assert warned(_file(tmp_path, section, right), [node], 'capture') == [], (
-        'it is for another one'
-    )
+    check(_file(tmp_path, section, right), [node], 'capture')  # it is for another one
 
 
 @pytest.mark.parametrize(
@@ -327,7 +204,7 @@ def test_an_argument_for_a_node_that_has_another_name_is_refused(node: str, righ
     with pytest.raises(
         ConfigError, match=re.escape(f"'capture' does not match node '{node}'; write {right}")
     ):
-        warned(['x', '--ros-args', '-p', 'capture:width:=64'], [node], 'capture')
+        check(['x', '--ros-args', '-p', 'capture:width:=64'], [node], 'capture')
 
 
 @pytest.mark.parametrize(
@@ -352,18 +229,9 @@ def test_a_key_that_is_there_twice_is_refused_with_both_lines(
         ConfigError,
         match=f"'width' is given in {places}, and ROS takes one of them; write it once",
     ):
-        warned(argv, NODES)
+        check(argv, NODES)
     other = text.replace('capture', 'planner').replace('/**', '/planner').replace('width', 'rate')
-    assert warned(_sections(tmp_path, other), NODES) == [], 'another package may want it so'
-
-
-def test_several_files_are_judged_together(tmp_path: Path) -> None:
-    first, second = tmp_path / 'a.yaml', tmp_path / 'b.yaml'
-    for path, space in ((first, 'fornt'), (second, 'front')):
-        path.write_text(f'/{space}/capture:\n  ros__parameters: {{width: 640}}\n')
-    with pytest.raises(ConfigError, match="did you mean 'front'"):
-        warned(['--params-file', str(first)], FRONT)
-    assert warned(['--params-file', str(first), '--params-file', str(second)], FRONT) == []
+    check(_sections(tmp_path, other), NODES)  # another package may want it so
 
 
 @pytest.mark.parametrize(
@@ -378,14 +246,14 @@ def test_arguments_that_miss_are_refused_too(
     argument: str, nodes: list[str], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
-        warned(['perception', '--ros-args', '-p', argument], nodes)
+        check(['perception', '--ros-args', '-p', argument], nodes)
 
 
 @pytest.mark.parametrize(
     'argument', ['capture:framerate:=7.0', 'framerate:=7.0', 'video:=/a:b/c.avi']
 )
 def test_arguments_that_reach_a_node_pass(argument: str) -> None:
-    warned(['perception', '--ros-args', '-p', argument], NODES)
+    check(['perception', '--ros-args', '-p', argument], NODES)
 
 
 def test_what_is_set_for_a_node_is_told_apart_by_whom_it_was_meant_for(tmp_path: Path) -> None:

@@ -117,28 +117,22 @@ class CommandLine:
                     return f" ({file.where}, section '{section}', line {line})"
         return ''
 
-    def check(self, nodes: Sequence[Node]) -> list[str]:
+    def check(self, nodes: Sequence[Node]) -> None:
         """Refuse parameters that miss the node that they were meant for.
 
         :param nodes: this process's nodes.
-        :returns: sentences to warn with: nodes without a section of their own, in a file that has such sections for others; sections that
-            look as if they were meant for one of *nodes*.
         :raises ConfigError: names the file or argument, the section, and the node.
         """
         for flag, text in self._arguments:
             if prefix := _NODE_PREFIX.match(text):
                 _check_argument(prefix[1].strip('/'), f"argument '{flag} {text}'", nodes)
         among = [section for file in self._files for section, _ in file.sections]
-        warnings: list[str] = []
         for file in self._files:
-            refused, warned = judge_sections(file, nodes, among)
-            if refused:
+            if refused := judge_sections(file, nodes, among):
                 said = '; '.join(
                     str(one) if one.line else f"section '{one.section}': {one}" for one in refused
                 )
                 raise ConfigError(f'{file.where}: {said}')
-            warnings += [f'{file.where}: {sentence}' for sentence in warned]
-        return warnings
 
 
 def _check_argument(name: str, where: str, nodes: Sequence[Node]) -> None:
@@ -183,8 +177,7 @@ def check_start(
     :param component: there is one, which somebody loads: who gave it a key, and for whom that was meant, isn't known.
     :raises ConfigError: names the file or the node, and each section or key, with what is right in its place.
     """
-    for sentence in line.check([(node.get_fully_qualified_name(), node.kind) for node in nodes]):
-        nodes[0].get_logger().warning(sentence)
+    line.check([(node.get_fully_qualified_name(), node.kind) for node in nodes])
     declared = {name for node in nodes for name in node.parameters.qos_overrides()}
     for node in nodes:
         keys = line.keys(node.get_fully_qualified_name())

@@ -5,7 +5,7 @@ It asks three things, and the nodes at their start go by the same rules:
 1. Does each section reach the node that it was meant for (:func:`judge_sections`)? rcl applies a section to the nodes whose full name it
    matches, and says nothing when it matches none: a vehicle then drives with defaults. Sections for other packages' nodes are fine, a file
    may serve many, and so are those of cameras that aren't run here. Refused is a section that was clearly meant for one of the nodes and
-   misses it. One of another name that sets nothing but what such a node has is a warning.
+   misses it.
 2. Does the node have each key? In a section that names the node, an unknown key is refused. In a section for nodes of any name (``/**``,
    ``/front/*``) it may be another package's: there it is a warning, if none of our nodes has it.
 3. Does the node take the values (:func:`value_problems`)? Each alone, by its declaration (``SPECS``) and the node's ``CHECKS``; the QoS of
@@ -16,8 +16,7 @@ It asks three things, and the nodes at their start go by the same rules:
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -42,7 +41,6 @@ from zc_perception.nodes.params.yaml_file import (
 )
 from zc_perception.parameters import EVERY_NODE, EVERY_NODE_SPECS
 
-_WILDCARDS = ('*', '**')
 Node = tuple[str, str]
 """A node's full name and its kind, which is the name that it has where nothing renames it."""
 
@@ -72,7 +70,7 @@ class Verdict:
 
     :ivar misses: sections that were meant for one of the nodes and match none. The nodes end with them.
     :ivar problems: what else the nodes end with.
-    :ivar warnings: what they only warn of, and what is wrong with values that none of them gets.
+    :ivar warnings: what they only warn of.
     """
 
     misses: list[Problem] = field(default_factory=list)
@@ -90,13 +88,11 @@ def judge(
     :param nodes: the nodes that are going to have it: kinds (``capture``, ``inference`` …) by full names.
     :param on_top: values by kind that stand on top of the file's, such as those of launch arguments.
     """
-    refused, warnings = judge_sections(file, list(nodes.items()))
-    verdict = Verdict(warnings=warnings)
-    for problem in refused:
+    verdict = Verdict()
+    for problem in judge_sections(file, list(nodes.items())):
         missed = last_name(problem.section) in nodes.values() and problem.line
         (verdict.misses if missed else verdict.problems).append(problem)
     problems: dict[Problem, None] = {}
-    reached: set[tuple[str, str]] = set()
     unread: list[str] = []
     for node, name in nodes.items():
         kind, given = node_kind(name), file.values(node)
@@ -106,7 +102,6 @@ def judge(
             if section_matches(section, node)
             for key in values
         }
-        reached |= {(section, key) for key, section in origins.items()}
         meant_for_any = file.keys_for_any_name(node)
         found = [
             (
@@ -129,7 +124,7 @@ def judge(
     verdict.warnings += dict.fromkeys(
         sentence for name in nodes.values() for sentence in node_kind(name).SPECS.broken
     )
-    verdict.warnings += [*_of_nobody(file, nodes), *_unheard(file, reached)]
+    verdict.warnings += _of_nobody(file, nodes)
     return verdict
 
 
@@ -247,38 +242,13 @@ def _of_nobody(file: ParameterYaml, nodes: Iterable[str]) -> list[str]:
     return sentences
 
 
-def _unheard(file: ParameterYaml, reached: Collection[tuple[str, str]]) -> list[str]:
-    """What is wrong with values in sections that name a node of ours, but that no node gets: a later section has others, or the section
-    is for a camera that is not here."""
-    sentences = []
-    for section, values in file.sections:
-        kind = node_kinds().get(last_name(section))
-        for key, value in values.items() if kind is not None else ():
-            if (section, key) in reached:
-                continue
-            problem = ''
-            try:
-                for spec in (spec for spec in kind.SPECS if spec.name == key):
-                    spec.convert(value)
-                if not declares(kind, key):
-                    problem = f"parameter '{key}' is unknown{unknown_hint(kind, key, '')}"
-            except ConfigError as error:
-                problem = str(error)
-            if problem:
-                line = file.lines[section, key][-1]
-                sentences.append(
-                    f"section '{section}': {problem} (line {line}); no node gets it now"
-                )
-    return sentences
-
-
 # Sections and the nodes that they are meant for.
 
 
 def judge_sections(
     file: ParameterYaml, nodes: Sequence[Node], among: Sequence[str] = ()
-) -> tuple[list[Problem], list[str]]:
-    """What is to be refused of a file's sections, and sentences to warn with.
+) -> list[Problem]:
+    """What is to be refused of a file's sections.
 
     :param nodes: those that are going to have them.
     :param among: the sections of all files, where there are others.
@@ -286,11 +256,8 @@ def judge_sections(
     among = among or [section for section, _ in file.sections]
     names = list(dict.fromkeys(last_name(node) for node, _ in nodes))
     refused: list[Problem] = []
-    warned: list[str] = []
-    others: dict[str, list[str]] = {}
     for section, values in file.sections:
         name, line = last_name(section), file.lines[section, ''][0]
-        own = [node for node, kind in nodes if _is_called(name, node, kind, among)]
         if any(section_matches(section, node) for node, _ in nodes):
             for key in values:
                 if len(lines := file.lines[section, key]) > 1:
@@ -299,43 +266,13 @@ def judge_sections(
                     refused.append(Problem(text, '', section))
         elif '*' in name:
             continue
-        elif own:
-            if problem := _miss(section, own, among):
+        elif own := [node for node, kind in nodes if _is_called(name, node, kind, among)]:
+            if problem := _miss(section, own):
                 refused.append(Problem(problem, '', section, line))
-            else:
-                others.setdefault(name, []).append(section.lstrip('/'))
         elif hint := nearest(name, names):
             text = f"there is no node '{name}' here{hint}; nodes are {', '.join(names)}"
             refused.append(Problem(text, '', section, line))
-        elif name not in NAMES and (
-            # Another package's node mostly has a key of its own, too.
-            meant := next(
-                (
-                    kind
-                    for _, kind in nodes
-                    if values and values.keys() <= {spec.name for spec in node_kind(kind).SPECS}
-                ),
-                '',
-            )
-        ):
-            sets = f"all that section '{section.lstrip('/')}' sets is a parameter of '{meant}'"
-            warned.append(
-                f"there is no node '{name}' here, but {sets}; if that is meant, write '/**/{meant}'"
-            )
-    for name, missing in others.items():
-        without = [
-            node
-            for node, kind in nodes
-            if _is_called(name, node, kind, among) and not any(_is_its_own(s, node) for s in among)
-        ]
-        if without:  # otherwise those are clearly other cameras'
-            here, elsewhere = (
-                ', '.join(f"'{one}'" for one in some) for some in (without, missing)
-            )
-            warned.append(
-                f'no section names {here}, and there are sections for nodes that are not here: {elsewhere}'
-            )
-    return list(dict.fromkeys(refused)), warned
+    return list(dict.fromkeys(refused))
 
 
 def _is_called(name: str, node: str, kind: str, among: Sequence[str]) -> bool:
@@ -346,39 +283,15 @@ def _is_called(name: str, node: str, kind: str, among: Sequence[str]) -> bool:
     )
 
 
-def _is_its_own(section: str, node: str) -> bool:
-    """Whether the section names that node rather than all of a kind: neither its name is a wildcard nor what is in front of it."""
-    return section_matches(section, node) and not any(
-        token in _WILDCARDS for token in section.split('/')[1:][-2:]
-    )
-
-
-def _mistyped(written: Sequence[str], meant: Sequence[str]) -> bool:
-    """Whether one looks like the other with a typing error. Names that differ in a number or in a whole word are different cameras'."""
-    one, other = '_'.join(written), '_'.join(meant)
-    pairs = list(zip(one.split('_'), other.split('_'), strict=False))
-    if one.replace('_', '') == other.replace('_', ''):
-        return True
-    return one.count('_') == other.count('_') and all(
-        re.sub(r'\D', '', first) == re.sub(r'\D', '', second) and nearest(first, [second])
-        for first, second in pairs
-    )
-
-
-def _miss(section: str, nodes: Sequence[str], among: Sequence[str]) -> str:
-    """Why a section that matches none of *nodes*, all of its node's kind, was meant for them; empty: it may be for another one."""
-    shown = section.lstrip('/')
-    literal = [space for space in section.split('/')[1:-1] if space not in _WILDCARDS]
+def _miss(section: str, nodes: Sequence[str]) -> str:
+    """Why a section that matches none of *nodes*, all of its node's kind, was meant for one of them; empty: it may be another camera's."""
+    literal = [space for space in section.split('/')[1:-1] if space not in ('*', '**')]
     for node in nodes:
         right = '/'.join(['/**', *literal, last_name(node)])
         if section_matches(right, node):
             own = last_name(section)
             renamed = '' if last_name(node) == own else f', as which {own} runs here'
-            return f"'{shown}' does not match node '{node}'{renamed}; write '{right}'"
-    for node in nodes:
-        meant = node.split('/')[1:-1][-len(literal) :]
-        alone = not any(_is_its_own(other, node) for other in among)
-        if literal and alone and _mistyped(literal, meant):
-            hint = f"did you mean '{'/'.join(meant)}'? If '{'/'.join(literal)}' is another camera, give '{node}' a section of its own"
-            return f"'{shown}' does not match node '{node}'; {hint}"
+            return (
+                f"'{section.lstrip('/')}' does not match node '{node}'{renamed}; write '{right}'"
+            )
     return ''
