@@ -30,8 +30,7 @@ from bench.subcommand import (
 from bench.worker import BenchError
 from zc_perception.errors import ConfigError
 from zc_perception.observe.frame_log import CAPACITY, FrameRecord, find_frame_logs
-from zc_perception.observe.stages import WHOLE, is_whole, stages_us
-from zc_perception.observe.timeline import NodeTrack, build_timeline
+from zc_perception.observe.timeline import WHOLE, NodeTrack, build_timeline, is_whole, stages_us
 from zc_perception.whole_file import check_apart, output_file, write_output
 
 CASE = 'timeline'

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from typing import Any
 
     from zc_perception.frame import Frame
-    from zc_perception.link.endpoints.camera_subscription import create_camera_subscription
     from zc_perception.link.endpoints.frame_publisher import FramePublisher
-    from zc_perception.link.endpoints.frame_reader import FrameReader
     from zc_perception.link.endpoints.frame_subscription import (
+        FrameReader,
         FrameSubscription,
+        create_camera_subscription,
         create_frame_subscription,
     )
     from zc_perception.link.endpoints.publisher import AdaptedPublisher
@@ -47,10 +47,10 @@ _MODULES = {
     'AdaptedSubscription': 'zc_perception.link.endpoints.subscription',
     'Frame': 'zc_perception.frame',
     'FramePublisher': 'zc_perception.link.endpoints.frame_publisher',
-    'FrameReader': 'zc_perception.link.endpoints.frame_reader',
+    'FrameReader': 'zc_perception.link.endpoints.frame_subscription',
     'FrameSubscription': 'zc_perception.link.endpoints.frame_subscription',
     'TypeAdapter': 'zc_perception.link.type_adapter',
-    'create_camera_subscription': 'zc_perception.link.endpoints.camera_subscription',
+    'create_camera_subscription': 'zc_perception.link.endpoints.frame_subscription',
     'create_frame_subscription': 'zc_perception.link.endpoints.frame_subscription',
 }
 

@@ -15,7 +15,7 @@ from bench.subcommand import Measured
 from bench.timeline import TimelinePlan, rows_of
 from bench.worker import BenchError
 from zc_perception.observe.frame_log import FrameRecord, RecordKind
-from zc_perception.observe.stages import STAGES, WHOLE
+from zc_perception.observe.timeline import STAGES, WHOLE
 
 NAMES = [name for name, _ in STAGES]
 CONDITION = Condition(640, 480, 30.0)

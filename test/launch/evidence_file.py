@@ -25,7 +25,7 @@ DEPENDS_ON = (
     'zc_perception/nodes/components.py',
     'zc_perception/nodes/declarations.py',
     'zc_perception/nodes/main.py',
-    'zc_perception/nodes/namespaces.py',
+    'zc_perception/nodes/command_lines.py',
     'zc_perception/nodes/params/*.py',
     'zc_perception/nodes/startup.py',
     'zc_perception/kinds.py',

@@ -38,8 +38,8 @@ from waiting import eventually, until
 
 from zc_perception.frame import Frame, Header
 from zc_perception.link.endpoints import AdaptedPublisher
-from zc_perception.link.endpoints.frame_reader import FrameReader
 from zc_perception.link.endpoints.frame_subscription import (
+    FrameReader,
     FrameSubscription,
     create_frame_subscription,
 )

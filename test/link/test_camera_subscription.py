@@ -17,7 +17,7 @@ from waiting import eventually
 
 from zc_perception import create_camera_subscription
 from zc_perception.frame import Frame
-from zc_perception.link.endpoints import camera_subscription
+from zc_perception.link.endpoints import frame_subscription
 from zc_perception.link.endpoints.frame_subscription import FrameSubscription
 
 Cameras = Callable[..., Camera]
@@ -75,7 +75,7 @@ Pairs = Callable[..., tuple[FrameSubscription, list[tuple[int, int]]]]
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """However slow the machine: a message is in time for its frame."""
-    monkeypatch.setattr(camera_subscription, '_PATIENCE_NS', 60_000_000_000)
+    monkeypatch.setattr(frame_subscription, '_PATIENCE_NS', 60_000_000_000)
 
 
 def begin(source: Camera, infos: Infos, subscription: FrameSubscription) -> None:

@@ -26,7 +26,7 @@ from waiting import eventually
 from zc_perception import FrameReader
 from zc_perception.errors import ConfigError
 from zc_perception.frame import Frame
-from zc_perception.link.endpoints import frame_reader
+from zc_perception.link.endpoints import frame_subscription
 
 Cameras = Callable[..., Camera]
 QOS = {'depth': 1, 'best_effort': False, 'transient_local': False}
@@ -148,7 +148,7 @@ def test_a_step_waits_for_its_frame(
         first.start()
         assert eventually(lambda: source.met(frames))
         assert eventually(lambda: source.publish() and (time.sleep(0.02) or not first.is_alive()))
-        monkeypatch.setattr(frame_reader, '_LOOK_S', 600.0)
+        monkeypatch.setattr(frame_subscription, '_LOOK_S', 600.0)
         for _ in range(20):
             timer = threading.Timer(0.1, source.publish)
             timer.start()

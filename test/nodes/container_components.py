@@ -90,17 +90,6 @@ class Interrupts(RaisesBeforeNode):
     error = KeyboardInterrupt()
 
 
-class InitialisesRos(Node):
-    def __init__(self, **kwargs: Any) -> None:
-        rclpy.init()
-        super().__init__('initialises_ros', **kwargs)
-
-
-class TakesNothing(Node):
-    def __init__(self) -> None:
-        super().__init__('takes_nothing')
-
-
 class NeedsParameter(Node):
     def __init__(self, **kwargs: Any) -> None:
         super().__init__('needs_parameter', **kwargs)
@@ -124,21 +113,6 @@ class SpinsOnce(Ticking):
             rclpy.spin_once(self, timeout_sec=10.0)
 
 
-class LeavesThread(Node):
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__('leaves_thread', **kwargs)
-        threading.Thread(target=FOREVER.wait, name='forgotten', daemon=True).start()
-        raise RuntimeError('after a thread was started')
-
-
-class KeepsThread(Node):
-    """Unloads, but for a thread that would keep the interpreter from ending."""
-
-    def __init__(self, **kwargs: Any) -> None:
-        super().__init__('keeps_thread', **kwargs)
-        threading.Thread(target=FOREVER.wait, name='immortal', daemon=False).start()
-
-
 class Slow(Node):
     """Its constructor waits until a file is there."""
 
@@ -155,16 +129,6 @@ class Fragile(Ticking):
 
     def tick(self) -> None:
         raise RuntimeError('a tick has failed')
-
-
-class BytesInCallback(Ticking):
-    def tick(self) -> None:
-        raise OSError('bad \udcff in a callback')
-
-
-class OddInCallback(Ticking):
-    def tick(self) -> None:
-        raise _Odd
 
 
 class ExitsInCallback(Ticking):

@@ -20,7 +20,7 @@ from zc_perception.memory import heaps as heaps_module
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.negotiation.agreement import agree
 from zc_perception.negotiation.constraints import BufferConstraints
-from zc_perception.nodes.camera_factory import CameraFactory
+from zc_perception.nodes.capture import CameraFactory
 from zc_perception.nodes.declarations import NODES
 
 
@@ -42,7 +42,9 @@ def constructor(kind: type[Camera], monkeypatch: pytest.MonkeyPatch) -> Mock:
     return double  # type: ignore[no-any-return]
 
 
-@pytest.mark.parametrize('kind', [kind for kind in CAMERAS.built_in if not issubclass(CAMERAS.load(kind), DrawnCamera)])
+@pytest.mark.parametrize(
+    'kind', [kind for kind in CAMERAS.built_in if not issubclass(CAMERAS.load(kind), DrawnCamera)]
+)
 def test_each_camera_with_a_device_is_made_with_the_options(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,8 +19,7 @@ from zc_perception.camera.synthetic import SyntheticCamera
 from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.memory.pool import Holding, PoolStatistics, SlotState
-from zc_perception.nodes.camera_factory import CameraFactory
-from zc_perception.nodes.capture import CaptureNode
+from zc_perception.nodes.capture import CameraFactory, CaptureNode
 from zc_perception.nodes.capture_status import (
     CaptureCounters,
     camera_status,

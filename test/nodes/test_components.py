@@ -14,8 +14,8 @@ from descriptors import open_descriptors
 from nodes.managed import ACTIVATE, CLEANUP, CONFIGURE, DEACTIVATE, Managed, status
 
 from zc_perception.errors import AcceleratorError, ConfigError, ZcError
+from zc_perception.link.bus import MEETING, MeetingPoint
 from zc_perception.link.endpoints import IN_PROCESS, executor_turns
-from zc_perception.link.meeting_point import MEETING, MeetingPoint
 from zc_perception.lookout import Lookout
 from zc_perception.memory.pool import SlotState
 from zc_perception.negotiation.constraints import BufferConstraints

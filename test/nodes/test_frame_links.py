@@ -32,9 +32,9 @@ from zc_perception.memory.ledger import CopyLedger
 from zc_perception.memory.pool import BufferPool
 from zc_perception.nodes.frame_links import FrameServer, group_ids, subscription_status, user_ids
 from zc_perception.nodes.params.node_parameters import NodeParameters
-from zc_perception.observe import recent
+from zc_perception.observe import metrics
 from zc_perception.observe.diagnostics import Level
-from zc_perception.observe.recent import RecentCount
+from zc_perception.observe.metrics import RecentCount
 
 
 def test_groups_and_users_are_given_by_name_or_number() -> None:
@@ -123,7 +123,7 @@ def test_trouble_with_consumers_is_a_warning_for_a_while(
     served.counted = counted
     status = served.links.status()
     assert status.level is Level.WARN and words in status.message and advice in status.advice
-    monkeypatch.setattr(recent, 'RECENT_S', 0.0)
+    monkeypatch.setattr(metrics, 'RECENT_S', 0.0)
     assert served.links.status().level is Level.OK, 'what was is not said for ever'
 
 

@@ -25,9 +25,9 @@ from waiting import until
 from zc_perception.detection.detections import box_iou
 from zc_perception.errors import AcceleratorError, NegotiationError
 from zc_perception.frame import FrameData
+from zc_perception.link.bus import MEETING
 from zc_perception.link.endpoints import IN_PROCESS
 from zc_perception.link.endpoints.qos import bus_key
-from zc_perception.link.meeting_point import MEETING
 from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.pool import SlotState
 from zc_perception.negotiation.constraints import BufferConstraints

@@ -19,7 +19,7 @@ from zc_perception.errors import CameraLostError
 from zc_perception.nodes.capture import CaptureNode
 from zc_perception.nodes.perception import PerceptionGraph
 from zc_perception.nodes.perception_node import PATIENCE_S
-from zc_perception.nodes.service import Liveness
+from zc_perception.nodes.process import Liveness
 
 
 @dataclass

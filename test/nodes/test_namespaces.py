@@ -10,7 +10,7 @@ from rclpy.exceptions import InvalidNamespaceException
 from rclpy.validate_namespace import validate_namespace
 
 from zc_perception.errors import ConfigError
-from zc_perception.nodes.namespaces import check_cameras, check_namespace
+from zc_perception.nodes.command_lines import check_cameras, check_namespace
 
 
 def refused(name: str) -> bool:

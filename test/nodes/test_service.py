@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from nodes.programs import PERCEPTION_READY, Program, parameters
 
-from zc_perception.nodes.service import notify, serve
+from zc_perception.nodes.process import notify, serve
 
 TIMEOUT_S = 60.0
 WATCHDOG_US = '600000'

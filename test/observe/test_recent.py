@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zc_perception.observe import recent
-from zc_perception.observe.recent import RATE_S, RECENT_S, RecentCount, RecentRates, Silence
+from zc_perception.observe import metrics
+from zc_perception.observe.metrics import RATE_S, RECENT_S, RecentCount, RecentRates, Silence
 
 
 class Clock:
@@ -88,7 +88,7 @@ def test_slow_counters_are_looked_at_for_longer() -> None:
         clock.now += 0.2
         found.append(rates.see(look // 10, over_s=20.0))
     assert found[98] is None and found[-1] == (pytest.approx(0.5, rel=0.06),)
-    assert len(rates._looks) <= recent._LOOKS_KEPT + 3, (
+    assert len(rates._looks) <= metrics._LOOKS_KEPT + 3, (
         'memory is bounded, however long the window'
     )
 

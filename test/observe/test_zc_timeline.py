@@ -13,7 +13,7 @@ from observe.frame_log_kit import made_entry, made_frame
 from zc_perception.errors import ZcError
 from zc_perception.observe import frame_log
 from zc_perception.observe.frame_log import FrameLog, FrameRecord, RecordKind
-from zc_perception.observe.stages import STAGES, WHOLE, stages_us
+from zc_perception.observe.timeline import STAGES, WHOLE, stages_us
 from zc_perception.observe.zc_timeline import main, stage_rows
 
 BLANK = FrameRecord(1, RecordKind.PROCESSED, 0, 1, 1, *(0,) * 10, (1,), 0, 0, 3, 0, 1)

@@ -24,8 +24,8 @@ from zc_perception.negotiation.constraints import NO_CPU, BufferConstraints, Siz
 from zc_perception.negotiation.session import BufferSession, Consumer
 from zc_perception.negotiation.settings import BufferSettings, violations
 from zc_perception.negotiation.stand_in import parse_stand_ins
+from zc_perception.nodes.command_lines import check_cameras
 from zc_perception.nodes.declarations import NODES
-from zc_perception.nodes.namespaces import check_cameras
 from zc_perception.nodes.params.yaml_file import (
     Section,
     nodes_named,

@@ -5,6 +5,8 @@ resolved topic, ROS type). Registration is rare and takes locks. Publishing read
 tuple, on the publisher's thread. A transient_local publisher keeps its last objects for
 subscriptions that come late; its publishing takes a lock.
 
+:class:`MeetingPoint` is where the cameras and the consumers of the process find each other to agree on buffers, whoever comes first.
+
 Locks are taken in this order: the bus's, a publisher's, the one for its promises (``_settling``),
 the pool's. Under them nothing of a subscriber is called but ``notify``, which must not block.
 """
@@ -16,7 +18,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from zc_perception.frame_queue import KeepLastQueue
 from zc_perception.memory.pool import BufferPool
@@ -397,3 +399,60 @@ class InProcessBus:
 
 BUS = InProcessBus()
 """The process's bus. Contexts are part of the key, so that tests with a context each don't meet."""
+
+
+class CameraEnd(Protocol):
+    """Somebody who publishes a camera's frames."""
+
+    def join(self, consumer: Consumer) -> None:
+        """Let a consumer in that came after the allocation; without buffers there is nothing to do, they are agreed on later."""
+
+    def leave(self, consumer: Consumer) -> None:
+        """It takes no part any more."""
+
+
+class MeetingPoint:
+    """The cameras and the consumers of this process, by topic. :attr:`lock` is held while anybody comes, goes or agrees on buffers: nobody
+    is missed, and nobody leaves half-way.
+
+    Threads that carry frames never take that lock. Whoever changes what a consumer may get calls :meth:`InProcessBus.rematch`.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()
+        self._cameras: dict[BusKey, list[CameraEnd]] = {}
+        self._consumers: dict[BusKey, list[Consumer]] = {}
+
+    def add_camera(self, key: BusKey, camera: CameraEnd) -> None:
+        """It publishes there from now on."""
+        with self.lock:
+            self._cameras.setdefault(key, []).append(camera)
+
+    def remove_camera(self, key: BusKey, camera: CameraEnd) -> None:
+        """It has ended. A second call does nothing."""
+        with self.lock:
+            discard(self._cameras, key, camera)
+
+    def add_consumer(self, key: BusKey, consumer: Consumer) -> None:
+        """It takes frames from there from now on. Why a camera's buffers don't suit it, that camera's publisher says."""
+        with self.lock:
+            self._consumers.setdefault(key, []).append(consumer)
+            for camera in self._cameras.get(key, ()):
+                camera.join(consumer)
+        BUS.rematch(key)
+
+    def remove_consumer(self, key: BusKey, consumer: Consumer) -> None:
+        """It takes none any more. A second call does nothing."""
+        with self.lock:
+            if discard(self._consumers, key, consumer):
+                for camera in self._cameras.get(key, ()):
+                    camera.leave(consumer)
+
+    def consumers(self, key: BusKey) -> tuple[Consumer, ...]:
+        """Who is there. Keep :attr:`lock` while they agree."""
+        with self.lock:
+            return tuple(self._consumers.get(key, ()))
+
+
+MEETING = MeetingPoint()
+"""The process's."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from rclpy.qos import DurabilityPolicy, QoSProfile
@@ -32,7 +33,6 @@ from zc_perception.negotiation.session import BufferSession
 from zc_perception.negotiation.settings import Allocation, AllocationRequest
 from zc_perception.negotiation.stand_in import parse_stand_ins
 from zc_perception.nodes.camera_controls import PREFIX, CameraControls
-from zc_perception.nodes.camera_factory import CameraFactory
 from zc_perception.nodes.camera_info import (
     CameraInfoPublisher,
     calibration_store,
@@ -81,6 +81,60 @@ def _check_room(qos: QoSProfile, slots: int) -> None:
             f"topic 'image_raw': transient_local with depth {qos.depth} would pin {qos.depth} of {slots} slots; depth may be at most "
             f"{max(0, room)}, or raise parameter 'slots'"
         )
+
+
+class CameraFactory:
+    """Opens the camera that the parameters describe, as often as it takes.
+
+    :param options: with the node's parameters. Their clock makes all stamps, which so increase over a loss.
+    :param consumers: what is known of the frames' consumers now; a pipeline is asked for a format that they accept.
+    """
+
+    def __init__(
+        self, options: CameraOptions, consumers: Callable[[], Sequence[BufferConstraints]] = tuple
+    ) -> None:
+        self._options = options
+        self._consumers = consumers
+        self._before: Camera | None = None
+
+    def _kind(self) -> type[Camera]:
+        return CAMERAS.load(self._options.parameters['camera'])
+
+    @property
+    def slow(self) -> bool:
+        """Whether opening takes so long that nobody should wait for it; :meth:`check` says meanwhile what can't be at all."""
+        return self._kind().SLOW
+
+    def check(self) -> None:
+        """Look at what can be known without opening anything.
+
+        :raises ConfigError: the parameters don't go together, or name a pipeline that can't be made.
+        """
+        kind = self._kind()
+        kind.check(self._options.parameters)
+        kind.try_out(self._options)
+
+    def open(self, identity: str) -> Camera:
+        """Open it.
+
+        :param identity: that of the camera which was lost, to look for where it is now; empty: whatever the parameters name.
+        :raises ConfigError: the parameters don't go together.
+        :raises CameraError: it can't be opened now.
+        """
+        kind = self._kind()
+        kind.check(self._options.parameters)
+        before, self._before = self._before, None
+        options = replace(
+            self._options, consumers=tuple(self._consumers()), identity=identity, before=before
+        )
+        self._before = kind.open(options)
+        return self._before
+
+    def close(self) -> None:
+        """No camera is opened any more, or not soon: end what waits for the next one."""
+        before, self._before = self._before, None
+        if before is not None:
+            before.close_rest()
 
 
 class CaptureNode(PerceptionNode):

@@ -12,8 +12,7 @@ from zc_perception.memory.ledger import FRAME_COPIES, CopyLedger
 from zc_perception.memory.pool import BufferPool, PoolStatistics, SlotState
 from zc_perception.negotiation.session import BufferSession
 from zc_perception.observe.diagnostics import ERROR, OK, WARN, Figures, Part, Row, Status
-from zc_perception.observe.metrics import StageLatencies
-from zc_perception.observe.recent import RATE_S, RecentCount, RecentRates
+from zc_perception.observe.metrics import RATE_S, RecentCount, RecentRates, StageLatencies
 
 # A rate is judged over so many frames that were due: a period more or less must not matter.
 _JUDGED_FRAMES = 10

@@ -1,7 +1,7 @@
 """The nodes as components: what a container of any make builds with ``rclpy.node.Node``'s own arguments and spins.
 
 Each starts by itself as soon as an executor spins it (parameter ``autostart``). Nothing has to wire them: a consumer and the camera of its
-topic meet in the process (:mod:`~zc_perception.link.meeting_point`), whichever was loaded first, and whenever one of them is unloaded
+topic meet in the process (:mod:`~zc_perception.link.bus`), whichever was loaded first, and whenever one of them is unloaded
 the other goes on. What is wrong with a parameter, file or device ends the constructor, hence is the answer to the load request.
 """
 

@@ -59,14 +59,12 @@ from zc_perception.link.rclpy_compat import (
     lifecycle_state,
     without_type_description,
 )
-from zc_perception.log import ONCE, Seldom
-from zc_perception.memory.pool import live_pools
+from zc_perception.log import Seldom
 from zc_perception.nodes.params.kinds import somebody_has
 from zc_perception.nodes.params.node_parameters import NodeParameters, begin_node
 from zc_perception.nodes.params.ros_arguments import MeantFor, command_line
 from zc_perception.nodes.perception_node import PerceptionNode
-from zc_perception.nodes.process import ros_context
-from zc_perception.nodes.service import Liveness, serve
+from zc_perception.nodes.process import Liveness, ros_context, serve
 from zc_perception.parameters import ParameterSpec
 from zc_perception.terminal import Interruption, interruptions
 
@@ -89,12 +87,7 @@ _EXTRAS: dict[str, str | tuple[bool, str]] = {
     'use_clock_thread': (False, 'rclpy reads /clock on the executor'),
     _IN_PROCESS: _IN_PROCESS,
 }  # fmt: skip
-_HINTS = {
-    ' argument': 'a component takes **kwargs and passes them to Node',
-    'must only be called once': 'the container has called rclpy.init already',
-}
 _CALLBACKS_END_S = 1.0
-_LEFTOVERS_END_S = 0.5
 _POLL_S = 0.02
 _M_ARENA_MAX = -8  # <malloc.h>
 _HEAPS = 2
@@ -288,7 +281,7 @@ def construct(
 ) -> Node:
     """Make the component as *request* asks. What a constructor that fails has made of the node leaves the graph.
 
-    :param warn: told of what is passed over, or is allowed but seldom meant.
+    :param warn: told of what is passed over.
     :raises LoadError: what can't be had; or its constructor has raised, with the exception as the cause.
     """
     arguments: dict[str, Any] = {'use_global_arguments': False, _IN_PROCESS: True}
@@ -306,10 +299,6 @@ def construct(
             raise LoadError(
                 f"Extra component argument '{extra.name}' can't be {str(extra.value).lower()}: {meaning[1]}; leave it out"
             )
-    if arguments['use_global_arguments']:
-        warn(
-            "forward_global_arguments: the container's own arguments, such as its remaps, now apply to the component as well"
-        )
     in_process = arguments.pop(_IN_PROCESS)
     try:
         level = LoggingSeverity(request.log_level)
@@ -339,10 +328,7 @@ def construct(
     except BaseException as error:  # also SystemExit: a component has no say over the others
         if node is not None:
             _discard(node)
-        text = one_line(error)
-        hints = [hint for words, hint in _HINTS.items() if words in text]
-        text = '; '.join([f'Component constructor threw an exception: {text}', *hints])
-        raise LoadError(text) from error
+        raise LoadError(f'Component constructor threw an exception: {one_line(error)}') from error
     if level:
         node.get_logger().set_level(level)
     return node
@@ -409,13 +395,10 @@ class ComponentManager(Node):
         except BaseException:
             self.destroy_node()
             raise
-        self._multi_threaded = multi_threaded
         self._ids = itertools.count(1)
         self._lock = threading.Lock()
         self._loaded: dict[int, _Loaded] = {}
         self._closing = False
-        self._own_threads: set[threading.Thread] = set()
-        self._left_behind = Seldom(self._say_warning, ONCE)
         self._complain = Seldom(self._say_error)
         self._threads = int(self.parameters['thread_num']) if multi_threaded else 1
         self.components = ContainerExecutor(
@@ -430,9 +413,8 @@ class ComponentManager(Node):
             self.create_service(kind, path, answer, qos_profile=qos, callback_group=group)
 
     def start(self) -> None:
-        """Spin components from now on. All threads that run then are taken for the container's own."""
+        """Spin components from now on."""
         self.components.start()
-        self._own_threads = set(threading.enumerate())
         keys = command_line(self.context).keys(self.get_fully_qualified_name())
         for name in self.parameters.unclaimed():
             # Those of a file's section for all nodes, components may get by forward_global_arguments.
@@ -440,10 +422,6 @@ class ComponentManager(Node):
                 self._say_warning(
                     f"parameter '{name}' is not one of the container; give a component its parameters in the request to load it"
                 )
-        if not self._multi_threaded and self.parameters['thread_num'] != 1:
-            self._say_warning(
-                "'thread_num' has no effect here; only component_container_mt uses it"
-            )
         self.get_logger().info(f'ready: {self._threads} thread(s) for components')
 
     def _on_load(self, request: Any, response: Any) -> Any:
@@ -462,8 +440,6 @@ class ComponentManager(Node):
         except Exception as error:  # a mistake of ours must not leave the client without an answer
             self._say_error(traceback.format_exc())
             response.error_message = f'the container failed: {one_line(error)}'
-        if not response.success:
-            self._say_leftovers()
         return response
 
     def _load(self, request: Any) -> _Loaded:
@@ -518,7 +494,6 @@ class ComponentManager(Node):
         self.get_logger().info(f"unloaded '{loaded.name}' with unique_id {loaded.unique_id}")
         with self._lock:
             del self._loaded[loaded.unique_id]
-        self._say_leftovers()
         return True
 
     def _end(self, node: Node, name: str) -> None:
@@ -540,7 +515,6 @@ class ComponentManager(Node):
             'lifecycle transitions': lambda: _end_lifecycle(node),
             'leaving the executor': leave,
             'stop()': stop,
-            'the level of its logger': lambda: node.get_logger().set_level(LoggingSeverity.UNSET),
             'destroy_node()': lambda: _destroy(node),
         }
         for step, work in steps.items():
@@ -556,26 +530,6 @@ class ComponentManager(Node):
 
     def _say_warning(self, text: str) -> None:
         self.get_logger().warning(_loggable(text))
-
-    def _say_leftovers(self) -> None:
-        """Once no component is loaded, say what one should have given back: threads, and frames of this process's pools; each once."""
-        deadline = time.monotonic() + _LEFTOVERS_END_S
-        while (found := self._leftovers()) and time.monotonic() < deadline:
-            time.sleep(_POLL_S)
-        _return_memory()  # what a thread still referred to that has ended since: an idle process collects nothing by itself
-        for what in sorted(found):
-            self._left_behind(f'no component is loaded, but one has left behind: {what}')
-
-    def _leftovers(self) -> set[str]:
-        if self._present() or self._closing:
-            return set()
-        ours = {*self._own_threads, threading.current_thread()}
-        return {f"thread '{t.name}'" for t in threading.enumerate() if t not in ours} | {
-            f'{holder} holds {count} lease(s) of the pool of {pool.name}'
-            for pool in live_pools()
-            for holder, count in pool.statistics().holders.items()
-            if count
-        }
 
     def _on_list(self, request: Any, response: Any) -> Any:
         for loaded in self._present():

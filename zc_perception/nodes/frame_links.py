@@ -46,7 +46,7 @@ from zc_perception.negotiation.session import Consumer
 from zc_perception.nodes.params.node_parameters import NodeParameters
 from zc_perception.nodes.params.qos_overrides import subscription_qos
 from zc_perception.observe.diagnostics import ERROR, OK, WARN, Figures, Part, Row, Status
-from zc_perception.observe.recent import RecentCount
+from zc_perception.observe.metrics import RecentCount
 from zc_perception.parameters import whole_number
 from zc_perception.pixel.modifier import LINEAR
 from zc_perception.pixel.readable import READABLE

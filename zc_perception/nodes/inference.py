@@ -46,8 +46,7 @@ from zc_perception.npu.recovering_device import DeviceState
 from zc_perception.npu.scheduler import InFlight, Scheduler, SchedulerStatistics
 from zc_perception.observe.diagnostics import ERROR, OK, WARN, Figures, Part, Row, Status
 from zc_perception.observe.frame_log import FrameLog
-from zc_perception.observe.metrics import StageLatencies
-from zc_perception.observe.recent import RecentCount, RecentRates, Silence
+from zc_perception.observe.metrics import RecentCount, RecentRates, Silence, StageLatencies
 
 # Of the frames that come. Fewer results than that: the model is too slow, which newest-wins hides well.
 _LEAST = 0.8

@@ -44,8 +44,7 @@ from zc_perception.nodes.overlay_picture import (
 from zc_perception.nodes.params.qos_overrides import Endpoint, publisher_qos, subscription_qos
 from zc_perception.nodes.perception_node import PerceptionNode
 from zc_perception.observe.diagnostics import ERROR, OK, WARN, Figures, Part, Row, Status
-from zc_perception.observe.metrics import LatencyWindow
-from zc_perception.observe.recent import RecentCount, RecentRates
+from zc_perception.observe.metrics import LatencyWindow, RecentCount, RecentRates
 from zc_perception.pixel.colorimetry import Colorimetry
 from zc_perception.pixel.conversion import ToPicture
 from zc_perception.pixel.fourcc import NV12

@@ -12,8 +12,8 @@ from rclpy.parameter import Parameter
 from zc_perception.camera.stereo import Side
 from zc_perception.errors import ConfigError
 from zc_perception.nodes.capture import CaptureNode
+from zc_perception.nodes.command_lines import check_cameras
 from zc_perception.nodes.inference import InferenceNode
-from zc_perception.nodes.namespaces import check_cameras
 from zc_perception.nodes.overlay import OverlayNode
 from zc_perception.nodes.perception_node import PerceptionNode, all_or_none, process_ledger
 from zc_perception.nodes.stereo_side import StereoRig, StereoSide

@@ -29,8 +29,8 @@ from zc_perception.link.rclpy_compat import (
 )
 from zc_perception.log import ONCE, Seldom
 from zc_perception.memory.ledger import CopyLedger
+from zc_perception.nodes.declarations import NodeSpecs
 from zc_perception.nodes.params.node_parameters import NodeParameters, begin_node
-from zc_perception.nodes.params.node_specs import NodeSpecs
 from zc_perception.nodes.params.qos_overrides import Endpoint
 from zc_perception.observe.diagnostics import (
     ERROR,
@@ -43,7 +43,7 @@ from zc_perception.observe.diagnostics import (
 )
 
 PATIENCE_S = 15.0
-"""An executor, and a node that has nothing slower to wait for, may take so long; see :mod:`zc_perception.nodes.service`."""
+"""An executor, and a node that has nothing slower to wait for, may take so long; see :mod:`zc_perception.nodes.process`."""
 UNCONFIGURED, INACTIVE, ACTIVE, FINALIZED = 'unconfigured', 'inactive', 'active', 'finalized'
 LIFECYCLE = Part(
     'lifecycle',

@@ -26,7 +26,7 @@ from zc_perception.nodes.frame_links import (
 from zc_perception.nodes.params.qos_overrides import Endpoint
 from zc_perception.nodes.perception_node import PerceptionNode
 from zc_perception.observe.diagnostics import ERROR, OK, WARN, Part, Row, Status
-from zc_perception.observe.recent import RecentCount
+from zc_perception.observe.metrics import RecentCount
 
 _WAIT_S = 0.1
 # Copied at once and released: one frame in work, one behind it.

@@ -1,9 +1,13 @@
-"""Latency windows: constant memory, O(1) per sample."""
+"""Latency windows (constant memory, O(1) per sample), and what a counter did lately: diagnostics warn of what happens now, not of what
+happened once."""
 
 from __future__ import annotations
 
 import threading
+import time
 from array import array
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -104,3 +108,125 @@ class StageLatencies:
                 for stage, samples in columns
             }
         return {stage: found[stage] for stage in self.STAGES if stage in found}
+
+
+RECENT_S = 3.0
+"""So long something that happened is worth a warning, in seconds."""
+RATE_S = 1.0
+"""A rate is taken over so long at least, in seconds: a frame more or less must not matter."""
+_LOOKS_KEPT = 50
+_PAUSES_KEPT = 8
+# Than the longest pause of late: it is not just a little late.
+_LONGER = 3
+# A pause as long as this is taken for usual until one is known.
+_UNKNOWN_S = 2.0
+
+
+class RecentCount:
+    """How much a counter has grown within the last :data:`RECENT_S`. One thread; bounded by how often it looks.
+
+    :param monotonic: seconds.
+    """
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+        self._last: int | None = None
+        self._growths: deque[tuple[float, int]] = deque()
+
+    def see(self, count: int) -> int:
+        """Look at the counter. What it had counted before the first look is old; one that has shrunk began anew."""
+        now = self._monotonic()
+        last, self._last = self._last, count
+        growth = 0 if last is None else count - last if count >= last else count
+        if growth:
+            self._growths.append((now, growth))
+        while self._growths and now - self._growths[0][0] >= RECENT_S:
+            self._growths.popleft()
+        return sum(growth for _, growth in self._growths)
+
+
+class RecentRates:
+    """How fast some counters grow, over the last :data:`RATE_S` or a little more. One thread.
+
+    :param monotonic: seconds.
+    """
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+        self._looks: deque[tuple[float, tuple[int, ...]]] = deque()
+
+    def see(
+        self, *counts: int, over_s: float = 0.0, at_least: int = 0
+    ) -> tuple[float, ...] | None:
+        """Look at the counters, always the same ones: growth of each per second; ``None`` until there is a look that is old enough.
+
+        :param over_s: take them over so long, where that is more.
+        :param at_least: and until the first counter has grown by so much: a rate of few events says little.
+        """
+        now, looks, span = self._monotonic(), self._looks, max(RATE_S, over_s)
+        if looks and any(
+            count < before for count, before in zip(counts, looks[-1][1], strict=True)
+        ):
+            looks.clear()  # somebody began anew
+        while (
+            len(looks) > 1 and now - looks[1][0] >= span and counts[0] - looks[1][1][0] >= at_least
+        ):
+            looks.popleft()
+        then, before = looks[0] if looks else (now, counts)
+        if len(looks) > 1 and looks[-1][1] == looks[-2][1] == counts:
+            looks[-1] = (now, counts)  # of a time without events its ends are enough
+        elif not looks or now - looks[-1][0] >= span / _LOOKS_KEPT:
+            looks.append((now, counts))
+        if now - then < span or counts[0] - before[0] < at_least:
+            return None
+        return tuple(
+            (count - old) / (now - then) for count, old in zip(counts, before, strict=True)
+        )
+
+    def forget(self) -> None:
+        """Begin anew at the next look."""
+        self._looks.clear()
+
+
+class Silence:
+    """Whether what used to come still does, judged by the pauses that it used to make. One thread.
+
+    :param monotonic: seconds.
+    """
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+        self._last: int | None = None
+        self._since: float | None = None
+        self._pauses: deque[float] = deque(maxlen=_PAUSES_KEPT)
+        self._unusual: float | None = None
+
+    def see(self, count: int) -> float:
+        """Look at the counter of what comes: for how long nothing has come, if that is unusual; else 0. Nothing ever is not unusual."""
+        now = self._monotonic()
+        if self._last is not None and count != self._last:
+            if self._since is not None:
+                self._learn(now - self._since)
+            self._since = now
+        self._last = count
+        if self._since is None:
+            return 0.0
+        pause = now - self._since
+        return pause if pause >= self._patience() else 0.0
+
+    def _learn(self, pause: float) -> None:
+        """An unusual pause between usual ones is an outage, and the next one is to be noticed as soon; two in a row are a slower pace."""
+        patience = self._patience()
+        before, self._unusual = self._unusual, pause if pause >= patience else None
+        if self._unusual is None:
+            self._pauses.append(pause)
+        elif before is not None:
+            self._pauses.append(min(before, pause, 2 * patience))
+
+    def _patience(self) -> float:
+        return max(RATE_S, _LONGER * max(self._pauses, default=_UNKNOWN_S))
+
+    def forget(self) -> None:
+        """Begin anew at the next look."""
+        self._last = self._since = self._unusual = None
+        self._pauses.clear()

@@ -58,7 +58,7 @@ def stage_rows(records: Sequence[FrameRecord]) -> list[dict[str, Any]]:
     :raises ZcError: fewer than two frames were captured and processed.
     """
     from zc_perception.errors import ZcError
-    from zc_perception.observe.stages import WHOLE, is_whole, stages_us
+    from zc_perception.observe.timeline import WHOLE, is_whole, stages_us
 
     stages = [stages_us(record) for record in records if is_whole(record)]
     if len(stages) < 2:
@@ -82,7 +82,7 @@ def stage_rows(records: Sequence[FrameRecord]) -> list[dict[str, Any]]:
 
 
 def _table(rows: Sequence[dict[str, Any]]) -> str:
-    from zc_perception.observe.stages import STAGES
+    from zc_perception.observe.timeline import STAGES
 
     between = dict(STAGES)
     return '\n'.join(

@@ -18,11 +18,10 @@ from sensor_msgs.msg import Image
 from zc_perception.errors import AllocationError, NegotiationError
 from zc_perception.frame import Frame
 from zc_perception.link.announcement import announcement_topic
-from zc_perception.link.bus import BUS
+from zc_perception.link.bus import BUS, MEETING
 from zc_perception.link.endpoints.publisher import AdaptedPublisher
 from zc_perception.link.endpoints.qos import bus_key, uses_direct_links
 from zc_perception.link.image_conversion import why_no_message
-from zc_perception.link.meeting_point import MEETING
 from zc_perception.link.shared_memory.server import QUARANTINE_S, Answer, SharedMemoryServer
 from zc_perception.link.shared_memory.unix_socket import Peer
 from zc_perception.log import Seldom
@@ -308,7 +307,7 @@ class FrameOffer:
         self._node.get_logger().warning(f'{name} {outcome}; {way}')
 
     def join(self, consumer: Consumer) -> None:
-        """See :class:`~zc_perception.link.meeting_point.CameraEnd`."""
+        """See :class:`~zc_perception.link.bus.CameraEnd`."""
         session = self.session
         if session is not None:
             outcome = session.join(consumer)
@@ -323,7 +322,7 @@ class FrameOffer:
             self._changed()
 
     def leave(self, consumer: Consumer) -> None:
-        """See :class:`~zc_perception.link.meeting_point.CameraEnd`."""
+        """See :class:`~zc_perception.link.bus.CameraEnd`."""
         session = self.session
         if session is not None:
             session.leave(consumer)

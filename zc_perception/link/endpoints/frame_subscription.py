@@ -1,20 +1,31 @@
-"""A subscription of camera frames for a node of one's own, with everything else chosen."""
+"""Camera frames for a node of one's own, with everything else chosen: for a callback, with their ``camera_info``, or in a loop."""
 
 from __future__ import annotations
 
+import asyncio
+import inspect
+import os
+import threading
+import time
 from collections.abc import Callable, Collection
+from dataclasses import replace
+from types import TracebackType
 from typing import Any, Literal
 
 from rclpy.callback_groups import CallbackGroup
 from rclpy.node import Node
-from rclpy.qos import QoSProfile
+from rclpy.qos import QoSProfile, ReliabilityPolicy
+from sensor_msgs.msg import CameraInfo
 
 from zc_perception.errors import ConfigError
 from zc_perception.frame import Frame
+from zc_perception.link.endpoints.executor_turns import NodeSpinner, is_spun
 from zc_perception.link.endpoints.remote_links import SharedMemoryLinks
-from zc_perception.link.endpoints.subscription import AdaptedSubscription
-from zc_perception.link.image_conversion import frame_adapter
+from zc_perception.link.endpoints.subscription import AdaptedSubscription, SubscriptionStatistics
+from zc_perception.link.image_conversion import frame_adapter, stamp_ns
+from zc_perception.link.rclpy_compat import create_reader
 from zc_perception.link.shared_memory.unix_socket import check_ids
+from zc_perception.log import Seldom
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.negotiation.session import Consumer
@@ -181,3 +192,354 @@ def check_callback(callback: object) -> None:
         raise ConfigError(
             f'the callback is {callback!r}, which is no function: pass one, or take frames in a loop with FrameReader'
         )
+
+
+#: Messages that wait for their frame. They are small, and may come before it.
+_INFOS = 32
+_PATIENCE_NS = 500_000_000
+_ALONE_S = 2.0
+
+
+class CameraSubscription(FrameSubscription):
+    """Holds each frame in the queue until its ``camera_info`` is there.
+
+    Newer frames replace those that wait there. A ``camera_info`` with a newer stamp means that the older one doesn't come any more: then
+    the frame ends at once. At the latest it ends half a second to a second after it was captured, because frames of another process
+    count as held while they wait.
+
+    :param callback: called with a frame and the message that has its stamp.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        topic: str,
+        callback: Callable[[Frame, CameraInfo], Any],
+        *,
+        qos: QoSProfile | None,
+        **options: Any,
+    ) -> None:
+        self._on_pair = callback
+        self._infos: dict[int, CameraInfo] = {}
+        self._newest: CameraInfo | None = None
+        # Of the frame that the gate has let through last.
+        self._info: CameraInfo | None = None
+        self._skipped = 0
+        self._alone_since: float | None = None
+        self._say_alone = Seldom(lambda text: node.get_logger().warning(text), 10.0)
+        self._info_reader: Any = None
+        call = (
+            self._call_pair_coroutine if inspect.iscoroutinefunction(callback) else self._call_pair
+        )
+        super().__init__(node, topic, call, qos=qos, **options)
+        self.info_topic = f'{self.topic.rpartition("/")[0]}/camera_info'
+        info_qos = (
+            QoSProfile(depth=_INFOS, reliability=ReliabilityPolicy.BEST_EFFORT)
+            if qos is None
+            else qos
+        )
+        self._info_reader = create_reader(
+            node, CameraInfo, self.info_topic, self._on_info, info_qos, callback_group=self._group
+        )
+
+    def _on_info(self, info: CameraInfo) -> None:
+        self._infos.pop(stamp_ns(info.header), None)  # so that its place is the newest
+        self._infos[stamp_ns(info.header)] = self._newest = info
+        if len(self._infos) > _INFOS:
+            del self._infos[next(iter(self._infos))]
+        self.queue.reopen()
+        self._go_on()
+
+    def _gate(self, frame: Frame) -> bool:
+        """Whether the frame may go to the callback now. One for which nothing will come may, and is not given to the user."""
+        header, newest = frame.data.header, self._newest
+        info = self._infos.get(header.stamp_ns)
+        if info is None:
+            self._alone_since = self._alone_since or time.monotonic()
+            if (
+                newest is None
+                or newest.header.frame_id != header.frame_id
+                or stamp_ns(newest.header) < header.stamp_ns
+            ):
+                return False
+        if not frame.hand_out():
+            return False
+        self._info = info
+        return True
+
+    def _call_pair(self, frame: Frame) -> None:
+        info = self._take_info()
+        if info is not None:
+            self._on_pair(frame, info)
+
+    async def _call_pair_coroutine(self, frame: Frame) -> None:
+        info = self._take_info()
+        if info is not None:
+            await self._on_pair(frame, info)
+
+    def _take_info(self) -> CameraInfo | None:
+        info, self._info = self._info, None
+        if info is None:
+            self._skipped += 1
+        else:
+            self._alone_since = None
+        return info
+
+    def _look(self) -> None:
+        while self.queue.drop_oldest(self._waits_in_vain):
+            pass
+        super()._look()
+        since = self._alone_since
+        if since is not None and time.monotonic() - since >= _ALONE_S:
+            self._say_alone(
+                f"'{self.topic}': frames come, but no camera_info with their stamps on '{self.info_topic}'"
+                f'{", where nothing came so far" if self._newest is None else ""}: see whether the camera publishes it there, and remap',
+                'alone',
+            )
+
+    def _waits_in_vain(self, frame: Frame) -> bool:
+        return (
+            frame.data.header.stamp_ns not in self._infos
+            and time.monotonic_ns() - frame.data.captured_ns > _PATIENCE_NS
+        )
+
+    def statistics(self) -> SubscriptionStatistics:
+        """See :meth:`AdaptedSubscription.statistics`; frames that ended without their ``camera_info`` are counted as dropped."""
+        found = super().statistics()
+        return replace(found, dropped=found.dropped + self._skipped)
+
+    def destroy(self) -> None:
+        """See :meth:`AdaptedSubscription.destroy`."""
+        super().destroy()
+        reader, self._info_reader = self._info_reader, None
+        if reader is not None:
+            self._node.destroy_subscription(reader)
+
+
+def create_camera_subscription(
+    node: Node,
+    topic: str,
+    callback: Callable[[Frame, CameraInfo], Any],
+    *,
+    qos: QoSProfile | None = None,
+    depth: int = 2,
+    max_held: int = 2,
+    copy_free: CopyFree = 'preferred',
+    constraints: BufferConstraints | None = None,
+    trusted_uids: Collection[int] = (),
+    callback_group: CallbackGroup | None = None,
+    ledger: CopyLedger | None = None,
+) -> FrameSubscription:
+    """Call a function with each camera frame and its ``sensor_msgs/msg/CameraInfo``, as image_transport's camera subscriber does.
+
+    ::
+
+        import rclpy
+        from zc_perception import create_camera_subscription
+
+
+        def on_frame(frame, camera_info):
+            print(frame.sequence, frame.width, camera_info.k[0])
+
+
+        rclpy.init()
+        node = rclpy.create_node('listener')
+        create_camera_subscription(node, 'image_raw', on_frame)
+        rclpy.spin(node)
+
+    The topic of the messages is ``camera_info`` beside the image's: for ``/front/image_raw`` it is ``/front/camera_info``. Remaps apply.
+    A frame and a message belong together if their stamps are equal. A frame waits for its message. It is dropped and counted when newer
+    frames need its place, when a message with a newer stamp comes, or after half a second to a second.
+
+    Owner, threads, errors and the other parameters are those of :func:`create_frame_subscription`.
+
+    :param callback: a function or coroutine function that takes a :class:`Frame` and a ``CameraInfo``.
+    :param qos: of both topics, in place of *depth*. By default messages of a best-effort publisher are taken as well.
+    :param depth: how many of the newest frames wait for their message, and while the callback runs.
+    :raises ConfigError: no *callback*; *depth* or *max_held* is 0; another word for *copy_free*;
+        *trusted_uids* are no numbers of users.
+    """
+    check_callback(callback)
+    return CameraSubscription(
+        node,
+        topic,
+        callback,
+        depth=depth,
+        held=max_held,
+        qos=qos,
+        trusted_uids=trusted_uids,
+        copy_free_required=requires_copy_free(copy_free),
+        constraints=constraints,
+        ledger=ledger,
+        callback_group=callback_group,
+    )
+
+
+_LOOK_S = 0.25
+
+
+class FrameReader(FrameSubscription):
+    """Camera frames in a loop, without copying them.
+
+    ::
+
+        import rclpy
+        from zc_perception import FrameReader
+
+        rclpy.init()
+        with FrameReader(rclpy.create_node('reader'), 'image_raw') as frames:
+            for frame in frames:
+                print(frame.sequence, frame.y.mean())
+
+    In an asyncio program write ``async for frame in frames:``. The loop ends when the node is destroyed or its context is shut down.
+
+    **Owner.** The reader owns the frame of a step and releases it at the next step: call ``frame.keep()`` to keep it. The reader ends with
+    the ``with`` block, with :meth:`destroy`, or with ``node.destroy_node()``.
+
+    **Threads.** One loop at a time, on any thread but one that is in a callback of the node. If the node is in no executor when the loop
+    waits, the reader spins it on a thread of its own. Then all callbacks of the node run there.
+
+    **Errors.** What a callback of a node raises that the reader spins comes out of the loop.
+
+    The parameters that are not listed are those of :func:`create_frame_subscription`.
+
+    :param depth: how many of the newest frames wait while the body of the loop runs; older ones are dropped and counted.
+    :param max_held: how many frames you hold at the same time of each publisher: that of the step, kept ones, and those whose arrays
+        you still have. An array of the last step is one until the variable gets another value. While you hold that many, no frame comes,
+        and a warning says which they are.
+    :raises ConfigError: *depth* or *max_held* is 0; another word for *copy_free*;
+        *trusted_uids* are no numbers of users.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        topic: str,
+        *,
+        qos: QoSProfile | None = None,
+        depth: int = 1,
+        max_held: int = 2,
+        copy_free: CopyFree = 'preferred',
+        constraints: BufferConstraints | None = None,
+        trusted_uids: Collection[int] = (),
+        ledger: CopyLedger | None = None,
+    ) -> None:
+        self._of_this_step: Frame | None = None
+        self._spinner: NodeSpinner | None = None
+        self._ending = False
+        # Another thread may destroy the reader, or its node, while the loop is about to make a spinner.
+        self._spinner_lock = threading.Lock()
+        self._look_at = 0.0
+        super().__init__(
+            node,
+            topic,
+            None,
+            depth=depth,
+            held=max_held,
+            qos=qos,
+            trusted_uids=trusted_uids,
+            copy_free_required=requires_copy_free(copy_free),
+            constraints=constraints,
+            ledger=ledger,
+        )
+
+    def __enter__(self) -> FrameReader:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._end_step()
+        self.destroy()
+
+    def __iter__(self) -> FrameReader:
+        return self
+
+    def __next__(self) -> Frame:
+        self._end_step()
+        while self._goes_on():
+            frame = self.queue.get(_LOOK_S)
+            if frame is not None:
+                return self._begin_step(frame)
+        raise StopIteration
+
+    def __aiter__(self) -> FrameReader:
+        return self
+
+    async def __anext__(self) -> Frame:
+        self._end_step()
+        while self._goes_on():
+            frame = self.queue.get()
+            if frame is not None:
+                return self._begin_step(frame)
+            await self._something_new()
+        raise StopAsyncIteration
+
+    def _begin_step(self, frame: Frame) -> Frame:
+        frame.lend()
+        self._of_this_step = frame
+        return frame
+
+    def _end_step(self) -> None:
+        frame, self._of_this_step = self._of_this_step, None
+        if frame is not None and frame.borrowed and not frame.released:
+            frame.release_when_unseen()
+
+    def _goes_on(self) -> bool:
+        """Whether more frames may come; now and then it is seen to it that they can."""
+        if self.queue.closed:
+            return False
+        now = time.monotonic()
+        if now < self._look_at:
+            return True
+        self._look_at = now + _LOOK_S
+        if not self._node.context.ok():
+            return False
+        if self._spinner is not None:
+            self._spinner.take()
+        elif not is_spun(self._node):
+            # Without the lock: making one needs the context, which may hold a lock of its own while it ends this reader.
+            spinner = NodeSpinner(self._node)
+            with self._spinner_lock:
+                ending = self._ending
+                if not ending:
+                    self._spinner = spinner
+            if ending:
+                spinner.stop()
+                return False
+        return True
+
+    async def _something_new(self) -> None:
+        """Wait for the queue, or for a moment."""
+        loop = asyncio.get_running_loop()
+        try:
+            # Of one's own: another thread may destroy the subscription meanwhile.
+            descriptor = os.dup(self.queue.fileno())
+        except (OSError, ValueError):
+            return
+        something = loop.create_future()
+
+        def wake() -> None:
+            if not something.done():
+                something.set_result(None)
+
+        late = loop.call_later(_LOOK_S, wake)
+        loop.add_reader(descriptor, wake)
+        try:
+            await something
+        finally:
+            late.cancel()
+            loop.remove_reader(descriptor)
+            os.close(descriptor)
+
+    def destroy(self) -> None:
+        """Unsubscribe, and release the frames that wait. A loop ends. A second call does nothing."""
+        with self._spinner_lock:
+            self._ending = True
+            spinner, self._spinner = self._spinner, None
+        if spinner is not None:
+            spinner.stop()
+        super().destroy()

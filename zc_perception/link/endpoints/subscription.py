@@ -52,7 +52,7 @@ from zc_perception.link.announcement import (
     announcement_topic,
     host_id,
 )
-from zc_perception.link.bus import BUS, BusPublisher, BusSubscription
+from zc_perception.link.bus import BUS, MEETING, BusPublisher, BusSubscription
 from zc_perception.link.changeover import REMEMBERED, Changeover, Key, message_key
 from zc_perception.link.endpoints.discovery import Announcements, PublisherGraph
 from zc_perception.link.endpoints.executor_turns import ExecutorWake, NodeWatch, coroutine_turn
@@ -71,7 +71,6 @@ from zc_perception.link.endpoints.windows import (
     WindowWarnings,
 )
 from zc_perception.link.image_conversion import ImageToFrame
-from zc_perception.link.meeting_point import MEETING
 from zc_perception.link.rclpy_compat import (
     call_soon,
     create_reader,

@@ -17,7 +17,7 @@ from launch.substitutions import LaunchConfiguration
 
 from zc_perception.camera.kinds import CAMERAS
 from zc_perception.errors import ConfigError, nearest
-from zc_perception.nodes.namespaces import check_namespace
+from zc_perception.nodes.command_lines import check_namespace
 from zc_perception.nodes.params.yaml_file import ParameterYaml, read_parameter_yaml
 from zc_perception.npu.kinds import ACCELERATORS, AUTO
 

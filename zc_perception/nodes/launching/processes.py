@@ -29,8 +29,8 @@ from launch_ros.ros_adapters import get_ros_node
 from zc_perception.camera.stereo import Side
 from zc_perception.errors import ZcError
 from zc_perception.link.rclpy_compat import InvalidHandle
+from zc_perception.nodes.command_lines import check_cameras
 from zc_perception.nodes.launching.arguments import Chosen
-from zc_perception.nodes.namespaces import check_cameras
 from zc_perception.nodes.params.yaml_file import ParameterYaml
 
 PACKAGE = 'zc_perception'

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from zc_perception.errors import nearest
+from zc_perception.nodes.declarations import NodeSpecs
 from zc_perception.nodes.params import qos_overrides
-from zc_perception.nodes.params.node_specs import NodeSpecs
 from zc_perception.parameters import EVERY_NODE
 
 _CLASSES = {
