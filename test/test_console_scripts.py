@@ -166,21 +166,6 @@ def test_without_ros_the_line_says_how_to_set_it_up(program: str, tmp_path: Path
     )
 
 
-def test_a_command_without_ros_says_so_too() -> None:
-    line = one_line(run('zc_doctor', '--only', 'kernel', missing=('yaml',)), 'zc_doctor')
-    assert "Python module 'yaml' is missing; " in line and 'pip install PyYAML' in line
-
-
-def test_a_module_of_ours_that_is_missing_is_a_bug_and_told_as_one() -> None:
-    def broken(_: object) -> int:
-        raise ModuleNotFoundError(
-            "No module named 'zc_perception.nothing'", name='zc_perception.nothing'
-        )
-
-    with pytest.raises(ModuleNotFoundError):
-        start(OptionParser('x', 'Does x.', ['x']), broken, [])
-
-
 def test_a_module_that_is_there_and_can_not_be_loaded_says_why(
     capsys: pytest.CaptureFixture[str],
 ) -> None:

@@ -3,17 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from zc_perception.errors import ConfigError, error_line, nearest, shown
-
-
-def test_words_stay_as_they_are() -> None:
-    assert (
-        error_line('perception', ConfigError("model 'größe ≥ 3' …"))
-        == "perception: error: model 'größe ≥ 3' …"
-    )
 
 
 def test_what_a_terminal_would_obey_is_escaped() -> None:
@@ -37,13 +28,6 @@ def test_the_nearest_word_is_found_in_capitals_or_not(
     word: str, known: list[str], meant: str | None
 ) -> None:
     assert nearest(word, known) == (f"; did you mean '{meant}'?" if meant else '')
-
-
-@given(st.text(st.characters(), max_size=50))
-def test_it_is_one_line_that_can_be_written(text: str) -> None:
-    line = error_line('p', ConfigError(text))
-    assert line.splitlines() == [line] and line.isprintable()
-    line.encode()
 
 
 class Wordless:

@@ -12,18 +12,12 @@ from numpy.typing import NDArray
 
 from zc_perception.errors import FrameReleasedError, StaleFrameError
 from zc_perception.frame import Frame
-from zc_perception.memory.dmabuf import CpuAccess
-from zc_perception.memory.fence import EventFence, Fence
+from zc_perception.memory.fence import EventFence
 from zc_perception.memory.pool import BufferPool
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
 MakePool = Callable[..., BufferPool]
 MakeFrame = Callable[..., Frame]
-READ_WRITE = CpuAccess.READ | CpuAccess.WRITE
-
-
-def address(array: NDArray[np.generic]) -> int:
-    return int(array.__array_interface__['data'][0])
 
 
 def test_a_view_that_outlives_the_block_stops_the_release_and_not_for_ever(
@@ -73,20 +67,6 @@ def test_whatever_still_sees_the_pixels_stops_the_release(
     assert pool.acquire() is not None
 
 
-def test_a_refused_release_forgets_no_view(make_pool: MakePool, make_frame: MakeFrame) -> None:
-    pool = make_pool(slots=1)
-    frame = make_frame(pool)
-    with frame.map() as planes:
-        with pytest.raises(BufferError):
-            frame.release()
-        view = planes[0]
-    with pytest.raises(BufferError):
-        frame.release()
-    assert pool.acquire() is None
-    del view
-    frame.release()
-
-
 def test_another_thread_s_block_stops_the_release_from_its_first_moment(
     make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -113,67 +93,6 @@ def test_another_thread_s_block_stops_the_release_from_its_first_moment(
     assert len(refused) == 1 and not frame.released
     frame.release()
     fence.close()
-
-
-def in_another_thread(do: Callable[[], object]) -> list[type[BaseException]]:
-    """Runs *do* to its end in a thread of its own; the type of what it raised."""
-    raised: list[type[BaseException]] = []
-
-    def run() -> None:
-        try:
-            do()
-        except Exception as error:
-            raised.append(type(error))
-
-    thread = threading.Thread(target=run)
-    thread.start()
-    thread.join()
-    return raised
-
-
-def test_a_release_between_a_block_s_check_and_its_start_is_refused(
-    make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fence = EventFence()
-    fence.signal()
-    frame, wait, raised = make_frame(acquire_fence=fence), Frame._await_acquire, []
-
-    def wait_and_another_thread_releases(self: Frame, fence: Fence) -> None:
-        wait(self, fence)
-        raised.extend(in_another_thread(frame.release))
-
-    monkeypatch.setattr(Frame, '_await_acquire', wait_and_another_thread_releases)
-    with frame.map():
-        assert raised == [BufferError]
-    frame.release()
-
-
-def test_a_block_between_a_release_s_check_and_its_end_is_refused(
-    make_pool: MakePool, make_frame: MakeFrame
-) -> None:
-    pool = make_pool(slots=1)
-    frame, raised = make_frame(pool), []
-
-    class Mappings(list[None]):
-        def __bool__(self) -> bool:
-            empty = not len(self)
-            raised.extend(in_another_thread(lambda: frame.map().__enter__()))
-            return not empty
-
-    frame._mappings = Mappings()
-    frame.release()
-    assert raised == [FrameReleasedError] and pool.acquire() is not None
-
-
-def test_any_thread_may_release(make_pool: MakePool, make_frame: MakeFrame) -> None:
-    pool = make_pool(slots=1)
-    frame = make_frame(pool)
-    with frame.map() as planes:
-        assert planes[0].shape == (48, 64)
-    other = threading.Thread(target=frame.release)
-    other.start()
-    other.join()
-    assert frame.released and pool.acquire() is not None
 
 
 def test_a_thread_that_maps_never_sees_a_slot_that_was_released(
@@ -210,26 +129,6 @@ def test_a_thread_that_maps_never_sees_a_slot_that_was_released(
     assert wrong == []
 
 
-def test_a_lease_that_the_pool_took_back_maps_nothing(
-    make_pool: MakePool, make_frame: MakeFrame
-) -> None:
-    pool = make_pool(slots=1)
-    frame = make_frame(pool, sequence=6)
-    pool.release(frame._held())
-    slot = pool.acquire()
-    assert slot is not None
-    with (
-        pytest.raises(
-            StaleFrameError,
-            match=r'^frame 6: the lease of camera was released, .*\(generation 1, now 2\)',
-        ),
-        frame.map(),
-    ):
-        pytest.fail('mapped')
-    pool.discard(slot)
-    frame._lease = None
-
-
 @pytest.mark.parametrize('before', ['nothing', 'close'])
 def test_a_revoked_lease_maps_nothing_even_before_its_slot_is_used_again(
     make_pool: MakePool, make_frame: MakeFrame, before: str
@@ -249,23 +148,6 @@ def test_a_revoked_lease_maps_nothing_even_before_its_slot_is_used_again(
             pytest.fail('mapped')
     with pytest.raises(StaleFrameError):
         delivery.release()
-
-
-def test_a_copy_may_outlive_the_frame(make_frame: MakeFrame) -> None:
-    frame = make_frame(fill=lambda luma, chroma: luma.fill(9))
-    with frame.map() as planes:
-        copy = planes[0].copy()
-    frame.release()
-    assert (copy == 9).all()
-
-
-def test_an_open_block_stops_the_release(make_frame: MakeFrame) -> None:
-    frame = make_frame()
-    with frame.map() as planes:
-        with pytest.raises(BufferError):
-            frame.release()
-        assert planes[0].shape == (48, 64)
-    frame.release()
 
 
 def test_with_a_fence_a_frame_can_be_released_while_the_job_still_maps_it(
@@ -288,13 +170,4 @@ def test_planes_end_with_the_block(make_frame: MakeFrame) -> None:
         assert len(planes) == 2 and len(planes[:1]) == 1
     with pytest.raises(FrameReleasedError, match="use the planes inside 'with frame"):
         planes[0]
-    frame.release()
-
-
-def test_blocks_can_be_nested(make_frame: MakeFrame) -> None:
-    frame = make_frame()
-    with frame.map() as outer:
-        with frame.map(write=True) as inner:
-            inner[0][0, 0] = 200
-        assert outer[0][0, 0] == 200
     frame.release()

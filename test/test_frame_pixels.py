@@ -7,7 +7,6 @@ import copy
 import gc
 import os
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -16,15 +15,12 @@ import numpy as np
 import pytest
 
 from zc_perception.errors import ConfigError, FormatError, FrameReleasedError, LayoutError
-from zc_perception.frame import Frame, Header
+from zc_perception.frame import Frame
 from zc_perception.memory.dmabuf import CpuAccess
 from zc_perception.memory.fence import EventFence
-from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.memory.ledger import FRAME_COPIES
 from zc_perception.memory.pool import BufferPool
-from zc_perception.pixel.colorimetry import BT601_LIMITED
-from zc_perception.pixel.fourcc import NV12, fourcc_code
-from zc_perception.pixel.layout import ImageLayout, PlaneLayout
+from zc_perception.pixel.fourcc import fourcc_code
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
 MakePool = Callable[..., BufferPool]
@@ -36,17 +32,6 @@ def holders(pool: BufferPool) -> dict[str, int]:
     return dict(pool.statistics().holders)
 
 
-def test_what_a_frame_says_of_itself_is_what_its_data_says_also_afterwards(
-    make_frame: MakeFrame,
-) -> None:
-    frame = make_frame(sequence=7)
-    for _ in range(2):
-        assert (frame.width, frame.height, frame.sequence) == (64, 48, 7)
-        assert (frame.fourcc, frame.modifier, frame.encoding) == (NV12, 0, 'nv12')
-        if not frame.released:
-            frame.release()
-
-
 @pytest.mark.parametrize(
     ('name', 'encoding'), [('NV21', 'nv21'), ('YUYV', 'yuyv'), ('RG24', 'bgr8'), ('R8  ', 'mono8')]
 )
@@ -54,13 +39,6 @@ def test_encodings_have_the_names_of_sensor_msgs(
     make_pool: MakePool, make_frame: MakeFrame, name: str, encoding: str
 ) -> None:
     assert make_frame(make_pool(fourcc=fourcc_code(name))).encoding == encoding
-
-
-def test_a_format_that_ros_has_no_name_for_is_told(
-    make_pool: MakePool, make_frame: MakeFrame
-) -> None:
-    with pytest.raises(FormatError, match="'P010' has no ROS image encoding"):
-        _ = make_frame(make_pool(fourcc=fourcc_code('P010'))).encoding
 
 
 def test_without_ros_a_frame_has_no_messages_and_says_what_to_use(
@@ -121,17 +99,6 @@ def test_an_array_that_is_kept_keeps_the_release_away_and_never_sees_a_later_fra
     slot = pool.acquire()
     assert slot is not None and pool.statistics().abandoned == 0
     pool.discard(slot)
-
-
-def test_an_array_of_a_frame_that_is_forgotten_keeps_the_buffer(
-    make_pool: MakePool, make_frame: MakeFrame
-) -> None:
-    pool = make_pool(slots=1)
-    kept = make_frame(pool, fill=lambda luma, chroma: luma.fill(50)).y
-    pool.collect()
-    assert pool.acquire() is None and (kept == 50).all()
-    del kept
-    assert holders(pool) == {} and pool.statistics().abandoned == 1
 
 
 def test_a_frame_whose_planes_were_looked_at_ends_without_the_collector_of_cycles(
@@ -225,36 +192,6 @@ def test_the_cpu_s_access_begins_once_and_ends_with_the_release(
     assert calls[3:] == ['end READ']
 
 
-def test_an_access_that_can_t_be_ended_is_told_and_the_frame_can_still_be_released(
-    make_pool: MakePool, make_frame: MakeFrame, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pool = make_pool(slots=1)
-    frame = make_frame(pool)
-    (buffer,) = frame.data.buffers
-    monkeypatch.setattr('zc_perception.mapping._DMABUF', buffer.kind)
-    monkeypatch.setattr(buffer, 'begin_cpu_access', lambda access: None)
-
-    def refuse(access: CpuAccess) -> None:
-        raise OSError(5, 'Input/output error')
-
-    monkeypatch.setattr(buffer, 'end_cpu_access', refuse)
-    assert frame.y.shape == (48, 64)
-    with pytest.raises(OSError, match='Input/output error'):
-        frame.release()
-    frame.release()
-    assert holders(pool) == {}
-
-
-def test_the_acquire_fence_is_waited_for(make_frame: MakeFrame) -> None:
-    fence = EventFence()
-    frame = make_frame(acquire_fence=fence)
-    began = time.monotonic()
-    threading.Timer(0.05, fence.signal).start()
-    assert frame.y.shape == (48, 64) and time.monotonic() - began >= 0.04
-    frame.release()
-    fence.close()
-
-
 def test_threads_that_look_and_release_at_once_leave_nothing(
     make_pool: MakePool, make_frame: MakeFrame
 ) -> None:
@@ -280,20 +217,6 @@ def test_threads_that_look_and_release_at_once_leave_nothing(
         for thread in threads:
             thread.join()
         assert holders(pool) == {}
-
-
-def test_a_copy_of_a_frame_in_a_forked_child_shows_nothing(make_frame: MakeFrame) -> None:
-    frame = make_frame()
-    assert frame.y.shape == (48, 64)
-    child = os.fork()
-    if child == 0:
-        try:
-            frame.fds  # noqa: B018
-        except FrameReleasedError:
-            os._exit(0)
-        os._exit(1)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    frame.release()
 
 
 @pytest.mark.parametrize('name', ['NV12', 'NV21', 'NV16', 'P010'])
@@ -346,35 +269,6 @@ def test_bgr_is_opencv_s_picture_and_is_booked(make_frame: MakeFrame) -> None:
     assert np.array_equal(first, wanted), "it is the caller's"
 
 
-def test_bgr_of_many_formats_and_threads_mixes_nothing(
-    make_pool: MakePool, make_frame: MakeFrame
-) -> None:
-    names = ['NV12', 'NV21', 'YUYV', 'YU12', 'BG24', 'XR24', 'P010']
-    frames = [
-        make_frame(make_pool(64, 2 * height, slots=1, fourcc=fourcc_code(name)))
-        for height, name in enumerate(names, 20)
-    ]
-    for value, frame in enumerate(frames):
-        with frame.map(write=True) as planes:
-            for plane in planes:
-                plane[:] = 100 + value
-    wanted = [frame.bgr() for frame in frames]
-    wrong: list[int] = []
-
-    def look() -> None:
-        for _ in range(10):
-            wrong.extend(
-                i for i, frame in enumerate(frames) if not np.array_equal(frame.bgr(), wanted[i])
-            )
-
-    threads = [threading.Thread(target=look) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert wrong == []
-
-
 def test_a_copy_is_the_caller_s_and_is_booked(make_pool: MakePool, make_frame: MakeFrame) -> None:
     pool = make_pool(slots=1, layout={'stride_align': 256})
     frame, before = (
@@ -419,29 +313,3 @@ def test_fds_are_those_of_each_plane_s_buffer(
     frame.release()
 
 
-def test_tiled_pixels_are_nobody_s_to_see(make_pool: MakePool) -> None:
-    layout = ImageLayout(
-        64, 48, NV12, 1 << 56 | 1, (PlaneLayout(0, 0, 64, 4096), PlaneLayout(0, 4096, 64, 2048))
-    )
-    pool = BufferPool(layout, lambda: (SealedMemfd().allocate(8192),), 1, name='camera')
-    slot = pool.acquire()
-    assert slot is not None
-    frame = Frame.publish_slot(
-        pool, slot, header=Header(0, ''), colorimetry=BT601_LIMITED, sequence=0, captured_ns=0
-    )
-    for ask in (Frame.planes, lambda f: f.y, lambda f: f.uv, Frame.bgr, Frame.copy):
-        with pytest.raises(FormatError, match='has no rows that a CPU could read'):
-            ask(frame)
-    assert len(frame.fds) == 2
-    frame.release()
-    pool.close()
-
-
-def test_keep_s_old_name_is_the_same(make_pool: MakePool, make_frame: MakeFrame) -> None:
-    pool = make_pool(slots=1)
-    frame = make_frame(pool)
-    frame.lend()
-    kept = frame.share()
-    assert kept is frame and not frame.borrowed
-    kept.release()
-    assert holders(pool) == {}

@@ -57,17 +57,6 @@ def test_the_oldest_is_released_and_counted_when_full(
     assert taken(queue) is frames[2] and taken(queue) is frames[3]
 
 
-def test_keep_all_drops_nothing(make_pool: MakePool, make_frame: MakeFrame) -> None:
-    pool, queue = make_pool(slots=20), FrameQueue(None)
-    for i in range(20):
-        queue.put(make_frame(pool, sequence=i))
-    frames = [taken(queue) for _ in range(20)]
-    assert [f.data.sequence for f in frames] == list(range(20))
-    assert queue.dropped == 0
-    for frame in frames:
-        frame.release()
-
-
 def test_it_polls_readable_exactly_while_it_holds_a_frame(
     make_pool: MakePool, make_frame: MakeFrame
 ) -> None:
@@ -95,13 +84,6 @@ def test_getting_waits_for_a_frame(make_frame: MakeFrame) -> None:
     putter.join()
 
 
-def test_getting_gives_up_after_its_timeout() -> None:
-    queue = FrameQueue(1)
-    started = time.monotonic()
-    assert queue.get(0.02) is None
-    assert time.monotonic() - started >= 0.02
-
-
 def test_a_consumer_that_lost_the_race_for_a_frame_goes_on_waiting(
     make_pool: MakePool, make_frame: MakeFrame
 ) -> None:
@@ -123,18 +105,6 @@ def test_a_consumer_that_lost_the_race_for_a_frame_goes_on_waiting(
     for consumer in consumers:
         consumer.join(120.0)
     assert lost == []
-
-
-def test_closing_releases_what_is_queued_and_what_comes_later(
-    make_pool: MakePool, make_frame: MakeFrame
-) -> None:
-    pool, queue = make_pool(slots=2), FrameQueue(None)
-    queued, late = make_frame(pool), make_frame(pool)
-    queue.put(queued)
-    queue.close()
-    queue.put(late)
-    assert queued.released and late.released
-    assert len(queue) == 0 and queue.get() is None
 
 
 def test_closing_wakes_a_waiting_consumer() -> None:
@@ -307,17 +277,6 @@ def test_what_is_queued_comes_before_what_a_source_has(socket: _Socket, timeout_
     queue.end()
 
 
-def test_the_depth_counts_what_was_fetched(socket: _Socket) -> None:
-    dropped: list[int] = []
-    queue: KeepLastQueue[int] = KeepLastQueue(2, release=dropped.append)
-    queue.attach(socket)
-    socket.sent += [1, 2, 3]
-    queue.fetch()
-    queue.put(4)
-    assert dropped == [1, 2] and [queue.get(), queue.get(), queue.get()] == [3, 4, None]
-    queue.end()
-
-
 def test_nothing_overtakes_an_entry_that_the_gate_holds_back(socket: _Socket) -> None:
     closed = [True]
     queue: KeepLastQueue[int] = KeepLastQueue(
@@ -439,33 +398,6 @@ def test_what_is_queued_and_what_comes_is_released_until_it_accepts_again(
     assert frame is not None and frame.data.sequence == 3
     frame.release()
     queue.close()
-
-
-def test_its_descriptor_is_not_readable_while_it_refuses() -> None:
-    queue: KeepLastQueue[int] = KeepLastQueue(2, lambda entry: None)
-    number = queue.fileno()
-
-    def readable() -> bool:
-        return bool(select.select([number], [], [], 0)[0])
-
-    queue.put(1)
-    assert readable()
-    queue.refuse()
-    queue.put(2)
-    assert not readable() and queue.get(0.01) is None
-    queue.accept()
-    queue.put(3)
-    assert readable() and queue.get() == 3 and not readable()
-    queue.close()
-
-
-def test_a_closed_queue_does_not_accept_again() -> None:
-    released: list[int] = []
-    queue: KeepLastQueue[int] = KeepLastQueue(2, released.append)
-    queue.close()
-    queue.accept()
-    queue.put(1)
-    assert released == [1] and len(queue) == 0 and queue.closed
 
 
 def test_room_for_one_kind_is_made_at_the_cost_of_that_kind_alone() -> None:

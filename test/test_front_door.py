@@ -82,17 +82,6 @@ def test_what_type_checkers_see_is_what_is_imported() -> None:
     } == zc_perception._MODULES
 
 
-@pytest.mark.parametrize(
-    'name',
-    ['Frame', 'FrameSubscription', 'AdaptedPublisher', 'AdaptedSubscription', 'SharedMemoryLinks'],
-)
-def test_the_paths_that_programs_used_before_still_lead_there(name: str) -> None:
-    old = {
-        'Frame': 'zc_perception.frame',
-        'FrameSubscription': 'zc_perception.link.endpoints.frame_subscription',
-    }.get(name, 'zc_perception.link.endpoints')
-    found = getattr(import_module(old), name)
-    assert name not in NAMES or found is getattr(zc_perception, name)
 
 
 def test_the_package_alone_loads_nothing_else() -> None:

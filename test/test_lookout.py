@@ -9,7 +9,6 @@ import sys
 import threading
 import weakref
 from collections.abc import Iterator
-from types import SimpleNamespace
 
 import pytest
 from waiting import until
@@ -91,22 +90,6 @@ def test_stop_waits_for_the_look_that_is_under_way(lookout: Lookout) -> None:
     assert done
 
 
-def test_a_look_may_stop_itself(lookout: Lookout) -> None:
-    seen = Seen()
-
-    def once() -> None:
-        seen.look()
-        watch.stop()
-
-    ready = threading.Event()
-    watch = lookout.watch(SOON_S, lambda: ready.wait(WAIT_S) and once())
-    ready.set()
-    other = Seen()
-    beside = lookout.watch(SOON_S, other.look)
-    assert seen.wait(1) and other.wait(3) and seen.count == 1
-    beside.stop()
-
-
 def test_what_raises_is_told_once_looked_at_again_and_the_others_go_on(
     lookout: Lookout, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -138,25 +121,6 @@ def test_an_object_is_not_kept_alive_by_being_looked_at(lookout: Lookout) -> Non
     assert thread is not None
     thread.join(WAIT_S)
     assert watch.stopped and not thread.is_alive()
-
-
-def test_turns_that_were_missed_are_not_made_up_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = [100.0]
-    monkeypatch.setattr('zc_perception.lookout.time', SimpleNamespace(monotonic=lambda: now[0]))
-    lookout = Lookout()
-    lookout._thread = threading.current_thread()  # turns are taken here, one by one
-    turns: list[float] = []
-    watch = lookout.watch(1.0, lambda: turns.append(now[0]))
-    for at in (101.0, 102.0, 107.5, 108.5):
-        now[0] = at
-        due = lookout._next()
-        assert due is watch
-        due.look()
-        lookout._looked(due)
-    assert turns == [101.0, 102.0, 107.5, 108.5]
-    assert lookout._due[0][0] == 109.5, 'one period after the last, whatever was missed'
-    lookout._thread = None
-    watch.stop()
 
 
 def test_a_forked_child_looks_with_a_thread_of_its_own() -> None:

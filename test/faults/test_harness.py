@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import json
 import mmap
 import os
 import socket
@@ -13,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from npu.json_schema import conforms
 
 from faults import run_faults
 from faults.accounts import Stretch, Tally, tally
@@ -26,7 +23,7 @@ from faults.holdings import (
     settled_excess,
     with_slots,
 )
-from faults.outcome import ABSENT, BROKEN, HELD, SCHEMA, Outcome, Result
+from faults.outcome import BROKEN, HELD, Outcome, Result
 
 OWN = os.getpid()
 
@@ -104,16 +101,6 @@ def test_what_is_not_zero_breaks_the_promise(
     assert outcome.name in Result((outcome,), True, 1).table()
 
 
-def test_what_is_absent_is_named_and_is_not_enough_by_itself(tmp_path: Path) -> None:
-    absent = outcome_of(lambda trial: trial.absent('no QEMU'), tmp_path, needs='a kernel rig')
-    held = outcome_of(lambda trial: None, tmp_path)
-    assert absent.status == ABSENT and held.status == HELD
-    nothing, something = Result((absent,) * 32, False, 1), Result((absent, held), False, 1)
-    assert not nothing.holds and nothing.table().endswith('NOTHING WAS MEASURED')
-    assert something.holds and something.table().endswith('NOT MEASURED: tests: a fault: no QEMU')
-    assert not Result((), False, 1).holds
-
-
 def stretch(first_ns: int, *captured: int, dropped: int = 0) -> Stretch:
     return Stretch(
         first_ns, 0, 1, 2, captured[-1] if captured else first_ns - 1, list(captured), dropped
@@ -134,27 +121,6 @@ def test_every_frame_since_the_last_one_before_is_looked_for() -> None:
     assert tally(
         [stretch(times[0], times[0], times[1]), stretch(times[6], *times[6:])], times[:-1]
     ) == Tally(10, 6, 0, 4, 9.0)
-
-
-def test_the_result_is_what_its_schema_says(tmp_path: Path) -> None:
-    schema = json.loads(SCHEMA.read_text(encoding='utf-8'))
-
-    def run(trial: Trial) -> None:
-        trial.frames(3, 2, newest_wins=1)
-        trial.note('what is said', 'words')
-        trial.worst('pause, s', 0.25)
-        trial.worst('pause, s', 0.1)
-
-    result = Result((outcome_of(run, tmp_path),), True, 7)
-    result.write(tmp_path / 'x' / 'result.json')
-    document = json.loads((tmp_path / 'x' / 'result.json').read_text(encoding='utf-8'))
-    assert conforms(document, schema)
-    assert document['faults'][0]['figures'] == {'what is said': 'words', 'pause, s': 0.25}
-    for change in ({'pass': 'yes'}, {'faults': []}, {'version': 2}, {'more': 1}):
-        assert not conforms(document | change, schema), change
-    wrong = copy.deepcopy(document)
-    wrong['faults'][0]['leaks']['threads'] = -1
-    assert not conforms(wrong, schema)
 
 
 def test_every_fault_has_a_promise_and_every_kind_of_the_issue_is_there() -> None:

@@ -176,41 +176,6 @@ def test_a_message_that_is_lost_costs_its_frame_and_no_other(
     assert subscription.statistics().dropped in (9, 10), 'the last one waits'
 
 
-@pytest.mark.usefixtures('patient')
-def test_messages_without_a_frame_take_bounded_memory_and_cost_nothing(
-    camera: Cameras, infos: Infos, pairs: Pairs
-) -> None:
-    source = camera()
-    subscription, seen = pairs()
-    begin(source, infos, subscription)
-    for number in range(1000, 1200):
-        infos.publish(number)
-    source.number = 1199
-    assert eventually(lambda: len(getattr(subscription, '_infos')) == 32)  # noqa: B009
-    infos.publish(source.publish())
-    assert eventually(lambda: seen == [(1200, 1200)]), (seen, subscription.statistics())
-    assert len(getattr(subscription, '_infos')) == 32  # noqa: B009
-
-
-def test_a_kept_frame_of_a_pair_is_one_of_those_that_may_be_held(
-    camera: Cameras, infos: Infos, pairs: Pairs
-) -> None:
-    source, kept = camera(), []
-    subscription, _ = pairs(lambda frame, info: kept.append((frame.keep(), info)))
-    begin(source, infos, subscription)
-
-    assert pairing(source, infos, lambda: len(kept) == 2)
-    for _ in range(10):
-        infos.publish(source.publish())
-        time.sleep(0.01)
-    assert len(kept) == 2 and source.missed == 0
-    kept.pop(0)[0].release()
-    assert pairing(source, infos, lambda: len(kept) == 2)
-    assert [info.width for _, info in kept] == [number_of(frame) for frame, _ in kept]
-    for frame, _ in kept:
-        frame.release()
-
-
 @pytest.mark.parametrize(
     ('topic', 'wanted'),
     [

@@ -13,13 +13,13 @@ from link_ros import announced
 from rclpy.qos import QoSProfile
 from waiting import eventually
 
-from zc_perception.frame import Frame, Header
+from zc_perception.frame import Frame
 from zc_perception.frame_queue import KeepLastQueue
 from zc_perception.link.announcement import Announcement, write_announcement
 from zc_perception.link.bus import LinkQos
 from zc_perception.link.endpoints import discovery
 from zc_perception.link.endpoints.discovery import Announcements, PublisherCount, PublisherGraph
-from zc_perception.link.endpoints.remote_links import SharedMemoryLinks, _Link
+from zc_perception.link.endpoints.remote_links import SharedMemoryLinks
 from zc_perception.link.rungs import RemotePublisher, RemoteState
 from zc_perception.link.shared_memory.server import SharedMemoryServer
 from zc_perception.memory.pool import BufferPool
@@ -151,22 +151,6 @@ def test_who_was_met_nowhere_goes_first_and_who_listens_stays_longest() -> None:
     assert left == ['ended', 'nowhere', 'waits']
 
 
-def test_surplus_at_whose_sockets_nobody_is_met_is_forgotten_after_a_while(
-    consumer: Consumer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr('zc_perception.link.endpoints.remote_links._PATIENCE_S', 0.0)
-    consumer.hear(announced('far', host='f' * 32), *liars(20))
-    assert eventually(
-        lambda: all(state.state is RemoteState.IMPOSSIBLE for state in consumer.look(21))
-    )
-    assert len(consumer.ids) == 21
-    monkeypatch.setattr(discovery, '_UNMET_S', 0.0)
-    consumer.look()
-    assert consumer.ids == ['far', f'{19:032x}'], (
-        'one is as good as the graph says; the other costs nothing'
-    )
-
-
 def test_files_are_read_at_once_for_who_is_missing_and_now_and_then_for_who_is_not_in_the_graph(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -196,20 +180,6 @@ def test_who_listens_counts_beyond_the_graph_and_who_only_says_so_does_not(
     assert eventually(lambda: consumer.queue.get(0.0) is None and consumer.look(0) == [])
 
 
-def test_who_listens_beyond_the_graph_and_refuses_is_seen_with_its_reason(
-    consumer: Consumer, camera: SharedMemoryServer
-) -> None:
-    camera.set_pool(None)
-    write_announcement(announced(CAMERA, camera.path), TOPIC, 0)
-
-    def refused() -> bool:
-        return any(
-            'no buffers yet' in state.reason and state.listens for state in consumer.look(0)
-        )
-
-    assert eventually(refused)
-
-
 # The dead
 
 
@@ -237,24 +207,6 @@ def test_the_dead_come_last_and_only_as_many_as_the_graph_counts() -> None:
     assert told(announcements, 5, live=LIVE, far=FAR)[2:] == [('dead', DEAD)], (
         'of two nothing is known'
     )
-
-
-def test_a_dead_one_is_remembered_though_the_graph_does_not_know_its_successor_yet() -> None:
-    announcements = heard('dead', 'live')
-    assert told(announcements, 1, dead=DEAD, live=LIVE) == [('live', LIVE)]
-    # Now it does: nobody is missing.
-    assert told(announcements, 2, live=LIVE) == [('live', LIVE), ('dead', DEAD)]
-    assert [each.publisher_id for each in announcements.known(())] == ['live']
-
-
-def test_who_announces_again_is_alive() -> None:
-    announcements = heard('camera')
-    assert told(announcements, 1, camera=DEAD) == [('camera', DEAD)]
-    assert announcements.known(()) == [] and announcements.incomplete(1)
-    announcements.add(announced('camera'), confirmed=True)
-    assert told(announcements, 2, camera=RemoteState.CONNECTING) == [
-        ('camera', RemoteState.CONNECTING)
-    ]
 
 
 def test_the_dead_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -363,15 +315,6 @@ def test_a_dead_publisher_whose_endpoints_go_one_after_the_other_is_no_plain_one
     assert counted(images=[2, 1])[1] == 1, 'who has left the graph is forgotten'
 
 
-def test_a_publisher_whose_node_has_no_name_yet_is_not_remembered_as_adapted() -> None:
-    writers: Any = Writers()
-    graph = PublisherGraph(writers, TOPIC, LinkQos(1))
-    writers.writers = {TOPIC: ['_NODE_NAME_UNKNOWN_'], f'{TOPIC}/_zc': ['_NODE_NAME_UNKNOWN_']}
-    assert graph.count(()).adapted == 1
-    writers.writers = {TOPIC: ['plain', 'camera'], f'{TOPIC}/_zc': ['camera']}
-    assert (graph.count(()).adapted, len(graph.count(()).plain)) == (1, 1)
-
-
 def test_a_silent_listener_with_many_names_delays_nobody(
     consumer: Consumer, camera: SharedMemoryServer, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -390,18 +333,3 @@ def test_a_silent_listener_with_many_names_delays_nobody(
         assert found == {(FAR, f"no answer from '{folder / 'silent.sock'}' yet")}, (
             'only messages are left meanwhile'
         )
-
-
-def test_frames_that_nobody_wants_do_not_keep_the_queue_s_owner() -> None:
-    released = []
-
-    def receive() -> Any:
-        """Of a producer that is always quicker."""
-        assert len(released) < 1000
-        return SimpleNamespace(
-            data=SimpleNamespace(header=Header(1, '')), release=lambda: released.append(1)
-        )
-
-    client: Any = SimpleNamespace(fileno=lambda: -1, receive=receive)
-    source = _Link(announced(CAMERA), client, False, lambda header: False, lambda: None)
-    assert source.receive() is None and source.receive() is None and released

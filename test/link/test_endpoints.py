@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -17,7 +16,6 @@ from waiting import eventually
 
 from zc_perception.errors import ConfigError
 from zc_perception.frame import Frame
-from zc_perception.link.announcement import Announcement
 from zc_perception.link.endpoints import IN_PROCESS, ROS_MESSAGE
 from zc_perception.link.image_conversion import frame_adapter
 from zc_perception.link.type_adapter import TypeAdapter
@@ -199,26 +197,6 @@ def test_keep_all_with_transient_local_is_refused_for_frames_only(ros: Ros) -> N
         qos=for_ever,
         topic='text',
     )
-
-
-def test_each_announcement_has_a_greater_generation(ros: Ros) -> None:
-    told: list[Any] = []
-    node = ros.node('camera')
-    publisher = ros.publisher(node)
-    node.create_subscription(
-        String, 'image/_zc', lambda message: told.append(Announcement.from_json(message.data)), 10
-    )
-    assert eventually(
-        lambda: (
-            node.count_subscribers('image/_zc') == 1
-            and publisher.announcer.writer.get_subscription_count() == 1
-        )
-    )
-    for _ in range(3):
-        publisher.announce(width=64, height=48, formats=['NV12'], heap='memfd')
-    assert eventually(lambda: len(told) == 3)
-    assert told[0].generation < told[1].generation < told[2].generation
-    assert replace(told[0], generation=0) == replace(told[2], generation=0)
 
 
 def test_a_topic_without_room_for_its_announcements_is_said_and_one_with_room_is_served(

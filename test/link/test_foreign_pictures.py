@@ -105,35 +105,6 @@ def nv12_of(bgr: Bytes) -> tuple[Bytes, Bytes]:
 SIZES = [(64, 48), (641, 479), (853, 481), (63, 48), (64, 47)]
 
 
-@pytest.mark.parametrize('padding', [0, 3])
-def test_colours_of_any_size_are_those_of_the_picture(viewer: Viewer, padding: int) -> None:
-    for width, height in SIZES:
-        bgr = noise(height, width, 3)
-        pixels = {
-            'bgr8': bgr,
-            '8UC3': bgr,
-            'rgb8': bgr[..., ::-1],
-            'rgba8': np.dstack([bgr[..., ::-1], bgr[..., 0]]),
-        }
-        luma, chroma = nv12_of(cut(bgr))
-        for encoding, these in pixels.items():
-            rows = rows_of(these, padding)
-            size, y, uv, colours = viewer.read(**message(encoding, width, height, rows))
-            assert size == (width & ~1, height & ~1) and colours.shape[:2] == y.shape
-            assert np.array_equal(y, luma) and np.array_equal(uv, chroma), (encoding, size)
-
-
-def test_grey_of_any_size_and_depth_is_that_of_the_picture(viewer: Viewer) -> None:
-    for width, height in SIZES:
-        grey = noise(height, width)
-        wide = (grey.astype('<u2') << 8) + noise(height, width) // 2
-        pixels = {'mono8': grey, '8UC1': grey, 'mono16': wide}
-        for encoding, these in pixels.items():
-            found = viewer.read(**message(encoding, width, height, rows_of(these, 4)))
-            assert np.array_equal(found[1], cut(grey)), (encoding, width, height)
-            assert np.array_equal(found[3], cv2.cvtColor(cut(grey), cv2.COLOR_GRAY2BGR))
-
-
 @pytest.mark.parametrize(
     ('pattern', 'code'),
     [
@@ -157,21 +128,6 @@ def test_bayer_of_any_size_and_depth_has_the_colours_of_opencv_s(
             assert np.array_equal(y, luma) and np.array_equal(uv, chroma), (pattern, bits, size)
     ledger = viewer.subscription.ledger
     assert ledger.count('debayer') == ledger.count('from_ros') == 2 * len(SIZES)
-
-
-def test_luma_and_chroma_of_odd_sizes_are_those_of_the_picture(viewer: Viewer) -> None:
-    packed = noise(47, 32, 4)  # Y, U, Y, V
-    _, y, uv, _ = viewer.read(**message('yuv422_yuy2', 64, 47, rows_of(packed)))
-    assert np.array_equal(y, packed[:46, :, 0::2].reshape(46, 64))
-    mean = packed[:46, :, 1::2].astype(int).reshape(23, 2, 32, 2).mean(axis=1)
-    assert np.abs(uv - mean).max() <= 1
-    luma, chroma = noise(47, 63), noise(47, 126)
-    data = luma.tobytes() + chroma.tobytes()
-    fields = {'encoding': 'nv24', 'width': 63, 'height': 47, 'step': 63}
-    _, y, uv, _ = viewer.read(**fields, data=data)
-    assert np.array_equal(y, luma[:46, :62])
-    pairs = chroma.reshape(47, 63, 2)[:46, :62].astype(int)
-    assert np.abs(uv - pairs.reshape(23, 2, 31, 2, 2).mean(axis=(1, 3))).max() <= 1
 
 
 @pytest.mark.parametrize(

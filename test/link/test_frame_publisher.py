@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
-import math
 import os
-import socket
 import subprocess
 import sys
 import threading
@@ -21,7 +19,7 @@ import cv2
 import numpy as np
 import pytest
 import rclpy
-from link_ros import LATCHED, Ros
+from link_ros import Ros
 from numpy.typing import NDArray
 from rclpy.clock import ClockType
 from rclpy.qos import DurabilityPolicy, QoSProfile
@@ -36,7 +34,6 @@ from zc_perception.errors import (
     LayoutError,
     NegotiationError,
     ZcError,
-    shown,
 )
 from zc_perception.frame import Frame
 from zc_perception.link.endpoints import (
@@ -44,11 +41,8 @@ from zc_perception.link.endpoints import (
     ROS_MESSAGE,
     frame_publisher,
 )
-from zc_perception.link.endpoints import announcer as announcer_module
 from zc_perception.link.endpoints.frame_publisher import FramePublisher
 from zc_perception.link.endpoints.frame_subscription import FrameSubscription
-from zc_perception.link.shared_memory import server as server_module
-from zc_perception.link.shared_memory import socket_folder
 from zc_perception.memory import kernel_abi as abi
 from zc_perception.memory.fence import SyncFile
 from zc_perception.memory.heaps import working_heaps
@@ -285,20 +279,6 @@ def test_when_consumers_hold_every_buffer_the_frame_is_dropped_and_said_and_the_
     assert numbers[-1] == 3, 'the gap is the frame that was dropped'
 
 
-def test_a_source_that_can_wait_gets_the_buffer_that_is_free_next(cameras: Cameras) -> None:
-    publisher = cameras.publisher(slots=2)
-    first, second = publisher.loan(), publisher.loan()
-    first.__enter__()
-    second.__enter__()
-    timer = threading.Timer(0.3, lambda: first.__exit__(None, None, None))
-    timer.start()
-    with publisher.loan(wait_s=60.0) as out:
-        assert not out.dropped
-    timer.join()
-    second.__exit__(None, None, None)
-    assert publisher.statistics().dropped == 0 and publisher.statistics().published == 3
-
-
 def test_any_thread_may_publish_and_numbers_stay_in_order(cameras: Cameras) -> None:
     numbers: list[int] = []
     publisher = cameras.publisher()
@@ -358,29 +338,6 @@ def test_it_ends_with_its_node_and_leaves_nothing(here: Ros) -> None:
         'shared-memory' in name for name in threads
     )
     assert not [path.name for path in folder.iterdir() if path.suffix in ('.sock', '.json')]
-
-
-def test_a_block_ends_it_and_the_topic_has_no_publisher_any_more(cameras: Cameras) -> None:
-    node = cameras.ros.node('camera')
-    with FramePublisher(node, 'image', width=WIDTH, height=HEIGHT) as publisher:
-        assert publisher.topic == '/image' and eventually(
-            lambda: node.count_publishers('/image') == 1
-        )
-    assert eventually(lambda: node.count_publishers('/image') == 0)
-
-
-def test_late_subscriptions_get_the_last_frame_of_a_latched_topic(cameras: Cameras) -> None:
-    publisher = cameras.publisher(qos=LATCHED)
-    planes = sent(publisher, 8)
-    subscription = cameras.subscription(qos=LATCHED)
-    frame = subscription.queue.get(60.0)
-    assert frame is not None and frame.data.sequence == 0
-    frame.release()
-    with printer(1, 'latched') as running:
-        found = printed(running)
-    assert found['planes'] == planes and publisher.statistics().conversions == 1, (
-        "for the middleware's own history"
-    )
 
 
 # The agreement.
@@ -486,13 +443,6 @@ def test_a_frame_id_that_no_message_has_is_refused_and_costs_one_frame(
         assert frame.header.frame_id == 'ä' * 127
 
 
-@pytest.mark.parametrize('wait_s', [-0.1, math.nan, math.inf, 'long', None])
-def test_a_wait_that_is_no_time_is_refused_by_name(cameras: Cameras, wait_s: Any) -> None:
-    publisher = cameras.publisher()
-    with pytest.raises(ConfigError, match=f'wait_s is {shown(wait_s)}; it must be a number of'):
-        publisher.loan(wait_s=wait_s)
-
-
 def test_a_loan_is_for_one_block(cameras: Cameras) -> None:
     publisher, subscription = cameras.pair()
     loan = publisher.loan()
@@ -543,32 +493,6 @@ def test_when_ros_is_shut_down_within_a_loan_nothing_is_raised(
         assert published in (1, 3)
         assert publisher.get_subscription_count() == (reader == 'frames' and published == 3)
     assert fallen == []
-
-
-def test_an_announcement_that_can_not_be_written_is_said_and_tried_again(
-    cameras: Cameras, monkeypatch: pytest.MonkeyPatch, logged: Callable[[], str]
-) -> None:
-    monkeypatch.setattr(announcer_module, '_AGAIN_S', 0.02)
-    made: list[Path] = []
-
-    def listens(path: Path, group: int | None = None) -> socket.socket:
-        made.append(socket_folder.announcement_path(path))
-        made[-1].mkdir()  # nothing can be written in its place
-        return socket_folder.listen(path, group)
-
-    monkeypatch.setattr(server_module, 'listen', listens)
-    publisher = cameras.publisher()
-    (path,) = made
-    announcer = publisher._publisher.announcer
-    assert announcer.unannounced == 'Is a directory'
-    path.rmdir()
-    assert eventually(path.is_file) and eventually(lambda: not announcer.unannounced)
-    assert eventually(lambda: f"announcement '{path}' is written now" in logged())
-    publisher.destroy()
-    assert not path.exists()
-    said = logged()
-    assert f"its announcement '{path}' can't be written: Is a directory; consumers find" in said
-    assert said.count("can't be written") == 1
 
 
 # Buffers of a library of one's own.
@@ -679,18 +603,6 @@ def test_buffers_of_a_library_arrive_in_another_process(
     assert eventually(lambda: library.back == ['0', '1', '2', '3'])
 
 
-def test_plain_subscribers_get_pictures_of_a_library_s_buffers(
-    library: Library, cameras: Cameras
-) -> None:
-    found = cameras.reader()
-    publisher = cameras.publisher(**of(library, image_encoding='nv12'))
-    assert eventually(lambda: publisher.statistics().image_readers == 1)
-    library.draw(0, 3)
-    publisher.publish_fd(library.fds[0], released=library.released('read'))
-    assert eventually(lambda: found) and eventually(lambda: library.back == ['read'])
-    assert bytes(found[0].data) == b''.join(plane.tobytes() for plane in library.planes(0))
-
-
 def test_a_buffer_that_was_not_named_is_taken_too(library: Library, cameras: Cameras) -> None:
     publisher, subscription = cameras.pair(**of(library))
     new = library.more()
@@ -773,32 +685,6 @@ def test_a_callback_may_publish_the_next_frame_raise_or_end_the_publisher(
     assert publisher.statistics().published == 2001
 
 
-def test_what_is_out_at_the_end_comes_back_when_it_is_released(
-    library: Library, cameras: Cameras
-) -> None:
-    publisher, subscription = cameras.pair(**of(library))
-    library.draw(0, 5)
-    assert publisher.publish_fd(library.fds[0], released=library.released('out'))
-    frame = subscription.queue.get(60.0)
-    publisher.destroy()
-    assert library.back == []
-    with frame, frame.map() as planes:
-        assert np.array_equal(planes[0], picture((HEIGHT, WIDTH), 5))
-    assert library.back == ['out']
-    assert not publisher.publish_fd(library.fds[1], released=library.released('late'))
-    assert library.back == ['out', 'late']
-
-
-def test_loans_and_descriptors_have_publishers_of_their_own(
-    library: Library, cameras: Cameras
-) -> None:
-    lender, publisher = cameras.publisher(name='lender'), cameras.publisher(**of(library))
-    with pytest.raises(ConfigError, match='has buffers of its own: write to them by loan'):
-        lender.publish_fd(library.fds[0])
-    with pytest.raises(ConfigError, match='no buffers to lend: publish them by publish_fd'):
-        publisher.loan()
-
-
 @pytest.mark.parametrize(
     ('options', 'error', 'words'),
     [
@@ -818,30 +704,6 @@ def test_descriptions_of_buffers_that_make_no_sense_are_refused(
     with pytest.raises(error) as refused:
         cameras.publisher(**of(library, **options))
     assert words in str(refused.value)
-
-
-def test_descriptors_that_are_no_buffers_are_refused_and_nothing_is_called(
-    cameras: Cameras, library: Library
-) -> None:
-    publisher, called = cameras.publisher(**of(library)), library.released('wrong')
-    reading, writing = os.pipe()
-    loose = os.memfd_create('loose', os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    small = os.memfd_create('small', os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    os.ftruncate(small, 100)
-    fcntl.fcntl(small, abi.F_ADD_SEALS, abi.F_SEAL_SHRINK | abi.F_SEAL_GROW)
-    for fd, error, words in (
-        (reading, AllocationError, 'a pipe'),
-        (loose, AllocationError, 'can still change its size'),
-        (small, LayoutError, 'plane 0'),
-        (10_000, AllocationError, 'file descriptor 10000'),
-    ):
-        with pytest.raises(error, match=words):
-            publisher.publish_fd(fd, released=called)
-    with pytest.raises(AllocationError, match='a pipe'):
-        cameras.publisher(name='other', **of(library, fds=[library.fds[0], reading]))
-    for fd in (reading, writing, loose, small):
-        os.close(fd)
-    assert library.back == [] and publisher.publish_fd(library.fds[0])
 
 
 class SignalledByWriting(SyncFile):
@@ -878,33 +740,6 @@ def test_a_frame_with_a_fence_is_read_when_the_device_has_written(
         assert np.array_equal(planes[0], picture((HEIGHT, WIDTH), 3))
     frame.release()
     signal.join(60.0)
-    os.close(reading)
-    os.close(writing)
-
-
-def test_frames_that_nobody_gets_leave_no_fence(
-    cameras: Cameras, library: Library, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(frame_publisher, 'fence_from_fd', SignalledByWriting)
-    reading, writing = os.pipe()
-    giver, subscription = cameras.pair(**of(library))
-    giver.publish_fd(library.fds[0])
-    held = subscription.queue.get(60.0)
-    assert held is not None
-    lender = cameras.publisher(name='lender', slots=2)
-    with lender.loan() as out:
-        pass
-    before = len(os.listdir('/proc/self/fd'))
-    for _ in range(20):
-        with lender.loan(), lender.loan(), lender.loan() as dropped:  # it has 2 slots
-            assert dropped.dropped
-            dropped.set_fence(reading)
-        with contextlib.suppress(KeyError), lender.loan() as out:
-            out.set_fence(reading)
-            raise KeyError('user')
-        assert not giver.publish_fd(library.fds[0], fence=reading)
-    assert len(os.listdir('/proc/self/fd')) <= before
-    held.release()
     os.close(reading)
     os.close(writing)
 

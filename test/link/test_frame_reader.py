@@ -24,7 +24,6 @@ from rclpy.node import Node
 from waiting import eventually
 
 from zc_perception import FrameReader
-from zc_perception.errors import ConfigError
 from zc_perception.frame import Frame
 from zc_perception.link.endpoints import frame_subscription
 
@@ -215,22 +214,6 @@ def test_an_array_of_the_last_step_keeps_no_frame_away(alone: Node, flowing: Cam
     del y, last
 
 
-def test_a_kept_frame_stays_until_it_is_released(alone: Node, flowing: Cameras) -> None:
-    flowing(slots=16)
-    kept: list[Frame] = []
-    with FrameReader(alone, 'image', max_held=3) as frames:
-        for count, frame in enumerate(frames):
-            if count in (2, 5):
-                assert frame.keep() is frame
-                kept.append(frame)
-            if count == 12:
-                break
-    assert [frame.released for frame in kept] == [False, False]
-    assert (kept[0].y == kept[0].y[0, 0]).all()
-    for frame in kept:
-        frame.release()
-
-
 @pytest.mark.parametrize('asynchronous', [False, True])
 @pytest.mark.parametrize('how', ['destroy', 'destroy_node', 'shutdown'])
 def test_a_loop_that_waits_ends_with_the_reader_the_node_or_the_context(
@@ -310,19 +293,6 @@ def test_the_program_may_begin_and_end_to_spin_the_node_at_any_time(
         until('spinner of')
     mine.shutdown()
     assert own_threads() == []
-
-
-@pytest.mark.parametrize(
-    ('options', 'said'),
-    [
-        ({'max_held': 0}, 'max_held'),
-        ({'copy_free': 'no'}, "copy_free 'no' is not one of"),
-        ({'trusted_uids': [-1]}, 'trusted_uids has -1; give a list of numbers from 0 to'),
-    ],
-)
-def test_what_can_t_be_is_refused(alone: Node, options: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
-        FrameReader(alone, 'image', **options)
 
 
 @pytest.mark.parametrize(

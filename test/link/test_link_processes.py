@@ -17,13 +17,11 @@ from link_program import EXECUTORS, executor_exists
 from link_ros import LATCHED, Ros, announced
 from nodes.programs import Program
 from rclpy.qos import DurabilityPolicy, QoSProfile
-from sensor_msgs.msg import Image
 from std_msgs.msg import String
 from waiting import eventually
 
 from zc_perception.link.endpoints.remote_links import SharedMemoryLinks
 from zc_perception.link.image_conversion import frame_adapter
-from zc_perception.link.shared_memory.server import SharedMemoryServer
 from zc_perception.memory.ledger import CopyLedger
 
 Start = Callable[..., LinkProcess]
@@ -158,34 +156,6 @@ def test_where_only_some_match_the_middleware_decides(start: Start) -> None:
     assert one(here, 'sub')['received'] == [2, 4]
     there('close', ['weak'])
     met(here, sub={'rung': 'shared_memory'})
-
-
-def test_required_copy_free_stays_without_a_reader_of_a_foreign_host(start: Start) -> None:
-    here, there = start(), start()
-    there(
-        'open',
-        [
-            end('camera', 'adapted publisher', serve=False),
-            end('plain', 'plain publisher', topic='plain'),
-        ],
-    )
-    here(
-        'open',
-        [
-            end('sub', 'adapted subscriber', copy_free_required=True),
-            end('other', 'adapted subscriber'),
-        ],
-    )
-    met(
-        here,
-        other={'rung': 'ros_message', 'reason': 'offers no'},
-        sub={'rung': 'refused', 'reason': 'copy_free is required'},
-    )
-    met(there, camera={'readers': 1})
-    there('publish', {'camera': [1]})
-    met(here, other={'received': 1})
-    assert one(there, 'camera')['readers'] == 1 and one(here, 'sub')['received'] == []
-    assert '[ERROR]' in here.log
 
 
 def announcement(**values: Any) -> str:
@@ -433,27 +403,6 @@ def test_beside_greedy_ones_of_any_process_the_viewers_miss_nothing(
         assert eventually(lambda place=place, text=text: text in processes[place].log)
 
 
-def test_a_window_below_what_was_asked_for_is_said_once_for_each_connection(start: Start) -> None:
-    here, there = start(), start()
-    here('open', [end('sub', 'adapted subscriber', depth=1, held=5, keeps=5, converts=False)])
-    for warnings, (slots, window) in enumerate(((4, 2), (2, 1)), 1):
-        there('open', [end('camera', 'adapted publisher', depth=1, slots=slots, converts=False)])
-        met(here, sub={'windows': f'{window} of 5'})
-        said = f'lets this consumer hold {window} frame(s) at a time, 5 were asked for'
-        assert eventually(lambda said=said: said in here.log), here.log[-4000:]
-        there('publish', {'camera': [warnings]})
-        met(here, sub={'received': warnings})
-        there('close', ['camera'])
-        met(here, sub={'windows': '0 of 0'})
-        assert (
-            here.log.count('lets this consumer hold') == warnings
-            and "parameter 'slots'" in here.log
-        )
-    there('open', [end('camera', 'adapted publisher', depth=1, slots=6, converts=False)])
-    met(here, sub={'windows': '5 of 5', 'rung': 'shared_memory'})
-    assert here.log.count('lets this consumer hold') == 2
-
-
 def no_more(now: dict[str, Any], earlier: dict[str, Any]) -> bool:
     """Whether a process has neither more descriptors of any kind nor more threads than before."""
     return Counter(now['descriptors']) <= Counter(earlier['descriptors']) and Counter(
@@ -484,27 +433,6 @@ def test_fifty_publishers_and_subscriptions_later_nothing_is_left(start: Start) 
         assert eventually(
             lambda process=process, earlier=earlier: no_more(process('resources'), earlier)
         ), (process('resources'), earlier)
-
-
-def test_an_adapted_publisher_sends_messages_as_frames_to_other_processes(
-    start: Start, here: Ros, make_pool: Any
-) -> None:
-    there, pool = start(), make_pool(32, 16, slots=12)
-    publisher = here.publisher(
-        here.node('camera'),
-        frame_adapter('mono8', CopyLedger(), holder='camera'),
-        QoSProfile(depth=1),
-    )
-    publisher.serve(SharedMemoryServer('camera', publisher.publisher_id, pool))
-    publisher.announce(width=32, height=16, formats=('NV12',), heap='memfd')
-    there('open', [end('sub', 'adapted subscriber', converts=False)])
-    met(there, sub={'rung': 'shared_memory'})
-    for value in range(1, 20):
-        message = Image(width=32, height=16, step=32, encoding='mono8', data=bytes([value]) * 512)
-        message.header.stamp.sec, message.header.stamp.nanosec = 1, value
-        publisher.publish(message)
-        met(there, sub={'received': value})
-    assert one(there, 'sub')['received'] == list(range(1, 20))
 
 
 def test_a_camera_without_its_runtime_folder_shares_memory_all_the_same(

@@ -302,17 +302,6 @@ def test_a_consumer_of_another_user_gets_the_buffers_that_are_there_or_none(
     assert cam.offer.judge(Consumer(BufferConstraints('easy')), stranger)[0] is Answer.WELCOME
 
 
-def test_a_consumer_that_goes_while_it_waits_is_forgotten(
-    camera: Callable[..., Camera], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(frame_offer, '_GATHER_S', 3600.0)
-    cam = camera()
-    with cam.join(stride_align=64) as late:
-        assert cam.said(late)[0] is MessageType.NOTED
-    assert eventually(lambda: cam.offer.due == float('inf'))
-    assert not cam.server.participants()
-
-
 @pytest.mark.parametrize('moment', ['before the agreement', 'in the midst of it', 'after it'])
 def test_a_consumer_that_dies_in_the_agreement_counts_no_more(
     camera: Callable[..., Camera], monkeypatch: pytest.MonkeyPatch, moment: str

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from link_ros import announced
-from shared_memory.memory_link import FakeProducer, RawPeer, publish
+from shared_memory.memory_link import publish
 from waiting import until
 
 from zc_perception.frame import Frame
@@ -209,20 +209,4 @@ def test_a_frame_that_came_before_anybody_could_be_woken_is_told_again(
         assert frame is not None
         frame.release()
         links.close()
-    queue.end()
-
-
-def test_links_end_at_once_while_their_producer_says_nothing(tmp_path: Path) -> None:
-    queue: KeepLastQueue[Frame] = KeepLastQueue(1, Frame.release)
-    links = SharedMemoryLinks('npu')
-    links.open(queue, LinkQos(1), lambda header: True, lambda: None, lambda: None)
-    with FakeProducer(tmp_path / 's') as producer:
-        there = [announced('a' * 32, tmp_path / 's')]
-        links.update(there, there)
-        with RawPeer(producer.listener.accept()[0]) as peer:
-            peer.receive()
-            began = time.monotonic()
-            links.close()
-            assert time.monotonic() - began < 1.0
-            assert peer.receive()[0] == b''
     queue.end()

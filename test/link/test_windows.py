@@ -15,7 +15,7 @@ from link_ros import Ros
 from one_camera import Camera, number_of, publishing
 from rclpy.executors import MultiThreadedExecutor, SingleThreadedExecutor
 from rclpy.node import Node
-from rclpy.qos import QoSProfile, ReliabilityPolicy
+from rclpy.qos import QoSProfile
 from sensor_msgs.msg import Image
 from waiting import eventually
 
@@ -167,18 +167,6 @@ def test_a_callback_that_raises_with_views_of_the_pixels_alive(
     assert publishing(source, goes_on), seen
 
 
-def test_sharing_a_frame_twice_counts_once(camera: Cameras, subscribe: Subscribe) -> None:
-    source, kept = camera(), []
-    subscription = subscribe(
-        'sharing', lambda frame: kept.append((frame.share(), frame.share(), frame.share())), held=2
-    )
-    assert eventually(lambda: source.met(subscription))
-    assert publishing(source, lambda: len(kept) == 2)
-    for frames in kept:
-        for frame in frames:
-            frame.release()
-
-
 def test_a_coroutine_is_awaited_one_frame_at_a_time(
     here: Ros, camera: Cameras, subscribe: Subscribe
 ) -> None:
@@ -201,23 +189,6 @@ def test_a_coroutine_is_awaited_one_frame_at_a_time(
         assert eventually(lambda: all(held == 0 for _, held, _ in source.peers()))
 
 
-def test_a_best_effort_publisher_is_read(here: Ros, tmp_path: Path, subscribe: Subscribe) -> None:
-    source, seen = Camera(here, 'ros_message', tmp_path, best_effort=True), []
-    subscription = subscribe('viewer', lambda frame: seen.append(number_of(frame)))
-    assert publishing(source, lambda: len(seen) > 2), subscription.statistics()
-    reliable, more = Camera(here, 'ros_message', tmp_path), len(seen)
-    assert publishing(reliable, lambda: len(seen) > more + 2)
-    source.close()
-    reliable.close()
-
-
-def test_qos_may_be_given(here: Ros, tmp_path: Path, subscribe: Subscribe) -> None:
-    source = Camera(here, 'ros_message', tmp_path, best_effort=True)
-    strict = subscribe('strict', qos=QoSProfile(depth=3, reliability=ReliabilityPolicy.RELIABLE))
-    assert eventually(lambda: 'incompatible' in strict.statistics().reason), strict.statistics()
-    source.close()
-
-
 @pytest.mark.parametrize('held', [1, 2], ids=['FrameSubscription', 'create_frame_subscription'])
 def test_four_default_subscriptions_and_a_deep_one_share_a_default_pool(
     held: int, here: Ros, tmp_path: Path, subscribe: Subscribe
@@ -234,16 +205,6 @@ def test_four_default_subscriptions_and_a_deep_one_share_a_default_pool(
     windows = [(name, window) for name, _, window in source.peers()]
     assert len(windows) == 4 and source.pool.unpromised >= 0
     source.close()
-
-
-def test_a_second_default_viewer_may_hold_as_many_as_it_asked_for(
-    camera: Cameras, subscribe: Subscribe
-) -> None:
-    source = camera()
-    viewers = [subscribe(f'viewer{number}', lambda frame: None, held=2) for number in range(2)]
-    assert publishing(source, lambda: all(each.statistics().window == 2 for each in viewers)), [
-        each.statistics() for each in viewers
-    ]
 
 
 def test_without_a_slot_left_frames_come_as_messages_and_the_log_says_what_to_change(

@@ -7,14 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from nodes.managed import status
 from nodes.plug_kit import CONTROLS, Plug, running
-from nodes.ros_kit import alone
 from rcl_interfaces.srv import DescribeParameters
 from rclpy.parameter import Parameter
 
-from zc_perception.errors import ConfigError
-from zc_perception.nodes.capture import CaptureNode
 from zc_perception.observe.diagnostics import Level
 
 pytestmark = pytest.mark.usefixtures('ros_home')
@@ -95,14 +91,6 @@ def test_what_the_driver_refuses_is_a_warning_and_the_camera_streams(free_domain
         ).successful
         assert plug.value('focus_absolute') == 41
         assert bench.status('controls').level is Level.OK
-
-
-def test_a_camera_that_lost_a_control_comes_back_without_it(free_domain: int) -> None:
-    plug = Plug()
-    with running(free_domain, plug, controls__brightness=50) as bench:
-        with bench.unplugged():
-            del plug.controls['brightness']
-        assert "no control 'brightness'" in bench.status('controls').message
 
 
 def test_a_value_that_another_program_changed_can_be_set_again(free_domain: int) -> None:
@@ -205,19 +193,3 @@ def test_a_control_that_the_camera_lacks_is_a_warning_with_those_that_it_has(
             assert not bench.node.set_parameters([Parameter(f'controls.{name}', value=5)])[
                 0
             ].successful
-
-
-def test_so_it_is_with_a_camera_that_has_none(free_domain: int) -> None:
-    with alone(free_domain, CaptureNode, {'controls.brightness': 4}) as node:
-        node.start()
-        found = status(node, 'controls')
-        assert node.state == 'active' and found.level is Level.WARN
-        assert found.message == "synthetic scene, seed 0 has no control 'brightness'; it has none"
-
-
-def test_a_value_out_of_range_ends_the_start(free_domain: int) -> None:
-    with (
-        pytest.raises(ConfigError, match=r"'brightness' can't be 256; it takes 0 \.\. 255"),
-        running(free_domain, Plug(), controls__brightness=256),
-    ):
-        raise AssertionError('never reached')

@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
-import cv2
-import numpy as np
 import pytest
 import rclpy
 from camera.video_kit import halved, rewritten, scenes, write_video
@@ -31,11 +29,9 @@ from zc_perception.camera.calibration import load_calibration
 from zc_perception.camera.camera import CameraOptions
 from zc_perception.camera.clock import CaptureClock
 from zc_perception.camera.gstreamer import camera as gstreamer_camera
-from zc_perception.camera.stereo import Side
 from zc_perception.errors import CameraBusyError, CameraChangedError, CameraLostError, ConfigError
 from zc_perception.nodes.capture import CaptureNode
 from zc_perception.nodes.inference import InferenceNode
-from zc_perception.nodes.stereo_side import StereoRig, StereoSide
 from zc_perception.observe.diagnostics import Level, Status
 
 pytestmark = pytest.mark.usefixtures('ros_home')
@@ -268,15 +264,6 @@ def test_a_calibration_of_another_size_is_named_and_not_published(free_domain: i
         assert (found.level, found.message, found.advice) == (Level.OK, 'calibrated', '')
 
 
-def test_what_is_no_calibration_is_refused_by_the_service(free_domain: int) -> None:
-    with running(free_domain, Plug()) as bench:
-        bad = calibrated(128, 96)
-        bad.d = [0.1]
-        done = bench.call(SetCameraInfo, 'set_camera_info', SetCameraInfo.Request(camera_info=bad))
-        assert not done.success and done.status_message
-        assert bench.status('calibration').values['calibrated'] is False
-
-
 def test_the_command_of_the_page_brings_the_calibrator_picture_and_service(
     free_domain: int, ros_home: Path
 ) -> None:
@@ -309,24 +296,6 @@ def test_the_command_of_the_page_brings_the_calibrator_picture_and_service(
 
 
 SMALL = {'shared_memory': False, 'width': 128, 'height': 128, 'heap': 'memfd'}
-
-
-@pytest.mark.parametrize('package', ['no_such_package', 'my pkg', 'p\u00e4ckchen', 'a.b'])
-def test_a_package_that_is_not_or_can_not_be_is_named_and_the_camera_runs(
-    package: str, run: Managed
-) -> None:
-    values = {**SMALL, 'camera_info_url': f'package://{package}/camera.yaml'}
-    found = status(run.make(CaptureNode, values), 'calibration')
-    assert found.level is Level.ERROR and f"there is no ROS package '{package}'" in found.message
-    assert (found.advice, found.values['calibrated']) == ("correct 'camera_info_url'", False)
-
-
-def test_a_url_that_no_file_can_have_ends_the_start(free_domain: int) -> None:
-    with (
-        pytest.raises(ConfigError, match='it must begin with file:// or package://'),
-        alone(free_domain, CaptureNode, {**SMALL, 'camera_info_url': 'http://x/y.yaml'}),
-    ):
-        pass
 
 
 def test_a_file_that_a_power_cut_has_emptied_costs_the_calibration_until_it_is_set_anew(
@@ -389,32 +358,6 @@ def test_a_file_that_is_named_and_not_there_is_a_warning_and_the_usual_one_is_no
     )
     assert named.level is Level.WARN and "there is no '/nowhere/x.yaml'" in named.message
     assert named.advice == "run camera_calibration, or set 'camera_info_url'"
-
-
-@pytest.mark.parametrize('kind', ['synthetic', 'replay', 'with a lens', 'stereo'])
-def test_only_of_a_camera_with_a_lens_is_said_that_it_is_not_calibrated(
-    kind: str, free_domain: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    logger = Mock()
-    monkeypatch.setattr(CaptureNode, 'get_logger', lambda node: logger)
-    values, options = dict(SMALL), {}
-    if kind == 'replay':
-        (tmp_path / 'drive').mkdir()
-        cv2.imwrite(str(tmp_path / 'drive' / '1.png'), np.zeros((128, 128, 3), np.uint8))
-        values |= {'camera': 'replay', 'video': str(tmp_path / 'drive')}
-    elif kind == 'stereo':
-        options = {'stereo': StereoSide(StereoRig(), Side.LEFT)}
-    elif kind == 'with a lens':
-        options = {'camera_factory': Plug()}
-    with alone(free_domain, CaptureNode, values, **options) as node:
-        node.configure_now()
-        found = status(node, 'calibration')
-    said = [call.args[0] for call in logger.warning.call_args_list if 'calibrated' in call.args[0]]
-    assert found.level is Level.OK
-    if kind == 'with a lens':
-        assert said and 'not calibrated' in found.message
-    else:
-        assert (said, found.message, found.advice) == ([], 'no calibration', '')
 
 
 def _threads() -> int:

@@ -8,18 +8,15 @@ from typing import Any, cast
 from unittest.mock import Mock, create_autospec
 
 import pytest
-from nodes.ros_kit import alone
 
 from zc_perception.camera import argus, libcamera
 from zc_perception.camera.camera import Camera, CameraOptions, CameraStatistics
 from zc_perception.camera.clock import ClockStatistics, StampClock
 from zc_perception.camera.gstreamer import camera as gstreamer_camera
 from zc_perception.camera.supervisor import CameraCondition, CameraState
-from zc_perception.camera.synthetic import SyntheticCamera
-from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.memory.pool import Holding, PoolStatistics, SlotState
-from zc_perception.nodes.capture import CameraFactory, CaptureNode
+from zc_perception.nodes.capture import CameraFactory
 from zc_perception.nodes.capture_status import (
     CaptureCounters,
     camera_status,
@@ -153,12 +150,6 @@ def test_the_rate_is_judged_over_enough_time_and_its_judgement_lasts_until_the_n
     assert desk.look(0.9, captured=20).level is Level.OK
 
 
-def test_a_slow_camera_gets_time_for_ten_frames() -> None:
-    desk = Desk()
-    desk.camera.framerate = 0.5
-    assert [desk.look(4.0).level for _ in range(6)] == [Level.OK] * 5 + [Level.ERROR]
-
-
 def test_the_time_of_a_loss_and_of_a_start_does_not_count() -> None:
     desk = Desk()
     assert desk.look(30.0, state=CameraState.CLOSED).message == 'waits for the first frame'
@@ -196,38 +187,6 @@ def test_recorded_stamps_that_say_nothing_are_a_warning() -> None:
     assert status.level is Level.WARN and status.message == "'a.mcap: /i' has stamps that are 0"
     assert "set 'stamps' to now" in status.advice
     assert Desk(stamp_trouble='').look(captured=20).level is Level.OK
-
-
-class TalkingCamera(SyntheticCamera):
-    said: tuple[str, ...] = ('the recording has no end',)
-
-    def notices(self) -> tuple[str, ...]:
-        return self.said
-
-
-def test_what_a_camera_has_to_say_is_said_once_and_also_when_it_comes_later(
-    free_domain: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    camera = TalkingCamera(
-        64, 64, 30.0, 'lens', seed=1, heap=SealedMemfd(), now_ns=time.time_ns, ledger=CopyLedger()
-    )
-    logger = Mock()
-    monkeypatch.setattr(CaptureNode, 'get_logger', lambda node: logger)
-
-    def said() -> list[str]:
-        return [
-            call.args[0]
-            for call in logger.warning.call_args_list
-            if 'not calibrated' not in call.args[0]
-        ]
-
-    with alone(free_domain, CaptureNode, camera_factory=lambda identity: camera) as node:
-        node.configure_now()
-        assert said() == ['the recording has no end']
-        camera.said = (*camera.said, 'ran out of buffers 3 times')
-        for _ in range(2):
-            node.collect_diagnostics()
-        assert said() == list(camera.said)
 
 
 @pytest.mark.parametrize(
@@ -379,20 +338,6 @@ def test_a_clock_that_is_not_steady_is_a_warning_for_a_while(
         and status.hardware_id == 'serial 7'
     )
     now[0] += 3.1
-    assert clock_status(camera, counters, 1).level is Level.OK
-
-
-def test_stamps_that_are_far_ahead_are_a_warning_however_long_ago_the_clock_was_set() -> None:
-    now = [10.0]
-    counters, camera = CaptureCounters(lambda: now[0]), Mock(identity='')
-    camera.clock.statistics.return_value = ClockStatistics(steps=1, ahead_ns=3_000_000_000)
-    for _ in range(3):
-        assert (
-            clock_status(camera, counters, 1).message
-            == 'the ROS clock was set back, stamps are 3000.0 ms ahead until it has caught up'
-        )
-        now[0] += 10
-    camera.clock.statistics.return_value = ClockStatistics(steps=1, ahead_ns=9_000_000)
     assert clock_status(camera, counters, 1).level is Level.OK
 
 

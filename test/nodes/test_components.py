@@ -14,9 +14,8 @@ from descriptors import open_descriptors
 from nodes.managed import ACTIVATE, CLEANUP, CONFIGURE, DEACTIVATE, Managed, status
 
 from zc_perception.errors import AcceleratorError, ConfigError, ZcError
-from zc_perception.link.bus import MEETING, MeetingPoint
-from zc_perception.link.endpoints import IN_PROCESS, executor_turns
-from zc_perception.lookout import Lookout
+from zc_perception.link.bus import MEETING
+from zc_perception.link.endpoints import IN_PROCESS
 from zc_perception.memory.pool import SlotState
 from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.negotiation.session import Consumer, Verdict
@@ -83,7 +82,8 @@ def test_the_other_goes_on_when_one_is_unloaded_and_meets_its_successor(
             pool = nodes['capture'].camera.pool_statistics()
             assert not pool.holders.get('inference') and pool.quotas == {}
             assert (
-                'participant onnx accelerator' not in status(nodes['capture'], 'negotiation').values
+                'participant onnx accelerator'
+                not in status(nodes['capture'], 'negotiation').values
             )
         else:
             assert nodes['inference'].state == 'active'
@@ -160,23 +160,6 @@ def test_unloading_gives_everything_back(run: Managed) -> None:
     )
 
 
-def test_nothing_of_an_unloaded_node_is_looked_at_any_more(
-    run: Managed, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Else the thread that looks lives on for a turn, and a container takes it for something that a component has left behind."""
-    lookout = Lookout()
-    monkeypatch.setattr(executor_turns, 'LOOKOUT', lookout)
-    nodes = load(run, *KINDS)
-    run.eventually(lambda: all(node.state == 'active' for node in nodes))
-    assert lookout._due
-    for node in nodes:
-        run.drop(node)
-    assert not lookout._due
-    with pytest.raises(ConfigError, match='nobody9'):
-        run.make(components.OverlayNode, {'shared_memory_users': ['nobody9']})
-    assert not lookout._due, 'nor of one that could not be made'
-
-
 def test_what_is_wrong_is_the_constructor_s_error(run: Managed) -> None:
     for kind, values, message in (
         (components.CaptureNode, {**SMALL, 'width': 127}, '127'),
@@ -243,41 +226,6 @@ def test_a_start_that_fails_later_is_said_and_can_be_mended(
         lambda: node.set_parameters([Parameter('participants', value=[''])])[0].successful
     )
     assert run.change(node, CONFIGURE) and run.change(node, ACTIVATE)
-
-
-class Camera:
-    """A camera's end that remembers."""
-
-    def __init__(self) -> None:
-        self.here: list[Consumer] = []
-
-    def join(self, consumer: Consumer) -> None:
-        self.here.append(consumer)
-
-    def leave(self, consumer: Consumer) -> None:
-        self.here = [other for other in self.here if other is not consumer]
-
-
-def test_the_meeting_point_knows_places_and_who_is_there() -> None:
-    point, camera = MeetingPoint(), Camera()
-    front, rear = (1, '/front/image_raw', 'Image'), (1, '/rear/image_raw', 'Image')
-    first, second, same = (Consumer(BufferConstraints('npu')) for _ in range(3))
-    point.add_consumer(front, first)
-    assert camera.here == []
-    point.add_camera(front, camera)
-    assert point.consumers(front) == (first,) and point.consumers(rear) == ()
-    point.add_consumer(front, second)
-    point.add_consumer(rear, same)
-    assert camera.here == [second]
-    point.remove_consumer(front, same)
-    assert point.consumers(front) == (first, second), 'equal is not the same'
-    point.remove_consumer(front, second)
-    point.remove_consumer(front, second)
-    assert camera.here == []
-    point.remove_camera(front, camera)
-    point.remove_camera(front, camera)
-    point.add_consumer(front, second)
-    assert camera.here == []
 
 
 def test_a_late_consumer_that_gets_no_buffers_is_named_and_the_camera_goes_on(

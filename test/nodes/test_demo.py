@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import math
-import os
 import re
 import subprocess
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import cv2
@@ -93,56 +90,6 @@ def test_bad_options_are_refused_in_one_line(
 def test_options_that_can_not_be_meant_are_refused(args: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(message)):
         demo.check(demo.option_parser().read(args))
-
-
-def test_how_long_it_runs_follows_from_what_else_is_asked_for() -> None:
-    wanted = {(): demo.DEFAULT_DURATION_S, ('--frames', '9'): math.inf, ('--duration', '2'): 2.0}
-    for args, duration_s in wanted.items():
-        options = demo.option_parser().read(args)
-        demo.check(options)
-        assert options.duration == duration_s
-
-
-def _in_place_of_a_folder(place: Path) -> Path:
-    place.write_text('', encoding='ascii')
-    return place
-
-
-def _below_a_file(place: Path) -> Path:
-    return _in_place_of_a_folder(place) / 'folder'
-
-
-def _with_a_folder_in_place_of_the_summary(place: Path) -> Path:
-    (place / 'summary.json').mkdir(parents=True)
-    return place
-
-
-def _without_rights(place: Path) -> Path:
-    if os.geteuid() == 0:
-        return Path('/proc/zc_demo')  # where root can't make a folder either
-    place.mkdir(mode=0o500)
-    return place
-
-
-@pytest.mark.parametrize(
-    'kind',
-    [
-        _in_place_of_a_folder,
-        _below_a_file,
-        _with_a_folder_in_place_of_the_summary,
-        _without_rights,
-    ],
-)
-def test_a_folder_that_can_not_be_written_is_told_before_anything_runs(
-    kind: Callable[[Path], Path], tmp_path: Path, free_domain: int
-) -> None:
-    out = kind(tmp_path / 'out')
-    done = _demo(['--out', str(out)], free_domain)
-    assert done.returncode == 2 and done.stdout == ''
-    (line,) = done.stderr.splitlines()
-    assert line.startswith(f"zc_demo: error: --out '{out}' ") and line.endswith(
-        'name another folder'
-    )
 
 
 @pytest.mark.parametrize('older', [False, True])

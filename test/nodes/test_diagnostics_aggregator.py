@@ -91,21 +91,3 @@ def test_every_part_that_may_appear_has_a_place() -> None:
         )
     ]
     assert lost == []
-
-
-@pytest.mark.parametrize(
-    'name',
-    ['other: camera', 'capture: camera of somebody', 'my_capture: camera', 'capture_2: pool'],
-)
-def test_what_others_say_is_left_to_others(name: str) -> None:
-    assert places(name) == []
-
-
-@pytest.mark.parametrize('name', ANALYZERS)
-def test_each_analyzer_is_one_that_the_aggregator_has(name: str) -> None:
-    analyzer = ANALYZERS[name]
-    assert analyzer['type'] == 'diagnostic_aggregator/GenericAnalyzer' and analyzer['path']
-    assert analyzer['timeout'] > 2 * 1.0, 'longer than two of the messages that come each second'
-    assert isinstance(analyzer['regex'], list) and all(
-        isinstance(regex, str) for regex in analyzer['regex']
-    )

@@ -22,7 +22,7 @@ from zc_perception.nodes.inference import InferenceNode
 from zc_perception.nodes.overlay import OverlayNode
 from zc_perception.nodes.recorder import RecorderNode
 from zc_perception.npu import recovering_device
-from zc_perception.observe import recent
+from zc_perception.observe import metrics
 
 OK, WARN, ERROR = 0, 1, 2
 
@@ -30,45 +30,9 @@ OK, WARN, ERROR = 0, 1, 2
 @pytest.fixture(autouse=True)
 def short_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """What was is forgotten, and what is lost comes back, sooner than on a vehicle."""
-    monkeypatch.setattr(recent, 'RECENT_S', 0.5)
+    monkeypatch.setattr(metrics, 'RECENT_S', 0.5)
     monkeypatch.setattr(recovering_device, 'LONGEST_DELAY_S', 0.2)
     monkeypatch.setattr(supervisor, 'LAST_RETRY_S', 0.5)
-
-
-def test_a_camera_that_is_unplugged(free_domain: int) -> None:
-    with fleet(free_domain) as run:
-        run.camera.mode = 'unplugged'
-        run.shows(
-            'capture: camera', ERROR, 'No such device', 'the node tries again until it works'
-        )
-        # Whoever waits for its frames says so too, and where to look.
-        run.shows(
-            'inference: detections',
-            WARN,
-            'no frame comes any more',
-            "look at the camera in the publisher's diagnostics",
-        )
-        run.camera.mode = ''
-        run.well('capture: camera')
-        assert run.reader.last['capture: camera'].hardware_id == 'usb-1.2 serial 7'
-        run.well('inference: detections')
-
-
-@pytest.mark.parametrize(
-    ('mode', 'words'),
-    [
-        ('silent', ('no frame comes', 'which consumer holds its buffers')),
-        ('bad', ('no good frame', 'look at its cable, power and bandwidth')),
-    ],
-)
-def test_a_camera_that_is_silent_or_has_bad_frames(
-    mode: str, words: tuple[str, str], free_domain: int
-) -> None:
-    with fleet(free_domain) as run:
-        run.camera.mode = mode
-        run.shows('capture: camera', ERROR, *words)
-        run.camera.mode = ''
-        run.well('capture: camera')
 
 
 def test_a_consumer_that_releases_nothing_is_named(free_domain: int) -> None:
@@ -170,28 +134,6 @@ def test_an_accelerator_that_is_lost(free_domain: int, logged: Callable[[], str]
     assert run.inference.accelerator.closed, 'the node closes the last one'
 
 
-def test_an_accelerator_that_is_too_late(free_domain: int) -> None:
-    with fleet(free_domain, inference={'timeout': 0.1}) as run:
-        run.accelerator.job_s = 0.4
-        run.reader.comes_to(
-            'inference: accelerator',
-            ERROR,
-            'every frame is lost, ',
-            'no result within 0.1 s',
-            "raise parameter 'timeout'",
-        )
-        run.until(
-            lambda: 'see part accelerator' in run.reader.text('inference: detections'),
-            'frames without results',
-        )
-        assert 'frames per second give results' in run.reader.text('inference: detections'), (
-            'it is not called slow'
-        )
-        run.accelerator.job_s = 0.0
-        run.well('inference: accelerator')
-        run.well('inference: detections')
-
-
 def test_a_model_that_takes_seconds_is_called_slow_and_nobody_is_to_release_frames(
     free_domain: int, logged: Callable[[], str]
 ) -> None:
@@ -288,43 +230,6 @@ def test_an_accelerator_that_refuses_frames_is_not_called_slow(
         run.well('inference: link')
         run.well('inference: detections')
         run.well('inference: accelerator')
-
-
-def test_jobs_that_fail_are_not_called_slow_and_a_slow_model_still_is(free_domain: int) -> None:
-    with fleet(free_domain) as run:
-        run.accelerator.failing = True
-        run.reader.comes_to(
-            'inference: detections',
-            ERROR,
-            'only 0.0 of ',
-            'frames per second give results',
-            'see part accelerator',
-        )
-        assert 'too slow' not in run.reader.text('inference: detections')
-        run.reader.comes_to('inference: accelerator', ERROR, 'every frame is lost, ', 'EIO')
-        run.accelerator.failing = False
-        run.well('inference: detections')
-        # Few refused ones don't explain what is missing.
-        run.accelerator.refused, run.accelerator.job_s = 2, 0.1
-        refused = run.inference.scheduler.statistics().refused_device
-        run.until(
-            lambda: run.inference.scheduler.statistics().refused_device >= refused + 4,
-            'some are refused all the time',
-        )
-        del run.reader.last['inference: detections']
-        run.shows('inference: detections', WARN, 'the model is too slow: only')
-        run.accelerator.refused, run.accelerator.job_s = 0, 0.0
-        run.well('inference: detections')
-
-
-@pytest.mark.parametrize('step_ns', [-150_000_000, 150_000_000])
-def test_a_clock_that_is_set(free_domain: int, step_ns: int) -> None:
-    with fleet(free_domain) as run:
-        run.well('capture: clock')
-        run.camera.clock_ns = step_ns
-        run.shows('capture: clock', WARN, 'the ROS clock was set', 'let chrony or ptp4l slew it')
-        run.well('capture: clock')
-        assert run.reader.values('capture: clock')['clock_steps'] == '1'
 
 
 def test_an_import_cache_that_is_of_no_use(free_domain: int) -> None:

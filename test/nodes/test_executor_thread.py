@@ -14,12 +14,10 @@ from rclpy.callback_groups import ReentrantCallbackGroup
 from rclpy.logging import LoggingSeverity, set_logger_level
 from rclpy.parameter import Parameter
 from rclpy.qos import QoSProfile
-from rclpy.waitable import NumberOfEntities, Waitable
 from sensor_msgs.msg import Image
 from std_msgs.msg import String
 
 from zc_perception.link.endpoints import IN_PROCESS
-from zc_perception.link.rclpy_compat import InvalidHandle
 from zc_perception.nodes.perception import PerceptionGraph
 from zc_perception.nodes.process import ExecutorThread, NodeGroup, ros_context
 
@@ -89,31 +87,6 @@ def test_subscriptions_may_be_destroyed_while_it_looks_at_them(spinning: Spinnin
         sys.setswitchinterval(interval)
     assert spinning.answers()
     assert spinning.thread.failure is None
-
-
-class Gone(Waitable):
-    """Destroyed, and still in its node."""
-
-    def get_num_entities(self) -> NumberOfEntities:
-        return NumberOfEntities()
-
-    def add_to_wait_set(self, wait_set: object) -> None:
-        raise InvalidHandle('it is gone')
-
-    def is_ready(self, wait_set: object) -> bool:
-        return False
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *exception: object) -> None:
-        pass
-
-
-def test_an_entity_that_is_gone_for_good_does(spinning: Spinning) -> None:
-    spinning.node.add_waitable(Gone(spinning.node.default_callback_group))
-    assert spinning.failed.wait(WAIT_S)
-    assert 'it is gone' in spinning.thread.failure
 
 
 def test_what_a_callback_raises_does(spinning: Spinning) -> None:

@@ -249,22 +249,6 @@ def test_each_slot_is_imported_on_trial_before_the_first_frame_and_who_gets_none
         assert len(seen) == len(slots), 'once each'
 
 
-def test_a_camera_that_fails_in_an_unforeseen_way_is_an_error_not_the_end_of_a_file(
-    free_domain: int,
-) -> None:
-    with running(
-        free_domain, {'capture': {'width': 128, 'height': 128}, 'inference': {'model': 'hog'}}
-    ) as graph:
-
-        def fail() -> None:
-            raise RuntimeError('the lens fell off')
-
-        graph.capture.camera.capture = fail
-        until(lambda: graph.capture.finished, 'its end')
-        found = status(graph.capture, 'camera')
-    assert found.level is Level.ERROR and 'RuntimeError: the lens fell off' in found.message
-
-
 def test_published_hog_boxes_equal_those_of_the_detector_on_the_same_luma(
     free_domain: int, tmp_path: Path
 ) -> None:

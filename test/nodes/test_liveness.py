@@ -108,27 +108,6 @@ def test_an_executor_that_runs_nothing_is_a_worry_and_is_asked_once() -> None:
     assert len(scene.waiting) == 1, 'asked again'
 
 
-def test_a_node_that_was_unloaded_is_forgotten() -> None:
-    scene = Scene(Node())
-    scene.after(1.0)
-    node, scene.nodes = scene.nodes[0], []
-    assert scene.after(100.0) == ''
-    scene.nodes = [node]
-    assert scene.after(1.0) == ''
-
-
-def test_all_worries_are_said() -> None:
-    scene = Scene(Node(), Node('/inference', reason='no card'))
-    scene.after(1.0)
-    said = scene.after(100.0, run=False)
-    assert (
-        said.count(';') == 3
-        and 'the executor' in said
-        and '/capture' in said
-        and 'no card' in said
-    )
-
-
 @pytest.mark.parametrize(
     ('state', 'framerate', 'progress'),
     [

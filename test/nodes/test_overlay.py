@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import threading
 import time
 from collections import deque
@@ -36,7 +35,6 @@ from zc_perception.frame import Frame, Header
 from zc_perception.nodes.messages import DetectionsWriter
 from zc_perception.nodes.overlay import OverlayNode
 from zc_perception.nodes.overlay_picture import (
-    MOST_BOXES,
     LabelledBox,
     Painter,
     PictureHistory,
@@ -97,26 +95,6 @@ def test_history_is_bounded_copies_and_pins_no_slot(
     )
     history.clear()
     assert len(history) == 0
-
-
-def test_history_follows_a_change_of_size_and_of_scale(make_frame: Callable[..., Frame]) -> None:
-    history = PictureHistory(limit=3, scale=1.0)
-    _keep(history, make_frame, 1)
-    _keep(history, make_frame, 2, width=128, height=96)
-    history.scale = 0.25
-    _keep(history, make_frame, 3, width=128, height=72)
-    for number, shape, scale in (
-        (1, (48, 64), (1.0, 1.0)),
-        (2, (96, 128), (1.0, 1.0)),
-        (3, (18, 32), (0.25, 0.25)),
-    ):
-        picture = history.take(_stamp(number))
-        assert (
-            picture is not None
-            and picture.luma.shape == shape
-            and picture.scale == scale
-            and (picture.luma == number).all()
-        )
 
 
 def _write(frame: Frame, planes: list[Any]) -> None:
@@ -189,15 +167,6 @@ def test_boxes_are_where_they_belong_in_a_scaled_picture() -> None:
     assert not picture[31:49, 101:139].any(), 'nothing inside'
 
 
-@pytest.mark.parametrize('height', [360, 1080, 2160])
-def test_text_grows_with_the_picture(height: int) -> None:
-    picture = np.zeros((height, height * 16 // 9, 3), np.uint8)
-    Painter(height).paint(picture, [_box(3, height, height / 2, height / 4)], (1.0, 1.0), '')
-    rows = np.nonzero((picture == class_colour('3')).all(axis=2).sum(axis=1) > height / 20)[0]
-    label = rows[rows < height / 2 - 2]
-    assert 0.012 < len(label) / height < 0.04, 'as high as text on a screen'
-
-
 def test_labels_do_not_hide_each_other_and_the_most_certain_come_first() -> None:
     painter, picture = Painter(360), np.zeros((360, 640, 3), np.uint8)
     painter.paint(
@@ -218,26 +187,6 @@ def test_labels_do_not_hide_each_other_and_the_most_certain_come_first() -> None
         100 - (fields[1][3] - fields[1][1]),
     ), 'the caption, then the best box'
     assert all(min(f) >= 0 and f[2] <= 640 and f[3] <= 360 for f in fields)
-
-
-def test_the_work_of_a_picture_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn: list[str] = []
-    monkeypatch.setattr(cv2, 'putText', lambda picture, text, *args: drawn.append(text))
-    monkeypatch.setattr(cv2, 'rectangle', lambda *args: drawn.append('box'))
-    boxes = [_box(i, (i % 100) * 6, i // 100 * 20, 6, i / 1000) for i in range(1000)]
-    Painter(360).paint(np.zeros((360, 640, 3), np.uint8), boxes, (1.0, 1.0), '9 ms')
-    assert drawn[1] == f'9 ms  ({1000 - MOST_BOXES} more not drawn)'
-    assert len([what for what in drawn if what == 'box']) <= 2 * MOST_BOXES + 1
-
-
-def test_classes_have_colours_that_can_be_told_apart() -> None:
-    colours = [class_colour(str(number)) for number in range(80)]
-    assert len(set(colours)) == 80 and all(
-        0 <= value <= 255 for colour in colours for value in colour
-    )
-    for one, other in itertools.pairwise(colours):
-        assert sum(abs(a - b) for a, b in zip(one, other, strict=True)) > 100
-    assert class_colour('car') == class_colour('car') != class_colour('bus')
 
 
 def draws() -> bool:
@@ -438,25 +387,6 @@ def test_who_takes_longer_for_a_frame_than_the_camera_draws_all_the_same(free_do
             return len(viewer.pictures) >= 3
 
         viewer.until(drawn, 'pictures')
-
-
-def test_many_cameras_have_pictures_of_their_own(context: rclpy.Context, free_domain: int) -> None:
-    """Namespaces: each overlay draws its own camera's frames with its own camera's boxes."""
-    seen: dict[str, list[Image]] = {'left': [], 'right': []}
-    sizes = {'left': (320, 192), 'right': (256, 160)}
-    nodes = []
-    for side, (width, height) in sizes.items():
-        nodes += PerceptionGraph(
-            context, {'capture': {'width': width, 'height': height, 'framerate': 10.0}}, side
-        ).nodes
-    with spun(context, *nodes), Viewer(free_domain) as viewer:
-        for side, pictures in seen.items():
-            viewer.node.create_subscription(Image, f'/{side}/detections/image', pictures.append, 5)
-        viewer.until(
-            lambda: all(len(pictures) >= 2 for pictures in seen.values()), 'pictures of both'
-        )
-    for side, pictures in seen.items():
-        assert {(picture.width, picture.height) for picture in pictures} == {sizes[side]}
 
 
 def test_names_come_from_the_labels_however_late_the_overlay_is(free_domain: int) -> None:

@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
 from nodes.overlay_kit import Viewer, camera_and_overlay
 from sensor_msgs.msg import Image
 from vision_msgs.msg import Detection2D, Detection2DArray, ObjectHypothesisWithPose
 
-from zc_perception.frame import Frame
 from zc_perception.nodes.capture import CaptureNode
 from zc_perception.nodes.overlay import OverlayNode
-from zc_perception.nodes.overlay_picture import LabelledBox, Painter, class_colour
-from zc_perception.observe import recent
+from zc_perception.nodes.overlay_picture import class_colour
+from zc_perception.observe import metrics
 from zc_perception.observe.diagnostics import Level, Status
 
 NAN, INF = math.nan, math.inf
@@ -101,7 +97,7 @@ def leases_come_back(capture: CaptureNode, overlay: OverlayNode, viewer: Viewer)
 
 @pytest.fixture(autouse=True)
 def short_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recent, 'RECENT_S', 0.5)
+    monkeypatch.setattr(metrics, 'RECENT_S', 0.5)
 
 
 def test_boxes_that_no_model_gives_cost_neither_the_others_nor_the_thread(
@@ -139,70 +135,6 @@ def test_boxes_that_no_model_gives_cost_neither_the_others_nor_the_thread(
         viewer.node.destroy_subscription(jpeg)
         leases_come_back(capture, overlay, viewer)
         assert not thread.is_alive()
-
-
-def test_a_picture_that_can_not_be_drawn_is_a_warning_until_the_next_ones_can(
-    free_domain: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with camera_and_overlay(free_domain) as (capture, overlay, viewer, stamps):
-        raw = viewer.look('raw')
-        picture_of(viewer, stamps, GOOD)
-        paint = Painter.paint
-
-        def refuse(*_: Any) -> None:
-            raise ValueError('no such\n colour: \udcff')
-
-        def feed(done: Callable[[], bool]) -> Callable[[], bool]:
-            def fed() -> bool:
-                if not done():
-                    viewer.detections.publish(message(stamps[-1], GOOD))
-                return done()
-
-            return fed
-
-        monkeypatch.setattr(Painter, 'paint', refuse)
-        warnings: list[Status] = []
-
-        def warned() -> bool:
-            if not warnings or 'could not be drawn' not in warnings[-1].message:
-                warnings.append(verdict(overlay))
-            return 'could not be drawn' in warnings[-1].message
-
-        viewer.until(feed(warned), 'a warning')
-        status = warnings[-1]
-        assert status.level is Level.WARN
-        assert (
-            'picture(s) could not be drawn lately, last: ValueError: no such colour: \\udcff'
-            in status.message
-        )
-        assert status.advice == 'look at boxes and class_ids: ros2 topic echo /detections'
-        monkeypatch.setattr(Painter, 'paint', paint)
-        assert shows_good_box(picture_of(viewer, stamps, GOOD))
-        viewer.until(lambda: verdict(overlay).level is Level.OK, 'no warning any more')
-        viewer.node.destroy_subscription(raw)
-        leases_come_back(capture, overlay, viewer)
-
-
-def test_a_frame_that_can_not_be_kept_costs_that_picture(free_domain: int) -> None:
-    with camera_and_overlay(free_domain) as (_, overlay, viewer, stamps):
-        viewer.look('raw')
-        picture_of(viewer, stamps, GOOD)
-        keep = overlay._history.keep
-
-        def refuse(frame: Frame) -> int:
-            raise MemoryError('no room')
-
-        overlay._history.keep = refuse  # type: ignore[method-assign]
-        viewer.until(
-            lambda: (
-                'could not be drawn lately, last: MemoryError: no room' in verdict(overlay).message
-            ),
-            'a warning',
-        )
-        assert verdict(overlay).level is Level.WARN
-        overlay._history.keep = keep  # type: ignore[method-assign]
-        assert shows_good_box(picture_of(viewer, stamps, GOOD))
-        viewer.until(lambda: verdict(overlay).level is Level.OK, 'no warning any more')
 
 
 def test_a_thread_that_has_ended_is_an_error_and_holds_no_frame(
@@ -245,39 +177,3 @@ def test_a_thread_that_has_ended_is_an_error_and_holds_no_frame(
         overlay.trigger_activate()
         assert shows_good_box(picture_of(viewer, stamps, GOOD)), 'the advice helps'
         viewer.until(lambda: verdict(overlay).level is Level.OK, 'no warning')
-
-
-NUMBERS = st.floats(allow_nan=True, allow_infinity=True) | st.sampled_from(
-    [1e12, -1e12, 2.0**31, 2.0**63, 5e-324]
-)
-
-
-@given(
-    st.lists(
-        st.tuples(NUMBERS, NUMBERS, NUMBERS, NUMBERS, st.text(max_size=30), NUMBERS), max_size=8
-    ),
-    st.text(max_size=10),
-)
-def test_whatever_is_finite_can_be_drawn(
-    values: list[tuple[float, float, float, float, str, float]], name: str
-) -> None:
-    boxes = [
-        LabelledBox(a, b, c, d, class_id, name + class_id, score)
-        for a, b, c, d, class_id, score in values
-    ]
-    picture = np.zeros((90, 160, 3), np.uint8)
-    Painter(90).paint(picture, [box for box in boxes if box.finite], (1.0, 0.5), 'caption')
-    finite = [
-        all(abs(number) < INF for number in (a, b, c, d, score)) for a, b, c, d, _, score in values
-    ]
-    assert [box.finite for box in boxes] == finite, 'a NaN is less than nothing'
-
-
-@example('\udcff')
-@given(
-    st.integers(0, 10**40).map(str)
-    | st.text()
-    | st.text(st.sampled_from('0123456789²٣'), max_size=5000)
-)
-def test_every_class_has_a_colour(class_id: str) -> None:
-    assert all(0 <= value <= 255 for value in class_colour(class_id))

@@ -291,24 +291,6 @@ def test_an_argument_for_all_nodes_is_no_mistake_where_another_of_ours_has_it(
     )
 
 
-def test_quality_of_service_for_all_nodes_is_no_mistake_in_a_program_of_one_of_them(
-    tmp_path: Path, free_domain: int
-) -> None:
-    yaml = tmp_path / 'shared.yaml'
-    yaml.write_text(
-        '/**: {ros__parameters: {qos_overrides: {/image_raw: {publisher: {depth: 2}}}}}\n'
-    )
-    with Program(
-        'overlay_node', '--ros-args', '--params-file', str(yaml), domain=free_domain
-    ).start('[overlay]: ready') as program:
-        assert program.interrupt() == 0 and 'is unknown' not in program.output, program.output
-    yaml.write_text(
-        '/overlay: {ros__parameters: {qos_overrides: {/image_raw: {publisher: {depth: 2}}}}}\n'
-    )
-    refusal = _refused('overlay_node', ['--ros-args', '--params-file', str(yaml)], free_domain)
-    _assert_one_clear_line(refusal, "did you mean 'qos_overrides./image_raw.subscription.depth'?")
-
-
 def test_broken_yaml_and_broken_models_are_named(tmp_path: Path, free_domain: int) -> None:
     yaml = tmp_path / 'broken.yaml'
     yaml.write_text('capture:\n  ros__parameters:\n   width: [1\n')
@@ -347,14 +329,6 @@ def test_sigint_at_any_moment_after_ready_ends_with_zero(program: str, free_doma
             time.sleep(delay)
             assert running.interrupt() == 0, running.output
             assert 'Traceback' not in running.output
-
-
-def test_an_impatient_user_may_press_ctrl_c_twice(free_domain: int) -> None:
-    with Program('perception', domain=free_domain).start(*PERCEPTION_READY) as running:
-        running.process.send_signal(2)
-        time.sleep(0.02)
-        assert running.interrupt() == 0
-        assert 'Traceback' not in running.output
 
 
 def test_sigint_before_ready_ends_cleanly_too(free_domain: int) -> None:

@@ -40,26 +40,6 @@ def test_the_compressed_topic_has_its_own_whenever_it_comes(quality: int, run: M
     assert raw.qos_profile.reliability == ReliabilityPolicy.RELIABLE
 
 
-def test_it_is_declared_again_when_the_node_is_configured_again(run: Managed) -> None:
-    node = run.make(
-        CaptureNode, {**SMALL, 'jpeg_quality': 50, f'{COMPRESSED}.reliability': 'best_effort'}
-    )
-    node.start()
-    for step in (node.trigger_deactivate, node.trigger_cleanup):
-        step()
-    node.start()
-    run.eventually(lambda: len(node.get_publishers_info_by_topic(TOPIC)) == 1)
-    assert offered(node).reliability == ReliabilityPolicy.BEST_EFFORT
-
-
-def test_what_is_set_for_the_picture_itself_is_not_for_the_compressed_one(run: Managed) -> None:
-    node = run.make(
-        CaptureNode, {**SMALL, 'jpeg_quality': 50, f'{RAW}.reliability': 'best_effort'}
-    )
-    run.eventually(lambda: len(node.get_publishers_info_by_topic(TOPIC)) == 1)
-    assert offered(node).reliability == ReliabilityPolicy.RELIABLE
-
-
 def test_a_latched_compressed_topic_has_a_picture_for_who_comes_late(run: Managed) -> None:
     node = run.make(
         CaptureNode, {**SMALL, 'jpeg_quality': 50, f'{COMPRESSED}.durability': 'transient_local'}

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 import threading
-import tracemalloc
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -117,31 +116,6 @@ def test_what_is_no_cpu_of_this_process_is_refused(entry: str) -> None:
         parse_cpus([entry])
 
 
-def test_a_range_is_looked_at_before_it_is_counted() -> None:
-    tracemalloc.start()
-    try:
-        with pytest.raises(ConfigError):
-            parse_cpus(['0-1000000'])
-        assert tracemalloc.get_traced_memory()[1] < 1 << 20
-    finally:
-        tracemalloc.stop()
-
-
-def test_without_them_nothing_is_asked_of_the_system(
-    calls: Calls, thread: threading.Thread
-) -> None:
-    made, node, _ = knobs(thread)
-    made.configure()
-    made.activate()
-    made.cleanup()
-    assert (
-        calls.made == []
-        and node.said == []
-        and made.statuses() == []
-        and gc.get_freeze_count() == 0
-    )
-
-
 def test_threads_get_cpus_and_priority_when_the_node_is_activated_and_when_that_changes(
     calls: Calls, thread: threading.Thread
 ) -> None:
@@ -224,37 +198,6 @@ def test_what_is_the_process_s_ends_with_the_last_node_that_wants_it(calls: Call
         'mlockall',
         'munlockall',
     ] and gc.get_freeze_count() == 0
-
-
-def test_a_thread_that_has_ended_is_no_fault(
-    calls: Calls, thread: threading.Thread, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def gone(*_: Any) -> None:
-        raise ProcessLookupError(3, 'No such process')
-
-    monkeypatch.setattr(realtime.os, 'sched_setscheduler', gone)
-    made, node, _ = knobs(thread, realtime_priority=5)
-    made.activate()
-    assert node.said == [] and made.statuses() == []
-
-
-def test_a_thread_that_came_later_loses_what_it_inherited(
-    calls: Calls, thread: threading.Thread
-) -> None:
-    """A device that is opened again has its threads from one that had the priority."""
-    parameters: dict[str, Any] = {'cpu_affinity': [], 'realtime_priority': 7}
-    threads = [threading.current_thread()]
-    made = Realtime(Node(), parameters, lambda: threads)  # type: ignore[arg-type]
-    made.activate()
-    threads.append(thread)
-    parameters['realtime_priority'] = 0
-    made.changed('realtime_priority')
-    later = [call for call in calls.made if call[:2] == ('sched_setscheduler', thread.native_id)]
-    assert [call[2] for call in later] == [os.SCHED_OTHER]
-    made.cleanup()
-    calls.made.clear()
-    made.activate()
-    assert calls.made == [], 'threads of the next time are as they come'
 
 
 def test_the_real_system_binds_the_calling_thread() -> None:

@@ -44,14 +44,6 @@ def test_a_bad_parameter_file_is_named_with_its_line(
     assert 'rcl' not in found and '.c:' not in found
 
 
-def test_a_file_behind_a_good_one_is_the_one_that_is_named(tmp_path: Path) -> None:
-    good = tmp_path / 'good.yaml'
-    good.write_text('capture: {ros__parameters: {width: 640}}\n', encoding='utf-8')
-    assert f"'{tmp_path}/none.yaml' can't be read" in refusal(
-        '--params-file', str(good), '--params-file', f'{tmp_path}/none.yaml'
-    )
-
-
 def test_a_pipe_is_not_read_a_second_time(tmp_path: Path) -> None:
     pipe = tmp_path / 'pipe.yaml'
     os.mkfifo(pipe)

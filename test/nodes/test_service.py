@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import signal
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +11,7 @@ from pathlib import Path
 import pytest
 from nodes.programs import PERCEPTION_READY, Program, parameters
 
-from zc_perception.nodes.process import notify, serve
+from zc_perception.nodes.process import serve
 
 TIMEOUT_S = 60.0
 WATCHDOG_US = '600000'
@@ -111,15 +110,6 @@ def test_a_manager_that_is_not_there_costs_nothing(served: Start, address: str) 
     assert served(address) == [None]
 
 
-def test_a_manager_that_does_not_read_costs_nothing(
-    systemd: Systemd, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv('NOTIFY_SOCKET', systemd.address)
-    for _ in range(10_000):  # more than any socket's queue
-        notify('READY=1')
-    assert len(systemd.heard()) < 10_000
-
-
 @pytest.mark.parametrize(
     ('timeout_us', 'waits'),
     [('', None), ('0', None), ('-5', None), ('soon', None), ('6000000', 2.0)],
@@ -145,14 +135,6 @@ def test_it_is_fed_three_times_in_the_time_that_it_waits_and_not_while_there_is_
     assert said[-2:] == ['STATUS=the executor hangs', 'STOPPING=1'], (
         'each status once, in one line'
     )
-
-
-def test_after_a_wait_that_ends_early_the_rest_is_waited_before_it_is_fed_again(
-    served: Start, systemd: Systemd
-) -> None:
-    waits = served(systemd.address, '3000000', 6, longest_s=0.25)
-    assert waits == pytest.approx([1.0, 0.75, 0.5, 0.25, 1.0, 0.75])
-    assert systemd.heard().count('WATCHDOG=1') == 2
 
 
 @pytest.fixture
@@ -193,19 +175,3 @@ def test_a_container_is_ready_lives_and_stops(service: Systemd, free_domain: int
         assert service.hears('WATCHDOG=1', 4)[0] == 'READY=1'
         assert program.interrupt() == 0, program.output
         assert service.hears('STOPPING=1')[-1] == 'STOPPING=1'
-
-
-def test_a_program_that_is_stopped_says_nothing_more(service: Systemd, free_domain: int) -> None:
-    # Only a child of ours can be waited for until it has stopped.
-    with Program('overlay_node', domain=free_domain, cold=True).start(
-        '[overlay]: ready'
-    ) as program:
-        service.hears('WATCHDOG=1', 2)
-        program.process.send_signal(signal.SIGSTOP)
-        os.waitid(os.P_PID, program.process.pid, os.WSTOPPED | os.WNOWAIT)
-        service.heard()
-        service.socket.settimeout(1.5)
-        with pytest.raises(TimeoutError):
-            service.hears('WATCHDOG=1')
-        program.process.send_signal(signal.SIGCONT)
-        assert program.interrupt() == 0, program.output

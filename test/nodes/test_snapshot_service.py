@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -205,16 +204,6 @@ def test_a_slow_disk_keeps_neither_the_camera_nor_the_executor_nor_later_callers
     assert len(list(tmp_path.iterdir())) == 15
 
 
-def test_the_node_ends_while_a_snapshot_waits(free_domain: int, tmp_path: Path) -> None:
-    with capturing(free_domain, snapshot_folder=str(tmp_path)) as run:
-        assert run.answer().success
-        run.camera.mode = 'silent'
-        assert run.camera.silent.wait(WAIT_S), 'the last frame is out'
-        run.call()
-        run.until(lambda: run.capture._snapshots._wanted, 'it waits for a frame')
-    assert os.listdir(tmp_path)
-
-
 CALLERS = 100
 
 
@@ -251,28 +240,6 @@ def test_of_a_hundred_callers_at_once_each_gets_an_answer(
     assert len(list(tmp_path.iterdir())) == 3 * (1 + len(taken))
 
 
-def test_without_a_camera_nobody_blames_the_disk(
-    free_domain: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with capturing(free_domain, snapshot_folder=str(tmp_path)) as run:
-        run.camera.mode = 'unplugged'
-        run.until(lambda: run.capture.supervisor.camera is None, 'a loss')
-        waiting = [run.call()]
-        run.until(lambda: run.capture._snapshots._wanted, 'the first waits for a frame')
-        waiting += [run.call() for _ in range(4)]
-        run.until(lambda: run.capture._snapshots._requests.qsize() == 4, 'four more wait')
-        refused = run.answer()
-        assert not refused.success and refused.message.startswith(
-            'no snapshot: 4 snapshots wait already; no frame comes: '
-        )
-        assert 'disk' not in refused.message
-        assert refused.message.endswith('; call again later')
-        assert 'ENODEV' in refused.message or 'No such device' in refused.message
-        run.camera.mode = ''
-        run.until(lambda: all(future.done() for future in waiting), 'all are answered')
-        assert all(future.result().success for future in waiting)
-
-
 def test_a_node_that_is_not_active_refuses_at_once_and_those_who_wait_too(
     free_domain: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -300,17 +267,6 @@ def test_a_node_that_is_not_active_refuses_at_once_and_those_who_wait_too(
         run.capture.trigger_configure()
         run.capture.trigger_activate()
         assert run.answer().success, 'the advice helps'
-
-
-def test_a_node_that_was_never_active_refuses_without_a_thread(
-    free_domain: int, tmp_path: Path
-) -> None:
-    with capturing(free_domain, snapshot_folder=str(tmp_path), autostart=False) as run:
-        assert (
-            run.answer().message
-            == 'no snapshot: the node is unconfigured, and no frames flow; ros2 lifecycle set /capture configure'
-        )
-        assert not has_a_thread()
 
 
 NOT_A_FOLDER = {

@@ -13,10 +13,9 @@ from nodes.programs import BIN, Program, environment
 from nodes.ros_kit import Onlooker
 from sensor_msgs.msg import CameraInfo, Image
 
-from zc_perception.camera.stereo import PairMatcher, Side, StereoSides, StereoStatistics
+from zc_perception.camera.stereo import Side, StereoSides
 from zc_perception.errors import ConfigError
 from zc_perception.nodes.stereo_side import StereoRig, StereoSide
-from zc_perception.observe.diagnostics import Level
 
 WAIT_S = 120.0
 READY = tuple(
@@ -190,52 +189,6 @@ def test_what_can_not_be_a_pair_ends_with_one_clear_line(
     done = warm_start.run(command, env=environment(free_domain), timeout=120)
     lines = [line for line in (done.stdout + done.stderr).splitlines() if 'error' in line]
     assert done.returncode not in (0, None) and len(lines) == 1 and message in lines[0], done
-
-
-class CountedSides:
-    """StereoSides as far as diagnostics look at it."""
-
-    def __init__(self, rule: Any) -> None:
-        self.rule = rule
-        self.there = True
-        self.matcher: PairMatcher[int] = PairMatcher(rule.tolerance_ns, 1)
-
-    def present(self, side: Side) -> bool:
-        return self.there
-
-    def statistics(self) -> StereoStatistics:
-        return self.matcher.statistics()
-
-    def offer(self, left: range, shift: int | None) -> None:
-        for moment in left:
-            self.matcher.offer(Side.LEFT, moment, 0)
-            if shift is not None:
-                self.matcher.offer(Side.RIGHT, moment + shift, 0)
-
-
-def test_diagnostics_tell_why_there_are_no_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr('zc_perception.nodes.stereo_side.StereoSides', CountedSides)
-    rig = StereoRig()
-    side = StereoSide(rig, Side.LEFT)
-    side.begin('left', BOTH)
-    sides: Any = rig.sides
-    ms = 1_000_000
-
-    def look(start: int, shift: int | None) -> tuple[Level, str]:
-        sides.offer(
-            range(start * ms, (start + 300) * ms, 33 * ms), None if shift is None else shift * ms
-        )
-        status = side.status()
-        return status.level, status.message
-
-    assert look(0, 3) == (Level.OK, '10 pairs')
-    level, message = look(1000, 12)
-    assert level is Level.WARN and 'frames come 12.0 ms apart, the tolerance is 5 ms' in message
-    assert look(2000, 4) == (Level.OK, '20 pairs')
-    assert look(3000, None) == (Level.WARN, 'frames of the right camera do not come')
-    sides.there = False
-    level, message = look(4000, None)
-    assert level is Level.WARN and message.startswith('the right camera is not open')
 
 
 def test_the_rule_is_the_parameters() -> None:

@@ -96,14 +96,6 @@ def test_a_change_of_level_is_in_the_next_look_both_ways(desk: Desk, level: Leve
     assert desk.regular < len(desk.sent), 'what is done once a second is not done for changes'
 
 
-def test_another_message_on_the_same_level_waits_for_its_turn(desk: Desk) -> None:
-    desk.become(Level.WARN, 'one')
-    desk.pass_time(2.0)
-    desk.become(Level.WARN, 'two')
-    assert desk.pass_time(1.0) in (1, 2)
-    assert desk.sent[-1].status[0].message == 'two; do something'
-
-
 def test_what_flickers_does_not_flood(desk: Desk) -> None:
     desk.pass_time(1.0)
     levels = iter([Level.WARN, Level.OK] * 100)
@@ -112,14 +104,6 @@ def test_what_flickers_does_not_flood(desk: Desk) -> None:
         desk.become(next(levels))
         desk.pass_time(diagnostics.LOOK_S)
     assert len(desk.sent) - before <= 50, 'no more than one each look, five a second'
-
-
-def test_a_part_that_comes_or_goes_is_a_change(desk: Desk) -> None:
-    desk.pass_time(1.2)
-    desk.become(Level.OK, part='pool')
-    assert desk.pass_time(diagnostics.LOOK_S) == 1
-    desk.statuses = desk.statuses[:1]
-    assert desk.pass_time(diagnostics.LOOK_S) == 1
 
 
 def test_the_form_is_what_aggregators_sort_by(desk: Desk, node: Node) -> None:

@@ -7,7 +7,6 @@ import fcntl
 import os
 import struct
 import threading
-import tracemalloc
 import zlib
 from collections.abc import Callable, Iterator
 
@@ -28,8 +27,6 @@ from observe.frame_log_kit import (
 from zc_perception.observe.frame_log import (
     CAPACITY,
     MARGIN,
-    RECORD_SIZE,
-    RING_OFFSET,
     FrameLog,
     FrameLogReader,
     RecordKind,
@@ -106,18 +103,6 @@ def test_every_value_comes_back_and_lies_where_the_layout_says(
     )
 
 
-def test_the_memory_has_the_documented_head(log: FrameLog) -> None:
-    log.published(made_frame(3), 1, 2)
-    memory = log_memory()
-    assert len(memory) == SIZE
-    assert struct.unpack_from('<4sIIIQQQI', memory)[:5] == (b'ZCFL', 1, 192, 4096, 1)
-    assert struct.unpack_from('<I', memory, 40) == (os.getpid(),)
-    assert (
-        memory[48:64].rstrip(b'\0') == b'inference'
-        and memory[64:320].rstrip(b'\0') == b'/front/inference'
-    )
-
-
 def test_each_kind_says_what_it_knows(log: FrameLog, reader: FrameLogReader) -> None:
     log.published(made_frame(1, published_ns=0), 70, 71)
     log.published(made_frame(2, published_ns=60), 70, 71)
@@ -141,27 +126,6 @@ def test_each_kind_says_what_it_knows(log: FrameLog, reader: FrameLogReader) -> 
         6,
     )
     assert (done.device_seqno, done.detections) == (0, 2), 'an accelerator without numbers'
-
-
-def test_more_buffers_than_a_record_has_room_for(log: FrameLog, reader: FrameLogReader) -> None:
-    log.published(made_frame(1, inodes=(1, 2, 3, 4, 5)), 1, 2)
-    assert reader.read()[0].inodes == (1, 2, 3, 4)
-
-
-@pytest.mark.parametrize(
-    'wrong',
-    [{'sequence': 2**64}, {'generation': -1}, {'stamp_ns': 2**63}, {'inodes': (None,)}],
-    ids=str,
-)
-def test_a_value_that_no_frame_has_costs_that_record_and_one_warning(
-    log: FrameLog, reader: FrameLogReader, warnings: list[str], wrong: dict[str, int]
-) -> None:
-    log.published(made_frame(1), 1, 2)
-    log.published(made_frame(**{'sequence': 2, **wrong}), 1, 2)
-    log.published(made_frame(**{'sequence': 3, **wrong}), 1, 2)
-    log.published(made_frame(4), 1, 2)
-    assert [(record.number, record.sequence) for record in reader.read()] == [(1, 1), (2, 4)]
-    assert len(warnings) == 1 and 'missing in the frame log' in warnings[0]
 
 
 def test_read_gives_each_record_once(log: FrameLog, reader: FrameLogReader) -> None:
@@ -218,21 +182,6 @@ def test_who_comes_late_has_lost_nothing(log: FrameLog) -> None:
         assert [r.sequence for r in records] == list(range(CAPACITY + MARGIN - 1, 2 * CAPACITY)), (
             'the oldest may be being overwritten'
         )
-
-
-@given(place=st.sampled_from([*range(8), *range(184, 192)]), flip=st.integers(1, 255))
-def test_a_record_without_its_number_at_both_ends_is_not_read_until_it_is_there(
-    place: int, flip: int
-) -> None:
-    with FrameLog('capture', '/c') as log, find_frame_logs(pids=[os.getpid()]) as (reader,):
-        log.published(made_frame(1), 1, 2)
-        log.published(made_frame(2), 1, 2)
-        offset = RING_OFFSET + RECORD_SIZE + place
-        right = log_memory()[offset]
-        overwrite(offset, bytes([right ^ flip]))
-        assert [record.sequence for record in reader.read()] == [1]
-        overwrite(offset, bytes([right]))
-        assert [record.sequence for record in reader.read()] == [2] and reader.lost == 0
 
 
 def test_its_size_is_sealed(log: FrameLog) -> None:
@@ -301,21 +250,6 @@ def test_facts_that_are_being_written_leave_the_earlier_ones(
     assert reader.facts() == {'n': 9}
 
 
-def test_facts_that_cannot_be_gathered_cost_one_warning(
-    log: FrameLog, reader: FrameLogReader, warnings: list[str]
-) -> None:
-    log.describe({'n': 1})
-
-    def gather() -> dict[str, object]:
-        raise AttributeError('the camera is gone')
-
-    log.describe(gather)
-    log.describe(gather)
-    assert reader.facts()['n'] == 1 and len(warnings) == 1 and 'the camera is gone' in warnings[0]
-    log.describe({'n': 2})
-    assert reader.facts()['n'] == 2, 'the next ones are written again'
-
-
 def test_a_closed_log_stays_readable_and_takes_nothing_more(
     log: FrameLog, reader: FrameLogReader
 ) -> None:
@@ -334,12 +268,6 @@ def test_a_closed_log_stays_readable_and_takes_nothing_more(
     reader.close()
     reader.close()
     assert own_log_links() == []
-
-
-def test_a_process_that_reads_its_own_log_has_one(log: FrameLog, reader: FrameLogReader) -> None:
-    assert len(own_log_links()) == 2
-    with find_frame_logs(pids=[os.getpid()]) as logs:
-        assert len(logs) == 1
 
 
 def _no_descriptor(*_: object) -> int:
@@ -393,18 +321,3 @@ def test_closing_while_another_thread_writes_costs_nothing_but_the_record(
         thread.join()
         logs[-1].close()
     assert warnings == []
-
-
-def test_records_take_no_memory(log: FrameLog) -> None:
-    frame = made_frame(1)
-    entry = made_entry(frame, device_seqno=3)
-    for _ in range(10):
-        log.processed(entry, 1, 2, 3, 4)
-    tracemalloc.start()
-    try:
-        for _ in range(1000):
-            log.processed(entry, 1, 2, 3, 4)
-        kept = tracemalloc.get_traced_memory()[0]
-    finally:
-        tracemalloc.stop()
-    assert kept < 1000, f'{kept} bytes kept by 1000 records'

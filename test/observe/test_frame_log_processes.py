@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import signal
 import struct
 import subprocess
 import sys
@@ -106,37 +105,12 @@ def test_a_killed_process_s_log_stays_readable(no_fd_leak: None) -> None:
         assert list(find_frame_logs(pids=[process.pid])) == []
 
 
-def test_a_process_that_is_killed_while_it_writes_leaves_whole_records(no_fd_leak: None) -> None:
-    with writer('flood', 60.0) as process, find_frame_logs(pids=[process.pid]) as (reader,):
-        while reader.written < 5000:
-            time.sleep(0.005)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        records = reader.read()
-        assert records[-1].number == reader.written and all(
-            follows_from_its_number(record) for record in records
-        )
-
-
 def test_a_node_that_ends_in_order_says_so() -> None:
     with writer('still') as process, find_frame_logs(pids=[process.pid]) as (reader,):
         assert process.stdin is not None
         process.stdin.close()
         process.wait()
         assert reader.ended and not reader.alive
-
-
-def test_all_processes_are_searched() -> None:
-    with (
-        writer('still') as one,
-        writer('still') as other,
-        FrameLog('capture', '/mine') as mine,
-        find_frame_logs() as logs,
-    ):
-        mine.describe({})
-        found = {log.pid: log.node for log in logs}
-    assert found[one.pid] == found[other.pid] == '/writer' and found[os.getpid()] == '/mine'
-    assert [log.pid for log in logs] == sorted(log.pid for log in logs)
 
 
 def test_a_log_is_its_writer_s_not_that_of_a_tool_which_reads_it() -> None:
@@ -182,21 +156,6 @@ def test_a_forked_child_writes_nothing_and_has_no_log(no_fd_leak: None) -> None:
         assert reader.alive and not reader.ended, "the child's close was not the parent's"
 
 
-def test_a_child_may_begin_a_log_of_its_own() -> None:
-    with FrameLog('capture', '/parent') as log:
-
-        def child() -> bool:
-            own = FrameLog('capture', '/child')
-            own.published(made_frame(2), 1, 2)
-            with find_frame_logs(pids=[os.getpid()]) as (reader,):
-                return [record.sequence for record in reader.read()] == [
-                    2
-                ] and reader.own_pid == os.getpid()
-
-        assert _in_child(child)
-        assert log.written == 0
-
-
 def _memfd(
     size: int = SIZE,
     seals: int = SEALS,
@@ -235,23 +194,6 @@ def test_what_only_has_the_name_is_reported_and_hides_no_log(
         assert [log.node for log in logs] == ['/mine']
         (unreadable,) = logs.unreadable
         assert unreadable.pid == os.getpid() and why in unreadable.reason and unreadable.next_step
-
-
-def test_a_log_without_a_writer_is_nobody_s() -> None:
-    with _memfd(), find_frame_logs(pids=[os.getpid()]) as logs:
-        assert list(logs) == [] and logs.unreadable == (), (
-            'its header names no pid of this process'
-        )
-
-
-def test_a_file_is_no_log(tmp_path: Path) -> None:
-    path = tmp_path / 'log'
-    path.write_bytes(bytes(SIZE))
-    with (
-        OwnedFd.open(str(path), os.O_RDONLY) as fd,
-        pytest.raises(ValueError, match=r'another file|sealed'),
-    ):
-        FrameLogReader(fd)
 
 
 def _proc(tmp_path: Path, pid: int, **files: str) -> Path:

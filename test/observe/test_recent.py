@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from zc_perception.observe import metrics
 from zc_perception.observe.metrics import RATE_S, RECENT_S, RecentCount, RecentRates, Silence
 
 
@@ -58,15 +57,6 @@ def test_no_growth_is_lost_or_counted_twice(looks: list[tuple[float, int]]) -> N
         )
 
 
-def test_a_rate_needs_its_time() -> None:
-    clock = Clock()
-    rates = RecentRates(clock)
-    for look in range(5):
-        assert rates.see(look * 6, 100) is None
-        clock.now += RATE_S / 5
-    assert rates.see(30, 100) == (pytest.approx(30.0 / RATE_S), 0.0)
-
-
 def test_a_rate_follows_within_its_window_and_ends_with_it() -> None:
     clock = Clock()
     rates = RecentRates(clock)
@@ -78,31 +68,6 @@ def test_a_rate_follows_within_its_window_and_ends_with_it() -> None:
     assert found[14] == (pytest.approx(30.0),)
     assert found[15] is not None and 20 < found[15][0] < 30
     assert found[20] == (0.0,)
-
-
-def test_slow_counters_are_looked_at_for_longer() -> None:
-    clock = Clock()
-    rates = RecentRates(clock)
-    found = []
-    for look in range(200):
-        clock.now += 0.2
-        found.append(rates.see(look // 10, over_s=20.0))
-    assert found[98] is None and found[-1] == (pytest.approx(0.5, rel=0.06),)
-    assert len(rates._looks) <= metrics._LOOKS_KEPT + 3, (
-        'memory is bounded, however long the window'
-    )
-
-
-def test_rates_begin_anew_with_counters_that_do() -> None:
-    clock = Clock()
-    rates = RecentRates(clock)
-    rates.see(100)
-    clock.now += 1.0
-    assert rates.see(5) is None
-    clock.now += 1.0
-    assert rates.see(15) == (10.0,)
-    rates.forget()
-    assert rates.see(15) is None
 
 
 def test_a_rate_of_few_events_waits_for_more_of_them() -> None:

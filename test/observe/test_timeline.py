@@ -30,7 +30,6 @@ from zc_perception.observe.timeline import (
     BUFFERS,
     IMPORTS,
     JOBS,
-    OTHER,
     WAITS,
     NodeTrack,
     build_timeline,
@@ -83,17 +82,6 @@ def test_one_flow_leads_each_frame_through_all_processes_and_the_device() -> Non
         assert {step['pid'] for step in steps} == {CAPTURE_PID, INFERENCE_PID, kernel}
         assert steps[0]['ts'] == (BASE + (number - 1) * PERIOD - 2 * MS) / 1000
         assert [step.get('bp') for step in steps] == [None, *['e'] * 8]
-
-
-def test_nodes_of_one_process_share_it() -> None:
-    trace = build_timeline(nodes(1, inference_pid=CAPTURE_PID))
-    check_rules(trace)
-    names = [
-        e['args']['name']
-        for e in trace['traceEvents']
-        if e['ph'] == 'M' and e['name'] == 'process_name'
-    ]
-    assert names == ['capture /capture, inference /inference']
 
 
 def test_kernel_events_find_their_frames() -> None:
@@ -168,42 +156,6 @@ def _moved(record: FrameRecord, by_ns: int) -> FrameRecord:
     )
 
 
-def test_a_driver_that_tells_no_numbers_is_joined_by_handle_and_time() -> None:
-    both = nodes(8)
-    both[1].records = [record._replace(device_seqno=0) for record in both[1].records]
-    trace = build_timeline(both, [e for n in range(8) for e in kernel_events(n)])
-    assert [e['args']['sequence'] for e in slices(trace, JOBS)] == list(range(8))
-
-
-def test_an_event_of_no_frame_is_shown_without_one() -> None:
-    t = BASE - 500 * MS
-    events = [
-        event(t, 'axl_dmabuf_import', handle=1, inode=100), event(t + 1, 'dma_buf_export', inode=100), event(t + 2, 'vb2_mmap', length=5),
-        event(t + 3, 'axl_submit', handle=1, ctx=9, seqno=1), event(t + 9, 'axl_complete', handle=1, ctx=9, seqno=1, status=0),
-        event(t + 10, 'dma_fence_signaled', context=77, seqno=1), event(BASE, 'dma_buf_attach', inode=5000),
-        event(BASE, 'dma_buf_attach', inode='unreadable'),
-    ]  # fmt: skip
-    trace = build_timeline(nodes(1), events)
-    check_rules(trace)
-    assert set(trace['otherData']['events_of_frames'].values()) == {0}
-    assert len(slices(trace, JOBS)) == 1 and 'frame' not in slices(trace, JOBS)[0]['args']
-    assert [e['cat'] for e in instants(trace, 'vb2_mmap')] == [OTHER]
-    assert all('frame' not in e['args'] for e in trace['traceEvents'] if e['ph'] == 'i')
-
-
-def test_the_frame_of_a_buffer_is_the_one_that_was_in_it_then() -> None:
-    times = [BASE + 4 * PERIOD + MS, BASE + 16 * MS, BASE + 30 * MS, BASE + 60 * MS]
-    trace = build_timeline(
-        nodes(5), [event(time_ns, 'dma_buf_mmap', inode=100) for time_ns in times]
-    )
-    found = {
-        e['ts'] * 1000 - BASE: e['args'].get('sequence') for e in instants(trace, 'dma_buf_mmap')
-    }
-    assert found == {4 * PERIOD + MS: 4, 16 * MS: 0, 30 * MS: 0, 60 * MS: None}, (
-        'and of a while afterwards, but not for ever'
-    )
-
-
 def test_what_has_begun_and_not_ended_lasts_until_the_last_event() -> None:
     events = [e for e in kernel_events(0) if e.name not in ('axl_complete', 'dma_fence_wait_end')]
     trace = build_timeline(nodes(1), events)
@@ -266,41 +218,6 @@ def test_a_copy_is_joined_by_its_stamp() -> None:
     assert [e['args']['frame'] for e in slices(trace, 'publish')] == [
         e['args']['frame'] for e in slices(trace, 'capture')
     ]
-
-
-def test_a_stamp_that_two_cameras_share_joins_nothing() -> None:
-    other = NodeTrack('/other', 'capture', 5, [published(0, buffer_uid=1)])
-    copy = NodeTrack('/inference', 'inference', 6, [processed(0, buffer_uid=9000)])
-    trace = build_timeline([*nodes(1)[:1], other, copy])
-    assert (trace['otherData']['frames'], trace['otherData']['whole_frames']) == (3, 0)
-
-
-def test_a_node_that_saw_the_frame_alone_still_shows_it() -> None:
-    trace = build_timeline(nodes(2)[1:])
-    check_rules(trace)
-    assert len(slices(trace, 'infer')) == 2 and slices(trace, 'capture') == []
-    assert trace['otherData']['frames'] == 2 and trace['otherData']['whole_frames'] == 0
-
-
-def test_a_failed_frame_says_when() -> None:
-    both = nodes(1)
-    both[1].records = [
-        processed(0, kind=RecordKind.FAILED, signalled_ns=0, decoded_ns=0, sent_ns=0)
-    ]
-    trace = build_timeline(both)
-    check_rules(trace)
-    (failed,) = instants(trace, 'failed')
-    assert failed['ts'] == (BASE + 13 * MS) / 1000
-    assert [(e['ts'], e['dur']) for e in slices(trace, 'infer')] == [
-        ((BASE + 2 * MS) / 1000, 11_000.0)
-    ]
-    assert slices(trace, 'decode') == [] and trace['otherData']['whole_frames'] == 0
-
-
-def test_nothing_at_all_is_a_trace_too() -> None:
-    trace = build_timeline([])
-    check_rules(trace)
-    assert trace['traceEvents'] == []
 
 
 TIMES = st.one_of(st.just(0), st.integers(BASE - 50 * MS, BASE + 50 * MS))

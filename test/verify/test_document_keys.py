@@ -9,7 +9,6 @@ import pytest
 from verify.verify_kit import (
     MS,
     PCI,
-    PERIOD,
     PID,
     POOL,
     SOURCES,
@@ -154,20 +153,6 @@ def test_without_events_counts_are_what_was_seen_at_least() -> None:
         blind, snapshots=(*blind.snapshots, look(START + 700 * MS, {POOL[0]: ['vivid.0', PCI]}))
     )
     assert document_keys(seen_once).keys['I1_attach_count_ge2'] is True
-
-
-def test_only_the_window_counts() -> None:
-    early = [
-        event(START - 5 * MS, 'dma_buf_dynamic_attach', ino=POOL[0], dev_name='x'),
-        event(START - 4 * MS, 'dma_buf_detach', ino=POOL[0], dev_name='x'),
-    ]
-    seen = with_events(cached_graph(), *early)
-    assert document_keys(seen).keys['I1_attach_count_ge2'] is False
-    late = [
-        event(START + PERIOD, 'dma_buf_dynamic_attach', ino=POOL[0], dev_name='x'),
-        event(START + PERIOD + MS, 'dma_buf_detach', ino=POOL[0], dev_name='x'),
-    ]
-    assert document_keys(with_events(cached_graph(), *late)).keys['I1_attach_count_ge2'] is True
 
 
 def test_fences_are_counted_and_slow_ones_told() -> None:

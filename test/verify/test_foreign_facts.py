@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import gc
-import io
 import json
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,6 @@ from zc_perception.observe.frame_log import FrameLog
 from zc_perception.verify import verification
 from zc_perception.verify.measurement import check_facts
 from zc_perception.verify.result import RESULT
-from zc_perception.verify.verification import Say
 from zc_perception.verify.zc_verify import main
 
 WRONG: list[dict[str, Any]] = [
@@ -120,13 +117,3 @@ def test_a_name_forges_no_line(
     assert not any(line.startswith('PASS') for line in told.splitlines())
     assert all(c == '\n' or c.isprintable() for c in told)
     assert r'/x\x1b]0;owned\x07\nPASS' in told
-
-
-def test_a_terminal_without_these_letters_gets_them_escaped(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    stream = io.TextIOWrapper(io.BytesIO(), encoding='ascii')
-    monkeypatch.setattr(sys, 'stdout', stream)
-    Say(False)('/日本: it holds')
-    stream.seek(0)
-    assert stream.read() == '/\\u65e5\\u672c: it holds\n'

@@ -197,17 +197,6 @@ def test_it_may_also_have_got_other_buffers_before() -> None:
     assert judged(observed([node(card, cached=True)], [card], ALL))[0] is False
 
 
-def test_half_an_image_is_needed_by_nobody() -> None:
-    card = Card()
-    handle = card.take(START + MS, 51, 52)
-    for time_ns in TIMES:
-        card.run(time_ns, handle, 51, 52)
-    assert judged(observed([node(card, cached=True)], [card])) == (True, '')
-    card.take(TIMES[3] + 20 * MS, 52)
-    told = 'buffers were imported 1 times more often than the cache needs'
-    assert judged(observed([node(card, cached=True)], [card])) == (False, told)
-
-
 def test_a_number_of_an_earlier_job_is_not_the_later_frame_s() -> None:
     """The frames before the window are not in the log; the card, opened anew, numbers its jobs from 1 once more."""
     card = Card()
@@ -230,16 +219,6 @@ def test_a_cache_that_gives_each_import_back_is_none() -> None:
     uncached(card, TIMES)
     holds, reason = judged(observed([node(card, cached=True)], [card]))
     assert holds is False and 'more often than the cache needs' in reason
-
-
-def test_a_late_joiner_imports_buffers_that_another_node_has() -> None:
-    first, second = Card(), Card(thread=201, context=2, pid=200)
-    cached(first, had(first))
-    cached(second, taken(second, TIMES[4]), [time_ns + 3 * MS for time_ns in TIMES[5:]])
-    nodes = [node(first, cached=True), node(second, cached=True, pid=200, name='/late')]
-    assert judged(observed(nodes, [first, second], ALL)) == (True, '')
-    second.take(TIMES[9], POOL[0])
-    assert judged(observed(nodes, [first, second], ALL))[0] is False
 
 
 def test_new_buffers_may_be_used_after_the_window() -> None:
@@ -271,20 +250,6 @@ def test_a_cache_that_was_too_small_imports_again_what_it_threw_out(
     assert judged(observed([node(card, cached=True)], [card]))[0] is False
 
 
-@pytest.mark.parametrize('fact', ['trial_imports', 'import_cache'])
-def test_facts_of_another_version_explain_nothing(fact: str) -> None:
-    card = Card()
-    cached(card, had(card))
-    whole = node(card, cached=True)
-    facts = {name: value for name, value in whole.after.items() if name != fact}
-    older = replace(whole, before=facts, after=facts)
-    assert judged(observed([older], [card], ALL)) == (True, '')
-    card.take(TIMES[3], POOL[0])
-    told = '/inference (process 100) imported more often than its frames need, and does not tell what it imported on trial'
-    assert judged(observed([older], [card], ALL)) == (None, told)
-    assert judged(observed([whole], [card], ALL))[0] is False
-
-
 def test_frames_by_imports_from_before_the_recording_are_counted() -> None:
     figures = [
         check_imports(graph()).figures['frames_by_earlier_import']
@@ -293,29 +258,11 @@ def test_frames_by_imports_from_before_the_recording_are_counted() -> None:
     assert figures == [20, 0]
 
 
-def test_the_same_job_twice_is_one_too_many() -> None:
-    card = Card()
-    cached(card, had(card))
-    card.events += [
-        replace(one, time_ns=one.time_ns + 1000) for one in card.events if one.name == 'axl_submit'
-    ]
-    told = '20 jobs of the driver are no frame of a node, 0 frames have no job'
-    assert judged(observed([node(card, cached=True)], [card], ALL)) == (False, told)
-
-
 def test_a_driver_that_tells_no_job_numbers_is_followed_by_time() -> None:
     card = Card()
     cached(card, had(card))
     card.records = [one._replace(device_seqno=0) for one in card.records]
     assert judged(observed([node(card, cached=True)], [card], ALL)) == (True, '')
-
-
-def test_a_frame_without_a_buffer_has_none_that_was_imported() -> None:
-    card = Card()
-    uncached(card, TIMES)
-    card.records[3] = card.records[3]._replace(inodes=())
-    told = '1 frames were submitted whose buffer was not imported'
-    assert judged(observed([node(card, cached=False)], [card])) == (False, told)
 
 
 def test_what_the_node_gave_back_is_imported_no_more() -> None:

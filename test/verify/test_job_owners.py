@@ -89,28 +89,6 @@ def test_two_good_nodes_of_one_process(
     assert judged(seen) == (True, '')
 
 
-@pytest.mark.parametrize('threads', [True, False])
-def test_jobs_that_come_nearer_to_the_other_node_s_time(threads: bool) -> None:
-    """Both wake at once, and the interpreter goes to and fro between them."""
-    front, rear = pair()
-    uncached(front, POOL, 0, after_ns=300_000)
-    uncached(rear, REAR, 200_000, after_ns=200_000)
-    assert judged(observed(views((front, rear), False, threads=threads), (front, rear))) == (
-        True,
-        '',
-    )
-
-
-def test_an_image_in_two_buffers_is_imported_while_the_other_node_imports() -> None:
-    front, rear = pair()
-    for card, first in ((front, 60), (rear, 70)):
-        for time_ns in TIMES:
-            handle = card.take(time_ns - MS + (card is rear), first, first + 1)
-            card.run(time_ns, handle, first, first + 1)
-            card.give_back(time_ns + 5 * MS, handle, first, first + 1)
-    assert judged(observed(views((front, rear), False), (front, rear))) == (True, '')
-
-
 @pytest.mark.parametrize('pool', [REAR, POOL], ids=['two cameras', 'one camera'])
 def test_imports_that_another_thread_made_before_the_first_frame(pool: tuple[int, ...]) -> None:
     cards = pair()
@@ -206,18 +184,3 @@ def test_one_broken_node_of_two(
         observed(views(cards, is_cached, threads=threads), cards, ATTACHED if is_cached else {})
     )
     assert holds is False and (FAULTS[fault][2] in reason or 'imported' in reason), reason
-
-
-def test_a_cache_beside_a_node_without_one_in_the_same_process() -> None:
-    front, rear = pair()
-    cached(front, POOL, 0)
-    uncached(rear, REAR, MS)
-    nodes = [node(front, cached=True, name='/front'), node(rear, cached=False, name='/rear')]
-    attached = dict.fromkeys(POOL, 1)
-    assert judged(observed(nodes, (front, rear), attached)) == (True, '')
-    for index, time_ns in enumerate(TIMES):
-        front.take(time_ns + 20 * MS, POOL[index % len(POOL)])
-    assert judged(observed(nodes, (front, rear), attached)) == (
-        False,
-        'buffers were imported 20 times more often than the cache needs',
-    )

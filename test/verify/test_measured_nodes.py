@@ -8,7 +8,6 @@ import os
 import re
 import signal
 import subprocess
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -34,14 +33,11 @@ from zc_perception.observe.frame_log import (
     RECORD_SIZE,
     SIZE,
     VERSION,
-    FoundFrameLogs,
     FrameLog,
-    UnreadableProcess,
     find_frame_logs,
 )
-from zc_perception.terminal import interruptions
 from zc_perception.verify import verification
-from zc_perception.verify.workload import Newcomers, hidden_logs
+from zc_perception.verify.workload import Newcomers
 from zc_perception.verify.zc_verify import main
 
 _F_ADD_SEALS, _SHRINK_AND_GROW = 1033, 2 | 4
@@ -122,23 +118,6 @@ def test_a_log_that_can_not_be_read_counts_though_no_pid_was_given(
     assert len(commands) == 2, 'each time it is said how to run it as root'
 
 
-def test_many_processes_that_can_not_be_read_are_one_line() -> None:
-    several = [
-        UnreadableProcess(pid, f'name{pid}', 'its open files may not be listed', 'run as root')
-        for pid in range(300)
-    ]
-    (line,) = hidden_logs(several)
-    assert (
-        line.source == '300 processes'
-        and '0 (name0), 1 (name1)' in line.reason
-        and '9 (' not in line.reason
-    )
-    assert [one.source for one in hidden_logs(several[:2])] == [
-        'process 0 (name0)',
-        'process 1 (name1)',
-    ]
-
-
 def test_a_node_that_begins_in_between_was_not_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -169,38 +148,6 @@ def test_a_node_that_begins_in_between_was_not_measured(
         and told['next_step'] == 'measure once more'
     )
     assert_not_measured(document, 'it began while others were measured, and was not looked at')
-
-
-def test_only_those_that_began_in_time_are_newcomers() -> None:
-    with FrameLog('capture', '/made/known'), find_frame_logs(pids=[os.getpid()]) as known:
-        newcomers = Newcomers(known, [os.getpid()], None)
-        before = time.monotonic_ns()
-        with FrameLog('capture', '/made/new'):
-            newcomers.look()
-            newcomers.look()
-        # It has ended meanwhile: nobody looked at it all the same.
-        newcomers.look()
-        assert [one.source for one in newcomers.unreadable(time.monotonic_ns())] == [
-            f'capture /made/new (process {os.getpid()})'
-        ]
-        assert newcomers.unreadable(before) == []
-
-
-def test_a_newcomer_that_can_not_be_read_counts_once() -> None:
-    with FrameLog('capture', '/made/known'), find_frame_logs(pids=[os.getpid()]) as known:
-        newcomers = Newcomers(known, [os.getpid()], None)
-        with foreign_log() as pid:
-            newcomers.look()
-            newcomers.look()
-            (told,) = newcomers.unreadable(time.monotonic_ns())
-            assert (
-                told.source.startswith(f'process {pid} (')
-                and f'version {VERSION + 1}' in told.reason
-            )
-        with foreign_log() as pid, find_frame_logs(pids=[pid]) as hidden:
-            known_before = Newcomers(hidden, [pid], None)
-            known_before.look()
-            assert known_before.unreadable(time.monotonic_ns()) == []
 
 
 @contextlib.contextmanager
@@ -253,17 +200,6 @@ def test_a_command_that_ends_by_itself_is_told_and_nothing_is_true(tmp_path: Pat
         note.startswith('the command ended its nodes or itself') for note in document['notes']
     )
     assert_not_measured(document, f'/made/inference (process {pid}) ended while it was measured')
-
-
-def test_a_hangup_that_is_ignored_ends_nothing() -> None:
-    """As under nohup."""
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    try:
-        with interruptions() as interruption:
-            os.kill(os.getpid(), signal.SIGHUP)
-            assert not interruption.wait(0.1)
-    finally:
-        signal.signal(signal.SIGHUP, before)
 
 
 @pytest.mark.parametrize('number', ENDING)
@@ -365,11 +301,3 @@ def test_who_reads_no_further_ends_no_measurement(tmp_path: Path) -> None:
     assert done.returncode == (
         1 if all(check['measured'] for check in document['checks'].values()) else 3
     )
-
-
-def test_nothing_found_is_still_no_node(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr(verification, 'running_nodes', lambda pids: FoundFrameLogs())
-    assert main(['--output', str(tmp_path)]) == 2
-    assert 'there is no node with a frame log on this machine' in capsys.readouterr().err

@@ -74,26 +74,6 @@ def test_what_is_written_is_what_the_schema_says(case: str, tmp_path: Path) -> N
     assert [file.name for file in tmp_path.iterdir()] == ['result.json']
 
 
-def test_the_schema_refuses_what_is_wrong() -> None:
-    schema = json.loads(SCHEMA.read_text())
-    good = json.loads(json.dumps(result_of(cached_graph()).as_json()))
-    for spoil in (
-        lambda made: made.pop('pass'),
-        lambda made: made.update(I1_attach_count_ge2='yes'),
-        lambda made: made['checks'].pop('I3'),
-        lambda made: made['checks']['I1'].update(holds=1),
-        lambda made: made['checks']['I4'].pop('mappings'),
-        lambda made: made['checks']['I2'].update(more=1),
-        lambda made: made['environment'].pop('kernel'),
-        lambda made: made.update(unreadable=[{'source': 'x'}]),
-        lambda made: made.update(frames=-1),
-        lambda made: made.update(version=2),
-    ):
-        made = json.loads(json.dumps(good))
-        spoil(made)
-        assert not conforms(made, schema)
-
-
 def test_processes_say_who_they_are() -> None:
     document = result_of(cached_graph()).as_json()
     assert [(one['node'], one['role'], one['frames']) for one in document['processes']] == [
@@ -102,14 +82,6 @@ def test_processes_say_who_they_are() -> None:
     ]
     assert document['processes'][1]['pci_address'] == '0000:01:00.0'
     assert (document['frames'], document['window']['seconds']) == (20, 1.0)
-
-
-def test_what_json_does_not_know_is_never_written(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match='JSON'):
-        write_result(
-            result_of(with_facts(cached_graph(), 'capture', width=float('nan'))), tmp_path
-        )
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_verdict_has_a_line_for_each_check_and_the_next_step_of_what_fails() -> None:

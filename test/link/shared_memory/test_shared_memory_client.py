@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import errno
 import gc
 import os
-import resource
 import select
-import threading
 import time
 import zlib
 from pathlib import Path
 
 import numpy as np
 import pytest
-from descriptors import limited, next_free
-from frame_queues import FrameQueue
 from memory_link import (
     PATIENCE_S,
     PUBLISHER,
     FakeProducer,
     attempt,
-    connected,
     make_frame,
     publish,
     receive,
@@ -128,23 +122,6 @@ def test_a_forgotten_frame_is_taken_back_and_counted(
     assert client.statistics().abandoned == 1
 
 
-def test_releases_come_from_any_thread(
-    pool: BufferPool, server: SharedMemoryServer, client: SharedMemoryClient
-) -> None:
-    for turn in range(50):
-        for sequence in range(3):
-            publish(server, pool, 3 * turn + sequence)
-        frames = [receive(client) for _ in range(3)]
-        assert [frame.data.sequence for frame in frames] == [3 * turn, 3 * turn + 1, 3 * turn + 2]
-        threads = [threading.Thread(target=frame.release) for frame in frames]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        until(lambda: held(server) == 0, 'the releases')
-    assert server.statistics().protocol_errors == {} and client.statistics().received == 150
-
-
 def test_a_fence_of_this_process_holds_the_release_back_and_wakes_who_polls(
     pool: BufferPool, server: SharedMemoryServer, client: SharedMemoryClient
 ) -> None:
@@ -162,36 +139,6 @@ def test_a_fence_of_this_process_holds_the_release_back_and_wakes_who_polls(
     assert not poller.poll(0), 'and does so once'
     with pytest.raises(ValueError, match='closed'):
         fence.fileno()
-
-
-def test_a_fence_that_is_waited_for_ends_with_the_conversation(
-    pool: BufferPool, server: SharedMemoryServer, client: SharedMemoryClient
-) -> None:
-    for sequence in range(2):
-        publish(server, pool, sequence)
-    fences = [EventFence(), EventFence()]
-    frames = [receive(client) for _ in fences]
-    frames[0].release(fences[0])
-    client.close()
-    frames[1].release(fences[1])
-    for fence in fences:
-        with pytest.raises(ValueError, match='closed'):
-            fence.fileno()
-
-
-def test_two_jobs_on_one_frame_release_it_together(
-    pool: BufferPool, server: SharedMemoryServer, client: SharedMemoryClient
-) -> None:
-    publish(server, pool, 0)
-    first, second = EventFence(), EventFence()
-    frame = receive(client)
-    frame.share().release(first)
-    frame.release(second)
-    first.signal()
-    assert client.receive() is None and client.statistics().held == 1
-    second.signal()
-    assert client.receive() is None and client.statistics().held == 0
-    until(lambda: held(server) == 0, 'the release')
 
 
 def test_a_sync_file_travels_with_the_release(folder: Path) -> None:
@@ -297,42 +244,6 @@ def test_held_frames_outlive_the_producer(
     )
 
 
-def test_without_a_descriptor_it_backs_off_and_connects_later(
-    folder: Path, pool: BufferPool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The thread that connects must not end by it."""
-
-    def none_left(*_: object, **__: object) -> None:
-        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-
-    server = SharedMemoryServer('camera', PUBLISHER, pool, folder=folder)
-    with server, SharedMemoryClient(server.path, name='npu') as client:
-        with monkeypatch.context() as scarce:
-            scarce.setattr('socket.socket', none_left)
-            delay = client.approach()
-            assert delay is not None and delay > 0 and not client.connected
-            assert 'Too many open files' in client.last_end and "'ulimit -n'" in client.last_end
-            assert client.statistics().ended['gone'] == 1
-        time.sleep(delay)
-        assert attempt(client) is None and client.connected
-
-
-def test_buffers_that_find_no_descriptor_left_are_not_called_the_producer_s_fault(
-    folder: Path,
-) -> None:
-    with (
-        FakeProducer(folder / 's') as producer,
-        SharedMemoryClient(folder / 's', name='npu') as client,
-    ):
-        peer = producer.serve(client)
-        with limited(resource.RLIMIT_NOFILE, next_free()):
-            peer.send(b'whatever comes with it', [0])
-            until(lambda: client.receive() is None and not client.connected, 'the end')
-        assert 'no file descriptor left' in client.last_end and "'ulimit -n'" in client.last_end
-        assert client.statistics().ended == {'gone': 1}
-        peer.close()
-
-
 def test_it_connects_when_there_is_somebody_and_backs_off_while_not(
     folder: Path, pool: BufferPool
 ) -> None:
@@ -405,26 +316,6 @@ def test_a_producer_that_closes_after_each_frame_is_met_less_and_less_often(fold
         peer.close()
         until(lambda: client.receive() is None and not client.connected, 'EOF')
         assert client._retry.pause_s == 0.02, 'what was long ago is forgotten'
-
-
-def test_a_forgotten_frame_is_given_back_before_its_queue_waits(
-    pool: BufferPool, server: SharedMemoryServer
-) -> None:
-    """Nothing is readable then, and with a window of one nothing else would come."""
-    queue = FrameQueue(1)
-    with SharedMemoryClient(server.path, name='npu', publisher_id=PUBLISHER, window=1) as client:
-        connected(client)
-        queue.attach(client)
-        publish(server, pool, 3)
-        frame = queue.get(20.0)
-        assert frame is not None
-        del frame
-        publish(server, pool, 4)
-        frame = queue.get(20.0)
-        assert frame is not None and frame.data.sequence == 4
-        frame.release()
-        queue.detach(client)
-    queue.close()
 
 
 @pytest.mark.parametrize('forgets', [False, True])

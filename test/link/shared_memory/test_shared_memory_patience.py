@@ -107,43 +107,6 @@ def test_who_sends_no_frame_for_ever_is_left_and_not_met_again_at_once(folder: P
         assert (client.approach() or 0.0) > 1.0
 
 
-@pytest.mark.parametrize(('settled_s', 'noted'), [(3600.0, False), (0.0, True)])
-def test_only_the_end_of_a_connection_that_lasted_is_noted(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, settled_s: float, noted: bool
-) -> None:
-    """Who welcomes and parts at once, again and again, would else never be read by messages."""
-    monkeypatch.setattr('zc_perception.link.shared_memory.client._SETTLED_S', settled_s)
-    with (
-        FakeProducer(folder / 's') as producer,
-        SharedMemoryClient(folder / 's', name='npu') as client,
-    ):
-        before_s = 0.0
-        for _ in range(3):
-            client._retry.due = 0.0  # time has passed
-            producer.serve(client).close()
-            until(lambda: client.receive() is None and not client.connected, 'the end')
-            assert client.parted_s > before_s if noted else client.parted_s == 0.0
-            before_s = client.parted_s
-
-
-def test_a_frame_now_and_then_is_enough(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A camera that is configured anew has other slots each time."""
-    monkeypatch.setattr('zc_perception.link.shared_memory.remote_slots.MAX_OTHERS', 8)
-    with (
-        FakeProducer(folder / 's') as producer,
-        SharedMemoryClient(folder / 's', name='npu') as client,
-    ):
-        peer, buffer = producer.serve(client), producer.buffer()
-        for uid in range(20):
-            for spare in range(3):
-                come_and_go(peer, buffer, 1000 + 3 * uid + spare)
-            producer.introduce(peer, uid)
-            producer.frame(peer, uid)
-            receive(client).release()
-        assert client.connected, client.last_end
-        peer.close()
-
-
 def test_an_attempt_goes_on_from_call_to_call(folder: Path) -> None:
     with (
         FakeProducer(folder / 's') as producer,
@@ -171,24 +134,6 @@ def test_an_attempt_goes_on_from_call_to_call(folder: Path) -> None:
             producer.introduce(peer)
             producer.frame(peer)
             receive(client).release()
-
-
-@pytest.mark.parametrize('how', ['close', 'retarget'])
-def test_an_attempt_may_end_otherwise(folder: Path, how: str) -> None:
-    with (
-        FakeProducer(folder / 's') as producer,
-        SharedMemoryClient(folder / 's', name='npu') as client,
-    ):
-        client.approach()
-        with RawPeer(producer.listener.accept()[0]) as peer:
-            wire.parse_hello(peer.receive()[0])
-            if how == 'close':
-                client.close()
-                assert client.approach() is None
-            else:
-                client.retarget(folder / 't')
-            assert client.awaited is None and not client.connected
-            assert peer.receive()[0] == b'', 'the producer sees EOF'
 
 
 def test_who_says_nothing_is_asked_less_and_less_often(
@@ -232,27 +177,3 @@ def test_a_socket_with_a_full_backlog_is_somebody_s(folder: Path) -> None:
         assert client.listens and 'does not answer' in client.last_end
         for sock in waiting:
             sock.close()
-
-
-@pytest.mark.parametrize(('answer', 'listens'), [
-    (wire.Refused(4, 'no slots'), True), (wire.Refused(3, 'unfit'), True), (wire.Refused(6, 'another'), False), (None, False),
-])  # fmt: skip
-def test_whether_somebody_was_met_who_may_be_the_publisher(
-    folder: Path, answer: wire.Refused | None, listens: bool
-) -> None:
-    with (
-        FakeProducer(folder / 's') as producer,
-        SharedMemoryClient(folder / 's', name='npu', publisher_id=PUBLISHER) as client,
-    ):
-        client.approach()
-        with RawPeer(producer.listener.accept()[0]) as peer:
-            peer.receive()
-            peer.send(
-                wire.pack_welcome(wire.Welcome(1, 1, 'somebody'))
-                if answer is None
-                else wire.pack_refused(answer)
-            )
-        until(lambda: client.approach() is not None and client.last_end, 'the answer')
-        assert client.listens is listens
-    with SharedMemoryClient(folder / 'nobody', name='npu') as client:
-        assert client.approach() is not None and not client.listens

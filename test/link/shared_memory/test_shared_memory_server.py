@@ -144,24 +144,6 @@ def test_a_recording_waits_for_who_asks_for_all(pool: BufferPool, serve: Serve) 
         pool.discard(slot)
 
 
-def test_publishing_to_nobody_takes_no_lease(pool: BufferPool, serve: Serve) -> None:
-    server = serve(pool)
-    with make_frame(pool, 0) as frame:
-        server.publish(frame)
-        assert pool.statistics().holders == {'camera': 1}
-
-
-def test_the_same_frame_is_sent_once(pool: BufferPool, serve: Serve) -> None:
-    server = serve(pool)
-    with RawPeer.welcomed(server.path, window=3) as peer:
-        with make_frame(pool, 0) as frame:
-            server.publish(frame)
-            server.publish(frame)
-        publish(server, pool, 1)
-        assert [(peer.receive_frame().sequence, peer.receive_frame().sequence)] == [(0, 1)]
-        assert server.statistics().consumers[0].dropped == 1
-
-
 def test_windows_of_all_consumers_the_greatest_depth_and_the_reserve_fit_the_pool(
     pool: BufferPool, serve: Serve
 ) -> None:
@@ -218,28 +200,6 @@ def test_who_cannot_use_what_is_allocated_is_told_why(
     until(lambda: any(refused.text in line for line in said), 'the sentence')
 
 
-def test_a_pool_whose_buffers_come_from_elsewhere_now_is_judged_by_that(
-    pool: BufferPool, serve: Serve
-) -> None:
-    server = serve(None)
-    server.set_pool(pool, heap_offer('udmabuf'))
-    server.set_pool(pool, heap_offer('memfd'))
-    with RawPeer.connected(server.path) as peer:
-        peer.hello(requirements=Requirements(options='heap=udmabuf'))
-        assert peer.receive_refused().code == RefusalCode.CONSTRAINTS
-
-
-def test_who_wants_certain_memory_comes_in_where_nobody_knows_whose_it_is(
-    pool: BufferPool, serve: Serve
-) -> None:
-    """Its own trial import decides then."""
-    with RawPeer.welcomed(
-        serve(pool).path,
-        requirements=Requirements(options='heap=dma_heap/system; contiguous; device=/dev/npu'),
-    ):
-        pass
-
-
 def test_a_consumer_that_refuses_its_buffers_is_named_and_costs_nobody_a_frame(
     pool: BufferPool, serve: Serve
 ) -> None:
@@ -268,18 +228,6 @@ def test_a_consumer_that_refuses_its_buffers_is_named_and_costs_nobody_a_frame(
     )
     settled(server, 'eof')
     assert all_free(pool) and pool.unpromised == 7
-
-
-def test_a_refusal_arrives_although_its_sender_left_packets_unread(
-    pool: BufferPool, serve: Serve
-) -> None:
-    """The kernel tells the server of a reset connection first."""
-    server = serve(pool)
-    with RawPeer.welcomed(server.path, name='npu') as peer:
-        publish(server, pool, 0)
-        peer.send(wire.pack_refused(wire.Refused(RefusalCode.CONSTRAINTS, 'because')))
-    settled(server, 'constraints')
-    assert server.statistics().last_refusal == {'constraints': 'npu: because'} and all_free(pool)
 
 
 @pytest.mark.parametrize(
@@ -581,17 +529,6 @@ def test_a_real_sync_file_is_the_only_release_fence(
     os.close(event)
 
 
-def test_what_is_sent_cannot_be_written_by_its_consumers(pool: BufferPool, serve: Serve) -> None:
-    server = serve(pool)
-    with RawPeer.welcomed(server.path) as peer:
-        publish(server, pool, 0)
-        _, fds = peer.receive()
-        with pytest.raises(PermissionError):
-            os.pwrite(fds[0], b'x', 0)
-        os.close(fds[0])
-        assert not server.statistics().consumers[0].trusted_writer
-
-
 def test_a_frame_id_that_is_too_long_costs_the_consumers_and_not_the_camera(
     pool: BufferPool, serve: Serve
 ) -> None:
@@ -623,44 +560,3 @@ def test_closing_tells_everybody_and_leaves_nothing(pool: BufferPool, serve: Ser
     assert not any('shared-memory' in thread.name for thread in threading.enumerate())
     until(lambda: all_free(pool), 'every slot')
     publish(server, pool, 1)
-
-
-def test_who_is_granted_fewer_frames_than_it_asked_for_is_warned_of(
-    pool: BufferPool, serve: Serve
-) -> None:
-    said: list[str] = []
-    warned: list[str] = []
-    server = serve(pool, report=said.append, warn=warned.append)
-    with RawPeer.welcomed(server.path, name='npu', window=4, depth=9):
-        pass
-    settled(server, 'eof')
-    until(lambda: len(said) == 2, 'the sentences')
-    assert warned == [] and 'window 4, depth 1' in said[0], (
-        'a smaller depth costs frames, but starves nobody'
-    )
-    with RawPeer.welcomed(server.path, name='npu', window=7):
-        until(lambda: warned, 'the warning')
-        (found,) = server.statistics().consumers
-    assert (found.window, found.asked) == (4, 7)
-    assert (
-        'is connected: window 4, depth 1; it asked for a window of 7' in warned[0]
-        and "raise 'slots', or end other" in warned[0]
-    )
-
-
-def test_the_log_gets_a_sentence_for_each_consumer(pool: BufferPool, serve: Serve) -> None:
-    said: list[str] = []
-    server = serve(pool, report=said.append)
-    with RawPeer.welcomed(server.path, name='npu', window=2):
-        publish(server, pool, 0)
-    settled(server, 'eof')
-    with RawPeer.connected(server.path) as peer:
-        peer.send(b'x')
-        peer.receive_refused()
-    until(lambda: len(said) == 3, 'the sentences')
-    holder = said[0].split()[2]
-    assert said == [
-        f'camera: consumer {holder} (pid {os.getpid()}) is connected: window 2, depth 1',
-        f'camera: consumer {holder} has gone; it held 1 frames',
-        f'camera: consumer pid {os.getpid()} was refused: a packet of 1 bytes is no HELLO',
-    ] and holder.startswith('npu#')

@@ -15,7 +15,6 @@ from zc_perception.frame import Header
 from zc_perception.link.shared_memory import connection
 from zc_perception.link.shared_memory.protocol import MessageType, RefusalCode
 from zc_perception.link.shared_memory.server import SharedMemoryServer
-from zc_perception.link.shared_memory.unix_socket import PacketReader
 from zc_perception.memory.fence import EventFence
 from zc_perception.memory.pool import BufferPool, SlotState
 
@@ -47,25 +46,6 @@ def test_an_empty_packet_is_an_end_whatever_comes_with_it(
         assert peer.receive_type() == 0
         settled(server, 'eof' if welcome else 'before_hello')
     assert not server.statistics().protocol_errors
-
-
-def test_one_that_gave_up_waiting_is_promised_nothing(
-    pool: BufferPool, serve: Serve, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It may be connected again by the time that its first attempt is looked at."""
-    read, gave_up = PacketReader.read, threading.Event()
-
-    def read_late(reader: PacketReader, *arguments: Any) -> Any:
-        gave_up.wait(60.0)
-        return read(reader, *arguments)
-
-    monkeypatch.setattr(PacketReader, 'read', read_late)
-    server, free = serve(pool), pool.unpromised
-    with RawPeer.connected(server.path) as peer:
-        peer.hello()
-    gave_up.set()
-    settled(server, 'before_hello')
-    assert server.statistics().welcomed == 0 and pool.unpromised == free
 
 
 def test_more_consumers_than_allowed_are_told_to_come_back(
@@ -258,14 +238,3 @@ def test_a_slot_is_introduced_once_although_the_first_time_something_did_not_go_
             and not connection.failure
             and connection.statistics().dropped == 1
         )
-
-
-def test_a_full_socket_ends_the_connection(pool: BufferPool, serve: Serve) -> None:
-    server = serve(pool)
-    with RawPeer.welcomed(server.path, window=1):
-        connection = server._connections[0]
-        while not connection.failure:
-            connection._introduced[1] = 1
-            connection.retire(1)
-        settled(server, 'send')
-    assert pool.unpromised == 7

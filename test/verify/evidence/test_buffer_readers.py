@@ -18,7 +18,6 @@ from zc_perception.verify.evidence.buffers import (
     BufferObject,
     buffers_of,
     parse_bufinfo,
-    parse_fdinfo,
     read_bufinfo,
     read_holders,
 )
@@ -66,11 +65,6 @@ def test_only_fences_of_readers_with_their_numbers_count() -> None:
     assert found is not None and found[7] == BufferObject(
         7, 462848, 'videobuf2_vmalloc', ['0000:01:00.0'], [('gpu', 5)]
     )
-
-
-def test_a_system_without_buffers_is_readable() -> None:
-    assert parse_bufinfo('\nDma-buf Objects:\nsize\tflags\n\nTotal 0 objects, 0 bytes\n') == {}
-    assert parse_bufinfo('something else\n') is None
 
 
 def test_bufinfo_is_read_or_says_why_not(tmp_path: Path) -> None:
@@ -171,10 +165,6 @@ def test_own_memfd_is_found_in_the_real_proc() -> None:
         )
     finally:
         os.close(fd)
-
-
-def test_keys_and_values() -> None:
-    assert parse_fdinfo('ino:\t5\n\nname:\ta: b\nnothing') == {'ino': '5', 'name': 'a: b'}
 
 
 @pytest.mark.parametrize(

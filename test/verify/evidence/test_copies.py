@@ -23,7 +23,6 @@ from zc_perception.verify.evidence import Unreadable, copies
 from zc_perception.verify.evidence.copies import (
     CopyFunction,
     LargeCopy,
-    argument_registers,
     code_of,
     copies_of,
     find_copy_functions,
@@ -31,9 +30,7 @@ from zc_perception.verify.evidence.copies import (
     libc_path,
     name_at,
     open_sampler,
-    own_functions,
     parse_code,
-    parse_cpus,
     parse_kernel_copies,
     parse_records,
     read_kernel_copies,
@@ -122,19 +119,6 @@ def test_processes_that_can_not_be_read_are_told(tmp_path: Path) -> None:
     assert functions == [] and 'no C library' in told.reason
 
 
-@pytest.mark.parametrize(
-    ('machine', 'registers'),
-    [
-        ('x86_64', ('%di', '%si', '%dx')),
-        ('aarch64', ('%x0', '%x1', '%x2')),
-        ('riscv64', None),
-    ],
-)
-def test_registers_of_arguments(machine: str, registers: tuple[str, str, str] | None) -> None:
-    found = argument_registers(machine)
-    assert (isinstance(found, Unreadable) and registers is None) or found == registers
-
-
 C_CODE = """
 __attribute__((noinline)) int first(int x) { for (int i = 0; i < x; i++) x ^= i * 7; return x; }
 __attribute__((noinline)) int second(int x) { return first(x) + 3; }
@@ -165,11 +149,6 @@ def test_the_unwind_table_ends_functions_where_their_symbols_do(tmp_path: Path) 
     assert function_size(address + 1) == 2048, 'no function begins there'
 
 
-def test_the_own_memmove_has_an_end() -> None:
-    _, names = own_functions()
-    assert all(64 < size < 8192 and size != 2048 for _, size in names)
-
-
 SAMPLE, LOST = 9, 2
 
 
@@ -197,18 +176,6 @@ def test_records_of_a_ring(things: list[tuple[int, int] | int], torn: int) -> No
     assert parse_records(data + _sample(1, 1)[:torn]) == [
         thing for thing in things if isinstance(thing, tuple)
     ]
-
-
-@given(st.binary(max_size=200))
-def test_no_ring_is_too_strange(data: bytes) -> None:
-    parse_records(data)
-
-
-@pytest.mark.parametrize(
-    ('text', 'cpus'), [('0\n', [0]), ('0-3\n', [0, 1, 2, 3]), ('0,2-3,7\n', [0, 2, 3, 7])]
-)
-def test_lists_of_cpus(text: str, cpus: list[int]) -> None:
-    assert parse_cpus(text) == cpus
 
 
 COPIES = 'a = bytearray(4 << 20)\nb = bytearray(4 << 20)\nwhile True: b[:] = a'

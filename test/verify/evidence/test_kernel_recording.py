@@ -79,23 +79,6 @@ def test_the_best_means_of_each_kernel(
     assert recording.close() == [] and fake.clean
 
 
-def test_each_switch_is_written_once_and_none_rewrites_the_scheduler(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fake = FakeTracefs(tmp_path, monkeypatch)
-    recording = opened(fake)
-    recording.begin()
-    assert (recording.instance.path / 'inherited_record_cmd').read_text() == '0'
-    recording.stop()
-    recording.close()
-    switches = [name for name, text in fake.writes if name.endswith('/enable') and text == '1']
-    assert len(switches) == len(set(switches))
-    assert not [
-        name for name, _ in fake.writes if 'set_event_pid' in name or 'record-tgid' in name
-    ]
-    assert fake.clean
-
-
 @pytest.mark.parametrize(
     ('events', 'named'),
     [
@@ -154,18 +137,6 @@ def test_what_was_recorded_is_read_and_what_was_lost_counted(
     trace = recording.trace()
     assert [event.number('handle') for event in trace.events] == [1, 2]
     assert trace.lost == 10
-    recording.close()
-
-
-def test_a_thread_s_name_ends_no_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    recording = opened(FakeTracefs(tmp_path, monkeypatch))
-    recording.begin()
-    (recording.instance.path / 'trace_pipe').write_bytes(
-        ' a\x0b\x1c\x85\u2028b-1 [000] ..... 1.000000: axl_submit: handle=1\n'.encode()
-    )
-    recording.stop()
-    trace = recording.trace()
-    assert [event.number('handle') for event in trace.events] == [1] and not trace.gap
     recording.close()
 
 
@@ -245,17 +216,3 @@ def test_the_library_s_copies_are_probed_once_per_file(
     probe.end()
     assert (fake.enabled(instance.path), probe.calls) == (set(), 1234)
     assert instance.close() == [] and fake.clean
-
-
-def test_a_refused_probe_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    fake = FakeTracefs(tmp_path, monkeypatch, refused=('p:',))
-    instance = open_instance(fake.root)
-    assert isinstance(instance, TraceInstance)
-    probe = MemmoveProbe(instance)
-    probe.begin([os.getpid()])
-    assert (
-        probe.functions == []
-        and all('--no-memmove-probe' in one.next_step for one in probe.unreadable)
-        and probe.unreadable
-    )
-    instance.close()

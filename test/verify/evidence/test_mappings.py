@@ -264,24 +264,6 @@ def test_another_file_of_that_name_is_not_taken_for_it(tmp_path: Path) -> None:
     assert seen_as_camera(tmp_path) == (0, 1)
 
 
-def test_a_mapping_that_is_gone_or_is_not_shared_is_no_camera(tmp_path: Path) -> None:
-    files = device_at('/gone', tmp_path) / 'map_files'
-    files.mkdir()
-    (files / '7f1000000000-7f1000007000').symlink_to('/dev/null')
-    assert seen_as_camera(tmp_path) == (0, 0)
-    other = tmp_path / 'other'
-    other.mkdir()
-    device_at('/usr/bin/python3.11', other, 'r-xp')
-    assert seen_as_camera(other) == (0, 0)
-
-
-def test_a_camera_under_its_own_name_is_one_mapping(tmp_path: Path) -> None:
-    files = device_at('/dev/video0', tmp_path) / 'map_files'
-    files.mkdir()
-    (files / '7f0000000000-7f0000007000').symlink_to('/dev/null')
-    assert seen_as_camera(tmp_path) == (1, 0)
-
-
 def test_a_camera_whose_device_nobody_names_may_be_any_video_device(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -346,13 +328,3 @@ def ring(proc: Path, text: str) -> list[str]:
 def test_a_ring_with_registered_buffers_may_hold_pages(tmp_path: Path) -> None:
     text = 'pos:\t0\nSqMask:\t0x7\nUserFiles:\t0\nUserBufs:\t2\n    0: 0x7f0000000000/65536\n'
     assert ring(tmp_path, text) == ['process 7 (reader) has an io_uring with 2 registered buffers']
-
-
-@pytest.mark.parametrize('text', ['UserBufs:\t0\n', ''])
-def test_a_ring_without_them_holds_none(text: str, tmp_path: Path) -> None:
-    assert ring(tmp_path, text) == []
-
-
-def test_a_process_that_has_ended_has_none(tmp_path: Path) -> None:
-    (tmp_path / '8').mkdir()
-    assert find_pins(proc=tmp_path) == []
