@@ -54,7 +54,6 @@ from zc_perception.pixel.layout import ImageLayout
 from zc_perception.pixel.modifier import LINEAR
 
 if TYPE_CHECKING:
-    from zc_perception.jetson.abi import SurfaceParams
     from zc_perception.jetson.vic import Vic
     from zc_perception.machine.system import System
 
@@ -77,7 +76,7 @@ class NvmmFrames(FrameReader):
         except AllocationError as error:
             raise CameraError(str(error)) from error
 
-    def parameters(self, sample: Sample) -> SurfaceParams:
+    def parameters(self, sample: Sample) -> ctypes.Structure:
         """The image's parameters; good while the sample is held.
 
         :raises LayoutError: the buffer can't be mapped, or holds something else.

@@ -9,7 +9,8 @@ from __future__ import annotations
 import ctypes
 from enum import IntEnum, IntFlag
 
-MAX_PLANES = 4
+from zc_perception.c_structs import c_struct
+
 LAYOUT_PITCH = 0
 LAYOUT_BLOCK_LINEAR = 1
 MEM_DEFAULT = 0
@@ -19,87 +20,53 @@ TAG_CAMERA = 0x200
 TAG_VIDEO_CONVERT = 0xF01
 MAP_READ = 0
 
-
-class CreateParams(ctypes.Structure):
-    """``NvBufSurfaceCreateParams``."""
-
-    _fields_ = (
-        ('gpuId', ctypes.c_uint32),
-        ('width', ctypes.c_uint32),
-        ('height', ctypes.c_uint32),
-        ('size', ctypes.c_uint32),
-        ('isContiguous', ctypes.c_bool),
-        ('colorFormat', ctypes.c_int),
-        ('layout', ctypes.c_int),
-        ('memType', ctypes.c_int),
-    )
-
-
-class ChromaSubsampling(ctypes.Structure):
-    """``NvBufSurfaceChromaSubsamplingParams``: where chroma samples sit."""
-
-    _fields_ = (('chromaLocHoriz', ctypes.c_uint8), ('chromaLocVert', ctypes.c_uint8))
-
-
-class AllocateParams(ctypes.Structure):
-    """``NvBufSurfaceAllocateParams``."""
-
-    _fields_ = (
-        ('params', CreateParams),
-        ('displayscanformat', ctypes.c_int),
-        ('chromaSubsampling', ChromaSubsampling),
-        ('memtag', ctypes.c_int),
-        ('disablePitchPadding', ctypes.c_bool),
-        ('_reservedParam', ctypes.c_uint32),
-        ('_reserved', ctypes.c_void_p * 3),
-    )
-
-
-class PlaneParams(ctypes.Structure):
-    """``NvBufSurfacePlaneParams``."""
-
-    _fields_ = (
-        ('num_planes', ctypes.c_uint32),
-        ('width', ctypes.c_uint32 * MAX_PLANES),
-        ('height', ctypes.c_uint32 * MAX_PLANES),
-        ('pitch', ctypes.c_uint32 * MAX_PLANES),
-        ('offset', ctypes.c_uint32 * MAX_PLANES),
-        ('psize', ctypes.c_uint32 * MAX_PLANES),
-        ('bytesPerPix', ctypes.c_uint32 * MAX_PLANES),
-        ('_reserved', ctypes.c_void_p * (4 * MAX_PLANES)),
-    )
-
-
-class SurfaceParams(ctypes.Structure):
-    """``NvBufSurfaceParams`` up to the plane table: its size differs between releases, so that only element 0 of a list may be read."""
-
-    _fields_ = (
-        ('width', ctypes.c_uint32),
-        ('height', ctypes.c_uint32),
-        ('pitch', ctypes.c_uint32),
-        ('colorFormat', ctypes.c_int),
-        ('layout', ctypes.c_int),
-        ('bufferDesc', ctypes.c_uint64),
-        ('dataSize', ctypes.c_uint32),
-        ('dataPtr', ctypes.c_void_p),
-        ('planeParams', PlaneParams),
-    )
-
-
-class Surface(ctypes.Structure):
-    """``NvBufSurface`` up to the list of its surfaces."""
-
-    _fields_ = (
-        ('gpuId', ctypes.c_uint32),
-        ('batchSize', ctypes.c_uint32),
-        ('numFilled', ctypes.c_uint32),
-        ('isContiguous', ctypes.c_bool),
-        ('memType', ctypes.c_int),
-        ('surfaceList', ctypes.POINTER(SurfaceParams)),
-    )
-
-
+# Below a name is the library's without ``NvBufSurface`` or ``NvBufSurf``. Some structs end with the last field that is used here.
+CreateParams = c_struct(
+    'u32 gpuId width height size; bool isContiguous; int colorFormat layout memType'
+)
+# Where chroma samples sit.
+ChromaSubsampling = c_struct('u8 chromaLocHoriz chromaLocVert')
+AllocateParams = c_struct(
+    'params params; int displayscanformat; chroma chromaSubsampling; int memtag; bool disablePitchPadding; u32 _reservedParam; '
+    'ptr[3] _reserved',
+    params=CreateParams,
+    chroma=ChromaSubsampling,
+)
+PlaneParams = c_struct(
+    'u32 num_planes; u32[4] width height pitch offset psize bytesPerPix; ptr[16] _reserved'
+)
+_SURFACE = 'u32 width height pitch; int colorFormat layout; u64 bufferDesc; u32 dataSize; ptr dataPtr; planes planeParams'
+# Its size differs between releases, so that only element 0 of a list may be read.
+SurfaceParams = c_struct(_SURFACE, planes=PlaneParams)
+Surface = c_struct(
+    'u32 gpuId batchSize numFilled; bool isContiguous; int memType; list surfaceList',
+    list=ctypes.POINTER(SurfaceParams),
+)
 SurfacePointer = ctypes.POINTER(Surface)
+MappedAddr = c_struct('ptr[4] addr; ptr eglImage; ptr[4] _reserved')
+# This far it is the same in R35 and R39.
+MappedSurfaceParams = c_struct(
+    f'{_SURFACE}; mapped mappedAddr', planes=PlaneParams, mapped=MappedAddr
+)
+MapPlaneParams = c_struct(
+    'u32 width height pitch offset psize secondfieldoffset blockheightlog2; u64 flags; u8[64] reserved'
+)
+# All that another process needs to know of a buffer.
+MapParams = c_struct(
+    'u32 num_planes gpuId; u64 fd; u32 totalSize; int memType layout scanformat colorFormat; chroma chromaSubsampling; planes[4] planes; '
+    'u8[64] reserved',
+    chroma=ChromaSubsampling,
+    planes=MapPlaneParams,
+)
+# In pixels.
+TransformRect = c_struct('u32 top left width height')
+# The last two don't count for the VIC.
+TransformConfigParams = c_struct('int compute_mode; s32 gpu_id; ptr cuda_stream')
+# One rectangle for each surface of the batch.
+TransformParams = c_struct(
+    'u32 transform_flag; int transform_flip transform_filter; rect src_rect dst_rect',
+    rect=ctypes.POINTER(TransformRect),
+)
 
 
 class TransformCompute(IntEnum):
@@ -134,86 +101,3 @@ class TransformError(IntEnum):
     EXECUTION_ERROR = -2
     UNSUPPORTED = -1
     SUCCESS = 0
-
-
-class TransformRect(ctypes.Structure):
-    """``NvBufSurfTransformRect``, in pixels."""
-
-    _fields_ = (
-        ('top', ctypes.c_uint32),
-        ('left', ctypes.c_uint32),
-        ('width', ctypes.c_uint32),
-        ('height', ctypes.c_uint32),
-    )
-
-
-class TransformConfigParams(ctypes.Structure):
-    """``NvBufSurfTransformConfigParams``; the last two don't count for the VIC."""
-
-    _fields_ = (
-        ('compute_mode', ctypes.c_int),
-        ('gpu_id', ctypes.c_int32),
-        ('cuda_stream', ctypes.c_void_p),
-    )
-
-
-class TransformParams(ctypes.Structure):
-    """``NvBufSurfTransformParams``; one rectangle for each surface of the batch."""
-
-    _fields_ = (
-        ('transform_flag', ctypes.c_uint32),
-        ('transform_flip', ctypes.c_int),
-        ('transform_filter', ctypes.c_int),
-        ('src_rect', ctypes.POINTER(TransformRect)),
-        ('dst_rect', ctypes.POINTER(TransformRect)),
-    )
-
-
-class MappedAddr(ctypes.Structure):
-    """``NvBufSurfaceMappedAddr``."""
-
-    _fields_ = (
-        ('addr', ctypes.c_void_p * MAX_PLANES),
-        ('eglImage', ctypes.c_void_p),
-        ('_reserved', ctypes.c_void_p * 4),
-    )
-
-
-class MappedSurfaceParams(ctypes.Structure):
-    """``NvBufSurfaceParams`` up to the planes' addresses: this far it is the same in R35 and R39."""
-
-    _fields_ = (*SurfaceParams._fields_, ('mappedAddr', MappedAddr))
-
-
-class MapPlaneParams(ctypes.Structure):
-    """``NvBufSurfaceMapPlaneParams``."""
-
-    _fields_ = (
-        ('width', ctypes.c_uint32),
-        ('height', ctypes.c_uint32),
-        ('pitch', ctypes.c_uint32),
-        ('offset', ctypes.c_uint32),
-        ('psize', ctypes.c_uint32),
-        ('secondfieldoffset', ctypes.c_uint32),
-        ('blockheightlog2', ctypes.c_uint32),
-        ('flags', ctypes.c_uint64),
-        ('reserved', ctypes.c_uint8 * 64),
-    )
-
-
-class MapParams(ctypes.Structure):
-    """``NvBufSurfaceMapParams``: all that another process needs to know of a buffer."""
-
-    _fields_ = (
-        ('num_planes', ctypes.c_uint32),
-        ('gpuId', ctypes.c_uint32),
-        ('fd', ctypes.c_uint64),
-        ('totalSize', ctypes.c_uint32),
-        ('memType', ctypes.c_int),
-        ('layout', ctypes.c_int),
-        ('scanformat', ctypes.c_int),
-        ('colorFormat', ctypes.c_int),
-        ('chromaSubsampling', ChromaSubsampling),
-        ('planes', MapPlaneParams * MAX_PLANES),
-        ('reserved', ctypes.c_uint8 * 64),
-    )

@@ -18,6 +18,7 @@ import fcntl
 import os
 import queue
 from dataclasses import dataclass
+from typing import Any
 
 from zc_perception.errors import AcceleratorError, AllocationError, LayoutError
 from zc_perception.jetson.abi import (
@@ -79,12 +80,12 @@ def load_library(who: str, name: str, *functions: str) -> ctypes.CDLL:
 class OwnedSurface:
     """Destroys a surface once: when its buffer is closed, or is only forgotten."""
 
-    def __init__(self, library: ctypes.CDLL, surface: ctypes._Pointer[Surface]) -> None:
+    def __init__(self, library: ctypes.CDLL, surface: ctypes._Pointer[Any]) -> None:
         self._library = library
-        self._surface: ctypes._Pointer[Surface] | None = surface
+        self._surface: ctypes._Pointer[Any] | None = surface
 
     @property
-    def pointer(self) -> ctypes._Pointer[Surface]:
+    def pointer(self) -> ctypes._Pointer[Any]:
         """For a call of the library made right now.
 
         :raises ValueError: after close.
@@ -195,7 +196,7 @@ class NvBufSurfaceHeap:
             raise
 
 
-def _image_layout(asked: ImageLayout, color_format: int, surface: Surface) -> ImageLayout:
+def _image_layout(asked: ImageLayout, color_format: int, surface: ctypes.Structure) -> ImageLayout:
     """Where the planes lie, from a surface that must be the one asked for."""
     if surface.batchSize != 1 or not surface.surfaceList:
         raise AllocationError(
@@ -230,7 +231,7 @@ def _image_layout(asked: ImageLayout, color_format: int, surface: Surface) -> Im
     return layout
 
 
-def surface_parameters(address: int, size: int) -> SurfaceParams:
+def surface_parameters(address: int, size: int) -> ctypes.Structure:
     """The first image's parameters, of the ``NvBufSurface`` of *size* bytes at *address*. Good while its owner keeps the surface.
 
     Call :func:`check_structs` before, once.
@@ -256,7 +257,7 @@ def surface_parameters(address: int, size: int) -> SurfaceParams:
     return parameters
 
 
-def surface_signature(parameters: SurfaceParams) -> bytes:
+def surface_signature(parameters: ctypes.Structure) -> bytes:
     """Equal for two images that differ in nothing but where they are."""
     address = ctypes.addressof(parameters)
     head = ctypes.string_at(address, SurfaceParams.bufferDesc.offset)
@@ -265,7 +266,7 @@ def surface_signature(parameters: SurfaceParams) -> bytes:
     )
 
 
-def surface_image(parameters: SurfaceParams) -> tuple[ImageLayout, Colorimetry]:
+def surface_image(parameters: ctypes.Structure) -> tuple[ImageLayout, Colorimetry]:
     """An image's layout, in one buffer, and its colours.
 
     A pitch-linear one is LINEAR. Of a block-linear one the struct doesn't say enough for NVIDIA's modifier (page kind, generation, sector
@@ -383,7 +384,7 @@ class SurfaceImage:
     colorimetry: Colorimetry
 
 
-_Entry = tuple['ctypes._Pointer[Surface]', contextlib.ExitStack]
+_Entry = tuple['ctypes._Pointer[Any]', contextlib.ExitStack]
 """A surface, and what ends with it: the descriptor that the library knows it by, and the surface itself where it was imported."""
 
 
@@ -414,7 +415,7 @@ class SurfaceCache:
         self._entries: dict[tuple[BufferIdentity, ImageLayout], _Entry] = {}
         self._ended: queue.SimpleQueue[BufferIdentity] = queue.SimpleQueue()
 
-    def surface(self, image: SurfaceImage) -> ctypes._Pointer[Surface]:
+    def surface(self, image: SurfaceImage) -> ctypes._Pointer[Any]:
         """The surface of *image*, valid until its buffer's owner gives it up or :meth:`close`.
 
         :raises AcceleratorError: the buffer isn't NvBufSurface memory, or this release of the library can't take it.
@@ -485,7 +486,7 @@ class SurfaceCache:
             opened.close()
 
 
-def map_params(image: SurfaceImage, fd: int, color_format: int) -> MapParams:
+def map_params(image: SurfaceImage, fd: int, color_format: int) -> ctypes.Structure:
     """The library's description of *image*, whose buffer is *fd* there."""
     layout = image.layout
     parameters = MapParams(
@@ -508,7 +509,7 @@ def map_params(image: SurfaceImage, fd: int, color_format: int) -> MapParams:
     return parameters
 
 
-def _check(pointer: ctypes._Pointer[Surface], layout: ImageLayout, color_format: int) -> None:
+def _check(pointer: ctypes._Pointer[Any], layout: ImageLayout, color_format: int) -> None:
     """Whether the library means the buffer that was meant.
 
     :raises AcceleratorError: it doesn't.

@@ -23,7 +23,6 @@ from zc_perception.jetson.abi import (
     MAP_READ,
     TAG_VIDEO_CONVERT,
     MappedSurfaceParams,
-    Surface,
     SurfacePointer,
     TransformCompute,
     TransformConfigParams,
@@ -95,7 +94,7 @@ class VicImage:
         self._views.append(view)
 
     @property
-    def pointer(self) -> ctypes._Pointer[Surface]:
+    def pointer(self) -> ctypes._Pointer[Any]:
         """The library's object.
 
         :raises ValueError: after close.

@@ -15,6 +15,7 @@ from ctypes import POINTER, c_char_p, c_int, c_size_t, c_uint, c_uint64, c_void_
 from enum import IntEnum, IntFlag
 from typing import Any
 
+from zc_perception.c_structs import c_struct
 from zc_perception.errors import ConfigError
 
 INSTALL = 'install it: apt install libgstreamer1.0-0 libgstreamer-plugins-base1.0-0 gstreamer1.0-plugins-base gstreamer1.0-plugins-good'
@@ -67,142 +68,33 @@ class ResourceError(IntEnum):
     BUSY = 4
 
 
-class MiniObject(ctypes.Structure):
-    """``GstMiniObject``, the head of buffers, samples, messages and queries."""
-
-    _fields_ = (
-        ('type', c_size_t),
-        ('refcount', c_int),
-        ('lockstate', c_int),
-        ('flags', c_uint),
-        ('copy', c_void_p),
-        ('dispose', c_void_p),
-        ('free', c_void_p),
-        ('priv_uint', c_uint),
-        ('priv_pointer', c_void_p),
-    )
-
-
-class Buffer(ctypes.Structure):
-    """``GstBuffer``."""
-
-    _fields_ = (
-        ('mini_object', MiniObject),
-        ('pool', c_void_p),
-        ('pts', c_uint64),
-        ('dts', c_uint64),
-        ('duration', c_uint64),
-        ('offset', c_uint64),
-        ('offset_end', c_uint64),
-    )
-
-
-class Message(ctypes.Structure):
-    """``GstMessage`` up to its source."""
-
-    _fields_ = (
-        ('mini_object', MiniObject),
-        ('type', c_uint),
-        ('timestamp', c_uint64),
-        ('src', c_void_p),
-    )
-
-
-class Query(ctypes.Structure):
-    """``GstQuery``."""
-
-    _fields_ = (('mini_object', MiniObject), ('type', c_uint))
-
-
-class PadProbeInfo(ctypes.Structure):
-    """``GstPadProbeInfo`` up to its data."""
-
-    _fields_ = (('type', c_uint), ('id', ctypes.c_ulong), ('data', c_void_p))
-
-
-class Meta(ctypes.Structure):
-    """``GstMeta``."""
-
-    _fields_ = (('flags', c_uint), ('info', c_void_p))
-
-
-class VideoMeta(ctypes.Structure):
-    """``GstVideoMeta`` up to its strides. Offsets count from the beginning of the buffer, whose memories follow each other."""
-
-    _fields_ = (
-        ('meta', Meta),
-        ('buffer', c_void_p),
-        ('flags', c_uint),
-        ('format', c_int),
-        ('id', c_int),
-        ('width', c_uint),
-        ('height', c_uint),
-        ('n_planes', c_uint),
-        ('offset', c_size_t * MAX_PLANES),
-        ('stride', c_int * MAX_PLANES),
-    )
-
-
-class VideoCropMeta(ctypes.Structure):
-    """``GstVideoCropMeta``."""
-
-    _fields_ = (
-        ('meta', Meta),
-        ('x', c_uint),
-        ('y', c_uint),
-        ('width', c_uint),
-        ('height', c_uint),
-    )
-
-
-class VideoColorimetry(ctypes.Structure):
-    """``GstVideoColorimetry``."""
-
-    _fields_ = (('range', c_int), ('matrix', c_int), ('transfer', c_int), ('primaries', c_int))
-
-
-class VideoInfo(ctypes.Structure):
-    """``GstVideoInfo``: what caps say, with GStreamer's own default strides and offsets."""
-
-    _fields_ = (
-        ('finfo', c_void_p),
-        ('interlace_mode', c_int),
-        ('flags', c_uint),
-        ('width', c_int),
-        ('height', c_int),
-        ('size', c_size_t),
-        ('views', c_int),
-        ('chroma_site', c_int),
-        ('colorimetry', VideoColorimetry),
-        ('par_n', c_int),
-        ('par_d', c_int),
-        ('fps_n', c_int),
-        ('fps_d', c_int),
-        ('offset', c_size_t * MAX_PLANES),
-        ('stride', c_int * MAX_PLANES),
-        ('reserved', c_void_p * 4),
-    )
-
-
-class MapInfo(ctypes.Structure):
-    """``GstMapInfo``."""
-
-    _fields_ = (
-        ('memory', c_void_p),
-        ('flags', c_int),
-        ('data', c_void_p),
-        ('size', c_size_t),
-        ('maxsize', c_size_t),
-        ('user_data', c_void_p * 4),
-        ('reserved', c_void_p * 4),
-    )
-
-
-class Error(ctypes.Structure):
-    """``GError``."""
-
-    _fields_ = (('domain', ctypes.c_uint32), ('code', c_int), ('message', c_char_p))
-
+# Below this comment a name is GStreamer's without ``Gst``. Some end with the last field that is used here.
+# The head of buffers, samples, messages and queries.
+MiniObject = c_struct(
+    'size type; int refcount lockstate; uint flags; ptr copy dispose free; uint priv_uint; ptr priv_pointer'
+)
+Buffer = c_struct(
+    'head mini_object; ptr pool; u64 pts dts duration offset offset_end', head=MiniObject
+)
+Message = c_struct('head mini_object; uint type; u64 timestamp; ptr src', head=MiniObject)
+Query = c_struct('head mini_object; uint type', head=MiniObject)
+PadProbeInfo = c_struct('uint type; ulong id; ptr data')
+Meta = c_struct('uint flags; ptr info')
+# Offsets count from the beginning of the buffer, whose memories follow each other.
+VideoMeta = c_struct(
+    'meta meta; ptr buffer; uint flags; int format id; uint width height n_planes; size[4] offset; int[4] stride',
+    meta=Meta,
+)
+VideoCropMeta = c_struct('meta meta; uint x y width height', meta=Meta)
+VideoColorimetry = c_struct('int range matrix transfer primaries')
+# What caps say, with GStreamer's own default strides and offsets.
+VideoInfo = c_struct(
+    'ptr finfo; int interlace_mode; uint flags; int width height; size size; int views chroma_site; colours colorimetry; '
+    'int par_n par_d fps_n fps_d; size[4] offset; int[4] stride; ptr[4] reserved',
+    colours=VideoColorimetry,
+)
+MapInfo = c_struct('ptr memory; int flags; ptr data; size size maxsize; ptr[4] user_data reserved')
+Error = c_struct('u32 domain; int code; text message')
 
 ProbeCallback = ctypes.CFUNCTYPE(c_int, c_void_p, POINTER(PadProbeInfo), c_void_p)
 
@@ -338,7 +230,7 @@ class GStreamer:
         finally:
             self.g_free(address)
 
-    def take_error(self, error: ctypes._Pointer[Error]) -> tuple[str, str, int]:
+    def take_error(self, error: ctypes._Pointer[Any]) -> tuple[str, str, int]:
         """Message, domain and code of a GError, which is freed."""
         if not error:
             return 'no reason was given', '', 0

@@ -189,7 +189,7 @@ def copy_frame(gst: GStreamer, sample: Sample, what: StreamFormat, slot: Slot) -
     :raises LayoutError: the frame's planes don't lie in its memories.
     """
     layout = frame_layout(gst, sample, what)
-    maps: list[tuple[int, MapInfo]] = []
+    maps: list[tuple[int, ctypes.Structure]] = []
     written = 0
     try:
         for index in range(layout.num_buffers):

@@ -345,7 +345,7 @@ def _plane_size(what: StreamFormat, index: int, stride: int, available: int) -> 
     return max(1, min(stride * planes[index].rows(what.height), available))
 
 
-def cropped(layout: ImageLayout, crop: VideoCropMeta) -> ImageLayout:
+def cropped(layout: ImageLayout, crop: ctypes.Structure) -> ImageLayout:
     """The part of an image that is to be seen, in the same memory.
 
     :raises FormatError: the rectangle isn't in the image or has no whole sample, or the image isn't LINEAR.

@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from ctypes import byref, c_int, c_void_p
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from zc_perception.camera.gstreamer.abi import (
     BUFFER_CORRUPTED,
@@ -40,7 +40,6 @@ from zc_perception.camera.gstreamer.abi import (
     GStreamer,
     Message,
     MessageType,
-    PadProbeInfo,
     ProbeCallback,
     Query,
     ResourceError,
@@ -237,7 +236,7 @@ class Pipeline:
         if accepts:
             self._accept(accepts)
 
-    def _refuse(self, failure: ctypes._Pointer[Error]) -> None:
+    def _refuse(self, failure: ctypes._Pointer[Any]) -> None:
         message, domain, code = self._gst.take_error(failure)
         advice = 'try it with gst-launch-1.0 first'
         if 'parse' in domain and code == PARSE_NO_SUCH_ELEMENT:
@@ -308,7 +307,7 @@ class Pipeline:
             gst.gst_object_unref(pad)
         return found
 
-    def _answer(self, _pad: int, info: ctypes._Pointer[PadProbeInfo], _data: int) -> int:
+    def _answer(self, _pad: int, info: ctypes._Pointer[Any], _data: int) -> int:
         """Answer for the sink, whose own answers say too little."""
         query = info[0].data
         kind = Query.from_address(query).type if query else None

@@ -97,7 +97,7 @@ class V4l2Signal:
         self._input = self._select(wanted)
         self._set: bytes | None = None
 
-    def _select(self, wanted: int | None) -> abi.Input | None:
+    def _select(self, wanted: int | None) -> ctypes.Structure | None:
         number = ctypes.c_int(0 if wanted is None else wanted)
         name, request = (
             ('G_INPUT', abi.VIDIOC_G_INPUT) if wanted is None else ('S_INPUT', abi.VIDIOC_S_INPUT)
@@ -150,7 +150,7 @@ class V4l2Signal:
                 if standard.value & (standard.value - 1) == 0:
                     self._device.call('S_STD', abi.VIDIOC_S_STD, standard)
 
-    def _query(self) -> abi.DvTimings | None:
+    def _query(self) -> ctypes.Structure | None:
         timings = abi.DvTimings()
         return (
             timings
@@ -158,7 +158,9 @@ class V4l2Signal:
             else None
         )
 
-    def _asked(self, name: str, request: int, argument: abi.DvTimings | ctypes.c_uint64) -> bool:
+    def _asked(
+        self, name: str, request: int, argument: ctypes.Structure | ctypes.c_uint64
+    ) -> bool:
         """Whether the driver can tell."""
         try:
             self._device.call(name, request, argument)

@@ -46,7 +46,7 @@ class V4l2Controls:
 
     def __init__(self, device: V4l2Device) -> None:
         self._device = device
-        self._found: dict[str, abi.QueryExtCtrl] = {}
+        self._found: dict[str, ctypes.Structure] = {}
         self._menus: dict[int, Mapping[int, str]] = {}
         for query in self._enumerate():
             name = control_name(query.name.decode(errors='replace')) or f'control_{query.id:08x}'
@@ -56,7 +56,7 @@ class V4l2Controls:
             if _KINDS[query.type] in ('menu', 'integer_menu'):
                 self._menus[query.id] = self._menu(query)
 
-    def _enumerate(self) -> Iterator[abi.QueryExtCtrl]:
+    def _enumerate(self) -> Iterator[ctypes.Structure]:
         """All that a single number can set: no classes, no arrays, nothing compound."""
         last = 0
         for _ in range(_MOST_CONTROLS):
@@ -71,14 +71,14 @@ class V4l2Controls:
             ):
                 yield query
 
-    def _query(self, query: abi.QueryExtCtrl) -> bool:
+    def _query(self, query: ctypes.Structure) -> bool:
         try:
             self._device.call('QUERY_EXT_CTRL', abi.VIDIOC_QUERY_EXT_CTRL, query)
         except V4l2Error:
             return False
         return True
 
-    def _menu(self, query: abi.QueryExtCtrl) -> Mapping[int, str]:
+    def _menu(self, query: ctypes.Structure) -> Mapping[int, str]:
         items: dict[int, str] = {}
         for index in range(
             max(0, query.minimum), min(query.maximum, query.minimum + _MOST_ITEMS - 1) + 1
@@ -123,7 +123,7 @@ class V4l2Controls:
             title=printable(query.name.decode(errors='replace')),
         )
 
-    def _value(self, query: abi.QueryExtCtrl) -> int | None:
+    def _value(self, query: ctypes.Structure) -> int | None:
         if query.flags & (abi.CTRL_FLAG_WRITE_ONLY | abi.CTRL_FLAG_HAS_PAYLOAD) or query.type in (
             abi.CTRL_TYPE_BUTTON,
             abi.CTRL_TYPE_STRING,
@@ -134,7 +134,7 @@ class V4l2Controls:
         except V4l2Error:
             return None
 
-    def _transfer(self, name: str, request: int, query: abi.QueryExtCtrl, value: int) -> int:
+    def _transfer(self, name: str, request: int, query: ctypes.Structure, value: int) -> int:
         control = abi.ExtControl(id=query.id)
         wide = query.type == abi.CTRL_TYPE_INTEGER64
         if wide:

@@ -116,7 +116,7 @@ def call(file: DeviceFile, name: str, request: int, argument: Argument) -> None:
         raise explained(file.path, f'VIDIOC_{name}', error) from error
 
 
-def _asked(file: DeviceFile) -> tuple[abi.Capability, int]:
+def _asked(file: DeviceFile) -> tuple[ctypes.Structure, int]:
     """What the node says that it is, and its own CAP_* bits."""
     capability = abi.Capability()
     call(file, 'QUERYCAP', abi.VIDIOC_QUERYCAP, capability)
@@ -343,7 +343,9 @@ class V4l2Device:
             )
         return answer
 
-    def _format(self, fourcc: int, width: int, height: int, strides: Sequence[int]) -> abi.Format:
+    def _format(
+        self, fourcc: int, width: int, height: int, strides: Sequence[int]
+    ) -> ctypes.Structure:
         argument = abi.Format(type=self.type)
         pix = argument.fmt.pix_mp if self.multiplanar else argument.fmt.pix
         pix.width, pix.height, pix.pixelformat, pix.field = width, height, fourcc, abi.FIELD_NONE
@@ -355,7 +357,7 @@ class V4l2Device:
             pix.bytesperline = strides[0]
         return argument
 
-    def _read(self, argument: abi.Format) -> DriverFormat:
+    def _read(self, argument: ctypes.Structure) -> DriverFormat:
         if self.multiplanar:
             pix = argument.fmt.pix_mp
             count = min(int(pix.num_planes), abi.MAX_PLANES)
@@ -381,7 +383,7 @@ class V4l2Device:
         """Frames per second in force, 0 if the driver doesn't say."""
         return self._rate_of('G_PARM', abi.VIDIOC_G_PARM, abi.StreamParm(type=self.type))
 
-    def _rate_of(self, name: str, request: int, argument: abi.StreamParm) -> float:
+    def _rate_of(self, name: str, request: int, argument: ctypes.Structure) -> float:
         try:
             self.call(name, request, argument)
         except V4l2Error:
@@ -412,7 +414,9 @@ class V4l2Device:
         self.call('QUERYBUF', abi.VIDIOC_QUERYBUF, argument)
         return tuple(int(plane.data_offset) if self.multiplanar else 0 for plane in planes[:count])
 
-    def _buffer(self, index: int, memory: int, planes: ctypes.Array[abi.Plane]) -> abi.Buffer:
+    def _buffer(
+        self, index: int, memory: int, planes: ctypes.Array[ctypes.Structure]
+    ) -> ctypes.Structure:
         argument = abi.Buffer(index=index, type=self.type, memory=memory)
         if self.multiplanar:
             argument.m.planes = ctypes.addressof(planes)
@@ -478,7 +482,7 @@ class V4l2Device:
         self.file.close()
 
 
-def _rate(period: abi.Fract) -> float:
+def _rate(period: ctypes.Structure) -> float:
     return period.denominator / period.numerator if period.numerator else 0.0
 
 

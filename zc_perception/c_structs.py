@@ -1,0 +1,45 @@
+"""Structs of C, written much as their headers write them: ``u32 index type flags; char[32] description`` has three numbers and a text.
+
+Tests compare each of them with what a C compiler makes of the header.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+_TYPES: dict[str, Any] = {
+    'char': ctypes.c_char, 'bool': ctypes.c_bool, 'u8': ctypes.c_uint8, 'u16': ctypes.c_uint16, 'u32': ctypes.c_uint32,
+    'u64': ctypes.c_uint64, 's32': ctypes.c_int32, 's64': ctypes.c_int64, 'int': ctypes.c_int, 'uint': ctypes.c_uint,
+    'ulong': ctypes.c_ulong, 'size': ctypes.c_size_t, 'ptr': ctypes.c_void_p, 'text': ctypes.c_char_p,
+}  # fmt: skip
+
+
+def c_struct(
+    fields: str, *, packed: bool = False, anonymous: tuple[str, ...] = (), **types: Any
+) -> type[ctypes.Structure]:
+    """
+    :param fields: declarations, each a type and the names that have it, with semicolons between them.
+    :param anonymous: fields whose own fields are this struct's, too.
+    :param types: more types, by name.
+    """
+    return type('Struct', (ctypes.Structure,), _content(fields, packed, anonymous, types))
+
+
+def c_union(fields: str, *, packed: bool = False, **types: Any) -> type[ctypes.Union]:
+    """See :func:`c_struct`."""
+    return type('Union', (ctypes.Union,), _content(fields, packed, (), types))
+
+
+def _content(
+    fields: str, packed: bool, anonymous: tuple[str, ...], types: dict[str, Any]
+) -> dict[str, Any]:
+    known, found = {**_TYPES, **types}, []
+    for declaration in fields.split(';'):
+        kind, *names = declaration.split()
+        kind, _, length = kind.partition('[')
+        made = known[kind] * int(length[:-1]) if length else known[kind]
+        found += [(name, made) for name in names]
+    # The order of packed fields, which Python 3.14 wants to be told.
+    content = {'_pack_': 1, '_layout_': 'ms'} if packed else {}
+    return {**content, '_anonymous_': anonymous, '_fields_': found}
