@@ -179,49 +179,13 @@ def named_format(name: str) -> PixelFormat:
     return found
 
 
-class NvBufSurfaceFormat(IntEnum):
-    """``NvBufSurfaceColorFormat`` of L4T R35, as far as there is a DRM fourcc. Unsuffixed is BT.601 limited, ``_ER`` full range."""
-
-    GRAY8 = 1
-    YUV420 = 2
-    YVU420 = 3
-    YUV420_ER = 4
-    YVU420_ER = 5
-    NV12 = 6
-    NV12_ER = 7
-    NV21 = 8
-    NV21_ER = 9
-    UYVY = 10
-    UYVY_ER = 11
-    VYUY = 12
-    VYUY_ER = 13
-    YUYV = 14
-    YUYV_ER = 15
-    YVYU = 16
-    YVYU_ER = 17
-    YUV444 = 18
-    RGBA = 19
-    BGRA = 20
-    ARGB = 21
-    ABGR = 22
-    RGBX = 23
-    BGRX = 24
-    XRGB = 25
-    XBGR = 26
-    RGB = 27
-    BGR = 28
-    NV12_10LE = 29
-    NV12_12LE = 30
-    YUV420_709 = 31
-    YUV420_709_ER = 32
-    NV12_709 = 33
-    NV12_709_ER = 34
-    YUV420_2020 = 35
-    NV12_2020 = 36
-    NV12_10LE_ER = 37
-    NV12_10LE_709 = 38
-    NV12_10LE_709_ER = 39
-    NV12_10LE_2020 = 40
+# ``NvBufSurfaceColorFormat`` of L4T R35, as far as there is a DRM fourcc. Unsuffixed is BT.601 limited, ``_ER`` full range.
+NvBufSurfaceFormat = IntEnum(
+    'NvBufSurfaceFormat',
+    'GRAY8 YUV420 YVU420 YUV420_ER YVU420_ER NV12 NV12_ER NV21 NV21_ER UYVY UYVY_ER VYUY VYUY_ER YUYV YUYV_ER YVYU YVYU_ER YUV444 RGBA BGRA '
+    'ARGB ABGR RGBX BGRX XRGB XBGR RGB BGR NV12_10LE NV12_12LE YUV420_709 YUV420_709_ER NV12_709 NV12_709_ER YUV420_2020 NV12_2020 '
+    'NV12_10LE_ER NV12_10LE_709 NV12_10LE_709_ER NV12_10LE_2020',
+)
 
 
 _NVBUF_YUV = {'YUV420': 'YU12', 'YVU420': 'YV12', 'NV12': 'NV12', 'NV21': 'NV21', 'UYVY': 'UYVY', 'VYUY': 'VYUY', 'YUYV': 'YUYV',

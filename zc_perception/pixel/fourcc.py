@@ -116,60 +116,29 @@ def _packed(components: str, element_bytes: int, horizontal: int = 1) -> tuple[P
 
 
 _TABLE = (
-    PixelFormat(
-        'NV12',
-        _two('UV', 2, 2),
-        v4l2='NV12',
-        v4l2_multiplanar='NM12',
-        gstreamer='NV12',
-        ros='nv12',
-    ),
-    PixelFormat(
-        'NV21',
-        _two('VU', 2, 2),
-        v4l2='NV21',
-        v4l2_multiplanar='NM21',
-        gstreamer='NV21',
-        ros='nv21',
-    ),
+    PixelFormat('NV12', _two('UV', 2, 2), v4l2='NV12', v4l2_multiplanar='NM12', gstreamer='NV12', ros='nv12'),
+    PixelFormat('NV21', _two('VU', 2, 2), v4l2='NV21', v4l2_multiplanar='NM21', gstreamer='NV21', ros='nv21'),
     PixelFormat('NV16', _two('UV', 2, 1), v4l2='NV16', v4l2_multiplanar='NM16', gstreamer='NV16'),
     PixelFormat('NV61', _two('VU', 2, 1), v4l2='NV61', v4l2_multiplanar='NM61', gstreamer='NV61'),
     PixelFormat('NV24', _two('UV', 1, 1), v4l2='NV24', gstreamer='NV24', ros='nv24'),
     PixelFormat('NV42', _two('VU', 1, 1), v4l2='NV42'),
-    PixelFormat(
-        'NV15', (_plane('YYYY', 5, 4), _plane('UVUV', 5, 4, 2)), bits=10, gstreamer='NV12_10LE40'
-    ),
+    PixelFormat('NV15', (_plane('YYYY', 5, 4), _plane('UVUV', 5, 4, 2)), bits=10, gstreamer='NV12_10LE40'),
     PixelFormat('P010', _two('UV', 2, 2, 2), bits=10, v4l2='P010', gstreamer='P010_10LE'),
-    PixelFormat(
-        'P012',
-        _two('UV', 2, 2, 2),
-        bits=12,
-        v4l2='P012',
-        v4l2_multiplanar='PM12',
-        gstreamer='P012_LE',
-    ),
+    PixelFormat('P012', _two('UV', 2, 2, 2), bits=12, v4l2='P012', v4l2_multiplanar='PM12', gstreamer='P012_LE'),
     PixelFormat('P016', _two('UV', 2, 2, 2), bits=16, gstreamer='P016_LE'),
     PixelFormat('P210', _two('UV', 2, 1, 2), bits=10),
     PixelFormat('YUYV', _packed('YUYV', 4, 2), v4l2='YUYV', gstreamer='YUY2', ros='yuyv'),
     PixelFormat('YVYU', _packed('YVYU', 4, 2), v4l2='YVYU', gstreamer='YVYU'),
     PixelFormat('UYVY', _packed('UYVY', 4, 2), v4l2='UYVY', gstreamer='UYVY', ros='uyvy'),
     PixelFormat('VYUY', _packed('VYUY', 4, 2), v4l2='VYUY', gstreamer='VYUY'),
-    PixelFormat(
-        'YU12', _three('UV', 2, 2), v4l2='YU12', v4l2_multiplanar='YM12', gstreamer='I420'
-    ),
-    PixelFormat(
-        'YV12', _three('VU', 2, 2), v4l2='YV12', v4l2_multiplanar='YM21', gstreamer='YV12'
-    ),
-    PixelFormat(
-        'YU16', _three('UV', 2, 1), v4l2='422P', v4l2_multiplanar='YM16', gstreamer='Y42B'
-    ),
+    PixelFormat('YU12', _three('UV', 2, 2), v4l2='YU12', v4l2_multiplanar='YM12', gstreamer='I420'),
+    PixelFormat('YV12', _three('VU', 2, 2), v4l2='YV12', v4l2_multiplanar='YM21', gstreamer='YV12'),
+    PixelFormat('YU16', _three('UV', 2, 1), v4l2='422P', v4l2_multiplanar='YM16', gstreamer='Y42B'),
     PixelFormat('YV16', _three('VU', 2, 1), v4l2_multiplanar='YM61'),
     PixelFormat('YU24', _three('UV', 1, 1), v4l2_multiplanar='YM24', gstreamer='Y444'),
     PixelFormat('YV24', _three('VU', 1, 1), v4l2_multiplanar='YM42'),
     PixelFormat('R8  ', _packed('R', 1), v4l2='GREY', gstreamer='GRAY8', ros='mono8'),
-    PixelFormat(
-        'R16 ', _packed('R', 2), bits=16, v4l2='Y16 ', gstreamer='GRAY16_LE', ros='mono16'
-    ),
+    PixelFormat('R16 ', _packed('R', 2), bits=16, v4l2='Y16 ', gstreamer='GRAY16_LE', ros='mono16'),
     PixelFormat('RG24', _packed('BGR', 3), v4l2='BGR3', gstreamer='BGR', ros='bgr8'),
     PixelFormat('BG24', _packed('RGB', 3), v4l2='RGB3', gstreamer='RGB', ros='rgb8'),
     PixelFormat('XR24', _packed('BGRX', 4), v4l2='XR24', gstreamer='BGRx'),
@@ -182,7 +151,7 @@ _TABLE = (
     PixelFormat('BA24', _packed('ARGB', 4), v4l2='BA24', gstreamer='ARGB'),
     PixelFormat('RG16', _packed('BGR', 2), bits=5, v4l2='RGBP', gstreamer='RGB16'),
     PixelFormat('BG16', _packed('RGB', 2), bits=5, gstreamer='BGR16'),
-)
+)  # fmt: skip
 FORMATS: dict[int, PixelFormat] = {f.code: f for f in _TABLE}
 NV12 = fourcc_code('NV12')
 

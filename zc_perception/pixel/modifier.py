@@ -23,22 +23,12 @@ _VALUE_MASK = (1 << _VALUE_BITS) - 1
 _NVIDIA_BLOCK_LINEAR, _NVIDIA_KIND, _NVIDIA_GENERIC_KIND = 0x10, 0xFF << 12, 0xFE << 12
 
 
-class Vendor(IntEnum):
-    """The top eight bits. MTK and APPLE are younger than many installed headers (Linux 6.14 and 6.15)."""
-
-    NONE = 0x00
-    INTEL = 0x01
-    AMD = 0x02
-    NVIDIA = 0x03
-    SAMSUNG = 0x04
-    QCOM = 0x05
-    VIVANTE = 0x06
-    BROADCOM = 0x07
-    ARM = 0x08
-    ALLWINNER = 0x09
-    AMLOGIC = 0x0A
-    MTK = 0x0B
-    APPLE = 0x0C
+# The top eight bits. MTK and APPLE are younger than many installed headers (Linux 6.14 and 6.15).
+Vendor = IntEnum(
+    'Vendor',
+    'NONE INTEL AMD NVIDIA SAMSUNG QCOM VIVANTE BROADCOM ARM ALLWINNER AMLOGIC MTK APPLE',
+    start=0,
+)
 
 
 class KnownModifier(IntEnum):
