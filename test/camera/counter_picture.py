@@ -1,4 +1,4 @@
-"""Reads the counter's picture, as the comment of ``camera/pattern.py`` describes it."""
+"""Reads the counter's picture, as the comment of ``camera/synthetic.py`` describes it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from zc_perception.camera.pattern import TimeCode
+from zc_perception.camera.synthetic import TimeCode
 
 _COLUMNS, _ROWS = 16, 8
 _FIELDS = struct.Struct('>BBIqH')

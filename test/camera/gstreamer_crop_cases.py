@@ -146,11 +146,7 @@ def test_the_padding_of_a_tiled_frame_is_left_out() -> None:
 
 @pytest.mark.parametrize(
     ('crop', 'words'),
-    [
-        ('15,8,1,16', 'at least 2x2'),
-        ('40,8,32,16', 'not inside'),
-        ('0,0,0,0', 'not inside'),
-    ],
+    [('15,8,1,16', 'at least 2x2'), ('40,8,32,16', 'not inside'), ('0,0,0,0', 'not inside')],
 )
 def test_an_impossible_crop_is_refused(crop: str, words: str) -> None:
     caps = CAPS.replace('width=64,height=48', 'width=32,height=16')

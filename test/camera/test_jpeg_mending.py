@@ -13,8 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from zc_perception.camera.jpeg import BadJpegError, JpegDecoder
-from zc_perception.camera.jpeg_mending import mended
+from zc_perception.camera.jpeg import BadJpegError, JpegDecoder, mended
 
 WIDTH, HEIGHT = 320, 176
 GOOD = jpeg(picture(WIDTH, HEIGHT), '420')
@@ -23,10 +22,7 @@ BARE = GOOD[:-2]
 AVI1 = GOOD[:2] + b'\xff\xe0\x00\x10AVI1' + bytes(10) + GOOD[20:]
 RESTARTS, PROGRESSIVE = (
     cv2.imencode('.jpg', picture(WIDTH, HEIGHT), [option, value])[1].tobytes()
-    for option, value in (
-        (cv2.IMWRITE_JPEG_RST_INTERVAL, 5),
-        (cv2.IMWRITE_JPEG_PROGRESSIVE, 1),
-    )
+    for option, value in ((cv2.IMWRITE_JPEG_RST_INTERVAL, 5), (cv2.IMWRITE_JPEG_PROGRESSIVE, 1))
 )
 Planes = tuple[NDArray[np.uint8], NDArray[np.uint8]]
 

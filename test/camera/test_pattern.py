@@ -14,14 +14,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from zc_perception.camera.pattern import (
+from zc_perception.camera.synthetic import (
     BAR_COLOURS,
     ColourBars,
+    SyntheticCamera,
     TimeCode,
     draw_counter,
     sample_levels,
 )
-from zc_perception.camera.synthetic import SyntheticCamera
 from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry, Matrix, Range

@@ -473,14 +473,8 @@ def test_a_sidecar_comes_back(
             'width: 64\nheight: 48\nmatrix: rgb\n',
             "matrix is 'rgb'; it must be one of bt601, bt709, bt2020",
         ),
-        (
-            'width: 64\nheight: 48\nformat: YUVY\n',
-            "'s': format is 'YUVY'; did you mean 'Y",
-        ),
-        (
-            'width: 64\nheight: 48\nformat: NV15\n',
-            "'s': format is 'NV15'; did you mean 'NV",
-        ),
+        ('width: 64\nheight: 48\nformat: YUVY\n', "'s': format is 'YUVY'; did you mean 'Y"),
+        ('width: 64\nheight: 48\nformat: NV15\n', "'s': format is 'NV15'; did you mean 'NV"),
         (
             'width: 64\nheight: 48\nformat: YUYV\nstride: 64\n',
             'stride is 64; it must be a number from 128',

@@ -11,10 +11,10 @@ import cv2
 import numpy as np
 import pytest
 
-from zc_perception.camera.pattern import BAR_COLOURS, ColourBars
 from zc_perception.camera.replay.opening import open_source
 from zc_perception.camera.replay.raw import parse_sidecar
 from zc_perception.camera.snapshot import REASON, Snapshot
+from zc_perception.camera.synthetic import BAR_COLOURS, ColourBars
 from zc_perception.errors import FormatError
 from zc_perception.frame import Frame, Header
 from zc_perception.mapping import map_buffers

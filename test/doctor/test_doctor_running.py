@@ -11,9 +11,8 @@ import pytest
 from doctor.vehicle import Vehicle
 
 from zc_perception.doctor.answers import describe_ros
-from zc_perception.doctor.command import exit_code
+from zc_perception.doctor.command import Result, exit_code, run_checks
 from zc_perception.doctor.registry import checks_of
-from zc_perception.doctor.running import Result, run_checks
 from zc_perception.errors import CameraError
 from zc_perception.machine.asking import NoAnswerError, Question
 from zc_perception.machine.checks import Check, Finding, Needs, Status, ok

@@ -18,15 +18,7 @@ from descriptors import limited, next_free
 from pool_kit import PATIENCE_S
 
 from zc_perception.errors import AcceleratorError
-from zc_perception.memory.fence import (
-    DeadlineFence,
-    EventFence,
-    Fence,
-    SyncFile,
-    Waker,
-    check_timeout,
-    poll_fd,
-)
+from zc_perception.memory.fence import DeadlineFence, EventFence, Fence, SyncFile, Waker, poll_fd
 from zc_perception.memory.owned_fd import OwnedFd
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
@@ -59,25 +51,6 @@ def interrupting_signals() -> Iterator[list[int]]:
     yield seen
     signal.setitimer(signal.ITIMER_REAL, 0)
     signal.signal(signal.SIGALRM, before)
-
-
-@pytest.fixture
-def polls(monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The timeouts of all calls of poll(2), in ms."""
-    timeouts: list[float] = []
-    real = select.poll
-
-    class Recorder:
-        def __init__(self) -> None:
-            self._poll = real()
-            self.register = self._poll.register
-
-        def poll(self, timeout: float) -> list[tuple[int, int]]:
-            timeouts.append(timeout)
-            return self._poll.poll(timeout)
-
-    monkeypatch.setattr(select, 'poll', Recorder)
-    return timeouts
 
 
 # All fences
@@ -123,13 +96,6 @@ def test_looking_consumes_nothing_and_long_waits_are_no_overflow(kind: str) -> N
 
 
 @pytest.mark.parametrize('kind', PENDING)
-def test_a_pending_fence_does_not_poll_readable(kind: str) -> None:
-    fence = PENDING[kind]()
-    assert select.select([fence.fileno()], [], [], 0.0)[0] == []
-    fence.close()
-
-
-@pytest.mark.parametrize('kind', PENDING)
 def test_a_closed_fence_is_closed_once_and_has_no_descriptor(kind: str) -> None:
     fence = PENDING[kind]()
     assert fcntl.fcntl(fence.fileno(), fcntl.F_GETFD) & fcntl.FD_CLOEXEC
@@ -140,22 +106,6 @@ def test_a_closed_fence_is_closed_once_and_has_no_descriptor(kind: str) -> None:
 
 
 # poll_fd
-
-
-def test_one_wait_is_one_poll(polls: list[float]) -> None:
-    fence = EventFence()
-    assert not fence.wait(0.02)
-    assert polls == [20]
-    assert not fence.wait(0.0)
-    assert polls == [20, 0], 'looking must not block'
-    fence.close()
-
-
-def test_a_time_that_is_no_whole_number_of_milliseconds_is_rounded_up(polls: list[float]) -> None:
-    fence = EventFence()
-    fence.wait(0.0001)
-    assert polls[0] == 1
-    fence.close()
 
 
 def test_waiting_on_a_closed_descriptor_is_no_signal() -> None:
@@ -175,23 +125,7 @@ def test_a_dead_peer_is_no_signal_either() -> None:
     os.close(reader)
 
 
-@pytest.mark.parametrize('timeout_s', [0, 0.0, 5, 1e9])
-def test_bounded_timeouts(timeout_s: float) -> None:
-    assert check_timeout(timeout_s) == timeout_s
-
-
 # EventFence
-
-
-def test_a_fence_is_pending_until_signalled() -> None:
-    fence = EventFence()
-    assert not fence.wait(0.0)
-    with pytest.raises(AcceleratorError, match='has not signalled'):
-        fence.check()
-    fence.signal()
-    assert fence.wait(0.0)
-    fence.check()
-    fence.close()
 
 
 def test_an_error_signals_too_and_is_found_by_check() -> None:
@@ -202,13 +136,6 @@ def test_an_error_signals_too_and_is_found_by_check() -> None:
         with pytest.raises(AcceleratorError, match='the job failed: bad model') as caught:
             fence.check()
         assert caught.value.__cause__ is cause
-    fence.close()
-
-
-def test_the_first_signal_counts() -> None:
-    fence = signalled_event()
-    fence.signal(ValueError('too late'))
-    fence.check()
     fence.close()
 
 
@@ -263,19 +190,6 @@ def test_a_deadline_signals_by_itself_and_as_success() -> None:
     assert time.monotonic_ns() >= fence.deadline_ns
     fence.check()
     fence.close()
-
-
-def test_a_deadline_wakes_a_poll() -> None:
-    fence = DeadlineFence(0.02)
-    assert select.select([fence.fileno()], [], [], 60.0)[0]
-    assert time.monotonic_ns() >= fence.deadline_ns
-    fence.close()
-
-
-@pytest.mark.parametrize('deadline_s', [-0.1, math.nan, math.inf])
-def test_a_deadline_must_come(deadline_s: float) -> None:
-    with pytest.raises(ValueError, match='bounded'):
-        DeadlineFence(deadline_s)
 
 
 def test_a_deadline_needs_no_descriptor_until_somebody_polls() -> None:

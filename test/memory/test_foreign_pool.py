@@ -47,17 +47,6 @@ def make(no_fd_leak: None) -> Iterator[Callable[..., ForeignBufferPool]]:
         made.close()
 
 
-def test_a_buffer_is_one_slot_by_whichever_descriptor_it_comes(
-    make: Callable[..., ForeignBufferPool],
-) -> None:
-    known = [buffers(), buffers()]
-    pool = make(known)
-    other = again(known[1])
-    slot = pool.slot_of(identities_of(other))
-    assert slot is pool.slots[1] and pool.acquire(slot.index) is slot
-    other[0].close()
-
-
 def test_an_unknown_buffer_gets_a_slot_of_its_own_until_there_are_enough(
     make: Callable[..., ForeignBufferPool],
 ) -> None:
@@ -149,12 +138,6 @@ def test_a_layout_that_does_not_fit_is_refused_and_closed(
     assert len(pool.slots) == 1
     with pytest.raises(ConfigError, match='at least 1'):
         ForeignBufferPool(LAYOUT, [], name='camera', on_free=lambda slot: None)
-
-
-def test_a_closed_pool_adopts_nothing(make: Callable[..., ForeignBufferPool]) -> None:
-    pool = make([buffers()])
-    pool.close()
-    assert pool.adopt(buffers()) is None
 
 
 class Held:

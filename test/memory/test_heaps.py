@@ -97,38 +97,6 @@ def test_a_memfd_can_not_change_its_size_and_stays_writable() -> None:
     buffer.close()
 
 
-def test_a_memfd_is_close_on_exec_and_never_called_a_dma_buf() -> None:
-    buffer = SealedMemfd().allocate(PAGE)
-    assert fcntl.fcntl(buffer.fileno(), fcntl.F_GETFD) & fcntl.FD_CLOEXEC
-    assert buffer.kind is BufferKind.MEMFD
-    buffer.close()
-
-
-@pytest.mark.parametrize('size', [0, -1, (1 << 40) + 1, 1 << 64])
-@pytest.mark.parametrize('name', ['memfd', 'udmabuf', 'dma_heap/system'])
-def test_sizes_are_sensible(size: int, name: str, devices: Path, kernel: KernelDouble) -> None:
-    if name != 'memfd':
-        (devices / name).touch()
-    heap, _ = open_heap(name)
-    with pytest.raises(AllocationError, match=f'buffer size {size} must be positive and at most'):
-        heap.allocate(size)
-    heap.close()
-
-
-def test_a_memfd_that_the_kernel_refuses_is_an_allocation_error(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def refuse(fd: int, size: int) -> None:
-        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
-
-    monkeypatch.setattr(heaps.os, 'ftruncate', refuse)
-    with pytest.raises(
-        AllocationError,
-        match='memfd could not allocate 4096 bytes: Cannot allocate memory; use fewer slots or a smaller image',
-    ):
-        SealedMemfd().allocate(4096)
-
-
 def test_a_dma_heap_is_asked_for_whole_pages_close_on_exec(
     devices: Path, kernel: KernelDouble
 ) -> None:
@@ -191,12 +159,6 @@ def test_unknown_heaps_are_refused(devices: Path, name: str) -> None:
         open_heap(name)
 
 
-@pytest.mark.parametrize('name', ['memfd', 'udmabuf', 'auto', 'dma_heap/system'])
-def test_a_heap_in_capitals_is_refused_with_the_name_that_was_meant(name: str) -> None:
-    with pytest.raises(ConfigError, match=f"did you mean '{name}'"):
-        open_heap(name.upper())
-
-
 # Which heap for which use: the table of "Buffer allocation paths" in the ZED X document
 
 CMA = ['dma_heap/linux,cma', 'dma_heap/reserved', 'dma_heap/default_cma_region']
@@ -220,17 +182,6 @@ def test_the_order_of_heaps_by_use(
     if jetson:
         (devices / 'nvmap').touch()
     assert heap_order(use) == order
-
-
-def test_the_order_of_another_machine_s_heaps(devices: Path, tmp_path: Path) -> None:
-    other = tmp_path / 'other'
-    (other / 'dma_heap').mkdir(parents=True)
-    (other / 'dma_heap' / 'vidmem_cma').touch()
-    (other / 'nvmap').touch()
-    order = heap_order(
-        HeapUse.CAMERA, dma_heaps=str(other / 'dma_heap'), nvmap=str(other / 'nvmap')
-    )
-    assert order == [*CMA, 'dma_heap/vidmem_cma', SYSTEM, UDMABUF, MEMFD]
 
 
 def test_a_vendor_s_cma_heap_is_found_by_its_name(devices: Path) -> None:
@@ -273,11 +224,6 @@ def test_a_device_s_results_are_never_put_into_a_memfd(devices: Path) -> None:
     ) as caught:
         open_heap(use=HeapUse.NPU_RESULT)
     assert 'memfd' not in str(caught.value)
-
-
-def test_with_a_named_heap_the_use_does_not_matter(devices: Path) -> None:
-    heap, reasons = open_heap('memfd', use=HeapUse.NPU_RESULT)
-    assert (heap.name, reasons) == ('memfd', [])
 
 
 # All heaps that a camera offers
@@ -367,23 +313,6 @@ def test_at_most_the_chosen_heap_is_open_and_none_after_closing() -> None:
     assert Counted.open == 0
 
 
-def test_one_that_can_not_be_opened_any_more_leaves_the_chosen_one() -> None:
-    gone: set[str] = set()
-
-    def opener(name: str) -> Counted:
-        if name in gone:
-            raise OSError(errno.ENODEV, os.strerror(errno.ENODEV))
-        return Counted(name)
-
-    heaps = working_heaps('auto', ['a', 'b'], opener=opener)
-    heaps.choose('a')
-    gone.add('b')
-    with pytest.raises(AllocationError, match="heap 'b' can't be opened: No such device"):
-        heaps.choose('b')
-    assert heaps.name == 'a' and Counted.open == 1
-    heaps.close()
-
-
 # What is refused, and what is left behind then
 
 
@@ -459,22 +388,3 @@ def test_an_allocation_without_descriptors_says_so(devices: Path, name: str) -> 
     ):
         heap.allocate(4096)
     heap.close()
-
-
-def test_a_heap_that_does_not_allocate_is_closed_again(
-    devices: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (devices / 'dma_heap' / 'system').touch()
-    (devices / 'udmabuf').touch()
-    monkeypatch.setattr(heaps.fcntl, 'ioctl', Refusing(errno.ENOMEM))
-    opened, real = [], heaps._open_named
-
-    def keep(name: str) -> heaps.Heap:
-        opened.append(real(name))
-        return opened[-1]
-
-    monkeypatch.setattr(heaps, '_open_named', keep)
-    heap, reasons = open_heap()
-    assert heap.name == 'memfd' and len(reasons) == 3
-    assert [type(o).__name__ for o in opened] == ['DmaHeap', 'Udmabuf', 'SealedMemfd']
-    assert [o._fd.closed for o in opened if isinstance(o, DmaHeap | Udmabuf)] == [True, True]

@@ -16,19 +16,6 @@ def test_bookings_add_up_by_reason() -> None:
     assert ledger.count('tensor') == 2
 
 
-def test_a_reason_that_was_never_booked_is_zero_and_stays_absent() -> None:
-    ledger = CopyLedger()
-    assert ledger.count('overlay') == 0
-    assert ledger.entries() == {}
-
-
-def test_a_snapshot_does_not_change_afterwards() -> None:
-    ledger = CopyLedger()
-    snapshot = ledger.entries()
-    ledger.book('draw', 1)
-    assert snapshot == {}
-
-
 def test_no_booking_of_several_threads_is_lost() -> None:
     ledger, start = CopyLedger(), threading.Barrier(4)
 

@@ -9,59 +9,13 @@ from pool_kit import SMALL, CountingAllocator, acquired, leased
 
 from zc_perception.errors import AllocationError, ConfigError, LayoutError, StaleFrameError
 from zc_perception.memory.dmabuf import DmaBuf
-from zc_perception.memory.fence import EventFence
 from zc_perception.memory.heaps import SealedMemfd
-from zc_perception.memory.pool import BufferPool, SlotState
+from zc_perception.memory.pool import BufferPool
 from zc_perception.pixel.fourcc import NV12
 from zc_perception.pixel.layout import compute_layout
 
 pytestmark = pytest.mark.usefixtures('no_fd_leak')
 MakePool = Callable[..., BufferPool]
-
-
-def test_a_slot_goes_through_its_states(make_pool: MakePool) -> None:
-    pool = make_pool(slots=1)
-    states = [pool.slots[0].state]
-    slot = acquired(pool)
-    states.append(slot.state)
-    lease = leased(pool, slot)
-    states.append(slot.state)
-    fence = EventFence()
-    pool.release(lease, fence)
-    states.append(slot.state)
-    fence.signal()
-    pool.collect()
-    states.append(slot.state)
-    assert states == [
-        SlotState.FREE,
-        SlotState.FILLING,
-        SlotState.LEASED,
-        SlotState.WAITING,
-        SlotState.FREE,
-    ]
-
-
-def test_without_a_free_slot_the_new_frame_is_dropped_and_the_holders_are_named(
-    make_pool: MakePool,
-) -> None:
-    pool = make_pool(slots=2)
-    leases = [leased(pool, acquired(pool), holder) for holder in ('npu', 'overlay')]
-    leases.append(leased(pool, leases[1].slot, 'npu'))
-    assert pool.acquire() is None and pool.acquire() is None
-    statistics = pool.statistics()
-    assert (statistics.exhausted, statistics.holders) == (2, {'npu': 2, 'overlay': 1})
-    assert statistics.states == {SlotState.LEASED: 2}
-    for lease in leases:
-        pool.release(lease)
-    assert pool.statistics().holders == {}
-
-
-def test_a_driver_can_take_the_very_slot_that_it_filled(make_pool: MakePool) -> None:
-    pool = make_pool(slots=3)
-    slot = pool.acquire(2)
-    assert slot is not None and slot.index == 2
-    assert pool.acquire(2) is None
-    assert {acquired(pool).index, acquired(pool).index} == {0, 1}
 
 
 def test_buffers_must_hold_the_layout() -> None:

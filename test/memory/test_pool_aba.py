@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 
 import pytest
-from pool_kit import SMALL, acquired, counted_pool, leased
+from pool_kit import SMALL, counted_pool, leased
 
 from zc_perception.errors import FrameReleasedError, StaleFrameError
 from zc_perception.frame import Frame
@@ -76,23 +76,6 @@ def test_the_same_inode_again_is_another_buffer(tmp_path: object) -> None:
     assert pool.statistics().holders == {'npu': 1} and newer.slot.state is SlotState.LEASED
     pool.release(newer)
     pool.close()
-
-
-def test_names_of_buffers_are_never_used_again() -> None:
-    pool, memory = counted_pool(3)
-    names = [slot.buffer_uid for slot in pool.slots]
-    for _ in range(20):
-        slot = acquired(pool)
-        pool.discard(slot)
-        fresh, _ = pool.insert(memory(), 3)
-        assert fresh is not None
-        names.append(fresh.buffer_uid)
-    other, _ = counted_pool(3)
-    names += [slot.buffer_uid for slot in other.slots]
-    assert len(set(names)) == len(names)
-    assert all(0 < name < 2**63 for name in names), 'they fit into a signed 64-bit field'
-    pool.close()
-    other.close()
 
 
 def test_a_frame_that_was_revoked_says_so(

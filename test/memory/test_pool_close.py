@@ -16,8 +16,7 @@ from zc_perception.errors import StaleFrameError
 from zc_perception.frame import Frame
 from zc_perception.memory import pool as pool_module
 from zc_perception.memory.fence import EventFence, Waker
-from zc_perception.memory.pool import BufferPool, Lease
-from zc_perception.memory.reaper import Reaper
+from zc_perception.memory.pool import BufferPool, Lease, Reaper
 
 MakeFrame = Callable[..., Frame]
 

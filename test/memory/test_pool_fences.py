@@ -18,39 +18,6 @@ pytestmark = pytest.mark.usefixtures('no_fd_leak')
 MakePool = Callable[..., BufferPool]
 
 
-def test_a_slot_whose_fence_never_signals_is_replaced_and_never_reused(
-    make_pool: MakePool,
-) -> None:
-    pool, fence = make_pool(slots=1, release_timeout_s=TIMEOUT_S), EventFence()
-    slot = acquired(pool)
-    old_identity, old_uid = slot.buffers[0].identity, slot.buffer_uid
-    pool.release(leased(pool, slot), fence)
-    after_timeout()
-    fresh = acquired(pool)
-    assert fresh is not slot and fresh.index == slot.index
-    assert fresh.buffer_uid != old_uid and fresh.buffers[0].identity != old_identity
-    assert (slot.state, pool.statistics().retired, pool.statistics().slots) == (
-        SlotState.RETIRED,
-        1,
-        1,
-    )
-    fence.signal()
-    pool.discard(fresh)
-    assert pool.acquire() is fresh
-
-
-def test_a_fence_that_signals_late_but_before_anybody_looked_saves_its_slot(
-    make_pool: MakePool,
-) -> None:
-    pool, fence = make_pool(slots=1, release_timeout_s=TIMEOUT_S), EventFence()
-    slot = acquired(pool)
-    pool.release(leased(pool, slot), fence)
-    after_timeout()
-    fence.signal()
-    assert pool.acquire() is slot
-    assert pool.statistics().retired == 0
-
-
 def test_a_slot_is_retired_while_a_late_job_still_reads_its_mapping(make_pool: MakePool) -> None:
     """Closing a mapping that has views raises BufferError: the producer must not see it, and the reader must not lose its bytes."""
     pool, fence = make_pool(slots=1, release_timeout_s=TIMEOUT_S), EventFence()
@@ -61,23 +28,6 @@ def test_a_slot_is_retired_while_a_late_job_still_reads_its_mapping(make_pool: M
     after_timeout()
     assert acquired(pool) is not slot
     assert view[0] == 42
-
-
-def test_freed_slots_are_reported_the_replacement_of_a_retired_one_too(
-    make_pool: MakePool,
-) -> None:
-    freed: list[int] = []
-    pool = make_pool(
-        slots=1, release_timeout_s=TIMEOUT_S, on_free=lambda slot: freed.append(slot.buffer_uid)
-    )
-    slot = acquired(pool)
-    pool.release(leased(pool, slot))
-    pool.discard(acquired(pool))
-    pool.release(leased(pool, acquired(pool)), EventFence())
-    assert freed == [slot.buffer_uid] * 2
-    after_timeout()
-    pool.collect()
-    assert freed[2:] == [pool.slots[0].buffer_uid] != [slot.buffer_uid]
 
 
 @pytest.mark.parametrize(
@@ -99,19 +49,6 @@ def test_a_replacement_that_can_not_be_allocated_is_tried_again(failure: Excepti
     memory.failure = None
     fresh = pool.acquire(wait_s=30.0)
     assert fresh is not None and fresh.index == 0
-    pool.close()
-
-
-def test_a_replacement_goes_on_with_the_generations_of_its_place() -> None:
-    """Index and generation alone, without buffer_uid, never name two frames either."""
-    pool, _ = counted_pool(1, release_timeout_s=TIMEOUT_S)
-    for _ in range(4):
-        pool.discard(acquired(pool))
-    lease = leased(pool)
-    pool.release(lease, EventFence())
-    after_timeout()
-    fresh = acquired(pool)
-    assert fresh is not lease.slot and fresh.generation == lease.generation + 1 == 6
     pool.close()
 
 
@@ -180,16 +117,6 @@ def test_error_fences_are_counted() -> None:
         fence.signal(error)
         pool.release(leased(pool), fence)
     assert pool.statistics().fence_errors == 1
-    pool.close()
-
-
-def test_one_fence_may_come_with_two_leases_of_a_slot() -> None:
-    pool, _ = counted_pool(1)
-    slot, fence = acquired(pool), EventFence()
-    for lease in [leased(pool, slot), leased(pool, slot)]:
-        pool.release(lease, fence)
-    fence.signal()
-    assert pool.acquire() is slot
     pool.close()
 
 

@@ -29,15 +29,6 @@ def test_a_holder_s_own_quota_is_replaced_not_added_and_ends_with_it(make_pool: 
     assert pool.unpromised == -3, 'nobody checks'
 
 
-def test_a_quota_of_nothing_gets_nothing(make_pool: MakePool) -> None:
-    pool = make_pool(slots=3)
-    pool.set_quota('npu', 0)
-    slot = acquired(pool)
-    assert pool.lease(slot, slot.generation, 'npu') is None
-    assert (pool.statistics().refused, pool.statistics().refused_by_quota) == (1, {'npu': 1})
-    pool.discard(slot)
-
-
 def test_thousands_of_consumers_that_came_and_went_leave_nothing_behind(
     make_pool: MakePool,
 ) -> None:
@@ -108,18 +99,6 @@ def test_what_listeners_raise_is_counted_and_harms_nobody() -> None:
     assert pool.statistics().failures == 3
 
 
-def test_a_listener_that_was_removed_hears_nothing() -> None:
-    pool, _ = counted_pool(1)
-    heard: list[str] = []
-    removers = [
-        pool.add_retire_listener(lambda slot, name=name: heard.append(name)) for name in 'abc'
-    ]  # type: ignore
-    removers[1]()
-    removers[1]()
-    pool.close()
-    assert heard == ['a', 'c']
-
-
 @pytest.mark.parametrize(('window', 'depth', 'free', 'granted'), [
     (1, 1, 2, (1, 1)), (1, 1, 1, (0, 0)), (4, 4, 10, (4, 4)), (4, 4, 9, (4, 3)), (4, 4, 7, (4, 1)), (4, 4, 5, (4, 1)), (4, 4, 4, (2, 1)),
     (4, 4, 2, (1, 1)), (64, 64, 3, (2, 1)), (64, 64, 8, (5, 1)), (1, 9, 8, (1, 5)), (1, 9, 3, (1, 1)), (1, 1, -3, (0, 0)),
@@ -147,13 +126,6 @@ def test_a_second_viewer_holds_as_many_as_the_first_while_there_are_as_many(
     pool = make_pool(slots=8, reserve=2)
     granted = [pool.grant(f'viewer {number}', 2, 1) for number in range(4)]
     assert granted == [(2, 1), (2, 1), (1, 1), (0, 0)] and pool.unpromised == 0
-
-
-def test_one_who_waits_for_ten_frames_leaves_slots_to_others(make_pool: MakePool) -> None:
-    pool = make_pool(slots=8, reserve=2)
-    assert pool.grant('deep', 1, 10) == (1, 3) and pool.unpromised == 2
-    assert pool.grant('viewer', 1, 1) == (1, 1) and pool.unpromised == 1
-    assert pool.grant('deeper', 1, 10) == (1, 3) and pool.unpromised == 0
 
 
 def test_the_only_one_gets_something_in_any_case_if_asked_for(make_pool: MakePool) -> None:

@@ -66,7 +66,7 @@ class PoolModel(RuleBasedStateMachine):
         self.patches = [
             mock.patch.object(module, 'time', clock) for module in (pool_module, backoff)
         ]
-        # What a closed pool's reaper does is done by collect() here; test_reaper.py has the thread.
+        # What a closed pool's reaper does is done by collect() here; test_pool_close.py has the thread.
         self.patches.append(
             mock.patch.object(pool_module, 'REAPER', SimpleNamespace(watch=lambda pool: Waker()))
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import math
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -56,18 +55,6 @@ def test_a_dead_holder_s_slots_wait_for_their_quarantine() -> None:
     assert pool.acquire() is shared
     assert pool.revoke('dead', quarantine) == 0
     pool.release(alive[1])
-    pool.close()
-
-
-def test_the_quarantine_has_a_time_of_its_own() -> None:
-    """It may last for as long as a device's job: longer than a release fence. A V4L2 buffer could not be replaced after it."""
-    pool, _ = counted_pool(1, release_timeout_s=TIMEOUT_S)
-    lease = leased(pool)
-    pool.revoke('npu', lambda buffers: quarantine_fence(buffers, 3 * TIMEOUT_S))
-    time.sleep(1.5 * TIMEOUT_S)
-    pool.collect()
-    assert pool.statistics().retired == 0
-    assert pool.acquire(wait_s=30.0) is lease.slot
     pool.close()
 
 
@@ -235,16 +222,6 @@ def test_nothing_pending_may_mean_that_the_driver_adds_no_fences(
     fence.close()
 
 
-def test_an_older_kernel_is_given_time(make: Callable[..., list[Scripted]]) -> None:
-    buffers = make(lambda: None)
-    fence = quarantine_fence(buffers, LONG_S)
-    assert isinstance(fence, DeadlineFence) and not fence.wait(0.0)
-    fence.close()
-    short = quarantine_fence(buffers, 0.01)
-    assert short.wait(60.0)
-    short.close()
-
-
 def test_a_memfd_needs_none_because_no_device_takes_it(
     make: Callable[..., list[Scripted]],
 ) -> None:
@@ -283,12 +260,3 @@ def test_a_merge_that_fails_leaves_nothing_open(
     assert isinstance(fence, DeadlineFence)
     assert len(given) == 2 and all(f._fd.closed for f in given)
     fence.close()
-
-
-@pytest.mark.parametrize('timeout_s', [-1.0, math.nan, math.inf])
-def test_a_quarantine_ends(
-    timeout_s: float, kernel: SyncKernel, make: Callable[..., list[Scripted]]
-) -> None:
-    for buffers in ([], make(lambda: kernel.sync_file(KernelFence(b'metis-0')))):
-        with pytest.raises(ValueError, match='bounded'):
-            quarantine_fence(buffers, timeout_s)

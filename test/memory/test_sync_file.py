@@ -53,22 +53,6 @@ def test_an_error_is_found_although_it_polls_readable(kernel: SyncKernel) -> Non
     fence.close()
 
 
-def test_a_pending_one_has_not_signalled(kernel: SyncKernel) -> None:
-    fence = kernel.sync_file(KernelFence(b'metis-0'))
-    assert not fence.wait(0.0)
-    with pytest.raises(AcceleratorError, match='has not signalled'):
-        fence.check()
-    fence.close()
-
-
-def test_signalling_ends_the_wait(kernel: SyncKernel) -> None:
-    device = KernelFence(b'metis-0')
-    fence = kernel.sync_file(device)
-    kernel.signal(device)
-    assert fence.wait(0.0) and fence.status() == 1
-    fence.close()
-
-
 def test_a_merge_signals_with_the_last_of_its_parts_and_leaves_them_open(
     kernel: SyncKernel,
 ) -> None:
@@ -84,35 +68,6 @@ def test_a_merge_signals_with_the_last_of_its_parts_and_leaves_them_open(
     merged.check()
     for fence in (first, second, merged):
         fence.close()
-
-
-@pytest.mark.parametrize('failed', [0, 1])
-def test_an_error_that_the_kernel_drops_while_merging_is_kept(
-    kernel: SyncKernel, failed: int
-) -> None:
-    pending = KernelFence(b'metis-0')
-    parts = [kernel.sync_file(pending), kernel.sync_file(pending)]
-    parts[failed].close()
-    parts[failed] = kernel.sync_file(done(3, -errno.ETIMEDOUT))
-    merged = SyncFile.merge('both', parts[0], parts[1])
-    with pytest.raises(AcceleratorError, match='has not signalled'):
-        merged.check()
-    kernel.signal(pending)
-    assert merged.status() == 1, 'the kernel has forgotten it'
-    again = SyncFile.merge('three', merged, parts[1 - failed])
-    for fence in (merged, again):
-        with pytest.raises(AcceleratorError, match='Connection timed out'):
-            fence.check()
-    for fence in (*parts, merged, again):
-        fence.close()
-
-
-@pytest.mark.parametrize('name', ['x' * 32, 'two\nlines'])
-def test_merges_have_names_that_the_kernel_can_list(kernel: SyncKernel, name: str) -> None:
-    fence = kernel.sync_file(KernelFence(b'metis-0'))
-    with pytest.raises(ValueError, match='fence name'):
-        SyncFile.merge(name, fence, fence)
-    fence.close()
 
 
 def test_a_duplicate_has_the_error_of_its_merge(kernel: SyncKernel) -> None:

@@ -18,8 +18,7 @@ from zc_perception.errors import NegotiationError
 from zc_perception.memory.dmabuf import CpuAccess
 from zc_perception.negotiation.agreement import agree, check_answer
 from zc_perception.negotiation.constraints import BufferConstraints, Format, Placement
-from zc_perception.negotiation.heap_offer import heap_offer
-from zc_perception.negotiation.settings import Allocation, AllocationRequest
+from zc_perception.negotiation.settings import Allocation, AllocationRequest, heap_offer
 from zc_perception.pixel.layout import compute_layout, validate_layout
 from zc_perception.pixel.modifier import INVALID, LINEAR, modifier_name
 

@@ -11,7 +11,7 @@ from negotiation.kit import NV12, TILED, f, who
 from zc_perception.errors import NegotiationError
 from zc_perception.memory.dmabuf import CpuAccess
 from zc_perception.negotiation.constraints import BufferConstraints
-from zc_perception.negotiation.heap_offer import heap_offer
+from zc_perception.negotiation.settings import heap_offer
 from zc_perception.pixel.modifier import INVALID, LINEAR
 
 

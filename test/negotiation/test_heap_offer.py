@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from negotiation.kit import who
 
+from zc_perception.negotiation.agreement import choose_heap, offers_of
 from zc_perception.negotiation.constraints import BufferConstraints
-from zc_perception.negotiation.heap_offer import HeapOffer, choose_heap, heap_offer, offers_of
+from zc_perception.negotiation.settings import HeapOffer, heap_offer
 from zc_perception.negotiation.stand_in import parse_stand_in
 
 SYSTEM, CMA, UDMABUF, MEMFD = 'dma_heap/system', 'dma_heap/linux,cma', 'udmabuf', 'memfd'

@@ -12,9 +12,8 @@ from negotiation.kit import NV12, SIZE, TILED, YUYV, Producer, who
 from zc_perception.errors import AllocationError, NegotiationError
 from zc_perception.memory.dmabuf import CpuAccess
 from zc_perception.negotiation.constraints import BufferConstraints
-from zc_perception.negotiation.heap_offer import heap_offer
 from zc_perception.negotiation.session import BufferSession, Consumer, Verdict
-from zc_perception.negotiation.settings import Allocation, Buffers, BufferSettings
+from zc_perception.negotiation.settings import Allocation, Buffers, BufferSettings, heap_offer
 from zc_perception.pixel.layout import compute_layout
 from zc_perception.pixel.modifier import INVALID, LINEAR
 

@@ -12,8 +12,7 @@ from negotiation.kit import NV12, f, who
 
 from zc_perception.memory.dmabuf import CpuAccess
 from zc_perception.negotiation.constraints import BufferConstraints, Placement
-from zc_perception.negotiation.heap_offer import HeapOffer
-from zc_perception.negotiation.settings import BufferSettings, joint_limits, violations
+from zc_perception.negotiation.settings import BufferSettings, HeapOffer, joint_limits, violations
 from zc_perception.pixel.layout import ImageLayout, PlaneLayout, compute_layout
 from zc_perception.pixel.modifier import INVALID, LINEAR
 

@@ -17,7 +17,7 @@ import rclpy
 from rclpy.executors import SingleThreadedExecutor
 
 from zc_perception import Frame, create_frame_subscription
-from zc_perception.camera.pattern import TimeCode, draw_counter
+from zc_perception.camera.synthetic import TimeCode, draw_counter
 from zc_perception.negotiation.stand_in import parse_stand_in
 
 SEED = 1

@@ -72,21 +72,6 @@ def test_what_gstreamer_doesn_t_know_is_the_default(
 
 
 @pytest.mark.parametrize(
-    ('text', 'expected'),
-    [
-        ('2:4:16:4', 'bt601'),
-        ('2:4:5:4', 'bt601'),
-        ('2:4:16:3', 'bt601'),
-        ('2:3:5:1', 'bt709'),
-        ('bt2020-10', 'bt2020'),
-        ('2:6:13:7', 'bt2020'),
-    ],
-)
-def test_other_spellings_of_the_same_are_understood(text: str, expected: str) -> None:
-    assert from_gstreamer_colorimetry(text) == from_gstreamer_colorimetry(expected)
-
-
-@pytest.mark.parametrize(
     ('text', 'why'),
     [
         ('smpte240m', r'matrix 5 is not one of 3 \(bt709\), 4 \(bt601\), 6 \(bt2020\)'),

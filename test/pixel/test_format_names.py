@@ -39,29 +39,6 @@ def code(name: str) -> int:
 
 
 @pytest.mark.parametrize(
-    ('v4l2', 'fourcc', 'multiplanar'),
-    [
-        ('NV12', 'NV12', False), ('NM12', 'NV12', True), ('NM21', 'NV21', True), ('YUYV', 'YUYV', False), ('UYVY', 'UYVY', False),
-        ('YU12', 'YU12', False), ('YM12', 'YU12', True), ('YM21', 'YV12', True), ('422P', 'YU16', False), ('GREY', 'R8', False),
-        ('Y16 ', 'R16', False), ('BGR3', 'RG24', False), ('RGB3', 'BG24', False), ('RGBP', 'RG16', False), ('P010', 'P010', False),
-    ],
-)  # fmt: skip
-def test_v4l2_s_own_formats_are_linear_by_definition(
-    v4l2: str, fourcc: str, multiplanar: bool
-) -> None:
-    assert from_v4l2(v4l2) == (code(fourcc), LINEAR, multiplanar)
-    assert from_v4l2(fourcc_code(v4l2)) == (code(fourcc), LINEAR, multiplanar)
-
-
-@entries
-@pytest.mark.parametrize('multiplanar', [False, True])
-def test_v4l2_s_names_of_a_format_lead_to_it(entry: PixelFormat, multiplanar: bool) -> None:
-    name = entry.v4l2_multiplanar if multiplanar else entry.v4l2
-    if name is not None:
-        assert from_v4l2(name) == V4l2Format(entry.code, LINEAR, multiplanar)
-
-
-@pytest.mark.parametrize(
     ('name', 'expected'),
     [
         ('VT12', V4l2Format(NV12, VIVANTE_TILED, False)),
@@ -106,11 +83,6 @@ def test_any_v4l2_name_is_a_format_or_refused(name: str | int) -> None:
 
 
 # GStreamer
-
-
-def test_drm_argb_is_gstreamer_bgra() -> None:
-    assert gstreamer_name(code('AR24')) == 'BGRA'
-    assert from_gstreamer('BGRA') == (code('AR24'), LINEAR)
 
 
 @entries
@@ -164,18 +136,6 @@ def test_gstreamer_names_that_are_refused_say_why(name: str, why: str) -> None:
 # ROS
 
 
-@pytest.mark.parametrize(
-    ('encoding', 'fourcc'),
-    [
-        ('rgb8', 'BG24'), ('bgr8', 'RG24'), ('rgba8', 'AB24'), ('bgra8', 'AR24'), ('mono8', 'R8'), ('mono16', 'R16'), ('nv12', 'NV12'),
-        ('nv21', 'NV21'), ('nv24', 'NV24'), ('uyvy', 'UYVY'), ('yuyv', 'YUYV'),
-    ],
-)  # fmt: skip
-def test_ros_encodings_go_both_ways(encoding: str, fourcc: str) -> None:
-    assert from_ros_encoding(encoding) == code(fourcc)
-    assert ros_encoding(code(fourcc)) == encoding
-
-
 @pytest.mark.parametrize(('old', 'fourcc'), [('yuv422', 'UYVY'), ('yuv422_yuy2', 'YUYV')])
 def test_humble_s_names_are_understood_and_not_written(old: str, fourcc: str) -> None:
     assert from_ros_encoding(old) == code(fourcc)
@@ -220,23 +180,6 @@ def test_nvbufsurface_formats_carry_matrix_and_range(
 ) -> None:
     assert from_nvbufsurface(value) == (code(fourcc), Colorimetry(matrix, span))
     assert nvbufsurface_format(code(fourcc), Colorimetry(matrix, span)) == value
-
-
-@pytest.mark.parametrize(
-    ('value', 'fourcc'),
-    [
-        (1, 'R8'),
-        (19, 'AB24'),
-        (20, 'AR24'),
-        (23, 'XB24'),
-        (24, 'XR24'),
-        (27, 'BG24'),
-        (28, 'RG24'),
-    ],
-)
-def test_nvbufsurface_rgb_has_one_format_for_all_colours(value: int, fourcc: str) -> None:
-    assert from_nvbufsurface(value)[0] == code(fourcc)
-    assert nvbufsurface_format(code(fourcc), BT601_LIMITED) == value
 
 
 def test_every_nvbufsurface_format_goes_both_ways() -> None:

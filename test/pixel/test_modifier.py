@@ -12,14 +12,12 @@ from environment.c_header import CHeader
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zc_perception.errors import FormatError
-from zc_perception.pixel.fourcc import FORMATS, NV12, fourcc_code
+from zc_perception.pixel.fourcc import NV12, fourcc_code
 from zc_perception.pixel.modifier import (
     INVALID,
     LINEAR,
     KnownModifier,
     Vendor,
-    check_modifier,
     modifier_name,
     plane_count,
     same_layout,
@@ -78,13 +76,6 @@ def test_layouts_of_other_vendors_have_one_number(modifier: int) -> None:
     assert same_layout(modifier) == (modifier,)
 
 
-@pytest.mark.parametrize('modifier', [-1, 1 << 64])
-def test_modifiers_are_64_bit(modifier: int) -> None:
-    for refuse in (check_modifier, modifier_name, lambda modifier: plane_count(NV12, modifier)):
-        with pytest.raises(FormatError, match='outside'):
-            refuse(modifier)
-
-
 @pytest.mark.parametrize(
     ('modifier', 'name'),
     [
@@ -122,19 +113,6 @@ def test_tiling_adds_no_planes(name: str, planes: int, modifier: int) -> None:
 def test_where_nobody_says_it_the_number_of_planes_is_open(modifier: int) -> None:
     """No vendor known, or one whose modifiers can add planes with the state of a compression, as Intel's, AMD's and Vivante's."""
     assert plane_count(NV12, modifier) is None
-
-
-@given(
-    st.sampled_from(sorted(FORMATS)),
-    st.one_of(st.sampled_from(list(KnownModifier)), st.integers(0, (1 << 64) - 1)),
-)
-def test_no_modifier_takes_planes_away(fourcc: int, modifier: int) -> None:
-    assert plane_count(fourcc, modifier) in (None, len(FORMATS[fourcc].planes))
-
-
-def test_an_unknown_format_has_no_planes() -> None:
-    with pytest.raises(FormatError, match=r"'ZZZZ'.*is not known"):
-        plane_count(fourcc_code('ZZZZ'), LINEAR)
 
 
 # The header.

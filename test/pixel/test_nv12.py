@@ -14,8 +14,7 @@ from pixel.format_samples import GREY, SUBSAMPLING, YUV, noise, rgb_planes, stri
 
 from zc_perception.errors import FormatError, LayoutError
 from zc_perception.pixel.colorimetry import BT601_LIMITED, Colorimetry, Matrix, Range
-from zc_perception.pixel.fourcc import FORMATS, NV12, fourcc_code
-from zc_perception.pixel.layout import compute_layout
+from zc_perception.pixel.fourcc import FORMATS, fourcc_code
 from zc_perception.pixel.nv12 import Nv12Writer, ToNv12
 from zc_perception.pixel.readable import READABLE
 
@@ -68,20 +67,6 @@ def test_samples_are_bt601_limited(width: int, height: int, padding: int, rgb_or
     ).all()
 
 
-def test_a_writer_keeps_nothing_of_the_picture_before() -> None:
-    writer, random = Nv12Writer(32, 16), np.random.default_rng(0)
-    first, second = (random.integers(0, 256, (16, 32, 3), np.uint8) for _ in range(2))
-    results = []
-    for writers in ((writer, writer), (Nv12Writer(32, 16),)):
-        luma, chroma = np.zeros((16, 32), np.uint8), np.zeros((8, 16, 2), np.uint8)
-        for one, picture in zip(writers, (first, second)[-len(writers) :], strict=True):
-            one.write(picture, luma, chroma)
-        results.append((luma, chroma))
-    assert np.array_equal(results[0][0], results[1][0]) and np.array_equal(
-        results[0][1], results[1][1]
-    )
-
-
 @pytest.mark.parametrize('rgb_order', [True, False])
 def test_alpha_is_ignored(rgb_order: bool) -> None:
     random = np.random.default_rng(2)
@@ -97,32 +82,6 @@ def test_alpha_is_ignored(rgb_order: bool) -> None:
         Nv12Writer(32, 16).write(shown, luma, chroma, rgb=rgb_order)
         results.add(luma.tobytes() + chroma.tobytes())
     assert len(results) == 1
-
-
-def test_a_picture_cut_out_of_a_larger_one_is_accepted() -> None:
-    large = np.random.default_rng(1).integers(0, 256, (20, 40, 3), np.uint8)
-    results = []
-    for picture in (large[:16, :32], large[:16, :32].copy()):
-        luma, chroma = np.zeros((16, 32), np.uint8), np.zeros((8, 16, 2), np.uint8)
-        Nv12Writer(32, 16).write(picture, luma, chroma)
-        results.append(luma.tobytes() + chroma.tobytes())
-    assert results[0] == results[1]
-
-
-def test_planes_of_a_padded_layout_in_one_buffer_are_written_in_place() -> None:
-    layout = compute_layout(NV12, 50, 34, stride_align=64, offset_align=256, height_align=16)
-    memory = np.full(layout.buffer_size(0), UNTOUCHED, np.uint8)
-    luma, chroma = (
-        np.ndarray(shape, np.uint8, memory, plane.offset, (plane.stride, *rest))
-        for plane, shape, rest in zip(
-            layout.planes, ((34, 50), (17, 25, 2)), ((1,), (2, 1)), strict=True
-        )
-    )
-    picture = np.full((34, 50, 3), 255, np.uint8)
-    Nv12Writer(50, 34).write(picture, luma, chroma)
-    assert (luma == 235).all() and (chroma == 128).all()
-    significant = sum(plane.nbytes for plane in (luma, chroma))
-    assert int((memory == UNTOUCHED).sum()) == memory.size - significant, 'padding stays as it was'
 
 
 @pytest.mark.parametrize(
@@ -204,13 +163,6 @@ def test_arrays_that_opencv_would_silently_replace_are_refused(
     assert (GOOD['luma'] == UNTOUCHED).all() and (GOOD['chroma'] == UNTOUCHED).all(), (
         'nothing was written before'
     )
-
-
-def test_a_read_only_picture_is_as_good_as_any() -> None:
-    picture = np.frombuffer(bytes(16 * 32 * 3), np.uint8).reshape(16, 32, 3)
-    luma, chroma = GOOD['luma'].copy(), GOOD['chroma'].copy()
-    Nv12Writer(32, 16).write(picture, luma, chroma)
-    assert (luma == 16).all() and (chroma == 128).all()
 
 
 def halved(chroma: NDArray[np.uint8], name: str) -> NDArray[np.float64]:

@@ -20,8 +20,7 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from zc_perception.camera.borrowed import PIPELINE_BUFFERS, BorrowedMemory, own_descriptors
-from zc_perception.camera.camera import CameraOptions
+from zc_perception.camera.camera import PIPELINE_BUFFERS, CameraOptions
 from zc_perception.camera.gstreamer.abi import MAP_READ, GStreamer, MapInfo, load_gstreamer
 from zc_perception.camera.gstreamer.buffers import RESERVE
 from zc_perception.camera.gstreamer.camera import GStreamerCamera
@@ -46,6 +45,7 @@ from zc_perception.machine.asking import Question
 from zc_perception.machine.checks import Check, Finding, Need, Needs, fail, ok, skip, warn
 from zc_perception.machine.host_tree import file_of
 from zc_perception.memory.dmabuf import BufferIdentity, DmaBuf
+from zc_perception.memory.foreign_pool import BorrowedMemory, own_descriptors
 from zc_perception.memory.pool import BufferPool, Buffers, Slot
 from zc_perception.negotiation.constraints import BufferConstraints, Format, Placement
 from zc_perception.negotiation.settings import AllocationRequest, BufferSettings

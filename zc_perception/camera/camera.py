@@ -36,6 +36,10 @@ if TYPE_CHECKING:
 
 SLOT_WAIT_S = 0.25
 """How long one :meth:`Camera.capture` of a source that isn't live waits for a slot, so that stopping stays quick."""
+PIPELINE_BUFFERS = ParameterSpec(
+    'pipeline_buffers', 8, 'number of buffers of the pipeline.', '', 3, 32
+)
+"""Declared by each kind of camera whose library has the buffers."""
 # Of pipelines, which may take long to start.
 _SILENT_S, _SILENT_FRAMES = 5.0, 10
 

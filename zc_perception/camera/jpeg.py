@@ -5,7 +5,8 @@ half the picture's width and height where the JPEG has more or less, and interle
 
 Webcams leave out the Huffman tables that JPEG calls typical. libturbojpeg 2.0 and later fill them in.
 
-Sources: ``turbojpeg.h`` of libjpeg-turbo 2 (3.2 was tried, too), ISO/IEC 10918-1, JFIF (ISO/IEC 10918-5: BT.601, full range).
+Sources: ``turbojpeg.h`` of libjpeg-turbo 2 (3.2 was tried, too), ISO/IEC 10918-1 (annex B on markers; F.1.2.3: the last byte is filled up
+with ones), JFIF (ISO/IEC 10918-5: BT.601, full range).
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from zc_perception.camera.jpeg_mending import mended
 from zc_perception.errors import CameraError, ConfigError
 from zc_perception.pixel.colorimetry import Colorimetry, Matrix, Range, Transfer
 
@@ -41,6 +41,15 @@ _WARNING = 0
 _HARMLESS = re.compile(rb'extraneous bytes before marker 0xd9$')
 _BEGIN = b'\xff\xd8'
 _WIDEST_SUBSAMPLING = 4
+_END = b'\xff\xd9'
+_FILL = 0xFF
+_SCAN = 0xDA
+# Markers of segments that have a length: SOFn, DHT, DAC, SOS, DQT, DNL, DRI, DHP, EXP, APPn, COM.
+_SEGMENTS = frozenset((*range(0xC0, 0xC8), *range(0xC9, 0xD0), *range(0xDA, 0xF0), 0xFE))
+# What has more of them is no picture.
+_MOST_STRAY = 4096
+_CHUNK = 1 << 16
+Pixels = NDArray[np.uint8]
 
 
 class BadJpegError(CameraError):
@@ -98,6 +107,78 @@ def missing_library() -> str:
     return ''
 
 
+def mended(data: Pixels) -> Pixels:
+    """*data* as JPEG wants it: a copy, or *data* itself if it is, or if it is no picture at all.
+
+    Some webcams leave out the end marker and fill the rest of the buffer with zeros, some write stray bytes between the segments of the
+    header. Every viewer shows such pictures. Nothing of the picture's data is changed: what is missing from it is still missing, and the
+    decoder says so.
+
+    :param data: one picture and what may follow it, contiguous.
+    """
+    kept = _header(data)
+    if kept is None:
+        return data
+    end = data.size if _ends(data, data.size) else _last(data)
+    complete = _ends(data, end)
+    if complete and kept == [(0, data.size)]:
+        return data
+    if not complete:
+        end = _with_zeros(data, end)
+    parts = [data[start : min(stop, end)] for start, stop in kept]
+    return np.concatenate([*parts, *([] if complete else [np.frombuffer(_END, np.uint8)])])
+
+
+def _header(data: Pixels) -> list[tuple[int, int]] | None:
+    """What to keep of *data*, up to its end, so that the header has no stray bytes.
+
+    :returns: begins and ends; ``None``: no picture's data begins.
+    """
+    begin = data[: _MOST_STRAY + len(_BEGIN)].tobytes().find(_BEGIN)
+    if begin < 0:
+        return None
+    start, at, stray = begin, begin + len(_BEGIN), begin
+    kept: list[tuple[int, int]] = []
+    while at + 4 <= data.size and stray <= _MOST_STRAY:
+        marker = int(data[at + 1])
+        length = int(data[at + 2]) << 8 | int(data[at + 3])
+        if data[at] != _FILL or marker not in _SEGMENTS or length < 2:
+            if start < at:
+                kept.append((start, at))
+            at += 1
+            start, stray = at, stray + 1
+        elif marker == _SCAN:
+            return [*kept, (start, data.size)]
+        else:
+            at += 2 + length
+    return None
+
+
+def _ends(data: Pixels, end: int) -> bool:
+    return data[max(0, end - len(_END)) : end].tobytes() == _END
+
+
+def _last(data: Pixels) -> int:
+    """Where the zeros begin that *data* ends with."""
+    for start in range((data.size - 1) // _CHUNK * _CHUNK, -1, -_CHUNK):
+        found = np.flatnonzero(data[start : start + _CHUNK])
+        if found.size:
+            return start + int(found[-1]) + 1
+    return 0
+
+
+def _with_zeros(data: Pixels, end: int) -> int:
+    """Where to end in place of *end*, with the zeros that may be the picture's.
+
+    A byte of ones is always followed by a zero byte. And up to ten bits at the end of a picture
+    may be zero: two blocks of chroma without any difference. That is one whole byte at most. All
+    other zeros are not the picture's own: with them the rest of a picture that is cut off would be
+    made up.
+    """
+    stuffed = end > 0 and data[end - 1] == _FILL
+    return min(data.size, end + (2 if stuffed else 1))
+
+
 class JpegDecoder:
     """Decodes pictures of one size. Its memory is allocated here, once.
 
@@ -126,16 +207,14 @@ class JpegDecoder:
             raise CameraError('libturbojpeg could not make a decoder: no memory')
         return handle
 
-    def decode(
-        self, data: NDArray[np.uint8], luma: NDArray[np.uint8], chroma: NDArray[np.uint8]
-    ) -> int:
+    def decode(self, data: Pixels, luma: Pixels, chroma: Pixels) -> int:
         """Write the picture *data* to the planes of an NV12 image.
 
         :param data: the JPEG's bytes, contiguous. What follows its end is ignored.
         :param luma: (height, width).
         :param chroma: (height/2, width/2, 2).
         :returns: how many bytes of *data* were copied because the picture had to be mended
-            (:mod:`~zc_perception.camera.jpeg_mending`); 0: it was as JPEG wants it.
+            (:func:`mended`); 0: it was as JPEG wants it.
         :raises BadJpegError: it is broken, has another size or other colours. The planes may hold a part of it then.
         :raises CameraError: the decoder is closed.
         """
@@ -154,13 +233,7 @@ class JpegDecoder:
             self._mend_first = picture is not data
             return picture.size if self._mend_first else 0
 
-    def _try(
-        self,
-        handle: int,
-        data: NDArray[np.uint8],
-        luma: NDArray[np.uint8],
-        chroma: NDArray[np.uint8],
-    ) -> None:
+    def _try(self, handle: int, data: Pixels, luma: Pixels, chroma: Pixels) -> None:
         try:
             self._decode(handle, data, luma, chroma, self._examine(handle, data))
         except BadJpegError:
@@ -171,7 +244,7 @@ class JpegDecoder:
             self._handle = self._new_handle()
             raise
 
-    def _examine(self, handle: int, data: NDArray[np.uint8]) -> tuple[int, int] | None:
+    def _examine(self, handle: int, data: Pixels) -> tuple[int, int] | None:
         """Read the header: how much a chroma sample stands for; ``None``: the picture is grey."""
         if bytes(data[:2]) != _BEGIN:
             raise BadJpegError('a broken JPEG came: its first bytes are no picture')
@@ -197,9 +270,9 @@ class JpegDecoder:
     def _decode(
         self,
         handle: int,
-        data: NDArray[np.uint8],
-        luma: NDArray[np.uint8],
-        chroma: NDArray[np.uint8],
+        data: Pixels,
+        luma: Pixels,
+        chroma: Pixels,
         sampling: tuple[int, int] | None,
     ) -> None:
         width, height = self._size
@@ -225,10 +298,10 @@ class JpegDecoder:
         else:
             chroma[:] = 128
 
-    def _plane(self, index: int, rows: int, columns: int) -> NDArray[np.uint8]:
+    def _plane(self, index: int, rows: int, columns: int) -> Pixels:
         return self._planes[index][: rows * columns].reshape(rows, columns)
 
-    def _quarter(self, plane: NDArray[np.uint8], index: int) -> NDArray[np.uint8]:
+    def _quarter(self, plane: Pixels, index: int) -> Pixels:
         """A chroma plane in NV12's resolution."""
         halved = self._halved[index]
         if plane.shape == halved.shape:

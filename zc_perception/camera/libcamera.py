@@ -25,8 +25,7 @@ from functools import partial
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from zc_perception.camera.borrowed import PIPELINE_BUFFERS, BorrowedMemory, own_descriptors
-from zc_perception.camera.camera import Camera, CameraOptions, CameraStatistics
+from zc_perception.camera.camera import PIPELINE_BUFFERS, Camera, CameraOptions, CameraStatistics
 from zc_perception.camera.clock import CaptureClock
 from zc_perception.errors import (
     AllocationError,
@@ -49,6 +48,7 @@ from zc_perception.machine.checks import (
     skip,
     told,
 )
+from zc_perception.memory.foreign_pool import BorrowedMemory, own_descriptors
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.memory.pool import BufferPool, Buffers, Slot, close_buffers
 from zc_perception.negotiation.constraints import BufferConstraints

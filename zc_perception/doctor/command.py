@@ -3,6 +3,9 @@
 Much of the report comes from outside: names of processes, nodes, cards and files, values of the parameter file. For people all of it is
 made printable here, whatever check it comes from; JSON escapes by itself. The JSON is ``doctor.schema.json``, version 1: ids and keys stay,
 new ones may come.
+
+The groups of checks run side by side, the checks of a group one after the other, none longer than its time. A check that hangs in the
+kernel can't be ended: its thread is left behind, named after it, and ends with the process.
 """
 
 from __future__ import annotations
@@ -11,12 +14,15 @@ import argparse
 import json
 import os
 import platform
+import queue
 import signal
 import sys
 import threading
 import time
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -24,10 +30,9 @@ from typing import Any
 import zc_perception
 from zc_perception.doctor.needs import read_needs
 from zc_perception.doctor.registry import checks_of
-from zc_perception.doctor.running import Result, run_checks
-from zc_perception.errors import EXIT_USAGE, ConfigError, error_line, printable
-from zc_perception.machine.asking import end_all
-from zc_perception.machine.checks import Needs, Status
+from zc_perception.errors import EXIT_USAGE, ConfigError, ZcError, error_line, one_line, printable
+from zc_perception.machine.asking import CHECK_LIMIT_S, Question, end_all
+from zc_perception.machine.checks import Check, Finding, Needs, Status, fail
 from zc_perception.machine.system import System
 from zc_perception.terminal import Interrupted, interruptions, put
 from zc_perception.whole_file import write_whole
@@ -36,6 +41,114 @@ VERSION = 1
 # Of figures as text: a camera's formats are many.
 _LONGEST = 400
 _MARKS = {Status.OK: 'ok  ', Status.WARN: 'warn', Status.FAIL: 'FAIL', Status.SKIP: 'skip'}
+
+
+@dataclass(frozen=True)
+class Result:
+    """A finding, and the check that it is of."""
+
+    check: Check
+    finding: Finding
+
+
+class _Memory:
+    """Remembers answers, which cost a process each: of several checks that ask the same at a time the first one asks."""
+
+    def __init__(self, ask: Callable[..., dict[str, Any]]) -> None:
+        self._ask = ask
+        self._lock = threading.Lock()
+        self._asked: dict[tuple[Question, tuple[str, ...]], Future[dict[str, Any]]] = {}
+
+    def __call__(self, question: Question, *arguments: str) -> dict[str, Any]:
+        with self._lock:
+            first = (question, arguments) not in self._asked
+            answer = self._asked.setdefault((question, arguments), Future())
+        if first:
+            try:
+                answer.set_result(self._ask(question, *arguments))
+            except BaseException as error:
+                answer.set_exception(error)
+        return answer.result()
+
+
+def _not_checked(check: Check, why: str) -> list[Result]:
+    advice = f'report it if it happens again; to leave it out, name all groups but {check.group} after --only'
+    return [Result(check, fail(f'could not be checked: {why}', advice, checked=False))]
+
+
+def run_check(check: Check, system: System, needs: Needs) -> list[Result]:
+    """Its findings; whatever goes wrong in it is one."""
+    found: list[Result] = []
+    try:
+        for finding in check.run(system, needs):
+            found.append(
+                Result(check, finding)
+            )  # one by one: what was found before it stumbled counts
+    except ZcError as error:
+        return [*found, *_not_checked(check, str(error))]
+    except Exception as error:  # a defect of a check must not hide what the others found
+        return [*found, *_not_checked(check, one_line(error))]
+    return found or _not_checked(check, 'the check gave no result')
+
+
+@dataclass
+class _Lane:
+    """One group of checks. The first one that waits is the one that runs, on a thread of its own."""
+
+    waiting: deque[Check]
+    deadline: float = 0.0
+
+    @property
+    def running(self) -> Check:
+        return self.waiting[0]
+
+
+def run_checks(
+    checks: Sequence[Check], system: System, needs: Needs, limit_s: float = CHECK_LIMIT_S
+) -> Iterator[Result]:
+    """The findings, in the order of *checks*, each as soon as those before it are there.
+
+    :param limit_s: of each check.
+    """
+    system = replace(system, ask=_Memory(system.ask))
+    ended: queue.SimpleQueue[tuple[Check, list[Result]]] = queue.SimpleQueue()
+    # Of each group the check that runs, on a thread of its own, and those that wait for it.
+    lanes: dict[str, deque[Check]] = {}
+    deadlines: dict[str, float] = {}
+    done: dict[str, list[Result]] = {}
+    for check in checks:
+        lanes.setdefault(check.group, deque()).append(check)
+
+    def work(check: Check) -> None:
+        ended.put((check, run_check(check, system, needs)))
+
+    def start(group: str) -> None:
+        check = lanes[group][0]
+        deadlines[group] = time.monotonic() + limit_s
+        name = f'zc_doctor {check.id}'
+        threading.Thread(target=work, args=(check,), name=name, daemon=True).start()
+
+    def end(check: Check, results: list[Result]) -> None:
+        if check.id in done:
+            return  # one that was given up has ended after all
+        done[check.id] = results
+        lanes[check.group].popleft()
+        del deadlines[check.group]
+        if lanes[check.group]:
+            start(check.group)
+
+    for group in lanes:
+        start(group)
+    for check in checks:
+        while check.id not in done:
+            wait_s = min(deadlines.values()) - time.monotonic()
+            try:
+                end(*ended.get(timeout=max(0.0, wait_s)))
+            except queue.Empty:
+                late = f'it did not end within {limit_s:g} s; see dmesg'
+                for group in [g for g, due in deadlines.items() if due <= time.monotonic()]:
+                    end(lanes[group][0], _not_checked(lanes[group][0], late))
+        yield from done[check.id]
 
 
 def exit_code(results: Sequence[Result]) -> int:
@@ -192,13 +305,9 @@ def run_until_a_signal(options: argparse.Namespace, system: System, *, json_only
             _complain(f'zc_doctor: ended by {interrupted}')
             return interrupted.exit_code
         finally:
-            _leave_nothing()
-
-
-def _leave_nothing() -> None:
-    """Threads that hang in the kernel stay; those that are about to end are waited for."""
-    names = {f'zc_doctor {check.id}' for check in checks_of()}
-    deadline = time.monotonic() + _PATIENCE_S
-    for thread in threading.enumerate():
-        if thread.name in names:
-            thread.join(max(0.0, deadline - time.monotonic()))
+            # Threads that hang in the kernel stay; those that are about to end are waited for.
+            names = {f'zc_doctor {check.id}' for check in checks_of()}
+            deadline = time.monotonic() + _PATIENCE_S
+            for thread in threading.enumerate():
+                if thread.name in names:
+                    thread.join(max(0.0, deadline - time.monotonic()))

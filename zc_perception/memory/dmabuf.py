@@ -339,12 +339,6 @@ class DmaBuf:
                 raise
             return False
 
-    def name(self) -> str:
-        """Its name as fdinfo says it, or the memfd's; empty without one. Bytes that are no UTF-8 are replaced."""
-        if self.kind is BufferKind.DMABUF:
-            return abi.fdinfo(self.fileno()).get('name', '')
-        return abi.describe_fd(self.fileno()).removeprefix('/memfd:').removesuffix(' (deleted)')
-
     def exporter(self) -> str:
         """The exporter's name as fdinfo says it, or the heap's name for a memfd."""
         if self.kind is not BufferKind.DMABUF:
@@ -475,23 +469,34 @@ def describe_descriptor(fd: int) -> str:
     return f'{kind} ({link}); send a dma-buf, or a memfd with the seals SHRINK and GROW'
 
 
-def pending_writes(buffers: Iterable[DmaBuf]) -> SyncFile | None:
-    """The writes that devices have not finished yet, as one fence: what a reader of *buffers* has to wait for.
+def pending_fence(
+    buffers: Iterable[DmaBuf], access: CpuAccess, *, errors: bool = True
+) -> SyncFile | None:
+    """What devices have not finished yet, as one fence: what whoever wants *access* to *buffers* has to wait for.
 
-    :returns: ``None`` where no device is writing; and for memfds, and on kernels before 6.0, where nobody can tell.
+    :param errors: whether a fence that has signalled an error counts as one.
+    :returns: ``None`` where no device is busy; and for memfds, and on kernels before 6.0, where nobody can tell.
     :raises OSError: EMFILE, ENOMEM.
     """
     pending: SyncFile | None = None
-    for buffer in buffers:
-        fence = None if buffer.kind is BufferKind.MEMFD else buffer.export_fence(CpuAccess.READ)
-        if fence is None:
-            continue
-        if fence.wait(0.0) and fence.status() > 0:
-            fence.close()
-        elif pending is None:
-            pending = fence
-        else:
-            first, pending = pending, SyncFile.merge('zc writes', pending, fence)
-            first.close()
-            fence.close()
+    try:
+        for buffer in buffers:
+            fence = buffer.export_fence(access)
+            if fence is None:
+                continue
+            if fence.wait(0.0) and not (errors and fence.status() < 0):
+                fence.close()
+            elif pending is None:
+                pending = fence
+            else:
+                first, pending = pending, None
+                try:
+                    pending = SyncFile.merge('zc pending', first, fence)
+                finally:
+                    first.close()
+                    fence.close()
+    except OSError:
+        if pending is not None:
+            pending.close()
+        raise
     return pending

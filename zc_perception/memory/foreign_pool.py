@@ -6,11 +6,14 @@ descriptors refer to, so that one buffer is one slot for as long as it lives, an
 
 from __future__ import annotations
 
+import os
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 from zc_perception.errors import AllocationError
-from zc_perception.memory.dmabuf import BufferIdentity
+from zc_perception.memory.dmabuf import BufferIdentity, DmaBuf
+from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.memory.pool import (
     MAX_SLOTS,
     BufferPool,
@@ -27,6 +30,39 @@ Identities = tuple[BufferIdentity, ...]
 def identities_of(buffers: Buffers) -> Identities:
     """What the buffers of one frame are, whoever holds descriptors of them."""
     return tuple(buffer.identity for buffer in buffers)
+
+
+class BorrowedMemory(NamedTuple):
+    """A part of what somebody else's descriptor refers to. The descriptor is never closed here, only duplicated.
+
+    :param offset: where the part begins, in bytes.
+    :param size: its bytes.
+    """
+
+    number: int
+    offset: int
+    size: int
+
+    def identity(self) -> BufferIdentity:
+        """What it refers to. The number alone says nothing: it is another buffer's as soon as its owner has closed it."""
+        status = os.fstat(self.number)
+        return BufferIdentity(status.st_dev, status.st_ino)
+
+
+def own_descriptors(parts: Iterable[BorrowedMemory], heap: str | None = None) -> Buffers:
+    """Descriptors of our own, one for each part, or none at all.
+
+    :param heap: the allocator's name where it is known.
+    :raises AllocationError: one is neither a dma-buf nor memory that can't change its size.
+    """
+    made: list[DmaBuf] = []
+    try:
+        for part in parts:
+            made.append(DmaBuf.from_fd(OwnedFd.duplicate(part.number), heap=heap, lent=True))
+    except BaseException:
+        close_buffers(made)
+        raise
+    return tuple(made)
 
 
 class HeldBuffers:

@@ -26,9 +26,8 @@ from typing import NamedTuple
 from zc_perception.backoff import BackOff
 from zc_perception.errors import ConfigError, LayoutError, StaleFrameError, one_line
 from zc_perception.forking import Turn, in_child
-from zc_perception.memory.dmabuf import BufferKind, CpuAccess, DmaBuf
-from zc_perception.memory.fence import DeadlineFence, Fence, SyncFile, Waker, check_timeout
-from zc_perception.memory.reaper import REAPER, Remainder
+from zc_perception.memory.dmabuf import BufferKind, CpuAccess, DmaBuf, pending_fence
+from zc_perception.memory.fence import DeadlineFence, Fence, Waker, check_timeout
 from zc_perception.pixel.layout import ImageLayout, validate_layout
 
 Buffers = tuple[DmaBuf, ...]
@@ -251,6 +250,99 @@ def mapped(allocate: Allocate) -> Allocate:
     return allocate_mapped
 
 
+class Remainder(NamedTuple):
+    """What is left of a closed pool.
+
+    :param slots: how many still have a holder or a pending fence.
+    :param fences: to look again when one of them signals.
+    :param deadline: CLOCK_MONOTONIC second at which to look again at the latest, or ``None``.
+    """
+
+    slots: int
+    fences: Sequence[Fence]
+    deadline: float | None
+
+
+class Reaper:
+    """Finishes closed pools: nobody calls them any more, yet their last frames come back only later. Thread-safe.
+
+    One thread for all closed pools of the process, and only while one of them has a frame out or waits for a fence.
+    """
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget everything: in a forked child, where the thread is gone and the lock may be held for ever."""
+        self._lock = threading.Lock()
+        self._pools: list[BufferPool] = []
+        self._thread: threading.Thread | None = None
+        self._waker: Waker | None = None
+
+    @property
+    def running(self) -> bool:
+        """Whether a closed pool is still unfinished."""
+        return self._thread is not None
+
+    def watch(self, pool: BufferPool) -> Waker | None:
+        """Look after *pool* until nothing is left of it. The caller holds the pool's lock.
+
+        :returns: what the pool has to wake at every change from here on; ``None`` while the interpreter ends.
+        """
+        with self._lock:
+            if self._thread is None:
+                self._waker = Waker()
+                self._thread = threading.Thread(
+                    target=self._run, args=(self._waker,), name='pool-reaper', daemon=True
+                )
+                try:
+                    self._thread.start()
+                except RuntimeError:  # no threads any more: the kernel is about to free everything
+                    self._thread = self._waker = None
+                    return None
+            self._pools.append(pool)
+            if self._waker is not None:
+                self._waker.wake()
+            return self._waker
+
+    def _run(self, waker: Waker) -> None:
+        try:
+            while self._turn(waker):
+                pass
+        except BaseException:
+            with self._lock:
+                self._end()
+            raise
+
+    def _end(self) -> None:
+        """Lock held: the next pool starts a thread of its own."""
+        self._pools, self._thread, self._waker = [], None, None
+
+    def _turn(self, waker: Waker) -> bool:
+        """Look at every pool once, then wait. A function of its own, so that no local keeps a finished pool alive for longer."""
+        with self._lock:
+            pools = list(self._pools)
+        looks = [(pool, pool.reap()) for pool in pools]
+        finished = [pool for pool, look in looks if not look.slots]
+        with self._lock:
+            self._pools = [
+                pool for pool in self._pools if not any(pool is other for other in finished)
+            ]
+            if not self._pools:
+                self._end()
+                return False
+        # A pool that came meanwhile has left a token in the waker.
+        fences = [fence for _, look in looks for fence in look.fences]
+        deadlines = [look.deadline for _, look in looks if look.deadline is not None]
+        del pools, looks, finished
+        waker.wait(max(0.0, min(deadlines) - time.monotonic()) if deadlines else None, fences)
+        return True
+
+
+REAPER = Reaper()
+in_child(Turn.THREADS, REAPER.reset)
+
+
 class BufferPool:
     """A fixed number of slots of one layout: one producer fills them, any number of consumers hold
     them.
@@ -290,7 +382,7 @@ class BufferPool:
 
     **Threads.** Every public method may be called from any thread. An open pool has no thread of
     its own: every :meth:`acquire` first looks what came free (:meth:`collect`). A closed one is
-    finished by the reaper's thread (:mod:`~zc_perception.memory.reaper`).
+    finished by the reaper's thread (:class:`Reaper`).
 
     **Locks.** One lock guards everything in here. Under it fences are only looked at, and nobody is
     called. Whom to call, and what for, is noted, and done by the next thread that has given the
@@ -467,7 +559,10 @@ class BufferPool:
                 with self._lock:
                     free = self._free
                     bit = free & -free if index is None else free & 1 << index
-                    if bit and not (waits and self._would_lose()):
+                    if bit and not (
+                        waits
+                        and any(h.lossless and h.frames >= h.limit for h in self._holders.values())
+                    ):
                         self._free ^= bit
                         slot = self._slots[bit.bit_length() - 1]
                         slot.state = _FILLING
@@ -499,12 +594,6 @@ class BufferPool:
                         waker.wake()  # it is another one's turn to look at the fences
                     elif self._waker is waker:
                         self._waker = None
-
-    def _would_lose(self) -> bool:
-        """Lock held: whether the next frame would be lost to somebody who is to lose none."""
-        return any(
-            holder.lossless and holder.frames >= holder.limit for holder in self._holders.values()
-        )
 
     def discard(self, slot: Slot, generation: int | None = None) -> None:
         """Give a slot back that was acquired but not published.
@@ -1165,7 +1254,7 @@ class BufferPool:
 
         Free slots' buffers end now, the others' when their last lease is dropped and their last
         fence has signalled or timed out, also when nobody calls the pool again
-        (:mod:`~zc_perception.memory.reaper`): leased frames stay readable.
+        (:class:`Reaper`): leased frames stay readable.
         """
         if self._forked:
             return
@@ -1217,31 +1306,10 @@ def quarantine_fence(buffers: Sequence[DmaBuf], timeout_s: float) -> Fence:
     check_timeout(timeout_s)
     if all(buffer.kind is BufferKind.MEMFD for buffer in buffers):
         return DeadlineFence(0.0)
-    merged: SyncFile | None = None
-    try:
-        for buffer in buffers:
-            fence = buffer.export_fence(CpuAccess.WRITE)
-            if fence is None:
-                continue
-            if fence.wait(0.0):
-                fence.close()
-            elif merged is None:
-                merged = fence
-            else:
-                merged = _merge(merged, fence)
-    except OSError:
-        if merged is not None:
-            merged.close()
-        merged = None
-    return DeadlineFence(timeout_s) if merged is None else merged
-
-
-def _merge(first: SyncFile, second: SyncFile) -> SyncFile:
-    try:
-        return SyncFile.merge('zc_quarantine', first, second)
-    finally:
-        first.close()
-        second.close()
+    pending: Fence | None = None
+    with contextlib.suppress(OSError):
+        pending = pending_fence(buffers, CpuAccess.WRITE, errors=False)
+    return pending or DeadlineFence(timeout_s)
 
 
 # The child's copies are told that they are copies.

@@ -8,7 +8,7 @@ tie goes by the producer's own order: the result doesn't depend on chance or on 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from zc_perception.errors import FormatError, LayoutError, NegotiationError
 from zc_perception.negotiation.constraints import (
@@ -20,13 +20,16 @@ from zc_perception.negotiation.constraints import (
     formats_text,
     size_text,
 )
-from zc_perception.negotiation.heap_offer import choose_heap
 from zc_perception.negotiation.settings import (
     Allocation,
     AllocationRequest,
     BufferSettings,
+    HeapOffer,
     ImageLimits,
+    Objection,
+    heap_offer,
     joint_limits,
+    objection_text,
     violations,
 )
 from zc_perception.pixel.fourcc import FORMATS, fourcc_name, pixel_format
@@ -37,6 +40,94 @@ Participants = Sequence[BufferConstraints]
 # What nobody's device needs, and what would leave no memory to others. The first is for small images.
 _MOST_PADDING = 1 << 24
 _MOST_TIMES = 8
+
+
+def offers_of(participants: Sequence[BufferConstraints], fmt: Format | None) -> list[HeapOffer]:
+    """The heaps to choose from: those that the producer names, in its order; else all that anybody names in full."""
+    producer = _producer(participants, fmt)
+    naming = participants if producer is None or producer.heaps is None else [producer]
+    return [
+        heap_offer(name)
+        for name in dict.fromkeys(n for p in naming for n in p.heaps or () if not n.endswith('/'))
+    ]
+
+
+def _producer(
+    participants: Sequence[BufferConstraints], fmt: Format | None
+) -> BufferConstraints | None:
+    return next((p.for_format(fmt) for p in participants if p.formats is not None), None)
+
+
+@dataclass(frozen=True)
+class HeapChoice:
+    """The heap for everybody, and why; else what stands against every heap; nothing where nobody cares."""
+
+    heap: HeapOffer | None = None
+    reason: str = ''
+    objection: str = ''
+
+
+def choose_heap(participants: Sequence[BufferConstraints], fmt: Format | None) -> HeapChoice:
+    """The first heap that everybody can use for images of *fmt*."""
+    offers = offers_of(participants, fmt)
+    good = [offer for offer in offers if not any(offer.objections(p, fmt) for p in participants)]
+    if good:
+        return HeapChoice(good[0], _reason(good[0], offers, participants, fmt))
+    if offers:
+        against = _against(offers, participants, fmt)
+        note = _producer_note(participants, fmt)
+        return HeapChoice(objection=f"{against}{note}; set parameter 'heap'")
+    who = [p.participant for p in participants if p.wants_certain_memory]
+    if who:
+        return HeapChoice(
+            objection=f"{', '.join(who)}: wants certain memory, but no heap is offered; set parameter 'heap'"
+        )
+    return HeapChoice()
+
+
+def _reason(
+    best: HeapOffer,
+    offers: Sequence[HeapOffer],
+    participants: Sequence[BufferConstraints],
+    fmt: Format | None,
+) -> str:
+    unsuitable = offers[: offers.index(best)]
+    if unsuitable:
+        found = [_against(unsuitable, participants, fmt)]
+    elif len(offers) > 1:
+        names = ', '.join(offer.name for offer in offers)
+        found = [f'it comes first of {names} and suits everybody']
+    else:
+        found = [f'no other is on offer{_producer_note(participants, fmt)}']
+    for p in participants:
+        if p.contiguous and best.contiguous is None:
+            found.append(f'only the import tells {p.participant} whether it is contiguous')
+        elif p.devices and p.memory_note and not p.contiguous:
+            found.append(f'{p.participant}: {p.memory_note}')
+    return f'heap {best.name} because {"; ".join(found)}'
+
+
+def _producer_note(participants: Sequence[BufferConstraints], fmt: Format | None) -> str:
+    """Why there are no other heaps, as far as the producer says so."""
+    producer = _producer(participants, fmt)
+    return (
+        f' ({producer.participant}: {producer.memory_note})'
+        if producer is not None and producer.memory_note
+        else ''
+    )
+
+
+def _against(
+    offers: Sequence[HeapOffer], participants: Sequence[BufferConstraints], fmt: Format | None
+) -> str:
+    """What stands against these heaps: of each participant its first objection to each, and the same one once for all heaps."""
+    heaps_of: dict[Objection, list[str]] = {}
+    for participant in participants:
+        for offer in offers:
+            objection = next(offer.each_objection(participant, fmt), None)
+            if objection is not None:
+                heaps_of.setdefault(objection, []).append(offer.name)
+    return '; '.join(objection_text(objection, names) for objection, names in heaps_of.items())
 
 
 def _candidates(participants: Participants) -> list[Format]:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from zc_perception.errors import NegotiationError
 from zc_perception.memory.dmabuf import DmaBuf
+from zc_perception.memory.heaps import is_contiguous
 from zc_perception.negotiation.constraints import (
     BufferConstraints,
     Format,
@@ -21,13 +22,74 @@ from zc_perception.negotiation.constraints import (
     formats_text,
     size_text,
 )
-from zc_perception.negotiation.heap_offer import HeapOffer
 from zc_perception.pixel.fourcc import fourcc_name
 from zc_perception.pixel.layout import ImageLayout, compute_layout
 from zc_perception.pixel.modifier import LINEAR, modifier_name
 
 Buffers = tuple[DmaBuf, ...]
 """One slot's memory buffers."""
+
+
+Objection = tuple[str, str, str]
+"""What stands before the heap's name, what stands behind the name of one heap, and behind the names of several."""
+
+
+@dataclass(frozen=True)
+class HeapOffer:
+    """One heap that the allocator can use.
+
+    :param name: ``dma_heap/system``, ``udmabuf``, ``memfd``, ``v4l2/DRIVER`` …
+    :param contiguous: whether its buffers are physically contiguous; ``None``: only an import tells.
+    :param attachable: whether devices can attach to its buffers.
+    """
+
+    name: str
+    contiguous: bool | None = None
+    attachable: bool = True
+
+    def objections(self, participant: BufferConstraints, fmt: Format | None) -> list[str]:
+        """Why *participant* can't use buffers of this heap for images of *fmt*; empty if it can. See
+        :meth:`BufferConstraints.for_format`.
+        """
+        return [
+            objection_text(objection, [self.name])
+            for objection in self.each_objection(participant, fmt)
+        ]
+
+    def each_objection(
+        self, participant: BufferConstraints, fmt: Format | None
+    ) -> Iterator[Objection]:
+        participant = participant.for_format(fmt)
+        name = participant.participant
+        if not participant.accepts_heap(self.name):
+            only = f', only of {", ".join(participant.heaps or ()) or "none"}'
+            yield f"{name} can't use buffers of ", only, only
+        if participant.contiguous and self.contiguous is False:
+            because = f' ({participant.memory_note})' if participant.memory_note else ''
+            yield f'{name} needs contiguous memory{because}, which ', ' is not', ' are not'
+        if participant.devices and not self.attachable:
+            yield f"{', '.join(participant.devices)} of {name} can't attach to buffers of ", '', ''
+
+
+def heap_offer(name: str) -> HeapOffer:
+    """The offer of a heap by its name, with what the name alone tells."""
+    if is_contiguous(name):
+        return HeapOffer(name, contiguous=True)
+    if name in ('dma_heap/system', 'udmabuf'):
+        return HeapOffer(name, contiguous=False)
+    if name == 'memfd':  # ordinary memory, no dma-buf
+        return HeapOffer(name, contiguous=False, attachable=False)
+    return HeapOffer(name)
+
+
+def objection_text(objection: Objection, names: Sequence[str]) -> str:
+    before, of_one, of_several = objection
+    quoted = ', '.join(f"'{name}'" for name in names)
+    return (
+        f'{before}heap {quoted}{of_one}'
+        if len(names) == 1
+        else f'{before}heaps {quoted}{of_several}'
+    )
 
 
 @dataclass(frozen=True)

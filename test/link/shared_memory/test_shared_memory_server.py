@@ -30,8 +30,8 @@ from zc_perception.memory.fence import EventFence, SyncFile
 from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.memory.pool import BufferPool, SlotState
-from zc_perception.negotiation.heap_offer import heap_offer
 from zc_perception.negotiation.session import Consumer
+from zc_perception.negotiation.settings import heap_offer
 from zc_perception.pixel.colorimetry import BT601_LIMITED
 from zc_perception.pixel.fourcc import NV12, fourcc_code
 from zc_perception.pixel.layout import compute_layout

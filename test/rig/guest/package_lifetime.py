@@ -18,8 +18,7 @@ from zc_perception.errors import FrameReleasedError, StaleFrameError
 from zc_perception.frame import Frame
 from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.fence import DeadlineFence, EventFence, SyncFile
-from zc_perception.memory.pool import BufferPool, Slot, SlotState
-from zc_perception.memory.reaper import REAPER
+from zc_perception.memory.pool import REAPER, BufferPool, Slot, SlotState
 
 from .harness import check_each, equal, together
 from .kernel_api import any_heap, bufinfo

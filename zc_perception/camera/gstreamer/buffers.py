@@ -12,7 +12,6 @@ from ctypes import byref
 
 import numpy as np
 
-from zc_perception.camera.borrowed import own_descriptors
 from zc_perception.camera.gstreamer.abi import MAP_READ, GStreamer, MapInfo
 from zc_perception.camera.gstreamer.image import (
     FrameMemory,
@@ -24,7 +23,7 @@ from zc_perception.camera.gstreamer.pipeline import Pipeline, Sample
 from zc_perception.errors import CameraChangedError, CameraError
 from zc_perception.mapping import map_buffers
 from zc_perception.memory.dmabuf import BufferIdentity, CpuAccess
-from zc_perception.memory.foreign_pool import ForeignBufferPool, HeldBuffers
+from zc_perception.memory.foreign_pool import ForeignBufferPool, HeldBuffers, own_descriptors
 from zc_perception.memory.pool import Buffers, Slot, close_buffers
 from zc_perception.pixel.layout import ImageLayout, validate_layout
 

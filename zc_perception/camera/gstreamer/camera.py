@@ -16,8 +16,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from zc_perception.camera.borrowed import PIPELINE_BUFFERS, own_descriptors
-from zc_perception.camera.camera import Camera, CameraOptions, CameraStatistics, heap_pool
+from zc_perception.camera.camera import (
+    PIPELINE_BUFFERS,
+    Camera,
+    CameraOptions,
+    CameraStatistics,
+    heap_pool,
+)
 from zc_perception.camera.clock import CaptureClock
 from zc_perception.camera.gstreamer.abi import load_gstreamer
 from zc_perception.camera.gstreamer.buffers import RESERVE, SharedFrames, copy_frame, frame_layout
@@ -47,8 +52,8 @@ from zc_perception.errors import (
 )
 from zc_perception.frame import Frame, Header
 from zc_perception.machine.checks import Check, Finding, Needs, NodeNeed, skip
-from zc_perception.memory.dmabuf import CpuAccess, pending_writes
-from zc_perception.memory.foreign_pool import ForeignBufferPool
+from zc_perception.memory.dmabuf import CpuAccess, pending_fence
+from zc_perception.memory.foreign_pool import ForeignBufferPool, own_descriptors
 from zc_perception.memory.heaps import OfferedHeaps
 from zc_perception.memory.pool import BufferPool, Slot, close_buffers
 from zc_perception.negotiation.constraints import (
@@ -462,7 +467,7 @@ class GStreamerCamera(Camera):
             sequence=self._sequence,
             captured_ns=started_ns if captured_ns is None else captured_ns,
             capture_cost_ns=time.monotonic_ns() - started_ns if copied else 0,
-            acquire_fence=None if copied else pending_writes(slot.buffers),
+            acquire_fence=None if copied else pending_fence(slot.buffers, CpuAccess.READ),
         )
 
     def _fill(self, pool: BufferPool, sample: Sample) -> tuple[Slot | None, bool]:

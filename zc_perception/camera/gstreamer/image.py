@@ -19,7 +19,6 @@ from collections.abc import Hashable, Iterable, Sequence
 from ctypes import byref, c_int, c_size_t, c_uint
 from dataclasses import dataclass, replace
 
-from zc_perception.camera.borrowed import BorrowedMemory
 from zc_perception.camera.gstreamer.abi import (
     MAX_PLANES,
     GStreamer,
@@ -29,6 +28,7 @@ from zc_perception.camera.gstreamer.abi import (
 )
 from zc_perception.camera.gstreamer.pipeline import Sample
 from zc_perception.errors import FormatError, LayoutError
+from zc_perception.memory.foreign_pool import BorrowedMemory
 from zc_perception.negotiation.constraints import BufferConstraints, Format
 from zc_perception.pixel.colorimetry import (
     RGB_FULL,

@@ -14,8 +14,7 @@ from zc_perception.link.shared_memory.protocol import (
 )
 from zc_perception.memory.dmabuf import BufferKind
 from zc_perception.negotiation.constraints import BufferConstraints, Size
-from zc_perception.negotiation.heap_offer import HeapOffer
-from zc_perception.negotiation.settings import BufferSettings, violations
+from zc_perception.negotiation.settings import BufferSettings, HeapOffer, violations
 from zc_perception.negotiation.stand_in import options_text, parse_options
 from zc_perception.pixel.layout import MAX_ALIGNMENT, MAX_DIMENSION, ImageLayout
 

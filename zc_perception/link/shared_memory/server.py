@@ -59,8 +59,8 @@ from zc_perception.link.shared_memory.wire import Hello, Refused, Welcome
 from zc_perception.memory.fence import Fence
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.memory.pool import QUARANTINE_S, BufferPool, Slot
-from zc_perception.negotiation.heap_offer import HeapOffer
 from zc_perception.negotiation.session import Consumer
+from zc_perception.negotiation.settings import HeapOffer
 
 _ACCEPT_PAUSE_S = 0.1
 _ACCEPTS_AT_ONCE = 16
