@@ -15,12 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zc_perception.camera.replay.orientation import orientation_of, turned
-from zc_perception.camera.replay.source import (
-    DEFAULT_FRAMERATE,
-    FrameSource,
-    Moment,
-    PlaneWriter,
-)
+from zc_perception.camera.replay.source import DEFAULT_FRAMERATE, FrameSource, Moment, PlaneWriter
 from zc_perception.errors import ConfigError, FormatError, RecordingError
 from zc_perception.pixel.nv12 import even
 from zc_perception.pixel.raw_picture import RawPicture, layout_of

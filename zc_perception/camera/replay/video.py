@@ -7,11 +7,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from zc_perception.camera.replay.source import (
-    DEFAULT_FRAMERATE,
-    FrameSource,
-    Moment,
-)
+from zc_perception.camera.replay.source import DEFAULT_FRAMERATE, FrameSource, Moment
 from zc_perception.camera.replay.video_file import VideoFile
 from zc_perception.camera.replay.video_picture import PictureWriter
 from zc_perception.errors import ConfigError, FormatError, RecordingError
