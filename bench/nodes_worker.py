@@ -273,7 +273,7 @@ class Cameras:
             rung = graph.inference.subscription.statistics().rung
             if rung != IN_PROCESS:
                 return {'matched': False, 'reason': f'the link is {rung}'}
-            if not graph.inference.detection_readers():
+            if not graph.inference.count_subscribers('detections'):
                 return {'matched': False, 'reason': 'nobody reads the detections'}
         return {'matched': True, 'reason': ''}
 

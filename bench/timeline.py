@@ -31,7 +31,7 @@ from bench.worker import BenchError
 from zc_perception.errors import ConfigError
 from zc_perception.observe.frame_log import CAPACITY, FrameRecord, find_frame_logs
 from zc_perception.observe.timeline import WHOLE, NodeTrack, build_timeline, is_whole, stages_us
-from zc_perception.whole_file import check_apart, output_file, write_output
+from zc_perception.whole_file import output_file, write_output
 
 CASE = 'timeline'
 _NO_CPU = float('nan')
@@ -118,7 +118,6 @@ def _prepare(options: argparse.Namespace) -> Callable[[Say], Measured]:
     # A frame log has so many frames; a second of them is for what looks at it.
     check_counts(options, seconds=CAPACITY / RATE_HZ - 1)
     check_delay(options.delay_ms, RATE_HZ)
-    check_apart({'--trace': options.trace, '--json': options.json})
     trace = output_file(options.trace, '--trace')
     plan = TimelinePlan(options.seconds, options.delay_ms, trace)
 

@@ -402,7 +402,7 @@ class Frame:
         """Keep the frame beyond the callback, or the step of a loop. You own the Frame that is returned: release it, once for each call.
 
         The first call in a callback returns this very object. Each further call returns another Frame over the same buffer, which counts
-        as the same frame. ``share()`` is the old name of this method.
+        as the same frame.
 
         :raises FrameReleasedError: the frame was released before.
         :raises StaleFrameError: the camera took the lease back and uses the buffer again.
@@ -414,8 +414,6 @@ class Frame:
         frame = Frame(self.data, lease.pool.again(lease))
         frame.published_ns = self.published_ns
         return frame
-
-    share = keep
 
     def release_when_unseen(self) -> None:
         """For links: release the frame as soon as no array of its pixels is left, on whichever thread that is."""

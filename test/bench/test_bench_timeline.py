@@ -60,7 +60,6 @@ def test_options_become_the_plan(
         (['--seconds', '200'], '--seconds 200'),
         (['--delay-ms', '61'], '--delay-ms 61'),
         (['--check'], '--check: timeline has no bars'),
-        (['--trace', 'same', '--json', './same'], "--trace and --json are the same file './same'"),
     ],
 )
 def test_what_can_not_be_is_said_before_anything_is_measured(

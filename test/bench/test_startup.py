@@ -32,7 +32,7 @@ from bench.startup import (
 )
 from bench.subcommand import Measured, check_bars
 from bench.worker import BenchError
-from zc_perception.nodes.startup import Startup
+from zc_perception.nodes import Startup
 from zc_perception.observe.frame_log import FrameRecord, RecordKind
 
 MS = 1_000_000
@@ -70,7 +70,7 @@ def test_published_and_received_are_two_cases_of_one_start() -> None:
 
 def test_a_stage_is_reached_once(monkeypatch: pytest.MonkeyPatch) -> None:
     made, now = Startup(), iter([10, 20, 30])
-    monkeypatch.setattr('zc_perception.nodes.startup.time.monotonic_ns', lambda: next(now))
+    monkeypatch.setattr('zc_perception.nodes.time.monotonic_ns', lambda: next(now))
     for stage in ('imports', 'camera', 'imports'):
         made.reached(stage)
     assert made.facts() == {'imports': 10, 'camera': 20} and list(made.facts()) == [
@@ -191,7 +191,7 @@ def test_files_leave_the_page_cache() -> None:
 
 def test_a_cold_start_has_neither_the_package_nor_its_model() -> None:
     files = environment_files()
-    assert {'startup.py', '__init__.py', 'model.onnx'} <= {path.name for path in files}
+    assert {'process.py', '__init__.py', 'model.onnx'} <= {path.name for path in files}
     assert Path(zc_perception.__file__) in files
 
 

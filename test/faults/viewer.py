@@ -35,7 +35,7 @@ def main() -> None:
             mine.popleft().release()
         with frame.map() as planes:
             assert planes[0].shape
-        mine.append(frame.share())
+        mine.append(frame.keep())
         if not said and all(kept.values()):
             said = True
             print('holding', flush=True)

@@ -27,7 +27,7 @@ DEPENDS_ON = (
     'zc_perception/nodes/main.py',
     'zc_perception/nodes/command_lines.py',
     'zc_perception/nodes/params/*.py',
-    'zc_perception/nodes/startup.py',
+    'zc_perception/nodes/__init__.py',
     'zc_perception/kinds.py',
     'zc_perception/parameters.py',
     'zc_perception/programs.py',

@@ -524,13 +524,13 @@ class User:
         self.keep(life, number, 'kept, with y and uv', [kept], [(luma, chroma)])
 
     def _share(self, life: Life, frame: Frame, number: int) -> None:
-        self.keep(life, number, 'shared', [frame.share()])
+        self.keep(life, number, 'shared', [frame.keep()])
 
     def _share_three_times(self, life: Life, frame: Frame, number: int) -> None:
-        self.keep(life, number, 'shared three times', [frame.share() for _ in range(3)])
+        self.keep(life, number, 'shared three times', [frame.keep() for _ in range(3)])
 
     def _share_and_keep_views(self, life: Life, frame: Frame, number: int) -> None:
-        kept = frame.share()
+        kept = frame.keep()
         with kept.map() as planes:
             views = planes[0], planes[1]
         with suppress(BufferError):
@@ -539,15 +539,15 @@ class User:
         self.keep(life, number, 'shared, with views', [kept], [views])
 
     def _forget(self, life: Life, frame: Frame, number: int) -> None:
-        frame.share()
+        frame.keep()
 
     def _forget_in_a_cycle(self, life: Life, frame: Frame, number: int) -> None:
-        cycle: list[Any] = [frame.share()]
+        cycle: list[Any] = [frame.keep()]
         cycle.append(cycle)
         self.keep(life, number, 'forgotten in a cycle', cycle=True)
 
     def _release_elsewhere(self, life: Life, frame: Frame, number: int) -> None:
-        shared, released = frame.share(), threading.Event()
+        shared, released = frame.keep(), threading.Event()
 
         def work() -> None:
             with shared, shared.map() as planes:
@@ -589,7 +589,7 @@ class User:
         self._destroy(life, frame, number, 'destroy_node')
 
     def _destroy_and_keep(self, life: Life, frame: Frame, number: int) -> None:
-        self.keep(life, number, 'shared, beyond the subscription', [frame.share()])
+        self.keep(life, number, 'shared, beyond the subscription', [frame.keep()])
         self.end_life(life, 'destroy')
 
     def _create_anew(self, life: Life, frame: Frame, number: int) -> None:

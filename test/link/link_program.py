@@ -262,7 +262,7 @@ class FrameSubscription(Receiver):
         with frame.map() as planes:
             value = int(planes[0][-1, -1])
         if len(self._kept) < self._keeps:
-            self._kept.append(frame.share())
+            self._kept.append(frame.keep())
         self.take(checked(value, divmod(frame.header.stamp_ns, SECOND)))
 
     def state(self) -> dict[str, Any]:

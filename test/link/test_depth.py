@@ -70,7 +70,7 @@ class Reader:
         self.seen.append(value_of(frame))
         if self._keeping:
             self._keeping = False
-            self._kept.append(frame.share())
+            self._kept.append(frame.keep())
 
     def first(self) -> bool:
         """Whether the first frame has come."""

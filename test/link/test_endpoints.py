@@ -103,7 +103,7 @@ def test_every_delivery_is_its_own_frame_and_ends_with_the_callback_unless_share
     pool, kept, ended = make_pool(slots=4), [], []
     publisher = ros.publisher(ros.node('camera'))
     ros.subscription(
-        ros.node('keeper'), callback=lambda frame: kept.append(frame.share()), holder='keeper'
+        ros.node('keeper'), callback=lambda frame: kept.append(frame.keep()), holder='keeper'
     )
     ros.subscription(ros.node('looker'), callback=ended.append, holder='looker')
     frame = make_frame(pool)
@@ -210,7 +210,7 @@ def test_a_topic_without_room_for_its_announcements_is_said_and_one_with_room_is
         ):
             endpoint(node, topic=f'{longest}t')
     publisher = ros.publisher(node, topic=longest)
-    ros.subscription(node, topic=longest, callback=lambda frame: arrived.append(frame.share()))
+    ros.subscription(node, topic=longest, callback=lambda frame: arrived.append(frame.keep()))
     with make_frame() as frame:
         publisher.publish(frame)
     assert eventually(lambda: arrived)

@@ -47,7 +47,7 @@ def test_no_more_is_held_than_was_asked_for_and_it_goes_on_with_the_newest(
     camera: Cameras, subscribe: Subscribe
 ) -> None:
     source, kept = camera(), []
-    greedy = subscribe('greedy', lambda frame: kept.append(frame.share()), held=2)
+    greedy = subscribe('greedy', lambda frame: kept.append(frame.keep()), held=2)
     assert eventually(lambda: source.met(greedy))
     assert publishing(source, lambda: len(kept) == 2)
     for _ in range(20):
@@ -93,7 +93,7 @@ def test_a_full_window_is_told_with_the_frames_and_how_long(
     camera: Cameras, subscribe: Subscribe, capfd: pytest.CaptureFixture[str]
 ) -> None:
     source, kept, said = camera(), [], ''
-    greedy = subscribe('greedy', lambda frame: kept.append(frame.share()), held=1)
+    greedy = subscribe('greedy', lambda frame: kept.append(frame.keep()), held=1)
     assert eventually(lambda: source.met(greedy))
     assert publishing(source, lambda: kept)
 

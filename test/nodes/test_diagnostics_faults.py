@@ -42,7 +42,7 @@ def test_a_consumer_that_releases_nothing_is_named(free_domain: int) -> None:
 
         def keep(frame: Frame) -> None:
             if hoarding:
-                kept.append(frame.share())
+                kept.append(frame.keep())
 
         adapter = frame_adapter('rgb8', run.capture.ledger, holder='x')
         subscription = AdaptedSubscription(

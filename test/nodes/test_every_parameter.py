@@ -31,7 +31,7 @@ from zc_perception.link.endpoints import frame_offer
 from zc_perception.nodes import (
     camera_info,
     frame_links,
-    inference_stream,
+    inference,
     overlay,
     realtime,
     recorder,
@@ -120,7 +120,7 @@ def option(name: str, value: Any) -> Static:
         value,
         lambda seen: seen.given[-1][2][name] == value,
         {},
-        (inference_stream, 'open_accelerator'),
+        (inference, 'open_accelerator'),
     )
 
 

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from zc_perception.detection.detections import Detections
 from zc_perception.errors import ConfigError
 from zc_perception.memory.ledger import CopyLedger
-from zc_perception.nodes.inference import InferenceNode
-from zc_perception.nodes.inference_stream import (
+from zc_perception.nodes.inference import (
     ClassFilter,
+    InferenceNode,
     InferenceStream,
     Pace,
     select_accelerator,

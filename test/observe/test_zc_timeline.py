@@ -115,7 +115,6 @@ def test_running_nodes_have_to_be_there(
     [
         (['--seconds', '200'], '--seconds 200: give more than 0 and at most 120'),
         (['--seconds', 'nan'], '--seconds nan'),
-        (['--trace', 'same', '--json', './same'], "--trace and --json are the same file './same'"),
         (['--json', ''], "--json '' names no file"),
         (['all'], "argument PID: invalid int value: 'all'"),
     ],

@@ -9,5 +9,29 @@ Read in this order:
 4. :mod:`~zc_perception.nodes.main`: the console scripts. Their options are in :mod:`~zc_perception.nodes.command_lines`, what runs nodes
    is in :mod:`~zc_perception.nodes.process`.
 
-Folders: ``params/`` has everything about parameters, ``container/`` the container for components, ``launching/`` what launch files share.
+Folders: ``params/`` has everything about parameters, ``launching/`` what launch files share. :data:`STARTUP` says when a program has reached
+each stage of its start. This file imports next to nothing.
 """
+
+from __future__ import annotations
+
+import time
+
+
+class Startup:
+    """When each stage was reached for the first time, CLOCK_MONOTONIC ns: what happens again later isn't the start."""
+
+    def __init__(self) -> None:
+        self._reached: dict[str, int] = {}
+
+    def reached(self, stage: str) -> None:
+        """Now."""
+        self._reached.setdefault(stage, time.monotonic_ns())
+
+    def facts(self) -> dict[str, int]:
+        """Stages in the order in which they were reached; empty in programs of other make."""
+        return dict(self._reached)
+
+
+STARTUP = Startup()
+"""The process's."""

@@ -32,6 +32,7 @@ from zc_perception.negotiation.constraints import BufferConstraints, formats_tex
 from zc_perception.negotiation.session import BufferSession
 from zc_perception.negotiation.settings import Allocation, AllocationRequest
 from zc_perception.negotiation.stand_in import parse_stand_ins
+from zc_perception.nodes import STARTUP
 from zc_perception.nodes.camera_controls import PREFIX, CameraControls
 from zc_perception.nodes.camera_info import (
     CameraInfoPublisher,
@@ -53,7 +54,6 @@ from zc_perception.nodes.params.qos_overrides import Endpoint, overridden, publi
 from zc_perception.nodes.perception_node import PATIENCE_S, PerceptionNode
 from zc_perception.nodes.realtime import Realtime, parse_cpus
 from zc_perception.nodes.snapshot import SnapshotService, snapshot_folder
-from zc_perception.nodes.startup import STARTUP
 from zc_perception.nodes.stereo_side import StereoSide
 from zc_perception.observe.diagnostics import Status
 from zc_perception.observe.frame_log import FrameLog

@@ -24,9 +24,9 @@ from zc_perception.link.endpoints import (
     PublisherStatistics,
     SharedMemoryLinks,
 )
-from zc_perception.link.endpoints.announcer import UNANNOUNCED
 from zc_perception.link.endpoints.discovery import Rivals
 from zc_perception.link.endpoints.frame_offer import serve_frames
+from zc_perception.link.endpoints.publisher import UNANNOUNCED
 from zc_perception.link.endpoints.remote_links import OTHER_HOST
 from zc_perception.link.endpoints.windows import (
     STALLED_S,

@@ -6,7 +6,7 @@ import os
 import signal
 from functools import partial
 
-from zc_perception.nodes.startup import STARTUP
+from zc_perception.nodes import STARTUP
 from zc_perception.terminal import ending_quietly
 
 TYPE_CHECKING = False  # as in zc_perception/__init__.py

@@ -29,6 +29,7 @@ from rclpy.utilities import remove_ros_args
 
 from zc_perception.errors import EXIT_FAILURE, EXIT_USAGE, ZcError, error_line
 from zc_perception.link.rclpy_compat import InvalidHandle, call_soon, init_without_signal_handlers
+from zc_perception.nodes import STARTUP
 from zc_perception.nodes.params.ros_arguments import (
     CommandLine,
     check_start,
@@ -37,7 +38,6 @@ from zc_perception.nodes.params.ros_arguments import (
     remember_command_line,
 )
 from zc_perception.nodes.perception_node import PATIENCE_S, PerceptionNode
-from zc_perception.nodes.startup import STARTUP
 from zc_perception.terminal import Interrupted, interruptions
 
 _MAX_WAITS_IN_VAIN = 20

@@ -130,7 +130,7 @@ def _run(options: argparse.Namespace) -> int:
 
     from zc_perception.errors import ConfigError
     from zc_perception.observe.timeline import build_timeline
-    from zc_perception.whole_file import check_apart, output_file, write_output
+    from zc_perception.whole_file import output_file, write_output
 
     # Of a camera of 30 Hz a frame log has the last 136 s.
     longest_s = 120.0
@@ -138,7 +138,6 @@ def _run(options: argparse.Namespace) -> int:
         raise ConfigError(
             f'--seconds {options.seconds:g}: give more than 0 and at most {longest_s:g}, so long a frame log goes back'
         )
-    check_apart({'--trace': options.trace, '--json': options.json})
     trace, rows_file = (
         None if name is None else output_file(name, option)
         for option, name in (('--trace', options.trace), ('--json', options.json))

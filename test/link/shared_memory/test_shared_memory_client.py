@@ -97,7 +97,7 @@ def test_leases_of_this_process_are_counted_here_and_released_once(
 ) -> None:
     publish(server, pool, 0)
     frame = receive(client)
-    delivered, shared = frame.deliver('overlay'), frame.share()
+    delivered, shared = frame.deliver('overlay'), frame.keep()
     assert delivered is not None and delivered.data is frame.data
     frame.release()
     delivered.release()
@@ -234,7 +234,7 @@ def test_held_frames_outlive_the_producer(
     for frame in frames:
         with frame.map() as planes:
             assert planes[0].shape == (48, 64) and planes[0][0, 0] == 0
-    shared = frames[0].share()
+    shared = frames[0].keep()
     frames[0].release()
     frames[1].release(EventFence())
     assert mappings_of(inodes[0]) == 2

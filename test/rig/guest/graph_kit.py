@@ -88,7 +88,7 @@ class RunningGraph:
 
     def start(self, readers: int = 0) -> None:
         """Start the nodes when so many read the detections."""
-        eventually(lambda: self.graph.inference.detection_readers() >= readers, 20)
+        eventually(lambda: self.graph.inference.count_subscribers('detections') >= readers, 20)
         self._group.start()
 
     def add_node(self, node: Any) -> None:

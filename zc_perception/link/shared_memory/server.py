@@ -689,7 +689,7 @@ class SharedMemoryServer:
             connection.welcome(Welcome(window, depth, self.publisher_id), join)
             if hello.history and self._history is not None:
                 with contextlib.suppress(StaleFrameError):
-                    kept = [frame.share() for frame in self._history]
+                    kept = [frame.keep() for frame in self._history]
                 for frame in kept:
                     connection.offer(frame)
         for frame in kept:

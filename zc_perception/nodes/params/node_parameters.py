@@ -20,11 +20,11 @@ from rclpy.exceptions import NameValidationException
 from rclpy.node import Node
 from rclpy.parameter import Parameter
 
-from zc_perception.errors import ConfigError, nearest, one_line, shown
+from zc_perception.errors import ConfigError, nearest, one_line
 from zc_perception.link.rclpy_compat import parameter_overrides
 from zc_perception.nodes.params.kinds import belongs_elsewhere
 from zc_perception.nodes.params.qos_overrides import PREFIX as _QOS
-from zc_perception.parameters import EVERY_NODE, EVERY_NODE_SPECS, TYPE_NAMES, ParameterSpec
+from zc_perception.parameters import EVERY_NODE, EVERY_NODE_SPECS, ParameterSpec
 
 _ROS_TYPES = {
     bool: Parameter.Type.BOOL,
@@ -33,7 +33,6 @@ _ROS_TYPES = {
     str: Parameter.Type.STRING,
     list: Parameter.Type.STRING_ARRAY,
 }
-_KINDS = {ros: kind for kind, ros in _ROS_TYPES.items()}
 # An empty array has no type in ROS: a file's [] arrives without a value, and would be declared as bytes.
 _NO_STRINGS = ['']
 
@@ -152,19 +151,19 @@ class NodeParameters(Mapping[str, Any]):
 
     def judged(self, parameters: Sequence[Parameter]) -> tuple[list[Parameter], list[str]]:
         """*parameters* in the types in which they are declared, as ROS itself takes no integer for a number; and why they can't be set now:
-        all reasons, not only the first, also against those that are not among the declarations here."""
+        all reasons, not only the first. What others have declared, such as a topic's QoS, rclpy judges."""
         accepted, reasons = self._judge(parameters)
         own = dict(accepted)
-        foreign = (
-            self._reason_against_foreign(parameter)
+        unknown = [
+            self.unknown(parameter.name, self._node.get_parameters_by_prefix(''))
             for parameter in parameters
-            if parameter.name not in self._specs
-        )
+            if not self._node.has_parameter(parameter.name)
+        ]
         converted = [
             _declared(parameter.name, own[parameter.name]) if parameter.name in own else parameter
             for parameter in parameters
         ]
-        return converted, [*reasons, *filter(None, foreign)]
+        return converted, [*reasons, *unknown]
 
     def _judge(self, parameters: Sequence[Parameter]) -> tuple[list[tuple[str, Any]], list[str]]:
         """New values in the parameters' own types, and what speaks against others."""
@@ -184,31 +183,6 @@ class NodeParameters(Mapping[str, Any]):
                     f"parameter '{spec.name}' can't be checked: {one_line(error)}; please report this line"
                 )
         return accepted, reasons
-
-    def _reason_against_foreign(self, parameter: Parameter) -> str:
-        """As rclpy judges, in a sentence that says which one it is and what to do."""
-        name, kind = parameter.name, parameter.type_
-        if not self._node.has_parameter(name):
-            return self.unknown(name, self._node.get_parameters_by_prefix(''))
-        described = self._node.describe_parameter(name)
-        wanted = Parameter.Type(described.type)
-        if kind is Parameter.Type.NOT_SET:
-            return f"parameter '{name}' can't be removed"
-        if described.read_only:
-            return f"parameter '{name}' is read-only{': restart the node with it' if name.startswith(_QOS) else ''}"
-        if described.dynamic_typing:
-            return ''
-        (limits,) = described.integer_range or [None]
-        in_range = (
-            limits is None
-            or kind is not wanted
-            or limits.from_value <= parameter.value <= limits.to_value
-        )
-        if kind is wanted and in_range:
-            return ''
-        allowed = TYPE_NAMES.get(_KINDS.get(wanted, object), wanted.name.lower())
-        limit = '' if limits is None else f' from {limits.from_value} to {limits.to_value}'
-        return f"parameter '{name}' is {shown(parameter.value)}; it must be {allowed}{limit}"
 
     def _new_value(self, spec: ParameterSpec, parameter: Parameter) -> Any:
         name = f"parameter '{spec.name}'"
