@@ -173,6 +173,27 @@ def messages(topic: str, holds: Callable[[Any], bool]) -> Any:
     return check
 
 
+def tracked(holds: Callable[[Any, Any], bool]) -> Any:
+    """Of the ids of any two frames that follow each other, once tracking is on."""
+
+    def check(bench: Bench, node: str, name: str, value: Any) -> None:
+        bench.run.eventually(lambda: all(r.found.ids is None for r in bench.results[-JUDGED:]))
+        bench.set(node, name, value)
+        bench.set(node, 'tracking', 'bytetrack')
+        start = len(bench.results) + WITHIN
+        bench.run.eventually(lambda: len(bench.results) >= start + JUDGED)
+        ids = [result.found.ids for result in bench.results[start : start + JUDGED]]
+        bench.set(node, 'tracking', 'none')
+        bench.run.eventually(lambda: bench.results[-1].found.ids is None)
+        assert all(map(holds, ids, ids[1:])), ids
+
+    return check
+
+
+def all_new(one: Any, next_one: Any) -> bool:
+    return len(one) > 0 and not set(one) & set(next_one)
+
+
 def paced(bench: Bench, node: str, name: str, value: float) -> None:
     bench.set(node, name, value)
     start = len(bench.results) + WITHIN
@@ -276,6 +297,12 @@ ENTRIES: dict[tuple[str, str], Dynamic] = {
     ('inference', 'in_flight'): Dynamic(2, results(lambda r: r.in_flight == 2, some=True)),
     ('inference', 'timeout'): Dynamic(0.01, too_late, costs_frames=True),
     ('inference', 'import_cache'): Dynamic(False, reaches_the_accelerator),
+    ('inference', 'tracking'): Dynamic(
+        'bytetrack', tracked(lambda one, next_one: bool(set(one) & set(next_one) - {0}))
+    ),
+    ('inference', 'track_score'): Dynamic(1.0, tracked(lambda one, _: not any(one))),
+    ('inference', 'track_iou'): Dynamic(1.0, tracked(all_new)),
+    ('inference', 'track_lost'): Dynamic(0.0, tracked(all_new)),
     ('inference', 'cpu_affinity'): Dynamic([CPU], BOUND),
     ('inference', 'realtime_priority'): Dynamic(2, FIFO),
     ('overlay', 'scale'): Dynamic(0.5, messages('detections/image', lambda m: m.width == 320)),

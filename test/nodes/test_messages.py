@@ -28,15 +28,19 @@ FRAME_IDS = st.text(
     st.characters(exclude_characters='\0', exclude_categories=('Cs',)), max_size=40
 )
 BOXES = st.tuples(COORDINATES, COORDINATES, COORDINATES, COORDINATES)
-ROWS = st.lists(st.tuples(BOXES, st.floats(0, 1, width=32), st.integers(0, 1200)), max_size=12)
+IDS = st.just(0) | st.integers(1, 2**63 - 1)
+ROWS = st.lists(
+    st.tuples(BOXES, st.floats(0, 1, width=32), st.integers(0, 1200), IDS), max_size=12
+)
 
 
-def detections(rows: list[tuple]) -> Detections:
+def detections(rows: list[tuple], tracked: bool = False) -> Detections:
     boxes = np.array([row[0] for row in rows], np.float32).reshape(-1, 4)
     return Detections(
         boxes,
         np.array([row[1] for row in rows], np.float32),
         np.array([row[2] for row in rows], np.intp),
+        ids=np.array([row[3] for row in rows], np.int64) if tracked else None,
     )
 
 
@@ -47,16 +51,22 @@ def read(serialised: bytes) -> Detection2DArray:
 @settings(max_examples=200, deadline=None)
 @given(
     frames=st.lists(
-        st.tuples(st.integers(0, 2**31 * 10**9 - 1), FRAME_IDS, ROWS), min_size=1, max_size=3
+        st.tuples(st.integers(0, 2**31 * 10**9 - 1), FRAME_IDS, ROWS, st.booleans()),
+        min_size=1,
+        max_size=3,
     ),
     classes=st.integers(0, 120),
 )
 def test_the_middleware_reads_what_the_message_says(frames: list[tuple], classes: int) -> None:
     """Writers of several frames, as in the node: nothing of the frame before stays in either."""
     cdr, message = DetectionsCdr(classes), DetectionsWriter(classes)
-    for stamp_ns, frame_id, rows in frames:
-        header, found = Header(stamp_ns, frame_id), detections(rows)
-        assert read(cdr.write(header, found)) == message.write(header, found)
+    for stamp_ns, frame_id, rows, tracked in frames:
+        header, found = Header(stamp_ns, frame_id), detections(rows, tracked)
+        said = read(cdr.write(header, found))
+        assert said == message.write(header, found)
+        assert [each.id for each in said.detections] == [
+            str(row[3]) if tracked and row[3] else '' for row in rows
+        ]
 
 
 @pytest.mark.parametrize(

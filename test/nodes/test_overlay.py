@@ -6,6 +6,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import cv2
@@ -40,6 +41,7 @@ from zc_perception.nodes.overlay_picture import (
     PictureHistory,
     class_colour,
 )
+from zc_perception.nodes.overlay_trails import Trails
 from zc_perception.nodes.perception import PerceptionGraph
 from zc_perception.observe.diagnostics import Level
 from zc_perception.pixel.colorimetry import Colorimetry, Matrix, Range
@@ -187,6 +189,24 @@ def test_labels_do_not_hide_each_other_and_the_most_certain_come_first() -> None
         100 - (fields[1][3] - fields[1][1]),
     ), 'the caption, then the best box'
     assert all(min(f) >= 0 and f[2] <= 640 and f[3] <= 360 for f in fields)
+
+
+def test_trails_follow_who_has_an_id_and_end_with_it_or_with_a_jump_of_time() -> None:
+    trails, colour = Trails(), class_colour('7')
+
+    def columns(now_ns: int, left: float, name: str = '7') -> list[int]:
+        picture = np.zeros((180, 320, 3), np.uint8)
+        box = replace(_box(1, left, 100), id=name)
+        trails.paint(picture, [box, _box(2, left, 20)], (0.5, 0.5), now_ns, 1)
+        return np.nonzero((picture == colour).all(axis=2)[55])[0].tolist()
+
+    for step in range(4):
+        drawn = columns(step * 10**8, 100.0 + 50 * step)
+        assert drawn == ([*range(55, 56 + 25 * step)] if step else [])
+    assert columns(4 * 10**8, 100.0, name='') == [], 'the object is lost'
+    assert columns(5 * 10**8, 300.0) == list(range(55, 156))
+    assert columns(22 * 10**8, 300.0) == list(range(105, 156)), 'two seconds, no more'
+    assert columns(10**8, 300.0) == [], 'time went back'
 
 
 def draws() -> bool:
@@ -399,10 +419,11 @@ def test_names_come_from_the_labels_however_late_the_overlay_is(free_domain: int
             np.array([[10.0, 20.0, 50.0, 60.0]], np.float32),
             np.array([0.5], np.float32),
             np.array([2]),
+            ids=np.array([31]),
         )
         message = DetectionsWriter(4).write(Header(stamps[-1] if stamps else 1, 'lens'), found)
         box = overlay._box(message.detections[0])
-        assert box == LabelledBox(10.0, 20.0, 50.0, 60.0, '2', 'traffic sign', 0.5)
+        assert box == LabelledBox(10.0, 20.0, 50.0, 60.0, '2', 'traffic sign', 0.5, '31')
 
 
 def test_frames_that_can_not_be_drawn_are_a_warning_until_they_can(free_domain: int) -> None:

@@ -226,7 +226,7 @@ class SceneObject:
 
     ``x, y`` is the top-left corner and ``width, height`` the size, in image pixels, of the tight box around the whole
     silhouette clipped to the image (parts hidden by nearer objects included); ``visible`` is the share of the
-    silhouette's pixels that can be seen, 0 to 1.
+    silhouette's pixels that can be seen, 0 to 1. ``identity`` is the same for the same thing in all frames of a scene.
     """
 
     class_index: int
@@ -235,6 +235,7 @@ class SceneObject:
     width: float
     height: float
     visible: float
+    identity: tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -310,6 +311,7 @@ class _Sprite:
     depth: float
     foot: tuple[int, int]
     reach: int
+    identity: tuple[int, int]
 
 
 class RoadScene:
@@ -425,6 +427,7 @@ class RoadScene:
                 float(bounds[2]),
                 float(bounds[3]),
                 min(shown / total, 1.0),
+                sprite.identity,
             )
         )
         sprites.append(sprite)
@@ -462,7 +465,14 @@ class RoadScene:
         look = self._look(track, int(cycle))
         gait = math.sin(look.stride + 7.0 * seconds)
         lateral = look.lateral + track.kind.sweep * math.sin(look.stride + 0.55 * seconds)
-        return self._lens.sprite(track.class_index, look, lateral, track.far - travelled, gait)
+        return self._lens.sprite(
+            track.class_index,
+            look,
+            lateral,
+            track.far - travelled,
+            gait,
+            (track.number, int(cycle)),
+        )
 
     def _look(self, track: _Track, cycle: int) -> _Look:
         key = (track.number, cycle)
@@ -489,7 +499,9 @@ class RoadScene:
                 look = _make_look(kind, self._hues, np.random.default_rng((self.seed, 2, number)))
                 scale = side / min(look.width, look.height)
                 polygons = look.shape.polygons(x, y, look.width * scale, look.height * scale, 0.0)
-                yield _Sprite(class_index, look.shape, polygons, math.inf, (x, y), step)
+                yield _Sprite(
+                    class_index, look.shape, polygons, math.inf, (x, y), step, (-1, number)
+                )
                 number += 1
 
     def _draw_lanes(self, index: int, luma: NDArray[np.uint8]) -> None:
@@ -570,7 +582,13 @@ class _Lens:
         return min(near, 0.7 * far), far
 
     def sprite(
-        self, class_index: int, look: _Look, lateral: float, depth: float, swing: float
+        self,
+        class_index: int,
+        look: _Look,
+        lateral: float,
+        depth: float,
+        swing: float,
+        identity: tuple[int, int],
     ) -> _Sprite:
         """``look`` standing on the road at ``lateral`` and ``depth``."""
         x, y = self.ground(lateral, depth)
@@ -578,7 +596,13 @@ class _Lens:
         width, height = look.width * pixels, look.height * pixels
         polygons = look.shape.polygons(x, y, width, height, swing)
         return _Sprite(
-            class_index, look.shape, polygons, depth, (round(x), round(y)), round(width * 0.55)
+            class_index,
+            look.shape,
+            polygons,
+            depth,
+            (round(x), round(y)),
+            round(width * 0.55),
+            identity,
         )
 
 

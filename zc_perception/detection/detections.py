@@ -14,12 +14,14 @@ class Detections:
 
     :param rows: (n) which row of the model's outputs each box is from, in the head's own numbering: :meth:`Head.extras`
         reads masks' coefficients, keypoints or ids by it. Empty where no head made the boxes.
+    :param ids: (n) of the objects' tracks, 0 for one without; ``None``: nobody tracks.
     """
 
     boxes: NDArray[np.float32]
     scores: NDArray[np.float32]
     classes: NDArray[np.intp]
     rows: NDArray[np.intp] = field(default_factory=lambda: np.zeros(0, np.intp))
+    ids: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         return len(self.scores)
@@ -31,6 +33,7 @@ class Detections:
             self.scores[which],
             self.classes[which],
             self.rows[which] if len(self.rows) else self.rows,
+            None if self.ids is None else self.ids[which],
         )
 
     @classmethod

@@ -10,6 +10,7 @@ from typing import Any
 
 from zc_perception.camera.kinds import CAMERAS
 from zc_perception.camera.recording import RAW_SUFFIX, SUFFIX
+from zc_perception.detection.tracking import PARAMETERS as TRACKING
 from zc_perception.errors import ConfigError
 from zc_perception.kinds import Kinds
 from zc_perception.negotiation.stand_in import SYNTAX
@@ -153,6 +154,7 @@ NODES: Mapping[str, NodeSpecs] = {
         ParameterSpec('max_rate', 0.0, 'Most frames that are run per second, each time the newest. 0: no limit.', 'Hz', 0.0, 1000.0,
                       dynamic=True),
         ParameterSpec('keep_all', False, 'Run every frame instead of the newest. For recordings only.'),
+        *TRACKING,
         *FOR_ALL,
         *_SUBSCRIPTION,
         *_LIFECYCLE,

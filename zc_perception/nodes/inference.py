@@ -18,6 +18,7 @@ from vision_msgs.msg import Detection2DArray, LabelInfo
 from zc_perception.detection.detections import Detections
 from zc_perception.detection.heads import make_head
 from zc_perception.detection.heads.spec import DecodeLimits
+from zc_perception.detection.tracking import Tracking
 from zc_perception.errors import ConfigError, nearest, shown
 from zc_perception.frame import Frame
 from zc_perception.link.endpoints import AdaptedSubscription
@@ -267,6 +268,7 @@ class InferenceNode(PerceptionNode):
         self._stream: InferenceStream | None = None
         self._pace = Pace(self.parameters['max_rate'])
         self._classes = ClassFilter((), ())
+        self._tracking = Tracking(self.parameters)
         self._realtime = Realtime(
             self,
             self.parameters,
@@ -398,6 +400,7 @@ class InferenceNode(PerceptionNode):
     def _on_parameter(self, name: str, value: Any) -> None:
         if name == 'max_rate':
             self._pace.set(value)
+        self._tracking.tune(self.parameters)
         stream = self._stream
         if stream is None:
             return
@@ -517,6 +520,7 @@ class InferenceNode(PerceptionNode):
             maximum,
         )
         found = self._classes(stream.head.decode(entry.job.outputs(), entry.job.letterbox, limits))
+        found = self._tracking(found, data.header.stamp_ns, (data.width, data.height))
         decoded_ns = time.monotonic_ns()
         self._publisher.publish(stream.to_message(data.header, found))
         published_ns = time.monotonic_ns()

@@ -38,7 +38,6 @@ _UPRIGHT = struct.pack('<d', 1.0) + bytes(8 * 36)
 _NUMBERS = struct.Struct(f'<d48x{len(_UPRIGHT)}s2d8x2d')
 # ``Detection2D.id``, empty, and the way from there to the next detection's stamp.
 _NO_ID = _ONE + b'\0'
-_NEXT = _NO_ID + bytes(3)
 
 
 class DetectionsWriter:
@@ -69,6 +68,7 @@ class DetectionsWriter:
             detections.classes.tolist(),
             strict=True,
         )
+        ids = _texts(detections)
         for number, ((x0, y0, x1, y1), score, index) in enumerate(rows):
             detection = self._detection(number)
             box, hypothesis = detection.bbox, detection.results[0].hypothesis
@@ -76,8 +76,15 @@ class DetectionsWriter:
             box.size_x, box.size_y = x1 - x0, y1 - y0
             hypothesis.class_id = self._ids[index] if index < len(self._ids) else str(index)
             hypothesis.score = score
+            detection.id = ids[number]
         message.detections = self._spare[: len(detections)]
         return message
+
+
+def _texts(detections: Detections) -> list[str]:
+    """Their ids as ``Detection2D`` has them: empty without a track."""
+    ids = detections.ids
+    return [''] * len(detections) if ids is None else [str(i) if i else '' for i in ids.tolist()]
 
 
 def _string(text: str) -> bytes:
@@ -97,11 +104,10 @@ class DetectionsCdr:
         text = _string(frame_id)
         # A number of 4 bytes follows.
         self._frame, self._frame_id = text + bytes(-len(text) % 4), frame_id
-        # The first header is at 4 after that of the message; the others are at 8 after a detection's end.
-        self._first_end = 2 * (_STAMP.size + len(self._frame)) + 4
-        self._other_end = len(_NEXT) + _STAMP.size + len(self._frame)
-        self._firsts = [self._result(self._first_end, index) for index in range(self._num_classes)]
-        self._others = [self._result(self._other_end, index) for index in range(self._num_classes)]
+        # All of them are multiples of 4, so that there are two cases: a result that begins at 8, or at 4 after one.
+        self._results = tuple(
+            [self._result(begin, index) for index in range(self._num_classes)] for begin in (0, 4)
+        )
 
     @staticmethod
     def _result(begin: int, index: int) -> bytes:
@@ -119,15 +125,19 @@ class DetectionsCdr:
         head = _STAMP.pack(*divmod(header.stamp_ns, 1_000_000_000)) + self._frame
         parts = [_ENCAPSULATION, head, _COUNT.pack(len(detections))]
         add, numbers, known = parts.extend, _NUMBERS.pack, self._num_classes
-        lead, results, end = head, self._firsts, self._first_end
+        # The first header comes at 4 after that of the message, which is as long. An id comes after doubles, hence at 8.
+        lead, begin, number = head, 4, _NO_ID
+        ids = None if detections.ids is None else _texts(detections)
         rows = zip(
             detections.boxes.tolist(),
             detections.scores.tolist(),
             detections.classes.tolist(),
             strict=True,
         )
-        for (x0, y0, x1, y1), score, index in rows:
-            result = results[index] if index < known else self._result(end, index)
+        for place, ((x0, y0, x1, y1), score, index) in enumerate(rows):
+            result = (
+                self._results[begin // 4][index] if index < known else self._result(begin, index)
+            )
             add(
                 (
                     lead,
@@ -135,15 +145,19 @@ class DetectionsCdr:
                     numbers(score, _UPRIGHT, (x0 + x1) / 2, (y0 + y1) / 2, x1 - x0, y1 - y0),
                 )
             )
-            if results is self._firsts:
-                lead, results, end = _NEXT + head, self._others, self._other_end
+            if ids is not None:
+                number = _string(ids[place])
+            elif place:
+                continue
+            lead = number + bytes(-len(number) % 4) + head
+            begin = len(lead) % 8
         if len(detections):
-            parts.append(_NO_ID)
+            parts.append(number)
         return b''.join(parts)
 
 
 def _samples() -> list[tuple[Header, Detections]]:
-    """Every remainder of 8 in the length of the frame id, class ids of all lengths that alignment tells apart, and no detections."""
+    """Every remainder of 8 in the length of the frame id, class ids and ids of all lengths that alignment tells apart; no detections."""
     samples = []
     for count in (0, 3):
         corners = np.arange(count, dtype=np.float32)[:, None] * 20 + np.array(
@@ -151,7 +165,14 @@ def _samples() -> list[tuple[Header, Detections]]:
         )
         for length in range(9):
             classes = np.array([7, 10 + length, 100 + length], np.intp)[:count]
-            found = Detections(corners, np.linspace(0.75, 0.25, count, dtype=np.float32), classes)
+            ids = (
+                10 ** np.array([length, 0, length + 3])[:count] * (classes != 7)
+                if length
+                else None
+            )
+            found = Detections(
+                corners, np.linspace(0.75, 0.25, count, dtype=np.float32), classes, ids=ids
+            )
             samples.append(
                 (Header(1_700_000_000_000_000_005 + length, 'öptical_'[:length]), found)
             )

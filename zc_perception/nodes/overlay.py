@@ -41,6 +41,7 @@ from zc_perception.nodes.overlay_picture import (
     PictureHistory,
     ReducedPicture,
 )
+from zc_perception.nodes.overlay_trails import Trails
 from zc_perception.nodes.params.qos_overrides import Endpoint, publisher_qos, subscription_qos
 from zc_perception.nodes.perception_node import PerceptionNode
 from zc_perception.observe.diagnostics import ERROR, OK, WARN, Figures, Part, Row, Status
@@ -119,6 +120,7 @@ class OverlayNode(PerceptionNode):
         self._to_bgr: ToPicture | None = None
         self._colorimetry: Colorimetry | None = None
         self._painter = Painter(0)
+        self._trails = Trails()
         self._pace: float | None = None
         self._thread: threading.Thread | None = None
         self._stop_drawing = threading.Event()
@@ -338,6 +340,9 @@ class OverlayNode(PerceptionNode):
         age = f'{age_ms:.0f} ms  ' if 0 <= age_ms < _MOST_AGE_MS else ''
         (self._pace,) = self._rate.see(self.drawn) or (self._pace,)
         rate = '' if self._pace is None else f'  {self._pace:.1f} Hz'
+        self._trails.paint(
+            self._picture, boxes, reduced.scale, stamp_ns(message.header), self._painter.line
+        )
         self._painter.paint(
             self._picture, boxes, reduced.scale, f'{age}{len(boxes)} objects{rate}'
         )
@@ -379,6 +384,7 @@ class OverlayNode(PerceptionNode):
             hypothesis.class_id,
             name,
             hypothesis.score,
+            detection.id,
         )
 
     def collect_diagnostics(self) -> list[Status]:

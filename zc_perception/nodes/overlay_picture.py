@@ -144,7 +144,8 @@ class PictureHistory:
 
 @dataclass(frozen=True)
 class LabelledBox:
-    """A box in pixels of the frame, with its class and score. Wherever it is, it can be drawn if all its numbers are finite."""
+    """A box in pixels of the frame, with its class, its score, and its track's id if it has one. Wherever it is, it can be drawn if all
+    its numbers are finite."""
 
     left: float
     top: float
@@ -153,6 +154,7 @@ class LabelledBox:
     class_id: str
     name: str
     score: float
+    id: str = ''
 
     @property
     def finite(self) -> bool:
@@ -160,7 +162,8 @@ class LabelledBox:
         return all(map(math.isfinite, (self.left, self.top, self.right, self.bottom, self.score)))
 
 
-def _pixel(value: float) -> int:
+def pixel(value: float) -> int:
+    """A coordinate as OpenCV takes it, however large it is."""
     return round(min(max(value, -_FARTHEST), _FARTHEST))
 
 
@@ -202,10 +205,10 @@ class Painter:
             self._text(picture, caption, 0, 0, _BLACK)
         corners = [
             (
-                _pixel(box.left * scale[0]),
-                _pixel(box.top * scale[1]),
-                _pixel(box.right * scale[0]) - 1,
-                _pixel(box.bottom * scale[1]) - 1,
+                pixel(box.left * scale[0]),
+                pixel(box.top * scale[1]),
+                pixel(box.right * scale[0]) - 1,
+                pixel(box.bottom * scale[1]) - 1,
             )
             for box in shown
         ]
@@ -216,12 +219,10 @@ class Painter:
                 picture, (left, top), (right, bottom), class_colour(box.class_id), self.line
             )
         for box, corner in zip(shown, corners, strict=True):
-            self._label(
-                picture,
-                f'{box.name[:_LONGEST_NAME]} {box.score:.2f}',
-                corner,
-                class_colour(box.class_id),
-            )
+            text = f'{box.name[:_LONGEST_NAME]} {box.score:.2f}'
+            if box.id:
+                text += f' #{box.id[:_LONGEST_NAME]}'
+            self._label(picture, text, corner, class_colour(box.class_id))
 
     def _size(self, text: str) -> tuple[int, int]:
         """Width and height of the text's field."""

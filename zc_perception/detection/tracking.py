@@ -1,0 +1,221 @@
+"""The same number for the same object from frame to frame: :class:`Tracking`, which does what parameter ``tracking`` says.
+
+``bytetrack`` matches boxes with where tracks are expected, first those with a high score, then the others with the tracks that are left: an
+object whose score falls for some frames keeps its number. Tracks move with constant velocity, over the time that has really passed.
+
+Source: Zhang et al., ByteTrack, ECCV 2022, and Bewley et al., SORT, ICIP 2016, whose noise the filter has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from zc_perception.detection.detections import Detections
+from zc_perception.parameters import ParameterSpec
+
+NONE, BYTETRACK = 'none', 'bytetrack'
+PARAMETERS = (
+    ParameterSpec('tracking', NONE, 'bytetrack: objects get a number that stays from frame to frame, in the id of each detection.',
+                  choices=(NONE, BYTETRACK), dynamic=True),
+    ParameterSpec('track_score', 0.5, 'tracking: a detection with at least this score may begin a track; one with less only goes on with one.',
+                  '', 0.0, 1.0, dynamic=True),
+    ParameterSpec('track_iou', 0.2, 'tracking: a detection goes on with a track whose expected box it overlaps at least so much.', 'IoU',
+                  0.01, 1.0, dynamic=True),
+    ParameterSpec('track_lost', 1.0, 'tracking: an object that was not seen for longer than this gets a new number.', 's', 0.0, 60.0,
+                  dynamic=True),
+)  # fmt: skip
+"""Of the inference node."""
+# Of a box's height: how far a position and, each 1/30 s, a velocity may be off.
+_POSITION, _VELOCITY, _STEP_S = 1 / 20, 1 / 160, 1 / 30
+# A new track's velocity is unknown: so much less certain than that of one that goes on.
+_NEW_POSITION, _NEW_VELOCITY = 2.0, 10.0
+Boxes = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class _Settings:
+    score: float
+    iou: float
+    lost_ns: int
+
+
+@dataclass(eq=False)
+class _Tracks:
+    """Centre and size (n, 4) with their velocities per second, each a Kalman filter of its own, which has three covariances.
+
+    :param seen: when each was seen last.
+    """
+
+    ids: NDArray[np.int64]
+    classes: NDArray[np.intp]
+    seen: NDArray[np.int64]
+    place: Boxes
+    speed: Boxes
+    pp: Boxes
+    pv: Boxes
+    vv: Boxes
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @classmethod
+    def begin(
+        cls, ids: NDArray[np.int64], classes: NDArray[np.intp], now: int, measured: Boxes
+    ) -> _Tracks:
+        noise = np.repeat(measured[:, 3:] ** 2, 4, axis=1)
+        zeros = np.zeros_like(measured)
+        return cls(
+            ids, classes, np.full(len(ids), now), measured, zeros, noise * (_NEW_POSITION * _POSITION) ** 2, zeros.copy(),
+            noise * (_NEW_VELOCITY * _VELOCITY / _STEP_S) ** 2,
+        )  # fmt: skip
+
+    def chosen(self, which: NDArray[Any]) -> _Tracks:
+        return _Tracks(*(values[which] for values in vars(self).values()))
+
+    def and_also(self, others: _Tracks) -> _Tracks:
+        pairs = zip(vars(self).values(), vars(others).values(), strict=True)
+        return _Tracks(*(np.concatenate(pair) for pair in pairs))
+
+    def predict(self, seconds: float) -> None:
+        noise = self.place[:, 3:] ** 2 * (seconds / _STEP_S)
+        self.place += self.speed * seconds
+        np.maximum(self.place[:, 2:], 1.0, out=self.place[:, 2:])
+        self.pp += seconds * (2 * self.pv + seconds * self.vv) + noise * _POSITION**2
+        self.pv += seconds * self.vv
+        self.vv += noise * (_VELOCITY / _STEP_S) ** 2
+
+    def correct(self, which: NDArray[np.intp], measured: Boxes, now: int) -> None:
+        noise = (_POSITION * self.place[which, 3:]) ** 2
+        pp, pv = self.pp[which], self.pv[which]
+        to_place, to_speed = pp / (pp + noise), pv / (pp + noise)
+        off = measured - self.place[which]
+        self.place[which] += to_place * off
+        self.speed[which] += to_speed * off
+        self.pp[which] -= to_place * pp
+        self.vv[which] -= to_speed * pv
+        self.pv[which] -= to_place * pv
+        self.seen[which] = now
+
+
+class Tracking:
+    """Numbers what was found: from 1 on, none twice while this object lives. One thread calls it; any may :meth:`tune` it.
+
+    All tracks end when time goes back, when no frame came for longer than ``track_lost``, and when the pictures' size changes.
+    """
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self._settings: _Settings | None = None
+        self._tracks: _Tracks | None = None
+        self._last = (0, (0, 0))
+        self.begun = 0
+        self.tune(values)
+
+    def tune(self, values: Mapping[str, Any]) -> None:
+        """Take the parameters as they are now; in force with the next frame, and tracks live on."""
+        self._settings = (
+            None
+            if values['tracking'] == NONE
+            else _Settings(
+                values['track_score'], values['track_iou'], round(values['track_lost'] * 1e9)
+            )
+        )
+
+    @property
+    def live(self) -> int:
+        """Tracks that may go on."""
+        tracks = self._tracks
+        return 0 if tracks is None else len(tracks)
+
+    def __call__(self, found: Detections, stamp_ns: int, size: tuple[int, int]) -> Detections:
+        """What was found, with ids; itself while nothing tracks.
+
+        :param stamp_ns: the frame's.
+        :param size: its width and height.
+        """
+        settings = self._settings
+        if settings is None:
+            self._tracks = None
+            return found
+        before, its_size = self._last
+        self._last = stamp_ns, size
+        tracks = self._tracks
+        if tracks is not None and len(tracks):
+            if not 0 <= stamp_ns - before <= settings.lost_ns or size != its_size:
+                tracks = None
+            else:
+                tracks = tracks.chosen(stamp_ns - tracks.seen <= settings.lost_ns)
+                tracks.predict((stamp_ns - before) / 1e9)
+        ids = np.zeros(len(found), np.int64)
+        if len(found):
+            tracks = self._match(tracks, found, ids, stamp_ns, settings)
+        self._tracks = tracks
+        return replace(found, ids=ids)
+
+    def _match(
+        self,
+        tracks: _Tracks | None,
+        found: Detections,
+        ids: NDArray[np.int64],
+        now: int,
+        settings: _Settings,
+    ) -> _Tracks | None:
+        boxes = found.boxes.astype(np.float64)
+        measured = np.concatenate(
+            ((boxes[:, :2] + boxes[:, 2:]) / 2, boxes[:, 2:] - boxes[:, :2]), axis=1
+        )
+        high = found.scores >= settings.score
+        if tracks is not None and len(tracks):
+            overlaps = _overlaps(tracks.place, measured)
+            overlaps[tracks.classes[:, None] != found.classes] = 0.0
+            first = _pairs(np.where(high, overlaps, 0.0), settings.iou)
+            overlaps[first[0]] = 0.0
+            overlaps[:, high] = 0.0
+            # Only an object that was there just now: who was lost comes back with a good score.
+            overlaps[tracks.seen < tracks.seen.max()] = 0.0
+            rows, columns = np.concatenate((first, _pairs(overlaps, settings.iou)), axis=1)
+            tracks.correct(rows, measured[columns], now)
+            # What is lost may have shrunk behind something: it must not go on shrinking.
+            tracks.speed[tracks.seen != now, 2:] = 0.0
+            ids[columns] = tracks.ids[rows]
+        new = np.flatnonzero(high & (ids == 0))
+        if len(new):
+            ids[new] = np.arange(self.begun + 1, self.begun + 1 + len(new))
+            self.begun += len(new)
+            begun = _Tracks.begin(ids[new], found.classes[new], now, measured[new])
+            tracks = begun if tracks is None else tracks.and_also(begun)
+        return tracks
+
+
+def _overlaps(a: Boxes, b: Boxes) -> Boxes:
+    """Intersection over union of boxes (n, 4) and (m, 4) that are centres and sizes: (n, m)."""
+    inside: Any = 1.0
+    for axis in (0, 1):
+        one, other = a[:, axis + 2, None], b[:, axis + 2]
+        shared = (one + other) * 0.5
+        shared -= np.abs(a[:, axis, None] - b[:, axis])
+        np.minimum(shared, np.minimum(one, other), out=shared)
+        inside = np.maximum(shared, 0.0, out=shared) * inside
+    overlaps: Boxes = inside / ((a[:, 2] * a[:, 3])[:, None] + b[:, 2] * b[:, 3] - inside)
+    return overlaps
+
+
+def _pairs(overlaps: Boxes, least: float) -> NDArray[np.intp]:
+    """Rows and columns (2, k) that belong together: the greatest overlap first, each row and column at most once."""
+    rows, columns = np.nonzero(overlaps >= least)
+    order = np.argsort(-overlaps[rows, columns], kind='stable')
+    taken_rows: set[int] = set()
+    taken_columns: set[int] = set()
+    chosen = []
+    for at, row, column in zip(
+        order.tolist(), rows[order].tolist(), columns[order].tolist(), strict=True
+    ):
+        if row not in taken_rows and column not in taken_columns:
+            taken_rows.add(row)
+            taken_columns.add(column)
+            chosen.append(at)
+    return np.stack((rows[chosen], columns[chosen]))
