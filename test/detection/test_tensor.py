@@ -17,6 +17,11 @@ from zc_perception.pixel.fourcc import NV12
 Planes = tuple[NDArray[np.uint8], NDArray[np.uint8]]
 
 
+def ramp(low: float, high: float) -> NDArray[np.float32]:
+    """What is written for each sample of three channels."""
+    return np.tile((low + np.arange(256) * ((high - low) / 255)).astype(np.float32), (3, 1))
+
+
 def noise(width: int, height: int, seed: int = 0) -> Planes:
     random = np.random.default_rng(seed)
     return random.integers(0, 256, (height, width), np.uint8), random.integers(
@@ -46,7 +51,7 @@ def full_frame_rgb(planes: Planes) -> NDArray[np.uint8]:
 def test_an_unscaled_frame_is_opencv_s_conversion_to_the_bit() -> None:
     planes = noise(64, 48)
     tensor = PlanesToTensor(
-        Letterbox.fit(64, 48, 64, 48), NV12, BT601_LIMITED, pad=114, low=0.0, high=255.0, bgr=False
+        Letterbox.fit(64, 48, 64, 48), NV12, BT601_LIMITED, ramp(0.0, 255.0), pad=114
     ).convert(planes)
     assert tensor.dtype == np.float32 and tensor.shape == (1, 3, 48, 64)
     assert np.array_equal(tensor[0], full_frame_rgb(planes).transpose(2, 0, 1).astype(np.float32))
@@ -56,7 +61,7 @@ def test_an_unscaled_frame_is_opencv_s_conversion_to_the_bit() -> None:
 def test_samples_0_and_255_become_low_and_high(low: float, high: float) -> None:
     planes = noise(64, 48)
     tensor = PlanesToTensor(
-        Letterbox.fit(64, 48, 64, 48), NV12, BT601_LIMITED, pad=114, low=low, high=high, bgr=False
+        Letterbox.fit(64, 48, 64, 48), NV12, BT601_LIMITED, ramp(low, high), pad=114
     ).convert(planes)
     wanted = (
         low + full_frame_rgb(planes).transpose(2, 0, 1).astype(np.float64) * (high - low) / 255
@@ -81,9 +86,7 @@ def test_a_scaled_frame_is_the_resized_picture_within_the_border(
     size: tuple[int, int], target: tuple[int, int]
 ) -> None:
     planes, box = smooth(*size), Letterbox.fit(*size, *target)
-    tensor = PlanesToTensor(
-        box, NV12, BT601_LIMITED, pad=100, low=0.0, high=255.0, bgr=False
-    ).convert(planes)[0]
+    tensor = PlanesToTensor(box, NV12, BT601_LIMITED, ramp(0.0, 255.0), pad=100).convert(planes)[0]
     inner = tensor[:, box.top : box.top + box.height, box.left : box.left + box.width]
     wanted = (
         cv2.resize(full_frame_rgb(planes), (box.width, box.height))
@@ -104,7 +107,7 @@ def test_the_border_has_its_value_in_the_tensor_s_range(
     pad: int, low: float, high: float, value: float
 ) -> None:
     tensor = PlanesToTensor(
-        Letterbox.fit(64, 32, 64, 64), NV12, BT601_LIMITED, pad=pad, low=low, high=high, bgr=False
+        Letterbox.fit(64, 32, 64, 64), NV12, BT601_LIMITED, ramp(low, high), pad=pad
     ).convert(noise(64, 32))
     assert tensor[0, :, :16] == pytest.approx(value) and tensor[0, :, 48:] == pytest.approx(value)
 
@@ -114,7 +117,7 @@ def test_rows_may_have_padding_and_be_read_only(target: tuple[int, int]) -> None
     luma, chroma = noise(64, 48)
     box = Letterbox.fit(64, 48, *target)
     plain = (
-        PlanesToTensor(box, NV12, BT601_LIMITED, pad=0, low=0.0, high=1.0, bgr=False)
+        PlanesToTensor(box, NV12, BT601_LIMITED, ramp(0.0, 1.0), pad=0)
         .convert((luma, chroma))
         .copy()
     )
@@ -125,23 +128,21 @@ def test_rows_may_have_padding_and_be_read_only(target: tuple[int, int]) -> None
     )
     strided_luma[:], strided_chroma[:] = luma, chroma
     memory.flags.writeable = strided_luma.flags.writeable = strided_chroma.flags.writeable = False
-    strided = PlanesToTensor(
-        box, NV12, BT601_LIMITED, pad=0, low=0.0, high=1.0, bgr=False
-    ).convert((strided_luma, strided_chroma))
+    strided = PlanesToTensor(box, NV12, BT601_LIMITED, ramp(0.0, 1.0), pad=0).convert(
+        (strided_luma, strided_chroma)
+    )
     assert np.array_equal(plain, strided)
 
 
 def test_the_next_frame_overwrites_all_of_the_one_before_in_the_same_memory() -> None:
     box = Letterbox.fit(64, 48, 40, 40)
-    converter = PlanesToTensor(box, NV12, BT601_LIMITED, pad=7, low=0.0, high=1.0, bgr=False)
+    converter = PlanesToTensor(box, NV12, BT601_LIMITED, ramp(0.0, 1.0), pad=7)
     first = converter.convert(noise(64, 48, 1))
     second = converter.convert(noise(64, 48, 2))
     assert first is second
     assert np.array_equal(
         second,
-        PlanesToTensor(box, NV12, BT601_LIMITED, pad=7, low=0.0, high=1.0, bgr=False).convert(
-            noise(64, 48, 2)
-        ),
+        PlanesToTensor(box, NV12, BT601_LIMITED, ramp(0.0, 1.0), pad=7).convert(noise(64, 48, 2)),
     )
 
 
@@ -159,7 +160,7 @@ def test_the_samples_are_those_of_the_small_picture_in_the_frame_s_colorimetry(
     colorimetry: Colorimetry, bgr: bool
 ) -> None:
     planes, box = noise(96, 64), Letterbox.fit(96, 64, 40, 40)
-    tensor = PlanesToTensor(box, NV12, colorimetry, pad=3, low=0.0, high=255.0, bgr=bgr).convert(
+    tensor = PlanesToTensor(box, NV12, colorimetry, ramp(0.0, 255.0), pad=3, bgr=bgr).convert(
         planes
     )[0]
     picture = ToPicture(NV12, 96, 64, colorimetry, size=(box.width, box.height), bgr=bgr).convert(
@@ -173,7 +174,7 @@ def test_the_samples_are_those_of_the_small_picture_in_the_frame_s_colorimetry(
 
 def test_planes_of_another_size_are_refused() -> None:
     converter = PlanesToTensor(
-        Letterbox.fit(64, 48, 32, 32), NV12, BT601_LIMITED, pad=0, low=0.0, high=1.0, bgr=False
+        Letterbox.fit(64, 48, 32, 32), NV12, BT601_LIMITED, ramp(0.0, 1.0), pad=0
     )
     with pytest.raises(LayoutError, match=r'\(48, 64\)'):
         converter.convert(noise(48, 64))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 FLOAT, UINT8, INT8, INT64, FLOAT16, DOUBLE = 1, 2, 3, 7, 10, 11
 Axis = int | str
@@ -29,20 +29,45 @@ def _value(name: str, kind: int, shape: Sequence[Axis]) -> bytes:
 
 
 def identity(
-    shape: Sequence[Axis], kind: int, *, output_kind: int | None = None, inputs: int = 1
+    shape: Sequence[Axis],
+    kind: int,
+    *,
+    output_kind: int | None = None,
+    inputs: int = 1,
+    beside: str = '',
+    multiple: int = 0,
+    metadata: Mapping[str, str] | None = None,
+    opset: int = 13,
+    ir_version: int = 8,
 ) -> bytes:
-    """Input ``x`` (and ``x1`` …), output ``y``: the same values, or with *output_kind* the same values in that type."""
-    if output_kind is None:
-        node = _field(1, 'x') + _field(2, 'y') + _field(4, 'Identity')
-    else:
-        attribute = _field(1, 'to') + _field(3, output_kind) + _field(20, 2)
-        node = _field(1, 'x') + _field(2, 'y') + _field(4, 'Cast') + _field(5, attribute)
+    """Input ``x`` (and ``x1`` …), output ``y``: the same values, or with *output_kind* the same values in that type.
+
+    :param beside: the name of an int64 input of two numbers, which is the output instead.
+    :param multiple: height of ``x`` must be one of this, by a node that splits it into such parts.
+    """
+    node = _field(1, beside or 'x') + _field(2, 'y')
     names = ['x', *(f'x{index}' for index in range(1, inputs))]
     values = b''.join(_field(11, _value(name, kind, shape)) for name in names)
-    graph = (
-        _field(1, node)
-        + _field(2, 'identity')
-        + values
-        + _field(12, _value('y', output_kind or kind, shape))
+    output = _value('y', output_kind or kind, shape)
+    constants = b''
+    if beside:
+        node += _field(4, 'Identity')
+        values += _field(11, _value(beside, INT64, [1, 2]))
+        output = _value('y', INT64, [1, 2])
+    elif multiple:
+        parts = b''.join(_varint(size) for size in (1, 3, (1 << 64) - 1, multiple, 64))
+        constants = _field(
+            5, _field(1, 5) + _field(2, INT64) + _field(7, parts) + _field(8, 'parts')
+        )
+        node = _field(1, 'x') + _field(1, 'parts') + _field(2, 'y') + _field(4, 'Reshape')
+        output = _value('y', kind, ['a', 'b', 'c', 'd', 'e'])
+    elif output_kind is None:
+        node += _field(4, 'Identity')
+    else:
+        attribute = _field(1, 'to') + _field(3, output_kind) + _field(20, 2)
+        node += _field(4, 'Cast') + _field(5, attribute)
+    graph = _field(1, node) + _field(2, 'identity') + constants + values + _field(12, output)
+    said = b''.join(
+        _field(14, _field(1, key) + _field(2, value)) for key, value in (metadata or {}).items()
     )
-    return _field(1, 8) + _field(7, graph) + _field(8, _field(2, 13))
+    return _field(1, ir_version) + _field(7, graph) + _field(8, _field(2, opset)) + said

@@ -21,7 +21,7 @@ from zc_perception.detection.heads import make_head
 from zc_perception.detection.heads.spec import DecodeLimits
 from zc_perception.detection.letterbox import Letterbox
 from zc_perception.detection.raw_tensor import RawTensor
-from zc_perception.errors import AcceleratorError
+from zc_perception.errors import AcceleratorError, ConfigError
 from zc_perception.frame import Frame
 from zc_perception.memory.fence import poll_fd
 from zc_perception.memory.ledger import CopyLedger, LedgerEntry
@@ -29,6 +29,7 @@ from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.memory.pool import BufferPool, SlotState
 from zc_perception.npu.manifest import load_manifest
 from zc_perception.npu.onnx import accelerator as onnx_accelerator
+from zc_perception.npu.onnx import session
 from zc_perception.npu.onnx.accelerator import OnnxAccelerator, OnnxJob
 from zc_perception.pixel.fourcc import fourcc_code
 
@@ -255,3 +256,54 @@ def test_it_says_that_it_reads_pixels(accelerator: OnnxAccelerator) -> None:
         'ONNX Runtime, road',
         False,
     )
+
+
+@pytest.mark.parametrize(
+    ('entries', 'message'),
+    [
+        (['CUDAExecutionProvider'], r"'CUDAExecutionProvider', which this .* lacks; it has .*CPUExecutionProvider; install onnxruntime-gpu"),
+        (['CPUExecutionprovider; a=1'], r"did you mean 'CPUExecutionProvider'\?$"),
+        (['CPUExecutionProvider device_type=NPU'], r"'providers' has '.*'; it must be a name, or 'NAME; option=value; …'"),
+        (['CPUExecutionProvider; device_type'], 'it must be a name, or'),
+        (['; a=1'], 'it must be a name, or'),
+        (['CPUExecutionProvider', 'CPUExecutionProvider; a=1'], "has 'CPUExecutionProvider' twice"),
+    ],
+)  # fmt: skip
+def test_a_provider_that_can_not_be_is_refused_by_name(entries: list[str], message: str) -> None:
+    accelerator = OnnxAccelerator(CopyLedger(), {'threads': 1, 'providers': entries})
+    with pytest.raises(ConfigError, match=message):
+        accelerator.load(load_manifest('road'))
+
+
+def test_it_says_which_provider_runs_how_many_nodes() -> None:
+    """The second one is in every build of ONNX Runtime, and takes no node of such a model."""
+    for entries, notices in (
+        (['CPUExecutionProvider; an=option'], 0),
+        (['AzureExecutionProvider', 'CPUExecutionProvider'], 1),
+    ):
+        accelerator = OnnxAccelerator(CopyLedger(), {'threads': 1, 'providers': entries})
+        accelerator.load(load_manifest('road'))
+        share = str(accelerator.facts()['nodes_on_cpu'])
+        assert share.split(' of ')[0] == share.split(' of ')[1] != '0'
+        assert accelerator.facts()['provider'] == 'CPUExecutionProvider'
+        assert len(accelerator.notices()) == notices
+        assert not notices or f'{share} nodes of model road run on the CPU' in accelerator.notices()[0]
+        accelerator.close()
+
+
+def test_a_provider_with_memory_of_its_own_gets_its_input_there(
+    accelerator: OnnxAccelerator, monkeypatch: pytest.MonkeyPatch, make_frame: MakeFrame
+) -> None:
+    """ONNX Runtime takes the host's memory for a device's, too."""
+    frames = [road_frame(make_frame, RoadScene(640, 360, 3), index) for index in (0, 30)]
+    found = []
+    for memories in ({}, {'CPUExecutionProvider': 'cpu'}):
+        monkeypatch.setattr(session, '_MEMORIES', memories)
+        accelerator.load(load_manifest('road'))
+        for frame in frames:
+            job = run(accelerator, frame)
+            found.append([output.values.copy() for output in job.outputs()])
+            job.close()
+    for plain, bound in zip(found[:2], found[2:], strict=True):
+        assert all(np.array_equal(*pair) for pair in zip(plain, bound, strict=True))
+    assert not np.array_equal(found[0][0], found[1][0])

@@ -1,6 +1,6 @@
 """A frame's planes to the tensor that a network reads: each byte is written once per frame.
 
-:class:`PlanesToTensor` makes the float tensor of networks on the CPU, in memory of its own. :class:`PlanesToQuantised` makes the quantised
+:class:`PlanesToTensor` makes the tensor of an ONNX file, in memory of its own. :class:`PlanesToQuantised` makes the quantised
 tensor of a compiled model (int8, NHWC, padded) straight in the caller's memory, which may be a mapped dma-buf; it also takes pixels that
 hardware has scaled.
 """
@@ -8,7 +8,9 @@ hardware has scaled.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import cv2
 import numpy as np
@@ -32,10 +34,10 @@ class PlanesToTensor:
     :param box: geometry.
     :param fourcc: of the frames.
     :param colorimetry: of the frames.
+    :param tables: (channels, 256): what is written for each sample, in the tensor's own type; one channel is luma.
     :param pad: value of the border, 0..255.
-    :param low: tensor value of 0.
-    :param high: tensor value of 255.
     :param bgr: channel order B, G, R instead of R, G, B.
+    :param nhwc: channels last instead of first.
     :raises FormatError: a format or a colorimetry that has no conversion.
     :raises LayoutError: a source of a size that the format can't have.
     """
@@ -45,33 +47,52 @@ class PlanesToTensor:
         box: Letterbox,
         fourcc: int,
         colorimetry: Colorimetry,
+        tables: NDArray[Any],
         *,
         pad: int,
-        low: float,
-        high: float,
-        bgr: bool,
+        bgr: bool = False,
+        nhwc: bool = False,
     ) -> None:
         size = (box.width, box.height)
         self._picture = ToPicture(
             fourcc, box.source_width, box.source_height, colorimetry, size=size, bgr=bgr
         )
-        self._table = (low + np.arange(256) * ((high - low) / 255)).astype(np.float32)
-        self._planes = [np.empty((box.height, box.width), np.uint8) for _ in range(3)]
-        self._tensor = np.full(
-            (1, 3, box.input_height, box.input_width), self._table[pad], np.float32
-        )
-        inner = self._tensor[0, :, box.top : box.top + box.height, box.left : box.left + box.width]
-        self._channels = [inner[c] for c in range(3)]
+        channels = len(tables)
+        self._tensor = np.empty((1, box.input_height, box.input_width, channels), tables.dtype)
+        self._tensor[:] = tables[:, pad]
+        if not nhwc:
+            self._tensor = np.ascontiguousarray(self._tensor.transpose(0, 3, 1, 2))
+        # OpenCV knows no float16, and looks up any two bytes.
+        bits = {1: np.uint8, 2: np.uint16, 4: np.float32}[tables.itemsize]
+        rows = slice(box.top, box.top + box.height), slice(box.left, box.left + box.width)
+        inner = self._tensor.view(bits)[0]
+        self._luma = np.empty(size[::-1], np.uint8) if channels == 1 else None
+        self._planes = None
+        if nhwc and channels == 3:
+            self._targets = [inner[rows]]
+            self._tables = [np.ascontiguousarray(tables.T).view(bits).reshape(1, 256, 3)]
+            return
+        self._targets = [inner[(*rows, c) if nhwc else (c, *rows)] for c in range(channels)]
+        self._tables = [table.view(bits) for table in np.ascontiguousarray(tables)]
+        if channels == 3:
+            self._planes = [np.empty(size[::-1], np.uint8) for _ in range(3)]
 
-    def convert(self, planes: Planes) -> NDArray[np.float32]:
-        """The tensor (1, 3, height, width). It is overwritten by the next call.
+    def convert(self, planes: Planes) -> NDArray[Any]:
+        """The tensor. It is overwritten by the next call.
 
         :param planes: a frame's, any row stride.
         :raises LayoutError: planes of another size or type.
         """
-        cv2.split(self._picture.convert(planes), self._planes)
-        for plane, target in zip(self._planes, self._channels, strict=True):
-            cv2.LUT(plane, self._table, dst=target)
+        picture = self._picture.convert(planes)
+        pictures: Sequence[Pixels] = [picture]
+        if self._luma is not None:
+            cv2.cvtColor(picture, cv2.COLOR_RGB2GRAY, dst=self._luma)
+            pictures = [self._luma]
+        elif self._planes is not None:
+            cv2.split(picture, self._planes)
+            pictures = self._planes
+        for samples, table, target in zip(pictures, self._tables, self._targets, strict=True):
+            cv2.LUT(samples, table, dst=target)
         return self._tensor
 
 

@@ -421,8 +421,9 @@ class InferenceNode(PerceptionNode):
         for reason in selected.reasons:
             (logger.debug if selected.without_card else logger.info)(reason)
         if not capabilities.on_card:
+            what, _, provider = capabilities.device.partition(', ')[0].partition(' on ')
             logger.info(
-                f'running on the CPU (model {selected.manifest.name}, {capabilities.device.partition(", ")[0]})'
+                f'running on {provider or "the CPU"} (model {selected.manifest.name}, {what})'
             )
         else:
             access = (

@@ -67,8 +67,11 @@ class ModelInput:
     :param resize: ``letterbox``, ``stretch`` or ``none``.
     :param pad: border of a letterbox, 0..255.
     :param layout: ``nchw`` or ``nhwc``; where the file is a compiled model, this and what follows are its own, not what stands here.
-    :param dtype: float32, uint8 or int8.
-    :param scale: for other types than float32: real value = (raw - zero_point) · scale.
+    :param dtype: float32, float16, uint8 or int8.
+    :param scale: for whole numbers: real value = (raw - zero_point) · scale.
+    :param grey: one channel, of luma, instead of three.
+    :param mean: is taken from the real values, one number or one for each channel; empty: none.
+    :param std: by which they are divided then.
     """
 
     width: int
@@ -82,6 +85,35 @@ class ModelInput:
     dtype: str = 'float32'
     scale: float = 1.0
     zero_point: int = 0
+    grey: bool = False
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+
+    @property
+    def channels(self) -> int:
+        """How many."""
+        return 1 if self.grey else 3
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        """Of the tensor."""
+        if self.layout == 'nhwc':
+            return 1, self.height, self.width, self.channels
+        return 1, self.channels, self.height, self.width
+
+    def tables(self) -> NDArray[Any]:
+        """(channels, 256): what is written for each sample, in the tensor's own type."""
+        samples = self.low + np.arange(256) * ((self.high - self.low) / 255)
+        mean, std = (
+            np.resize(given or one, (self.channels, 1))
+            for given, one in ((self.mean, 0.0), (self.std, 1.0))
+        )
+        real: NDArray[Any] = (samples - mean) / std
+        if self.dtype.startswith('float'):
+            return real.astype(self.dtype)
+        limits = np.iinfo(self.dtype)
+        raw: NDArray[Any] = np.rint(real / self.scale + self.zero_point)
+        return raw.clip(limits.min, limits.max).astype(self.dtype)
 
 
 @dataclass(frozen=True)
@@ -228,8 +260,12 @@ INPUT = Table(
             integer(2, _LARGEST_SIDE), 'Height of the network input in pixels, without padding.'
         ),
         'layout': Key(choice('nchw', 'nhwc'), 'Order of the axes.', 'nchw'),
-        'dtype': Key(choice('float32', 'uint8', 'int8'), 'Type of the values.', 'float32'),
-        'colour': Key(choice('rgb', 'bgr'), 'Order of the channels.', 'rgb'),
+        'dtype': Key(
+            choice('float32', 'float16', 'uint8', 'int8'), 'Type of the values.', 'float32'
+        ),
+        'colour': Key(
+            choice('rgb', 'bgr', 'grey'), 'Order of the channels; grey: one, of luma.', 'rgb'
+        ),
         'range': Key(
             array(
                 'two different numbers, the tensor values of samples 0 and 255',
@@ -238,13 +274,24 @@ INPUT = Table(
                 2,
                 different=True,
             ),
-            'Real values of samples 0 and 255.',
+            'Real values of samples 0 and 255. Left out: 0 and 1, or 0 and 255 for uint8 without a scale.',
             [0.0, 1.0],
         ),
-        'scale': Key(
-            number(above=0), 'Types other than float32: value = (raw - zero_point) * scale.'
+        'mean': Key(
+            array('one number, or one for each channel', number(), 1, 3),
+            'Taken from the real values, in the order of the channels.',
+            [],
         ),
-        'zero_point': Key(integer(*_INT32), 'Types other than float32: the raw value of 0.', 0),
+        'std': Key(
+            array('one number above 0, or one for each channel', number(above=0), 1, 3),
+            'By which they are divided then.',
+            [],
+        ),
+        'scale': Key(
+            number(above=0),
+            'Whole numbers: value = (raw - zero_point) * scale. uint8: by default 1.',
+        ),
+        'zero_point': Key(integer(*_INT32), 'Whole numbers: the raw value of 0.', 0),
         'resize': Key(
             choice('letterbox', 'stretch', 'none'),
             'How a frame becomes that size: aspect kept and borders filled, or not kept; none: the model runs on the frame itself.',
@@ -627,9 +674,17 @@ def _input(part: _Part, engine: EngineRules, file: Path | None) -> ModelInput:
         if size is None and name not in given:
             raise place.at(name).missing(INPUT.keys[name].rule.words)
     width, height = size or (given['width'], given['height'])
-    bgr, (low, high) = values.pop('colour') == 'bgr', values.pop('range')
+    colour, (low, high) = values.pop('colour'), values.pop('range')
+    if values['dtype'] == 'uint8' and not {'scale', 'range'} & given.keys():
+        low, high = 0.0, 255.0
+    for name in ('mean', 'std'):
+        values[name] = tuple(map(float, values[name]))
+        if len(values[name]) not in (0, 1, 1 if colour == 'grey' else 3):
+            raise place.at(name).refuse(given[name], INPUT.keys[name].rule.words)
     values |= {'width': width, 'height': height, 'scale': float(values['scale'] or 1.0)}
-    return ModelInput(bgr=bgr, low=float(low), high=float(high), **values)
+    return ModelInput(
+        bgr=colour == 'bgr', grey=colour == 'grey', low=float(low), high=float(high), **values
+    )
 
 
 def _tensor(values: Values, place: Place) -> TensorSpec:

@@ -111,6 +111,10 @@ def quantised_spec(tensor: TensorSpec, model: ModelInput) -> QuantisedTensorSpec
         raise ConfigError(
             f"input '{tensor.name}' is {tensor.dtype} {tensor.shape}; a frame can become int8 1 x H x W x 3 or 4"
         )
+    if model.grey or model.mean or model.std:
+        raise ConfigError(
+            "the manifest's input has mean, std or grey, which compiled models don't take; say by input.range what 0 and 255 stand for"
+        )
     batch, height, width, channels = tensor.shape
     if batch != 1 or tensor.padded_shape[0] != 1:
         raise ConfigError(

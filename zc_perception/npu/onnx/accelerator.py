@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from zc_perception.detection.letterbox import Letterbox
@@ -18,8 +18,8 @@ from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.npu.accelerator import Capabilities, ImportHandle, Outputs
 from zc_perception.npu.manifest import ModelManifest, check_head
 from zc_perception.npu.onnx.hog import HogEngine
-from zc_perception.npu.onnx.kind import CONSTRAINTS, JOBS, ONNX, OPENCV_HOG, Onnx
-from zc_perception.npu.onnx.session import OnnxEngine
+from zc_perception.npu.onnx.kind import CONSTRAINTS, JOBS, ONNX, OPENCV_HOG, Onnx, parse_providers
+from zc_perception.npu.onnx.session import CPU, OnnxEngine
 from zc_perception.npu.worked_job import HostResult, WorkedJob
 from zc_perception.pixel.colorimetry import Colorimetry
 from zc_perception.pixel.layout import ImageLayout
@@ -54,9 +54,11 @@ class OnnxAccelerator(Onnx):
 
     def __init__(self, ledger: CopyLedger, values: Mapping[str, Any] | None = None) -> None:
         self._ledger = ledger
-        self._threads: int = Onnx.own(values or {})['threads']
+        self._values = Onnx.own(values or {})
         self._engine: Engine | None = None
         self._name = 'no model'
+        self._facts: Mapping[str, object] = {}
+        self._notices: Sequence[str] = ()
         self._jobs: queue.SimpleQueue[OnnxJob | None] = queue.SimpleQueue()
         self._worker: threading.Thread | None = None
         self._closing = False
@@ -80,21 +82,41 @@ class OnnxAccelerator(Onnx):
                 f"model '{manifest.name}' (engine {manifest.engine}) can't run on the onnx accelerator"
             )
         if manifest.engine == ONNX.name:
-            weights = OnnxEngine(manifest, self._threads)
+            weights = OnnxEngine(manifest, self._values['threads'], self._values['providers'])
             check_head(manifest, weights.run_blank())
             self._engine = weights
+            self._describe(weights, manifest.name)
         else:
             self._engine = HogEngine()
-        self._name = (
-            f'ONNX Runtime, {manifest.name}' if manifest.engine == ONNX.name else 'OpenCV HOG'
-        )
+            self._name, self._facts, self._notices = 'OpenCV HOG', {}, ()
         self._closing = False
         if self._worker is None:
-            self._worker = threading.Thread(target=self._work, name='onnx-accelerator', daemon=True)
+            self._worker = threading.Thread(
+                target=self._work, name='onnx-accelerator', daemon=True
+            )
             self._worker.start()
 
+    def _describe(self, engine: OnnxEngine, model: str) -> None:
+        nodes, first = engine.nodes, engine.provider
+        self._name = f'ONNX Runtime{"" if first == CPU else f" on {first}"}, {model}'
+        share = f'{nodes[CPU]} of {nodes.total()}'
+        self._facts = {
+            'threads': self._values['threads'] or 'one per core',
+            'provider': first,
+            'nodes_on_cpu': share if nodes else 'this ONNX Runtime does not tell',
+        }
+        asked = ', '.join(name for name, _ in parse_providers(self._values['providers']))
+        self._notices = ()
+        if asked not in ('', CPU) and nodes[CPU]:
+            self._notices = (
+                f'{share} nodes of model {model} run on the CPU, as {asked} does not take them',
+            )
+
     def facts(self) -> Mapping[str, object]:
-        return {'threads': self._threads or 'one per core'}
+        return self._facts
+
+    def notices(self) -> Sequence[str]:
+        return self._notices
 
     def submit(self, handle: ImportHandle, frame: Frame) -> OnnxJob:
         if self._engine is None or self._worker is None:

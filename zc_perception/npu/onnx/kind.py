@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from zc_perception.errors import ConfigError
 from zc_perception.machine.system import System
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.negotiation.constraints import BufferConstraints
@@ -24,16 +25,35 @@ class OnnxRules(EngineRules):
     """Engine ``onnx``: an ONNX file, whose input has a size of its own."""
 
     def input_size(self, given: Values, file: Path | None, place: Place) -> tuple[int, int] | None:
-        dtype = given.get('dtype', 'float32')
-        if dtype != 'float32' and given.get('scale') is None:
+        if given.get('dtype') == 'int8' and given.get('scale') is None:
             raise place.at('scale').missing(
-                f'{INPUT.keys["scale"].rule.words}, as the values are {dtype}'
+                f'{INPUT.keys["scale"].rule.words}, as the values are int8'
             )
         return super().input_size(given, file, place)
 
 
 ONNX = OnnxRules('onnx', file='the weights', needs_file=True, takes_frames=False)
 OPENCV_HOG = EngineRules('opencv_hog', needs_file=False)
+
+
+def parse_providers(entries: Sequence[str]) -> list[tuple[str, dict[str, str]]]:
+    """Name and options of each entry of parameter ``providers``.
+
+    :raises ConfigError: it isn't one.
+    """
+    parsed: list[tuple[str, dict[str, str]]] = []
+    for entry in entries:
+        name, *options = (part.strip() for part in entry.split(';'))
+        pairs = [option.partition('=') for option in options if option]
+        if not name or '=' in name or not all(key.strip() and equals for key, equals, _ in pairs):
+            raise ConfigError(
+                f"parameter 'providers' has '{entry}'; it must be a name, or 'NAME; option=value; …', "
+                "such as 'OpenVINOExecutionProvider; device_type=NPU'"
+            )
+        if name in dict(parsed):
+            raise ConfigError(f"parameter 'providers' has '{name}' twice; leave one out")
+        parsed.append((name, {key.strip(): value.strip() for key, _, value in pairs}))
+    return parsed
 
 
 class Onnx(Accelerator):
@@ -43,6 +63,13 @@ class Onnx(Accelerator):
     PARAMETERS = (
         ParameterSpec(
             'threads', 0, 'Number of threads of ONNX Runtime. 0: one per core.', '', 0, 64
+        ),
+        ParameterSpec(
+            'providers',
+            [],
+            "ONNX Runtime's execution providers, best first, each as 'NAME' or 'NAME; option=value; …'. What they don't take runs on the "
+            'CPU. Empty: all of it.',
+            check=parse_providers,
         ),
     )
     AUTO = 90

@@ -1,8 +1,11 @@
-"""A model's file in ONNX Runtime."""
+"""A model's file in ONNX Runtime: its execution providers, what the file takes and yields."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -11,81 +14,185 @@ from numpy.typing import NDArray
 from zc_perception.detection.letterbox import Letterbox
 from zc_perception.detection.raw_tensor import RawTensor
 from zc_perception.detection.tensor import PlanesToTensor
-from zc_perception.errors import ConfigError, message_of
+from zc_perception.errors import ConfigError, message_of, nearest
 from zc_perception.npu.accelerator import Outputs
-from zc_perception.npu.manifest import DTYPES, ModelManifest, TensorSpec
+from zc_perception.npu.manifest import DTYPES, INPUT, ModelInput, ModelManifest, TensorSpec
+from zc_perception.npu.onnx.kind import parse_providers
 from zc_perception.pixel.colorimetry import Colorimetry
 from zc_perception.pixel.layout import ImageLayout
 from zc_perception.pixel.samples import Planes
 
-_ONNX_TYPES = {'float32': 'tensor(float)', 'uint8': 'tensor(uint8)', 'int8': 'tensor(int8)'}
-# What heads are given of an output; those of any other type as float32.
-_GIVEN_TYPES = {**{f'tensor({name})': name for name in DTYPES}, 'tensor(float)': 'float32'}
+CPU = 'CPUExecutionProvider'
+# What ONNX calls them otherwise than NumPy.
+_NAMES = {'float': 'float32', 'double': 'float64'}
+# Where a provider is that a plain onnxruntime lacks.
+_PACKAGES = {
+    'OpenVINO': 'onnxruntime-openvino',
+    'CUDA': 'onnxruntime-gpu',
+    'Tensorrt': 'onnxruntime-gpu',
+    'QNN': 'onnxruntime-qnn',
+    'VitisAI': "AMD's Ryzen AI or Vitis AI",
+}
+# Inputs beside the picture by which exporters have boxes scaled: filled so that boxes are in pixels of the input.
+_BESIDES: Mapping[str, Callable[[ModelInput], tuple[int, int]]] = {
+    'orig_target_sizes': lambda network: (network.width, network.height),  # RT-DETR, D-FINE
+    'im_shape': lambda network: (network.height, network.width),  # PaddleDetection
+    'scale_factor': lambda network: (1, 1),
+}
+_TOO_NEW = re.compile(r'[Oo]pset (\d+) is under development|model (IR version: \d+)')
+# Where in ONNX Runtime's own source an error was raised.
+_PLACE = re.compile(r'(\[ONNXRuntimeError\] : \d+ : \w+ : )?(/\S+:\d+ .*?\) )?')
+_FEWEST_VALUES = 16
+# Providers that compute in a memory of their own, by ONNX Runtime's name of it.
+_MEMORIES = {
+    'CUDAExecutionProvider': 'cuda',
+    'TensorrtExecutionProvider': 'cuda',
+    'NvTensorRTRTXExecutionProvider': 'cuda',
+    'CANNExecutionProvider': 'cann',
+}
+
+
+def _dtype(onnx: str) -> str:
+    """NumPy's name of an element type such as ``tensor(float)``."""
+    name = onnx.removeprefix('tensor(').removesuffix(')')
+    return _NAMES.get(name, name)
 
 
 class OnnxEngine:
-    """ONNX Runtime on the CPU.
+    """One model in ONNX Runtime.
 
-    :raises ConfigError: onnxruntime isn't installed, or the file isn't a model that fits its manifest.
+    :param entries: parameter ``providers``.
+    :param threads: of the CPU; 0 for one per core.
+    :ivar provider: that runs most of the model's nodes.
+    :ivar nodes: how many each provider runs; empty where this ONNX Runtime doesn't tell.
+    :raises ConfigError: onnxruntime isn't installed, has no such provider, or the file isn't a model that fits its manifest.
     """
 
-    def __init__(self, manifest: ModelManifest, threads: int) -> None:
+    def __init__(
+        self, manifest: ModelManifest, threads: int = 0, entries: Sequence[str] = ()
+    ) -> None:
         try:
             import onnxruntime
         except ImportError as error:
             raise ConfigError(
                 f"model '{manifest.name}' needs ONNX Runtime: pip install onnxruntime, or use model: hog"
             ) from error
+        self._file, self._input = manifest.file, manifest.input
+        self._session = self._open(onnxruntime, parse_providers(entries), threads)
+        self.nodes = self._count_nodes()
+        self.provider = max(self.nodes, key=self.nodes.__getitem__, default=self._providers[0])
+        self._name, self._besides = self._check_inputs(manifest)
+        self._tensors = self._specs(manifest)
+        self._bound: _Bound | None = None
+        if self.provider in _MEMORIES:
+            number = self._session.get_provider_options()[self.provider].get('device_id', '0')
+            blank = np.zeros(self._input.shape, self._input.dtype)
+            self._bound = _Bound(
+                onnxruntime.OrtValue, self._session, self._name, {self._name: blank, **self._besides},
+                (_MEMORIES[self.provider], int(number)),
+            )  # fmt: skip
+        self._converter: tuple[ImageLayout, Colorimetry, PlanesToTensor] | None = None
+
+    def _open(
+        self, onnxruntime: ModuleType, providers: list[tuple[str, dict[str, str]]], threads: int
+    ) -> Any:
+        there = onnxruntime.get_available_providers()
+        for name, _ in providers:
+            if name not in there:
+                package = _PACKAGES.get(name.removesuffix('ExecutionProvider'))
+                raise ConfigError(
+                    f"parameter 'providers' has '{name}', which this ONNX Runtime ({onnxruntime.__version__}) lacks; it has "
+                    f'{", ".join(there)}'
+                    + (
+                        f'; install {package} in place of onnxruntime'
+                        if package
+                        else nearest(name, there)
+                    )
+                )
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = threads
         options.log_severity_level = 3
         # Spinning workers would take the core from the camera's thread.
         options.add_session_config_entry('session.intra_op.allow_spinning', '0')
+        options.add_session_config_entry('session.record_ep_graph_assignment_info', '1')
         try:
-            self._session = onnxruntime.InferenceSession(
-                str(manifest.file), options, providers=['CPUExecutionProvider']
+            # Without a fallback, which is another session on the CPU, and a line on stdout.
+            session = onnxruntime.InferenceSession(
+                str(self._file), options, providers=providers or [(CPU, {})], enable_fallback=0
             )
         except Exception as error:  # onnxruntime has no common base class of its errors
-            raise ConfigError(
-                f"model file '{manifest.file}' can't be loaded: {message_of(error)}"
-            ) from error
-        self._file, self._input = manifest.file, manifest.input
-        self._check_input(manifest)
-        self._name = self._session.get_inputs()[0].name
-        self._tensors = self._specs(manifest)
-        self._converter: tuple[ImageLayout, Colorimetry, PlanesToTensor] | None = None
+            text = _PLACE.sub('', message_of(error), count=1)
+            new = _TOO_NEW.search(text)
+            if new is not None:
+                text = (
+                    f'it has {new[2] or f"opset {new[1]}"}, which is too new for ONNX Runtime {onnxruntime.__version__}: '
+                    'pip install -U onnxruntime, or export it with an older opset (yolo export … opset=17)'
+                )
+            raise ConfigError(f"model file '{self._file}' can't be loaded: {text}") from error
+        self._providers: list[str] = session.get_providers()
+        for name, given in providers:
+            if name not in self._providers:
+                raise ConfigError(
+                    f"parameter 'providers' has '{name}', which can't be used on this machine with options {given}: ONNX Runtime "
+                    'left it out, and has written why on stderr; correct that, or take it from the list'
+                )
+        return session
 
-    def _check_input(self, manifest: ModelManifest) -> None:
+    def _count_nodes(self) -> Counter[str]:
+        nodes: Counter[str] = Counter()
+        # From release 1.24 on.
+        if hasattr(self._session, 'get_provider_graph_assignment_info'):
+            for part in self._session.get_provider_graph_assignment_info():
+                nodes[part.ep_name] += len(part.get_nodes())
+        return nodes
+
+    def _check_inputs(self, manifest: ModelManifest) -> tuple[str, dict[str, NDArray[Any]]]:
+        """The name of the picture's input, and what is given to the others."""
         inputs, wanted = self._session.get_inputs(), manifest.input
-        if len(inputs) != 1:
+        besides = {
+            given.name: np.array([_BESIDES[given.name](wanted)], _dtype(given.type))
+            for given in inputs
+            if given.name in _BESIDES
+        }
+        pictures = [given for given in inputs if given.name not in besides]
+        if len(pictures) != 1:
             raise ConfigError(
-                f"model file '{manifest.file}' has {len(inputs)} inputs ({', '.join(i.name for i in inputs)}); it needs one"
+                f"model file '{self._file}' has {len(inputs)} inputs ({', '.join(i.name for i in inputs)}); it needs one for the "
+                f'picture, and may have {", ".join(_BESIDES)} besides: export the model without the others'
             )
-        size = (
-            (3, wanted.height, wanted.width)
-            if wanted.layout == 'nchw'
-            else (wanted.height, wanted.width, 3)
-        )
-        shape, kind = inputs[0].shape, inputs[0].type
+        picture = pictures[0]
+        self._check_picture(picture.shape, _dtype(picture.type), manifest)
+        return picture.name, besides
+
+    def _check_picture(self, shape: Sequence[Any], kind: str, manifest: ModelManifest) -> None:
+        wanted, types = manifest.input, INPUT.keys['dtype'].rule.words
+        if len(shape) == 4 and isinstance(shape[0], int) and shape[0] > 1:
+            raise ConfigError(
+                f"model file '{self._file}' takes batches of {shape[0]} frames, and runs here on each as it comes; "
+                'export it with batch 1 (yolo export … batch=1)'
+            )
         # A size that the file leaves open has a name, or none.
-        fits = len(shape) == 4 and all(
-            not isinstance(has, int) or has == want
-            for has, want in zip(shape, (1, *size), strict=True)
-        )
-        if not fits:
+        if len(shape) != 4 or any(
+            isinstance(has, int) and has != want
+            for has, want in zip(shape, wanted.shape, strict=True)
+        ):
             axes = 'N, C, H, W' if wanted.layout == 'nchw' else 'N, H, W, C'
             raise ConfigError(
-                f"{manifest.path}: input is {wanted.width}x{wanted.height}, the file's is {shape} (it must be {axes})"
+                f'{manifest.path}: input is {wanted.width}x{wanted.height} with {wanted.channels} channel{"s"[: wanted.channels - 1]}, '
+                f"the file's is {shape} (it must be {axes}); correct width, height, layout or colour"
             )
-        if kind != _ONNX_TYPES[wanted.dtype]:
-            named = {onnx: ours for ours, onnx in _ONNX_TYPES.items()}.get(kind)
+        if kind != wanted.dtype:
             hint = (
-                f'set input.dtype: {named}'
-                if named
-                else f'export the model with one of {", ".join(_ONNX_TYPES)}'
+                f'set input.dtype: {kind}' if kind in types else f'export the model with {types}'
             )
             raise ConfigError(
                 f"{manifest.path}: key 'input.dtype' is {wanted.dtype}, the file's input is {kind}; {hint}"
+            )
+        values = min(len(np.unique(table)) for table in wanted.tables())
+        if values < _FEWEST_VALUES:
+            raise ConfigError(
+                f"{manifest.path}: 'input.range' [{wanted.low:g}, {wanted.high:g}] with scale {wanted.scale:g} leaves {values} values of "
+                f'{wanted.dtype} for the 256 of a sample; correct one of them, or leave both out: samples go in as they are'
             )
 
     def _specs(self, manifest: ModelManifest) -> list[TensorSpec | None]:
@@ -97,10 +204,8 @@ class OnnxEngine:
                 raise ConfigError(
                     f"{manifest.path}: key 'outputs[{index}].name' is '{spec.name}', which the file doesn't have; it has {', '.join(names)}"
                 )
-            shape, dtype = (
-                outputs[spec.name].shape or spec.shape,
-                _GIVEN_TYPES.get(outputs[spec.name].type, 'float32'),
-            )
+            shape, kind = (outputs[spec.name].shape or spec.shape, _dtype(outputs[spec.name].type))
+            dtype = kind if kind in DTYPES else 'float32'
             open_sizes = [
                 want if isinstance(has, str) or has is None else has
                 for has, want in zip(shape, spec.shape, strict=False)
@@ -127,14 +232,21 @@ class OnnxEngine:
 
         :raises ConfigError: it can't be run.
         """
-        width, height = self._input.width, self._input.height
-        shape = (1, 3, height, width) if self._input.layout == 'nchw' else (1, height, width, 3)
         try:
-            return self._infer(np.zeros(shape, self._input.dtype))
+            return self._infer(np.zeros(self._input.shape, self._input.dtype))
         except Exception as error:  # onnxruntime has no common base class of its errors
+            size, stride = f'{self._input.width}x{self._input.height}', self._stride()
+            if self._input.width % stride or self._input.height % stride:
+                raise ConfigError(
+                    f"model file '{self._file}' can't be run with {size}: it says that both sides must be multiples of its stride {stride}"
+                ) from error
             raise ConfigError(
                 f"model file '{self._file}' can't be run: {message_of(error)}; export it anew"
             ) from error
+
+    def _stride(self) -> int:
+        said = self._session.get_modelmeta().custom_metadata_map.get('stride', '')
+        return max(map(int, re.findall(r'\d{1,6}', said)), default=1) or 1
 
     def geometry(self, width: int, height: int) -> Letterbox:
         return Letterbox.fit(
@@ -153,33 +265,51 @@ class OnnxEngine:
         if self._converter is None or self._converter[:2] != (layout, colorimetry):
             box = self.geometry(layout.width, layout.height)
             converter = PlanesToTensor(
-                box,
-                layout.fourcc,
-                colorimetry,
-                pad=spec.pad,
-                low=spec.low,
-                high=spec.high,
-                bgr=spec.bgr,
-            )
+                box, layout.fourcc, colorimetry, spec.tables(), pad=spec.pad, bgr=spec.bgr, nhwc=spec.layout == 'nhwc',
+            )  # fmt: skip
             self._converter = layout, colorimetry, converter
-        tensor: NDArray[Any] = self._converter[2].convert(planes)
-        if spec.dtype != 'float32':
-            limits = np.iinfo(spec.dtype)
-            tensor = (
-                np.rint(tensor / spec.scale + spec.zero_point)
-                .clip(limits.min, limits.max)
-                .astype(spec.dtype)
-            )
-        return (
-            tensor if spec.layout == 'nchw' else np.ascontiguousarray(tensor.transpose(0, 2, 3, 1))
-        )
+        return self._converter[2].convert(planes)
 
     def run(self, planes: Planes, layout: ImageLayout, colorimetry: Colorimetry) -> Outputs:
         return self._infer(self._convert(planes, layout, colorimetry))
 
     def _infer(self, tensor: NDArray[Any]) -> Outputs:
-        outputs: Sequence[NDArray[Any]] = self._session.run(None, {self._name: tensor})
+        outputs: Sequence[NDArray[Any]] = (
+            self._bound.run(tensor)
+            if self._bound is not None
+            else self._session.run(None, {self._name: tensor, **self._besides})
+        )
         return [_raw(values, spec) for values, spec in zip(outputs, self._tensors, strict=True)]
+
+
+class _Bound:
+    """A session whose input lies in a device's memory, allocated once. Results come back by one copy each.
+
+    :param place: the memory's name, and the number of the device.
+    """
+
+    def __init__(
+        self, values: Any, session: Any, picture: str, inputs: Mapping[str, NDArray[Any]], place: tuple[str, int]
+    ) -> None:  # fmt: skip
+        self._session, self._place = session, place
+        self._binding = session.io_binding()
+        self._inputs = {
+            name: values.ortvalue_from_numpy(given, *place) for name, given in inputs.items()
+        }
+        for name, value in self._inputs.items():
+            self._binding.bind_ortvalue_input(name, value)
+        self._picture = self._inputs[picture]
+        self._outputs = [output.name for output in session.get_outputs()]
+
+    def run(self, tensor: NDArray[Any]) -> Sequence[NDArray[Any]]:
+        """Blocking; the outputs are the caller's."""
+        self._picture.update_inplace(tensor)
+        self._binding.clear_binding_outputs()  # those of the last run may have another size
+        for name in self._outputs:
+            self._binding.bind_output(name, *self._place)
+        self._session.run_with_iobinding(self._binding)
+        outputs: Sequence[NDArray[Any]] = self._binding.copy_outputs_to_cpu()
+        return outputs
 
 
 def _raw(values: NDArray[Any], spec: TensorSpec | None) -> RawTensor:
