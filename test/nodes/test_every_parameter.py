@@ -206,6 +206,7 @@ ENTRIES: dict[tuple[str, str], Static] = {
     ('inference', 'double_buffer'): option('double_buffer', True),
     ('inference', 'output_dmabuf'): option('output_dmabuf', 'false'),
     ('inference', 'threads'): option('threads', 2),
+    ('inference', 'providers'): option('providers', ['CPUExecutionProvider']),
     ('inference', 'shared_memory'): Static(False, lambda seen: seen.node.subscription._remote.off),
     ('inference', 'shared_memory_users'): Static(['0'], lambda seen: ('allowed_uids', [0]) in seen.given[-1], {}, LINKS),
     ('inference', 'copy_free'): Static('required', lambda seen: seen.node.subscription._required is True),

@@ -414,11 +414,7 @@ def test_a_head_s_options_reach_it_and_are_checked_by_it_at_once(
 
 def test_an_option_of_another_kind_of_head_is_refused_with_its_key(tmp_path: Path) -> None:
     path = written(
-        tmp_path,
-        {
-            **GOOD,
-            'head': {'kind': 'yolov8', 'reg_max': 16, 'coordinates': 'input'},
-        },
+        tmp_path, {**GOOD, 'head': {'kind': 'yolov8', 'reg_max': 16, 'coordinates': 'input'}}
     )
     with pytest.raises(ConfigError) as caught:
         load_manifest(path)
@@ -475,15 +471,17 @@ def test_a_pipe_in_place_of_a_file_of_classes_is_not_waited_for(tmp_path: Path) 
         )
 
 
-def test_other_types_than_float_need_their_scale(tmp_path: Path) -> None:
-    values = changed(GOOD, 'input.dtype', 'uint8')
+def test_int8_needs_its_scale(tmp_path: Path) -> None:
+    values = changed(GOOD, 'input.dtype', 'int8')
     with pytest.raises(
         ConfigError,
-        match=r"key 'input\.scale' is missing; it must be a number above 0, as the values are uint8",
+        match=r"key 'input\.scale' is missing; it must be a number above 0, as the values are int8",
     ):
         load_manifest(written(tmp_path, values))
     given = load_manifest(written(tmp_path, changed(values, 'input.scale', 0.5))).input
-    assert (given.dtype, given.scale, given.zero_point, given.layout) == ('uint8', 0.5, 0, 'nchw')
+    assert (given.dtype, given.scale, given.zero_point, given.layout) == ('int8', 0.5, 0, 'nchw')
+    with pytest.raises(ConfigError, match=r"key 'input\.mean' is \[1, 2\]; it must be one number"):
+        load_manifest(written(tmp_path, changed(GOOD, 'input.mean', [1, 2])))
 
 
 def test_weights_need_a_picture_of_their_size(tmp_path: Path) -> None:
@@ -655,13 +653,7 @@ HOG = 'engine: opencv_hog\nhead: boxes\ninput: {resize: none}\n'
 
 @pytest.mark.parametrize(
     ('text', 'value'),
-    [
-        ('1e-1', 0.1),
-        ('.5e0', 0.5),
-        ('1.e-1', 0.1),
-        ('+1e-2', 0.01),
-        ('25.0e-2', 0.25),
-    ],
+    [('1e-1', 0.1), ('.5e0', 0.5), ('1.e-1', 0.1), ('+1e-2', 0.01), ('25.0e-2', 0.25)],
 )
 def test_numbers_with_an_exponent_are_numbers(tmp_path: Path, text: str, value: float) -> None:
     path = written(tmp_path, f'{HOG}classes: [person]\nscore_threshold: {text}\n')

@@ -36,7 +36,8 @@ HEAD = {'kind': 'ssd', 'strides': [8], 'anchors': [[[1, 2.5]]], 'sigmoid': False
 WHOLE: dict[str, Any] = {
     'name': 'm', 'engine': 'onnx', 'file': 'w.onnx', 'model_id': 1, 'finds': '', 'licence': '', 'classes': ['a'], 'classes_file': 'l.txt',
     'score_threshold': 0.5, 'nms_threshold': 1, 'max_detections': 5, 'head': HEAD, 'outputs': [TENSOR],
-    'input': {'width': 8, 'height': 8, 'layout': 'nhwc', 'dtype': 'int8', 'colour': 'bgr', 'range': [0, 1.5], 'scale': 0.1,
+    'input': {'width': 8, 'height': 8, 'layout': 'nhwc', 'dtype': 'int8', 'colour': 'bgr', 'range': [0, 1.5], 'mean': [0.5],
+              'std': [0.2], 'scale': 0.1,
               'zero_point': -1, 'resize': 'stretch', 'pad': 0},
     'variants': [{'engine': 'axl', 'head': 'yolov8'}],
 }  # fmt: skip

@@ -177,7 +177,10 @@ def filled(make_frame: MakeFrame, pool: BufferPool, value: int) -> Frame:
 
 
 def test_an_engine_s_exception_is_a_failing_fence(
-    accelerator: OnnxAccelerator, engine: ScriptedEngine, make_pool: MakePool, make_frame: MakeFrame
+    accelerator: OnnxAccelerator,
+    engine: ScriptedEngine,
+    make_pool: MakePool,
+    make_frame: MakeFrame,
 ) -> None:
     pool = make_pool(slots=1)
     engine.go_on.set()
@@ -198,7 +201,10 @@ def test_an_engine_s_exception_is_a_failing_fence(
 
 
 def test_jobs_run_one_after_the_other_in_order(
-    accelerator: OnnxAccelerator, engine: ScriptedEngine, make_pool: MakePool, make_frame: MakeFrame
+    accelerator: OnnxAccelerator,
+    engine: ScriptedEngine,
+    make_pool: MakePool,
+    make_frame: MakeFrame,
 ) -> None:
     pool = make_pool(slots=3)
     frames = [filled(make_frame, pool, value) for value in (10, 20, 30)]
@@ -213,7 +219,10 @@ def test_jobs_run_one_after_the_other_in_order(
 
 
 def test_closing_lets_the_running_job_end(
-    accelerator: OnnxAccelerator, engine: ScriptedEngine, make_pool: MakePool, make_frame: MakeFrame
+    accelerator: OnnxAccelerator,
+    engine: ScriptedEngine,
+    make_pool: MakePool,
+    make_frame: MakeFrame,
 ) -> None:
     frame = filled(make_frame, make_pool(slots=1), 5)
     job = accelerator.submit(accelerator.import_frame(frame), frame)
@@ -228,7 +237,10 @@ def test_closing_lets_the_running_job_end(
 
 
 def test_a_job_that_was_given_up_frees_its_place_however_late_it_ends(
-    accelerator: OnnxAccelerator, engine: ScriptedEngine, make_pool: MakePool, make_frame: MakeFrame
+    accelerator: OnnxAccelerator,
+    engine: ScriptedEngine,
+    make_pool: MakePool,
+    make_frame: MakeFrame,
 ) -> None:
     """The pool has retired the slot by then, and has closed the fence that the frame's lease waited for."""
     pool = make_pool(slots=1, release_timeout_s=0.02)
@@ -287,7 +299,10 @@ def test_it_says_which_provider_runs_how_many_nodes() -> None:
         assert share.split(' of ')[0] == share.split(' of ')[1] != '0'
         assert accelerator.facts()['provider'] == 'CPUExecutionProvider'
         assert len(accelerator.notices()) == notices
-        assert not notices or f'{share} nodes of model road run on the CPU' in accelerator.notices()[0]
+        assert (
+            not notices
+            or f'{share} nodes of model road run on the CPU' in accelerator.notices()[0]
+        )
         accelerator.close()
 
 

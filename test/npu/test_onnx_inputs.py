@@ -135,11 +135,7 @@ def test_uint8_takes_the_samples_as_they_are(
 ) -> None:
     expected = np.rint(reference(tmp_path, make_frame).transpose(0, 2, 3, 1) * 255)
     loaded(
-        accelerator,
-        tmp_path,
-        identity([1, HEIGHT, WIDTH, 3], UINT8),
-        layout='nhwc',
-        dtype='uint8',
+        accelerator, tmp_path, identity([1, HEIGHT, WIDTH, 3], UINT8), layout='nhwc', dtype='uint8'
     )
     assert np.array_equal(seen(accelerator, make_frame).values, expected)
 

@@ -337,8 +337,7 @@ _KEYS = {
         OUTPUTS, 'What the network yields; needed where there is no file that says it.'
     ),
     'head': Key(
-        HeadRule(),
-        'How the outputs are read: the kind of head, or a mapping with its options.',
+        HeadRule(), 'How the outputs are read: the kind of head, or a mapping with its options.'
     ),
     'classes': Key(
         array('a list of at least one class name', text('a name'), 1),

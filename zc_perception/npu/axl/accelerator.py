@@ -27,12 +27,7 @@ from typing import Any
 
 from zc_perception.detection.letterbox import Letterbox
 from zc_perception.detection.raw_tensor import RawTensor
-from zc_perception.errors import (
-    AcceleratorError,
-    AllocationError,
-    ConfigError,
-    DeviceLostError,
-)
+from zc_perception.errors import AcceleratorError, AllocationError, ConfigError, DeviceLostError
 from zc_perception.frame import Frame
 from zc_perception.machine.host_tree import HOST, HostTree
 from zc_perception.memory.dmabuf import BufferIdentity, CpuAccess, DmaBuf
@@ -40,22 +35,13 @@ from zc_perception.memory.fence import SyncFile
 from zc_perception.memory.heaps import Heap, HeapUse, is_contiguous, open_heap
 from zc_perception.memory.owned_fd import OwnedFd
 from zc_perception.negotiation.constraints import BufferConstraints
-from zc_perception.npu.accelerator import (
-    Capabilities,
-    ImportHandle,
-    Outputs,
-)
+from zc_perception.npu.accelerator import Capabilities, ImportHandle, Outputs
 from zc_perception.npu.axl.abi import ImportFlags, parse_ioctl_numbers
 from zc_perception.npu.axl.device import AxlDevice, JobFence
 from zc_perception.npu.axl.engine import AXL
 from zc_perception.npu.axl.kind import ENTRIES, Axl
 from zc_perception.npu.manifest import ModelManifest, TensorSpec, check_head
-from zc_perception.npu.metis_card import (
-    choose_card,
-    find_cards,
-    read_iommu,
-    read_link,
-)
+from zc_perception.npu.metis_card import choose_card, find_cards, read_iommu, read_link
 from zc_perception.pixel.layout import ImageLayout, compute_layout
 from zc_perception.pixel.modifier import LINEAR
 

@@ -27,10 +27,7 @@ from zc_perception.jetson.vic import Vic
 from zc_perception.memory.heaps import Heap, open_heap
 from zc_perception.memory.ledger import CopyLedger
 from zc_perception.negotiation.constraints import BufferConstraints
-from zc_perception.npu.accelerator import (
-    Capabilities,
-    ImportHandle,
-)
+from zc_perception.npu.accelerator import Capabilities, ImportHandle
 from zc_perception.npu.axruntime.binding import BindingSession, import_binding
 from zc_perception.npu.axruntime.kind import CONSTRAINTS, AxRuntime, jobs
 from zc_perception.npu.axruntime.releases import mismatches

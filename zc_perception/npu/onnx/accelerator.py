@@ -65,12 +65,7 @@ class OnnxAccelerator(Onnx):
 
     def capabilities(self) -> Capabilities:
         return Capabilities(
-            'onnx',
-            self._name,
-            copy_free=False,
-            max_in_flight=JOBS,
-            may_hang=False,
-            on_card=False,
+            'onnx', self._name, copy_free=False, max_in_flight=JOBS, may_hang=False, on_card=False
         )
 
     def constraints(self) -> BufferConstraints:
