@@ -43,12 +43,7 @@ BELOW_ROS = (
     'npu',
 )
 THIRD_PARTY_BELOW_ROS = {'numpy', 'cv2', 'yaml', 'onnxruntime'}
-USE_RCLPY = (
-    'link/endpoints/',
-    'link/rclpy_compat.py',
-    'observe/diagnostics.py',
-    'nodes/',
-)
+USE_RCLPY = ('link/endpoints/', 'link/rclpy_compat.py', 'observe/diagnostics.py', 'nodes/')
 USE_MESSAGES = (*USE_RCLPY, 'link/image_conversion.py')
 
 SOURCES = sorted(PACKAGE.rglob('*.py'))

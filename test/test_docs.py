@@ -208,7 +208,10 @@ def test_every_page_is_listed(listing: Path) -> None:
 
 @pytest.mark.parametrize(
     ('page', 'heading', 'kinds'),
-    [('models.md', 'head', tuple(HEADS.built_in)), ('cameras.md', 'camera', tuple(CAMERAS.built_in))],
+    [
+        ('models.md', 'head', tuple(HEADS.built_in)),
+        ('cameras.md', 'camera', tuple(CAMERAS.built_in)),
+    ],
 )
 def test_every_kind_has_a_row(page: str, heading: str, kinds: tuple[str, ...]) -> None:
     """In the table whose first column has that heading."""

@@ -311,5 +311,3 @@ def test_fds_are_those_of_each_plane_s_buffer(
     plane = frame.data.planes[1]
     assert os.pread(frame.fds[1], 64, plane.offset) == bytes([5]) * 64
     frame.release()
-
-

@@ -82,8 +82,6 @@ def test_what_type_checkers_see_is_what_is_imported() -> None:
     } == zc_perception._MODULES
 
 
-
-
 def test_the_package_alone_loads_nothing_else() -> None:
     assert loaded('import zc_perception; zc_perception.__version__; dir(zc_perception)') == {
         'zc_perception'

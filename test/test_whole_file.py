@@ -12,12 +12,7 @@ from pathlib import Path
 import pytest
 
 from zc_perception.errors import ConfigError
-from zc_perception.whole_file import (
-    check_writable,
-    output_file,
-    write_output,
-    write_whole,
-)
+from zc_perception.whole_file import check_writable, output_file, write_output, write_whole
 
 
 def test_a_file_is_replaced_and_nothing_else_is_left(tmp_path: Path) -> None:
@@ -154,10 +149,7 @@ def test_what_was_there_stays_when_writing_fails(tmp_path: Path) -> None:
         ('loop', "--trace 'loop' can't be written: Too many levels of symbolic links"),
         ('loop/x', "--trace 'loop/x' can't be written: Too many levels of symbolic links"),
         ('file/x', "--trace 'file/x' can't be written: Not a directory"),
-        (
-            '/proc/none/x',
-            "--trace '/proc/none/x' can't be written: No such file or directory",
-        ),
+        ('/proc/none/x', "--trace '/proc/none/x' can't be written: No such file or directory"),
     ],
 )
 def test_what_can_not_be_is_one_line(

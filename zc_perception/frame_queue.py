@@ -122,9 +122,7 @@ class KeepLastQueue(Generic[T]):
                 return
         self._release(overflow)
 
-    def make_room(
-        self, most: int | None = None, which: Callable[[T], bool] | None = None
-    ) -> None:
+    def make_room(self, most: int | None = None, which: Callable[[T], bool] | None = None) -> None:
         """Before an object is made for :meth:`put`: drop the oldest if there is no place for it.
 
         So its memory is free.

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from link_ros import Ros
 from rclpy.qos import QoSProfile
-from sensor_msgs.msg import Image
 from std_msgs.msg import String
 from waiting import eventually
 
@@ -19,7 +18,6 @@ from zc_perception.link.endpoints import AdaptedPublisher
 from zc_perception.link.image_conversion import frame_adapter
 from zc_perception.link.type_adapter import TypeAdapter
 from zc_perception.memory.ledger import CopyLedger
-from zc_perception.memory.pool import BufferPool
 
 
 class Slow:
@@ -100,31 +98,3 @@ def camera(here: Ros) -> Iterator[AdaptedPublisher[Frame]]:
     publisher = here.publisher(here.node('camera'), adapter, QoSProfile(depth=10))
     yield publisher
     adapter.to_custom.close()  # type: ignore[attr-defined]
-
-
-def test_frames_and_images_come_in_order_as_the_reporter_sent_them(
-    here: Ros,
-    camera: AdaptedPublisher[Frame],
-    make_pool: Callable[..., BufferPool],
-    make_frame: Callable[..., Frame],
-) -> None:
-    plain: list[int] = []
-    direct: list[int] = []
-    here.node('plain').create_subscription(
-        Image, 'image', lambda message: plain.append(message.header.stamp.nanosec), 10
-    )
-    here.subscription(
-        here.node('direct'),
-        qos=QoSProfile(depth=10),
-        callback=lambda frame: direct.append(frame.header.stamp_ns),
-    )
-    assert eventually(lambda: camera.statistics().image_readers == 1)
-    pool, expected = make_pool(1920, 1080, slots=8), []
-    for number in range(1, 13, 2):
-        with make_frame(pool, stamp_ns=number) as frame:
-            camera.publish(frame)
-        message = Image(width=64, height=48, step=64, encoding='mono8', data=bytes(64 * 48))
-        message.header.stamp.nanosec = number + 1
-        camera.publish(message)
-        expected += [number, number + 1]
-        assert eventually(lambda: plain == direct == expected), (plain, direct)  # noqa: B023

@@ -232,34 +232,6 @@ def test_an_adapter_that_keeps_a_view_costs_one_lease_and_not_the_conversions(
     assert eventually(lambda: pool.statistics().holders == {})
 
 
-def test_two_threads_may_publish_at_once(ros: Ros, make_pool: Any, make_frame: Any) -> None:
-    pool, seen = make_pool(slots=60), []
-    publisher = ros.publisher(ros.node('camera'), mono8('camera'), QoSProfile(depth=50))
-    ros.subscription(
-        ros.node('viewer'),
-        callback=lambda frame: seen.append(frame.data.sequence),
-        qos=QoSProfile(depth=50),
-    )
-    ros.node('plain').create_subscription(Image, 'image', lambda message: None, 50)
-    assert eventually(lambda: publisher.statistics().image_readers == 1)
-    frames = [make_frame(pool, sequence=sequence) for sequence in range(40)]
-    together = threading.Barrier(2)
-
-    def publish(some: list[Frame]) -> None:
-        together.wait(60.0)
-        for frame in some:
-            publisher.publish(frame)
-
-    threads = [threading.Thread(target=publish, args=(frames[start::2],)) for start in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60.0)
-    assert eventually(lambda: len(seen) == 40 and publisher.statistics().conversions == 40)
-    assert sorted(seen) == list(range(40))
-    assert sum(thread.name.startswith('to_ros') for thread in threading.enumerate()) == 1
-
-
 def test_required_copy_free_stays_direct_and_names_the_plain_publisher(
     ros: Ros, make_frame: Any, logged: Callable[[], str]
 ) -> None:

@@ -18,7 +18,6 @@ from typing import Any
 import cv2
 import numpy as np
 import pytest
-import rclpy
 from link_ros import Ros
 from numpy.typing import NDArray
 from rclpy.clock import ClockType
@@ -36,11 +35,7 @@ from zc_perception.errors import (
     ZcError,
 )
 from zc_perception.frame import Frame
-from zc_perception.link.endpoints import (
-    IN_PROCESS,
-    ROS_MESSAGE,
-    frame_publisher,
-)
+from zc_perception.link.endpoints import IN_PROCESS, ROS_MESSAGE, frame_publisher
 from zc_perception.link.endpoints.frame_publisher import FramePublisher
 from zc_perception.link.endpoints.frame_subscription import FrameSubscription
 from zc_perception.memory import kernel_abi as abi
@@ -460,41 +455,6 @@ def test_a_loan_is_for_one_block(cameras: Cameras) -> None:
         assert frame.sequence == 0
 
 
-@pytest.mark.parametrize('reader', ['none', 'plain', 'frames'])
-def test_when_ros_is_shut_down_within_a_loan_nothing_is_raised(
-    reader: str, free_domain: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As a signal does it, on a thread of rclpy's."""
-    fallen: list[Any] = []
-    monkeypatch.setattr(threading, 'excepthook', fallen.append)
-    monkeypatch.setenv('ZC_RUNTIME_DIR', str(tmp_path))
-    context = rclpy.Context()
-    rclpy.init(context=context, domain_id=free_domain)
-    node = rclpy.create_node('camera', context=context)
-    viewer = rclpy.create_node('viewer', context=context)
-    with contextlib.ExitStack() as ends:
-        ends.callback(context.try_shutdown)
-        for each in (node, viewer):
-            ends.callback(each.destroy_node)
-        publisher = FramePublisher(node, 'image', width=WIDTH, height=HEIGHT)
-        ends.callback(publisher.destroy)
-        if reader == 'plain':
-            viewer.create_subscription(Image, 'image', print, 1)
-        elif reader == 'frames':
-            FrameSubscription(viewer, 'image')
-        assert eventually(lambda: publisher.get_subscription_count() == (reader != 'none'))
-        sent(publisher, 1)
-        with publisher.loan() as out:
-            fill(out.planes, 2)
-            context.shutdown()
-        sent(publisher, 3)
-        # Kilted's context ends its nodes, and the publisher with them: then it does nothing more.
-        published = publisher.statistics().published
-        assert published in (1, 3)
-        assert publisher.get_subscription_count() == (reader == 'frames' and published == 3)
-    assert fallen == []
-
-
 # Buffers of a library of one's own.
 
 
@@ -601,16 +561,6 @@ def test_buffers_of_a_library_arrive_in_another_process(
             assert found['planes'] == checksums and found['sequence'] == value
             assert found['inodes'] == [os.fstat(library.fds[index]).st_ino]
     assert eventually(lambda: library.back == ['0', '1', '2', '3'])
-
-
-def test_a_buffer_that_was_not_named_is_taken_too(library: Library, cameras: Cameras) -> None:
-    publisher, subscription = cameras.pair(**of(library))
-    new = library.more()
-    checksums = library.draw(3, 9)
-    assert publisher.publish_fd(new)
-    os.close(new)
-    with subscription.queue.get(60.0) as frame, frame.map() as planes:
-        assert [zlib.crc32(plane.tobytes()) for plane in planes] == checksums
 
 
 def test_a_buffer_that_a_consumer_holds_is_not_sent_again(

@@ -25,7 +25,6 @@ from sensor_msgs.srv import SetCameraInfo
 from vision_msgs.msg import Detection2DArray
 from waiting import until
 
-from zc_perception.camera.calibration import load_calibration
 from zc_perception.camera.camera import CameraOptions
 from zc_perception.camera.clock import CaptureClock
 from zc_perception.camera.gstreamer import camera as gstreamer_camera
@@ -298,55 +297,6 @@ def test_the_command_of_the_page_brings_the_calibrator_picture_and_service(
 SMALL = {'shared_memory': False, 'width': 128, 'height': 128, 'heap': 'memfd'}
 
 
-def test_a_file_that_a_power_cut_has_emptied_costs_the_calibration_until_it_is_set_anew(
-    free_domain: int, ros_home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = ros_home / 'camera_info' / 'front.yaml'
-    path.parent.mkdir()
-    path.write_bytes(b'')
-    logger = Mock()
-    monkeypatch.setattr(CaptureNode, 'get_logger', lambda node: logger)
-    with running(free_domain, Plug(), camera_name='front') as bench:
-        infos: list[CameraInfo] = []
-        bench.user.create_subscription(CameraInfo, 'camera_info', infos.append, 5)
-        bench.eventually(lambda: infos)
-        assert (infos[0].width, infos[0].height) == (128, 96) and not infos[0].k.any()
-        found = bench.status('calibration')
-        assert found.level is Level.ERROR and f"'{path}' is no calibration" in found.message
-        assert found.advice == 'correct the file, or run camera_calibration'
-        (said,) = {call.args[0] for call in logger.error.call_args_list}
-        assert said == f'{found.message}; {found.advice}'
-        bad = calibrated(128, 96)
-        bad.distortion_model = 'omni'
-        request = SetCameraInfo.Request(camera_info=bad)
-        assert not bench.call(SetCameraInfo, 'set_camera_info', request).success
-        request = SetCameraInfo.Request(camera_info=calibrated(128, 96))
-        assert bench.call(SetCameraInfo, 'set_camera_info', request).success
-        bench.eventually(lambda: infos[-1].k[0] == 100.0)
-        found = bench.status('calibration')
-        assert (found.level, found.message) == (Level.OK, 'calibrated')
-    assert path.read_text().startswith('image_width: 128\n')
-
-
-def test_a_calibration_is_scaled_to_the_pictures_where_that_was_asked_for(
-    free_domain: int, ros_home: Path
-) -> None:
-    values = {'camera_name': 'front', 'rescale_camera_info': True}
-    with running(free_domain, Plug(), **values) as bench:
-        infos: list[CameraInfo] = []
-        bench.user.create_subscription(CameraInfo, 'camera_info', infos.append, 5)
-        request = SetCameraInfo.Request(camera_info=calibrated(256, 192))
-        assert bench.call(SetCameraInfo, 'set_camera_info', request).success
-        bench.eventually(lambda: infos and infos[-1].k.any())
-        found = infos[-1]
-        assert (found.width, found.height, found.distortion_model) == (128, 96, 'plumb_bob')
-        assert list(found.k) == [50.0, 0.0, 31.75, 0.0, 50.5, 23.75, 0.0, 0.0, 1.0]
-        shown = bench.status('calibration')
-        assert (shown.level, shown.values['scaled_from']) == (Level.OK, '256x192')
-    kept = load_calibration(ros_home / 'camera_info' / 'front.yaml')
-    assert (kept.width, kept.k) == (256, tuple(calibrated(256, 192).k)), 'the file is as it was'
-
-
 def test_a_file_that_is_named_and_not_there_is_a_warning_and_the_usual_one_is_not(
     run: Managed,
 ) -> None:
@@ -431,21 +381,6 @@ def test_a_simulation_that_tells_no_time_is_a_warning_until_it_does(node: Captur
         assert (stamped().level, stamped().message) == (Level.OK, 'simulated')
     simulate(node, False)
     assert 'use_sim_time' not in stamped().message
-
-
-@pytest.mark.parametrize('ahead_ns', [-400_000, 0, 400_000])
-def test_a_simulation_at_the_time_of_day_is_known_for_one(
-    node: CaptureNode, ahead_ns: int
-) -> None:
-    stamps, now = node.camera.clock, time.time_ns()
-    simulate(node, True)
-    for simulated_ns in (now + ahead_ns, now + ahead_ns + 5):
-        tell(node, simulated_ns)
-        assert stamps.stamp(time.monotonic_ns(), CaptureClock.MONOTONIC) == simulated_ns
-    assert stamps.statistics().simulated and stamps.statistics().steps == 0
-    simulate(node, False)
-    stamps.stamp(time.monotonic_ns(), CaptureClock.MONOTONIC)
-    assert not stamps.statistics().simulated and stamps.statistics().steps == 1
 
 
 def test_what_a_recording_lacks_is_said_at_its_end_before_diagnostics_are_due(

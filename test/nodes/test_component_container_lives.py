@@ -202,22 +202,6 @@ def test_global_arguments_are_the_container_s_unless_they_are_forwarded(start: S
     container.wait_for("parameter 'size' is not one of the container")
 
 
-def test_a_section_for_all_nodes_is_no_mistake_of_those_that_do_not_have_all_of_it(
-    start: Start, tmp_path: Path
-) -> None:
-    path = tmp_path / 'all.yaml'
-    values = 'slots: 8, score_threshold: 0.5, controls: {gain: 1}, max_frames: 3, autostart: false, widht: 3'
-    path.write_text(f'/**: {{ros__parameters: {{{values}}}}}\n')
-    container, zoo = start('--ros-args', '--params-file', str(path))
-    for kind in ('CaptureNode', 'InferenceNode'):
-        zoo.loaded(kind, 'ours', extra={'forward_global_arguments': True})
-    container.wait_for("parameter 'widht' is unknown; did you mean 'width'?", count=2)
-    container.wait_for("parameter 'widht' is not one of the container")
-    ended_in_time(container)
-    for name in ('slots', 'score_threshold', 'controls.gain', 'max_frames', 'autostart'):
-        assert f"parameter '{name}'" not in container.output
-
-
 def test_cycles_leave_no_descriptor_no_thread_and_no_memory(start: Start) -> None:
     container, zoo = start()
     for _ in range(3):

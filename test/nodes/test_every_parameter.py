@@ -28,14 +28,7 @@ from zc_perception.camera.stereo import Side
 from zc_perception.camera.v4l2 import camera as v4l2_camera
 from zc_perception.errors import CameraLostError, ZcError
 from zc_perception.link.endpoints import frame_offer
-from zc_perception.nodes import (
-    camera_info,
-    frame_links,
-    inference,
-    overlay,
-    realtime,
-    recorder,
-)
+from zc_perception.nodes import camera_info, frame_links, inference, overlay, realtime, recorder
 from zc_perception.nodes.capture import CaptureNode
 from zc_perception.nodes.inference import InferenceNode
 from zc_perception.nodes.overlay import OverlayNode
@@ -117,10 +110,7 @@ def camera(kind: str, class_name: str, value: Any, argument: Any = None, **other
 def option(name: str, value: Any) -> Static:
     """The accelerator is opened with it."""
     return Static(
-        value,
-        lambda seen: seen.given[-1][2][name] == value,
-        {},
-        (inference, 'open_accelerator'),
+        value, lambda seen: seen.given[-1][2][name] == value, {}, (inference, 'open_accelerator')
     )
 
 

@@ -10,7 +10,6 @@ import time
 import pytest
 import rclpy
 from diagnostic_msgs.msg import DiagnosticArray
-from rclpy.callback_groups import ReentrantCallbackGroup
 from rclpy.logging import LoggingSeverity, set_logger_level
 from rclpy.parameter import Parameter
 from rclpy.qos import QoSProfile
@@ -96,31 +95,6 @@ def test_what_a_callback_raises_does(spinning: Spinning) -> None:
     spinning.soon(fail)
     assert spinning.failed.wait(WAIT_S)
     assert 'it can not go on' in spinning.thread.failure
-
-
-class SlowToLook(ReentrantCallbackGroup):
-    """Keeps the executor's thread, while it looks for work, until it is to end: as a crowded machine may."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.looking = threading.Event()
-        self.wanted = threading.Event()
-
-    def can_execute(self, entity: object) -> bool:
-        self.looking.set()
-        if self.wanted.wait(WAIT_S):
-            time.sleep(0.3)  # the end has been asked for by then
-        return False
-
-
-def test_an_end_that_comes_while_it_looks_for_work_is_no_failure(context: rclpy.Context) -> None:
-    spinning = Spinning(context)
-    slow = SlowToLook()
-    spinning.node.create_timer(100.0, lambda: None, callback_group=slow)
-    assert slow.looking.wait(WAIT_S)
-    slow.wanted.set()
-    spinning.end()
-    assert spinning.thread.failure is None and not spinning.failed.is_set()
 
 
 def test_the_end_waits_for_a_callback_but_not_for_ever(context: rclpy.Context) -> None:

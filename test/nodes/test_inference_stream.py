@@ -130,7 +130,10 @@ def test_an_accelerator_that_is_opened_anew_takes_over_what_was_changed() -> Non
     with contextlib.closing(selected.accelerator):
         values['threads'] = 2
         with contextlib.closing(selected.reopen()) as again:
-            assert (selected.accelerator.facts(), again.facts()) == ({'threads': 1}, {'threads': 2})
+            assert (selected.accelerator.facts(), again.facts()) == (
+                {'threads': 1},
+                {'threads': 2},
+            )
 
 
 def test_frames_go_through_the_scheduler_s_thread_and_the_accelerator_s() -> None:
@@ -142,7 +145,9 @@ def test_frames_go_through_the_scheduler_s_thread_and_the_accelerator_s() -> Non
     ]
     scheduler = SimpleNamespace(thread=own, accelerator=accelerators[0])
     values = {spec.name: spec.default for spec in InferenceNode.SPECS} | {'model': 'hog'}
-    selected = select_accelerator(values, CopyLedger(), lambda: OnnxAccelerator(CopyLedger(), {'threads': 1}))
+    selected = select_accelerator(
+        values, CopyLedger(), lambda: OnnxAccelerator(CopyLedger(), {'threads': 1})
+    )
     stream = InferenceStream(selected, SimpleNamespace(), scheduler)  # type: ignore[arg-type]
     try:
         assert list(stream.hot_threads()) == [own, first]

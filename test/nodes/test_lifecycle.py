@@ -25,18 +25,13 @@ from nodes.managed import (
 )
 from nodes.programs import Program, parameters
 from nodes.ros_kit import wait_until_known
-from rcl_interfaces.msg import Parameter as ParameterMessage
-from rcl_interfaces.msg import ParameterType, ParameterValue
-from rcl_interfaces.srv import SetParameters
 from rclpy.parameter import Parameter
 from std_srvs.srv import Trigger
 from vision_msgs.msg import Detection2DArray
 
-from zc_perception.errors import ConfigError
 from zc_perception.nodes.capture import CaptureNode
 from zc_perception.nodes.inference import InferenceNode
 from zc_perception.nodes.overlay import OverlayNode
-from zc_perception.nodes.perception import PerceptionGraph
 from zc_perception.observe.diagnostics import Level
 
 pytestmark = pytest.mark.usefixtures('ros_home')
@@ -158,42 +153,6 @@ def test_a_consumer_that_comes_and_goes_leaves_nothing_with_the_camera(run: Mana
     )
 
 
-def test_a_result_that_comes_after_deactivate_is_dropped(
-    run: Managed, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    capture, node = run.make(CaptureNode, SMALL), run.make(InferenceNode, HOG)
-    entries: list[Any] = []
-    node.observers.append(lambda entry, found: entries.append(entry))
-    node.start()
-    capture.start()
-    run.eventually(lambda: entries)
-    assert run.change(node, DEACTIVATE)
-    processed, published = node.processed, []
-    monkeypatch.setattr(node._publisher, 'publish', published.append)
-    node._on_result(entries[-1])
-    assert node.processed == processed and not published
-
-
-def test_events_tell_of_each_transition(run: Managed) -> None:
-    node = run.make(CaptureNode, WAITING)
-    events = run.events(node)
-    # Who tells has found who listens once something is heard.
-    run.eventually(lambda: run.change(node, CONFIGURE) and run.change(node, CLEANUP) and events)
-    for transition in (CONFIGURE, ACTIVATE, DEACTIVATE, CLEANUP):
-        assert run.change(node, transition)
-    expected = [
-        'configuring',
-        'inactive',
-        'activating',
-        'active',
-        'deactivating',
-        'inactive',
-        'cleaningup',
-        'unconfigured',
-    ]
-    run.eventually(lambda: [goal for _, goal in events][-len(expected) :] == expected, f'{events}')
-
-
 def test_a_transition_that_is_none_is_refused_and_costs_nothing(run: Managed) -> None:
     node = run.make(CaptureNode, SMALL)
     node.start()
@@ -293,34 +252,6 @@ def test_an_unforeseen_error_is_recovered_from_by_configuring_again(
     assert status(node, 'lifecycle').level is Level.OK
 
 
-def test_a_start_that_cannot_be_is_an_exception_for_the_program(run: Managed) -> None:
-    node = run.make(CaptureNode, {**SMALL, 'participants': ['display: NV12; heap=dma_heap/']})
-    with pytest.raises(Exception, match='display'):
-        node.start()
-    assert node.state == 'unconfigured' and status(node, 'lifecycle').level is Level.ERROR
-    assert node.supervisor.camera is None and node.session is None, 'everything was given back'
-    with pytest.raises(AttributeError, match='it has no publisher'):
-        _ = node.publisher
-    with pytest.raises(ConfigError, match="node 'capture': parameter 'frame_id' has"):
-        run.make(CaptureNode, {**SMALL, 'frame_id': 'x' * 1000})
-
-
-def test_a_graph_without_autostart_is_made_and_waits(run: Managed) -> None:
-    graph = PerceptionGraph(
-        run.context, {'capture': WAITING, 'inference': {**HOG, 'autostart': False}}
-    )
-    run.nodes += graph.nodes
-    for node in graph.nodes:
-        run._spinner.executor.add_node(node)
-        node.start()
-    assert [node.state for node in graph.nodes] == ['unconfigured', 'unconfigured', 'active']
-    # The camera first, then the consumer: it joins.
-    for node in graph.nodes[:2]:
-        assert run.change(node, CONFIGURE) and run.change(node, ACTIVATE)
-    run.eventually(lambda: graph.inference.processed >= 3)
-    assert status(graph.capture, 'negotiation').values['participant onnx accelerator'] == 'accepted'
-
-
 @contextmanager
 def consumer_elsewhere(run: Managed, domain: int) -> Iterator[tuple[Any, Program, list[int]]]:
     """A camera, an inference node of another process that gets its memory, and a list that fills with its detections."""
@@ -360,27 +291,6 @@ def test_another_process_s_consumer_loses_the_camera_and_finds_it_again(
             ),
             'leases came back',
         )
-
-
-def test_another_process_s_consumer_is_granted_more_frames_when_it_asks_for_more(
-    run: Managed, free_domain: int
-) -> None:
-    with consumer_elsewhere(run, free_domain) as (capture, _, seen):
-
-        def windows() -> list[int]:
-            return [consumer.window for consumer in capture._server.server.statistics().consumers]
-
-        run.eventually(lambda: len(seen) >= 2 and windows())
-        before = windows()
-        value = ParameterValue(type=ParameterType.PARAMETER_INTEGER, integer_value=3)
-        request = SetParameters.Request(
-            parameters=[ParameterMessage(name='in_flight', value=value)]
-        )
-        assert run.call(SetParameters, '/inference/set_parameters', request).results[0].successful
-        run.eventually(lambda: windows() == [before[0] + 2], f'{before} {windows()}')
-        count = len(seen)
-        run.eventually(lambda: len(seen) >= count + 5)
-        assert capture.camera.pool_statistics().abandoned == 0
 
 
 def test_a_program_without_autostart_waits_for_a_manager(run: Managed, free_domain: int) -> None:
@@ -433,54 +343,3 @@ def test_each_state_has_its_own_advice(run: Managed) -> None:
                 == f'no snapshot: the node is {state}, and no frames flow; {against_snapshot}'
             )
             assert status(node, 'lifecycle').advice == against_snapshot
-
-
-def test_parts_that_are_referred_to_are_there(run: Managed) -> None:
-    node = run.make(CaptureNode, {**SMALL, 'autostart': False})
-
-    def camera_is_told_of() -> bool:
-        return any(each.part == 'camera' for each in node.collect_diagnostics())
-
-    for step in (
-        None,
-        node.trigger_configure,
-        node.trigger_activate,
-        node.trigger_deactivate,
-        node.trigger_cleanup,
-        node.trigger_shutdown,
-    ):
-        if step is not None:
-            step()
-        found = status(node, 'negotiation')
-        assert 'part camera' not in found.advice or camera_is_told_of()
-        if node.state in ('unconfigured', 'finalized'):
-            assert (
-                found.level is Level.OK
-                and found.message == f'nothing to agree on: the node is {node.state}'
-            )
-        elif node.state == 'active':
-            assert found.level is Level.OK
-        else:
-            told = status(node, 'camera')
-            assert (told.message, told.advice) == ('not started', 'start or activate the node'), (
-                'nobody wants frames'
-            )
-
-
-def test_a_disagreement_is_told_on_with_what_helps(run: Managed) -> None:
-    node = run.make(
-        CaptureNode,
-        {
-            **SMALL,
-            'autostart': False,
-            'participants': ['x: NV12; stride_align=256; max_stride=128'],
-        },
-    )
-    node.trigger_configure()
-    found = status(node, 'negotiation')
-    assert found.level is Level.ERROR and found.advice.endswith(
-        'then configure the node again or restart it'
-    )
-    node.trigger_shutdown()
-    found = status(node, 'negotiation')
-    assert found.level is Level.ERROR and found.advice.endswith('then restart the node')

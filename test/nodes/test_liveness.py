@@ -128,10 +128,7 @@ def test_a_camera_s_progress_counts_while_its_silence_would_say_something(
     )
     counters = SimpleNamespace(total=lambda: CameraStatistics(5, 2, 0))
     node: Any = SimpleNamespace(
-        _flowing=True,
-        _kind=SimpleNamespace(PACED=True),
-        supervisor=supervisor,
-        _counters=counters,
+        _flowing=True, _kind=SimpleNamespace(PACED=True), supervisor=supervisor, _counters=counters
     )
     assert CaptureNode.progress(node) == progress
     assert CaptureNode.given_up(node) == ('a reason' if state is CameraState.FAILED else '')

@@ -35,12 +35,7 @@ from zc_perception.errors import FormatError
 from zc_perception.frame import Frame, Header
 from zc_perception.nodes.messages import DetectionsWriter
 from zc_perception.nodes.overlay import OverlayNode
-from zc_perception.nodes.overlay_picture import (
-    LabelledBox,
-    Painter,
-    PictureHistory,
-    class_colour,
-)
+from zc_perception.nodes.overlay_picture import LabelledBox, Painter, PictureHistory, class_colour
 from zc_perception.nodes.overlay_trails import Trails
 from zc_perception.nodes.perception import PerceptionGraph
 from zc_perception.observe.diagnostics import Level
@@ -250,37 +245,6 @@ def test_pictures_are_drawn_only_while_subscribed_and_carry_the_frames_header(
     assert (pixels == (60, 220, 60)).all(axis=1).sum() + (pixels == (40, 160, 255)).all(
         axis=1
     ).sum() > 20
-
-
-def test_the_rate_is_in_the_picture_as_soon_as_it_is_known_and_not_before(
-    free_domain: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    captions: list[str] = []
-    paint = Painter.paint
-
-    def noted(self: Painter, picture: object, boxes: object, scale: object, caption: str) -> None:
-        captions.append(caption)
-        paint(self, picture, boxes, scale, caption)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(Painter, 'paint', noted)
-    with camera_and_overlay(free_domain) as (_, overlay, viewer, stamps):
-
-        def shown_again() -> bool:
-            if stamps:
-                detect(viewer, stamps[-1])
-            return any('Hz' in caption for caption in captions)
-
-        for _ in range(2):
-            subscription = viewer.look('raw')
-            viewer.until(shown_again, 'a rate')
-            first, rate = captions[0], captions[-1].rpartition('objects')[2].split()
-            assert first.endswith('objects') and rate[1] == 'Hz' and 0 < float(rate[0]) < 40, (
-                captions
-            )
-            viewer.node.destroy_subscription(subscription)
-            viewer.until(lambda: not draws(), 'the end of the thread')
-            captions.clear()
-        assert overlay.failed == 0
 
 
 def test_jpeg_is_made_while_somebody_looks_at_it_and_shows_the_same(free_domain: int) -> None:

@@ -22,10 +22,6 @@ from zc_perception.nodes.inference import InferenceNode
 from zc_perception.nodes.overlay import OverlayNode
 from zc_perception.nodes.recorder import RecorderNode
 
-MODEL_WITH_BAD_KEY = 'name: x\nfile: model.onnx\nhead: yolov8\nclasses: [a]\nscore_treshold: 0.5\n'
-NOT_A_MODEL = (
-    'name: x\nfile: weights.onnx\nhead: yolov8\nclasses: [a]\ninput: {width: 64, height: 64}\n'
-)
 WRONG = {
     'unknown key': (['capture__widht=640'], "'widht' is unknown; did you mean 'width'?"),
     'key of no node here': (['inference__model_path=x'], "'model_path' is unknown"),
@@ -131,15 +127,6 @@ def test_several_cameras_run_in_one_process_each_with_its_own_parameters(
             assert {each['frame_id'] for each in seen['detections']} == {
                 'nose' if namespace == 'front' else 'camera_optical_frame'
             }
-        assert program.interrupt() == 0, program.output
-
-
-def test_a_camera_that_is_not_there_is_waited_for(free_domain: int) -> None:
-    args = parameters(capture__camera='v4l2', capture__device='/dev/video77')
-    with Program('perception', *args, domain=free_domain).start(
-        'the camera is not there: ', *PERCEPTION_READY[:1]
-    ) as program:
-        assert "'/dev/video77'" in program.output and 'next attempt in' in program.output
         assert program.interrupt() == 0, program.output
 
 
@@ -289,24 +276,6 @@ def test_an_argument_for_all_nodes_is_no_mistake_where_another_of_ours_has_it(
         _refused('overlay_node', ['--unknown-parameters', 'maybe'], free_domain),
         '--unknown-parameters',
     )
-
-
-def test_broken_yaml_and_broken_models_are_named(tmp_path: Path, free_domain: int) -> None:
-    yaml = tmp_path / 'broken.yaml'
-    yaml.write_text('capture:\n  ros__parameters:\n   width: [1\n')
-    done = _refused('perception', ['--ros-args', '--params-file', str(yaml)], free_domain)
-    assert done.returncode != 0 and 'Traceback' not in done.stderr and str(yaml) in done.stderr
-
-    for name, text, message in (
-        ('key', MODEL_WITH_BAD_KEY, "key 'score_treshold' is unknown"),
-        ('onnx', NOT_A_MODEL, "can't be loaded"),
-    ):
-        folder = tmp_path / name
-        folder.mkdir()
-        (folder / 'model.yaml').write_text(text)
-        (folder / 'weights.onnx').write_bytes(b'not onnx')
-        done = _refused('perception', parameters(inference__model=folder), free_domain)
-        _assert_one_clear_line(done, message)
 
 
 @pytest.mark.parametrize(

@@ -116,29 +116,6 @@ def test_what_is_no_cpu_of_this_process_is_refused(entry: str) -> None:
         parse_cpus([entry])
 
 
-def test_threads_get_cpus_and_priority_when_the_node_is_activated_and_when_that_changes(
-    calls: Calls, thread: threading.Thread
-) -> None:
-    made, _, parameters = knobs(thread, cpu_affinity=[str(CPUS[0])], realtime_priority=7)
-    made.configure()
-    assert calls.made == []
-    made.activate()
-    number = thread.native_id
-    affinity, scheduler = calls.made
-    assert affinity == ('sched_setaffinity', number, frozenset({CPUS[0]}))
-    assert (
-        scheduler[:3] == ('sched_setscheduler', number, os.SCHED_FIFO)
-        and scheduler[3].sched_priority == 7
-    )
-    parameters |= {'cpu_affinity': [], 'realtime_priority': 0}
-    made.changed('realtime_priority')
-    affinity, scheduler = calls.made[2:]
-    assert affinity == ('sched_setaffinity', number, frozenset(CPUS)), 'as it was before'
-    assert scheduler[2] == os.SCHED_OTHER and scheduler[3].sched_priority == 0
-    made.changed('max_rate')
-    assert len(calls.made) == 4, 'nothing of ours'
-
-
 @pytest.mark.parametrize(
     ('refused', 'values', 'grant'),
     [

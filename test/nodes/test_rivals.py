@@ -12,7 +12,6 @@ from nodes.programs import Program, parameters
 from nodes.ros_kit import overrides, spun
 from waiting import until
 
-from zc_perception.link.endpoints.discovery import UNPROVED_S, Rivals
 from zc_perception.nodes.capture import CaptureNode
 from zc_perception.observe.diagnostics import Level, Status
 
@@ -61,39 +60,3 @@ def test_another_camera_on_the_topic_is_warned_of_at_both_ends_until_it_is_gone(
         other.process.wait(60)
         until(lambda: link(capture).level is Level.OK, 'the end of the warning', SOON_S)
     assert capture.get_publishers_info_by_topic('/image_raw/_zc'), 'the graph was asked'
-
-
-def test_a_camera_in_another_namespace_is_none(capture: CaptureNode, free_domain: int) -> None:
-    with start(free_domain, *parameters(framerate='5.0'), '-r', '__ns:=/rear') as other:
-        until(
-            lambda: bool(capture.get_publishers_info_by_topic('/rear/image_raw/_zc')),
-            'the other camera in the graph',
-        )
-        assert link(capture).level is Level.OK
-        assert other.interrupt() == 0 and 'another publisher' not in other.output
-
-
-def test_one_that_can_not_be_asked_counts_once_it_has_stayed(
-    capture: CaptureNode, free_domain: int
-) -> None:
-    clock = [100.0]
-    rivals = Rivals(capture, capture.publisher, lambda: clock[0])
-    with start(
-        free_domain, *parameters(framerate='5.0', shared_memory=False), '-r', '__node:=second'
-    ) as other:
-        until(
-            lambda: (
-                'second'
-                in [
-                    end.node_name for end in capture.get_publishers_info_by_topic('/image_raw/_zc')
-                ]
-            ),
-            'it in the graph',
-        )
-        assert rivals.look() == []
-        clock[0] += UNPROVED_S - 1
-        assert rivals.look() == []
-        clock[0] += 2
-        until(lambda: rivals.look() == ['/second'], 'its name')
-        assert other.interrupt() == 0
-        until(lambda: rivals.look() == [], 'its end')

@@ -15,7 +15,6 @@ from nodes.fault_kit import SIZE, CameraFaults
 from nodes.ros_kit import WAIT_S, Onlooker, overrides, ros, spun, wait_until_known
 from rcl_interfaces.srv import GetParameters
 from rclpy.parameter import Parameter
-from rclpy.qos import QoSProfile
 from std_srvs.srv import Trigger
 
 from zc_perception.camera.replay.opening import open_source
@@ -202,42 +201,6 @@ def test_a_slow_disk_keeps_neither_the_camera_nor_the_executor_nor_later_callers
         )
         assert all(future.result().success for future in (first, *waiting))
     assert len(list(tmp_path.iterdir())) == 15
-
-
-CALLERS = 100
-
-
-def test_of_a_hundred_callers_at_once_each_gets_an_answer(
-    free_domain: int, tmp_path: Path
-) -> None:
-    with capturing(free_domain, snapshot_folder=str(tmp_path)) as run:
-        assert run.answer().success
-        # The node's executor is kept until all have called: else it is a matter of luck how many requests there are at a time.
-        busy, go_on = threading.Event(), threading.Event()
-        client = run.node.create_client(
-            Trigger, '/capture/snapshot', qos_profile=QoSProfile(depth=2 * CALLERS)
-        )
-        wait_until_known(client, run.node, run.capture)
-
-        def keep() -> None:
-            busy.set()
-            go_on.wait(WAIT_S)
-
-        timer = run.capture.create_timer(0.001, keep)
-        assert busy.wait(WAIT_S)
-        futures = [client.call_async(Trigger.Request()) for _ in range(CALLERS)]
-        run.capture.destroy_timer(timer)
-        go_on.set()
-        run.until(lambda: all(future.done() for future in futures), 'an answer for each')
-        answers = [future.result() for future in futures]
-        taken = [answer for answer in answers if answer.success]
-        assert taken, 'the first ones at least'
-        assert all(
-            answer.message.startswith('no snapshot: 4 snapshots wait already')
-            for answer in answers
-            if not answer.success
-        )
-    assert len(list(tmp_path.iterdir())) == 3 * (1 + len(taken))
 
 
 def test_a_node_that_is_not_active_refuses_at_once_and_those_who_wait_too(

@@ -26,14 +26,7 @@ from observe.timeline_kit import (
 )
 
 from zc_perception.observe.frame_log import FrameRecord, RecordKind
-from zc_perception.observe.timeline import (
-    BUFFERS,
-    IMPORTS,
-    JOBS,
-    WAITS,
-    NodeTrack,
-    build_timeline,
-)
+from zc_perception.observe.timeline import BUFFERS, IMPORTS, JOBS, WAITS, NodeTrack, build_timeline
 
 
 def test_each_stage_is_where_and_when_it_was() -> None:

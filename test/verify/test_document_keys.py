@@ -49,12 +49,7 @@ def test_the_document_s_picture_passes_by_the_letter() -> None:
         detail['releases'],
         detail['multi_attach_inodes'],
         detail['exporters'],
-    ) == (
-        20,
-        20,
-        ['11', '12', '13'],
-        ['system'],
-    )
+    ) == (20, 20, ['11', '12', '13'], ['system'])
     assert detail['memcpy_hot'] == [] and detail['attach_counts'] == {'11': 2, '12': 2, '13': 2}
 
 

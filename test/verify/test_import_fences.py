@@ -39,33 +39,6 @@ def places(
     return find_fences(jobs, users, strangers, looks, ['axl'])
 
 
-def test_the_last_job_of_each_buffer_is_found_there() -> None:
-    again = FrameJob(START + 10 * MS, 4, frozenset((LEFT,)))
-    seen = fences(START + 20 * MS, {LEFT: [4], RIGHT: [2], BACK: [3]})
-    assert places([FIRST, SECOND, THIRD, again], seen) == FencePlaces({1, 2, 3}, set())
-    earlier = fences(START + 5 * MS, {LEFT: [1], RIGHT: [2], BACK: [3]})
-    assert places([FIRST, SECOND, THIRD, again], seen, earlier) == FencePlaces({0, 1, 2, 3}, set())
-
-
-def test_a_fence_in_another_buffer_instead_is_found_out() -> None:
-    seen = fences(START + 20 * MS, {LEFT: [2], RIGHT: [1], BACK: [3]})
-    assert places([FIRST, SECOND, THIRD], seen) == FencePlaces({2}, {0, 1})
-
-
-def test_a_buffer_that_is_no_frame_s_counts_as_well() -> None:
-    assert places([FIRST], fences(START + 20 * MS, {LEFT: [], 99: [1]})) == FencePlaces(set(), {0})
-
-
-def test_a_job_reads_all_buffers_of_its_frame() -> None:
-    both = FrameJob(START, 1, frozenset((LEFT, RIGHT)))
-    assert places([both], fences(START + 20 * MS, {LEFT: [1], RIGHT: [1]})) == FencePlaces(
-        {0}, set()
-    )
-    assert places([both], fences(START + 20 * MS, {LEFT: [1], BACK: [1]})) == FencePlaces(
-        set(), {0}
-    )
-
-
 def test_what_is_not_there_says_nothing() -> None:
     late = fences(START - MS, {LEFT: [], RIGHT: [1]})
     assert places([FIRST], late) == FencePlaces(), 'the job came after the look'

@@ -214,23 +214,6 @@ def test_counters_that_a_busy_node_does_not_renew_are_old() -> None:
         assert (watched.described, watched.counted) == (False, False)
 
 
-def test_a_node_without_frames_has_nothing_new_to_tell() -> None:
-    with node() as (_, watched):
-        watched.keep_facts()
-        assert watched.described and watched.counted
-
-
-def test_the_first_new_facts_are_those_of_the_window_s_end() -> None:
-    with node() as (log, watched):
-        assert not watched.renewed
-        for n in (2, 3):
-            log.describe({'n': n})
-            assert watched.renewed
-        watched.keep_facts()
-        log.describe({'n': 4})
-        assert watched.after['n'] == 2
-
-
 def test_a_node_that_ends_before_it_has_told_its_counters_has_ended() -> None:
     def view(end_first: bool) -> Any:
         with node() as (log, watched):

@@ -186,7 +186,6 @@ def choose(view: TopicView) -> Choice:
         return Choice(UNMATCHED, '; '.join(waiting), waiting=pending)
     if mismatches:
         return Choice(
-            UNMATCHED,
-            f'QoS is incompatible: {"; ".join(mismatches)}; make both ends the same',
+            UNMATCHED, f'QoS is incompatible: {"; ".join(mismatches)}; make both ends the same'
         )
     return Choice(UNMATCHED, NO_PUBLISHER)

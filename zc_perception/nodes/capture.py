@@ -14,12 +14,7 @@ from sensor_msgs.msg import CompressedImage, Image
 from zc_perception.camera.camera import Camera, CameraOptions
 from zc_perception.camera.clock import StampClock
 from zc_perception.camera.kinds import CAMERAS
-from zc_perception.camera.supervisor import (
-    CameraCondition,
-    CameraState,
-    CameraSupervisor,
-    Renewal,
-)
+from zc_perception.camera.supervisor import CameraCondition, CameraState, CameraSupervisor, Renewal
 from zc_perception.errors import AllocationError, CameraLostError, ConfigError, NegotiationError
 from zc_perception.frame import Frame
 from zc_perception.link.endpoints import AdaptedPublisher, ExtraMessage
@@ -34,10 +29,7 @@ from zc_perception.negotiation.settings import Allocation, AllocationRequest
 from zc_perception.negotiation.stand_in import parse_stand_ins
 from zc_perception.nodes import STARTUP
 from zc_perception.nodes.camera_controls import PREFIX, CameraControls
-from zc_perception.nodes.camera_info import (
-    CameraInfoPublisher,
-    calibration_store,
-)
+from zc_perception.nodes.camera_info import CameraInfoPublisher, calibration_store
 from zc_perception.nodes.capture_status import (
     CaptureCounters,
     camera_status,

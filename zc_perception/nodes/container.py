@@ -167,12 +167,7 @@ class ContainerExecutor(Executor):
                 handler, _, node = self.wait_for_ready_callbacks(
                     timeout_sec=timeout_sec, condition=enough
                 )
-            except (
-                TimeoutException,
-                ShutdownException,
-                ConditionReachedException,
-                InvalidHandle,
-            ):
+            except (TimeoutException, ShutdownException, ConditionReachedException, InvalidHandle):
                 return
             with self._changed:
                 if node is not None and node in self._left:  # it has left since the wait began

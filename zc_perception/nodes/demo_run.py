@@ -29,10 +29,7 @@ from zc_perception.errors import EXIT_FAILURE, EXIT_USAGE, ConfigError, ZcError,
 from zc_perception.link.image_conversion import stamp_ns
 from zc_perception.nodes.perception import Overrides, PerceptionGraph
 from zc_perception.nodes.perception_node import all_or_none
-from zc_perception.nodes.process import (
-    NodeGroup,
-    ros_context,
-)
+from zc_perception.nodes.process import NodeGroup, ros_context
 from zc_perception.npu.scheduler import InFlight
 from zc_perception.observe.metrics import StageLatencies
 from zc_perception.terminal import Interrupted, Interruption, interruptions

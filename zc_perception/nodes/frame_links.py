@@ -28,12 +28,7 @@ from zc_perception.link.endpoints.discovery import Rivals
 from zc_perception.link.endpoints.frame_offer import serve_frames
 from zc_perception.link.endpoints.publisher import UNANNOUNCED
 from zc_perception.link.endpoints.remote_links import OTHER_HOST
-from zc_perception.link.endpoints.windows import (
-    STALLED_S,
-    TooSlow,
-    describe_in_hand,
-    full_s,
-)
+from zc_perception.link.endpoints.windows import STALLED_S, TooSlow, describe_in_hand, full_s
 from zc_perception.link.image_conversion import frame_adapter
 from zc_perception.link.rungs import NO_PUBLISHER
 from zc_perception.link.shared_memory.server import ServerStatistics, SharedMemoryServer

@@ -252,10 +252,7 @@ class InferenceNode(PerceptionNode):
     )  # fmt: skip
 
     def __init__(
-        self,
-        *,
-        accelerator_factory: Callable[[], Accelerator] | None = None,
-        **node_options: Any,
+        self, *, accelerator_factory: Callable[[], Accelerator] | None = None, **node_options: Any
     ) -> None:
         super().__init__('inference', **node_options)
         self._complain = Seldom(lambda text: self.get_logger().error(text), 5.0)
@@ -715,10 +712,7 @@ class InferenceStatus:
         self._judged = None
 
     def _rate_status(
-        self,
-        stream: InferenceStream,
-        statistics: SchedulerStatistics,
-        state: DeviceState,
+        self, stream: InferenceStream, statistics: SchedulerStatistics, state: DeviceState
     ) -> Status:
         """Results per second against the frames that come."""
         node = self._node

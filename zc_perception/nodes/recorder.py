@@ -18,11 +18,7 @@ from zc_perception.log import Seldom
 from zc_perception.memory.dmabuf import CpuAccess
 from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.nodes.declarations import NODES
-from zc_perception.nodes.frame_links import (
-    subscribe_frames,
-    subscription_status,
-    user_ids,
-)
+from zc_perception.nodes.frame_links import subscribe_frames, subscription_status, user_ids
 from zc_perception.nodes.params.qos_overrides import Endpoint
 from zc_perception.nodes.perception_node import PerceptionNode
 from zc_perception.observe.diagnostics import ERROR, OK, WARN, Part, Row, Status

@@ -273,10 +273,7 @@ def check_exporters(seen: Observation, known: Collection[str] = KNOWN_EXPORTERS)
         'known': sorted(known),
     }
     return findings.conclude(
-        'I2',
-        'every frame buffer has a known exporter',
-        'frame log, bufinfo, fdinfo',
-        figures,
+        'I2', 'every frame buffer has a known exporter', 'frame log, bufinfo, fdinfo', figures
     )
 
 

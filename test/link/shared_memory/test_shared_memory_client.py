@@ -11,15 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from memory_link import (
-    PATIENCE_S,
-    PUBLISHER,
-    FakeProducer,
-    attempt,
-    make_frame,
-    publish,
-    receive,
-)
+from memory_link import PATIENCE_S, PUBLISHER, FakeProducer, attempt, make_frame, publish, receive
 from waiting import until
 
 from zc_perception.errors import FrameReleasedError

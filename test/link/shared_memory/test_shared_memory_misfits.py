@@ -7,15 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from memory_link import (
-    PUBLISHER,
-    FakeProducer,
-    attempt,
-    connected,
-    publish,
-    receive,
-    settled,
-)
+from memory_link import PUBLISHER, FakeProducer, attempt, connected, publish, receive, settled
 from waiting import until
 
 from zc_perception.errors import ConfigError

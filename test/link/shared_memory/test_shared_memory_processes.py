@@ -23,7 +23,6 @@ from long_form import LONG
 from memory_link import (
     PATIENCE_S,
     PUBLISHER,
-    Receiver,
     all_free,
     line,
     make_frame,
@@ -34,9 +33,7 @@ from memory_link import (
 )
 from waiting import until
 
-from zc_perception.frame import Frame
 from zc_perception.link.shared_memory import connection
-from zc_perception.link.shared_memory.client import SharedMemoryClient
 from zc_perception.link.shared_memory.server import SharedMemoryServer
 from zc_perception.memory.dmabuf import DmaBuf
 from zc_perception.memory.fence import DeadlineFence
@@ -277,56 +274,6 @@ def test_killed_consumers_leave_nothing_and_nobody_else_notices(
     assert not list(folder.iterdir()) and set(threading.enumerate()) <= threads
     pool.close()
     assert frames_mapped() == 0
-
-
-def test_consumers_find_the_successor_of_a_killed_producer(folder: Path) -> None:
-    first: dict[int, float] = {}
-    threads = set(threading.enumerate())
-    producers = Forker('producers', folder, PUBLISHER)
-
-    def deliver(number: int, frame: Frame) -> None:
-        with frame, frame.map() as planes:
-            assert planes[0][0, 0] == 0
-        first.setdefault(number, time.monotonic())
-
-    receivers = [
-        Receiver(
-            SharedMemoryClient(folder / f'{PUBLISHER}.sock', name=f'consumer {number}', window=2),
-            lambda frame, number=number: deliver(number, frame),  # type: ignore[misc]
-        )
-        for number in range(3)
-    ]
-    taken_s = []
-    fds = len(os.listdir('/proc/self/fd'))
-    for _ in range(PRODUCER_KILLS):
-        pid = producers.fork()
-        assert line(producers.process) == 'socket'
-        there_at = time.monotonic()
-        until(lambda: len(first) == 3, 'frames of the successor')
-        taken_s.append(max(first.values()) - there_at)
-        os.kill(pid, signal.SIGKILL)
-        until(lambda: not any(receiver.client.connected for receiver in receivers), 'EOF')
-        until(lambda: not frames_mapped(), 'nothing of it is mapped')
-        # One that tries to connect again has a socket for a moment.
-        until(lambda: len(os.listdir('/proc/self/fd')) <= fds, 'nothing of it is open')
-        first.clear()
-    check_times(
-        f'{PRODUCER_KILLS} producers killed: 3 consumers receive again, counted from the socket',
-        taken_s,
-        1.0,
-    )
-    for receiver in receivers:
-        assert receiver.client.statistics().connections == PRODUCER_KILLS
-        receiver.close()
-    assert not frames_mapped()
-    assert set(threading.enumerate()) <= threads
-    producers.close()
-    # The last one's socket is what is left, and goes with the next start.
-    pool = make_pool(2)
-    with SharedMemoryServer('camera', 'e' * 32, pool, folder=folder) as server:
-        assert server.stale_removed == 1
-    assert not list(folder.iterdir())
-    pool.close()
 
 
 def test_a_stopped_consumer_costs_its_window_and_gets_the_newest_when_it_goes_on(

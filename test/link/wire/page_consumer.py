@@ -39,10 +39,7 @@ ANSWER_SECONDS = 1.0
 SCAN_SECONDS = 0.2
 
 # Of each plane: bytes that are the samples of x * y pixels, x, y, bytes of one sample.
-FORMATS = {
-    b'NV12': ((1, 1, 1), (2, 2, 2)),
-    b'YUYV': ((4, 2, 1),),
-}
+FORMATS = {b'NV12': ((1, 1, 1), (2, 2, 2)), b'YUYV': ((4, 2, 1),)}
 
 
 def say(event: str, **details: Any) -> None:

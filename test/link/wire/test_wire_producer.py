@@ -195,9 +195,7 @@ def test_slots_whose_place_others_take_are_retired(
     code, frames, _ = consumer.result()
     assert code == FRAMES_READ and told(frames) == published
     earlier = {frame['uid'] for frame in frames[:10]}
-    assert earlier and not earlier & {
-        frame['uid'] for frame in frames[10:]
-    }
+    assert earlier and not earlier & {frame['uid'] for frame in frames[10:]}
 
 
 @pytest.fixture(scope='module')

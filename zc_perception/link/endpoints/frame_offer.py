@@ -251,11 +251,7 @@ class FrameOffer:
         raise error
 
     def begin(
-        self,
-        session: BufferSession,
-        pool: BufferPool | None,
-        heap: str,
-        sizes: Sequence[str] = (),
+        self, session: BufferSession, pool: BufferPool | None, heap: str, sizes: Sequence[str] = ()
     ) -> None:
         """Frames come from *pool*, on which *session* has agreed: promise it to consumers, and tell all subscriptions of it.
 

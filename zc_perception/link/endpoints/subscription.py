@@ -47,11 +47,7 @@ from rclpy.qos import QoSProfile, ReliabilityPolicy
 from std_msgs.msg import String
 
 from zc_perception.frame_queue import KeepLastQueue
-from zc_perception.link.announcement import (
-    Announcement,
-    announcement_topic,
-    host_id,
-)
+from zc_perception.link.announcement import Announcement, announcement_topic, host_id
 from zc_perception.link.bus import BUS, MEETING, BusPublisher, BusSubscription
 from zc_perception.link.changeover import REMEMBERED, Changeover, Key, message_key
 from zc_perception.link.endpoints.discovery import Announcements, PublisherGraph
@@ -71,12 +67,7 @@ from zc_perception.link.endpoints.windows import (
     WindowWarnings,
 )
 from zc_perception.link.image_conversion import ImageToFrame
-from zc_perception.link.rclpy_compat import (
-    call_soon,
-    create_reader,
-    wake_up,
-    when_destroyed,
-)
+from zc_perception.link.rclpy_compat import call_soon, create_reader, wake_up, when_destroyed
 from zc_perception.link.rungs import (
     NO_PUBLISHER,
     REFUSED,

@@ -264,10 +264,7 @@ class RemoteSlots:
     def refuse(self, text: str) -> None:
         """Tell the producer why its buffers can't be used here. The caller ends the connection."""
         with contextlib.suppress(OSError):
-            self._send(
-                wire.pack_refused(Refused(RefusalCode.CONSTRAINTS, text)),
-                SEND_FLAGS,
-            )
+            self._send(wire.pack_refused(Refused(RefusalCode.CONSTRAINTS, text)), SEND_FLAGS)
 
     def admit(self, packet: memoryview, size: int, fence: SyncFile | None) -> tuple[Frame, int]:
         """FRAME came: the frame, and how many were dropped before it. Owns *fence*.

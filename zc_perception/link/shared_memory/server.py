@@ -547,8 +547,7 @@ class SharedMemoryServer:
             self.counters.refuse(error)
             with contextlib.suppress(OSError):
                 newcomer.socket.send(
-                    wire.pack_refused(Refused(error.code, str(error))),
-                    SEND_FLAGS,
+                    wire.pack_refused(Refused(error.code, str(error))), SEND_FLAGS
                 )
             drain(newcomer.socket)
         newcomer.socket.close()

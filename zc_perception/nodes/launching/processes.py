@@ -143,10 +143,7 @@ def _when_it_ends(chosen: Chosen, process: Action, what: str) -> list[Action]:
 
 
 def components(
-    chosen: Chosen,
-    cameras: Sequence[str],
-    file: ParameterYaml,
-    kinds: Sequence[str] | None = None,
+    chosen: Chosen, cameras: Sequence[str], file: ParameterYaml, kinds: Sequence[str] | None = None
 ) -> dict[str, list[ComposableNode]]:
     """The nodes of each camera, with their parameters, once the file was checked.
 
