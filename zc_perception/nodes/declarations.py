@@ -10,6 +10,7 @@ from typing import Any
 
 from zc_perception.camera.kinds import CAMERAS
 from zc_perception.camera.recording import RAW_SUFFIX, SUFFIX
+from zc_perception.detection.space import PARAMETERS as SPACE
 from zc_perception.detection.tracking import PARAMETERS as TRACKING
 from zc_perception.errors import ConfigError
 from zc_perception.kinds import Kinds
@@ -155,6 +156,7 @@ NODES: Mapping[str, NodeSpecs] = {
                       dynamic=True),
         ParameterSpec('keep_all', False, 'Run every frame instead of the newest. For recordings only.'),
         *TRACKING,
+        *SPACE,
         *FOR_ALL,
         *_SUBSCRIPTION,
         *_LIFECYCLE,

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,6 +50,9 @@ from zc_perception.observe.diagnostics import ERROR, OK, WARN, Figures, Part, Ro
 from zc_perception.observe.frame_log import FrameLog
 from zc_perception.observe.metrics import RecentCount, RecentRates, Silence, StageLatencies
 from zc_perception.parameters import whole_number
+
+if TYPE_CHECKING:
+    from zc_perception.nodes.space import BoxesInSpace
 
 # A frame that comes so much of a period early counts as on time: cameras jitter, and a rate that is theirs must not halve it.
 _EARLY = 0.125
@@ -249,6 +252,7 @@ class InferenceNode(PerceptionNode):
     }  # fmt: skip
     ENDPOINTS = (
         Endpoint('detections', 'publisher'), Endpoint('label_info', 'publisher'), Endpoint('image_raw', 'subscription', adapted=True),
+        Endpoint('detections_3d', 'publisher'), Endpoint('detections_3d/markers', 'publisher'),
     )  # fmt: skip
 
     def __init__(
@@ -266,6 +270,7 @@ class InferenceNode(PerceptionNode):
         self._pace = Pace(self.parameters['max_rate'])
         self._classes = ClassFilter((), ())
         self._tracking = Tracking(self.parameters)
+        self._space: BoxesInSpace | None = None
         self._realtime = Realtime(
             self,
             self.parameters,
@@ -312,12 +317,21 @@ class InferenceNode(PerceptionNode):
                 accept=self._accepts,
             )
             self._stream = InferenceStream(selected, subscription, scheduler)
+            self._open_space(self.parameters['depth_topic'])
         except BaseException:
             subscription.destroy()
             selected.accelerator.close()
             raise
         self._publish_labels()
         subscription.take_part(self._consumer())
+
+    def _open_space(self, topic: str) -> None:
+        if topic:
+            # Its messages would cost time at each start.
+            from zc_perception.nodes.space import BoxesInSpace
+
+            self._space = BoxesInSpace(self, topic)
+            self.observers.append(self._space.see)
 
     def _agree(self) -> None:
         self._announce_accelerator()
@@ -346,6 +360,10 @@ class InferenceNode(PerceptionNode):
         if not self._stopped:  # one that has ended may still be asked for its counters
             self._stream = None
         self._realtime.cleanup()
+        space, self._space = self._space, None
+        if space is not None:
+            self.observers.remove(space.see)
+            space.close()
 
     def _accepts(self) -> bool:
         return self._flowing and bool(self.parameters['enabled']) and self._pace.accepts()
@@ -563,7 +581,13 @@ class InferenceNode(PerceptionNode):
 
     def collect_diagnostics(self) -> list[Status]:
         """The state of the node, and what :class:`InferenceStatus` says."""
-        return [self.lifecycle_status(), *self._status.collect(), *self._realtime.statuses()]
+        space = self._space
+        return [
+            self.lifecycle_status(),
+            *self._status.collect(),
+            *self._realtime.statuses(),
+            *([] if space is None else [space.status()]),
+        ]
 
 
 class InferenceStatus:

@@ -1,0 +1,131 @@
+"""Where boxes are in space, from a depth picture that shows what the colour picture shows, pixel by pixel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import cv2
+import numpy as np
+from numpy.typing import NDArray
+
+from zc_perception.parameters import ParameterSpec
+
+PARAMETERS = (
+    ParameterSpec('depth_topic', '', "Depth pictures that are registered to the camera's: with them detections_3d says where objects are in "
+                  'space. Empty: off.'),
+)  # fmt: skip
+"""Of the inference node."""
+# So many samples along each side of a box at most: its work is bounded, however large it is.
+_SAMPLES = 32
+# The object is what a quarter of the box's middle is, or what is nearer; with less than a tenth of valid depths there is none.
+_NEAR, _VALID = 0.25, 0.1
+# Depths of one surface: within this share of the distance, and at least so many metres.
+_SURFACE, _LEAST_SURFACE = 0.04, 0.08
+# Of an object's depths, less a few that are wrong.
+_FIRST, _LAST = 0.05, 0.95
+
+
+@dataclass(frozen=True, eq=False)
+class Lens:
+    """How pixels are directions.
+
+    :param matrix: of the camera, (3, 3), for pictures of *size*.
+    :param distortion: OpenCV's coefficients; those of a fisheye lens with *fisheye*.
+    :param size: width and height.
+    """
+
+    matrix: NDArray[np.float64]
+    distortion: NDArray[np.float64]
+    size: tuple[int, int]
+    fisheye: bool = False
+
+    def rays(self, points: NDArray[np.float64], size: tuple[int, int]) -> NDArray[np.float64]:
+        """Directions (n, 2), x and y at a distance of 1, of points (n, 2) in a picture of *size*."""
+        scaled = (points * (self.size[0] / size[0], self.size[1] / size[1])).reshape(-1, 1, 2)
+        undistort = cv2.fisheye.undistortPoints if self.fisheye else cv2.undistortPoints
+        rays = undistort(scaled, self.matrix, self.distortion)
+        return np.asarray(rays, np.float64).reshape(-1, 2)
+
+
+@dataclass(frozen=True, eq=False)
+class Placed:
+    """Boxes in space, in metres: x to the right, y down, z along the view.
+
+    :param which: the indices of the boxes that have a depth.
+    :param centres: (n, 3), on the surface that the camera sees.
+    :param sizes: (n, 3).
+    """
+
+    which: NDArray[np.intp]
+    centres: NDArray[np.float64]
+    sizes: NDArray[np.float64]
+
+
+def place(
+    boxes: NDArray[np.float32],
+    size: tuple[int, int],
+    depth: NDArray[np.generic],
+    metres: float,
+    lens: Lens,
+) -> Placed:
+    """Where *boxes* (n, 4) of a picture of *size* are.
+
+    :param depth: (rows, columns) of the same view in any size; 0, negative numbers and those that aren't finite are holes.
+    :param metres: of the depth's unit.
+    """
+    which, distances, spans = [], [], []
+    scale = np.array([depth.shape[1] / size[0], depth.shape[0] / size[1]] * 2)
+    for index, corners in enumerate(boxes * scale):
+        found = _distance(corners, depth, metres)
+        if found is not None:
+            which.append(index)
+            distances.append(found[0])
+            spans.append(found[1])
+    x0, y0, x1, y1 = boxes[which].T.astype(np.float64)
+    x, y = (x0 + x1) / 2, (y0 + y1) / 2
+    points = np.concatenate(
+        [np.stack(pair, 1) for pair in ((x, y), (x0, y), (x1, y), (x, y0), (x, y1))]
+    )
+    middle, left, right, top, bottom = (
+        lens.rays(points, size).reshape(5, -1, 2) if which else np.zeros((5, 0, 2))
+    )
+    z = np.array(distances)
+    return Placed(
+        np.array(which, np.intp),
+        np.stack((middle[:, 0] * z, middle[:, 1] * z, z), 1),
+        np.stack(((right - left)[:, 0] * z, (bottom - top)[:, 1] * z, np.array(spans)), 1),
+    )
+
+
+def _distance(
+    corners: NDArray[np.float64], depth: NDArray[np.generic], metres: float
+) -> tuple[float, float] | None:
+    """How far the object is, and how far it reaches along the view."""
+    x0, y0, x1, y1 = corners
+    inner = _samples(
+        (x0 * 3 + x1) / 4, (y0 * 3 + y1) / 4, (x0 + x1 * 3) / 4, (y0 + y1 * 3) / 4, depth, metres
+    )
+    valid = np.sort(inner[np.isfinite(inner) & (inner > 0)])
+    if len(valid) == 0 or len(valid) < _VALID * inner.size:
+        return None
+    near = valid[int(len(valid) * _NEAR)]
+    band = max(near * _SURFACE, _LEAST_SURFACE)
+    distance = float(np.median(valid[np.abs(valid - near) <= band]))
+    every = _samples(x0, y0, x1, y1, depth, metres)
+    own = np.sort(every[np.abs(every - distance) <= 2 * band])
+    return distance, float(own[int(len(own) * _LAST)] - own[int(len(own) * _FIRST)]) if len(
+        own
+    ) else 0.0
+
+
+def _samples(
+    x0: float, y0: float, x1: float, y1: float, depth: NDArray[np.generic], metres: float
+) -> NDArray[np.float64]:
+    """Some of the depths inside, at least one."""
+    rows, columns = depth.shape
+    ranges = []
+    for low, high, count in ((y0, y1, rows), (x0, x1, columns)):
+        first = min(max(int(low), 0), count - 1)
+        last = min(max(int(np.ceil(high)), first + 1), count)
+        ranges.append(slice(first, last, -(-(last - first) // _SAMPLES)))
+    return depth[ranges[0], ranges[1]].astype(np.float64).ravel() * metres

@@ -1,0 +1,194 @@
+"""The inference node's boxes in space: ``detections_3d`` and ``detections_3d/markers``, while there is a depth topic."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rclpy.node import Node
+from rclpy.qos import QoSProfile, ReliabilityPolicy
+from sensor_msgs.msg import CameraInfo, Image
+from vision_msgs.msg import Detection3D, Detection3DArray, ObjectHypothesisWithPose
+from visualization_msgs.msg import Marker, MarkerArray
+
+from zc_perception.detection.detections import Detections
+from zc_perception.detection.space import Lens, Placed, place
+from zc_perception.frame import Header
+from zc_perception.link.image_conversion import stamp_ns, stamp_to_message
+from zc_perception.link.rclpy_compat import call_soon, subscription_count
+from zc_perception.nodes.overlay_picture import class_colour
+from zc_perception.nodes.params.qos_overrides import publisher_qos
+from zc_perception.npu.scheduler import InFlight
+from zc_perception.observe.diagnostics import WARN, Part, Row, Status
+from zc_perception.observe.metrics import RecentCount
+
+TOPIC, MARKERS = 'detections_3d', 'detections_3d/markers'
+_ENCODINGS = {'16UC1': ('u2', 0.001), 'mono16': ('u2', 0.001), '32FC1': ('f4', 1.0)}
+# Detections wait for their depth picture, and depth pictures, which are large, for their detections.
+_DETECTIONS, _DEPTHS = 32, 8
+_FLAT = 0.01
+SPACE = Part(
+    'space',
+    Row(lambda s: s.refused, WARN, 'no boxes in space: {unfit}', "take depth pictures that are registered to the camera's, in 16UC1 or 32FC1",
+        see='see [boxes in space](boxes_in_space.md)'),
+    Row(lambda s: not s.lens, WARN, 'no boxes in space: no calibration came on {info}',
+        'calibrate the camera, or remap camera_info to where its calibration is published'),
+    Row(lambda s: s.seen and not s.depths, WARN, 'no depth picture came lately on {topic}', 'look at its name: ros2 topic info {topic}'),
+    Row(lambda s: s.alone > s.placed, WARN, '{alone} frames lately had no depth picture of their very stamp',
+        'take depth and colour from one device, or from a driver that gives both the same stamp'),
+    well='{placed} frames lately with boxes in space',
+)  # fmt: skip
+
+
+class BoxesInSpace:
+    """Joins detections and depth pictures of the very same stamp; what is computed is computed on the executor's thread.
+
+    :param topic: of the depth pictures.
+    """
+
+    def __init__(self, node: Node, topic: str) -> None:
+        self._node = node
+        self._lock = threading.Lock()
+        self._found: OrderedDict[int, tuple[Header, tuple[int, int], Detections]] = OrderedDict()
+        self._depths: OrderedDict[int, Image] = OrderedDict()
+        self._lens: Lens | None = None
+        self._unfit = ''
+        self._counts = dict.fromkeys(
+            ('seen', 'depths', 'placed', 'alone', 'refused', 'left_out'), 0
+        )
+        self._recent = {name: RecentCount() for name in self._counts}
+        qos = QoSProfile(depth=5, reliability=ReliabilityPolicy.BEST_EFFORT)
+        self._publisher = node.create_publisher(
+            Detection3DArray, TOPIC, publisher_qos(node, TOPIC, QoSProfile(depth=10))
+        )
+        self._markers = node.create_publisher(
+            MarkerArray, MARKERS, publisher_qos(node, MARKERS, QoSProfile(depth=1))
+        )
+        self._depth_subscription = node.create_subscription(Image, topic, self._on_depth, qos)
+        self._info_subscription = node.create_subscription(
+            CameraInfo, 'camera_info', self._on_info, qos
+        )
+
+    def close(self) -> None:
+        """End subscriptions and publishers."""
+        for subscription in (self._depth_subscription, self._info_subscription):
+            self._node.destroy_subscription(subscription)
+        for publisher in (self._publisher, self._markers):
+            self._node.destroy_publisher(publisher)
+
+    def see(self, entry: InFlight, found: Detections) -> None:
+        """Take what was found in a frame. On the hot path: the rest is done elsewhere."""
+        data = entry.frame.data
+        with self._lock:
+            self._counts['seen'] += 1
+            self._found[data.header.stamp_ns] = data.header, (data.width, data.height), found
+            while len(self._found) > _DETECTIONS:
+                self._found.popitem(last=False)
+                self._counts['alone'] += 1
+            ready = data.header.stamp_ns in self._depths
+        executor = self._node.executor
+        if ready and executor is not None:
+            call_soon(executor, self._join)
+
+    def _on_info(self, message: CameraInfo) -> None:
+        matrix = np.array(message.k, np.float64).reshape(3, 3)
+        if matrix[0, 0] > 0 and matrix[1, 1] > 0 and message.width and message.height:
+            fisheye = message.distortion_model == 'equidistant'
+            distortion = np.array([*message.d] or [0.0] * 4, np.float64)
+            self._lens = Lens(matrix, distortion, (message.width, message.height), fisheye)
+
+    def _on_depth(self, message: Image) -> None:
+        with self._lock:
+            self._counts['depths'] += 1
+            self._depths[stamp_ns(message.header)] = message
+            while len(self._depths) > _DEPTHS:
+                self._depths.popitem(last=False)
+        self._join()
+
+    def _join(self) -> None:
+        """Publish for each frame whose depth is here, oldest first."""
+        while True:
+            with self._lock:
+                stamp = next((each for each in self._found if each in self._depths), None)
+                if stamp is None:
+                    return
+                header, size, found = self._found.pop(stamp)
+                message = self._depths.pop(stamp)
+            lens = self._lens
+            if lens is None:
+                continue
+            depth = self._depth(message, header)
+            if depth is None:
+                continue
+            placed = place(found.boxes, size, *depth, lens)
+            self._counts['placed'] += 1
+            self._counts['left_out'] += len(found) - len(placed.which)
+            self._publish(header, found, placed)
+
+    def _depth(self, message: Image, header: Header) -> tuple[NDArray[Any], float] | None:
+        """The picture's numbers and their unit, or none and why."""
+        kind = _ENCODINGS.get(message.encoding)
+        if kind is None:
+            self._unfit = f'depth pictures are {message.encoding or "without encoding"}, not {", ".join(_ENCODINGS)}'
+        elif message.header.frame_id != header.frame_id:
+            self._unfit = f"depth pictures are of frame '{message.header.frame_id}', not of the camera's '{header.frame_id}'"
+        elif (
+            not message.height
+            or not 0 < message.width * int(kind[0][1]) <= message.step
+            or len(message.data) < message.height * message.step
+        ):
+            self._unfit = f'a depth picture of {message.width}x{message.height} has {len(message.data)} bytes'
+        else:
+            order = '>' if message.is_bigendian else '<'
+            rows = np.frombuffer(message.data, np.uint8)[: message.height * message.step].reshape(
+                message.height, message.step
+            )
+            numbers = rows[:, : message.width * int(kind[0][1])].view(order + kind[0])
+            return numbers, kind[1]
+        self._counts['refused'] += 1
+        return None
+
+    def _publish(self, header: Header, found: Detections, placed: Placed) -> None:
+        message = Detection3DArray()
+        stamp_to_message(header, message)
+        markers = [Marker(header=message.header, action=Marker.DELETEALL)]
+        ids = np.zeros(len(found), np.int64) if found.ids is None else found.ids
+        for index, centre, size in zip(
+            placed.which.tolist(), placed.centres.tolist(), placed.sizes.tolist(), strict=True
+        ):
+            result, detection = ObjectHypothesisWithPose(), Detection3D(header=message.header)
+            result.hypothesis.class_id = str(found.classes[index])
+            result.hypothesis.score = float(found.scores[index])
+            pose, box = result.pose.pose, detection.bbox
+            pose.position.x, pose.position.y, pose.position.z = centre
+            box.center = pose
+            box.size.x, box.size.y, box.size.z = size
+            detection.results = [result]
+            detection.id = str(ids[index] or '')
+            message.detections.append(detection)
+            blue, green, red = class_colour(result.hypothesis.class_id)
+            marker = Marker(header=message.header, ns=TOPIC, id=index, type=Marker.CUBE, pose=pose)
+            marker.scale.x, marker.scale.y, marker.scale.z = (max(side, _FLAT) for side in size)
+            marker.color.r, marker.color.g, marker.color.b = red / 255, green / 255, blue / 255
+            marker.color.a = 0.5
+            markers.append(marker)
+        self._publisher.publish(message)
+        if subscription_count(self._markers):
+            self._markers.publish(MarkerArray(markers=markers))
+
+    def status(self) -> Status:
+        """Whether frames find their depth."""
+        with self._lock:
+            counts = dict(self._counts)
+        recent = {name: self._recent[name].see(count) for name, count in counts.items()}
+        return SPACE.status(
+            counts,
+            unfit=self._unfit,
+            lens=self._lens is not None,
+            info=self._info_subscription.topic_name,
+            topic=self._depth_subscription.topic_name,
+            **recent,
+        )
