@@ -62,10 +62,9 @@ class BufferConstraints:
     """One participant's constraints. ``None`` means that it doesn't care.
 
     :param participant: its name, for the message when nothing fits.
-    :param formats: the (fourcc, modifier) pairs it can use, the best first; ``None``: any, as an absent ``drm-format``. INVALID in
-        the list says that it also takes buffers whose layout nobody names; INVALID alone, that it knows no modifiers.
-        Of a layout that has two numbers (:func:`~zc_perception.pixel.modifier.same_layout`) either
-        will do.
+    :param formats: the (fourcc, modifier) pairs it can use, the best first; ``None``: any, as an absent ``drm-format``. INVALID in the list
+        says that it also takes buffers whose layout nobody names; INVALID alone, that it knows no modifiers. Of a layout that has two
+        numbers (:func:`~zc_perception.pixel.modifier.same_layout`) either will do.
     :param costs: what each format costs it, lower is better; without it the place in the list.
     :param stride_align: strides must be a multiple of this many bytes.
     :param offset_align: plane offsets must be a multiple of this many bytes.

@@ -48,9 +48,7 @@ class HeapOffer:
     attachable: bool = True
 
     def objections(self, participant: BufferConstraints, fmt: Format | None) -> list[str]:
-        """Why *participant* can't use buffers of this heap for images of *fmt*; empty if it can. See
-        :meth:`BufferConstraints.for_format`.
-        """
+        """Why *participant* can't use buffers of this heap for images of *fmt*; empty if it can. See :meth:`BufferConstraints.for_format`."""
         return [
             objection_text(objection, [self.name])
             for objection in self.each_objection(participant, fmt)
