@@ -191,19 +191,6 @@ def test_each_camera_gets_its_own_requests_in_its_own_thread(
     assert found == {0: list(range(40)), 1: list(range(40))}
 
 
-def test_stopping_ends_a_wait(module: Any, open_camera: Callable[..., LibcameraCamera]) -> None:
-    camera = open_camera()
-    next_frame(camera).release()
-    module.manager.cameras[0].silent.set()
-    thread = threading.Thread(
-        target=lambda: until(lambda: camera._stopped or _drained(camera), 'the stop')
-    )
-    thread.start()
-    camera.stop()
-    thread.join(60)
-    assert not thread.is_alive() and camera.capture() is None
-
-
 def test_a_busy_camera_says_so(module: Any, open_camera: Callable[..., LibcameraCamera]) -> None:
     module.manager.cameras[0].busy = True
     with pytest.raises(
@@ -239,14 +226,6 @@ def test_what_cannot_be_is_said(
     with pytest.raises(kind, match=words):
         open_camera(**options)
     assert not any(camera.acquired for camera in module.manager.cameras)
-
-
-def test_a_camera_may_be_named_by_its_number_and_knows_itself_again(
-    module: Any, open_camera: Callable[..., LibcameraCamera]
-) -> None:
-    module.manager.cameras.append(Camera(module, 'imx219'))
-    camera = open_camera('1')
-    assert camera.identity == 'libcamera: imx219' and camera.device == 'libcamera imx219'
 
 
 def test_colours_that_nobody_names_are_bt601(
