@@ -120,7 +120,7 @@ def in_source(chosen: Candidates, box: Letterbox) -> Detections:
     ahead = boxes[:, 2:] > boxes[:, :2]
     if np.count_nonzero(ahead) == ahead.size:  # quicker than all()
         return found
-    area: NDArray[np.bool_] = ahead.all(axis=1)
+    area: NDArray[np.bool_] = np.asarray(ahead.all(axis=1))
     return found.chosen(area)
 
 
