@@ -5,7 +5,8 @@ import re
 from glob import glob
 from xml.etree import ElementTree
 
-from setuptools import find_packages, setup
+from setuptools import Extension, find_packages, setup
+from setuptools.command.build_ext import build_ext
 
 # What both files could say, package.xml says.
 MANIFEST = ElementTree.parse('package.xml')
@@ -28,6 +29,22 @@ def tree(folder: str) -> list[tuple[str, list[str]]]:
     return found
 
 
+class WhereThereIsACompiler(build_ext):
+    """Leaves out what could not be compiled also where setuptools would copy it into the sources."""
+
+    def copy_extensions_to_source(self):
+        """Copy what is there."""
+        built = [
+            self.get_ext_filename(self.get_ext_fullname(each.name)) for each in self.extensions
+        ]
+        self.extensions = [
+            each
+            for each, name in zip(self.extensions, built, strict=True)
+            if os.path.exists(os.path.join(self.build_lib, name))
+        ]
+        super().copy_extensions_to_source()
+
+
 setup(
     name=NAME,
     version=said('version'),
@@ -37,11 +54,22 @@ setup(
             'py.typed',
             'models/*/*',
             'models/*.json',
-            'models/*.txt',
             'verify/*.json',
             'doctor/*.json',
         ]
     },
+    # The package runs without it, too, in plain Python.
+    ext_modules=[
+        Extension(
+            NAME + '.native.compiled',
+            sorted(glob(NAME + '/native/*.c')),
+            depends=glob(NAME + '/native/*.h'),
+            # Both forms agree in every bit, so no operation may be rounded otherwise than it is written.
+            extra_compile_args=['-O3', '-ffp-contract=off'],
+            optional=True,
+        )
+    ],
+    cmdclass={'build_ext': WhereThereIsACompiler},
     data_files=[
         ('share/ament_index/resource_index/packages', ['resource/' + NAME]),
         ('share/' + NAME, ['package.xml']),

@@ -13,6 +13,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from zc_perception.native import how_it_runs
 from zc_perception.shipped_files import shipped_file
 
 _PACKAGES = (
@@ -52,7 +53,7 @@ def describe_environment() -> dict[str, Any]:
         'virtual': 'hypervisor' in _first_line('/proc/cpuinfo', 'flags').split(),
         'kernel': platform.release(),
         'libc': ' '.join(platform.libc_ver()),
-        'python': platform.python_version(),
+        'python': how_it_runs(),
         'ros_distro': os.environ.get('ROS_DISTRO', ''),
         'packages': {name: version for name in _PACKAGES if (version := _version(name))},
         'load_average': [round(v, 2) for v in os.getloadavg()],

@@ -94,10 +94,11 @@ class Environment:
         manifests = tuple(
             ROOT / name for name in ('setup.py', 'setup.cfg', 'pyproject.toml', 'package.xml')
         )
+        compiled = sorted((ROOT / PACKAGE / 'native').glob('*.[ch]'))
         return (
             Layer('wheels', (Path(__file__).resolve(), *self.requirements), self.install_wheels),
             Layer('interfaces', (HERE / 'rosidl_build.py', *definitions), self.build_interfaces),
-            Layer('package', manifests, self.install_package),
+            Layer('package', (*manifests, *compiled), self.install_package),
         )
 
     def install_wheels(self) -> None:

@@ -104,6 +104,12 @@ class Letterbox:
         return start, start + np.array([[self.width], [self.height]], np.float32)
 
     @cached_property
+    def numbers(self) -> tuple[float, ...]:
+        """Where the picture lies, its size, and that of the source: as what is compiled wants them."""
+        numbers = self.left, self.top, self.width, self.height
+        return tuple(map(float, (*numbers, self.source_width, self.source_height)))
+
+    @cached_property
     def _axes(self) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
         pairs = (
             (self.left, self.top),

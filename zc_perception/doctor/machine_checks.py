@@ -30,6 +30,7 @@ from zc_perception.machine.checks import (
 )
 from zc_perception.machine.heaps import first_dmabuf
 from zc_perception.machine.system import System
+from zc_perception.native import compiled, how_it_runs
 
 HEAPS_SINCE, FENCES_SINCE = (5, 6), (6, 0)
 _LINE = re.compile(r'^(?:(CONFIG_\w+)=(.*)|# (CONFIG_\w+) is not set)$', re.MULTILINE)
@@ -386,3 +387,14 @@ def open_files(system: System, needs: Needs) -> Iterator[Finding]:
         yield warn(found, advice, **figures)
     else:
         yield ok(found, **figures)
+
+
+def python(system: System, needs: Needs) -> Iterator[Finding]:
+    """Which form of the package runs."""
+    if compiled is not None:
+        yield ok(how_it_runs())
+    else:
+        yield warn(
+            f'{how_it_runs()}: detections and frames of other processes take more of a CPU',
+            "install gcc and python3-dev ('sudo apt install build-essential python3-dev'), then build the package again",
+        )

@@ -1,5 +1,6 @@
-"""All checks, by group: the doctor's own stand here, those of a kind of camera or accelerator in its class. Ids stay, since programs may rely
-on them. A new one goes to the end of its group.
+"""All checks, by group: the doctor's own stand here, those of a kind of camera or accelerator in its class. Ids stay, since programs may
+rely on them.
+A new one goes to the end of its group.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ _LAST = (
     Check('limits.locked_memory', 'RLIMIT_MEMLOCK', machine_checks.locked_memory),
     Check('limits.descriptors', 'RLIMIT_NOFILE against what the pools need', machine_checks.descriptors),
     Check('limits.open_files', 'of the machine, and the process that has most of them', machine_checks.open_files),
+    Check('limits.python', 'whether the compiled steps are there, and how the interpreter was built', machine_checks.python),
 )  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from zc_perception.detection.heads.score_filter import (
     ChannelMajorFilter,
     activated,
     make_score_filter,
+    numpy_filter,
     raw_threshold,
 )
 from zc_perception.detection.raw_tensor import RawTensor
@@ -125,7 +126,7 @@ def brute_force(
 
 
 @pytest.mark.parametrize('channels_first', [False, True])
-@pytest.mark.parametrize('dtype', ['float32', 'int8', 'uint8'])
+@pytest.mark.parametrize('dtype', ['float32', 'int8', 'uint8', 'int16'])
 @given(
     st.integers(0, 2**32),
     st.integers(1, 100),
@@ -174,13 +175,17 @@ def test_filters_find_what_a_loop_finds(
     )
     with np.errstate(all='ignore'):
         expected = brute_force(tensor.read(view).reshape(-1, classes), score, by_sigmoid)
-        chosen = make_score_filter(tensor, view, by_sigmoid)
+        chosen = numpy_filter(tensor, view, by_sigmoid)
         # In a single row both orders of memory are the same.
         assert rows < 2 or isinstance(
             chosen, ChannelMajorFilter if channels_first else CellMajorFilter
         )
         # Few and many cells are found in different ways: with 1 as many, the second time is the other way if there was any.
-        for made in (chosen, ChannelMajorFilter(tensor, by_sigmoid, many=1)):
+        for made in (
+            chosen,
+            ChannelMajorFilter(tensor, by_sigmoid, many=1),
+            make_score_filter(tensor, view, by_sigmoid),
+        ):
             for _ in range(3):
                 found = made.find(view, score)
                 assert (

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from zc_perception.detection.detections import Detections
 from zc_perception.detection.heads.spec import DecodeLimits
 from zc_perception.detection.letterbox import Letterbox
+from zc_perception.native import compiled
 
 # Candidates that are looked at in one go, best first: with a low score threshold there are thousands, few of which are ever needed.
 _CHUNK = 2048
@@ -72,6 +73,8 @@ def detections(
     corners, scores, classes, rows = candidates
     if not len(scores):
         return Detections.empty()
+    if compiled is not None:
+        return _compiled(candidates, box, limits, class_agnostic)
     kinds = None if class_agnostic else classes
     sizes = corners[2:] - corners[:2]
     low, high = corners.min(axis=1).tolist(), corners.max(axis=1).tolist()
@@ -94,6 +97,22 @@ def detections(
     )
 
 
+def _compiled(
+    candidates: Candidates, box: Letterbox, limits: DecodeLimits, class_agnostic: bool
+) -> Detections:
+    """The same, compiled."""
+    corners, scores, classes, rows = candidates
+    count = min(limits.count, len(scores))
+    places, sources = np.empty(count, np.intp), np.empty((count, 4), np.float32)
+    kinds = None if class_agnostic else np.ascontiguousarray(classes)
+    kept = compiled.suppress(  # type: ignore[union-attr]
+        np.ascontiguousarray(corners), np.ascontiguousarray(scores), kinds, box.numbers, limits.iou,
+        places, sources,
+    )  # fmt: skip
+    places = places[:kept]
+    return Detections(sources[:kept], scores.take(places), classes.take(places), rows.take(places))
+
+
 def _of_fine(
     candidates: Candidates, box: Letterbox, limits: DecodeLimits, class_agnostic: bool
 ) -> Detections:
@@ -101,7 +120,7 @@ def _of_fine(
     sizes = corners[2:] - corners[:2]
     start, end = box.picture
     # Comparisons with NaN are false, and the area of an endless box isn't finite.
-    inside = sizes > 0
+    inside: NDArray[np.bool_] = sizes > 0
     inside &= corners[2:] > start
     inside &= corners[:2] < end
     inside[0] &= sizes[0] * sizes[1] < np.inf

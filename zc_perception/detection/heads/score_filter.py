@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zc_perception.detection.raw_tensor import RawTensor
+from zc_perception.native import compiled
 
 Values = NDArray[Any]
 # Wider than all rounding of the float32 computation: a threshold in raw numbers lets through what may reach the score.
@@ -72,29 +73,6 @@ def raw_threshold(tensor: RawTensor, score: float, by_sigmoid: bool) -> Values:
     return np.array(steps[enough[0] if len(enough) else -1])
 
 
-def out_of_reach(tensor: RawTensor, score: float, by_sigmoid: bool | None) -> str:
-    """Why no number that the tensor can hold is a score from *score* to 1; empty where there is one."""
-    kind = tensor.values.dtype
-    if kind.kind == 'f' or kind.itemsize > 2 or np.ndim(tensor.scale):
-        return ''
-    limits = np.iinfo(kind)
-    every = tensor.read(np.arange(limits.min, limits.max + 1).astype(kind))
-    scores = sigmoid(every) if by_sigmoid else every
-    if bool(((scores >= np.float32(score)) & (scores <= np.float32(1.01))).any()):
-        return ''
-    return (
-        f'scores in steps of {float(tensor.scale):g} ({kind}), of which none lies from the score threshold {score:g} to 1: boxes and '
-        'scores share one scale; export scores as an output of their own, or without quantising the outputs'
-    )
-
-
-def logits(scores: NDArray[np.float32], by_sigmoid: bool | None) -> str:
-    """Why numbers can't be scores of 0 to 1, but for roundings; empty where they can."""
-    if by_sigmoid or not scores.size or (scores.min() >= -0.01 and scores.max() <= 1.01):
-        return ''
-    return f'scores from {scores.min():.4g} to {scores.max():.4g}: these are logits (sigmoid: true), or the head is another'
-
-
 class Found(NamedTuple):
     """Cells in ascending order (flat index), the best class of each and its score."""
 
@@ -108,7 +86,7 @@ NOTHING = Found(np.zeros(0, np.intp), np.zeros(0, np.intp), np.zeros(0, np.float
 
 def make_score_filter(
     tensor: RawTensor, values: Values, sigmoid: bool
-) -> ChannelMajorFilter | CellMajorFilter:
+) -> CompiledFilter | ChannelMajorFilter | CellMajorFilter:
     """The quickest filter for the way the values lie in memory. One thread uses it.
 
     Its ``find`` takes values of the same arrangement. What is no finite number is no score; of equal ones the first class is the best.
@@ -116,6 +94,15 @@ def make_score_filter(
     :param tensor: with one scale for all.
     :param values: (cells, classes) or (rows, columns, classes), a view of some of the tensor's values.
     """
+    if compiled is not None:
+        return CompiledFilter(tensor, values, sigmoid)
+    return numpy_filter(tensor, values, sigmoid)
+
+
+def numpy_filter(
+    tensor: RawTensor, values: Values, sigmoid: bool
+) -> ChannelMajorFilter | CellMajorFilter:
+    """The quickest one in NumPy. See :func:`make_score_filter`."""
     strides = [abs(stride) for stride in values.strides]
     if strides[-1] > max(strides[:-1]):
         return ChannelMajorFilter(tensor, sigmoid)
@@ -172,6 +159,34 @@ class _Comparison:
         inside = self._words.take(words, axis=0).reshape(-1).nonzero()[0]
         places: NDArray[np.intp] = words.take(inside >> 6) * _WORD + (inside & (_WORD - 1))
         return places
+
+
+class CompiledFilter:
+    """One look at each number, a few rows of cells at a time; both ways that the values may lie."""
+
+    def __init__(self, tensor: RawTensor, values: Values, sigmoid: bool) -> None:
+        self._tensor, self._sigmoid = tensor, sigmoid
+        self._threshold = Threshold(tensor, sigmoid)
+        size = math.prod(values.shape[:-1])
+        self._cells, self._classes = np.empty(size, np.intp), np.empty(size, np.intp)
+        self._best = np.empty(size, tensor.values.dtype)
+        self._other: ChannelMajorFilter | CellMajorFilter | None = None
+
+    def find(self, values: Values, score: float) -> Found:
+        if not score <= 1 or values.size == 0:
+            return NOTHING
+        cells, classes, best = self._cells, self._classes, self._best
+        count = compiled.find(  # type: ignore[union-attr]
+            values, float(self._threshold.raw(score)), cells, classes, best
+        )
+        if count < 0:  # a type, or an arrangement, that is not worth its code
+            self._other = self._other or numpy_filter(self._tensor, values, self._sigmoid)
+            return self._other.find(values, score)
+        # Copies: the next frame's are written over these.
+        return _settle(
+            self._tensor.read(best[:count].copy()), cells[:count].copy(), classes[:count].copy(),
+            score, self._sigmoid,
+        )  # fmt: skip
 
 
 class ChannelMajorFilter:

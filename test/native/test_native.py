@@ -1,0 +1,106 @@
+"""The compiled steps and plain Python yield the same, bit by bit; and a machine without a compiler has the package all the same."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+from long_form import LONG
+from native.two_forms import compare
+
+from zc_perception import native
+
+ROOT = Path(__file__).resolve().parents[2]
+SUFFIX = sysconfig.get_config_var('EXT_SUFFIX')
+
+
+@pytest.fixture
+def compiled() -> ModuleType:
+    if native.compiled is None and shutil.which('cc') is None:
+        pytest.skip('no C compiler: sudo apt install gcc python3-dev, then make env')
+    assert native.compiled is not None, native.FORM
+    return native.compiled
+
+
+@pytest.mark.parametrize('seed', range(3))
+def test_both_forms_find_the_same(compiled: ModuleType, seed: int) -> None:
+    assert compare(seed, 2_000 if LONG else 60, compiled) > 500
+
+
+def test_they_agree_under_the_sanitizers(tmp_path: Path) -> None:
+    compiler = shutil.which('gcc')
+    if compiler is None:
+        pytest.skip('gcc is not installed: its sanitizers look at the compiled steps')
+    target = tmp_path / f'compiled{SUFFIX}'
+    include = sysconfig.get_paths()['include']
+    subprocess.run(
+        [compiler, '-shared', '-fPIC', '-g', '-O1', '-ffp-contract=off', '-Wall', '-Wextra', '-Wshadow', '-Werror',
+         '-Wno-cast-function-type', '-DZC_NO_CLONES', '-fsanitize=address,undefined', '-fno-sanitize-recover=all',
+         f'-I{include}', *map(str, sorted((ROOT / 'zc_perception/native').glob('*.c'))), '-o', str(target)],
+        check=True,
+    )  # fmt: skip
+    library = subprocess.check_output([compiler, '-print-file-name=libasan.so'], text=True).strip()
+    environment = {
+        **os.environ, 'LD_PRELOAD': library, 'ASAN_OPTIONS': 'detect_leaks=0', 'PYTHONMALLOC': 'malloc',
+        'PYTHONPATH': f'{ROOT / "test"}:{ROOT}', 'OPENBLAS_NUM_THREADS': '1',
+    }  # fmt: skip
+    script = [sys.executable, '-m', 'native.two_forms', str(target), '7']
+    done = subprocess.run(
+        [*script, '50000' if LONG else '100'],
+        env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0 and int(done.stdout) > 500, done.stdout + done.stderr
+
+
+def test_what_does_not_fit_is_an_error_and_nothing_is_written(compiled: ModuleType) -> None:
+    few, many = np.zeros(3, np.intp), np.zeros((4, 9), np.float32)
+    numbers = np.zeros(9, np.float32)
+    with pytest.raises(ValueError, match='room for all cells'):
+        compiled.find(many, 0.0, few, few, numbers)
+    read_only = np.zeros(4, np.intp)
+    read_only.flags.writeable = False
+    with pytest.raises((ValueError, BufferError)):
+        compiled.find(many, 0.0, read_only, read_only, numbers)
+    assert compiled.find(many.astype(np.float64), 0.0, few, few, numbers) == -1
+    box, places, sources = (0.0,) * 6, np.zeros(9, np.intp), np.zeros((9, 4), np.float32)
+    for corners, scores, classes, boxes in (
+        (many[:3], numbers, None, sources),
+        (many, numbers[:8], None, sources),
+        (many[:, ::2], numbers[:5], None, sources),
+        (many.astype(np.float64), numbers, None, sources),
+        (many, numbers, few, sources),
+        (many, numbers, None, sources[:8]),
+    ):
+        with pytest.raises(ValueError, match='suppress'):
+            compiled.suppress(corners, scores, classes, box, 0.5, places, boxes)
+    with pytest.raises(TypeError):
+        compiled.suppress(many, numbers, None, (0.0,) * 5, 0.5, places, sources)
+
+
+def test_without_a_compiler_it_is_built_and_runs_in_plain_python(tmp_path: Path) -> None:
+    build = [sys.executable, 'setup.py', '-q', 'build', '--build-base', str(tmp_path / 'base')]
+    done = subprocess.run(
+        [*build, '--build-lib', str(tmp_path / 'lib')],
+        cwd=ROOT, env={**os.environ, 'CC': '/bin/false'}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert not list((tmp_path / 'lib').rglob('*.so'))
+    program = (
+        'import zc_perception.detection.heads, zc_perception.native as n; print(n.how_it_runs())'
+    )
+    for extra, why in (
+        ({}, 'no C compiler was there'),
+        ({'ZC_PLAIN': '1'}, 'ZC_PLAIN is set'),
+    ):
+        said = subprocess.check_output(
+            [sys.executable, '-c', program], cwd=tmp_path / 'lib', text=True,
+            env={**os.environ, 'PYTHONPATH': str(tmp_path / 'lib'), **extra},
+        )  # fmt: skip
+        assert said.startswith('plain Python (') and why in said

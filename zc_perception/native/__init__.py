@@ -1,0 +1,38 @@
+"""What of a frame's way is compiled, where a C compiler was there when the package was installed.
+
+``compiled`` is that module, or ``None``: then everything runs in Python, which says what the compiled steps have to yield,
+in every bit. ``decode.h`` says what the functions do; their users are ``detection/heads/score_filter.py`` and ``candidates.py``.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import platform
+import sysconfig
+from types import ModuleType
+
+PLAIN_VARIABLE = 'ZC_PLAIN'
+"""Set it to 1 in the environment to run in plain Python although there is a compiled module."""
+
+
+def _load() -> tuple[ModuleType | None, str]:
+    if os.environ.get(PLAIN_VARIABLE, '') not in ('', '0'):
+        return None, f'plain Python ({PLAIN_VARIABLE} is set)'
+    try:
+        return importlib.import_module('zc_perception.native.compiled'), 'compiled steps'
+    except ImportError as error:
+        missing = isinstance(error, ModuleNotFoundError)
+        why = 'no C compiler was there when it was installed' if missing else str(error)
+        return None, f'plain Python ({why})'
+
+
+compiled, FORM = _load()
+
+
+def how_it_runs() -> str:
+    """In words for people: which form runs, and how the interpreter was built."""
+    options = str(sysconfig.get_config_var('CONFIG_ARGS') or '')
+    built = 'optimised' if '--enable-optimizations' in options else 'not optimised'
+    name = f'{platform.python_implementation()} {platform.python_version()}'
+    return f'{FORM}, {name} ({built} when it was built)'

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * A frame's boxes. Nothing here knows Python, allocates more than it says, or keeps anything from one call to the next.
+ * score_filter.py and candidates.py beside detection/heads do the same in NumPy, and say what each result means: both have
+ * to agree in every bit, so this is compiled without contraction of floating-point operations. */
+#ifndef ZC_NATIVE_DECODE_H
+#define ZC_NATIVE_DECODE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum zc_type { ZC_F32, ZC_I8, ZC_U8, ZC_I16, ZC_U16 };
+
+/* Scores of a grid: strides in bytes; either the columns or the classes lie side by side. */
+struct zc_scores {
+    const char *data;
+    enum zc_type type;
+    size_t rows, columns, classes;
+    ptrdiff_t row, column, class_;
+};
+
+/* The cells of which a class is at least `least`, ascending, with the best class (of equal ones the first; of floats only
+ * finite ones count) and its raw value. The three arrays have room for all cells. Returns their number; -1: the numbers lie
+ * in a way that is left to NumPy. */
+ptrdiff_t zc_find(const struct zc_scores *scores, double least, int64_t *cells, int64_t *classes, void *best);
+
+/* Boxes in pixels of the network's input: x0, y0, x1, y1 in rows that are `stride` floats apart. */
+struct zc_boxes {
+    const float *corners, *scores;
+    const int64_t *classes; /* NULL: boxes of all classes suppress each other */
+    size_t count;
+    ptrdiff_t stride;
+};
+/* Where the picture lies in the input, and what that is a picture of. */
+struct zc_letterbox { double left, top, width, height, source_width, source_height; };
+
+/* The places of at most `limit` boxes that stay, best first, and those boxes in the source's pixels, (n, 4).
+ * Returns their number; -1: there is no memory. */
+ptrdiff_t zc_suppress(const struct zc_boxes *boxes, const struct zc_letterbox *box, float iou, size_t limit, int64_t *places, float *sources);
+
+#endif

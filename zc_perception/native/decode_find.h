@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0
+ *
+ * zc_find() for one type of numbers: decode.c includes it for each, with T, LOWEST and IS_FINITE. The loops are such that
+ * GCC makes vector code of them, and no comparison is true of a NaN. */
+#define JOINED(a, b) a##b
+#define JOIN(a, b) JOINED(a, b)
+#define NAMED(what) JOIN(what##_, T)
+
+/* The highest number of each of some cells, which lie side by side. */
+CLONES static void NAMED(highest)(const T *values, ptrdiff_t next, size_t classes, size_t count, T *high) {
+    for (size_t i = 0; i < count; i++) high[i] = LOWEST;
+    for (size_t k = 0; k < classes; k++, values = (const T *)((const char *)values + next))
+        for (size_t i = 0; i < count; i++) high[i] = values[i] > high[i] ? values[i] : high[i];
+}
+/* Whether one of a cell's numbers, which lie side by side, is at least that. */
+CLONES static int NAMED(reaches)(const T *values, size_t classes, T least) {
+    T hit = 0; /* as wide as the numbers, or it would be no vector's */
+    for (size_t k = 0; k < classes; k++) hit = values[k] >= least ? 1 : hit;
+    return hit != 0;
+}
+/* The highest finite number of a cell. */
+static T NAMED(highest_finite)(const char *values, ptrdiff_t next, size_t classes) {
+    T lanes[8], high = LOWEST;
+    size_t k = 0;
+    for (size_t j = 0; j < 8; j++) lanes[j] = LOWEST;
+    for (; k + 8 <= classes; k += 8)
+        for (size_t j = 0; j < 8; j++, values += next) {
+            const T value = *(const T *)values;
+            lanes[j] = value > lanes[j] && IS_FINITE(value) ? value : lanes[j];
+        }
+    for (; k < classes; k++, values += next) {
+        const T value = *(const T *)values;
+        high = value > high && IS_FINITE(value) ? value : high;
+    }
+    for (size_t j = 0; j < 8; j++) high = lanes[j] > high ? lanes[j] : high;
+    return high;
+}
+static ptrdiff_t NAMED(find)(const struct zc_scores *s, T least, int64_t *cells, int64_t *classes, T *best) {
+    const int side_by_side = s->column == (ptrdiff_t)sizeof(T);
+    /* Classes of a group: a cell's best class is looked for in one group only. */
+    const size_t group = s->classes <= 8 * (GROUPS - 1) ? 8 : (s->classes + GROUPS - 2) / (GROUPS - 1);
+    size_t found = 0;
+    T high[GROUPS][BLOCK]; /* of all classes, then of each group */
+    for (size_t row = 0; row < s->rows; row++)
+        for (size_t first = 0; first < s->columns; first += BLOCK) {
+            const size_t count = s->columns - first < BLOCK ? s->columns - first : BLOCK;
+            const char *block = s->data + (ptrdiff_t)row * s->row + (ptrdiff_t)first * s->column;
+            size_t groups = 0;
+            for (size_t k = 0; side_by_side && k < s->classes; k += group)
+                NAMED(highest)((const T *)(block + (ptrdiff_t)k * s->class_), s->class_, s->classes - k < group ? s->classes - k : group, count,
+                               high[++groups]);
+            if (side_by_side) NAMED(highest)(high[1], sizeof high[1], groups, count, high[0]);
+            for (size_t i = 0; i < count; i++) {
+                const char *cell = block + (ptrdiff_t)i * s->column, *value = cell;
+                if (side_by_side ? !(high[0][i] >= least) : !NAMED(reaches)((const T *)cell, s->classes, least)) continue;
+                const int known = side_by_side && IS_FINITE(high[0][i]);
+                const T most = known ? high[0][i] : NAMED(highest_finite)(cell, s->class_, s->classes);
+                size_t k = 0;
+                for (size_t g = 1; known && g < groups && high[g][i] != most; g++) k += group;
+                for (value += (ptrdiff_t)k * s->class_; k + 1 < s->classes && *(const T *)value != most; k++) value += s->class_;
+                cells[found] = (int64_t)(row * s->columns + first + i);
+                classes[found] = (int64_t)k;
+                best[found++] = most;
+            }
+        }
+    return (ptrdiff_t)found;
+}
+#undef JOINED
+#undef JOIN
+#undef NAMED
+#undef T
+#undef LOWEST
+#undef IS_FINITE
