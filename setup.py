@@ -54,6 +54,7 @@ setup(
             'py.typed',
             'models/*/*',
             'models/*.json',
+            'models/*.txt',
             'verify/*.json',
             'doctor/*.json',
         ]

@@ -1,4 +1,4 @@
-"""What a person means by a path: with variables, with ``~``, or as a ``file://`` URL."""
+"""What a person means by a path: with variables, with ``~``, or as a ``file://`` or ``package://`` URL."""
 
 from __future__ import annotations
 
@@ -10,16 +10,18 @@ from zc_perception.errors import ConfigError
 
 _VARIABLE = re.compile(r'\$(?:(\w+)|\{([^}]*)\})', re.ASCII)
 _FILE = 'file:'
+_PACKAGE = 'package://'
 
 
-def expanded(named: str, parameter: str) -> str:
+def expanded(named: str, parameter: str, kind: str = 'parameter') -> str:
     """*named* with its variables and its ``~`` replaced.
 
     :param parameter: whose value it is, for messages.
+    :param kind: what that is: a parameter, or the key of a file.
     :raises ConfigError: it has a variable or a user that isn't known here, which would become a
         part of the name.
     """
-    beginning = f"parameter '{parameter}' is '{named}'; "
+    beginning = f"{kind} '{parameter}' is '{named}'; "
     for plain, braced in _VARIABLE.findall(named):
         name = plain or braced
         if not os.environ.get(name):
@@ -38,24 +40,44 @@ def expanded(named: str, parameter: str) -> str:
     return path
 
 
-def local_path(named: str, parameter: str) -> str:
-    """The path that *named* means: a path, which may be relative, or a ``file://`` URL.
+def local_path(named: str, parameter: str, kind: str = 'parameter') -> str:
+    """The path that *named* means: a path, which may be relative, or a ``file://`` or ``package://PACKAGE/path`` URL.
 
     What is there under exactly this name is meant, whatever else the name could mean.
 
     :param parameter: whose value it is, for messages.
-    :raises ConfigError: as :func:`expanded`, or a URL that is no file of this machine.
+    :param kind: what that is: a parameter, or the key of a file.
+    :raises ConfigError: as :func:`expanded`, or a URL that is no file of this machine, or names a package that isn't installed.
     """
     if os.path.exists(named):
         return named
-    path = expanded(named, parameter)
+    path = expanded(named, parameter, kind)
+    if path[: len(_PACKAGE)].lower() == _PACKAGE:
+        return _in_package(path[len(_PACKAGE) :], f"{kind} '{parameter}' is '{named}'; ")
     if path[: len(_FILE)].lower() != _FILE:
         return path
     rest = path[len(_FILE) :]
     host, slash, below = rest[2:].partition('/') if rest[:2] == '//' else ('', rest[:1], rest[1:])
     if host not in ('', 'localhost') or slash != '/':
         raise ConfigError(
-            f"parameter '{parameter}' is '{named}'; a file URL has an absolute path of this "
+            f"{kind} '{parameter}' is '{named}'; a file URL has an absolute path of this "
             'machine: file:///folder/name'
         )
     return os.fsdecode(unquote_to_bytes(f'/{below}'))
+
+
+def _in_package(rest: str, beginning: str) -> str:
+    """A file in the share folder of a ROS package."""
+    package, _, below = rest.partition('/')
+    if not package or not below or '..' in below.split('/'):
+        raise ConfigError(
+            f"{beginning}a package URL is package://PACKAGE/path/in/its/share, without '..'"
+        )
+    prefixes = filter(None, os.environ.get('AMENT_PREFIX_PATH', '').split(os.pathsep))
+    for prefix in prefixes:
+        share = os.path.join(prefix, 'share', package)
+        if os.path.isdir(share):
+            return os.path.join(share, below)
+    raise ConfigError(
+        f"{beginning}there is no ROS package '{package}' in this environment: source its workspace"
+    )

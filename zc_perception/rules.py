@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -211,6 +211,7 @@ class Table(Rule):
     :param sets: at least one of these sets of keys must be there, the first ones preferred in messages.
     :param elsewhere: asked for keys that people write here but that belong to another table, and to which; only for one that is unknown.
     :param more: asked for keys that other packages add; likewise.
+    :param meant: keys that people write for others.
     """
 
     keys: Mapping[str, Key]
@@ -218,6 +219,7 @@ class Table(Rule):
     sets: tuple[tuple[str, ...], ...] = ()
     elsewhere: Callable[[], Mapping[str, str]] = dict
     more: Callable[[], Mapping[str, Key]] = dict
+    meant: Mapping[str, str] = field(default_factory=dict)
     words: str = 'a mapping of keys'
 
     def check(self, value: Any, place: Place) -> None:
@@ -236,7 +238,7 @@ class Table(Rule):
                     raise ConfigError(
                         f"{place.path}: key '{place.at(str(name)).key}' is unknown; it belongs to '{owner}'"
                     )
-                hint = nearest(str(name), keys)
+                hint = nearest(str(self.meant.get(name, name)), keys)
                 known = ', '.join(keys)
                 raise ConfigError(
                     f"{place.path}: key '{place.at(str(name)).key}' is unknown{hint}; known are {known}"

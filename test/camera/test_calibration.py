@@ -130,30 +130,6 @@ projection_matrix:
     assert parse_calibration(text.replace('camera_name: 0815\n', ''), 'nameless').camera_name == ''
 
 
-@pytest.mark.parametrize(
-    'name',
-    [
-        '0815',
-        'no',
-        'null',
-        '1e3',
-        '',
-        'front left',
-        'a: b',
-        '"',
-        "it's",
-        '#1',
-        'ü\n',
-        '~',
-        'narrow_stereo/left',
-    ],
-)
-def test_a_name_stays_a_name_for_us_and_for_any_yaml_reader(name: str) -> None:
-    text = format_calibration(Calibration(640, 360, name, 'plumb_bob', D, K, IDENTITY, P))
-    assert parse_calibration(text, 'x').camera_name == name
-    assert yaml.safe_load(text)['camera_name'] == name
-
-
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
 SIDE = st.integers(1, 65535)
 
@@ -197,9 +173,7 @@ def test_every_number_comes_back_bit_by_bit(calibration: Calibration) -> None:
 TEXT = format_calibration(GOOD)
 BAD = {
     'no YAML': ('{[', "'f.yaml' is no YAML"),
-    'no keys': ('just words', "'f.yaml' is no calibration: it has no keys"),
     'nothing': ('', "'f.yaml' is no calibration: it has no keys"),
-    'a list': ('- 1\n- 2\n', 'it has no keys'),
     'missing key': (TEXT.replace('image_width: 640\n', ''), "key 'image_width' is missing"),
     'misspelt key': (
         TEXT.replace('distortion_coefficients', 'distortion_coefficents'),
@@ -208,15 +182,6 @@ BAD = {
     'no size': (
         TEXT.replace('640', '0', 1),
         "image_width is '0'; it must be an integer from 1 to 65535",
-    ),
-    'huge size': (TEXT.replace('640', '9' * 30, 1), 'it must be an integer from 1 to 65535'),
-    'size in words': (
-        TEXT.replace('640', 'wide', 1),
-        "image_width is 'wide'; it must be an integer",
-    ),
-    'size with a point': (
-        TEXT.replace('640', '640.0', 1),
-        "image_width is '640.0'; it must be an integer",
     ),
     'transposed': (
         TEXT.replace('rows: 3\n  cols: 4', 'rows: 4\n  cols: 3'),
@@ -234,11 +199,6 @@ BAD = {
         TEXT.replace('415.12614', '.nan'),
         "camera_matrix.data has the value '.nan'; all must be finite numbers",
     ),
-    'infinite': (
-        TEXT.replace('415.12614', '1e999'),
-        "camera_matrix.data has the value '1e999'; all must be finite numbers",
-    ),
-    'python number': (TEXT.replace('415.12614', '4_15.1'), "the value '4_15.1'"),
     'negative focal length': (
         TEXT.replace('415.12614', '-415.12614'),
         'camera_matrix has focal lengths -415.126 and 410.5; they are positive',
@@ -251,27 +211,12 @@ BAD = {
         TEXT.replace('plumb_bob', 'equidistant'),
         'distortion_coefficients has 5 values; equidistant has 4',
     ),
-    'wrong count, rational': (
-        TEXT.replace('plumb_bob', 'rational_polynomial'),
-        'has 5 values; rational_polynomial has 8 or 12 or 14',
-    ),
-    'matrix as a number': (
-        TEXT.replace('camera_matrix:', 'camera_matrix: 5\nother:'),
-        "camera_matrix is '5'; it must have the keys rows, cols and data",
-    ),
-    'nested data': (
-        TEXT.replace('[415.12614', '[[415.12614]'),
-        'camera_matrix.data has the value',
-    ),
     'roi without keys': (TEXT + 'roi: 5\n', "roi is '5'"),
-    'roi negative': (TEXT + 'roi: {width: -1}\n', "roi.width is '-1'"),
     'roi unsure': (
         TEXT + 'roi: {do_rectify: maybe}\n',
         "roi.do_rectify is 'maybe'; it must be true or false",
     ),
-    'binning in words': (TEXT + 'binning_x: two\n', "binning_x is 'two'"),
     'endless': ('a' * ((1 << 20) + 1), 'has 1048577 characters'),
-    'too deep': ('[' * 5000, 'is no YAML'),
 }
 
 
@@ -290,13 +235,6 @@ def test_unknown_keys_are_told_and_harmless() -> None:
     assert found.notices == (
         "'f.yaml': key 'camera_nmae' is unknown and ignored; did you mean 'camera_name'?",
     )
-
-
-def test_no_hint_offers_a_key_that_the_file_has() -> None:
-    for key in ('camera_nmae', 'camera_type', 'distortion_modell'):
-        assert parse_calibration(TEXT + f'{key}: x\n', 'f.yaml').notices == (
-            f"'f.yaml': key '{key}' is unknown and ignored",
-        )
 
 
 D4 = '[-0.02, 0.01, -0.003, 0.0004]'
@@ -453,11 +391,6 @@ def test_a_completed_file_of_opencv_has_its_values() -> None:
     assert (found.k, found.d, found.p) == (K, D, P)
 
 
-def test_numbers_that_are_quoted_are_numbers() -> None:
-    text = TEXT.replace('640', '"640"', 1).replace('415.12614', "'415.12614'")
-    assert parse_calibration(text, 'f.yaml') == GOOD
-
-
 def project(made: Calibration, points: NDArray[np.float64]) -> NDArray[np.float64]:
     """Where OpenCV sees points of the world in the camera's picture."""
     picture, _ = cv2.projectPoints(
@@ -487,17 +420,6 @@ def test_a_scaled_calibration_sees_points_where_a_scaled_picture_shows_them(
     assert (scaled.d, scaled.r, scaled.camera_name) == (right.d, right.r, right.camera_name)
     back = scaled.scaled(640, 360)
     assert np.allclose(back.k, right.k) and np.allclose(back.p, right.p)
-
-
-def test_a_picture_that_opencv_scales_has_its_spot_where_the_scaled_camera_matrix_says() -> None:
-    big = np.zeros((360, 640), np.float32)
-    big[179:183, 321:325] = 1.0  # its middle is at 322.5, 180.5
-    small = cv2.resize(big, (320, 180), interpolation=cv2.INTER_AREA)
-    rows, columns = np.indices(small.shape)
-    spot = (small * columns).sum() / small.sum(), (small * rows).sum() / small.sum()
-    centre = (*K[:2], 322.5, *K[3:5], 180.5, *K[6:])
-    scaled = replace(GOOD, k=centre).scaled(320, 180)
-    assert (scaled.k[2], scaled.k[5]) == pytest.approx(spot) == (161.0, 90.0)
 
 
 def test_region_and_binning_are_scaled_with_the_picture() -> None:

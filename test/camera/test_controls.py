@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from zc_perception.camera.controls import NO_CONTROLS, ControlInfo, checked_value, no_such_control
 from zc_perception.camera.v4l2 import abi
-from zc_perception.camera.v4l2.controls import V4l2Controls, control_name
+from zc_perception.camera.v4l2.controls import V4l2Controls
 from zc_perception.camera.v4l2.device import DeviceFile, V4l2Device, call
 from zc_perception.errors import CameraError, CameraLostError, ConfigError
 
@@ -83,19 +83,6 @@ def test_an_unknown_name_gets_the_nearest_one() -> None:
     assert 'it has none' in str(no_such_control('cam', 'x', NO_CONTROLS))
 
 
-@pytest.mark.parametrize(
-    ('title', 'name'),
-    [
-        ('Brightness', 'brightness'),
-        ('White Balance, Auto & Preset', 'white_balance_auto_preset'),
-        ('-- 3A --', '3a'),
-        ('é', ''),
-    ],
-)
-def test_names(title: str, name: str) -> None:
-    assert control_name(title) == name
-
-
 BASE = 0x00980900
 
 
@@ -129,31 +116,6 @@ def _driver() -> DriverDouble:
         BASE + 12: Control('Serial', abi.CTRL_TYPE_STRING, 0, 32, flags=abi.CTRL_FLAG_HAS_PAYLOAD),
     }
     return driver
-
-
-def test_all_of_a_drivers_controls_but_what_one_number_can_not_set() -> None:
-    infos = V4l2Controls(V4l2Device(_driver())).infos()
-    second = f'gain_{BASE + 10:08x}'
-    assert list(infos) == [
-        'brightness',
-        'power_line',
-        'link_rate',
-        'pixel_rate',
-        'mask',
-        'gain',
-        second,
-        'reset',
-        'serial',
-    ]
-    assert infos['brightness'] == ControlInfo(
-        'brightness', 'integer', 0, 255, 5, 0, 100, title='Brightness'
-    )
-    assert infos['power_line'].menu == {0: 'Disabled', 1: '50 Hz', 3: 'Auto'}
-    assert infos['link_rate'].menu == {0: '400000000000', 1: '-3'}
-    assert (infos['pixel_rate'].value, infos['pixel_rate'].minimum) == (1 << 40, -(1 << 62))
-    assert (infos['mask'].value, infos['mask'].maximum) == (0xFFFFFFFF, 0xFFFFFFFF)
-    assert infos['gain'].inactive and not infos[second].inactive
-    assert infos['reset'].value is None and infos['serial'].value is None
 
 
 @pytest.mark.parametrize(

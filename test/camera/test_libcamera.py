@@ -6,13 +6,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import pytest
 from camera.camera_options import camera_options
 from camera.gstreamer_kit import next_frame
-from doubles.libcamera_module import Camera, Named, free_module, make_module
+from doubles.libcamera_module import Camera, free_module, make_module
 from waiting import until
 
 from zc_perception.camera.libcamera import LibcameraCamera
@@ -191,19 +191,6 @@ def test_each_camera_gets_its_own_requests_in_its_own_thread(
     assert found == {0: list(range(40)), 1: list(range(40))}
 
 
-def test_stopping_ends_a_wait(module: Any, open_camera: Callable[..., LibcameraCamera]) -> None:
-    camera = open_camera()
-    next_frame(camera).release()
-    module.manager.cameras[0].silent.set()
-    thread = threading.Thread(
-        target=lambda: until(lambda: camera._stopped or _drained(camera), 'the stop')
-    )
-    thread.start()
-    camera.stop()
-    thread.join(60)
-    assert not thread.is_alive() and camera.capture() is None
-
-
 def test_a_busy_camera_says_so(module: Any, open_camera: Callable[..., LibcameraCamera]) -> None:
     module.manager.cameras[0].busy = True
     with pytest.raises(
@@ -241,14 +228,6 @@ def test_what_cannot_be_is_said(
     assert not any(camera.acquired for camera in module.manager.cameras)
 
 
-def test_a_camera_may_be_named_by_its_number_and_knows_itself_again(
-    module: Any, open_camera: Callable[..., LibcameraCamera]
-) -> None:
-    module.manager.cameras.append(Camera(module, 'imx219'))
-    camera = open_camera('1')
-    assert camera.identity == 'libcamera: imx219' and camera.device == 'libcamera imx219'
-
-
 def test_colours_that_nobody_names_are_bt601(
     module: Any, open_camera: Callable[..., LibcameraCamera]
 ) -> None:
@@ -266,7 +245,4 @@ def test_without_bindings_the_advice_is_to_install_them(monkeypatch: pytest.Monk
         LibcameraCamera(camera_options())
     monkeypatch.setitem(sys.modules, 'libcamera', ModuleType('libcamera'))
     with pytest.raises(ConfigError, match='is something else'):
-        LibcameraCamera(camera_options())
-    monkeypatch.setitem(sys.modules, 'libcamera', SimpleNamespace(CameraManager=Named))
-    with pytest.raises(ConfigError, match='from before the middle of 2022'):
         LibcameraCamera(camera_options())

@@ -21,8 +21,7 @@ from waiting import until
 from zc_perception.camera.jpeg import JPEG_COLORIMETRY
 from zc_perception.camera.v4l2 import abi, choice
 from zc_perception.camera.v4l2.camera import V4l2Camera
-from zc_perception.camera.v4l2.mjpeg import bytes_layout
-from zc_perception.errors import CameraError, CameraLostError, ConfigError
+from zc_perception.errors import CameraLostError, ConfigError
 from zc_perception.frame import Frame
 from zc_perception.memory.dmabuf import CpuAccess
 from zc_perception.memory.ledger import CopyLedger
@@ -255,17 +254,6 @@ def test_frames_outlive_the_camera_and_what_nobody_took_is_given_back() -> None:
     frame.release()
 
 
-def test_an_error_in_decoding_is_the_cameras(monkeypatch: pytest.MonkeyPatch) -> None:
-    with webcam() as (driver, camera):
-        jpegs = camera._jpegs
-        assert jpegs is not None
-        jpegs._decoder.close()
-        driver.due = 1
-        with pytest.raises(CameraError, match='decoder is closed'):
-            while True:
-                assert camera.capture() is None
-
-
 @pytest.mark.parametrize(
     ('formats', 'rates', 'consumers', 'chosen', 'why'),
     [
@@ -333,17 +321,6 @@ def test_who_takes_nv12_only_gets_it_from_a_webcam_that_has_yuyv_as_well(
             assert np.array_equal(planes[0], expected)
 
 
-@pytest.mark.parametrize('forced', ['MJPG', 'YUYV'])
-def test_a_format_can_be_forced(forced: str) -> None:
-    contents = [GOOD] if forced == 'MJPG' else []
-    with webcam('YUYV', 'NV12', 'MJPG', contents=contents, pixel_format=forced) as (
-        driver,
-        camera,
-    ):
-        captured(driver, camera).release()
-        assert camera.facts()['V4L2 format'] == forced
-
-
 def test_without_the_library_other_formats_are_taken_and_what_to_install_is_said(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -361,12 +338,6 @@ def test_without_the_library_other_formats_are_taken_and_what_to_install_is_said
             ConfigError, match='offers nothing but JPEGs in 640x360: apt install it'
         ):
             opened(DriverDouble(*formats), **options)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize('size', [1, 100, 4096, 5000, 4_147_200])
-def test_a_buffer_of_any_size_can_be_in_a_pool(size: int) -> None:
-    layout = bytes_layout(size)
-    assert layout.buffer_size(0) <= size and max(layout.width, layout.height) < 1 << 16
 
 
 def test_a_thousand_mutated_pictures_end_nothing() -> None:

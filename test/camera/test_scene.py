@@ -58,25 +58,6 @@ def test_the_same_frame_has_the_same_bytes_whatever_was_drawn_before() -> None:
     }.items() >= expected.items()
 
 
-def test_looks_that_fell_out_of_the_cache_come_back_the_same(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    expected = [drawn(RoadScene(320, 240, 3), index) for index in (0, 9000)]
-    monkeypatch.setattr('zc_perception.camera.scene._CACHED_LOOKS', 4)
-    scene = RoadScene(320, 240, 3)
-    assert [drawn(scene, index) for index in (0, 9000)] == expected
-
-
-def test_truth_needs_no_drawing() -> None:
-    drawing, asking = RoadScene(640, 480, 11), RoadScene(640, 480, 11)
-    for index in (40, 2, 41, 70_000):
-        assert asking.truth(index) == drawn(drawing, index)[1]
-
-
-def test_another_seed_is_another_scene() -> None:
-    assert drawn(RoadScene(320, 240, 1), 5)[0] != drawn(RoadScene(320, 240, 2), 5)[0]
-
-
 def test_rows_may_be_padded_and_padding_stays_untouched() -> None:
     width, height, stride = 322, 242, 384
     memory = np.full(stride * height * 3 // 2 + 64, 0xA5, np.uint8)
@@ -262,8 +243,3 @@ def test_palettes_for_training_and_testing_do_not_meet() -> None:
 def test_impossible_scenes_are_refused(arguments: tuple[Any, ...], named: str) -> None:
     with pytest.raises(ValueError, match=named):
         RoadScene(*arguments)
-
-
-def test_a_frame_before_the_first_is_refused() -> None:
-    with pytest.raises(ValueError, match='index'):
-        RoadScene(64, 64).draw(-1, *planes(64, 64))

@@ -95,20 +95,6 @@ def test_every_item_is_paired_once_or_dropped_once_whatever_the_times(
     assert sorted(ended + matcher.dropped) == list(range(len(events)))
 
 
-def test_a_side_that_is_alone_keeps_only_the_newest() -> None:
-    matcher: PairMatcher[int] = PairMatcher(5, depth=2)
-    for moment in range(0, 100, 10):
-        assert matcher.offer(LEFT, moment, moment) is None
-    assert matcher.dropped == list(range(0, 80, 10))
-    assert matcher.offer(RIGHT, 93, 93) == (90, 93)
-    statistics = matcher.statistics()
-    assert (statistics.pairs, statistics.difference_ns, dict(statistics.alone)) == (
-        1,
-        3,
-        {LEFT: 9, RIGHT: 0},
-    )
-
-
 def test_time_that_goes_back_is_another_stream() -> None:
     matcher: PairMatcher[str] = PairMatcher(5)
     matcher.offer(LEFT, 1000, 'old')
@@ -447,29 +433,6 @@ def test_an_error_of_the_camera_is_the_sides_own() -> None:
     assert pair.held() == 0
 
 
-def test_a_frame_that_has_its_counterpart_does_not_wait_for_the_next_ones() -> None:
-    pair = Pair([100, 200], [], ends=False)
-    left = pair.cameras[LEFT]
-    assert left.capture() is None
-    inner = left.inner
-    take = inner.capture
-
-    def meanwhile() -> Frame | None:
-        inner.capture = take  # type: ignore[method-assign]
-        pair.sides.offer(pair.cameras[RIGHT], _captured(pair, 101), 0.0)
-        return inner.capture()
-
-    inner.capture = meanwhile  # type: ignore[method-assign]
-    left._patience_s = 4 * WAIT_S
-    found: list[Frame | None] = []
-    thread = threading.Thread(target=lambda: found.append(left.capture()), daemon=True)
-    thread.start()
-    thread.join(WAIT_S)
-    assert not thread.is_alive() and found[0] is not None and found[0].header.stamp_ns == 107
-    found[0].release()
-    pair.close()
-
-
 def test_a_camera_whose_place_was_taken_has_no_say() -> None:
     pair = Pair([100], [101], ends=False)
     old = pair.cameras[LEFT]
@@ -596,18 +559,6 @@ def test_threads_pair_lose_a_partner_and_pair_again_and_end_without_a_lease(run:
         run.pools
     )
     assert all(not pool.statistics().holders for pool in run.pools)
-
-
-def test_a_side_whose_partner_never_came_streams_and_gives_nothing(run: Run) -> None:
-    run.present[LEFT] = False
-    supervisor = run.supervisors[RIGHT]
-    supervisor.start()
-    until(lambda: supervisor.condition.state is CameraState.STREAMING)
-    assert run.stamps[RIGHT] == []
-    # Those that wait, and the one that is just being captured.
-    assert all(
-        sum(pool.statistics().holders.values()) <= run.sides.depth + 1 for pool in run.pools
-    )
 
 
 def test_a_side_has_other_buffers_between_two_frames_as_its_camera_does() -> None:

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from zc_perception.backoff import BackOff
 from zc_perception.camera.camera import CameraStatistics
 from zc_perception.camera.supervisor import CameraCondition, CameraState, CameraSupervisor
 from zc_perception.errors import (
@@ -214,11 +213,6 @@ def test_a_camera_that_is_not_there_at_the_start_is_waited_for(
     bench.expect(1)
 
 
-def test_what_can_never_work_is_raised_at_the_start(bench_of: Callable[..., Bench]) -> None:
-    with pytest.raises(ConfigError, match='no such kind'):
-        bench_of(ConfigError('no such kind')).supervisor.open_now()
-
-
 def test_a_changed_source_is_opened_again_without_a_loss(bench_of: Callable[..., Bench]) -> None:
     bench = bench_of(
         ScriptedCamera('a', [1, CameraChangedError('now 640x480')]), ScriptedCamera('a', [2])
@@ -331,18 +325,6 @@ def test_a_consumer_s_error_costs_no_lease(
     bench.supervisor.open_now()
     bench.supervisor.start()
     assert bench.until(CameraState.LOST).reason == 'publishing failed'
-
-
-def test_stopping_while_the_camera_is_away_does_not_wait_for_it(
-    bench_of: Callable[..., Bench],
-) -> None:
-    bench = bench_of(CameraLostError('away'))
-    bench.supervisor._retry = BackOff(1000.0, 1000.0)
-    bench.supervisor.open_now()
-    bench.supervisor.start()
-    bench.supervisor.stop(timeout_s=WAIT_S)
-    assert not bench.supervisor._thread.is_alive()
-    assert bench.wanted == ['']
 
 
 def test_a_camera_that_opens_while_everything_stops_is_closed(

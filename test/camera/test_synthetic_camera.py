@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import resource
-import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -223,17 +222,6 @@ def test_a_late_camera_skips_ahead_instead_of_catching_up(
     )
 
 
-def test_stopping_wakes_a_waiting_capture(open_camera: Callable[..., SyntheticCamera]) -> None:
-    camera = open_camera(framerate=0.01)
-    captured(camera).release()
-    stopper = threading.Timer(0.03, camera.stop)
-    stopper.start()
-    started = time.monotonic()
-    assert camera.capture() is None
-    assert time.monotonic() - started < 60.0, 'the next frame would be due after 100 s'
-    stopper.join()
-
-
 def test_closing_leaves_leased_frames_readable_and_ends_capturing(
     open_camera: Callable[..., SyntheticCamera],
 ) -> None:
@@ -244,13 +232,6 @@ def test_closing_leaves_leased_frames_readable_and_ends_capturing(
         assert planes[0].any()
     frame.release()
     assert camera.capture() is None
-
-
-def test_a_size_that_no_scene_has_is_refused() -> None:
-    with pytest.raises(ValueError, match='64'):
-        SyntheticCamera(
-            32, 32, 30.0, '', seed=0, heap=SealedMemfd(), now_ns=Clock(), ledger=CopyLedger()
-        )
 
 
 def test_without_a_descriptor_left_it_captures_into_slots_that_were_never_used_and_closes(

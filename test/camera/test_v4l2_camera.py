@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import os
-import time
 from collections import Counter
 from functools import partial
 
@@ -13,10 +10,9 @@ from camera.named_heap import NamedHeap
 from camera.v4l2_double import Control, DriverDouble, Frame, opened, streaming, take
 from descriptors import open_descriptors
 
-from zc_perception.camera.clock import StampClock
 from zc_perception.camera.v4l2 import abi
 from zc_perception.camera.v4l2 import memory as memory_module
-from zc_perception.errors import CameraBusyError, CameraError
+from zc_perception.errors import CameraError
 from zc_perception.memory.dmabuf import CpuAccess
 from zc_perception.memory.heaps import working_heaps
 from zc_perception.negotiation.agreement import agree
@@ -77,18 +73,6 @@ def test_frames_come_from_the_memory_that_was_asked_for(
     assert open_buffers() <= before
 
 
-def test_auto_falls_to_import_and_says_why() -> None:
-    driver = DriverDouble('NV12', memory=abi.BUF_CAP_SUPPORTS_DMABUF)
-    with streaming(driver, heap='memfd') as camera:
-        assert camera.memory == 'import'
-        assert any('REQBUFS' in note for note in camera.notices())
-        assert take(camera, 3) == [0, 1, 2]
-    driver = DriverDouble('NV12')
-    driver.fail('EXPBUF', errno.ENOTTY)
-    with streaming(driver, heap='memfd') as camera:
-        assert camera.memory == 'import'
-
-
 @pytest.mark.parametrize(
     ('contiguous', 'heap'), [(False, 'dma_heap/system'), (True, 'dma_heap/linux,cma')]
 )
@@ -145,21 +129,6 @@ def test_exports_can_only_be_read_where_the_driver_has_that_and_else_it_is_said(
         assert any('trusted' in note for note in camera.notices()) is not readable
 
 
-@pytest.mark.parametrize('where', ['S_FMT', 'REQBUFS', 'STREAMON'])
-def test_a_camera_of_somebody_else_is_busy(where: str) -> None:
-    driver = DriverDouble('NV12')
-    if where != 'STREAMON':
-        driver.fail(where, errno.EBUSY)
-        with pytest.raises(CameraBusyError, match='another program uses it'):
-            opened(driver)
-        assert driver.closed
-        return
-    with streaming(driver) as camera:
-        driver.fail(where, errno.EBUSY)
-        with pytest.raises(CameraBusyError, match='another program uses it'):
-            camera.capture()
-
-
 def test_data_behind_a_header_is_where_the_layout_says() -> None:
     driver = DriverDouble('NM12', multiplanar=True, offset=128)
     with streaming(driver) as camera:
@@ -198,13 +167,6 @@ def test_what_the_device_can_not_do_is_said_with_what_it_can() -> None:
         opened(DriverDouble('H264'))
     with pytest.raises(CameraError, match=r'has no input 2'):
         opened(DriverDouble(), input=2)
-
-
-def test_a_rate_that_it_does_not_have_is_noted() -> None:
-    camera = opened(DriverDouble(), framerate=60.0)
-    assert camera.framerate == 30.0
-    assert '60 Hz were asked for, the driver does 30; it offers 1 to 30' in camera.notices()
-    camera.close()
 
 
 @pytest.mark.parametrize('others', [(), ('YUYV',)])
@@ -286,33 +248,6 @@ def test_facts_for_diagnostics() -> None:
         )
 
 
-def test_zero_keeps_what_the_device_is_set_to() -> None:
-    driver = DriverDouble()
-    camera = opened(driver, 0, 0, 0.0)
-    assert (camera.width, camera.height, camera.framerate) == (320, 180, 30.0)
-    camera.close()
-
-
-def test_stop_ends_the_stream_of_frames_and_close_twice_is_fine() -> None:
-    driver = DriverDouble('NV12')
-    with streaming(driver) as camera:
-        take(camera)
-        camera.stop()
-        assert camera.capture() is None
-        camera.close()
-        camera.close()
-    assert not driver.streaming
-
-
-def test_frames_outlive_the_camera() -> None:
-    before = open_buffers()
-    with streaming(DriverDouble('NV12')) as camera:
-        frame = camera.capture()
-    assert frame is not None and os.fstat(frame.data.buffers[0].fileno()).st_size > 0
-    frame.release()
-    assert open_buffers() <= before
-
-
 def test_a_driver_that_needs_more_buffers_gets_them() -> None:
     driver = DriverDouble('NV12')
     driver.controls[abi.CID_MIN_BUFFERS_FOR_CAPTURE] = Control(
@@ -326,9 +261,3 @@ def test_a_driver_that_needs_more_buffers_gets_them() -> None:
     camera = opened(driver)
     assert camera.constraints().slots == 6
     camera.close()
-
-
-def test_it_goes_on_with_the_stamps_of_its_opening_before() -> None:
-    clock = StampClock(time.time_ns)
-    with streaming(DriverDouble('NV12'), clock=clock) as camera:
-        assert camera.clock is clock

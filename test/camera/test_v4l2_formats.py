@@ -11,8 +11,6 @@ from hypothesis import strategies as st
 from zc_perception.camera.v4l2.formats import (
     DriverFormat,
     DriverPlane,
-    RateRange,
-    SizeRange,
     driver_layout,
     format_offers,
     least_bytes,
@@ -141,13 +139,6 @@ def test_tiled_formats_are_taken_only_where_nothing_is_left_to_guess() -> None:
         driver_layout(_driver('HM12', DriverPlane(64, 3072)))
 
 
-def test_the_number_of_buffers_must_be_the_formats() -> None:
-    with pytest.raises(LayoutError, match='NM12 has 2 buffers for each image, the driver says 1'):
-        driver_layout(_driver('NM12', DriverPlane(64, 4096)))
-    with pytest.raises(LayoutError, match='NV12 has 1 buffers'):
-        driver_layout(_driver('NV12', DriverPlane(64, 2048), DriverPlane(64, 1024)))
-
-
 def test_a_frame_is_complete_without_the_padding_of_its_last_row() -> None:
     layout = driver_layout(_driver('NV12', DriverPlane(128, 6144)))
     assert least_bytes(layout) == (128 * 32 + 128 * 15 + 64,)
@@ -206,10 +197,3 @@ def test_colours_are_the_drivers_own_or_the_usual_ones(
         64, 32, fourcc_code(name), (DriverPlane(64, 3072),), fields
     ).colorimetry
     assert (colorimetry.matrix, colorimetry.range) == (matrix, span)
-
-
-def test_ranges_read_well() -> None:
-    assert str(SizeRange((640, 360), (640, 360))) == '640x360'
-    assert str(SizeRange((32, 16), (1920, 1080), (2, 2))) == '32x16 to 1920x1080 by 2 and 2'
-    assert str(SizeRange((1, 1), (8, 8), (1, 1))) == '1x1 to 8x8'
-    assert (str(RateRange(30.0, 30.0)), str(RateRange(5.0, 60.0))) == ('30', '5 to 60')

@@ -52,12 +52,6 @@ def test_a_serial_number_counts_wherever_the_camera_is_plugged_in(tmp_path: Path
     assert other != first
 
 
-def test_without_one_the_socket_counts(tmp_path: Path) -> None:
-    first = identity_of(_device(), _sysfs(tmp_path / 'a', 'pci/usb1/1-2/1-2:1.0', NULL))
-    second = identity_of(_device(), _sysfs(tmp_path / 'b', 'pci/usb1/1-3/1-3:1.0', NULL))
-    assert first == 'platform:double / Double Camera / at pci/usb1/1-2/1-2:1.0 / node 0' != second
-
-
 def test_the_host_controllers_serial_number_is_not_the_cameras(tmp_path: Path) -> None:
     root = _sysfs(tmp_path, 'pci/usb1/1-2/1-2:1.0', NULL)
     (root / 'devices/pci/usb1/serial').write_text('0000:00:14.0\n')
@@ -73,11 +67,6 @@ def test_the_nodes_of_one_device_differ(tmp_path: Path) -> None:
         for i in (0, 2)
     ]
     assert nodes[0] != nodes[1]
-
-
-def test_without_sysfs_bus_and_card_are_all(tmp_path: Path) -> None:
-    assert identity_of(_device(), tmp_path) == 'platform:double / Double Camera'
-    assert identity_of(_device('/dev/no_such_node'), tmp_path) == 'platform:double / Double Camera'
 
 
 def test_a_camera_is_found_by_its_identity_alone() -> None:

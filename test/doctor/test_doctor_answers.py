@@ -206,13 +206,17 @@ def test_a_library_with_another_layout_is_refused(tmp_path: Path) -> None:
     assert answer['loaded'] and answer['error']
 
 
-def test_libcameras_cameras_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(('generation', 'version'), [('new', 'v0.7.0'), ('old', '')])
+def test_libcameras_cameras_are_listed(
+    generation: str, version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / 'libcamera.py').write_text(
-        'import sys\nfrom doubles.libcamera_module import Camera, make_module\nmade = make_module("new")\n'
+        f'import sys\nfrom doubles.libcamera_module import Camera, make_module\nmade = make_module("{generation}")\n'
         'made.manager.cameras.append(Camera(made, "/base/imx708@1a"))\nsys.modules["libcamera"] = made\n'
     )
     monkeypatch.setenv('PYTHONPATH', f'{tmp_path}{os.pathsep}{TEST}')
-    assert '/base/imx708@1a' in ask(describe_libcamera)['cameras']
+    answer = ask(describe_libcamera)
+    assert '/base/imx708@1a' in answer['cameras'] and answer['version'] == version
     (tmp_path / 'libcamera.py').write_text('')
     assert 'something else' in ask(describe_libcamera)['error']
 

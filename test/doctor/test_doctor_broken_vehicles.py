@@ -102,17 +102,6 @@ def _covers(rule: dict[str, str], wanted: dict[str, str]) -> bool:
     )
 
 
-@pytest.mark.parametrize('name', ['no Fast DDS profile', 'Cyclone DDS with a small buffer'])
-def test_images_are_lost_with_best_effort_only(name: str, vehicle: Vehicle) -> None:
-    BROKEN[name][0](vehicle)
-    (found,) = [
-        result.finding.found
-        for result in vehicle.examine('ros')
-        if result.check.id == 'ros.large_messages'
-    ]
-    assert re.search('best-effort ones lose .*images, reliable ones get them later', found)
-
-
 def test_a_card_without_imports_sends_to_the_check_that_tells_why(
     vehicle: Vehicle, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -161,14 +161,6 @@ def test_only_the_groups_that_are_asked_for_run(
     } and not vehicle.asked
 
 
-def test_verbose_shows_figures_and_what_does_not_apply(
-    vehicle: Vehicle, capsys: pytest.CaptureFixture[str]
-) -> None:
-    doctor(vehicle, '--verbose', '--only', 'jetson', 'cameras')
-    out = capsys.readouterr().out
-    assert 'skip  jetson.vic: ' in out and 'driver=double' in out
-
-
 @pytest.mark.parametrize(
     ('arguments', 'words'),
     [
@@ -189,17 +181,6 @@ def test_wrong_use_is_one_line_and_exit_code_2(
     assert zc_doctor.main(arguments) == 2
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 1 and lines[0].startswith('zc_doctor: error: ') and words in lines[0]
-
-
-@pytest.mark.parametrize(
-    'arguments', [['--only', 'engine'], ['--only'], ['--unknown'], ['--time-limit', 'long']]
-)
-def test_unknown_arguments_are_explained(
-    arguments: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert zc_doctor.main(arguments) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith('zc_doctor: error: ') and line.endswith('; see zc_doctor --help')
 
 
 def examined(
@@ -317,28 +298,6 @@ def test_a_signal_ends_it_and_all_that_it_has_started(
     finally:
         process.kill()
         process.wait()
-
-
-def test_under_nohup_it_goes_on_when_the_terminal_goes(tmp_path: Path) -> None:
-    """Its parameter file is a pipe, so that it waits; the checks begin when that is written."""
-    pipe = tmp_path / 'pipe.yaml'
-    os.mkfifo(pipe)
-    command = [
-        'sh',
-        '-c',
-        f"trap '' HUP; exec {shlex.join([*COMMAND, '--params-file', str(pipe), '--only', 'kernel'])}",
-    ]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
-        try:
-            with pipe.open('w', encoding='utf-8') as file:  # it is there, and reads
-                process.send_signal(signal.SIGHUP)
-                file.write('/**/capture: {ros__parameters: {slots: 4}}\n')
-            out, errors = process.communicate(timeout=120)
-        finally:
-            process.kill()
-    assert process.returncode in (0, 1) and errors == '' and 'kernel.release' in out
 
 
 def test_nothing_from_outside_moves_the_cursor_or_forges_a_line(

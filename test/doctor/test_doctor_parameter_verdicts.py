@@ -29,85 +29,25 @@ QOS = '/**: {{ros__parameters: {{qos_overrides: {}}}}}\n'.format
 FILES: dict[str, tuple[bool, str | bytes]] = {
     'good': (True, GOOD),
     'empty': (True, ''),
-    'no parameters': (True, '/capture: {ros__parameters: {}}\n'),
     'no ros__parameters': (False, '/capture: {camera: synthetic}\n'),
-    'ros__parameters misspelt': (False, '/capture: {ros_parameters: {camera: synthetic}}\n'),
-    'ros__parameters of none': (False, '/capture:\n  ros__parameters:\n'),
-    'ros__parameters twice': (
-        False,
-        '/capture: {ros__parameters: {camera: synthetic}, ros__parameters: {slots: 4}}\n',
-    ),  # not in every ROS
     'mixed list': (False, INFERENCE('classes: [car, 1]')),
-    'list of texts': (True, INFERENCE('classes: [car, "1"]')),
-    'empty list': (True, INFERENCE('classes: []')),
     'text for a list': (False, INFERENCE('classes: car')),
-    'section twice': (True, CAPTURE('width: 64') + '/capture: {ros__parameters: {height: 64}}\n'),
     'section twice, first wrong': (
         False,
         CAPTURE('width: wide') + '/capture: {ros__parameters: {height: 64}}\n',
     ),
-    'section twice, with the same key': (
-        False,
-        CAPTURE('width: 32, height: 64') + '/capture: {ros__parameters: {width: 64}}\n',
-    ),
     'key twice': (False, CAPTURE('width: 64, width: 64, height: 64')),
-    'key twice, of two types': (False, CAPTURE('width: 64, width: wide, height: 64')),
-    'key twice, of another package': (True, GOOD + '/planner: {ros__parameters: {x: 1, x: 2}}\n'),
     'yes for a text': (False, CAPTURE('frame_id: yes')),
-    'a boolean in quotes': (False, CAPTURE('lock_memory: "no"')),
-    'number for a text': (False, CAPTURE('frame_id: 7')),
-    'integer for a number': (True, CAPTURE('framerate: 30')),
-    'number for an integer': (False, CAPTURE('slots: 8.0')),
-    'not a number': (False, CAPTURE('framerate: .nan')),
-    'no value': (False, CAPTURE('slots: ')),
-    'nothing below': (False, CAPTURE('qos_overrides: {}')),
     'unknown key': (False, CAPTURE('widht: 64')),
     'unknown key of any node': (True, GOOD + '/**: {ros__parameters: {widht: 64}}\n'),
     'key of another node': (False, CAPTURE('score_threshold: 0.5')),
-    'key of another node, for all': (
-        True,
-        GOOD + '/**: {ros__parameters: {score_threshold: 0.5}}\n',
-    ),
     'out of range': (False, CAPTURE('slots: 0')),
-    'out of range for all': (False, '/**: {ros__parameters: {camera: synthetic, slots: 0}}\n'),
     'out of range, overridden': (
         True,
         '/**/capture: {ros__parameters: {slots: 0, camera: synthetic}}\n' + CAPTURE('slots: 8'),
     ),
-    'out of range, overridden for one': (
-        False,
-        '/**/capture: {ros__parameters: {slots: 0}}\n'
-        + GOOD
-        + '/b/capture: {ros__parameters: {slots: 8}}\n',
-    ),
-    'out of range, overridden with such': (
-        False,
-        '/**/capture: {ros__parameters: {slots: 0}}\n' + CAPTURE('slots: 9999'),
-    ),
-    'unknown key, overridden': (
-        False,
-        '/**/capture: {ros__parameters: {widht: 0}}\n' + CAPTURE('widht: 64'),
-    ),
-    'key of another node, repeated for all': (
-        False,
-        CAPTURE('score_threshold: 0.5') + '/**: {ros__parameters: {score_threshold: 0.5}}\n',
-    ),
-    "another package's key, there and for all": (
-        True,
-        GOOD + '/planner: {ros__parameters: {rate: 1}}\n/**: {ros__parameters: {rate: 2}}\n',
-    ),
-    'in range, overridden': (False, CAPTURE('slots: 8') + '/**: {ros__parameters: {slots: 0}}\n'),
     'not one of those': (False, CAPTURE('memory: device')),
-    'nested namespaces': (
-        True,
-        'front: {rear: {capture: {ros__parameters: {slots: 4}}}}\n'.replace(
-            'rear: {capture', 'lidar: {driver'
-        ),
-    ),
-    'wildcard': (True, '/**/capture: {ros__parameters: {camera: synthetic, slots: 4}}\n'),
-    'wildcard, wrong': (False, '/**/capture: {ros__parameters: {slots: four}}\n'),
     'wildcard within a name': (False, '/cap*: {ros__parameters: {slots: 4}}\n'),
-    'no node of ours': (True, '/planner: {ros__parameters: {slots: four}}\n'),
     'node misspelt': (False, '/captrue: {ros__parameters: {slots: 4}}\n'),
     'no stand-in': (False, CAPTURE('participants: [garbage]')),
     'replay of nothing': (False, '/capture: {ros__parameters: {camera: replay}}\n'),
@@ -120,68 +60,25 @@ FILES: dict[str, tuple[bool, str | bytes]] = {
         True,
         CAPTURE("camera_info_url: 'package://rowboat/x.yaml', width: 64, height: 64"),
     ),
-    'calibration that is none': (
-        True,
-        CAPTURE('camera_info_url: /dev/null, width: 64, height: 64'),
-    ),
     "nobody's home": (False, CAPTURE("snapshot_folder: '~nobody9/x'")),
-    'frame_id too long': (False, CAPTURE(f'frame_id: {"f" * 300}')),
     'class that the model has not': (False, INFERENCE('classes: [nope]')),
-    'class by its index': (True, INFERENCE("classes: ['0']")),
     'model that is not there': (False, INFERENCE('model: nope')),
     'user that is not there': (False, INFERENCE('shared_memory_users: [nobody9]')),
     'group that is not there': (False, CAPTURE('shared_memory_group: nobody9')),
     'no CPU': (False, CAPTURE("cpu_affinity: ['0-99999']")),
-    'keep_all of what never ends': (True, CAPTURE('keep_all: true')),
     'no stand-in, overridden': (
         True,
         '/**/capture: {ros__parameters: {participants: [garbage]}}\n'
         + CAPTURE('participants: []'),
     ),
     'no such reliability': (False, GOOD + QOS('{/image_raw: {publisher: {reliability: foo}}}')),
-    'reliability in capitals': (
-        True,
-        GOOD + QOS('{/image_raw: {publisher: {reliability: BEST_EFFORT}}}'),
-    ),
-    'reliability that is unknown': (
-        False,
-        GOOD + QOS('{/camera_info: {publisher: {reliability: unknown}}}'),
-    ),
-    'history that is a number': (False, GOOD + QOS('{/camera_info: {publisher: {history: 1}}}')),
     'depth below 0': (False, GOOD + QOS('{/image_raw: {publisher: {depth: -1}}}')),
-    'depth below 0 of a plain topic': (
-        False,
-        GOOD + QOS('{/camera_info: {publisher: {depth: -1}}}'),
-    ),
-    'depth of more than 32 bits': (
-        False,
-        GOOD + QOS('{/camera_info: {publisher: {depth: 5000000000}}}'),
-    ),
-    'depth 0 of frames': (False, GOOD + QOS('{/image_raw: {publisher: {depth: 0}}}')),
-    'depth as a number': (False, GOOD + QOS('{/image_raw: {publisher: {depth: 2.0}}}')),
     'more frames latched than there are': (
         False,
         GOOD + QOS('{/image_raw: {publisher: {depth: 7, durability: transient_local}}}'),
     ),
-    'every frame latched': (
-        False,
-        GOOD + QOS('{/image_raw: {publisher: {history: keep_all, durability: transient_local}}}'),
-    ),
     "another's QoS, wrong": (True, GOOD + QOS('{/lidar: {publisher: {reliability: foo}}}')),
-    "another node's QoS": (True, GOOD + QOS('{/image_raw: {subscription: {depth: 2}}}')),
-    "another node's QoS, by name": (
-        False,
-        CAPTURE('qos_overrides: {/image_raw: {subscription: {depth: 2}}}'),
-    ),
     'use_sim_time as a number': (False, GOOD + '/**: {ros__parameters: {use_sim_time: 5}}\n'),
-    'types as a number': (
-        False,
-        GOOD + '/**: {ros__parameters: {start_type_description_service: 5}}\n',
-    ),
-    'section in any one namespace': (
-        False,
-        CAPTURE('framerate: 5.0').replace('/capture', '/*/capture'),
-    ),
 }
 
 
@@ -302,36 +199,3 @@ def test_no_start_is_promised_where_a_section_misses_the_cameras_that_the_file_n
         zc_doctor.main([*asked, '--cameras', 'front'], dataclasses.replace(System(), ask=_asked))
         == 1
     )
-
-
-@pytest.mark.parametrize(
-    ('cameras', 'named', 'starts'),
-    [
-        ([], '', True),
-        (['front'], '/front', True),
-        (['front', 'rear'], '/front', False),  # the other one gets the wrong value
-        (['front'], '/rear', False),
-        (['front'], '/fornt', False),
-        (['front'], '/*', True),
-    ],
-)
-@pytest.mark.usefixtures('as_before')
-def test_what_a_file_is_for_depends_on_the_cameras(
-    cameras: list[str], named: str, starts: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / 'vehicle.yaml'
-    sections: dict[str, dict[str, Any]] = {
-        '/**': {'camera': 'synthetic', 'width': 64, 'height': 64, 'accelerator': 'onnx'},
-        '/**/capture': {'slots': 0},
-        f'{named}/capture': {'slots': 8},
-    }
-    path.write_text(
-        json.dumps({name: {'ros__parameters': values} for name, values in sections.items()})
-    )
-    options = ['--cameras', *cameras] if cameras else []
-    monkeypatch.setattr(
-        sys, 'argv', ['perception', *options, '--ros-args', '--params-file', str(path)]
-    )
-    assert run('perception') == (0 if starts else 2)
-    asked = ['--params-file', str(path), '--only', 'parameters', *options]
-    assert zc_doctor.main(asked, dataclasses.replace(System(), ask=_asked)) == (0 if starts else 1)

@@ -243,24 +243,6 @@ def test_the_heap_is_that_which_the_nodes_negotiation_chooses(
     assert vehicle.open_things == 0
 
 
-def test_where_no_heap_will_do_the_reasons_are_the_nodes(vehicle: Vehicle) -> None:
-    capture(**AUTO, width=64, height=64)(vehicle)
-    no_iommu(vehicle)
-    vehicle.empty_heaps.add(CMA)
-    inference(accelerator='axl')(vehicle)
-    needs = vehicle.needs()
-    beside_the_card = pool_need(vehicle.system(), needs, needs.cameras[0])
-    assert beside_the_card.memory == SYSTEM, 'the card is refused by name, and the camera goes on'
-    capture(participants=['isp: NV12; contiguous'])(vehicle)
-    needs = vehicle.needs()
-    refusal = pool_need(vehicle.system(), needs, needs.cameras[0]).refusal
-    assert (
-        f"isp needs contiguous memory, which heaps '{SYSTEM}', 'udmabuf', 'memfd' are not"
-        in refusal
-    )
-    assert f'{CMA} could not allocate 1 bytes' in refusal and "set parameter 'heap'" in refusal
-
-
 def findings(vehicle: Vehicle) -> dict[str, Finding]:
     return {
         result.check.id: result.finding
@@ -340,30 +322,6 @@ def test_a_new_kind_of_camera_that_draws_says_its_size_and_format_itself(
             (size[0] or 128, 96),
             (-(-buffer // PAGE) * PAGE,),
         )
-
-
-@pytest.mark.parametrize('camera', ['gstreamer', 'argus', 'libcamera', 'replay'])
-def test_what_only_the_camera_itself_knows_is_not_held_against_participants(
-    camera: str, vehicle: Vehicle
-) -> None:
-    """Its formats, and where its buffers come from. How many slots there are is counted all the same."""
-    capture(
-        camera=camera,
-        heap='auto',
-        memory='auto',
-        pipeline='x',
-        participants=['a: YUYV:0x0300000000000010; heap=nvmap; slots=20'],
-    )(vehicle)
-    need = expected(vehicle)
-    assert need.slots > 20 and need.slot_bytes
-    capture(width=0, height=0)(vehicle)
-    needs = vehicle.needs()
-    unknown = pool_need(vehicle.system(), needs, needs.cameras[0])
-    assert (unknown.slots, unknown.buffers, unknown.refusal) == (
-        need.slots,
-        (),
-        '',
-    ) and unknown.problem
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
 """A stand-in for libcamera's Python module, with the interface that its bindings document: a camera thread completes queued requests.
 
-Two generations: planes as objects and calls that raise (``new``), planes by indexed methods and calls that return negative numbers
-(``old``). As there, failing calls raise RuntimeError with strerror's words, metadata are keyed by control objects, of which each reading
-makes fresh ones, and the manager's descriptor is one for all cameras.
+Two generations: failing calls raise RuntimeError with strerror's words (``new``), or return negative numbers (``old``, before 0.1, whose
+manager's version can't be read either). As there, metadata are keyed by control objects, of which each reading makes fresh ones, and the
+manager's descriptor is one for all cameras.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable
 from enum import Enum
 from types import SimpleNamespace
 from typing import Any
@@ -51,8 +50,9 @@ class Size:
 
 
 class Manager:
-    def __init__(self) -> None:
-        self.event_fd = os.eventfd(0, os.EFD_CLOEXEC)
+    def __init__(self, generation: str) -> None:
+        self._generation = generation
+        self.event_fd = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self.cameras: list[Camera] = []
         self._done: queue.SimpleQueue[Request] = queue.SimpleQueue()
 
@@ -60,32 +60,31 @@ class Manager:
         self._done.put(request)
         os.eventfd_write(self.event_fd, 1)
 
+    @property
+    def version(self) -> str:
+        if self._generation == 'old':
+            raise TypeError('(): incompatible function arguments')
+        return 'v0.7.0'
+
     def get_ready_requests(self) -> list[Request]:
-        os.eventfd_read(
-            self.event_fd
-        )  # blocks where there is nothing to read, as older bindings do
-        found = []
+        found: list[Request] = []
+        try:
+            os.eventfd_read(self.event_fd)
+        except BlockingIOError:
+            return found
         while not self._done.empty():
             found.append(self._done.get())
         return found
 
 
 class Buffer:
-    def __init__(
-        self, memories: list[Any], planes: list[tuple[int, int, int]], generation: str
-    ) -> None:
+    def __init__(self, memories: list[Any], planes: list[tuple[int, int, int]]) -> None:
         self.memories = memories
         self._planes = planes
         self.metadata = SimpleNamespace(status=FrameStatus.Success, timestamp=0)
-        if generation == 'new':
-            self.planes = [
-                SimpleNamespace(fd=memories[m].fileno(), offset=o, length=n) for m, o, n in planes
-            ]
-        else:
-            self.num_planes = len(planes)
-            self.fd: Callable[[int], int] = lambda i: memories[planes[i][0]].fileno()
-            self.offset: Callable[[int], int] = lambda i: planes[i][1]
-            self.length: Callable[[int], int] = lambda i: planes[i][2]
+        self.planes = [
+            SimpleNamespace(fd=memories[m].fileno(), offset=o, length=n) for m, o, n in planes
+        ]
 
     def paint(self, number: int) -> None:
         for index, (memory, offset, length) in enumerate(self._planes):
@@ -267,7 +266,7 @@ class Allocator:
                     [heap.allocate(luma + luma // 2)],
                     [(0, 0, luma), (0, luma, luma // 2)],
                 )
-            self._buffers.append(Buffer(memories, planes, self._camera._module.generation))
+            self._buffers.append(Buffer(memories, planes))
         self._camera._module.allocated.append(self)
         return len(self._buffers)
 
@@ -282,18 +281,16 @@ class Allocator:
 
 def make_module(generation: str) -> Any:
     """A module; its ``manager.cameras`` is filled by the test, and :func:`free_module` ends it."""
-    manager = Manager()
+    manager = Manager(generation)
 
     class CameraManager:
-        get_ready_requests = Manager.get_ready_requests
-
         @staticmethod
         def singleton() -> Manager:
             return manager
 
     return SimpleNamespace(
         generation=generation, manager=manager, allocated=[], CameraManager=CameraManager, FrameBufferAllocator=Allocator,
-        PixelFormat=Named, Size=Size, StreamRole=SimpleNamespace(VideoRecording='video', Viewfinder='viewfinder'),
+        PixelFormat=Named, Size=Size, StreamRole=SimpleNamespace(VideoRecording='video'),
         Request=SimpleNamespace(Status=Status), FrameMetadata=SimpleNamespace(Status=FrameStatus),
     )  # fmt: skip
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import mmap
 import os
 import resource
 import struct
@@ -83,22 +82,6 @@ def test_identity_is_that_of_every_duplicate_and_of_no_other_buffer(buffer: DmaB
     assert again.identity == buffer.identity != other.identity
     again.close()
     other.close()
-
-
-def test_a_buffer_that_only_devices_touch_is_never_mapped(buffer: DmaBuf) -> None:
-    assert not buffer.mapped
-    buffer.mapping()
-    assert buffer.mapped
-
-
-def test_the_mapping_is_made_once_and_shared_with_other_mappings(buffer: DmaBuf) -> None:
-    assert buffer.mapping() is buffer.mapping()
-    buffer.mapping()[5000] = 42
-    with (
-        buffer.dup() as fd,
-        mmap.mmap(fd.fileno(), buffer.size, mmap.MAP_SHARED, mmap.PROT_READ) as other,
-    ):
-        assert other[5000] == 42
 
 
 def test_a_read_only_buffer_is_mapped_for_reading() -> None:
@@ -311,25 +294,6 @@ def test_readers_wait_for_writers_and_writers_for_all(
 # Fences of the reservation object
 
 
-@pytest.mark.parametrize(
-    'access', [CpuAccess.READ, CpuAccess.WRITE, CpuAccess.READ | CpuAccess.WRITE]
-)
-def test_fences_go_in_and_out_with_their_direction(
-    device_buffer: DmaBuf, ioctl: ScriptedIoctl, access: CpuAccess
-) -> None:
-    fence = device_buffer.export_fence(access)
-    assert fence is not None and fence.wait(0.0)
-    assert device_buffer.import_fence(fence, access)
-    number = device_buffer.fileno()
-    assert ioctl.calls == [
-        (number, EXPORT_SYNC_FILE, struct.pack('<Ii', access, -1)),
-        (number, IMPORT_SYNC_FILE, struct.pack('<Ii', access, fence.fileno())),
-    ]
-    assert fence.fileno() >= 0, 'it was borrowed'
-    fence.close()
-    assert device_buffer.sync_supported
-
-
 def test_a_memfd_has_no_fences_and_no_name_to_set(buffer: DmaBuf, ioctl: ScriptedIoctl) -> None:
     with SyncFileStandIn() as fence:
         assert not buffer.import_fence(fence, CpuAccess.READ)
@@ -375,13 +339,6 @@ def test_what_is_no_dma_buf_says_nothing_about_the_kernel(
 
 
 # Names
-
-
-def test_a_name_is_passed_as_the_string_itself(
-    device_buffer: DmaBuf, ioctl: ScriptedIoctl
-) -> None:
-    assert device_buffer.set_name('camera 0 slot 2')
-    assert ioctl.calls == [(device_buffer.fileno(), SET_NAME, b'camera 0 slot 2\0')]
 
 
 def test_older_kernels_name_no_attached_buffer(

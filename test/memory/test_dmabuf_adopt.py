@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import array
 import ctypes
 import errno
 import fcntl
@@ -18,7 +17,7 @@ import pytest
 from zc_perception.errors import AllocationError
 from zc_perception.memory import dmabuf
 from zc_perception.memory import kernel_abi as abi
-from zc_perception.memory.dmabuf import BufferKind, CpuAccess, DmaBuf, is_dmabuf
+from zc_perception.memory.dmabuf import BufferKind, CpuAccess, DmaBuf
 from zc_perception.memory.heaps import SealedMemfd
 from zc_perception.memory.owned_fd import OwnedFd
 
@@ -145,54 +144,6 @@ def test_what_was_opened_read_only_is_not_taken_for_writing() -> None:
     ):
         DmaBuf.from_fd(narrow, writable=True)
     assert narrow.closed
-
-
-def test_a_dma_buf_is_known_by_its_fdinfo(monkeypatch: pytest.MonkeyPatch) -> None:
-    with OwnedFd(memfd(SHRINK | GROW)) as fd:
-        assert not is_dmabuf(fd)
-        monkeypatch.setattr(
-            dmabuf.abi, 'fdinfo', lambda number: {'size': '4096', 'exp_name': 'nvmap'}
-        )
-        assert is_dmabuf(fd)
-        # What it looks like otherwise doesn't count.
-        buffer = DmaBuf.from_fd(fd.dup(), writable=True, expected_size=PAGE)
-    assert (buffer.kind, buffer.heap, buffer.exporter()) == (
-        BufferKind.DMABUF,
-        'foreign/nvmap',
-        'nvmap',
-    )
-    buffer.close()
-
-
-def test_identity_is_the_same_in_the_process_it_was_sent_to() -> None:
-    ours, theirs = socket.socketpair()
-    buffer = SealedMemfd().allocate(PAGE)
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            buffer.close()
-            ours.close()
-            _, ancillary, _, _ = theirs.recvmsg(1, socket.CMSG_SPACE(4))
-            received = DmaBuf.from_fd(
-                OwnedFd(array.array('i', ancillary[0][2])[0]), expected_size=PAGE
-            )
-            theirs.sendall(
-                f'{received.identity.device} {received.identity.inode} {received.mapping()[3]}'.encode()
-            )
-            status = 0
-        finally:
-            os._exit(status)
-    theirs.close()
-    buffer.mapping()[3] = 33
-    ours.sendmsg(
-        [b'x'], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', [buffer.fileno()]))]
-    )
-    answer = ours.recv(100).decode()
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    assert answer == f'{buffer.identity.device} {buffer.identity.inode} 33'
-    ours.close()
-    buffer.close()
 
 
 # Sealing

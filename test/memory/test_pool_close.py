@@ -49,19 +49,6 @@ def closed(lease: Lease) -> bool:
     return closes(lease.slot) == 1
 
 
-def test_a_fence_that_signals_ends_its_slot_without_a_call() -> None:
-    pool, memory = counted_pool(1)
-    fence = EventFence()
-    pool.release(leased(pool), fence)
-    ended = ends(pool)
-    pool.close()
-    assert memory.closes == [0] and not ended.is_set()
-    fence.signal()
-    assert ended.wait(PATIENCE_S)
-    until(lambda: memory.closes == [1], 'the buffers are closed')
-    assert pool.statistics().retired == 0
-
-
 def test_a_fence_that_never_signals_ends_its_slot_after_the_timeout_without_a_call(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -164,13 +151,6 @@ def test_a_pool_that_is_closed_while_the_reaper_sleeps_is_finished_too() -> None
     fence.signal()
     until(lambda: memory.closes == [1], 'the second pool, while the first waits for ever')
     first.release(lease)
-
-
-def test_a_pool_that_nobody_holds_needs_no_thread(reaper: Reaper) -> None:
-    pool, memory = counted_pool(3)
-    acquired(pool)
-    pool.close()
-    assert not reaper.running and memory.closes == [1, 1, 1]
 
 
 def test_an_idle_wait_for_the_last_frame_costs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,11 +1,15 @@
-"""The smallest ONNX models: outputs are the input itself. Encoded by hand after ``onnx.proto`` (ONNX 1.14, IR version 8)."""
+"""The smallest ONNX models: outputs are the input itself, or constants. Encoded by hand after ``onnx.proto`` (ONNX 1.14, IR version 8)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
 FLOAT, UINT8, INT8, INT64, FLOAT16, DOUBLE = 1, 2, 3, 7, 10, 11
 Axis = int | str
+_KINDS = {'float32': FLOAT, 'uint8': UINT8, 'int8': INT8, 'int32': 6, 'int64': INT64}
 
 
 def _varint(number: int) -> bytes:
@@ -71,3 +75,30 @@ def identity(
         _field(14, _field(1, key) + _field(2, value)) for key, value in (metadata or {}).items()
     )
     return _field(1, ir_version) + _field(7, graph) + _field(8, _field(2, opset)) + said
+
+
+def constant(
+    outputs: Mapping[str, NDArray[np.generic]],
+    inputs: Mapping[str, tuple[int, Sequence[Axis]]],
+    metadata: Mapping[str, str] | None = None,
+    shapes: Mapping[str, Sequence[Axis]] | None = None,
+) -> bytes:
+    """A model that yields these arrays, whatever it is given.
+
+    :param inputs: type and shape of each.
+    :param shapes: of outputs, where the file says others than the arrays have.
+    """
+    nodes = declared = b''
+    for name, values in outputs.items():
+        kind = _KINDS[str(values.dtype)]
+        dims = b''.join(_field(1, n) for n in values.shape)
+        tensor = dims + _field(2, kind) + _field(9, values.tobytes())
+        attribute = _field(1, 'value') + _field(5, tensor) + _field(20, 4)
+        nodes += _field(1, _field(2, name) + _field(4, 'Constant') + _field(5, attribute))
+        declared += _field(12, _value(name, kind, (shapes or {}).get(name, values.shape)))
+    given = b''.join(_field(11, _value(name, *what)) for name, what in inputs.items())
+    graph = nodes + _field(2, 'constant') + given + declared
+    said = b''.join(
+        _field(14, _field(1, key) + _field(2, value)) for key, value in (metadata or {}).items()
+    )
+    return _field(1, 8) + _field(7, graph) + _field(8, _field(2, 13)) + said

@@ -131,11 +131,10 @@ class Calibration:
     def scaled(self, width: int, height: int) -> Calibration:
         """This for pictures of another size that show the same.
 
-        The centre of the first pixel is at 0, as for OpenCV, so the picture's edge is at -0.5 and
-        a point x goes to (x + 0.5) * scale - 0.5. Distortion and rotation have no pixels.
+        The centre of the first pixel is at 0, as for OpenCV, so the picture's edge is at -0.5 and a point x goes to (x + 0.5) * scale -
+        0.5. Distortion and rotation have no pixels.
 
-        :raises ConfigError: such pictures don't show the same, or a side of the region would be
-            no whole number.
+        :raises ConfigError: such pictures don't show the same, or a side of the region would be no whole number.
         """
         was_width, was_height = self.picture
         across, down = Fraction(width, was_width), Fraction(height, was_height)
@@ -522,8 +521,7 @@ def calibration_path(
     :param url: ``file:///path``, ``package://package/path`` or a bare absolute path; empty for :data:`DEFAULT_URL`.
     :param camera_name: for ``${NAME}``.
     :raises NoPackageError: there is no such package here.
-    :raises ConfigError: another scheme, an unknown variable, a path that isn't absolute or leaves
-        its package.
+    :raises ConfigError: another scheme, an unknown variable, a path that isn't absolute or leaves its package.
     """
     given = url or DEFAULT_URL
     resolved = _substitute(given, camera_name, environment)
@@ -627,8 +625,7 @@ def save_calibration(path: Path, calibration: Calibration) -> None:
 class CameraInfoStore:
     """A camera's calibration, where it is kept, and what its user should know of it.
 
-    A file that is missing or can't be used costs the calibration only: frames go on, and
-    :meth:`replace` writes a good one.
+    A file that is missing or can't be used costs the calibration only: frames go on, and :meth:`replace` writes a good one.
 
     :param url: see :func:`calibration_path`.
     :param camera_name: see :func:`camera_name_of`.

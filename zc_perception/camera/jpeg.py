@@ -170,10 +170,9 @@ def _last(data: Pixels) -> int:
 def _with_zeros(data: Pixels, end: int) -> int:
     """Where to end in place of *end*, with the zeros that may be the picture's.
 
-    A byte of ones is always followed by a zero byte. And up to ten bits at the end of a picture
-    may be zero: two blocks of chroma without any difference. That is one whole byte at most. All
-    other zeros are not the picture's own: with them the rest of a picture that is cut off would be
-    made up.
+    A byte of ones is always followed by a zero byte. And up to ten bits at the end of a picture may be zero: two blocks of chroma without
+    any difference. That is one whole byte at most. All other zeros are not the picture's own: with them the rest of a picture that is cut
+    off would be made up.
     """
     stuffed = end > 0 and data[end - 1] == _FILL
     return min(data.size, end + (2 if stuffed else 1))
@@ -213,8 +212,7 @@ class JpegDecoder:
         :param data: the JPEG's bytes, contiguous. What follows its end is ignored.
         :param luma: (height, width).
         :param chroma: (height/2, width/2, 2).
-        :returns: how many bytes of *data* were copied because the picture had to be mended
-            (:func:`mended`); 0: it was as JPEG wants it.
+        :returns: how many bytes of *data* were copied because the picture had to be mended (:func:`mended`); 0: it was as JPEG wants it.
         :raises BadJpegError: it is broken, has another size or other colours. The planes may hold a part of it then.
         :raises CameraError: the decoder is closed.
         """

@@ -1,13 +1,11 @@
 """The libcamera camera: a pipeline handler's own dma-bufs, each a slot, and its request queued again when its last lease is dropped.
 
 :class:`Requests` deals the module's requests out to the cameras of this process: the module has one manager for all cameras, with one
-descriptor that says that something is complete. Two generations of the bindings are taken. Planes are objects in newer ones, and indexed
-methods of the buffer in older ones. Calls that fail raise a RuntimeError with strerror's words in newer ones, and return a negative number
-in older ones. Controls are looked up by name, because two objects may stand for the same one.
+descriptor that says that something is complete. Calls that fail raise a RuntimeError with strerror's words from libcamera 0.1 on; before
+(Debian 12 has 0.0.3), they return a negative number. Controls are looked up by name, because two objects may stand for the same one.
 
-Source: libcamera's documentation, ``src/py/libcamera`` and its *pycamera* examples. ``SensorTimestamp`` is CLOCK_BOOTTIME. Tested against a
-module of our own with the documented interface of both generations (``test/doubles/libcamera_module.py``), not with libcamera itself: it
-needs a Raspberry Pi or the like.
+Source: libcamera's documentation, and ``src/py/libcamera`` of 0.0.3 and 0.7. ``SensorTimestamp`` is CLOCK_BOOTTIME. Tested against a module
+of our own with the interface of both (``test/doubles/libcamera_module.py``), not with libcamera itself: it needs a Raspberry Pi or the like.
 """
 
 from __future__ import annotations
@@ -22,7 +20,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from importlib import metadata
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from zc_perception.camera.camera import PIPELINE_BUFFERS, Camera, CameraOptions, CameraStatistics
@@ -68,13 +65,8 @@ _INSTALL = 'install it: apt install python3-libcamera, or build libcamera with -
 
 
 def planes_of(buffer: Any) -> list[BorrowedMemory]:
-    """The planes of a FrameBuffer of either generation."""
-    if hasattr(buffer, 'planes'):
-        return [BorrowedMemory(plane.fd, plane.offset, plane.length) for plane in buffer.planes]
-    return [
-        BorrowedMemory(buffer.fd(index), buffer.offset(index), buffer.length(index))
-        for index in range(buffer.num_planes)
-    ]
+    """The planes of a FrameBuffer."""
+    return [BorrowedMemory(plane.fd, plane.offset, plane.length) for plane in buffer.planes]
 
 
 def checked(what: str, result: Any) -> Any:
@@ -82,7 +74,7 @@ def checked(what: str, result: Any) -> Any:
 
     :raises CameraError: it is.
     """
-    if isinstance(result, int) and not isinstance(result, bool) and result < 0:
+    if isinstance(result, int) and result < 0:
         raise error_of(what, OSError(-result, os.strerror(-result)))
     return result
 
@@ -146,10 +138,6 @@ def import_libcamera() -> Any:
     if not hasattr(module, 'CameraManager'):
         raise ConfigError(
             f"the module 'libcamera' at {getattr(module, '__file__', '?')} is something else; {_INSTALL}"
-        )
-    if not hasattr(module.CameraManager, 'get_ready_requests'):
-        raise ConfigError(
-            "the module 'libcamera' is from before the middle of 2022, when its names were others; install libcamera 0.0.1 or newer"
         )
     return module
 
@@ -223,9 +211,6 @@ class Requests:
 
     def _deal(self) -> None:
         with self._lock:
-            # Another camera's thread may have fetched them meanwhile: reading an empty descriptor would wait.
-            if not select.select([self.manager.event_fd], [], [], 0)[0]:
-                return
             for request in self.manager.get_ready_requests():
                 box = self._boxes.get(request.cookie >> 16)
                 if box is not None:
@@ -261,17 +246,15 @@ def describe_libcamera() -> dict[str, Any]:
     """Its cameras' ids. Listing them acquires none."""
     try:
         module = import_libcamera()
-        cameras = [str(camera.id) for camera in module.CameraManager.singleton().cameras]
+        manager = module.CameraManager.singleton()
+        cameras = [str(camera.id) for camera in manager.cameras]
     except ZcError as error:
         return {'error': str(error)}
     except (RuntimeError, OSError) as error:
         return {'error': f'libcamera could not list its cameras: {error}'}
-    version = str(
-        getattr(module, '__version__', '')
-        or getattr(module.CameraManager.singleton(), 'version', '')
-    )
-    with contextlib.suppress(metadata.PackageNotFoundError):
-        version = version or metadata.version('libcamera')
+    version = ''
+    with contextlib.suppress(TypeError):  # what reading it raises before 0.1
+        version = str(manager.version)
     return {'file': str(getattr(module, '__file__', '')), 'version': version, 'cameras': cameras}
 
 
@@ -353,9 +336,7 @@ class LibcameraCamera(Camera):
 
     def _configure_stream(self, width: int, height: int, buffers: int) -> None:
         module = self._module
-        roles = module.StreamRole
-        role = getattr(roles, 'VideoRecording', None) or roles.Viewfinder
-        configuration = self._camera.generate_configuration([role])
+        configuration = self._camera.generate_configuration([module.StreamRole.VideoRecording])
         stream = configuration.at(0)
         stream.pixel_format = module.PixelFormat('NV12')
         if width and height:
@@ -480,8 +461,10 @@ class LibcameraCamera(Camera):
         return buffers
 
     def _request(self, index: int, buffer: Any) -> Any:
-        request = self._camera.create_request(self._box.cookie | index)
-        if request is None:
+        request = self._call(
+            'make a request', partial(self._camera.create_request, self._box.cookie | index)
+        )
+        if request is None:  # before 0.1
             raise CameraError(
                 f"camera '{self._camera.id}': libcamera made no request; release the camera elsewhere and try again"
             )
@@ -551,7 +534,9 @@ class LibcameraCamera(Camera):
             )
         self._count(int(request.sequence))
         buffer = self._buffers[slot.index]
-        if request.status != self._module.Request.Status.Complete or _bad(self._module, buffer):
+        if request.status != self._module.Request.Status.Complete or (
+            buffer.metadata.status != self._module.FrameMetadata.Status.Success
+        ):
             self._bad += 1
             if request.status != self._module.Request.Status.Complete and not self._stopped:
                 # Cancelled although nobody stopped it: the camera is gone. The slot stays out of the queue.
@@ -616,19 +601,12 @@ class LibcameraCamera(Camera):
         self._requests.close(self._box)
 
 
-def _bad(module: Any, buffer: Any) -> bool:
-    """Whether the buffer's own metadata says that its data is no good."""
-    status = getattr(getattr(buffer, 'metadata', None), 'status', None)
-    statuses = getattr(getattr(module, 'FrameMetadata', None), 'Status', None)
-    return status is not None and statuses is not None and status != statuses.Success
-
-
 def _timestamp(request: Any, buffer: Any) -> int | None:
     """CLOCK_BOOTTIME nanoseconds of the exposure; ``None``: the handler doesn't say."""
     found = named(request.metadata, 'SensorTimestamp')
     if found is not None:
         return int(found[1])
-    return int(getattr(getattr(buffer, 'metadata', None), 'timestamp', 0) or 0) or None
+    return int(buffer.metadata.timestamp) or None
 
 
 def _colorimetry(space: Any) -> Colorimetry:

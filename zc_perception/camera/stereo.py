@@ -13,16 +13,14 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Generic, TypeVar
 
-from zc_perception.camera.camera import Camera, CameraStatistics
-from zc_perception.camera.controls import ControlInfo, ControlValue
+from zc_perception.camera.camera import Camera
 from zc_perception.errors import ConfigError
 from zc_perception.frame import Frame, Header
-from zc_perception.memory.pool import BufferPool
 from zc_perception.negotiation.constraints import BufferConstraints
 from zc_perception.negotiation.settings import AllocationRequest
 
@@ -322,11 +320,22 @@ def _release(frames: Sequence[Frame]) -> None:
         frame.release()
 
 
+def _of_inner(name: str) -> Any:
+    """What :attr:`SideCamera.inner` has by that name."""
+    return property(lambda side: getattr(side.inner, name))
+
+
 class SideCamera(Camera):
     """One side of :class:`StereoSides`: its camera, but only frames that have a counterpart. Made by :meth:`StereoSides.join`.
 
     As any camera it is captured from by one thread, and stopped from any; neither waits for the other side's thread.
     """
+
+    # Of the statistics: what had no counterpart is in :meth:`StereoSides.statistics`.
+    has_lens, heap_name, device = map(_of_inner, ('has_lens', 'heap_name', 'device'))
+    identity, threads, reallocates = map(_of_inner, ('identity', 'threads', 'reallocates'))
+    pool, statistics, facts, sizes = map(_of_inner, ('pool', 'statistics', 'facts', 'sizes'))
+    controls, tune, set_control = map(_of_inner, ('controls', 'tune', 'set_control'))
 
     def __init__(self, sides: StereoSides, side: Side, camera: Camera) -> None:
         self.side = side
@@ -348,22 +357,6 @@ class SideCamera(Camera):
     def ended(self) -> bool:
         return self.inner.ended and self._sides.ended(self)
 
-    @property
-    def has_lens(self) -> bool:
-        return self.inner.has_lens
-
-    @property
-    def heap_name(self) -> str:
-        return self.inner.heap_name
-
-    @property
-    def device(self) -> str:
-        return self.inner.device
-
-    @property
-    def identity(self) -> str:
-        return self.inner.identity
-
     def notices(self) -> Sequence[str]:
         """Two sizes are allowed, but few who use both pictures can work with them."""
         other, own = self._sides.other_size(self.side), (self.width, self.height)
@@ -375,22 +368,6 @@ class SideCamera(Camera):
             'set width and height of both, unless who uses the pairs can do with that',
         )
 
-    def facts(self) -> Mapping[str, object]:
-        return self.inner.facts()
-
-    @property
-    def threads(self) -> Sequence[threading.Thread]:
-        return self.inner.threads
-
-    def controls(self) -> Mapping[str, ControlInfo]:
-        return self.inner.controls()
-
-    def tune(self, name: str, value: Any) -> None:
-        self.inner.tune(name, value)
-
-    def set_control(self, name: str, value: ControlValue) -> int | None:
-        return self.inner.set_control(name, value)
-
     def constraints(self) -> BufferConstraints:
         """Frames that wait for their counterparts are slots besides."""
         return self._with_waiting(self.inner.constraints())
@@ -401,23 +378,12 @@ class SideCamera(Camera):
     def _with_waiting(self, constraints: BufferConstraints) -> BufferConstraints:
         return replace(constraints, slots=constraints.slots + self._sides.depth)
 
-    @property
-    def reallocates(self) -> bool:
-        return self.inner.reallocates
-
-    def sizes(self) -> Sequence[str]:
-        return self.inner.sizes()
-
     def allocate(self, request: AllocationRequest) -> None:
         self.inner.allocate(request)
         pool = self.inner.pool
         if pool is not None:
             # Nobody leases under this name: it keeps the slots of waiting frames from being promised to consumers.
             pool.set_quota('stereo', self._sides.depth)
-
-    @property
-    def pool(self) -> BufferPool | None:
-        return self.inner.pool
 
     def capture(self) -> Frame | None:
         """The oldest of its frames that has a counterpart; ``None`` also while there is none."""
@@ -431,10 +397,6 @@ class SideCamera(Camera):
         if fresh is not None:
             self._sides.offer(self, fresh, self._patience_s)
         return self._sides.take(self)
-
-    def statistics(self) -> CameraStatistics:
-        """Of everything that it captures; what had no counterpart is in :meth:`StereoSides.statistics`."""
-        return self.inner.statistics()
 
     def stop(self) -> None:
         """The other side goes on."""

@@ -46,8 +46,7 @@ def camera_class(camera: NodeNeed) -> type[Camera]:
 
 
 def node_need(kind: str, values: Mapping[str, Any], node: str = '') -> NodeNeed:
-    """What a node would have of *values*: each that it takes, and its defaults in place of the others, which check ``parameters.file``
-    tells.
+    """What a node would have of *values*: each that it takes, and its defaults in place of the others, which check ``parameters.file`` tells.
 
     :param kind: ``capture`` or ``inference``.
     :param node: its full name.

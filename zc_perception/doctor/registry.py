@@ -1,6 +1,5 @@
-"""All checks, by group: the doctor's own stand here, those of a kind of camera or accelerator in its class. Ids stay, since programs may
-rely on them.
-A new one goes to the end of its group.
+"""All checks, by group: the doctor's own stand here, those of a kind of camera or accelerator in its class. Ids stay, since programs may rely
+on them. A new one goes to the end of its group.
 """
 
 from __future__ import annotations

@@ -4,10 +4,9 @@
 * :func:`surface_parameters` and :func:`surface_image` read one that somebody else made, such as a camera's: where its planes lie.
 * :class:`SurfaceCache` makes the library's object for one that came as a descriptor.
 
-Source: NvBufSurface pages of the *Jetson Linux API Reference* (R35.3.1 to R39.2). The head of ``NvBufSurface`` and of its parameters is
-the same in all of them. Their tails have grown, so that only element 0 of a list may be read. R36's own page wasn't found. So this
-module checks the structs: it makes an image of its own first, and compares what comes back with what was asked for, before it reads a
-camera's.
+Source: NvBufSurface pages of the *Jetson Linux API Reference* (R35.3.1 to R39.2). The head of ``NvBufSurface`` and of its parameters is the
+same in all of them. Their tails have grown, so that only element 0 of a list may be read. R36's own page wasn't found. So this module
+checks the structs: it makes an image of its own first, and compares what comes back with what was asked for, before it reads a camera's.
 """
 
 from __future__ import annotations

@@ -126,8 +126,7 @@ class DmaBuf:
         :param writable: whether the CPU is going to write to it.
         :param heap: the allocator's name where it is known; otherwise ``foreign/`` and the exporter.
         :param keeper: closed after the buffer.
-        :param lent: its owner, a library in this process, goes on writing to it, by mappings that
-            it may make anew for each frame.
+        :param lent: its owner, a library in this process, goes on writing to it, by mappings that it may make anew for each frame.
         :raises AllocationError: it is something else, too small, or can't be written although it has to be. The message says which.
         """
         try:

@@ -11,7 +11,8 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from enum import Enum
 from typing import Protocol
 
@@ -217,7 +218,10 @@ def check_heap_name(name: str) -> None:
     """
     dma_heap = name.removeprefix('dma_heap/')
     if name not in ('auto', 'udmabuf', 'memfd') and (dma_heap == name or '/' in dma_heap):
-        raise _unknown(name)
+        raise ConfigError(
+            f"heap '{name}' is not known; use auto, dma_heap/NAME (see ls {DMA_HEAP_DIRECTORY}), udmabuf or memfd"
+            + nearest(name, ['auto', *heap_order(HeapUse.CAMERA)])
+        )
 
 
 def _open_named(name: str) -> Heap:
@@ -227,13 +231,6 @@ def _open_named(name: str) -> Heap:
         return SealedMemfd()
     check_heap_name(name)
     return DmaHeap(name.removeprefix('dma_heap/'))
-
-
-def _unknown(name: str) -> ConfigError:
-    return ConfigError(
-        f"heap '{name}' is not known; use auto, dma_heap/NAME (see ls {DMA_HEAP_DIRECTORY}), udmabuf or memfd"
-        + nearest(name, ['auto', *heap_order(HeapUse.CAMERA)])
-    )
 
 
 def _absent(candidates: Sequence[str], missing: set[str]) -> list[str]:
@@ -253,61 +250,18 @@ Opener = Callable[[str], Heap]
 """Opens a heap by its name; raises ``OSError`` or :class:`AllocationError`."""
 
 
-class _Search:
-    """Tries heaps one after the other, and remembers why some don't work."""
-
-    def __init__(self, names: Sequence[str], opener: Opener) -> None:
-        self._names = names
-        self._opener = opener
-        self._reasons: list[str] = []
-        self._missing: set[str] = set()
-
-    def working(self) -> Iterator[Heap]:
-        """Those that allocate a page, opened; whoever takes one closes it."""
-        for name in self._names:
-            try:
-                heap = self._opener(name)
-            except FileNotFoundError:
-                self._missing.add(name)
-                continue
-            except OSError as error:
-                self._reasons.append(f'{name}: {_said(error)}')
-                continue
-            except AllocationError as error:
-                self._reasons.append(str(error))
-                continue
-            try:
-                heap.allocate(1).close()
-            except AllocationError as error:
-                heap.close()
-                self._reasons.append(str(error))
-                continue
-            except BaseException:
-                heap.close()
-                raise
-            yield heap
-
-    @property
-    def reasons(self) -> list[str]:
-        """Why others were not taken: one sentence for all whose device files are missing, one for each that didn't work."""
-        return [*_absent(self._names, self._missing), *self._reasons]
-
-
 def open_heap(name: str = 'auto', *, use: HeapUse = HeapUse.CAMERA) -> tuple[Heap, list[str]]:
     """The heap *name*, or with ``auto`` the first of :func:`heap_order` that allocates a page.
 
-    :returns: the heap, and for ``auto`` why no better one was taken: a sentence for those that this machine lacks, and one for each that
-        didn't work; worth saying once. :func:`is_contiguous` tells what came out.
+    :returns: the heap, and for ``auto`` why others don't work, see :func:`working_heaps`. :func:`is_contiguous` tells what came out.
     :raises ConfigError: unknown name.
     :raises AllocationError: the named heap can't be used, or none works.
     """
     if name != 'auto':
         return _open_or_refuse(name), []
-    search = _Search(heap_order(use), _open_named)
-    heap = next(search.working(), None)
-    if heap is None:
-        raise AllocationError(f'no heap for {use.value} works: {"; ".join(search.reasons)}')
-    return heap, search.reasons
+    heaps = working_heaps('auto', heap_order(use), opener=_open_named)
+    heaps.choose(heaps.names[0])
+    return heaps, list(heaps.reasons)
 
 
 def _open_or_refuse(name: str) -> Heap:
@@ -405,6 +359,8 @@ def working_heaps(
 ) -> OfferedHeaps:
     """The heap *name*, which is the user's choice; with ``auto`` all those of *order* that allocate a page.
 
+    Its reasons say why others don't: one sentence for all whose device files are missing, one for each that doesn't work.
+
     :param order: names, the best first; empty: :func:`heap_order`'s for cameras.
     :param opener: opens those of ``auto``.
     :raises ConfigError: unknown name.
@@ -414,11 +370,23 @@ def working_heaps(
         offered = OfferedHeaps.only(_open_or_refuse(name))
         offered.reasons = (f"parameter 'heap' is '{name}'",)
         return offered
-    search = _Search(order or heap_order(HeapUse.CAMERA), opener)
-    names = []
-    for heap in search.working():
-        names.append(heap.name)
-        heap.close()
+    order = order or heap_order(HeapUse.CAMERA)
+    names: list[str] = []
+    reasons: list[str] = []
+    missing: set[str] = set()
+    for each in order:
+        try:
+            with closing(opener(each)) as heap:
+                heap.allocate(1).close()
+        except FileNotFoundError:
+            missing.add(each)
+        except OSError as error:
+            reasons.append(f'{each}: {_said(error)}')
+        except AllocationError as error:
+            reasons.append(str(error))
+        else:
+            names.append(each)
+    reasons = [*_absent(order, missing), *reasons]
     if not names:
-        raise AllocationError(f'no heap works: {"; ".join(search.reasons)}')
-    return OfferedHeaps(names, search.reasons, opener=opener)
+        raise AllocationError(f'no heap works: {"; ".join(reasons)}')
+    return OfferedHeaps(names, reasons, opener=opener)

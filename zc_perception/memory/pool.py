@@ -77,13 +77,11 @@ class Slot:
     :param index: its place in the pool; the index of a driver's buffer.
     :param buffer_uid: names these buffers and no others; what replaces them has another one.
     :param layout: where each plane lies in the buffers.
-    :param generation: counts the uses of this place; it never goes back, not even when the
-        buffers are replaced.
+    :param generation: counts the uses of this place; it never goes back, not even when the buffers are replaced.
     :param leases: by number, what keeps it from being reused.
     :param fences: release fences of leases that were dropped.
     :param pins: how many :meth:`BufferPool.revoke` calls are still making a quarantine for it.
-    :param condemned: its quarantine could not be made, so that nobody can say when a dead
-        consumer's device is done.
+    :param condemned: its quarantine could not be made, so that nobody can say when a dead consumer's device is done.
     :param since: CLOCK_MONOTONIC second of the last :meth:`BufferPool.acquire`.
     :param sequence: the camera's number of the frame that was published in it last.
     """
@@ -110,8 +108,7 @@ class Holder:
     """Somebody who has leases, and what was promised to it. Only its pool changes it.
 
     :param frames: its leases: of the frames that wait for it, and of those that it holds.
-    :param number: how many it may hold at a time; ``None``: nothing was agreed, so there is no
-        limit.
+    :param number: how many it may hold at a time; ``None``: nothing was agreed, so there is no limit.
     :param depth: how many of the newest frames may wait for it besides.
     :param lossless: a producer that can wait does so, before this holder loses a frame.
     :param wants: a frame waits that can't be handed out, because it holds its number.
@@ -137,9 +134,8 @@ class Lease:
     :param number: unique in its pool.
     :param since: CLOCK_MONOTONIC second at which it began.
 
-    ``uses``: how often it has to be released, see :meth:`BufferPool.again`. ``handed``: whether
-    its holder has got the frame; before that, the frame waits for it. ``ended``: empty while it is
-    good, then what ended it.
+    ``uses``: how often it has to be released, see :meth:`BufferPool.again`. ``handed``: whether its holder has got the frame; before that,
+    the frame waits for it. ``ended``: empty while it is good, then what ended it.
     """
 
     __slots__ = (
@@ -344,8 +340,7 @@ in_child(Turn.THREADS, REAPER.reset)
 
 
 class BufferPool:
-    """A fixed number of slots of one layout: one producer fills them, any number of consumers hold
-    them.
+    """A fixed number of slots of one layout: one producer fills them, any number of consumers hold them.
 
     **Who owns what.** The pool owns its slots, and their buffers until a slot *ends*: then it
     closes them. A consumer owns a :class:`Lease`, the right to use one generation of one slot. A
@@ -368,8 +363,7 @@ class BufferPool:
        pending for too long is *retired*: retire listeners hear of it, its buffers are closed, and a
        fresh slot takes its place.
 
-    :meth:`close` ends all slots. A slot that somebody still uses then ends with its last lease and
-    fence.
+    :meth:`close` ends all slots. A slot that somebody still uses then ends with its last lease and fence.
 
     **One number for each consumer.** :meth:`grant` says how many frames a consumer may hold. A
     consumer that holds its number is handed no other one, until it gives one back: then ``on_room``
@@ -395,16 +389,12 @@ class BufferPool:
     and asking for something raises StaleFrameError.
 
     :param layout: where each plane lies in a slot's buffers.
-    :param allocate: makes the buffers of one slot; called once per slot now, and again to replace a
-        retired one.
+    :param allocate: makes the buffers of one slot; called once per slot now, and again to replace a retired one.
     :param slots: how many, 1 to 64; 3 is triple buffering.
     :param name: the producer's name, for messages.
-    :param release_timeout_s: a slot whose release fence is pending for longer is retired and
-        replaced, never reused.
-    :param on_free: called, without the lock, whenever a slot becomes free: a V4L2 camera queues its
-        buffer again.
-    :param reserve: slots that are promised to nobody: those that the driver needs queued, and those
-        that the producer has in flight.
+    :param release_timeout_s: a slot whose release fence is pending for longer is retired and replaced, never reused.
+    :param on_free: called, without the lock, whenever a slot becomes free: a V4L2 camera queues its buffer again.
+    :param reserve: slots that are promised to nobody: those that the driver needs queued, and those that the producer has in flight.
     :raises ConfigError: a number that makes no sense.
     :raises LayoutError: the layout doesn't fit the allocated buffers, or slots share memory.
     """
@@ -509,9 +499,8 @@ class BufferPool:
     def add_retire_listener(self, callback: Callable[[Slot], None]) -> Callable[[], None]:
         """Call *callback* once for each slot whose buffers end: retired, replaced or closed.
 
-        Import caches forget them then. The buffers are still open during the call and closed right
-        after it. It comes on whichever thread ended the slot, without the lock, never from a
-        finalizer. What it raises is counted in the statistics.
+        Import caches forget them then. The buffers are still open during the call and closed right after it. It comes on whichever thread
+        ended the slot, without the lock, never from a finalizer. What it raises is counted in the statistics.
 
         :returns: what removes it again.
         """
@@ -600,8 +589,7 @@ class BufferPool:
 
         Does nothing when the pool was closed meanwhile.
 
-        :param generation: the one that was acquired, to be sure that nobody else has acquired the
-            slot since.
+        :param generation: the one that was acquired, to be sure that nobody else has acquired the slot since.
         :raises StaleFrameError: it isn't being filled, or is another pool's.
         """
         if self._forked:
@@ -630,8 +618,7 @@ class BufferPool:
 
         ``None``, which is counted, when *holder* has as many as it may.
 
-        :raises StaleFrameError: that generation has been given back already; the slot is another
-            pool's; in a forked child.
+        :raises StaleFrameError: that generation has been given back already; the slot is another pool's; in a forked child.
         """
         if self._forked:
             raise self._not_ours()
@@ -674,8 +661,7 @@ class BufferPool:
     def hand_out(self, lease: Lease) -> bool:
         """The holder gets the frame that has been waiting for it.
 
-        ``False`` while it holds its number: its ``on_room`` says when to ask again. One thread at a
-        time asks for a holder.
+        ``False`` while it holds its number: its ``on_room`` says when to ask again. One thread at a time asks for a holder.
         """
         account = lease.account
         number = account.number
@@ -759,11 +745,9 @@ class BufferPool:
 
         Releasing one of them raises StaleFrameError afterwards.
 
-        :param quarantine: makes the fence, owned here from then on, that signals when no device of
-            the dead process uses the buffers any more. Called without the lock, once for each slot.
-            Where it raises, the slot is retired when its other holders are done.
-        :param timeout_s: how long that fence may be pending before the slot is retired and
-            replaced.
+        :param quarantine: makes the fence, owned here from then on, that signals when no device of the dead process uses the buffers any
+            more. Called without the lock, once for each slot. Where it raises, the slot is retired when its other holders are done.
+        :param timeout_s: how long that fence may be pending before the slot is retired and replaced.
         :returns: how many leases it had.
         """
         if self._forked:
@@ -883,11 +867,10 @@ class BufferPool:
         return bool(self._waiting)
 
     def collect(self) -> None:
-        """Take back what came free without a call: for producers that don't :meth:`acquire` for a
-        while.
+        """Take back what came free without a call: for producers that don't :meth:`acquire` for a while.
 
-        That is abandoned leases, and slots whose fences have signalled. Slots whose fences never
-        will are retired, and retired ones are replaced.
+        That is abandoned leases, and slots whose fences have signalled. Slots whose fences never will are retired, and retired ones are
+        replaced.
         """
         if self._forked or not (
             self._waiting or self._missing or not self._abandoned_leases.empty()
@@ -951,12 +934,11 @@ class BufferPool:
     def insert(self, buffers: Buffers, most: int) -> tuple[Slot | None, Slot | None]:
         """Make a slot over *buffers*, which somebody else has allocated. Acquire it next.
 
-        While there are fewer than *most* slots, it is one more. Then it takes the place of a
-        retired slot, or of the free slot that was unused for the longest time, which ends.
+        While there are fewer than *most* slots, it is one more. Then it takes the place of a retired slot, or of the free slot that was
+        unused for the longest time, which ends.
 
         :param buffers: owned from here on, and closed when there is no place or this raises.
-        :returns: the slot, and the one that ended for it; ``None`` twice, and counted as exhausted,
-            while every slot is in use.
+        :returns: the slot, and the one that ended for it; ``None`` twice, and counted as exhausted, while every slot is in use.
         :raises LayoutError: the layout doesn't fit them, or one of them is part of another slot.
         """
         fresh, ended = None, None
@@ -1061,10 +1043,8 @@ class BufferPool:
         Nobody checks that there are as many slots: :meth:`grant` does.
 
         :param number: ``None``: as many as it likes; also when that consumer is gone.
-        :param on_room: called, without the lock, when :meth:`hand_out` has refused it a frame and
-            wouldn't any more.
-        :param lossless: a producer that can wait (:meth:`acquire`) does so rather than that this
-            holder loses a frame.
+        :param on_room: called, without the lock, when :meth:`hand_out` has refused it a frame and wouldn't any more.
+        :param lossless: a producer that can wait (:meth:`acquire`) does so rather than that this holder loses a frame.
         """
         with self._lock:
             room = self._promise(holder, number, depth, on_room, lossless)
@@ -1079,9 +1059,7 @@ class BufferPool:
         on_room: Callable[[], object] | None = None,
         lossless: bool = False,
     ) -> Callable[[], object] | None:
-        """Lock held. What tells it that it may be handed a frame again, for the caller to call
-        without the lock.
-        """
+        """Lock held. What tells it that it may be handed a frame again, for the caller to call without the lock."""
         account = self._holders.get(name)
         if account is None:
             if number is None:
@@ -1110,9 +1088,8 @@ class BufferPool:
     ) -> tuple[int, int]:
         """As much of *number* and *depth* as fits what is left, at least one of each.
 
-        (0, 0), and no promise, if not even that fits. A number that fits is granted whole. Otherwise
-        two slots are left for whoever comes next, where that is possible, and so they are by a
-        depth: frames that wait are needed less than those in use.
+        (0, 0), and no promise, if not even that fits. A number that fits is granted whole. Otherwise two slots are left for whoever comes
+        next, where that is possible, and so they are by a depth: frames that wait are needed less than those in use.
 
         :param on_room: as :meth:`set_quota`, also *lossless*.
         :param alone: grant one of each in any case to the only one who was promised something.
@@ -1183,11 +1160,10 @@ class BufferPool:
         return tuple(sorted(found, key=lambda holding: -holding.held_s))
 
     def describe_holders(self) -> str:
-        """One line for the log when a frame had to be dropped: who holds how many slots, which
-        generations, and for how long.
+        """One line for the log when a frame had to be dropped: who holds how many slots, which generations, and for how long.
 
-        For example ``camera: 0 of 3 slots free; npu holds 2 (slot 0 generation 7 for 1.25 s, slot 1
-        generation 8 for 0.03 s); slot 2 generation 9 waits for 1 release fence``.
+        For example ``camera: 0 of 3 slots free; npu holds 2 (slot 0 generation 7 for 1.25 s, slot 1 generation 8 for 0.03 s); slot 2
+        generation 9 waits for 1 release fence``.
         """
         with self._lock:
             now, slots = time.monotonic(), self._slots
@@ -1252,9 +1228,8 @@ class BufferPool:
     def close(self) -> None:
         """Hand nothing out any more.
 
-        Free slots' buffers end now, the others' when their last lease is dropped and their last
-        fence has signalled or timed out, also when nobody calls the pool again
-        (:class:`Reaper`): leased frames stay readable.
+        Free slots' buffers end now, the others' when their last lease is dropped and their last fence has signalled or timed out, also when
+        nobody calls the pool again (:class:`Reaper`): leased frames stay readable.
         """
         if self._forked:
             return

@@ -158,25 +158,11 @@ def _format_objection(participants: Participants) -> str:
             f'the CPU access of {users} needs LINEAR, common are only {formats_text(common)} ({offers}); '
             'add a LINEAR format, or a device that reads the pixels'
         )
+    both = set.intersection(*({code for code, _ in p.formats or ()} for p in choosy))
     reason = ''
-    for fourcc in dict.fromkeys(code for code, _ in choosy[0].formats or ()):
-        lists = [
-            (p.participant, [m for code, m in p.formats or () if code == fourcc]) for p in choosy
-        ]
-        if all(modifiers for _, modifiers in lists):
-            implicit = [who for who, modifiers in lists if set(modifiers) == {INVALID}]
-            explicit = [who for who, modifiers in lists if INVALID not in modifiers]
-            reason = f'{fourcc_name(fourcc)} is common, but no modifier of it; '
-            if implicit and explicit:
-                reason += f'{", ".join(implicit)} can only use it implicitly and {", ".join(explicit)} only explicitly; '
-            break
-    else:
-        rest = {code for code, _ in choosy[0].formats or ()}
-        for index, participant in enumerate(choosy[1:], 1):
-            rest &= {code for code, _ in participant.formats or ()}
-            if not rest:
-                reason = f'{participant.participant} shares none with {", ".join(p.participant for p in choosy[:index])}; '
-                break
+    if both:
+        names = ', '.join(sorted(map(fourcc_name, both)))
+        reason = f'{names} is common, but no modifier of it; '
     return f'no common pixel format and modifier ({offers}); {reason}add a converting participant or change one of them'
 
 

@@ -62,10 +62,9 @@ class BufferConstraints:
     """One participant's constraints. ``None`` means that it doesn't care.
 
     :param participant: its name, for the message when nothing fits.
-    :param formats: the (fourcc, modifier) pairs it can use, the best first; ``None``: any, as an absent ``drm-format``. INVALID in
-        the list says that it also takes buffers whose layout nobody names; INVALID alone, that it knows no modifiers.
-        Of a layout that has two numbers (:func:`~zc_perception.pixel.modifier.same_layout`) either
-        will do.
+    :param formats: the (fourcc, modifier) pairs it can use, the best first; ``None``: any, as an absent ``drm-format``. INVALID in the list
+        says that it also takes buffers whose layout nobody names; INVALID alone, that it knows no modifiers. Of a layout that has two
+        numbers (:func:`~zc_perception.pixel.modifier.same_layout`) either will do.
     :param costs: what each format costs it, lower is better; without it the place in the list.
     :param stride_align: strides must be a multiple of this many bytes.
     :param offset_align: plane offsets must be a multiple of this many bytes.
@@ -110,8 +109,17 @@ class BufferConstraints:
             self._check_range(name, getattr(self, name), 1, MAX_ALIGNMENT)
         if self.max_stride is not None:
             self._check_range('max_stride', self.max_stride, 1, MAX_STRIDE)
-        self._check_sizes()
-        self._check_counts()
+        for name in ('min_size', 'max_size'):
+            for value in getattr(self, name) or ():
+                self._check_range(name, value, 1, MAX_DIMENSION - 1)
+        low, high = self.min_size, self.max_size
+        if low and high and not fits_within(low, high):
+            self._refuse(f'min_size {size_text(low)} is above max_size {size_text(high)}')
+        self._check_range('slots', self.slots, 0, 1 << 16)
+        if self.max_slots is not None:
+            self._check_range('max_slots', self.max_slots, 1, 1 << 16)
+            if self.slots > self.max_slots:
+                self._refuse(f'slots {self.slots} must be at most max_slots {self.max_slots}')
 
     def _refuse(self, problem: str) -> None:
         raise NegotiationError(f"constraints of '{self.participant}': {problem}")
@@ -138,21 +146,6 @@ class BufferConstraints:
                 self._refuse(
                     f'costs {self.costs} must be finite numbers; leave out what must not be chosen'
                 )
-
-    def _check_sizes(self) -> None:
-        for name in ('min_size', 'max_size'):
-            for value in getattr(self, name) or ():
-                self._check_range(name, value, 1, MAX_DIMENSION - 1)
-        low, high = self.min_size, self.max_size
-        if low and high and not fits_within(low, high):
-            self._refuse(f'min_size {size_text(low)} is above max_size {size_text(high)}')
-
-    def _check_counts(self) -> None:
-        self._check_range('slots', self.slots, 0, 1 << 16)
-        if self.max_slots is not None:
-            self._check_range('max_slots', self.max_slots, 1, 1 << 16)
-            if self.slots > self.max_slots:
-                self._refuse(f'slots {self.slots} must be at most max_slots {self.max_slots}')
 
     @property
     def uses_cpu(self) -> bool:

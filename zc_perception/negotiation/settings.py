@@ -48,9 +48,7 @@ class HeapOffer:
     attachable: bool = True
 
     def objections(self, participant: BufferConstraints, fmt: Format | None) -> list[str]:
-        """Why *participant* can't use buffers of this heap for images of *fmt*; empty if it can. See
-        :meth:`BufferConstraints.for_format`.
-        """
+        """Why *participant* can't use buffers of this heap for images of *fmt*; empty if it can. See :meth:`BufferConstraints.for_format`."""
         return [
             objection_text(objection, [self.name])
             for objection in self.each_objection(participant, fmt)
@@ -230,15 +228,6 @@ TrialImport = Callable[[BufferSettings, Buffers], Undo | None]
 how to give it back, for when nothing comes of the buffers."""
 
 
-def _rows_problems(layout: ImageLayout, height_align: int) -> Iterator[str]:
-    """Whether a LINEAR layout lacks memory for the padded height. Its last row needn't be whole."""
-    padded = -(-layout.height // height_align) * height_align
-    for index, plane in enumerate(layout.planes if layout.modifier == LINEAR else ()):
-        kind = layout.format.planes[index]
-        if plane.size < plane.stride * (kind.rows(padded) - 1) + kind.row_bytes(layout.width):
-            yield f'plane {index} has {plane.size} bytes, too few for {padded} rows (height_align {height_align})'
-
-
 def violations(constraints: BufferConstraints, settings: BufferSettings) -> list[str]:
     """Which of *constraints* the buffers don't keep: the check of an allocator's answer and of a late joiner alike."""
     layout, found = settings.layout, []
@@ -263,7 +252,14 @@ def violations(constraints: BufferConstraints, settings: BufferSettings) -> list
     widest = max(plane.stride for plane in layout.planes)
     if constraints.max_stride is not None and widest > constraints.max_stride:
         found.append(f'has a stride of {widest} bytes, above max_stride {constraints.max_stride}')
-    found += _rows_problems(layout, constraints.height_align)
+    padded = -(-layout.height // constraints.height_align) * constraints.height_align
+    for index, plane in enumerate(layout.planes if layout.modifier == LINEAR else ()):
+        kind = layout.format.planes[index]
+        # The last row needn't be whole.
+        if plane.size < plane.stride * (kind.rows(padded) - 1) + kind.row_bytes(layout.width):
+            found.append(
+                f'plane {index} has {plane.size} bytes, too few for {padded} rows (height_align {constraints.height_align})'
+            )
     found += constraints.size_problems((layout.width, layout.height))
     if (
         constraints.placement is not None

@@ -25,12 +25,15 @@ import yaml
 from numpy.typing import NDArray
 
 from zc_perception.detection.heads import HEADS, HeadRule, make_head
+from zc_perception.detection.heads.recognition import Recognised, recognise
 from zc_perception.detection.heads.spec import DecodeLimits, HeadSpec
 from zc_perception.detection.letterbox import Letterbox
 from zc_perception.detection.raw_tensor import RawTensor
-from zc_perception.errors import AcceleratorError, ConfigError, message_of, nearest
+from zc_perception.errors import AcceleratorError, ConfigError, message_of, nearest, shown
+from zc_perception.local_path import local_path
 from zc_perception.npu.engine_rules import EngineRules, Values
 from zc_perception.npu.kinds import ACCELERATORS
+from zc_perception.npu.model_file import ModelFacts, contradiction, facts_of
 from zc_perception.rules import (
     Key,
     Place,
@@ -48,6 +51,7 @@ from zc_perception.shipped_files import shipped_file
 
 MODELS = Path(__file__).resolve().parent.parent / 'models'
 DTYPES = ('int8', 'uint8', 'int16', 'int32', 'float32')
+_INPUT_TYPES = ('float32', 'float16', 'uint8', 'int8')
 _LARGEST_SIDE = 1 << 14
 _INT32 = (-(1 << 31), (1 << 31) - 1)
 # YAML 1.1, which PyYAML follows, wants a dot and a sign in the exponent: it takes 1e-1 for a text.
@@ -55,6 +59,10 @@ _FLOAT = re.compile(r'^[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)[eE][-+]?[0-9]+$', r
 # Limits for blank tensors, which shall yield no boxes: it is their shapes that matter.
 _BLANK_LIMITS = DecodeLimits(1.0, 0.5, 1)
 _ANY_SIZE = 64
+_SHIPPED_CLASSES = ('coco',)
+_OTHER_TASKS = {'obb': 'oriented boxes', 'classify': 'one class for a whole picture'}
+# Options that the outputs decide, not a person.
+_UNCHOSEN = {'columns', 'coordinates', 'box_order', 'reg_max', 'extra'}
 
 
 @dataclass(frozen=True)
@@ -178,8 +186,14 @@ class TensorSpec:
         return RawTensor(values, scale, self.zero_point, self.layout, self.name)
 
     def blank(self) -> RawTensor:
-        """The tensor without what a device would write."""
-        return self.raw(np.zeros(self.shape, self.dtype))
+        """The tensor without what a device would write: real zeros."""
+        kind = np.dtype(self.dtype)
+        zero = (
+            0
+            if kind.kind == 'f'
+            else np.clip(self.zero_point, np.iinfo(kind).min, np.iinfo(kind).max)
+        )
+        return self.raw(np.full(self.shape, zero, kind))
 
 
 @dataclass(frozen=True)
@@ -260,9 +274,7 @@ INPUT = Table(
             integer(2, _LARGEST_SIDE), 'Height of the network input in pixels, without padding.'
         ),
         'layout': Key(choice('nchw', 'nhwc'), 'Order of the axes.', 'nchw'),
-        'dtype': Key(
-            choice('float32', 'float16', 'uint8', 'int8'), 'Type of the values.', 'float32'
-        ),
+        'dtype': Key(choice(*_INPUT_TYPES), 'Type of the values.', 'float32'),
         'colour': Key(
             choice('rgb', 'bgr', 'grey'), 'Order of the channels; grey: one, of luma.', 'rgb'
         ),
@@ -357,6 +369,18 @@ _SHARED = ('input', 'outputs', 'head', 'classes')
 # The others say what one engine's own file is like.
 _SHAREABLE = {'name', 'engine', 'finds', 'licence', *_KEYS} - {'outputs'}
 _DEFAULT_ENGINE = 'onnx'
+# What a model's own file runs on, by the end of its name; the best first.
+_ENGINES_BY_SUFFIX = {'.axm': 'axruntime', '.json': 'axruntime', '.onnx': 'onnx'}
+_COMPILED = 'model.json'
+# What people write, and what is meant.
+_MEANT = {
+    'names': 'classes',
+    'labels': 'classes',
+    'nc': 'classes',
+    'imgsz': 'input',
+    'weights': 'file',
+    'model': 'file',
+}
 
 
 def _elsewhere() -> dict[str, str]:
@@ -382,6 +406,7 @@ def variant_table() -> Table:
         },
         elsewhere=_elsewhere,
         more=lambda: _engine_keys(_other_engines().values()),
+        meant=_MEANT,
     )
 
 
@@ -407,9 +432,9 @@ def manifest_table() -> Table:
                 'engine.',
             ),
         },
-        sets=(('head', 'classes'), ('head', 'classes_file'), ('variants',)),
         elsewhere=_elsewhere,
         more=variant.more,
+        meant=_MEANT,
     )
 
 
@@ -451,46 +476,76 @@ def shipped_models() -> list[str]:
 
 
 def find_manifest(model: str) -> Path:
-    """The manifest file for a model's name, folder or path.
+    """The manifest, or the model's own file where it needs none, for a model's name, folder or path.
 
-    :raises ConfigError: neither a shipped model nor an existing manifest.
+    :raises ConfigError: neither a shipped model nor anything that can be one.
     """
     shipped = shipped_models()
     if model in shipped:
         return MODELS / model / 'model.yaml'
-    # Neither a home that doesn't exist nor a name that is too long is a file.
-    with contextlib.suppress(RuntimeError, OSError):
-        path = Path(model).expanduser()
-        if path.is_dir():
-            path = path / 'model.yaml'
-        if path.is_file() and path.suffix in ('.yaml', '.yml'):
+    # A name that is too long is no file.
+    with contextlib.suppress(OSError, ValueError):
+        path = Path(local_path(model, 'model'))
+        if model and path.is_dir():
+            return _in_folder(path)
+        if path.is_file() and path.suffix.lower() in ('.yaml', '.yml', *_ENGINES_BY_SUFFIX):
             return path
         if path.is_file():
             raise ConfigError(
-                f"model '{model}' is not a manifest; write a model.yaml beside it "
-                f'(see {shipped_file("docs/models.md")}) and give its path'
+                f"model '{model}' is neither a manifest nor a model that can be run (.onnx, .axm, {_COMPILED}); export it: "
+                f'yolo export model={path.name} format=onnx (see {shipped_file("docs/models.md")})'
             )
     raise ConfigError(
-        f"model '{model}' is not known; use one of {', '.join(shipped)} or the path of a model.yaml{nearest(model, shipped)}"
+        f"model '{model}' is not known; use one of {', '.join(shipped)} or the path of a model.yaml, of an ONNX file or of an "
+        f"exporter's folder{nearest(model, shipped)}"
     )
 
 
+def _in_folder(folder: Path) -> Path:
+    """The manifest in a folder, or its only model.
+
+    :raises ConfigError: there is none, or several.
+    """
+    manifest = folder / 'model.yaml'
+    if manifest.is_file():
+        return manifest
+    files = [*folder.glob('*.axm'), *folder.glob(_COMPILED), *folder.glob('*.onnx')]
+    if len(files) == 1:
+        return files[0]
+    has = (
+        f'{len(files)} models ({", ".join(sorted(f.name for f in files))})'
+        if files
+        else 'no model'
+    )
+    raise ConfigError(
+        f"folder '{folder}' has no model.yaml and {has}; give the path of one file, or write a model.yaml"
+    )
+
+
+def _read(path: Path) -> Any:
+    """What stands in a manifest; or what a model's own file needs of one, which is its name."""
+    if engine := _ENGINES_BY_SUFFIX.get(path.suffix.lower()):
+        name = path.parent.resolve().name if path.name == _COMPILED else path.stem
+        return {'name': name, 'engine': engine, 'file': path.name}
+    try:
+        return parse_yaml(path.read_text(encoding='utf-8'))
+    except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
+        raise ConfigError(f"model manifest '{path}' can't be read: {message_of(error)}") from error
+
+
 def load_manifest(model: str) -> ModelManifest:
-    """Find, read and validate a manifest.
+    """Find, read and validate a manifest; what it leaves out, the model's file says.
 
     Without ``variants`` it is one model for one engine. With them, each is the top level's keys with some replaced, but for ``file``,
     ``outputs`` and keys of its engine alone, which are each variant's own; the top level is one itself if it has ``engine`` or ``file``.
     The file of one variant may be missing where that of another is there.
 
-    :param model: a shipped model's name, or the path of a ``model.yaml`` or of its folder.
+    :param model: a shipped model's name, or the path of a ``model.yaml``, of its folder, or of a model's own file.
     :returns: the first variant, with the others as its alternatives.
     :raises ConfigError: names the file, the key, its value and what is allowed.
     """
     path = find_manifest(model)
-    try:
-        values = parse_yaml(path.read_text(encoding='utf-8'))
-    except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
-        raise ConfigError(f"model manifest '{path}' can't be read: {message_of(error)}") from error
+    values = _read(path)
     manifest_table().check(values, Place(path))
     variants = values.get('variants', ())
     parts = [_Part(path, values, variant, index) for index, variant in enumerate(variants)]
@@ -521,25 +576,33 @@ def load_manifest(model: str) -> ModelManifest:
 
 
 def check_head(manifest: ModelManifest, outputs: Sequence[RawTensor]) -> None:
-    """Decode *outputs*, whose values don't matter. Heads whose grids have each frame's own size can't be checked before there is one.
+    """Decode *outputs*, those of a blank picture, or blank ones. Heads whose grids have each frame's own size can't be checked before there
+    is one.
 
-    :raises ConfigError: the head expects others; names the file, both keys, the tensor, its shape and the one expected.
+    :raises ConfigError: the head expects others, or their numbers can't be what it takes them for; names the file, both keys, the tensor,
+        its shape and the one expected.
     """
     width, height = manifest.input.width, manifest.input.height
     if not width:
         if manifest.head.kind != 'boxes':
             return
         width = height = _ANY_SIZE
+    box = Letterbox.fit(width, height, width, height, stretch=True)
+    head = make_head(manifest.head)
     try:
-        make_head(manifest.head).decode(
-            outputs, Letterbox.fit(width, height, width, height, stretch=True), _BLANK_LIMITS
-        )
+        head.decode(outputs, box, _BLANK_LIMITS)
+        objection = head.objection(outputs, box, manifest.score_threshold)
     except AcceleratorError as error:
         names = f'{len(manifest.classes)} name' + ('' if len(manifest.classes) == 1 else 's')
         raise ConfigError(
             f"{manifest.path}: key 'head' is {manifest.head.kind} and key 'classes' has {names}, "
             f'which does not fit what the model yields for engine {manifest.engine} ({error}); correct the one that is wrong'
         ) from error
+    if objection:
+        raise ConfigError(
+            f"{manifest.path}: key 'head' is {manifest.head.kind}, but for a blank picture the model yields {objection}; "
+            f'zc_model {manifest.file or manifest.path} says what the outputs can be'
+        )
 
 
 class _DuplicateKeyError(yaml.YAMLError):
@@ -629,7 +692,7 @@ def _file(part: _Part, engine: EngineRules) -> tuple[Path | None, str]:
     name = part.needed('file')
     # Its name may be too long for a file, or no text that a file can have.
     with contextlib.suppress(OSError, ValueError):
-        file = part.path.parent / name
+        file = part.path.parent / local_path(name, part.place('file').key, f'{part.path}: key')
         if file.is_file():
             return file, ''
     where = part.place('file')
@@ -648,21 +711,54 @@ def _classes(part: _Part) -> tuple[str, ...]:
             f"{part.path}: keys '{part.place('classes').key}' and '{place.key}' say the same; leave one out"
         )
     try:
-        file = part.path.parent / name
+        file = part.path.parent / local_path(name, place.key, f'{part.path}: key')
+        if name in _SHIPPED_CLASSES and not file.exists():
+            file = MODELS / f'{name}.txt'
         if file.exists() and not file.is_file():
             raise OSError('it is no file')  # a pipe would be waited for
-        lines = file.read_text(encoding='utf-8').rstrip().splitlines()
+        lines = file.read_text(encoding='utf-8-sig').rstrip()
+        return names_of(lines)
     except (OSError, ValueError) as error:
         raise ConfigError(
             f"{part.path}: key '{place.key}' names '{name}', which can't be read: {error}"
         ) from error
-    classes = tuple(line.strip() for line in lines)
-    if not classes or '' in classes:
-        line = classes.index('') + 1 if classes else 1
-        raise ConfigError(
-            f"{part.path}: key '{place.key}' names '{name}', whose line {line} is empty; it must have one class per line"
-        )
-    return classes
+
+
+def names_of(text: str) -> tuple[str, ...]:
+    """The classes of a text file: one a line, quoted or not, with its number before it or not; or ``names`` of a ``data.yaml``.
+
+    :raises ValueError: it is neither; says which line.
+    """
+    lines = [line.strip() for line in text.splitlines()]
+    if any(re.match(r'names\s*:', line) for line in lines):
+        return _names_of_yaml(text)
+    numbered = [re.match(r'(\d+)\s*:\s*(.*)', line) for line in lines]
+    if lines and all(numbered):
+        pairs = [(int(match[1]), match[2]) for match in numbered if match]
+        if [number for number, _ in pairs] != list(range(len(pairs))):
+            raise ValueError(
+                f'its numbers are {[n for n, _ in pairs][:8]} …, they must be 0, 1, 2 …'
+            )
+        lines = [name for _, name in pairs]
+    names = tuple(
+        line[1:-1] if len(line) > 2 and line[0] == line[-1] and line[0] in '\'"' else line
+        for line in lines
+    )
+    if not names or '' in names:
+        where = names.index('') + 1 if names else 1
+        raise ValueError(f'line {where} is empty; it must have one class per line')
+    return names
+
+
+def _names_of_yaml(text: str) -> tuple[str, ...]:
+    try:
+        values = parse_yaml(text)
+    except (yaml.YAMLError, RecursionError) as error:
+        raise ValueError(message_of(error)) from error
+    names = ModelFacts(Path(), values if isinstance(values, Mapping) else {}).names
+    if not names:
+        raise ValueError("its key 'names' is no list and no mapping of names")
+    return names
 
 
 def _input(part: _Part, engine: EngineRules, file: Path | None) -> ModelInput:
@@ -734,6 +830,121 @@ def _head(part: _Part, num_classes: int, network: ModelInput) -> HeadSpec:
     return head
 
 
+def _complete(part: _Part, facts: ModelFacts) -> None:
+    """Add what the manifest leaves out and the file says.
+
+    :raises ConfigError: they contradict each other; or the file leaves open how it is to be read.
+    """
+    values, path = part.values, part.path
+    if facts.task in _OTHER_TASKS:
+        raise ConfigError(
+            f"model '{facts.source}' is for task {facts.task} ({_OTHER_TASKS[facts.task]}), which no head reads; use one for task detect"
+        )
+    if 'classes' in values or 'classes_file' in values:
+        given = _classes(part)
+        if facts.names and given != facts.names:
+            key = part.place('classes' if 'classes' in values else 'classes_file').key
+            advice = f'leave {key} out, or correct the one that is wrong'
+            raise ConfigError(
+                f'{path}: {contradiction(key, given, facts.source, facts.names, advice)}'
+            )
+    elif facts.names:
+        values['classes'] = list(facts.names)
+    own = values.get('input') or {}
+    values['input'] = network = {**_input_of(facts, own), **own}
+    size = _check_size(network, facts, part.place('input'))
+    classes = len(_classes(part)) if 'classes' in values or 'classes_file' in values else 0
+    found = recognise(
+        [(output.name, output.shape) for output in facts.outputs],
+        size,
+        classes,
+        facts.said,
+        [tensor.name for tensor in facts.inputs],
+    )
+    if not classes:
+        count = f' for its {found.classes} classes' if found.classes else ''
+        coco = '; those of COCO are classes_file: coco' if found.classes in (0, 80) else ''
+        raise ConfigError(
+            f"{path}: key 'classes' is missing, and {facts.source.name} doesn't name them; write a model.yaml with file: "
+            f'{facts.source.name} and classes: […]{count}{coco} (see {shipped_file("docs/models.md")})'
+        )
+    values['input'] = {**found.input, **network}
+    values['head'] = _settled(part, facts, found)
+
+
+def _input_of(facts: ModelFacts, own: Values) -> dict[str, Any]:
+    width, height = facts.size
+    said: dict[str, Any] = {'width': width, 'height': height, 'layout': facts.layout}
+    if facts.inputs and 'dtype' not in own and facts.inputs[0].dtype in _INPUT_TYPES:
+        said['dtype'] = facts.inputs[0].dtype
+    if facts.channels == 1:
+        said['colour'] = 'grey'
+    return {key: value for key, value in said.items() if value}
+
+
+def _check_size(network: Values, facts: ModelFacts, place: Place) -> tuple[int, int] | None:
+    """:returns: width and height, where both are known."""
+    size = network.get('width'), network.get('height')
+    for key, given, has in zip(('width', 'height'), size, facts.fixed_size, strict=True):
+        if given and has and given != has:
+            words = contradiction(
+                place.at(key).key,
+                given,
+                facts.source,
+                f'{facts.inputs[0]} (that is {has})',
+                f'write {key}: {has}, or leave it out',
+            )
+            raise ConfigError(f'{place.path}: {words}')
+        if given and given % facts.stride:
+            low = max(given // facts.stride, 1) * facts.stride
+            raise ConfigError(
+                f"{place.path}: key '{place.at(key).key}' is {given}, but {facts.source.name} says stride {facts.stride}: multiples "
+                f'of that are {low} and {low + facts.stride}'
+            )
+    return (size[0], size[1]) if size[0] and size[1] else None
+
+
+def _settled(part: _Part, facts: ModelFacts, found: Recognised) -> Any:
+    """The head that the manifest says, with what it leaves open as the file tells it."""
+    given, place = part.values.get('head'), part.place('head')
+    told = found.head
+    if given is None:
+        if told is not None:
+            return told
+        outputs = ', '.join(map(str, facts.outputs)) or 'not known before it is loaded'
+        choices = ' or '.join(found.choices) or 'a line head: … that reads them'
+        raise ConfigError(
+            f"{part.path}: key 'head' is missing, and {facts.source.name} leaves open how its outputs are read ({outputs}); write a "
+            f'model.yaml with file: {facts.source.name} and one of: {choices} (see {shipped_file("docs/models.md")})'
+        )
+    own = {'kind': given} if isinstance(given, str) else dict(given)
+    if told is None or own['kind'] not in HEADS.built_in:
+        return given
+    if own['kind'] != told['kind']:
+        # SSD's head reads corners and scores of its own, too.
+        corners = told.get('box_order') != 'cxcywh' and 'image' not in ' '.join(
+            told.get('columns', ())
+        )
+        if own['kind'] == 'ssd' and told['kind'] == 'boxes' and corners:
+            return given
+        raise ConfigError(f'{part.path}: {_other_head(place.key, own, facts, told)}')
+    for option in _UNCHOSEN & own.keys() & told.keys():
+        if own[option] != told[option]:
+            raise ConfigError(
+                f'{part.path}: {_other_head(place.at(option).key, own[option], facts, told)}'
+            )
+    return {**told, **own}
+
+
+def _other_head(key: str, given: object, facts: ModelFacts, told: Mapping[str, Any]) -> str:
+    outputs = ', '.join(map(str, facts.outputs))
+    head = f'{{{", ".join(f"{k}: {v}" for k, v in told.items())}}}'.replace("'", '')
+    if isinstance(given, dict):
+        given = given['kind'] if len(given) == 1 else given
+    said = f'outputs {outputs}, which are read by head: {head}'
+    return f"key '{key}' is {shown(given)}, but {facts.source.name} has {said}; correct it, or leave head out"
+
+
 def _manifest(part: _Part) -> ModelManifest:
     name = part.get('engine')
     engine = _shipped_engines().get(name) or _other_engines()[name]
@@ -742,8 +953,11 @@ def _manifest(part: _Part) -> ModelManifest:
         raise ConfigError(
             f"{place.path}: key '{place.key}' is not for engine {name}, but for another one; leave it out"
         )
-    classes = _classes(part)
     file, missing = _file(part, engine)
+    facts = None if file is None else facts_of(file)
+    if facts is not None:
+        _complete(part, facts)
+    classes = _classes(part)
     network = _input(part, engine, file)
     head = _head(part, len(classes), network)
     return ModelManifest(

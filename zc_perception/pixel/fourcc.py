@@ -1,9 +1,8 @@
 """DRM fourccs: the one vocabulary for pixel formats.
 
 Source: the kernel's ``include/uapi/drm/drm_fourcc.h`` for codes and memory order, ``videodev2.h`` for V4L2's names, GStreamer's
-``video-info-dma.c`` for GStreamer's. A DRM name lists components from the most to the least significant bits of a little-endian
-word, so DRM ``RG24`` is the memory order B, G, R, which V4L2 calls ``BGR3`` and ROS ``bgr8``. Neither the CPU nor the device
-changes that order.
+``video-info-dma.c`` for GStreamer's. A DRM name lists components from the most to the least significant bits of a little-endian word, so
+DRM ``RG24`` is the memory order B, G, R, which V4L2 calls ``BGR3`` and ROS ``bgr8``. Neither the CPU nor the device changes that order.
 """
 
 from __future__ import annotations

@@ -62,9 +62,8 @@ def check_modifier(modifier: int) -> int:
 def same_layout(modifier: int) -> tuple[int, ...]:
     """All numbers of the layout of *modifier*, itself first.
 
-    NVIDIA's block-linear modifiers of old have page kind 0, which no block-linear memory has. The
-    header says that it means the generic kind 0xfe; kernel drivers answer with that one, whichever
-    they were asked for.
+    NVIDIA's block-linear modifiers of old have page kind 0, which no block-linear memory has. The header says that it means the generic
+    kind 0xfe; kernel drivers answer with that one, whichever they were asked for.
     """
     block_linear = modifier >> _VALUE_BITS == Vendor.NVIDIA and modifier & _NVIDIA_BLOCK_LINEAR
     kind = modifier & _NVIDIA_KIND

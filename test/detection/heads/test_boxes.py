@@ -21,6 +21,7 @@ def decode(
     *rows: Sequence[float], score: float = 0.25, limit: int = 10, **options: object
 ) -> Detections:
     values = np.array(rows, np.float32).reshape(-1, 6)
+    options.setdefault('coordinates', 'source')
     results = [
         make_head(HeadSpec('boxes', 8, **options)).decode(
             [RawTensor(shaped)], BOX, DecodeLimits(score, 0.5, limit)

@@ -29,6 +29,22 @@ ANCHORS = (((10.0, 13.0), (16.0, 30.0)),) * 3
 
 CASES = {
     'boxes': ('boxes', {}, [(20, 6)]),
+    'boxes of scores': (
+        'boxes',
+        {
+            'columns': ('-', 'scores', 'box'),
+            'sigmoid': True,
+            'box_order': 'cxcywh',
+            'coordinates': 'relative',
+            'background': 0,
+        },
+        [(1, 2, 3), (1, 30, 4), (1, 30, 4)],
+    ),
+    'boxes with their number': (
+        'boxes',
+        {'columns': ('count', 'box', 'score', 'class')},
+        [(1, 1), (1, 30, 4), (1, 30), (1, 30)],
+    ),
     'boxes in the input': ('boxes', {'coordinates': 'input', 'suppressed': False}, [(1, 20, 6)]),
     'yolov5': ('yolov5', {'anchors': ANCHORS}, [(1, *grid, 16) for grid in GRIDS]),
     'yolov5 rows': ('yolov5', {}, [(1, 40, 8)]),
@@ -246,8 +262,8 @@ def test_frames_of_another_geometry_than_the_head_s() -> None:
             "head.softmax is not for head 'boxes'; it is for ssd",
         ),
         (
-            HeadSpec('boxes', 1, sigmoid=False),
-            "head.sigmoid is not for head 'boxes'; it is for ssd, yolov5, yolov8, yolox",
+            HeadSpec('boxes', 1, softmax=False),
+            "head.softmax is not for head 'boxes'; it is for ssd",
         ),
         (
             HeadSpec('yolox', 1, suppressed=False),

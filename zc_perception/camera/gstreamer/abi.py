@@ -98,91 +98,70 @@ Error = c_struct('u32 domain; int code; text message')
 
 ProbeCallback = ctypes.CFUNCTYPE(c_int, c_void_p, POINTER(PadProbeInfo), c_void_p)
 
-_ERROR = POINTER(POINTER(Error))
-_SIZES = POINTER(c_size_t)
-_P, _BOOL, _TEXT = c_void_p, c_int, c_char_p
-# A returned string that the caller must free is c_void_p here: ctypes would copy and lose it.
-_PROTOTYPES: dict[str, dict[str, tuple[object, tuple[object, ...]]]] = {
+# What the functions take and return, by the headers: ``*`` is the address of something. A returned string that the caller must free is
+# ``ptr``: ctypes would copy and lose it.
+_TYPES: dict[str, Any] = {
+    'void': None, 'ptr': c_void_p, 'int': c_int, 'uint': c_uint, 'ulong': ctypes.c_ulong, 'u32': ctypes.c_uint32, 'u64': c_uint64,
+    'size': c_size_t, 'text': c_char_p, 'probe': ProbeCallback, 'error': POINTER(Error), 'error*': POINTER(POINTER(Error)),
+    'ptr*': POINTER(c_void_p), 'int*': POINTER(c_int), 'uint*': POINTER(c_uint), 'size*': POINTER(c_size_t), 'map*': POINTER(MapInfo),
+    'info*': POINTER(VideoInfo),
+}  # fmt: skip
+_PROTOTYPES: dict[str, dict[str, str]] = {
     'libglib-2.0.so.0': {
-        'g_free': (None, (_P,)),
-        'g_error_free': (None, (POINTER(Error),)),
-        'g_quark_to_string': (_TEXT, (ctypes.c_uint32,)),
+        'void ptr': 'g_free',
+        'void error': 'g_error_free',
+        'text u32': 'g_quark_to_string',
     },
-    'libgobject-2.0.so.0': {'g_object_class_find_property': (_P, (_P, _TEXT))},
+    'libgobject-2.0.so.0': {'ptr ptr text': 'g_object_class_find_property'},
     'libgstreamer-1.0.so.0': {
-        'gst_init_check': (_BOOL, (_P, _P, _ERROR)),
-        'gst_version': (None, (POINTER(c_uint),) * 4),
-        'gst_parse_launch_full': (_P, (_TEXT, _P, c_int, _ERROR)),
-        'gst_element_factory_find': (_P, (_TEXT,)),
-        'gst_element_factory_make': (_P, (_TEXT, _TEXT)),
-        'gst_bin_get_by_name': (_P, (_P, _TEXT)),
-        'gst_bin_recalculate_latency': (_BOOL, (_P,)),
-        'gst_element_set_state': (c_int, (_P, c_int)),
-        'gst_element_get_bus': (_P, (_P,)),
-        'gst_element_get_base_time': (c_uint64, (_P,)),
-        'gst_element_get_static_pad': (_P, (_P, _TEXT)),
-        'gst_pad_peer_query_caps': (_P, (_P, _P)),
-        'gst_pad_add_probe': (ctypes.c_ulong, (_P, c_uint, ProbeCallback, _P, _P)),
-        'gst_pipeline_use_clock': (None, (_P, _P)),
-        'gst_system_clock_obtain': (_P, ()),
-        'gst_clock_get_time': (c_uint64, (_P,)),
-        'gst_util_set_object_arg': (None, (_P, _TEXT, _TEXT)),
-        'gst_object_get_name': (_P, (_P,)),
-        'gst_object_ref_sink': (_P, (_P,)),
-        'gst_object_unref': (None, (_P,)),
-        'gst_mini_object_ref': (_P, (_P,)),
-        'gst_mini_object_unref': (None, (_P,)),
-        'gst_bus_pop': (_P, (_P,)),
-        'gst_message_parse_error': (None, (_P, _ERROR, POINTER(c_void_p))),
-        'gst_message_parse_warning': (None, (_P, _ERROR, POINTER(c_void_p))),
-        'gst_sample_get_buffer': (_P, (_P,)),
-        'gst_sample_get_caps': (_P, (_P,)),
-        'gst_sample_get_segment': (_P, (_P,)),
-        'gst_segment_to_running_time': (c_uint64, (_P, c_int, c_uint64)),
-        'gst_caps_to_string': (_P, (_P,)),
-        'gst_caps_from_string': (_P, (_TEXT,)),
-        'gst_caps_normalize': (_P, (_P,)),
-        'gst_caps_intersect_full': (_P, (_P, _P, c_int)),
-        'gst_caps_is_empty': (_BOOL, (_P,)),
-        'gst_caps_get_structure': (_P, (_P, c_uint)),
-        'gst_caps_get_features': (_P, (_P, c_uint)),
-        'gst_caps_features_get_size': (c_uint, (_P,)),
-        'gst_caps_features_get_nth': (_TEXT, (_P, c_uint)),
-        'gst_structure_get_name': (_TEXT, (_P,)),
-        'gst_structure_get_string': (_TEXT, (_P, _TEXT)),
-        'gst_structure_get_int': (_BOOL, (_P, _TEXT, POINTER(c_int))),
-        'gst_structure_get_fraction': (_BOOL, (_P, _TEXT, POINTER(c_int), POINTER(c_int))),
-        'gst_query_type_get_name': (_TEXT, (c_uint,)),
-        'gst_query_parse_caps': (None, (_P, POINTER(c_void_p))),
-        'gst_query_set_caps_result': (None, (_P, _P)),
-        'gst_query_parse_allocation': (None, (_P, POINTER(c_void_p), POINTER(c_int))),
-        'gst_query_add_allocation_pool': (None, (_P, _P, c_uint, c_uint, c_uint)),
-        'gst_query_add_allocation_meta': (None, (_P, c_size_t, _P)),
-        'gst_buffer_n_memory': (c_uint, (_P,)),
-        'gst_buffer_peek_memory': (_P, (_P, c_uint)),
-        'gst_buffer_find_memory': (_BOOL, (_P, c_size_t, c_size_t, POINTER(c_uint), POINTER(c_uint), _SIZES)),
-        'gst_buffer_get_meta': (_P, (_P, c_size_t)),
-        'gst_buffer_map': (_BOOL, (_P, POINTER(MapInfo), c_int)),
-        'gst_buffer_unmap': (None, (_P, POINTER(MapInfo))),
-        'gst_memory_get_sizes': (c_size_t, (_P, _SIZES, _SIZES)),
-        'gst_memory_map': (_BOOL, (_P, POINTER(MapInfo), c_int)),
-        'gst_memory_unmap': (None, (_P, POINTER(MapInfo))),
+        'int ptr ptr error*': 'gst_init_check',
+        'void uint* uint* uint* uint*': 'gst_version',
+        'ptr text ptr int error*': 'gst_parse_launch_full',
+        'ptr text': 'gst_element_factory_find gst_caps_from_string',
+        'ptr text text': 'gst_element_factory_make',
+        'ptr ptr text': 'gst_bin_get_by_name gst_element_get_static_pad',
+        'ptr ptr': 'gst_element_get_bus gst_object_get_name gst_object_ref_sink gst_mini_object_ref gst_bus_pop gst_sample_get_buffer '
+                   'gst_sample_get_caps gst_sample_get_segment gst_caps_to_string gst_caps_normalize',
+        'int ptr': 'gst_bin_recalculate_latency gst_caps_is_empty',
+        'int ptr int': 'gst_element_set_state',
+        'u64 ptr': 'gst_element_get_base_time gst_clock_get_time',
+        'ptr ptr ptr': 'gst_pad_peer_query_caps',
+        'ulong ptr uint probe ptr ptr': 'gst_pad_add_probe',
+        'void ptr ptr': 'gst_pipeline_use_clock gst_query_set_caps_result',
+        'ptr': 'gst_system_clock_obtain',
+        'void ptr text text': 'gst_util_set_object_arg',
+        'void ptr': 'gst_object_unref gst_mini_object_unref',
+        'void ptr error* ptr*': 'gst_message_parse_error gst_message_parse_warning',
+        'u64 ptr int u64': 'gst_segment_to_running_time',
+        'ptr ptr ptr int': 'gst_caps_intersect_full',
+        'ptr ptr uint': 'gst_caps_get_structure gst_caps_get_features gst_buffer_peek_memory',
+        'uint ptr': 'gst_caps_features_get_size gst_buffer_n_memory',
+        'text ptr uint': 'gst_caps_features_get_nth',
+        'text ptr': 'gst_structure_get_name',
+        'text ptr text': 'gst_structure_get_string',
+        'int ptr text int*': 'gst_structure_get_int',
+        'int ptr text int* int*': 'gst_structure_get_fraction',
+        'text uint': 'gst_query_type_get_name',
+        'void ptr ptr*': 'gst_query_parse_caps',
+        'void ptr ptr* int*': 'gst_query_parse_allocation',
+        'void ptr ptr uint uint uint': 'gst_query_add_allocation_pool',
+        'void ptr size ptr': 'gst_query_add_allocation_meta',
+        'int ptr size size uint* uint* size*': 'gst_buffer_find_memory',
+        'ptr ptr size': 'gst_buffer_get_meta',
+        'int ptr map* int': 'gst_buffer_map gst_memory_map',
+        'void ptr map*': 'gst_buffer_unmap gst_memory_unmap',
+        'size ptr size* size*': 'gst_memory_get_sizes',
     },
     'libgstapp-1.0.so.0': {
-        'gst_app_sink_try_pull_sample': (_P, (_P, c_uint64)),
-        'gst_app_sink_try_pull_preroll': (_P, (_P, c_uint64)),
-        'gst_app_sink_is_eos': (_BOOL, (_P,)),
-        'gst_app_sink_get_caps': (_P, (_P,)),
-        'gst_app_sink_set_caps': (None, (_P, _P)),
+        'ptr ptr u64': 'gst_app_sink_try_pull_sample gst_app_sink_try_pull_preroll',
+        'int ptr': 'gst_app_sink_is_eos',
+        'ptr ptr': 'gst_app_sink_get_caps',
+        'void ptr ptr': 'gst_app_sink_set_caps',
     },
-    'libgstallocators-1.0.so.0': {
-        'gst_is_dmabuf_memory': (_BOOL, (_P,)),
-        'gst_dmabuf_memory_get_fd': (c_int, (_P,)),
-    },
+    'libgstallocators-1.0.so.0': {'int ptr': 'gst_is_dmabuf_memory gst_dmabuf_memory_get_fd'},
     'libgstvideo-1.0.so.0': {
-        'gst_video_info_from_caps': (_BOOL, (POINTER(VideoInfo), _P)),
-        'gst_video_meta_api_get_type': (c_size_t, ()),
-        'gst_video_crop_meta_api_get_type': (c_size_t, ()),
+        'int info* ptr': 'gst_video_info_from_caps',
+        'size': 'gst_video_meta_api_get_type gst_video_crop_meta_api_get_type',
     },
 }  # fmt: skip
 
@@ -197,10 +176,12 @@ class GStreamer:
         for library, functions in _PROTOTYPES.items():
             try:
                 loaded = ctypes.CDLL(library)
-                for name, (result, arguments) in functions.items():
-                    function = getattr(loaded, name)
-                    function.restype, function.argtypes = result, arguments
-                    setattr(self, name, function)
+                for prototype, names in functions.items():
+                    result, *arguments = (_TYPES[word] for word in prototype.split())
+                    for name in names.split():
+                        function = getattr(loaded, name)
+                        function.restype, function.argtypes = result, arguments
+                        setattr(self, name, function)
             except (OSError, AttributeError) as error:
                 raise ConfigError(
                     f'this camera needs GStreamer 1.16 or newer: {error}; {INSTALL}'

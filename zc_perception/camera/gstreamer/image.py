@@ -153,8 +153,7 @@ def read_format(gst: GStreamer, caps: int, *, assume_linear: bool = False) -> St
 def _colorimetry(value: str, fourcc: int, height: int) -> Colorimetry:
     """What the caps say, and GStreamer's own default for what they don't.
 
-    :raises FormatError: they say something that has no name here. The message says how to convert
-        it.
+    :raises FormatError: they say something that has no name here. The message says how to convert it.
     """
     if pixel_format(fourcc).is_yuv:
         matrix = Matrix.BT601 if height <= _SD_LINES else Matrix.BT709
@@ -404,8 +403,7 @@ READABLE_FORMATS: tuple[Format, ...] = tuple((fourcc, LINEAR) for fourcc in READ
 
 
 def accepted_formats(consumers: Iterable[BufferConstraints]) -> tuple[Format, ...]:
-    """The formats that all consumers accept, the best first. While no consumer limits them: all
-    that a program can read.
+    """The formats that all consumers accept, the best first. While no consumer limits them: all that a program can read.
 
     If a consumer accepts none of the formats that are left, it is ignored here, and refused by name when the buffers are agreed on.
     """

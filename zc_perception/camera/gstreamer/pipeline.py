@@ -147,8 +147,7 @@ def complete(description: str) -> tuple[str, str]:
 
     It may end in an ``appsink`` of its own, with or without a name, or in any other element, behind which ours is put.
 
-    :raises ConfigError: there is nothing in it, it ends with a link or another sink, or something
-        around it is for a shell.
+    :raises ConfigError: there is nothing in it, it ends with a link or another sink, or something around it is for a shell.
     """
     text = description.strip()
     if not text:
@@ -195,8 +194,7 @@ class Pipeline:
 
     :param description: as for gst-launch-1.0; see :func:`complete`.
     :param buffers: how many the sink asks upstream for on top of what that needs itself.
-    :param accepts: caps that the sink takes, and that its answer to the CAPS query says, the best
-        first; empty: any.
+    :param accepts: caps that the sink takes, and that its answer to the CAPS query says, the best first; empty: any.
     :raises ConfigError: the description can't be understood, or an element is missing.
     """
 
@@ -336,9 +334,8 @@ class Pipeline:
     def _answer_allocation(self, query: int) -> bool:
         """Say that strides may be the source's own, and that several buffers stay with us.
 
-        Without the first a V4L2 source copies every frame whose rows are padded; without the
-        second it has too few buffers, and copies whenever we hold some: both into system memory,
-        without a word. ``False``: it is no raw video, and is not answered.
+        Without the first a V4L2 source copies every frame whose rows are padded; without the second it has too few buffers, and copies
+        whenever we hold some: both into system memory, without a word. ``False``: it is no raw video, and is not answered.
         """
         gst, caps, need_pool, video = self._gst, c_void_p(), c_int(), VideoInfo()
         gst.gst_query_parse_allocation(query, byref(caps), byref(need_pool))

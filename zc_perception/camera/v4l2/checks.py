@@ -23,7 +23,7 @@ from zc_perception.camera.v4l2.choice import (
     reserve_of,
 )
 from zc_perception.camera.v4l2.controls import V4l2Controls
-from zc_perception.camera.v4l2.device import DeviceFile, V4l2Device, V4l2Error, call
+from zc_perception.camera.v4l2.device import DeviceFile, V4l2Device, V4l2Error, asked
 from zc_perception.camera.v4l2.formats import JPEGS, SizeRange, driver_layout, format_offers
 from zc_perception.camera.v4l2.memory import EXPORTED
 from zc_perception.errors import (
@@ -85,28 +85,23 @@ class CameraView:
     formats: tuple[dict[str, Any], ...] = ()
 
 
-def _decoded(raw: bytes) -> str:
-    return raw.decode(errors='replace')
-
-
 def look_at(file: DeviceFile) -> CameraView:
     """Ask it everything.
 
     :raises CameraError: it is gone, or no V4L2 node.
     """
-    capability = abi.Capability()
-    call(file, 'QUERYCAP', abi.VIDIOC_QUERYCAP, capability)
-    flags = (
-        capability.device_caps
-        if capability.capabilities & abi.CAP_DEVICE_CAPS
-        else capability.capabilities
+    capability, flags = asked(file)
+    driver, card, bus = (
+        raw.decode(errors='replace')
+        for raw in (capability.driver, capability.card, capability.bus_info)
     )
-    names = _decoded(capability.driver), _decoded(capability.card), _decoded(capability.bus_info)
     if (
         not flags & (abi.CAP_VIDEO_CAPTURE | abi.CAP_VIDEO_CAPTURE_MPLANE)
         or not flags & abi.CAP_STREAMING
     ):
-        return CameraView(*names, 'metadata' if flags & abi.CAP_META_CAPTURE else 'other')
+        return CameraView(
+            driver, card, bus, 'metadata' if flags & abi.CAP_META_CAPTURE else 'other'
+        )
     device = V4l2Device(file)
     busy, imports = _buffers(device)
     current = ''
@@ -120,7 +115,9 @@ def look_at(file: DeviceFile) -> CameraView:
         _format(device, code, rated=code in rated)
         for code in [*best, *(code for code in codes if code not in best)]
     )
-    return CameraView(*names, 'capture', device.multiplanar, current, busy, imports, formats)
+    return CameraView(
+        driver, card, bus, 'capture', device.multiplanar, current, busy, imports, formats
+    )
 
 
 def _buffers(device: V4l2Device) -> tuple[bool, bool | None]:

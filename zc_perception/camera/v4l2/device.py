@@ -116,7 +116,7 @@ def call(file: DeviceFile, name: str, request: int, argument: Argument) -> None:
         raise explained(file.path, f'VIDIOC_{name}', error) from error
 
 
-def _asked(file: DeviceFile) -> tuple[ctypes.Structure, int]:
+def asked(file: DeviceFile) -> tuple[ctypes.Structure, int]:
     """What the node says that it is, and its own CAP_* bits."""
     capability = abi.Capability()
     call(file, 'QUERYCAP', abi.VIDIOC_QUERYCAP, capability)
@@ -183,7 +183,7 @@ class V4l2Device:
         self.file = file
         self.path = file.path
         try:
-            capability, flags = _asked(file)
+            capability, flags = asked(file)
             # A device says of itself what it likes, and this is printed.
             self.driver = printable(capability.driver.decode(errors='replace'))
             self.card = printable(capability.card.decode(errors='replace'))
@@ -496,7 +496,7 @@ def capture_devices() -> list[tuple[str, str]]:
             found.append((path, ''))
             continue
         try:
-            capability, flags = _asked(file)
+            capability, flags = asked(file)
             if flags & (abi.CAP_VIDEO_CAPTURE | abi.CAP_VIDEO_CAPTURE_MPLANE):
                 found.append((path, printable(capability.card.decode(errors='replace'))))
         except CameraBusyError:

@@ -74,8 +74,7 @@ class JpegFrames:
     :param pictures: the driver's buffers, whose free slots are queued again.
     :param pool: gets the frames: slots of NV12, LINEAR.
     :param wake: becomes readable whenever a picture is finished.
-    :param ledger: books each frame that was written, as ``decode``, and each JPEG that was mended,
-        as ``mend``.
+    :param ledger: books each frame that was written, as ``decode``, and each JPEG that was mended, as ``mend``.
     :raises ConfigError: the decoder's library is not installed.
     """
 

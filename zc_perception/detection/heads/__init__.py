@@ -8,6 +8,7 @@ other packages come by entry points of the group ``zc_perception.heads``, with t
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -28,6 +29,16 @@ HEADS: Kinds[Head] = Kinds(
         'yolox': f'{_HERE}.yolox:YoloX',
     },
     f'{_HERE}.spec:Head',
+)
+
+
+_END_TO_END = 'boxes, or yolov8 for an export without suppression'
+# Networks by name, and who reads what they yield.
+_MEANT = (
+    (r'yolov?(8|9|1[1-9])u?[nsmblxtce]?|yolov5u|yolov3u', 'yolov8'),
+    (r'yolov?(10|26)[nsmblx]?', _END_TO_END),
+    (r'yolov?[347](tiny|x)?', 'yolov5 (without --end2end), or boxes'),
+    (r'(rt|rf|d)?detr.*|dfine.*|yolonas.*|efficientnms.*|nms|end2end', 'boxes'),
 )
 
 
@@ -69,17 +80,27 @@ class HeadRule(Rule):
 
     def check(self, value: Any, place: Place) -> None:
         if not isinstance(value, Mapping):
-            self._kind.check(value, place)
+            self._check_kind(value, place)
             return
         if 'kind' not in value:
             raise place.at('kind').missing(self.words)
-        self._kind.check(value['kind'], place.at('kind'))
+        self._check_kind(value['kind'], place.at('kind'))
         head = HEADS.load(value['kind'])
         try:
             _refuse_foreign(value['kind'], head, value)
         except ConfigError as error:
             raise ConfigError(f'{place.path}: {place.key.removesuffix("head")}{error}') from None
         _options(self._kind, head).check(value, place)
+
+    def _check_kind(self, value: Any, place: Place) -> None:
+        kind = re.sub('[-_ .]', '', str(value).lower())
+        near = next((means for pattern, means in _MEANT if re.fullmatch(pattern, kind)), '')
+        if near and value not in HEADS.names:
+            kinds = ', '.join((self.words, *HEADS.others))
+            raise place.refuse(
+                value, f'{kinds}; for {value} it is {near}, or is left out where the file says it'
+            )
+        self._kind.check(value, place)
 
     def schema(self) -> Schema:
         kinds = [

@@ -1,7 +1,8 @@
-"""Models that yield boxes: a table of corners, score and class. What corners that a model gives itself mean, other heads ask here too."""
+"""Models that yield boxes: tables of them, whatever their columns. What boxes that a model gives itself mean, other heads ask here too."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
@@ -9,12 +10,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from zc_perception.detection.detections import Detections
-from zc_perception.detection.heads.candidates import Candidates, detections, in_source
-from zc_perception.detection.heads.levels import all_described, input_size, readable
-from zc_perception.detection.heads.score_filter import Values
+from zc_perception.detection.heads.candidates import (
+    Candidates,
+    detections,
+    from_centres,
+    in_source,
+)
+from zc_perception.detection.heads.levels import ReadyFor, all_described, input_size, readable
+from zc_perception.detection.heads.score_filter import (
+    CellMajorFilter,
+    ChannelMajorFilter,
+    Values,
+    logits,
+    make_score_filter,
+    out_of_reach,
+    sigmoid,
+)
 from zc_perception.detection.heads.spec import (
     CLASS_AGNOSTIC,
     EXTRA,
+    SIGMOID,
     DecodeLimits,
     Head,
     HeadSpec,
@@ -22,15 +37,10 @@ from zc_perception.detection.heads.spec import (
 from zc_perception.detection.letterbox import Letterbox
 from zc_perception.detection.raw_tensor import RawTensor
 from zc_perception.errors import AcceleratorError, ConfigError
-from zc_perception.rules import Key, boolean, choice
+from zc_perception.rules import Key, array, boolean, choice, integer, text
 
 _TURNED = [1, 0, 3, 2]
 UNITS = choice('source', 'input', 'relative')
-BOX_ORDER = Key(
-    choice('xyxy', 'yxyx'),
-    'Which axis comes first in corners and deltas; yxyx: TensorFlow.',
-    'xyxy',
-)
 
 
 def x_first(spec: HeadSpec, four: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -53,6 +63,8 @@ class CornerUnit:
         :param corners: (4, n) as the model gives them.
         """
         corners = x_first(self._spec, corners)
+        if self._spec.box_order == 'cxcywh':
+            corners = from_centres(corners[:2], corners[2:])
         if self._unit == 'source':
             width, height = box.source_width, box.source_height
             return corners, Letterbox(width, height, width, height, width, height, 0, 0)
@@ -62,23 +74,138 @@ class CornerUnit:
         return corners, box
 
 
-class Boxes(Head):
-    """One output n x 6 or 1 x n x 6: x0, y0, x1, y1, score, class; rows without an area are empty places of a fixed-size table.
-    Behind the class may stand ``extra`` numbers.
+class Columns:
+    """What the columns of ready-made tables hold: one text for each output, in their order, such as ``image box class score``.
 
-    So HOG in source pixels, and networks that suppress themselves (YOLOv10, YOLO26, DETR exports) with ``coordinates: input``.
+    ``box``: four numbers; ``score`` and ``class``: of the row; ``scores``: one for each class; ``image``: its number, below zero behind the
+    last row; ``count``: of all rows; ``-``: an output that isn't read. Behind the columns of the class or the scores may stand ``extra``
+    numbers.
+    """
+
+    _WIDTHS: ClassVar[Mapping[str, int]] = {
+        'box': 4,
+        'score': 1,
+        'class': 1,
+        'image': 1,
+        'count': 1,
+    }
+
+    def __init__(self, spec: HeadSpec, outputs: Sequence[str], extra: int = 0) -> None:
+        self._kind = spec.kind
+        widths = {
+            **self._WIDTHS,
+            'scores': spec.num_classes + (spec.background >= 0),
+            'extra': extra,
+        }
+        self._outputs = [[] if text == '-' else text.split() for text in outputs]
+        words = [word for output in self._outputs for word in output]
+        ready = {'box', 'score', 'class'} <= set(words) and 'scores' not in words
+        wrong = [word for word in words if word not in widths or words.count(word) > 1]
+        if wrong or not (
+            ready or ('box' in words and not {'score', 'class'} & set(words) and 'scores' in words)
+        ):
+            raise ConfigError(
+                f'head.columns is {list(outputs)}: must have box and either scores or score and class, each once; other columns are image, '
+                'count and - (an output that is not read)'
+            )
+        if extra:
+            next(o for o in self._outputs if 'class' in o or 'scores' in o).append('extra')
+        self.widths = widths
+
+    def parts(self, outputs: Sequence[RawTensor]) -> dict[str, tuple[RawTensor, Values]]:
+        """For each column its tensor, and its numbers (n, width).
+
+        :raises AcceleratorError: the outputs are others.
+        """
+        found: dict[str, tuple[RawTensor, Values]] = {}
+        fits = len(outputs) == len(self._outputs)
+        for tensor, words in zip(outputs, self._outputs, strict=False):
+            width, start, shape = sum(self.widths[word] for word in words), 0, tensor.values.shape
+            # A column alone may lack its axis; several can't.
+            fits &= not words or shape[-1:] == (width,) or (width == 1 and len(shape) <= 2)
+            fits &= not words or (math.prod(shape[:-2]) == 1 and (width == 1 or len(shape) > 1))
+            if not fits:
+                break
+            rows = tensor.values.reshape(-1, width) if words else tensor.values
+            for word in words:
+                found[word] = tensor, rows[:, start : start + self.widths[word]]
+                start += self.widths[word]
+        counts = {len(values) for word, (_, values) in found.items() if word != 'count'}
+        if not fits or len(counts) != 1:
+            raise AcceleratorError(
+                f'head {self._kind}: {all_described(outputs)}: expected {self.expected()}'
+            )
+        return self._in_use(found)
+
+    def expected(self) -> str:
+        """In words."""
+        widths = [sum(self.widths[word] for word in words) for words in self._outputs]
+        named = ' and '.join(
+            f'nx{width} ({", ".join(words)})' if words else 'any'
+            for words, width in zip(self._outputs, widths, strict=True)
+        )
+        if len(widths) == 1:
+            return f'one output nx{widths[0]} or 1x{named}'
+        return f'{len(widths)} outputs, each with a leading 1 or without: {named}'
+
+    @staticmethod
+    def _in_use(found: dict[str, tuple[RawTensor, Values]]) -> dict[str, tuple[RawTensor, Values]]:
+        """Without the rows behind the last one."""
+        end: int | None = None
+        if 'count' in found:
+            number = float(real(found['count']).reshape(-1)[0])
+            end = int(min(max(number, 0.0), 1e9)) if number == number else 0
+        if 'image' in found:
+            images = real(found['image']).reshape(-1)
+            behind = np.flatnonzero(images < 0)
+            end = int(behind[0]) if len(behind) else end
+        if end is None:
+            return found
+        return {word: (tensor, values[:end]) for word, (tensor, values) in found.items()}
+
+
+def real(part: tuple[RawTensor, Values]) -> NDArray[np.float32]:
+    """A column's numbers."""
+    return part[0].read(part[1])
+
+
+class Boxes(Head):
+    """Rows of ready boxes, in one output or several; ``columns`` says what they hold. Rows without an area are empty places of a
+    fixed-size table.
+
+    So networks that suppress themselves (YOLOv10, YOLO26, DETR exports, EfficientNMS); those that leave it to the host (YOLO-NAS), with
+    ``suppressed: false``; and HOG, in pixels of the frame.
     """
 
     OPTIONS: ClassVar[Mapping[str, Key]] = {
+        'columns': Key(
+            array(
+                'a list with one text for each output, such as image box class score',
+                text('words'),
+                1,
+            ),
+            'What the columns of each output hold, in their order: box, score, class, scores (of all classes), image, count; -: not read.',
+            ['box score class'],
+        ),
         'class_agnostic': CLASS_AGNOSTIC,
-        'box_order': BOX_ORDER,
+        'box_order': Key(
+            choice('xyxy', 'yxyx', 'cxcywh'),
+            'What the four numbers of a box are: corners, corners with y first (TensorFlow), or centre and size.',
+            'xyxy',
+        ),
         'coordinates': Key(
             UNITS,
-            "Unit of corners: pixels of the frame or of the input, or relative to the input's size.",
-            'source',
+            "Unit of boxes: pixels of the input or of the frame (source), or relative to the input's size.",
+            'input',
         ),
         'extra': EXTRA,
         'suppressed': Key(boolean(), 'Whether the model has removed duplicates already.', True),
+        'sigmoid': SIGMOID,
+        'background': Key(
+            integer(-1, 1 << 16),
+            'Index of the background among the scores or classes; -1: there is none.',
+            -1,
+        ),
     }
 
     def __init__(self, spec: HeadSpec) -> None:
@@ -88,38 +215,111 @@ class Boxes(Head):
             raise ConfigError(
                 'head.class_agnostic is for boxes that the host suppresses: add suppressed: false, or leave it out'
             )
+        check_background(spec)
         self._unit = CornerUnit(spec)
+        self._columns = Columns(spec, spec.columns, spec.extra)
+        # A class's own number is where the background isn't.
+        self._first = int(spec.background == 0)
+        self._filters: ReadyFor[ChannelMajorFilter | CellMajorFilter] = ReadyFor(
+            lambda outputs, _: make_score_filter(
+                *self._classes(self._columns.parts(outputs)), spec.sigmoid is True
+            )
+        )
 
     @np.errstate(all='ignore')
     def decode(
         self, outputs: Sequence[RawTensor], box: Letterbox, limits: DecodeLimits
     ) -> Detections:
         outputs = readable(self._spec.kind, outputs)
-        table = self._table(outputs)
-        rows = outputs[0].read(table)
-        corners, box = self._unit.corners(rows[:, :4].T, box)
-        chosen = ready_made(corners, rows[:, 4], rows[:, 5], self._spec.num_classes, limits.score)
+        parts = self._columns.parts(outputs)
+        classes = self._spec.num_classes
+        if 'scores' in parts:
+            found = self._filters.reader(outputs, box).find(self._classes(parts)[1], limits.score)
+            tensor, four = parts['box']
+            corners, box = self._unit.corners(tensor.read(four[found.cells]).T, box)
+            numbers = found.classes.astype(np.float32)
+            chosen = ready_made(corners, found.scores, numbers, classes, limits.score)
+            chosen = chosen._replace(rows=found.cells[chosen.rows])
+        else:
+            corners, box = self._unit.corners(real(parts['box']).T, box)
+            scores, labels = self._rows(parts)
+            chosen = ready_made(corners, scores, labels, classes, limits.score)
         if not self._spec.suppressed:
             return detections(chosen, box, limits, self._spec.class_agnostic)
         return best_first(chosen, box, limits.count)
 
+    def _classes(self, parts: Mapping[str, tuple[RawTensor, Values]]) -> tuple[RawTensor, Values]:
+        tensor, values = parts['scores']
+        return tensor, values[:, self._first : self._first + self._spec.num_classes]
 
-    def extras(
-        self, outputs: Sequence[RawTensor], rows: NDArray[np.intp]
-    ) -> NDArray[np.float32]:
-        outputs = readable(self._spec.kind, outputs)
-        return outputs[0].read(self._table(outputs)[rows])[:, 6:]
+    def _rows(
+        self, parts: Mapping[str, tuple[RawTensor, Values]]
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        scores = real(parts['score']).reshape(-1)
+        if self._spec.sigmoid:
+            scores = sigmoid(scores)
+        return scores, real(parts['class']).reshape(-1) - np.float32(self._first)
 
-    def _table(self, outputs: Sequence[RawTensor]) -> Values:
-        columns = 6 + self._spec.extra
-        values = outputs[0].values if len(outputs) == 1 else None
-        if values is not None and values.ndim == 3 and values.shape[0] == 1:
-            values = values[0]
-        if values is None or values.ndim != 2 or values.shape[1] != columns:
-            raise AcceleratorError(
-                f'head {self._spec.kind}: {all_described(outputs)}: expected one output nx{columns} or 1xnx{columns}'
-            )
-        return values
+    def extras(self, outputs: Sequence[RawTensor], rows: NDArray[np.intp]) -> NDArray[np.float32]:
+        tensor, values = self._columns.parts(readable(self._spec.kind, outputs))['extra']
+        return tensor.read(values[rows])
+
+    @np.errstate(all='ignore')
+    def objection(self, outputs: Sequence[RawTensor], box: Letterbox, score: float) -> str:
+        parts = self._columns.parts(readable(self._spec.kind, outputs))
+        four = x_first(self._spec, real(parts['box']).T)
+        used = np.any(four != 0, axis=0)
+        if 'scores' in parts:
+            tensor, values = self._classes(parts)
+            reason = logits(tensor.read(values), self._spec.sigmoid)
+        else:
+            tensor = parts['score'][0]
+            scores, labels = self._rows(parts)
+            used &= scores != 0
+            labels, reason = labels[used], logits(scores[used], None)
+            if (
+                not reason
+                and ((labels % 1 != 0) | (labels < -1) | (labels >= self._spec.num_classes)).any()
+            ):
+                reason = (
+                    f'classes from {labels.min():.4g} to {labels.max():.4g} of {self._spec.num_classes}: the columns are others, or classes '
+                    'begin at 1 (background: 0)'
+                )
+        reason = reason or out_of_reach(tensor, score, self._spec.sigmoid)
+        if reason:
+            return reason
+        four = four[:, used]
+        if not four.size:
+            return ''
+        turned = four[2:] <= 0 if self._spec.box_order == 'cxcywh' else four[2:] < four[:2]
+        if np.count_nonzero(turned.any(axis=0)) * 2 > four.shape[1]:
+            return f'boxes such as {_numbers(four[:, 0])}, which have no area with box_order: {self._spec.box_order}'
+        high, small = float(np.abs(four).max()), self._spec.coordinates == 'relative'
+        if small and high > _FAR:
+            return f'boxes such as {_numbers(four[:, 0])} with coordinates: relative: these are pixels (coordinates: input)'
+        if not small and high <= _UNIT:
+            return f'boxes such as {_numbers(four[:, 0])} with coordinates: {self._spec.coordinates}: these are relative'
+        if self._spec.coordinates == 'input' and high > _FAR * max(
+            box.input_width, box.input_height
+        ):
+            return f'boxes such as {_numbers(four[:, 0])}, far outside the input of {box.input_width}x{box.input_height}'
+        return ''
+
+
+# Boxes may reach over the edge, but not so many sizes of the input; and none of them all is as small as a pixel.
+_FAR, _UNIT = 8.0, 2.0
+
+
+def _numbers(box: NDArray[np.float32]) -> str:
+    return ', '.join(f'{number:.4g}' for number in box)
+
+
+def check_background(spec: HeadSpec) -> None:
+    """:raises ConfigError: neither the first nor the last class, nor none."""
+    if spec.background not in (-1, 0, spec.num_classes):
+        raise ConfigError(
+            f'head.background is {spec.background}: must be 0 (first), {spec.num_classes} (last) or -1 (none)'
+        )
 
 
 def ready_made(

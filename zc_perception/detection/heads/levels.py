@@ -15,7 +15,13 @@ from typing import Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from zc_perception.detection.heads.score_filter import Found, ObjectFilter, Values
+from zc_perception.detection.heads.score_filter import (
+    Found,
+    ObjectFilter,
+    Values,
+    logits,
+    out_of_reach,
+)
 from zc_perception.detection.heads.spec import HeadSpec
 from zc_perception.detection.letterbox import Letterbox
 from zc_perception.detection.raw_tensor import RawTensor
@@ -331,6 +337,39 @@ def check_strides(spec: HeadSpec, *, has_grids: bool) -> None:
         grids_of(spec.input_size, spec.strides)
 
 
+@lru_cache(maxsize=16)
+def possible_rows(size: tuple[int, int], strides: tuple[int, ...]) -> frozenset[int]:
+    """How many cells these levels have together, or those that networks have: from stride 4, 8 or 16 to 32, 64 or 128."""
+    width, height = size
+    usual = [(4, 8, 16, 32, 64, 128)[i:j] for i in range(3) for j in range(4, 7)]
+    return frozenset(
+        sum(-(-width // stride) * -(-height // stride) for stride in levels)
+        for levels in (strides, *usual)
+    )
+
+
+def rows_objection(count: int, box: Letterbox, strides: Sequence[int], most: int = 1) -> str:
+    """Why so many rows can't be one, or up to *most*, for each cell of the levels that networks have; empty where they can."""
+    width, height = box.input_width, box.input_height
+    cells = possible_rows((width, height), tuple(strides))
+    if not count or any(count == each * some for some in cells for each in range(1, most + 1)):
+        return ''
+    usual = sum(-(-width // stride) * -(-height // stride) for stride in strides)
+    return (
+        f'{count} rows, but an input of {width}x{height} has {usual} cells'
+        + (f' or {usual * 3} with three anchors' if most > 1 else '')
+        + ': rows that the network has chosen itself are read by head: boxes'
+    )
+
+
+def negative_sizes(boxes: NDArray[np.float32]) -> str:
+    """Why most boxes (4, n), centre and size, can't be decoded ones; empty where they can."""
+    wrong = (boxes[2:] < 0).any(axis=0)
+    if np.count_nonzero(wrong) * 2 <= np.count_nonzero(boxes.any(axis=0)):
+        return ''
+    return 'boxes whose sizes are below 0: they are not decoded yet (a YOLOX export: head: yolox), or are corners (head: boxes)'
+
+
 def input_size(spec: HeadSpec, box: Letterbox) -> tuple[int, int]:
     """The size that the head's numbers refer to.
 
@@ -388,6 +427,7 @@ class ObjectRows:
             shape[0] != channels or tensor.layout != 'nchw'
         )
         self._filter = ObjectFilter(tensor, tensor, sigmoid)
+        self._sigmoid = sigmoid
 
     def find(self, tensor: RawTensor, score: float) -> tuple[Found, NDArray[np.float32]]:
         """What reaches the score, and the four numbers (4, n) of each."""
@@ -395,3 +435,16 @@ class ObjectRows:
         rows = values if self._channels_last else values.T
         found = self._filter.find(rows[:, 4], rows[:, 5:], score)
         return found, tensor.read(rows[found.cells, :4]).T
+
+    def objection(
+        self, tensor: RawTensor, box: Letterbox, strides: Sequence[int], score: float, most: int
+    ) -> tuple[str, NDArray[np.float32]]:
+        """As of :meth:`Head.objection`, and what the boxes are (4, n)."""
+        values: Values = tensor.values[0] if tensor.values.ndim == 3 else tensor.values
+        rows = tensor.read(values if self._channels_last else np.ascontiguousarray(values.T))
+        reason = (
+            rows_objection(len(rows), box, strides, most)
+            or logits(rows[:, 4:], self._sigmoid)
+            or out_of_reach(tensor, score, self._sigmoid)
+        )
+        return reason, rows[:, :4].T

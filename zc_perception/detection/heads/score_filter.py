@@ -73,6 +73,29 @@ def raw_threshold(tensor: RawTensor, score: float, by_sigmoid: bool) -> Values:
     return np.array(steps[enough[0] if len(enough) else -1])
 
 
+def out_of_reach(tensor: RawTensor, score: float, by_sigmoid: bool | None) -> str:
+    """Why no number that the tensor can hold is a score from *score* to 1; empty where there is one."""
+    kind = tensor.values.dtype
+    if kind.kind == 'f' or kind.itemsize > 2 or np.ndim(tensor.scale):
+        return ''
+    limits = np.iinfo(kind)
+    every = tensor.read(np.arange(limits.min, limits.max + 1).astype(kind))
+    scores = sigmoid(every) if by_sigmoid else every
+    if bool(((scores >= np.float32(score)) & (scores <= np.float32(1.01))).any()):
+        return ''
+    return (
+        f'scores in steps of {float(tensor.scale):g} ({kind}), of which none lies from the score threshold {score:g} to 1: boxes and '
+        'scores share one scale; export scores as an output of their own, or without quantising the outputs'
+    )
+
+
+def logits(scores: NDArray[np.float32], by_sigmoid: bool | None) -> str:
+    """Why numbers can't be scores of 0 to 1, but for roundings; empty where they can."""
+    if by_sigmoid or not scores.size or (scores.min() >= -0.01 and scores.max() <= 1.01):
+        return ''
+    return f'scores from {scores.min():.4g} to {scores.max():.4g}: these are logits (sigmoid: true), or the head is another'
+
+
 class Found(NamedTuple):
     """Cells in ascending order (flat index), the best class of each and its score."""
 

@@ -113,9 +113,7 @@ class Head(ABC):
         :raises AcceleratorError: the outputs aren't what the head's spec promises; names the tensor, its shape and the one expected.
         """
 
-    def extras(
-        self, outputs: Sequence[RawTensor], rows: NDArray[np.intp]
-    ) -> NDArray[np.float32]:
+    def extras(self, outputs: Sequence[RawTensor], rows: NDArray[np.intp]) -> NDArray[np.float32]:
         """(n, extra) real numbers: what the model yields for these rows besides box, score and classes.
 
         :param outputs: the same that :meth:`decode` was given.
@@ -123,3 +121,11 @@ class Head(ABC):
         :raises AcceleratorError: this kind of head, or this arrangement of the outputs, has none.
         """
         raise AcceleratorError(f'head {self._spec.kind} has no numbers besides boxes and classes')
+
+    def objection(self, outputs: Sequence[RawTensor], box: Letterbox, score: float) -> str:
+        """Why outputs of the right shapes can't be what the head takes them for, by their values; empty where nothing speaks against it.
+
+        :param outputs: of a blank picture, which :meth:`decode` has read without an error.
+        :param score: the threshold, which has to be within reach.
+        """
+        return ''

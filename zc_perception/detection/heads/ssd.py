@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import ClassVar
 
 import numpy as np
@@ -10,11 +11,13 @@ from numpy.typing import NDArray
 
 from zc_perception.detection.detections import Detections
 from zc_perception.detection.heads.boxes import (
-    BOX_ORDER,
     UNITS,
+    Columns,
     CornerUnit,
     best_first,
+    check_background,
     ready_made,
+    real,
     x_first,
 )
 from zc_perception.detection.heads.candidates import Candidates, detections, from_centres
@@ -45,8 +48,10 @@ from zc_perception.detection.heads.spec import (
 from zc_perception.detection.letterbox import Letterbox
 from zc_perception.detection.raw_tensor import RawTensor
 from zc_perception.errors import AcceleratorError, ConfigError
-from zc_perception.rules import Key, array, boolean, integer, number
+from zc_perception.rules import Key, array, boolean, choice, integer, number
 
+# OpenVINO's and Caffe's DetectionOutput, TFLite_Detection_PostProcess.
+_TABLES = (('image class score box',), ('box', 'class', 'score', 'count'))
 # Wider than the rounding of a difference of two logits.
 _SLACK = 1e-3
 
@@ -79,7 +84,11 @@ class Ssd(Head):
             array('a list of four numbers each', array('four numbers', number(), 4, 4)),
             'cx, cy, w, h of each prior, relative to the input, in the order of the rows; without priors and anchors boxes are decoded.',
         ),
-        'box_order': BOX_ORDER,
+        'box_order': Key(
+            choice('xyxy', 'yxyx'),
+            'Which axis comes first in corners and deltas; yxyx: TensorFlow.',
+            'xyxy',
+        ),
         'coordinates': Key(
             UNITS,
             "Unit of decoded corners: pixels of the frame or of the input; left out: relative to the input's size.",
@@ -107,10 +116,7 @@ class Ssd(Head):
             raise ConfigError(
                 'head.coordinates belongs to decoded boxes: leave it away with head.priors or head.anchors'
             )
-        if spec.background not in (-1, 0, spec.num_classes):
-            raise ConfigError(
-                f'head.background is {spec.background}: must be 0 (first), {spec.num_classes} (last) or -1 (none)'
-            )
+        check_background(spec)
         if spec.softmax and spec.sigmoid:
             raise ConfigError('head.softmax and head.sigmoid: scores are logits of one of them')
         if any(min(prior[2:]) <= 0 for prior in spec.priors or ()):
@@ -119,20 +125,23 @@ class Ssd(Head):
             lambda outputs, box: _PerPrior(spec, outputs, box)
         )
         self._unit = CornerUnit(spec)
+        self._tables = {len(outputs): Columns(spec, outputs) for outputs in _TABLES}
 
     @np.errstate(all='ignore')
     def decode(
         self, outputs: Sequence[RawTensor], box: Letterbox, limits: DecodeLimits
     ) -> Detections:
         outputs = readable(self._spec.kind, outputs)
-        table = self._table(outputs)
-        if table is not None:
-            corners, box = self._unit.corners(table[:4], box)
-            return best_first(
-                ready_made(corners, table[4], table[5], self._spec.num_classes, limits.score),
-                box,
-                limits.count,
-            )
+        if columns := self._tables.get(len(outputs)):
+            with suppress(AcceleratorError):
+                parts = columns.parts(outputs)
+                corners, box = self._unit.corners(real(parts['box']).T, box)
+                labels = real(parts['class']).reshape(-1) - (
+                    'image' in parts and self._spec.background == 0
+                )
+                scores = real(parts['score']).reshape(-1)
+                chosen = ready_made(corners, scores, labels, self._spec.num_classes, limits.score)
+                return best_first(chosen, box, limits.count)
         reader = self._ready.reader(outputs, box)
         found, boxes = reader.find(outputs, limits.score)
         if reader.priors is None:
@@ -154,38 +163,6 @@ class Ssd(Head):
         return from_centres(
             priors[:2] + deltas[:2] * place * priors[2:], priors[2:] * np.exp(deltas[2:] * size)
         )
-
-    def _table(self, outputs: Sequence[RawTensor]) -> NDArray[np.float32] | None:
-        """(6, n) corners, score, class of a finished table, if the outputs are one."""
-        shapes = [output.values.shape for output in outputs]
-        if len(outputs) == 1 and shapes[0][-1:] == (7,):
-            rows = outputs[0].real().reshape(-1, 7)
-            label = rows[:, 1] - (self._spec.background == 0)
-            # The first row of negative image number ends what was found.
-            end = np.flatnonzero(rows[:, 0] < 0)
-            count = int(end[0]) if len(end) else len(rows)
-            return np.concatenate(
-                (rows[:count, 3:7].T, rows[None, :count, 2], label[None, :count])
-            )
-        if (
-            len(outputs) == 4
-            and outputs[3].values.size == 1
-            and shapes[0][-1:] == (4,)
-            and outputs[1].values.size == outputs[2].values.size
-        ):
-            corners, classes, scores, count_of = (output.real() for output in outputs)
-            corners = corners.reshape(-1, 4)
-            if len(corners) == scores.size:
-                number = float(count_of.reshape(-1)[0])
-                count = int(min(max(number, 0), scores.size)) if number == number else 0
-                return np.concatenate(
-                    (
-                        corners[:count].T,
-                        scores.reshape(1, -1)[:, :count],
-                        classes.reshape(1, -1)[:, :count],
-                    )
-                )
-        return None
 
 
 class _PerPrior:

@@ -21,6 +21,7 @@ from zc_perception.detection.heads.levels import (
     check_strides,
     grids_for,
     is_decoded,
+    negative_sizes,
     readable,
     without_batch,
 )
@@ -36,6 +37,8 @@ from zc_perception.detection.letterbox import Letterbox
 from zc_perception.detection.raw_tensor import RawTensor
 from zc_perception.errors import AcceleratorError, ConfigError
 from zc_perception.rules import Key
+
+_MOST_ANCHORS = 9
 
 
 class YoloV5(Head):
@@ -84,6 +87,12 @@ class YoloV5(Head):
         candidates = self._ready.reader(outputs, box).candidates(outputs, limits.score)
         return detections(candidates, box, limits, self._spec.class_agnostic)
 
+    @np.errstate(all='ignore')
+    def objection(self, outputs: Sequence[RawTensor], box: Letterbox, score: float) -> str:
+        outputs = readable(self._spec.kind, outputs)
+        reader = self._ready.reader(outputs, box)
+        return '' if isinstance(reader, _Levels) else reader.objection(outputs[0], box, score)
+
     def _read(self, outputs: Sequence[RawTensor], box: Letterbox) -> _Decoded | _Levels:
         numbers = 5 + self._spec.num_classes
         anchors = len(self._spec.anchors[0]) if self._spec.anchors else 1
@@ -99,11 +108,16 @@ class YoloV5(Head):
 class _Decoded:
     def __init__(self, spec: HeadSpec, tensor: RawTensor) -> None:
         self._rows = ObjectRows(spec.kind, tensor, spec.num_classes, spec.sigmoid is True)
+        self._strides = spec.strides
 
     def candidates(self, outputs: Sequence[RawTensor], score: float) -> Candidates:
         found, boxes = self._rows.find(outputs[0], score)
         corners = from_centres(boxes[:2], boxes[2:])
         return Candidates(corners, found.scores, found.classes, found.cells)
+
+    def objection(self, tensor: RawTensor, box: Letterbox, score: float) -> str:
+        reason, boxes = self._rows.objection(tensor, box, self._strides, score, _MOST_ANCHORS)
+        return reason or negative_sizes(boxes)
 
 
 class _Levels:

@@ -20,9 +20,16 @@ from zc_perception.detection.heads.levels import (
     check_strides,
     grids_for,
     is_decoded,
+    negative_sizes,
     readable,
+    rows_objection,
 )
-from zc_perception.detection.heads.score_filter import Values, make_score_filter
+from zc_perception.detection.heads.score_filter import (
+    Values,
+    logits,
+    make_score_filter,
+    out_of_reach,
+)
 from zc_perception.detection.heads.spec import (
     CLASS_AGNOSTIC,
     EXTRA,
@@ -155,6 +162,11 @@ class YoloV8(Head):
     def extras(self, outputs: Sequence[RawTensor], rows: NDArray[np.intp]) -> NDArray[np.float32]:
         return _Decoded(self._spec, outputs[0]).extras(readable(self._spec.kind, outputs), rows)
 
+    @np.errstate(all='ignore')
+    def objection(self, outputs: Sequence[RawTensor], box: Letterbox, score: float) -> str:
+        outputs = readable(self._spec.kind, outputs, self._gathered)
+        return self._ready.reader(outputs, box).objection(outputs, box, score)
+
     def _read(self, outputs: Sequence[RawTensor], box: Letterbox) -> _Decoded | _Levels:
         classes = self._spec.num_classes + self._spec.extra
         if is_decoded(self._spec, outputs, box, 4 * self._spec.reg_max + classes, 4 + classes):
@@ -183,8 +195,9 @@ class _Decoded:
         self._channels_first = shape[0] == channels and (
             shape[1] != channels or tensor.layout != 'nhwc'
         )
+        self._sigmoid, self._strides = spec.sigmoid is True, spec.strides
         self._filter = make_score_filter(
-            tensor, self._rows(tensor.values)[:, self._classes], spec.sigmoid is True
+            tensor, self._rows(tensor.values)[:, self._classes], self._sigmoid
         )
 
     def _rows(self, values: Values) -> Values:
@@ -202,6 +215,15 @@ class _Decoded:
     def extras(self, outputs: Sequence[RawTensor], rows: NDArray[np.intp]) -> NDArray[np.float32]:
         return outputs[0].read(self._rows(outputs[0].values)[rows, self._classes.stop :])
 
+    def objection(self, outputs: Sequence[RawTensor], box: Letterbox, score: float) -> str:
+        rows = outputs[0].read(np.ascontiguousarray(self._rows(outputs[0].values)))
+        return (
+            rows_objection(len(rows), box, self._strides)
+            or logits(rows[:, self._classes], self._sigmoid)
+            or negative_sizes(rows[:, :4].T)
+            or out_of_reach(outputs[0], score, self._sigmoid)
+        )
+
 
 class _Levels:
     def __init__(self, spec: HeadSpec, outputs: Sequence[RawTensor], grids: Grids) -> None:
@@ -212,8 +234,9 @@ class _Levels:
         )
         self._boxes = [level['box'] for level in arranged]
         self._classes = [level['class'] for level in arranged]
+        self._sigmoid = spec.sigmoid is not False
         self._filters = [
-            make_score_filter(outputs[part.output], part.view(outputs), spec.sigmoid is not False)
+            make_score_filter(outputs[part.output], part.view(outputs), self._sigmoid)
             for part in self._classes
         ]
 
@@ -235,6 +258,15 @@ class _Levels:
         rows = np.concatenate(cells)
         return Candidates(
             self._corners(rows, distances), np.concatenate(scores), np.concatenate(classes), rows
+        )
+
+    def objection(self, outputs: Sequence[RawTensor], box: Letterbox, score: float) -> str:
+        return next(
+            filter(
+                None,
+                (out_of_reach(outputs[p.output], score, self._sigmoid) for p in self._classes),
+            ),
+            '',
         )
 
     def _corners(

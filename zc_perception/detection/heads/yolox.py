@@ -33,6 +33,9 @@ from zc_perception.detection.letterbox import Letterbox
 from zc_perception.detection.raw_tensor import RawTensor
 from zc_perception.rules import Key
 
+# Sizes of the input that an undecoded box doesn't reach.
+_FAR = 4.0
+
 
 class YoloX(Head):
     """One tensor 1 x N x (5 + C) with all levels' cells, finest first: box, objectness, classes; or the raw levels, with these three in
@@ -61,6 +64,12 @@ class YoloX(Head):
         candidates = self._ready.reader(outputs, box).candidates(outputs, limits.score)
         return detections(candidates, box, limits, self._spec.class_agnostic)
 
+    @np.errstate(all='ignore')
+    def objection(self, outputs: Sequence[RawTensor], box: Letterbox, score: float) -> str:
+        outputs = readable(self._spec.kind, outputs)
+        reader = self._ready.reader(outputs, box)
+        return '' if isinstance(reader, _Levels) else reader.objection(outputs[0], box, score)
+
     def _read(self, outputs: Sequence[RawTensor], box: Letterbox) -> _Rows | _Levels:
         grids = grids_for(self._spec, box)
         if is_decoded(self._spec, outputs, box, 5 + self._spec.num_classes):
@@ -83,11 +92,20 @@ class _Rows:
         self._rows = ObjectRows(
             spec.kind, tensor, spec.num_classes, spec.sigmoid is True, grids.count
         )
+        self._strides = spec.strides
 
     def candidates(self, outputs: Sequence[RawTensor], score: float) -> Candidates:
         found, boxes = self._rows.find(outputs[0], score)
         corners = _corners(self._grids, found.cells, boxes)
         return Candidates(corners, found.scores, found.classes, found.cells)
+
+    def objection(self, tensor: RawTensor, box: Letterbox, score: float) -> str:
+        reason, boxes = self._rows.objection(tensor, box, self._strides, score, 1)
+        sides = (np.exp(boxes[2:]) * self._grids.strides).max(axis=0)
+        far = sides > _FAR * max(box.input_width, box.input_height)
+        if not reason and np.count_nonzero(far) * 2 > np.count_nonzero(boxes.any(axis=0)):
+            return 'boxes far larger than the input: they are decoded already (--decode_in_inference): head: yolov5'
+        return reason
 
 
 class _Levels:

@@ -235,18 +235,9 @@ class OnnxEngine:
         try:
             return self._infer(np.zeros(self._input.shape, self._input.dtype))
         except Exception as error:  # onnxruntime has no common base class of its errors
-            size, stride = f'{self._input.width}x{self._input.height}', self._stride()
-            if self._input.width % stride or self._input.height % stride:
-                raise ConfigError(
-                    f"model file '{self._file}' can't be run with {size}: it says that both sides must be multiples of its stride {stride}"
-                ) from error
             raise ConfigError(
                 f"model file '{self._file}' can't be run: {message_of(error)}; export it anew"
             ) from error
-
-    def _stride(self) -> int:
-        said = self._session.get_modelmeta().custom_metadata_map.get('stride', '')
-        return max(map(int, re.findall(r'\d{1,6}', said)), default=1) or 1
 
     def geometry(self, width: int, height: int) -> Letterbox:
         return Letterbox.fit(

@@ -1,0 +1,368 @@
+"""What exporters write, from the file alone or with a manifest: right boxes, or a refusal that names both values and the next step.
+
+Each model is a graph of constants in an exporter's layout, for an input of 320 x 256. All have the same two boxes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from npu.onnx_kit import FLOAT, INT64, Axis, constant
+from numpy.typing import NDArray
+
+from zc_perception.detection.detections import Detections
+from zc_perception.detection.heads import make_head
+from zc_perception.detection.heads.spec import DecodeLimits
+from zc_perception.detection.letterbox import Letterbox
+from zc_perception.errors import ConfigError
+from zc_perception.npu.manifest import check_head, load_manifest
+from zc_perception.npu.onnx.session import OnnxEngine
+
+pytestmark = pytest.mark.usefixtures('warm_engines', 'no_fd_leak')
+
+WIDTH, HEIGHT = 320, 256
+SOURCE = Letterbox.fit(640, 360, WIDTH, HEIGHT)
+CELLS = 40 * 32 + 20 * 16 + 10 * 8
+# In pixels of the input: x0, y0, x1, y1; score, class. The letterbox has 38 rows on top, of which the head takes its even part.
+CORNERS = np.array([[50, 60, 110, 200], [200, 100, 260, 130]], np.float32)
+SCORES, LABELS = np.array([0.9, 0.7], np.float32), np.array([1, 0])
+IMAGES: dict[str, tuple[int, tuple[Axis, ...]]] = {'images': (FLOAT, (1, 3, HEIGHT, WIDTH))}
+NAMES = ('car', 'person', 'sign')
+
+Arrays = dict[str, NDArray[Any]]
+
+
+def ultralytics(count: int, **more: object) -> dict[str, str]:
+    """Metadata as that exporter writes it."""
+    names = dict(enumerate(NAMES[:count]))
+    said = {'names': names, 'imgsz': [HEIGHT, WIDTH], 'stride': 32, 'task': 'detect', 'batch': 1}
+    return {key: str(value) for key, value in {**said, **more}.items()}
+
+
+def centres(relative: bool) -> NDArray[np.float32]:
+    """Centre and size of the boxes."""
+    size = np.array([WIDTH, HEIGHT] * 2, np.float32) if relative else np.float32(1)
+    middle = (CORNERS[:, :2] + CORNERS[:, 2:]) / 2
+    return np.concatenate((middle, CORNERS[:, 2:] - CORNERS[:, :2]), axis=1) / size
+
+
+def padded(rows: NDArray[Any], count: int) -> NDArray[Any]:
+    """One batch, with empty places behind."""
+    full = np.zeros((1, count, *rows.shape[1:]), rows.dtype)
+    full[0, : len(rows)] = rows
+    return full
+
+
+def columns(*parts: NDArray[Any]) -> NDArray[np.float32]:
+    return np.concatenate([p.reshape(len(p), -1) for p in parts], axis=1).astype(np.float32)
+
+
+def table(boxes: NDArray[np.float32], count: int = 300) -> NDArray[np.float32]:
+    return padded(columns(boxes, SCORES, LABELS), count)
+
+
+def of_classes(classes: int, count: int, low: float = 0.0) -> NDArray[np.float32]:
+    """Scores of all classes."""
+    scores = np.full((1, count, classes), low, np.float32)
+    scores[0, [0, 1], LABELS] = SCORES
+    return scores
+
+
+def logits(scores: NDArray[np.float32]) -> NDArray[np.float32]:
+    return np.log(np.clip(scores, 1e-4, 1) / (1 - np.clip(scores, 1e-4, 0.9999)))
+
+
+def raw(
+    classes: int, *, objects: bool = False, count: int = CELLS, extra: int = 0
+) -> NDArray[np.float32]:
+    """Rows of YOLOv8, or with an objectness of YOLOv5."""
+    ones = (
+        [np.ones((1, count, 1), np.float32) * (np.arange(count) < 2)[:, None]] if objects else []
+    )
+    more = [np.zeros((1, count, extra), np.float32)]
+    return np.concatenate(
+        [padded(centres(False), count), *ones, of_classes(classes, count), *more], axis=2
+    )
+
+
+def detr_three() -> Arrays:
+    return {
+        'labels': padded(LABELS, 300),
+        'boxes': padded(CORNERS, 300),
+        'scores': padded(SCORES, 300),
+    }
+
+
+def _nms(boxes: NDArray[np.float32], names: tuple[str, ...]) -> Arrays:
+    parts = (
+        np.array([[2]], np.int32),
+        padded(boxes, 100),
+        padded(SCORES, 100),
+        padded(LABELS.astype(np.int32), 100),
+    )
+    return dict(zip(names, parts, strict=True))
+
+
+YXYX = CORNERS[:, [1, 0, 3, 2]] / np.array([HEIGHT, WIDTH] * 2, np.float32)
+TWO = {'classes': ['car', 'person']}
+THREE = {'classes': list(NAMES)}
+
+# Outputs, metadata, and what a manifest adds (None: the file alone is enough).
+READ: dict[str, tuple[Arrays, Mapping[str, str], Mapping[str, Any] | None]] = {
+    'yolov8': ({'output0': raw(3).transpose(0, 2, 1)}, ultralytics(3), None),
+    'yolov8 of one class': ({'output0': raw(2).transpose(0, 2, 1)}, ultralytics(2, end2end=False), None),
+    'end to end': ({'output0': table(CORNERS)}, ultralytics(2, end2end=True), None),
+    'with suppression': ({'output0': table(CORNERS)}, ultralytics(3, args={'nms': True}), None),
+    'end to end, boxes': ({'output0': table(CORNERS)}, ultralytics(2, end2end=True), {'head': 'boxes'}),
+    'end to end, without metadata': (
+        {'output0': table(CORNERS)}, {}, {**TWO, 'head': {'kind': 'boxes', 'coordinates': 'input'}},
+    ),
+    'keypoints behind the class': (
+        {'output0': padded(columns(CORNERS, SCORES, LABELS, np.ones((2, 51))), 300)},
+        ultralytics(2, end2end=True, task='pose', kpt_shape=[17, 3]), None,
+    ),
+    'rtdetr': ({'output0': table(centres(True))}, ultralytics(3, head='RTDETRDecoder'), None),
+    'rtdetr of two classes': ({'output0': table(centres(True))}, ultralytics(2, head='RTDETRDecoder'), None),
+    'rtdetr, older': (
+        {'output0': np.concatenate((padded(centres(True), 300), of_classes(3, 300)), axis=2)},
+        ultralytics(3, description='Ultralytics RT-DETR-l model'), None,
+    ),
+    'rtdetr of its authors': (detr_three(), {}, TWO),
+    'rfdetr': (
+        {'dets': padded(centres(True), 300), 'labels': logits(of_classes(4, 300))}, {}, THREE,
+    ),
+    'yolov7': ({'output': columns(np.zeros(2), CORNERS, LABELS, SCORES)}, {}, TWO),
+    'efficient nms': (_nms(CORNERS, ('num_dets', 'det_boxes', 'det_scores', 'det_classes')), {}, TWO),
+    'tensorflow': (
+        _nms(YXYX, ('num_detections', 'detection_boxes', 'detection_scores', 'detection_classes')) | {
+            'detection_classes': padded(LABELS.astype(np.float32) + 1, 100)
+        }, {}, TWO,
+    ),
+    'mmdeploy': ({'dets': padded(columns(CORNERS, SCORES), 100), 'labels': padded(LABELS, 100)}, {}, TWO),
+    'yolo nas': ({'boxes': padded(CORNERS, CELLS), 'scores': of_classes(3, CELLS)}, {}, THREE),
+    'yolox decoded': ({'output': raw(3, objects=True)}, {}, {**THREE, 'head': 'yolov5'}),
+    'yolov5': ({'output': raw(3, objects=True, count=3 * CELLS)}, {}, THREE),
+}  # fmt: skip
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Callable[..., str]:
+    """Writes a model, and a manifest if there is one; returns what parameter ``model`` gets."""
+
+    def write(
+        outputs: Arrays,
+        metadata: Mapping[str, str],
+        manifest: Mapping[str, Any] | None,
+        **more: Any,
+    ) -> str:
+        inputs = {'images': more.pop('image', IMAGES['images'])}
+        if set(outputs) == {'labels', 'boxes', 'scores'}:
+            inputs['orig_target_sizes'] = (INT64, (1, 2))
+        file = tmp_path / 'mine.onnx'
+        file.write_bytes(constant(outputs, inputs, metadata, **more))
+        if manifest is None:
+            return str(file)
+        (tmp_path / 'model.yaml').write_text(yaml.safe_dump({'file': 'mine.onnx', **manifest}))
+        return str(tmp_path)
+
+    return write
+
+
+def found_by(path: str) -> Detections:
+    manifest = load_manifest(path)
+    engine = OnnxEngine(manifest, 1)
+    outputs = engine.run_blank()
+    check_head(manifest, outputs)
+    box = Letterbox.fit(640, 360, WIDTH, HEIGHT, stretch=manifest.input.resize == 'stretch')
+    return make_head(manifest.head).decode(outputs, box, DecodeLimits(0.25, 0.45, 10))
+
+
+@pytest.mark.parametrize('layout', READ)
+def test_boxes_are_where_they_are(layout: str, model: Callable[..., str]) -> None:
+    found = found_by(model(*READ[layout]))
+    stretched = any(name in layout for name in ('rtdetr', 'rfdetr', 'tensorflow'))
+    expected = Letterbox.fit(640, 360, WIDTH, HEIGHT, stretch=stretched).to_source(CORNERS)
+    assert np.abs(found.boxes - expected).max() < 0.02
+    assert found.scores == pytest.approx(SCORES, abs=1e-3)
+    assert found.classes.tolist() == LABELS.tolist()
+
+
+CONTRADICTIONS: dict[str, tuple[Arrays, Mapping[str, str], Mapping[str, Any] | None, str]] = {
+    'a table read as scores': (
+        {'output0': table(CORNERS)}, ultralytics(2, end2end=True), {'head': 'yolov8'},
+        r"key 'head' is 'yolov8', but mine.onnx has outputs 'output0' 1x300x6, which are read by head: \{kind: boxes",
+    ),
+    'the same without metadata': (
+        {'output0': table(CORNERS)}, {}, {**TWO, 'head': 'yolov8'}, r"'yolov8'|300 rows, but an input of 320x256 has 1680 cells",
+    ),
+    'a table read with objectness': (
+        {'output0': table(CORNERS)}, {}, {'classes': ['car'], 'head': 'yolov5'}, '300 rows, but an input of 320x256 has 1680 cells',
+    ),
+    'a table that can be several': ({'output0': table(CORNERS)}, {}, TWO, r"leaves open .* one of: head: \{kind: boxes, coordinates: input\}"),
+    'centres read as corners': (
+        {'output0': table(centres(True))}, {}, {**TWO, 'head': {'kind': 'boxes', 'coordinates': 'relative'}},
+        'which have no area with box_order: xyxy',
+    ),
+    'relative read as pixels': (
+        {'output0': table(CORNERS / 320)}, {}, {**TWO, 'head': {'kind': 'boxes'}}, 'coordinates: input: these are relative',
+    ),
+    'pixels read as relative': (
+        {'output0': table(CORNERS)}, {}, {**TWO, 'head': {'kind': 'boxes', 'coordinates': 'relative'}}, 'these are pixels',
+    ),
+    'a unit against the metadata': (
+        {'output0': table(centres(True))}, ultralytics(3, head='RTDETRDecoder'), {'head': {'kind': 'boxes', 'coordinates': 'input'}},
+        "key 'head.coordinates' is 'input', but mine.onnx has outputs",
+    ),
+    'too few names': (
+        {'output0': raw(3).transpose(0, 2, 1)}, ultralytics(3), TWO,
+        r"key 'classes' is 2 names \(car, person\), but mine.onnx says 3 names \(car, person, sign\); leave classes out",
+    ),
+    'names in another order': (
+        {'output0': table(CORNERS)}, ultralytics(2, end2end=True), {'classes': ['person', 'car']}, 'is 2 names .person, car.*says 2 names',
+    ),
+    'another size': (
+        {'output0': raw(3).transpose(0, 2, 1)}, ultralytics(3), {'input': {'width': 640, 'height': 256}},
+        r"key 'input.width' is 640, but mine.onnx says 'images' 1x3x256x320 \(that is 320\)",
+    ),
+    'yolox decoded, as yolox': ({'output': raw(3, objects=True)}, {}, {**THREE, 'head': 'yolox'}, 'decoded already'),
+    'yolox that can be either': ({'output': raw(3, objects=True)}, {}, THREE, r'head: yolox .* or head: yolov5 \(YOLOX exported'),
+    'logits': ({'output0': logits(raw(3).transpose(0, 2, 1))}, {}, {**THREE, 'head': 'yolov8'}, 'these are logits'),
+    'an older rtdetr': (
+        {'output0': np.concatenate((padded(centres(True), 300), of_classes(3, 300)), axis=2)}, {}, {**THREE, 'head': 'yolov8'},
+        '300 rows, but an input of 320x256 has 1680 cells',
+    ),
+    'classes that begin at 1': (
+        {'output0': table(CORNERS)}, {}, {'classes': ['car'], 'head': 'boxes'}, r'classes from 0 to 1 of 1',
+    ),
+    'no names': ({'output0': raw(80).transpose(0, 2, 1)}, {}, None, "is missing.* for its 80 classes; those of COCO are classes_file: coco"),
+    'oriented boxes': ({'output0': raw(3)}, ultralytics(3, task='obb'), None, 'task obb'),
+    'a classifier': ({'output0': np.zeros((1, 3), np.float32)}, ultralytics(3, task='classify'), None, 'task classify'),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize('case', CONTRADICTIONS)
+def test_what_can_t_be_meant_is_refused_at_the_start(case: str, model: Callable[..., str]) -> None:
+    *given, message = CONTRADICTIONS[case]
+    with pytest.raises(ConfigError, match=message):
+        found_by(model(*given))
+
+
+def test_one_scale_for_boxes_and_scores_is_refused(model: Callable[..., str]) -> None:
+    values = np.round(raw(3).transpose(0, 2, 1) / 2.5).astype(np.int8)
+    outputs = [{'name': 'output0', 'scale': 2.5}]
+    with pytest.raises(
+        ConfigError,
+        match=r'scores in steps of 2.5 .int8., of which none lies from the score threshold 0.25',
+    ):
+        found_by(model({'output0': values}, {}, {**THREE, 'head': 'yolov8', 'outputs': outputs}))
+
+
+def test_a_dynamic_model_has_the_size_that_it_was_exported_with(model: Callable[..., str]) -> None:
+    given = ({'output0': raw(3).transpose(0, 2, 1)}, ultralytics(3))
+    open_sizes = {
+        'image': (FLOAT, ('batch', 3, 'height', 'width')),
+        'shapes': {'output0': ('batch', 7, 'anchors')},
+    }
+    assert len(found_by(model(*given, None, **open_sizes))) == 2
+    with pytest.raises(
+        ConfigError,
+        match=r"'input.height' is 250, but mine.onnx says stride 32: multiples of that are 224 and 256",
+    ):
+        load_manifest(model(*given, {'input': {'width': 320, 'height': 250}}, **open_sizes))
+
+
+def _levels(per_level: tuple[int, ...], classes: int) -> Arrays:
+    return {
+        f'o{stride}_{n}': np.zeros((1, n, HEIGHT // stride, WIDTH // stride), np.float32)
+        for stride in (8, 16, 32)
+        for n in per_level
+    }
+
+
+@pytest.mark.parametrize(
+    ('channels', 'kind', 'reg_max'),
+    [((64, 3), 'yolov8', 16), ((4, 3), 'yolov8', 1), ((67,), 'yolov8', 16), ((7,), 'yolov8', 1), ((4, 1, 3), 'yolox', 0)],
+)  # fmt: skip
+def test_raw_levels_are_known_by_their_channels(
+    channels: tuple[int, ...], kind: str, reg_max: int, model: Callable[..., str]
+) -> None:
+    head = load_manifest(model(_levels(channels, 3), {}, THREE)).head
+    assert head.kind == kind and head.options.get('reg_max', 0) == reg_max
+
+
+@pytest.mark.parametrize(
+    ('content', 'what'),
+    [
+        (b'', 'is empty'),
+        (b'version https://git-lfs.github.com/spec/v1\noid sha256:0\n', 'Git LFS pointer'),
+        (b'\n<!DOCTYPE html><html></html>', 'a web page'),
+        (b'PK\x03\x04archive/data.pkl', 'a zip archive.*export it'),
+        (constant({'y': np.zeros((1, 5), np.float32)}, IMAGES)[:-40], 'no whole ONNX file'),
+    ],
+    ids=['empty', 'lfs', 'html', 'pt', 'truncated'],
+)
+def test_what_is_no_onnx_file_is_said(content: bytes, what: str, tmp_path: Path) -> None:
+    (tmp_path / 'mine.onnx').write_bytes(content)
+    with pytest.raises(ConfigError, match=what):
+        load_manifest(str(tmp_path / 'mine.onnx'))
+
+
+@pytest.mark.parametrize(
+    'text',
+    ['\ufeffcar\nperson\n', '0: car\n1: person\n',
+     "'car'\n\"person\"", 'path: x\nnames:\n  0: car\n  1: person\n', 'nc: 2\nnames: [car, person]'],
+    ids=['bom', 'numbers', 'quotes', 'data.yaml', 'list'],
+)  # fmt: skip
+def test_names_in_files_as_people_have_them(
+    text: str, model: Callable[..., str], tmp_path: Path
+) -> None:
+    (tmp_path / 'names.txt').write_text(text, encoding='utf-8')
+    path = model({'output0': table(CORNERS)}, {}, {'classes_file': 'names.txt', 'head': 'boxes'})
+    assert load_manifest(path).classes == ('car', 'person')
+
+
+def test_coco_s_names_are_there(model: Callable[..., str]) -> None:
+    path = model({'output0': raw(80).transpose(0, 2, 1)}, {}, {'classes_file': 'coco'})
+    classes = load_manifest(path).classes
+    assert (len(classes), classes[0], classes[79]) == (80, 'person', 'toothbrush')
+
+
+def test_a_path_is_what_a_person_means(
+    model: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model({'output0': table(CORNERS)}, ultralytics(2, end2end=True), None)
+    folder = tmp_path / 'prefix' / 'share' / 'robot'
+    folder.mkdir(parents=True)
+    (tmp_path / 'mine.onnx').rename(folder / 'mine.onnx')
+    monkeypatch.setenv('HOME', str(folder))
+    monkeypatch.setenv('MODELS', str(folder))
+    monkeypatch.setenv('AMENT_PREFIX_PATH', str(tmp_path / 'prefix'))
+    for named in ('~/mine.onnx', '$MODELS/mine.onnx', 'package://robot/mine.onnx', str(folder)):
+        assert load_manifest(named).file == folder / 'mine.onnx'
+    (tmp_path / 'model.yaml').write_text('file: package://robot/mine.onnx\n')
+    assert load_manifest(str(tmp_path)).file == folder / 'mine.onnx'
+    with pytest.raises(ConfigError, match="no ROS package 'rowboat'"):
+        load_manifest('package://rowboat/mine.onnx')
+
+
+@pytest.mark.parametrize(
+    ('written', 'meant'),
+    [('yolo11', 'yolov8'), ('yolov10n', 'boxes'), ('yolo26', 'boxes'), ('YOLOv7', 'yolov5'), ('rt-detr', 'boxes')],
+)  # fmt: skip
+def test_a_network_s_name_leads_to_its_head(
+    written: str, meant: str, model: Callable[..., str]
+) -> None:
+    path = model({'output0': table(CORNERS)}, {}, {**TWO, 'head': written})
+    with pytest.raises(ConfigError, match=f'for {written} it is {meant}'):
+        load_manifest(path)
+
+
+def test_names_is_called_classes(model: Callable[..., str]) -> None:
+    path = model({'output0': table(CORNERS)}, {}, {'names': ['car', 'person']})
+    with pytest.raises(ConfigError, match=r"key 'names' is unknown; did you mean 'classes'\?"):
+        load_manifest(path)

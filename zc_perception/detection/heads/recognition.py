@@ -1,0 +1,259 @@
+"""Which head reads a model, told from its outputs' names and shapes and from what the file says of itself: :func:`recognise`.
+
+Layouts that exporters write stand in two tables, ``_SEVERAL`` and the rules of ``_one_output``. What they leave open isn't guessed: the
+answer then has the heads that it could be, of which a person chooses.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from zc_perception.detection.heads.levels import STRIDES, possible_rows
+
+Output = tuple[str, tuple[int | None, ...]]
+HeadOptions = dict[str, Any]
+_USUAL = tuple(STRIDES.default)
+_INPUT: HeadOptions = {'kind': 'boxes', 'coordinates': 'input', 'box_order': 'xyxy'}
+_RELATIVE: HeadOptions = {'kind': 'boxes', 'coordinates': 'relative', 'box_order': 'xyxy'}
+_CENTRES: HeadOptions = {'kind': 'boxes', 'coordinates': 'relative', 'box_order': 'cxcywh'}
+_TENSORFLOW: HeadOptions = {'kind': 'boxes', 'coordinates': 'relative', 'box_order': 'yxyx'}
+_YOLO_NAS: HeadOptions = {**_INPUT, 'suppressed': False}
+_DETR = '^(dets|labels|pred_)'
+# Words of the outputs, sorted; what one of their names has to contain; the head.
+_SEVERAL: tuple[tuple[tuple[str, ...], str, HeadOptions], ...] = (
+    (('box score', 'class'), '', _INPUT),  # mmdeploy
+    (('box', 'class', 'count', 'score'), 'detection_', {**_TENSORFLOW, 'background': 0}),  # TF-OD
+    (('box', 'class', 'count', 'score'), 'num|count', _INPUT),  # EfficientNMS
+    (('box', 'class', 'score'), 'target_sizes', _INPUT),  # RT-DETR, D-FINE: in the sizes that they are given
+    (('box', 'scores'), _DETR, {**_CENTRES, 'sigmoid': True}),  # RF-DETR, DETR
+)  # fmt: skip
+# Transformers were trained on whole pictures; RF-DETR's backbone on ImageNet's colours.
+_STRETCHED = {'resize': 'stretch'}
+_IMAGENET = {**_STRETCHED, 'mean': [0.485, 0.456, 0.406], 'std': [0.229, 0.224, 0.225]}
+_ANCHOR_OPTIONS = (
+    'head: {kind: yolov5, anchors: […]} with the anchors that the model was trained with'
+)
+
+
+@dataclass(frozen=True)
+class Recognised:
+    """:param head: kind and options; ``None``: it can't be told.
+    :param classes: how many the model has; 0: it can't be told.
+    :param choices: what the head could be, each as a line of a manifest with what it means.
+    :param input: what networks with such outputs are given as a rule: keys of ``input``.
+    """
+
+    head: HeadOptions | None = None
+    classes: int = 0
+    choices: tuple[str, ...] = ()
+    input: Mapping[str, Any] = field(default_factory=dict)
+
+
+def recognise(
+    outputs: Sequence[Output],
+    size: tuple[int, int] | None,
+    classes: int,
+    said: Mapping[str, Any],
+    inputs: Sequence[str] = (),
+) -> Recognised:
+    """The head for these outputs.
+
+    :param outputs: name and shape of each; sizes that are open are ``None``.
+    :param size: width and height of the input.
+    :param classes: how many there are; 0: unknown.
+    :param said: the file's metadata.
+    :param inputs: names of the inputs.
+    """
+    # Axes of the masks' prototypes, which no box depends on.
+    if said.get('task') == 'segment' and len(outputs) == 2:
+        outputs = [output for output in outputs if len(output[1]) != 4]
+    if not outputs:
+        return Recognised()
+    if len(outputs) == 1 and len(outputs[0][1]) < 4:
+        return _one_output(outputs[0], size, classes, said)
+    if all(len(shape) == 4 for _, shape in outputs):
+        return _levels(outputs, size, classes)
+    return _several(outputs, size, classes, inputs)
+
+
+def _one_output(
+    output: Output, size: tuple[int, int] | None, classes: int, said: Mapping[str, Any]
+) -> Recognised:
+    shape = output[1]
+    if len(shape) == 2 and shape[1] == 7:
+        return Recognised({**_INPUT, 'columns': ['image box class score']})
+    if len(shape) not in (2, 3):
+        return Recognised()
+    rows, columns = shape[-2:]
+    extra = _extra(said)
+    more = {'extra': extra} if extra else {}
+    detr = 'rtdetr' in re.sub(
+        '[-_ ]', '', f'{said.get("head", "")}{said.get("description", "")}'.lower()
+    )
+    if detr and columns == 6 and (classes != 2 or 'head' in said):
+        return Recognised(dict(_CENTRES), input=_STRETCHED)
+    if detr and columns is not None and (columns == 4 + classes or not classes):
+        return Recognised({**_CENTRES, 'columns': ['box scores']}, columns - 4, input=_STRETCHED)
+    args = said.get('args')
+    chosen = said.get('end2end') is True or (isinstance(args, Mapping) and args.get('nms') is True)
+    if chosen and columns == 6 + extra:
+        return Recognised({**_INPUT, **more})
+    cells = possible_rows(size, _USUAL) if size else frozenset()
+    for count, width, first in ((columns, rows, True), (rows, columns, False)):
+        # Of a dynamic export the number of rows is open.
+        known = count in cells or (count is None and 'stride' in said)
+        if width is None or (not known and not (count and size)):
+            continue
+        fits = width == 4 + classes + extra if classes else first
+        if known and fits:
+            return Recognised({'kind': 'yolov8', **more}, width - 4 - extra)
+        if size and count == 3 * sum(cells_of(size)) and (not classes or width == 5 + classes):
+            return Recognised({'kind': 'yolov5'}, width - 5)
+        if count in cells and width == 5 + classes:
+            return Recognised(
+                None,
+                classes,
+                (
+                    'head: yolox (as YOLOX exports it)',
+                    'head: yolov5 (YOLOX exported with --decode_in_inference)',
+                ),
+            )
+    if columns == 6:
+        return Recognised(
+            None,
+            classes,
+            (
+                'head: {kind: boxes, coordinates: input} (x0, y0, x1, y1 in pixels of the input, score, class: YOLOv10, YOLO26)',
+                'head: {kind: boxes, coordinates: relative, box_order: cxcywh} (centre and size from 0 to 1, score, class: RT-DETR)',
+                'head: {kind: boxes, coordinates: relative} (corners from 0 to 1, score, class)',
+            ),
+        )
+    return Recognised()
+
+
+def cells_of(size: tuple[int, int]) -> list[int]:
+    """Cells of each of the usual levels."""
+    return [-(-size[0] // stride) * -(-size[1] // stride) for stride in _USUAL]
+
+
+def _extra(said: Mapping[str, Any]) -> int:
+    """Numbers of each row besides box and classes, by the task."""
+    task, keypoints = said.get('task'), said.get('kpt_shape')
+    if task == 'pose' and isinstance(keypoints, (list, tuple)) and len(keypoints) == 2:
+        return int(keypoints[0]) * int(keypoints[1])
+    return {'segment': 32, 'obb': 1}.get(str(task), 0)
+
+
+def _word(name: str, shape: tuple[int | None, ...], alone: bool) -> str:
+    """What an output holds, by name and shape; empty: it can't be told."""
+    inner = shape[1:] if len(shape) > 1 and shape[0] in (1, None) else shape
+    label = re.search('label|class|cls', name)
+    if all(n == 1 for n in shape) or ('num' in name and len(inner) <= 1):
+        return 'count'
+    if len(inner) == 2 and inner[1] == 5 and 'det' in name and not alone:
+        return 'box score'
+    if (
+        len(inner) == 2
+        and inner[1] == 4
+        and not re.search('label|class|cls|score|conf|logit', name)
+    ):
+        return 'box'
+    if len(inner) == 1:
+        return 'class' if label else 'score' if re.search('score|conf', name) else ''
+    return 'scores' if len(inner) == 2 else ''
+
+
+def _several(
+    outputs: Sequence[Output], size: tuple[int, int] | None, classes: int, inputs: Sequence[str]
+) -> Recognised:
+    words = [_word(name.lower(), shape, len(outputs) == 1) for name, shape in outputs]
+    names = [name for name, _ in outputs] + list(inputs)
+    for wanted, pattern, head in _SEVERAL:
+        if tuple(sorted(words)) == wanted and any(re.search(pattern, name) for name in names):
+            found = _with_scores({**head, 'columns': words}, outputs, words, classes)
+            usual: dict[str, Mapping[str, Any]] = {
+                'target_sizes': _STRETCHED,
+                'detection_': _STRETCHED,
+                _DETR: _IMAGENET,
+            }
+            return replace(found, input=usual.get(pattern, {}))
+    if sorted(words) == ['box', 'scores']:
+        rows = outputs[words.index('box')][1][-2]
+        if size and rows in possible_rows(size, _USUAL):
+            return _with_scores({**_YOLO_NAS, 'columns': words}, outputs, words, classes)
+    if 'box' in ' '.join(words) and '' not in words:
+        return Recognised(
+            None,
+            classes,
+            tuple(
+                f'head: {{kind: boxes, columns: {words}, coordinates: {unit}{more}}}'.replace(
+                    "'", ''
+                )
+                for unit, more in (
+                    ('input', ''),
+                    ('relative', ''),
+                    ('relative', ', box_order: cxcywh, sigmoid: true'),
+                )
+            ),
+        )
+    return Recognised()
+
+
+def _with_scores(
+    head: HeadOptions, outputs: Sequence[Output], words: Sequence[str], classes: int
+) -> Recognised:
+    if 'scores' not in words:
+        return Recognised(head)
+    columns = outputs[words.index('scores')][1][-1] or 0
+    if classes and columns == classes + 1:
+        head['background'] = classes
+    return Recognised(head, columns)
+
+
+def _levels(outputs: Sequence[Output], size: tuple[int, int] | None, classes: int) -> Recognised:
+    """Raw levels, by the channels of each grid."""
+    if size is None:
+        return Recognised()
+    for channel in (1, 3):
+        grids: dict[int, list[int]] = {}
+        for _, shape in outputs:
+            rows, columns = [n or 0 for axis, n in enumerate(shape) if axis not in (0, channel)]
+            stride = size[0] // columns if columns else 0
+            if not stride or (columns * stride, rows * stride) != size:
+                break
+            grids.setdefault(stride, []).append(shape[channel] or 0)
+        else:
+            found = _of_channels([sorted(channels) for channels in grids.values()], classes)
+            if found.head is not None and sorted(grids) != list(_USUAL):
+                found.head['strides'] = sorted(grids)
+            return found
+    return Recognised()
+
+
+def _of_channels(levels: Sequence[list[int]], classes: int) -> Recognised:
+    channels = levels[0]
+    if any(level != channels for level in levels):
+        return Recognised()
+    if len(channels) == 3 and channels[:2] in ([1, 4], [1, classes]) and 4 in channels:
+        return Recognised({'kind': 'yolox'}, classes)
+    if len(channels) == 2:
+        left = (
+            [n for n in channels if n != classes]
+            if classes
+            else [n for n in channels if n in (4, 64)]
+        )
+        box = left[0] if len(left) == 1 else channels[0] if channels[0] == channels[1] else 0
+        if box and box % 4 == 0:
+            return Recognised({'kind': 'yolov8', 'reg_max': box // 4}, sum(channels) - box)
+    if len(channels) == 1 and classes:
+        for kind, reg in (('yolov8', 16), ('yolov8', 1)):
+            if channels[0] == 4 * reg + classes:
+                return Recognised({'kind': kind, 'reg_max': reg}, classes)
+        if channels[0] == 5 + classes:
+            return Recognised({'kind': 'yolox'}, classes)
+        if channels[0] == 3 * (5 + classes):
+            return Recognised(None, classes, (_ANCHOR_OPTIONS,))
+    return Recognised()

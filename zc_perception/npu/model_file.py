@@ -1,0 +1,291 @@
+"""What a model's file says of itself: :func:`facts_of`. Nothing is loaded, and ONNX Runtime isn't needed.
+
+An ONNX file is read field by field after ``onnx.proto``; weights are passed over. Ultralytics writes names, size, stride and task as
+``metadata_props`` there, and as ``metadata.yaml`` beside what it exports for other runtimes.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import mmap
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from zc_perception.errors import ConfigError, message_of, shown
+
+# onnx.proto: TensorProto.DataType
+_TYPES = {1: 'float32', 2: 'uint8', 3: 'int8', 4: 'uint16', 5: 'int16', 6: 'int32', 7: 'int64', 10: 'float16', 11: 'float64'}  # fmt: skip
+_METADATA = 'metadata.yaml'
+_LARGEST_METADATA = 1 << 20
+# What people give in place of an ONNX file, by its first bytes.
+_IMPOSTORS = (
+    (b'version https://git-lfs', 'a Git LFS pointer, not the file itself: git lfs pull'),
+    (b'<', 'a web page, not a model: download the file again, by its raw address'),
+    (b'PK\x03\x04', "a zip archive, as PyTorch's .pt files are: export it (yolo export model=… format=onnx)"),
+    (b'\x80\x02', "a pickle, as PyTorch's older .pt files are: export it (yolo export model=… format=onnx)"),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class TensorFacts:
+    """An input or output: sizes that the file leaves open are ``None``."""
+
+    name: str
+    dtype: str
+    shape: tuple[int | None, ...]
+
+    def __str__(self) -> str:
+        return f"'{self.name}' {'x'.join('n' if n is None else str(n) for n in self.shape)}"
+
+
+@dataclass(frozen=True)
+class ModelFacts:
+    """:param source: the file that says it.
+    :param said: its metadata, each value parsed.
+    :param inputs: empty where nobody says them.
+    """
+
+    source: Path
+    said: Mapping[str, Any] = field(default_factory=dict)
+    inputs: tuple[TensorFacts, ...] = ()
+    outputs: tuple[TensorFacts, ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the classes."""
+        names = self.said.get('names', ())
+        if isinstance(names, Mapping):
+            names = [names[key] for key in sorted(names, key=_number)]
+        return tuple(map(str, names)) if isinstance(names, (list, tuple)) else ()
+
+    @property
+    def layout(self) -> str:
+        """``nchw`` or ``nhwc``, by where the channels are; empty where it can't be told."""
+        shape = self.inputs[0].shape if self.inputs else ()
+        if len(shape) != 4:
+            return ''
+        return 'nhwc' if shape[3] in (1, 3) and shape[1] not in (1, 3) else 'nchw'
+
+    @property
+    def channels(self) -> int | None:
+        """Of the input."""
+        return self.inputs[0].shape[3 if self.layout == 'nhwc' else 1] if self.layout else None
+
+    @property
+    def fixed_size(self) -> tuple[int | None, int | None]:
+        """Width and height of the input as its shape says them."""
+        if not self.layout:
+            return None, None
+        height, width = (
+            self.inputs[0].shape[1:3] if self.layout == 'nhwc' else self.inputs[0].shape[2:]
+        )
+        return width, height
+
+    @property
+    def size(self) -> tuple[int | None, int | None]:
+        """Width and height: the shape's, or those that the model was exported with."""
+        width, height = self.fixed_size
+        trained = self.said.get('imgsz')
+        trained = [trained, trained] if isinstance(trained, int) else trained
+        if isinstance(trained, (list, tuple)) and len(trained) == 2:
+            return width or trained[1], height or trained[0]
+        return width, height
+
+    @property
+    def stride(self) -> int:
+        """Of which both sides have to be a multiple."""
+        stride = self.said.get('stride')
+        return (
+            max(map(int, stride))
+            if isinstance(stride, (list, tuple)) and stride
+            else stride
+            if isinstance(stride, int)
+            else 1
+        )
+
+    @property
+    def task(self) -> str:
+        """``detect``, ``segment`` …; empty: unknown."""
+        return str(self.said.get('task', ''))
+
+
+def _number(key: object) -> float:
+    try:
+        return float(str(key))
+    except ValueError:
+        return math.inf
+
+
+def facts_of(file: Path) -> ModelFacts:
+    """What *file*, and ``metadata.yaml`` beside it, say.
+
+    :raises ConfigError: it is no model; says what it is instead, and the next step.
+    """
+    facts = _read_onnx(file) if file.suffix.lower() == '.onnx' else ModelFacts(file)
+    beside = file.with_name(_METADATA)
+    if facts.said or not beside.is_file():
+        return facts
+    try:
+        if beside.stat().st_size > _LARGEST_METADATA:
+            raise ValueError('it is too large for metadata')
+        said = yaml.safe_load(beside.read_text(encoding='utf-8-sig'))
+    except (OSError, ValueError, yaml.YAMLError, RecursionError) as error:
+        raise ConfigError(f"'{beside}' can't be read: {message_of(error)}") from error
+    return ModelFacts(
+        beside, said if isinstance(said, Mapping) else {}, facts.inputs, facts.outputs
+    )
+
+
+def _read_onnx(file: Path) -> ModelFacts:
+    try:
+        with open(file, 'rb') as opened:
+            start = opened.read(32)
+            for bytes_, what in _IMPOSTORS:
+                if start.lstrip().startswith(bytes_):
+                    raise ConfigError(f"model file '{file}' is {what}")
+            if not start:
+                raise ConfigError(f"model file '{file}' is empty: copy it again")
+            with mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) as content:
+                return _model(file, content)
+    except (ValueError, IndexError, UnicodeDecodeError) as error:
+        raise ConfigError(
+            f"model file '{file}' is no whole ONNX file ({error}); copy or export it again"
+        ) from error
+    except OSError as error:
+        raise ConfigError(f"model file '{file}' can't be read: {message_of(error)}") from error
+
+
+def _model(file: Path, content: mmap.mmap) -> ModelFacts:
+    said: dict[str, Any] = {}
+    inputs: list[TensorFacts] = []
+    outputs: list[TensorFacts] = []
+    weights: set[str] = set()
+    graph = None
+    for number, place in _fields(content, 0, len(content)):
+        if number == 14:
+            pair = _texts(content, place)
+            said[pair.get(1, '')] = _parsed(pair.get(2, ''))
+        elif number == 7:
+            graph = place
+    if graph is None:
+        raise ValueError('it has no graph')
+    for number, place in _fields(content, *_span(graph)):
+        if number == 11:
+            inputs.append(_tensor(content, place))
+        elif number == 12:
+            outputs.append(_tensor(content, place))
+        elif number == 5:
+            weights.add(_texts(content, place, only=8).get(8, ''))
+    return ModelFacts(
+        file, said, tuple(i for i in inputs if i.name not in weights), tuple(outputs)
+    )
+
+
+_Place = tuple[int, int] | int
+
+
+def _span(place: _Place) -> tuple[int, int]:
+    if isinstance(place, int):
+        raise ValueError('a field has another type')
+    return place
+
+
+def _fields(content: mmap.mmap, start: int, end: int) -> Iterator[tuple[int, _Place]]:
+    """Number of each field of a message, and its value or where it lies."""
+    while start < end:
+        key, start = _varint(content, start)
+        kind = key & 7
+        if kind == 0:
+            value, start = _varint(content, start)
+            yield key >> 3, value
+            continue
+        if kind == 2:
+            length, start = _varint(content, start)
+        elif kind in (1, 5):
+            length = 8 if kind == 1 else 4
+        else:
+            raise ValueError('it is no protocol buffer')
+        if start + length > end:
+            raise ValueError('it ends too early')
+        yield key >> 3, (start, start + length)
+        start += length
+
+
+def _varint(content: mmap.mmap, start: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        if shift > 63:
+            raise ValueError('it is no protocol buffer')
+        byte = content[start]
+        start += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, start
+        shift += 7
+
+
+def _texts(content: mmap.mmap, place: _Place, only: int = 0) -> dict[int, str]:
+    """A message's texts by their numbers, or one alone."""
+    found = {}
+    for number, part in _fields(content, *_span(place)):
+        if not isinstance(part, int) and only in (0, number):
+            found[number] = content[slice(*part)].decode()
+            if only:
+                break
+    return found
+
+
+def _tensor(content: mmap.mmap, place: _Place) -> TensorFacts:
+    """``ValueInfoProto``: name, and type with element type and shape."""
+    name, kind, shape = '', 0, []
+    for number, part in _fields(content, *_span(place)):
+        if number == 1:
+            name = content[slice(*_span(part))].decode()
+        elif number == 2:
+            for _, tensor in _fields(content, *_span(part)):
+                for which, value in _fields(content, *_span(tensor)):
+                    if which == 1 and isinstance(value, int):
+                        kind = value
+                    elif which == 2:
+                        shape = [
+                            _axis(content, axis) for _, axis in _fields(content, *_span(value))
+                        ]
+    return TensorFacts(name, _TYPES.get(kind, f'type {kind}'), tuple(shape))
+
+
+def _axis(content: mmap.mmap, place: _Place) -> int | None:
+    for number, value in _fields(content, *_span(place)):
+        if number == 1 and isinstance(value, int):
+            return value if 0 < value < 1 << 31 else None
+    return None
+
+
+def _parsed(text: str) -> Any:
+    """A value of the metadata, which is Python as text; anything else stays the text that it is."""
+    if len(text) > _LARGEST_METADATA:
+        return text
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return text
+
+
+def contradiction(key: str, given: object, source: Path, said: object, advice: str) -> str:
+    """The words for a manifest and a file that differ."""
+    return f"key '{key}' is {_short(given)}, but {source.name} says {_short(said)}; {advice}"
+
+
+def _short(value: object) -> str:
+    if (
+        isinstance(value, Sequence)
+        and not isinstance(value, str)
+        and all(isinstance(v, str) for v in value)
+    ):
+        more = ', …' if len(value) > 6 else ''
+        return f'{len(value)} name{"" if len(value) == 1 else "s"} ({", ".join(value[:6])}{more})'
+    return value if isinstance(value, str) else shown(value)
